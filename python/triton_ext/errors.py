@@ -1,0 +1,96 @@
+"""Every error that triton-ext raises, one class per kind of mistake.
+
+The types are API; the texts may improve.  All derive from :class:`TritonExtError`, so that
+``except triton_ext.errors.TritonExtError`` catches what is ours and nothing else.  An error about
+a place in a source (IR text, a kernel) carries it as ``filename``, ``line`` and ``column`` (both
+counted from 1) and prints like a compiler's: ``file:line:col: error: message``, the source line, a
+caret, then ``note:`` lines.
+"""
+
+from __future__ import annotations
+
+__all__ = [
+    "DescriptorError",
+    "DriverError",
+    "LaunchError",
+    "ParseError",
+    "PassError",
+    "SourceError",
+    "TritonExtError",
+    "UnsupportedError",
+    "VerifyError",
+]
+
+
+class TritonExtError(Exception):
+    """Base class of everything that triton-ext raises on purpose."""
+
+
+class SourceError(TritonExtError):
+    """An error at a place in a source text.
+
+    Args:
+        message: What was expected, what was found, and the way out; lower case, no full stop.
+        filename: Name of the source as a user knows it.
+        line: Line, counted from 1; 0 where no place is known.
+        column: Column, counted from 1; 0 where no place is known.
+        source_line: The text of that line, for the caret; ``None`` to print none.
+        notes: Further lines, each printed behind ``note:``.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        filename: str = "<unknown>",
+        line: int = 0,
+        column: int = 0,
+        source_line: str | None = None,
+        notes: tuple[str, ...] = (),
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.filename = filename
+        self.line = line
+        self.column = column
+        self.source_line = source_line
+        self.notes = notes
+
+    def __str__(self) -> str:
+        place = f"{self.filename}:{self.line}:{self.column}" if self.line else self.filename
+        lines = [f"{place}: error: {self.message}"]
+        if self.source_line is not None and self.column:
+            lines.append(self.source_line)
+            # Tabs are kept so that the caret stands under its character in any terminal.
+            lead = "".join("\t" if c == "\t" else " " for c in self.source_line[: self.column - 1])
+            lines.append(f"{lead}^")
+        lines.extend(f"note: {note}" for note in self.notes)
+        return "\n".join(lines)
+
+
+class ParseError(SourceError):
+    """Text that is not the printed form of an MLIR module."""
+
+
+class VerifyError(SourceError):
+    """A module that parses but breaks a rule of the IR."""
+
+
+class PassError(SourceError):
+    """A pass that cannot do its work on this module; never raised for a mere missed optimisation."""
+
+
+class UnsupportedError(TritonExtError):
+    """A feature that this host, target or machine lacks; the text names who has it."""
+
+
+class DescriptorError(TritonExtError, ValueError):
+    """A tensor descriptor that the hardware cannot express; lists every violation found."""
+
+
+class LaunchError(TritonExtError, TypeError):
+    """A launch whose arguments do not fit what the kernel was compiled for."""
+
+
+class DriverError(TritonExtError, RuntimeError):
+    """The CUDA driver is missing, too old, or refused a call."""
