@@ -1,0 +1,458 @@
+"""Host descriptors that a ``@triton.jit`` kernel loads through the TMA unit's im2col mode.
+
+To Triton an :class:`Im2ColDescriptor` is a ``TensorDescriptor`` of rank 2, [pixels, channels]: it
+specializes to the same signature and is launched the same way.  What the TMA unit needs beyond
+that travels beside it, in :attr:`Im2ColDescriptor.geometry`.
+
+Guarantees: a descriptor that exists breaks no rule of ``validation.py``; it never changes; the map
+it encodes is cached per address and kernel layout.  Whether the GPU has im2col at all is checked
+where kernels are compiled and launched, not here.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+import threading
+from collections.abc import Iterable, Sequence
+from typing import Any, NoReturn, Protocol
+
+from triton.tools.tensor_descriptor import TensorDescriptor
+from triton_ext.backends.nvidia.backend import driver
+from triton_ext.backends.nvidia.backend.geometry import (
+    DTYPE_BYTES,
+    ConvGeometry,
+    Im2ColGeometry,
+    normalize_conv,
+    normalize_dtype,
+    packed_size_one_strides,
+)
+from triton_ext.backends.nvidia.backend.validation import (
+    descriptor_error,
+    layout_violations,
+    violations,
+)
+
+__all__ = ["Im2ColDescriptor", "PixelShape", "TensorLike"]
+
+# Encoded maps kept per descriptor: one per address and kernel layout, oldest dropped first.
+_MAX_CACHED_MAPS = 32
+
+# Tensors that stand for others while torch traces; Triton's own descriptor asks them no address.
+_TENSORS_WITHOUT_ADDRESS = ("FakeTensor", "FunctionalTensor")
+
+# Triton passes a descriptor's shape to the kernel as int32.
+_MAX_INT32 = (1 << 31) - 1
+
+
+class TensorLike(Protocol):
+    """What a descriptor needs of a tensor; torch tensors and Triton's TensorWrapper have it."""
+
+    @property
+    def dtype(self) -> Any:
+        """Element type; ``str(dtype)`` ends in its name."""
+
+    @property
+    def shape(self) -> Sequence[int]:
+        """Sizes in elements, outermost first."""
+
+    def data_ptr(self) -> int:
+        """Address of the first element in bytes."""
+
+    def stride(self) -> Sequence[int]:
+        """Strides in elements, outermost first."""
+
+
+class _FrozenList(list[int]):
+    """A list that Triton takes as a list, and that cannot be changed."""
+
+    __slots__ = ()
+
+    def _refuse(self, *args: object, **kwargs: object) -> NoReturn:
+        raise TypeError("Im2ColDescriptor is immutable: its lists cannot be changed")
+
+    __setitem__ = _refuse
+    __delitem__ = _refuse
+    __iadd__ = _refuse
+    __imul__ = _refuse
+    append = _refuse
+    clear = _refuse
+    extend = _refuse
+    insert = _refuse
+    pop = _refuse
+    remove = _refuse
+    reverse = _refuse
+    sort = _refuse
+
+
+class PixelShape(_FrozenList):
+    """The shape [pixels, channels] that Triton sees, carrying the im2col geometry.
+
+    Triton's interpreter rebuilds a descriptor as a plain ``TensorDescriptor`` but hands over the
+    same shape object; this is how the geometry gets through.
+
+    Attributes:
+        im2col: The geometry of the tensor map.
+    """
+
+    __slots__ = ("im2col",)
+
+    im2col: Im2ColGeometry
+
+    def __init__(self, sizes: Iterable[int], im2col: Im2ColGeometry) -> None:
+        super().__init__(sizes)
+        self.im2col = im2col
+
+
+class Im2ColDescriptor(TensorDescriptor):  # type: ignore[misc]  # triton ships no types
+    """A tensor map for im2col loads of [pixels, channels] blocks; immutable.
+
+    For a convolution use :meth:`for_conv`.  The constructor takes the driver's own terms, as the
+    backward passes need them.
+
+    Attributes:
+        base: The tensor; kept alive by the descriptor.
+        shape: [N * D * H * W, C], what Triton sees (the pixel count is capped at 2^31 - 1, the
+            range of Triton's own argument; im2col loads do not read it).
+        strides: [stride of W, 1] in elements, what Triton sees.
+        block_shape: [pixels, channels] of one load.
+        padding: ``"zero"`` or ``"nan"``, the value of elements outside the tensor.
+        round_f32_to_tf32: Whether fp32 elements are rounded to tf32 as they are loaded.
+        geometry: What the driver sees.
+        conv: The convolution it was made for, or ``None``.
+        input_shape: Shape of the tensor, (N, [D, [H,]] W, C).
+        input_strides: Strides of the tensor in elements, size-1 dimensions packed.
+    """
+
+    def __init__(
+        self,
+        base: TensorLike,
+        shape: Sequence[int],
+        strides: Sequence[int],
+        block_shape: Sequence[int],
+        *,
+        pixel_box_lower_corner: Sequence[int],
+        pixel_box_upper_corner: Sequence[int],
+        element_strides: Sequence[int] | None = None,
+        padding: str = "zero",
+        round_f32_to_tf32: bool = False,
+    ) -> None:
+        """Builds a descriptor from the driver's terms; every array is outermost first.
+
+        Args:
+            base: Tensor whose memory is described, 16-byte aligned.
+            shape: (N, [D, [H,]] W, C) in elements, each 1..2^32.
+            strides: In elements; the last 1, the others multiples of 16 bytes.
+            block_shape: [pixels, channels], powers of two; pixels 1..1024.
+            pixel_box_lower_corner: First position per spatial dimension; -32768..32767 in 1-D,
+                -128..127 in 2-D, -16..15 in 3-D.
+            pixel_box_upper_corner: Last position relative to the last pixel; same ranges.
+            element_strides: Step of the walk, one per dimension of the tensor, 1 for N and C and
+                1..8 between; all 1 by default.
+            padding: ``"zero"``, or ``"nan"`` for float types of 16 and 32 bits.
+            round_f32_to_tf32: Round fp32 elements to tf32.
+
+        Raises:
+            DescriptorError: A rule of ``validation.py`` is broken; all violations are listed.
+            TypeError: An argument that should hold integers does not.
+        """
+        full_shape = _integers("shape", shape)
+        steps = (1,) * len(full_shape) if element_strides is None else element_strides
+        self._init(
+            base,
+            full_shape,
+            _integers("strides", strides),
+            block_shape,
+            lower=_integers("pixel_box_lower_corner", pixel_box_lower_corner),
+            upper=_integers("pixel_box_upper_corner", pixel_box_upper_corner),
+            steps=_integers("element_strides", steps),
+            padding=padding,
+            round_f32_to_tf32=round_f32_to_tf32,
+            conv=None,
+        )
+
+    @classmethod
+    def for_conv(
+        cls,
+        x: TensorLike,
+        filter_size: int | Sequence[int],
+        stride: int | Sequence[int] = 1,
+        padding: int | Sequence[int] | Sequence[Sequence[int]] = 0,
+        dilation: int | Sequence[int] = 1,
+        *,
+        block_shape: Sequence[int],
+        round_f32_to_tf32: bool = False,
+    ) -> Im2ColDescriptor:
+        """Builds the descriptor through which a convolution reads its input.
+
+        Args:
+            x: Input, N(D)(H)WC of rank 3 to 5, 16-byte aligned.
+            filter_size: Taps, one int or one per spatial dimension.
+            stride: 1..8, one int or one per spatial dimension.
+            padding: Pixels; one int, one per spatial dimension, or a (low, high) pair per
+                spatial dimension.
+            dilation: One int or one per spatial dimension.
+            block_shape: [pixels, channels] of one load, powers of two; pixels 1..1024.
+            round_f32_to_tf32: Round fp32 elements to tf32.
+
+        Raises:
+            DescriptorError: TMA cannot express the convolution; all violations are listed.
+            TypeError: An argument that should hold integers does not.
+        """
+        shape = _integers("shape", x.shape)
+        conv, problems = normalize_conv(shape, filter_size, stride, padding, dilation)
+        if conv is None:
+            raise descriptor_error(problems)
+        self = cls.__new__(cls)
+        self._init(
+            x,
+            shape,
+            _integers("strides", x.stride()),
+            block_shape,
+            lower=conv.pixel_box_lower_corner,
+            upper=conv.pixel_box_upper_corner,
+            steps=conv.element_strides,
+            padding="zero",
+            round_f32_to_tf32=round_f32_to_tf32,
+            conv=conv,
+        )
+        return self
+
+    def _init(
+        self,
+        base: TensorLike,
+        shape: tuple[int, ...],
+        strides: tuple[int, ...],
+        block_shape: Sequence[int],
+        *,
+        lower: tuple[int, ...],
+        upper: tuple[int, ...],
+        steps: tuple[int, ...],
+        padding: str,
+        round_f32_to_tf32: bool,
+        conv: ConvGeometry | None,
+    ) -> None:
+        """Validates everything, then sets every attribute once."""
+        block = _integers("block_shape", block_shape)
+        if len(block) != 2:
+            raise descriptor_error([f"block_shape must be [pixels, channels], got {list(block)}"])
+        dtype = normalize_dtype(base.dtype)
+        element_bytes = DTYPE_BYTES.get(dtype)
+        if element_bytes is None:
+            element_bytes = int(getattr(base.dtype, "itemsize", 1))
+        if len(strides) == len(shape):
+            strides = packed_size_one_strides(shape, strides, element_bytes)
+        geometry = Im2ColGeometry(
+            shape=shape,
+            strides=strides,
+            element_bytes=element_bytes,
+            dtype=dtype,
+            pixel_box_lower_corner=lower,
+            pixel_box_upper_corner=upper,
+            element_strides=steps,
+            pixels_per_column=block[0],
+            channels_per_pixel=block[1],
+        )
+        has_address = type(base).__name__ not in _TENSORS_WITHOUT_ADDRESS
+        problems = violations(
+            geometry,
+            conv=conv,
+            address=base.data_ptr() if has_address else None,
+            padding=padding,
+            round_f32_to_tf32=round_f32_to_tf32,
+        )
+        if problems:
+            raise descriptor_error(problems)
+        pixels = min(math.prod(shape[:-1]), _MAX_INT32)
+        # The base class is a plain dataclass whose checks are asserts on these same fields; ours
+        # replace them, so its __init__ is not called.
+        self.__dict__.update(
+            base=base,
+            shape=PixelShape((pixels, shape[-1]), geometry),
+            strides=_FrozenList((strides[-2], 1)),
+            block_shape=_FrozenList(block),
+            padding=padding,
+            round_f32_to_tf32=round_f32_to_tf32,
+            geometry=geometry,
+            conv=conv,
+            _maps={},
+            _maps_lock=threading.Lock(),
+        )
+
+    geometry: Im2ColGeometry
+    conv: ConvGeometry | None
+    _maps: dict[tuple[int, int, int, int, tuple[int, int]], bytes]
+    _maps_lock: threading.Lock
+
+    def __setattr__(self, name: str, value: object) -> NoReturn:
+        raise AttributeError(
+            f"Im2ColDescriptor is immutable: cannot set {name!r}; build a new descriptor"
+        )
+
+    def __delattr__(self, name: str) -> NoReturn:
+        raise AttributeError(f"Im2ColDescriptor is immutable: cannot delete {name!r}")
+
+    def __eq__(self, other: object) -> bool:
+        return self is other
+
+    def __hash__(self) -> int:
+        return object.__hash__(self)
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("Im2ColDescriptor cannot be copied or pickled; build a new descriptor")
+
+    def __repr__(self) -> str:
+        geometry = self.geometry
+        parts = [
+            f"{geometry.dtype}{list(geometry.shape)}",
+            f"strides={list(geometry.strides)}",
+            f"block_shape={list(self.block_shape)}",
+        ]
+        if self.conv is not None:
+            parts += [
+                f"filter_size={self.conv.filter_size}",
+                f"stride={self.conv.stride}",
+                f"padding={self.conv.padding}",
+                f"dilation={self.conv.dilation}",
+            ]
+        else:
+            parts += [
+                f"pixel_box_lower_corner={geometry.pixel_box_lower_corner}",
+                f"pixel_box_upper_corner={geometry.pixel_box_upper_corner}",
+                f"element_strides={geometry.element_strides}",
+            ]
+        if self.padding != "zero":
+            parts.append(f"padding={self.padding!r}")
+        if self.round_f32_to_tf32:
+            parts.append("round_f32_to_tf32=True")
+        return f"Im2ColDescriptor({', '.join(parts)})"
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        """Shape of the tensor, (N, [D, [H,]] W, C)."""
+        return self.geometry.shape
+
+    @property
+    def input_strides(self) -> tuple[int, ...]:
+        """Strides of the tensor in elements; those of size-1 dimensions are the packed ones."""
+        return self.geometry.strides
+
+    def _conv_or_raise(self, name: str) -> ConvGeometry:
+        if self.conv is None:
+            raise AttributeError(
+                f"{name} is known only for a descriptor made by Im2ColDescriptor.for_conv; this "
+                "one was made from pixel box corners (its walk is geometry.walk_size)"
+            )
+        return self.conv
+
+    @property
+    def output_size(self) -> tuple[int, ...]:
+        """Output pixels per spatial dimension.
+
+        Raises:
+            AttributeError: The descriptor was not made by :meth:`for_conv`.
+        """
+        return self._conv_or_raise("output_size").output_size
+
+    @property
+    def m_gemm(self) -> int:
+        """Rows of the implicit GEMM, N * prod(output_size).
+
+        Raises:
+            AttributeError: The descriptor was not made by :meth:`for_conv`.
+        """
+        return self._conv_or_raise("m_gemm").m_gemm
+
+    @property
+    def k_gemm(self) -> int:
+        """Reduction length of the implicit GEMM, prod(filter_size) * C.
+
+        Raises:
+            AttributeError: The descriptor was not made by :meth:`for_conv`.
+        """
+        return self._conv_or_raise("k_gemm").k_gemm
+
+    def with_block_shape(self, block_shape: Sequence[int]) -> Im2ColDescriptor:
+        """Returns a descriptor of the same tensor and geometry for another block.
+
+        Args:
+            block_shape: [pixels, channels].
+
+        Raises:
+            DescriptorError: The block is not possible.
+        """
+        geometry = self.geometry
+        other = type(self).__new__(type(self))
+        other._init(
+            self.base,
+            geometry.shape,
+            geometry.strides,
+            block_shape,
+            lower=geometry.pixel_box_lower_corner,
+            upper=geometry.pixel_box_upper_corner,
+            steps=geometry.element_strides,
+            padding=self.padding,
+            round_f32_to_tf32=self.round_f32_to_tf32,
+            conv=self.conv,
+        )
+        return other
+
+    def encode(
+        self, *, swizzle: int, elem_size: int, elem_type: int, box: tuple[int, int]
+    ) -> bytes:
+        """Returns the tensor map for a compiled kernel, from the cache where possible.
+
+        Args:
+            swizzle: ``CUtensorMapSwizzle`` of the kernel's shared memory layout.
+            elem_size: Bytes per element that the kernel loads.
+            elem_type: ``CUtensorMapDataType`` in the host's numbering.
+            box: (pixels, channels) of one TMA instruction.
+
+        Returns:
+            The 128 bytes of a ``CUtensorMap``.
+
+        Raises:
+            DescriptorError: The kernel's layout does not fit the descriptor or the hardware.
+            DriverError: The CUDA driver is missing, too old, or refused the map.
+        """
+        address = self.base.data_ptr()
+        key = (address, swizzle, elem_size, elem_type, box)
+        found = self._maps.get(key)
+        if found is not None:
+            return found
+        pixels, channels = _integers("box", box)
+        fill_nan = self.padding == "nan"
+        problems = layout_violations(
+            self.geometry,
+            address=address,
+            swizzle=swizzle,
+            elem_size=elem_size,
+            elem_type=elem_type,
+            box=(pixels, channels),
+            fill_nan=fill_nan,
+        )
+        if problems:
+            raise descriptor_error(problems)
+        with self._maps_lock:
+            found = self._maps.get(key)
+            if found is None:
+                found = driver.encode_im2col(
+                    self.geometry,
+                    address,
+                    swizzle=swizzle,
+                    elem_type=elem_type,
+                    box=(pixels, channels),
+                    fill_nan=fill_nan,
+                )
+                while len(self._maps) >= _MAX_CACHED_MAPS:
+                    del self._maps[next(iter(self._maps))]
+                self._maps[key] = found
+        return found
+
+
+def _integers(name: str, values: Sequence[int]) -> tuple[int, ...]:
+    """Returns the values as plain ints, or raises a TypeError that names the argument."""
+    try:
+        return tuple(operator.index(value) for value in values)
+    except TypeError:
+        raise TypeError(f"{name} must be a sequence of ints, got {values!r}") from None

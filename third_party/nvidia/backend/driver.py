@@ -1,0 +1,138 @@
+"""Encoding of tensor maps through the CUDA driver, with errors that say what to do.
+
+The C extension ``_driver`` opens libcuda when the first map is encoded, so this module imports and
+everything else works where there is no GPU.  The library is ``libcuda.so.1`` as the dynamic linker
+finds it, or the one in the folder that ``triton.knobs.nvidia.libcuda_path``
+(``TRITON_LIBCUDA_PATH``) names, which is where Triton itself looks.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from typing import TYPE_CHECKING
+
+from triton_ext.backends.nvidia.backend.geometry import Im2ColGeometry
+from triton_ext.errors import DriverError
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+__all__ = ["driver_version", "encode_im2col", "library_path", "open_library"]
+
+_LIBRARY_NAME = "libcuda.so.1"
+
+_open_lock = threading.Lock()
+_is_open = False
+
+
+def _extension() -> ModuleType:
+    """Returns the C extension.
+
+    Raises:
+        DriverError: The package was installed without it.
+    """
+    try:
+        from triton_ext.backends.nvidia.backend import _driver
+    except ImportError as error:
+        raise DriverError(
+            f"the C extension of triton-ext cannot be loaded ({error}); "
+            "reinstall triton-ext where a C compiler and the Python headers are installed"
+        ) from error
+    return _driver
+
+
+def library_path() -> str:
+    """Returns what is opened as the CUDA driver: a path, or the name the linker looks up."""
+    from triton import knobs
+
+    folder = knobs.nvidia.libcuda_path
+    if not folder:
+        return _LIBRARY_NAME
+    return os.path.join(folder, _LIBRARY_NAME)
+
+
+def open_library(path: str | None = None) -> None:
+    """Opens the CUDA driver now; without it the first encoding does.
+
+    Args:
+        path: Path of libcuda; :func:`library_path` by default.  A later call with another path
+            switches to that library.
+
+    Raises:
+        DriverError: The library is missing or lacks a function.
+    """
+    global _is_open
+    extension = _extension()
+    try:
+        extension.open_library(library_path() if path is None else path)
+    except extension.Error as error:
+        raise DriverError(str(error)) from error
+    _is_open = True
+
+
+def _open_once() -> None:
+    if _is_open:
+        return
+    with _open_lock:
+        if not _is_open:
+            open_library()
+
+
+def driver_version() -> int | None:
+    """Returns the CUDA version of the driver (13010 for 13.1), or ``None`` without a driver."""
+    try:
+        _open_once()
+    except DriverError:
+        return None
+    version: int | None = _extension().driver_version()
+    return version
+
+
+def encode_im2col(
+    geometry: Im2ColGeometry,
+    address: int,
+    *,
+    swizzle: int,
+    elem_type: int,
+    box: tuple[int, int],
+    fill_nan: bool = False,
+) -> bytes:
+    """Encodes an im2col tensor map.
+
+    Args:
+        geometry: The tensor and its pixel box, without violations (``validation.py``).
+        address: Base address in bytes, 16-byte aligned.
+        swizzle: ``CUtensorMapSwizzle``.
+        elem_type: ``CUtensorMapDataType``, host numbering.
+        box: (pixels, channels) of one TMA instruction.
+        fill_nan: Whether elements outside the tensor read as NaN instead of 0.
+
+    Returns:
+        The 128 bytes of a ``CUtensorMap``.
+
+    Raises:
+        DriverError: The driver is missing, too old, has no device, or refused the arguments; the
+            text names the function, the error and every argument.
+    """
+    extension = _extension()
+    _open_once()
+    pixels, channels = box
+    try:
+        encoded: bytes = extension.encode_im2col(
+            address=address,
+            data_type=elem_type,
+            element_bytes=geometry.element_bytes,
+            shape=geometry.shape,
+            strides=geometry.strides,
+            pixel_box_lower_corner=geometry.pixel_box_lower_corner,
+            pixel_box_upper_corner=geometry.pixel_box_upper_corner,
+            element_strides=geometry.element_strides,
+            channels_per_pixel=channels,
+            pixels_per_column=pixels,
+            swizzle=swizzle,
+            fill_nan=fill_nan,
+        )
+    except extension.Error as error:
+        raise DriverError(str(error)) from error
+    return encoded

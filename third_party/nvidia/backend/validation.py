@@ -1,0 +1,451 @@
+"""What an im2col descriptor may be, checked before the driver sees it.
+
+The driver answers every bad argument of ``cuTensorMapEncodeIm2col`` with the one code
+CUDA_ERROR_INVALID_VALUE.  The functions here find all that is wrong, say it in terms of the
+convolution where there is one, and name a legal value.  Nothing that they accept is refused by the
+driver (asked of driver 580.159, CUDA 13.0, on an H200).
+
+They are stricter than the driver on purpose where a map would be encoded that is useless or wrong
+for a kernel:
+
+- element strides of N and C must be 1 (the driver takes up to 8);
+- strides must be positive and must not decrease towards the outer dimensions (the driver takes 0
+  and any order: expanded and permuted views);
+- element types of 8, 16 and 32 bits only (the driver takes 64-bit types; Triton loads none);
+- blocks are powers of two, as Triton's are, and fit the shared memory of a CTA;
+- the pixels of the walk fit an int32, the index type of kernels;
+- NaN fill is for explicit descriptors only: a convolution's padding would become NaN.
+
+Strides of dimensions of size 1 mean nothing and are never a reason to refuse: they are replaced by
+the packed stride first (``geometry.packed_size_one_strides``).
+
+Sources: CUDA driver API, ``cuTensorMapEncodeIm2col``; PTX ISA, ``cp.async.bulk.tensor`` (im2col
+offsets); CUDA C++ Programming Guide, technical specifications per compute capability (227 KiB).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from triton_ext.backends.nvidia.backend.driver_types import ElementType, Swizzle
+from triton_ext.backends.nvidia.backend.geometry import (
+    DTYPE_BYTES,
+    ConvGeometry,
+    Im2ColGeometry,
+    dim_name,
+)
+from triton_ext.errors import DescriptorError
+
+__all__ = [
+    "MAX_CHANNELS",
+    "MAX_ELEMENT_STRIDE",
+    "MAX_PIXELS",
+    "SHARED_MEMORY_BYTES",
+    "SPATIAL_LIMITS",
+    "SpatialLimits",
+    "descriptor_error",
+    "layout_violations",
+    "violations",
+]
+
+MAX_PIXELS = 1024
+MAX_CHANNELS = 256
+MAX_ELEMENT_STRIDE = 8
+SHARED_MEMORY_BYTES = 227 * 1024
+_MAX_DIM = 1 << 32
+_MAX_STRIDE_BYTES = 1 << 40
+_MAX_INT32 = (1 << 31) - 1
+_ALIGNMENT_BYTES = 16
+
+
+@dataclass(frozen=True, slots=True)
+class SpatialLimits:
+    """Ranges that depend on the number of spatial dimensions.
+
+    Attributes:
+        corner_min: Smallest value of a pixel box corner.
+        corner_max: Largest value of a pixel box corner.
+        offset_max: Largest im2col offset; the smallest is 0.
+    """
+
+    corner_min: int
+    corner_max: int
+    offset_max: int
+
+
+# By number of spatial dimensions.  Corners: CUDA driver API; offsets: PTX ISA.
+SPATIAL_LIMITS: dict[int, SpatialLimits] = {
+    1: SpatialLimits(-32768, 32767, 65535),
+    2: SpatialLimits(-128, 127, 255),
+    3: SpatialLimits(-16, 15, 31),
+}
+
+
+def descriptor_error(problems: Sequence[str]) -> DescriptorError:
+    """Returns one error that lists all problems, one per line when there are several."""
+    if len(problems) == 1:
+        return DescriptorError(problems[0])
+    lines = "".join(f"\n  - {problem}" for problem in problems)
+    return DescriptorError(f"im2col descriptor breaks {len(problems)} rules:{lines}")
+
+
+def _is_power_of_two(value: int) -> bool:
+    return value > 0 and value & (value - 1) == 0
+
+
+def _next_power_of_two(value: int) -> int:
+    return 1 << max(0, value - 1).bit_length()
+
+
+def _binary_parts(value: int) -> list[int]:
+    """Returns the powers of two that add up to ``value``, largest first."""
+    return [1 << bit for bit in range(value.bit_length() - 1, -1, -1) if value >> bit & 1]
+
+
+def _misaligned_base(address: int) -> list[str]:
+    off = address % _ALIGNMENT_BYTES
+    if off == 0:
+        return []
+    return [
+        f"base address must be {_ALIGNMENT_BYTES}-byte aligned, is off by {off}; "
+        "a sliced view often causes this"
+    ]
+
+
+def _element_problems(
+    dtype: str, padding: str, round_f32_to_tf32: bool, is_conv: bool
+) -> list[str]:
+    """Element type and fill value."""
+    problems: list[str] = []
+    if dtype not in DTYPE_BYTES:
+        problems.append(f"dtype {dtype} not supported (8-, 16-, 32-bit only)")
+    if padding not in ("zero", "nan"):
+        problems.append(f'padding must be "zero" or "nan", got {padding!r}')
+    if padding == "nan":
+        if is_conv:
+            problems.append('NaN fill makes conv padding NaN: a convolution needs padding="zero"')
+        if dtype not in ("fp16", "bf16", "fp32"):
+            note = " (TMA moves fp8 as 8-bit integers)" if dtype.startswith("fp8") else ""
+            problems.append(
+                f'padding="nan" needs a float dtype of 16 or 32 bits, got {dtype}{note}'
+            )
+    if round_f32_to_tf32 and dtype != "fp32":
+        problems.append(f"round_f32_to_tf32 needs dtype fp32, got {dtype}")
+    return problems
+
+
+def _block_problems(pixels: int, channels: int, element_bytes: int) -> list[str]:
+    """The block, as Triton and one CTA can hold it."""
+    problems: list[str] = []
+    if not 1 <= pixels <= MAX_PIXELS:
+        problems.append(f"pixel block {pixels}: TMA allows 1..{MAX_PIXELS}")
+    elif not _is_power_of_two(pixels):
+        parts = " + ".join(map(str, _binary_parts(pixels)))
+        problems.append(
+            f"block of {pixels} pixels: Triton blocks are powers of two; "
+            f"use {_next_power_of_two(pixels)}, or loads of {parts}"
+        )
+    block_bytes = channels * element_bytes
+    if not _is_power_of_two(channels):
+        problems.append(
+            f"block of {channels} channels: Triton blocks are powers of two; "
+            f"use {max(_next_power_of_two(channels), _ALIGNMENT_BYTES // element_bytes)} "
+            "(channels beyond the tensor's are zero)"
+        )
+    elif block_bytes < _ALIGNMENT_BYTES:
+        problems.append(
+            f"block of {channels} channels x {element_bytes} B = {block_bytes} B: TMA needs a "
+            f"multiple of {_ALIGNMENT_BYTES} B; use {_ALIGNMENT_BYTES // element_bytes} channels "
+            "or more"
+        )
+    tile_bytes = pixels * block_bytes
+    if tile_bytes > SHARED_MEMORY_BYTES:
+        problems.append(
+            f"tile needs {tile_bytes} bytes of shared memory ({pixels} pixels x {channels} "
+            f"channels x {element_bytes} B), a CTA has {SHARED_MEMORY_BYTES}"
+        )
+    return problems
+
+
+def _tensor_problems(geometry: Im2ColGeometry) -> list[str]:
+    """Sizes and strides of the tensor."""
+    problems: list[str] = []
+    rank, size, strides = geometry.rank, geometry.element_bytes, geometry.strides
+    channels = geometry.shape[-1]
+    for dim, extent in enumerate(geometry.shape):
+        if not 1 <= extent <= _MAX_DIM:
+            problems.append(f"{dim_name(rank, dim)} has size {extent}, allowed 1..2^32")
+    if strides[-1] != 1:
+        problems.append(
+            f"channels must be contiguous (channels-last), got channel stride {strides[-1]}; "
+            "call x.contiguous(memory_format=channels_last)"
+        )
+    for dim in range(rank - 1):
+        stride_bytes = strides[dim] * size
+        where = dim_name(rank, dim)
+        if not 0 < stride_bytes < _MAX_STRIDE_BYTES:
+            problems.append(
+                f"stride of {where} is {stride_bytes} bytes: must be > 0 and < 2^40 bytes "
+                "(expanded/flipped views are not supported)"
+            )
+        elif stride_bytes % _ALIGNMENT_BYTES:
+            unit = _ALIGNMENT_BYTES // size if size <= _ALIGNMENT_BYTES else 1
+            problems.append(
+                f"stride of {where} is {stride_bytes} bytes, TMA needs a multiple of "
+                f"{_ALIGNMENT_BYTES}: pad C={channels} to a multiple of {unit}"
+            )
+    problems.extend(_stride_order_problems(geometry))
+    return problems
+
+
+def _stride_order_problems(geometry: Im2ColGeometry) -> list[str]:
+    """Strides that shrink towards the outer dimensions; size-1 dimensions do not count."""
+    problems: list[str] = []
+    rank = geometry.rank
+    inner: int | None = None
+    for dim in range(rank - 2, -1, -1):
+        stride = geometry.strides[dim]
+        if geometry.shape[dim] == 1 or stride <= 0:
+            continue
+        if inner is not None and stride < geometry.strides[inner]:
+            problems.append(
+                f"stride of {dim_name(rank, dim)} is {stride}, smaller than the stride "
+                f"{geometry.strides[inner]} of {dim_name(rank, inner)}: dims must be in memory "
+                "order N, spatial..., C (permuted views are not supported)"
+            )
+        inner = dim
+    return problems
+
+
+def _conv_problems(conv: ConvGeometry) -> list[str]:
+    """Filter, stride, padding and dilation, in the words of the convolution."""
+    problems: list[str] = []
+    spatial_rank = conv.rank - 2
+    for index in range(spatial_rank):
+        problems.extend(_conv_dim_problems(conv, index, SPATIAL_LIMITS[spatial_rank]))
+    if not problems and conv.m_gemm > _MAX_INT32:
+        problems.append(f"output has {conv.m_gemm} pixels, int32 pixel index overflows")
+    return problems
+
+
+def _conv_dim_problems(conv: ConvGeometry, index: int, limits: SpatialLimits) -> list[str]:
+    """One spatial dimension of a convolution; ``index`` counts spatial dimensions from 0."""
+    where = dim_name(conv.rank, index + 1)
+    plural = "dim" if conv.rank == 3 else "dims"
+    scope = f"for {conv.rank - 2} spatial {plural}"
+    taps, dilation, stride = conv.filter_size[index], conv.dilation[index], conv.stride[index]
+    low, high = conv.padding[index]
+    problems: list[str] = []
+    if not 1 <= stride <= MAX_ELEMENT_STRIDE:
+        problems.append(f"conv stride {stride} in {where}: TMA supports 1..{MAX_ELEMENT_STRIDE}")
+    if taps < 1 or dilation < 1:
+        problems.append(
+            f"filter size {taps} with dilation {dilation} in {where}: both must be at least 1"
+        )
+        return problems
+    reach = (taps - 1) * dilation
+    if low > -limits.corner_min:
+        problems.append(f"padding {low} in {where} too large: at most {-limits.corner_min} {scope}")
+    elif low < -limits.corner_max:
+        problems.append(
+            f"padding {low} in {where} too small: at least {-limits.corner_max} {scope}"
+        )
+    if high - reach < limits.corner_min:
+        problems.append(
+            f"dilated filter extent {reach + 1} in {where} too large: (R-1)*dilation - padding = "
+            f"{reach - high} must be <= {-limits.corner_min} {scope}"
+        )
+    elif high - reach > limits.corner_max:
+        problems.append(
+            f"padding {high} behind the last pixel of {where} too large: padding - (R-1)*dilation "
+            f"= {high - reach} must be <= {limits.corner_max} {scope}"
+        )
+    if reach > limits.offset_max:
+        problems.append(
+            f"filter offset {reach} in {where} exceeds {limits.offset_max}: (R-1)*dilation is "
+            f"limited {scope}"
+        )
+    padded = conv.spatial_shape[index] + low + high
+    if reach + 1 > padded:
+        problems.append(
+            f"filter (dilated extent {reach + 1}) larger than padded input {padded} in {where}: "
+            "empty output"
+        )
+    return problems
+
+
+def _box_problems(geometry: Im2ColGeometry) -> list[str]:
+    """Explicit corners and element strides, in the driver's words."""
+    problems: list[str] = []
+    rank = geometry.rank
+    limits = SPATIAL_LIMITS[rank - 2]
+    for dim, step in enumerate(geometry.element_strides):
+        if dim in (0, rank - 1):
+            if step != 1:
+                problems.append(
+                    f"element_strides for N and C must be 1, got {step} for {dim_name(rank, dim)}"
+                )
+        elif not 1 <= step <= MAX_ELEMENT_STRIDE:
+            problems.append(
+                f"element stride {step} in {dim_name(rank, dim)}: TMA supports "
+                f"1..{MAX_ELEMENT_STRIDE}"
+            )
+    for name, corner in (
+        ("pixel_box_lower_corner", geometry.pixel_box_lower_corner),
+        ("pixel_box_upper_corner", geometry.pixel_box_upper_corner),
+    ):
+        for index, value in enumerate(corner):
+            if not limits.corner_min <= value <= limits.corner_max:
+                problems.append(
+                    f"{name}[{index}] = {value} of {dim_name(rank, index + 1)}: allowed "
+                    f"{limits.corner_min}..{limits.corner_max} for rank {rank}"
+                )
+    for index, (first, last) in enumerate(zip(geometry.box_first, geometry.box_last, strict=True)):
+        if last < first:
+            problems.append(
+                f"pixel box of {dim_name(rank, index + 1)} is empty: pixel_box_lower_corner "
+                f"starts it at {first}, pixel_box_upper_corner ends it at {last}"
+            )
+    if not problems and geometry.walk_pixels > _MAX_INT32:
+        problems.append(f"output has {geometry.walk_pixels} pixels, int32 pixel index overflows")
+    return problems
+
+
+def _length_problems(geometry: Im2ColGeometry) -> list[str]:
+    """Rank, and lengths of the arrays that go with it."""
+    rank = geometry.rank
+    if rank - 2 not in SPATIAL_LIMITS:
+        return [f"im2col needs a 3-, 4- or 5-D tensor (N, spatial..., C), got rank {rank}"]
+    return [
+        f"{name} has {len(values)} entries, expected {expected} for rank {rank}"
+        for name, values, expected in (
+            ("strides", geometry.strides, rank),
+            ("pixel_box_lower_corner", geometry.pixel_box_lower_corner, rank - 2),
+            ("pixel_box_upper_corner", geometry.pixel_box_upper_corner, rank - 2),
+            ("element_strides", geometry.element_strides, rank),
+        )
+        if len(values) != expected
+    ]
+
+
+def violations(
+    geometry: Im2ColGeometry,
+    *,
+    conv: ConvGeometry | None = None,
+    address: int | None = None,
+    padding: str = "zero",
+    round_f32_to_tf32: bool = False,
+) -> tuple[str, ...]:
+    """Lists everything that makes a descriptor impossible, whatever kernel will use it.
+
+    Args:
+        geometry: What the driver would see; strides in elements, size-1 dimensions packed.
+        conv: The convolution it was made for: its corners and element strides are then reported as
+            padding, filter and stride.
+        address: Base address in bytes; ``None`` where there is none yet (fake tensors).
+        padding: Fill of elements outside the tensor, ``"zero"`` or ``"nan"``.
+        round_f32_to_tf32: Whether fp32 elements are rounded to tf32 as they are loaded.
+
+    Returns:
+        One lower-case sentence per violation, in the order in which they are best repaired.
+    """
+    problems: list[str] = []
+    problems.extend(_element_problems(geometry.dtype, padding, round_f32_to_tf32, conv is not None))
+    if address is not None:
+        problems.extend(_misaligned_base(address))
+    lengths = _length_problems(geometry)
+    problems.extend(lengths)
+    if not lengths:
+        problems.extend(_tensor_problems(geometry))
+        # A dimension without a legal size is reported as such; its box has no meaning.
+        if all(extent >= 1 for extent in geometry.shape):
+            problems.extend(_box_problems(geometry) if conv is None else _conv_problems(conv))
+    problems.extend(
+        _block_problems(
+            geometry.pixels_per_column, geometry.channels_per_pixel, geometry.element_bytes
+        )
+    )
+    return tuple(problems)
+
+
+def _channel_box_problems(channels: int, element_bytes: int, swizzle: Swizzle) -> list[str]:
+    """Channels of one TMA box."""
+    box_bytes = channels * element_bytes
+    size = f"channel box {channels} x {element_bytes} B = {box_bytes} B"
+    if not 1 <= channels <= MAX_CHANNELS:
+        fits = MAX_CHANNELS
+        advice = f"; use {-(-channels // fits)} boxes of {fits}" if channels > fits else ""
+        return [f"channel box of {channels} elements: TMA allows 1..{MAX_CHANNELS}{advice}"]
+    if box_bytes % _ALIGNMENT_BYTES:
+        return [f"{size} is not a multiple of {_ALIGNMENT_BYTES} B"]
+    span = swizzle.span_bytes
+    if span is not None and box_bytes > span:
+        fits = span // element_bytes
+        return [f"{size} exceeds {span}-byte swizzle; use {-(-channels // fits)} boxes of {fits}"]
+    return []
+
+
+def layout_violations(
+    geometry: Im2ColGeometry,
+    *,
+    address: int,
+    swizzle: int,
+    elem_size: int,
+    elem_type: int,
+    box: tuple[int, int],
+    fill_nan: bool = False,
+) -> tuple[str, ...]:
+    """Lists what a compiled kernel asks for and the descriptor or the hardware cannot give.
+
+    Args:
+        geometry: A geometry without :func:`violations`.
+        address: Base address in bytes, as it is now.
+        swizzle: ``CUtensorMapSwizzle`` of the kernel's shared memory layout.
+        elem_size: Size in bytes of the elements that the kernel loads.
+        elem_type: ``CUtensorMapDataType`` of the elements, host numbering.
+        box: (pixels, channels) that one TMA instruction loads: the block, split by CTAs and by
+            swizzle span.
+        fill_nan: Whether elements outside the tensor read as NaN.
+
+    Returns:
+        One lower-case sentence per violation.
+    """
+    pixels, channels = box
+    problems = _misaligned_base(address)
+    if elem_size != geometry.element_bytes:
+        problems.append(
+            f"kernel loads elements of {elem_size} B, the descriptor's {geometry.dtype} has "
+            f"{geometry.element_bytes} B"
+        )
+    try:
+        element_type = ElementType(elem_type)
+    except ValueError:
+        problems.append(f"tensor map data type {elem_type} is none of 0..{max(ElementType):d}")
+    else:
+        if element_type.size_bytes != elem_size:
+            problems.append(
+                f"tensor map data type {element_type.name} has {element_type.size_bytes} B per "
+                f"element, the kernel's elements have {elem_size} B"
+            )
+        if fill_nan and not element_type.is_float:
+            problems.append(f'padding="nan" needs a float dtype, got {element_type.name}')
+    if not 1 <= pixels <= MAX_PIXELS:
+        problems.append(f"pixel box {pixels}: TMA allows 1..{MAX_PIXELS}")
+    elif geometry.pixels_per_column % pixels:
+        problems.append(
+            f"pixel box {pixels} does not divide the block of {geometry.pixels_per_column} pixels"
+        )
+    try:
+        mode = Swizzle(swizzle)
+    except ValueError:
+        problems.append(f"swizzle mode {swizzle} is none of 0..{max(Swizzle):d}")
+    else:
+        box_problems = _channel_box_problems(channels, elem_size, mode)
+        problems.extend(box_problems)
+        if not box_problems and geometry.channels_per_pixel % channels:
+            problems.append(
+                f"channel box {channels} does not divide the block of "
+                f"{geometry.channels_per_pixel} channels"
+            )
+    return tuple(problems)
