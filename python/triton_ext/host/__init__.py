@@ -1,0 +1,19 @@
+"""All that differs between Triton releases: detection, capabilities, and the seams we use.
+
+Nothing outside this package compares a version number or reaches into Triton's private names.
+"""
+
+from __future__ import annotations
+
+from triton_ext.host.capabilities import Capability, capabilities, require
+from triton_ext.host.detect import SUPPORTED, Host, HostError, detect
+
+__all__ = [
+    "SUPPORTED",
+    "Capability",
+    "Host",
+    "HostError",
+    "capabilities",
+    "detect",
+    "require",
+]

@@ -1,0 +1,93 @@
+"""What the installed Triton can do, by name.
+
+One row per feature that some supported release lacks.  Dispatch, refusals, test skips, ``doctor``
+and ``docs/support.md`` all read this table, so they cannot disagree.  A feature is probed, not
+derived from a version number, wherever it leaves a trace that can be probed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+
+from triton_ext.errors import UnsupportedError
+from triton_ext.host.detect import detect
+
+__all__ = ["Capability", "capabilities", "require"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Capability:
+    """One feature on the installed Triton.
+
+    Attributes:
+        name: Stable name, used by code and tests.
+        summary: What a user gets.
+        available: Whether this host has it.
+        reason: Why it is not available and what to install; empty where it is available.
+    """
+
+    name: str
+    summary: str
+    available: bool
+    reason: str
+
+
+def _has_stages_key() -> bool:
+    # 3.7 and newer ask the stages hook for a cache key; 3.6 never calls it without arguments.
+    # The call leaves no trace outside a function body, so this one is told by the release.
+    return detect().release >= (3, 7)
+
+
+def _lowers_im2col() -> bool:
+    # 3.7 parses the type but crashes when it lowers a kernel that has it; the Gluon builder method
+    # came with the lowering (3.8, upstream PRs 9322 and 9391).
+    from triton._C.libtriton import gluon_ir
+
+    return hasattr(gluon_ir.GluonOpBuilder, "get_tensor_descriptor_im2col_layout_type")
+
+
+_TABLE: tuple[tuple[str, str, Callable[[], bool], str], ...] = (
+    (
+        "stages-hook-key",
+        "an installed plugin enters Triton's cache key",
+        _has_stages_key,
+        "triton {version} leaves the stages hook out of its cache key; "
+        "install 3.7 or newer: pip install 'triton>=3.8'",
+    ),
+    (
+        "im2col",
+        "hardware im2col loads in @triton.jit kernels (NVIDIA, sm_90 and newer)",
+        _lowers_im2col,
+        "triton {version} cannot lower a TMA im2col copy and is not yet supported for it; "
+        "install 3.8 or newer: pip install 'triton>=3.8'",
+    ),
+)
+
+
+@lru_cache(maxsize=1)
+def capabilities() -> dict[str, Capability]:
+    """Returns every capability of the installed Triton, by name."""
+    version = detect().version
+    table = {}
+    for name, summary, probe, reason in _TABLE:
+        available = probe()
+        table[name] = Capability(
+            name=name,
+            summary=summary,
+            available=available,
+            reason="" if available else reason.format(version=version),
+        )
+    return table
+
+
+def require(name: str) -> None:
+    """Refuses by name what the installed Triton lacks.
+
+    Raises:
+        UnsupportedError: The capability is not available; the text says which release has it.
+    """
+    capability = capabilities()[name]
+    if not capability.available:
+        raise UnsupportedError(capability.reason)

@@ -1,0 +1,89 @@
+"""Triton's own MLIR modules: print them, and parse text back into them.
+
+MLIR's printed form is the only boundary that survives a change of LLVM (docs/adr/0001).  Triton's
+parser verifies what it reads, so everything that we hand back has been checked by the host.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from triton_ext.errors import VerifyError
+
+__all__ = ["new_context", "parse_module", "print_module"]
+
+
+def print_module(module: Any) -> str:
+    """Returns the printed form of a Triton module, locations included."""
+    return str(module)
+
+
+def new_context(backend: Any | None = None) -> Any:
+    """Returns an MLIR context with Triton's dialects and, if given, a backend's."""
+    from triton._C.libtriton import ir
+
+    context = ir.context()
+    ir.load_dialects(context)
+    if backend is not None:
+        backend.load_dialects(context)
+    return context
+
+
+def parse_module(text: str, context: Any) -> Any:
+    """Parses and verifies ``text`` with the host.
+
+    Args:
+        text: The printed form of a module.
+        context: The MLIR context to parse into, with the dialects loaded.
+
+    Returns:
+        The host's module, with ``context`` set as Triton's later stages expect.
+
+    Raises:
+        VerifyError: The host refuses the text; its diagnostics are in the message.
+    """
+    from triton._C.libtriton import ir
+
+    handle, path = tempfile.mkstemp(prefix="triton-ext-", suffix=".mlir")
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(text)
+        with _captured_stderr() as diagnostics:
+            try:
+                module = ir.parse_mlir_module(path, context)
+            except RuntimeError as error:
+                failure: RuntimeError | None = error
+            else:
+                failure = None
+        if failure is not None:
+            said = diagnostics().replace(path, "<module>").strip() or str(failure)
+            raise VerifyError(f"triton refuses the module:\n{said}") from failure
+    finally:
+        os.unlink(path)
+    module.context = context
+    return module
+
+
+@contextmanager
+def _captured_stderr() -> Iterator[Any]:
+    """Catches what the host's C++ writes to file descriptor 2 (it has no other way to complain).
+
+    A temporary file rather than a pipe: a failed pass prints the whole module and would block.
+    """
+    with tempfile.TemporaryFile() as sink:
+        saved = os.dup(2)
+
+        def text() -> str:
+            sink.seek(0)
+            return sink.read().decode("utf-8", "replace")
+
+        os.dup2(sink.fileno(), 2)
+        try:
+            yield text
+        finally:
+            os.dup2(saved, 2)
+            os.close(saved)

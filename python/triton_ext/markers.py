@@ -1,0 +1,21 @@
+"""The markers: how the language hands the passes what stock operations have no room for.
+
+A marker is a scalar, pure ``tt.extern_elementwise`` with our library name and a symbol of ours.  Its
+operands travel as ordinary SSA values through every stock pass, its result stands where a stock
+operation wants an index, and a late pass finds it there (docs/adr/0001).
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+__all__ = ["CHANNEL", "LIBRARY", "PIXEL"]
+
+# Never part of a module that does not use us: the fast path searches the printed module for it.
+LIBRARY: Final = "triton_ext.markers"
+
+# (n, [d, [h,]] w) -> i32: start pixel of an im2col load, outermost first.
+PIXEL: Final = "triton_ext.im2col.pixel"
+
+# (c, [[offset_d,] offset_h,] offset_w) -> i32: first channel and filter offsets, outermost first.
+CHANNEL: Final = "triton_ext.im2col.channel"

@@ -1,0 +1,22 @@
+"""NVIDIA: the im2col mode of the TMA unit, from the device function to the CUDA driver."""
+
+from __future__ import annotations
+
+from typing import Final
+
+__all__ = ["EXPORTS"]
+
+_HERE: Final = "triton_ext.backends.nvidia"
+
+# What the core may ask for by name (triton_ext.backends.load).
+EXPORTS: Final = {
+    "ConvGeometry": f"{_HERE}.backend.geometry:ConvGeometry",
+    "Im2ColDescriptor": f"{_HERE}.backend.descriptors:Im2ColDescriptor",
+    "im2col_start": f"{_HERE}.language.im2col:im2col_start",
+    "load_im2col": f"{_HERE}.language.im2col:load_im2col",
+    "lower-im2col": f"{_HERE}.passes.lower_im2col:LowerIm2Col",
+    "wrap_make_tensordesc_arg": f"{_HERE}.backend.launch:wrap_make_tensordesc_arg",
+    "wrap_implicit_cvt": f"{_HERE}.language.interpreter:wrap_implicit_cvt",
+    "annotate_metadata": f"{_HERE}.backend.launch:annotate_metadata",
+    "driver_status": f"{_HERE}.backend.driver:driver_status",
+}

@@ -1,0 +1,147 @@
+"""Typed views of ``ttng`` operations and types.
+
+A view wraps an operation without owning it; it is made by ``match``, which returns ``None`` for
+every other operation.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Final
+
+from triton_ext.ir import BlockArgument, Module, Operation, Value
+
+__all__ = [
+    "Im2ColLoad",
+    "TmaLoad",
+    "cga_bases",
+    "descriptor_arguments",
+    "im2col_descriptor_type",
+    "is_descriptor_type",
+    "kernel_argument",
+]
+
+TILED: Final = "!tt.tensordesc<"
+IM2COL: Final = "!ttng.tensordesc_im2col<"
+
+
+def is_descriptor_type(type_text: str) -> bool:
+    """Tells whether a printed type is a tiled or an im2col tensor descriptor."""
+    return type_text.startswith((TILED, IM2COL))
+
+
+def im2col_descriptor_type(tiled: str) -> str:
+    """Returns the im2col descriptor type with the block type and layout of a tiled one.
+
+    Both are spelled alike on each host: ``<128x64xf16, #shared>`` from 3.8 on.
+    """
+    return IM2COL + tiled.removeprefix(TILED)
+
+
+@dataclass(frozen=True, slots=True)
+class TmaLoad:
+    """``ttng.async_tma_copy_global_to_local`` with a tiled descriptor of a rank-2 block.
+
+    Attributes:
+        op: The operation.
+        desc: The descriptor.
+        coord: The two indices, outermost first.
+        result: The shared-memory buffer that is written.
+        barrier: The mbarrier that counts the bytes.
+        pred: Whether the copy is issued.
+    """
+
+    op: Operation
+    desc: Value
+    coord: tuple[Value, Value]
+    result: Value
+    barrier: Value
+    pred: Value
+
+    NAME = "ttng.async_tma_copy_global_to_local"
+
+    @classmethod
+    def match(cls, op: Operation) -> TmaLoad | None:
+        """Returns the view, or ``None`` if ``op`` is something else."""
+        if op.name != cls.NAME or len(op.operands) != 6:
+            return None
+        desc, outer, inner, result, barrier, pred = op.operands
+        if not desc.type.startswith(TILED):
+            return None
+        return cls(op, desc, (outer, inner), result, barrier, pred)
+
+
+@dataclass(frozen=True, slots=True)
+class Im2ColLoad:
+    """``ttng.async_tma_copy_global_to_local`` with an im2col descriptor.
+
+    Attributes:
+        op: The operation; operands: descriptor, rank coordinates, rank - 2 offsets, buffer,
+            mbarrier, predicate.
+        desc: The descriptor.
+        rank: Rank of the tensor, 3 to 5.
+    """
+
+    op: Operation
+    desc: Value
+    rank: int
+
+    @classmethod
+    def match(cls, op: Operation) -> Im2ColLoad | None:
+        """Returns the view, or ``None`` if ``op`` is something else."""
+        if op.name != TmaLoad.NAME or not op.operands[0].type.startswith(IM2COL):
+            return None
+        return cls(op, op.operands[0], (len(op.operands) - 2) // 2)
+
+
+def descriptor_arguments(module: Module) -> tuple[BlockArgument, ...]:
+    """Returns the tensor descriptors among the kernel's arguments, in order."""
+    for op in module.walk():
+        if op.name == "tt.func" and "private" not in op.attributes.get("sym_visibility", ""):
+            arguments = op.regions[0].blocks[0].args
+            return tuple(arg for arg in arguments if is_descriptor_type(arg.type))
+    return ()
+
+
+def kernel_argument(desc: Value) -> BlockArgument | None:
+    """Returns the function argument that a descriptor comes from.
+
+    Followed through captures of ``ttg.warp_specialize`` and loop-carried values that start as it;
+    ``None`` for one that is made or chosen inside the function.
+    """
+    value = desc
+    while isinstance(value, BlockArgument):
+        op = value.owner.parent_op
+        if op is None:
+            return None
+        if op.name == "tt.func":
+            return value
+        if op.name == "ttg.warp_specialize":
+            value = op.operands[value.index]
+        elif op.name == "scf.for" and value.index > 0:
+            value = op.operands[value.index + 2]
+        else:
+            return None
+    return None
+
+
+def cga_bases(memdesc_type: str, module: Module) -> list[list[int]]:
+    """Returns how a shared buffer is split over the CTAs of a cluster.
+
+    Args:
+        memdesc_type: Printed type of the buffer.
+        module: Where its encoding alias is defined.
+
+    Returns:
+        One basis vector (block dimension steps) per power of two of the CTA count; empty for one
+        CTA.
+    """
+    match = re.search(r"#[A-Za-z_]\w*", memdesc_type)
+    encoding = module.resolve_alias(match[0]) if match else ""
+    layout = re.search(r"CGALayout = \[((?:\[[^\]]*\](?:, )?)*)\]", encoding or memdesc_type)
+    if layout is None:
+        return []
+    return [
+        [int(x) for x in basis.split(",")] for basis in re.findall(r"\[([^\]]+)\]", layout[1])
+    ]

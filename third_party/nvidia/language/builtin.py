@@ -1,0 +1,58 @@
+"""Device functions that live outside of ``triton.language``.
+
+Triton passes ``_semantic`` to a builtin when it compiles a kernel.  Its interpreter does so for the
+builtins of its own modules only, so a builtin of ours fetches the interpreter's itself.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from triton import knobs
+from triton.language import core
+
+__all__ = ["as_int32", "builtin", "interpreting"]
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def builtin(function: F) -> F:
+    """Marks a function as a Triton builtin that also works under ``TRITON_INTERPRET=1``."""
+    compiled = core.builtin(function)
+
+    @functools.wraps(compiled)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        if kwargs.get("_semantic") is None and knobs.runtime.interpret:
+            from triton.runtime.interpreter import interpreter_semantic
+
+            kwargs["_semantic"] = interpreter_semantic
+        return compiled(*args, **kwargs)
+
+    return wrapper  # type: ignore[return-value]
+
+
+def interpreting(semantic: Any) -> bool:
+    """Tells whether the function is being interpreted rather than compiled."""
+    # The interpreter needs numpy, so it is looked at only when it can be in use.
+    if not knobs.runtime.interpret:
+        return False
+    from triton.runtime.interpreter import InterpreterBuilder
+
+    return isinstance(semantic.builder, InterpreterBuilder)
+
+
+def as_int32(value: Any, what: str, semantic: Any) -> Any:
+    """Returns a scalar as an int32 tensor.
+
+    Raises:
+        TypeError: ``value`` is not an integer scalar of at most 32 bits; nothing is truncated.
+    """
+    tensor = semantic.to_tensor(value)
+    if tensor.type.is_block():
+        raise TypeError(f"{what}: expected a scalar, got a tensor of shape {list(tensor.shape)}")
+    dtype = tensor.dtype
+    if not dtype.is_int() or dtype.primitive_bitwidth > 32 or dtype in (core.uint32, core.int1):
+        raise TypeError(f"{what}: expected an int32 scalar, got {dtype}; use .to(tl.int32)")
+    return semantic.cast(tensor, core.int32)

@@ -1,0 +1,178 @@
+"""im2col loads for ``@triton.jit``: ``load_im2col`` and ``im2col_start``.
+
+A convolution is a GEMM whose left operand is never written down: row m is output pixel m, the
+columns are (filter tap, input channel).  The TMA unit's im2col mode reads a [pixels, channels] tile
+of that operand straight from the N(D)(H)WC tensor (PTX ISA, section "Tensor im2col mode").
+
+Symbols: N D H W C as in the input tensor; a *start pixel* (n, [d, [h,]] w) is where filter tap 0 of
+the tile's first output pixel reads, so it may be negative by up to the padding; *offsets* are the
+filter tap times the dilation, per spatial dimension.
+
+The compiled form is a stock ``tt.descriptor_load`` whose two indices are markers
+(:mod:`triton_ext.markers`); ``lower-im2col`` turns it into the im2col copy after Triton's own
+passes have pipelined it.  The interpreted form walks the pixels in software.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from triton.language import core
+
+from triton_ext import plugin
+from triton_ext.errors import UnsupportedError
+from triton_ext.host import require
+from triton_ext.markers import CHANNEL, LIBRARY, PIXEL
+
+from .builtin import as_int32, builtin, interpreting
+
+__all__ = ["im2col_start", "load_im2col"]
+
+# Largest filter offset by the number of spatial dimensions (PTX ISA, im2col offsets).
+MAX_OFFSET: Final = {1: 65535, 2: 255, 3: 31}
+
+
+@builtin
+def load_im2col(desc, coord, offsets, _semantic=None):  # type: ignore[no-untyped-def]
+    """Loads a [pixels, channels] tile of an N(D)(H)WC tensor through hardware im2col.
+
+    The tile holds the pixels that a walk visits from the start pixel on, inside the descriptor's
+    bounding box, in steps of the descriptor's element strides, w fastest; then each is moved by
+    ``offsets``.  Whatever lies outside of the tensor reads as zero: the padding of a convolution,
+    pixels past the last image, channels past the last.
+
+    Args:
+        desc: Kernel argument for which an ``Im2ColDescriptor`` is passed; its block shape is
+            [pixels, channels].
+        coord: int32 scalars (n, [d, [h,]] w, c): the start pixel, outermost first, then the first
+            channel.  3, 4 or 5 of them: the rank of the tensor.
+        offsets: int32 scalars, one per spatial dimension, outermost first: filter tap times
+            dilation.  0 to 65535, 255 or 31 for 1, 2 or 3 spatial dimensions; never negative.
+
+    Returns:
+        A tensor of the descriptor's dtype, shape [pixels, channels].
+
+    Raises:
+        TypeError, ValueError: At compile time, at the line of the call: arguments that are not
+            scalars of at most 32 bits, a wrong count, a constant offset out of range.
+        UnsupportedError: The host (3.8 or newer is needed) or the target (sm_90 or newer) cannot.
+    """
+    if not isinstance(desc, core.tensor_descriptor_base):
+        raise TypeError(
+            f"load_im2col: expected a tensor descriptor, got {type(desc).__name__}; "
+            "pass an Im2ColDescriptor for this kernel argument"
+        )
+    coord = list(coord)
+    offsets = list(offsets)
+    _check_counts(desc, coord, offsets)
+    for position, offset in enumerate(offsets):
+        _check_offset(offset, position, len(offsets))
+    pixel = [as_int32(x, "load_im2col coordinate", _semantic) for x in coord[:-1]]
+    channel = as_int32(coord[-1], "load_im2col channel", _semantic)
+    taps = [as_int32(x, "load_im2col offset", _semantic) for x in offsets]
+    if interpreting(_semantic):
+        from .interpreter import load
+
+        return load(desc, pixel, channel, taps)
+    _check_target(_semantic.builder.options)
+    return desc.load(
+        [_marker(PIXEL, pixel, _semantic), _marker(CHANNEL, [channel, *taps], _semantic)],
+        _semantic=_semantic,
+    )
+
+
+@builtin
+def im2col_start(pixel, output_size, stride, padding, _semantic=None):  # type: ignore[no-untyped-def]
+    """Returns the start pixel of an output pixel: where filter tap 0 reads for it.
+
+    Call it once per tile with the tile's first row; the K loop changes channel and offsets only.
+
+    Args:
+        pixel: int32 scalar: index of the output pixel, counted over [N, (P_d, (P_h,)) P_w].
+        output_size: Output size per spatial dimension, outermost first.
+        stride: Stride per spatial dimension.
+        padding: Padding in front of each spatial dimension (the lower side where sides differ).
+
+    Returns:
+        A tuple (n, [d, [h,]] w) of int32 scalars.
+
+    Raises:
+        TypeError, ValueError: At compile time: sequences of different length, or not 1 to 3 long.
+    """
+    size, step, front = list(output_size), list(stride), list(padding)
+    if not 1 <= len(size) <= 3:
+        raise ValueError(f"im2col_start: expected 1 to 3 spatial dimensions, got {len(size)}")
+    if len(step) != len(size) or len(front) != len(size):
+        raise ValueError(
+            f"im2col_start: output_size, stride and padding must have one length, "
+            f"got {len(size)}, {len(step)} and {len(front)}"
+        )
+
+    def scalar(value: Any) -> Any:
+        return as_int32(value, "im2col_start", _semantic)
+
+    rest = scalar(pixel)
+    start: list[Any] = []
+    for extent, scale, pad in zip(reversed(size), reversed(step), reversed(front), strict=True):
+        position = _semantic.mod(rest, scalar(extent))
+        rest = _semantic.floordiv(rest, scalar(extent))
+        scaled = _semantic.mul(position, scalar(scale), True)
+        start.insert(0, _semantic.sub(scaled, scalar(pad), True))
+    return core.tuple([rest, *start])
+
+
+def _check_counts(desc: Any, coord: list[Any], offsets: list[Any]) -> None:
+    if len(desc.block_shape) != 2:
+        raise ValueError(
+            f"load_im2col: expected a descriptor with block shape [pixels, channels], "
+            f"got {[core._unwrap_if_constexpr(x) for x in desc.block_shape]}"
+        )
+    if not 3 <= len(coord) <= 5:
+        raise ValueError(
+            f"load_im2col: expected 3 to 5 coordinates (n, [d, [h,]] w, c), got {len(coord)}"
+        )
+    if len(offsets) != len(coord) - 2:
+        raise ValueError(
+            f"load_im2col: expected {len(coord) - 2} offsets for {len(coord)} coordinates "
+            f"(one per spatial dimension), got {len(offsets)}"
+        )
+
+
+def _check_offset(offset: Any, position: int, spatial_rank: int) -> None:
+    value = core._unwrap_if_constexpr(offset)
+    limit = MAX_OFFSET[spatial_rank]
+    if isinstance(value, int) and not 0 <= value <= limit:
+        raise ValueError(
+            f"load_im2col: offset {position} is {value}, expected 0 to {limit}: "
+            "filter tap times dilation; the padding belongs into the start pixel"
+        )
+
+
+def _check_target(options: Any) -> None:
+    if not plugin.is_installed():
+        raise UnsupportedError(
+            "load_im2col: triton_ext is uninstalled; call triton_ext.install() before compiling"
+        )
+    require("im2col")
+    arch = str(getattr(options, "arch", ""))
+    if getattr(options, "backend_name", "") != "cuda":
+        raise UnsupportedError(
+            f"load_im2col: TMA im2col needs an NVIDIA GPU of sm_90 or newer, the target is {arch}"
+        )
+    digits = "".join(c for c in arch.removeprefix("sm") if c.isdigit())
+    if digits and int(digits) < 90:
+        raise UnsupportedError(
+            f"load_im2col: TMA im2col needs sm_90 or newer, the target is sm_{digits}"
+        )
+
+
+def _marker(symbol: str, operands: list[Any], semantic: Any) -> Any:
+    signature = (core.int32,) * len(operands)
+    return core.extern_elementwise(
+        LIBRARY,
+        "",
+        operands,
+        {signature: (symbol, core.int32)},
+        is_pure=True,
+        _semantic=semantic,
+    )

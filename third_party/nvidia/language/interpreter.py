@@ -1,0 +1,94 @@
+"""im2col loads under ``TRITON_INTERPRET=1``: the same kernel, without a GPU.
+
+Triton's interpreter rebuilds each host descriptor as a plain one and drops what a subclass adds,
+but hands on the ``shape`` object, and that carries the im2col geometry.  ``wrap_implicit_cvt``
+picks it up and gives the kernel a descriptor handle that knows it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from triton.language import core
+
+from triton_ext.errors import LaunchError
+
+__all__ = ["load", "wrap_implicit_cvt"]
+
+
+def wrap_implicit_cvt(previous: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Wraps the interpreter's conversion of kernel arguments (``host.seams.interpreter_cvt``)."""
+    from triton.runtime.interpreter import TensorDescHandle
+
+    class Im2ColDescHandle(TensorDescHandle):  # type: ignore[misc]
+        """A descriptor handle with a geometry; refuses every access but ``load_im2col``."""
+
+        def materialize_pointers(self, offsets: Any) -> Any:
+            raise LaunchError(
+                "the kernel reads this descriptor with desc.load (tiled), but an Im2ColDescriptor "
+                "was passed; use triton_ext.language.load_im2col, or pass a TensorDescriptor"
+            )
+
+    def convert(arg: Any) -> Any:
+        value = previous(arg)
+        geometry = getattr(getattr(arg, "shape", None), "im2col", None)
+        if geometry is not None and isinstance(value, core.tensor_descriptor_base):
+            stock = value.handle
+            handle = Im2ColDescHandle(
+                stock.base, stock.shape, stock.strides, stock.block_shape, stock.padding
+            )
+            handle.im2col = geometry
+            value.handle = handle
+        return value
+
+    return convert
+
+
+def load(desc: Any, pixel: list[Any], channel: Any, offsets: list[Any]) -> Any:
+    """Loads a [pixels, channels] tile as the TMA unit would.
+
+    Args:
+        desc: The kernel's descriptor value.
+        pixel: Start pixel (n, [d, [h,]] w), scalar tensors of the interpreter.
+        channel: First channel.
+        offsets: Filter offsets, outermost first.
+
+    Raises:
+        LaunchError: A tiled descriptor was passed, or one of another rank.
+    """
+    import numpy as np
+    from triton._C.libtriton import interpreter as memory
+    from triton._C.libtriton import ir
+    from triton.runtime.interpreter import TensorHandle, _get_np_dtype
+
+    from triton_ext.backends.nvidia.backend import im2col_model
+
+    geometry = getattr(desc.handle, "im2col", None)
+    if geometry is None:
+        raise LaunchError(
+            "the kernel reads this descriptor with load_im2col, but a tiled TensorDescriptor was "
+            "passed; pass triton_ext.Im2ColDescriptor.for_conv(...)"
+        )
+    rank = len(geometry.shape)
+    if len(pixel) + 1 != rank:
+        raise LaunchError(
+            f"load_im2col was called with {len(pixel) + 1} coordinates, the descriptor was built "
+            f"for a tensor of rank {rank}"
+        )
+    def scalar(value: Any) -> int:
+        return int(value.handle.data.item())
+
+    elements, valid = im2col_model.element_offsets(
+        geometry,
+        start=[scalar(x) for x in pixel],
+        offsets=[scalar(x) for x in offsets],
+        channel=scalar(channel),
+    )
+    dtype = desc.dtype
+    np_dtype = _get_np_dtype(dtype)
+    base = np.uint64(desc.handle.base.data.item())
+    addresses = base + (elements * (dtype.primitive_bitwidth // 8)).astype(np.uint64)
+    fill = np.nan if desc.handle.padding == ir.PADDING_OPTION.PAD_NAN else 0
+    data = memory.load(addresses, valid, np.full(elements.shape, fill, np_dtype), np_dtype)
+    return core.tensor(TensorHandle(data, dtype), core.block_type(dtype, list(elements.shape)))

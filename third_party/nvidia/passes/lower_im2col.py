@@ -1,0 +1,255 @@
+"""``triton-ext-lower-im2col``: markers and TMA loads become im2col copies.
+
+Before (two markers, a tiled copy, a tiled descriptor)::
+
+    %px = tt.extern_elementwise %n, %h, %w {.. symbol = "triton_ext.im2col.pixel"}
+    %ch = tt.extern_elementwise %c, %r, %s {.. symbol = "triton_ext.im2col.channel"}
+    ttng.async_tma_copy_global_to_local %x[%px, %ch] %buf, %bar, %pred : !tt.tensordesc<..>, ..
+
+After::
+
+    %r16 = arith.trunci %r : i32 to i16
+    %s16 = arith.trunci %s : i32 to i16
+    ttng.async_tma_copy_global_to_local %x[%n, %h, %w, %c] offsets = [%r16, %s16] %buf, %bar, %pred
+        : !ttng.tensordesc_im2col<..>, ..
+
+A marker that travels through ``scf.if``, ``scf.for``, ``arith.select`` or a capture of
+``ttg.warp_specialize`` is a tuple that sits in one slot: the slot is given to the tuple's first
+value and slots for the others are added beside it, so no slot has to be removed.
+
+Safe direction: a module that cannot be lowered exactly is an error; nothing is guessed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from triton_ext.errors import PassError
+from triton_ext.ir import BlockArgument, Builder, Module, Operation, OpResult, Value
+from triton_ext.ir.structured import append_captures, append_if_results, append_iter_args
+from triton_ext.passes import Pass, error_at
+
+from ..dialect.ttng import TmaLoad, cga_bases, im2col_descriptor_type, kernel_argument
+from .marker_flow import MarkerFlow, carrier_targets, marker_kind
+
+__all__ = ["LowerIm2Col"]
+
+
+@dataclass(frozen=True, slots=True)
+class LowerIm2Col(Pass):
+    """Replaces markers and tiled TMA loads by im2col copies."""
+
+    name: ClassVar[str] = "triton-ext-lower-im2col"
+
+    def run(self, module: Module) -> None:
+        """Lowers every marker of ``module``.
+
+        Raises:
+            PassError: See :class:`MarkerFlow`; or a descriptor is read both ways, is not a kernel
+                argument, or its pixels are split over the CTAs of a cluster.
+        """
+        flow = MarkerFlow.of(module)
+        if not flow.markers:
+            return
+        descriptors = list(_families(flow.loads))
+        tuples = _Tuples()
+        for value in list(flow.kinds):
+            tuples.of(value)
+        for load in flow.loads:
+            _check_cluster(load, module)
+            _replace_load(load, tuples)
+        for desc in descriptors:
+            desc.set_type(im2col_descriptor_type(desc.type))
+        for marker in reversed(flow.markers):
+            marker.erase()
+
+
+@dataclass(slots=True)
+class _Tuples:
+    """The values that each marker stands for, made on demand and once."""
+
+    _made: dict[Value, tuple[Value, ...]] = field(default_factory=dict)
+
+    def of(self, value: Value) -> tuple[Value, ...]:
+        """Returns the values that ``value`` stands for, available wherever ``value`` is."""
+        if value in self._made:
+            return self._made[value]
+        if isinstance(value, OpResult):
+            self._expand_result(value)
+        elif isinstance(value, BlockArgument):
+            self._expand_argument(value)
+        if value not in self._made:
+            raise _untraceable(value)
+        return self._made[value]
+
+    def _expand_result(self, value: OpResult) -> None:
+        op = value.owner
+        if marker_kind(op) is not None:
+            self._made[value] = op.operands
+        elif op.name == "arith.select":
+            self._expand_select(value, op)
+        elif op.name == "scf.if":
+            self._expand_if(value, op)
+        elif op.name == "scf.for":
+            self._expand_for(op, value.index)
+
+    def _expand_argument(self, value: BlockArgument) -> None:
+        op = value.owner.parent.parent if value.owner.parent is not None else None
+        if op is None:
+            return
+        if op.name == "scf.for" and value.index > 0:
+            self._expand_for(op, value.index - 1)
+        elif op.name == "ttg.warp_specialize":
+            self._expand_capture(op, value.index)
+
+    def _expand_select(self, value: OpResult, op: Operation) -> None:
+        condition, on_true, on_false = op.operands
+        first, *rest = zip(self.of(on_true), self.of(on_false), strict=True)
+        op.set_operand(1, first[0])
+        op.set_operand(2, first[1])
+        builder = Builder.after(op)
+        added = [
+            builder.create(
+                "arith.select",
+                [condition, *pair],
+                [value.type],
+                text="{results} = arith.select {0}, {1}, {2} : " + value.type,
+                loc=op.loc,
+            ).results[0]
+            for pair in rest
+        ]
+        self._made[value] = (value, *added)
+
+    def _expand_if(self, value: OpResult, op: Operation) -> None:
+        index = value.index
+        yields = [region.blocks[0].terminator for region in op.regions]
+        (then_first, *then_rest), (else_first, *else_rest) = (
+            self.of(terminator.operands[index]) for terminator in yields
+        )
+        yields[0].set_operand(index, then_first)
+        yields[1].set_operand(index, else_first)
+        self._made[value] = (value, *append_if_results(op, then_rest, else_rest))
+
+    def _expand_for(self, op: Operation, index: int) -> None:
+        argument, result = op.regions[0].blocks[0].args[index + 1], op.results[index]
+        first, *rest = self.of(op.operands[index + 3])
+        op.set_operand(index + 3, first)
+        added = append_iter_args(op, rest)
+        self._made[argument] = (argument, *(pair[0] for pair in added))
+        self._made[result] = (result, *(pair[1] for pair in added))
+        # Only now, because what is yielded may be the argument itself.
+        terminator = op.regions[0].blocks[0].terminator
+        slots = [index, *(pair[1].index for pair in added)]
+        for slot, yielded in zip(slots, self.of(terminator.operands[index]), strict=True):
+            terminator.set_operand(slot, yielded)
+
+    def _expand_capture(self, op: Operation, index: int) -> None:
+        first, *rest = self.of(op.operands[index])
+        op.set_operand(index, first)
+        partitions = [region for region in op.regions if region.blocks[0].args]
+        for region, added in zip(partitions, append_captures(op, rest), strict=True):
+            argument = region.blocks[0].args[index]
+            self._made[argument] = (argument, *added)
+
+
+def _untraceable(value: Value) -> PassError:
+    owner = value.owner
+    op = owner if isinstance(owner, Operation) else owner.parent_op
+    if op is None:
+        return PassError(f"the im2col position {value.name} cannot be traced")
+    return error_at(
+        op,
+        f"the im2col position {value.name} comes from {op.name!r} on one of its ways, "
+        "not from load_im2col",
+    )
+
+
+def _replace_load(load: TmaLoad, tuples: _Tuples) -> None:
+    pixel, (channel, *offsets) = (tuples.of(index) for index in load.coord)
+    if len(offsets) != len(pixel) - 1:
+        raise error_at(
+            load.op,
+            f"a start pixel of {len(pixel)} values meets {len(offsets)} filter offsets: "
+            "one offset per spatial dimension is needed",
+        )
+    builder = Builder.before(load.op)
+    offsets16 = [
+        builder.create(
+            "arith.trunci",
+            [offset],
+            ["i16"],
+            text="{results} = arith.trunci {0} : i32 to i16",
+            loc=load.op.loc,
+        ).results[0]
+        for offset in offsets
+    ]
+    coord = [*pixel, channel]
+    operands = [load.desc, *coord, *offsets16, load.result, load.barrier, load.pred]
+    slot = iter(f"{{{i}}}" for i in range(len(operands)))
+    text = (
+        f"{load.op.name} {next(slot)}[{', '.join(next(slot) for _ in coord)}] "
+        f"offsets = [{', '.join(next(slot) for _ in offsets16)}] "
+        f"{next(slot)}, {next(slot)}, {next(slot)}{_attributes(load.op)} "
+        f": {load.desc.type}, {load.barrier.type} -> {load.result.type}"
+    )
+    builder.create(load.op.name, operands, [], text=text, loc=load.op.loc)
+    load.op.erase()
+
+
+def _attributes(op: Operation) -> str:
+    if not op.attributes:
+        return ""
+    entries = (f"{k} = {v}" if v else k for k, v in op.attributes.items())
+    # Doubled braces: the text is a template.
+    return " {{" + ", ".join(entries) + "}}"
+
+
+def _check_cluster(load: TmaLoad, module: Module) -> None:
+    if any(basis[0] for basis in cga_bases(load.result.type, module)):
+        raise error_at(
+            load.op,
+            "num_ctas > 1 splits the pixels of this im2col load over CTAs, and each CTA would "
+            "start at the wrong pixel: use num_ctas=1",
+        )
+
+
+def _families(loads: tuple[TmaLoad, ...]) -> Iterator[Value]:
+    """Yields every value that is one of the loads' descriptors, wherever it is passed on.
+
+    Raises:
+        PassError: A descriptor is not a kernel argument, or somebody reads it as a tiled one.
+    """
+    im2col = {load.op for load in loads}
+    seen: set[Value] = set()
+    for load in loads:
+        root = _root(load)
+        todo = [root]
+        while todo:
+            value = todo.pop()
+            if value in seen:
+                continue
+            seen.add(value)
+            yield value
+            for use in value.uses:
+                targets = carrier_targets(use)
+                if targets is not None:
+                    todo.extend(targets)
+                elif use.op not in im2col:
+                    raise error_at(
+                        use.op,
+                        f"the descriptor {root.name} is read with load_im2col and used as a tiled "
+                        f"descriptor by {use.op.name!r}: pass two descriptors",
+                    )
+
+
+def _root(load: TmaLoad) -> Value:
+    root = kernel_argument(load.desc)
+    if root is None:
+        raise error_at(
+            load.op,
+            "load_im2col needs a descriptor that is a kernel argument (an Im2ColDescriptor); "
+            "this one is made or chosen inside the kernel",
+        )
+    return root
