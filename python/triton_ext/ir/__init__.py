@@ -1,0 +1,24 @@
+"""TTIR and TTGIR as a lossless tree.
+
+``str(parse(text)) == text`` for every module that a Triton release prints, and an edit changes only
+what it touches.  Operations, types and attributes that nobody here knows are kept as text and
+still have operands, uses, results and regions.  Nothing outside the standard library is needed.
+"""
+
+from .locations import Location
+from .module import Module
+from .nodes import Block, BlockArgument, Operation, OpResult, Region, Use, Value
+from .reader import parse
+
+__all__ = [
+    "Block",
+    "BlockArgument",
+    "Location",
+    "Module",
+    "OpResult",
+    "Operation",
+    "Region",
+    "Use",
+    "Value",
+    "parse",
+]

@@ -1,0 +1,182 @@
+"""Attribute dictionaries: reading and changing entries of their text."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from . import lexer
+from .lexer import Source, find_group_end
+
+if TYPE_CHECKING:
+    from .nodes import Operation
+    from .segments import AttributesSlot
+
+__all__ = ["parse_dictionary", "read_attributes", "write_attribute"]
+
+_ENTRY = re.compile(
+    r"\s*(?:" + '"((?:[^"\\\\\\n]|\\\\.)*)"' + r"|([A-Za-z_][\w$.]*))\s*(?:(=)\s*)?", re.ASCII
+)
+_STEP = re.compile(
+    r'(?:[^"()\[\]<>{},/-]+|-(?!>)|->|/(?!/))*(?:([(\[{<])|(,)|(' + lexer.STRING + r")|(\Z)|(.))",
+    re.ASCII | re.DOTALL,
+)
+
+
+def parse_dictionary(source: Source, start: int, end: int) -> list[tuple[str, int, int, int]]:
+    """``dictionary ::= '{' (entry (',' entry)*)? '}'``, ``entry ::= name ('=' attribute)?``.
+
+    Args:
+        source: The text.
+        start: Offset behind the opening brace.
+        end: Offset of the closing brace.
+
+    Returns:
+        Name, offset of the entry, and the offsets of its value, which are equal without one.
+
+    Raises:
+        ParseError: An entry does not start with a name.
+    """
+    text = source.text
+    entries = []
+    position = start
+    while text[position:end].strip():
+        match = _ENTRY.match(text, position, end)
+        if match is None:
+            source.error(position, "expected the name of an attribute")
+        first = match.start(1) - 1 if match[1] is not None else match.start(2)
+        name = match[1] if match[1] is not None else match[2]
+        value_start = match.end() if match[3] else match.end(1) + 1 if match[1] else match.end(2)
+        value_end = _value_end(source, match.end(), end)
+        if not match[3]:
+            value_start = value_end
+        entries.append((name, first, value_start, value_end))
+        position = value_end
+        comma = text.find(",", position, end)
+        if comma < 0:
+            break
+        position = comma + 1
+    return entries
+
+
+def _value_end(source: Source, position: int, end: int) -> int:
+    """Offset of the comma or brace behind an attribute, less the blanks in front of it."""
+    text = source.text
+    start = position
+    while True:
+        match = _STEP.match(text, position, end)
+        if match is None:
+            position = end
+            break
+        kind = match.lastindex
+        position = match.end()
+        if kind == 1:
+            position = find_group_end(source, position - 1)
+        elif kind == 2:
+            position -= 1
+            break
+        elif kind == 4:
+            break
+    return start + len(text[start:position].rstrip())
+
+
+def _dictionary_text(text: str) -> tuple[int, int]:
+    """Offsets behind the opening and of the closing brace in ``{...}`` or ``<{...}>``."""
+    inner = 2 if text.startswith("<") else 1
+    return inner, len(text) - inner
+
+
+def read_attributes(op: Operation) -> dict[str, str]:
+    """All entries of an operation's dictionaries."""
+    found: dict[str, str] = {}
+    for text in _dictionaries(op):
+        source = Source(text, op.source.filename)
+        for name, _, start, end in parse_dictionary(source, *_dictionary_text(text)):
+            found[name] = text[start:end] if end > start else "unit"
+    return found
+
+
+def _dictionaries(op: Operation) -> list[str]:
+    from .segments import AttributesSlot
+
+    if op._segments is not None:
+        return [slot.text for slot in op._segments if isinstance(slot, AttributesSlot) and slot.text]
+    spans = op._attr_spans
+    return [op.source.text[spans[i] : spans[i + 1]] for i in range(0, len(spans), 2)]
+
+
+def write_attribute(op: Operation, name: str, value: str | None) -> None:
+    """Sets (or, with ``None``, removes) one entry.
+
+    A new entry goes to the end of the operation's last dictionary.  Where there is none, one is
+    made in front of the types.
+    """
+    from .segments import AttributesSlot, cut
+
+    segments = cut(op)
+    slots = [slot for slot in segments if isinstance(slot, AttributesSlot)]
+    for slot in slots:
+        if _change_entry(slot, name, value):
+            break
+    else:
+        if value is None:
+            raise KeyError(name)
+        if not slots:
+            slots.append(_new_dictionary(op))
+        slot = slots[-1]
+        entry = _print_entry(name, value)
+        if not slot.text:
+            slot.text = f"{{{entry}}}"
+        else:
+            inner, close = _dictionary_text(slot.text)
+            body = slot.text[inner:close].strip()
+            slot.text = slot.text[:inner] + (f"{body}, {entry}" if body else entry)
+            slot.text += "}>" if inner == 2 else "}"
+    op._attr_cache = None
+    op._touch()
+
+
+def _change_entry(slot: AttributesSlot, name: str, value: str | None) -> bool:
+    """Changes or removes an entry of one dictionary; whether it was there."""
+    text = slot.text
+    if not text:
+        return False
+    inner, close = _dictionary_text(text)
+    entries = parse_dictionary(Source(text), inner, close)
+    for index, (known, first, _, end) in enumerate(entries):
+        if known != name:
+            continue
+        if value is not None:
+            slot.text = text[:first] + _print_entry(name, value) + text[end:]
+        elif len(entries) == 1:
+            slot.text = text[:inner] + text[close:] if slot.before == "keep" else ""
+        elif index + 1 < len(entries):
+            slot.text = text[:first] + text[entries[index + 1][1] :]
+        else:
+            slot.text = text[: entries[index - 1][3]] + text[end:]
+        return True
+    return False
+
+
+def _print_entry(name: str, value: str) -> str:
+    key = name if re.fullmatch(r"[A-Za-z_][\w$.]*", name, re.ASCII) else f'"{name}"'
+    return key if value == "unit" else f"{key} = {value}"
+
+
+def _new_dictionary(op: Operation) -> AttributesSlot:
+    """An empty dictionary in front of the types, or behind the operands or regions."""
+    from .segments import AttributesSlot, LocationSlot, cut, split_at_types
+
+    segments = cut(op)
+    slot = AttributesSlot("", " ")
+    index = split_at_types(op)
+    if index is None:
+        index = next(
+            (i for i, segment in enumerate(segments) if isinstance(segment, LocationSlot)),
+            len(segments),
+        )
+        if index and isinstance(segments[index - 1], str) and segments[index - 1].endswith(" "):  # type: ignore[union-attr]
+            segments[index - 1] = segments[index - 1].rstrip()  # type: ignore[union-attr]
+            segments.insert(index, " ")
+    segments.insert(index, slot)
+    return slot

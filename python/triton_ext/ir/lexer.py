@@ -1,0 +1,202 @@
+"""Source texts, positions in them, and the regular expressions that cut them into tokens.
+
+MLIR's printed form is regular enough that a parser which must only find *structure* (values,
+regions, attribute dictionaries, types, locations) never needs a full token stream: everything
+else is text that is kept as it is.  The expressions below therefore jump from one character that
+can matter to the next; :data:`STEP` is the main one.
+
+Every expression runs in linear time: a repeated group is always followed by alternatives that
+cover every character, so that it never has a reason to backtrack.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NoReturn
+
+from ..errors import ParseError
+
+__all__ = ["Source", "find_group_end"]
+
+BARE_ID = r"[A-Za-z_][\w$]*(?:\.[\w$]+)*"
+SUFFIX_ID = r"(?:\d+|[A-Za-z$._-][\w$.-]*)"
+STRING = r'"(?:[^"\\\n]|\\.)*"'
+
+#: What :data:`STEP` may stop at, by ``lastindex`` of the match.
+(VALUE, NEWLINE, OPEN, CLOSE, ANGLE, BRACE, UNBRACE, QUOTED, LOC, CARET, COMMENT, END, OTHER) = range(
+    1, 14
+)
+STEP = re.compile(
+    r"""(?:[^%^"()\[\]<>{}\n/l-]+ | l(?!oc\s*\() | (?<=[\w$.@\#!])l | ->| -(?!>) | /(?!/))*
+    (?: (%"""
+    + SUFFIX_ID
+    + r"""(?:\#\d+)?)
+      | (\n) | ([(\[]) | ([)\]>]) | (<) | (\{) | (\}) | ("""
+    + STRING
+    + r""") | (loc) | (\^"""
+    + SUFFIX_ID
+    + r""") | (//[^\n]*) | (\Z) | (.) )""",
+    re.VERBOSE | re.ASCII,
+)
+
+#: Blank space and comments.
+TRIVIA = re.compile(r"(?:\s+|//[^\n]*)*", re.ASCII)
+#: A comment that ends the line it starts on, with the blanks before it.
+SAME_LINE_COMMENT = re.compile(r"[ \t]*//[^\n]*")
+#: Blanks on one line.
+BLANKS = re.compile(r"[ \t]*")
+
+#: ``{`` that opens an attribute dictionary: an entry, or nothing, follows.
+DICTIONARY_START = re.compile(
+    r"\{\s*(?:\}|(?:" + STRING + r"|" + BARE_ID + r")\s*[=,}])", re.ASCII
+)
+#: One operation's results and name; the groups are name, count, bare name, quoted name.
+OPERATION_HEAD = re.compile(
+    r"(?:(%"
+    + SUFFIX_ID
+    + r")(?::(\d+))?\s*=\s*)?(?:("
+    + BARE_ID
+    + r')|"((?:[^"\\\n]|\\.)*)"(?=\s*\())',
+    re.ASCII,
+)
+#: One group of a result list, with what follows it.
+RESULT_GROUP = re.compile(r"(%" + SUFFIX_ID + r")(?::(\d+))?\s*([=,])\s*", re.ASCII)
+VALUE_NAME = re.compile(r"%" + SUFFIX_ID + r"(?:#\d+)?", re.ASCII)
+BLOCK_NAME = re.compile(r"\^" + SUFFIX_ID, re.ASCII)
+#: What can only stand at the start of an operation, a label, an alias, or behind the last one.
+OPERATION_START = re.compile(
+    r"(?:\Z|\}|\^|%"
+    + SUFFIX_ID
+    + r"(?::\d+)?(?:[ \t]*,[ \t]*%"
+    + SUFFIX_ID
+    + r"(?::\d+)?)*[ \t]*=(?!=)|"
+    + STRING
+    + r"[ \t]*\(|[A-Za-z_][\w$]*\.[A-Za-z_]|(?:module|return|func|unrealized_conversion_cast)\b"
+    + r"|[\#!][\w$.-]+\s*=|\{-\#)",
+    re.ASCII,
+)
+ALIAS_HEAD = re.compile(r"([#!][A-Za-z0-9_$.-]+)\s*=\s*", re.ASCII)
+#: The beginning of a type: a name, or the short form that starts at its ``<``.
+TYPE_HEAD = re.compile(r"!?[A-Za-z_][\w$]*(?:\.[\w$]+)*|(?=<)", re.ASCII)
+
+#: A block's name right in front of an offset that ends the searched text.
+BLOCK_BEFORE = re.compile(r"\^[\w$.-]+\s*\Z", re.ASCII)
+COLON = re.compile(r"\s*:\s*")
+
+_FLAT = {
+    "<": re.compile(r'<(?:[^"()\[\]<>{}/-]|->)*>'),
+    "{": re.compile(r'\{[^"()\[\]<>{}/]*\}'),
+    "(": re.compile(r'\([^"()\[\]<>{}/]*\)'),
+    "[": re.compile(r'\[[^"()\[\]<>{}/]*\]'),
+}
+_GROUP_STEP = re.compile(
+    r"(?:[^\"()\[\]<>{}/>=-]+|->|[<>=]=|-(?!>)|=(?!=)|/(?!/))*"
+    r"(?:([(\[{<])|([)\]}>])|(" + STRING + r")|(//[^\n]*)|(\Z)|(.))",
+    re.ASCII | re.DOTALL,
+)
+CLOSER = {"(": ")", "[": "]", "{": "}", "<": ">"}
+
+
+class Source:
+    """A text with a name; turns offsets into lines and columns when an error needs them.
+
+    Args:
+        text: The whole text.
+        filename: Name of the text as a user knows it.
+    """
+
+    __slots__ = ("filename", "text")
+
+    def __init__(self, text: str, filename: str = "<string>") -> None:
+        self.text = text
+        self.filename = filename
+
+    def line_and_column(self, offset: int) -> tuple[int, int]:
+        """Line and column, both counted from 1, of an offset into the text."""
+        start = self.text.rfind("\n", 0, offset) + 1
+        return self.text.count("\n", 0, start) + 1, offset - start + 1
+
+    def line_at(self, offset: int) -> str:
+        """The line that holds an offset, without its end."""
+        start = self.text.rfind("\n", 0, offset) + 1
+        end = self.text.find("\n", offset)
+        return self.text[start : len(self.text) if end < 0 else end].rstrip("\r")
+
+    def error(self, offset: int, message: str, *notes: str) -> NoReturn:
+        """Raises a :class:`~triton_ext.errors.ParseError` that points at an offset."""
+        line, column = self.line_and_column(offset)
+        raise ParseError(
+            message,
+            filename=self.filename,
+            line=line,
+            column=column,
+            source_line=self.line_at(offset),
+            notes=notes,
+        )
+
+
+def find_group_end(source: Source, start: int) -> int:
+    """Offset behind the bracket that closes the one at ``start``.
+
+    Brackets nest in any mixture; those inside strings and comments, ``->`` and comparisons do not
+    count.
+
+    Args:
+        source: The text.
+        start: Offset of ``(``, ``[``, ``{`` or ``<``.
+
+    Raises:
+        ParseError: A bracket is closed by the wrong one or not at all, or a string has no end.
+    """
+    text = source.text
+    flat = _FLAT[text[start]].match(text, start)
+    if flat is not None:
+        return flat.end()
+    stack = [start]
+    position = start + 1
+    while True:
+        match = _GROUP_STEP.match(text, position)
+        assert match is not None  # the alternatives cover every character and the end
+        position = match.end()
+        kind = match.lastindex
+        if kind == 1:
+            stack.append(position - 1)
+        elif kind == 2:
+            opener = stack.pop()
+            if text[position - 1] != CLOSER[text[opener]]:
+                unbalanced(source, position - 1, opener)
+            if not stack:
+                return position
+        elif kind == 5:
+            unclosed(source, stack[-1])
+        elif kind == 6:
+            unexpected(source, position - 1)
+
+
+def unbalanced(source: Source, offset: int, opener: int) -> NoReturn:
+    """Raises the error for a closing bracket that does not fit the one still open."""
+    text = source.text
+    line, column = source.line_and_column(opener)
+    source.error(
+        offset,
+        f"expected '{CLOSER[text[opener]]}', found '{text[offset]}'",
+        f"to match this '{text[opener]}' at {source.filename}:{line}:{column}",
+    )
+
+
+def unclosed(source: Source, opener: int) -> NoReturn:
+    """Raises the error for a bracket that is never closed."""
+    bracket = source.text[opener]
+    source.error(opener, f"expected '{CLOSER[bracket]}' to match this '{bracket}', found the end")
+
+
+def unexpected(source: Source, offset: int) -> NoReturn:
+    """Raises the error for a character that starts no token."""
+    character = source.text[offset]
+    if character == '"':
+        source.error(offset, "expected '\"' at the end of this string on the same line")
+    if character == "%":
+        source.error(offset, "expected the name of an SSA value behind '%'")
+    if character == "^":
+        source.error(offset, "expected the name of a block behind '^'")
+    source.error(offset, f"unexpected character {character!r}")

@@ -1,0 +1,145 @@
+"""Source locations as MLIR prints them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+__all__ = ["Location"]
+
+_STRING = r'"((?:[^"\\\n]|\\.)*)"'
+_FILE = re.compile(_STRING + r"\s*:\s*(\d{1,9})\s*:\s*(\d{1,9})")
+_NAME = re.compile(_STRING + r"\s*(\(?)")
+_ALIAS = re.compile(r"#[A-Za-z0-9_$.-]+")
+_ESCAPE = re.compile(r"\\([0-9A-Fa-f]{2}|.)")
+_SIMPLE = {"n": "\n", "t": "\t", "\\": "\\", '"': '"'}
+_MAX_DEPTH = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Location:
+    """A location.
+
+    Attributes:
+        raw: The text as printed, ``loc(#loc3)`` or what stands inside.
+    """
+
+    raw: str
+    _aliases: Mapping[str, str] = field(default_factory=dict, repr=False, compare=False)
+
+    def resolve(self) -> tuple[str, int, int] | None:
+        """File name, line and column of the innermost user source position.
+
+        Aliases and names are followed; of a call site the callee counts, of fused locations the
+        first that is known.
+
+        Returns:
+            ``None`` for an unknown location.
+        """
+        stack = [(self.raw, 0)]
+        while stack:
+            text, depth = stack.pop()
+            if depth > _MAX_DEPTH:
+                continue
+            text = self._peel(text)
+            file = _FILE.match(text)
+            if file is not None:
+                return _unescape(file[1]), int(file[2]), int(file[3])
+            # The first alternative must be tried first, so it goes on top.
+            stack.extend((part, depth + 1) for part in reversed(self._parts(text)))
+        return None
+
+    @property
+    def name(self) -> str | None:
+        """The name in a name location, such as that of a variable; ``None`` for other kinds."""
+        text = self._peel(self.raw)
+        match = _NAME.match(text)
+        if match is None or _FILE.match(text) is not None:
+            return None
+        return _unescape(match[1])
+
+    @property
+    def callers(self) -> tuple[Location, ...]:
+        """The positions that the innermost one was inlined into, the nearest first."""
+        text, found = self.raw, []
+        for _ in range(_MAX_DEPTH):
+            text = self._peel(text)
+            if _FILE.match(text) is not None:
+                break
+            if text.startswith("callsite("):
+                text, caller = _split_callsite(text)
+                # The callee may itself have been inlined: what it was inlined into is nearer.
+                found.append(Location(caller, self._aliases))
+                continue
+            parts = self._parts(text)
+            if not parts:
+                break
+            text = parts[0]
+        flat: list[Location] = []
+        for caller_location in reversed(found):
+            flat.append(caller_location)
+            flat.extend(caller_location.callers)
+        return tuple(flat)
+
+    def _peel(self, text: str) -> str:
+        """Takes off ``loc(...)`` and follows aliases."""
+        for _ in range(_MAX_DEPTH):
+            text = text.strip()
+            if text.startswith("loc(") and text.endswith(")"):
+                text = text[4:-1]
+            elif _ALIAS.fullmatch(text):
+                text = self._aliases.get(text, "unknown")
+            else:
+                return text
+        return "unknown"
+
+    def _parts(self, text: str) -> list[str]:
+        """The locations directly inside a composite one, the most telling first."""
+        if text.startswith("callsite("):
+            return list(_split_callsite(text))
+        if text.startswith("fused"):
+            start = text.find("[")
+            return _split_list(text[start + 1 : text.rfind("]")]) if start >= 0 else []
+        match = _NAME.match(text)
+        if match is not None and match[2]:
+            return [text[match.end() : text.rfind(")")]]
+        return []
+
+
+def _split_callsite(text: str) -> tuple[str, str]:
+    """Callee and caller of ``callsite(callee at caller)``."""
+    inner = text[len("callsite(") : text.rfind(")")]
+    parts = _split(inner, re.compile(r"\s+at\s+"))
+    return parts[0], parts[1] if len(parts) > 1 else "unknown"
+
+
+def _split_list(text: str) -> list[str]:
+    return _split(text, re.compile(r","))
+
+
+def _split(text: str, separator: re.Pattern[str]) -> list[str]:
+    """Splits where a separator stands outside of brackets and strings."""
+    step = re.compile(_STRING + r"|[(\[<{]|[)\]>}]|" + separator.pattern)
+    parts, depth, start = [], 0, 0
+    for match in step.finditer(text):
+        token = match[0]
+        if token in "([<{":
+            depth += 1
+        elif token in ")]>}":
+            depth -= 1
+        elif depth == 0 and token[0] != '"':
+            parts.append(text[start : match.start()])
+            start = match.end()
+    parts.append(text[start:])
+    return parts
+
+
+def _unescape(text: str) -> str:
+    def one(match: re.Match[str]) -> str:
+        code = match[1]
+        if len(code) == 2:
+            return chr(int(code, 16))
+        return _SIMPLE.get(code, code)
+
+    return _ESCAPE.sub(one, text) if "\\" in text else text

@@ -1,0 +1,102 @@
+"""A whole text: aliases, the top-level operation, and what stands behind it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
+
+from .lexer import Source
+from .nodes import Operation
+
+__all__ = ["Module"]
+
+
+class Module:
+    """What :func:`triton_ext.ir.parse` returns; ``str(module)`` prints it.
+
+    Attributes:
+        op: The ``builtin.module``.  Where the text has no such operation, or more than one
+            operation at the top, it is implicit: it holds the top-level operations and prints
+            nothing of its own.
+        source: The text that was parsed.
+    """
+
+    __slots__ = ("_added", "_aliases", "_footer", "op", "source")
+
+    def __init__(
+        self, source: Source, op: Operation, aliases: dict[str, str], footer: str
+    ) -> None:
+        self.source = source
+        self.op = op
+        op._module = self
+        self._aliases = aliases
+        self._added: list[str] = []
+        self._footer = footer
+
+    @property
+    def aliases(self) -> Mapping[str, str]:
+        """Name (``#shared``, ``#loc3``, ``!t``) to raw text of every alias."""
+        return MappingProxyType(self._aliases)
+
+    @property
+    def body(self) -> tuple[Operation, ...]:
+        """The operations in the module, usually functions."""
+        return self.op.regions[0].blocks[0].ops
+
+    def walk(self) -> Iterator[Operation]:
+        """Every operation, the module's own first, in the order of the text."""
+        return self.op.walk()
+
+    def resolve_alias(self, name: str) -> str:
+        """The raw text behind an alias; aliases inside of it stay as they are.
+
+        Args:
+            name: The alias with its sign, ``#loc12`` or ``#shared``.
+
+        Raises:
+            KeyError: There is no such alias.
+        """
+        return self._aliases[name]
+
+    def add_alias(self, name: str, text: str) -> str:
+        """Adds an alias for an attribute or a type behind the existing ones.
+
+        Args:
+            name: The wished name with its sign; a number is added if it is taken.
+            text: What it stands for.  An alias that stands for this already is used again.
+
+        Returns:
+            The name to print.
+        """
+        for known, raw in self._aliases.items():
+            if raw == text and known[0] == name[0]:
+                return known
+        chosen, number = name, 0
+        while chosen in self._aliases:
+            number += 1
+            chosen = f"{name}{number}"
+        self._aliases[chosen] = text
+        self._added.append(f"{chosen} = {text}\n")
+        self.op._touch()
+        return chosen
+
+    def __str__(self) -> str:
+        if not self.op._dirty:
+            return self.source.text
+        out: list[str] = []
+        self.op._write(out)
+        if self._added:
+            self._insert_aliases(out)
+        out.append(self._footer)
+        return "".join(out)
+
+    def _insert_aliases(self, out: list[str]) -> None:
+        """Puts the new aliases in front of the first top-level operation, behind its lead."""
+        first = self.op if self.op._span[4] else next(iter(self.body), self.op)
+        lead = first.lead
+        text = "".join(out)
+        at = text.find(lead) + len(lead) if lead else 0
+        out[:] = [text[:at], *self._added, text[at:]]
+
+    def __repr__(self) -> str:
+        return f"<Module {self.source.filename}>"

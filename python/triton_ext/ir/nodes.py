@@ -1,0 +1,593 @@
+"""The tree: operations, regions, blocks and values.
+
+An :class:`Operation` that nobody touched prints the slice of the source that it was parsed from.
+The first edit of an operation, or of something inside it, cuts its text into *segments*: literal
+pieces that stay as they were, and slots (result names, operands, types, regions, attribute
+dictionaries, the location) that print what the tree says now.  See :mod:`triton_ext.ir.segments`.
+
+Who owns which character (every character has exactly one owner):
+
+- *Operation*: from the end of what stands before it (so blank lines, indentation and own-line
+  comments above it are its *lead*) to its last character, a comment on the same line included.
+  Erasing it takes all of that along.
+- *Block*: the label, from the end of what stands before it to the colon, and a comment on the same
+  line.  A block that is opened by its region's brace owns nothing itself.
+- *Region*: what stands between its last operation and its closing brace.  The braces belong to the
+  operation that holds the region.
+- *Module*: what stands behind its last operation.  Aliases are part of the lead of the top-level
+  operation that follows them.
+
+Operands are numbered in the order in which they are printed.  Nodes compare by identity.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NoReturn
+
+from ..errors import VerifyError
+
+if TYPE_CHECKING:
+    from .lexer import Source
+    from .locations import Location
+    from .module import Module
+    from .segments import Segment
+    from .type_slots import TypeMarks
+
+__all__ = ["Block", "BlockArgument", "OpResult", "Operation", "Region", "Use", "Value"]
+
+#: Operations whose bodies cannot see the names around them.
+ISOLATED = frozenset(
+    {"builtin.module", "func.func", "gpu.func", "gpu.module", "llvm.func", "tt.func"}
+    | {"ttg.warp_specialize.partitions"}
+)
+_TERMINATOR_WORDS = frozenset(
+    "return yield condition br cond_br switch unreachable terminator in_parallel".split()
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """One operand of one operation."""
+
+    op: Operation
+    index: int
+
+
+class Value:
+    """An SSA value: what an operation defines, or an argument of a block."""
+
+    __slots__ = ("_base", "_type", "_users")
+
+    def __init__(self, base: str, type_: str | None) -> None:
+        self._base = base
+        self._type = type_
+        # One entry for each operand that is this value, so an operation may occur repeatedly.
+        self._users: list[Operation] = []
+
+    @property
+    def name(self) -> str:
+        """The name as printed, for instance ``%x`` or ``%21#2``."""
+        return self._base
+
+    @property
+    def owner(self) -> Operation | Block:
+        """The operation or the block that defines this value."""
+        raise NotImplementedError
+
+    @property
+    def known_type(self) -> str | None:
+        """The type, or ``None`` where the printed form does not tell it."""
+        if self._type is None:
+            from .type_slots import infer_type
+
+            infer_type(self)
+        return self._type
+
+    @property
+    def type(self) -> str:
+        """The type as printed, aliases unresolved.
+
+        Raises:
+            VerifyError: The printed form does not tell the type.
+        """
+        known = self.known_type
+        if known is None:
+            _owning_operation(self).fail(f"the type of '{self.name}' is not printed anywhere")
+        return known
+
+    @property
+    def uses(self) -> tuple[Use, ...]:
+        """Every operand that is this value, grouped by operation."""
+        return tuple(
+            Use(op, index)
+            for op in dict.fromkeys(self._users)
+            for index, operand in enumerate(op._operands)
+            if operand is self
+        )
+
+    def set_type(self, type_: str) -> None:
+        """Changes the type here and wherever an operation prints it.
+
+        Only this value changes: values that must have the same type (the other side of a yield, a
+        partition's argument for a capture) are the caller's to change.
+
+        Raises:
+            VerifyError: An operation that we do not know prints this type in a place that may belong
+                to another operand just as well.
+        """
+        from .type_slots import bind_types, ensure_bound
+
+        old = self.known_type
+        touched = list(dict.fromkeys([*self._users, *_printing_operations(self)]))
+        for op in touched:
+            if old is not None:
+                ensure_bound(op, self, old)
+            else:
+                bind_types(op)
+        self._type = type_.strip()
+        for op in touched:
+            op._touch()
+        if isinstance(self, BlockArgument):
+            self.owner._touch_label()
+
+    def replace_all_uses_with(self, other: Value) -> None:
+        """Makes every user of this value use another one instead."""
+        for use in self.uses:
+            use.op.set_operand(use.index, other)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.name}: {self._type or '?'}>"
+
+
+class OpResult(Value):
+    """A result of an operation."""
+
+    __slots__ = ("_number", "_owner", "index")
+
+    def __init__(
+        self, owner: Operation, index: int, base: str, number: int, type_: str | None = None
+    ) -> None:
+        super().__init__(base, type_)
+        self._owner = owner
+        self.index = index
+        # Place in a group that is printed as %base:count; -1 where the name stands alone.
+        self._number = number
+
+    @property
+    def name(self) -> str:
+        return self._base if self._number < 0 else f"{self._base}#{self._number}"
+
+    @property
+    def owner(self) -> Operation:
+        return self._owner
+
+
+class BlockArgument(Value):
+    """An argument of a block; the arguments that a loop or function header names are of this kind."""
+
+    __slots__ = ("_owner", "_span", "index", "loc_text")
+
+    def __init__(self, owner: Block, index: int, base: str, type_: str | None = None) -> None:
+        super().__init__(base, type_)
+        self._owner = owner
+        self.index = index
+        #: The location printed behind the type, ``loc(...)``, or ``None``.
+        self.loc_text: str | None = None
+        # Offsets of name and type in the source; the type's are -1 where it is not printed here.
+        self._span: tuple[int, int, int, int] | None = None
+
+    @property
+    def owner(self) -> Block:
+        return self._owner
+
+
+class Block:
+    """A list of operations with arguments.
+
+    Attributes:
+        label: The printed label, ``^bb1``, or ``None`` for a block that its region's brace opens.
+        parent: The region that holds the block.
+    """
+
+    __slots__ = ("_args", "_label_segments", "_lead", "_ops", "_span", "label", "parent")
+
+    def __init__(self, parent: Region, label: str | None = None) -> None:
+        self.parent = parent
+        self.label = label
+        self._args: list[BlockArgument] = []
+        self._ops: list[Operation] = []
+        # Offsets in the region's source: start of the lead, of the label, and the end of both.
+        self._span: tuple[int, int, int] | None = None
+        self._lead: str | None = None
+        self._label_segments: list[Segment] | None = None
+
+    @property
+    def args(self) -> tuple[BlockArgument, ...]:
+        """The arguments."""
+        return tuple(self._args)
+
+    @property
+    def ops(self) -> tuple[Operation, ...]:
+        """The operations, as a copy that edits do not disturb."""
+        return tuple(self._ops)
+
+    @property
+    def parent_op(self) -> Operation:
+        """The operation around this block."""
+        return self.parent.parent
+
+    @property
+    def terminator(self) -> Operation | None:
+        """The last operation if it ends the block; ``None`` where the printed form leaves it out."""
+        if not self._ops:
+            return None
+        last = self._ops[-1]
+        word = last.name.rpartition(".")[2]
+        ends = word in _TERMINATOR_WORDS or word.endswith(("_yield", "_return"))
+        return last if ends or last._successors else None
+
+    @property
+    def predecessors(self) -> tuple[Operation, ...]:
+        """The terminators that name this block, in the order of the text."""
+        return tuple(
+            block._ops[-1]
+            for block in self.parent._blocks
+            if block._ops and self in block._ops[-1]._successors
+        )
+
+    def _touch_label(self) -> None:
+        """Marks the label (or the header that names the arguments) as changed."""
+        if self.label is not None and self._label_segments is None and self._span is not None:
+            from .segments import cut_label
+
+            self._label_segments = cut_label(self)
+        self.parent.parent._touch()
+
+    def _write(self, out: list[str]) -> None:
+        if self._label_segments is not None:
+            out.append(self._lead if self._lead is not None else "")
+            for segment in self._label_segments:
+                if type(segment) is str:
+                    out.append(segment)
+                else:
+                    segment.write(self.parent.parent, out)  # type: ignore[union-attr]
+        elif self._span is not None and self.label is not None:
+            out.append(self.parent.source.text[self._span[0] : self._span[2]])
+        for op in self._ops:
+            op._write(out)
+
+
+class Region:
+    """A list of blocks.
+
+    Attributes:
+        parent: The operation that holds the region.
+        isolated: Whether its operations see only names of this region.
+    """
+
+    __slots__ = ("_blocks", "_names", "_span", "_tail", "isolated", "parent", "source")
+
+    def __init__(self, parent: Operation, source: Source, *, isolated: bool) -> None:
+        self.parent = parent
+        self.source = source
+        self.isolated = isolated
+        self._blocks: list[Block] = []
+        self._span = (0, 0)
+        self._tail = ""
+        self._names: set[str] | None = None
+
+    @property
+    def blocks(self) -> tuple[Block, ...]:
+        """The blocks; never empty."""
+        return tuple(self._blocks)
+
+    def _write(self, out: list[str]) -> None:
+        for block in self._blocks:
+            block._write(out)
+        out.append(self._tail)
+
+
+class Operation:
+    """One operation with everything that is printed for it.
+
+    Attributes:
+        name: Full name with the dialect, ``"tt.load"``, for the quoted form as well; ``module``,
+            ``func`` and ``return`` are named with their dialects too.
+        parent: The block that holds the operation; ``None`` for a top-level or erased one.
+        source: The text that the operation was parsed from.
+    """
+
+    __slots__ = (
+        "_attr_cache",
+        "_attr_spans",
+        "_dirty",
+        "_lead",
+        "_loc",
+        "_module",
+        "_operands",
+        "_operand_spans",
+        "_regions",
+        "_results",
+        "_segments",
+        "_span",
+        "_successors",
+        "_type_marks",
+        "name",
+        "parent",
+        "source",
+    )
+
+    def __init__(self, source: Source, name: str, parent: Block | None) -> None:
+        self.source = source
+        self.name = name
+        self.parent = parent
+        # Offsets: lead, first character, name's end, end without and with the comment behind it.
+        self._span: tuple[int, int, int, int, int] = (0, 0, 0, 0, 0)
+        # The lead, once it differs from the source.
+        self._lead: str | None = None
+        self._operands: list[Value] = []
+        self._operand_spans: tuple[int, ...] | None = None
+        self._results: list[OpResult] = []
+        self._regions: list[Region] = []
+        self._successors: list[Block] = []
+        self._attr_spans: tuple[int, ...] = ()
+        self._attr_cache: dict[str, str] | None = None
+        # The location: offsets in the source, or a text once it was set, or None.
+        self._loc: tuple[int, int] | str | None = None
+        self._segments: list[Segment] | None = None
+        self._type_marks: TypeMarks | None = None
+        self._dirty = False
+        self._module: Module | None = None
+
+    # ---- reading
+
+    @property
+    def operands(self) -> tuple[Value, ...]:
+        """The operands in the order in which they are printed."""
+        return tuple(self._operands)
+
+    @property
+    def results(self) -> tuple[OpResult, ...]:
+        """The results."""
+        return tuple(self._results)
+
+    @property
+    def regions(self) -> tuple[Region, ...]:
+        """The regions in the order in which they are printed.
+
+        ``ttg.warp_specialize`` shows its default region, then one region for each partition.
+        """
+        return tuple(self._regions)
+
+    @property
+    def successors(self) -> tuple[Block, ...]:
+        """The blocks that a terminator names."""
+        return tuple(self._successors)
+
+    @property
+    def attributes(self) -> Mapping[str, str]:
+        """Name to raw text of each attribute in the operation's dictionaries.
+
+        Quotes around a name are removed; an attribute without a value has the text ``unit``.
+        Attributes that an operation prints outside of a dictionary are not here.
+        """
+        if self._attr_cache is None:
+            from .attributes import read_attributes
+
+            self._attr_cache = read_attributes(self)
+        return self._attr_cache
+
+    @property
+    def parent_op(self) -> Operation | None:
+        """The operation around this one."""
+        return None if self.parent is None else self.parent.parent.parent
+
+    @property
+    def module(self) -> Module | None:
+        """The module that this operation is part of; ``None`` once it was erased."""
+        op: Operation = self
+        while op.parent is not None:
+            op = op.parent.parent.parent
+        return op._module
+
+    @property
+    def loc_text(self) -> str | None:
+        """The printed location, ``loc(...)``, or ``None``."""
+        if isinstance(self._loc, tuple):
+            return self.source.text[self._loc[0] : self._loc[1]]
+        return self._loc
+
+    @property
+    def loc(self) -> Location | None:
+        """The printed location, or ``None`` where there is none."""
+        raw = self.loc_text
+        if raw is None:
+            return None
+        from .locations import Location
+
+        module = self.module
+        return Location(raw, module.aliases if module is not None else {})
+
+    @property
+    def text(self) -> str:
+        """The operation as printed, without its lead."""
+        out: list[str] = []
+        self._write(out)
+        return "".join(out)[len(self.lead) :]
+
+    @property
+    def lead(self) -> str:
+        """Blank space and comments in front of the operation, which it owns."""
+        if self._lead is not None:
+            return self._lead
+        return self.source.text[self._span[0] : self._span[1]]
+
+    def walk(self) -> Iterator[Operation]:
+        """This operation, then every operation in its regions, in the order of the text.
+
+        A block's operations are listed when the walk enters it; those that were erased before
+        their turn are left out, those inserted later in the same block are not visited.
+        """
+        yield self
+        stack = [iter(self._nested())]
+        while stack:
+            op = next(stack[-1], None)
+            if op is None:
+                stack.pop()
+            elif op.parent is not None:
+                yield op
+                if op._regions and op.parent is not None:
+                    stack.append(iter(op._nested()))
+
+    def _nested(self) -> list[Operation]:
+        return [op for region in self._regions for block in region._blocks for op in block._ops]
+
+    def __repr__(self) -> str:
+        return f"<Operation {self.name}>"
+
+    def __str__(self) -> str:
+        return self.text
+
+    # ---- editing
+
+    def set_operand(self, index: int, value: Value) -> None:
+        """Makes an operand another value; the types that the operation prints follow.
+
+        Raises:
+            IndexError: There is no such operand.
+        """
+        from .type_slots import bind_types
+
+        old = self._operands[index]
+        if old is value:
+            return
+        bind_types(self)
+        old._users.remove(self)
+        value._users.append(self)
+        self._operands[index] = value
+        self._touch()
+
+    def erase(self) -> None:
+        """Takes the operation, with everything inside it, out of its block.
+
+        Raises:
+            VerifyError: A result still has uses.
+        """
+        inner = set(self.walk())
+        for op in inner:
+            for result in op._results:
+                for user in result._users:
+                    if user not in inner:
+                        self.fail(
+                            f"cannot erase '{self.name}': its result '{result.name}' is used",
+                            *user._note("used here"),
+                        )
+        self._detach()
+        for op in inner:
+            for operand in op._operands:
+                operand._users.remove(op)
+            op._operands = []
+            op._operand_spans = ()
+            op._segments = None
+
+    def _detach(self) -> None:
+        if self.parent is None:
+            self.fail(f"cannot take '{self.name}' out: it is not in a block")
+        self.parent._ops.remove(self)
+        self.parent.parent.parent._touch()
+        self.parent = None
+
+    def replace_with(self, new_op: Operation) -> None:
+        """Lets the results of an operation that is in a block take over, and erases this one.
+
+        Raises:
+            VerifyError: The numbers of results differ.
+        """
+        if len(new_op._results) != len(self._results):
+            self.fail(
+                f"cannot replace '{self.name}' with {len(self._results)} results by"
+                f" '{new_op.name}' with {len(new_op._results)}"
+            )
+        for old, new in zip(self._results, new_op._results, strict=True):
+            old.replace_all_uses_with(new)
+        self.erase()
+
+    def set_attribute(self, name: str, text: str) -> None:
+        """Sets an attribute in the operation's dictionary to a raw text; ``unit`` prints no value."""
+        from .attributes import write_attribute
+
+        write_attribute(self, name, text)
+
+    def remove_attribute(self, name: str) -> None:
+        """Removes an attribute.
+
+        Raises:
+            KeyError: There is none of that name.
+        """
+        from .attributes import write_attribute
+
+        write_attribute(self, name, None)
+
+    def set_loc(self, text: str) -> None:
+        """Sets the printed location to a raw text, ``loc(...)`` or an alias."""
+        from .segments import set_location
+
+        set_location(self, text if text.startswith("loc(") else f"loc({text})")
+
+    # ---- errors
+
+    def fail(self, message: str, *notes: str) -> NoReturn:
+        """Raises a :class:`~triton_ext.errors.VerifyError` at this operation's place in its text."""
+        line, column = self.source.line_and_column(self._span[1])
+        raise VerifyError(
+            message,
+            filename=self.source.filename,
+            line=line,
+            column=column,
+            source_line=self.source.line_at(self._span[1]),
+            notes=notes,
+        )
+
+    def _note(self, what: str) -> tuple[str, ...]:
+        line, column = self.source.line_and_column(self._span[1])
+        return (f"{what}: {self.source.filename}:{line}:{column}",)
+
+    # ---- printing
+
+    def _touch(self) -> None:
+        """Marks this operation and everything around it as different from the source."""
+        op: Operation | None = self
+        while op is not None and not op._dirty:
+            op._dirty = True
+            op = op.parent_op
+
+    def _write(self, out: list[str]) -> None:
+        if not self._dirty:
+            if self._lead is None:
+                out.append(self.source.text[self._span[0] : self._span[4]])
+            else:
+                out.append(self._lead)
+                out.append(self.source.text[self._span[1] : self._span[4]])
+            return
+        if self._segments is None:
+            from .segments import cut
+
+            cut(self)
+        out.append(self.lead)
+        for segment in self._segments or ():
+            if type(segment) is str:
+                out.append(segment)
+            else:
+                segment.write(self, out)  # type: ignore[union-attr]
+
+
+def _owning_operation(value: Value) -> Operation:
+    owner = value.owner
+    return owner.parent.parent if isinstance(owner, Block) else owner
+
+
+def _printing_operations(value: Value) -> list[Operation]:
+    """Operations that print a value's type without using it: its own, and a loop for its argument."""
+    return [_owning_operation(value)]

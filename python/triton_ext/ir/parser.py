@@ -1,0 +1,497 @@
+"""The parser: structure of MLIR's printed form, without knowing the operations.
+
+What every operation has in common is enough to find its structure: values start with ``%``, blocks
+with ``^``, brackets nest, ``loc(...)`` ends an operation, and the printer starts operations on
+lines of their own.  What remains is kept as text.  Two things need a rule.
+
+*Where an operation ends.*  Behind its ``loc(...)``; without one, before a line (or the end of the
+region) that can only start something else: results and ``=``, a quoted name and ``(``, a name with
+a dot, ``^``, ``}``, an alias.  Such a token never continues an operation.
+
+*What a brace opens.*  Inside ``<``, ``[`` or ``(`` it is part of what it stands in, except that in
+the quoted form ``(`` ``{`` starts the regions.  Behind ``attributes`` it is a dictionary.  The first
+brace of an operation in :data:`HAS_REGION`, and one behind ``else``, ``do`` or ``default``, is a
+region.  Any other brace is a dictionary if an entry follows (a name, then ``=``, ``,`` or ``}``) or
+nothing does, and else a region.
+
+*What a name is.*  A name that is followed by ``=`` in a header, or by ``:`` in a header's parentheses,
+is an argument of the next region if the operation is one that is known to do so
+(:data:`DEFINES_WITH_EQUALS`, :data:`DEFINES_WITH_COLON`) or if the name is not visible; otherwise it
+is an operand.
+
+Names are visible in nested regions, not behind the end of the region that defines them, and not in
+isolated regions (bodies of functions and modules, partitions of ``ttg.warp_specialize``).
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Mapping
+from typing import NoReturn
+
+from . import lexer
+from .lexer import CLOSER, STEP, Source, find_group_end
+from .nodes import ISOLATED, Block, BlockArgument, Operation, Region
+from .scope import Scope
+
+__all__ = ["Parser", "parse_optional_type", "trivia_end"]
+
+MAX_NESTING = 100
+MAX_RESULTS = 10_000
+#: Names that are printed without their dialect.
+SHORT_NAMES = {
+    "module": "builtin.module",
+    "func": "func.func",
+    "return": "func.return",
+    "unrealized_conversion_cast": "builtin.unrealized_conversion_cast",
+}
+HAS_REGION = frozenset(
+    {"builtin.module", "func.func", "tt.func", "llvm.func", "gpu.module", "gpu.func"}
+    | {"scf.for", "scf.if", "scf.while", "scf.execute_region", "ttg.warp_specialize"}
+)
+DEFINES_WITH_EQUALS = frozenset({"scf.for", "scf.while", "scf.forall", "scf.parallel"})
+DEFINES_WITH_COLON = frozenset({"func.func", "tt.func", "llvm.func", "gpu.func"})
+#: Keywords behind which a brace opens a region.
+_REGION_WORD = re.compile(r"\b(?:else|do|default)\s*\Z")
+_DICTIONARY_WORD = re.compile(r"\battributes\s*\Z")
+_DEFINES = re.compile(r"\s*([=:])(?![=:])")
+_ARROW = re.compile(r"\s*->\s*")
+_LOC = re.compile(r"loc\s*\(")
+_STRING = re.compile(lexer.STRING)
+#: How far back the keyword in front of a brace can start.
+_WORD_WINDOW = 24
+
+
+class Parser:
+    """Parses one source; see the module's docstring for the rules.
+
+    Args:
+        source: The text.
+    """
+
+    def __init__(self, source: Source) -> None:
+        self.source = source
+        self.text = source.text
+        self.scope = Scope(source)
+        self.nesting = 0
+        # Block names that the region being read mentions: operation, name, offset.
+        self.successors: list[tuple[Operation, str, int]] = []
+        # The block of an argument until its own is known.
+        self.nowhere = Block(Region(Operation(source, "", None), source, isolated=True))
+
+    # ---- operations
+
+    def parse_operation(self, block: Block, lead: int, start: int, names: list[str]) -> int:
+        """``operation ::= results? (generic-operation | custom-operation) location? comment?``.
+
+        Args:
+            block: Where the operation goes.
+            lead: Offset of the trivia in front, which the operation owns.
+            start: Offset of its first character.
+            names: Collects the names that become visible.
+
+        Returns:
+            The offset behind the operation.
+        """
+        text = self.text
+        match = lexer.OPERATION_HEAD.match(text, start)
+        groups: list[tuple[str, int, int]] = []
+        position = start
+        if match is None:
+            groups, position = self.parse_results(start)
+            match = lexer.OPERATION_HEAD.match(text, position)
+            if match is None or match[1] is not None:
+                self.fail_operation(position)
+        elif match[1] is not None:
+            groups.append((match[1], self.parse_count(match, 2), start))
+        generic = match[3] is None
+        if generic:
+            name = match[4]
+            name_start = match.start(4) - 1
+        else:
+            name = match[3]
+            name_start = match.start(3)
+            if "." not in name:
+                short = SHORT_NAMES.get(name)
+                if short is None:
+                    self.source.error(name_start, f"expected an operation, found '{name}'")
+                name = short
+        op = Operation(self.source, sys.intern(name), block)
+        core, end = self.parse_operation_rest(op, match.end(), generic)
+        if op._loc is not None and text[end : end + 1] != "\n":
+            comment = lexer.SAME_LINE_COMMENT.match(text, end)
+            if comment is not None:
+                end = comment.end()
+        op._span = (lead, start, name_start, core, end)
+        if groups:
+            self.scope.define_results(op, groups, names)
+        block._ops.append(op)
+        return end
+
+    def parse_results(self, start: int) -> tuple[list[tuple[str, int, int]], int]:
+        """``results ::= group (',' group)* '='``, ``group ::= value-name (':' count)?``."""
+        groups = []
+        position = start
+        while True:
+            match = lexer.RESULT_GROUP.match(self.text, position)
+            if match is None:
+                if position == start:
+                    self.fail_operation(start)
+                self.source.error(position, "expected the name of a result")
+            groups.append((match[1], self.parse_count(match, 2), position))
+            position = match.end()
+            if match[3] == "=":
+                return groups, position
+
+    def parse_count(self, match: re.Match[str], group: int) -> int:
+        """Number of results in a group; -1 where it is not printed."""
+        digits = match[group]
+        if digits is None:
+            return -1
+        if len(digits) > 5 or int(digits) > MAX_RESULTS:
+            self.source.error(
+                match.start(group), f"expected at most {MAX_RESULTS} results, found {digits[:20]}"
+            )
+        return int(digits)
+
+    def fail_operation(self, position: int) -> NoReturn:
+        """Raises the error for text where an operation should start."""
+        if position >= len(self.text):
+            self.source.error(position, "expected an operation, found the end")
+        if self.text[position] == "%":
+            name = lexer.VALUE_NAME.match(self.text, position)
+            if name is None:
+                lexer.unexpected(self.source, position)
+            self.source.error(
+                position, f"expected an operation, found '{name[0]}' that is not followed by '='"
+            )
+        if self.text[position] == '"' and _STRING.match(self.text, position) is None:
+            lexer.unexpected(self.source, position)
+        self.source.error(position, f"expected an operation, found '{self.text[position]}'")
+
+    def parse_operation_rest(self, op: Operation, position: int, generic: bool) -> tuple[int, int]:
+        """Everything behind an operation's name.
+
+        ``custom-operation ::= name (value-name | argument | successor | dictionary | region | text)*``
+        ``generic-operation ::= '"' name '"' '(' operands ')' ('[' successors ']')? ('<' dictionary
+        '>')? ('(' region (',' region)* ')')? dictionary? ':' function-type``
+
+        One loop on purpose: it runs once for each token of the text.
+
+        Returns:
+            The end without and with a comment on the same line.
+        """
+        text = self.text
+        first = position
+        step = STEP.match
+        values = self.scope.values
+        name = op.name
+        operands = op._operands
+        spans: list[int] = []
+        attributes: list[int] = []
+        arguments: list[BlockArgument] = []
+        stack: list[int] = []
+        defines = name in DEFINES_WITH_EQUALS or name in DEFINES_WITH_COLON
+        comment = -1
+        while True:
+            match = step(text, position)
+            assert match is not None and match.lastindex is not None  # it covers every character
+            kind = match.lastindex
+            start, position = match.span(kind)
+            if kind == lexer.VALUE:
+                key = match[1]
+                value = values.get(key)
+                if value is not None and not defines:
+                    operands.append(value)
+                    value._users.append(op)
+                    spans += (start, position)
+                    continue
+                argument = self.parse_optional_header_argument(op, key, start, position, stack)
+                if argument is not None:
+                    arguments.append(argument[0])
+                    position = argument[1]
+                else:
+                    self.scope.use(op, key, start)
+                    spans += (start, position)
+            elif kind == lexer.NEWLINE:
+                if not stack:
+                    following = trivia_end(text, position)
+                    if lexer.OPERATION_START.match(text, following) is not None:
+                        break
+                    comment = -1
+                    position = following
+            elif kind == lexer.ANGLE:
+                position = find_group_end(self.source, start)
+                if generic and not stack and text[start + 1] == "{":
+                    attributes += (start, position)
+            elif kind == lexer.LOC:
+                position = find_group_end(self.source, text.index("(", position))
+                if not stack:
+                    op._loc = (start, position)
+                    break
+            elif kind == lexer.OPEN:
+                stack.append(start)
+            elif kind == lexer.CLOSE:
+                if not stack:
+                    self.source.error(start, f"unexpected '{text[start]}' that closes nothing")
+                opener = stack.pop()
+                if CLOSER[text[opener]] != text[start]:
+                    lexer.unbalanced(self.source, start, opener)
+            elif kind == lexer.BRACE:
+                if self.opens_region(op, start, stack, generic):
+                    position = self.parse_region(op, arguments, start)
+                    arguments = []
+                    # Partitions see nothing of what is around them, and define their arguments.
+                    defines = defines or name == "ttg.warp_specialize"
+                else:
+                    position = find_group_end(self.source, start)
+                    if not stack:
+                        attributes += (start, position)
+            elif kind == lexer.CARET:
+                if stack and text[stack[-1]] != "[":
+                    self.source.error(start, f"unexpected block name '{match[kind]}'")
+                self.successors.append((op, match[kind], start))
+            elif kind == lexer.COMMENT:
+                comment = start
+            elif kind == lexer.UNBRACE or kind == lexer.END:
+                if not stack:
+                    break
+                if kind == lexer.END:
+                    lexer.unclosed(self.source, stack[-1])
+                lexer.unbalanced(self.source, start, stack[-1])
+            elif kind == lexer.OTHER:
+                lexer.unexpected(self.source, start)
+        if arguments and name not in DEFINES_WITH_COLON:
+            span = arguments[0]._span
+            assert span is not None  # arguments that were read have one
+            self.source.error(span[0], f"use of undeclared SSA value '{arguments[0]._base}'")
+        op._operand_spans = tuple(spans)
+        op._attr_spans = tuple(attributes)
+        if op._loc is not None:
+            return position, position
+        end = first + len(text[first:start].rstrip())
+        return (first + len(text[first:comment].rstrip()) if comment >= 0 else end), end
+
+    def opens_region(self, op: Operation, start: int, stack: list[int], generic: bool) -> bool:
+        """Whether a brace opens a region; the rule is in the module's docstring."""
+        text = self.text
+        if stack:
+            opener = stack[-1]
+            if text[opener] != "(" or generic:
+                return generic
+            before = text[opener:start].rstrip()
+            return before[-1] in "(," and lexer.DICTIONARY_START.match(text, start) is None
+        before = text[max(0, start - _WORD_WINDOW) : start]
+        if generic or _DICTIONARY_WORD.search(before) is not None:
+            return False
+        if op.name == "ttg.warp_specialize" or (op.name in HAS_REGION and not op._regions):
+            return True
+        if _REGION_WORD.search(before) is not None:
+            return True
+        return lexer.DICTIONARY_START.match(text, start) is None
+
+    # ---- regions, blocks, arguments
+
+    def parse_region(self, op: Operation, arguments: list[BlockArgument], brace: int) -> int:
+        """``region ::= '{' operation* (label operation*)* '}'``.
+
+        Args:
+            op: The operation that holds the region.
+            arguments: Arguments that the header named for the first block.
+            brace: Offset of the opening brace.
+
+        Returns:
+            The offset behind the closing brace.
+        """
+        text = self.text
+        self.nesting += 1
+        if self.nesting > MAX_NESTING:
+            self.source.error(brace, f"regions are nested more than {MAX_NESTING} deep")
+        isolated = op.name in ISOLATED or (op.name == "ttg.warp_specialize" and bool(op._regions))
+        region = Region(op, self.source, isolated=isolated)
+        op._regions.append(region)
+        outer_scope, outer_successors, self.successors = self.scope, self.successors, []
+        if isolated:
+            self.scope = Scope(self.source)
+        names: list[str] = []
+        labels: dict[str, Block] = {}
+        block = Block(region)
+        region._blocks.append(block)
+        self.define_arguments(block, arguments, names)
+        lead = brace + 1
+        while True:
+            position = trivia_end(text, lead)
+            character = text[position : position + 1]
+            if character == "}":
+                break
+            if character == "^":
+                if block._ops or block._args or block.label is not None:
+                    block = Block(region)
+                    region._blocks.append(block)
+                lead = self.parse_label(block, lead, position, labels, names)
+            elif character:
+                lead = self.parse_operation(block, lead, position, names)
+            else:
+                lexer.unclosed(self.source, brace)
+        region._span = (brace + 1, position)
+        region._tail = text[lead:position]
+        self.link_successors(labels)
+        self.successors = outer_successors
+        if isolated:
+            self.scope.check_pending()
+            self.scope = outer_scope
+        else:
+            for name in names:
+                del self.scope.values[name]
+        self.nesting -= 1
+        return position + 1
+
+    def link_successors(self, labels: Mapping[str, Block]) -> None:
+        """Turns the block names that terminators mention into blocks."""
+        for op, name, offset in self.successors:
+            target = labels.get(name)
+            if target is None:
+                self.source.error(offset, f"reference to an undefined block '{name}'")
+            op._successors.append(target)
+
+    def parse_label(
+        self, block: Block, lead: int, start: int, labels: dict[str, Block], names: list[str]
+    ) -> int:
+        """``label ::= block-name ('(' argument (',' argument)* ')')? ':' comment?``."""
+        text = self.text
+        match = lexer.BLOCK_NAME.match(text, start)
+        if match is None:
+            lexer.unexpected(self.source, start)
+        label = match[0]
+        if label in labels:
+            self.source.error(start, f"redefinition of block '{label}'")
+        labels[label] = block
+        block.label = label
+        position = trivia_end(text, match.end())
+        arguments: list[BlockArgument] = []
+        if text.startswith("(", position):
+            opener, position = position, trivia_end(text, position + 1)
+            while not text.startswith(")", position):
+                name = lexer.VALUE_NAME.match(text, position)
+                if name is None:
+                    if position == len(text):
+                        lexer.unclosed(self.source, opener)
+                    self.source.error(position, "expected the name of a block argument")
+                argument, position = self.parse_argument(name[0], position, name.end())
+                arguments.append(argument)
+                position = trivia_end(text, position)
+                if text.startswith(",", position):
+                    position = trivia_end(text, position + 1)
+                elif not text.startswith(")", position):
+                    found = repr(text[position]) if position < len(text) else "the end"
+                    self.source.error(position, f"expected ',' or ')', found {found}")
+            position = trivia_end(text, position + 1)
+        if not text.startswith(":", position):
+            found = repr(text[position]) if position < len(text) else "the end"
+            self.source.error(position, f"expected ':' behind block '{label}', found {found}")
+        position += 1
+        comment = lexer.SAME_LINE_COMMENT.match(text, position)
+        if comment is not None:
+            position = comment.end()
+        block._span = (lead, start, position)
+        self.define_arguments(block, arguments, names)
+        return position
+
+    def define_arguments(
+        self, block: Block, arguments: list[BlockArgument], names: list[str]
+    ) -> None:
+        """Gives arguments to a block and makes their names visible."""
+        for argument in arguments:
+            argument._owner = block
+            argument.index = len(block._args)
+            block._args.append(argument)
+            assert argument._span is not None  # arguments that were read have one
+            self.scope.define(argument._base, argument, argument._span[0], names)
+
+    def parse_optional_header_argument(
+        self, op: Operation, key: str, start: int, end: int, stack: list[int]
+    ) -> tuple[BlockArgument, int] | None:
+        """``header-argument ::= argument | value-name (?= '=')``; ``None`` for an operand.
+
+        The rule is in the module's docstring.
+        """
+        match = _DEFINES.match(self.text, end)
+        if match is None or "#" in key:
+            return None
+        hidden = key not in self.scope.values
+        if match[1] == "=":
+            if not hidden and op.name not in DEFINES_WITH_EQUALS:
+                return None
+            argument = BlockArgument(self.nowhere, 0, key)
+            argument._span = (start, end, -1, -1)
+            return argument, end
+        if not stack or self.text[stack[-1]] != "(":
+            return None
+        known = op.name in DEFINES_WITH_COLON
+        known = known or (op.name == "ttg.warp_specialize" and bool(op._regions))
+        branches = bool(self.successors) and self.successors[-1][0] is op
+        if known or (hidden and not branches):
+            return self.parse_argument(key, start, end)
+        return None
+
+    def parse_argument(self, key: str, start: int, end: int) -> tuple[BlockArgument, int]:
+        """``argument ::= value-name ':' type dictionary? location?``.
+
+        Returns:
+            The argument, not yet in a block, and the offset behind it.
+        """
+        text = self.text
+        if "#" in key:
+            self.source.error(start, f"expected the name of an argument, found '{key}'")
+        position = trivia_end(text, end)
+        if not text.startswith(":", position):
+            self.source.error(position, f"expected ':' and a type behind '{key}'")
+        type_start = trivia_end(text, position + 1)
+        type_end = self.parse_type(type_start)
+        argument = BlockArgument(self.nowhere, 0, key, text[type_start:type_end])
+        argument._span = (start, end, type_start, type_end)
+        position = type_end
+        following = trivia_end(text, position)
+        if text.startswith("{", following):
+            position = find_group_end(self.source, following)
+            following = trivia_end(text, position)
+        loc = _LOC.match(text, following)
+        if loc is not None:
+            position = find_group_end(self.source, loc.end() - 1)
+            argument.loc_text = text[following:position]
+        return argument, position
+
+    def parse_type(self, start: int) -> int:
+        """``type ::= '(' types ')' '->' type | name ('<' anything '>')?``; returns its end."""
+        end = parse_optional_type(self.source, start)
+        if end is None:
+            found = repr(self.text[start]) if start < len(self.text) else "the end"
+            self.source.error(start, f"expected a type, found {found}")
+        return end
+
+
+def parse_optional_type(source: Source, start: int) -> int | None:
+    """``type ::= '(' types ')' '->' type | name ('<' anything '>')?``; its end, or ``None``."""
+    text = source.text
+    while text.startswith("(", start):
+        arrow = _ARROW.match(text, find_group_end(source, start))
+        if arrow is None:
+            return None
+        start = arrow.end()
+        if text.startswith("(", start):
+            end = find_group_end(source, start)
+            if _ARROW.match(text, end) is None:
+                return end
+    match = lexer.TYPE_HEAD.match(text, start)
+    if match is None:
+        return None
+    end = match.end()
+    return find_group_end(source, end) if text.startswith("<", end) else end
+
+
+def trivia_end(text: str, position: int) -> int:
+    """Offset of the first character that is neither blank nor in a comment."""
+    match = lexer.TRIVIA.match(text, position)
+    assert match is not None  # matches the empty text, too
+    return match.end()

@@ -1,0 +1,215 @@
+"""Text of edited operations: literal pieces and slots that print from the tree.
+
+:func:`cut` turns the source slice of an operation into segments.  A segment is a ``str``, kept as
+it was read, or a slot.  Joined, the segments of an operation that nobody changed are its source.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from .nodes import Block, BlockArgument, Operation, OpResult, Region, Value
+
+__all__ = [
+    "ArgumentSlot",
+    "AttributesSlot",
+    "LocationSlot",
+    "OperandSlot",
+    "OperandTypeSlot",
+    "RegionSlot",
+    "ResultsSlot",
+    "Segment",
+    "Slot",
+    "ValueTypeSlot",
+    "cut",
+    "cut_label",
+    "set_location",
+]
+
+
+class Slot(Protocol):
+    """A place in an operation's text that prints what the tree says."""
+
+    def write(self, op: Operation, out: list[str]) -> None:
+        """Appends the text for ``op`` to ``out``."""
+
+
+Segment = str | Slot
+
+
+@dataclass(frozen=True, slots=True)
+class ResultsSlot:
+    """The names of the results with the equals sign; nothing where there are no results."""
+
+    def write(self, op: Operation, out: list[str]) -> None:
+        if op._results:
+            out.append(", ".join(result_groups(op._results)))
+            out.append(" = ")
+
+
+@dataclass(frozen=True, slots=True)
+class OperandSlot:
+    """The name of an operand."""
+
+    index: int
+
+    def write(self, op: Operation, out: list[str]) -> None:
+        out.append(op._operands[self.index].name)
+
+
+@dataclass(frozen=True, slots=True)
+class OperandTypeSlot:
+    """The type of an operand, without the prefix that the short form leaves out."""
+
+    index: int
+    prefix: str = ""
+
+    def write(self, op: Operation, out: list[str]) -> None:
+        out.append(op._operands[self.index].type.removeprefix(self.prefix))
+
+
+@dataclass(frozen=True, slots=True)
+class ValueTypeSlot:
+    """The type of a result or of a block argument."""
+
+    value: Value
+    prefix: str = ""
+
+    def write(self, op: Operation, out: list[str]) -> None:
+        out.append(self.value.type.removeprefix(self.prefix))
+
+
+@dataclass(frozen=True, slots=True)
+class ArgumentSlot:
+    """The name of a block argument where it is defined."""
+
+    arg: BlockArgument
+
+    def write(self, op: Operation, out: list[str]) -> None:
+        out.append(self.arg.name)
+
+
+@dataclass(frozen=True, slots=True)
+class RegionSlot:
+    """Everything between a region's braces."""
+
+    region: Region
+
+    def write(self, op: Operation, out: list[str]) -> None:
+        self.region._write(out)
+
+
+@dataclass(slots=True)
+class AttributesSlot:
+    """An attribute dictionary with its braces; mutable, because it holds the only copy."""
+
+    text: str
+    #: Written in front of and behind the dictionary unless it is empty.
+    before: str = field(default="")
+
+    def write(self, op: Operation, out: list[str]) -> None:
+        if self.text:
+            out.append(self.before)
+            out.append(self.text)
+
+
+@dataclass(frozen=True, slots=True)
+class LocationSlot:
+    """The trailing location."""
+
+    def write(self, op: Operation, out: list[str]) -> None:
+        out.append(op.loc_text or "")
+
+
+def result_groups(results: list[OpResult]) -> list[str]:
+    """The results as they are printed in front of ``=``: ``%a``, ``%b:3``."""
+    groups: list[str] = []
+    index = 0
+    while index < len(results):
+        result = results[index]
+        count = 1
+        if result._number >= 0:
+            while (
+                index + count < len(results)
+                and results[index + count]._base == result._base
+                and results[index + count]._number == count
+            ):
+                count += 1
+        groups.append(result._base if count == 1 else f"{result._base}:{count}")
+        index += count
+    return groups
+
+
+def cut(op: Operation) -> list[Segment]:
+    """Cuts an operation's source slice into segments, once; returns them."""
+    from .type_slots import bind_types
+
+    if op._segments is not None:
+        return op._segments
+    text = op.source.text
+    _, start, name_start, _, end = op._span
+    marks: list[tuple[int, int, Slot]] = [(start, name_start, ResultsSlot())]
+    spans = op._operand_spans or ()
+    for index in range(len(spans) // 2):
+        marks.append((spans[2 * index], spans[2 * index + 1], OperandSlot(index)))
+    spans = op._attr_spans
+    for index in range(0, len(spans), 2):
+        first, last = spans[index], spans[index + 1]
+        marks.append((first, last, AttributesSlot(text[first:last])))
+    for region in op._regions:
+        for arg in region._blocks[0]._args:
+            if arg._span is not None and region._blocks[0].label is None:
+                marks.append((arg._span[0], arg._span[1], ArgumentSlot(arg)))
+                if arg._span[2] >= 0:
+                    marks.append((arg._span[2], arg._span[3], ValueTypeSlot(arg)))
+        marks.append((region._span[0], region._span[1], RegionSlot(region)))
+    if isinstance(op._loc, tuple):
+        marks.append((op._loc[0], op._loc[1], LocationSlot()))
+    marks.extend(bind_types(op))
+    op._segments = _join(text, start, end, marks)
+    return op._segments
+
+
+def cut_label(block: Block) -> list[Segment]:
+    """Cuts a block's label into segments."""
+    assert block._span is not None  # only labels that were read are cut
+    text = block.parent.source.text
+    lead, start, end = block._span
+    block._lead = text[lead:start]
+    marks: list[tuple[int, int, Slot]] = []
+    for arg in block._args:
+        if arg._span is not None:
+            marks.append((arg._span[0], arg._span[1], ArgumentSlot(arg)))
+            marks.append((arg._span[2], arg._span[3], ValueTypeSlot(arg)))
+    return _join(text, start, end, marks)
+
+
+def _join(text: str, start: int, end: int, marks: list[tuple[int, int, Slot]]) -> list[Segment]:
+    marks.sort(key=lambda mark: mark[:2])
+    segments: list[Segment] = []
+    position = start
+    for first, last, slot in marks:
+        if first > position:
+            segments.append(text[position:first])
+        segments.append(slot)
+        position = last
+    if end > position:
+        segments.append(text[position:end])
+    return segments
+
+
+def set_location(op: Operation, raw: str) -> None:
+    """Replaces or adds the trailing location of an operation."""
+    segments = cut(op)
+    if op._loc is None:
+        comment = op._span[4] - op._span[3]
+        if comment > 0:
+            # A comment on the same line is always part of the last literal piece.
+            tail = segments[-1]
+            assert isinstance(tail, str)
+            segments[-1:] = [tail[:-comment], " ", LocationSlot(), tail[-comment:]]
+        else:
+            segments.extend([" ", LocationSlot()])
+    op._loc = raw
+    op._touch()

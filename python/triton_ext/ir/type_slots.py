@@ -1,0 +1,480 @@
+"""Which printed type belongs to which value.
+
+The printed form ends most operations with a list of types: ``: T``, ``: T, T -> T``, ``: (T) -> T``.
+Which value a type in it belongs to is decided in this order:
+
+1. Operations in :data:`FORMATS` have an explicit rule.
+2. Types behind ``->`` or ``to`` belong to the results if there are as many; where the operation has
+   no results, or is in :data:`ARROW_TO_OPERANDS`, they belong to operands like the others.
+3. If there are as many types as operands, and each operand has its type as far as that is known,
+   they belong to them in order.
+4. A single type that all operands have belongs to all of them (the first one is printed).
+5. What remains goes to the first operand that has this very type and is not taken yet.  For
+   operations of :data:`KNOWN_DIALECTS` that is right for every format that they have (printed
+   order and order of the types differ in some).  For others it is done only where the type is
+   printed as often as there are operands of it; otherwise it is *loose*: it is kept as text, and
+   changing the type of such an operand is an error.
+
+Types are bound when they are first asked for or when an operation is first edited, always before
+the type of one of its values changes.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+
+from . import lexer
+from .lexer import find_group_end
+from .nodes import Block, BlockArgument, Operation, OpResult, Value
+from .parser import parse_optional_type
+from .segments import OperandTypeSlot, Slot, ValueTypeSlot
+from .type_text import boolean_like, element_type, pointee_type
+
+__all__ = ["Signature", "bind_types", "ensure_bound", "infer_type", "read_signature"]
+
+Mark = tuple[int, int, Slot]
+Span = tuple[int, int]
+
+KNOWN_DIALECTS = frozenset("amdg amdgpu arith cf gpu math scf tt ttg ttng tti gluon ub".split())
+TOKEN = "!ttg.async.token"
+
+#: Types in the order of the text: ``oN`` operand N, ``r`` the next result, ``o*`` operands in order.
+FORMATS = {
+    "amdg.buffer_atomic_rmw": ("o0",),
+    "amdg.buffer_load": ("r",),
+    "arith.constant": ("r",),
+    "tt.make_tensor_descriptor": ("o0", "r"),
+    "ttg.warp_id": ("r",),
+}
+#: The type behind the arrow is that of an operand; a result, if any, is a token.
+ARROW_TO_OPERANDS = frozenset(
+    {"amdg.async_tdm_copy_global_to_local", "amdg.async_tdm_copy_local_to_global"}
+    | {"amdg.async_tdm_gather", "amdg.async_tdm_scatter", "amdg.async_copy_local_to_global"}
+    | {"amdg.buffer_load_to_local", "ttg.async_copy_global_to_local", "ttng.tmem_store"}
+)
+#: Results that are tokens and never printed.
+TOKEN_RESULTS = ARROW_TO_OPERANDS | frozenset(
+    {"amdg.async_tdm_wait", "amdg.async_wait", "ttg.async_commit_group", "ttg.async_wait"}
+    | {"ttng.tc_gen5_mma", "ttng.tc_gen5_mma_scaled"}
+)
+#: What the short form ``<...>`` leaves out for a result.
+RESULT_PREFIX = {"tt.make_tensor_descriptor": "!tt.tensordesc"}
+#: Results have the type of this operand.
+SAME_AS_OPERAND = {
+    "amdg.buffer_atomic_rmw": 0,
+    "amdg.update_tensor_descriptor": 0,
+    "arith.select": 1,
+    "tt.addptr": 0,
+}
+BOOLEAN_RESULT = frozenset({"arith.cmpf", "arith.cmpi"})
+#: A single type is that of all operands and of the result.
+SAME_TYPE_DIALECTS = frozenset({"arith", "math"})
+SAME_TYPE = frozenset(
+    {"tt.clampf", "tt.mulhiui", "tt.precise_sqrt", "tt.precise_divf", "tt.approx_divf"}
+    | {"ttng.warp_group_dot_wait"}
+)
+HEADER_TYPES = frozenset({"scf.for", "scf.if", "scf.while"})
+
+_STEP = re.compile(
+    r"(?:[^\"()\[\]<>{}:/-]+|-(?!>)|/(?!/)|[)\]>}]|//[^\n]*)*"
+    r"(?:(:)|(->)|([(\[{<])|(" + lexer.STRING + r")|(\Z)|(.))",
+    re.ASCII | re.DOTALL,
+)
+_TO = re.compile(r"to\b")
+
+
+@dataclass(slots=True)
+class Signature:
+    """The types that an operation prints, as offsets into its source.
+
+    Attributes:
+        inputs: In front of the arrow, or all of them.
+        outputs: Behind the arrow.
+        has_arrow: Whether there is an arrow.
+        functional: Whether the inputs stand in parentheses.
+        induction: The type behind the second colon of ``scf.for``.
+    """
+
+    inputs: list[Span] = field(default_factory=list)
+    outputs: list[Span] = field(default_factory=list)
+    has_arrow: bool = False
+    functional: bool = False
+    induction: Span | None = None
+
+
+def read_signature(op: Operation) -> Signature | None:
+    """``signature ::= ':' types (('->' | 'to') types)?``; ``None`` where none is printed.
+
+    Args:
+        op: An operation that still has its source text.
+    """
+    text = op.source.text
+    start, limit = _signature_range(op)
+    position = start
+    while position < limit:
+        match = _STEP.match(text, position, limit)
+        if match is None or match.lastindex is None:
+            return None
+        position = match.end()
+        if match.lastindex == 1 or (match.lastindex == 2 and op.name in HEADER_TYPES):
+            signature = Signature(has_arrow=match.lastindex == 2)
+            end = _read_types(op, signature, position, limit)
+            if end is None:
+                return None
+            if op.name == "scf.for":
+                _read_induction(op, signature, end, limit)
+            return signature
+        if match.lastindex == 3:
+            position = find_group_end(op.source, position - 1)
+        elif match.lastindex >= 5:
+            return None
+    return None
+
+
+def _signature_range(op: Operation) -> Span:
+    """Where the types can stand: behind the last operand or region, or in the header."""
+    limit = op._span[3]
+    if isinstance(op._loc, tuple):
+        limit = op._loc[0]
+    start = op._operand_spans[-1] if op._operand_spans else _name_end(op)
+    if op._regions:
+        if op.name in HEADER_TYPES and op.source.text[op._span[2]] != '"':
+            return start, op._regions[0]._span[0] - 1
+        start = max(start, op._regions[-1]._span[1] + 1)
+    return start, limit
+
+
+def _name_end(op: Operation) -> int:
+    match = lexer.OPERATION_HEAD.match(op.source.text, op._span[2])
+    return match.end() if match is not None else op._span[2]
+
+
+def _read_types(op: Operation, signature: Signature, position: int, limit: int) -> int | None:
+    """``types ::= type ((',' | '*') type)* | '(' types? ')'``; the end, or ``None``."""
+    text = op.source.text
+    while position < limit:
+        character = text[position]
+        if character in " \n\t\r,*)":
+            position += 1
+        elif character == "(":
+            signature.functional = signature.functional or not signature.has_arrow
+            position += 1
+        elif character == ":":
+            return position
+        elif text.startswith("->", position) or _TO.match(text, position) is not None:
+            signature.has_arrow = True
+            position += 2
+        else:
+            end = parse_optional_type(op.source, position)
+            if end is None or end == position or end > limit:
+                return None
+            (signature.outputs if signature.has_arrow else signature.inputs).append((position, end))
+            position = end
+    return position
+
+
+def _read_induction(op: Operation, signature: Signature, position: int, limit: int) -> None:
+    """``induction ::= ':' type``; without iteration arguments it is the only type."""
+    if not signature.has_arrow:
+        signature.induction = signature.inputs.pop() if signature.inputs else None
+        return
+    rest = Signature()
+    _read_types(op, rest, position + 1, limit)
+    signature.induction = rest.inputs[0] if rest.inputs else None
+
+
+class _Binder:
+    """Finds the owner of each type of one operation."""
+
+    def __init__(self, op: Operation, signature: Signature) -> None:
+        self.op = op
+        self.text = op.source.text
+        self.signature = signature
+        self.marks: list[Mark] = []
+        self.loose: list[str] = []
+        self.known = op.name.partition(".")[0] in KNOWN_DIALECTS
+        self.bound: set[int] = set()
+        # Types of the operands, asked for once.
+        self.types = [operand.known_type for operand in op._operands]
+
+    def to_operand(self, span: Span, index: int) -> None:
+        """Binds a type to an operand."""
+        printed = self.text[span[0] : span[1]]
+        full = self.types[index]
+        prefix = ""
+        if printed.startswith("<") and full is not None and full.endswith(printed):
+            prefix = full[: -len(printed)]
+        elif full is None and not printed.startswith("<"):
+            self.op._operands[index]._type = printed
+        self.bound.add(index)
+        self.marks.append((*span, OperandTypeSlot(index, prefix)))
+
+    def to_result(self, span: Span, result: OpResult) -> None:
+        """Binds a type to a result, which has it from here."""
+        printed = self.text[span[0] : span[1]]
+        prefix = RESULT_PREFIX.get(self.op.name, "") if printed.startswith("<") else ""
+        if result._type is None and (prefix or not printed.startswith("<")):
+            result._type = prefix + printed
+        self.marks.append((*span, ValueTypeSlot(result, prefix)))
+
+    def bind(self) -> None:
+        """Applies the rules of the module's docstring in order."""
+        op, signature = self.op, self.signature
+        if op.name in FORMATS and not signature.has_arrow:
+            self.bind_format(FORMATS[op.name])
+            return
+        rest = list(signature.inputs)
+        late: list[Span] = []
+        outputs = signature.outputs
+        if op.name in ARROW_TO_OPERANDS or (outputs and not op._results):
+            late = outputs
+        elif op.name == "tt.split" and len(outputs) == 1:
+            for result in op._results:
+                self.to_result(outputs[0], result)
+            del self.marks[1:]
+        elif op.name == "ttng.tmem_load":
+            self.bind_tmem_load(outputs)
+        elif len(outputs) == len(op._results):
+            for span, result in zip(outputs, op._results, strict=True):
+                self.to_result(span, result)
+        else:
+            self.loose += [self.text[a:b] for a, b in outputs]
+        if late and len(rest) + len(late) == len(op._operands) and self.fits(rest + late, 0):
+            rest, late = rest + late, []
+        if op.name == "scf.condition":
+            self.in_order(rest, 1)
+        elif len(rest) == len(op._operands) and self.fits(rest, 0):
+            self.in_order(rest, 0)
+        elif not op._operands and len(rest) == len(op._results) and not signature.has_arrow:
+            for span, result in zip(rest, op._results, strict=True):
+                self.to_result(span, result)
+        elif not self.bind_shared(rest):
+            self.bind_by_text(rest)
+        self.bind_by_text(late)
+
+    def bind_format(self, entries: tuple[str, ...]) -> None:
+        """Rule 1."""
+        results = iter(self.op._results)
+        for span, entry in zip(self.signature.inputs, entries, strict=False):
+            if entry == "r":
+                result = next(results, None)
+                if result is not None:
+                    self.to_result(span, result)
+            elif int(entry[1:]) < len(self.op._operands):
+                self.to_operand(span, int(entry[1:]))
+
+    def bind_tmem_load(self, outputs: list[Span]) -> None:
+        """The loaded tensor comes first, a token may follow, a reduction is last."""
+        results = self.op._results
+        if len(outputs) > len(results):
+            return
+        for span, result in zip(outputs, [results[0], *results[: 0 : -1]], strict=False):
+            self.to_result(span, result)
+        for result in results[1:]:
+            if result._type is None:
+                result._type = TOKEN
+
+    def in_order(self, spans: list[Span], first: int) -> None:
+        """Rule 3."""
+        count = len(self.op._operands)
+        for index, span in enumerate(spans, first):
+            if index < count:
+                self.to_operand(span, index)
+
+    def bind_shared(self, spans: list[Span]) -> bool:
+        """Rule 4; whether it applies."""
+        if self.op.name == "arith.select" and len(spans) == 1 and len(self.op._operands) == 3:
+            self.to_operand(spans[0], 1)
+            return True
+        if len(spans) != 1 or not self.types:
+            return False
+        printed = self.text[spans[0][0] : spans[0][1]]
+        if any(known is None or not _fits(printed, known) for known in self.types):
+            return False
+        self.to_operand(spans[0], 0)
+        return True
+
+    def fits(self, spans: list[Span], first: int) -> bool:
+        """Whether the types, in order, are those of the operands as far as these are known."""
+        return all(
+            known is None or _fits(self.text[span[0] : span[1]], known)
+            for span, known in zip(spans, self.types[first:], strict=False)
+        )
+
+    def bind_by_text(self, spans: list[Span]) -> None:
+        """Rule 5."""
+        printed = [self.text[first:last] for first, last in spans]
+        for span, text in zip(spans, printed, strict=True):
+            having = [
+                index
+                for index, known in enumerate(self.types)
+                if known is not None and _fits(text, known)
+            ]
+            free = [index for index in having if index not in self.bound]
+            if free and (self.known or len(having) == printed.count(text)):
+                self.to_operand(span, free[0])
+            else:
+                self.loose.append(text)
+
+
+def _fits(printed: str, full: str) -> bool:
+    return printed == full or (printed.startswith("<") and full.endswith(printed))
+
+
+def bind_types(op: Operation) -> list[Mark]:
+    """The type slots of an operation, with their offsets; fixes its results' types as well."""
+    if op._type_marks is not None:
+        return op._type_marks.marks
+    marks: list[Mark] = []
+    loose: list[str] = []
+    op._type_marks = TypeMarks(marks, loose)
+    if op._successors:
+        _bind_branch(op, marks)
+    else:
+        signature = read_signature(op)
+        if signature is not None and op.name in ("scf.for", "scf.while", "scf.if"):
+            _bind_header(op, signature, marks)
+        elif signature is not None:
+            binder = _Binder(op, signature)
+            binder.bind()
+            marks += binder.marks
+            loose += binder.loose
+    _derive_results(op)
+    return marks
+
+
+@dataclass(slots=True)
+class TypeMarks:
+    """What was bound, and the text of what could not be."""
+
+    marks: list[Mark]
+    loose: list[str]
+
+
+def _bind_header(op: Operation, signature: Signature, marks: list[Mark]) -> None:
+    """Results, arguments and operands of a structured operation share their types."""
+    text = op.source.text
+    for span, result in zip(signature.outputs, op._results, strict=False):
+        if result._type is None:
+            result._type = text[span[0] : span[1]]
+        marks.append((*span, ValueTypeSlot(result)))
+    args = op._regions[0]._blocks[0]._args if op._regions else []
+    if op.name == "scf.while":
+        for index, span in enumerate(signature.inputs[: len(op._operands)]):
+            marks.append((*span, OperandTypeSlot(index)))
+            if index < len(args) and args[index]._type is None:
+                args[index]._type = text[span[0] : span[1]]
+    elif op.name == "scf.for" and args:
+        if signature.induction is not None:
+            marks.append((*signature.induction, ValueTypeSlot(args[0])))
+            induction = text[signature.induction[0] : signature.induction[1]]
+        else:
+            induction = "index"
+        if args[0]._type is None:
+            args[0]._type = induction
+        for arg, result in zip(args[1:], op._results, strict=False):
+            if arg._type is None:
+                arg._type = result._type
+
+
+def _bind_branch(op: Operation, marks: list[Mark]) -> None:
+    """``successor ::= block-name ('(' value-name (',' value-name)* ':' types ')')?``."""
+    text = op.source.text
+    spans = op._operand_spans or ()
+    limit = op._loc[0] if isinstance(op._loc, tuple) else op._span[3]
+    index = 0
+    count = len(spans) // 2
+    while index < count:
+        opener = text.rfind("(", op._span[2], spans[2 * index])
+        if opener < 0 or lexer.BLOCK_BEFORE.search(text[op._span[2] : opener]) is None:
+            index += 1
+            continue
+        closer = find_group_end(op.source, opener) - 1
+        last = index
+        while last < count and spans[2 * last] < closer:
+            last += 1
+        colon = lexer.COLON.match(text, spans[2 * last - 1], limit)
+        if colon is not None:
+            signature = Signature()
+            _read_types(op, signature, colon.end(), closer)
+            for offset, span in enumerate(signature.inputs[: last - index]):
+                marks.append((*span, OperandTypeSlot(index + offset)))
+        index = last
+
+
+def _derive_results(op: Operation) -> None:
+    """Gives results the types that the printed form implies but does not show."""
+    missing = [result for result in op._results if result._type is None]
+    if not missing:
+        return
+    name = op.name
+    if name in TOKEN_RESULTS:
+        for result in missing:
+            result._type = TOKEN
+    elif name == "arith.constant":
+        missing[0]._type = "i1"  # true and false are printed without a type
+    elif name == "ttg.warp_id":
+        missing[0]._type = "i32"
+    elif name == "ttng.warp_group_dot_wait":
+        for result, operand in zip(op._results, op._operands, strict=False):
+            result._type = operand.known_type
+    elif op._operands:
+        _derive_from_operand(op, missing)
+
+
+def _derive_from_operand(op: Operation, missing: list[OpResult]) -> None:
+    index = SAME_AS_OPERAND.get(op.name, 0)
+    if index >= len(op._operands):
+        return
+    known = op._operands[index].known_type
+    if known is None:
+        return
+    if op.name in BOOLEAN_RESULT:
+        derived: str | None = boolean_like(known)
+    elif op.name == "tt.load":
+        derived = pointee_type(known)
+    elif op.name == "tt.unsplat":
+        derived = element_type(known)
+    elif op.name in SAME_AS_OPERAND or op.name in SAME_TYPE:
+        derived = known
+    elif op.name.partition(".")[0] in SAME_TYPE_DIALECTS:
+        derived = known
+    else:
+        return
+    for result in missing:
+        result._type = derived
+
+
+def infer_type(value: Value) -> None:
+    """Finds the type of a value whose definition does not show it, if anything does."""
+    owner = value.owner
+    bind_types(owner.parent.parent if isinstance(owner, Block) else owner)
+    if value._type is not None:
+        return
+    for user in value._users:
+        bind_types(user)
+        if value._type is not None:
+            return
+
+
+def ensure_bound(op: Operation, value: Value, old: str) -> None:
+    """Binds an operation's types before one of them changes.
+
+    Raises:
+        VerifyError: One of them may or may not be the type of this value.
+    """
+    bind_types(op)
+    marks = op._type_marks
+    assert isinstance(marks, TypeMarks)  # bound above
+    if not any(_fits(text, old) for text in marks.loose) or value not in op._operands:
+        return
+    op.fail(
+        f"cannot tell whether the type '{old}' that '{op.name}' prints is that of '{value.name}'",
+        "replace the operation by one that is printed with its new types",
+    )
+
+
+def is_argument(value: Value) -> bool:
+    """Whether a value is an argument of a block."""
+    return isinstance(value, BlockArgument)
