@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import threading
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from triton_ext.backends.nvidia.backend.geometry import Im2ColGeometry
@@ -18,7 +19,14 @@ from triton_ext.errors import DriverError
 if TYPE_CHECKING:
     from types import ModuleType
 
-__all__ = ["driver_version", "encode_im2col", "library_path", "open_library"]
+__all__ = [
+    "DriverStatus",
+    "driver_status",
+    "driver_version",
+    "encode_im2col",
+    "library_path",
+    "open_library",
+]
 
 _LIBRARY_NAME = "libcuda.so.1"
 
@@ -87,6 +95,31 @@ def driver_version() -> int | None:
         return None
     version: int | None = _extension().driver_version()
     return version
+
+
+@dataclass(frozen=True, slots=True)
+class DriverStatus:
+    """Whether tensor maps can be encoded here; never an exception.
+
+    Attributes:
+        library: What is opened as the CUDA driver.
+        version: CUDA version of the driver (13010 for 13.1), or ``None``.
+        problem: Why maps cannot be encoded, or ``None``.
+    """
+
+    library: str
+    version: int | None
+    problem: str | None
+
+
+def driver_status() -> DriverStatus:
+    """Returns the state of the CUDA driver, for reports; needs no GPU and no driver."""
+    library = library_path()
+    try:
+        _open_once()
+    except DriverError as error:
+        return DriverStatus(library, None, str(error))
+    return DriverStatus(library, driver_version(), None)
 
 
 def encode_im2col(

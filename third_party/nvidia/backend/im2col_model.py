@@ -125,8 +125,7 @@ def element_offsets(
     offsets: Sequence[int],
     channel: int = 0,
     *,
-    pixels: int | None = None,
-    channels: int | None = None,
+    block_shape: tuple[int, int] | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Returns where in memory the elements of one im2col block lie.
 
@@ -135,8 +134,7 @@ def element_offsets(
         start: As for :func:`walk`.
         offsets: As for :func:`walk`.
         channel: First channel of the block.
-        pixels: Pixels of the block; the descriptor's by default.
-        channels: Channels of the block; the descriptor's by default.
+        block_shape: (pixels, channels) of the block; the descriptor's by default.
 
     Returns:
         Offsets from the base address in elements, int64 [pixels, channels], 0 where masked; and
@@ -147,8 +145,9 @@ def element_offsets(
     """
     import numpy as np
 
-    pixels = geometry.pixels_per_column if pixels is None else pixels
-    channels = geometry.channels_per_pixel if channels is None else channels
+    if block_shape is None:
+        block_shape = (geometry.pixels_per_column, geometry.channels_per_pixel)
+    pixels, channels = block_shape
     coords, pixel_valid = walk(geometry, start, offsets, pixels)
     channel_index: np.ndarray = operator.index(channel) + np.arange(channels, dtype=np.int64)
     channel_valid = (channel_index >= 0) & (channel_index < geometry.shape[-1])

@@ -1,0 +1,320 @@
+/* CPython layer over tensor_map.c: the module triton_ext.backends.nvidia.backend._driver.
+ *
+ * It converts arguments and nothing else.  Every length and every integer is checked before an
+ * array is written; the GIL is released around calls into the CUDA driver.  Failures of the core
+ * are raised as _driver.Error, which driver.py turns into triton_ext.errors.DriverError.
+ */
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+
+#include "tensor_map.h"
+
+#include <limits.h>
+
+typedef struct {
+    PyObject *error; /* _driver.Error */
+} module_state;
+
+static PyObject *raise_error(PyObject *module, const tm_error *error) {
+    module_state *state = PyModule_GetState(module);
+    if (state == NULL) return NULL;
+    PyErr_SetString(error->status == TM_BAD_ARGUMENT ? PyExc_ValueError : state->error,
+                    error->message);
+    return NULL;
+}
+
+/* ---- Conversions: all return false with an exception set ------------------------------------- */
+
+/* Says which argument does not fit, e.g. "shape[2] = -1 is none of 0..18446744073709551615". */
+static bool refuse_range(const char *name, Py_ssize_t index, PyObject *value, const char *range) {
+    PyErr_Clear();
+    if (index < 0)
+        PyErr_Format(PyExc_OverflowError, "%s = %S is outside %s", name, value, range);
+    else
+        PyErr_Format(PyExc_OverflowError, "%s[%zd] = %S is outside %s", name, index, value, range);
+    return false;
+}
+
+/* Returns a new reference to the value as a Python int. */
+static PyObject *to_index(const char *name, Py_ssize_t index, PyObject *value) {
+    PyObject *number = PyNumber_Index(value);
+    if (number == NULL && PyErr_ExceptionMatches(PyExc_TypeError)) {
+        PyErr_Clear();
+        if (index < 0)
+            PyErr_Format(PyExc_TypeError, "%s must be an int, got %R", name, value);
+        else
+            PyErr_Format(PyExc_TypeError, "%s[%zd] must be an int, got %R", name, index, value);
+    }
+    return number;
+}
+
+/* index is the position in a sequence, or -1 for a scalar. */
+static bool to_uint64(const char *name, Py_ssize_t index, PyObject *value, uint64_t *result) {
+    PyObject *number = to_index(name, index, value);
+    if (number == NULL) return false;
+    unsigned long long converted = PyLong_AsUnsignedLongLong(number);
+    bool fits = !(converted == ULLONG_MAX && PyErr_Occurred());
+    if (fits)
+        *result = converted;
+    else
+        refuse_range(name, index, number, "0..2^64-1");
+    Py_DECREF(number);
+    return fits;
+}
+
+static bool to_uint32(const char *name, Py_ssize_t index, PyObject *value, uint32_t *result) {
+    uint64_t wide = 0;
+    if (!to_uint64(name, index, value, &wide)) return false;
+    if (wide > UINT32_MAX) return refuse_range(name, index, value, "0..2^32-1");
+    *result = (uint32_t)wide;
+    return true;
+}
+
+static bool to_int(const char *name, Py_ssize_t index, PyObject *value, int *result) {
+    PyObject *number = to_index(name, index, value);
+    if (number == NULL) return false;
+    int overflow = 0;
+    long long converted = PyLong_AsLongLongAndOverflow(number, &overflow);
+    bool fits = overflow == 0 && converted >= INT_MIN && converted <= INT_MAX;
+    if (fits)
+        *result = (int)converted;
+    else
+        refuse_range(name, index, number, "-2^31..2^31-1");
+    Py_DECREF(number);
+    return fits;
+}
+
+/* Returns the length of a sequence, or -1 with an exception set. */
+static Py_ssize_t length_of(const char *name, PyObject *sequence) {
+    if (PySequence_Check(sequence)) return PySequence_Size(sequence);
+    PyErr_Format(PyExc_TypeError, "%s must be a sequence of ints, got %R", name, sequence);
+    return -1;
+}
+
+/* Checks the length of a sequence: exactly count entries. */
+static bool check_length(const char *name, PyObject *sequence, Py_ssize_t count) {
+    Py_ssize_t size = length_of(name, sequence);
+    if (size < 0) return false;
+    if (size == count) return true;
+    PyErr_Format(PyExc_ValueError, "%s has %zd entries, expected %zd", name, size, count);
+    return false;
+}
+
+/* The arrays written have at least count entries; the caller has bounded count by the rank. */
+#define DEFINE_ARRAY_CONVERSION(function, convert, type)                                         \
+    static bool function(const char *name, PyObject *sequence, Py_ssize_t count, type *result) { \
+        if (!check_length(name, sequence, count)) return false;                                  \
+        for (Py_ssize_t i = 0; i < count; ++i) {                                                 \
+            PyObject *item = PySequence_GetItem(sequence, i);                                    \
+            if (item == NULL) return false;                                                      \
+            bool converted = convert(name, i, item, &result[i]);                                 \
+            Py_DECREF(item);                                                                     \
+            if (!converted) return false;                                                        \
+        }                                                                                        \
+        return true;                                                                             \
+    }
+
+DEFINE_ARRAY_CONVERSION(to_uint64_array, to_uint64, uint64_t)
+DEFINE_ARRAY_CONVERSION(to_uint32_array, to_uint32, uint32_t)
+DEFINE_ARRAY_CONVERSION(to_int_array, to_int, int)
+
+/* ---- Functions ------------------------------------------------------------------------------- */
+
+static PyObject *open_library(PyObject *module, PyObject *arguments, PyObject *keywords) {
+    static char *names[] = {"path", NULL};
+    PyObject *path = Py_None;
+    if (!PyArg_ParseTupleAndKeywords(arguments, keywords, "|O:open_library", names, &path))
+        return NULL;
+    PyObject *encoded = NULL;
+    const char *bytes = NULL;
+    if (path != Py_None) {
+        if (!PyUnicode_FSConverter(path, &encoded)) return NULL;
+        bytes = PyBytes_AsString(encoded);
+        if (bytes == NULL) {
+            Py_DECREF(encoded);
+            return NULL;
+        }
+    }
+    tm_error error;
+    tm_status status;
+    Py_BEGIN_ALLOW_THREADS;
+    status = tm_open_library(bytes, &error);
+    Py_END_ALLOW_THREADS;
+    Py_XDECREF(encoded);
+    if (status != TM_OK) return raise_error(module, &error);
+    Py_RETURN_NONE;
+}
+
+static PyObject *driver_version(PyObject *module, PyObject *unused) {
+    (void)unused;
+    tm_error error;
+    tm_status status;
+    int version = 0;
+    Py_BEGIN_ALLOW_THREADS;
+    status = tm_driver_version(&version, &error);
+    Py_END_ALLOW_THREADS;
+    if (status == TM_NO_LIBRARY) Py_RETURN_NONE;
+    if (status != TM_OK) return raise_error(module, &error);
+    return PyLong_FromLong(version);
+}
+
+/* The arguments of an encoder before their conversion; borrowed references. */
+typedef struct {
+    PyObject *address;
+    PyObject *data_type;
+    PyObject *element_bytes;
+    PyObject *shape;
+    PyObject *strides;
+    PyObject *lower;
+    PyObject *upper;
+    PyObject *element_strides;
+    PyObject *channels;
+    PyObject *pixels;
+    PyObject *swizzle;
+    int fill_nan;
+} im2col_arguments;
+
+/* Fills what every mode of tensor map has.  The rank is that of shape. */
+static bool convert_tensor(const im2col_arguments *from, Py_ssize_t min_rank, tm_tensor *tensor) {
+    Py_ssize_t rank = length_of("shape", from->shape);
+    if (rank < 0) return false;
+    if (rank < min_rank || rank > TM_MAX_RANK) {
+        PyErr_Format(PyExc_ValueError, "shape has %zd entries, expected %zd to %d", rank, min_rank,
+                     TM_MAX_RANK);
+        return false;
+    }
+    tensor->rank = (uint32_t)rank;
+    tensor->fill_nan = from->fill_nan != 0;
+    return to_uint64("address", -1, from->address, &tensor->address) &&
+           to_int("data_type", -1, from->data_type, &tensor->data_type) &&
+           to_uint32("element_bytes", -1, from->element_bytes, &tensor->element_bytes) &&
+           to_uint64_array("shape", from->shape, rank, tensor->shape) &&
+           to_uint64_array("strides", from->strides, rank, tensor->strides) &&
+           to_uint32_array("element_strides", from->element_strides, rank,
+                           tensor->element_strides) &&
+           to_int("swizzle", -1, from->swizzle, &tensor->swizzle);
+}
+
+static bool convert_im2col(const im2col_arguments *from, tm_im2col *request) {
+    if (!convert_tensor(from, TM_MIN_IM2COL_RANK, &request->tensor)) return false;
+    Py_ssize_t spatial_rank = (Py_ssize_t)request->tensor.rank - 2;
+    return to_int_array("pixel_box_lower_corner", from->lower, spatial_rank,
+                        request->pixel_box_lower_corner) &&
+           to_int_array("pixel_box_upper_corner", from->upper, spatial_rank,
+                        request->pixel_box_upper_corner) &&
+           to_uint32("channels_per_pixel", -1, from->channels, &request->channels_per_pixel) &&
+           to_uint32("pixels_per_column", -1, from->pixels, &request->pixels_per_column);
+}
+
+static PyObject *encode_im2col(PyObject *module, PyObject *arguments, PyObject *keywords) {
+    static char *names[] = {"address",
+                            "data_type",
+                            "element_bytes",
+                            "shape",
+                            "strides",
+                            "pixel_box_lower_corner",
+                            "pixel_box_upper_corner",
+                            "element_strides",
+                            "channels_per_pixel",
+                            "pixels_per_column",
+                            "swizzle",
+                            "fill_nan",
+                            NULL};
+    im2col_arguments from = {0};
+    if (!PyArg_ParseTupleAndKeywords(arguments, keywords, "$OOOOOOOOOOOp:encode_im2col", names,
+                                     &from.address, &from.data_type, &from.element_bytes,
+                                     &from.shape, &from.strides, &from.lower, &from.upper,
+                                     &from.element_strides, &from.channels, &from.pixels,
+                                     &from.swizzle, &from.fill_nan))
+        return NULL;
+    tm_im2col request = {0};
+    if (!convert_im2col(&from, &request)) return NULL;
+
+    tm_map map;
+    tm_error error;
+    tm_status status;
+    Py_BEGIN_ALLOW_THREADS;
+    status = tm_encode_im2col(&request, &map, &error);
+    Py_END_ALLOW_THREADS;
+    if (status != TM_OK) return raise_error(module, &error);
+    return PyBytes_FromStringAndSize((const char *)map.words, sizeof map.words);
+}
+
+/* ---- Module ---------------------------------------------------------------------------------- */
+
+PyDoc_STRVAR(open_library_doc,
+             "open_library(path=None)\n--\n\n"
+             "Opens libcuda (libcuda.so.1 for None) and makes it the one that is used.\n\n"
+             "Raises Error where it is missing or lacks a function.");
+
+PyDoc_STRVAR(driver_version_doc,
+             "driver_version()\n--\n\n"
+             "Returns the CUDA version that the driver supports (13010 for 13.1), or None where\n"
+             "there is no driver.");
+
+PyDoc_STRVAR(encode_im2col_doc,
+             "encode_im2col(*, address, data_type, element_bytes, shape, strides,\n"
+             "              pixel_box_lower_corner, pixel_box_upper_corner, element_strides,\n"
+             "              channels_per_pixel, pixels_per_column, swizzle, fill_nan)\n--\n\n"
+             "Returns the 128 bytes of an im2col CUtensorMap.\n\n"
+             "Arrays are outermost first, strides in elements; data_type and swizzle are the\n"
+             "driver's enumerations.  Raises Error with every argument where the driver refuses.");
+
+/* PyMethodDef stores functions with keywords under the type of those without. */
+#define KEYWORD_FUNCTION(function) ((PyCFunction)(void (*)(void))(function))
+
+static PyMethodDef methods[] = {
+    {"open_library", KEYWORD_FUNCTION(open_library), METH_VARARGS | METH_KEYWORDS,
+     open_library_doc},
+    {"driver_version", driver_version, METH_NOARGS, driver_version_doc},
+    {"encode_im2col", KEYWORD_FUNCTION(encode_im2col), METH_VARARGS | METH_KEYWORDS,
+     encode_im2col_doc},
+    {NULL, NULL, 0, NULL},
+};
+
+static int module_exec(PyObject *module) {
+    module_state *state = PyModule_GetState(module);
+    if (state == NULL) return -1;
+    state->error = PyErr_NewException("triton_ext.backends.nvidia.backend._driver.Error",
+                                      PyExc_RuntimeError, NULL);
+    if (state->error == NULL) return -1;
+    Py_INCREF(state->error);
+    if (PyModule_AddObject(module, "Error", state->error) < 0) {
+        Py_DECREF(state->error); /* PyModule_AddObject steals only when it succeeds */
+        return -1;
+    }
+    return 0;
+}
+
+static int module_traverse(PyObject *module, visitproc visit, void *arg) {
+    module_state *state = PyModule_GetState(module);
+    if (state != NULL) Py_VISIT(state->error);
+    return 0;
+}
+
+static int module_clear(PyObject *module) {
+    module_state *state = PyModule_GetState(module);
+    if (state != NULL) Py_CLEAR(state->error);
+    return 0;
+}
+
+static PyModuleDef_Slot slots[] = {
+    {Py_mod_exec, (void *)module_exec},
+#ifdef Py_mod_gil
+    {Py_mod_gil, Py_MOD_GIL_NOT_USED},
+#endif
+    {0, NULL},
+};
+
+static struct PyModuleDef definition = {
+    PyModuleDef_HEAD_INIT,
+    .m_name = "_driver",
+    .m_doc = "Encodes TMA tensor maps through the CUDA driver, which is opened on first use.",
+    .m_size = sizeof(module_state),
+    .m_methods = methods,
+    .m_slots = slots,
+    .m_traverse = module_traverse,
+    .m_clear = module_clear,
+};
+
+PyMODINIT_FUNC PyInit__driver(void) { return PyModuleDef_Init(&definition); }

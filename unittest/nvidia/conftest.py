@@ -1,0 +1,162 @@
+"""What the tests of the NVIDIA backend share: tensors without torch, and a stand-in for libcuda."""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.machinery
+import importlib.util
+import pathlib
+import shutil
+import subprocess
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from types import ModuleType
+
+import pytest
+from triton_ext.backends.nvidia.backend import driver
+
+C_FOLDER = pathlib.Path(__file__).parent / "c"
+
+
+@dataclass(frozen=True)
+class DType:
+    """A dtype as torch's print and answer."""
+
+    name: str
+    itemsize: int
+
+    def __str__(self) -> str:
+        return f"torch.{self.name}"
+
+
+_DTYPES = {
+    dtype.name: dtype
+    for dtype in (
+        DType("float16", 2),
+        DType("bfloat16", 2),
+        DType("float32", 4),
+        DType("float64", 8),
+        DType("float8_e4m3fn", 1),
+        DType("int8", 1),
+        DType("uint8", 1),
+        DType("int32", 4),
+        DType("int64", 8),
+        DType("bool", 1),
+        DType("complex64", 8),
+    )
+}
+
+
+class Tensor:
+    """A tensor that is nothing but its description; strides are packed unless given."""
+
+    def __init__(
+        self,
+        shape: Sequence[int],
+        dtype: str = "float16",
+        strides: Sequence[int] | None = None,
+        address: int = 0x7F0000000000,
+    ) -> None:
+        self.shape = tuple(shape)
+        self.dtype = _DTYPES[dtype]
+        self.address = address
+        if strides is None:
+            packed = [1]
+            for size in reversed(self.shape[1:]):
+                packed.append(packed[-1] * size)
+            strides = packed[::-1]
+        self._strides = tuple(strides)
+
+    def data_ptr(self) -> int:
+        return self.address
+
+    def stride(self) -> tuple[int, ...]:
+        return self._strides
+
+
+@pytest.fixture
+def make_tensor() -> type[Tensor]:
+    """Builds tensors: ``make_tensor(shape, dtype="float16", strides=None, address=...)``."""
+    return Tensor
+
+
+class StandIn:
+    """A compiled stand-in for libcuda, and a copy of the extension that uses it.
+
+    The copy of the extension has its own state, so the library that the rest of the process uses
+    is not touched.
+    """
+
+    # In the order of fake_state in fake_libcuda.h.
+    FIELDS = (
+        "driver_version",
+        "version_result",
+        "is_initialized",
+        "init_result",
+        "has_context",
+        "current_result",
+        "pointer_result",
+        "pointer_device",
+        "retain_result",
+        "push_result",
+        "encode_result",
+        "has_error_texts",
+        "inits",
+        "encodes",
+        "retains",
+        "releases",
+        "pushes",
+        "pops",
+    )
+
+    def __init__(self, extension: ModuleType, path: pathlib.Path, old_path: pathlib.Path) -> None:
+        self.extension = extension
+        self.path = path
+        self.old_path = old_path
+        self._library = ctypes.CDLL(str(path))
+        self._library.fake_libcuda_state.restype = ctypes.POINTER(ctypes.c_int)
+
+    def reset(self) -> None:
+        self._library.fake_libcuda_reset()
+
+    def get(self, field: str) -> int:
+        return int(self._library.fake_libcuda_state()[self.FIELDS.index(field)])
+
+    def set(self, field: str, value: int) -> None:
+        self._library.fake_libcuda_state()[self.FIELDS.index(field)] = value
+
+
+@pytest.fixture(scope="session")
+def _built_stand_in(tmp_path_factory: pytest.TempPathFactory) -> StandIn:
+    spec = importlib.util.find_spec("triton_ext.backends.nvidia.backend._driver")
+    if spec is None or spec.origin is None or spec.origin.endswith(".pyi"):
+        pytest.skip("the C extension triton_ext.backends.nvidia.backend._driver is not built")
+    compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
+    if compiler is None:
+        pytest.skip("no C compiler for the stand-in of libcuda")
+    folder = tmp_path_factory.mktemp("libcuda")
+    paths = (folder / "libcuda.so.1", folder / "old" / "libcuda.so.1")
+    for path, flags in zip(paths, ((), ("-DFAKE_WITHOUT_IM2COL",)), strict=True):
+        path.parent.mkdir(exist_ok=True)
+        source = C_FOLDER / "fake_libcuda.c"
+        command = [compiler, "-std=c11", "-shared", "-fPIC", *flags, str(source), "-o", str(path)]
+        subprocess.run(command, check=True)
+    copied = folder / pathlib.Path(spec.origin).name
+    shutil.copy(spec.origin, copied)
+    loader = importlib.machinery.ExtensionFileLoader("_driver", str(copied))
+    copy_spec = importlib.util.spec_from_file_location("_driver", copied, loader=loader)
+    assert copy_spec is not None
+    extension = importlib.util.module_from_spec(copy_spec)
+    loader.exec_module(extension)
+    return StandIn(extension, *paths)
+
+
+@pytest.fixture
+def stand_in(_built_stand_in: StandIn, monkeypatch: pytest.MonkeyPatch) -> Iterator[StandIn]:
+    """The stand-in as the driver that ``driver.py`` opens; healthy, on every thread."""
+    _built_stand_in.reset()
+    monkeypatch.setattr(driver, "_extension", lambda: _built_stand_in.extension)
+    monkeypatch.setattr(driver, "_is_open", False)
+    monkeypatch.setattr(driver, "library_path", lambda: str(_built_stand_in.path))
+    yield _built_stand_in
+    _built_stand_in.reset()
