@@ -238,9 +238,7 @@ def test_status_of_a_healthy_driver(stand_in: Any) -> None:
 def test_missing_extension(monkeypatch: pytest.MonkeyPatch) -> None:
     import sys
 
-    name = "triton_ext.backends.nvidia.backend._driver"
-    monkeypatch.setitem(sys.modules, name, None)
-    monkeypatch.delattr("triton_ext.backends.nvidia.backend._driver", raising=False)
+    monkeypatch.setitem(sys.modules, "triton_ext.backends.nvidia.backend._driver", None)
     with pytest.raises(DriverError, match="C extension of triton-ext cannot be loaded"):
         driver.open_library("/nonexistent")
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 import operator
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NoReturn, Protocol
 
 from triton.tools.tensor_descriptor import TensorDescriptor
@@ -104,6 +104,25 @@ class PixelShape(_FrozenList):
         self.im2col = im2col
 
 
+class _MapCache(dict[tuple[object, ...], Any]):
+    """Keeps what was made last: one entry per address and kernel layout, oldest dropped first.
+
+    Reading needs no lock; writing takes one.
+    """
+
+    __slots__ = ("_lock",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._lock = threading.Lock()
+
+    def __setitem__(self, key: tuple[object, ...], value: Any) -> None:
+        with self._lock:
+            while len(self) >= _MAX_CACHED_MAPS and key not in self:
+                del self[next(iter(self))]
+            super().__setitem__(key, value)
+
+
 class Im2ColDescriptor(TensorDescriptor):  # type: ignore[misc]  # triton ships no types
     """A tensor map for im2col loads of [pixels, channels] blocks; immutable.
 
@@ -122,6 +141,8 @@ class Im2ColDescriptor(TensorDescriptor):  # type: ignore[misc]  # triton ships 
         conv: The convolution it was made for, or ``None``.
         input_shape: Shape of the tensor, (N, [D, [H,]] W, C).
         input_strides: Strides of the tensor in elements, size-1 dimensions packed.
+        host_maps: Where the launcher keeps encoded maps in the host's own form, by a key of its
+            choice; bounded.
     """
 
     def __init__(
@@ -275,14 +296,16 @@ class Im2ColDescriptor(TensorDescriptor):  # type: ignore[misc]  # triton ships 
             round_f32_to_tf32=round_f32_to_tf32,
             geometry=geometry,
             conv=conv,
-            _maps={},
-            _maps_lock=threading.Lock(),
+            host_maps=_MapCache(),
+            _maps=_MapCache(),
+            _encode_lock=threading.Lock(),
         )
 
     geometry: Im2ColGeometry
     conv: ConvGeometry | None
-    _maps: dict[tuple[int, int, int, int, tuple[int, int]], bytes]
-    _maps_lock: threading.Lock
+    host_maps: dict[tuple[object, ...], Any]
+    _maps: dict[tuple[object, ...], bytes]
+    _encode_lock: threading.Lock
 
     def __setattr__(self, name: str, value: object) -> NoReturn:
         raise AttributeError(
@@ -398,8 +421,14 @@ class Im2ColDescriptor(TensorDescriptor):  # type: ignore[misc]  # triton ships 
         return other
 
     def encode(
-        self, *, swizzle: int, elem_size: int, elem_type: int, box: tuple[int, int]
-    ) -> bytes:
+        self,
+        *,
+        swizzle: int,
+        elem_size: int,
+        elem_type: int,
+        box: tuple[int, int],
+        wrap: Callable[[bytes], Any] = bytes,
+    ) -> Any:
         """Returns the tensor map for a compiled kernel, from the cache where possible.
 
         Args:
@@ -407,9 +436,11 @@ class Im2ColDescriptor(TensorDescriptor):  # type: ignore[misc]  # triton ships 
             elem_size: Bytes per element that the kernel loads.
             elem_type: ``CUtensorMapDataType`` in the host's numbering.
             box: (pixels, channels) of one TMA instruction.
+            wrap: Turns the 128 bytes of the ``CUtensorMap`` into what is cached and returned: the
+                form that the launcher takes.  One descriptor is used with one ``wrap``.
 
         Returns:
-            The 128 bytes of a ``CUtensorMap``.
+            What ``wrap`` made of the 128 bytes; the bytes themselves by default.
 
         Raises:
             DescriptorError: The kernel's layout does not fit the descriptor or the hardware.
@@ -433,19 +464,19 @@ class Im2ColDescriptor(TensorDescriptor):  # type: ignore[misc]  # triton ships 
         )
         if problems:
             raise descriptor_error(problems)
-        with self._maps_lock:
+        with self._encode_lock:
             found = self._maps.get(key)
             if found is None:
-                found = driver.encode_im2col(
-                    self.geometry,
-                    address,
-                    swizzle=swizzle,
-                    elem_type=elem_type,
-                    box=(pixels, channels),
-                    fill_nan=fill_nan,
+                found = wrap(
+                    driver.encode_im2col(
+                        self.geometry,
+                        address,
+                        swizzle=swizzle,
+                        elem_type=elem_type,
+                        box=(pixels, channels),
+                        fill_nan=fill_nan,
+                    )
                 )
-                while len(self._maps) >= _MAX_CACHED_MAPS:
-                    del self._maps[next(iter(self._maps))]
                 self._maps[key] = found
         return found
 

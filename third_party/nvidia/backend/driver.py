@@ -8,16 +8,14 @@ finds it, or the one in the folder that ``triton.knobs.nvidia.libcuda_path``
 
 from __future__ import annotations
 
+import importlib
 import os
 import threading
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from types import ModuleType
 
 from triton_ext.backends.nvidia.backend.geometry import Im2ColGeometry
 from triton_ext.errors import DriverError
-
-if TYPE_CHECKING:
-    from types import ModuleType
 
 __all__ = [
     "DriverStatus",
@@ -28,6 +26,7 @@ __all__ = [
     "open_library",
 ]
 
+_EXTENSION_NAME = "triton_ext.backends.nvidia.backend._driver"
 _LIBRARY_NAME = "libcuda.so.1"
 
 _open_lock = threading.Lock()
@@ -41,13 +40,12 @@ def _extension() -> ModuleType:
         DriverError: The package was installed without it.
     """
     try:
-        from triton_ext.backends.nvidia.backend import _driver
+        return importlib.import_module(_EXTENSION_NAME)
     except ImportError as error:
         raise DriverError(
             f"the C extension of triton-ext cannot be loaded ({error}); "
             "reinstall triton-ext where a C compiler and the Python headers are installed"
         ) from error
-    return _driver
 
 
 def library_path() -> str:
