@@ -5,14 +5,23 @@ what it touches.  Operations, types and attributes that nobody here knows are ke
 still have operands, uses, results and regions.  Nothing outside the standard library is needed.
 """
 
+from .builder import Builder
 from .locations import Location
 from .module import Module
 from .nodes import Block, BlockArgument, Operation, OpResult, Region, Use, Value
 from .reader import parse
+from .structured import (
+    append_block_argument,
+    append_captures,
+    append_if_results,
+    append_iter_args,
+    append_while_args,
+)
 
 __all__ = [
     "Block",
     "BlockArgument",
+    "Builder",
     "Location",
     "Module",
     "OpResult",
@@ -20,5 +29,10 @@ __all__ = [
     "Region",
     "Use",
     "Value",
+    "append_block_argument",
+    "append_captures",
+    "append_if_results",
+    "append_iter_args",
+    "append_while_args",
     "parse",
 ]

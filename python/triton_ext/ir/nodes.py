@@ -276,7 +276,7 @@ class Region:
         self._blocks: list[Block] = []
         self._span = (0, 0)
         self._tail = ""
-        self._names: set[str] | None = None
+        self._names: dict[str, int] | None = None
 
     @property
     def blocks(self) -> tuple[Block, ...]:
@@ -495,7 +495,16 @@ class Operation:
     def _detach(self) -> None:
         if self.parent is None:
             self.fail(f"cannot take '{self.name}' out: it is not in a block")
-        self.parent._ops.remove(self)
+        ops = self.parent._ops
+        index = ops.index(self)
+        del ops[index]
+        if index == 0 and self.parent.parent.parent._span[4] == 0:
+            # An implicit module: the aliases in front of its first operation must stay.
+            if ops:
+                ops[0]._lead = self.lead + ops[0].lead.lstrip()
+                ops[0]._touch()
+            else:
+                self.parent.parent._tail = self.lead
         self.parent.parent.parent._touch()
         self.parent = None
 

@@ -213,3 +213,29 @@ def set_location(op: Operation, raw: str) -> None:
             segments.extend([" ", LocationSlot()])
     op._loc = raw
     op._touch()
+
+
+def split_at_types(op: Operation) -> int | None:
+    """Splits an operation's text in front of the colon of its types.
+
+    Returns:
+        The index of the segment that starts there; ``None`` where no types are printed.
+    """
+    segments = cut(op)
+    after = 0
+    for index, segment in enumerate(segments):
+        if isinstance(segment, (OperandSlot, RegionSlot)):
+            after = index + 1
+    for index in range(after, len(segments)):
+        literal = segments[index]
+        if not isinstance(literal, str):
+            continue
+        stops = isinstance(segments[index + 1], (OperandTypeSlot, ValueTypeSlot)) if (
+            index + 1 < len(segments)
+        ) else False
+        at = literal.rfind(":") if stops else -1
+        if at >= 0:
+            head = literal[:at].rstrip()
+            segments[index : index + 1] = [part for part in (head, f" {literal[at:]}") if part]
+            return index + 1 if head else index
+    return None

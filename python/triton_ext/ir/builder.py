@@ -1,0 +1,307 @@
+"""Making operations from text.
+
+There is one way in: text in the printed form, read by the same parser, so that every operation of
+every host can be made, custom syntax and regions included.  Names that the text defines are
+replaced by fresh ones; names that it uses are looked up in the bindings that come with it.
+"""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from collections.abc import Mapping, Sequence
+
+from ..errors import ParseError, VerifyError
+from .lexer import Source
+from .locations import Location
+from .nodes import Block, Operation, Region, Value
+from .reader import parse_fragment
+
+__all__ = ["Builder", "fresh_name", "indentation"]
+
+_SLOT = re.compile(r"\{(?:(\d+)(\.type)?|(results)(\.type)?)\}")
+_NO_RESULTS = re.compile(r"\{results\}\s*=\s*")
+_RESULT_KEY = "%$results"
+
+
+class Builder:
+    """Inserts operations at a place in a block; further ones go behind the earlier ones.
+
+    Args:
+        block: The block.
+        anchor: The operation to insert in front of; ``None`` for the block's end.
+        loc: Location of operations that are made without one of their own.
+    """
+
+    __slots__ = ("anchor", "block", "loc")
+
+    def __init__(
+        self, block: Block, anchor: Operation | None = None, loc: str | None = None
+    ) -> None:
+        self.block = block
+        self.anchor = anchor
+        self.loc = loc
+
+    @classmethod
+    def before(cls, op: Operation) -> Builder:
+        """Inserts in front of an operation, with its location."""
+        return cls(_block_of(op), op, op.loc_text)
+
+    @classmethod
+    def after(cls, op: Operation) -> Builder:
+        """Inserts behind an operation, with its location."""
+        block = _block_of(op)
+        index = block._ops.index(op) + 1
+        return cls(block, block._ops[index] if index < len(block._ops) else None, op.loc_text)
+
+    @classmethod
+    def at_start(cls, block: Block) -> Builder:
+        """Inserts in front of a block's first operation."""
+        return cls(block, block._ops[0] if block._ops else None, block.parent_op.loc_text)
+
+    @classmethod
+    def at_end(cls, block: Block) -> Builder:
+        """Inserts at the end of a block, behind a terminator as well."""
+        near = block._ops[-1] if block._ops else block.parent_op
+        return cls(block, None, near.loc_text or block.parent_op.loc_text)
+
+    def create(
+        self,
+        name: str,
+        operands: Sequence[Value] = (),
+        result_types: Sequence[str] = (),
+        text: str | None = None,
+        *,
+        attributes: Mapping[str, str] | None = None,
+        loc: Location | str | None = None,
+        hint: str | None = None,
+    ) -> Operation:
+        """Makes one operation.
+
+        Args:
+            name: Name with the dialect.
+            operands: Its operands.
+            result_types: The types of its results.
+            text: Its printed form with ``{results}`` for the names of the results (left out
+                together with the ``=`` if there are none), ``{0}``, ``{1}``, ... for the operands,
+                ``{0.type}`` and ``{results.type}`` for types.  All other braces are text.  Without
+                it, the operation is printed in the quoted form, which every host reads.
+            attributes: Raw text of attributes for the quoted form; ``unit`` prints no value.
+            loc: The location; by default that of the place.
+            hint: What to name the results after.
+
+        Raises:
+            ParseError: The text is malformed.
+            VerifyError: It is not one operation of this name and with these results.
+        """
+        if text is None:
+            text = _generic_form(name, operands, result_types, attributes or {})
+        for index in _operand_numbers(text):
+            if index >= len(operands):
+                raise VerifyError(f"'{name}': '{{{index}}}' is behind the last operand: {text}")
+        count = len(result_types)
+        if not count:
+            text = _NO_RESULTS.sub("", text)
+
+        def fill(match: re.Match[str]) -> str:
+            if match[1] is not None:
+                operand = operands[int(match[1])]
+                return operand.type if match[2] else f"%$op{match[1]}"
+            if match[4]:
+                return ", ".join(result_types)
+            return _RESULT_KEY if count == 1 else f"{_RESULT_KEY}:{count}"
+
+        bindings = {f"$op{index}": operand for index, operand in enumerate(operands)}
+        base = hint if hint is not None else name.rpartition(".")[2]
+        ops = self._insert(_SLOT.sub(fill, text), bindings, loc, base)
+        made = ops[0] if len(ops) == 1 else None
+        if made is None or made.name != name or len(made._results) != count:
+            for op in reversed(ops):
+                op.erase()
+            raise VerifyError(
+                f"expected one operation '{name}' with {count} results, found the text: {text}"
+            )
+        for result, type_ in zip(made._results, result_types, strict=True):
+            result._type = type_
+        return made
+
+    def parse(
+        self,
+        text: str,
+        bindings: Mapping[str, Value] | None = None,
+        *,
+        loc: Location | str | None = None,
+    ) -> tuple[Operation, ...]:
+        """Makes the operations of a text.
+
+        Args:
+            text: One or more operations as they are printed, with any indentation.
+            bindings: The values that the text may name: key ``a`` is ``%a`` in the text.  The names
+                that the text defines itself are replaced by fresh ones like them.
+            loc: Location of operations that are printed without one; by default that of the place.
+
+        Raises:
+            ParseError: The text is malformed or names a value that is not bound.
+        """
+        return tuple(self._insert(text, bindings or {}, loc, None))
+
+    def _insert(
+        self,
+        text: str,
+        bindings: Mapping[str, Value],
+        loc: Location | str | None,
+        hint: str | None,
+    ) -> list[Operation]:
+        block = self.block
+        indent = _indentation_in(block)
+        lines = textwrap.dedent(text).strip().splitlines()
+        source = Source(f"\n{indent}".join(lines), "<builder>")
+        visible = {f"%{name.removeprefix('%')}": value for name, value in bindings.items()}
+        labels = {b.label: b for b in block.parent._blocks if b.label is not None}
+        scratch = Block(block.parent)
+        uses = [(value, len(value._users)) for value in visible.values()]
+        try:
+            parse_fragment(source, scratch, visible, labels)
+        except ParseError:
+            for value, count in uses:
+                del value._users[count:]
+            raise
+        made = scratch._ops
+        raw = loc.raw if isinstance(loc, Location) else loc if loc is not None else self.loc
+        region = naming_region(block)
+        for top in made:
+            top.parent = block
+            for op in top.walk():
+                _rename_definitions(op, region, hint)
+                op._dirty = True
+                if raw is not None and op._loc is None:
+                    op.set_loc(raw)
+        self._place(made, indent)
+        return made
+
+    def _place(self, made: list[Operation], indent: str) -> None:
+        if not made:
+            return
+        ops = self.block._ops
+        index = len(ops) if self.anchor is None else ops.index(self.anchor)
+        made[0]._lead = f"\n{indent}"
+        top_level = self.block.parent_op._span[4] == 0
+        if index < len(ops) and (ops[index].lead.find("\n") < 0 or (top_level and index == 0)):
+            # Aliases stay in front of everything; an operation starts on a line of its own.
+            if top_level and index == 0:
+                made[0]._lead = ops[index].lead
+            ops[index]._lead = f"\n{indent}"
+        ops[index:index] = made
+        self.block.parent_op._touch()
+        for op in ops[index : index + len(made) + 1]:
+            if op._lead is not None:
+                op._dirty = True
+
+
+def _block_of(op: Operation) -> Block:
+    if op.parent is None:
+        op.fail(f"cannot insert next to '{op.name}': it is not in a block")
+    return op.parent
+
+
+def _operand_numbers(text: str) -> list[int]:
+    return [int(match[1][:9]) for match in _SLOT.finditer(text) if match[1] is not None]
+
+
+def _generic_form(
+    name: str, operands: Sequence[Value], result_types: Sequence[str], attributes: Mapping[str, str]
+) -> str:
+    entries = ", ".join(key if raw == "unit" else f"{key} = {raw}" for key, raw in attributes.items())
+    names = ", ".join(f"{{{index}}}" for index in range(len(operands)))
+    types = ", ".join(operand.type for operand in operands)
+    dictionary = f" {{{entries}}}" if entries else ""
+    outputs = ", ".join(result_types)
+    if len(result_types) != 1 or outputs.startswith("("):
+        outputs = f"({outputs})"
+    return f'{{results}} = "{name}"({names}){dictionary} : ({types}) -> {outputs}'
+
+
+def indentation(op: Operation) -> str:
+    """The blanks in front of an operation's first character, if they start its line."""
+    lead = op.lead
+    line = lead[lead.rfind("\n") + 1 :]
+    return line if not line.strip() else ""
+
+
+def _indentation_in(block: Block) -> str:
+    for op in block._ops:
+        if "\n" in op.lead:
+            return indentation(op)
+    holder = block.parent_op
+    if holder._span[4] == 0:
+        return ""
+    return indentation(holder) + "  "
+
+
+def naming_region(block: Block) -> Region:
+    """The region in which a new name must be unique.
+
+    That is the body of the function: partitions of ``ttg.warp_specialize`` cannot see the names around
+    them, but hosts refuse a partition that defines a name which is visible where it stands.
+    """
+    region = block.parent
+    while not region.isolated or region.parent.name.startswith("ttg.warp_specialize"):
+        outer = region.parent.parent
+        if outer is None:
+            break
+        region = outer.parent
+    return region
+
+
+def fresh_name(region: Region, hint: str) -> str:
+    """A name, with its ``%``, that nothing in a region has.
+
+    Args:
+        region: What :func:`naming_region` gives.
+        hint: What the name should begin with.
+    """
+    if region._names is None:
+        region._names = _collect_names(region)
+    base = "%" + (re.sub(r"[^\w$.-]", "_", hint.removeprefix("%"), flags=re.ASCII) or "v")
+    if base[1].isdigit():
+        base = f"%v{base[1:]}"
+    names = region._names
+    if base not in names:
+        names[base] = 0
+        return base
+    number = names[base]
+    while f"{base}_{number}" in names:
+        number += 1
+    names[base] = number + 1
+    names[f"{base}_{number}"] = 0
+    return f"{base}_{number}"
+
+
+def _collect_names(region: Region) -> dict[str, int]:
+    names: dict[str, int] = {}
+    regions = [region]
+    while regions:
+        for block in regions.pop()._blocks:
+            for arg in block._args:
+                names[arg._base] = 0
+            for op in block._ops:
+                for result in op._results:
+                    names[result._base] = 0
+                regions += op._regions
+    return names
+
+
+def _rename_definitions(op: Operation, region: Region, hint: str | None) -> None:
+    """Gives everything that an operation defines a name that is free in its new place."""
+    base = chosen = ""
+    for result in op._results:
+        if result._base != base or result._number <= 0:
+            base = result._base
+            chosen = fresh_name(region, hint if hint is not None and base == _RESULT_KEY else base)
+        result._base = chosen
+    for inner in op._regions:
+        for block in inner._blocks:
+            for arg in block._args:
+                arg._base = fresh_name(region, arg._base)
+            if block._args:
+                block._touch_label()
