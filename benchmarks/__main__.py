@@ -1,0 +1,30 @@
+"""Command line of the benchmarks: picks the case and hands over to it."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import sys
+
+# Name of the case: the module with its add_arguments(parser) and run(arguments) -> exit code.
+CASES = {
+    "conv_fprop": "benchmarks.conv_fprop",
+}
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Runs one case; returns 0, or another number where a result was wrong or a config failed."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    cases = parser.add_subparsers(dest="case", required=True, metavar="case")
+    modules = {name: importlib.import_module(path) for name, path in CASES.items()}
+    for name, module in modules.items():
+        summary = (module.__doc__ or "").partition("\n")[0]
+        case = cases.add_parser(name, help=summary, description=summary)
+        module.add_arguments(case)
+    arguments = parser.parse_args(argv)
+    code: int = modules[arguments.case].run(arguments)
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,357 @@
+"""Forward convolution: triton_ext.ops.conv2d beside cuDNN.
+
+cuDNN runs channels-last with ``torch.backends.cudnn.benchmark = True``.  Both results are checked
+against cuDNN in fp32 with TF32 off before anything is timed.  ``--sweep`` times tile configurations
+instead (:mod:`benchmarks.sweep`).
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import pathlib
+from dataclasses import dataclass
+from typing import Any
+
+from benchmarks.harness import (
+    Deadline,
+    Environment,
+    Errors,
+    EventTimer,
+    FakeTimer,
+    Function,
+    GraphTimer,
+    Timer,
+    Timing,
+    collect_environment,
+    emit,
+    geometric_mean,
+    measure_errors,
+    time_interleaved,
+    write_rows,
+)
+from benchmarks.shapes import ConvShape, select_shapes
+
+__all__ = ["Tensors", "add_arguments", "describe_config", "make_tensors", "run"]
+
+# What dry runs choose configurations for.
+H200_MULTIPROCESSORS = 132
+
+FORMULA = (
+    "TFLOP/s = 2 * (N * out_h * out_w) * Co * (R * S * Ci) / time; "
+    "ratio = cuDNN time / our time; spread = (slowest - fastest round) / median"
+)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declares the options of the case."""
+    parser.add_argument("--dtype", choices=("float16", "bfloat16"), default="float16")
+    parser.add_argument(
+        "--shapes",
+        nargs="+",
+        metavar="SHAPE",
+        help="indices into the table, or N,H,W,Ci,Co,R,S,stride; all 21 of the table by default",
+    )
+    parser.add_argument("--rounds", type=int, default=7, help="measurements per variant (7)")
+    parser.add_argument(
+        "--target-ms", type=float, default=20.0, help="GPU time of a measurement (20)"
+    )
+    parser.add_argument(
+        "--time-limit", type=float, default=480.0, metavar="S", help="seconds to stop after (480)"
+    )
+    parser.add_argument(
+        "--graph", action="store_true", help="repeat through CUDA graphs (warm L2, no launch gaps)"
+    )
+    parser.add_argument(
+        "--no-prefill",
+        action="store_true",
+        help="do not hide host time behind a spin kernel; measures as triton.testing.do_bench does",
+    )
+    parser.add_argument("--out", type=pathlib.Path, metavar="FILE", help=".csv or .json to write")
+    parser.add_argument(
+        "--dry-run", action="store_true", help="no GPU: invented times, nothing is computed"
+    )
+    sweep = parser.add_argument_group("sweep of tile configurations")
+    sweep.add_argument("--sweep", action="store_true", help="time configurations, write JSON")
+    sweep.add_argument("--narrow", action="store_true", help="the shipped configurations only")
+    sweep.add_argument(
+        "--resume", action="store_true", help="keep what --out holds and time the rest"
+    )
+    sweep.add_argument("--jobs", type=int, default=0, help="compiling processes (cores - 1)")
+
+
+@dataclass(frozen=True, slots=True)
+class Tensors:
+    """Input and weight of a problem, NCHW views of channels-last memory, and how to convolve them.
+
+    Attributes:
+        x: [N, Ci, H, W], standard normal.
+        weight: [Co, Ci, R, S], normal with variance 1 / (R * S * Ci).
+        shape: The problem.
+    """
+
+    x: Any
+    weight: Any
+    shape: ConvShape
+
+    def torch(self) -> Any:
+        """What torch gives: cuDNN on a GPU."""
+        from torch.nn.functional import conv2d
+
+        return conv2d(self.x, self.weight, None, self.shape.stride, self.shape.padding)
+
+    def ours(self) -> Any:
+        """What the package gives."""
+        from triton_ext.ops import conv2d
+
+        return conv2d(self.x, self.weight, None, self.shape.stride, self.shape.padding)
+
+    def reference(self) -> Any:
+        """fp32 without TF32, contiguous NCHW as cuDNN likes it best in fp32."""
+        import torch
+        from torch.nn.functional import conv2d
+
+        torch.backends.cudnn.benchmark = False
+        x, weight = self.x.float(), self.weight.float()
+        y = conv2d(x, weight, None, self.shape.stride, self.shape.padding)
+        torch.backends.cudnn.benchmark = True
+        return y
+
+
+def make_tensors(shape: ConvShape, dtype: str, device: str = "cuda") -> Tensors:
+    """Draws a problem's tensors from a fixed seed; on the "meta" device they have no values."""
+    import torch
+
+    generator = None if device == "meta" else torch.Generator(device).manual_seed(0)
+
+    def normal(*sizes: int) -> Any:
+        return torch.randn(*sizes, generator=generator, device=device)
+
+    x = normal(shape.n, shape.h, shape.w, shape.ci).to(getattr(torch, dtype))
+    weight = normal(shape.co, shape.r, shape.s, shape.ci) / shape.k_gemm**0.5
+    return Tensors(
+        x.permute(0, 3, 1, 2), weight.to(getattr(torch, dtype)).permute(0, 3, 1, 2), shape
+    )
+
+
+def describe_config(config: Any) -> str:
+    """Returns a configuration in one word: MxNxK, stages, warps, parts of the store, group."""
+    return (
+        f"{config.block_m}x{config.block_n}x{config.block_k}"
+        f"_s{config.num_stages}_w{config.num_warps}_p{config.store_parts}_g{config.group_size_m}"
+    )
+
+
+def chosen_config(shape: ConvShape, num_sms: int) -> Any:
+    """Returns the configuration with which ``conv2d`` runs the shape."""
+    from triton_ext.ops.conv_config import choose_config
+
+    return choose_config(shape.m_gemm, shape.co, num_sms)
+
+
+def multiprocessors() -> int:
+    """Returns the multiprocessors of the GPU."""
+    import torch
+
+    count: int = torch.cuda.get_device_properties(0).multi_processor_count
+    return count
+
+
+def prepare_torch() -> None:
+    """Sets the one thing that cuDNN is to be compared with."""
+    import torch
+
+    torch.backends.cudnn.allow_tf32 = False
+    torch.backends.cudnn.benchmark = True
+
+
+def machine_rate(timer: Timer) -> float:
+    """Returns TFLOP/s of an 8192^3 fp16 product of torch: is the GPU in good shape?"""
+    import torch
+
+    size = 8192
+    a = torch.randn(size, size, device="cuda", dtype=torch.float16)
+    b = torch.randn(size, size, device="cuda", dtype=torch.float16)
+    timing = time_interleaved({"matmul": lambda: a @ b}, timer, rounds=3)["matmul"]
+    return 2 * size**3 / timing.ms / 1e9
+
+
+def make_timer(arguments: argparse.Namespace, target_ms: float) -> Timer:
+    """Returns the timer that the options ask for."""
+    if arguments.dry_run:
+        return FakeTimer()
+    if arguments.graph:
+        return GraphTimer(target_ms)
+    return EventTimer(target_ms, prefill=not arguments.no_prefill)
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """Results of one shape; ``timings`` is empty where the result was wrong."""
+
+    shape: ConvShape
+    config: str
+    errors: dict[str, Errors]
+    timings: dict[str, Timing]
+
+    @property
+    def correct(self) -> bool:
+        """Whether our result may be timed."""
+        return self.errors["ours"].within(self.errors["cudnn"])
+
+    @property
+    def ratio(self) -> float:
+        """cuDNN's time over ours."""
+        return self.timings["cudnn"].ms / self.timings["ours"].ms
+
+    def fields(self) -> dict[str, object]:
+        """Everything, flat, for CSV and JSON."""
+        row: dict[str, object] = {"shape": self.shape.name, "flops": self.shape.flops}
+        row["correct"] = self.correct
+        row["config"] = self.config
+        for name in ("cudnn", "ours"):
+            timing = self.timings.get(name)
+            row[f"{name}_ms"] = timing.ms if timing else ""
+            row[f"{name}_tflops"] = self.shape.flops / timing.ms / 1e9 if timing else ""
+            row[f"{name}_spread"] = timing.spread if timing else ""
+            row[f"{name}_host_us"] = timing.host_us if timing else ""
+            row[f"{name}_host_bound"] = timing.host_bound if timing else ""
+            row[f"{name}_error_l2"] = self.errors[name].l2
+            row[f"{name}_error_max"] = self.errors[name].maximum
+        row["ratio"] = self.ratio if self.timings else ""
+        return row
+
+
+HEADER = (
+    f"{'N,H,W,Ci,Co,R,S,stride':<28} {'cuDNN':>9} {'':>6} {'ours':>9} {'':>6} {'':>6} "
+    f"{'spread %':>11} {'rel. error':>17} {'host us':>9}\n"
+    f"{'':<28} {'ms':>9} {'TF/s':>6} {'ms':>9} {'TF/s':>6} {'ratio':>6} "
+    f"{'cuDNN  ours':>11} {'cuDNN     ours':>17} {'cuDNN ours':>9}  configuration"
+)
+
+
+def format_row(row: Row) -> str:
+    """Returns the line of the table."""
+    errors = f"{row.errors['cudnn'].l2:>8.1e} {row.errors['ours'].l2:>8.1e}"
+    if not row.timings:
+        return f"{row.shape.name:<28} WRONG RESULT, not timed: rel. error {errors}  {row.config}"
+    cudnn, ours = row.timings["cudnn"], row.timings["ours"]
+    rates = [row.shape.flops / timing.ms / 1e9 for timing in (cudnn, ours)]
+    marks = "".join(
+        f" ({name} waited for the host)" for name, t in row.timings.items() if t.host_bound
+    )
+    return (
+        f"{row.shape.name:<28} {cudnn.ms:>9.4f} {rates[0]:>6.0f} {ours.ms:>9.4f} {rates[1]:>6.0f} "
+        f"{row.ratio:>6.3f} {cudnn.spread * 100:>5.1f} {ours.spread * 100:>5.1f} {errors} "
+        f"{cudnn.host_us:>5.0f} {ours.host_us:>4.0f}  {row.config}{marks}"
+    )
+
+
+def measure(shape: ConvShape, dtype: str, timer: Timer, rounds: int, num_sms: int) -> Row:
+    """Checks one shape, then times it."""
+    tensors = make_tensors(shape, dtype)
+    reference = tensors.reference()
+    errors = {
+        "cudnn": measure_errors(tensors.torch(), reference),
+        "ours": measure_errors(tensors.ours(), reference),
+    }
+    del reference
+    row = Row(shape, describe_config(chosen_config(shape, num_sms)), errors, {})
+    if not row.correct:
+        return row
+    variants: dict[str, Function] = {"cudnn": tensors.torch, "ours": tensors.ours}
+    return dataclasses.replace(row, timings=time_interleaved(variants, timer, rounds))
+
+
+def measure_nothing(shape: ConvShape, timer: Timer, rounds: int) -> Row:
+    """The dry run's stand-in for :func:`measure`."""
+    zero = Errors(0.0, 0.0)
+    config = describe_config(chosen_config(shape, H200_MULTIPROCESSORS))
+    timings = time_interleaved({"cudnn": lambda: None, "ours": lambda: None}, timer, rounds)
+    return Row(shape, config, {"cudnn": zero, "ours": zero}, timings)
+
+
+def announce(arguments: argparse.Namespace, environment: Environment, timer: Timer) -> None:
+    """Prints what the numbers below are."""
+    for line in environment.lines():
+        emit(line)
+    if arguments.dry_run:
+        emit("DRY RUN: every time below is invented")
+    elif arguments.graph:
+        emit("timing:     CUDA graphs of many calls, warm L2")
+    else:
+        host = "host time included" if arguments.no_prefill else "host time hidden"
+        emit(f"timing:     CUDA events per call, L2 flushed before each, {host}")
+    emit(f"inputs:     {arguments.dtype}; x normal(0, 1), weight normal(0, 1/(R*S*Ci))")
+    emit(f"rounds:     {arguments.rounds}, interleaved; a round is the median over its calls")
+    emit(f"formula:    {FORMULA}")
+    if not arguments.dry_run:
+        emit(f"machine:    8192^3 fp16 torch matmul at {machine_rate(timer):.0f} TFLOP/s")
+    emit()
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Runs the case; returns 1 where a result was wrong or a shape failed."""
+    if arguments.out is not None and arguments.out.suffix not in (".csv", ".json"):
+        emit(f"--out {arguments.out}: expected a name that ends in .csv or .json")
+        return 2
+    try:
+        shapes = select_shapes(arguments.shapes)
+    except ValueError as error:
+        emit(str(error))
+        return 2
+    deadline = Deadline(arguments.time_limit)
+    environment = collect_environment()
+    if not arguments.dry_run:
+        if environment.device == "none":
+            emit("no CUDA GPU: nothing to time (--dry-run shows the output without one)")
+            return 2
+        prepare_torch()
+    if arguments.sweep:
+        from benchmarks import sweep
+
+        return sweep.run(arguments, shapes, environment, deadline)
+    timer = make_timer(arguments, arguments.target_ms)
+    announce(arguments, environment, timer)
+    num_sms = H200_MULTIPROCESSORS if arguments.dry_run else multiprocessors()
+    emit(HEADER)
+    rows: list[Row] = []
+    skipped: list[str] = []
+    failed: list[str] = []
+    for shape in shapes:
+        if deadline.over:
+            skipped.append(shape.name)
+            continue
+        try:
+            if arguments.dry_run:
+                row = measure_nothing(shape, timer, arguments.rounds)
+            else:
+                row = measure(shape, arguments.dtype, timer, arguments.rounds, num_sms)
+        except Exception as error:  # whatever one shape does, the others are still worth timing
+            failed.append(shape.name)
+            emit(f"{shape.name:<28} FAILED: {type(error).__name__}: {str(error)[:300]}")
+            continue
+        rows.append(row)
+        emit(format_row(row))
+        if arguments.out is not None:
+            write_rows(arguments.out, environment, [each.fields() for each in rows])
+    return summarise(rows, skipped, failed)
+
+
+def summarise(rows: list[Row], skipped: list[str], failed: list[str]) -> int:
+    """Prints the geometric mean and what is missing from it; returns the exit code."""
+    timed = [row for row in rows if row.timings]
+    wrong = [row.shape.name for row in rows if not row.timings]
+    emit()
+    if timed:
+        ratios = [row.ratio for row in timed]
+        worst = min(timed, key=lambda row: row.ratio)
+        emit(
+            f"geometric mean of {len(timed)} ratios: {geometric_mean(ratios):.3f}; "
+            f"worst {worst.ratio:.3f} ({worst.shape.name}); "
+            f"ahead of cuDNN on {sum(ratio > 1 for ratio in ratios)}"
+        )
+    for what, names in (("wrong", wrong), ("failed", failed), ("skipped (time limit)", skipped)):
+        if names:
+            emit(f"{what}: {' '.join(names)}")
+    return 1 if wrong or failed else 0

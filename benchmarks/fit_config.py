@@ -1,0 +1,212 @@
+"""Judges a chooser of tile configurations by a sweep, without a GPU.
+
+    python -m benchmarks.fit_config conv_fprop_sweep.json [more.json] [--chooser module:function]
+        [--rates] [--pick N]
+
+Prints, per shape, how much slower the chosen configuration is than the best measured one, and the
+geometric mean.  ``--rates`` shows what a model of the machine needs: the speed of each tile once
+waves are accounted for.  ``--pick N`` finds by greedy search the N configurations that lose least
+when the best of them is always chosen.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import math
+import pathlib
+import statistics
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from benchmarks.conv_fprop import describe_config
+from benchmarks.harness import emit, geometric_mean
+
+__all__ = ["Problem", "main"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Problem:
+    """What was measured on one shape.
+
+    Attributes:
+        name: The shape, as the benchmark spells it.
+        m_gemm: Output pixels.
+        co: Output channels.
+        k_gemm: Reduction length.
+        num_sms: Multiprocessors of the GPU.
+        cudnn_ms: cuDNN's time in the same run; NaN where it was not measured.
+        times: Milliseconds per configuration.
+    """
+
+    name: str
+    m_gemm: int
+    co: int
+    k_gemm: int
+    num_sms: int
+    cudnn_ms: float
+    times: dict[Any, float]
+
+    @property
+    def best(self) -> Any:
+        """The fastest configuration."""
+        return min(self.times, key=self.times.__getitem__)
+
+
+Chooser = Callable[[Problem], Any]
+
+
+def load_problems(paths: list[pathlib.Path]) -> list[Problem]:
+    """Reads sweeps; of a shape that several hold, the last counts."""
+    from triton_ext.ops.conv_config import ConvConfig
+
+    problems: dict[str, Problem] = {}
+    for path in paths:
+        sweep = json.loads(path.read_text("utf-8"))
+        for name, entry in sweep["shapes"].items():
+            geometry = entry["geometry"]
+            times = {
+                ConvConfig(**result["config"]): result["ms"]
+                for result in entry["results"]
+                if result["status"] == "ok" and result["ms"] is not None
+            }
+            if not times:
+                continue
+            problems[name] = Problem(
+                name=name,
+                m_gemm=geometry["m_gemm"],
+                co=geometry["co"],
+                k_gemm=geometry["r"] * geometry["s"] * geometry["ci"],
+                num_sms=sweep["num_sms"],
+                cudnn_ms=entry["cudnn_ms"] or math.nan,
+                times=times,
+            )
+    return list(problems.values())
+
+
+def shipped_chooser(problem: Problem) -> Any:
+    """The package's own choice."""
+    from triton_ext.ops.conv_config import choose_config
+
+    return choose_config(problem.m_gemm, problem.co, problem.num_sms)
+
+
+def load_chooser(name: str | None) -> Chooser:
+    """Returns ``module:function``, a function of a :class:`Problem`; the shipped one by default."""
+    if name is None:
+        return shipped_chooser
+    module, _, attribute = name.partition(":")
+    chooser: Chooser = getattr(importlib.import_module(module), attribute)
+    return chooser
+
+
+def judge(problems: list[Problem], choose: Chooser) -> float:
+    """Prints the loss per shape; returns the geometric mean of chosen over best time."""
+    emit(f"{'shape':<28} {'loss %':>7} {'cuDNN/chosen':>13} {'cuDNN/best':>11}  chosen -> best")
+    losses: list[float] = []
+    chosen_ratios: list[float] = []
+    best_ratios: list[float] = []
+    missing: list[str] = []
+    for problem in problems:
+        chosen, best = choose(problem), problem.best
+        best_ms = problem.times[best]
+        ms = problem.times.get(chosen)
+        if ms is None:
+            missing.append(f"{problem.name}: {describe_config(chosen)}")
+            continue
+        losses.append(ms / best_ms)
+        chosen_ratios.append(problem.cudnn_ms / ms)
+        best_ratios.append(problem.cudnn_ms / best_ms)
+        change = f" -> {describe_config(best)}" if best != chosen else ""
+        emit(
+            f"{problem.name:<28} {(ms / best_ms - 1) * 100:>7.1f} {chosen_ratios[-1]:>13.3f} "
+            f"{best_ratios[-1]:>11.3f}  {describe_config(chosen)}{change}"
+        )
+    mean = geometric_mean(losses)
+    emit()
+    if losses:
+        emit(
+            f"geometric mean over {len(losses)} shapes: chosen/best {mean:.4f}, worst "
+            f"{max(losses):.4f}; cuDNN/chosen {geometric_mean(chosen_ratios):.3f}, cuDNN/best "
+            f"{geometric_mean(best_ratios):.3f}"
+        )
+    for line in missing:
+        emit(f"chosen but not measured: {line}")
+    return mean
+
+
+def print_rates(problems: list[Problem]) -> None:
+    """Prints the speed of every configuration with waves accounted for.
+
+    The busiest multiprocessor works on ceil(tiles / num_sms) tiles; the rate is its operations over
+    the measured time, so padding of the tiles and idle multiprocessors do not count against it.
+    """
+    rates: dict[Any, list[float]] = {}
+    for problem in problems:
+        for config, ms in problem.times.items():
+            tiles = math.ceil(problem.m_gemm / config.block_m) * math.ceil(
+                problem.co / config.block_n
+            )
+            waves = math.ceil(tiles / problem.num_sms)
+            operations = 2 * waves * config.block_m * config.block_n * problem.k_gemm
+            rates.setdefault(config, []).append(operations / ms / 1e9)
+    title = "TFLOP/s per multiprocessor: min"
+    emit(f"{'configuration':<30} {'shapes':>6} {title:>32} median    max")
+    for config, values in sorted(rates.items(), key=lambda item: -statistics.median(item[1])):
+        emit(
+            f"{describe_config(config):<30} {len(values):>6} {min(values):>32.2f} "
+            f"{statistics.median(values):>6.2f} {max(values):>6.2f}"
+        )
+
+
+def print_pick(problems: list[Problem], count: int) -> None:
+    """Prints a greedy choice of configurations and what is lost with the first 1, 2, ... of it."""
+    everything = {config for problem in problems for config in problem.times}
+    picked: list[Any] = []
+
+    def loss(configs: list[Any]) -> float:
+        # A shape that none of them fits counts as ten times too slow.
+        return geometric_mean(
+            [
+                min((p.times[c] for c in configs if c in p.times), default=10 * p.times[p.best])
+                / p.times[p.best]
+                for p in problems
+            ]
+        )
+
+    for _ in range(min(count, len(everything))):
+        rest = sorted(everything - set(picked), key=describe_config)
+        picked.append(min(rest, key=lambda config: loss([*picked, config])))
+        emit(f"{len(picked):>3} {loss(picked):.4f}  + {describe_config(picked[-1])}")
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Runs the program."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.fit_config",
+        description="Judges a chooser of tile configurations by a sweep, without a GPU.",
+    )
+    parser.add_argument("sweeps", nargs="+", type=pathlib.Path, help="JSON files of --sweep")
+    parser.add_argument("--chooser", metavar="MODULE:FUNCTION", help="takes a Problem")
+    parser.add_argument("--rates", action="store_true", help="speed per configuration")
+    parser.add_argument("--pick", type=int, default=0, metavar="N", help="greedy best N")
+    arguments = parser.parse_args(argv)
+    problems = load_problems(arguments.sweeps)
+    if not problems:
+        emit("no timed configuration in these files")
+        return 2
+    judge(problems, load_chooser(arguments.chooser))
+    if arguments.rates:
+        emit()
+        print_rates(problems)
+    if arguments.pick:
+        emit()
+        print_pick(problems, arguments.pick)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,421 @@
+"""What every benchmark shares: the environment, timing, checking of results, and output.
+
+Method.  A round measures every variant once, in rotating order; a measurement is the median of
+CUDA-event times over many calls.  Before each call the L2 is flushed by writing a 256 MB buffer (as
+``triton.testing.do_bench`` does).  A spin kernel in front of a measurement keeps the GPU busy until
+the host has enqueued all of it, so that host time does not leak into kernels that are shorter than
+their own launch; ``prefill=False`` leaves the spin out and then measures as ``do_bench`` does.
+:class:`GraphTimer` replays many calls from one CUDA graph instead: no launch gaps, warm L2.
+Clocks are left as they are.
+"""
+
+from __future__ import annotations
+
+import csv
+import datetime
+import json
+import math
+import os
+import pathlib
+import platform
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Protocol
+
+__all__ = [
+    "Deadline",
+    "Environment",
+    "Errors",
+    "EventTimer",
+    "FakeTimer",
+    "GraphTimer",
+    "Timer",
+    "Timing",
+    "collect_environment",
+    "emit",
+    "geometric_mean",
+    "measure_errors",
+    "time_interleaved",
+    "write_json",
+    "write_rows",
+]
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+UNKNOWN = "unknown"
+
+FLUSH_BYTES = 256 * 1024 * 1024
+MIN_CALLS = 10
+# The driver queues about a thousand launches; one call makes four or more (flush, events, kernels).
+MAX_CALLS = 100
+MAX_SPIN_MS = 200.0
+
+# A kernel may err twice as much as cuDNN in the same dtype, plus this much of the reference.
+RELATIVE_FLOOR = 1e-5
+
+Function = Callable[[], object]
+
+
+def emit(text: str = "") -> None:
+    """Writes a line to stdout at once."""
+    sys.stdout.write(text + "\n")
+    sys.stdout.flush()
+
+
+class Deadline:
+    """A time limit that is asked, not enforced."""
+
+    def __init__(self, seconds: float) -> None:
+        self._end = time.monotonic() + seconds
+
+    def left(self) -> float:
+        """Seconds left; negative when over."""
+        return self._end - time.monotonic()
+
+    @property
+    def over(self) -> bool:
+        """Whether the time is used up."""
+        return self.left() <= 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Environment:
+    """Where the numbers come from; a field that cannot be found out says so."""
+
+    device: str
+    driver: str
+    clocks: str
+    torch: str
+    cuda: str
+    cudnn: str
+    triton: str
+    triton_ext: str
+    commit: str
+    sources: str
+    python: str
+    date: str
+
+    def lines(self) -> list[str]:
+        """The environment as text, one line per field."""
+        return [f"{name + ':':<12}{value}" for name, value in asdict(self).items()]
+
+
+def _output_of(command: Sequence[str]) -> str:
+    try:
+        result = subprocess.run(
+            command, capture_output=True, text=True, timeout=20, check=True, cwd=ROOT
+        )
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    return result.stdout.strip()
+
+
+def _commit() -> str:
+    commit = _output_of(["git", "rev-parse", "--short=12", "HEAD"])
+    if not commit:
+        return UNKNOWN
+    return f"{commit}, changed since" if _output_of(["git", "status", "--porcelain"]) else commit
+
+
+def collect_environment() -> Environment:
+    """Asks torch, Triton, the driver and git; never raises for what is missing."""
+    import torch
+    import triton
+    import triton_ext
+    from triton_ext import plugin
+
+    gpu = torch.cuda.is_available()
+    queried = ""
+    if gpu:
+        fields = "driver_version,clocks.max.sm,power.limit"
+        queried = _output_of(
+            ["nvidia-smi", f"--query-gpu={fields}", "--format=csv,noheader", "-i0"]
+        )
+    driver, _, clocks = queried.partition(", ")
+    return Environment(
+        device=torch.cuda.get_device_name() if gpu else "none",
+        driver=driver or UNKNOWN,
+        clocks=f"not locked; maximum and power limit {clocks}" if clocks else UNKNOWN,
+        torch=torch.__version__,
+        cuda=str(torch.version.cuda),
+        cudnn=str(torch.backends.cudnn.version()) if gpu else "none",
+        triton=triton.__version__,
+        triton_ext=triton_ext.__version__,
+        commit=_commit(),
+        # Tells builds apart where there is no git.
+        sources=plugin.cache_key().rpartition("-")[2][:16],
+        python=platform.python_version(),
+        date=datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """Times of one variant, one per round.
+
+    Attributes:
+        rounds_ms: Median time of a call in each round, in milliseconds.
+        host_us: Time that the host needs to enqueue a call, in microseconds; 0 in a CUDA graph.
+        host_bound: Whether the GPU had to wait for the host, so that the times are too long.
+    """
+
+    rounds_ms: tuple[float, ...]
+    host_us: float
+    host_bound: bool = False
+
+    @property
+    def ms(self) -> float:
+        """Median over the rounds."""
+        return statistics.median(self.rounds_ms)
+
+    @property
+    def spread(self) -> float:
+        """(slowest - fastest round) / median."""
+        return (max(self.rounds_ms) - min(self.rounds_ms)) / self.ms
+
+
+@dataclass(slots=True)
+class Plan:
+    """A function that is going to be timed, and what its first calls told about it."""
+
+    function: Function
+    calls: int = 1
+    host_us: float = 0.0
+    host_bound: bool = False
+    graph: Any = None
+
+
+class Timer(Protocol):
+    """Measures functions that enqueue work on the current CUDA stream."""
+
+    def plan(self, function: Function) -> Plan:
+        """Warms the function up and decides how often to call it."""
+
+    def measure(self, plan: Plan) -> float:
+        """Returns the median time of a call in milliseconds."""
+
+
+def time_interleaved(
+    variants: Mapping[str, Function], timer: Timer, rounds: int
+) -> dict[str, Timing]:
+    """Times every variant once per round, in rotating order."""
+    plans = {name: timer.plan(function) for name, function in variants.items()}
+    times: dict[str, list[float]] = {name: [] for name in plans}
+    names = list(plans)
+    for index in range(rounds):
+        turn = index % len(names)
+        for name in names[turn:] + names[:turn]:
+            times[name].append(timer.measure(plans[name]))
+    return {
+        name: Timing(tuple(times[name]), plan.host_us, plan.host_bound)
+        for name, plan in plans.items()
+    }
+
+
+class EventTimer:
+    """CUDA events around each call, cold L2.
+
+    Args:
+        target_ms: GPU time that the calls of one measurement take, without the flushes.
+        prefill: Whether a spin kernel hides the host's time.
+    """
+
+    def __init__(self, target_ms: float, prefill: bool = True) -> None:
+        import torch
+
+        self._cuda = torch.cuda
+        self._target_ms = target_ms
+        self._prefill = prefill
+        self._flush = torch.empty(FLUSH_BYTES // 4, dtype=torch.int32, device="cuda")
+        self._cycles_per_ms = self._calibrate_spin()
+
+    def _event(self) -> Any:
+        return self._cuda.Event(enable_timing=True)
+
+    def _calibrate_spin(self) -> float:
+        cycles = 20_000_000
+        self._cuda._sleep(cycles)
+        start, end = self._event(), self._event()
+        start.record()
+        self._cuda._sleep(cycles)
+        end.record()
+        end.synchronize()
+        return float(cycles / start.elapsed_time(end))
+
+    def plan(self, function: Function) -> Plan:
+        for _ in range(3):
+            function()
+        self._cuda.synchronize()
+        start, end = self._event(), self._event()
+        self._spin(5.0)
+        start.record()
+        begin = time.perf_counter()
+        for _ in range(5):
+            function()
+        host_us = (time.perf_counter() - begin) / 5 * 1e6
+        end.record()
+        end.synchronize()
+        estimate_ms = max(start.elapsed_time(end) / 5, 1e-3)
+        calls = min(MAX_CALLS, max(MIN_CALLS, round(self._target_ms / estimate_ms)))
+        return Plan(function, calls, host_us)
+
+    def _spin(self, milliseconds: float) -> None:
+        self._cuda._sleep(int(min(milliseconds, MAX_SPIN_MS) * self._cycles_per_ms))
+
+    def measure(self, plan: Plan) -> float:
+        # Two event records and the flush cost the host about 20 us.
+        spin_ms = plan.calls * (plan.host_us + 20.0) * 1.5e-3
+        for _ in range(4):
+            starts = [self._event() for _ in range(plan.calls)]
+            ends = [self._event() for _ in range(plan.calls)]
+            if self._prefill:
+                self._spin(spin_ms)
+            for start, end in zip(starts, ends, strict=True):
+                self._flush.zero_()
+                start.record()
+                plan.function()
+                end.record()
+            plan.host_bound = starts[0].query()
+            self._cuda.synchronize()
+            if not (self._prefill and plan.host_bound):
+                break
+            # The GPU caught up with the host: again, with more of a lead.
+            spin_ms *= 2
+        times = [float(s.elapsed_time(e)) for s, e in zip(starts, ends, strict=True)]
+        return statistics.median(times)
+
+
+class GraphTimer:
+    """Many calls in one CUDA graph, back to back, warm L2.
+
+    Args:
+        target_ms: GPU time that one replay takes.
+        replays: Replays of one measurement.
+    """
+
+    def __init__(self, target_ms: float, replays: int = 5) -> None:
+        import torch
+
+        self._cuda = torch.cuda
+        self._target_ms = target_ms
+        self._replays = replays
+
+    def plan(self, function: Function) -> Plan:
+        stream = self._cuda.Stream()
+        stream.wait_stream(self._cuda.current_stream())
+        with self._cuda.stream(stream):
+            for _ in range(3):
+                function()
+            start = self._cuda.Event(enable_timing=True)
+            end = self._cuda.Event(enable_timing=True)
+            start.record()
+            for _ in range(5):
+                function()
+            end.record()
+        self._cuda.current_stream().wait_stream(stream)
+        self._cuda.synchronize()
+        estimate_ms = max(start.elapsed_time(end) / 5, 1e-3)
+        calls = min(MAX_CALLS, max(MIN_CALLS, round(self._target_ms / estimate_ms)))
+        graph = self._cuda.CUDAGraph()
+        with self._cuda.graph(graph):
+            for _ in range(calls):
+                function()
+        graph.replay()
+        self._cuda.synchronize()
+        return Plan(function, calls, graph=graph)
+
+    def measure(self, plan: Plan) -> float:
+        times = []
+        for _ in range(self._replays):
+            start = self._cuda.Event(enable_timing=True)
+            end = self._cuda.Event(enable_timing=True)
+            start.record()
+            plan.graph.replay()
+            end.record()
+            end.synchronize()
+            times.append(float(start.elapsed_time(end)) / plan.calls)
+        return statistics.median(times)
+
+
+class FakeTimer:
+    """Invented times for dry runs: the functions are called once, nothing is measured."""
+
+    def __init__(self) -> None:
+        self._count = 0
+
+    def plan(self, function: Function) -> Plan:
+        function()
+        return Plan(function, host_us=1.0)
+
+    def measure(self, plan: Plan) -> float:
+        self._count += 1
+        return 1.0 + (self._count * 7919 % 100) / 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Errors:
+    """Distance of a result from a reference in higher precision.
+
+    Attributes:
+        l2: Norm of the difference over the norm of the reference.
+        maximum: Largest difference over the largest absolute value of the reference.
+    """
+
+    l2: float
+    maximum: float
+
+    def within(self, other: Errors) -> bool:
+        """Whether this is at most twice ``other``, plus the floor; NaN is not."""
+        return (
+            self.l2 <= 2 * other.l2 + RELATIVE_FLOOR
+            and self.maximum <= 2 * other.maximum + RELATIVE_FLOOR
+        )
+
+
+def measure_errors(result: Any, reference: Any) -> Errors:
+    """Compares a tensor with an fp32 reference of the same shape, both on one device."""
+    difference = result.float() - reference
+    return Errors(
+        (difference.norm() / reference.norm()).item(),
+        (difference.abs().max() / reference.abs().max()).item(),
+    )
+
+
+def geometric_mean(values: Sequence[float]) -> float:
+    """Returns the geometric mean; NaN of nothing."""
+    if not values:
+        return math.nan
+    return math.exp(sum(map(math.log, values)) / len(values))
+
+
+def write_json(path: pathlib.Path, value: object) -> None:
+    """Writes JSON so that the file is always whole."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(path.name + ".new")
+    temporary.write_text(json.dumps(value, indent=1) + "\n", encoding="utf-8")
+    os.replace(temporary, path)
+
+
+def write_rows(
+    path: pathlib.Path, environment: Environment, rows: Sequence[Mapping[str, object]]
+) -> None:
+    """Writes rows with equal keys: CSV with the environment in comments, or JSON, by the suffix.
+
+    Raises:
+        ValueError: Another suffix than .csv or .json.
+    """
+    if path.suffix == ".json":
+        write_json(path, {"environment": asdict(environment), "rows": list(rows)})
+        return
+    if path.suffix != ".csv":
+        raise ValueError(f"{path}: expected a name that ends in .csv or .json")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w", encoding="utf-8", newline="") as file:
+        file.writelines(f"# {line}\n" for line in environment.lines())
+        if rows:
+            writer = csv.DictWriter(file, fieldnames=list(rows[0]))
+            writer.writeheader()
+            writer.writerows(rows)
