@@ -52,7 +52,7 @@ setup(
             ],
             depends=["third_party/nvidia/backend/tensor_map.h"],
             define_macros=[("Py_LIMITED_API", "0x030A0000")] if limited_api else [],
-            extra_compile_args=["-std=c11", "-Wall", "-Wextra", "-Werror", "-fvisibility=hidden"],
+            extra_compile_args=["-std=c11", "-Wall", "-Wextra", "-fvisibility=hidden"],
             libraries=["dl"],
             py_limited_api=limited_api,
         )

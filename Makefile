@@ -1,0 +1,36 @@
+# Everything runs in virtual environments that are made here, under .venv/ and .demo/.
+# tools/check.py and examples/demo hold what the targets do; this file only names it.
+
+PYTHON ?= python3
+HOSTS ?= 3.6.0 3.7.1 3.8.0 3.9.0
+
+.PHONY: help test test-hosts lint c-test demo clean
+
+help:
+	@echo "make test        all checks over the installed package, with Triton 3.9.0"
+	@echo "make test-hosts  pytest and lit with each Triton of HOSTS ($(HOSTS))"
+	@echo "make lint        ruff and mypy only"
+	@echo "make c-test      the C tests only (needs a C compiler, nothing else)"
+	@echo "make demo        filter a photograph, compare, compile for sm_90 and sm_100"
+	@echo "make clean       remove all that the targets made"
+	@echo "PYTHON=...       the Python to make the environments with ($(PYTHON))"
+
+test:
+	@$(PYTHON) tools/check.py
+
+test-hosts:
+	@$(PYTHON) tools/check.py --every-host-only $(addprefix --host ,$(HOSTS))
+
+lint:
+	@$(PYTHON) tools/check.py --only ruff-check --only ruff-format --only mypy --only mypy-tools
+
+c-test:
+	@$(MAKE) --no-print-directory -C unittest/nvidia/c test
+
+demo:
+	@$(PYTHON) tools/run_demo.py
+
+clean:
+	rm -rf .venv .demo build dist python/*.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+	@if [ -f unittest/nvidia/c/Makefile ]; then $(MAKE) --no-print-directory -C unittest/nvidia/c clean; fi

@@ -1,0 +1,1 @@
+"""Command line tools: ``triton-ext`` and ``triton-opt``.  Standard library only."""

@@ -1,0 +1,300 @@
+"""``triton-ext doctor``: what is installed, what works here, what does not, and why.
+
+Every probe is guarded: a broken driver or a half-installed torch is a line of the report, never a
+traceback.  The report says only what a probe saw.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import importlib
+import importlib.metadata
+import json
+import pathlib
+import platform
+import sys
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+
+from triton_ext import __version__, backends
+from triton_ext.errors import TritonExtError
+
+__all__ = ["SUMMARY", "Finding", "Report", "add_arguments", "examine", "run"]
+
+SUMMARY = "print what is installed, what works here and what does not, and why"
+
+# First compute capability whose TMA unit has the im2col mode.
+_FIRST_CAPABILITY = (9, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One line of the report.
+
+    Attributes:
+        topic: What was looked at.
+        good: Whether it can be used; ``None`` for a mere fact.
+        text: What was found, or why it cannot be used.
+    """
+
+    topic: str
+    good: bool | None
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """What :func:`examine` found.
+
+    Attributes:
+        facts: What is installed.
+        capabilities: What the installed Triton offers.
+        works: What a user can do here.
+        usable: Whether the package can be used at all.
+    """
+
+    facts: tuple[Finding, ...]
+    capabilities: tuple[Finding, ...]
+    works: tuple[Finding, ...]
+    usable: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Gpu:
+    name: str
+    capability: tuple[int, int]
+
+    def __str__(self) -> str:
+        major, minor = self.capability
+        return f"{self.name}, compute capability {major}.{minor} (sm_{major}{minor})"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the options of ``doctor``."""
+    parser.add_argument("--json", action="store_true", help="print the report as JSON")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Prints the report; returns 0 if the package can be used at all, else 1."""
+    report = examine()
+    if arguments.json:
+        sys.stdout.write(json.dumps(asdict(report), indent=2) + "\n")
+    else:
+        sys.stdout.write(render(report))
+    return 0 if report.usable else 1
+
+
+def examine() -> Report:
+    """Looks at everything; raises nothing that a broken installation can cause."""
+    host = _guarded("triton", _examine_host)
+    host_is_good = host.good is True
+    capabilities = _examine_capabilities() if host_is_good else ()
+    extension = _guarded("C extension", _examine_extension)
+    driver = _guarded("CUDA driver", _examine_driver)
+    gpus, gpu = _examine_gpu()
+    torch, numpy = _examine_package("torch"), _examine_package("numpy")
+    facts = (
+        Finding("triton-ext", None, f"{__version__}, {_folder('triton_ext')}"),
+        Finding("python", None, f"{platform.python_version()}, {sys.executable}"),
+        host,
+        _guarded("plugin", _examine_plugin),
+        extension,
+        driver,
+        gpu,
+        torch,
+        numpy,
+    )
+    im2col = next((c for c in capabilities if c.topic == "im2col"), host)
+    problems = {
+        "triton": _problem(host),
+        "im2col": _problem(im2col),
+        "C extension": _problem(extension),
+        "CUDA driver": _problem(driver),
+        "GPU": _gpu_problem(gpus, gpu),
+        "torch": _problem(torch),
+        "numpy": _problem(numpy),
+    }
+    works = (
+        _work("compile for sm_90 and sm_100", problems, ("im2col",), "no GPU is needed for this"),
+        _work(
+            "run in the interpreter", problems, ("triton", "numpy", "torch"), "TRITON_INTERPRET=1"
+        ),
+        _work("launch on this GPU", problems, ("im2col", "C extension", "CUDA driver", "GPU")),
+        _work(
+            "triton_ext.ops (convolutions for torch)",
+            problems,
+            ("im2col", "torch", "C extension", "CUDA driver", "GPU"),
+        ),
+    )
+    return Report(facts=facts, capabilities=capabilities, works=works, usable=host_is_good)
+
+
+def render(report: Report) -> str:
+    """Returns the report as text."""
+    sections = (
+        ("Installed", report.facts),
+        ("What this Triton offers", report.capabilities),
+        ("What works here", report.works),
+    )
+    lines: list[str] = []
+    for title, findings in sections:
+        if not findings:
+            continue
+        lines += ["", title] if lines else [title]
+        width = max(len(finding.topic) for finding in findings)
+        mark = {True: "yes", False: "no ", None: "   "}
+        lines += [f"  {mark[f.good]}  {f.topic:<{width}}  {f.text}".rstrip() for f in findings]
+    return "\n".join(lines) + "\n"
+
+
+def _work(
+    what: str, problems: dict[str, str | None], needed: tuple[str, ...], remark: str = ""
+) -> Finding:
+    found = [f"{name}: {problem}" for name in needed if (problem := problems[name]) is not None]
+    return Finding(what, not found, "; ".join(found) if found else remark)
+
+
+def _problem(finding: Finding) -> str | None:
+    return finding.text if finding.good is False else None
+
+
+def _guarded(topic: str, probe: Callable[[], Finding]) -> Finding:
+    try:
+        return probe()
+    except TritonExtError as error:
+        return Finding(topic, False, str(error))
+    except (ImportError, OSError, AttributeError, RuntimeError) as error:
+        return Finding(topic, False, f"{type(error).__name__}: {error}")
+
+
+def _folder(package: str) -> pathlib.Path:
+    return pathlib.Path(str(importlib.import_module(package).__file__)).parent
+
+
+def _examine_host() -> Finding:
+    from triton_ext.host import SUPPORTED, detect
+
+    host = detect()
+    (first, last) = (".".join(map(str, release)) for release in SUPPORTED)
+    tested = "tested" if host.tested else f"not tested with triton-ext, which covers {first}-{last}"
+    return Finding("triton", True, f"{host.version} ({tested}), {_folder('triton')}")
+
+
+def _examine_capabilities() -> tuple[Finding, ...]:
+    from triton_ext.host import capabilities
+
+    try:
+        table = capabilities()
+    except (TritonExtError, ImportError, AttributeError) as error:
+        return (Finding("capabilities", False, f"cannot be probed: {error}"),)
+    return tuple(
+        Finding(c.name, c.available, c.summary if c.available else c.reason) for c in table.values()
+    )
+
+
+def _examine_plugin() -> Finding:
+    from triton_ext import install, is_installed
+
+    was_installed = is_installed()
+    install()
+    state = "installed" if was_installed else "installs"
+    return Finding("plugin", True, f"{state}; importing triton_ext.language does it")
+
+
+def _examine_extension() -> Finding:
+    name = "triton_ext.backends.nvidia.backend._driver"
+    try:
+        module = importlib.import_module(name)
+    except ImportError as error:
+        return Finding(
+            "C extension",
+            False,
+            f"does not load ({error}); reinstall triton-ext where a C compiler and the Python "
+            "headers are installed",
+        )
+    return Finding("C extension", True, str(module.__file__))
+
+
+def _examine_driver() -> Finding:
+    status = backends.load("nvidia", "driver_status")()
+    if status.problem is not None:
+        return Finding("CUDA driver", False, status.problem)
+    if status.version is None:
+        return Finding("CUDA driver", False, f"{status.library} does not tell its version")
+    version = f"{status.version // 1000}.{status.version % 1000 // 10}"
+    return Finding("CUDA driver", True, f"{status.library}, CUDA {version}")
+
+
+def _examine_package(name: str) -> Finding:
+    try:
+        version = importlib.metadata.version(name)
+        importlib.import_module(name)
+    except importlib.metadata.PackageNotFoundError:
+        return Finding(name, False, f"not installed: pip install {name}")
+    except (ImportError, OSError, RuntimeError) as error:
+        return Finding(name, False, f"{version} is installed, but does not load: {error}")
+    return Finding(name, True, version)
+
+
+def _examine_gpu() -> tuple[tuple[_Gpu, ...], Finding]:
+    """Asks torch if it is there and sees a GPU, else the driver itself."""
+    problems = []
+    for probe in (_gpus_of_torch, _gpus_of_driver):
+        try:
+            gpus = probe()
+        except (ImportError, OSError, AttributeError, RuntimeError) as error:
+            problems.append(str(error))
+            continue
+        if gpus:
+            return gpus, Finding("GPU", True, "; ".join(map(str, gpus)))
+    return (), Finding("GPU", False, problems[-1] if problems else "none found")
+
+
+def _gpus_of_torch() -> tuple[_Gpu, ...]:
+    import torch
+
+    if torch.version.cuda is None or not torch.cuda.is_available():
+        return ()
+    return tuple(
+        _Gpu(torch.cuda.get_device_name(i), torch.cuda.get_device_capability(i))
+        for i in range(torch.cuda.device_count())
+    )
+
+
+def _gpus_of_driver() -> tuple[_Gpu, ...]:
+    try:
+        library = ctypes.CDLL(backends.load("nvidia", "driver_status")().library)
+    except OSError as error:
+        raise OSError(f"none: there is no CUDA driver ({error})") from error
+
+    def call(name: str, *arguments: object) -> None:
+        status = getattr(library, name)(*arguments)
+        if status != 0:
+            raise RuntimeError(f"none: {name} says error {status}")
+
+    # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR and _MINOR of cuda.h.
+    attributes = (75, 76)
+    number = ctypes.c_int()
+    call("cuInit", 0)
+    call("cuDeviceGetCount", ctypes.byref(number))
+    gpus = []
+    for index in range(number.value):
+        device, value = ctypes.c_int(), ctypes.c_int()
+        name = ctypes.create_string_buffer(256)
+        call("cuDeviceGet", ctypes.byref(device), index)
+        call("cuDeviceGetName", name, len(name), device)
+        capability = []
+        for attribute in attributes:
+            call("cuDeviceGetAttribute", ctypes.byref(value), attribute, device)
+            capability.append(value.value)
+        gpus.append(_Gpu(name.value.decode(errors="replace"), (capability[0], capability[1])))
+    return tuple(gpus)
+
+
+def _gpu_problem(gpus: tuple[_Gpu, ...], finding: Finding) -> str | None:
+    if not gpus:
+        return finding.text
+    if all(gpu.capability < _FIRST_CAPABILITY for gpu in gpus):
+        return f"TMA im2col needs sm_90 or newer, found {finding.text}"
+    return None

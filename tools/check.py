@@ -1,0 +1,143 @@
+"""Runs every check over the installed package: ``make test`` and ``make test-hosts``.
+
+Each Triton has an environment of its own, ``.venv/test-<release>``, with the package built and
+installed as a user would.  A failing check does not hide the ones behind it; the exit status is
+non-zero if any failed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import tempfile
+import time
+from dataclasses import dataclass, field
+
+from environment import ROOT, Environment, EnvironmentProblem, say
+
+# The release that the static checks run with, once.
+MAIN_HOST = "3.9.0"
+
+_C_TESTS = "unittest/nvidia/c"
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One command.
+
+    Attributes:
+        name: As given to ``--only``.
+        command: Program and arguments, run in the root of the tree.
+        every_host: Whether ``make test-hosts`` runs it too.
+        variables: More environment variables.
+    """
+
+    name: str
+    command: tuple[str, ...]
+    every_host: bool = False
+    variables: dict[str, str] = field(default_factory=dict)
+
+
+CHECKS: tuple[Check, ...] = (
+    Check("ruff-check", ("ruff", "check", ".")),
+    Check("ruff-format", ("ruff", "format", "--check", ".")),
+    Check("mypy", ("mypy", "-p", "triton_ext")),
+    Check("mypy-tools", ("mypy", "tools")),
+    Check(
+        "pytest",
+        ("python", "-m", "pytest", "-q", "-p", "no:cacheprovider", "unittest"),
+        every_host=True,
+        variables={"TRITON_EXT_TEST_INSTALLED": "1"},
+    ),
+    Check("lit", ("lit", "-v", "test"), every_host=True),
+    Check("c-test", ("make", "--no-print-directory", "-C", _C_TESTS, "test")),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How one check ended on one host."""
+
+    host: str
+    name: str
+    status: int
+    seconds: float
+
+    @property
+    def word(self) -> str:
+        """``ok`` or ``FAILED``."""
+        return "ok" if self.status == 0 else "FAILED"
+
+
+def run_checks(host: str, checks: tuple[Check, ...]) -> list[Outcome]:
+    """Prepares the environment of one host and runs the checks in it."""
+    start = time.monotonic()
+    environment = Environment(
+        folder=ROOT / ".venv" / f"test-{host}", triton=host, extras=("test", "interpreter")
+    )
+    try:
+        environment.prepare()
+    except EnvironmentProblem as problem:
+        say(f"error: {problem}")
+        return [Outcome(host, "environment", 1, time.monotonic() - start)]
+    outcomes = [Outcome(host, "environment", 0, time.monotonic() - start)]
+    with tempfile.TemporaryDirectory(prefix="triton-ext-cache-") as cache:
+        for check in checks:
+            # An empty cache of kernels: nothing that an older tree compiled is tested.
+            variables = {"TRITON_CACHE_DIR": cache, **check.variables}
+            say(f"== {check.name} (triton {host})")
+            start = time.monotonic()
+            status = environment.run(*_program(environment, check.command), **variables)
+            outcomes.append(Outcome(host, check.name, status, time.monotonic() - start))
+            say(
+                f"== {check.name} (triton {host}): {outcomes[-1].word}, "
+                f"{outcomes[-1].seconds:.1f} s"
+            )
+    return outcomes
+
+
+def _program(environment: Environment, command: tuple[str, ...]) -> tuple[str, ...]:
+    """Replaces a program of the environment by its path; others are looked up as usual."""
+    own = environment.folder / "bin" / command[0]
+    return (str(own), *command[1:]) if own.exists() else command
+
+
+def report(outcomes: list[Outcome]) -> int:
+    """Prints a table (a row per check, a column per host) and a summary; returns the status."""
+    hosts = list(dict.fromkeys(o.host for o in outcomes))
+    cells = {(o.name, o.host): f"{o.word} {o.seconds:.0f} s" for o in outcomes}
+    say("")
+    say(f"{'':14}" + "".join(f"{'triton ' + host:>16}" for host in hosts))
+    for name in dict.fromkeys(o.name for o in outcomes):
+        say(f"{name:14}" + "".join(f"{cells.get((name, host), '-'):>16}" for host in hosts))
+    failed = [o for o in outcomes if o.status != 0]
+    say("")
+    for outcome in failed:
+        say(f"failed: {outcome.name} on triton {outcome.host}")
+    say(f"checks: {len(outcomes) - len(failed)} passed, {len(failed)} failed")
+    return 1 if failed else 0
+
+
+def main() -> int:
+    """Runs the command line."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    names = [check.name for check in CHECKS]
+    parser.add_argument("--host", action="append", help=f"release of Triton ({MAIN_HOST})")
+    parser.add_argument("--every-host-only", action="store_true", help="pytest and lit only")
+    parser.add_argument("--only", action="append", choices=names, help="run this check only")
+    arguments = parser.parse_args()
+    checks = CHECKS
+    if arguments.every_host_only:
+        checks = tuple(check for check in checks if check.every_host)
+    if arguments.only:
+        checks = tuple(check for check in checks if check.name in arguments.only)
+    os.environ.pop("TRITON_INTERPRET", None)
+    outcomes: list[Outcome] = []
+    for host in arguments.host or [MAIN_HOST]:
+        outcomes.extend(run_checks(host, checks))
+    return report(outcomes)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
