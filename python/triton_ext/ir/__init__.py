@@ -8,7 +8,7 @@ still have operands, uses, results and regions.  Nothing outside the standard li
 from .builder import Builder
 from .locations import Location
 from .module import Module
-from .nodes import Block, BlockArgument, Operation, OpResult, Region, Use, Value
+from .nodes import Block, Operation, Region
 from .reader import parse
 from .structured import (
     append_block_argument,
@@ -17,6 +17,7 @@ from .structured import (
     append_iter_args,
     append_while_args,
 )
+from .values import BlockArgument, OpResult, Use, Value
 
 __all__ = [
     "Block",

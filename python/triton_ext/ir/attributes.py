@@ -89,20 +89,22 @@ def _dictionary_text(text: str) -> tuple[int, int]:
 def read_attributes(op: Operation) -> dict[str, str]:
     """All entries of an operation's dictionaries."""
     found: dict[str, str] = {}
-    for text in _dictionaries(op):
-        source = Source(text, op.source.filename)
-        for name, _, start, end in parse_dictionary(source, *_dictionary_text(text)):
-            found[name] = text[start:end] if end > start else "unit"
+    for source, first, last in _dictionaries(op):
+        inner = 2 if source.text.startswith("<", first) else 1
+        for name, _, start, end in parse_dictionary(source, first + inner, last - inner):
+            found[name] = source.text[start:end] if end > start else "unit"
     return found
 
 
-def _dictionaries(op: Operation) -> list[str]:
+def _dictionaries(op: Operation) -> list[tuple[Source, int, int]]:
+    """The dictionaries: a text, the source itself if it was not edited, and offsets in it."""
     from .segments import AttributesSlot
 
     if op._segments is not None:
-        return [slot.text for slot in op._segments if isinstance(slot, AttributesSlot) and slot.text]
+        texts = [slot.text for slot in op._segments if isinstance(slot, AttributesSlot)]
+        return [(Source(text, op.source.filename), 0, len(text)) for text in texts if text]
     spans = op._attr_spans
-    return [op.source.text[spans[i] : spans[i + 1]] for i in range(0, len(spans), 2)]
+    return [(op.source, spans[i], spans[i + 1]) for i in range(0, len(spans), 2)]
 
 
 def write_attribute(op: Operation, name: str, value: str | None) -> None:
@@ -149,7 +151,7 @@ def _change_entry(slot: AttributesSlot, name: str, value: str | None) -> bool:
         if value is not None:
             slot.text = text[:first] + _print_entry(name, value) + text[end:]
         elif len(entries) == 1:
-            slot.text = text[:inner] + text[close:] if slot.before == "keep" else ""
+            slot.text = ""
         elif index + 1 < len(entries):
             slot.text = text[:first] + text[entries[index + 1][1] :]
         else:

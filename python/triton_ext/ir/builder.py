@@ -14,8 +14,9 @@ from collections.abc import Mapping, Sequence
 from ..errors import ParseError, VerifyError
 from .lexer import Source
 from .locations import Location
-from .nodes import Block, Operation, Region, Value
+from .nodes import Block, Operation, Region
 from .reader import parse_fragment
+from .values import Value
 
 __all__ = ["Builder", "fresh_name", "indentation"]
 
@@ -211,7 +212,9 @@ def _operand_numbers(text: str) -> list[int]:
 def _generic_form(
     name: str, operands: Sequence[Value], result_types: Sequence[str], attributes: Mapping[str, str]
 ) -> str:
-    entries = ", ".join(key if raw == "unit" else f"{key} = {raw}" for key, raw in attributes.items())
+    entries = ", ".join(
+        key if raw == "unit" else f"{key} = {raw}" for key, raw in attributes.items()
+    )
     names = ", ".join(f"{{{index}}}" for index in range(len(operands)))
     types = ", ".join(operand.type for operand in operands)
     dictionary = f" {{{entries}}}" if entries else ""
@@ -241,8 +244,8 @@ def _indentation_in(block: Block) -> str:
 def naming_region(block: Block) -> Region:
     """The region in which a new name must be unique.
 
-    That is the body of the function: partitions of ``ttg.warp_specialize`` cannot see the names around
-    them, but hosts refuse a partition that defines a name which is visible where it stands.
+    That is the body of the function: partitions of ``ttg.warp_specialize`` cannot see the names
+    around them, but hosts refuse a partition that defines a name which is visible where it stands.
     """
     region = block.parent
     while not region.isolated or region.parent.name.startswith("ttg.warp_specialize"):

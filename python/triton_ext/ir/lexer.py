@@ -23,8 +23,8 @@ SUFFIX_ID = r"(?:\d+|[A-Za-z$._-][\w$.-]*)"
 STRING = r'"(?:[^"\\\n]|\\.)*"'
 
 #: What :data:`STEP` may stop at, by ``lastindex`` of the match.
-(VALUE, NEWLINE, OPEN, CLOSE, ANGLE, BRACE, UNBRACE, QUOTED, LOC, CARET, COMMENT, END, OTHER) = range(
-    1, 14
+(VALUE, NEWLINE, OPEN, CLOSE, ANGLE, BRACE, UNBRACE, QUOTED, LOC, CARET, COMMENT, END, OTHER) = (
+    range(1, 14)
 )
 STEP = re.compile(
     r"""(?:[^%^"()\[\]<>{}\n/l-]+ | l(?!oc\s*\() | (?<=[\w$.@\#!])l | ->| -(?!>) | /(?!/))*
@@ -47,9 +47,7 @@ SAME_LINE_COMMENT = re.compile(r"[ \t]*//[^\n]*")
 BLANKS = re.compile(r"[ \t]*")
 
 #: ``{`` that opens an attribute dictionary: an entry, or nothing, follows.
-DICTIONARY_START = re.compile(
-    r"\{\s*(?:\}|(?:" + STRING + r"|" + BARE_ID + r")\s*[=,}])", re.ASCII
-)
+DICTIONARY_START = re.compile(r"\{\s*(?:\}|(?:" + STRING + r"|" + BARE_ID + r")\s*[=,}])", re.ASCII)
 #: One operation's results and name; the groups are name, count, bare name, quoted name.
 OPERATION_HEAD = re.compile(
     r"(?:(%"

@@ -37,17 +37,18 @@ class Location:
         Returns:
             ``None`` for an unknown location.
         """
-        stack = [(self.raw, 0)]
+        stack = [self.raw]
+        seen: set[str] = set()
         while stack:
-            text, depth = stack.pop()
-            if depth > _MAX_DEPTH:
+            text = self._peel(stack.pop())
+            if text in seen:
                 continue
-            text = self._peel(text)
+            seen.add(text)
             file = _FILE.match(text)
             if file is not None:
                 return _unescape(file[1]), int(file[2]), int(file[3])
-            # The first alternative must be tried first, so it goes on top.
-            stack.extend((part, depth + 1) for part in reversed(self._parts(text)))
+            # What must be tried first goes on top.
+            stack.extend(reversed(self._parts(text)))
         return None
 
     @property
@@ -62,25 +63,29 @@ class Location:
     @property
     def callers(self) -> tuple[Location, ...]:
         """The positions that the innermost one was inlined into, the nearest first."""
-        text, found = self.raw, []
-        for _ in range(_MAX_DEPTH):
-            text = self._peel(text)
-            if _FILE.match(text) is not None:
-                break
+        found: list[Location] = []
+        self._collect_callers(self.raw, set(), found)
+        return tuple(found)
+
+    def _collect_callers(self, raw: str, seen: set[str], found: list[Location]) -> None:
+        """Appends the callers of a location, the nearest first."""
+        chain: list[str] = []
+        text = self._peel(raw)
+        while text not in seen and len(seen) < _MAX_DEPTH:
+            seen.add(text)
             if text.startswith("callsite("):
                 text, caller = _split_callsite(text)
-                # The callee may itself have been inlined: what it was inlined into is nearer.
-                found.append(Location(caller, self._aliases))
-                continue
-            parts = self._parts(text)
-            if not parts:
-                break
-            text = parts[0]
-        flat: list[Location] = []
-        for caller_location in reversed(found):
-            flat.append(caller_location)
-            flat.extend(caller_location.callers)
-        return tuple(flat)
+                chain.append(caller)
+            else:
+                parts = self._parts(text) if _FILE.match(text) is None else []
+                if not parts:
+                    break
+                text = parts[0]
+            text = self._peel(text)
+        # The callee may itself have been inlined: what it was inlined into is nearer.
+        for caller in reversed(chain):
+            found.append(Location(caller, self._aliases))
+            self._collect_callers(caller, seen, found)
 
     def _peel(self, text: str) -> str:
         """Takes off ``loc(...)`` and follows aliases."""

@@ -23,9 +23,7 @@ class Module:
 
     __slots__ = ("_added", "_aliases", "_footer", "op", "source")
 
-    def __init__(
-        self, source: Source, op: Operation, aliases: dict[str, str], footer: str
-    ) -> None:
+    def __init__(self, source: Source, op: Operation, aliases: dict[str, str], footer: str) -> None:
         self.source = source
         self.op = op
         op._module = self

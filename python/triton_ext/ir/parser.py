@@ -2,22 +2,22 @@
 
 What every operation has in common is enough to find its structure: values start with ``%``, blocks
 with ``^``, brackets nest, ``loc(...)`` ends an operation, and the printer starts operations on
-lines of their own.  What remains is kept as text.  Two things need a rule.
+lines of their own.  What remains is kept as text.  Three things need a rule.
 
 *Where an operation ends.*  Behind its ``loc(...)``; without one, before a line (or the end of the
 region) that can only start something else: results and ``=``, a quoted name and ``(``, a name with
 a dot, ``^``, ``}``, an alias.  Such a token never continues an operation.
 
 *What a brace opens.*  Inside ``<``, ``[`` or ``(`` it is part of what it stands in, except that in
-the quoted form ``(`` ``{`` starts the regions.  Behind ``attributes`` it is a dictionary.  The first
-brace of an operation in :data:`HAS_REGION`, and one behind ``else``, ``do`` or ``default``, is a
-region.  Any other brace is a dictionary if an entry follows (a name, then ``=``, ``,`` or ``}``) or
-nothing does, and else a region.
+the quoted form ``(`` ``{`` starts the regions.  Behind ``attributes`` it is a dictionary.  The
+first brace of an operation in :data:`HAS_REGION`, and one behind ``else``, ``do`` or ``default``,
+is a region.  Any other brace is a dictionary if an entry follows (a name, then ``=``, ``,`` or
+``}``) or nothing does, and else a region.
 
-*What a name is.*  A name that is followed by ``=`` in a header, or by ``:`` in a header's parentheses,
-is an argument of the next region if the operation is one that is known to do so
-(:data:`DEFINES_WITH_EQUALS`, :data:`DEFINES_WITH_COLON`) or if the name is not visible; otherwise it
-is an operand.
+*What a name is.*  A name that is followed by ``=`` in a header, or by ``:`` in a header's
+parentheses, is an argument of the next region if the operation is one that is known to do so
+(:data:`DEFINES_WITH_EQUALS`, :data:`DEFINES_WITH_COLON`) or if the name is not visible; otherwise
+it is an operand.
 
 Names are visible in nested regions, not behind the end of the region that defines them, and not in
 isolated regions (bodies of functions and modules, partitions of ``ttg.warp_specialize``).
@@ -32,13 +32,14 @@ from typing import NoReturn
 
 from . import lexer
 from .lexer import CLOSER, STEP, Source, find_group_end
-from .nodes import ISOLATED, Block, BlockArgument, Operation, Region
+from .nodes import ISOLATED, Block, Operation, Region
 from .scope import Scope
+from .values import BlockArgument
 
 __all__ = ["Parser", "parse_optional_type", "trivia_end"]
 
-MAX_NESTING = 100
-MAX_RESULTS = 10_000
+MAX_NESTING = 64
+MAX_RESULTS = 2_000
 #: Names that are printed without their dialect.
 SHORT_NAMES = {
     "module": "builtin.module",
@@ -173,7 +174,9 @@ class Parser:
     def parse_operation_rest(self, op: Operation, position: int, generic: bool) -> tuple[int, int]:
         """Everything behind an operation's name.
 
-        ``custom-operation ::= name (value-name | argument | successor | dictionary | region | text)*``
+        ``custom-operation ::= name (value-name | argument | successor | dictionary | region |
+        text)*``
+
         ``generic-operation ::= '"' name '"' '(' operands ')' ('[' successors ']')? ('<' dictionary
         '>')? ('(' region (',' region)* ')')? dictionary? ':' function-type``
 
@@ -196,7 +199,8 @@ class Parser:
         comment = -1
         while True:
             match = step(text, position)
-            assert match is not None and match.lastindex is not None  # it covers every character
+            assert match is not None  # the alternatives cover every character
+            assert match.lastindex is not None
             kind = match.lastindex
             start, position = match.span(kind)
             if kind == lexer.VALUE:

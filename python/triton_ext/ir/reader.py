@@ -8,8 +8,9 @@ from collections.abc import Mapping
 from . import lexer
 from .lexer import CLOSER, Source, find_group_end
 from .module import Module
-from .nodes import Block, Operation, Region, Value
+from .nodes import Block, Operation, Region
 from .parser import Parser, trivia_end
+from .values import Value
 
 __all__ = ["parse", "parse_fragment"]
 

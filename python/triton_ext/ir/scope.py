@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from .lexer import Source
-from .nodes import Operation, OpResult, Value
+from .nodes import Operation
+from .values import OpResult, Value
 
 __all__ = ["Scope"]
 
@@ -78,9 +79,7 @@ class Scope:
     def check_pending(self) -> None:
         """Raises an error for the first name that was used and never defined."""
         if self.pending:
-            offset, key = min(
-                (uses[0][2], key) for key, uses in self.pending.items()
-            )
+            offset, key = min((uses[0][2], key) for key, uses in self.pending.items())
             self.source.error(offset, f"use of undeclared SSA value '{key}'")
 
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from .nodes import Block, BlockArgument, Operation, OpResult, Region, Value
+from .nodes import Block, Operation, Region
+from .values import BlockArgument, OpResult, Value
 
 __all__ = [
     "ArgumentSlot",
@@ -17,6 +18,7 @@ __all__ = [
     "LocationSlot",
     "OperandSlot",
     "OperandTypeSlot",
+    "PrintedType",
     "RegionSlot",
     "ResultsSlot",
     "Segment",
@@ -42,10 +44,16 @@ Segment = str | Slot
 class ResultsSlot:
     """The names of the results with the equals sign; nothing where there are no results."""
 
+    printed: str = ""
+
     def write(self, op: Operation, out: list[str]) -> None:
-        if op._results:
-            out.append(", ".join(result_groups(op._results)))
-            out.append(" = ")
+        if not op._results:
+            return
+        groups = result_groups(op._results)
+        if "".join(self.printed.split()) == f"{','.join(groups)}=":
+            out.append(self.printed)
+        else:
+            out.append(f"{', '.join(groups)} = ")
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,14 +67,39 @@ class OperandSlot:
 
 
 @dataclass(frozen=True, slots=True)
+class PrintedType:
+    """A type as the source spells it; another text as soon as the value's type is another.
+
+    Attributes:
+        printed: The text in the source; empty where there is none.
+        full: The value's type when ``printed`` was read.  The two differ where the source leaves
+            out the prefix of a type, and where it spells one type in two ways.
+    """
+
+    printed: str = ""
+    full: str = ""
+
+    def text(self, type_: str | None) -> str:
+        """What to print for a value of this type, or of one that is not known."""
+        if type_ is None or type_ == self.full:
+            return self.printed
+        if self.printed.startswith("<") and self.full.endswith(self.printed):
+            return type_.removeprefix(self.full[: -len(self.printed)])
+        return type_
+
+
+_NEW = PrintedType()
+
+
+@dataclass(frozen=True, slots=True)
 class OperandTypeSlot:
-    """The type of an operand, without the prefix that the short form leaves out."""
+    """The type of an operand."""
 
     index: int
-    prefix: str = ""
+    spelling: PrintedType = _NEW
 
     def write(self, op: Operation, out: list[str]) -> None:
-        out.append(op._operands[self.index].type.removeprefix(self.prefix))
+        out.append(self.spelling.text(op._operands[self.index].known_type))
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,10 +107,10 @@ class ValueTypeSlot:
     """The type of a result or of a block argument."""
 
     value: Value
-    prefix: str = ""
+    spelling: PrintedType = _NEW
 
     def write(self, op: Operation, out: list[str]) -> None:
-        out.append(self.value.type.removeprefix(self.prefix))
+        out.append(self.spelling.text(self.value.known_type))
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +182,7 @@ def cut(op: Operation) -> list[Segment]:
         return op._segments
     text = op.source.text
     _, start, name_start, _, end = op._span
-    marks: list[tuple[int, int, Slot]] = [(start, name_start, ResultsSlot())]
+    marks: list[tuple[int, int, Slot]] = [(start, name_start, ResultsSlot(text[start:name_start]))]
     spans = op._operand_spans or ()
     for index in range(len(spans) // 2):
         marks.append((spans[2 * index], spans[2 * index + 1], OperandSlot(index)))
@@ -162,7 +195,7 @@ def cut(op: Operation) -> list[Segment]:
             if arg._span is not None and region._blocks[0].label is None:
                 marks.append((arg._span[0], arg._span[1], ArgumentSlot(arg)))
                 if arg._span[2] >= 0:
-                    marks.append((arg._span[2], arg._span[3], ValueTypeSlot(arg)))
+                    marks.append((arg._span[2], arg._span[3], _argument_slot(text, arg)))
         marks.append((region._span[0], region._span[1], RegionSlot(region)))
     if isinstance(op._loc, tuple):
         marks.append((op._loc[0], op._loc[1], LocationSlot()))
@@ -181,8 +214,14 @@ def cut_label(block: Block) -> list[Segment]:
     for arg in block._args:
         if arg._span is not None:
             marks.append((arg._span[0], arg._span[1], ArgumentSlot(arg)))
-            marks.append((arg._span[2], arg._span[3], ValueTypeSlot(arg)))
+            marks.append((arg._span[2], arg._span[3], _argument_slot(text, arg)))
     return _join(text, start, end, marks)
+
+
+def _argument_slot(text: str, arg: BlockArgument) -> ValueTypeSlot:
+    assert arg._span is not None  # only arguments that were read have a slot
+    printed = text[arg._span[2] : arg._span[3]]
+    return ValueTypeSlot(arg, PrintedType(printed, printed))
 
 
 def _join(text: str, start: int, end: int, marks: list[tuple[int, int, Slot]]) -> list[Segment]:
@@ -230,9 +269,11 @@ def split_at_types(op: Operation) -> int | None:
         literal = segments[index]
         if not isinstance(literal, str):
             continue
-        stops = isinstance(segments[index + 1], (OperandTypeSlot, ValueTypeSlot)) if (
-            index + 1 < len(segments)
-        ) else False
+        stops = (
+            isinstance(segments[index + 1], (OperandTypeSlot, ValueTypeSlot))
+            if (index + 1 < len(segments))
+            else False
+        )
         at = literal.rfind(":") if stops else -1
         if at >= 0:
             head = literal[:at].rstrip()

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from . import lexer
 from .builder import Builder, fresh_name, indentation, naming_region
-from .nodes import Block, BlockArgument, Operation, OpResult, Region, Value
+from .nodes import Block, Operation, Region
 from .segments import (
     ArgumentSlot,
     AttributesSlot,
@@ -21,6 +21,7 @@ from .segments import (
     ValueTypeSlot,
     cut,
 )
+from .values import BlockArgument, OpResult, Value
 
 __all__ = [
     "append_block_argument",
@@ -216,8 +217,8 @@ def append_block_argument(block: Block, incoming: Sequence[Value]) -> BlockArgum
 
     Args:
         block: A block with a label, not the first of its region.
-        incoming: The values, one for each edge into the block: predecessors in the order of the text,
-            and the edges of each in the order of its successors.
+        incoming: The values, one for each edge into the block: predecessors in the order of the
+            text, and the edges of each in the order of its successors.
 
     Raises:
         VerifyError: The block cannot have predecessors, or their number is another one.
@@ -235,7 +236,7 @@ def append_block_argument(block: Block, incoming: Sequence[Value]) -> BlockArgum
             f"expected a value for each of the {len(edges)} edges into '{block.label}',"
             f" found {len(incoming)}"
         )
-    types = _common_types(block.parent_op, incoming[:1] * len(incoming), incoming)
+    types = _common_types(block.parent_op, [incoming[0]] * len(incoming), incoming)
     for op, _ in edges:
         _expect(op, "cf.br", "cf.cond_br")
     for (op, number), value in zip(edges, incoming, strict=True):
@@ -459,9 +460,10 @@ def _insert_behind_argument(
     segments: list[Segment], arg: BlockArgument, pieces: list[Segment]
 ) -> None:
     """Puts pieces behind an argument's type, attributes and location."""
-    at = next(
-        i for i, s in enumerate(segments) if isinstance(s, ValueTypeSlot) and s.value is arg
-    ) + 1
+    at = (
+        next(i for i, s in enumerate(segments) if isinstance(s, ValueTypeSlot) and s.value is arg)
+        + 1
+    )
     literal = segments[at]
     assert isinstance(literal, str)  # at least the parenthesis follows
     end = 0
@@ -515,7 +517,7 @@ def _append_to_successor(op: Operation, number: int, value: Value) -> None:
     else:
         index = sum(isinstance(segment, OperandSlot) for segment in segments[:at])
         _renumber(segments, index)
-        pieces = ["(", OperandSlot(index), " : ", OperandTypeSlot(index), ")"]
+        pieces: list[Segment] = ["(", OperandSlot(index), " : ", OperandTypeSlot(index), ")"]
         parts: list[Segment] = [literal[:end], *pieces, literal[end:]]
         segments[at : at + 1] = [part for part in parts if part != ""]
     op._operands.insert(index, value)
@@ -540,4 +542,4 @@ def _renumber(segments: list[Segment], first: int) -> None:
         if isinstance(segment, OperandSlot) and segment.index >= first:
             segments[index] = OperandSlot(segment.index + 1)
         elif isinstance(segment, OperandTypeSlot) and segment.index >= first:
-            segments[index] = OperandTypeSlot(segment.index + 1, segment.prefix)
+            segments[index] = OperandTypeSlot(segment.index + 1, segment.spelling)

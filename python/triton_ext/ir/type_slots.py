@@ -1,7 +1,7 @@
 """Which printed type belongs to which value.
 
-The printed form ends most operations with a list of types: ``: T``, ``: T, T -> T``, ``: (T) -> T``.
-Which value a type in it belongs to is decided in this order:
+The printed form ends most operations with a list of types: ``: T``, ``: T, T -> T``, or
+``: (T) -> T``.  Which value a type in it belongs to is decided in this order:
 
 1. Operations in :data:`FORMATS` have an explicit rule.
 2. Types behind ``->`` or ``to`` belong to the results if there are as many; where the operation has
@@ -26,20 +26,24 @@ from dataclasses import dataclass, field
 
 from . import lexer
 from .lexer import find_group_end
-from .nodes import Block, BlockArgument, Operation, OpResult, Value
+from .nodes import Operation
 from .parser import parse_optional_type
-from .segments import OperandTypeSlot, Slot, ValueTypeSlot
+from .segments import OperandTypeSlot, PrintedType, Slot, ValueTypeSlot
 from .type_text import boolean_like, element_type, pointee_type
+from .values import OpResult, Value
 
 __all__ = ["Signature", "bind_types", "ensure_bound", "infer_type", "read_signature"]
 
 Mark = tuple[int, int, Slot]
 Span = tuple[int, int]
 
-KNOWN_DIALECTS = frozenset("amdg amdgpu arith cf gpu math scf tt ttg ttng tti gluon ub".split())
+KNOWN_DIALECTS = frozenset(
+    {"amdg", "amdgpu", "arith", "cf", "gluon", "gpu", "math", "scf"}
+    | {"tt", "ttg", "tti", "ttng", "ub"}
+)
 TOKEN = "!ttg.async.token"
 
-#: Types in the order of the text: ``oN`` operand N, ``r`` the next result, ``o*`` operands in order.
+#: Types in the order of the text: ``oN`` operand N, ``r`` the next result.
 FORMATS = {
     "amdg.buffer_atomic_rmw": ("o0",),
     "amdg.buffer_load": ("r",),
@@ -196,27 +200,29 @@ class _Binder:
         self.known = op.name.partition(".")[0] in KNOWN_DIALECTS
         self.bound: set[int] = set()
         # Types of the operands, asked for once.
-        self.types = [operand.known_type for operand in op._operands]
+        self.types = [operand._type for operand in op._operands]
 
     def to_operand(self, span: Span, index: int) -> None:
         """Binds a type to an operand."""
         printed = self.text[span[0] : span[1]]
         full = self.types[index]
-        prefix = ""
-        if printed.startswith("<") and full is not None and full.endswith(printed):
-            prefix = full[: -len(printed)]
-        elif full is None and not printed.startswith("<"):
-            self.op._operands[index]._type = printed
         self.bound.add(index)
-        self.marks.append((*span, OperandTypeSlot(index, prefix)))
+        if full is None and printed.startswith("<"):
+            self.loose.append(printed)
+            return
+        if full is None:
+            self.op._operands[index]._type = full = printed
+        self.marks.append((*span, OperandTypeSlot(index, PrintedType(printed, full))))
 
     def to_result(self, span: Span, result: OpResult) -> None:
         """Binds a type to a result, which has it from here."""
         printed = self.text[span[0] : span[1]]
-        prefix = RESULT_PREFIX.get(self.op.name, "") if printed.startswith("<") else ""
-        if result._type is None and (prefix or not printed.startswith("<")):
-            result._type = prefix + printed
-        self.marks.append((*span, ValueTypeSlot(result, prefix)))
+        prefix = RESULT_PREFIX.get(self.op.name, "")
+        if printed.startswith("<") and not prefix:
+            self.loose.append(printed)
+        else:
+            full = prefix + printed if printed.startswith("<") else printed
+            self.marks.append((*span, _result_slot(printed, full, result)))
 
     def bind(self) -> None:
         """Applies the rules of the module's docstring in order."""
@@ -269,7 +275,7 @@ class _Binder:
         results = self.op._results
         if len(outputs) > len(results):
             return
-        for span, result in zip(outputs, [results[0], *results[: 0 : -1]], strict=False):
+        for span, result in zip(outputs, [results[0], *results[:0:-1]], strict=False):
             self.to_result(span, result)
         for result in results[1:]:
             if result._type is None:
@@ -318,30 +324,60 @@ class _Binder:
                 self.loose.append(text)
 
 
+def _result_slot(printed: str, full: str, result: OpResult) -> ValueTypeSlot:
+    """The slot of a result's type, which the result has from here."""
+    if result._type is None:
+        result._type = full
+    return ValueTypeSlot(result, PrintedType(printed, result._type))
+
+
 def _fits(printed: str, full: str) -> bool:
     return printed == full or (printed.startswith("<") and full.endswith(printed))
 
 
 def bind_types(op: Operation) -> list[Mark]:
-    """The type slots of an operation, with their offsets; fixes its results' types as well."""
+    """The type slots of an operation, with their offsets; fixes its results' types as well.
+
+    Binding asks for the types of operands, so their definitions are bound first.  That is done with
+    a stack of our own, because a chain of definitions can be as long as the text.
+    """
     if op._type_marks is not None:
         return op._type_marks.marks
-    marks: list[Mark] = []
-    loose: list[str] = []
-    op._type_marks = TypeMarks(marks, loose)
+    stack = [op]
+    entered: set[Operation] = set()
+    while stack:
+        top = stack[-1]
+        if top._type_marks is not None:
+            stack.pop()
+        elif top in entered:
+            stack.pop()
+            top._type_marks = _bind(top)
+        else:
+            entered.add(top)
+            stack.extend(
+                operand._holder
+                for operand in top._operands
+                if operand._type is None and operand._holder not in entered
+            )
+    assert op._type_marks is not None  # bound last
+    return op._type_marks.marks
+
+
+def _bind(op: Operation) -> TypeMarks:
+    """Binds one operation, with what is known about its operands."""
+    bound = TypeMarks([], [])
     if op._successors:
-        _bind_branch(op, marks)
+        _bind_branch(op, bound.marks)
     else:
         signature = read_signature(op)
-        if signature is not None and op.name in ("scf.for", "scf.while", "scf.if"):
-            _bind_header(op, signature, marks)
+        if signature is not None and op.name in HEADER_TYPES:
+            _bind_header(op, signature, bound.marks)
         elif signature is not None:
             binder = _Binder(op, signature)
             binder.bind()
-            marks += binder.marks
-            loose += binder.loose
+            bound = TypeMarks(binder.marks, binder.loose)
     _derive_results(op)
-    return marks
+    return bound
 
 
 @dataclass(slots=True)
@@ -356,26 +392,34 @@ def _bind_header(op: Operation, signature: Signature, marks: list[Mark]) -> None
     """Results, arguments and operands of a structured operation share their types."""
     text = op.source.text
     for span, result in zip(signature.outputs, op._results, strict=False):
-        if result._type is None:
-            result._type = text[span[0] : span[1]]
-        marks.append((*span, ValueTypeSlot(result)))
+        printed = text[span[0] : span[1]]
+        marks.append((*span, _result_slot(printed, printed, result)))
     args = op._regions[0]._blocks[0]._args if op._regions else []
     if op.name == "scf.while":
         for index, span in enumerate(signature.inputs[: len(op._operands)]):
-            marks.append((*span, OperandTypeSlot(index)))
+            printed = text[span[0] : span[1]]
+            marks.append((*span, _operand_slot(op, printed, index)))
             if index < len(args) and args[index]._type is None:
-                args[index]._type = text[span[0] : span[1]]
+                args[index]._type = printed
     elif op.name == "scf.for" and args:
+        induction = "index"
         if signature.induction is not None:
-            marks.append((*signature.induction, ValueTypeSlot(args[0])))
             induction = text[signature.induction[0] : signature.induction[1]]
-        else:
-            induction = "index"
+            slot = ValueTypeSlot(args[0], PrintedType(induction, induction))
+            marks.append((*signature.induction, slot))
         if args[0]._type is None:
             args[0]._type = induction
         for arg, result in zip(args[1:], op._results, strict=False):
             if arg._type is None:
                 arg._type = result._type
+
+
+def _operand_slot(op: Operation, printed: str, index: int) -> OperandTypeSlot:
+    """The slot of an operand's type, which tells the type if nothing else does."""
+    operand = op._operands[index]
+    if operand._type is None:
+        operand._type = printed
+    return OperandTypeSlot(index, PrintedType(printed, operand._type))
 
 
 def _bind_branch(op: Operation, marks: list[Mark]) -> None:
@@ -398,8 +442,8 @@ def _bind_branch(op: Operation, marks: list[Mark]) -> None:
         if colon is not None:
             signature = Signature()
             _read_types(op, signature, colon.end(), closer)
-            for offset, span in enumerate(signature.inputs[: last - index]):
-                marks.append((*span, OperandTypeSlot(index + offset)))
+            for number, span in enumerate(signature.inputs[: last - index], index):
+                marks.append((*span, _operand_slot(op, text[span[0] : span[1]], number)))
         index = last
 
 
@@ -418,7 +462,7 @@ def _derive_results(op: Operation) -> None:
         missing[0]._type = "i32"
     elif name == "ttng.warp_group_dot_wait":
         for result, operand in zip(op._results, op._operands, strict=False):
-            result._type = operand.known_type
+            result._type = operand._type
     elif op._operands:
         _derive_from_operand(op, missing)
 
@@ -427,7 +471,7 @@ def _derive_from_operand(op: Operation, missing: list[OpResult]) -> None:
     index = SAME_AS_OPERAND.get(op.name, 0)
     if index >= len(op._operands):
         return
-    known = op._operands[index].known_type
+    known = op._operands[index]._type
     if known is None:
         return
     if op.name in BOOLEAN_RESULT:
@@ -436,9 +480,7 @@ def _derive_from_operand(op: Operation, missing: list[OpResult]) -> None:
         derived = pointee_type(known)
     elif op.name == "tt.unsplat":
         derived = element_type(known)
-    elif op.name in SAME_AS_OPERAND or op.name in SAME_TYPE:
-        derived = known
-    elif op.name.partition(".")[0] in SAME_TYPE_DIALECTS:
+    elif _keeps_type(op.name):
         derived = known
     else:
         return
@@ -446,14 +488,16 @@ def _derive_from_operand(op: Operation, missing: list[OpResult]) -> None:
         result._type = derived
 
 
+def _keeps_type(name: str) -> bool:
+    return (
+        name in SAME_AS_OPERAND or name in SAME_TYPE or name.partition(".")[0] in SAME_TYPE_DIALECTS
+    )
+
+
 def infer_type(value: Value) -> None:
     """Finds the type of a value whose definition does not show it, if anything does."""
-    owner = value.owner
-    bind_types(owner.parent.parent if isinstance(owner, Block) else owner)
-    if value._type is not None:
-        return
-    for user in value._users:
-        bind_types(user)
+    for op in (value._holder, *value._users):
+        bind_types(op)
         if value._type is not None:
             return
 
@@ -473,8 +517,3 @@ def ensure_bound(op: Operation, value: Value, old: str) -> None:
         f"cannot tell whether the type '{old}' that '{op.name}' prints is that of '{value.name}'",
         "replace the operation by one that is printed with its new types",
     )
-
-
-def is_argument(value: Value) -> bool:
-    """Whether a value is an argument of a block."""
-    return isinstance(value, BlockArgument)

@@ -1,0 +1,162 @@
+"""SSA values: results of operations and arguments of blocks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .nodes import Block, Operation
+
+__all__ = ["BlockArgument", "OpResult", "Use", "Value"]
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """One operand of one operation."""
+
+    op: Operation
+    index: int
+
+
+class Value:
+    """An SSA value: what an operation defines, or an argument of a block."""
+
+    __slots__ = ("_base", "_type", "_users")
+
+    def __init__(self, base: str, type_: str | None) -> None:
+        self._base = base
+        self._type = type_
+        # One entry for each operand that is this value, so an operation may occur repeatedly.
+        self._users: list[Operation] = []
+
+    @property
+    def name(self) -> str:
+        """The name as printed, for instance ``%x`` or ``%21#2``."""
+        return self._base
+
+    @property
+    def owner(self) -> Operation | Block:
+        """The operation or the block that defines this value."""
+        raise NotImplementedError
+
+    @property
+    def _holder(self) -> Operation:
+        """The operation that prints the definition: the owner, or the one around the block."""
+        raise NotImplementedError
+
+    @property
+    def known_type(self) -> str | None:
+        """The type, or ``None`` where the printed form does not tell it."""
+        if self._type is None:
+            from .type_slots import infer_type
+
+            infer_type(self)
+        return self._type
+
+    @property
+    def type(self) -> str:
+        """The type as printed, aliases unresolved.
+
+        Raises:
+            VerifyError: The printed form does not tell the type.
+        """
+        known = self.known_type
+        if known is None:
+            self._holder.fail(f"the type of '{self.name}' is not printed anywhere")
+        return known
+
+    @property
+    def uses(self) -> tuple[Use, ...]:
+        """Every operand that is this value, grouped by operation."""
+        return tuple(
+            Use(op, index)
+            for op in dict.fromkeys(self._users)
+            for index, operand in enumerate(op._operands)
+            if operand is self
+        )
+
+    def set_type(self, type_: str) -> None:
+        """Changes the type here and wherever an operation prints it.
+
+        Only this value changes: values that must have the same type (the other side of a yield, a
+        partition's argument for a capture) are the caller's to change.
+
+        Raises:
+            VerifyError: An operation that we do not know prints this type in a place that may
+                belong to another operand just as well.
+        """
+        from .type_slots import bind_types, ensure_bound
+
+        old = self.known_type
+        touched = list(dict.fromkeys([*self._users, self._holder]))
+        for op in touched:
+            if old is not None:
+                ensure_bound(op, self, old)
+            else:
+                bind_types(op)
+        self._type = type_.strip()
+        for op in touched:
+            op._touch()
+
+    def replace_all_uses_with(self, other: Value) -> None:
+        """Makes every user of this value use another one instead."""
+        for use in self.uses:
+            use.op.set_operand(use.index, other)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.name}: {self._type or '?'}>"
+
+
+class OpResult(Value):
+    """A result of an operation."""
+
+    __slots__ = ("_number", "_owner", "index")
+
+    def __init__(
+        self, owner: Operation, index: int, base: str, number: int, type_: str | None = None
+    ) -> None:
+        super().__init__(base, type_)
+        self._owner = owner
+        self.index = index
+        # Place in a group that is printed as %base:count; -1 where the name stands alone.
+        self._number = number
+
+    @property
+    def name(self) -> str:
+        return self._base if self._number < 0 else f"{self._base}#{self._number}"
+
+    @property
+    def owner(self) -> Operation:
+        return self._owner
+
+    @property
+    def _holder(self) -> Operation:
+        return self._owner
+
+
+class BlockArgument(Value):
+    """An argument of a block; what a loop's or function's header names is of this kind."""
+
+    __slots__ = ("_owner", "_span", "index", "loc_text")
+
+    def __init__(self, owner: Block, index: int, base: str, type_: str | None = None) -> None:
+        super().__init__(base, type_)
+        self._owner = owner
+        self.index = index
+        #: The location printed behind the type, ``loc(...)``, or ``None``.
+        self.loc_text: str | None = None
+        # Offsets of name and type in the source; the type's are -1 where it is not printed here.
+        self._span: tuple[int, int, int, int] | None = None
+
+    @property
+    def owner(self) -> Block:
+        return self._owner
+
+    @property
+    def _holder(self) -> Operation:
+        return self._owner.parent.parent
+
+    def set_type(self, type_: str) -> None:
+        self._owner._touch_label()
+        super().set_type(type_)
