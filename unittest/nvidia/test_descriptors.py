@@ -328,9 +328,29 @@ def test_cache_does_not_grow(make_tensor: MakeTensor, encoded: list[tuple[Any, .
         descriptor.encode(**LAYOUT)
     assert len(encoded) == 1000
     assert len(descriptor._maps) == 32
-    for key in range(1000):
-        descriptor.host_maps[(key,)] = key
-    assert list(descriptor.host_maps) == [(key,) for key in range(968, 1000)]
+
+
+def test_from_geometry(descriptor: Im2ColDescriptor, make_tensor: MakeTensor) -> None:
+    geometry = descriptor.geometry
+    other = Im2ColDescriptor.from_geometry(
+        make_tensor(geometry.shape), geometry, descriptor.conv
+    )
+    assert other.geometry is geometry
+    assert other.output_size == descriptor.output_size
+    assert list(other.shape) == list(descriptor.shape)
+    assert list(other.block_shape) == list(descriptor.block_shape)
+
+
+def test_from_geometry_refuses_another_tensor(
+    descriptor: Im2ColDescriptor, make_tensor: MakeTensor
+) -> None:
+    n, h, w, c = descriptor.geometry.shape
+    with pytest.raises(DescriptorError, match="the geometry is of"):
+        Im2ColDescriptor.from_geometry(make_tensor((n, h, w, 2 * c)), descriptor.geometry)
+    unaligned = make_tensor((n, h, w, c))
+    unaligned.address += 8
+    with pytest.raises(DescriptorError, match="is off by 8"):
+        Im2ColDescriptor.from_geometry(unaligned, descriptor.geometry)
 
 
 def test_encode_refuses_what_does_not_fit(

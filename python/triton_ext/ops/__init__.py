@@ -9,6 +9,6 @@ from triton_ext import plugin
 
 plugin.install()
 
-from triton_ext.ops.conv2d import conv2d  # noqa: E402 - the kernels it imports need the plugin
+from triton_ext.ops.functional import conv2d  # noqa: E402 - the kernels it imports need the plugin
 
 __all__ = ["conv2d"]

@@ -58,7 +58,8 @@ def conv_fprop_kernel(
     BLOCK_K: tl.constexpr,
     GROUP_SIZE_M: tl.constexpr,
     STORE_PARTS: tl.constexpr,  # 1 or 2: halves the shared memory of the epilogue
-    DTYPE: tl.constexpr,
+    DTYPE: tl.constexpr,  # of y
+    DOT_DTYPE: tl.constexpr,  # of the operands of tl.dot; DTYPE on every GPU
 ):
     num_m = tl.cdiv(m_gemm, BLOCK_M)
     num_n = tl.cdiv(co, BLOCK_N)
@@ -75,7 +76,7 @@ def conv_fprop_kernel(
             offsets = [(tap // S) * dilation_h, (tap % S) * dilation_w]
             x = tle.load_im2col(x_desc, [n, h, w, channel], offsets)
             weight = w_desc.load([column, tap, channel]).reshape(BLOCK_N, BLOCK_K)
-            acc = tl.dot(x, weight.T, acc)
+            acc = tl.dot(x.to(DOT_DTYPE), weight.to(DOT_DTYPE).T, acc)
         if bias_ptr is not None:
             offs_n = column + tl.arange(0, BLOCK_N)
             bias = tl.load(bias_ptr + offs_n, mask=offs_n < co, other=0.0)

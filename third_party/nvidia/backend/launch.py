@@ -16,6 +16,7 @@ from triton_ext.ir import Module
 
 from ..dialect.ttng import Im2ColLoad, descriptor_arguments, kernel_argument
 from .descriptors import Im2ColDescriptor
+from .driver_types import ElementType
 
 __all__ = ["annotate_metadata", "wrap_make_tensordesc_arg"]
 
@@ -82,17 +83,12 @@ def _im2col_args(arg: Im2ColDescriptor, metadata: Any, wanted: Any) -> list[Any]
             f"the kernel reads {wanted['name']!r} with {wanted['rank']} coordinates, the descriptor "
             f"was built for a tensor of rank {len(arg.input_shape)}"
         )
-    swizzle, element_type = metadata["swizzle"], metadata["elem_type"]
-    pixels, channels = metadata["block_size"]
-    # The address is part of the key: a tensor can be given other storage behind our back.
-    key = (arg.base.data_ptr(), swizzle, element_type, pixels, channels)
-    host_map = arg.host_maps.get(key)
-    if host_map is None:
-        payload = arg.encode(
-            swizzle=swizzle,
-            elem_size=metadata["elem_size"],
-            elem_type=driver_element_type(element_type),
-            box=(pixels, channels),
-        )
-        host_map = arg.host_maps[key] = make_tensor_map(payload)
+    element_type = driver_element_type(metadata["elem_type"])
+    host_map = arg.encode(
+        swizzle=metadata["swizzle"],
+        elem_size=metadata["elem_size"],
+        elem_type=ElementType.TFLOAT32 if arg.round_f32_to_tf32 else element_type,
+        box=tuple(metadata["block_size"]),
+        wrap=make_tensor_map,
+    )
     return [host_map, *arg.shape, *arg.strides]

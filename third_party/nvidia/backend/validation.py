@@ -44,6 +44,7 @@ __all__ = [
     "SHARED_MEMORY_BYTES",
     "SPATIAL_LIMITS",
     "SpatialLimits",
+    "address_violations",
     "descriptor_error",
     "layout_violations",
     "violations",
@@ -103,7 +104,8 @@ def _binary_parts(value: int) -> list[int]:
     return [1 << bit for bit in range(value.bit_length() - 1, -1, -1) if value >> bit & 1]
 
 
-def _misaligned_base(address: int) -> list[str]:
+def address_violations(address: int) -> list[str]:
+    """Lists what is wrong with a base address, in bytes: TMA wants 16-byte alignment."""
     off = address % _ALIGNMENT_BYTES
     if off == 0:
         return []
@@ -353,7 +355,7 @@ def violations(
     problems: list[str] = []
     problems.extend(_element_problems(geometry.dtype, padding, round_f32_to_tf32, conv is not None))
     if address is not None:
-        problems.extend(_misaligned_base(address))
+        problems.extend(address_violations(address))
     lengths = _length_problems(geometry)
     problems.extend(lengths)
     if not lengths:
@@ -412,7 +414,7 @@ def layout_violations(
         One lower-case sentence per violation.
     """
     pixels, channels = box
-    problems = _misaligned_base(address)
+    problems = address_violations(address)
     if elem_size != geometry.element_bytes:
         problems.append(
             f"kernel loads elements of {elem_size} B, the descriptor's {geometry.dtype} has "

@@ -51,7 +51,8 @@ def as_int32(value: Any, what: str, semantic: Any) -> Any:
     """
     tensor = semantic.to_tensor(value)
     if tensor.type.is_block():
-        raise TypeError(f"{what}: expected a scalar, got a tensor of shape {list(tensor.shape)}")
+        shape = [core._unwrap_if_constexpr(size) for size in tensor.shape]
+        raise TypeError(f"{what}: expected a scalar, got a tensor of shape {shape}")
     dtype = tensor.dtype
     if not dtype.is_int() or dtype.primitive_bitwidth > 32 or dtype in (core.uint32, core.int1):
         raise TypeError(f"{what}: expected an int32 scalar, got {dtype}; use .to(tl.int32)")

@@ -75,6 +75,7 @@ def load_im2col(desc, coord, offsets, _semantic=None):  # type: ignore[no-untype
 
         return load(desc, pixel, channel, taps)
     _check_target(_semantic.builder.options)
+    _check_cluster(_semantic.builder.options)
     return desc.load(
         [_marker(PIXEL, pixel, _semantic), _marker(CHANNEL, [channel, *taps], _semantic)],
         _semantic=_semantic,
@@ -164,6 +165,13 @@ def _check_target(options: Any) -> None:
         raise UnsupportedError(
             f"load_im2col: TMA im2col needs sm_90 or newer, the target is sm_{digits}"
         )
+
+
+def _check_cluster(options: Any) -> None:
+    # Triton itself takes any number and then dies in an assertion of its layout code.
+    num_ctas = getattr(options, "num_ctas", 1)
+    if num_ctas < 1 or num_ctas & (num_ctas - 1):
+        raise ValueError(f"load_im2col: num_ctas must be a power of two, got {num_ctas}")
 
 
 def _marker(symbol: str, operands: list[Any], semantic: Any) -> Any:

@@ -32,7 +32,7 @@ from triton_ext.ir.structured import append_captures, append_if_results, append_
 from triton_ext.passes import Pass, error_at
 
 from ..dialect.ttng import TmaLoad, cga_bases, im2col_descriptor_type, kernel_argument
-from .marker_flow import MarkerFlow, carrier_targets, marker_kind
+from .marker_flow import MarkerFlow, MarkerKind, carrier_targets, marker_kind
 
 __all__ = ["LowerIm2Col"]
 
@@ -54,7 +54,7 @@ class LowerIm2Col(Pass):
         if not flow.markers:
             return
         descriptors = list(_families(flow.loads))
-        tuples = _Tuples()
+        tuples = _Tuples(flow.kinds)
         for value in list(flow.kinds):
             tuples.of(value)
         for load in flow.loads:
@@ -68,8 +68,13 @@ class LowerIm2Col(Pass):
 
 @dataclass(slots=True)
 class _Tuples:
-    """The values that each marker stands for, made on demand and once."""
+    """The values that each marker stands for, made on demand and once.
 
+    Attributes:
+        kinds: Every value that can hold a marker.
+    """
+
+    kinds: dict[Value, MarkerKind]
     _made: dict[Value, tuple[Value, ...]] = field(default_factory=dict)
 
     def of(self, value: Value) -> tuple[Value, ...]:
@@ -134,7 +139,11 @@ class _Tuples:
 
     def _expand_for(self, op: Operation, index: int) -> None:
         argument, result = op.regions[0].blocks[0].args[index + 1], op.results[index]
-        first, *rest = self.of(op.operands[index + 3])
+        init = op.operands[index + 3]
+        if _is_placeholder(init):
+            first, *rest = (init,) * self.kinds[argument].arity
+        else:
+            first, *rest = self.of(init)
         op.set_operand(index + 3, first)
         added = append_iter_args(op, rest)
         self._made[argument] = (argument, *(pair[0] for pair in added))
@@ -148,10 +157,21 @@ class _Tuples:
     def _expand_capture(self, op: Operation, index: int) -> None:
         first, *rest = self.of(op.operands[index])
         op.set_operand(index, first)
-        partitions = [region for region in op.regions if region.blocks[0].args]
-        for region, added in zip(partitions, append_captures(op, rest), strict=True):
+        for region, added in zip(op.regions[1:], append_captures(op, rest), strict=True):
             argument = region.blocks[0].args[index]
             self._made[argument] = (argument, *added)
+
+
+def _is_placeholder(init: Value) -> bool:
+    """Tells whether a loop-carried value starts as a value that nobody reads.
+
+    Triton's loop flattening (FuseNestedLoops) starts a value that the first iteration always sets
+    as ``ub.poison`` or zero.  User code cannot make such a start: it never holds a marker.
+    """
+    if not isinstance(init, OpResult):
+        return False
+    op = init.owner
+    return op.name == "ub.poison" or (op.name == "arith.constant" and " 0 : i32" in str(op))
 
 
 def _untraceable(value: Value) -> PassError:
@@ -199,11 +219,9 @@ def _replace_load(load: TmaLoad, tuples: _Tuples) -> None:
 
 
 def _attributes(op: Operation) -> str:
-    if not op.attributes:
-        return ""
-    entries = (f"{k} = {v}" if v else k for k, v in op.attributes.items())
-    # Doubled braces: the text is a template.
-    return " {{" + ", ".join(entries) + "}}"
+    """The attribute dictionary as printed, with a space in front; empty without attributes."""
+    entries = (k if v == "unit" else f"{k} = {v}" for k, v in op.attributes.items())
+    return " {" + ", ".join(entries) + "}" if op.attributes else ""
 
 
 def _check_cluster(load: TmaLoad, module: Module) -> None:

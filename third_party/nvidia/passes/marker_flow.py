@@ -147,7 +147,8 @@ def carrier_targets(use: Use) -> tuple[Value, ...] | None:
         # Operands: lower bound, upper bound, step, inits; block arguments: induction variable, ...
         return (op.regions[0].blocks[0].args[index - 2], op.results[index - 3])
     if op.name == "ttg.warp_specialize":
-        return tuple(region.blocks[0].args[index] for region in _partitions(op))
+        # Region 0 is the default partition; it sees the captured values themselves.
+        return tuple(region.blocks[0].args[index] for region in op.regions[1:])
     if op.name == "scf.yield":
         parent = op.parent_op
         if parent is not None and parent.name == "scf.if":
@@ -155,8 +156,3 @@ def carrier_targets(use: Use) -> tuple[Value, ...] | None:
         if parent is not None and parent.name == "scf.for":
             return (parent.regions[0].blocks[0].args[index + 1], parent.results[index])
     return None
-
-
-def _partitions(op: Operation) -> Iterator[Region]:
-    """The regions of a ``ttg.warp_specialize`` that see its captures: all but the default one."""
-    yield from (region for region in op.regions if region.blocks and region.blocks[0].args)

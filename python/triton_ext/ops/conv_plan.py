@@ -1,0 +1,225 @@
+"""All of a convolution's launch that does not depend on addresses, made once per geometry.
+
+Building descriptors, checking a geometry and choosing a configuration take longer than a small
+kernel runs, so they are done once and kept.  A plan holds no tensor.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from triton.tools.tensor_descriptor import TensorDescriptor
+
+from triton_ext import backends
+from triton_ext.errors import UnsupportedError
+from triton_ext.host import require
+from triton_ext.host.seams import interpreting
+from triton_ext.ops.conv_config import ConvConfig, choose_config
+from triton_ext.ops.conv_fprop import conv_fprop_kernel
+
+__all__ = ["DTYPES", "ConvPlan", "make_plan"]
+
+Im2ColDescriptor = backends.load("nvidia", "Im2ColDescriptor")
+
+DTYPES = {torch.float16: tl.float16, torch.bfloat16: tl.bfloat16}
+
+# The interpreter runs the programs one after another; a few show that the kernel is persistent.
+_INTERPRETED_PROGRAMS = 2
+
+# TMA wants rows of a multiple of 16 bytes.
+_ROW_BYTES = 16
+
+
+@dataclass(frozen=True, slots=True)
+class _Layout:
+    """A tensor without memory, to validate a geometry with."""
+
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    dtype: torch.dtype
+
+    def stride(self) -> tuple[int, ...]:
+        return self.strides
+
+    def data_ptr(self) -> int:
+        return 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConvPlan:
+    """A forward convolution of one geometry on one device.
+
+    Attributes:
+        config: The tile configuration.
+        x_geometry: im2col geometry of x [N, H, W, Ci], channels padded.
+        conv: The convolution.
+        y_shape: [N, Co, out_h, out_w].
+        missing_channels: Zeros to add to Ci so that rows are multiples of 16 bytes.
+        store_through_tma: Whether rows of y are multiples of 16 bytes.
+        grid: Number of programs.
+        scalars: Runtime arguments of the kernel behind the tensors.
+        constants: Constexpr arguments and launch options of the kernel.
+    """
+
+    config: ConvConfig
+    x_geometry: Any
+    conv: Any
+    y_shape: tuple[int, int, int, int]
+    missing_channels: int
+    store_through_tma: bool
+    grid: tuple[int]
+    scalars: tuple[int, ...]
+    constants: dict[str, Any]
+
+    def run(
+        self, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None
+    ) -> torch.Tensor:
+        """Launches the kernel.
+
+        Args:
+            x: [N, Ci, H, W], of the layout that the plan was made for.
+            weight: [Co, Ci, R, S] in any memory format.
+            bias: [Co] or None.
+
+        Returns:
+            y [N, Co, out_h, out_w], channels-last.
+        """
+        co, _, r, s = weight.shape
+        x_rows = self._pad_channels(x.permute(0, 2, 3, 1))
+        w_rows = self._pad_channels(weight.permute(0, 2, 3, 1)).contiguous()
+        ci = w_rows.shape[3]
+        y = torch.empty(
+            self.y_shape, device=x.device, dtype=x.dtype, memory_format=torch.channels_last
+        )
+        config = self.config
+        w_block = [config.block_n, 1, config.block_k]
+        y_desc = None
+        if self.store_through_tma:
+            y_block = [config.block_m, config.block_n // config.store_parts]
+            y_desc = TensorDescriptor(y, [self.scalars[0], co], [co, 1], y_block)
+        conv_fprop_kernel[self.grid](
+            Im2ColDescriptor.from_geometry(x_rows, self.x_geometry, self.conv),
+            TensorDescriptor(w_rows, [co, r * s, ci], [r * s * ci, ci, 1], w_block),
+            y_desc,
+            None if self.store_through_tma else y,
+            bias,
+            *self.scalars,
+            **self.constants,
+        )
+        return y
+
+    def _pad_channels(self, rows: torch.Tensor) -> torch.Tensor:
+        if not self.missing_channels:
+            return rows
+        return torch.nn.functional.pad(rows, (0, self.missing_channels))
+
+
+@lru_cache(maxsize=4096)
+def make_plan(
+    x_shape: tuple[int, ...],
+    x_strides: tuple[int, ...],
+    w_shape: tuple[int, ...],
+    dtype: torch.dtype,
+    device: torch.device,
+    stride: tuple[int, int],
+    padding: tuple[int, int, int, int],
+    dilation: tuple[int, int],
+    config: ConvConfig | None = None,
+) -> ConvPlan:
+    """Returns the plan of a convolution.
+
+    Args:
+        x_shape: [N, Ci, H, W].
+        x_strides: In elements; channels-last.
+        w_shape: [Co, Ci, R, S].
+        dtype: Of x, weight and y.
+        device: Where x is.
+        stride: (h, w).
+        padding: (top, bottom, left, right).
+        dilation: (h, w).
+        config: The tile configuration; ``None`` lets :func:`choose_config` choose.
+
+    Raises:
+        DescriptorError: TMA cannot express the geometry.
+        UnsupportedError: No GPU, too old a GPU or too old a Triton.
+    """
+    num_sms = _num_sms(device)
+    n, ci, height, width = x_shape
+    co, _, r, s = w_shape
+    top, bottom, left, right = padding
+    missing = -ci % (_ROW_BYTES // dtype.itemsize)
+    ci += missing
+    strides = tuple(x_strides[i] for i in (0, 2, 3, 1))
+    if missing:
+        strides = (height * width * ci, width * ci, ci, 1)
+
+    def describe(block_m: int, block_k: int) -> Im2ColDescriptor:
+        return Im2ColDescriptor.for_conv(
+            _Layout((n, height, width, ci), strides, dtype),
+            (r, s),
+            stride=stride,
+            padding=((top, bottom), (left, right)),
+            dilation=dilation,
+            block_shape=[block_m, block_k],
+        )
+
+    if config is None:
+        # The geometry is validated with any block before its sizes are used.
+        config = choose_config(describe(64, 64).m_gemm, co, num_sms)
+    x_desc = describe(config.block_m, config.block_k)
+    m_gemm, (out_h, out_w) = x_desc.m_gemm, x_desc.output_size
+    tiles = triton.cdiv(m_gemm, config.block_m) * triton.cdiv(co, config.block_n)
+    return ConvPlan(
+        config=config,
+        x_geometry=x_desc.geometry,
+        conv=x_desc.conv,
+        y_shape=(n, co, out_h, out_w),
+        missing_channels=missing,
+        store_through_tma=co * dtype.itemsize % _ROW_BYTES == 0,
+        grid=(min(tiles, num_sms),),
+        scalars=(m_gemm, co, out_h, out_w, *stride, top, left, *dilation),
+        constants={
+            "R": r,
+            "S": s,
+            "CHANNEL_BLOCKS": math.ceil(ci / config.block_k),
+            "BLOCK_M": config.block_m,
+            "BLOCK_N": config.block_n,
+            "BLOCK_K": config.block_k,
+            "GROUP_SIZE_M": config.group_size_m,
+            "STORE_PARTS": config.store_parts,
+            "DTYPE": DTYPES[dtype],
+            # Triton's interpreter multiplies the bits of bf16 operands as integers (3.6 to 3.9).
+            "DOT_DTYPE": tl.float32 if interpreting() else DTYPES[dtype],
+            "num_stages": config.num_stages,
+            "num_warps": config.num_warps,
+        },
+    )
+
+
+def _num_sms(device: torch.device) -> int:
+    """Multiprocessors of a usable device.
+
+    Raises:
+        UnsupportedError: The device cannot run the kernel; the text says what could.
+    """
+    require("im2col")
+    if device.type == "cuda":
+        properties = torch.cuda.get_device_properties(device)
+        if properties.major < 9:
+            raise UnsupportedError(
+                f"conv2d: TMA im2col needs sm_90 or newer, {device} is "
+                f"sm_{properties.major}{properties.minor}"
+            )
+        return int(properties.multi_processor_count)
+    if device.type == "cpu" and interpreting():
+        return _INTERPRETED_PROGRAMS
+    raise UnsupportedError(
+        f"conv2d: needs an NVIDIA GPU of sm_90 or newer, x is on {device}; to try it on a CPU, "
+        "set TRITON_INTERPRET=1 before importing triton_ext.ops"
+    )

@@ -1,0 +1,52 @@
+"""Fixtures of all tests: a fresh Triton cache, and the GPU or the reason why there is none."""
+
+from __future__ import annotations
+
+import pathlib
+import sys
+
+import pytest
+
+
+@pytest.fixture
+def fresh_triton_cache(tmp_path, monkeypatch):
+    """Gives the test a Triton cache of its own, so that it compiles what it says it compiles."""
+    folder = tmp_path / "triton-cache"
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(folder))
+    return folder
+
+
+def gpu_problem() -> str | None:
+    """Tells why there is no usable GPU, or ``None`` if there is one."""
+    try:
+        import torch
+    except ImportError:
+        return "needs torch, which is not installed"
+    if not torch.cuda.is_available():
+        return "needs an NVIDIA GPU, torch sees none"
+    major, minor = torch.cuda.get_device_capability()
+    if major < 9:
+        return f"needs compute capability 9.0 or newer, the GPU has {major}.{minor}"
+    return None
+
+
+@pytest.fixture
+def gpu():
+    """Skips the test, with the reason, where there is no GPU that has TMA im2col."""
+    problem = gpu_problem()
+    if problem is not None:
+        pytest.skip(problem)
+
+
+def pytest_collection_modifyitems(items):
+    problem = gpu_problem()
+    if problem is None:
+        return
+    for item in items:
+        if item.get_closest_marker("gpu") is not None:
+            item.add_marker(pytest.mark.skip(reason=problem))
+
+
+# Helper modules stand beside the tests that use them; importlib mode does not add their folder.
+for folder in ("language",):
+    sys.path.append(str(pathlib.Path(__file__).parent / folder))
