@@ -194,12 +194,12 @@ def _examine_capabilities() -> tuple[Finding, ...]:
 
 
 def _examine_plugin() -> Finding:
-    from triton_ext import install, is_installed
+    from triton_ext import install, is_installed, uninstall
 
-    was_installed = is_installed()
-    install()
-    state = "installed" if was_installed else "installs"
-    return Finding("plugin", True, f"{state}; importing triton_ext.language does it")
+    if not is_installed():
+        install()
+        uninstall()
+    return Finding("plugin", True, "installs; importing triton_ext.language does it")
 
 
 def _examine_extension() -> Finding:

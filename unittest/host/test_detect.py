@@ -1,0 +1,108 @@
+"""Detection of the installed Triton, and what is refused by name."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import sys
+
+import pytest
+import triton
+from triton_ext.errors import TritonExtError, UnsupportedError
+from triton_ext.host import SUPPORTED, HostError, capabilities, detect, require
+from triton_ext.host import capabilities as capabilities_module
+
+
+@pytest.fixture(autouse=True)
+def _forget():
+    detect.cache_clear()
+    yield
+    detect.cache_clear()
+    capabilities.cache_clear()
+
+
+def pretend(monkeypatch, version, recorded=None):
+    monkeypatch.setattr(triton, "__version__", version)
+    monkeypatch.setattr(importlib.metadata, "version", lambda name: recorded or version)
+
+
+def test_the_installed_triton():
+    host = detect()
+    assert host.version == triton.__version__
+    assert host.tested
+    assert SUPPORTED[0] <= host.release <= SUPPORTED[1]
+
+
+def test_a_newer_triton_is_used_but_not_called_tested(monkeypatch):
+    pretend(monkeypatch, "3.10.1+git123")
+    assert detect().release == (3, 10)
+    assert not detect().tested
+
+
+def test_an_older_triton_is_refused(monkeypatch):
+    pretend(monkeypatch, "3.5.1")
+    with pytest.raises(HostError, match=r"3\.5\.1 is too old.*pip install"):
+        detect()
+
+
+def test_a_half_finished_upgrade_is_refused(monkeypatch):
+    pretend(monkeypatch, "3.9.0", recorded="3.8.0")
+    with pytest.raises(HostError, match=r"metadata says triton 3\.8\.0, the library says 3\.9\.0"):
+        detect()
+
+
+def test_a_version_that_cannot_be_read_is_refused(monkeypatch):
+    pretend(monkeypatch, "main")
+    with pytest.raises(HostError, match="cannot read the version"):
+        detect()
+
+
+def test_no_triton_is_refused(monkeypatch):
+    monkeypatch.setitem(sys.modules, "triton", None)
+    with pytest.raises(HostError, match="no Triton is installed: pip install"):
+        detect()
+
+
+def test_host_error_is_ours():
+    assert issubclass(HostError, UnsupportedError)
+    assert issubclass(HostError, TritonExtError)
+
+
+# docs/support.md, as known for the releases of the test run.
+AVAILABLE = {
+    (3, 6): set(),
+    (3, 7): {"stages-hook-key"},
+    (3, 8): {"stages-hook-key", "im2col"},
+    (3, 9): {"stages-hook-key", "im2col"},
+}
+
+
+def test_capabilities_are_those_of_the_release():
+    table = capabilities()
+    assert {name for name, c in table.items() if c.available} == AVAILABLE[detect().release]
+
+
+def test_a_missing_capability_says_what_to_install():
+    for name, capability in capabilities().items():
+        assert capability.name == name
+        assert capability.summary
+        assert capability.available == (not capability.reason)
+        if capability.available:
+            require(name)
+        else:
+            with pytest.raises(UnsupportedError, match="pip install"):
+                require(name)
+
+
+@pytest.mark.parametrize("version", ["3.6.0", "3.7.1"])
+def test_a_host_without_im2col_is_refused_by_name(monkeypatch, version):
+    """What a user of an older host reads, on any host."""
+    table = tuple(
+        (name, summary, (lambda: False) if name == "im2col" else probe, reason)
+        for name, summary, probe, reason in sys.modules[capabilities_module.__module__]._TABLE
+    )
+    monkeypatch.setattr(sys.modules[capabilities_module.__module__], "_TABLE", table)
+    pretend(monkeypatch, version)
+    capabilities.cache_clear()
+    message = rf"triton {version} .*not yet supported.*3\.8 or newer: pip install 'triton>=3\.8'"
+    with pytest.raises(UnsupportedError, match=message):
+        require("im2col")

@@ -1,0 +1,55 @@
+"""Triton's modules as text: the only boundary between its passes and ours."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+from triton_ext.errors import VerifyError
+from triton_ext.host import module as host_module
+
+GOOD = """\
+module {
+  tt.func public @f(%x: i32) -> i32 {
+    %y = arith.addi %x, %x : i32
+    tt.return %y : i32
+  }
+}
+"""
+
+
+@pytest.fixture
+def context():
+    return host_module.new_context()
+
+
+def test_text_goes_in_and_comes_out(context):
+    module = host_module.parse_module(GOOD, context)
+    assert module.context is context
+    text = host_module.print_module(module)
+    assert "arith.addi" in text
+    assert "loc(" in text
+    again = host_module.print_module(host_module.parse_module(text, context))
+    assert again.count("\n") == text.count("\n")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("module {", "expected"),
+        (GOOD.replace("%x, %x", "%x, %z"), "use of undeclared SSA value name"),
+        (GOOD.replace("tt.return %y : i32", "tt.return"), "<module>"),
+    ],
+)
+def test_the_hosts_diagnostics_are_in_the_error(context, text, said):
+    with pytest.raises(VerifyError, match="triton refuses the module") as caught:
+        host_module.parse_module(text, context)
+    assert said in str(caught.value)
+    assert "triton-ext-" not in str(caught.value)  # the name of the temporary file
+
+
+def test_stderr_is_given_back(context, capfd):
+    with pytest.raises(VerifyError):
+        host_module.parse_module("module {", context)
+    os.write(2, b"still there\n")
+    assert capfd.readouterr().err == "still there\n"

@@ -1,0 +1,204 @@
+"""The import rules of the folders, over the package that is installed."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import pathlib
+import subprocess
+import sys
+from dataclasses import dataclass
+
+import pytest
+import triton_ext
+from triton_ext import backends
+
+# What each folder (longest match) may import: folders of ours, and packages of others.
+# A <- B means that B may import A; see the layers in DESIGN and CONTRIBUTING.
+COMPILER = {"errors", "markers", "ir", "analysis", "passes"}
+RULES: dict[str, tuple[set[str], set[str]]] = {
+    # The vendor's class only to tell type checkers what __getattr__ returns.
+    "": ({"errors", "plugin", "backends", "backends.V.backend"}, set()),
+    "errors": (set(), set()),
+    "markers": (set(), set()),
+    "ir": ({"errors", "ir"}, set()),
+    "analysis": ({"errors", "ir", "analysis"}, set()),
+    "passes": (COMPILER, set()),
+    "host": ({"errors", "host"}, {"triton"}),
+    "plugin": ({"", "backends", "errors", "host", "ir", "markers", "passes"}, {"triton"}),
+    "language": ({"backends", "plugin"}, {"triton"}),
+    "gluon": ({"backends", "plugin"}, {"triton"}),
+    "ops": ({"backends", "errors", "host", "language", "ops", "plugin"}, {"torch", "triton"}),
+    "nn": ({"errors", "ops", "nn"}, {"torch"}),
+    "tools": ({"", "backends", "errors", "host", "tools", "tools.doctor"} | COMPILER, set()),
+    # It looks at what is installed; every import stands in a guarded probe.
+    "tools.doctor": ({"", "backends", "errors", "host"}, {"torch"}),
+    "backends": ({"backends"}, set()),
+    "backends.V": (set(), set()),
+    "backends.V.dialect": ({"errors", "markers", "ir", "analysis", "backends.V.dialect"}, set()),
+    "backends.V.passes": (COMPILER | {"backends.V.dialect", "backends.V.passes"}, set()),
+    # The launcher reads from the lowered module what a launch is checked against.
+    "backends.V.backend": (
+        {"errors", "host", "ir", "markers", "backends.V.backend", "backends.V.dialect"},
+        {"numpy", "triton"},
+    ),
+    "backends.V.language": (
+        {"errors", "host", "markers", "plugin", "backends.V.backend", "backends.V.language"},
+        {"numpy", "triton"},
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Import:
+    """One import statement: the module that has it, its line, and what it imports."""
+
+    importer: str
+    line: int
+    imported: str
+
+
+def modules() -> dict[str, pathlib.Path]:
+    """Every module of the package, by its name without ``triton_ext``."""
+    found: dict[str, pathlib.Path] = {}
+    roots = [(pathlib.Path(path), "") for path in triton_ext.__path__]
+    for vendor in backends.VENDORS:
+        roots += [(path, f"backends.{vendor}") for path in backends.folders(vendor)]
+    for root, prefix in roots:
+        for path in root.rglob("*.py"):
+            parts = [*prefix.split("."), *path.relative_to(root).with_suffix("").parts]
+            name = ".".join(part for part in parts if part and part != "__init__")
+            found[name] = path
+    return found
+
+
+MODULES = modules()
+
+
+def imports_of(name: str) -> list[Import]:
+    """Every import of a module, those in functions and for type checking included."""
+    path = MODULES[name]
+    package = ("triton_ext." + name).strip(".")
+    if path.name != "__init__.py":
+        package = package.rpartition(".")[0]
+    found = []
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            found += [Import(name, node.lineno, alias.name) for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            base = node.module or ""
+            if node.level:
+                parents = package.split(".")[: len(package.split(".")) - node.level + 1]
+                base = ".".join([*parents, *([base] if base else [])])
+            for alias in node.names:
+                full = f"{base}.{alias.name}"
+                is_module = full.removeprefix("triton_ext.") in MODULES
+                found.append(Import(name, node.lineno, full if is_module else base))
+    return found
+
+
+def vendor_neutral(name: str) -> tuple[str, str | None]:
+    """Replaces the vendor's name by V; returns it beside."""
+    parts = name.split(".")
+    if parts[0] == "backends" and len(parts) > 1:
+        return ".".join(["backends", "V", *parts[2:]]), parts[1]
+    return name, None
+
+
+def layer_of(name: str) -> str:
+    """The longest rule that covers a module."""
+    parts = name.split(".")
+    for length in range(len(parts), 0, -1):
+        prefix = ".".join(parts[:length])
+        if prefix in RULES:
+            return prefix
+    raise AssertionError(f"no rule covers triton_ext.{name}: add its folder to RULES")
+
+
+def problem_of(found: Import) -> str | None:
+    importer, vendor = vendor_neutral(found.importer)
+    ours, others = RULES[layer_of(importer)]
+    top = found.imported.partition(".")[0]
+    if top != "triton_ext":
+        allowed = top in sys.stdlib_module_names or top in others
+        return None if allowed else f"imports {found.imported}"
+    target, target_vendor = vendor_neutral(found.imported.removeprefix("triton_ext").strip("."))
+    if vendor is not None and target_vendor is not None and vendor != target_vendor:
+        return f"imports {found.imported}, another vendor"
+    return None if layer_of(target) in ours else f"imports {found.imported}"
+
+
+@pytest.mark.parametrize("name", sorted(MODULES), ids=lambda name: name or "__init__")
+def test_imports_go_one_way(name):
+    problems = [
+        f"{MODULES[name]}:{found.line}: {problem}"
+        for found in imports_of(name)
+        if (problem := problem_of(found)) is not None
+    ]
+    assert not problems, "\n".join(problems)
+
+
+def test_the_rules_refuse_what_they_should():
+    for importer, imported in (
+        ("ir.parser", "triton"),
+        ("ir.parser", "triton_ext.passes"),
+        ("passes.base", "triton_ext.plugin"),
+        ("host.detect", "triton_ext.plugin"),
+        ("language", "triton_ext.ir"),
+        ("backends.nvidia.passes.x", "triton_ext.backends.amd.dialect"),
+        ("backends.nvidia.backend.x", "torch"),
+    ):
+        assert problem_of(Import(importer, 1, imported)), (importer, imported)
+
+
+def run_python(code: str, **variables: str) -> str:
+    environment = {**os.environ, **variables}
+    environment.pop("TRITON_INTERPRET", None)
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+LOADED = (
+    "import json, sys; print(json.dumps(sorted({'torch', 'triton', 'numpy'} & set(sys.modules))))"
+)
+
+
+def test_importing_the_package_loads_nothing_of_others():
+    assert json.loads(run_python(f"import triton_ext; {LOADED}")) == []
+
+
+def test_triton_opt_needs_no_triton():
+    code = (
+        "from triton_ext.tools import opt; import io, sys; "
+        "sys.stdin = io.StringIO('module {\\n}\\n'); "
+        f"assert opt.main(['--triton-ext-lower-im2col']) == 0; {LOADED}"
+    )
+    assert json.loads(run_python(code).splitlines()[-1]) == []
+
+
+@pytest.mark.parametrize("module", ["triton_ext.language", "triton_ext.ops"])
+def test_what_a_kernel_imports_installs_the_plugin(module):
+    if module.endswith("ops"):
+        pytest.importorskip("torch")
+    code = (
+        f"import triton_ext; before = triton_ext.is_installed(); import {module}; "
+        "print(before, triton_ext.is_installed())"
+    )
+    assert run_python(code).split() == ["False", "True"]
+
+
+@pytest.mark.skipif(
+    os.environ.get("TRITON_EXT_TEST_INSTALLED") != "1",
+    reason="set by make test, which tests the installed package",
+)
+def test_it_is_the_installed_package_that_is_tested():
+    for name in ("triton_ext", *(f"triton_ext.backends.{v}" for v in backends.VENDORS)):
+        if not backends.folders(name.rpartition(".")[2]) and name != "triton_ext":
+            continue
+        folder = pathlib.Path(__import__(name, fromlist=["x"]).__file__).parent
+        assert "site-packages" in folder.parts, folder
+        assert folder.is_relative_to(sys.prefix), folder

@@ -1,0 +1,147 @@
+"""triton-ext doctor: tells what is there, survives what is broken."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import sys
+import types
+
+import pytest
+import triton
+from triton_ext import backends
+from triton_ext.host import HostError, capabilities
+from triton_ext.tools import cli, doctor
+
+
+def by_topic(findings):
+    return {finding.topic: finding for finding in findings}
+
+
+@pytest.fixture
+def no_gpu(monkeypatch):
+    """A machine without a driver and a torch that sees nothing."""
+    monkeypatch.setattr(doctor, "_gpus_of_torch", lambda: ())
+
+    def no_library(name, *args, **kwargs):
+        raise OSError(f"{name}: cannot open shared object file")
+
+    monkeypatch.setattr(ctypes, "CDLL", no_library)
+    status = types.SimpleNamespace(library="libcuda.so.1", version=None, problem="no driver here")
+    real = backends.load
+
+    def load(vendor, name):
+        return (lambda: status) if name == "driver_status" else real(vendor, name)
+
+    monkeypatch.setattr(doctor.backends, "load", load)
+
+
+def test_without_a_gpu(no_gpu, capsys):
+    assert cli.main(["doctor"]) == 0
+    out = capsys.readouterr().out
+    assert f"{triton.__version__} (tested)" in out
+    assert "no driver here" in out
+    for title in ("Installed", "What this Triton offers", "What works here"):
+        assert title in out
+
+
+def test_what_works_without_a_gpu(no_gpu):
+    report = doctor.examine()
+    works = by_topic(report.works)
+    assert report.usable
+    launch = works["launch on this GPU"]
+    assert not launch.good
+    assert "CUDA driver: no driver here" in launch.text
+    assert works["compile for sm_90 and sm_100"].good is capabilities()["im2col"].available
+    assert set(capabilities()) == set(by_topic(report.capabilities))
+
+
+def test_json_is_the_report(no_gpu, capsys):
+    assert cli.main(["doctor", "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert set(report) == {"facts", "capabilities", "works", "usable"}
+    assert report["usable"] is True
+    assert {"topic", "good", "text"} == set(report["facts"][0])
+
+
+def test_without_a_usable_triton(no_gpu, monkeypatch, capsys):
+    def refuse():
+        raise HostError("no Triton is installed: pip install 'triton>=3.8'")
+
+    monkeypatch.setattr(sys.modules["triton_ext.host"], "detect", refuse)
+    assert cli.main(["doctor"]) == 1
+    out = capsys.readouterr().out
+    assert "no Triton is installed: pip install" in out
+    assert "yes  compile" not in out
+
+
+def test_an_old_gpu_is_named(no_gpu, monkeypatch):
+    monkeypatch.setattr(doctor, "_gpus_of_torch", lambda: (doctor._Gpu("NVIDIA A100", (8, 0)),))
+    report = doctor.examine()
+    assert by_topic(report.facts)["GPU"].text == "NVIDIA A100, compute capability 8.0 (sm_80)"
+    assert (
+        "needs sm_90 or newer, found NVIDIA A100"
+        in by_topic(report.works)["launch on this GPU"].text
+    )
+
+
+def test_a_torch_that_does_not_load_is_a_line(no_gpu, monkeypatch):
+    real = doctor.importlib.import_module
+
+    def broken(name, *args):
+        if name == "numpy":
+            raise ImportError("libsomething.so: not found")
+        return real(name, *args)
+
+    monkeypatch.setattr(doctor.importlib, "import_module", broken)
+    monkeypatch.setattr(doctor.importlib.metadata, "version", lambda name: "1.0")
+    finding = by_topic(doctor.examine().facts)["numpy"]
+    assert finding.good is False
+    assert finding.text == "1.0 is installed, but does not load: libsomething.so: not found"
+
+
+class FakeDriver:
+    """Enough of libcuda to be asked for its GPUs."""
+
+    def __init__(self, result=0):
+        self.result = result
+
+    def cuInit(self, flags):
+        return self.result
+
+    def cuDeviceGetCount(self, number):
+        number._obj.value = 1
+        return 0
+
+    def cuDeviceGet(self, device, index):
+        device._obj.value = index
+        return 0
+
+    def cuDeviceGetName(self, name, length, device):
+        name.value = b"NVIDIA H200"
+        return 0
+
+    def cuDeviceGetAttribute(self, value, attribute, device):
+        value._obj.value = {75: 9, 76: 0}[attribute]
+        return 0
+
+
+def test_asks_the_driver_where_torch_sees_nothing(no_gpu, monkeypatch):
+    monkeypatch.setattr(ctypes, "CDLL", lambda name: FakeDriver())
+    assert by_topic(doctor.examine().facts)["GPU"].text == (
+        "NVIDIA H200, compute capability 9.0 (sm_90)"
+    )
+
+
+def test_a_driver_that_refuses_is_a_line(no_gpu, monkeypatch):
+    monkeypatch.setattr(ctypes, "CDLL", lambda name: FakeDriver(result=100))
+    finding = by_topic(doctor.examine().facts)["GPU"]
+    assert finding.good is False
+    assert finding.text == "none: cuInit says error 100"
+
+
+def test_version(capsys):
+    with pytest.raises(SystemExit) as caught:
+        cli.main(["--version"])
+    assert caught.value.code == 0
+    assert capsys.readouterr().out.startswith("triton-ext ")
