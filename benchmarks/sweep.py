@@ -1,8 +1,8 @@
 """Sweep of tile configurations: compile many, check each, time those that are right, write JSON.
 
 Two phases: all candidate tiles with the default order of tiles, then other ``group_size_m`` for the
-three fastest of each shape where that matters.  Compiling runs ahead in other processes while the GPU times what is
-ready.  The JSON is written after each shape and read by :mod:`benchmarks.fit_config`.
+three fastest of each shape where that matters.  Compiling runs ahead in other processes while the
+GPU times what is ready.  The JSON is written after each shape, for :mod:`benchmarks.fit_config`.
 
 A configuration that does not compile, does not fit, or computes something wrong is recorded as
 such and skipped.  One that hangs, or breaks the CUDA context, ends the process after it has been
@@ -378,17 +378,14 @@ def _time_nothing(sweep: Sweep, each: ShapeResults, results: list[Result]) -> No
 
 
 def _function(tensors: Tensors, config: Any) -> Function:
-    import importlib
+    from triton_ext.ops.functional import conv2d_with_config
 
-    op = importlib.import_module("triton_ext.ops.conv2d")
     shape = tensors.shape
     (pad_h, pad_w), strides = shape.padding, [shape.stride] * 2
     padding = [pad_h, pad_h, pad_w, pad_w]
 
     def call() -> object:
-        return op.conv2d_with_config(
-            tensors.x, tensors.weight, None, strides, padding, [1, 1], config
-        )
+        return conv2d_with_config(tensors.x, tensors.weight, None, strides, padding, [1, 1], config)
 
     return call
 

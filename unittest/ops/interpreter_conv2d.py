@@ -1,0 +1,393 @@
+"""conv2d in Triton's interpreter; ``test_conv2d.py`` runs this file with ``TRITON_INTERPRET=1``.
+
+Tolerance: the largest error against an fp32 reference is at most twice torch's own in the same
+dtype, plus a floor.  The floor is 1/8 of the dtype's epsilon, relative to the largest value of the
+reference; for bf16 it is the whole epsilon, because the interpreter truncates instead of rounding.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+from dataclasses import dataclass, replace
+
+import pytest
+import torch
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from torch.nn.functional import conv2d as torch_conv2d
+from torch.nn.functional import pad
+
+if os.environ.get("TRITON_INTERPRET") != "1":
+    pytest.skip("set TRITON_INTERPRET=1 before pytest starts", allow_module_level=True)
+
+from triton_ext.errors import DescriptorError
+from triton_ext.ops import conv2d
+from triton_ext.ops.conv_config import ConvConfig
+from triton_ext.ops.functional import conv2d_with_config
+
+FLOOR = {
+    torch.float16: torch.finfo(torch.float16).eps / 8,
+    torch.bfloat16: torch.finfo(torch.bfloat16).eps,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """A convolution; pairs are (h, w), padding is (top, bottom, left, right)."""
+
+    n: int = 1
+    ci: int = 8
+    h: int = 6
+    w: int = 6
+    co: int = 8
+    r: int = 3
+    s: int = 3
+    stride: tuple[int, int] = (1, 1)
+    padding: tuple[int, int, int, int] = (0, 0, 0, 0)
+    dilation: tuple[int, int] = (1, 1)
+    dtype: torch.dtype = torch.float16
+    bias: bool = False
+
+    @property
+    def fits(self) -> bool:
+        """Whether there is at least one output pixel."""
+        top, bottom, left, right = self.padding
+        return (
+            self.h + top + bottom > (self.r - 1) * self.dilation[0]
+            and self.w + left + right > (self.s - 1) * self.dilation[1]
+        )
+
+    @property
+    def padding_pairs(self) -> tuple[tuple[int, int], tuple[int, int]]:
+        """Padding as conv2d takes it."""
+        top, bottom, left, right = self.padding
+        return (top, bottom), (left, right)
+
+    def tensors(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
+        """x and weight, normal and channels-last, and the bias."""
+        torch.manual_seed(0)
+        x = torch.randn(self.n, self.h, self.w, self.ci).to(self.dtype).permute(0, 3, 1, 2)
+        weight = torch.randn(self.co, self.r, self.s, self.ci).to(self.dtype).permute(0, 3, 1, 2)
+        return x, weight, torch.randn(self.co).to(self.dtype) if self.bias else None
+
+    def torch(
+        self, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None
+    ) -> torch.Tensor:
+        """What torch gives; it knows equal sides only, so all padding is done in front."""
+        top, bottom, left, right = self.padding
+        padded = pad(x, (left, right, top, bottom))
+        return torch_conv2d(padded, weight, bias, self.stride, 0, self.dilation)
+
+
+def check(case: Case, y: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, bias) -> None:
+    reference = case.torch(x.float(), weight.float(), None if bias is None else bias.float())
+    torchs = case.torch(x, weight, bias)
+    assert y.shape == reference.shape
+    assert y.dtype == case.dtype
+    error = (y.float() - reference).abs().max().item()
+    torch_error = (torchs.float() - reference).abs().max().item()
+    # "not greater" would let NaN through.
+    assert error <= 2 * torch_error + FLOOR[case.dtype] * reference.abs().max().item()
+
+
+def run(case: Case) -> torch.Tensor:
+    x, weight, bias = case.tensors()
+    y = conv2d(x, weight, bias, case.stride, case.padding_pairs, case.dilation)
+    check(case, y, x, weight, bias)
+    return y
+
+
+FIXED = {
+    "plain": Case(),
+    "batch": Case(n=3),
+    "1x1": Case(r=1, s=1),
+    "1x1 strided": Case(r=1, s=1, stride=(2, 3)),
+    "1x1 padded": Case(r=1, s=1, padding=(1, 2, 3, 0)),
+    "same": Case(padding=(1, 1, 1, 1)),
+    "unequal filter": Case(r=1, s=5, h=3, w=11),
+    "unequal stride": Case(stride=(3, 2), h=11, w=10),
+    "largest stride": Case(stride=(8, 8), h=19, w=17),
+    "dilation": Case(dilation=(2, 3), h=9, w=11),
+    "stride and dilation": Case(stride=(2, 2), dilation=(3, 2), padding=(2, 1, 0, 3), h=9, w=10),
+    "padding on one side": Case(padding=(3, 0, 0, 2)),
+    "more padding than the filter reaches": Case(r=2, s=2, padding=(4, 4, 3, 4)),
+    "filter fits with its padding only": Case(h=2, w=1, r=5, s=4, padding=(2, 1, 1, 2)),
+    "one pixel": Case(h=1, w=1, r=1, s=1),
+    "RGB": Case(ci=3),
+    "odd channels": Case(ci=13, co=7),
+    "one channel": Case(ci=1, co=1),
+    "output rows of 16 bytes": Case(co=24),
+    # BLOCK_K is 64: a second block of channels with a tail.
+    "tail in K": Case(ci=72, h=4, w=4),
+    "odd tail in K": Case(ci=67, h=4, w=4),
+    # The smallest tile is 64 x 64: 100 rows, 80 columns.
+    "tail in M": Case(n=4, h=5, w=5, r=1, s=1),
+    "tail in N": Case(co=80),
+    "odd tail in N": Case(co=75),
+    "several tiles": Case(n=2, h=9, w=9, co=136, ci=16),
+    "bias": Case(bias=True),
+    "bias, odd channels": Case(bias=True, ci=5, co=9),
+    "bias, tail in N": Case(bias=True, co=72),
+}
+
+
+@pytest.mark.parametrize("dtype", FLOOR, ids=str)
+@pytest.mark.parametrize("name", FIXED)
+def test_fixed(name, dtype):
+    run(replace(FIXED[name], dtype=dtype))
+
+
+pairs = st.tuples(st.integers(1, 3), st.integers(1, 3))
+cases = st.builds(
+    Case,
+    n=st.integers(1, 3),
+    ci=st.integers(1, 20) | st.integers(60, 70),
+    h=st.integers(1, 10),
+    w=st.integers(1, 10),
+    co=st.integers(1, 20) | st.integers(60, 70),
+    r=st.integers(1, 5),
+    s=st.integers(1, 5),
+    stride=pairs,
+    padding=st.tuples(*[st.integers(0, 4)] * 4),
+    dilation=pairs,
+    dtype=st.sampled_from(list(FLOOR)),
+    bias=st.booleans(),
+)
+
+
+@settings(max_examples=80, deadline=None, derandomize=True)
+@given(cases)
+def test_drawn(case):
+    assume(case.fits)
+    run(case)
+
+
+@pytest.mark.parametrize("store_parts", [1, 2])
+@pytest.mark.parametrize(("block_m", "block_n"), list(itertools.product((64, 128), (64, 128))))
+def test_every_part_of_the_tile_is_stored(block_m, block_n, store_parts):
+    case = Case(n=2, h=10, w=10, co=136, bias=True)
+    config = ConvConfig(
+        block_m=block_m,
+        block_n=block_n,
+        num_stages=2,
+        num_warps=4,
+        store_parts=store_parts,
+        group_size_m=2,
+    )
+    x, weight, bias = case.tensors()
+    y = conv2d_with_config(x, weight, bias, [1, 1], [0, 0, 0, 0], [1, 1], config)
+    check(case, y, x, weight, bias)
+
+
+def test_the_same_input_gives_the_same_bits():
+    first, second = run(FIXED["odd tail in K"]), run(FIXED["odd tail in K"])
+    assert torch.equal(first, second)
+
+
+def test_the_output_is_channels_last():
+    y = run(Case(n=2, co=24))
+    assert y.is_contiguous(memory_format=torch.channels_last)
+
+
+def test_numbers_mean_both_directions():
+    x, weight, _ = Case(h=9, w=9).tensors()
+    y = conv2d(x, weight, stride=2, padding=1, dilation=2)
+    z = conv2d(x, weight, stride=(2, 2), padding=((1, 1), (1, 1)), dilation=(2, 2))
+    assert torch.equal(y, z)
+    y = conv2d(x, weight, padding=(1, 2))
+    z = conv2d(x, weight, None, 1, [[1, 1], [2, 2]])
+    assert torch.equal(y, z)
+
+
+def test_the_weight_may_have_any_memory_format():
+    case = Case(ci=16)
+    x, weight, _ = case.tensors()
+    assert not weight.is_contiguous()
+    check(case, conv2d(x, weight.contiguous()), x, weight, None)
+
+
+def test_a_slice_of_channels_is_read_in_place():
+    case = Case(ci=16)
+    x, weight, _ = replace(case, ci=32).tensors()
+    half, half_weight = x[:, 16:], weight[:, :16]
+    check(case, conv2d(half, half_weight), half, half_weight, None)
+
+
+@pytest.mark.filterwarnings("ignore:invalid value encountered in matmul")
+def test_a_channel_tail_does_not_meet_the_weights_of_the_next_tap():
+    # 72 channels are a block of 64 and a tail of 8; the rest of the tail must not multiply what
+    # lies behind it in memory: zero times infinity would be NaN.
+    x, weight, _ = Case(ci=72, co=8).tensors()
+    x = x.abs() + 0.5
+    weight = weight.clone()
+    weight[0, :, 1, 1] = float("inf")
+    y = conv2d(x, weight)
+    assert torch.isinf(y[:, 0]).all()
+    assert torch.isfinite(y[:, 1:]).all()
+
+
+def test_an_empty_batch_gives_an_empty_output():
+    x, weight, bias = Case(n=1, bias=True).tensors()
+    y = conv2d(x[:0], weight, bias, stride=2)
+    assert y.shape == (0, 8, 2, 2)
+    assert y.dtype == torch.float16
+
+
+# --- refusals ---------------------------------------------------------------------------------
+
+
+def refused(error, match, case=None, **changes):
+    x, weight, bias = (case or Case()).tensors()
+    arguments = {"x": x, "weight": weight, "bias": bias, **changes}
+    with pytest.raises(error, match=match):
+        conv2d(**arguments)
+
+
+def test_refuses_channels_that_are_not_contiguous():
+    x = Case().tensors()[0].contiguous()
+    refused(ValueError, r"channels must be contiguous .* got channel stride 36", x=x)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.int8], ids=str)
+def test_refuses_other_dtypes(dtype):
+    x, weight, _ = Case().tensors()
+    match = rf"dtype {dtype} is not supported"
+    refused(TypeError, match, x=x.to(dtype), weight=weight.to(dtype))
+
+
+def test_refuses_mixed_dtypes():
+    weight = Case().tensors()[1]
+    refused(TypeError, "weight is torch.bfloat16, x is torch.float16", weight=weight.bfloat16())
+    bias = torch.zeros(8)
+    refused(TypeError, "bias is torch.float32, x is torch.float16", bias=bias)
+
+
+def test_refuses_groups():
+    weight = Case(ci=4).tensors()[1]
+    refused(ValueError, "x has 8 channels, weight .* expects 4; groups are not", weight=weight)
+
+
+def test_refuses_other_ranks():
+    refused(ValueError, r"expected x \[N, Ci, H, W\] and weight", x=torch.ones(1, 8, 6).half())
+    refused(ValueError, r"expected x \[N, Ci, H, W\] and weight", weight=torch.ones(8, 8, 3).half())
+
+
+def test_refuses_a_bias_of_another_size():
+    refused(ValueError, r"expected bias \[8\], got \[7\]", bias=torch.zeros(7).half())
+
+
+def test_refuses_a_filter_larger_than_the_image():
+    refused(DescriptorError, r"filter \(dilated extent 7\) larger than padded input 6", Case(r=7))
+
+
+def test_refuses_a_dilated_filter_larger_than_the_image():
+    refused(DescriptorError, r"dilated extent 7.* larger than padded input 6", dilation=3)
+
+
+@pytest.mark.parametrize("stride", [0, 9, (1, 9)])
+def test_refuses_strides_that_tma_has_not(stride):
+    refused(DescriptorError, r"conv stride [09] in .*: TMA supports 1\.\.8", stride=stride)
+
+
+def test_refuses_padding_that_tma_has_not():
+    refused(DescriptorError, r"padding 200 in dim 1 \(H\) too large", padding=200)
+
+
+def test_lists_all_violations():
+    refused(DescriptorError, r"(?s)conv stride 9.*padding 200", stride=9, padding=200)
+
+
+def test_refuses_an_unaligned_base():
+    x = Case(ci=16).tensors()[0]
+    refused(DescriptorError, "16", x=x[:, 4:12])
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("stride", (1, 2, 3)),
+        ("stride", (1.5, 1)),
+        ("dilation", (1,)),
+        ("padding", (1, 2, 3)),
+        ("padding", ((1, 2, 3), (0, 0))),
+    ],
+)
+def test_refuses_arguments_without_a_meaning(name, value):
+    refused(ValueError, f"{name}: expected one integer", **{name: value})
+
+
+# --- torch: autograd, fake tensors, compile -----------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", FLOOR, ids=str)
+@pytest.mark.parametrize(
+    "case",
+    [
+        Case(n=2, padding=(1, 1, 1, 1), bias=True),
+        Case(n=2, stride=(2, 1), dilation=(1, 2), h=9, w=9),
+        Case(n=2, padding=(2, 0, 1, 3), stride=(2, 2), bias=True, ci=5, co=7),
+    ],
+    ids=["equal padding", "stride and dilation", "unequal padding"],
+)
+def test_gradients_are_torchs(case, dtype):
+    case = replace(case, dtype=dtype)
+    tensors = [t for t in case.tensors() if t is not None]
+    ours = [t.clone().requires_grad_() for t in tensors]
+    theirs = [t.clone().requires_grad_() for t in tensors]
+    bias = {"bias": ours[2]} if case.bias else {}
+    y = conv2d(
+        *ours[:2],
+        stride=case.stride,
+        padding=case.padding_pairs,
+        dilation=case.dilation,
+        **bias,
+    )
+    z = case.torch(*theirs[:2], theirs[2] if case.bias else None)
+    grad = torch.randn_like(z)
+    y.backward(grad)
+    z.backward(grad)
+    for our, their in zip(ours, theirs, strict=True):
+        assert our.grad is not None
+        torch.testing.assert_close(our.grad, their.grad)
+
+
+def test_only_the_gradients_that_are_asked_for():
+    x, weight, _ = Case().tensors()
+    weight.requires_grad_()
+    conv2d(x, weight).sum().backward()
+    assert weight.grad is not None
+    assert x.grad is None
+
+
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("requires_grad", [False, True])
+def test_the_operator_is_registered_correctly(bias, requires_grad):
+    x, weight, offset = Case(n=2, bias=bias).tensors()
+    for tensor in (x, weight, offset):
+        if tensor is not None:
+            tensor.requires_grad_(requires_grad)
+    arguments = (x, weight, offset, [2, 1], [1, 0, 2, 1], [1, 2])
+    torch.library.opcheck(torch.ops.triton_ext.conv2d.default, arguments)
+
+
+def test_fake_tensors_have_the_shape_and_strides_of_real_ones():
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    tensors = Case(n=2, h=9, w=7).tensors()[:2]
+    real = conv2d(*tensors, stride=2, padding=((1, 0), (2, 1)))
+    with FakeTensorMode() as mode:
+        fake = conv2d(*(mode.from_tensor(t) for t in tensors), stride=2, padding=((1, 0), (2, 1)))
+    assert fake.shape == real.shape
+    assert fake.stride() == real.stride()
+    assert fake.dtype == real.dtype
+
+
+def test_compiles_into_one_graph():
+    x, weight, bias = Case(bias=True).tensors()
+
+    def function(x, weight, bias):
+        return conv2d(x, weight, bias, padding=1).relu()
+
+    compiled = torch.compile(function, fullgraph=True, backend="aot_eager")
+    assert torch.equal(compiled(x, weight, bias), function(x, weight, bias))

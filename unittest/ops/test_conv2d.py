@@ -1,0 +1,70 @@
+"""conv2d without a GPU.
+
+Whether kernels are interpreted is fixed when they are defined, so everything that runs one lives in
+``interpreter_conv2d.py`` and runs in a process of its own.  By hand:
+``TRITON_INTERPRET=1 python -m pytest unittest/ops/interpreter_conv2d.py``.
+"""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+pytest.importorskip("torch", reason="triton_ext.ops needs torch, which is not installed")
+pytest.importorskip("numpy", reason="Triton's interpreter needs numpy, which is not installed")
+
+from triton_ext.host import capabilities
+
+FOLDER = pathlib.Path(__file__).parent
+IM2COL = capabilities()["im2col"]
+
+CONV_ON_CPU = """
+import torch
+import triton_ext.ops
+x = torch.ones(1, 8, 4, 4, dtype=torch.float16).to(memory_format=torch.channels_last)
+weight = torch.ones(8, 8, 3, 3, dtype=torch.float16)
+try:
+    triton_ext.ops.conv2d(x, weight)
+except triton_ext.errors.UnsupportedError as error:
+    print(error)
+"""
+
+
+def run_python(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
+    return subprocess.run(
+        [sys.executable, *arguments],
+        capture_output=True,
+        text=True,
+        env={**environment, **variables},
+        cwd=FOLDER.parent.parent,
+        timeout=900,
+        check=False,
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not IM2COL.available, reason=IM2COL.reason)
+def test_everything_in_the_interpreter():
+    cases = str(FOLDER / "interpreter_conv2d.py")
+    result = run_python("-m", "pytest", cases, "-q", "-p", "no:cacheprovider", TRITON_INTERPRET="1")
+    assert result.returncode == 0, result.stdout[-8000:] + result.stderr[-2000:]
+
+
+@pytest.mark.skipif(not IM2COL.available, reason=IM2COL.reason)
+def test_without_gpu_and_interpreter_it_says_what_to_do():
+    result = run_python("-c", CONV_ON_CPU)
+    assert result.returncode == 0, result.stderr
+    assert "needs an NVIDIA GPU of sm_90 or newer, x is on cpu" in result.stdout
+    assert "TRITON_INTERPRET=1" in result.stdout
+
+
+@pytest.mark.skipif(IM2COL.available, reason="this Triton has im2col")
+def test_an_old_triton_is_named_with_what_to_install():
+    result = run_python("-c", CONV_ON_CPU)
+    assert result.returncode == 0, result.stderr
+    assert IM2COL.reason in result.stdout
