@@ -330,27 +330,32 @@ def test_cache_does_not_grow(make_tensor: MakeTensor, encoded: list[tuple[Any, .
     assert len(descriptor._maps) == 32
 
 
-def test_from_geometry(descriptor: Im2ColDescriptor, make_tensor: MakeTensor) -> None:
-    geometry = descriptor.geometry
-    other = Im2ColDescriptor.from_geometry(
-        make_tensor(geometry.shape), geometry, descriptor.conv
-    )
-    assert other.geometry is geometry
+def test_with_base(make_tensor: MakeTensor, encoded: list[tuple[Any, ...]]) -> None:
+    first, second = make_tensor((2, 14, 12, 128)), make_tensor((2, 14, 12, 128))
+    second.address += 4096
+    descriptor = Im2ColDescriptor.for_conv(first, 3, block_shape=[64, 128])
+    other = descriptor.with_base(second)
+    assert other.base is second
+    assert other.geometry is descriptor.geometry
     assert other.output_size == descriptor.output_size
-    assert list(other.shape) == list(descriptor.shape)
-    assert list(other.block_shape) == list(descriptor.block_shape)
+    assert descriptor.base is first
+    # The maps are shared, by address.
+    mine, theirs = descriptor.encode(**LAYOUT), other.encode(**LAYOUT)
+    assert mine != theirs
+    assert other.with_base(first).encode(**LAYOUT) is mine
+    assert len(encoded) == 2
 
 
-def test_from_geometry_refuses_another_tensor(
+def test_with_base_refuses_another_tensor(
     descriptor: Im2ColDescriptor, make_tensor: MakeTensor
 ) -> None:
     n, h, w, c = descriptor.geometry.shape
-    with pytest.raises(DescriptorError, match="the geometry is of"):
-        Im2ColDescriptor.from_geometry(make_tensor((n, h, w, 2 * c)), descriptor.geometry)
+    with pytest.raises(DescriptorError, match="the descriptor is of"):
+        descriptor.with_base(make_tensor((n, h, w, 2 * c)))
     unaligned = make_tensor((n, h, w, c))
     unaligned.address += 8
     with pytest.raises(DescriptorError, match="is off by 8"):
-        Im2ColDescriptor.from_geometry(unaligned, descriptor.geometry)
+        descriptor.with_base(unaligned)
 
 
 def test_encode_refuses_what_does_not_fit(

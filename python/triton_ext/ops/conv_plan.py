@@ -7,7 +7,8 @@ kernel runs, so they are done once and kept.  A plan holds no tensor.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
@@ -16,7 +17,7 @@ import triton
 import triton.language as tl
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from triton_ext import backends
+from triton_ext import backends, plugin
 from triton_ext.errors import UnsupportedError
 from triton_ext.host import require
 from triton_ext.host.seams import interpreting
@@ -51,31 +52,32 @@ class _Layout:
         return 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class ConvPlan:
     """A forward convolution of one geometry on one device.
 
     Attributes:
         config: The tile configuration.
-        x_geometry: im2col geometry of x [N, H, W, Ci], channels padded.
-        conv: The convolution.
+        x_desc: im2col descriptor of x [N, H, W, Ci], channels padded, without memory.
         y_shape: [N, Co, out_h, out_w].
         missing_channels: Zeros to add to Ci so that rows are multiples of 16 bytes.
         store_through_tma: Whether rows of y are multiples of 16 bytes.
-        grid: Number of programs.
+        grid: Number of programs, in three dimensions.
         scalars: Runtime arguments of the kernel behind the tensors.
-        constants: Constexpr arguments and launch options of the kernel.
+        constants: Constexpr arguments of the kernel, in the order of its parameters.
+        options: Launch options.
     """
 
     config: ConvConfig
-    x_geometry: Any
-    conv: Any
+    x_desc: Im2ColDescriptor
     y_shape: tuple[int, int, int, int]
     missing_channels: int
     store_through_tma: bool
-    grid: tuple[int]
+    grid: tuple[int, int, int]
     scalars: tuple[int, ...]
     constants: dict[str, Any]
+    options: dict[str, int]
+    _launch: dict[bool, Callable[..., Any]] = field(default_factory=dict)
 
     def run(
         self, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None
@@ -90,6 +92,9 @@ class ConvPlan:
         Returns:
             y [N, Co, out_h, out_w], channels-last.
         """
+        if x.is_cuda and x.device.index != torch.cuda.current_device():
+            with torch.cuda.device(x.device):
+                return self.run(x, weight, bias)
         co, _, r, s = weight.shape
         x_rows = self._pad_channels(x.permute(0, 2, 3, 1))
         w_rows = self._pad_channels(weight.permute(0, 2, 3, 1)).contiguous()
@@ -103,16 +108,35 @@ class ConvPlan:
         if self.store_through_tma:
             y_block = [config.block_m, config.block_n // config.store_parts]
             y_desc = TensorDescriptor(y, [self.scalars[0], co], [co, 1], y_block)
-        conv_fprop_kernel[self.grid](
-            Im2ColDescriptor.from_geometry(x_rows, self.x_geometry, self.conv),
+        tensors = (
+            self.x_desc.with_base(x_rows),
             TensorDescriptor(w_rows, [co, r * s, ci], [r * s * ci, ci, 1], w_block),
             y_desc,
             None if self.store_through_tma else y,
             bias,
-            *self.scalars,
-            **self.constants,
         )
+        self._launch_kernel(tensors)
         return y
+
+    def _launch_kernel(self, tensors: tuple[Any, ...]) -> None:
+        """Launches through Triton's front door once, then the compiled kernel itself.
+
+        The front door specializes a kernel on its arguments: types, integers that are 1 or a
+        multiple of 16, pointers on 16-byte boundaries.  A plan fixes them all but the address of
+        the bias.  Going around it saves 25 us of 70 a call (H200 machine, 2026-11-20).
+        """
+        bias = tensors[4]
+        specialized = bias is None or bias.data_ptr() % 16 == 0
+        launch = self._launch.get(specialized)
+        if launch is not None and plugin.is_installed():
+            launch(*tensors, *self.scalars, *self.constants.values())
+            return
+        compiled = conv_fprop_kernel[self.grid](
+            *tensors, *self.scalars, **self.constants, **self.options
+        )
+        # The interpreter compiles nothing.
+        if compiled is not None:
+            self._launch[specialized] = compiled[self.grid]
 
     def _pad_channels(self, rows: torch.Tensor) -> torch.Tensor:
         if not self.missing_channels:
@@ -177,13 +201,13 @@ def make_plan(
     tiles = triton.cdiv(m_gemm, config.block_m) * triton.cdiv(co, config.block_n)
     return ConvPlan(
         config=config,
-        x_geometry=x_desc.geometry,
-        conv=x_desc.conv,
+        x_desc=x_desc,
         y_shape=(n, co, out_h, out_w),
         missing_channels=missing,
         store_through_tma=co * dtype.itemsize % _ROW_BYTES == 0,
-        grid=(min(tiles, num_sms),),
+        grid=(min(tiles, num_sms), 1, 1),
         scalars=(m_gemm, co, out_h, out_w, *stride, top, left, *dilation),
+        # In the order of the kernel's parameters.
         constants={
             "R": r,
             "S": s,
@@ -196,9 +220,8 @@ def make_plan(
             "DTYPE": DTYPES[dtype],
             # Triton's interpreter multiplies the bits of bf16 operands as integers (3.6 to 3.9).
             "DOT_DTYPE": tl.float32 if interpreting() else DTYPES[dtype],
-            "num_stages": config.num_stages,
-            "num_warps": config.num_warps,
         },
+        options={"num_stages": config.num_stages, "num_warps": config.num_warps},
     )
 
 

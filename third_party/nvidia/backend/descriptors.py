@@ -239,39 +239,6 @@ class Im2ColDescriptor(TensorDescriptor):  # type: ignore[misc]  # triton ships 
         )
         return self
 
-    @classmethod
-    def from_geometry(
-        cls, base: TensorLike, geometry: Im2ColGeometry, conv: ConvGeometry | None = None
-    ) -> Im2ColDescriptor:
-        """Builds the descriptor of another tensor with a geometry that is known to be legal.
-
-        Costs a fraction of the other ways, because only what depends on the tensor is checked.
-
-        Args:
-            base: Tensor of the geometry's dtype, shape and strides, 16-byte aligned.
-            geometry: The geometry of an existing descriptor.
-            conv: Its convolution, if it has one.
-
-        Raises:
-            DescriptorError: The tensor does not have that geometry, or is not aligned.
-        """
-        shape, strides = tuple(base.shape), tuple(base.stride())
-        if strides != geometry.strides:
-            strides = packed_size_one_strides(shape, strides, geometry.element_bytes)
-        dtype = normalize_dtype(base.dtype)
-        if (dtype, shape, strides) != (geometry.dtype, geometry.shape, geometry.strides):
-            raise DescriptorError(
-                f"the geometry is of {geometry.dtype}{list(geometry.shape)} with strides "
-                f"{list(geometry.strides)}, the tensor is {dtype}{list(shape)} with strides "
-                f"{list(strides)}"
-            )
-        problems = address_violations(base.data_ptr())
-        if problems:
-            raise descriptor_error(problems)
-        self = cls.__new__(cls)
-        self._set(base, geometry, padding="zero", round_f32_to_tf32=False, conv=conv)
-        return self
-
     def _init(
         self,
         base: TensorLike,
@@ -317,23 +284,8 @@ class Im2ColDescriptor(TensorDescriptor):  # type: ignore[misc]  # triton ships 
         )
         if problems:
             raise descriptor_error(problems)
-        self._set(
-            base, geometry, padding=padding, round_f32_to_tf32=round_f32_to_tf32, conv=conv
-        )
-
-    def _set(
-        self,
-        base: TensorLike,
-        geometry: Im2ColGeometry,
-        *,
-        padding: str,
-        round_f32_to_tf32: bool,
-        conv: ConvGeometry | None,
-    ) -> None:
-        """Sets every attribute, once."""
         channels = geometry.shape[-1]
         pixels = min(math.prod(geometry.shape[:-1]), _MAX_INT32)
-        block = (geometry.pixels_per_column, geometry.channels_per_pixel)
         # The base class is a plain dataclass whose checks are asserts on these same fields; ours
         # replace them, so its __init__ is not called.
         self.__dict__.update(
@@ -441,6 +393,35 @@ class Im2ColDescriptor(TensorDescriptor):  # type: ignore[misc]  # triton ships 
             AttributeError: The descriptor was not made by :meth:`for_conv`.
         """
         return self._conv_or_raise("k_gemm").k_gemm
+
+    def with_base(self, base: TensorLike) -> Im2ColDescriptor:
+        """Returns the descriptor of another tensor of the same dtype, shape and strides.
+
+        Costs a fraction of building one, because only what depends on the tensor is checked; the
+        encoded maps are shared, so a tensor at an address that was seen before encodes nothing.
+
+        Args:
+            base: The tensor, 16-byte aligned.
+
+        Raises:
+            DescriptorError: The tensor does not have this geometry, or is not aligned.
+        """
+        geometry = self.geometry
+        shape, strides = tuple(base.shape), tuple(base.stride())
+        if shape == geometry.shape and strides != geometry.strides:
+            strides = packed_size_one_strides(shape, strides, geometry.element_bytes)
+        if base.dtype != self.base.dtype or (shape, strides) != (geometry.shape, geometry.strides):
+            raise DescriptorError(
+                f"the descriptor is of {geometry.dtype}{list(geometry.shape)} with strides "
+                f"{list(geometry.strides)}, the tensor is {normalize_dtype(base.dtype)}"
+                f"{list(shape)} with strides {list(strides)}"
+            )
+        problems = address_violations(base.data_ptr())
+        if problems:
+            raise descriptor_error(problems)
+        other = type(self).__new__(type(self))
+        other.__dict__.update(self.__dict__, base=base)
+        return other
 
     def with_block_shape(self, block_shape: Sequence[int]) -> Im2ColDescriptor:
         """Returns a descriptor of the same tensor and geometry for another block.
