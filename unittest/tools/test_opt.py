@@ -26,12 +26,12 @@ module {
 MARKER = """\
 module {
   tt.func public @f(%x: i32) {
-    %px = tt.extern_elementwise %x, %x {libname = "triton_ext.markers", symbol = "triton_ext.im2col.pixel"} : (i32, i32) -> i32
+    %px = tt.extern_elementwise %x, %x {MARKER} : (i32, i32) -> i32
     %y = arith.addi %px, %x : i32
     tt.return
   }
 }
-"""
+""".replace("MARKER", 'libname = "triton_ext.markers", symbol = "triton_ext.im2col.pixel"')
 
 
 def run(capsys, tmp_path, text, *arguments):

@@ -1,0 +1,169 @@
+"""Makes the table in ``docs/support.md`` from what each Triton release does.
+
+    python3 tools/support_table.py            # writes the table; needs 'make test-hosts' before
+    python3 tools/support_table.py --check    # fails where the table is not what would be written
+    python tools/support_table.py --probe     # inside one environment: prints its column as JSON
+
+Each column is made in the environment of that release by running every row's probe there, so a row
+says yes only where the feature was seen to work.  No probe needs a GPU; what does has no row.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import pathlib
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+PAGE = ROOT / "docs" / "support.md"
+HOSTS = ("3.6.0", "3.7.1", "3.8.0", "3.9.0")
+BEGIN, END = "<!-- table: tools/support_table.py -->", "<!-- end of table -->"
+
+_COMPILE = """
+import json, sys
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+signature = {"x_desc": "tensordesc<fp16[128, 64]>", "w_desc": "tensordesc<fp16[128, 64]>",
+             "y_desc": "tensordesc<fp16[128, 128]>", "out_h": "i32", "out_w": "i32",
+             "CI": "constexpr", "BLOCK": "constexpr"}
+source = ASTSource(conv3x3, signature, constexprs={"CI": 128, "BLOCK": 128})
+compiled = triton.compile(source, target=GPUTarget("cuda", CAPABILITY, 32))
+assert ".im2col." in compiled.asm["ptx"] and compiled.asm["cubin"]
+"""
+
+_CONV2D = """
+import torch
+from triton_ext.ops import conv2d
+torch.manual_seed(0)
+x = torch.randn(1, 16, 9, 9).half().contiguous(memory_format=torch.channels_last)
+w = torch.randn(8, 16, 3, 3).half() / 12
+exact = torch.nn.functional.conv2d(x.float(), w.float(), padding=1)
+assert (conv2d(x, w, padding=1).float() - exact).abs().max() < 4e-3
+"""
+
+_CHECK = """
+exact = torch.nn.functional.conv2d(
+    x.permute(0, 3, 1, 2).float(), w.permute(0, 3, 1, 2).float(), padding=1).permute(0, 2, 3, 1)
+assert (y.float() - exact).abs().max() < 4e-3
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A feature and how to see whether it works in the running environment."""
+
+    name: str
+    since: str
+    probe: Callable[[], bool]
+
+
+def readme_kernel() -> str:
+    """Returns the code in README.md."""
+    found = re.search(r"^```python\n(.*?)^```", (ROOT / "README.md").read_text(), re.DOTALL | re.M)
+    if found is None:
+        raise LookupError("README.md holds no python block")
+    return found[1]
+
+
+def _runs(code: str, **variables: str) -> bool:
+    """Tells whether a program ends well, with an empty cache of kernels."""
+    with tempfile.TemporaryDirectory() as folder:
+        script = pathlib.Path(folder, "probe.py")
+        script.write_text(code)
+        environment = {**os.environ, "TRITON_CACHE_DIR": folder, "CUDA_VISIBLE_DEVICES": ""}
+        environment.pop("TRITON_INTERPRET", None)
+        environment.update(variables)
+        done = subprocess.run(
+            [sys.executable, str(script)], env=environment, capture_output=True, check=False
+        )
+        return done.returncode == 0
+
+
+def _capability(name: str) -> bool:
+    from triton_ext.host import capabilities
+
+    return capabilities()[name].available
+
+
+def _compiles(capability: int) -> bool:
+    kernel = readme_kernel().split("\ndevice = ")[0]
+    return _runs(kernel + _COMPILE.replace("CAPABILITY", str(capability)))
+
+
+ROWS = (
+    Row(
+        "plugin enters Triton's cache key (`stages-hook-key`)",
+        "0.1.0",
+        lambda: _capability("stages-hook-key"),
+    ),
+    Row(
+        "`load_im2col` in the interpreter",
+        "0.1.0",
+        lambda: _runs(readme_kernel() + _CHECK, TRITON_INTERPRET="1"),
+    ),
+    Row("`load_im2col` compiled for sm_90 (`im2col`)", "0.1.0", lambda: _compiles(90)),
+    Row("`load_im2col` compiled for sm_100 (`im2col`)", "0.1.0", lambda: _compiles(100)),
+    Row("`ops.conv2d` in the interpreter", "0.1.0", lambda: _runs(_CONV2D, TRITON_INTERPRET="1")),
+)
+
+
+def probe() -> dict[str, str]:
+    """Returns this environment's column: row to ``yes`` or ``no``."""
+    return {row.name: "yes" if row.probe() else "no" for row in ROWS}
+
+
+def parse_page() -> dict[str, dict[str, str]]:
+    """Returns what the page says: row to release to cell."""
+    table = PAGE.read_text().partition(BEGIN)[2].partition(END)[0].strip().splitlines()
+    head, _, *rows = ([cell.strip() for cell in line.strip("|").split("|")] for line in table)
+    return {row[0]: dict(zip(head[1:], row[1:], strict=True)) for row in rows}
+
+
+def make_table() -> str:
+    """Returns the table; every release's environment must be there."""
+    columns = {}
+    for host in HOSTS:
+        python = ROOT / ".venv" / f"test-{host}" / "bin" / "python"
+        if not python.exists():
+            raise SystemExit(f"no environment for triton {host}: run 'make test-hosts' first")
+        command = [str(python), str(pathlib.Path(__file__)), "--probe"]
+        columns[host] = json.loads(subprocess.check_output(command, cwd=ROOT, text=True))
+    lines = [
+        f"| feature | {' | '.join(HOSTS)} | since |",
+        f"| --- |{' --- |' * (len(HOSTS) + 1)}",
+    ]
+    for row in ROWS:
+        cells = " | ".join(columns[host][row.name] for host in HOSTS)
+        lines.append(f"| {row.name} | {cells} | {row.since} |")
+    return "\n".join(lines)
+
+
+def main() -> int:
+    """Runs the command line."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--check", action="store_true", help="write nothing, compare")
+    parser.add_argument("--probe", action="store_true", help="print this environment's column")
+    arguments = parser.parse_args()
+    if arguments.probe:
+        sys.stdout.write(json.dumps(probe()) + "\n")
+        return 0
+    page = PAGE.read_text()
+    before, rest = page.split(BEGIN)
+    wanted = f"{before}{BEGIN}\n{make_table()}\n{END}{rest.split(END)[1]}"
+    if arguments.check:
+        if wanted != page:
+            sys.stderr.write("docs/support.md is not what tools/support_table.py writes\n")
+        return int(wanted != page)
+    PAGE.write_text(wanted)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
