@@ -46,8 +46,20 @@ SAME_LINE_COMMENT = re.compile(r"[ \t]*//[^\n]*")
 #: Blanks on one line.
 BLANKS = re.compile(r"[ \t]*")
 
-#: ``{`` that opens an attribute dictionary: an entry, or nothing, follows.
-DICTIONARY_START = re.compile(r"\{\s*(?:\}|(?:" + STRING + r"|" + BARE_ID + r")\s*[=,}])", re.ASCII)
+#: ``{`` that opens an attribute dictionary: an entry, or nothing, follows on the same line, or an
+#: entry with a value on the next.
+DICTIONARY_START = re.compile(
+    r"\{(?:[ \t]*\}|[ \t]*(?:"
+    + STRING
+    + r"|"
+    + BARE_ID
+    + r")\s*[=,}]|\s*(?:"
+    + STRING
+    + r"|"
+    + BARE_ID
+    + r")\s*=)",
+    re.ASCII,
+)
 #: One operation's results and name; the groups are name, count, bare name, quoted name.
 OPERATION_HEAD = re.compile(
     r"(?:(%"

@@ -11,8 +11,8 @@ a dot, ``^``, ``}``, an alias.  Such a token never continues an operation.
 *What a brace opens.*  Inside ``<``, ``[`` or ``(`` it is part of what it stands in, except that in
 the quoted form ``(`` ``{`` starts the regions.  Behind ``attributes`` it is a dictionary.  The
 first brace of an operation in :data:`HAS_REGION`, and one behind ``else``, ``do`` or ``default``,
-is a region.  Any other brace is a dictionary if an entry follows (a name, then ``=``, ``,`` or
-``}``) or nothing does, and else a region.
+is a region.  Any other brace is a dictionary if an entry (a name, then ``=``, ``,`` or ``}``) or
+nothing follows on the same line, or a name and ``=`` on the next, and else a region.
 
 *What a name is.*  A name that is followed by ``=`` in a header, or by ``:`` in a header's
 parentheses, is an argument of the next region if the operation is one that is known to do so

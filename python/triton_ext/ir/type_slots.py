@@ -6,8 +6,8 @@ The printed form ends most operations with a list of types: ``: T``, ``: T, T ->
 1. Operations in :data:`FORMATS` have an explicit rule.
 2. Types behind ``->`` or ``to`` belong to the results if there are as many; where the operation has
    no results, or is in :data:`ARROW_TO_OPERANDS`, they belong to operands like the others.
-3. If there are as many types as operands, and each operand has its type as far as that is known,
-   they belong to them in order.
+3. If there are as many types as operands, they belong to them in order, unless one of them is
+   not the type of its operand but that of another.
 4. A single type that all operands have belongs to all of them (the first one is printed).
 5. What remains goes to the first operand that has this very type and is not taken yet.  For
    operations of :data:`KNOWN_DIALECTS` that is right for every format that they have (printed
@@ -246,11 +246,11 @@ class _Binder:
                 self.to_result(span, result)
         else:
             self.loose += [self.text[a:b] for a, b in outputs]
-        if late and len(rest) + len(late) == len(op._operands) and self.fits(rest + late, 0):
+        if late and len(rest) + len(late) == len(op._operands) and self.are_in_order(rest + late):
             rest, late = rest + late, []
         if op.name == "scf.condition":
             self.in_order(rest, 1)
-        elif len(rest) == len(op._operands) and self.fits(rest, 0):
+        elif len(rest) == len(op._operands) and self.are_in_order(rest):
             self.in_order(rest, 0)
         elif not op._operands and len(rest) == len(op._results) and not signature.has_arrow:
             for span, result in zip(rest, op._results, strict=True):
@@ -301,12 +301,19 @@ class _Binder:
         self.to_operand(spans[0], 0)
         return True
 
-    def fits(self, spans: list[Span], first: int) -> bool:
-        """Whether the types, in order, are those of the operands as far as these are known."""
-        return all(
-            known is None or _fits(self.text[span[0] : span[1]], known)
-            for span, known in zip(spans, self.types[first:], strict=False)
-        )
+    def are_in_order(self, spans: list[Span]) -> bool:
+        """Whether as many types as operands are in the order of the operands.
+
+        They are if each type is that of its operand, as far as that is known.  A type that is not
+        may still be another spelling of it, unless it is the type of another operand.
+        """
+        for (first, last), known in zip(spans, self.types, strict=True):
+            printed = self.text[first:last]
+            if known is None or _fits(printed, known):
+                continue
+            if any(other is not None and _fits(printed, other) for other in self.types):
+                return False
+        return True
 
     def bind_by_text(self, spans: list[Span]) -> None:
         """Rule 5."""

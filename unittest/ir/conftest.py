@@ -1,0 +1,31 @@
+"""Fixtures of the tests of the tree."""
+
+from __future__ import annotations
+
+import pathlib
+import sys
+
+import pytest
+
+# importlib mode does not add the folder of the helper module.
+sys.path.append(str(pathlib.Path(__file__).parent))
+
+import ir_helpers
+
+
+@pytest.fixture(scope="session")
+def corpus() -> list[pathlib.Path]:
+    """Files that Triton printed; skips with the reason where they are absent."""
+    files = ir_helpers.corpus_files()
+    if not files:
+        pytest.skip(f"no corpus in {ir_helpers.CORPUS}; TRITON_EXT_CORPUS names another folder")
+    return files
+
+
+@pytest.fixture(scope="session")
+def host() -> ir_helpers.Host:
+    """The installed Triton's parser and verifier."""
+    try:
+        return ir_helpers.Host()
+    except ImportError as error:
+        pytest.skip(f"needs Triton to verify with: {error}")

@@ -1,0 +1,283 @@
+"""Edits of single operations and values: the text, the def-use chains, and nothing else changes."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from ir_helpers import check_contract, fixture, named, value
+from triton_ext.errors import VerifyError
+from triton_ext.ir import Module, Use, parse
+
+
+def changed_lines(before: str, after: str) -> list[tuple[str, str]]:
+    """The lines that differ, of texts with equally many lines."""
+    left, right = before.splitlines(), after.splitlines()
+    assert len(left) == len(right)
+    return [(a.strip(), b.strip()) for a, b in zip(left, right, strict=True) if a != b]
+
+
+@pytest.fixture
+def memory() -> Module:
+    return parse(fixture("memory.ttgir"), "memory.ttgir")
+
+
+class TestOperands:
+    def test_set_operand(self, memory):
+        text = str(memory)
+        op = named(memory, "tt.extern_elementwise")[0]
+        old, new = op.operands[1], op.operands[0]
+        op.set_operand(1, new)
+        assert changed_lines(text, str(memory)) == [
+            (
+                "%8 = tt.extern_elementwise %7, %i, %i {" + op.text.split(" {")[1],
+                "%8 = tt.extern_elementwise %7, %7, %i {" + op.text.split(" {")[1],
+            )
+        ]
+        assert Use(op, 1) in new.uses
+        assert Use(op, 1) not in old.uses
+        assert Use(op, 2) in old.uses
+        check_contract(memory)
+
+    def test_printed_type_follows_the_new_operand(self):
+        module = parse("%a = t.a : i8\n%b = t.b : i16\nt.use %a : i8\n")
+        module.body[2].set_operand(0, module.body[1].results[0])
+        assert str(module) == "%a = t.a : i8\n%b = t.b : i16\nt.use %b : i16\n"
+
+    def test_same_operand_changes_nothing(self, memory):
+        text = str(memory)
+        op = named(memory, "tt.call")[0]
+        op.set_operand(0, op.operands[0])
+        assert str(memory) == text
+
+    def test_no_such_operand(self, memory):
+        with pytest.raises(IndexError):
+            named(memory, "tt.return")[-1].set_operand(0, value(memory, "%i"))
+
+    def test_replace_all_uses(self, memory):
+        module = memory
+        old, new = value(module, "%7"), value(module, "%i")
+        count = len(old.uses)
+        assert count == 1
+        old.replace_all_uses_with(new)
+        assert old.uses == ()
+        assert "extern_elementwise %i, %i, %i" in str(module)
+        check_contract(module)
+
+
+class TestErase:
+    def test_takes_comments_and_line_along(self):
+        module = parse("t.a\n\n// about b\n%b = t.b : i1 // same line\nt.c\n")
+        module.body[1].erase()
+        assert str(module) == "t.a\nt.c\n"
+
+    def test_refused_while_used(self, memory):
+        op = named(memory, "tt.call")[0]
+        with pytest.raises(VerifyError) as caught:
+            op.erase()
+        assert str(caught.value) == (
+            "memory.ttgir:23:5: error: cannot erase 'tt.call': its result '%7' is used\n"
+            '    %7 = tt.call @"helper(1,)"(%i) : (i32) -> i32\n'
+            "    ^\n"
+            "note: used here: memory.ttgir:24:5"
+        )
+
+    def test_with_regions(self):
+        module = parse(fixture("control.ttgir"))
+        loop = named(module, "scf.for")[1]
+        step = named(module, "scf.while")[0].results[1]
+        assert step.uses
+        loop.erase()
+        assert step.uses == ()
+        assert loop.parent is None
+        assert not named(module, "tt.print")
+        check_contract(module)
+
+    def test_twice(self):
+        module = parse("t.a\nt.b\n")
+        op = module.body[0]
+        op.erase()
+        with pytest.raises(VerifyError, match="not in a block"):
+            op.erase()
+
+    def test_aliases_stay_in_front(self):
+        module = parse("#a = 1\nt.a\nt.b\n")
+        module.body[0].erase()
+        assert str(module) == "#a = 1\nt.b\n"
+        module.body[0].erase()
+        assert str(module) == "#a = 1\n\n"
+
+    def test_replace_with(self, memory):
+        marker = named(memory, "tt.extern_elementwise")[0]
+        call = named(memory, "tt.call")[0]
+        with pytest.raises(VerifyError, match="with 1 results by 'tt.return' with 0"):
+            marker.replace_with(named(memory, "tt.return")[-1])
+        marker.set_operand(0, marker.operands[1])
+        marker.replace_with(call)
+        assert "tt.extern_elementwise" not in str(memory)
+        assert "pure = true} %7 : i32" in str(memory)
+        check_contract(memory)
+
+
+class TestSetType:
+    def test_every_printed_mention(self, memory):
+        named(memory, "ttg.local_alloc")[0].results[0].set_type("!new<box>")
+        text = str(memory)
+        assert text.count("!new<box>") == 3
+        assert text.count("!ttg.memdesc<64x64xf16, #shared, #smem, mutable>") == 0
+
+    def test_short_form_keeps_being_short(self, memory):
+        value(memory, "%2").set_type("!ttg.memdesc<64x64xf16, #other, #smem, mutable>")
+        text = str(memory)
+        assert "-> <64x64xf16, #other, #smem, mutable>" in text
+        assert "() -> !ttg.memdesc<64x64xf16, #other, #smem, mutable>" in text
+
+    def test_function_argument_and_its_users(self, memory):
+        value(memory, "%d").set_type("!tt.tensordesc<64x64xf16, #shared>")
+        text = str(memory)
+        assert "tensordesc_im2col" not in text
+        assert text.count("!tt.tensordesc<64x64xf16, #shared>") == 4
+
+    def test_captures_and_partition_arguments(self):
+        module = parse(fixture("warp_specialize.ttgir"))
+        op = named(module, "ttg.warp_specialize")[0]
+        text = str(module)
+        value(module, "%a_desc").set_type("!new")
+        for region in op.regions[1:]:
+            region.blocks[0].args[2].set_type("!new")
+        assert str(module) == text.replace("!tt.tensordesc<64x64xf16, #shared>", "!new")
+
+    def test_loop_carried(self):
+        module = parse(fixture("control.ttgir"))
+        loop = named(module, "scf.for")[0]
+        old = loop.results[0].type
+        for one in (loop.results[0], loop.regions[0].blocks[0].args[1], value(module, "%1#0")):
+            one.set_type("!new")
+        named(module, "arith.select")[0].results[0].set_type("!new")
+        text = str(module)
+        assert "iter_args(%acc = %1#0) -> (!new)  : i32 {" in text
+        assert "arith.select %0, %acc, %1#0 : !new" in text
+        assert "scf.yield %3 : !new loc" in text
+        assert old in text
+
+    def test_label_argument(self):
+        module = parse(fixture("quoted.ttgir"))
+        value(module, "%z").set_type("f64")
+        assert "^bb2(%z: f64 loc(unknown)):  // 2 preds: ^bb0, ^bb1" in str(module)
+
+    def test_branch_operand(self):
+        module = parse(fixture("quoted.ttgir"))
+        label = named(module, "cf.br")[0].operands[0]
+        label.set_type("f64")
+        assert "^bb1(%3: f64 loc(unknown)):  // pred: ^bb0" in str(module)
+        assert "cf.br ^bb2(%3 : f64)" in str(module)
+
+    def test_only_the_spelling_of_changed_types_changes(self):
+        text = "%a = t.a : !t<#x>\nt.use %a : !t<#long>\n"
+        module = parse(text)
+        module.body[1].set_attribute("n", "1")
+        assert str(module) == "%a = t.a : !t<#x>\nt.use %a {n = 1} : !t<#long>\n"
+
+    def test_ambiguous_type_of_an_unknown_operation_is_refused(self):
+        text = "%a, %b = t.a : i8, i8\n%c = t.b : i1\nother.op %a, %b, %c : i8, i1 -> i2\n"
+        module = parse(text.replace("%a, %b = t.a : i8, i8", "%a, %b = t.a : () -> (i8, i8)"), "f")
+        a = module.body[0].results[0]
+        assert a.type == "i8"
+        with pytest.raises(VerifyError, match="cannot tell whether the type 'i8'") as caught:
+            a.set_type("i16")
+        assert caught.value.line == 3
+        # Another value of the same operation is not affected.
+        module.body[1].results[0].set_type("i3")
+        assert "%a, %b, %c : i8, i3 -> i2" in str(module)
+
+
+def test_everything_with_another_type_leaves_no_old_one(corpus, host):
+    """Spells out the aliases in every type: no printed mention may be left behind."""
+    newest = corpus[-1].parts[-3]
+    if not host.version.startswith(newest):
+        pytest.skip(f"the corpus has {newest} as its newest host, this one is {host.version}")
+    alias = re.compile(r"#[A-Za-z]\w*(?![\w.])")
+    for path in [p for p in corpus if p.parts[-3] == newest and p.suffix == ".ttgir"][::12]:
+        text = path.read_text()
+        module = parse(text, str(path))
+        known = {k: v for k, v in module.aliases.items() if not k.startswith("#loc")}
+
+        def expand(raw: str, known: dict[str, str] = known) -> str:
+            longer = alias.sub(lambda match: known.get(match[0], match[0]), raw)
+            return raw if longer == raw else expand(longer, known)
+
+        for op in list(module.walk()):
+            values = [*op.results, *(a for r in op.regions for b in r.blocks for a in b.args)]
+            for one in values:
+                one.set_type(expand(one.type))
+        after = str(module)
+        body = after[after.index("\nmodule") :]
+        assert not [name for name in alias.findall(body) if name in known], path
+        assert host.text(after) == host.text(text)
+
+
+class TestAttributes:
+    def test_change_add_remove(self, memory):
+        op = named(memory, "tt.extern_elementwise")[0]
+        op.set_attribute("pure", "false")
+        op.set_attribute("other.name", "dense<[1, 2]> : tensor<2xi32>")
+        op.set_attribute("with space", "unit")
+        op.remove_attribute("libpath")
+        assert (
+            '%8 = tt.extern_elementwise %7, %i, %i {libname = "lib", pure = false,'
+            ' symbol = "im2col.pixel", other.name = dense<[1, 2]> : tensor<2xi32>, "with space"}'
+            " : (i32, i32, i32) -> i32"
+        ) in str(memory)
+        assert dict(op.attributes)["other.name"] == "dense<[1, 2]> : tensor<2xi32>"
+        check_contract(memory)
+        for name in list(op.attributes):
+            op.remove_attribute(name)
+        assert "tt.extern_elementwise %7, %i, %i  : (i32" in str(memory)
+        op.set_attribute("pure", "true")
+        assert dict(op.attributes) == {"pure": "true"}
+        with pytest.raises(KeyError):
+            op.remove_attribute("libname")
+
+    @pytest.mark.parametrize(
+        ("before", "after"),
+        [
+            ("t.a", "t.a {n = 1}"),
+            ("t.a loc(unknown)", "t.a {n = 1} loc(unknown)"),
+            ("t.a : () -> ()", "t.a : () -> () {n = 1}"),
+            ("%x = t.a {} : i1", "%x = t.a {n = 1} : i1"),
+            ("%x = t.a : i1 loc(unknown)", "%x = t.a {n = 1} : i1 loc(unknown)"),
+            ("t.a {\n  t.b\n}", "t.a {\n  t.b\n} {n = 1}"),
+            ('"t.a"() <{m}> : () -> ()', '"t.a"() <{m, n = 1}> : () -> ()'),
+        ],
+    )
+    def test_new_dictionary(self, before, after):
+        module = parse(before)
+        module.body[0].set_attribute("n", "1")
+        assert str(module) == after
+        assert dict(module.body[0].attributes)["n"] == "1"
+
+
+class TestLocations:
+    def test_set_and_add(self):
+        module = parse("t.a loc(#loc1)\nt.b // c\nt.c\n")
+        for op in module.body:
+            op.set_loc("#loc2")
+        assert str(module) == "t.a loc(#loc2)\nt.b loc(#loc2) // c\nt.c loc(#loc2)\n"
+        assert [op.loc_text for op in module.body] == ["loc(#loc2)"] * 3
+
+
+class TestAliases:
+    def test_new_alias_goes_in_front_of_the_module(self):
+        module = parse("#a = #x.y<1>\nmodule {\n}\n#loc = loc(unknown)\n")
+        assert module.add_alias("#a", "#x.y<1>") == "#a"
+        assert module.add_alias("#a", "#x.y<2>") == "#a1"
+        assert module.add_alias("#b", "#x.y<#a1>") == "#b"
+        assert str(module) == (
+            "#a = #x.y<1>\n#a1 = #x.y<2>\n#b = #x.y<#a1>\nmodule {\n}\n#loc = loc(unknown)\n"
+        )
+        assert parse(str(module)).aliases["#b"] == "#x.y<#a1>"
+
+    def test_without_a_module_operation(self):
+        module = parse("\n#a = 1\nt.a\nt.b\n")
+        module.add_alias("#b", "2")
+        assert str(module) == "\n#a = 1\n#b = 2\nt.a\nt.b\n"
