@@ -110,9 +110,7 @@ def test_empty_block_and_one_line_regions():
     inner = module.body[1].regions[0].blocks[0]
     Builder.before(inner.ops[0]).create("t.n", text="t.n")
     Builder.at_end(inner).create("t.m", text="t.m")
-    assert str(module) == (
-        "t.a {\n  t.n\n}\ntt.func @f() {\n  t.n\n  t.c\n  t.m }\n"
-    )
+    assert str(module) == ("t.a {\n  t.n\n}\ntt.func @f() {\n  t.n\n  t.c\n  t.m }\n")
     check_contract(module)
 
 
@@ -161,7 +159,7 @@ class TestRefusals:
             ("t.a", 0, "t.a\nt.a"),
             ("t.a", 0, ""),
         ):
-            with pytest.raises(VerifyError, match="expected one operation 't.a'"):
+            with pytest.raises(VerifyError, match=r"expected one operation 't\.a'"):
                 builder.create(name, [], ["i1"] * count, text=template)
         with pytest.raises(VerifyError, match="behind the last operand"):
             builder.create("t.a", [], text="t.a {0}")

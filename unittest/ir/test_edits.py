@@ -110,7 +110,7 @@ class TestErase:
     def test_replace_with(self, memory):
         marker = named(memory, "tt.extern_elementwise")[0]
         call = named(memory, "tt.call")[0]
-        with pytest.raises(VerifyError, match="with 1 results by 'tt.return' with 0"):
+        with pytest.raises(VerifyError, match=r"with 1 results by 'tt\.return' with 0"):
             marker.replace_with(named(memory, "tt.return")[-1])
         marker.set_operand(0, marker.operands[1])
         marker.replace_with(call)

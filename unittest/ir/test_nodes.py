@@ -121,12 +121,7 @@ def test_warp_specialize_scopes():
     assert second.isolated
     assert [a.type for a in first.blocks[0].args] == [v.type for v in op.operands]
     # %3 is defined in every region and behind them: five different values.
-    threes = {
-        result
-        for inner in module.walk()
-        for result in inner.results
-        if result.name == "%3"
-    }
+    threes = {result for inner in module.walk() for result in inner.results if result.name == "%3"}
     assert len(threes) == 4
     assert named(module, "ttg.warp_yield")[0].operands[0] is default.blocks[0].ops[0].results[0]
     assert default.blocks[0].ops[0].operands[0] is value(module, "%k")

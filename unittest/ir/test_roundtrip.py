@@ -59,7 +59,9 @@ def test_corpus_types_are_all_known(corpus):
             assert not unknown, (path, op.text)
 
 
-@pytest.mark.parametrize("text", ["", "\n", "// nothing\n", "#a = 1\n", "module {\n}\n", "module {}"])
+@pytest.mark.parametrize(
+    "text", ["", "\n", "// nothing\n", "#a = 1\n", "module {\n}\n", "module {}"]
+)
 def test_small_texts(text):
     module = parse(text)
     assert str(module) == text

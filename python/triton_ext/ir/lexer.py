@@ -85,7 +85,7 @@ OPERATION_START = re.compile(
     + r"|[\#!][\w$.-]+\s*=|\{-\#)",
     re.ASCII,
 )
-ALIAS_HEAD = re.compile(r"([#!][A-Za-z0-9_$.-]+)\s*=\s*", re.ASCII)
+ALIAS_HEAD = re.compile(r"([#!][A-Za-z0-9_$.-]+)[ \t]*=[ \t]*", re.ASCII)
 #: The beginning of a type: a name, or the short form that starts at its ``<``.
 TYPE_HEAD = re.compile(r"!?[A-Za-z_][\w$]*(?:\.[\w$]+)*|(?=<)", re.ASCII)
 

@@ -6,6 +6,9 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from ..errors import ParseError
+from .lexer import Source, find_group_end
+
 __all__ = ["Location"]
 
 _STRING = r'"((?:[^"\\\n]|\\.)*)"'
@@ -104,8 +107,13 @@ class Location:
         if text.startswith("callsite("):
             return list(_split_callsite(text))
         if text.startswith("fused"):
-            start = text.find("[")
-            return _split_list(text[start + 1 : text.rfind("]")]) if start >= 0 else []
+            inner = text[len("fused") :].lstrip()
+            if inner.startswith("<"):
+                try:
+                    inner = inner[find_group_end(Source(inner), 0) :].lstrip()
+                except ParseError:
+                    return []
+            return _split_list(inner[1 : inner.rfind("]")]) if inner.startswith("[") else []
         match = _NAME.match(text)
         if match is not None and match[2]:
             return [text[match.end() : text.rfind(")")]]

@@ -102,8 +102,12 @@ class Parser:
         if match is None:
             groups, position = self.parse_results(start)
             match = lexer.OPERATION_HEAD.match(text, position)
-            if match is None or match[1] is not None:
+            if match is None:
                 self.fail_operation(position)
+            if match[1] is not None:
+                self.source.error(
+                    position, f"expected the name of an operation, found '{match[1]}'"
+                )
         elif match[1] is not None:
             groups.append((match[1], self.parse_count(match, 2), start))
         generic = match[3] is None
