@@ -1,0 +1,561 @@
+"""conv2d and load_im2col on a GPU, against cuDNN and the software model of the im2col walk.
+
+Tolerance: the largest and the mean error against an fp32 reference (cuDNN, TF32 off) are at most
+twice torch's own in the same dtype, plus 1/8 of the dtype's epsilon relative to the largest and the
+mean absolute value of the reference.
+
+Every convolution runs with a poisoned allocator: the memory it is going to write was filled with
+NaN before, so that an output that is not written fails.  Kernels are compiled ahead by other
+processes, because compiling takes most of the time of these tests.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import subprocess
+import sys
+from dataclasses import dataclass
+
+import pytest
+
+pytest.importorskip("torch", reason="needs torch, which is not installed")
+
+import torch
+import triton
+import triton.language as tl
+import triton_ext
+import triton_ext.language as tle
+from torch.nn.functional import conv2d as torch_conv2d
+from torch.nn.functional import pad
+from triton.tools.tensor_descriptor import TensorDescriptor
+from triton_ext.backends.nvidia.backend import im2col_model
+from triton_ext.errors import DescriptorError, LaunchError
+from triton_ext.host import capabilities
+from triton_ext.ops import conv2d
+from triton_ext.ops.conv_config import CONFIGS
+from triton_ext.ops.functional import conv2d_with_config
+
+if not torch.cuda.is_available():
+    pytest.skip("needs an NVIDIA GPU, torch sees none", allow_module_level=True)
+if torch.cuda.get_device_capability() < (9, 0):
+    pytest.skip("needs an NVIDIA GPU of compute capability 9.0", allow_module_level=True)
+if os.environ.get("TRITON_INTERPRET") == "1":
+    pytest.skip("TRITON_INTERPRET=1 is set, nothing would run on the GPU", allow_module_level=True)
+
+IM2COL = capabilities()["im2col"]
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not IM2COL.available, reason=IM2COL.reason)]
+
+SEED = 2026
+CASES = 72
+MAX_ELEMENTS = 1 << 23
+MAX_FLOPS = 40e9
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """A convolution; pairs are (h, w), padding is (top, bottom, left, right)."""
+
+    n: int
+    ci: int
+    h: int
+    w: int
+    co: int
+    r: int
+    s: int
+    stride: tuple[int, int] = (1, 1)
+    padding: tuple[int, int, int, int] = (0, 0, 0, 0)
+    dilation: tuple[int, int] = (1, 1)
+    dtype: str = "float16"
+    bias: bool = False
+    # Whether the weight is channels-last; otherwise conv2d copies it.
+    packed_weight: bool = True
+
+    def __str__(self) -> str:
+        return (
+            f"{self.n}x{self.h}x{self.w}x{self.ci}-{self.co}-{self.r}x{self.s}"
+            f"-s{self.stride[0]}{self.stride[1]}-d{self.dilation[0]}{self.dilation[1]}"
+            f"-p{'.'.join(map(str, self.padding))}-{self.dtype}{'-bias' * self.bias}"
+        )
+
+    @property
+    def output_size(self) -> tuple[int, int]:
+        """(out_h, out_w); not positive where the filter does not fit."""
+        top, bottom, left, right = self.padding
+        return (
+            (self.h + top + bottom - (self.r - 1) * self.dilation[0] - 1) // self.stride[0] + 1,
+            (self.w + left + right - (self.s - 1) * self.dilation[1] - 1) // self.stride[1] + 1,
+        )
+
+    @property
+    def affordable(self) -> bool:
+        """Whether there is an output, and the case is small enough for a test."""
+        out_h, out_w = self.output_size
+        if out_h < 1 or out_w < 1:
+            return False
+        pixels = self.n * out_h * out_w
+        flops = 2 * pixels * self.co * self.r * self.s * self.ci
+        largest = max(self.n * self.h * self.w * self.ci, pixels * self.co)
+        return largest <= MAX_ELEMENTS and flops <= MAX_FLOPS
+
+    def tensors(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
+        """x and weight, standard normal, and the bias."""
+        generator = torch.Generator("cuda").manual_seed(SEED)
+
+        def normal(*sizes: int) -> torch.Tensor:
+            numbers = torch.randn(*sizes, generator=generator, device="cuda")
+            return numbers.to(getattr(torch, self.dtype))
+
+        x = normal(self.n, self.h, self.w, self.ci).permute(0, 3, 1, 2)
+        weight = normal(self.co, self.r, self.s, self.ci).permute(0, 3, 1, 2)
+        if not self.packed_weight:
+            weight = weight.contiguous()
+        return x, weight, normal(self.co) if self.bias else None
+
+    def ours(
+        self, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None
+    ) -> torch.Tensor:
+        """What the package gives, into poisoned memory."""
+        top, bottom, left, right = self.padding
+        poison(self.n * self.co * self.output_size[0] * self.output_size[1] * 2)
+        sides = ((top, bottom), (left, right))
+        return conv2d(x, weight, bias, self.stride, sides, self.dilation)
+
+    def torch(
+        self, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None
+    ) -> torch.Tensor:
+        """What torch gives; it knows equal sides only, so all padding is done in front."""
+        top, bottom, left, right = self.padding
+        padded = pad(x, (left, right, top, bottom))
+        return torch_conv2d(padded, weight, bias, self.stride, 0, self.dilation)
+
+
+def draw(rng: random.Random) -> Case:
+    """Draws one affordable case."""
+
+    def channels() -> int:
+        # Even on a logarithmic scale; a third are multiples of 8, which need no padding.
+        count = round(2 ** rng.uniform(1.585, 9))
+        return max(8, count // 8 * 8) if rng.random() < 1 / 3 else count
+
+    def pair() -> tuple[int, int]:
+        return rng.randint(1, 3), rng.randint(1, 3)
+
+    while True:
+        case = Case(
+            n=rng.choice((1, 1, 2, 3, 5, 8, 13, 32, 64)),
+            ci=channels(),
+            h=rng.randint(1, 40),
+            w=rng.randint(1, 40),
+            co=channels(),
+            r=rng.randint(1, 5),
+            s=rng.randint(1, 5),
+            stride=pair(),
+            padding=(rng.randint(0, 4), rng.randint(0, 4), rng.randint(0, 4), rng.randint(0, 4)),
+            dilation=pair(),
+            dtype=rng.choice(("float16", "bfloat16")),
+            bias=rng.random() < 0.5,
+            packed_weight=rng.random() < 0.8,
+        )
+        if case.affordable:
+            return case
+
+
+def draw_all() -> list[Case]:
+    """The same cases at every call and on every machine."""
+    rng = random.Random(SEED)
+    return [draw(rng) for _ in range(CASES)]
+
+
+RANDOM_CASES = draw_all()
+
+FIXED_CASES = [
+    Case(n=2, ci=64, h=16, w=16, co=64, r=3, s=3, padding=(1, 1, 1, 1)),
+    Case(n=3, ci=72, h=9, w=11, co=40, r=3, s=3, padding=(2, 0, 1, 3), bias=True),
+    Case(n=1, ci=3, h=33, w=31, co=5, r=5, s=4, stride=(2, 3), dtype="bfloat16", bias=True),
+    Case(n=16, ci=512, h=7, w=7, co=512, r=3, s=3, padding=(1, 1, 1, 1), dtype="bfloat16"),
+    Case(n=5, ci=136, h=15, w=8, co=200, r=2, s=3, dilation=(3, 2), padding=(3, 3, 0, 4)),
+]
+
+
+def poison(size_bytes: int) -> set[int]:
+    """Fills what the caching allocator will hand out next with NaN; returns the addresses."""
+    blocks = [
+        torch.full((max(1, size_bytes // 2),), float("nan"), dtype=torch.float16, device="cuda")
+        for _ in range(4)
+    ]
+    return {block.data_ptr() for block in blocks}
+
+
+def bits(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor's bit patterns, so that equality is exact and NaN equals itself."""
+    return tensor.view(torch.int16)
+
+
+def errors(y: torch.Tensor, reference: torch.Tensor) -> tuple[float, float]:
+    """Largest and mean absolute error."""
+    difference = (y.float() - reference).abs()
+    return difference.max().item(), difference.mean().item()
+
+
+def check(
+    case: Case,
+    y: torch.Tensor,
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None,
+) -> None:
+    """Compares a result with cuDNN within the tolerance above."""
+    reference = case.torch(x.float(), weight.float(), None if bias is None else bias.float())
+    assert y.shape == reference.shape
+    assert y.dtype == x.dtype
+    assert y.is_contiguous(memory_format=torch.channels_last)
+    assert torch.isfinite(y).all(), "part of the output was not written, or is not finite"
+    scale = errors(torch.zeros_like(reference), reference)
+    torchs = errors(case.torch(x, weight, bias), reference)
+    for what, found, other, size in zip(
+        ("largest", "mean"), errors(y, reference), torchs, scale, strict=True
+    ):
+        allowed = 2 * other + torch.finfo(x.dtype).eps / 8 * size
+        assert found <= allowed, f"{what} error {found}, allowed {allowed}, torch's {other}"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def cudnn_in_full_precision():
+    """The reference is meant to be fp32; the plugin may have been taken out by another test."""
+    triton_ext.install()
+    before = torch.backends.cudnn.allow_tf32
+    torch.backends.cudnn.allow_tf32 = False
+    yield
+    torch.backends.cudnn.allow_tf32 = before
+
+
+@pytest.fixture(scope="module", autouse=True)
+def compiled_ahead(request):
+    """Runs the random cases in several processes first, for Triton's cache only."""
+    selected = sum(item.path == request.path for item in request.session.items)
+    processes = min(8, (os.cpu_count() or 1) // 2)
+    if selected < CASES // 2 or processes < 2 or "PYTEST_XDIST_WORKER" in os.environ:
+        return
+    running = [
+        subprocess.Popen(
+            [sys.executable, __file__, str(index), str(processes)],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        for index in range(processes)
+    ]
+    for process in running:
+        try:
+            process.wait(timeout=100)
+        except subprocess.TimeoutExpired:
+            # The tests themselves will show what is wrong.
+            process.kill()
+            process.wait()
+
+
+# --- against cuDNN ------------------------------------------------------------------------------
+
+
+def test_the_cases_cover_what_they_are_meant_to():
+    cases = RANDOM_CASES
+    assert len(set(cases)) == CASES >= 60
+    for direction in (0, 1):
+        assert {case.stride[direction] for case in cases} == {1, 2, 3}
+        assert {case.dilation[direction] for case in cases} == {1, 2, 3}
+    for side in range(4):
+        assert {case.padding[side] for case in cases} == {0, 1, 2, 3, 4}
+    assert {case.r for case in cases} == {case.s for case in cases} == {1, 2, 3, 4, 5}
+    assert {case.dtype for case in cases} == {"float16", "bfloat16"}
+    assert {case.bias for case in cases} == {True, False}
+    assert min(case.n for case in cases) == 1
+    assert max(case.n for case in cases) == 64
+    assert min(case.ci for case in cases) <= 4
+    assert max(case.ci for case in cases) >= 448
+    assert sum(case.ci % 2 for case in cases) >= 10
+    assert sum(case.co % 2 for case in cases) >= 10
+    assert sum(case.ci % 8 == 0 for case in cases) >= 10
+    assert sum(case.co % 8 == 0 for case in cases) >= 10
+    assert sum(case.h != case.w for case in cases) >= 50
+    assert sum(case.r != case.s for case in cases) >= 30
+
+
+@pytest.mark.parametrize("case", RANDOM_CASES, ids=str)
+def test_random_geometry(case):
+    tensors = case.tensors()
+    check(case, case.ours(*tensors), *tensors)
+
+
+@pytest.mark.parametrize("case", FIXED_CASES, ids=str)
+def test_ten_runs_give_identical_bits(case):
+    tensors = case.tensors()
+    first = case.ours(*tensors)
+    check(case, first, *tensors)
+    for _ in range(9):
+        assert torch.equal(bits(case.ours(*tensors)), bits(first))
+
+
+@pytest.mark.parametrize("config", CONFIGS, ids=str)
+def test_every_configuration(config):
+    # Tails in M (2 * 19 * 21 rows), N (200 columns) and K (72 channels) of every tile.
+    case = Case(n=2, ci=72, h=19, w=21, co=200, r=3, s=3, padding=(1, 1, 1, 1), bias=True)
+    x, weight, bias = case.tensors()
+    poison(2 * 19 * 21 * 200 * 2)
+    y = conv2d_with_config(x, weight, bias, [1, 1], [1, 1, 1, 1], [1, 1], config)
+    check(case, y, x, weight, bias)
+
+
+@pytest.mark.parametrize("co", [200, 199], ids=["through TMA", "through pointers"])
+def test_every_output_is_written(co):
+    case = Case(n=2, ci=64, h=30, w=30, co=co, r=3, s=3, padding=(1, 1, 1, 1))
+    x, weight, _ = case.tensors()
+    conv2d(x, weight, padding=1)
+    torch.cuda.synchronize()
+    addresses = poison(2 * 30 * 30 * co * 2)
+    y = conv2d(x, weight, padding=1)
+    # No copy of x or weight is made here, so the output is the first block that is taken.
+    if y.data_ptr() not in addresses:
+        pytest.skip("the allocator did not hand out the poisoned memory")
+    check(case, y, x, weight, None)
+
+
+@pytest.mark.parametrize("co", [200, 199], ids=["through TMA", "through pointers"])
+def test_nothing_behind_the_output_is_written(co):
+    # 1250 rows are no multiple of any tile.
+    case = Case(n=2, ci=64, h=25, w=25, co=co, r=3, s=3, padding=(1, 1, 1, 1))
+    x, weight, _ = case.tensors()
+    conv2d(x, weight, padding=1)
+    # In a pool of its own the output is cut from the front of the one block that was freed.
+    pool = torch.cuda.MemPool()
+    with torch.cuda.use_mem_pool(pool):
+        block = torch.full((1 << 22,), float("nan"), dtype=torch.float16, device="cuda")
+        first = block.data_ptr()
+        del block
+        y = conv2d(x, weight, padding=1)
+        behind = torch.empty(1 << 20, dtype=torch.float16, device="cuda")
+    distance = behind.data_ptr() - (y.data_ptr() + y.numel() * 2)
+    if y.data_ptr() != first or not 0 <= distance < 512:
+        pytest.skip("the allocator did not put the two blocks side by side")
+    assert torch.isnan(behind).all()
+    check(case, y, x, weight, None)
+
+
+def test_a_slice_of_channels_is_read_in_place():
+    case = Case(n=2, ci=64, h=12, w=12, co=64, r=3, s=3, padding=(1, 1, 1, 1))
+    wide = Case(n=2, ci=192, h=12, w=12, co=64, r=3, s=3)
+    x = wide.tensors()[0][:, 64:128]
+    weight = case.tensors()[1]
+    check(case, case.ours(x, weight, None), x, weight, None)
+
+
+def test_a_channel_tail_does_not_meet_the_weights_of_the_next_tap():
+    # 72 channels are a block of 64 and a tail of 8; zero times infinity would be NaN.
+    case = Case(n=1, ci=72, h=12, w=12, co=16, r=3, s=3)
+    x, weight, _ = case.tensors()
+    x = x.abs() + 0.5
+    weight[0, :, 1, 1] = float("inf")
+    y = case.ours(x, weight, None)
+    assert torch.isinf(y[:, 0]).all()
+    assert torch.isfinite(y[:, 1:]).all()
+
+
+def test_large_values_do_not_overflow_before_they_are_summed():
+    # Products of 2^14 cancel in pairs: an fp16 accumulator would be infinite.
+    x = torch.full((1, 64, 8, 8), 128.0, dtype=torch.float16, device="cuda")
+    x = x.to(memory_format=torch.channels_last)
+    weight = torch.full((8, 64, 3, 3), 128.0, dtype=torch.float16, device="cuda")
+    weight[:, ::2] = -128.0
+    assert torch.equal(conv2d(x, weight), torch.zeros(1, 8, 6, 6).half().cuda())
+
+
+def test_an_empty_batch_gives_an_empty_output():
+    x, weight, _ = FIXED_CASES[0].tensors()
+    assert conv2d(x[:0], weight, stride=2).shape == (0, 64, 7, 7)
+
+
+def test_runs_on_another_stream():
+    case = FIXED_CASES[1]
+    tensors = case.tensors()
+    expected = case.ours(*tensors)
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        y = case.ours(*tensors)
+    stream.synchronize()
+    assert torch.equal(bits(y), bits(expected))
+
+
+@pytest.mark.parametrize("case", FIXED_CASES, ids=str)
+def test_cuda_graph(case):
+    x, weight, bias = case.tensors()
+    case.ours(x, weight, bias)
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        case.ours(x, weight, bias)
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    top, bottom, left, right = case.padding
+    sides = ((top, bottom), (left, right))
+    with torch.cuda.graph(graph):
+        y = conv2d(x, weight, bias, case.stride, sides, case.dilation)
+    for factor in (1.0, -0.5):
+        # The graph reads x where it was: new values in the same memory, and a poisoned output.
+        x.mul_(factor)
+        y.fill_(float("nan"))
+        graph.replay()
+        torch.cuda.synchronize()
+        assert torch.equal(bits(y), bits(case.ours(x, weight, bias)))
+
+
+def test_gradients():
+    case = FIXED_CASES[1]
+    tensors = case.tensors()
+    ours = [tensor.clone().requires_grad_() for tensor in tensors]
+    theirs = [tensor.clone().requires_grad_() for tensor in tensors]
+    y, z = case.ours(*ours), case.torch(*theirs)
+    grad = torch.randn_like(z)
+    y.backward(grad)
+    z.backward(grad)
+    for our, their in zip(ours, theirs, strict=True):
+        scale = their.grad.abs().max().item()
+        assert (our.grad - their.grad).abs().max().item() <= 1e-2 * scale
+
+
+# --- load_im2col against the model, and launches that do not fit ---------------------------------
+
+
+@triton.jit(do_not_specialize=["n", "d", "h", "w", "c", "i", "j", "k"])
+def copy_im2col(x_desc, y_ptr, n, d, h, w, c, i, j, k, RANK: tl.constexpr, BLOCK: tl.constexpr):
+    if RANK == 3:
+        tile = tle.load_im2col(x_desc, [n, w, c], [k])
+    elif RANK == 4:
+        tile = tle.load_im2col(x_desc, [n, h, w, c], [j, k])
+    else:
+        tile = tle.load_im2col(x_desc, [n, d, h, w, c], [i, j, k])
+    rows = tl.arange(0, BLOCK)[:, None]
+    tl.store(y_ptr + rows * BLOCK + tl.arange(0, BLOCK)[None, :], tile)
+
+
+@triton.jit
+def copy_tiled(x_desc, y_ptr, BLOCK: tl.constexpr):
+    tile = x_desc.load([0, 0])
+    rows = tl.arange(0, BLOCK)[:, None]
+    tl.store(y_ptr + rows * BLOCK + tl.arange(0, BLOCK)[None, :], tile)
+
+
+BLOCK = 64
+SHAPES = {3: (3, 29, 72), 4: (3, 9, 11, 72), 5: (2, 5, 6, 7, 72)}
+
+
+def image(rank: int, dtype: torch.dtype = torch.float16) -> torch.Tensor:
+    return torch.randn(SHAPES[rank], device="cuda").to(dtype)
+
+
+def im2col_descriptor(x: torch.Tensor, channels: int = BLOCK) -> triton_ext.Im2ColDescriptor:
+    return triton_ext.Im2ColDescriptor.for_conv(
+        x, 3, stride=2, padding=1, dilation=2, block_shape=[BLOCK, channels]
+    )
+
+
+def tiled_descriptor(x: torch.Tensor) -> TensorDescriptor:
+    rows = x.reshape(-1, x.shape[-1])
+    return TensorDescriptor(rows, list(rows.shape), list(rows.stride()), [BLOCK, BLOCK])
+
+
+def run_im2col(desc, rank: int, pixel: int = 0, tap: tuple[int, ...] = (0, 0, 0), channel: int = 0):
+    """Launches copy_im2col for the tile that starts at an output pixel; returns the tile."""
+    conv = getattr(desc, "conv", None)
+    start = conv.start(pixel) if conv is not None else (0,) * (rank - 1)
+    n, spatial = start[0], (0,) * (5 - rank) + tuple(start[1:])
+    y = torch.full((BLOCK, BLOCK), float("nan"), device="cuda", dtype=desc.base.dtype)
+    copy_im2col[(1,)](desc, y, n, *spatial, channel, *tap, RANK=rank, BLOCK=BLOCK)
+    return y
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32], ids=str)
+@pytest.mark.parametrize("rank", SHAPES)
+def test_load_equals_the_model(rank, dtype):
+    x = image(rank, dtype)
+    desc = im2col_descriptor(x)
+    pixels = desc.m_gemm
+    for pixel in (0, 1, pixels // 2, pixels - 1):
+        for tap in ((0, 0, 0), (2, 2, 2), (1, 0, 2)):
+            for channel in (0, 64):
+                tap = (0,) * (5 - rank) + tap[5 - rank :]
+                offsets = tuple(2 * t for t in tap)
+                y = run_im2col(desc, rank, pixel, offsets, channel)
+                elements, valid = im2col_model.element_offsets(
+                    desc.geometry, desc.conv.start(pixel), offsets[5 - rank :], channel
+                )
+                elements = torch.from_numpy(elements).cuda()
+                expected = x.flatten()[elements] * torch.from_numpy(valid).cuda()
+                assert torch.equal(y, expected.to(dtype)), (pixel, tap, channel)
+
+
+def test_a_tiled_descriptor_where_im2col_is_expected():
+    x = image(4)
+    run_im2col(im2col_descriptor(x), 4)
+    with pytest.raises(LaunchError, match=r"'x_desc' with load_im2col, but a tiled .* was passed"):
+        run_im2col(tiled_descriptor(x), 4)
+
+
+def test_an_im2col_descriptor_where_a_tiled_one_is_expected():
+    x = image(4)
+    y = torch.empty(BLOCK, BLOCK, device="cuda", dtype=x.dtype)
+    copy_tiled[(1,)](tiled_descriptor(x), y, BLOCK=BLOCK)
+    assert torch.equal(y, x.reshape(-1, 72)[:BLOCK, :BLOCK])
+    with pytest.raises(LaunchError, match=r"reads it with desc\.load \(tiled\)"):
+        copy_tiled[(1,)](im2col_descriptor(x), y, BLOCK=BLOCK)
+
+
+@triton.jit
+def copy_tiled_first_launch(x_desc, y_ptr, BLOCK: tl.constexpr):
+    tile = x_desc.load([0, 0])
+    rows = tl.arange(0, BLOCK)[:, None]
+    tl.store(y_ptr + rows * BLOCK + tl.arange(0, BLOCK)[None, :], tile)
+
+
+def test_plain_load_of_an_im2col_descriptor():
+    # The kernel has never been launched correctly.
+    x = image(4)
+    y = torch.empty(BLOCK, BLOCK, device="cuda", dtype=x.dtype)
+    with pytest.raises(LaunchError, match=r"use triton_ext\.language\.load_im2col"):
+        copy_tiled_first_launch[(1,)](im2col_descriptor(x), y, BLOCK=BLOCK)
+
+
+@pytest.mark.parametrize(("kernel_rank", "rank"), [(4, 3), (4, 5), (3, 4), (5, 4)])
+def test_a_descriptor_of_another_rank(kernel_rank, rank):
+    run_im2col(im2col_descriptor(image(kernel_rank)), kernel_rank)
+    desc = im2col_descriptor(image(rank))
+    y = torch.empty(BLOCK, BLOCK, device="cuda", dtype=torch.float16)
+    match = rf"with {kernel_rank} coordinates, the descriptor was built for a tensor of rank {rank}"
+    with pytest.raises(LaunchError, match=match):
+        copy_im2col[(1,)](desc, y, 0, 0, 0, 0, 0, 0, 0, 0, RANK=kernel_rank, BLOCK=BLOCK)
+
+
+def test_a_refused_launch_leaves_the_gpu_usable():
+    x = image(4)
+    with pytest.raises(LaunchError):
+        run_im2col(tiled_descriptor(x), 4)
+    case = FIXED_CASES[0]
+    tensors = case.tensors()
+    check(case, case.ours(*tensors), *tensors)
+
+
+def test_an_unaligned_base_is_refused():
+    x = Case(n=1, ci=72, h=8, w=8, co=8, r=3, s=3).tensors()[0]
+    weight = Case(n=1, ci=64, h=8, w=8, co=8, r=3, s=3).tensors()[1]
+    with pytest.raises(DescriptorError, match="16"):
+        conv2d(x[:, 4:68], weight)
+
+
+def compile_slice(index: int, count: int) -> None:
+    """Runs every count-th random case, whatever comes of it."""
+    for case in RANDOM_CASES[index::count]:
+        x, weight, bias = case.tensors()
+        case.ours(x, weight, bias)
+
+
+if __name__ == "__main__":
+    compile_slice(int(sys.argv[1]), int(sys.argv[2]))
