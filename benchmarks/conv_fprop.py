@@ -135,10 +135,11 @@ def make_tensors(shape: ConvShape, dtype: str, device: str = "cuda") -> Tensors:
 
 
 def describe_config(config: Any) -> str:
-    """Returns a configuration in one word: MxNxK, stages, warps, parts of the store, group."""
+    """Returns a configuration in one word: MxNxK, stages, warps, parts of the store, group, order."""
+    order = "t" if config.taps_inner else "c"
     return (
         f"{config.block_m}x{config.block_n}x{config.block_k}"
-        f"_s{config.num_stages}_w{config.num_warps}_p{config.store_parts}_g{config.group_size_m}"
+        f"_s{config.num_stages}_w{config.num_warps}_p{config.store_parts}_g{config.group_size_m}_{order}"
     )
 
 

@@ -1,7 +1,7 @@
 """Sweep of tile configurations: compile many, check each, time those that are right, write JSON.
 
-Two phases: all candidate tiles with the default order of tiles, then other ``group_size_m`` for the
-three fastest of each shape where that matters.  Compiling runs ahead in other processes while the
+Two phases: all candidate tiles with the default orders, then other orders of tiles and of the loop
+and longer steps for the three fastest of each shape.  Compiling runs ahead in other processes while the
 GPU times what is ready.  The JSON is written after each shape, for :mod:`benchmarks.fit_config`.
 
 A configuration that does not compile, does not fit, or computes something wrong is recorded as
@@ -273,7 +273,7 @@ def run(
         try:
             _phase(sweep, pool, {name: each.results for name, each in sweep.shapes.items()})
             if not arguments.narrow:
-                _phase(sweep, pool, _other_groups(sweep))
+                _phase(sweep, pool, _variations(sweep))
         except ContextLostError as error:
             emit(f"{error}; the results so far are in {sweep.out}; use --resume")
             code = 3
@@ -281,26 +281,40 @@ def run(
     return code or _summarise(sweep)
 
 
-def _other_groups(sweep: Sweep) -> dict[str, list[Result]]:
-    """The fastest configurations of each shape, and the same with other group sizes.
+def _variations(sweep: Sweep) -> dict[str, list[Result]]:
+    """The fastest configurations of each shape, and what is worth changing about them.
 
-    Only where there are several columns of tiles: with one, the order is the same for all sizes.
-    The fastest are timed again, so that all sizes are compared within the same rounds.
+    The fastest are timed again, so that all variations are compared within the same rounds.
     """
     more: dict[str, list[Result]] = {}
     for name, each in sweep.shapes.items():
         known = {result.config for result in each.results}
-        best = [r for r in each.best(TUNED_PER_SHAPE) if r.config.block_n < each.shape.co]
-        wanted = [
-            dataclasses.replace(result.config, group_size_m=size)
-            for result in best
-            for size in GROUP_SIZES
-        ]
+        best = each.best(TUNED_PER_SHAPE)
+        wanted = [config for result in best for config in _varied(result.config, each.shape)]
         added = [Result(config) for config in dict.fromkeys(wanted) if config not in known]
         if added:
             more[name] = best + added
             each.results += added
     return more
+
+
+def _varied(config: Any, shape: ConvShape) -> Iterator[Any]:
+    """A configuration in other orders of tiles and of the loop, and with longer steps."""
+    orders = [config]
+    # With one tap or one block of channels there is one order; the same for one column of tiles.
+    if shape.r * shape.s > 1 and shape.ci > config.block_k:
+        orders.append(dataclasses.replace(config, taps_inner=not config.taps_inner))
+    if config.block_n < shape.co:
+        orders += [
+            dataclasses.replace(order, group_size_m=size) for order in orders for size in GROUP_SIZES
+        ]
+    yield from orders
+    if shape.ci > config.block_k:
+        longer = dataclasses.replace(
+            config, block_k=2 * config.block_k, num_stages=max(2, config.num_stages // 2)
+        )
+        if longer.fits(ELEMENT_BYTES):
+            yield longer
 
 
 def _phase(sweep: Sweep, pool: CompilePool | None, work: dict[str, list[Result]]) -> None:

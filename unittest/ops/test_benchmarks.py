@@ -1,0 +1,173 @@
+"""The benchmark driver without a GPU: arithmetic, output, and dry runs of every mode."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+pytest.importorskip("torch", reason="the benchmarks need torch, which is not installed")
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(autouse=True)
+def importable(monkeypatch):
+    """The benchmarks are not installed; they run from the root of the checkout."""
+    monkeypatch.syspath_prepend(str(ROOT))
+
+
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", *arguments],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+def test_shapes():
+    from benchmarks.shapes import FPROP_SHAPES, select_shapes
+
+    assert len(set(FPROP_SHAPES)) == 21
+    (strided,) = select_shapes(["32,56,56,128,128,3,3,2"])
+    assert strided.output_size == (28, 28)
+    assert strided.m_gemm == 32 * 28 * 28
+    assert strided.flops == 2 * 32 * 28 * 28 * 128 * 128 * 9
+    assert select_shapes(["20"])[0].output_size == (1, 202)
+    for shape in FPROP_SHAPES:
+        assert select_shapes([shape.name]) == (shape,)
+
+
+@pytest.mark.parametrize("word", ["21", "-1", "1,2,3", "a", "1,1,1,1,1,1,1,0"])
+def test_a_shape_that_is_none_is_refused(word):
+    from benchmarks.shapes import select_shapes
+
+    with pytest.raises(ValueError, match="expected an index"):
+        select_shapes([word])
+
+
+def test_rounds_are_interleaved_in_rotating_order():
+    from benchmarks.harness import Plan, time_interleaved
+
+    class Recorder:
+        def __init__(self) -> None:
+            self.order: list[str] = []
+
+        def plan(self, function):
+            return Plan(function, host_us=2.0)
+
+        def measure(self, plan):
+            self.order.append(plan.function())
+            return float(len(self.order))
+
+    recorder = Recorder()
+    timings = time_interleaved({name: lambda n=name: n for name in "abc"}, recorder, rounds=3)
+    assert "".join(recorder.order) == "abcbcacab"
+    assert timings["a"].rounds_ms == (1.0, 6.0, 8.0)
+    assert timings["a"].ms == 6.0
+    assert timings["a"].spread == pytest.approx(7 / 6)
+
+
+def test_errors_are_limited_by_twice_those_of_cudnn():
+    import torch
+
+    from benchmarks.harness import Errors, measure_errors
+
+    reference = torch.tensor([3.0, -4.0])
+    errors = measure_errors(torch.tensor([3.0, -4.5]), reference)
+    assert (errors.l2, errors.maximum) == (pytest.approx(0.1), pytest.approx(0.125))
+    assert errors.within(Errors(0.05, 0.0625))
+    assert not errors.within(Errors(0.04, 0.0625))
+    assert not errors.within(Errors(0.05, 0.06))
+    assert not measure_errors(torch.tensor([3.0, math.nan]), reference).within(errors)
+
+
+def test_dry_run_writes_a_row_per_shape(tmp_path):
+    out = tmp_path / "rows.csv"
+    result = run("benchmarks", "conv_fprop", "--dry-run", "--shapes", "0", "3", "--out", str(out))
+    assert result.returncode == 0, result.stderr
+    assert "DRY RUN" in result.stdout
+    assert "geometric mean of 2 ratios" in result.stdout
+    lines = out.read_text().splitlines()
+    assert any(line.startswith("# triton:") for line in lines)
+    rows = list(csv.DictReader(line for line in lines if not line.startswith("#")))
+    assert [row["shape"] for row in rows] == ["32,56,56,64,64,3,3,1", "32,7,7,512,512,3,3,1"]
+
+
+def test_what_the_time_limit_leaves_out_is_named():
+    result = run("benchmarks", "conv_fprop", "--dry-run", "--shapes", "0", "--time-limit", "0")
+    assert result.returncode == 0, result.stderr
+    assert "skipped (time limit): 32,56,56,64,64,3,3,1" in result.stdout
+
+
+def test_without_a_gpu_it_says_so():
+    import torch
+
+    if torch.cuda.is_available():
+        pytest.skip("there is a GPU")
+    result = run("benchmarks", "conv_fprop")
+    assert result.returncode == 2
+    assert "no CUDA GPU" in result.stdout
+
+
+def test_sweep_resume_and_fit(tmp_path):
+    out = tmp_path / "sweep.json"
+    arguments = ("benchmarks", "conv_fprop", "--dry-run", "--sweep", "--shapes", "3", "--out")
+    result = run(*arguments, str(out))
+    assert result.returncode == 0, result.stderr
+    written = json.loads(out.read_text())["shapes"]["32,7,7,512,512,3,3,1"]["results"]
+    assert len(written) > 20
+    assert {entry["status"] for entry in written} == {"ok"}
+    assert {entry["config"]["group_size_m"] for entry in written} == {1, 4, 8, 16}
+    again = run(*arguments, str(out), "--resume")
+    assert "1 shapes, 0 configurations" in again.stdout
+    assert json.loads(out.read_text())["shapes"]["32,7,7,512,512,3,3,1"]["results"] == written
+    fit = run("benchmarks.fit_config", str(out), "--rates", "--pick", "2")
+    assert fit.returncode == 0, fit.stderr
+    assert "geometric mean over 1 shapes" in fit.stdout
+
+
+def test_candidates_are_possible_and_not_absurd():
+    from benchmarks.shapes import FPROP_SHAPES, ConvShape
+    from benchmarks.sweep import candidates
+
+    for shape in FPROP_SHAPES:
+        configs = candidates(shape, num_sms=132)
+        assert len(configs) == len(set(configs)) >= 10
+        assert all(config.fits(2) for config in configs)
+    small = candidates(ConvShape.make(1, 7, 7, 64, 64, 3, 3, 1), num_sms=132)
+    assert {(config.block_m, config.block_n) for config in small} == {(64, 64)}
+
+
+@pytest.mark.slow
+def test_configurations_are_compiled_without_a_gpu(tmp_path, monkeypatch):
+    import dataclasses
+
+    from triton_ext.host import capabilities
+    from triton_ext.ops.conv_config import CONFIGS
+
+    from benchmarks.compile_ahead import CompilePool
+    from benchmarks.shapes import ConvShape
+
+    if not capabilities()["im2col"].available:
+        pytest.skip(capabilities()["im2col"].reason)
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    shape = ConvShape.make(1, 14, 14, 64, 64, 3, 3, 1)
+    good = CONFIGS[-1]
+    bad = dataclasses.replace(good, num_warps=3)
+    with CompilePool(1, (9, 0)) as pool:
+        results = [pool.submit(shape, "float16", c).result() for c in (bad, good)]
+    assert "num_warps" in results[0].error
+    assert results[1].error == ""
+    # The mbarriers come on top of what is predicted.
+    assert 0 < results[1].shared_bytes - good.smem_bytes(2) <= 1024
+    assert any(tmp_path.rglob("*.cubin"))
