@@ -16,6 +16,7 @@ from .lexer import Source
 from .locations import Location
 from .nodes import Block, Operation, Region
 from .reader import parse_fragment
+from .segments import cut
 from .values import Value
 
 __all__ = ["Builder", "fresh_name", "indentation"]
@@ -170,6 +171,9 @@ class Builder:
         made = scratch._ops
         raw = loc.raw if isinstance(loc, Location) else loc if loc is not None else self.loc
         region = naming_region(block)
+        inner = [op for top in made for op in top.walk()]
+        for op in inner:
+            cut(op)
         for top in made:
             top.parent = block
             for op in top.walk():

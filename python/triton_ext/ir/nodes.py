@@ -322,12 +322,12 @@ class Operation:
         Raises:
             IndexError: There is no such operand.
         """
-        from .type_slots import bind_types
+        from .segments import cut
 
         old = self._operands[index]
         if old is value:
             return
-        bind_types(self)
+        cut(self)
         old._users.remove(self)
         value._users.append(self)
         self._operands[index] = value

@@ -58,12 +58,22 @@ class ResultsSlot:
 
 @dataclass(frozen=True, slots=True)
 class OperandSlot:
-    """The name of an operand."""
+    """The name of an operand.
+
+    Attributes:
+        index: Number of the operand.
+        printed: The name in the source, for as long as the operand's name is ``full``.  The two
+            differ where ``%x`` stands for ``%x#0``, or the other way round.
+        full: The operand's name when the operation was cut.
+    """
 
     index: int
+    printed: str = ""
+    full: str = ""
 
     def write(self, op: Operation, out: list[str]) -> None:
-        out.append(op._operands[self.index].name)
+        name = op._operands[self.index].name
+        out.append(self.printed if name == self.full else name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,7 +185,10 @@ def result_groups(results: list[OpResult]) -> list[str]:
 
 
 def cut(op: Operation) -> list[Segment]:
-    """Cuts an operation's source slice into segments, once; returns them."""
+    """Cuts an operation's source slice into segments, once; returns them.
+
+    This must happen before an operand is exchanged or gets another name.
+    """
     from .type_slots import bind_types
 
     if op._segments is not None:
@@ -185,7 +198,12 @@ def cut(op: Operation) -> list[Segment]:
     marks: list[tuple[int, int, Slot]] = [(start, name_start, ResultsSlot(text[start:name_start]))]
     spans = op._operand_spans or ()
     for index in range(len(spans) // 2):
-        marks.append((spans[2 * index], spans[2 * index + 1], OperandSlot(index)))
+        first, last = spans[2 * index], spans[2 * index + 1]
+        printed, full = text[first:last], op._operands[index].name
+        same = printed.removesuffix("#0") == full.removesuffix("#0")
+        # Text from a builder calls a value by the name it was bound to.
+        slot = OperandSlot(index, printed, full) if same else OperandSlot(index)
+        marks.append((first, last, slot))
     spans = op._attr_spans
     for index in range(0, len(spans), 2):
         first, last = spans[index], spans[index + 1]

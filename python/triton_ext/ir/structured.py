@@ -282,9 +282,10 @@ def _append_results(op: Operation, types: Sequence[str]) -> tuple[OpResult, ...]
     if results:
         base, number = results[-1]._base, results[-1]._number
         if number < 0:
-            results[-1]._number = number = 0
             for user in dict.fromkeys(results[-1]._users):
+                cut(user)
                 user._touch()
+            results[-1]._number = number = 0
     else:
         assert op.parent is not None  # structured operations are in a block
         word = op.name.rpartition(".")[2]
@@ -540,6 +541,6 @@ def _renumber(segments: list[Segment], first: int) -> None:
     """Makes room for an operand."""
     for index, segment in enumerate(segments):
         if isinstance(segment, OperandSlot) and segment.index >= first:
-            segments[index] = OperandSlot(segment.index + 1)
+            segments[index] = OperandSlot(segment.index + 1, segment.printed, segment.full)
         elif isinstance(segment, OperandTypeSlot) and segment.index >= first:
             segments[index] = OperandTypeSlot(segment.index + 1, segment.spelling)
