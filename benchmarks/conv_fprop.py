@@ -135,7 +135,7 @@ def make_tensors(shape: ConvShape, dtype: str, device: str = "cuda") -> Tensors:
 
 
 def describe_config(config: Any) -> str:
-    """Returns a configuration in one word: MxNxK, stages, warps, parts of the store, group, order."""
+    """Returns a configuration in one word, which docs/performance.md spells out."""
     order = "t" if config.taps_inner else "c"
     return (
         f"{config.block_m}x{config.block_n}x{config.block_k}"
@@ -147,7 +147,7 @@ def chosen_config(shape: ConvShape, num_sms: int) -> Any:
     """Returns the configuration with which ``conv2d`` runs the shape."""
     from triton_ext.ops.conv_config import choose_config
 
-    return choose_config(shape.m_gemm, shape.co, num_sms)
+    return choose_config(shape.m_gemm, shape.co, shape.ci, shape.r * shape.s, num_sms)
 
 
 def multiprocessors() -> int:

@@ -1,11 +1,12 @@
 """Judges a chooser of tile configurations by a sweep, without a GPU.
 
     python -m benchmarks.fit_config conv_fprop_sweep.json [more.json] [--chooser module:function]
-        [--rates] [--pick N]
+        [--rates] [--fit] [--pick N]
 
 Prints, per shape, how much slower the chosen configuration is than the best measured one, and the
 geometric mean.  ``--rates`` shows what a model of the machine needs: the speed of each tile once
-waves are accounted for.  ``--pick N`` finds by greedy search the N configurations that lose least
+waves are accounted for.  ``--fit`` prints the three numbers per configuration of that model, as
+``triton_ext.ops.conv_config`` holds them.  ``--pick N`` finds by greedy search the N configurations that lose least
 when the best of them is always chosen.
 """
 
@@ -27,6 +28,12 @@ from benchmarks.harness import emit, geometric_mean
 
 __all__ = ["Problem", "main"]
 
+# A configuration that ran on fewer shapes is not fitted.
+FIT_SHAPES = 8
+FIT_ROUNDS = 10
+# Relative error below which a shape counts as described.
+FIT_TOLERANCE = 0.02
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
@@ -36,7 +43,8 @@ class Problem:
         name: The shape, as the benchmark spells it.
         m_gemm: Output pixels.
         co: Output channels.
-        k_gemm: Reduction length.
+        ci: Input channels.
+        taps: Filter taps.
         num_sms: Multiprocessors of the GPU.
         cudnn_ms: cuDNN's time in the same run; NaN where it was not measured.
         times: Milliseconds per configuration.
@@ -45,7 +53,8 @@ class Problem:
     name: str
     m_gemm: int
     co: int
-    k_gemm: int
+    ci: int
+    taps: int
     num_sms: int
     cudnn_ms: float
     times: dict[Any, float]
@@ -79,7 +88,8 @@ def load_problems(paths: list[pathlib.Path]) -> list[Problem]:
                 name=name,
                 m_gemm=geometry["m_gemm"],
                 co=geometry["co"],
-                k_gemm=geometry["r"] * geometry["s"] * geometry["ci"],
+                ci=geometry["ci"],
+                taps=geometry["r"] * geometry["s"],
                 num_sms=sweep["num_sms"],
                 cudnn_ms=entry["cudnn_ms"] or math.nan,
                 times=times,
@@ -91,7 +101,7 @@ def shipped_chooser(problem: Problem) -> Any:
     """The package's own choice."""
     from triton_ext.ops.conv_config import choose_config
 
-    return choose_config(problem.m_gemm, problem.co, problem.num_sms)
+    return choose_config(problem.m_gemm, problem.co, problem.ci, problem.taps, problem.num_sms)
 
 
 def load_chooser(name: str | None) -> Chooser:
@@ -151,7 +161,7 @@ def print_rates(problems: list[Problem]) -> None:
                 problem.co / config.block_n
             )
             waves = math.ceil(tiles / problem.num_sms)
-            operations = 2 * waves * config.block_m * config.block_n * problem.k_gemm
+            operations = 2 * waves * config.block_m * config.block_n * problem.taps * problem.ci
             rates.setdefault(config, []).append(operations / ms / 1e9)
     title = "TFLOP/s per multiprocessor: min"
     emit(f"{'configuration':<30} {'shapes':>6} {title:>32} median    max")
@@ -160,6 +170,52 @@ def print_rates(problems: list[Problem]) -> None:
             f"{describe_config(config):<30} {len(values):>6} {min(values):>32.2f} "
             f"{statistics.median(values):>6.2f} {max(values):>6.2f}"
         )
+
+
+def print_fit(problems: list[Problem]) -> None:
+    """Prints the cost model of every configuration: microseconds per step, per tile, per launch.
+
+    Least squares of the relative error, reweighted towards the absolute one so that a few shapes
+    that the model does not describe (memory-bound ones) do not bend it.
+    """
+    import numpy as np
+
+    for config in sorted({c for p in problems for c in p.times}, key=describe_config):
+        measured = [p for p in problems if config in p.times]
+        if len(measured) < FIT_SHAPES:
+            continue
+        rows = np.array([_features(config, p) for p in measured])
+        rows /= np.array([p.times[config] * 1e3 for p in measured])[:, None]
+        cost = _nonnegative(rows, np.ones(len(measured)))
+        for _ in range(FIT_ROUNDS):
+            weights = 1 / np.sqrt(np.abs(rows @ cost - 1) + FIT_TOLERANCE)
+            cost = _nonnegative(rows * weights[:, None], weights)
+        error = float(np.median(np.abs(rows @ cost - 1)))
+        emit(
+            f"{describe_config(config):<30} Cost({cost[0]:.3f}, {cost[1]:.2f}, {cost[2]:.2f})"
+            f"  median error {error * 100:.1f} %, {len(measured)} shapes"
+        )
+
+
+def _features(config: Any, problem: Problem) -> list[float]:
+    tiles = math.ceil(problem.m_gemm / config.block_m) * math.ceil(problem.co / config.block_n)
+    waves = math.ceil(tiles / problem.num_sms)
+    return [waves * problem.taps * math.ceil(problem.ci / config.block_k), waves, 1.0]
+
+
+def _nonnegative(rows: Any, targets: Any) -> Any:
+    """Least squares with costs of at least 0: a cost that comes out negative is left out."""
+    import numpy as np
+
+    used = list(range(rows.shape[1]))
+    while True:
+        solution = np.linalg.lstsq(rows[:, used], targets, rcond=None)[0]
+        if (solution >= 0).all() or len(used) == 1:
+            break
+        del used[int(np.argmin(solution))]
+    cost = np.zeros(rows.shape[1])
+    cost[used] = solution
+    return cost
 
 
 def print_pick(problems: list[Problem], count: int) -> None:
@@ -192,6 +248,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("sweeps", nargs="+", type=pathlib.Path, help="JSON files of --sweep")
     parser.add_argument("--chooser", metavar="MODULE:FUNCTION", help="takes a Problem")
     parser.add_argument("--rates", action="store_true", help="speed per configuration")
+    parser.add_argument("--fit", action="store_true", help="cost model per configuration")
     parser.add_argument("--pick", type=int, default=0, metavar="N", help="greedy best N")
     arguments = parser.parse_args(argv)
     problems = load_problems(arguments.sweeps)
@@ -202,6 +259,9 @@ def main(argv: list[str] | None = None) -> int:
     if arguments.rates:
         emit()
         print_rates(problems)
+    if arguments.fit:
+        emit()
+        print_fit(problems)
     if arguments.pick:
         emit()
         print_pick(problems, arguments.pick)

@@ -1,8 +1,9 @@
 """Sweep of tile configurations: compile many, check each, time those that are right, write JSON.
 
 Two phases: all candidate tiles with the default orders, then other orders of tiles and of the loop
-and longer steps for the three fastest of each shape.  Compiling runs ahead in other processes while the
-GPU times what is ready.  The JSON is written after each shape, for :mod:`benchmarks.fit_config`.
+and longer steps for the three fastest of each shape.  Compiling runs ahead in other processes while
+the GPU times what is ready.  The JSON is written after each shape, for
+:mod:`benchmarks.fit_config`.
 
 A configuration that does not compile, does not fit, or computes something wrong is recorded as
 such and skipped.  One that hangs, or breaks the CUDA context, ends the process after it has been
@@ -306,7 +307,9 @@ def _varied(config: Any, shape: ConvShape) -> Iterator[Any]:
         orders.append(dataclasses.replace(config, taps_inner=not config.taps_inner))
     if config.block_n < shape.co:
         orders += [
-            dataclasses.replace(order, group_size_m=size) for order in orders for size in GROUP_SIZES
+            dataclasses.replace(order, group_size_m=size)
+            for order in orders
+            for size in GROUP_SIZES
         ]
     yield from orders
     if shape.ci > config.block_k:
