@@ -1,7 +1,9 @@
 """Tile configurations of the forward convolution and the choice among them.
 
-The choice is a model, not a measurement: it counts how long the busiest multiprocessor works.
-Its two tables were measured on an H200 (``python -m benchmarks conv_fprop --sweep``).
+The choice is a model, not a measurement: the time of the busiest multiprocessor, which works on
+ceil(tiles / multiprocessors) tiles one after another.  The model's three numbers per configuration
+were fitted to 41 shapes on an H200 (Triton 3.9.0, fp16, 2026-11-20; docs/performance.md): its choice
+is as fast as the best of the table within 1.2 % in the geometric mean.
 """
 
 from __future__ import annotations
@@ -27,6 +29,7 @@ class ConvConfig:
         num_warps: Warps per CTA; 4 is one warp group, 8 are two that split the rows.
         store_parts: Parts in which the output tile goes through shared memory.
         group_size_m: Rows of tiles that are walked together.
+        taps_inner: Whether filter taps are the inner loop and blocks of channels the outer one.
     """
 
     block_m: int
@@ -36,48 +39,117 @@ class ConvConfig:
     num_warps: int
     store_parts: int = 1
     group_size_m: int = 8
+    taps_inner: bool = True
 
-    def smem_bytes(self, element_bytes: int) -> int:
-        """Shared memory for the pipeline and the output tile, in bytes."""
+    def smem_bytes(self, element_bytes: int, store_through_tma: bool = True) -> int:
+        """Shared memory for the pipeline and the output tile, in bytes.
+
+        Args:
+            element_bytes: Size of an element of x, w and y.
+            store_through_tma: Whether y is stored by TMA; otherwise the tile goes through shared
+                memory as a whole, whatever ``store_parts`` says.
+        """
         stage = (self.block_m + self.block_n) * self.block_k * element_bytes
-        return self.num_stages * stage + self.block_m * self.block_n * element_bytes // (
-            self.store_parts
-        )
+        parts = self.store_parts if store_through_tma else 1
+        return self.num_stages * stage + self.block_m * self.block_n * element_bytes // parts
 
-    def fits(self, element_bytes: int) -> bool:
+    def fits(self, element_bytes: int, store_through_tma: bool = True) -> bool:
         """Whether the configuration fits the shared memory of a CTA."""
         # 1 KiB for mbarriers and alignment.
-        return self.smem_bytes(element_bytes) + 1024 <= SMEM_BYTES
+        return self.smem_bytes(element_bytes, store_through_tma) + 1024 <= SMEM_BYTES
 
 
-CONFIGS: tuple[ConvConfig, ...] = (
-    ConvConfig(block_m=128, block_n=256, num_stages=3, num_warps=8),
-    ConvConfig(block_m=128, block_n=256, num_stages=4, num_warps=8, store_parts=2),
-    ConvConfig(block_m=256, block_n=128, num_stages=3, num_warps=8),
-    ConvConfig(block_m=256, block_n=128, num_stages=4, num_warps=8, store_parts=2),
-    ConvConfig(block_m=128, block_n=128, num_stages=4, num_warps=8),
-    ConvConfig(block_m=128, block_n=128, num_stages=5, num_warps=8),
-    ConvConfig(block_m=128, block_n=128, num_stages=4, num_warps=4),
-    ConvConfig(block_m=256, block_n=64, num_stages=4, num_warps=8),
-    ConvConfig(block_m=128, block_n=64, num_stages=5, num_warps=4),
-    ConvConfig(block_m=64, block_n=128, num_stages=5, num_warps=4),
-    ConvConfig(block_m=64, block_n=256, num_stages=4, num_warps=4),
-    ConvConfig(block_m=64, block_n=64, num_stages=6, num_warps=4),
-)
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """What a configuration costs on one multiprocessor, in microseconds.
+
+    Attributes:
+        step_us: One step of the K loop: block_k channels of one tap.
+        tile_us: A tile besides its steps: filling the pipeline, the part of the store that does not
+            overlap.
+        launch_us: The kernel besides its tiles.
+    """
+
+    step_us: float
+    tile_us: float
+    launch_us: float
 
 
-def choose_config(m_gemm: int, co: int, num_sms: int, element_bytes: int = 2) -> ConvConfig:
+# Fitted by `python -m benchmarks.fit_config SWEEP.json --fit`.
+_COSTS: dict[ConvConfig, Cost] = {
+    ConvConfig(block_m=256, block_n=64, num_stages=5, num_warps=4, store_parts=2): Cost(
+        0.421, 1.18, 7.06
+    ),
+    ConvConfig(block_m=256, block_n=64, num_stages=3, num_warps=4): Cost(0.501, 0.91, 8.82),
+    ConvConfig(block_m=128, block_n=64, num_stages=5, num_warps=4): Cost(0.240, 0.64, 7.40),
+    ConvConfig(block_m=64, block_n=64, num_stages=7, num_warps=4): Cost(0.222, 0.41, 5.98),
+    ConvConfig(block_m=128, block_n=128, num_stages=6, num_warps=4): Cost(0.327, 1.11, 6.36),
+    ConvConfig(block_m=128, block_n=128, num_stages=6, num_warps=4, taps_inner=False): Cost(
+        0.329, 1.10, 6.11
+    ),
+    ConvConfig(block_m=128, block_n=128, num_stages=5, num_warps=4, group_size_m=1): Cost(
+        0.324, 1.11, 6.49
+    ),
+    ConvConfig(
+        block_m=64, block_n=128, num_stages=6, num_warps=4, group_size_m=4, taps_inner=False
+    ): Cost(0.205, 0.69, 6.12),
+    ConvConfig(block_m=64, block_n=256, num_stages=5, num_warps=4, store_parts=2): Cost(
+        0.336, 1.26, 5.27
+    ),
+    ConvConfig(
+        block_m=256,
+        block_n=128,
+        num_stages=4,
+        num_warps=8,
+        store_parts=2,
+        group_size_m=4,
+        taps_inner=False,
+    ): Cost(0.658, 2.27, 6.06),
+    ConvConfig(block_m=128, block_n=256, num_stages=4, num_warps=8, store_parts=2): Cost(
+        0.609, 2.32, 5.53
+    ),
+    ConvConfig(
+        block_m=128,
+        block_n=256,
+        num_stages=4,
+        num_warps=8,
+        store_parts=2,
+        group_size_m=4,
+        taps_inner=False,
+    ): Cost(0.616, 2.34, 5.12),
+}
+
+CONFIGS: tuple[ConvConfig, ...] = tuple(_COSTS)
+
+
+def choose_config(
+    m_gemm: int,
+    co: int,
+    ci: int,
+    taps: int,
+    num_sms: int,
+    *,
+    element_bytes: int = 2,
+    store_through_tma: bool = True,
+) -> ConvConfig:
     """Returns the configuration that the model expects to be fastest.
 
     Args:
         m_gemm: Output pixels.
         co: Output channels.
+        ci: Input channels.
+        taps: Filter taps.
         num_sms: Multiprocessors of the GPU.
         element_bytes: Size of an element of x, w and y, in bytes.
+        store_through_tma: Whether y is stored by TMA.
     """
 
-    def cost(config: ConvConfig) -> float:
+    def microseconds(config: ConvConfig) -> float:
         tiles = math.ceil(m_gemm / config.block_m) * math.ceil(co / config.block_n)
-        return math.ceil(tiles / num_sms) * config.block_m * config.block_n
+        steps = taps * math.ceil(ci / config.block_k)
+        cost = _COSTS[config]
+        waves = math.ceil(tiles / num_sms)
+        return waves * (steps * cost.step_us + cost.tile_us) + cost.launch_us
 
-    return min((c for c in CONFIGS if c.fits(element_bytes)), key=cost)
+    possible = [c for c in CONFIGS if c.fits(element_bytes, store_through_tma)]
+    return min(possible, key=microseconds)

@@ -6,8 +6,9 @@ GEMM mapping: M_GEMM = N * out_h * out_w (output pixels), N_GEMM = Co, K_GEMM = 
 operand [M_GEMM, K_GEMM] is never written down: the TMA unit reads its [BLOCK_M, BLOCK_K] tiles from
 x in im2col mode, one filter tap and one block of channels at a time.
 
-Loop order: taps inside, blocks of channels outside, because consecutive taps read almost the same
-pixels, which then come from L2 (worth 2 to 5 % from 256 channels on; H200, see docs/performance.md).
+Loop order: with taps inside and blocks of channels outside, consecutive steps read almost the same
+pixels, which then come from L2; the other way round, consecutive steps read whole rows of channels.
+Which one wins depends on the number of channels, so it is part of the configuration.
 
 Tails need no masks: pixels past the last image, channels past the last and padding read as zero;
 the weight tensor map has the taps as a dimension of its own, so the channel tail of one tap does not
@@ -57,6 +58,7 @@ def conv_fprop_kernel(
     BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr,
     GROUP_SIZE_M: tl.constexpr,
+    TAPS_INNER: tl.constexpr,  # whether filter taps are the inner loop, blocks of channels the outer
     STORE_PARTS: tl.constexpr,  # 1 or 2: halves the shared memory of the epilogue
     DTYPE: tl.constexpr,  # of y
     DOT_DTYPE: tl.constexpr,  # of the operands of tl.dot; DTYPE on every GPU
@@ -71,8 +73,12 @@ def conv_fprop_kernel(
         n, h, w = tle.im2col_start(row, (out_h, out_w), (stride_h, stride_w), (pad_h, pad_w))
         acc = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
         for k in range(CHANNEL_BLOCKS * R * S):
-            tap = k % (R * S)
-            channel = (k // (R * S)) * BLOCK_K
+            if TAPS_INNER:
+                tap = k % (R * S)
+                channel = (k // (R * S)) * BLOCK_K
+            else:
+                tap = k // CHANNEL_BLOCKS
+                channel = (k % CHANNEL_BLOCKS) * BLOCK_K
             offsets = [(tap // S) * dilation_h, (tap % S) * dilation_w]
             x = tle.load_im2col(x_desc, [n, h, w, channel], offsets)
             weight = w_desc.load([column, tap, channel]).reshape(BLOCK_N, BLOCK_K)

@@ -79,9 +79,7 @@ class ConvPlan:
     options: dict[str, int]
     _launch: dict[bool, Callable[..., Any]] = field(default_factory=dict)
 
-    def run(
-        self, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None
-    ) -> torch.Tensor:
+    def run(self, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
         """Launches the kernel.
 
         Args:
@@ -177,6 +175,7 @@ def make_plan(
     n, ci, height, width = x_shape
     co, _, r, s = w_shape
     top, bottom, left, right = padding
+    store_through_tma = co * dtype.itemsize % _ROW_BYTES == 0
     missing = -ci % (_ROW_BYTES // dtype.itemsize)
     ci += missing
     strides = tuple(x_strides[i] for i in (0, 2, 3, 1))
@@ -195,7 +194,15 @@ def make_plan(
 
     if config is None:
         # The geometry is validated with any block before its sizes are used.
-        config = choose_config(describe(64, 64).m_gemm, co, num_sms)
+        config = choose_config(
+            describe(64, 64).m_gemm,
+            co,
+            ci,
+            r * s,
+            num_sms,
+            element_bytes=dtype.itemsize,
+            store_through_tma=store_through_tma,
+        )
     x_desc = describe(config.block_m, config.block_k)
     m_gemm, (out_h, out_w) = x_desc.m_gemm, x_desc.output_size
     tiles = triton.cdiv(m_gemm, config.block_m) * triton.cdiv(co, config.block_n)
@@ -204,7 +211,7 @@ def make_plan(
         x_desc=x_desc,
         y_shape=(n, co, out_h, out_w),
         missing_channels=missing,
-        store_through_tma=co * dtype.itemsize % _ROW_BYTES == 0,
+        store_through_tma=store_through_tma,
         grid=(min(tiles, num_sms), 1, 1),
         scalars=(m_gemm, co, out_h, out_w, *stride, top, left, *dilation),
         # In the order of the kernel's parameters.
@@ -216,6 +223,7 @@ def make_plan(
             "BLOCK_N": config.block_n,
             "BLOCK_K": config.block_k,
             "GROUP_SIZE_M": config.group_size_m,
+            "TAPS_INNER": config.taps_inner,
             "STORE_PARTS": config.store_parts,
             "DTYPE": DTYPES[dtype],
             # Triton's interpreter multiplies the bits of bf16 operands as integers (3.6 to 3.9).
