@@ -112,6 +112,8 @@ class TestErase:
         call = named(memory, "tt.call")[0]
         with pytest.raises(VerifyError, match=r"with 1 results by 'tt\.return' with 0"):
             marker.replace_with(named(memory, "tt.return")[-1])
+        with pytest.raises(VerifyError, match="which uses its result"):
+            call.replace_with(marker)
         marker.set_operand(0, marker.operands[1])
         marker.replace_with(call)
         assert "tt.extern_elementwise" not in str(memory)

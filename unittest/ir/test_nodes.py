@@ -143,6 +143,20 @@ def test_quoted_form():
     assert len(branch.operands) == 3
 
 
+def test_quoted_warp_specialize():
+    module = parse(
+        "tt.func @f(%c: i32) {\n"
+        '  "ttg.warp_specialize"() ({\n    "ttg.warp_yield"() : () -> ()\n  }, {\n'
+        '    "ttg.warp_specialize.partitions"(%c) ({\n    ^bb0(%a: i32):\n      t.use %a\n'
+        '      "ttg.warp_return"() : () -> ()\n    }) : (i32) -> ()\n'
+        "  }) {partitionNumWarps = array<i32: 1>} : () -> ()\n  tt.return\n}\n"
+    )
+    holder = named(module, "ttg.warp_specialize.partitions")[0]
+    assert [v.name for v in holder.operands] == ["%c"]
+    assert holder.regions[0].isolated
+    assert not holder.parent.parent.isolated
+
+
 def test_unknown_operations_have_structure(unknown):
     assert not named(unknown, "module")
     assert unknown.op.name == "builtin.module"

@@ -291,8 +291,8 @@ class Operation:
     def walk(self) -> Iterator[Operation]:
         """This operation, then every operation in its regions, in the order of the text.
 
-        A block's operations are listed when the walk enters it; those that were erased before
-        their turn are left out, those inserted later in the same block are not visited.
+        What stands directly inside an operation is listed when the walk reaches that operation:
+        those that are erased before their turn are left out, those inserted later are not visited.
         """
         yield self
         stack = [iter(self._nested())]
@@ -383,6 +383,8 @@ class Operation:
                 f"cannot replace '{self.name}' with {len(self._results)} results by"
                 f" '{new_op.name}' with {len(new_op._results)}"
             )
+        if any(new_op in old._users for old in self._results):
+            self.fail(f"cannot replace '{self.name}' by '{new_op.name}', which uses its result")
         for old, new in zip(self._results, new_op._results, strict=True):
             old.replace_all_uses_with(new)
         self.erase()

@@ -248,7 +248,7 @@ class Parser:
                     lexer.unbalanced(self.source, start, opener)
             elif kind == lexer.BRACE:
                 if self.opens_region(op, start, stack, generic):
-                    position = self.parse_region(op, arguments, start)
+                    position = self.parse_region(op, arguments, start, generic)
                     arguments = []
                     # Partitions see nothing of what is around them, and define their arguments.
                     defines = defines or name == "ttg.warp_specialize"
@@ -301,13 +301,17 @@ class Parser:
 
     # ---- regions, blocks, arguments
 
-    def parse_region(self, op: Operation, arguments: list[BlockArgument], brace: int) -> int:
+    def parse_region(
+        self, op: Operation, arguments: list[BlockArgument], brace: int, generic: bool
+    ) -> int:
         """``region ::= '{' operation* (label operation*)* '}'``.
 
         Args:
             op: The operation that holds the region.
             arguments: Arguments that the header named for the first block.
             brace: Offset of the opening brace.
+            generic: Whether the operation is in its quoted form, in which the partitions of
+                ``ttg.warp_specialize`` are the regions of another operation.
 
         Returns:
             The offset behind the closing brace.
@@ -316,7 +320,8 @@ class Parser:
         self.nesting += 1
         if self.nesting > MAX_NESTING:
             self.source.error(brace, f"regions are nested more than {MAX_NESTING} deep")
-        isolated = op.name in ISOLATED or (op.name == "ttg.warp_specialize" and bool(op._regions))
+        partition = op.name == "ttg.warp_specialize" and bool(op._regions) and not generic
+        isolated = partition or op.name in ISOLATED
         region = Region(op, self.source, isolated=isolated)
         op._regions.append(region)
         outer_scope, outer_successors, self.successors = self.scope, self.successors, []
