@@ -48,7 +48,12 @@ CHECKS: tuple[Check, ...] = (
         "pytest",
         ("python", "-m", "pytest", "-q", "-p", "no:cacheprovider", "unittest"),
         every_host=True,
-        variables={"TRITON_EXT_TEST_INSTALLED": "1"},
+        variables={
+            "TRITON_EXT_TEST_INSTALLED": "1",
+            # The interpreter multiplies small matrices: threads only wait for each other.
+            "OMP_NUM_THREADS": "1",
+            "OPENBLAS_NUM_THREADS": "1",
+        },
     ),
     Check("lit", ("lit", "-v", "test"), every_host=True),
     Check("c-test", ("make", "--no-print-directory", "-C", _C_TESTS, "test")),

@@ -140,7 +140,12 @@ class Environment:
     def _checked(self, command: list[str], advice: str, **variables: str) -> None:
         environment = {**os.environ, **variables}
         environment.pop("PYTHONPATH", None)
-        if subprocess.run(command, cwd=ROOT, env=environment, check=False).returncode != 0:
+        done = subprocess.run(
+            command, cwd=ROOT, env=environment, check=False, capture_output=True, text=True
+        )
+        # Shown only now: pip calls it an error that torch asks for another Triton, and goes on.
+        if done.returncode != 0:
+            say(f"{done.stdout}{done.stderr}".rstrip())
             raise EnvironmentProblem(advice)
 
 

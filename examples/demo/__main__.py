@@ -26,6 +26,10 @@ OUT = ROOT / ".demo" / "out"
 # Beyond twice torch's own error in the same dtype; fp16 values up to 8 are 2^-7 apart.
 ERROR_FLOOR = 1e-3
 
+# The interpreter multiplies small matrices: threads that wait for each other cost more than they
+# bring, ten times as much where other processes keep the cores busy.
+ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+
 
 class DemoProblem(Exception):
     """Something is missing or wrong; the text is a sentence for the user."""
@@ -72,7 +76,7 @@ def filter_photograph(console: Any, folder: pathlib.Path) -> bool:
     )
     with Progress(*columns, console=console) as progress:
         names: list[str] = []
-        for line in child("interpret", str(folder), TRITON_INTERPRET="1"):
+        for line in child("interpret", str(folder), TRITON_INTERPRET="1", **ONE_THREAD):
             if "jobs" in line:
                 names = [job["name"] for job in line["jobs"]]
                 tasks = [
