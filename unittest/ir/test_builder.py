@@ -28,6 +28,23 @@ def test_template(memory):
     check_contract(memory)
 
 
+def test_replaces_while_walking():
+    module = parse("tt.func @f(%a: i32) {\n  %q = arith.divsi %a, %a : i32\n  t.use %q : i32\n}\n")
+    for op in module.walk():
+        if op.name == "arith.divsi":
+            new = Builder.before(op).create(
+                "arith.divui",
+                op.operands,
+                [op.results[0].type],
+                text="{results} = arith.divui {0}, {1} : {results.type}",
+            )
+            op.replace_with(new)
+    assert str(module) == (
+        "tt.func @f(%a: i32) {\n  %divui = arith.divui %a, %a : i32\n  t.use %divui : i32\n}\n"
+    )
+    check_contract(module)
+
+
 def test_quoted_form_and_names(memory):
     marker = named(memory, "tt.extern_elementwise")[0]
     builder = Builder.after(marker)

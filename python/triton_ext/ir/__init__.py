@@ -3,6 +3,24 @@
 ``str(parse(text)) == text`` for every module that a Triton release prints, and an edit changes only
 what it touches.  Operations, types and attributes that nobody here knows are kept as text and
 still have operands, uses, results and regions.  Nothing outside the standard library is needed.
+
+A pass reads, builds and replaces::
+
+    module = parse(text, "kernel.ttgir")
+    for op in module.walk():
+        if op.name == "arith.divsi":
+            new = Builder.before(op).create(
+                "arith.divui",
+                op.operands,
+                [op.results[0].type],
+                text="{results} = arith.divui {0}, {1} : {results.type}",
+            )
+            op.replace_with(new)
+    print(module)
+
+The rules are in the modules: who owns which character in :mod:`~triton_ext.ir.nodes`, how structure
+is found in :mod:`~triton_ext.ir.parser`, which type belongs to which value in
+:mod:`~triton_ext.ir.type_slots`, text templates in :mod:`~triton_ext.ir.builder`.
 """
 
 from .builder import Builder
