@@ -15,7 +15,7 @@ import triton_ext
 from triton_ext import backends
 
 # What each folder (longest match) may import: folders of ours, and packages of others.
-# A <- B means that B may import A; see the layers in DESIGN and CONTRIBUTING.
+# A <- B means that B may import A; CONTRIBUTING.md says it in words.
 COMPILER = {"errors", "markers", "ir", "analysis", "passes"}
 RULES: dict[str, tuple[set[str], set[str]]] = {
     # The vendor's class only to tell type checkers what __getattr__ returns.
