@@ -91,7 +91,11 @@ def examine() -> Report:
     host_is_good = host.good is True
     capabilities = _examine_capabilities() if host_is_good else ()
     extension = _guarded("C extension", _examine_extension)
-    driver = _guarded("CUDA driver", _examine_driver)
+    driver = (
+        _guarded("CUDA driver", _examine_driver)
+        if host_is_good
+        else Finding("CUDA driver", False, "cannot be looked for without Triton")
+    )
     gpus, gpu = _examine_gpu()
     torch, numpy = _examine_package("torch"), _examine_package("numpy")
     facts = (
@@ -106,24 +110,22 @@ def examine() -> Report:
         numpy,
     )
     im2col = next((c for c in capabilities if c.topic == "im2col"), host)
-    problems = {
-        "triton": _problem(host),
-        "im2col": _problem(im2col),
-        "C extension": _problem(extension),
-        "CUDA driver": _problem(driver),
-        "GPU": _gpu_problem(gpus, gpu),
-        "torch": _problem(torch),
-        "numpy": _problem(numpy),
+    needs = {
+        "triton": host,
+        "im2col": im2col,
+        "C extension": extension,
+        "CUDA driver": driver,
+        "GPU": _gpu_with_im2col(gpus, gpu),
+        "torch": torch,
+        "numpy": numpy,
     }
     works = (
-        _work("compile for sm_90 and sm_100", problems, ("im2col",), "no GPU is needed for this"),
-        _work(
-            "run in the interpreter", problems, ("triton", "numpy", "torch"), "TRITON_INTERPRET=1"
-        ),
-        _work("launch on this GPU", problems, ("im2col", "C extension", "CUDA driver", "GPU")),
+        _work("compile for sm_90 and sm_100", needs, ("im2col",), "no GPU is needed for this"),
+        _work("run in the interpreter", needs, ("triton", "numpy", "torch"), "TRITON_INTERPRET=1"),
+        _work("launch on this GPU", needs, ("im2col", "C extension", "CUDA driver", "GPU")),
         _work(
             "triton_ext.ops (convolutions for torch)",
-            problems,
+            needs,
             ("im2col", "torch", "C extension", "CUDA driver", "GPU"),
         ),
     )
@@ -149,14 +151,12 @@ def render(report: Report) -> str:
 
 
 def _work(
-    what: str, problems: dict[str, str | None], needed: tuple[str, ...], remark: str = ""
+    what: str, needs: dict[str, Finding], wanted: tuple[str, ...], remark: str = ""
 ) -> Finding:
-    found = [f"{name}: {problem}" for name in needed if (problem := problems[name]) is not None]
-    return Finding(what, not found, "; ".join(found) if found else remark)
-
-
-def _problem(finding: Finding) -> str | None:
-    return finding.text if finding.good is False else None
+    missing = dict.fromkeys(needs[name].topic for name in wanted if needs[name].good is not True)
+    if missing:
+        return Finding(what, False, f"see above: {', '.join(missing)}")
+    return Finding(what, True, remark)
 
 
 def _guarded(topic: str, probe: Callable[[], Finding]) -> Finding:
@@ -264,7 +264,11 @@ def _gpus_of_torch() -> tuple[_Gpu, ...]:
 
 def _gpus_of_driver() -> tuple[_Gpu, ...]:
     try:
-        library = ctypes.CDLL(backends.load("nvidia", "driver_status")().library)
+        name_of_library = str(backends.load("nvidia", "driver_status")().library)
+    except ImportError:
+        name_of_library = "libcuda.so.1"  # Without Triton nobody can have asked for another one.
+    try:
+        library = ctypes.CDLL(name_of_library)
     except OSError as error:
         raise OSError(f"none: there is no CUDA driver ({error})") from error
 
@@ -292,9 +296,7 @@ def _gpus_of_driver() -> tuple[_Gpu, ...]:
     return tuple(gpus)
 
 
-def _gpu_problem(gpus: tuple[_Gpu, ...], finding: Finding) -> str | None:
-    if not gpus:
-        return finding.text
-    if all(gpu.capability < _FIRST_CAPABILITY for gpu in gpus):
-        return f"TMA im2col needs sm_90 or newer, found {finding.text}"
-    return None
+def _gpu_with_im2col(gpus: tuple[_Gpu, ...], finding: Finding) -> Finding:
+    if gpus and all(gpu.capability < _FIRST_CAPABILITY for gpu in gpus):
+        return Finding("GPU of sm_90 or newer", False, finding.text)
+    return finding
