@@ -13,45 +13,17 @@ import tempfile
 import time
 
 import triton
-from triton.backends.compiler import GPUTarget
-from triton.compiler import ASTSource
-from triton_ext.ops.conv_fprop import conv_fprop_kernel
+from triton_ext.ops.conv_config import ConvConfig
+from triton_ext.ops.conv_fprop import compile_conv_fprop
 
-# A [128, 64] tile of pixels by a [128, 64] tile of weights, 3x3 filters.
-DESCRIPTORS = {
-    "x_desc": "tensordesc<fp16[128, 64]>",
-    "w_desc": "tensordesc<fp16[128, 1, 64]>",
-    "y_desc": "tensordesc<fp16[128, 128]>",
-}
-CONSTANTS = {
-    "y_ptr": None,
-    "bias_ptr": None,
-    "R": 3,
-    "S": 3,
-    "CHANNEL_BLOCKS": 2,
-    "BLOCK_M": 128,
-    "BLOCK_N": 128,
-    "BLOCK_K": 64,
-    "GROUP_SIZE_M": 8,
-    "STORE_PARTS": 1,
-    "DTYPE": triton.language.float16,
-    "DOT_DTYPE": triton.language.float16,
-}
+# A [128, 64] tile of pixels by a [128, 64] tile of weights.
+CONFIG = ConvConfig(block_m=128, block_n=128, num_stages=4, num_warps=8)
 
 
 def main(capability: int, folder: pathlib.Path) -> None:
     """Compiles for one compute capability (90 or 100) and saves PTX and cubin."""
-    signature = {
-        name: DESCRIPTORS.get(name, "constexpr" if name in CONSTANTS else "i32")
-        for name in conv_fprop_kernel.arg_names
-    }
-    source = ASTSource(conv_fprop_kernel, signature, constexprs=CONSTANTS)
     start = time.monotonic()
-    compiled = triton.compile(
-        source,
-        target=GPUTarget("cuda", capability, 32),
-        options={"num_warps": 8, "num_stages": 4},
-    )
+    compiled = compile_conv_fprop(CONFIG, capability, filter_size=(3, 3))
     seconds = time.monotonic() - start
     ptx, cubin = compiled.asm["ptx"], compiled.asm["cubin"]
     (folder / f"conv_fprop.sm_{capability}.ptx").write_text(ptx)

@@ -25,7 +25,7 @@ problems = st.fixed_dictionaries(
         "taps": st.integers(1, 225),
         "num_sms": st.integers(1, 256),
         "element_bytes": st.sampled_from([1, 2]),
-        "store_through_tma": st.booleans(),
+        "whole_tile": st.booleans(),
     }
 )
 
@@ -39,7 +39,7 @@ def accumulators(config: ConvConfig) -> int:
 def test_choice_is_a_configuration_that_fits(problem):
     config = choose_config(**problem)
     assert config in CONFIGS
-    where = (problem["element_bytes"], problem["store_through_tma"])
+    where = (problem["element_bytes"], problem["whole_tile"])
     assert config.fits(*where)
     assert config.smem_bytes(*where) < SMEM_BYTES
 
@@ -86,9 +86,9 @@ def test_shared_memory_is_counted():
     # 4 stages x (128 + 256) rows x 64 channels x 2 bytes, and 128 x 256 outputs x 2 bytes.
     assert config.smem_bytes(2) == 4 * 384 * 128 + 65536
     assert not config.fits(2)
-    # Without TMA the whole output tile is converted through shared memory.
-    assert config.smem_bytes(2, store_through_tma=False) == config.smem_bytes(2)
+    # Without TMA, or on sm_100, the whole output tile is converted through shared memory.
+    assert config.smem_bytes(2, whole_tile=True) == config.smem_bytes(2)
     in_halves = dataclasses.replace(config, store_parts=2)
     assert in_halves.smem_bytes(2) == 4 * 384 * 128 + 32768
     assert in_halves.fits(2)
-    assert not in_halves.fits(2, store_through_tma=False)
+    assert not in_halves.fits(2, whole_tile=True)

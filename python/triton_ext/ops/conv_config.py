@@ -41,22 +41,22 @@ class ConvConfig:
     group_size_m: int = 8
     taps_inner: bool = True
 
-    def smem_bytes(self, element_bytes: int, store_through_tma: bool = True) -> int:
+    def smem_bytes(self, element_bytes: int, whole_tile: bool = False) -> int:
         """Shared memory for the pipeline and the output tile, in bytes.
 
         Args:
             element_bytes: Size of an element of x, w and y.
-            store_through_tma: Whether y is stored by TMA; otherwise the tile goes through shared
-                memory as a whole, whatever ``store_parts`` says.
+            whole_tile: Whether the output tile lies in shared memory as a whole, whatever
+                ``store_parts`` says: where y is not stored by TMA, and on sm_100.
         """
         stage = (self.block_m + self.block_n) * self.block_k * element_bytes
-        parts = self.store_parts if store_through_tma else 1
+        parts = 1 if whole_tile else self.store_parts
         return self.num_stages * stage + self.block_m * self.block_n * element_bytes // parts
 
-    def fits(self, element_bytes: int, store_through_tma: bool = True) -> bool:
+    def fits(self, element_bytes: int, whole_tile: bool = False) -> bool:
         """Whether the configuration fits the shared memory of a CTA."""
         # 1 KiB for mbarriers and alignment.
-        return self.smem_bytes(element_bytes, store_through_tma) + 1024 <= SMEM_BYTES
+        return self.smem_bytes(element_bytes, whole_tile) + 1024 <= SMEM_BYTES
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +130,7 @@ def choose_config(
     num_sms: int,
     *,
     element_bytes: int = 2,
-    store_through_tma: bool = True,
+    whole_tile: bool = False,
 ) -> ConvConfig:
     """Returns the configuration that the model expects to be fastest.
 
@@ -141,7 +141,8 @@ def choose_config(
         taps: Filter taps.
         num_sms: Multiprocessors of the GPU.
         element_bytes: Size of an element of x, w and y, in bytes.
-        store_through_tma: Whether y is stored by TMA.
+        whole_tile: Whether the output tile lies in shared memory as a whole: where y is not stored
+            by TMA, and on sm_100.
     """
 
     def microseconds(config: ConvConfig) -> float:
@@ -151,5 +152,5 @@ def choose_config(
         waves = math.ceil(tiles / num_sms)
         return waves * (steps * cost.step_us + cost.tile_us) + cost.launch_us
 
-    possible = [c for c in CONFIGS if c.fits(element_bytes, store_through_tma)]
+    possible = [c for c in CONFIGS if c.fits(element_bytes, whole_tile)]
     return min(possible, key=microseconds)

@@ -17,12 +17,19 @@ read the weights of the next.
 
 from __future__ import annotations
 
+import math
+from typing import Any
+
 import triton
 import triton.language as tl
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
 
 import triton_ext.language as tle
+from triton_ext.host.seams import interpreting
+from triton_ext.ops.conv_config import ConvConfig
 
-__all__ = ["conv_fprop_kernel"]
+__all__ = ["compile_conv_fprop", "conv_fprop_kernel", "kernel_constants"]
 
 
 @triton.jit
@@ -100,3 +107,81 @@ def conv_fprop_kernel(
             left, right = tl.split(halves)
             y_desc.store([row, column], left.to(DTYPE))
             y_desc.store([row, column + BLOCK_N // 2], right.to(DTYPE))
+
+
+def kernel_constants(
+    config: ConvConfig, filter_size: tuple[int, int], ci: int, dtype: tl.dtype
+) -> dict[str, Any]:
+    """Returns the kernel's constexpr arguments, in the order of its parameters.
+
+    Args:
+        config: The tile configuration.
+        filter_size: (R, S).
+        ci: Input channels, padded.
+        dtype: Of x, w and y.
+    """
+    return {
+        "R": filter_size[0],
+        "S": filter_size[1],
+        "CHANNEL_BLOCKS": math.ceil(ci / config.block_k),
+        "BLOCK_M": config.block_m,
+        "BLOCK_N": config.block_n,
+        "BLOCK_K": config.block_k,
+        "GROUP_SIZE_M": config.group_size_m,
+        "TAPS_INNER": config.taps_inner,
+        "STORE_PARTS": config.store_parts,
+        "DTYPE": dtype,
+        # Triton's interpreter multiplies the bits of bf16 operands as integers (3.6 to 3.9).
+        "DOT_DTYPE": tl.float32 if interpreting() else dtype,
+    }
+
+
+def compile_conv_fprop(
+    config: ConvConfig,
+    capability: int,
+    *,
+    filter_size: tuple[int, int] = (3, 3),
+    ci: int = 128,
+    dtype: tl.dtype = tl.float16,
+    has_bias: bool = False,
+    store_through_tma: bool = True,
+) -> Any:
+    """Compiles the kernel ahead of time, without a GPU.
+
+    Args:
+        config: The tile configuration.
+        capability: Compute capability of the target times ten: 90, 100.
+        filter_size: (R, S).
+        ci: Input channels.
+        dtype: Of x, w and y.
+        has_bias: Whether a bias is added.
+        store_through_tma: Whether y is stored by TMA; otherwise through a pointer.
+
+    Returns:
+        Triton's compiled kernel; its ``asm`` holds TTGIR, PTX and cubin.
+    """
+    m, n, k = config.block_m, config.block_n, config.block_k
+    tensors = {
+        "x_desc": f"tensordesc<{dtype}[{m}, {k}]>",
+        "w_desc": f"tensordesc<{dtype}[{n}, 1, {k}]>",
+    }
+    constants = kernel_constants(config, filter_size, ci, dtype)
+    if store_through_tma:
+        tensors["y_desc"] = f"tensordesc<{dtype}[{m}, {n // config.store_parts}]>"
+        constants["y_ptr"] = None
+    else:
+        tensors["y_ptr"] = f"*{dtype}"
+        constants["y_desc"] = None
+    if has_bias:
+        tensors["bias_ptr"] = f"*{dtype}"
+    else:
+        constants["bias_ptr"] = None
+    signature = {
+        name: tensors.get(name, "constexpr" if name in constants else "i32")
+        for name in conv_fprop_kernel.arg_names
+    }
+    return triton.compile(
+        ASTSource(conv_fprop_kernel, signature, constexprs=constants),
+        target=GPUTarget("cuda", capability, 32),
+        options={"num_warps": config.num_warps, "num_stages": config.num_stages},
+    )

@@ -6,7 +6,6 @@ kernel runs, so they are done once and kept.  A plan holds no tensor.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -22,7 +21,7 @@ from triton_ext.errors import UnsupportedError
 from triton_ext.host import require
 from triton_ext.host.seams import interpreting
 from triton_ext.ops.conv_config import ConvConfig, choose_config
-from triton_ext.ops.conv_fprop import conv_fprop_kernel
+from triton_ext.ops.conv_fprop import conv_fprop_kernel, kernel_constants
 
 __all__ = ["DTYPES", "ConvPlan", "make_plan"]
 
@@ -171,7 +170,7 @@ def make_plan(
         DescriptorError: TMA cannot express the geometry.
         UnsupportedError: No GPU, too old a GPU or too old a Triton.
     """
-    num_sms = _num_sms(device)
+    machine = _machine(device)
     n, ci, height, width = x_shape
     co, _, r, s = w_shape
     top, bottom, left, right = padding
@@ -199,9 +198,9 @@ def make_plan(
             co,
             ci,
             r * s,
-            num_sms,
+            machine.num_sms,
             element_bytes=dtype.itemsize,
-            store_through_tma=store_through_tma,
+            whole_tile=not store_through_tma or machine.capability >= (10, 0),
         )
     x_desc = describe(config.block_m, config.block_k)
     m_gemm, (out_h, out_w) = x_desc.m_gemm, x_desc.output_size
@@ -212,29 +211,28 @@ def make_plan(
         y_shape=(n, co, out_h, out_w),
         missing_channels=missing,
         store_through_tma=store_through_tma,
-        grid=(min(tiles, num_sms), 1, 1),
+        grid=(min(tiles, machine.num_sms), 1, 1),
         scalars=(m_gemm, co, out_h, out_w, *stride, top, left, *dilation),
-        # In the order of the kernel's parameters.
-        constants={
-            "R": r,
-            "S": s,
-            "CHANNEL_BLOCKS": math.ceil(ci / config.block_k),
-            "BLOCK_M": config.block_m,
-            "BLOCK_N": config.block_n,
-            "BLOCK_K": config.block_k,
-            "GROUP_SIZE_M": config.group_size_m,
-            "TAPS_INNER": config.taps_inner,
-            "STORE_PARTS": config.store_parts,
-            "DTYPE": DTYPES[dtype],
-            # Triton's interpreter multiplies the bits of bf16 operands as integers (3.6 to 3.9).
-            "DOT_DTYPE": tl.float32 if interpreting() else DTYPES[dtype],
-        },
+        constants=kernel_constants(config, (r, s), ci, DTYPES[dtype]),
         options={"num_stages": config.num_stages, "num_warps": config.num_warps},
     )
 
 
-def _num_sms(device: torch.device) -> int:
-    """Multiprocessors of a usable device.
+@dataclass(frozen=True, slots=True)
+class _Machine:
+    """What a plan needs to know of a device.
+
+    Attributes:
+        num_sms: Multiprocessors.
+        capability: Compute capability, such as (9, 0).
+    """
+
+    num_sms: int
+    capability: tuple[int, int]
+
+
+def _machine(device: torch.device) -> _Machine:
+    """Returns a usable device's description.
 
     Raises:
         UnsupportedError: The device cannot run the kernel; the text says what could.
@@ -242,14 +240,15 @@ def _num_sms(device: torch.device) -> int:
     require("im2col")
     if device.type == "cuda":
         properties = torch.cuda.get_device_properties(device)
-        if properties.major < 9:
+        capability = (properties.major, properties.minor)
+        if capability < (9, 0):
             raise UnsupportedError(
                 f"conv2d: TMA im2col needs sm_90 or newer, {device} is "
-                f"sm_{properties.major}{properties.minor}"
+                f"sm_{capability[0]}{capability[1]}"
             )
-        return int(properties.multi_processor_count)
+        return _Machine(properties.multi_processor_count, capability)
     if device.type == "cpu" and interpreting():
-        return _INTERPRETED_PROGRAMS
+        return _Machine(_INTERPRETED_PROGRAMS, (9, 0))
     raise UnsupportedError(
         f"conv2d: needs an NVIDIA GPU of sm_90 or newer, x is on {device}; to try it on a CPU, "
         "set TRITON_INTERPRET=1 before importing triton_ext.ops"
