@@ -1,13 +1,14 @@
 """Judges a chooser of tile configurations by a sweep, without a GPU.
 
     python -m benchmarks.fit_config conv_fprop_sweep.json [more.json] [--chooser module:function]
-        [--rates] [--fit] [--pick N]
+        [--rates] [--fit]
+        [--pick N]
 
 Prints, per shape, how much slower the chosen configuration is than the best measured one, and the
 geometric mean.  ``--rates`` shows what a model of the machine needs: the speed of each tile once
 waves are accounted for.  ``--fit`` prints the three numbers per configuration of that model, as
-``triton_ext.ops.conv_config`` holds them.  ``--pick N`` finds by greedy search the N configurations that lose least
-when the best of them is always chosen.
+``triton_ext.ops.conv_config`` holds them.  ``--pick N`` finds by greedy search the N configurations
+that lose least when the best of them is always chosen.
 """
 
 from __future__ import annotations

@@ -77,7 +77,7 @@ class VerifyError(SourceError):
 
 
 class PassError(SourceError):
-    """A pass that cannot do its work on this module; never raised for a mere missed optimisation."""
+    """A pass that cannot do its work; never raised for a mere missed optimisation."""
 
 
 class UnsupportedError(TritonExtError):

@@ -1,7 +1,7 @@
 """The markers: how the language hands the passes what stock operations have no room for.
 
-A marker is a scalar, pure ``tt.extern_elementwise`` with our library name and a symbol of ours.  Its
-operands travel as ordinary SSA values through every stock pass, its result stands where a stock
+A marker is a scalar, pure ``tt.extern_elementwise`` with our library name and a symbol of ours.
+Its operands travel as ordinary SSA values through every stock pass, its result stands where a stock
 operation wants an index, and a late pass finds it there (docs/adr/0001).
 """
 

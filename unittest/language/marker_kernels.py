@@ -11,9 +11,8 @@ from dataclasses import dataclass
 
 import triton
 import triton.language as tl
-from triton.language import core
-
 import triton_ext.language as tle
+from triton.language import core
 from triton_ext.backends.nvidia.language.im2col import _marker
 from triton_ext.markers import CHANNEL, PIXEL
 

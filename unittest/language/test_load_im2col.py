@@ -5,12 +5,11 @@ from __future__ import annotations
 import pytest
 import triton
 import triton.language as tl
+import triton_ext
+import triton_ext.language as tle
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 from triton.compiler.errors import CompilationError
-
-import triton_ext
-import triton_ext.language as tle
 from triton_ext.errors import PassError
 from triton_ext.host import capabilities
 
@@ -159,7 +158,7 @@ def test_uninstalled_is_refused_by_name(fresh_triton_cache):
     capabilities()["im2col"].available, reason="this Triton lowers im2col; nothing to refuse"
 )
 def test_old_host_is_refused_by_name(fresh_triton_cache):
-    with pytest.raises(CompilationError, match="not yet supported for it; install 3.8 or newer"):
+    with pytest.raises(CompilationError, match=r"not yet supported for it; install 3\.8 or newer"):
         compile_kernel(copy_tile, "good")
 
 

@@ -7,12 +7,11 @@ import re
 import marker_kernels
 import pytest
 import triton
+import triton_ext
 from marker_kernels import BLOCK_K, BLOCK_N, CASES, conv_tile
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 from triton.tools.tensor_descriptor import TensorDescriptor
-
-import triton_ext
 from triton_ext.host import capabilities
 from triton_ext.markers import LIBRARY
 
@@ -26,9 +25,7 @@ def compile_case(case, arch):
         "x_desc": f"tensordesc<fp16[{case.block_m}, {BLOCK_K}]>",
         "w_desc": f"tensordesc<fp16[{BLOCK_N}, {BLOCK_K}]>",
         "y_desc": f"tensordesc<fp16[{case.block_m}, {BLOCK_N}]>",
-        **dict.fromkeys(
-            ("out_h", "out_w", "stride", "pad", "zero", "m_gemm", "co"), "i32"
-        ),
+        **dict.fromkeys(("out_h", "out_w", "stride", "pad", "zero", "m_gemm", "co"), "i32"),
     }
     constants = marker_kernels.constants(case)
     signature.update(dict.fromkeys(constants, "constexpr"))

@@ -2,8 +2,8 @@
 
 The choice is a model, not a measurement: the time of the busiest multiprocessor, which works on
 ceil(tiles / multiprocessors) tiles one after another.  The model's three numbers per configuration
-were fitted to 41 shapes on an H200 (Triton 3.9.0, fp16, 2026-11-20; docs/performance.md): its choice
-is as fast as the best of the table within 1.2 % in the geometric mean.
+were fitted to 41 shapes on an H200 (Triton 3.9.0, fp16, 2026-11-20; docs/performance.md): its
+choice is as fast as the best of the table within 1.2 % in the geometric mean.
 """
 
 from __future__ import annotations

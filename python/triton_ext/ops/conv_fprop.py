@@ -2,17 +2,17 @@
 
 Symbols: x [N, H, W, Ci], w [Co, R, S, Ci], y [N, out_h, out_w, Co], all channels-last.
 
-GEMM mapping: M_GEMM = N * out_h * out_w (output pixels), N_GEMM = Co, K_GEMM = R * S * Ci.  The left
-operand [M_GEMM, K_GEMM] is never written down: the TMA unit reads its [BLOCK_M, BLOCK_K] tiles from
-x in im2col mode, one filter tap and one block of channels at a time.
+GEMM mapping: M_GEMM = N * out_h * out_w (output pixels), N_GEMM = Co, K_GEMM = R * S * Ci.  The
+left operand [M_GEMM, K_GEMM] is never written down: the TMA unit reads its [BLOCK_M, BLOCK_K] tiles
+from x in im2col mode, one filter tap and one block of channels at a time.
 
 Loop order: with taps inside and blocks of channels outside, consecutive steps read almost the same
 pixels, which then come from L2; the other way round, consecutive steps read whole rows of channels.
 Which one wins depends on the number of channels, so it is part of the configuration.
 
 Tails need no masks: pixels past the last image, channels past the last and padding read as zero;
-the weight tensor map has the taps as a dimension of its own, so the channel tail of one tap does not
-read the weights of the next.
+the weight tensor map has the taps as a dimension of its own, so the channel tail of one tap does
+not read the weights of the next.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def conv_fprop_kernel(
     BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr,
     GROUP_SIZE_M: tl.constexpr,
-    TAPS_INNER: tl.constexpr,  # whether filter taps are the inner loop, blocks of channels the outer
+    TAPS_INNER: tl.constexpr,  # whether taps are the inner loop, channels the outer
     STORE_PARTS: tl.constexpr,  # 1 or 2: halves the shared memory of the epilogue
     DTYPE: tl.constexpr,  # of y
     DOT_DTYPE: tl.constexpr,  # of the operands of tl.dot; DTYPE on every GPU

@@ -80,8 +80,8 @@ def _im2col_args(arg: Im2ColDescriptor, metadata: Any, wanted: Any) -> list[Any]
         )
     if wanted["rank"] != len(arg.input_shape):
         raise LaunchError(
-            f"the kernel reads {wanted['name']!r} with {wanted['rank']} coordinates, the descriptor "
-            f"was built for a tensor of rank {len(arg.input_shape)}"
+            f"the kernel reads {wanted['name']!r} with {wanted['rank']} coordinates, the "
+            f"descriptor was built for a tensor of rank {len(arg.input_shape)}"
         )
     element_type = driver_element_type(metadata["elem_type"])
     host_map = arg.encode(

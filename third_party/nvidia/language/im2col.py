@@ -18,7 +18,6 @@ from __future__ import annotations
 from typing import Any, Final
 
 from triton.language import core
-
 from triton_ext import plugin
 from triton_ext.errors import UnsupportedError
 from triton_ext.host import require

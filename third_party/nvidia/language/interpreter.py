@@ -11,7 +11,6 @@ from collections.abc import Callable
 from typing import Any
 
 from triton.language import core
-
 from triton_ext.errors import LaunchError
 
 __all__ = ["load", "wrap_implicit_cvt"]
@@ -61,7 +60,6 @@ def load(desc: Any, pixel: list[Any], channel: Any, offsets: list[Any]) -> Any:
     from triton._C.libtriton import interpreter as memory
     from triton._C.libtriton import ir
     from triton.runtime.interpreter import TensorHandle, _get_np_dtype
-
     from triton_ext.backends.nvidia.backend import im2col_model
 
     geometry = getattr(desc.handle, "im2col", None)
@@ -76,6 +74,7 @@ def load(desc: Any, pixel: list[Any], channel: Any, offsets: list[Any]) -> Any:
             f"load_im2col was called with {len(pixel) + 1} coordinates, the descriptor was built "
             f"for a tensor of rank {rank}"
         )
+
     def scalar(value: Any) -> int:
         return int(value.handle.data.item())
 

@@ -14,11 +14,10 @@ refused by name, never guessed.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from triton_ext.ir import Module, Operation, Region, Use, Value
+from triton_ext.ir import Module, Operation, Use, Value
 from triton_ext.markers import CHANNEL, LIBRARY, PIXEL
 from triton_ext.passes import error_at
 
