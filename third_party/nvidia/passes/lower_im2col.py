@@ -27,7 +27,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from triton_ext.errors import PassError
-from triton_ext.ir import BlockArgument, Builder, Module, Operation, OpResult, Value
+from triton_ext.ir import BlockArgument, Builder, Module, Operation, OpResult, Region, Value
 from triton_ext.ir.structured import append_captures, append_if_results, append_iter_args
 from triton_ext.passes import Pass, error_at
 
@@ -129,7 +129,7 @@ class _Tuples:
 
     def _expand_if(self, value: OpResult, op: Operation) -> None:
         index = value.index
-        yields = [region.blocks[0].terminator for region in op.regions]
+        yields = [_terminator(region) for region in op.regions]
         (then_first, *then_rest), (else_first, *else_rest) = (
             self.of(terminator.operands[index]) for terminator in yields
         )
@@ -149,7 +149,7 @@ class _Tuples:
         self._made[argument] = (argument, *(pair[0] for pair in added))
         self._made[result] = (result, *(pair[1] for pair in added))
         # Only now, because what is yielded may be the argument itself.
-        terminator = op.regions[0].blocks[0].terminator
+        terminator = _terminator(op.regions[0])
         slots = [index, *(pair[1].index for pair in added)]
         for slot, yielded in zip(slots, self.of(terminator.operands[index]), strict=True):
             terminator.set_operand(slot, yielded)
@@ -160,6 +160,14 @@ class _Tuples:
         for region, added in zip(op.regions[1:], append_captures(op, rest), strict=True):
             argument = region.blocks[0].args[index]
             self._made[argument] = (argument, *added)
+
+
+def _terminator(region: Region) -> Operation:
+    """Returns the operation that ends a region of one block and yields its values."""
+    terminator = region.blocks[0].terminator
+    if terminator is None:
+        raise error_at(region.parent, f"a region of {region.parent.name!r} yields nothing")
+    return terminator
 
 
 def _is_placeholder(init: Value) -> bool:
