@@ -43,7 +43,7 @@ def extension(stand_in: Any) -> Any:
 
 
 def test_map_comes_back_as_bytes(extension: Any) -> None:
-    encoded = extension.encode_im2col(**ARGUMENTS)
+    encoded = extension.fill_tma_descriptor_im2col(**ARGUMENTS)
     assert type(encoded) is bytes
     words = struct.unpack("<16Q", encoded)
     assert words[0] == 0x7F0000001000
@@ -53,14 +53,14 @@ def test_map_comes_back_as_bytes(extension: Any) -> None:
 
 def test_lists_and_other_integers(extension: Any) -> None:
     np = pytest.importorskip("numpy")
-    expected = extension.encode_im2col(**ARGUMENTS)
+    expected = extension.fill_tma_descriptor_im2col(**ARGUMENTS)
     as_lists = {
         name: list(value) if isinstance(value, tuple) else value
         for name, value in ARGUMENTS.items()
     }
     as_lists["shape"] = np.array(ARGUMENTS["shape"])
     as_lists["swizzle"] = np.int8(3)
-    assert extension.encode_im2col(**as_lists) == expected
+    assert extension.fill_tma_descriptor_im2col(**as_lists) == expected
 
 
 @pytest.mark.parametrize(
@@ -100,18 +100,75 @@ def test_arguments_are_checked_before_the_driver_is_asked(
     stand_in: Any, extension: Any, name: str, value: object, kind: type[Exception], message: str
 ) -> None:
     with pytest.raises(kind) as caught:
-        extension.encode_im2col(**{**ARGUMENTS, name: value})
+        extension.fill_tma_descriptor_im2col(**{**ARGUMENTS, name: value})
     assert message in str(caught.value)
     assert stand_in.get("encodes") == 0
+
+
+TILED: dict[str, Any] = {
+    "address": 0x7F0000001000,
+    "data_type": 6,
+    "element_bytes": 2,
+    "shape": (300, 128),
+    "strides": (128, 1),
+    "block_shape": (64, 32),
+    "element_strides": (1, 1),
+    "swizzle": 2,
+    "fill_nan": False,
+}
+
+
+def test_tiled_map_comes_back_as_bytes(extension: Any) -> None:
+    words = struct.unpack("<16Q", extension.fill_tma_descriptor_tiled(**TILED))
+    assert words[0] == 0x7F0000001000
+    assert words[2:4] == (128, 300)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "kind", "message"),
+    [
+        ("shape", (), ValueError, "shape has 0 entries, expected 1 to 5"),
+        ("shape", (2,) * 6, ValueError, "shape has 6 entries, expected 1 to 5"),
+        ("strides", (128, 2), ValueError, "last dimension must be 1, got 2"),
+        ("block_shape", (64,), ValueError, "block_shape has 1 entries, expected 2"),
+        ("block_shape", (64, -1), OverflowError, "block_shape[1] = -1 is outside 0..2^64-1"),
+        ("block_shape", (64, 2**32), OverflowError, "block_shape[1] = 4294967296 is outside"),
+        ("block_shape", 64, TypeError, "block_shape must be a sequence of ints, got 64"),
+        ("element_strides", (1,), ValueError, "element_strides has 1 entries, expected 2"),
+    ],
+)
+def test_tiled_arguments_are_checked_before_the_driver_is_asked(
+    stand_in: Any, extension: Any, name: str, value: object, kind: type[Exception], message: str
+) -> None:
+    with pytest.raises(kind) as caught:
+        extension.fill_tma_descriptor_tiled(**{**TILED, name: value})
+    assert message in str(caught.value)
+    assert stand_in.get("encodes") == 0
+
+
+def test_replaced_address(stand_in: Any, extension: Any) -> None:
+    encoded = extension.fill_tma_descriptor_im2col(**ARGUMENTS)
+    moved = extension.replace_tma_descriptor_address(encoded, 0x7F0000002000)
+    assert struct.unpack("<Q", moved[:8]) == (0x7F0000002000,)
+    assert moved[8:] == encoded[8:]
+    assert stand_in.get("encodes") == 1
+    with pytest.raises(ValueError, match="a tensor map has 128 bytes, got 5"):
+        extension.replace_tma_descriptor_address(b"short", 16)
+    with pytest.raises(TypeError):
+        extension.replace_tma_descriptor_address("x" * 128, 16)
+    with pytest.raises(OverflowError, match="address = -1 is outside"):
+        extension.replace_tma_descriptor_address(encoded, -1)
+    with pytest.raises(extension.Error, match="cuTensorMapReplaceAddress: CUDA_ERROR_INVALID_VA"):
+        extension.replace_tma_descriptor_address(encoded, 8)
 
 
 def test_every_argument_is_required(extension: Any) -> None:
     for name in ARGUMENTS:
         rest = {key: value for key, value in ARGUMENTS.items() if key != name}
         with pytest.raises(TypeError, match=name):
-            extension.encode_im2col(**rest)
+            extension.fill_tma_descriptor_im2col(**rest)
     with pytest.raises(TypeError):
-        extension.encode_im2col(*ARGUMENTS.values())
+        extension.fill_tma_descriptor_im2col(*ARGUMENTS.values())
 
 
 def test_a_sequence_that_shrinks_while_it_is_read(extension: Any) -> None:
@@ -124,7 +181,7 @@ def test_a_sequence_that_shrinks_while_it_is_read(extension: Any) -> None:
 
     shape[0] = Shrinks()
     with pytest.raises(IndexError):
-        extension.encode_im2col(**{**ARGUMENTS, "shape": shape})
+        extension.fill_tma_descriptor_im2col(**{**ARGUMENTS, "shape": shape})
 
 
 def test_error_of_a_conversion_passes_through(extension: Any) -> None:
@@ -133,7 +190,7 @@ def test_error_of_a_conversion_passes_through(extension: Any) -> None:
             raise ZeroDivisionError("own error")
 
     with pytest.raises(ZeroDivisionError, match="own error"):
-        extension.encode_im2col(**{**ARGUMENTS, "address": Broken()})
+        extension.fill_tma_descriptor_im2col(**{**ARGUMENTS, "address": Broken()})
 
 
 def test_open_library_takes_paths(stand_in: Any) -> None:
@@ -151,7 +208,7 @@ def test_no_references_leak(stand_in: Any, extension: Any) -> None:
     def encode(value: object) -> None:
         arguments = {**ARGUMENTS, "shape": (2, 14, 12, value)}
         with contextlib.suppress(extension.Error, TypeError):
-            extension.encode_im2col(**arguments)
+            extension.fill_tma_descriptor_im2col(**arguments)
 
     number = 10**9 + 7  # not a small int: those are immortal
     stride = 2**40 + 1
@@ -201,6 +258,35 @@ def test_refusal_names_everything(stand_in: Any, make_tensor: MakeTensor) -> Non
     # A failure is not cached.
     stand_in.set("encode_result", 0)
     descriptor.encode(**LAYOUT)
+
+
+def test_tiled_and_replaced_maps(stand_in: Any) -> None:
+    encoded = driver.encode_tiled(
+        0x7F0000001000,
+        shape=(300, 128),
+        strides=(128, 1),
+        element_bytes=2,
+        swizzle=3,
+        elem_type=6,
+        box=[64, 64],
+    )
+    assert struct.unpack("<4Q", encoded[:32])[2:] == (128, 300)
+    assert struct.unpack("<Q", driver.replace_address(encoded, 0x7F0000002000)[:8])[0] == (
+        0x7F0000002000
+    )
+    stand_in.set("encode_result", 1)
+    with pytest.raises(DriverError, match=r"block_shape=\[64, 64\]"):
+        driver.encode_tiled(
+            0x7F0000001000,
+            shape=(300, 128),
+            strides=(128, 1),
+            element_bytes=2,
+            swizzle=3,
+            elem_type=6,
+            box=[64, 64],
+        )
+    with pytest.raises(DriverError, match=r"ReplaceAddress.*\(1\)[^\0]*address=0x8"):
+        driver.replace_address(encoded, 8)
 
 
 def test_missing_library(stand_in: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,6 +10,7 @@
 #include "tensor_map.h"
 
 #include <limits.h>
+#include <string.h>
 
 typedef struct {
     PyObject *error; /* _driver.Error */
@@ -158,24 +159,20 @@ static PyObject *driver_version(PyObject *module, PyObject *unused) {
     return PyLong_FromLong(version);
 }
 
-/* The arguments of an encoder before their conversion; borrowed references. */
+/* The arguments that all encoders have, before their conversion; borrowed references. */
 typedef struct {
     PyObject *address;
-    PyObject *data_type;
+    PyObject *swizzle;
     PyObject *element_bytes;
+    PyObject *data_type;
     PyObject *shape;
     PyObject *strides;
-    PyObject *lower;
-    PyObject *upper;
     PyObject *element_strides;
-    PyObject *channels;
-    PyObject *pixels;
-    PyObject *swizzle;
     int fill_nan;
-} im2col_arguments;
+} tensor_arguments;
 
 /* Fills what every mode of tensor map has.  The rank is that of shape. */
-static bool convert_tensor(const im2col_arguments *from, Py_ssize_t min_rank, tm_tensor *tensor) {
+static bool convert_tensor(const tensor_arguments *from, Py_ssize_t min_rank, tm_tensor *tensor) {
     Py_ssize_t rank = length_of("shape", from->shape);
     if (rank < 0) return false;
     if (rank < min_rank || rank > TM_MAX_RANK) {
@@ -186,58 +183,105 @@ static bool convert_tensor(const im2col_arguments *from, Py_ssize_t min_rank, tm
     tensor->rank = (uint32_t)rank;
     tensor->fill_nan = from->fill_nan != 0;
     return to_uint64("address", -1, from->address, &tensor->address) &&
-           to_int("data_type", -1, from->data_type, &tensor->data_type) &&
+           to_int("swizzle", -1, from->swizzle, &tensor->swizzle) &&
            to_uint32("element_bytes", -1, from->element_bytes, &tensor->element_bytes) &&
+           to_int("data_type", -1, from->data_type, &tensor->data_type) &&
            to_uint64_array("shape", from->shape, rank, tensor->shape) &&
            to_uint64_array("strides", from->strides, rank, tensor->strides) &&
            to_uint32_array("element_strides", from->element_strides, rank,
-                           tensor->element_strides) &&
-           to_int("swizzle", -1, from->swizzle, &tensor->swizzle);
+                           tensor->element_strides);
 }
 
-static bool convert_im2col(const im2col_arguments *from, tm_im2col *request) {
-    if (!convert_tensor(from, TM_MIN_IM2COL_RANK, &request->tensor)) return false;
-    Py_ssize_t spatial_rank = (Py_ssize_t)request->tensor.rank - 2;
-    return to_int_array("pixel_box_lower_corner", from->lower, spatial_rank,
-                        request->pixel_box_lower_corner) &&
-           to_int_array("pixel_box_upper_corner", from->upper, spatial_rank,
-                        request->pixel_box_upper_corner) &&
-           to_uint32("channels_per_pixel", -1, from->channels, &request->channels_per_pixel) &&
-           to_uint32("pixels_per_column", -1, from->pixels, &request->pixels_per_column);
+static PyObject *to_bytes(PyObject *module, tm_status status, const tm_map *map,
+                          const tm_error *error) {
+    if (status != TM_OK) return raise_error(module, error);
+    return PyBytes_FromStringAndSize((const char *)map->words, sizeof map->words);
 }
 
-static PyObject *encode_im2col(PyObject *module, PyObject *arguments, PyObject *keywords) {
-    static char *names[] = {"address",
-                            "data_type",
-                            "element_bytes",
-                            "shape",
-                            "strides",
-                            "pixel_box_lower_corner",
-                            "pixel_box_upper_corner",
-                            "element_strides",
-                            "channels_per_pixel",
-                            "pixels_per_column",
-                            "swizzle",
-                            "fill_nan",
-                            NULL};
-    im2col_arguments from = {0};
-    if (!PyArg_ParseTupleAndKeywords(arguments, keywords, "$OOOOOOOOOOOp:encode_im2col", names,
-                                     &from.address, &from.data_type, &from.element_bytes,
-                                     &from.shape, &from.strides, &from.lower, &from.upper,
-                                     &from.element_strides, &from.channels, &from.pixels,
-                                     &from.swizzle, &from.fill_nan))
+static PyObject *fill_tiled(PyObject *module, PyObject *arguments, PyObject *keywords) {
+    static char *names[] = {"address", "swizzle", "element_bytes", "data_type",
+                            "block_shape", "shape", "strides", "fill_nan",
+                            "element_strides", NULL};
+    tensor_arguments from = {0};
+    PyObject *block_shape = NULL;
+    if (!PyArg_ParseTupleAndKeywords(
+            arguments, keywords, "$OOOOOOOpO:fill_tma_descriptor_tiled", names, &from.address,
+            &from.swizzle, &from.element_bytes, &from.data_type, &block_shape, &from.shape,
+            &from.strides, &from.fill_nan, &from.element_strides))
         return NULL;
-    tm_im2col request = {0};
-    if (!convert_im2col(&from, &request)) return NULL;
+    tm_tiled request = {0};
+    if (!convert_tensor(&from, TM_MIN_TILED_RANK, &request.tensor) ||
+        !to_uint32_array("block_shape", block_shape, (Py_ssize_t)request.tensor.rank,
+                         request.block_shape))
+        return NULL;
 
     tm_map map;
     tm_error error;
     tm_status status;
     Py_BEGIN_ALLOW_THREADS;
-    status = tm_encode_im2col(&request, &map, &error);
+    status = fill_tma_descriptor_tiled(&request, &map, &error);
     Py_END_ALLOW_THREADS;
-    if (status != TM_OK) return raise_error(module, &error);
-    return PyBytes_FromStringAndSize((const char *)map.words, sizeof map.words);
+    return to_bytes(module, status, &map, &error);
+}
+
+static PyObject *fill_im2col(PyObject *module, PyObject *arguments, PyObject *keywords) {
+    static char *names[] = {"address",
+                            "swizzle",
+                            "element_bytes",
+                            "data_type",
+                            "shape",
+                            "strides",
+                            "fill_nan",
+                            "pixel_box_lower_corner",
+                            "pixel_box_upper_corner",
+                            "channels_per_pixel",
+                            "pixels_per_column",
+                            "element_strides",
+                            NULL};
+    tensor_arguments from = {0};
+    PyObject *lower = NULL, *upper = NULL, *channels = NULL, *pixels = NULL;
+    if (!PyArg_ParseTupleAndKeywords(
+            arguments, keywords, "$OOOOOOpOOOOO:fill_tma_descriptor_im2col", names, &from.address,
+            &from.swizzle, &from.element_bytes, &from.data_type, &from.shape, &from.strides,
+            &from.fill_nan, &lower, &upper, &channels, &pixels, &from.element_strides))
+        return NULL;
+    tm_im2col request = {0};
+    if (!convert_tensor(&from, TM_MIN_IM2COL_RANK, &request.tensor)) return NULL;
+    Py_ssize_t spatial_rank = (Py_ssize_t)request.tensor.rank - 2;
+    if (!to_int_array("pixel_box_lower_corner", lower, spatial_rank,
+                      request.pixel_box_lower_corner) ||
+        !to_int_array("pixel_box_upper_corner", upper, spatial_rank,
+                      request.pixel_box_upper_corner) ||
+        !to_uint32("channels_per_pixel", -1, channels, &request.channels_per_pixel) ||
+        !to_uint32("pixels_per_column", -1, pixels, &request.pixels_per_column))
+        return NULL;
+
+    tm_map map;
+    tm_error error;
+    tm_status status;
+    Py_BEGIN_ALLOW_THREADS;
+    status = fill_tma_descriptor_im2col(&request, &map, &error);
+    Py_END_ALLOW_THREADS;
+    return to_bytes(module, status, &map, &error);
+}
+
+static PyObject *replace_address(PyObject *module, PyObject *arguments) {
+    PyObject *encoded = NULL, *address = NULL;
+    if (!PyArg_ParseTuple(arguments, "SO:replace_tma_descriptor_address", &encoded, &address))
+        return NULL;
+    if (PyBytes_Size(encoded) != TM_MAP_BYTES) {
+        PyErr_Format(PyExc_ValueError, "a tensor map has %d bytes, got %zd", TM_MAP_BYTES,
+                     PyBytes_Size(encoded));
+        return NULL;
+    }
+    uint64_t new_address = 0;
+    if (!to_uint64("address", -1, address, &new_address)) return NULL;
+    tm_map map;
+    memcpy(map.words, PyBytes_AsString(encoded), sizeof map.words);
+    tm_error error;
+    /* The GIL is kept: the driver only writes a few bits of the map. */
+    tm_status status = replace_tma_descriptor_address(&map, new_address, &error);
+    return to_bytes(module, status, &map, &error);
 }
 
 /* ---- Module ---------------------------------------------------------------------------------- */
@@ -252,13 +296,26 @@ PyDoc_STRVAR(driver_version_doc,
              "Returns the CUDA version that the driver supports (13010 for 13.1), or None where\n"
              "there is no driver.");
 
-PyDoc_STRVAR(encode_im2col_doc,
-             "encode_im2col(*, address, data_type, element_bytes, shape, strides,\n"
-             "              pixel_box_lower_corner, pixel_box_upper_corner, element_strides,\n"
-             "              channels_per_pixel, pixels_per_column, swizzle, fill_nan)\n--\n\n"
-             "Returns the 128 bytes of an im2col CUtensorMap.\n\n"
-             "Arrays are outermost first, strides in elements; data_type and swizzle are the\n"
-             "driver's enumerations.  Raises Error with every argument where the driver refuses.");
+#define COMMON_DOC                                                                              \
+    "Arrays are outermost first, strides in elements; data_type and swizzle are the\n"          \
+    "driver's enumerations.  Raises Error with every argument where the driver refuses."
+
+PyDoc_STRVAR(fill_tiled_doc,
+             "fill_tma_descriptor_tiled(*, address, swizzle, element_bytes, data_type,\n"
+             "                          block_shape, shape, strides, fill_nan,\n"
+             "                          element_strides)\n--\n\n"
+             "Returns the 128 bytes of a tiled CUtensorMap.\n\n" COMMON_DOC);
+
+PyDoc_STRVAR(fill_im2col_doc,
+             "fill_tma_descriptor_im2col(*, address, swizzle, element_bytes, data_type, shape,\n"
+             "                           strides, fill_nan, pixel_box_lower_corner,\n"
+             "                           pixel_box_upper_corner, channels_per_pixel,\n"
+             "                           pixels_per_column, element_strides)\n--\n\n"
+             "Returns the 128 bytes of an im2col CUtensorMap.\n\n" COMMON_DOC);
+
+PyDoc_STRVAR(replace_address_doc,
+             "replace_tma_descriptor_address(map, address)\n--\n\n"
+             "Returns the map, of either mode, for a tensor of the same geometry elsewhere.");
 
 /* PyMethodDef stores functions with keywords under the type of those without. */
 #define KEYWORD_FUNCTION(function) ((PyCFunction)(void (*)(void))(function))
@@ -267,8 +324,11 @@ static PyMethodDef methods[] = {
     {"open_library", KEYWORD_FUNCTION(open_library), METH_VARARGS | METH_KEYWORDS,
      open_library_doc},
     {"driver_version", driver_version, METH_NOARGS, driver_version_doc},
-    {"encode_im2col", KEYWORD_FUNCTION(encode_im2col), METH_VARARGS | METH_KEYWORDS,
-     encode_im2col_doc},
+    {"fill_tma_descriptor_tiled", KEYWORD_FUNCTION(fill_tiled), METH_VARARGS | METH_KEYWORDS,
+     fill_tiled_doc},
+    {"fill_tma_descriptor_im2col", KEYWORD_FUNCTION(fill_im2col), METH_VARARGS | METH_KEYWORDS,
+     fill_im2col_doc},
+    {"replace_tma_descriptor_address", replace_address, METH_VARARGS, replace_address_doc},
     {NULL, NULL, 0, NULL},
 };
 

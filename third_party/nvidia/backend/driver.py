@@ -11,6 +11,7 @@ from __future__ import annotations
 import importlib
 import os
 import threading
+from collections.abc import Sequence
 from dataclasses import dataclass
 from types import ModuleType
 
@@ -22,8 +23,10 @@ __all__ = [
     "driver_status",
     "driver_version",
     "encode_im2col",
+    "encode_tiled",
     "library_path",
     "open_library",
+    "replace_address",
 ]
 
 _EXTENSION_NAME = "triton_ext.backends.nvidia.backend._driver"
@@ -150,7 +153,7 @@ def encode_im2col(
     _open_once()
     pixels, channels = box
     try:
-        encoded: bytes = extension.encode_im2col(
+        encoded: bytes = extension.fill_tma_descriptor_im2col(
             address=address,
             data_type=elem_type,
             element_bytes=geometry.element_bytes,
@@ -167,3 +170,71 @@ def encode_im2col(
     except extension.Error as error:
         raise DriverError(str(error)) from error
     return encoded
+
+
+def encode_tiled(
+    address: int,
+    *,
+    shape: Sequence[int],
+    strides: Sequence[int],
+    element_bytes: int,
+    swizzle: int,
+    elem_type: int,
+    box: Sequence[int],
+    fill_nan: bool = False,
+) -> bytes:
+    """Encodes a tiled tensor map.
+
+    Args:
+        address: Base address in bytes, 16-byte aligned.
+        shape: Sizes in elements, outermost first; rank 1 to 5.
+        strides: Strides in elements, outermost first; the last is 1.
+        element_bytes: Size of the unit that strides count.
+        swizzle: ``CUtensorMapSwizzle``.
+        elem_type: ``CUtensorMapDataType``, host numbering.
+        box: Elements of one TMA instruction per dimension, outermost first.
+        fill_nan: Whether elements outside the tensor read as NaN instead of 0.
+
+    Returns:
+        The 128 bytes of a ``CUtensorMap``.
+
+    Raises:
+        DriverError: The driver is missing, too old, has no device, or refused the arguments; the
+            text names the function, the error and every argument.
+    """
+    extension = _extension()
+    _open_once()
+    try:
+        encoded: bytes = extension.fill_tma_descriptor_tiled(
+            address=address,
+            swizzle=swizzle,
+            element_bytes=element_bytes,
+            data_type=elem_type,
+            block_shape=box,
+            shape=shape,
+            strides=strides,
+            fill_nan=fill_nan,
+            element_strides=(1,) * len(shape),
+        )
+    except extension.Error as error:
+        raise DriverError(str(error)) from error
+    return encoded
+
+
+def replace_address(encoded: bytes, address: int) -> bytes:
+    """Returns an encoded map, of either mode, for a tensor of the same geometry elsewhere.
+
+    Args:
+        encoded: The 128 bytes of a ``CUtensorMap``.
+        address: Base address in bytes, 16-byte aligned.
+
+    Raises:
+        DriverError: As for :func:`encode_tiled`.
+    """
+    extension = _extension()
+    _open_once()
+    try:
+        replaced: bytes = extension.replace_tma_descriptor_address(encoded, address)
+    except extension.Error as error:
+        raise DriverError(str(error)) from error
+    return replaced

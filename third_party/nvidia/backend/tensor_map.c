@@ -44,11 +44,16 @@ typedef struct library {
     cu_result (*primary_ctx_retain)(cu_context *, cu_device);
     cu_result (*primary_ctx_release)(cu_device);
     cu_result (*pointer_get_attribute)(void *, int attribute, uint64_t address);
+    cu_result (*encode_tiled)(void *map, int data_type, uint32_t rank, void *address,
+                              const uint64_t *dims, const uint64_t *strides, const uint32_t *box,
+                              const uint32_t *element_strides, int interleave, int swizzle,
+                              int l2_promotion, int oob_fill);
     cu_result (*encode_im2col)(void *map, int data_type, uint32_t rank, void *address,
                                const uint64_t *dims, const uint64_t *strides, const int *lower,
                                const int *upper, uint32_t channels, uint32_t pixels,
                                const uint32_t *element_strides, int interleave, int swizzle,
                                int l2_promotion, int oob_fill);
+    cu_result (*replace_address)(void *map, void *address);
 } library;
 
 /* The functions looked up, where they go, and the first driver that has them. */
@@ -59,6 +64,7 @@ typedef struct {
 } symbol;
 
 #define OLD_DRIVER "CUDA 11.0 (driver 450)"
+#define TMA_DRIVER "CUDA 12.0 (driver 525)"
 static const symbol symbols[] = {
     /* First what describes errors and versions, so that the rest can be reported with them. */
     {"cuDriverGetVersion", offsetof(library, driver_get_version), OLD_DRIVER},
@@ -71,7 +77,9 @@ static const symbol symbols[] = {
     {"cuDevicePrimaryCtxRetain", offsetof(library, primary_ctx_retain), OLD_DRIVER},
     {"cuDevicePrimaryCtxRelease_v2", offsetof(library, primary_ctx_release), OLD_DRIVER},
     {"cuPointerGetAttribute", offsetof(library, pointer_get_attribute), OLD_DRIVER},
-    {"cuTensorMapEncodeIm2col", offsetof(library, encode_im2col), "CUDA 12.0 (driver 525)"},
+    {"cuTensorMapEncodeTiled", offsetof(library, encode_tiled), TMA_DRIVER},
+    {"cuTensorMapEncodeIm2col", offsetof(library, encode_im2col), TMA_DRIVER},
+    {"cuTensorMapReplaceAddress", offsetof(library, replace_address), TMA_DRIVER},
 };
 
 static pthread_mutex_t open_lock = PTHREAD_MUTEX_INITIALIZER;
@@ -165,10 +173,19 @@ static void append_tensor(text *out, const tm_tensor *tensor) {
     append(out, " swizzle=%d padding=%s", tensor->swizzle, tensor->fill_nan ? "nan" : "zero");
 }
 
-static void append_im2col(text *out, const tm_im2col *request) {
-    append_tensor(out, &request->tensor);
+/* The rest of a request, by mode; tensor is the first member of each. */
+static void append_tiled(text *out, const tm_tensor *tensor) {
+    const tm_tiled *request = (const tm_tiled *)tensor;
+    append_tensor(out, tensor);
     append(out, "\n  ");
-    uint32_t spatial_rank = request->tensor.rank - 2;
+    append_u32(out, "block_shape", request->block_shape, tensor->rank);
+}
+
+static void append_im2col(text *out, const tm_tensor *tensor) {
+    const tm_im2col *request = (const tm_im2col *)tensor;
+    append_tensor(out, tensor);
+    append(out, "\n  ");
+    uint32_t spatial_rank = tensor->rank - 2;
     append_int(out, "pixel_box_lower_corner", request->pixel_box_lower_corner, spatial_rank);
     append(out, " ");
     append_int(out, "pixel_box_upper_corner", request->pixel_box_upper_corner, spatial_rank);
@@ -405,14 +422,67 @@ static tm_status repair_small_tensor(const library *cuda, const tm_tensor *tenso
     return succeed(error);
 }
 
-/* ---- im2col --------------------------------------------------------------------------------- */
-
-tm_status tm_encode_im2col(const tm_im2col *request, tm_map *map, tm_error *error) {
-    const tm_tensor *tensor = &request->tensor;
+/* A call of an encoder, between begin_fill and end_fill. */
+typedef struct {
+    const library *cuda;
+    const tm_tensor *tensor;
     packed_tensor packed;
-    tm_status status = pack_tensor(tensor, TM_MIN_IM2COL_RANK, &packed, error);
-    if (status != TM_OK) return status;
+    borrowed_context borrowed;
+    int oob_fill;
+} fill_call;
 
+/* Checks and packs what all modes share, and makes sure of a library and a context.  After a failure
+ * there is nothing to end. */
+static tm_status begin_fill(const tm_tensor *tensor, uint32_t min_rank, tm_map *map,
+                            fill_call *call, tm_error *error) {
+    call->tensor = tensor;
+    call->oob_fill = tensor->fill_nan ? CU_OOB_FILL_NAN : CU_OOB_FILL_NONE;
+    tm_status status = pack_tensor(tensor, min_rank, &call->packed, error);
+    if (status != TM_OK) return status;
+    call->cuda = get_library(error);
+    if (call->cuda == NULL) return error->status;
+    memset(map, 0, sizeof *map);
+    return borrow_context(call->cuda, tensor->address, &call->borrowed, error);
+}
+
+/* Repairs the map, or reports what the driver refused; returns the context. */
+static tm_status end_fill(fill_call *call, cu_result result, const char *function,
+                          void (*append_request)(text *, const tm_tensor *), tm_map *map,
+                          tm_error *error) {
+    tm_status status = TM_REFUSED;
+    if (result == CU_SUCCESS) {
+        status = repair_small_tensor(call->cuda, call->tensor, &call->packed, map, error);
+    } else {
+        text out = start_message(error, status, result);
+        append_driver_error(&out, call->cuda, function, result);
+        append_request(&out, call->tensor);
+    }
+    release_context(call->cuda, &call->borrowed);
+    return status;
+}
+
+/* ---- The two modes, and another address ------------------------------------------------------ */
+
+tm_status fill_tma_descriptor_tiled(const tm_tiled *request, tm_map *map, tm_error *error) {
+    const tm_tensor *tensor = &request->tensor;
+    fill_call call;
+    tm_status status = begin_fill(tensor, TM_MIN_TILED_RANK, map, &call, error);
+    if (status != TM_OK) return status;
+    uint32_t box[TM_MAX_RANK] = {0};
+    for (uint32_t dim = 0; dim < tensor->rank; ++dim)
+        box[tensor->rank - 1 - dim] = request->block_shape[dim];
+    cu_result result = call.cuda->encode_tiled(
+        map, tensor->data_type, tensor->rank, (void *)(uintptr_t)tensor->address, call.packed.dims,
+        call.packed.strides_bytes, box, call.packed.element_strides, CU_INTERLEAVE_NONE,
+        tensor->swizzle, CU_L2_PROMOTION_128B, call.oob_fill);
+    return end_fill(&call, result, "cuTensorMapEncodeTiled", append_tiled, map, error);
+}
+
+tm_status fill_tma_descriptor_im2col(const tm_im2col *request, tm_map *map, tm_error *error) {
+    const tm_tensor *tensor = &request->tensor;
+    fill_call call;
+    tm_status status = begin_fill(tensor, TM_MIN_IM2COL_RANK, map, &call, error);
+    if (status != TM_OK) return status;
     uint32_t spatial_rank = tensor->rank - 2;
     int lower[TM_MAX_SPATIAL_RANK] = {0};
     int upper[TM_MAX_SPATIAL_RANK] = {0};
@@ -420,26 +490,29 @@ tm_status tm_encode_im2col(const tm_im2col *request, tm_map *map, tm_error *erro
         lower[spatial_rank - 1 - i] = request->pixel_box_lower_corner[i];
         upper[spatial_rank - 1 - i] = request->pixel_box_upper_corner[i];
     }
+    cu_result result = call.cuda->encode_im2col(
+        map, tensor->data_type, tensor->rank, (void *)(uintptr_t)tensor->address, call.packed.dims,
+        call.packed.strides_bytes, lower, upper, request->channels_per_pixel,
+        request->pixels_per_column, call.packed.element_strides, CU_INTERLEAVE_NONE,
+        tensor->swizzle, CU_L2_PROMOTION_128B, call.oob_fill);
+    return end_fill(&call, result, "cuTensorMapEncodeIm2col", append_im2col, map, error);
+}
 
+tm_status replace_tma_descriptor_address(tm_map *map, uint64_t address, tm_error *error) {
     const library *cuda = get_library(error);
     if (cuda == NULL) return error->status;
     borrowed_context borrowed;
-    status = borrow_context(cuda, tensor->address, &borrowed, error);
+    tm_status status = borrow_context(cuda, address, &borrowed, error);
     if (status != TM_OK) return status;
-
-    memset(map, 0, sizeof *map);
-    cu_result result = cuda->encode_im2col(
-        map, tensor->data_type, tensor->rank, (void *)(uintptr_t)tensor->address, packed.dims,
-        packed.strides_bytes, lower, upper, request->channels_per_pixel,
-        request->pixels_per_column, packed.element_strides, CU_INTERLEAVE_NONE, tensor->swizzle,
-        CU_L2_PROMOTION_128B, tensor->fill_nan ? CU_OOB_FILL_NAN : CU_OOB_FILL_NONE);
+    tm_map replaced = *map;
+    cu_result result = cuda->replace_address(&replaced, (void *)(uintptr_t)address);
     if (result == CU_SUCCESS) {
-        status = repair_small_tensor(cuda, tensor, &packed, map, error);
+        *map = replaced;
     } else {
-        text out = start_message(error, TM_REFUSED, result);
-        append_driver_error(&out, cuda, "cuTensorMapEncodeIm2col", result);
-        append_im2col(&out, request);
         status = TM_REFUSED;
+        text out = start_message(error, status, result);
+        append_driver_error(&out, cuda, "cuTensorMapReplaceAddress", result);
+        append(&out, "\n  address=0x%" PRIx64, address);
     }
     release_context(cuda, &borrowed);
     return status;

@@ -8,7 +8,7 @@
  * memory safety needs, and reports what the driver refuses with every argument.
  *
  * The driver's types are declared here, so that no CUDA header is needed to build.  They are ABI:
- * CUDA driver API, "Tensor Map Object Management" (cuTensorMapEncodeIm2col since CUDA 12.0).
+ * CUDA driver API, "Tensor Map Object Management" (cuTensorMap* since CUDA 12.0).
  */
 #ifndef TRITON_EXT_TENSOR_MAP_H
 #define TRITON_EXT_TENSOR_MAP_H
@@ -18,6 +18,7 @@
 
 enum {
     TM_MAX_RANK = 5,
+    TM_MIN_TILED_RANK = 1,
     TM_MIN_IM2COL_RANK = 3,
     TM_MAX_SPATIAL_RANK = 3,
     TM_MAP_BYTES = 128,
@@ -54,6 +55,11 @@ typedef struct {
 
 typedef struct {
     tm_tensor tensor;
+    uint32_t block_shape[TM_MAX_RANK]; /* of one TMA instruction; rank are used */
+} tm_tiled;
+
+typedef struct {
+    tm_tensor tensor;
     int pixel_box_lower_corner[TM_MAX_SPATIAL_RANK]; /* rank - 2 are used */
     int pixel_box_upper_corner[TM_MAX_SPATIAL_RANK];
     uint32_t channels_per_pixel;
@@ -72,8 +78,14 @@ tm_status tm_open_library(const char *path, tm_error *error);
 /* Stores the CUDA version that the driver supports, such as 13010 for 13.1. */
 tm_status tm_driver_version(int *version, tm_error *error);
 
-/* Encodes an im2col map.  Where no context is current on the calling thread, the primary context
- * of the device that owns the address is made current for the call. */
-tm_status tm_encode_im2col(const tm_im2col *request, tm_map *map, tm_error *error);
+/* Encode a map.  Where no context is current on the calling thread, the primary context of the device
+ * that owns the address is made current for the call.  Both repair the maps of small tensors that
+ * drivers up to CUDA 13.1 encode wrongly. */
+tm_status fill_tma_descriptor_tiled(const tm_tiled *request, tm_map *map, tm_error *error);
+tm_status fill_tma_descriptor_im2col(const tm_im2col *request, tm_map *map, tm_error *error);
+
+/* Makes an encoded map, of either mode, describe a tensor of the same geometry at another address.
+ * On failure the map is unchanged. */
+tm_status replace_tma_descriptor_address(tm_map *map, uint64_t address, tm_error *error);
 
 #endif

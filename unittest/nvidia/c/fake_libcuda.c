@@ -29,6 +29,11 @@ EXPORT int cuCtxPopCurrent_v2(void **context);
 EXPORT int cuDevicePrimaryCtxRetain(void **context, int device);
 EXPORT int cuDevicePrimaryCtxRelease_v2(int device);
 EXPORT int cuPointerGetAttribute(void *data, int attribute, uint64_t address);
+EXPORT int cuTensorMapEncodeTiled(void *map, int data_type, uint32_t rank, void *address,
+                                  const uint64_t *dims, const uint64_t *strides,
+                                  const uint32_t *box, const uint32_t *element_strides,
+                                  int interleave, int swizzle, int l2_promotion, int oob_fill);
+EXPORT int cuTensorMapReplaceAddress(void *map, void *address);
 EXPORT int cuTensorMapEncodeIm2col(void *map, int data_type, uint32_t rank, void *address,
                                    const uint64_t *dims, const uint64_t *strides, const int *lower,
                                    const int *upper, uint32_t channels, uint32_t pixels,
@@ -52,9 +57,11 @@ __attribute__((constructor)) void fake_libcuda_reset(void) {
     state.retain_result = 0;
     state.push_result = 0;
     state.encode_result = 0;
+    state.replace_result = 0;
     state.has_error_texts = 1;
     state.inits = 0;
     state.encodes = 0;
+    state.replaces = 0;
     state.retains = 0;
     state.releases = 0;
     state.pushes = 0;
@@ -133,13 +140,11 @@ int cuPointerGetAttribute(void *data, int attribute, uint64_t address) {
     return 0;
 }
 
-#ifndef FAKE_WITHOUT_IM2COL
-/* Fills the map with what tells calls apart, and with ones where a bit may have to be cleared. */
-int cuTensorMapEncodeIm2col(void *map, int data_type, uint32_t rank, void *address,
-                            const uint64_t *dims, const uint64_t *strides, const int *lower,
-                            const int *upper, uint32_t channels, uint32_t pixels,
-                            const uint32_t *element_strides, int interleave, int swizzle,
-                            int l2_promotion, int oob_fill) {
+/* Checks what the driver checks of every encoder, and records what both modes have. */
+static int begin_record(const void *map, int data_type, uint32_t rank, void *address,
+                        const uint64_t *dims, const uint64_t *strides,
+                        const uint32_t *element_strides, int interleave, int swizzle,
+                        int l2_promotion, int oob_fill) {
     void *context = NULL;
     state.encodes++;
     if (cuCtxGetCurrent(&context) != 0 || context == NULL) return INVALID_CONTEXT;
@@ -150,10 +155,6 @@ int cuTensorMapEncodeIm2col(void *map, int data_type, uint32_t rank, void *addre
     record.address = (uint64_t)(uintptr_t)address;
     memcpy(record.dims, dims, rank * sizeof *dims);
     memcpy(record.strides, strides, (rank - 1) * sizeof *strides);
-    memcpy(record.lower, lower, (rank - 2) * sizeof *lower);
-    memcpy(record.upper, upper, (rank - 2) * sizeof *upper);
-    record.channels = channels;
-    record.pixels = pixels;
     memcpy(record.element_strides, element_strides, rank * sizeof *element_strides);
     record.interleave = interleave;
     record.swizzle = swizzle;
@@ -161,10 +162,52 @@ int cuTensorMapEncodeIm2col(void *map, int data_type, uint32_t rank, void *addre
     record.oob_fill = oob_fill;
     record.current_device =
         context == &own_context ? -1 : (int)((char *)context - primary_contexts);
-    if (state.encode_result != 0) return state.encode_result;
+    return state.encode_result;
+}
+
+/* Fills the map with what tells calls apart, and with ones where a bit may have to be cleared. */
+static void fill_map(void *map) {
     memset(map, 0xff, 128);
     memcpy(map, &record.address, sizeof record.address);
-    memcpy((char *)map + 16, dims, rank * sizeof *dims);
+    memcpy((char *)map + 16, record.dims, record.rank * sizeof *record.dims);
+}
+
+int cuTensorMapEncodeTiled(void *map, int data_type, uint32_t rank, void *address,
+                           const uint64_t *dims, const uint64_t *strides, const uint32_t *box,
+                           const uint32_t *element_strides, int interleave, int swizzle,
+                           int l2_promotion, int oob_fill) {
+    int result = begin_record(map, data_type, rank, address, dims, strides, element_strides,
+                              interleave, swizzle, l2_promotion, oob_fill);
+    if (result != 0) return result;
+    memcpy(record.box, box, rank * sizeof *box);
+    record.is_tiled = 1;
+    fill_map(map);
+    return 0;
+}
+
+int cuTensorMapReplaceAddress(void *map, void *address) {
+    void *context = NULL;
+    state.replaces++;
+    if (cuCtxGetCurrent(&context) != 0 || context == NULL) return INVALID_CONTEXT;
+    if ((uintptr_t)map % 64 != 0 || (uintptr_t)address % 16 != 0) return INVALID_VALUE;
+    memcpy(map, &address, sizeof address);
+    return state.replace_result;
+}
+
+#ifndef FAKE_WITHOUT_IM2COL
+int cuTensorMapEncodeIm2col(void *map, int data_type, uint32_t rank, void *address,
+                            const uint64_t *dims, const uint64_t *strides, const int *lower,
+                            const int *upper, uint32_t channels, uint32_t pixels,
+                            const uint32_t *element_strides, int interleave, int swizzle,
+                            int l2_promotion, int oob_fill) {
+    int result = begin_record(map, data_type, rank, address, dims, strides, element_strides,
+                              interleave, swizzle, l2_promotion, oob_fill);
+    if (result != 0) return result;
+    memcpy(record.lower, lower, (rank - 2) * sizeof *lower);
+    memcpy(record.upper, upper, (rank - 2) * sizeof *upper);
+    record.channels = channels;
+    record.pixels = pixels;
+    fill_map(map);
     return 0;
 }
 #endif

@@ -7,7 +7,7 @@
 
 enum { FAKE_MAX_RANK = 5, FAKE_MAX_SPATIAL = 3 };
 
-/* The last call of cuTensorMapEncodeIm2col on a thread; arrays innermost first, as received. */
+/* The last call of an encoder on a thread; arrays innermost first, as received. */
 typedef struct {
     int data_type;
     uint32_t rank;
@@ -23,6 +23,8 @@ typedef struct {
     int swizzle;
     int l2_promotion;
     int oob_fill;
+    uint32_t box[FAKE_MAX_RANK]; /* tiled only */
+    int is_tiled;
     int current_device; /* whose primary context was current, -1 for the thread's own */
 } fake_record;
 
@@ -39,10 +41,12 @@ typedef struct {
     atomic_int retain_result;
     atomic_int push_result;
     atomic_int encode_result;
+    atomic_int replace_result;
     atomic_int has_error_texts;
     /* How often each was called. */
     atomic_int inits;
     atomic_int encodes;
+    atomic_int replaces;
     atomic_int retains;
     atomic_int releases;
     atomic_int pushes;

@@ -80,6 +80,22 @@ static tm_im2col request_of_rank(uint32_t rank) {
     return request;
 }
 
+/* The same tensor, read in blocks. */
+static tm_tiled tiled_of_rank(uint32_t rank) {
+    tm_tiled request = {.tensor = request_of_rank(3).tensor};
+    request.tensor.rank = rank;
+    uint64_t stride = 1;
+    for (uint32_t i = 0; i < rank; ++i) {
+        uint32_t dim = rank - 1 - i;
+        request.tensor.shape[dim] = 72 + 8 * i;
+        request.tensor.strides[dim] = stride;
+        stride *= 80 + 8 * i;
+        request.tensor.element_strides[dim] = 1 + i;
+        request.block_shape[dim] = 64 >> i;
+    }
+    return request;
+}
+
 /* [N, W, C] fp16 that spans exactly the given number of bytes. */
 static tm_im2col request_of_span(uint64_t span_bytes) {
     tm_im2col request = request_of_rank(3);
@@ -114,14 +130,20 @@ static void *encode_many(void *argument) {
         request.tensor.address = (self->number << 32 | call << 4) + 16;
         tm_map map;
         tm_error error;
-        if (tm_encode_im2col(&request, &map, &error) != TM_OK) ++self->wrong;
+        if (fill_tma_descriptor_im2col(&request, &map, &error) != TM_OK) ++self->wrong;
         if (map.words[0] != request.tensor.address) ++self->wrong;
         uint32_t rank = request.tensor.rank;
         for (uint32_t i = 0; i < rank; ++i)
             if (map.words[2 + i] != request.tensor.shape[rank - 1 - i]) ++self->wrong;
+        if (replace_tma_descriptor_address(&map, (call + 1) << 4, &error) != TM_OK) ++self->wrong;
+        if (map.words[0] != (call + 1) << 4) ++self->wrong;
+        tm_tiled tiled = tiled_of_rank(1 + (uint32_t)((self->number + call) % 5));
+        tiled.tensor.address = request.tensor.address;
+        if (fill_tma_descriptor_tiled(&tiled, &map, &error) != TM_OK) ++self->wrong;
+        if (map.words[0] != tiled.tensor.address || map.words[2] != 72) ++self->wrong;
         /* Every thread fails now and then, so that messages are written side by side. */
         request.tensor.rank = 9;
-        if (tm_encode_im2col(&request, &map, &error) != TM_BAD_ARGUMENT) ++self->wrong;
+        if (fill_tma_descriptor_im2col(&request, &map, &error) != TM_BAD_ARGUMENT) ++self->wrong;
     }
     return NULL;
 }
@@ -144,14 +166,15 @@ static int run_threads(void) {
 
 static void test_32_threads_open_and_encode(void) {
     CHECK_EQUAL(run_threads(), 0);
-    CHECK_EQUAL(fake->encodes, THREADS * CALLS_PER_THREAD);
+    CHECK_EQUAL(fake->encodes, 2 * THREADS * CALLS_PER_THREAD);
+    CHECK_EQUAL(fake->replaces, THREADS * CALLS_PER_THREAD);
 }
 
 static void test_32_threads_borrow_contexts(void) {
     fake->has_context = 0;
     CHECK_EQUAL(run_threads(), 0);
-    CHECK_EQUAL(fake->retains, THREADS * CALLS_PER_THREAD);
-    CHECK_EQUAL(fake->releases, THREADS * CALLS_PER_THREAD);
+    CHECK_EQUAL(fake->retains, 3 * THREADS * CALLS_PER_THREAD);
+    CHECK_EQUAL(fake->releases, 3 * THREADS * CALLS_PER_THREAD);
     CHECK_EQUAL(fake->pushes, fake->pops);
 }
 
@@ -161,7 +184,7 @@ static void check_packing(uint32_t rank) {
     tm_im2col request = request_of_rank(rank);
     tm_map map;
     tm_error error;
-    CHECK_EQUAL(tm_encode_im2col(&request, &map, &error), TM_OK);
+    CHECK_EQUAL(fill_tma_descriptor_im2col(&request, &map, &error), TM_OK);
     CHECK_EQUAL(error.message[0], '\0');
     const fake_record *got = last_record();
     CHECK_EQUAL(got->rank, rank);
@@ -200,7 +223,7 @@ static void test_nan_fill_and_other_enumerations(void) {
     request.tensor.element_bytes = 4;
     tm_map map;
     tm_error error;
-    CHECK_EQUAL(tm_encode_im2col(&request, &map, &error), TM_OK);
+    CHECK_EQUAL(fill_tma_descriptor_im2col(&request, &map, &error), TM_OK);
     CHECK_EQUAL(last_record()->oob_fill, 1);
     CHECK_EQUAL(last_record()->swizzle, 1);
     CHECK_EQUAL(last_record()->data_type, 11);
@@ -218,7 +241,7 @@ static void test_extreme_values_arrive_whole(void) {
     request.pixels_per_column = UINT32_MAX - 1;
     tm_map map;
     tm_error error;
-    CHECK_EQUAL(tm_encode_im2col(&request, &map, &error), TM_OK);
+    CHECK_EQUAL(fill_tma_descriptor_im2col(&request, &map, &error), TM_OK);
     const fake_record *got = last_record();
     CHECK(got->address == UINT64_MAX - 15);
     CHECK_EQUAL(got->dims[2], INT64_C(1) << 32);
@@ -227,6 +250,95 @@ static void test_extreme_values_arrive_whole(void) {
     CHECK_EQUAL(got->upper[0], 32767);
     CHECK_EQUAL(got->channels, UINT32_MAX);
     CHECK_EQUAL(got->pixels, UINT32_MAX - 1);
+}
+
+static void check_tiled_packing(uint32_t rank) {
+    tm_tiled request = tiled_of_rank(rank);
+    tm_map map;
+    tm_error error;
+    CHECK_EQUAL(fill_tma_descriptor_tiled(&request, &map, &error), TM_OK);
+    CHECK_EQUAL(error.message[0], '\0');
+    const fake_record *got = last_record();
+    CHECK_EQUAL(got->is_tiled, 1);
+    CHECK_EQUAL(got->rank, rank);
+    CHECK_EQUAL(got->data_type, 6);
+    CHECK_EQUAL(got->address, 0x7f0000001230);
+    CHECK_EQUAL(got->swizzle, 3);
+    CHECK_EQUAL(got->interleave, 0);
+    CHECK_EQUAL(got->l2_promotion, 2);
+    CHECK_EQUAL(got->oob_fill, 0);
+    uint64_t stride_bytes = 2;
+    for (uint32_t i = 0; i < rank; ++i) {
+        CHECK_EQUAL(got->dims[i], 72 + 8 * i);
+        stride_bytes *= 80 + 8 * i;
+        if (i < rank - 1) CHECK_EQUAL(got->strides[i], stride_bytes);
+        CHECK_EQUAL(got->element_strides[i], 1 + i);
+        CHECK_EQUAL(got->box[i], 64 >> i);
+    }
+}
+
+static void test_tiled_packing(void) {
+    for (uint32_t rank = 1; rank <= 5; ++rank) check_tiled_packing(rank);
+    tm_tiled request = tiled_of_rank(2);
+    request.tensor.fill_nan = true;
+    request.tensor.swizzle = 0;
+    tm_map map;
+    tm_error error;
+    CHECK_EQUAL(fill_tma_descriptor_tiled(&request, &map, &error), TM_OK);
+    CHECK_EQUAL(last_record()->oob_fill, 1);
+    CHECK_EQUAL(last_record()->swizzle, 0);
+}
+
+/* ---- Another address -------------------------------------------------------------------------- */
+
+static void test_replaced_address_changes_nothing_else(void) {
+    tm_im2col request = request_of_rank(4);
+    tm_map map;
+    tm_error error;
+    CHECK_EQUAL(fill_tma_descriptor_im2col(&request, &map, &error), TM_OK);
+    tm_map before = map;
+    CHECK_EQUAL(replace_tma_descriptor_address(&map, 0x7f00deadbe00, &error), TM_OK);
+    CHECK_EQUAL(map.words[0], 0x7f00deadbe00);
+    CHECK(memcmp(map.words + 1, before.words + 1, TM_MAP_BYTES - 8) == 0);
+    CHECK_EQUAL(fake->encodes, 1);
+}
+
+static void test_replacing_keeps_the_repair(void) {
+    tm_im2col request = request_of_span(256);
+    tm_map map;
+    tm_error error;
+    CHECK_EQUAL(fill_tma_descriptor_im2col(&request, &map, &error), TM_OK);
+    CHECK_EQUAL(replace_tma_descriptor_address(&map, 0x7f0000002000, &error), TM_OK);
+    CHECK(!bit_21(&map));
+}
+
+static void test_refused_address_leaves_the_map(void) {
+    tm_tiled request = tiled_of_rank(2);
+    tm_map map;
+    tm_error error;
+    CHECK_EQUAL(fill_tma_descriptor_tiled(&request, &map, &error), TM_OK);
+    tm_map before = map;
+    CHECK_EQUAL(replace_tma_descriptor_address(&map, 0x7f0000000008, &error), TM_REFUSED);
+    CHECK_CONTAINS(error, "cuTensorMapReplaceAddress: CUDA_ERROR_INVALID_VALUE (1)");
+    CHECK_CONTAINS(error, "address=0x7f0000000008");
+    fake->replace_result = 999;
+    CHECK_EQUAL(replace_tma_descriptor_address(&map, 0x7f0000000010, &error), TM_REFUSED);
+    CHECK_EQUAL(error.code, 999);
+    CHECK(memcmp(&map, &before, sizeof map) == 0);
+}
+
+static void test_replacing_borrows_a_context(void) {
+    tm_tiled request = tiled_of_rank(2);
+    tm_map map;
+    tm_error error;
+    CHECK_EQUAL(fill_tma_descriptor_tiled(&request, &map, &error), TM_OK);
+    fake->has_context = 0;
+    CHECK_EQUAL(replace_tma_descriptor_address(&map, 0x7f0000000010, &error), TM_OK);
+    CHECK_EQUAL(fake->retains, 1);
+    CHECK_EQUAL(fake->releases, 1);
+    fake->retain_result = 201;
+    CHECK_EQUAL(replace_tma_descriptor_address(&map, 0x7f0000000020, &error), TM_NO_CONTEXT);
+    CHECK_EQUAL(map.words[0], 0x7f0000000010);
 }
 
 /* ---- Refused before the driver is asked ------------------------------------------------------- */
@@ -238,9 +350,33 @@ static void test_ranks_outside_3_to_5(void) {
         request.tensor.rank = ranks[i];
         tm_map map;
         tm_error error;
-        CHECK_EQUAL(tm_encode_im2col(&request, &map, &error), TM_BAD_ARGUMENT);
+        CHECK_EQUAL(fill_tma_descriptor_im2col(&request, &map, &error), TM_BAD_ARGUMENT);
         CHECK_CONTAINS(error, "is none of 3..5");
     }
+    CHECK_EQUAL(fake->encodes, 0);
+}
+
+static void test_tiled_refusals_before_the_driver(void) {
+    tm_map map;
+    tm_error error;
+    static const uint32_t ranks[] = {0, 6, UINT32_MAX};
+    for (size_t i = 0; i < sizeof ranks / sizeof ranks[0]; ++i) {
+        tm_tiled request = tiled_of_rank(2);
+        request.tensor.rank = ranks[i];
+        CHECK_EQUAL(fill_tma_descriptor_tiled(&request, &map, &error), TM_BAD_ARGUMENT);
+        CHECK_CONTAINS(error, "is none of 1..5");
+    }
+    tm_tiled request = tiled_of_rank(1);
+    request.tensor.strides[0] = 2;
+    CHECK_EQUAL(fill_tma_descriptor_tiled(&request, &map, &error), TM_BAD_ARGUMENT);
+    CHECK_CONTAINS(error, "stride of the last dimension must be 1, got 2");
+    request = tiled_of_rank(3);
+    request.tensor.element_bytes = 0;
+    CHECK_EQUAL(fill_tma_descriptor_tiled(&request, &map, &error), TM_BAD_ARGUMENT);
+    request = tiled_of_rank(3);
+    request.tensor.strides[0] = UINT64_MAX;
+    CHECK_EQUAL(fill_tma_descriptor_tiled(&request, &map, &error), TM_BAD_ARGUMENT);
+    CHECK_CONTAINS(error, "strides[0] = 18446744073709551615 elements of 2 bytes");
     CHECK_EQUAL(fake->encodes, 0);
 }
 
@@ -249,7 +385,7 @@ static void test_last_stride_must_be_1(void) {
     request.tensor.strides[3] = 7;
     tm_map map;
     tm_error error;
-    CHECK_EQUAL(tm_encode_im2col(&request, &map, &error), TM_BAD_ARGUMENT);
+    CHECK_EQUAL(fill_tma_descriptor_im2col(&request, &map, &error), TM_BAD_ARGUMENT);
     CHECK_CONTAINS(error, "stride of the last dimension must be 1, got 7");
 }
 
@@ -258,7 +394,7 @@ static void test_stride_in_bytes_must_fit(void) {
     request.tensor.strides[1] = UINT64_MAX / 2 + 1;
     tm_map map;
     tm_error error;
-    CHECK_EQUAL(tm_encode_im2col(&request, &map, &error), TM_BAD_ARGUMENT);
+    CHECK_EQUAL(fill_tma_descriptor_im2col(&request, &map, &error), TM_BAD_ARGUMENT);
     CHECK_CONTAINS(error, "strides[1] = 9223372036854775808 elements of 2 bytes");
 }
 
@@ -267,7 +403,7 @@ static void test_element_bytes_must_not_be_0(void) {
     request.tensor.element_bytes = 0;
     tm_map map;
     tm_error error;
-    CHECK_EQUAL(tm_encode_im2col(&request, &map, &error), TM_BAD_ARGUMENT);
+    CHECK_EQUAL(fill_tma_descriptor_im2col(&request, &map, &error), TM_BAD_ARGUMENT);
     CHECK_CONTAINS(error, "element_bytes must be at least 1");
 }
 
@@ -278,7 +414,7 @@ static void test_refusal_shows_every_argument_in_user_order(void) {
     tm_im2col request = request_of_rank(5);
     tm_map map;
     tm_error error;
-    CHECK_EQUAL(tm_encode_im2col(&request, &map, &error), TM_REFUSED);
+    CHECK_EQUAL(fill_tma_descriptor_im2col(&request, &map, &error), TM_REFUSED);
     CHECK_EQUAL(error.status, TM_REFUSED);
     CHECK_EQUAL(error.code, 1);
     CHECK_CONTAINS(error, "cuTensorMapEncodeIm2col: CUDA_ERROR_INVALID_VALUE (1): invalid argument");
@@ -290,13 +426,27 @@ static void test_refusal_shows_every_argument_in_user_order(void) {
     CHECK_CONTAINS(error, "pixels_per_column=128 channels_per_pixel=64");
 }
 
+static void test_tiled_refusal_shows_every_argument(void) {
+    fake->encode_result = 1;
+    tm_tiled request = tiled_of_rank(3);
+    tm_map map;
+    tm_error error;
+    CHECK_EQUAL(fill_tma_descriptor_tiled(&request, &map, &error), TM_REFUSED);
+    CHECK_EQUAL(error.code, 1);
+    CHECK_CONTAINS(error, "cuTensorMapEncodeTiled: CUDA_ERROR_INVALID_VALUE (1): invalid argument");
+    CHECK_CONTAINS(error, "address=0x7f0000001230 data_type=6 element_bytes=2 rank=3");
+    CHECK_CONTAINS(error, "shape=[88, 80, 72] strides=[7040, 80, 1]");
+    CHECK_CONTAINS(error, "element_strides=[3, 2, 1] swizzle=3 padding=zero");
+    CHECK_CONTAINS(error, "block_shape=[16, 32, 64]");
+}
+
 static void test_error_without_name_or_text(void) {
     fake->encode_result = 999;
     fake->has_error_texts = 0;
     tm_im2col request = request_of_rank(3);
     tm_map map;
     tm_error error;
-    CHECK_EQUAL(tm_encode_im2col(&request, &map, &error), TM_REFUSED);
+    CHECK_EQUAL(fill_tma_descriptor_im2col(&request, &map, &error), TM_REFUSED);
     CHECK_EQUAL(error.code, 999);
     CHECK_CONTAINS(error, "cuTensorMapEncodeIm2col: unknown error (999)\n");
 }
@@ -317,7 +467,7 @@ static void test_longest_message_fits(void) {
         request.pixel_box_lower_corner[i] = request.pixel_box_upper_corner[i] = INT32_MIN;
     tm_map map;
     tm_error error;
-    CHECK_EQUAL(tm_encode_im2col(&request, &map, &error), TM_REFUSED);
+    CHECK_EQUAL(fill_tma_descriptor_im2col(&request, &map, &error), TM_REFUSED);
     CHECK_CONTAINS(error, "pixels_per_column=4294967295 channels_per_pixel=4294967295");
     CHECK(strlen(error.message) < TM_MESSAGE_BYTES - 1);
 }
@@ -330,7 +480,7 @@ static void test_no_context_borrows_that_of_the_pointers_device(void) {
     tm_im2col request = request_of_rank(4);
     tm_map map;
     tm_error error;
-    CHECK_EQUAL(tm_encode_im2col(&request, &map, &error), TM_OK);
+    CHECK_EQUAL(fill_tma_descriptor_im2col(&request, &map, &error), TM_OK);
     CHECK_EQUAL(last_record()->current_device, 5);
     CHECK_EQUAL(fake->retains, 1);
     CHECK_EQUAL(fake->releases, 1);
@@ -345,12 +495,12 @@ static void test_memory_unknown_to_the_driver_borrows_device_0(void) {
     tm_im2col request = request_of_rank(4);
     tm_map map;
     tm_error error;
-    CHECK_EQUAL(tm_encode_im2col(&request, &map, &error), TM_OK);
+    CHECK_EQUAL(fill_tma_descriptor_im2col(&request, &map, &error), TM_OK);
     CHECK_EQUAL(last_record()->current_device, 0);
 
     fake->pointer_result = 0;
     fake->pointer_device = -2; /* cudaInvalidDeviceId: host memory */
-    CHECK_EQUAL(tm_encode_im2col(&request, &map, &error), TM_OK);
+    CHECK_EQUAL(fill_tma_descriptor_im2col(&request, &map, &error), TM_OK);
     CHECK_EQUAL(last_record()->current_device, 0);
 }
 
@@ -358,7 +508,7 @@ static void test_own_context_is_left_alone(void) {
     tm_im2col request = request_of_rank(4);
     tm_map map;
     tm_error error;
-    CHECK_EQUAL(tm_encode_im2col(&request, &map, &error), TM_OK);
+    CHECK_EQUAL(fill_tma_descriptor_im2col(&request, &map, &error), TM_OK);
     CHECK_EQUAL(fake->inits + fake->retains + fake->pushes + fake->pops + fake->releases, 0);
 }
 
@@ -368,7 +518,7 @@ static void test_driver_is_initialized_when_needed(void) {
     tm_im2col request = request_of_rank(4);
     tm_map map;
     tm_error error;
-    CHECK_EQUAL(tm_encode_im2col(&request, &map, &error), TM_OK);
+    CHECK_EQUAL(fill_tma_descriptor_im2col(&request, &map, &error), TM_OK);
     CHECK_EQUAL(fake->inits, 1);
     CHECK_EQUAL(fake->retains, 1);
 }
@@ -379,7 +529,7 @@ static void test_no_device(void) {
     tm_im2col request = request_of_rank(4);
     tm_map map;
     tm_error error;
-    CHECK_EQUAL(tm_encode_im2col(&request, &map, &error), TM_NO_CONTEXT);
+    CHECK_EQUAL(fill_tma_descriptor_im2col(&request, &map, &error), TM_NO_CONTEXT);
     CHECK_EQUAL(error.code, 100);
     CHECK_CONTAINS(error, "cuInit: CUDA_ERROR_NO_DEVICE (100)");
     CHECK_CONTAINS(error, "CUDA cannot be initialized");
@@ -391,7 +541,7 @@ static void test_context_query_fails(void) {
     tm_im2col request = request_of_rank(4);
     tm_map map;
     tm_error error;
-    CHECK_EQUAL(tm_encode_im2col(&request, &map, &error), TM_NO_CONTEXT);
+    CHECK_EQUAL(fill_tma_descriptor_im2col(&request, &map, &error), TM_NO_CONTEXT);
     CHECK_CONTAINS(error, "cuCtxGetCurrent: CUDA_ERROR_UNKNOWN (999)");
 }
 
@@ -402,7 +552,7 @@ static void test_primary_context_cannot_be_retained(void) {
     tm_im2col request = request_of_rank(4);
     tm_map map;
     tm_error error;
-    CHECK_EQUAL(tm_encode_im2col(&request, &map, &error), TM_NO_CONTEXT);
+    CHECK_EQUAL(fill_tma_descriptor_im2col(&request, &map, &error), TM_NO_CONTEXT);
     CHECK_EQUAL(error.code, 201);
     CHECK_CONTAINS(error, "cuDevicePrimaryCtxRetain: CUDA_ERROR_INVALID_CONTEXT (201)");
     CHECK_CONTAINS(error, "the primary context of device 3 cannot be used");
@@ -416,7 +566,7 @@ static void test_primary_context_cannot_be_pushed(void) {
     tm_im2col request = request_of_rank(4);
     tm_map map;
     tm_error error;
-    CHECK_EQUAL(tm_encode_im2col(&request, &map, &error), TM_NO_CONTEXT);
+    CHECK_EQUAL(fill_tma_descriptor_im2col(&request, &map, &error), TM_NO_CONTEXT);
     CHECK_CONTAINS(error, "cuCtxPushCurrent: CUDA_ERROR_UNKNOWN (999)");
     CHECK_EQUAL(fake->retains, 1);
     CHECK_EQUAL(fake->releases, 1);
@@ -429,7 +579,7 @@ static void test_borrowed_context_is_returned_after_a_refusal(void) {
     tm_im2col request = request_of_rank(4);
     tm_map map;
     tm_error error;
-    CHECK_EQUAL(tm_encode_im2col(&request, &map, &error), TM_REFUSED);
+    CHECK_EQUAL(fill_tma_descriptor_im2col(&request, &map, &error), TM_REFUSED);
     CHECK_EQUAL(fake->releases, 1);
     CHECK_EQUAL(fake->pops, 1);
 }
@@ -441,7 +591,7 @@ static bool keeps_bit_21(uint64_t span_bytes, int version) {
     tm_im2col request = request_of_span(span_bytes);
     tm_map map;
     tm_error error;
-    CHECK_EQUAL(tm_encode_im2col(&request, &map, &error), TM_OK);
+    CHECK_EQUAL(fill_tma_descriptor_im2col(&request, &map, &error), TM_OK);
     /* All other bits are the driver's. */
     CHECK((map.words[1] | UINT64_C(1) << 21) == UINT64_MAX);
     CHECK(map.words[15] == UINT64_MAX);
@@ -459,6 +609,21 @@ static void test_small_tensor_repair(void) {
     CHECK(keeps_bit_21(256, 13020));
 }
 
+static void test_small_tensor_repair_of_tiled_maps(void) {
+    tm_tiled request = {.tensor = request_of_span(256).tensor, .block_shape = {1, 4, 8}};
+    tm_map map;
+    tm_error error;
+    CHECK_EQUAL(fill_tma_descriptor_tiled(&request, &map, &error), TM_OK);
+    CHECK(!bit_21(&map));
+    fake->driver_version = 13020;
+    CHECK_EQUAL(fill_tma_descriptor_tiled(&request, &map, &error), TM_OK);
+    CHECK(bit_21(&map));
+    fake->driver_version = 13010;
+    request.tensor = request_of_span(128 * 1024).tensor;
+    CHECK_EQUAL(fill_tma_descriptor_tiled(&request, &map, &error), TM_OK);
+    CHECK(bit_21(&map));
+}
+
 static void test_huge_tensors_are_not_small(void) {
     /* 2^25 steps of 2^39 bytes are 2^64: a sum that wraps would look small. */
     tm_im2col request = request_of_rank(3);
@@ -466,7 +631,7 @@ static void test_huge_tensors_are_not_small(void) {
     request.tensor.strides[0] = UINT64_C(1) << 38;
     tm_map map;
     tm_error error;
-    CHECK_EQUAL(tm_encode_im2col(&request, &map, &error), TM_OK);
+    CHECK_EQUAL(fill_tma_descriptor_im2col(&request, &map, &error), TM_OK);
     CHECK(bit_21(&map));
 }
 
@@ -475,7 +640,7 @@ static void test_version_fails_for_a_small_tensor(void) {
     tm_im2col request = request_of_span(256);
     tm_map map;
     tm_error error;
-    CHECK_EQUAL(tm_encode_im2col(&request, &map, &error), TM_REFUSED);
+    CHECK_EQUAL(fill_tma_descriptor_im2col(&request, &map, &error), TM_REFUSED);
     CHECK_CONTAINS(error, "cuDriverGetVersion: CUDA_ERROR_UNKNOWN (999)");
 }
 
@@ -539,13 +704,20 @@ static const test tests[] = {
     TEST(test_packing_rank_3),
     TEST(test_packing_rank_4),
     TEST(test_packing_rank_5),
+    TEST(test_tiled_packing),
+    TEST(test_replaced_address_changes_nothing_else),
+    TEST(test_replacing_keeps_the_repair),
+    TEST(test_refused_address_leaves_the_map),
+    TEST(test_replacing_borrows_a_context),
     TEST(test_nan_fill_and_other_enumerations),
     TEST(test_extreme_values_arrive_whole),
     TEST(test_ranks_outside_3_to_5),
+    TEST(test_tiled_refusals_before_the_driver),
     TEST(test_last_stride_must_be_1),
     TEST(test_stride_in_bytes_must_fit),
     TEST(test_element_bytes_must_not_be_0),
     TEST(test_refusal_shows_every_argument_in_user_order),
+    TEST(test_tiled_refusal_shows_every_argument),
     TEST(test_error_without_name_or_text),
     TEST(test_longest_message_fits),
     TEST(test_no_context_borrows_that_of_the_pointers_device),
@@ -558,6 +730,7 @@ static const test tests[] = {
     TEST(test_primary_context_cannot_be_pushed),
     TEST(test_borrowed_context_is_returned_after_a_refusal),
     TEST(test_small_tensor_repair),
+    TEST(test_small_tensor_repair_of_tiled_maps),
     TEST(test_huge_tensors_are_not_small),
     TEST(test_version_fails_for_a_small_tensor),
     TEST(test_driver_version),
