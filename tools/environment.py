@@ -27,6 +27,12 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 # Triton that is wanted is installed after it.
 TORCH = "2.13.0"
 
+# What a release of Triton needs beside it and does not ask for.
+_COMPANIONS = {
+    # Its interpreter turns one-element arrays into numbers, which numpy 2.4 refuses.
+    "3.6.0": ("numpy<2.4",),
+}
+
 # What a wheel is made of; one changed byte means a new installation.
 _SOURCES = ("python", "third_party", "pyproject.toml", "setup.py", "README.md", "LICENSE")
 _SUFFIXES = (".py", ".pyi", ".c", ".h", ".toml", ".md", ".typed", "")
@@ -81,7 +87,8 @@ class Environment:
             self._check_python()
             timed(f"make {_relative(self.folder)}", self._create)
             timed(f"install torch {TORCH}", lambda: self._pip(f"torch=={TORCH}"))
-            timed(f"install triton {self.triton}", lambda: self._pip(f"triton=={self.triton}"))
+            wheels = (f"triton=={self.triton}", *_COMPANIONS.get(self.triton, ()))
+            timed(f"install {' '.join(wheels)}", lambda: self._pip(*wheels))
             stamp.write_text(wanted)
         sources = digest(_source_files())
         stamp = self.folder / "package.stamp"
@@ -128,11 +135,11 @@ class Environment:
             flags = f"{os.environ.get('CFLAGS', '')} -Werror".strip()
             self._pip(requirement, DIST_EXTRA_CONFIG=str(config), CFLAGS=flags)
 
-    def _pip(self, requirement: str, **variables: str) -> None:
-        command = [str(self.python), "-m", "pip", "install", "-qq", "--no-input", requirement]
+    def _pip(self, *requirements: str, **variables: str) -> None:
+        command = [str(self.python), "-m", "pip", "install", "-qq", "--no-input", *requirements]
         self._checked(
             command,
-            f"pip cannot install {requirement}; its own words stand above",
+            f"pip cannot install {' '.join(requirements)}; its own words stand above",
             PIP_DISABLE_PIP_VERSION_CHECK="1",
             **variables,
         )

@@ -135,11 +135,13 @@ def test_block_of_rank_3_is_refused(fresh_triton_cache):
         compile_kernel(copy_tile, "good", block="64, 1, 64")
 
 
+@needs_im2col
 def test_sm_80_is_refused_by_name(fresh_triton_cache):
     with pytest.raises(CompilationError, match="needs sm_90 or newer, the target is sm_80"):
         compile_kernel(copy_tile, "good", GPUTarget("cuda", 80, 32))
 
 
+@needs_im2col
 def test_amd_is_refused_by_name(fresh_triton_cache):
     with pytest.raises(CompilationError, match="needs an NVIDIA GPU of sm_90 or newer"):
         compile_kernel(copy_tile, "good", GPUTarget("hip", "gfx950", 64))

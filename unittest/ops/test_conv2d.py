@@ -48,7 +48,6 @@ def run_python(*arguments: str, **variables: str) -> subprocess.CompletedProcess
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not IM2COL.available, reason=IM2COL.reason)
 def test_everything_in_the_interpreter():
     cases = str(FOLDER / "interpreter_conv2d.py")
     result = run_python("-m", "pytest", cases, "-q", "-p", "no:cacheprovider", TRITON_INTERPRET="1")

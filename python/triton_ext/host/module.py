@@ -56,12 +56,8 @@ def parse_module(text: str, context: Any) -> Any:
             try:
                 module = ir.parse_mlir_module(path, context)
             except RuntimeError as error:
-                failure: RuntimeError | None = error
-            else:
-                failure = None
-        if failure is not None:
-            said = diagnostics().replace(path, "<module>").strip() or str(failure)
-            raise VerifyError(f"triton refuses the module:\n{said}") from failure
+                said = diagnostics().replace(path, "<module>").strip() or str(error)
+                raise VerifyError(f"triton refuses the module:\n{said}") from error
     finally:
         os.unlink(path)
     module.context = context

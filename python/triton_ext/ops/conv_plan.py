@@ -237,6 +237,8 @@ def _machine(device: torch.device) -> _Machine:
     Raises:
         UnsupportedError: The device cannot run the kernel; the text says what could.
     """
+    if device.type == "cpu" and interpreting():
+        return _Machine(_INTERPRETED_PROGRAMS, (9, 0))
     require("im2col")
     if device.type == "cuda":
         properties = torch.cuda.get_device_properties(device)
@@ -247,8 +249,6 @@ def _machine(device: torch.device) -> _Machine:
                 f"sm_{capability[0]}{capability[1]}"
             )
         return _Machine(properties.multi_processor_count, capability)
-    if device.type == "cpu" and interpreting():
-        return _Machine(_INTERPRETED_PROGRAMS, (9, 0))
     raise UnsupportedError(
         f"conv2d: needs an NVIDIA GPU of sm_90 or newer, x is on {device}; to try it on a CPU, "
         "set TRITON_INTERPRET=1 before importing triton_ext.ops"
