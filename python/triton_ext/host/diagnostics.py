@@ -1,0 +1,161 @@
+"""Diagnostics as values: ours, and those that Triton's C++ writes to file descriptor 2.
+
+Triton hands no diagnostic to Python: it prints them, and raises a sentence without content.  What
+it printed is read back here; the text around them (the module of a failed pipeline, its reproducer,
+a stack trace) is told apart and kept as *other* text.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from triton_ext.errors import SourceError
+
+__all__ = ["Diagnostic", "Printed", "of_error", "read_printed"]
+
+_SEVERITY = r"(?P<severity>error|warning|remark|note)"
+# file:line:col: error: text; and what MLIR prints where no handler of diagnostics is set up.
+_HEADS = (
+    re.compile(rf"(?P<file>[^\n]*?):(?P<line>\d+):(?P<column>\d+): {_SEVERITY}: ?(?P<text>.*)"),
+    re.compile(
+        rf'loc\((?:.*?)"(?P<file>[^"\n]*)":(?P<line>\d+):(?P<column>\d+).*?\): '
+        rf"{_SEVERITY}: ?(?P<text>.*)"
+    ),
+    re.compile(rf"(?:<unknown>:0|loc\(.*?\)|(?P<file>[^\s:][^:\n]*)): {_SEVERITY}: ?(?P<text>.*)"),
+    re.compile(rf"{_SEVERITY}: ?(?P<text>.*)"),
+)
+_CARET = re.compile(r"[ \t]*\^[~ ]*")
+# What a failed pass manager prints behind the diagnostics: a module, resources, a stack trace.
+_DUMP = re.compile(
+    r"(?:module\b.*\{|\"builtin\.module\".*|#[\w.$-]+ = .*|![\w.$-]+ = .*|\{-#.*"
+    r"|PLEASE (?:submit|ATTACH).*|Stack dump.*)"
+)
+# Says only that something failed, which the diagnostics in front of it said better.
+_ECHO = re.compile(r"Failures have been detected while processing|Pipeline failed while executing")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Diagnostic:
+    """An error, a warning, a remark or a note.
+
+    Attributes:
+        severity: ``error``, ``warning``, ``remark`` or ``note``.
+        message: The text, possibly of several lines.
+        filename: As the user knows it; empty where no place is known.
+        line: Counted from 1; 0 where no place is known.
+        column: Counted from 1; 0 where no place is known.
+        source_line: The text of that line, for the caret.
+        notes: The notes that belong to it.
+    """
+
+    severity: str
+    message: str
+    filename: str = ""
+    line: int = 0
+    column: int = 0
+    source_line: str | None = None
+    notes: tuple[Diagnostic, ...] = ()
+
+    def __str__(self) -> str:
+        place = self.filename or "<unknown>"
+        if self.line:
+            place = f"{place}:{self.line}:{self.column}"
+        elif not self.filename and self.severity == "note":
+            return f"note: {self.message}"
+        lines = [f"{place}: {self.severity}: {self.message}"]
+        if self.source_line is not None and self.column:
+            lead = "".join("\t" if c == "\t" else " " for c in self.source_line[: self.column - 1])
+            lines += [self.source_line, f"{lead}^"]
+        lines += [str(note) for note in self.notes]
+        return "\n".join(lines)
+
+
+@dataclass(frozen=True, slots=True)
+class Printed:
+    """What the host printed.
+
+    Attributes:
+        diagnostics: In order, notes with what they belong to.
+        other: The text that is no diagnostic.
+    """
+
+    diagnostics: tuple[Diagnostic, ...]
+    other: str
+
+
+def of_error(error: SourceError) -> Diagnostic:
+    """Returns an error of ours as a diagnostic; its notes have no place."""
+    return Diagnostic(
+        severity="error",
+        message=error.message,
+        filename=error.filename if error.filename != "<unknown>" else "",
+        line=error.line,
+        column=error.column,
+        source_line=error.source_line,
+        notes=tuple(Diagnostic(severity="note", message=note) for note in error.notes),
+    )
+
+
+def read_printed(text: str) -> Printed:
+    """Reads what the host printed to file descriptor 2.
+
+    A line that looks like a diagnostic begins one; the lines behind it, up to the next one or a
+    dump, continue its message, but for the source line and the caret.
+    """
+    found: list[Diagnostic] = []
+    other: list[str] = []
+    body: list[str] | None = None
+    for line in text.splitlines():
+        head = next((m for pattern in _HEADS if (m := pattern.fullmatch(line)) is not None), None)
+        if head is not None:
+            _finish(found, body)
+            body = []
+            _begin(found, head)
+        elif body is None or _DUMP.fullmatch(line):
+            # A source line under a diagnostic may look like the start of a module.
+            if body is not None and not body and found[-1].line and found[-1].source_line is None:
+                body.append(line)
+                continue
+            _finish(found, body)
+            body = None
+            other.append(line)
+        elif _CARET.fullmatch(line) and body:
+            found[-1] = replace(found[-1], source_line=body.pop())
+            _finish(found, body)
+            body = None
+        else:
+            body.append(line)
+    _finish(found, body)
+    kept = _attach_notes(d for d in found if not _ECHO.search(d.message))
+    return Printed(kept, "".join(f"{line}\n" for line in other))
+
+
+def _begin(found: list[Diagnostic], head: re.Match[str]) -> None:
+    fields = head.groupdict()
+    found.append(
+        Diagnostic(
+            severity=fields["severity"],
+            message=fields["text"],
+            filename=fields.get("file") or "",
+            line=int(fields.get("line") or 0),
+            column=int(fields.get("column") or 0),
+        )
+    )
+
+
+def _finish(found: list[Diagnostic], body: list[str] | None) -> None:
+    if body:
+        message = "\n".join([found[-1].message, *body]).rstrip()
+        found[-1] = replace(found[-1], message=message)
+
+
+def _attach_notes(diagnostics: Iterable[Diagnostic]) -> tuple[Diagnostic, ...]:
+    kept: list[Diagnostic] = []
+    for diagnostic in diagnostics:
+        if diagnostic.severity == "note" and kept:
+            kept[-1] = replace(kept[-1], notes=(*kept[-1].notes, diagnostic))
+        else:
+            kept.append(diagnostic)
+    return tuple(kept)

@@ -1,0 +1,241 @@
+"""Triton's passes by textual name: what is found, what is refused, what a crash looks like."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import re
+
+import pytest
+from triton_ext.errors import UnsupportedError
+from triton_ext.host import worker
+from triton_ext.host.detect import HostError
+from triton_ext.host.passes import load_passes
+from triton_ext.host.process import Call, HostLibrary, HostProcess, find_library
+
+MODULE = """\
+module attributes {"ttg.num-ctas" = 1 : i32, "ttg.num-warps" = 4 : i32, \
+ttg.target = "cuda:90", "ttg.threads-per-warp" = 32 : i32} {
+  tt.func public @f(%x: i32, %p: !tt.ptr<i32>) {
+    %dead = arith.muli %x, %x : i32
+    tt.store %p, %x : !tt.ptr<i32>
+    tt.return
+  }
+}
+"""
+
+
+@pytest.fixture(scope="module")
+def process():
+    with HostProcess(find_library()) as process:
+        yield process
+
+
+@pytest.fixture(scope="module")
+def passes(process, tmp_path_factory):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        return load_passes(process)
+
+
+def test_every_adder_of_the_bindings_is_a_pass(passes):
+    """Counts the adders by another way than the worker does."""
+    from triton._C import libtriton
+
+    def adders(module, path):
+        for name in dir(module):
+            value = getattr(module, name)
+            if name.startswith("add_"):
+                yield f"{path}.{name}"
+            elif type(value) is type(module):
+                yield from adders(value, f"{path}.{name}")
+
+    expected = {
+        *adders(libtriton.passes, "passes"),
+        *adders(libtriton.nvidia.passes, "nvidia.passes"),
+        *adders(libtriton.amd.passes, "amd.passes"),
+    }
+    assert len(expected) >= 90
+    found = {adder.path for known in passes.passes.values() for adder in known.adders}
+    assert found - {"passes.common.print_ir"} == expected
+    assert dict(passes.problems) == {}
+
+
+def test_what_bind_returns_prints_the_options_that_were_given(passes):
+    """The printed pipeline of the real binding is the reference."""
+    from triton._C import libtriton
+
+    context = libtriton.ir.context()
+    libtriton.ir.load_dialects(context)
+    checked = 0
+    for name, known in passes.passes.items():
+        for adder in known.adders:
+            options = {}
+            for index, argument in enumerate(adder.arguments):
+                value = {"int": str(5 + index), "bool": "true", "str": "gfx1250"}[argument.kind]
+                options.update(dict.fromkeys(argument.options, value))
+            call = passes.bind(name, options)
+            manager = libtriton.ir.pass_manager(context)
+            function = libtriton
+            for part in call.path.split("."):
+                function = getattr(function, part)
+            function(manager, *call.arguments)
+            printed = manager.get_pipeline_str()
+            assert re.search(rf"\b{re.escape(name)}\b", printed)
+            for option, value in options.items():
+                assert re.search(rf"\b{option}={value}\b", printed), (printed, options)
+            checked += len(options)
+    assert checked > 30
+
+
+def test_defaults_are_those_of_upstream(passes):
+    call = passes.bind("convert-triton-to-tritongpu", {"target": "cuda:80"})
+    assert call == Call(
+        "convert-triton-to-tritongpu",
+        "passes.ttir.add_convert_to_ttgpuir",
+        ("cuda:80", 4, 32, 1),
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "said"),
+    [
+        ("no-such-pass", {}, "has no pass 'no-such-pass'"),
+        ("cse", {"x": "1"}, "'cse' .* has no option 'x'; its options: none"),
+        ("canonicalize", {"max-iterations": "3"}, "binding always uses max-iterations=10"),
+        ("tritongpu-pipeline", {"num-stages": "many"}, "takes an integer, found 'many'"),
+        ("tritongpu-F32DotTC", {"emu-tf32": "2"}, "takes true or false, found '2'"),
+        ("nvgpu-warp-specialization", {}, "needs a value for option"),
+    ],
+)
+def test_what_cannot_be_expressed_is_refused_by_name(passes, name, options, said):
+    with pytest.raises(UnsupportedError, match=said):
+        passes.bind(name, options)
+
+
+def test_the_value_that_is_always_used_may_be_given(passes):
+    given = {"max-iterations": "10", "top-down": "1"}
+    assert passes.bind("canonicalize", given) == passes.bind("canonicalize", {})
+
+
+def test_the_probe_is_kept_on_disk(process, tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    first = load_passes(process)
+    (path,) = pathlib.Path(tmp_path, "triton-ext").iterdir()
+
+    def must_not_run(self):
+        raise AssertionError("asked twice")
+
+    monkeypatch.setattr(HostProcess, "probe", must_not_run)
+    assert load_passes(process) == first
+    path.write_text(json.dumps({"adders": []}))
+    assert dict(load_passes(process).passes) == {}
+    path.write_text("{")
+    with pytest.raises(AssertionError, match="asked twice"):
+        load_passes(process)
+
+
+def test_a_run_is_what_the_binding_does(process, passes):
+    result = process.run(MODULE, "in.mlir", [passes.bind("canonicalize", {})])
+    assert result.diagnostics == ()
+    assert "arith.muli" not in result.plain
+    assert "loc(" not in result.plain
+    assert 'loc("in.mlir":4:5)' in result.text
+
+
+def test_dumps_of_each_pass(process, passes):
+    calls = [passes.bind("canonicalize", {}), passes.bind("cse", {})]
+    result = process.run(MODULE, "in.mlir", calls, one_by_one=True)
+    assert "arith.muli" in result.start
+    assert len(result.dumps) == len(result.seconds) == 2
+    assert result.dumps[1] == result.plain
+
+
+def test_a_parse_error_has_its_place_and_source(process):
+    result = process.run(MODULE.replace("tt.store %p, %x", "tt.store %p, %q"), "in.mlir")
+    assert result.text is None
+    (error,) = result.diagnostics
+    assert (error.severity, error.filename, error.line) == ("error", "in.mlir", 4)
+    assert "use of undeclared SSA value name" in error.message
+    assert error.source_line.strip() == "tt.store %p, %q : !tt.ptr<i32>"
+
+
+def test_a_verifier_error_has_its_place_and_source(process):
+    text = MODULE.replace("%dead = arith.muli %x, %x : i32", "%dead = tt.call @g() : () -> i32")
+    (error,) = process.run(text, "in.mlir").diagnostics
+    assert (error.line, error.message) == (
+        3,
+        "'tt.call' op 'g' does not reference a valid function",
+    )
+    assert error.source_line.strip().startswith("%dead = tt.call @g()")
+
+
+def test_a_failed_pass_leaves_one_error_without_the_dump(process, passes):
+    text = MODULE.replace(
+        "%x, %x : i32", "%x, %x : i32\n    tt.call @f(%x, %p) : (i32, !tt.ptr<i32>) -> ()"
+    )
+    calls = [passes.bind("convert-triton-gpu-to-llvm", {"compute-capability": "90"})]
+    result = process.run(text, "in.mlir", calls)
+    assert result.text is None
+    assert all(d.filename == "in.mlir" for d in result.diagnostics)
+    assert len([d for d in result.diagnostics if d.severity == "error"]) == 1
+    assert "mlir_reproducer" not in "".join(map(str, result.diagnostics)) + result.other
+
+
+def test_unregistered_dialects_on_demand(process):
+    text = 'module {\n  "my.op"() : () -> ()\n}\n'
+    refused = process.run(text, "in.mlir")
+    assert "unregistered dialect" in refused.diagnostics[0].message
+    assert refused.diagnostics[0].line == 2
+    assert process.run(text, "in.mlir", allow_unregistered=True).plain == text
+    # It holds for one run only.
+    assert process.run(text, "in.mlir").text is None
+
+
+# The second pass of a pipeline ends the process, as an assertion of the host does.
+DIE = (
+    "if index + len(group) > 1: "
+    'os.write(2, b"in.mlir:3:5: remark: so far\\npython3: /src/A.cpp:7: void f(): '
+    "Assertion `x > 0' failed.\\nStack dump:\\n\"); os.abort()"
+)
+
+
+def test_a_host_that_aborts_is_one_error(monkeypatch, tmp_path):
+    script = tmp_path / "worker.py"
+    source = pathlib.Path(worker.__file__).read_text(encoding="utf-8")
+    line = (
+        "            manager = self._host.ir.pass_manager(context)\n            for step in group:"
+    )
+    assert source.count(line) == 1
+    script.write_text(source.replace(line, f"            {DIE}\n{line}"))
+    monkeypatch.setattr("triton_ext.host.process._WORKER", script)
+    with HostProcess(find_library()) as process:
+        calls = [
+            Call("canonicalize", "passes.common.add_canonicalizer", ()),
+            Call("cse", "passes.common.add_cse", ()),
+        ]
+        result = process.run(MODULE, "in.mlir", calls)
+        assert result.text is None
+        remark, error = result.diagnostics
+        assert remark.source_line == "    %dead = arith.muli %x, %x : i32"
+        assert re.fullmatch(
+            r"triton \S+ aborted while running 'cse': /src/A\.cpp:7: void f\(\): "
+            r"Assertion `x > 0' failed\. \(SIGABRT\)",
+            error.message,
+        )
+        # The next request gets a new child.
+        assert process.run(MODULE, "in.mlir", calls[:1]).text is not None
+
+
+def test_no_triton_is_refused(monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(HostError, match="no Triton is installed"):
+        find_library()
+
+
+def test_a_library_that_does_not_load_is_a_sentence(tmp_path):
+    broken = tmp_path / "libtriton.so"
+    broken.write_text("not a library")
+    with HostProcess(HostLibrary("3.9.0", broken)) as process:
+        (error,) = process.run(MODULE, "in.mlir").diagnostics
+    assert "ImportError" in error.message
