@@ -10,10 +10,15 @@ from .lexer import Source, find_group_end
 
 if TYPE_CHECKING:
     from .nodes import Operation
-    from .segments import AttributesSlot
+    from .segments import AttributesSlot, Segment
 
 __all__ = ["parse_dictionary", "read_attributes", "write_attribute"]
 
+#: Operations whose dictionary stands behind the word ``attributes``.
+_KEYWORD = frozenset(
+    {"builtin.module", "func.func", "gpu.func", "gpu.module", "llvm.func", "tt.func"}
+    | {"scf.while", "ttg.warp_specialize"}
+)
 _ENTRY = re.compile(
     r"\s*(?:" + '"((?:[^"\\\\\\n]|\\\\.)*)"' + r"|([A-Za-z_][\w$.]*))\s*(?:(=)\s*)?", re.ASCII
 )
@@ -119,6 +124,8 @@ def write_attribute(op: Operation, name: str, value: str | None) -> None:
     slots = [slot for slot in segments if isinstance(slot, AttributesSlot)]
     for slot in slots:
         if _change_entry(slot, name, value):
+            if not slot.text and not slot.before and _has_keyword(op):
+                slot.text = "{}"
             break
     else:
         if value is None:
@@ -165,20 +172,53 @@ def _print_entry(name: str, value: str) -> str:
     return key if value == "unit" else f"{key} = {value}"
 
 
+def _has_keyword(op: Operation) -> bool:
+    """Whether the operation prints ``attributes`` in front of its dictionary."""
+    return op.name in _KEYWORD and op.source.text[op._span[2]] != '"'
+
+
+def _dictionary_with_keyword(op: Operation) -> AttributesSlot:
+    """An empty dictionary in front of the first region; at the end where there is none."""
+    from .segments import AttributesSlot, RegionSlot, cut
+
+    segments = cut(op)
+    slot = AttributesSlot("", " attributes ")
+    index = next((i for i, s in enumerate(segments) if isinstance(s, RegionSlot)), None)
+    if index is None or op.name == "scf.while":
+        _insert_in_front_of_location(segments, slot)
+        return slot
+    literal = segments[index - 1]
+    assert isinstance(literal, str)  # the brace in front of a region is literal
+    end = len(literal[:-1].rstrip().removesuffix("default").rstrip())
+    segments[index - 1 : index] = [literal[:end], slot, literal[end:]]
+    return slot
+
+
 def _new_dictionary(op: Operation) -> AttributesSlot:
     """An empty dictionary in front of the types, or behind the operands or regions."""
-    from .segments import AttributesSlot, LocationSlot, cut, split_at_types
+    from .segments import AttributesSlot, cut, split_at_types
 
+    if _has_keyword(op):
+        return _dictionary_with_keyword(op)
     segments = cut(op)
     slot = AttributesSlot("", " ")
     index = split_at_types(op)
     if index is None:
-        index = next(
-            (i for i, segment in enumerate(segments) if isinstance(segment, LocationSlot)),
-            len(segments),
-        )
-        if index and isinstance(segments[index - 1], str) and segments[index - 1].endswith(" "):  # type: ignore[union-attr]
-            segments[index - 1] = segments[index - 1].rstrip()  # type: ignore[union-attr]
-            segments.insert(index, " ")
-    segments.insert(index, slot)
+        _insert_in_front_of_location(segments, slot)
+    else:
+        segments.insert(index, slot)
     return slot
+
+
+def _insert_in_front_of_location(segments: list[Segment], slot: AttributesSlot) -> None:
+    from .segments import LocationSlot
+
+    index = next(
+        (i for i, segment in enumerate(segments) if isinstance(segment, LocationSlot)),
+        len(segments),
+    )
+    before = segments[index - 1] if index else ""
+    if isinstance(before, str) and before.endswith(" "):
+        segments[index - 1] = before.rstrip()
+        segments.insert(index, " ")
+    segments.insert(index, slot)

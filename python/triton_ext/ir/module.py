@@ -21,7 +21,7 @@ class Module:
         source: The text that was parsed.
     """
 
-    __slots__ = ("_added", "_aliases", "_footer", "op", "source")
+    __slots__ = ("_added", "_aliases", "_footer", "_whole", "op", "source")
 
     def __init__(self, source: Source, op: Operation, aliases: dict[str, str], footer: str) -> None:
         self.source = source
@@ -30,6 +30,8 @@ class Module:
         self._aliases = aliases
         self._added: list[str] = []
         self._footer = footer
+        # The module that this one is a part of; None for a whole one.
+        self._whole: Module | None = None
 
     @property
     def aliases(self) -> Mapping[str, str]:
@@ -38,8 +40,40 @@ class Module:
 
     @property
     def body(self) -> tuple[Operation, ...]:
-        """The operations in the module, usually functions."""
-        return self.op.regions[0].blocks[0].ops
+        """The operations in the module, usually functions; of a part, those in its first block."""
+        regions = self.op.regions
+        return regions[0].blocks[0].ops if regions else ()
+
+    def part(self, op: Operation) -> Module:
+        """What a pass sees that runs on one operation, such as a function, by itself.
+
+        Aliases are those of the whole module, edits are edits of it, and ``str`` prints only the
+        operation.
+
+        Args:
+            op: An operation of this module.
+        """
+        if op is self.op:
+            return self
+        made = Module.__new__(Module)
+        made.source, made.op, made._footer = self.source, op, ""
+        made._aliases, made._added = self._aliases, self._added
+        made._whole = self._whole or self
+        return made
+
+    def verify(self) -> None:
+        """Checks everything that can be checked without knowing each operation.
+
+        The rules are those of :mod:`triton_ext.ir.verifier`; ``triton_ext.host.module.verify`` asks
+        Triton for the rest.
+
+        Raises:
+            VerifyError: The first rule that is broken, at the operation that breaks it.
+        """
+        from .verifier import find_problems
+
+        for problem in find_problems(self):
+            raise problem
 
     def walk(self) -> Iterator[Operation]:
         """Every operation, the module's own first, in the order of the text."""
@@ -79,6 +113,8 @@ class Module:
         return chosen
 
     def __str__(self) -> str:
+        if self._whole is not None:
+            return self.op.text
         if not self.op._dirty:
             return self.source.text
         out: list[str] = []

@@ -413,10 +413,10 @@ class Operation:
 
     # ---- errors
 
-    def fail(self, message: str, *notes: str) -> NoReturn:
-        """Raises a :class:`~triton_ext.errors.VerifyError` at this operation's place."""
+    def error(self, message: str, *notes: str) -> VerifyError:
+        """An error at this operation's place in the text that it was parsed from."""
         line, column = self.source.line_and_column(self._span[1])
-        raise VerifyError(
+        return VerifyError(
             message,
             filename=self.source.filename,
             line=line,
@@ -424,6 +424,10 @@ class Operation:
             source_line=self.source.line_at(self._span[1]),
             notes=notes,
         )
+
+    def fail(self, message: str, *notes: str) -> NoReturn:
+        """Raises a :class:`~triton_ext.errors.VerifyError` at this operation's place."""
+        raise self.error(message, *notes)
 
     def _note(self, what: str) -> tuple[str, ...]:
         line, column = self.source.line_and_column(self._span[1])

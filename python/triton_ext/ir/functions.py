@@ -1,0 +1,173 @@
+"""Functions: their symbols, the types that they return, and the calls of them.
+
+The header of a function is text except for its arguments, so its result types belong to no value:
+they are read and written here.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from . import lexer
+from .lexer import Source, find_group_end
+from .nodes import Operation
+from .parser import parse_optional_type, trivia_end
+from .segments import RegionSlot, Segment, ValueTypeSlot, cut
+
+__all__ = ["FUNCTIONS", "callee_of", "function_results", "set_function_results", "symbol_of"]
+
+#: Operations that define a function.
+FUNCTIONS = frozenset({"func.func", "tt.func"})
+RETURNS = frozenset({"func.return", "tt.return"})
+CALLS = frozenset({"func.call", "tt.call"})
+_SYMBOL = re.compile(r"@(" + lexer.STRING + r"|[A-Za-z_$.-][\w$.-]*)", re.ASCII)
+_ARROW = re.compile(r"\s*->\s*")
+
+
+def symbol_of(op: Operation) -> str | None:
+    """The symbol that an operation defines, without ``@`` and quotes; ``None`` without one."""
+    return _named(op, "sym_name")
+
+
+def callee_of(op: Operation) -> str | None:
+    """The symbol that a call names."""
+    return _named(op, "callee")
+
+
+def _named(op: Operation, attribute: str) -> str | None:
+    raw = op.attributes.get(attribute)
+    if raw is None:
+        match = _SYMBOL.search(_head(op))
+        raw = match[1] if match is not None else None
+    if raw is None:
+        return None
+    raw = raw.removeprefix("@")
+    return raw[1:-1] if raw.startswith('"') else raw
+
+
+def _head(op: Operation) -> str:
+    """What is printed in front of the first operand, argument or region."""
+    end = op._span[3]
+    if op._operand_spans:
+        end = op._operand_spans[0]
+    elif op._regions:
+        end = op._regions[0]._span[0]
+    return op.source.text[op._span[2] : end]
+
+
+def function_results(op: Operation) -> tuple[str, ...]:
+    """The types that a function returns, as its header says.
+
+    Raises:
+        VerifyError: The operation is no function in its own syntax.
+    """
+    header, start, end = _result_span(op)
+    return tuple(_types(op, header[start:end]))
+
+
+def set_function_results(op: Operation, types: Sequence[str]) -> None:
+    """Changes the types that a function returns, in its header and at every call in the module.
+
+    What the function returns is the caller's to change, before or after.
+
+    Args:
+        op: A function.
+        types: As many types as before.
+
+    Raises:
+        VerifyError: The operation is no function in its own syntax, or the number is another one.
+    """
+    before = function_results(op)
+    if len(before) != len(types):
+        op.fail(
+            f"expected {len(before)} result types for '{op.name}', found {len(types)}: "
+            "a function cannot get or lose results"
+        )
+    if tuple(types) == before:
+        return
+    segments = cut(op)
+    index, literal, start, end = _literal_result_span(op, segments)
+    joined = ", ".join(types)
+    if len(types) != 1 or joined.startswith("("):
+        joined = f"({joined})"
+    segments[index] = literal[:start] + joined + literal[end:]
+    op._touch()
+    module, symbol = op.module, symbol_of(op)
+    if module is None or symbol is None:
+        return
+    for call in list(module.op.walk()):
+        if call.name in CALLS and callee_of(call) == symbol:
+            for result, type_ in zip(call._results, types, strict=False):
+                result.set_type(type_)
+
+
+def _result_span(op: Operation) -> tuple[str, int, int]:
+    """The printed header, and where the result types stand in it (equal offsets without any)."""
+    if op.name not in FUNCTIONS or op.source.text[op._span[2]] == '"':
+        op.fail(f"expected a function in its own syntax, found '{op.name}'")
+    if op._segments is None:
+        end = op._regions[0]._span[0] - 1 if op._regions else op._span[3]
+        header = op.source.text[op._span[1] : end]
+    else:
+        out: list[str] = []
+        for segment in op._segments:
+            if isinstance(segment, RegionSlot):
+                break
+            if isinstance(segment, str):
+                out.append(segment)
+            else:
+                segment.write(op, out)
+        header = "".join(out)
+    symbol = _SYMBOL.search(header)
+    opener = header.find("(", symbol.end()) if symbol is not None else -1
+    if opener < 0:
+        op.fail(f"expected the arguments of '{op.name}' in parentheses")
+    return header, *_behind_arrow(Source(header), find_group_end(Source(header), opener))
+
+
+def _behind_arrow(source: Source, position: int) -> tuple[int, int]:
+    """``results ::= '->' (type | '(' types? ')')``; offsets of what is behind the arrow."""
+    arrow = _ARROW.match(source.text, position)
+    if arrow is None:
+        return position, position
+    start = arrow.end()
+    end = parse_optional_type(source, start)
+    if end is None and source.text.startswith("(", start):
+        end = find_group_end(source, start)
+    return start, end if end is not None else start
+
+
+def _types(op: Operation, text: str) -> list[str]:
+    """``types ::= type (',' type)*``, in parentheses or not."""
+    source = Source(text, op.source.filename)
+    if text.startswith("(") and find_group_end(source, 0) == len(text):
+        source = Source(text[1:-1], op.source.filename)
+    found = []
+    position = trivia_end(source.text, 0)
+    while position < len(source.text):
+        end = parse_optional_type(source, position)
+        if end is None or end == position:
+            op.fail(f"expected a type in the results of '{op.name}', found: {text}")
+        found.append(source.text[position:end])
+        position = trivia_end(source.text, end)
+        if source.text.startswith(",", position):
+            position = trivia_end(source.text, position + 1)
+    return found
+
+
+def _literal_result_span(op: Operation, segments: list[Segment]) -> tuple[int, str, int, int]:
+    """The literal segment with the result types, and where they stand in it."""
+    last = max((i for i, s in enumerate(segments) if isinstance(s, ValueTypeSlot)), default=-1)
+    for index in range(last + 1, len(segments)):
+        literal = segments[index]
+        if isinstance(literal, RegionSlot):
+            break
+        if not isinstance(literal, str):
+            continue
+        at = literal.find(")", literal.rfind("loc(")) if last >= 0 else literal.rfind(")")
+        for match in _ARROW.finditer(literal, max(at, 0)):
+            start, end = _behind_arrow(Source(literal), match.start())
+            if end > start:
+                return index, literal, start, end
+    op.fail(f"expected '->' and types in the header of '{op.name}'")

@@ -1,0 +1,391 @@
+"""The verifier's table: which operations, what has to hold, and what is said if it does not.
+
+A predicate returns ``None`` if the operation is in order, and otherwise what its message names.
+Values whose type is not printed are equal to everything.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from . import lexer
+from .functions import CALLS, FUNCTIONS, RETURNS, callee_of, function_results, symbol_of
+from .nodes import Block, Operation
+from .segments import OperandSlot, OperandTypeSlot, cut
+from .type_slots import KNOWN_DIALECTS, bind_types
+from .type_text import pointee_type
+from .values import Value
+
+__all__ = ["RULES", "Facts", "Rule", "branch_operands", "rules_of"]
+
+Broken = Mapping[str, object] | None
+_ALIAS = re.compile(lexer.STRING + r"|[#!][A-Za-z_$][\w$]*(?![\w$.<])", re.ASCII)
+_MAX_ALIASES = 50
+
+
+@dataclass(slots=True)
+class Facts:
+    """What rules need to know of the module around an operation.
+
+    Attributes:
+        aliases: The module's aliases.
+    """
+
+    aliases: Mapping[str, str]
+    _spelled_out: dict[str, str] = field(default_factory=dict)
+    _symbols: dict[Operation, dict[str, Operation]] = field(default_factory=dict)
+
+    def equal(self, left: str | None, right: str | None) -> bool:
+        """Whether two types are the same; one that is not known is the same as any."""
+        if left is None or right is None or left == right:
+            return True
+        return self.spelled_out(left) == self.spelled_out(right)
+
+    def spelled_out(self, type_: str) -> str:
+        """A type without aliases and blanks."""
+        known = self._spelled_out.get(type_)
+        if known is None:
+            text = type_
+            for _ in range(_MAX_ALIASES):
+                new = _ALIAS.sub(lambda match: self.aliases.get(match[0], match[0]), text)
+                if new == text:
+                    break
+                text = new
+            known = self._spelled_out[type_] = "".join(text.split())
+        return known
+
+    def all_equal(self, left: Sequence[str | None], right: Sequence[str | None]) -> bool:
+        """Whether two lists of types are the same."""
+        return len(left) == len(right) and all(
+            self.equal(a, b) for a, b in zip(left, right, strict=True)
+        )
+
+    def function(self, call: Operation, symbol: str) -> Operation | None:
+        """The function that a symbol names at a call."""
+        holder = call
+        while holder.parent is not None:
+            holder = holder.parent.parent.parent
+            if holder.name == "builtin.module":
+                break
+        if holder not in self._symbols:
+            table: dict[str, Operation] = {}
+            for op in _nested(holder):
+                name = symbol_of(op) if op.name in FUNCTIONS else None
+                if name is not None:
+                    table.setdefault(name, op)
+            self._symbols[holder] = table
+        return self._symbols[holder].get(symbol)
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """One rule.
+
+    Attributes:
+        operations: Names of the operations that it is about; ``None`` for all.
+        predicate: What is wrong with an operation, or ``None``.
+        message: Filled in with ``op`` and what the predicate returns.
+    """
+
+    operations: frozenset[str] | None
+    predicate: Callable[[Operation, Facts], Broken]
+    message: str
+
+
+def _nested(op: Operation) -> list[Operation]:
+    return [inner for region in op._regions for block in region._blocks for inner in block._ops]
+
+
+def _list(types: Sequence[str | None]) -> str:
+    return f"({', '.join('?' if type_ is None else type_ for type_ in types)})"
+
+
+def _types(values: Sequence[Value]) -> list[str | None]:
+    return [value.known_type for value in values]
+
+
+def _first_block(op: Operation, region: int) -> Block | None:
+    return op._regions[region]._blocks[0] if region < len(op._regions) else None
+
+
+# ---- terminators
+
+BRANCHES = frozenset({"cf.br", "cf.cond_br", "cf.switch", "llvm.br", "llvm.cond_br"})
+#: What the blocks of each region have to end with; the last entry is for all further regions.
+TERMINATED: Mapping[str, tuple[frozenset[str], ...]] = {
+    "func.func": (frozenset({"func.return"}),),
+    "scf.execute_region": (frozenset({"scf.yield"}),),
+    "scf.for": (frozenset({"scf.yield"}),),
+    "scf.if": (frozenset({"scf.yield"}),),
+    "scf.while": (frozenset({"scf.condition"}), frozenset({"scf.yield"})),
+    "tt.func": (frozenset({"tt.return", "llvm.unreachable", "ub.unreachable"}),),
+    "tt.map_elementwise": (frozenset({"tt.map_elementwise.return"}),),
+    "tt.reduce": (frozenset({"tt.reduce.return"}),),
+    "tt.scan": (frozenset({"tt.scan.return"}),),
+    "ttg.warp_specialize": (frozenset({"ttg.warp_yield"}), frozenset({"ttg.warp_return"})),
+    "ttg.warp_specialize.partitions": (frozenset({"ttg.warp_return"}),),
+}
+#: Hosts leave a terminator without operands out.
+IMPLICIT = frozenset({"scf.for", "scf.if"})
+TERMINATORS = BRANCHES.union(*(names for regions in TERMINATED.values() for names in regions))
+
+
+def _not_last(op: Operation, facts: Facts) -> Broken:
+    return {} if op.parent is not None and op.parent._ops[-1] is not op else None
+
+
+def _unterminated(op: Operation, facts: Facts) -> Broken:
+    wanted = TERMINATED[op.name]
+    for number, region in enumerate(op._regions):
+        allowed = wanted[min(number, len(wanted) - 1)]
+        if op.name == "ttg.warp_specialize" and number and not region.isolated:
+            continue  # the quoted form, whose partitions are another operation's
+        for block in region._blocks:
+            last = block._ops[-1] if block._ops else None
+            if last is not None and (last.name in allowed or last._successors):
+                continue
+            if op.name in IMPLICIT and not op._results and block.terminator is None:
+                continue
+            names = " or ".join(f"'{name}'" for name in sorted(allowed))
+            found = f"'{last.name}'" if last is not None else "nothing"
+            return {"names": names, "number": number, "found": found}
+    return None
+
+
+# ---- what is passed on
+
+
+def _passed(op: Operation, facts: Facts) -> Broken:
+    """Terminators of structured operations and functions."""
+    holder = op.parent_op
+    if holder is None or op.parent is None:
+        return None
+    found = _types(op._operands)
+    if op.name == "scf.condition":
+        found = found[1:]
+    wanted: Sequence[str | None] | None = None
+    if op.name in RETURNS:
+        custom = holder.name in FUNCTIONS and holder.source.text[holder._span[2]] != '"'
+        wanted = function_results(holder) if custom else None
+    elif op.name == "ttg.warp_return":
+        wanted = ()
+    elif holder.name == "scf.while" and op.name == "scf.yield":
+        wanted = _types(holder._operands)
+    elif holder.name in TERMINATED:
+        wanted = _types(holder._results)
+    if wanted is None or facts.all_equal(found, wanted):
+        return None
+    return {"found": _list(found), "wanted": _list(wanted), "holder": holder.name}
+
+
+def _loop(op: Operation, facts: Facts) -> Broken:
+    """Initial values, arguments and results of a loop."""
+    body = _first_block(op, 0)
+    if body is None:
+        return None
+    skipped = 3 if op.name == "scf.for" else 0
+    inits = _types(op._operands[skipped:])
+    args = _types(body._args[1:] if op.name == "scf.for" else body._args)
+    if not facts.all_equal(inits, args):
+        return {"what": "arguments", "first": _list(inits), "second": _list(args)}
+    second = body if op.name == "scf.for" else _first_block(op, 1)
+    if second is None:
+        return None
+    after = _types(second._args[1:] if op.name == "scf.for" else second._args)
+    results = _types(op._results)
+    if not facts.all_equal(after, results):
+        return {"what": "results", "first": _list(after), "second": _list(results)}
+    return None
+
+
+def _captures(op: Operation, facts: Facts) -> Broken:
+    values = op._operands
+    regions = op._regions
+    if op.name == "ttg.warp_specialize":
+        regions = [region for region in regions[1:] if region.isolated]
+    elif not values and op.parent_op is not None:
+        values = op.parent_op._operands
+    for number, region in enumerate(regions):
+        args = _types(region._blocks[0]._args)
+        if not facts.all_equal(_types(values), args):
+            wanted = _list(_types(values))
+            return {"number": number, "found": _list(args), "wanted": wanted}
+    return None
+
+
+def branch_operands(op: Operation) -> list[list[Value]] | None:
+    """The operands that a branch passes to each of its successors; ``None`` if it is not known."""
+    found: list[list[Value]] = [[] for _ in op._successors]
+    if op.source.text[op._span[2]] == '"':
+        if len(found) == 1:
+            return [list(op._operands)]
+        sizes = re.findall(r"\d+", op.attributes.get("operandSegmentSizes", "").partition(":")[2])
+        if len(sizes) != len(found) + 1:
+            return None
+        position = int(sizes[0])
+        for values, size in zip(found, sizes[1:], strict=True):
+            values += op._operands[position : position + int(size)]
+            position += int(size)
+        return found
+    number = -1
+    for segment in cut(op):
+        if isinstance(segment, str):
+            number += len(lexer.BLOCK_NAME.findall(segment))
+        elif isinstance(segment, OperandSlot) and 0 <= number < len(found):
+            found[number].append(op._operands[segment.index])
+    return found
+
+
+def _branch(op: Operation, facts: Facts) -> Broken:
+    for target, values in zip(op._successors, branch_operands(op) or [], strict=False):
+        found, wanted = _types(values), _types(target._args)
+        if not facts.all_equal(found, wanted):
+            label = target.label or "the first block"
+            return {"label": label, "found": _list(found), "wanted": _list(wanted)}
+    return None
+
+
+def _to_entry(op: Operation, facts: Facts) -> Broken:
+    if op.parent is None:
+        return None
+    if any(target.parent is not op.parent.parent for target in op._successors):
+        return {"what": "a block of another region"}
+    entry = op.parent.parent._blocks[0]
+    return {"what": "the first block of its region"} if entry in op._successors else None
+
+
+# ---- symbols
+
+
+def _twice(op: Operation, facts: Facts) -> Broken:
+    seen: set[str] = set()
+    for inner in _nested(op):
+        symbol = symbol_of(inner) if inner.name in FUNCTIONS else None
+        if symbol is not None and symbol in seen:
+            return {"symbol": symbol}
+        if symbol is not None:
+            seen.add(symbol)
+    return None
+
+
+def _called(op: Operation, facts: Facts) -> Broken:
+    symbol = callee_of(op)
+    if symbol is None:
+        return None
+    function = facts.function(op, symbol)
+    if function is None:
+        return {"what": f"'@{symbol}', which is not in the module"}
+    if function.source.text[function._span[2]] == '"' or not function._regions:
+        return None
+    args = _types(function._regions[0]._blocks[0]._args)
+    if not facts.all_equal(_types(op._operands), args):
+        found = _list(_types(op._operands))
+        return {"what": f"'@{symbol}' with {found}, whose arguments are {_list(args)}"}
+    results = list(function_results(function))
+    if not facts.all_equal(_types(op._results), results):
+        found = _list(_types(op._results))
+        return {"what": f"'@{symbol}' for {found}, whose results are {_list(results)}"}
+    return None
+
+
+# ---- types
+
+
+def _printed(op: Operation, facts: Facts) -> Broken:
+    """A type that is printed for an operand and is not the operand's."""
+    if op.name.partition(".")[0] not in KNOWN_DIALECTS and op.source.text[op._span[2]] != '"':
+        return None
+    for _, _, slot in bind_types(op):
+        if not isinstance(slot, OperandTypeSlot):
+            continue
+        printed, full = slot.spelling.printed, slot.spelling.full
+        operand = op._operands[slot.index]
+        # What was edited since prints the type of its operand.
+        if printed == full or operand._type != full or not printed:
+            continue
+        if printed.startswith("<"):
+            printed = full.partition("<")[0] + printed
+        if not facts.equal(printed, full):
+            return {"name": operand.name, "printed": printed, "type": full}
+    return None
+
+
+def _same_operands(op: Operation, facts: Facts) -> Broken:
+    first = 1 if op.name == "arith.select" else 0
+    types = _types(op._operands[first:])
+    return None if facts.all_equal(types[1:], types[:-1]) else {"types": _list(types)}
+
+
+def _same_result(op: Operation, facts: Facts) -> Broken:
+    if len(op._results) != 1 or not op._operands:
+        return None
+    wanted = op._operands[1 if op.name == "arith.select" else 0].known_type
+    if op.name == "tt.load":
+        wanted = pointee_type(wanted) if wanted is not None else None
+    found = op._results[0].known_type
+    return None if facts.equal(found, wanted) else {"found": found, "wanted": wanted}
+
+
+def _names(dialect: str, words: str) -> frozenset[str]:
+    return frozenset(f"{dialect}.{word}" for word in words.split())
+
+
+BINARY = _names("arith", "addf addi andi ceildivsi ceildivui divf divsi divui floordivsi maximumf")
+BINARY |= _names("arith", "maxnumf maxsi maxui minimumf minnumf minsi minui mulf muli ori remf")
+BINARY |= _names("arith", "remsi remui shli shrsi shrui subf subi xori")
+UNARY = _names("math", "absf absi ceil cos erf exp exp2 floor fma log log2 rsqrt sin sqrt")
+UNARY |= {"arith.negf"}
+COMPARED = frozenset({"arith.cmpf", "arith.cmpi"})
+
+RULES: tuple[Rule, ...] = (
+    Rule(TERMINATORS, _not_last, "'{op}' must be the last operation of its block"),
+    Rule(
+        frozenset(TERMINATED),
+        _unterminated,
+        "expected {names} at the end of each block in region {number} of '{op}', found {found}",
+    ),
+    Rule(
+        TERMINATORS
+        - BRANCHES
+        - {"tt.reduce.return", "tt.scan.return", "tt.map_elementwise.return"},
+        _passed,
+        "'{op}' passes {found} to '{holder}', which expects {wanted}",
+    ),
+    Rule(
+        frozenset({"scf.for", "scf.while"}),
+        _loop,
+        "'{op}' carries {first}, and its {what} are {second}",
+    ),
+    Rule(
+        frozenset({"ttg.warp_specialize", "ttg.warp_specialize.partitions"}),
+        _captures,
+        "partition {number} of '{op}' has the arguments {found}, and the captures are {wanted}",
+    ),
+    Rule(BRANCHES, _branch, "'{op}' passes {found} to {label}, which expects {wanted}"),
+    Rule(BRANCHES, _to_entry, "'{op}' branches to {what}"),
+    Rule(frozenset({"builtin.module"}), _twice, "redefinition of symbol '@{symbol}' in a '{op}'"),
+    Rule(CALLS, _called, "'{op}' calls {what}"),
+    Rule(None, _printed, "'{op}' prints the type '{printed}' for '{name}', whose type is '{type}'"),
+    Rule(
+        BINARY | COMPARED | {"arith.select", "math.fma"},
+        _same_operands,
+        "operands of '{op}' must have one type, found {types}",
+    ),
+    Rule(
+        BINARY | UNARY | {"arith.select", "tt.addptr", "tt.load"},
+        _same_result,
+        "expected the result type '{wanted}' for '{op}', found '{found}'",
+    ),
+)
+_FOR_ALL = tuple(rule for rule in RULES if rule.operations is None)
+_BY_NAME: Mapping[str, tuple[Rule, ...]] = {
+    name: tuple(rule for rule in RULES if rule.operations is None or name in rule.operations)
+    for name in frozenset().union(*(rule.operations or () for rule in RULES))
+}
+
+
+def rules_of(name: str) -> tuple[Rule, ...]:
+    """The rules about operations of a name."""
+    return _BY_NAME.get(name, _FOR_ALL)
