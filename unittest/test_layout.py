@@ -24,7 +24,8 @@ RULES: dict[str, tuple[set[str], set[str]]] = {
     "markers": (set(), set()),
     "ir": ({"errors", "ir"}, set()),
     "analysis": ({"errors", "ir", "analysis"}, set()),
-    "passes": (COMPILER, set()),
+    # The registry finds the vendors' tables of passes by name.
+    "passes": (COMPILER | {"backends"}, set()),
     "host": ({"errors", "host"}, {"triton"}),
     "plugin": ({"", "backends", "errors", "host", "ir", "markers", "passes"}, {"triton"}),
     "language": ({"backends", "plugin"}, {"triton"}),

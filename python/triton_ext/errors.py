@@ -15,6 +15,7 @@ __all__ = [
     "LaunchError",
     "ParseError",
     "PassError",
+    "PipelineError",
     "SourceError",
     "TritonExtError",
     "UnsupportedError",
@@ -78,6 +79,10 @@ class VerifyError(SourceError):
 
 class PassError(SourceError):
     """A pass that cannot do its work; never raised for a mere missed optimisation."""
+
+
+class PipelineError(SourceError):
+    """A pass pipeline that cannot be read, or names a pass or an option that is not there."""
 
 
 class UnsupportedError(TritonExtError):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-__all__ = ["EXPORTS"]
+__all__ = ["EXPORTS", "PASSES"]
 
 _HERE: Final = "triton_ext.backends.nvidia"
 
@@ -19,4 +19,9 @@ EXPORTS: Final = {
     "wrap_implicit_cvt": f"{_HERE}.language.interpreter:wrap_implicit_cvt",
     "annotate_metadata": f"{_HERE}.backend.launch:annotate_metadata",
     "driver_status": f"{_HERE}.backend.driver:driver_status",
+}
+
+# Passes by their name in a pipeline (triton_ext.passes.registry).
+PASSES: Final = {
+    "triton-ext-lower-im2col": f"{_HERE}.passes.lower_im2col:LowerIm2Col",
 }

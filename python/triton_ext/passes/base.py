@@ -2,57 +2,58 @@
 
 Valid IR in, valid IR out: a pass may rely on what ``Module.verify`` and the host check, and must
 leave nothing behind that they refuse.  A pass that cannot do its work raises ``PassError`` at the
-user's source line; one that merely finds nothing to do returns.
+user's source line (:func:`~triton_ext.passes.error_at`); one that merely finds nothing to do
+returns.
+
+A pass is a frozen dataclass whose fields are its options::
+
+    @dataclass(frozen=True, slots=True)
+    class Pipeline(Pass):
+        name: ClassVar[str] = "tritongpu-pipeline"
+        num_stages: int = 3                      # tritongpu-pipeline{num-stages=3}
+
+        def run(self, module: Module, context: PassContext) -> None:
+            ...
 """
 
 from __future__ import annotations
 
-import linecache
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar
 
-from triton_ext.errors import PassError
-from triton_ext.ir import Module, Operation
+from triton_ext.ir import Module
+from triton_ext.passes.context import PassContext
 
-__all__ = ["Pass", "error_at"]
+__all__ = ["Pass"]
 
 
 @dataclass(frozen=True, slots=True)
 class Pass(ABC):
     """A rewrite of a module; the fields of a subclass are its options.
 
+    Every field needs a default.  Its name on the command line is that of the field with ``-`` for
+    ``_``, or ``field(metadata={"option": "..."})``; its type is ``bool``, ``int``, ``float``,
+    ``str``, a ``Literal`` of strings, a ``tuple[T, ...]`` of one of them, or ``T | None``.
+
     Attributes:
         name: As spelled in a pipeline and on the command line.
+        anchor: Name of the operations that the pass runs on, ``"tt.func"`` for each function by
+            itself; ``None`` for a pass that runs on whatever its pipeline is anchored on.
     """
 
     name: ClassVar[str]
+    anchor: ClassVar[str | None] = "builtin.module"
 
     @abstractmethod
-    def run(self, module: Module) -> None:
+    def run(self, module: Module, context: PassContext) -> None:
         """Rewrites ``module`` in place.
+
+        Args:
+            module: What to rewrite.  Where the pass is anchored on another operation, it is the
+                part of the module in that operation, which ``module.op`` is.
+            context: Takes remarks and statistics.
 
         Raises:
             PassError: The module cannot be compiled this way.
         """
-
-
-def error_at(op: Operation, message: str, *notes: str) -> PassError:
-    """Returns an error at the source line that ``op`` was made from.
-
-    The source line is shown where its file can be read; an operation without a location gives its
-    own text instead of a guess.
-    """
-    place = op.loc.resolve() if op.loc is not None else None
-    if place is None:
-        return PassError(message, notes=(*notes, f"at operation: {str(op).strip()}"))
-    filename, line, column = place
-    source = linecache.getline(filename, line).rstrip("\n")
-    return PassError(
-        message,
-        filename=filename,
-        line=line,
-        column=column,
-        source_line=source or None,
-        notes=notes,
-    )

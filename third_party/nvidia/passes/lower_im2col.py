@@ -29,7 +29,7 @@ from typing import ClassVar
 from triton_ext.errors import PassError
 from triton_ext.ir import BlockArgument, Builder, Module, Operation, OpResult, Region, Value
 from triton_ext.ir.structured import append_captures, append_if_results, append_iter_args
-from triton_ext.passes import Pass, error_at
+from triton_ext.passes import Pass, PassContext, error_at
 
 from ..dialect.ttng import TmaLoad, cga_bases, im2col_descriptor_type, kernel_argument
 from .marker_flow import MarkerFlow, MarkerKind, carrier_targets, marker_kind
@@ -43,7 +43,7 @@ class LowerIm2Col(Pass):
 
     name: ClassVar[str] = "triton-ext-lower-im2col"
 
-    def run(self, module: Module) -> None:
+    def run(self, module: Module, context: PassContext | None = None) -> None:
         """Lowers every marker of ``module``.
 
         Raises:
@@ -64,6 +64,8 @@ class LowerIm2Col(Pass):
             desc.set_type(im2col_descriptor_type(desc.type))
         for marker in reversed(flow.markers):
             marker.erase()
+        if context is not None:
+            context.count("loads-lowered", len(flow.loads))
 
 
 @dataclass(slots=True)

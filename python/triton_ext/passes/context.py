@@ -1,0 +1,105 @@
+"""What a pass tells besides the module: remarks and statistics.
+
+A pass gets the context as an argument and nothing is global, so that two runs never mix.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from triton_ext.errors import PassError
+from triton_ext.ir import Operation
+from triton_ext.passes.places import place_of
+
+__all__ = ["PassContext", "Remark", "Statistic"]
+
+Severity = Literal["remark", "warning"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Remark:
+    """Something that a user may want to know: why an optimisation was skipped, or done.
+
+    Attributes:
+        message: Lower case, no full stop.
+        severity: A warning says that the kernel is probably not what its author wanted.
+        pass_name: The pass that says so.
+        filename: Source file, or ``<unknown>``.
+        line: Line, counted from 1; 0 where no place is known.
+        column: Column, counted from 1; 0 where no place is known.
+        source_line: The text of that line, or ``None``.
+        notes: Further lines.
+    """
+
+    message: str
+    severity: Severity = "remark"
+    pass_name: str = ""
+    filename: str = "<unknown>"
+    line: int = 0
+    column: int = 0
+    source_line: str | None = None
+    notes: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        error = PassError(
+            self.message,
+            filename=self.filename,
+            line=self.line,
+            column=self.column,
+            source_line=self.source_line,
+            notes=self.notes,
+        )
+        place, _, rest = str(error).partition(": error: ")
+        return f"{place}: {self.severity}: {rest}"
+
+
+@dataclass(frozen=True, slots=True)
+class Statistic:
+    """How often a pass did something."""
+
+    pass_name: str
+    name: str
+    count: int
+
+
+@dataclass(slots=True)
+class PassContext:
+    """Collects what one pass tells while it runs.
+
+    Attributes:
+        pass_name: The pass.
+        remarks: In the order in which they were made.
+        counts: Statistics by name.
+    """
+
+    pass_name: str = ""
+    remarks: list[Remark] = field(default_factory=list)
+    counts: dict[str, int] = field(default_factory=dict)
+
+    def remark(self, op: Operation, message: str, *notes: str) -> None:
+        """Notes something at the source line that ``op`` was made from."""
+        self._add(op, "remark", message, notes)
+
+    def warning(self, op: Operation, message: str, *notes: str) -> None:
+        """Notes something that is probably a mistake of the kernel's author."""
+        self._add(op, "warning", message, notes)
+
+    def count(self, name: str, amount: int = 1) -> None:
+        """Adds to a statistic, such as ``"loads-lowered"``."""
+        self.counts[name] = self.counts.get(name, 0) + amount
+
+    def _add(self, op: Operation, severity: Severity, message: str, notes: tuple[str, ...]) -> None:
+        place = place_of(op)
+        self.remarks.append(
+            Remark(
+                message=message,
+                severity=severity,
+                pass_name=self.pass_name,
+                filename=place.filename,
+                line=place.line,
+                column=place.column,
+                source_line=place.source_line,
+                notes=(*notes, *place.notes),
+            )
+        )

@@ -1,0 +1,163 @@
+"""Options of passes: from the text of a pipeline to the fields of a pass, and back."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import types
+import typing
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Literal, Union, get_args, get_origin
+
+from triton_ext.errors import PipelineError
+from triton_ext.passes.base import Pass
+from triton_ext.passes.pipeline import PassSpec
+
+__all__ = ["Option", "near", "options_of", "spec_of", "with_options"]
+
+_WORDS = {"true": True, "1": True, "false": False, "0": False}
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """One option of a pass.
+
+    Attributes:
+        name: As spelled in a pipeline, ``num-stages``.
+        field: The pass's field, ``num_stages``.
+        type: Annotation of the field, resolved.
+        default: What the field is without the option; ``dataclasses.MISSING`` for none.
+        help: One line, from the field's ``help`` metadata.
+    """
+
+    name: str
+    field: str
+    type: Any
+    default: Any
+    help: str = ""
+
+    @property
+    def expects(self) -> str:
+        """What a value has to be, in words."""
+        return _expects(self.type)
+
+
+def options_of(pass_type: type[Pass]) -> tuple[Option, ...]:
+    """The options of a pass in the order of its fields."""
+    hints = typing.get_type_hints(pass_type)
+    found = []
+    for field in dataclasses.fields(pass_type):
+        default = field.default
+        if default is dataclasses.MISSING and field.default_factory is not dataclasses.MISSING:
+            default = field.default_factory()
+        name = field.metadata.get("option", field.name.replace("_", "-"))
+        text = field.metadata.get("help", "")
+        found.append(Option(name, field.name, hints[field.name], default, text))
+    return tuple(found)
+
+
+def with_options(pass_type: type[Pass], spec: PassSpec) -> Pass:
+    """Makes a pass with the options that a pipeline gives.
+
+    An underscore in an option's name is read as ``-``.
+
+    Raises:
+        PipelineError: There is no such option, its value is of another type, or one is missing.
+    """
+    options = {option.name: option for option in options_of(pass_type)}
+    fields: dict[str, Any] = {}
+    for key, text in spec.options.items():
+        option = options.get(key) or options.get(key.replace("_", "-"))
+        if option is None:
+            spec.fail_option(
+                key,
+                f"pass '{spec.name}' has no option '{key}'",
+                _known("it has", options) if options else "it has no options",
+            )
+        if option.field in fields:
+            spec.fail_option(key, f"option '{option.name}' of '{spec.name}' is given twice")
+        try:
+            fields[option.field] = _parse(option.type, text)
+        except ValueError:
+            spec.fail_option(
+                key,
+                f"expected {option.expects} for option '{option.name}' of '{spec.name}',"
+                f" found '{text}'",
+            )
+    for option in options.values():
+        if option.default is dataclasses.MISSING and option.field not in fields:
+            spec.fail(f"pass '{spec.name}' needs the option '{option.name}', {option.expects}")
+    try:
+        return pass_type(**fields)
+    except ValueError as error:
+        # What a pass checks itself, in __post_init__.
+        spec.fail(f"pass '{spec.name}': {error}")
+
+
+def spec_of(pass_: Pass) -> PassSpec:
+    """The pass as a pipeline names it; options that have their default are left out."""
+    given = {}
+    for option in options_of(type(pass_)):
+        value = getattr(pass_, option.field)
+        if value != option.default:
+            given[option.name] = _print(value)
+    return PassSpec(pass_.name, given)
+
+
+def near(name: str, known: Iterable[str]) -> str:
+    """A note that names what is spelled like ``name``, or everything where that is little."""
+    names = sorted(known)
+    close = difflib.get_close_matches(name, names, n=3, cutoff=0.75)
+    if close:
+        return "did you mean " + " or ".join(f"'{other}'" for other in close) + "?"
+    if len(names) <= 12:
+        return _known("there are", names)
+    return f"there are {len(names)} others, none spelled alike"
+
+
+def _known(lead: str, names: Iterable[str]) -> str:
+    return f"{lead} {', '.join(repr(name) for name in names)}" if names else "there are none"
+
+
+def _parse(type_: Any, text: str) -> Any:
+    """The value of a text; ``ValueError`` if it has none of this type."""
+    origin = get_origin(type_)
+    if type_ is bool:
+        if text.lower() not in _WORDS:
+            raise ValueError(text)
+        return _WORDS[text.lower()]
+    if type_ is int:
+        return int(text, 0)
+    if type_ in (float, str):
+        return type_(text)
+    if origin is Literal:
+        if text not in get_args(type_):
+            raise ValueError(text)
+        return text
+    if origin is tuple:
+        return tuple(_parse(get_args(type_)[0], part) for part in text.split(",") if part)
+    if origin in (Union, types.UnionType):
+        inner = [arg for arg in get_args(type_) if arg is not type(None)]
+        return _parse(inner[0], text)
+    raise PipelineError(f"options of type {type_!r} cannot be read from a text")
+
+
+def _print(value: object) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, tuple):
+        return ",".join(_print(part) for part in value)
+    return str(value)
+
+
+def _expects(type_: Any) -> str:
+    origin = get_origin(type_)
+    if origin is Literal:
+        return "one of " + ", ".join(f"'{arg}'" for arg in get_args(type_))
+    if origin is tuple:
+        return f"a list with commas, each {_expects(get_args(type_)[0])}"
+    if origin in (Union, types.UnionType):
+        return _expects(next(arg for arg in get_args(type_) if arg is not type(None)))
+    words = {bool: "'true' or 'false'", int: "an integer", float: "a number", str: "a text"}
+    return words.get(type_, str(type_))

@@ -1,0 +1,56 @@
+"""Where in the user's program an operation comes from."""
+
+from __future__ import annotations
+
+import linecache
+from dataclasses import dataclass
+
+from triton_ext.errors import PassError
+from triton_ext.ir import Operation
+
+__all__ = ["Place", "error_at", "place_of"]
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A position in a source file, as far as it is known.
+
+    Attributes:
+        filename: Name of the file, or ``<unknown>``.
+        line: Line, counted from 1; 0 where no place is known.
+        column: Column, counted from 1; 0 where no place is known.
+        source_line: The text of that line where the file can be read, or ``None``.
+        notes: What is said instead of a place: the operation's own text.
+    """
+
+    filename: str = "<unknown>"
+    line: int = 0
+    column: int = 0
+    source_line: str | None = None
+    notes: tuple[str, ...] = ()
+
+
+def place_of(op: Operation) -> Place:
+    """Returns the source line that ``op`` was made from; its own text where there is none."""
+    known = op.loc.resolve() if op.loc is not None else None
+    if known is None:
+        return Place(notes=(f"at operation: {str(op).strip()}",))
+    filename, line, column = known
+    return Place(filename, line, column, linecache.getline(filename, line).rstrip("\n") or None)
+
+
+def error_at(op: Operation, message: str, *notes: str) -> PassError:
+    """Returns an error at the source line that ``op`` was made from.
+
+    The source line is shown where its file can be read; an operation without a location gives its
+    own text instead of a guess.
+    """
+    place = place_of(op)
+    return PassError(
+        message,
+        filename=place.filename,
+        line=place.line,
+        column=place.column,
+        source_line=place.source_line,
+        notes=(*notes, *place.notes),
+    )

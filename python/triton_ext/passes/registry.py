@@ -1,0 +1,147 @@
+"""Which passes there are: names, and where their classes are.
+
+Two sources.  A vendor package lists its passes in ``PASSES``, name to ``"module:class"``.  Another
+package declares an entry point in the group ``triton_ext.passes``::
+
+    [project.entry-points."triton_ext.passes"]
+    my-pass = "my_package.passes:MyPass"
+
+Nothing of a pass is imported before the pass is asked for.  A name that two of them claim is an
+error that names both: which of them runs must not depend on the order of installation.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.metadata
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from types import MappingProxyType
+from typing import Any
+
+from triton_ext import backends
+from triton_ext.errors import PipelineError
+from triton_ext.passes.base import Pass
+from triton_ext.passes.options import near, with_options
+from triton_ext.passes.pipeline import PassSpec
+
+__all__ = ["GROUP", "Entry", "build", "entries", "lookup", "names", "refresh"]
+
+GROUP = "triton_ext.passes"
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """Where a pass is.
+
+    Attributes:
+        name: Its name.
+        target: ``"module:class"``.
+        origin: Who offers it, for errors.
+    """
+
+    name: str
+    target: str
+    origin: str
+
+    def load(self) -> type[Pass]:
+        """Imports the class.
+
+        Raises:
+            PipelineError: It cannot be imported, is no pass, or calls itself by another name.
+        """
+        module, _, attribute = self.target.partition(":")
+        try:
+            loaded: Any = importlib.import_module(module)
+            for part in attribute.split("."):
+                loaded = getattr(loaded, part)
+        except (ImportError, AttributeError) as error:
+            raise PipelineError(
+                f"pass '{self.name}' of {self.origin} cannot be loaded from '{self.target}': "
+                f"{error}"
+            ) from error
+        if not (isinstance(loaded, type) and issubclass(loaded, Pass)):
+            raise PipelineError(
+                f"'{self.target}', which {self.origin} registers as pass '{self.name}', is not a "
+                "subclass of triton_ext.passes.Pass"
+            )
+        if getattr(loaded, "name", None) != self.name:
+            raise PipelineError(
+                f"pass '{self.name}' of {self.origin} calls itself "
+                f"'{getattr(loaded, 'name', None)}': the two names have to be equal"
+            )
+        return loaded
+
+
+@lru_cache(maxsize=1)
+def entries() -> Mapping[str, Entry]:
+    """Every pass by name, sorted.
+
+    Raises:
+        PipelineError: Two packages claim one name.
+    """
+    found: dict[str, Entry] = {}
+    for entry in [*_of_vendors(), *_of_packages()]:
+        known = found.setdefault(entry.name, entry)
+        # One installation that is found on two ways is no clash.
+        if known.target != entry.target:
+            raise PipelineError(
+                f"two passes are named '{entry.name}': '{known.target}' of {known.origin} and "
+                f"'{entry.target}' of {entry.origin}",
+                notes=("rename one of them, or uninstall one of the two packages",),
+            )
+    return MappingProxyType(dict(sorted(found.items())))
+
+
+def refresh() -> None:
+    """Looks for passes again at the next question: after a package was installed."""
+    entries.cache_clear()
+    importlib.invalidate_caches()
+
+
+def names() -> tuple[str, ...]:
+    """The names of all passes, sorted."""
+    return tuple(entries())
+
+
+def lookup(name: str) -> type[Pass]:
+    """Returns the class of a pass.
+
+    Raises:
+        PipelineError: There is no pass of that name, or it cannot be loaded.
+    """
+    return _entry(PassSpec(name)).load()
+
+
+def build(spec: PassSpec) -> Pass:
+    """Makes the pass that a pipeline names, with its options.
+
+    Raises:
+        PipelineError: There is no such pass or option, or a value cannot be read; the error points
+            at the place in the pipeline's text.
+    """
+    return with_options(_entry(spec).load(), spec)
+
+
+def _entry(spec: PassSpec) -> Entry:
+    known = entries()
+    entry = known.get(spec.name)
+    if entry is None:
+        spec.fail(f"there is no pass '{spec.name}'", near(spec.name, known))
+    return entry
+
+
+def _of_vendors() -> Iterable[Entry]:
+    for vendor in backends.VENDORS:
+        if backends.folders(vendor):
+            package = importlib.import_module(f"triton_ext.backends.{vendor}")
+            table: Mapping[str, str] = getattr(package, "PASSES", {})
+            for name, target in table.items():
+                yield Entry(name, target, f"triton_ext.backends.{vendor}")
+
+
+def _of_packages() -> Iterable[Entry]:
+    for point in importlib.metadata.entry_points(group=GROUP):
+        owner = point.dist.name if point.dist is not None else "an unknown package"
+        yield Entry(point.name, point.value.replace(" ", ""), f"package '{owner}'")

@@ -1,0 +1,143 @@
+"""Running passes: order, nesting, verification, dumps, reports."""
+
+from __future__ import annotations
+
+import pytest
+from pass_helpers import TEXT, Break, CountFunction, Double, Mark, Options
+from triton_ext.errors import PipelineError, VerifyError
+from triton_ext.ir import parse
+from triton_ext.passes import PassManager, Statistic, parse_pipeline
+
+LOCATED = TEXT.replace("addi %x, %x : i32", 'addi %x, %x : i32 loc("kernel.py":7:11)')
+
+
+def test_runs_in_order_and_counts():
+    module = parse(TEXT)
+    report = PassManager([Mark(), Mark(attribute="b", value=2), Options(num_stages=5)]).run(module)
+    assert "module attributes {test.mark = 1 : i32, b = 2 : i32} {" in str(module)
+    assert report.statistics == (
+        Statistic("test-mark", "marked", 2),
+        Statistic("test-options", "stages", 5),
+    )
+    names = [timing.pass_name for timing in report.timings]
+    assert names == ["test-mark", "test-mark", "test-options"]
+    assert all(timing.seconds > 0 and timing.verify_seconds > 0 for timing in report.timings)
+
+
+def test_text_objects_and_passes_make_the_same_manager(registered):
+    text = "builtin.module(test-mark{value=3},tt.func(test-count))"
+    managers = [
+        PassManager(text),
+        PassManager(parse_pipeline(text)),
+        PassManager([Mark(value=3), CountFunction()]),
+    ]
+    assert [str(manager) for manager in managers] == [text] * 3
+    assert managers[0].passes == (Mark(value=3), CountFunction())
+    assert str(PassManager(Mark())) == "builtin.module(test-mark)"
+
+
+def test_nested_passes_run_on_each_function():
+    module = parse(TEXT)
+    report = PassManager(CountFunction()).run(module)
+    assert report.statistics == (Statistic("test-count", "operations", 5),)
+    assert [timing.anchor for timing in report.timings] == ["tt.func", "tt.func"]
+
+
+def test_a_nested_pipeline_runs_as_a_whole_on_one_function_after_the_other(registered):
+    module = parse(TEXT)
+    order: list[str] = []
+    PassManager("tt.func(test-mark,test-count)", print_after=("*",), print_sink=order.append).run(
+        module
+    )
+    passes = [text.partition("(")[2].partition(")")[0] for text in order]
+    assert passes == ["test-mark", "test-count", "test-mark", "test-count"]
+    assert str(module).count("test.mark = 1 : i32") == 2
+    assert "module {" in str(module)
+
+
+def test_any_runs_on_what_is_isolated(registered):
+    module = parse(TEXT)
+    PassManager("builtin.module(any(test-mark))").run(module)
+    assert str(module).count("test.mark") == 2
+
+
+def test_a_pass_of_modules_cannot_run_on_a_function(registered):
+    with pytest.raises(PipelineError) as caught:
+        PassManager("builtin.module(tt.func(test-break))")
+    assert caught.value.message == (
+        "pass 'test-break' runs on 'builtin.module', it cannot stand in a pipeline of 'tt.func'"
+    )
+    assert caught.value.column == 24
+
+
+class TestVerification:
+    def test_names_the_pass(self):
+        module = parse(TEXT, "k.mlir")
+        with pytest.raises(VerifyError) as caught:
+            PassManager([Mark(), Break()]).run(module)
+        assert str(caught.value) == (
+            "k.mlir:3:5: error: pass 'test-break' left an invalid module: operand 0 of "
+            "'arith.addi', '%y', does not dominate this use\n"
+            "    %y = arith.addi %x, %x : i32\n"
+            "    ^\n"
+            "note: defined here: k.mlir:3:5"
+        )
+
+    def test_blames_no_pass_for_its_input(self):
+        module = parse(TEXT.replace("%y : i32", "%y : i64"), "k.mlir")
+        with pytest.raises(VerifyError) as caught:
+            PassManager([Mark()]).run(module)
+        assert "test-mark" not in str(caught.value)
+        assert caught.value.line == 4
+
+    def test_can_be_switched_off(self):
+        module = parse(TEXT)
+        report = PassManager([Break(), Mark()], verify_each=False).run(module)
+        assert [timing.verify_seconds for timing in report.timings] == [0.0, 0.0]
+        with pytest.raises(VerifyError):
+            module.verify()
+
+
+class TestDumps:
+    def test_before_and_after(self):
+        printed: list[str] = []
+        manager = PassManager(
+            [Mark(), Double()],
+            print_before=("test-double",),
+            print_after=("test-mark", "test-double"),
+            print_sink=printed.append,
+        )
+        manager.run(parse(TEXT))
+        assert [text.partition("\n")[0] for text in printed] == [
+            "// -----// IR Dump After Mark (test-mark) //----- //",
+            "// -----// IR Dump Before Double (test-double) //----- //",
+            "// -----// IR Dump After Double (test-double) //----- //",
+        ]
+        assert "arith.muli" not in printed[1]
+        assert "arith.muli" in printed[2]
+        assert printed[0].partition("\n")[2] == printed[1].partition("\n")[2]
+
+    def test_standard_error_by_default(self, capsys):
+        PassManager([Mark()], print_after=("*",), timing=True).run(parse(TEXT))
+        err = capsys.readouterr().err
+        assert "IR Dump After Mark (test-mark)" in err
+        assert "===- pass execution timing -===" in err
+        assert "test-mark" in err.partition("===-")[2]
+
+
+def test_remarks_have_their_place_and_pass():
+    report = PassManager([CountFunction()]).run(parse(LOCATED))
+    (remark,) = report.remarks
+    assert (remark.pass_name, remark.severity) == ("test-count", "remark")
+    assert str(remark) == "kernel.py:7:11: remark: an addition\nnote: it is counted"
+    unknown = PassManager([CountFunction()]).run(parse(TEXT)).remarks[0]
+    assert str(unknown).startswith("<unknown>: remark: an addition\n")
+    assert "note: at operation: %y = arith.addi" in str(unknown)
+
+
+def test_a_manager_can_run_again():
+    manager = PassManager([Double()])
+    modules = [parse(TEXT), parse(TEXT)]
+    for module in modules:
+        manager.run(module)
+    assert str(modules[0]) == str(modules[1])

@@ -1,0 +1,182 @@
+"""Names, lazy loading, clashes, options."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import subprocess
+import sys
+
+import pass_helpers
+import pytest
+from pass_helpers import Needs, Options
+from triton_ext.errors import PipelineError
+from triton_ext.passes import Pass, PassSpec, options, registry
+from triton_ext.passes.options import options_of, spec_of
+from triton_ext.passes.pipeline import parse_pipeline
+
+
+def build(text: str) -> Pass:
+    return registry.build(parse_pipeline(text).items[0])
+
+
+def test_every_registered_pass_loads_under_its_name():
+    assert "triton-ext-lower-im2col" in registry.names()
+    for name in registry.names():
+        assert registry.lookup(name).name == name
+        assert options_of(registry.lookup(name)) is not None
+
+
+def test_names_load_nothing_of_a_pass():
+    code = (
+        "import sys; from triton_ext.passes import registry; registry.names(); "
+        "print([m for m in sys.modules if m.startswith('triton_ext.backends.nvidia.')])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
+
+
+def test_unknown_name_tells_what_is_spelled_alike(registered):
+    with pytest.raises(PipelineError) as caught:
+        build("builtin.module(test-cuont)")
+    assert str(caught.value) == (
+        "<pipeline>:1:16: error: there is no pass 'test-cuont'\n"
+        "builtin.module(test-cuont)\n"
+        "               ^\n"
+        "note: did you mean 'test-count'?"
+    )
+    with pytest.raises(PipelineError, match="there is no pass 'zzz'"):
+        registry.lookup("zzz")
+
+
+def test_clash_names_both(registered, monkeypatch):
+    clash = registry.Entry("test-mark", "elsewhere:Mark", "package 'other'")
+    monkeypatch.setattr(registry, "_of_packages", lambda: [*registered, clash])
+    registry.refresh()
+    with pytest.raises(PipelineError) as caught:
+        registry.names()
+    assert caught.value.message == (
+        "two passes are named 'test-mark': 'pass_helpers:Mark' of package 'test' and "
+        "'elsewhere:Mark' of package 'other'"
+    )
+
+
+def test_one_installation_found_twice_is_no_clash(registered, monkeypatch):
+    monkeypatch.setattr(registry, "_of_packages", lambda: [*registered, *registered])
+    registry.refresh()
+    assert registry.lookup("test-mark") is pass_helpers.Mark
+
+
+@pytest.mark.parametrize(
+    ("target", "message"),
+    [
+        ("no_such_module:X", "cannot be loaded from 'no_such_module:X': No module named"),
+        ("pass_helpers:Nothing", "cannot be loaded from 'pass_helpers:Nothing'"),
+        ("pass_helpers:TEXT", "is not a subclass of triton_ext.passes.Pass"),
+        ("pass_helpers:Mark", "calls itself 'test-mark'"),
+    ],
+)
+def test_what_cannot_be_loaded(monkeypatch, registered, target, message):
+    entry = registry.Entry("test-bad", target, "package 'test'")
+    monkeypatch.setattr(registry, "_of_packages", lambda: [*registered, entry])
+    registry.refresh()
+    assert "test-bad" in registry.names()
+    with pytest.raises(PipelineError, match=message):
+        registry.lookup("test-bad")
+
+
+def test_entry_points_of_other_packages(monkeypatch):
+    point = importlib.metadata.EntryPoint("test-mark", "pass_helpers:Mark", registry.GROUP)
+    monkeypatch.setattr(importlib.metadata, "entry_points", lambda *, group: [point])
+    registry.refresh()
+    try:
+        assert registry.lookup("test-mark") is pass_helpers.Mark
+    finally:
+        monkeypatch.undo()
+        registry.refresh()
+
+
+class TestOptions:
+    def test_every_type(self, registered):
+        text = (
+            "test-options{num-stages=0x4 fast scale=2.5 label='a b' mode=large sizes=1,2 "
+            "limit=7 other-name=9}"
+        )
+        made = build(text)
+        assert made == Options(4, True, 2.5, "a b", "large", (1, 2), 7, 9)
+        again = spec_of(made)
+        assert registry.build(again) == made
+        assert str(spec_of(Options())) == "test-options"
+
+    def test_underscore_is_read_as_dash(self, registered):
+        assert build("test-options{num_stages=5}") == Options(num_stages=5)
+
+    @pytest.mark.parametrize(
+        ("text", "column", "message"),
+        [
+            (
+                "test-options{stages=3}",
+                14,
+                "pass 'test-options' has no option 'stages'",
+            ),
+            (
+                "test-options{fast=maybe}",
+                14,
+                "expected 'true' or 'false' for option 'fast' of 'test-options', found 'maybe'",
+            ),
+            (
+                "test-options{fast num-stages=x}",
+                19,
+                "expected an integer for option 'num-stages' of 'test-options', found 'x'",
+            ),
+            (
+                "test-options{mode=huge}",
+                14,
+                "expected one of 'small', 'large' for option 'mode' of 'test-options', "
+                "found 'huge'",
+            ),
+            (
+                "test-options{sizes=1,b}",
+                14,
+                "expected a list with commas, each an integer for option 'sizes' of "
+                "'test-options', found '1,b'",
+            ),
+            (
+                "test-options{num-stages=1 num_stages=2}",
+                27,
+                "option 'num-stages' of 'test-options' is given twice",
+            ),
+            (
+                "test-options{num-stages=0}",
+                1,
+                "pass 'test-options': num-stages must be at least 1, found 0",
+            ),
+            ("test-needs", 1, "pass 'test-needs' needs the option 'target', a text"),
+            ("test-break{x}", 12, "pass 'test-break' has no option 'x'"),
+        ],
+    )
+    def test_errors(self, registered, text, column, message):
+        with pytest.raises(PipelineError) as caught:
+            build(text)
+        assert (caught.value.message, caught.value.column) == (message, column)
+
+    def test_spec_without_text_has_a_place_too(self, registered):
+        with pytest.raises(PipelineError) as caught:
+            registry.build(PassSpec("test-options", {"fast": "maybe"}))
+        assert caught.value.source_line == "test-options{fast=maybe}"
+        assert caught.value.column == 14
+
+    def test_help_and_what_is_expected(self):
+        renamed = options_of(Options)[-1]
+        assert (renamed.name, renamed.field, renamed.help) == ("other-name", "renamed", "a number")
+        assert [option.expects for option in options_of(Options)][:3] == [
+            "an integer",
+            "'true' or 'false'",
+            "a number",
+        ]
+        assert registry.build(PassSpec("triton-ext-lower-im2col")) is not None
+        assert options_of(Needs)[0].name == "target"
+
+
+def test_near_lists_all_where_there_are_few():
+    assert options.near("zzz", ["a", "b"]) == "there are 'a', 'b'"
+    assert options.near("zzz", [f"pass-{i}" for i in range(20)]).startswith("there are 20 others")
