@@ -14,6 +14,7 @@ from types import ModuleType
 
 import pytest
 from triton_ext.backends.nvidia.backend import driver
+from triton_ext.backends.nvidia.backend.map_cache import MAPS
 
 C_FOLDER = pathlib.Path(__file__).parent / "c"
 
@@ -157,8 +158,10 @@ def _built_stand_in(tmp_path_factory: pytest.TempPathFactory) -> StandIn:
 def stand_in(_built_stand_in: StandIn, monkeypatch: pytest.MonkeyPatch) -> Iterator[StandIn]:
     """The stand-in as the driver that ``driver.py`` opens; healthy, on every thread."""
     _built_stand_in.reset()
+    MAPS.clear()
     monkeypatch.setattr(driver, "_extension", lambda: _built_stand_in.extension)
     monkeypatch.setattr(driver, "_is_open", False)
     monkeypatch.setattr(driver, "library_path", lambda: str(_built_stand_in.path))
     yield _built_stand_in
+    MAPS.clear()
     _built_stand_in.reset()

@@ -8,25 +8,23 @@ object is 256 bytes, allocated on a 128-byte boundary, with the map in its secon
 
 from __future__ import annotations
 
-import ctypes
+from functools import lru_cache
 from typing import Any, Final
 
 from triton_ext.errors import UnsupportedError
 
-__all__ = ["driver_element_type", "make_tensor_map"]
+__all__ = ["driver_element_type", "map_object_layout"]
 
 MAP_BYTES: Final = 128
 OBJECT_BYTES: Final = 256
 
 
-def make_tensor_map(payload: bytes) -> Any:
-    """Returns a ``PyCUtensorMap`` of the host that holds ``payload``.
-
-    Args:
-        payload: A CUtensorMap, 128 bytes, as the CUDA driver encoded it.
+@lru_cache(maxsize=1)
+def map_object_layout() -> tuple[Any, int]:
+    """Returns the launcher's type of tensor maps, and where in its objects the map lies.
 
     Raises:
-        UnsupportedError: The host's object is not laid out as we know it.
+        UnsupportedError: The host's objects are not laid out as we know them.
     """
     import triton
     from triton.backends.nvidia import driver
@@ -34,19 +32,15 @@ def make_tensor_map(payload: bytes) -> Any:
     if driver.PyCUtensorMap is None:
         triton.runtime.driver.active.utils  # noqa: B018 - loading the utilities defines the type
     kind = driver.PyCUtensorMap
-    host_map = kind()
-    if (
-        len(payload) != MAP_BYTES
-        or kind.__basicsize__ != OBJECT_BYTES
-        or id(host_map) % MAP_BYTES != 0
-    ):
+    # The type allocates every object alike, so one tells for all.
+    sample = kind()
+    if kind.__basicsize__ != OBJECT_BYTES or id(sample) % MAP_BYTES != 0:
         raise UnsupportedError(
             f"triton {triton.__version__} lays out its tensor map objects in a way that triton-ext "
-            f"does not know ({kind.__basicsize__} bytes at {id(host_map):#x}, expected "
+            f"does not know ({kind.__basicsize__} bytes at {id(sample):#x}, expected "
             f"{OBJECT_BYTES} bytes on a {MAP_BYTES}-byte boundary)"
         )
-    ctypes.memmove(id(host_map) + OBJECT_BYTES - MAP_BYTES, payload, MAP_BYTES)
-    return host_map
+    return kind, OBJECT_BYTES - MAP_BYTES
 
 
 def driver_element_type(device_type: int) -> int:

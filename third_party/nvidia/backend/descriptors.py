@@ -5,16 +5,16 @@ specializes to the same signature and is launched the same way.  What the TMA un
 that travels beside it, in :attr:`Im2ColDescriptor.geometry`.
 
 Guarantees: a descriptor that exists breaks no rule of ``validation.py``; it never changes; the map
-it encodes is cached per address and kernel layout.  Whether the GPU has im2col at all is checked
-where kernels are compiled and launched, not here.
+it encodes is cached by address, geometry and kernel layout for the whole process
+(``map_cache.py``).  Whether the GPU has im2col at all is checked where kernels are compiled and
+launched, not here.
 """
 
 from __future__ import annotations
 
 import math
 import operator
-import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NoReturn, Protocol
 
 from triton.tools.tensor_descriptor import TensorDescriptor
@@ -27,6 +27,7 @@ from triton_ext.backends.nvidia.backend.geometry import (
     normalize_dtype,
     packed_size_one_strides,
 )
+from triton_ext.backends.nvidia.backend.map_cache import MAPS
 from triton_ext.backends.nvidia.backend.validation import (
     address_violations,
     descriptor_error,
@@ -36,9 +37,6 @@ from triton_ext.backends.nvidia.backend.validation import (
 from triton_ext.errors import DescriptorError
 
 __all__ = ["Im2ColDescriptor", "PixelShape", "TensorLike"]
-
-# Encoded maps kept per descriptor: one per address and kernel layout, oldest dropped first.
-_MAX_CACHED_MAPS = 32
 
 # Tensors that stand for others while torch traces; Triton's own descriptor asks them no address.
 _TENSORS_WITHOUT_ADDRESS = ("FakeTensor", "FunctionalTensor")
@@ -106,25 +104,6 @@ class PixelShape(_FrozenList):
         self.im2col = im2col
 
 
-class _MapCache(dict[tuple[object, ...], Any]):
-    """Keeps what was made last: one entry per address and kernel layout, oldest dropped first.
-
-    Reading needs no lock; writing takes one.
-    """
-
-    __slots__ = ("_lock",)
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._lock = threading.Lock()
-
-    def __setitem__(self, key: tuple[object, ...], value: Any) -> None:
-        with self._lock:
-            while len(self) >= _MAX_CACHED_MAPS and key not in self:
-                del self[next(iter(self))]
-            super().__setitem__(key, value)
-
-
 class Im2ColDescriptor(TensorDescriptor):  # type: ignore[misc]  # triton ships no types
     """A tensor map for im2col loads of [pixels, channels] blocks; immutable.
 
@@ -141,6 +120,7 @@ class Im2ColDescriptor(TensorDescriptor):  # type: ignore[misc]  # triton ships 
         round_f32_to_tf32: Whether fp32 elements are rounded to tf32 as they are loaded.
         geometry: What the driver sees.
         conv: The convolution it was made for, or ``None``.
+        identity: A number that stands for geometry, padding and rounding in keys of maps.
         input_shape: Shape of the tensor, (N, [D, [H,]] W, C).
         input_strides: Strides of the tensor in elements, size-1 dimensions packed.
     """
@@ -297,14 +277,12 @@ class Im2ColDescriptor(TensorDescriptor):  # type: ignore[misc]  # triton ships 
             round_f32_to_tf32=round_f32_to_tf32,
             geometry=geometry,
             conv=conv,
-            _maps=_MapCache(),
-            _encode_lock=threading.Lock(),
+            identity=MAPS.numbers.of((geometry, padding, round_f32_to_tf32)),
         )
 
     geometry: Im2ColGeometry
     conv: ConvGeometry | None
-    _maps: _MapCache
-    _encode_lock: threading.Lock
+    identity: int
 
     def __setattr__(self, name: str, value: object) -> NoReturn:
         raise AttributeError(
@@ -397,8 +375,9 @@ class Im2ColDescriptor(TensorDescriptor):  # type: ignore[misc]  # triton ships 
     def with_base(self, base: TensorLike) -> Im2ColDescriptor:
         """Returns the descriptor of another tensor of the same dtype, shape and strides.
 
-        Costs a fraction of building one, because only what depends on the tensor is checked; the
-        encoded maps are shared, so a tensor at an address that was seen before encodes nothing.
+        Costs a fraction of building one, because only what depends on the tensor is checked.  Maps
+        are kept by address and geometry (``map_cache.py``): a tensor at an address that was seen
+        before needs none, one at another address a copy with the address replaced.
 
         Args:
             base: The tensor, 16-byte aligned.
@@ -455,8 +434,7 @@ class Im2ColDescriptor(TensorDescriptor):  # type: ignore[misc]  # triton ships 
         elem_size: int,
         elem_type: int,
         box: tuple[int, int],
-        wrap: Callable[[bytes], Any] = bytes,
-    ) -> Any:
+    ) -> bytes:
         """Returns the tensor map for a compiled kernel, from the cache where possible.
 
         Args:
@@ -464,23 +442,17 @@ class Im2ColDescriptor(TensorDescriptor):  # type: ignore[misc]  # triton ships 
             elem_size: Bytes per element that the kernel loads.
             elem_type: ``CUtensorMapDataType`` in the host's numbering.
             box: (pixels, channels) of one TMA instruction.
-            wrap: Turns the 128 bytes of the ``CUtensorMap`` into what is cached and returned: the
-                form that the launcher takes.  One descriptor is used with one ``wrap``.
 
         Returns:
-            What ``wrap`` made of the 128 bytes; the bytes themselves by default.
+            The 128 bytes of the ``CUtensorMap``.
 
         Raises:
             DescriptorError: The kernel's layout does not fit the descriptor or the hardware.
             DriverError: The CUDA driver is missing, too old, or refused the map.
         """
         address = self.base.data_ptr()
-        key = (address, swizzle, elem_size, elem_type, box)
-        found = self._maps.get(key)
-        if found is not None:
-            return found
-        pixels, channels = _integers("box", box)
         fill_nan = self.padding == "nan"
+        pixels, channels = _integers("box", box)
         problems = layout_violations(
             self.geometry,
             address=address,
@@ -492,21 +464,19 @@ class Im2ColDescriptor(TensorDescriptor):  # type: ignore[misc]  # triton ships 
         )
         if problems:
             raise descriptor_error(problems)
-        with self._encode_lock:
-            found = self._maps.get(key)
-            if found is None:
-                found = wrap(
-                    driver.encode_im2col(
-                        self.geometry,
-                        address,
-                        swizzle=swizzle,
-                        elem_type=elem_type,
-                        box=(pixels, channels),
-                        fill_nan=fill_nan,
-                    )
-                )
-                self._maps[key] = found
-        return found
+
+        def encode() -> bytes:
+            return driver.encode_im2col(
+                self.geometry,
+                address,
+                swizzle=swizzle,
+                elem_type=elem_type,
+                box=(pixels, channels),
+                fill_nan=fill_nan,
+            )
+
+        family = (self.identity, swizzle, elem_size, elem_type, pixels, channels)
+        return MAPS.encoded(address, family, encode)
 
 
 def _integers(name: str, values: Sequence[int]) -> tuple[int, ...]:

@@ -284,6 +284,32 @@ static PyObject *replace_address(PyObject *module, PyObject *arguments) {
     return to_bytes(module, status, &map, &error);
 }
 
+/* The hot path of a launch: arguments by position, no keywords, no tuple. */
+static PyObject *new_map(PyObject *module, PyObject *const *arguments, Py_ssize_t count) {
+    if (count != 4) {
+        PyErr_Format(PyExc_TypeError, "new_tma_descriptor takes 4 arguments, got %zd", count);
+        return NULL;
+    }
+    PyObject *type = arguments[0], *encoded = arguments[2];
+    Py_ssize_t offset = PyLong_AsSsize_t(arguments[1]);
+    if (offset == -1 && PyErr_Occurred()) return NULL;
+    if (!PyBytes_Check(encoded) || PyBytes_Size(encoded) != TM_MAP_BYTES) {
+        PyErr_Format(PyExc_ValueError, "a tensor map is %d bytes, got %R", TM_MAP_BYTES, encoded);
+        return NULL;
+    }
+    uint64_t address = 0;
+    if (!to_uint64("address", -1, arguments[3], &address)) return NULL;
+    tm_map map;
+    memcpy(map.words, PyBytes_AsString(encoded), sizeof map.words);
+    tm_error error;
+    /* The GIL is kept: the driver only writes a few bits of the map. */
+    tm_status status = replace_tma_descriptor_address(&map, address, &error);
+    if (status != TM_OK) return raise_error(module, &error);
+    PyObject *object = PyObject_CallObject(type, NULL);
+    if (object != NULL) memcpy((char *)object + offset, map.words, sizeof map.words);
+    return object;
+}
+
 /* ---- Module ---------------------------------------------------------------------------------- */
 
 PyDoc_STRVAR(open_library_doc,
@@ -317,6 +343,11 @@ PyDoc_STRVAR(replace_address_doc,
              "replace_tma_descriptor_address(map, address)\n--\n\n"
              "Returns the map, of either mode, for a tensor of the same geometry elsewhere.");
 
+PyDoc_STRVAR(new_map_doc,
+             "new_tma_descriptor(type, offset, map, address)\n--\n\n"
+             "Returns type() with the map, for another address, written offset bytes behind the\n"
+             "start of the object.  The caller has made sure that instances are that large.");
+
 /* PyMethodDef stores functions with keywords under the type of those without. */
 #define KEYWORD_FUNCTION(function) ((PyCFunction)(void (*)(void))(function))
 
@@ -329,6 +360,7 @@ static PyMethodDef methods[] = {
     {"fill_tma_descriptor_im2col", KEYWORD_FUNCTION(fill_im2col), METH_VARARGS | METH_KEYWORDS,
      fill_im2col_doc},
     {"replace_tma_descriptor_address", replace_address, METH_VARARGS, replace_address_doc},
+    {"new_tma_descriptor", (PyCFunction)(void (*)(void))new_map, METH_FASTCALL, new_map_doc},
     {NULL, NULL, 0, NULL},
 };
 

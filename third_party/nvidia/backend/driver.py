@@ -8,15 +8,18 @@ finds it, or the one in the folder that ``triton.knobs.nvidia.libcuda_path``
 
 from __future__ import annotations
 
+import functools
 import importlib
 import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from types import ModuleType
+from typing import Any
 
 from triton_ext.backends.nvidia.backend.geometry import Im2ColGeometry
 from triton_ext.errors import DriverError
+from triton_ext.host.tensor_map import map_object_layout
 
 __all__ = [
     "DriverStatus",
@@ -25,6 +28,7 @@ __all__ = [
     "encode_im2col",
     "encode_tiled",
     "library_path",
+    "map_factory",
     "open_library",
     "replace_address",
 ]
@@ -238,3 +242,22 @@ def replace_address(encoded: bytes, address: int) -> bytes:
     except extension.Error as error:
         raise DriverError(str(error)) from error
     return replaced
+
+
+def map_factory(encoded: bytes) -> Callable[[int], Any]:
+    """Returns what makes the maps of one geometry, as Triton's launcher takes them.
+
+    Args:
+        encoded: The 128 bytes of a map, of either mode.
+
+    Returns:
+        A function from an address in bytes, 16-byte aligned, to the map of a tensor there.  It
+        raises a RuntimeError with the driver's reason where the driver refuses the address.
+
+    Raises:
+        DriverError: The driver is missing or too old.
+        UnsupportedError: Triton's objects are not laid out as we know them.
+    """
+    extension = _extension()
+    _open_once()
+    return functools.partial(extension.new_tma_descriptor, *map_object_layout(), encoded)

@@ -1,4 +1,4 @@
-"""From an ``Im2ColDescriptor`` to what Triton's launcher wants, and the checks in between.
+"""From a host descriptor to what Triton's launcher wants, and the checks in between.
 
 A kernel knows from its metadata which of its descriptors it reads in im2col mode and of which rank
 the tensor is; a launch with anything else is refused by name, because the hardware would read wrong
@@ -7,21 +7,31 @@ data without complaint.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Final
 
-from triton_ext.errors import LaunchError
-from triton_ext.host.tensor_map import driver_element_type, make_tensor_map
+from triton.tools.tensor_descriptor import TensorDescriptor
+from triton_ext.errors import DriverError, LaunchError, TritonExtError
+from triton_ext.host.tensor_map import driver_element_type
 from triton_ext.ir import Module
 
 from ..dialect.ttng import Im2ColLoad, descriptor_arguments, kernel_argument
+from . import driver
 from .descriptors import Im2ColDescriptor
 from .driver_types import ElementType
+from .map_cache import MAPS, BoundedCache
+from .validation import address_violations, descriptor_error
 
-__all__ = ["annotate_metadata", "wrap_make_tensordesc_arg"]
+__all__ = ["TILED_MAPS", "annotate_metadata", "wrap_make_tensordesc_arg"]
 
 # Our key inside an entry of Triton's tensordesc metadata; Triton keeps what it does not know.
 KEY: Final = "triton_ext"
+
+# Environment variable: "cached" takes the maps of tiled descriptors from our cache too.  It is not
+# the default because a tensor at an address that was never seen then costs more than with Triton.
+TILED_MAPS: Final = "TRITON_EXT_TILED_MAPS"
 
 
 def annotate_metadata(module: Module, entries: list[Any]) -> list[Any]:
@@ -49,29 +59,137 @@ def annotate_metadata(module: Module, entries: list[Any]) -> list[Any]:
     return annotated
 
 
+@dataclass(frozen=True, slots=True)
+class KernelLayout:
+    """One entry of a kernel's descriptor metadata: how the kernel reads that argument.
+
+    Attributes:
+        metadata: The entry itself; kept, so that its ``id`` stays its own.
+        number: Stands for all of the below in keys of maps; equal for entries of equal content.
+        swizzle: ``CUtensorMapSwizzle``.
+        elem_size: Bytes per element.
+        elem_type: ``CUtensorMapDataType`` before rounding to tf32, host numbering.
+        box: Elements of one TMA instruction, outermost first.
+        fp4_padded: Whether two 4-bit elements lie in a byte of the tensor.
+        is_im2col: Whether it is read in im2col mode.
+        wanted: Our own entry (``annotate_metadata``), or ``None``.
+    """
+
+    metadata: Any
+    number: int
+    swizzle: int
+    elem_size: int
+    elem_type: int
+    box: tuple[int, ...]
+    fp4_padded: bool
+    is_im2col: bool
+    wanted: Any
+
+    @classmethod
+    def of(cls, metadata: Any) -> KernelLayout:
+        """Reads a metadata entry."""
+        wanted = metadata.get(KEY)
+        values = (
+            metadata["swizzle"],
+            metadata["elem_size"],
+            driver_element_type(metadata["elem_type"]),
+            tuple(metadata["block_size"]),
+            bool(metadata["fp4_padded"]),
+            bool(metadata.get("is_im2col", wanted is not None)),
+        )
+        own = None if wanted is None else wanted["rank"]
+        return cls(metadata, MAPS.numbers.of(("kernel", *values, own)), *values, wanted)
+
+
+# By the id of a metadata entry: the launcher passes the same one at every launch of a kernel.
+_LAYOUTS: Final[BoundedCache[KernelLayout]] = BoundedCache(4096)
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """What the arguments of tensors that differ in their address only have in common.
+
+    Attributes:
+        make_map: Makes the map of the tensor at an address (``driver.map_factory``).
+        sizes: Shape and strides, the arguments behind the map.
+    """
+
+    make_map: Callable[[int], Any]
+    sizes: tuple[int, ...]
+
+
 def wrap_make_tensordesc_arg(previous: Callable[..., Any]) -> Callable[..., Any]:
-    """Wraps what turns a host descriptor into kernel arguments (``host.seams.tensordesc_arg``)."""
+    """Wraps what turns a host descriptor into kernel arguments (``host.seams.tensordesc_arg``).
+
+    Maps of im2col descriptors, ours and Gluon's, come from the process's cache.  Tiled descriptors
+    are Triton's business unless ``TRITON_EXT_TILED_MAPS=cached`` was set when the plugin was
+    installed; a map that Triton cannot encode is explained in both cases.
+    """
+    tiled = _cached_tiled if os.environ.get(TILED_MAPS) == "cached" else None
 
     def make(arg: Any, metadata: Any, *rest: Any) -> Any:
-        wanted = metadata.get(KEY) if metadata is not None else None
+        if tiled is None and type(arg) is TensorDescriptor and metadata and KEY not in metadata:
+            # By far the most launches: nothing of ours in them.
+            try:
+                return previous(arg, metadata, *rest)
+            except RuntimeError as error:
+                raise _explained(arg, KernelLayout.of(metadata), error) from error
+        if metadata is None:
+            if isinstance(arg, Im2ColDescriptor):
+                raise LaunchError(
+                    "an Im2ColDescriptor was passed to a kernel that was compiled for a target "
+                    "without TMA; im2col needs an NVIDIA GPU of sm_90 or newer"
+                )
+            return previous(arg, metadata, *rest)
+        layout = _LAYOUTS.get(id(metadata))
+        if layout is None or layout.metadata is not metadata:
+            layout = _LAYOUTS.replace(id(metadata), KernelLayout.of(metadata))
         if isinstance(arg, Im2ColDescriptor):
-            return _im2col_args(arg, metadata, wanted)
-        if wanted is not None:
+            # What is found has passed all checks when it was made.
+            key = (arg.base.data_ptr(), arg.identity, layout.number)
+            return MAPS.get(key) or _new_im2col_args(arg, layout, key)
+        if layout.wanted is not None:
             raise LaunchError(
-                f"the kernel reads {wanted['name']!r} with load_im2col, but a tiled "
+                f"the kernel reads {layout.wanted['name']!r} with load_im2col, but a tiled "
                 f"{type(arg).__name__} was passed; pass triton_ext.Im2ColDescriptor.for_conv(...)"
             )
-        return previous(arg, metadata, *rest)
+        if layout.is_im2col:
+            return _gluon_im2col_args(arg, layout)
+        if tiled is not None:
+            try:
+                return tiled(arg, layout)
+            except (TritonExtError, ValueError, TypeError, OverflowError):
+                pass  # Triton decides; where it refuses too, the reason follows below.
+        try:
+            return previous(arg, metadata, *rest)
+        except RuntimeError as error:
+            raise _explained(arg, layout, error) from error
 
     return make
 
 
-def _im2col_args(arg: Im2ColDescriptor, metadata: Any, wanted: Any) -> list[Any]:
-    if metadata is None:
-        raise LaunchError(
-            "an Im2ColDescriptor was passed to a kernel that was compiled for a target without "
-            "TMA; im2col needs an NVIDIA GPU of sm_90 or newer"
-        )
+def _args_of(family: Family, address: int, key: tuple[Any, ...]) -> Any:
+    """Returns the kernel arguments of a tensor at an address that is not in the cache."""
+    try:
+        host_map = family.make_map(address)
+    except RuntimeError as error:
+        problems = address_violations(address)
+        if problems:
+            raise descriptor_error(problems) from None
+        raise DriverError(str(error)) from error
+    return MAPS.put(key, (host_map, *family.sizes))
+
+
+def _new_im2col_args(arg: Im2ColDescriptor, layout: KernelLayout, key: tuple[Any, ...]) -> Any:
+    family = MAPS.families.get(key[1:])
+    if family is None:
+        _check_kernel(arg, layout)
+        family = _new_family(arg, layout, key[1:], (*arg.shape, *arg.strides))
+    return _args_of(family, key[0], key)
+
+
+def _check_kernel(arg: Im2ColDescriptor, layout: KernelLayout) -> None:
+    wanted = layout.wanted
     if wanted is None:
         raise LaunchError(
             f"an Im2ColDescriptor of block shape {list(arg.block_shape)} was passed to a kernel "
@@ -83,12 +201,105 @@ def _im2col_args(arg: Im2ColDescriptor, metadata: Any, wanted: Any) -> list[Any]
             f"the kernel reads {wanted['name']!r} with {wanted['rank']} coordinates, the "
             f"descriptor was built for a tensor of rank {len(arg.input_shape)}"
         )
-    element_type = driver_element_type(metadata["elem_type"])
-    host_map = arg.encode(
-        swizzle=metadata["swizzle"],
-        elem_size=metadata["elem_size"],
-        elem_type=ElementType.TFLOAT32 if arg.round_f32_to_tf32 else element_type,
-        box=tuple(metadata["block_size"]),
-        wrap=make_tensor_map,
+
+
+def _new_family(
+    arg: Im2ColDescriptor, layout: KernelLayout, key: tuple[Any, ...], sizes: tuple[int, ...]
+) -> Any:
+    encoded = arg.encode(
+        swizzle=layout.swizzle,
+        elem_size=layout.elem_size,
+        elem_type=ElementType.TFLOAT32 if arg.round_f32_to_tf32 else layout.elem_type,
+        box=layout.box,
     )
-    return [host_map, *arg.shape, *arg.strides]
+    return MAPS.families.put(key, Family(driver.map_factory(encoded), sizes))
+
+
+def _gluon_im2col_args(arg: Any, layout: KernelLayout) -> Any:
+    """Returns the kernel arguments of Gluon's own ``TensorDescriptorIm2Col``.
+
+    Its fields can be changed by anybody, so all of them are in the key, and they are checked when a
+    map is made, as those of an :class:`Im2ColDescriptor` are when it is built.
+
+    Raises:
+        DescriptorError: A rule of ``validation.py`` is broken; all violations are listed.
+    """
+    steps = arg.element_strides
+    key = (
+        arg.base.data_ptr(),
+        layout.number,
+        arg.base.dtype,
+        tuple(arg.shape),
+        tuple(arg.strides),
+        tuple(arg.block_shape),
+        None if steps is None else tuple(steps),
+        tuple(arg.pixel_box_lower_corner),
+        tuple(arg.pixel_box_upper_corner),
+        arg.padding,
+        arg.round_f32_to_tf32,
+    )
+    found = MAPS.get(key)
+    if found is not None:
+        return found
+    family = MAPS.families.get(key[1:])
+    if family is None:
+        checked = Im2ColDescriptor(
+            arg.base,
+            arg.shape,
+            arg.strides,
+            arg.block_shape,
+            pixel_box_lower_corner=arg.pixel_box_lower_corner,
+            pixel_box_upper_corner=arg.pixel_box_upper_corner,
+            element_strides=steps,
+            padding=arg.padding,
+            round_f32_to_tf32=arg.round_f32_to_tf32,
+        )
+        family = _new_family(checked, layout, key[1:], (*arg.shape, *arg.strides))
+    return _args_of(family, key[0], key)
+
+
+def _cached_tiled(arg: Any, layout: KernelLayout) -> Any:
+    """Returns the kernel arguments of a tiled descriptor; its fields can be changed by anybody."""
+    shape, strides = tuple(arg.shape), tuple(arg.strides)
+    key = (
+        arg.base.data_ptr(),
+        layout.number,
+        shape,
+        strides,
+        arg.padding,
+        arg.round_f32_to_tf32,
+    )
+    found = MAPS.get(key)
+    if found is not None:
+        return found
+    family = MAPS.families.get(key[1:])
+    if family is None:
+        make_map = driver.map_factory(_encode_tiled(arg, layout))
+        family = MAPS.families.put(key[1:], Family(make_map, shape + strides))
+    return _args_of(family, key[0], key)
+
+
+def _encode_tiled(arg: Any, layout: KernelLayout) -> bytes:
+    shape = tuple(arg.shape)
+    return driver.encode_tiled(
+        arg.base.data_ptr(),
+        # The driver counts 4-bit elements, the tensor has bytes of two.
+        shape=(*shape[:-1], shape[-1] * 2) if layout.fp4_padded else shape,
+        strides=tuple(arg.strides),
+        element_bytes=layout.elem_size,
+        swizzle=layout.swizzle,
+        elem_type=ElementType.TFLOAT32 if arg.round_f32_to_tf32 else layout.elem_type,
+        box=layout.box,
+        fill_nan=arg.padding == "nan",
+    )
+
+
+def _explained(arg: Any, layout: KernelLayout, error: RuntimeError) -> RuntimeError:
+    """Returns the error with every argument in user order, or the error where ours succeeds."""
+    try:
+        _encode_tiled(arg, layout)
+    except DriverError as own:
+        return own
+    except (TritonExtError, ValueError, TypeError, OverflowError):
+        return error
+    return error

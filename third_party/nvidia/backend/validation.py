@@ -45,6 +45,7 @@ __all__ = [
     "SPATIAL_LIMITS",
     "SpatialLimits",
     "address_violations",
+    "conv_violations",
     "descriptor_error",
     "layout_violations",
     "violations",
@@ -220,8 +221,8 @@ def _stride_order_problems(geometry: Im2ColGeometry) -> list[str]:
     return problems
 
 
-def _conv_problems(conv: ConvGeometry) -> list[str]:
-    """Filter, stride, padding and dilation, in the words of the convolution."""
+def conv_violations(conv: ConvGeometry) -> list[str]:
+    """Lists what is wrong with filter, stride, padding and dilation, in the convolution's words."""
     problems: list[str] = []
     spatial_rank = conv.rank - 2
     for index in range(spatial_rank):
@@ -362,7 +363,7 @@ def violations(
         problems.extend(_tensor_problems(geometry))
         # A dimension without a legal size is reported as such; its box has no meaning.
         if all(extent >= 1 for extent in geometry.shape):
-            problems.extend(_box_problems(geometry) if conv is None else _conv_problems(conv))
+            problems.extend(_box_problems(geometry) if conv is None else conv_violations(conv))
     problems.extend(
         _block_problems(
             geometry.pixels_per_column, geometry.channels_per_pixel, geometry.element_bytes

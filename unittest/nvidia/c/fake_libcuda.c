@@ -133,8 +133,12 @@ int cuDevicePrimaryCtxRelease_v2(int device) {
 }
 
 int cuPointerGetAttribute(void *data, int attribute, uint64_t address) {
-    (void)address;
-    if (attribute != 9) return INVALID_VALUE;
+    enum { DEVICE_POINTER = 3, DEVICE_ORDINAL = 9 };
+    if (attribute == DEVICE_POINTER) {
+        *(uint64_t *)data = address; /* all memory is the device's */
+        return 0;
+    }
+    if (attribute != DEVICE_ORDINAL) return INVALID_VALUE;
     if (state.pointer_result != 0) return state.pointer_result;
     *(int *)data = state.pointer_device;
     return 0;
