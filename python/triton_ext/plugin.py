@@ -7,29 +7,76 @@ Guarantees:
   pass recompiles and a kernel compiled with us is never served without us.
 * A module with nothing of ours in it costs one print and one substring search; a launch costs one
   call that returns a constant.
+* Passes of others run where :func:`add_pass` or :func:`extra_passes` says, and enter the key with
+  their pipeline's text and the sources of their packages.
+
+``TRITON_EXT_VERIFY=1`` verifies the module behind every pass.  Without it the host's own verifier
+checks the result, and only if it refuses are the passes run again to find the one that is to blame.
 """
 
 from __future__ import annotations
 
 import hashlib
+import logging
+import os
 import pathlib
+import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
 from triton_ext import backends, host
+from triton_ext.errors import UnsupportedError, VerifyError
 from triton_ext.host import module as host_module
 from triton_ext.host import seams
 from triton_ext.ir import Module, parse
 from triton_ext.markers import LIBRARY
+from triton_ext.passes import Pass, PassManager, Pipeline
 
-__all__ = ["cache_key", "install", "is_installed", "run_passes", "uninstall"]
+__all__ = [
+    "STAGES",
+    "add_pass",
+    "cache_key",
+    "extra_passes",
+    "install",
+    "is_installed",
+    "remove_pass",
+    "run_passes",
+    "uninstall",
+]
 
-# The one piece of global state: what has to be undone, and whether our links in foreign chains act.
+#: The stages behind which passes can run.
+STAGES = ("ttir", "ttgir")
+
+_log = logging.getLogger("triton_ext")
+
+
+@dataclass(frozen=True, slots=True)
+class _Extra:
+    """Passes of somebody else.
+
+    Attributes:
+        stage: The stage behind which they run.
+        pipeline: Their text.
+        manager: Runs them.
+        digest: Of the sources of the packages that they are in.
+    """
+
+    stage: str
+    pipeline: str
+    manager: PassManager
+    digest: str
+
+
+# The one piece of global state: what has to be undone, whether our links in foreign chains act, and
+# the passes of others, a tuple that is replaced and never changed.
 _lock = threading.Lock()
 _undo: list[Callable[[], bool]] = []
 _active = False
+_extra: tuple[_Extra, ...] = ()
 
 
 def install() -> None:
@@ -86,6 +133,105 @@ def cache_key() -> str:
     return f"triton_ext-{digest.hexdigest()}"
 
 
+def add_pass(stage: str, passes: str | Pipeline | Pass | Sequence[Pass]) -> None:
+    """Makes passes run in every compile of this process from now on, and installs the plugin.
+
+    They run behind Triton's own passes of the stage and behind what was added before.  Kernels that
+    were compiled without them are compiled again.
+
+    Args:
+        stage: ``"ttgir"`` or ``"ttir"`` (which Gluon kernels do not have).
+        passes: A pipeline as text, ``"my-pass{factor=2}"``, or passes.
+
+    Raises:
+        ValueError: There is no such stage.
+        PipelineError: The pipeline cannot be read, or a pass is not there.
+        UnsupportedError: The host would serve kernels from its cache that were compiled without
+            them, or the source of a pass cannot be found.
+    """
+    global _extra
+    entry = _make_extra(stage, passes)
+    install()
+    with _lock:
+        _extra = (*_extra, entry)
+
+
+def remove_pass(stage: str, passes: str | Pipeline | Pass | Sequence[Pass]) -> None:
+    """Takes out what :func:`add_pass` added last with an equal pipeline.
+
+    Raises:
+        ValueError: There is nothing like that.
+    """
+    pipeline = str(PassManager(passes))
+    found = [entry for entry in _extra if (entry.stage, entry.pipeline) == (stage, pipeline)]
+    if not found:
+        there = ", ".join(f"{entry.pipeline} behind {entry.stage}" for entry in _extra) or "nothing"
+        raise ValueError(f"{pipeline} does not run behind {stage!r}; added are: {there}")
+    _drop(found[-1])
+
+
+@contextmanager
+def extra_passes(
+    stage: str, passes: str | Pipeline | Pass | Sequence[Pass]
+) -> Iterator[PassManager]:
+    """Makes passes run in every compile of this process while the context lasts.
+
+    See :func:`add_pass`, whose arguments and errors these are.
+    """
+    global _extra
+    entry = _make_extra(stage, passes)
+    install()
+    with _lock:
+        _extra = (*_extra, entry)
+    try:
+        yield entry.manager
+    finally:
+        _drop(entry)
+
+
+def _drop(entry: _Extra) -> None:
+    global _extra
+    with _lock:
+        _extra = tuple(other for other in _extra if other is not entry)
+
+
+def _make_extra(stage: str, passes: str | Pipeline | Pass | Sequence[Pass]) -> _Extra:
+    if stage not in STAGES:
+        raise ValueError(f"passes can run behind {' and '.join(map(repr, STAGES))}, not {stage!r}")
+    host.require("stages-hook-key")
+    manager = PassManager(passes)
+    digest = hashlib.sha256(f"{stage}:{manager}".encode())
+    for pass_ in manager.passes:
+        _add_sources(digest, type(pass_))
+    return _Extra(stage, str(manager), manager, digest.hexdigest())
+
+
+def _add_sources(digest: Any, pass_type: type[Pass]) -> None:
+    """Adds all source files of the package that a pass is in, or the one file that it is in."""
+    module = sys.modules[pass_type.__module__]
+    path = getattr(module, "__file__", None)
+    if path is None:
+        raise UnsupportedError(
+            f"the source of pass {pass_type.name!r} is in no file, so a change of it could not be "
+            "told and wrong kernels would be served from the cache: define it in a module"
+        )
+    top = sys.modules[pass_type.__module__.partition(".")[0]]
+    roots = [pathlib.Path(folder) for folder in getattr(top, "__path__", ())]
+    for root in roots or [pathlib.Path(path)]:
+        for source in [root] if root.is_file() else sorted(root.rglob("*.py")):
+            digest.update(source.name.encode())
+            digest.update(source.read_bytes())
+
+
+def _verify_each() -> bool:
+    return os.environ.get("TRITON_EXT_VERIFY", "") not in ("", "0")
+
+
+def _full_key() -> str:
+    """The cache key with the passes of others."""
+    return "".join([cache_key(), *(f"-{entry.digest}" for entry in _extra)])
+
+
 def _package_folders() -> list[pathlib.Path]:
     """The package's folder and the vendors', which lie elsewhere in an editable install."""
     import triton_ext
@@ -108,21 +254,28 @@ def _stages_hook(previous: seams.StagesHook | None) -> seams.StagesHook:
             return key()
         if previous is not None:
             previous(backend, stages, options, language, capability)
-        if _active and "ttgir" in stages:
-            stages["ttgir"] = _wrap_ttgir(stages["ttgir"])
+        if _active:
+            for name in STAGES:
+                if name in stages:
+                    stages[name] = _wrap_stage(name, stages[name])
         return None
 
+    own: tuple[str, str] | None = None
+    made_for: tuple[_Extra, ...] | None = None
+
+    def ours() -> tuple[str, str]:
+        # Runs at every launch of every kernel: nothing but two tests and a constant.
+        nonlocal own, made_for
+        if own is None or made_for is not _extra:
+            made_for = _extra
+            full = _full_key()
+            own = (full, full)
+        return own
+
     if previous is None:
-        own: tuple[str, str] | None = None
 
         def key() -> tuple[str, str]:
-            # Runs at every launch of every kernel: nothing but a test and a constant.
-            nonlocal own
-            if not _active:
-                return ("", "")
-            if own is None:
-                own = (cache_key(), cache_key())
-            return own
+            return ours() if _active else ("", "")
     else:
         # A hook written for 3.6 takes the five arguments only; it has no key to add.
         keyless = not seams.accepts_no_arguments(previous)
@@ -131,36 +284,73 @@ def _stages_hook(previous: seams.StagesHook | None) -> seams.StagesHook:
             theirs, digest = ("", "") if keyless else previous()
             if not _active:
                 return (theirs, digest)
-            return (f"{theirs}{cache_key()}", f"{digest}{cache_key()}")
+            mine = ours()
+            return (f"{theirs}{mine[0]}", f"{digest}{mine[1]}")
 
     return hook
 
 
-def _wrap_ttgir(inner: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
-    def ttgir(source: Any, metadata: Any) -> Any:
+def _wrap_stage(stage: str, inner: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    def wrapped(source: Any, metadata: Any) -> Any:
         module = inner(source, metadata)
-        text = host_module.print_module(module)
-        if LIBRARY not in text:
+        extra = any(entry.stage == stage for entry in _extra)
+        if stage != "ttgir" and not extra:
             return module
-        tree = run_passes(text)
-        lowered = host_module.parse_module(str(tree), module.context)
-        metadata["tensordesc_meta"] = backends.load("nvidia", "annotate_metadata")(
-            tree, lowered.get_tensordesc_metadata()
-        )
+        text = host_module.print_module(module)
+        marked = stage == "ttgir" and LIBRARY in text
+        if not marked and not extra:
+            return module
+        tree = run_passes(text, stage=stage)
+        if not tree.is_changed:
+            return module
+        try:
+            lowered = host_module.parse_module(str(tree), module.context)
+        except VerifyError:
+            # Only now, because it costs as much as all of the passes.
+            run_passes(text, stage=stage, verify_each=True)
+            raise
+        if marked:
+            metadata["tensordesc_meta"] = backends.load("nvidia", "annotate_metadata")(
+                tree, lowered.get_tensordesc_metadata()
+            )
         return lowered
 
-    return ttgir
+    return wrapped
 
 
-def run_passes(text: str, filename: str = "<ttgir>") -> Module:
-    """Runs the pipeline of the ``ttgir`` stage on the printed form of a module.
+def run_passes(
+    text: str,
+    filename: str | None = None,
+    *,
+    stage: str = "ttgir",
+    verify_each: bool | None = None,
+) -> Module:
+    """Runs what runs behind a stage on the printed form of a module.
+
+    Args:
+        text: The module.
+        filename: Its name in errors; by default the stage's in angle brackets.
+        stage: One of :data:`STAGES`.
+        verify_each: Whether to verify behind each pass; by default as the environment says.
 
     Raises:
         PassError: The module cannot be lowered; the error stands at the user's source line.
+        VerifyError: Verification was asked for, and a pass left an invalid module behind.
     """
-    module = parse(text, filename)
-    backends.load("nvidia", "lower-im2col")().run(module)
+    verify = _verify_each() if verify_each is None else verify_each
+    module = parse(text, filename if filename is not None else f"<{stage}>")
+    if stage == "ttgir" and LIBRARY in text:
+        lower = backends.load("nvidia", "lower-im2col")()
+        _run(PassManager([lower], verify_each=verify), module)
+    for entry in _extra:
+        if entry.stage == stage:
+            _run(entry.manager.verifying(verify), module)
     return module
+
+
+def _run(manager: PassManager, module: Module) -> None:
+    for remark in manager.run(module).remarks:
+        _log.log(logging.WARNING if remark.severity == "warning" else logging.INFO, "%s", remark)
 
 
 def _gated(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:

@@ -44,6 +44,11 @@ class Module:
         regions = self.op.regions
         return regions[0].blocks[0].ops if regions else ()
 
+    @property
+    def is_changed(self) -> bool:
+        """Whether anything was edited since the text was parsed."""
+        return self.op._dirty
+
     def part(self, op: Operation) -> Module:
         """What a pass sees that runs on one operation, such as a function, by itself.
 

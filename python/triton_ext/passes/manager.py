@@ -7,6 +7,7 @@ functions is nested for the caller; one that is anchored on modules cannot run o
 
 from __future__ import annotations
 
+import copy
 import sys
 import time
 from collections.abc import Callable, Collection, Sequence
@@ -159,6 +160,14 @@ class PassManager:
     def passes(self) -> tuple[Pass, ...]:
         """Every pass in the order of the pipeline's text."""
         return tuple(_flat(self._stage))
+
+    def verifying(self, verify_each: bool) -> PassManager:
+        """The same manager with verification switched on or off."""
+        if verify_each == self.verify_each:
+            return self
+        made = copy.copy(self)
+        object.__setattr__(made, "verify_each", verify_each)
+        return made
 
     def run(self, module: Module) -> PassReport:
         """Runs the pipeline on a module, in place.

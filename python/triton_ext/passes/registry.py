@@ -13,7 +13,6 @@ error that names both: which of them runs must not depend on the order of instal
 from __future__ import annotations
 
 import importlib
-import importlib.metadata
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -142,6 +141,8 @@ def _of_vendors() -> Iterable[Entry]:
 
 
 def _of_packages() -> Iterable[Entry]:
+    import importlib.metadata  # slow to import, and a compile with our own passes only never asks
+
     for point in importlib.metadata.entry_points(group=GROUP):
         owner = point.dist.name if point.dist is not None else "an unknown package"
         yield Entry(point.name, point.value.replace(" ", ""), f"package '{owner}'")
