@@ -202,7 +202,7 @@ def _serve(arch: int) -> None:
     plans: Any = importlib.import_module("triton_ext.ops.conv_plan")
     kernel = _CompiledOnly(plans.conv_fprop_kernel)
     plans.conv_fprop_kernel = kernel
-    plans._machine = lambda device: plans._Machine(1, (arch // 10, arch % 10))
+    plans._machine = lambda device: plans._Machine(1, (arch // 10, arch % 10), plans.SMEM_BYTES)
     for line in sys.stdin:
         try:
             result = _compile(kernel, json.loads(line))

@@ -12,6 +12,8 @@ _HERE: Final = "triton_ext.backends.nvidia"
 EXPORTS: Final = {
     "ConvGeometry": f"{_HERE}.backend.geometry:ConvGeometry",
     "Im2ColDescriptor": f"{_HERE}.backend.descriptors:Im2ColDescriptor",
+    "conv_violations": f"{_HERE}.backend.validation:conv_violations",
+    "descriptor_error": f"{_HERE}.backend.validation:descriptor_error",
     "im2col_start": f"{_HERE}.language.im2col:im2col_start",
     "load_im2col": f"{_HERE}.language.im2col:load_im2col",
     "lower-im2col": f"{_HERE}.passes.lower_im2col:LowerIm2Col",

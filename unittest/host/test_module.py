@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from triton_ext.errors import VerifyError
@@ -52,4 +53,22 @@ def test_stderr_is_given_back(context, capfd):
     with pytest.raises(VerifyError):
         host_module.parse_module("module {", context)
     os.write(2, b"still there\n")
-    assert capfd.readouterr().err == "still there\n"
+    assert capfd.readouterr().err.endswith("still there\n")
+
+
+def test_a_module_that_is_accepted_leaves_stderr_alone(context, monkeypatch):
+    monkeypatch.setattr(host_module, "_captured_stderr", lambda: pytest.fail("stderr was taken"))
+    host_module.parse_module("module {}", context)
+
+
+def test_threads_get_their_own_errors_and_stderr_survives(context):
+    before = os.readlink("/proc/self/fd/2")
+
+    def refused(line):
+        with pytest.raises(VerifyError, match=f'"<module>":{line}:') as caught:
+            host_module.parse_module("\n" * (line - 1) + 'module { "odd.op"() : () }', context)
+        return str(caught.value).count("error:")
+
+    with ThreadPoolExecutor(4) as pool:
+        assert set(pool.map(refused, range(1, 41))) == {2}
+    assert os.readlink("/proc/self/fd/2") == before

@@ -15,6 +15,8 @@ import pytest
 import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.autograd import forward_ad
 from torch.nn.functional import conv2d as torch_conv2d
 from torch.nn.functional import pad
 
@@ -232,6 +234,26 @@ def test_an_empty_batch_gives_an_empty_output():
     y = conv2d(x[:0], weight, bias, stride=2)
     assert y.shape == (0, 8, 2, 2)
     assert y.dtype == torch.float16
+    with pytest.raises(DescriptorError, match="conv stride 9"):
+        conv2d(x[:0], weight, bias, stride=9)
+
+
+@pytest.mark.parametrize("bias", ["every second", "expanded"])
+def test_the_bias_may_have_any_stride(bias):
+    case = Case(co=16)
+    x, weight, _ = case.tensors()
+    values = torch.randn(32).half()[::2] if bias == "every second" else torch.ones(1).half()
+    values = values.expand(16)
+    check(case, conv2d(x, weight, values), x, weight, values)
+
+
+def test_an_unaligned_weight_is_copied():
+    case = Case()
+    x, weight, _ = case.tensors()
+    storage = torch.empty(weight.numel() + 1, dtype=weight.dtype)
+    rows = storage[1:].view(8, 3, 3, 8)
+    rows.copy_(weight.permute(0, 2, 3, 1))
+    check(case, conv2d(x, rows.permute(0, 3, 1, 2)), x, weight, None)
 
 
 # --- refusals ---------------------------------------------------------------------------------
@@ -292,6 +314,17 @@ def test_refuses_strides_that_tma_has_not(stride):
 
 def test_refuses_padding_that_tma_has_not():
     refused(DescriptorError, r"padding 200 in dim 1 \(H\) too large", padding=200)
+
+
+def test_refuses_negative_padding():
+    refused(ValueError, "padding: must not be negative, got", padding=-1)
+
+
+@pytest.mark.parametrize("name", ["x", "weight"])
+def test_refuses_sizes_of_zero(name):
+    x, weight, _ = Case().tensors()
+    empty = {"x": x[:, :, :0], "weight": weight[:0]}[name]
+    refused(ValueError, "only the batch may be empty", **{name: empty})
 
 
 def test_lists_all_violations():
@@ -372,8 +405,6 @@ def test_the_operator_is_registered_correctly(bias, requires_grad):
 
 
 def test_fake_tensors_have_the_shape_and_strides_of_real_ones():
-    from torch._subclasses.fake_tensor import FakeTensorMode
-
     tensors = Case(n=2, h=9, w=7).tensors()[:2]
     real = conv2d(*tensors, stride=2, padding=((1, 0), (2, 1)))
     with FakeTensorMode() as mode:
@@ -381,6 +412,24 @@ def test_fake_tensors_have_the_shape_and_strides_of_real_ones():
     assert fake.shape == real.shape
     assert fake.stride() == real.stride()
     assert fake.dtype == real.dtype
+
+
+def test_fake_tensors_are_refused_like_real_ones():
+    x, weight, _ = Case(r=7).tensors()
+    with FakeTensorMode() as mode, pytest.raises(DescriptorError, match="larger than padded input"):
+        conv2d(mode.from_tensor(x), mode.from_tensor(weight))
+
+
+def test_forward_mode_is_not_silently_zero():
+    x, weight, _ = Case().tensors()
+    with pytest.raises(NotImplementedError, match="forward-mode derivatives are not supported"):
+        torch.func.jvp(lambda t: conv2d(t, weight), (x,), (torch.ones_like(x),))
+    with forward_ad.dual_level():
+        dual = forward_ad.make_dual(weight, torch.ones_like(weight))
+        with pytest.raises(NotImplementedError, match="forward-mode"):
+            conv2d(x, dual)
+        # A tensor without a tangent is none of its business.
+        conv2d(x, weight)
 
 
 def test_compiles_into_one_graph():

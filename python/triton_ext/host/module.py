@@ -8,13 +8,17 @@ from __future__ import annotations
 
 import os
 import tempfile
+import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from triton_ext.errors import VerifyError
 
 __all__ = ["new_context", "parse_module", "print_module"]
+
+# One thread parses at a time, so that none reads what another's module is refused for.
+_parse_lock = threading.Lock()
 
 
 def print_module(module: Any) -> str:
@@ -52,11 +56,11 @@ def parse_module(text: str, context: Any) -> Any:
     try:
         with os.fdopen(handle, "w", encoding="utf-8") as file:
             file.write(text)
-        with _captured_stderr() as diagnostics:
+        with _parse_lock:
             try:
                 module = ir.parse_mlir_module(path, context)
             except RuntimeError as error:
-                said = diagnostics().replace(path, "<module>").strip() or str(error)
+                said = _diagnostics(path, context).replace(path, "<module>").strip() or str(error)
                 raise VerifyError(f"triton refuses the module:\n{said}") from error
     finally:
         os.unlink(path)
@@ -64,11 +68,25 @@ def parse_module(text: str, context: Any) -> Any:
     return module
 
 
+def _diagnostics(path: str, context: Any) -> str:
+    """Returns what the host says about a file that it has just refused, by asking once more.
+
+    Catching what its C++ writes means taking file descriptor 2 away from the whole process, so it
+    is done for modules that fail only, by one thread at a time.  The caller holds the lock.
+    """
+    from triton._C.libtriton import ir
+
+    with _captured_stderr() as text:
+        with suppress(RuntimeError):
+            ir.parse_mlir_module(path, context)
+        return str(text())
+
+
 @contextmanager
 def _captured_stderr() -> Iterator[Any]:
-    """Catches what the host's C++ writes to file descriptor 2 (it has no other way to complain).
+    """Catches what is written to file descriptor 2; the caller holds the lock.
 
-    A temporary file rather than a pipe: a failed pass prints the whole module and would block.
+    A temporary file rather than a pipe: a long text would fill a pipe and block.
     """
     with tempfile.TemporaryFile() as sink:
         saved = os.dup(2)

@@ -53,10 +53,12 @@ class ConvConfig:
         parts = 1 if whole_tile else self.store_parts
         return self.num_stages * stage + self.block_m * self.block_n * element_bytes // parts
 
-    def fits(self, element_bytes: int, whole_tile: bool = False) -> bool:
-        """Whether the configuration fits the shared memory of a CTA."""
+    def fits(
+        self, element_bytes: int, whole_tile: bool = False, available_bytes: int = SMEM_BYTES
+    ) -> bool:
+        """Whether the configuration fits the shared memory that a CTA can use."""
         # 1 KiB for mbarriers and alignment.
-        return self.smem_bytes(element_bytes, whole_tile) + 1024 <= SMEM_BYTES
+        return self.smem_bytes(element_bytes, whole_tile) + 1024 <= available_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,48 +77,42 @@ class Cost:
     launch_us: float
 
 
+def _config(
+    block_m: int,
+    block_n: int,
+    num_stages: int,
+    num_warps: int,
+    *,
+    parts: int = 1,
+    group: int = 8,
+    taps_inner: bool = True,
+) -> ConvConfig:
+    """A row of the table below, short enough to be read as one."""
+    return ConvConfig(
+        block_m=block_m,
+        block_n=block_n,
+        num_stages=num_stages,
+        num_warps=num_warps,
+        store_parts=parts,
+        group_size_m=group,
+        taps_inner=taps_inner,
+    )
+
+
 # Fitted by `python -m benchmarks.fit_config SWEEP.json --fit`.
 _COSTS: dict[ConvConfig, Cost] = {
-    ConvConfig(block_m=256, block_n=64, num_stages=5, num_warps=4, store_parts=2): Cost(
-        0.421, 1.18, 7.06
-    ),
-    ConvConfig(block_m=256, block_n=64, num_stages=3, num_warps=4): Cost(0.501, 0.91, 8.82),
-    ConvConfig(block_m=128, block_n=64, num_stages=5, num_warps=4): Cost(0.240, 0.64, 7.40),
-    ConvConfig(block_m=64, block_n=64, num_stages=7, num_warps=4): Cost(0.222, 0.41, 5.98),
-    ConvConfig(block_m=128, block_n=128, num_stages=6, num_warps=4): Cost(0.327, 1.11, 6.36),
-    ConvConfig(block_m=128, block_n=128, num_stages=6, num_warps=4, taps_inner=False): Cost(
-        0.329, 1.10, 6.11
-    ),
-    ConvConfig(block_m=128, block_n=128, num_stages=5, num_warps=4, group_size_m=1): Cost(
-        0.324, 1.11, 6.49
-    ),
-    ConvConfig(
-        block_m=64, block_n=128, num_stages=6, num_warps=4, group_size_m=4, taps_inner=False
-    ): Cost(0.205, 0.69, 6.12),
-    ConvConfig(block_m=64, block_n=256, num_stages=5, num_warps=4, store_parts=2): Cost(
-        0.336, 1.26, 5.27
-    ),
-    ConvConfig(
-        block_m=256,
-        block_n=128,
-        num_stages=4,
-        num_warps=8,
-        store_parts=2,
-        group_size_m=4,
-        taps_inner=False,
-    ): Cost(0.658, 2.27, 6.06),
-    ConvConfig(block_m=128, block_n=256, num_stages=4, num_warps=8, store_parts=2): Cost(
-        0.609, 2.32, 5.53
-    ),
-    ConvConfig(
-        block_m=128,
-        block_n=256,
-        num_stages=4,
-        num_warps=8,
-        store_parts=2,
-        group_size_m=4,
-        taps_inner=False,
-    ): Cost(0.616, 2.34, 5.12),
+    _config(256, 64, 5, 4, parts=2): Cost(0.421, 1.18, 7.06),
+    _config(256, 64, 3, 4): Cost(0.501, 0.91, 8.82),
+    _config(128, 64, 5, 4): Cost(0.240, 0.64, 7.40),
+    _config(64, 64, 7, 4): Cost(0.222, 0.41, 5.98),
+    _config(128, 128, 6, 4): Cost(0.327, 1.11, 6.36),
+    _config(128, 128, 6, 4, taps_inner=False): Cost(0.329, 1.10, 6.11),
+    _config(128, 128, 5, 4, group=1): Cost(0.324, 1.11, 6.49),
+    _config(64, 128, 6, 4, group=4, taps_inner=False): Cost(0.205, 0.69, 6.12),
+    _config(64, 256, 5, 4, parts=2): Cost(0.336, 1.26, 5.27),
+    _config(256, 128, 4, 8, parts=2, group=4, taps_inner=False): Cost(0.658, 2.27, 6.06),
+    _config(128, 256, 4, 8, parts=2): Cost(0.609, 2.32, 5.53),
+    _config(128, 256, 4, 8, parts=2, group=4, taps_inner=False): Cost(0.616, 2.34, 5.12),
 }
 
 CONFIGS: tuple[ConvConfig, ...] = tuple(_COSTS)
@@ -131,7 +127,8 @@ def choose_config(
     *,
     element_bytes: int = 2,
     whole_tile: bool = False,
-) -> ConvConfig:
+    available_bytes: int = SMEM_BYTES,
+) -> ConvConfig | None:
     """Returns the configuration that the model expects to be fastest.
 
     Args:
@@ -143,6 +140,10 @@ def choose_config(
         element_bytes: Size of an element of x, w and y, in bytes.
         whole_tile: Whether the output tile lies in shared memory as a whole: where y is not stored
             by TMA, and on sm_100.
+        available_bytes: Shared memory that a CTA can use.
+
+    Returns:
+        One of ``CONFIGS``; ``None`` if none of them fits.
     """
 
     def microseconds(config: ConvConfig) -> float:
@@ -152,5 +153,5 @@ def choose_config(
         waves = math.ceil(tiles / num_sms)
         return waves * (steps * cost.step_us + cost.tile_us) + cost.launch_us
 
-    possible = [c for c in CONFIGS if c.fits(element_bytes, whole_tile)]
-    return min(possible, key=microseconds)
+    possible = [c for c in CONFIGS if c.fits(element_bytes, whole_tile, available_bytes)]
+    return min(possible, key=microseconds, default=None)

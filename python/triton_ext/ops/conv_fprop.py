@@ -70,7 +70,8 @@ def conv_fprop_kernel(
     DTYPE: tl.constexpr,  # of y
     DOT_DTYPE: tl.constexpr,  # of the operands of tl.dot; DTYPE on every GPU
 ):
-    num_m = tl.cdiv(m_gemm, BLOCK_M)
+    # tl.cdiv would overflow for the last few legal pixel counts below 2^31.
+    num_m = (m_gemm - 1) // BLOCK_M + 1
     num_n = tl.cdiv(co, BLOCK_N)
     # One flattened loop over tiles and K: the loads of the next tile overlap this one's epilogue.
     for tile in tl.range(tl.program_id(0), num_m * num_n, tl.num_programs(0), flatten=True):
@@ -95,10 +96,11 @@ def conv_fprop_kernel(
             bias = tl.load(bias_ptr + offs_n, mask=offs_n < co, other=0.0)
             acc += bias.to(tl.float32)[None, :]
         if y_desc is None:
-            offs_m = row + tl.arange(0, BLOCK_M)
+            tile_rows = tl.arange(0, BLOCK_M)
+            offs_m = row.to(tl.int64) + tile_rows
             offs_n = column + tl.arange(0, BLOCK_N)
-            offsets_y = offs_m.to(tl.int64)[:, None] * co + offs_n[None, :]
-            mask = (offs_m < m_gemm)[:, None] & (offs_n < co)[None, :]
+            offsets_y = offs_m[:, None] * co + offs_n[None, :]
+            mask = (tile_rows < m_gemm - row)[:, None] & (offs_n < co)[None, :]
             tl.store(y_ptr + offsets_y, acc.to(DTYPE), mask=mask)
         elif STORE_PARTS == 1:
             y_desc.store([row, column], acc.to(DTYPE))

@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
+from torch.autograd import forward_ad
 
-from triton_ext import backends
 from triton_ext.ops.conv_config import ConvConfig
-from triton_ext.ops.conv_plan import DTYPES, make_plan
+from triton_ext.ops.conv_plan import DTYPES, conv_geometry, make_plan
 
 __all__ = ["conv2d", "conv2d_with_config"]
-
-ConvGeometry = backends.load("nvidia", "ConvGeometry")
 
 
 def conv2d(
@@ -46,12 +44,12 @@ def conv2d(
             geometry that TMA cannot express, with every violation.
         TypeError: Another dtype than fp16 or bf16, or mixed ones.
         UnsupportedError: No GPU, too old a GPU or too old a Triton.
+        NotImplementedError: Forward-mode differentiation.
     """
-    differentiable = torch.is_grad_enabled() and (
-        x.requires_grad or weight.requires_grad or (bias is not None and bias.requires_grad)
-    )
+    _refuse_tangents(x, weight, bias)
     # torch enters Python for an operator with a backward even where nothing is differentiated.
-    op = torch.ops.triton_ext.conv2d if differentiable else torch.ops.triton_ext.conv2d_fprop
+    plain = not _is_differentiated(x, weight, bias)
+    op = torch.ops.triton_ext.conv2d_fprop if plain else torch.ops.triton_ext.conv2d
     return op.default(
         x, weight, bias, _pair("stride", stride), _sides(padding), _pair("dilation", dilation)
     )
@@ -64,7 +62,7 @@ def conv2d_with_config(
     stride: Sequence[int],
     padding: Sequence[int],
     dilation: Sequence[int],
-    config: ConvConfig | None,
+    config: ConvConfig | None = None,
 ) -> torch.Tensor:
     """Convolves with a given tile configuration; tests and benchmarks use it.
 
@@ -94,17 +92,6 @@ def conv2d_with_config(
     return plan.run(x, weight, bias)
 
 
-def _conv2d(
-    x: torch.Tensor,
-    weight: torch.Tensor,
-    bias: torch.Tensor | None,
-    stride: list[int],
-    padding: list[int],
-    dilation: list[int],
-) -> torch.Tensor:
-    return conv2d_with_config(x, weight, bias, stride, padding, dilation, None)
-
-
 def _empty_output(
     x: torch.Tensor,
     weight: torch.Tensor,
@@ -114,17 +101,31 @@ def _empty_output(
     dilation: Sequence[int],
 ) -> torch.Tensor:
     _check_tensors(x, weight, bias)
-    n, ci, height, width = x.shape
-    top, bottom, left, right = padding
-    conv = ConvGeometry.make(
-        (n, height, width, ci),
-        tuple(weight.shape[2:]),
-        tuple(stride),
-        ((top, bottom), (left, right)),
-        tuple(dilation),
-    )
-    shape = (n, weight.shape[0], *conv.output_size)
+    n = x.shape[0]
+    # An empty batch has a geometry as well: that of one image.
+    one_image = (1, *x.shape[1:])
+    size = conv_geometry(one_image, weight.shape, stride, padding, dilation).output_size
+    shape = (n, weight.shape[0], *size)
     return torch.empty(shape, device=x.device, dtype=x.dtype, memory_format=torch.channels_last)
+
+
+def _is_differentiated(*tensors: torch.Tensor | None) -> bool:
+    """Tells whether torch may ask for a derivative of what is computed from these tensors."""
+    if torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors):
+        return True
+    # torch.func's transforms do not show in requires_grad.
+    return torch._C._functorch.peek_interpreter_stack() is not None
+
+
+def _refuse_tangents(*tensors: torch.Tensor | None) -> None:
+    """Refuses forward-mode differentiation, which torch would answer with zeros."""
+    if forward_ad._current_level < 0:
+        return
+    if any(t is not None and forward_ad.unpack_dual(t).tangent is not None for t in tensors):
+        raise NotImplementedError(
+            "conv2d: forward-mode derivatives are not supported; torch.nn.functional.conv2d has "
+            "them, and reverse mode (backward) works here"
+        )
 
 
 def _setup_context(ctx, inputs, output):  # type: ignore[no-untyped-def]
@@ -164,7 +165,7 @@ _SCHEMA = (
 )
 for _name in ("triton_ext::conv2d", "triton_ext::conv2d_fprop"):
     torch.library.define(_name, _SCHEMA, tags=(torch.Tag.needs_fixed_stride_order,))
-    torch.library.impl(_name, ("CPU", "CUDA"))(_conv2d)
+    torch.library.impl(_name, ("CPU", "CUDA"))(conv2d_with_config)
     torch.library.register_fake(_name)(_empty_output)
 torch.library.register_autograd("triton_ext::conv2d", _backward, setup_context=_setup_context)
 
@@ -181,7 +182,7 @@ def _pair(name: str, value: int | Sequence[int]) -> list[int]:
 def _sides(padding: int | Sequence[int] | Sequence[Sequence[int]]) -> list[int]:
     """Returns (top, bottom, left, right)."""
     if isinstance(padding, int):
-        return [padding] * 4
+        padding = (padding, padding)
     pairs = [(p, p) if isinstance(p, int) else tuple(p) for p in padding]
     sides = [side for pair in pairs for side in pair]
     if [len(p) for p in pairs] != [2, 2] or not all(isinstance(v, int) for v in sides):
@@ -189,6 +190,8 @@ def _sides(padding: int | Sequence[int] | Sequence[Sequence[int]]) -> list[int]:
             "padding: expected one integer, (h, w) or ((top, bottom), (left, right)), "
             f"got {padding!r}"
         )
+    if min(sides) < 0:
+        raise ValueError(f"padding: must not be negative, got {padding!r}")
     return sides
 
 
@@ -202,6 +205,11 @@ def _check_tensors(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | N
         raise ValueError(
             f"conv2d: x has {x.shape[1]} channels, weight {list(weight.shape)} expects "
             f"{weight.shape[1]}; groups are not supported"
+        )
+    if 0 in weight.shape or 0 in x.shape[1:]:
+        raise ValueError(
+            f"conv2d: expected sizes of at least 1 (only the batch may be empty), "
+            f"got x {list(x.shape)} and weight {list(weight.shape)}"
         )
     if bias is not None and list(bias.shape) != [weight.shape[0]]:
         raise ValueError(f"conv2d: expected bias [{weight.shape[0]}], got {list(bias.shape)}")

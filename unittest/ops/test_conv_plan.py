@@ -1,0 +1,127 @@
+"""What a plan launches, seen by a kernel that only looks.  Runs anywhere torch is installed."""
+
+from __future__ import annotations
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="triton_ext.ops needs torch, which is not installed")
+
+from triton_ext.ops import conv_plan
+from triton_ext.ops.conv_config import SMEM_BYTES
+from triton_ext.ops.conv_fprop import conv_fprop_kernel
+from triton_ext.ops.functional import conv2d_with_config
+
+
+class Looking:
+    """Stands in for the kernel: a launch through the front door compiles, one around it does not.
+
+    ``launches`` holds (door, arguments by name).
+    """
+
+    arg_names = conv_fprop_kernel.arg_names
+    pre_run_hooks: tuple[object, ...] = ()
+
+    def __init__(self):
+        self.launches = []
+
+    def __getitem__(self, grid):
+        def front(*arguments, **options):
+            named = dict(zip(self.arg_names, arguments, strict=False)) | options
+            self.launches.append(("front", named))
+            return {grid: self._around(named)}
+
+        return front
+
+    def _around(self, compiled_for):
+        def around(*arguments):
+            named = dict(zip(self.arg_names, arguments, strict=True))
+            assert (named["bias_ptr"] is None) == (compiled_for["bias_ptr"] is None)
+            self.launches.append(("around", named))
+
+        return around
+
+
+@pytest.fixture
+def kernel(monkeypatch):
+    looking = Looking()
+    machine = conv_plan._Machine(132, (9, 0), SMEM_BYTES)
+    monkeypatch.setattr(conv_plan, "conv_fprop_kernel", looking)
+    monkeypatch.setattr(conv_plan, "_machine", lambda device: machine)
+    conv_plan.make_plan.cache_clear()
+    yield looking
+    conv_plan.make_plan.cache_clear()
+
+
+def tensors(co=16):
+    x = torch.zeros(2, 9, 9, 64, dtype=torch.float16).permute(0, 3, 1, 2)
+    weight = torch.zeros(co, 3, 3, 64, dtype=torch.float16).permute(0, 3, 1, 2)
+    return x, weight
+
+
+def launch(x, weight, bias=None):
+    conv2d_with_config(x, weight, bias, (2, 1), (1, 0, 2, 3), (1, 2))
+
+
+def test_the_second_launch_goes_around_with_the_same_arguments(kernel):
+    launch(*tensors())
+    launch(*tensors())
+    (first, front), (second, around) = kernel.launches
+    assert (first, second) == ("front", "around")
+    assert list(around) == list(conv_fprop_kernel.arg_names)
+    for name, value in around.items():
+        if not name.endswith("_desc"):
+            assert front[name] == value, name
+
+
+def test_arguments_are_what_their_names_say(kernel):
+    launch(*tensors())
+    launch(*tensors())
+    for _, named in kernel.launches:
+        picked = {
+            name: named[name]
+            for name in (
+                "m_gemm", "co", "out_h", "out_w", "stride_h", "stride_w", "pad_h", "pad_w",
+                "dilation_h", "dilation_w", "R", "S", "CHANNEL_BLOCKS",
+            )
+        }  # fmt: skip
+        assert picked == {
+            "m_gemm": 2 * 4 * 10,
+            "co": 16,
+            "out_h": 4,
+            "out_w": 10,
+            "stride_h": 2,
+            "stride_w": 1,
+            "pad_h": 1,
+            "pad_w": 2,
+            "dilation_h": 1,
+            "dilation_w": 2,
+            "R": 3,
+            "S": 3,
+            "CHANNEL_BLOCKS": 1,
+        }
+
+
+def test_a_kernel_without_bias_is_never_given_one(kernel):
+    x, weight = tensors()
+    bias = torch.zeros(32, dtype=torch.float16)
+    aligned, unaligned = bias[:16], bias[1:17]
+    for one in (None, aligned, unaligned, None, aligned, unaligned):
+        launch(x, weight, one)
+    doors = [door for door, _ in kernel.launches]
+    assert doors == ["front"] * 3 + ["around"] * 3
+    for (_, named), given in zip(kernel.launches, (None, aligned, unaligned) * 2, strict=True):
+        assert (named["bias_ptr"] is None) == (given is None)
+
+
+def test_hooks_of_the_kernel_run_at_every_launch(kernel):
+    kernel.pre_run_hooks = (print,)
+    launch(*tensors())
+    launch(*tensors())
+    assert [door for door, _ in kernel.launches] == ["front", "front"]
+
+
+def test_a_gpu_with_little_shared_memory_is_refused_by_name(kernel, monkeypatch):
+    machine = conv_plan._Machine(20, (12, 0), 32 * 1024)
+    monkeypatch.setattr(conv_plan, "_machine", lambda device: machine)
+    with pytest.raises(conv_plan.UnsupportedError, match="32768 bytes of shared memory"):
+        launch(*tensors())
