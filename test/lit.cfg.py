@@ -1,8 +1,14 @@
-"""lit finds the triton-opt of the environment it runs in, and the FileCheck of Triton's wheel."""
+"""lit finds the triton-opt of the environment it runs in, and the FileCheck of Triton's wheel.
 
+Features: ``triton`` where Triton is installed, ``triton-3.8`` for its release, and
+``triton-3.8-or-newer`` for that and every older one since 3.6.
+"""
+
+import importlib.metadata
 import importlib.util
 import os
 import pathlib
+import shutil
 import sys
 
 import lit.formats
@@ -14,11 +20,22 @@ config.test_source_root = os.path.dirname(__file__)
 # Not into the source tree: one folder of results per environment.
 config.test_exec_root = os.path.join(sys.prefix, "lit-output")
 
+# The environment's own folder first: another triton-opt on PATH is not what is tested.
+_folders = [pathlib.Path(sys.prefix, "bin")]
 _spec = importlib.util.find_spec("triton")
-if _spec is None or _spec.origin is None:
-    lit_config.fatal("no triton is installed beside lit: its wheel holds FileCheck")
-_tools = [pathlib.Path(sys.prefix, "bin"), pathlib.Path(_spec.origin).parent]
+if _spec is not None and _spec.origin is not None:
+    _folders.append(pathlib.Path(_spec.origin).parent)
+    config.available_features.add("triton")
+    _release = tuple(map(int, importlib.metadata.version("triton").split(".")[:2]))
+    config.available_features.add("triton-{}.{}".format(*_release))
+    for _minor in range(6, _release[1] + 1):
+        config.available_features.add(f"triton-3.{_minor}-or-newer")
+_path = os.pathsep.join([*map(str, _folders), os.environ.get("PATH", "")])
 for _name in ("triton-opt", "FileCheck"):
-    if not any((folder / _name).exists() for folder in _tools):
-        lit_config.fatal(f"{_name} is in none of {', '.join(map(str, _tools))}")
-config.environment["PATH"] = os.pathsep.join([*map(str, _tools), os.environ.get("PATH", "")])
+    if shutil.which(_name, path=_path) is None:
+        lit_config.fatal(f"{_name} is in none of {', '.join(map(str, _folders))}, nor on PATH")
+config.environment["PATH"] = _path
+# Where triton-opt keeps what it learned about Triton's passes.
+for _name in ("HOME", "XDG_CACHE_HOME"):
+    if _name in os.environ:
+        config.environment[_name] = os.environ[_name]

@@ -9,7 +9,7 @@ import re
 import pytest
 from triton_ext.errors import UnsupportedError
 from triton_ext.host import worker
-from triton_ext.host.detect import HostError
+from triton_ext.host.detect import HostError, detect
 from triton_ext.host.passes import load_passes
 from triton_ext.host.process import Call, HostLibrary, HostProcess, find_library
 
@@ -55,7 +55,7 @@ def test_every_adder_of_the_bindings_is_a_pass(passes):
         *adders(libtriton.nvidia.passes, "nvidia.passes"),
         *adders(libtriton.amd.passes, "amd.passes"),
     }
-    assert len(expected) >= 90
+    assert len(expected) >= 87
     found = {adder.path for known in passes.passes.values() for adder in known.adders}
     assert found - {"passes.common.print_ir"} == expected
     assert dict(passes.problems) == {}
@@ -187,7 +187,13 @@ def test_unregistered_dialects_on_demand(process):
     refused = process.run(text, "in.mlir")
     assert "unregistered dialect" in refused.diagnostics[0].message
     assert refused.diagnostics[0].line == 2
-    assert process.run(text, "in.mlir", allow_unregistered=True).plain == text
+    allowed = process.run(text, "in.mlir", allow_unregistered=True)
+    if detect().release >= (3, 7):
+        assert allowed.plain == text
+    else:
+        # 3.6 does not export the setter.
+        (error,) = allowed.diagnostics
+        assert "--host=none reads operations of any dialect" in error.notes[0].message
     # It holds for one run only.
     assert process.run(text, "in.mlir").text is None
 

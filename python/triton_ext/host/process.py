@@ -200,6 +200,8 @@ class HostProcess:
             return self._crashed(crash, text, path, filename, calls)
         printed = read_printed(self._said().replace(path, filename))
         diagnostics = tuple(_with_source(d, text, filename) for d in printed.diagnostics)
+        if answer.get("unregistered_refused"):
+            diagnostics = tuple(self._with_way_out(d) for d in diagnostics)
         failed = answer["failed"] is not None
         if failed and not any(d.severity == "error" for d in diagnostics):
             diagnostics = (*diagnostics, self._unexplained(answer, printed.other, filename, calls))
@@ -214,6 +216,17 @@ class HostProcess:
             seconds=tuple(answer.get("seconds", ())),
         )
 
+    def _with_way_out(self, diagnostic: Diagnostic) -> Diagnostic:
+        """Says why -allow-unregistered-dialect did not help."""
+        if "unregistered dialect" not in diagnostic.message:
+            return diagnostic
+        note = Diagnostic(
+            severity="note",
+            message=f"triton {self.library.version} gives no access to MLIR's "
+            "-allow-unregistered-dialect; --host=none reads operations of any dialect",
+        )
+        return replace(diagnostic, notes=(*diagnostic.notes, note))
+
     def _again(self, crash: HostCrash, request: dict[str, Any]) -> HostCrash:
         """Runs a request that crashed pass by pass, to learn which of them it was."""
         try:
@@ -227,12 +240,7 @@ class HostProcess:
     ) -> Diagnostic:
         """The error for a failure about which the host printed no diagnostic."""
         version = self.library.version
-        if answer["failed"] == "unregistered":
-            message = (
-                f"triton {version} gives no access to MLIR's -allow-unregistered-dialect; "
-                "--host=none reads operations of any dialect"
-            )
-        elif answer["failed"] == "parse":
+        if answer["failed"] == "parse":
             message = f"triton {version} refuses the module: {answer['said']}"
         else:
             message = f"{_names(calls)} failed in triton {version}: {answer['said']}"

@@ -99,14 +99,13 @@ class _Worker:
         with open(path, "w", encoding="utf-8") as file:
             file.write(text)
         context = self._context()
-        if allow_unregistered and not self._allow_unregistered(context):
-            return {"failed": "unregistered"}
+        refused = allow_unregistered and not self._allow_unregistered(context)
         # What a pass prints while it fails goes to file descriptor 2 as well.
         context.printOpOnDiagnostic(False)
         try:
             module = self._host.ir.parse_mlir_module(path, context)
         except RuntimeError as error:
-            return {"failed": "parse", "said": str(error)}
+            return {"failed": "parse", "said": str(error), "unregistered_refused": refused}
         module.context = context
         answer: dict[str, Any] = {"failed": None, "dumps": [], "seconds": []}
         if one_by_one:

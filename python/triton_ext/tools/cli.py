@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Sequence
 
 from triton_ext import __version__
@@ -17,13 +18,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     Args:
         argv: The arguments; those of the process by default.
     """
+    given = list(sys.argv[1:] if argv is None else argv)
+    if given[:1] == ["opt"]:
+        # It reads its command line as LLVM's tools do, which argparse cannot.
+        return opt.main(given[1:])
     parser = argparse.ArgumentParser(prog="triton-ext", description="Tools of triton-ext.")
     parser.add_argument("--version", action="version", version=f"triton-ext {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for name, tool in (("doctor", doctor), ("opt", opt)):
-        command = commands.add_parser(name, help=tool.SUMMARY, description=tool.SUMMARY)
-        tool.add_arguments(command)
-        command.set_defaults(run=tool.run)
-    arguments = parser.parse_args(argv)
+    command = commands.add_parser("doctor", help=doctor.SUMMARY, description=doctor.SUMMARY)
+    doctor.add_arguments(command)
+    command.set_defaults(run=doctor.run)
+    commands.add_parser("opt", help=opt.SUMMARY)
+    arguments = parser.parse_args(given)
     status: int = arguments.run(arguments)
     return status

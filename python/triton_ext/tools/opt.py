@@ -1,233 +1,404 @@
-"""``triton-opt``: runs our passes over the text of a module.
+"""``triton-opt``: reads a module, runs passes over it, prints it.
 
-Flags are spelled as upstream's ``triton-opt`` spells them: one ``-pass-name`` (or ``--pass-name``)
-per pass, run in the order given; ``-split-input-file``, ``-verify-diagnostics``, ``-o``.  Only the
-passes of this package are there (``-list-passes`` names them).
+Upstream's command lines run unchanged: each pass is a flag, in the order given, or they stand in
+``--pass-pipeline``; ``-split-input-file``, ``-verify-diagnostics``, ``-o`` and what MLIR's own tool
+takes besides (:mod:`~triton_ext.tools.command_line`).  Passes are ours or those of the installed
+Triton (:mod:`~triton_ext.tools.providers`); Triton runs in a child process, and only if it is
+needed.
 
 Comments are left out of the output, as MLIR leaves them out (FileCheck would find its own patterns
 in them); ``-keep-comments`` prints every byte that no pass touched as it was.
 
-A pass reports an error at the user's source line, which an operation's location tells.  For an
+A diagnostic stands at the user's source line, which an operation's location tells.  For an
 operation without a location that is its place in the input, as in MLIR.
 """
 
 from __future__ import annotations
 
-import argparse
 import pathlib
-import re
 import sys
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 
-from triton_ext import backends
-from triton_ext.errors import ParseError, SourceError, VerifyError
-from triton_ext.ir import Module, parse
-from triton_ext.passes import Pass
-
-__all__ = ["PASSES", "SUMMARY", "add_arguments", "main", "run"]
-
-SUMMARY = "run passes of triton-ext over a module's text (triton-opt)"
-
-# Command line name to a loader of the pass's class; nothing of a vendor is imported before its use.
-PASSES: dict[str, Callable[[], type[Pass]]] = {
-    "triton-ext-lower-im2col": lambda: _exported("nvidia", "lower-im2col"),
-}
-
-# A comment, or a string that may hold what looks like one.
-_STRING_OR_COMMENT = re.compile(r'"(?:[^"\\\n]|\\.)*"|//[^\n]*')
-
-_SPLIT = re.compile(r"^// -----[^\n]*\n?", re.MULTILINE)
-
-# // expected-error @+1 {{text}}; also @-1, @below, @above, @unknown, or no place: this line.
-_EXPECTED = re.compile(
-    r"//\s*expected-([a-z-]+)\s*(?:@\s*([+-]\d+|below|above|unknown)\s*)?\{\{(.*?)\}\}"
+from triton_ext import __version__
+from triton_ext.errors import SourceError, TritonExtError, VerifyError
+from triton_ext.host.diagnostics import Diagnostic, of_error
+from triton_ext.ir import Module, Operation, parse
+from triton_ext.passes import PassManager, PassReport, PassTiming, Remark, Statistic, registry
+from triton_ext.passes.options import options_of
+from triton_ext.passes.pipeline import MODULE
+from triton_ext.tools import ir_text
+from triton_ext.tools.command_line import (
+    ALL,
+    OPTIONS,
+    Arguments,
+    CommandLineError,
+    parse_arguments,
 )
+from triton_ext.tools.expectations import verify
+from triton_ext.tools.providers import ExtStep, Host, HostStep, Step, plan
 
+__all__ = ["SUMMARY", "main"]
 
-@dataclass(frozen=True, slots=True)
-class _Expectation:
-    kind: str
-    line: int
-    text: str
+SUMMARY = "run passes over a module's text (triton-opt)"
 
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the options of ``triton-opt``."""
-    parser.add_argument("file", nargs="?", default="-", help="input; - or nothing: standard input")
-    parser.add_argument("-o", dest="output", default="-", metavar="FILE", help="output; -: stdout")
-    for names, text in (
-        (("-split-input-file", "--split-input-file"), "treat parts between // ----- as modules"),
-        (("-keep-comments", "--keep-comments"), "print comments and blank lines as they were"),
-        (("-verify-diagnostics", "--verify-diagnostics"), "check expected-error comments"),
-        (("-list-passes", "--list-passes"), "print the names of the passes"),
-    ):
-        parser.add_argument(*names, action="store_true", help=text)
-    for name in PASSES:
-        parser.add_argument(
-            f"--{name}", f"-{name}", dest="passes", action="append_const", const=name, help="a pass"
-        )
+_USAGE = "usage: triton-opt [options] [FILE]\n\nRuns passes over the text of a module.\n"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the console script ``triton-opt`` and returns its exit status."""
-    parser = argparse.ArgumentParser(prog="triton-opt", description=SUMMARY, allow_abbrev=False)
-    add_arguments(parser)
-    return run(parser.parse_args(argv))
+    """Runs ``triton-opt`` and returns its exit status.
 
+    0 if all went well; 1 after an error, or with ``-verify-diagnostics`` after one that nobody
+    expected; 2 for a command line that cannot be understood.
 
-def run(arguments: argparse.Namespace) -> int:
-    """Runs the passes; 0 if all went well, 1 after a diagnostic that nobody expected."""
-    if arguments.list_passes:
-        sys.stdout.write("".join(f"{name}\n" for name in PASSES))
-        return 0
+    Args:
+        argv: The arguments; those of the process by default.
+    """
     try:
-        text = sys.stdin.read() if arguments.file == "-" else _read(arguments.file)
-    except (OSError, UnicodeDecodeError) as error:
-        sys.stderr.write(f"{arguments.file}: error: cannot be read: {error}\n")
-        return 1
+        arguments = parse_arguments(sys.argv[1:] if argv is None else argv)
+    except TritonExtError as error:
+        return _refuse(error)
+    host = Host(allowed=arguments.host != "none")
+    try:
+        if arguments.show:
+            sys.stdout.write(_show(arguments.show, host))
+            return 0
+        try:
+            steps = plan(arguments.pipeline, arguments.provider, host)
+            uses_host = _uses_host(arguments, steps, host)
+        except TritonExtError as error:
+            return _refuse(error)
+        return _run(arguments, _Runner(arguments, steps, host if uses_host else None))
+    finally:
+        host.close()
+
+
+def _refuse(error: TritonExtError) -> int:
+    text = str(error) if isinstance(error, SourceError) else f"triton-opt: error: {error}"
+    sys.stderr.write(f"{text}\n")
+    if isinstance(error, CommandLineError):
+        sys.stderr.write("triton-opt --help lists what there is\n")
+    return 2
+
+
+def _uses_host(arguments: Arguments, steps: Sequence[Step], host: Host) -> bool:
+    """Whether Triton reads, verifies and prints the modules."""
+    if arguments.host == "always" or any(isinstance(step, HostStep) for step in steps):
+        return host.process is not None
+    return not steps and not arguments.keep_comments and host.is_there
+
+
+def _run(arguments: Arguments, runner: _Runner) -> int:
     filename = "<stdin>" if arguments.file == "-" else arguments.file
-    parts = _split(text) if arguments.split_input_file else [(0, text)]
+    try:
+        text = (
+            sys.stdin.read()
+            if arguments.file == "-"
+            else pathlib.Path(arguments.file).read_text(encoding="utf-8")
+        )
+    except (OSError, UnicodeDecodeError) as error:
+        sys.stderr.write(f"{filename}: error: cannot be read: {error}\n")
+        return 1
+    parts = [(0, text)]
+    if arguments.split_marker is not None:
+        parts = ir_text.split(text, arguments.split_marker)
     printed: list[str] = []
     good = True
     for first_line, part in parts:
         # Empty lines in front keep the line numbers of the whole file.
-        module, failure = _transform("\n" * first_line + part, filename, arguments.passes or [])
+        padded = "\n" * first_line + part
+        outcome = runner.run(padded, filename, first_line)
+        problems: Sequence[Diagnostic] = outcome.diagnostics
         if arguments.verify_diagnostics:
-            good &= _verify(failure, "\n" * first_line + part, filename)
-        elif failure is not None:
-            sys.stderr.write(f"{failure}\n")
-            good = False
-        if failure is None:
-            output = str(module)[first_line:]
-            printed.append(output if arguments.keep_comments else _without_comments(output))
-    if good:
-        _write(arguments.output, "// -----\n".join(printed))
+            only = arguments.verify_diagnostics == "only-expected"
+            problems = verify(outcome.diagnostics, padded, filename, only_expected=only)
+        sys.stderr.write("".join(f"{problem}\n" for problem in problems))
+        good &= not any(problem.severity == "error" for problem in problems)
+        if outcome.text is not None:
+            printed.append(outcome.text)
+    if arguments.timing:
+        sys.stderr.write(PassReport(timings=tuple(runner.timings)).timing_table())
+    if arguments.statistics:
+        sys.stderr.write(_statistics(runner.statistics))
+    joined = f"{arguments.output_marker}\n".join(printed)
+    if arguments.output == "-":
+        sys.stdout.write(joined)
+    elif good:
+        try:
+            pathlib.Path(arguments.output).write_text(joined, encoding="utf-8")
+        except OSError as error:
+            sys.stderr.write(f"{arguments.output}: error: cannot be written: {error}\n")
+            return 1
     return 0 if good else 1
 
 
-def _exported(vendor: str, name: str) -> type[Pass]:
-    loaded: type[Pass] = backends.load(vendor, name)
-    return loaded
+@dataclass(slots=True)
+class _Outcome:
+    """What became of one module.
+
+    Attributes:
+        text: What to print; ``None`` after an error.
+        diagnostics: In the order in which they were reported.
+    """
+
+    text: str | None = None
+    diagnostics: list[Diagnostic] = field(default_factory=list)
 
 
-def _read(path: str) -> str:
-    return pathlib.Path(path).read_text(encoding="utf-8")
+class _Runner:
+    """Runs the steps of a pipeline over one module after the other.
+
+    Args:
+        arguments: The command line.
+        steps: What to run.
+        host: The Triton that reads, verifies and prints; ``None`` for us.
+    """
+
+    def __init__(self, arguments: Arguments, steps: Sequence[Step], host: Host | None) -> None:
+        self._arguments = arguments
+        self._steps = steps
+        self._host = host
+        self.timings: list[PassTiming] = []
+        self.statistics: list[Statistic] = []
+
+    def run(self, text: str, filename: str, first_line: int) -> _Outcome:
+        """Runs everything over the text of one module.
+
+        Args:
+            text: The module, with empty lines in front for the lines before it.
+            filename: Its name.
+            first_line: Number of those empty lines.
+        """
+        outcome = _Outcome()
+        if self._host is None:
+            module = self._run_ours(text, filename, outcome)
+            if module is not None:
+                outcome.text = self._print_ours(module, first_line)
+        else:
+            outcome.text = self._run_with_host(self._host, text, filename, outcome)
+        lines = text.splitlines()
+        outcome.diagnostics = [_with_source(d, filename, lines) for d in outcome.diagnostics]
+        return outcome
+
+    def _print_ours(self, module: Module, first_line: int) -> str:
+        if self._arguments.local_scope:
+            module = parse(ir_text.expand_aliases(module))
+        text = str(module)[first_line:]
+        if self._arguments.keep_comments:
+            return text
+        text = ir_text.without_comments(text)
+        if not self._arguments.debug_info:
+            text = ir_text.without_locations(text)
+        return text.lstrip("\n")
+
+    def _run_ours(self, text: str, filename: str, outcome: _Outcome) -> Module | None:
+        """Runs a pipeline of ours alone; ``None`` after an error."""
+        try:
+            module = parse(text, filename)
+            if not self._steps and self._arguments.verify_each:
+                module.verify()
+        except SourceError as refused:
+            outcome.diagnostics.append(of_error(refused))
+            return None
+        error, remarks = self._run_passes(module, self._steps)
+        places = [remark.line for remark in remarks]
+        if error is not None and not isinstance(error, VerifyError):
+            places.append(error.line)
+        if 0 in places:
+            # Once more, over operations that all have a location.
+            located = parse(text, filename)
+            _locate(located, filename)
+            quiet = _Runner(_without_dumps(self._arguments), self._steps, None)
+            error_again, remarks = quiet._run_passes(located, self._steps)
+            error = error_again if error is not None else None
+        outcome.diagnostics += [_of_remark(remark) for remark in remarks]
+        if error is not None:
+            outcome.diagnostics.append(of_error(error))
+        return module if error is None else None
+
+    def _run_passes(
+        self, module: Module, steps: Sequence[Step]
+    ) -> tuple[SourceError | None, tuple[Remark, ...]]:
+        remarks: list[Remark] = []
+        for step in steps:
+            assert isinstance(step, ExtStep)  # the callers give no other
+            manager = PassManager(
+                step.pipeline,
+                verify_each=self._arguments.verify_each,
+                print_before=self._arguments.print_before,
+                print_after=self._arguments.print_after,
+                print_sink=sys.stderr.write,
+            )
+            try:
+                report = manager.run(module)
+            except SourceError as error:
+                return error, tuple(remarks)
+            remarks += report.remarks
+            self.timings += report.timings
+            self.statistics += report.statistics
+        return None, tuple(remarks)
+
+    def _run_with_host(self, host: Host, text: str, filename: str, outcome: _Outcome) -> str | None:
+        """Runs a pipeline with Triton's parser, verifier and printer; ``None`` after an error."""
+        plain, name = "", filename
+        steps = list(self._steps)
+        # Triton reads first, and verifies and prints what our last pass left.
+        if not steps or isinstance(steps[0], ExtStep):
+            steps.insert(0, HostStep(()))
+        if isinstance(steps[-1], ExtStep):
+            steps.append(HostStep(()))
+        for step in steps:
+            if isinstance(step, HostStep):
+                printed = self._run_host_step(host, step, text, name, outcome)
+                if printed is None:
+                    return None
+                text, plain = printed
+            else:
+                # Every operation has a location now, which is the user's.
+                module = parse(text, name)
+                error, remarks = self._run_passes(module, [step])
+                outcome.diagnostics += [_of_remark(remark) for remark in remarks]
+                if error is not None:
+                    outcome.diagnostics.append(of_error(error))
+                    return None
+                text = str(module)
+            if step.names:
+                name = f"<module after '{step.names[-1]}'>"
+        output = text if self._arguments.debug_info else plain
+        return ir_text.expand_aliases(parse(output)) if self._arguments.local_scope else output
+
+    def _run_host_step(
+        self, host: Host, step: HostStep, text: str, name: str, outcome: _Outcome
+    ) -> tuple[str, str] | None:
+        """The module with and without locations; ``None`` after an error."""
+        before, after = self._arguments.print_before, self._arguments.print_after
+        wanted = {ALL, *step.names}
+        one_by_one = bool((before | after) & wanted) or self._arguments.timing
+        result = host.process.run(
+            text,
+            name,
+            step.calls,
+            allow_unregistered=self._arguments.allow_unregistered,
+            one_by_one=one_by_one,
+        )
+        sys.stderr.write(result.other)
+        states = [result.start, *result.dumps]
+        for index, call in enumerate(step.calls):
+            if index < len(states) and {ALL, call.name} & before:
+                _dump("Before", call.name, states[index])
+            if index + 1 < len(states) and {ALL, call.name} & after:
+                _dump("After", call.name, states[index + 1])
+            if one_by_one and index < len(result.seconds):
+                self.timings.append(PassTiming(call.name, MODULE, result.seconds[index], 0.0))
+        outcome.diagnostics += result.diagnostics
+        if result.text is None or result.plain is None:
+            return None
+        return result.text, result.plain
 
 
-def _write(path: str, text: str) -> None:
-    if path == "-":
-        sys.stdout.write(text)
-    else:
-        pathlib.Path(path).write_text(text, encoding="utf-8")
+def _without_dumps(arguments: Arguments) -> Arguments:
+    """The same command line without the printing of modules before and behind passes."""
+    return replace(arguments, print_before=set(), print_after=set())
 
 
-def _without_comments(text: str) -> str:
-    """Takes out comments, with the line of those that have one to themselves."""
-
-    def keep_strings(match: re.Match[str]) -> str:
-        return match[0] if match[0][0] == '"' else ""
-
-    lines = []
-    for line in text.splitlines(keepends=True):
-        kept = _STRING_OR_COMMENT.sub(keep_strings, line) if "//" in line else line
-        if kept is line:
-            lines.append(line)
-        elif kept.strip():
-            lines.append(kept.rstrip() + "\n")
-    return "".join(lines)
+def _dump(when: str, name: str, text: str) -> None:
+    sys.stderr.write(f"// -----// IR Dump {when} {name} //----- //\n{text}\n")
 
 
-def _split(text: str) -> list[tuple[int, str]]:
-    """Returns the parts of a file with the number of lines in front of each."""
-    parts, start = [], 0
-    for match in [*_SPLIT.finditer(text), None]:
-        end = len(text) if match is None else match.start()
-        parts.append((text.count("\n", 0, start), text[start:end]))
-        start = end if match is None else match.end()
-    return parts
-
-
-def _transform(
-    text: str, filename: str, names: Sequence[str]
-) -> tuple[Module | None, SourceError | None]:
-    try:
-        module = parse(text, filename)
-        for name in names:
-            PASSES[name]()().run(module)
-    except (ParseError, VerifyError) as error:
-        return None, error
-    except SourceError as error:
-        return None, error if error.line else _located_error(text, filename, names, error)
-    return module, None
-
-
-def _located_error(
-    text: str, filename: str, names: Sequence[str], error: SourceError
-) -> SourceError:
-    """Runs the passes again over a module whose operations all have a location."""
-    module = parse(text, filename)
+def _locate(module: Module, filename: str) -> None:
+    """Gives every operation without a location its place in the text."""
     for op in list(module.walk()):
         if op.parent is not None and (op.loc is None or op.loc.resolve() is None):
             line, column = _place(op)
             op.set_loc(f'loc("{filename}":{line}:{column})')
-    try:
-        for name in names:
-            PASSES[name]()().run(module)
-    except SourceError as located:
-        return located
-    return error
 
 
-def _place(op: Any) -> tuple[int, int]:
+def _place(op: Operation) -> tuple[int, int]:
     """Line and column of an operation in its text."""
     try:
         op.fail("")
     except VerifyError as error:
         return error.line, error.column
-    raise AssertionError("Operation.fail raises")
 
 
-def _verify(error: SourceError | None, text: str, filename: str) -> bool:
-    """Compares a diagnostic with the expected ones of a part; tells every difference.
-
-    A pass stops at its first error, so a part has at most one diagnostic.
-    """
-    expected = list(_expectations(text))
-    good = True
-    for strange in [e for e in expected if e.kind != "error"]:
-        sys.stderr.write(
-            f"{filename}:{strange.line}: error: expected-{strange.kind} is not supported, "
-            "only expected-error is\n"
-        )
-        expected.remove(strange)
-        good = False
-    if error is not None:
-        match = next(
-            (e for e in expected if e.text in error.message and e.line in (0, error.line)), None
-        )
-        if match is not None:
-            expected.remove(match)
-        else:
-            sys.stderr.write(f"{error}\n")
-            sys.stderr.write(f"{filename}: error: the error above was not expected\n")
-            good = False
-    for missing in expected:
-        place = f"{filename}:{missing.line}" if missing.line else filename
-        sys.stderr.write(f'{place}: error: expected error "{missing.text}" was not produced\n')
-        good = False
-    return good
+def _with_source(diagnostic: Diagnostic, filename: str, lines: Sequence[str]) -> Diagnostic:
+    """Shows the line of the input; what is on disk under that name may be something else."""
+    if diagnostic.filename != filename or not 0 < diagnostic.line <= len(lines):
+        return diagnostic
+    return replace(diagnostic, source_line=lines[diagnostic.line - 1])
 
 
-def _expectations(text: str) -> list[_Expectation]:
-    found = []
-    for number, line in enumerate(text.splitlines(), start=1):
-        for kind, place, message in _EXPECTED.findall(line):
-            if place == "unknown":
-                found.append(_Expectation(kind, 0, message))
-                continue
-            offset = {"": 0, "below": 1, "above": -1}.get(place)
-            line_number = number + (int(place) if offset is None else offset)
-            found.append(_Expectation(kind, line_number, message))
-    return found
+def _of_remark(remark: Remark) -> Diagnostic:
+    return Diagnostic(
+        severity=remark.severity,
+        message=remark.message,
+        filename=remark.filename if remark.filename != "<unknown>" else "",
+        line=remark.line,
+        column=remark.column,
+        source_line=remark.source_line,
+        notes=tuple(Diagnostic(severity="note", message=note) for note in remark.notes),
+    )
+
+
+def _statistics(counted: Sequence[Statistic]) -> str:
+    sums: dict[tuple[str, str], int] = {}
+    for one in counted:
+        key = (one.pass_name, one.name)
+        sums[key] = sums.get(key, 0) + one.count
+    rows = [f"  {count:8}  {name}: {what}" for (name, what), count in sums.items()]
+    return "\n".join(["===- pass statistics -===", *rows]) + "\n"
+
+
+def _show(what: str, host: Host) -> str:
+    if what == "version":
+        version = f"triton {host.process.library.version}" if host.is_there else "no Triton"
+        return f"triton-opt of triton-ext {__version__}, {version}\n"
+    if what == "passes":
+        names = set(registry.names()) | set(host.passes.passes if host.is_there else ())
+        return "".join(f"{name}\n" for name in sorted(names))
+    return _help(host)
+
+
+def _help(host: Host) -> str:
+    lines = [_USAGE, "Options:"]
+    for name, option in OPTIONS.items():
+        if name == "h":
+            continue
+        dash = "-" if len(name) == 1 else "--"
+        value = {"none": "", "optional": f"[={option.meta}]", "required": f"={option.meta}"}
+        spelled = f"{dash}{name}" + (value[option.value] if option.meta else "")
+        lines += _row(spelled, option.help)
+    lines += ["", "Passes of triton-ext:"]
+    for name in registry.names():
+        try:
+            lines += _row(f"--{name}", _own_options(name))
+        except TritonExtError as error:  # A pass of another package is a line of the list.
+            lines += _row(f"--{name}", f"(does not load: {error})")
+    if host.is_there:
+        lines += ["", f"Passes of triton {host.passes.version}:"]
+        for name, known in host.passes.passes.items():
+            options = sorted({option for adder in known.adders for option in adder.settable})
+            lines += _row(f"--{name}", " ".join(f"{option}=..." for option in options))
+    return "\n".join(lines) + "\n"
+
+
+def _own_options(name: str) -> str:
+    """The options of a pass with their defaults."""
+    words = []
+    for option in options_of(registry.lookup(name)):
+        default = option.default
+        shown = str(default).lower() if isinstance(default, bool) else str(default)
+        words.append(f"{option.name}={shown}")
+    return " ".join(words)
+
+
+def _row(left: str, right: str) -> list[str]:
+    if not right:
+        return [f"  {left}"]
+    if len(left) < 38:
+        return [f"  {left:<38}{right}"]
+    return [f"  {left}", f"{'':40}{right}"]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,4 +1,4 @@
-// RUN: ! triton-opt %s --triton-ext-lower-im2col 2>&1 | FileCheck %s
+// RUN: not triton-opt %s --triton-ext-lower-im2col 2>&1 | FileCheck %s
 
 // The error stands at the innermost source position of the operation, not at the text of the IR.
 

@@ -1,0 +1,272 @@
+"""The command line of ``triton-opt``, read as LLVM's command line library reads it.
+
+One dash or two; a value behind ``=`` or, where one is needed, as the next argument; everything that
+is no option of the tool is a pass, with its options behind ``=``; passes run in the order given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from triton_ext.errors import PipelineError, TritonExtError
+from triton_ext.passes.pipeline import MODULE, PassSpec, Pipeline, parse_pipeline
+
+__all__ = ["OPTIONS", "Arguments", "CommandLineError", "Option", "parse_arguments"]
+
+DEFAULT_MARKER = "// -----"
+
+#: In the names to print before or after: every pass.
+ALL = "*"
+
+
+class CommandLineError(TritonExtError):
+    """An argument that cannot be understood."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Arguments:
+    """What the command line asks for.
+
+    Attributes:
+        file: The input; ``-``: standard input.
+        output: The output; ``-``: standard output.
+        split_marker: Line that separates modules; ``None``: the input is one module.
+        output_marker: What is printed between the modules.
+        verify_diagnostics: ``all``, ``only-expected``, or empty.
+        allow_unregistered: Whether operations of unknown dialects are accepted.
+        debug_info: Whether locations are printed.
+        local_scope: Whether aliases are printed as what they stand for.
+        print_before: Names of passes to print the module before; ``*``: all.
+        print_after: The same for behind.
+        timing: Whether the time of each pass is printed.
+        statistics: Whether what the passes counted is printed.
+        verify_each: Whether the module is verified behind each of our passes.
+        provider: ``auto``, ``host`` or ``ext``.
+        host: ``auto``, ``always`` or ``none``.
+        keep_comments: Whether comments and what no pass touched are printed as they were.
+        show: ``help``, ``version``, ``passes``, or empty to run.
+        pipeline: What to run.
+    """
+
+    file: str = "-"
+    output: str = "-"
+    split_marker: str | None = None
+    output_marker: str = DEFAULT_MARKER
+    verify_diagnostics: str = ""
+    allow_unregistered: bool = False
+    debug_info: bool = False
+    local_scope: bool = False
+    print_before: set[str] = field(default_factory=set)
+    print_after: set[str] = field(default_factory=set)
+    timing: bool = False
+    statistics: bool = False
+    verify_each: bool = True
+    provider: str = "auto"
+    host: str = "auto"
+    keep_comments: bool = False
+    show: str = ""
+    pipeline: Pipeline = field(default_factory=lambda: Pipeline(MODULE))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Option:
+    """One option of the tool.
+
+    Attributes:
+        help: One line.
+        value: ``none`` (a flag), ``optional`` (only behind ``=``) or ``required``.
+        meta: What the value is, for the help.
+        choices: The allowed values; empty: any.
+        apply: Stores the value; a flag that is given without one has ``""``.
+    """
+
+    help: str
+    value: str = "none"
+    meta: str = ""
+    choices: tuple[str, ...] = ()
+    apply: Callable[[Arguments, str], None]
+
+
+def _flag(name: str, text: str) -> Option:
+    def apply(arguments: Arguments, value: str) -> None:
+        setattr(arguments, name, value != "false")
+
+    return Option(help=text, choices=("true", "false"), apply=apply)
+
+
+def _store(name: str, text: str, *, meta: str = "", choices: tuple[str, ...] = ()) -> Option:
+    def apply(arguments: Arguments, value: str) -> None:
+        setattr(arguments, name, value)
+
+    meta = meta or "|".join(choices)
+    return Option(help=text, value="required", meta=meta, choices=choices, apply=apply)
+
+
+def _optional(name: str, default: str, text: str, meta: str, *choices: str) -> Option:
+    def apply(arguments: Arguments, value: str) -> None:
+        setattr(arguments, name, value or default)
+
+    return Option(help=text, value="optional", meta=meta, choices=choices, apply=apply)
+
+
+def _names(name: str, text: str) -> Option:
+    def apply(arguments: Arguments, value: str) -> None:
+        getattr(arguments, name).update(part for part in value.split(",") if part)
+
+    return Option(help=text, value="required", meta="PASS,...", apply=apply)
+
+
+def _every(name: str, text: str) -> Option:
+    def apply(arguments: Arguments, value: str) -> None:
+        if value != "false":
+            getattr(arguments, name).add(ALL)
+
+    return Option(help=text, choices=("true", "false"), apply=apply)
+
+
+def _show(what: str, text: str) -> Option:
+    def apply(arguments: Arguments, value: str) -> None:
+        arguments.show = what
+
+    return Option(help=text, apply=apply)
+
+
+def _without_effect(text: str) -> Option:
+    def apply(arguments: Arguments, value: str) -> None:
+        """What it asks for is always so here."""
+
+    return Option(help=text, value="optional", apply=apply)
+
+
+_ALWAYS = "accepted; it is always so here"
+
+OPTIONS: dict[str, Option] = {
+    "o": _store("output", "output; - (the default): standard output", meta="FILE"),
+    "split-input-file": _optional(
+        "split_marker", DEFAULT_MARKER, "take the parts between marker lines as modules", "MARKER"
+    ),
+    "output-split-marker": _store("output_marker", "what is printed between them", meta="MARKER"),
+    "verify-diagnostics": _optional(
+        "verify_diagnostics",
+        "all",
+        "compare diagnostics with the expected-... comments of the input",
+        "all|only-expected",
+        "all",
+        "only-expected",
+    ),
+    "allow-unregistered-dialect": _flag(
+        "allow_unregistered", "accept operations of unknown dialects"
+    ),
+    "pass-pipeline": Option(
+        help="the passes to run, as in builtin.module(a{x=1},tt.func(b))",
+        value="required",
+        meta="TEXT",
+        apply=lambda arguments, value: None,  # by parse_arguments
+    ),
+    "pass-provider": _store(
+        "provider",
+        "who runs a pass that both have: this package (auto, ext) or Triton (host)",
+        choices=("auto", "host", "ext"),
+    ),
+    "host": _store(
+        "host",
+        "Triton reads, verifies and prints if its passes run or no pass does (auto), always, or "
+        "never (none)",
+        choices=("auto", "always", "none"),
+    ),
+    "verify-each": _flag("verify_each", "verify the module behind each pass (the default)"),
+    "keep-comments": _flag("keep_comments", "print comments and blank lines as they were"),
+    "mlir-print-debuginfo": _flag("debug_info", "print locations"),
+    "mlir-print-local-scope": _flag("local_scope", "print what aliases stand for"),
+    "mlir-print-ir-before": _names("print_before", "print the module before these passes"),
+    "mlir-print-ir-after": _names("print_after", "print the module behind these passes"),
+    "mlir-print-ir-before-all": _every("print_before", "print the module before each pass"),
+    "mlir-print-ir-after-all": _every("print_after", "print the module behind each pass"),
+    "mlir-print-ir-module-scope": _without_effect(_ALWAYS),
+    "mlir-disable-threading": _without_effect(_ALWAYS),
+    "mlir-timing": _flag("timing", "print the time of each pass"),
+    "mlir-timing-display": _without_effect("accepted; there is one form"),
+    "mlir-pass-statistics": _flag("statistics", "print what our passes counted"),
+    "list-passes": _show("passes", "print the names of the passes"),
+    "help": _show("help", "print this"),
+    "h": _show("help", "print this"),
+    "version": _show("version", "print the version"),
+}
+
+
+def parse_arguments(argv: Sequence[str]) -> Arguments:
+    """Reads a command line.
+
+    Raises:
+        CommandLineError: An option of the tool is used in a wrong way.
+        PipelineError: The text of a pipeline or of a pass's options cannot be read.
+    """
+    arguments = Arguments()
+    specs: list[PassSpec] = []
+    pipeline: Pipeline | None = None
+    files: list[str] = []
+    rest = iter(argv)
+    for word in rest:
+        if word == "-" or not word.startswith("-"):
+            files.append(word)
+            continue
+        if word == "--":
+            files.extend(rest)
+            break
+        name, equals, value = word.lstrip("-").partition("=")
+        option = OPTIONS.get(name)
+        if option is None:
+            specs.append(_pass(name, value))
+            continue
+        if option.value == "required" and not equals:
+            found = next(rest, None)
+            if found is None:
+                raise CommandLineError(f"option '{word}' needs a value: {option.meta}")
+            value = found
+        if option.choices and (value or equals) and value not in option.choices:
+            raise CommandLineError(
+                f"option '{word}' takes {' or '.join(option.choices)}, found '{value}'"
+            )
+        if name == "pass-pipeline":
+            if pipeline is not None:
+                raise CommandLineError("option '--pass-pipeline' is given twice")
+            pipeline = parse_pipeline(value)
+        option.apply(arguments, value)
+    if len(files) > 1:
+        raise CommandLineError(f"more than one input: {', '.join(files)}")
+    if pipeline is not None and specs:
+        raise CommandLineError(
+            f"'--pass-pipeline' cannot be used together with single passes ('-{specs[0].name}')"
+        )
+    arguments.file = files[0] if files else "-"
+    arguments.pipeline = pipeline if pipeline is not None else Pipeline(MODULE, tuple(specs))
+    _check(arguments)
+    return arguments
+
+
+def _check(arguments: Arguments) -> None:
+    if arguments.host == "none" and arguments.provider == "host":
+        raise CommandLineError("'--host=none' leaves nothing to '--pass-provider=host'")
+    if arguments.keep_comments and arguments.host == "always":
+        raise CommandLineError("'--keep-comments' prints our text, '--host=always' that of Triton")
+
+
+def _pass(name: str, options: str) -> PassSpec:
+    """``-name`` or ``-name="a=1 b=2"``."""
+    if not options:
+        return parse_spec(name)
+    inner = options[1:-1] if options[0] == "{" and options[-1] == "}" else options
+    return parse_spec(f"{name}{{{inner}}}")
+
+
+def parse_spec(text: str) -> PassSpec:
+    """Reads one pass with its options.
+
+    Raises:
+        PipelineError: The text is something else.
+    """
+    items = parse_pipeline(text).items
+    if len(items) != 1 or not isinstance(items[0], PassSpec):
+        raise PipelineError(f"expected one pass with its options, found '{text}'")
+    return items[0]

@@ -1,0 +1,228 @@
+"""Who runs which pass of a pipeline: this package, or the installed Triton.
+
+``auto`` takes ours where we have the pass with these options, so that the result does not depend on
+which Triton is installed, and Triton's for everything else.  Nothing of Triton is started before a
+pass, or its name, is needed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from triton_ext.errors import PipelineError, UnsupportedError
+from triton_ext.passes import PassSpec, Pipeline, registry
+from triton_ext.passes.options import near
+from triton_ext.passes.pipeline import MODULE
+
+if TYPE_CHECKING:
+    from triton_ext.host.passes import HostPasses
+    from triton_ext.host.process import Call, HostProcess
+
+__all__ = ["ExtStep", "Host", "HostStep", "Step", "plan"]
+
+_ANY = ("any", MODULE)
+
+
+@dataclass(frozen=True, slots=True)
+class ExtStep:
+    """Passes of ours that run one behind the other."""
+
+    pipeline: Pipeline
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The passes."""
+        return tuple(spec.name for spec in self.pipeline.specs())
+
+
+@dataclass(frozen=True, slots=True)
+class HostStep:
+    """Passes of Triton's that run in one pass manager."""
+
+    calls: tuple[Call, ...]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The passes."""
+        return tuple(call.name for call in self.calls)
+
+
+Step = ExtStep | HostStep
+
+
+class Host:
+    """The installed Triton, started when it is first needed.
+
+    Args:
+        allowed: ``False`` for ``--host=none``.
+    """
+
+    def __init__(self, allowed: bool) -> None:
+        self.allowed = allowed
+        self._process: HostProcess | None = None
+        self._passes: HostPasses | None = None
+
+    @property
+    def process(self) -> HostProcess:
+        """The child process.
+
+        Raises:
+            UnsupportedError: There is no Triton, or it must not be used.
+        """
+        if not self.allowed:
+            raise UnsupportedError("--host=none was given")
+        if self._process is None:
+            from triton_ext.host.process import HostProcess, find_library
+
+            self._process = HostProcess(find_library())
+        return self._process
+
+    @property
+    def passes(self) -> HostPasses:
+        """Its passes.
+
+        Raises:
+            UnsupportedError: There is no Triton, or it must not be used.
+        """
+        if self._passes is None:
+            from triton_ext.host.passes import load_passes
+
+            self._passes = load_passes(self.process)
+        return self._passes
+
+    @property
+    def is_there(self) -> bool:
+        """Whether there is a Triton that may be used."""
+        try:
+            return self.process is not None
+        except UnsupportedError:
+            return False
+
+    def close(self) -> None:
+        """Ends the child process."""
+        if self._process is not None:
+            self._process.close()
+
+
+def plan(pipeline: Pipeline, provider: str, host: Host) -> list[Step]:
+    """Divides a pipeline into steps of ours and steps of Triton's.
+
+    Args:
+        pipeline: What to run.
+        provider: ``auto``, ``host`` or ``ext``.
+        host: The installed Triton.
+
+    Raises:
+        PipelineError: A pass or an option is not there, or cannot run where it stands.
+    """
+    steps: list[Step] = []
+    ours: list[tuple[tuple[str, ...], PassSpec]] = []
+    calls: list[Call] = []
+    for path, spec in _leaves(pipeline, ()):
+        call = _choose(spec, path, provider, host)
+        if call is None:
+            if calls:
+                steps.append(HostStep(tuple(calls)))
+                calls = []
+            ours.append((path, spec))
+        else:
+            if ours:
+                steps.append(ExtStep(_nested(ours)))
+                ours = []
+            calls.append(call)
+    if ours:
+        steps.append(ExtStep(_nested(ours)))
+    if calls:
+        steps.append(HostStep(tuple(calls)))
+    return steps
+
+
+def _leaves(
+    pipeline: Pipeline, around: tuple[str, ...]
+) -> Iterator[tuple[tuple[str, ...], PassSpec]]:
+    """Every pass with the anchors around it."""
+    path = (*around, pipeline.anchor)
+    for item in pipeline.items:
+        if isinstance(item, Pipeline):
+            yield from _leaves(item, path)
+        else:
+            yield path, item
+
+
+def _nested(leaves: Sequence[tuple[tuple[str, ...], PassSpec]]) -> Pipeline:
+    """Puts passes back under their anchors; neighbours share them.
+
+    A pipeline that Triton's passes divide runs its two halves on all functions one after the other
+    instead of on one function after the other, which makes no difference to passes that see only
+    their own function.
+    """
+    return _grouped(leaves[0][0][0], [(path[1:], spec) for path, spec in leaves])
+
+
+def _grouped(anchor: str, leaves: Sequence[tuple[tuple[str, ...], PassSpec]]) -> Pipeline:
+    items: list[PassSpec | Pipeline] = []
+    index = 0
+    while index < len(leaves):
+        path, spec = leaves[index]
+        if not path:
+            items.append(spec)
+            index += 1
+            continue
+        end = index
+        while end < len(leaves) and leaves[end][0][:1] == path[:1]:
+            end += 1
+        items.append(_grouped(path[0], [(p[1:], s) for p, s in leaves[index:end]]))
+        index = end
+    return Pipeline(anchor, tuple(items))
+
+
+def _choose(spec: PassSpec, path: tuple[str, ...], provider: str, host: Host) -> Call | None:
+    """The call of Triton's adder, or ``None`` for a pass of ours."""
+    problem: PipelineError | None = None
+    if provider != "host" and spec.name in registry.entries():
+        try:
+            registry.build(spec)
+        except PipelineError as error:
+            problem = error
+        else:
+            return None
+    if provider != "ext" and host.is_there and spec.name in host.passes.passes:
+        try:
+            return _call(spec, path, host.passes)
+        except PipelineError as error:
+            # Ours knows the pass too, and says more about its options.
+            raise problem or error from None
+    if problem is not None:
+        raise problem
+    _no_such_pass(spec, provider, host)
+    return None
+
+
+def _call(spec: PassSpec, path: tuple[str, ...], passes: HostPasses) -> Call:
+    anchor = passes.passes[spec.name].anchor
+    inner = path[-1]
+    if inner not in (*_ANY, anchor):
+        spec.fail(
+            f"triton {passes.version} runs '{spec.name}' on {anchor or MODULE}, its binding cannot "
+            f"run it on {inner}"
+        )
+    try:
+        return passes.bind(spec.name, spec.options)
+    except UnsupportedError as error:
+        spec.fail(str(error))
+
+
+def _no_such_pass(spec: PassSpec, provider: str, host: Host) -> None:
+    ours = registry.names() if provider != "host" else ()
+    notes: list[str] = []
+    known = set(ours)
+    if provider == "ext":
+        notes.append("--pass-provider=ext leaves out Triton's own passes")
+    else:
+        try:
+            known.update(host.passes.passes)
+        except UnsupportedError as error:
+            notes.append(f"Triton's own passes are not there: {error}")
+    spec.fail(f"there is no pass '{spec.name}'", near(spec.name, known), *notes)
