@@ -24,6 +24,17 @@ is found in :mod:`~triton_ext.ir.parser`, which type belongs to which value in
 """
 
 from .builder import Builder
+from .edits import (
+    clone,
+    clone_region_into,
+    inline_block,
+    move_after,
+    move_before,
+    move_to_end,
+    move_to_start,
+    rename,
+)
+from .functions import function_results, set_function_results
 from .locations import Location
 from .module import Module
 from .nodes import Block, Operation, Region
@@ -53,5 +64,15 @@ __all__ = [
     "append_if_results",
     "append_iter_args",
     "append_while_args",
+    "clone",
+    "clone_region_into",
+    "function_results",
+    "inline_block",
+    "move_after",
+    "move_before",
+    "move_to_end",
+    "move_to_start",
     "parse",
+    "rename",
+    "set_function_results",
 ]

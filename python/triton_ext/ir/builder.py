@@ -154,14 +154,27 @@ class Builder:
         loc: Location | str | None,
         hint: str | None,
     ) -> list[Operation]:
+        raw = loc.raw if isinstance(loc, Location) else loc if loc is not None else self.loc
+        return self.insert_text(textwrap.dedent(text).strip(), bindings, raw, hint)
+
+    def insert_text(
+        self, text: str, bindings: Mapping[str, Value], loc: str | None, hint: str | None = None
+    ) -> list[Operation]:
+        """Makes the operations of a text that starts at the margin.
+
+        Args:
+            text: The text.
+            bindings: See :meth:`parse`.
+            loc: Location of operations that are printed without one; ``None`` to leave them so.
+            hint: What to name the results after.
+        """
         block = self.block
-        indent = _indentation_in(block)
-        lines = textwrap.dedent(text).strip().splitlines()
-        source = Source(f"\n{indent}".join(lines), "<builder>")
+        indent = indentation_in(block)
+        source = Source(f"\n{indent}".join(text.splitlines()), "<builder>")
         visible = {f"%{name.removeprefix('%')}": value for name, value in bindings.items()}
         labels = {b.label: b for b in block.parent._blocks if b.label is not None}
         scratch = Block(block.parent)
-        uses = [(value, len(value._users)) for value in visible.values()]
+        uses = [(value, len(value._users)) for value in dict.fromkeys(visible.values())]
         try:
             parse_fragment(source, scratch, visible, labels)
         except ParseError:
@@ -169,7 +182,6 @@ class Builder:
                 del value._users[count:]
             raise
         made = scratch._ops
-        raw = loc.raw if isinstance(loc, Location) else loc if loc is not None else self.loc
         region = naming_region(block)
         inner = [op for top in made for op in top.walk()]
         for op in inner:
@@ -179,28 +191,37 @@ class Builder:
             for op in top.walk():
                 _rename_definitions(op, region, hint)
                 op._dirty = True
-                if raw is not None and op._loc is None:
-                    op.set_loc(raw)
-        self._place(made, indent)
+                if loc is not None and op._loc is None:
+                    op.set_loc(loc)
+        place(made, block, self.anchor, indent)
         return made
 
-    def _place(self, made: list[Operation], indent: str) -> None:
-        if not made:
-            return
-        ops = self.block._ops
-        index = len(ops) if self.anchor is None else ops.index(self.anchor)
-        made[0]._lead = f"\n{indent}"
-        top_level = self.block.parent_op._span[4] == 0
-        if index < len(ops) and (ops[index].lead.find("\n") < 0 or (top_level and index == 0)):
-            # Aliases stay in front of everything; an operation starts on a line of its own.
-            if top_level and index == 0:
-                made[0]._lead = ops[index].lead
-            ops[index]._lead = f"\n{indent}"
-        ops[index:index] = made
-        self.block.parent_op._touch()
-        for op in ops[index : index + len(made) + 1]:
-            if op._lead is not None:
-                op._dirty = True
+
+def place(ops: Sequence[Operation], block: Block, anchor: Operation | None, indent: str) -> None:
+    """Puts operations into a block, each on a line of its own.
+
+    Args:
+        ops: Operations that are in no block's list.
+        block: The block.
+        anchor: What they stand in front of; ``None`` for the end.
+        indent: Blanks in front of the first; the others have their lead already.
+    """
+    if not ops:
+        return
+    there = block._ops
+    index = len(there) if anchor is None else there.index(anchor)
+    ops[0]._lead = f"\n{indent}"
+    top_level = block.parent_op._span[4] == 0
+    if index < len(there) and (there[index].lead.find("\n") < 0 or (top_level and index == 0)):
+        # Aliases stay in front of everything; an operation starts on a line of its own.
+        if top_level and index == 0:
+            ops[0]._lead = there[index].lead
+        there[index]._lead = f"\n{indent}"
+    there[index:index] = ops
+    block.parent_op._touch()
+    for op in there[index : index + len(ops) + 1]:
+        if op._lead is not None:
+            op._dirty = True
 
 
 def _block_of(op: Operation) -> Block:
@@ -235,7 +256,7 @@ def indentation(op: Operation) -> str:
     return line if not line.strip() else ""
 
 
-def _indentation_in(block: Block) -> str:
+def indentation_in(block: Block) -> str:
     for op in block._ops:
         if "\n" in op.lead:
             return indentation(op)

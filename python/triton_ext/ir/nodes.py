@@ -389,6 +389,18 @@ class Operation:
             old.replace_all_uses_with(new)
         self.erase()
 
+    def move_before(self, anchor: Operation) -> None:
+        """Takes the operation out of its place and puts it in front of another one."""
+        from .edits import move_before
+
+        move_before(self, anchor)
+
+    def move_after(self, anchor: Operation) -> None:
+        """Takes the operation out of its place and puts it behind another one."""
+        from .edits import move_after
+
+        move_after(self, anchor)
+
     def set_attribute(self, name: str, text: str) -> None:
         """Sets an attribute in a dictionary to a raw text; ``unit`` prints no value."""
         from .attributes import write_attribute

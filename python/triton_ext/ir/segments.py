@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from .lexer import Source, find_group_end
 from .nodes import Block, Operation, Region
 from .values import BlockArgument, OpResult, Value
 
@@ -26,8 +27,13 @@ __all__ = [
     "ValueTypeSlot",
     "cut",
     "cut_label",
+    "set_argument_location",
     "set_location",
 ]
+
+
+#: Operations that print types in their header, but no locations of arguments.
+_UNLOCATED = frozenset({"scf.for", "scf.while"})
 
 
 class Slot(Protocol):
@@ -270,6 +276,40 @@ def set_location(op: Operation, raw: str) -> None:
             segments.extend([" ", LocationSlot()])
     op._loc = raw
     op._touch()
+
+
+def set_argument_location(arg: BlockArgument, raw: str) -> None:
+    """Replaces or adds the location behind the type of a block argument.
+
+    Raises:
+        VerifyError: The argument is printed without its type, as those of loops are.
+    """
+    block = arg._owner
+    block._touch_label()
+    holder = block.parent.parent
+    segments = block._label_segments if block.label is not None else cut(holder)
+    found = [
+        index
+        for index, segment in enumerate(segments or ())
+        if isinstance(segment, ValueTypeSlot) and segment.value is arg
+    ]
+    if not found or segments is None or (block.label is None and holder.name in _UNLOCATED):
+        holder.fail(f"'{holder.name}' prints no location for its argument '{arg.name}'")
+    index = found[0] + 1
+    rest = segments[index] if index < len(segments) else ""
+    assert isinstance(rest, str)  # at least a parenthesis follows
+    if arg.loc_text is not None:
+        at = rest.find(arg.loc_text)
+        rest = rest[:at] + raw + rest[at + len(arg.loc_text) :]
+    else:
+        blanks = len(rest) - len(rest.lstrip())
+        end = 0
+        if rest.startswith("{", blanks):
+            end = find_group_end(Source(rest, holder.source.filename), blanks)
+        rest = f"{rest[:end]} {raw}{rest[end:]}"
+    segments[index : index + 1] = [rest]
+    arg.loc_text = raw
+    holder._touch()
 
 
 def split_at_types(op: Operation) -> int | None:

@@ -157,6 +157,16 @@ class BlockArgument(Value):
     def _holder(self) -> Operation:
         return self._owner.parent.parent
 
+    def set_loc(self, text: str) -> None:
+        """Sets the location that is printed behind the type, ``loc(...)`` or an alias.
+
+        Raises:
+            VerifyError: The argument is printed without its type, as those of loops are.
+        """
+        from .segments import set_argument_location
+
+        set_argument_location(self, text if text.startswith("loc(") else f"loc({text})")
+
     def set_type(self, type_: str) -> None:
         self._owner._touch_label()
         super().set_type(type_)
