@@ -9,12 +9,16 @@ from __future__ import annotations
 
 from typing import Final
 
-__all__ = ["CHANNEL", "LIBRARY", "PIXEL"]
+__all__ = ["CHANNEL", "LIBRARY", "METADATA_KEY", "PIXEL"]
 
 # Never part of a module that does not use us: the fast path searches the printed module for it.
 LIBRARY: Final = "triton_ext.markers"
 
-# (n, [d, [h,]] w) -> i32: start pixel of an im2col load, outermost first.
+# Our key inside an entry of Triton's tensordesc metadata; Triton keeps what it does not know.
+METADATA_KEY: Final = "triton_ext"
+
+# (n, [d, [h,]] w) -> i32: start pixel of an im2col load, outermost first.  In kernels of more than
+# one CTA it may be followed by the walk: sizes, strides and paddings in front, each ([d, [h,]] w).
 PIXEL: Final = "triton_ext.im2col.pixel"
 
 # (c, [[offset_d,] offset_h,] offset_w) -> i32: first channel and filter offsets, outermost first.

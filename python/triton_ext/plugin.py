@@ -74,13 +74,16 @@ class _Extra:
 # The one piece of global state: what has to be undone, whether our links in foreign chains act, and
 # the passes of others, a tuple that is replaced and never changed.
 _lock = threading.Lock()
-_undo: list[Callable[[], bool]] = []
+_links: dict[str, seams.Link] = {}
 _active = False
 _extra: tuple[_Extra, ...] = ()
 
 
 def install() -> None:
-    """Registers the plugin with the installed Triton; does nothing if it is registered.
+    """Registers the plugin with the installed Triton; does nothing where it is registered.
+
+    A registration that was lost (``knobs.runtime.scope()`` restores the hook slot at its end, a
+    foreign hook may not call ours) is made again.
 
     Importing ``triton_ext.language``, ``triton_ext.gluon`` or ``triton_ext.ops`` calls this.  Call
     it before the first launch of a kernel that uses an :class:`triton_ext.Im2ColDescriptor`.
@@ -92,12 +95,16 @@ def install() -> None:
     host.detect()
     with _lock:
         _active = True
-        if _undo:
-            return
-        _undo.append(seams.chain_stages_hook(_stages_hook))
-        _undo.append(seams.tensordesc_arg(_gated("wrap_make_tensordesc_arg")))
+        _link("stages", lambda: seams.chain_stages_hook(_stages_hook))
+        _link("launch", lambda: seams.tensordesc_arg(_wrapper("wrap_make_tensordesc_arg")))
         if seams.interpreting():
-            _undo.append(seams.interpreter_cvt(_gated("wrap_implicit_cvt")))
+            _link("interpreter", lambda: seams.interpreter_cvt(_wrapper("wrap_implicit_cvt")))
+
+
+def _link(name: str, chain: Callable[[], seams.Link]) -> None:
+    link = _links.get(name)
+    if link is None or not link.is_reached():
+        _links[name] = chain()
 
 
 def uninstall() -> None:
@@ -110,11 +117,16 @@ def uninstall() -> None:
     with _lock:
         _active = False
         # Links that somebody chained to have to stay known, or a new install() would chain twice.
-        _undo[:] = [undo for undo in _undo if not undo()]
+        for name in [name for name, link in _links.items() if link.undo()]:
+            del _links[name]
 
 
 def is_installed() -> bool:
     """Tells whether the plugin acts on compiles and launches."""
+    return _active and seams.plugin_is_reached()
+
+
+def _is_active() -> bool:
     return _active
 
 
@@ -127,10 +139,22 @@ def cache_key() -> str:
     """
     digest = hashlib.sha256()
     for package in _package_folders():
-        for path in sorted(package.rglob("*.py")):
-            digest.update(path.relative_to(package).as_posix().encode())
-            digest.update(path.read_bytes())
-    return f"triton_ext-{digest.hexdigest()}"
+        for path in _python_files(package):
+            content = path.read_bytes()
+            # Name and length in front, so that no two lists of files give the same bytes.
+            digest.update(f"{path.relative_to(package).as_posix()}\0{len(content)}\0".encode())
+            digest.update(content)
+    return f"{seams.KEY_PREFIX}{digest.hexdigest()}"
+
+
+def _python_files(folder: pathlib.Path) -> list[pathlib.Path]:
+    """The Python files below a folder, those behind links to folders too."""
+    return sorted(
+        pathlib.Path(parent, name)
+        for parent, _, names in os.walk(folder, followlinks=True)
+        for name in names
+        if name.endswith(".py")
+    )
 
 
 def add_pass(stage: str, passes: str | Pipeline | Pass | Sequence[Pass]) -> None:
@@ -218,7 +242,7 @@ def _add_sources(digest: Any, pass_type: type[Pass]) -> None:
     top = sys.modules[pass_type.__module__.partition(".")[0]]
     roots = [pathlib.Path(folder) for folder in getattr(top, "__path__", ())]
     for root in roots or [pathlib.Path(path)]:
-        for source in [root] if root.is_file() else sorted(root.rglob("*.py")):
+        for source in [root] if root.is_file() else _python_files(root):
             digest.update(source.name.encode())
             digest.update(source.read_bytes())
 
@@ -353,15 +377,7 @@ def _run(manager: PassManager, module: Module) -> None:
         _log.log(logging.WARNING if remark.severity == "warning" else logging.INFO, "%s", remark)
 
 
-def _gated(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Makes a replacement of a vendor's that passes through while the plugin is not installed."""
-
-    def make(previous: Callable[..., Any]) -> Callable[..., Any]:
-        replacement = backends.load("nvidia", name)(previous)
-
-        def gate(*args: Any) -> Any:
-            return replacement(*args) if _active else previous(*args)
-
-        return gate
-
-    return make
+def _wrapper(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Returns a vendor's replacement; it asks us whether the plugin is installed."""
+    wrap = backends.load("nvidia", name)
+    return lambda previous: wrap(previous, _is_active)

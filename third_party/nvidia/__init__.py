@@ -19,7 +19,7 @@ EXPORTS: Final = {
     "lower-im2col": f"{_HERE}.passes.lower_im2col:LowerIm2Col",
     "wrap_make_tensordesc_arg": f"{_HERE}.backend.launch:wrap_make_tensordesc_arg",
     "wrap_implicit_cvt": f"{_HERE}.language.interpreter:wrap_implicit_cvt",
-    "annotate_metadata": f"{_HERE}.backend.launch:annotate_metadata",
+    "annotate_metadata": f"{_HERE}.passes.descriptor_metadata:annotate_metadata",
     "driver_status": f"{_HERE}.backend.driver:driver_status",
 }
 

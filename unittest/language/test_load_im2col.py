@@ -18,6 +18,11 @@ needs_im2col = pytest.mark.skipif(
 )
 
 
+@triton.jit(noinline=True)
+def load_elsewhere(x_desc, n):
+    return tle.load_im2col(x_desc, [n, 0, 0, 0], [0, 0])
+
+
 @triton.jit
 def copy_tile(x_desc, y_ptr, MODE: tl.constexpr):
     n = tl.program_id(0)
@@ -46,6 +51,11 @@ def copy_tile(x_desc, y_ptr, MODE: tl.constexpr):
         tile = tle.load_im2col(x_desc, [*start, 0], [0, 0])
     elif MODE == "both":
         tile = tle.load_im2col(x_desc, [n, 0, 0, 0], [0, 0]) + x_desc.load([0, 0])
+    elif MODE == "two ranks":
+        tile = tle.load_im2col(x_desc, [n, 0, 0], [0])
+        tile = tile + tle.load_im2col(x_desc, [n, 0, 0, 0], [0, 0])
+    elif MODE == "noinline":
+        tile = load_elsewhere(x_desc, n)
     rows = tl.arange(0, 64)[:, None]
     tl.store(y_ptr + rows * 64 + tl.arange(0, 64)[None, :], tile)
 
@@ -198,6 +208,19 @@ def test_misused_marker_is_an_error_at_the_users_line(mode, message, line, fresh
 
 
 @needs_im2col
+def test_descriptor_read_with_two_ranks_is_an_error(fresh_triton_cache):
+    with pytest.raises(PassError, match="with 4 coordinates here and with 3 elsewhere") as caught:
+        compile_kernel(copy_tile, "two ranks")
+    assert caught.value.line == line_of(copy_tile, "+ tle.load_im2col(x_desc, [n, 0, 0, 0]")
+
+
+@needs_im2col
+def test_descriptor_in_a_noinline_function_is_an_error(fresh_triton_cache):
+    with pytest.raises(PassError, match="or used in a noinline function"):
+        compile_kernel(copy_tile, "noinline")
+
+
+@needs_im2col
 def test_descriptor_read_both_ways_is_an_error(fresh_triton_cache):
-    with pytest.raises(PassError, match="x_desc is read with load_im2col and used as a tiled"):
+    with pytest.raises(PassError, match="x_desc is read with load_im2col and also used by"):
         compile_kernel(copy_tile, "both")

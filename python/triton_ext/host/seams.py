@@ -1,35 +1,66 @@
 """The private names of Triton that we replace, each behind one function.
 
-Every replacement returns a callable that undoes it, and undoes it only if nobody replaced the name
-again after us: then ours stays in the chain, and the caller makes it a pass-through.
+Every replacement returns a :class:`Link`.  It is undone only if nobody replaced the name again
+after us: then ours stays in the chain, and the caller makes it a pass-through.  It can also be lost
+behind our back (``knobs.runtime.scope()`` restores the hook slot at its end), and a link tells so.
 """
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Final
 
 __all__ = [
+    "KEY_PREFIX",
+    "Link",
     "StagesHook",
     "accepts_no_arguments",
     "chain_stages_hook",
     "interpreter_cvt",
     "interpreting",
+    "plugin_is_reached",
     "tensordesc_arg",
 ]
 
 StagesHook = Callable[..., Any]
 
+# How the plugin's cache key begins; whoever reads it in the hook's key knows that it is reached.
+KEY_PREFIX: Final = "triton_ext-"
 
-def chain_stages_hook(make: Callable[[StagesHook | None], StagesHook]) -> Callable[[], bool]:
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """Our place in the chain behind one of Triton's names.
+
+    Attributes:
+        undo: Restores what was there; returns whether it could.
+        is_reached: Tells whether Triton still comes through here.
+    """
+
+    undo: Callable[[], bool]
+    is_reached: Callable[[], bool]
+
+
+def plugin_is_reached() -> bool:
+    """Tells whether compiles go through the plugin: its key is in what the stages hook returns."""
+    from triton import knobs
+
+    hook = knobs.runtime.add_stages_inspection_hook
+    if hook is None or not accepts_no_arguments(hook):
+        return False
+    return KEY_PREFIX in hook()[0]
+
+
+def chain_stages_hook(make: Callable[[StagesHook | None], StagesHook]) -> Link:
     """Puts a stages hook into ``triton.knobs.runtime``, in front of the one that is there.
 
     Args:
         make: Given the present hook or ``None``, returns the hook to install.
 
     Returns:
-        A function that restores the slot and tells whether it could.
+        The link; it counts as reached while the plugin's key is in what the slot returns.
     """
     from triton import knobs
 
@@ -43,7 +74,7 @@ def chain_stages_hook(make: Callable[[StagesHook | None], StagesHook]) -> Callab
         knobs.runtime.add_stages_inspection_hook = previous
         return True
 
-    return undo
+    return Link(undo, plugin_is_reached)
 
 
 def accepts_no_arguments(hook: StagesHook) -> bool:
@@ -62,18 +93,27 @@ def interpreting() -> bool:
     return bool(knobs.runtime.interpret)
 
 
-def tensordesc_arg(make: Callable[[Callable[..., Any]], Callable[..., Any]]) -> Callable[[], bool]:
+def tensordesc_arg(make: Callable[[Callable[..., Any]], Callable[..., Any]]) -> Link:
     """Replaces what turns a host tensor descriptor into kernel arguments.
 
     Triton binds it when it builds a kernel's launcher (3.8 and newer) or looks it up at each launch
     (before), so this has to happen before the first launch of a kernel.
+
+    Args:
+        make: Given a function of a descriptor, its metadata and the launch's other arguments,
+            returns another one; the third argument, empty before 3.8, may be left out.
     """
     import triton.backends.nvidia.driver as driver
 
-    return _replace(driver, "make_tensordesc_arg", make)
+    def adapted(previous: Callable[..., Any]) -> Callable[..., Any]:
+        if len(inspect.signature(previous).parameters) > 2:
+            return make(previous)
+        return make(lambda arg, metadata, _: previous(arg, metadata))
+
+    return _replace(driver, "make_tensordesc_arg", adapted)
 
 
-def interpreter_cvt(make: Callable[[Callable[..., Any]], Callable[..., Any]]) -> Callable[[], bool]:
+def interpreter_cvt(make: Callable[[Callable[..., Any]], Callable[..., Any]]) -> Link:
     """Replaces what turns a kernel argument into a value of Triton's interpreter."""
     import triton.runtime.interpreter as interpreter
 
@@ -82,7 +122,7 @@ def interpreter_cvt(make: Callable[[Callable[..., Any]], Callable[..., Any]]) ->
 
 def _replace(
     module: Any, name: str, make: Callable[[Callable[..., Any]], Callable[..., Any]]
-) -> Callable[[], bool]:
+) -> Link:
     previous = getattr(module, name)
     replacement = make(previous)
     setattr(module, name, replacement)
@@ -93,4 +133,8 @@ def _replace(
         setattr(module, name, previous)
         return True
 
-    return undo
+    def is_reached() -> bool:
+        # Whoever replaced it after us calls us; only a restored original does not.
+        return getattr(module, name) is not previous
+
+    return Link(undo, is_reached)

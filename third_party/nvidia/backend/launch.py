@@ -15,48 +15,24 @@ from typing import Any, Final
 from triton.tools.tensor_descriptor import TensorDescriptor
 from triton_ext.errors import DriverError, LaunchError, TritonExtError
 from triton_ext.host.tensor_map import driver_element_type
-from triton_ext.ir import Module
+from triton_ext.markers import METADATA_KEY
 
-from ..dialect.ttng import Im2ColLoad, descriptor_arguments, kernel_argument
 from . import driver
 from .descriptors import Im2ColDescriptor
 from .driver_types import ElementType
 from .map_cache import MAPS, BoundedCache
 from .validation import address_violations, descriptor_error
 
-__all__ = ["TILED_MAPS", "annotate_metadata", "wrap_make_tensordesc_arg"]
+__all__ = ["TILED_MAPS", "UNINSTALLED", "wrap_make_tensordesc_arg"]
 
-# Our key inside an entry of Triton's tensordesc metadata; Triton keeps what it does not know.
-KEY: Final = "triton_ext"
+# Why a launch is refused while the plugin is not installed.
+UNINSTALLED: Final = (
+    "an Im2ColDescriptor was passed while triton_ext is uninstalled; call triton_ext.install()"
+)
 
 # Environment variable: "cached" takes the maps of tiled descriptors from our cache too.  It is not
 # the default because a tensor at an address that was never seen then costs more than with Triton.
 TILED_MAPS: Final = "TRITON_EXT_TILED_MAPS"
-
-
-def annotate_metadata(module: Module, entries: list[Any]) -> list[Any]:
-    """Adds to a kernel's descriptor metadata what a launch is checked against.
-
-    Args:
-        module: The lowered module.
-        entries: Triton's metadata of that module: one entry per descriptor argument, in order.
-
-    Returns:
-        The entries; those of im2col descriptors have ``{"name": .., "rank": ..}`` under our key.
-    """
-    ranks = {}
-    for op in module.walk():
-        load = Im2ColLoad.match(op)
-        argument = kernel_argument(load.desc) if load is not None else None
-        if load is not None and argument is not None:
-            ranks[argument] = load.rank
-    annotated = []
-    for argument, entry in zip(descriptor_arguments(module), entries, strict=True):
-        if argument in ranks:
-            own = {"name": argument.name.removeprefix("%"), "rank": ranks[argument]}
-            entry = {**entry, KEY: own}
-        annotated.append(entry)
-    return annotated
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +64,7 @@ class KernelLayout:
     @classmethod
     def of(cls, metadata: Any) -> KernelLayout:
         """Reads a metadata entry."""
-        wanted = metadata.get(KEY)
+        wanted = metadata.get(METADATA_KEY)
         values = (
             metadata["swizzle"],
             metadata["elem_size"],
@@ -118,29 +94,42 @@ class Family:
     sizes: tuple[int, ...]
 
 
-def wrap_make_tensordesc_arg(previous: Callable[..., Any]) -> Callable[..., Any]:
+def wrap_make_tensordesc_arg(
+    previous: Callable[..., Any], is_active: Callable[[], bool]
+) -> Callable[..., Any]:
     """Wraps what turns a host descriptor into kernel arguments (``host.seams.tensordesc_arg``).
 
     Maps of im2col descriptors, ours and Gluon's, come from the process's cache.  Tiled descriptors
     are Triton's business unless ``TRITON_EXT_TILED_MAPS=cached`` was set when the plugin was
     installed; a map that Triton cannot encode is explained in both cases.
+
+    Args:
+        previous: What is wrapped.
+        is_active: Tells whether the plugin is installed; a launcher keeps what it was built with.
     """
     tiled = _cached_tiled if os.environ.get(TILED_MAPS) == "cached" else None
 
-    def make(arg: Any, metadata: Any, *rest: Any) -> Any:
-        if tiled is None and type(arg) is TensorDescriptor and metadata and KEY not in metadata:
+    # What takes no map of a tiled descriptor from us is told by one comparison.
+    stock = TensorDescriptor if tiled is None else None
+
+    def make(arg: Any, metadata: Any, others: Any = ()) -> Any:
+        if type(arg) is stock and metadata is not None and METADATA_KEY not in metadata:
             # By far the most launches: nothing of ours in them.
             try:
-                return previous(arg, metadata, *rest)
+                return previous(arg, metadata, others)
             except RuntimeError as error:
                 raise _explained(arg, KernelLayout.of(metadata), error) from error
+        if not is_active():
+            if isinstance(arg, Im2ColDescriptor):
+                raise LaunchError(UNINSTALLED)
+            return previous(arg, metadata, others)
         if metadata is None:
             if isinstance(arg, Im2ColDescriptor):
                 raise LaunchError(
                     "an Im2ColDescriptor was passed to a kernel that was compiled for a target "
                     "without TMA; im2col needs an NVIDIA GPU of sm_90 or newer"
                 )
-            return previous(arg, metadata, *rest)
+            return previous(arg, metadata, others)
         layout = _LAYOUTS.get(id(metadata))
         if layout is None or layout.metadata is not metadata:
             layout = _LAYOUTS.replace(id(metadata), KernelLayout.of(metadata))
@@ -161,7 +150,7 @@ def wrap_make_tensordesc_arg(previous: Callable[..., Any]) -> Callable[..., Any]
             except (TritonExtError, ValueError, TypeError, OverflowError):
                 pass  # Triton decides; where it refuses too, the reason follows below.
         try:
-            return previous(arg, metadata, *rest)
+            return previous(arg, metadata, others)
         except RuntimeError as error:
             raise _explained(arg, layout, error) from error
 
@@ -193,8 +182,8 @@ def _check_kernel(arg: Im2ColDescriptor, layout: KernelLayout) -> None:
     if wanted is None:
         raise LaunchError(
             f"an Im2ColDescriptor of block shape {list(arg.block_shape)} was passed to a kernel "
-            "that reads it with desc.load (tiled); use triton_ext.language.load_im2col, or pass a "
-            "TensorDescriptor"
+            "that does not read it with load_im2col; use triton_ext.language.load_im2col instead "
+            "of desc.load, or pass a TensorDescriptor"
         )
     if wanted["rank"] != len(arg.input_shape):
         raise LaunchError(

@@ -98,17 +98,17 @@ class Im2ColLoad:
 def descriptor_arguments(module: Module) -> tuple[BlockArgument, ...]:
     """Returns the tensor descriptors among the kernel's arguments, in order."""
     for op in module.walk():
-        if op.name == "tt.func" and "private" not in op.attributes.get("sym_visibility", ""):
+        if op.name == "tt.func" and not _is_helper(op):
             arguments = op.regions[0].blocks[0].args
             return tuple(arg for arg in arguments if is_descriptor_type(arg.type))
     return ()
 
 
 def kernel_argument(desc: Value) -> BlockArgument | None:
-    """Returns the function argument that a descriptor comes from.
+    """Returns the kernel argument that a descriptor comes from.
 
-    Followed through captures of ``ttg.warp_specialize`` and loop-carried values that start as it;
-    ``None`` for one that is made or chosen inside the function.
+    Followed through captures of ``ttg.warp_specialize``; ``None`` for one that is made, chosen or
+    carried inside the kernel, or belongs to a function it calls.
     """
     value = desc
     while isinstance(value, BlockArgument):
@@ -116,14 +116,16 @@ def kernel_argument(desc: Value) -> BlockArgument | None:
         if op is None:
             return None
         if op.name == "tt.func":
-            return value
-        if op.name == "ttg.warp_specialize":
-            value = op.operands[value.index]
-        elif op.name == "scf.for" and value.index > 0:
-            value = op.operands[value.index + 2]
-        else:
+            return None if _is_helper(op) else value
+        if op.name != "ttg.warp_specialize":
             return None
+        value = op.operands[value.index]
     return None
+
+
+def _is_helper(func: Operation) -> bool:
+    """Tells whether a function is called by the kernel; all others were inlined."""
+    return func.attributes.get("noinline") == "true"
 
 
 def cga_bases(memdesc_type: str, module: Module) -> list[list[int]]:
@@ -142,6 +144,4 @@ def cga_bases(memdesc_type: str, module: Module) -> list[list[int]]:
     layout = re.search(r"CGALayout = \[((?:\[[^\]]*\](?:, )?)*)\]", encoding or memdesc_type)
     if layout is None:
         return []
-    return [
-        [int(x) for x in basis.split(",")] for basis in re.findall(r"\[([^\]]+)\]", layout[1])
-    ]
+    return [[int(x) for x in basis.split(",")] for basis in re.findall(r"\[([^\]]+)\]", layout[1])]

@@ -32,7 +32,7 @@ MAX_OFFSET: Final = {1: 65535, 2: 255, 3: 31}
 
 
 @builtin
-def load_im2col(desc, coord, offsets, _semantic=None):  # type: ignore[no-untyped-def]
+def load_im2col(desc, coord, offsets, walk=None, _semantic=None):  # type: ignore[no-untyped-def]
     """Loads a [pixels, channels] tile of an N(D)(H)WC tensor through hardware im2col.
 
     The tile holds the pixels that a walk visits from the start pixel on, inside the descriptor's
@@ -47,6 +47,8 @@ def load_im2col(desc, coord, offsets, _semantic=None):  # type: ignore[no-untype
             channel.  3, 4 or 5 of them: the rank of the tensor.
         offsets: int32 scalars, one per spatial dimension, outermost first: filter tap times
             dilation.  0 to 65535, 255 or 31 for 1, 2 or 3 spatial dimensions; never negative.
+        walk: (output_size, stride, padding) as for :func:`im2col_start`.  Needed where num_ctas > 1
+            splits the pixels of the tile over CTAs: each CTA's start is derived from it.
 
     Returns:
         A tensor of the descriptor's dtype, shape [pixels, channels].
@@ -69,12 +71,15 @@ def load_im2col(desc, coord, offsets, _semantic=None):  # type: ignore[no-untype
     pixel = [as_int32(x, "load_im2col coordinate", _semantic) for x in coord[:-1]]
     channel = as_int32(coord[-1], "load_im2col channel", _semantic)
     taps = [as_int32(x, "load_im2col offset", _semantic) for x in offsets]
+    parts = () if walk is None else check_walk("load_im2col", walk, len(offsets))
     if interpreting(_semantic):
         from .interpreter import load
 
         return load(desc, pixel, channel, taps)
     _check_target(_semantic.builder.options)
     _check_cluster(_semantic.builder.options)
+    if getattr(_semantic.builder.options, "num_ctas", 1) > 1:
+        pixel += [as_int32(x, "load_im2col walk", _semantic) for part in parts for x in part]
     return desc.load(
         [_marker(PIXEL, pixel, _semantic), _marker(CHANNEL, [channel, *taps], _semantic)],
         _semantic=_semantic,
@@ -99,26 +104,54 @@ def im2col_start(pixel, output_size, stride, padding, _semantic=None):  # type: 
     Raises:
         TypeError, ValueError: At compile time: sequences of different length, or not 1 to 3 long.
     """
-    size, step, front = list(output_size), list(stride), list(padding)
-    if not 1 <= len(size) <= 3:
-        raise ValueError(f"im2col_start: expected 1 to 3 spatial dimensions, got {len(size)}")
-    if len(step) != len(size) or len(front) != len(size):
-        raise ValueError(
-            f"im2col_start: output_size, stride and padding must have one length, "
-            f"got {len(size)}, {len(step)} and {len(front)}"
-        )
+    return core.tuple(start_of(pixel, output_size, stride, padding, _semantic))
+
+
+def start_of(
+    pixel: Any, output_size: Any, stride: Any, padding: Any, semantic: Any
+) -> tuple[Any, ...]:
+    """Returns what :func:`im2col_start` returns, for whichever kind of kernel is being traced."""
+    size, step, front = check_walk("im2col_start", (output_size, stride, padding))
 
     def scalar(value: Any) -> Any:
-        return as_int32(value, "im2col_start", _semantic)
+        return as_int32(value, "im2col_start", semantic)
 
     rest = scalar(pixel)
     start: list[Any] = []
     for extent, scale, pad in zip(reversed(size), reversed(step), reversed(front), strict=True):
-        position = _semantic.mod(rest, scalar(extent))
-        rest = _semantic.floordiv(rest, scalar(extent))
-        scaled = _semantic.mul(position, scalar(scale), True)
-        start.insert(0, _semantic.sub(scaled, scalar(pad), True))
-    return core.tuple([rest, *start])
+        position = semantic.mod(rest, scalar(extent))
+        rest = semantic.floordiv(rest, scalar(extent))
+        scaled = semantic.mul(position, scalar(scale), True)
+        start.insert(0, semantic.sub(scaled, scalar(pad), True))
+    return (rest, *start)
+
+
+def check_walk(
+    name: str, walk: Any, spatial_rank: int | None = None
+) -> tuple[list[Any], list[Any], list[Any]]:
+    """Returns (output_size, stride, padding) as lists of one length.
+
+    Raises:
+        ValueError: They are not three, or of different or wrong length.
+    """
+    parts = [list(part) for part in walk]
+    if len(parts) != 3:
+        raise ValueError(
+            f"{name}: expected walk=(output_size, stride, padding), got {len(parts)} entries"
+        )
+    size, step, front = parts
+    if spatial_rank is not None and len(size) != spatial_rank:
+        raise ValueError(
+            f"{name}: expected a walk of {spatial_rank} spatial dimensions, got {len(size)}"
+        )
+    if not 1 <= len(size) <= 3:
+        raise ValueError(f"{name}: expected 1 to 3 spatial dimensions, got {len(size)}")
+    if len(step) != len(size) or len(front) != len(size):
+        raise ValueError(
+            f"{name}: output_size, stride and padding must have one length, "
+            f"got {len(size)}, {len(step)} and {len(front)}"
+        )
+    return size, step, front
 
 
 def _check_counts(desc: Any, coord: list[Any], offsets: list[Any]) -> None:

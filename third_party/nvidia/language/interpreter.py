@@ -11,13 +11,21 @@ from collections.abc import Callable
 from typing import Any
 
 from triton.language import core
+from triton_ext.backends.nvidia.backend.launch import UNINSTALLED
 from triton_ext.errors import LaunchError
 
 __all__ = ["load", "wrap_implicit_cvt"]
 
 
-def wrap_implicit_cvt(previous: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """Wraps the interpreter's conversion of kernel arguments (``host.seams.interpreter_cvt``)."""
+def wrap_implicit_cvt(
+    previous: Callable[[Any], Any], is_active: Callable[[], bool]
+) -> Callable[[Any], Any]:
+    """Wraps the interpreter's conversion of kernel arguments (``host.seams.interpreter_cvt``).
+
+    Args:
+        previous: What is wrapped.
+        is_active: Tells whether the plugin is installed.
+    """
     from triton.runtime.interpreter import TensorDescHandle
 
     class Im2ColDescHandle(TensorDescHandle):  # type: ignore[misc]
@@ -33,6 +41,8 @@ def wrap_implicit_cvt(previous: Callable[[Any], Any]) -> Callable[[Any], Any]:
         value = previous(arg)
         geometry = getattr(getattr(arg, "shape", None), "im2col", None)
         if geometry is not None and isinstance(value, core.tensor_descriptor_base):
+            if not is_active():
+                raise LaunchError(UNINSTALLED)
             stock = value.handle
             handle = Im2ColDescHandle(
                 stock.base, stock.shape, stock.strides, stock.block_shape, stock.padding

@@ -22,7 +22,6 @@ Safe direction: a module that cannot be lowered exactly is an error; nothing is 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -31,8 +30,11 @@ from triton_ext.ir import BlockArgument, Builder, Module, Operation, OpResult, R
 from triton_ext.ir.structured import append_captures, append_if_results, append_iter_args
 from triton_ext.passes import Pass, PassContext, error_at
 
-from ..dialect.ttng import TmaLoad, cga_bases, im2col_descriptor_type, kernel_argument
-from .marker_flow import MarkerFlow, MarkerKind, carrier_targets, marker_kind
+from ..dialect.cluster import splits_pixels
+from ..dialect.ttng import TmaLoad, cga_bases, im2col_descriptor_type
+from .cluster_start import start_of_cta
+from .descriptor_flow import descriptor_values
+from .marker_flow import MarkerFlow, MarkerKind, marker_kind
 
 __all__ = ["LowerIm2Col"]
 
@@ -48,18 +50,17 @@ class LowerIm2Col(Pass):
 
         Raises:
             PassError: See :class:`MarkerFlow`; or a descriptor is read both ways, is not a kernel
-                argument, or its pixels are split over the CTAs of a cluster.
+                argument, or its pixels are split over the CTAs of a cluster without a walk.
         """
         flow = MarkerFlow.of(module)
         if not flow.markers:
             return
-        descriptors = list(_families(flow.loads))
+        descriptors = descriptor_values(flow)
         tuples = _Tuples(flow.kinds)
         for value in list(flow.kinds):
             tuples.of(value)
         for load in flow.loads:
-            _check_cluster(load, module)
-            _replace_load(load, tuples)
+            _replace_load(load, tuples, cga_bases(load.result.type, module))
         for desc in descriptors:
             desc.set_type(im2col_descriptor_type(desc.type))
         for marker in reversed(flow.markers):
@@ -196,15 +197,20 @@ def _untraceable(value: Value) -> PassError:
     )
 
 
-def _replace_load(load: TmaLoad, tuples: _Tuples) -> None:
-    pixel, (channel, *offsets) = (tuples.of(index) for index in load.coord)
-    if len(offsets) != len(pixel) - 1:
+def _replace_load(load: TmaLoad, tuples: _Tuples, bases: list[list[int]]) -> None:
+    position, (channel, *offsets) = (tuples.of(index) for index in load.coord)
+    spatial_rank = len(offsets)
+    # Behind the start may stand the walk: sizes, strides, paddings (markers.PIXEL).
+    pixel, walk = position[: spatial_rank + 1], position[spatial_rank + 1 :]
+    if len(pixel) != spatial_rank + 1 or len(walk) not in (0, 3 * spatial_rank):
         raise error_at(
             load.op,
-            f"a start pixel of {len(pixel)} values meets {len(offsets)} filter offsets: "
+            f"a start pixel of {len(position)} values meets {spatial_rank} filter offsets: "
             "one offset per spatial dimension is needed",
         )
     builder = Builder.before(load.op)
+    if splits_pixels(bases):
+        pixel = start_of_cta(load, pixel, walk, bases, builder)
     offsets16 = [
         builder.create(
             "arith.trunci",
@@ -232,52 +238,3 @@ def _attributes(op: Operation) -> str:
     """The attribute dictionary as printed, with a space in front; empty without attributes."""
     entries = (k if v == "unit" else f"{k} = {v}" for k, v in op.attributes.items())
     return " {" + ", ".join(entries) + "}" if op.attributes else ""
-
-
-def _check_cluster(load: TmaLoad, module: Module) -> None:
-    if any(basis[0] for basis in cga_bases(load.result.type, module)):
-        raise error_at(
-            load.op,
-            "num_ctas > 1 splits the pixels of this im2col load over CTAs, and each CTA would "
-            "start at the wrong pixel: use num_ctas=1",
-        )
-
-
-def _families(loads: tuple[TmaLoad, ...]) -> Iterator[Value]:
-    """Yields every value that is one of the loads' descriptors, wherever it is passed on.
-
-    Raises:
-        PassError: A descriptor is not a kernel argument, or somebody reads it as a tiled one.
-    """
-    im2col = {load.op for load in loads}
-    seen: set[Value] = set()
-    for load in loads:
-        root = _root(load)
-        todo = [root]
-        while todo:
-            value = todo.pop()
-            if value in seen:
-                continue
-            seen.add(value)
-            yield value
-            for use in value.uses:
-                targets = carrier_targets(use)
-                if targets is not None:
-                    todo.extend(targets)
-                elif use.op not in im2col:
-                    raise error_at(
-                        use.op,
-                        f"the descriptor {root.name} is read with load_im2col and used as a tiled "
-                        f"descriptor by {use.op.name!r}: pass two descriptors",
-                    )
-
-
-def _root(load: TmaLoad) -> Value:
-    root = kernel_argument(load.desc)
-    if root is None:
-        raise error_at(
-            load.op,
-            "load_im2col needs a descriptor that is a kernel argument (an Im2ColDescriptor); "
-            "this one is made or chosen inside the kernel",
-        )
-    return root
