@@ -19,6 +19,14 @@ _KEYWORD = frozenset(
     {"builtin.module", "func.func", "gpu.func", "gpu.module", "llvm.func", "tt.func"}
     | {"scf.while", "ttg.warp_specialize"}
 )
+#: Operations whose dictionary stands in front of everything else.
+_BEHIND_NAME = frozenset(
+    {"arith.constant", "func.return", "scf.condition", "scf.yield", "tt.return"}
+)
+#: Operations whose dictionary stands behind their first operand.
+_BEHIND_OPERAND = frozenset({"tt.fp_to_fp"})
+#: Operations whose dictionary stands in front of the comma of their last operand.
+_IN_FRONT_OF_LAST = frozenset({"ttng.barrier_expect"})
 _ENTRY = re.compile(
     r"\s*(?:" + '"((?:[^"\\\\\\n]|\\\\.)*)"' + r"|([A-Za-z_][\w$.]*))\s*(?:(=)\s*)?", re.ASCII
 )
@@ -196,18 +204,51 @@ def _dictionary_with_keyword(op: Operation) -> AttributesSlot:
 
 def _new_dictionary(op: Operation) -> AttributesSlot:
     """An empty dictionary in front of the types, or behind the operands or regions."""
-    from .segments import AttributesSlot, cut, split_at_types
+    from .segments import AttributesSlot, OperandSlot, cut, split_at_types
 
     if _has_keyword(op):
         return _dictionary_with_keyword(op)
     segments = cut(op)
     slot = AttributesSlot("", " ")
+    custom = op.source.text[op._span[2]] != '"'
+    if op.name in _BEHIND_NAME and custom:
+        _insert_behind_name(op, segments, slot)
+        return slot
+    if op.name in _BEHIND_OPERAND and custom and op._operands:
+        first = next(i for i, s in enumerate(segments) if isinstance(s, OperandSlot))
+        segments.insert(first + 1, slot)
+        return slot
+    if op.name in _IN_FRONT_OF_LAST and custom and len(op._operands) > 1:
+        last = max(i for i, s in enumerate(segments) if isinstance(s, OperandSlot))
+        before = segments[last - 1]
+        assert isinstance(before, str)  # a comma is between two operands
+        comma = before.rfind(",")
+        segments[last - 1 : last] = [before[:comma], slot, before[comma:]]
+        return slot
+    if op._successors and custom:
+        _insert_in_front_of_location(segments, slot)
+        return slot
     index = split_at_types(op)
     if index is None:
         _insert_in_front_of_location(segments, slot)
     else:
         segments.insert(index, slot)
     return slot
+
+
+def _insert_behind_name(op: Operation, segments: list[Segment], slot: AttributesSlot) -> None:
+    """``name dictionary rest``; the condition in parentheses counts as part of the name."""
+    from .segments import ResultsSlot
+
+    index = next(i for i, segment in enumerate(segments) if not isinstance(segment, ResultsSlot))
+    at = len(op.name)
+    if op.name == "scf.condition":
+        index = next(i for i, s in enumerate(segments) if isinstance(s, str) and s[0] == ")")
+        at = 1
+    literal = segments[index]
+    assert isinstance(literal, str)  # the name, or a parenthesis
+    pieces = [literal[:at], slot, literal[at:]]
+    segments[index : index + 1] = [piece for piece in pieces if piece != ""]
 
 
 def _insert_in_front_of_location(segments: list[Segment], slot: AttributesSlot) -> None:

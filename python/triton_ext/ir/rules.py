@@ -16,13 +16,14 @@ from .nodes import Block, Operation
 from .segments import OperandSlot, OperandTypeSlot, cut
 from .type_slots import KNOWN_DIALECTS, bind_types
 from .type_text import pointee_type
-from .values import Value
+from .values import OpResult, Value
 
 __all__ = ["RULES", "Facts", "Rule", "branch_operands", "rules_of"]
 
 Broken = Mapping[str, object] | None
 _ALIAS = re.compile(lexer.STRING + r"|[#!][A-Za-z_$][\w$]*(?![\w$.<])", re.ASCII)
 _MAX_ALIASES = 50
+_UNDERSTOOD = KNOWN_DIALECTS | {"func", "llvm"}
 
 
 @dataclass(slots=True)
@@ -102,8 +103,18 @@ def _list(types: Sequence[str | None]) -> str:
     return f"({', '.join('?' if type_ is None else type_ for type_ in types)})"
 
 
+def _type(value: Value) -> str | None:
+    """A value's type; ``None`` where an unknown operation prints what may not be its type."""
+    if isinstance(value, OpResult):
+        holder = value._owner
+        known = holder.name.partition(".")[0] in _UNDERSTOOD
+        if not known and holder.source.text[holder._span[2]] != '"':
+            return None
+    return value.known_type
+
+
 def _types(values: Sequence[Value]) -> list[str | None]:
-    return [value.known_type for value in values]
+    return [_type(value) for value in values]
 
 
 def _first_block(op: Operation, region: int) -> Block | None:
@@ -303,7 +314,7 @@ def _printed(op: Operation, facts: Facts) -> Broken:
         printed, full = slot.spelling.printed, slot.spelling.full
         operand = op._operands[slot.index]
         # What was edited since prints the type of its operand.
-        if printed == full or operand._type != full or not printed:
+        if printed == full or operand._type != full or not printed or _type(operand) is None:
             continue
         if printed.startswith("<"):
             printed = full.partition("<")[0] + printed
@@ -321,7 +332,7 @@ def _same_operands(op: Operation, facts: Facts) -> Broken:
 def _same_result(op: Operation, facts: Facts) -> Broken:
     if len(op._results) != 1 or not op._operands:
         return None
-    wanted = op._operands[1 if op.name == "arith.select" else 0].known_type
+    wanted = _type(op._operands[1 if op.name == "arith.select" else 0])
     if op.name == "tt.load":
         wanted = pointee_type(wanted) if wanted is not None else None
     found = op._results[0].known_type

@@ -1,0 +1,82 @@
+"""Random sequences of edits leave modules that we verify and Triton reads and verifies."""
+
+from __future__ import annotations
+
+import os
+from random import Random
+
+import ir_helpers
+import pytest
+import random_edits
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from triton_ext.ir import parse
+
+_SIZE = 16_000
+
+
+def _texts() -> list[tuple[str, str]]:
+    """Fixtures and, of the corpus, what the installed Triton printed itself."""
+    import triton
+
+    found = [
+        (path.name, path.read_text())
+        for path in ir_helpers.FIXTURES
+        if path.name not in ir_helpers.NOT_FOR_HOST and triton.__version__ >= "3.8"
+    ]
+    own = [path for path in ir_helpers.corpus_files() if path.parts[-3] == triton.__version__]
+    for path in own:
+        if path.stat().st_size < _SIZE:
+            found.append(("/".join(path.parts[-2:]), path.read_text()))
+    return found
+
+
+def check(host: ir_helpers.Host, name: str, text: str, rng: Random) -> None:
+    """Edits, and asks both verifiers, and whether the text means the tree."""
+    module = parse(text, name)
+    module.verify()
+    done = [random_edits.edit(module, rng) for _ in range(rng.randint(1, 6))]
+    module.verify()
+    edited = str(module)
+    again = parse(edited, name)
+    assert str(again) == edited
+    again.verify()
+    assert [op.name for op in again.walk()] == [op.name for op in module.walk()]
+    assert [r.known_type for op in again.walk() for r in op.results] == [
+        r.known_type for op in module.walk() for r in op.results
+    ]
+    try:
+        host.text(edited)
+    except RuntimeError as error:
+        pytest.fail(f"{name}: the host refuses it after {done}: {error}\n{edited}")
+
+
+def _run(host: ir_helpers.Host, examples: int) -> None:
+    texts = _texts()
+    if not texts:
+        pytest.skip("no corpus of this Triton, and the fixtures are for 3.8 and newer")
+
+    @settings(
+        max_examples=examples,
+        deadline=None,
+        database=None,
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(st.sampled_from(texts), st.randoms(use_true_random=False))
+    def case(entry: tuple[str, str], rng: Random) -> None:
+        check(host, *entry, rng)
+
+    case()
+
+
+@pytest.mark.slow
+def test_random_edits(host):
+    _run(host, 500)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(
+    not os.environ.get("TRITON_EXT_NIGHTLY"), reason="takes minutes; TRITON_EXT_NIGHTLY=1 runs it"
+)
+def test_random_edits_at_night(host):
+    _run(host, 10_000)
