@@ -44,8 +44,13 @@ RULES: dict[str, tuple[set[str], set[str]]] = {
         {"errors", "host", "ir", "markers", "backends.V.backend", "backends.V.dialect"},
         {"numpy", "triton"},
     ),
+    "backends.V.gluon": (
+        {"errors", "host", "backends.V.backend", "backends.V.dialect", "backends.V.gluon"}
+        | {"backends.V.language"},
+        {"triton"},
+    ),
     "backends.V.language": (
-        {"errors", "host", "markers", "plugin", "backends.V.backend", "backends.V.language"},
+        {"errors", "host", "markers", "backends.V.backend", "backends.V.language"},
         {"numpy", "triton"},
     ),
 }

@@ -36,7 +36,7 @@ from triton_ext.backends.nvidia.backend.validation import (
 )
 from triton_ext.errors import DescriptorError
 
-__all__ = ["Im2ColDescriptor", "PixelShape", "TensorLike"]
+__all__ = ["FrozenList", "Im2ColDescriptor", "PixelShape", "TensorLike"]
 
 # Tensors that stand for others while torch traces; Triton's own descriptor asks them no address.
 _TENSORS_WITHOUT_ADDRESS = ("FakeTensor", "FunctionalTensor")
@@ -63,13 +63,13 @@ class TensorLike(Protocol):
         """Strides in elements, outermost first."""
 
 
-class _FrozenList(list[int]):
+class FrozenList(list[int]):
     """A list that Triton takes as a list, and that cannot be changed."""
 
     __slots__ = ()
 
     def _refuse(self, *args: object, **kwargs: object) -> NoReturn:
-        raise TypeError("Im2ColDescriptor is immutable: its lists cannot be changed")
+        raise TypeError("a descriptor is immutable: its lists cannot be changed")
 
     __setitem__ = _refuse
     __delitem__ = _refuse
@@ -85,7 +85,7 @@ class _FrozenList(list[int]):
     sort = _refuse
 
 
-class PixelShape(_FrozenList):
+class PixelShape(FrozenList):
     """The shape [pixels, channels] that Triton sees, carrying the im2col geometry.
 
     Triton's interpreter rebuilds a descriptor as a plain ``TensorDescriptor`` but hands over the
@@ -271,8 +271,8 @@ class Im2ColDescriptor(TensorDescriptor):  # type: ignore[misc]  # triton ships 
         self.__dict__.update(
             base=base,
             shape=PixelShape((pixels, channels), geometry),
-            strides=_FrozenList((geometry.strides[-2], 1)),
-            block_shape=_FrozenList(block),
+            strides=FrozenList((geometry.strides[-2], 1)),
+            block_shape=FrozenList(block),
             padding=padding,
             round_f32_to_tf32=round_f32_to_tf32,
             geometry=geometry,

@@ -1,8 +1,8 @@
 """Where each CTA of a cluster starts when a cluster shares the pixels of an im2col block.
 
 The walk counts pixels in a mixed-radix number (n, [d, [h,]] w): digit ``(x + front) / stride`` of
-each spatial dimension, ``size`` positions wide.  A CTA that loads the pixels from the k-th on starts
-where the walk is after k steps, so k is added to that number, with carries.
+each spatial dimension, ``size`` positions wide.  A CTA that loads the pixels from the k-th on
+starts where the walk is after k steps, so k is added to that number, with carries.
 
 The arithmetic is written once, over whatever adds and divides: Python integers, operations of a
 module, values of a kernel that is being traced.

@@ -18,9 +18,9 @@ from __future__ import annotations
 from typing import Any, Final
 
 from triton.language import core
-from triton_ext import plugin
 from triton_ext.errors import UnsupportedError
 from triton_ext.host import require
+from triton_ext.host.seams import plugin_is_reached
 from triton_ext.markers import CHANNEL, LIBRARY, PIXEL
 
 from .builtin import as_int32, builtin, interpreting
@@ -72,6 +72,7 @@ def load_im2col(desc, coord, offsets, walk=None, _semantic=None):  # type: ignor
     channel = as_int32(coord[-1], "load_im2col channel", _semantic)
     taps = [as_int32(x, "load_im2col offset", _semantic) for x in offsets]
     parts = () if walk is None else check_walk("load_im2col", walk, len(offsets))
+    _check_plugin()
     if interpreting(_semantic):
         from .interpreter import load
 
@@ -181,11 +182,15 @@ def _check_offset(offset: Any, position: int, spatial_rank: int) -> None:
         )
 
 
-def _check_target(options: Any) -> None:
-    if not plugin.is_installed():
+def _check_plugin() -> None:
+    if not plugin_is_reached():
         raise UnsupportedError(
-            "load_im2col: triton_ext is uninstalled; call triton_ext.install() before compiling"
+            "load_im2col: triton_ext is uninstalled, or another stages hook took its place; call "
+            "triton_ext.install()"
         )
+
+
+def _check_target(options: Any) -> None:
     require("im2col")
     arch = str(getattr(options, "arch", ""))
     if getattr(options, "backend_name", "") != "cuda":

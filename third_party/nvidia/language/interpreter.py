@@ -76,7 +76,8 @@ def load(desc: Any, pixel: list[Any], channel: Any, offsets: list[Any]) -> Any:
     if geometry is None:
         raise LaunchError(
             "the kernel reads this descriptor with load_im2col, but a tiled TensorDescriptor was "
-            "passed; pass triton_ext.Im2ColDescriptor.for_conv(...)"
+            "passed; pass triton_ext.Im2ColDescriptor.for_conv(...) (and set TRITON_INTERPRET "
+            "before importing triton_ext.language)"
         )
     rank = len(geometry.shape)
     if len(pixel) + 1 != rank:

@@ -1,8 +1,8 @@
 """The start pixel of each CTA where a cluster shares the pixels of an im2col load.
 
 Triton's lowering adds the CTA's first pixel to the w coordinate, as if the pixels of a block were
-columns; that is right for one row only.  Here every CTA's own start is derived and that number taken
-off w again (docs/adr/0006).
+columns; that is right for one row only.  Here every CTA's own start is derived and that number
+taken off w again (docs/adr/0006).
 """
 
 from __future__ import annotations

@@ -1,0 +1,24 @@
+"""im2col for Gluon kernels on NVIDIA: ``from triton_ext.gluon import nvidia as xnv``.
+
+``async_load_im2col`` and ``im2col_start`` are for kernels; ``TensorDescriptorIm2Col``,
+``im2col_layout`` and ``with_base`` are for the host.  Triton 3.8 or newer is needed; an older one
+is refused by name when one of them is used.
+"""
+
+from __future__ import annotations
+
+from triton_ext import backends
+
+__all__ = [
+    "TensorDescriptorIm2Col",
+    "async_load_im2col",
+    "im2col_layout",
+    "im2col_start",
+    "with_base",
+]
+
+TensorDescriptorIm2Col = backends.load("nvidia", "gluon.TensorDescriptorIm2Col")
+async_load_im2col = backends.load("nvidia", "gluon.async_load_im2col")
+im2col_layout = backends.load("nvidia", "gluon.im2col_layout")
+im2col_start = backends.load("nvidia", "gluon.im2col_start")
+with_base = backends.load("nvidia", "gluon.with_base")

@@ -1,0 +1,241 @@
+"""Host descriptors for Gluon's im2col loads, checked when they are built.
+
+Triton tells Gluon's descriptors by their exact type, so what is built here *is* the host's
+``TensorDescriptorIm2Col``; only building it is ours: every rule of ``validation.py`` instead of a
+few asserts, the convolution instead of corners, a layout that fits.  The lists inside cannot be
+changed.  At each launch the plugin looks the map up, or checks the fields again and encodes it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from triton_ext.errors import DescriptorError
+from triton_ext.host import require
+
+from ..backend.descriptors import FrozenList, Im2ColDescriptor, TensorLike
+from ..backend.validation import descriptor_error
+
+__all__ = ["TensorDescriptorIm2Col", "im2col_layout", "with_base"]
+
+# Channel bytes of one box, widest first, and the swizzle that goes with them.
+_SWIZZLES = (128, 64, 32)
+
+
+def im2col_layout(
+    block_shape: Sequence[int], dtype: Any, cga_layout: Sequence[Sequence[int]] | None = None
+) -> Any:
+    """Returns the shared memory layout in which a block needs the fewest boxes.
+
+    Args:
+        block_shape: [pixels, channels].
+        dtype: Of the tensor: torch's, or Triton's.
+        cga_layout: How the CTAs of a cluster split the block; ``None`` for one CTA.
+
+    Raises:
+        UnsupportedError: The host has no im2col (3.8 or newer is needed).
+    """
+    require("im2col")
+    from triton._utils import canonicalize_dtype, get_primitive_bitwidth
+    from triton.experimental.gluon.language._layouts import NVMMASharedLayout
+
+    bits = get_primitive_bitwidth(canonicalize_dtype(dtype))
+    pixels, channels = block_shape
+    for basis in cga_layout or ():
+        channels = channels // 2 if basis[1] else channels
+        pixels = pixels // 2 if basis[0] else pixels
+    fitting = (s for s in _SWIZZLES if (channels * bits // 8) % s == 0 and pixels >= 8)
+    return NVMMASharedLayout(
+        swizzle_byte_width=next(fitting, 0),
+        element_bitwidth=bits,
+        rank=2,
+        cga_layout=[list(basis) for basis in cga_layout] if cga_layout else None,
+    )
+
+
+class _HostType(type):
+    """Makes ``isinstance`` mean the host's class, which is what instances are."""
+
+    def __instancecheck__(cls, instance: object) -> bool:
+        require("im2col")
+        from triton.experimental.gluon.nvidia.hopper import TensorDescriptorIm2Col as Host
+
+        return isinstance(instance, Host)
+
+
+class TensorDescriptorIm2Col(metaclass=_HostType):
+    """Builds Gluon's im2col descriptors: ``for_conv``, ``from_tensor``, or all of the fields.
+
+    Instances are of the host's class of the same name, with two attributes more: ``geometry``, what
+    the driver sees, and ``conv``, the convolution or ``None``.
+    """
+
+    def __new__(  # type: ignore[misc]  # an object of the host's class
+        cls,
+        base: TensorLike,
+        shape: Sequence[int],
+        strides: Sequence[int],
+        block_shape: Sequence[int],
+        layout: Any = None,
+        padding: str = "zero",
+        round_f32_to_tf32: bool = False,
+        element_strides: Sequence[int] | None = None,
+        pixel_box_lower_corner: Sequence[int] | None = None,
+        pixel_box_upper_corner: Sequence[int] | None = None,
+    ) -> Any:
+        """Builds a descriptor from the driver's terms; parameters as the host's class has them.
+
+        Args:
+            base: Tensor whose memory is described, 16-byte aligned.
+            shape: (N, [D, [H,]] W, C).
+            strides: In elements.
+            block_shape: [pixels, channels], powers of two.
+            layout: NVMMASharedLayout of the block; :func:`im2col_layout` by default.
+            padding: ``"zero"`` or ``"nan"``.
+            round_f32_to_tf32: Round fp32 elements to tf32.
+            element_strides: Step of the walk per dimension, 1 for N and C.
+            pixel_box_lower_corner: First position per spatial dimension.
+            pixel_box_upper_corner: Last position per spatial dimension, relative to the last pixel.
+
+        Raises:
+            DescriptorError: A rule is broken; all violations are listed.
+            UnsupportedError: The host has no im2col (3.8 or newer is needed).
+        """
+        missing = [
+            name
+            for name, corner in (
+                ("pixel_box_lower_corner", pixel_box_lower_corner),
+                ("pixel_box_upper_corner", pixel_box_upper_corner),
+            )
+            if corner is None
+        ]
+        if missing:
+            raise DescriptorError(f"{' and '.join(missing)} must be given; or use for_conv")
+        checked = Im2ColDescriptor(
+            base,
+            shape,
+            strides,
+            block_shape,
+            pixel_box_lower_corner=pixel_box_lower_corner or (),
+            pixel_box_upper_corner=pixel_box_upper_corner or (),
+            element_strides=element_strides,
+            padding=padding,
+            round_f32_to_tf32=round_f32_to_tf32,
+        )
+        return _host_descriptor(checked, layout)
+
+    @classmethod
+    def for_conv(
+        cls,
+        x: TensorLike,
+        filter_size: int | Sequence[int],
+        stride: int | Sequence[int] = 1,
+        padding: int | Sequence[int] | Sequence[Sequence[int]] = 0,
+        dilation: int | Sequence[int] = 1,
+        *,
+        block_shape: Sequence[int],
+        layout: Any = None,
+        round_f32_to_tf32: bool = False,
+    ) -> Any:
+        """Builds the descriptor through which a convolution reads its input.
+
+        Args:
+            x: Input, N(D)(H)WC of rank 3 to 5, 16-byte aligned.
+            filter_size: Taps, one int or one per spatial dimension.
+            stride: 1..8, one int or one per spatial dimension.
+            padding: One int, one per spatial dimension, or (low, high) per spatial dimension.
+            dilation: One int or one per spatial dimension.
+            block_shape: [pixels, channels] of one load, powers of two.
+            layout: NVMMASharedLayout of the block; :func:`im2col_layout` by default.
+            round_f32_to_tf32: Round fp32 elements to tf32.
+
+        Raises:
+            DescriptorError: TMA cannot express the convolution; all violations are listed.
+            UnsupportedError: The host has no im2col (3.8 or newer is needed).
+        """
+        checked = Im2ColDescriptor.for_conv(
+            x,
+            filter_size,
+            stride,
+            padding,
+            dilation,
+            block_shape=block_shape,
+            round_f32_to_tf32=round_f32_to_tf32,
+        )
+        return _host_descriptor(checked, layout)
+
+    @classmethod
+    def from_tensor(
+        cls, tensor: TensorLike, block_shape: Sequence[int], layout: Any = None, **fields: Any
+    ) -> Any:
+        """Builds a descriptor with the shape and strides of ``tensor``; the rest as the class."""
+        return cls(tensor, tensor.shape, tensor.stride(), block_shape, layout, **fields)
+
+
+def with_base(desc: Any, base: TensorLike) -> Any:
+    """Returns the descriptor of another tensor of the same dtype, shape and strides.
+
+    Args:
+        desc: A descriptor that was built here.
+        base: The tensor, 16-byte aligned.
+
+    Raises:
+        DescriptorError: The tensor does not have this geometry, or is not aligned.
+    """
+    return _host_descriptor(desc.checked.with_base(base), desc.layout)
+
+
+def _host_descriptor(checked: Im2ColDescriptor, layout: Any) -> Any:
+    """Returns the host's object with the fields of a descriptor that broke no rule."""
+    require("im2col")
+    from triton.experimental.gluon.nvidia.hopper import TensorDescriptorIm2Col as Host
+
+    geometry = checked.geometry
+    if layout is None:
+        layout = im2col_layout(checked.block_shape, checked.base.dtype)
+    _check_layout(layout, checked)
+    # The host's own __init__ asserts a part of what was checked, and cannot take a fake tensor.
+    desc = Host.__new__(Host)
+    desc.__dict__.update(
+        base=checked.base,
+        shape=FrozenList(geometry.shape),
+        strides=FrozenList(geometry.strides),
+        block_shape=checked.block_shape,
+        layout=layout,
+        padding=checked.padding,
+        round_f32_to_tf32=checked.round_f32_to_tf32,
+        element_strides=FrozenList(geometry.element_strides),
+        pixel_box_lower_corner=FrozenList(geometry.pixel_box_lower_corner),
+        pixel_box_upper_corner=FrozenList(geometry.pixel_box_upper_corner),
+        geometry=geometry,
+        conv=checked.conv,
+        checked=checked,
+    )
+    return desc
+
+
+def _check_layout(layout: Any, checked: Im2ColDescriptor) -> None:
+    from triton.experimental.gluon.language._layouts import NVMMASharedLayout
+
+    if not isinstance(layout, NVMMASharedLayout):
+        raise TypeError(f"layout must be an NVMMASharedLayout, got {type(layout).__name__}")
+    geometry = checked.geometry
+    problems = []
+    if layout.rank != 2:
+        problems.append(f"layout has rank {layout.rank}, a block [pixels, channels] has 2")
+    if layout.element_bitwidth != 8 * geometry.element_bytes:
+        problems.append(
+            f"layout is for elements of {layout.element_bitwidth} bits, {geometry.dtype} has "
+            f"{8 * geometry.element_bytes}"
+        )
+    if layout.fp4_padded or layout.transposed:
+        problems.append("layout is transposed or fp4_padded: im2col has neither")
+    channel_bytes = geometry.channels_per_pixel * geometry.element_bytes
+    if channel_bytes < layout.swizzle_byte_width:
+        problems.append(
+            f"block of {geometry.channels_per_pixel} channels = {channel_bytes} B is narrower than "
+            f"the {layout.swizzle_byte_width}-byte swizzle; use im2col_layout(block_shape, dtype)"
+        )
+    if problems:
+        raise descriptor_error(problems)

@@ -1,0 +1,64 @@
+"""Gluon kernels of the tests; Triton reads their source from this file."""
+
+from triton.experimental import gluon
+from triton.experimental.gluon import language as ttgl
+from triton.experimental.gluon.language.nvidia.hopper import mbarrier, tma
+from triton_ext.gluon import nvidia as xnv
+
+WALK = ttgl.constexpr(((8, 8), (1, 1), (1, 1)))
+
+
+@gluon.jit
+def make_barrier(CTAS: ttgl.constexpr):
+    CGA: ttgl.constexpr = None if CTAS == 1 else [[1]]
+    LAYOUT: ttgl.constexpr = mbarrier.MBarrierLayout(CGA)
+    bar = ttgl.allocate_shared_memory(ttgl.int64, [CTAS], LAYOUT)
+    mbarrier.init(bar, count=1)
+    return bar
+
+
+@gluon.jit
+def load_tile(x, y, c, MODE: ttgl.constexpr, CTAS: ttgl.constexpr):
+    ROWS: ttgl.constexpr = 32 if MODE == "result" else 64
+    smem = ttgl.allocate_shared_memory(x.dtype, [ROWS, 64], x.layout)
+    bar = make_barrier(CTAS)
+    mbarrier.expect(bar, x.nbytes_per_cta)
+    n, h, w = xnv.im2col_start(ttgl.program_id(0) * 64, (8, 8), (1, 1), (1, 1))
+    if MODE == "rank 3":
+        xnv.async_load_im2col(x, [n, w, c], [c], bar, smem)
+    elif MODE == "rank 4":
+        xnv.async_load_im2col(x, [n, h, w, c], [c, 2], bar, smem)
+    elif MODE == "rank 5":
+        xnv.async_load_im2col(x, [n, h, h, w, c], [31, c, 2], bar, smem, pred=c > 0)
+    elif MODE == "constants" or MODE == "result":
+        xnv.async_load_im2col(x, [1, -2, 3, 64], [7, 255], bar, smem)
+    elif MODE == "largest":
+        xnv.async_load_im2col(x, [1, 2, 0], [65535], bar, smem)
+    elif MODE == "negative":
+        xnv.async_load_im2col(x, [n, h, w, c], [-1, 0], bar, smem)
+    elif MODE == "large":
+        xnv.async_load_im2col(x, [n, h, w, c], [0, 256], bar, smem)
+    elif MODE == "float offset":
+        xnv.async_load_im2col(x, [n, h, w, c], [1.5, 0], bar, smem)
+    elif MODE == "coordinates":
+        xnv.async_load_im2col(x, [n, h, c], [0], bar, smem)
+    elif MODE == "offsets":
+        xnv.async_load_im2col(x, [n, h, w, c], [0], bar, smem)
+    elif MODE == "int64":
+        xnv.async_load_im2col(x, [n, h, w, c.to(ttgl.int64)], [0, 0], bar, smem)
+    elif MODE == "not a descriptor":
+        xnv.async_load_im2col(c, [n, h, w, c], [0, 0], bar, smem)
+    elif MODE == "walk":
+        xnv.async_load_im2col(x, [n, h, w, c], [0, 0], bar, smem, walk=WALK)
+    mbarrier.wait(bar, 0)
+    mbarrier.invalidate(bar)
+
+
+@gluon.jit
+def stock_tile(x, y, c, CTAS: ttgl.constexpr):
+    smem = ttgl.allocate_shared_memory(x.dtype, x.block_shape, x.layout)
+    bar = make_barrier(CTAS)
+    mbarrier.expect(bar, x.nbytes_per_cta)
+    tma.async_load_im2col(x, [c, c, c, c], [0, 1], bar, smem)
+    mbarrier.wait(bar, 0)
+    mbarrier.invalidate(bar)

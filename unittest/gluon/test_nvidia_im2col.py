@@ -1,0 +1,290 @@
+"""im2col for Gluon kernels: descriptors, compiles to cubin, refusals at the user's line."""
+
+from __future__ import annotations
+
+import re
+from types import SimpleNamespace
+
+import pytest
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler.errors import CompilationError
+from triton_ext.errors import DescriptorError, UnsupportedError
+from triton_ext.gluon import nvidia as xnv
+from triton_ext.host import capabilities
+
+CAPABILITY = capabilities()["im2col"]
+needs_im2col = pytest.mark.skipif(not CAPABILITY.available, reason=CAPABILITY.reason)
+
+
+class Tensor(SimpleNamespace):
+    """An fp16 tensor of a shape, packed, at an address."""
+
+    def data_ptr(self):
+        return self.address
+
+    def stride(self):
+        strides = [1]
+        for size in reversed(self.shape[1:]):
+            strides.insert(0, strides[0] * size)
+        return tuple(strides)
+
+
+def tensor(shape=(2, 8, 8, 64), dtype="float16", address=0x7F0000000000):
+    return Tensor(shape=tuple(shape), dtype=f"torch.{dtype}", address=address)
+
+
+@pytest.mark.skipif(CAPABILITY.available, reason="this Triton lowers im2col; nothing to refuse")
+def test_a_host_without_im2col_is_refused_by_name():
+    for use in (
+        lambda: xnv.im2col_layout([64, 64], "float16"),
+        lambda: xnv.TensorDescriptorIm2Col.for_conv(tensor(), 3, block_shape=[64, 64]),
+        lambda: isinstance(1, xnv.TensorDescriptorIm2Col),
+        lambda: xnv.async_load_im2col(1, [], [], 1, 1, _semantic=object()),
+    ):
+        with pytest.raises(UnsupportedError, match=f"triton {triton.__version__} cannot lower"):
+            use()
+
+
+# ---- Descriptors -------------------------------------------------------------------------------
+
+
+@needs_im2col
+def test_for_conv_is_the_hosts_descriptor():
+    from triton.experimental.gluon.nvidia.hopper import TensorDescriptorIm2Col as Host
+
+    x = tensor()
+    desc = xnv.TensorDescriptorIm2Col.for_conv(x, 3, 2, 1, block_shape=[64, 64])
+    assert type(desc) is Host
+    assert isinstance(desc, xnv.TensorDescriptorIm2Col)
+    assert not isinstance(x, xnv.TensorDescriptorIm2Col)
+    assert desc.base is x
+    assert desc.shape == [2, 8, 8, 64]
+    assert desc.strides == [4096, 512, 64, 1]
+    assert desc.block_shape == [64, 64]
+    assert desc.element_strides == [1, 2, 2, 1]
+    assert desc.pixel_box_lower_corner == [-1, -1]
+    assert desc.pixel_box_upper_corner == [-1, -1]
+    assert desc.layout.swizzle_byte_width == 128
+    assert desc.conv.output_size == (4, 4)
+    assert desc.mode == "im2col"
+    with pytest.raises(TypeError, match="immutable"):
+        desc.shape[0] = 3
+
+
+@needs_im2col
+def test_the_host_specializes_it():
+    from triton._C.libtriton import native_specialize_impl
+    from triton.backends.nvidia.compiler import CUDABackend
+
+    torch = pytest.importorskip("torch")
+    x = torch.zeros(2, 8, 8, 64, dtype=torch.float16)
+    desc = xnv.TensorDescriptorIm2Col.for_conv(x, 3, block_shape=[64, 64])
+    text, _ = native_specialize_impl(CUDABackend, desc, False, True, True)
+    assert text.startswith("tensordesc_im2col<fp16[64, 64],input_rank=4,NVMMASharedLayout(")
+
+
+@needs_im2col
+def test_fields_of_the_driver():
+    desc = xnv.TensorDescriptorIm2Col.from_tensor(
+        tensor(), [32, 32], pixel_box_lower_corner=[0, -1], pixel_box_upper_corner=[-2, -3]
+    )
+    assert desc.pixel_box_lower_corner == [0, -1]
+    assert desc.layout.swizzle_byte_width == 64
+    assert desc.element_strides == [1, 1, 1, 1]
+    with pytest.raises(DescriptorError, match="pixel_box_upper_corner must be given"):
+        xnv.TensorDescriptorIm2Col.from_tensor(tensor(), [32, 32], pixel_box_lower_corner=[0, 0])
+
+
+@needs_im2col
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"block_shape": [2048, 64]}, "pixel block 2048: TMA allows 1..1024"),
+        ({"block_shape": [96, 64]}, "block of 96 pixels"),
+        ({"block_shape": [64, 4]}, "4 channels x 2 B = 8 B"),
+        ({"stride": 9}, "conv stride 9"),
+        ({"padding": 129}, "padding 129"),
+        ({"filter_size": 20}, "empty output"),
+    ],
+)
+def test_what_the_host_accepts_and_the_hardware_does_not(change, message):
+    arguments = {"filter_size": 3, "block_shape": [64, 64], **change}
+    with pytest.raises(DescriptorError, match=re.escape(message)):
+        xnv.TensorDescriptorIm2Col.for_conv(tensor(), **arguments)
+
+
+@needs_im2col
+def test_a_layout_that_does_not_fit():
+    wide = xnv.im2col_layout([64, 64], "float16")
+    with pytest.raises(DescriptorError, match="narrower than the 128-byte swizzle"):
+        xnv.TensorDescriptorIm2Col.for_conv(tensor(), 3, block_shape=[64, 32], layout=wide)
+    with pytest.raises(DescriptorError, match="elements of 16 bits, fp32 has 32"):
+        xnv.TensorDescriptorIm2Col.for_conv(
+            tensor(dtype="float32"), 3, block_shape=[64, 64], layout=wide
+        )
+    with pytest.raises(TypeError, match="must be an NVMMASharedLayout, got str"):
+        xnv.TensorDescriptorIm2Col.for_conv(tensor(), 3, block_shape=[64, 64], layout="x")
+
+
+@needs_im2col
+@pytest.mark.parametrize(
+    ("block", "dtype", "swizzle"),
+    [
+        ([64, 64], "float16", 128),
+        ([64, 256], "float16", 128),
+        ([64, 32], "float16", 64),
+        ([64, 16], "bfloat16", 32),
+        ([64, 8], "float16", 0),
+        ([4, 64], "float16", 0),
+        ([64, 32], "float32", 128),
+        ([64, 64], "int8", 64),
+    ],
+)
+def test_layouts(block, dtype, swizzle):
+    assert xnv.im2col_layout(block, f"torch.{dtype}").swizzle_byte_width == swizzle
+
+
+@needs_im2col
+def test_layout_of_a_cluster():
+    layout = xnv.im2col_layout([64, 64], "torch.float16", [[0, 1]])
+    assert layout.swizzle_byte_width == 64
+    assert xnv.im2col_layout([64, 64], "torch.float16", [[1, 0]]).swizzle_byte_width == 128
+
+
+@needs_im2col
+def test_with_base():
+    desc = xnv.TensorDescriptorIm2Col.for_conv(tensor(), 3, block_shape=[64, 64])
+    moved = xnv.with_base(desc, tensor(address=0x7F0000001000))
+    assert moved.base.address == 0x7F0000001000
+    assert moved.layout is desc.layout
+    assert moved.geometry is desc.geometry
+    with pytest.raises(DescriptorError, match="the tensor is"):
+        xnv.with_base(desc, tensor((2, 8, 4, 64)))
+    with pytest.raises(DescriptorError, match="is off by 8"):
+        xnv.with_base(desc, tensor(address=0x7F0000001008))
+
+
+# ---- Kernels -----------------------------------------------------------------------------------
+
+if CAPABILITY.available:
+    from gluon_kernels import WALK, load_tile, stock_tile
+    from triton.experimental.gluon._runtime import GluonASTSource
+
+    def compile_tile(mode, *, arch=90, cga=None, rank=4, num_ctas=1, kernel=load_tile, ctas=None):
+        layout = xnv.im2col_layout([64, 64], "torch.float16", cga)
+        text = f"tensordesc_im2col<fp16[64, 64],input_rank={rank},{layout!r}>"
+        signature = {"x": text, "y": "*fp16", "c": "i32", "MODE": "constexpr", "CTAS": "constexpr"}
+        constants = {(3,): mode, (4,): num_ctas}
+        source = GluonASTSource(kernel, signature, constants, {})
+        return triton.compile(
+            source, target=GPUTarget("cuda", arch, 32), options={"num_ctas": num_ctas}
+        )
+
+
+@needs_im2col
+@pytest.mark.parametrize("arch", [90, 100])
+@pytest.mark.parametrize("rank", [3, 4, 5])
+def test_compiles_to_cubin(fresh_triton_cache, arch, rank):
+    kernel = compile_tile(f"rank {rank}", arch=arch, rank=rank)
+    copies = re.findall(r"cp\.async\.bulk\.tensor\.(\d)d\S*im2col\S*", kernel.asm["ptx"])
+    assert copies == [str(rank)]
+    assert len(kernel.asm["cubin"]) > 1000
+
+
+@needs_im2col
+def test_operands_in_the_hardwares_order(fresh_triton_cache):
+    ttgir = compile_tile("constants").asm["ttgir"]
+    copy = next(line for line in ttgir.splitlines() if "async_tma_copy_global" in line)
+    coord, offsets = re.search(r"%x\[(.*?)\] offsets = \[(.*?)\]", copy).groups()
+
+    def constants(names):
+        return [
+            int(re.search(rf"{re.escape(name)} = arith.constant (-?\d+)", ttgir)[1])
+            for name in names.split(", ")
+        ]
+
+    # [n, h, w, c] and [r, s].
+    assert constants(coord) == [1, -2, 3, 64]
+    assert constants(offsets) == [7, 255]
+
+
+@needs_im2col
+def test_largest_offset_of_one_dimension(fresh_triton_cache):
+    ttgir = compile_tile("largest", rank=3).asm["ttgir"]
+    assert "arith.constant -1 : i16" in ttgir  # 65535 in 16 bits
+
+
+@needs_im2col
+@pytest.mark.parametrize(
+    ("mode", "message"),
+    [
+        ("negative", "offset 0 is -1, expected 0 to 255"),
+        ("large", "offset 1 is 256, expected 0 to 255"),
+        ("float offset", "offset 0 must be an integer, got 1.5"),
+        ("coordinates", "of rank 4: expected 4 coordinates"),
+        ("offsets", "and 2 offsets, got 4 and 1"),
+        ("int64", "expected an int32 scalar, got int64"),
+        ("result", "the result is fp16[32, 64]"),
+        ("not a descriptor", "expected an im2col descriptor, got tensor"),
+    ],
+)
+def test_refusals_at_the_users_line(fresh_triton_cache, mode, message):
+    with pytest.raises(CompilationError) as caught:
+        compile_tile(mode)
+    assert message in str(caught.value)
+    assert "xnv.async_load_im2col" in str(caught.value)
+
+
+@needs_im2col
+def test_split_pixels_need_a_walk(fresh_triton_cache):
+    with pytest.raises(CompilationError, match=r"pass walk=\(output_size, stride, padding\)"):
+        compile_tile("constants", cga=[[1, 0]], num_ctas=2)
+    kernel = compile_tile("walk", cga=[[1, 0]], num_ctas=2)
+    assert "%cluster_ctarank" in kernel.asm["ttgir"]
+    assert WALK.value == ((8, 8), (1, 1), (1, 1))
+    # Split channels and shared tiles need none.
+    for cga in ([[0, 1]], [[0, 0]]):
+        assert "%cluster_ctarank" not in compile_tile("constants", cga=cga, num_ctas=2).asm["ttgir"]
+
+
+def compile_stock(cga=None, num_ctas=1):
+    layout = xnv.im2col_layout([64, 64], "torch.float16", cga)
+    text = f"tensordesc_im2col<fp16[64, 64],input_rank=4,{layout!r}>"
+    signature = {"x": text, "y": "*fp16", "c": "i32", "CTAS": "constexpr"}
+    source = GluonASTSource(stock_tile, signature, {(3,): num_ctas}, {})
+    return triton.compile(source, target=GPUTarget("cuda", 90, 32), options={"num_ctas": num_ctas})
+
+
+@needs_im2col
+def test_the_hosts_own_kernels_are_left_alone(fresh_triton_cache, monkeypatch):
+    from triton_ext import plugin
+
+    found = []
+    for installed in (True, False):
+        monkeypatch.setenv("TRITON_CACHE_DIR", f"{fresh_triton_cache}-{installed}")
+        if not installed:
+            plugin.uninstall()
+        try:
+            found.append(compile_stock())
+        finally:
+            plugin.install()
+    assert found[0].asm["ttgir"] == found[1].asm["ttgir"]
+    assert found[0].asm["cubin"] == found[1].asm["cubin"]
+
+
+@needs_im2col
+def test_the_host_adds_the_first_pixel_of_a_cta_to_w(fresh_triton_cache):
+    # What our lowering takes off w again (docs/adr/0006).  All coordinates of the kernel are c.
+    ptx = compile_stock([[1, 0]], num_ctas=2).asm["ptx"]
+    copy = re.search(
+        r"im2col\S* \[%r\d+\], \[%rd\d+, \{(%r\d+), (%r\d+), (%r\d+), (%r\d+)\}\]", ptx
+    )
+    channel, w, h, n = copy.groups()
+    assert channel == h == n != w
+    terms = re.search(rf"\tadd\.s32 \t{w}, (%r\d+), (%r\d+);", ptx).groups()
+    (first,) = set(terms) - {n}
+    # 32 of 64 pixels for CTA 1: (rank << 5) & 32.
+    shifted = re.search(rf"\tand\.b32 \t{first}, (%r\d+), 32;", ptx)[1]
+    rank = re.search(rf"\tshl\.b32 \t{shifted}, (%r\d+), 5;", ptx)[1]
+    assert f"mov.u32 \t{rank}, %cluster_ctarank;" in ptx
