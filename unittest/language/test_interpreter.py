@@ -1,0 +1,48 @@
+"""The interpreter is chosen when Python starts, so its tests run in a process of their own."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+pytest.importorskip("torch", reason="Triton's interpreter needs torch, which is not installed")
+pytest.importorskip("numpy", reason="Triton's interpreter needs numpy, which is not installed")
+
+
+def test_everything_in_the_interpreter():
+    cases = pathlib.Path(__file__).parent / "interpreter_load_im2col.py"
+    result = subprocess.run(
+        [sys.executable, "-m", "pytest", str(cases), "-q", "-p", "no:cacheprovider"],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "TRITON_INTERPRET": "1"},
+        cwd=cases.parents[2],
+        timeout=600,
+        check=False,
+    )
+    assert result.returncode == 0, result.stdout[-8000:] + result.stderr[-2000:]
+
+
+def test_interpretation_that_starts_after_the_import(tmp_path):
+    """A second install() brings what the interpreter needs."""
+    script = tmp_path / "late.py"
+    script.write_text(
+        "import os, torch, triton, triton.language as tl\n"
+        "import triton_ext, triton_ext.language as tle\n"
+        "os.environ['TRITON_INTERPRET'] = '1'\n"
+        "triton_ext.install()\n"
+        "@triton.jit\n"
+        "def first(x_desc, y_ptr):\n"
+        "    tile = tle.load_im2col(x_desc, [0, 0, 0], [0])\n"
+        "    rows = tl.arange(0, 16)[:, None] * 16 + tl.arange(0, 16)[None, :]\n"
+        "    tl.store(y_ptr + rows, tile)\n"
+        "x, y = torch.randn(1, 16, 16), torch.zeros(16, 16)\n"
+        "first[(1,)](triton_ext.Im2ColDescriptor.for_conv(x, 1, block_shape=[16, 16]), y)\n"
+        "assert torch.equal(x[0], y)\n"
+    )
+    environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
+    subprocess.run([sys.executable, str(script)], env=environment, check=True, timeout=300)
