@@ -41,7 +41,7 @@ RULES: dict[str, tuple[set[str], set[str]]] = {
     "backends.V.passes": (COMPILER | {"backends.V.dialect", "backends.V.passes"}, set()),
     # The launcher reads from the lowered module what a launch is checked against.
     "backends.V.backend": (
-        {"errors", "host", "ir", "markers", "backends.V.backend", "backends.V.dialect"},
+        {"errors", "host", "markers", "backends.V.backend"},
         {"numpy", "triton"},
     ),
     "backends.V.gluon": (
