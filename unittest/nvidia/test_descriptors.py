@@ -238,11 +238,26 @@ def test_repr(descriptor: Im2ColDescriptor, make_tensor: MakeTensor) -> None:
 
 
 def test_attributes_cannot_be_set(descriptor: Im2ColDescriptor) -> None:
-    for name in ("base", "shape", "block_shape", "padding", "geometry", "something_new"):
+    for name in ("base", "shape", "padding", "geometry", "something_new"):
         with pytest.raises(AttributeError, match=f"immutable: cannot set '{name}'"):
             setattr(descriptor, name, None)
     with pytest.raises(AttributeError, match="immutable: cannot delete 'base'"):
         del descriptor.base
+
+
+def test_the_block_can_be_set_as_the_autotuner_does(descriptor: Im2ColDescriptor) -> None:
+    before = descriptor.geometry
+    descriptor.block_shape = [128, 64]
+    assert list(descriptor.block_shape) == [128, 64]
+    assert (descriptor.geometry.pixels_per_column, descriptor.geometry.channels_per_pixel) == (
+        128,
+        64,
+    )
+    assert descriptor.shape.im2col is descriptor.geometry
+    assert descriptor.geometry.strides == before.strides
+    with pytest.raises(DescriptorError, match="block of 96 pixels"):
+        descriptor.block_shape = [96, 64]
+    assert list(descriptor.block_shape) == [128, 64]
 
 
 @pytest.mark.parametrize("name", ["shape", "strides", "block_shape"])

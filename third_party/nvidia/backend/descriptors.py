@@ -105,7 +105,7 @@ class PixelShape(FrozenList):
 
 
 class Im2ColDescriptor(TensorDescriptor):  # type: ignore[misc]  # triton ships no types
-    """A tensor map for im2col loads of [pixels, channels] blocks; immutable.
+    """A tensor map for im2col loads of [pixels, channels] blocks; immutable but for the block.
 
     For a convolution use :meth:`for_conv`.  The constructor takes the driver's own terms, as the
     backward passes need them.
@@ -284,7 +284,12 @@ class Im2ColDescriptor(TensorDescriptor):  # type: ignore[misc]  # triton ships 
     conv: ConvGeometry | None
     identity: int
 
-    def __setattr__(self, name: str, value: object) -> NoReturn:
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name == "block_shape":
+            # Triton's autotuner does that: a configuration's pre_hook sets the block of the
+            # descriptors among the kernel's arguments.
+            self.__dict__.update(self.with_block_shape(value).__dict__)
+            return
         raise AttributeError(
             f"Im2ColDescriptor is immutable: cannot set {name!r}; build a new descriptor"
         )
