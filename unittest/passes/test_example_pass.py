@@ -1,0 +1,121 @@
+"""docs/write-a-pass.md: its pass is installed as a package, runs in triton-opt and in a compile."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+
+import pytest
+from triton_ext.host import capabilities
+
+ROOT = pathlib.Path(__file__).parent.parent.parent
+EXAMPLE = ROOT / "examples" / "pass-in-30-lines"
+DOCUMENT = ROOT / "docs" / "write-a-pass.md"
+BLOCKS = re.findall(r"^```python\n(.*?)^```$", DOCUMENT.read_text(), re.MULTILINE | re.DOTALL)
+OPT = "import sys; from triton_ext.tools.opt import main; sys.exit(main())"
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory) -> dict[str, str]:
+    """The environment of a process that has the example installed, as pip installs it."""
+    for needed in ("pip", "setuptools"):
+        if importlib.util.find_spec(needed) is None:
+            pytest.skip(f"needs {needed} to install the example without a network")
+    folder = tmp_path_factory.mktemp("example")
+    source = shutil.copytree(EXAMPLE, folder / "source")
+    target = folder / "site"
+    command = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--no-build-isolation"]
+    done = subprocess.run(
+        [*command, "--no-index", "--target", str(target), str(source)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    path = os.pathsep.join([str(target), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)
+    cache = str(folder / "cache")
+    return {**os.environ, "PYTHONPATH": path, "TRITON_CACHE_DIR": cache}
+
+
+def run(environment: dict[str, str], *arguments: str) -> str:
+    done = subprocess.run(
+        [sys.executable, *arguments],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_the_document_shows_the_file():
+    text = (EXAMPLE / "root_to_rsqrt.py").read_text()
+    assert BLOCKS[0] == text
+    code = [line for line in text.splitlines() if line.strip()]
+    assert len(code) <= 30
+    entry = re.search(r"```toml\n(.*?)```", DOCUMENT.read_text(), re.DOTALL)
+    assert entry[1] in (EXAMPLE / "pyproject.toml").read_text()
+
+
+def test_it_is_in_the_registry(installed):
+    code = (
+        "from triton_ext.passes import registry; "
+        "print(registry.lookup('example-root-to-rsqrt').__module__)"
+    )
+    assert run(installed, "-c", code) == "root_to_rsqrt\n"
+
+
+def test_the_documents_pass_manager(installed, tmp_path):
+    script = tmp_path / "manager.py"
+    script.write_text(BLOCKS[1])
+    run(installed, str(script))
+
+
+@pytest.mark.skipif(
+    not capabilities()["stages-hook-key"].available,
+    reason=capabilities()["stages-hook-key"].reason,
+)
+def test_the_documents_compile(installed, tmp_path):
+    script = tmp_path / "compiled.py"
+    without = "without = triton.compile(source, target=GPUTarget('cuda', 90, 32))\n"
+    checks = (
+        "assert 'arith.divf' in without.asm['ttgir']\nassert 'div.full' in without.asm['ptx']\n"
+    )
+    script.write_text(f"{BLOCKS[2]}{without}{checks}")
+    run(installed, str(script))
+
+
+def test_triton_opt(installed):
+    text = run(
+        installed,
+        *("-c", OPT, str(EXAMPLE / "test" / "root-to-rsqrt.mlir"), "-split-input-file"),
+        "-example-root-to-rsqrt",
+    )
+    first, second, _ = text.split("// -----")
+    assert "math.rsqrt" in first
+    assert "arith.divf" not in first
+    assert "math.rsqrt" not in second
+
+
+def test_lit(installed, tmp_path):
+    if importlib.util.find_spec("lit") is None:
+        pytest.skip("needs lit, which is not installed")
+    # A triton-opt of its own: where this runs, the package's scripts need not be on the path.
+    tool = tmp_path / "bin" / "triton-opt"
+    tool.parent.mkdir()
+    tool.write_text(f"#!{sys.executable}\n{OPT}\n")
+    tool.chmod(0o755)
+    path = os.pathsep.join([str(tool.parent), installed["PATH"]])
+    copy = shutil.copytree(EXAMPLE / "test", tmp_path / "test")
+    config = copy / "lit.cfg.py"
+    # It puts the environment's own programs first.
+    config.write_text(config.read_text().replace("path = [", f"path = [{str(tool.parent)!r}, "))
+    code = "import sys; from lit.main import main; main()"
+    output = run({**installed, "PATH": path}, "-c", code, "-v", str(copy))
+    assert "Passed: 1" in output
