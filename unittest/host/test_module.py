@@ -72,3 +72,12 @@ def test_threads_get_their_own_errors_and_stderr_survives(context):
     with ThreadPoolExecutor(4) as pool:
         assert set(pool.map(refused, range(1, 41))) == {2}
     assert os.readlink("/proc/self/fd/2") == before
+
+
+def test_verify_asks_with_every_dialect():
+    from triton_ext.ir import parse
+
+    host_module.verify(GOOD)
+    host_module.verify(parse(GOOD))
+    with pytest.raises(VerifyError, match="undeclared SSA value"):
+        host_module.verify(GOOD.replace("%x, %x", "%x, %z"))

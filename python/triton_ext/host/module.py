@@ -15,7 +15,7 @@ from typing import Any
 
 from triton_ext.errors import VerifyError
 
-__all__ = ["new_context", "parse_module", "print_module"]
+__all__ = ["new_context", "parse_module", "print_module", "verify"]
 
 # One thread parses at a time, so that none reads what another's module is refused for.
 _parse_lock = threading.Lock()
@@ -80,6 +80,25 @@ def _diagnostics(path: str, context: Any) -> str:
         with suppress(RuntimeError):
             ir.parse_mlir_module(path, context)
         return str(text())
+
+
+def verify(module: object, context: Any | None = None) -> None:
+    """Asks Triton whether it can read a module and whether the module is valid.
+
+    Args:
+        module: A ``triton_ext.ir.Module``, or anything whose ``str`` is the text.
+        context: The MLIR context to parse into; by default a new one with every backend's dialects.
+
+    Raises:
+        VerifyError: The host refuses it; its diagnostics are in the message.
+    """
+    if context is None:
+        from triton._C.libtriton import amd, nvidia
+
+        context = new_context()
+        for backend in (nvidia, amd):
+            backend.load_dialects(context)
+    parse_module(str(module), context)
 
 
 @contextmanager
