@@ -81,36 +81,37 @@ def make_tensor() -> type[Tensor]:
     return Tensor
 
 
+# In the order of fake_state in fake_libcuda.h.
+STATE_FIELDS = (
+    "driver_version",
+    "version_result",
+    "is_initialized",
+    "init_result",
+    "has_context",
+    "current_result",
+    "pointer_result",
+    "pointer_device",
+    "retain_result",
+    "push_result",
+    "encode_result",
+    "replace_result",
+    "has_error_texts",
+    "inits",
+    "encodes",
+    "replaces",
+    "retains",
+    "releases",
+    "pushes",
+    "pops",
+)
+
+
 class StandIn:
     """A compiled stand-in for libcuda, and a copy of the extension that uses it.
 
     The copy of the extension has its own state, so the library that the rest of the process uses
     is not touched.
     """
-
-    # In the order of fake_state in fake_libcuda.h.
-    FIELDS = (
-        "driver_version",
-        "version_result",
-        "is_initialized",
-        "init_result",
-        "has_context",
-        "current_result",
-        "pointer_result",
-        "pointer_device",
-        "retain_result",
-        "push_result",
-        "encode_result",
-        "replace_result",
-        "has_error_texts",
-        "inits",
-        "encodes",
-        "replaces",
-        "retains",
-        "releases",
-        "pushes",
-        "pops",
-    )
 
     def __init__(self, extension: ModuleType, path: pathlib.Path, old_path: pathlib.Path) -> None:
         self.extension = extension
@@ -123,10 +124,10 @@ class StandIn:
         self._library.fake_libcuda_reset()
 
     def get(self, field: str) -> int:
-        return int(self._library.fake_libcuda_state()[self.FIELDS.index(field)])
+        return int(self._library.fake_libcuda_state()[STATE_FIELDS.index(field)])
 
     def set(self, field: str, value: int) -> None:
-        self._library.fake_libcuda_state()[self.FIELDS.index(field)] = value
+        self._library.fake_libcuda_state()[STATE_FIELDS.index(field)] = value
 
 
 @pytest.fixture(scope="session")
@@ -152,6 +153,12 @@ def _built_stand_in(tmp_path_factory: pytest.TempPathFactory) -> StandIn:
     extension = importlib.util.module_from_spec(copy_spec)
     loader.exec_module(extension)
     return StandIn(extension, *paths)
+
+
+@pytest.fixture(scope="session")
+def state_fields() -> tuple[str, ...]:
+    """Names of the stand-in's counters and switches, in order."""
+    return STATE_FIELDS
 
 
 @pytest.fixture

@@ -18,6 +18,7 @@ static _Thread_local void *pushed_context;
 
 EXPORT fake_state *fake_libcuda_state(void);
 EXPORT const fake_record *fake_libcuda_record(void);
+EXPORT int fake_libcuda_record_bytes(void);
 EXPORT void fake_libcuda_reset(void);
 EXPORT int cuDriverGetVersion(int *version);
 EXPORT int cuGetErrorName(int error, const char **name);
@@ -43,6 +44,7 @@ EXPORT int cuTensorMapEncodeIm2col(void *map, int data_type, uint32_t rank, void
 fake_state *fake_libcuda_state(void) { return &state; }
 
 const fake_record *fake_libcuda_record(void) { return &record; }
+int fake_libcuda_record_bytes(void) { return (int)sizeof record; }
 
 /* A healthy driver of CUDA 13.0 with a context on every thread. */
 __attribute__((constructor)) void fake_libcuda_reset(void) {
