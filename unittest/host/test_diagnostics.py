@@ -90,6 +90,20 @@ def test_a_source_line_that_looks_like_a_module():
     assert printed.other == "module {\n}\n"
 
 
+def test_last_words():
+    text = (
+        "a.mlir:1:1: error: bad\n"
+        "python3: /root/.triton/llvm/include/A.h:180: static T f(int *, Args &&...) [T = A]: "
+        "Assertion `succeeded(g(x, y...))' failed.\n"
+        "a.mlir:1:1: error: A signal was caught while processing the MLIR module:reproducer\n"
+    )
+    printed = read_printed(text)
+    assert [d.message for d in printed.diagnostics] == ["bad"]
+    assert printed.last_words == "Assertion `succeeded(g(x, y...))' failed. (A.h:180)"
+    assert read_printed("LLVM ERROR: no\n").last_words == "LLVM ERROR: no"
+    assert read_printed("a.mlir:1:1: error: bad\n").last_words == ""
+
+
 def test_prints_like_a_compiler():
     text = "a.mlir:3:2: error: bad\n\tx\n\t^\nb.mlir:1:1: note: see\nnote: more"
     error = ParseError(

@@ -34,6 +34,13 @@ _DUMP = re.compile(
 )
 # Says only that something failed, which the diagnostics in front of it said better.
 _ECHO = re.compile(r"Failures have been detected while processing|Pipeline failed while executing")
+# What a library of LLVM's kind says when it gives up; Triton survives some of that, and then says
+# that it caught a signal.
+_LAST_WORDS = re.compile(r"Assertion .* failed|LLVM ERROR:|UNREACHABLE executed|terminate called")
+_CAUGHT = re.compile(r"A signal was caught while processing")
+_ASSERTION = re.compile(
+    r"(?:\S+: )?(?:\S*/)?(?P<file>[^/\s:]+):(?P<line>\d+): .*(?P<text>Assertion [`'].*' failed\.?)"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,10 +86,13 @@ class Printed:
     Attributes:
         diagnostics: In order, notes with what they belong to.
         other: The text that is no diagnostic.
+        last_words: Why the library gave up: a failed assertion, or that it caught a signal; empty
+            if it did not.
     """
 
     diagnostics: tuple[Diagnostic, ...]
     other: str
+    last_words: str = ""
 
 
 def of_error(error: SourceError) -> Diagnostic:
@@ -107,7 +117,13 @@ def read_printed(text: str) -> Printed:
     found: list[Diagnostic] = []
     other: list[str] = []
     body: list[str] | None = None
+    last_words = ""
     for line in text.splitlines():
+        if _LAST_WORDS.search(line):
+            _finish(found, body)
+            body = None
+            last_words = last_words or _shortened(line)
+            continue
         head = next((m for pattern in _HEADS if (m := pattern.fullmatch(line)) is not None), None)
         if head is not None:
             _finish(found, body)
@@ -128,8 +144,19 @@ def read_printed(text: str) -> Printed:
         else:
             body.append(line)
     _finish(found, body)
+    if any(_CAUGHT.search(d.message) for d in found):
+        last_words = last_words or "it caught a signal"
+        found = [d for d in found if not _CAUGHT.search(d.message)]
     kept = _attach_notes(d for d in found if not _ECHO.search(d.message))
-    return Printed(kept, "".join(f"{line}\n" for line in other))
+    return Printed(kept, "".join(f"{line}\n" for line in other), last_words)
+
+
+def _shortened(line: str) -> str:
+    """The assertion and its file without the folder that Triton was built in."""
+    match = _ASSERTION.search(line)
+    if match is None:
+        return line.strip()
+    return f"{match['text']} ({match['file']}:{match['line']})"
 
 
 def _begin(found: list[Diagnostic], head: re.Match[str]) -> None:

@@ -29,7 +29,7 @@ from triton_ext.host.process import Call, HostLibrary, HostProcess
 __all__ = ["Adder", "Argument", "HostPass", "HostPasses", "load_passes"]
 
 # Raise it when what is written to disk changes its meaning.
-_FORMAT = 1
+_FORMAT = 2
 
 _NAME = re.compile(r"any\((?:(?P<anchor>[\w.]+)\()?(?P<name>[\w.-]+)(?:\{(?P<options>.*)\})?\)+")
 _OPTION = re.compile(r"([\w-]+)=((?:\{[^{}]*\}|[^\s{}])*)")

@@ -29,8 +29,6 @@ from triton_ext.host.diagnostics import Diagnostic, read_printed
 __all__ = ["Call", "HostCrash", "HostLibrary", "HostProcess", "HostResult", "find_library"]
 
 _WORKER = pathlib.Path(__file__).with_name("worker.py")
-# The line that tells why a library of LLVM's kind gave up.
-_LAST_WORDS = re.compile(r"Assertion .* failed|LLVM ERROR|UNREACHABLE|terminate called|what\(\):")
 _NOT_SAID = re.compile(r"(?:Stack dump|PLEASE submit|#\d+ 0x|\s*#\d+ )")
 
 
@@ -203,7 +201,14 @@ class HostProcess:
         if answer.get("unregistered_refused"):
             diagnostics = tuple(self._with_way_out(d) for d in diagnostics)
         failed = answer["failed"] is not None
-        if failed and not any(d.severity == "error" for d in diagnostics):
+        if failed and printed.last_words:
+            # It survived, but what it was doing is as unfinished as after an abort.
+            guilty = calls[answer["index"]] if one_by_one or len(calls) == 1 else None
+            diagnostics = (
+                *diagnostics,
+                self._aborted(filename, (guilty,) if guilty else calls, printed.last_words),
+            )
+        elif failed and not any(d.severity == "error" for d in diagnostics):
             diagnostics = (*diagnostics, self._unexplained(answer, printed.other, filename, calls))
         return HostResult(
             text=None if failed else answer["text"].replace(path, filename),
@@ -255,13 +260,7 @@ class HostProcess:
         self, crash: HostCrash, text: str, path: str, filename: str, calls: Sequence[Call]
     ) -> HostResult:
         guilty = [calls[crash.at]] if isinstance(crash.at, int) and calls else calls
-        work = f"running {_names(guilty)}" if calls else "reading the module"
-        error = Diagnostic(
-            severity="error",
-            message=f"triton {self.library.version} aborted while {work}: "
-            f"{str(crash).replace(path, filename)}",
-            filename=filename,
-        )
+        error = self._aborted(filename, guilty, str(crash).replace(path, filename))
         said = "".join(f"{diagnostic}\n" for diagnostic in crash.diagnostics if diagnostic.line)
         known = read_printed(said.replace(path, filename)).diagnostics
         return HostResult(
@@ -272,6 +271,14 @@ class HostProcess:
             start="",
             dumps=(),
             seconds=(),
+        )
+
+    def _aborted(self, filename: str, guilty: Sequence[Call], why: str) -> Diagnostic:
+        work = f"running {_names(guilty)}" if guilty else "reading the module"
+        return Diagnostic(
+            severity="error",
+            message=f"triton {self.library.version} aborted while {work}: {why}",
+            filename=filename,
         )
 
     def _ask(self, **request: Any) -> dict[str, Any]:
@@ -354,12 +361,10 @@ def _names(calls: Sequence[Call]) -> str:
 
 def _last_words(said: str, status: int) -> str:
     """One line about why the child ended."""
-    lines = [line.strip() for line in said.splitlines() if line.strip()]
-    telling = next((line for line in lines if _LAST_WORDS.search(line)), None)
-    if telling is None:
+    telling = read_printed(said).last_words
+    if not telling:
+        lines = [line.strip() for line in said.splitlines() if line.strip()]
         spoken = [line for line in lines if not _NOT_SAID.match(line)]
         telling = spoken[-1] if spoken and len(spoken[-1]) < 500 else ""
     how = signal.Signals(-status).name if status < 0 else f"exit status {status}"
-    # Such as "python3: /root/.../Foo.cpp:12: void f(): Assertion `x' failed.": from the file on.
-    telling = re.sub(r"^\S*python\S*: ", "", telling)
     return f"{telling} ({how})" if telling else how

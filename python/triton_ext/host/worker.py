@@ -151,13 +151,14 @@ class _Worker:
         return True
 
     def _adders(self, module: Any, path: str) -> list[str]:
+        """Every function whose first argument is a pass manager."""
         found = []
         for name in sorted(dir(module)):
             value = getattr(module, name)
-            if name.startswith("add_") or name == "print_ir":
-                found.append(f"{path}.{name}")
-            elif type(value) is type(module):
+            if type(value) is type(module):
                 found += self._adders(value, f"{path}.{name}")
+            elif self._signatures(f"{path}.{name}"):
+                found.append(f"{path}.{name}")
         return found
 
     def _adder(self, path: str) -> Any:

@@ -142,8 +142,9 @@ def _on_line(line: str) -> Iterator[tuple[re.Match[str], str]]:
     if "expected-" not in line or "//" not in line:
         return
     matches = list(_DESIGNATOR.finditer(line, line.index("//")))
-    for match, follower in zip(matches, [*matches[1:], None], strict=True):
-        end = line.rfind("}}", match.end(), follower.start() if follower is not None else None)
+    ends = [*(match.start() for match in matches[1:]), len(line)]
+    for match, limit in zip(matches, ends, strict=False):
+        end = line.rfind("}}", match.end(), limit)
         if end >= 0:
             yield match, line[match.end() : end]
 

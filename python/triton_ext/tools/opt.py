@@ -189,7 +189,8 @@ class _Runner:
         text = ir_text.without_comments(text)
         if not self._arguments.debug_info:
             text = ir_text.without_locations(text)
-        return text.lstrip("\n")
+        text = text.strip("\n")
+        return f"{text}\n" if text else ""
 
     def _run_ours(self, text: str, filename: str, outcome: _Outcome) -> Module | None:
         """Runs a pipeline of ours alone; ``None`` after an error."""

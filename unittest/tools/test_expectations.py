@@ -1,0 +1,129 @@
+"""-verify-diagnostics: how designators are read, and what is compared with what."""
+
+from __future__ import annotations
+
+import pytest
+from triton_ext.host.diagnostics import Diagnostic
+from triton_ext.tools.expectations import expectations, verify
+
+
+def error(line, message, *notes, filename="a.mlir", severity="error"):
+    return Diagnostic(
+        severity=severity, message=message, filename=filename, line=line, column=1, notes=notes
+    )
+
+
+def messages(problems):
+    return [problem.message for problem in problems]
+
+
+def check(text, *diagnostics, only_expected=False):
+    return messages(verify(diagnostics, text, "a.mlir", only_expected=only_expected))
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("x // expected-error {{m}}", 1),
+        ("// expected-error @+1 {{m}}\nx", 2),
+        ("// expected-error@+1{{m}}\nx", 2),
+        ("\n\n// expected-error @-2 {{m}}", 1),
+        ("x\n// expected-note @+0 {{a}}\n// expected-error @above {{m}}", 1),
+        ("// expected-error @below {{m}}\n// expected-note @below {{a}}\nx", 3),
+        ("// expected-error @unknown {{m}}", 0),
+        ("// expected-error @ +1 {{m}}", 2),
+    ],
+)
+def test_places(text, line):
+    found = [e for e in expectations(text) if e.kind == "error"]
+    assert [(e.line, e.text) for e in found] == [(line, "m")]
+
+
+def test_what_is_no_designator():
+    assert expectations("// expected-error m\nexpected-error {{m}}\n// expected-fatal {{m}}") == []
+
+
+def test_all_kinds_and_counts():
+    text = "// expected-warning 2 {{w}} expected-remark @+3 {{r}} expected-note {{n}}"
+    assert [(e.kind, e.line) for e in expectations(text)] == [
+        ("warning", 1),
+        ("warning", 1),
+        ("remark", 4),
+        ("note", 1),
+    ]
+
+
+def test_braces_in_the_text():
+    (one,) = expectations("// expected-error {{#a<{x = {y}}>}}")
+    assert one.text == "#a<{x = {y}}>"
+
+
+def test_regular_expressions_stand_in_braces():
+    (one,) = expectations("// expected-error-re {{a.b {{[0-9]+}} c{{$}}}}")
+    assert one.accepts("a.b 12 c")
+    assert not one.accepts("axb 12 c")
+    assert not one.accepts("a.b 12 cd")
+
+
+def test_a_broken_regular_expression_is_told():
+    (said,) = check("// expected-error-re {{a {{(}} b}}")
+    assert said.startswith("line 1: 'a {{(}} b' has an invalid regular expression")
+
+
+def test_equal_is_silent():
+    text = "// expected-error @+1 {{bad}}\nx"
+    assert check(text, error(2, "very bad thing")) == []
+
+
+@pytest.mark.parametrize(
+    "reported",
+    [
+        error(1, "very bad thing"),
+        error(2, "good"),
+        error(2, "bad", severity="warning"),
+        error(2, "bad", filename="b.mlir"),
+    ],
+)
+def test_another_place_text_kind_or_file_is_both_missing_and_unexpected(reported):
+    said = check("// expected-error @+1 {{bad}}\nx", reported)
+    assert said == [
+        f"unexpected {reported.severity}: {reported.message}",
+        'expected error "bad" was not produced',
+    ]
+
+
+def test_each_designator_counts_once():
+    text = "// expected-error @+1 {{bad}}\nx"
+    assert check(text, error(2, "bad"), error(2, "bad")) == ["unexpected error: bad"]
+    assert check(text.replace("{{", "2 {{"), error(2, "bad"), error(2, "bad")) == []
+
+
+def test_notes_with_a_place_have_to_be_expected():
+    text = "// expected-error @+1 {{bad}}\nx"
+    assert check(text, error(2, "bad", error(1, "here", severity="note"))) == [
+        "unexpected note: here"
+    ]
+    text += " // expected-note @-1 {{here}}"
+    assert check(text, error(2, "bad", error(1, "here", severity="note"))) == []
+
+
+def test_notes_without_a_place_may_be_expected():
+    note = Diagnostic(severity="note", message="did you mean y?")
+    text = "// expected-error @+1 {{bad}}\nx"
+    assert check(text, error(2, "bad", note)) == []
+    assert check(text + " // expected-note {{did you mean}}", error(2, "bad", note)) == []
+
+
+def test_only_expected():
+    text = "// expected-error @+1 {{bad}}\nx"
+    assert check(text, error(2, "bad"), error(1, "other"), only_expected=True) == []
+    assert check(text, error(1, "other"), only_expected=True) == [
+        'expected error "bad" was not produced'
+    ]
+
+
+def test_a_diagnostic_without_a_place():
+    assert (
+        check("// expected-error @unknown {{bad}}", Diagnostic(severity="error", message="bad"))
+        == []
+    )
