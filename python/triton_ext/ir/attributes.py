@@ -123,8 +123,8 @@ def _dictionaries(op: Operation) -> list[tuple[Source, int, int]]:
 def write_attribute(op: Operation, name: str, value: str | None) -> None:
     """Sets (or, with ``None``, removes) one entry.
 
-    A new entry goes to the end of the operation's last dictionary.  Where there is none, one is
-    made in front of the types.
+    A new entry goes to the end of the operation's last dictionary; with a dialect's prefix, to one
+    that is not of properties.  Where there is none, one is made where the syntax has it.
     """
     from .segments import AttributesSlot, cut
 
@@ -138,9 +138,10 @@ def write_attribute(op: Operation, name: str, value: str | None) -> None:
     else:
         if value is None:
             raise KeyError(name)
-        if not slots:
-            slots.append(_new_dictionary(op))
-        slot = slots[-1]
+        if "." in name:
+            # Properties, <{...}>, are what the operation itself defines; hosts drop others.
+            slots = [slot for slot in slots if not slot.text.startswith("<")]
+        slot = slots[-1] if slots else _new_dictionary(op)
         entry = _print_entry(name, value)
         if not slot.text:
             slot.text = f"{{{entry}}}"

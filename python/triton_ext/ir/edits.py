@@ -305,7 +305,7 @@ def _make_unique(ops: Sequence[Operation], block: Block) -> None:
                 if isinstance(value, OpResult) and value._number > 0:
                     continue
                 if value._base in taken:
-                    hint, number = value._base, 1
+                    hint, number = value._base, 0
                     while f"{hint}_{number}" in taken:
                         number += 1
                     _rename(value, f"{hint}_{number}")
