@@ -1,0 +1,19 @@
+"""Analyses: what passes ask about a module; results are values, and nothing is changed."""
+
+from __future__ import annotations
+
+from .linear_layout import (
+    LinearLayout,
+    consecutive_run,
+    conversion,
+    elements_per_thread,
+    register_to_shared,
+)
+
+__all__ = [
+    "LinearLayout",
+    "consecutive_run",
+    "conversion",
+    "elements_per_thread",
+    "register_to_shared",
+]

@@ -1,0 +1,99 @@
+"""Questions about linear layouts.
+
+:class:`LinearLayout` itself is part of ``ir``, because encodings are checked with it; it is
+offered here as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ..ir.encodings import DistributedEncoding, SharedEncoding
+from ..ir.linear_layout import LinearLayout, is_power_of_two, log2
+
+__all__ = [
+    "LinearLayout",
+    "consecutive_run",
+    "conversion",
+    "elements_per_thread",
+    "is_power_of_two",
+    "log2",
+    "register_to_shared",
+]
+
+
+def elements_per_thread(
+    encoding: DistributedEncoding, shape: Sequence[int], *, broadcast: bool = True
+) -> int:
+    """Registers that one thread holds of a tensor.
+
+    Args:
+        encoding: Encoding of the tensor.
+        shape: Its sizes.
+        broadcast: Whether registers that repeat an element of the same thread count.
+    """
+    layout = encoding.to_linear_layout(shape)
+    if not broadcast:
+        layout = layout.without_zero_bases("register")
+    return layout.in_dim_size("register")
+
+
+def conversion(
+    source: DistributedEncoding, target: DistributedEncoding, shape: Sequence[int]
+) -> LinearLayout:
+    """From coordinates in ``target`` to coordinates in ``source`` that hold the same element.
+
+    This is what a ``ttg.convert_layout`` has to move: nothing where it is the identity.
+    """
+    return target.to_linear_layout(shape).invert_and_compose(source.to_linear_layout(shape))
+
+
+def register_to_shared(
+    source: DistributedEncoding,
+    target: SharedEncoding,
+    shape: Sequence[int],
+    alloc_shape: Sequence[int] | None = None,
+) -> LinearLayout:
+    """From registers, lanes, warps and blocks to offsets in a shared buffer.
+
+    Args:
+        source: Encoding of the tensor.
+        target: Encoding of the buffer.
+        shape: Sizes of the tensor.
+        alloc_shape: Sizes of the allocation that the buffer is a view of.
+
+    Returns:
+        The map; its offsets are in elements and do not count padding.
+    """
+    rank = len(shape)
+    inner = source.to_linear_layout(shape)
+    buffer = target.to_linear_layout(tuple(alloc_shape or shape)[-rank:])
+    return inner.invert_and_compose(buffer)
+
+
+def consecutive_run(layout: LinearLayout, in_dim: str = "register", out_dim: str = "offset") -> int:
+    """The largest n so that ``in_dim`` 0 .. n - 1 goes to n consecutive places of ``out_dim``.
+
+    The run is the same wherever it starts: no other bit moves the low bits of ``out_dim``.
+
+    Args:
+        layout: The layout.
+        in_dim: Dimension to count in, the registers of one thread.
+        out_dim: Dimension to count in, the offset.
+    """
+    names = layout.out_dim_names
+    at = names.index(out_dim)
+    run = 1
+    for bit, basis in enumerate(layout.in_bases(in_dim)):
+        if basis != tuple(1 << bit if i == at else 0 for i in range(len(names))):
+            break
+        run *= 2
+    others = [
+        basis[at]
+        for name, vectors in layout.bases
+        for bit, basis in enumerate(vectors)
+        if (name, bit) not in {(in_dim, b) for b in range(log2(run))}
+    ]
+    while run > 1 and any(x & (run - 1) for x in others):
+        run //= 2
+    return run

@@ -1,0 +1,369 @@
+"""What all encodings share: reading parameters, keeping a spelling, the layout protocol."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, ClassVar, NoReturn, TypeVar
+
+from ...errors import VerifyError
+from ..attribute_values import (
+    ArrayAttr,
+    Attribute,
+    BoolAttr,
+    DictionaryAttr,
+    IntegerAttr,
+    OpaqueAttr,
+    UnitAttr,
+)
+from ..linear_layout import LinearLayout, is_power_of_two
+
+if TYPE_CHECKING:
+    from ..aliases import AliasTable
+    from ..value_parser import ValueParser
+
+__all__ = [
+    "Bases",
+    "DistributedEncoding",
+    "Encoding",
+    "Fields",
+    "Ints",
+    "SharedEncoding",
+    "TensorMemory",
+    "print_bases",
+    "print_ints",
+]
+
+T = TypeVar("T")
+Ints = tuple[int, ...]
+Bases = tuple[Ints, ...]
+
+
+class Fields:
+    """The parameters of an attribute, ``{name = value, ...}``, with their places.
+
+    Args:
+        parser: Where to read; stands behind the opening bracket.
+        closer: The closing bracket.
+    """
+
+    def __init__(self, parser: ValueParser, closer: str) -> None:
+        self.parser = parser
+        self.start = parser.position
+        self.values: dict[str, tuple[Attribute, int]] = {}
+        self.taken: set[str] = set()
+        self.missing: list[str] = []
+        parser.list_of(self._read, closer)
+
+    def _read(self) -> None:
+        self.parser.skip()
+        start = self.parser.position
+        name, value = self.parser.parse_entry()
+        if name in self.values:
+            self.parser.fail(f"expected '{name}' once", start)
+        self.values[name] = (value, start)
+
+    def finish(self) -> bool:
+        """Whether all parameters are known, to be asked when all were taken.
+
+        Raises:
+            ParseError: A parameter is missing, and none is unknown: then it may have a new name.
+        """
+        if not self.taken >= self.values.keys():
+            return False
+        if self.missing:
+            self.parser.fail(f"expected the parameter '{self.missing[0]}'", self.start)
+        return True
+
+    def has(self, name: str) -> bool:
+        """Whether a parameter is printed."""
+        return name in self.values
+
+    def _take(self, name: str) -> tuple[Attribute, int] | None:
+        self.taken.add(name)
+        return self.values.get(name)
+
+    def _default(self, name: str, default: T | None, stand_in: T) -> T:
+        """The default; without one, a stand-in for a parameter that :meth:`finish` asks for."""
+        if default is not None:
+            return default
+        self.missing.append(name)
+        return stand_in
+
+    def _wrong(self, name: str, what: str, found: tuple[Attribute, int]) -> NoReturn:
+        self.parser.fail(f"expected {what} for '{name}', found '{found[0]}'", found[1])
+
+    def number(self, name: str, default: int | None = None) -> int:
+        """An unsigned number."""
+        found = self._take(name)
+        if found is None:
+            return self._default(name, default, 0)
+        if not isinstance(found[0], IntegerAttr) or found[0].number < 0:
+            self._wrong(name, "an unsigned integer", found)
+        return found[0].number
+
+    def flag(self, name: str, default: bool | None = None) -> bool:
+        """``true`` or ``false``; 3.6 and older also print 1 and 0."""
+        found = self._take(name)
+        if found is None:
+            return self._default(name, default, False)
+        if isinstance(found[0], IntegerAttr) and found[0].number in (0, 1):
+            return bool(found[0].number)
+        if not isinstance(found[0], BoolAttr):
+            self._wrong(name, "true or false", found)
+        return found[0].flag
+
+    def ints(self, name: str, default: Ints | None = None) -> Ints:
+        """A list of numbers."""
+        found = self._take(name)
+        if found is None:
+            return self._default(name, default, ())
+        numbers = _ints(found[0])
+        if numbers is None:
+            self._wrong(name, "a list of unsigned integers", found)
+        return numbers
+
+    def bases(self, name: str, default: Bases | None = None) -> Bases:
+        """A list of lists of numbers."""
+        found = self._take(name)
+        if found is None:
+            return self._default(name, default, ())
+        return self._bases(name, found)
+
+    def _bases(self, name: str, found: tuple[Attribute, int]) -> Bases:
+        items = found[0].items if isinstance(found[0], ArrayAttr) else (found[0],)
+        rows = [_ints(item) for item in items]
+        fixed = tuple(row for row in rows if row is not None)
+        if not isinstance(found[0], ArrayAttr) or len(fixed) != len(rows):
+            self._wrong(name, "a list of bases such as [[0, 1], [0, 2]]", found)
+        if len({len(row) for row in fixed}) > 1:
+            self._wrong(name, "bases of one length", found)
+        return fixed
+
+    def layout(self, name: str) -> dict[str, Bases]:
+        """A dictionary of bases, ``{register = [], warp = [[0, 1]]}``."""
+        found = self._take(name)
+        if found is None:
+            return {}
+        if not isinstance(found[0], DictionaryAttr):
+            self._wrong(name, "a dictionary of bases", found)
+        return {key: self._bases(key, (value, found[1])) for key, value in found[0].entries}
+
+    def attribute(self, name: str) -> Attribute:
+        """Any attribute."""
+        found = self._take(name)
+        return found[0] if found is not None else self._default(name, None, UnitAttr())
+
+    def cga(self, rank: int) -> Bases:
+        """The CGA layout in any host's spelling: ``CGALayout``, or the three ``CTA`` lists."""
+        if not any(self.has(name) for name in ("CTAsPerCGA", "CTASplitNum", "CTAOrder")):
+            return self.bases("CGALayout", ())
+        lists = [self.ints("CTAsPerCGA"), self.ints("CTASplitNum"), self.ints("CTAOrder")]
+        if any(len(numbers) != rank for numbers in lists) or sorted(lists[2]) != [*range(rank)]:
+            self.parser.fail(f"expected three lists of {rank} numbers each", self.start)
+        return split_bases(*lists)
+
+
+def _ints(attribute: Attribute) -> Ints | None:
+    if not isinstance(attribute, ArrayAttr):
+        return None
+    numbers = tuple(x.number for x in attribute.items if isinstance(x, IntegerAttr))
+    return (
+        numbers if len(numbers) == len(attribute.items) and min(numbers, default=0) >= 0 else None
+    )
+
+
+def split_bases(ctas_per_cga: Ints, cta_split_num: Ints, cta_order: Ints) -> Bases:
+    """The bases of a CGA layout that is given by counts, as hosts before 3.6 print it."""
+    bases = []
+    for dim in cta_order:
+        split, count = cta_split_num[dim], ctas_per_cga[dim]
+        step = 1
+        while step < count:
+            stride = step if step < split else 0
+            bases.append(tuple(stride if d == dim else 0 for d in range(len(cta_order))))
+            step *= 2
+    return tuple(bases)
+
+
+def print_ints(numbers: Sequence[int]) -> str:
+    """``[1, 2]``."""
+    return f"[{', '.join(map(str, numbers))}]"
+
+
+def print_bases(bases: Sequence[Sequence[int]]) -> str:
+    """``[[0, 1], [0, 2]]``."""
+    return f"[{', '.join(map(print_ints, bases))}]"
+
+
+@dataclass(frozen=True, slots=True)
+class Encoding(Attribute):
+    """Base of all encodings.
+
+    Attributes:
+        spelling: The text that this was parsed from where it is not the present spelling; gone in
+            what ``dataclasses.replace`` makes.
+    """
+
+    MNEMONIC: ClassVar[str]
+    OPEN: ClassVar[str] = "<{"
+    CLOSE: ClassVar[str] = "}"
+
+    spelling: str = field(default="", init=False, compare=False, repr=False)
+
+    @classmethod
+    def read(cls, parser: ValueParser, start: int) -> Attribute:
+        """Reads the body behind the name.
+
+        Args:
+            parser: Stands behind the name.
+            start: Offset of the ``#``.
+
+        Returns:
+            The encoding; an :class:`OpaqueAttr` if it has a parameter that is not known here.
+        """
+        encoding, known = cls._read(parser)
+        text = parser.text[start : parser.position]
+        if not known:
+            return OpaqueAttr(text)
+        if "#" not in text[1:] and encoding.print() != text:
+            object.__setattr__(encoding, "spelling", text)
+        return encoding
+
+    @classmethod
+    def _read(cls, parser: ValueParser) -> tuple[Encoding, bool]:
+        """The encoding, and whether all of its parameters are known."""
+        for character in cls.OPEN:
+            parser.expect(character)
+        fields = Fields(parser, cls.CLOSE)
+        if cls.CLOSE != ">":
+            parser.expect(">")
+        return cls._of(fields), fields.finish()
+
+    @classmethod
+    def _of(cls, fields: Fields) -> Encoding:
+        """Makes the encoding from its parameters."""
+        raise NotImplementedError
+
+    def _text(self, aliases: AliasTable | None) -> str:
+        return self.spelling or f"#{self.MNEMONIC}{self._body(aliases)}"
+
+    def _body(self, aliases: AliasTable | None) -> str:
+        """The text behind the name."""
+        parameters = ", ".join(f"{name} = {text}" for name, text in self._parameters(aliases))
+        return f"<{{{parameters}}}>"
+
+    def _parameters(self, aliases: AliasTable | None) -> list[tuple[str, str]]:
+        """Name and text of each parameter that is printed."""
+        raise NotImplementedError
+
+    @property
+    def rank(self) -> int | None:
+        """Number of tensor dimensions; ``None`` where any number fits."""
+        raise NotImplementedError
+
+    def to_linear_layout(self, shape: Sequence[int]) -> LinearLayout:
+        """The map from hardware coordinates to elements of a tensor of this shape.
+
+        Args:
+            shape: Sizes, powers of two; as many as the encoding has dimensions.
+
+        Returns:
+            For registers, inputs ``register``, ``lane``, ``warp``, ``block``; for shared memory
+            ``offset`` (in elements, without padding) and ``block``; outputs ``dim0``, ``dim1``, ...
+
+        Raises:
+            VerifyError: The encoding is malformed, or is none for this shape.
+        """
+        self.verify()
+        if self.rank is not None and len(shape) != self.rank:
+            self._reject(f"expected a shape of rank {self.rank}, found {list(shape)}")
+        if not shape or not all(map(is_power_of_two, shape)):
+            self._reject(f"expected powers of two as the shape, found {list(shape)}")
+        try:
+            return self._layout(tuple(shape))
+        except ValueError as error:
+            raise VerifyError(
+                f"'{self.print()}' has no layout for the shape {list(shape)}: {error}"
+            ) from error
+
+    def _layout(self, shape: Ints) -> LinearLayout:
+        raise NotImplementedError
+
+    def _reject(self, message: str) -> NoReturn:
+        raise VerifyError(f"{message}, in '{self.print()}'")
+
+    # ---- checks that several encodings need
+
+    def _check_powers(self, **lists: Sequence[int]) -> None:
+        for name, numbers in lists.items():
+            for number in numbers:
+                if not is_power_of_two(number):
+                    self._reject(f"expected powers of two in '{name}', found {number}")
+
+    def _check_lengths(self, rank: int, **lists: Sequence[int]) -> None:
+        for name, numbers in lists.items():
+            if len(numbers) != rank:
+                self._reject(f"expected {rank} numbers in '{name}', found {len(numbers)}")
+
+    def _check_order(self, order: Sequence[int]) -> None:
+        if not order or sorted(order) != list(range(len(order))):
+            self._reject(
+                f"expected a permutation of 0 to {len(order) - 1} as 'order', found {list(order)}"
+            )
+
+    def _check_bases(self, rank: int | None, **bases: Bases) -> None:
+        for name, vectors in bases.items():
+            for basis in vectors:
+                if rank is not None and len(basis) != rank:
+                    self._reject(
+                        f"expected {rank} numbers in each basis of '{name}', found {basis}"
+                    )
+                bad = [x for x in basis if x and not is_power_of_two(x)]
+                if bad and name == "CGALayout":
+                    self._reject(f"expected powers of two in '{name}', found {bad[0]}")
+
+    def _check_cga(self, bases: Bases, rank: int | None) -> None:
+        self._check_bases(rank, CGALayout=bases)
+        strides: dict[int, set[int]] = {}
+        for basis in bases:
+            moved = [(dim, x) for dim, x in enumerate(basis) if x]
+            if len(moved) > 1:
+                self._reject(
+                    f"expected each basis of 'CGALayout' to move one dimension, found {basis}"
+                )
+            for dim, x in moved:
+                if x in strides.setdefault(dim, set()):
+                    self._reject(f"expected each step in 'CGALayout' once, found {basis} twice")
+                strides[dim].add(x)
+        for dim, steps in strides.items():
+            if steps != {1 << i for i in range(len(steps))}:
+                self._reject(
+                    f"expected the steps 1, 2, 4, ... of 'CGALayout' in dimension {dim}, "
+                    f"found {sorted(steps)}"
+                )
+
+
+@dataclass(frozen=True, slots=True)
+class DistributedEncoding(Encoding):
+    """An encoding of a tensor in registers."""
+
+    @property
+    def cga_bases(self) -> Bases:
+        """How the tensor is split over the CTAs of a cluster: a basis per bit of the CTA."""
+        return getattr(self, "cga_layout", ())
+
+
+@dataclass(frozen=True, slots=True)
+class SharedEncoding(Encoding):
+    """An encoding of a buffer in shared memory."""
+
+    @property
+    def cga_bases(self) -> Bases:
+        """How the buffer is split over the CTAs of a cluster: a basis per bit of the CTA."""
+        return getattr(self, "cga_layout", ())
+
+
+@dataclass(frozen=True, slots=True)
+class TensorMemory(Encoding):
+    """An encoding of a buffer in Blackwell's tensor memory."""

@@ -1,0 +1,595 @@
+"""Encodings of shared memory (LDS on AMD)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from ..attribute_values import Attribute, OpaqueAttr
+from ..linear_layout import LinearLayout, is_power_of_two
+from .base import Bases, Encoding, Fields, Ints, SharedEncoding, print_bases, print_ints
+from .conversion import (
+    combine_cta_and_cga,
+    dim_names,
+    fit_above,
+    fit_below,
+    identity_nd,
+    matrix_order,
+    shape_per_cta,
+)
+
+if TYPE_CHECKING:
+    from ..aliases import AliasTable
+    from ..value_parser import ValueParser
+
+__all__ = [
+    "AmdRotatingSharedEncoding",
+    "NvmmaSharedEncoding",
+    "PaddedSharedEncoding",
+    "PartitionedSharedEncoding",
+    "SharedLinearEncoding",
+    "SharedMemorySpace",
+    "SwizzledSharedEncoding",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class SharedMemorySpace(Attribute):
+    """``#ttg.shared_memory``."""
+
+    def _text(self, aliases: AliasTable | None) -> str:
+        return "#ttg.shared_memory"
+
+
+@dataclass(frozen=True, slots=True)
+class _Swizzled(SharedEncoding):
+    """What the encodings that swizzle two dimensions share.
+
+    Attributes:
+        vec: Consecutive elements that stay together.
+        per_phase: Rows that are swizzled alike.
+        max_phase: Number of different phases.
+        order: Dimensions, the fastest varying first.
+        cga_layout: Basis per bit of the CTA in its cluster.
+    """
+
+    vec: int
+    per_phase: int
+    max_phase: int
+    order: Ints
+    cga_layout: Bases = ()
+
+    @classmethod
+    def _of(cls, fields: Fields) -> _Swizzled:
+        order = fields.ints("order")
+        return cls(
+            fields.number("vec"),
+            fields.number("perPhase"),
+            fields.number("maxPhase"),
+            order,
+            fields.cga(len(order)),
+        )
+
+    def _parameters(self, aliases: AliasTable | None) -> list[tuple[str, str]]:
+        return [
+            ("vec", str(self.vec)),
+            ("perPhase", str(self.per_phase)),
+            ("maxPhase", str(self.max_phase)),
+            ("order", print_ints(self.order)),
+            *([("CGALayout", print_bases(self.cga_layout))] if self.cga_layout else []),
+        ]
+
+    @property
+    def rank(self) -> int:
+        """Number of dimensions."""
+        return len(self.order)
+
+    def verify(self) -> None:
+        """Checks powers of two, the order and the CGA layout.
+
+        Raises:
+            VerifyError: One of them is wrong.
+        """
+        self._check_order(self.order)
+        self._check_powers(vec=(self.vec,), perPhase=(self.per_phase,), maxPhase=(self.max_phase,))
+        self._check_cga(self.cga_layout, self.rank)
+
+    def phase(self, row: int) -> int:
+        """The number that the columns of a row, in units of ``vec``, are XORed with."""
+        return row // self.per_phase % self.max_phase
+
+    def _layout(self, shape: Ints) -> LinearLayout:
+        share = shape_per_cta(self.cga_layout, shape)
+        column = self.order[0]
+        if self.rank == 1:
+            cta = LinearLayout.identity_1d(share[0], "offset", "dim0")
+            return combine_cta_and_cga(cta, self.cga_layout, shape)
+        row = self.order[1]
+        bases = [(0, 1 << i) for i in range(share[column].bit_length() - 1)]
+        for i in range(share[row].bit_length() - 1):
+            bases.append((1 << i, self.vec * self.phase(1 << i) % share[column]))
+        cta = LinearLayout.of(
+            {"offset": bases}, {f"dim{row}": share[row], f"dim{column}": share[column]}
+        )
+        for dim in self.order[2:]:
+            cta = cta * LinearLayout.identity_1d(share[dim], "offset", f"dim{dim}")
+        return combine_cta_and_cga(cta, self.cga_layout, shape)
+
+
+@dataclass(frozen=True, slots=True)
+class SwizzledSharedEncoding(_Swizzled):
+    """``#ttg.swizzled_shared``: columns are XORed with the phase of their row."""
+
+    MNEMONIC: ClassVar[str] = "ttg.swizzled_shared"
+
+
+@dataclass(frozen=True, slots=True)
+class AmdRotatingSharedEncoding(_Swizzled):
+    """``#ttg.amd_rotating_shared``: as swizzled, with another phase for every block of rows."""
+
+    MNEMONIC: ClassVar[str] = "ttg.amd_rotating_shared"
+
+    def phase(self, row: int) -> int:
+        """The number that the columns of a row, in units of ``vec``, are XORed with."""
+        block = row // self.max_phase // self.per_phase % self.max_phase
+        return row // self.per_phase % self.max_phase ^ block
+
+
+@dataclass(frozen=True, slots=True)
+class NvmmaSharedEncoding(SharedEncoding):
+    """``#ttg.nvmma_shared``: what TMA writes and wgmma and tcgen05 read.
+
+    PTX ISA, "Shared memory matrix layout" and "Swizzling modes" of asynchronous copies.  Up to 3.7
+    the host ignores ``transposed`` in the linear layout of a buffer without a swizzle.
+
+    Attributes:
+        swizzle_byte_width: 0, 32, 64 or 128.
+        element_bitwidth: Bits of an element.
+        given_rank: Number of dimensions.
+        transposed: Whether the outermost dimension is the contiguous one.
+        fp4_padded: Whether 4-bit elements are padded to bytes in memory.
+        cga_layout: Basis per bit of the CTA in its cluster.
+    """
+
+    MNEMONIC: ClassVar[str] = "ttg.nvmma_shared"
+    swizzle_byte_width: int
+    element_bitwidth: int
+    given_rank: int = 2
+    transposed: bool = False
+    fp4_padded: bool = False
+    cga_layout: Bases = ()
+
+    @classmethod
+    def _of(cls, fields: Fields) -> NvmmaSharedEncoding:
+        rank = fields.number("rank", 0)
+        cga = fields.cga(len(fields.ints("CTAOrder")) if fields.has("CTAOrder") else rank)
+        return cls(
+            fields.number("swizzlingByteWidth"),
+            fields.number("elementBitWidth"),
+            len(cga[0]) if cga else rank or 2,
+            fields.flag("transposed"),
+            fields.flag("fp4Padded", False),
+            cga,
+        )
+
+    def _parameters(self, aliases: AliasTable | None) -> list[tuple[str, str]]:
+        rank = [("rank", str(self.given_rank))] if self.given_rank != 2 else []
+        cga = [("CGALayout", print_bases(self.cga_layout))]
+        return [
+            ("swizzlingByteWidth", str(self.swizzle_byte_width)),
+            ("transposed", str(self.transposed).lower()),
+            ("elementBitWidth", str(self.element_bitwidth)),
+            *([("fp4Padded", "true")] if self.fp4_padded else []),
+            *(cga if self.cga_layout else rank),
+        ]
+
+    @property
+    def rank(self) -> int | None:
+        """Number of dimensions; any where none is printed, which older hosts do not."""
+        return self.given_rank if self.cga_layout or self.given_rank != 2 else None
+
+    @property
+    def vec(self) -> int:
+        """Elements in 16 bytes, which stay together."""
+        return 128 // self.element_bitwidth
+
+    @property
+    def per_phase(self) -> int:
+        """Rows that are swizzled alike."""
+        return 128 // self.swizzle_byte_width if self.swizzle_byte_width else 1
+
+    @property
+    def max_phase(self) -> int:
+        """Number of different phases."""
+        return self.swizzle_byte_width // 16 or 1
+
+    def order(self, rank: int) -> list[int]:
+        """Dimensions, the fastest varying first."""
+        inner = 0 if self.transposed else rank - 1
+        return [inner, *(dim for dim in matrix_order(rank) if dim != inner)]
+
+    def verify(self) -> None:
+        """Checks widths and the CGA layout.
+
+        Raises:
+            VerifyError: One of them is wrong.
+        """
+        if self.swizzle_byte_width not in (0, 32, 64, 128):
+            self._reject(
+                f"expected 'swizzlingByteWidth' 0, 32, 64 or 128, found {self.swizzle_byte_width}"
+            )
+        if self.element_bitwidth not in (8, 16, 32, 64):
+            self._reject(
+                f"expected 'elementBitWidth' 8, 16, 32 or 64, found {self.element_bitwidth}"
+            )
+        if self.fp4_padded and (self.swizzle_byte_width, self.element_bitwidth) != (128, 8):
+            self._reject("expected a swizzle of 128 bytes and elements of 8 bits with fp4Padded")
+        self._check_cga(self.cga_layout, self.given_rank)
+
+    def _layout(self, shape: Ints) -> LinearLayout:
+        share = shape_per_cta(self.cga_layout, shape)
+        sizes = dict(zip(dim_names(len(shape)), share, strict=True))
+        block = self._tma_block(share)
+        if self.swizzle_byte_width == 0:
+            if self.transposed and len(shape) > 2:
+                self._reject("expected rank 2 where a transposed buffer has no swizzle")
+            cta = identity_nd("offset", block, self.order(len(shape)))
+        else:
+            cta = self._swizzled_block(block)
+        return combine_cta_and_cga(fit_above(cta, sizes), self.cga_layout, shape)
+
+    def _tma_block(self, share: Ints) -> Ints:
+        """Shape of one TMA message: at most 256 a side, the swizzle width along the rows."""
+        block = [min(size, 256) for size in share]
+        if self.swizzle_byte_width:
+            inner = 0 if self.transposed else len(share) - 1
+            wanted = 8 * self.swizzle_byte_width // self.element_bitwidth
+            if self.fp4_padded:
+                wanted //= 2
+            if block[inner] < wanted:
+                self._reject(
+                    f"expected at least {wanted} elements in the contiguous dimension of "
+                    f"{list(share)} for a swizzle of {self.swizzle_byte_width} bytes"
+                )
+            block[inner] = wanted
+        return tuple(block)
+
+    def _swizzled_block(self, block: Ints) -> LinearLayout:
+        """The block of one TMA message, whose outer dimensions count as rows."""
+        rank = len(block)
+        if rank < 2:
+            self._reject("expected rank 2 or more with a swizzle")
+        rows, columns = math.prod(block[:-1]), block[-1]
+        if self.transposed:
+            rows, columns = columns, rows
+        if rows < 8:
+            self._reject(f"expected at least 8 rows in {list(block)} with a swizzle, found {rows}")
+        flat = fit_above(self._core_matrix(), {"dim0": rows, "dim1": columns})
+        # Split both anew, the contiguous dimension fastest, then the last of the others.
+        split = [(f"dim{dim}", block[dim]) for dim in self.order(rank)]
+        layout = flat.transpose_outs(["dim1", "dim0"]).reshape_outs(split)
+        return layout.transpose_outs(dim_names(rank))
+
+    def _core_matrix(self) -> LinearLayout:
+        """8 rows of the swizzle width."""
+
+        def packed(column: int) -> int:
+            # 16 offsets hold 8 bytes of pairs and 8 of padding, which repeats them.
+            return column // 16 * 8 + column % 8 if self.fp4_padded else column
+
+        columns = 8 * self.swizzle_byte_width // self.element_bitwidth
+        bases = [(0, packed(1 << i)) for i in range(columns.bit_length() - 1)]
+        for row in (1, 2, 4):
+            phase = row // self.per_phase % self.max_phase
+            bases.append((row, packed(self.vec * phase)))
+        sizes = {"dim0": 8, "dim1": columns // 2 if self.fp4_padded else columns}
+        return LinearLayout.of({"offset": bases}, sizes)
+
+
+@dataclass(frozen=True, slots=True)
+class PaddedSharedEncoding(SharedEncoding):
+    """``#ttg.padded_shared``: a linear layout with padding behind every interval.
+
+    Attributes:
+        interval_padding_pairs: Interval and padding, in elements; paddings of several add up.
+        offset_bases: Basis per bit of the offset without padding.
+        cga_layout: Basis per bit of the CTA in its cluster, in elements.
+        shape: Sizes of what the bases span.
+    """
+
+    MNEMONIC: ClassVar[str] = "ttg.padded_shared"
+    interval_padding_pairs: Bases
+    offset_bases: Bases
+    cga_layout: Bases
+    shape: Ints
+
+    @classmethod
+    def with_identity_for(
+        cls,
+        interval_padding_pairs: Bases,
+        shape: Sequence[int],
+        order: Sequence[int],
+        cga_layout: Bases = (),
+    ) -> PaddedSharedEncoding:
+        """Enumerates a shape, the dimension ``order[0]`` fastest.
+
+        Args:
+            interval_padding_pairs: Interval and padding, in elements.
+            shape: Sizes of the whole buffer.
+            order: Dimensions, the fastest varying first.
+            cga_layout: Basis per bit of the CTA, in units of what one CTA holds.
+        """
+        cta = identity_nd("offset", shape_per_cta(cga_layout, shape), order)
+        layout = combine_cta_and_cga(cta, cga_layout, shape)
+        bases = layout.in_bases("offset"), layout.in_bases("block")
+        return cls(interval_padding_pairs, *bases, tuple(shape))
+
+    @classmethod
+    def _read(cls, parser: ValueParser) -> tuple[Encoding, bool]:
+        """``'<' '[' (interval ':' '+' padding),* ']' '{' parameters '}' '>'``."""
+        parser.expect("<")
+        parser.expect("[")
+        pairs: list[Ints] = []
+
+        def pair() -> None:
+            interval = parser.integer()
+            parser.expect(":")
+            parser.expect("+")
+            pairs.append((interval, parser.integer()))
+
+        parser.list_of(pair, "]")
+        parser.expect("{")
+        fields = Fields(parser, "}")
+        parser.expect(">")
+        if fields.has("order"):
+            order, shape = fields.ints("order"), fields.ints("shape")
+            cga = fields.cga(len(order))
+            if sorted(order) != list(range(len(shape))):
+                parser.fail(f"expected 'order' to permute the dimensions of {shape}", fields.start)
+            if not all(map(is_power_of_two, shape)):
+                parser.fail(f"expected powers of two in 'shape', found {shape}", fields.start)
+            return cls.with_identity_for(tuple(pairs), shape, order, cga), fields.finish()
+        offset, block = fields.bases("offset"), fields.bases("block", ())
+        rank = len((offset or block or ((0,),))[0])
+        sizes = [1] * rank
+        for basis in (*offset, *block):
+            for dim, x in enumerate(basis[:rank]):
+                sizes[dim] = max(sizes[dim], 1 << x.bit_length())
+        return cls(tuple(pairs), offset, block, tuple(sizes)), fields.finish()
+
+    def _body(self, aliases: AliasTable | None) -> str:
+        pairs = ", ".join(f"{interval}:+{pad}" for interval, pad in self.interval_padding_pairs)
+        order = self.order
+        plain = PaddedSharedEncoding.with_identity_for((), self.shape, order)
+        if not self.cga_layout and plain.offset_bases == self.offset_bases:
+            layout = f"order = {print_ints(order)}, shape = {print_ints(self.shape)}"
+        else:
+            layout = (
+                f"offset = {print_bases(self.offset_bases)}, block = {print_bases(self.cga_layout)}"
+            )
+        return f"<[{pairs}] {{{layout}}}>"
+
+    @property
+    def rank(self) -> int:
+        """Number of dimensions."""
+        return len(self.shape)
+
+    @property
+    def order(self) -> Ints:
+        """Dimensions in the order in which offsets move through them."""
+        moved = [dim for basis in self.offset_bases for dim, x in enumerate(basis) if x]
+        return tuple(dict.fromkeys([*moved, *matrix_order(self.rank)]))
+
+    def verify(self) -> None:
+        """Checks intervals, paddings and bases.
+
+        Raises:
+            VerifyError: One of them is wrong.
+        """
+        pairs = self.interval_padding_pairs
+        if not pairs:
+            self._reject("expected at least one interval with its padding")
+        for interval, padding in pairs:
+            self._check_powers(interval=(interval,), padding=(padding,))
+        if len({interval for interval, _ in pairs}) != len(pairs):
+            self._reject("expected each interval once")
+        self._check_bases(self.rank, offset=self.offset_bases, CGALayout=self.cga_layout)
+        layout = self._linear()
+        if tuple(size for _, size in layout.out_dims) != self.shape:
+            self._reject(f"expected bases that span {list(self.shape)}")
+        if not layout.is_surjective:
+            self._reject("expected bases that reach every element of their shape")
+
+    def _linear(self) -> LinearLayout:
+        bases = {"offset": self.offset_bases, "block": self.cga_layout}
+        return LinearLayout.of(bases, dim_names(self.rank))
+
+    def padded_offset(self, offset: int) -> int:
+        """Place in memory, in elements, of an offset that does not count padding."""
+        return offset + sum(offset // i * pad for i, pad in self.interval_padding_pairs)
+
+    def padded_size(self, elements: int) -> int:
+        """Elements in memory for so many elements; nothing is added behind the last one."""
+        return self.padded_offset(elements - 1) + 1
+
+    def _layout(self, shape: Ints) -> LinearLayout:
+        if any(size > ours for size, ours in zip(shape, self.shape, strict=True)):
+            self._reject(f"expected a shape inside of {list(self.shape)}, found {list(shape)}")
+        return fit_below(self._linear(), dict(zip(dim_names(self.rank), shape, strict=True)))
+
+
+@dataclass(frozen=True, slots=True)
+class SharedLinearEncoding(SharedEncoding):
+    """``#ttg.shared_linear``: any linear layout from offsets to elements.
+
+    Attributes:
+        offset_bases: Basis per bit of the offset.
+        block_bases: Basis per bit of the CTA in its cluster.
+        alignment: Of the buffer, in bytes.
+    """
+
+    MNEMONIC: ClassVar[str] = "ttg.shared_linear"
+    offset_bases: Bases
+    block_bases: Bases = ()
+    alignment: int = 16
+
+    @classmethod
+    def _read(cls, parser: ValueParser) -> tuple[Encoding, bool]:
+        """``'<' '{' parameters '}' (',' 'alignment' '=' integer)? '>'``."""
+        parser.expect("<")
+        parser.expect("{")
+        fields = Fields(parser, "}")
+        alignment = 16
+        if parser.accept(","):
+            parser.expect("alignment")
+            parser.expect("=")
+            alignment = parser.integer()
+        parser.expect(">")
+        encoding = cls(fields.bases("offset"), fields.bases("block", ()), alignment)
+        return encoding, fields.finish()
+
+    def _body(self, aliases: AliasTable | None) -> str:
+        offset, block = print_bases(self.offset_bases), print_bases(self.block_bases)
+        return f"<{{offset = {offset}, block = {block}}}, alignment = {self.alignment}>"
+
+    @property
+    def rank(self) -> int | None:
+        """Length of a basis; ``None`` where there is none."""
+        return next((len(basis) for basis in (*self.offset_bases, *self.block_bases)), None)
+
+    @property
+    def cga_bases(self) -> Bases:
+        """The block bases."""
+        return self.block_bases
+
+    @property
+    def linear_layout(self) -> LinearLayout:
+        """The bases as a layout of the smallest shape that holds them."""
+        bases = {"offset": self.offset_bases, "block": self.block_bases}
+        return LinearLayout.of(bases, dim_names(self.rank or 1))
+
+    def verify(self) -> None:
+        """Checks the alignment and that the bases reach every element.
+
+        Raises:
+            VerifyError: One of them is wrong.
+        """
+        self._check_powers(alignment=(self.alignment,))
+        if self.rank is None:
+            self._reject("expected at least one basis")
+        self._check_bases(self.rank, offset=self.offset_bases, block=self.block_bases)
+        if not self.linear_layout.is_surjective:
+            self._reject("expected bases that reach every element of their shape")
+
+    def _layout(self, shape: Ints) -> LinearLayout:
+        layout = self.linear_layout
+        if tuple(size for _, size in layout.out_dims) != shape:
+            self._reject(f"expected the shape of the bases, found {list(shape)}")
+        return layout
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionedSharedEncoding(SharedEncoding):
+    """``#ttg.partitioned_shared``: a buffer in pieces over several physical partitions of LDS.
+
+    Pieces lie along one dimension; piece p belongs to partition p % num_partitions and is number
+    p // num_partitions in that partition's buffer.
+
+    Attributes:
+        num_partitions: Buffers, each in another physical partition.
+        num_groups: Pieces of each buffer.
+        partition_dim: The dimension that is cut.
+        partition_layout: Encoding of one piece.
+    """
+
+    MNEMONIC: ClassVar[str] = "ttg.partitioned_shared"
+    num_partitions: int
+    num_groups: int
+    partition_dim: int
+    partition_layout: Attribute
+
+    @classmethod
+    def _of(cls, fields: Fields) -> PartitionedSharedEncoding:
+        return cls(
+            fields.number("numPartitions"),
+            fields.number("numGroups"),
+            fields.number("partitionDim"),
+            fields.attribute("partitionLayout"),
+        )
+
+    def _parameters(self, aliases: AliasTable | None) -> list[tuple[str, str]]:
+        return [
+            ("numPartitions", str(self.num_partitions)),
+            ("numGroups", str(self.num_groups)),
+            ("partitionDim", str(self.partition_dim)),
+            ("partitionLayout", self.partition_layout.print(aliases)),
+        ]
+
+    @property
+    def rank(self) -> int | None:
+        """Number of dimensions of a piece."""
+        layout = self.partition_layout
+        return layout.rank if isinstance(layout, Encoding) else None
+
+    @property
+    def num_pieces(self) -> int:
+        """Pieces of the whole buffer."""
+        return self.num_partitions * self.num_groups
+
+    @property
+    def cga_bases(self) -> Bases:
+        """Those of a piece."""
+        layout = self.partition_layout
+        return layout.cga_bases if isinstance(layout, SharedEncoding) else ()
+
+    def piece_shape(self, shape: Sequence[int]) -> Ints:
+        """Sizes of one piece of a buffer of this shape.
+
+        Raises:
+            VerifyError: The shape cannot be cut into so many pieces.
+        """
+        size = shape[self.partition_dim] if self.partition_dim < len(shape) else 0
+        if size < self.num_pieces or size % self.num_pieces:
+            self._reject(
+                f"expected a multiple of {self.num_pieces} elements in dimension "
+                f"{self.partition_dim}, found the shape {list(shape)}"
+            )
+        pieces = list(shape)
+        pieces[self.partition_dim] //= self.num_pieces
+        return tuple(pieces)
+
+    def verify(self) -> None:
+        """Checks counts, the dimension and the encoding of a piece.
+
+        Raises:
+            VerifyError: One of them is wrong.
+        """
+        if self.num_partitions < 2:
+            self._reject(f"expected 2 or more as 'numPartitions', found {self.num_partitions}")
+        self._check_powers(numPartitions=(self.num_partitions,), numGroups=(self.num_groups,))
+        layout = self.partition_layout
+        layout.verify()
+        if isinstance(layout, PartitionedSharedEncoding):
+            self._reject("expected a 'partitionLayout' that is not partitioned itself")
+        if not isinstance(layout, (SharedEncoding, OpaqueAttr)):
+            self._reject(f"expected a shared encoding as 'partitionLayout', found '{layout}'")
+        if self.rank is not None and self.partition_dim >= self.rank:
+            self._reject(
+                f"expected 'partitionDim' below the rank {self.rank}, found {self.partition_dim}"
+            )
+
+    def _layout(self, shape: Ints) -> LinearLayout:
+        layout = self.partition_layout
+        if not isinstance(layout, SharedEncoding):
+            self._reject("expected a 'partitionLayout' that is known here")
+        pieces = self.piece_shape(shape)
+        if isinstance(layout, PaddedSharedEncoding) and layout.shape != pieces:
+            self._reject(f"expected a 'partitionLayout' of the piece's shape {list(pieces)}")
+        name = f"dim{self.partition_dim}"
+        return (
+            layout.to_linear_layout(pieces)
+            * LinearLayout.identity_1d(self.num_partitions, "partition", name)
+            * LinearLayout.identity_1d(self.num_groups, "offset", name)
+        )

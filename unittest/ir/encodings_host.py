@@ -1,0 +1,173 @@
+"""The installed Triton's conversion to linear layouts, in a process of its own.
+
+Run as a script it reads one JSON document per line (a layout and a shape) and answers with the
+bases; a bad layout ends that process, not the test run.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+
+from triton_ext.ir import encodings as enc
+
+#: Seconds to wait for one answer.
+PATIENCE = 60
+
+
+def describe(encoding) -> list:
+    """An encoding as the name and arguments of its Gluon class."""
+    match encoding:
+        case enc.BlockedEncoding():
+            names = ("size_per_thread", "threads_per_warp", "warps_per_cta", "order", "cga_layout")
+            return ["BlockedLayout", {name: getattr(encoding, name) for name in names}]
+        case enc.SliceEncoding():
+            return ["SliceLayout", {"dim": encoding.dim, "parent": describe(encoding.parent)}]
+        case enc.DotOperandEncoding():
+            return [
+                "DotOperandLayout",
+                {
+                    "operand_index": encoding.operand_index,
+                    "parent": describe(encoding.parent),
+                    "k_width": encoding.k_width,
+                },
+            ]
+        case enc.NvidiaMmaEncoding():
+            names = ("version", "warps_per_cta", "instr_shape", "cga_layout")
+            return ["NVMMADistributedLayout", {name: getattr(encoding, name) for name in names}]
+        case enc.AmdMfmaEncoding():
+            names = ("version", "instr_shape", "transposed", "warps_per_cta", "element_bitwidth")
+            fields = {name: getattr(encoding, name) for name in names}
+            fields |= {"tiles_per_warp": encoding.tiles, "cga_layout": encoding.cga_layout}
+            return ["AMDMFMALayout", fields]
+        case enc.AmdWmmaEncoding():
+            names = ("version", "transposed", "warp_bases", "reg_bases", "instr_shape")
+            fields = {name: getattr(encoding, name) for name in (*names, "cga_layout", "rank")}
+            return ["AMDWMMALayout", fields]
+        case enc.SwizzledSharedEncoding():
+            names = ("vec", "per_phase", "max_phase", "order", "cga_layout")
+            return ["SwizzledSharedLayout", {name: getattr(encoding, name) for name in names}]
+        case enc.NvmmaSharedEncoding():
+            names = ("swizzle_byte_width", "element_bitwidth", "transposed", "fp4_padded")
+            fields = {name: getattr(encoding, name) for name in (*names, "cga_layout")}
+            return ["NVMMASharedLayout", {**fields, "rank": encoding.given_rank}]
+        case enc.PaddedSharedEncoding():
+            names = ("interval_padding_pairs", "offset_bases", "cga_layout", "shape")
+            return ["PaddedSharedLayout", {name: getattr(encoding, name) for name in names}]
+        case enc.SharedLinearEncoding():
+            names = ("offset_bases", "block_bases", "alignment")
+            return ["SharedLinearLayout", {name: getattr(encoding, name) for name in names}]
+        case enc.LinearEncoding():
+            names = ("reg_bases", "lane_bases", "warp_bases", "block_bases")
+            fields = {name: getattr(encoding, name) for name in names}
+            shape = [size for _, size in encoding.linear_layout.out_dims]
+            return ["DistributedLinearLayout", {**fields, "shape": shape}]
+    raise TypeError(f"Gluon has no class for {encoding}")
+
+
+class LayoutHost:
+    """Asks a child process that runs this file."""
+
+    def __init__(self) -> None:
+        self._child = subprocess.Popen(
+            [sys.executable, __file__],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        )
+
+    def bases(self, encoding, shape) -> dict[str, list]:
+        """The bases that the host gives, by input dimension.
+
+        Raises:
+            RuntimeError: The host refuses the layout, or ends its process.
+        """
+        return self._ask({"layout": describe(encoding), "shape": list(shape)})
+
+    def text(self, text: str) -> str:
+        """A module as the host prints it, without locations.
+
+        Raises:
+            RuntimeError: The host refuses the module, or ends its process.
+        """
+        return self._ask({"text": text})["text"]
+
+    def _ask(self, question: dict) -> dict:
+        assert self._child.stdin is not None
+        assert self._child.stdout is not None
+        try:
+            self._child.stdin.write(json.dumps(question) + "\n")
+            self._child.stdin.flush()
+            answer = self._child.stdout.readline()
+        except BrokenPipeError:
+            answer = ""
+        if not answer:
+            self.close()
+            self.__init__()
+            raise RuntimeError(f"the host ended its process for {question}")
+        found = json.loads(answer)
+        if "error" in found:
+            raise RuntimeError(f"{found['error']}: {question}")
+        return found
+
+    def close(self) -> None:
+        """Ends the child."""
+        self._child.stdin.close()
+        self._child.stdout.close()
+        self._child.wait(PATIENCE)
+
+
+def _serve() -> None:
+    import triton.experimental.gluon.language as gl
+    from triton._C.libtriton import amd, gluon_ir, ir, nvidia
+
+    context = ir.context()
+    ir.load_dialects(context)
+    nvidia.load_dialects(context)
+    amd.load_dialects(context)
+    builder = gluon_ir.GluonOpBuilder(context)
+
+    def make(value):
+        if isinstance(value, list) and value and isinstance(value[0], str):
+            name, fields = value
+            owner = gl if hasattr(gl, name) else gl.amd
+            return getattr(owner, name)(**{key: make(item) for key, item in fields.items()})
+        return value
+
+    def reprint(text):
+        with tempfile.NamedTemporaryFile("w", suffix=".mlir") as file:
+            file.write(text)
+            file.flush()
+            return ir.parse_mlir_module(file.name, context).str_nodebug()
+
+    for line in sys.stdin:
+        question = json.loads(line)
+        try:
+            if "text" in question:
+                sys.stdout.write(json.dumps({"text": reprint(question["text"])}) + "\n")
+                sys.stdout.flush()
+                continue
+            layout = make(question["layout"])
+            found = builder.to_linear_layout(layout._to_ir(builder), question["shape"])
+            answer = {
+                name: getattr(found, field)
+                for name, field in (
+                    ("register", "reg_bases"),
+                    ("lane", "lane_bases"),
+                    ("warp", "warp_bases"),
+                    ("block", "block_bases"),
+                    ("offset", "offset_bases"),
+                )
+                if hasattr(found, field)
+            }
+        except Exception as error:  # whatever the host raises is its answer
+            answer = {"error": f"{type(error).__name__}: {error}"}
+        sys.stdout.write(json.dumps(answer) + "\n")
+        sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    _serve()
