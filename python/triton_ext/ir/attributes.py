@@ -248,7 +248,7 @@ def _insert_behind_name(op: Operation, segments: list[Segment], slot: Attributes
         at = 1
     literal = segments[index]
     assert isinstance(literal, str)  # the name, or a parenthesis
-    pieces = [literal[:at], slot, literal[at:]]
+    pieces: list[Segment] = [literal[:at], slot, literal[at:]]
     segments[index : index + 1] = [piece for piece in pieces if piece != ""]
 
 
