@@ -6,6 +6,7 @@ import io
 import pathlib
 import subprocess
 import sys
+import time
 
 import pytest
 from triton_ext.host import capabilities, detect
@@ -326,3 +327,17 @@ def test_the_host_accepts_what_the_lit_tests_feed_and_get(text, capsys, tmp_path
     status, out, _ = run(capsys, tmp_path, text, "--triton-ext-lower-im2col")
     if "expected-error" not in text and status == 0:
         host_module.parse_module(out, context)
+
+
+def test_it_starts_in_less_than_300_ms(tmp_path):
+    file = tmp_path / "in.mlir"
+    file.write_text(MODULE)
+    code = "import sys; from triton_ext.tools import opt; sys.exit(opt.main(sys.argv[1:]))"
+    command = [sys.executable, "-c", code, str(file), "--host=none", "--triton-ext-lower-im2col"]
+
+    def seconds():
+        start = time.perf_counter()
+        subprocess.run(command, capture_output=True, check=True)
+        return time.perf_counter() - start
+
+    assert min(seconds() for _ in range(5)) < 0.3

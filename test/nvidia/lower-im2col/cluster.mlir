@@ -41,10 +41,10 @@ module attributes {"ttg.num-ctas" = 2 : i32, "ttg.num-warps" = 4 : i32, ttg.targ
 // CHECK-LABEL: tt.func public @channels
 // CHECK-NOT: elementwise_inline_asm
 // CHECK: async_tma_copy_global_to_local %x[%n, %w, %c] offsets
-  tt.func public @channels(%x: !tt.tensordesc<128x64xf16, #channels>, %buf: !ttg.memdesc<128x64xf16, #channels, #smem, mutable>, %bar: !ttg.memdesc<2xi64, #bar, #smem, mutable>, %pred: i1, %n: i32, %w: i32, %ow: i32, %sw: i32, %pw: i32, %c: i32, %s: i32) {
+  tt.func public @channels(%x: !tt.tensordesc<128x128xf16, #channels>, %buf: !ttg.memdesc<128x128xf16, #channels, #smem, mutable>, %bar: !ttg.memdesc<2xi64, #bar, #smem, mutable>, %pred: i1, %n: i32, %w: i32, %ow: i32, %sw: i32, %pw: i32, %c: i32, %s: i32) {
     %px = tt.extern_elementwise %n, %w, %ow, %sw, %pw {libname = "triton_ext.markers", libpath = "", pure = true, symbol = "triton_ext.im2col.pixel"} : (i32, i32, i32, i32, i32) -> i32
     %ch = tt.extern_elementwise %c, %s {libname = "triton_ext.markers", libpath = "", pure = true, symbol = "triton_ext.im2col.channel"} : (i32, i32) -> i32
-    ttng.async_tma_copy_global_to_local %x[%px, %ch] %buf, %bar, %pred : !tt.tensordesc<128x64xf16, #channels>, !ttg.memdesc<2xi64, #bar, #smem, mutable> -> !ttg.memdesc<128x64xf16, #channels, #smem, mutable>
+    ttng.async_tma_copy_global_to_local %x[%px, %ch] %buf, %bar, %pred : !tt.tensordesc<128x128xf16, #channels>, !ttg.memdesc<2xi64, #bar, #smem, mutable> -> !ttg.memdesc<128x128xf16, #channels, #smem, mutable>
     tt.return
   }
 }
