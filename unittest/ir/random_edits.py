@@ -257,3 +257,31 @@ def edit(module: Module, rng: Random, tries: int = 12) -> str:
         if (op is module.op or op.module is module) and kind(module, op, rng):
             return kind.__name__
     return ""
+
+
+def wild_edit(module: Module, rng: Random) -> str:
+    """Changes what is defined where without a look at what follows from it.
+
+    Types stay right, so that whether the result is valid is a question of structure alone.
+    """
+    ops = [op for op in list(module.walk())[1:] if op.name != "tt.func"]
+    op, other = rng.choice(ops), rng.choice(ops)
+    kind = rng.choice(["move", "operand", "erase"])
+    if kind == "move" and not op.successors and all(inner is not other for inner in op.walk()):
+        # Partitions of warp_specialize have rules of their own about what they may hold.
+        if not any(inner.name.startswith("ttg.warp_specialize") for inner in op.walk()):
+            move_before(op, other)
+            return kind
+    elif kind == "operand" and op.operands:
+        index = rng.randint(0, len(op.operands) - 1)
+        wanted = op.operands[index].known_type
+        same = [r for o in ops for r in o.results if r.known_type == wanted]
+        if same:
+            op.set_operand(index, rng.choice(same))
+            return kind
+    elif kind == "erase":
+        ends = [o for o in ops if o.parent.terminator is o and not o.successors]
+        if ends:
+            rng.choice(ends).erase()
+            return kind
+    return ""

@@ -10,7 +10,9 @@ import pytest
 import random_edits
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from triton_ext.errors import ParseError, VerifyError
 from triton_ext.ir import parse
+from triton_ext.ir.verifier import find_problems
 
 _SIZE = 16_000
 
@@ -72,6 +74,44 @@ def _run(host: ir_helpers.Host, examples: int) -> None:
 @pytest.mark.slow
 def test_random_edits(host):
     _run(host, 500)
+
+
+def test_both_verifiers_agree_about_structure(host):
+    """Whatever is moved, used or erased: the host refuses the text if and only if we do."""
+    texts = _texts()
+    if not texts:
+        pytest.skip("no corpus of this Triton, and the fixtures are for 3.8 and newer")
+
+    @settings(
+        max_examples=400, deadline=None, database=None, suppress_health_check=list(HealthCheck)
+    )
+    @given(st.sampled_from(texts), st.randoms(use_true_random=False))
+    def case(entry: tuple[str, str], rng: Random) -> None:
+        name, text = entry
+        module = parse(text, name)
+        kind = random_edits.wild_edit(module, rng)
+        edited = str(module)
+        ours = _refusal(edited, name)
+        try:
+            host.text(edited)
+            theirs = ""
+        except RuntimeError as error:
+            theirs = str(error)
+        assert bool(ours) == bool(theirs), f"{name} after {kind}: {ours or 'valid'}\n{edited}"
+        # A tree may be wrong in what its text is not: a name can mean another value there.
+        if next(find_problems(module), None) is None:
+            assert not ours
+
+    case()
+
+
+def _refusal(text: str, name: str) -> str:
+    """Why we refuse a text; nothing if we do not."""
+    try:
+        parse(text, name).verify()
+    except (ParseError, VerifyError) as error:
+        return str(error)
+    return ""
 
 
 @pytest.mark.slow
