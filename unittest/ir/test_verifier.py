@@ -10,7 +10,7 @@ from triton_ext.ir.rules import RULES
 from triton_ext.ir.verifier import find_problems
 
 
-def function(body: str, header: str = "%x: i32, %p: i1") -> str:
+def function(body: str, header: str = "%x: i32, %p: i1, %l: i64") -> str:
     """A module with one function; ``body`` starts in line 3."""
     return f"module {{\n  tt.func public @f({header}) {{\n{body}\n  }}\n}}\n"
 
@@ -133,7 +133,7 @@ INVALID = {
     "call with other arguments": (
         "    tt.call @f(%x) : (i32) -> ()\n    tt.return",
         3,
-        "'tt.call' calls '@f' with (i32), whose arguments are (i32, i1)",
+        "'tt.call' calls '@f' with (i32), whose arguments are (i32, i1, i64)",
     ),
     "printed type": (
         '    tt.print "x" {hex = false, isSigned = array<i32: 1>} : %x : i64\n    tt.return',
@@ -144,6 +144,31 @@ INVALID = {
         '    "your.op"(%x) : (i64) -> ()\n    tt.return',
         3,
         "'your.op' prints the type 'i64' for '%x', whose type is 'i32'",
+    ),
+    "condition": (
+        "    scf.if %x {\n    }\n    tt.return",
+        3,
+        "the condition of 'scf.if' must be an 'i1', found 'i32'",
+    ),
+    "mask": (
+        "    %q = tt.int_to_ptr %l : i64 -> !tt.ptr<f32>\n"
+        "    %v = tt.load %q, %x : !tt.ptr<f32>\n    tt.return",
+        4,
+        "operand 1 of 'tt.load' must be 'i1', found 'i32'",
+    ),
+    "stored value": (
+        "    %q = tt.int_to_ptr %l : i64 -> !tt.ptr<f32>\n"
+        "    tt.store %q, %x : !tt.ptr<f32>\n    tt.return",
+        4,
+        "operand 1 of 'tt.store' must be 'f32', found 'i32'",
+    ),
+    "accumulator": (
+        "    %a = arith.constant dense<0.0> : tensor<16x16xf16>\n"
+        "    %c = arith.constant dense<0.0> : tensor<16x16xf16>\n"
+        "    %d = tt.dot %a, %a, %c : tensor<16x16xf16> * tensor<16x16xf16> -> tensor<16x16xf32>\n"
+        "    tt.return",
+        5,
+        "operand 2 of 'tt.dot' must be 'tensor<16x16xf32>', found 'tensor<16x16xf16>'",
     ),
     "operands of two types": (
         "    %a = arith.addi %x, %p : i32\n    tt.return",

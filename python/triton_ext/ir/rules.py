@@ -15,7 +15,7 @@ from .functions import CALLS, FUNCTIONS, RETURNS, callee_of, function_results, s
 from .nodes import Block, Operation
 from .segments import OperandSlot, OperandTypeSlot, cut
 from .type_slots import KNOWN_DIALECTS, bind_types
-from .type_text import pointee_type
+from .type_text import boolean_like, pointee_type
 from .values import OpResult, Value
 
 __all__ = ["RULES", "Facts", "Rule", "branch_operands", "rules_of"]
@@ -339,6 +339,33 @@ def _same_result(op: Operation, facts: Facts) -> Broken:
     return None if facts.equal(found, wanted) else {"found": found, "wanted": wanted}
 
 
+def _condition(op: Operation, facts: Facts) -> Broken:
+    found = _type(op._operands[0]) if op._operands else None
+    return None if found in (None, "i1") else {"found": found}
+
+
+def _memory(op: Operation, facts: Facts) -> Broken:
+    """What goes through a pointer: the value, the mask, and what stands for masked elements."""
+    pointer = _type(op._operands[0]) if op._operands else None
+    value = pointee_type(pointer) if pointer is not None else None
+    if pointer is None or value is None:
+        return None  # a pointer to a block, or a descriptor of an older host
+    wanted = [value] if op.name == "tt.store" else []
+    wanted += [boolean_like(value)] + ([value] if op.name == "tt.load" else [])
+    for index, type_ in enumerate(wanted, 1):
+        found = _type(op._operands[index]) if index < len(op._operands) else None
+        if not facts.equal(found, type_):
+            return {"index": index, "found": found, "wanted": type_}
+    return None
+
+
+def _accumulator(op: Operation, facts: Facts) -> Broken:
+    if len(op._operands) < 3 or not op._results:
+        return None
+    found, wanted = _type(op._operands[2]), _type(op._results[0])
+    return None if facts.equal(found, wanted) else {"index": 2, "found": found, "wanted": wanted}
+
+
 def _names(dialect: str, words: str) -> frozenset[str]:
     return frozenset(f"{dialect}.{word}" for word in words.split())
 
@@ -388,6 +415,21 @@ RULES: tuple[Rule, ...] = (
         BINARY | UNARY | {"arith.select", "tt.addptr", "tt.load"},
         _same_result,
         "expected the result type '{wanted}' for '{op}', found '{found}'",
+    ),
+    Rule(
+        frozenset({"cf.cond_br", "scf.condition", "scf.if"}),
+        _condition,
+        "the condition of '{op}' must be an 'i1', found '{found}'",
+    ),
+    Rule(
+        frozenset({"tt.load", "tt.store"}),
+        _memory,
+        "operand {index} of '{op}' must be '{wanted}', found '{found}'",
+    ),
+    Rule(
+        frozenset({"tt.dot", "ttng.warp_group_dot"}),
+        _accumulator,
+        "operand {index} of '{op}' must be '{wanted}', found '{found}'",
     ),
 )
 _FOR_ALL = tuple(rule for rule in RULES if rule.operations is None)
