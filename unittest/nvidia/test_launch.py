@@ -68,3 +68,17 @@ def results(request, tmp_path_factory, state_fields):
 @pytest.mark.parametrize("name", CHECKS)
 def test_launch(results, name):
     assert results[name] == "", results[name]
+
+
+def test_dry_run_of_the_benchmark(tmp_path):
+    pytest.importorskip("torch", reason="the benchmarks need torch, which is not installed")
+    out = tmp_path / "launch.json"
+    command = [sys.executable, "-m", "benchmarks", "launch", "--dry-run", "--out", str(out)]
+    done = subprocess.run(
+        command, cwd=FOLDER.parents[1], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    rows = json.loads(out.read_text(encoding="utf-8"))["rows"]
+    assert {row["variant"] for row in rows} == {"tiled stock", "tiled", "tiled cached", "im2col"}
+    assert {row["addresses"] for row in rows} == {"same", "pool", "new"}
+    assert "the times below are invented" in done.stdout
