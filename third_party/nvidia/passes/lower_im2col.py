@@ -211,26 +211,23 @@ def _replace_load(load: TmaLoad, tuples: _Tuples, bases: list[list[int]]) -> Non
     builder = Builder.before(load.op)
     if splits_pixels(bases):
         pixel = start_of_cta(load, pixel, walk, bases, builder)
-    offsets16 = [
-        builder.create(
-            "arith.trunci",
-            [offset],
-            ["i16"],
-            text="{results} = arith.trunci {0} : i32 to i16",
-            loc=load.op.loc,
-        ).results[0]
-        for offset in offsets
-    ]
-    coord = [*pixel, channel]
-    operands = [load.desc, *coord, *offsets16, load.result, load.barrier, load.pred]
-    slot = iter(f"{{{i}}}" for i in range(len(operands)))
-    text = (
-        f"{load.op.name} {next(slot)}[{', '.join(next(slot) for _ in coord)}] "
-        f"offsets = [{', '.join(next(slot) for _ in offsets16)}] "
-        f"{next(slot)}, {next(slot)}, {next(slot)}{_attributes(load.op)} "
+    coord = {f"coord{i}": value for i, value in enumerate((*pixel, channel))}
+    taps = {f"tap{i}": value for i, value in enumerate(offsets)}
+    # One text for all of it: each text that is inserted costs a run of the parser.
+    truncations = [f"%offset{i} = arith.trunci %tap{i} : i32 to i16" for i in range(spatial_rank)]
+    copy = (
+        f"{load.op.name} %desc[{', '.join(f'%{name}' for name in coord)}] "
+        f"offsets = [{', '.join(f'%offset{i}' for i in range(spatial_rank))}] "
+        f"%result, %barrier, %pred{_attributes(load.op)} "
         f": {load.desc.type}, {load.barrier.type} -> {load.result.type}"
     )
-    builder.create(load.op.name, operands, [], text=text, loc=load.op.loc)
+    named = {
+        "desc": load.desc,
+        "result": load.result,
+        "barrier": load.barrier,
+        "pred": load.pred,
+    }
+    builder.parse("\n".join([*truncations, copy]), {**named, **coord, **taps}, loc=load.op.loc)
     load.op.erase()
 
 
