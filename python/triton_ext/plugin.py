@@ -43,6 +43,7 @@ __all__ = [
     "extra_passes",
     "install",
     "is_installed",
+    "passes_key",
     "remove_pass",
     "run_passes",
     "uninstall",
@@ -251,9 +252,17 @@ def _verify_each() -> bool:
     return os.environ.get("TRITON_EXT_VERIFY", "") not in ("", "0")
 
 
+def passes_key() -> tuple[str, ...]:
+    """A key of the passes that :func:`add_pass` and :func:`extra_passes` added; empty without any.
+
+    For whoever keeps compiled kernels and launches them without Triton's front door.
+    """
+    return tuple(entry.digest for entry in _extra) if _extra else ()
+
+
 def _full_key() -> str:
     """The cache key with the passes of others."""
-    return "".join([cache_key(), *(f"-{entry.digest}" for entry in _extra)])
+    return "-".join([cache_key(), *passes_key()])
 
 
 def _package_folders() -> list[pathlib.Path]:

@@ -69,10 +69,12 @@ def test_options_and_order_enter_the_key():
         with plugin.extra_passes("ttgir", passes):
             keys[name] = hook()
             assert hook() is hook()
+            assert len(plugin.passes_key()) == 1
     with plugin.extra_passes("ttir", [Mark()]):
         keys["stage"] = hook()
     assert len(set(keys.values())) == len(keys)
     assert hook() == keys["none"]
+    assert plugin.passes_key() == ()
 
 
 @needs_key

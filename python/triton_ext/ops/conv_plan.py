@@ -80,7 +80,9 @@ class ConvPlan:
     scalars: tuple[int, ...]
     constants: dict[str, Any]
     options: dict[str, int]
-    _launch: dict[bool | None, Callable[..., Any]] = field(default_factory=dict)
+    _launch: dict[tuple[bool | None, tuple[str, ...]], Callable[..., Any]] = field(
+        default_factory=dict
+    )
 
     def run(self, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
         """Launches the kernel.
@@ -132,7 +134,8 @@ class ConvPlan:
         call (H200 machine, 2026-11-20).
         """
         bias = tensors[-1]
-        variant = None if bias is None else bias.data_ptr() % 16 == 0
+        aligned = None if bias is None else bias.data_ptr() % 16 == 0
+        variant = (aligned, plugin.passes_key())
         launch = self._launch.get(variant)
         if launch is not None and plugin.is_installed() and not conv_fprop_kernel.pre_run_hooks:
             launch(*tensors, *self.scalars, *self.constants.values())
