@@ -121,6 +121,8 @@ class Im2ColDescriptor(TensorDescriptor):  # type: ignore[misc]  # triton ships 
         geometry: What the driver sees.
         conv: The convolution it was made for, or ``None``.
         identity: A number that stands for geometry, padding and rounding in keys of maps.
+        families: What the launcher keeps for this geometry, by kernel layout; :meth:`with_base`
+            shares it.
         input_shape: Shape of the tensor, (N, [D, [H,]] W, C).
         input_strides: Strides of the tensor in elements, size-1 dimensions packed.
     """
@@ -278,11 +280,13 @@ class Im2ColDescriptor(TensorDescriptor):  # type: ignore[misc]  # triton ships 
             geometry=geometry,
             conv=conv,
             identity=MAPS.numbers.of((geometry, padding, round_f32_to_tf32)),
+            families={},
         )
 
     geometry: Im2ColGeometry
     conv: ConvGeometry | None
     identity: int
+    families: dict[int, Any]
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name == "block_shape":

@@ -157,6 +157,18 @@ def wrap_make_tensordesc_arg(
     return make
 
 
+def _new_im2col_args(arg: Im2ColDescriptor, layout: KernelLayout, key: tuple[Any, ...]) -> Any:
+    # With the descriptor first: this is the path of a tensor at an address that was never seen.
+    family = arg.families.get(layout.number)
+    if family is None:
+        family = MAPS.families.get(key[1:])
+        if family is None:
+            _check_kernel(arg, layout)
+            family = _new_family(arg, layout, key[1:], (*arg.shape, *arg.strides))
+        arg.families[layout.number] = family
+    return _args_of(family, key[0], key)
+
+
 def _args_of(family: Family, address: int, key: tuple[Any, ...]) -> Any:
     """Returns the kernel arguments of a tensor at an address that is not in the cache."""
     try:
@@ -167,14 +179,6 @@ def _args_of(family: Family, address: int, key: tuple[Any, ...]) -> Any:
             raise descriptor_error(problems) from None
         raise DriverError(str(error)) from error
     return MAPS.put(key, (host_map, *family.sizes))
-
-
-def _new_im2col_args(arg: Im2ColDescriptor, layout: KernelLayout, key: tuple[Any, ...]) -> Any:
-    family = MAPS.families.get(key[1:])
-    if family is None:
-        _check_kernel(arg, layout)
-        family = _new_family(arg, layout, key[1:], (*arg.shape, *arg.strides))
-    return _args_of(family, key[0], key)
 
 
 def _check_kernel(arg: Im2ColDescriptor, layout: KernelLayout) -> None:
@@ -199,7 +203,7 @@ def _new_family(
         swizzle=layout.swizzle,
         elem_size=layout.elem_size,
         elem_type=ElementType.TFLOAT32 if arg.round_f32_to_tf32 else layout.elem_type,
-        box=layout.box,
+        box=(layout.box[0], layout.box[1]),
     )
     return MAPS.families.put(key, Family(driver.map_factory(encoded), sizes))
 

@@ -71,7 +71,7 @@ class TensorDescriptorIm2Col(metaclass=_HostType):
     the driver sees, and ``conv``, the convolution or ``None``.
     """
 
-    def __new__(  # type: ignore[misc]  # an object of the host's class
+    def __new__(
         cls,
         base: TensorLike,
         shape: Sequence[int],
