@@ -101,7 +101,7 @@ def refused(match, kernel, *arguments):
 
 def test_a_tiled_descriptor_where_im2col_is_expected():
     tiled = TensorDescriptor.from_tensor(torch.zeros(64, 16), [PIXELS, CHANNELS])
-    refused("but a tiled TensorDescriptor was passed", load_2d, tiled, 0, 0, 0, 0, 0, 0)
+    refused("a tiled TensorDescriptor was passed", load_2d, tiled, 0, 0, 0, 0, 0, 0)
 
 
 def test_a_plain_load_of_an_im2col_descriptor():

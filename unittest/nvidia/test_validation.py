@@ -67,83 +67,83 @@ def explicit_of_rank(rank: int, **changes: Any) -> Im2ColGeometry:
         pytest.param(
             (2, 14, 14, 64),
             {"stride": 9},
-            "conv stride 9 in dim 1 (H): TMA supports 1..8",
+            "conv stride 9 in H: TMA supports 1..8",
             id="stride 9",
         ),
         pytest.param(
             (2, 14, 14, 64),
             {"stride": (1, 0)},
-            "conv stride 0 in dim 2 (W): TMA supports 1..8",
+            "conv stride 0 in W: TMA supports 1..8",
             id="stride 0",
         ),
         pytest.param(
             (2, 14, 14, 64),
             {"padding": 200},
-            "padding 200 in dim 1 (H) too large: at most 128 for 2 spatial dims",
+            "padding 200 in H too large: at most 128 for 2 spatial dims",
             id="padding 200",
         ),
         pytest.param(
             (2, 14, 64),
             {"padding": 32769},
-            "padding 32769 in dim 1 (W) too large: at most 32768 for 1 spatial dim",
+            "padding 32769 in W too large: at most 32768 for 1 spatial dim",
             id="padding 1-D",
         ),
         pytest.param(
             (2, 14, 14, 14, 64),
             {"padding": 17},
-            "padding 17 in dim 1 (D) too large: at most 16 for 3 spatial dims",
+            "padding 17 in D too large: at most 16 for 3 spatial dims",
             id="padding 3-D",
         ),
         pytest.param(
             (2, 300, 300, 64),
             {"padding": ((-128, 1), 1)},
-            "padding -128 in dim 1 (H) too small: at least -127 for 2 spatial dims",
+            "padding -128 in H too small: at least -127 for 2 spatial dims",
             id="padding below zero",
         ),
         pytest.param(
             (2, 14, 14, 64),
             {"padding": ((1, 130), 1)},
-            "padding 130 behind the last pixel of dim 1 (H) too large: "
+            "padding 130 behind the last pixel of H too large: "
             "padding - (R-1)*dilation = 128 must be <= 127 for 2 spatial dims",
             id="high padding",
         ),
         pytest.param(
             (2, 300, 300, 64),
             {"filter_size": (131, 3)},
-            "dilated filter extent 131 in dim 1 (H) too large: (R-1)*dilation - padding = 129 "
+            "dilated filter extent 131 in H too large: (R-1)*dilation - padding = 129 "
             "must be <= 128 for 2 spatial dims",
             id="extent",
         ),
         pytest.param(
             (2, 300, 300, 64),
             {"filter_size": (3, 3), "dilation": (128, 1), "padding": 128},
-            "filter offset 256 in dim 1 (H) exceeds 255: (R-1)*dilation is limited for 2 spatial "
+            "filter offset 256 in H exceeds 255: (R-1)*dilation is limited for 2 spatial "
             "dims",
             id="offset",
         ),
         pytest.param(
             (2, 40, 40, 40, 64),
             {"filter_size": (3, 1, 1), "dilation": 16, "padding": 16},
-            "filter offset 32 in dim 1 (D) exceeds 31: (R-1)*dilation is limited for 3 spatial "
+            "filter offset 32 in D exceeds 31: (R-1)*dilation is limited for 3 spatial "
             "dims",
             id="offset 3-D",
         ),
         pytest.param(
             (2, 14, 14, 64),
             {"filter_size": (17, 3)},
-            "filter (dilated extent 17) larger than padded input 16 in dim 1 (H): empty output",
+            "filter (dilated extent 17) larger than padded input 16 in H: empty output",
             id="filter larger than the padded image",
         ),
         pytest.param(
             (2, 14, 14, 64),
             {"filter_size": (0, 3)},
-            "filter size 0 with dilation 1 in dim 1 (H): both must be at least 1",
+            "filter size 0 with dilation 1 in H: both must be at least 1",
             id="filter 0",
         ),
         pytest.param(
             (2, 14, 14, 64),
             {"dilation": (1, -1)},
-            "filter size 3 with dilation -1 in dim 2 (W): both must be at least 1",
+            "filter size 3 with dilation -1 in W: both must be at least 1",
             id="dilation -1",
         ),
         pytest.param(
@@ -231,7 +231,7 @@ def _sentences(error: DescriptorError) -> list[str]:
         pytest.param(
             {"shape": (2, 14, 14, 64), "strides": (12544, 14, 1, 196)},
             "channels must be contiguous (channels-last), got channel stride 196; "
-            "call x.contiguous(memory_format=channels_last)",
+            "the last dim of x must be C in memory too: x.contiguous()",
             id="channels not contiguous",
         ),
         pytest.param(

@@ -7,6 +7,7 @@ derived from a version number, wherever it leaves a trace that can be probed.
 
 from __future__ import annotations
 
+import importlib.metadata
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
@@ -48,13 +49,29 @@ def _lowers_im2col() -> bool:
     return hasattr(gluon_ir.GluonOpBuilder, "get_tensor_descriptor_im2col_layout_type")
 
 
+def _interprets() -> bool:
+    try:
+        numpy = importlib.metadata.version("numpy")
+    except importlib.metadata.PackageNotFoundError:
+        return False
+    # 3.6 turns one-element arrays into numbers, which numpy refuses from 2.4 on.
+    return detect().release >= (3, 7) or tuple(map(int, numpy.split(".")[:2])) < (2, 4)
+
+
 _TABLE: tuple[tuple[str, str, Callable[[], bool], str], ...] = (
     (
         "stages-hook-key",
         "an installed plugin enters Triton's cache key",
         _has_stages_key,
         "triton {version} leaves the stages hook out of its cache key; "
-        "install 3.7 or newer: pip install 'triton>=3.8'",
+        "install 3.7 or newer: pip install 'triton>=3.7'",
+    ),
+    (
+        "interpreter",
+        "kernels run in Triton's interpreter (TRITON_INTERPRET=1)",
+        _interprets,
+        "the interpreter of triton {version} needs numpy (for 3.6 one older than 2.4): "
+        "pip install 'numpy<2.4'",
     ),
     (
         "im2col",

@@ -48,6 +48,12 @@ def detect() -> Host:
     try:
         import triton
     except ModuleNotFoundError as error:
+        if error.name == "numpy":
+            raise HostError(
+                "Triton's interpreter (TRITON_INTERPRET=1) needs numpy: pip install numpy"
+            ) from error
+        if error.name != "triton":
+            raise HostError(f"the installed Triton does not load: {error}") from error
         raise HostError("no Triton is installed: pip install 'triton>=3.8'") from error
     except ImportError as error:
         raise HostError(f"the installed Triton does not load: {error}") from error

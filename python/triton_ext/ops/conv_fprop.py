@@ -29,7 +29,10 @@ import triton_ext.language as tle
 from triton_ext.host.seams import interpreting
 from triton_ext.ops.conv_config import ConvConfig
 
-__all__ = ["compile_conv_fprop", "conv_fprop_kernel", "kernel_constants"]
+__all__ = ["IS_INTERPRETED", "compile_conv_fprop", "conv_fprop_kernel", "kernel_constants"]
+
+# Triton decides where a kernel is defined, below, whether it is interpreted or compiled.
+IS_INTERPRETED = interpreting()
 
 
 @triton.jit
@@ -134,7 +137,7 @@ def kernel_constants(
         "STORE_PARTS": config.store_parts,
         "DTYPE": dtype,
         # Triton's interpreter multiplies the bits of bf16 operands as integers (3.6 to 3.9).
-        "DOT_DTYPE": tl.float32 if interpreting() else dtype,
+        "DOT_DTYPE": tl.float32 if IS_INTERPRETED else dtype,
     }
 
 

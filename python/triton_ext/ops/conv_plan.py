@@ -20,9 +20,8 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 from triton_ext import backends, plugin
 from triton_ext.errors import UnsupportedError
 from triton_ext.host import require
-from triton_ext.host.seams import interpreting
 from triton_ext.ops.conv_config import SMEM_BYTES, ConvConfig, choose_config
-from triton_ext.ops.conv_fprop import conv_fprop_kernel, kernel_constants
+from triton_ext.ops.conv_fprop import IS_INTERPRETED, conv_fprop_kernel, kernel_constants
 
 __all__ = ["DTYPES", "ConvPlan", "conv_geometry", "make_plan"]
 
@@ -286,7 +285,7 @@ def _machine(device: torch.device) -> _Machine:
     Raises:
         UnsupportedError: The device cannot run the kernel; the text says what could.
     """
-    if device.type == "cpu" and interpreting():
+    if device.type == "cpu" and IS_INTERPRETED:
         return _Machine(_INTERPRETED_PROGRAMS, (9, 0), SMEM_BYTES)
     require("im2col")
     if device.type == "cuda":

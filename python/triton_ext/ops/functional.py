@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import operator
+from collections.abc import Iterable, Sequence
 
 import torch
 from torch.autograd import forward_ad
@@ -46,6 +47,9 @@ def conv2d(
         UnsupportedError: No GPU, too old a GPU or too old a Triton.
         NotImplementedError: Forward-mode differentiation.
     """
+    for name, value in (("x", x), ("weight", weight), ("bias", bias)):
+        if not isinstance(value, torch.Tensor) and not (name == "bias" and value is None):
+            raise TypeError(f"conv2d: {name} must be a tensor, got {type(value).__name__}")
     _refuse_tangents(x, weight, bias)
     # torch enters Python for an operator with a backward even where nothing is differentiated.
     plain = not _is_differentiated(x, weight, bias)
@@ -170,22 +174,44 @@ for _name in ("triton_ext::conv2d", "triton_ext::conv2d_fprop"):
 torch.library.register_autograd("triton_ext::conv2d", _backward, setup_context=_setup_context)
 
 
+def _integers(value: object) -> list[int] | None:
+    """Returns a sequence of integers of any kind as ints; ``None`` if it is something else."""
+    if not isinstance(value, Iterable) or isinstance(value, str):
+        return None
+    try:
+        return [operator.index(item) for item in value]
+    except TypeError:
+        return None
+
+
+def _integer(value: object) -> int | None:
+    try:
+        return operator.index(value)  # type: ignore[arg-type]
+    except TypeError:
+        return None
+
+
 def _pair(name: str, value: int | Sequence[int]) -> list[int]:
-    if isinstance(value, int):
-        return [value, value]
-    values = list(value)
-    if len(values) != 2 or not all(isinstance(v, int) for v in values):
+    number = _integer(value)
+    values = [number, number] if number is not None else _integers(value)
+    if values is None or len(values) != 2:
         raise ValueError(f"{name}: expected one integer or (h, w), got {value!r}")
     return values
 
 
 def _sides(padding: int | Sequence[int] | Sequence[Sequence[int]]) -> list[int]:
     """Returns (top, bottom, left, right)."""
-    if isinstance(padding, int):
-        padding = (padding, padding)
-    pairs = [(p, p) if isinstance(p, int) else tuple(p) for p in padding]
-    sides = [side for pair in pairs for side in pair]
-    if [len(p) for p in pairs] != [2, 2] or not all(isinstance(v, int) for v in sides):
+    number = _integer(padding)
+    if number is not None:
+        sides: list[int] | None = [number] * 4
+    elif isinstance(padding, Iterable) and not isinstance(padding, str):
+        # (h, w), or a pair of sides for each.
+        pairs = [_integers((side, side)) or _integers(side) or [] for side in padding]
+        sides = [side for pair in pairs for side in pair]
+        sides = sides if [len(pair) for pair in pairs] == [2, 2] else None
+    else:
+        sides = None
+    if sides is None:
         raise ValueError(
             "padding: expected one integer, (h, w) or ((top, bottom), (left, right)), "
             f"got {padding!r}"

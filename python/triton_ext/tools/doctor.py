@@ -109,10 +109,12 @@ def examine() -> Report:
         torch,
         numpy,
     )
-    im2col = next((c for c in capabilities if c.topic == "im2col"), host)
+    by_name = {c.topic: c for c in capabilities}
+    im2col, interpreter = by_name.get("im2col", host), by_name.get("interpreter", host)
     needs = {
         "triton": host,
         "im2col": im2col,
+        "interpreter": interpreter,
         "C extension": extension,
         "CUDA driver": driver,
         "GPU": _gpu_with_im2col(gpus, gpu),
@@ -121,10 +123,15 @@ def examine() -> Report:
     }
     works = (
         _work("compile for sm_90 and sm_100", needs, ("im2col",), "no GPU is needed for this"),
-        _work("run in the interpreter", needs, ("triton", "numpy", "torch"), "TRITON_INTERPRET=1"),
+        _work(
+            "run in the interpreter, triton_ext.ops too",
+            needs,
+            ("interpreter", "numpy", "torch"),
+            "TRITON_INTERPRET=1",
+        ),
         _work("launch on this GPU", needs, ("im2col", "C extension", "CUDA driver", "GPU")),
         _work(
-            "triton_ext.ops (convolutions for torch)",
+            "triton_ext.ops (convolutions for torch) on this GPU",
             needs,
             ("im2col", "torch", "C extension", "CUDA driver", "GPU"),
         ),

@@ -26,6 +26,7 @@ __all__ = [
     "DTYPE_BYTES",
     "ConvGeometry",
     "Im2ColGeometry",
+    "dim_letter",
     "dim_name",
     "normalize_conv",
     "normalize_dtype",
@@ -92,6 +93,11 @@ def dim_name(rank: int, dim: int) -> str:
     """Returns how messages call a dimension: ``"dim 1 (H)"``, or ``"dim 1"`` for an odd rank."""
     letters = _DIM_NAMES.get(rank)
     return f"dim {dim}" if letters is None else f"dim {dim} ({letters[dim]})"
+
+
+def dim_letter(rank: int, dim: int) -> str:
+    """Returns the letter of a dimension of an N(D)(H)WC tensor: ``"H"``."""
+    return _DIM_NAMES[rank][dim]
 
 
 def packed_size_one_strides(

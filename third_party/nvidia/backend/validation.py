@@ -33,6 +33,7 @@ from triton_ext.backends.nvidia.backend.geometry import (
     DTYPE_BYTES,
     ConvGeometry,
     Im2ColGeometry,
+    dim_letter,
     dim_name,
 )
 from triton_ext.errors import DescriptorError
@@ -182,7 +183,7 @@ def _tensor_problems(geometry: Im2ColGeometry) -> list[str]:
     if strides[-1] != 1:
         problems.append(
             f"channels must be contiguous (channels-last), got channel stride {strides[-1]}; "
-            "call x.contiguous(memory_format=channels_last)"
+            "the last dim of x must be C in memory too: x.contiguous()"
         )
     for dim in range(rank - 1):
         stride_bytes = strides[dim] * size
@@ -194,9 +195,13 @@ def _tensor_problems(geometry: Im2ColGeometry) -> list[str]:
             )
         elif stride_bytes % _ALIGNMENT_BYTES:
             unit = _ALIGNMENT_BYTES // size if size <= _ALIGNMENT_BYTES else 1
+            # Where C itself is fine, the strides are those of a view of something larger.
+            advice = f"pad C={channels} to a multiple of {unit}"
+            if channels % unit == 0:
+                advice = "x is a view with such strides, copy it: x.contiguous()"
             problems.append(
                 f"stride of {where} is {stride_bytes} bytes, TMA needs a multiple of "
-                f"{_ALIGNMENT_BYTES}: pad C={channels} to a multiple of {unit}"
+                f"{_ALIGNMENT_BYTES}: {advice}"
             )
     problems.extend(_stride_order_problems(geometry))
     return problems
@@ -234,7 +239,7 @@ def conv_violations(conv: ConvGeometry) -> list[str]:
 
 def _conv_dim_problems(conv: ConvGeometry, index: int, limits: SpatialLimits) -> list[str]:
     """One spatial dimension of a convolution; ``index`` counts spatial dimensions from 0."""
-    where = dim_name(conv.rank, index + 1)
+    where = dim_letter(conv.rank, index + 1)
     plural = "dim" if conv.rank == 3 else "dims"
     scope = f"for {conv.rank - 2} spatial {plural}"
     taps, dilation, stride = conv.filter_size[index], conv.dilation[index], conv.stride[index]

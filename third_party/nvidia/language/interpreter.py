@@ -75,9 +75,9 @@ def load(desc: Any, pixel: list[Any], channel: Any, offsets: list[Any]) -> Any:
     geometry = getattr(desc.handle, "im2col", None)
     if geometry is None:
         raise LaunchError(
-            "the kernel reads this descriptor with load_im2col, but a tiled TensorDescriptor was "
-            "passed; pass triton_ext.Im2ColDescriptor.for_conv(...) (and set TRITON_INTERPRET "
-            "before importing triton_ext.language)"
+            "the kernel reads this descriptor with load_im2col, but no im2col geometry came with "
+            "it: a tiled TensorDescriptor was passed (pass triton_ext.Im2ColDescriptor.for_conv), "
+            "or TRITON_INTERPRET was set after triton_ext was imported (call triton_ext.install())"
         )
     rank = len(geometry.shape)
     if len(pixel) + 1 != rank:
