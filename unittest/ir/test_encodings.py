@@ -193,7 +193,7 @@ def printer():
 def host_aliases(printer, encoding) -> dict[str, str]:
     """The aliases that the host prints for a value that has this encoding."""
     rank = getattr(encoding, "given_rank", None) or encoding.rank
-    shape = "x".join(["128", *["4"] * (rank - 2), *["128"] * (rank > 1)])
+    shape = "x".join(["512", *["4"] * (rank - 2), *["512"] * (rank > 1)])
     if isinstance(encoding, enc.SharedEncoding):
         if isinstance(encoding, enc.PaddedSharedEncoding):
             shape = "x".join(map(str, encoding.shape))

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from ..errors import ParseError
+
 if TYPE_CHECKING:
     from .attribute_values import Attribute, Printable
     from .types import Type
@@ -73,9 +75,17 @@ class AliasTable:
         if self._names[0] != len(self._raw):
             names: dict[Printable, str] = {}
             for name in self._raw:
-                if name[0] == "#" and not self._raw[name].startswith("loc("):
-                    found = self.attribute(name)
-                    if found is not None:
-                        names.setdefault(found, name)
+                found = self._readable(name)
+                if found is not None:
+                    names.setdefault(found, name)
             self._names = (len(self._raw), names)
         return self._names[1].get(value)
+
+    def _readable(self, name: str) -> Attribute | None:
+        """What an attribute alias stands for, if it is no location and its text can be read."""
+        if name[0] != "#" or self._raw[name].startswith("loc("):
+            return None
+        try:
+            return self.attribute(name)
+        except ParseError:
+            return None

@@ -1,16 +1,18 @@
-"""Typed views of ``ttng`` operations and types.
+"""What the im2col lowering asks of ``ttng`` operations and types.
 
-A view wraps an operation without owning it; it is made by ``match``, which returns ``None`` for
-every other operation.
+Views of all operations are in :mod:`.tma`, :mod:`.mbarrier` and :mod:`.mma`; those here are for
+the two forms of one load.  A view wraps an operation without owning it; it is made by ``match``,
+which returns ``None`` for every other operation.
 """
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from typing import Final
 
 from triton_ext.ir import BlockArgument, Module, Operation, Value
+from triton_ext.ir.encodings import SharedEncoding
+from triton_ext.ir.types import MemDescType, parse_type
 
 __all__ = [
     "Im2ColLoad",
@@ -139,9 +141,6 @@ def cga_bases(memdesc_type: str, module: Module) -> list[list[int]]:
         One basis vector (block dimension steps) per power of two of the CTA count; empty for one
         CTA.
     """
-    match = re.search(r"#[A-Za-z_]\w*", memdesc_type)
-    encoding = module.resolve_alias(match[0]) if match else ""
-    layout = re.search(r"CGALayout = \[((?:\[[^\]]*\](?:, )?)*)\]", encoding or memdesc_type)
-    if layout is None:
-        return []
-    return [[int(x) for x in basis.split(",")] for basis in re.findall(r"\[([^\]]+)\]", layout[1])]
+    type_ = parse_type(memdesc_type, module.aliases)
+    encoding = type_.encoding if isinstance(type_, MemDescType) else None
+    return [list(b) for b in encoding.cga_bases] if isinstance(encoding, SharedEncoding) else []

@@ -1,0 +1,148 @@
+"""Views of ``arith`` operations."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import ClassVar
+
+from ..attribute_values import Attribute, DenseElementsAttr
+from ..lexer import Source, find_group_end
+from ..nodes import Operation
+from ..value_parser import parse_attribute_prefix
+from ..values import OpResult, Value
+from .view import OpReader, View
+
+__all__ = ["BINARY", "BinaryOp", "CmpIOp", "ConstantOp", "SelectOp", "constant_int"]
+
+_NAME = re.compile(r"arith\.constant\s*")
+
+#: Operations of two operands and a result, all of one type.
+BINARY = frozenset(
+    {"arith.addf", "arith.addi", "arith.andi", "arith.ceildivsi", "arith.ceildivui"}
+    | {"arith.divf", "arith.divsi", "arith.divui", "arith.floordivsi", "arith.maxnumf"}
+    | {"arith.maximumf", "arith.maxsi", "arith.maxui", "arith.minimumf", "arith.minnumf"}
+    | {"arith.minsi", "arith.minui", "arith.mulf", "arith.muli", "arith.ori", "arith.remf"}
+    | {"arith.remsi", "arith.remui", "arith.shli", "arith.shrsi", "arith.shrui", "arith.subf"}
+    | {"arith.subi", "arith.xori"}
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ConstantOp(View):
+    """``%c = arith.constant 4 : i32``.
+
+    Attributes:
+        attribute: The constant with its type.
+        result: What is defined.
+    """
+
+    NAME: ClassVar[str] = "arith.constant"
+    attribute: Attribute
+    result: OpResult
+
+    @classmethod
+    def _of(cls, reader: OpReader) -> ConstantOp:
+        op = reader.op
+        found = reader.attribute("value")
+        if found is None:
+            text = op.text
+            match = _NAME.search(text)
+            if match is None:
+                raise reader.fail("a constant")
+            position = match.end()
+            if text.startswith("{", position):
+                position = find_group_end(Source(text), position)
+            module = op.module
+            aliases = module.aliases if module is not None else None
+            found, _ = parse_attribute_prefix(text, aliases, position)
+        return cls(op, found, op.results[0])
+
+    @property
+    def value(self) -> object:
+        """The constant: a number or a bool; the element of a splat; nested tuples."""
+        return self.attribute.value
+
+    @property
+    def is_splat(self) -> bool:
+        """Whether it is a tensor of one value."""
+        return isinstance(self.attribute, DenseElementsAttr) and self.attribute.is_splat
+
+
+def constant_int(value: Value) -> int | None:
+    """The number that a value always is, or each element of it; ``None`` where not known."""
+    owner = value.owner
+    view = ConstantOp.match(owner) if isinstance(owner, Operation) else None
+    number = view.value if view is not None else None
+    return int(number) if isinstance(number, int) else None
+
+
+@dataclass(frozen=True, slots=True)
+class BinaryOp(View):
+    """Any of :data:`BINARY`: ``%r = arith.addi %a, %b : i32``.
+
+    Attributes:
+        lhs: Left operand.
+        rhs: Right operand.
+        result: The result.
+    """
+
+    NAME: ClassVar[str] = "arith.addi"
+    lhs: Value
+    rhs: Value
+    result: OpResult
+
+    @classmethod
+    def match(cls, op: Operation) -> BinaryOp | None:
+        """The view of an operation of two operands, or ``None``."""
+        if op.name not in BINARY:
+            return None
+        reader = OpReader(op)
+        return cls(op, reader.take(), reader.take(), op.results[0])
+
+
+@dataclass(frozen=True, slots=True)
+class CmpIOp(View):
+    """``%r = arith.cmpi slt, %a, %b : i32``.
+
+    Attributes:
+        predicate: ``eq``, ``ne``, ``slt``, ``sle``, ``sgt``, ``sge``, ``ult``, ``ule``, ``ugt``
+            or ``uge``.
+        lhs: Left operand.
+        rhs: Right operand.
+        result: The result.
+    """
+
+    NAME: ClassVar[str] = "arith.cmpi"
+    predicate: str
+    lhs: Value
+    rhs: Value
+    result: OpResult
+
+    @classmethod
+    def _of(cls, reader: OpReader) -> CmpIOp:
+        op = reader.op
+        return cls(op, reader.head, reader.take(), reader.take(), op.results[0])
+
+
+@dataclass(frozen=True, slots=True)
+class SelectOp(View):
+    """``%r = arith.select %c, %a, %b : i32``.
+
+    Attributes:
+        condition: What decides.
+        true_value: The result where it is true.
+        false_value: The result where it is false.
+        result: The result.
+    """
+
+    NAME: ClassVar[str] = "arith.select"
+    condition: Value
+    true_value: Value
+    false_value: Value
+    result: OpResult
+
+    @classmethod
+    def _of(cls, reader: OpReader) -> SelectOp:
+        op = reader.op
+        return cls(op, reader.take(), reader.take(), reader.take(), op.results[0])
