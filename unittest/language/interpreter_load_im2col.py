@@ -112,6 +112,27 @@ def test_another_rank():
     refused("with 3 coordinates, .* rank 4", load_1d, descriptor(2)[1], 0, 0, 0, 0)
 
 
+@triton.jit
+def load_with_walk(x_desc, y_ptr, size, stride, pad, PIXELS: tl.constexpr, CHANNELS: tl.constexpr):
+    tile = tle.load_im2col(x_desc, [0, -1, 0], [0], walk=((size,), (stride,), (pad,)))
+    rows, columns = tl.arange(0, PIXELS)[:, None], tl.arange(0, CHANNELS)[None, :]
+    tl.store(y_ptr + rows * CHANNELS + columns, tile)
+
+
+def test_a_walk_is_compared_with_the_descriptor():
+    _, desc = descriptor(1)
+    y = torch.zeros(PIXELS, CHANNELS)
+    load_with_walk[(1,)](desc, y, 6, 2, 1, PIXELS=PIXELS, CHANNELS=CHANNELS)
+    assert y.any()
+    refused(r"walk=\(\(5,\), \(2,\), \(1,\)\), the descriptor walks", load_with_walk, desc, 5, 2, 1)
+
+
+def test_device_functions_are_not_for_the_host():
+    # In the interpreter there is no telling; a compiled process refuses by name.
+    with pytest.raises(TypeError, match="expected a tensor descriptor"):
+        tle.load_im2col(descriptor(1)[1], [0, 0, 0], [0])
+
+
 def test_a_start_outside_of_the_box():
     refused("outside the pixel box", load_1d, descriptor(1)[1], 0, -2, 0, 0)
 
@@ -121,8 +142,6 @@ def test_an_uninstalled_plugin():
     triton_ext.uninstall()
     try:
         with pytest.raises(Exception, match=r"uninstalled.* call triton_ext.install\(\)"):
-            load_1d[(1,)](
-                desc, torch.zeros(16, 16), 0, 0, 0, 0, PIXELS=PIXELS, CHANNELS=CHANNELS
-            )
+            load_1d[(1,)](desc, torch.zeros(16, 16), 0, 0, 0, 0, PIXELS=PIXELS, CHANNELS=CHANNELS)
     finally:
         triton_ext.install()

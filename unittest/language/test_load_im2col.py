@@ -49,6 +49,10 @@ def copy_tile(x_desc, y_ptr, MODE: tl.constexpr):
     elif MODE == "start lengths":
         start = tle.im2col_start(n, (4, 4), (1,), (0, 0))
         tile = tle.load_im2col(x_desc, [*start, 0], [0, 0])
+    elif MODE == "no list":
+        tile = tle.load_im2col(x_desc, n, [0, 0])
+    elif MODE == "zero walk":
+        tile = tle.load_im2col(x_desc, [n, 0, 0, 0], [0, 0], walk=((4, 4), (0, 1), (0, 0)))
     elif MODE == "both":
         tile = tle.load_im2col(x_desc, [n, 0, 0, 0], [0, 0]) + x_desc.load([0, 0])
     elif MODE == "two ranks":
@@ -125,6 +129,8 @@ def test_good_kernel_compiles(fresh_triton_cache):
         ("large offset 3d", "offset 0 is 32, expected 0 to 31"),
         ("int64", "expected an int32 scalar, got int64"),
         ("float", "expected an int32 scalar, got fp32"),
+        ("no list", "load_im2col coordinates: expected a list or tuple, got"),
+        ("zero walk", "sizes and strides must be at least 1, got 0"),
         ("block", "expected a scalar, got a tensor of shape [4]"),
         ("pointer", "expected a tensor descriptor"),
         ("start lengths", "must have one length, got 2, 1 and 2"),
@@ -145,13 +151,16 @@ def test_block_of_rank_3_is_refused(fresh_triton_cache):
         compile_kernel(copy_tile, "good", block="64, 1, 64")
 
 
-@needs_im2col
 def test_sm_80_is_refused_by_name(fresh_triton_cache):
     with pytest.raises(CompilationError, match="needs sm_90 or newer, the target is sm_80"):
         compile_kernel(copy_tile, "good", GPUTarget("cuda", 80, 32))
 
 
-@needs_im2col
+def test_a_device_function_on_the_host_is_refused_by_name():
+    with pytest.raises(TypeError, match="load_im2col is a device function: call it inside a @tri"):
+        tle.load_im2col(None, [0, 0, 0], [0])
+
+
 def test_amd_is_refused_by_name(fresh_triton_cache):
     with pytest.raises(CompilationError, match="needs an NVIDIA GPU of sm_90 or newer"):
         compile_kernel(copy_tile, "good", GPUTarget("hip", "gfx950", 64))

@@ -238,7 +238,9 @@ def _examine_package(name: str) -> Finding:
         version = importlib.metadata.version(name)
         importlib.import_module(name)
     except importlib.metadata.PackageNotFoundError:
-        return Finding(name, False, f"not installed: pip install {name}")
+        # torch pins a Triton of its own and would replace the one that is here.
+        behind = ", then the Triton you want again" if name == "torch" else ""
+        return Finding(name, False, f"not installed: pip install {name}{behind}")
     except (ImportError, OSError, RuntimeError) as error:
         return Finding(name, False, f"{version} is installed, but does not load: {error}")
     return Finding(name, True, version)

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from triton import knobs
 from triton.language import core
 
-__all__ = ["as_int32", "builtin", "interpreting"]
+__all__ = ["as_int32", "as_list", "builtin", "interpreting"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -28,6 +28,10 @@ def builtin(function: F) -> F:
             from triton.runtime.interpreter import interpreter_semantic
 
             kwargs["_semantic"] = interpreter_semantic
+        if kwargs.get("_semantic") is None:
+            raise TypeError(
+                f"{function.__name__} is a device function: call it inside a @triton.jit kernel"
+            )
         return compiled(*args, **kwargs)
 
     return wrapper  # type: ignore[return-value]
@@ -43,12 +47,26 @@ def interpreting(semantic: Any) -> bool:
     return isinstance(semantic.builder, InterpreterBuilder)
 
 
+def as_list(value: Any, what: str) -> list[Any]:
+    """Returns a list or tuple of a kernel as a list.
+
+    Raises:
+        TypeError: It is something else.
+    """
+    value = core._unwrap_if_constexpr(value)
+    if not isinstance(value, (list, tuple, core.tuple)):
+        raise TypeError(f"{what}: expected a list or tuple, got {type(value).__name__}")
+    return list(value)
+
+
 def as_int32(value: Any, what: str, semantic: Any) -> Any:
     """Returns a scalar as an int32 tensor.
 
     Raises:
         TypeError: ``value`` is not an integer scalar of at most 32 bits; nothing is truncated.
     """
+    if not isinstance(value, (int, float, core.constexpr, core.tensor)):
+        raise TypeError(f"{what}: expected an int32 scalar, got {type(value).__name__}")
     tensor = semantic.to_tensor(value)
     if tensor.type.is_block():
         shape = [core._unwrap_if_constexpr(size) for size in tensor.shape]

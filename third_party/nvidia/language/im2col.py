@@ -23,7 +23,7 @@ from triton_ext.host import require
 from triton_ext.host.seams import plugin_is_reached
 from triton_ext.markers import CHANNEL, LIBRARY, PIXEL
 
-from .builtin import as_int32, builtin, interpreting
+from .builtin import as_int32, as_list, builtin, interpreting
 
 __all__ = ["im2col_start", "load_im2col"]
 
@@ -63,8 +63,8 @@ def load_im2col(desc, coord, offsets, walk=None, _semantic=None):  # type: ignor
             f"load_im2col: expected a tensor descriptor, got {type(desc).__name__}; "
             "pass an Im2ColDescriptor for this kernel argument"
         )
-    coord = list(coord)
-    offsets = list(offsets)
+    coord = as_list(coord, "load_im2col coordinates")
+    offsets = as_list(offsets, "load_im2col offsets")
     _check_counts(desc, coord, offsets)
     for position, offset in enumerate(offsets):
         _check_offset(offset, position, len(offsets))
@@ -72,15 +72,16 @@ def load_im2col(desc, coord, offsets, walk=None, _semantic=None):  # type: ignor
     channel = as_int32(coord[-1], "load_im2col channel", _semantic)
     taps = [as_int32(x, "load_im2col offset", _semantic) for x in offsets]
     parts = () if walk is None else check_walk("load_im2col", walk, len(offsets))
+    steps = [as_int32(x, "load_im2col walk", _semantic) for part in parts for x in part]
     _check_plugin()
     if interpreting(_semantic):
         from .interpreter import load
 
-        return load(desc, pixel, channel, taps)
+        return load(desc, pixel, channel, taps, steps)
     _check_target(_semantic.builder.options)
     _check_cluster(_semantic.builder.options)
     if getattr(_semantic.builder.options, "num_ctas", 1) > 1:
-        pixel += [as_int32(x, "load_im2col walk", _semantic) for part in parts for x in part]
+        pixel += steps
     return desc.load(
         [_marker(PIXEL, pixel, _semantic), _marker(CHANNEL, [channel, *taps], _semantic)],
         _semantic=_semantic,
@@ -135,7 +136,7 @@ def check_walk(
     Raises:
         ValueError: They are not three, or of different or wrong length.
     """
-    parts = [list(part) for part in walk]
+    parts = [as_list(part, f"{name} walk") for part in as_list(walk, f"{name} walk")]
     if len(parts) != 3:
         raise ValueError(
             f"{name}: expected walk=(output_size, stride, padding), got {len(parts)} entries"
@@ -152,6 +153,10 @@ def check_walk(
             f"{name}: output_size, stride and padding must have one length, "
             f"got {len(size)}, {len(step)} and {len(front)}"
         )
+    for extent in (*size, *step):
+        value = core._unwrap_if_constexpr(extent)
+        if isinstance(value, int) and value < 1:
+            raise ValueError(f"{name}: sizes and strides must be at least 1, got {value}")
     return size, step, front
 
 
@@ -191,7 +196,6 @@ def _check_plugin() -> None:
 
 
 def _check_target(options: Any) -> None:
-    require("im2col")
     arch = str(getattr(options, "arch", ""))
     if getattr(options, "backend_name", "") != "cuda":
         raise UnsupportedError(
@@ -202,6 +206,7 @@ def _check_target(options: Any) -> None:
         raise UnsupportedError(
             f"load_im2col: TMA im2col needs sm_90 or newer, the target is sm_{digits}"
         )
+    require("im2col")
 
 
 def _check_cluster(options: Any) -> None:

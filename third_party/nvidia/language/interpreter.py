@@ -54,7 +54,7 @@ def wrap_implicit_cvt(
     return convert
 
 
-def load(desc: Any, pixel: list[Any], channel: Any, offsets: list[Any]) -> Any:
+def load(desc: Any, pixel: list[Any], channel: Any, offsets: list[Any], walk: list[Any]) -> Any:
     """Loads a [pixels, channels] tile as the TMA unit would.
 
     Args:
@@ -62,6 +62,8 @@ def load(desc: Any, pixel: list[Any], channel: Any, offsets: list[Any]) -> Any:
         pixel: Start pixel (n, [d, [h,]] w), scalar tensors of the interpreter.
         channel: First channel.
         offsets: Filter offsets, outermost first.
+        walk: Sizes, strides and paddings in front, in one list; empty where not given.  The
+            hardware has no use for it with one CTA, so here it is only compared.
 
     Raises:
         LaunchError: A tiled descriptor was passed, or one of another rank.
@@ -89,6 +91,8 @@ def load(desc: Any, pixel: list[Any], channel: Any, offsets: list[Any]) -> Any:
     def scalar(value: Any) -> int:
         return int(value.handle.data.item())
 
+    if walk:
+        _check_walk([scalar(x) for x in walk], geometry)
     elements, valid = im2col_model.element_offsets(
         geometry,
         start=[scalar(x) for x in pixel],
@@ -102,3 +106,18 @@ def load(desc: Any, pixel: list[Any], channel: Any, offsets: list[Any]) -> Any:
     fill = np.nan if desc.handle.padding == ir.PADDING_OPTION.PAD_NAN else 0
     data = memory.load(addresses, valid, np.full(elements.shape, fill, np_dtype), np_dtype)
     return core.tensor(TensorHandle(data, dtype), core.block_type(dtype, list(elements.shape)))
+
+
+def _check_walk(walk: list[int], geometry: Any) -> None:
+    front = tuple(-first for first in geometry.box_first)
+    expected = [*geometry.walk_size, *geometry.element_strides[1:-1], *front]
+    if walk != expected:
+        count = len(front)
+        given, known = (
+            tuple(tuple(values[i : i + count]) for i in range(0, 3 * count, count))
+            for values in (walk, expected)
+        )
+        raise LaunchError(
+            f"load_im2col was called with walk={given}, the descriptor walks {known} "
+            "(output_size, stride, padding)"
+        )
