@@ -77,7 +77,7 @@ def test_random_edits(host):
 
 
 def test_both_verifiers_agree_about_structure(host):
-    """Whatever is moved, used or erased: the host refuses the text if and only if we do."""
+    """Whatever is moved, used or erased: the host refuses what we refuse, and we what it does."""
     texts = _texts()
     if not texts:
         pytest.skip("no corpus of this Triton, and the fixtures are for 3.8 and newer")
@@ -97,10 +97,12 @@ def test_both_verifiers_agree_about_structure(host):
             theirs = ""
         except RuntimeError as error:
             theirs = str(error)
-        assert bool(ours) == bool(theirs), f"{name} after {kind}: {ours or 'valid'}\n{edited}"
-        # A tree may be wrong in what its text is not: a name can mean another value there.
-        if next(find_problems(module), None) is None:
-            assert not ours
+        problem = next(find_problems(module), None)
+        what = f"{name} after {kind}: {ours}, {problem}, {theirs}\n{edited}"
+        # The tree may be wrong where its text is not, because a name means another value there.
+        assert theirs or not ours, f"refused without a reason: {what}"
+        assert problem is not None or not theirs, f"not seen: {what}"
+        assert problem is not None or not ours, f"the text is not the tree: {what}"
 
     case()
 
