@@ -10,7 +10,7 @@ from encodings_host import LayoutHost
 from encodings_random import KINDS
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
-from triton_ext.errors import ParseError, VerifyError
+from triton_ext.errors import ParseError, TritonExtError, VerifyError
 from triton_ext.ir import encodings as enc
 from triton_ext.ir import parse
 from triton_ext.ir.aliases import AliasTable
@@ -190,22 +190,53 @@ def printer():
     host.close()
 
 
-def host_aliases(printer, encoding) -> dict[str, str]:
-    """The aliases that the host prints for a value that has this encoding."""
+def host_text(encoding, text: str) -> str:
+    """A function with an argument that has this encoding, whose text may be another."""
     rank = getattr(encoding, "given_rank", None) or encoding.rank
     shape = "x".join(["512", *["4"] * (rank - 2), *["512"] * (rank > 1)])
     if isinstance(encoding, enc.SharedEncoding):
         if isinstance(encoding, enc.PaddedSharedEncoding):
             shape = "x".join(map(str, encoding.shape))
         bits = getattr(encoding, "element_bitwidth", 32)
-        type_ = f"!ttg.memdesc<{shape}xi{bits}, {encoding}, #ttg.shared_memory>"
+        type_ = f"!ttg.memdesc<{shape}xi{bits}, {text}, #ttg.shared_memory>"
     else:
-        type_ = f"tensor<{shape}xf32, {encoding}>"
-    text = printer.text(
+        type_ = f"tensor<{shape}xf32, {text}>"
+    return (
         f'module attributes {{"ttg.num-ctas" = {1 << len(encoding.cga_bases)} : i32}} {{\n'
         f"  tt.func private @f(%x: {type_})\n}}\n"
     )
+
+
+def host_aliases(printer, encoding) -> dict[str, str]:
+    """The aliases that the host prints for a value that has this encoding."""
+    text = printer.text(host_text(encoding, str(encoding)))
     return {name: raw for name, raw in parse(text).aliases.items() if name != "#smem"}
+
+
+@pytest.mark.parametrize("kind", sorted(KINDS))
+@settings(
+    max_examples=15,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.filter_too_much],
+)
+@given(random=st.randoms(use_true_random=False))
+def test_what_ends_the_hosts_process_is_refused(host, printer, kind, random):
+    """One number of a legal encoding is changed: legal for us must not kill the host."""
+    host.needs_present_syntax()
+    encoding = KINDS[kind](random)
+    text = str(encoding)
+    start, end = random.choice([match.span() for match in re.finditer(r"\d+", text)])
+    text = text[:start] + str(random.choice([0, 1, 2, 3, 5, 6, 7, 12])) + text[end:]
+    try:
+        parse_attribute(text).verify()
+    except TritonExtError:
+        return
+    try:
+        printer.text(host_text(encoding, text))
+    except RuntimeError as error:
+        # A refusal is fine: the shape or the number of CTAs may not fit.
+        if "ended its process" in str(error):
+            raise
 
 
 @pytest.mark.parametrize("kind", sorted(KINDS))

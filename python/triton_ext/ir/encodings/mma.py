@@ -94,8 +94,8 @@ class NvidiaMmaEncoding(DistributedEncoding):
         rows, columns = self._tile_shape()[-2:]
         if rows % 8 or columns % 8 or not rows or not columns:
             self._reject(f"expected a tile of multiples of 8, found {rows} x {columns}")
-        if self.version[0] == 3 and (rows != 16 or self.warps_per_cta[0] % 4):
-            self._reject("expected M = 16 and a multiple of 4 warps along M for wgmma")
+        if self.version[0] == 3 and rows != 16:
+            self._reject(f"expected M = 16 for wgmma, found {rows}")
         self._check_cga(self.cga_layout, self.rank)
 
     def _tile_shape(self) -> Ints:

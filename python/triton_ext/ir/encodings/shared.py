@@ -399,8 +399,9 @@ class PaddedSharedEncoding(SharedEncoding):
         layout = self._linear()
         if tuple(size for _, size in layout.out_dims) != self.shape:
             self._reject(f"expected bases that span {list(self.shape)}")
-        if not layout.is_surjective:
-            self._reject("expected bases that reach every element of their shape")
+        moving = [basis for _, bases in layout.bases for basis in bases if any(basis)]
+        if not layout.is_surjective or len(moving) != layout.total_out_bits:
+            self._reject("expected bases that reach every element of their shape once")
 
     def _linear(self) -> LinearLayout:
         bases = {"offset": self.offset_bases, "block": self.cga_layout}

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, ClassVar
 from ..attribute_values import Attribute, OpaqueAttr
 from ..linear_layout import LinearLayout
 from .base import Bases, Fields, Ints, TensorMemory, print_bases
-from .conversion import shape_per_cta
 
 if TYPE_CHECKING:
     from ..aliases import AliasTable
@@ -119,40 +118,7 @@ class TensorMemoryEncoding(TensorMemory):
             self._reject("expected [1, 0] as the first basis of 'CGALayout' with twoCTAs")
 
     def _layout(self, shape: Ints) -> LinearLayout:
-        """Inputs ``row``, ``col`` (in elements, with the stride) and ``block``."""
-        if self.two_ctas or self.fp4_padded:
-            self._reject("expected neither twoCTAs nor fp4Padded, whose layout is not known here")
-        share = shape_per_cta(self.cga_layout, shape)
-        rows, columns = self.block
-        if share[0] < rows or share[1] < columns:
-            self._reject(f"expected a shape of at least {rows} x {columns}, found {list(share)}")
-        return _tmem_layout(share, rows, columns, self.col_stride, self.cga_layout)
-
-
-def _tmem_layout(share: Ints, rows: int, columns: int, stride: int, cga: Bases) -> LinearLayout:
-    identity = LinearLayout.identity_1d
-    tile = LinearLayout.zeros_1d(stride, "col", "dim1") * identity(columns, "col", "dim1")
-    if rows == 128:
-        tile = identity(128, "row", "dim0") * tile
-        tile = tile * identity(share[0] // rows, "col", "dim0")
-    elif share[0] > 64:
-        # 64 rows fill every other group of 16; the next block fills the groups between.
-        tile = identity(16, "row", "dim0") * tile
-        order = [(64,), (16,), (32,)]
-        bases = tuple((x[0], 0) for x in order)
-        low = tile.in_bases("row")
-        tile = LinearLayout(
-            tuple((n, (*low, *bases) if n == "row" else b) for n, b in tile.bases),
-            (("dim0", 128), *tile.out_dims[1:]),
-        )
-        tile = tile * identity(share[0] // 128, "col", "dim0")
-    else:
-        tile = identity(16, "row", "dim0") * tile
-        tile = tile * LinearLayout.zeros_1d(2, "row", "dim0") * identity(4, "row", "dim0")
-    tile = tile * identity(share[1] // columns, "col", "dim1")
-    names = ("row", "col")
-    tile = tile.transpose_ins(names).transpose_outs(["dim0", "dim1"])
-    return tile * LinearLayout.of({"block": cga}, ["dim0", "dim1"])
+        self._reject("expected another encoding: the layout of tensor memory is not known here")
 
 
 @dataclass(frozen=True, slots=True)
