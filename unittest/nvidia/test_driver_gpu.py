@@ -237,6 +237,8 @@ def driver_accepts(arguments: Arguments) -> bool:
         if "CUDA_ERROR_INVALID_VALUE" not in str(error):
             raise
         return False
+    except OverflowError:
+        return False  # a number that the driver's own types cannot hold
     return True
 
 
