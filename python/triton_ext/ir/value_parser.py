@@ -38,6 +38,7 @@ _NUMBER = re.compile(r"(-?)(0x[0-9A-Fa-f]+|\d+(?:\.\d*(?:[eE][-+]?\d+)?)?)(?![\w
 _INTEGER = re.compile(r"-?\d+", re.ASCII)
 _STRING = re.compile(STRING)
 _WORD = re.compile(r"[A-Za-z_][\w$]*(?:\.[\w$]+)*", re.ASCII)
+_KEY = re.compile(r"[A-Za-z_][\w$.]*", re.ASCII)
 _SIGNED = re.compile(r"([#!])([A-Za-z_][\w$.-]*|\d+)", re.ASCII)
 _SYMBOL = re.compile(r"@(?:(" + STRING + r")|([A-Za-z_][\w$.-]*))", re.ASCII)
 _INTEGER_TYPE = re.compile(r"(si|ui|i)(\d+)\Z", re.ASCII)
@@ -216,7 +217,7 @@ class ValueParser:
 
     def parse_entry(self) -> tuple[str, Attribute]:
         """``entry ::= (name | string) ('=' attribute)?``."""
-        match = self.accept_match(_WORD) or self.expect_match(_STRING, "the name of an attribute")
+        match = self.accept_match(_KEY) or self.expect_match(_STRING, "the name of an attribute")
         name = unquote(match[0]) if match[0].startswith('"') else match[0]
         return name, self.parse_attribute() if self.accept("=") else UnitAttr()
 
