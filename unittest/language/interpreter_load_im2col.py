@@ -12,10 +12,9 @@ if os.environ.get("TRITON_INTERPRET") != "1":
 import torch
 import triton
 import triton.language as tl
-from triton.tools.tensor_descriptor import TensorDescriptor
-
 import triton_ext
 import triton_ext.language as tle
+from triton.tools.tensor_descriptor import TensorDescriptor
 from triton_ext.backends.nvidia.backend import im2col_model
 
 

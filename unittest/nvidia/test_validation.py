@@ -117,15 +117,13 @@ def explicit_of_rank(rank: int, **changes: Any) -> Im2ColGeometry:
         pytest.param(
             (2, 300, 300, 64),
             {"filter_size": (3, 3), "dilation": (128, 1), "padding": 128},
-            "filter offset 256 in H exceeds 255: (R-1)*dilation is limited for 2 spatial "
-            "dims",
+            "filter offset 256 in H exceeds 255: (R-1)*dilation is limited for 2 spatial dims",
             id="offset",
         ),
         pytest.param(
             (2, 40, 40, 40, 64),
             {"filter_size": (3, 1, 1), "dilation": 16, "padding": 16},
-            "filter offset 32 in D exceeds 31: (R-1)*dilation is limited for 3 spatial "
-            "dims",
+            "filter offset 32 in D exceeds 31: (R-1)*dilation is limited for 3 spatial dims",
             id="offset 3-D",
         ),
         pytest.param(
@@ -385,13 +383,24 @@ def test_all_violations_in_one_error(make_tensor: MakeTensor) -> None:
         ),
         pytest.param(
             explicit(
-                shape=(2, 1 << 31, 1, 64),
-                strides=(1 << 38, 64, 64, 1),
+                shape=(2, 1 << 30, 1, 64),
+                strides=(1 << 37, 64, 64, 1),
                 pixel_box_lower_corner=(0, 0),
                 pixel_box_upper_corner=(0, 0),
             ),
-            ["output has 4294967296 pixels, int32 pixel index overflows"],
+            ["output has 2147483648 pixels, int32 pixel index overflows"],
             id="int32",
+        ),
+        pytest.param(
+            explicit(
+                shape=(1, 1 << 31, 1, 64),
+                strides=(1 << 38, 64, 64, 1),
+                pixel_box_lower_corner=(0, 0),
+                pixel_box_upper_corner=(0, 0),
+                element_strides=(1, 8, 1, 1),
+            ),
+            ["dim 1 (H) has size 2147483648, int32 coordinates of kernels overflow"],
+            id="int32 coordinates",
         ),
     ],
 )

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-torch = pytest.importorskip("torch", reason="triton_ext.ops needs torch, which is not installed")
+pytest.importorskip("torch", reason="triton_ext.ops needs torch, which is not installed")
 
+import torch
 from triton_ext.ops import conv_plan
 from triton_ext.ops.conv_config import SMEM_BYTES
 from triton_ext.ops.conv_fprop import conv_fprop_kernel

@@ -12,8 +12,10 @@ for a kernel:
 - strides must be positive and must not decrease towards the outer dimensions (the driver takes 0
   and any order: expanded and permuted views);
 - element types of 8, 16 and 32 bits only (the driver takes 64-bit types; Triton loads none);
-- blocks are powers of two, as Triton's are, and fit the shared memory of a CTA;
-- the pixels of the walk fit an int32, the index type of kernels;
+- blocks are powers of two, as Triton's are, are at least 16 bytes of channels wide, which their
+  boxes must divide, and fit the shared memory of a CTA;
+- spatial dimensions and the pixels of the walk fit an int32, the index type of kernels (the driver
+  takes a dimension of 2^32, but refuses one of 2^31 and more that is walked in steps above 1);
 - NaN fill is for explicit descriptors only: a convolution's padding would become NaN.
 
 Strides of dimensions of size 1 mean nothing and are never a reason to refuse: they are replaced by
@@ -180,6 +182,10 @@ def _tensor_problems(geometry: Im2ColGeometry) -> list[str]:
     for dim, extent in enumerate(geometry.shape):
         if not 1 <= extent <= _MAX_DIM:
             problems.append(f"{dim_name(rank, dim)} has size {extent}, allowed 1..2^32")
+        elif 0 < dim < rank - 1 and extent > _MAX_INT32:
+            problems.append(
+                f"{dim_name(rank, dim)} has size {extent}, int32 coordinates of kernels overflow"
+            )
     if strides[-1] != 1:
         problems.append(
             f"channels must be contiguous (channels-last), got channel stride {strides[-1]}; "
