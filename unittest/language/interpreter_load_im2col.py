@@ -1,4 +1,4 @@
-"""load_im2col in Triton's interpreter; ``test_interpreter.py`` runs it with ``TRITON_INTERPRET=1``."""
+"""load_im2col in Triton's interpreter; ``test_interpreter.py`` sets ``TRITON_INTERPRET=1``."""
 
 from __future__ import annotations
 
