@@ -48,6 +48,42 @@ exact = torch.nn.functional.conv2d(x.float(), w.float(), padding=1)
 assert (conv2d(x, w, padding=1).float() - exact).abs().max() < 4e-3
 """
 
+_GLUON = """
+from triton_ext.gluon import nvidia as xnv
+class Tensor:
+    shape, dtype = (2, 8, 8, 64), "torch.float16"
+    def data_ptr(self): return 1 << 20
+    def stride(self): return (4096, 512, 64, 1)
+xnv.TensorDescriptorIm2Col.for_conv(Tensor(), 3, padding=1, block_shape=[64, 64])
+"""
+
+_SPLIT_PIXELS = """
+import triton, triton.language as tl
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+import triton_ext.language as tle
+@triton.jit
+def load(x_desc, y_desc, size):
+    walk = ((size, size), (1, 1), (1, 1))
+    n, h, w = tle.im2col_start(tl.program_id(0) * 128, *walk)
+    y_desc.store([tl.program_id(0) * 128, 0], tle.load_im2col(x_desc, [n, h, w, 0], [0, 0], walk))
+block = "tensordesc<fp16[128, 64]>"
+source = ASTSource(load, {"x_desc": block, "y_desc": block, "size": "i32"})
+compiled = triton.compile(source, target=GPUTarget("cuda", 90, 32), options={"num_ctas": 2})
+assert ".im2col." in compiled.asm["ptx"]
+"""
+
+_PASS_IN_A_COMPILE = """
+import triton, triton.language as tl
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+from triton_ext import plugin
+@triton.jit
+def one(x_ptr): tl.store(x_ptr, 1)
+with plugin.extra_passes("ttgir", "triton-ext-lower-im2col"):
+    triton.compile(ASTSource(one, {"x_ptr": "*i32"}), target=GPUTarget("cuda", 90, 32))
+"""
+
 _CHECK = """
 exact = torch.nn.functional.conv2d(
     x.permute(0, 3, 1, 2).float(), w.permute(0, 3, 1, 2).float(), padding=1).permute(0, 2, 3, 1)
@@ -86,6 +122,15 @@ def _runs(code: str, **variables: str) -> bool:
         return done.returncode == 0
 
 
+def _optimizes(*flags: str) -> bool:
+    """Tells whether triton-opt runs on a module that needs nothing."""
+    command = [sys.executable, "-m", "triton_ext.tools.opt", *flags, "-"]
+    done = subprocess.run(
+        command, input="module {\n}\n", capture_output=True, text=True, check=False
+    )
+    return done.returncode == 0 and "module" in done.stdout
+
+
 def _capability(name: str) -> bool:
     from triton_ext.host import capabilities
 
@@ -110,6 +155,25 @@ ROWS = (
     ),
     Row("`load_im2col` compiled for sm_90 (`im2col`)", "0.1.0", lambda: _compiles(90)),
     Row("`load_im2col` compiled for sm_100 (`im2col`)", "0.1.0", lambda: _compiles(100)),
+    Row(
+        "`load_im2col` with pixels split over CTAs (`walk=`)",
+        "0.1.0",
+        lambda: _runs(_SPLIT_PIXELS),
+    ),
+    Row("`gluon.nvidia`: im2col descriptors and loads", "0.1.0", lambda: _runs(_GLUON)),
+    Row(
+        "passes in Python in a compile (`extra_passes`)", "0.1.0", lambda: _runs(_PASS_IN_A_COMPILE)
+    ),
+    Row(
+        "`triton-opt` with Triton's own passes",
+        "0.1.0",
+        lambda: _optimizes("-canonicalize", "--host=always"),
+    ),
+    Row(
+        "`triton-opt` with passes of ours alone",
+        "0.1.0",
+        lambda: _optimizes("-triton-ext-lower-im2col", "--host=none"),
+    ),
     Row("`ops.conv2d` in the interpreter", "0.1.0", lambda: _runs(_CONV2D, TRITON_INTERPRET="1")),
 )
 
