@@ -470,3 +470,23 @@ class TestPart:
         part.verify()
         assert module.part(module.op) is module
         assert function.module is module
+
+
+def test_a_numeric_name_that_is_taken_gets_letters():
+    # MLIR reads %3_0 as the number 3 and something behind it.
+    module = parse(
+        "module {\n"
+        "  func.func @f(%a: i32) {\n"
+        "    %3 = arith.constant 1 : i32\n"
+        "    func.return\n"
+        "  }\n"
+        "  func.func @g(%a: i32) {\n"
+        "    %3 = arith.constant 2 : i32\n"
+        "    func.return\n"
+        "  }\n"
+        "}\n"
+    )
+    first, second = (op for op in module.walk() if op.name == "arith.constant")
+    move_before(first, second)
+    assert "%v3_0 = arith.constant 1 : i32" in str(module)
+    assert str(parse(str(module))) == str(module)

@@ -290,9 +290,8 @@ def fresh_name(region: Region, hint: str) -> str:
     """
     if region._names is None:
         region._names = _collect_names(region)
-    base = "%" + (re.sub(r"[^\w$.-]", "_", hint.removeprefix("%"), flags=re.ASCII) or "v")
-    if base[1].isdigit():
-        base = f"%v{base[1:]}"
+    hint = re.sub(r"[^\w$.-]", "_", hint.removeprefix("%"), flags=re.ASCII)
+    base = with_letters(f"%{hint}")
     names = region._names
     if base not in names:
         names[base] = 0
@@ -303,6 +302,11 @@ def fresh_name(region: Region, hint: str) -> str:
     names[base] = number + 1
     names[f"{base}_{number}"] = 0
     return f"{base}_{number}"
+
+
+def with_letters(name: str) -> str:
+    """Returns a name that a suffix can be put behind: a number alone, ``%4``, takes none."""
+    return f"%v{name[1:]}" if not name[1:] or name[1].isdigit() else name
 
 
 def _collect_names(region: Region) -> dict[str, int]:

@@ -10,7 +10,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from .builder import Builder, fresh_name, indentation, indentation_in, naming_region, place
+from .builder import (
+    Builder,
+    fresh_name,
+    indentation,
+    indentation_in,
+    naming_region,
+    place,
+    with_letters,
+)
 from .nodes import Block, Operation, Region
 from .segments import cut
 from .values import BlockArgument, OpResult, Value
@@ -305,7 +313,7 @@ def _make_unique(ops: Sequence[Operation], block: Block) -> None:
                 if isinstance(value, OpResult) and value._number > 0:
                     continue
                 if value._base in taken:
-                    hint, number = value._base, 0
+                    hint, number = with_letters(value._base), 0
                     while f"{hint}_{number}" in taken:
                         number += 1
                     _rename(value, f"{hint}_{number}")
