@@ -123,14 +123,26 @@ def test_random_edits_keep_the_contract(data):
 
 
 def test_time_is_linear_in_hostile_texts():
-    """Four times the text may take four times as long, with room for a busy machine."""
+    """Four times the text may take four times the work, not sixteen.
+
+    Work is CPU time of this process, the least of three runs, so that a busy machine does not count.
+    """
     pieces = ["(", "[", "{\n", "<", "l", "-", "%a, ", "%a,\n", '"', "a.b <", "a.b {a = ", "\n"]
     pieces += ["a.b ({", "a.b (%x: ", "loc(a.b loc(", "#a = ", "//\n", "a.b (((-> ", "^b(%a: i32, "]
     for piece in pieces:
         for start in ("", "module {\n", "a.b "):
-            times = []
-            for size in (15_000, 60_000):
-                begin = time.perf_counter()
-                survives(start + piece * (size // len(piece)))
-                times.append(time.perf_counter() - begin)
-            assert times[1] < 12 * times[0] + 0.2, (start, piece, times)
+            small, large = (_work(start + piece * (n // len(piece))) for n in (15_000, 60_000))
+            assert large < 12 * small + 0.2, (start, piece, small, large)
+
+
+def _work(text):
+    """CPU seconds that a text takes."""
+    times = []
+    for _ in range(3):
+        begin = time.process_time()
+        survives(text)
+        times.append(time.process_time() - begin)
+        # Far from any limit: once is enough.
+        if times[-1] < 0.2:
+            break
+    return min(times)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 import io
 import pathlib
 import subprocess
 import sys
-import time
 
 import pytest
 from triton_ext.host import capabilities, detect
@@ -329,15 +329,17 @@ def test_the_host_accepts_what_the_lit_tests_feed_and_get(text, capsys, tmp_path
         host_module.parse_module(out, context)
 
 
-def test_it_starts_in_less_than_300_ms(tmp_path):
+def test_without_a_host_nothing_heavy_is_loaded(tmp_path):
+    """What start-up costs is a benchmark (``python -m benchmarks ir``); this is what makes it so."""
     file = tmp_path / "in.mlir"
     file.write_text(MODULE)
-    code = "import sys; from triton_ext.tools import opt; sys.exit(opt.main(sys.argv[1:]))"
+    code = (
+        "import sys; from triton_ext.tools import opt\n"
+        "status = opt.main(sys.argv[1:])\n"
+        "print(sorted({name.partition('.')[0] for name in sys.modules}), file=sys.stderr)\n"
+        "sys.exit(status)"
+    )
     command = [sys.executable, "-c", code, str(file), "--host=none", "--triton-ext-lower-im2col"]
-
-    def seconds():
-        start = time.perf_counter()
-        subprocess.run(command, capture_output=True, check=True)
-        return time.perf_counter() - start
-
-    assert min(seconds() for _ in range(5)) < 0.3
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    loaded = set(ast.literal_eval(done.stderr.strip().splitlines()[-1]))
+    assert not loaded & {"triton", "torch", "numpy", "asyncio", "multiprocessing"}
