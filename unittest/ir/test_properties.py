@@ -125,7 +125,7 @@ def test_random_edits_keep_the_contract(data):
 def test_time_is_linear_in_hostile_texts():
     """Four times the text may take four times the work, not sixteen.
 
-    Work is CPU time of this process, the least of three runs, so that a busy machine does not count.
+    Work is CPU time of this process, the least of three runs: a busy machine does not count.
     """
     pieces = ["(", "[", "{\n", "<", "l", "-", "%a, ", "%a,\n", '"', "a.b <", "a.b {a = ", "\n"]
     pieces += ["a.b ({", "a.b (%x: ", "loc(a.b loc(", "#a = ", "//\n", "a.b (((-> ", "^b(%a: i32, "]

@@ -330,7 +330,7 @@ def test_the_host_accepts_what_the_lit_tests_feed_and_get(text, capsys, tmp_path
 
 
 def test_without_a_host_nothing_heavy_is_loaded(tmp_path):
-    """What start-up costs is a benchmark (``python -m benchmarks ir``); this is what makes it so."""
+    """What start-up costs is measured by ``python -m benchmarks ir``; this is what keeps it low."""
     file = tmp_path / "in.mlir"
     file.write_text(MODULE)
     code = (
