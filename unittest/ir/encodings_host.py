@@ -53,13 +53,15 @@ def describe(encoding) -> list:
             names = ("swizzle_byte_width", "element_bitwidth", "transposed", "fp4_padded")
             fields = {name: getattr(encoding, name) for name in (*names, "cga_layout")}
             return ["NVMMASharedLayout", {**fields, "rank": encoding.given_rank}]
-        case enc.PaddedSharedEncoding():
-            names = ("interval_padding_pairs", "offset_bases", "cga_layout", "shape")
-            return ["PaddedSharedLayout", {name: getattr(encoding, name) for name in names}]
         case enc.SharedLinearEncoding():
             names = ("offset_bases", "block_bases", "alignment")
             return ["SharedLinearLayout", {name: getattr(encoding, name) for name in names}]
-        case enc.LinearEncoding():
+        case enc.TensorMemoryEncoding():
+            names = ("block", "col_stride", "cga_layout", "two_ctas", "fp4_padded")
+            return ["TensorMemoryLayout", {name: getattr(encoding, name) for name in names}]
+        case enc.TensorMemoryScalesEncoding():
+            return ["TensorMemoryScalesLayout", {"cga_layout": encoding.cga_layout}]
+        case enc.LinearEncoding() | enc.GenericLinearEncoding():
             names = ("reg_bases", "lane_bases", "warp_bases", "block_bases")
             fields = {name: getattr(encoding, name) for name in names}
             shape = [size for _, size in encoding.linear_layout.out_dims]
@@ -86,6 +88,16 @@ class LayoutHost:
             RuntimeError: The host refuses the layout, or ends its process.
         """
         return self._ask({"layout": describe(encoding), "shape": list(shape)})
+
+    def padded(self, text: str, shape) -> dict:
+        """The fields of the Gluon layout that the host makes of a padded encoding's text.
+
+        There the CTAs move by what one of them holds, in the text by elements.
+
+        Raises:
+            RuntimeError: The host refuses it, or ends its process.
+        """
+        return self._ask({"padded": text, "shape": list(shape)})
 
     def text(self, text: str) -> str:
         """A module as the host prints it, without locations.
@@ -123,6 +135,7 @@ class LayoutHost:
 def _serve() -> None:
     import triton.experimental.gluon.language as gl
     from triton._C.libtriton import amd, gluon_ir, ir, nvidia
+    from triton.experimental.gluon.language.nvidia import blackwell
 
     context = ir.context()
     ir.load_dialects(context)
@@ -133,21 +146,36 @@ def _serve() -> None:
     def make(value):
         if isinstance(value, list) and value and isinstance(value[0], str):
             name, fields = value
-            owner = gl if hasattr(gl, name) else gl.amd
+            owner = next(m for m in (gl, gl.amd, blackwell) if hasattr(m, name))
             return getattr(owner, name)(**{key: make(item) for key, item in fields.items()})
         return value
 
-    def reprint(text):
+    def parse(text):
         with tempfile.NamedTemporaryFile("w", suffix=".mlir") as file:
             file.write(text)
             file.flush()
-            return ir.parse_mlir_module(file.name, context).str_nodebug()
+            return ir.parse_mlir_module(file.name, context)
+
+    def read_padded(text, shape):
+        sizes = "x".join(map(str, shape))
+        type_ = f"!ttg.memdesc<{sizes}xf32, {text}, #ttg.shared_memory, mutable>"
+        module = parse(f"module {{ tt.func @f(%x: {type_}) {{ tt.return }} }}")
+        argument = module.get_function("f").args(0)
+        found = builder.get_gluon_layout_from_memdesc(argument)
+        names = ("interval_padding_pairs", "offset_bases", "cga_layout", "shape")
+        return {name: getattr(found, name) for name in names}
 
     for line in sys.stdin:
         question = json.loads(line)
         try:
             if "text" in question:
-                sys.stdout.write(json.dumps({"text": reprint(question["text"])}) + "\n")
+                text = parse(question["text"]).str_nodebug()
+                sys.stdout.write(json.dumps({"text": text}) + "\n")
+                sys.stdout.flush()
+                continue
+            if "padded" in question:
+                answer = read_padded(question["padded"], question["shape"])
+                sys.stdout.write(json.dumps(answer) + "\n")
                 sys.stdout.flush()
                 continue
             layout = make(question["layout"])
@@ -160,6 +188,8 @@ def _serve() -> None:
                     ("warp", "warp_bases"),
                     ("block", "block_bases"),
                     ("offset", "offset_bases"),
+                    ("row", "rows"),
+                    ("col", "cols"),
                 )
                 if hasattr(found, field)
             }

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from triton_ext.errors import VerifyError
 from triton_ext.ir import encodings as enc
+
+_LINEAR = (enc.LinearEncoding, enc.GenericLinearEncoding)
 
 
 def power(random, low: int, high: int) -> int:
@@ -107,6 +111,19 @@ def linear(random, rank: int) -> enc.LinearEncoding:
     return enc.LinearEncoding(*(layout.in_bases(n) for n in ("register", "lane", "warp", "block")))
 
 
+def generic_linear(random, rank: int) -> enc.GenericLinearEncoding:
+    """A linear encoding whose warps are swizzled: no element is lost by an XOR with another's."""
+    source = linear(random, rank)
+    others = (*source.reg_bases, *source.lane_bases)
+    warps = []
+    for warp in source.warp_bases:
+        other = random.choice([(0,) * rank, *others])
+        warps.append(tuple(a ^ b for a, b in zip(warp, other, strict=True)))
+    return enc.GenericLinearEncoding(
+        source.reg_bases, source.lane_bases, tuple(warps), source.block_bases
+    )
+
+
 def swizzled(random, rank: int) -> enc.SwizzledSharedEncoding:
     return enc.SwizzledSharedEncoding(
         power(random, 0, 4),
@@ -136,6 +153,28 @@ def padded(random, rank: int) -> enc.PaddedSharedEncoding:
     )
 
 
+def tensor_memory(random) -> enc.TensorMemoryEncoding:
+    """With the CTA pairs that two_ctas asks for."""
+    two_ctas = random.random() < 0.4
+    bases = cga(random, 2)
+    if two_ctas:
+        bases = ((1, 0), *((2 * m, n) for m, n in bases))
+    padded = random.random() < 0.2
+    stride = 1 if padded else power(random, 0, 2)
+    block = (random.choice([64, 128]), power(random, 1, 8))
+    return enc.TensorMemoryEncoding(block, stride, bases, two_ctas, padded)
+
+
+def shared_linear(random, rank: int) -> enc.SharedLinearEncoding:
+    """The bases of a swizzled buffer in another order."""
+    size = tuple(power(random, 2, 5) for _ in range(rank))
+    source = replace(swizzled(random, rank), cga_layout=())
+    offsets = list(source.to_linear_layout(size).in_bases("offset"))
+    split = [offsets.pop() for _ in range(random.choice([0, 0, 1]))]
+    random.shuffle(offsets)
+    return enc.SharedLinearEncoding(tuple(offsets), tuple(split), power(random, 4, 7))
+
+
 KINDS = {
     "blocked": lambda random: blocked(random, random.choice([1, 2, 2, 3])),
     "slice": lambda random: enc.SliceEncoding(
@@ -149,19 +188,29 @@ KINDS = {
     "dot_mfma": lambda random: dot_operand(random, mfma(random)),
     "dot_wmma": lambda random: dot_operand(random, wmma(random)),
     "linear": lambda random: linear(random, random.choice([1, 2, 2, 3])),
+    "generic_linear": lambda random: generic_linear(random, random.choice([1, 2, 2, 3])),
     "swizzled_shared": lambda random: swizzled(random, random.choice([1, 2, 2, 3])),
     "nvmma_shared": nvmma,
+    "shared_linear": lambda random: shared_linear(random, random.choice([1, 2, 2, 3])),
+    "tensor_memory": tensor_memory,
+    "tensor_memory_scales": lambda random: enc.TensorMemoryScalesEncoding(cga(random, 2)),
     "padded_shared": lambda random: padded(random, random.choice([1, 2, 2, 3])),
 }
 
 
 def some_shape(random, encoding) -> tuple[int, ...]:
     """A shape of the encoding's rank."""
+    if isinstance(encoding, enc.SharedLinearEncoding):
+        return tuple(size for _, size in encoding.linear_layout.out_dims)
+    if isinstance(encoding, enc.TensorMemoryEncoding):
+        return power(random, 6, 10), power(random, 0, 9)
     rank = getattr(encoding, "given_rank", None) or encoding.rank
-    low = 2 if isinstance(encoding, (enc.NvmmaSharedEncoding, enc.LinearEncoding)) else 0
+    low = 2 if isinstance(encoding, (enc.NvmmaSharedEncoding, *_LINEAR)) else 0
     # The host divides by the number of K tiles.
     low = 3 if isinstance(encoding, enc.DotOperandEncoding) else low
-    return tuple(power(random, low, 8) for _ in range(rank))
+    # One TMA message has at most 256 elements a side.
+    high = 10 if isinstance(encoding, enc.NvmmaSharedEncoding) else 8
+    return tuple(power(random, low, high) for _ in range(rank))
 
 
 def has_layout(encoding, shape) -> bool:

@@ -25,9 +25,9 @@ from .distributed import (
     SliceEncoding,
 )
 from .mma import AmdMfmaEncoding, AmdWmmaEncoding, NvidiaMmaEncoding
+from .nvmma import NvmmaSharedEncoding
 from .shared import (
     AmdRotatingSharedEncoding,
-    NvmmaSharedEncoding,
     PaddedSharedEncoding,
     PartitionedSharedEncoding,
     SharedLinearEncoding,

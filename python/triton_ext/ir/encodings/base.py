@@ -270,7 +270,8 @@ class Encoding(Attribute):
 
         Returns:
             For registers, inputs ``register``, ``lane``, ``warp``, ``block``; for shared memory
-            ``offset`` (in elements, without padding) and ``block``; outputs ``dim0``, ``dim1``, ...
+            ``offset`` (in elements, without padding) and ``block``; for tensor memory ``row``,
+            ``col`` (in elements) and ``block``; outputs ``dim0``, ``dim1``, ...
 
         Raises:
             VerifyError: The encoding is malformed, or is none for this shape.
@@ -367,3 +368,8 @@ class SharedEncoding(Encoding):
 @dataclass(frozen=True, slots=True)
 class TensorMemory(Encoding):
     """An encoding of a buffer in Blackwell's tensor memory."""
+
+    @property
+    def cga_bases(self) -> Bases:
+        """How the buffer is split over the CTAs of a cluster: a basis per bit of the CTA."""
+        return getattr(self, "cga_layout", ())

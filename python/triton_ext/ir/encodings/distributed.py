@@ -348,6 +348,8 @@ class _LinearBase(DistributedEncoding):
         sizes = dict(zip(dim_names(len(shape)), shape, strict=True))
         layout = self.linear_layout.transpose_outs([f"dim{dim}" for dim in self.order])
         layout = fit_below(fit_above(layout, sizes), sizes, drop_registers=True)
+        if not layout.is_surjective:
+            self._reject(f"expected bases that reach every element of the shape {list(shape)}")
         return layout.transpose_outs(dim_names(len(shape)))
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, ClassVar
 from ..attribute_values import Attribute, OpaqueAttr
 from ..linear_layout import LinearLayout
 from .base import Bases, Fields, Ints, TensorMemory, print_bases
+from .conversion import combine_cta_and_cga, dim_names, fit_below, identity_nd, shape_per_cta
 
 if TYPE_CHECKING:
     from ..aliases import AliasTable
@@ -114,11 +115,61 @@ class TensorMemoryEncoding(TensorMemory):
             self._reject(f"expected 'blockM' 64 or 128, found {self.block[0]}")
         self._check_powers(blockN=self.block[1:], colStride=(self.col_stride,))
         self._check_cga(self.cga_layout, 2)
+        if self.two_ctas and self.block == (64, 1):
+            self._reject("expected 'blockN' 2 or more with 'blockM' 64 and twoCTAs, found 1")
+        if self.fp4_padded and self.col_stride != 1:
+            self._reject(f"expected 'colStride' 1 with fp4Padded, found {self.col_stride}")
         if self.two_ctas and (not self.cga_layout or self.cga_layout[0] != (1, 0)):
             self._reject("expected [1, 0] as the first basis of 'CGALayout' with twoCTAs")
 
     def _layout(self, shape: Ints) -> LinearLayout:
-        self._reject("expected another encoding: the layout of tensor memory is not known here")
+        share = _share(self, self.cga_layout, shape)
+        if share[0] < self.block[0]:
+            self._reject(
+                f"expected at least {self.block[0]} rows for each CTA, found {share[0]} of the "
+                f"shape {list(shape)}"
+            )
+        columns = min(self.block[1], share[1])
+        stride = self.col_stride * (2 if self.fp4_padded else 1)
+        block = LinearLayout.zeros_1d(stride, "col", "dim1") * self._rows(columns, share)
+        size = dict(block.out_dims)
+        cta = (
+            block
+            * LinearLayout.identity_1d(share[0] // size["dim0"], "col", "dim0")
+            * LinearLayout.identity_1d(share[1] // size["dim1"], "col", "dim1")
+        )
+        cta = cta.transpose_ins(["row", "col"])
+        return combine_cta_and_cga(cta, self.cga_layout, shape)
+
+    def _rows(self, columns: int, share: Ints) -> LinearLayout:
+        """One block of 128 lanes, or two of 64 rows.
+
+        PTX ISA, "Data path layout organization" of tcgen05.mma:
+
+        1. 128 rows take a lane each.
+        2. 64 rows of one of two CTAs take the lower 64 lanes with the left half of the columns and
+           the upper ones with the right half.
+        3. 64 rows of a CTA by itself take the lower 16 lanes of every 32.  The other lanes hold the
+           next block along M, else along N, else nothing of their own.
+        """
+        if self.block[0] == 128:
+            return identity_nd("row", (128,), (0,)) * LinearLayout.identity_1d(
+                columns, "col", "dim1"
+            )
+        if self.two_ctas:
+            if columns < 2:
+                self._reject("expected at least 2 columns for each CTA with 64 rows and twoCTAs")
+            lanes = [*((1 << i, 0) for i in range(6)), (0, columns // 2)]
+            columns_of_lane, size = columns // 2, (64, columns)
+        else:
+            more_rows, more_columns = share[0] > 64, share[1] > columns
+            other = (64, 0) if more_rows else (0, columns if more_columns else 0)
+            lanes = [(1, 0), (2, 0), (4, 0), (8, 0), other, (16, 0), (32, 0)]
+            columns_of_lane = columns
+            size = (128 if more_rows else 64, columns * (2 if other[1] else 1))
+        steps = [(0, 1 << i) for i in range(columns_of_lane.bit_length() - 1)]
+        names = dim_names(2)
+        return LinearLayout.of({"row": lanes, "col": steps}, dict(zip(names, size, strict=True)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,4 +216,35 @@ class TensorMemoryScalesEncoding(TensorMemory):
         self._check_cga(self.cga_layout, 2)
 
     def _layout(self, shape: Ints) -> LinearLayout:
-        self._reject("expected another encoding: the layout of scales is not known here")
+        if self.block_rep_order:
+            self._reject(
+                "expected no 'blockRepOrder', whose effect on the layout is not known here"
+            )
+        share = _share(self, self.cga_layout, shape)
+        # 32 lanes of 2 x 4 scales each; all four groups of 32 lanes hold the same.
+        block = (
+            LinearLayout.identity_1d(32, "row", "dim0")
+            * LinearLayout.zeros_1d(4, "row", "dim0")
+            * LinearLayout.identity_1d(4, "col", "dim1")
+            * LinearLayout.identity_1d(2, "col", "dim0")
+        )
+        cta = (
+            block
+            * LinearLayout.identity_1d(max(1, share[0] // 64), "col", "dim0")
+            * LinearLayout.identity_1d(max(1, share[1] // 4), "col", "dim1")
+        )
+        cta = fit_below(cta, dict(zip(dim_names(2), share, strict=True)))
+        return combine_cta_and_cga(cta, self.cga_layout, shape)
+
+
+def _share(encoding: TensorMemory, cga_layout: Bases, shape: Ints) -> Ints:
+    """Sizes of what one CTA holds, of a shape that has something for every CTA."""
+    split = shape_per_cta(cga_layout, shape)
+    parts = [1 << sum(1 for basis in cga_layout if basis[dim]) for dim in range(2)]
+    for size, count in zip(shape, parts, strict=True):
+        if size < count:
+            encoding._reject(
+                f"expected at least {count} elements over {count} CTAs, "
+                f"found the shape {list(shape)}"
+            )
+    return split
