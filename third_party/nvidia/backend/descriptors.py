@@ -121,7 +121,7 @@ class Im2ColDescriptor(TensorDescriptor):  # type: ignore[misc]  # triton ships 
         geometry: What the driver sees.
         conv: The convolution it was made for, or ``None``.
         identity: A number that stands for geometry, padding and rounding in keys of maps.
-        families: What the launcher keeps for this geometry, by kernel layout; :meth:`with_base`
+        families: What the launcher keeps for this geometry, by kernel; :meth:`with_base`
             shares it.
         input_shape: Shape of the tensor, (N, [D, [H,]] W, C).
         input_strides: Strides of the tensor in elements, size-1 dimensions packed.

@@ -123,6 +123,13 @@ def wrap_make_tensordesc_arg(
             if isinstance(arg, Im2ColDescriptor):
                 raise LaunchError(UNINSTALLED)
             return previous(arg, metadata, others)
+        if isinstance(arg, Im2ColDescriptor):
+            # What a kernel wants of this geometry was checked when it was first launched.
+            known = arg.families.get(id(metadata))
+            if known is not None and known.metadata is metadata:
+                address = arg.base.data_ptr()
+                key = (address, arg.identity, known.number)
+                return MAPS.get(key) or _args_of(known.family, address, key)
         if metadata is None:
             if isinstance(arg, Im2ColDescriptor):
                 raise LaunchError(
@@ -134,9 +141,7 @@ def wrap_make_tensordesc_arg(
         if layout is None or layout.metadata is not metadata:
             layout = _LAYOUTS.replace(id(metadata), KernelLayout.of(metadata))
         if isinstance(arg, Im2ColDescriptor):
-            # What is found has passed all checks when it was made.
-            key = (arg.base.data_ptr(), arg.identity, layout.number)
-            return MAPS.get(key) or _new_im2col_args(arg, layout, key)
+            return _first_im2col_args(arg, layout)
         if layout.wanted is not None:
             raise LaunchError(
                 f"the kernel reads {layout.wanted['name']!r} with load_im2col, but a tiled "
@@ -157,16 +162,30 @@ def wrap_make_tensordesc_arg(
     return make
 
 
-def _new_im2col_args(arg: Im2ColDescriptor, layout: KernelLayout, key: tuple[Any, ...]) -> Any:
-    # With the descriptor first: this is the path of a tensor at an address that was never seen.
-    family = arg.families.get(layout.number)
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What a kernel wants of a geometry, kept with the descriptors of that geometry.
+
+    Attributes:
+        metadata: The kernel's entry; kept, so that its ``id`` stays its own.
+        number: The kernel's layout in keys of maps.
+        family: Makes the maps.
+    """
+
+    metadata: Any
+    number: int
+    family: Family
+
+
+def _first_im2col_args(arg: Im2ColDescriptor, layout: KernelLayout) -> Any:
+    """Checks a descriptor of a geometry that a kernel has not been launched with."""
+    key = (arg.base.data_ptr(), arg.identity, layout.number)
+    family = MAPS.families.get(key[1:])
     if family is None:
-        family = MAPS.families.get(key[1:])
-        if family is None:
-            _check_kernel(arg, layout)
-            family = _new_family(arg, layout, key[1:], (*arg.shape, *arg.strides))
-        arg.families[layout.number] = family
-    return _args_of(family, key[0], key)
+        _check_kernel(arg, layout)
+        family = _new_family(arg, layout, key[1:], (*arg.shape, *arg.strides))
+    arg.families[id(layout.metadata)] = Known(layout.metadata, layout.number, family)
+    return MAPS.get(key) or _args_of(family, key[0], key)
 
 
 def _args_of(family: Family, address: int, key: tuple[Any, ...]) -> Any:
