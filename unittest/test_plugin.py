@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import hashlib
+import importlib.util
 import os
 import pathlib
 import subprocess
 import sys
+import threading
 import timeit
+from dataclasses import dataclass
+from typing import ClassVar
 
 import pytest
 import triton
@@ -16,12 +21,28 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 from triton.tools.tensor_descriptor import TensorDescriptor
 from triton_ext import backends, plugin
+from triton_ext.errors import UnsupportedError
 from triton_ext.host import capabilities
+from triton_ext.ir import parse
+from triton_ext.passes import Pass
+from triton_ext.passes.sources import add_files, python_files
 
 needs_key = pytest.mark.skipif(
     not capabilities()["stages-hook-key"].available,
     reason=capabilities()["stages-hook-key"].reason,
 )
+
+
+@dataclass(frozen=True, slots=True)
+class Nothing(Pass):
+    """Sets an attribute."""
+
+    name: ClassVar[str] = "test-nothing"
+    value: int = 1
+    names: tuple[str, ...] = ()
+
+    def run(self, module, context):
+        module.op.set_attribute("test.nothing", f"{self.value} : i32")
 
 
 @triton.jit
@@ -197,7 +218,7 @@ def test_cache_key_covers_passes_and_vendors(slot):
     covered = {
         path.relative_to(folder).as_posix()
         for folder in plugin._package_folders()
-        for path in plugin._python_files(folder)
+        for path in python_files(folder)
     }
     assert "plugin.py" in covered
     assert "ir/parser.py" in covered
@@ -285,3 +306,225 @@ def test_a_child_process_with_another_pass_source_gets_another_key(tmp_path):
     first = key()
     changed.write_text(changed.read_text() + "\n")
     assert key() != first
+
+
+@needs_key
+class TestChangesBetweenTheKeyAndTheCompile:
+    """Triton asks for the key first and for the stages later, and runs them later still."""
+
+    @pytest.fixture(autouse=True)
+    def no_passes_behind(self, slot):
+        yield
+        plugin._extra = ()
+
+    @staticmethod
+    def wrapped_ttgir(slot, monkeypatch):
+        """What runs behind a stage, and the passes that it ran."""
+        ran = []
+
+        def remember(text, *, stage, extra, **options):
+            ran.append([entry.pipeline for entry in extra])
+            return parse(text)
+
+        monkeypatch.setattr(plugin, "run_passes", remember)
+        monkeypatch.setattr(plugin.host_module, "print_module", lambda module: "module {\n}\n")
+        stages = {"ttgir": lambda source, metadata: source}
+        slot.add_stages_inspection_hook(None, stages, None, None, 90)
+        return stages["ttgir"], ran
+
+    def test_the_stages_run_what_the_key_was_made_of(self, slot, monkeypatch):
+        with plugin.extra_passes("ttgir", [Nothing()]):
+            slot.add_stages_inspection_hook()
+            stage, ran = self.wrapped_ttgir(slot, monkeypatch)
+        plugin.add_pass("ttgir", [Nothing(value=2)])
+        stage("module", {})
+        assert ran == [["builtin.module(test-nothing)"]]
+
+    def test_a_pass_that_was_added_after_the_key_is_an_error(self, slot, monkeypatch):
+        plugin.install()
+        slot.add_stages_inspection_hook()
+        thread = threading.Thread(target=plugin.add_pass, args=("ttgir", [Nothing()]))
+        thread.start()
+        thread.join()
+        with pytest.raises(UnsupportedError, match="stored under the key of another"):
+            self.wrapped_ttgir(slot, monkeypatch)
+        # The next question is about the passes that are there now.
+        slot.add_stages_inspection_hook()
+        stage, ran = self.wrapped_ttgir(slot, monkeypatch)
+        stage("module", {})
+        assert ran == [["builtin.module(test-nothing)"]]
+
+    def test_a_removed_pass_is_an_error_too(self, slot, monkeypatch):
+        plugin.add_pass("ttgir", [Nothing()])
+        slot.add_stages_inspection_hook()
+        plugin.remove_pass("ttgir", [Nothing()])
+        with pytest.raises(UnsupportedError, match="stored under the key of another"):
+            self.wrapped_ttgir(slot, monkeypatch)
+
+    def test_the_key_of_another_thread_is_not_compared(self, slot, monkeypatch):
+        plugin.install()
+        thread = threading.Thread(target=slot.add_stages_inspection_hook)
+        thread.start()
+        thread.join()
+        plugin.add_pass("ttgir", [Nothing()])
+        slot.add_stages_inspection_hook()
+        stage, ran = self.wrapped_ttgir(slot, monkeypatch)
+        stage("module", {})
+        assert ran == [["builtin.module(test-nothing)"]]
+
+
+@needs_key
+@pytest.mark.parametrize("stage", plugin.STAGES)
+def test_descriptor_metadata_is_of_the_module_behind_a_pass(slot, monkeypatch, stage):
+    class Lowered:
+        def get_tensordesc_metadata(self):
+            return ["new"]
+
+    class Source:
+        context = None
+
+    monkeypatch.setattr(plugin.host_module, "print_module", lambda module: "module {\n}\n")
+    monkeypatch.setattr(plugin.host_module, "parse_module", lambda text, context: Lowered())
+    with plugin.extra_passes(stage, [Nothing()]):
+        stages = {stage: lambda source, metadata: source}
+        slot.add_stages_inspection_hook()
+        slot.add_stages_inspection_hook(None, stages, None, None, 90)
+        metadata = {"tensordesc_meta": ["stale"]}
+        assert isinstance(stages[stage](Source(), metadata), Lowered)
+    assert metadata == {"tensordesc_meta": ["new"] if stage == "ttgir" else ["stale"]}
+
+
+@needs_key
+def test_values_that_print_alike_give_different_keys(slot):
+    digests = {
+        plugin._make_extra("ttgir", [Nothing(names=names)]).digest
+        for names in [("a,b",), ("a", "b"), (), ("",)]
+    }
+    assert len(digests) == 4
+
+
+@needs_key
+class TestSourcesInTheKey:
+    PASS = """\
+from dataclasses import dataclass
+from triton_ext.passes import Pass
+{imports}
+
+@dataclass(frozen=True, slots=True)
+class Changing({base}):
+    name = "changing"
+    def run(self, module, context):
+        {body}
+"""
+
+    @pytest.fixture
+    def digests(self, slot, tmp_path, monkeypatch):
+        """Given texts of modules, all their texts but one changed: the digests of the pass."""
+        monkeypatch.syspath_prepend(tmp_path)
+        before = set(sys.modules)
+
+        def of(files):
+            for name, text in files.items():
+                (tmp_path / name).parent.mkdir(exist_ok=True)
+                (tmp_path / name).write_text(text)
+            for name in set(sys.modules) - before:
+                del sys.modules[name]
+            importlib.invalidate_caches()
+            made = importlib.import_module("key_pass").Changing()
+            return plugin._make_extra("ttgir", [made]).digest
+
+        yield of
+        for name in set(sys.modules) - before:
+            del sys.modules[name]
+
+    @pytest.mark.parametrize(
+        ("imports", "base", "body", "files", "changed"),
+        [
+            ("import key_helper", "Pass", "pass", {"key_helper.py": "A = 1\n"}, "key_helper.py"),
+            (
+                "from key_helper import A",
+                "Pass",
+                "pass",
+                {"key_helper.py": "A = 1\n"},
+                "key_helper.py",
+            ),
+            (
+                "",
+                "Pass",
+                "from key_helper import A",
+                {"key_helper.py": "A = 1\n"},
+                "key_helper.py",
+            ),
+            (
+                "import importlib; helper = importlib.import_module('key_helper')",
+                "Pass",
+                "pass",
+                {"key_helper.py": "A = 1\n"},
+                "key_helper.py",
+            ),
+            (
+                "import key_package",
+                "Pass",
+                "pass",
+                {"key_package/__init__.py": "", "key_package/inner.py": "A = 1\n"},
+                "key_package/inner.py",
+            ),
+            (
+                "import key_helper",
+                "Pass",
+                "pass",
+                {"key_helper.py": "import key_deeper\n", "key_deeper.py": "A = 1\n"},
+                "key_deeper.py",
+            ),
+            (
+                "import key_base",
+                "key_base.Base",
+                "pass",
+                {
+                    "key_base.py": "from triton_ext.passes import Pass\n"
+                    "class Base(Pass):\n    name = 'changing'\n"
+                },
+                "key_base.py",
+            ),
+        ],
+    )
+    def test_what_a_pass_is_made_of(self, digests, imports, base, body, files, changed):
+        own = self.PASS.format(imports=imports, base=base, body=body)
+        first = digests({"key_pass.py": own, **files})
+        assert digests({"key_pass.py": own, **files}) == first
+        assert digests({"key_pass.py": own, changed: files[changed] + "# changed\n"}) != first
+
+    def test_a_module_named_like_one_of_the_standard_library(self, tmp_path):
+        # Tests are imported under such names: unittest.passes.test_some_pass.
+        from triton_ext.passes.sources import add_sources
+
+        def digest(text):
+            path = tmp_path / "test_some_pass.py"
+            path.write_text(text)
+            name = "unittest.test_some_pass"
+            spec = importlib.util.spec_from_file_location(name, path)
+            sys.modules[name] = module = importlib.util.module_from_spec(spec)
+            try:
+                spec.loader.exec_module(module)
+                made = hashlib.sha256()
+                add_sources(made, module.Changing)
+            finally:
+                del sys.modules[name]
+            return made.hexdigest()
+
+        own = self.PASS.format(imports="", base="Pass", body="pass")
+        assert digest(own) != digest(own + "# changed\n")
+
+
+def test_files_that_run_together_give_different_keys(tmp_path):
+    def digest(**files):
+        folder = tmp_path / str(len(list(tmp_path.iterdir())))
+        folder.mkdir()
+        for name, content in files.items():
+            (folder / f"{name}.py").write_text(content)
+        made = hashlib.sha256()
+        add_files(made, folder)
+        return made.digest()
+
+    assert digest(a="b.py") != digest(a="", b="")
+    assert digest(a="xb.py", c="") != digest(a="x", b="c.py")

@@ -8,7 +8,8 @@ Guarantees:
 * A module with nothing of ours in it costs one print and one substring search; a launch costs one
   call that returns a constant.
 * Passes of others run where :func:`add_pass` or :func:`extra_passes` says, and enter the key with
-  their pipeline's text and the sources of their packages.
+  their pipeline's text, their fields and the sources that decide what they do.
+* A compile runs the passes that its key was made of, or fails where they were changed since.
 
 ``TRITON_EXT_VERIFY=1`` verifies the module behind every pass.  Without it the host's own verifier
 checks the result, and only if it refuses are the passes run again to find the one that is to blame.
@@ -20,11 +21,10 @@ import hashlib
 import logging
 import os
 import pathlib
-import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import lru_cache
 from typing import Any
 
@@ -35,6 +35,7 @@ from triton_ext.host import seams
 from triton_ext.ir import Module, parse
 from triton_ext.markers import LIBRARY
 from triton_ext.passes import Pass, PassManager, Pipeline
+from triton_ext.passes.sources import add_content, add_files, add_sources
 
 __all__ = [
     "STAGES",
@@ -63,7 +64,7 @@ class _Extra:
         stage: The stage behind which they run.
         pipeline: Their text.
         manager: Runs them.
-        digest: Of the sources of the packages that they are in.
+        digest: Of their text, their fields and the sources that decide what they do.
     """
 
     stage: str
@@ -78,6 +79,9 @@ _lock = threading.Lock()
 _links: dict[str, seams.Link] = {}
 _active = False
 _extra: tuple[_Extra, ...] = ()
+# What this thread's last key was made of; ``None`` for a key without us.
+_asked = threading.local()
+_NOT_ASKED = object()
 
 
 def install() -> None:
@@ -140,29 +144,16 @@ def cache_key() -> str:
     """
     digest = hashlib.sha256()
     for package in _package_folders():
-        for path in _python_files(package):
-            content = path.read_bytes()
-            # Name and length in front, so that no two lists of files give the same bytes.
-            digest.update(f"{path.relative_to(package).as_posix()}\0{len(content)}\0".encode())
-            digest.update(content)
+        add_files(digest, package)
     return f"{seams.KEY_PREFIX}{digest.hexdigest()}"
-
-
-def _python_files(folder: pathlib.Path) -> list[pathlib.Path]:
-    """The Python files below a folder, those behind links to folders too."""
-    return sorted(
-        pathlib.Path(parent, name)
-        for parent, _, names in os.walk(folder, followlinks=True)
-        for name in names
-        if name.endswith(".py")
-    )
 
 
 def add_pass(stage: str, passes: str | Pipeline | Pass | Sequence[Pass]) -> None:
     """Makes passes run in every compile of this process from now on, and installs the plugin.
 
     They run behind Triton's own passes of the stage and behind what was added before.  Kernels that
-    were compiled without them are compiled again.
+    were compiled without them are compiled again.  Whoever changes passes while another thread
+    compiles makes that compile fail.
 
     Args:
         stage: ``"ttgir"`` or ``"ttir"`` (which Gluon kernels do not have).
@@ -225,27 +216,18 @@ def _make_extra(stage: str, passes: str | Pipeline | Pass | Sequence[Pass]) -> _
         raise ValueError(f"passes can run behind {' and '.join(map(repr, STAGES))}, not {stage!r}")
     host.require("stages-hook-key")
     manager = PassManager(passes)
-    digest = hashlib.sha256(f"{stage}:{manager}".encode())
+    digest = hashlib.sha256()
+    add_content(digest, stage, str(manager).encode())
     for pass_ in manager.passes:
-        _add_sources(digest, type(pass_))
+        # The text of a pipeline need not tell any two values apart.
+        for field in fields(pass_):
+            add_content(digest, field.name, repr(getattr(pass_, field.name)).encode())
+        add_sources(digest, type(pass_))
     return _Extra(stage, str(manager), manager, digest.hexdigest())
 
 
-def _add_sources(digest: Any, pass_type: type[Pass]) -> None:
-    """Adds all source files of the package that a pass is in, or the one file that it is in."""
-    module = sys.modules[pass_type.__module__]
-    path = getattr(module, "__file__", None)
-    if path is None:
-        raise UnsupportedError(
-            f"the source of pass {pass_type.name!r} is in no file, so a change of it could not be "
-            "told and wrong kernels would be served from the cache: define it in a module"
-        )
-    top = sys.modules[pass_type.__module__.partition(".")[0]]
-    roots = [pathlib.Path(folder) for folder in getattr(top, "__path__", ())]
-    for root in roots or [pathlib.Path(path)]:
-        for source in [root] if root.is_file() else _python_files(root):
-            digest.update(source.name.encode())
-            digest.update(source.read_bytes())
+def _host_has_key() -> bool:
+    return host.capabilities()["stages-hook-key"].available
 
 
 def _verify_each() -> bool:
@@ -260,9 +242,9 @@ def passes_key() -> tuple[str, ...]:
     return tuple(entry.digest for entry in _extra) if _extra else ()
 
 
-def _full_key() -> str:
+def _full_key(extra: tuple[_Extra, ...]) -> str:
     """The cache key with the passes of others."""
-    return "-".join([cache_key(), *passes_key()])
+    return "-".join([cache_key(), *(entry.digest for entry in extra)])
 
 
 def _package_folders() -> list[pathlib.Path]:
@@ -285,67 +267,83 @@ def _stages_hook(previous: seams.StagesHook | None) -> seams.StagesHook:
     ) -> tuple[str, str] | None:
         if stages is None:
             return key()
+        # Taken, so that it is compared with the stages that were asked for right behind it only.
+        asked = _asked.__dict__.pop("extra", _NOT_ASKED)
         if previous is not None:
             previous(backend, stages, options, language, capability)
-        if _active:
+        now = _extra if _active else None
+        if asked is not _NOT_ASKED and asked != now and _host_has_key():
+            raise UnsupportedError(
+                "the passes that run in compiles were changed, or the plugin was installed or "
+                "uninstalled, between Triton's question for the cache key and the compile: the "
+                "kernel would be stored under the key of another; launch it again, and change the "
+                "passes while no other thread compiles"
+            )
+        if now is not None:
             for name in STAGES:
                 if name in stages:
-                    stages[name] = _wrap_stage(name, stages[name])
+                    stages[name] = _wrap_stage(name, stages[name], now)
         return None
 
-    own: tuple[str, str] | None = None
-    made_for: tuple[_Extra, ...] | None = None
+    own: tuple[tuple[_Extra, ...], tuple[str, str]] | None = None
 
-    def ours() -> tuple[str, str]:
+    def ours(extra: tuple[_Extra, ...]) -> tuple[str, str]:
         # Runs at every launch of every kernel: nothing but two tests and a constant.
-        nonlocal own, made_for
-        if own is None or made_for is not _extra:
-            made_for = _extra
-            full = _full_key()
-            own = (full, full)
-        return own
+        nonlocal own
+        made = own
+        if made is None or made[0] is not extra:
+            full = _full_key(extra)
+            # One assignment, so that no other thread sees the one without the other.
+            own = made = (extra, (full, full))
+        return made[1]
+
+    def mine() -> tuple[str, str]:
+        extra = _asked.extra = _extra if _active else None
+        return ("", "") if extra is None else ours(extra)
 
     if previous is None:
-
-        def key() -> tuple[str, str]:
-            return ours() if _active else ("", "")
+        key = mine
     else:
         # A hook written for 3.6 takes the five arguments only; it has no key to add.
         keyless = not seams.accepts_no_arguments(previous)
 
         def key() -> tuple[str, str]:
             theirs, digest = ("", "") if keyless else previous()
-            if not _active:
-                return (theirs, digest)
-            mine = ours()
-            return (f"{theirs}{mine[0]}", f"{digest}{mine[1]}")
+            text, own_digest = mine()
+            return (f"{theirs}{text}", f"{digest}{own_digest}")
 
     return hook
 
 
-def _wrap_stage(stage: str, inner: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+def _wrap_stage(
+    stage: str, inner: Callable[[Any, Any], Any], extra: tuple[_Extra, ...]
+) -> Callable[[Any, Any], Any]:
+    """Puts passes behind a stage: those that the key was made of, whatever is added since."""
+    has_extra = any(entry.stage == stage for entry in extra)
+
     def wrapped(source: Any, metadata: Any) -> Any:
         module = inner(source, metadata)
-        extra = any(entry.stage == stage for entry in _extra)
-        if stage != "ttgir" and not extra:
+        if stage != "ttgir" and not has_extra:
             return module
         text = host_module.print_module(module)
         marked = stage == "ttgir" and LIBRARY in text
-        if not marked and not extra:
+        if not marked and not has_extra:
             return module
-        tree = run_passes(text, stage=stage)
+        tree = run_passes(text, stage=stage, extra=extra)
         if not tree.is_changed:
             return module
         try:
             lowered = host_module.parse_module(str(tree), module.context)
         except VerifyError:
             # Only now, because it costs as much as all of the passes.
-            run_passes(text, stage=stage, verify_each=True)
+            run_passes(text, stage=stage, verify_each=True, extra=extra)
             raise
-        if marked:
-            metadata["tensordesc_meta"] = backends.load("nvidia", "annotate_metadata")(
-                tree, lowered.get_tensordesc_metadata()
-            )
+        if stage == "ttgir":
+            # As Triton does at the end of this stage; what it noted is of the module before.
+            entries = lowered.get_tensordesc_metadata()
+            if marked:
+                entries = backends.load("nvidia", "annotate_metadata")(tree, entries)
+            metadata["tensordesc_meta"] = entries
         return lowered
 
     return wrapped
@@ -357,6 +355,7 @@ def run_passes(
     *,
     stage: str = "ttgir",
     verify_each: bool | None = None,
+    extra: tuple[_Extra, ...] | None = None,
 ) -> Module:
     """Runs what runs behind a stage on the printed form of a module.
 
@@ -365,6 +364,7 @@ def run_passes(
         filename: Its name in errors; by default the stage's in angle brackets.
         stage: One of :data:`STAGES`.
         verify_each: Whether to verify behind each pass; by default as the environment says.
+        extra: The passes of others; by default those that are added now.
 
     Raises:
         PassError: The module cannot be lowered; the error stands at the user's source line.
@@ -375,7 +375,7 @@ def run_passes(
     if stage == "ttgir" and LIBRARY in text:
         lower = backends.load("nvidia", "lower-im2col")()
         _run(PassManager([lower], verify_each=verify), module)
-    for entry in _extra:
+    for entry in _extra if extra is None else extra:
         if entry.stage == stage:
             _run(entry.manager.verifying(verify), module)
     return module

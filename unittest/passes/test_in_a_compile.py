@@ -96,7 +96,7 @@ def test_the_source_of_a_pass_enters_the_key(tmp_path, monkeypatch):
         importlib.invalidate_caches()
         sys.modules.pop("changing_pass", None)
         with plugin.extra_passes("ttgir", importlib.import_module("changing_pass").Changing()):
-            digests.append(plugin._full_key())
+            digests.append(plugin._full_key(plugin._extra))
     del sys.modules["changing_pass"]
     assert digests[0] != digests[1]
     assert digests[0] == digests[2]
