@@ -56,6 +56,8 @@ def differs_by_design(encoding, shape) -> bool:
 )
 @given(random=st.randoms(use_true_random=False))
 def test_layout_is_that_of_the_host(layouts, kind, random):
+    if VERSION < (3, 7) and "shared" in kind:
+        pytest.skip("the host before 3.7 ends its process when asked for a shared layout")
     if VERSION < (3, 8) and "tensor_memory" in kind:
         pytest.skip("the host before 3.8 is given the CTAs of tensor memory as counts")
     if VERSION < (3, 8) and kind == "generic_linear":
