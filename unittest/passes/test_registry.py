@@ -53,10 +53,43 @@ def test_clash_names_both(registered, monkeypatch):
     monkeypatch.setattr(registry, "_of_packages", lambda: [*registered, clash])
     registry.refresh()
     with pytest.raises(PipelineError) as caught:
-        registry.names()
+        registry.lookup("test-mark")
     assert caught.value.message == (
         "two passes are named 'test-mark': 'pass_helpers:Mark' of package 'test' and "
         "'elsewhere:Mark' of package 'other'"
+    )
+
+
+def test_clash_leaves_the_other_names_usable(registered, monkeypatch):
+    clash = registry.Entry("test-mark", "elsewhere:Mark", "package 'other'")
+    monkeypatch.setattr(registry, "_of_packages", lambda: [*registered, clash])
+    registry.refresh()
+    assert "test-mark" in registry.names()
+    assert registry.lookup("test-count") is pass_helpers.CountFunction
+    assert build("test-options{num-stages=5}") == Options(num_stages=5)
+    with pytest.raises(PipelineError, match="two passes are named 'test-mark'"):
+        build("test-mark")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("raise RuntimeError('no device')\n", "RuntimeError: no device"),
+        ("def broken(:\n", "SyntaxError: invalid syntax"),
+        ("{}['key']\n", "KeyError: 'key'"),
+        ("assert False\n", "AssertionError"),
+    ],
+)
+def test_a_module_that_fails_when_it_is_imported(registered, monkeypatch, tmp_path, text, said):
+    (tmp_path / "failing_pass.py").write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    entry = registry.Entry("test-bad", "failing_pass:Bad", "package 'bad'")
+    monkeypatch.setattr(registry, "_of_packages", lambda: [*registered, entry])
+    registry.refresh()
+    with pytest.raises(PipelineError) as caught:
+        registry.lookup("test-bad")
+    assert caught.value.message.startswith(
+        f"pass 'test-bad' of package 'bad' cannot be loaded from 'failing_pass:Bad': {said}"
     )
 
 

@@ -6,15 +6,16 @@ package declares an entry point in the group ``triton_ext.passes``::
     [project.entry-points."triton_ext.passes"]
     my-pass = "my_package.passes:MyPass"
 
-Nothing of a pass is imported before the pass is asked for.  A name that two of them claim is an
-error that names both: which of them runs must not depend on the order of installation.
+Nothing of a pass is imported before the pass is asked for.  Asking for a name that two of them
+claim is an error that names both: which of them runs must not depend on the order of installation.
+Every other name stays usable.
 """
 
 from __future__ import annotations
 
 import importlib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from types import MappingProxyType
 from typing import Any
@@ -38,27 +39,37 @@ class Entry:
         name: Its name.
         target: ``"module:class"``.
         origin: Who offers it, for errors.
+        clash: Another one that claims the name.
     """
 
     name: str
     target: str
     origin: str
+    clash: Entry | None = None
 
     def load(self) -> type[Pass]:
         """Imports the class.
 
         Raises:
-            PipelineError: It cannot be imported, is no pass, or calls itself by another name.
+            PipelineError: It cannot be imported, is no pass, or calls itself by another name; or
+                two packages claim its name.
         """
+        if self.clash is not None:
+            raise PipelineError(
+                f"two passes are named '{self.name}': '{self.target}' of {self.origin} and "
+                f"'{self.clash.target}' of {self.clash.origin}",
+                notes=("rename one of them, or uninstall one of the two packages",),
+            )
         module, _, attribute = self.target.partition(":")
         try:
             loaded: Any = importlib.import_module(module)
             for part in attribute.split("."):
                 loaded = getattr(loaded, part)
-        except (ImportError, AttributeError) as error:
+        except Exception as error:  # what a foreign module does when it is imported
+            kind = "" if isinstance(error, ImportError | AttributeError) else type(error).__name__
             raise PipelineError(
                 f"pass '{self.name}' of {self.origin} cannot be loaded from '{self.target}': "
-                f"{error}"
+                f"{': '.join(filter(None, [kind, str(error)]))}"
             ) from error
         if not (isinstance(loaded, type) and issubclass(loaded, Pass)):
             raise PipelineError(
@@ -75,21 +86,13 @@ class Entry:
 
 @lru_cache(maxsize=1)
 def entries() -> Mapping[str, Entry]:
-    """Every pass by name, sorted.
-
-    Raises:
-        PipelineError: Two packages claim one name.
-    """
+    """Every pass by name, sorted."""
     found: dict[str, Entry] = {}
     for entry in [*_of_vendors(), *_of_packages()]:
         known = found.setdefault(entry.name, entry)
         # One installation that is found on two ways is no clash.
-        if known.target != entry.target:
-            raise PipelineError(
-                f"two passes are named '{entry.name}': '{known.target}' of {known.origin} and "
-                f"'{entry.target}' of {entry.origin}",
-                notes=("rename one of them, or uninstall one of the two packages",),
-            )
+        if known.target != entry.target and known.clash is None:
+            found[entry.name] = replace(known, clash=entry)
     return MappingProxyType(dict(sorted(found.items())))
 
 
