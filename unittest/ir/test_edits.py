@@ -120,6 +120,37 @@ class TestErase:
         assert "pure = true} %7 : i32" in str(memory)
         check_contract(memory)
 
+    @pytest.mark.parametrize(
+        ("old", "new", "message"),
+        [
+            ("your.outer", "your.inner", "which is inside of it"),
+            ("your.inner", "your.user", "which uses its result"),
+            ("your.outer", "your.holder", "which uses its result"),
+        ],
+    )
+    def test_replace_with_is_refused_before_anything_changes(self, old, new, message):
+        text = """\
+%a = "your.outer"() ({
+  %b = "your.inner"() : () -> i1
+  %c = "your.user"(%b) : (i1) -> i1
+}) : () -> i1
+%d = "your.holder"() ({
+  "your.user"(%a) : (i1) -> ()
+}) : () -> i1
+"""
+        module = parse(text)
+        with pytest.raises(VerifyError, match=message):
+            named(module, old)[0].replace_with(named(module, new)[0])
+        assert str(module) == text
+        check_contract(module)
+
+    def test_replace_with_of_what_is_in_no_block(self):
+        module = parse("%a = t.a : i1\n%b = t.b : i1\nt.use %b : i1\n")
+        first, second, _ = module.body
+        first.erase()
+        with pytest.raises(VerifyError, match="it is not in a block"):
+            first.replace_with(second)
+
 
 class TestSetType:
     def test_every_printed_mention(self, memory):
@@ -179,6 +210,44 @@ class TestSetType:
         module = parse(text)
         module.body[1].set_attribute("n", "1")
         assert str(module) == "%a = t.a : !t<#x>\nt.use %a {n = 1} : !t<#long>\n"
+
+    @pytest.mark.parametrize(
+        ("line", "type_", "implied"),
+        [
+            ("%r = arith.cmpi eq, %x, %x : i32", "i32", "i1"),
+            ("%r = arith.constant true", "i32", "i1"),
+            ("%r = arith.addi %x, %x : i32", "i64", "i32"),
+            ("%r = ttg.async_commit_group", "i32", "!ttg.async.token"),
+            ("%r = ttg.warp_id", "i64", "i32"),
+        ],
+    )
+    def test_a_type_that_is_not_printed_has_to_follow(self, line, type_, implied):
+        text = f"module {{\n  tt.func @f(%x: i32) {{\n    {line}\n    tt.return\n  }}\n}}\n"
+        module = parse(text, "f")
+        result = value(module, "%r")
+        result.set_type(implied)
+        with pytest.raises(VerifyError, match=f"'%r', which is '{implied}'") as caught:
+            result.set_type(type_)
+        assert caught.value.line == 3
+        assert result.type == implied
+        assert str(module) == text
+
+    def test_a_type_that_is_not_printed_follows_the_operands(self):
+        module = parse(
+            "#a = 1\n%x = t.a : tensor<4xi32>\n%r = arith.cmpi eq, %x, %x : tensor<4xi32>"
+        )
+        value(module, "%x").set_type("tensor<4xi64, #a>")
+        value(module, "%r").set_type("tensor<4xi1, 1>")
+        assert "arith.cmpi eq, %x, %x : tensor<4xi64, #a>" in str(module)
+
+    def test_the_second_half_of_a_split_has_the_type_of_the_first(self):
+        module = parse("%x = t.a : i1\n%a, %b = tt.split %x : i1 -> i2")
+        first, second = module.body[1].results
+        with pytest.raises(VerifyError, match="does not print the type of '%b'"):
+            second.set_type("i3")
+        first.set_type("i3")
+        second.set_type("i3")
+        assert str(module).endswith("tt.split %x : i1 -> i3")
 
     def test_ambiguous_type_of_an_unknown_operation_is_refused(self):
         text = "%a, %b = t.a : i8, i8\n%c = t.b : i1\nother.op %a, %b, %c : i8, i1 -> i2\n"
@@ -257,6 +326,17 @@ class TestAttributes:
         module.body[0].set_attribute("n", "1")
         assert str(module) == after
         assert dict(module.body[0].attributes)["n"] == "1"
+
+    def test_refused_where_the_syntax_has_none(self):
+        module = parse('"ttg.barrier"() {n = 0} : () -> ()\nttg.barrier local loc(unknown)\n', "f")
+        text = str(module)
+        quoted, custom = module.body
+        with pytest.raises(VerifyError, match="its syntax has no attribute dictionary") as caught:
+            custom.set_attribute("n", "1")
+        assert caught.value.line == 2
+        assert str(module) == text
+        quoted.set_attribute("n", "1")
+        assert str(module) == text.replace("n = 0", "n = 1")
 
 
 class TestLocations:

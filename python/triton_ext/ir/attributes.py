@@ -27,6 +27,8 @@ _BEHIND_NAME = frozenset(
 _BEHIND_OPERAND = frozenset({"tt.fp_to_fp"})
 #: Operations whose dictionary stands in front of the comma of their last operand.
 _IN_FRONT_OF_LAST = frozenset({"ttng.barrier_expect"})
+#: Operations whose syntax has no place for a dictionary.
+_NO_DICTIONARY = frozenset({"ttg.barrier"})
 _ENTRY = re.compile(
     r"\s*(?:" + '"((?:[^"\\\\\\n]|\\\\.)*)"' + r"|([A-Za-z_][\w$.]*))\s*(?:(=)\s*)?", re.ASCII
 )
@@ -125,6 +127,10 @@ def write_attribute(op: Operation, name: str, value: str | None) -> None:
 
     A new entry goes to the end of the operation's last dictionary; with a dialect's prefix, to one
     that is not of properties.  Where there is none, one is made where the syntax has it.
+
+    Raises:
+        KeyError: There is no entry to remove.
+        VerifyError: The syntax has no dictionary.
     """
     from .segments import AttributesSlot, cut
 
@@ -212,6 +218,11 @@ def _new_dictionary(op: Operation) -> AttributesSlot:
     segments = cut(op)
     slot = AttributesSlot("", " ")
     custom = op.source.text[op._span[2]] != '"'
+    if op.name in _NO_DICTIONARY and custom:
+        op.fail(
+            f"cannot set an attribute of '{op.name}': its syntax has no attribute dictionary",
+            f'the quoted form, "{op.name}"(...), has one',
+        )
     if op.name in _BEHIND_NAME and custom:
         _insert_behind_name(op, segments, slot)
         return slot

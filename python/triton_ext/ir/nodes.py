@@ -376,14 +376,23 @@ class Operation:
         """Lets the results of an operation that is in a block take over, and erases this one.
 
         Raises:
-            VerifyError: The numbers of results differ.
+            VerifyError: The numbers of results differ, the operation is in no block, the new one is
+                inside of it, or uses what it should replace.  Nothing has changed then.
         """
+        if self.parent is None:
+            self.fail(f"cannot replace '{self.name}': it is not in a block")
+        around: Operation | None = new_op
+        while around is not None and around is not self:
+            around = around.parent_op
+        if around is not None:
+            self.fail(f"cannot replace '{self.name}' by '{new_op.name}', which is inside of it")
         if len(new_op._results) != len(self._results):
             self.fail(
                 f"cannot replace '{self.name}' with {len(self._results)} results by"
                 f" '{new_op.name}' with {len(new_op._results)}"
             )
-        if any(new_op in old._users for old in self._results):
+        inner = set(new_op.walk())
+        if not inner.isdisjoint(user for old in self._results for user in old._users):
             self.fail(f"cannot replace '{self.name}' by '{new_op.name}', which uses its result")
         for old, new in zip(self._results, new_op._results, strict=True):
             old.replace_all_uses_with(new)
@@ -402,7 +411,11 @@ class Operation:
         move_after(self, anchor)
 
     def set_attribute(self, name: str, text: str) -> None:
-        """Sets an attribute in a dictionary to a raw text; ``unit`` prints no value."""
+        """Sets an attribute in a dictionary to a raw text; ``unit`` prints no value.
+
+        Raises:
+            VerifyError: The operation is printed in a form that has no dictionary.
+        """
         from .attributes import write_attribute
 
         write_attribute(self, name, text)

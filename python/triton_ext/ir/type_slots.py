@@ -32,7 +32,14 @@ from .segments import OperandTypeSlot, PrintedType, Slot, ValueTypeSlot
 from .type_text import boolean_like, element_type, pointee_type
 from .values import OpResult, Value
 
-__all__ = ["Signature", "bind_types", "ensure_bound", "infer_type", "read_signature"]
+__all__ = [
+    "Signature",
+    "bind_types",
+    "check_implied",
+    "ensure_bound",
+    "infer_type",
+    "read_signature",
+]
 
 Mark = tuple[int, int, Slot]
 Span = tuple[int, int]
@@ -456,43 +463,36 @@ def _bind_branch(op: Operation, marks: list[Mark]) -> None:
 
 def _derive_results(op: Operation) -> None:
     """Gives results the types that the printed form implies but does not show."""
-    missing = [result for result in op._results if result._type is None]
-    if not missing:
-        return
+    for result in op._results:
+        if result._type is None:
+            result._type = _implied_type(result)
+
+
+def _implied_type(result: OpResult) -> str | None:
+    """The type of a result that is not printed, by the rest of its operation."""
+    op = result._owner
     name = op.name
     if name in TOKEN_RESULTS:
-        for result in missing:
-            result._type = TOKEN
-    elif name == "arith.constant":
-        missing[0]._type = "i1"  # true and false are printed without a type
-    elif name == "ttg.warp_id":
-        missing[0]._type = "i32"
-    elif name == "ttng.warp_group_dot_wait":
-        for result, operand in zip(op._results, op._operands, strict=False):
-            result._type = operand._type
-    elif op._operands:
-        _derive_from_operand(op, missing)
-
-
-def _derive_from_operand(op: Operation, missing: list[OpResult]) -> None:
-    index = SAME_AS_OPERAND.get(op.name, 0)
-    if index >= len(op._operands):
-        return
-    known = op._operands[index]._type
+        return TOKEN
+    if name == "arith.constant":
+        return "i1"  # true and false are printed without a type
+    if name == "ttg.warp_id":
+        return "i32"
+    if name == "tt.split":
+        return op._results[0]._type  # printed once
+    index = SAME_AS_OPERAND.get(name, 0)
+    if name == "ttng.warp_group_dot_wait":
+        index = result.index
+    known = op._operands[index]._type if index < len(op._operands) else None
     if known is None:
-        return
-    if op.name in BOOLEAN_RESULT:
-        derived: str | None = boolean_like(known)
-    elif op.name == "tt.load":
-        derived = pointee_type(known)
-    elif op.name == "tt.unsplat":
-        derived = element_type(known)
-    elif _keeps_type(op.name):
-        derived = known
-    else:
-        return
-    for result in missing:
-        result._type = derived
+        return None
+    if name in BOOLEAN_RESULT:
+        return boolean_like(known)
+    if name == "tt.load":
+        return pointee_type(known)
+    if name == "tt.unsplat":
+        return element_type(known)
+    return known if _keeps_type(name) else None
 
 
 def _keeps_type(name: str) -> bool:
@@ -507,6 +507,27 @@ def infer_type(value: Value) -> None:
         bind_types(op)
         if value._type is not None:
             return
+
+
+def check_implied(result: OpResult, type_: str) -> None:
+    """Checks a new type of a result against what its operation implies where it prints none.
+
+    Raises:
+        VerifyError: The operation would print the old type, or what implies it, all the same.
+    """
+    from .rules import Facts
+
+    op = result._owner
+    if any(isinstance(s, ValueTypeSlot) and s.value is result for _, _, s in bind_types(op)):
+        return
+    implied = _implied_type(result)
+    module = op.module
+    if not Facts(module.aliases if module is not None else {}).equal(implied, type_):
+        op.fail(
+            f"'{op.name}' does not print the type of '{result.name}', which is '{implied}' here: "
+            f"cannot make it '{type_}'",
+            "change the types that it follows from first, or replace the operation",
+        )
 
 
 def ensure_bound(op: Operation, value: Value, old: str) -> None:

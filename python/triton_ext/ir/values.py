@@ -84,18 +84,22 @@ class Value:
 
         Raises:
             VerifyError: An operation that we do not know prints this type in a place that may
-                belong to another operand just as well.
+                belong to another operand just as well; or the definition does not print it, and
+                what it does print (the types of operands, say) implies another.
         """
-        from .type_slots import bind_types, ensure_bound
+        from .type_slots import bind_types, check_implied, ensure_bound
 
+        type_ = type_.strip()
         old = self.known_type
+        if isinstance(self, OpResult):
+            check_implied(self, type_)
         touched = list(dict.fromkeys([*self._users, self._holder]))
         for op in touched:
             if old is not None:
                 ensure_bound(op, self, old)
             else:
                 bind_types(op)
-        self._type = type_.strip()
+        self._type = type_
         for op in touched:
             op._touch()
 
