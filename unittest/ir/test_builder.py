@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from ir_helpers import check_contract, fixture, named, value
 from triton_ext.errors import ParseError, VerifyError
-from triton_ext.ir import Builder, Location, Use, parse
+from triton_ext.ir import Builder, Location, Use, clone, parse
 
 
 @pytest.fixture
@@ -196,3 +196,13 @@ def test_names_stay_unique_over_many_insertions(memory):
     assert len(set(names)) == 50
     assert value(memory, "%i").name not in names
     check_contract(memory)
+
+
+@pytest.mark.parametrize("character", ["\u2028", "\x85", "\x1c", "\f", "\v"])
+def test_only_a_line_feed_ends_a_line(character):
+    line = f'  "your.op"() {{s = "a{character}b"}} : () -> ()\n'
+    module = parse(f"module {{\n{line}}}\n")
+    op = module.body[0]
+    made = clone(op, Builder.after(op))
+    assert made.attributes["s"] == f'"a{character}b"'
+    assert str(module) == f"module {{\n{line}{line}}}\n"

@@ -170,7 +170,7 @@ class Builder:
         """
         block = self.block
         indent = indentation_in(block)
-        source = Source(f"\n{indent}".join(text.splitlines()), "<builder>")
+        source = Source(f"\n{indent}".join(text.split("\n")), "<builder>")
         visible = {f"%{name.removeprefix('%')}": value for name, value in bindings.items()}
         labels = {b.label: b for b in block.parent._blocks if b.label is not None}
         scratch = Block(block.parent)
