@@ -6,6 +6,7 @@ whether there was anything.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from random import Random
 
 from triton_ext.ir import (
@@ -21,6 +22,7 @@ from triton_ext.ir import (
     move_after,
     move_before,
     move_to_end,
+    parse,
     rename,
 )
 
@@ -241,6 +243,26 @@ def edit_inline(module: Module, op: Operation, rng: Random) -> bool:
         result.replace_all_uses_with(value)
     op.erase()
     return True
+
+
+def inline_every_block(text: str, name: str) -> Iterator[tuple[str, Module]]:
+    """A module for each block of each ``scf.if``, with the block in place of the operation.
+
+    Yields:
+        Which block it is, and the module.
+    """
+    count = sum(op.name == "scf.if" for op in parse(text, name).walk())
+    for number in range(count):
+        for region in (0, 1):
+            module = parse(text, name)
+            op = [op for op in module.walk() if op.name == "scf.if"][number]
+            if region >= len(op.regions):
+                continue
+            values = inline_block(op.regions[region].blocks[0], op)
+            for result, value in zip(op.results, values, strict=False):
+                result.replace_all_uses_with(value)
+            op.erase()
+            yield f"block {region} of scf.if {number}", module
 
 
 EDITS = [value for name, value in sorted(globals().items()) if name.startswith("edit_")]

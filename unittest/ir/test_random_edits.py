@@ -15,6 +15,13 @@ from triton_ext.ir import parse
 from triton_ext.ir.verifier import find_problems
 
 _SIZE = 16_000
+#: Their blocks define names that are numbers, and that are taken where the blocks go.
+_NUMBERED = (
+    "cuda-100/conv_flat.ttgir",
+    "cuda-100/mm_persistent_flat.ttgir",
+    "cuda-100/mm_persistent_flat_ws.ttgir",
+    "cuda-90/conv_flat_ws.ttgir",
+)
 
 
 def _texts() -> list[tuple[str, str]]:
@@ -74,6 +81,19 @@ def _run(host: ir_helpers.Host, examples: int) -> None:
 @pytest.mark.slow
 def test_random_edits(host):
     _run(host, 500)
+
+
+@pytest.mark.parametrize("name", _NUMBERED)
+def test_inlined_blocks_of_large_modules(host, name):
+    path = ir_helpers.CORPUS / host.version / name
+    if not path.exists():
+        pytest.skip(f"no {name} in the corpus of Triton {host.version}")
+    for what, module in random_edits.inline_every_block(path.read_text(), name):
+        module.verify()
+        try:
+            host.text(str(module))
+        except RuntimeError as error:
+            pytest.fail(f"{name}: the host refuses {what}: {error}")
 
 
 def test_both_verifiers_agree_about_structure(host):

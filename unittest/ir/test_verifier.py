@@ -258,6 +258,39 @@ def test_two_values_of_one_name():
     assert [p.message for p in find_problems(module)] == ["redefinition of SSA value '%x'"]
 
 
+@pytest.mark.parametrize("name", ["%4_0", "%", "%4x", "%a b", "x", "%\u00e9", "%a#1"])
+def test_a_name_that_is_no_token(name):
+    module = parse(function("    %a = arith.addi %x, %x : i32\n    tt.return"), "t.mlir")
+    value(module, "%a")._base = name
+    (found,) = find_problems(module)
+    assert found.message == f"'{name}' is no name of an SSA value"
+    assert found.line == 3
+    named(module, "arith.addi")[0].results[0]._base = "%-a.$_0"
+    module.verify()
+
+
+@pytest.mark.parametrize("last", ["!t22", "i32"])
+def test_aliases_that_double_are_not_written_out(last):
+    aliases = "".join(f"!t{i} = tuple<!t{i - 1}, !t{i - 1}>\n" for i in range(1, 23))
+    body = function("    tt.return %y : tuple<!t21,!t21>", f"%y: !t22) -> ({last}")
+    whole = f"!t0 = i32\n{aliases}{body}"
+    (found, *_) = find_problems(parse(whole, "t.mlir"))
+    assert "longer than 65536 characters" in found.message
+    assert found.line > 23
+
+
+def test_aliases_that_stand_for_themselves():
+    body = function("    tt.return %y : tuple<!b, !b>", "%y: !a) -> (!a")
+    for aliases in ("!a = tuple<!a, !a>\n", "!a = tuple<!b, !b>\n!b = tuple<!a, !a>\n"):
+        assert len(list(find_problems(parse(aliases + body)))) <= 2
+
+
+def test_a_long_chain_of_aliases():
+    aliases = "".join(f"!t{i} = tuple<!t{i - 1}>\n" for i in range(1, 2000))
+    body = function("    tt.return %y : tuple<!t1998>", "%y: !t1999) -> (!t1999")
+    assert list(find_problems(parse(f"!t0 = i32\n{aliases}{body}"))) == []
+
+
 def test_a_result_whose_operands_got_another_type():
     module = parse(function("    %a = arith.addi %x, %x : i32\n    tt.return"))
     value(module, "%a")  # its type is known

@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from ..errors import VerifyError
 from . import lexer
 from .functions import CALLS, FUNCTIONS, RETURNS, callee_of, function_results, symbol_of
 from .nodes import Block, Operation
@@ -22,7 +23,8 @@ __all__ = ["RULES", "Facts", "Rule", "branch_operands", "rules_of"]
 
 Broken = Mapping[str, object] | None
 _ALIAS = re.compile(lexer.STRING + r"|[#!][A-Za-z_$][\w$]*(?![\w$.<])", re.ASCII)
-_MAX_ALIASES = 50
+#: Characters of a type without aliases; hosts print and compare none that is nearly as long.
+_MAX_TYPE = 1 << 16
 _UNDERSTOOD = KNOWN_DIALECTS | {"func", "llvm"}
 
 
@@ -36,6 +38,7 @@ class Facts:
 
     aliases: Mapping[str, str]
     _spelled_out: dict[str, str] = field(default_factory=dict)
+    _meanings: dict[str, str] = field(default_factory=dict)
     _symbols: dict[Operation, dict[str, Operation]] = field(default_factory=dict)
 
     def equal(self, left: str | None, right: str | None) -> bool:
@@ -45,17 +48,40 @@ class Facts:
         return self.spelled_out(left) == self.spelled_out(right)
 
     def spelled_out(self, type_: str) -> str:
-        """A type without aliases and blanks."""
+        """A type without aliases and blanks.
+
+        Raises:
+            VerifyError: It is too long to be written out.
+        """
         known = self._spelled_out.get(type_)
         if known is None:
-            text = type_
-            for _ in range(_MAX_ALIASES):
-                new = _ALIAS.sub(lambda match: self.aliases.get(match[0], match[0]), text)
-                if new == text:
-                    break
-                text = new
-            known = self._spelled_out[type_] = "".join(text.split())
+            pending = [name for name in _ALIAS.findall(type_) if name in self.aliases]
+            entered: set[str] = set()
+            while pending:
+                name = pending[-1]
+                if name in entered or name in self._meanings:
+                    pending.pop()
+                    if name not in self._meanings:
+                        self._meanings[name] = self._substitute(self.aliases[name])
+                    continue
+                entered.add(name)
+                # What stands for itself, by way of others too, stays as it is.
+                inner = dict.fromkeys(_ALIAS.findall(self.aliases[name]))
+                pending += [n for n in inner if n in self.aliases and n not in entered]
+            known = self._spelled_out[type_] = "".join(self._substitute(type_).split())
         return known
+
+    def _substitute(self, text: str) -> str:
+        """Puts what aliases mean into a text."""
+        length = len(text)
+        for name in _ALIAS.findall(text):
+            length += len(self._meanings.get(name, name)) - len(name)
+            if length > _MAX_TYPE:
+                raise VerifyError(
+                    f"a type is longer than {_MAX_TYPE} characters without its aliases",
+                    notes=(text,),
+                )
+        return _ALIAS.sub(lambda match: self._meanings.get(match[0], match[0]), text)
 
     def all_equal(self, left: Sequence[str | None], right: Sequence[str | None]) -> bool:
         """Whether two lists of types are the same."""

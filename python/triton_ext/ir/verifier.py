@@ -7,22 +7,26 @@ Scoping is checked in one walk (:class:`_Scopes`):
    In unreachable blocks, and in regions whose order has no meaning (``builtin.module``, regions of
    operations that nobody here knows), anything in the region counts.
 2. Nothing in an isolated region uses a value from outside of it.
-3. Names of values are unique where they are visible, labels within their region.
+3. Names of values are unique where they are visible, labels within their region, and a name is one
+   token for MLIR's lexer: ``%`` and a number, or ``%`` and a name that starts with no digit.
 
 Everything else is a rule of :data:`RULES`: a pattern (names of operations), a predicate that gives
 what is wrong, and the message that it fills in.
 
 Safe direction: what is not known (an operation of another dialect, a type that is not printed) is
 not checked, so a module that is refused here is refused by every host, and a module that passes
-here may still be refused by one.
+here may still be refused by one.  The exception is a type that is longer than any host prints once
+its aliases are written out: it is refused, because nothing can be compared with it.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from ..errors import VerifyError
+from . import lexer
 from .dominance import dominators
 from .nodes import Block, Operation, Region
 from .rules import Facts, rules_of
@@ -34,6 +38,7 @@ if TYPE_CHECKING:
 
 __all__ = ["find_problems"]
 
+_NAME = re.compile("%" + lexer.SUFFIX_ID, re.ASCII)
 _ORDERED_DIALECTS = KNOWN_DIALECTS | {"func", "llvm"}
 
 
@@ -62,7 +67,11 @@ class _Scopes:
             if operand not in visible:
                 yield _not_visible(op, index, operand)
         for rule in rules_of(op.name):
-            broken = rule.predicate(op, self.facts)
+            try:
+                broken = rule.predicate(op, self.facts)
+            except VerifyError as error:
+                yield op.error(error.message, *error.notes)
+                break
             if broken is not None:
                 yield op.error(rule.message.format(op=op.name, **broken))
         for region in op._regions:
@@ -139,6 +148,12 @@ class _Scopes:
         added.append(value)
         if isinstance(value, OpResult) and value._number > 0:
             return
+        if _NAME.fullmatch(value._base) is None:
+            yield op.error(
+                f"'{value._base}' is no name of an SSA value",
+                "expected '%' and digits, or '%', a letter or one of '$._-', and letters, digits "
+                "or '$._-'",
+            )
         known = self.names.get(value._base)
         if known is not None and known is not value:
             note = known._holder._note("the other one is defined here")
