@@ -4,11 +4,12 @@
 PYTHON ?= python3
 HOSTS ?= 3.6.0 3.7.1 3.8.0 3.9.0
 
-.PHONY: help test test-hosts lint c-test demo clean
+.PHONY: help test test-hosts nightly lint c-test demo clean
 
 help:
 	@echo "make test        all checks over the installed package, with Triton 3.9.0"
 	@echo "make test-hosts  pytest and lit with each Triton of HOSTS ($(HOSTS))"
+	@echo "make nightly     the slow tests, with more and larger cases than make test has"
 	@echo "make lint        ruff and mypy only"
 	@echo "make c-test      the C tests only (needs a C compiler, nothing else)"
 	@echo "make demo        filter a photograph, compare, compile for sm_90 and sm_100"
@@ -20,6 +21,9 @@ test:
 
 test-hosts:
 	@$(PYTHON) tools/check.py --every-host-only $(addprefix --host ,$(HOSTS))
+
+nightly:
+	@$(PYTHON) tools/check.py --nightly
 
 lint:
 	@$(PYTHON) tools/check.py --only ruff-check --only ruff-format --only mypy --only mypy-tools

@@ -1,4 +1,4 @@
-"""Runs every check over the installed package: ``make test`` and ``make test-hosts``.
+"""Runs checks over the installed package: ``make test``, ``test-hosts`` and ``nightly``.
 
 Each Triton has an environment of its own, ``.venv/test-<release>``, with the package built and
 installed as a user would.  A failing check does not hide the ones behind it; the exit status is
@@ -20,6 +20,13 @@ from environment import ROOT, Environment, EnvironmentProblem, say
 MAIN_HOST = "3.9.0"
 
 _C_TESTS = "unittest/nvidia/c"
+_PYTEST = ("python", "-m", "pytest", "-q", "-p", "no:cacheprovider")
+_PYTEST_VARIABLES = {
+    "TRITON_EXT_TEST_INSTALLED": "1",
+    # The interpreter multiplies small matrices: threads only wait for each other.
+    "OMP_NUM_THREADS": "1",
+    "OPENBLAS_NUM_THREADS": "1",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,12 +37,14 @@ class Check:
         name: As given to ``--only``.
         command: Program and arguments, run in the root of the tree.
         every_host: Whether ``make test-hosts`` runs it too.
+        nightly: Whether only ``make nightly`` runs it.
         variables: More environment variables.
     """
 
     name: str
     command: tuple[str, ...]
     every_host: bool = False
+    nightly: bool = False
     variables: dict[str, str] = field(default_factory=dict)
 
 
@@ -46,14 +55,15 @@ CHECKS: tuple[Check, ...] = (
     Check("mypy-tools", ("mypy", "tools")),
     Check(
         "pytest",
-        ("python", "-m", "pytest", "-q", "-p", "no:cacheprovider", "unittest"),
+        (*_PYTEST, "unittest"),
         every_host=True,
-        variables={
-            "TRITON_EXT_TEST_INSTALLED": "1",
-            # The interpreter multiplies small matrices: threads only wait for each other.
-            "OMP_NUM_THREADS": "1",
-            "OPENBLAS_NUM_THREADS": "1",
-        },
+        variables=_PYTEST_VARIABLES,
+    ),
+    Check(
+        "pytest-slow",
+        (*_PYTEST, "-m", "slow", "unittest"),
+        nightly=True,
+        variables={**_PYTEST_VARIABLES, "TRITON_EXT_NIGHTLY": "1"},
     ),
     Check("lit", ("lit", "-v", "test"), every_host=True),
     Check("c-test", ("make", "--no-print-directory", "-C", _C_TESTS, "test")),
@@ -130,13 +140,15 @@ def main() -> int:
     names = [check.name for check in CHECKS]
     parser.add_argument("--host", action="append", help=f"release of Triton ({MAIN_HOST})")
     parser.add_argument("--every-host-only", action="store_true", help="pytest and lit only")
+    parser.add_argument("--nightly", action="store_true", help="the slow tests only, all of them")
     parser.add_argument("--only", action="append", choices=names, help="run this check only")
     arguments = parser.parse_args()
-    checks = CHECKS
+    if arguments.only:
+        checks = tuple(check for check in CHECKS if check.name in arguments.only)
+    else:
+        checks = tuple(check for check in CHECKS if check.nightly == arguments.nightly)
     if arguments.every_host_only:
         checks = tuple(check for check in checks if check.every_host)
-    if arguments.only:
-        checks = tuple(check for check in checks if check.name in arguments.only)
     os.environ.pop("TRITON_INTERPRET", None)
     outcomes: list[Outcome] = []
     for host in arguments.host or [MAIN_HOST]:
