@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import pytest
 from pass_helpers import TEXT, Break, CountFunction, Double, Mark, Options
+from triton_ext import host
 from triton_ext.errors import PipelineError, VerifyError
 from triton_ext.ir import parse
 from triton_ext.passes import PassManager, Statistic, parse_pipeline
+from triton_ext.tools import opt
 
 LOCATED = TEXT.replace("addi %x, %x : i32", 'addi %x, %x : i32 loc("kernel.py":7:11)')
 
@@ -141,3 +143,23 @@ def test_a_manager_can_run_again():
     for module in modules:
         manager.run(module)
     assert str(modules[0]) == str(modules[1])
+
+
+@pytest.mark.parametrize("argument", ["print_before", "print_after"])
+def test_a_name_to_print_around_that_is_not_there(argument):
+    with pytest.raises(PipelineError) as caught:
+        PassManager([Mark(), CountFunction()], **{argument: ("test-mark", "test-cuont")})
+    assert "there is no pass 'test-cuont' in this pipeline" in caught.value.message
+    assert caught.value.notes == ("did you mean 'test-count'?",)
+    assert PassManager([Mark()], **{argument: ("*", "test-mark")}) is not None
+
+
+def test_the_tool_prints_around_passes_of_others_too(tmp_path, capsys):
+    # Each manager of the tool runs a part of the pipeline.
+    if not host.capabilities()["stages-hook-key"].available:
+        pytest.skip("Triton's passes are not bound")
+    file = tmp_path / "in.mlir"
+    file.write_text("module {\n}\n")
+    arguments = ["-triton-ext-lower-im2col", "-cse", "--mlir-print-ir-after=cse"]
+    assert opt.main([str(file), *arguments]) == 0
+    assert capsys.readouterr().err.count("IR Dump After") == 1

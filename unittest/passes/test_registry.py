@@ -5,12 +5,17 @@ from __future__ import annotations
 import importlib.metadata
 import subprocess
 import sys
+from contextlib import suppress
+from dataclasses import dataclass, fields
+from typing import ClassVar, Literal
 
 import pass_helpers
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from pass_helpers import Needs, Options
 from triton_ext.errors import PipelineError
-from triton_ext.passes import Pass, PassSpec, options, registry
+from triton_ext.passes import Pass, PassManager, PassSpec, options, registry
 from triton_ext.passes.options import options_of, spec_of
 from triton_ext.passes.pipeline import parse_pipeline
 
@@ -213,3 +218,95 @@ class TestOptions:
 def test_near_lists_all_where_there_are_few():
     assert options.near("zzz", ["a", "b"]) == "there are 'a', 'b'"
     assert options.near("zzz", [f"pass-{i}" for i in range(20)]).startswith("there are 20 others")
+
+
+@dataclass(frozen=True, slots=True)
+class Every(Pass):
+    """Has options whose values a text could confuse."""
+
+    name: ClassVar[str] = "test-every"
+    number: int | None = 3
+    text: str = "default"
+    maybe: str | None = "default"
+    flag: bool | None = True
+    mode: Literal["none", "'", "a"] | None = "a"
+    scale: float = 1.0
+    scales: tuple[float, ...] = (1.0,)
+    names: tuple[str, ...] = ("default",)
+    names_or_none: tuple[str, ...] | None = ("default",)
+    maybes: tuple[str | None, ...] = ("default",)
+
+    def run(self, module, context):
+        pass
+
+
+TEXTS = st.one_of(st.just("none"), st.text(alphabet="ab,'\" {}()=\n\\", max_size=6))
+LISTS = st.lists(TEXTS, max_size=3).map(tuple)
+PASSES = st.builds(
+    Every,
+    number=st.none() | st.integers(),
+    text=TEXTS,
+    maybe=st.none() | TEXTS,
+    flag=st.none() | st.booleans(),
+    mode=st.sampled_from([None, "none", "'", "a"]),
+    scale=st.floats(allow_nan=False),
+    scales=st.lists(st.floats(allow_nan=False), max_size=3).map(tuple),
+    names=LISTS,
+    names_or_none=st.none() | LISTS,
+    maybes=st.lists(st.none() | TEXTS, max_size=3).map(tuple),
+)
+
+
+def read_again(pass_: Pass) -> Pass:
+    (spec,) = parse_pipeline(str(PassManager([pass_]))).items
+    return options.with_options(type(pass_), spec)
+
+
+@settings(max_examples=1000, deadline=None, database=None)
+@given(PASSES)
+def test_passes_are_read_from_their_text(pass_):
+    values = [str(getattr(pass_, f.name)) for f in fields(pass_)]
+    if any('"' in value and ("{" in value or "}" in value) for value in values):
+        # It may be refused, but is never read as something else.
+        with suppress(PipelineError):
+            assert read_again(pass_) == pass_
+        return
+    assert read_again(pass_) == pass_
+    assert str(PassManager([read_again(pass_)])) == str(PassManager([pass_]))
+
+
+@pytest.mark.parametrize(
+    ("pass_", "text"),
+    [
+        (Every(number=None), "number=none"),
+        (Every(names=()), "names=''"),
+        (Every(names=("",)), "names=\"''\""),
+        (Every(names=("a,b",)), "names=\"'a,b'\""),
+        (Every(names=("a", "b c")), "names='a,b c'"),
+        (Every(names=("none", "it's")), "names=\"'none',it's\""),
+        (Every(names=("'a,", "b")), "names=\"'''a,',b\""),
+        (Every(maybe="none"), "maybe=\"'none'\""),
+        (Every(maybe=None, text="none"), "text=none maybe=none"),
+        (Every(names_or_none=None), "names-or-none=none"),
+        (Every(number=True), "number=true"),
+    ],
+)
+def test_texts_of_values(pass_, text):
+    if text == "number=true":  # equal to 1, which is what can be read
+        text = "number=1"
+    assert str(spec_of(pass_)) == f"test-every{{{text}}}"
+    assert read_again(pass_) == pass_
+
+
+@pytest.mark.parametrize("value", ["'\"{", "'\"}", "'\"}{", "'\"{}}{"])
+def test_a_value_that_no_quotes_hold_is_refused(value):
+    with pytest.raises(PipelineError, match="option 'text' of 'test-every' cannot be written"):
+        PassManager([Every(text=value)])
+    with pytest.raises(PipelineError, match="cannot be written"):
+        PassSpec("a", {"text": value})
+
+
+@pytest.mark.parametrize("text", ["'a", "'a'b", "a,'b", "'a','"])
+def test_a_quote_in_a_list_that_does_not_end(text):
+    with pytest.raises(PipelineError, match="expected a list with commas, each a text"):
+        options.with_options(Every, PassSpec("test-every", {"names": text}))

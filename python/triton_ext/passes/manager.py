@@ -18,7 +18,7 @@ from triton_ext.ir import Module, Operation
 from triton_ext.passes import registry
 from triton_ext.passes.base import Pass
 from triton_ext.passes.context import PassContext, Remark, Statistic
-from triton_ext.passes.options import spec_of
+from triton_ext.passes.options import near, spec_of
 from triton_ext.passes.pipeline import MODULE, Pipeline, parse_pipeline
 
 __all__ = ["ALL", "PassManager", "PassReport", "PassTiming"]
@@ -135,7 +135,8 @@ class PassManager:
             timing: See the attributes.
 
         Raises:
-            PipelineError: A pass or option is not there, or a pass cannot run where it stands.
+            PipelineError: A pass or option is not there, a pass cannot run where it stands, an
+                option's value cannot be written, or a name to print around is no pass of these.
         """
         if isinstance(passes, str):
             passes = parse_pipeline(passes)
@@ -144,6 +145,8 @@ class PassManager:
         else:
             given = (passes,) if isinstance(passes, Pass) else tuple(passes)
             stage = _Stage(MODULE, tuple(_nested(one, MODULE) for one in given))
+        specs = [spec_of(one) for one in _flat(stage)]  # refuses what no text of a pipeline can say
+        _check_names({spec.name for spec in specs}, {*print_before, *print_after})
         set_ = object.__setattr__  # frozen, and the pipeline is resolved only here
         set_(self, "_stage", stage)
         set_(self, "verify_each", verify_each)
@@ -218,6 +221,14 @@ class PassManager:
 
     def _print(self, text: str) -> None:
         (self.print_sink or sys.stderr.write)(text)
+
+
+def _check_names(known: set[str], wanted: set[str]) -> None:
+    for name in sorted(wanted - known - {ALL}):
+        raise PipelineError(
+            f"there is no pass '{name}' in this pipeline to print the module around",
+            notes=(near(name, known),),
+        )
 
 
 def _resolve(pipeline: Pipeline) -> _Stage:

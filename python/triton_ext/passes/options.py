@@ -1,12 +1,18 @@
-"""Options of passes: from the text of a pipeline to the fields of a pass, and back."""
+"""Options of passes: from the text of a pipeline to the fields of a pass, and back.
+
+The items of a list stand between commas.  One that is empty, has a comma, starts with a quote or is
+the word ``none`` is quoted, ``'a,b'``, with a quote in it doubled.  Where ``None`` is allowed it is
+the word ``none``, and a text that is this word or starts with a quote is quoted in the same way.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import difflib
+import re
 import types
 import typing
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal, Union, get_args, get_origin
 
@@ -17,6 +23,10 @@ from triton_ext.passes.pipeline import PassSpec
 __all__ = ["Option", "near", "options_of", "spec_of", "with_options"]
 
 _WORDS = {"true": True, "1": True, "false": False, "0": False}
+_NONE = "none"
+_QUOTES = ("'", '"')
+# Up to the next comma, which a quoted item may have inside.
+_ITEM = re.compile(r"""(?:'(?:[^']|'')*'|"(?:[^"]|"")*"|(?!['"])[^,]*)(?=,|\Z)""")
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,12 +106,16 @@ def with_options(pass_type: type[Pass], spec: PassSpec) -> Pass:
 
 
 def spec_of(pass_: Pass) -> PassSpec:
-    """The pass as a pipeline names it; options that have their default are left out."""
+    """The pass as a pipeline names it; options that have their default are left out.
+
+    Raises:
+        PipelineError: The value of an option cannot be written.
+    """
     given = {}
     for option in options_of(type(pass_)):
         value = getattr(pass_, option.field)
         if value != option.default:
-            given[option.name] = _print(value)
+            given[option.name] = _print(option.type, value)
     return PassSpec(pass_.name, given)
 
 
@@ -136,19 +150,69 @@ def _parse(type_: Any, text: str) -> Any:
             raise ValueError(text)
         return text
     if origin is tuple:
-        return tuple(_parse(get_args(type_)[0], part) for part in text.split(",") if part)
+        return tuple(_parse(get_args(type_)[0], part) for part in _items(text))
     if origin in (Union, types.UnionType):
-        inner = [arg for arg in get_args(type_) if arg is not type(None)]
-        return _parse(inner[0], text)
+        if text == _NONE and type(None) in get_args(type_):
+            return None
+        inner = _inner(type_)
+        if _is_quotable(type_) and text[:1] in _QUOTES:
+            (text,) = _items(text)
+        return _parse(inner, text)
     raise PipelineError(f"options of type {type_!r} cannot be read from a text")
 
 
-def _print(value: object) -> str:
-    if isinstance(value, bool):
+def _print(type_: Any, value: Any) -> str:
+    """The text of a value, from which :func:`_parse` makes it."""
+    origin = get_origin(type_)
+    if value is None:
+        return _NONE
+    if origin in (Union, types.UnionType):
+        text = _print(_inner(type_), value)
+        is_taken = text == _NONE or text[:1] in _QUOTES
+        return _quoted(text) if text and is_taken and _is_quotable(type_) else text
+    if type_ is bool:
         return "true" if value else "false"
-    if isinstance(value, tuple):
-        return ",".join(_print(part) for part in value)
+    if type_ is int and isinstance(value, bool):
+        return str(int(value))
+    if origin is tuple:
+        return ",".join(_print_item(_print(get_args(type_)[0], part)) for part in value)
     return str(value)
+
+
+def _inner(type_: Any) -> Any:
+    """``T`` of ``T | None``."""
+    return next(arg for arg in get_args(type_) if arg is not type(None))
+
+
+def _is_quotable(type_: Any) -> bool:
+    """Whether a text of ``T | None`` may be quoted: where it is no list, which quotes its items."""
+    return type(None) in get_args(type_) and get_origin(_inner(type_)) is not tuple
+
+
+def _print_item(text: str) -> str:
+    if text and text != _NONE and "," not in text and text[0] not in _QUOTES:
+        return text
+    return _quoted(text)
+
+
+def _quoted(text: str) -> str:
+    # The kind that is there, which leaves the other one to the pipeline's text.
+    quote = '"' if '"' in text and "'" not in text else "'"
+    return quote + text.replace(quote, quote * 2) + quote
+
+
+def _items(text: str) -> Iterator[str]:
+    """The items of a list without their quotes; ``ValueError`` where a quote does not end."""
+    position = 0
+    while position < len(text):
+        match = _ITEM.match(text, position)
+        if match is None:
+            raise ValueError(text)
+        item, position = match[0], match.end() + 1
+        if item[:1] in _QUOTES and item:
+            yield item[1:-1].replace(item[0] * 2, item[0])
+        elif item:
+            yield item
 
 
 def _expects(type_: Any) -> str:
@@ -158,6 +222,6 @@ def _expects(type_: Any) -> str:
     if origin is tuple:
         return f"a list with commas, each {_expects(get_args(type_)[0])}"
     if origin in (Union, types.UnionType):
-        return _expects(next(arg for arg in get_args(type_) if arg is not type(None)))
+        return f"{_expects(_inner(type_))} or '{_NONE}'"
     words = {bool: "'true' or 'false'", int: "an integer", float: "a number", str: "a text"}
     return words.get(type_, str(type_))

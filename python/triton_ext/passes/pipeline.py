@@ -68,6 +68,9 @@ class PassSpec:
         options: Option name to text of the value; ``true`` where none was given.
         place: Where the name stands in the text, if it was read from one.
         option_places: Where each option stands.
+
+    Raises:
+        PipelineError: A value cannot be written, because no kind of quote would end where it does.
     """
 
     name: str
@@ -77,6 +80,12 @@ class PassSpec:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "options", MappingProxyType(dict(self.options)))
+        for key, value in self.options.items():
+            if "'" in value and '"' in value and not _is_balanced(value):
+                raise PipelineError(
+                    f"option '{key}' of '{self.name}' cannot be written: its value has both "
+                    f"quotes and braces that are not in pairs, {value!r}"
+                )
 
     def __hash__(self) -> int:
         return hash((self.name, tuple(self.options.items())))
@@ -156,6 +165,16 @@ def _quoted(value: str) -> str:
     if "'" not in value:
         return f"'{value}'"
     return f'"{value}"' if '"' not in value else f"{{{value}}}"
+
+
+def _is_balanced(value: str) -> bool:
+    """Whether braces around a value end behind it."""
+    depth = 0
+    for character in value:
+        depth += (character == "{") - (character == "}")
+        if depth < 0:
+            return False
+    return depth == 0
 
 
 class _Reader:

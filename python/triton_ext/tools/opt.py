@@ -226,8 +226,8 @@ class _Runner:
             manager = PassManager(
                 step.pipeline,
                 verify_each=self._arguments.verify_each,
-                print_before=self._arguments.print_before,
-                print_after=self._arguments.print_after,
+                print_before=self._arguments.print_before & {ALL, *step.names},
+                print_after=self._arguments.print_after & {ALL, *step.names},
                 print_sink=sys.stderr.write,
             )
             try:
