@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import pathlib
 import re
+import signal
+import time
 
 import pytest
 from triton_ext.errors import UnsupportedError
@@ -12,6 +15,7 @@ from triton_ext.host import worker
 from triton_ext.host.detect import HostError, detect
 from triton_ext.host.passes import load_passes
 from triton_ext.host.process import Call, HostLibrary, HostProcess, find_library
+from triton_ext.ir import parse
 
 MODULE = """\
 module attributes {"ttg.num-ctas" = 1 : i32, "ttg.num-warps" = 4 : i32, \
@@ -29,6 +33,12 @@ ttg.target = "cuda:90", "ttg.threads-per-warp" = 32 : i32} {
 def process():
     with HostProcess(find_library()) as process:
         yield process
+
+
+CALLS = [
+    Call("canonicalize", "passes.common.add_canonicalizer", ()),
+    Call("cse", "passes.common.add_cse", ()),
+]
 
 
 @pytest.fixture(scope="module")
@@ -128,11 +138,15 @@ def test_the_probe_is_kept_on_disk(process, tmp_path, monkeypatch):
 
     monkeypatch.setattr(HostProcess, "probe", must_not_run)
     assert load_passes(process) == first
-    path.write_text(json.dumps({"adders": []}))
-    assert dict(load_passes(process).passes) == {}
-    path.write_text("{")
-    with pytest.raises(AssertionError, match="asked twice"):
-        load_passes(process)
+    good = json.loads(path.read_text())["adders"]
+    path.write_text(json.dumps({"adders": good[:1]}))
+    assert len(load_passes(process).passes) == 1
+    damaged = [[], [1], ["x"], [{}], [{"path": 1, "types": [], "problem": "x"}]]
+    damaged += [[{**good[0], "printed": 1}], [{**good[0], "varied": ["x"] * 9}]]
+    for text in ("{", "[]", *(json.dumps({"adders": entries}) for entries in damaged)):
+        path.write_text(text)
+        with pytest.raises(AssertionError, match="asked twice"):
+            load_passes(process)
 
 
 def test_a_run_is_what_the_binding_does(process, passes):
@@ -146,9 +160,9 @@ def test_a_run_is_what_the_binding_does(process, passes):
 def test_dumps_of_each_pass(process, passes):
     calls = [passes.bind("canonicalize", {}), passes.bind("cse", {})]
     result = process.run(MODULE, "in.mlir", calls, one_by_one=True)
-    assert "arith.muli" in result.start
-    assert len(result.dumps) == len(result.seconds) == 2
-    assert result.dumps[1] == result.plain
+    assert "arith.muli" in result.states[0]
+    assert (len(result.states), len(result.seconds)) == (3, 2)
+    assert result.states[2] == result.plain
 
 
 def test_a_parse_error_has_its_place_and_source(process):
@@ -206,20 +220,22 @@ DIE = (
 )
 
 
-def test_a_host_that_aborts_is_one_error(monkeypatch, tmp_path):
+def patched_worker(tmp_path, monkeypatch, line, replacement):
+    """Gives the processes that start from now on another worker."""
     script = tmp_path / "worker.py"
     source = pathlib.Path(worker.__file__).read_text(encoding="utf-8")
+    assert source.count(line) == 1
+    script.write_text(source.replace(line, replacement))
+    monkeypatch.setattr("triton_ext.host.process._WORKER", script)
+
+
+def test_a_host_that_aborts_is_one_error(monkeypatch, tmp_path):
     line = (
         "            manager = self._host.ir.pass_manager(context)\n            for step in group:"
     )
-    assert source.count(line) == 1
-    script.write_text(source.replace(line, f"            {DIE}\n{line}"))
-    monkeypatch.setattr("triton_ext.host.process._WORKER", script)
+    patched_worker(tmp_path, monkeypatch, line, f"            {DIE}\n{line}")
     with HostProcess(find_library()) as process:
-        calls = [
-            Call("canonicalize", "passes.common.add_canonicalizer", ()),
-            Call("cse", "passes.common.add_cse", ()),
-        ]
+        calls = CALLS
         result = process.run(MODULE, "in.mlir", calls)
         assert result.text is None
         remark, error = result.diagnostics
@@ -231,6 +247,89 @@ def test_a_host_that_aborts_is_one_error(monkeypatch, tmp_path):
         )
         # The next request gets a new child.
         assert process.run(MODULE, "in.mlir", calls[:1]).text is not None
+
+
+RUN = '                manager.run(module, "triton-opt")'
+
+
+def test_what_was_dumped_before_an_abort_is_kept(monkeypatch, tmp_path):
+    patched_worker(tmp_path, monkeypatch, RUN, f"                index and os.abort()\n{RUN}")
+    with HostProcess(find_library()) as process:
+        result = process.run(MODULE, "in.mlir", CALLS, one_by_one=True)
+    assert result.text is None
+    assert "aborted while running 'cse'" in result.diagnostics[-1].message
+    assert len(result.seconds) == 1
+    before, after = result.states
+    assert "arith.muli" in before
+    assert "arith.muli" not in after
+    assert "tt.store" in after
+
+
+def test_an_interrupted_run_leaves_no_answer_for_the_next(monkeypatch, tmp_path):
+    patched_worker(tmp_path, monkeypatch, RUN, f"                time.sleep(1)\n{RUN}")
+    other = MODULE.replace("@f", "@other")
+    with HostProcess(find_library()) as process:
+        process.run(MODULE, "in.mlir")  # started
+        real = process._answers
+
+        class Interrupted:
+            def readline(self):
+                raise KeyboardInterrupt
+
+            def close(self):
+                real.close()
+
+        process._answers = Interrupted()
+        with pytest.raises(KeyboardInterrupt):
+            process.run(MODULE, "in.mlir", CALLS[:1])
+        assert "@other" in process.run(other, "in.mlir").plain
+
+
+def test_an_answer_to_another_request_is_refused(monkeypatch, tmp_path):
+    line = 'worker.request = request.pop("id")'
+    patched_worker(tmp_path, monkeypatch, line, line + " - 1")
+    with HostProcess(find_library()) as process:
+        (error,) = process.run(MODULE, "in.mlir").diagnostics
+    assert "answered request 0 instead of 1" in error.message
+
+
+def test_a_busy_child_is_ended(monkeypatch, tmp_path):
+    line = "        context = self._context()\n        refused ="
+    patched_worker(tmp_path, monkeypatch, line, f"        time.sleep(60)\n{line}")
+    process = HostProcess(find_library())
+    child = process._start()
+    child.stdin.write(
+        b'{"id": 1, "do": "run", "text": "", "path": "/dev/null", "steps": [], '
+        b'"allow_unregistered": false, "one_by_one": false, "failed_state": false}\n'
+    )
+    child.stdin.flush()
+    start = time.monotonic()
+    process.close()
+    assert time.monotonic() - start < 20
+    assert child.returncode == -signal.SIGKILL
+
+
+def test_a_child_that_cannot_start_leaves_nothing_open(monkeypatch):
+    def refuse(*arguments, **named):
+        raise OSError("no more processes")
+
+    monkeypatch.setattr("subprocess.Popen", refuse)
+    process = HostProcess(find_library())
+    before = sorted(os.listdir("/proc/self/fd"))
+    for _ in range(3):
+        with pytest.raises(OSError, match="no more processes"):
+            process._start()
+    assert sorted(os.listdir("/proc/self/fd")) == before
+
+
+@pytest.mark.parametrize("name", ['a"b.mlir', "a\\b.mlir", "\u00e9.mlir"])
+def test_an_odd_name_of_the_input_is_escaped(process, name):
+    result = process.run(MODULE, name, CALLS)
+    module = parse(result.text)
+    (store,) = (op for op in module.walk() if op.name == "tt.store")
+    assert store.loc.resolve() == (name, 4, 5)
+    (error,) = process.run(MODULE.replace("%p, %x", "%p, %q"), name).diagnostics
+    assert (error.filename, error.line) == (name, 4)
 
 
 def test_a_host_that_survives_its_assertion_is_one_error(process, passes):

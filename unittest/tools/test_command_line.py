@@ -50,7 +50,15 @@ def test_an_optional_value_does_not_take_the_file():
 
 def test_prints():
     arguments = parse_arguments(
-        ["--mlir-print-ir-after=a,b", "-mlir-print-ir-before-all", "--mlir-print-ir-after", "c"]
+        [
+            "-b",
+            "-c",
+            "--mlir-print-ir-after",
+            "a,b",
+            "-mlir-print-ir-before-all",
+            "--mlir-print-ir-after=c",
+            "-a",
+        ]
     )
     assert arguments.print_after == {"a", "b", "c"}
     assert arguments.print_before == {"*"}

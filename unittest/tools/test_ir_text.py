@@ -8,6 +8,7 @@ import pathlib
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from triton_ext.errors import ParseError
 from triton_ext.ir import parse
 from triton_ext.tools import ir_text
 
@@ -51,6 +52,54 @@ def test_aliases_are_written_out_in_each_other():
 
 def test_an_alias_of_itself_ends():
     assert "#a" in ir_text.expand_aliases(parse("#a = #t.x<#a>\nt.a #a\n"))
+
+
+def test_aliases_of_each_other_end():
+    text = ir_text.expand_aliases(parse("#a = #t.x<#b>\n#b = #t.y<#a>\nt.a #a\n"))
+    assert text == "t.a #t.x<#t.y<#a>>\n"
+
+
+def test_a_deep_chain_of_aliases_is_written_out():
+    depth = 3000
+    lines = [f"#a{i} = #t.x<#a{i - 1}>" for i in range(depth, 0, -1)]
+    module = parse("\n".join([*lines, "#a0 = #t.z", f"t.a #a{depth}", ""]))
+    expected = "t.a " + "#t.x<" * depth + "#t.z" + ">" * depth + "\n"
+    assert ir_text.expand_aliases(module) == expected
+
+
+def test_aliases_that_double_are_refused_at_their_place():
+    lines = [f"#a{i} = #t.x<#a{i - 1}, #a{i - 1}>" for i in range(1, 60)]
+    module = parse("\n".join(["#a0 = #t.z", *lines, "t.a #a59", ""]), "in.mlir")
+    with pytest.raises(ParseError, match="aliases written out take more than") as caught:
+        ir_text.expand_aliases(module)
+    error = caught.value
+    assert (error.filename, error.column) == ("in.mlir", 1)
+    assert 15 < error.line < 30
+    assert error.source_line == lines[error.line - 2]
+
+
+def test_the_text_is_gone_through_once(monkeypatch):
+    """Counts searches instead of seconds: their number grows with the text, not its square."""
+    count = 4000
+    lines = [f"#a{i} = #t.x<{i}>" for i in range(count)]
+    module = parse("\n".join([*lines, *(f"t.a #a{i}" for i in range(count)), ""]))
+    searched = 0
+    whole = len(str(module))
+
+    class Counting:
+        def __init__(self, pattern):
+            self.pattern = pattern
+
+        def finditer(self, text):
+            nonlocal searched
+            searched += len(text)
+            return self.pattern.finditer(text)
+
+    monkeypatch.setattr(ir_text, "_ALIAS", Counting(ir_text._ALIAS))
+    monkeypatch.setattr(ir_text.re, "compile", lambda *a: pytest.fail("a pattern for each alias"))
+    text = ir_text.expand_aliases(module)
+    assert text == "".join(f"t.a #t.x<{i}>\n" for i in range(count))
+    assert searched < 4 * whole
 
 
 @given(st.lists(st.sampled_from(["a\n", "\n", " // -----\n"]), max_size=6), st.integers(0, 3))

@@ -5,12 +5,17 @@ from __future__ import annotations
 import ast
 import io
 import pathlib
+import re
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
+from triton_ext.errors import PipelineError
 from triton_ext.host import capabilities, detect
 from triton_ext.host import module as host_module
+from triton_ext.host.process import HostProcess
+from triton_ext.passes import registry
 from triton_ext.tools import cli, ir_text, opt
 
 TEST_FOLDER = pathlib.Path(__file__).parent.parent.parent / "test"
@@ -146,6 +151,15 @@ def test_a_missing_file_is_a_sentence(capsys):
         (["--pass-provider=me"], "takes auto or host or ext, found 'me'"),
         (["--canonicalize=max-iterations=3"], "its binding always uses max-iterations=10"),
         (["-o"], "option '-o' needs a value: FILE"),
+        (["-cse", "--mlir-print-ir-before=csse"], "is run; did you mean 'cse'?"),
+        (["-cse", "--mlir-print-ir-after=csse"], "'--mlir-print-ir-after=csse': no pass of"),
+        (["--host=none", "--mlir-print-ir-after=cse"], "is run; there are none"),
+        (["-cse", "-keep-comments"], "'--keep-comments' prints our text, but 'cse' is a pass of"),
+        (["--mlir-timing-display=banana"], "takes list or tree, found 'banana'"),
+        (["--mlir-disable-threading=banana"], "takes true or false, found 'banana'"),
+        (["--mlir-print-op-generic"], "'--mlir-print-op-generic' is not supported: operations"),
+        (["--mlir-print-ir-afer=cse"], "did you mean 'mlir-print-ir-after'"),
+        (["--version=2"], "option '--version=2' takes no value"),
         (["a.mlir", "b.mlir"], "more than one input: a.mlir, b.mlir"),
     ],
 )
@@ -177,6 +191,147 @@ def test_is_a_subcommand_too(capsys, tmp_path):
     (tmp_path / "in.mlir").write_text("module {\n}\n")
     assert cli.main(["opt", str(tmp_path / "in.mlir")]) == 0
     assert capsys.readouterr().out == "module {\n}\n"
+
+
+def foreign(monkeypatch, tmp_path, name, source):
+    """Registers a pass of another package, whose module has this source."""
+    (tmp_path / "foreign_passes.py").write_text(source)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "foreign_passes", raising=False)
+    entry = registry.Entry(name, "foreign_passes:Foreign", "package 'foreign'")
+    known = {**registry.entries(), name: entry}
+    monkeypatch.setattr(registry, "entries", lambda: known)
+
+
+FOREIGN = """\
+from triton_ext.passes import Pass
+
+class Foreign(Pass):
+    name = "NAME"
+
+    def run(self, module, context):
+        pass
+"""
+
+
+def test_a_pass_of_another_package_that_raises_is_one_line(capsys, tmp_path, monkeypatch):
+    foreign(monkeypatch, tmp_path, "foreign-pass", "raise ValueError('no licence')\n")
+    assert opt.main(["--foreign-pass"]) == 2
+    err = capsys.readouterr().err
+    assert re.fullmatch(r".*error: pass 'foreign-pass' of package 'foreign' .*no licence\n", err)
+    assert opt.main(["--help", "--host=none"]) == 0
+    (line,) = [x for x in capsys.readouterr().out.splitlines() if "(does not load: " in x]
+    assert line.endswith("no licence)")
+
+
+@pytest.mark.parametrize("show", ["--help", "--list-passes"])
+def test_two_passes_of_one_name_are_one_error(capsys, monkeypatch, show):
+    def clash():
+        raise PipelineError("two passes are named 'x'")
+
+    monkeypatch.setattr(registry, "entries", clash)
+    assert opt.main([show]) == 2
+    assert "error: two passes are named 'x'\n" in capsys.readouterr().err
+
+
+def test_a_pass_of_another_package_that_hides_one_is_told(capsys, tmp_path, monkeypatch):
+    foreign(monkeypatch, tmp_path, "cse", FOREIGN.replace("NAME", "cse"))
+    status, _, err = run(capsys, tmp_path, HOST_MODULE, "-cse")
+    assert status == 0
+    assert re.fullmatch(
+        r"triton-opt: remark: 'cse' is the pass of package 'foreign', which hides that of triton "
+        r"\S+; --pass-provider=host runs Triton's\n",
+        err,
+    )
+    assert run(capsys, tmp_path, HOST_MODULE, "-cse", "--pass-provider=ext")[2] == ""
+    assert run(capsys, tmp_path, HOST_MODULE, "-cse", "--host=none")[2] == ""
+
+
+def titles(err):
+    return [line[19:-11] for line in err.splitlines() if line.startswith("// -----// IR Dump")]
+
+
+@pytest.mark.parametrize("more", [[], ["--mlir-print-ir-after-all"]])
+def test_dumps_only_after_a_change(capsys, tmp_path, more):
+    arguments = ["-canonicalize", "-cse", "-triton-ext-lower-im2col"]
+    arguments += ["--mlir-print-ir-after-change", *more]
+    status, _, err = run(capsys, tmp_path, HOST_MODULE, *arguments)
+    assert (status, titles(err)) == (0, ["After canonicalize"])
+
+
+def test_dumps_only_after_a_failure(capsys, tmp_path):
+    failing = "-convert-triton-gpu-to-llvm=compute-capability=90"
+    call = "tt.call @f(%x, %p) : (i32, !tt.ptr<i32>) -> ()"
+    text = HOST_MODULE.replace("tt.return", f"{call}\n    tt.return")
+    arguments = ["-cse", failing, "--mlir-print-ir-after-failure"]
+    status, _, err = run(capsys, tmp_path, text, *arguments)
+    assert (status, titles(err)) == (1, ["After convert-triton-gpu-to-llvm Failed"])
+    assert '"builtin.module"' in err or "module attributes" in err
+    status, _, err = run(capsys, tmp_path, HOST_MODULE, "-cse", "--mlir-print-ir-after-failure")
+    assert (status, err) == (0, "")
+
+
+def test_dumps_after_a_failure_of_ours(capsys, tmp_path):
+    arguments = ["-triton-ext-lower-im2col", "--mlir-print-ir-after-failure"]
+    status, _, err = run(capsys, tmp_path, MARKER, *arguments)
+    assert (status, len(titles(err))) == (1, 1)
+    assert titles(err)[0].endswith(" Failed (triton-ext-lower-im2col)")
+    assert f"//----- //\n{MARKER}" in err
+
+
+def test_an_unreadable_module_is_not_dumped(capsys, tmp_path):
+    status, _, err = run(capsys, tmp_path, "module {\n", "-cse", "--mlir-print-ir-before-all")
+    assert status == 1
+    assert "IR Dump" not in err
+
+
+def test_what_the_host_prints_and_we_cannot_read_is_an_error(capsys, tmp_path, monkeypatch):
+    real = HostProcess.run
+
+    def odd(self, *arguments, **named):
+        return replace(real(self, *arguments, **named), text="module {\n  )\n}\n")
+
+    monkeypatch.setattr(HostProcess, "run", odd)
+    status, out, err = run(capsys, tmp_path, HOST_MODULE, "-cse", "-triton-ext-lower-im2col")
+    assert (status, out) == (1, "")
+    assert re.match(r"<printed by triton (\S+)>:2:3: error: what triton \1 printed cannot", err)
+
+
+@pytest.mark.parametrize("name", ['a"b.mlir', "a\\b.mlir"])
+def test_an_odd_name_of_the_input(capsys, tmp_path, name):
+    file = tmp_path / name
+    file.write_text(HOST_MODULE)
+    arguments = ["-cse", "-triton-ext-lower-im2col", "-canonicalize", "--mlir-print-debuginfo"]
+    assert opt.main([str(file), *arguments]) == 0
+    captured = capsys.readouterr()
+    assert captured.err == ""
+    (tmp_path / "again.mlir").write_text(captured.out)
+    assert opt.main([str(tmp_path / "again.mlir")]) == 0
+    file.write_text(MARKER)
+    assert opt.main([str(file), "-triton-ext-lower-im2col"]) == 1
+    assert capsys.readouterr().err.startswith(f"{file}:4:5: error: an im2col position")
+
+
+def test_ends_of_lines_are_kept_with_the_comments(tmp_path):
+    text = MODULE.replace("\n", "\r\n").encode()
+    (tmp_path / "in.mlir").write_bytes(text)
+    command = [sys.executable, "-m", "triton_ext.tools.opt", "-keep-comments"]
+    target = tmp_path / "out.mlir"
+    done = subprocess.run([*command, str(tmp_path / "in.mlir")], capture_output=True, check=True)
+    assert done.stdout == text
+    done = subprocess.run([*command, "-o", str(target)], input=text, check=True)
+    assert target.read_bytes() == text
+    command = [*command[:-1], "--host=none", str(tmp_path / "in.mlir")]
+    done = subprocess.run(command, capture_output=True, check=True)
+    assert b"\r" not in done.stdout
+
+
+def test_aliases_that_grow_without_end_are_an_error(capsys, tmp_path):
+    lines = [f"#a{i} = #t.x<#a{i - 1}, #a{i - 1}>" for i in range(1, 60)]
+    text = "\n".join(["#a0 = #t.z", *lines, "module attributes {t.a = #a59} {", "}", ""])
+    status, out, err = run(capsys, tmp_path, text, "--host=none", "--mlir-print-local-scope")
+    assert (status, out) == (1, "")
+    assert re.match(r"in\.mlir:\d+:1: error: aliases written out take more", err)
 
 
 HOST_MODULE = """\

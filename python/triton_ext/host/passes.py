@@ -304,7 +304,21 @@ def _read_cache(path: pathlib.Path) -> list[dict[str, Any]] | None:
     except (OSError, ValueError):
         return None
     entries = known.get("adders") if isinstance(known, dict) else None
-    return entries if isinstance(entries, list) else None
+    if not isinstance(entries, list) or not entries or not all(map(_is_entry, entries)):
+        return None
+    return entries
+
+
+def _is_entry(entry: object) -> bool:
+    """Whether something has the form of what the worker says about an adder."""
+    if not isinstance(entry, dict) or not isinstance(entry.get("path"), str):
+        return False
+    if entry.get("problem") is not None:
+        return isinstance(entry["problem"], str)
+    types, varied = entry.get("types"), entry.get("varied")
+    if not isinstance(types, list) or not isinstance(varied, list) or len(types) != len(varied):
+        return False
+    return all(isinstance(text, str) for text in (entry.get("printed"), *types, *varied))
 
 
 def _write_cache(path: pathlib.Path, adders: list[dict[str, Any]]) -> None:

@@ -18,27 +18,53 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from types import TracebackType
 from typing import Any
 
 from triton_ext.errors import TritonExtError
 from triton_ext.host.detect import HostError
 from triton_ext.host.diagnostics import Diagnostic, read_printed
+from triton_ext.ir.attribute_values import quote
 
 __all__ = ["Call", "HostCrash", "HostLibrary", "HostProcess", "HostResult", "find_library"]
 
 _WORKER = pathlib.Path(__file__).with_name("worker.py")
+# A child that is idle ends within milliseconds once its standard input is closed.
+_PATIENCE_SECONDS = 1.0
 _NOT_SAID = re.compile(r"(?:Stack dump|PLEASE submit|#\d+ 0x|\s*#\d+ )")
 
 
-class HostCrash(TritonExtError):
-    """The child process ended in the middle of a request; the text is what it said."""
+@dataclass(slots=True)
+class Progress:
+    """What a child said before its answer.
 
-    def __init__(self, message: str, diagnostics: tuple[Diagnostic, ...], at: object) -> None:
+    Attributes:
+        at: The index of the pass, or the adder, that it was at.
+        states: The module in front of the first pass and behind each that is done.
+        seconds: Time of each pass manager.
+    """
+
+    at: object = None
+    states: list[str] = field(default_factory=list)
+    seconds: list[float] = field(default_factory=list)
+
+
+class HostCrash(TritonExtError):
+    """The child process ended in the middle of a request; the text is what it said.
+
+    Args:
+        message: One line about why it ended.
+        progress: How far it came.
+        diagnostics: What it reported before.
+    """
+
+    def __init__(
+        self, message: str, progress: Progress, diagnostics: tuple[Diagnostic, ...]
+    ) -> None:
         super().__init__(message)
+        self.progress = progress
         self.diagnostics = diagnostics
-        self.at = at
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,18 +99,21 @@ class HostResult:
         plain: The module without locations; ``None`` if there is an error.
         diagnostics: What the host reported; has an error exactly if there is no text.
         other: What it printed besides.
-        start: The module as it was read, without locations, if dumps were asked for.
-        dumps: The module after each pass, if asked for; of a failed run as far as it came.
+        states: The module as it was read and after each pass, without locations, if asked for; of
+            a run that failed or ended the child as far as it came.
         seconds: Time of each pass manager.
+        failed: Index of the pass that failed alone; ``None`` if none did or it is not known which.
+        left: The module that it left, if asked for; empty if there is none.
     """
 
     text: str | None
     plain: str | None
     diagnostics: tuple[Diagnostic, ...]
     other: str
-    start: str
-    dumps: tuple[str, ...]
-    seconds: tuple[float, ...]
+    states: tuple[str, ...] = ()
+    seconds: tuple[float, ...] = ()
+    failed: int | None = None
+    left: str = ""
 
 
 def find_library() -> HostLibrary:
@@ -120,6 +149,7 @@ class HostProcess:
     def __init__(self, library: HostLibrary) -> None:
         self.library = library
         self._child: subprocess.Popen[bytes] | None = None
+        self._requests = 0
         self._answers: Any = None
         self._printed: Any = None
         self._folder: tempfile.TemporaryDirectory[str] | None = None
@@ -151,11 +181,13 @@ class HostProcess:
         fatal: dict[str, str] = {}
         while True:
             try:
-                adders: list[dict[str, Any]] = self._ask(do="probe", skip=list(fatal))["adders"]
+                adders: list[dict[str, Any]] = self._ask(Progress(), do="probe", skip=list(fatal))[
+                    "adders"
+                ]
             except HostCrash as crash:
-                if not isinstance(crash.at, str):
+                if not isinstance(crash.progress.at, str):
                     raise
-                fatal[crash.at] = str(crash)
+                fatal[crash.progress.at] = str(crash)
                 continue
             return [
                 *adders,
@@ -170,6 +202,7 @@ class HostProcess:
         *,
         allow_unregistered: bool = False,
         one_by_one: bool = False,
+        failed_state: bool = False,
     ) -> HostResult:
         """Parses and verifies a text, runs passes over it, prints it.
 
@@ -179,6 +212,7 @@ class HostProcess:
             calls: The passes, in order.
             allow_unregistered: Accept operations of dialects that the host does not have.
             one_by_one: Give each pass a pass manager of its own, and keep the module after each.
+            failed_state: Keep the module that a failed pass left.
         """
         if self._folder is None:
             self._folder = tempfile.TemporaryDirectory(prefix="triton-ext-")
@@ -189,36 +223,39 @@ class HostProcess:
             "path": path,
             "steps": [{"path": call.path, "arguments": call.arguments} for call in calls],
             "allow_unregistered": allow_unregistered,
+            "failed_state": failed_state,
         }
+        progress = Progress()
         try:
-            answer = self._ask(one_by_one=one_by_one, **request)
+            answer = self._ask(progress, one_by_one=one_by_one, **request)
         except HostCrash as crash:
             if len(calls) > 1 and not one_by_one:
                 crash = self._again(crash, request)
             return self._crashed(crash, text, path, filename, calls)
-        printed = read_printed(self._said().replace(path, filename))
-        diagnostics = tuple(_with_source(d, text, filename) for d in printed.diagnostics)
+        printed = read_printed(self._said())
+        diagnostics = tuple(
+            _with_source(_renamed(d, path, filename), text, filename) for d in printed.diagnostics
+        )
         if answer.get("unregistered_refused"):
             diagnostics = tuple(self._with_way_out(d) for d in diagnostics)
         failed = answer["failed"] is not None
+        index = answer.get("index") if one_by_one or len(calls) == 1 else None
         if failed and printed.last_words:
             # It survived, but what it was doing is as unfinished as after an abort.
-            guilty = calls[answer["index"]] if one_by_one or len(calls) == 1 else None
-            diagnostics = (
-                *diagnostics,
-                self._aborted(filename, (guilty,) if guilty else calls, printed.last_words),
-            )
+            guilty = calls if index is None else calls[index : index + 1]
+            diagnostics = (*diagnostics, self._aborted(filename, guilty, printed.last_words))
         elif failed and not any(d.severity == "error" for d in diagnostics):
             diagnostics = (*diagnostics, self._unexplained(answer, printed.other, filename, calls))
         return HostResult(
-            text=None if failed else answer["text"].replace(path, filename),
+            text=None if failed else answer["text"].replace(quote(path), quote(filename)),
             plain=None if failed else answer["plain"],
             diagnostics=diagnostics,
             # A failed pipeline prints its module and a reproducer.
-            other="" if failed else printed.other,
-            start=answer.get("start", ""),
-            dumps=tuple(answer.get("dumps", ())),
-            seconds=tuple(answer.get("seconds", ())),
+            other="" if failed else printed.other.replace(path, filename),
+            states=tuple(progress.states),
+            seconds=tuple(progress.seconds),
+            failed=index,
+            left=answer.get("left", ""),
         )
 
     def _with_way_out(self, diagnostic: Diagnostic) -> Diagnostic:
@@ -235,10 +272,10 @@ class HostProcess:
     def _again(self, crash: HostCrash, request: dict[str, Any]) -> HostCrash:
         """Runs a request that crashed pass by pass, to learn which of them it was."""
         try:
-            self._ask(one_by_one=True, **request)
+            self._ask(Progress(), one_by_one=True, **request)
         except HostCrash as again:
             return again
-        return HostCrash(str(crash), crash.diagnostics, None)
+        return HostCrash(str(crash), Progress(), crash.diagnostics)
 
     def _unexplained(
         self, answer: dict[str, Any], other: str, filename: str, calls: Sequence[Call]
@@ -259,18 +296,18 @@ class HostProcess:
     def _crashed(
         self, crash: HostCrash, text: str, path: str, filename: str, calls: Sequence[Call]
     ) -> HostResult:
-        guilty = [calls[crash.at]] if isinstance(crash.at, int) and calls else calls
+        at = crash.progress.at
+        index = at if isinstance(at, int) and at < len(calls) else None
+        guilty = calls if index is None else calls[index : index + 1]
         error = self._aborted(filename, guilty, str(crash).replace(path, filename))
-        said = "".join(f"{diagnostic}\n" for diagnostic in crash.diagnostics if diagnostic.line)
-        known = read_printed(said.replace(path, filename)).diagnostics
+        known = (_renamed(d, path, filename) for d in crash.diagnostics if d.line)
         return HostResult(
             text=None,
             plain=None,
             diagnostics=(*(_with_source(d, text, filename) for d in known), error),
             other="",
-            start="",
-            dumps=(),
-            seconds=(),
+            states=tuple(crash.progress.states),
+            seconds=tuple(crash.progress.seconds),
         )
 
     def _aborted(self, filename: str, guilty: Sequence[Call], why: str) -> Diagnostic:
@@ -281,14 +318,28 @@ class HostProcess:
             filename=filename,
         )
 
-    def _ask(self, **request: Any) -> dict[str, Any]:
+    def _ask(self, progress: Progress, **request: Any) -> dict[str, Any]:
         """Sends a request and returns the answer to it.
 
+        Args:
+            progress: Takes what is said before the answer.
+            request: Its fields.
+
         Raises:
-            HostCrash: The child ended.
+            HostCrash: The child ended, or what it says is not about this request.
         """
         child = self._start()
-        at: object = None
+        self._requests += 1
+        try:
+            return self._exchange(child, progress, {"id": self._requests, **request})
+        except BaseException:
+            # Whoever stops waiting (Ctrl-C) must not leave the answer to the next request.
+            self._kill()
+            raise
+
+    def _exchange(
+        self, child: subprocess.Popen[bytes], progress: Progress, request: dict[str, Any]
+    ) -> dict[str, Any]:
         try:
             assert child.stdin is not None  # asked for in _start
             child.stdin.write(json.dumps(request).encode() + b"\n")
@@ -296,14 +347,21 @@ class HostProcess:
         except BrokenPipeError:
             pass  # It died before; there will be no answer.
         for line in iter(self._answers.readline, ""):
-            answer: dict[str, Any] = json.loads(line)
-            if answer.keys() != {"at"}:
+            if not line.endswith("\n"):
+                break  # It died while it said this.
+            message: dict[str, Any] = json.loads(line)
+            if message["id"] != request["id"]:
+                why = f"it answered request {message['id']} instead of {request['id']}"
+                raise HostCrash(why, progress, ())
+            if "answer" in message:
+                answer: dict[str, Any] = message["answer"]
                 return answer
-            at = answer["at"]
+            progress.at = message.get("at", progress.at)
+            progress.states += [message["state"]] if "state" in message else []
+            progress.seconds += [message["seconds"]] if "seconds" in message else []
         status = child.wait()
         said = self._said()
-        self._end()
-        raise HostCrash(_last_words(said, status), read_printed(said).diagnostics, at)
+        raise HostCrash(_last_words(said, status), progress, read_printed(said).diagnostics)
 
     def _said(self) -> str:
         self._printed.seek(0)
@@ -313,25 +371,34 @@ class HostProcess:
     def _start(self) -> subprocess.Popen[bytes]:
         if self._child is not None:
             return self._child
-        reader, writer = os.pipe()
-        self._printed = tempfile.TemporaryFile()  # noqa: SIM115 - closed by _end
         environment = dict(os.environ)
         # The host reports errors only, unless it is asked for more.
         environment["MLIR_ENABLE_DIAGNOSTICS"] = "warnings,remarks"
         command = [sys.executable, "-I", "-S", "-X", "utf8", os.fspath(_WORKER)]
-        try:
-            self._child = subprocess.Popen(
-                [*command, str(writer), os.fspath(self.library.path)],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.DEVNULL,
-                stderr=self._printed,
-                pass_fds=(writer,),
-                env=environment,
-            )
-        finally:
-            os.close(writer)
-        self._answers = os.fdopen(reader, encoding="utf-8")
-        return self._child
+        with contextlib.ExitStack() as opened:
+            printed = opened.enter_context(tempfile.TemporaryFile())
+            reader, writer = os.pipe()
+            answers = opened.enter_context(os.fdopen(reader, encoding="utf-8"))
+            try:
+                child = subprocess.Popen(
+                    [*command, str(writer), os.fspath(self.library.path)],
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.DEVNULL,
+                    stderr=printed,
+                    pass_fds=(writer,),
+                    env=environment,
+                )
+            finally:
+                os.close(writer)
+            opened.pop_all()  # Closed by _end.
+        self._child, self._answers, self._printed = child, answers, printed
+        return child
+
+    def _kill(self) -> None:
+        """Ends the child at once, whatever it is doing."""
+        if self._child is not None:
+            self._child.kill()
+        self._end()
 
     def _end(self) -> None:
         child, self._child = self._child, None
@@ -340,9 +407,23 @@ class HostProcess:
         if child.stdin is not None:
             with contextlib.suppress(BrokenPipeError):  # It died with a request unread.
                 child.stdin.close()
-        child.wait()
+        try:
+            child.wait(timeout=_PATIENCE_SECONDS)
+        except subprocess.TimeoutExpired:
+            child.kill()
+            child.wait()
         self._answers.close()
         self._printed.close()
+
+
+def _renamed(diagnostic: Diagnostic, path: str, filename: str) -> Diagnostic:
+    """Puts the user's name of the input for that of the file that the host read."""
+    return replace(
+        diagnostic,
+        filename=diagnostic.filename.replace(path, filename),
+        message=diagnostic.message.replace(path, filename),
+        notes=tuple(_renamed(note, path, filename) for note in diagnostic.notes),
+    )
 
 
 def _with_source(diagnostic: Diagnostic, text: str, filename: str) -> Diagnostic:

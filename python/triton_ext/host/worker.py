@@ -41,11 +41,15 @@ def main() -> None:
         request = json.loads(line)
         os.lseek(2, 0, os.SEEK_SET)
         os.ftruncate(2, 0)
-        worker.say(getattr(worker, "do_" + request.pop("do"))(**request))
+        worker.request = request.pop("id")
+        answer = getattr(worker, "do_" + request.pop("do"))(**request)
+        worker.say(answer=answer)
 
 
 class _Worker:
     def __init__(self, library: str, answers: Any) -> None:
+        #: Number of the request that is being answered; every message carries it.
+        self.request = 0
         self._answers = answers
         self._library = library
         loader = importlib.machinery.ExtensionFileLoader("libtriton", library)
@@ -55,9 +59,13 @@ class _Worker:
         self._host: Any = importlib.util.module_from_spec(spec)
         loader.exec_module(self._host)
 
-    def say(self, answer: dict[str, Any]) -> None:
-        """Writes an answer (or, with the key ``at``, how far the work has come)."""
-        self._answers.write(json.dumps(answer) + "\n")
+    def say(self, **message: Any) -> None:
+        """Writes a message.
+
+        ``answer``: the request is done.  Before that: ``at``, what is begun now; ``state``, the
+        module as it is now; ``seconds``, how long the pass manager ran that is done.
+        """
+        self._answers.write(json.dumps({"id": self.request, **message}) + "\n")
         self._answers.flush()
 
     def do_probe(self, skip: list[str]) -> dict[str, Any]:
@@ -74,7 +82,7 @@ class _Worker:
         for path in found:
             if path in skip:
                 continue
-            self.say({"at": path})
+            self.say(at=path)
             for types in self._signatures(path):
                 answer.append({"path": path, "types": types, **self._probe(context, path, types)})
         return {"adders": answer}
@@ -86,6 +94,7 @@ class _Worker:
         steps: list[dict[str, Any]],
         allow_unregistered: bool,
         one_by_one: bool,
+        failed_state: bool,
     ) -> dict[str, Any]:
         """Parses and verifies a text, runs passes over it, and prints it.
 
@@ -94,7 +103,9 @@ class _Worker:
             path: A file to write it to: the host's parser reads files only.
             steps: ``{"path": adder, "arguments": [...]}`` for each pass.
             allow_unregistered: Whether operations of unknown dialects are accepted.
-            one_by_one: Give each pass a pass manager of its own and print after each.
+            one_by_one: Give each pass a pass manager of its own, and say the module in front of
+                the first and behind each.
+            failed_state: Answer with the module that a failed pass left.
         """
         with open(path, "w", encoding="utf-8") as file:
             file.write(text)
@@ -107,12 +118,11 @@ class _Worker:
         except RuntimeError as error:
             return {"failed": "parse", "said": str(error), "unregistered_refused": refused}
         module.context = context
-        answer: dict[str, Any] = {"failed": None, "dumps": [], "seconds": []}
         if one_by_one:
-            answer["start"] = _plain(module)
+            self.say(state=_plain(module))
         groups = [[step] for step in steps] if one_by_one else [steps] if steps else []
         for index, group in enumerate(groups):
-            self.say({"at": index})
+            self.say(at=index)
             manager = self._host.ir.pass_manager(context)
             for step in group:
                 self._adder(step["path"])(manager, *step["arguments"])
@@ -120,11 +130,12 @@ class _Worker:
             try:
                 manager.run(module, "triton-opt")
             except RuntimeError as error:
-                return {**answer, "failed": "pass", "said": str(error), "index": index}
-            answer["seconds"].append(time.perf_counter() - start)
+                left = _plain(module) if failed_state else ""
+                return {"failed": "pass", "said": str(error), "index": index, "left": left}
+            self.say(seconds=time.perf_counter() - start)
             if one_by_one:
-                answer["dumps"].append(_plain(module))
-        return {**answer, "text": str(module), "plain": _plain(module)}
+                self.say(state=_plain(module))
+        return {"failed": None, "text": str(module), "plain": _plain(module)}
 
     def _context(self) -> Any:
         context = self._host.ir.context()

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from ..errors import ParseError
+from .attribute_values import unquote
 from .lexer import Source, find_group_end
 
 __all__ = ["Location"]
@@ -15,8 +16,6 @@ _STRING = r'"((?:[^"\\\n]|\\.)*)"'
 _FILE = re.compile(_STRING + r"\s*:\s*(\d{1,9})\s*:\s*(\d{1,9})")
 _NAME = re.compile(_STRING + r"\s*(\(?)")
 _ALIAS = re.compile(r"#[A-Za-z0-9_$.-]+")
-_ESCAPE = re.compile(r"\\([0-9A-Fa-f]{2}|.)")
-_SIMPLE = {"n": "\n", "t": "\t", "\\": "\\", '"': '"'}
 _MAX_DEPTH = 200
 
 
@@ -149,10 +148,4 @@ def _split(text: str, separator: re.Pattern[str]) -> list[str]:
 
 
 def _unescape(text: str) -> str:
-    def one(match: re.Match[str]) -> str:
-        code = match[1]
-        if len(code) == 2:
-            return chr(int(code, 16))
-        return _SIMPLE.get(code, code)
-
-    return _ESCAPE.sub(one, text) if "\\" in text else text
+    return unquote(f'"{text}"') if "\\" in text else text

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from triton_ext.errors import PipelineError, TritonExtError
+from triton_ext.passes.options import near
 from triton_ext.passes.pipeline import MODULE, PassSpec, Pipeline, parse_pipeline
 
 __all__ = ["OPTIONS", "Arguments", "CommandLineError", "Option", "parse_arguments"]
@@ -39,6 +40,8 @@ class Arguments:
         local_scope: Whether aliases are printed as what they stand for.
         print_before: Names of passes to print the module before; ``*``: all.
         print_after: The same for behind.
+        after_change: Whether a module is printed behind a pass only if the pass changed it.
+        after_failure: Whether it is printed behind a pass only if the pass failed.
         timing: Whether the time of each pass is printed.
         statistics: Whether what the passes counted is printed.
         verify_each: Whether the module is verified behind each of our passes.
@@ -59,6 +62,8 @@ class Arguments:
     local_scope: bool = False
     print_before: set[str] = field(default_factory=set)
     print_after: set[str] = field(default_factory=set)
+    after_change: bool = False
+    after_failure: bool = False
     timing: bool = False
     statistics: bool = False
     verify_each: bool = True
@@ -132,14 +137,20 @@ def _show(what: str, text: str) -> Option:
     return Option(help=text, apply=apply)
 
 
-def _without_effect(text: str) -> Option:
+def _without_effect(text: str, *choices: str) -> Option:
     def apply(arguments: Arguments, value: str) -> None:
         """What it asks for is always so here."""
 
-    return Option(help=text, value="optional", apply=apply)
+    return Option(help=text, value="optional", meta="|".join(choices), choices=choices, apply=apply)
 
 
 _ALWAYS = "accepted; it is always so here"
+
+# Options of MLIR's own tool that are refused with their reason.
+_REFUSED = {
+    "mlir-print-op-generic": "operations are printed in the form that they were read in, or that "
+    "Triton's binding prints, which has no generic one",
+}
 
 OPTIONS: dict[str, Option] = {
     "o": _store("output", "output; - (the default): standard output", meta="FILE"),
@@ -183,10 +194,16 @@ OPTIONS: dict[str, Option] = {
     "mlir-print-ir-after": _names("print_after", "print the module behind these passes"),
     "mlir-print-ir-before-all": _every("print_before", "print the module before each pass"),
     "mlir-print-ir-after-all": _every("print_after", "print the module behind each pass"),
-    "mlir-print-ir-module-scope": _without_effect(_ALWAYS),
-    "mlir-disable-threading": _without_effect(_ALWAYS),
+    "mlir-print-ir-after-change": _flag(
+        "after_change", "print it behind a pass only if the pass changed it"
+    ),
+    "mlir-print-ir-after-failure": _flag(
+        "after_failure", "print it behind a pass only if the pass failed"
+    ),
+    "mlir-print-ir-module-scope": _without_effect(_ALWAYS, "true", "false"),
+    "mlir-disable-threading": _without_effect(_ALWAYS, "true", "false"),
     "mlir-timing": _flag("timing", "print the time of each pass"),
-    "mlir-timing-display": _without_effect("accepted; there is one form"),
+    "mlir-timing-display": _without_effect("accepted; there is one form", "list", "tree"),
     "mlir-pass-statistics": _flag("statistics", "print what our passes counted"),
     "list-passes": _show("passes", "print the names of the passes"),
     "help": _show("help", "print this"),
@@ -217,8 +234,11 @@ def parse_arguments(argv: Sequence[str]) -> Arguments:
         name, equals, value = word.lstrip("-").partition("=")
         option = OPTIONS.get(name)
         if option is None:
+            _refuse_unknown(word, name)
             specs.append(_pass(name, value))
             continue
+        if option.value == "none" and not option.choices and equals:
+            raise CommandLineError(f"option '{word}' takes no value")
         if option.value == "required" and not equals:
             found = next(rest, None)
             if found is None:
@@ -245,7 +265,21 @@ def parse_arguments(argv: Sequence[str]) -> Arguments:
     return arguments
 
 
+def _refuse_unknown(word: str, name: str) -> None:
+    """Refuses an option of MLIR's own tool, which would be taken for a pass."""
+    if name in _REFUSED:
+        raise CommandLineError(f"option '{word}' is not supported: {_REFUSED[name]}")
+    if name.startswith("mlir-"):
+        raise CommandLineError(f"there is no option '{word}'; {near(name, OPTIONS)}")
+
+
 def _check(arguments: Arguments) -> None:
+    runs = {spec.name for spec in arguments.pipeline.specs()}
+    for when in ("before", "after"):
+        for name in sorted(getattr(arguments, f"print_{when}") - {ALL, *runs}):
+            raise CommandLineError(
+                f"'--mlir-print-ir-{when}={name}': no pass of that name is run; {near(name, runs)}"
+            )
     if arguments.host == "none" and arguments.provider == "host":
         raise CommandLineError("'--host=none' leaves nothing to '--pass-provider=host'")
     if arguments.keep_comments and arguments.host == "always":

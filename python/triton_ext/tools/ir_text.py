@@ -6,14 +6,20 @@ import re
 from collections.abc import Mapping
 
 from triton_ext.ir import Module
+from triton_ext.ir.lexer import Source
 
 __all__ = ["expand_aliases", "split", "without_comments", "without_locations"]
+
+#: The most characters that a module with its aliases written out, or all of them, may have.
+MAX_EXPANDED = 64 << 20
 
 _STRING = r'"(?:[^"\\\n]|\\.)*"'
 # A comment, or a string that may hold what looks like one.
 _STRING_OR_COMMENT = re.compile(_STRING + r"|//[^\n]*")
 _LOCATION = re.compile(_STRING + r"|//[^\n]*|[ \t]*(?<![\w.$-])loc\(")
 _LOCATION_ALIAS = re.compile(r"^#loc[\w$.-]* = loc\(.*\)[ \t]*\n?", re.MULTILINE)
+_DEFINITION = re.compile(r"^([#!][\w.$-]+)[ \t]*=[ \t]*", re.MULTILINE)
+_REST_OF_LINE = re.compile(r"[ \t]*\n?")
 _BRACKET = re.compile(_STRING + r"|[()]")
 _ALIAS = re.compile(_STRING + r"|//[^\n]*|(?<![\w$.%@-])[#!][A-Za-z_][\w$.-]*")
 
@@ -60,7 +66,7 @@ def without_locations(text: str) -> str:
         if match is None:
             break
         end = match.end()
-        if text[match.start()] in '"/' or text[: match.start()].endswith(("=", "= ")):
+        if text[match.start()] in '"/' or text.endswith(("=", "= "), 0, match.start()):
             # A string, a comment, or an attribute whose value is a location.
             kept.append(text[position:end])
         else:
@@ -72,29 +78,97 @@ def without_locations(text: str) -> str:
 
 
 def expand_aliases(module: Module) -> str:
-    """Returns the text of a module with what the aliases stand for in their places."""
-    expanded: dict[str, str] = {}
-    text = str(module)
-    for name, raw in module.aliases.items():
-        definition = re.compile(
-            rf"^{re.escape(name)}[ \t]*=[ \t]*{re.escape(raw)}[ \t]*\n?", re.MULTILINE
-        )
-        text = definition.sub("", text, count=1)
-        expanded[name] = raw
-    return _expand(text, expanded, ())
+    """Returns the text of a module with what the aliases stand for in their places.
+
+    An alias that stands for itself stays inside of itself.
+
+    Raises:
+        ParseError: The text would be longer than :data:`MAX_EXPANDED`; the error points at the
+            alias.
+    """
+    source = Source(str(module), module.source.filename)
+    text = source.text
+    pieces, position, offsets = [], 0, dict[str, int]()
+    for match in _DEFINITION.finditer(text):
+        name, raw = match[1], module.aliases.get(match[1])
+        if raw is None or name in offsets or not text.startswith(raw, match.end()):
+            continue
+        end = _REST_OF_LINE.match(text, match.end() + len(raw))
+        offsets[name] = match.start()
+        pieces.append(text[position : match.start()])
+        position = end.end() if end is not None else len(text)
+    body = "".join([*pieces, text[position:]])
+    return _Expansion(module.aliases, source, offsets).expand(body)
 
 
-def _expand(text: str, aliases: Mapping[str, str], inside: tuple[str, ...]) -> str:
-    def one(match: re.Match[str]) -> str:
-        name = match[0]
-        raw = aliases.get(name)
-        if raw is None or name in inside:
-            return name
-        # #loc1 = loc("x":1:2) stands for what is inside.
-        peeled = raw[4:-1] if raw.startswith("loc(") and raw.endswith(")") else raw
-        return _expand(peeled, aliases, (*inside, name))
+class _Expansion:
+    """Aliases and what they stand for, each worked out once.
 
-    return _ALIAS.sub(one, text)
+    Args:
+        aliases: What each stands for in other aliases.
+        source: The text, for errors.
+        offsets: Where each is defined.
+    """
+
+    def __init__(
+        self, aliases: Mapping[str, str], source: Source, offsets: Mapping[str, int]
+    ) -> None:
+        self._aliases = aliases
+        self._source = source
+        self._offsets = offsets
+        self._done: dict[str, str] = {}
+        self._budget = MAX_EXPANDED
+
+    def expand(self, text: str) -> str:
+        """Returns a text with all that its aliases stand for."""
+        for match in _ALIAS.finditer(text):
+            if match[0] in self._aliases:
+                self._work_out(match[0])
+        self._budget = MAX_EXPANDED
+        return self._filled(text)
+
+    def _work_out(self, name: str) -> None:
+        """Works out an alias behind those that it names, without recursion."""
+        stack = [name]
+        begun: set[str] = set()
+        while stack:
+            top = stack[-1]
+            raw = self._aliases[top]
+            if top not in begun and top not in self._done:
+                begun.add(top)
+                stack += self._named(raw, begun)
+            if stack[-1] != top:
+                continue
+            stack.pop()
+            if top not in self._done:
+                # #loc1 = loc("x":1:2) stands for what is inside.
+                peeled = raw[4:-1] if raw.startswith("loc(") and raw.endswith(")") else raw
+                self._done[top] = self._filled(peeled)
+
+    def _named(self, raw: str, begun: set[str]) -> list[str]:
+        """The aliases in a text that are still to be worked out, each once."""
+        names = dict.fromkeys(match[0] for match in _ALIAS.finditer(raw))
+        return [n for n in names if n in self._aliases and n not in self._done and n not in begun]
+
+    def _filled(self, text: str) -> str:
+        """Puts in what has been worked out."""
+        pieces, position = [], 0
+        for match in _ALIAS.finditer(text):
+            found = self._done.get(match[0], match[0])
+            pieces += [text[position : match.start()], found]
+            position = match.end()
+            self._spend(len(found), match[0])
+        self._budget -= len(text)
+        return "".join([*pieces, text[position:]])
+
+    def _spend(self, size: int, name: str) -> None:
+        self._budget -= size
+        if self._budget < 0:
+            self._source.error(
+                self._offsets.get(name, 0),
+                f"aliases written out take more than {MAX_EXPANDED} characters",
+                "leave out --mlir-print-local-scope",
+            )
 
 
 def _closing(text: str, position: int) -> int:

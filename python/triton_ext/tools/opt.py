@@ -15,28 +15,31 @@ operation without a location that is its place in the input, as in MLIR.
 
 from __future__ import annotations
 
+import io
 import pathlib
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from triton_ext import __version__
-from triton_ext.errors import SourceError, TritonExtError, VerifyError
+from triton_ext.errors import ParseError, SourceError, TritonExtError, VerifyError
 from triton_ext.host.diagnostics import Diagnostic, of_error
 from triton_ext.ir import Module, Operation, parse
+from triton_ext.ir.attribute_values import quote
 from triton_ext.passes import PassManager, PassReport, PassTiming, Remark, Statistic, registry
+from triton_ext.passes.manager import ALL
 from triton_ext.passes.options import options_of
 from triton_ext.passes.pipeline import MODULE
 from triton_ext.tools import ir_text
 from triton_ext.tools.command_line import (
-    ALL,
     OPTIONS,
     Arguments,
     CommandLineError,
     parse_arguments,
 )
+from triton_ext.tools.dumps import Dumps
 from triton_ext.tools.expectations import verify
-from triton_ext.tools.providers import ExtStep, Host, HostStep, Step, plan
+from triton_ext.tools.providers import ExtStep, Host, HostStep, Step, hiding, plan
 
 __all__ = ["SUMMARY", "main"]
 
@@ -60,12 +63,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _refuse(error)
     host = Host(allowed=arguments.host != "none")
     try:
-        if arguments.show:
-            sys.stdout.write(_show(arguments.show, host))
-            return 0
         try:
+            if arguments.show:
+                sys.stdout.write(_show(arguments.show, host))
+                return 0
             steps = plan(arguments.pipeline, arguments.provider, host)
             uses_host = _uses_host(arguments, steps, host)
+            for remark in hiding(arguments.pipeline, arguments.provider, host):
+                sys.stderr.write(f"triton-opt: remark: {remark}\n")
         except TritonExtError as error:
             return _refuse(error)
         return _run(arguments, _Runner(arguments, steps, host if uses_host else None))
@@ -83,7 +88,13 @@ def _refuse(error: TritonExtError) -> int:
 
 def _uses_host(arguments: Arguments, steps: Sequence[Step], host: Host) -> bool:
     """Whether Triton reads, verifies and prints the modules."""
-    if arguments.host == "always" or any(isinstance(step, HostStep) for step in steps):
+    theirs = next((step.names[0] for step in steps if isinstance(step, HostStep)), None)
+    if arguments.keep_comments and theirs is not None:
+        raise CommandLineError(
+            f"'--keep-comments' prints our text, but '{theirs}' is a pass of Triton's, which reads "
+            "and prints the module without comments"
+        )
+    if arguments.host == "always" or theirs is not None:
         return host.process is not None
     return not steps and not arguments.keep_comments and host.is_there
 
@@ -91,14 +102,12 @@ def _uses_host(arguments: Arguments, steps: Sequence[Step], host: Host) -> bool:
 def _run(arguments: Arguments, runner: _Runner) -> int:
     filename = "<stdin>" if arguments.file == "-" else arguments.file
     try:
-        text = (
-            sys.stdin.read()
-            if arguments.file == "-"
-            else pathlib.Path(arguments.file).read_text(encoding="utf-8")
-        )
+        text = _read(arguments.file)
     except (OSError, UnicodeDecodeError) as error:
         sys.stderr.write(f"{filename}: error: cannot be read: {error}\n")
         return 1
+    if not arguments.keep_comments:
+        text = text.replace("\r\n", "\n").replace("\r", "\n")
     parts = [(0, text)]
     if arguments.split_marker is not None:
         parts = ir_text.split(text, arguments.split_marker)
@@ -125,11 +134,20 @@ def _run(arguments: Arguments, runner: _Runner) -> int:
         sys.stdout.write(joined)
     elif good:
         try:
-            pathlib.Path(arguments.output).write_text(joined, encoding="utf-8")
+            pathlib.Path(arguments.output).write_text(joined, encoding="utf-8", newline="")
         except OSError as error:
             sys.stderr.write(f"{arguments.output}: error: cannot be written: {error}\n")
             return 1
     return 0 if good else 1
+
+
+def _read(file: str) -> str:
+    """The text of the input with the ends of lines that it has."""
+    if file != "-":
+        return pathlib.Path(file).read_bytes().decode("utf-8")
+    if isinstance(sys.stdin, io.TextIOWrapper):
+        sys.stdin.reconfigure(newline="")
+    return sys.stdin.read()
 
 
 @dataclass(slots=True)
@@ -170,20 +188,24 @@ class _Runner:
             first_line: Number of those empty lines.
         """
         outcome = _Outcome()
-        if self._host is None:
-            module = self._run_ours(text, filename, outcome)
-            if module is not None:
-                outcome.text = self._print_ours(module, first_line)
-        else:
-            outcome.text = self._run_with_host(self._host, text, filename, outcome)
+        try:
+            if self._host is None:
+                module = self._run_ours(text, filename, outcome)
+                if module is not None:
+                    outcome.text = self._print_ours(module, first_line)
+            else:
+                outcome.text = self._run_with_host(self._host, text, filename, outcome)
+        except SourceError as error:  # Text that cannot be read again or written out.
+            outcome.diagnostics.append(of_error(error))
         lines = text.splitlines()
         outcome.diagnostics = [_with_source(d, filename, lines) for d in outcome.diagnostics]
         return outcome
 
     def _print_ours(self, module: Module, first_line: int) -> str:
+        text = str(module)
         if self._arguments.local_scope:
-            module = parse(ir_text.expand_aliases(module))
-        text = str(module)[first_line:]
+            text = ir_text.expand_aliases(module)
+        text = text[first_line:]
         if self._arguments.keep_comments:
             return text
         text = ir_text.without_comments(text)
@@ -221,18 +243,21 @@ class _Runner:
         self, module: Module, steps: Sequence[Step]
     ) -> tuple[SourceError | None, tuple[Remark, ...]]:
         remarks: list[Remark] = []
+        dumps = Dumps(self._arguments)
+        before, after = dumps.for_manager
         for step in steps:
             assert isinstance(step, ExtStep)  # the callers give no other
             manager = PassManager(
                 step.pipeline,
                 verify_each=self._arguments.verify_each,
-                print_before=self._arguments.print_before & {ALL, *step.names},
-                print_after=self._arguments.print_after & {ALL, *step.names},
-                print_sink=sys.stderr.write,
+                print_before=before & {ALL, *step.names},
+                print_after=after & {ALL, *step.names},
+                print_sink=dumps.take,
             )
             try:
                 report = manager.run(module)
             except SourceError as error:
+                dumps.failed(module)
                 return error, tuple(remarks)
             remarks += report.remarks
             self.timings += report.timings
@@ -256,7 +281,7 @@ class _Runner:
                 text, plain = printed
             else:
                 # Every operation has a location now, which is the user's.
-                module = parse(text, name)
+                module = _parse_printed(host, text, name)
                 error, remarks = self._run_passes(module, [step])
                 outcome.diagnostics += [_of_remark(remark) for remark in remarks]
                 if error is not None:
@@ -266,31 +291,29 @@ class _Runner:
             if step.names:
                 name = f"<module after '{step.names[-1]}'>"
         output = text if self._arguments.debug_info else plain
-        return ir_text.expand_aliases(parse(output)) if self._arguments.local_scope else output
+        if self._arguments.local_scope:
+            return ir_text.expand_aliases(_parse_printed(host, output, name))
+        return output
 
     def _run_host_step(
         self, host: Host, step: HostStep, text: str, name: str, outcome: _Outcome
     ) -> tuple[str, str] | None:
         """The module with and without locations; ``None`` after an error."""
-        before, after = self._arguments.print_before, self._arguments.print_after
-        wanted = {ALL, *step.names}
-        one_by_one = bool((before | after) & wanted) or self._arguments.timing
+        dumps = Dumps(self._arguments)
+        one_by_one = dumps.needs_states(step.names) or self._arguments.timing
         result = host.process.run(
             text,
             name,
             step.calls,
             allow_unregistered=self._arguments.allow_unregistered,
             one_by_one=one_by_one,
+            failed_state=self._arguments.after_failure,
         )
         sys.stderr.write(result.other)
-        states = [result.start, *result.dumps]
-        for index, call in enumerate(step.calls):
-            if index < len(states) and {ALL, call.name} & before:
-                _dump("Before", call.name, states[index])
-            if index + 1 < len(states) and {ALL, call.name} & after:
-                _dump("After", call.name, states[index + 1])
-            if one_by_one and index < len(result.seconds):
-                self.timings.append(PassTiming(call.name, MODULE, result.seconds[index], 0.0))
+        if one_by_one:
+            dumps.of_host(step.names, result)
+            for call, seconds in zip(step.calls, result.seconds, strict=False):
+                self.timings.append(PassTiming(call.name, MODULE, seconds, 0.0))
         outcome.diagnostics += result.diagnostics
         if result.text is None or result.plain is None:
             return None
@@ -299,11 +322,29 @@ class _Runner:
 
 def _without_dumps(arguments: Arguments) -> Arguments:
     """The same command line without the printing of modules before and behind passes."""
-    return replace(arguments, print_before=set(), print_after=set())
+    return replace(
+        arguments, print_before=set(), print_after=set(), after_change=False, after_failure=False
+    )
 
 
-def _dump(when: str, name: str, text: str) -> None:
-    sys.stderr.write(f"// -----// IR Dump {when} {name} //----- //\n{text}\n")
+def _parse_printed(host: Host, text: str, name: str) -> Module:
+    """Reads what Triton printed.
+
+    Raises:
+        ParseError: We cannot read it; the error says whose text it is.
+    """
+    try:
+        return parse(text, name)
+    except ParseError as error:
+        version = host.process.library.version
+        raise ParseError(
+            f"what triton {version} printed cannot be read: {error.message}",
+            filename=f"<printed by triton {version}>",
+            line=error.line,
+            column=error.column,
+            source_line=error.source_line,
+            notes=error.notes,
+        ) from error
 
 
 def _locate(module: Module, filename: str) -> None:
@@ -311,7 +352,7 @@ def _locate(module: Module, filename: str) -> None:
     for op in list(module.walk()):
         if op.parent is not None and (op.loc is None or op.loc.resolve() is None):
             line, column = _place(op)
-            op.set_loc(f'loc("{filename}":{line}:{column})')
+            op.set_loc(f"loc({quote(filename)}:{line}:{column})")
 
 
 def _place(op: Operation) -> tuple[int, int]:
@@ -373,8 +414,9 @@ def _help(host: Host) -> str:
     for name in registry.names():
         try:
             lines += _row(f"--{name}", _own_options(name))
-        except TritonExtError as error:  # A pass of another package is a line of the list.
-            lines += _row(f"--{name}", f"(does not load: {error})")
+        except Exception as error:  # A pass of another package may raise anything.
+            said = str(error).partition("\n")[0] or type(error).__name__
+            lines += _row(f"--{name}", f"(does not load: {said})")
     if host.is_there:
         lines += ["", f"Passes of triton {host.passes.version}:"]
         for name, known in host.passes.passes.items():

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from triton_ext.host.passes import HostPasses
     from triton_ext.host.process import Call, HostProcess
 
-__all__ = ["ExtStep", "Host", "HostStep", "Step", "plan"]
+__all__ = ["ExtStep", "Host", "HostStep", "Step", "hiding", "plan"]
 
 _ANY = ("any", MODULE)
 
@@ -139,6 +139,33 @@ def plan(pipeline: Pipeline, provider: str, host: Host) -> list[Step]:
     return steps
 
 
+def hiding(pipeline: Pipeline, provider: str, host: Host) -> list[str]:
+    """Returns a remark for each pass of another package that runs instead of Triton's.
+
+    That one of ours does is what ``auto`` says; that an installed package changes what a command
+    line means is not seen from it.
+
+    Args:
+        pipeline: What is run.
+        provider: ``auto``, ``host`` or ``ext``.
+        host: The installed Triton.
+    """
+    if provider != "auto":
+        return []
+    known = registry.entries()
+    remarks: dict[str, str] = {}
+    for spec in pipeline.specs():
+        entry = known.get(spec.name)
+        if entry is None or entry.origin.startswith("triton_ext."):
+            continue
+        if host.is_there and spec.name in host.passes.passes:
+            remarks[spec.name] = (
+                f"'{spec.name}' is the pass of {entry.origin}, which hides that of triton "
+                f"{host.passes.version}; --pass-provider=host runs Triton's"
+            )
+    return list(remarks.values())
+
+
 def _leaves(
     pipeline: Pipeline, around: tuple[str, ...]
 ) -> Iterator[tuple[tuple[str, ...], PassSpec]]:
@@ -186,6 +213,9 @@ def _choose(spec: PassSpec, path: tuple[str, ...], provider: str, host: Host) ->
             registry.build(spec)
         except PipelineError as error:
             problem = error
+        except Exception as error:  # A pass of another package may raise anything.
+            origin = registry.entries()[spec.name].origin
+            spec.fail(f"pass '{spec.name}' of {origin} does not load: {_said(error)}")
         else:
             return None
     if provider != "ext" and host.is_there and spec.name in host.passes.passes:
@@ -198,6 +228,11 @@ def _choose(spec: PassSpec, path: tuple[str, ...], provider: str, host: Host) ->
         raise problem
     _no_such_pass(spec, provider, host)
     return None
+
+
+def _said(error: Exception) -> str:
+    """One line."""
+    return f"{type(error).__name__}: {error}".partition("\n")[0]
 
 
 def _call(spec: PassSpec, path: tuple[str, ...], passes: HostPasses) -> Call:
