@@ -237,6 +237,13 @@ def test_refusals_at_the_users_line(fresh_triton_cache, mode, message):
 
 
 @needs_im2col
+@pytest.mark.parametrize("arch", [75, 80, 89])
+def test_an_older_gpu_is_refused_by_name(fresh_triton_cache, arch):
+    with pytest.raises(CompilationError, match=f"or newer, the target is sm_{arch}"):
+        compile_tile("constants", arch=arch)
+
+
+@needs_im2col
 def test_split_pixels_need_a_walk(fresh_triton_cache):
     with pytest.raises(CompilationError, match=r"pass walk=\(output_size, stride, padding\)"):
         compile_tile("constants", cga=[[1, 0]], num_ctas=2)

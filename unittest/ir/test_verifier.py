@@ -204,6 +204,11 @@ def test_every_message_has_its_place():
     )
 
 
+@pytest.mark.parametrize("text", ["", " ", "\n", "// nothing"])
+def test_an_empty_module(text):
+    assert problems(text) == []
+
+
 def test_two_symbols_of_one_name():
     text = function("    tt.return")
     twice = text.replace("\n}\n", "\n" + text.split("\n", 1)[1], 1)

@@ -65,6 +65,11 @@ def test_regular_expressions_stand_in_braces():
     assert not one.accepts("a.b 12 cd")
 
 
+def test_regular_expressions_reach_over_lines():
+    (one,) = expectations("// expected-error-re {{a{{.*}}b}}")
+    assert one.accepts("a\nb")
+
+
 def test_a_broken_regular_expression_is_told():
     (said,) = check("// expected-error-re {{a {{(}} b}}")
     assert said.startswith("line 1: 'a {{(}} b' has an invalid regular expression")

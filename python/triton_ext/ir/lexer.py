@@ -85,6 +85,21 @@ OPERATION_START = re.compile(
     + r"|[\#!][\w$.-]+\s*=|\{-\#)",
     re.ASCII,
 )
+#: What may be the start of another operation on the same line: a name with its dialect or a quoted
+#: name, behind something that does not ask for more.  :func:`find_second_operation` decides.
+MAYBE_SECOND_OPERATION = re.compile(
+    r"[^\s,{(\[<=:][ \t]+(?:[A-Za-z_][\w$]*\.[A-Za-z_]|" + STRING + r"[ \t]*\()", re.ASCII
+)
+_TOP_LEVEL_STEP = re.compile(
+    STRING
+    + r"""([ \t]*\()?
+    | ->[ \t]*
+    | ([(\[{<])
+    | [@!\#%^][\w$.-]*
+    | ([A-Za-z_][\w$]*(\.[\w$.]+)?)
+    | .""",
+    re.ASCII | re.VERBOSE | re.DOTALL,
+)
 ALIAS_HEAD = re.compile(r"([#!][A-Za-z0-9_$.-]+)[ \t]*=[ \t]*", re.ASCII)
 #: The beginning of a type: a name, or the short form that starts at its ``<``.
 TYPE_HEAD = re.compile(r"!?[A-Za-z_][\w$]*(?:\.[\w$]+)*|(?=<)", re.ASCII)
@@ -143,6 +158,25 @@ class Source:
             source_line=self.line_at(offset),
             notes=notes,
         )
+
+
+def find_second_operation(source: Source, start: int, end: int) -> int:
+    """Offset of a second operation in the text behind an operation's name; -1 without one.
+
+    Printed modules have one operation on a line, and the parser relies on it.  In brackets, strings
+    and symbols a dotted word is no operation.
+    """
+    position = start
+    while position < end:
+        match = _TOP_LEVEL_STEP.match(source.text, position, end)
+        assert match is not None  # the last alternative takes anything
+        if match[2] is not None:
+            position = find_group_end(source, position)
+            continue
+        if position > start and (match[1] is not None or match[4] is not None):
+            return position
+        position = match.end()
+    return -1
 
 
 def find_group_end(source: Source, start: int) -> int:

@@ -124,6 +124,10 @@ class Parser:
                 name = short
         op = Operation(self.source, sys.intern(name), block)
         core, end = self.parse_operation_rest(op, match.end(), generic)
+        if not op._regions and lexer.MAYBE_SECOND_OPERATION.search(text, match.end(), core):
+            second = lexer.find_second_operation(self.source, match.end(), core)
+            if second >= 0:
+                self.source.error(second, "expected one operation on a line, found another one")
         if op._loc is not None and text[end : end + 1] != "\n":
             comment = lexer.SAME_LINE_COMMENT.match(text, end)
             if comment is not None:

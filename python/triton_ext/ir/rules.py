@@ -332,7 +332,8 @@ def _called(op: Operation, facts: Facts) -> Broken:
 
 def _printed(op: Operation, facts: Facts) -> Broken:
     """A type that is printed for an operand and is not the operand's."""
-    if op.name.partition(".")[0] not in KNOWN_DIALECTS and op.source.text[op._span[2]] != '"':
+    quoted = op.source.text.startswith('"', op._span[2])
+    if op.name.partition(".")[0] not in KNOWN_DIALECTS and not quoted:
         return None
     for _, _, slot in bind_types(op):
         if not isinstance(slot, OperandTypeSlot):

@@ -52,7 +52,8 @@ class Expectation:
             return self.text in message
         parts = _NESTED.split(self.text)
         pattern = "".join(p if i % 2 else re.escape(p) for i, p in enumerate(parts))
-        return re.search(pattern, message) is not None
+        # LLVM's ``.`` does not stop at line ends, and messages have several lines.
+        return re.search(pattern, message, re.DOTALL) is not None
 
 
 def expectations(text: str) -> list[Expectation]:

@@ -92,3 +92,14 @@ tt.func @kernel(%x: i32, %p: !tt.ptr<i32>) {
   : i32
   tt.return
 }
+
+// -----
+
+// Two operations on a line.
+// CHECK:{{^.*}}operations.mlir:[[#@LINE+4]]:32: error: expected one operation on a line, found another one{{$}}
+// CHECK-NEXT:{{^}}  %y = arith.addi %x, %x : i32 "t.b"(%y) : (i32) -> (){{$}}
+// CHECK-NEXT:{{^}}                               ^{{$}}
+tt.func @kernel(%x: i32, %p: !tt.ptr<i32>) {
+  %y = arith.addi %x, %x : i32 "t.b"(%y) : (i32) -> ()
+  tt.return
+}

@@ -19,7 +19,7 @@ from triton_ext.host import require
 
 from ..dialect.cluster import CTA_RANK_ASM, Walk, advance, first_pixel, splits_pixels
 from ..language.builtin import as_int32
-from ..language.im2col import MAX_OFFSET, check_walk, start_of
+from ..language.im2col import MAX_OFFSET, check_target, check_walk, start_of
 
 __all__ = ["async_load_im2col", "im2col_start"]
 
@@ -61,9 +61,10 @@ def async_load_im2col(  # type: ignore[no-untyped-def]
     Raises:
         TypeError, ValueError: At compile time, at the line of the call: an argument of the wrong
             type, a wrong count, a constant offset out of range, a split of pixels without ``walk``.
-        UnsupportedError: The host cannot (3.8 or newer is needed).
+        UnsupportedError: The host (3.8 or newer is needed) or the target (sm_90 or newer) cannot.
     """
     require("im2col")
+    check_target(_NAME, _semantic.builder.options)
     from triton.experimental.gluon.language.nvidia.hopper import tma
 
     if not isinstance(desc, tma.tensor_descriptor_im2col):

@@ -78,7 +78,7 @@ def load_im2col(desc, coord, offsets, walk=None, _semantic=None):  # type: ignor
         from .interpreter import load
 
         return load(desc, pixel, channel, taps, steps)
-    _check_target(_semantic.builder.options)
+    check_target("load_im2col", _semantic.builder.options)
     _check_cluster(_semantic.builder.options)
     if getattr(_semantic.builder.options, "num_ctas", 1) > 1:
         pixel += steps
@@ -195,16 +195,17 @@ def _check_plugin() -> None:
         )
 
 
-def _check_target(options: Any) -> None:
+def check_target(name: str, options: Any) -> None:
+    """Refuses a target without TMA im2col, in which LLVM would end the process, and a host."""
     arch = str(getattr(options, "arch", ""))
     if getattr(options, "backend_name", "") != "cuda":
         raise UnsupportedError(
-            f"load_im2col: TMA im2col needs an NVIDIA GPU of sm_90 or newer, the target is {arch}"
+            f"{name}: TMA im2col needs an NVIDIA GPU of sm_90 or newer, the target is {arch}"
         )
     digits = "".join(c for c in arch.removeprefix("sm") if c.isdigit())
     if digits and int(digits) < 90:
         raise UnsupportedError(
-            f"load_im2col: TMA im2col needs sm_90 or newer, the target is sm_{digits}"
+            f"{name}: TMA im2col needs sm_90 or newer, the target is sm_{digits}"
         )
     require("im2col")
 
