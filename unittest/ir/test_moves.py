@@ -10,6 +10,7 @@ from triton_ext.ir import (
     Module,
     clone,
     clone_region_into,
+    edits,
     function_results,
     inline_block,
     move_after,
@@ -490,3 +491,61 @@ def test_a_numeric_name_that_is_taken_gets_letters():
     move_before(first, second)
     assert "%v3_0 = arith.constant 1 : i32" in str(module)
     assert str(parse(str(module))) == str(module)
+
+
+class TestWork:
+    """What edits of many operations look at, whatever the time."""
+
+    def test_names_are_collected_once(self, monkeypatch):
+        walks = []
+        collect = edits.definitions_in
+        monkeypatch.setattr(edits, "definitions_in", lambda r: walks.append(r) or collect(r))
+        inner = "".join(f"      %{i} = arith.constant {i} : i32\n" for i in range(100))
+        module = parse(
+            "module {\n  tt.func @f(%p: i1) {\n"
+            f"    scf.if %p {{\n{inner}    }}\n    scf.if %p {{\n{inner}    }}\n"
+            "    tt.return\n  }\n}\n"
+        )
+        for op in named(module, "scf.if"):
+            for one in op.regions[0].blocks[0].ops:
+                move_before(one, op)
+        assert len(walks) <= 2
+        module.verify()
+        names = [op.results[0].name for op in named(module, "arith.constant")]
+        # Those of the second block were free until they came out.
+        assert names == [f"%v{i}_0" for i in range(100)] + [f"%{i}" for i in range(100)]
+        assert str(parse(str(module))) == str(module)
+
+    @pytest.mark.parametrize("order", [1, -1])
+    def test_neighbours_are_not_searched(self, order):
+        class Counted(list):
+            searched = 0
+
+            def index(self, *args):
+                Counted.searched += 1
+                return super().index(*args)
+
+        lines = "".join(f"    %{i} = arith.constant {i} : i32\n" for i in range(50))
+        module = parse(f"module {{\n  tt.func @f() {{\n{lines}    tt.return\n  }}\n}}\n")
+        block = block_of(module, "tt.func")
+        block._ops = Counted(block._ops)
+        for op in named(module, "arith.constant")[::order]:
+            op.erase()
+        assert Counted.searched <= 1
+        assert [op.name for op in block.ops] == ["tt.return"]
+
+
+def test_a_name_is_taken_for_as_long_as_its_value_stands():
+    module = parse(TEXT)
+    first, loop = named(module, "scf.if")[0], named(module, "scf.for")[0]
+    inner = first.regions[0].blocks[0].ops[0]
+    move_before(inner, first)
+    assert inner.results[0].name == "%c_0"  # the loop has a %c
+    other = loop.regions[0].blocks[0].ops[0]
+    rename(other.results[0], "%other")
+    move_before(other, loop.regions[0].blocks[0].ops[1])
+    assert other.results[0].name == "%other"
+    copy = clone(other, Builder.before(other))
+    move_to_end(copy, first.regions[0].blocks[0])
+    assert copy.results[0].name == "%other_0"
+    check_contract(module)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from ..errors import ParseError, VerifyError
 from .lexer import Source
@@ -53,7 +53,7 @@ class Builder:
     def after(cls, op: Operation) -> Builder:
         """Inserts behind an operation, with its location."""
         block = _block_of(op)
-        index = block._ops.index(op) + 1
+        index = block._index(op) + 1
         return cls(block, block._ops[index] if index < len(block._ops) else None, op.loc_text)
 
     @classmethod
@@ -209,7 +209,7 @@ def place(ops: Sequence[Operation], block: Block, anchor: Operation | None, inde
     if not ops:
         return
     there = block._ops
-    index = len(there) if anchor is None else there.index(anchor)
+    index = len(there) if anchor is None else block._index(anchor)
     ops[0]._lead = f"\n{indent}"
     top_level = block.parent_op._span[4] == 0
     if index < len(there) and (there[index].lead.find("\n") < 0 or (top_level and index == 0)):
@@ -218,6 +218,7 @@ def place(ops: Sequence[Operation], block: Block, anchor: Operation | None, inde
             ops[0]._lead = there[index].lead
         there[index]._lead = f"\n{indent}"
     there[index:index] = ops
+    block._near = index + len(ops)
     block.parent_op._touch()
     for op in there[index : index + len(ops) + 1]:
         if op._lead is not None:
@@ -288,11 +289,9 @@ def fresh_name(region: Region, hint: str) -> str:
         region: What :func:`naming_region` gives.
         hint: What the name should begin with.
     """
-    if region._names is None:
-        region._names = _collect_names(region)
+    names = names_of(region)
     hint = re.sub(r"[^\w$.-]", "_", hint.removeprefix("%"), flags=re.ASCII)
     base = with_letters(f"%{hint}")
-    names = region._names
     if base not in names:
         names[base] = 0
         return base
@@ -304,23 +303,27 @@ def fresh_name(region: Region, hint: str) -> str:
     return f"{base}_{number}"
 
 
+def names_of(region: Region) -> dict[str, int]:
+    """The names that were ever given in a region, with the number to try next behind each."""
+    if region._names is None:
+        region._names = dict.fromkeys((value._base for value in definitions_in(region)), 0)
+    return region._names
+
+
 def with_letters(name: str) -> str:
     """Returns a name that a suffix can be put behind: a number alone, ``%4``, takes none."""
     return f"%v{name[1:]}" if not name[1:] or name[1].isdigit() else name
 
 
-def _collect_names(region: Region) -> dict[str, int]:
-    names: dict[str, int] = {}
+def definitions_in(region: Region) -> Iterator[Value]:
+    """Every value that is defined in a region."""
     regions = [region]
     while regions:
         for block in regions.pop()._blocks:
-            for arg in block._args:
-                names[arg._base] = 0
+            yield from block._args
             for op in block._ops:
-                for result in op._results:
-                    names[result._base] = 0
+                yield from op._results
                 regions += op._regions
-    return names
 
 
 def _rename_definitions(op: Operation, region: Region, hint: str | None) -> None:

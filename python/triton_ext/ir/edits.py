@@ -12,9 +12,11 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from .builder import (
     Builder,
+    definitions_in,
     fresh_name,
     indentation,
     indentation_in,
+    names_of,
     naming_region,
     place,
     with_letters,
@@ -54,9 +56,10 @@ def move_after(op: Operation, anchor: Operation) -> None:
     if op is anchor:
         return
     block = Builder.after(anchor).block
-    following = block._ops[block._ops.index(anchor) + 1 :]
-    if following[:1] != [op]:
-        _move(op, block, following[0] if following else None)
+    index = block._index(anchor) + 1
+    following = block._ops[index] if index < len(block._ops) else None
+    if following is not op:
+        _move(op, block, following)
 
 
 def move_to_start(op: Operation, block: Block) -> None:
@@ -306,29 +309,48 @@ def _rename(value: Value, base: str) -> None:
 def _make_unique(ops: Sequence[Operation], block: Block) -> None:
     """Gives what detached operations define names that are free in a block's function."""
     region = naming_region(block)
-    taken = _names_in(region)
+    names = names_of(region)
     for top in ops:
         for op in top.walk():
             for value in _defined_by(op):
                 if isinstance(value, OpResult) and value._number > 0:
                     continue
-                if value._base in taken:
-                    hint, number = with_letters(value._base), 0
-                    while f"{hint}_{number}" in taken:
+                if _is_taken(region, value._base):
+                    hint = with_letters(value._base)
+                    number = names.get(hint, 0)
+                    while f"{hint}_{number}" in names:
                         number += 1
+                    names[hint] = number + 1
                     _rename(value, f"{hint}_{number}")
-                    taken.add(value._base)
-    region._names = None
+                names.setdefault(value._base, 0)
+                known = region._definitions.setdefault(value._base, [])
+                if not any(value is other for other in known):
+                    known.append(value)
 
 
-def _names_in(region: Region) -> set[str]:
-    return {
-        value._base
-        for block in region._blocks
-        for top in block._ops
-        for op in top.walk()
-        for value in _defined_by(op)
-    } | {arg._base for block in region._blocks for arg in block._args}
+def _is_taken(region: Region, name: str) -> bool:
+    """Whether something that stands in a region has a name."""
+    if name not in names_of(region):
+        return False
+    if name not in region._definitions:
+        # It was given since values were looked at.
+        found: dict[str, list[Value]] = {}
+        for value in definitions_in(region):
+            if not isinstance(value, OpResult) or value._number <= 0:
+                found.setdefault(value._base, []).append(value)
+        found.setdefault(name, [])
+        region._definitions = found
+    return any(v._base == name and _stands_in(v, region) for v in region._definitions[name])
+
+
+def _stands_in(value: Value, region: Region) -> bool:
+    """Whether a value is defined by what stands in a region now."""
+    block = value.owner if isinstance(value, BlockArgument) else value._holder.parent
+    while isinstance(block, Block):
+        if block.parent is region:
+            return True
+        block = block.parent.parent.parent
+    return False
 
 
 # ---- indentation

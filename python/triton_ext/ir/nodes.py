@@ -55,13 +55,15 @@ class Block:
         parent: The region that holds the block.
     """
 
-    __slots__ = ("_args", "_label_segments", "_lead", "_ops", "_span", "label", "parent")
+    __slots__ = ("_args", "_label_segments", "_lead", "_near", "_ops", "_span", "label", "parent")
 
     def __init__(self, parent: Region, label: str | None = None) -> None:
         self.parent = parent
         self.label = label
         self._args: list[BlockArgument] = []
         self._ops: list[Operation] = []
+        # Where an operation was looked for last; the next one is often beside it.
+        self._near = 0
         # Offsets in the region's source: start of the lead, of the label, and the end of both.
         self._span: tuple[int, int, int] | None = None
         self._lead: str | None = None
@@ -101,6 +103,17 @@ class Block:
             if block._ops and self in block._ops[-1]._successors
         )
 
+    def _index(self, op: Operation) -> int:
+        """The place of one of the operations."""
+        ops, near = self._ops, self._near
+        for index in (near, near - 1, near + 1):
+            if 0 <= index < len(ops) and ops[index] is op:
+                break
+        else:
+            index = ops.index(op)
+        self._near = index
+        return index
+
     def _touch_label(self) -> None:
         """Marks the label (or the header that names the arguments) as changed."""
         if self.label is not None and self._label_segments is None and self._span is not None:
@@ -131,7 +144,16 @@ class Region:
         isolated: Whether its operations see only names of this region.
     """
 
-    __slots__ = ("_blocks", "_names", "_span", "_tail", "isolated", "parent", "source")
+    __slots__ = (
+        "_blocks",
+        "_definitions",
+        "_names",
+        "_span",
+        "_tail",
+        "isolated",
+        "parent",
+        "source",
+    )
 
     def __init__(self, parent: Operation, source: Source, *, isolated: bool) -> None:
         self.parent = parent
@@ -140,7 +162,10 @@ class Region:
         self._blocks: list[Block] = []
         self._span = (0, 0)
         self._tail = ""
+        # Every name that was given in here, with the number to try next behind it.
         self._names: dict[str, int] | None = None
+        # The values that had a name when it was looked for last.
+        self._definitions: dict[str, list[Value]] = {}
 
     @property
     def blocks(self) -> tuple[Block, ...]:
@@ -328,7 +353,7 @@ class Operation:
         if old is value:
             return
         cut(self)
-        old._users.remove(self)
+        old._drop_user(self)
         value._users.append(self)
         self._operands[index] = value
         self._touch()
@@ -351,7 +376,7 @@ class Operation:
         self._detach()
         for op in inner:
             for operand in op._operands:
-                operand._users.remove(op)
+                operand._drop_user(op)
             op._operands = []
             op._operand_spans = ()
             op._segments = None
@@ -360,7 +385,7 @@ class Operation:
         if self.parent is None:
             self.fail(f"cannot take '{self.name}' out: it is not in a block")
         ops = self.parent._ops
-        index = ops.index(self)
+        index = self.parent._index(self)
         del ops[index]
         if index == 0 and self.parent.parent.parent._span[4] == 0:
             # An implicit module: the aliases in front of its first operation must stay.

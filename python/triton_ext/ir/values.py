@@ -103,6 +103,13 @@ class Value:
         for op in touched:
             op._touch()
 
+    def _drop_user(self, op: Operation) -> None:
+        """Forgets one operand of an operation; the latest users often go first."""
+        if self._users[-1] is op:
+            self._users.pop()
+        else:
+            self._users.remove(op)
+
     def replace_all_uses_with(self, other: Value) -> None:
         """Makes every user of this value use another one instead."""
         for use in self.uses:
