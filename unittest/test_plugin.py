@@ -40,6 +40,7 @@ class Nothing(Pass):
     name: ClassVar[str] = "test-nothing"
     value: int = 1
     names: tuple[str, ...] = ()
+    scale: float = 0.0
 
     def run(self, module, context):
         module.op.set_attribute("test.nothing", f"{self.value} : i32")
@@ -401,6 +402,10 @@ def test_values_that_print_alike_give_different_keys(slot):
         for names in [("a,b",), ("a", "b"), (), ("",)]
     }
     assert len(digests) == 4
+    # Equal to the default, so that the text leaves it out, but not the same.
+    made = [plugin._make_extra("ttgir", [Nothing(scale=scale)]) for scale in (0.0, -0.0)]
+    assert made[0].pipeline == made[1].pipeline
+    assert made[0].digest != made[1].digest
 
 
 @needs_key
@@ -479,6 +484,16 @@ class Changing({base}):
             (
                 "import key_base",
                 "key_base.Base",
+                "pass",
+                {
+                    "key_base.py": "from triton_ext.passes import Pass\n"
+                    "class Base(Pass):\n    name = 'changing'\n"
+                },
+                "key_base.py",
+            ),
+            (
+                "",
+                "__import__('key_' + 'base').Base",
                 "pass",
                 {
                     "key_base.py": "from triton_ext.passes import Pass\n"
