@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import io
+import os
 import pathlib
 import re
 import subprocess
@@ -326,6 +327,30 @@ def test_ends_of_lines_are_kept_with_the_comments(tmp_path):
     assert b"\r" not in done.stdout
 
 
+@pytest.mark.parametrize(
+    ("redirection", "message"),
+    [
+        (">/dev/full", "<stdout>: error: cannot be written: [Errno 28] No space left on device\n"),
+        (">&-", "<stdout>: error: cannot be written: it is closed\n"),
+    ],
+)
+def test_output_that_cannot_be_written(tmp_path, redirection, message):
+    (tmp_path / "in.mlir").write_text(MODULE)
+    command = f"'{sys.executable}' -m triton_ext.tools.opt --host=none in.mlir {redirection}"
+    done = subprocess.run(["sh", "-c", command], cwd=tmp_path, stderr=subprocess.PIPE)
+    assert (done.returncode, done.stderr.decode()) == (1, message)
+
+
+def test_a_reader_that_has_gone(tmp_path):
+    (tmp_path / "in.mlir").write_text(MODULE)
+    reader, writer = os.pipe()
+    os.close(reader)
+    command = [sys.executable, "-m", "triton_ext.tools.opt", "--host=none", tmp_path / "in.mlir"]
+    done = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE)
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (1, b"")
+
+
 def test_aliases_that_grow_without_end_are_an_error(capsys, tmp_path):
     lines = [f"#a{i} = #t.x<#a{i - 1}, #a{i - 1}>" for i in range(1, 60)]
     text = "\n".join(["#a0 = #t.z", *lines, "module attributes {t.a = #a59} {", "}", ""])
@@ -414,6 +439,16 @@ def test_unregistered_dialects_on_demand(capsys, tmp_path):
         # 3.6 does not export the setter.
         assert result[0] == 1
         assert "--host=none reads operations of any dialect" in result[2]
+
+
+def test_an_unknown_dialect_is_told_where_triton_is_not_asked(capsys, tmp_path):
+    text = 'module {\n  "foo.bar"() : () -> ()\n  "foo.baz"() : () -> ()\n}\n'
+    status, out, err = run(capsys, tmp_path, text, "--host=none")
+    assert (status, out) == (0, text)
+    assert err.startswith("in.mlir:2:3: note: no release of Triton has the dialect 'foo'")
+    assert err.count("\n") == 1
+    arguments = ["--host=none", "-allow-unregistered-dialect"]
+    assert run(capsys, tmp_path, text, *arguments) == (0, text, "")
 
 
 def test_timing_and_statistics(capsys, tmp_path):

@@ -16,6 +16,7 @@ operation without a location that is its place in the input, as in MLIR.
 from __future__ import annotations
 
 import io
+import os
 import pathlib
 import sys
 from collections.abc import Sequence
@@ -45,6 +46,12 @@ __all__ = ["SUMMARY", "main"]
 
 SUMMARY = "run passes over a module's text (triton-opt)"
 
+# Those that some release of Triton reads, and those that its passes make.
+_DIALECTS = frozenset(
+    "amdg amdgpu arith builtin cf func gluon gpu llvm math nvg nvgpu nvvm nvws proton proton_gpu "
+    "rocdl scf tt ttg tti ttng ub vector".split()
+)
+
 _USAGE = "usage: triton-opt [options] [FILE]\n\nRuns passes over the text of a module.\n"
 
 
@@ -65,8 +72,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         try:
             if arguments.show:
-                sys.stdout.write(_show(arguments.show, host))
-                return 0
+                return 0 if _write(_show(arguments.show, host), "-") else 1
             steps = plan(arguments.pipeline, arguments.provider, host)
             uses_host = _uses_host(arguments, steps, host)
             for remark in hiding(arguments.pipeline, arguments.provider, host):
@@ -74,6 +80,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         except TritonExtError as error:
             return _refuse(error)
         return _run(arguments, _Runner(arguments, steps, host if uses_host else None))
+    except KeyboardInterrupt:
+        return 130  # as the shell says it: 128 and the number of SIGINT
     finally:
         host.close()
 
@@ -130,15 +138,33 @@ def _run(arguments: Arguments, runner: _Runner) -> int:
     if arguments.statistics:
         sys.stderr.write(_statistics(runner.statistics))
     joined = f"{arguments.output_marker}\n".join(printed)
-    if arguments.output == "-":
-        sys.stdout.write(joined)
-    elif good:
-        try:
-            pathlib.Path(arguments.output).write_text(joined, encoding="utf-8", newline="")
-        except OSError as error:
-            sys.stderr.write(f"{arguments.output}: error: cannot be written: {error}\n")
-            return 1
+    if arguments.output == "-" or good:
+        good &= _write(joined, arguments.output)
     return 0 if good else 1
+
+
+def _write(text: str, output: str) -> bool:
+    """Writes UTF-8, whatever the locale, and returns whether all of it could be written."""
+    try:
+        if output != "-":
+            pathlib.Path(output).write_text(text, encoding="utf-8", newline="")
+            return True
+        if sys.stdout is None:
+            raise OSError("it is closed")
+        if isinstance(sys.stdout, io.TextIOWrapper):
+            sys.stdout.reconfigure(encoding="utf-8")
+        sys.stdout.write(text)
+        sys.stdout.flush()
+    except OSError as error:
+        if output == "-" and sys.stdout is not None:
+            # Python writes what is left once more when it ends, and complains once more.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        # Who reads our output may stop when enough was read, as `head` does.
+        if not isinstance(error, BrokenPipeError):
+            name = "<stdout>" if output == "-" else output
+            sys.stderr.write(f"{name}: error: cannot be written: {error}\n")
+        return False
+    return True
 
 
 def _read(file: str) -> str:
@@ -218,6 +244,8 @@ class _Runner:
         """Runs a pipeline of ours alone; ``None`` after an error."""
         try:
             module = parse(text, filename)
+            if not self._arguments.allow_unregistered:
+                sys.stderr.write(_unknown_dialects(module, filename))
             if not self._steps and self._arguments.verify_each:
                 module.verify()
         except SourceError as refused:
@@ -318,6 +346,28 @@ class _Runner:
         if result.text is None or result.plain is None:
             return None
         return result.text, result.plain
+
+
+def _unknown_dialects(module: Module, filename: str) -> str:
+    """Notes about operations of dialects that no Triton has, one for each dialect."""
+    first: dict[str, Operation] = {}
+    for op in module.walk():
+        dialect, dot, _ = op.name.partition(".")
+        if dot and dialect not in _DIALECTS:
+            first.setdefault(dialect, op)
+    notes = []
+    for dialect, op in first.items():
+        line, column = _place(op)
+        message = (
+            f"no release of Triton has the dialect '{dialect}'; its operations are kept as they "
+            "are where Triton is not asked (-allow-unregistered-dialect: without this note)"
+        )
+        notes.append(
+            Diagnostic(
+                severity="note", message=message, filename=filename, line=line, column=column
+            )
+        )
+    return "".join(f"{note}\n" for note in notes)
 
 
 def _without_dumps(arguments: Arguments) -> Arguments:

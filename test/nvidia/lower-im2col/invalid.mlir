@@ -187,3 +187,14 @@ module attributes {"ttg.num-ctas" = 2 : i32, "ttg.num-warps" = 4 : i32, ttg.targ
     tt.return
   }
 }
+
+// -----
+
+// TTIR, where a load is another operation.
+
+tt.func public @ttir(%x: !tt.tensordesc<128x64xf16>, %n: i32, %h: i32, %w: i32) {
+  %px = tt.extern_elementwise %n, %h, %w {libname = "triton_ext.markers", libpath = "", pure = true, symbol = "triton_ext.im2col.pixel"} : (i32, i32, i32) -> i32
+  // expected-error @+1 {{this module is TTIR: an im2col position goes to 'tt.descriptor_load', and the pass runs on TTGIR}}
+  %tile = tt.descriptor_load %x[%px, %n] : !tt.tensordesc<128x64xf16> -> tensor<128x64xf16>
+  tt.return
+}

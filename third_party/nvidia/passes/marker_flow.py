@@ -105,6 +105,13 @@ def _closure(marker: Operation, kind: MarkerKind) -> tuple[list[Value], list[Ope
             elif TmaLoad.match(use.op) is not None and use.index == _INDEX[kind.symbol]:
                 loads[use.op] = None
             else:
+                if use.op.name == "tt.descriptor_load":
+                    raise error_at(
+                        use.op,
+                        "this module is TTIR: an im2col position goes to 'tt.descriptor_load', and "
+                        "the pass runs on TTGIR, where it goes to "
+                        "'ttng.async_tma_copy_global_to_local'",
+                    )
                 raise error_at(
                     use.op,
                     f"an im2col position ({kind}) is used by {use.op.name!r}: "
