@@ -318,6 +318,8 @@ class TestAttributes:
             ("%x = t.a {} : i1", "%x = t.a {n = 1} : i1"),
             ("%x = t.a : i1 loc(unknown)", "%x = t.a {n = 1} : i1 loc(unknown)"),
             ("t.a {\n  t.b\n}", "t.a {\n  t.b\n} {n = 1}"),
+            ('"t.a"() : () -> ()', '"t.a"() {n = 1} : () -> ()'),
+            ('"t.a"() ({\n  t.b\n}) : () -> ()', '"t.a"() ({\n  t.b\n}) {n = 1} : () -> ()'),
             ('"t.a"() <{m}> : () -> ()', '"t.a"() <{m, n = 1}> : () -> ()'),
         ],
     )
@@ -326,6 +328,15 @@ class TestAttributes:
         module.body[0].set_attribute("n", "1")
         assert str(module) == after
         assert dict(module.body[0].attributes)["n"] == "1"
+
+    def test_of_a_quoted_branch(self, host):
+        host.needs_present_syntax()
+        module = parse(fixture("quoted.ttgir"))
+        named(module, "cf.cond_br")[0].set_attribute("test.n", "0 : i32")
+        assert "<{operandSegmentSizes = array<i32: 1, 1, 1>}> {test.n = 0 : i32} : (i1, f32" in str(
+            module
+        )
+        host.text(str(module))
 
     def test_refused_where_the_syntax_has_none(self):
         module = parse('"ttg.barrier"() {n = 0} : () -> ()\nttg.barrier local loc(unknown)\n', "f")

@@ -6,6 +6,7 @@ it was read, or a slot.  Joined, the segments of an operation that nobody change
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -32,6 +33,7 @@ __all__ = [
 ]
 
 
+_QUOTED_TYPES = re.compile(r"\s*:\s*\(")
 #: Operations that print types in their header, but no locations of arguments.
 _UNLOCATED = frozenset({"scf.for", "scf.while"})
 
@@ -319,10 +321,22 @@ def split_at_types(op: Operation) -> int | None:
         The index of the segment that starts there; ``None`` where no types are printed.
     """
     segments = cut(op)
+    quoted = op.source.text[op._span[2]] == '"'
+    kinds = (OperandSlot, RegionSlot, AttributesSlot) if quoted else (OperandSlot, RegionSlot)
     after = 0
     for index, segment in enumerate(segments):
-        if isinstance(segment, (OperandSlot, RegionSlot)):
+        if isinstance(segment, kinds):
             after = index + 1
+    if quoted:
+        # The types always start with a parenthesis, even where none is bound.
+        for index in range(after, len(segments)):
+            literal = segments[index]
+            match = _QUOTED_TYPES.search(literal) if isinstance(literal, str) else None
+            if match is not None and isinstance(literal, str):
+                head = literal[: match.start()]
+                tail = f" {literal[match.start() :].lstrip()}"
+                segments[index : index + 1] = [part for part in (head, tail) if part]
+                return index + 1 if head else index
     for index in range(after, len(segments)):
         literal = segments[index]
         if not isinstance(literal, str):
