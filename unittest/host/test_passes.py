@@ -273,7 +273,12 @@ def test_an_interrupted_run_leaves_no_answer_for_the_next(monkeypatch, tmp_path)
         real = process._answers
 
         class Interrupted:
+            interrupted = False
+
             def readline(self):
+                if self.interrupted:
+                    return real.readline()
+                self.interrupted = True
                 raise KeyboardInterrupt
 
             def close(self):
