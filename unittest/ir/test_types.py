@@ -159,7 +159,7 @@ def test_malformed_types(text, column, message):
         ("tensor<4xi32, #blocked>", "expected an encoding of rank 1 for this tensor"),
         ("tensor<64x64xf16, #shared>", "expected a distributed encoding for a tensor"),
         ("tensor<?xi32>", "expected a static shape"),
-        ("!tt.ptr<tensor<4xi32>>", "expected a pointer to an integer or floating-point type"),
+        ("!tt.ptr<!ttg.async.token>", "expected a pointer to a number, a pointer or a tensor"),
         ("!ttg.memdesc<3x3x64xf16, #shared, #smem>", "expected powers of two"),
         ("!ttg.memdesc<64x64xf16, #blocked, #smem>", "expected an encoding of shared memory"),
         ("!ttg.memdesc<64x64xf16, #shared, #smem, 32x64>", "expected a view inside of its alloc"),
@@ -171,6 +171,11 @@ def test_malformed_types(text, column, message):
         (
             "!ttng.tensordesc_im2col<4x64x64xf16>",
             "expected a block of rank 2 (pixels x channels), found rank 3",
+        ),
+        (
+            "!ttg.memdesc<128x64xf16, #ttng.tensor_memory_encoding<blockM = 128, blockN = 64, "
+            "colStride = 4>, #ttng.tensor_memory>",
+            "expected at most 32 bits for an element and 'colStride', found 16 x 4",
         ),
         ("(tensor<3xi32>) -> ()", "expected powers of two as the sizes of a tensor, found 3"),
     ],
@@ -317,3 +322,15 @@ def test_corpus(corpus):
                 if isinstance(found, at.OpaqueAttr):
                     opaque.add(text.partition("<")[0])
     assert opaque <= {"#tt.cache_policy"}
+
+
+def test_names_of_the_package_are_loaded_when_they_are_asked_for():
+    import triton_ext.ir as ir
+    from triton_ext.ir.linear_layout import LinearLayout
+    from triton_ext.ir.types import parse_type
+
+    assert ir.parse_type is parse_type
+    assert ir.LinearLayout is LinearLayout
+    assert str(ir.parse_attribute("4 : i32")) == "4 : i32"
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        _ = ir.nothing

@@ -20,6 +20,10 @@ def problems(text: str) -> list[tuple[int, str]]:
 
 
 VALID = {
+    "sizes that only the dialect tt refuses": """\
+    %a = arith.constant dense<0> : tensor<3xi32>
+    %b = arith.addi %a, %a : tensor<3xi32>
+    tt.return""",
     "branches": """\
     cf.cond_br %p, ^bb1(%x : i32), ^bb2
   ^bb1(%a: i32):
@@ -65,6 +69,26 @@ VALID = {
 
 #: Name: body, line, message.
 INVALID = {
+    "size of a tensor": (
+        "    %a = tt.splat %x : i32 -> tensor<3xi32>\n    tt.return",
+        3,
+        "the type of '%a' at 'tt.splat' is malformed: expected powers of two as the sizes of a "
+        "tensor, found 3, in 'tensor<3xi32>'",
+    ),
+    "rank of a buffer": (
+        "    %a = ttg.local_alloc : () -> !ttg.memdesc<64xi32, #ttg.swizzled_shared<{vec = 1, "
+        "perPhase = 1, maxPhase = 1, order = [1, 0]}>, #ttg.shared_memory, mutable>\n    tt.return",
+        3,
+        "the type of '%a' at 'ttg.local_alloc' is malformed: expected rank 2 or, with a number of "
+        "buffers in front, 3, found rank 1, in '!ttg.memdesc<64xi32, #ttg.swizzled_shared<{vec",
+    ),
+    "lanes of an encoding": (
+        "    %a = arith.constant dense<0> : tensor<64xi32, #ttg.blocked<{sizePerThread = [1], "
+        "threadsPerWarp = [5], warpsPerCTA = [4], order = [0]}>>\n    tt.return",
+        3,
+        "the type of '%a' at 'arith.constant' is malformed: expected powers of two in "
+        "'threadsPerWarp', found 5, in '#ttg.blocked<{sizePerThread",
+    ),
     "order": (
         "    %a = arith.addi %b, %x : i32\n    %b = arith.addi %x, %x : i32\n    tt.return",
         3,
@@ -326,6 +350,42 @@ def test_every_rule_refuses_something():
         "expected the result type '{wanted}' for '{op}', found '{found}'",
     }
     assert {rule.message for rule in RULES} == broken | edited
+
+
+BLOCKED = (
+    "#ttg.blocked<{sizePerThread = [1], threadsPerWarp = [32], warpsPerCTA = [4], order = [0]}>"
+)
+
+
+def test_an_alias_is_blamed_where_it_is_defined():
+    bad = BLOCKED.replace("[4]", "[3]")
+    body = function("    %a = tt.splat %x : i32 -> tensor<64xi32, #b>\n    tt.return")
+    found = list(find_problems(parse(f"#b = {bad}\n#unused = {BLOCKED}\n{body}", "t.mlir")))
+    assert [str(problem) for problem in found] == [
+        "t.mlir:1:1: error: the encoding '#b' is malformed: expected powers of two in "
+        f"'warpsPerCTA', found 3, in '{bad}'\n#b = {bad}\n^"
+    ]
+
+
+def test_an_alias_that_was_added_is_checked():
+    module = parse(function("    tt.return"))
+    module.add_alias("#b", BLOCKED.replace("[0]", "[1]"))
+    with pytest.raises(VerifyError, match="'#b' is malformed: expected a permutation of 0 to 0"):
+        module.verify()
+
+
+def test_types_of_arguments_are_checked():
+    text = function("    tt.return", f"%x: tensor<64xi32, {BLOCKED.replace('[32]', '[0]')}>")
+    (problem,) = find_problems(parse(text))
+    assert problem.message.startswith("the type of '%x' at 'tt.func' is malformed: expected powers")
+
+
+@pytest.mark.parametrize(
+    "type_",
+    ["!tt.ptr<!tt.ptr<f32>>", "!tt.ptr<tensor<64x64xf16>>", "!ttg.new<3>", "tensor<4xi32, #gone>"],
+)
+def test_types_that_some_host_takes_or_that_nobody_knows(type_):
+    assert list(find_problems(parse(function("    tt.return", f"%x: {type_}")))) == []
 
 
 @pytest.mark.parametrize("path", FIXTURES, ids=lambda path: path.name)

@@ -23,6 +23,9 @@ is found in :mod:`~triton_ext.ir.parser`, which type belongs to which value in
 :mod:`~triton_ext.ir.type_slots`, text templates in :mod:`~triton_ext.ir.builder`.
 """
 
+from importlib import import_module
+from typing import TYPE_CHECKING
+
 from .builder import Builder
 from .edits import (
     clone,
@@ -48,10 +51,16 @@ from .structured import (
 )
 from .values import BlockArgument, OpResult, Use, Value
 
+if TYPE_CHECKING:
+    from .attribute_values import parse_attribute
+    from .linear_layout import LinearLayout
+    from .types import parse_type
+
 __all__ = [
     "Block",
     "BlockArgument",
     "Builder",
+    "LinearLayout",
     "Location",
     "Module",
     "OpResult",
@@ -73,6 +82,22 @@ __all__ = [
     "move_to_end",
     "move_to_start",
     "parse",
+    "parse_attribute",
+    "parse_type",
     "rename",
     "set_function_results",
 ]
+
+#: Read when they are first asked for: tools that only parse and print start faster without them.
+_LAZY = {
+    "LinearLayout": "linear_layout",
+    "parse_attribute": "attribute_values",
+    "parse_type": "types",
+}
+
+
+def __getattr__(name: str) -> object:
+    """Gives a name of :data:`_LAZY`."""
+    if name in _LAZY:
+        return getattr(import_module(f"{__name__}.{_LAZY[name]}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

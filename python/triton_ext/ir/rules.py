@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from ..errors import VerifyError
 from . import lexer
@@ -18,6 +19,9 @@ from .segments import OperandSlot, OperandTypeSlot, cut
 from .type_slots import KNOWN_DIALECTS, bind_types
 from .type_text import boolean_like, pointee_type
 from .values import OpResult, Value
+
+if TYPE_CHECKING:
+    from .type_problems import TypeProblems
 
 __all__ = ["RULES", "Facts", "Rule", "branch_operands", "rules_of"]
 
@@ -40,6 +44,16 @@ class Facts:
     _spelled_out: dict[str, str] = field(default_factory=dict)
     _meanings: dict[str, str] = field(default_factory=dict)
     _symbols: dict[Operation, dict[str, Operation]] = field(default_factory=dict)
+    _types: TypeProblems | None = None
+
+    @property
+    def types(self) -> TypeProblems:
+        """What is wrong with types and encodings."""
+        if self._types is None:
+            from .type_problems import TypeProblems
+
+            self._types = TypeProblems(self.aliases, self.spelled_out)
+        return self._types
 
     def equal(self, left: str | None, right: str | None) -> bool:
         """Whether two types are the same; one that is not known is the same as any."""
@@ -350,6 +364,22 @@ def _printed(op: Operation, facts: Facts) -> Broken:
     return None
 
 
+def _malformed(op: Operation, facts: Facts) -> Broken:
+    """A type of a value defined here that no host takes, or that no ``tt`` operation takes."""
+    defined: list[Value] = list(op._results)
+    defined += [arg for region in op._regions for block in region._blocks for arg in block._args]
+    checked = op.name.startswith("tt.") and op.name != "tt.func"
+    used: list[Value] = list(op._operands) if checked else []
+    for value in (*defined, *used):
+        type_ = _type(value)
+        if type_ is None or "<" not in type_:
+            continue
+        problem = facts.types.of_type(type_, as_operand=checked)
+        if problem is not None:
+            return {"name": value.name, "problem": problem}
+    return None
+
+
 def _same_operands(op: Operation, facts: Facts) -> Broken:
     first = 1 if op.name == "arith.select" else 0
     types = _types(op._operands[first:])
@@ -433,6 +463,7 @@ RULES: tuple[Rule, ...] = (
     Rule(frozenset({"builtin.module"}), _twice, "redefinition of symbol '@{symbol}' in a '{op}'"),
     Rule(CALLS, _called, "'{op}' calls {what}"),
     Rule(None, _printed, "'{op}' prints the type '{printed}' for '{name}', whose type is '{type}'"),
+    Rule(None, _malformed, "the type of '{name}' at '{op}' is malformed: {problem}"),
     Rule(
         BINARY | COMPARED | {"arith.select", "math.fma"},
         _same_operands,

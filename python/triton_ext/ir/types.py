@@ -157,14 +157,14 @@ class PointerType(Type):
         return f"!tt.ptr<{self.pointee.print(aliases)}{space}>"
 
     def verify(self) -> None:
-        """Checks that it points to a scalar.
+        """Checks that it points to a scalar, or on hosts up to 3.8 to a pointer or a tensor.
 
         Raises:
             VerifyError: It does not.
         """
         self.pointee.verify()
-        if not isinstance(self.pointee, (IntegerType, FloatType, OpaqueType)):
-            self._fail("expected a pointer to an integer or floating-point type")
+        if isinstance(self.pointee, (MemDescType, AsyncTokenType, FunctionType, VectorType)):
+            self._fail("expected a pointer to a number, a pointer or a tensor")
 
 
 class _Shaped(Type):
@@ -320,11 +320,9 @@ class MemDescType(_Shaped):
         Raises:
             VerifyError: One of them is wrong.
         """
-        from .encodings import Encoding, SharedEncoding, TensorMemory
+        from .encodings import Encoding
 
-        self.element.verify()
-        if not self.shape:
-            self._fail("expected at least one dimension, found a memory descriptor of rank 0")
+        self.verify_memory()
         known = self.encoding.rank if isinstance(self.encoding, Encoding) else None
         of_buffer = min(self.rank, known if known is not None else max(1, self.rank - 1))
         sizes = self.static_shape[self.rank - of_buffer :]
@@ -334,6 +332,18 @@ class MemDescType(_Shaped):
                 "expected powers of two as the sizes of a memory descriptor (but for the number of "
                 f"buffers in front), found {bad[0]}"
             )
+
+    def verify_memory(self) -> None:
+        """Checks what every host checks: all of :meth:`verify` but powers of two.
+
+        Raises:
+            VerifyError: The allocation, the memory space or the encoding is wrong.
+        """
+        from .encodings import Encoding, SharedEncoding, TensorMemory, TensorMemoryEncoding
+
+        self.element.verify()
+        if not self.shape:
+            self._fail("expected at least one dimension, found a memory descriptor of rank 0")
         alloc = self.full_alloc_shape
         if len(alloc) < self.rank:
             self._fail(f"expected an allocation shape of at least rank {self.rank}, found {alloc}")
@@ -345,6 +355,13 @@ class MemDescType(_Shaped):
             place = "tensor" if self.in_tensor_memory else "shared"
             self._fail(f"expected an encoding of {place} memory, found '{self.encoding}'")
         self.encoding.verify()
+        if isinstance(self.encoding, TensorMemoryEncoding) and self.bit_width is not None:
+            stride = self.encoding.col_stride
+            if self.bit_width * stride > 32:
+                self._fail(
+                    "expected at most 32 bits for an element and 'colStride', "
+                    f"found {self.bit_width} x {stride}"
+                )
         # The dimension in front counts buffers; the encoding is that of one buffer.
         if (
             isinstance(self.encoding, Encoding)

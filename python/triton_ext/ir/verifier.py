@@ -11,12 +11,15 @@ Scoping is checked in one walk (:class:`_Scopes`):
    token for MLIR's lexer: ``%`` and a number, or ``%`` and a name that starts with no digit.
 
 Everything else is a rule of :data:`RULES`: a pattern (names of operations), a predicate that gives
-what is wrong, and the message that it fills in.
+what is wrong, and the message that it fills in.  What an encoding or a type may be is told in
+:mod:`~triton_ext.ir.type_problems`.
 
 Safe direction: what is not known (an operation of another dialect, a type that is not printed) is
 not checked, so a module that is refused here is refused by every host, and a module that passes
 here may still be refused by one.  The exception is a type that is longer than any host prints once
-its aliases are written out: it is refused, because nothing can be compared with it.
+its aliases are written out: it is refused, because nothing can be compared with it.  So is an
+encoding with parameters that some hosts read and only later stumble over, a ``vec`` that is no
+power of two for instance.
 """
 
 from __future__ import annotations
@@ -49,7 +52,26 @@ def find_problems(module: Module) -> Iterator[VerifyError]:
         module: A module; of a part, the whole module is checked.
     """
     whole = module._whole or module
-    yield from _Scopes(Facts(whole.aliases)).check(whole.op)
+    facts = Facts(whole.aliases)
+    for name, problem in facts.types.of_aliases(whole.aliases):
+        yield _at_alias(whole, name, f"the encoding '{name}' is malformed: {problem}")
+    yield from _Scopes(facts).check(whole.op)
+
+
+def _at_alias(module: Module, name: str, message: str) -> VerifyError:
+    """An error where an alias is defined; at the module for one that was added."""
+    source = module.source
+    found = re.search(rf"^{re.escape(name)}(?=\s*=)", source.text, re.MULTILINE)
+    if found is None:
+        return module.op.error(message)
+    line, column = source.line_and_column(found.start())
+    return VerifyError(
+        message,
+        filename=source.filename,
+        line=line,
+        column=column,
+        source_line=source.line_at(found.start()),
+    )
 
 
 class _Scopes:

@@ -327,9 +327,8 @@ class AmdWmmaEncoding(DistributedEncoding):
             bases = {name: cta.in_bases(name) for name in ("register", "warp")}
         else:
             bases = fields.layout("ctaLayout")
-            rank = fields.number("rank", 0) or next(
-                (len(b) for vectors in bases.values() for b in vectors), 2
-            )
+            inferred = next((len(b) for vectors in bases.values() for b in vectors), 2)
+            rank = fields.number("rank", inferred)
         return cls(
             version,
             transposed,

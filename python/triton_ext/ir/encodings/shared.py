@@ -242,6 +242,11 @@ class PaddedSharedEncoding(SharedEncoding):
         if len({interval for interval, _ in pairs}) != len(pairs):
             self._reject("expected each interval once")
         self._check_bases(self.rank, offset=self.offset_bases, CGALayout=self.cga_layout)
+        for basis in self.offset_bases:
+            if sum(1 for x in basis if x) > 1:
+                self._reject(
+                    f"expected each basis of 'offset' to move one dimension, found {basis}"
+                )
         layout = self._linear()
         if tuple(size for _, size in layout.out_dims) != self.shape:
             self._reject(f"expected bases that span {list(self.shape)}")
