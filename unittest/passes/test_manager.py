@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from pass_helpers import TEXT, Break, CountFunction, Double, Mark, Options
 from triton_ext import host
-from triton_ext.errors import PipelineError, VerifyError
+from triton_ext.errors import PassError, PipelineError, VerifyError
 from triton_ext.ir import parse
 from triton_ext.passes import PassManager, Statistic, parse_pipeline
 from triton_ext.tools import opt
@@ -70,6 +70,21 @@ def test_a_pass_of_modules_cannot_run_on_a_function(registered):
         "pass 'test-break' runs on 'builtin.module', it cannot stand in a pipeline of 'tt.func'"
     )
     assert caught.value.column == 24
+
+
+def test_an_exception_of_a_pass_names_the_pass_and_the_line(monkeypatch):
+    def fail(self, module, context):
+        raise ValueError("no")
+
+    monkeypatch.setattr(Mark, "run", fail)
+    with pytest.raises(PassError) as caught:
+        PassManager([Mark()]).run(parse(TEXT))
+    line = fail.__code__.co_firstlineno + 1
+    assert str(caught.value) == (
+        f"{__file__}:{line}:1: error: pass 'test-mark' failed: ValueError: no\n"
+        'raise ValueError("no")\n^\n'
+        "note: this is a fault of the pass, not of the module"
+    )
 
 
 class TestVerification:

@@ -10,10 +10,11 @@ from __future__ import annotations
 import copy
 import sys
 import time
+import traceback
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 
-from triton_ext.errors import PipelineError, SourceError, VerifyError
+from triton_ext.errors import PassError, PipelineError, SourceError, TritonExtError, VerifyError
 from triton_ext.ir import Module, Operation
 from triton_ext.passes import registry
 from triton_ext.passes.base import Pass
@@ -176,7 +177,7 @@ class PassManager:
         """Runs the pipeline on a module, in place.
 
         Raises:
-            PassError: A pass cannot do its work.
+            PassError: A pass cannot do its work, or raised what is no error of ours.
             VerifyError: The module is invalid before the first pass, or behind a pass, which the
                 error names.
         """
@@ -202,7 +203,12 @@ class PassManager:
         self._dump("Before", self.print_before, pass_, part)
         context = PassContext(name)
         start = time.perf_counter()
-        pass_.run(part, context)
+        try:
+            pass_.run(part, context)
+        except TritonExtError:
+            raise
+        except Exception as error:
+            raise _fault_of(name, error) from error
         end = time.perf_counter()
         if self.verify_each:
             _verify_behind(name, whole)
@@ -265,6 +271,19 @@ def _targets(op: Operation, anchor: str) -> list[Operation]:
     if anchor == "any":
         return [inner for inner in inside if any(region.isolated for region in inner.regions)]
     return [inner for inner in inside if inner.name == anchor]
+
+
+def _fault_of(name: str, error: Exception) -> PassError:
+    """An exception that a pass did not mean to raise, at the line that raised it."""
+    place = traceback.extract_tb(error.__traceback__)[-1]
+    return PassError(
+        f"pass '{name}' failed: {type(error).__name__}: {error}",
+        filename=place.filename,
+        line=place.lineno or 0,
+        column=1,
+        source_line=place.line,
+        notes=("this is a fault of the pass, not of the module",),
+    )
 
 
 def _verify_behind(name: str, module: Module) -> None:
