@@ -5,6 +5,9 @@ The types are API; the texts may improve.  All derive from :class:`TritonExtErro
 a place in a source (IR text, a kernel) carries it as ``filename``, ``line`` and ``column`` (both
 counted from 1) and prints like a compiler's: ``file:line:col: error: message``, the source line, a
 caret, then ``note:`` lines.
+
+What a function of a kernel refuses while Triton compiles or interprets the kernel arrives inside of
+Triton's own ``CompilationError`` or ``InterpreterError``, whose text has ours.
 """
 
 from __future__ import annotations

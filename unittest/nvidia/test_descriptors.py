@@ -214,6 +214,22 @@ def test_reinterpreted_tensors() -> None:
     assert descriptor.geometry.element_bytes == 1
 
 
+@pytest.mark.parametrize("thing", [5, None, "x", [1, 2]])
+def test_what_is_no_tensor_is_named(thing: object) -> None:
+    message = f"must be a tensor of torch, or one like it; {type(thing).__name__} has no dtype"
+    with pytest.raises(TypeError, match=f"x {message}"):
+        Im2ColDescriptor.for_conv(thing, 3, block_shape=[64, 64])
+    with pytest.raises(TypeError, match=f"base {message}"):
+        Im2ColDescriptor(
+            thing,
+            (2, 8, 8, 64),
+            (4096, 512, 64, 1),
+            [64, 64],
+            pixel_box_lower_corner=(0, 0),
+            pixel_box_upper_corner=(0, 0),
+        )
+
+
 def test_wrong_types_are_named(make_tensor: MakeTensor) -> None:
     with pytest.raises(TypeError, match="block_shape must be a sequence of ints, got"):
         Im2ColDescriptor.for_conv(make_tensor((2, 14, 14, 64)), 3, block_shape=[64.0, 64])

@@ -25,7 +25,7 @@ from typing import Any
 from triton_ext.errors import TritonExtError
 from triton_ext.host.detect import HostError
 from triton_ext.host.diagnostics import Diagnostic, read_printed
-from triton_ext.ir.attribute_values import quote
+from triton_ext.strings import quote
 
 __all__ = ["Call", "HostCrash", "HostLibrary", "HostProcess", "HostResult", "find_library"]
 

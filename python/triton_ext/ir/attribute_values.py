@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ..errors import VerifyError
+from ..strings import quote
 
 if TYPE_CHECKING:
     from .aliases import AliasTable
@@ -40,7 +41,6 @@ __all__ = [
 
 _BARE_KEY = re.compile(r"[A-Za-z_][\w$.]*\Z", re.ASCII)
 _BARE_SYMBOL = re.compile(r"[A-Za-z_][\w$.]*\Z", re.ASCII)
-_ESCAPE = re.compile(rb'\\(?:([0-9A-Fa-f]{2})|([nt\\"]))')
 
 
 class Printable:
@@ -348,32 +348,6 @@ class OpaqueAttr(Attribute):
 
 def _typed(type_: Printable | None, aliases: AliasTable | None) -> str:
     return "" if type_ is None else f" : {type_.print(aliases)}"
-
-
-def quote(text: str) -> str:
-    """A string as MLIR prints it: printable ASCII, ``\\\\`` for a backslash, else two digits."""
-    out = ['"']
-    for byte in text.encode("utf-8", "surrogateescape"):
-        character = chr(byte)
-        if character == "\\":
-            out.append("\\\\")
-        elif 32 <= byte < 127 and character != '"':
-            out.append(character)
-        else:
-            out.append(f"\\{byte:02X}")
-    return "".join([*out, '"'])
-
-
-def unquote(literal: str) -> str:
-    """The text of a quoted string."""
-
-    def decode(match: re.Match[bytes]) -> bytes:
-        if match[1] is not None:
-            return bytes([int(match[1], 16)])
-        return {b"n": b"\n", b"t": b"\t"}.get(match[2], match[2])
-
-    raw = literal[1:-1].encode("utf-8", "surrogateescape")
-    return _ESCAPE.sub(decode, raw).decode("utf-8", "surrogateescape")
 
 
 def parse_attribute(

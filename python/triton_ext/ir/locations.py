@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from ..errors import ParseError
-from .attribute_values import unquote
+from ..strings import unquote
 from .lexer import Source, find_group_end
 
 __all__ = ["Location"]

@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import NoReturn
 
+from ..strings import unquote
 from . import types as ty
 from .aliases import AliasTable
 from .attribute_values import (
@@ -27,7 +28,6 @@ from .attribute_values import (
     SymbolRefAttr,
     TypeAttr,
     UnitAttr,
-    unquote,
 )
 from .lexer import STRING, Source, find_group_end
 

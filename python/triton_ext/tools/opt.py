@@ -26,11 +26,11 @@ from triton_ext import __version__
 from triton_ext.errors import ParseError, SourceError, TritonExtError, VerifyError
 from triton_ext.host.diagnostics import Diagnostic, of_error
 from triton_ext.ir import Module, Operation, parse
-from triton_ext.ir.attribute_values import quote
 from triton_ext.passes import PassManager, PassReport, PassTiming, Remark, Statistic, registry
 from triton_ext.passes.manager import ALL
 from triton_ext.passes.options import options_of
 from triton_ext.passes.pipeline import MODULE
+from triton_ext.strings import quote
 from triton_ext.tools import ir_text
 from triton_ext.tools.command_line import (
     OPTIONS,

@@ -63,6 +63,20 @@ class TensorLike(Protocol):
         """Strides in elements, outermost first."""
 
 
+def _check_tensor(name: str, tensor: object, *needed: str) -> None:
+    """Refuses what is no tensor that a descriptor can be of.
+
+    Raises:
+        TypeError: ``tensor`` lacks one of the attributes of :class:`TensorLike`, or of ``needed``.
+    """
+    for attribute in needed or ("dtype", "shape", "stride", "data_ptr"):
+        if not hasattr(tensor, attribute):
+            raise TypeError(
+                f"{name} must be a tensor of torch, or one like it; {type(tensor).__name__} has "
+                f"no {attribute}"
+            )
+
+
 class FrozenList(list[int]):
     """A list that Triton takes as a list, and that cannot be changed."""
 
@@ -157,8 +171,10 @@ class Im2ColDescriptor(TensorDescriptor):  # type: ignore[misc]  # triton ships 
 
         Raises:
             DescriptorError: A rule of ``validation.py`` is broken; all violations are listed.
-            TypeError: An argument that should hold integers does not.
+            TypeError: An argument that should hold integers does not, or one that should be a
+                tensor is none.
         """
+        _check_tensor("base", base, "dtype", "data_ptr")
         full_shape = _integers("shape", shape)
         steps = (1,) * len(full_shape) if element_strides is None else element_strides
         self._init(
@@ -200,8 +216,10 @@ class Im2ColDescriptor(TensorDescriptor):  # type: ignore[misc]  # triton ships 
 
         Raises:
             DescriptorError: TMA cannot express the convolution; all violations are listed.
-            TypeError: An argument that should hold integers does not.
+            TypeError: An argument that should hold integers does not, or one that should be a
+                tensor is none.
         """
+        _check_tensor("x", x)
         shape = _integers("shape", x.shape)
         conv, problems = normalize_conv(shape, filter_size, stride, padding, dilation)
         if conv is None:
