@@ -2,19 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import pathlib
-
 import pytest
+from ir_helpers import CORPUS, check_fields
 from triton_ext.backends.amd.dialect import amdg
 from triton_ext.ir import parse
 from triton_ext.ir.dialects import View
-from triton_ext.ir.values import Value
 
-CORPUS = pathlib.Path(
-    os.environ.get("TRITON_EXT_CORPUS")
-    or pathlib.Path(__file__).parents[2].parent / "shared" / "corpus"
-)
 VIEWS: dict[str, type[View]] = {
     getattr(amdg, name).NAME: getattr(amdg, name) for name in amdg.__all__ if name != "TdmCopy"
 }
@@ -135,22 +128,11 @@ CASES = [
 ]
 
 
-def name_of(field):
-    if isinstance(field, Value):
-        return field.name
-    return tuple(name_of(item) for item in field) if isinstance(field, tuple) else field
-
-
 @pytest.mark.parametrize(("text", "fields"), CASES, ids=[text for text, _ in CASES])
 def test_fields(text, fields):
     arguments = ", ".join(f"%{name}: i32" for name in "abcdef")
     module = parse(f"tt.func @f({arguments}) {{\n  {text}\n  tt.return\n}}\n")
-    op = module.body[0].regions[0].blocks[0].ops[0]
-    for _ in range(2):
-        view = VIEWS[op.name].match(op)
-        assert view is not None
-        assert {name: name_of(getattr(view, name)) for name in fields} == fields
-        op._touch()
+    check_fields(VIEWS, module, fields)
 
 
 def test_every_view_has_a_case():

@@ -3,14 +3,9 @@
 from __future__ import annotations
 
 import pathlib
-import sys
-
-import pytest
-
-# importlib mode does not add the folder of the helper module.
-sys.path.append(str(pathlib.Path(__file__).parent))
 
 import ir_helpers
+import pytest
 
 
 @pytest.fixture(scope="session")

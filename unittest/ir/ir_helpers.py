@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 import pathlib
 import tempfile
+from collections.abc import Mapping
 
 import pytest
 from triton_ext.ir import Module, Operation, Value, parse
+from triton_ext.ir.dialects import View
 
 HERE = pathlib.Path(__file__).parent
 FIXTURES = sorted((HERE / "fixtures").iterdir())
@@ -128,3 +130,26 @@ class Host:
         if not module.verify():
             raise RuntimeError("the host's verifier refuses the module")
         return module.str_nodebug()
+
+
+def check_fields(
+    views: Mapping[str, type[View]], module: Module, fields: Mapping[str, object]
+) -> None:
+    """Asserts the fields of the view of a function's first operation; values count by name."""
+    op = module.body[0].regions[0].blocks[0].ops[0]
+    for _ in range(2):
+        view = views[op.name].match(op)
+        assert view is not None
+        assert view.op is op
+        assert {name: name_of(getattr(view, name)) for name in fields} == fields
+        # The same once the operation is cut into its segments.
+        op._touch()
+        str(module)
+    assert views[op.name].match(module.body[0]) is None
+
+
+def name_of(field: object) -> object:
+    """Values as their names, also in tuples."""
+    if isinstance(field, Value):
+        return field.name
+    return tuple(name_of(item) for item in field) if isinstance(field, tuple) else field

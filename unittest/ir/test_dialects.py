@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from ir_helpers import check_fields, name_of
 from triton_ext.errors import VerifyError
 from triton_ext.ir import parse
 from triton_ext.ir.dialects import View, arith, literals, scf, tt, ttg
 from triton_ext.ir.dialects.arith import constant_int
-from triton_ext.ir.values import Value
 
 PREAMBLE = """\
 #blocked = #ttg.blocked<{sizePerThread = [1, 4], threadsPerWarp = [8, 4], warpsPerCTA = [4, 1], \
@@ -104,29 +104,10 @@ def module_of(text: str):
     )
 
 
-def name_of(field):
-    """Values as their names."""
-    if isinstance(field, Value):
-        return field.name
-    if isinstance(field, tuple):
-        return tuple(name_of(item) for item in field)
-    return field
-
-
 @pytest.mark.parametrize(("text", "fields"), CASES, ids=[text for text, _ in CASES])
 def test_fields(text, fields):
     module = module_of(text)
-    op = module.body[0].regions[0].blocks[0].ops[0]
-    view = VIEWS[op.name].match(op)
-    assert view is not None
-    assert view.op is op
-    assert {name: name_of(getattr(view, name)) for name in fields} == fields
-    # The same once the operation is cut into its segments.
-    op._touch()
-    str(module)
-    again = VIEWS[op.name].match(op)
-    assert {name: name_of(getattr(again, name)) for name in fields} == fields
-    assert VIEWS[op.name].match(module.body[0]) is None
+    check_fields(VIEWS, module, fields)
 
 
 def test_after_an_edit_the_view_shows_the_new_operand():

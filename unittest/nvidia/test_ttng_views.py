@@ -2,20 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import pathlib
-
 import pytest
+from ir_helpers import CORPUS, check_fields
 from triton_ext.backends.nvidia.dialect import mbarrier, mma, tma
 from triton_ext.backends.nvidia.dialect.ttng import cga_bases
 from triton_ext.ir import parse
 from triton_ext.ir.dialects import View
-from triton_ext.ir.values import Value
 
-CORPUS = pathlib.Path(
-    os.environ.get("TRITON_EXT_CORPUS")
-    or pathlib.Path(__file__).parents[2].parent / "shared" / "corpus"
-)
 VIEWS: dict[str, type[View]] = {
     getattr(module, name).NAME: getattr(module, name)
     for module in (mbarrier, mma, tma)
@@ -148,22 +141,11 @@ CASES = [
 ]
 
 
-def name_of(field):
-    if isinstance(field, Value):
-        return field.name
-    return tuple(name_of(item) for item in field) if isinstance(field, tuple) else field
-
-
 @pytest.mark.parametrize(("text", "fields"), CASES, ids=[text for text, _ in CASES])
 def test_fields(text, fields):
     arguments = ", ".join(f"%{name}: i32" for name in "abcdefgh")
     module = parse(f"tt.func @f({arguments}) {{\n  {text}\n  tt.return\n}}\n")
-    op = module.body[0].regions[0].blocks[0].ops[0]
-    for _ in range(2):
-        view = VIEWS[op.name].match(op)
-        assert view is not None
-        assert {name: name_of(getattr(view, name)) for name in fields} == fields
-        op._touch()
+    check_fields(VIEWS, module, fields)
     assert {name for text, _ in CASES for name in VIEWS if f"{name} " in text} == set(VIEWS)
 
 

@@ -9,19 +9,14 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import pathlib
 import re
 import subprocess
 import sys
 
 import pytest
+from ir_helpers import CORPUS
 from triton_ext.host.process import find_library
 from triton_ext.tools import opt
-
-CORPUS = pathlib.Path(
-    os.environ.get("TRITON_EXT_CORPUS")
-    or pathlib.Path(__file__).parents[2].parent / "shared" / "corpus"
-)
 
 #: Reads jobs (file, adder, arguments), one JSON a line; answers how each ended, and its text.
 REFERENCE = """\

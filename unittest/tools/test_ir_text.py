@@ -2,20 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import pathlib
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from ir_helpers import CORPUS
 from triton_ext.errors import ParseError
 from triton_ext.ir import parse
 from triton_ext.tools import ir_text
-
-CORPUS = pathlib.Path(
-    os.environ.get("TRITON_EXT_CORPUS")
-    or pathlib.Path(__file__).parents[2].parent / "shared" / "corpus"
-)
 
 
 @pytest.mark.parametrize(
