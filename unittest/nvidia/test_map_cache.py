@@ -8,7 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from triton_ext.backends.nvidia.backend import driver
-from triton_ext.backends.nvidia.backend.map_cache import BoundedCache, Numbers, TensorMapCache
+from triton_ext.backends.nvidia.backend.map_cache import (
+    BoundedCache,
+    Numbers,
+    Sightings,
+    TensorMapCache,
+)
 from triton_ext.errors import DriverError
 
 
@@ -57,6 +62,43 @@ def test_numbers_tell_records_apart():
     # A record that was forgotten never gets the number of another.
     few = Numbers(4)
     assert len({few.of(i) for i in range(1000)}) == 1000
+
+
+@given(st.integers(1, 8), st.lists(st.integers(0, 12), max_size=100))
+def test_an_address_is_known_once_it_was_seen_and_never_before(limit, addresses):
+    sightings = Sightings(limit)
+    held: list[int] = []
+    for address in addresses:
+        assert sightings.is_known(address) == (address in held)
+        if address not in held:
+            held = [*held, address] if len(held) < limit else [address]
+    sightings.clear()
+    assert not any(sightings.is_known(address) for address in addresses[:1])
+
+
+def test_addresses_in_turn_become_known_up_to_the_limit():
+    sightings = Sightings(64)
+    for address in range(64):
+        assert not sightings.is_known(address)
+    assert all(sightings.is_known(address) for address in range(64))
+
+
+def test_threads_share_sightings():
+    sightings = Sightings(32)
+    barrier = threading.Barrier(8)
+
+    def work(seed: int) -> None:
+        barrier.wait()
+        for step in range(5000):
+            sightings.is_known((seed * 7919 + step) % 997)
+
+    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    # Each of the others may have been between its test and its addition.
+    assert len(sightings) <= 32 + 8
 
 
 def test_threads_share_one_cache():

@@ -284,30 +284,51 @@ static PyObject *replace_address(PyObject *module, PyObject *arguments) {
     return to_bytes(module, status, &map, &error);
 }
 
-/* The hot path of a launch: arguments by position, no keywords, no tuple. */
-static PyObject *new_map(PyObject *module, PyObject *const *arguments, Py_ssize_t count) {
-    if (count != 4) {
-        PyErr_Format(PyExc_TypeError, "new_tma_descriptor takes 4 arguments, got %zd", count);
+/* Returns (first, *rest); steals first, which may be NULL with an exception set. */
+static PyObject *prepend(PyObject *first, PyObject *rest) {
+    Py_ssize_t count = PyTuple_Size(rest);
+    PyObject *result = first == NULL ? NULL : PyTuple_New(count + 1);
+    if (result == NULL) {
+        Py_XDECREF(first);
         return NULL;
     }
-    PyObject *type = arguments[0], *encoded = arguments[2];
+    PyTuple_SetItem(result, 0, first);
+    for (Py_ssize_t i = 0; i < count; ++i) {
+        PyObject *item = PyTuple_GetItem(rest, i);
+        Py_INCREF(item);
+        PyTuple_SetItem(result, i + 1, item);
+    }
+    return result;
+}
+
+/* The hot path of a launch: arguments by position, no keywords, no tuple. */
+static PyObject *new_arguments(PyObject *module, PyObject *const *arguments, Py_ssize_t count) {
+    if (count != 5) {
+        PyErr_Format(PyExc_TypeError, "new_tma_arguments takes 5 arguments, got %zd", count);
+        return NULL;
+    }
+    PyObject *type = arguments[0], *encoded = arguments[2], *sizes = arguments[3];
     Py_ssize_t offset = PyLong_AsSsize_t(arguments[1]);
     if (offset == -1 && PyErr_Occurred()) return NULL;
     if (!PyBytes_Check(encoded) || PyBytes_Size(encoded) != TM_MAP_BYTES) {
         PyErr_Format(PyExc_ValueError, "a tensor map is %d bytes, got %R", TM_MAP_BYTES, encoded);
         return NULL;
     }
+    if (!PyTuple_Check(sizes)) {
+        PyErr_Format(PyExc_TypeError, "sizes must be a tuple, got %R", sizes);
+        return NULL;
+    }
     uint64_t address = 0;
-    if (!to_uint64("address", -1, arguments[3], &address)) return NULL;
+    if (!to_uint64("address", -1, arguments[4], &address)) return NULL;
     tm_map map;
     memcpy(map.words, PyBytes_AsString(encoded), sizeof map.words);
     tm_error error;
     /* The GIL is kept: the driver only writes a few bits of the map. */
     tm_status status = replace_tma_descriptor_address(&map, address, &error);
     if (status != TM_OK) return raise_error(module, &error);
-    PyObject *object = PyObject_CallObject(type, NULL);
+    PyObject *object = PyObject_CallNoArgs(type);
     if (object != NULL) memcpy((char *)object + offset, map.words, sizeof map.words);
-    return object;
+    return prepend(object, sizes);
 }
 
 /* ---- Module ---------------------------------------------------------------------------------- */
@@ -343,10 +364,11 @@ PyDoc_STRVAR(replace_address_doc,
              "replace_tma_descriptor_address(map, address)\n--\n\n"
              "Returns the map, of either mode, for a tensor of the same geometry elsewhere.");
 
-PyDoc_STRVAR(new_map_doc,
-             "new_tma_descriptor(type, offset, map, address)\n--\n\n"
-             "Returns type() with the map, for another address, written offset bytes behind the\n"
-             "start of the object.  The caller has made sure that instances are that large.");
+PyDoc_STRVAR(new_arguments_doc,
+             "new_tma_arguments(type, offset, map, sizes, address)\n--\n\n"
+             "Returns (type(), *sizes) with the map, for another address, written offset bytes\n"
+             "behind the start of the object.  The caller has made sure that instances are that\n"
+             "large.");
 
 /* PyMethodDef stores functions with keywords under the type of those without. */
 #define KEYWORD_FUNCTION(function) ((PyCFunction)(void (*)(void))(function))
@@ -360,7 +382,8 @@ static PyMethodDef methods[] = {
     {"fill_tma_descriptor_im2col", KEYWORD_FUNCTION(fill_im2col), METH_VARARGS | METH_KEYWORDS,
      fill_im2col_doc},
     {"replace_tma_descriptor_address", replace_address, METH_VARARGS, replace_address_doc},
-    {"new_tma_descriptor", (PyCFunction)(void (*)(void))new_map, METH_FASTCALL, new_map_doc},
+    {"new_tma_arguments", (PyCFunction)(void (*)(void))new_arguments, METH_FASTCALL,
+     new_arguments_doc},
     {NULL, NULL, 0, NULL},
 };
 

@@ -23,12 +23,12 @@ from triton_ext.host.tensor_map import map_object_layout
 
 __all__ = [
     "DriverStatus",
+    "arguments_factory",
     "driver_status",
     "driver_version",
     "encode_im2col",
     "encode_tiled",
     "library_path",
-    "map_factory",
     "open_library",
     "replace_address",
 ]
@@ -244,15 +244,17 @@ def replace_address(encoded: bytes, address: int) -> bytes:
     return replaced
 
 
-def map_factory(encoded: bytes) -> Callable[[int], Any]:
-    """Returns what makes the maps of one geometry, as Triton's launcher takes them.
+def arguments_factory(encoded: bytes, sizes: tuple[int, ...]) -> Callable[[int], tuple[Any, ...]]:
+    """Returns what makes the kernel arguments of the tensors of one geometry.
 
     Args:
         encoded: The 128 bytes of a map, of either mode.
+        sizes: Shape and strides, which go to the kernel behind the map.
 
     Returns:
-        A function from an address in bytes, 16-byte aligned, to the map of a tensor there.  It
-        raises a RuntimeError with the driver's reason where the driver refuses the address.
+        A function from an address in bytes, 16-byte aligned, to ``(map, *sizes)`` of a tensor
+        there, the map as Triton's launcher takes it.  It raises a RuntimeError with the driver's
+        reason where the driver refuses the address.
 
     Raises:
         DriverError: The driver is missing or too old.
@@ -260,4 +262,4 @@ def map_factory(encoded: bytes) -> Callable[[int], Any]:
     """
     extension = _extension()
     _open_once()
-    return functools.partial(extension.new_tma_descriptor, *map_object_layout(), encoded)
+    return functools.partial(extension.new_tma_arguments, *map_object_layout(), encoded, sizes)

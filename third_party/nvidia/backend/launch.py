@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from triton.tools.tensor_descriptor import TensorDescriptor
 from triton_ext.errors import DriverError, LaunchError, TritonExtError
@@ -77,21 +77,12 @@ class KernelLayout:
         return cls(metadata, MAPS.numbers.of(("kernel", *values, own)), *values, wanted)
 
 
+# All tensors that differ in their address only: what makes the kernel arguments of each, the map and
+# behind it shape and strides, from the address (``driver.arguments_factory``).
+Family: TypeAlias = Callable[[int], tuple[Any, ...]]
+
 # By the id of a metadata entry: the launcher passes the same one at every launch of a kernel.
 _LAYOUTS: Final[BoundedCache[KernelLayout]] = BoundedCache(4096)
-
-
-@dataclass(frozen=True, slots=True)
-class Family:
-    """What the arguments of tensors that differ in their address only have in common.
-
-    Attributes:
-        make_map: Makes the map of the tensor at an address (``driver.map_factory``).
-        sizes: Shape and strides, the arguments behind the map.
-    """
-
-    make_map: Callable[[int], Any]
-    sizes: tuple[int, ...]
 
 
 def wrap_make_tensordesc_arg(
@@ -169,7 +160,7 @@ class Known:
     Attributes:
         metadata: The kernel's entry; kept, so that its ``id`` stays its own.
         number: The kernel's layout in keys of maps.
-        family: Makes the maps.
+        family: Makes the kernel arguments of the tensor at an address.
     """
 
     metadata: Any
@@ -191,13 +182,15 @@ def _first_im2col_args(arg: Im2ColDescriptor, layout: KernelLayout) -> Any:
 def _args_of(family: Family, address: int, key: tuple[Any, ...]) -> Any:
     """Returns the kernel arguments of a tensor at an address that is not in the cache."""
     try:
-        host_map = family.make_map(address)
+        arguments = family(address)
     except RuntimeError as error:
         problems = address_violations(address)
         if problems:
             raise descriptor_error(problems) from None
         raise DriverError(str(error)) from error
-    return MAPS.put(key, (host_map, *family.sizes))
+    # Making them again costs less than keeping what is used once: that would be memory out of the
+    # CPU's cache each time.
+    return MAPS.put(key, arguments) if MAPS.sightings.is_known(address) else arguments
 
 
 def _check_kernel(arg: Im2ColDescriptor, layout: KernelLayout) -> None:
@@ -224,7 +217,7 @@ def _new_family(
         elem_type=ElementType.TFLOAT32 if arg.round_f32_to_tf32 else layout.elem_type,
         box=(layout.box[0], layout.box[1]),
     )
-    return MAPS.families.put(key, Family(driver.map_factory(encoded), sizes))
+    return MAPS.families.put(key, driver.arguments_factory(encoded, sizes))
 
 
 def _gluon_im2col_args(arg: Any, layout: KernelLayout) -> Any:
@@ -286,8 +279,8 @@ def _cached_tiled(arg: Any, layout: KernelLayout) -> Any:
         return found
     family = MAPS.families.get(key[1:])
     if family is None:
-        make_map = driver.map_factory(_encode_tiled(arg, layout))
-        family = MAPS.families.put(key[1:], Family(make_map, shape + strides))
+        made = driver.arguments_factory(_encode_tiled(arg, layout), shape + strides)
+        family = MAPS.families.put(key[1:], made)
     return _args_of(family, key[0], key)
 
 

@@ -7,7 +7,8 @@ of that geometry lies at that address.
 
 Two levels.  A *family* is all maps that differ in their address only; the first one is encoded, the
 others are copies of it with the address replaced.  The *maps* themselves are kept by address and
-family.  Both are bounded.
+family, from the second time on that an address is seen: a copy is quickly made, and maps that are
+used once would drive out those that are used again.  Both are bounded.
 
 A map is read when a kernel is launched and copied into the launch, a captured CUDA graph included:
 what is dropped here later does not matter to a launch that was made.
@@ -22,7 +23,7 @@ from typing import Any, Final, Generic, TypeVar
 
 from . import driver
 
-__all__ = ["MAPS", "BoundedCache", "Numbers", "TensorMapCache"]
+__all__ = ["MAPS", "BoundedCache", "Numbers", "Sightings", "TensorMapCache"]
 
 Value = TypeVar("Value")
 
@@ -110,6 +111,40 @@ class Numbers:
         return known if known is not None else self._known.put(record, next(self._count))
 
 
+class Sightings:
+    """The addresses seen of late; may be used by any thread.
+
+    Nothing but speed depends on the answers, so all are forgotten at once where they are too many:
+    an address is known where it was seen less than ``limit`` others ago, but for one such moment.
+
+    Args:
+        limit: Most addresses held, give or take one per thread.
+    """
+
+    __slots__ = ("_limit", "_seen")
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._seen: set[int] = set()
+
+    def __len__(self) -> int:
+        return len(self._seen)
+
+    def is_known(self, address: int) -> bool:
+        """Tells whether ``address`` was seen before, and remembers that it was seen now."""
+        # Each step is atomic, with the GIL and without.
+        if address in self._seen:
+            return True
+        if len(self._seen) >= self._limit:
+            self._seen.clear()
+        self._seen.add(address)
+        return False
+
+    def clear(self) -> None:
+        """Forgets everything."""
+        self._seen.clear()
+
+
 class TensorMapCache:
     """Encoded maps by key, made from those of their family; may be used by any thread.
 
@@ -122,14 +157,16 @@ class TensorMapCache:
         put: Keeps a map under a key; returns what is kept.
         families: The first map of each family, by family.
         numbers: Numbers of geometries and kernel layouts, for keys that are quick to hash.
+        sightings: The addresses whose maps are worth keeping when they are seen again.
     """
 
-    __slots__ = ("_encode_lock", "_maps", "families", "get", "numbers", "put")
+    __slots__ = ("_encode_lock", "_maps", "families", "get", "numbers", "put", "sightings")
 
     def __init__(self, max_maps: int = _MAX_MAPS, max_families: int = _MAX_FAMILIES) -> None:
         self._maps: BoundedCache[Any] = BoundedCache(max_maps)
         self.families: BoundedCache[Any] = BoundedCache(max_families)
         self.numbers = Numbers()
+        self.sightings = Sightings(max_maps // 2)
         self._encode_lock = threading.Lock()
         self.get: Callable[[Hashable], Any] = self._maps.get
         self.put: Callable[[Hashable, Any], Any] = self._maps.put
@@ -164,6 +201,7 @@ class TensorMapCache:
         """Forgets every map; the next launches encode again."""
         self._maps.clear()
         self.families.clear()
+        self.sightings.clear()
 
 
 # One for the process, because addresses are the process's.
