@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from types import SimpleNamespace
 
 import pytest
 import triton
+from stand_in_tensor import Tensor
 from triton.backends.compiler import GPUTarget
 from triton.compiler.errors import CompilationError
 from triton_ext.errors import DescriptorError, UnsupportedError
@@ -17,21 +17,8 @@ CAPABILITY = capabilities()["im2col"]
 needs_im2col = pytest.mark.skipif(not CAPABILITY.available, reason=CAPABILITY.reason)
 
 
-class Tensor(SimpleNamespace):
-    """An fp16 tensor of a shape, packed, at an address."""
-
-    def data_ptr(self):
-        return self.address
-
-    def stride(self):
-        strides = [1]
-        for size in reversed(self.shape[1:]):
-            strides.insert(0, strides[0] * size)
-        return tuple(strides)
-
-
-def tensor(shape=(2, 8, 8, 64), dtype="float16", address=0x7F0000000000):
-    return Tensor(shape=tuple(shape), dtype=f"torch.{dtype}", address=address)
+def tensor(shape=(2, 8, 8, 64), **description):
+    return Tensor(shape, **description)
 
 
 @pytest.mark.skipif(CAPABILITY.available, reason="this Triton lowers im2col; nothing to refuse")

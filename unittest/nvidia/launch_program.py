@@ -18,6 +18,7 @@ import triton
 import triton.backends.nvidia.driver as host_driver
 import triton.language as tl
 import triton_ext.language as tle
+from stand_in_tensor import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
 from triton_ext import Im2ColDescriptor
 from triton_ext.backends.nvidia.backend import driver
@@ -49,33 +50,6 @@ class Driver(host_driver.CudaDriver):
 triton.runtime.driver.set_active(Driver())
 
 
-class DType:
-    itemsize = 2
-    is_floating_point = True
-
-    def __str__(self):
-        return "torch.float16"
-
-
-FLOAT16 = DType()
-
-
-class Tensor:
-    """A tensor at an address that nobody reads."""
-
-    def __init__(self, address, shape):
-        self.address, self.shape, self.dtype = address, tuple(shape), FLOAT16
-
-    def data_ptr(self):
-        return self.address
-
-    def stride(self):
-        strides = [1]
-        for size in reversed(self.shape[1:]):
-            strides.insert(0, strides[0] * size)
-        return tuple(strides)
-
-
 def count(name):
     return fake.fake_libcuda_state()[FIELDS.index(name)]
 
@@ -102,17 +76,17 @@ def im2col(x, y):
     tl.store(y + rows * 64 + tl.arange(0, 64)[None, :], tile)
 
 
-OUT = Tensor(0x7F0000000000, (64, 64))
+OUT = Tensor((64, 64), address=0x7F0000000000)
 launch_tiled, launch_im2col = tiled[(1,)], im2col[(1,)]
 
 
 def conv(address=0x7F0000100000, **changes):
     arguments = {"filter_size": 3, "padding": 1, "block_shape": [64, 64], **changes}
-    return Im2ColDescriptor.for_conv(Tensor(address, (2, 8, 8, 64)), **arguments)
+    return Im2ColDescriptor.for_conv(Tensor((2, 8, 8, 64), address=address), **arguments)
 
 
 def block(address=0x7F0000100000):
-    return TensorDescriptor(Tensor(address, (128, 64)), [128, 64], [64, 1], [64, 64])
+    return TensorDescriptor(Tensor((128, 64), address=address), [128, 64], [64, 1], [64, 64])
 
 
 def raises(kind, call, *texts):
@@ -157,7 +131,7 @@ def check_misaligned_tensor():
 def check_mismatches_are_refused():
     raises(LaunchError, lambda: launch_im2col(block(), OUT), "reads 'x' with load_im2col")
     raises(LaunchError, lambda: launch_tiled(conv(), OUT), "Im2ColDescriptor of block shape")
-    x = Tensor(0x7F0000100000, (2, 8, 64))
+    x = Tensor((2, 8, 64), address=0x7F0000100000)
     desc = Im2ColDescriptor.for_conv(x, 3, block_shape=[64, 64])
     raises(LaunchError, lambda: launch_im2col(desc, OUT), "with 4 coordinates", "rank 3")
     # Nothing wrong was kept.
@@ -313,7 +287,7 @@ def check_gluons_own_descriptors():
     layout = NVMMASharedLayout(swizzle_byte_width=128, element_bitwidth=16, rank=2)
 
     def descriptor(**changes):
-        x = Tensor(changes.pop("address", 0x7F0000100000), (2, 8, 8, 64))
+        x = Tensor((2, 8, 8, 64), address=changes.pop("address", 0x7F0000100000))
         fields = {
             "base": x,
             "shape": list(x.shape),
@@ -334,7 +308,7 @@ def check_gluons_own_descriptors():
     assert calls() == (1, 2), calls()
     launch(
         xnv.TensorDescriptorIm2Col.for_conv(
-            Tensor(0x7F0000100000, (2, 8, 8, 64)), 3, 1, 1, block_shape=[64, 64]
+            Tensor((2, 8, 8, 64), address=0x7F0000100000), 3, 1, 1, block_shape=[64, 64]
         )
     )
     assert launched_address() == 0x7F0000100000
