@@ -9,15 +9,23 @@ order.
 Variants: ``tiled stock``, Triton alone; ``tiled``, with the plugin installed; ``tiled cached``,
 with ``TRITON_EXT_TILED_MAPS=cached``; ``im2col``.  Addresses: ``same``, three descriptors for ever;
 ``pool``, 512 launches' worth of descriptors in turn; ``new``, three that were never seen.
+
+``--stand-in`` does the same without a GPU, with Triton's launcher linked to a driver that does
+nothing.  Encoding a map costs nothing there, which favours ``tiled stock``: it encodes three per
+launch.
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib
 import os
 import pathlib
 import resource
 import statistics
+import subprocess
+import sys
+import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -27,7 +35,7 @@ import triton
 import triton.language as tl
 import triton_ext.language as tle
 
-from benchmarks.harness import collect_environment, emit, write_rows
+from benchmarks.harness import ROOT, collect_environment, emit, write_rows
 
 __all__ = ["add_arguments", "run"]
 
@@ -46,6 +54,13 @@ ACTIVE = 3
 # New addresses are taken in steps of a cache line from a buffer that is longer than they go.
 STEP_BYTES = 128
 BUFFER_BYTES = 1 << 30
+
+# The launcher's stand-in for libcuda is that of the tests; the variable is set in its process.
+STAND_IN_FOLDER = ROOT / "unittest" / "nvidia"
+STAND_IN_VARIABLE = "TRITON_EXT_BENCHMARK_STAND_IN"
+
+# What three im2col descriptors may cost, as a ratio to three that Triton encodes itself.
+LIMITS = {"same": 1.0, "pool": 1.0, "new": 1.1}
 
 FORMULA = (
     "us = host time per launch, median of the rounds; ratio = time / time of 'tiled stock' at the "
@@ -104,6 +119,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", type=pathlib.Path, metavar="FILE", help=".csv or .json to write")
     parser.add_argument(
         "--dry-run", action="store_true", help="no GPU: compiles for sm_90, times are invented"
+    )
+    parser.add_argument(
+        "--stand-in",
+        action="store_true",
+        help="no GPU: times Triton's launcher on a driver that does nothing; needs a C compiler",
     )
 
 
@@ -260,14 +280,19 @@ def run(arguments: argparse.Namespace) -> int:
     """Runs the case; returns 1 where a result was wrong or memory grew, 2 without a GPU."""
     import torch
 
+    is_stand_in = arguments.stand_in and not arguments.dry_run
+    if is_stand_in and os.environ.get(STAND_IN_VARIABLE) is None:
+        return start_on_stand_in()
     environment = collect_environment()
     for line in environment.lines():
         emit(line)
     emit(FORMULA)
     if arguments.dry_run:
         return dry_run(arguments)
+    if is_stand_in:
+        return measure_all(bench_on_stand_in(), arguments, environment)
     if not torch.cuda.is_available():
-        emit("no CUDA GPU: nothing to time (--dry-run shows the output without one)")
+        emit("no CUDA GPU: nothing to time (--stand-in times the host's part without one)")
         return 2
     buffer = torch.randint(-8, 8, (BUFFER_BYTES // 2,), device="cuda", dtype=torch.float16)
     out = torch.zeros(64, 64, dtype=torch.float16, device="cuda")
@@ -277,8 +302,47 @@ def run(arguments: argparse.Namespace) -> int:
         emit(f"WRONG RESULT, nothing is timed: {', '.join(wrong)}")
         return 1
     emit("results: exact")
+    return measure_all(bench, arguments, environment)
+
+
+def stand_in_driver() -> Any:
+    """Returns the module of the tests that launches on a GPU that is not there."""
+    sys.path.append(str(STAND_IN_FOLDER))
+    return importlib.import_module("stand_in_driver")
+
+
+def start_on_stand_in() -> int:
+    """Runs the same command in a process whose libcuda is the stand-in."""
+    module = stand_in_driver()
+    with tempfile.TemporaryDirectory() as folder:
+        if not module.compile_stand_in(pathlib.Path(folder)):
+            emit("no C compiler for the stand-in of libcuda")
+            return 2
+        environment = module.environment_of(pathlib.Path(folder)) | {STAND_IN_VARIABLE: "1"}
+        command = [sys.executable, "-m", "benchmarks", *sys.argv[1:]]
+        return subprocess.run(command, env=environment, check=False).returncode
+
+
+def bench_on_stand_in() -> Bench:
+    """Returns the benchmark with memory that is nothing but addresses."""
+    import torch
+
+    emit("driver: a stand-in that does nothing")
+    triton.runtime.driver.set_active(stand_in_driver().StandInDriver())
+    buffer = Base(0x7F0000000000, (BUFFER_BYTES // 2,), torch.float16)
+    out = Base(0x7E0000000000, (64, 64), torch.float16)
+    return Bench(buffer, out, lambda: None)
+
+
+def measure_all(bench: Bench, arguments: argparse.Namespace, environment: Any) -> int:
+    """Times every variant, then launches with new addresses; returns 1 where memory grew."""
     times = collect(lambda name, kind: bench.measure(name, kind, arguments.calls), arguments.rounds)
     report(times, arguments, environment)
+    for kind, limit in LIMITS.items():
+        medians = [statistics.median(times[name, kind]) for name in ("im2col", BASELINE)]
+        ratio = medians[0] / medians[1]
+        verdict = "ok" if ratio <= limit else "TOO SLOW"
+        emit(f"im2col, addresses {kind}: {ratio:.3f} of {BASELINE} (limit {limit:.2f}): {verdict}")
     if not arguments.launches:
         return 0
     grown = bench.soak(arguments.launches)

@@ -15,9 +15,9 @@ import traceback
 
 import pytest
 import triton
-import triton.backends.nvidia.driver as host_driver
 import triton.language as tl
 import triton_ext.language as tle
+from stand_in_driver import StandInDriver
 from stand_in_tensor import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
 from triton_ext import Im2ColDescriptor
@@ -35,19 +35,7 @@ fake.fake_launcher_parameter.restype = ctypes.c_void_p
 fake.fake_launcher_set_bytes(0, 128)
 
 
-class Driver(host_driver.CudaDriver):
-    """Triton's driver without torch: its launcher on a GPU that is not there."""
-
-    def __init__(self):
-        self.utils = host_driver.CudaUtils()
-        self.launcher_cls = host_driver.CudaLauncher
-        self.get_device_capability = lambda device: (9, 0)
-        self.get_current_stream = lambda device: 0
-        self.get_current_device = lambda: 0
-        self.set_current_device = lambda device: None
-
-
-triton.runtime.driver.set_active(Driver())
+triton.runtime.driver.set_active(StandInDriver())
 
 
 def count(name):

@@ -162,6 +162,39 @@ def test_replaced_address(stand_in: Any, extension: Any) -> None:
         extension.replace_tma_descriptor_address(encoded, 8)
 
 
+# bytes(256) as the launcher's object: its payload starts behind the header, one byte is the final 0.
+PAYLOAD = bytes.__basicsize__ - 1
+
+
+def new_arguments(extension: Any, encoded: Any, sizes: Any, address: Any) -> Any:
+    return extension.new_tma_arguments(lambda: bytes(256), PAYLOAD, encoded, sizes, address)
+
+
+def test_kernel_arguments_of_an_address(stand_in: Any, extension: Any) -> None:
+    encoded = extension.fill_tma_descriptor_im2col(**ARGUMENTS)
+    made = new_arguments(extension, encoded, (5, 1 << 60), 0x7F0000002000)
+    assert made[1:] == (5, 1 << 60)
+    moved = extension.replace_tma_descriptor_address(encoded, 0x7F0000002000)
+    assert made[0] == moved + bytes(128)
+    assert len(new_arguments(extension, encoded, (), 0x7F0000002000)) == 1
+    for wrong, error, text in (
+        ((b"short", (), 16), ValueError, "a tensor map is 128 bytes, got b'short'"),
+        (("x" * 128, (), 16), ValueError, "a tensor map is 128 bytes"),
+        ((encoded, [1], 16), TypeError, r"sizes must be a tuple, got \[1\]"),
+        ((encoded, (), -1), OverflowError, "address = -1 is outside"),
+        ((encoded, (), "x"), TypeError, "address must be an int, got 'x'"),
+        ((encoded, (), 8), extension.Error, "cuTensorMapReplaceAddress: CUDA_ERROR_INVALID_VALUE"),
+    ):
+        with pytest.raises(error, match=text):
+            new_arguments(extension, *wrong)
+    with pytest.raises(TypeError, match="takes 5 arguments, got 1"):
+        extension.new_tma_arguments(bytes)
+    with pytest.raises(TypeError, match="integer"):
+        extension.new_tma_arguments(bytes, "x", encoded, (), 16)
+    with pytest.raises(ZeroDivisionError):
+        extension.new_tma_arguments(lambda: 1 // 0, PAYLOAD, encoded, (), 16)
+
+
 def test_every_argument_is_required(extension: Any) -> None:
     for name in ARGUMENTS:
         rest = {key: value for key, value in ARGUMENTS.items() if key != name}
@@ -221,6 +254,16 @@ def test_no_references_leak(stand_in: Any, extension: Any) -> None:
                 encode(value)
             after = sys.getrefcount(value), sys.getrefcount(stride), sys.getrefcount(None)
             assert all(abs(b - a) < 100 for a, b in zip(before, after, strict=True))
+    stand_in.set("encode_result", 0)
+    encoded = extension.fill_tma_descriptor_im2col(**ARGUMENTS)
+    sizes = (number, stride)
+    for address in (16, 8):  # the second one is refused
+        before = [sys.getrefcount(value) for value in (number, stride, sizes, encoded)]
+        for _ in range(1000):
+            with contextlib.suppress(extension.Error):
+                new_arguments(extension, encoded, sizes, address)
+        after = [sys.getrefcount(value) for value in (number, stride, sizes, encoded)]
+        assert all(abs(b - a) < 100 for a, b in zip(before, after, strict=True))
 
 
 # ---- driver.py ---------------------------------------------------------------------------------

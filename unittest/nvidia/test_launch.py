@@ -11,11 +11,11 @@ import json
 import os
 import pathlib
 import re
-import shutil
 import subprocess
 import sys
 
 import pytest
+from stand_in_driver import compile_stand_in, environment_of
 from triton_ext.host import capabilities
 
 FOLDER = pathlib.Path(__file__).parent
@@ -30,29 +30,19 @@ pytestmark = pytest.mark.skipif(
 @pytest.fixture(scope="module", params=["stock", "cached"])
 def results(request, tmp_path_factory, state_fields):
     """What the program found, with tiled maps made by Triton and by us."""
-    compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
-    if compiler is None:
-        pytest.skip("no C compiler for the stand-in of libcuda")
     if importlib.util.find_spec("triton_ext.backends.nvidia.backend._driver") is None:
         pytest.skip("the C extension triton_ext.backends.nvidia.backend._driver is not built")
     folder = tmp_path_factory.mktemp("launch")
-    sources = [str(FOLDER / "c" / name) for name in ("fake_libcuda.c", "fake_launcher.c")]
-    library = folder / "libcuda.so.1"
-    command = [compiler, "-std=c11", "-O1", "-shared", "-fPIC", *sources, "-o", str(library)]
-    subprocess.run(command, check=True)
+    if not compile_stand_in(folder):
+        pytest.skip("no C compiler for the stand-in of libcuda")
     environment = {
-        **os.environ,
-        "TRITON_LIBCUDA_PATH": str(folder),
-        "LD_LIBRARY_PATH": str(folder),
-        "TRITON_CACHE_DIR": str(folder / "cache"),
+        **environment_of(folder),
         "TRITON_EXT_TILED_MAPS": request.param,
         "FAKE_LIBCUDA_FIELDS": json.dumps(state_fields),
         "PYTHONPATH": os.pathsep.join(
             [str(FOLDER.parent / "gluon"), os.environ.get("PYTHONPATH", "")]
         ),
-        "PYTHONWARNINGS": "ignore",
     }
-    environment.pop("TRITON_INTERPRET", None)
     done = subprocess.run(
         [sys.executable, str(PROGRAM)],
         env=environment,
@@ -68,6 +58,23 @@ def results(request, tmp_path_factory, state_fields):
 @pytest.mark.parametrize("name", CHECKS)
 def test_launch(results, name):
     assert results[name] == "", results[name]
+
+
+def test_benchmark_against_the_stand_in(tmp_path):
+    """The whole benchmark; what the times are is not a matter of a test."""
+    pytest.importorskip("torch", reason="the benchmarks need torch, which is not installed")
+    out = tmp_path / "launch.json"
+    command = [sys.executable, "-m", "benchmarks", "launch", "--stand-in", "--rounds", "1"]
+    command += ["--calls", "512", "--launches", "20000", "--out", str(out)]
+    done = subprocess.run(
+        command, cwd=FOLDER.parents[1], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    rows = json.loads(out.read_text(encoding="utf-8"))["rows"]
+    assert len(rows) == 12
+    assert all(row["us"] > 0 for row in rows)
+    assert re.search(r"20000 im2col launches .* ok$", done.stdout, re.MULTILINE)
+    assert "a stand-in that does nothing" in done.stdout
 
 
 def test_dry_run_of_the_benchmark(tmp_path):
