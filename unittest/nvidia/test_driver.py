@@ -162,7 +162,7 @@ def test_replaced_address(stand_in: Any, extension: Any) -> None:
         extension.replace_tma_descriptor_address(encoded, 8)
 
 
-# bytes(256) as the launcher's object: its payload starts behind the header, one byte is the final 0.
+# bytes(256) as the launcher's object; its payload starts behind the header, which counts a final 0.
 PAYLOAD = bytes.__basicsize__ - 1
 
 
