@@ -215,7 +215,7 @@ def _make_extra(stage: str, passes: str | Pipeline | Pass | Sequence[Pass]) -> _
     if stage not in STAGES:
         raise ValueError(f"passes can run behind {' and '.join(map(repr, STAGES))}, not {stage!r}")
     host.require("stages-hook-key")
-    manager = PassManager(passes)
+    manager = PassManager(passes, host_features=host.features)
     digest = hashlib.sha256()
     add_content(digest, stage, str(manager).encode())
     for pass_ in manager.passes:
@@ -374,7 +374,7 @@ def run_passes(
     module = parse(text, filename if filename is not None else f"<{stage}>")
     if stage == "ttgir" and LIBRARY in text:
         lower = backends.load("nvidia", "lower-im2col")()
-        _run(PassManager([lower], verify_each=verify), module)
+        _run(PassManager([lower], verify_each=verify, host_features=host.features), module)
     for entry in _extra if extra is None else extra:
         if entry.stage == stage:
             _run(entry.manager.verifying(verify), module)

@@ -5,7 +5,7 @@ Nothing outside this package compares a version number or reaches into Triton's 
 
 from __future__ import annotations
 
-from triton_ext.host.capabilities import Capability, capabilities, require
+from triton_ext.host.capabilities import Capability, capabilities, features, require
 from triton_ext.host.detect import SUPPORTED, Host, HostError, detect
 
 __all__ = [
@@ -15,5 +15,6 @@ __all__ = [
     "HostError",
     "capabilities",
     "detect",
+    "features",
     "require",
 ]

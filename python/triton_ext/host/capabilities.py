@@ -15,7 +15,7 @@ from functools import lru_cache
 from triton_ext.errors import UnsupportedError
 from triton_ext.host.detect import detect
 
-__all__ = ["Capability", "capabilities", "require"]
+__all__ = ["Capability", "capabilities", "features", "require"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,6 +97,11 @@ def capabilities() -> dict[str, Capability]:
             reason="" if available else reason.format(version=version),
         )
     return table
+
+
+def features() -> frozenset[str]:
+    """Returns the names of the capabilities that the installed Triton has."""
+    return frozenset(name for name, found in capabilities().items() if found.available)
 
 
 def require(name: str) -> None:

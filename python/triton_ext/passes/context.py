@@ -5,6 +5,7 @@ A pass gets the context as an argument and nothing is global, so that two runs n
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -12,7 +13,7 @@ from triton_ext.errors import PassError
 from triton_ext.ir import Operation
 from triton_ext.passes.places import place_of
 
-__all__ = ["PassContext", "Remark", "Statistic"]
+__all__ = ["PassContext", "Remark", "Statistic", "no_host"]
 
 Severity = Literal["remark", "warning"]
 
@@ -63,17 +64,25 @@ class Statistic:
     count: int
 
 
+def no_host() -> None:
+    """Stands for a host that is not known."""
+
+
 @dataclass(slots=True)
 class PassContext:
-    """Collects what one pass tells while it runs.
+    """Collects what one pass tells while it runs, and tells it who compiles the module.
 
     Attributes:
         pass_name: The pass.
+        host_features: Returns the names of what the Triton that compiles the module can do
+            (``triton_ext.host.capabilities``), or ``None`` where it is not known.  A pass asks only
+            if its result depends on it: finding out means loading Triton.
         remarks: In the order in which they were made.
         counts: Statistics by name.
     """
 
     pass_name: str = ""
+    host_features: Callable[[], frozenset[str] | None] = no_host
     remarks: list[Remark] = field(default_factory=list)
     counts: dict[str, int] = field(default_factory=dict)
 

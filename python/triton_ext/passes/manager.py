@@ -18,7 +18,7 @@ from triton_ext.errors import PassError, PipelineError, SourceError, TritonExtEr
 from triton_ext.ir import Module, Operation
 from triton_ext.passes import registry
 from triton_ext.passes.base import Pass
-from triton_ext.passes.context import PassContext, Remark, Statistic
+from triton_ext.passes.context import PassContext, Remark, Statistic, no_host
 from triton_ext.passes.options import near, spec_of
 from triton_ext.passes.pipeline import MODULE, Pipeline, parse_pipeline
 
@@ -106,6 +106,8 @@ class PassManager:
         print_after: The same for behind.
         print_sink: Takes what is printed; standard error without one.
         timing: Whether a table of the timings is printed at the end.
+        host_features: What passes are told of the Triton that compiles the module
+            (:class:`PassContext`).
     """
 
     verify_each: bool
@@ -113,6 +115,7 @@ class PassManager:
     print_after: frozenset[str]
     print_sink: Callable[[str], object] | None
     timing: bool
+    host_features: Callable[[], frozenset[str] | None]
     _stage: _Stage
 
     def __init__(
@@ -124,6 +127,7 @@ class PassManager:
         print_after: Collection[str] = (),
         print_sink: Callable[[str], object] | None = None,
         timing: bool = False,
+        host_features: Callable[[], frozenset[str] | None] = no_host,
     ) -> None:
         """Looks up and configures the passes.
 
@@ -134,6 +138,7 @@ class PassManager:
             print_after: See the attributes.
             print_sink: See the attributes.
             timing: See the attributes.
+            host_features: See the attributes.
 
         Raises:
             PipelineError: A pass or option is not there, a pass cannot run where it stands, an
@@ -155,6 +160,7 @@ class PassManager:
         set_(self, "print_after", frozenset(print_after))
         set_(self, "print_sink", print_sink)
         set_(self, "timing", timing)
+        set_(self, "host_features", host_features)
 
     def __str__(self) -> str:
         """The text of the pipeline, options that have their default left out."""
@@ -201,7 +207,7 @@ class PassManager:
     def _run_pass(self, pass_: Pass, part: Module, whole: Module, run: _Run) -> None:
         name = pass_.name
         self._dump("Before", self.print_before, pass_, part)
-        context = PassContext(name)
+        context = PassContext(name, self.host_features)
         start = time.perf_counter()
         try:
             pass_.run(part, context)

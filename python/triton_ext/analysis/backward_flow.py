@@ -1,0 +1,422 @@
+"""What may have run before a point of a module: control flow, walked backwards.
+
+A walk starts in front of an operation and asks again and again for the steps that lead back from
+where it is.  Each step crosses one *event* (an operation that the walk's owner named), or one edge
+of the control flow.  Properties:
+
+1. Every execution that reaches a point came there along some sequence of the steps.  So the minimum
+   of a cost over all walks is never above the cost of what really ran.
+2. A loop with a known number of iterations that is entered from below is left above its first
+   iteration only after that many (exactly up to :data:`MOST_COUNTED`, at least so many above), and
+   is never passed by where the number is not zero.
+3. A function that is entered from below, at a call, is left at that call; one in which the walk
+   started is left at each of its calls, and at the start of the kernel if it may be one.
+4. The default region of ``ttg.warp_specialize`` goes on with the warps before it.  A partition runs
+   on warps of its own, on which nothing ran before but partitions, of this operation where it is
+   executed repeatedly or of others.
+
+Not covered, and made a step of kind ``UNKNOWN`` (nothing is known about what ran before): calls of
+functions that are not in the module, recursion, and branches of a block that is not in its region.
+Two conditions that exclude each other are not known to: both ways are walked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Final
+
+from ..ir import Block, Module, Operation, Region, Value
+from ..ir.dialects import arith, scf
+from ..ir.functions import CALLS, FUNCTIONS, RETURNS, callee_of, symbol_of
+
+__all__ = ["MOST_COUNTED", "BackwardFlow", "Point", "Position", "Step", "StepKind", "trip_count"]
+
+#: Iterations that are counted; further ones are not told apart.
+MOST_COUNTED: Final = 16
+
+_YIELDS: Final = frozenset({"scf.yield", "ttg.warp_yield"})
+
+
+class StepKind(Enum):
+    """What lies between two positions.
+
+    Attributes:
+        EVENT: An operation that the walk's owner asked for.
+        ENTER: The end of a region; the walk comes from behind the operation that holds it.
+        PREVIOUS: The end of a loop's body; the walk comes from the start of the next iteration.
+        LEAVE: The start of a region; the walk goes on in front of the operation that holds it.
+        SKIP: An operation none of whose regions ran.
+        BRANCH: An edge between blocks.
+        CALL: A ``return``; the walk comes from behind the call.
+        CALLER: The start of a function; the walk goes on in front of a call of it.
+        START: The start of a kernel, or of the warps of a partition: nothing ran before.
+        UNKNOWN: Nothing is known of what ran before.
+    """
+
+    EVENT = "event"
+    ENTER = "enter"
+    PREVIOUS = "previous"
+    LEAVE = "leave"
+    SKIP = "skip"
+    BRANCH = "branch"
+    CALL = "call"
+    CALLER = "caller"
+    START = "start"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """In front of ``block.ops[index]``, or at the end of the block."""
+
+    block: Block
+    index: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Frame:
+    """An operation whose inside was entered from below.
+
+    Attributes:
+        op: A loop with a known number of iterations, or a call.
+        walked: Iterations that were entered.
+    """
+
+    op: Operation
+    walked: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """Where a walk is.
+
+    Attributes:
+        point: The point.
+        frames: Counted loops and calls that were entered from below, outermost first.
+    """
+
+    point: Point
+    frames: tuple[_Frame, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One step back.
+
+    Attributes:
+        kind: What lies between.
+        op: The event, or the operation whose region, iteration or call it is about; ``None`` where
+            there is none.
+        position: Where the walk goes on; ``None`` behind ``START`` and ``UNKNOWN``.
+        renames: What a value is called there; values that are not in it keep their names.
+    """
+
+    kind: StepKind
+    op: Operation | None
+    position: Position | None
+    renames: Mapping[Value, Value] = field(default_factory=dict, compare=False)
+
+
+def trip_count(op: Operation) -> int | None:
+    """Number of iterations of an ``scf.for`` whose bounds are constants, or ``None``."""
+    loop = scf.ForOp.match(op)
+    if loop is None:
+        return None
+    bounds = [arith.constant_int(v) for v in (loop.lower_bound, loop.upper_bound, loop.step)]
+    lower, upper, step = bounds
+    if lower is None or upper is None or step is None or step <= 0:
+        return None
+    return max(0, -((lower - upper) // step))
+
+
+class BackwardFlow:
+    """The steps that lead back from each point of a module.
+
+    The module must not be changed while it is used.
+
+    Args:
+        module: The module.
+        is_event: Tells which operations a walk has to see.  One with regions is walked through
+            even if there is no event inside.
+    """
+
+    def __init__(self, module: Module, is_event: Callable[[Operation], bool]) -> None:
+        self._is_event = is_event
+        self._functions = {symbol_of(op): op for op in module.walk() if op.name in FUNCTIONS}
+        self._calls: dict[Operation, list[Operation]] = {}
+        self._partitions: list[Region] = []
+        for op in module.walk():
+            if op.name in CALLS:
+                callee = self._functions.get(callee_of(op))
+                if callee is not None:
+                    self._calls.setdefault(callee, []).append(op)
+            elif op.name == "ttg.warp_specialize":
+                self._partitions.extend(op.regions[1:])
+        self._relevant: dict[Operation, bool] = {}
+        self._stops: dict[Block, tuple[int, ...]] = {}
+        self._indices: dict[Block, dict[Operation, int]] = {}
+        self._above: dict[Block, tuple[Step, ...]] = {}
+
+    def before(self, op: Operation) -> Position:
+        """The position in front of an operation, with nothing known of how it was reached."""
+        return Position(self._point_before(op))
+
+    def steps(self, position: Position) -> tuple[Step, ...]:
+        """Every step that may lead back from a position; never none."""
+        block, index = position.point.block, position.point.index
+        for stop in reversed(self._stops_of(block)):
+            if stop < index:
+                return self._across(block, stop, position.frames)
+        return tuple(
+            step
+            for above in self._above_block(block)
+            for step in self._counted(above, position.frames)
+        )
+
+    # ---- inside a block
+
+    def _stops_of(self, block: Block) -> tuple[int, ...]:
+        """The places of the operations in a block that a walk does not pass over."""
+        found = self._stops.get(block)
+        if found is None:
+            found = tuple(i for i, op in enumerate(block.ops) if self._is_relevant(op))
+            self._stops[block] = found
+        return found
+
+    def _is_relevant(self, op: Operation) -> bool:
+        known = self._relevant.get(op)
+        if known is None:
+            self._relevant[op] = False  # a recursive call adds nothing to what its function does
+            known = self._is_event(op) or any(
+                self._is_relevant(nested)
+                for region in op.regions
+                for block in region.blocks
+                for nested in block.ops
+            )
+            if op.name in CALLS and not known:
+                callee = self._functions.get(callee_of(op))
+                known = callee is None or not callee.regions or self._is_relevant(callee)
+            self._relevant[op] = known
+        return known
+
+    def _point_before(self, op: Operation) -> Point:
+        block = op.parent
+        if block is None:
+            raise op.error("a walk cannot start at an operation outside of a block")
+        places = self._indices.get(block)
+        if places is None:
+            places = self._indices[block] = {other: i for i, other in enumerate(block.ops)}
+        return Point(block, places[op])
+
+    def _across(self, block: Block, index: int, frames: tuple[_Frame, ...]) -> tuple[Step, ...]:
+        """The steps from behind the operation at a place."""
+        op = block.ops[index]
+        before = Position(Point(block, index), frames)
+        if op.name in CALLS:
+            return self._into_call(op, frames)
+        if not op.regions:
+            return (Step(StepKind.EVENT, op, before),)
+        if op.name == "scf.for":
+            return self._into_for(op, before)
+        regions = op.regions[:1] if op.name in ("scf.while", "ttg.warp_specialize") else op.regions
+        steps = []
+        for region in regions:
+            for end in _ends(region):
+                renames = _names(op.results, _handed_out(end))
+                steps.append(Step(StepKind.ENTER, op, Position(_end(end), frames), renames))
+        may_skip = len(op.regions) < 2 if op.name == "scf.if" else not _always_runs(op)
+        if may_skip or not steps:
+            steps.append(Step(StepKind.SKIP, op, before))
+        return tuple(steps)
+
+    def _into_for(self, op: Operation, before: Position) -> tuple[Step, ...]:
+        body, trips = op.regions[0].blocks[0], trip_count(op)
+        steps = []
+        if trips != 0:
+            frames = before.frames if trips is None else (*before.frames, _Frame(op, 1))
+            renames = _names(op.results, _handed_out(body))
+            steps.append(Step(StepKind.ENTER, op, Position(_end(body), frames), renames))
+        if not trips:
+            renames = _names(op.results, op.operands[3:])
+            steps.append(Step(StepKind.SKIP, op, before, renames))
+        return tuple(steps)
+
+    def _into_call(self, op: Operation, frames: tuple[_Frame, ...]) -> tuple[Step, ...]:
+        callee = self._functions.get(callee_of(op))
+        if callee is None or not callee.regions or any(frame.op is op for frame in frames):
+            return (Step(StepKind.UNKNOWN, op, None),)
+        ends = [b for b in callee.regions[0].blocks if b.ops and b.ops[-1].name in RETURNS]
+        inside = (*frames, _Frame(op))
+        return tuple(
+            Step(
+                StepKind.CALL,
+                op,
+                Position(_end(end), inside),
+                _names(op.results, end.ops[-1].operands),
+            )
+            for end in ends
+        ) or (Step(StepKind.UNKNOWN, op, None),)
+
+    # ---- above a block
+
+    def _above_block(self, block: Block) -> tuple[Step, ...]:
+        """The steps from the start of a block, whatever was entered from below."""
+        found = self._above.get(block)
+        if found is None:
+            if block is block.parent.blocks[0]:
+                found = tuple(self._above_region(block.parent, block))
+            else:
+                found = tuple(_branch(op, block) for op in block.predecessors)
+            self._above[block] = found = found or (Step(StepKind.UNKNOWN, None, None),)
+        return found
+
+    def _above_region(self, region: Region, block: Block) -> list[Step]:
+        op = region.parent
+        if op.name in FUNCTIONS:
+            return self._above_function(op, block)
+        if op.name == "builtin.module":
+            return [Step(StepKind.START, op, None)]
+        if op.name.startswith("ttg.warp_specialize") and region.isolated:
+            return self._above_partition(op)
+        before = Position(self._point_before(op))
+        if op.name == "scf.for":
+            carried = block.args[1:]
+            inits = _names(carried, op.operands[3:])
+            yielded = _names(carried, _handed_out(block))
+            inits[block.args[0]] = op.operands[0]
+            return [
+                Step(StepKind.PREVIOUS, op, Position(_end(block)), yielded),
+                Step(StepKind.LEAVE, op, before, inits),
+            ]
+        if op.name == "scf.while":
+            other = next(r for r in op.regions if r is not region).blocks[0]
+            handed = _names(block.args, _handed_out(other))
+            if region is op.regions[1]:
+                return [Step(StepKind.ENTER, op, Position(_end(other)), handed)]
+            inits = _names(block.args, op.operands)
+            return [
+                Step(StepKind.PREVIOUS, op, Position(_end(other)), handed),
+                Step(StepKind.LEAVE, op, before, inits),
+            ]
+        steps = [Step(StepKind.LEAVE, op, before)]
+        if not (op.name.startswith("scf.") or op.name == "ttg.warp_specialize"):
+            # Nothing is known of the order in which its regions run, or how often.
+            ends = [end for other in op.regions for end in _ends(other)]
+            steps.extend(Step(StepKind.ENTER, op, Position(_end(end))) for end in ends)
+        return steps
+
+    def _above_function(self, op: Operation, block: Block) -> list[Step]:
+        calls = self._calls.get(op, [])
+        steps = [
+            Step(
+                StepKind.CALLER,
+                call,
+                Position(self._point_before(call)),
+                _names(block.args, call.operands),
+            )
+            for call in calls
+        ]
+        is_private = " private " in op.text.partition("@")[0]
+        if not (calls and is_private):
+            steps.append(Step(StepKind.START, op, None))
+        return steps
+
+    def _above_partition(self, op: Operation) -> list[Step]:
+        steps = [Step(StepKind.START, op, None)]
+        if len({region.parent for region in self._partitions}) > 1 or self._may_repeat(op):
+            # Which warps run which partition is the backend's choice.
+            ends = [_end(end) for region in self._partitions for end in _ends(region)]
+            steps.extend(Step(StepKind.ENTER, op, Position(end)) for end in ends)
+        return steps
+
+    def _may_repeat(self, op: Operation) -> bool:
+        parent = op.parent_op
+        while parent is not None and parent.name not in FUNCTIONS:
+            if parent.name not in ("scf.if", "scf.execute_region", "scf.index_switch"):
+                return True
+            parent = parent.parent_op
+        if parent is None:
+            return True
+        return len(parent.regions[0].blocks) > 1 or bool(self._calls.get(parent))
+
+    def _counted(self, step: Step, frames: tuple[_Frame, ...]) -> tuple[Step, ...]:
+        """A step from the start of a block for a walk that entered ``frames`` from below."""
+        top = frames[-1] if frames else None
+        if step.kind is StepKind.CALLER or (step.kind is StepKind.START and top is not None):
+            if top is not None and (step.kind is StepKind.START or top.op is not step.op):
+                return ()
+            return (_moved(step, frames[:-1]),)
+        if top is None or top.op is not step.op:
+            return (_moved(step, frames),)
+        trips = trip_count(top.op) or 0
+        if step.kind is StepKind.PREVIOUS:
+            if top.walked == trips:
+                return ()
+            return (_moved(step, (*frames[:-1], _Frame(top.op, _saturated(top.walked + 1)))),)
+        if step.kind is StepKind.LEAVE:
+            ran_enough = top.walked >= min(trips, MOST_COUNTED)
+            return (_moved(step, frames[:-1]),) if ran_enough else ()
+        return (_moved(step, frames),)
+
+
+def _saturated(walked: int) -> int:
+    return min(walked, MOST_COUNTED)
+
+
+def _moved(step: Step, frames: tuple[_Frame, ...]) -> Step:
+    if step.position is None:
+        return step
+    return Step(step.kind, step.op, Position(step.position.point, frames), step.renames)
+
+
+def _names(later: Sequence[Value], earlier: Sequence[Value]) -> dict[Value, Value]:
+    return dict(zip(later, earlier, strict=False))
+
+
+def _end(block: Block) -> Point:
+    return Point(block, len(block.ops))
+
+
+def _ends(region: Region) -> list[Block]:
+    """The blocks from which control leaves a region."""
+    return [b for b in region.blocks if not (b.ops and b.ops[-1].successors)]
+
+
+def _handed_out(block: Block) -> tuple[Value, ...]:
+    """What a block hands to the operation around it, or to that operation's next region."""
+    last = block.ops[-1] if block.ops else None
+    if last is None:
+        return ()
+    if last.name in _YIELDS:
+        return last.operands
+    return last.operands[1:] if last.name == "scf.condition" else ()
+
+
+def _always_runs(op: Operation) -> bool:
+    """Whether one of the regions of an operation runs whenever it is executed."""
+    return op.name in (
+        "scf.execute_region",
+        "scf.index_switch",
+        "scf.while",
+        "ttg.warp_specialize",
+    )
+
+
+def _branch(op: Operation, block: Block) -> Step:
+    """The edge from a terminator to one of its successors."""
+    source = op.parent
+    if source is None:
+        return Step(StepKind.UNKNOWN, op, None)
+    operands, successors = op.operands, op.successors
+    # Behind the condition stand the arguments of each successor in turn.
+    at = len(operands) - sum(len(successor.args) for successor in successors)
+    renames: dict[Value, Value] = {}
+    if at >= 0 and successors.count(block) == 1:
+        for successor in successors:
+            if successor is block:
+                handed = operands[at : at + len(block.args)]
+                renames = _names(block.args, handed)
+            at += len(successor.args)
+    return Step(StepKind.BRANCH, op, Position(_end(source)), renames)

@@ -1,0 +1,155 @@
+"""The cheapest way back from a point to what a goal looks for.
+
+A *goal* says, for each event that a walk crosses, what crossing it costs, what is looked for from
+there on, and whether the walk has come to its end.  Costs are never negative, so the search is
+Dijkstra's over pairs of position and goal: each pair is looked at once, loops need no bound, and
+the result is the exact minimum over all walks (:mod:`~triton_ext.analysis.backward_flow`,
+property 1: never above what really ran).
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final, Protocol
+
+from ..ir import Operation, Value
+from .backward_flow import BackwardFlow, Position, StepKind
+
+__all__ = ["MOST_PAIRS", "Crossing", "End", "Goal", "Walk", "shortest_walk"]
+
+#: Pairs of position and goal that are looked at before a search gives up.
+MOST_PAIRS: Final = 200_000
+
+
+class End(Enum):
+    """How a walk ends.
+
+    Attributes:
+        FOUND: At what was looked for, or where it may be hidden.
+        FREE: Nothing that is looked for can lie on this way.
+        GAVE_UP: The search was too long.
+    """
+
+    FOUND = "found"
+    FREE = "free"
+    GAVE_UP = "gave up"
+
+
+@dataclass(frozen=True, slots=True)
+class Crossing:
+    """What an event, or the start of a kernel, does to a walk.
+
+    Attributes:
+        then: The goal from there on, or how the walk ends.
+        cost: What is added; never negative.
+    """
+
+    then: Goal | End
+    cost: int = 0
+
+
+class Goal(Hashable, Protocol):
+    """What a walk looks for; equal goals must behave equally."""
+
+    def cross(self, op: Operation) -> Crossing:
+        """What crossing an event does."""
+
+    def renamed(self, renames: Mapping[Value, Value], op: Operation | None) -> Goal | End:
+        """The goal on the far side of an edge.
+
+        Args:
+            renames: What values are called there.
+            op: The operation that the edge belongs to.
+        """
+
+    def at_start(self) -> End:
+        """How a walk ends at the start of a kernel, where nothing ran before."""
+
+
+@dataclass(frozen=True, slots=True)
+class Walk:
+    """A cheapest walk.
+
+    Attributes:
+        cost: Sum of the costs.
+        end: How it ends.
+        last: The event or operation at which it ends; ``None`` at the start of a kernel.
+        terms: The events that cost something, the latest in the program first, with their costs.
+    """
+
+    cost: int
+    end: End
+    last: Operation | None
+    terms: tuple[tuple[Operation, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Link:
+    """One term of a walk and those before it."""
+
+    op: Operation
+    cost: int
+    before: _Link | None
+
+
+def shortest_walk(flow: BackwardFlow, start: Position, goal: Goal) -> Walk | None:
+    """Finds a cheapest walk that ends at what ``goal`` looks for.
+
+    Args:
+        flow: The control flow.
+        start: Where the walk starts.
+        goal: What it looks for.
+
+    Returns:
+        The walk; ``None`` where every walk ends ``FREE``.
+    """
+    order = itertools.count()  # ties: the pair that was met first
+    heap: list[tuple[int, int, Position, Goal, _Link | None]] = []
+    heapq.heappush(heap, (0, next(order), start, goal, None))
+    seen: set[tuple[Position, Goal]] = set()
+    ends: list[tuple[int, int, Operation | None, _Link | None]] = []
+    while heap:
+        cost, _, position, goal, link = heapq.heappop(heap)
+        if ends and ends[0][0] <= cost:
+            break
+        if (position, goal) in seen:
+            continue
+        seen.add((position, goal))
+        if len(seen) > MOST_PAIRS:
+            return Walk(0, End.GAVE_UP, None, ())
+        for step in flow.steps(position):
+            total, chain = cost, link
+            after: Goal | End = End.FOUND  # where nothing is known, it may be there
+            if step.kind is StepKind.START:
+                after = goal.at_start()
+            elif step.kind is StepKind.EVENT and step.op is not None:
+                crossing = goal.cross(step.op)
+                after, total = crossing.then, cost + crossing.cost
+                if crossing.cost:
+                    chain = _Link(step.op, crossing.cost, link)
+            elif step.kind is not StepKind.UNKNOWN:
+                after = goal.renamed(step.renames, step.op)
+            if after is End.FREE:
+                continue
+            if isinstance(after, End):
+                last = None if step.kind is StepKind.START else step.op
+                heapq.heappush(ends, (total, next(order), last, chain))
+            elif step.position is not None:
+                heapq.heappush(heap, (total, next(order), step.position, after, chain))
+    if not ends:
+        return None
+    total, _, last, chain = ends[0]
+    return Walk(total, End.FOUND, last, tuple(_terms(chain)))
+
+
+def _terms(link: _Link | None) -> list[tuple[Operation, int]]:
+    terms = []
+    while link is not None:
+        terms.append((link.op, link.cost))
+        link = link.before
+    terms.reverse()
+    return terms
