@@ -48,5 +48,5 @@ def pytest_collection_modifyitems(items):
 
 
 # Helper modules stand beside the tests that use them; importlib mode does not add their folder.
-for folder in ("language", "gluon", "nvidia", "ir"):
+for folder in ("language", "gluon", "nvidia", "ir", "amd"):
     sys.path.append(str(pathlib.Path(__file__).parent / folder))
