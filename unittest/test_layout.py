@@ -42,7 +42,14 @@ RULES: dict[str, tuple[set[str], set[str]]] = {
     "backends": ({"backends"}, set()),
     "backends.V": (set(), set()),
     "backends.V.dialect": ({"errors", "markers", "ir", "analysis", "backends.V.dialect"}, set()),
-    "backends.V.passes": (COMPILER | {"backends.V.dialect", "backends.V.passes"}, set()),
+    "backends.V.analysis": (
+        {"errors", "ir", "analysis", "backends.V.analysis", "backends.V.dialect"},
+        set(),
+    ),
+    "backends.V.passes": (
+        COMPILER | {"backends.V.analysis", "backends.V.dialect", "backends.V.passes"},
+        set(),
+    ),
     # The launcher reads from the lowered module what a launch is checked against.
     "backends.V.backend": (
         {"errors", "host", "markers", "backends.V.backend"},

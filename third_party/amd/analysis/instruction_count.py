@@ -1,0 +1,434 @@
+"""How many instructions one wave issues for an asynchronous operation.
+
+A wait lets the n youngest instructions of a counter be in flight, so it retires an operation only
+if at least n instructions of the same queue were really issued behind it.  Counts are therefore
+intervals: ``lo`` may be counted as issued on every path and by every wave, ``hi`` is what can be
+outstanding at most.  Errors are in the safe direction only: a wrong ``lo`` is too low.
+
+Rules of a copy by address.  ``layout`` maps registers, lanes and waves of the global side to
+offsets in the buffer, padding left out; ``b`` are the bits of an element.
+
+1. ``c0 = min(128 / b, elements per thread in the fastest dimension, proven contiguity)``.
+2. With a mask, ``c1 = min(c0, elements over which it is constant in its fastest dimension)``.
+3. ``c2 = max(c1, contiguity attribute)``: the attribute overrules what is proven.
+4. ``c = min(c2, consecutive run of layout, smallest padding interval)``.
+5. Registers that repeat another one are not copied: ``n = max(1, registers / c)``.
+6. A vector of ``c * b`` bits is one instruction; one of more than 128 bits several, and a store of
+   16 bits two of 8.
+7. Waves that hold the same elements as others need not issue anything: ``lo = 0``.
+8. A masked copy that the host puts behind a branch is skipped by a wave that is masked out as a
+   whole: ``lo = 0``.  Buffer copies never are, they are masked by an offset that is out of range;
+   others are on gfx942 and gfx950, and on gfx1250 as :class:`Lowering` says.
+
+Rules of the tensor data mover (TDM), which ignores masks of lanes and waves:
+
+9. A load or store is one instruction, a fused load as well.
+10. A load into pieces, ``L = partitions * groups``: ``ceil(L / gcd(waves, L))``.
+11. A gather or scatter takes up to 8 rows of 32-bit or 16 of 16-bit indices that lie side by side:
+    ``ceil(index registers of a thread / rows)``, repeated registers left out.
+
+Where an analysis met an operation that it does not know, the host may have proven more than we
+did: ``lo`` is then the count for the largest vector that rules 1 and 4 allow, ``hi`` that for what
+is proven.  Not handled, and an error where it is asked for: encodings that this package does not
+know.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from enum import Enum
+from math import gcd
+from typing import TYPE_CHECKING
+
+from triton_ext.analysis import consecutive_run, register_to_shared
+from triton_ext.errors import VerifyError
+from triton_ext.ir import LinearLayout, Operation, Value, parse_type
+from triton_ext.ir.dialects import ttg
+from triton_ext.ir.encodings import (
+    DistributedEncoding,
+    PaddedSharedEncoding,
+    PartitionedSharedEncoding,
+    SharedEncoding,
+)
+from triton_ext.ir.types import MemDescType, TensorType
+
+from ..dialect import amdg
+from .target import Counter, Direction, Lowering, Queue, Target
+
+if TYPE_CHECKING:
+    from triton_ext.analysis.axis_info import AxisInfoAnalysis
+
+__all__ = [
+    "AsyncIssue",
+    "CopyKind",
+    "Interval",
+    "Proven",
+    "copy_instructions",
+    "count",
+    "tdm_copy_instructions",
+    "tdm_rows_instructions",
+    "waves_of",
+]
+
+#: Bits per lane that the widest copy instruction moves.
+_WIDEST = 128
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """Instructions that one wave issues for one execution of an operation.
+
+    Attributes:
+        lo: What may safely be counted as issued.
+        hi: What can be outstanding at most.
+    """
+
+    lo: int
+    hi: int
+
+    @classmethod
+    def exactly(cls, count: int) -> Interval:
+        """An interval of one number."""
+        return cls(count, count)
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether every wave issues the same number."""
+        return self.lo == self.hi
+
+    def __add__(self, other: Interval) -> Interval:
+        return Interval(self.lo + other.lo, self.hi + other.hi)
+
+
+@dataclass(frozen=True, slots=True)
+class Proven:
+    """A number of elements that an analysis of ours and that of the host may see differently.
+
+    Attributes:
+        at_least: What is proven.
+        at_most: What the host may know; more than is proven where an operation is not understood.
+    """
+
+    at_least: int
+    at_most: int
+
+    @classmethod
+    def exactly(cls, count: int) -> Proven:
+        """Where both see the same."""
+        return cls(count, count)
+
+
+class CopyKind(Enum):
+    """Copies by address; the value is the operation's name."""
+
+    LOAD = "ttg.async_copy_global_to_local"
+    BUFFER_LOAD = "amdg.buffer_load_to_local"
+    STORE = "amdg.async_copy_local_to_global"
+
+
+def copy_instructions(
+    tensor: TensorType,
+    buffer: MemDescType,
+    target: Target,
+    lowering: Lowering,
+    *,
+    kind: CopyKind,
+    contiguity: Proven,
+    mask: Proven | None = None,
+    hint: int = 1,
+) -> Interval:
+    """Instructions of a copy by address, between global memory and LDS.
+
+    Args:
+        tensor: The pointers, or the offsets of a buffer copy; only shape and encoding matter.
+        buffer: The LDS side.
+        target: The GPU.
+        lowering: What the host makes of it.
+        kind: Which copy it is.
+        contiguity: Elements of the pointers that lie side by side, in the fastest dimension; of a
+            buffer copy, of offsets and base pointer together.
+        mask: Elements over which the mask is constant in the same dimension; ``None`` without mask.
+        hint: The attribute ``contiguity``.
+
+    Raises:
+        VerifyError: An encoding is not known, or none for the shape.
+    """
+    layout = _layout_to_lds(tensor, buffer)
+    bits = _bits(buffer)
+    per_thread = contiguous_per_thread(_distributed(tensor).to_linear_layout(tensor.static_shape))
+    limit = consecutive_run(layout)
+    if isinstance(buffer.encoding, PaddedSharedEncoding):
+        limit = min(limit, *(interval for interval, _ in buffer.encoding.interval_padding_pairs))
+    registers = layout.in_dim_size("register")
+
+    def instructions(proven: int, constant: int | None) -> int:
+        vector = min(max(1, _WIDEST // bits), per_thread, proven)  # rule 1
+        if constant is not None:
+            vector = min(vector, constant)  # rule 2
+        vector = min(max(vector, hint), limit)  # rules 3 and 4
+        vector = 1 << (vector.bit_length() - 1)
+        return max(1, registers // vector) * _pieces(vector * bits, kind)  # rules 5 and 6
+
+    hi = instructions(contiguity.at_least, None if mask is None else mask.at_least)
+    lo = instructions(contiguity.at_most, None if mask is None else mask.at_most)
+    if layout.free_variable_masks().get("warp", 0):
+        return Interval(0, hi)  # rule 7
+    if mask is not None and _branches(kind, target, lowering):
+        return Interval(0, hi)  # rule 8
+    return Interval(lo, hi)
+
+
+def _branches(kind: CopyKind, target: Target, lowering: Lowering) -> bool:
+    """Whether a wave without an active lane skips a masked copy."""
+    if kind is CopyKind.BUFFER_LOAD:
+        return False
+    if kind is CopyKind.STORE:
+        return lowering.masked_stores_branch
+    return target.copy_counter is Counter.VMCNT or lowering.masked_loads_branch
+
+
+def tdm_copy_instructions(buffer: MemDescType, waves: int) -> Interval:
+    """Instructions of a TDM load or store of a whole block.
+
+    Args:
+        buffer: The LDS side.
+        waves: Number of waves that run the operation.
+    """
+    encoding = buffer.encoding
+    if not isinstance(encoding, PartitionedSharedEncoding):
+        return Interval.exactly(1)  # rule 9
+    pieces = encoding.num_pieces
+    return Interval.exactly(-(-pieces // gcd(waves, pieces)))  # rule 10
+
+
+def tdm_rows_instructions(indices: TensorType, lowering: Lowering) -> Interval:
+    """Instructions of a TDM gather or scatter.
+
+    Args:
+        indices: Row numbers, of 16 or 32 bits.
+        lowering: What the host makes of it.
+
+    Raises:
+        VerifyError: The encoding is not known, or none for the shape.
+    """
+    layout = _distributed(indices).to_linear_layout(indices.static_shape)
+    layout = layout.without_zero_bases("register")
+    registers = layout.in_dim_size("register")
+    most = 8 if (indices.bit_width or 0) > 16 else 16
+    rows = min(most, consecutive_run(layout, "register", layout.out_dim_names[0]))
+    hi = -(-registers // rows)  # rule 11
+    return Interval(hi if lowering.rows_split_at_runs else -(-registers // most), hi)
+
+
+def contiguous_per_thread(layout: LinearLayout) -> int:
+    """Elements that a thread holds side by side in the dimension that its registers move first.
+
+    Where no register moves, that is the last dimension.
+    """
+    names = layout.out_dim_names
+    bases = layout.in_bases("register")
+    moved = [i for basis in bases for i, x in enumerate(basis) if x]
+    fastest = moved[0] if moved else len(names) - 1
+    count = 1
+    for bit, basis in enumerate(bases):
+        if basis != tuple(1 << bit if i == fastest else 0 for i in range(len(names))):
+            break
+        count *= 2
+    return count
+
+
+def _layout_to_lds(tensor: TensorType, buffer: MemDescType) -> LinearLayout:
+    source = _distributed(tensor)
+    if not isinstance(buffer.encoding, SharedEncoding):
+        raise VerifyError(f"expected a buffer with a known encoding, found '{buffer.encoding}'")
+    shape = tensor.static_shape
+    layout = register_to_shared(source, buffer.encoding, shape, buffer.full_alloc_shape)
+    return layout.without_zero_bases("register")
+
+
+def _distributed(tensor: TensorType) -> DistributedEncoding:
+    if not isinstance(tensor.encoding, DistributedEncoding):
+        raise VerifyError(f"expected a tensor with a known encoding, found '{tensor.encoding}'")
+    return tensor.encoding
+
+
+def _bits(buffer: MemDescType) -> int:
+    bits = buffer.bit_width
+    if bits is None:
+        raise VerifyError(f"expected a buffer of numbers, found elements of '{buffer.element}'")
+    return bits
+
+
+def _pieces(width: int, kind: CopyKind) -> int:
+    """Instructions for one vector of so many bits."""
+    if kind is CopyKind.STORE and width == 16:
+        return 2
+    return max(1, width // _WIDEST)
+
+
+# ---- operations
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AsyncIssue:
+    """What an asynchronous operation issues.
+
+    Attributes:
+        op: The operation.
+        queue: Where its instructions retire in order.
+        direction: Where it moves data.
+        instructions: How many a wave issues.
+        writes: LDS buffers that it writes.
+        reads: LDS buffers that it reads.
+        is_masked: Whether it may move less than the whole block, or nothing.
+    """
+
+    op: Operation
+    queue: Queue
+    direction: Direction
+    instructions: Interval
+    writes: tuple[Value, ...] = ()
+    reads: tuple[Value, ...] = ()
+    is_masked: bool = False
+
+
+def count(
+    op: Operation, analysis: AxisInfoAnalysis, target: Target, lowering: Lowering
+) -> AsyncIssue | None:
+    """What an operation issues; ``None`` where it is not asynchronous.
+
+    Operations that move nothing to or from LDS (a prefetch, the move of a descriptor) take part in
+    no counter that a wait looks at.
+
+    Args:
+        op: The operation.
+        analysis: What is known about the values of its module.
+        target: The GPU.
+        lowering: What the host makes of it.
+
+    Raises:
+        VerifyError: The operation cannot be read, or an encoding is not known.
+    """
+    if op.name in _COPIES:
+        return _count_copy(op, CopyKind(op.name), analysis, target, lowering)
+    return _count_tdm(op, target, lowering)
+
+
+def waves_of(op: Operation) -> int:
+    """Number of waves that run an operation: those of its partition, or of the whole module.
+
+    Raises:
+        VerifyError: The module does not say how many waves there are.
+    """
+    inner: Operation = op
+    while (around := inner.parent_op) is not None:
+        specialized = ttg.WarpSpecializeOp.match(around)
+        for partition in specialized.partitions if specialized is not None else ():
+            if inner.parent is not None and partition.block.parent is inner.parent.parent:
+                return partition.num_warps
+        inner = around
+    found = re.match(r"\d+", inner.attributes.get("ttg.num-warps", ""))
+    if found is None:
+        op.fail("expected a module with the number of waves in 'ttg.num-warps'")
+    return int(found[0])
+
+
+_COPIES = frozenset(kind.value for kind in CopyKind)
+#: What is taken as known of a mask where the host may know everything.
+_UNBOUNDED = 1 << 20
+
+
+def _count_copy(
+    op: Operation,
+    kind: CopyKind,
+    analysis: AxisInfoAnalysis,
+    target: Target,
+    lowering: Lowering,
+) -> AsyncIssue:
+    load, buffered = ttg.AsyncCopyGlobalToLocalOp.match(op), amdg.BufferLoadToLocalOp.match(op)
+    store = amdg.AsyncCopyLocalToGlobalOp.match(op)
+    base: Value | None = None
+    if load is not None:
+        place, lds, mask, hint = load.src, load.dst, load.mask, load.contiguity
+    elif buffered is not None:
+        place, lds, mask, hint = buffered.offsets, buffered.dst, buffered.mask, buffered.contiguity
+        base = buffered.ptr
+    elif store is not None:
+        place, lds, mask, hint = store.dst, store.src, store.mask, store.contiguity
+    else:
+        raise AssertionError(f"CopyKind lists '{op.name}', which has no view here")
+    tensor, buffer = _tensor(op, place), _buffer(op, lds)
+    bits = _bits(buffer)
+    proven = analysis.pointer_contiguity(place, bits)
+    complete = analysis.info(place).complete
+    if base is not None:
+        # The divisibility of a pointer is in bytes.
+        aligned = analysis.info(base)
+        proven = min(proven, max(1, aligned.divisibility[0] * 8 // max(8, bits)))
+        complete = complete and aligned.complete
+    constant: Proven | None = None
+    if mask is not None:
+        known = analysis.mask_alignment(mask)
+        constant = Proven(known, known if analysis.info(mask).complete else _UNBOUNDED)
+    direction = Direction.STORE if kind is CopyKind.STORE else Direction.LOAD
+    return AsyncIssue(
+        op=op,
+        queue=target.copy_queue(direction),
+        direction=direction,
+        instructions=copy_instructions(
+            tensor,
+            buffer,
+            target,
+            lowering,
+            kind=kind,
+            contiguity=Proven(proven, proven if complete else _UNBOUNDED),
+            mask=constant,
+            hint=hint,
+        ),
+        writes=(lds,) if direction is Direction.LOAD else (),
+        reads=(lds,) if direction is Direction.STORE else (),
+        is_masked=mask is not None,
+    )
+
+
+def _count_tdm(op: Operation, target: Target, lowering: Lowering) -> AsyncIssue | None:
+    load = amdg.AsyncTdmCopyGlobalToLocalOp.match(op)
+    store = amdg.AsyncTdmCopyLocalToGlobalOp.match(op)
+    fused = amdg.AsyncTdmFusedCopyGlobalToLocalOp.match(op)
+    gather, scatter = amdg.AsyncTdmGatherOp.match(op), amdg.AsyncTdmScatterOp.match(op)
+    rows, copy = gather or scatter, load or store
+    if fused is not None:
+        lds, is_masked, instructions = fused.buffers, False, Interval.exactly(1)  # rule 9
+    elif copy is not None:
+        lds, is_masked = (copy.buffer,), copy.pred is not None
+        instructions = tdm_copy_instructions(_buffer(op, copy.buffer), waves_of(op))
+    elif rows is not None:
+        lds, is_masked = (rows.buffer,), rows.pred is not None
+        instructions = tdm_rows_instructions(_tensor(op, rows.row_indices), lowering)
+    else:
+        return None
+    is_store = store is not None or scatter is not None
+    return AsyncIssue(
+        op=op,
+        queue=target.tdm_queue,
+        direction=Direction.STORE if is_store else Direction.LOAD,
+        instructions=instructions,
+        writes=() if is_store else lds,
+        reads=lds if is_store else (),
+        is_masked=is_masked,
+    )
+
+
+def _tensor(op: Operation, value: Value) -> TensorType:
+    type_ = parse_type(value.type, op.module.aliases if op.module is not None else None)
+    if not isinstance(type_, TensorType):
+        op.fail(f"expected a tensor as '{value.name}', found '{value.type}'")
+    return type_
+
+
+def _buffer(op: Operation, value: Value) -> MemDescType:
+    type_ = parse_type(value.type, op.module.aliases if op.module is not None else None)
+    if not isinstance(type_, MemDescType):
+        op.fail(f"expected a buffer as '{value.name}', found '{value.type}'")
+    return type_
