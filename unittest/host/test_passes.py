@@ -128,6 +128,20 @@ def test_the_value_that_is_always_used_may_be_given(passes):
     assert passes.bind("canonicalize", given) == passes.bind("canonicalize", {})
 
 
+def test_an_option_has_the_names_of_all_releases(passes):
+    for name in ("tritonamdgpu-coalesce-async-copy", "convert-triton-amdgpu-to-llvm"):
+        calls = [
+            passes.bind(name, {spelling: "gfx950"})
+            for spelling in ("arch", "arch-generation-name", "gfx-arch")
+        ]
+        assert calls[0] == calls[1] == calls[2]
+        assert "gfx950" in calls[0].arguments
+    with pytest.raises(UnsupportedError, match="has no option"):
+        passes.bind("convert-triton-amdgpu-to-llvm", {"arch": "gfx950", "gfx-arch": "gfx942"})
+    with pytest.raises(UnsupportedError, match="has no option 'arch'"):
+        passes.bind("cse", {"arch": "gfx950"})
+
+
 def test_the_probe_is_kept_on_disk(process, tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     first = load_passes(process)
@@ -172,6 +186,19 @@ def test_a_parse_error_has_its_place_and_source(process):
     assert (error.severity, error.filename, error.line) == ("error", "in.mlir", 4)
     assert "use of undeclared SSA value name" in error.message
     assert error.source_line.strip() == "tt.store %p, %q : !tt.ptr<i32>"
+
+
+def test_a_parse_error_has_its_notes(process):
+    text = MODULE.replace("%dead", "%x")
+    result = process.run(text, "in.mlir")
+    (error,) = result.diagnostics
+    assert (error.line, error.message) == (3, "redefinition of SSA value '%x'")
+    # Triton 3.6 exports no handler of diagnostics.
+    assert result.without_notes == (not error.notes)
+    if not detect().version.startswith("3.6."):
+        (note,) = error.notes
+        assert (note.filename, note.line) == ("in.mlir", 2)
+        assert note.message == "previously defined here"
 
 
 def test_a_verifier_error_has_its_place_and_source(process):
@@ -322,7 +349,7 @@ def test_a_child_that_cannot_start_leaves_nothing_open(monkeypatch):
     process = HostProcess(find_library())
     before = sorted(os.listdir("/proc/self/fd"))
     for _ in range(3):
-        with pytest.raises(OSError, match="no more processes"):
+        with pytest.raises(HostError, match="cannot be started: no more processes"):
             process._start()
     assert sorted(os.listdir("/proc/self/fd")) == before
 

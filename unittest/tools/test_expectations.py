@@ -21,6 +21,17 @@ def check(text, *diagnostics, only_expected=False):
     return messages(verify(diagnostics, text, "a.mlir", only_expected=only_expected))
 
 
+def test_notes_that_nobody_can_give_are_remarked_upon():
+    text = "x // expected-error {{m}}\n// expected-note @-1 {{n}}\n// expected-error {{o}}\n"
+    found = verify([error(1, "m")], text, "a.mlir", only_expected=False, without_notes=True)
+    assert [problem.severity for problem in found] == ["remark", "error"]
+    assert messages(found)[0].startswith('expected note "n" is not known')
+    assert [p.severity for p in verify([error(1, "m")], text, "a.mlir", only_expected=False)] == [
+        "error",
+        "error",
+    ]
+
+
 @pytest.mark.parametrize(
     ("text", "line"),
     [

@@ -27,6 +27,14 @@ def test_without_locations(text, expected):
     assert ir_text.without_locations(text) == expected
 
 
+def test_names_of_another_text():
+    text = 'module {\n  %row = f.a %x, "%q" loc(#loc1) // %c\n  f.b %row#0 loc("%row")\n}\n'
+    other = 'module {\n  %0 = f.a %arg0, "%q"\n  f.b %0#0\n}\n'
+    named = 'module {\n  %0 = f.a %arg0, "%q" loc(#loc1) // %c\n  f.b %0#0 loc("%row")\n}\n'
+    assert ir_text.with_names_of(text, other) == named
+    assert ir_text.with_names_of(text, other.replace("%arg0", "")) == text
+
+
 def test_aliases_are_written_out_in_each_other():
     text = (
         "#b = #ttg.blocked<{a = 1}>\n"

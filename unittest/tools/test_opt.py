@@ -152,9 +152,10 @@ def test_a_missing_file_is_a_sentence(capsys):
         (["--pass-provider=me"], "takes auto or host or ext, found 'me'"),
         (["--canonicalize=max-iterations=3"], "its binding always uses max-iterations=10"),
         (["-o"], "option '-o' needs a value: FILE"),
-        (["-cse", "--mlir-print-ir-before=csse"], "is run; did you mean 'cse'?"),
-        (["-cse", "--mlir-print-ir-after=csse"], "'--mlir-print-ir-after=csse': no pass of"),
-        (["--host=none", "--mlir-print-ir-after=cse"], "is run; there are none"),
+        (["-cse", "--mlir-print-ir-before=csse"], "of that name; did you mean 'cse'?"),
+        (["-cse", "--mlir-print-ir-after=csse"], "'--mlir-print-ir-after=csse': there is no pass"),
+        (["--host=none", "--mlir-print-ir-after=cse"], "there is no pass of that name"),
+        (["--pass-pipeline=builtin.module(builtin.module(cse))"], "on modules inside of it"),
         (["-cse", "-keep-comments"], "'--keep-comments' prints our text, but 'cse' is a pass of"),
         (["--mlir-timing-display=banana"], "takes list or tree, found 'banana'"),
         (["--mlir-disable-threading=banana"], "takes true or false, found 'banana'"),
@@ -258,6 +259,19 @@ def test_dumps_only_after_a_change(capsys, tmp_path, more):
     arguments += ["--mlir-print-ir-after-change", *more]
     status, _, err = run(capsys, tmp_path, HOST_MODULE, *arguments)
     assert (status, titles(err)) == (0, ["After canonicalize"])
+
+
+def test_a_pass_that_does_not_run_prints_nothing(capsys, tmp_path):
+    arguments = ["-cse", "--mlir-print-ir-before=canonicalize", "--mlir-print-ir-after=cse"]
+    status, _, err = run(capsys, tmp_path, HOST_MODULE, *arguments)
+    assert (status, titles(err)) == (0, ["After cse"])
+
+
+def test_a_triton_that_cannot_be_started_is_one_error(capsys, tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "nothing"))
+    status, out, err = run(capsys, tmp_path, HOST_MODULE, "-cse")
+    assert (status, out) == (1, "")
+    assert re.fullmatch(r"triton-opt: error: triton \S+ cannot be started: .*nothing'\n", err)
 
 
 def test_dumps_only_after_a_failure(capsys, tmp_path):

@@ -32,8 +32,12 @@ _DUMP = re.compile(
     r"(?:module\b.*\{|\"builtin\.module\".*|#[\w.$-]+ = .*|![\w.$-]+ = .*|\{-#.*"
     r"|PLEASE (?:submit|ATTACH).*|Stack dump.*)"
 )
-# Says only that something failed, which the diagnostics in front of it said better.
-_ECHO = re.compile(r"Failures have been detected while processing|Pipeline failed while executing")
+# Says only that something failed, which the diagnostics in front of it said better, or that the
+# reproducer in the input is not for whoever reads the module.
+_ECHO = re.compile(
+    r"Failures have been detected while processing|Pipeline failed while executing"
+    r"|ignoring unknown external resources for 'mlir_reproducer'"
+)
 # What a library of LLVM's kind says when it gives up; Triton survives some of that, and then says
 # that it caught a signal.
 _LAST_WORDS = re.compile(r"Assertion .* failed|LLVM ERROR:|UNREACHABLE executed|terminate called")

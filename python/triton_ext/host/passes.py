@@ -18,7 +18,7 @@ import os
 import pathlib
 import re
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
@@ -77,6 +77,10 @@ _DEFAULTS: Mapping[str | tuple[str, str], str] = MappingProxyType(
         "ptx-version": "80",
     }
 )
+
+
+# How releases of Triton spell one option.
+_SPELLINGS = frozenset({"arch", "arch-generation-name", "gfx-arch"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +162,8 @@ class HostPasses:
         problems = []
         for adder in known.adders:
             try:
-                return Call(name, adder.path, self._arguments(name, adder, options))
+                spelled = _spelled(options, adder.settable)
+                return Call(name, adder.path, self._arguments(name, adder, spelled))
             except UnsupportedError as error:
                 problems.append(error)
         # Of overloads, the one with the most arguments says the most.
@@ -281,6 +286,16 @@ def _read(value: str, name: str, argument: Argument) -> int | bool | str | float
             f"found '{value}'"
         ) from error
     return value
+
+
+def _spelled(options: Mapping[str, str], known: Collection[str]) -> Mapping[str, str]:
+    """Options under the names that this release has for them."""
+    here = _SPELLINGS & set(known)
+    given = _SPELLINGS & set(options)
+    if len(here) != 1 or len(given) != 1 or here == given:
+        return options
+    (theirs,), (ours,) = here, given
+    return {theirs if name == ours else name: value for name, value in options.items()}
 
 
 def _same(given: str, printed: str) -> bool:

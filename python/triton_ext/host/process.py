@@ -102,6 +102,7 @@ class HostResult:
         states: The module as it was read and after each pass, without locations, if asked for; of
             a run that failed or ended the child as far as it came.
         seconds: Time of each pass manager.
+        without_notes: Whether the diagnostics are without their notes.
         failed: Index of the pass that failed alone; ``None`` if none did or it is not known which.
         left: The module that it left, if asked for; empty if there is none.
     """
@@ -112,6 +113,7 @@ class HostResult:
     other: str
     states: tuple[str, ...] = ()
     seconds: tuple[float, ...] = ()
+    without_notes: bool = False
     failed: int | None = None
     left: str = ""
 
@@ -213,9 +215,15 @@ class HostProcess:
             allow_unregistered: Accept operations of dialects that the host does not have.
             one_by_one: Give each pass a pass manager of its own, and keep the module after each.
             failed_state: Keep the module that a failed pass left.
+
+        Raises:
+            HostError: The child process cannot be started.
         """
         if self._folder is None:
-            self._folder = tempfile.TemporaryDirectory(prefix="triton-ext-")
+            try:
+                self._folder = tempfile.TemporaryDirectory(prefix="triton-ext-")
+            except OSError as error:
+                raise self._not_started(error) from error
         path = os.path.join(self._folder.name, "module.mlir")
         request = {
             "do": "run",
@@ -254,6 +262,7 @@ class HostProcess:
             other="" if failed else printed.other.replace(path, filename),
             states=tuple(progress.states),
             seconds=tuple(progress.seconds),
+            without_notes=not answer.get("notes", True),
             failed=index,
             left=answer.get("left", ""),
         )
@@ -369,8 +378,17 @@ class HostProcess:
         return text
 
     def _start(self) -> subprocess.Popen[bytes]:
-        if self._child is not None:
-            return self._child
+        if self._child is None:
+            try:
+                self._child = self._started()
+            except OSError as error:
+                raise self._not_started(error) from error
+        return self._child
+
+    def _not_started(self, error: OSError) -> HostError:
+        return HostError(f"triton {self.library.version} cannot be started: {error}")
+
+    def _started(self) -> subprocess.Popen[bytes]:
         environment = dict(os.environ)
         # The host reports errors only, unless it is asked for more.
         environment["MLIR_ENABLE_DIAGNOSTICS"] = "warnings,remarks"
@@ -391,7 +409,7 @@ class HostProcess:
             finally:
                 os.close(writer)
             opened.pop_all()  # Closed by _end.
-        self._child, self._answers, self._printed = child, answers, printed
+        self._answers, self._printed = answers, printed
         return child
 
     def _kill(self) -> None:

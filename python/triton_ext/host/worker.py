@@ -31,6 +31,14 @@ _PROBES: dict[str, tuple[Any, Any]] = {
     "float": (1.0, 2.0),
 }
 _ALLOW_UNREGISTERED = "_ZN4mlir11MLIRContext25allowUnregisteredDialectsEb"
+# Its constructor from a SourceMgr &, an MLIRContext *, a raw_ostream & and a unique_function &&.
+_HANDLER = (
+    "_ZN4mlir26SourceMgrDiagnosticHandlerC1ERN4llvm9SourceMgrEPNS_11MLIRContextERNS1_11raw_ostreamE"
+    "ONS1_15unique_functionIFbNS_8LocationEEEE"
+)
+_ERRS = "_ZN4llvm4errsEv"
+# More than each of the handler, the source manager and the function has; zeros are an empty one.
+_OBJECT_BYTES = 4096
 
 
 def main() -> None:
@@ -58,6 +66,8 @@ class _Worker:
             raise ImportError(f"cannot load {library}")
         self._host: Any = importlib.util.module_from_spec(spec)
         loader.exec_module(self._host)
+        #: Objects of C++ that the context of the request refers to.
+        self._kept: list[Any] = []
 
     def say(self, **message: Any) -> None:
         """Writes a message.
@@ -113,10 +123,16 @@ class _Worker:
         refused = allow_unregistered and not self._allow_unregistered(context)
         # What a pass prints while it fails goes to file descriptor 2 as well.
         context.printOpOnDiagnostic(False)
+        notes = self._print_notes(context)
         try:
             module = self._host.ir.parse_mlir_module(path, context)
         except RuntimeError as error:
-            return {"failed": "parse", "said": str(error), "unregistered_refused": refused}
+            return {
+                "failed": "parse",
+                "said": str(error),
+                "unregistered_refused": refused,
+                "notes": notes,
+            }
         module.context = context
         if one_by_one:
             self.say(state=_plain(module))
@@ -159,6 +175,32 @@ class _Worker:
         setter.argtypes = (ctypes.c_void_p, ctypes.c_bool)
         setter.restype = None
         setter(address, True)
+        return True
+
+    def _print_notes(self, context: Any) -> bool:
+        """Has diagnostics printed with their notes while the module is read.
+
+        Only its runs of passes have a handler of diagnostics; without one, MLIR prints errors
+        alone.  Like the setter above, the constructor is an exported symbol.
+        """
+        library = ctypes.CDLL(self._library)
+        construct, errs = getattr(library, _HANDLER, None), getattr(library, _ERRS, None)
+        address = _address_of(context)
+        if construct is None or errs is None or address is None:
+            return False
+        # The context of the request before is gone, and its handler with it.
+        self._kept = [ctypes.create_string_buffer(_OBJECT_BYTES) for _ in range(3)]
+        handler, manager, function = self._kept
+        errs.restype = ctypes.c_void_p
+        construct.argtypes = (ctypes.c_void_p,) * 5
+        construct.restype = None
+        construct(
+            ctypes.addressof(handler),
+            ctypes.addressof(manager),
+            address,
+            errs(),
+            ctypes.addressof(function),
+        )
         return True
 
     def _adders(self, module: Any, path: str) -> list[str]:

@@ -44,6 +44,9 @@ class Arguments:
         after_failure: Whether it is printed behind a pass only if the pass failed.
         timing: Whether the time of each pass is printed.
         statistics: Whether what the passes counted is printed.
+        names_from_locations: Whether values are named by the names in their locations.
+        dump_pipeline: Whether the pipeline is printed before it runs.
+        run_reproducer: Whether the pipeline is that of the reproducer in the input.
         verify_each: Whether the module is verified behind each of our passes.
         provider: ``auto``, ``host`` or ``ext``.
         host: ``auto``, ``always`` or ``none``.
@@ -66,6 +69,9 @@ class Arguments:
     after_failure: bool = False
     timing: bool = False
     statistics: bool = False
+    names_from_locations: bool = False
+    dump_pipeline: bool = False
+    run_reproducer: bool = False
     verify_each: bool = True
     provider: str = "auto"
     host: str = "auto"
@@ -190,6 +196,9 @@ OPTIONS: dict[str, Option] = {
     "keep-comments": _flag("keep_comments", "print comments and blank lines as they were"),
     "mlir-print-debuginfo": _flag("debug_info", "print locations"),
     "mlir-print-local-scope": _flag("local_scope", "print what aliases stand for"),
+    "mlir-use-nameloc-as-prefix": _flag(
+        "names_from_locations", "name values by the names in their locations"
+    ),
     "mlir-print-ir-before": _names("print_before", "print the module before these passes"),
     "mlir-print-ir-after": _names("print_after", "print the module behind these passes"),
     "mlir-print-ir-before-all": _every("print_before", "print the module before each pass"),
@@ -205,6 +214,13 @@ OPTIONS: dict[str, Option] = {
     "mlir-timing": _flag("timing", "print the time of each pass"),
     "mlir-timing-display": _without_effect("accepted; there is one form", "list", "tree"),
     "mlir-pass-statistics": _flag("statistics", "print what our passes counted"),
+    "mlir-pass-statistics-display": _without_effect(
+        "accepted; there is one form", "list", "pipeline"
+    ),
+    "dump-pass-pipeline": _flag("dump_pipeline", "print the pipeline before it runs"),
+    "run-reproducer": _flag(
+        "run_reproducer", "run the pipeline of the reproducer that stands in the input"
+    ),
     "list-passes": _show("passes", "print the names of the passes"),
     "help": _show("help", "print this"),
     "h": _show("help", "print this"),
@@ -274,16 +290,17 @@ def _refuse_unknown(word: str, name: str) -> None:
 
 
 def _check(arguments: Arguments) -> None:
-    runs = {spec.name for spec in arguments.pipeline.specs()}
-    for when in ("before", "after"):
-        for name in sorted(getattr(arguments, f"print_{when}") - {ALL, *runs}):
-            raise CommandLineError(
-                f"'--mlir-print-ir-{when}={name}': no pass of that name is run; {near(name, runs)}"
-            )
     if arguments.host == "none" and arguments.provider == "host":
         raise CommandLineError("'--host=none' leaves nothing to '--pass-provider=host'")
-    if arguments.keep_comments and arguments.host == "always":
-        raise CommandLineError("'--keep-comments' prints our text, '--host=always' that of Triton")
+    if arguments.host == "none" and arguments.names_from_locations:
+        raise CommandLineError(
+            "'--mlir-use-nameloc-as-prefix' is for Triton's printer, which '--host=none' leaves out"
+        )
+    if arguments.keep_comments and (arguments.host == "always" or arguments.names_from_locations):
+        other = "--host=always"
+        if arguments.names_from_locations:
+            other = "--mlir-use-nameloc-as-prefix"
+        raise CommandLineError(f"'--keep-comments' prints our text, '{other}' that of Triton")
 
 
 def _pass(name: str, options: str) -> PassSpec:

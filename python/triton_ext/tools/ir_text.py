@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from triton_ext.ir import Module
 from triton_ext.ir.lexer import Source
 
-__all__ = ["expand_aliases", "split", "without_comments", "without_locations"]
+__all__ = ["expand_aliases", "split", "with_names_of", "without_comments", "without_locations"]
 
 #: The most characters that a module with its aliases written out, or all of them, may have.
 MAX_EXPANDED = 64 << 20
@@ -20,6 +20,7 @@ _LOCATION = re.compile(_STRING + r"|//[^\n]*|[ \t]*(?<![\w.$-])loc\(")
 _LOCATION_ALIAS = re.compile(r"^#loc[\w$.-]* = loc\(.*\)[ \t]*\n?", re.MULTILINE)
 _DEFINITION = re.compile(r"^([#!][\w.$-]+)[ \t]*=[ \t]*", re.MULTILINE)
 _REST_OF_LINE = re.compile(r"[ \t]*\n?")
+_VALUE = re.compile(_STRING + r"|//[^\n]*|%[\w$.-]+")
 _BRACKET = re.compile(_STRING + r"|[()]")
 _ALIAS = re.compile(_STRING + r"|//[^\n]*|(?<![\w$.%@-])[#!][A-Za-z_][\w$.-]*")
 
@@ -75,6 +76,19 @@ def without_locations(text: str) -> str:
         position = end
     kept.append(text[position:])
     return "".join(kept)
+
+
+def with_names_of(text: str, other: str) -> str:
+    """Returns a text with its values named as in another text of the same module."""
+    names = [m[0] for m in _VALUE.finditer(other) if m[0][0] == "%"]
+    found = [m for m in _VALUE.finditer(text) if m[0][0] == "%"]
+    if len(names) != len(found):
+        return text
+    pieces, position = [], 0
+    for match, name in zip(found, names, strict=True):
+        pieces += [text[position : match.start()], name]
+        position = match.end()
+    return "".join([*pieces, text[position:]])
 
 
 def expand_aliases(module: Module) -> str:

@@ -28,7 +28,7 @@ from triton_ext.host.diagnostics import Diagnostic, of_error
 from triton_ext.ir import Module, Operation, parse
 from triton_ext.passes import PassManager, PassReport, PassTiming, Remark, Statistic, registry
 from triton_ext.passes.manager import ALL
-from triton_ext.passes.options import options_of
+from triton_ext.passes.options import near, options_of
 from triton_ext.passes.pipeline import MODULE
 from triton_ext.strings import quote
 from triton_ext.tools import ir_text
@@ -41,6 +41,7 @@ from triton_ext.tools.command_line import (
 from triton_ext.tools.dumps import Dumps
 from triton_ext.tools.expectations import verify
 from triton_ext.tools.providers import ExtStep, Host, HostStep, Step, hiding, plan
+from triton_ext.tools.reproducer import with_reproducer
 
 __all__ = ["SUMMARY", "main"]
 
@@ -90,20 +91,34 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     try:
         arguments = parse_arguments(sys.argv[1:] if argv is None else argv)
+        text = None
+        if arguments.run_reproducer:
+            text = _read(arguments.file)
+            arguments = with_reproducer(arguments, text)
     except TritonExtError as error:
         return _refuse(error)
+    except (OSError, UnicodeDecodeError) as error:
+        return _unreadable(arguments, error)
     host = Host(allowed=arguments.host != "none")
     try:
         try:
             if arguments.show:
                 return 0 if _write(_show(arguments.show, host), "-") else 1
             steps = plan(arguments.pipeline, arguments.provider, host)
+            _check_dumps(arguments, host)
             uses_host = _uses_host(arguments, steps, host)
             for remark in hiding(arguments.pipeline, arguments.provider, host):
                 sys.stderr.write(f"triton-opt: remark: {remark}\n")
         except TritonExtError as error:
             return _refuse(error)
-        return _run(arguments, _Runner(arguments, steps, host if uses_host else None))
+        if arguments.dump_pipeline:
+            count = len(arguments.pipeline.items)
+            sys.stderr.write(f"Pass Manager with {count} passes:\n{arguments.pipeline}\n\n")
+        runner = _Runner(arguments, steps, host if uses_host else None)
+        return _run(arguments, runner, text)
+    except TritonExtError as error:  # Triton cannot be started.
+        _refuse(error)
+        return 1
     except KeyboardInterrupt:
         return 130  # as the shell says it: 128 and the number of SIGINT
     finally:
@@ -118,6 +133,30 @@ def _refuse(error: TritonExtError) -> int:
     return 2
 
 
+def _unreadable(arguments: Arguments, error: Exception) -> int:
+    sys.stderr.write(f"{_filename(arguments)}: error: cannot be read: {error}\n")
+    return 1
+
+
+def _filename(arguments: Arguments) -> str:
+    return "<stdin>" if arguments.file == "-" else arguments.file
+
+
+def _check_dumps(arguments: Arguments, host: Host) -> None:
+    """Refuses to print around a pass that is not there; one that does not run prints nothing."""
+    runs = {spec.name for spec in arguments.pipeline.specs()}
+    for when in ("before", "after"):
+        for name in sorted(getattr(arguments, f"print_{when}") - {ALL, *runs}):
+            known = runs | set(registry.names())
+            if host.is_there:
+                known |= set(host.passes.passes)
+            if name not in known:
+                raise CommandLineError(
+                    f"'--mlir-print-ir-{when}={name}': there is no pass of that name; "
+                    f"{near(name, known)}"
+                )
+
+
 def _uses_host(arguments: Arguments, steps: Sequence[Step], host: Host) -> bool:
     """Whether Triton reads, verifies and prints the modules."""
     theirs = next((step.names[0] for step in steps if isinstance(step, HostStep)), None)
@@ -126,18 +165,18 @@ def _uses_host(arguments: Arguments, steps: Sequence[Step], host: Host) -> bool:
             f"'--keep-comments' prints our text, but '{theirs}' is a pass of Triton's, which reads "
             "and prints the module without comments"
         )
-    if arguments.host == "always" or theirs is not None:
+    asked = arguments.host == "always" or arguments.names_from_locations
+    if asked or theirs is not None:
         return host.process is not None
     return not steps and not arguments.keep_comments and host.is_there
 
 
-def _run(arguments: Arguments, runner: _Runner) -> int:
-    filename = "<stdin>" if arguments.file == "-" else arguments.file
+def _run(arguments: Arguments, runner: _Runner, text: str | None) -> int:
+    filename = _filename(arguments)
     try:
-        text = _read(arguments.file)
+        text = _read(arguments.file) if text is None else text
     except (OSError, UnicodeDecodeError) as error:
-        sys.stderr.write(f"{filename}: error: cannot be read: {error}\n")
-        return 1
+        return _unreadable(arguments, error)
     if not arguments.keep_comments:
         text = text.replace("\r\n", "\n").replace("\r", "\n")
     parts = [(0, text)]
@@ -152,7 +191,13 @@ def _run(arguments: Arguments, runner: _Runner) -> int:
         problems: Sequence[Diagnostic] = outcome.diagnostics
         if arguments.verify_diagnostics:
             only = arguments.verify_diagnostics == "only-expected"
-            problems = verify(outcome.diagnostics, padded, filename, only_expected=only)
+            problems = verify(
+                outcome.diagnostics,
+                padded,
+                filename,
+                only_expected=only,
+                without_notes=outcome.without_notes,
+            )
         sys.stderr.write("".join(f"{problem}\n" for problem in problems))
         good &= not any(problem.severity == "error" for problem in problems)
         if outcome.text is not None:
@@ -207,10 +252,12 @@ class _Outcome:
     Attributes:
         text: What to print; ``None`` after an error.
         diagnostics: In the order in which they were reported.
+        without_notes: Whether the notes of the errors are not known.
     """
 
     text: str | None = None
     diagnostics: list[Diagnostic] = field(default_factory=list)
+    without_notes: bool = False
 
 
 class _Runner:
@@ -342,7 +389,14 @@ class _Runner:
                 text = str(module)
             if step.names:
                 name = f"<module after '{step.names[-1]}'>"
-        output = text if self._arguments.debug_info else plain
+        # With locations, Triton's binding prints the names in them as well; without, neither.
+        output = text
+        if not self._arguments.names_from_locations:
+            output = ir_text.with_names_of(text, plain)
+        if not self._arguments.debug_info:
+            output = plain
+            if self._arguments.names_from_locations:
+                output = ir_text.without_locations(text).strip("\n") + "\n"
         if self._arguments.local_scope:
             return ir_text.expand_aliases(_parse_printed(host, output, name))
         return output
@@ -367,6 +421,7 @@ class _Runner:
             for call, seconds in zip(step.calls, result.seconds, strict=False):
                 self.timings.append(PassTiming(call.name, MODULE, seconds, 0.0))
         outcome.diagnostics += result.diagnostics
+        outcome.without_notes |= result.without_notes
         if result.text is None or result.plain is None:
             return None
         return result.text, result.plain

@@ -238,6 +238,11 @@ def _said(error: Exception) -> str:
 def _call(spec: PassSpec, path: tuple[str, ...], passes: HostPasses) -> Call:
     anchor = passes.passes[spec.name].anchor
     inner = path[-1]
+    if MODULE in path[1:]:
+        spec.fail(
+            f"triton {passes.version} runs '{spec.name}' on the module, its binding cannot run it "
+            "on modules inside of it"
+        )
     if inner not in (*_ANY, anchor):
         spec.fail(
             f"triton {passes.version} runs '{spec.name}' on {anchor or MODULE}, its binding cannot "
