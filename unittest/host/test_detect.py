@@ -68,11 +68,20 @@ def test_host_error_is_ours():
 
 
 # docs/support.md, as known for the releases of the test run.
-AVAILABLE = {
+NEW = {
     (3, 6): set(),
-    (3, 7): {"stages-hook-key"},
-    (3, 8): {"stages-hook-key", "im2col"},
-    (3, 9): {"stages-hook-key", "im2col"},
+    (3, 7): {
+        *("stages-hook-key", "amd-async-stores", "amd-tdm-rows", "amd-tdm-intrinsic-wait"),
+    },
+    (3, 8): {
+        *("im2col", "amd-async-marks", "amd-masked-loads-predicated", "amd-partitioned-shared"),
+        "amd-tdm-rows-by-layout",
+    },
+    (3, 9): {"amd-tdm-fused"},
+}
+AVAILABLE = {
+    release: set().union(*(new for since, new in NEW.items() if since <= release))
+    for release in NEW
 }
 
 

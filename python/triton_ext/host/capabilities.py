@@ -58,6 +58,23 @@ def _interprets() -> bool:
     return detect().release >= (3, 7) or tuple(map(int, numpy.split(".")[:2])) < (2, 4)
 
 
+def _gluon_builder_has(method: str) -> Callable[[], bool]:
+    def probe() -> bool:
+        from triton._C.libtriton import gluon_ir
+
+        return hasattr(gluon_ir.GluonOpBuilder, method)
+
+    return probe
+
+
+def _release_has(release: tuple[int, int]) -> Callable[[], bool]:
+    # What a lowering makes of an operation leaves no trace outside of compiled code; these are
+    # checked by what each release emits (unittest/amd).
+    return lambda: detect().release >= release
+
+
+_NEEDS = "triton {{version}} {}; install {} or newer: pip install 'triton>={}'"
+
 _TABLE: tuple[tuple[str, str, Callable[[], bool], str], ...] = (
     (
         "stages-hook-key",
@@ -79,6 +96,54 @@ _TABLE: tuple[tuple[str, str, Callable[[], bool], str], ...] = (
         _lowers_im2col,
         "triton {version} cannot lower a TMA im2col copy and is not yet supported for it; "
         "install 3.8 or newer: pip install 'triton>=3.8'",
+    ),
+    (
+        "amd-async-stores",
+        "asynchronous copies from LDS to global memory (AMD, gfx1250)",
+        _gluon_builder_has("create_async_copy_local_to_global"),
+        _NEEDS.format("has no asynchronous copy from LDS", "3.7", "3.7"),
+    ),
+    (
+        "amd-tdm-rows",
+        "TDM gathers and scatters (AMD, gfx1250)",
+        _gluon_builder_has("create_async_tdm_gather"),
+        _NEEDS.format("has no TDM gather and scatter", "3.7", "3.7"),
+    ),
+    (
+        "amd-tdm-intrinsic-wait",
+        "waits for TDM operations are counted in instructions (AMD, gfx1250)",
+        _release_has((3, 7)),
+        _NEEDS.format("takes the number of a TDM wait for instructions", "3.7", "3.7"),
+    ),
+    (
+        "amd-tdm-rows-by-layout",
+        "a TDM gather or scatter of rows that do not lie side by side is split (AMD, gfx1250)",
+        _release_has((3, 8)),
+        _NEEDS.format("issues gathers as if all rows of a thread lay side by side", "3.8", "3.8"),
+    ),
+    (
+        "amd-masked-loads-predicated",
+        "masked asynchronous loads are issued by every wave (AMD, gfx1250)",
+        _release_has((3, 8)),
+        _NEEDS.format("branches around masked asynchronous loads", "3.8", "3.8"),
+    ),
+    (
+        "amd-async-marks",
+        "LLVM counts the instructions of asynchronous copies (AMD, gfx942 and gfx950)",
+        _release_has((3, 8)),
+        _NEEDS.format("has no asynchronous marks", "3.8", "3.8"),
+    ),
+    (
+        "amd-partitioned-shared",
+        "LDS buffers in pieces over several physical partitions (AMD, gfx1250)",
+        _gluon_builder_has("get_partitioned_shared_layout"),
+        _NEEDS.format("does not know #ttg.partitioned_shared", "3.8", "3.8"),
+    ),
+    (
+        "amd-tdm-fused",
+        "several TDM loads in one instruction (AMD, gfx1250)",
+        _gluon_builder_has("create_async_tdm_fused_copy_global_to_local"),
+        _NEEDS.format("has no fused TDM load", "3.9", "3.9"),
     ),
 )
 
