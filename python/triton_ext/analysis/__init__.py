@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from .axis_info import AxisInfo, AxisInfoAnalysis
 from .linear_layout import (
     LinearLayout,
     consecutive_run,
@@ -11,6 +12,8 @@ from .linear_layout import (
 )
 
 __all__ = [
+    "AxisInfo",
+    "AxisInfoAnalysis",
     "LinearLayout",
     "consecutive_run",
     "conversion",

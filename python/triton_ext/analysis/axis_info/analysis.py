@@ -1,0 +1,221 @@
+"""The analysis of a module, and the questions that passes ask it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from ...ir import Module, Operation, Value
+from ...ir.encodings import DistributedEncoding
+from ...ir.functions import CALLS, FUNCTIONS, callee_of, symbol_of
+from ...ir.types import PointerType, TensorType
+from .arith import ARITH
+from .flow import Solver
+from .hints import argument_infos
+from .info import AxisInfo, join
+from .layout import order_and_run
+from .shapes import SHAPES
+from .visit import Rules, Types
+
+__all__ = ["RULES", "AxisInfoAnalysis"]
+
+#: The rules that need no vendor.
+RULES: Rules = MappingProxyType({**ARITH, **SHAPES})
+
+
+class AxisInfoAnalysis:
+    """What is known of the values of a module; see the package for what it means.
+
+    The module is read once, when this is made; after an edit, make another one.
+    """
+
+    __slots__ = ("_layouts", "_module", "_rules", "_states", "_types")
+
+    def __init__(self, module: Module, rules: Rules) -> None:
+        self._module = module
+        self._rules = rules
+        self._types = Types(module.aliases)
+        self._states: dict[Value, AxisInfo] = {}
+        self._layouts: dict[tuple[DistributedEncoding, tuple[int, ...]], tuple[int, int]] = {}
+
+    @classmethod
+    def of(cls, root: Module | Operation, rules: Rules | None = None) -> AxisInfoAnalysis:
+        """Analyses a module, or one function with those that call it.
+
+        Args:
+            root: A module, or a function that is part of one.
+            rules: Rules of a vendor by the operation's name; they come before ours.
+
+        Raises:
+            VerifyError: An operation is malformed, or ``root`` is no function of a module.
+        """
+        module = root if isinstance(root, Module) else root.module
+        if module is None:
+            assert isinstance(root, Operation)
+            root.fail(f"expected a function that is part of a module, found '{root.name}'")
+        made = cls(module, RULES if rules is None else {**RULES, **rules})
+        functions = [op for op in module.op.walk() if op.name in FUNCTIONS]
+        if isinstance(root, Operation) and root not in functions:
+            root.fail(f"expected a function, found '{root.name}'")
+        made._run(functions, root if isinstance(root, Operation) else None)
+        return made
+
+    # ---- questions
+
+    def info(self, value: Value) -> AxisInfo:
+        """What is known of a value.
+
+        Nothing, and completely so, of a value that no path reaches.
+        """
+        found = self._states.get(value)
+        return found if found is not None else AxisInfo.nothing(len(self._types.shape(value)))
+
+    def alignment(
+        self,
+        value: Value,
+        element_bits: int | None = None,
+        encoding: DistributedEncoding | None = None,
+    ) -> int:
+        """Elements that stand in a row, from a multiple of as many on, in the fastest dimension.
+
+        Args:
+            value: A tensor of pointers, or of offsets from a pointer.
+            element_bits: Bits of what is pointed to; read from the type if left out.
+            encoding: Whose fastest dimension it is; that of the value if left out.
+
+        Returns:
+            A number of elements; 1 for a scalar.
+        """
+        type_ = self._types.of(value)
+        if not isinstance(type_, TensorType):
+            return 1
+        dim = self._layout(value, encoding)[0]
+        known = self.info(value)
+        divisor = known.divisibility[dim]
+        if isinstance(type_.element, PointerType):
+            bits = element_bits or type_.element.pointee.bit_width or 8
+            divisor = max(1, divisor // max(1, bits // 8))
+        return min(divisor, known.contiguity[dim])
+
+    def pointer_contiguity(
+        self,
+        value: Value,
+        element_bits: int | None = None,
+        encoding: DistributedEncoding | None = None,
+    ) -> int:
+        """Elements that one thread may access at once: :meth:`alignment`, and in its registers.
+
+        Args:
+            value: A tensor of pointers, or of offsets from a pointer.
+            element_bits: Bits of what is pointed to; read from the type if left out.
+            encoding: Another encoding than that of the value.
+
+        Returns:
+            A number of elements; no limit of the hardware is applied.
+        """
+        if not isinstance(self._types.of(value), TensorType):
+            return 1
+        run = self._layout(value, encoding)[1]
+        return min(run, self.alignment(value, element_bits, encoding))
+
+    def mask_alignment(self, mask: Value, encoding: DistributedEncoding | None = None) -> int:
+        """Neighbours in the fastest dimension of which a mask selects all or none.
+
+        Args:
+            mask: A tensor of ``i1``.
+            encoding: Another encoding than that of the mask.
+        """
+        if not isinstance(self._types.of(mask), TensorType):
+            return 1
+        return max(1, self.info(mask).constancy[self._layout(mask, encoding)[0]])
+
+    def _layout(self, value: Value, encoding: DistributedEncoding | None) -> tuple[int, int]:
+        type_ = self._types.of(value)
+        assert isinstance(type_, TensorType)
+        used = encoding if encoding is not None else type_.encoding
+        if not isinstance(used, DistributedEncoding):
+            value._holder.fail(
+                f"expected a tensor with the encoding of registers as '{value.name}', found"
+                f" '{value.type}'"
+            )
+        key = (used, type_.static_shape)
+        if key not in self._layouts:
+            self._layouts[key] = order_and_run(*key)
+        return self._layouts[key]
+
+    # ---- the work
+
+    def _run(self, functions: list[Operation], target: Operation | None) -> None:
+        """Analyses callers before what they call."""
+        calls: dict[Operation, list[Operation]] = {function: [] for function in functions}
+        by_symbol = {symbol_of(function): function for function in functions}
+        if len(functions) > 1:
+            for op in self._module.op.walk():
+                callee = by_symbol.get(callee_of(op)) if op.name in CALLS else None
+                if callee is not None:
+                    calls[callee].append(op)
+        done: set[Operation] = set()
+        for function in functions if target is None else [target]:
+            self._analyse(function, calls, done, ())
+
+    def _analyse(
+        self,
+        function: Operation,
+        calls: Mapping[Operation, list[Operation]],
+        done: set[Operation],
+        above: tuple[Operation, ...],
+    ) -> None:
+        if function in done:
+            return
+        recursive = False
+        for call in calls[function]:
+            caller = _function_of(call)
+            if caller is function or caller in above:
+                recursive = True
+            elif caller is not None:
+                self._analyse(caller, calls, done, (*above, function))
+        if function in done:
+            return
+        done.add(function)
+        solver = Solver(self._types, self._rules)
+        solver.run(function, self._arguments(function, calls[function], recursive))
+        self._states.update(solver.states)
+
+    def _arguments(
+        self, function: Operation, calls: list[Operation], recursive: bool
+    ) -> tuple[AxisInfo, ...]:
+        """What is known of the arguments: what the header promises, and what all calls pass."""
+        if not function.regions:
+            return ()
+        arguments = function.regions[0].blocks[0].args
+        promised = argument_infos(
+            function, tuple(len(self._types.shape(argument)) for argument in arguments)
+        )
+        if recursive:
+            return tuple(info.with_gap(function) for info in promised)
+        found = []
+        for index, (argument, info) in enumerate(zip(arguments, promised, strict=True)):
+            passed: AxisInfo | None = None
+            for call in calls:
+                one = self.info(call.operands[index])
+                passed = one if passed is None else join(passed, one, self._types.stride(argument))
+            found.append(info if passed is None else _both(passed, info))
+        return tuple(found)
+
+
+def _both(passed: AxisInfo, promised: AxisInfo) -> AxisInfo:
+    """Two truths about one value."""
+    return AxisInfo(
+        tuple(map(max, passed.contiguity, promised.contiguity)),
+        tuple(map(max, passed.divisibility, promised.divisibility)),
+        tuple(map(max, passed.constancy, promised.constancy)),
+        passed.constant,
+        passed.gap,
+    )
+
+
+def _function_of(op: Operation) -> Operation | None:
+    around = op.parent_op
+    while around is not None and around.name not in FUNCTIONS:
+        around = around.parent_op
+    return around

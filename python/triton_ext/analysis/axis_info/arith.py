@@ -1,0 +1,347 @@
+"""Rules for ``arith``; the numbers in comments are the properties of the package's docstring."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+
+from ...ir.attribute_values import BoolAttr, DenseElementsAttr, FloatAttr, IntegerAttr
+from ...ir.dialects import arith
+from .info import LIMIT, AxisInfo, exact, join, largest_power
+from .visit import Rule, Visit
+
+__all__ = ["ARITH", "FOLDS"]
+
+# ---- constants (property 4)
+
+
+def _divide(a: int, b: int) -> int:
+    quotient = abs(a) // abs(b)
+    return quotient if (a < 0) == (b < 0) else -quotient
+
+
+_SIGNED: dict[str, Callable[[int, int], int | None]] = {
+    "arith.addi": lambda a, b: a + b,
+    "arith.subi": lambda a, b: a - b,
+    "arith.muli": lambda a, b: a * b,
+    "arith.andi": lambda a, b: a & b,
+    "arith.ori": lambda a, b: a | b,
+    "arith.xori": lambda a, b: a ^ b,
+    "arith.divsi": lambda a, b: _divide(a, b) if b else None,
+    "arith.remsi": lambda a, b: a - b * _divide(a, b) if b else None,
+    "arith.minsi": min,
+    "arith.maxsi": max,
+}
+_UNSIGNED: dict[str, Callable[[int, int], int | None]] = {
+    "arith.divui": lambda a, b: a // b if b else None,
+    "arith.remui": lambda a, b: a % b if b else None,
+    "arith.minui": min,
+    "arith.maxui": max,
+}
+_COMPARE: dict[str, Callable[[int, int], bool]] = {
+    "eq": lambda a, b: a == b,
+    "ne": lambda a, b: a != b,
+    "lt": lambda a, b: a < b,
+    "le": lambda a, b: a <= b,
+    "gt": lambda a, b: a > b,
+    "ge": lambda a, b: a >= b,
+}
+
+
+def _fold_binary(visit: Visit, width: int) -> int | None:
+    a, b = (x.constant for x in visit.operands)
+    name = visit.op.name
+    if name == "arith.muli" and (a == 0 or b == 0):
+        return 0
+    if name in ("arith.remsi", "arith.remui") and (b == 1 or (b == -1 and name[-2] == "s")):
+        return 0
+    if a is None or b is None:
+        return None
+    mask = (1 << width) - 1
+    if name in _SIGNED:
+        return _SIGNED[name](a, b)
+    if name in _UNSIGNED:
+        return _UNSIGNED[name](a & mask, b & mask)
+    if not 0 <= b < width:
+        return None  # The result of such a shift is poison.
+    if name == "arith.shli":
+        return a << b
+    return (a if name == "arith.shrsi" else a & mask) >> b
+
+
+def _fold_cast(visit: Visit, width: int) -> int | None:
+    number = visit.operands[0].constant
+    if number is None or visit.op.name != "arith.extui":
+        return number if width > 1 or number is None else number & 1
+    source = visit.types.element(visit.op.operands[0])
+    bits = source.bit_width if source is not None else None
+    return None if bits is None else number & ((1 << bits) - 1)
+
+
+def _fold_sign_cast(visit: Visit, width: int) -> int | None:
+    source = visit.types.element(visit.op.operands[0])
+    number = visit.operands[0].constant
+    return -number if number is not None and source and source.bit_width == 1 else number
+
+
+def _fold_compare(visit: Visit, width: int) -> int | None:
+    a, b = (x.constant for x in visit.operands)
+    predicate = _predicate(visit)
+    source = visit.types.element(visit.op.operands[0])
+    bits = source.bit_width if source is not None else None
+    if a is None or b is None or predicate is None or bits is None:
+        return None
+    if predicate[0] == "u":
+        a, b = a & ((1 << bits) - 1), b & ((1 << bits) - 1)
+    elif bits == 1:
+        a, b = -a, -b
+    return int(_COMPARE[predicate[-2:]](a, b))
+
+
+#: The constant that an operation gives for constant operands, before it is cut to its width.
+FOLDS: dict[str, Callable[[Visit, int], int | None]] = {
+    **dict.fromkeys((*_SIGNED, *_UNSIGNED), _fold_binary),
+    **dict.fromkeys(("arith.shli", "arith.shrsi", "arith.shrui"), _fold_binary),
+    "arith.cmpi": _fold_compare,
+    "arith.extsi": _fold_sign_cast,
+    "arith.extui": _fold_cast,
+    "arith.index_cast": _fold_cast,
+    "arith.index_castui": _fold_cast,
+    "arith.trunci": _fold_cast,
+}
+
+
+def _constant(visit: Visit) -> AxisInfo | None:
+    view = arith.ConstantOp.match(visit.op)
+    scalar = view.attribute if view is not None else None
+    if isinstance(scalar, DenseElementsAttr):
+        scalar = scalar.body
+    shape, width = visit.shape, visit.width
+    if isinstance(scalar, (BoolAttr, IntegerAttr)) and width is not None:
+        return AxisInfo.splat(exact(int(scalar.value), width), shape)
+    if isinstance(scalar, (FloatAttr, IntegerAttr)):
+        ones = (1,) * len(shape)
+        return AxisInfo(ones, ones, shape)  # (3) of a number that is no integer.
+    return None
+
+
+# ---- sums
+
+
+def _constancy(visit: Visit) -> tuple[int, ...]:
+    """(3) of an operation on elements: where all operands repeat, so does the result."""
+    first, *others = (x.constancy for x in visit.operands)
+    for other in others:
+        first = tuple(map(math.gcd, first, other))
+    return first
+
+
+def _scaled(divisor: int, factor: int) -> int:
+    return min(divisor * factor, LIMIT)
+
+
+def add(visit: Visit) -> AxisInfo:
+    """``arith.addi``; ``tt.addptr``, whose offset counts elements."""
+    lhs, rhs = visit.operands
+    stride = visit.stride
+    runs, divisors = [], []
+    for d in range(lhs.rank):
+        # (1) A contiguous group keeps its steps where the other operand repeats one element.
+        run = max(
+            math.gcd(lhs.contiguity[d], rhs.constancy[d]),
+            math.gcd(lhs.constancy[d], rhs.contiguity[d]),
+        )
+        # (2) The first of a group is the sum of what stands first in both operands.
+        divisor = math.gcd(
+            lhs.group_divisor(d, run, stride), _scaled(rhs.group_divisor(d, run), stride)
+        )
+        both = min(lhs.contiguity[d], rhs.contiguity[d])
+        if run == 1 and both > 1:
+            # base + t and base' + t: base + base' + 2t, with bases of aligned groups.
+            bases = math.gcd(
+                lhs.group_divisor(d, both, stride), _scaled(rhs.group_divisor(d, both), stride)
+            )
+            divisor = max(divisor, math.gcd(bases, 2 * stride))
+        runs.append(run)
+        divisors.append(divisor)
+    return AxisInfo(tuple(runs), tuple(divisors), _constancy(visit))
+
+
+def _subtract(visit: Visit) -> AxisInfo:
+    lhs, rhs = visit.operands
+    runs, divisors = [], []
+    for d in range(lhs.rank):
+        # (1) A contiguous group behind the minus would fall.
+        run = math.gcd(lhs.contiguity[d], rhs.constancy[d])
+        divisor = math.gcd(lhs.group_divisor(d, run), rhs.group_divisor(d, run))
+        both = min(lhs.contiguity[d], rhs.contiguity[d])
+        if run == 1 and both > 1:
+            # base + t minus base' + t: every element is a difference of two bases.
+            bases = math.gcd(lhs.group_divisor(d, both), rhs.group_divisor(d, both))
+            divisor = max(divisor, bases)
+        runs.append(run)
+        divisors.append(divisor)
+    return AxisInfo(tuple(runs), tuple(divisors), _constancy(visit))
+
+
+# ---- products, quotients, remainders, shifts
+
+
+def _like(info: AxisInfo, constancy: tuple[int, ...]) -> AxisInfo:
+    """The same number, with what repeats as computed for the operation."""
+    return replace(info, constancy=tuple(map(max, info.constancy, constancy)), constant=None)
+
+
+def _everywhere(divisor: int, constancy: tuple[int, ...]) -> AxisInfo:
+    """A result without contiguous groups, every element of which has a divisor."""
+    ones = (1,) * len(constancy)
+    return AxisInfo(ones, (divisor,) * len(constancy), constancy)
+
+
+def _multiply(visit: Visit) -> AxisInfo:
+    lhs, rhs = visit.operands
+    if rhs.constant == 1:
+        return _like(lhs, _constancy(visit))
+    if lhs.constant == 1:
+        return _like(rhs, _constancy(visit))
+    ones = (1,) * lhs.rank
+    divisors = tuple(
+        _scaled(lhs.group_divisor(d, 1), rhs.group_divisor(d, 1)) for d in range(lhs.rank)
+    )
+    return AxisInfo(ones, divisors, _constancy(visit))
+
+
+def _blocks(lhs: AxisInfo, rhs: AxisInfo, d: int) -> int:
+    """Length of the groups that a division by ``rhs`` cannot cut.
+
+    In such a group ``lhs`` is contiguous and starts at a multiple of the length, and ``rhs`` is one
+    multiple of it: the quotient is one number, and the remainder is contiguous.
+    """
+    return math.gcd(lhs.contiguity[d], lhs.divisibility[d], rhs.constancy[d], rhs.divisibility[d])
+
+
+def _quotient(visit: Visit) -> AxisInfo:
+    lhs, rhs = visit.operands
+    constancy = _constancy(visit)
+    if rhs.constant == 1:
+        return _like(lhs, constancy)
+    constancy = tuple(max(x, _blocks(lhs, rhs, d)) for d, x in enumerate(constancy))
+    divisor = 1
+    if lhs.constant == 0:
+        divisor = LIMIT
+    elif rhs.constant and abs(rhs.constant) == largest_power(rhs.constant):
+        # (2) Every element is a multiple of both, so nothing is rounded.
+        divisor = max(1, lhs.divisor // abs(rhs.constant))
+    return _everywhere(divisor, constancy)
+
+
+def _remainder(visit: Visit) -> AxisInfo:
+    lhs, rhs = visit.operands
+    runs = tuple(_blocks(lhs, rhs, d) for d in range(lhs.rank))
+    divisors = tuple(
+        math.gcd(lhs.group_divisor(d, run), rhs.group_divisor(d, run)) for d, run in enumerate(runs)
+    )
+    return AxisInfo(runs, divisors, _constancy(visit))
+
+
+def _shift_left(visit: Visit) -> AxisInfo:
+    lhs, amount = visit.operands
+    constancy = _constancy(visit)
+    if amount.constant == 0:
+        return _like(lhs, constancy)
+    if amount.constant is None:
+        return _everywhere(lhs.divisor, constancy)
+    if not 0 < amount.constant < (visit.width or 64):
+        return _everywhere(1, constancy)
+    return _everywhere(_scaled(lhs.divisor, 1 << amount.constant), constancy)
+
+
+def _shift_right(visit: Visit) -> AxisInfo:
+    lhs, amount = visit.operands
+    constancy = _constancy(visit)
+    if amount.constant == 0:
+        return _like(lhs, constancy)
+    if amount.constant is None or not 0 < amount.constant < (visit.width or 64):
+        return _everywhere(1, constancy)
+    # A division by a power of two that rounds down, whatever the sign.
+    by = AxisInfo.splat(1 << amount.constant, visit.shape)
+    constancy = tuple(max(x, _blocks(lhs, by, d)) for d, x in enumerate(constancy))
+    return _everywhere(max(1, lhs.divisor >> amount.constant), constancy)
+
+
+def _bits(visit: Visit) -> AxisInfo:
+    lhs, rhs = visit.operands
+    # Low bits that are zero in both stay zero; for ``andi`` those that are zero in either.
+    choose = max if visit.op.name == "arith.andi" else math.gcd
+    return _everywhere(choose(lhs.divisor, rhs.divisor), _constancy(visit))
+
+
+# ---- choices
+
+
+def _extreme(visit: Visit) -> AxisInfo:
+    # Each group comes from one side: base + t and base' + t are in the same order for every t.
+    lhs, rhs = visit.operands
+    return join(lhs, rhs)
+
+
+def _predicate(visit: Visit) -> str | None:
+    view = arith.CmpIOp.match(visit.op)
+    predicate = view.predicate if view is not None else ""
+    return predicate if predicate[-2:] in _COMPARE else None
+
+
+def _compare(visit: Visit) -> AxisInfo:
+    lhs, rhs = visit.operands
+    constancy = _constancy(visit)
+    predicate = _predicate(visit)
+    kind = predicate[-2:] if predicate is not None else ""
+    # (3) Where one side is a multiple of n and the other contiguous from a multiple of n on, n
+    # elements are on the same side of it: all below, or the first of them equal and none below.
+    if kind in ("gt", "le"):
+        constancy = tuple(max(x, _blocks(rhs, lhs, d)) for d, x in enumerate(constancy))
+    elif kind in ("lt", "ge"):
+        constancy = tuple(max(x, _blocks(lhs, rhs, d)) for d, x in enumerate(constancy))
+    found = _everywhere(1, constancy)
+    return found if predicate is not None else found.with_gap(visit.op)
+
+
+def _select(visit: Visit) -> AxisInfo:
+    condition, lhs, rhs = visit.operands
+    if condition.constant is not None:
+        return lhs if condition.constant else rhs
+    found = join(lhs, rhs, visit.stride)
+    if visit.types.shape(visit.op.operands[0]) != visit.shape:
+        return found  # One i1 for the whole tensor.
+    runs = tuple(map(math.gcd, found.contiguity, condition.constancy))
+    divisors = tuple(
+        math.gcd(lhs.group_divisor(d, n, visit.stride), rhs.group_divisor(d, n, visit.stride))
+        for d, n in enumerate(runs)
+    )
+    constancy = tuple(map(math.gcd, found.constancy, condition.constancy))
+    if found.constant is not None:
+        constancy = found.constancy
+    return AxisInfo(runs, divisors, constancy, found.constant)
+
+
+def _cast(visit: Visit) -> AxisInfo:
+    return replace(visit.operands[0], constant=None)
+
+
+ARITH: dict[str, Rule] = {
+    "arith.constant": _constant,
+    "arith.addi": add,
+    "arith.subi": _subtract,
+    "arith.muli": _multiply,
+    **dict.fromkeys(("arith.divsi", "arith.divui"), _quotient),
+    **dict.fromkeys(("arith.remsi", "arith.remui"), _remainder),
+    "arith.shli": _shift_left,
+    **dict.fromkeys(("arith.shrsi", "arith.shrui"), _shift_right),
+    **dict.fromkeys(("arith.andi", "arith.ori", "arith.xori"), _bits),
+    **dict.fromkeys(("arith.minsi", "arith.minui", "arith.maxsi", "arith.maxui"), _extreme),
+    "arith.cmpi": _compare,
+    "arith.select": _select,
+    **dict.fromkeys(("arith.extsi", "arith.extui", "arith.trunci"), _cast),
+    **dict.fromkeys(("arith.index_cast", "arith.index_castui"), _cast),
+}

@@ -1,0 +1,257 @@
+"""The data flow: states of all values of a function, brought to a fixed point."""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Iterable, Iterator
+
+from ...ir import Operation, Value
+from .arith import FOLDS
+from .hints import apply_hints
+from .info import AxisInfo, exact, join
+from .opaque import is_opaque
+from .visit import Rules, Types, Visit
+
+__all__ = ["Solver"]
+
+#: Structured operations whose results and block arguments are joined from what flows into them.
+_STRUCTURED = frozenset({"scf.execute_region", "scf.for", "scf.if", "scf.while"})
+_LOOPS_BACK = frozenset({"scf.condition", "scf.yield", "ttg.warp_yield"})
+
+
+class Solver:
+    """Finds the states of the values of one function.
+
+    A value has no state before something is known to flow into it; then its state only loses
+    claims, so that loops end.  An operation is visited when all operands have a state, and again
+    when one of them changed.
+
+    Args:
+        types: The types of the module's values.
+        rules: The rule of each operation, by name.
+    """
+
+    def __init__(self, types: Types, rules: Rules) -> None:
+        self.types = types
+        self.rules = rules
+        self.states: dict[Value, AxisInfo] = {}
+        # Operations in the order of the text, the places of those to visit again, and which.
+        self._ops: list[Operation] = []
+        self._places: dict[Operation, int] = {}
+        self._pending: list[int] = []
+        self._waiting: set[int] = set()
+
+    def run(self, function: Operation, arguments: Iterable[AxisInfo]) -> None:
+        """Visits everything in a function.
+
+        Args:
+            function: The function.
+            arguments: What is known of its arguments.
+        """
+        if not function.regions:
+            return
+        for argument, info in zip(function.regions[0].blocks[0].args, arguments, strict=True):
+            self._meet(argument, info)
+        self._ops = [op for op in function.walk() if op is not function]
+        self._places = {op: place for place, op in enumerate(self._ops)}
+        self._pending = list(range(len(self._ops)))
+        self._waiting = set(self._pending)
+        while self._pending:
+            place = heapq.heappop(self._pending)
+            self._waiting.discard(place)
+            self._visit(self._ops[place])
+
+    # ---- states
+
+    def _meet(self, value: Value, info: AxisInfo) -> None:
+        """Lets a state flow into a value; what uses it is visited again if that changed it."""
+        old = self.states.get(value)
+        new = info.normalized()
+        if old is not None:
+            if old == new:
+                return
+            new = join(old, new, self.types.stride(value)).normalized()
+            if old == new:
+                return
+        self.states[value] = new
+        for user in value._users:
+            self._again(user)
+
+    def _again(self, op: Operation) -> None:
+        place = self._places.get(op)
+        if place is not None and place not in self._waiting:
+            self._waiting.add(place)
+            heapq.heappush(self._pending, place)
+
+    def _flow(self, source: Value, target: Value) -> None:
+        state = self.states.get(source)
+        if state is not None:
+            self._meet(target, state)
+
+    def _flow_all(self, sources: Iterable[Value], targets: Iterable[Value]) -> None:
+        # Ranges are as long as the IR says; one that is malformed is the verifier's to report.
+        for source, target in zip(sources, targets, strict=False):
+            self._flow(source, target)
+
+    def nothing(self, value: Value, gap: Operation | None = None) -> AxisInfo:
+        """What is true of every value of a type."""
+        return AxisInfo.nothing(len(self.types.shape(value)), gap)
+
+    # ---- visits
+
+    def _visit(self, op: Operation) -> None:
+        name = op.name
+        if name in _LOOPS_BACK:
+            self._visit_yield(op)
+        elif op.successors:
+            self._visit_branch(op)
+        elif name in _STRUCTURED:
+            self._visit_structured(op)
+        elif name.startswith("ttg.warp_specialize"):
+            self._visit_partitions(op)
+        else:
+            self._visit_regions(op)
+            if op.results:
+                self._visit_operation(op)
+
+    def _visit_operation(self, op: Operation) -> None:
+        operands = []
+        for value in op._operands:
+            state = self.states.get(value)
+            if state is None:
+                return
+            operands.append(state)
+        for result, info in zip(op.results, self._infer(op, tuple(operands)), strict=True):
+            self._meet(result, apply_hints(op, info))
+
+    def _infer(self, op: Operation, operands: tuple[AxisInfo, ...]) -> Iterator[AxisInfo]:
+        """What is known of each result."""
+        rule = self.rules.get(op.name)
+        if rule is None:
+            gap = None if is_opaque(op.name) else op
+            for result in op.results:
+                yield self.nothing(result, gap)
+            return
+        visit = Visit(op, operands, self.types)
+        found = self._fold(visit) or rule(visit)
+        gap = next((x.gap for x in operands if x.gap is not None), None)
+        for result in op.results:
+            if found is None:
+                yield self.nothing(result, gap)
+            elif found.constant is not None and visit.width is not None:
+                # (4) Nobody can know more than the number.
+                yield AxisInfo.splat(found.constant, self.types.shape(result))
+            else:
+                yield found.with_gap(gap)
+
+    def _fold(self, visit: Visit) -> AxisInfo | None:
+        fold = FOLDS.get(visit.op.name)
+        width = visit.width
+        if fold is None or width is None:
+            return None
+        number = fold(visit, width)
+        return None if number is None else AxisInfo.splat(exact(number, width), visit.shape)
+
+    # ---- control flow
+
+    def _visit_branch(self, op: Operation) -> None:
+        """``cf.br``, ``cf.cond_br``, ``cf.switch``: operands are listed block by block."""
+        rest = list(op.operands)
+        taken = op.successors
+        if op.name == "cf.cond_br":
+            condition = self.states.get(rest[0])
+            if condition is None:
+                return
+            if condition.constant is not None:
+                taken = (op.successors[0 if condition.constant else 1],)
+        wanted = sum(len(block.args) for block in op.successors)
+        rest = rest[len(rest) - wanted :] if wanted else []
+        for block in op.successors:
+            if block in taken:
+                self._flow_all(rest[: len(block.args)], block.args)
+            rest = rest[len(block.args) :]
+
+    def _visit_structured(self, op: Operation) -> None:
+        if op.name == "scf.for":
+            self._enter_for(op)
+        elif op.name == "scf.while":
+            self._flow_all(op.operands, op.regions[0].blocks[0].args)
+        # What is yielded may flow elsewhere now that more is known of bounds and conditions.
+        for region in op.regions:
+            for block in region.blocks:
+                if block.terminator is not None:
+                    self._again(block.terminator)
+
+    def _enter_for(self, op: Operation) -> None:
+        lower, _, step = op.operands[:3]
+        start, stride = self.states.get(lower), self.states.get(step)
+        block = op.regions[0].blocks[0]
+        if start is not None and stride is not None:
+            divisor = math.gcd(start.divisor, stride.divisor)
+            gap = start.gap or stride.gap
+            self._meet(block.args[0], AxisInfo((1,), (divisor,), (1,), None, gap))
+        trips = self._trips(op)
+        inits = op.operands[3:]
+        if trips != 0:
+            self._flow_all(inits, block.args[1:])
+        if not trips:
+            self._flow_all(inits, op.results)
+
+    def _trips(self, op: Operation) -> int | None:
+        """How often the body of an ``scf.for`` runs, where its bounds are constants."""
+        bounds = [self.states.get(value) for value in op.operands[:3]]
+        first, last, step = (x.constant if x is not None else None for x in bounds)
+        if first is None or last is None or not step or step < 0:
+            return None
+        return max(0, -((first - last) // step))
+
+    def _visit_yield(self, op: Operation) -> None:
+        around = op.parent_op
+        if around is None or op.parent is None:
+            return
+        if around.name == "scf.for":
+            trips = self._trips(around)
+            if trips != 1:
+                self._flow_all(op.operands, around.regions[0].blocks[0].args[1:])
+            if trips != 0:
+                self._flow_all(op.operands, around.results)
+        elif around.name == "scf.while":
+            self._visit_while_end(op, around)
+        elif around.name == "scf.if":
+            self._visit_if_end(op, around)
+        else:
+            self._flow_all(op.operands, around.results)
+
+    def _visit_while_end(self, op: Operation, loop: Operation) -> None:
+        before, after = (region.blocks[0] for region in loop.regions)
+        if op.name == "scf.condition":
+            self._flow_all(op.operands[1:], after.args)
+            self._flow_all(op.operands[1:], loop.results)
+        else:
+            self._flow_all(op.operands, before.args)
+
+    def _visit_if_end(self, op: Operation, choice: Operation) -> None:
+        condition = self.states.get(choice.operands[0])
+        if condition is None:
+            return
+        if condition.constant is not None:
+            taken = choice.regions[0 if condition.constant else -1]
+            if op.parent is not None and op.parent.parent is not taken:
+                return
+        self._flow_all(op.operands, choice.results)
+
+    def _visit_partitions(self, op: Operation) -> None:
+        """Captures of ``ttg.warp_specialize``; the default region sees the names around it."""
+        for region in op.regions:
+            for block in region.blocks[:1]:
+                if block.args:
+                    self._flow_all(op.operands, block.args)
+
+    def _visit_regions(self, op: Operation) -> None:
+        """Arguments of regions that are not control flow, such as the body of ``tt.reduce``."""
+        gap = None if is_opaque(op.name) else op
+        for region in op.regions:
+            for block in region.blocks[:1]:
+                for argument in block.args:
+                    self._meet(argument, self.nothing(argument, gap))

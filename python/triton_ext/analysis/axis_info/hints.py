@@ -1,0 +1,89 @@
+"""What the attributes ``tt.divisibility``, ``tt.contiguity`` and ``tt.constancy`` promise."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+from ...ir import Operation, parse_attribute
+from ...ir.attribute_values import DenseElementsAttr, DictionaryAttr, IntegerAttr
+from ...ir.lexer import find_group_end
+from .info import AxisInfo
+
+__all__ = ["apply_hints", "argument_infos"]
+
+_DIVISIBILITY, _CONTIGUITY, _CONSTANCY = "tt.divisibility", "tt.contiguity", "tt.constancy"
+_SPACE = re.compile(r"\s*")
+
+
+def apply_hints(op: Operation, info: AxisInfo) -> AxisInfo:
+    """Adds what an operation's own attributes promise about its results."""
+    if not op._attr_spans and op._segments is None:
+        return info
+    attributes = op.attributes
+    if not any(name in attributes for name in (_DIVISIBILITY, _CONTIGUITY, _CONSTANCY)):
+        return info
+    return _promised(
+        info,
+        _numbers(attributes.get(_CONTIGUITY), info.rank),
+        _numbers(attributes.get(_DIVISIBILITY), info.rank),
+        _numbers(attributes.get(_CONSTANCY), info.rank),
+    )
+
+
+def _promised(
+    info: AxisInfo,
+    contiguity: tuple[int, ...],
+    divisibility: tuple[int, ...],
+    constancy: tuple[int, ...],
+) -> AxisInfo:
+    # What was found and what is promised are both true; a divisor of the first elements of short
+    # groups is one of those of longer groups.
+    return replace(
+        info,
+        contiguity=tuple(map(max, info.contiguity, contiguity)),
+        divisibility=tuple(map(max, info.divisibility, divisibility)),
+        constancy=tuple(map(max, info.constancy, constancy)),
+    )
+
+
+def _numbers(text: str | None, rank: int) -> tuple[int, ...]:
+    """A number for each dimension; ones where the attribute is none of this rank."""
+    found = parse_attribute(text) if text is not None else None
+    numbers: tuple[object, ...] = ()
+    if isinstance(found, IntegerAttr):
+        numbers = (found.number,)
+    elif isinstance(found, DenseElementsAttr):
+        value = found.value
+        numbers = value if isinstance(value, tuple) else (value,) * rank
+    clean = tuple(x for x in numbers if isinstance(x, int) and x > 0)
+    return clean if len(clean) == rank else (1,) * rank
+
+
+def argument_infos(function: Operation, ranks: tuple[int, ...]) -> tuple[AxisInfo, ...]:
+    """What the header of a function promises about its arguments.
+
+    Args:
+        function: The function.
+        ranks: The rank of each argument; 1 for scalars.
+    """
+    found = []
+    block = function.regions[0].blocks[0]
+    for argument, rank in zip(block.args, ranks, strict=True):
+        info = AxisInfo.nothing(rank)
+        text = function.source.text
+        end = argument._span[3] if argument._span is not None else -1
+        blank = _SPACE.match(text, end) if end >= 0 else None
+        start = blank.end() if blank is not None else -1
+        if start >= 0 and text.startswith("{", start):
+            parsed = parse_attribute(text[start : find_group_end(function.source, start)])
+            if isinstance(parsed, DictionaryAttr):
+                raw = {name: value.print() for name, value in parsed.entries}
+                info = _promised(
+                    info,
+                    _numbers(raw.get(_CONTIGUITY), rank),
+                    _numbers(raw.get(_DIVISIBILITY), rank),
+                    _numbers(raw.get(_CONSTANCY), rank),
+                )
+        found.append(info)
+    return tuple(found)

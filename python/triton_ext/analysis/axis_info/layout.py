@@ -1,0 +1,29 @@
+"""Which dimension a thread's registers run along first, and how far."""
+
+from __future__ import annotations
+
+from ...ir.encodings import DistributedEncoding
+
+__all__ = ["order_and_run"]
+
+
+def order_and_run(encoding: DistributedEncoding, shape: tuple[int, ...]) -> tuple[int, int]:
+    """The fastest dimension of a register layout, and its elements in a row in one thread.
+
+    Args:
+        encoding: Encoding of a tensor.
+        shape: Its sizes.
+
+    Returns:
+        The dimension that the lowest register bit moves in (the last one where no register moves),
+        and the length of the run of registers that starts there.
+    """
+    bases = encoding.to_linear_layout(shape).in_bases("register")
+    moved = [dim for basis in bases for dim, x in enumerate(basis) if x]
+    fastest = moved[0] if moved else len(shape) - 1
+    run = 1
+    for basis in bases:
+        if basis != tuple(run if dim == fastest else 0 for dim in range(len(shape))):
+            break
+        run *= 2
+    return fastest, run

@@ -1,0 +1,203 @@
+"""Rules for operations that make, move and reshape tensors (``tt``, ``ttg`` and casts)."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from itertools import accumulate
+
+from ...ir.dialects import tt
+from .arith import add
+from .info import LIMIT, AxisInfo, join, largest_power
+from .visit import Rule, Visit
+
+__all__ = ["SHAPES"]
+
+
+def _make_range(visit: Visit) -> AxisInfo | None:
+    view = tt.MakeRangeOp.match(visit.op)
+    if view is None:
+        return None
+    return AxisInfo((view.end - view.start,), (largest_power(view.start),), (1,))
+
+
+def _poison(visit: Visit) -> AxisInfo:
+    # Nothing may depend on it, so everything may be claimed.
+    most = (LIMIT,) * len(visit.shape)
+    return AxisInfo(most, most, most)
+
+
+def _splat(visit: Visit) -> AxisInfo:
+    source, shape = visit.operands[0], visit.shape
+    rank = len(shape)
+    return AxisInfo((1,) * rank, (source.divisor,) * rank, shape, source.constant)
+
+
+def _same(visit: Visit) -> AxisInfo:
+    source = visit.operands[0]
+    if source.constant is not None:
+        return AxisInfo.splat(source.constant, visit.shape)
+    return source
+
+
+def _unrealized(visit: Visit) -> AxisInfo | None:
+    if len(visit.operands) != 1 or visit.operands[0].rank != len(visit.shape):
+        return None
+    source = visit.op.operands[0]
+    known = visit.operands[0]
+    kept = visit.types.of(source) == visit.types.of(visit.op.results[0])
+    return known if kept else replace(known, constant=None)
+
+
+def _reinterpret(visit: Visit) -> AxisInfo:
+    """``tt.bitcast``, ``tt.ptr_to_int``, ``tt.int_to_ptr``: the same bits, other steps."""
+    source = visit.operands[0]
+    before = visit.types.stride(visit.op.operands[0])
+    if before == visit.stride:
+        return source
+    # (2) Every element of a contiguous group starts a group of its own now.
+    divisor = max(source.divisor, *(math.gcd(x, before) for x in source.divisibility))
+    rank = source.rank
+    found = AxisInfo((1,) * rank, (divisor,) * rank, source.constancy, source.constant)
+    if max(source.contiguity) > 1 and visit.op.name == "tt.bitcast":
+        # Hosts up to 3.8 keep the contiguity.
+        return found.with_gap(visit.op)
+    return found
+
+
+def _expand_dims(visit: Visit) -> AxisInfo | None:
+    view, source = tt.ExpandDimsOp.match(visit.op), visit.operands[0]
+    if view is None or source.constant is not None:
+        return _same(visit)
+    at = view.axis
+
+    def insert(numbers: tuple[int, ...], new: int) -> tuple[int, ...]:
+        return (*numbers[:at], new, *numbers[at:])
+
+    return AxisInfo(
+        insert(source.contiguity, 1),
+        insert(source.divisibility, source.divisor),
+        insert(source.constancy, 1),
+    )
+
+
+def _broadcast(visit: Visit) -> AxisInfo:
+    source, shape = visit.operands[0], visit.shape
+    before = visit.types.shape(visit.op.operands[0])
+    wide = [old == 1 for old in before]
+    return AxisInfo(
+        tuple(1 if w else x for w, x in zip(wide, source.contiguity, strict=True)),
+        source.divisibility,
+        tuple(new if w else x for w, x, new in zip(wide, source.constancy, shape, strict=True)),
+        source.constant,
+    )
+
+
+def _trans(visit: Visit) -> AxisInfo | None:
+    view, source = tt.TransOp.match(visit.op), visit.operands[0]
+    if view is None:
+        return None
+    return AxisInfo(
+        tuple(source.contiguity[d] for d in view.order),
+        tuple(source.divisibility[d] for d in view.order),
+        tuple(source.constancy[d] for d in view.order),
+        source.constant,
+    )
+
+
+def _strides(shape: tuple[int, ...]) -> list[int]:
+    """How many elements lie behind one step in each dimension; in front, the size of all."""
+    return list(accumulate(reversed(shape), int.__mul__, initial=1))[::-1]
+
+
+def _reshape(visit: Visit) -> AxisInfo:
+    source, shape = visit.operands[0], visit.shape
+    if source.constant is not None:
+        return _same(visit)
+    if "allow_reorder" in visit.op.attributes or " allow_reorder" in visit.op.text:
+        # Elements may go anywhere: only what holds for each of them is left.
+        ones = (1,) * len(shape)
+        return AxisInfo(ones, (source.divisor,) * len(shape), ones).with_gap(visit.op)
+    before = visit.types.shape(visit.op.operands[0])
+    old, new = _strides(before), _strides(shape)
+    runs, divisors, repeats = [], [], []
+    for d, size in enumerate(shape):
+        step = new[d + 1]
+        # The source dimension that one step in this dimension moves in.
+        at = next((i for i in range(len(before)) if old[i + 1] <= step < old[i]), None)
+        run, divisor, repeat = 1, source.divisor, 1
+        if at is None:
+            repeat = size  # Only a dimension of size 1 steps beyond the source.
+        elif old[at + 1] == step and source.contiguity[at] > 1:
+            run = min(source.contiguity[at], size)
+            divisor = source.group_divisor(at, run, visit.stride)
+        elif step <= old[at + 1] * source.constancy[at]:
+            repeat = _repeats(source, before, at, old[at + 1] * source.constancy[at] // step, size)
+        runs.append(run)
+        divisors.append(divisor)
+        repeats.append(repeat)
+    return AxisInfo(tuple(runs), tuple(divisors), tuple(repeats))
+
+
+def _repeats(source: AxisInfo, before: tuple[int, ...], at: int, inside: int, size: int) -> int:
+    """(3) of a dimension that begins ``inside`` equal elements of source dimension ``at``."""
+    repeat = min(size, inside)
+    # It may go on through the dimensions outside of one that is constant as a whole.
+    while source.constancy[at] == before[at] and at > 0 and repeat < size:
+        at -= 1
+        piece = min(before[at], size // repeat)
+        repeat *= min(source.constancy[at], piece)
+        if source.constancy[at] < piece:
+            break
+    return repeat
+
+
+def _join(visit: Visit) -> AxisInfo:
+    lhs, rhs = visit.operands
+    found = join(lhs, rhs, visit.stride)
+    divisor = math.gcd(lhs.divisor, rhs.divisor)
+    return AxisInfo((*found.contiguity, 1), (*found.divisibility, divisor), (*found.constancy, 1))
+
+
+def _split(visit: Visit) -> AxisInfo:
+    source = visit.operands[0]
+    if source.rank == 1:
+        return AxisInfo((1,), (source.divisor,), (1,), source.constant)
+    return AxisInfo(
+        source.contiguity[:-1], source.divisibility[:-1], source.constancy[:-1], source.constant
+    )
+
+
+def _load(visit: Visit) -> AxisInfo:
+    # (3) Equal addresses hold equal values; a mask decides for, and `other` stands for, a group.
+    pointer, *others = (x.constancy for x in visit.operands)
+    constancy = claimed = pointer
+    for position, other in enumerate(others):
+        constancy = tuple(map(math.gcd, constancy, other))
+        if position == 0:
+            claimed = constancy
+    ones = (1,) * len(constancy)
+    found = AxisInfo(ones, ones, constancy)
+    # Hosts do not look at `other`.
+    return found if claimed == constancy else found.with_gap(visit.op)
+
+
+SHAPES: dict[str, Rule] = {
+    "builtin.unrealized_conversion_cast": _unrealized,
+    "gluon.set_auto_layout": _same,
+    "tt.addptr": add,
+    "tt.bitcast": _reinterpret,
+    "tt.broadcast": _broadcast,
+    "tt.expand_dims": _expand_dims,
+    "tt.int_to_ptr": _reinterpret,
+    "tt.join": _join,
+    "tt.load": _load,
+    "tt.make_range": _make_range,
+    "tt.ptr_to_int": _reinterpret,
+    "tt.reshape": _reshape,
+    "tt.splat": _splat,
+    "tt.split": _split,
+    "tt.trans": _trans,
+    "ttg.convert_layout": _same,
+    "ub.poison": _poison,
+}

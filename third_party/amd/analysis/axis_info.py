@@ -1,0 +1,75 @@
+"""Axis info rules for ``amdg`` operations, to be given to ``AxisInfoAnalysis.of``.
+
+The host's own wait-count pass does not know them, its lowering does: an analysis without these
+rules leaves a gap at each operation of the dialect.
+"""
+
+from __future__ import annotations
+
+import math
+from types import MappingProxyType
+
+from triton_ext.analysis.axis_info import AxisInfo, Rules, Visit
+from triton_ext.ir.dialects import OpReader
+
+__all__ = ["AXIS_INFO_RULES", "extract_slice"]
+
+#: Of their results no host knows anything.
+_OPAQUE = """
+    async_copy_local_to_global async_tdm_copy_global_to_local async_tdm_copy_local_to_global
+    async_tdm_fused_copy_global_to_local async_tdm_gather async_tdm_intrinsic_wait async_tdm_scatter
+    async_tdm_wait async_wait buffer_atomic_cas buffer_atomic_rmw buffer_load buffer_load_to_local
+    concat in_thread_transpose local_load_packed_tranposed local_load_packed_transposed
+    masked_load scaled_upcast_fp4 scaled_upcast_fp8 update_tensor_descriptor
+    upcast_mxfp
+"""
+
+
+def extract_slice(visit: Visit) -> AxisInfo | None:
+    """``%r = amdg.extract_slice %x [8, 0] : T to U``: a tile of a tensor, from constant offsets.
+
+    Numbers in comments are the properties of :mod:`triton_ext.analysis.axis_info`.
+    """
+    source, shape = visit.operands[0], visit.shape
+    offsets = _offsets(visit)
+    if offsets is None or len(offsets) != source.rank:
+        return AxisInfo.nothing(source.rank, visit.op)
+    runs, divisors, repeats = [], [], []
+    for d, (offset, size) in enumerate(zip(offsets, shape, strict=True)):
+        # (1), (3) Groups of the tile are groups of the source if the tile starts at one.
+        aligned = math.gcd(offset, source.contiguity[d])
+        run = min(aligned, size)
+        inside = offset % source.contiguity[d]
+        if run == size and inside == 0:
+            divisor = source.divisibility[d]  # (2) The one group begins where the source's does.
+        elif run == size:
+            divisor = math.gcd(source.divisibility[d], inside * visit.stride)
+        else:
+            divisor = source.group_divisor(d, run, visit.stride)
+        runs.append(run)
+        divisors.append(max(divisor, source.divisor))
+        repeats.append(min(math.gcd(offset, source.constancy[d]), size))
+    return AxisInfo(tuple(runs), tuple(divisors), tuple(repeats), source.constant)
+
+
+def _offsets(visit: Visit) -> tuple[int, ...] | None:
+    reader = OpReader(visit.op)
+    if "static_offsets" in visit.op.attributes:
+        return reader.integers("static_offsets")
+    text = reader.words[-1].strip()
+    if not text.startswith("[") or "]" not in text:
+        return None
+    return tuple(int(x) for x in text[1 : text.index("]")].split(","))
+
+
+def _nothing(visit: Visit) -> AxisInfo | None:
+    return None
+
+
+#: Rules of the dialect, by the operation's name.
+AXIS_INFO_RULES: Rules = MappingProxyType(
+    {
+        "amdg.extract_slice": extract_slice,
+        **{f"amdg.{name}": _nothing for name in _OPAQUE.split()},
+    }
+)
