@@ -73,6 +73,48 @@ class _Extra:
     digest: str
 
 
+@dataclass(frozen=True, slots=True)
+class _Own:
+    """A pass of ours that runs by itself behind TTGIR, for the kernels that need it.
+
+    Attributes:
+        vendor: Whose it is.
+        export: Its name there.
+        words: All of these stand in the printed form of every module that needs it.
+        replaces: Environment variable that leaves the work to Triton's own pass if it is ``host``;
+            empty where Triton has none.
+    """
+
+    vendor: str
+    export: str
+    words: tuple[str, ...]
+    replaces: str = ""
+
+    def is_for(self, text: str) -> bool:
+        """Whether a module needs the pass."""
+        return all(word in text for word in self.words)
+
+
+_OWN = (
+    _Own("nvidia", "lower-im2col", (LIBRARY,)),
+    # Every release counts too high for some kernels, which then read LDS before the data arrived.
+    _Own("amd", "update-async-wait-count", ('ttg.target = "hip:', "_wait"), "TRITON_EXT_WAITS"),
+)
+
+
+@lru_cache(maxsize=1)
+def _own_passes() -> tuple[_Own, ...]:
+    """The passes of ours that run by themselves, as the environment was when they were first asked.
+
+    What Triton can do as well is left to it where our result would be stored under its key.
+    """
+    return tuple(
+        own
+        for own in _OWN
+        if not own.replaces or (_host_has_key() and os.environ.get(own.replaces) != "host")
+    )
+
+
 # The one piece of global state: what has to be undone, whether our links in foreign chains act, and
 # the passes of others, a tuple that is replaced and never changed.
 _lock = threading.Lock()
@@ -142,7 +184,7 @@ def cache_key() -> str:
     All of the package's Python files count: device functions and passes decide what is compiled,
     and which of the others they reach is not worth tracking.
     """
-    digest = hashlib.sha256()
+    digest = hashlib.sha256(" ".join(own.export for own in _own_passes()).encode())
     for package in _package_folders():
         add_files(digest, package)
     return f"{seams.KEY_PREFIX}{digest.hexdigest()}"
@@ -327,7 +369,8 @@ def _wrap_stage(
             return module
         text = host_module.print_module(module)
         marked = stage == "ttgir" and LIBRARY in text
-        if not marked and not has_extra:
+        own = stage == "ttgir" and any(each.is_for(text) for each in _own_passes())
+        if not own and not has_extra:
             return module
         tree = run_passes(text, stage=stage, extra=extra)
         if not tree.is_changed:
@@ -372,9 +415,9 @@ def run_passes(
     """
     verify = _verify_each() if verify_each is None else verify_each
     module = parse(text, filename if filename is not None else f"<{stage}>")
-    if stage == "ttgir" and LIBRARY in text:
-        lower = backends.load("nvidia", "lower-im2col")()
-        _run(PassManager([lower], verify_each=verify, host_features=host.features), module)
+    passes = [backends.load(own.vendor, own.export)() for own in _own_passes() if own.is_for(text)]
+    if stage == "ttgir" and passes:
+        _run(PassManager(passes, verify_each=verify, host_features=host.features), module)
     for entry in _extra if extra is None else extra:
         if entry.stage == stage:
             _run(entry.manager.verifying(verify), module)

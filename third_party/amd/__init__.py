@@ -6,8 +6,16 @@ from typing import Final
 
 __all__ = ["EXPORTS", "PASSES"]
 
+_HERE: Final = "triton_ext.backends.amd"
+
 # What the core may ask for by name (triton_ext.backends.load).
-EXPORTS: Final[dict[str, str]] = {}
+EXPORTS: Final = {
+    "update-async-wait-count": f"{_HERE}.passes.update_async_wait_count:UpdateAsyncWaitCount",
+}
 
 # Passes by their name in a pipeline (triton_ext.passes.registry).
-PASSES: Final[dict[str, str]] = {}
+PASSES: Final = {
+    "tritonamdgpu-update-async-wait-count": (
+        f"{_HERE}.passes.update_async_wait_count:UpdateAsyncWaitCount"
+    ),
+}

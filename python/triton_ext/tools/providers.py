@@ -100,6 +100,15 @@ class Host:
         except UnsupportedError:
             return False
 
+    def features(self) -> frozenset[str] | None:
+        """Names of what it can do; ``None`` where it is not there."""
+        from triton_ext.host import HostError, features
+
+        try:
+            return features() if self.allowed else None
+        except HostError:
+            return None
+
     def close(self) -> None:
         """Ends the child process."""
         if self._process is not None:

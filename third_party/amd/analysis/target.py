@@ -186,7 +186,6 @@ class Lowering:
             return cls(has_tdm_intrinsic_wait=True)
         return cls(
             masked_loads_branch="amd-masked-loads-predicated" not in features,
-            masked_stores_branch="amd-masked-stores-predicated" not in features,
             rows_split_at_runs="amd-tdm-rows-by-layout" in features,
             async_marks="amd-async-marks" in features,
             has_tdm_intrinsic_wait="amd-tdm-intrinsic-wait" in features,

@@ -1,0 +1,153 @@
+"""The asynchronous operations of a module: what is issued, committed and waited for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final, TypeAlias
+
+from triton_ext.analysis.axis_info import AxisInfoAnalysis
+from triton_ext.ir import Module, Operation, Value
+from triton_ext.ir.dialects import ttg
+
+from ..dialect import amdg
+from .axis_info import AXIS_INFO_RULES
+from .instruction_count import AsyncIssue, count
+from .target import Counter, Direction, Lowering, Queue, Target
+
+__all__ = ["AsyncEvents", "Commit", "Event", "Wait", "WaitUnit"]
+
+#: Type of what asynchronous operations hand to the waits for them.
+_TOKEN: Final = "!ttg.async.token"
+#: How the names of all of them start.
+_ASYNC: Final = ("amdg.async_", "amdg.buffer_load_to_local", "ttg.async_")
+
+
+class WaitUnit(Enum):
+    """What the number of a wait counts."""
+
+    GROUPS = "groups"
+    OPERATIONS = "operations"
+    INSTRUCTIONS = "instructions"
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """``ttg.async_commit_group``: what was issued by address since the last one is a group."""
+
+    op: Operation
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """A wait.
+
+    Attributes:
+        op: The operation.
+        counter: What it waits for.
+        unit: What ``num`` counts.
+        num: What may be in flight behind it.
+        tokens: What it waits for instead, if any.
+    """
+
+    op: Operation
+    counter: Counter
+    unit: WaitUnit
+    num: int
+    tokens: tuple[Value, ...]
+
+
+Event: TypeAlias = AsyncIssue | Commit | Wait
+
+
+class AsyncEvents:
+    """The asynchronous operations of a module.
+
+    Args:
+        module: The module.
+        target: The GPU.
+        lowering: What the host makes of them.
+
+    Attributes:
+        target: The GPU.
+        lowering: What the host makes of the operations.
+
+    Raises:
+        VerifyError: An operation cannot be read, or an encoding is not known.
+    """
+
+    def __init__(self, module: Module, target: Target, lowering: Lowering) -> None:
+        self.target = target
+        self.lowering = lowering
+        self._events: dict[Operation, Event] = {}
+        axis_info: AxisInfoAnalysis | None = None
+        for op in module.walk():
+            if not op.name.startswith(_ASYNC):
+                continue
+            # Only now: most modules have no asynchronous operation.
+            axis_info = axis_info or AxisInfoAnalysis.of(module, rules=AXIS_INFO_RULES)
+            event = count(op, axis_info, target, lowering) or _commit(op) or _wait(op, target)
+            if event is not None:
+                self._events[op] = event
+
+    def __iter__(self) -> Iterator[Event]:
+        return iter(self._events.values())
+
+    def __len__(self) -> int:
+        return len(self._events)
+
+    def get(self, op: Operation) -> Event | None:
+        """What an operation is, or ``None``."""
+        return self._events.get(op)
+
+    @property
+    def waits(self) -> tuple[Wait, ...]:
+        """The waits, in the order of the text."""
+        return tuple(event for event in self if isinstance(event, Wait))
+
+    def is_event(self, op: Operation) -> bool:
+        """Whether a walk that follows tokens and counts instructions has to see an operation."""
+        return op in self._events or any(
+            result.known_type == _TOKEN for result in op.results if op.regions or op.operands
+        )
+
+    @property
+    def counts_groups(self) -> bool:
+        """Whether the host's waits for copies count groups, and LLVM finds the instructions."""
+        return self.lowering.async_marks and self.target.copy_counter is Counter.VMCNT
+
+    def weight(self, issue: AsyncIssue) -> int:
+        """What an operation adds to the distance of a wait behind it."""
+        is_copy = issue.queue.counter is self.target.copy_counter
+        return 0 if is_copy and self.counts_groups else issue.instructions.lo
+
+    @property
+    def commit_weight(self) -> int:
+        """What a commit adds to the distance of a wait behind it."""
+        return 1 if self.counts_groups else 0
+
+    def queues(self, counter: Counter) -> tuple[Queue, ...]:
+        """The queues that a counter counts."""
+        if counter is Counter.TENSORCNT:
+            return (self.target.tdm_queue,)
+        return tuple(dict.fromkeys(self.target.copy_queue(direction) for direction in Direction))
+
+
+def _commit(op: Operation) -> Commit | None:
+    return Commit(op) if op.name == ttg.AsyncCommitGroupOp.NAME else None
+
+
+def _wait(op: Operation, target: Target) -> Wait | None:
+    groups = ttg.AsyncWaitOp.match(op)
+    if groups is not None:
+        return Wait(op, target.copy_counter, WaitUnit.GROUPS, groups.num, groups.tokens)
+    counted = amdg.AsyncWaitOp.match(op)
+    if counted is not None:
+        return Wait(op, target.copy_counter, WaitUnit.INSTRUCTIONS, counted.num_inst, ())
+    tdm = amdg.TdmWaitOp.match(op)
+    if tdm is not None:
+        unit = WaitUnit.INSTRUCTIONS if tdm.counts_instructions else WaitUnit.OPERATIONS
+        tokens = () if tdm.counts_instructions else tdm.tokens
+        return Wait(op, Counter.TENSORCNT, unit, tdm.num, tokens)
+    return None

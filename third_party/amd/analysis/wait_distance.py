@@ -1,0 +1,266 @@
+"""How many instructions may stay in flight behind a wait.
+
+The counters retire in order within a queue, so waiting until at most ``n`` instructions are
+outstanding covers an awaited one if and only if at least ``n`` newer ones of its queue were issued
+by the same wave on the path that was taken.  Properties of what is computed here:
+
+1. The distance of a wait is the minimum, over every path that leads to it and over the queues of
+   its counter, of what was surely issued (:attr:`Interval.lo`) after the newest awaited operation.
+   It may be too low (the wait is longer than it has to be), never too high.
+2. A path constrains a queue only if something of that queue may still be outstanding among what
+   is awaited: not if the kernel starts on it before, nor if an earlier wait retired it.
+3. A wait that nothing constrains waits for nothing.  Its distance is then the minimum over all
+   paths of all that was issued, which is what a reader of the IR expects to see.
+
+What is awaited is told by the wait: the groups that were committed before the last ``num`` ones
+(``ttg.async_wait``), the TDM operations before the last ``num`` ones (``amdg.async_tdm_wait``), or
+the operations and groups whose tokens it has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from triton_ext.analysis.backward_flow import BackwardFlow
+from triton_ext.analysis.shortest_walk import Crossing, End, Goal, Walk, shortest_walk
+from triton_ext.ir import BlockArgument, Operation, OpResult, Value
+
+from .async_events import AsyncEvents, Commit, Wait, WaitUnit
+from .instruction_count import AsyncIssue
+from .target import Queue
+
+__all__ = ["Distance", "distance_of"]
+
+
+@dataclass(frozen=True, slots=True)
+class Distance:
+    """What may stay in flight behind a wait.
+
+    Attributes:
+        count: Instructions (groups where the wait is to count groups).
+        walk: The path that decides; ``None`` where nothing had been issued on any.
+        constrained: Whether anything that is awaited may be outstanding (property 2).
+    """
+
+    count: int
+    walk: Walk | None
+    constrained: bool
+
+
+def distance_of(wait: Wait, events: AsyncEvents, flow: BackwardFlow) -> Distance:
+    """Computes the distance of a wait that counts groups or operations, or has tokens.
+
+    Args:
+        wait: The wait.
+        events: The asynchronous operations of the module.
+        flow: Its control flow, with :meth:`AsyncEvents.is_event`.
+    """
+    walks = [
+        walk
+        for queue in events.queues(wait.counter)
+        for goal in _goals(wait, events, queue)
+        if (walk := shortest_walk(flow, flow.before(wait.op), goal)) is not None
+    ]
+    if walks:
+        shortest = min(walks, key=lambda walk: walk.cost)
+        return Distance(shortest.cost, shortest, constrained=True)
+    everything = _Everything(events, wait)
+    walk = shortest_walk(flow, flow.before(wait.op), everything.first())
+    return Distance(walk.cost if walk is not None else 0, walk, constrained=False)
+
+
+def _goals(wait: Wait, events: AsyncEvents, queue: Queue) -> list[Goal]:
+    if wait.tokens:
+        return [_Token(events, wait, queue, token) for token in wait.tokens]
+    if wait.unit is WaitUnit.GROUPS:
+        return [_Groups(events, wait, queue, wait.num)]
+    return [_Operations(events, wait, wait.num)]
+
+
+@dataclass(frozen=True, slots=True)
+class _Groups:
+    """Looks for the groups before the last ``left`` ones, then for what they may hold.
+
+    Attributes:
+        events: The asynchronous operations.
+        wait: The wait that it is about.
+        queue: The queue whose instructions are counted and looked for.
+        left: Groups that may stay in flight; -1 once the newest awaited one was crossed.
+        retired: Commits from here on back to what an earlier wait retired, or ``None``.
+    """
+
+    events: AsyncEvents
+    wait: Wait
+    queue: Queue
+    left: int
+    retired: int | None = None
+
+    def cross(self, op: Operation) -> Crossing:
+        event = self.events.get(op)
+        if isinstance(event, AsyncIssue) and event.queue == self.queue:
+            if self.left >= 0:
+                return Crossing(self, self.events.weight(event))
+            return Crossing(End.FOUND if event.instructions.hi else self)
+        if isinstance(event, Commit):
+            left = max(self.left - 1, -1)
+            retired = None if self.retired is None else self.retired - 1
+            if retired == 0:
+                return Crossing(End.FREE)
+            return Crossing(replace(self, left=left, retired=retired))
+        if isinstance(event, Wait) and event.counter is self.wait.counter:
+            return Crossing(self._behind(event))
+        return Crossing(self)
+
+    def _behind(self, wait: Wait) -> Goal | End:
+        """What is left to look for in front of an earlier wait."""
+        if wait.unit is WaitUnit.INSTRUCTIONS:
+            return End.FREE if wait.num == 0 else self
+        if wait.tokens:
+            return self
+        retired = wait.num + 1
+        return replace(self, retired=min(retired, self.retired or retired))
+
+    def renamed(self, renames: Mapping[Value, Value], op: Operation | None) -> Goal | End:
+        return self
+
+    def at_start(self) -> End:
+        return End.FREE
+
+
+@dataclass(frozen=True, slots=True)
+class _Operations:
+    """Looks for the TDM operation before the last ``left`` ones.
+
+    Attributes:
+        events: The asynchronous operations.
+        wait: The wait that it is about.
+        left: Operations that may stay in flight.
+        retired: Operations from here on back to what an earlier wait retired, or ``None``.
+    """
+
+    events: AsyncEvents
+    wait: Wait
+    left: int
+    retired: int | None = None
+
+    def cross(self, op: Operation) -> Crossing:
+        event = self.events.get(op)
+        if isinstance(event, AsyncIssue) and event.queue.counter is self.wait.counter:
+            if self.retired == 0:
+                return Crossing(End.FREE)
+            if self.left == 0:
+                return Crossing(End.FOUND)
+            retired = None if self.retired is None else self.retired - 1
+            then = replace(self, left=self.left - 1, retired=retired)
+            return Crossing(then, self.events.weight(event))
+        if isinstance(event, Wait) and event.counter is self.wait.counter:
+            return Crossing(self._behind(event))
+        return Crossing(self)
+
+    def _behind(self, wait: Wait) -> Goal | End:
+        if wait.unit is WaitUnit.INSTRUCTIONS:
+            return End.FREE if wait.num == 0 else self
+        if wait.tokens:
+            return self
+        return replace(
+            self, retired=wait.num if self.retired is None else min(wait.num, self.retired)
+        )
+
+    def renamed(self, renames: Mapping[Value, Value], op: Operation | None) -> Goal | End:
+        return self
+
+    def at_start(self) -> End:
+        return End.FREE
+
+
+@dataclass(frozen=True, slots=True)
+class _Token:
+    """Looks for the operation whose token a wait has, by the name that the token has there.
+
+    Attributes:
+        events: The asynchronous operations.
+        wait: The wait that it is about.
+        queue: The queue whose instructions are counted.
+        token: The token.
+    """
+
+    events: AsyncEvents
+    wait: Wait
+    queue: Queue
+    token: Value
+
+    def cross(self, op: Operation) -> Crossing:
+        event = self.events.get(op)
+        if isinstance(self.token, OpResult) and self.token.owner is op:
+            if isinstance(event, Commit):
+                return Crossing(_Groups(self.events, self.wait, self.queue, -1))
+            if isinstance(event, AsyncIssue) and event.queue != self.queue:
+                return Crossing(End.FREE)
+            return Crossing(End.FOUND)
+        if isinstance(event, AsyncIssue) and event.queue == self.queue:
+            return Crossing(self, self.events.weight(event))
+        if isinstance(event, Commit):
+            return Crossing(self, self.events.commit_weight)
+        return Crossing(self)
+
+    def renamed(self, renames: Mapping[Value, Value], op: Operation | None) -> Goal | End:
+        if self.token in renames:
+            return replace(self, token=renames[self.token])
+        return End.FOUND if _is_lost(self.token, op) else self
+
+    def at_start(self) -> End:
+        return End.FOUND
+
+
+@dataclass(frozen=True, slots=True)
+class _Everything:
+    """Counts all that a wait could let pass, up to the start of the kernel (property 3).
+
+    Attributes:
+        events: The asynchronous operations.
+        wait: The wait that it is about.
+        left: Groups or operations that are counted; ``None`` with tokens.
+    """
+
+    events: AsyncEvents
+    wait: Wait
+    left: int | None = None
+
+    def first(self) -> _Everything:
+        """The goal to start with."""
+        return replace(self, left=None if self.wait.tokens else self.wait.num)
+
+    def cross(self, op: Operation) -> Crossing:
+        event = self.events.get(op)
+        counts_groups = self.wait.unit is WaitUnit.GROUPS
+        if isinstance(event, AsyncIssue) and event.queue.counter is self.wait.counter:
+            if self.left == 0 and not counts_groups:
+                return Crossing(End.FOUND)
+            then = self if counts_groups or self.left is None else self._one_less()
+            return Crossing(then, self.events.weight(event))
+        if isinstance(event, Commit) and counts_groups and self.left is not None:
+            if self.left == 0:
+                return Crossing(End.FOUND)
+            return Crossing(self._one_less())
+        return Crossing(self)
+
+    def _one_less(self) -> _Everything:
+        return replace(self, left=(self.left or 0) - 1)
+
+    def renamed(self, renames: Mapping[Value, Value], op: Operation | None) -> Goal | End:
+        return self
+
+    def at_start(self) -> End:
+        return End.FOUND
+
+
+def _is_lost(value: Value, op: Operation | None) -> bool:
+    """Whether an edge of ``op`` leaves where ``value`` is defined without giving it a name."""
+    if op is None:
+        return True
+    if isinstance(value, OpResult):
+        return value.owner is op
+    if isinstance(value, BlockArgument):
+        return value.owner.parent_op is op or value.owner in op.successors
+    return True
