@@ -3,7 +3,8 @@
 1. An encoding has to pass its own ``verify``, wherever it stands.  That is what hosts need to lower
    it; most of it they check as soon as they read the text.
 2. A memory descriptor has to pass :meth:`~triton_ext.ir.types.MemDescType.verify_memory`.
-3. Sizes of a tensor, and whether its encoding fits it, count at operations of the dialect ``tt``
+3. The block of an im2col descriptor is pixels x channels, of rank 2.
+4. Sizes of a tensor, and whether its encoding fits it, count at operations of the dialect ``tt``
    alone: nowhere else are they checked by a host.
 
 Text that cannot be read here is not checked, nor is text that is longer than any host prints once
@@ -20,7 +21,15 @@ from ..errors import ParseError, VerifyError
 from .aliases import AliasTable
 from .attribute_values import Printable, parse_attribute
 from .encodings import Encoding
-from .types import FunctionType, MemDescType, PointerType, TensorType, Type, parse_type
+from .types import (
+    FunctionType,
+    MemDescType,
+    PointerType,
+    TensorDescIm2ColType,
+    TensorType,
+    Type,
+    parse_type,
+)
 
 __all__ = ["TypeProblems"]
 
@@ -74,6 +83,15 @@ class TypeProblems:
             self._known[key] = self._find(text, as_operand)
         return self._known[key]
 
+    def read(self, text: str | None) -> Type | None:
+        """The type behind a text; ``None`` for one that is not known, too long or not readable."""
+        try:
+            if text is None or len(self._spelled_out(text)) > _MAX_TEXT:
+                return None
+            return self._table.type(text)
+        except (ParseError, VerifyError):
+            return None
+
     def _find(self, text: str, as_operand: bool) -> str | None:
         try:
             written = self._spelled_out(text)
@@ -122,7 +140,9 @@ def _checked(type_: Type, as_operand: bool) -> Iterator[Printable]:
         encoding = getattr(type_, name, None)
         if isinstance(encoding, Encoding):
             yield encoding
-    if isinstance(type_, MemDescType) or (isinstance(type_, TensorType) and as_operand):
+    if isinstance(type_, (MemDescType, TensorDescIm2ColType)) or (
+        isinstance(type_, TensorType) and as_operand
+    ):
         yield type_
 
 
@@ -130,6 +150,8 @@ def _problem(part: Printable) -> str | None:
     try:
         if isinstance(part, MemDescType):
             part.verify_memory()
+        elif isinstance(part, TensorDescIm2ColType):
+            part.verify_rank()
         else:
             part.verify()
     except VerifyError as error:

@@ -499,9 +499,17 @@ class TensorDescIm2ColType(_Descriptor):
         Raises:
             VerifyError: One of them is wrong.
         """
+        self.verify_rank()
+        self._verify_block()
+
+    def verify_rank(self) -> None:
+        """Checks what every host checks: the rank of the block.
+
+        Raises:
+            VerifyError: It is not 2.
+        """
         if self.rank != 2:
             self._fail(f"expected a block of rank 2 (pixels x channels), found rank {self.rank}")
-        self._verify_block()
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,8 @@ not checked, so a module that is refused here is refused by every host, and a mo
 here may still be refused by one.  The exception is a type that is longer than any host prints once
 its aliases are written out: it is refused, because nothing can be compared with it.  So is an
 encoding with parameters that some hosts read and only later stumble over, a ``vec`` that is no
-power of two for instance.
+power of two for instance, and a TMA copy whose indices or buffer do not fit its descriptor, which
+3.6 reads and lowers to something else.
 """
 
 from __future__ import annotations
