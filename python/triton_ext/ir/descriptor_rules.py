@@ -1,6 +1,6 @@
-"""The verifier's predicates about copies between memory and a block that a descriptor describes.
+"""The verifier's rule about copies between memory and a block that a descriptor describes.
 
-Both kinds of descriptors are checked by the same predicates: of an im2col descriptor, the number of
+Both kinds of descriptors are checked by the same rule: with an im2col descriptor, the number of
 coordinates is the rank of the tensor and not of the block, and each dimension that a filter walks
 over has an offset.  Triton checks all of this from 3.7 on.  3.6 accepts much of it and lowers it to
 a copy of other bytes, or to PTX that ptxas refuses.
@@ -12,23 +12,28 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
+from ..errors import ParseError
 from .dialects.view import literals
 from .encodings import NvmmaSharedEncoding
 from .nodes import Operation
-from .types import IntegerType, MemDescType, TensorDescIm2ColType, TensorDescType, Type
+from .types import IntegerType, MemDescType, TensorDescIm2ColType, TensorDescType, Type, parse_type
 from .values import Value
 
 if TYPE_CHECKING:
     from .rules import Facts
 
-__all__ = ["COPIES", "wrong_buffer", "wrong_indices"]
+__all__ = ["COPIES", "wrong_copy"]
 
 _LOAD = "ttng.async_tma_copy_global_to_local"
 #: What moves a block between memory and a buffer.
 COPIES = frozenset({_LOAD, "ttng.async_tma_copy_local_to_global", "ttng.async_tma_reduce"})
 
+_I64 = IntegerType(64)
+#: Characters of a type without aliases; hosts print none that is nearly as long.
+_MAX_TEXT = 1 << 13
 _MAX_RANK = 5
 _MIN_IM2COL_RANK = 3
 
@@ -78,27 +83,45 @@ class _Copy:
         return cls(single[0], coords, offsets, single[1], single[2:])
 
 
-def _descriptor(type_: Type | None) -> Descriptor | None:
-    return type_ if isinstance(type_, (TensorDescType, TensorDescIm2ColType)) else None
-
-
-def wrong_indices(op: Operation, facts: Facts) -> Broken:
-    """A kind of descriptor, or a number or type of indices, that a copy cannot have."""
+def wrong_copy(op: Operation, facts: Facts) -> Broken:
+    """What about a copy does not fit its descriptor."""
     copy = _Copy.of(op)
-    type_ = facts.types.read(copy.desc.known_type) if copy is not None else None
-    if copy is None or type_ is None:
+    desc = _read(copy.desc, facts) if copy is not None else None
+    if copy is None or desc is None:
         return None
-    desc = _descriptor(type_)
-    if desc is None:
-        return _expected("a tensor descriptor as operand 0", f"'{copy.desc.known_type}'")
-    if isinstance(desc, TensorDescIm2ColType):
-        if op.name != _LOAD:
-            return _expected(
-                "a tiled tensor descriptor, the only kind that is written through,",
-                f"'{copy.desc.known_type}'",
-            )
-        return _wrong_im2col_counts(copy) or _wrong_types(copy)
-    return _wrong_tiled_counts(copy, desc) or _wrong_types(copy)
+    if isinstance(desc, TensorDescType):
+        wrong = _wrong_tiled_counts(copy, desc)
+    elif not isinstance(desc, TensorDescIm2ColType):
+        wrong = _expected("a tensor descriptor as operand 0", f"'{desc}'")
+    elif op.name != _LOAD:
+        wrong = _expected(
+            "a tiled tensor descriptor, the only kind that is written through,", f"'{desc}'"
+        )
+    else:
+        wrong = _wrong_im2col_counts(copy)
+    if wrong is not None or not isinstance(desc, (TensorDescType, TensorDescIm2ColType)):
+        return wrong
+    return (
+        _wrong_types(copy)
+        or _wrong_buffer(desc, _read(copy.buffer, facts), is_load=op.name == _LOAD)
+        or _wrong_barrier([_read(value, facts) for value in copy.rest[:1]])
+    )
+
+
+def _read(value: Value, facts: Facts) -> Type | None:
+    """The type of a value; ``None`` for one that is not printed, too long or not readable."""
+    text = value.known_type
+    written = facts.spelled_out(text) if text is not None else ""
+    return _parse(written) if 0 < len(written) <= _MAX_TEXT else None
+
+
+@lru_cache(maxsize=1024)
+def _parse(written: str) -> Type | None:
+    """The type behind a text without aliases; what it means never changes."""
+    try:
+        return parse_type(written)
+    except ParseError:
+        return None
 
 
 def _wrong_tiled_counts(copy: _Copy, desc: TensorDescType) -> Broken:
@@ -134,30 +157,23 @@ def _wrong_types(copy: _Copy) -> Broken:
     return None
 
 
-def wrong_buffer(op: Operation, facts: Facts) -> Broken:
-    """A buffer that does not fit the block, or an mbarrier that is none."""
-    copy = _Copy.of(op)
-    if copy is None:
+@lru_cache(maxsize=1024)
+def _wrong_buffer(desc: Descriptor, buffer: Type | None, *, is_load: bool) -> Broken:
+    if buffer is None:
         return None
-    desc = _descriptor(facts.types.read(copy.desc.known_type))
-    buffer = facts.types.read(copy.buffer.known_type)
-    if desc is not None and buffer is not None:
-        if not isinstance(buffer, MemDescType):
-            return _expected("a memory descriptor as the buffer", f"'{buffer}'")
-        broken = _wrong_memory(desc, buffer)
-        if broken is not None:
-            return broken
-        if op.name == _LOAD and not buffer.mutable:
-            return _expected("a mutable buffer", f"'{buffer}'")
-    barrier = facts.types.read(copy.rest[0].known_type) if copy.rest else None
-    if barrier is None:
-        return None
-    if (
-        not isinstance(barrier, MemDescType)
-        or barrier.rank != 1
-        or barrier.element != IntegerType(64)
-    ):
-        return _expected("a memory descriptor of 1xi64 as the mbarrier", f"'{barrier}'")
+    if not isinstance(buffer, MemDescType):
+        return _expected("a memory descriptor as the buffer", f"'{buffer}'")
+    wrong = _wrong_memory(desc, buffer)
+    if wrong is None and is_load and not buffer.mutable:
+        return _expected("a mutable buffer", f"'{buffer}'")
+    return wrong
+
+
+def _wrong_barrier(types: Sequence[Type | None]) -> Broken:
+    for type_ in types:
+        is_barrier = isinstance(type_, MemDescType) and (type_.rank, type_.element) == (1, _I64)
+        if type_ is not None and not is_barrier:
+            return _expected("a memory descriptor of 1xi64 as the mbarrier", f"'{type_}'")
     return None
 
 

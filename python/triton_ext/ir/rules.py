@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from ..errors import VerifyError
 from . import lexer
-from .descriptor_rules import COPIES, wrong_buffer, wrong_indices
+from .descriptor_rules import COPIES, wrong_copy
 from .functions import CALLS, FUNCTIONS, RETURNS, callee_of, function_results, symbol_of
 from .nodes import Block, Operation
 from .segments import OperandSlot, OperandTypeSlot, cut
@@ -490,8 +490,7 @@ RULES: tuple[Rule, ...] = (
         _accumulator,
         "operand {index} of '{op}' must be '{wanted}', found '{found}'",
     ),
-    Rule(COPIES, wrong_indices, "expected {wanted} at '{op}', found {found}"),
-    Rule(COPIES, wrong_buffer, "expected {wanted} at '{op}', found {found}"),
+    Rule(COPIES, wrong_copy, "expected {wanted} at '{op}', found {found}"),
 )
 _FOR_ALL = tuple(rule for rule in RULES if rule.operations is None)
 _BY_NAME: Mapping[str, tuple[Rule, ...]] = {

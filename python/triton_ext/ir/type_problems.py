@@ -83,15 +83,6 @@ class TypeProblems:
             self._known[key] = self._find(text, as_operand)
         return self._known[key]
 
-    def read(self, text: str | None) -> Type | None:
-        """The type behind a text; ``None`` for one that is not known, too long or not readable."""
-        try:
-            if text is None or len(self._spelled_out(text)) > _MAX_TEXT:
-                return None
-            return self._table.type(text)
-        except (ParseError, VerifyError):
-            return None
-
     def _find(self, text: str, as_operand: bool) -> str | None:
         try:
             written = self._spelled_out(text)
