@@ -86,6 +86,8 @@ class Program:
         self.shapes = [(TALL[0] * scale, TALL[1]), (WIDE[0], WIDE[1] * scale)]
         self.lines: list[str] = []
         self.values: list[Made] = []
+        # Values inside loops, with their numbers in every iteration.
+        self.inner: list[Made] = []
         self.arguments: list[str] = []
         self.special = special
         self._draw_arguments()
@@ -124,6 +126,11 @@ class Program:
             self.values.append(made)
             attribute = f" {{tt.divisibility = {hint} : i32}}" if hint > 1 else ""
             self.arguments.append(f"{made.name}: {made.type}{attribute}")
+        # How often loops run.
+        numbers = [np.array(x) for x in random.sample(range(SAMPLES), SAMPLES)]
+        self.trips = Made("%t", "i32", (), numbers)
+        self.values.append(self.trips)
+        self.arguments.append("%t: i32")
 
     def _leaves(self) -> None:
         self._constant(())
@@ -169,6 +176,7 @@ class Program:
 
     def _step(self) -> None:
         steps = [self._binary] * 9 + [self._pointer] * 2 + [self._shape] * 4
+        steps += [self._loop] * 2 + [self._if] * 2
         steps += [self._compare, self._compare, self._select, self._cast, self._leaf, self._rebase]
         if self.special:
             steps += [self._special]
@@ -326,6 +334,96 @@ class Program:
             source.numbers,
             f"arith.{name} {source.name} : {source.type} to {made.type}",
         )
+
+    def _loop(self) -> None:
+        """A loop that carries one value, which the induction variable takes part in."""
+        random = self.random
+        carried = self.pick(lambda x: x.element == "i32" or x.element[0] == "p")
+        other = self.pick(lambda x: x.element == "i32" and x.shape == carried.shape)
+        if other is None:
+            return
+        start, step = random.choice((0, 0, 4, 8)), random.choice((1, 2, 4, 16))
+        trips = random.choice((None, None, 0, 1, 2))
+        lower, by = self._number(start), self._number(step)
+        if trips is None:
+            span = self._must("muli", self.trips, by)
+            upper = self._must("addi", lower, span)
+        else:
+            upper = self._number(start + step * trips)
+        use_induction = random.random() < 0.5
+        name = "addptr" if carried.element[0] == "p" else random.choice(("addi", "addi", "subi"))
+        if name == "addi" and random.random() < 0.2:
+            name = random.choice(("maxsi", "minsi", "ori"))
+        after, carried_in, changed = [], [], []
+        for sample in range(SAMPLES):
+            x = carried.numbers[sample]
+            count = trips if trips is not None else int(self.trips.numbers[sample])
+            for i in range(start, start + step * count, step):
+                by_number = other.numbers[sample] + i if use_induction else other.numbers[sample]
+                carried_in.append(x)
+                x = self._carry(name, x, by_number, carried)
+                changed.append(x)
+            after.append(x)
+        limit = 1 << (31 if carried.element == "i32" else 50)
+        if any((abs(x) >= limit).any() for x in changed):
+            return
+        n = len(self.values)
+        head = f"%v{n} = scf.for %i{n} = {lower.name} to {upper.name} step {by.name}"
+        head += f" iter_args(%x{n} = {carried.name}) -> ({carried.type})  : i32 {{"
+        body, by_name = [], other.name
+        if use_induction:
+            by_name, induction = f"%k{n}", f"%i{n}"
+            if other.shape:
+                body.append(f"%j{n} = tt.splat {induction} : i32 -> {other.type}")
+                induction = f"%j{n}"
+            body.append(f"%k{n} = arith.addi {other.name}, {induction} : {other.type}")
+        if name == "addptr":
+            body.append(f"%y{n} = tt.addptr %x{n}, {by_name} : {carried.type}, {other.type}")
+        else:
+            body.append(f"%y{n} = arith.{name} %x{n}, {by_name} : {carried.type}")
+        body.append(f"scf.yield %y{n} : {carried.type}")
+        self.lines += [head, *(f"  {line}" for line in body), "}"]
+        self.values.append(Made(f"%v{n}", carried.element, carried.shape, after))
+        self.inner.append(Made(f"%x{n}", carried.element, carried.shape, carried_in))
+        self.inner.append(Made(f"%y{n}", carried.element, carried.shape, changed))
+
+    def _carry(self, name, x, by, carried):
+        return x + by * int(carried.element[1]) if name == "addptr" else BINARY[name](x, by)
+
+    def _number(self, number: int) -> Made:
+        numbers = [np.array(number)] * SAMPLES
+        return self.add("i32", (), numbers, f"arith.constant {number} : i32")
+
+    def _must(self, name: str, lhs: Made, rhs: Made) -> Made:
+        self._calculate(name, lhs, rhs)
+        return self.values[-1]
+
+    def _if(self) -> None:
+        condition = self.pick(lambda x: x.element == "i1" and not x.shape)
+        if condition is None:
+            lhs = self.pick(lambda x: x.element == "i32" and not x.shape)
+            rhs = self.like(lhs)
+            condition = self.add(
+                "i1",
+                (),
+                [np.less(a, b).astype(int) for a, b in zip(lhs.numbers, rhs.numbers, strict=True)],
+                f"arith.cmpi slt, {lhs.name}, {rhs.name} : i32",
+            )
+        lhs = self.pick(lambda x: x.element != "i1")
+        rhs = self.like(lhs)
+        numbers = [
+            np.where(c, a, b)
+            for c, a, b in zip(condition.numbers, lhs.numbers, rhs.numbers, strict=True)
+        ]
+        n = len(self.values)
+        self.lines += [
+            f"%v{n} = scf.if {condition.name} -> ({lhs.type}) {{",
+            f"  scf.yield {lhs.name} : {lhs.type}",
+            "} else {",
+            f"  scf.yield {rhs.name} : {lhs.type}",
+            "}",
+        ]
+        self.values.append(Made(f"%v{n}", lhs.element, lhs.shape, numbers))
 
     def _special(self) -> None:
         choice = self.random.randrange(4)

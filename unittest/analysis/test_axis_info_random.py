@@ -14,16 +14,22 @@ from triton_ext.analysis.axis_info import AxisInfoAnalysis
 NIGHTLY = bool(os.environ.get("TRITON_EXT_NIGHTLY"))
 
 
+def values_of(op):
+    """Results, and arguments of the blocks inside."""
+    arguments = (block.args for region in op.regions for block in region.blocks)
+    return [*op.results, *(argument for each in arguments for argument in each)]
+
+
 def check(random, length):
     """Fails where a claim about a value of a random function is contradicted by its numbers."""
     program = Program(random, length)
     text = program.text()
     module = ir.parse(text)
     analysis = AxisInfoAnalysis.of(module)
-    results = {result.name: result for op in module.walk() for result in op.results}
-    for made in program.values:
-        if made.name in results:
-            info = analysis.info(results[made.name])
+    named = {value.name: value for op in module.walk() for value in values_of(op)}
+    for made in (*program.values, *program.inner):
+        if made.name in named:
+            info = analysis.info(named[made.name])
             assert not false_claims(made, info), f"{made.name}: {info}\n{text}"
 
 

@@ -49,7 +49,15 @@ def extract_slice(visit: Visit) -> AxisInfo | None:
         runs.append(run)
         divisors.append(max(divisor, source.divisor))
         repeats.append(min(math.gcd(offset, source.constancy[d]), size))
-    return AxisInfo(tuple(runs), tuple(divisors), tuple(repeats), source.constant)
+    found = AxisInfo(tuple(runs), tuple(divisors), tuple(repeats), source.constant)
+    # (6) Hosts up to 3.7 claim of the tile what is true of the source, as far as it fits.
+    same = all(
+        runs[d] == min(source.contiguity[d], size)
+        and divisors[d] == source.divisibility[d]
+        and repeats[d] == min(source.constancy[d], size)
+        for d, size in enumerate(shape)
+    )
+    return found if same else found.with_gap(visit.op)
 
 
 def _offsets(visit: Visit) -> tuple[int, ...] | None:

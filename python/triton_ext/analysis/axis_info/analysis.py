@@ -149,11 +149,10 @@ class AxisInfoAnalysis:
         """Analyses callers before what they call."""
         calls: dict[Operation, list[Operation]] = {function: [] for function in functions}
         by_symbol = {symbol_of(function): function for function in functions}
-        if len(functions) > 1:
-            for op in self._module.op.walk():
-                callee = by_symbol.get(callee_of(op)) if op.name in CALLS else None
-                if callee is not None:
-                    calls[callee].append(op)
+        for op in self._module.op.walk():
+            callee = by_symbol.get(callee_of(op)) if op.name in CALLS else None
+            if callee is not None:
+                calls[callee].append(op)
         done: set[Operation] = set()
         for function in functions if target is None else [target]:
             self._analyse(function, calls, done, ())

@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterable, Iterator
 
 from ...ir import Operation, Value
-from .arith import FOLDS
+from .arith import FOLDS, FOLDS_MODULO
 from .hints import apply_hints
 from .info import AxisInfo, exact, join
 from .opaque import is_opaque
@@ -140,8 +140,8 @@ class Solver:
             if found is None:
                 yield self.nothing(result, gap)
             elif found.constant is not None and visit.width is not None:
-                # (4) Nobody can know more than the number.
-                yield AxisInfo.splat(found.constant, self.types.shape(result))
+                whole = AxisInfo.splat(found.constant, self.types.shape(result))
+                yield whole.with_gap(found.gap or gap)
             else:
                 yield found.with_gap(gap)
 
@@ -151,7 +151,13 @@ class Solver:
         if fold is None or width is None:
             return None
         number = fold(visit, width)
-        return None if number is None else AxisInfo.splat(exact(number, width), visit.shape)
+        if number is None:
+            return None
+        found = AxisInfo.splat(exact(number, width), visit.shape)
+        # (6) Hosts up to 3.7 read negative constants as large ones.
+        signs = visit.op.name not in FOLDS_MODULO
+        wrong = signs and any((x.constant or 0) < 0 for x in visit.operands)
+        return found.with_gap(visit.op if wrong else None)
 
     # ---- control flow
 
