@@ -30,6 +30,9 @@ if _spec is not None and _spec.origin is not None:
     config.available_features.add("triton-{}.{}".format(*_release))
     for _minor in range(6, _release[1] + 1):
         config.available_features.add(f"triton-3.{_minor}-or-newer")
+    # The option's name in Triton's own passes for AMD; ours know both.
+    _gfx_arch = "gfx-arch" if _release >= (3, 8) else "arch-generation-name"
+    config.substitutions.append(("%{gfx-arch}", _gfx_arch))
 _path = os.pathsep.join([*map(str, _folders), os.environ.get("PATH", "")])
 for _name in ("triton-opt", "FileCheck"):
     if shutil.which(_name, path=_path) is None:

@@ -67,7 +67,7 @@ class UpdateAsyncWaitCount(Pass):
         """Rewrites every wait of ``module`` that counts groups or operations.
 
         Raises:
-            PassError: The GPU is not given, or an operation has an encoding that is not known.
+            VerifyError: The GPU is not given, or an operation has an encoding that is not known.
         """
         target = self._target(module)
         if target is None:
@@ -86,6 +86,8 @@ class UpdateAsyncWaitCount(Pass):
     def _target(self, module: Module) -> Target | None:
         """The GPU; ``None`` for one whose waits have nothing to count."""
         arch = self.gfx_arch or self.arch_generation_name
+        if not arch and module.op.attributes.get("ttg.target", "").startswith('"cuda:'):
+            return None
         try:
             return Target.of(arch) if arch else Target.of_module(module)
         except UnsupportedError:
