@@ -144,8 +144,8 @@ def check(seeds: range, capsys) -> None:
     compared = total["equal"] + total["more"] + total["gap"]
     with capsys.disabled():
         sys.stdout.write(
-            f"\n{len(seeds)} programs, {compared} pointers ({total['wide']} wider than an element): "
-            f"{total['equal']} of equal width, {total['more']} wider here, "
+            f"\n{len(seeds)} programs, {compared} pointers ({total['wide']} wider than an element):"
+            f" {total['equal']} of equal width, {total['more']} wider here, "
             f"{total['gap']} with a gap where the host claims more\n"
         )
     assert total["equal"] > 0.95 * compared
