@@ -99,16 +99,19 @@ INVALID = {
     ),
     "transposed buffer": (
         {"buffer": "64x64xf16, #transposed, #smem, mutable"},
-        "expected the encoding of the buffer, .* in the descriptor",
+        "expected a descriptor with transposed = true, as the buffer has, at .*, found false",
     ),
     "swizzle of the buffer": (
         {"buffer": "64x64xf16, #narrow, #smem, mutable"},
-        "expected the encoding of the buffer",
+        "expected a descriptor with swizzlingByteWidth = 64, as the buffer has, at .*, found 128",
     ),
-    "no encoding in the descriptor": ({"block": "64x64xf16"}, "found a descriptor without one"),
+    "no encoding in the descriptor": (
+        {"block": "64x64xf16"},
+        "expected a descriptor with an encoding of .*, found none",
+    ),
     "rows in the buffer": (
         {"buffer": "64x64xf16, #rows, #smem, mutable"},
-        "expected a buffer with '#ttg.nvmma_shared'",
+        "expected a buffer with an encoding of '#ttg.nvmma_shared'",
     ),
     "load into what cannot be written": (
         {"buffer": "64x64xf16, #shared, #smem"},

@@ -16,6 +16,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from ..errors import ParseError
+from .attribute_values import Attribute
 from .dialects.view import literals
 from .encodings import NvmmaSharedEncoding
 from .nodes import Operation
@@ -43,6 +44,10 @@ Broken = Mapping[str, object] | None
 
 def _expected(wanted: str, found: object) -> Broken:
     return {"wanted": wanted, "found": found}
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}" + ("" if number == 1 else "s")
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,8 +131,8 @@ def _parse(written: str) -> Type | None:
 
 def _wrong_tiled_counts(copy: _Copy, desc: TensorDescType) -> Broken:
     if len(copy.coords) != desc.rank:
-        block = f"{desc.rank} coordinates, one for each dimension of the block"
-        return _expected(block, len(copy.coords))
+        wanted = f"{_count(desc.rank, 'coordinate')}, one for each dimension of the block"
+        return _expected(wanted, len(copy.coords))
     if not 1 <= desc.rank <= _MAX_RANK:
         return _expected(f"1 to {_MAX_RANK} coordinates", desc.rank)
     if copy.offsets:
@@ -142,7 +147,9 @@ def _wrong_im2col_counts(copy: _Copy) -> Broken:
             f"{_MIN_IM2COL_RANK} to {_MAX_RANK} coordinates with an im2col descriptor", rank
         )
     if len(copy.offsets) != rank - 2:
-        wanted = f"{rank - 2} offsets, one for each spatial dimension of {rank} coordinates"
+        wanted = (
+            f"{_count(rank - 2, 'offset')}, one for each spatial dimension of {rank} coordinates"
+        )
         return _expected(wanted, len(copy.offsets))
     return None
 
@@ -165,7 +172,7 @@ def _wrong_buffer(desc: Descriptor, buffer: Type | None, *, is_load: bool) -> Br
         return _expected("a memory descriptor as the buffer", f"'{buffer}'")
     wrong = _wrong_memory(desc, buffer)
     if wrong is None and is_load and not buffer.mutable:
-        return _expected("a mutable buffer", f"'{buffer}'")
+        return _expected("a mutable buffer", "one that cannot be written")
     return wrong
 
 
@@ -187,12 +194,21 @@ def _wrong_memory(desc: Descriptor, buffer: MemDescType) -> Broken:
             f"a buffer of {desc.num_elements} elements, as many as the block has",
             buffer.num_elements,
         )
-    layout, encoding = desc.shared_layout, buffer.encoding
+    return _wrong_layout(desc.shared_layout, buffer.encoding)
+
+
+def _wrong_layout(layout: Attribute | None, encoding: Attribute) -> Broken:
+    """Encodings that swizzle differently; their ranks may differ."""
+    nvmma = "'#ttg.nvmma_shared'"
     if not isinstance(encoding, NvmmaSharedEncoding):
-        return _expected("a buffer with '#ttg.nvmma_shared'", f"'{encoding}'")
-    if not isinstance(layout, NvmmaSharedEncoding) or _swizzle(layout) != _swizzle(encoding):
-        described = f"'{layout}'" if layout is not None else "a descriptor without one"
-        return _expected(f"the encoding of the buffer, '{encoding}', in the descriptor", described)
+        return _expected(f"a buffer with an encoding of {nvmma}", f"'{encoding}'")
+    if not isinstance(layout, NvmmaSharedEncoding):
+        described = "none" if layout is None else f"'{layout}'"
+        return _expected(f"a descriptor with an encoding of {nvmma}, as the buffer has,", described)
+    for name, wanted in _swizzle(encoding).items():
+        found = _swizzle(layout)[name]
+        if found != wanted:
+            return _expected(f"a descriptor with {name} = {wanted}, as the buffer has,", found)
     return None
 
 
@@ -200,11 +216,11 @@ def _signless(element: Type) -> Type:
     return IntegerType(element.width) if isinstance(element, IntegerType) else element
 
 
-def _swizzle(encoding: NvmmaSharedEncoding) -> tuple[object, ...]:
-    """What the descriptor and its buffer have to agree on; their ranks may differ."""
-    return (
-        encoding.swizzle_byte_width,
-        encoding.transposed,
-        encoding.element_bitwidth,
-        encoding.fp4_padded,
-    )
+def _swizzle(encoding: NvmmaSharedEncoding) -> dict[str, object]:
+    """What a descriptor and its buffer have to agree on, as it is printed."""
+    return {
+        "swizzlingByteWidth": encoding.swizzle_byte_width,
+        "transposed": str(encoding.transposed).lower(),
+        "elementBitWidth": encoding.element_bitwidth,
+        "fp4Padded": str(encoding.fp4_padded).lower(),
+    }

@@ -1,4 +1,9 @@
 // RUN: triton-opt %s --triton-ext-lower-im2col -split-input-file -verify-diagnostics
+// RUN: triton-opt --host=none %s --triton-ext-lower-im2col -split-input-file -verify-diagnostics
+// RUN: sed -E 's/(tensordesc)<([^<>]*)>/\1<tensor<\2>>/g' %s > %t.mlir
+// RUN: triton-opt --host=none %t.mlir --triton-ext-lower-im2col -split-input-file -verify-diagnostics
+
+// In both spellings of descriptors, with and without Triton.
 
 // Whatever cannot be lowered exactly is an error at its line.  Here the operations have no location, so
 // that is the line of the input; in a compile it is the line of the user's source.
