@@ -143,6 +143,51 @@ def test_spellings_of_one_encoding_are_equal():
     assert split.cga_layout == ((0, 1),)
 
 
+@pytest.mark.parametrize(
+    ("whole", "left_out"),
+    [
+        (
+            "#ttg.nvidia_mma<{versionMajor = 2, versionMinor = 0, warpsPerCTA = [4, 1], "
+            "instrShape = [16, 8]}>",
+            "versionMinor = 0, ",
+        ),
+        (
+            "#ttg.nvidia_mma<{versionMajor = 2, versionMinor = 0, warpsPerCTA = [4, 1], "
+            "instrShape = []}>",
+            ", instrShape = []",
+        ),
+        (
+            "#ttg.amd_mfma<{version = 3, warpsPerCTA = [4, 1], instrShape = [32, 32, 8], "
+            "isTransposed = false}>",
+            ", isTransposed = false",
+        ),
+        (
+            "#ttg.nvmma_shared<{swizzlingByteWidth = 64, transposed = false, "
+            "elementBitWidth = 16}>",
+            "transposed = false, ",
+        ),
+        (
+            "#ttg.partitioned_shared<{numPartitions = 2, numGroups = 4, partitionDim = 0, "
+            f"partitionLayout = {SWIZZLED}}}>",
+            "partitionDim = 0, ",
+        ),
+    ],
+)
+def test_what_people_leave_out(whole, left_out):
+    short = whole.replace(left_out, "")
+    assert short != whole
+    assert parse_attribute(short) == parse_attribute(whole)
+    parse_attribute(short).verify()
+
+
+def test_an_mma_without_an_instruction_shape_has_no_layout():
+    mma = "#ttg.nvidia_mma<{versionMajor = 3, warpsPerCTA = [4, 1]}>"
+    with pytest.raises(VerifyError, match="expected an 'instrShape'"):
+        parse_attribute(mma).to_linear_layout((64, 64))
+    operand = parse_attribute(f"#ttg.dot_op<{{opIdx = 0, parent = {mma}, kWidth = 2}}>")
+    assert operand.to_linear_layout((64, 64)).in_dim_size("warp") == 4
+
+
 def test_a_changed_encoding_keeps_the_hosts_spelling_where_it_says_so():
     wmma = parse_attribute(
         "#ttg.amd_wmma<{version = 3, isTranspose = true, warpsPerCTA = [2, 2], "

@@ -216,6 +216,30 @@ def test_invalid(name):
     assert found[0][1].startswith(message)
 
 
+@pytest.mark.parametrize(
+    ("written", "printed"),
+    [
+        ("!tt.ptr<f16, 1>", "!tt.ptr<f16>"),
+        ("tensor<4x!tt.ptr<f16,1>>", "tensor<4x!tt.ptr<f16>>"),
+        ("!ttg.memdesc<4xf16, #s, #ttg.shared_memory, 4>", "!ttg.memdesc<4xf16,#s,#smem>"),
+        ("tensor<4xf16, #ttg.blocked<{order=[0],sizePerThread=[1],threadsPerWarp=[32],"
+         "warpsPerCTA=[4]}>>", "tensor<4xf16, #b>"),
+    ],
+)  # fmt: skip
+def test_two_ways_to_write_a_type(written, printed):
+    aliases = (
+        "#b = #ttg.blocked<{sizePerThread = [1], threadsPerWarp = [32], warpsPerCTA = [4], "
+        "order = [0]}>\n#smem = #ttg.shared_memory\n"
+        "#s = #ttg.swizzled_shared<{vec = 1, perPhase = 1, maxPhase = 1, order = [0]}>\n"
+    )
+    body = f"    %a = arith.select %c, %y, %y : {printed}\n    tt.return"
+    assert problems(aliases + function(body, f"%c: i1, %y: {written}")) == []
+    other = body.replace("f16", "f32")
+    ((line, message),) = problems(aliases + function(other, f"%c: i1, %y: {written}"))[:1]
+    assert line == 6
+    assert message.startswith(f"'arith.select' prints the type '{printed.replace('16', '32')}'")
+
+
 def test_every_message_has_its_place():
     module = parse(function(INVALID["order"][0]), "t.mlir")
     with pytest.raises(VerifyError) as caught:

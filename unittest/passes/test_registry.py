@@ -310,3 +310,19 @@ def test_a_value_that_no_quotes_hold_is_refused(value):
 def test_a_quote_in_a_list_that_does_not_end(text):
     with pytest.raises(PipelineError, match="expected a list with commas, each a text"):
         options.with_options(Every, PassSpec("test-every", {"names": text}))
+
+
+@pytest.mark.parametrize("name", ["my-pass", "_p.q-1", "x"])
+def test_a_name_as_pipelines_have_it(name):
+    @dataclass(frozen=True, slots=True)
+    class Named(Pass):
+        pass
+
+    made = type("Made", (Named,), {"name": name, "run": lambda self, module, context: None})
+    assert str(PassManager([made()])) == f"builtin.module({name})"
+
+
+@pytest.mark.parametrize("name", ["", "my pass", "1st", "a(b)", "a,b", "pass{", "p\n", "-o"])
+def test_a_name_that_no_pipeline_could_have(name):
+    with pytest.raises(PipelineError, match="'Made' cannot be named"):
+        type("Made", (Pass,), {"name": name})

@@ -60,7 +60,12 @@ class Facts:
         """Whether two types are the same; one that is not known is the same as any."""
         if left is None or right is None or left == right:
             return True
-        return self.spelled_out(left) == self.spelled_out(right)
+        left, right = self.spelled_out(left), self.spelled_out(right)
+        if left == right:
+            return True
+        from .type_problems import are_one_type
+
+        return are_one_type(left, right)
 
     def spelled_out(self, type_: str) -> str:
         """A type without aliases and blanks.

@@ -15,6 +15,7 @@ is remembered from module to module: checks between passes cost little.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from functools import lru_cache
 
 from ..errors import ParseError, VerifyError
@@ -31,7 +32,7 @@ from .types import (
     parse_type,
 )
 
-__all__ = ["TypeProblems"]
+__all__ = ["TypeProblems", "are_one_type"]
 
 #: Characters of a text without aliases.  The longest of hosts are linear layouts, below 2000.
 _MAX_TEXT = 1 << 13
@@ -96,6 +97,27 @@ class TypeProblems:
             if problem is not None and problem not in self._said:
                 return problem
         return None
+
+
+@lru_cache(maxsize=1024)
+def are_one_type(left: str, right: str) -> bool:
+    """Whether two texts without aliases are two ways to write one type.
+
+    People write what hosts leave out: ``!tt.ptr<f16, 1>`` is ``!tt.ptr<f16>``, and the buffer of
+    ``!ttg.memdesc<64xf16, ..., 64>`` is the whole one.
+    """
+    if max(len(left), len(right)) > _MAX_TEXT:
+        return False
+    try:
+        return _shortest(parse_type(left)) == _shortest(parse_type(right))
+    except ParseError:
+        return False
+
+
+def _shortest(type_: Type) -> Type:
+    if isinstance(type_, MemDescType) and type_.alloc_shape == type_.shape:
+        return replace(type_, alloc_shape=None)
+    return type_
 
 
 @lru_cache(maxsize=1024)

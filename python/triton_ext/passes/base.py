@@ -22,8 +22,10 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar
 
+from triton_ext.errors import PipelineError
 from triton_ext.ir import Module
 from triton_ext.passes.context import PassContext
+from triton_ext.passes.pipeline import is_pass_name
 
 __all__ = ["Pass"]
 
@@ -44,6 +46,21 @@ class Pass(ABC):
 
     name: ClassVar[str]
     anchor: ClassVar[str | None] = "builtin.module"
+
+    def __init_subclass__(cls, **named: object) -> None:
+        """Refuses a name that no pipeline could have.
+
+        Raises:
+            PipelineError: ``name`` is not what a pipeline takes for one.
+        """
+        # By name: dataclass(slots=True) makes every class a second time.
+        super(Pass, cls).__init_subclass__(**named)
+        name = cls.__dict__.get("name", "unnamed")
+        if isinstance(name, str) and not is_pass_name(name):
+            raise PipelineError(
+                f"'{cls.__name__}' cannot be named '{name}': expected a letter and then letters, "
+                "digits, '-', '_' or '.', as pipelines have them"
+            )
 
     @abstractmethod
     def run(self, module: Module, context: PassContext) -> None:

@@ -22,7 +22,7 @@ from typing import NoReturn
 
 from triton_ext.errors import PipelineError
 
-__all__ = ["MODULE", "PassSpec", "Pipeline", "TextPlace", "parse_pipeline"]
+__all__ = ["MODULE", "PassSpec", "Pipeline", "TextPlace", "is_pass_name", "parse_pipeline"]
 
 MODULE = "builtin.module"
 _MAX_NESTING = 32
@@ -135,6 +135,11 @@ class Pipeline:
                 yield item
             else:
                 yield from item.specs()
+
+
+def is_pass_name(text: str) -> bool:
+    """Whether a pipeline can name a pass so."""
+    return _NAME.fullmatch(text) is not None
 
 
 def parse_pipeline(text: str) -> Pipeline:

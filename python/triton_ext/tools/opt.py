@@ -19,7 +19,7 @@ import io
 import os
 import pathlib
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from triton_ext import __version__
@@ -114,7 +114,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if arguments.dump_pipeline:
             count = len(arguments.pipeline.items)
             sys.stderr.write(f"Pass Manager with {count} passes:\n{arguments.pipeline}\n\n")
-        runner = _Runner(arguments, steps, host if uses_host else None)
+        runner = _Runner(arguments, steps, host if uses_host else None, host.features)
         return _run(arguments, runner, text)
     except TritonExtError as error:  # Triton cannot be started.
         _refuse(error)
@@ -267,12 +267,20 @@ class _Runner:
         arguments: The command line.
         steps: What to run.
         host: The Triton that reads, verifies and prints; ``None`` for us.
+        features: What passes are told of the installed Triton.
     """
 
-    def __init__(self, arguments: Arguments, steps: Sequence[Step], host: Host | None) -> None:
+    def __init__(
+        self,
+        arguments: Arguments,
+        steps: Sequence[Step],
+        host: Host | None,
+        features: Callable[[], frozenset[str] | None],
+    ) -> None:
         self._arguments = arguments
         self._steps = steps
         self._host = host
+        self._features = features
         self.timings: list[PassTiming] = []
         self.statistics: list[Statistic] = []
 
@@ -330,7 +338,7 @@ class _Runner:
             # Once more, over operations that all have a location.
             located = parse(text, filename)
             _locate(located, filename)
-            quiet = _Runner(_without_dumps(self._arguments), self._steps, None)
+            quiet = _Runner(_without_dumps(self._arguments), self._steps, None, self._features)
             error_again, remarks = quiet._run_passes(located, self._steps)
             error = error_again if error is not None else None
         outcome.diagnostics += [_of_remark(remark) for remark in remarks]
@@ -352,6 +360,7 @@ class _Runner:
                 print_before=before & {ALL, *step.names},
                 print_after=after & {ALL, *step.names},
                 print_sink=dumps.take,
+                host_features=self._features,
             )
             try:
                 report = manager.run(module)

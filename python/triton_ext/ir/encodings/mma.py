@@ -59,9 +59,9 @@ class NvidiaMmaEncoding(DistributedEncoding):
     def _of(cls, fields: Fields) -> NvidiaMmaEncoding:
         warps = fields.ints("warpsPerCTA")
         return cls(
-            (fields.number("versionMajor"), fields.number("versionMinor")),
+            (fields.number("versionMajor"), fields.number("versionMinor", 0)),
             warps,
-            fields.ints("instrShape"),
+            fields.ints("instrShape", ()),
             fields.cga(len(warps)),
         )
 
@@ -82,6 +82,8 @@ class NvidiaMmaEncoding(DistributedEncoding):
     def verify(self) -> None:
         """Checks version, instruction shape, warps and the CGA layout.
 
+        Without an instruction shape, which hosts read, there is no layout.
+
         Raises:
             VerifyError: One of them is wrong.
         """
@@ -90,16 +92,22 @@ class NvidiaMmaEncoding(DistributedEncoding):
         self._check_powers(warpsPerCTA=self.warps_per_cta)
         if self.version[0] not in (2, 3):
             self._reject(f"expected 2 or 3 as 'versionMajor', found {self.version[0]}")
+        if self.instr_shape:
+            self._check_tile()
+        self._check_cga(self.cga_layout, self.rank)
+
+    def _check_tile(self) -> None:
         self._check_lengths(self.rank if self.version[0] == 2 else 3, instrShape=self.instr_shape)
         rows, columns = self._tile_shape()[-2:]
         if rows % 8 or columns % 8 or not rows or not columns:
             self._reject(f"expected a tile of multiples of 8, found {rows} x {columns}")
         if self.version[0] == 3 and rows != 16:
             self._reject(f"expected M = 16 for wgmma, found {rows}")
-        self._check_cga(self.cga_layout, self.rank)
 
     def _tile_shape(self) -> Ints:
         """Shape of the part of the result that one warp computes in one instruction."""
+        if not self.instr_shape:
+            self._reject("expected an 'instrShape', which the layout depends on, found none")
         return self.instr_shape if self.version[0] == 2 else self.instr_shape[:2]
 
     def _warps(self, along: int | None) -> LinearLayout:
@@ -173,7 +181,7 @@ class AmdMfmaEncoding(DistributedEncoding):
         return cls(
             fields.number("version"),
             fields.ints("instrShape"),
-            fields.flag("isTransposed"),
+            fields.flag("isTransposed", False),
             warps,
             fields.number("elementBitWidth", 32),
             () if set(tiles) <= {1} else tiles,

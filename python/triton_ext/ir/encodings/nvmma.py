@@ -50,7 +50,7 @@ class NvmmaSharedEncoding(SharedEncoding):
             fields.number("swizzlingByteWidth"),
             fields.number("elementBitWidth"),
             len(cga[0]) if cga else rank or 2,
-            fields.flag("transposed"),
+            fields.flag("transposed", False),
             fields.flag("fp4Padded", False),
             cga,
         )

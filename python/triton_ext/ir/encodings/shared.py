@@ -368,7 +368,7 @@ class PartitionedSharedEncoding(SharedEncoding):
         return cls(
             fields.number("numPartitions"),
             fields.number("numGroups"),
-            fields.number("partitionDim"),
+            fields.number("partitionDim", 0),
             fields.attribute("partitionLayout"),
         )
 
