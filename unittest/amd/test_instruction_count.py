@@ -120,6 +120,12 @@ def test_masked_copies_behind_a_branch(kind, arch, lowering, lo):
     assert copy(swizzled(), kind=kind, target=arch, lowering=lowering) == Interval(4, 4)
 
 
+def test_a_buffer_copy_that_fills_what_is_masked_out_branches():
+    more = {"kind": CopyKind.BUFFER_LOAD, "target": "gfx950", "has_other": True}
+    assert copy(swizzled(), mask=8, **more) == Interval(0, 4)
+    assert copy(swizzled(), **more) == Interval(4, 4)
+
+
 def test_what_the_host_may_know_beyond_what_is_proven():
     # Between all 8 elements of a thread and what is proven of them.
     assert copy(swizzled(), Proven(1, 1 << 20)) == Interval(4, 32)
@@ -160,8 +166,14 @@ def rows(count: int, element: str, per_thread: int, warps: int = 1, lanes: int =
     return parse_type(f"tensor<{count}x{element}, #ttg.slice<{{dim = 0, parent = {parent}}}>>")
 
 
+REPEATED = (
+    "tensor<8xi32, #ttg.linear<{register = [[0], [1], [2], [4]], "
+    "lane = [[0], [0], [0], [0], [0]], warp = [[0], [0]], block = []}>>"
+)
+
+
 @pytest.mark.parametrize(
-    ("indices", "wanted", "unknown"),
+    ("indices", "wanted", "full"),
     [
         pytest.param(rows(64, "i32", 64), 8, 8, id="64 x i32, all in every thread"),
         pytest.param(rows(64, "i32", 16, 4), 2, 2, id="64 x i32, 16 per wave"),
@@ -170,14 +182,19 @@ def rows(count: int, element: str, per_thread: int, warps: int = 1, lanes: int =
         # Each wave has 16 rows in runs of 4: a host may take 8 rows at once, or the runs.
         pytest.param(rows(64, "i32", 4, 4), 4, 2, id="64 x i32, 4 per thread over 4 waves"),
         pytest.param(rows(64, "i32", 1, 4), 16, 2, id="64 x i32, 1 per thread over 4 waves"),
-        pytest.param(rows(8, "i32", 16), 1, 1, id="8 x i32, repeated"),
+        # 16 registers for 8 rows: hosts that do not look how rows lie count each.
+        pytest.param(parse_type(REPEATED), 1, 2, id="8 x i32, repeated"),
         pytest.param(rows(4, "i16", 4), 1, 1, id="4 x i16"),
     ],
 )
-def test_gathers_and_scatters(indices, wanted, unknown):
+def test_gathers_and_scatters(indices, wanted, full):
     known = tdm_rows_instructions(indices, Lowering(rows_split_at_runs=True))
     assert known == Interval.exactly(wanted)
-    assert tdm_rows_instructions(indices, Lowering()) == Interval(unknown, wanted)
+    careless = tdm_rows_instructions(indices, Lowering(rows_split_at_runs=False))
+    assert careless == Interval.exactly(full)
+    assert tdm_rows_instructions(indices, Lowering()) == Interval(
+        min(full, wanted), max(full, wanted)
+    )
 
 
 # ---- targets

@@ -17,15 +17,18 @@ offsets in the buffer, padding left out; ``b`` are the bits of an element.
    16 bits two of 8.
 7. Waves that hold the same elements as others need not issue anything: ``lo = 0``.
 8. A masked copy that the host puts behind a branch is skipped by a wave that is masked out as a
-   whole: ``lo = 0``.  Buffer copies never are, they are masked by an offset that is out of range;
-   others are on gfx942 and gfx950, and on gfx1250 as :class:`Lowering` says.
+   whole: ``lo = 0``.  Copies by pointers are on gfx942 and gfx950, and on gfx1250 as
+   :class:`Lowering` says.  Buffer copies are masked by an offset that is out of range, unless what
+   is masked out gets a value (``other``): then they are the other side of the branch that stores
+   it.
 
 Rules of the tensor data mover (TDM), which ignores masks of lanes and waves:
 
 9. A load or store is one instruction, a fused load as well.
 10. A load into pieces, ``L = partitions * groups``: ``ceil(L / gcd(waves, L))``.
-11. A gather or scatter takes up to 8 rows of 32-bit or 16 of 16-bit indices that lie side by side:
-    ``ceil(index registers of a thread / rows)``, repeated registers left out.
+11. A gather or scatter takes up to 8 rows of 32-bit or 16 of 16-bit indices, of those that lie side
+    by side: ``ceil(index registers of a thread / rows)``, repeated registers left out.  Some hosts
+    do not look how they lie (:class:`Lowering`).
 
 Where an analysis met an operation that it does not know, the host may have proven more than we
 did: ``lo`` is then the count for the largest vector that rules 1 and 4 allow, ``hi`` that for what
@@ -136,6 +139,7 @@ def copy_instructions(
     kind: CopyKind,
     contiguity: Proven,
     mask: Proven | None = None,
+    has_other: bool = False,
     hint: int = 1,
 ) -> Interval:
     """Instructions of a copy by address, between global memory and LDS.
@@ -149,6 +153,7 @@ def copy_instructions(
         contiguity: Elements of the pointers that lie side by side, in the fastest dimension; of a
             buffer copy, of offsets and base pointer together.
         mask: Elements over which the mask is constant in the same dimension; ``None`` without mask.
+        has_other: Whether what is masked out gets a value.
         hint: The attribute ``contiguity``.
 
     Raises:
@@ -174,15 +179,15 @@ def copy_instructions(
     lo = instructions(contiguity.at_most, None if mask is None else mask.at_most)
     if layout.free_variable_masks().get("warp", 0):
         return Interval(0, hi)  # rule 7
-    if mask is not None and _branches(kind, target, lowering):
+    if mask is not None and _branches(kind, has_other, target, lowering):
         return Interval(0, hi)  # rule 8
     return Interval(lo, hi)
 
 
-def _branches(kind: CopyKind, target: Target, lowering: Lowering) -> bool:
+def _branches(kind: CopyKind, has_other: bool, target: Target, lowering: Lowering) -> bool:
     """Whether a wave without an active lane skips a masked copy."""
     if kind is CopyKind.BUFFER_LOAD:
-        return False
+        return has_other
     if kind is CopyKind.STORE:
         return lowering.masked_stores_branch
     return target.copy_counter is Counter.VMCNT or lowering.masked_loads_branch
@@ -213,12 +218,15 @@ def tdm_rows_instructions(indices: TensorType, lowering: Lowering) -> Interval:
         VerifyError: The encoding is not known, or none for the shape.
     """
     layout = _distributed(indices).to_linear_layout(indices.static_shape)
-    layout = layout.without_zero_bases("register")
-    registers = layout.in_dim_size("register")
+    distinct = layout.without_zero_bases("register")
     most = 8 if (indices.bit_width or 0) > 16 else 16
-    rows = min(most, consecutive_run(layout, "register", layout.out_dim_names[0]))
-    hi = -(-registers // rows)  # rule 11
-    return Interval(hi if lowering.rows_split_at_runs else -(-registers // most), hi)
+    rows = min(most, consecutive_run(distinct, "register", layout.out_dim_names[0]))
+    # Rule 11; the hosts that do not look take repeated registers for rows as well.
+    split = -(-distinct.in_dim_size("register") // rows)
+    full = -(-layout.in_dim_size("register") // most)
+    if lowering.rows_split_at_runs is None:
+        return Interval(min(full, split), max(full, split))
+    return Interval.exactly(split if lowering.rows_split_at_runs else full)
 
 
 def contiguous_per_thread(layout: LinearLayout) -> int:
@@ -349,11 +357,13 @@ def _count_copy(
     load, buffered = ttg.AsyncCopyGlobalToLocalOp.match(op), amdg.BufferLoadToLocalOp.match(op)
     store = amdg.AsyncCopyLocalToGlobalOp.match(op)
     base: Value | None = None
+    other: Value | None = None
     if load is not None:
         place, lds, mask, hint = load.src, load.dst, load.mask, load.contiguity
+        other = load.other
     elif buffered is not None:
         place, lds, mask, hint = buffered.offsets, buffered.dst, buffered.mask, buffered.contiguity
-        base = buffered.ptr
+        base, other = buffered.ptr, buffered.other
     elif store is not None:
         place, lds, mask, hint = store.dst, store.src, store.mask, store.contiguity
     else:
@@ -384,6 +394,7 @@ def _count_copy(
             kind=kind,
             contiguity=Proven(proven, proven if complete else _UNBOUNDED),
             mask=constant,
+            has_other=other is not None,
             hint=hint,
         ),
         writes=(lds,) if direction is Direction.LOAD else (),

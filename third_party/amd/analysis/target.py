@@ -158,19 +158,19 @@ class Lowering:
             LDS on gfx1250.
         masked_stores_branch: Whether it branches around a copy from LDS.
         rows_split_at_runs: Whether one gather or scatter instruction takes only rows that lie side
-            by side in the index tensor.  Where that is not known, both counts are possible.
+            by side in the index tensor, or as many as it has room for (a wrong result unless they
+            lie so); ``None`` where that is not known.
         async_marks: Whether waits of gfx942 and gfx950 become LLVM's asynchronous marks, which
-            count groups: then LLVM finds the number of instructions itself.
-        tokens_reach_lowering: Whether tokens of a wait have a meaning for LLVM's marks.
+            count groups: then LLVM finds the number of instructions itself.  Marks know the number
+            of a wait only; its tokens are not looked at.
         has_tdm_intrinsic_wait: Whether ``amdg.async_tdm_intrinsic_wait`` exists.  Where it does
             not, the number of ``amdg.async_tdm_wait`` is taken as one of instructions.
     """
 
     masked_loads_branch: bool = True
     masked_stores_branch: bool = True
-    rows_split_at_runs: bool = False
+    rows_split_at_runs: bool | None = None
     async_marks: bool = False
-    tokens_reach_lowering: bool = False
     has_tdm_intrinsic_wait: bool = False
 
     @classmethod

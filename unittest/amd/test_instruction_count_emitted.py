@@ -1,0 +1,120 @@
+"""Counted instructions are those that the installed Triton emits.
+
+Random copies, gathers, scatters and TDM operations are compiled to assembly.  The instructions in
+it have to lie in the interval that is counted, and to be its only number where it is exact; where
+waves may branch around them, nothing may be counted as issued.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import sys
+from collections import Counter as Tally
+
+import pytest
+from emission import EmissionHost
+from emission_cases import COPIES, TDM, Syntax, random_case
+from triton_ext.analysis import AxisInfoAnalysis
+from triton_ext.backends.amd.analysis.axis_info import AXIS_INFO_RULES
+from triton_ext.backends.amd.analysis.instruction_count import AsyncIssue, count
+from triton_ext.backends.amd.analysis.target import Counter, Direction, Lowering, Target
+from triton_ext.host import detect, features
+from triton_ext.ir import parse
+
+#: What is compiled, each as often as the others.
+KINDS = [
+    *(("gfx1250", kind) for kind in ("load", "store", *TDM)),
+    *((arch, kind) for arch in ("gfx950", "gfx942") for kind in ("load", "buffer")),
+]
+COUNTERS = {"gfx942": Counter.VMCNT, "gfx950": Counter.VMCNT, "gfx1250": Counter.ASYNCCNT}
+#: Capabilities without which a host does not know the operation or its encoding.
+NEEDS = {
+    "store": "amd-async-stores",
+    "tdm_gather": "amd-tdm-rows",
+    "tdm_scatter": "amd-tdm-rows",
+    "tdm_pieces": "amd-partitioned-shared",
+    "tdm_fused": "amd-tdm-fused",
+}
+
+
+@pytest.fixture(scope="module")
+def host():
+    asked = EmissionHost()
+    yield asked
+    asked.close()
+
+
+def issue_of(case, text) -> AsyncIssue:
+    """What is counted for the one operation of a case."""
+    module = parse(text)
+    analysis = AxisInfoAnalysis.of(module, AXIS_INFO_RULES)
+    target, lowering = Target.of_module(module), Lowering.of(features())
+    found = [count(op, analysis, target, lowering) for op in module.walk()]
+    [issue] = [issue for issue in found if issue is not None]
+    stores = case.kind in ("store", "tdm_store", "tdm_scatter")
+    assert issue.direction is (Direction.STORE if stores else Direction.LOAD)
+    expected = COUNTERS[case.arch] if case.kind in COPIES else Counter.TENSORCNT
+    assert issue.queue.counter is expected
+    assert len(issue.reads if stores else issue.writes) == (2 if case.kind == "tdm_fused" else 1)
+    assert not (issue.writes if stores else issue.reads)
+    assert issue.is_masked == (bool(case.mask) or (case.kind == "tdm_load" and has_predicate()))
+    return issue
+
+
+def has_predicate() -> bool:
+    """Whether TDM loads have a predicate of their own."""
+    return detect().release < (3, 8)
+
+
+def has_idle_lanes(case) -> bool:
+    """Whether lanes or waves hold what others hold: those may branch, whatever the mask."""
+    masks = case.layout.to_linear_layout(case.shape).free_variable_masks()
+    return bool(masks["lane"] or masks["warp"])
+
+
+def compare(host, rng, cases, capsys) -> Tally:
+    """Compiles cases; returns how many of each kind were exact, inside, or refused by the host."""
+    tally: Tally = Tally()
+    syntax = Syntax(detect().release)
+    known = [k for k in KINDS if NEEDS.get(k[1]) is None or NEEDS[k[1]] in features()]
+    for number in range(cases):
+        arch, kind = known[number % len(known)]
+        case = random_case(rng, arch, kind)
+        text = case.text(syntax)
+        emitted = host.ask(text, arch)
+        if emitted.count is None:
+            tally[arch, kind, "refused"] += 1
+            continue
+        found = issue_of(case, text).instructions
+        assert found.lo <= emitted.count <= found.hi, f"{found}, emitted {emitted.count}\n{text}"
+        # All that is unknown here is whether a wave issues its instructions: hi is what it issues.
+        assert found.hi == emitted.count, f"{found}, emitted {emitted.count}\n{text}"
+        assert found.lo in (0, found.hi), f"{found}\n{text}"
+        if emitted.skips and case.mask and not has_idle_lanes(case):
+            assert found.lo == 0, f"waves may skip what is counted as {found}\n{text}"
+        tally[arch, kind, "exact" if found.is_exact else "at most"] += 1
+    with capsys.disabled():
+        sys.stdout.write(f"\ntriton {detect().version}: {cases} modules\n")
+        for arch, kind in known:
+            words = ("exact", "at most", "refused")
+            line = ", ".join(f"{tally[arch, kind, word]} {word}" for word in words)
+            sys.stdout.write(f"  {arch} {kind}: {line}\n")
+    return tally
+
+
+def compared(tally: Tally) -> int:
+    return sum(times for (_, _, word), times in tally.items() if word != "refused")
+
+
+def test_a_sample_is_what_the_host_emits(host, capsys):
+    tally = compare(host, random.Random(0), 44, capsys)
+    assert compared(tally) > 20
+    assert sum(times for (_, _, word), times in tally.items() if word == "exact") > 12
+
+
+@pytest.mark.slow
+def test_many_are_what_the_host_emits(host, capsys):
+    large = bool(os.environ.get("TRITON_EXT_NIGHTLY"))
+    tally = compare(host, random.Random(1), 1500 if large else 300, capsys)
+    assert compared(tally) > (750 if large else 150)
