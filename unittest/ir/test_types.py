@@ -46,6 +46,7 @@ TYPES = [
     ("vector<4xi32>", ty.VectorType((4,), ty.IntegerType(32))),
     ("!tt.ptr<f16>", ty.PointerType(F16)),
     ("!tt.ptr<f16, 3>", ty.PointerType(F16, 3)),
+    ('!tt.ptr<f16, "constant">', ty.PointerType(F16, "constant")),
     ("tensor<8x!tt.ptr<f16>>", ty.TensorType((8,), ty.PointerType(F16))),
     ("!ttg.async.token", ty.AsyncTokenType()),
     (

@@ -220,6 +220,7 @@ def test_invalid(name):
     ("written", "printed"),
     [
         ("!tt.ptr<f16, 1>", "!tt.ptr<f16>"),
+        ('!tt.ptr<f16, "global">', "!tt.ptr<f16>"),
         ("tensor<4x!tt.ptr<f16,1>>", "tensor<4x!tt.ptr<f16>>"),
         ("!ttg.memdesc<4xf16, #s, #ttg.shared_memory, 4>", "!ttg.memdesc<4xf16,#s,#smem>"),
         ("tensor<4xf16, #ttg.blocked<{order=[0],sizePerThread=[1],threadsPerWarp=[32],"

@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, ClassVar, Protocol, runtime_checkable
 
+from ..strings import quote
 from .attribute_values import Attribute, Printable
 from .linear_layout import is_power_of_two
 
@@ -142,10 +143,16 @@ class OpaqueType(Type):
 
 @dataclass(frozen=True, slots=True)
 class PointerType(Type):
-    """``!tt.ptr<f16>``; address space 1 is global memory and not printed."""
+    """``!tt.ptr<f16>``, ``!tt.ptr<f16, 3>``, or from 3.9 on ``!tt.ptr<f16, "constant">``.
+
+    Attributes:
+        pointee: What it points to.
+        address_space: A number up to 3.8, a name from 3.9 on.  Global memory is 1 on every host and
+            not printed.
+    """
 
     pointee: Type
-    address_space: int = 1
+    address_space: int | str = 1
 
     @property
     def bit_width(self) -> int:
@@ -153,7 +160,10 @@ class PointerType(Type):
         return 64
 
     def _text(self, aliases: AliasTable | None) -> str:
-        space = "" if self.address_space == 1 else f", {self.address_space}"
+        space = ""
+        if self.address_space != 1:
+            named = self.address_space
+            space = f", {quote(named) if isinstance(named, str) else named}"
         return f"!tt.ptr<{self.pointee.print(aliases)}{space}>"
 
     def verify(self) -> None:

@@ -424,12 +424,15 @@ class ValueParser:
         return ty.OpaqueType(self.text[start : self.position])
 
     def _parse_pointer(self) -> ty.PointerType:
-        """``pointer ::= '<' type (',' integer)? '>'``."""
+        """``pointer ::= '<' type (',' (integer | string))? '>'``."""
         self.expect("<")
         pointee = self.parse_type()
-        space = self.integer() if self.accept(",") else 1
+        space: int | str = 1
+        if self.accept(","):
+            literal = self.accept_match(_STRING)
+            space = self.integer() if literal is None else unquote(literal[0])
         self.expect(">")
-        return ty.PointerType(pointee, space)
+        return ty.PointerType(pointee, 1 if space == "global" else space)
 
     def _parse_descriptor(self, make: _Make) -> ty.Type:
         """``descriptor ::= '<' ('tensor' '<' block | block)``."""
