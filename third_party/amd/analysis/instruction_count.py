@@ -41,6 +41,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from enum import Enum
+from functools import lru_cache
 from math import gcd
 from typing import TYPE_CHECKING
 
@@ -159,25 +160,20 @@ def copy_instructions(
     Raises:
         VerifyError: An encoding is not known, or none for the shape.
     """
-    layout = _layout_to_lds(tensor, buffer)
+    facts = _facts_of(tensor, buffer)
     bits = _bits(buffer)
-    per_thread = contiguous_per_thread(_distributed(tensor).to_linear_layout(tensor.static_shape))
-    limit = consecutive_run(layout)
-    if isinstance(buffer.encoding, PaddedSharedEncoding):
-        limit = min(limit, *(interval for interval, _ in buffer.encoding.interval_padding_pairs))
-    registers = layout.in_dim_size("register")
 
     def instructions(proven: int, constant: int | None) -> int:
-        vector = min(max(1, _WIDEST // bits), per_thread, proven)  # rule 1
+        vector = min(max(1, _WIDEST // bits), facts.per_thread, proven)  # rule 1
         if constant is not None:
             vector = min(vector, constant)  # rule 2
-        vector = min(max(vector, hint), limit)  # rules 3 and 4
+        vector = min(max(vector, hint), facts.run)  # rules 3 and 4
         vector = 1 << (vector.bit_length() - 1)
-        return max(1, registers // vector) * _pieces(vector * bits, kind)  # rules 5 and 6
+        return max(1, facts.registers // vector) * _pieces(vector * bits, kind)  # rules 5 and 6
 
     hi = instructions(contiguity.at_least, None if mask is None else mask.at_least)
     lo = instructions(contiguity.at_most, None if mask is None else mask.at_most)
-    if layout.free_variable_masks().get("warp", 0):
+    if facts.has_redundant_waves:
         return Interval(0, hi)  # rule 7
     if mask is not None and _branches(kind, has_other, target, lowering):
         return Interval(0, hi)  # rule 8
@@ -246,13 +242,40 @@ def contiguous_per_thread(layout: LinearLayout) -> int:
     return count
 
 
-def _layout_to_lds(tensor: TensorType, buffer: MemDescType) -> LinearLayout:
-    source = _distributed(tensor)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _CopyFacts:
+    """What the layouts of both sides say about a copy.
+
+    Attributes:
+        per_thread: Elements side by side in a thread, in the fastest dimension (rule 1).
+        run: Elements side by side on both sides (rule 4).
+        registers: Those that hold different elements (rule 5).
+        has_redundant_waves: Whether waves hold the same elements as others (rule 7).
+    """
+
+    per_thread: int
+    run: int
+    registers: int
+    has_redundant_waves: bool
+
+
+@lru_cache(maxsize=256)
+def _facts_of(tensor: TensorType, buffer: MemDescType) -> _CopyFacts:
+    # The copies of a kernel have few types: working these out takes longer than all else here.
+    source, shape = _distributed(tensor), tensor.static_shape
     if not isinstance(buffer.encoding, SharedEncoding):
         raise VerifyError(f"expected a buffer with a known encoding, found '{buffer.encoding}'")
-    shape = tensor.static_shape
     layout = register_to_shared(source, buffer.encoding, shape, buffer.full_alloc_shape)
-    return layout.without_zero_bases("register")
+    layout = layout.without_zero_bases("register")
+    run = consecutive_run(layout)
+    if isinstance(buffer.encoding, PaddedSharedEncoding):
+        run = min(run, *(interval for interval, _ in buffer.encoding.interval_padding_pairs))
+    return _CopyFacts(
+        per_thread=contiguous_per_thread(source.to_linear_layout(shape)),
+        run=run,
+        registers=layout.in_dim_size("register"),
+        has_redundant_waves=layout.free_variable_masks().get("warp", 0) != 0,
+    )
 
 
 def _distributed(tensor: TensorType) -> DistributedEncoding:
