@@ -114,6 +114,18 @@ def test_the_spelling_of_a_descriptor_survives_a_change():
     assert str(wider) == "!tt.tensordesc<tensor<64x128xf16>>"
 
 
+@pytest.mark.parametrize("space", ["", ", 3", ', "constant"'])
+def test_what_a_load_gives_has_no_address_space(space):
+    module = parse(
+        f"tt.func @f(%p: !tt.ptr<f16{space}>, %q: tensor<4x!tt.ptr<f16{space}>>) {{\n"
+        f"  %a = tt.load %p : !tt.ptr<f16{space}>\n"
+        f"  %b = tt.load %q : tensor<4x!tt.ptr<f16{space}>>\n"
+        "  tt.return\n}\n"
+    )
+    loads = [op for op in module.walk() if op.name == "tt.load"]
+    assert [op.results[0].type for op in loads] == ["f16", "tensor<4xf16>"]
+
+
 def test_descriptors_answer_alike():
     for text in ("!tt.tensordesc<64x32xui8>", "!ttng.tensordesc_im2col<tensor<64x32xui8>>"):
         desc = parse_type(text)

@@ -9,7 +9,7 @@ __all__ = ["boolean_like", "element_type", "pointee_type", "replace_element"]
 _SHAPED = re.compile(
     r"((?:tensor|vector)<(?:(?:\d+|\?|\*|\[\d+\])x)*)(.*)>\Z", re.ASCII | re.DOTALL
 )
-_POINTER = re.compile(r"!tt\.ptr<(.*?)(?:,\s*\d+)?>\Z", re.ASCII | re.DOTALL)
+_POINTER = re.compile(r"!tt\.ptr<(.*?)(?:,\s*(?:\d+|\"\w*\"))?>\Z", re.ASCII | re.DOTALL)
 
 
 def _split(shaped: str) -> tuple[str, str, str] | None:
