@@ -86,14 +86,14 @@ class AxisInfoAnalysis:
         Returns:
             A number of elements; 1 for a scalar.
         """
-        type_ = self._types.of(value)
-        if not isinstance(type_, TensorType):
+        kind = self._types.kind(value)
+        if not kind.is_tensor:
             return 1
         dim = self._layout(value, encoding)[0]
         known = self.info(value)
         divisor = known.divisibility[dim]
-        if isinstance(type_.element, PointerType):
-            bits = element_bits or type_.element.pointee.bit_width or 8
+        if isinstance(kind.element, PointerType):
+            bits = element_bits or kind.element.pointee.bit_width or 8
             divisor = max(1, divisor // max(1, bits // 8))
         return min(divisor, known.contiguity[dim])
 
@@ -113,7 +113,7 @@ class AxisInfoAnalysis:
         Returns:
             A number of elements; no limit of the hardware is applied.
         """
-        if not isinstance(self._types.of(value), TensorType):
+        if not self._types.kind(value).is_tensor:
             return 1
         run = self._layout(value, encoding)[1]
         return min(run, self.alignment(value, element_bits, encoding))
@@ -125,7 +125,7 @@ class AxisInfoAnalysis:
             mask: A tensor of ``i1``.
             encoding: Another encoding than that of the mask.
         """
-        if not isinstance(self._types.of(mask), TensorType):
+        if not self._types.kind(mask).is_tensor:
             return 1
         return max(1, self.info(mask).constancy[self._layout(mask, encoding)[0]])
 
@@ -197,7 +197,9 @@ class AxisInfoAnalysis:
             passed: AxisInfo | None = None
             for call in calls:
                 one = self.info(call.operands[index])
-                passed = one if passed is None else join(passed, one, self._types.stride(argument))
+                passed = (
+                    one if passed is None else join(passed, one, self._types.kind(argument).stride)
+                )
             found.append(info if passed is None else _both(passed, info))
         return tuple(found)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -81,15 +82,14 @@ def _fold_cast(visit: Visit, width: int) -> int | None:
     number = visit.operands[0].constant
     if number is None or visit.op.name != "arith.extui":
         return number if width > 1 or number is None else number & 1
-    source = visit.types.element(visit.op.operands[0])
-    bits = source.bit_width if source is not None else None
+    bits = visit.types.kind(visit.op.operands[0]).element.bit_width
     return None if bits is None else number & ((1 << bits) - 1)
 
 
 def _fold_sign_cast(visit: Visit, width: int) -> int | None:
-    source = visit.types.element(visit.op.operands[0])
+    bits = visit.types.kind(visit.op.operands[0]).element.bit_width
     number = visit.operands[0].constant
-    return -number if number is not None and source and source.bit_width == 1 else number
+    return -number if number is not None and bits == 1 else number
 
 
 def _fold_compare(visit: Visit, width: int) -> int | None:
@@ -97,8 +97,7 @@ def _fold_compare(visit: Visit, width: int) -> int | None:
     predicate = _predicate(visit)
     if predicate is not None and _same_operands(visit):
         return int(predicate[-2:] in ("eq", "le", "ge"))
-    source = visit.types.element(visit.op.operands[0])
-    bits = source.bit_width if source is not None else None
+    bits = visit.types.kind(visit.op.operands[0]).element.bit_width
     if a is None or b is None or predicate is None or bits is None:
         return None
     if predicate[0] == "u":
@@ -126,12 +125,21 @@ FOLDS_MODULO = frozenset(
 )
 
 
+#: Integers and splats of them as MLIR prints them; the rest is left to the view.
+_INTEGER = re.compile(r"arith\.constant (?:dense<)?(-?\d+|true|false)(?:>? : |\s|\Z)", re.ASCII)
+
+
 def _constant(visit: Visit) -> AxisInfo | None:
+    shape, width = visit.shape, visit.width
+    # To read the encoding in the type of a splat costs more than all else here.
+    printed = _INTEGER.search(visit.op.text)
+    if printed is not None and width is not None:
+        number = int(printed[1]) if printed[1][-1] != "e" else int(printed[1] == "true")
+        return AxisInfo.splat(exact(number, width), shape)
     view = arith.ConstantOp.match(visit.op)
     scalar = view.attribute if view is not None else None
     if isinstance(scalar, DenseElementsAttr):
         scalar = scalar.body
-    shape, width = visit.shape, visit.width
     if isinstance(scalar, (BoolAttr, IntegerAttr)) and width is not None:
         return AxisInfo.splat(exact(int(scalar.value), width), shape)
     if isinstance(scalar, (FloatAttr, IntegerAttr)):
@@ -158,7 +166,7 @@ def _scaled(divisor: int, factor: int) -> int:
 def add(visit: Visit) -> AxisInfo:
     """``arith.addi``; ``tt.addptr``, whose offset counts elements."""
     lhs, rhs = visit.operands
-    stride = visit.stride
+    stride = visit.stride if visit.op.name == "tt.addptr" else 1
     runs, divisors = [], []
     for d in range(lhs.rank):
         # (1) A contiguous group keeps its steps where the other operand repeats one element.

@@ -71,7 +71,7 @@ class Solver:
         if old is not None:
             if old == new:
                 return
-            new = join(old, new, self.types.stride(value)).normalized()
+            new = join(old, new, self.types.kind(value).stride).normalized()
             if old == new:
                 return
         self.states[value] = new
@@ -147,8 +147,10 @@ class Solver:
 
     def _fold(self, visit: Visit) -> AxisInfo | None:
         fold = FOLDS.get(visit.op.name)
+        if fold is None or not self._may_fold(visit):
+            return None
         width = visit.width
-        if fold is None or width is None:
+        if width is None:
             return None
         number = fold(visit, width)
         if number is None:
@@ -158,6 +160,14 @@ class Solver:
         signs = visit.op.name not in FOLDS_MODULO
         wrong = signs and any((x.constant or 0) < 0 for x in visit.operands)
         return found.with_gap(visit.op if wrong else None)
+
+    @staticmethod
+    def _may_fold(visit: Visit) -> bool:
+        """Whether it is worth to read the types."""
+        operands = visit.op.operands
+        if len(operands) == 2 and operands[0] is operands[1]:
+            return True
+        return any(known.constant is not None for known in visit.operands)
 
     # ---- control flow
 

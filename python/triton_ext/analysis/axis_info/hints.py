@@ -18,7 +18,7 @@ _SPACE = re.compile(r"\s*")
 
 def apply_hints(op: Operation, info: AxisInfo) -> AxisInfo:
     """Adds what an operation's own attributes promise about its results."""
-    if not op._attr_spans and op._segments is None:
+    if op._segments is None and not _may_promise(op):
         return info
     attributes = op.attributes
     if not any(name in attributes for name in (_DIVISIBILITY, _CONTIGUITY, _CONSTANCY)):
@@ -29,6 +29,12 @@ def apply_hints(op: Operation, info: AxisInfo) -> AxisInfo:
         _numbers(attributes.get(_DIVISIBILITY), info.rank),
         _numbers(attributes.get(_CONSTANCY), info.rank),
     )
+
+
+def _may_promise(op: Operation) -> bool:
+    """Whether the attributes are worth to be read."""
+    spans, text = op._attr_spans, op.source.text
+    return any(text.find("tt.", spans[i], spans[i + 1]) >= 0 for i in range(0, len(spans), 2))
 
 
 def _promised(

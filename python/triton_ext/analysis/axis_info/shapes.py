@@ -43,16 +43,15 @@ def _same(visit: Visit) -> AxisInfo:
 def _unrealized(visit: Visit) -> AxisInfo | None:
     if len(visit.operands) != 1 or visit.operands[0].rank != len(visit.shape):
         return None
-    source = visit.op.operands[0]
     known = visit.operands[0]
-    kept = visit.types.of(source) == visit.types.of(visit.op.results[0])
+    kept = visit.op.operands[0].known_type == visit.op.results[0].known_type
     return known if kept else replace(known, constant=None)
 
 
 def _reinterpret(visit: Visit) -> AxisInfo:
     """``tt.bitcast``, ``tt.ptr_to_int``, ``tt.int_to_ptr``: the same bits, other steps."""
     source = visit.operands[0]
-    before = visit.types.stride(visit.op.operands[0])
+    before = visit.types.kind(visit.op.operands[0]).stride
     if before == visit.stride:
         return source
     # (2) Every element of a contiguous group starts a group of its own now.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
@@ -9,7 +10,33 @@ from ...ir import Operation, Value
 from ...ir.types import IndexType, IntegerType, PointerType, TensorType, Type, parse_type
 from .info import AxisInfo
 
-__all__ = ["Rule", "Rules", "Types", "Visit"]
+__all__ = ["Kind", "Rule", "Rules", "Types", "Visit"]
+
+
+#: The head of a tensor type: sizes, and an element without brackets of its own but a pointer's.
+_TENSOR = re.compile(r"tensor<((?:\d+x)*)(!tt\.ptr<[^<>]*>|\w+)(?=[,>])", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """What rules need of a type; encodings are left unread, which would take most of the time.
+
+    Attributes:
+        shape: Sizes of a tensor, or of what a pointer to one points to; ``(1,)`` for others.
+        element: The type of an element; the type itself of what is no tensor.
+        is_tensor: Whether it is a tensor.
+    """
+
+    shape: tuple[int, ...]
+    element: Type
+    is_tensor: bool
+
+    @property
+    def stride(self) -> int:
+        """Bytes from one pointer to the next one of a contiguous group; 1 for numbers."""
+        if not isinstance(self.element, PointerType):
+            return 1
+        return max(1, (self.element.pointee.bit_width or 8) // 8)
 
 
 class Types:
@@ -19,40 +46,50 @@ class Types:
         aliases: The module's.
     """
 
-    __slots__ = ("_aliases", "_known")
+    __slots__ = ("_aliases", "_kinds", "_types")
 
     def __init__(self, aliases: Mapping[str, str]) -> None:
         self._aliases = aliases
-        self._known: dict[str, Type] = {}
+        self._kinds: dict[str, Kind] = {}
+        self._types: dict[str, Type] = {}
 
-    def of(self, value: Value) -> Type | None:
-        """The type, or ``None`` where the printed form does not tell it."""
-        text = value.known_type
-        if text is None:
-            return None
-        found = self._known.get(text)
+    def of(self, value: Value) -> Type:
+        """The whole type.
+
+        Raises:
+            VerifyError: The printed form does not tell it.
+        """
+        return self._parse(value.type)
+
+    def kind(self, value: Value) -> Kind:
+        """What rules need of it; a scalar without properties where the type is not told."""
+        text = value.known_type or "none"
+        found = self._kinds.get(text)
         if found is None:
-            found = self._known[text] = parse_type(text, self._aliases)
+            found = self._kinds[text] = self._read(text)
         return found
 
     def shape(self, value: Value) -> tuple[int, ...]:
-        """The shape of a tensor or of what a pointer to one points to; ``(1,)`` for others."""
-        type_ = self.of(value)
-        if isinstance(type_, PointerType):
-            type_ = type_.pointee
-        return type_.static_shape if isinstance(type_, TensorType) and type_.shape else (1,)
+        """The shape as in :class:`Kind`."""
+        return self.kind(value).shape
 
-    def element(self, value: Value) -> Type | None:
-        """The type of an element; of the value itself for what is no tensor."""
-        type_ = self.of(value)
-        return type_.element if isinstance(type_, TensorType) else type_
+    def _parse(self, text: str) -> Type:
+        found = self._types.get(text)
+        if found is None:
+            found = self._types[text] = parse_type(text, self._aliases)
+        return found
 
-    def stride(self, value: Value) -> int:
-        """Bytes from one pointer to the next one of a contiguous group; 1 for numbers."""
-        element = self.element(value)
-        if not isinstance(element, PointerType):
-            return 1
-        return max(1, (element.pointee.bit_width or 8) // 8)
+    def _read(self, text: str) -> Kind:
+        match = _TENSOR.match(text)
+        if match is not None:
+            shape = tuple(int(size) for size in match[1].split("x")[:-1])
+            return Kind(shape or (1,), self._parse(match[2]), True)
+        type_ = self._parse(text)
+        block = type_.pointee if isinstance(type_, PointerType) else type_
+        if isinstance(block, TensorType):
+            element = block.element if block is type_ else type_
+            return Kind(block.static_shape or (1,), element, block is type_)
+        return Kind((1,), type_, False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +114,7 @@ class Visit:
     @property
     def width(self) -> int | None:
         """Bits of the result's integers (64 for ``index``); ``None`` where it has none."""
-        element = self.types.element(self.op.results[0])
+        element = self.types.kind(self.op.results[0]).element
         if isinstance(element, IndexType):
             return 64
         return element.width if isinstance(element, IntegerType) else None
@@ -85,7 +122,7 @@ class Visit:
     @property
     def stride(self) -> int:
         """Bytes of what the result points to; 1 where it holds no pointers."""
-        return self.types.stride(self.op.results[0])
+        return self.types.kind(self.op.results[0]).stride
 
 
 #: What an operation's results are, all of them alike; ``None``: nothing is known of them.
