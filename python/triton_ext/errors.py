@@ -40,6 +40,7 @@ class SourceError(TritonExtError):
         column: Column, counted from 1; 0 where no place is known.
         source_line: The text of that line, for the caret; ``None`` to print none.
         notes: Further lines, each printed behind ``note:``.
+        others: Further errors that were found together with this one.
     """
 
     def __init__(
@@ -51,6 +52,7 @@ class SourceError(TritonExtError):
         column: int = 0,
         source_line: str | None = None,
         notes: tuple[str, ...] = (),
+        others: tuple[SourceError, ...] = (),
     ) -> None:
         super().__init__(message)
         self.message = message
@@ -59,6 +61,7 @@ class SourceError(TritonExtError):
         self.column = column
         self.source_line = source_line
         self.notes = notes
+        self.others = others
 
     def __str__(self) -> str:
         place = f"{self.filename}:{self.line}:{self.column}" if self.line else self.filename
@@ -69,6 +72,7 @@ class SourceError(TritonExtError):
             lead = "".join("\t" if c == "\t" else " " for c in self.source_line[: self.column - 1])
             lines.append(f"{lead}^")
         lines.extend(f"note: {note}" for note in self.notes)
+        lines.extend(str(other) for other in self.others)
         return "\n".join(lines)
 
 

@@ -18,4 +18,5 @@ PASSES: Final = {
     "tritonamdgpu-update-async-wait-count": (
         f"{_HERE}.passes.update_async_wait_count:UpdateAsyncWaitCount"
     ),
+    "tritonext-verify-async-waits": f"{_HERE}.passes.verify_async_waits:VerifyAsyncWaits",
 }

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from triton_ext.errors import SourceError
 
-__all__ = ["Diagnostic", "Printed", "of_error", "read_printed"]
+__all__ = ["Diagnostic", "Printed", "of_error", "of_errors", "read_printed"]
 
 _SEVERITY = r"(?P<severity>error|warning|remark|note)"
 # file:line:col: error: text; and what MLIR prints where no handler of diagnostics is set up.
@@ -110,6 +110,11 @@ def of_error(error: SourceError) -> Diagnostic:
         source_line=error.source_line,
         notes=tuple(Diagnostic(severity="note", message=note) for note in error.notes),
     )
+
+
+def of_errors(error: SourceError) -> list[Diagnostic]:
+    """Returns an error of ours and those that were found together with it."""
+    return [of_error(error), *(each for other in error.others for each in of_errors(other))]
 
 
 def read_printed(text: str) -> Printed:

@@ -24,7 +24,7 @@ from dataclasses import dataclass, field, replace
 
 from triton_ext import __version__
 from triton_ext.errors import ParseError, SourceError, TritonExtError, VerifyError
-from triton_ext.host.diagnostics import Diagnostic, of_error
+from triton_ext.host.diagnostics import Diagnostic, of_error, of_errors
 from triton_ext.ir import Module, Operation, parse
 from triton_ext.passes import PassManager, PassReport, PassTiming, Remark, Statistic, registry
 from triton_ext.passes.manager import ALL
@@ -343,7 +343,7 @@ class _Runner:
             error = error_again if error is not None else None
         outcome.diagnostics += [_of_remark(remark) for remark in remarks]
         if error is not None:
-            outcome.diagnostics.append(of_error(error))
+            outcome.diagnostics += of_errors(error)
         return module if error is None else None
 
     def _run_passes(
@@ -393,7 +393,7 @@ class _Runner:
                 error, remarks = self._run_passes(module, [step])
                 outcome.diagnostics += [_of_remark(remark) for remark in remarks]
                 if error is not None:
-                    outcome.diagnostics.append(of_error(error))
+                    outcome.diagnostics += of_errors(error)
                     return None
                 text = str(module)
             if step.names:

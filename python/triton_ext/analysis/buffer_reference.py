@@ -1,0 +1,437 @@
+"""Which part of which buffer a ``!ttg.memdesc`` names, and whether two of them may overlap.
+
+A reference is a *root* and the views taken of it:
+
+1. Roots are allocations, which never overlap; and values of which it is not known here what they
+   are: a loop-carried buffer that is not the same allocation each time, an argument of a function.
+   Those may be any of the allocations that flow there.  Walking back across an edge renames them.
+2. ``ttg.memdesc_index`` is a slot (:mod:`~triton_ext.analysis.slot_form`), ``memdesc_subslice`` a
+   box.  Behind a transposition, reshape or reinterpretation everything is taken as touched.
+3. A buffer that a loop carries is a slot of one allocation where its start and what the body hands
+   on are, with slots that are linear in the iteration.  Buffers that change places in a loop and
+   were different before it never overlap.
+
+Safe direction: two references may be said to overlap when they never do, not the reverse.  Not
+handled: memory that the allocator gives to two allocations one after the other.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Final, TypeAlias
+
+from ..ir import BlockArgument, Operation, OpResult, Value
+from ..ir.dialects import ttg
+from ..ir.functions import CALLS, FUNCTIONS, callee_of, symbol_of
+from .backward_flow import Step
+from .slot_form import (
+    SlotForm,
+    SlotForms,
+    captured,
+    carrying_loop,
+    is_inside,
+    survives,
+    yielded,
+)
+
+__all__ = ["Box", "BufferReferences", "Reference"]
+
+_DIMS: Final = re.compile(r"!ttg\.memdesc<((?:\d+x)+)", re.ASCII)
+_ALLOCATIONS: Final = frozenset({ttg.LocalAllocOp.NAME})
+
+
+@dataclass(frozen=True, slots=True)
+class Box:
+    """Part of a buffer.
+
+    Attributes:
+        offsets: Where it starts, per dimension.
+        shape: Its size.
+    """
+
+    offsets: tuple[int, ...]
+    shape: tuple[int, ...]
+
+    def overlaps(self, other: Box) -> bool:
+        """Whether two parts of one buffer have an element in common."""
+        return all(
+            start < other_start + other_size and other_start < start + size
+            for start, size, other_start, other_size in zip(
+                self.offsets, self.shape, other.offsets, other.shape, strict=False
+            )
+        )
+
+
+#: A slot, a box, or a slot that is not known.
+_Part: TypeAlias = SlotForm | Box | None
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """Part of a buffer.
+
+    Attributes:
+        root: The allocation, or a value that may be several; ``None``: any buffer.
+        parts: What was taken of it, one after the other.
+        is_final: Whether views of it are no longer told apart from it.
+    """
+
+    root: Value | None
+    parts: tuple[_Part, ...] = ()
+    is_final: bool = False
+
+    def narrowed(self, part: _Part) -> Reference:
+        """A part of it."""
+        return self if self.is_final else replace(self, parts=(*self.parts, part))
+
+
+class BufferReferences:
+    """The references of the buffers of a module, which must not be changed meanwhile.
+
+    Args:
+        functions: The functions of the module with the calls of each, so that an argument can be
+            one of what the calls give.
+    """
+
+    def __init__(self, functions: Mapping[str, tuple[Operation, ...]] | None = None) -> None:
+        self.forms = SlotForms()
+        self._calls = functions or {}
+        self._open: dict[Value, Reference] = {}
+        self._carried: dict[Operation, dict[Value, Reference]] = {}
+        self._roots: dict[Value, frozenset[Value] | None] = {}
+        self._cycles: dict[Operation, tuple[frozenset[Value], ...]] = {}
+
+    @classmethod
+    def of_module(cls, top: Operation) -> BufferReferences:
+        """The references of a module, given its operation."""
+        calls: dict[str, list[Operation]] = {}
+        for op in top.walk():
+            callee = callee_of(op) if op.name in CALLS else None
+            if callee is not None:
+                calls.setdefault(callee, []).append(op)
+        return cls({name: tuple(found) for name, found in calls.items()})
+
+    def reference(self, value: Value) -> Reference:
+        """The reference of a buffer where it can be used."""
+        return self._closed(self._viewed(value))
+
+    def _closed(self, reference: Reference) -> Reference:
+        while reference.root is not None:
+            loop = carrying_loop(reference.root)
+            known = self._solved(loop).get(reference.root) if loop is not None else None
+            if known is None:
+                return reference
+            reference = _below(known, reference)
+        return reference
+
+    def _viewed(self, value: Value) -> Reference:
+        """The reference with what loops carry as its root."""
+        found = self._open.get(value)
+        if found is None:
+            found = self._open[value] = self._computed(value)
+        return found
+
+    def _computed(self, value: Value) -> Reference:
+        capture = captured(value)
+        if capture is not None:
+            return self._viewed(capture)
+        op = value.owner
+        if not isinstance(op, Operation) or op.name in _ALLOCATIONS:
+            return Reference(value)
+        index = ttg.MemDescIndexOp.match(op)
+        if index is not None:
+            count = _shape(index.src)
+            form = self.forms.form(index.index, count[0]) if count else None
+            return self._viewed(index.src).narrowed(form)
+        subslice = ttg.MemDescSubsliceOp.match(op)
+        if subslice is not None:
+            box = Box(subslice.offsets, _shape(subslice.result))
+            return self._viewed(subslice.src).narrowed(box)
+        source = ttg.memdesc_view_source(op)
+        if source is not None:
+            return replace(self._viewed(source), is_final=True)
+        return Reference(value)
+
+    def _solved(self, loop: Operation) -> Mapping[Value, Reference]:
+        """What a loop carries, where it is a slot of one allocation."""
+        if loop in self._carried:
+            return self._carried[loop]
+        self._carried[loop] = {}
+        handed = yielded(loop)
+        starts: dict[Value, Reference] = {}
+        nexts: dict[Value, Reference] = {}
+        for argument in loop.regions[0].blocks[0].args[1:]:
+            if is_buffer(argument) and argument.index <= len(handed):
+                starts[argument] = self.reference(loop.operands[2 + argument.index])
+                nexts[argument] = self._closed(self._viewed(handed[argument.index - 1]))
+        found: dict[Value, Reference] = {}
+        for each, following in nexts.items():
+            first = self._in_iteration(following, starts, loop, 0)
+            line = self._line(starts[each], first, loop) if first is not None else None
+            if line is not None:
+                found[each] = line
+        while True:
+            wrong = [
+                each
+                for each, line in found.items()
+                if self._in_iteration(nexts[each], found, loop, None) != self._later(line, loop)
+            ]
+            if not wrong:
+                break
+            for each in wrong:
+                del found[each]
+        self._carried[loop] = found
+        return found
+
+    def _in_iteration(
+        self,
+        reference: Reference,
+        carried: Mapping[Value, Reference],
+        loop: Operation,
+        iteration: int | None,
+    ) -> Reference | None:
+        """A reference of a loop's body, in one iteration or any."""
+        if reference.root in carried and reference.root is not None:
+            outer = carried[reference.root]
+        elif reference.root is None or (
+            is_inside(reference.root, loop) and not _is_allocation(reference.root)
+        ):
+            return None
+        else:
+            outer = Reference(reference.root)
+        parts: list[_Part] = []
+        for part in reference.parts:
+            if isinstance(part, SlotForm):
+                moved = part
+                if iteration is not None:
+                    numbered = _numbered(part, loop, iteration)
+                    if numbered is None:
+                        return None
+                    moved = numbered
+                if any(s is not loop and is_inside(s, loop) for s in moved.symbols):
+                    return None
+                parts.append(moved)
+            else:
+                parts.append(part)
+        return _below(outer, replace(reference, parts=tuple(parts)))
+
+    def _line(self, start: Reference, first: Reference, loop: Operation) -> Reference | None:
+        """The reference that is ``start`` in the first iteration and ``first`` in the second."""
+        if start.root is not first.root or len(start.parts) != len(first.parts):
+            return None
+        parts: list[_Part] = []
+        for one, two in zip(start.parts, first.parts, strict=True):
+            if isinstance(one, SlotForm) and isinstance(two, SlotForm):
+                if one.modulus != two.modulus:
+                    return None
+                step = two.plus(one, -1)
+                if step.terms:
+                    return None
+                count = self.forms.symbol(loop, one.modulus)
+                parts.append(one.plus(count, step.constant))
+            elif one == two and one is not None:
+                parts.append(one)
+            else:
+                return None
+        return replace(start, parts=tuple(parts)) if start.is_final == first.is_final else None
+
+    def _later(self, reference: Reference, loop: Operation) -> Reference:
+        """A reference of the iteration behind."""
+        parts = tuple(
+            part.shifted(part.factor(loop)) if isinstance(part, SlotForm) else part
+            for part in reference.parts
+        )
+        return replace(reference, parts=parts)
+
+    # ---- on the far side of an edge
+
+    def across(self, reference: Reference, step: Step) -> Reference:
+        """The reference at the far side of an edge."""
+        root = reference.root
+        if root is None:
+            return reference
+        parts: list[_Part] = [
+            self.forms.across(part, step) if isinstance(part, SlotForm) else part
+            for part in reference.parts
+        ]
+        moved = replace(reference, parts=tuple(parts))
+        if root in step.renames:
+            return _below(self.reference(step.renames[root]), moved)
+        if _is_allocation(root) or survives(root, step):
+            return moved
+        return Reference(None)
+
+    def numbered(self, reference: Reference, iterations: Mapping[Operation, int]) -> Reference:
+        """The reference in known iterations of some loops."""
+        if not iterations or not any(isinstance(part, SlotForm) for part in reference.parts):
+            return reference
+        parts: list[_Part] = []
+        for part in reference.parts:
+            for loop, number in iterations.items():
+                if isinstance(part, SlotForm):
+                    part = _numbered(part, loop, number)
+            parts.append(part)
+        return replace(reference, parts=tuple(parts))
+
+    # ---- overlap
+
+    def may_overlap(self, one: Reference, other: Reference) -> bool:
+        """Whether two references at the same point may have an element in common."""
+        if one.root is None or other.root is None:
+            return True
+        if one.root is not other.root:
+            return self._roots_may_overlap(one.root, other.root)
+        for mine, its in zip(one.parts, other.parts, strict=False):
+            if isinstance(mine, SlotForm) and isinstance(its, SlotForm):
+                if mine.modulus == its.modulus and not mine.may_equal(its):
+                    return False
+            elif isinstance(mine, Box) and isinstance(its, Box):
+                if not mine.overlaps(its):
+                    return False
+                if mine != its:
+                    return True
+            elif mine is not None and its is not None:
+                return True
+        return True
+
+    def _roots_may_overlap(self, one: Value, other: Value) -> bool:
+        if _is_allocation(one) and _is_allocation(other):
+            return False
+        loop = carrying_loop(one)
+        cycles = self._cycles_of(loop) if loop is not None else ()
+        if any(one in cycle and other in cycle for cycle in cycles):
+            return False
+        mine, its = self.allocations(one), self.allocations(other)
+        return mine is None or its is None or not mine.isdisjoint(its)
+
+    def _cycles_of(self, loop: Operation) -> tuple[frozenset[Value], ...]:
+        """Buffers of a loop that change places, and never overlap."""
+        if loop in self._cycles:
+            return self._cycles[loop]
+        self._cycles[loop] = ()
+        handed = yielded(loop)
+        arguments = [a for a in loop.regions[0].blocks[0].args[1:] if is_buffer(a)]
+        successor = {a: handed[a.index - 1] for a in arguments if a.index <= len(handed)}
+        cycles = []
+        for argument in arguments:
+            cycle = [argument]
+            while (following := successor.get(cycle[-1])) is not None and len(cycle) < 16:
+                if following is argument or not isinstance(following, BlockArgument):
+                    break
+                cycle.append(following)
+            if len(cycle) < 2 or successor.get(cycle[-1]) is not argument:
+                continue
+            starts = [self.reference(loop.operands[2 + each.index]) for each in cycle]
+            if not any(
+                self.may_overlap(a, b) for i, a in enumerate(starts) for b in starts[i + 1 :]
+            ):
+                cycles.append(frozenset[Value](cycle))
+        self._cycles[loop] = tuple(dict.fromkeys(cycles))
+        return self._cycles[loop]
+
+    # ---- what may flow into a root
+
+    def allocations(self, value: Value) -> frozenset[Value] | None:
+        """The allocations that a value may be a part of; ``None`` where not known."""
+        if value in self._roots:
+            return self._roots[value]
+        found: set[Value] = set()
+        seen: set[Value] = set()
+        todo = [value]
+        while todo:
+            root = self._viewed(todo.pop()).root
+            if root is None or root in seen:
+                continue
+            seen.add(root)
+            if _is_allocation(root):
+                found.add(root)
+                continue
+            sources = self._sources(root)
+            if sources is None:
+                self._roots[value] = None
+                return None
+            todo.extend(sources)
+        self._roots[value] = frozenset(found)
+        return self._roots[value]
+
+    def _sources(self, root: Value) -> list[Value] | None:
+        """The values that a root is one of."""
+        if isinstance(root, OpResult):
+            return self._result_sources(root)
+        if not isinstance(root, BlockArgument):
+            return None
+        loop = carrying_loop(root)
+        if loop is not None:
+            handed = yielded(loop)
+            if root.index > len(handed):
+                return None
+            return [loop.operands[2 + root.index], handed[root.index - 1]]
+        op = root.owner.parent_op
+        if op.name in FUNCTIONS and root.owner is op.regions[0].blocks[0]:
+            calls = self._calls.get(symbol_of(op) or "", ())
+            if not calls or " private " not in op.text.partition("@")[0]:
+                return None
+            return [call.operands[root.index] for call in calls]
+        if root.owner is root.owner.parent.blocks[0]:
+            return None
+        sources = []
+        for branch in root.owner.predecessors:
+            at = len(branch.operands) - sum(len(each.args) for each in branch.successors)
+            for successor in branch.successors:
+                if successor is root.owner:
+                    sources.append(branch.operands[at + root.index])
+                at += len(successor.args)
+        return sources
+
+    def _result_sources(self, root: OpResult) -> list[Value] | None:
+        op = root.owner
+        if op.name == "scf.for":
+            handed = yielded(op)
+            if root.index >= len(handed):
+                return None
+            return [op.operands[3 + root.index], handed[root.index]]
+        if op.name in ("scf.if", "scf.execute_region", "scf.index_switch"):
+            sources = []
+            for region in op.regions:
+                for block in region.blocks:
+                    last = block.terminator
+                    if last is None or last.successors:
+                        continue
+                    if root.index >= len(last.operands):
+                        return None
+                    sources.append(last.operands[root.index])
+            return sources
+        if op.name == "arith.select":
+            return list(op.operands[1:])
+        return None
+
+
+def is_buffer(value: Value) -> bool:
+    """Whether a value names a part of shared memory."""
+    return (value.known_type or "").startswith("!ttg.memdesc")
+
+
+def _is_allocation(value: Value) -> bool:
+    return isinstance(value, OpResult) and value.owner.name in _ALLOCATIONS
+
+
+def _shape(value: Value) -> tuple[int, ...]:
+    match = _DIMS.match(value.known_type or "")
+    return tuple(int(x) for x in match[1].split("x") if x) if match is not None else ()
+
+
+def _below(outer: Reference, inner: Reference) -> Reference:
+    """What ``inner`` is if its root is ``outer``."""
+    if outer.is_final:
+        return outer
+    return Reference(outer.root, (*outer.parts, *inner.parts), inner.is_final)
+
+
+def _numbered(form: SlotForm, loop: Operation, iteration: int) -> SlotForm | None:
+    factor = form.factor(loop)
+    if not factor:
+        return form
+    terms = {symbol: each for symbol, each in form.terms if symbol is not loop}
+    return SlotForm.of(form.modulus, form.constant + factor * iteration, terms)

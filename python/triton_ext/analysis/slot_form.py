@@ -1,0 +1,506 @@
+"""Which of several buffers an index names: linear forms modulo their number.
+
+An index into ``n`` buffers lies in ``0 .. n - 1``, so two of them are equal if and only if they are
+equal modulo ``n``.  A form is ``constant + sum(factor * symbol)`` modulo ``n``; a *symbol* is a
+value that nothing more is known of, at the point where the form is used, or the number of the
+iteration of an ``scf.for`` (0 in the first one), for which the loop stands.  Understood are:
+
+1. Constants, ``addi``, ``subi``, ``muli`` and ``shli`` by constants, extensions, truncations and
+   casts to ``index``; ``remsi`` and ``remui`` by a multiple of ``n``, ``andi`` with one less than a
+   power of two that is a multiple of ``n``, ``xori`` with a constant for two buffers.
+2. The rotation ``select(x + 1 < n, x + 1, 0)`` in every way to write it.  Where it is written with
+   ``<``, ``x`` must be known not to lie above ``n - 1``.
+3. The induction variable of a loop.  Values that a loop carries: each is assumed to be
+   ``start + k * iteration`` with the ``k`` of the first iteration, and what the body hands on is
+   compared with it.  So rotations, counters and values that change places are understood.
+4. Arguments of a partition of ``ttg.warp_specialize``: what was captured.
+
+Everything else is a symbol.  Assumed is that no arithmetic overflows and that no dividend is
+negative: indices would not lie in ``0 .. n - 1`` then.  Behind a loop its upper bound is taken as
+the first value that the loop did not run for; an upper bound below the lower one is not
+considered.
+
+Safe direction: two forms may be said to be possibly equal when they never are, not the reverse.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from math import gcd
+from typing import Final, TypeAlias
+
+from ..ir import Block, BlockArgument, Operation, OpResult, Value
+from ..ir.dialects import arith
+from ..ir.functions import FUNCTIONS, callee_of, symbol_of
+from .backward_flow import Step, StepKind
+
+__all__ = ["SlotForm", "SlotForms", "Symbol", "is_inside", "survives"]
+
+#: A value, or the loop whose iterations are counted.
+Symbol: TypeAlias = Value | Operation
+
+_CASTS: Final = frozenset(
+    {"arith.extsi", "arith.extui", "arith.index_cast", "arith.index_castui", "arith.trunci"}
+)
+#: ``K < x`` is ``x > K``.
+_SWAPPED: Final = {
+    "slt": "sgt", "sgt": "slt", "sle": "sge", "sge": "sle",
+    "ult": "ugt", "ugt": "ult", "ule": "uge", "uge": "ule",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class SlotForm:
+    """``constant + sum(factor * symbol)`` modulo a number.
+
+    Attributes:
+        modulus: The number of buffers.
+        constant: ``0 .. modulus - 1``.
+        terms: Symbols with their factors, ``1 .. modulus - 1``.
+    """
+
+    modulus: int
+    constant: int
+    terms: frozenset[tuple[Symbol, int]] = frozenset()
+
+    @classmethod
+    def of(cls, modulus: int, constant: int, terms: Mapping[Symbol, int]) -> SlotForm:
+        """The form with everything reduced."""
+        kept = frozenset((s, f % modulus) for s, f in terms.items() if f % modulus)
+        return cls(modulus, constant % modulus, kept)
+
+    @property
+    def symbols(self) -> Iterable[Symbol]:
+        """The symbols."""
+        return (symbol for symbol, _ in self.terms)
+
+    def factor(self, symbol: Symbol) -> int:
+        """The factor of a symbol, or 0."""
+        return next((f for s, f in self.terms if s is symbol), 0)
+
+    def plus(self, other: SlotForm, factor: int = 1) -> SlotForm:
+        """``self + factor * other``."""
+        if not other.terms and not self.terms:
+            constant = (self.constant + factor * other.constant) % self.modulus
+            return SlotForm(self.modulus, constant)
+        terms = dict(self.terms)
+        for symbol, each in other.terms:
+            terms[symbol] = terms.get(symbol, 0) + factor * each
+        return SlotForm.of(self.modulus, self.constant + factor * other.constant, terms)
+
+    def shifted(self, number: int) -> SlotForm:
+        """``self + number``."""
+        return SlotForm(self.modulus, (self.constant + number) % self.modulus, self.terms)
+
+    def times(self, factor: int) -> SlotForm:
+        """``factor * self``."""
+        return SlotForm(self.modulus, 0).plus(self, factor)
+
+    def substituted(self, what: Callable[[Symbol], SlotForm | None]) -> SlotForm | None:
+        """The form with every symbol replaced; ``None`` where one of them is ``None``."""
+        if not self.terms:
+            return self
+        form = SlotForm(self.modulus, self.constant)
+        for symbol, factor in self.terms:
+            other = what(symbol)
+            if other is None:
+                return None
+            form = form.plus(other, factor)
+        return form
+
+    def may_equal(self, other: SlotForm) -> bool:
+        """Whether both may name the same buffer."""
+        difference = self.plus(other, -1)
+        step = difference.modulus
+        for _, factor in difference.terms:
+            step = gcd(step, factor)
+        return difference.constant % step == 0
+
+
+class SlotForms:
+    """The forms of the values of a module, which must not be changed meanwhile."""
+
+    def __init__(self) -> None:
+        self._raw: dict[tuple[Value, int], SlotForm] = {}
+        self._carried: dict[tuple[Operation, int], dict[Symbol, SlotForm]] = {}
+
+    # ---- at a point
+
+    def form(self, value: Value, modulus: int) -> SlotForm:
+        """The form of a value where it can be used."""
+        return self._closed(self._open(value, modulus))
+
+    def symbol(self, symbol: Symbol, modulus: int) -> SlotForm:
+        """The form that is one symbol."""
+        return SlotForm.of(modulus, 0, {symbol: 1})
+
+    def _closed(self, form: SlotForm) -> SlotForm:
+        """The form with what is known of loop-carried values."""
+
+        def known(symbol: Symbol) -> SlotForm:
+            loop = carrying_loop(symbol)
+            found = self._solved(loop, form.modulus).get(symbol) if loop is not None else None
+            return found if found is not None else self.symbol(symbol, form.modulus)
+
+        return form.substituted(known) or form
+
+    # ---- what a value is computed from; loop-carried values are symbols here
+
+    def _open(self, value: Value, modulus: int) -> SlotForm:
+        key = value, modulus
+        found = self._raw.get(key)
+        if found is None:
+            found = self._raw[key] = self._computed(value, modulus)
+        return found
+
+    def _computed(self, value: Value, modulus: int) -> SlotForm:
+        constant = arith.constant_int(value)
+        if constant is not None:
+            return SlotForm(modulus, constant % modulus)
+        form: SlotForm | None = None
+        if isinstance(value, OpResult):
+            form = self._of_operation(value.owner, modulus)
+        elif isinstance(value, BlockArgument):
+            form = self._of_argument(value, modulus)
+        return form if form is not None else self.symbol(value, modulus)
+
+    def _of_argument(self, value: BlockArgument, modulus: int) -> SlotForm | None:
+        capture = captured(value)
+        if capture is not None:
+            return self._open(capture, modulus)
+        op = value.owner.parent_op
+        if op.name != "scf.for" or value.index != 0:
+            return None
+        step = arith.constant_int(op.operands[2])
+        if step is None:
+            return None
+        return self._open(op.operands[0], modulus).plus(self.symbol(op, modulus), step)
+
+    def _of_operation(self, op: Operation, modulus: int) -> SlotForm | None:
+        name, operands = op.name, op.operands
+        if name in _CASTS:
+            return self._open(operands[0], modulus)
+        if name == "arith.select":
+            return self._of_select(op, modulus)
+        if len(operands) != 2:
+            return None
+        left, right = operands
+        if name in ("arith.addi", "arith.subi"):
+            sign = 1 if name == "arith.addi" else -1
+            return self._open(left, modulus).plus(self._open(right, modulus), sign)
+        number = arith.constant_int(right)
+        if number is None and name in ("arith.muli", "arith.xori"):
+            left, number = right, arith.constant_int(left)
+        if number is None or not _is_linear(name, number, modulus):
+            return None
+        form = self._open(left, modulus)
+        if name == "arith.muli":
+            return form.times(number)
+        if name == "arith.shli":
+            return form.times(1 << number)
+        if name == "arith.xori":
+            return form.shifted(number)
+        return form
+
+    def _of_select(self, op: Operation, modulus: int) -> SlotForm | None:
+        condition, *values = op.operands
+        first, second = (self._open(value, modulus) for value in values)
+        if first == second:
+            return first
+        compare = _comparison(condition)
+        if compare is None:
+            return None
+        predicate, left, right = compare.predicate, compare.lhs, compare.rhs
+        if arith.constant_int(left) is not None:
+            predicate, left, right = _SWAPPED.get(predicate, predicate), right, left
+        bound = arith.constant_int(right)
+        # The value at ``left == limit`` is the rare one, the usual one holds everywhere else.
+        usual, rare, limit = second, first, self._open(right, modulus)
+        if predicate in ("ne", "slt", "ult", "sle", "ule"):
+            usual, rare = first, second
+        if predicate in ("sle", "ule", "sgt", "ugt"):
+            limit, bound = limit.shifted(1), None if bound is None else bound + 1
+        if predicate not in ("eq", "ne") and (
+            bound is None or not self._is_at_most(left, bound, frozenset())
+        ):
+            return None
+        there = self._open(left, modulus).plus(limit, -1)
+        difference = rare.plus(usual, -1)
+        return usual if difference in (there, there.times(-1)) else None
+
+    def _is_at_most(self, value: Value, bound: int, assumed: frozenset[tuple[Value, int]]) -> bool:
+        """Whether a value is known never to be above a number."""
+        constant = arith.constant_int(value)
+        if constant is not None:
+            return constant <= bound
+        if (value, bound) in assumed:
+            return True
+        if len(assumed) > 8:
+            return False
+        assumed = assumed | {(value, bound)}
+        if isinstance(value, BlockArgument):
+            loop = carrying_loop(value)
+            if loop is None:
+                capture = captured(value)
+                return capture is not None and self._is_at_most(capture, bound, assumed)
+            handed = (loop.operands[2 + value.index], yielded(loop)[value.index - 1])
+            return all(self._is_at_most(each, bound, assumed) for each in handed)
+        op = value.owner
+        return isinstance(op, Operation) and self._result_is_at_most(op, bound, assumed)
+
+    def _result_is_at_most(
+        self, op: Operation, bound: int, assumed: frozenset[tuple[Value, int]]
+    ) -> bool:
+        if op.name in _CASTS:
+            return self._is_at_most(op.operands[0], bound, assumed)
+        if op.name == "arith.select":
+            condition, first, second = op.operands
+            compare = _comparison(condition)
+            if compare is not None and compare.predicate in ("slt", "ult"):
+                limit = arith.constant_int(compare.rhs)
+                if first is compare.lhs and limit is not None and limit - 1 <= bound:
+                    return self._is_at_most(second, bound, assumed)
+            return all(self._is_at_most(each, bound, assumed) for each in (first, second))
+        number = arith.constant_int(op.operands[1]) if len(op.operands) == 2 else None
+        if number is None:
+            return False
+        if op.name in ("arith.remsi", "arith.remui"):
+            return number - 1 <= bound
+        if op.name == "arith.andi":
+            return 0 <= number <= bound
+        if op.name == "arith.addi":
+            return self._is_at_most(op.operands[0], bound - number, assumed)
+        if op.name == "arith.subi":
+            return self._is_at_most(op.operands[0], bound + number, assumed)
+        return False
+
+    # ---- what loops carry
+
+    def _solved(self, loop: Operation, modulus: int) -> Mapping[Symbol, SlotForm]:
+        """The forms of what a loop carries, as far as they are linear in the iteration."""
+        key = loop, modulus
+        if key in self._carried:
+            return self._carried[key]
+        self._carried[key] = {}  # while they are looked for they are symbols
+        handed = yielded(loop)
+        starts: dict[Symbol, SlotForm] = {}
+        nexts: dict[Symbol, SlotForm] = {}
+        for argument in loop.regions[0].blocks[0].args[1:]:
+            if not _is_integer(argument) or len(handed) < argument.index:
+                continue
+            following = self._open(handed[argument.index - 1], modulus)
+            following = self._closed(following)  # inner loops; this one's are still symbols
+            starts[argument] = self.form(loop.operands[2 + argument.index], modulus)
+            nexts[argument] = following
+        found: dict[Symbol, SlotForm] = {}
+        for each, following in nexts.items():
+            first = _at(following, starts, loop, 0)
+            step = first.plus(starts[each], -1) if first is not None else None
+            if step is not None and not step.terms:
+                line = self.symbol(loop, modulus).times(step.constant)
+                found[each] = starts[each].plus(line)
+        # Each form rests on the others: those that fail take along what rests on them.
+        while True:
+            wrong = [a for a, form in found.items() if not _goes_on(form, nexts[a], found, loop)]
+            if not wrong:
+                break
+            for symbol in wrong:
+                del found[symbol]
+        self._carried[key] = found
+        return found
+
+    # ---- on the far side of an edge
+
+    def across(self, form: SlotForm, step: Step) -> SlotForm | None:
+        """The form at the far side of an edge; ``None`` where it has none.
+
+        Args:
+            form: At the near side, which is further down in the program.
+            step: The edge.
+        """
+        if not form.terms:
+            return form
+        limit = self._limit(form, step)
+        modulus = form.modulus
+
+        def there(symbol: Symbol) -> SlotForm | None:
+            if isinstance(symbol, Value) and symbol in step.renames:
+                return self.form(step.renames[symbol], modulus)
+            if symbol is step.op:
+                if step.kind is StepKind.PREVIOUS:
+                    return self.symbol(symbol, modulus).shifted(1)
+                return SlotForm(modulus, 0) if step.kind is StepKind.LEAVE else None
+            if limit is not None and symbol is limit[0]:
+                return limit[1]
+            return self.symbol(symbol, modulus) if survives(symbol, step) else None
+
+        return form.substituted(there)
+
+    def _limit(self, form: SlotForm, step: Step) -> tuple[Symbol, SlotForm] | None:
+        """A symbol of a loop's upper bound, and what it is behind the last iteration."""
+        loop = step.op
+        if loop is None or loop.name != "scf.for":
+            return None
+        if step.kind not in (StepKind.ENTER, StepKind.SKIP):
+            return None
+        modulus = form.modulus
+        lower, upper, width = loop.operands[:3]
+        if arith.constant_int(width) != 1:
+            return None
+        end = self.form(upper, modulus)
+        last = self.form(lower, modulus)
+        if step.kind is StepKind.ENTER:
+            last = last.plus(self.symbol(loop, modulus)).shifted(1)
+        for symbol, factor in end.terms:
+            if form.factor(symbol) and factor in (1, modulus - 1):
+                # end = rest + factor * symbol, and end = last.
+                rest = end.plus(self.symbol(symbol, modulus), -factor)
+                if last.factor(symbol) == 0:
+                    return symbol, last.plus(rest, -1).times(factor)
+        return None
+
+
+# ---- helpers
+
+
+def carrying_loop(symbol: Symbol) -> Operation | None:
+    """The ``scf.for`` that carries a value from iteration to iteration."""
+    if not isinstance(symbol, BlockArgument) or symbol.index == 0:
+        return None
+    op = symbol.owner.parent_op
+    return op if op.name == "scf.for" else None
+
+
+def yielded(loop: Operation) -> tuple[Value, ...]:
+    """What the body of an ``scf.for`` hands to the next iteration."""
+    last = loop.regions[0].blocks[0].terminator
+    return last.operands if last is not None and last.name == "scf.yield" else ()
+
+
+def captured(value: Value) -> Value | None:
+    """What a partition's argument was captured from."""
+    if not isinstance(value, BlockArgument):
+        return None
+    region = value.owner.parent
+    op = region.parent
+    if not (op.name.startswith("ttg.warp_specialize") and region.isolated):
+        return None
+    if value.owner is not region.blocks[0]:
+        return None
+    while op.name != "ttg.warp_specialize":
+        around = op.parent_op
+        if around is None:
+            return None
+        op = around
+    return op.operands[value.index] if value.index < len(op.operands) else None
+
+
+def is_inside(symbol: Symbol, op: Operation) -> bool:
+    """Whether a symbol belongs to a region of an operation."""
+    if isinstance(symbol, Operation):
+        around = symbol.parent_op
+    else:
+        owner = symbol.owner
+        around = owner.parent_op
+    while around is not None and around is not op:
+        around = around.parent_op
+    return around is op
+
+
+def survives(symbol: Symbol, step: Step) -> bool:
+    """Whether what is not renamed by an edge is still the same at its far side."""
+    if step.op is None:
+        return False
+    if step.kind is StepKind.BRANCH:
+        return _survives_branch(symbol, step.op)
+    if step.kind is StepKind.CALLER:
+        around = symbol.parent_op if isinstance(symbol, Operation) else symbol.owner.parent_op
+        while around is not None and around.name not in FUNCTIONS:
+            around = around.parent_op
+        return around is None or symbol_of(around) != callee_of(step.op)
+    if isinstance(symbol, OpResult) and symbol.owner is step.op:
+        return False
+    return not is_inside(symbol, step.op)
+
+
+def _survives_branch(symbol: Symbol, terminator: Operation) -> bool:
+    """Only the first block of a region surely runs once where blocks branch to each other."""
+    block: Block | None = terminator.parent
+    if block is None:
+        return False
+    region = block.parent
+    op: Operation | None
+    if isinstance(symbol, Operation):
+        op = symbol
+    else:
+        owner = symbol.owner
+        if isinstance(owner, Block):
+            if owner.parent is region:
+                return owner is region.blocks[0]
+            op = owner.parent_op
+        else:
+            op = owner
+    while op is not None and op.parent is not None:
+        if op.parent.parent is region:
+            return op.parent is region.blocks[0]
+        op = op.parent_op
+    return True
+
+
+def _comparison(value: Value) -> arith.CmpIOp | None:
+    return arith.CmpIOp.match(value.owner) if isinstance(value, OpResult) else None
+
+
+def _is_integer(value: Value) -> bool:
+    type_ = value.known_type
+    return type_ is None or type_ == "index" or (type_[:1] == "i" and type_[1:].isdigit())
+
+
+def _is_linear(name: str, number: int, modulus: int) -> bool:
+    """Whether an operation with a constant on its right is understood."""
+    if name in ("arith.remsi", "arith.remui"):
+        return number > 0 and number % modulus == 0
+    if name == "arith.andi":
+        return number > 0 and (number & (number + 1)) == 0 and (number + 1) % modulus == 0
+    if name == "arith.xori":
+        return modulus == 2
+    if name == "arith.shli":
+        return 0 <= number < 64
+    return name == "arith.muli"
+
+
+def _at(
+    form: SlotForm, values: Mapping[Symbol, SlotForm], loop: Operation, iteration: int
+) -> SlotForm | None:
+    """A form of a loop's body in one iteration, loop-carried values given."""
+
+    def there(symbol: Symbol) -> SlotForm | None:
+        if symbol is loop:
+            return SlotForm(form.modulus, iteration % form.modulus)
+        if symbol in values and isinstance(symbol, Value):
+            return values[symbol]
+        if is_inside(symbol, loop):
+            return None
+        return SlotForm.of(form.modulus, 0, {symbol: 1})
+
+    return form.substituted(there)
+
+
+def _goes_on(
+    form: SlotForm, following: SlotForm, known: Mapping[Symbol, SlotForm], loop: Operation
+) -> bool:
+    """Whether a form of the next iteration is what the body hands on."""
+
+    def here(symbol: Symbol) -> SlotForm | None:
+        if symbol in known and isinstance(symbol, Value):
+            return known[symbol]
+        if symbol is not loop and is_inside(symbol, loop):
+            return None
+        return SlotForm.of(form.modulus, 0, {symbol: 1})
+
+    def later(symbol: Symbol) -> SlotForm:
+        return SlotForm.of(form.modulus, 1 if symbol is loop else 0, {symbol: 1})
+
+    handed, expected = following.substituted(here), form.substituted(later)
+    return handed is not None and handed == expected

@@ -1,0 +1,405 @@
+"""Which uses of LDS are covered by waits, and which are not.
+
+A copy runs on behind the operation that issued it, until a wait retires it.  *Obligations*, each
+shown by walking back from the use on every way (``backward_flow``):
+
+1. A read of LDS needs every copy into what it reads to be retired.
+2. So does a copy from LDS: its source has to be there.
+3. A write to LDS, by a copy or not, needs every copy from it to be retired.  One that is no copy
+   needs every copy into it as well, and a copy those of other queues: within a queue they land in
+   order.
+
+A walk carries what the waits that it passed let through.  An operation of a queue is retired by
+
+4. a wait for ``n`` groups, if more than ``n`` commits lie behind the operation and before the wait;
+5. a wait for ``n`` instructions, if at least ``n`` newer ones of the same queue surely were issued;
+6. a wait for ``n`` TDM operations, if at least ``n`` newer ones were issued;
+7. a wait for tokens, if one of them belongs to it or to something newer, in the same queue.
+
+Where a host looks at ``num`` alone (LLVM's asynchronous marks), tokens retire nothing.
+
+Safe direction: what is called covered is; what is called unsafe may be a way that no execution
+takes (conditions that exclude each other), or two parts of one buffer that never meet
+(``buffer_reference``).
+
+Not covered: ordinary reads that a write follows and the barrier behind each wait, which Triton's
+own passes put there; data that an mbarrier hands over (copies that arrive at one are left out);
+copies of one partition that another reads; memory of a buffer that is given to another one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from enum import Enum, Flag, auto
+from typing import Final
+
+from triton_ext.analysis.backward_flow import (
+    MOST_COUNTED,
+    BackwardFlow,
+    Step,
+    StepKind,
+    trip_count,
+)
+from triton_ext.analysis.buffer_reference import BufferReferences, Reference, is_buffer
+from triton_ext.analysis.nearest_walk import Found, nearest_walks
+from triton_ext.analysis.slot_form import survives
+from triton_ext.ir import Module, Operation, OpResult, Value
+from triton_ext.ir.dialects import ttg
+
+from .async_events import AsyncEvents, Commit, Wait, WaitUnit
+from .instruction_count import AsyncIssue
+from .target import Counter, Queue
+
+__all__ = ["Checked", "Looked", "Obligation", "Use", "Violation", "WaitCoverage"]
+
+#: What makes another view of a buffer, or ends its life; neither reads nor writes it.
+_NO_USE: Final = frozenset(
+    {ttg.LocalAllocOp.NAME, ttg.LocalDeallocOp.NAME, "ttg.memdesc_index", "ttg.memdesc_subslice"}
+    | {"ttg.memdesc_trans", "ttg.memdesc_reshape", "ttg.memdesc_reinterpret"}
+    | {"tt.call", "tt.return", "ttg.warp_yield", "ttg.warp_return", "scf.condition", "scf.yield"}
+    | {"arith.select", "amdg.async_copy_mbarrier_arrive"}
+)
+#: Where the buffer that is written stands among the operands.
+_WRITES: Final = {"ttg.local_store": 1, "ttg.local_scatter": 0, "ttg.local_atomic_scatter_rmw": 0}
+_ARRIVE: Final = "amdg.async_copy_mbarrier_arrive"
+
+
+class Use(Enum):
+    """What an operation does with LDS."""
+
+    READ = "read of LDS"
+    SOURCE = "copy from LDS"
+    REFILL = "write to LDS"
+
+
+class Looked(Flag):
+    """Which copies an obligation is about: those into LDS, those from it."""
+
+    INTO = auto()
+    FROM = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class Obligation:
+    """One use of a buffer, and one queue.
+
+    Attributes:
+        op: The operation.
+        buffer: The buffer.
+        use: What it does with it.
+        queue: The queue.
+        looked: Which of its copies have to be retired.
+    """
+
+    op: Operation
+    buffer: Value
+    use: Use
+    queue: Queue
+    looked: Looked
+
+
+@dataclass(frozen=True, slots=True)
+class Violation:
+    """A way on which a copy may be in flight.
+
+    Attributes:
+        obligation: What it breaks.
+        issue: The copy; ``None`` where nothing is known of what ran before.
+        last: The operation at which the way ends.
+        steps: The way, from the use back to the copy.
+    """
+
+    obligation: Obligation
+    issue: AsyncIssue | None
+    last: Operation | None
+    steps: tuple[Step, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """What was found about an obligation.
+
+    Attributes:
+        violations: The nearest way to each copy that may be in flight; empty if it is shown.
+        waits: The waits that were passed.
+        gave_up: Whether there were too many ways.
+    """
+
+    violations: tuple[Violation, ...]
+    waits: frozenset[Operation]
+    gave_up: bool = False
+
+    @property
+    def holds(self) -> bool:
+        """Whether it is shown."""
+        return not self.violations and not self.gave_up
+
+
+@dataclass(frozen=True, slots=True)
+class Pending:
+    """What the waits that a walk passed let through.
+
+    Attributes:
+        groups: Groups; ``None`` without a wait for groups.
+        instructions: Instructions, likewise.
+        operations: TDM operations, likewise.
+        tokens: What was waited for by tokens.
+    """
+
+    groups: int | None = None
+    instructions: int | None = None
+    operations: int | None = None
+    tokens: frozenset[Value] = frozenset()
+
+
+class WaitCoverage:
+    """The obligations of a module.
+
+    Args:
+        module: The module, which must not be changed meanwhile.
+        events: Its asynchronous operations.
+
+    Attributes:
+        events: Its asynchronous operations.
+        flow: Its control flow.
+        references: Its buffers.
+        numbers: Numbers to assume in place of those that waits have.
+    """
+
+    def __init__(self, module: Module, events: AsyncEvents) -> None:
+        self.events = events
+        self.flow = BackwardFlow(module, lambda op: op.name == _ARRIVE or events.is_event(op))
+        self.references = BufferReferences.of_module(module.op)
+        self.numbers: dict[Operation, int] = {}
+        self._module = module
+        self._issues: dict[Queue, list[AsyncIssue]] = {}
+        for event in events:
+            if isinstance(event, AsyncIssue) and event.instructions.hi:
+                self._issues.setdefault(event.queue, []).append(event)
+        self._buffers: dict[Value, Reference] = {}
+
+    def obligations(self) -> Iterator[Obligation]:
+        """Every use of LDS that a copy may be in the way of, in the order of the text."""
+        if not self._issues:
+            return
+        for op in self._module.walk():
+            issue = self.events.get(op)
+            if isinstance(issue, AsyncIssue):
+                for buffer in issue.reads:
+                    yield from self._of(op, buffer, Use.SOURCE, Looked.INTO)
+                for buffer in issue.writes:
+                    yield from self._of(op, buffer, Use.REFILL, Looked.FROM, own=issue.queue)
+            elif issue is None and not op.regions:
+                yield from self._of_ordinary(op)
+
+    def _of_ordinary(self, op: Operation) -> Iterator[Obligation]:
+        everything = Looked.INTO | Looked.FROM
+        if op.name == ttg.LocalAllocOp.NAME and op.operands:
+            yield from self._of(op, op.results[0], Use.REFILL, everything)
+        if op.name in _NO_USE or op.successors:
+            return
+        written = _WRITES.get(op.name)
+        for index, operand in enumerate(op.operands):
+            if is_buffer(operand):
+                if index == written:
+                    yield from self._of(op, operand, Use.REFILL, everything)
+                else:
+                    yield from self._of(op, operand, Use.READ, Looked.INTO)
+
+    def _of(
+        self, op: Operation, buffer: Value, use: Use, looked: Looked, own: Queue | None = None
+    ) -> Iterator[Obligation]:
+        for queue, issues in self._issues.items():
+            wanted = looked
+            if own is not None and own != queue:
+                wanted = Looked.INTO | Looked.FROM
+            if any(self._may_meet(buffer, issue, wanted) for issue in issues):
+                yield Obligation(op, buffer, use, queue, wanted)
+
+    def _may_meet(self, buffer: Value, issue: AsyncIssue, looked: Looked) -> bool:
+        """Whether a copy can be about the same allocation at all."""
+        mine = self.references.allocations(buffer)
+        for other in self._buffers_of(issue, looked):
+            its = self.references.allocations(other)
+            if mine is None or its is None or not mine.isdisjoint(its):
+                return True
+        return False
+
+    @staticmethod
+    def _buffers_of(issue: AsyncIssue, looked: Looked) -> tuple[Value, ...]:
+        into = issue.writes if Looked.INTO in looked else ()
+        return into + (issue.reads if Looked.FROM in looked else ())
+
+    # ---- checks
+
+    def check(self, obligation: Obligation) -> Checked:
+        """Looks for ways on which an obligation is not met."""
+        seeker = _Seeker(self, obligation, self.reference(obligation.buffer), Pending())
+        walks = nearest_walks(self.flow, self.flow.before(obligation.op), seeker)
+        violations = tuple(self._violation(obligation, found) for found in walks.found)
+        waits = frozenset(op for op in walks.crossed if isinstance(self.events.get(op), Wait))
+        return Checked(violations, waits, walks.gave_up)
+
+    def _violation(self, obligation: Obligation, found: Found[_Seeker]) -> Violation:
+        event = self.events.get(found.op) if found.op is not None else None
+        issue = event if isinstance(event, AsyncIssue) else None
+        return Violation(obligation, issue, found.op, found.steps)
+
+    def reference(self, buffer: Value) -> Reference:
+        """The reference of a buffer."""
+        known = self._buffers.get(buffer)
+        if known is None:
+            known = self._buffers[buffer] = self.references.reference(buffer)
+        return known
+
+    def is_handed_over(self, issue: AsyncIssue) -> bool:
+        """Whether a copy arrives at an mbarrier, which tells its end instead of a wait."""
+        own = (*issue.writes, *issue.reads)
+        return any(is_buffer(operand) and operand not in own for operand in issue.op.operands)
+
+    def is_looked_for(
+        self,
+        issue: AsyncIssue,
+        looked: Looked,
+        reference: Reference,
+        iterations: tuple[tuple[Operation, int], ...],
+    ) -> bool:
+        """Whether a copy may overlap a reference at the same point."""
+        if not issue.instructions.hi or self.is_handed_over(issue):
+            return False
+        known = dict(iterations)
+        for buffer in self._buffers_of(issue, looked):
+            other = self.references.numbered(self.reference(buffer), known)
+            if self.references.may_overlap(reference, other):
+                return True
+        return False
+
+    # ---- waits
+
+    def rule(self, wait: Wait) -> tuple[WaitUnit, int | None, tuple[Value, ...]]:
+        """What decides in a wait on this host: its unit, its number or its tokens."""
+        number = self.numbers.get(wait.op, wait.num)
+        unit, tokens = wait.unit, wait.tokens
+        if wait.counter is Counter.TENSORCNT:
+            if not self.events.lowering.has_tdm_intrinsic_wait:
+                return WaitUnit.INSTRUCTIONS, number, ()
+        elif self.events.counts_groups:
+            tokens = ()
+        return (unit, None, tokens) if tokens else (unit, number, ())
+
+    def passed(self, wait: Wait, pending: Pending) -> Pending:
+        """What is let through by a wait and by those that a walk passed before it."""
+        unit, number, tokens = self.rule(wait)
+        if number is None:
+            return replace(pending, tokens=pending.tokens | frozenset(tokens))
+        if unit is WaitUnit.GROUPS:
+            return replace(pending, groups=_least(pending.groups, number))
+        if unit is WaitUnit.OPERATIONS:
+            return replace(pending, operations=_least(pending.operations, number))
+        return replace(pending, instructions=_least(pending.instructions, number))
+
+
+@dataclass(frozen=True, slots=True)
+class _Seeker:
+    """Looks for a copy that may be in flight.
+
+    Attributes:
+        coverage: The module.
+        obligation: What it is about.
+        reference: The buffer, as it is called where the walk is.
+        pending: What the waits let through.
+        iterations: Iterations of loops with a known number of them that were entered from below.
+    """
+
+    coverage: WaitCoverage
+    obligation: Obligation
+    reference: Reference
+    pending: Pending
+    iterations: tuple[tuple[Operation, int], ...] = ()
+
+    def step(self, step: Step) -> _Seeker | bool:
+        if step.kind is StepKind.START:
+            return False
+        if step.kind is StepKind.UNKNOWN or step.op is None:
+            return True
+        if step.kind is StepKind.EVENT:
+            return self._cross(step.op)
+        iterations = _iterations(self.iterations, step)
+        references = self.coverage.references
+        reference = references.across(self.reference, step)
+        reference = references.numbered(reference, dict(iterations))
+        pending = _renamed(self.pending, step)
+        return replace(self, reference=reference, pending=pending, iterations=iterations)
+
+    def _cross(self, op: Operation) -> _Seeker | bool:
+        coverage, queue = self.coverage, self.obligation.queue
+        if op.name == _ARRIVE:
+            return False
+        event, pending = coverage.events.get(op), self.pending
+        is_of_another = isinstance(event, AsyncIssue) and event.queue != queue
+        if _defines(op, pending.tokens) and not is_of_another:
+            return False
+        if isinstance(event, AsyncIssue) and event.queue == queue:
+            looked = self.obligation.looked
+            if coverage.is_looked_for(event, looked, self.reference, self.iterations):
+                return True
+            pending = _behind_issue(pending, event)
+        elif isinstance(event, Commit):
+            if pending.groups == 0 and queue.counter is not Counter.TENSORCNT:
+                return False
+            if pending.groups is not None:
+                pending = replace(pending, groups=pending.groups - 1)
+        elif isinstance(event, Wait) and event.counter is queue.counter:
+            pending = coverage.passed(event, pending)
+        if pending.instructions == 0 or pending.operations == 0:
+            return False
+        return self if pending is self.pending else replace(self, pending=pending)
+
+
+def _behind_issue(pending: Pending, issue: AsyncIssue) -> Pending:
+    """What is let through behind a newer operation of the queue."""
+    instructions, operations = pending.instructions, pending.operations
+    if instructions is not None and issue.instructions.lo:
+        pending = replace(pending, instructions=max(0, instructions - issue.instructions.lo))
+    if operations is not None and issue.instructions.lo:
+        pending = replace(pending, operations=operations - 1)
+    return pending
+
+
+def _renamed(pending: Pending, step: Step) -> Pending:
+    """What is let through, with what tokens are called at the far side of an edge."""
+    if not pending.tokens:
+        return pending
+    tokens = {
+        step.renames.get(token, token)
+        for token in pending.tokens
+        if token in step.renames or survives(token, step)
+    }
+    return replace(pending, tokens=frozenset(tokens))
+
+
+def _iterations(
+    known: tuple[tuple[Operation, int], ...], step: Step
+) -> tuple[tuple[Operation, int], ...]:
+    """Which iterations a walk is in, as far as it knows."""
+    op = step.op
+    if op is None or op.name != "scf.for":
+        return known
+    if step.kind is StepKind.ENTER:
+        trips = trip_count(op)
+        counted = trips is not None and trips <= MOST_COUNTED
+        return (*known, (op, (trips or 0) - 1)) if counted else known
+    if step.kind is StepKind.PREVIOUS:
+        return tuple((loop, n - 1 if loop is op else n) for loop, n in known)
+    if step.kind is StepKind.LEAVE:
+        return tuple((loop, n) for loop, n in known if loop is not op)
+    return known
+
+
+def _defines(op: Operation, tokens: frozenset[Value]) -> bool:
+    return any(isinstance(token, OpResult) and token.owner is op for token in tokens)
+
+
+def _least(one: int | None, other: int) -> int:
+    return other if one is None else min(one, other)

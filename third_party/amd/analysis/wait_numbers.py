@@ -1,0 +1,282 @@
+"""The numbers that waits could have: the largest that is provable, and waits for nothing.
+
+What a wait lets through can only take away from what is shown, so the obligations that rest on it
+hold up to some number and fail above.  It is found by bisection, all other numbers as they are.
+
+Safe direction: a number that is given here is shown to be safe; a larger one may be safe as well.
+A wait is said to be useless only if nothing that it waits for can be outstanding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+
+from triton_ext.analysis.backward_flow import Step, StepKind
+from triton_ext.analysis.nearest_walk import nearest_walks
+from triton_ext.analysis.slot_form import survives
+from triton_ext.ir import Operation, OpResult, Value
+
+from .async_events import Commit, Wait, WaitUnit
+from .instruction_count import AsyncIssue
+from .target import Counter, Queue
+from .wait_coverage import Checked, Obligation, Pending, WaitCoverage
+
+__all__ = ["WaitNumbers"]
+
+
+class WaitNumbers:
+    """Tries numbers of waits.
+
+    Args:
+        coverage: The obligations; its ``numbers`` take what was decided.
+
+    Attributes:
+        coverage: The obligations.
+        results: What was found about each obligation with the numbers decided so far.
+    """
+
+    def __init__(self, coverage: WaitCoverage) -> None:
+        self.coverage = coverage
+        self.results: dict[Obligation, Checked] = {
+            obligation: coverage.check(obligation) for obligation in coverage.obligations()
+        }
+
+    def number(self, wait: Wait) -> int | None:
+        """The number of a wait; ``None`` where its tokens decide."""
+        return self.coverage.rule(wait)[1]
+
+    def decide(self, wait: Wait, number: int) -> None:
+        """Takes a number as given from now on."""
+        resting = self._resting_on(wait)
+        self.coverage.numbers[wait.op] = number
+        for obligation in resting:
+            self.results[obligation] = self.coverage.check(obligation)
+
+    def lower(self, obligation: Obligation, waits: Iterable[Wait]) -> bool:
+        """Makes an obligation hold by the smallest change to one of some waits.
+
+        Args:
+            obligation: One that does not hold.
+            waits: Those on the way, the ones to prefer first.
+
+        Returns:
+            Whether one of them did it.
+        """
+        for wait in waits:
+            number = self.number(wait)
+            if not number:
+                continue
+            best = self._bisected(wait, 0, number - 1, lambda: self._holds(obligation))
+            if best is not None:
+                self.decide(wait, best)
+                return True
+        return False
+
+    def largest(self, wait: Wait) -> int | None:
+        """The largest number of a wait with which all that holds still does.
+
+        Returns:
+            ``None`` where no number makes a difference, or tokens decide.
+        """
+        number = self.number(wait)
+        resting = [o for o in self._resting_on(wait) if self.results[o].holds]
+        if number is None or not resting:
+            return None
+        most = self._most(wait)
+
+        def all_hold() -> bool:
+            return all(self._holds(obligation) for obligation in resting)
+
+        if number >= most:
+            return number
+        best = self._bisected(wait, number, most + 1, all_hold)
+        return None if best is None or best > most else best
+
+    def _most(self, wait: Wait) -> int:
+        """A number from which on a wait of its kind is as good as none."""
+        return self.coverage.events.target.max_wait
+
+    def _resting_on(self, wait: Wait) -> list[Obligation]:
+        return [o for o, checked in self.results.items() if wait.op in checked.waits]
+
+    def _holds(self, obligation: Obligation) -> bool:
+        return self.coverage.check(obligation).holds
+
+    def _bisected(self, wait: Wait, low: int, high: int, holds: Callable[[], bool]) -> int | None:
+        """The largest number up to ``high`` with which something holds, if any does."""
+        before = self.coverage.numbers.get(wait.op)
+
+        def tried(number: int) -> bool:
+            self.coverage.numbers[wait.op] = number
+            return holds()
+
+        try:
+            if not tried(low):
+                return None
+            if tried(high):
+                return high
+            while high - low > 1:
+                middle = (low + high) // 2
+                if tried(middle):
+                    low = middle
+                else:
+                    high = middle
+            return low
+        finally:
+            if before is None:
+                del self.coverage.numbers[wait.op]
+            else:
+                self.coverage.numbers[wait.op] = before
+
+    # ---- waits themselves
+
+    def is_useless(self, wait: Wait) -> bool:
+        """Whether nothing that a wait waits for can be outstanding."""
+        coverage = self.coverage
+        unit, number, tokens = coverage.rule(wait)
+        for queue in coverage.events.queues(wait.counter):
+            passing = _Passing(unit, number, frozenset(tokens))
+            seeker = _Outstanding(coverage, queue, passing, Pending())
+            walks = nearest_walks(coverage.flow, coverage.flow.before(wait.op), seeker)
+            if walks.found or walks.gave_up:
+                return False
+        return True
+
+    def disagrees(self, wait: Wait) -> bool:
+        """Whether the number of a wait lets through what its tokens ask for."""
+        if not wait.tokens or wait.unit is not WaitUnit.GROUPS:
+            return False
+        seeker = _Token(self.coverage, wait.num, frozenset(wait.tokens))
+        flow = self.coverage.flow
+        return bool(nearest_walks(flow, flow.before(wait.op), seeker).found)
+
+
+@dataclass(frozen=True, slots=True)
+class _Passing:
+    """What a wait lets through, which is the newest.
+
+    Attributes:
+        unit: What it counts.
+        left: How many are still let through; ``None`` with tokens.
+        tokens: What it waits for instead.
+    """
+
+    unit: WaitUnit
+    left: int | None
+    tokens: frozenset[Value]
+
+
+@dataclass(frozen=True, slots=True)
+class _Outstanding:
+    """Looks for anything of a queue that a wait waits for and no earlier one has retired.
+
+    Attributes:
+        coverage: The module.
+        queue: The queue.
+        passing: What the wait lets through; ``None`` once the newest awaited one was reached.
+        pending: What earlier waits let through.
+    """
+
+    coverage: WaitCoverage
+    queue: Queue
+    passing: _Passing | None
+    pending: Pending
+
+    def step(self, step: Step) -> _Outstanding | bool:
+        if step.kind is StepKind.START:
+            return False
+        if step.kind is StepKind.UNKNOWN or step.op is None:
+            return True
+        if step.kind is not StepKind.EVENT:
+            passing = self.passing
+            if passing is not None and passing.tokens:
+                tokens = _renamed(passing.tokens, step)
+                # A token without a name may be that of anything from here on.
+                kept = len(tokens) == len(passing.tokens)
+                passing = replace(passing, tokens=tokens) if kept else None
+            pending = replace(self.pending, tokens=_renamed(self.pending.tokens, step))
+            return replace(self, passing=passing, pending=pending)
+        return self._cross(step.op)
+
+    def _cross(self, op: Operation) -> _Outstanding | bool:
+        event = self.coverage.events.get(op)
+        passing, pending = self.passing, self.pending
+        if any(isinstance(token, OpResult) and token.owner is op for token in pending.tokens):
+            return False
+        if passing is not None and any(result in passing.tokens for result in op.results):
+            passing = None
+        if isinstance(event, AsyncIssue) and event.queue == self.queue:
+            if passing is not None and passing.left is not None:
+                passing = _one_more(passing, event)
+            if passing is None:
+                return True
+            pending = _behind(pending, event)
+        elif isinstance(event, Commit) and self.queue.counter is not Counter.TENSORCNT:
+            if pending.groups == 0:
+                return False
+            if pending.groups is not None:
+                pending = replace(pending, groups=pending.groups - 1)
+            if passing is not None and passing.unit is WaitUnit.GROUPS and passing.left is not None:
+                left = passing.left - 1
+                passing = replace(passing, left=left) if left >= 0 else None
+        elif isinstance(event, Wait) and event.counter is self.queue.counter:
+            pending = self.coverage.passed(event, pending)
+        if pending.instructions == 0 or pending.operations == 0:
+            return False
+        return replace(self, passing=passing, pending=pending)
+
+
+def _one_more(passing: _Passing, issue: AsyncIssue) -> _Passing | None:
+    """What may still pass behind one more operation; ``None`` if it may be waited for."""
+    if passing.unit is WaitUnit.GROUPS or passing.left is None:
+        return passing
+    count = issue.instructions.hi if passing.unit is WaitUnit.INSTRUCTIONS else 1
+    left = passing.left - count
+    return replace(passing, left=left) if left >= 0 else None
+
+
+def _behind(pending: Pending, issue: AsyncIssue) -> Pending:
+    lo = issue.instructions.lo
+    if pending.instructions is not None and lo:
+        pending = replace(pending, instructions=max(0, pending.instructions - lo))
+    if pending.operations is not None and lo:
+        pending = replace(pending, operations=pending.operations - 1)
+    return pending
+
+
+@dataclass(frozen=True, slots=True)
+class _Token:
+    """Looks for what a token is of among what a number lets through.
+
+    Attributes:
+        coverage: The module.
+        left: Groups that are still let through.
+        tokens: The tokens, as they are called where the walk is.
+    """
+
+    coverage: WaitCoverage
+    left: int
+    tokens: frozenset[Value]
+
+    def step(self, step: Step) -> _Token | bool:
+        if step.kind in (StepKind.START, StepKind.UNKNOWN) or step.op is None:
+            return False
+        if step.kind is not StepKind.EVENT:
+            tokens = _renamed(self.tokens, step)
+            return replace(self, tokens=tokens) if tokens else False
+        if not isinstance(self.coverage.events.get(step.op), Commit):
+            return self
+        if self.left == 0:
+            return False
+        if any(result in self.tokens for result in step.op.results):
+            return True
+        return replace(self, left=self.left - 1)
+
+
+def _renamed(tokens: frozenset[Value], step: Step) -> frozenset[Value]:
+    return frozenset(
+        step.renames.get(token, token)
+        for token in tokens
+        if token in step.renames or survives(token, step)
+    )

@@ -1,0 +1,168 @@
+"""``tritonext-verify-async-waits``: every use of LDS is covered by a wait, or is an error.
+
+For every read of LDS, every copy from it and every write to it the pass shows that the copies that
+may be in its way were retired by a wait, on every path; what that means is defined in
+:mod:`triton_ext.backends.amd.analysis.wait_coverage`.  Numbers that a person wrote and those that
+a pass made are treated alike: run it before ``tritonamdgpu-update-async-wait-count`` to check what
+the waits ask for, behind it to check what the hardware will wait for.
+
+What it tells:
+
+* an error for each use that is not covered, with the copy, what each wait lets through, and the
+  way that leads there; the pass fails if there is one;
+* with ``report=all``, remarks about waits that could let more through, that wait for nothing, or
+  whose number lets through what their tokens ask for.
+
+With ``fix=unsafe`` numbers that are too high are lowered to the largest that is safe.  With
+``fix=all`` those that are lower than need be are raised as well; waits that no use of LDS relies on
+(those for the stores at a kernel's end) are left alone.  Waits for tokens have no number to fix.
+
+Safe direction: a kernel that passes is right about its waits; one that is right may be refused
+where conditions exclude each other or slots are not understood.  Not covered: see the analysis.
+NVIDIA's ``cp.async`` groups and waits for mbarriers are not looked at; neither is a module for a
+GPU without asynchronous copies to LDS.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from triton_ext.errors import PassError, UnsupportedError
+from triton_ext.ir import Module
+from triton_ext.passes import Pass, PassContext, error_at
+
+from ..analysis.async_events import AsyncEvents, Wait
+from ..analysis.target import Lowering, Target
+from ..analysis.wait_coverage import Checked, Obligation, WaitCoverage
+from ..analysis.wait_numbers import WaitNumbers
+from ..dialect import amdg
+from .wait_report import message_of, notes_of, waits_on
+
+__all__ = ["VerifyAsyncWaits"]
+
+
+@dataclass(frozen=True, slots=True)
+class VerifyAsyncWaits(Pass):
+    """Checks the waits of a kernel.
+
+    Attributes:
+        gfx_arch: The GPU, ``"gfx950"``; by default what the module's ``ttg.target`` says.
+        report: ``errors``, or ``all`` for remarks as well.
+        fix: Which numbers to change: ``none``, ``unsafe`` ones, or ``all`` that are not the best.
+    """
+
+    name: ClassVar[str] = "tritonext-verify-async-waits"
+
+    gfx_arch: str = ""
+    report: Literal["errors", "all"] = "errors"
+    fix: Literal["none", "unsafe", "all"] = "none"
+
+    def run(self, module: Module, context: PassContext) -> None:
+        """Checks ``module``.
+
+        Raises:
+            PassError: A use of LDS is not covered; further ones are in the error's ``others``.
+        """
+        try:
+            target = Target.of(self.gfx_arch) if self.gfx_arch else Target.of_module(module)
+        except UnsupportedError:
+            return
+        events = AsyncEvents(module, target, Lowering.of(context.host_features()))
+        if not len(events):
+            return
+        numbers = WaitNumbers(WaitCoverage(module, events))
+        context.count("uses-of-lds", len(numbers.results))
+        if self.fix != "none":
+            _lower(numbers, events)
+        if self.fix == "all":
+            _raise(numbers, events)
+        errors = [
+            error for o, found in numbers.results.items() if (error := _error(o, found, numbers))
+        ]
+        if self.report == "all":
+            _remark(numbers, events, context)
+        for wait in events.waits:
+            number = numbers.coverage.numbers.get(wait.op)
+            if number is not None and number != wait.num:
+                _write(wait, number)
+                context.count("waits-changed")
+        if errors:
+            first, *others = errors
+            raise _together(first, others)
+
+
+def _error(obligation: Obligation, checked: Checked, numbers: WaitNumbers) -> PassError | None:
+    if checked.gave_up:
+        return error_at(
+            obligation.op,
+            f"cannot tell whether this {obligation.use.value} is covered: there are too many ways "
+            "that lead to it",
+        )
+    if not checked.violations:
+        return None
+    # The others lead to the same operation.
+    first = checked.violations[0]
+    return error_at(obligation.op, message_of(first), *notes_of(first, numbers.coverage))
+
+
+def _together(first: PassError, others: list[PassError]) -> PassError:
+    return PassError(
+        first.message,
+        filename=first.filename,
+        line=first.line,
+        column=first.column,
+        source_line=first.source_line,
+        notes=first.notes,
+        others=tuple(others),
+    )
+
+
+def _lower(numbers: WaitNumbers, events: AsyncEvents) -> None:
+    """Lowers numbers until every obligation that this can help holds."""
+    for obligation in list(numbers.results):
+        # Each wait is lowered at most once for each way that was found.
+        for _ in range(len(events.waits)):
+            checked = numbers.results[obligation]
+            if checked.holds or not checked.violations:
+                break
+            waits = waits_on(checked.violations[0], numbers.coverage)
+            if not numbers.lower(obligation, waits):
+                break
+
+
+def _raise(numbers: WaitNumbers, events: AsyncEvents) -> None:
+    """Raises numbers as far as everything that holds still does."""
+    for wait in events.waits:
+        best = numbers.largest(wait)
+        if best is not None and best > (numbers.number(wait) or 0):
+            numbers.decide(wait, best)
+
+
+def _remark(numbers: WaitNumbers, events: AsyncEvents, context: PassContext) -> None:
+    for wait in events.waits:
+        number = numbers.number(wait)
+        if numbers.disagrees(wait):
+            context.remark(
+                wait.op,
+                f"num = {wait.num} lets through what the tokens of this wait ask for",
+                "the host looks at the number alone"
+                if number is not None
+                else "the host looks at the tokens alone",
+            )
+        if numbers.is_useless(wait):
+            context.remark(wait.op, "useless wait: nothing that it waits for can be in flight")
+        elif number is not None:
+            best = numbers.largest(wait)
+            if best is not None and best > number:
+                context.remark(
+                    wait.op,
+                    f"waits longer than it has to: {number} {wait.unit.value} are let in flight, "
+                    f"{best} would do",
+                )
+
+
+def _write(wait: Wait, number: int) -> None:
+    """Changes the number of a wait."""
+    names = {amdg.AsyncWaitOp.NAME: "num_inst", amdg.TdmWaitOp.INTRINSIC: "count"}
+    wait.op.set_attribute(names.get(wait.op.name, "num"), f"{number} : i32")

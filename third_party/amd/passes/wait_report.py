@@ -1,0 +1,146 @@
+"""Violations in words: where the copy is, what each wait lets through, which way leads there."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from triton_ext.analysis.backward_flow import Step, StepKind
+from triton_ext.errors import VerifyError
+from triton_ext.ir import Operation
+from triton_ext.passes.places import place_of
+
+from ..analysis.async_events import Commit, Wait, WaitUnit
+from ..analysis.instruction_count import AsyncIssue
+from ..analysis.wait_coverage import Looked, Use, Violation, WaitCoverage
+
+__all__ = ["message_of", "notes_of", "place_text", "waits_on"]
+
+#: Waits and edges that are told; the nearest ones.
+_MOST: Final = 6
+
+_DANGERS: Final = {
+    Use.READ: "data may not have arrived",
+    Use.SOURCE: "its data may not have arrived",
+    Use.REFILL: "a copy may still read it",
+}
+
+
+def place_text(op: Operation) -> str:
+    """``file:line:col`` of an operation; its place in the text where it has no location."""
+    place = place_of(op)
+    if place.line:
+        return f"{place.filename}:{place.line}:{place.column}"
+    error: VerifyError = op.error("")
+    return f"{error.filename}:{error.line}:{error.column}"
+
+
+def message_of(violation: Violation) -> str:
+    """What is wrong."""
+    obligation = violation.obligation
+    danger = _DANGERS[obligation.use]
+    issue = violation.issue
+    if obligation.use is Use.REFILL and issue is not None and issue.writes:
+        danger = "a copy may still write it"
+    return f"unsafe {obligation.use.value}: {danger}"
+
+
+def notes_of(violation: Violation, coverage: WaitCoverage) -> tuple[str, ...]:
+    """The copy, the waits and the way between."""
+    obligation, issue = violation.obligation, violation.issue
+    if issue is None:
+        what = f"'{violation.last.name}' at {place_text(violation.last)}" if violation.last else ""
+        return (f"nothing is known of what ran before {what or 'this function'}",)
+    direction = "into" if issue.writes and Looked.INTO in obligation.looked else "from"
+    notes = [
+        f"the copy {direction} {obligation.buffer.name}: {place_text(issue.op)}: {issue.op.name}"
+    ]
+    waits = waits_on(violation, coverage)
+    told = [_arithmetic(wait, violation, coverage) for wait in waits[:_MOST]]
+    if told:
+        notes += told
+    elif _is_uncommitted(violation, coverage):
+        notes.append("the copy is not committed before this, and no wait lies between them")
+    else:
+        notes.append("no wait lies between them on this way")
+    way = [text for step in violation.steps if (text := _edge(step))]
+    if way:
+        shown = way[:_MOST] + (["..."] if len(way) > _MOST else [])
+        notes.append(f"on the way back: {', '.join(shown)}")
+    return tuple(notes)
+
+
+def waits_on(violation: Violation, coverage: WaitCoverage) -> list[Wait]:
+    """The waits on the way that look at the counter of the copy, the nearest to it last."""
+    counter = violation.obligation.queue.counter
+    found = []
+    for step in violation.steps:
+        event = coverage.events.get(step.op) if step.op is not None else None
+        if step.kind is StepKind.EVENT and isinstance(event, Wait) and event.counter is counter:
+            found.append(event)
+    return list(dict.fromkeys(found))
+
+
+def _arithmetic(wait: Wait, violation: Violation, coverage: WaitCoverage) -> str:
+    """What a wait lets through, and what lies between it and the copy."""
+    unit, number, _ = coverage.rule(wait)
+    head = f"the wait at {place_text(wait.op)}"
+    if number is None:
+        return f"{head} waits for what its tokens name, which is not this copy or a newer one"
+    behind = _behind(wait, violation, coverage, unit)
+    if unit is WaitUnit.GROUPS and behind == 0:
+        return f"{head} waits for committed groups; the copy is not committed before it"
+    if unit is WaitUnit.GROUPS:
+        behind -= 1  # the copy's own group is the last of those
+    return (
+        f"{head} lets {_counted(number, unit)} in flight, but only {_counted(behind, unit)} "
+        f"{'was' if behind == 1 else 'were'} surely issued behind the copy: "
+        f"at most {behind} is safe"
+    )
+
+
+def _counted(number: int, unit: WaitUnit) -> str:
+    return f"{number} {unit.value if number != 1 else unit.value[:-1]}"
+
+
+def _behind(wait: Wait, violation: Violation, coverage: WaitCoverage, unit: WaitUnit) -> int:
+    """What surely lies between a wait and the copy, in what the wait counts."""
+    behind, is_behind_wait = 0, False
+    for step in violation.steps[:-1]:
+        if step.kind is not StepKind.EVENT or step.op is None:
+            continue
+        event = coverage.events.get(step.op)
+        if step.op is wait.op:
+            behind, is_behind_wait = 0, True
+        elif not is_behind_wait:
+            continue
+        elif unit is WaitUnit.GROUPS:
+            behind += isinstance(event, Commit)
+        elif isinstance(event, AsyncIssue) and event.queue == violation.obligation.queue:
+            behind += event.instructions.lo if unit is WaitUnit.INSTRUCTIONS else 1
+    return behind
+
+
+def _is_uncommitted(violation: Violation, coverage: WaitCoverage) -> bool:
+    return not any(
+        step.kind is StepKind.EVENT
+        and step.op is not None
+        and isinstance(coverage.events.get(step.op), Commit)
+        for step in violation.steps
+    ) and any(isinstance(event, Commit) for event in coverage.events)
+
+
+def _edge(step: Step) -> str:
+    if step.op is None or step.kind not in _EDGES:
+        return ""
+    return _EDGES[step.kind].format(f"'{step.op.name}' at {place_text(step.op)}")
+
+
+_EDGES: Final = {
+    StepKind.ENTER: "through {}",
+    StepKind.PREVIOUS: "the iteration before in {}",
+    StepKind.LEAVE: "out of {}",
+    StepKind.SKIP: "past {} without running it",
+    StepKind.BRANCH: "from {}",
+    StepKind.CALL: "through {}",
+    StepKind.CALLER: "called by {}",
+}
