@@ -30,6 +30,8 @@ __all__ = [
     "Ints",
     "SharedEncoding",
     "TensorMemory",
+    "cga_parameter",
+    "ordered_parameters",
     "print_bases",
     "print_ints",
 ]
@@ -154,6 +156,11 @@ class Fields:
         found = self._take(name)
         return found[0] if found is not None else self._default(name, None, UnitAttr())
 
+    def order_and_cga(self) -> tuple[Ints, Bases]:
+        """The order of the dimensions and the CGA layout over as many."""
+        order = self.ints("order")
+        return order, self.cga(len(order))
+
     def cga(self, rank: int) -> Bases:
         """The CGA layout in any host's spelling: ``CGALayout``, or the three ``CTA`` lists."""
         if not any(self.has(name) for name in ("CTAsPerCGA", "CTASplitNum", "CTAOrder")):
@@ -194,6 +201,16 @@ def print_ints(numbers: Sequence[int]) -> str:
 def print_bases(bases: Sequence[Sequence[int]]) -> str:
     """``[[0, 1], [0, 2]]``."""
     return f"[{', '.join(map(print_ints, bases))}]"
+
+
+def cga_parameter(bases: Bases) -> list[tuple[str, str]]:
+    """The CGA layout as :meth:`Encoding._parameters` has it; an empty one is not printed."""
+    return [("CGALayout", print_bases(bases))] if bases else []
+
+
+def ordered_parameters(order: Ints, bases: Bases) -> list[tuple[str, str]]:
+    """What :meth:`Fields.order_and_cga` reads."""
+    return [("order", print_ints(order)), *cga_parameter(bases)]
 
 
 @dataclass(frozen=True, slots=True)

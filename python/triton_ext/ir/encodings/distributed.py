@@ -7,7 +7,16 @@ from typing import TYPE_CHECKING, ClassVar
 
 from ..attribute_values import Attribute, OpaqueAttr
 from ..linear_layout import LinearLayout
-from .base import Bases, DistributedEncoding, Encoding, Fields, Ints, print_bases, print_ints
+from .base import (
+    Bases,
+    DistributedEncoding,
+    Encoding,
+    Fields,
+    Ints,
+    ordered_parameters,
+    print_bases,
+    print_ints,
+)
 from .conversion import (
     broadcast_nd,
     combine_cta_and_cga,
@@ -56,13 +65,11 @@ class BlockedEncoding(DistributedEncoding):
 
     @classmethod
     def _of(cls, fields: Fields) -> BlockedEncoding:
-        order = fields.ints("order")
         return cls(
             fields.ints("sizePerThread"),
             fields.ints("threadsPerWarp"),
             fields.ints("warpsPerCTA"),
-            order,
-            fields.cga(len(order)),
+            *fields.order_and_cga(),
         )
 
     def _parameters(self, aliases: AliasTable | None) -> list[tuple[str, str]]:
@@ -70,8 +77,7 @@ class BlockedEncoding(DistributedEncoding):
             ("sizePerThread", print_ints(self.size_per_thread)),
             ("threadsPerWarp", print_ints(self.threads_per_warp)),
             ("warpsPerCTA", print_ints(self.warps_per_cta)),
-            ("order", print_ints(self.order)),
-            *([("CGALayout", print_bases(self.cga_layout))] if self.cga_layout else []),
+            *ordered_parameters(self.order, self.cga_layout),
         ]
 
     @property

@@ -12,7 +12,15 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar
 
 from ..linear_layout import LinearLayout
-from .base import Bases, DistributedEncoding, Fields, Ints, print_bases, print_ints
+from .base import (
+    Bases,
+    DistributedEncoding,
+    Fields,
+    Ints,
+    cga_parameter,
+    print_bases,
+    print_ints,
+)
 from .conversion import (
     broadcast_nd,
     combine_cta_and_cga,
@@ -70,7 +78,7 @@ class NvidiaMmaEncoding(DistributedEncoding):
             ("versionMajor", str(self.version[0])),
             ("versionMinor", str(self.version[1])),
             ("warpsPerCTA", print_ints(self.warps_per_cta)),
-            *([("CGALayout", print_bases(self.cga_layout))] if self.cga_layout else []),
+            *cga_parameter(self.cga_layout),
             ("instrShape", print_ints(self.instr_shape)),
         ]
 
@@ -195,7 +203,7 @@ class AmdMfmaEncoding(DistributedEncoding):
             ("warpsPerCTA", print_ints(self.warps_per_cta)),
             ("instrShape", print_ints(self.instr_shape)),
             ("isTransposed", str(self.transposed).lower()),
-            *([("CGALayout", print_bases(self.cga_layout))] if self.cga_layout else []),
+            *cga_parameter(self.cga_layout),
             *([("tilesPerWarp", print_ints(self.tiles_per_warp))] if has_tiles else []),
             *([("elementBitWidth", "64")] if self.element_bitwidth == 64 else []),
         ]
@@ -349,7 +357,7 @@ class AmdWmmaEncoding(DistributedEncoding):
         )
 
     def _parameters(self, aliases: AliasTable | None) -> list[tuple[str, str]]:
-        cga = [("CGALayout", print_bases(self.cga_layout))] if self.cga_layout else []
+        cga = cga_parameter(self.cga_layout)
         head = [("version", str(self.version)), ("isTranspose", str(self.transposed).lower())]
         instr = [("instrShape", print_ints(self.instr_shape))]
         if self.as_warps:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from ..linear_layout import LinearLayout
-from .base import Bases, Fields, Ints, SharedEncoding, print_bases
+from .base import Bases, Fields, Ints, SharedEncoding, cga_parameter
 from .conversion import combine_cta_and_cga, dim_names, fit_above, matrix_order, shape_per_cta
 
 if TYPE_CHECKING:
@@ -57,13 +57,12 @@ class NvmmaSharedEncoding(SharedEncoding):
 
     def _parameters(self, aliases: AliasTable | None) -> list[tuple[str, str]]:
         rank = [("rank", str(self.given_rank))] if self.given_rank != 2 else []
-        cga = [("CGALayout", print_bases(self.cga_layout))]
         return [
             ("swizzlingByteWidth", str(self.swizzle_byte_width)),
             ("transposed", str(self.transposed).lower()),
             ("elementBitWidth", str(self.element_bitwidth)),
             *([("fp4Padded", "true")] if self.fp4_padded else []),
-            *(cga if self.cga_layout else rank),
+            *(cga_parameter(self.cga_layout) or rank),
         ]
 
     @property

@@ -8,7 +8,16 @@ from typing import TYPE_CHECKING, ClassVar
 
 from ..attribute_values import Attribute, OpaqueAttr
 from ..linear_layout import LinearLayout, is_power_of_two
-from .base import Bases, Encoding, Fields, Ints, SharedEncoding, print_bases, print_ints
+from .base import (
+    Bases,
+    Encoding,
+    Fields,
+    Ints,
+    SharedEncoding,
+    ordered_parameters,
+    print_bases,
+    print_ints,
+)
 from .conversion import (
     combine_cta_and_cga,
     dim_names,
@@ -60,13 +69,11 @@ class _Swizzled(SharedEncoding):
 
     @classmethod
     def _of(cls, fields: Fields) -> _Swizzled:
-        order = fields.ints("order")
         return cls(
             fields.number("vec"),
             fields.number("perPhase"),
             fields.number("maxPhase"),
-            order,
-            fields.cga(len(order)),
+            *fields.order_and_cga(),
         )
 
     def _parameters(self, aliases: AliasTable | None) -> list[tuple[str, str]]:
@@ -74,8 +81,7 @@ class _Swizzled(SharedEncoding):
             ("vec", str(self.vec)),
             ("perPhase", str(self.per_phase)),
             ("maxPhase", str(self.max_phase)),
-            ("order", print_ints(self.order)),
-            *([("CGALayout", print_bases(self.cga_layout))] if self.cga_layout else []),
+            *ordered_parameters(self.order, self.cga_layout),
         ]
 
     @property

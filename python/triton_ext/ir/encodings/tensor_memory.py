@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from ..attribute_values import Attribute, OpaqueAttr
 from ..linear_layout import LinearLayout
-from .base import Bases, Fields, Ints, TensorMemory, print_bases
+from .base import Bases, Fields, Ints, TensorMemory, cga_parameter
 from .conversion import combine_cta_and_cga, dim_names, fit_below, identity_nd, shape_per_cta
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def _read_cga(fields: Fields) -> tuple[Bases, bool]:
 
 def _print_cga(bases: Bases, as_split: bool) -> list[tuple[str, str]]:
     if not as_split:
-        return [("CGALayout", print_bases(bases))] if bases else []
+        return cga_parameter(bases)
     counts = [1 << sum(1 for basis in bases if basis[dim]) for dim in range(2)]
     return [
         (name, str(count))
