@@ -77,8 +77,8 @@ class KernelLayout:
         return cls(metadata, MAPS.numbers.of(("kernel", *values, own)), *values, wanted)
 
 
-# All tensors that differ in their address only: what makes the kernel arguments of each, the map and
-# behind it shape and strides, from the address (``driver.arguments_factory``).
+# All tensors that differ in their address only: what makes the kernel arguments of each, the map
+# and behind it shape and strides, from the address (``driver.arguments_factory``).
 Family: TypeAlias = Callable[[int], tuple[Any, ...]]
 
 # By the id of a metadata entry: the launcher passes the same one at every launch of a kernel.
