@@ -40,6 +40,17 @@ def _divide(a, b):
     return np.where(b == 0, 0, np.sign(a) * np.sign(b) * (abs(a) // np.maximum(abs(b), 1)))
 
 
+def _longest(rows, holds) -> int:
+    """The longest aligned group that has a property in every row of every sample."""
+    best, n = 1, 2
+    while n <= rows[0].shape[-1]:
+        groups = [x.reshape(*x.shape[:-1], -1, n) for x in rows]
+        if all(holds(group, n).all() for group in groups):
+            best = n
+        n *= 2
+    return best
+
+
 BINARY = {
     "addi": np.add,
     "subi": np.subtract,
@@ -221,7 +232,28 @@ class Program:
         bits = 31 if lhs.element == "i32" else 50
         if any((abs(x) >= 1 << bits).any() for x in numbers):
             return
-        self.add(lhs.element, lhs.shape, numbers, f"arith.{name} {lhs.name}, {rhs.name} : {{t}}")
+        hint = self._hint(numbers, lhs.shape) if lhs.shape and self.random.random() < 0.1 else ""
+        text = f"arith.{name} {lhs.name}, {rhs.name} {hint}: {{t}}"
+        self.add(lhs.element, lhs.shape, numbers, text)
+
+    def _hint(self, numbers, shape) -> str:
+        """Promises that are true of the numbers."""
+        runs, divisors, repeats = [], [], []
+        for dim in range(len(shape)):
+            rows = [np.moveaxis(x, dim, -1) for x in numbers]
+            runs.append(_longest(rows, lambda groups, n: groups == groups[..., :1] + np.arange(n)))
+            repeats.append(_longest(rows, lambda groups, n: groups == groups[..., :1]))
+            firsts = np.concatenate([x[..., :: runs[-1]].ravel() for x in rows])
+            known = [k for k in (1, 2, 4, 8, 16, 32, 64) if not (firsts & (k - 1)).any()]
+            divisors.append(max(known))
+        promised = {"contiguity": runs, "divisibility": divisors}
+        if self.random.random() < 0.4:
+            promised = {"constancy": repeats}
+        type_ = f"tensor<{len(shape)}xi32>"
+        entries = ", ".join(
+            f"tt.{key} = dense<{value}> : {type_}" for key, value in promised.items()
+        )
+        return f"{{{entries}}} "
 
     def _pointer(self) -> None:
         offset = self.pick(lambda x: x.element == "i32")

@@ -174,6 +174,12 @@ def test_hints_do_not_take_away_what_is_known():
     assert info(f"    %r = arith.addi %tn, %range {{{hint}}} : {T}").divisibility == (8,)
 
 
+def test_hints_that_are_no_powers_of_two_count_as_far_as_they_are():
+    found = info(f"    %r = arith.addi %tx, %tx {{tt.divisibility = 24 : i32}} : {T}")
+    assert found.divisibility == (8,)
+    assert not found.complete
+
+
 # ---- control flow
 
 LOOP = """\
@@ -287,6 +293,11 @@ def test_an_operation_without_a_rule_leaves_a_gap():
     assert found.gap.name == "new.op"
     assert found.contiguity == (1,)
     assert info(body, "%sum").complete
+
+
+def test_what_the_host_may_fold_leaves_a_gap():
+    assert info("    %r = arith.ceildivsi %4, %1 : i32").gap is not None
+    assert info("    %r = arith.ceildivsi %n, %4 : i32").complete
 
 
 def test_a_gap_comes_through_loops():

@@ -129,7 +129,9 @@ class Solver:
         """What is known of each result."""
         rule = self.rules.get(op.name)
         if rule is None:
-            gap = None if is_opaque(op.name) else op
+            # Hosts fold constants before they decide which branches are taken.
+            constants = bool(operands) and all(map(_is_constant, op.operands, operands))
+            gap = None if is_opaque(op.name) and not constants else op
             for result in op.results:
                 yield self.nothing(result, gap)
             return
@@ -271,3 +273,9 @@ class Solver:
             for block in region.blocks[:1]:
                 for argument in block.args:
                     self._meet(argument, self.nothing(argument, gap))
+
+
+def _is_constant(value: Value, known: AxisInfo) -> bool:
+    owner = value.owner
+    defined = isinstance(owner, Operation) and owner.name == "arith.constant"
+    return defined or known.constant is not None

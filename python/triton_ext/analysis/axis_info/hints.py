@@ -8,7 +8,7 @@ from dataclasses import replace
 from ...ir import Operation, parse_attribute
 from ...ir.attribute_values import DenseElementsAttr, DictionaryAttr, IntegerAttr
 from ...ir.lexer import find_group_end
-from .info import AxisInfo
+from .info import AxisInfo, largest_power
 
 __all__ = ["apply_hints", "argument_infos"]
 
@@ -25,6 +25,7 @@ def apply_hints(op: Operation, info: AxisInfo) -> AxisInfo:
         return info
     return _promised(
         info,
+        op,
         _numbers(attributes.get(_CONTIGUITY), info.rank),
         _numbers(attributes.get(_DIVISIBILITY), info.rank),
         _numbers(attributes.get(_CONSTANCY), info.rank),
@@ -39,18 +40,26 @@ def _may_promise(op: Operation) -> bool:
 
 def _promised(
     info: AxisInfo,
+    op: Operation,
     contiguity: tuple[int, ...],
     divisibility: tuple[int, ...],
     constancy: tuple[int, ...],
 ) -> AxisInfo:
     # What was found and what is promised are both true; a divisor of the first elements of short
     # groups is one of those of longer groups.
-    return replace(
+    found = replace(
         info,
-        contiguity=tuple(map(max, info.contiguity, contiguity)),
-        divisibility=tuple(map(max, info.divisibility, divisibility)),
-        constancy=tuple(map(max, info.constancy, constancy)),
+        contiguity=_larger(info.contiguity, contiguity),
+        divisibility=_larger(info.divisibility, divisibility),
+        constancy=_larger(info.constancy, constancy),
     )
+    # Of 24, say, 8 is used; hosts go on with 24.
+    odd = any(x != largest_power(x) for x in (*contiguity, *divisibility, *constancy))
+    return found.with_gap(op if odd else None)
+
+
+def _larger(found: tuple[int, ...], promised: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(max(x, largest_power(y)) for x, y in zip(found, promised, strict=True))
 
 
 def _numbers(text: str | None, rank: int) -> tuple[int, ...]:
@@ -87,6 +96,7 @@ def argument_infos(function: Operation, ranks: tuple[int, ...]) -> tuple[AxisInf
                 raw = {name: value.print() for name, value in parsed.entries}
                 info = _promised(
                     info,
+                    function,
                     _numbers(raw.get(_CONTIGUITY), rank),
                     _numbers(raw.get(_DIVISIBILITY), rank),
                     _numbers(raw.get(_CONSTANCY), rank),
