@@ -6,6 +6,7 @@ import os
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from triton_ext import host
 from triton_ext.errors import VerifyError
 from triton_ext.host import module as host_module
 
@@ -77,7 +78,7 @@ def test_threads_get_their_own_errors_and_stderr_survives(context):
 def test_verify_asks_with_every_dialect():
     from triton_ext.ir import parse
 
-    host_module.verify(GOOD)
-    host_module.verify(parse(GOOD))
+    host.verify(GOOD)
+    host.verify(parse(GOOD))
     with pytest.raises(VerifyError, match="undeclared SSA value"):
-        host_module.verify(GOOD.replace("%x, %x", "%x, %z"))
+        host.verify(GOOD.replace("%x, %x", "%x, %z"))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from triton_ext.host.capabilities import Capability, capabilities, features, require
 from triton_ext.host.detect import SUPPORTED, Host, HostError, detect
+from triton_ext.host.module import verify
 
 __all__ = [
     "SUPPORTED",
@@ -17,4 +18,5 @@ __all__ = [
     "detect",
     "features",
     "require",
+    "verify",
 ]

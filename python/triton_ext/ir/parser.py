@@ -154,7 +154,7 @@ class Parser:
                 return groups, position
 
     def parse_count(self, match: re.Match[str], group: int) -> int:
-        """Number of results in a group; -1 where it is not printed."""
+        """``count ::= (':' integer)?``: how many results a group has; -1 without."""
         digits = match[group]
         if digits is None:
             return -1

@@ -186,7 +186,7 @@ class ValueParser:
         return found
 
     def _parse_optional_type(self) -> ty.Type | None:
-        """``(':' type)?``."""
+        """``optional-type ::= (':' type)?``."""
         return self.parse_type() if self.accept(":") else None
 
     def _parse_number(self, *, typed: bool) -> Attribute:
@@ -231,7 +231,7 @@ class ValueParser:
                 return SymbolRefAttr(tuple(path))
 
     def _parse_word(self) -> Attribute:
-        """What starts with a name: a constant, ``array<``, ``dense<``, a type, a keyword."""
+        """``word ::= 'true' | 'false' | 'unit' | array | dense | builtin-type | keyword``."""
         start = self.position
         match = _WORD.match(self.text, start)
         if match is None:
@@ -307,7 +307,7 @@ class ValueParser:
         return DenseElementsAttr(body, type_)
 
     def _parse_dialect_attribute(self) -> Attribute:
-        """``'#' alias | '#' dialect '.' name body? | '#' dialect body``."""
+        """``dialect-attribute ::= '#' alias | '#' dialect '.' name body? | '#' dialect body``."""
         from .encodings import READERS
 
         start = self.position
@@ -358,7 +358,14 @@ class ValueParser:
         return ty.FunctionType(tuple(inputs), tuple(results))
 
     def _parse_optional_builtin_type(self, word: str) -> ty.Type | None:
-        """``i32``, ``f16``, ``index``, ``tensor<...>``, ``vector<...>``; ``None`` for others."""
+        """``builtin-type ::= integer-type | float-type | 'index' | tensor | vector``.
+
+        Args:
+            word: The name that the type starts with.
+
+        Returns:
+            The type; ``None`` for another word.
+        """
         start = self.position
         match = _INTEGER_TYPE.match(word)
         if match is not None and len(match[2]) < 9:
@@ -403,7 +410,7 @@ class ValueParser:
         return tuple(sizes)
 
     def _parse_dialect_type(self) -> ty.Type:
-        """``'!' alias | '!' dialect '.' name body?``."""
+        """``dialect-type ::= '!' alias | '!' dialect '.' name body?``."""
         start = self.position
         name = self.expect_match(_SIGNED, "the name of a type behind '!'")[2]
         if name == "ttg.async.token":
