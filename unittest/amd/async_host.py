@@ -5,9 +5,12 @@ from __future__ import annotations
 from types import TracebackType
 
 from async_model import Counts
+from triton_ext.backends.amd.passes.update_async_wait_count import UpdateAsyncWaitCount
+from triton_ext.host.capabilities import features
 from triton_ext.host.passes import load_passes
 from triton_ext.host.process import HostProcess, HostResult, find_library
-from triton_ext.ir import parse
+from triton_ext.ir import Module, parse
+from triton_ext.passes import PassContext
 
 __all__ = ["PASS", "Host"]
 
@@ -56,10 +59,19 @@ class Host:
             return _messages(result)
         return self.read(result.plain, arch)
 
+    def ours(self, module: Module, arch: str) -> Counts:
+        """The numbers of our pass; the module is changed."""
+        context = PassContext(host_features=features)
+        UpdateAsyncWaitCount(gfx_arch=arch).run(module, context)
+        return self._read(module, arch)
+
     def read(self, text: str, arch: str) -> Counts:
         """The numbers of a module that a wait-count pass left, as this Triton lowers it."""
+        return self._read(parse(text, "kernel.ttgir"), arch)
+
+    def _read(self, module: Module, arch: str) -> Counts:
         return Counts.lowered(
-            parse(text, "kernel.ttgir"),
+            module,
             marks=self.has_marks(arch),
             tdm_is_instructions=self.version == "3.6.0",
         )

@@ -110,9 +110,10 @@ class Entry:
         queue: Where its instructions are.
         ends: For each wave, the place behind its last instruction; 0 if it issued none.
         promised: Whether a wait asked for it.
+        waitable: Whether a wait can ask for it: not before it is committed, except for the TDM.
     """
 
-    __slots__ = ("ends", "fills", "promised", "queue", "site", "views")
+    __slots__ = ("ends", "fills", "promised", "queue", "site", "views", "waitable")
 
     def __init__(
         self, site: Site, views: tuple[View, ...], fills: bool, queue: int, ends: list[int]
@@ -123,6 +124,7 @@ class Entry:
         self.queue = queue
         self.ends = ends
         self.promised = False
+        self.waitable = queue == TENSOR
 
     @property
     def members(self) -> tuple[Entry, ...]:
@@ -161,13 +163,11 @@ class Machine:
         waves: int,
         rules: Sequence[Rule | None],
         faults: dict[tuple[Operation, str, str, bool], Fault],
-        buffers: list[int],
     ) -> None:
         self.rng = rng
         self.waves = range(waves)
         self.rules = rules
         self.faults = faults
-        self.buffers = buffers
         self.issued = [[0] * waves for _ in range(3)]
         self.retired = [[0] * waves for _ in range(3)]
         self.pending: list[Entry] = []
@@ -179,11 +179,11 @@ class Machine:
         drawn = rng.random()
         self.style = _LATE_LOADS if drawn < 0.4 else _LATE_STORES if drawn < 0.8 else _MIXED
         self.eager = rng.random() < 0.1
-        self.steps = 2000
+        self.steps = 150
 
     def partition(self) -> Machine:
         """The machine for other waves of the same workgroup."""
-        return Machine(self.rng, len(self.waves), self.rules, self.faults, self.buffers)
+        return Machine(self.rng, len(self.waves), self.rules, self.faults)
 
     # ---- what is drawn
 
@@ -200,18 +200,11 @@ class Machine:
     def draw(self) -> int:
         """A number that the kernel gets from outside."""
         value = int(self.rng.random() * 7)
-        return value if self.rng.random() < 0.8 else value * 32
+        return value if self.rng.random() < 0.95 else value * 32
 
     def flip(self) -> int:
         """A truth value that the kernel gets from outside."""
         return self.rng.random() < 0.5
-
-    # ---- buffers
-
-    def alloc(self, shape: tuple[int, ...]) -> View:
-        """A new buffer."""
-        self.buffers[0] += 1
-        return (self.buffers[0], (0,) * len(shape), shape, tuple(range(len(shape))))
 
     # ---- copies
 
@@ -242,6 +235,8 @@ class Machine:
     def commit(self) -> Group:
         """Ends a group and returns its token."""
         group = Group(tuple(self.uncommitted), [list(queue) for queue in self.issued])
+        for entry in group.members:
+            entry.waitable = True
         self.uncommitted = []
         self.groups.append(group)
         return group
@@ -299,7 +294,7 @@ class Machine:
         for token in tokens:
             if token is not None:
                 for entry in token.members:
-                    entry.promised = True
+                    entry.promised |= entry.waitable
 
     def _wait(self, site: Site, rule: Rule | None, *, tensor: bool) -> None:
         if rule is None:

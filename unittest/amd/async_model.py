@@ -18,7 +18,7 @@ from async_machine import Fault, Machine, Rule, Truncated
 from async_translate import WAITS, translate
 from triton_ext.ir import Module, Operation
 
-__all__ = ["Counts", "Fault", "Program", "Rule", "run"]
+__all__ = ["Counts", "Fault", "Program", "Rule", "run", "wrong_numbers"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +96,7 @@ class Program:
         rng = random.Random(seed)
         waves = rng.randint(2, 4) if self.translated.differs else 1
         for entry in self.translated.entries:
-            machine = Machine(rng, waves, counts.rules, found, [0])
+            machine = Machine(rng, waves, counts.rules, found)
             try:
                 entry(machine)
             except Truncated:

@@ -146,8 +146,8 @@ def _entry(
     for argument in op.regions[0].blocks[0].args:
         kind = writer.kind(argument)
         if kind == "view":
-            shape = writer.shape(argument)
-            makers.append(lambda m, shape=shape: m.alloc(shape))
+            view = writer.buffer(argument)
+            makers.append(lambda m, view=view: view)
         elif kind == "int":
             makers.append(Machine.flip if argument.type == "i1" else Machine.draw)
         else:
@@ -177,8 +177,13 @@ class _Writer:
     _names: dict[Value, str] = field(default_factory=dict)
     _kinds: dict[Value, str] = field(default_factory=dict)
     _functions: dict[str, str] = field(default_factory=dict)
-    _waits: int = 0
+    _waits: dict[Operation, int] = field(default_factory=dict)
     _depth: int = 0
+    _buffers: int = 0
+
+    def __post_init__(self) -> None:
+        waits = [op for op in self.module.walk() if op.name in WAITS]
+        self._waits.update((op, number) for number, op in enumerate(waits))
 
     # ---- values
 
@@ -204,6 +209,12 @@ class _Writer:
         if not isinstance(type_, MemDescType):
             raise TypeError(f"{value.type} is no buffer")
         return tuple(type_.static_shape)
+
+    def buffer(self, value: Value) -> View:
+        """The buffer that an operation makes: the same memory each time that it is executed."""
+        self._buffers += 1
+        shape = self.shape(value)
+        return (self._buffers, (0,) * len(shape), shape, tuple(range(len(shape))))
 
     def name(self, value: Value) -> str:
         """The variable of a value; ``None`` for one that has none."""
@@ -358,8 +369,7 @@ class _Writer:
             left = int(texts[0].partition(":")[0]) if texts else -1
         tokens = "".join(self.name(v) + ", " for v in op.operands)
         method = "wait_transfers" if "tdm" in op.name else "wait_groups"
-        self.line(f"m.{method}({self._site(op)}, {self._waits}, ({tokens}), {left})")
-        self._waits += 1
+        self.line(f"m.{method}({self._site(op)}, {self._waits[op]}, ({tokens}), {left})")
         for result in op.results:
             self.line(f"{self.name(result)} = None")
 
@@ -380,7 +390,7 @@ class _Writer:
         if self.kind(value) == "int":
             self.line(f"{self.name(value)} = m.{'flip' if value.type == 'i1' else 'draw'}()")
         elif self.kind(value) == "view":
-            self.line(f"{self.name(value)} = m.alloc({self.shape(value)})")
+            self.line(f"{self.name(value)} = {self.constant(self.buffer(value), 'buffer')}")
         elif self.kind(value):
             self.line(f"{self.name(value)} = None")
 

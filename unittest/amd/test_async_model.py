@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from async_cases import CASES, make
 from async_host import Host
+from async_mistakes import CASES, make
 from async_model import Counts, Program, wrong_numbers
 from triton_ext.host import HostError
 from triton_ext.ir import parse
@@ -48,3 +48,12 @@ def test_the_case_is_right_and_triton_is_not(case, arch, host):
     # Not only lets the wait something through: LDS is used before it may be.
     assert kinds > {"wait"}
     assert program.truncated == 0
+
+
+@pytest.mark.parametrize(("case", "arch"), list(each_case()))
+def test_our_numbers_hold_where_tritons_do_not(case, arch, host):
+    if host.version not in case.hosts:
+        pytest.skip(f"triton {host.version} gives a right number, or has no such operation")
+    text = make(case, host.version, arch)
+    program = Program(parse(text), case.emitted_of(arch), case.may_skip)
+    assert program.search(SCHEDULES, host.ours(parse(text), arch)) == []

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from async_text import Function, Kernel
 from triton_ext.ir import Operation
 
-__all__ = ["CASES", "Case", "emitted_of", "make"]
+__all__ = ["CASES", "Case", "emitted_of", "make", "may_skip_of"]
 
 _SHAPE = re.compile(r"memdesc<(\d+)x64xf16, #(\w+)", re.ASCII)
 _INDEX = re.compile(r"tensor<(\d+)xi(\d+), #ttg\.slice<\{dim = 0, parent = #(\w+)\}>", re.ASCII)
@@ -84,6 +84,20 @@ def emitted_of(arch: str) -> Callable[[Operation], int]:
         return number * 2 if shape[2] == "s4" else number
 
     return emitted
+
+
+def may_skip_of(host: str, arch: str) -> Callable[[Operation], bool]:
+    """Whether a wave that is masked out branches over a copy."""
+    old = host in ("3.6.0", "3.7.1")
+
+    def may_skip(op: Operation) -> bool:
+        if not any(re.match(r"tensor<.*xi1, ", operand.type) for operand in op.operands):
+            return False
+        if op.name == "ttg.async_copy_global_to_local":
+            return old or arch != "gfx1250"
+        return op.name == "amdg.async_copy_local_to_global"
+
+    return may_skip
 
 
 def make(case: Case, host: str, arch: str) -> str:
