@@ -14,13 +14,13 @@ from collections import Counter as Tally
 
 import pytest
 from emission import EmissionHost
-from emission_cases import COPIES, TDM, Syntax, random_case
+from emission_cases import COPIES, TDM, Case, Syntax, random_case
 from triton_ext.analysis import AxisInfoAnalysis
 from triton_ext.backends.amd.analysis.axis_info import AXIS_INFO_RULES
 from triton_ext.backends.amd.analysis.instruction_count import AsyncIssue, count
 from triton_ext.backends.amd.analysis.target import Counter, Direction, Lowering, Target
 from triton_ext.host import detect, features
-from triton_ext.ir import parse
+from triton_ext.ir import encodings, parse
 
 #: What is compiled, each as often as the others.
 KINDS = [
@@ -111,6 +111,33 @@ def test_a_sample_is_what_the_host_emits(host, capsys):
     tally = compare(host, random.Random(0), 44, capsys)
     assert compared(tally) > 20
     assert sum(times for (_, _, word), times in tally.items() if word == "exact") > 12
+
+
+@pytest.mark.parametrize("other", [False, True])
+@pytest.mark.parametrize(
+    ("arch", "kind"),
+    [("gfx1250", "load"), ("gfx1250", "store"), ("gfx950", "load"), ("gfx950", "buffer")],
+)
+def test_masked_copies_are_skipped_where_nothing_is_counted(host, arch, kind, other):
+    if kind == "store" and (other or NEEDS[kind] not in features()):
+        pytest.skip("a store fills nothing, and 3.6 has none")
+    lanes = 64 if arch == "gfx950" else 32
+    case = Case(
+        kind=kind,
+        arch=arch,
+        dtype="f32",
+        shape=(4 * lanes * 4,),
+        layout=encodings.BlockedEncoding((4,), (lanes,), (4,), (0,)),
+        shared=encodings.SwizzledSharedEncoding(1, 1, 1, (0,)),
+        waves=4,
+        mask=16,
+        other=other,
+    )
+    text = case.text(Syntax(detect().release))
+    emitted = host.ask(text, arch)
+    found = issue_of(case, text).instructions
+    assert (found.hi, emitted.count) == (1, 1), emitted.said
+    assert emitted.skips == (found.lo == 0)
 
 
 @pytest.mark.slow
