@@ -29,6 +29,15 @@ The claims hold for executions in which
 
 Hosts assume the same.  Where it is cheap more is claimed than hosts claim: joins and splits,
 ``index_cast``, divisors of bit operations, groups that are shorter than the dimension.
+
+What hosts differ in, as their passes show: 3.6 and 3.7 do not apply property 5 and have no rule for
+``tt.reshape``, read negative constants as large ones in ``min``, ``max``, comparisons and
+divisions, and take ``amdg.extract_slice`` for an identity; up to 3.8 ``tt.bitcast`` keeps the
+contiguity of pointers to elements of another size.
+
+Not handled: where MLIR's folder decides a branch by an identity that the ``FOLDS`` of
+:mod:`~triton_ext.analysis.axis_info.arith` lack (they know operations on constants, equal operands
+and products with 0), both ways count as taken, and no gap is left.
 """
 
 from __future__ import annotations
