@@ -5,9 +5,9 @@ shown by walking back from the use on every way (``backward_flow``):
 
 1. A read of LDS needs every copy into what it reads to be retired.
 2. So does a copy from LDS: its source has to be there.
-3. A write to LDS, by a copy or not, needs every copy from it to be retired.  One that is no copy
-   needs every copy into it as well, and a copy those of other queues: within a queue they land in
-   order.
+3. A write to LDS, by a copy or not, needs every copy from it and into it to be retired.  (Copies
+   of one queue end in order, but only within a wave: which waves write an element is the layout's
+   choice.)
 
 A walk carries what the waits that it passed let through.  An operation of a queue is retired by
 
@@ -78,6 +78,9 @@ class Looked(Flag):
 
     INTO = auto()
     FROM = auto()
+
+
+_BOTH: Final = Looked.INTO | Looked.FROM
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,33 +192,27 @@ class WaitCoverage:
                 for buffer in issue.reads:
                     yield from self._of(op, buffer, Use.SOURCE, Looked.INTO)
                 for buffer in issue.writes:
-                    yield from self._of(op, buffer, Use.REFILL, Looked.FROM, own=issue.queue)
+                    yield from self._of(op, buffer, Use.REFILL, _BOTH)
             elif issue is None and not op.regions:
                 yield from self._of_ordinary(op)
 
     def _of_ordinary(self, op: Operation) -> Iterator[Obligation]:
-        everything = Looked.INTO | Looked.FROM
         if op.name == ttg.LocalAllocOp.NAME and op.operands:
-            yield from self._of(op, op.results[0], Use.REFILL, everything)
+            yield from self._of(op, op.results[0], Use.REFILL, _BOTH)
         if op.name in _NO_USE or op.successors:
             return
         written = _WRITES.get(op.name)
         for index, operand in enumerate(op.operands):
             if is_buffer(operand):
                 if index == written:
-                    yield from self._of(op, operand, Use.REFILL, everything)
+                    yield from self._of(op, operand, Use.REFILL, _BOTH)
                 else:
                     yield from self._of(op, operand, Use.READ, Looked.INTO)
 
-    def _of(
-        self, op: Operation, buffer: Value, use: Use, looked: Looked, own: Queue | None = None
-    ) -> Iterator[Obligation]:
+    def _of(self, op: Operation, buffer: Value, use: Use, looked: Looked) -> Iterator[Obligation]:
         for queue, issues in self._issues.items():
-            wanted = looked
-            if own is not None and own != queue:
-                wanted = Looked.INTO | Looked.FROM
-            if any(self._may_meet(buffer, issue, wanted) for issue in issues):
-                yield Obligation(op, buffer, use, queue, wanted)
+            if any(self._may_meet(buffer, issue, looked) for issue in issues):
+                yield Obligation(op, buffer, use, queue, looked)
 
     def _may_meet(self, buffer: Value, issue: AsyncIssue, looked: Looked) -> bool:
         """Whether a copy can be about the same allocation at all."""
