@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
+from random import Random
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -120,6 +121,21 @@ def test_random_edits_keep_the_contract(data):
             # The same type again: binds and cuts without a change.
             op.results[0].set_type(op.results[0].type)
     check_contract(module)
+
+
+def test_broken_bytes_take_no_longer_than_the_original():
+    """Ten times the original's time is the limit, and 50 ms for what else the process does."""
+    random = Random(11)
+    for text in TEXTS:
+        raw = text.encode()
+        limit = 10 * _work(text) + 0.05
+        for cut in (False, True, False, False):
+            broken = bytearray(raw[: random.randrange(len(raw))] if cut else raw)
+            for _ in range(0 if cut else random.choice([1, 4, 20])):
+                broken[random.randrange(len(broken))] = random.randrange(256)
+            result = broken.decode(errors="replace")
+            survives(result)
+            assert _work(result) < limit, result
 
 
 def test_time_is_linear_in_hostile_texts():
