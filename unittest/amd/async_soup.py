@@ -53,8 +53,7 @@ class _Soup:
             index = self.index(tile, inductions)
             stores = has_stores(self.c.host, self.c.arch) and self.rng.random() < 0.35
             token = self.c.store(tile, index) if stores else self.c.fill(tile, index)
-            # Marks are made by commits: where they are used, no wait can ask for a copy alone.
-            if self.rng.random() < 0.2 and self.c.arch == "gfx1250":
+            if self.rng.random() < 0.2:
                 tokens.append(token)
         elif drawn < 0.65:
             tokens.append(self.f.commit())

@@ -183,26 +183,34 @@ class _Token:
         wait: The wait that it is about.
         queue: The queue whose instructions are counted.
         token: The token.
+        commits_follow: Whether a commit was crossed, where groups are counted.  The oldest of those
+            behind a copy has the copy itself in its group, so it is paid for only if the token
+            turns out to be that of another group.
     """
 
     events: AsyncEvents
     wait: Wait
     queue: Queue
     token: Value
+    commits_follow: bool = False
 
     def cross(self, op: Operation) -> Crossing:
         event = self.events.get(op)
         if isinstance(self.token, OpResult) and self.token.owner is op:
             if isinstance(event, Commit):
-                return Crossing(_Groups(self.events, self.wait, self.queue, -1))
+                return Crossing(_Groups(self.events, self.wait, self.queue, -1), self._unpaid)
             if isinstance(event, AsyncIssue) and event.queue != self.queue:
                 return Crossing(End.FREE)
             return Crossing(End.FOUND)
         if isinstance(event, AsyncIssue) and event.queue == self.queue:
             return Crossing(self, self.events.weight(event))
-        if isinstance(event, Commit):
-            return Crossing(self, self.events.commit_weight)
+        if isinstance(event, Commit) and self.events.commit_weight:
+            return Crossing(replace(self, commits_follow=True), self._unpaid)
         return Crossing(self)
+
+    @property
+    def _unpaid(self) -> int:
+        return self.events.commit_weight if self.commits_follow else 0
 
     def renamed(self, renames: Mapping[Value, Value], op: Operation | None) -> Goal | End:
         if self.token in renames:
