@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 import tempfile
@@ -22,6 +23,9 @@ COPY = re.compile(
 )
 #: A branch around code that no lane of the wave executes, and its target.
 SKIP = re.compile(r"^\s*s_cbranch_execz\s+(\S+)", re.MULTILINE)
+
+#: Seconds for one module; 3.9.0 was seen to need minutes for one of some thousands.
+PATIENCE = 60
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +114,7 @@ def _answer(job: dict, sink, said) -> int:
     if child == 0:
         status = 1
         os.dup2(said.fileno(), 2)
+        signal.alarm(PATIENCE)  # ends this process, whatever it does
         try:
             sink.write(compile_to_assembly(**job).encode())
             sink.flush()
