@@ -50,7 +50,7 @@ def issue_of(case, text) -> AsyncIssue:
     module = parse(text)
     analysis = AxisInfoAnalysis.of(module, AXIS_INFO_RULES)
     target, lowering = Target.of_module(module), Lowering.of(features())
-    found = [count(op, analysis, target, lowering) for op in module.walk()]
+    found = [count(op, lambda: analysis, target, lowering) for op in module.walk()]
     [issue] = [issue for issue in found if issue is not None]
     stores = case.kind in ("store", "tdm_store", "tdm_scatter")
     assert issue.direction is (Direction.STORE if stores else Direction.LOAD)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from contextlib import suppress
+from functools import lru_cache
+from typing import TYPE_CHECKING, Final
 
 from ..errors import ParseError
 
@@ -12,6 +15,17 @@ if TYPE_CHECKING:
     from .types import Type
 
 __all__ = ["AliasTable"]
+
+# An alias of an attribute; a dialect's attribute has a dot behind its first word.
+_REFERENCE: Final = re.compile(r"#[A-Za-z_$][\w$-]*(?![\w$.-])", re.ASCII)
+
+
+@lru_cache(maxsize=4096)
+def _shared_attribute(text: str) -> Attribute:
+    """An attribute that refers to no alias: the same few stand in most modules of a process."""
+    from .value_parser import parse_attribute_text
+
+    return parse_attribute_text(text, None, "<alias>")
 
 
 class AliasTable:
@@ -44,14 +58,21 @@ class AliasTable:
         if name not in self._attributes:
             if name not in self._raw or name in self._open:
                 return None
-            from .value_parser import parse_attribute_text
-
-            self._open.add(name)
-            try:
-                self._attributes[name] = parse_attribute_text(self._raw[name], self, name)
-            finally:
-                self._open.discard(name)
+            self._attributes[name] = self._read(name)
         return self._attributes[name]
+
+    def _read(self, name: str) -> Attribute:
+        from .value_parser import parse_attribute_text
+
+        text = self._raw[name]
+        if _REFERENCE.search(text) is None:
+            with suppress(ParseError):  # which is raised again below, at this alias
+                return _shared_attribute(text)
+        self._open.add(name)
+        try:
+            return parse_attribute_text(text, self, name)
+        finally:
+            self._open.discard(name)
 
     def type(self, text: str) -> Type:
         """The type that a text stands for, ``value.type`` for instance.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
+from functools import cache
 from typing import Final, TypeAlias
 
 from triton_ext.analysis.axis_info import AxisInfoAnalysis
@@ -81,12 +82,14 @@ class AsyncEvents:
         self.target = target
         self.lowering = lowering
         self._events: dict[Operation, Event] = {}
-        axis_info: AxisInfoAnalysis | None = None
+
+        @cache
+        def axis_info() -> AxisInfoAnalysis:
+            return AxisInfoAnalysis.of(module, rules=AXIS_INFO_RULES)
+
         for op in module.walk():
             if not op.name.startswith(_ASYNC):
                 continue
-            # Only now: most modules have no asynchronous operation.
-            axis_info = axis_info or AxisInfoAnalysis.of(module, rules=AXIS_INFO_RULES)
             event = count(op, axis_info, target, lowering) or _commit(op) or _wait(op, target)
             if event is not None:
                 self._events[op] = event

@@ -39,6 +39,7 @@ know.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 from functools import lru_cache
@@ -325,7 +326,7 @@ class AsyncIssue:
 
 
 def count(
-    op: Operation, analysis: AxisInfoAnalysis, target: Target, lowering: Lowering
+    op: Operation, analysis: Callable[[], AxisInfoAnalysis], target: Target, lowering: Lowering
 ) -> AsyncIssue | None:
     """What an operation issues; ``None`` where it is not asynchronous.
 
@@ -334,7 +335,8 @@ def count(
 
     Args:
         op: The operation.
-        analysis: What is known about the values of its module.
+        analysis: Returns what is known about the values of its module; asked for copies by address
+            only, because it takes longer than all else here.
         target: The GPU.
         lowering: What the host makes of it.
 
@@ -342,7 +344,7 @@ def count(
         VerifyError: The operation cannot be read, or an encoding is not known.
     """
     if op.name in _COPIES:
-        return _count_copy(op, CopyKind(op.name), analysis, target, lowering)
+        return _count_copy(op, CopyKind(op.name), analysis(), target, lowering)
     return _count_tdm(op, target, lowering)
 
 

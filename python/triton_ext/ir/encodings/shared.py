@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, ClassVar
 
 from ..attribute_values import Attribute, OpaqueAttr
@@ -140,6 +141,14 @@ class AmdRotatingSharedEncoding(_Swizzled):
         return row // self.per_phase % self.max_phase ^ block
 
 
+@lru_cache(maxsize=1024)
+def _identity_bases(shape: Ints, order: Ints, cga_layout: Bases) -> tuple[Bases, Bases]:
+    """Bases of the offset and of the CTA that enumerate a shape, ``order[0]`` fastest."""
+    cta = identity_nd("offset", shape_per_cta(cga_layout, shape), order)
+    layout = combine_cta_and_cga(cta, cga_layout, shape)
+    return layout.in_bases("offset"), layout.in_bases("block")
+
+
 @dataclass(frozen=True, slots=True)
 class PaddedSharedEncoding(SharedEncoding):
     """``#ttg.padded_shared``: a linear layout with padding behind every interval.
@@ -173,9 +182,7 @@ class PaddedSharedEncoding(SharedEncoding):
             order: Dimensions, the fastest varying first.
             cga_layout: Basis per bit of the CTA, in units of what one CTA holds.
         """
-        cta = identity_nd("offset", shape_per_cta(cga_layout, shape), order)
-        layout = combine_cta_and_cga(cta, cga_layout, shape)
-        bases = layout.in_bases("offset"), layout.in_bases("block")
+        bases = _identity_bases(tuple(shape), tuple(order), cga_layout)
         return cls(interval_padding_pairs, *bases, tuple(shape))
 
     @classmethod
