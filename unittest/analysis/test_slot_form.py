@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import pytest
@@ -205,10 +205,23 @@ def compute(op: Operation, operands: list[int]) -> int:
     ]
 
 
-def number_of(form: SlotForm, numbers: Mapping[Symbol, int]) -> int:
-    """What a form is; every symbol must be known where it is used."""
-    total = form.constant + sum(factor * numbers[symbol] for symbol, factor in form.terms)
+def number_of(form: SlotForm, moments: Sequence[Moment]) -> int:
+    """What a form is at the first of some moments."""
+    total = form.constant
+    total += sum(factor * number_at(symbol, moments) for symbol, factor in form.terms)
     return total % form.modulus
+
+
+def number_at(symbol: Symbol, moments: Sequence[Moment]) -> int:
+    """A symbol at the first moment; what is defined later in the same iterations will be that."""
+    numbers = moments[0].numbers
+    if isinstance(symbol, Value) and symbol not in numbers:
+        around = symbol.owner if isinstance(symbol.owner, Operation) else symbol.owner.parent_op
+        while around.name != "tt.func":
+            assert around.name != "scf.for" or around in numbers
+            around = around.parent_op
+        return next(each.numbers[symbol] for each in moments if symbol in each.numbers)
+    return numbers[symbol]
 
 
 @settings(max_examples=2000 if NIGHTLY else 150, deadline=None)
@@ -235,9 +248,10 @@ def test_forms_are_the_numbers_here_and_at_every_earlier_moment(
             form: SlotForm | None = forms.form(value, count)
             assert form is not None
             wanted = moment.numbers[value] % count
-            assert number_of(form, moment.numbers) == wanted
+            assert number_of(form, [moment]) == wanted
             position = flow.before(moment.op)
-            for earlier in reversed(trace[max(0, at - 12) : at]):
+            for index in range(at - 1, max(0, at - 12) - 1, -1):
+                earlier = trace[index]
                 step = next(
                     s for s in flow.steps(position) if s.kind is earlier.kind and s.op is earlier.op
                 )
@@ -248,7 +262,7 @@ def test_forms_are_the_numbers_here_and_at_every_earlier_moment(
                     if form is None:
                         break
                 else:
-                    assert number_of(form, earlier.numbers) == wanted
+                    assert number_of(form, trace[index : at + 1]) == wanted
 
 
 # ---- what must be understood, so that it is not only safe but of use
