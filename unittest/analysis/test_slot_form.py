@@ -361,6 +361,23 @@ def test_a_rotation_from_too_far_is_not_one(start: str) -> None:
     assert one.may_equal(other)
 
 
+@pytest.mark.parametrize("kind", [StepKind.PREVIOUS, StepKind.LEAVE])
+def test_what_an_iteration_computes_is_not_known_in_another(kind: StepKind) -> None:
+    body = loop(
+        "%a = %m", '%o = "test.any"() : () -> i32\n"test.use"(%o, %a) : (i32, i32) -> ()', "%o"
+    )
+    op = uses(body)[-1]
+    forms = SlotForms()
+    computed, carried = (forms.form(value, 3) for value in op.operands)
+    flow = BackwardFlow(op.module, lambda each: each.name == "test.use")
+    step = next(step for step in flow.steps(flow.before(op)) if step.kind is kind)
+    assert forms.across(computed, step) is None
+    # What it carries was handed on by the one before, or given to the loop.
+    function = op.module.op.regions[0].blocks[0].ops[0].regions[0].blocks[0]
+    before = op.operands[0] if kind is StepKind.PREVIOUS else function.args[1]
+    assert forms.across(carried, step) == forms.form(before, 3)
+
+
 def test_steps_of_two_never_meet_between() -> None:
     """``2 * i`` and ``2 * j + 1`` differ modulo 4 whatever ``i`` and ``j`` are."""
     one, other = two_forms(
