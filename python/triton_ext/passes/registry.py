@@ -1,7 +1,8 @@
 """Which passes there are: names, and where their classes are.
 
-Two sources.  A vendor package lists its passes in ``PASSES``, name to ``"module:class"``.  Another
-package declares an entry point in the group ``triton_ext.passes``::
+Three sources.  The passes that vendors share stand in ``PASSES`` here, name to ``"module:class"``;
+a vendor package lists its own in a table of that name.  Another package declares an entry point in
+the group ``triton_ext.passes``::
 
     [project.entry-points."triton_ext.passes"]
     my-pass = "my_package.passes:MyPass"
@@ -18,7 +19,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Final
 
 from triton_ext import backends
 from triton_ext.errors import PipelineError
@@ -26,9 +27,18 @@ from triton_ext.passes.base import Pass
 from triton_ext.passes.options import near, with_options
 from triton_ext.passes.pipeline import PassSpec
 
-__all__ = ["GROUP", "Entry", "build", "entries", "lookup", "names", "refresh"]
+__all__ = ["GROUP", "PASSES", "Entry", "build", "entries", "lookup", "names", "refresh"]
 
 GROUP = "triton_ext.passes"
+
+# Passes that are common to vendors, by their name in a pipeline.
+PASSES: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "tritongpu-coalesce-async-copy": (
+            "triton_ext.passes.coalesce_async_copy:CoalesceAsyncCopy"
+        ),
+    }
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +98,8 @@ class Entry:
 def entries() -> Mapping[str, Entry]:
     """Every pass by name, sorted."""
     found: dict[str, Entry] = {}
-    for entry in [*_of_vendors(), *_of_packages()]:
+    common = (Entry(name, target, GROUP) for name, target in PASSES.items())
+    for entry in [*common, *_of_vendors(), *_of_packages()]:
         known = found.setdefault(entry.name, entry)
         # One installation that is found on two ways is no clash.
         if known.target != entry.target and known.clash is None:

@@ -1,0 +1,362 @@
+"""How wide the instructions of a copy from global to shared memory are, and another layout for it.
+
+The layout in which a copy's pointers lie decides which thread copies what, and nothing else: the
+buffer's layout is independent of it.  Numbered facts of a copy whose pointers have an encoding, on
+every host, for both vendors; ``b`` are the bits of an element:
+
+1. *Held*: elements side by side in one thread, in the dimension ``d`` that its registers move
+   first.
+2. *Known*: elements of which pointers and mask are proven to be side by side and selected together
+   in ``d``; the attribute ``contiguity`` overrules that where it says more, for the elements that
+   a thread holds in the layout that it was made for.
+3. *Run*: elements of a thread that lie side by side in the buffer as well; a swizzle, another order
+   and padding end it.
+4. The *vector* of one instruction: ``min(128 / b, held, known, run)``, a power of two.
+5. A thread issues an instruction for each vector of its registers; repeated registers are left out.
+
+Safe direction: a vector may be narrower than what the host emits, never wider.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from triton_ext.analysis import AxisInfoAnalysis, consecutive_run, register_to_shared
+from triton_ext.analysis.axis_info.layout import order_and_run
+from triton_ext.ir import Builder, Module, Operation, Value
+from triton_ext.ir.aliases import AliasTable
+from triton_ext.ir.dialects import ttg
+from triton_ext.ir.encodings import (
+    BlockedEncoding,
+    DistributedEncoding,
+    PaddedSharedEncoding,
+    SharedEncoding,
+)
+from triton_ext.ir.encodings.conversion import shape_per_cta
+from triton_ext.ir.types import MemDescType, TensorType
+
+__all__ = [
+    "WIDEST_BITS",
+    "AsyncCopy",
+    "Vector",
+    "async_copies",
+    "blocked_for",
+    "build_coalesced_encoding",
+    "retarget_copy_operands_to_encoding",
+]
+
+#: Bits of the widest instruction of a lane that copies.
+WIDEST_BITS: Final = 128
+
+Ints = tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Vector:
+    """What one instruction copies, and what keeps it from copying more; in elements.
+
+    Attributes:
+        size: What it copies (fact 4).
+        dim: The dimension in which they lie side by side.
+        widest: What the widest instruction would copy.
+        held: Fact 1.
+        pointers: What is proven of the pointers in that dimension.
+        mask: What is proven of the mask; ``None`` without a mask.
+        hint: What the attribute says of that dimension; 1 where it says nothing.
+        run: Fact 3.
+        instructions: Fact 5.
+    """
+
+    size: int
+    dim: int
+    widest: int
+    held: int
+    pointers: int
+    mask: int | None
+    hint: int
+    run: int
+    instructions: int
+
+
+@dataclass(frozen=True, slots=True)
+class AsyncCopy:
+    """A ``ttg.async_copy_global_to_local`` and what is known of it before anything is rewritten.
+
+    Attributes:
+        view: The operation.
+        tensor: Type of its pointers.
+        encoding: Their encoding.
+        buffer: Type of the buffer.
+        shared: The buffer's encoding.
+        bits: Bits of an element.
+        num_warps: Warps that run it.
+        threads_per_warp: Threads of one of them.
+        contiguity: Of the pointers, per dimension, in elements that are aligned as a whole.
+        constancy: Of the mask, per dimension; ``None`` without a mask.
+    """
+
+    view: ttg.AsyncCopyGlobalToLocalOp
+    tensor: TensorType
+    encoding: DistributedEncoding
+    buffer: MemDescType
+    shared: SharedEncoding
+    bits: int
+    num_warps: int
+    threads_per_warp: int
+    contiguity: Ints
+    constancy: Ints | None
+
+    @property
+    def op(self) -> Operation:
+        """The operation."""
+        return self.view.op
+
+    @property
+    def shape(self) -> Ints:
+        """Sizes of what is copied."""
+        return self.tensor.static_shape
+
+    @property
+    def share(self) -> Ints:
+        """Sizes of what one CTA copies."""
+        return shape_per_cta(self.shared.cga_bases, self.shape)
+
+    @property
+    def widest(self) -> int:
+        """Elements of the widest instruction."""
+        return max(1, WIDEST_BITS // self.bits)
+
+    def hint(self, dim: int) -> int:
+        """Elements that the attribute says to lie side by side in a dimension (fact 2)."""
+        fastest, held = order_and_run(self.encoding, self.shape)
+        return min(self.view.contiguity, held) if dim == fastest else 1
+
+    def known(self, dim: int) -> int:
+        """Elements that may be copied at once in a dimension, whatever the layout (fact 2)."""
+        proven = self.contiguity[dim]
+        if self.constancy is not None:
+            proven = min(proven, self.constancy[dim])
+        return max(proven, self.hint(dim))
+
+    def vector(self, encoding: DistributedEncoding) -> Vector:
+        """What one instruction copies if the pointers lie in an encoding.
+
+        Raises:
+            VerifyError: The encoding is none for the shape.
+        """
+        dim, held = order_and_run(encoding, self.shape)
+        layout = register_to_shared(
+            encoding, self.shared, self.shape, self.buffer.full_alloc_shape
+        ).without_zero_bases("register")
+        run = consecutive_run(layout)
+        if isinstance(self.shared, PaddedSharedEncoding):
+            run = min(run, *(interval for interval, _ in self.shared.interval_padding_pairs))
+        size = _power(min(self.widest, held, self.known(dim), run))
+        return Vector(
+            size=size,
+            dim=dim,
+            widest=self.widest,
+            held=held,
+            pointers=self.contiguity[dim],
+            mask=None if self.constancy is None else self.constancy[dim],
+            hint=self.hint(dim),
+            run=run,
+            instructions=max(1, layout.in_dim_size("register") // size),
+        )
+
+    def order(self) -> Ints:
+        """Dimensions by the contiguity of the pointers, the last one first among equals."""
+        return tuple(sorted(reversed(range(len(self.shape))), key=lambda d: -self.contiguity[d]))
+
+    def blocked(self, size_per_thread: Sequence[int], order: Ints) -> BlockedEncoding:
+        """The blocked encoding in which the threads of this copy walk in an order."""
+        return blocked_for(
+            self.share,
+            size_per_thread,
+            order,
+            self.num_warps,
+            self.threads_per_warp,
+            self.shared.cga_bases,
+        )
+
+
+def async_copies(module: Module, analysis: AxisInfoAnalysis) -> Iterator[AsyncCopy]:
+    """The copies of a module whose layouts are known here.
+
+    Args:
+        module: The module, not changed since ``analysis`` was made.
+        analysis: What is known of its values.
+    """
+    for op in module.walk():
+        view = ttg.AsyncCopyGlobalToLocalOp.match(op)
+        copy = _read(view, analysis, module) if view is not None else None
+        if copy is not None:
+            yield copy
+
+
+def _read(
+    view: ttg.AsyncCopyGlobalToLocalOp, analysis: AxisInfoAnalysis, module: Module
+) -> AsyncCopy | None:
+    types = AliasTable(module.aliases)
+    tensor, buffer = types.type(view.src.type), types.type(view.dst.type)
+    if not isinstance(tensor, TensorType) or not isinstance(buffer, MemDescType):
+        return None
+    encoding, shared, bits = tensor.encoding, buffer.encoding, buffer.bit_width
+    known = isinstance(encoding, DistributedEncoding) and isinstance(shared, SharedEncoding)
+    if not known or bits is None or bits < 8:
+        return None
+    assert isinstance(encoding, DistributedEncoding)
+    assert isinstance(shared, SharedEncoding)
+    info = analysis.info(view.src)
+    aligned = (max(1, divisor * 8 // bits) for divisor in info.divisibility)
+    return AsyncCopy(
+        view=view,
+        tensor=tensor,
+        encoding=encoding,
+        buffer=buffer,
+        shared=shared,
+        bits=bits,
+        num_warps=_num_warps(view.op),
+        threads_per_warp=_number(module.op, "ttg.threads-per-warp", view.op),
+        contiguity=tuple(map(min, info.contiguity, aligned)),
+        constancy=None if view.mask is None else analysis.info(view.mask).constancy,
+    )
+
+
+def _power(number: int) -> int:
+    """The largest power of two up to a number."""
+    return 1 << (number.bit_length() - 1)
+
+
+def _num_warps(op: Operation) -> int:
+    """Warps that run an operation: those of its partition, or of the module."""
+    inner: Operation = op
+    while (around := inner.parent_op) is not None:
+        specialized = ttg.WarpSpecializeOp.match(around)
+        for partition in specialized.partitions if specialized is not None else ():
+            if inner.parent is not None and partition.block.parent is inner.parent.parent:
+                return partition.num_warps
+        inner = around
+    return _number(inner, "ttg.num-warps", op)
+
+
+def _number(holder: Operation, name: str, op: Operation) -> int:
+    found = re.match(r"\d+", holder.attributes.get(name, ""))
+    if found is None:
+        op.fail(f"expected a module with a number as '{name}'")
+    return int(found[0])
+
+
+# ---- encodings
+
+
+def blocked_for(
+    share: Sequence[int],
+    size_per_thread: Sequence[int],
+    order: Ints,
+    num_warps: int,
+    threads_per_warp: int,
+    cga_layout: tuple[Ints, ...] = (),
+) -> BlockedEncoding:
+    """The blocked encoding whose lanes, and then warps, walk through the dimensions in an order.
+
+    As upstream makes them: a dimension gets as many threads as it has tiles of a thread, and the
+    slowest one the rest.
+
+    Args:
+        share: Sizes of what one CTA holds.
+        size_per_thread: Tile of a thread.
+        order: Dimensions, the fastest varying first.
+        num_warps: Warps.
+        threads_per_warp: Threads of one of them.
+        cga_layout: Bases of the CTAs.
+    """
+    lanes, warps = [1] * len(order), [1] * len(order)
+    left_lanes, left_warps = threads_per_warp, num_warps
+    for dim in order[:-1]:
+        tiles = min(left_lanes * left_warps, max(1, share[dim] // size_per_thread[dim]))
+        lanes[dim] = min(tiles, left_lanes)
+        warps[dim] = min(max(1, tiles // lanes[dim]), left_warps)
+        left_lanes //= lanes[dim]
+        left_warps //= warps[dim]
+    lanes[order[-1]], warps[order[-1]] = left_lanes, left_warps
+    return BlockedEncoding(tuple(size_per_thread), tuple(lanes), tuple(warps), order, cga_layout)
+
+
+def build_coalesced_encoding(copy: AsyncCopy, least_bits: int = 8) -> BlockedEncoding | None:
+    """The encoding with the widest instructions, whose lanes walk side by side through memory.
+
+    Among equally wide ones it is that in whose fastest dimension the pointers are the most
+    contiguous, and of those the one of the last dimension.
+
+    Args:
+        copy: The copy.
+        least_bits: Bits of the narrowest instruction that the hardware has.
+
+    Returns:
+        The encoding, or ``None`` where no instruction is that narrow.
+    """
+    best: BlockedEncoding | None = None
+    best_size = 0
+    for dim in copy.order():
+        size = _power(min(copy.widest, copy.known(dim), copy.share[dim]))
+        order = (dim, *(other for other in copy.order() if other != dim))
+        while size > best_size and size * copy.bits >= least_bits:
+            tile = [1] * len(copy.shape)
+            tile[dim] = size
+            encoding = copy.blocked(tile, order)
+            if size == 1 or copy.vector(encoding).size == size:
+                best, best_size = encoding, size
+            size //= 2
+    return best
+
+
+# ---- the rewrite
+
+
+def retarget_copy_operands_to_encoding(copy: AsyncCopy, encoding: DistributedEncoding) -> None:
+    """Converts pointers, mask and ``other`` of a copy to an encoding.
+
+    What is known of the pointers goes into the attribute ``contiguity``: an analysis that looks at
+    the converted values may find less.
+
+    Args:
+        copy: The copy.
+        encoding: The encoding.
+    """
+    op = copy.op
+    size = copy.vector(encoding).size
+    for index in _register_operands(copy):
+        op.set_operand(index, _converted(op, op.operands[index], encoding))
+    if size > 1:
+        op.set_attribute("contiguity", f"{size} : i32")
+    elif "contiguity" in op.attributes:
+        op.remove_attribute("contiguity")
+
+
+def _register_operands(copy: AsyncCopy) -> list[int]:
+    view = copy.view
+    wanted = [value for value in (view.src, view.mask, view.other) if value is not None]
+    return [index for index, value in enumerate(copy.op.operands) if value in wanted]
+
+
+def _converted(op: Operation, value: Value, encoding: DistributedEncoding) -> Value:
+    module = op.module
+    assert module is not None
+    type_ = AliasTable(module.aliases).type(value.type)
+    assert isinstance(type_, TensorType)
+    module.add_alias(f"#{encoding.MNEMONIC.partition('.')[2]}", encoding.print())
+    wanted = replace(type_, encoding=encoding).print(AliasTable(module.aliases))
+    return (
+        Builder.before(op)
+        .create(
+            "ttg.convert_layout",
+            [value],
+            [wanted],
+            text="{results} = ttg.convert_layout {0} : {0.type} -> {results.type}",
+        )
+        .results[0]
+    )

@@ -1,0 +1,129 @@
+"""``tritongpu-coalesce-async-copy``: layouts in which asynchronous copies are wide.
+
+Before (a thread holds 4 elements of which nothing is known: 4 instructions of 4 bytes)::
+
+    %t = ttg.async_copy_global_to_local %p, %m : tensor<64x!tt.ptr<f32>, #four> -> <64xf32, ..>
+
+After (one instruction of 4 bytes)::
+
+    %q = ttg.convert_layout %p : tensor<64x!tt.ptr<f32>, #four> -> tensor<64x!tt.ptr<f32>, #one>
+    %t = ttg.async_copy_global_to_local %q, %m : tensor<64x!tt.ptr<f32>, #one> -> <64xf32, ..>
+
+Upstream's pass of this name (pull request 9183 for small copies) has two patterns, which are here
+as well:
+
+* *Small copies*, of fewer elements than a CTA has threads, are laid out for whoever uses what they
+  load; as a copy to shared memory they get the layout that is best for the copy.
+* *Clip*: where a thread holds more than what lies side by side in a swizzled buffer, it holds that
+  much, so that the lanes of an instruction stay side by side.
+
+Where the result differs from the host's pass:
+
+* ``contiguity`` of the copy is kept.  The host loses it, and a copy of 8-bit elements that compiles
+  without its pass fails with it.
+* A small copy is as wide as pointers, mask and buffer allow, not one element a thread; one that is
+  wide and coalesced already is left alone.  It may have elements of 8 and 16 bits if as many as an
+  instruction needs can be copied at once.
+* Small is what one CTA of a cluster copies.
+* A copy of any size that the hardware has no instruction for (below 4 bytes of a thread) gets a
+  layout for which it has one.
+
+What each copy got, and what kept it from more, is a remark at its source line.
+
+Safe direction: a vector may be narrower than it could be, never wider than what is known.
+Not handled: larger copies that are narrow stay so, since converting their pointers may cost more
+than it saves; buffers and pointers with an encoding that is not known here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+from typing import ClassVar, Final
+
+from triton_ext.analysis import AxisInfoAnalysis
+from triton_ext.ir import Module
+from triton_ext.ir.encodings import BlockedEncoding, DistributedEncoding, SwizzledSharedEncoding
+from triton_ext.passes.async_copy import (
+    AsyncCopy,
+    async_copies,
+    build_coalesced_encoding,
+    retarget_copy_operands_to_encoding,
+)
+from triton_ext.passes.base import Pass
+from triton_ext.passes.context import PassContext
+from triton_ext.passes.copy_report import report
+
+__all__ = ["CoalesceAsyncCopy", "layout_for"]
+
+#: ``cp.async`` copies 4, 8 or 16 bytes (PTX ISA, cp.async).
+LEAST_BITS: Final = 32
+
+
+@dataclass(frozen=True, slots=True)
+class CoalesceAsyncCopy(Pass):
+    """Chooses the layouts of pointers, masks and ``other`` of asynchronous copies."""
+
+    name: ClassVar[str] = "tritongpu-coalesce-async-copy"
+
+    def run(self, module: Module, context: PassContext) -> None:
+        """Retargets the copies of ``module`` that another layout makes better.
+
+        Raises:
+            VerifyError: A copy is malformed, or the module does not tell its number of warps.
+        """
+        # All of them first: the analysis is of the module as it is.
+        copies = list(async_copies(module, AxisInfoAnalysis.of(module)))
+        chosen = [layout_for(copy) for copy in copies]
+        for copy, encoding in zip(copies, chosen, strict=True):
+            report(copy, encoding, LEAST_BITS, context)
+            if encoding is not None:
+                retarget_copy_operands_to_encoding(copy, encoding)
+                context.count("copies-retargeted")
+
+
+def layout_for(copy: AsyncCopy) -> DistributedEncoding | None:
+    """A better encoding for the operands of a copy; ``None`` where there is none."""
+    now = copy.vector(copy.encoding)
+    compiles = now.size * copy.bits >= LEAST_BITS
+    if not compiles or prod(copy.share) < copy.num_warps * copy.threads_per_warp:
+        best = build_coalesced_encoding(copy, LEAST_BITS)
+        if best is not None:
+            then = copy.vector(best)
+            if not compiles or then.instructions < now.instructions:
+                return best
+            if then.size >= now.size and not _is_coalesced(copy):
+                return best
+            return None
+    return _clipped(copy)
+
+
+def _is_coalesced(copy: AsyncCopy) -> bool:
+    """Whether the lanes walk as those of a coalesced encoding with as wide a vector do."""
+    now = copy.vector(copy.encoding).size
+    for dim in copy.order():
+        if copy.known(dim) < now:
+            continue
+        tile = [now if d == dim else 1 for d in range(len(copy.shape))]
+        order = (dim, *(other for other in copy.order() if other != dim))
+        layouts = (
+            encoding.to_linear_layout(copy.shape).without_zero_bases("register")
+            for encoding in (copy.encoding, copy.blocked(tile, order))
+        )
+        return len(set(layouts)) == 1
+    return False
+
+
+def _clipped(copy: AsyncCopy) -> BlockedEncoding | None:
+    """The encoding with as many elements of a thread as lie side by side in the buffer."""
+    encoding = copy.encoding
+    if not isinstance(encoding, BlockedEncoding):
+        return None
+    if not isinstance(copy.shared, SwizzledSharedEncoding):
+        return None
+    dim, run = encoding.order[0], copy.vector(encoding).run
+    if encoding.size_per_thread[dim] <= run:
+        return None
+    tile = list(encoding.size_per_thread)
+    tile[dim] = run
+    return copy.blocked(tile, encoding.order)

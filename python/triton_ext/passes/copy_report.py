@@ -1,0 +1,84 @@
+"""What an asynchronous copy got, and what keeps it from more, in words."""
+
+from __future__ import annotations
+
+from triton_ext.ir.encodings import DistributedEncoding
+from triton_ext.passes.async_copy import AsyncCopy, Vector
+from triton_ext.passes.context import PassContext
+
+__all__ = ["limits", "report"]
+
+
+def report(
+    copy: AsyncCopy,
+    encoding: DistributedEncoding | None,
+    least_bits: int,
+    context: PassContext,
+    *notes: str,
+) -> None:
+    """Makes the remark of one copy.
+
+    Args:
+        copy: The copy as it was found.
+        encoding: What its operands are converted to; ``None`` where they stay.
+        least_bits: Bits of the narrowest instruction.
+        context: Takes the remark.
+        *notes: What is to be said besides.
+    """
+    final = encoding if encoding is not None else copy.encoding
+    vector = copy.vector(final)
+    told = _width(copy, vector)
+    if encoding is not None:
+        before = copy.vector(copy.encoding)
+        told += f", before {_width(copy, before)}"
+    said = f"asynchronous copy of {told}"
+    because = limits(copy, final)
+    if vector.size * copy.bits < least_bits:
+        narrowest = least_bits // 8
+        context.warning(
+            copy.op, f"{said}; the narrowest instruction has {narrowest}", *because, *notes
+        )
+    else:
+        context.remark(copy.op, said, *because, *notes)
+
+
+def _width(copy: AsyncCopy, vector: Vector) -> str:
+    size = vector.size * copy.bits // 8
+    count = vector.instructions
+    plural = "s" if count > 1 else ""
+    return f"{size} byte{'s' if size > 1 else ''} an instruction ({count} instruction{plural})"
+
+
+def limits(copy: AsyncCopy, encoding: DistributedEncoding) -> tuple[str, ...]:
+    """What keeps an instruction from copying more; nothing for the widest there is.
+
+    Args:
+        copy: The copy.
+        encoding: The encoding that its operands have in the end.
+    """
+    vector = copy.vector(encoding)
+    size, dim = vector.size, vector.dim
+    if size == vector.widest:
+        return ()
+    if copy.known(dim) <= size:
+        reasons = []
+        if vector.pointers <= size:
+            what = f"the pointers are known to be contiguous over {_elements(vector.pointers)}"
+            reasons.append(f"{what} of dimension {dim}")
+        if vector.mask is not None and vector.mask <= size:
+            what = f"the mask is known to be constant over {_elements(vector.mask)}"
+            reasons.append(f"{what} of dimension {dim}")
+        return tuple(reasons)
+    if copy.share[dim] <= size:
+        return (f"there are {_elements(copy.share[dim])} in dimension {dim}",)
+    tile = [2 * size if d == dim else 1 for d in range(len(copy.shape))]
+    order = (dim, *(other for other in copy.order() if other != dim))
+    run = copy.vector(copy.blocked(tile, order)).run
+    if run <= size:
+        return (f"the buffer has runs of {_elements(run)} along dimension {dim}",)
+    held = f"a thread holds {_elements(vector.held)} side by side"
+    return (f"{held}; a conversion of the pointers may cost more than wider instructions save",)
+
+
+def _elements(count: int) -> str:
+    return f"{count} element{'s' if count > 1 else ''}"
