@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from triton_ext.analysis.backward_flow import BackwardFlow, StepKind
 from triton_ext.analysis.buffer_reference import BufferReferences
 from triton_ext.analysis.slot_form import SlotForm, SlotForms, Symbol
-from triton_ext.ir import Operation, Value, parse
+from triton_ext.ir import Operation, Region, Value, parse
 from triton_ext.ir.dialects import arith
 
 NIGHTLY = os.environ.get("TRITON_EXT_NIGHTLY") == "1"
@@ -179,6 +179,7 @@ def run_loop(op: Operation, numbers: Numbers, trace: list[Moment]) -> None:
         carried = execute(block.ops, inside, trace)
     trace.append(Moment(StepKind.SKIP if iteration is None else StepKind.ENTER, op, {}))
     numbers.update(zip(op.results, carried, strict=True))
+    numbers[op.regions[0]] = 0 if iteration is None else iteration + 1
 
 
 def compute(op: Operation, operands: list[int]) -> int:
@@ -215,8 +216,11 @@ def number_of(form: SlotForm, moments: Sequence[Moment]) -> int:
 def number_at(symbol: Symbol, moments: Sequence[Moment]) -> int:
     """A symbol at the first moment; what is defined later in the same iterations will be that."""
     numbers = moments[0].numbers
-    if isinstance(symbol, Value) and symbol not in numbers:
-        around = symbol.owner if isinstance(symbol.owner, Operation) else symbol.owner.parent_op
+    if not isinstance(symbol, Operation) and symbol not in numbers:
+        if isinstance(symbol, Region):
+            around = symbol.parent.parent_op
+        else:
+            around = symbol.owner if isinstance(symbol.owner, Operation) else symbol.owner.parent_op
         while around.name != "tt.func":
             assert around.name != "scf.for" or around in numbers
             around = around.parent_op
@@ -256,9 +260,9 @@ def test_forms_are_the_numbers_here_and_at_every_earlier_moment(
                     s for s in flow.steps(position) if s.kind is earlier.kind and s.op is earlier.op
                 )
                 assert step.position is not None
-                position = step.position
+                block, position = position.point.block, step.position
                 if step.kind is not StepKind.EVENT:
-                    form = forms.across(form, step)
+                    form = forms.across(form, step, block)
                     if form is None:
                         break
                 else:
@@ -371,11 +375,12 @@ def test_what_an_iteration_computes_is_not_known_in_another(kind: StepKind) -> N
     computed, carried = (forms.form(value, 3) for value in op.operands)
     flow = BackwardFlow(op.module, lambda each: each.name == "test.use")
     step = next(step for step in flow.steps(flow.before(op)) if step.kind is kind)
-    assert forms.across(computed, step) is None
+    assert op.parent is not None
+    assert forms.across(computed, step, op.parent) is None
     # What it carries was handed on by the one before, or given to the loop.
     function = op.module.op.regions[0].blocks[0].ops[0].regions[0].blocks[0]
     before = op.operands[0] if kind is StepKind.PREVIOUS else function.args[1]
-    assert forms.across(carried, step) == forms.form(before, 3)
+    assert forms.across(carried, step, op.parent) == forms.form(before, 3)
 
 
 def test_steps_of_two_never_meet_between() -> None:

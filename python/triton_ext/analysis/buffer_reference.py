@@ -22,7 +22,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final, TypeAlias
 
-from ..ir import BlockArgument, Operation, OpResult, Value
+from ..ir import Block, BlockArgument, Operation, OpResult, Value
 from ..ir.dialects import ttg
 from ..ir.functions import CALLS, FUNCTIONS, callee_of, symbol_of
 from .backward_flow import Step
@@ -247,19 +247,19 @@ class BufferReferences:
 
     # ---- on the far side of an edge
 
-    def across(self, reference: Reference, step: Step) -> Reference:
+    def across(self, reference: Reference, step: Step, block: Block) -> Reference:
         """The reference at the far side of an edge."""
         root = reference.root
         if root is None:
             return reference
         parts: list[_Part] = [
-            self.forms.across(part, step) if isinstance(part, SlotForm) else part
+            self.forms.across(part, step, block) if isinstance(part, SlotForm) else part
             for part in reference.parts
         ]
         moved = replace(reference, parts=tuple(parts))
         if root in step.renames:
             return _below(self.reference(step.renames[root]), moved)
-        if _is_allocation(root) or survives(root, step):
+        if _is_allocation(root) or survives(root, step, block):
             return moved
         return Reference(None)
 

@@ -11,7 +11,7 @@ from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import Final, Generic, Protocol, TypeVar
 
-from ..ir import Operation
+from ..ir import Block, Operation
 from .backward_flow import BackwardFlow, Position, Step, StepKind
 
 __all__ = ["MOST_STATES", "Found", "NearestWalks", "Seeker", "nearest_walks"]
@@ -25,11 +25,12 @@ S = TypeVar("S", bound="Seeker")
 class Seeker(Hashable, Protocol):
     """What a walk looks for; equal ones must behave equally."""
 
-    def step(self: S, step: Step) -> S | bool:
+    def step(self: S, step: Step, block: Block) -> S | bool:
         """What is looked for on the far side of a step.
 
         Args:
             step: An event, an edge, the start of a kernel, or where nothing is known.
+            block: Where the walk comes from.
 
         Returns:
             ``True``: it is found, and the walk ends at the step's operation; ``False``: it cannot
@@ -92,7 +93,7 @@ def nearest_walks(flow: BackwardFlow, start: Position, goal: S) -> NearestWalks[
         for step in flow.steps(position):
             if step.kind is StepKind.EVENT and step.op is not None:
                 crossed.add(step.op)
-            after = seeker.step(step)
+            after = seeker.step(step, position.point.block)
             if after is False:
                 continue
             chain = _Link(step, link)

@@ -2,8 +2,9 @@
 
 An index into ``n`` buffers lies in ``0 .. n - 1``, so two of them are equal if and only if they are
 equal modulo ``n``.  A form is ``constant + sum(factor * symbol)`` modulo ``n``; a *symbol* is a
-value that nothing more is known of, at the point where the form is used, or the number of the
-iteration of an ``scf.for`` (0 in the first one), for which the loop stands.  Understood are:
+value that nothing more is known of, at the point where the form is used; the number of the
+iteration of an ``scf.for`` (0 in the first one), for which the loop stands; or how many iterations
+a loop had, for which its region stands.  Understood are:
 
 1. Constants, ``addi``, ``subi``, ``muli`` and ``shli`` by constants, extensions, truncations and
    casts to ``index``; ``remsi`` and ``remui`` by a multiple of ``n``, ``andi`` with one less than a
@@ -12,7 +13,8 @@ iteration of an ``scf.for`` (0 in the first one), for which the loop stands.  Un
    ``<``, ``x`` must be known not to lie above ``n - 1``.
 3. The induction variable of a loop.  Values that a loop carries: each is assumed to be
    ``start + k * iteration`` with the ``k`` of the first iteration, and what the body hands on is
-   compared with it.  So rotations, counters and values that change places are understood.
+   compared with it.  So rotations, counters and values that change places are understood.  Of
+   those that fail, some may always be another one plus a number: two counters of an outer loop.
 4. Arguments of a partition of ``ttg.warp_specialize``: what was captured.
 
 Everything else is a symbol.  Assumed is that no arithmetic overflows and that no dividend is
@@ -30,19 +32,21 @@ from dataclasses import dataclass
 from math import gcd
 from typing import Final, TypeAlias
 
-from ..ir import Block, BlockArgument, Operation, OpResult, Value
+from ..ir import Block, BlockArgument, Operation, OpResult, Region, Value
 from ..ir.dialects import arith
 from ..ir.functions import FUNCTIONS, callee_of, symbol_of
 from .backward_flow import Step, StepKind
 
 __all__ = ["SlotForm", "SlotForms", "Symbol", "is_inside", "survives"]
 
-#: A value, or the loop whose iterations are counted.
-Symbol: TypeAlias = Value | Operation
+#: A value; the loop whose iterations are counted; its region: how many there were in all.
+Symbol: TypeAlias = Value | Operation | Region
 
 _CASTS: Final = frozenset(
     {"arith.extsi", "arith.extui", "arith.index_cast", "arith.index_castui", "arith.trunci"}
 )
+#: Loops around each other that are told apart.
+_MOST_NESTED: Final = 6
 #: ``K < x`` is ``x > K``.
 _SWAPPED: Final = {
     "slt": "sgt", "sgt": "slt", "sle": "sge", "sge": "sle",
@@ -139,11 +143,36 @@ class SlotForms:
         """The form with what is known of loop-carried values."""
 
         def known(symbol: Symbol) -> SlotForm:
-            loop = carrying_loop(symbol)
-            found = self._solved(loop, form.modulus).get(symbol) if loop is not None else None
+            loop, found = carrying_loop(symbol), None
+            if loop is not None:
+                found = self._solved(loop, form.modulus).get(symbol)
+            elif isinstance(symbol, OpResult) and symbol.owner.name == "scf.for":
+                found = self._behind(symbol, form.modulus)
             return found if found is not None else self.symbol(symbol, form.modulus)
 
-        return form.substituted(known) or form
+        # What was found of an inner loop may be told by an outer one that was solved later.
+        for _ in range(_MOST_NESTED):
+            before, form = form, form.substituted(known) or form
+            if form == before:
+                break
+        return form
+
+    def _behind(self, result: OpResult, modulus: int) -> SlotForm | None:
+        """What a loop leaves, told by what it carries."""
+        loop = result.owner
+        arguments = loop.regions[0].blocks[0].args[1:]
+        found = self._solved(loop, modulus).get(arguments[result.index])
+        if found is None:
+            return None
+
+        def there(symbol: Symbol) -> SlotForm | None:
+            if symbol is loop:
+                return self.symbol(loop.regions[0], modulus)
+            if symbol in arguments and isinstance(symbol, BlockArgument):
+                return self.symbol(loop.results[symbol.index - 1], modulus)
+            return None if is_inside(symbol, loop) else self.symbol(symbol, modulus)
+
+        return found.substituted(there)
 
     # ---- what a value is computed from; loop-carried values are symbols here
 
@@ -282,6 +311,14 @@ class SlotForms:
         key = loop, modulus
         if key in self._carried:
             return self._carried[key]
+        # Loops around it first: they ask what this one leaves, and this one what it starts from.
+        around = loop.parent_op
+        while around is not None:
+            if around.name == "scf.for" and (around, modulus) not in self._carried:
+                self._solved(around, modulus)
+                if key in self._carried:
+                    return self._carried[key]
+            around = around.parent_op
         self._carried[key] = {}  # while they are looked for they are symbols
         handed = yielded(loop)
         starts: dict[Symbol, SlotForm] = {}
@@ -307,17 +344,45 @@ class SlotForms:
                 break
             for symbol in wrong:
                 del found[symbol]
+        self._relate(found, starts, nexts)
         self._carried[key] = found
         return found
 
+    def _relate(
+        self,
+        found: dict[Symbol, SlotForm],
+        starts: Mapping[Symbol, SlotForm],
+        nexts: Mapping[Symbol, SlotForm],
+    ) -> None:
+        """Finds carried values that are always another one plus what they are at the start."""
+        left = [argument for argument in nexts if argument not in found]
+        for at, base in enumerate(left):
+            for other in left[at + 1 :]:
+                if base in found or other in found:
+                    continue
+                distance = starts[other].plus(starts[base], -1)
+                here = self.symbol(base, distance.modulus).plus(distance)
+                known = {**found, other: here}
+
+                def there(
+                    symbol: Symbol, known: Mapping[Symbol, SlotForm] = known
+                ) -> SlotForm | None:
+                    form = known.get(symbol)
+                    return form or self.symbol(symbol, distance.modulus)  # noqa: B023
+
+                one, two = nexts[base].substituted(there), nexts[other].substituted(there)
+                if one is not None and two is not None and one.plus(distance) == two:
+                    found[other] = here
+
     # ---- on the far side of an edge
 
-    def across(self, form: SlotForm, step: Step) -> SlotForm | None:
+    def across(self, form: SlotForm, step: Step, block: Block) -> SlotForm | None:
         """The form at the far side of an edge; ``None`` where it has none.
 
         Args:
             form: At the near side, which is further down in the program.
             step: The edge.
+            block: The block at the near side.
         """
         if not form.terms:
             return form
@@ -331,9 +396,13 @@ class SlotForms:
                 if step.kind is StepKind.PREVIOUS:
                     return self.symbol(symbol, modulus).shifted(1)
                 return SlotForm(modulus, 0) if step.kind is StepKind.LEAVE else None
+            if isinstance(symbol, Region) and symbol.parent is step.op:
+                if step.kind is StepKind.ENTER:
+                    return self.symbol(symbol.parent, modulus).shifted(1)
+                return SlotForm(modulus, 0) if step.kind is StepKind.SKIP else None
             if limit is not None and symbol is limit[0]:
                 return limit[1]
-            return self.symbol(symbol, modulus) if survives(symbol, step) else None
+            return self.symbol(symbol, modulus) if survives(symbol, step, block) else None
 
         return form.substituted(there)
 
@@ -396,26 +465,30 @@ def captured(value: Value) -> Value | None:
     return op.operands[value.index] if value.index < len(op.operands) else None
 
 
+def _definer(symbol: Symbol) -> Operation | Block:
+    """Where a symbol comes from."""
+    if isinstance(symbol, Region):
+        return symbol.parent
+    return symbol if isinstance(symbol, Operation) else symbol.owner
+
+
 def is_inside(symbol: Symbol, op: Operation) -> bool:
     """Whether a symbol belongs to a region of an operation."""
-    if isinstance(symbol, Operation):
-        around = symbol.parent_op
-    else:
-        owner = symbol.owner
-        around = owner.parent_op
+    around = _definer(symbol).parent_op
     while around is not None and around is not op:
         around = around.parent_op
     return around is op
 
 
-def survives(symbol: Symbol, step: Step) -> bool:
+def survives(symbol: Symbol, step: Step, block: Block) -> bool:
     """Whether what is not renamed by an edge is still the same at its far side."""
     if step.op is None:
         return False
     if step.kind is StepKind.BRANCH:
-        return _survives_branch(symbol, step.op)
+        # What other blocks defined last is still that; what this one defines is of an earlier run.
+        return not _is_of_block(symbol, block)
     if step.kind is StepKind.CALLER:
-        around = symbol.parent_op if isinstance(symbol, Operation) else symbol.owner.parent_op
+        around = _definer(symbol).parent_op
         while around is not None and around.name not in FUNCTIONS:
             around = around.parent_op
         return around is None or symbol_of(around) != callee_of(step.op)
@@ -424,28 +497,14 @@ def survives(symbol: Symbol, step: Step) -> bool:
     return not is_inside(symbol, step.op)
 
 
-def _survives_branch(symbol: Symbol, terminator: Operation) -> bool:
-    """Only the first block of a region surely runs once where blocks branch to each other."""
-    block: Block | None = terminator.parent
-    if block is None:
-        return False
-    region = block.parent
-    op: Operation | None
-    if isinstance(symbol, Operation):
-        op = symbol
-    else:
-        owner = symbol.owner
-        if isinstance(owner, Block):
-            if owner.parent is region:
-                return owner is region.blocks[0]
-            op = owner.parent_op
-        else:
-            op = owner
-    while op is not None and op.parent is not None:
-        if op.parent.parent is region:
-            return op.parent is region.blocks[0]
-        op = op.parent_op
-    return True
+def _is_of_block(symbol: Symbol, block: Block) -> bool:
+    """Whether a symbol is defined in a block, or in a region of one of its operations."""
+    owner = _definer(symbol)
+    while True:
+        around = owner if isinstance(owner, Block) else owner.parent
+        if around is None or around is block:
+            return around is block
+        owner = around.parent_op
 
 
 def _comparison(value: Value) -> arith.CmpIOp | None:

@@ -44,7 +44,7 @@ from triton_ext.analysis.backward_flow import (
 from triton_ext.analysis.buffer_reference import BufferReferences, Reference, is_buffer
 from triton_ext.analysis.nearest_walk import Found, nearest_walks
 from triton_ext.analysis.slot_form import survives
-from triton_ext.ir import Module, Operation, OpResult, Value
+from triton_ext.ir import Block, Module, Operation, OpResult, Value
 from triton_ext.ir.dialects import ttg
 
 from .async_events import AsyncEvents, Commit, Wait, WaitUnit
@@ -80,6 +80,8 @@ class Looked(Flag):
     FROM = auto()
 
 
+#: Dialects whose operations are about no buffer.
+_NO_BUFFERS: Final = ("arith.", "cf.", "math.")
 _BOTH: Final = Looked.INTO | Looked.FROM
 
 
@@ -199,7 +201,7 @@ class WaitCoverage:
     def _of_ordinary(self, op: Operation) -> Iterator[Obligation]:
         if op.name == ttg.LocalAllocOp.NAME and op.operands:
             yield from self._of(op, op.results[0], Use.REFILL, _BOTH)
-        if op.name in _NO_USE or op.successors:
+        if op.name in _NO_USE or op.name.startswith(_NO_BUFFERS) or op.successors:
             return
         written = _WRITES.get(op.name)
         for index, operand in enumerate(op.operands):
@@ -232,7 +234,8 @@ class WaitCoverage:
 
     def check(self, obligation: Obligation) -> Checked:
         """Looks for ways on which an obligation is not met."""
-        seeker = _Seeker(self, obligation, self.reference(obligation.buffer), Pending())
+        reference, bounds = self.reference(obligation.buffer), _bounds(obligation.op)
+        seeker = _Seeker(self, obligation, reference, Pending(), bounds)
         walks = nearest_walks(self.flow, self.flow.before(obligation.op), seeker)
         violations = tuple(self._violation(obligation, found) for found in walks.found)
         waits = frozenset(op for op in walks.crossed if isinstance(self.events.get(op), Wait))
@@ -306,6 +309,7 @@ class _Seeker:
         obligation: What it is about.
         reference: The buffer, as it is called where the walk is.
         pending: What the waits let through.
+        bounds: Iterations that may lie before this one, of loops around the use.
         iterations: Iterations of loops with a known number of them that were entered from below.
     """
 
@@ -313,21 +317,26 @@ class _Seeker:
     obligation: Obligation
     reference: Reference
     pending: Pending
+    bounds: tuple[tuple[Operation, int], ...]
     iterations: tuple[tuple[Operation, int], ...] = ()
 
-    def step(self, step: Step) -> _Seeker | bool:
+    def step(self, step: Step, block: Block) -> _Seeker | bool:
         if step.kind is StepKind.START:
             return False
         if step.kind is StepKind.UNKNOWN or step.op is None:
             return True
         if step.kind is StepKind.EVENT:
             return self._cross(step.op)
-        iterations = _iterations(self.iterations, step)
+        iterations, bounds = _iterations(self.iterations, step), _iterations(self.bounds, step)
+        if any(left < 0 for _, left in bounds):
+            return False  # the loop has fewer iterations
         references = self.coverage.references
-        reference = references.across(self.reference, step)
+        reference = references.across(self.reference, step, block)
         reference = references.numbered(reference, dict(iterations))
-        pending = _renamed(self.pending, step)
-        return replace(self, reference=reference, pending=pending, iterations=iterations)
+        pending = _renamed(self.pending, step, block)
+        return replace(
+            self, reference=reference, pending=pending, iterations=iterations, bounds=bounds
+        )
 
     def _cross(self, op: Operation) -> _Seeker | bool:
         coverage, queue = self.coverage, self.obligation.queue
@@ -364,14 +373,14 @@ def _behind_issue(pending: Pending, issue: AsyncIssue) -> Pending:
     return pending
 
 
-def _renamed(pending: Pending, step: Step) -> Pending:
+def _renamed(pending: Pending, step: Step, block: Block) -> Pending:
     """What is let through, with what tokens are called at the far side of an edge."""
     if not pending.tokens:
         return pending
     tokens = {
         step.renames.get(token, token)
         for token in pending.tokens
-        if token in step.renames or survives(token, step)
+        if token in step.renames or survives(token, step, block)
     }
     return replace(pending, tokens=frozenset(tokens))
 
@@ -384,14 +393,29 @@ def _iterations(
     if op is None or op.name != "scf.for":
         return known
     if step.kind is StepKind.ENTER:
-        trips = trip_count(op)
-        counted = trips is not None and trips <= MOST_COUNTED
-        return (*known, (op, (trips or 0) - 1)) if counted else known
+        return known + _last_iteration(op)
     if step.kind is StepKind.PREVIOUS:
         return tuple((loop, n - 1 if loop is op else n) for loop, n in known)
     if step.kind is StepKind.LEAVE:
         return tuple((loop, n) for loop, n in known if loop is not op)
     return known
+
+
+def _last_iteration(loop: Operation) -> tuple[tuple[Operation, int], ...]:
+    """A loop with the number of its last iteration, where that is known and not too large."""
+    trips = trip_count(loop)
+    return ((loop, trips - 1),) if trips is not None and trips <= MOST_COUNTED else ()
+
+
+def _bounds(op: Operation) -> tuple[tuple[Operation, int], ...]:
+    """The loops around an operation, with the iterations that may lie before any."""
+    found: tuple[tuple[Operation, int], ...] = ()
+    around = op.parent_op
+    while around is not None:
+        if around.name == "scf.for":
+            found += _last_iteration(around)
+        around = around.parent_op
+    return found
 
 
 def _defines(op: Operation, tokens: frozenset[Value]) -> bool:

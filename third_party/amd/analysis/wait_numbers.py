@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from triton_ext.analysis.backward_flow import Step, StepKind
 from triton_ext.analysis.nearest_walk import nearest_walks
 from triton_ext.analysis.slot_form import survives
-from triton_ext.ir import Operation, OpResult, Value
+from triton_ext.ir import Block, Operation, OpResult, Value
 
 from .async_events import Commit, Wait, WaitUnit
 from .instruction_count import AsyncIssue
@@ -183,7 +183,7 @@ class _Outstanding:
     passing: _Passing | None
     pending: Pending
 
-    def step(self, step: Step) -> _Outstanding | bool:
+    def step(self, step: Step, block: Block) -> _Outstanding | bool:
         if step.kind is StepKind.START:
             return False
         if step.kind is StepKind.UNKNOWN or step.op is None:
@@ -191,11 +191,11 @@ class _Outstanding:
         if step.kind is not StepKind.EVENT:
             passing = self.passing
             if passing is not None and passing.tokens:
-                tokens = _renamed(passing.tokens, step)
+                tokens = _renamed(passing.tokens, step, block)
                 # A token without a name may be that of anything from here on.
                 kept = len(tokens) == len(passing.tokens)
                 passing = replace(passing, tokens=tokens) if kept else None
-            pending = replace(self.pending, tokens=_renamed(self.pending.tokens, step))
+            pending = replace(self.pending, tokens=_renamed(self.pending.tokens, step, block))
             return replace(self, passing=passing, pending=pending)
         return self._cross(step.op)
 
@@ -259,11 +259,11 @@ class _Token:
     left: int
     tokens: frozenset[Value]
 
-    def step(self, step: Step) -> _Token | bool:
+    def step(self, step: Step, block: Block) -> _Token | bool:
         if step.kind in (StepKind.START, StepKind.UNKNOWN) or step.op is None:
             return False
         if step.kind is not StepKind.EVENT:
-            tokens = _renamed(self.tokens, step)
+            tokens = _renamed(self.tokens, step, block)
             return replace(self, tokens=tokens) if tokens else False
         if not isinstance(self.coverage.events.get(step.op), Commit):
             return self
@@ -274,9 +274,9 @@ class _Token:
         return replace(self, left=self.left - 1)
 
 
-def _renamed(tokens: frozenset[Value], step: Step) -> frozenset[Value]:
+def _renamed(tokens: frozenset[Value], step: Step, block: Block) -> frozenset[Value]:
     return frozenset(
         step.renames.get(token, token)
         for token in tokens
-        if token in step.renames or survives(token, step)
+        if token in step.renames or survives(token, step, block)
     )
