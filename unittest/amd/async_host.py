@@ -53,11 +53,14 @@ class Host:
 
     def counts(self, text: str, arch: str) -> Counts | list[str]:
         """The numbers of the own pass, or what it says instead."""
+        lowered = self.lowered(text, arch)
+        return lowered if isinstance(lowered, list) else self.read(lowered, arch)
+
+    def lowered(self, text: str, arch: str) -> str | list[str]:
+        """What the own pass makes of a module, or what it says instead."""
         call = self._passes.bind(PASS, {self._option: arch})
         result = self._process.run(text, "kernel.ttgir", [call])
-        if result.plain is None:
-            return _messages(result)
-        return self.read(result.plain, arch)
+        return result.plain if result.plain is not None else _messages(result)
 
     def ours(self, module: Module, arch: str) -> Counts:
         """The numbers of our pass; the module is changed."""

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 
 import async_mistakes
 import pytest
+from async_host import Host
 from async_kernels import generate
 from async_model import Counts, Program
 from async_text import Kernel
@@ -22,6 +23,8 @@ from ir_helpers import CORPUS
 from triton_ext.backends.amd.passes.update_async_wait_count import UpdateAsyncWaitCount
 from triton_ext.backends.amd.passes.verify_async_waits import VerifyAsyncWaits
 from triton_ext.errors import PassError
+from triton_ext.host import HostError
+from triton_ext.host.capabilities import features
 from triton_ext.ir import Module, Operation, parse
 from triton_ext.passes import PassContext
 from triton_ext.passes.places import place_of
@@ -327,6 +330,39 @@ def test_pipelines_that_people_write(write: Callable[[int], Pipeline], best: int
     assert any("read of LDS" in error.message for error in refused(wrong))
     assert not refused(wrong, fix="unsafe")
     assert str(wrong) == str(right)
+
+
+@pytest.fixture(scope="module")
+def host() -> Iterator[Host]:
+    try:
+        opened = Host()
+    except HostError as error:
+        pytest.skip(str(error))
+    with opened:
+        yield opened
+
+
+@pytest.mark.parametrize(
+    ("case", "arch"),
+    [pytest.param(c, a, id=f"{c.name}-{a}") for c in async_mistakes.CASES for a in c.arches],
+)
+def test_what_triton_gets_wrong_is_reported(
+    case: async_mistakes.Case, arch: str, host: Host
+) -> None:
+    if host.version not in case.hosts or case.dies:
+        pytest.skip(f"triton {host.version} gives no wrong number")
+    text = async_mistakes.make(case, host.version, arch)
+    printed = host.lowered(text, arch)
+    assert isinstance(printed, str)
+    with pytest.raises(PassError) as raised:
+        VerifyAsyncWaits().run(parse(printed), PassContext("", features))
+    assert raised.value.message.startswith("unsafe ")
+    # The kernel itself is right, unless the host looks at its numbers where it has tokens.
+    if case.name != "token-ignored":
+        VerifyAsyncWaits().run(parse(text), PassContext("", features))
+    module = parse(text)
+    UpdateAsyncWaitCount().run(module, PassContext("", features))
+    VerifyAsyncWaits().run(module, PassContext("", features))
 
 
 def test_the_corpus_is_right() -> None:
