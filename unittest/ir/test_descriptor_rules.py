@@ -80,6 +80,19 @@ VALID = {
     "im2col of rank 5": {"mode": "im2col", "coords": 5, "offsets": 3},
 }
 
+#: What the host may know and we do not: no reason to refuse anything.
+UNKNOWN = {
+    "descriptor": ("!tt.tensordesc<64x64xf16, #shared>", "!new.tensordesc<64x64xf16>"),
+    "encoding of the descriptor": ("tensordesc<64x64xf16, #shared>", "tensordesc<64x64xf16, #new>"),
+    "encoding of the buffer": ("memdesc<64x64xf16, #shared,", "memdesc<64x64xf16, #new,"),
+    "buffer": ("!ttg.memdesc<64x64xf16, #shared, #smem, mutable>", "!new.memdesc<64x64xf16>"),
+    "elements of the buffer": ("memdesc<64x64xf16, #shared,", "memdesc<64x64x!new.f16, #shared,"),
+    "mbarrier": ("!ttg.memdesc<1xi64, #bar, #smem, mutable>", "!new.barrier<1>"),
+    "elements of the mbarrier": ("memdesc<1xi64,", "memdesc<1x!new.i64,"),
+    "coordinate": ("i32", "!new.i32"),
+    "alias of a coordinate": ("i32", "!int"),
+}
+
 #: Name: the copy, and what is said about it.
 INVALID = {
     "one coordinate": ({"coords": 1}, "expected 2 coordinates, one for each dimension of"),
@@ -171,6 +184,16 @@ def test_invalid(name, as_tensor):
     arguments, message = INVALID[name]
     with pytest.raises(VerifyError, match=message):
         parse(copy(**arguments, as_tensor=as_tensor)).verify()
+
+
+@pytest.mark.parametrize("name", UNKNOWN)
+def test_what_we_do_not_know_is_not_refused(name):
+    known, unknown = UNKNOWN[name]
+    head, function = copy().split("  tt.func")
+    assert known in function
+    function = function.replace(known, unknown)
+    new = "#new = #new.shared<{bytes = 128}>\n!int = i32\n"
+    parse(f"{new}{head}  tt.func{function}").verify()
 
 
 def test_every_rule_about_copies_is_broken():

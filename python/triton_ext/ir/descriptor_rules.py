@@ -5,7 +5,8 @@ coordinates is the rank of the tensor and not of the block, and each dimension t
 over has an offset.  Triton checks all of this from 3.7 on.  3.6 accepts much of it and lowers it to
 a copy of other bytes, or to PTX that ptxas refuses.
 
-Not checked: operations in the quoted form, and types that are not printed or cannot be read.
+Not checked: operations in the quoted form, types that are not printed or cannot be read, and what
+hangs on a type or an encoding that nobody here knows.
 """
 
 from __future__ import annotations
@@ -16,11 +17,19 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from ..errors import ParseError
-from .attribute_values import Attribute
+from .attribute_values import Attribute, OpaqueAttr
 from .dialects.view import literals
 from .encodings import NvmmaSharedEncoding
 from .nodes import Operation
-from .types import IntegerType, MemDescType, TensorDescIm2ColType, TensorDescType, Type, parse_type
+from .types import (
+    IntegerType,
+    MemDescType,
+    OpaqueType,
+    TensorDescIm2ColType,
+    TensorDescType,
+    Type,
+    parse_type,
+)
 from .values import Value
 
 if TYPE_CHECKING:
@@ -71,12 +80,12 @@ class _Copy:
     @classmethod
     def of(cls, op: Operation) -> _Copy | None:
         """Reads a copy; ``None`` for the quoted form, and for what has other operands."""
-        if op.source.text[op._span[2]] == '"':
+        if op.is_quoted:
             return None
         lists: list[list[Value]] = []
         single: list[Value] = []
         is_open = False
-        for word, operand in zip(literals(op), op._operands, strict=False):
+        for word, operand in zip(literals(op), op.operands, strict=False):
             for bracket in word:
                 if bracket == "[":
                     lists.append([])
@@ -92,7 +101,7 @@ def wrong_copy(op: Operation, facts: Facts) -> Broken:
     """What about a copy does not fit its descriptor."""
     copy = _Copy.of(op)
     desc = _read(copy.desc, facts) if copy is not None else None
-    if copy is None or desc is None:
+    if copy is None or desc is None or isinstance(desc, OpaqueType):
         return None
     if isinstance(desc, TensorDescType):
         wrong = _wrong_tiled_counts(copy, desc)
@@ -107,7 +116,7 @@ def wrong_copy(op: Operation, facts: Facts) -> Broken:
     if wrong is not None or not isinstance(desc, (TensorDescType, TensorDescIm2ColType)):
         return wrong
     return (
-        _wrong_types(copy)
+        _wrong_types(copy, facts)
         or _wrong_buffer(desc, _read(copy.buffer, facts), is_load=op.name == _LOAD)
         or _wrong_barrier([_read(value, facts) for value in copy.rest[:1]])
     )
@@ -154,19 +163,20 @@ def _wrong_im2col_counts(copy: _Copy) -> Broken:
     return None
 
 
-def _wrong_types(copy: _Copy) -> Broken:
-    named = [(f"coordinate {i}", value, "i32") for i, value in enumerate(copy.coords)]
-    named += [(f"offset {i}", value, "i16") for i, value in enumerate(copy.offsets)]
-    named += [("the predicate", value, "i1") for value in copy.rest[1:]]
-    for name, value, wanted in named:
-        if value.known_type not in (None, wanted):
-            return _expected(f"'{wanted}' as the type of {name}", f"'{value.known_type}'")
+def _wrong_types(copy: _Copy, facts: Facts) -> Broken:
+    named = [(f"coordinate {i}", value, 32) for i, value in enumerate(copy.coords)]
+    named += [(f"offset {i}", value, 16) for i, value in enumerate(copy.offsets)]
+    named += [("the predicate", value, 1) for value in copy.rest[1:]]
+    for name, value, width in named:
+        found = _read(value, facts)
+        if found not in (None, IntegerType(width)) and not isinstance(found, OpaqueType):
+            return _expected(f"'i{width}' as the type of {name}", f"'{found}'")
     return None
 
 
 @lru_cache(maxsize=1024)
 def _wrong_buffer(desc: Descriptor, buffer: Type | None, *, is_load: bool) -> Broken:
-    if buffer is None:
+    if buffer is None or isinstance(buffer, OpaqueType):
         return None
     if not isinstance(buffer, MemDescType):
         return _expected("a memory descriptor as the buffer", f"'{buffer}'")
@@ -178,15 +188,22 @@ def _wrong_buffer(desc: Descriptor, buffer: Type | None, *, is_load: bool) -> Br
 
 def _wrong_barrier(types: Sequence[Type | None]) -> Broken:
     for type_ in types:
-        is_barrier = isinstance(type_, MemDescType) and (type_.rank, type_.element) == (1, _I64)
-        if type_ is not None and not is_barrier:
+        if type_ is None or isinstance(type_, OpaqueType):
+            continue
+        may_fit = (
+            isinstance(type_, MemDescType)
+            and type_.rank == 1
+            and (type_.element == _I64 or isinstance(type_.element, OpaqueType))
+        )
+        if not may_fit:
             return _expected("a memory descriptor of 1xi64 as the mbarrier", f"'{type_}'")
     return None
 
 
 def _wrong_memory(desc: Descriptor, buffer: MemDescType) -> Broken:
     wanted, found = (_signless(type_.element) for type_ in (desc, buffer))
-    if wanted != found:
+    is_known = not isinstance(wanted, OpaqueType) and not isinstance(found, OpaqueType)
+    if wanted != found and is_known:
         return _expected(f"a buffer of '{wanted}', the elements of the block", f"'{found}'")
     # Dimensions of size 1 and the number of buffers in front may differ, the elements may not.
     if None not in (*desc.shape, *buffer.shape) and desc.num_elements != buffer.num_elements:
@@ -199,6 +216,8 @@ def _wrong_memory(desc: Descriptor, buffer: MemDescType) -> Broken:
 
 def _wrong_layout(layout: Attribute | None, encoding: Attribute) -> Broken:
     """Encodings that swizzle differently; their ranks may differ."""
+    if isinstance(layout, OpaqueAttr) or isinstance(encoding, OpaqueAttr):
+        return None
     nvmma = "'#ttg.nvmma_shared'"
     if not isinstance(encoding, NvmmaSharedEncoding):
         return _expected(f"a buffer with an encoding of {nvmma}", f"'{encoding}'")

@@ -300,6 +300,11 @@ class Operation:
         return Location(raw, module.aliases if module is not None else {})
 
     @property
+    def is_quoted(self) -> bool:
+        """Whether it is printed in the quoted form, ``"tt.load"(%p) : (...) -> ...``."""
+        return self.source.text.startswith('"', self._span[2])
+
+    @property
     def text(self) -> str:
         """The operation as printed, without its lead."""
         out: list[str] = []
