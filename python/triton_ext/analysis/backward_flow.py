@@ -36,6 +36,10 @@ __all__ = ["MOST_COUNTED", "BackwardFlow", "Point", "Position", "Step", "StepKin
 #: Iterations that are counted; further ones are not told apart.
 MOST_COUNTED: Final = 16
 
+#: Operations of whose regions one runs, once.
+_RUN_ONCE: Final = frozenset(
+    {"scf.execute_region", "scf.if", "scf.index_switch", "ttg.warp_specialize"}
+)
 _YIELDS: Final = frozenset({"scf.yield", "ttg.warp_yield"})
 
 
@@ -122,8 +126,8 @@ class Step:
 def trip_count(op: Operation) -> int | None:
     """Number of iterations of an ``scf.for`` whose bounds are constants, or ``None``."""
     loop = scf.ForOp.match(op)
-    if loop is None:
-        return None
+    if loop is None or loop.is_unsigned:
+        return None  # the bounds of an unsigned loop are not the numbers that are printed
     bounds = [arith.constant_int(v) for v in (loop.lower_bound, loop.upper_bound, loop.step)]
     lower, upper, step = bounds
     if lower is None or upper is None or step is None or step <= 0:
@@ -147,13 +151,18 @@ class BackwardFlow:
         self._functions = {symbol_of(op): op for op in module.walk() if op.name in FUNCTIONS}
         self._calls: dict[Operation, list[Operation]] = {}
         self._partitions: list[Region] = []
-        for op in module.walk():
-            if op.name in CALLS:
-                callee = self._functions.get(callee_of(op))
-                if callee is not None:
-                    self._calls.setdefault(callee, []).append(op)
-            elif op.name == "ttg.warp_specialize":
-                self._partitions.extend(op.regions[1:])
+        callees: dict[Operation, set[Operation]] = {}
+        for function in self._functions.values():
+            called = callees.setdefault(function, set())
+            for op in function.walk():
+                if op.name in CALLS:
+                    callee = self._functions.get(callee_of(op))
+                    if callee is not None:
+                        self._calls.setdefault(callee, []).append(op)
+                        called.add(callee)
+                elif op.name == "ttg.warp_specialize":
+                    self._partitions.extend(op.regions[1:])
+        self._recursive = frozenset(f for f in callees if _reaches(f, f, callees))
         self._relevant: dict[Operation, bool] = {}
         self._stops: dict[Block, tuple[int, ...]] = {}
         self._indices: dict[Block, dict[Operation, int]] = {}
@@ -188,7 +197,6 @@ class BackwardFlow:
     def _is_relevant(self, op: Operation) -> bool:
         known = self._relevant.get(op)
         if known is None:
-            self._relevant[op] = False  # a recursive call adds nothing to what its function does
             known = self._is_event(op) or any(
                 self._is_relevant(nested)
                 for region in op.regions
@@ -196,10 +204,17 @@ class BackwardFlow:
                 for nested in block.ops
             )
             if op.name in CALLS and not known:
-                callee = self._functions.get(callee_of(op))
-                known = callee is None or not callee.regions or self._is_relevant(callee)
+                callee = self._known_callee(op)
+                known = callee is None or self._is_relevant(callee)
             self._relevant[op] = known
         return known
+
+    def _known_callee(self, op: Operation) -> Operation | None:
+        """The function that a call runs; ``None`` where the walk cannot go through it."""
+        callee = self._functions.get(callee_of(op))
+        if callee is None or not callee.regions or callee in self._recursive:
+            return None
+        return callee
 
     def _point_before(self, op: Operation) -> Point:
         block = op.parent
@@ -244,8 +259,8 @@ class BackwardFlow:
         return tuple(steps)
 
     def _into_call(self, op: Operation, frames: tuple[_Frame, ...]) -> tuple[Step, ...]:
-        callee = self._functions.get(callee_of(op))
-        if callee is None or not callee.regions or any(frame.op is op for frame in frames):
+        callee = self._known_callee(op)
+        if callee is None:
             return (Step(StepKind.UNKNOWN, op, None),)
         ends = [b for b in callee.regions[0].blocks if b.ops and b.ops[-1].name in RETURNS]
         inside = (*frames, _Frame(op))
@@ -301,7 +316,7 @@ class BackwardFlow:
                 Step(StepKind.LEAVE, op, before, inits),
             ]
         steps = [Step(StepKind.LEAVE, op, before)]
-        if not (op.name.startswith("scf.") or op.name == "ttg.warp_specialize"):
+        if op.name not in _RUN_ONCE:
             # Nothing is known of the order in which its regions run, or how often.
             ends = [end for other in op.regions for end in _ends(other)]
             steps.extend(Step(StepKind.ENTER, op, Position(_end(end))) for end in ends)
@@ -359,6 +374,22 @@ class BackwardFlow:
             ran_enough = top.walked >= min(trips, MOST_COUNTED)
             return (_moved(step, frames[:-1]),) if ran_enough else ()
         return (_moved(step, frames),)
+
+
+def _reaches(
+    start: Operation, goal: Operation, callees: Mapping[Operation, set[Operation]]
+) -> bool:
+    """Whether a function calls another one, directly or not."""
+    seen: set[Operation] = set()
+    todo = [start]
+    while todo:
+        for callee in callees[todo.pop()]:
+            if callee is goal:
+                return True
+            if callee not in seen:
+                seen.add(callee)
+                todo.append(callee)
+    return False
 
 
 def _saturated(walked: int) -> int:

@@ -45,6 +45,12 @@ class ForOp(View):
         return self.body.args[0]
 
     @property
+    def is_unsigned(self) -> bool:
+        """Whether the bounds are compared as numbers without a sign."""
+        head = OpReader(self.op).head.split()
+        return head[:1] == ["unsigned"] or "unsignedCmp" in self.op.attributes
+
+    @property
     def iter_args(self) -> tuple[BlockArgument, ...]:
         """The loop-carried values in the body."""
         return self.body.args[1:]
