@@ -314,6 +314,8 @@ class AsyncIssue:
         writes: LDS buffers that it writes.
         reads: LDS buffers that it reads.
         is_masked: Whether it may move less than the whole block, or nothing.
+        unknown: Why nothing is known of the number, which then is none at least; empty where
+            something is known.
     """
 
     op: Operation
@@ -323,6 +325,7 @@ class AsyncIssue:
     writes: tuple[Value, ...] = ()
     reads: tuple[Value, ...] = ()
     is_masked: bool = False
+    unknown: str = ""
 
 
 def count(
@@ -341,7 +344,7 @@ def count(
         lowering: What the host makes of it.
 
     Raises:
-        VerifyError: The operation cannot be read, or an encoding is not known.
+        VerifyError: The operation cannot be read.
     """
     if op.name in _COPIES:
         return _count_copy(op, CopyKind(op.name), analysis(), target, lowering)
@@ -368,7 +371,7 @@ def waves_of(op: Operation) -> int:
 
 
 _COPIES = frozenset(kind.value for kind in CopyKind)
-#: What is taken as known of a mask where the host may know everything.
+#: More than any number of elements or instructions: where the host may know everything.
 _UNBOUNDED = 1 << 20
 
 
@@ -393,25 +396,22 @@ def _count_copy(
         place, lds, mask, hint = store.dst, store.src, store.mask, store.contiguity
     else:
         raise AssertionError(f"CopyKind lists '{op.name}', which has no view here")
-    tensor, buffer = _tensor(op, place), _buffer(op, lds)
-    bits = _bits(buffer)
-    proven = analysis.pointer_contiguity(place, bits)
-    complete = analysis.info(place).complete
-    if base is not None:
-        # The divisibility of a pointer is in bytes.
-        aligned = analysis.info(base)
-        proven = min(proven, max(1, aligned.divisibility[0] * 8 // max(8, bits)))
-        complete = complete and aligned.complete
-    constant: Proven | None = None
-    if mask is not None:
-        known = analysis.mask_alignment(mask)
-        constant = Proven(known, known if analysis.info(mask).complete else _UNBOUNDED)
-    direction = Direction.STORE if kind is CopyKind.STORE else Direction.LOAD
-    return AsyncIssue(
-        op=op,
-        queue=target.copy_queue(direction),
-        direction=direction,
-        instructions=copy_instructions(
+
+    def instructions() -> Interval:
+        tensor, buffer = _tensor(op, place), _buffer(op, lds)
+        bits = _bits(buffer)
+        proven = analysis.pointer_contiguity(place, bits)
+        complete = analysis.info(place).complete
+        if base is not None:
+            # The divisibility of a pointer is in bytes.
+            aligned = analysis.info(base)
+            proven = min(proven, max(1, aligned.divisibility[0] * 8 // max(8, bits)))
+            complete = complete and aligned.complete
+        constant: Proven | None = None
+        if mask is not None:
+            known = analysis.mask_alignment(mask)
+            constant = Proven(known, known if analysis.info(mask).complete else _UNBOUNDED)
+        return copy_instructions(
             tensor,
             buffer,
             target,
@@ -421,11 +421,32 @@ def _count_copy(
             mask=constant,
             has_other=other is not None,
             hint=hint,
-        ),
+        )
+
+    direction = Direction.STORE if kind is CopyKind.STORE else Direction.LOAD
+    number, unknown = _as_far_as_known(instructions)
+    return AsyncIssue(
+        op=op,
+        queue=target.copy_queue(direction),
+        direction=direction,
+        instructions=number,
         writes=(lds,) if direction is Direction.LOAD else (),
         reads=(lds,) if direction is Direction.STORE else (),
         is_masked=mask is not None,
+        unknown=unknown,
     )
+
+
+def _as_far_as_known(instructions: Callable[[], Interval]) -> tuple[Interval, str]:
+    """A number of instructions, or any number and why it is not known.
+
+    A type that this package does not know must not stop a compile: who counts none of the
+    instructions is on the safe side.
+    """
+    try:
+        return instructions(), ""
+    except VerifyError as error:
+        return Interval(0, _UNBOUNDED), error.message
 
 
 def _count_tdm(op: Operation, target: Target, lowering: Lowering) -> AsyncIssue | None:
@@ -435,13 +456,20 @@ def _count_tdm(op: Operation, target: Target, lowering: Lowering) -> AsyncIssue 
     gather, scatter = amdg.AsyncTdmGatherOp.match(op), amdg.AsyncTdmScatterOp.match(op)
     rows, copy = gather or scatter, load or store
     if fused is not None:
-        lds, is_masked, instructions = fused.buffers, False, Interval.exactly(1)  # rule 9
+        lds, is_masked = fused.buffers, False
+        number, unknown = Interval.exactly(1), ""  # rule 9
     elif copy is not None:
         lds, is_masked = (copy.buffer,), copy.pred is not None
-        instructions = tdm_copy_instructions(_buffer(op, copy.buffer), waves_of(op))
+        buffer = copy.buffer
+        number, unknown = _as_far_as_known(
+            lambda: tdm_copy_instructions(_buffer(op, buffer), waves_of(op))
+        )
     elif rows is not None:
         lds, is_masked = (rows.buffer,), rows.pred is not None
-        instructions = tdm_rows_instructions(_tensor(op, rows.row_indices), lowering)
+        indices = rows.row_indices
+        number, unknown = _as_far_as_known(
+            lambda: tdm_rows_instructions(_tensor(op, indices), lowering)
+        )
     else:
         return None
     is_store = store is not None or scatter is not None
@@ -449,10 +477,11 @@ def _count_tdm(op: Operation, target: Target, lowering: Lowering) -> AsyncIssue 
         op=op,
         queue=target.tdm_queue,
         direction=Direction.STORE if is_store else Direction.LOAD,
-        instructions=instructions,
+        instructions=number,
         writes=() if is_store else lds,
         reads=lds if is_store else (),
         is_masked=is_masked,
+        unknown=unknown,
     )
 
 

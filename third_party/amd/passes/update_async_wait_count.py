@@ -28,7 +28,8 @@ Where the result differs from the host's pass:
 * A loop with a known number of iterations is walked that often.
 * Tokens that a loop carries unchanged or exchanges are followed to where they come from.
 * A number above 63, which the hardware cannot hold, becomes 63.
-* A masked copy that the host branches around counts nothing.
+* A masked copy that the host branches around counts nothing, nor does one whose types are not
+  known here; of the latter a warning tells.
 """
 
 from __future__ import annotations
@@ -42,6 +43,7 @@ from triton_ext.ir import Builder, Module, Operation
 from triton_ext.passes import Pass, PassContext
 
 from ..analysis.async_events import AsyncEvents, Wait, WaitUnit
+from ..analysis.instruction_count import AsyncIssue
 from ..analysis.target import Counter, Lowering, Target
 from ..analysis.wait_distance import Distance, distance_of
 from ..dialect import amdg
@@ -67,12 +69,18 @@ class UpdateAsyncWaitCount(Pass):
         """Rewrites every wait of ``module`` that counts groups or operations.
 
         Raises:
-            VerifyError: The GPU is not given, or an operation has an encoding that is not known.
+            VerifyError: The GPU is not given, or an operation cannot be read.
         """
         target = self._target(module)
         if target is None:
             return
         events = AsyncEvents(module, target, Lowering.of(context.host_features()))
+        for event in events:
+            if isinstance(event, AsyncIssue) and event.unknown:
+                context.warning(
+                    event.op,
+                    f"waits count none of the instructions of '{event.op.name}': {event.unknown}",
+                )
         flow = BackwardFlow(module, events.is_event)
         waits = [w for w in events.waits if _needs_number(w, events)]
         # All of them first: the walks read the module as it is.
