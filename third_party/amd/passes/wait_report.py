@@ -70,7 +70,7 @@ def notes_of(violation: Violation, coverage: WaitCoverage) -> tuple[str, ...]:
 
 
 def waits_on(violation: Violation, coverage: WaitCoverage) -> list[Wait]:
-    """The waits on the way that look at the counter of the copy, the nearest to it last."""
+    """The waits on the way that look at the counter of the copy, the nearest to the use first."""
     counter = violation.obligation.queue.counter
     found = []
     for step in violation.steps:
