@@ -10,11 +10,16 @@ _HERE: Final = "triton_ext.backends.amd"
 
 # What the core may ask for by name (triton_ext.backends.load).
 EXPORTS: Final = {
+    "async-timeline": f"{_HERE}.analysis.timeline:timeline_of",
     "update-async-wait-count": f"{_HERE}.passes.update_async_wait_count:UpdateAsyncWaitCount",
 }
 
 # Passes by their name in a pipeline (triton_ext.passes.registry).
 PASSES: Final = {
+    "allocate-amdgpu-shared-memory": (
+        f"{_HERE}.passes.allocate_shared_memory:AllocateAMDGPUSharedMemory"
+    ),
+    "tritonamdgpu-coalesce-async-copy": f"{_HERE}.passes.coalesce_async_copy:CoalesceAsyncCopy",
     "tritonamdgpu-update-async-wait-count": (
         f"{_HERE}.passes.update_async_wait_count:UpdateAsyncWaitCount"
     ),

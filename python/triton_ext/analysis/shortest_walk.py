@@ -17,7 +17,7 @@ from enum import Enum
 from typing import Final, Protocol
 
 from ..ir import Operation, Value
-from .backward_flow import BackwardFlow, Position, StepKind
+from .backward_flow import BackwardFlow, Position, Step, StepKind
 
 __all__ = ["MOST_PAIRS", "Crossing", "End", "Goal", "Walk", "shortest_walk"]
 
@@ -79,19 +79,21 @@ class Walk:
         end: How it ends.
         last: The event or operation at which it ends; ``None`` at the start of a kernel.
         terms: The events that cost something, the latest in the program first, with their costs.
+        steps: All steps, the latest in the program first.
     """
 
     cost: int
     end: End
     last: Operation | None
     terms: tuple[tuple[Operation, int], ...]
+    steps: tuple[Step, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class _Link:
-    """One term of a walk and those before it."""
+    """One step of a walk and those before it."""
 
-    op: Operation
+    step: Step
     cost: int
     before: _Link | None
 
@@ -122,34 +124,35 @@ def shortest_walk(flow: BackwardFlow, start: Position, goal: Goal) -> Walk | Non
         if len(seen) > MOST_PAIRS:
             return Walk(0, End.GAVE_UP, None, ())
         for step in flow.steps(position):
-            total, chain = cost, link
+            total = cost
             after: Goal | End = End.FOUND  # where nothing is known, it may be there
             if step.kind is StepKind.START:
                 after = goal.at_start()
             elif step.kind is StepKind.EVENT and step.op is not None:
                 crossing = goal.cross(step.op)
                 after, total = crossing.then, cost + crossing.cost
-                if crossing.cost:
-                    chain = _Link(step.op, crossing.cost, link)
             elif step.kind is not StepKind.UNKNOWN:
                 after = goal.renamed(step.renames, step.op)
             if after is End.FREE:
                 continue
+            longer = _Link(step, total - cost, link)
             if isinstance(after, End):
                 last = None if step.kind is StepKind.START else step.op
-                heapq.heappush(ends, (total, next(order), last, chain))
+                heapq.heappush(ends, (total, next(order), last, longer))
             elif step.position is not None:
-                heapq.heappush(heap, (total, next(order), step.position, after, chain))
+                heapq.heappush(heap, (total, next(order), step.position, after, longer))
     if not ends:
         return None
     total, _, last, chain = ends[0]
-    return Walk(total, End.FOUND, last, tuple(_terms(chain)))
+    links = _links(chain)
+    terms = tuple((n.step.op, n.cost) for n in links if n.cost and n.step.op is not None)
+    return Walk(total, End.FOUND, last, terms, tuple(n.step for n in links))
 
 
-def _terms(link: _Link | None) -> list[tuple[Operation, int]]:
-    terms = []
+def _links(link: _Link | None) -> list[_Link]:
+    links = []
     while link is not None:
-        terms.append((link.op, link.cost))
+        links.append(link)
         link = link.before
-    terms.reverse()
-    return terms
+    links.reverse()
+    return links

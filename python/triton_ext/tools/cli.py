@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 
 from triton_ext import __version__
-from triton_ext.tools import doctor, opt
+from triton_ext.tools import doctor, opt, waits
 
 __all__ = ["main"]
 
@@ -29,6 +29,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     doctor.add_arguments(command)
     command.set_defaults(run=doctor.run)
     commands.add_parser("opt", help=opt.SUMMARY)
+    command = commands.add_parser("waits", help=waits.SUMMARY, description=waits.SUMMARY)
+    waits.add_arguments(command)
+    command.set_defaults(run=waits.run)
     arguments = parser.parse_args(given)
     status: int = arguments.run(arguments)
     return status

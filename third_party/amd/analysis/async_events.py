@@ -17,12 +17,12 @@ from .axis_info import AXIS_INFO_RULES
 from .instruction_count import AsyncIssue, count
 from .target import Counter, Direction, Lowering, Queue, Target
 
-__all__ = ["AsyncEvents", "Commit", "Event", "Wait", "WaitUnit"]
+__all__ = ["ASYNC", "AsyncEvents", "Commit", "Event", "Wait", "WaitUnit"]
 
 #: Type of what asynchronous operations hand to the waits for them.
 _TOKEN: Final = "!ttg.async.token"
 #: How the names of all of them start.
-_ASYNC: Final = ("amdg.async_", "amdg.buffer_load_to_local", "ttg.async_")
+ASYNC: Final = ("amdg.async_", "amdg.buffer_load_to_local", "ttg.async_")
 
 
 class WaitUnit(Enum):
@@ -88,7 +88,7 @@ class AsyncEvents:
             return AxisInfoAnalysis.of(module, rules=AXIS_INFO_RULES)
 
         for op in module.walk():
-            if not op.name.startswith(_ASYNC):
+            if not op.name.startswith(ASYNC):
                 continue
             event = count(op, axis_info, target, lowering) or _commit(op) or _wait(op, target)
             if event is not None:

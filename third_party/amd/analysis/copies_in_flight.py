@@ -1,0 +1,102 @@
+"""Which copies may be in flight at a point of a module.
+
+Safe direction: a copy that may be in flight is named; one that is named may be retired on every
+path that an execution takes.  What retires a copy is defined in
+:mod:`triton_ext.backends.amd.analysis.wait_coverage`, numbers 4 to 7.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from triton_ext.analysis.backward_flow import Position, Step, StepKind
+from triton_ext.analysis.nearest_walk import nearest_walks
+from triton_ext.analysis.slot_form import survives
+from triton_ext.ir import Block, Operation, OpResult
+
+from .async_events import Commit, Wait
+from .instruction_count import AsyncIssue
+from .target import Counter
+from .wait_coverage import Pending, WaitCoverage
+
+__all__ = ["copies_in_flight"]
+
+
+def copies_in_flight(
+    position: Position, candidates: Iterable[AsyncIssue], coverage: WaitCoverage
+) -> dict[Operation, int]:
+    """The copies that may be in flight at a position.
+
+    Args:
+        position: The position.
+        candidates: The copies that are asked about.
+        coverage: The module, and what its waits let through.
+
+    Returns:
+        For each such copy how many times control went back to the start of a loop behind it, on
+        the nearest path.
+    """
+    found: dict[Operation, int] = {}
+    for issue in candidates:
+        if not issue.instructions.hi:
+            continue
+        walks = nearest_walks(coverage.flow, position, _Seeker(coverage, issue, Pending()))
+        if walks.gave_up and not walks.found:
+            found[issue.op] = 0
+        for end in walks.found:
+            found[issue.op] = sum(step.kind is StepKind.PREVIOUS for step in end.steps)
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Seeker:
+    """Looks for one copy.
+
+    Attributes:
+        coverage: The module.
+        issue: The copy.
+        pending: What the waits that were passed let through.
+    """
+
+    coverage: WaitCoverage
+    issue: AsyncIssue
+    pending: Pending
+
+    def step(self, step: Step, block: Block) -> _Seeker | bool:
+        if step.kind in (StepKind.START, StepKind.UNKNOWN) or step.op is None:
+            return False
+        if step.kind is StepKind.EVENT:
+            return self._cross(step.op)
+        if not self.pending.tokens:
+            return self
+        tokens = frozenset(
+            step.renames.get(token, token)
+            for token in self.pending.tokens
+            if token in step.renames or survives(token, step, block)
+        )
+        return replace(self, pending=replace(self.pending, tokens=tokens))
+
+    def _cross(self, op: Operation) -> _Seeker | bool:
+        event, pending, queue = self.coverage.events.get(op), self.pending, self.issue.queue
+        names_it = any(isinstance(t, OpResult) and t.owner is op for t in pending.tokens)
+        if names_it and not (isinstance(event, AsyncIssue) and event.queue != queue):
+            return False
+        if isinstance(event, AsyncIssue) and event.queue == queue:
+            if op is self.issue.op:
+                return True
+            lo = event.instructions.lo
+            if pending.instructions is not None:
+                pending = replace(pending, instructions=max(0, pending.instructions - lo))
+            if pending.operations is not None and lo:
+                pending = replace(pending, operations=pending.operations - 1)
+        elif isinstance(event, Commit) and queue.counter is not Counter.TENSORCNT:
+            if pending.groups == 0:
+                return False
+            if pending.groups is not None:
+                pending = replace(pending, groups=pending.groups - 1)
+        elif isinstance(event, Wait) and event.counter is queue.counter:
+            pending = self.coverage.passed(event, pending)
+        if pending.instructions == 0 or pending.operations == 0:
+            return False
+        return replace(self, pending=pending)
