@@ -38,11 +38,57 @@ def test_the_pipeline_and_the_options():
         "module {\n}\n",
         'module {\n} // mlir_reproducer: { pipeline: "a" }\n',
         MODULE.replace("mlir_reproducer", "my_reproducer"),
+        'module attributes {a = "{-#"} {\n} // mlir_reproducer: {}\n',
+        MODULE.replace("mlir_reproducer: {", "// mlir_reproducer: {\n my_reproducer: {"),
+        MODULE.replace('blob: "0x08000000"', 'blob: "mlir_reproducer: {}"').replace(
+            "    mlir_reproducer", "    my_reproducer"
+        ),
     ],
 )
 def test_without_a_reproducer_the_command_line_stays(text):
     arguments = parse_arguments(["--run-reproducer", "-cse"])
     assert with_reproducer(arguments, text) == arguments
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        MODULE.replace("mlir_reproducer:", '"mlir_reproducer" :'),
+        MODULE.replace("pipeline:", '"pipeline":').replace("disable", "// ,\n disable"),
+        'module attributes {a = "{-# mlir_reproducer: {} #-}"} {\n} // {-#\n' + MODULE,
+    ],
+)
+def test_spellings_of_the_same_reproducer(text):
+    changed = with_reproducer(parse_arguments(["--run-reproducer"]), text)
+    assert changed.pipeline == parse_pipeline("builtin.module(a{x='y z'},tt.func(b))")
+    assert not changed.verify_each
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("verify_each: false", "verify_each: false,", r"found '\}' in line 10, column 5"),
+        ("pipeline:", "pipelin:", "expected 'pipeline', .*, found 'pipelin' in line 7, column 7"),
+        (
+            MODULE.splitlines()[6],
+            "pipeline: cse,",
+            "expected a string as the pipeline, found 'cse'",
+        ),
+        (MODULE.splitlines()[6], "pipeline: builtin.module(cse),", "expected a string as the pip"),
+        (MODULE.splitlines()[6], "pipeline: 'cse',", "as the pipeline, found '"),
+        (MODULE.splitlines()[6] + "\n", "", "expected an entry 'pipeline'"),
+        ("verify_each: false", "verify_each: 0", "'true' or 'false' as 'verify_each', found '0'"),
+        ("verify_each: false", 'pipeline: "b"', "expected one entry 'pipeline'"),
+        ("mlir_reproducer:", "mlir_reproducer", r"expected ':', found '\{'"),
+        ("mlir_reproducer: {", "mlir_reproducer: [", r"expected '\{', found '\['"),
+        ("threading: true,", "threading: true", "expected ',' or '}', found 'verify_each'"),
+        (MODULE[MODULE.index("      verify_each") :], "", "found 'the end'"),
+    ],
+)
+def test_a_reproducer_that_cannot_be_read_is_refused(old, new, said):
+    assert old in MODULE
+    with pytest.raises(CommandLineError, match=said):
+        with_reproducer(parse_arguments(["--run-reproducer"]), MODULE.replace(old, new))
 
 
 @pytest.mark.parametrize(
