@@ -1,0 +1,172 @@
+"""Device helpers of the convolutions: the ring of stages, WGMMA over a stage, stores.
+
+The kernels' docstrings have the symbols, the warp roles and the table of barriers.
+"""
+
+# ruff: noqa: RUF005  # Gluon traces these bodies, and has no starred expressions
+
+from __future__ import annotations
+
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.hopper import (
+    fence_async_shared,
+    mbarrier,
+    tma,
+    warpgroup_mma,
+    warpgroup_mma_wait,
+)
+from triton_ext.gluon import nvidia as xnv
+
+from .tiles import Barrier
+
+__all__ = [
+    "Shared",
+    "accumulator_layout",
+    "allocate_shared",
+    "arrivals",
+    "load_filter",
+    "load_pixels",
+    "multiply_stage",
+    "next_stage",
+    "smem_layout",
+    "store_columns",
+]
+
+READY = gl.constexpr(Barrier.READY)
+EMPTY = gl.constexpr(Barrier.EMPTY)
+TURN = gl.constexpr(Barrier.TURN)
+
+
+@gluon.constexpr_function
+def arrivals(config, barrier):
+    """Returns the count with which a barrier is initialised."""
+    return config.row_groups if barrier == Barrier.EMPTY else 1
+
+
+@gluon.aggregate
+class Shared:
+    """Shared memory of the CTA: the ring, the staging buffers, the barriers."""
+
+    x_smem: gl.shared_memory_descriptor  # [STAGES * ROW_GROUPS, ROWS, BLOCK_K]
+    w_main_smem: gl.shared_memory_descriptor  # [STAGES or FILTER_STEPS, BLOCK_N_MAIN, 1, BLOCK_K]
+    w_rest_smem: gl.shared_memory_descriptor  # [STAGES, BLOCK_N_REST, 1, BLOCK_K]
+    y_smem: gl.shared_memory_descriptor  # [CONSUMERS * STORE_BUFFERS, ROWS, STORE_N]
+    ready_bars: gl.shared_memory_descriptor  # [STAGES]
+    empty_bars: gl.shared_memory_descriptor  # [STAGES]
+    turn_bars: gl.shared_memory_descriptor  # [2]
+
+
+@gluon.jit
+def allocate_shared(x_desc, w_main_desc, w_rest_desc, y_desc, CONFIG: gl.constexpr):
+    """Allocates shared memory and initialises the barriers."""
+    STAGES: gl.constexpr = CONFIG.stages
+    BLOCKS: gl.constexpr = STAGES * CONFIG.row_groups
+    BUFFERS: gl.constexpr = CONFIG.consumers * CONFIG.store_buffers
+    x_smem = gl.allocate_shared_memory(x_desc.dtype, [BLOCKS] + x_desc.block_shape, x_desc.layout)
+    W_BLOCKS: gl.constexpr = CONFIG.w_blocks
+    w_main_smem = gl.allocate_shared_memory(
+        w_main_desc.dtype, [W_BLOCKS] + w_main_desc.block_shape, w_main_desc.layout
+    )
+    w_rest_smem = w_main_smem
+    if CONFIG.block_n_rest > 0:
+        w_rest_smem = gl.allocate_shared_memory(
+            w_rest_desc.dtype, [STAGES] + w_rest_desc.block_shape, w_rest_desc.layout
+        )
+    y_smem = gl.allocate_shared_memory(y_desc.dtype, [BUFFERS] + y_desc.block_shape, y_desc.layout)
+    ready_bars = mbarrier.allocate_mbarrier(batch=STAGES)
+    empty_bars = mbarrier.allocate_mbarrier(batch=STAGES)
+    turn_bars = mbarrier.allocate_mbarrier(batch=2)
+    for i in gl.static_range(STAGES):
+        mbarrier.init(ready_bars.index(i), count=arrivals(CONFIG, READY))
+        mbarrier.init(empty_bars.index(i), count=arrivals(CONFIG, EMPTY))
+    for i in gl.static_range(2):
+        mbarrier.init(turn_bars.index(i), count=arrivals(CONFIG, TURN))
+    return Shared(x_smem, w_main_smem, w_rest_smem, y_smem, ready_bars, empty_bars, turn_bars)
+
+
+@gluon.jit
+def next_stage(stage, phase, STAGES: gl.constexpr):
+    """The stage after this one, and the parity of its phase."""
+    stage += 1
+    wraps = stage == STAGES
+    return gl.where(wraps, 0, stage), gl.where(wraps, phase ^ 1, phase)
+
+
+@gluon.jit
+def load_filter(w_main_desc, w_rest_desc, shared, ready, block, coord, CONFIG: gl.constexpr):
+    """Starts the loads of a step's block of the filter."""
+    column, tap, channel = coord
+    tma.async_load(w_main_desc, [column, tap, channel], ready, shared.w_main_smem.index(block))
+    if CONFIG.block_n_rest > 0:
+        tma.async_load(
+            w_rest_desc, [column + CONFIG.block_n_main, tap, channel], ready,
+            shared.w_rest_smem.index(block),
+        )  # fmt: skip
+
+
+@gluon.jit
+def load_pixels(x_desc, shared, ready, stage, starts, channel, offsets, CONFIG: gl.constexpr):
+    """Starts the loads of a step's pixels, one for each group of rows."""
+    GROUPS: gl.constexpr = CONFIG.row_groups
+    for group in gl.static_range(GROUPS):
+        xnv.async_load_im2col(
+            x_desc, starts[group] + (channel,), offsets, ready,
+            shared.x_smem.index(stage * GROUPS + group),
+        )  # fmt: skip
+
+
+@gluon.jit
+def multiply_stage(
+    shared, stage, step, acc_main, acc_rest, GROUP: gl.constexpr, CONFIG: gl.constexpr
+):
+    """Starts the WGMMAs of a stage, and waits for those of the stage before."""
+    x = shared.x_smem.index(stage * CONFIG.row_groups + GROUP)
+    block = step if CONFIG.filter_steps > 0 else stage
+    w_main = shared.w_main_smem.index(block).reshape([CONFIG.block_n_main, CONFIG.block_k])
+    acc_main = warpgroup_mma(x, w_main.permute((1, 0)), acc_main, is_async=True)
+    if CONFIG.block_n_rest > 0:
+        w_rest = shared.w_rest_smem.index(block).reshape([CONFIG.block_n_rest, CONFIG.block_k])
+        acc_rest = warpgroup_mma(x, w_rest.permute((1, 0)), acc_rest, is_async=True)
+        acc_main, acc_rest = warpgroup_mma_wait(2, deps=(acc_main, acc_rest))
+    else:
+        acc_main = warpgroup_mma_wait(1, deps=(acc_main,))
+    return acc_main, acc_rest
+
+
+@gluon.jit
+def store_columns(
+    acc, y_desc, y_smem, row, column, FIRST: gl.constexpr, PART: gl.constexpr, CONFIG: gl.constexpr
+):
+    """Converts an accumulator, STORE_N columns at a time, and starts their TMA stores.
+
+    FIRST is the consumer's first staging buffer, PART counts its stores of this tile.
+    """
+    if acc.shape[1] > CONFIG.store_n:
+        HALF: gl.constexpr = acc.shape[1] // 2
+        PARTS: gl.constexpr = HALF // CONFIG.store_n
+        # The columns of a WGMMA accumulator are registers: halving it moves nothing.
+        left, right = acc.reshape([acc.shape[0], 2, HALF]).permute(0, 2, 1).split()
+        store_columns(left, y_desc, y_smem, row, column, FIRST, PART, CONFIG)
+        store_columns(right, y_desc, y_smem, row, column + HALF, FIRST, PART + PARTS, CONFIG)
+    else:
+        layout: gl.constexpr = accumulator_layout(acc.shape[1])
+        values = gl.convert_layout(acc, layout, assert_trivial=True)
+        buffer = y_smem.index(FIRST + PART % CONFIG.store_buffers)
+        tma.store_wait(CONFIG.store_buffers - 1)
+        buffer.store(values.to(y_desc.dtype))
+        fence_async_shared()
+        tma.async_store(y_desc, [row, column], buffer)
+
+
+@gluon.constexpr_function
+def accumulator_layout(columns):
+    """Returns the layout of a warp group's accumulator."""
+    return gl.NVMMADistributedLayout(
+        version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, columns, 16]
+    )
+
+
+def smem_layout(block):
+    """Returns the layout in shared memory of a block of 16-bit elements, on the host."""
+    return gl.NVMMASharedLayout.get_default_for(block, gl.float16)

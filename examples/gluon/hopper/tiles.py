@@ -1,0 +1,214 @@
+"""Tile configurations of the convolutions: what the kernels are compiled for.  Pure arithmetic."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+from dataclasses import dataclass
+
+__all__ = [
+    "RESERVED_BYTES",
+    "SMEM_BYTES",
+    "Barrier",
+    "Cost",
+    "TileConfig",
+    "cooperative",
+    "keep_filter",
+    "ping_pong",
+]
+
+# Shared memory that a CTA can use on sm_90 (CUDA C++ Programming Guide, compute capabilities).
+SMEM_BYTES = 232448
+# Triton's own: alignment of the buffers, a few words for the warp groups.
+RESERVED_BYTES = 1024
+# Bytes of an element: fp16 and bf16.
+ELEMENT_BYTES = 2
+WARP_GROUP_THREADS = 128
+# Largest N of a WGMMA (PTX ISA, wgmma shapes).
+WGMMA_MAX_N = 256
+
+
+class Barrier(enum.Enum):
+    """The kernel's mbarriers; the module's docstring says who arrives and who waits."""
+
+    READY = "stage is full"
+    EMPTY = "stage may be refilled"
+    TURN = "consumer may multiply"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TileConfig:
+    """How the kernel is compiled.
+
+    Attributes:
+        rows: Pixels of a group of rows, 64 or 128: what one consumer multiplies.
+        consumers: Consumer warp groups, 1 to 3.
+        ping_pong: Whether consumers take turns with whole tiles; otherwise they share each tile.
+        block_n_main: Output channels of the first accumulator.
+        block_n_rest: Output channels of the second accumulator, 0 for none.
+        block_k: Input channels of a step; 64 of 16 bits are one 128-byte swizzle row.
+        stages: Depth of the ring of loads.
+        store_n: Output channels of one TMA store.
+        store_buffers: Staging buffers of a consumer: 2 let it convert while the last store reads.
+        group_m: Rows of tiles that are walked together, so that the filter stays in L2.
+        filter_steps: Steps of the whole reduction, to keep the filter in shared memory; 0 to load
+            it again for every tile.
+    """
+
+    rows: int
+    consumers: int = 2
+    ping_pong: bool
+    block_n_main: int
+    block_n_rest: int = 0
+    block_k: int = 64
+    stages: int
+    store_n: int = 64
+    store_buffers: int = 1
+    group_m: int = 8
+    filter_steps: int = 0
+
+    @property
+    def row_groups(self) -> int:
+        """Groups of rows in a tile."""
+        return 1 if self.ping_pong else self.consumers
+
+    @property
+    def block_m(self) -> int:
+        """Pixels of a tile."""
+        return self.rows * self.row_groups
+
+    @property
+    def block_n(self) -> int:
+        """Output channels of a tile."""
+        return self.block_n_main + self.block_n_rest
+
+    @property
+    def x_bytes(self) -> int:
+        """What a stage loads of x."""
+        return self.block_m * self.block_k * ELEMENT_BYTES
+
+    @property
+    def w_bytes(self) -> int:
+        """What a step needs of w."""
+        return self.block_n * self.block_k * ELEMENT_BYTES
+
+    @property
+    def w_blocks(self) -> int:
+        """Blocks of the filter in shared memory: one per stage, or all."""
+        return self.filter_steps or self.stages
+
+    @property
+    def smem_bytes(self) -> int:
+        """Shared memory of the ring, the filter, the staging buffers and the barriers."""
+        staging = self.consumers * self.store_buffers * self.rows * self.store_n * ELEMENT_BYTES
+        barriers = 8 * (2 * self.stages + 2)
+        return self.stages * self.x_bytes + self.w_blocks * self.w_bytes + staging + barriers
+
+    @property
+    def accumulator_registers(self) -> int:
+        """fp32 registers of the accumulators, per thread."""
+        return self.rows * self.block_n // WARP_GROUP_THREADS
+
+    @property
+    def consumer_registers(self) -> int:
+        """Registers per consumer thread; the producer gives up most of its own."""
+        return {1: 240, 2: 240, 3: 160}[self.consumers]
+
+    @property
+    def producer_registers(self) -> int:
+        """Registers per producer thread."""
+        return {1: 24, 2: 24, 3: 32}[self.consumers]
+
+    def problems(self) -> list[str]:
+        """Returns why the configuration cannot run; nothing where it can."""
+        found = []
+        if self.rows not in (64, 128):
+            found.append(f"rows is {self.rows}: a consumer multiplies 64 or 128")
+        if not 1 <= self.consumers <= 3:
+            found.append(f"consumers is {self.consumers}: expected 1 to 3")
+            return found
+        if self.ping_pong and self.consumers != 2:
+            found.append(f"ping-pong is for 2 consumers, not {self.consumers}")
+        widths = [self.block_n_main] + [self.block_n_rest] * (self.block_n_rest > 0)
+        for width in widths:
+            if width not in (16, 32, 64, 128, 256):
+                found.append(
+                    f"block_n of {width}: an accumulator has 16 to {WGMMA_MAX_N} columns, "
+                    "a power of two"
+                )
+            if width % self.store_n:
+                found.append(f"store_n is {self.store_n}: it must divide {width}")
+        if self.block_k not in (16, 32, 64):
+            found.append(f"block_k is {self.block_k}: 16, 32 or 64 are one swizzle row")
+        if self.stages < 2:
+            found.append(f"stages is {self.stages}: the producer needs at least 2")
+        if self.smem_bytes + RESERVED_BYTES > SMEM_BYTES:
+            found.append(f"{self.smem_bytes} B of shared memory, a CTA has {SMEM_BYTES}")
+        if self.filter_steps and self.block_n_rest:
+            found.append("a filter that stays in shared memory has one accumulator")
+        # Some 30 registers hold addresses and counters beside the accumulators.
+        if self.accumulator_registers + 30 > self.consumer_registers:
+            found.append(
+                f"accumulators take {self.accumulator_registers} registers of a thread's "
+                f"{self.consumer_registers}"
+            )
+        return found
+
+    def __str__(self) -> str:
+        rest = f"+{self.block_n_rest}" if self.block_n_rest else ""
+        role = "pp" if self.ping_pong else f"co{self.consumers}"
+        kept = f"_f{self.filter_steps}" if self.filter_steps else ""
+        return (
+            f"{self.block_m}x{self.block_n_main}{rest}_{role}_s{self.stages}"
+            f"_e{self.store_n}x{self.store_buffers}_g{self.group_m}{kept}"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """What a configuration costs on one multiprocessor, in microseconds.
+
+    Attributes:
+        step_us: BLOCK_K channels of one tap of one tile.
+        tile_us: A tile besides its steps.
+        launch_us: The kernel besides its tiles.
+    """
+
+    step_us: float
+    tile_us: float
+    launch_us: float
+
+
+def ping_pong(rows: int, columns: int, stages: int, **others: int) -> TileConfig:
+    """Returns a configuration of two consumers that take turns."""
+    return TileConfig(rows=rows, ping_pong=True, block_n_main=columns, stages=stages, **others)
+
+
+def cooperative(rows: int, consumers: int, columns: int, stages: int, **others: int) -> TileConfig:
+    """Returns a configuration of consumers that share every tile."""
+    return TileConfig(
+        rows=rows,
+        consumers=consumers,
+        ping_pong=False,
+        block_n_main=columns,
+        stages=stages,
+        **others,
+    )
+
+
+def keep_filter(config: TileConfig, steps: int) -> TileConfig | None:
+    """Returns a configuration that keeps the filter in shared memory, with all stages that fit.
+
+    Args:
+        config: A configuration with one accumulator.
+        steps: Steps of the whole reduction.
+
+    Returns:
+        The configuration, or ``None`` if fewer than 4 stages are left: then it does not pay.
+    """
+    kept = dataclasses.replace(config, filter_steps=steps, stages=4)
+    spare_bytes = SMEM_BYTES - RESERVED_BYTES - kept.smem_bytes
+    if spare_bytes < 0:
+        return None
+    # A stage also has two mbarriers.
+    return dataclasses.replace(kept, stages=4 + spare_bytes // (config.x_bytes + 16))

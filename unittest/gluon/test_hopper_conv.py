@@ -1,0 +1,209 @@
+"""Convolutions of examples/gluon/hopper without a GPU: configurations, choice, compiled code."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import pathlib
+import random
+import re
+import subprocess
+import sys
+
+import pytest
+import triton
+from triton_ext.errors import DescriptorError, LaunchError
+from triton_ext.host import capabilities
+
+torch = pytest.importorskip("torch", reason="the examples' launchers need torch")
+CAPABILITY = capabilities()["im2col"]
+if not CAPABILITY.available:
+    pytest.skip(CAPABILITY.reason, allow_module_level=True)
+
+# The examples are not installed; they are imported from the root of the checkout.  E402: hosts
+# without im2col cannot import them.
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
+
+from triton.experimental.gluon import language as gl  # noqa: E402
+
+from examples.gluon.hopper import fprop  # noqa: E402
+from examples.gluon.hopper.tiles import (  # noqa: E402
+    RESERVED_BYTES,
+    SMEM_BYTES,
+    TileConfig,
+    cooperative,
+    keep_filter,
+    ping_pong,
+)
+
+KEPT = tuple(keep_filter(config, 6) for config in fprop.KEEPING_CONFIGS)
+COMPILED = (*fprop.CONFIGS, *KEPT)
+
+
+# ---- Configurations ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("config", COMPILED, ids=str)
+def test_shipped_configurations_can_run(config):
+    assert config.problems() == []
+
+
+def test_names_tell_configurations_apart():
+    assert len({str(config) for config in COMPILED}) == len(COMPILED)
+
+
+def test_shared_memory_is_counted():
+    config = ping_pong(128, 64, 4, store_n=32, store_buffers=2)
+    # 4 stages of 128 x 64 pixels and 64 x 64 weights, 2 x 2 staging buffers of 128 x 32, 16 bits.
+    assert config.x_bytes == 128 * 64 * 2
+    assert config.w_bytes == 64 * 64 * 2
+    assert config.smem_bytes == 4 * (16384 + 8192) + 2 * 2 * 128 * 32 * 2 + 8 * (4 + 4 + 2)
+    shared_by_three = cooperative(64, 3, 128, 5)
+    assert shared_by_three.block_m == 192
+    assert shared_by_three.smem_bytes == 5 * (192 + 128) * 128 + 3 * 64 * 64 * 2 + 8 * 12
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"rows": 96}, "rows is 96: a consumer multiplies 64 or 128"),
+        ({"consumers": 4}, "consumers is 4: expected 1 to 3"),
+        ({"consumers": 3}, "ping-pong is for 2 consumers, not 3"),
+        ({"block_n_main": 192}, "block_n of 192: an accumulator has 16 to 256 columns"),
+        ({"block_n_rest": 48}, "block_n of 48"),
+        ({"store_n": 256}, "store_n is 256: it must divide 128"),
+        ({"block_k": 128}, "block_k is 128"),
+        ({"stages": 1}, "stages is 1"),
+        ({"stages": 9}, "B of shared memory, a CTA has 232448"),
+        ({"block_n_main": 256, "stages": 2}, "accumulators take 256 registers of a thread's 240"),
+        ({"filter_steps": 9, "block_n_rest": 64}, "a filter that stays in shared memory has one"),
+    ],
+)
+def test_what_cannot_run_is_named(change, message):
+    config = dataclasses.replace(ping_pong(128, 128, 6), **change)
+    assert any(message in problem for problem in config.problems()), config.problems()
+
+
+@pytest.mark.parametrize("base", fprop.KEEPING_CONFIGS, ids=str)
+def test_a_kept_filter_fills_shared_memory_with_stages(base):
+    depths = []
+    for steps in range(1, 40):
+        kept = keep_filter(base, steps)
+        if kept is None:
+            continue
+        depths.append(kept.stages)
+        assert kept.problems() == []
+        one_more = dataclasses.replace(kept, stages=kept.stages + 1)
+        assert one_more.smem_bytes + RESERVED_BYTES > SMEM_BYTES
+    assert depths == sorted(depths, reverse=True)
+    assert depths[-1] >= 4
+    assert keep_filter(base, 40) is None
+
+
+# ---- Choice ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("sizes", "expected"),
+    [
+        # m_gemm, co, ci, taps: few channels keep their filter; 320 = 256 + 64; 1280 = 8 * 160.
+        ((128 * 56 * 56, 64, 64, 9), "128x64_pp_s7_e32x2_g8_f9"),
+        ((8 * 64 * 64, 320, 320, 9), "128x256+64_co2_s3_e64x2_g1"),
+        ((8 * 16 * 16, 1280, 1280, 9), "128x128+32_co2_s5_e32x2_g8"),
+        ((128 * 28 * 28, 128, 128, 9), "128x128_pp_s6_e32x2_g2"),
+        # 98 tiles of 64 rows on 132 multiprocessors.
+        ((32 * 7 * 7, 512, 512, 9), "64x128_pp_s8_e64x1_g2"),
+    ],
+)
+def test_the_model_chooses_what_was_fastest(sizes, expected):
+    assert str(fprop.choose_config(*sizes, num_sms=132)) == expected
+
+
+def test_whatever_is_chosen_can_run():
+    rng = random.Random(1)
+    for _ in range(500):
+        taps, ci = rng.randint(1, 49), rng.randint(1, 300) * 8
+        config = fprop.choose_config(
+            rng.randint(1, 1 << rng.randint(1, 30)), rng.randint(1, 500) * 8, ci, taps,
+            rng.choice((1, 78, 132)),
+        )  # fmt: skip
+        assert config.problems() == []
+        assert config.filter_steps in (0, taps * math.ceil(ci / config.block_k))
+
+
+# ---- Compiled code -----------------------------------------------------------------------------
+
+
+def resources(cubin: bytes, folder: pathlib.Path) -> dict[str, int]:
+    """What cuobjdump says of the kernel: registers, stack and local memory in bytes."""
+    tool = pathlib.Path(triton.__file__).parent / "backends/nvidia/bin/cuobjdump"
+    if not tool.exists():
+        pytest.skip("this Triton ships no cuobjdump")
+    path = folder / "kernel.cubin"
+    path.write_bytes(cubin)
+    text = subprocess.run(
+        [str(tool), "--dump-resource-usage", str(path)], capture_output=True, text=True, check=True
+    ).stdout
+    return {name: int(value) for name, value in re.findall(r"(REG|STACK|LOCAL):(\d+)", text)}
+
+
+@pytest.mark.parametrize("config", COMPILED, ids=str)
+def test_compiled_code(config, fresh_triton_cache, tmp_path):
+    compiled = fprop.compile_conv_fprop(config)
+    ptx = compiled.asm["ptx"]
+    assert compiled.metadata.shared <= config.smem_bytes + RESERVED_BYTES
+    assert len(re.findall(r"cp\.async\.bulk\.tensor\.4d\S*\.im2col", ptx)) == config.row_groups
+    widths = [config.block_n_main] + [config.block_n_rest] * (config.block_n_rest > 0)
+    for width in widths:
+        # Per consumer: K of a step in 16s, rows in 64s.
+        count = config.consumers * config.block_k // 16 * config.rows // 64
+        assert len(re.findall(rf"wgmma\.mma_async\S*m64n{width}k16\S*f16\.f16", ptx)) == count
+    stores = sum(config.consumers * width // config.store_n for width in widths)
+    assert len(re.findall(r"cp\.async\.bulk\.tensor\.2d\.global\.shared", ptx)) == stores
+    assert "setmaxnreg.inc" in ptx
+    used = resources(compiled.asm["cubin"], tmp_path)
+    assert used["STACK"] == used["LOCAL"] == 0, "registers were spilled"
+
+
+@pytest.mark.parametrize("rank", [3, 4, 5])
+def test_every_rank_from_one_text(rank, fresh_triton_cache):
+    compiled = fprop.compile_conv_fprop(ping_pong(64, 64, 4), rank=rank, dtype=gl.bfloat16)
+    ptx = compiled.asm["ptx"]
+    assert len(re.findall(rf"cp\.async\.bulk\.tensor\.{rank}d\S*\.im2col", ptx)) == 1
+    assert "bf16.bf16" in ptx
+
+
+# ---- Refusals ----------------------------------------------------------------------------------
+
+
+def tensors(**changes):
+    described = {"x": (2, 8, 8, 64), "w": (64, 3, 3, 64), "x_dtype": torch.float16, **changes}
+    x = torch.zeros(described["x"], dtype=described["x_dtype"])
+    return x, torch.zeros(described["w"], dtype=torch.float16)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"x_dtype": torch.float32}, "expected float16 or bfloat16 for both"),
+        ({"x_dtype": torch.bfloat16}, "expected float16 or bfloat16 for both"),
+        ({"w": (64, 3, 64)}, "w \\[64, 3, 64\\]: expected \\[N, \\(D, \\(H,\\)\\) W, Ci\\]"),
+        ({"w": (64, 3, 3, 32)}, "expected \\[N"),
+        ({"w": (60, 3, 3, 64)}, "Co is 60: TMA needs rows of a multiple of 8 channels"),
+        ({"x": (2, 8, 8, 3), "w": (64, 3, 3, 3)}, "Ci is 3"),
+    ],
+)
+def test_tensors_that_do_not_fit_are_refused(changes, message):
+    with pytest.raises(DescriptorError, match=message):
+        fprop.conv_fprop(*tensors(**changes))
+
+
+def test_a_transposed_filter_is_refused():
+    x, w = tensors()
+    with pytest.raises(DescriptorError, match="w must be contiguous"):
+        fprop.conv_fprop(x, w.transpose(1, 2))
+
+
+def test_a_configuration_that_does_not_fit_is_refused():
+    with pytest.raises(LaunchError, match="filter_steps is 4, the convolution has 9"):
+        fprop.check_config(TileConfig(**{**dataclasses.asdict(KEPT[0]), "filter_steps": 4}), 9)
