@@ -5,12 +5,13 @@ Guarantees:
 * ``install()`` and ``uninstall()`` are idempotent and chain to what was there before.
 * The cache key is a digest of everything of ours that can change a compiled kernel, so a changed
   pass recompiles and a kernel compiled with us is never served without us.
-* A module with nothing of ours in it costs one print and one substring search; a launch costs one
-  call that returns a constant.
+* A module that needs none of our passes (``_OWN``) costs one print and a substring search for each;
+  a launch costs one call that returns a constant.
 * Passes of others run where :func:`add_pass` or :func:`extra_passes` says, and enter the key with
   their pipeline's text, their fields and the sources that decide what they do.
 * A compile runs the passes that its key was made of, or fails where they were changed since.
 
+``TRITON_EXT_WAITS=host`` leaves the wait counts of AMD kernels to Triton's own pass.
 ``TRITON_EXT_VERIFY=1`` verifies the module behind every pass.  Without it the host's own verifier
 checks the result, and only if it refuses are the passes run again to find the one that is to blame.
 """
@@ -29,7 +30,7 @@ from functools import lru_cache
 from typing import Any
 
 from triton_ext import backends, host
-from triton_ext.errors import UnsupportedError, VerifyError
+from triton_ext.errors import SourceError, UnsupportedError, VerifyError
 from triton_ext.host import module as host_module
 from triton_ext.host import seams
 from triton_ext.ir import Module, parse
@@ -107,12 +108,28 @@ def _own_passes() -> tuple[_Own, ...]:
     """The passes of ours that run by themselves, as the environment was when they were first asked.
 
     What Triton can do as well is left to it where our result would be stored under its key.
+
+    Raises:
+        UnsupportedError: An environment variable has a value that means nothing.
     """
-    return tuple(
-        own
-        for own in _OWN
-        if not own.replaces or (_host_has_key() and os.environ.get(own.replaces) != "host")
-    )
+    return tuple(own for own in _OWN if not own.replaces or _is_ours(own.replaces))
+
+
+def _own_for(stage: str, text: str) -> tuple[_Own, ...]:
+    """The passes of ours that a module needs."""
+    if stage != "ttgir":
+        return ()
+    return tuple(own for own in _own_passes() if own.is_for(text))
+
+
+def _is_ours(variable: str) -> bool:
+    """Whether an environment variable gives us what Triton has a pass of its own for."""
+    value = os.environ.get(variable, "ext")
+    if value not in ("ext", "host"):
+        raise UnsupportedError(
+            f"{variable}={value}: expected 'ext' (the pass of triton-ext) or 'host' (Triton's own)"
+        )
+    return value == "ext" and _host_has_key()
 
 
 # The one piece of global state: what has to be undone, whether our links in foreign chains act, and
@@ -368,9 +385,7 @@ def _wrap_stage(
         if stage != "ttgir" and not has_extra:
             return module
         text = host_module.print_module(module)
-        marked = stage == "ttgir" and LIBRARY in text
-        own = stage == "ttgir" and any(each.is_for(text) for each in _own_passes())
-        if not own and not has_extra:
+        if not has_extra and not _own_for(stage, text):
             return module
         tree = run_passes(text, stage=stage, extra=extra)
         if not tree.is_changed:
@@ -384,7 +399,7 @@ def _wrap_stage(
         if stage == "ttgir":
             # As Triton does at the end of this stage; what it noted is of the module before.
             entries = lowered.get_tensordesc_metadata()
-            if marked:
+            if LIBRARY in text:
                 entries = backends.load("nvidia", "annotate_metadata")(tree, entries)
             metadata["tensordesc_meta"] = entries
         return lowered
@@ -414,10 +429,17 @@ def run_passes(
         VerifyError: Verification was asked for, and a pass left an invalid module behind.
     """
     verify = _verify_each() if verify_each is None else verify_each
-    module = parse(text, filename if filename is not None else f"<{stage}>")
-    passes = [backends.load(own.vendor, own.export)() for own in _own_passes() if own.is_for(text)]
-    if stage == "ttgir" and passes:
-        _run(PassManager(passes, verify_each=verify, host_features=host.features), module)
+    own = _own_for(stage, text)
+    try:
+        module = parse(text, filename if filename is not None else f"<{stage}>")
+        if own:
+            passes = [backends.load(each.vendor, each.export)() for each in own]
+            _run(PassManager(passes, verify_each=verify, host_features=host.features), module)
+    except SourceError as error:
+        # Nobody asked for these passes: whoever cannot mend the cause has to have a way out.
+        ways = [each.replaces for each in own if each.replaces]
+        error.notes += tuple(f"{name}=host leaves this to Triton's own pass" for name in ways)
+        raise
     for entry in _extra if extra is None else extra:
         if entry.stage == stage:
             _run(entry.manager.verifying(verify), module)

@@ -1,0 +1,192 @@
+"""Wait counts as they reach the hardware: in a compile with the plugin, and in the assembly."""
+
+from __future__ import annotations
+
+import pathlib
+import re
+
+import pytest
+
+triton = pytest.importorskip("triton")
+
+import triton.language as tl  # noqa: E402
+from emission import EmissionHost  # noqa: E402
+from triton.backends.compiler import GPUTarget  # noqa: E402
+from triton.compiler import ASTSource  # noqa: E402
+from triton_ext import host, plugin  # noqa: E402
+from triton_ext.errors import UnsupportedError, VerifyError  # noqa: E402
+from triton_ext.ir import parse  # noqa: E402
+from triton_ext.passes import PassManager  # noqa: E402
+
+LIT = pathlib.Path(__file__).parents[2] / "test" / "amd" / "update-async-wait-count"
+PASS = "tritonamdgpu-update-async-wait-count"
+
+
+def needs(name):
+    found = host.capabilities()[name]
+    return pytest.mark.skipif(not found.available, reason=found.reason)
+
+
+@triton.jit
+def matmul(a_ptr, b_ptr, c_ptr, n, k, BLOCK: tl.constexpr):
+    a_desc = tl.make_tensor_descriptor(a_ptr, [n, k], [k, 1], [BLOCK, BLOCK])
+    b_desc = tl.make_tensor_descriptor(b_ptr, [n, k], [k, 1], [BLOCK, BLOCK])
+    c_desc = tl.make_tensor_descriptor(c_ptr, [n, n], [n, 1], [BLOCK, BLOCK])
+    offs_m, offs_n = tl.program_id(0) * BLOCK, tl.program_id(1) * BLOCK
+    acc = tl.zeros((BLOCK, BLOCK), tl.float32)
+    for offs_k in range(0, k, BLOCK):
+        acc = tl.dot(a_desc.load([offs_m, offs_k]), b_desc.load([offs_n, offs_k]).T, acc)
+    c_desc.store([offs_m, offs_n], acc.to(tl.float16))
+
+
+def compile_matmul():
+    signature = {name: "*fp16" for name in ("a_ptr", "b_ptr", "c_ptr")} | {"n": "i32", "k": "i32"}
+    aligned = {(i,): [["tt.divisibility", 16]] for i in range(5)}
+    source = ASTSource(
+        matmul, {**signature, "BLOCK": "constexpr"}, constexprs={"BLOCK": 64}, attrs=aligned
+    )
+    return triton.compile(
+        source, target=GPUTarget("hip", "gfx1250", 32), options={"num_stages": 4}
+    ).asm
+
+
+@pytest.fixture
+def installed(fresh_triton_cache, monkeypatch):
+    """The plugin, as the environment of the test makes it."""
+
+    def install(**variables):
+        for name, value in variables.items():
+            monkeypatch.setenv(name, value)
+        forget()
+        plugin.install()
+
+    def forget():
+        plugin._own_passes.cache_clear()
+        plugin.cache_key.cache_clear()
+
+    was_installed = plugin.is_installed()
+    plugin.uninstall()
+    yield install
+    plugin.uninstall()
+    monkeypatch.undo()
+    forget()
+    if was_installed:
+        plugin.install()
+
+
+# Host descriptors of gfx1250 end the process of 3.7; 3.6 takes them apart.
+@needs("amd-masked-loads-predicated")
+def test_a_kernel_gets_counted_waits(installed):
+    installed()
+    asm = compile_matmul()
+    assert "amdg.async_tdm_intrinsic_wait" in asm["ttgir"]
+    assert "amdg.async_tdm_wait" not in asm["ttgir"]
+    counts = [
+        int(n) for n in re.findall(r"async_tdm_intrinsic_wait .*?count = (\d+)", asm["ttgir"])
+    ]
+    # The store at the end waits for all.
+    assert len(counts) > 2
+    assert counts[-1] == 0
+    waits = [int(n, 16) for n in re.findall(r"s_wait_tensorcnt (0x[0-9a-f]+)", asm["amdgcn"])]
+    assert set(counts) <= set(waits)
+
+
+@needs("amd-masked-loads-predicated")
+def test_the_environment_leaves_it_to_triton(installed):
+    installed()
+    ours = plugin.cache_key()
+    installed(TRITON_EXT_WAITS="host")
+    assert "amdg.async_tdm_wait" in compile_matmul()["ttgir"]
+    assert plugin.cache_key() != ours
+
+
+def test_a_value_that_means_nothing_is_refused(installed):
+    installed(TRITON_EXT_WAITS="hots")
+    with pytest.raises(UnsupportedError, match="TRITON_EXT_WAITS=hots: expected 'ext'"):
+        plugin.cache_key()
+
+
+@pytest.mark.skipif(
+    not host.capabilities()["stages-hook-key"].available, reason="left to Triton on this release"
+)
+def test_an_error_names_the_way_out(installed):
+    installed()
+    text = """module attributes {ttg.target = "hip:gfx1250"} {
+  tt.func public @kernel() {
+    %w = ttg.async_wait {number = 0 : i32}
+    tt.return
+  }
+}
+"""
+    with pytest.raises(VerifyError) as caught:
+        plugin.run_passes(text)
+    assert caught.value.line == 3
+    assert "TRITON_EXT_WAITS=host leaves this to Triton's own pass" in caught.value.notes
+
+
+def test_an_encoding_that_is_not_known_is_a_warning():
+    """The copy counts nothing: the wait is for everything."""
+    text = (LIT / "groups.mlir").read_text()
+    text = text.replace("#ttg.blocked<{sizePerThread", "#ttg.future<{sizePerThread")
+    module = parse(text)
+    report = PassManager(f"{PASS}{{gfx-arch=gfx1250}}").run(module)
+    # The 3 is that of a wait that a person counted.
+    assert set(re.findall(r"num_inst = (\d+)", str(module))) == {"0", "3"}
+    assert all("waits count none of the instructions" in r.message for r in report.remarks)
+    assert len(report.remarks) > 10
+
+
+# ---- the assembly of the lit tests' kernels
+
+
+@pytest.fixture(scope="module")
+def emission():
+    asked = EmissionHost()
+    yield asked
+    asked.close()
+
+
+def emitted(name, function, arch, emission, pattern):
+    """What one function's waits become, in order; the whole kernel is compiled by Triton."""
+    module = parse((LIT / f"{name}.mlir").read_text())
+    features = host.features()
+    PassManager(f"{PASS}{{gfx-arch={arch}}}", host_features=lambda: features).run(module)
+    for op in list(module.walk()):
+        if op.name == "tt.func" and f"@{function}(" not in op.text.partition("\n")[0]:
+            op.erase()
+    answer = emission.ask(str(module), arch)
+    assert answer.count, answer.said
+    return [int(n, 0) for n in re.findall(pattern, answer.asm)]
+
+
+# LLVM unrolls loops, and from 3.8 on it keeps only the last of waits with nothing in between.
+@pytest.mark.parametrize(
+    ("name", "function", "expected"),
+    [
+        ("groups", "straight", [5, 4, 0]),
+        ("groups", "branches", [1]),
+        ("groups", "pipelined", [4, 0]),
+        ("tokens", "newest_token", [5, 4, 0]),
+        ("tokens", "carried", [1]),
+    ],
+)
+def test_asynccnt(name, function, expected, emission):
+    found = emitted(name, function, "gfx1250", emission, r"s_wait_asynccnt (0x[0-9a-f]+)")
+    assert found[-1] == expected[-1]
+    assert set(found) <= set(expected)
+
+
+@needs("amd-tdm-rows-by-layout")
+def test_tensorcnt(emission):
+    found = emitted("tdm", "rows", "gfx1250", emission, r"s_wait_tensorcnt (0x[0-9a-f]+)")
+    behind = found[-5:]
+    # 3.9 keeps the counter below 11 by itself, so that what may be more is not asked for again.
+    assert behind == [48, 40, 32, 16, 0] or (max(found) <= 10 and behind[-1] == 0)
+
+
+@pytest.mark.skipif(
+    host.capabilities()["amd-async-marks"].available, reason="LLVM counts on this release"
+)
+def test_vmcnt(emission):
+    found = emitted("gfx950", "by_number", "gfx950", emission, r"vmcnt\((\d+)\)")
+    assert 1 in found
