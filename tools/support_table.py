@@ -84,6 +84,18 @@ with plugin.extra_passes("ttgir", "triton-ext-lower-im2col"):
     triton.compile(ASTSource(one, {"x_ptr": "*i32"}), target=GPUTarget("cuda", 90, 32))
 """
 
+_AMD_WAITS = """
+from triton_ext import plugin
+text = '''module attributes {ttg.target = "hip:gfx1250", "ttg.num-warps" = 4 : i32} {
+  tt.func public @kernel() {
+    %w = ttg.async_wait {num = 0 : i32}
+    tt.return
+  }
+}
+'''
+assert "amdg.async_wait" in str(plugin.run_passes(text))
+"""
+
 _CHECK = """
 exact = torch.nn.functional.conv2d(
     x.permute(0, 3, 1, 2).float(), w.permute(0, 3, 1, 2).float(), padding=1).permute(0, 2, 3, 1)
@@ -173,6 +185,26 @@ ROWS = (
         "`triton-opt` with passes of ours alone",
         "0.1.0",
         lambda: _optimizes("-triton-ext-lower-im2col", "--host=none"),
+    ),
+    Row(
+        "AMD: waits are counted by triton-ext in a compile (`TRITON_EXT_WAITS`)",
+        "0.1.0",
+        lambda: _runs(_AMD_WAITS),
+    ),
+    Row(
+        "AMD: `tritonext-verify-async-waits` and `triton-ext waits`",
+        "0.1.0",
+        lambda: _optimizes("-tritonext-verify-async-waits=gfx-arch=gfx1250", "--host=none"),
+    ),
+    Row(
+        "AMD: TDM gathers and scatters (`amd-tdm-rows`)",
+        "0.1.0",
+        lambda: _capability("amd-tdm-rows"),
+    ),
+    Row(
+        "AMD: partitioned shared memory (`amd-partitioned-shared`)",
+        "0.1.0",
+        lambda: _capability("amd-partitioned-shared"),
     ),
     Row("`ops.conv2d` in the interpreter", "0.1.0", lambda: _runs(_CONV2D, TRITON_INTERPRET="1")),
 )
