@@ -132,6 +132,15 @@ def test_what_the_model_breaks_is_reported_at_its_line(arch: str) -> None:
     assert found > KERNELS / 2
 
 
+@pytest.mark.parametrize("arch", ["gfx950", "gfx1250"])
+def test_nothing_is_missed_where_statements_make_no_sense(arch: str) -> None:
+    for seed in range(2 * KERNELS):
+        module = located(generate(seed, "3.9.0", arch, "arbitrary"))
+        program = Program(module, async_mistakes.emitted_of(arch))
+        lines = broken(program, asked(module, arch))
+        assert lines <= {error.line for error in refused(module)}, seed
+
+
 def test_a_number_of_instructions_that_is_one_too_high_is_reported() -> None:
     found = 0
     for seed in range(KERNELS):

@@ -36,6 +36,17 @@ tt.func public @uncommitted(%p: tensor<128x!tt.ptr<f32>, #b>) {
   tt.return
 }
 
+// Not by its token either.
+tt.func public @uncommitted_token(%p: tensor<128x!tt.ptr<f32>, #b>) {
+  %m = ttg.local_alloc : () -> !ttg.memdesc<128xf32, #s, #smem, mutable>
+  %0 = ttg.async_copy_global_to_local %p, %m : tensor<128x!tt.ptr<f32>, #b> -> <128xf32, #s, #smem, mutable>
+  %w = ttg.async_wait %0 {num = 0 : i32}
+  // expected-note @+2 {{waits for committed groups; the copy, which it names, is not committed}}
+  // expected-error @+1 {{unsafe read of LDS: data may not have arrived}}
+  %r = ttg.local_load %m : !ttg.memdesc<128xf32, #s, #smem, mutable> -> tensor<128xf32, #b>
+  tt.return
+}
+
 // A wait in one branch covers nothing on the other.
 tt.func public @branch(%p: tensor<128x!tt.ptr<f32>, #b>, %c: i1) {
   %m = ttg.local_alloc : () -> !ttg.memdesc<128xf32, #s, #smem, mutable>

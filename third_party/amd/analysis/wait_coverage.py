@@ -14,7 +14,8 @@ A walk carries what the waits that it passed let through.  An operation of a que
 4. a wait for ``n`` groups, if more than ``n`` commits lie behind the operation and before the wait;
 5. a wait for ``n`` instructions, if at least ``n`` newer ones of the same queue surely were issued;
 6. a wait for ``n`` TDM operations, if at least ``n`` newer ones were issued;
-7. a wait for tokens, if one of them belongs to it or to something newer, in the same queue.
+7. a wait for tokens, if one of them belongs to it or to something newer, in the same queue.  The
+   token of a copy that no commit follows in front of ``ttg.async_wait`` is none of them.
 
 Where a host looks at ``num`` alone (LLVM's asynchronous marks), tokens retire nothing.
 
@@ -47,11 +48,11 @@ from triton_ext.analysis.slot_form import survives
 from triton_ext.ir import Block, Module, Operation, OpResult, Value
 from triton_ext.ir.dialects import ttg
 
-from .async_events import AsyncEvents, Commit, Wait, WaitUnit
+from .async_events import AsyncEvents, Commit, Event, Wait, WaitUnit
 from .instruction_count import AsyncIssue
 from .target import Counter, Queue
 
-__all__ = ["Checked", "Looked", "Obligation", "Use", "Violation", "WaitCoverage"]
+__all__ = ["Checked", "Looked", "Obligation", "Use", "Violation", "WaitCoverage", "renamed_tokens"]
 
 #: What makes another view of a buffer, or ends its life; neither reads nor writes it.
 _NO_USE: Final = frozenset(
@@ -120,6 +121,11 @@ class Violation:
     last: Operation | None
     steps: tuple[Step, ...]
 
+    @property
+    def last_results(self) -> tuple[Value, ...]:
+        """What the copy defines: its token."""
+        return self.issue.op.results if self.issue is not None else ()
+
 
 @dataclass(frozen=True, slots=True)
 class Checked:
@@ -150,12 +156,48 @@ class Pending:
         instructions: Instructions, likewise.
         operations: TDM operations, likewise.
         tokens: What was waited for by tokens.
+        open_tokens: The same, by waits for groups that no commit was passed in front of: copies of
+            that name were not committed, and are not waited for.
     """
 
     groups: int | None = None
     instructions: int | None = None
     operations: int | None = None
     tokens: frozenset[Value] = frozenset()
+    open_tokens: frozenset[Value] = frozenset()
+
+    def retires(self, op: Operation, event: Event | None, queue: Queue) -> bool:
+        """Whether a wait has retired what an operation defines, with all that is older."""
+        if isinstance(event, AsyncIssue):
+            return event.queue == queue and _defines(op, self.tokens)
+        return _defines(op, self.tokens) or _defines(op, self.open_tokens)
+
+    def committed(self) -> Pending:
+        """What is let through in front of a commit."""
+        if self.groups is None and not self.open_tokens:
+            return self
+        groups = None if self.groups is None else self.groups - 1
+        tokens = self.tokens | self.open_tokens
+        return replace(self, groups=groups, tokens=tokens, open_tokens=frozenset())
+
+    def issued(self, issue: AsyncIssue) -> Pending:
+        """What is let through in front of an operation of the queue."""
+        lo = issue.instructions.lo
+        if not lo or (self.instructions is None and self.operations is None):
+            return self
+        instructions = None if self.instructions is None else max(0, self.instructions - lo)
+        operations = None if self.operations is None else self.operations - 1
+        return replace(self, instructions=instructions, operations=operations)
+
+    def across(self, step: Step, block: Block) -> Pending:
+        """The same with what tokens are called at the far side of an edge."""
+        if not self.tokens and not self.open_tokens:
+            return self
+        return replace(
+            self,
+            tokens=renamed_tokens(self.tokens, step, block),
+            open_tokens=renamed_tokens(self.open_tokens, step, block),
+        )
 
 
 class WaitCoverage:
@@ -292,6 +334,8 @@ class WaitCoverage:
         """What is let through by a wait and by those that a walk passed before it."""
         unit, number, tokens = self.rule(wait)
         if number is None:
+            if unit is WaitUnit.GROUPS:
+                return replace(pending, open_tokens=pending.open_tokens | frozenset(tokens))
             return replace(pending, tokens=pending.tokens | frozenset(tokens))
         if unit is WaitUnit.GROUPS:
             return replace(pending, groups=_least(pending.groups, number))
@@ -333,7 +377,7 @@ class _Seeker:
         references = self.coverage.references
         reference = references.across(self.reference, step, block)
         reference = references.numbered(reference, dict(iterations))
-        pending = _renamed(self.pending, step, block)
+        pending = self.pending.across(step, block)
         return replace(
             self, reference=reference, pending=pending, iterations=iterations, bounds=bounds
         )
@@ -343,19 +387,17 @@ class _Seeker:
         if op.name == _ARRIVE:
             return False
         event, pending = coverage.events.get(op), self.pending
-        is_of_another = isinstance(event, AsyncIssue) and event.queue != queue
-        if _defines(op, pending.tokens) and not is_of_another:
+        if pending.retires(op, event, queue):
             return False
         if isinstance(event, AsyncIssue) and event.queue == queue:
             looked = self.obligation.looked
             if coverage.is_looked_for(event, looked, self.reference, self.iterations):
                 return True
-            pending = _behind_issue(pending, event)
+            pending = pending.issued(event)
         elif isinstance(event, Commit):
             if pending.groups == 0 and queue.counter is not Counter.TENSORCNT:
                 return False
-            if pending.groups is not None:
-                pending = replace(pending, groups=pending.groups - 1)
+            pending = pending.committed()
         elif isinstance(event, Wait) and event.counter is queue.counter:
             pending = coverage.passed(event, pending)
         if pending.instructions == 0 or pending.operations == 0:
@@ -363,26 +405,19 @@ class _Seeker:
         return self if pending is self.pending else replace(self, pending=pending)
 
 
-def _behind_issue(pending: Pending, issue: AsyncIssue) -> Pending:
-    """What is let through behind a newer operation of the queue."""
-    instructions, operations = pending.instructions, pending.operations
-    if instructions is not None and issue.instructions.lo:
-        pending = replace(pending, instructions=max(0, instructions - issue.instructions.lo))
-    if operations is not None and issue.instructions.lo:
-        pending = replace(pending, operations=operations - 1)
-    return pending
+def renamed_tokens(tokens: frozenset[Value], step: Step, block: Block) -> frozenset[Value]:
+    """What tokens are called at the far side of an edge; those without a name there are left out.
 
-
-def _renamed(pending: Pending, step: Step, block: Block) -> Pending:
-    """What is let through, with what tokens are called at the far side of an edge."""
-    if not pending.tokens:
-        return pending
-    tokens = {
+    Args:
+        tokens: The tokens.
+        step: The edge.
+        block: The block at the near side.
+    """
+    return frozenset(
         step.renames.get(token, token)
-        for token in pending.tokens
+        for token in tokens
         if token in step.renames or survives(token, step, block)
-    }
-    return replace(pending, tokens=frozenset(tokens))
+    )
 
 
 def _iterations(

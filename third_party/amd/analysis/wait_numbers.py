@@ -14,13 +14,12 @@ from dataclasses import dataclass, replace
 
 from triton_ext.analysis.backward_flow import Step, StepKind
 from triton_ext.analysis.nearest_walk import nearest_walks
-from triton_ext.analysis.slot_form import survives
-from triton_ext.ir import Block, Operation, OpResult, Value
+from triton_ext.ir import Block, Operation, Value
 
 from .async_events import Commit, Wait, WaitUnit
 from .instruction_count import AsyncIssue
 from .target import Counter, Queue
-from .wait_coverage import Checked, Obligation, Pending, WaitCoverage
+from .wait_coverage import Checked, Obligation, Pending, WaitCoverage, renamed_tokens
 
 __all__ = ["WaitNumbers"]
 
@@ -191,18 +190,18 @@ class _Outstanding:
         if step.kind is not StepKind.EVENT:
             passing = self.passing
             if passing is not None and passing.tokens:
-                tokens = _renamed(passing.tokens, step, block)
+                tokens = renamed_tokens(passing.tokens, step, block)
                 # A token without a name may be that of anything from here on.
                 kept = len(tokens) == len(passing.tokens)
                 passing = replace(passing, tokens=tokens) if kept else None
-            pending = replace(self.pending, tokens=_renamed(self.pending.tokens, step, block))
+            pending = self.pending.across(step, block)
             return replace(self, passing=passing, pending=pending)
         return self._cross(step.op)
 
     def _cross(self, op: Operation) -> _Outstanding | bool:
         event = self.coverage.events.get(op)
         passing, pending = self.passing, self.pending
-        if any(isinstance(token, OpResult) and token.owner is op for token in pending.tokens):
+        if pending.retires(op, event, self.queue):
             return False
         if passing is not None and any(result in passing.tokens for result in op.results):
             passing = None
@@ -211,12 +210,11 @@ class _Outstanding:
                 passing = _one_more(passing, event)
             if passing is None:
                 return True
-            pending = _behind(pending, event)
+            pending = pending.issued(event)
         elif isinstance(event, Commit) and self.queue.counter is not Counter.TENSORCNT:
             if pending.groups == 0:
                 return False
-            if pending.groups is not None:
-                pending = replace(pending, groups=pending.groups - 1)
+            pending = pending.committed()
             if passing is not None and passing.unit is WaitUnit.GROUPS and passing.left is not None:
                 left = passing.left - 1
                 passing = replace(passing, left=left) if left >= 0 else None
@@ -234,15 +232,6 @@ def _one_more(passing: _Passing, issue: AsyncIssue) -> _Passing | None:
     count = issue.instructions.hi if passing.unit is WaitUnit.INSTRUCTIONS else 1
     left = passing.left - count
     return replace(passing, left=left) if left >= 0 else None
-
-
-def _behind(pending: Pending, issue: AsyncIssue) -> Pending:
-    lo = issue.instructions.lo
-    if pending.instructions is not None and lo:
-        pending = replace(pending, instructions=max(0, pending.instructions - lo))
-    if pending.operations is not None and lo:
-        pending = replace(pending, operations=pending.operations - 1)
-    return pending
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,7 +252,7 @@ class _Token:
         if step.kind in (StepKind.START, StepKind.UNKNOWN) or step.op is None:
             return False
         if step.kind is not StepKind.EVENT:
-            tokens = _renamed(self.tokens, step, block)
+            tokens = renamed_tokens(self.tokens, step, block)
             return replace(self, tokens=tokens) if tokens else False
         if not isinstance(self.coverage.events.get(step.op), Commit):
             return self
@@ -272,11 +261,3 @@ class _Token:
         if any(result in self.tokens for result in step.op.results):
             return True
         return replace(self, left=self.left - 1)
-
-
-def _renamed(tokens: frozenset[Value], step: Step, block: Block) -> frozenset[Value]:
-    return frozenset(
-        step.renames.get(token, token)
-        for token in tokens
-        if token in step.renames or survives(token, step, block)
-    )

@@ -84,6 +84,8 @@ def _arithmetic(wait: Wait, violation: Violation, coverage: WaitCoverage) -> str
     """What a wait lets through, and what lies between it and the copy."""
     unit, number, _ = coverage.rule(wait)
     head = f"the wait at {place_text(wait.op)}"
+    if number is None and any(token in violation.last_results for token in wait.tokens):
+        return f"{head} waits for committed groups; the copy, which it names, is not committed"
     if number is None:
         return f"{head} waits for what its tokens name, which is not this copy or a newer one"
     behind = _behind(wait, violation, coverage, unit)
