@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import _random
 import contextlib
+import ctypes
+import datetime
 import struct
+import sys
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -162,12 +166,14 @@ def test_replaced_address(stand_in: Any, extension: Any) -> None:
         extension.replace_tma_descriptor_address(encoded, 8)
 
 
-# bytes(256) as the launcher's object; its payload starts behind the header, which counts a final 0.
-PAYLOAD = bytes.__basicsize__ - 1
+# In place of the launcher's object: its last bytes are numbers of its state, any will do.
+KIND = _random.Random
+OFFSET = KIND.__basicsize__ - 128
 
 
 def new_arguments(extension: Any, encoded: Any, sizes: Any, address: Any) -> Any:
-    return extension.new_tma_arguments(lambda: bytes(256), PAYLOAD, encoded, sizes, address)
+    place = extension.map_place(KIND, OFFSET)
+    return extension.new_tma_arguments(place, encoded, sizes, address)
 
 
 def test_kernel_arguments_of_an_address(stand_in: Any, extension: Any) -> None:
@@ -175,7 +181,8 @@ def test_kernel_arguments_of_an_address(stand_in: Any, extension: Any) -> None:
     made = new_arguments(extension, encoded, (5, 1 << 60), 0x7F0000002000)
     assert made[1:] == (5, 1 << 60)
     moved = extension.replace_tma_descriptor_address(encoded, 0x7F0000002000)
-    assert made[0] == moved + bytes(128)
+    assert type(made[0]) is KIND
+    assert ctypes.string_at(id(made[0]) + OFFSET, 128) == moved
     assert len(new_arguments(extension, encoded, (), 0x7F0000002000)) == 1
     for wrong, error, text in (
         ((b"short", (), 16), ValueError, "a tensor map is 128 bytes, got b'short'"),
@@ -187,12 +194,79 @@ def test_kernel_arguments_of_an_address(stand_in: Any, extension: Any) -> None:
     ):
         with pytest.raises(error, match=text):
             new_arguments(extension, *wrong)
-    with pytest.raises(TypeError, match="takes 5 arguments, got 1"):
-        extension.new_tma_arguments(bytes)
-    with pytest.raises(TypeError, match="integer"):
-        extension.new_tma_arguments(bytes, "x", encoded, (), 16)
-    with pytest.raises(ZeroDivisionError):
-        extension.new_tma_arguments(lambda: 1 // 0, PAYLOAD, encoded, (), 16)
+    with pytest.raises(TypeError, match="takes 4 arguments, got 1"):
+        extension.new_tma_arguments(KIND)
+
+
+class Fails:
+    """Large enough, but cannot be made."""
+
+    __slots__ = tuple(f"slot_{i}" for i in range(16))
+
+    def __new__(cls) -> Fails:
+        raise ZeroDivisionError("own error")
+
+
+class MakesBytes(Fails):
+    """Instances would be large enough, what is made is not."""
+
+    __slots__ = ()
+
+    def __new__(cls) -> Any:
+        return b""
+
+
+class Lies(type):
+    """Says that instances are larger than they are."""
+
+    @property
+    def __basicsize__(cls) -> int:
+        return 1 << 20
+
+
+@pytest.mark.parametrize("kind", [KIND, Fails, object])
+def test_a_map_has_its_place_inside_of_the_object(extension: Any, kind: type) -> None:
+    head, most = object.__basicsize__, kind.__basicsize__ - 128
+    for offset in (head, most):
+        if kind is not object:
+            extension.map_place(kind, offset)
+    for offset in (-(1 << 63), -128, -1, 0, head - 1, most + 1, kind.__basicsize__, (1 << 63) - 1):
+        with pytest.raises(ValueError, match=f"a map of 128 bytes at offset {offset} is not insid"):
+            extension.map_place(kind, offset)
+
+
+def test_what_is_no_place_of_a_map_is_refused(stand_in: Any, extension: Any) -> None:
+    encoded = extension.fill_tma_descriptor_im2col(**ARGUMENTS)
+    for wrong, error, text in (
+        ((Lies("Lies", (), {}), 16), TypeError, "expected a type without a metaclass"),
+        ((lambda: bytes(256), 16), TypeError, "expected a type without a metaclass"),
+        ((KIND, "x"), TypeError, "integer"),
+        ((KIND, 1 << 64), OverflowError, "int too large"),
+        ((KIND,), TypeError, "2 arguments"),
+    ):
+        with pytest.raises(error, match=text):
+            extension.map_place(*wrong)
+    for kind, error, text in (
+        (Fails, ZeroDivisionError, "own error"),
+        (MakesBytes, TypeError, r"MakesBytes'>\(\) returned b''"),
+    ):
+        place = extension.map_place(kind, 16)
+        with pytest.raises(error, match=text):
+            extension.new_tma_arguments(place, encoded, (), 16)
+    for place in (KIND, datetime.datetime_CAPI):
+        with pytest.raises((TypeError, ValueError), match=r"map_place|incorrect name"):
+            extension.new_tma_arguments(place, encoded, (), 16)
+
+
+def test_a_place_keeps_its_type_alive(extension: Any) -> None:
+    class Kind:
+        __slots__ = Fails.__slots__
+
+    before = sys.getrefcount(Kind)
+    places = [extension.map_place(Kind, 16) for _ in range(100)]
+    assert sys.getrefcount(Kind) == before + 100
+    places.clear()
+    assert sys.getrefcount(Kind) == before
 
 
 def test_every_argument_is_required(extension: Any) -> None:
@@ -236,8 +310,6 @@ def test_open_library_takes_paths(stand_in: Any) -> None:
 
 
 def test_no_references_leak(stand_in: Any, extension: Any) -> None:
-    import sys
-
     def encode(value: object) -> None:
         arguments = {**ARGUMENTS, "shape": (2, 14, 12, value)}
         with contextlib.suppress(extension.Error, TypeError):
@@ -365,8 +437,6 @@ def test_status_of_a_healthy_driver(stand_in: Any) -> None:
 
 
 def test_missing_extension(monkeypatch: pytest.MonkeyPatch) -> None:
-    import sys
-
     monkeypatch.setitem(sys.modules, "triton_ext.backends.nvidia.backend._driver", None)
     with pytest.raises(DriverError, match="C extension of triton-ext cannot be loaded"):
         driver.open_library("/nonexistent")

@@ -301,15 +301,90 @@ static PyObject *prepend(PyObject *first, PyObject *rest) {
     return result;
 }
 
-/* The hot path of a launch: arguments by position, no keywords, no tuple. */
-static PyObject *new_arguments(PyObject *module, PyObject *const *arguments, Py_ssize_t count) {
-    if (count != 5) {
-        PyErr_Format(PyExc_TypeError, "new_tma_arguments takes 5 arguments, got %zd", count);
+/* A type of which every instance holds the bytes of a map; checked when it is made. */
+typedef struct {
+    PyObject *type;
+    Py_ssize_t offset;
+} map_place;
+
+static const char map_place_name[] = "triton_ext.backends.nvidia.backend._driver.map_place";
+
+static void free_map_place(PyObject *capsule) {
+    map_place *place = PyCapsule_GetPointer(capsule, map_place_name);
+    if (place == NULL) return;
+    Py_DECREF(place->type);
+    PyMem_Free(place);
+}
+
+/* Returns what type.__basicsize__ says, or -1 with an exception set. */
+static Py_ssize_t instance_bytes(PyObject *type) {
+    /* A metaclass of its own could say anything about the size of the instances. */
+    if (!Py_IS_TYPE(type, &PyType_Type)) {
+        PyErr_Format(PyExc_TypeError, "expected a type without a metaclass, got %R", type);
+        return -1;
+    }
+    PyObject *size = PyObject_GetAttrString(type, "__basicsize__");
+    if (size == NULL) return -1;
+    Py_ssize_t bytes = PyLong_AsSsize_t(size);
+    Py_DECREF(size);
+    return bytes;
+}
+
+static PyObject *new_map_place(PyObject *module, PyObject *arguments) {
+    (void)module;
+    PyObject *type = NULL;
+    Py_ssize_t offset = 0;
+    if (!PyArg_ParseTuple(arguments, "On:map_place", &type, &offset)) return NULL;
+    Py_ssize_t bytes = instance_bytes(type);
+    if (bytes == -1 && PyErr_Occurred()) return NULL;
+    Py_ssize_t head = (Py_ssize_t)sizeof(PyObject);
+    /* No sum: offset + TM_MAP_BYTES may overflow. */
+    if (offset < head || bytes < TM_MAP_BYTES || offset > bytes - TM_MAP_BYTES) {
+        PyErr_Format(PyExc_ValueError,
+                     "a map of %d bytes at offset %zd is not inside of the %zd bytes behind the "
+                     "first %zd of a %R",
+                     TM_MAP_BYTES, offset, bytes > head ? bytes - head : 0, head, type);
         return NULL;
     }
-    PyObject *type = arguments[0], *encoded = arguments[2], *sizes = arguments[3];
-    Py_ssize_t offset = PyLong_AsSsize_t(arguments[1]);
-    if (offset == -1 && PyErr_Occurred()) return NULL;
+    map_place *place = PyMem_Malloc(sizeof *place);
+    if (place == NULL) return PyErr_NoMemory();
+    Py_INCREF(type);
+    *place = (map_place){type, offset};
+    PyObject *capsule = PyCapsule_New(place, map_place_name, free_map_place);
+    if (capsule == NULL) {
+        Py_DECREF(type);
+        PyMem_Free(place);
+    }
+    return capsule;
+}
+
+/* Returns a new instance with the map written into it. */
+static PyObject *new_map_object(const map_place *place, const tm_map *map) {
+    PyObject *object = PyObject_CallNoArgs(place->type);
+    if (object == NULL) return NULL;
+    /* __new__ may return whatever it likes, and only the size of this type was checked. */
+    if (!Py_IS_TYPE(object, (PyTypeObject *)place->type)) {
+        PyErr_Format(PyExc_TypeError, "%R() returned %R", place->type, object);
+        Py_DECREF(object);
+        return NULL;
+    }
+    memcpy((char *)object + place->offset, map->words, sizeof map->words);
+    return object;
+}
+
+/* The hot path of a launch: arguments by position, no keywords, no tuple. */
+static PyObject *new_arguments(PyObject *module, PyObject *const *arguments, Py_ssize_t count) {
+    if (count != 4) {
+        PyErr_Format(PyExc_TypeError, "new_tma_arguments takes 4 arguments, got %zd", count);
+        return NULL;
+    }
+    PyObject *encoded = arguments[1], *sizes = arguments[2];
+    if (!PyCapsule_CheckExact(arguments[0])) {
+        PyErr_Format(PyExc_TypeError, "expected what map_place returned, got %R", arguments[0]);
+        return NULL;
+    }
+    const map_place *place = PyCapsule_GetPointer(arguments[0], map_place_name);
+    if (place == NULL) return NULL;
     if (!PyBytes_Check(encoded) || PyBytes_Size(encoded) != TM_MAP_BYTES) {
         PyErr_Format(PyExc_ValueError, "a tensor map is %d bytes, got %R", TM_MAP_BYTES, encoded);
         return NULL;
@@ -319,16 +394,14 @@ static PyObject *new_arguments(PyObject *module, PyObject *const *arguments, Py_
         return NULL;
     }
     uint64_t address = 0;
-    if (!to_uint64("address", -1, arguments[4], &address)) return NULL;
+    if (!to_uint64("address", -1, arguments[3], &address)) return NULL;
     tm_map map;
     memcpy(map.words, PyBytes_AsString(encoded), sizeof map.words);
     tm_error error;
     /* The GIL is kept: the driver only writes a few bits of the map. */
     tm_status status = replace_tma_descriptor_address(&map, address, &error);
     if (status != TM_OK) return raise_error(module, &error);
-    PyObject *object = PyObject_CallNoArgs(type);
-    if (object != NULL) memcpy((char *)object + offset, map.words, sizeof map.words);
-    return prepend(object, sizes);
+    return prepend(new_map_object(place, &map), sizes);
 }
 
 /* ---- Module ---------------------------------------------------------------------------------- */
@@ -364,11 +437,16 @@ PyDoc_STRVAR(replace_address_doc,
              "replace_tma_descriptor_address(map, address)\n--\n\n"
              "Returns the map, of either mode, for a tensor of the same geometry elsewhere.");
 
+PyDoc_STRVAR(map_place_doc,
+             "map_place(type, offset)\n--\n\n"
+             "Returns a capsule for new_tma_arguments: the instances of the type have a map offset\n"
+             "bytes behind their start.\n\n"
+             "Raises ValueError where that is not inside of them.");
+
 PyDoc_STRVAR(new_arguments_doc,
-             "new_tma_arguments(type, offset, map, sizes, address)\n--\n\n"
-             "Returns (type(), *sizes) with the map, for another address, written offset bytes\n"
-             "behind the start of the object.  The caller has made sure that instances are that\n"
-             "large.");
+             "new_tma_arguments(place, map, sizes, address)\n--\n\n"
+             "Returns (type(), *sizes) with the map, for another address, written into the object\n"
+             "at the place, which map_place returned.");
 
 /* PyMethodDef stores functions with keywords under the type of those without. */
 #define KEYWORD_FUNCTION(function) ((PyCFunction)(void (*)(void))(function))
@@ -382,6 +460,7 @@ static PyMethodDef methods[] = {
     {"fill_tma_descriptor_im2col", KEYWORD_FUNCTION(fill_im2col), METH_VARARGS | METH_KEYWORDS,
      fill_im2col_doc},
     {"replace_tma_descriptor_address", replace_address, METH_VARARGS, replace_address_doc},
+    {"map_place", new_map_place, METH_VARARGS, map_place_doc},
     {"new_tma_arguments", (PyCFunction)(void (*)(void))new_arguments, METH_FASTCALL,
      new_arguments_doc},
     {NULL, NULL, 0, NULL},

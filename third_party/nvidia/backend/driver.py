@@ -262,4 +262,5 @@ def arguments_factory(encoded: bytes, sizes: tuple[int, ...]) -> Callable[[int],
     """
     extension = _extension()
     _open_once()
-    return functools.partial(extension.new_tma_arguments, *map_object_layout(), encoded, sizes)
+    place = extension.map_place(*map_object_layout())
+    return functools.partial(extension.new_tma_arguments, place, encoded, sizes)
