@@ -25,8 +25,7 @@ CP_ASYNC = re.compile(
 )
 #: Bits of one lane of a copy into LDS.
 TO_LDS = re.compile(
-    r"global_load_async_to_lds_b(\d+)|(?:global|buffer)_load_(?:lds_)?(dwordx4|dwordx3|dword|"
-    r"ushort|ubyte)\b(?=.*\blds\b|.*_lds)"
+    r"global_load_async_to_lds_b(\d+)|global_load_lds_(\w+)|buffer_load_(\w+)\b.*\blds\b"
 )
 _LDS_BYTES = {"dword": 4, "dwordx3": 12, "dwordx4": 16, "ushort": 2, "ubyte": 1}
 
@@ -106,7 +105,8 @@ def _widths(asm: str, target: str) -> dict[int, int]:
     if target.startswith("cuda"):
         return dict(Counter(int(match[1], 0) for match in CP_ASYNC.finditer(asm)))
     found = (
-        int(match[1]) // 8 if match[1] else _LDS_BYTES[match[2]] for match in TO_LDS.finditer(asm)
+        int(match[1]) // 8 if match[1] else _LDS_BYTES[match[2] or match[3]]
+        for match in TO_LDS.finditer(asm)
     )
     return dict(Counter(found))
 
@@ -177,8 +177,9 @@ def main() -> None:
             if status == 0:
                 answer = {"asm": sink.read().decode()}
             else:
-                text = said.read().decode("utf-8", "replace")[-2000:]
-                answer = {"said": f"ended with {status}\n{text}"}
+                text = said.read().decode("utf-8", "replace")
+                told = [line for line in text.splitlines() if "rror: " in line or "ssert" in line]
+                answer = {"said": "\n".join([f"ended with {status}", *told[:4]])}
         sys.stdout.write(json.dumps(answer) + "\n")
         sys.stdout.flush()
 

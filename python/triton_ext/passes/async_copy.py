@@ -7,11 +7,12 @@ every host, for both vendors; ``b`` are the bits of an element:
 1. *Held*: elements side by side in one thread, in the dimension ``d`` that its registers move
    first.
 2. *Known*: elements of which pointers and mask are proven to be side by side and selected together
-   in ``d``; the attribute ``contiguity`` overrules that where it says more, for the elements that
-   a thread holds in the layout that it was made for.
+   in ``d``.
 3. *Run*: elements of a thread that lie side by side in the buffer as well; a swizzle, another order
    and padding end it.
-4. The *vector* of one instruction: ``min(128 / b, held, known, run)``, a power of two.
+4. The *vector* of one instruction: ``min(128 / b, held, known, run)``, a power of two.  The
+   attribute ``contiguity`` stands for ``min(held, known)`` where it says more.  Of another layout
+   it says something as well: what a thread held in ``d`` is side by side in memory.
 5. A thread issues an instruction for each vector of its registers; repeated registers are left out.
 
 Safe direction: a vector may be narrower than what the host emits, never wider.
@@ -154,7 +155,10 @@ class AsyncCopy:
         run = consecutive_run(layout)
         if isinstance(self.shared, PaddedSharedEncoding):
             run = min(run, *(interval for interval, _ in self.shared.interval_padding_pairs))
-        size = _power(min(self.widest, held, self.known(dim), run))
+        size = min(held, self.known(dim))
+        if encoding == self.encoding:
+            size = max(size, self.view.contiguity)
+        size = _power(min(size, self.widest, run))
         return Vector(
             size=size,
             dim=dim,
@@ -329,7 +333,7 @@ def retarget_copy_operands_to_encoding(copy: AsyncCopy, encoding: DistributedEnc
     """
     op = copy.op
     size = copy.vector(encoding).size
-    for index in _register_operands(copy):
+    for index in _register_operands(copy) if encoding != copy.encoding else ():
         op.set_operand(index, _converted(op, op.operands[index], encoding))
     if size > 1:
         op.set_attribute("contiguity", f"{size} : i32")

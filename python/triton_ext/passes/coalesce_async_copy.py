@@ -42,7 +42,7 @@ from math import prod
 from typing import ClassVar, Final
 
 from triton_ext.analysis import AxisInfoAnalysis
-from triton_ext.ir import Module
+from triton_ext.ir import LinearLayout, Module
 from triton_ext.ir.encodings import BlockedEncoding, DistributedEncoding, SwizzledSharedEncoding
 from triton_ext.passes.async_copy import (
     AsyncCopy,
@@ -106,11 +106,7 @@ def _is_coalesced(copy: AsyncCopy) -> bool:
             continue
         tile = [now if d == dim else 1 for d in range(len(copy.shape))]
         order = (dim, *(other for other in copy.order() if other != dim))
-        layouts = (
-            encoding.to_linear_layout(copy.shape).without_zero_bases("register")
-            for encoding in (copy.encoding, copy.blocked(tile, order))
-        )
-        return len(set(layouts)) == 1
+        return _layout(copy, copy.encoding) == _layout(copy, copy.blocked(tile, order))
     return False
 
 
@@ -126,4 +122,10 @@ def _clipped(copy: AsyncCopy) -> BlockedEncoding | None:
         return None
     tile = list(encoding.size_per_thread)
     tile[dim] = run
-    return copy.blocked(tile, encoding.order)
+    clipped = copy.blocked(tile, encoding.order)
+    return clipped if _layout(copy, clipped) != _layout(copy, encoding) else None
+
+
+def _layout(copy: AsyncCopy, encoding: DistributedEncoding) -> LinearLayout:
+    """Which thread copies what; registers that repeat others are left out."""
+    return encoding.to_linear_layout(copy.shape).without_zero_bases("register")

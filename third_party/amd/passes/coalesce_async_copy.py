@@ -1,0 +1,208 @@
+"""``tritonamdgpu-coalesce-async-copy``: layouts in which copies to LDS have wide instructions.
+
+Before (gfx950: 16 elements of a thread, of which an instruction takes 8)::
+
+    %t = ttg.async_copy_global_to_local %p, %m
+        : tensor<64x64x!tt.ptr<f16>, #sixteen> -> <64x64xf16, ..>
+
+After::
+
+    %q = ttg.convert_layout %p : .. -> tensor<64x64x!tt.ptr<f16>, #eight>
+    %t = ttg.async_copy_global_to_local %q, %m {contiguity = 8 : i32}
+        : tensor<64x64x!tt.ptr<f16>, #eight> -> <64x64xf16, ..>
+
+A copy compiles if (numbers as upstream's lowering checks them)
+
+1. the vector of a lane has a width that the GPU has (:class:`Target`), and
+2. on gfx942 and gfx950, which give all lanes of a wave one address in LDS, the lanes write one run:
+   lane ``i`` writes at ``i`` vectors behind lane 0, a vector is all that lies side by side, and
+   padding comes at the earliest behind the last lane.  The swizzle of a buffer is left out there:
+   the lowering applies it to the addresses that are read.
+
+Upstream's pass of this name rewrites copies of gfx942 and gfx950 that do not compile.  Where the
+result differs from the host's pass:
+
+* gfx1250 is handled; the host does nothing there.
+* The attribute ``contiguity`` is believed, as the lowering believes it.
+* The vector is as wide as pointers, mask and buffer allow, not at most as wide as the layout that
+  the pointers happen to have, and runs along the fastest dimension of the buffer.
+* A copy that compiles gets another layout as well if it then has fewer instructions.
+* Pointers may have any encoding, not only a blocked one.
+
+What each copy got, and what kept it from more, is a remark at its source line.
+
+Like upstream's, the pass wants to stand behind the pipeliner and in front of
+``tritongpu-remove-layout-conversions``, which computes the pointers in the new layout and so takes
+the conversions away again.
+
+Safe direction: a vector may be narrower than it could be, never wider than what is known.
+Not handled: ``amdg.buffer_load_to_local``, which is made later; buffers that are a part of a padded
+allocation.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from triton_ext.analysis import AxisInfoAnalysis, register_to_shared
+from triton_ext.errors import UnsupportedError
+from triton_ext.ir import Module
+from triton_ext.ir.encodings import (
+    DistributedEncoding,
+    LinearEncoding,
+    PaddedSharedEncoding,
+    SwizzledSharedEncoding,
+)
+from triton_ext.ir.linear_layout import log2
+from triton_ext.passes import Pass, PassContext
+from triton_ext.passes.async_copy import (
+    AsyncCopy,
+    async_copies,
+    retarget_copy_operands_to_encoding,
+)
+from triton_ext.passes.copy_report import report
+
+from ..analysis.axis_info import AXIS_INFO_RULES
+from ..analysis.target import Counter, Target
+
+__all__ = ["CoalesceAsyncCopy", "lowers"]
+
+
+@dataclass(frozen=True, slots=True)
+class CoalesceAsyncCopy(Pass):
+    """Chooses the layouts of pointers, masks and ``other`` of copies to LDS.
+
+    Attributes:
+        gfx_arch: The GPU, ``"gfx950"``; by default what the module's ``ttg.target`` says.
+        arch_generation_name: The same under its older name.
+    """
+
+    name: ClassVar[str] = "tritonamdgpu-coalesce-async-copy"
+
+    gfx_arch: str = ""
+    arch_generation_name: str = ""
+
+    def run(self, module: Module, context: PassContext) -> None:
+        """Retargets the copies of ``module`` that another layout makes better.
+
+        Raises:
+            VerifyError: The GPU is not given, or a copy is malformed.
+        """
+        arch = self.gfx_arch or self.arch_generation_name
+        try:
+            target = Target.of(arch) if arch else Target.of_module(module)
+        except UnsupportedError:
+            return  # It has no copies to LDS.
+        # All of them first: the analysis is of the module as it is.
+        copies = list(async_copies(module, AxisInfoAnalysis.of(module, rules=AXIS_INFO_RULES)))
+        chosen = [_layout_for(copy, target) for copy in copies]
+        for copy, encoding in zip(copies, chosen, strict=True):
+            least = min(target.load_widths)
+            final = encoding if encoding is not None else copy.encoding
+            notes = () if _fits(copy, final, target) else (_problem(target),)
+            report(copy, encoding, least, context, *notes)
+            if encoding is not None:
+                retarget_copy_operands_to_encoding(copy, encoding)
+                context.count("copies-retargeted")
+
+
+def _problem(target: Target) -> str:
+    widths = ", ".join(str(width // 8) for width in target.load_widths)
+    how = "" if _scatters(target) else " from lanes that write one run in LDS"
+    return f"{target.arch} copies {widths} bytes of a lane{how}; this copy will not compile"
+
+
+def _scatters(target: Target) -> bool:
+    """Whether each lane has its own address in LDS."""
+    return target.copy_counter is Counter.ASYNCCNT
+
+
+def lowers(copy: AsyncCopy, encoding: DistributedEncoding, target: Target) -> bool:
+    """Whether a copy compiles on every host if its pointers lie in an encoding."""
+    size, run = copy.vector(encoding).size, copy.vector(encoding).run
+    if encoding == copy.encoding:
+        # The attribute may ask for more than the widest instruction: then hosts abort.  Up to 3.7
+        # they refuse any attribute of more than a run where the lanes have to write one.
+        asked = copy.view.contiguity
+        if size < (min(asked, run) if _scatters(target) else asked):
+            return False
+    return _fits(copy, encoding, target)
+
+
+def _fits(copy: AsyncCopy, encoding: DistributedEncoding, target: Target) -> bool:
+    """Whether it compiles if the attribute says no more than what is copied at once."""
+    vector = copy.vector(encoding)
+    if vector.size * copy.bits not in target.load_widths:
+        return False
+    if _scatters(target):
+        return True
+    if vector.size != vector.run:
+        return False
+    shared = copy.shared
+    if isinstance(shared, PaddedSharedEncoding):
+        least = min(interval for interval, _ in shared.interval_padding_pairs)
+        if least < vector.size * copy.threads_per_warp:
+            return False
+    elif isinstance(shared, SwizzledSharedEncoding):
+        shared = SwizzledSharedEncoding(1, 1, 1, shared.order, shared.cga_layout)
+    layout = register_to_shared(encoding, shared, copy.shape, copy.buffer.full_alloc_shape)
+    at = layout.out_dim_names.index("offset")
+    steps = [basis[at] for basis in layout.in_bases("lane")]
+    return all(step == vector.size << bit for bit, step in enumerate(steps))
+
+
+def _layout_for(copy: AsyncCopy, target: Target) -> DistributedEncoding | None:
+    """The encoding with the widest instructions; ``None`` where it is no better than the present.
+
+    The present one where only the attribute has to change.
+    """
+    compiles = lowers(copy, copy.encoding, target)
+    fits = compiles or _fits(copy, copy.encoding, target)
+    now = copy.vector(copy.encoding)
+    for width in sorted(target.load_widths, reverse=True):
+        size = width // copy.bits
+        if size * copy.bits != width or (fits and size <= now.size):
+            continue
+        encoding = _encoding_with(copy, size)
+        if encoding is None or not _fits(copy, encoding, target):
+            continue
+        then = copy.vector(encoding)
+        if then.size == size and (not fits or then.instructions < now.instructions):
+            return encoding
+    return copy.encoding if fits and not compiles else None
+
+
+def _encoding_with(copy: AsyncCopy, size: int) -> DistributedEncoding | None:
+    """The encoding whose threads hold vectors of a size and walk as the buffer's offsets do."""
+    shared = copy.shared
+    if isinstance(shared, PaddedSharedEncoding):
+        return _along_offsets(copy, shared, size)
+    if not isinstance(shared, SwizzledSharedEncoding):
+        return None
+    if copy.share[shared.order[0]] < size:
+        return None
+    tile = [1] * len(copy.shape)
+    tile[shared.order[0]] = size
+    return copy.blocked(tile, shared.order)
+
+
+def _along_offsets(
+    copy: AsyncCopy, shared: PaddedSharedEncoding, size: int
+) -> DistributedEncoding | None:
+    """Registers of a vector, then lanes, then waves, then more registers enumerate the offsets."""
+    rank = len(copy.shape)
+    if copy.buffer.full_alloc_shape[-rank:] != copy.shape:
+        return None
+    layout = shared.to_linear_layout(copy.shape)
+    bases, nothing = list(layout.in_bases("offset")), (0,) * rank
+    if len(bases) < log2(size):
+        return None
+
+    def take(count: int) -> tuple[tuple[int, ...], ...]:
+        taken = [bases.pop(0) if bases else nothing for _ in range(count)]
+        return tuple(taken)
+
+    vector = take(log2(size))
+    lanes, warps = take(log2(copy.threads_per_warp)), take(log2(copy.num_warps))
+    return LinearEncoding((*vector, *bases), lanes, warps, layout.in_bases("block"))

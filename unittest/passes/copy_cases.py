@@ -1,0 +1,224 @@
+"""Generated asynchronous copies: shapes, elements, encodings, masks, paddings and what is known."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from random import Random
+
+__all__ = ["BITS", "CopyCase", "draw"]
+
+BITS = {"i8": 8, "f8E5M2": 8, "f16": 16, "bf16": 16, "f32": 32, "i64": 64}
+
+_MODULE = """\
+#b = {encoding}
+#s = {shared}
+#smem = #ttg.shared_memory
+module attributes {{"ttg.num-ctas" = 1 : i32, "ttg.num-warps" = {warps} : i32, \
+"ttg.threads-per-warp" = {lanes} : i32, ttg.target = "{target}"}} {{
+  tt.func public @f(%p: tensor<{shape}x!tt.ptr<{element}>, #b> {{{pointer}}}, \
+%k: tensor<{shape}xi1, #b> {{{constancy}}}, %o: tensor<{shape}x{element}, #b>) {{
+    %m = ttg.local_alloc : () -> !ttg.memdesc<{shape}x{element}, #s, #smem, mutable>
+    %t = ttg.async_copy_global_to_local %p, %m{masked}{attribute} : \
+tensor<{shape}x!tt.ptr<{element}>, #b> -> <{shape}x{element}, #s, #smem, mutable>
+    %g = ttg.async_commit_group tokens %t
+    tt.return
+  }}
+}}
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CopyCase:
+    """One copy.
+
+    Attributes:
+        target: ``"cuda:90"``.
+        warps: Of the module.
+        shape: Sizes.
+        element: Type of the elements.
+        encoding: Of the pointers.
+        shared: Of the buffer.
+        contiguity: Hint of the pointers per dimension; empty without one.
+        divisibility: The same, in bytes.
+        constancy: Hint of the mask; empty for one of which nothing is known; ``None`` without mask.
+        other: Whether there is a value for what is masked out.
+        hint: The attribute ``contiguity``.
+    """
+
+    target: str
+    warps: int = 4
+    shape: tuple[int, ...]
+    element: str
+    encoding: str
+    shared: str
+    contiguity: tuple[int, ...] = ()
+    divisibility: tuple[int, ...] = ()
+    constancy: tuple[int, ...] | None = None
+    other: bool = False
+    hint: int = 1
+
+    @property
+    def lanes(self) -> int:
+        """Threads of a warp."""
+        return lanes_of(self.target)
+
+    @property
+    def text(self) -> str:
+        """The module."""
+        masked = "" if self.constancy is None else " mask %k"
+        if self.other and masked:
+            masked += " other %o"
+        return _MODULE.format(
+            encoding=self.encoding,
+            shared=self.shared,
+            warps=self.warps,
+            lanes=self.lanes,
+            target=self.target,
+            shape="x".join(map(str, self.shape)),
+            element=self.element,
+            # Triton wants all three of them or none.
+            pointer=_hints(self.contiguity, self.divisibility, (1,) * len(self.contiguity)),
+            constancy=_hints(*((1,) * len(self.shape),) * 2, self.constancy)
+            if self.constancy
+            else "",
+            masked=masked,
+            attribute=f" {{contiguity = {self.hint} : i32}}" if self.hint > 1 else "",
+        )
+
+
+def lanes_of(target: str) -> int:
+    """Threads of a warp of a target."""
+    return 64 if target.startswith("hip:gfx9") else 32
+
+
+def _hints(*numbers: Sequence[int]) -> str:
+    names = ("contiguity", "divisibility", "constancy")
+    return ", ".join(
+        f"tt.{name} = dense<{list(each)}> : tensor<{len(each)}xi32>"
+        for name, each in zip(names, numbers, strict=True)
+        if each
+    )
+
+
+def _split(random: Random, number: int, parts: int) -> list[int]:
+    """A power of two as a product."""
+    found = [1] * parts
+    while number > 1:
+        found[random.randrange(parts)] *= 2
+        number //= 2
+    return found
+
+
+def blocked(tile: Sequence[int], lanes: Sequence[int], warps: Sequence[int], order) -> str:
+    """The text of a blocked encoding."""
+    return (
+        f"#ttg.blocked<{{sizePerThread = {list(tile)}, threadsPerWarp = {list(lanes)}, "
+        f"warpsPerCTA = {list(warps)}, order = {list(order)}}}>"
+    )
+
+
+def _walking(random: Random, shape, order, held, lanes, warps) -> str:
+    """A blocked encoding as passes make them: lanes and warps walk through the dimensions."""
+    tile = [held if dim == order[0] else 1 for dim in range(len(shape))]
+    per_warp, per_cta, left_lanes, left_warps = [1] * len(shape), [1] * len(shape), lanes, warps
+    for dim in order[:-1]:
+        room = max(1, shape[dim] // tile[dim])
+        per_warp[dim] = min(room, left_lanes)
+        per_cta[dim] = min(max(1, room // per_warp[dim]), left_warps)
+        left_lanes //= per_warp[dim]
+        left_warps //= per_cta[dim]
+    per_warp[order[-1]], per_cta[order[-1]] = left_lanes, left_warps
+    return blocked(tile, per_warp, per_cta, order)
+
+
+def _encoding(random: Random, shape, order, lanes, warps) -> str:
+    rank = len(shape)
+    held = random.choice((1, 1, 2, 4, 8, 16))
+    kind = random.random()
+    if kind < 0.6:
+        return _walking(random, shape, order, held, lanes, warps)
+    if kind < 0.8:
+        tile = [random.choice((1, 1, 2, 4)) for _ in shape]
+        tile[order[0]] = held
+        return blocked(tile, _split(random, lanes, rank), _split(random, warps, rank), order)
+    if kind < 0.9 and rank < 3:
+        parent = [dim + 1 for dim in order] if random.random() < 0.5 else list(order)
+        gone = 0 if parent[0] > 0 and min(parent) == 1 else rank
+        parent.insert(random.randrange(rank + 1), gone)
+        tile = [random.choice((1, 1, 4)) for _ in parent]
+        text = blocked(
+            tile, _split(random, lanes, rank + 1), _split(random, warps, rank + 1), parent
+        )
+        return f"#ttg.slice<{{dim = {gone}, parent = {text}}}>"
+    bits = [
+        [1 << bit if d == dim else 0 for d in range(rank)]
+        for dim in order
+        for bit in range(shape[dim].bit_length() - 1)
+    ]
+    if random.random() < 0.4:
+        random.shuffle(bits)
+    wanted = lanes.bit_length() - 1, warps.bit_length() - 1
+    registers = max(random.choice((0, 1, 2)), len(bits) - sum(wanted))
+    head, rest = bits[:registers], bits[registers:]
+    lane = (rest + [[0] * rank] * wanted[0])[: wanted[0]]
+    warp = (rest[wanted[0] :] + [[0] * rank] * wanted[1])[: wanted[1]]
+    head += rest[sum(wanted) :]
+    return f"#ttg.linear<{{register = {head}, lane = {lane}, warp = {warp}, block = []}}>"
+
+
+def _shared(random: Random, shape, order, padded: bool) -> str:
+    if padded and random.random() < 0.3:
+        interval = random.choice((4, 8, 16, 32, 64, 128, 256, 512, 1024))
+        pad = random.choice((4, 8, 16))
+        return f"#ttg.padded_shared<[{interval}:+{pad}] {{order = {order}, shape = {list(shape)}}}>"
+    vec, phases = 1, 1
+    if len(shape) > 1 and random.random() < 0.5:
+        vec, phases = random.choice((1, 2, 4, 8, 16)), random.choice((2, 4, 8))
+    return (
+        f"#ttg.swizzled_shared<{{vec = {vec}, perPhase = {random.choice((1, 2))}, "
+        f"maxPhase = {phases}, order = {order}}}>"
+    )
+
+
+def draw(random: Random, target: str) -> CopyCase:
+    """A copy whose hints do not contradict each other."""
+    lanes, warps = lanes_of(target), random.choice((1, 2, 4, 4, 8))
+    rank = random.choice((1, 1, 2, 2, 2, 3))
+    small = random.random() < 0.6
+    largest = lanes * warps // 2 if small else 4096
+    total = 2
+    while total < largest and (random.random() < 0.8 or not small):
+        total *= 2
+    shape = tuple(_split(random, total, rank))
+    order = list(range(rank))
+    random.shuffle(order)
+    element = random.choice(list(BITS))
+    buffer_order = order if random.random() < 0.8 else random.sample(order, rank)
+    contiguity: tuple[int, ...] = ()
+    divisibility: tuple[int, ...] = ()
+    if random.random() < 0.75:
+        dim = order[0] if random.random() < 0.8 else random.randrange(rank)
+        run = min(random.choice((1, 2, 4, 8, 16, 64)), shape[dim])
+        contiguity = tuple(run if d == dim else 1 for d in range(rank))
+        least = BITS[element] // 8
+        divisor = random.choice((least, 4, 8, 16, 16, 64)) if run > 1 else least
+        divisibility = tuple(max(divisor, least) if d == dim else least for d in range(rank))
+    constancy: tuple[int, ...] | None = None
+    if random.random() < 0.4:
+        constancy = ()
+        if random.random() < 0.8:
+            constancy = tuple(random.choice((1, 2, 4, 8, 16)) for _ in range(rank))
+    return CopyCase(
+        target=target,
+        warps=warps,
+        shape=shape,
+        element=element,
+        encoding=_encoding(random, shape, order, lanes, warps),
+        shared=_shared(random, shape, buffer_order, target.startswith("hip")),
+        contiguity=contiguity,
+        divisibility=divisibility,
+        constancy=constancy,
+        other=random.random() < 0.3,
+        hint=random.choice((1, 1, 1, 2, 4, 8, 16)),
+    )
