@@ -155,7 +155,7 @@ class Wait:
             or where ``num`` is smaller.
         awaited: Label of the newest awaited copy on the path that decides; empty where the path
             ends elsewhere.
-        path: The edges of that path, the latest in the program first.
+        path: The edges of that path, in the order of the program.
         is_constrained: Whether anything that is awaited may be outstanding.
         retires: Labels of the copies that may be in flight in front of the wait and not behind it.
         unsafe: Whether a use of LDS relies on the wait, and the wait lets through too much.
@@ -193,7 +193,7 @@ class Unsafe:
     Attributes:
         copy: Its label; empty where nothing is known of what ran before.
         reason: Why that is wrong.
-        path: Edges of a path that leads there, the latest in the program first.
+        path: Edges of a path from it, in the order of the program.
     """
 
     copy: str
@@ -266,8 +266,8 @@ class InFlight:
 
     Attributes:
         label: Its label.
-        iterations: How many times control went back to the start of a loop since it was issued, at
-            least.
+        iterations: How many times control went back to the start of a loop around it since it was
+            issued, at least.
     """
 
     label: str

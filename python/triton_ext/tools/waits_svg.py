@@ -14,7 +14,6 @@ from triton_ext.analysis.timeline import (
     Close,
     Commit,
     Copy,
-    Lane,
     Open,
     Row,
     Section,
@@ -254,10 +253,9 @@ class _Drawing:
             self.parts.append(
                 _rect(x, self._tops[index] + 2, self.right - x + 4, height - 4, "alarm", 6)
             )
-        for left, width, lane in zip(
-            self._lane_x, self._lane_width, self._section.lanes, strict=True
-        ):
-            if isinstance(item, Commit) and self._ends_group(item, lane):
+        for number, lane in enumerate(self._section.lanes):
+            if isinstance(item, Commit) and self._ends_group(item, number):
+                left, width = self._lane_x[number], self._lane_width[number]
                 self.parts.append(
                     _path(f"M{left:.1f} {y:.1f}h{width:.1f}", f"commit s-{colour_of(lane)}")
                 )
@@ -265,11 +263,12 @@ class _Drawing:
             start, end = self._span(item.counter)
             self.parts.append(_path(f"M{start - 6:.1f} {y:.1f}H{end + 6:.1f}", "rule"))
 
-    def _ends_group(self, commit: Commit, lane: Lane) -> bool:
+    def _ends_group(self, commit: Commit, lane: int) -> bool:
         """Whether a commit is about copies of a lane, as far as its tokens tell."""
         if not commit.copies:
-            return commit.counter == lane.counter
-        return any(self._copies[label].lane == lane for label in commit.copies)
+            return commit.counter == self._section.lanes[lane].counter
+        tracks = self._layout.tracks
+        return any(label in tracks and tracks[label].lane == lane for label in commit.copies)
 
     def _span(self, counter: str) -> tuple[float, float]:
         """From where to where the lanes of a counter reach."""

@@ -202,6 +202,13 @@ class _Canvas:
                 self._set(cells, piece.label, _body(piece))
         return self._joined(cells, None)
 
+    def _ends_group(self, commit: Commit, lane: int) -> bool:
+        """Whether a commit is about copies of a lane, as far as its tokens tell."""
+        if not commit.copies:
+            return commit.counter == self._section.lanes[lane].counter
+        tracks = self._layout.tracks
+        return any(label in tracks and tracks[label].lane == lane for label in commit.copies)
+
     def _cells(self) -> list[list[str]]:
         return [[""] * width for width in self._layout.widths]
 
@@ -220,7 +227,7 @@ class _Canvas:
             filler = " "
             if isinstance(item, Wait) and item.counter == lane.counter:
                 filler = "─"
-            elif isinstance(item, Commit) and item.counter == lane.counter:
+            elif isinstance(item, Commit) and self._ends_group(item, number):
                 filler = "╌"
             colour = _LANES[number % 4]
             shown.append(

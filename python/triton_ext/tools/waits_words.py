@@ -133,7 +133,7 @@ def verdicts(row: Row) -> tuple[Verdict, ...]:
     item = row.item
     found = []
     for unsafe in row.unsafe:
-        path = f"; on the way back: {', '.join(unsafe.path)}" if unsafe.path else ""
+        path = f", on the path {', '.join(unsafe.path)}" if unsafe.path else ""
         copy = f"copy {unsafe.copy} may be in flight: " if unsafe.copy else ""
         found.append(Verdict(Tone.BAD, "unsafe", f"{copy}{unsafe.reason}{path}"))
     if not isinstance(item, Wait):

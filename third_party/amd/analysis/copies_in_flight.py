@@ -34,19 +34,32 @@ def copies_in_flight(
         coverage: The module, and what its waits let through.
 
     Returns:
-        For each such copy how many times control went back to the start of a loop behind it, on
-        the nearest path.
+        For each such copy how many times control went back to the start of a loop around it, on
+        the nearest path since it was issued.
     """
     found: dict[Operation, int] = {}
     for issue in candidates:
         if not issue.instructions.hi:
             continue
+        around = _around(issue.op)
         walks = nearest_walks(coverage.flow, position, _Seeker(coverage, issue, Pending()))
         if walks.gave_up and not walks.found:
             found[issue.op] = 0
         for end in walks.found:
-            found[issue.op] = sum(step.kind is StepKind.PREVIOUS for step in end.steps)
+            found[issue.op] = sum(
+                step.kind is StepKind.PREVIOUS and step.op in around for step in end.steps
+            )
     return found
+
+
+def _around(op: Operation) -> frozenset[Operation]:
+    """The operations around one."""
+    found = []
+    outer = op.parent_op
+    while outer is not None:
+        found.append(outer)
+        outer = outer.parent_op
+    return frozenset(found)
 
 
 @dataclass(frozen=True, slots=True)

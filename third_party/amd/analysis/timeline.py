@@ -148,8 +148,13 @@ class _Maker:
             return
         inside = [self._events.get(op) for op in _walk(blocks, partitions=False)]
         own = [event for event in inside if isinstance(event, AsyncIssue)]
-        # A partition runs on warps of its own, which have no copies of others in flight.
-        reachable = own if partition is not None else self._issues
+        # Each partition runs on warps of its own, which have no copies of others in flight.
+        function = _function_of(blocks[0].parent_op)
+        reachable = [
+            issue
+            for issue in self._issues
+            if issue in own or _function_of(issue.op) is not function
+        ]
         entry = self._at(Position(Point(blocks[0], 0)), reachable)
         flying, rows = entry, []
         for op, item, depth, position in draft:
@@ -370,6 +375,12 @@ def _walk(blocks: tuple[Block, ...], *, partitions: bool = True) -> Iterator[Ope
             regions = op.regions[:1] if is_specialized and not partitions else op.regions
             for region in regions:
                 yield from _walk(region.blocks, partitions=partitions)
+
+
+def _function_of(op: Operation) -> Operation:
+    while op.name not in FUNCTIONS and op.parent_op is not None:
+        op = op.parent_op
+    return op
 
 
 def _waves(blocks: tuple[Block, ...]) -> int | None:

@@ -29,14 +29,15 @@ _COUNTERS: Final = {
     Counter.TENSORCNT: "TENSORcnt",
 }
 _WHAT: Final = {Direction.LOAD: "loads", Direction.STORE: "stores", None: ""}
+#: Edges in the direction of the program.
 _EDGES: Final = {
-    StepKind.ENTER: "through the end of {}",
-    StepKind.PREVIOUS: "back round {}",
-    StepKind.LEAVE: "above {}",
-    StepKind.SKIP: "past {} without running it",
-    StepKind.BRANCH: "from {}",
+    StepKind.ENTER: "out of {}",
+    StepKind.PREVIOUS: "round {}",
+    StepKind.LEAVE: "into {}",
+    StepKind.SKIP: "past {}",
+    StepKind.BRANCH: "along {}",
     StepKind.CALL: "through {}",
-    StepKind.CALLER: "to {}",
+    StepKind.CALLER: "from {}",
 }
 
 
@@ -110,14 +111,21 @@ class WaitFacts:
         )
 
     def path(self, steps: Sequence[Step]) -> tuple[str, ...]:
-        """The edges among some steps, in words."""
-        told = []
-        edges = [step for step in steps if step.op is not None and step.kind in _EDGES]
-        for (kind, op), same in groupby(edges, key=lambda step: (step.kind, step.op)):
+        """The edges among some steps, which lead back, in words and in the program's direction."""
+        told: list[str] = []
+        edges = [step for step in reversed(steps) if step.op is not None and step.kind in _EDGES]
+        runs = [(key, len(list(g))) for key, g in groupby(edges, key=lambda s: (s.kind, s.op))]
+        while runs:
+            (kind, op), times = runs.pop(0)
             if op is None:
                 continue
-            times = len(list(same))
-            text = _EDGES[kind].format(f"{_named(op)} (line {place_of(op).line})")
+            name = f"{_named(op)} (line {place_of(op).line})"
+            crossed = _crossed(kind, op, runs)
+            if crossed is not None:
+                told.append(f"through {f'{crossed} iterations of ' if crossed > 1 else ''}{name}")
+                del runs[: 2 if crossed > 1 else 1]
+                continue
+            text = _EDGES[kind].format(name)
             told.append(text if times == 1 else f"{text} {times} times")
         return tuple(told)
 
@@ -182,6 +190,17 @@ class WaitFacts:
         left = [issue for issue in issues if issue.op in before]
         behind = copies_in_flight(behind_it, left, coverage)
         return tuple(self._labels[op] for op in before if op not in behind)
+
+
+def _crossed(
+    kind: StepKind, op: Operation, runs: Sequence[tuple[tuple[StepKind, Operation | None], int]]
+) -> int | None:
+    """How often what is entered by an edge runs before it is left; ``None`` if it is not left."""
+    if kind is not StepKind.LEAVE:
+        return None
+    round_it = runs[0][1] if runs and runs[0][0] == (StepKind.PREVIOUS, op) else 0
+    rest = runs[1:] if round_it else runs
+    return round_it + 1 if rest and rest[0][0] == (StepKind.ENTER, op) else None
 
 
 def _named(op: Operation) -> str:
