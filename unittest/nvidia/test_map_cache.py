@@ -145,3 +145,16 @@ def test_a_failed_encoding_is_not_kept(monkeypatch):
     maps.clear()
     with pytest.raises(DriverError, match="refused"):
         maps.encoded(16, "family", fail)
+
+
+def test_maps_and_kernel_arguments_under_one_key_are_two_things():
+    maps = TensorMapCache()
+    made = ("map", 5)
+    assert maps.put((16, "family"), made) is made
+    maps.families.put("family", lambda address: (address,))
+    assert maps.encoded(16, "family", lambda: b"encoded") == b"encoded"
+    assert maps.get((16, "family")) is made
+    assert len(maps) == 2
+    maps.clear()
+    assert len(maps) == 0
+    assert maps.families.get("family") is None

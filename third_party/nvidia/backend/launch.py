@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
 from triton.tools.tensor_descriptor import TensorDescriptor
 from triton_ext.errors import DriverError, LaunchError, TritonExtError
@@ -20,7 +20,7 @@ from triton_ext.markers import METADATA_KEY
 from . import driver
 from .descriptors import Im2ColDescriptor
 from .driver_types import ElementType
-from .map_cache import MAPS, BoundedCache
+from .map_cache import MAPS, BoundedCache, Family, KernelArguments
 from .validation import address_violations, descriptor_error
 
 __all__ = ["TILED_MAPS", "UNINSTALLED", "wrap_make_tensordesc_arg"]
@@ -76,10 +76,6 @@ class KernelLayout:
         own = None if wanted is None else wanted["rank"]
         return cls(metadata, MAPS.numbers.of(("kernel", *values, own)), *values, wanted)
 
-
-# All tensors that differ in their address only: what makes the kernel arguments of each, the map
-# and behind it shape and strides, from the address (``driver.arguments_factory``).
-Family: TypeAlias = Callable[[int], tuple[Any, ...]]
 
 # By the id of a metadata entry: the launcher passes the same one at every launch of a kernel.
 _LAYOUTS: Final[BoundedCache[KernelLayout]] = BoundedCache(4096)
@@ -179,7 +175,7 @@ def _first_im2col_args(arg: Im2ColDescriptor, layout: KernelLayout) -> Any:
     return MAPS.get(key) or _args_of(family, key[0], key)
 
 
-def _args_of(family: Family, address: int, key: tuple[Any, ...]) -> Any:
+def _args_of(family: Family, address: int, key: tuple[Any, ...]) -> KernelArguments:
     """Returns the kernel arguments of a tensor at an address that is not in the cache."""
     try:
         arguments = family(address)
@@ -210,7 +206,7 @@ def _check_kernel(arg: Im2ColDescriptor, layout: KernelLayout) -> None:
 
 def _new_family(
     arg: Im2ColDescriptor, layout: KernelLayout, key: tuple[Any, ...], sizes: tuple[int, ...]
-) -> Any:
+) -> Family:
     encoded = arg.encode(
         swizzle=layout.swizzle,
         elem_size=layout.elem_size,

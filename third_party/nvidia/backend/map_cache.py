@@ -6,9 +6,12 @@ tensor's content or device, only address, geometry and layout, so it stays right
 of that geometry lies at that address.
 
 Two levels.  A *family* is all maps that differ in their address only; the first one is encoded, the
-others are copies of it with the address replaced.  The *maps* themselves are kept by address and
-family, from the second time on that an address is seen: a copy is quickly made, and maps that are
-used once would drive out those that are used again.  Both are bounded.
+others are copies of it with the address replaced.  Below it, what was made for one address of a
+family.  Each level is there twice, because a launch wants more than a map: the kernel arguments,
+which are the map in the launcher's object with the sizes behind it.  Everything is bounded.
+
+Kernel arguments are kept from the second time on that an address is seen: they are quickly made,
+and what is used once would drive out what is used again.
 
 A map is read when a kernel is launched and copied into the launch, a captured CUDA graph included:
 what is dropped here later does not matter to a launch that was made.
@@ -19,11 +22,25 @@ from __future__ import annotations
 import itertools
 import threading
 from collections.abc import Callable, Hashable
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final, Generic, TypeAlias, TypeVar
 
 from . import driver
 
-__all__ = ["MAPS", "BoundedCache", "Numbers", "Sightings", "TensorMapCache"]
+__all__ = [
+    "MAPS",
+    "BoundedCache",
+    "Family",
+    "KernelArguments",
+    "Numbers",
+    "Sightings",
+    "TensorMapCache",
+]
+
+#: The map as Triton's launcher takes it, shape and strides.
+KernelArguments: TypeAlias = tuple[Any, ...]
+#: All tensors that differ in their address only: what makes the kernel arguments of each from the
+#: address (``driver.arguments_factory``).
+Family: TypeAlias = Callable[[int], KernelArguments]
 
 Value = TypeVar("Value")
 
@@ -112,13 +129,13 @@ class Numbers:
 
 
 class Sightings:
-    """The addresses seen of late; may be used by any thread.
+    """A set of addresses that were seen; may be used by any thread.
 
-    Nothing but speed depends on the answers, so all are forgotten at once where they are too many:
-    an address is known where it was seen less than ``limit`` others ago, but for one such moment.
+    A full set is emptied and filled anew, so an address may count as never seen although it was.
+    That costs time only: what belongs to it is made once more before it is kept.
 
     Args:
-        limit: Most addresses held, give or take one per thread.
+        limit: How many addresses are a full set; each thread may add one more.
     """
 
     __slots__ = ("_limit", "_seen")
@@ -146,33 +163,46 @@ class Sightings:
 
 
 class TensorMapCache:
-    """Encoded maps by key, made from those of their family; may be used by any thread.
+    """Encoded maps and kernel arguments, made from those of their family; for any thread.
 
     Args:
-        max_maps: Most maps held.
-        max_families: Most families held.
+        max_maps: Most maps held, and most kernel arguments.
+        max_families: Most families held, of either.
 
     Attributes:
-        get: Returns what is kept under a key, or ``None``; what every launch calls.
-        put: Keeps a map under a key; returns what is kept.
-        families: The first map of each family, by family.
+        get: Returns the kernel arguments kept under a key, or ``None``; what every launch calls.
+        put: Keeps kernel arguments under a key; returns what is kept.
+        families: What makes the kernel arguments of a tensor from its address, by family.
         numbers: Numbers of geometries and kernel layouts, for keys that are quick to hash.
-        sightings: The addresses whose maps are worth keeping when they are seen again.
+        sightings: The addresses whose kernel arguments are worth keeping when they are seen again.
     """
 
-    __slots__ = ("_encode_lock", "_maps", "families", "get", "numbers", "put", "sightings")
+    __slots__ = (
+        "_arguments",
+        "_encode_lock",
+        "_encoded",
+        "_templates",
+        "families",
+        "get",
+        "numbers",
+        "put",
+        "sightings",
+    )
 
     def __init__(self, max_maps: int = _MAX_MAPS, max_families: int = _MAX_FAMILIES) -> None:
-        self._maps: BoundedCache[Any] = BoundedCache(max_maps)
-        self.families: BoundedCache[Any] = BoundedCache(max_families)
+        self._encoded: BoundedCache[bytes] = BoundedCache(max_maps)
+        #: The first map of each family.
+        self._templates: BoundedCache[bytes] = BoundedCache(max_families)
+        self._encode_lock = threading.Lock()
+        self._arguments: BoundedCache[KernelArguments] = BoundedCache(max_maps)
+        self.families: BoundedCache[Family] = BoundedCache(max_families)
         self.numbers = Numbers()
         self.sightings = Sightings(max_maps // 2)
-        self._encode_lock = threading.Lock()
-        self.get: Callable[[Hashable], Any] = self._maps.get
-        self.put: Callable[[Hashable, Any], Any] = self._maps.put
+        self.get: Callable[[Hashable], KernelArguments | None] = self._arguments.get
+        self.put: Callable[[Hashable, KernelArguments], KernelArguments] = self._arguments.put
 
     def __len__(self) -> int:
-        return len(self._maps)
+        return len(self._encoded) + len(self._arguments)
 
     def encoded(self, address: int, family: Hashable, encode: Callable[[], bytes]) -> bytes:
         """Returns the 128 bytes of a map.
@@ -186,21 +216,21 @@ class TensorMapCache:
             DriverError: The driver is missing, too old, or refused the map.  Nothing is kept.
         """
         key = (address, family)
-        found: bytes | None = self.get(key)
+        found = self._encoded.get(key)
         if found is not None:
             return found
-        template = self.families.get(family)
+        template = self._templates.get(family)
         if template is None:
             with self._encode_lock:
-                template = self.families.get(family)
+                template = self._templates.get(family)
                 if template is None:
-                    return bytes(self.put(key, self.families.put(family, encode())))
-        return bytes(self.put(key, driver.replace_address(template, address)))
+                    return self._encoded.put(key, self._templates.put(family, encode()))
+        return self._encoded.put(key, driver.replace_address(template, address))
 
     def clear(self) -> None:
         """Forgets every map; the next launches encode again."""
-        self._maps.clear()
-        self.families.clear()
+        for cache in (self._encoded, self._templates, self._arguments, self.families):
+            cache.clear()
         self.sightings.clear()
 
 
