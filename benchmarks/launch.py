@@ -18,7 +18,6 @@ launch.
 from __future__ import annotations
 
 import argparse
-import importlib
 import os
 import pathlib
 import resource
@@ -35,7 +34,8 @@ import triton
 import triton.language as tl
 import triton_ext.language as tle
 
-from benchmarks.harness import ROOT, collect_environment, emit, write_rows
+from benchmarks.harness import collect_environment, emit, write_rows
+from benchmarks.stand_in_driver import StandInDriver, compile_stand_in, environment_of
 
 __all__ = ["add_arguments", "run"]
 
@@ -55,8 +55,7 @@ ACTIVE = 3
 STEP_BYTES = 128
 BUFFER_BYTES = 1 << 30
 
-# The launcher's stand-in for libcuda is that of the tests; the variable is set in its process.
-STAND_IN_FOLDER = ROOT / "unittest" / "nvidia"
+# Set in the process whose libcuda is the stand-in.
 STAND_IN_VARIABLE = "TRITON_EXT_BENCHMARK_STAND_IN"
 
 # What three im2col descriptors may cost, as a ratio to three that Triton encodes itself.
@@ -277,7 +276,11 @@ def check(bench: Bench, buffer: Any) -> list[str]:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Runs the case; returns 1 where a result was wrong or memory grew, 2 without a GPU."""
+    """Runs the case.
+
+    Returns:
+        1 where a result was wrong, im2col was too slow, or memory grew; 2 without a GPU; else 0.
+    """
     import torch
 
     is_stand_in = arguments.stand_in and not arguments.dry_run
@@ -305,20 +308,13 @@ def run(arguments: argparse.Namespace) -> int:
     return measure_all(bench, arguments, environment)
 
 
-def stand_in_driver() -> Any:
-    """Returns the module of the tests that launches on a GPU that is not there."""
-    sys.path.append(str(STAND_IN_FOLDER))
-    return importlib.import_module("stand_in_driver")
-
-
 def start_on_stand_in() -> int:
     """Runs the same command in a process whose libcuda is the stand-in."""
-    module = stand_in_driver()
     with tempfile.TemporaryDirectory() as folder:
-        if not module.compile_stand_in(pathlib.Path(folder)):
+        if not compile_stand_in(pathlib.Path(folder)):
             emit("no C compiler for the stand-in of libcuda")
             return 2
-        environment = module.environment_of(pathlib.Path(folder)) | {STAND_IN_VARIABLE: "1"}
+        environment = environment_of(pathlib.Path(folder)) | {STAND_IN_VARIABLE: "1"}
         command = [sys.executable, "-m", "benchmarks", *sys.argv[1:]]
         return subprocess.run(command, env=environment, check=False).returncode
 
@@ -328,23 +324,29 @@ def bench_on_stand_in() -> Bench:
     import torch
 
     emit("driver: a stand-in that does nothing")
-    triton.runtime.driver.set_active(stand_in_driver().StandInDriver())
+    triton.runtime.driver.set_active(StandInDriver())
     buffer = Base(0x7F0000000000, (BUFFER_BYTES // 2,), torch.float16)
     out = Base(0x7E0000000000, (64, 64), torch.float16)
     return Bench(buffer, out, lambda: None)
 
 
 def measure_all(bench: Bench, arguments: argparse.Namespace, environment: Any) -> int:
-    """Times every variant, then launches with new addresses; returns 1 where memory grew."""
+    """Times every variant, then launches with new addresses.
+
+    Returns:
+        1 where im2col descriptors are slower than LIMITS says, or memory grew; else 0.
+    """
     times = collect(lambda name, kind: bench.measure(name, kind, arguments.calls), arguments.rounds)
     report(times, arguments, environment)
+    failed = False
     for kind, limit in LIMITS.items():
         medians = [statistics.median(times[name, kind]) for name in ("im2col", BASELINE)]
         ratio = medians[0] / medians[1]
         verdict = "ok" if ratio <= limit else "TOO SLOW"
+        failed |= ratio > limit
         emit(f"im2col, addresses {kind}: {ratio:.3f} of {BASELINE} (limit {limit:.2f}): {verdict}")
     if not arguments.launches:
-        return 0
+        return int(failed)
     grown = bench.soak(arguments.launches)
     leaks = grown["host_kib"] > 8192 or grown["device_bytes"] > 0 or grown["maps"] > 8192
     emit(
@@ -352,7 +354,7 @@ def measure_all(bench: Bench, arguments: argparse.Namespace, environment: Any) -
         f"{grown['host_kib']} KiB (limit 8192), device memory by {grown['device_bytes']} B "
         f"(limit 0), {grown['maps']} maps kept (limit 8192): {'GROWS' if leaks else 'ok'}"
     )
-    return 1 if leaks else 0
+    return int(failed or leaks)
 
 
 def collect(

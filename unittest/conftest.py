@@ -47,6 +47,8 @@ def pytest_collection_modifyitems(items):
             item.add_marker(pytest.mark.skip(reason=problem))
 
 
-# Helper modules stand beside the tests that use them; importlib mode does not add their folder.
+# Tests import the benchmarks from the root.  Helper modules stand beside the tests that use them;
+# importlib mode does not add their folder.
+sys.path.append(str(pathlib.Path(__file__).parents[1]))
 for folder in ("language", "gluon", "nvidia", "ir", "amd"):
     sys.path.append(str(pathlib.Path(__file__).parent / folder))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import csv
 import json
 import math
@@ -171,3 +172,23 @@ def test_configurations_are_compiled_without_a_gpu(tmp_path, monkeypatch):
     # The mbarriers come on top of what is predicted.
     assert 0 < results[1].shared_bytes - good.smem_bytes(2) <= 1024
     assert any(tmp_path.rglob("*.cubin"))
+
+
+@pytest.mark.parametrize(
+    ("us", "grown_bytes", "status"), [(1.0, 0, 0), (1.05, 0, 1), (1.2, 0, 1), (1.0, 1, 1)]
+)
+@pytest.mark.parametrize("launches", [0, 10])
+def test_launches_that_are_too_slow_fail(us, grown_bytes, status, launches):
+    from benchmarks.harness import collect_environment
+    from benchmarks.launch import measure_all
+
+    class Bench:
+        def measure(self, variant, addresses, calls):
+            return us if variant == "im2col" else 1.0
+
+        def soak(self, launches):
+            return {"host_kib": 0, "device_bytes": grown_bytes, "maps": 0}
+
+    arguments = argparse.Namespace(rounds=1, calls=1, launches=launches, out=None)
+    expected = status if launches else int(us > 1.0)
+    assert measure_all(Bench(), arguments, collect_environment()) == expected

@@ -13,9 +13,12 @@ import subprocess
 
 import triton.backends.nvidia.driver as host_driver
 
+from benchmarks.harness import ROOT
+
 __all__ = ["StandInDriver", "compile_stand_in", "environment_of"]
 
-_C_FOLDER = pathlib.Path(__file__).parent / "c"
+# The library without its launches has tests of its own beside it.
+_C_FOLDER = ROOT / "unittest" / "nvidia" / "c"
 
 
 class StandInDriver(host_driver.CudaDriver):
@@ -42,13 +45,19 @@ def compile_stand_in(folder: pathlib.Path) -> bool:
 
 
 def environment_of(folder: pathlib.Path) -> dict[str, str]:
-    """Returns the environment of a process that uses the stand-in in a folder."""
+    """Returns the environment of a process that uses the stand-in in a folder, and this module."""
     environment = {
         **os.environ,
         "TRITON_LIBCUDA_PATH": str(folder),
         "LD_LIBRARY_PATH": str(folder),
         "TRITON_CACHE_DIR": str(folder / "cache"),
+        "PYTHONPATH": os.pathsep.join([*_python_path(), str(ROOT)]),
         "PYTHONWARNINGS": "ignore",
     }
     environment.pop("TRITON_INTERPRET", None)
     return environment
+
+
+def _python_path() -> list[str]:
+    # An empty entry would be the current folder.
+    return [entry for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry]
