@@ -9,6 +9,7 @@ import sys
 # Name of the case: the module with its add_arguments(parser) and run(arguments) -> exit code.
 CASES = {
     "conv_fprop": "benchmarks.conv_fprop",
+    "gluon_conv": "benchmarks.gluon_conv",
     "ir": "benchmarks.ir",
     "launch": "benchmarks.launch",
 }

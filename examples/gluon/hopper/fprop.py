@@ -115,7 +115,9 @@ CONFIGS: tuple[TileConfig, ...] = tuple(_COSTS)
 KEEPING_CONFIGS: tuple[TileConfig, ...] = tuple(_KEEPING_COSTS)
 
 
-def choose_config(m_gemm: int, co: int, ci: int, taps: int, num_sms: int) -> TileConfig:
+def choose_config(
+    m_gemm: int, co: int, ci: int, taps: float, num_sms: int, *, may_keep_filter: bool = True
+) -> TileConfig:
     """Returns the configuration that a model expects to be fastest.
 
     The model is the busiest multiprocessor, which computes ceil(tiles / multiprocessors) tiles one
@@ -125,8 +127,9 @@ def choose_config(m_gemm: int, co: int, ci: int, taps: int, num_sms: int) -> Til
         m_gemm: Output pixels.
         co: Output channels.
         ci: Input channels.
-        taps: Filter taps.
+        taps: Filter taps of a tile; an average where tiles differ.
         num_sms: Multiprocessors of the GPU.
+        may_keep_filter: Whether the kernel can keep the filter in shared memory.
     """
     times: dict[TileConfig, float] = {}
 
@@ -137,8 +140,8 @@ def choose_config(m_gemm: int, co: int, ci: int, taps: int, num_sms: int) -> Til
     for config, cost in _COSTS.items():
         tiles = math.ceil(m_gemm / config.block_m) * math.ceil(co / config.block_n)
         consider(config, cost, math.ceil(tiles / num_sms))
-    for config, cost in _KEEPING_COSTS.items():
-        kept = keep_filter(config, taps * math.ceil(ci / config.block_k))
+    for config, cost in _KEEPING_COSTS.items() if may_keep_filter else ():
+        kept = keep_filter(config, round(taps) * math.ceil(ci / config.block_k))
         num_n = math.ceil(co / config.block_n)
         if kept is not None and num_n <= num_sms:
             consider(kept, cost, math.ceil(math.ceil(m_gemm / kept.block_m) / (num_sms // num_n)))
@@ -280,7 +283,7 @@ def consumer(y_desc, shared, problem, ME: gl.constexpr, CONFIG: gl.constexpr):
         for step in range(num_steps):
             mbarrier.wait(shared.ready_bars.index(stage), phase)
             acc_main, acc_rest = multiply_stage(
-                shared, stage, step, acc_main, acc_rest, GROUP, CONFIG
+                shared, stage, step, acc_main, acc_rest, GROUP, CONFIG, W_IS_NK=True
             )
             mbarrier.arrive(shared.empty_bars.index(previous), pred=step > 0)
             previous = stage

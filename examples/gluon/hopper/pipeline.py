@@ -117,17 +117,30 @@ def load_pixels(x_desc, shared, ready, stage, starts, channel, offsets, CONFIG: 
 
 
 @gluon.jit
+def as_kn(w_smem, W_IS_NK: gl.constexpr):
+    """A block of the filter as WGMMA's right operand."""
+    matrix = w_smem.reshape([w_smem.shape[0], w_smem.shape[2]])
+    if W_IS_NK:
+        matrix = matrix.permute((1, 0))
+    return matrix
+
+
+@gluon.jit
 def multiply_stage(
-    shared, stage, step, acc_main, acc_rest, GROUP: gl.constexpr, CONFIG: gl.constexpr
-):
-    """Starts the WGMMAs of a stage, and waits for those of the stage before."""
+    shared, stage, step, acc_main, acc_rest, GROUP: gl.constexpr, CONFIG: gl.constexpr,
+    W_IS_NK: gl.constexpr,
+):  # fmt: skip
+    """Starts the WGMMAs of a stage, and waits for those of the stage before.
+
+    The filter's blocks are [BLOCK_N, 1, BLOCK_K] if W_IS_NK, else [BLOCK_K, 1, BLOCK_N].
+    """
     x = shared.x_smem.index(stage * CONFIG.row_groups + GROUP)
     block = step if CONFIG.filter_steps > 0 else stage
-    w_main = shared.w_main_smem.index(block).reshape([CONFIG.block_n_main, CONFIG.block_k])
-    acc_main = warpgroup_mma(x, w_main.permute((1, 0)), acc_main, is_async=True)
+    w_main = as_kn(shared.w_main_smem.index(block), W_IS_NK)
+    acc_main = warpgroup_mma(x, w_main, acc_main, is_async=True)
     if CONFIG.block_n_rest > 0:
-        w_rest = shared.w_rest_smem.index(block).reshape([CONFIG.block_n_rest, CONFIG.block_k])
-        acc_rest = warpgroup_mma(x, w_rest.permute((1, 0)), acc_rest, is_async=True)
+        w_rest = as_kn(shared.w_rest_smem.index(block), W_IS_NK)
+        acc_rest = warpgroup_mma(x, w_rest, acc_rest, is_async=True)
         acc_main, acc_rest = warpgroup_mma_wait(2, deps=(acc_main, acc_rest))
     else:
         acc_main = warpgroup_mma_wait(1, deps=(acc_main,))

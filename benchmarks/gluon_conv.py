@@ -1,0 +1,247 @@
+"""Convolutions in Gluon (examples/gluon/hopper) beside cuDNN and this package's @triton.jit ones.
+
+cuDNN runs channels-last with ``torch.backends.cudnn.benchmark = True``.  Every result is checked
+against cuDNN in fp32 with TF32 off before anything is timed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import pathlib
+from dataclasses import dataclass
+from typing import Any
+
+from benchmarks.conv_fprop import (
+    H200_MULTIPROCESSORS,
+    Tensors,
+    announce,
+    make_tensors,
+    make_timer,
+    multiprocessors,
+    prepare_torch,
+)
+from benchmarks.harness import (
+    Deadline,
+    Errors,
+    Function,
+    Timer,
+    Timing,
+    collect_environment,
+    emit,
+    geometric_mean,
+    measure_errors,
+    time_interleaved,
+    write_rows,
+)
+from benchmarks.shapes import ConvShape, select_shapes
+
+__all__ = ["add_arguments", "run"]
+
+BASELINE = "cudnn"
+GLUON = "gluon"
+# Only the forward convolution has a @triton.jit kernel to stand beside it.
+VARIANTS = {"fprop": (BASELINE, "triton", GLUON)}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declares the options of the case."""
+    parser.add_argument("--kernel", choices=tuple(VARIANTS), default="fprop")
+    parser.add_argument("--dtype", choices=("float16", "bfloat16"), default="float16")
+    parser.add_argument(
+        "--shapes",
+        nargs="+",
+        metavar="SHAPE",
+        help="indices into the table, or N,H,W,Ci,Co,R,S,stride; all 21 of the table by default",
+    )
+    parser.add_argument("--rounds", type=int, default=7, help="measurements per variant (7)")
+    parser.add_argument(
+        "--target-ms", type=float, default=20.0, help="GPU time of a measurement (20)"
+    )
+    parser.add_argument(
+        "--time-limit", type=float, default=480.0, metavar="S", help="seconds to stop after (480)"
+    )
+    parser.add_argument(
+        "--graph", action="store_true", help="repeat through CUDA graphs (warm L2, no launch gaps)"
+    )
+    parser.add_argument(
+        "--no-prefill", action="store_true", help="do not hide host time behind a spin kernel"
+    )
+    parser.add_argument("--out", type=pathlib.Path, metavar="FILE", help=".csv or .json to write")
+    parser.add_argument(
+        "--dry-run", action="store_true", help="no GPU: invented times, nothing is computed"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One shape with its tensors, and what each variant does with them."""
+
+    kernel: str
+    tensors: Tensors
+
+    def functions(self) -> dict[str, Function]:
+        """The variants by name; each returns its result in cuDNN's layout."""
+        from examples.gluon.hopper.fprop import conv_fprop
+
+        shape = self.tensors.shape
+        x = self.tensors.x.permute(0, 2, 3, 1)
+        weight = self.tensors.weight.permute(0, 2, 3, 1)
+        return {
+            BASELINE: self.tensors.torch,
+            "triton": self.tensors.ours,
+            GLUON: lambda: conv_fprop(x, weight, shape.stride, shape.padding).permute(0, 3, 1, 2),
+        }
+
+    def reference(self) -> Any:
+        """The result in fp32 without TF32."""
+        return self.tensors.reference()
+
+
+def chosen_config(kernel: str, shape: ConvShape, num_sms: int) -> str:
+    """Returns the configuration with which the Gluon kernel runs the shape."""
+    from examples.gluon.hopper import fprop
+
+    del kernel
+    return str(fprop.choose_config(shape.m_gemm, shape.co, shape.ci, shape.r * shape.s, num_sms))
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """Results of one shape; ``timings`` is empty where a result was wrong."""
+
+    shape: ConvShape
+    config: str
+    errors: dict[str, Errors]
+    timings: dict[str, Timing]
+
+    @property
+    def wrong(self) -> tuple[str, ...]:
+        """Variants whose error is too large to be timed."""
+        return tuple(n for n, e in self.errors.items() if not e.within(self.errors[BASELINE]))
+
+    def ratio(self, over: str) -> float:
+        """Time of a variant over that of the Gluon kernel."""
+        return self.timings[over].ms / self.timings[GLUON].ms
+
+    def fields(self) -> dict[str, object]:
+        """Everything, flat, for CSV and JSON."""
+        row: dict[str, object] = {"shape": self.shape.name, "flops": self.shape.flops}
+        row["wrong"] = " ".join(self.wrong)
+        row["config"] = self.config
+        for name in self.errors:
+            timing = self.timings.get(name)
+            row[f"{name}_ms"] = timing.ms if timing else ""
+            row[f"{name}_tflops"] = self.shape.flops / timing.ms / 1e9 if timing else ""
+            row[f"{name}_spread"] = timing.spread if timing else ""
+            row[f"{name}_host_us"] = timing.host_us if timing else ""
+            row[f"{name}_error_l2"] = self.errors[name].l2
+            row[f"{name}_error_max"] = self.errors[name].maximum
+            row[f"ratio_to_{name}"] = self.ratio(name) if timing else ""
+        return row
+
+
+def format_header(names: tuple[str, ...]) -> str:
+    """Returns the head of the table."""
+    rates = " ".join(f"{name + ' TF/s':>12} {'spread %':>8}" for name in names)
+    ratios = " ".join(f"{name + '/gluon':>13}" for name in names if name != GLUON)
+    return f"{'N,H,W,Ci,Co,R,S,stride':<28} {rates} {ratios} {'rel. error':>10}  configuration"
+
+
+def format_row(row: Row) -> str:
+    """Returns the line of the table."""
+    if row.wrong:
+        found = ", ".join(f"{name} {row.errors[name].l2:.1e}" for name in row.errors)
+        return f"{row.shape.name:<28} WRONG RESULT, not timed: rel. error {found}  {row.config}"
+    rates = " ".join(
+        f"{row.shape.flops / t.ms / 1e9:>12.0f} {t.spread * 100:>8.1f}"
+        for t in row.timings.values()
+    )
+    ratios = " ".join(f"{row.ratio(name):>13.3f}" for name in row.timings if name != GLUON)
+    late = [name for name, timing in row.timings.items() if timing.host_bound]
+    marks = f" (waited for the host: {', '.join(late)})" if late else ""
+    error = row.errors[GLUON].l2
+    return f"{row.shape.name:<28} {rates} {ratios} {error:>10.1e}  {row.config}{marks}"
+
+
+def measure(kernel: str, shape: ConvShape, dtype: str, timer: Timer, rounds: int) -> Row:
+    """Checks one shape, then times it."""
+    problem = Problem(kernel, make_tensors(shape, dtype))
+    functions = problem.functions()
+    reference = problem.reference()
+    errors = {name: measure_errors(f(), reference) for name, f in functions.items()}
+    del reference
+    row = Row(shape, chosen_config(kernel, shape, multiprocessors()), errors, {})
+    if row.wrong:
+        return row
+    return dataclasses.replace(row, timings=time_interleaved(functions, timer, rounds))
+
+
+def measure_nothing(kernel: str, shape: ConvShape, timer: Timer, rounds: int) -> Row:
+    """The dry run's stand-in for :func:`measure`."""
+    names = VARIANTS[kernel]
+    timings = time_interleaved({name: lambda: None for name in names}, timer, rounds)
+    config = chosen_config(kernel, shape, H200_MULTIPROCESSORS)
+    return Row(shape, config, {name: Errors(0.0, 0.0) for name in names}, timings)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Runs the case; returns 1 where a result was wrong or a shape failed."""
+    if arguments.out is not None and arguments.out.suffix not in (".csv", ".json"):
+        emit(f"--out {arguments.out}: expected a name that ends in .csv or .json")
+        return 2
+    try:
+        shapes = select_shapes(arguments.shapes)
+    except ValueError as error:
+        emit(str(error))
+        return 2
+    deadline = Deadline(arguments.time_limit)
+    environment = collect_environment()
+    if not arguments.dry_run:
+        if environment.device == "none":
+            emit("no CUDA GPU: nothing to time (--dry-run shows the output without one)")
+            return 2
+        prepare_torch()
+    timer = make_timer(arguments, arguments.target_ms)
+    announce(arguments, environment, timer)
+    emit(format_header(VARIANTS[arguments.kernel]))
+    rows: list[Row] = []
+    missing: list[str] = []
+    for shape in shapes:
+        if deadline.over:
+            missing.append(f"{shape.name} (time limit)")
+            continue
+        try:
+            if arguments.dry_run:
+                row = measure_nothing(arguments.kernel, shape, timer, arguments.rounds)
+            else:
+                row = measure(arguments.kernel, shape, arguments.dtype, timer, arguments.rounds)
+        except Exception as error:  # whatever one shape does, the others are still worth timing
+            missing.append(f"{shape.name} ({type(error).__name__})")
+            emit(f"{shape.name:<28} FAILED: {type(error).__name__}: {str(error)[:300]}")
+            continue
+        rows.append(row)
+        emit(format_row(row))
+        if arguments.out is not None:
+            write_rows(arguments.out, environment, [each.fields() for each in rows])
+    return summarise(rows, missing)
+
+
+def summarise(rows: list[Row], missing: list[str]) -> int:
+    """Prints the geometric means and what is missing from them; returns the exit code."""
+    timed = [row for row in rows if row.timings]
+    emit()
+    names = [name for name in timed[0].timings if name != GLUON] if timed else []
+    for name in names:
+        ratios = [row.ratio(name) for row in timed]
+        worst = min(timed, key=lambda row, name=name: row.ratio(name))
+        emit(
+            f"{name}/gluon, geometric mean of {len(timed)} ratios: {geometric_mean(ratios):.3f}; "
+            f"worst {worst.ratio(name):.3f} ({worst.shape.name}); "
+            f"ahead on {sum(ratio > 1 for ratio in ratios)}"
+        )
+    wrong = [row.shape.name for row in rows if row.wrong]
+    for what, shapes in (("wrong", wrong), ("missing", missing)):
+        if shapes:
+            emit(f"{what}: {' '.join(shapes)}")
+    return 1 if wrong or missing else 0
