@@ -155,6 +155,14 @@ def test_nothing_stands_outside_of_the_picture():
         assert y + float(element.get("height")) <= height
 
 
+def test_the_picture_of_the_manual(tmp_path, monkeypatch):
+    monkeypatch.chdir(HERE)
+    manual = HERE.parents[2] / "docs" / "async-waits.svg"
+    made = manual if ACCEPT else tmp_path / "made.svg"
+    assert waits("pipeline.ttgir", "--svg", str(made)) == 0
+    assert made.read_text(encoding="utf-8") == manual.read_text(encoding="utf-8")
+
+
 def test_files_are_written(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     path = str(HERE / "pipeline.ttgir")

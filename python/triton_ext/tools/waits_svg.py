@@ -179,7 +179,7 @@ class _Drawing:
             self._lane_x.append(x)
             self._lane_width.append(width)
             x += width + 10
-        self._notes_x = x + 44
+        self._notes_x = x + 58
 
     def _place_rows(self, top: float) -> None:
         self._tops = [top]
@@ -194,7 +194,7 @@ class _Drawing:
             return self._tops[-1]
         row = self._section.rows[index]
         if isinstance(row.item, Close):
-            return self._tops[index] + 4
+            return self._tops[index] + 11
         return self._tops[index] + (22 if isinstance(row.item, Open) else 16)
 
     def _track_x(self, label: str) -> float:
@@ -262,6 +262,8 @@ class _Drawing:
         if isinstance(item, Wait):
             start, end = self._span(item.counter)
             self.parts.append(_path(f"M{start - 6:.1f} {y:.1f}H{end + 6:.1f}", "rule"))
+            # On to the wait's number, behind the bars of other counters.
+            self.parts.append(_path(f"M{end + 6:.1f} {y:.1f}H{self._notes_x - 20:.1f}", "thin"))
 
     def _ends_group(self, commit: Commit, lane: int) -> bool:
         """Whether a commit is about copies of a lane, as far as its tokens tell."""
@@ -396,11 +398,11 @@ class _Drawing:
         self.parts.append(_text(x, y + 4, copy.label, "tiny onlabel", "middle"))
 
     def _number(self, wait: Wait, y: float) -> None:
-        _, end = self._span(wait.counter)
         number = f"≤ {wait.counted}"
-        wide = max(30.0, text_width(number) + 12)
-        self.parts.append(_rect(end + 4, y - 10, wide, 20, "badge", 6))
-        self.parts.append(_text(end + 4 + wide / 2, y + 4, number, "tiny onbadge", "middle"))
+        wide = max(34.0, text_width(number) + 12)
+        x = self._notes_x - wide - 12
+        self.parts.append(_rect(x, y - 10, wide, 20, "badge", 6))
+        self.parts.append(_text(x + wide / 2, y + 4, number, "tiny onbadge", "middle"))
 
     def _cross(self, label: str, y: float) -> None:
         x = self._track_x(label)
@@ -412,7 +414,7 @@ class _Drawing:
 
 def _height(row: Row, notes: int) -> float:
     if isinstance(row.item, Close):
-        return 14
+        return 22
     if isinstance(row.item, Open):
         return 42
     if isinstance(row.item, Wait):
@@ -426,7 +428,7 @@ def _notes(row: Row) -> list[_Note]:
     if isinstance(item, Copy):
         notes += [_Note(line, "pale") for line in wrap(detail(item), _NOTES)]
     if isinstance(item, Wait):
-        notes += [_Note(line, "ink bold") for line in wrap(arithmetic(item), _NOTES)]
+        notes += [_Note(line, "ink bold") for line in wrap(arithmetic(item), _NOTES / 1.08)]
         if item.path:
             path = f"on the path: {', '.join(item.path)}"
             notes += [_Note(line, "pale") for line in wrap(path, _NOTES)]
