@@ -16,6 +16,9 @@ EXPORTS: Final = {
 
 # Passes by their name in a pipeline (triton_ext.passes.registry).
 PASSES: Final = {
+    "allocate-amdgpu-shared-memory": (
+        f"{_HERE}.passes.allocate_shared_memory:AllocateAMDGPUSharedMemory"
+    ),
     "tritonamdgpu-coalesce-async-copy": f"{_HERE}.passes.coalesce_async_copy:CoalesceAsyncCopy",
     "tritonamdgpu-update-async-wait-count": (
         f"{_HERE}.passes.update_async_wait_count:UpdateAsyncWaitCount"

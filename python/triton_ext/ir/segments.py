@@ -33,6 +33,8 @@ __all__ = [
 ]
 
 
+#: Operations whose types are printed as in the quoted form.
+_CALLS = frozenset({"func.call", "tt.call"})
 _QUOTED_TYPES = re.compile(r"\s*:\s*\(")
 #: Operations that print types in their header, but no locations of arguments.
 _UNLOCATED = frozenset({"scf.for", "scf.while"})
@@ -321,7 +323,7 @@ def split_at_types(op: Operation) -> int | None:
         The index of the segment that starts there; ``None`` where no types are printed.
     """
     segments = cut(op)
-    quoted = op.source.text[op._span[2]] == '"'
+    quoted = op.source.text[op._span[2]] == '"' or op.name in _CALLS
     kinds = (OperandSlot, RegionSlot, AttributesSlot) if quoted else (OperandSlot, RegionSlot)
     after = 0
     for index, segment in enumerate(segments):

@@ -34,6 +34,8 @@ GROUP = "triton_ext.passes"
 # Passes that are common to vendors, by their name in a pipeline.
 PASSES: Final[Mapping[str, str]] = MappingProxyType(
     {
+        "allocate-shared-memory": ("triton_ext.passes.allocate_shared_memory:AllocateSharedMemory"),
+        "test-print-allocation": "triton_ext.passes.print_allocation:PrintAllocation",
         "tritongpu-coalesce-async-copy": (
             "triton_ext.passes.coalesce_async_copy:CoalesceAsyncCopy"
         ),
@@ -75,7 +77,7 @@ class Entry:
             loaded: Any = importlib.import_module(module)
             for part in attribute.split("."):
                 loaded = getattr(loaded, part)
-        except Exception as error:  # what a foreign module does when it is imported
+        except (Exception, SystemExit) as error:  # what a foreign module does when it is imported
             kind = "" if isinstance(error, ImportError | AttributeError) else type(error).__name__
             raise PipelineError(
                 f"pass '{self.name}' of {self.origin} cannot be loaded from '{self.target}': "

@@ -1,0 +1,38 @@
+"""Shared memory (LDS): what is needed when, and where it goes.
+
+::
+
+    found = allocate(module, partition_size=65536)
+    for function in found.functions.values():
+        for buffer in function.buffers:
+            print(buffer.op, buffer.offset, buffer.size)
+"""
+
+from __future__ import annotations
+
+from .buffers import (
+    Buffer,
+    BufferKind,
+    FunctionAllocation,
+    ModuleAllocation,
+    allocate,
+    unknown_scratch,
+)
+from .placement import Item, Placement, place
+from .scratch import Scratch
+from .sizes import BufferSize, buffer_size
+
+__all__ = [
+    "Buffer",
+    "BufferKind",
+    "BufferSize",
+    "FunctionAllocation",
+    "Item",
+    "ModuleAllocation",
+    "Placement",
+    "Scratch",
+    "allocate",
+    "buffer_size",
+    "place",
+    "unknown_scratch",
+]

@@ -1,0 +1,276 @@
+"""The buffers of a function and of a module, and where they go.
+
+A function's buffers are those of its ``ttg.local_alloc`` (*explicit*; several for a partitioned
+encoding), what operations need while they run (*scratch*) and, for each call, all of the callee's
+memory in one piece (*virtual*): offsets inside of a function count from where its caller put it.
+
+Guarantees: buffers that are alive at the same time never overlap; offsets have the alignment that
+the encoding asks for, in functions that are called as well; buffers of one partitioned value never
+touch the same physical partition.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from enum import Enum
+
+from ...errors import UnsupportedError, VerifyError
+from ...ir import Module, Operation, Value
+from ...ir.aliases import AliasTable
+from ...ir.dialects import ttg
+from ...ir.functions import CALLS, FUNCTIONS, callee_of, symbol_of
+from ...ir.types import MemDescType
+from ..liveness import Liveness, LiveRange
+from .placement import Item, place
+from .scratch import SCRATCH_ALIGNMENT, Scratch
+from .sizes import buffer_size
+
+__all__ = [
+    "Buffer",
+    "BufferKind",
+    "FunctionAllocation",
+    "ModuleAllocation",
+    "allocate",
+    "unknown_scratch",
+]
+
+ScratchSize = Callable[[Operation], tuple[int, int] | None]
+
+
+class BufferKind(Enum):
+    """Who needs a buffer.
+
+    Attributes:
+        EXPLICIT: The result of a ``ttg.local_alloc``.
+        SCRATCH: An operation while it runs; a function for its warps.
+        VIRTUAL: A called function.
+    """
+
+    EXPLICIT = "explicit"
+    SCRATCH = "scratch"
+    VIRTUAL = "virtual"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Buffer:
+    """A piece of shared memory.
+
+    Attributes:
+        kind: Who needs it.
+        op: The operation that does.
+        value: The value that it belongs to; ``None`` for scratch and virtual ones.
+        index: Its number among those of the value: the partition.
+        size: In bytes.
+        alignment: Of the offset, in bytes.
+        live: When it is needed.
+        offset: In bytes, from where the function's memory starts.
+    """
+
+    kind: BufferKind
+    op: Operation
+    value: Value | None = None
+    index: int = 0
+    size: int
+    alignment: int
+    live: LiveRange
+    offset: int = 0
+
+    @property
+    def end(self) -> int:
+        """Behind its last byte."""
+        return self.offset + self.size
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FunctionAllocation:
+    """The memory of one function.
+
+    Attributes:
+        function: The function.
+        buffers: In the order of their operations.
+        total: Bytes that it needs, called functions included.
+        lower_bound: No placement of these buffers needs less.
+        is_optimal: Whether it is known that none does.
+        alignment: Of where its memory starts.
+    """
+
+    function: Operation
+    buffers: tuple[Buffer, ...]
+    total: int
+    lower_bound: int
+    is_optimal: bool
+    alignment: int
+
+    def of(self, op: Operation) -> tuple[Buffer, ...]:
+        """The buffers that belong to an operation."""
+        return tuple(buffer for buffer in self.buffers if buffer.op is op)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModuleAllocation:
+    """The memory of a module.
+
+    Attributes:
+        functions: The functions with a body, called ones in front of their callers.
+        total: Bytes that the kernel that needs most takes.
+        partition_size: Bytes of a physical partition; 0 where memory is not partitioned.
+    """
+
+    functions: Mapping[Operation, FunctionAllocation]
+    total: int
+    partition_size: int = 0
+
+
+def allocate(
+    module: Module | Operation, *, partition_size: int = 0, scratch: ScratchSize | None = None
+) -> ModuleAllocation:
+    """Places the buffers of a module.
+
+    Args:
+        module: The module.
+        partition_size: Bytes of one physical partition; 0 where memory is not partitioned.
+        scratch: Size and alignment of what an operation (or function) needs while it runs, or
+            ``None`` where that is not known; :class:`~.scratch.Scratch` by default.
+
+    Raises:
+        VerifyError: A type has no size that is known; the error is at the operation.
+        UnsupportedError: A scratch size is not known: run the host's pass first, or ask for it.
+    """
+    top = module.op if isinstance(module, Module) else module
+    return _Allocator(top, partition_size, scratch).run()
+
+
+def unknown_scratch(module: Module) -> tuple[Operation, ...]:
+    """The operations whose scratch memory is not known: :func:`allocate` refuses them."""
+    scratch = Scratch(module.op, AliasTable.of(module.aliases))
+    known = {ttg.LocalAllocOp.NAME, *CALLS}
+    functions = [op for op in module.walk() if op.name in FUNCTIONS and op.regions]
+    return tuple(
+        op for f in functions for op in f.walk() if op.name not in known and scratch(op) is None
+    )
+
+
+class _Allocator:
+    def __init__(self, top: Operation, partition_size: int, scratch: ScratchSize | None) -> None:
+        self.top = top
+        self.partition_size = partition_size
+        module = top.module
+        self.aliases = AliasTable.of(module.aliases if module is not None else None)
+        self.scratch = scratch or Scratch(top, self.aliases)
+        self.functions = {
+            symbol_of(op): op for op in top.walk() if op.name in FUNCTIONS and op.regions
+        }
+        self.done: dict[Operation, FunctionAllocation] = {}
+        self.called: set[Operation] = set()
+        self.open: list[Operation] = []
+
+    def run(self) -> ModuleAllocation:
+        for function in self.functions.values():
+            self.allocation(function)
+        kernels = [done.total for op, done in self.done.items() if op not in self.called]
+        return ModuleAllocation(
+            functions=self.done,
+            total=max(kernels, default=0),
+            partition_size=self.partition_size,
+        )
+
+    def allocation(self, function: Operation) -> FunctionAllocation:
+        found = self.done.get(function)
+        if found is None:
+            if function in self.open:
+                function.fail(f"'{symbol_of(function)}' calls itself: its memory has no end")
+            self.open.append(function)
+            found = self.done[function] = self._function(function)
+            self.open.pop()
+        return found
+
+    def _function(self, function: Operation) -> FunctionAllocation:
+        liveness = Liveness(function)
+        buffers: list[Buffer] = []
+        for op in liveness.order:
+            buffers += self._buffers(op, liveness)
+        groups: dict[Operation, int] = {}
+        items = []
+        for buffer in buffers:
+            partitioned = any(b.op is buffer.op and b is not buffer for b in buffers)
+            group = groups.setdefault(buffer.op, len(groups)) if partitioned else -1
+            items.append(Item(buffer.size, buffer.live, buffer.alignment, group))
+        placed = place(items, self.partition_size)
+        alignment = max([buffer.alignment for buffer in buffers], default=1)
+        if groups or any(self._starts_partition(buffer) for buffer in buffers):
+            alignment = max(alignment, self.partition_size)
+        return FunctionAllocation(
+            function=function,
+            buffers=tuple(
+                replace(buffer, offset=offset)
+                for buffer, offset in zip(buffers, placed.offsets, strict=True)
+            ),
+            total=placed.total,
+            lower_bound=placed.lower_bound,
+            is_optimal=placed.is_optimal,
+            alignment=alignment,
+        )
+
+    def _starts_partition(self, buffer: Buffer) -> bool:
+        return 0 < self.partition_size == buffer.alignment
+
+    def _buffers(self, op: Operation, liveness: Liveness) -> list[Buffer]:
+        if op.name == ttg.LocalAllocOp.NAME:
+            return self._explicit(op, liveness)
+        if op.name in CALLS:
+            return self._virtual(op, liveness)
+        found = self.scratch(op)
+        if found is None:
+            raise UnsupportedError(
+                f"the shared memory that '{op.name}' needs is not known: it depends on how the "
+                "host lowers it"
+            )
+        size, alignment = found
+        if not size:
+            return []
+        live = liveness.whole if op is liveness.function else liveness.at(op)
+        return [Buffer(kind=BufferKind.SCRATCH, op=op, size=size, alignment=alignment, live=live)]
+
+    def _explicit(self, op: Operation, liveness: Liveness) -> list[Buffer]:
+        value = op.results[0]
+        type_ = self.aliases.type(value.type)
+        if not isinstance(type_, MemDescType) or type_.in_tensor_memory:
+            return []
+        try:
+            size = buffer_size(type_)
+        except VerifyError as error:
+            raise op.error(error.message) from error
+        given = op.attributes.get("alignment")
+        alignment = size.alignment if given is None else int(given.partition(":")[0])
+        live = liveness.of_buffer(value)
+        return [
+            Buffer(
+                kind=BufferKind.EXPLICIT,
+                op=op,
+                value=value,
+                index=index,
+                size=size.bytes,
+                alignment=alignment,
+                live=live,
+            )
+            for index in range(size.count)
+        ]
+
+    def _virtual(self, op: Operation, liveness: Liveness) -> list[Buffer]:
+        callee = self.functions.get(callee_of(op))
+        if callee is None:
+            return []
+        self.called.add(callee)
+        needs = self.allocation(callee)
+        if not needs.total:
+            return []
+        return [
+            Buffer(
+                kind=BufferKind.VIRTUAL,
+                op=op,
+                size=needs.total,
+                alignment=max(SCRATCH_ALIGNMENT, needs.alignment),
+                live=liveness.at(op),
+            )
+        ]

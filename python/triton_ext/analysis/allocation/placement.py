@@ -1,0 +1,302 @@
+"""Where buffers go: offsets for items that are alive at the same time or not.
+
+Two items that *meet* must not overlap in memory; *neighbours* (the buffers of one partitioned
+value) must not touch the same physical partition.  What is minimised is the end of the highest
+item.
+
+Every placement is improved to one in which the items, in the order of their offsets, lie as low as
+those before them allow: so it is enough to search orders, and an order is all that is searched
+(:func:`first_fit`).  :func:`place` tries orders that are often good, moves the items that end
+highest forward, and then searches exhaustively with a bound, each step limited in number: it always
+ends.  ``lower_bound`` is a proof: no placement ends below it.  A placement is *optimal* where it
+ends there, or where the exhaustive search ended by itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from ..liveness import LiveRange
+
+__all__ = ["Item", "Placement", "Problem", "first_fit", "place"]
+
+_NODES = 20_000
+_MOVES = 400
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """Something that needs memory.
+
+    Attributes:
+        size: In bytes; 0 takes no place.
+        live: When it is needed.
+        alignment: Of its offset, in bytes.
+        group: Items of one group are neighbours; -1 for an item without.
+    """
+
+    size: int
+    live: LiveRange
+    alignment: int = 1
+    group: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Offsets.
+
+    Attributes:
+        offsets: In bytes, one for each item.
+        total: Where the highest item ends.
+        lower_bound: No placement has a smaller total.
+        is_optimal: Whether it is known that no placement has a smaller total.
+    """
+
+    offsets: tuple[int, ...]
+    total: int
+    lower_bound: int
+    is_optimal: bool
+
+
+class Problem:
+    """Items and what must be kept apart.
+
+    Args:
+        items: The items.
+        partition_size: Bytes of one physical partition; 0 where memory is not partitioned.
+    """
+
+    def __init__(self, items: Sequence[Item], partition_size: int = 0) -> None:
+        self.items = tuple(items)
+        self.partition_size = partition_size
+        count = range(len(self.items))
+        self.neighbours: list[list[int]] = [[] for _ in count]
+        self.meeting: list[list[int]] = [[] for _ in count]
+        for i in count:
+            for j in count[i + 1 :]:
+                one, two = self.items[i], self.items[j]
+                if not (one.size and two.size):
+                    continue
+                if partition_size and one.group == two.group != -1:
+                    self.neighbours[i].append(j)
+                    self.neighbours[j].append(i)
+                elif one.live.meets(two.live) or one.group == two.group != -1:
+                    self.meeting[i].append(j)
+                    self.meeting[j].append(i)
+
+    def offset_of(self, item: int, offsets: Sequence[int]) -> int:
+        """The lowest offset of an item that those with an offset (not -1) leave free."""
+        size, alignment = self.items[item].size, self.items[item].alignment
+        taken = [
+            (offsets[j], offsets[j] + self.items[j].size)
+            for j in self.meeting[item]
+            if offsets[j] >= 0
+        ]
+        unit = self.partition_size
+        for j in self.neighbours[item]:
+            if offsets[j] >= 0:
+                end = offsets[j] + self.items[j].size
+                taken.append((offsets[j] // unit * unit, -(-end // unit) * unit))
+        taken.sort()
+        found = 0
+        for start, end in taken:
+            if start >= found + size:
+                break
+            if end > found:
+                found = -(-end // alignment) * alignment
+        return found
+
+    @cached_property
+    def cliques(self) -> list[tuple[int, ...]]:
+        """Sets of items that are all alive at once, one for each operation where an item begins.
+
+        Of concurrent regions, the heaviest set of each is taken.
+        """
+        items = self.items
+        points = sorted({(item.live.start, item.live.regions) for item in items if item.size})
+        found = {self._alive_at(start, regions) for start, regions in points}
+        return [c for c in found if c and not any(set(c) < set(other) for other in found)]
+
+    def _alive_at(self, point: int, regions: tuple[tuple[int, int], ...]) -> tuple[int, ...]:
+        here = [
+            i
+            for i, item in enumerate(self.items)
+            if item.size and item.live.start <= point < item.live.end
+        ]
+        # What runs at the same time: for each other region its own heaviest set.
+        others: dict[tuple[int, int], list[int]] = {}
+        for i, item in enumerate(self.items):
+            for (op, region), (other_op, other) in zip(regions, item.live.regions, strict=False):
+                if (op, region) != (other_op, other):
+                    if op == other_op and item.size and i not in here:
+                        others.setdefault((other_op, other), []).append(i)
+                    break
+        for members in others.values():
+            best: list[int] = []
+            for each in members:
+                start = self.items[each].live.start
+                alive = [
+                    i
+                    for i in members
+                    if self.items[i].live.start <= start < self.items[i].live.end
+                    and all(self.items[i].live.meets(self.items[h].live) for h in here)
+                    and self.items[i].live.regions == self.items[each].live.regions
+                ]
+                if self._weight(alive) > self._weight(best):
+                    best = alive
+            here += best
+        return tuple(sorted(here))
+
+    def _weight(self, members: Iterable[int]) -> int:
+        return sum(self.items[i].size for i in members)
+
+    def lower_bound(self) -> int:
+        """A number of bytes that every placement needs."""
+        bound = max((self._weight(clique) for clique in self.cliques), default=0)
+        groups: dict[int, list[int]] = {}
+        for item in self.items:
+            if self.partition_size and item.group != -1 and item.size:
+                groups.setdefault(item.group, []).append(item.size)
+        unit = self.partition_size
+        for sizes in groups.values():
+            bound = max(bound, min(_with_top(sizes, top, unit) for top in range(len(sizes))))
+        return bound
+
+    def total(self, offsets: Sequence[int]) -> int:
+        """Where the highest item ends."""
+        return max((o + item.size for o, item in zip(offsets, self.items, strict=True)), default=0)
+
+
+def _with_top(sizes: Sequence[int], top: int, unit: int) -> int:
+    """Where neighbours end at least if one of them is the highest: the others fill partitions."""
+    return sizes[top] + sum(-(-size // unit) * unit for i, size in enumerate(sizes) if i != top)
+
+
+def first_fit(problem: Problem, order: Iterable[int]) -> list[int]:
+    """Gives each item of an order the lowest offset that those before it leave free."""
+    offsets = [-1] * len(problem.items)
+    for item in order:
+        offsets[item] = problem.offset_of(item, offsets)
+    return offsets
+
+
+def place(items: Sequence[Item], partition_size: int = 0) -> Placement:
+    """Finds offsets that end as low as possible.
+
+    Args:
+        items: What needs memory.
+        partition_size: Bytes of one physical partition; 0 where memory is not partitioned.
+
+    Returns:
+        The offsets.  They do not depend on anything but the arguments.
+    """
+    problem = Problem(items, partition_size)
+    bound = problem.lower_bound()
+    offsets = min((first_fit(problem, order) for order in _orders(problem)), key=problem.total)
+    if problem.total(offsets) > bound:
+        offsets = _move_forward(problem, offsets, bound)
+    proven = problem.total(offsets) == bound
+    if not proven:
+        search = _Search(problem, offsets, bound)
+        search.run()
+        offsets, proven = search.best, search.ended or search.best_total == bound
+    return Placement(tuple(offsets), problem.total(offsets), bound, proven)
+
+
+def _orders(problem: Problem) -> Iterable[list[int]]:
+    items = problem.items
+    order = list(range(len(items)))
+    yield order
+    yield sorted(order, key=lambda i: -items[i].size)
+    yield sorted(order, key=lambda i: (items[i].live.start, -items[i].size))
+    yield sorted(order, key=lambda i: (items[i].live.start - items[i].live.end, -items[i].size))
+    yield sorted(order, key=lambda i: -items[i].size * (items[i].live.end - items[i].live.start))
+    yield sorted(order, key=lambda i: (-items[i].live.end, -items[i].size))
+    heaviest = max(problem.cliques, key=problem._weight, default=())
+    yield sorted(order, key=lambda i: (i not in heaviest, -items[i].size))
+    yield sorted(
+        order,
+        key=lambda i: -sum(items[j].size for j in (*problem.meeting[i], *problem.neighbours[i], i)),
+    )
+    # Values with several buffers are the hardest to place.
+    yield sorted(order, key=lambda i: (items[i].group == -1, -items[i].size))
+
+
+def _move_forward(problem: Problem, offsets: list[int], bound: int) -> list[int]:
+    """Moves the item that ends highest to an earlier place in the order while that helps."""
+    best, total = offsets, problem.total(offsets)
+    moves = 0
+    improved = True
+    while improved and total > bound and moves < _MOVES:
+        improved = False
+        order = sorted(range(len(best)), key=lambda i: (best[i], i))
+        top = next(i for i in order if best[i] + problem.items[i].size == total)
+        rest = [i for i in order if i != top]
+        for at in range(order.index(top)):
+            moves += 1
+            found = first_fit(problem, [*rest[:at], top, *rest[at:]])
+            if problem.total(found) < total:
+                best, total, improved = found, problem.total(found), True
+                break
+    return best
+
+
+class _Search:
+    """All orders with non-decreasing offsets, cut off where they cannot be better.
+
+    Args:
+        problem: What to place.
+        offsets: A placement that is known.
+        bound: Where to stop.
+    """
+
+    def __init__(self, problem: Problem, offsets: list[int], bound: int) -> None:
+        self.problem = problem
+        self.bound = bound
+        self.best = offsets
+        self.best_total = problem.total(offsets)
+        self.nodes = 0
+        self.ended = False
+
+    def run(self) -> None:
+        """Searches until nothing is left, the bound is reached or enough was looked at."""
+        count = len(self.problem.items)
+        if count > 200:
+            return
+        self._extend([-1] * count, [i for i in range(count) if self.problem.items[i].size], 0)
+        self.best = [max(offset, 0) for offset in self.best]
+        self.ended = self.nodes < _NODES
+
+    def _extend(self, offsets: list[int], rest: list[int], lowest: int) -> None:
+        if not rest:
+            total = self.problem.total(offsets)
+            if total < self.best_total:
+                self.best, self.best_total = list(offsets), total
+            return
+        problem, items = self.problem, self.problem.items
+        waiting = set(rest)
+        need = max((problem._weight(waiting.intersection(c)) for c in problem.cliques), default=0)
+        if lowest + need >= self.best_total:
+            return
+        places = [(problem.offset_of(i, offsets), i) for i in rest]
+        if any(offset + items[i].size >= self.best_total for offset, i in places):
+            return
+        # Behind the end of one that waits, nothing could stop it from lying where it fits now.
+        limit = min(self._end(offset, i) for offset, i in places)
+        places = [(offset, i) for offset, i in places if lowest <= offset < limit]
+        places.sort(key=lambda place: (place[0], -items[place[1]].size, place[1]))
+        for offset, i in places:
+            self.nodes += 1
+            if self.nodes >= _NODES or self.best_total <= self.bound:
+                return
+            offsets[i] = offset
+            self._extend(offsets, [j for j in rest if j != i], offset)
+            offsets[i] = -1
+
+    def _end(self, offset: int, item: int) -> int:
+        """Where what an item touches ends."""
+        end = offset + self.problem.items[item].size
+        unit = self.problem.partition_size
+        return -(-end // unit) * unit if self.problem.neighbours[item] else end

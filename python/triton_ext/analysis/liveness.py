@@ -1,0 +1,251 @@
+"""When buffers of shared memory are alive.
+
+Operations of a function are numbered in post-order, so that an operation stands behind everything
+in its regions.  A buffer's live range is one interval of these numbers, and the path of concurrent
+regions that it was allocated in.  Properties:
+
+1. At every point of an execution at which a buffer may be read or written later on, and was
+   allocated before, the number of the operation that runs is in the buffer's interval.  (An
+   interval is a hull: a buffer may be dead in the middle of it.)
+2. A use is one by any *alias*: a view, what a loop carries, what a branch or a region hands on, the
+   argument of a partition.  Of an operation that is not known, every result that is a buffer is an
+   alias of every operand that is one.
+3. What is used inside of an operation with regions, but allocated outside of it, lives to the end
+   of that operation: loops run again, and the regions of ``ttg.warp_specialize`` at the same time.
+4. Buffers of different regions of one ``ttg.warp_specialize`` are alive at the same time whatever
+   their intervals say (:meth:`LiveRange.meets`).
+
+Operations that run on after the warps have gone on (asynchronous copies, ``wgmma``) have to be kept
+alive in the IR by whoever waits for them, as upstream has it: the wait takes the buffer or
+``ttg.local_dealloc`` stands behind it.
+
+Safe direction: a range may be too long, never too short.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from ..ir import Block, Operation, Region, Value
+from ..ir.functions import FUNCTIONS
+from ..ir.values import Use
+from .buffer_reference import is_buffer
+
+__all__ = ["LiveRange", "Liveness", "aliases_of"]
+
+_YIELDS: Final = frozenset({"scf.yield", "ttg.warp_yield"})
+_TERMINATORS: Final = _YIELDS | {"scf.condition", "ttg.warp_return", "tt.return", "func.return"}
+
+
+@dataclass(frozen=True, slots=True)
+class LiveRange:
+    """A half-open interval of operation numbers, inside of concurrent regions.
+
+    Attributes:
+        start: Number of the first operation.
+        end: Behind the last one.
+        regions: Each ``ttg.warp_specialize`` around the allocation, outermost first, as its own
+            number and that of the region.
+    """
+
+    start: int
+    end: int
+    regions: tuple[tuple[int, int], ...] = ()
+
+    def meets(self, other: LiveRange) -> bool:
+        """Whether both are alive at the same time."""
+        if self.start < other.end and other.start < self.end:
+            return True
+        for one, two in zip(self.regions, other.regions, strict=False):
+            if one != two:
+                return one[0] == two[0]
+        return False
+
+
+class Liveness:
+    """Live ranges of the buffers of one function, which must not be changed meanwhile.
+
+    Args:
+        function: The function.
+    """
+
+    def __init__(self, function: Operation) -> None:
+        self.function = function
+        self._numbers: dict[Operation, int] = {}
+        self._first: dict[Operation, int] = {}
+        self.order: list[Operation] = []
+        self._number(function)
+
+    def number(self, op: Operation) -> int:
+        """The number of an operation."""
+        return self._numbers[op]
+
+    @property
+    def whole(self) -> LiveRange:
+        """The range of what lives as long as the function runs."""
+        return LiveRange(0, len(self.order))
+
+    def at(self, op: Operation) -> LiveRange:
+        """The range of what is needed while one operation runs, and not by what is inside of it."""
+        number = self._numbers[op]
+        return LiveRange(number, number + 1, self._path(op))
+
+    def of_buffer(self, allocation: Value) -> LiveRange:
+        """The range of a buffer, all of its aliases taken together.
+
+        Args:
+            allocation: Result of a ``ttg.local_alloc``.
+        """
+        owner = allocation.owner
+        if not isinstance(owner, Operation):
+            raise ValueError("only what an operation defines is a buffer")
+        ranges = [self._of_value(alias) for alias in aliases_of(allocation)]
+        start = min(low for low, _ in ranges)
+        return LiveRange(start, max(high for _, high in ranges), self._path(owner))
+
+    # ---- numbering
+
+    def _number(self, op: Operation) -> None:
+        self._first[op] = len(self.order)
+        for region in op.regions:
+            for block in region.blocks:
+                for nested in block.ops:
+                    self._number(nested)
+        self._numbers[op] = len(self.order)
+        self.order.append(op)
+
+    def _path(self, op: Operation) -> tuple[tuple[int, int], ...]:
+        found: list[tuple[int, int]] = []
+        while op is not self.function and op.parent is not None:
+            region, around = op.parent.parent, op.parent.parent.parent
+            if around.name.startswith("ttg.warp_specialize"):
+                holder = around
+                if around.name == "ttg.warp_specialize.partitions" and around.parent_op:
+                    holder = around.parent_op
+                # The default region comes first whichever operation holds the partitions.
+                index = around.regions.index(region) + (holder is not around)
+                found.append((self._numbers[holder], index))
+                if holder is not around:
+                    around = holder
+            op = around
+        return tuple(reversed(found))
+
+    # ---- ranges of one value
+
+    def _of_value(self, value: Value) -> tuple[int, int]:
+        """The hull of the operations between the definition and the last use."""
+        owner = value.owner
+        block = owner.parent if isinstance(owner, Operation) else owner
+        if block is None:
+            return 0, len(self.order)
+        start = self._numbers[owner] if isinstance(owner, Operation) else self._start_of(block)
+        end = start + 1
+        uses: dict[Block, int] = {}
+        for op in dict.fromkeys(value._users):
+            around = _ancestor_in(op, block.parent)
+            if around is None or around.parent is None:
+                return 0, len(self.order)
+            last = self._numbers[around] + 1
+            uses[around.parent] = max(uses.get(around.parent, 0), last)
+        end = max(end, uses.get(block, 0))
+        live_out = _live_out(block, uses)
+        for other in live_out:
+            end = max(end, self._end_of(other))
+        for other, last in uses.items():
+            if other is not block:
+                start, end = min(start, self._start_of(other)), max(end, last)
+        for other in live_out:
+            if other is not block:
+                start = min(start, self._start_of(other))
+        return start, end
+
+    def _start_of(self, block: Block) -> int:
+        if block.ops:
+            return self._first[block.ops[0]]
+        return self._numbers[block.parent_op]
+
+    def _end_of(self, block: Block) -> int:
+        if block.ops:
+            return self._numbers[block.ops[-1]] + 1
+        return self._numbers[block.parent_op]
+
+
+def _live_out(block: Block, uses: Iterable[Block]) -> set[Block]:
+    """The blocks at whose end a value of ``block`` is needed later on."""
+    found: set[Block] = set()
+    todo = [other for other in uses if other is not block]
+    seen = set(todo)
+    while todo:
+        for branch in todo.pop().predecessors:
+            source = branch.parent
+            if source is None:
+                continue
+            found.add(source)
+            if source is not block and source not in seen:
+                seen.add(source)
+                todo.append(source)
+    return found
+
+
+def _ancestor_in(op: Operation, region: Region) -> Operation | None:
+    """The operation of a region that is or holds ``op``."""
+    around: Operation | None = op
+    while around is not None and around.parent is not None:
+        if around.parent.parent is region:
+            return around
+        if around.name in FUNCTIONS:
+            return None
+        around = around.parent_op
+    return None
+
+
+def aliases_of(allocation: Value) -> list[Value]:
+    """The values that may name a part of a buffer, the buffer itself first."""
+    found = [allocation]
+    seen = {allocation}
+    for value in found:
+        for use in value.uses:
+            for other in _handed_to(use):
+                if other not in seen and is_buffer(other):
+                    seen.add(other)
+                    found.append(other)
+    return found
+
+
+def _handed_to(use: Use) -> list[Value]:
+    """The values that may be what an operation uses."""
+    op, index = use.op, use.index
+    if op.successors:
+        return _handed_to_blocks(op, index)
+    if op.name in _TERMINATORS and op.parent is not None:
+        return _handed_out(op.parent.parent.parent, op, index)
+    if op.name == "scf.for":
+        return [op.regions[0].blocks[0].args[index - 2], op.results[index - 3]] if index > 2 else []
+    if op.name.startswith("ttg.warp_specialize"):
+        return [r.blocks[0].args[index] for r in op.regions if index < len(r.blocks[0].args)]
+    arguments = [arg for region in op.regions for arg in region.blocks[0].args]
+    return [*op.results, *arguments]
+
+
+def _handed_to_blocks(op: Operation, index: int) -> list[Value]:
+    # Behind the condition stand the arguments of each successor in turn.
+    at = len(op.operands) - sum(len(successor.args) for successor in op.successors)
+    for successor in op.successors:
+        if at <= index < at + len(successor.args):
+            return [successor.args[index - at]]
+        at += len(successor.args)
+    return []
+
+
+def _handed_out(around: Operation, op: Operation, index: int) -> list[Value]:
+    """What a region hands to the operation around it, and to the next iteration."""
+    if around.name in FUNCTIONS:
+        return []
+    if around.name == "scf.for":
+        return [around.regions[0].blocks[0].args[index + 1], around.results[index]]
+    if around.name in ("scf.if", "ttg.warp_specialize") and op.name in _YIELDS:
+        return [around.results[index]]
+    arguments = [arg for region in around.regions for arg in region.blocks[0].args]
+    return [*around.results, *arguments]

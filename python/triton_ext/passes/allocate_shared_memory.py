@@ -1,0 +1,64 @@
+"""``allocate-shared-memory``: every buffer of shared memory gets its offset.
+
+Before::
+
+    %0 = ttg.local_alloc : () -> !ttg.memdesc<64x64xf16, #s, #smem, mutable>
+
+After::
+
+    %0 = ttg.local_alloc {allocation.offset = 0 : i32} : () -> !ttg.memdesc<64x64xf16, ..>
+
+Upstream's pass of this name prints the same attributes, and the sum as ``ttg.shared`` of the
+module.  Where the result differs from the host's pass:
+
+* Offsets are searched for, not given to whoever comes first: the total is never above the host's on
+  what was compared, and often below.
+* Buffers of functions that are called keep the alignment that their encoding asks for.
+* ``allocation.size`` of what is not an allocation is printed for every host (3.9 and newer do).
+* With ``capacity``, a kernel that needs more is an error that says what is alive where.
+
+An operation whose need only Triton knows is refused by name
+(:mod:`~triton_ext.analysis.allocation.scratch` says which).  Triton's own barriers between users of
+the same memory are placed for Triton's offsets: a module whose offsets were changed needs a host
+that reads them back, or barriers of its own.
+
+Safe direction: a buffer may be taken to live longer than it does, never shorter.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from triton_ext.ir import Module
+from triton_ext.passes.base import Pass
+from triton_ext.passes.context import PassContext
+from triton_ext.passes.shared_memory import allocation_of, annotate, check_capacity
+
+__all__ = ["AllocateSharedMemory"]
+
+
+@dataclass(frozen=True, slots=True)
+class AllocateSharedMemory(Pass):
+    """Places buffers in one memory without partitions.
+
+    Attributes:
+        capacity: Bytes that there are; 0 if that is not to be checked.
+    """
+
+    name: ClassVar[str] = "allocate-shared-memory"
+
+    capacity: int = 0
+
+    def run(self, module: Module, context: PassContext) -> None:
+        """Writes offsets to the buffers of ``module``.
+
+        Raises:
+            PassError: It needs more than there is, or nobody but Triton knows how much.
+            VerifyError: A buffer has no size that is known.
+        """
+        allocation = allocation_of(module)
+        if self.capacity:
+            check_capacity(allocation, self.capacity, "shared memory")
+        annotate(module, allocation)
+        context.count("bytes", allocation.total)

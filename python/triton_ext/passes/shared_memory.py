@@ -1,0 +1,141 @@
+"""What the passes that allocate shared memory have in common: attributes and errors."""
+
+from __future__ import annotations
+
+from triton_ext.analysis.allocation import (
+    Buffer,
+    BufferKind,
+    FunctionAllocation,
+    ModuleAllocation,
+    allocate,
+    unknown_scratch,
+)
+from triton_ext.errors import PassError
+from triton_ext.ir import Module, Operation
+from triton_ext.ir.functions import symbol_of
+from triton_ext.passes.places import error_at, place_of
+
+__all__ = ["allocation_of", "annotate", "check_capacity", "name_of"]
+
+_OFFSET, _SIZE = "allocation.offset", "allocation.size"
+
+
+def allocation_of(module: Module, partition_size: int = 0) -> ModuleAllocation:
+    """Places the buffers of a module.
+
+    Raises:
+        PassError: An operation needs memory, and only the host knows how much.
+        VerifyError: A buffer has no size that is known.
+    """
+    unknown = unknown_scratch(module)
+    if unknown:
+        errors = [
+            error_at(
+                op,
+                f"the shared memory that '{op.name}' needs while it runs is not known: it depends "
+                "on how Triton lowers it",
+                "--pass-provider=host runs Triton's pass; that of 3.9 and newer leaves the size in "
+                f"'{_SIZE}', which is taken from there",
+            )
+            for op in unknown
+        ]
+        raise _with(errors[0], tuple(errors[1:]))
+    return allocate(module, partition_size=partition_size)
+
+
+def _with(first: PassError, others: tuple[PassError, ...]) -> PassError:
+    return PassError(
+        first.message,
+        filename=first.filename,
+        line=first.line,
+        column=first.column,
+        source_line=first.source_line,
+        notes=first.notes,
+        others=others,
+    )
+
+
+def annotate(module: Module, allocation: ModuleAllocation) -> None:
+    """Writes offsets, sizes of what is not an allocation's, and the module's total."""
+    for function in allocation.functions.values():
+        for op in function.function.walk():
+            buffers = function.of(op)
+            if buffers:
+                _write(op, buffers)
+            else:
+                for name in (_OFFSET, _SIZE):
+                    if name in op.attributes:
+                        op.remove_attribute(name)
+    module.op.set_attribute("ttg.shared", f"{allocation.total} : i32")
+
+
+def _write(op: Operation, buffers: tuple[Buffer, ...]) -> None:
+    offsets = [f"{buffer.offset} : i32" for buffer in buffers]
+    op.set_attribute(_OFFSET, offsets[0] if len(offsets) == 1 else f"[{', '.join(offsets)}]")
+    if buffers[0].kind is not BufferKind.EXPLICIT:
+        op.set_attribute(_SIZE, f"{buffers[0].size} : i32")
+
+
+def check_capacity(allocation: ModuleAllocation, capacity: int, memory: str) -> None:
+    """Refuses a module that needs more than there is.
+
+    Args:
+        allocation: The module's.
+        capacity: Bytes.
+        memory: Whose, ``"LDS of gfx1250"``.
+
+    Raises:
+        PassError: It does not fit; the error is at the buffer that ends highest and lists what is
+            alive together with it.
+    """
+    if allocation.total <= capacity:
+        return
+    function = next(f for f in allocation.functions.values() if f.total == allocation.total)
+    top = max(function.buffers, key=lambda buffer: (buffer.end, buffer.offset))
+    missing = allocation.total - capacity
+    notes = [_why(function, capacity)]
+    notes += [_note(buffer) for buffer in _alive_with(top, function)]
+    raise error_at(
+        top.op,
+        f"out of {memory}: '{symbol_of(function.function)}' needs {allocation.total} bytes, there "
+        f"are {capacity}, {missing} bytes are missing",
+        *notes,
+    )
+
+
+def _why(function: FunctionAllocation, capacity: int) -> str:
+    if function.lower_bound > capacity:
+        return f"what is alive at once takes {function.lower_bound} bytes, wherever it lies"
+    if function.is_optimal:
+        return "it would fit but for gaps, and no order of the buffers is without them"
+    return "it would fit but for gaps; no better order of the buffers was found"
+
+
+def _alive_with(top: Buffer, function: FunctionAllocation) -> list[Buffer]:
+    """What is alive at that point of the life of ``top`` at which most is."""
+    together = [buffer for buffer in function.buffers if buffer.live.meets(top.live)]
+    points = sorted({max(buffer.live.start, top.live.start) for buffer in together})
+
+    def alive(point: int) -> list[Buffer]:
+        return [
+            b
+            for b in together
+            if b.live.start <= point < b.live.end or b.live.regions != top.live.regions
+        ]
+
+    best = max(points, key=lambda point: sum(buffer.size for buffer in alive(point)))
+    return sorted(alive(best), key=lambda buffer: buffer.offset)
+
+
+def _note(buffer: Buffer) -> str:
+    place = place_of(buffer.op)
+    where = f"{place.filename}:{place.line}" if place.line else buffer.op.name
+    return f"{buffer.offset} to {buffer.end}: {name_of(buffer)} of {buffer.size} bytes, {where}"
+
+
+def name_of(buffer: Buffer) -> str:
+    """What a buffer is, for people."""
+    if buffer.value is None:
+        what = "a call" if buffer.kind is BufferKind.VIRTUAL else f"scratch of '{buffer.op.name}'"
+        return what
+    return f"'{buffer.value.name}'" + (f" in partition {buffer.index}" if buffer.index else "")

@@ -1,0 +1,57 @@
+"""What the LDS of a GPU is like.
+
+Sizes and banks: CDNA3 ISA (64 KiB, 32 banks), CDNA4 ISA (160 KiB, 64 banks), and for gfx1250 what
+LLVM's AMDGPU backend and Triton's own allocation assume (320 KiB, 64 banks, physical partitions of
+64 KiB).  Banks are 4 bytes wide.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+__all__ = ["Lds"]
+
+_KIB: Final = 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lds:
+    """The LDS of a GPU.
+
+    Attributes:
+        arch: The GPU, ``"gfx1250"``.
+        bytes: What a workgroup can have.
+        banks: Words of 4 bytes that can be read at once.
+        partition_bytes: Size of a physical partition; 0 where there is but one.
+    """
+
+    arch: str
+    bytes: int
+    banks: int
+    partition_bytes: int = 0
+
+    @classmethod
+    def of(cls, arch: str) -> Lds | None:
+        """The LDS of a GPU, or ``None`` where it is not known.
+
+        Args:
+            arch: ``"gfx950"``; a suffix such as ``-strict`` changes nothing here.
+        """
+        return _LDS.get(arch.partition("-")[0])
+
+    @property
+    def partitions(self) -> int:
+        """Number of physical partitions."""
+        return self.bytes // self.partition_bytes if self.partition_bytes else 1
+
+
+_LDS: Final[dict[str, Lds]] = {
+    lds.arch: lds
+    for lds in (
+        Lds(arch="gfx90a", bytes=64 * _KIB, banks=32),
+        Lds(arch="gfx942", bytes=64 * _KIB, banks=32),
+        Lds(arch="gfx950", bytes=160 * _KIB, banks=64),
+        Lds(arch="gfx1250", bytes=320 * _KIB, banks=64, partition_bytes=64 * _KIB),
+    )
+}

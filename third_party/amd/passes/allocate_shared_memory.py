@@ -1,0 +1,58 @@
+"""``allocate-amdgpu-shared-memory``: every buffer in LDS gets its offset.
+
+As ``allocate-shared-memory`` (:mod:`triton_ext.passes.allocate_shared_memory`), for one GPU: the
+buffers of a partitioned value lie in different physical partitions of gfx1250, and what does not
+fit into the GPU's LDS is an error::
+
+    %0 = ttg.local_alloc {allocation.offset = [0 : i32, 65536 : i32]} : () -> !ttg.memdesc<..>
+
+Where the result differs from the host's pass of this name (hosts with partitioned LDS):
+
+* A partition's buffer is as large as the highest address in it: the host's is too small for some
+  paddings, and the values behind it are overwritten.
+* It ends whatever the sizes; that of 3.8 runs forever for two values that cannot share partitions.
+* A function with partitioned values that is called starts at a partition, wherever its caller's own
+  buffers are.
+* More than the LDS is an error that says what is alive where.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from triton_ext.ir import Module
+from triton_ext.passes import Pass, PassContext
+from triton_ext.passes.shared_memory import allocation_of, annotate, check_capacity
+
+from ..analysis.lds import Lds
+
+__all__ = ["AllocateAMDGPUSharedMemory"]
+
+
+@dataclass(frozen=True, slots=True)
+class AllocateAMDGPUSharedMemory(Pass):
+    """Places buffers in LDS.
+
+    Attributes:
+        arch: The GPU, ``"gfx1250"``; by default what the module's ``ttg.target`` says.
+    """
+
+    name: ClassVar[str] = "allocate-amdgpu-shared-memory"
+
+    arch: str = ""
+
+    def run(self, module: Module, context: PassContext) -> None:
+        """Writes offsets to the buffers of ``module``.
+
+        Raises:
+            PassError: It needs more than there is, or nobody but Triton knows how much.
+            VerifyError: A buffer has no size that is known.
+        """
+        target = module.op.attributes.get("ttg.target", "").strip('"')
+        lds = Lds.of(self.arch or target.partition(":")[2])
+        allocation = allocation_of(module, lds.partition_bytes if lds is not None else 0)
+        if lds is not None:
+            check_capacity(allocation, lds.bytes, f"LDS of {lds.arch}")
+        annotate(module, allocation)
+        context.count("bytes", allocation.total)
