@@ -16,7 +16,7 @@ from triton_ext.errors import PipelineError
 from triton_ext.host import capabilities, detect
 from triton_ext.host import module as host_module
 from triton_ext.host.process import HostProcess
-from triton_ext.passes import registry
+from triton_ext.passes import PassSpec, registry
 from triton_ext.tools import cli, ir_text, opt
 
 TEST_FOLDER = pathlib.Path(__file__).parent.parent.parent / "test"
@@ -210,6 +210,7 @@ from triton_ext.passes import Pass
 
 class Foreign(Pass):
     name = "NAME"
+    top_down: bool = True
 
     def run(self, module, context):
         pass
@@ -224,6 +225,53 @@ def test_a_pass_of_another_package_that_raises_is_one_line(capsys, tmp_path, mon
     assert opt.main(["--help", "--host=none"]) == 0
     (line,) = [x for x in capsys.readouterr().out.splitlines() if "(does not load: " in x]
     assert line.endswith("no licence)")
+
+
+def fails_to_load(monkeypatch, tmp_path, source):
+    """Registers a broken pass under a name of Triton's; returns what is said about it."""
+    foreign(monkeypatch, tmp_path, "cse", source)
+    with pytest.raises(PipelineError) as caught:
+        registry.build(PassSpec("cse"))
+    return caught.value.message
+
+
+@pytest.mark.parametrize(
+    ("source", "said"),
+    [
+        ("import no_such_module\n", "No module named 'no_such_module'"),
+        ("def broken(:\n", "SyntaxError: "),
+        (FOREIGN.replace("NAME", "other"), "calls itself 'other'"),
+        ("Foreign = 3\n", "is not a subclass of triton_ext.passes.Pass"),
+        ("import sys\nsys.exit(3)\n", "SystemExit: 3"),
+    ],
+)
+@pytest.mark.parametrize("provider", ["auto", "ext"])
+def test_a_pass_that_does_not_load_is_never_replaced(
+    capsys, tmp_path, monkeypatch, source, said, provider
+):
+    message = fails_to_load(monkeypatch, tmp_path, source)
+    assert said in message
+    status, out, err = run(capsys, tmp_path, HOST_MODULE, "-cse", f"--pass-provider={provider}")
+    assert (status, out) == (2, "")
+    assert f"error: {message}\n" in err
+    assert run(capsys, tmp_path, HOST_MODULE, "-cse", "--pass-provider=host")[0] == 0
+
+
+def test_only_an_option_that_ours_does_not_have_is_left_to_the_host(capsys, tmp_path, monkeypatch):
+    source = FOREIGN.replace("NAME", "canonicalize").replace("class", OPTION + "class", 1)
+    foreign(monkeypatch, tmp_path, "canonicalize", source)
+    arguments = ("--mlir-print-ir-after-all", "--canonicalize=max-iterations=10")
+    assert run(capsys, tmp_path, HOST_MODULE, *arguments)[0] == 0
+    status, _, err = run(capsys, tmp_path, HOST_MODULE, "--canonicalize=top-down=maybe")
+    assert status == 2
+    assert "expected 'true' or 'false' for option 'top-down' of 'canonicalize'" in err
+
+
+OPTION = """\
+from dataclasses import dataclass
+
+@dataclass(frozen=True)
+"""
 
 
 @pytest.mark.parametrize("show", ["--help", "--list-passes"])

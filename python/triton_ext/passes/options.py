@@ -20,7 +20,7 @@ from triton_ext.errors import PipelineError
 from triton_ext.passes.base import Pass
 from triton_ext.passes.pipeline import PassSpec
 
-__all__ = ["Option", "near", "options_of", "spec_of", "with_options"]
+__all__ = ["Option", "near", "options_of", "spec_of", "unknown_options", "with_options"]
 
 _WORDS = {"true": True, "1": True, "false": False, "0": False}
 _NONE = "none"
@@ -65,6 +65,12 @@ def options_of(pass_type: type[Pass]) -> tuple[Option, ...]:
         text = field.metadata.get("help", "")
         found.append(Option(name, field.name, hints[field.name], default, text))
     return tuple(found)
+
+
+def unknown_options(pass_type: type[Pass], spec: PassSpec) -> tuple[str, ...]:
+    """The options that a pipeline gives and the pass does not have."""
+    known = {option.name for option in options_of(pass_type)}
+    return tuple(key for key in spec.options if not {key, key.replace("_", "-")} & known)
 
 
 def with_options(pass_type: type[Pass], spec: PassSpec) -> Pass:

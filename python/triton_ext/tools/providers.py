@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from triton_ext.errors import PipelineError, UnsupportedError
 from triton_ext.passes import PassSpec, Pipeline, registry
-from triton_ext.passes.options import near
+from triton_ext.passes.options import near, unknown_options, with_options
 from triton_ext.passes.pipeline import MODULE
 
 if TYPE_CHECKING:
@@ -217,16 +217,24 @@ def _grouped(anchor: str, leaves: Sequence[tuple[tuple[str, ...], PassSpec]]) ->
 def _choose(spec: PassSpec, path: tuple[str, ...], provider: str, host: Host) -> Call | None:
     """The call of Triton's adder, or ``None`` for a pass of ours."""
     problem: PipelineError | None = None
-    if provider != "host" and spec.name in registry.entries():
+    entry = registry.entries().get(spec.name) if provider != "host" else None
+    if entry is not None:
         try:
-            registry.build(spec)
-        except PipelineError as error:
-            problem = error
-        except Exception as error:  # A pass of another package may raise anything.
-            origin = registry.entries()[spec.name].origin
-            spec.fail(f"pass '{spec.name}' of {origin} does not load: {_said(error)}")
-        else:
-            return None
+            pass_type = entry.load()
+            try:
+                with_options(pass_type, spec)
+            except PipelineError as error:
+                # Triton's may have the option.  A pass that is broken is never replaced: what a
+                # command line means would depend on whether a package is healthy.
+                if not unknown_options(pass_type, spec):
+                    raise
+                problem = error
+            else:
+                return None
+        except PipelineError:
+            raise
+        except (Exception, SystemExit) as error:  # A pass of another package may raise anything.
+            spec.fail(f"pass '{spec.name}' of {entry.origin} does not load: {_said(error)}")
     if provider != "ext" and host.is_there and spec.name in host.passes.passes:
         try:
             return _call(spec, path, host.passes)
@@ -239,7 +247,7 @@ def _choose(spec: PassSpec, path: tuple[str, ...], provider: str, host: Host) ->
     return None
 
 
-def _said(error: Exception) -> str:
+def _said(error: BaseException) -> str:
     """One line."""
     return f"{type(error).__name__}: {error}".partition("\n")[0]
 
