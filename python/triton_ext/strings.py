@@ -1,11 +1,12 @@
-"""Strings as MLIR prints them (the grammar's ``string-literal``)."""
+"""Strings as MLIR prints them (the grammar's ``string-literal``), and the lines of a text."""
 
 from __future__ import annotations
 
 import re
 
-__all__ = ["quote", "unquote"]
+__all__ = ["lines_of", "quote", "unquote"]
 
+_LINE = re.compile(r"[^\n]*\n|[^\n]+")
 _ESCAPE = re.compile(rb'\\(?:([0-9A-Fa-f]{2})|([nt\\"]))')
 
 
@@ -33,3 +34,17 @@ def unquote(literal: str) -> str:
 
     raw = literal[1:-1].encode("utf-8", "surrogateescape")
     return _ESCAPE.sub(decode, raw).decode("utf-8", "surrogateescape")
+
+
+def lines_of(text: str, *, keep_ends: bool = False) -> list[str]:
+    """The lines of a text as MLIR counts them: only a line feed ends one.
+
+    ``str.splitlines`` also stops at form feeds, U+0085, U+2028 and others, which MLIR takes for
+    characters of a line.
+
+    Args:
+        text: The text.
+        keep_ends: Whether the lines keep the line feed, and a carriage return in front of it.
+    """
+    lines: list[str] = _LINE.findall(text)
+    return lines if keep_ends else [line.removesuffix("\n").removesuffix("\r") for line in lines]

@@ -27,6 +27,12 @@ def test_without_locations(text, expected):
     assert ir_text.without_locations(text) == expected
 
 
+@pytest.mark.parametrize("character", ["\x0b", "\x0c", "\x85", "\u2028"])
+def test_a_comment_ends_at_a_line_feed_only(character):
+    text = f"t.a // one{character}two\n// three{character}four\nt.b\n"
+    assert ir_text.without_comments(text) == "t.a\nt.b\n"
+
+
 def test_names_of_another_text():
     text = 'module {\n  %row = f.a %x, "%q" loc(#loc1) // %c\n  f.b %row#0 loc("%row")\n}\n'
     other = 'module {\n  %0 = f.a %arg0, "%q"\n  f.b %0#0\n}\n'

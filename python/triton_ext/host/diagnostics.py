@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from triton_ext.errors import SourceError
+from triton_ext.strings import lines_of
 
 __all__ = ["Diagnostic", "Printed", "of_error", "of_errors", "read_printed"]
 
@@ -127,7 +128,7 @@ def read_printed(text: str) -> Printed:
     other: list[str] = []
     body: list[str] | None = None
     last_words = ""
-    for line in text.splitlines():
+    for line in lines_of(text):
         if _LAST_WORDS.search(line):
             _finish(found, body)
             body = None

@@ -25,7 +25,7 @@ from typing import Any
 from triton_ext.errors import TritonExtError
 from triton_ext.host.detect import HostError
 from triton_ext.host.diagnostics import Diagnostic, read_printed
-from triton_ext.strings import quote
+from triton_ext.strings import lines_of, quote
 
 __all__ = ["Call", "HostCrash", "HostLibrary", "HostProcess", "HostResult", "find_library"]
 
@@ -449,7 +449,7 @@ def _with_source(diagnostic: Diagnostic, text: str, filename: str) -> Diagnostic
     notes = tuple(_with_source(note, text, filename) for note in diagnostic.notes)
     line = diagnostic.source_line
     if line is None and diagnostic.filename == filename and diagnostic.line:
-        lines = text.splitlines()
+        lines = lines_of(text)
         line = lines[diagnostic.line - 1] if diagnostic.line <= len(lines) else None
     return replace(diagnostic, notes=notes, source_line=line)
 

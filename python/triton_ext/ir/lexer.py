@@ -119,6 +119,7 @@ _GROUP_STEP = re.compile(
     r"(?:([(\[{<])|([)\]}>])|(" + STRING + r")|(//[^\n]*)|(\Z)|(.))",
     re.ASCII | re.DOTALL,
 )
+BYTE_ORDER_MARK = "\ufeff"
 CLOSER = {"(": ")", "[": "]", "{": "}", "<": ">"}
 
 
@@ -243,4 +244,10 @@ def unexpected(source: Source, offset: int) -> NoReturn:
         source.error(offset, "expected the name of an SSA value behind '%'")
     if character == "^":
         source.error(offset, "expected the name of a block behind '^'")
+    if character == BYTE_ORDER_MARK:
+        source.error(
+            offset,
+            "unexpected byte order mark (U+FEFF)",
+            "save the file as UTF-8 without one: MLIR does not read it either",
+        )
     source.error(offset, f"unexpected character {character!r}")

@@ -177,6 +177,8 @@ class Parser:
             )
         if self.text[position] == '"' and _STRING.match(self.text, position) is None:
             lexer.unexpected(self.source, position)
+        if self.text[position] == lexer.BYTE_ORDER_MARK:
+            lexer.unexpected(self.source, position)
         self.source.error(position, f"expected an operation, found '{self.text[position]}'")
 
     def parse_operation_rest(self, op: Operation, position: int, generic: bool) -> tuple[int, int]:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 from triton_ext.ir import Module
 from triton_ext.ir.lexer import Source
+from triton_ext.strings import lines_of
 
 __all__ = ["expand_aliases", "split", "with_names_of", "without_comments", "without_locations"]
 
@@ -46,7 +47,7 @@ def without_comments(text: str) -> str:
         return match[0] if match[0][0] == '"' else ""
 
     lines = []
-    for line in text.splitlines(keepends=True):
+    for line in lines_of(text, keep_ends=True):
         kept = _STRING_OR_COMMENT.sub(keep_strings, line) if "//" in line else line
         if kept is line:
             lines.append(line)

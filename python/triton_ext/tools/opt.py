@@ -15,9 +15,6 @@ operation without a location that is its place in the input, as in MLIR.
 
 from __future__ import annotations
 
-import io
-import os
-import pathlib
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -26,11 +23,12 @@ from triton_ext import __version__
 from triton_ext.errors import ParseError, SourceError, TritonExtError, VerifyError
 from triton_ext.host.diagnostics import Diagnostic, of_error, of_errors
 from triton_ext.ir import Module, Operation, parse
+from triton_ext.ir.lexer import BYTE_ORDER_MARK
 from triton_ext.passes import PassManager, PassReport, PassTiming, Remark, Statistic, registry
 from triton_ext.passes.manager import ALL
 from triton_ext.passes.options import near, options_of
 from triton_ext.passes.pipeline import MODULE
-from triton_ext.strings import quote
+from triton_ext.strings import lines_of, quote
 from triton_ext.tools import ir_text
 from triton_ext.tools.command_line import (
     OPTIONS,
@@ -40,6 +38,7 @@ from triton_ext.tools.command_line import (
 )
 from triton_ext.tools.dumps import Dumps
 from triton_ext.tools.expectations import verify
+from triton_ext.tools.files import read, write
 from triton_ext.tools.providers import ExtStep, Host, HostStep, Step, hiding, plan
 from triton_ext.tools.reproducer import with_reproducer
 
@@ -93,7 +92,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         arguments = parse_arguments(sys.argv[1:] if argv is None else argv)
         text = None
         if arguments.run_reproducer:
-            text = _read(arguments.file)
+            text = read(arguments.file)
             arguments = with_reproducer(arguments, text)
     except TritonExtError as error:
         return _refuse(error)
@@ -103,7 +102,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         try:
             if arguments.show:
-                return 0 if _write(_show(arguments.show, host), "-") else 1
+                return 0 if write(_show(arguments.show, host), "-") else 1
             steps = plan(arguments.pipeline, arguments.provider, host)
             _check_dumps(arguments, host)
             uses_host = _uses_host(arguments, steps, host)
@@ -174,7 +173,7 @@ def _uses_host(arguments: Arguments, steps: Sequence[Step], host: Host) -> bool:
 def _run(arguments: Arguments, runner: _Runner, text: str | None) -> int:
     filename = _filename(arguments)
     try:
-        text = _read(arguments.file) if text is None else text
+        text = read(arguments.file) if text is None else text
     except (OSError, UnicodeDecodeError) as error:
         return _unreadable(arguments, error)
     if not arguments.keep_comments:
@@ -208,41 +207,8 @@ def _run(arguments: Arguments, runner: _Runner, text: str | None) -> int:
         sys.stderr.write(_statistics(runner.statistics))
     joined = f"{arguments.output_marker}\n".join(printed)
     if arguments.output == "-" or good:
-        good &= _write(joined, arguments.output)
+        good &= write(joined, arguments.output)
     return 0 if good else 1
-
-
-def _write(text: str, output: str) -> bool:
-    """Writes UTF-8, whatever the locale, and returns whether all of it could be written."""
-    try:
-        if output != "-":
-            pathlib.Path(output).write_text(text, encoding="utf-8", newline="")
-            return True
-        if sys.stdout is None:
-            raise OSError("it is closed")
-        if isinstance(sys.stdout, io.TextIOWrapper):
-            sys.stdout.reconfigure(encoding="utf-8")
-        sys.stdout.write(text)
-        sys.stdout.flush()
-    except OSError as error:
-        if output == "-" and sys.stdout is not None:
-            # Python writes what is left once more when it ends, and complains once more.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        # Who reads our output may stop when enough was read, as `head` does.
-        if not isinstance(error, BrokenPipeError):
-            name = "<stdout>" if output == "-" else output
-            sys.stderr.write(f"{name}: error: cannot be written: {error}\n")
-        return False
-    return True
-
-
-def _read(file: str) -> str:
-    """The text of the input with the ends of lines that it has."""
-    if file != "-":
-        return pathlib.Path(file).read_bytes().decode("utf-8")
-    if isinstance(sys.stdin, io.TextIOWrapper):
-        sys.stdin.reconfigure(newline="")
-    return sys.stdin.read()
 
 
 @dataclass(slots=True)
@@ -294,6 +260,8 @@ class _Runner:
         """
         outcome = _Outcome()
         try:
+            if text.startswith(BYTE_ORDER_MARK):
+                parse(text, filename)  # Triton only says that the character is unexpected.
             if self._host is None:
                 module = self._run_ours(text, filename, outcome)
                 if module is not None:
@@ -302,7 +270,7 @@ class _Runner:
                 outcome.text = self._run_with_host(self._host, text, filename, outcome)
         except SourceError as error:  # Text that cannot be read again or written out.
             outcome.diagnostics.append(of_error(error))
-        lines = text.splitlines()
+        lines = lines_of(text)
         outcome.diagnostics = [_with_source(d, filename, lines) for d in outcome.diagnostics]
         return outcome
 
