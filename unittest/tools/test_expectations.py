@@ -51,16 +51,62 @@ def test_places(text, line):
 
 
 def test_what_is_no_designator():
-    assert expectations("// expected-error m\nexpected-error {{m}}\n// expected-fatal {{m}}") == []
+    text = "// as expected-error says\nexpected-error {{m}}\n// the expected-trip-count is {8}\n"
+    assert expectations(text) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "place"),
+    [
+        ("x // expected-error {{a", (1, 6)),
+        ("// expected-error {{a}} expected-note {{b", (1, 25)),
+        ("\n// expected-error@nowhere {{a}}", (2, 4)),
+        ("// expected-eror @+1 {{a}}", (1, 4)),
+        ("// the expected-fatal {{a}}", (1, 8)),
+        ("//expected-error @+1", (1, 3)),
+        ("// expected-error -re {{a}}", (1, 4)),
+        ("// expected-error " + "9" * 5000 + " {{a}}", (1, 4)),
+        ("// expected-error@+" + "9" * 5000 + " {{a}}", (1, 4)),
+    ],
+)
+def test_what_is_almost_a_designator_is_an_error(text, place):
+    (problem,) = verify([], text, "a.mlir", only_expected=False)
+    assert problem.severity == "error"
+    assert (problem.filename, problem.line, problem.column) == ("a.mlir", *place)
+    assert problem.source_line == text.split("\n")[place[0] - 1]
+    assert "'@below'" in problem.notes[0].message
+
+
+def test_a_designator_in_a_text_is_no_other_one():
+    (one,) = expectations("// expected-error {{an expected-foo {{x}} y}}")
+    assert one.text == "an expected-foo {{x}} y"
+
+
+def test_a_huge_count_takes_no_memory():
+    text = "// expected-error 99999999999 {{a}}\n// expected-note @below 99999999999 {{b}}\nx"
+    found = expectations(text)
+    assert [(e.line, e.count) for e in found] == [(1, 99999999999), (3, 99999999999)]
+    assert check(text, error(1, "a"), error(1, "a")) == [
+        'expected error "a" was not produced 99999999997 more times',
+        'expected note "b" was not produced 99999999999 times',
+    ]
+
+
+@pytest.mark.parametrize("character", ["\x0b", "\x0c", "\x1c", "\x85", "\u2028", "\r"])
+def test_only_a_line_feed_ends_a_line(character):
+    text = f"a{character}b{character}c\r\nx // expected-error {{{{bad}}}}\r\n"
+    assert check(text, error(2, "bad")) == []
+    text = f"a{character}b\nx // expected-error {{{{bad}}}}\n"
+    (problem,) = verify([], text, "a.mlir", only_expected=False)
+    assert (problem.line, problem.source_line) == (2, "x // expected-error {{bad}}")
 
 
 def test_all_kinds_and_counts():
     text = "// expected-warning 2 {{w}} expected-remark @+3 {{r}} expected-note {{n}}"
-    assert [(e.kind, e.line) for e in expectations(text)] == [
-        ("warning", 1),
-        ("warning", 1),
-        ("remark", 4),
-        ("note", 1),
+    assert [(e.kind, e.line, e.count) for e in expectations(text)] == [
+        ("warning", 1, 2),
+        ("remark", 4, 1),
+        ("note", 1, 1),
     ]
 
 
@@ -83,7 +129,7 @@ def test_regular_expressions_reach_over_lines():
 
 def test_a_broken_regular_expression_is_told():
     (said,) = check("// expected-error-re {{a {{(}} b}}")
-    assert said.startswith("line 1: 'a {{(}} b' has an invalid regular expression")
+    assert said.startswith("'a {{(}} b' has an invalid regular expression")
 
 
 def test_equal_is_silent():

@@ -9,22 +9,29 @@
 Without a place the line itself is meant; ``above`` and ``below`` are the nearest line without a
 designator.  The text has to occur in the message; in the ``-re`` form what stands in further double
 braces is a regular expression.  A count (``expected-error 2 {{x}}``) expects it so many times.
+
+What looks like a designator and is none is an error: MLIR passes over it, and it tests nothing.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import NoReturn
 
-from triton_ext.host.diagnostics import Diagnostic
+from triton_ext.errors import ParseError
+from triton_ext.host.diagnostics import Diagnostic, of_error
+from triton_ext.strings import lines_of
 
 __all__ = ["Expectation", "expectations", "verify"]
 
 _DESIGNATOR = re.compile(
     r"expected-(?P<kind>error|warning|remark|note)(?P<re>-re)?[ \t]*"
-    r"(?:@[ \t]*(?P<place>[+-]\d+|above|below|unknown))?[ \t]*(?P<count>\d+)?[ \t]*\{\{"
+    r"(?:@[ \t]*(?P<place>[+-]\d{1,18}|above|below|unknown))?[ \t]*(?P<count>\d{1,18})?[ \t]*\{\{"
 )
+# What somebody took for a designator: it starts a comment, or has braces.
+_ALMOST = re.compile(r"(?://[ \t]*(expected-[a-z])|(expected-[a-z]+[^{}]*\{\{))")
 _NESTED = re.compile(r"\{\{(.*?)\}\}")
 
 
@@ -38,6 +45,7 @@ class Expectation:
         text: As written.
         is_pattern: Whether the text has regular expressions in it.
         stands: Line and column of the designator.
+        count: How often it is expected.
     """
 
     kind: str
@@ -45,6 +53,7 @@ class Expectation:
     text: str
     is_pattern: bool
     stands: tuple[int, int]
+    count: int = 1
 
     def accepts(self, message: str) -> bool:
         """Whether a message is the expected one."""
@@ -60,33 +69,33 @@ def expectations(text: str) -> list[Expectation]:
     """Returns the designators of a text in order.
 
     Raises:
-        ValueError: A regular expression cannot be compiled; the message has its place.
+        ParseError: A comment is almost a designator, or its regular expression cannot be compiled.
     """
     found: list[Expectation] = []
-    below: list[tuple[int, int]] = []
+    below: list[int] = []
     last_plain = 0
-    for number, line in enumerate(text.splitlines(), start=1):
-        designators = list(_on_line(line))
+    for number, line in enumerate(lines_of(text), start=1):
+        designators = list(_on_line(line, number))
         if not designators:
-            for index, count in below:
-                for at in range(index, index + count):
-                    found[at] = _moved(found[at], number)
+            for index in below:
+                found[index] = replace(found[index], line=number)
             below.clear()
             last_plain = number
             continue
         for match, message in designators:
-            place, count = match["place"], int(match["count"] or 1)
+            place = match["place"]
             if place == "below":
-                below.append((len(found), count))
+                below.append(len(found))
             line_number = {None: number, "below": number, "above": last_plain, "unknown": 0}.get(
                 place
             )
             if line_number is None:
                 line_number = number + int(place)
             stands = (number, match.start() + 1)
-            one = Expectation(match["kind"], line_number, message, bool(match["re"]), stands)
-            _check_pattern(one)
-            found += [one] * count
+            count = int(match["count"] or 1)
+            one = Expectation(match["kind"], line_number, message, bool(match["re"]), stands, count)
+            _check_pattern(one, line)
+            found.append(one)
     return found
 
 
@@ -109,36 +118,42 @@ def verify(
             which is a remark instead of an error.
     """
     try:
-        missing = expectations(text)
-    except ValueError as error:
-        return [Diagnostic(severity="error", message=str(error), filename=filename)]
+        expected = expectations(text)
+    except ParseError as error:
+        return [replace(of_error(error), filename=filename)]
+    left = [one.count for one in expected]
     problems = []
     for diagnostic, optional in _flat(diagnostics):
         line = diagnostic.line if diagnostic.filename == filename else 0
         match = next(
             (
-                e
-                for e in missing
-                if e.kind == diagnostic.severity
+                index
+                for index, e in enumerate(expected)
+                if left[index]
+                and e.kind == diagnostic.severity
                 and e.line == line
                 and e.accepts(diagnostic.message)
             ),
             None,
         )
         if match is not None:
-            missing.remove(match)
+            left[match] -= 1
         elif not optional and not only_expected:
             problems.append(_unexpected(diagnostic))
-    lines = text.splitlines()
-    for expected in missing:
-        number, column = expected.stands
+    lines = lines_of(text)
+    for one, count in zip(expected, left, strict=True):
+        if not count:
+            continue
+        number, column = one.stands
         severity, what = "error", "was not produced"
-        if without_notes and expected.kind == "note":
+        if without_notes and one.kind == "note":
             severity, what = "remark", "is not known: this Triton keeps its notes to itself"
+        elif count > 1:
+            what += f" {count} times" if count == one.count else f" {count} more times"
         problems.append(
             Diagnostic(
                 severity=severity,
-                message=f'expected {expected.kind} "{expected.text}" {what}',
+                message=f'expected {one.kind} "{one.text}" {what}',
                 filename=filename,
                 line=number,
                 column=column,
@@ -148,28 +163,48 @@ def verify(
     return problems
 
 
-def _on_line(line: str) -> Iterator[tuple[re.Match[str], str]]:
+def _on_line(line: str, number: int) -> Iterator[tuple[re.Match[str], str]]:
     """The designators of a line, each with the text between its braces."""
-    if "expected-" not in line or "//" not in line:
+    start = line.find("//")
+    if start < 0 or "expected-" not in line:
         return
-    matches = list(_DESIGNATOR.finditer(line, line.index("//")))
+    matches = list(_DESIGNATOR.finditer(line, start))
     ends = [*(match.start() for match in matches[1:]), len(line)]
+    spans = []
     for match, limit in zip(matches, ends, strict=False):
         end = line.rfind("}}", match.end(), limit)
-        if end >= 0:
-            yield match, line[match.end() : end]
+        if end < 0:
+            _refuse(line, number, match.start(), "expected '}}' behind the text of this designator")
+        spans.append((match.start(), end))
+        yield match, line[match.end() : end]
+    for almost in _ALMOST.finditer(line, start):
+        at = almost.start(1) if almost[1] else almost.start(2)
+        if not any(first <= at < last for first, last in spans):
+            _refuse(line, number, at, "this is almost a designator, and tests nothing")
 
 
-def _moved(one: Expectation, line: int) -> Expectation:
-    return Expectation(one.kind, line, one.text, one.is_pattern, one.stands)
+def _refuse(line: str, number: int, at: int, message: str) -> NoReturn:
+    raise ParseError(
+        message,
+        line=number,
+        column=at + 1,
+        source_line=line,
+        notes=(
+            "expected-error, -warning, -remark or -note, then '-re' or nothing, then '@+1', '@-1', "
+            "'@above', '@below', '@unknown' or nothing, then '{{text}}'",
+        ),
+    )
 
 
-def _check_pattern(one: Expectation) -> None:
+def _check_pattern(one: Expectation, line: str) -> None:
     try:
         one.accepts("")
     except re.error as error:
-        raise ValueError(
-            f"line {one.stands[0]}: '{one.text}' has an invalid regular expression: {error}"
+        raise ParseError(
+            f"'{one.text}' has an invalid regular expression: {error}",
+            line=one.stands[0],
+            column=one.stands[1],
+            source_line=line,
         ) from error
 
 
