@@ -11,6 +11,7 @@ import time
 
 import pytest
 from triton_ext.errors import UnsupportedError
+from triton_ext.host import module as host_module
 from triton_ext.host import worker
 from triton_ext.host.detect import HostError, detect
 from triton_ext.host.passes import load_passes
@@ -114,6 +115,11 @@ def test_defaults_are_those_of_upstream(passes):
         ("cse", {"x": "1"}, "'cse' .* has no option 'x'; its options: none"),
         ("canonicalize", {"max-iterations": "3"}, "binding always uses max-iterations=10"),
         ("tritongpu-pipeline", {"num-stages": "many"}, "takes an integer, found 'many'"),
+        (
+            "tritongpu-pipeline",
+            {"num-stages": "2147483648"},
+            "'num-stages' takes an integer from -2147483648 to 2147483647, found 2147483648",
+        ),
         ("tritongpu-F32DotTC", {"emu-tf32": "2"}, "takes true or false, found '2'"),
         ("nvgpu-warp-specialization", {}, "needs a value for option"),
     ],
@@ -121,6 +127,38 @@ def test_defaults_are_those_of_upstream(passes):
 def test_what_cannot_be_expressed_is_refused_by_name(passes, name, options, said):
     with pytest.raises(UnsupportedError, match=said):
         passes.bind(name, options)
+
+
+def test_integers_are_those_that_the_bindings_take(passes):
+    context = host_module.new_context()
+    checked = 0
+    for known in passes.passes.values():
+        for adder in known.adders:
+            for index, argument in enumerate(adder.arguments):
+                if argument.kind == "int":
+                    for value in (-(2**31) - 1, -(2**31), 2**31 - 1, 2**31):
+                        given = [_ANY[other.kind] for other in adder.arguments]
+                        given[index] = value
+                        fits = -(2**31) <= value < 2**31
+                        assert _takes(context, adder.path, given) == fits, (adder, value)
+                    checked += 1
+    assert checked >= 15
+
+
+_ANY = {"int": 0, "bool": False, "str": "", "float": 0.0}
+
+
+def _takes(context, path, arguments):
+    from triton._C import libtriton
+
+    function = libtriton
+    for part in path.split("."):
+        function = getattr(function, part)
+    try:
+        function(libtriton.ir.pass_manager(context), *arguments)
+    except TypeError:
+        return False
+    return True
 
 
 def test_the_value_that_is_always_used_may_be_given(passes):

@@ -73,6 +73,9 @@ def test_prints():
         (["--host=none", "--pass-provider=host"], "leaves nothing"),
         (["--host=always", "--keep-comments"], "prints our text"),
         (["--host"], "needs a value"),
+        (["-o", ""], "needs the name of a file, or - for standard output"),
+        (["--o="], "needs the name of a file"),
+        (["-o", "a", "-o=b"], "'-o=b' is given twice: 'a' and 'b'"),
     ],
 )
 def test_wrong_use(argv, said):

@@ -276,7 +276,7 @@ def _read(value: str, name: str, argument: Argument) -> int | bool | str | float
         if argument.kind == "bool":
             return _BOOLEANS[value]
         if argument.kind == "int":
-            return int(value, 0)
+            return _in_range(int(value, 0), name, argument)
         if argument.kind == "float":
             return float(value)
     except (KeyError, ValueError) as error:
@@ -285,6 +285,16 @@ def _read(value: str, name: str, argument: Argument) -> int | bool | str | float
             f"pass '{name}': option '{argument.options[0]}' takes {wanted[argument.kind]}, "
             f"found '{value}'"
         ) from error
+    return value
+
+
+def _in_range(value: int, name: str, argument: Argument) -> int:
+    """Refuses what the C++ behind an adder has no room for: all of them take 32 bits."""
+    if not -(2**31) <= value < 2**31:
+        what = f"option '{argument.options[0]}'" if argument.options else "an argument"
+        raise UnsupportedError(
+            f"pass '{name}': {what} takes an integer from {-(2**31)} to {2**31 - 1}, found {value}"
+        )
     return value
 
 

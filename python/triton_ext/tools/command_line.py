@@ -264,6 +264,8 @@ def parse_arguments(argv: Sequence[str]) -> Arguments:
             raise CommandLineError(
                 f"option '{word}' takes {' or '.join(option.choices)}, found '{value}'"
             )
+        if name == "o":
+            _check_output(arguments, word, value)
         if name == "pass-pipeline":
             if pipeline is not None:
                 raise CommandLineError("option '--pass-pipeline' is given twice")
@@ -279,6 +281,21 @@ def parse_arguments(argv: Sequence[str]) -> Arguments:
     arguments.pipeline = pipeline if pipeline is not None else Pipeline(MODULE, tuple(specs))
     _check(arguments)
     return arguments
+
+
+def _check_output(arguments: Arguments, word: str, value: str) -> None:
+    """Refuses a second output, which would silently leave the first one out, and one without name.
+
+    Standard output as the second one is none, as it is the default.
+    """
+    if not value:
+        raise CommandLineError(
+            f"option '{word}' needs the name of a file, or - for standard output"
+        )
+    if arguments.output != "-":
+        raise CommandLineError(
+            f"option '{word}' is given twice: '{arguments.output}' and '{value}'"
+        )
 
 
 def _refuse_unknown(word: str, name: str) -> None:
