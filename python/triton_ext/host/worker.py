@@ -6,18 +6,26 @@ after a request is what the host printed during that request.
 
 Only Triton's library is loaded, not its Python package: that takes 50 ms instead of 500.  If the
 library aborts, only this process ends.
+
+The library reads every file that a location names when it reports something there, to show the
+line.  A device or a pipe would never end or never begin, so a module whose locations name one is
+refused before the library sees it.  That covers the passes as well, whose handler of diagnostics
+is Triton's own, and unlike a limit on time or memory it refuses no module for being large.
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import importlib.machinery
 import importlib.util
 import json
 import os
 import re
+import stat
 import sys
 import time
+from collections.abc import Iterator
 from typing import Any
 
 __all__ = ["main"]
@@ -31,13 +39,22 @@ _PROBES: dict[str, tuple[Any, Any]] = {
     "float": (1.0, 2.0),
 }
 _ALLOW_UNREGISTERED = "_ZN4mlir11MLIRContext25allowUnregisteredDialectsEb"
-# Its constructor from a SourceMgr &, an MLIRContext *, a raw_ostream & and a unique_function &&.
-_HANDLER = (
+# The handler's constructor: SourceMgr &, MLIRContext *, raw_ostream & and unique_function &&.
+_NEW_HANDLER = (
     "_ZN4mlir26SourceMgrDiagnosticHandlerC1ERN4llvm9SourceMgrEPNS_11MLIRContextERNS1_11raw_ostreamE"
     "ONS1_15unique_functionIFbNS_8LocationEEEE"
 )
+_DELETE_HANDLER = "_ZN4mlir26SourceMgrDiagnosticHandlerD1Ev"
+_NEW_MANAGER = "_ZN4llvm9SourceMgrC1Ev"
+_DELETE_MANAGER = "_ZN4llvm9SourceMgrD1Ev"
 _ERRS = "_ZN4llvm4errsEv"
-# More than each of the handler, the source manager and the function has; zeros are an empty one.
+_STRING = re.compile(r'"([^"\\\n]*(?:\\.[^"\\\n]*)*)"')
+# What follows the name of a file in a location.
+_COLON = re.compile(r"(?:\s+|//[^\n]*)*:")
+# Their files are regular ones by their mode, but some block and some have no end.
+_KERNEL_FOLDERS = ("/dev/", "/proc/", "/sys/")
+# More than each of the handler, the source manager and the function has; zeros are an empty
+# function.
 _OBJECT_BYTES = 4096
 
 
@@ -66,8 +83,6 @@ class _Worker:
             raise ImportError(f"cannot load {library}")
         self._host: Any = importlib.util.module_from_spec(spec)
         loader.exec_module(self._host)
-        #: Objects of C++ that the context of the request refers to.
-        self._kept: list[Any] = []
 
     def say(self, **message: Any) -> None:
         """Writes a message.
@@ -117,15 +132,21 @@ class _Worker:
                 the first and behind each.
             failed_state: Answer with the module that a failed pass left.
         """
+        foreign = _foreign_file(text)
+        if foreign is not None:
+            sys.stderr.write(f"{path}:{foreign}\n")
+            sys.stderr.flush()
+            return {"failed": "parse", "said": "a location names a file that cannot be read"}
         with open(path, "w", encoding="utf-8") as file:
             file.write(text)
         context = self._context()
         refused = allow_unregistered and not self._allow_unregistered(context)
         # What a pass prints while it fails goes to file descriptor 2 as well.
         context.printOpOnDiagnostic(False)
-        notes = self._print_notes(context)
+        notes = False
         try:
-            module = self._host.ir.parse_mlir_module(path, context)
+            with self._printed_notes(context) as notes:
+                module = self._host.ir.parse_mlir_module(path, context)
         except RuntimeError as error:
             return {
                 "failed": "parse",
@@ -177,31 +198,34 @@ class _Worker:
         setter(address, True)
         return True
 
-    def _print_notes(self, context: Any) -> bool:
-        """Has diagnostics printed with their notes while the module is read.
+    @contextlib.contextmanager
+    def _printed_notes(self, context: Any) -> Iterator[bool]:
+        """Has diagnostics printed with their notes while the module is read; says whether it can.
 
         Only its runs of passes have a handler of diagnostics; without one, MLIR prints errors
-        alone.  Like the setter above, the constructor is an exported symbol.
+        alone.  Like the setter above, constructors and destructors are exported symbols.
         """
         library = ctypes.CDLL(self._library)
-        construct, errs = getattr(library, _HANDLER, None), getattr(library, _ERRS, None)
+        names = (_NEW_MANAGER, _NEW_HANDLER, _DELETE_HANDLER, _DELETE_MANAGER, _ERRS)
+        functions: list[Any] = [getattr(library, name, None) for name in names]
         address = _address_of(context)
-        if construct is None or errs is None or address is None:
-            return False
-        # The context of the request before is gone, and its handler with it.
-        self._kept = [ctypes.create_string_buffer(_OBJECT_BYTES) for _ in range(3)]
-        handler, manager, function = self._kept
-        errs.restype = ctypes.c_void_p
-        construct.argtypes = (ctypes.c_void_p,) * 5
-        construct.restype = None
-        construct(
-            ctypes.addressof(handler),
-            ctypes.addressof(manager),
-            address,
-            errs(),
-            ctypes.addressof(function),
-        )
-        return True
+        if None in functions or address is None:
+            yield False
+            return
+        new_manager, new_handler, delete_handler, delete_manager, errs = functions
+        for function, count in zip(functions, (1, 5, 1, 1, 0), strict=True):
+            function.argtypes = (ctypes.c_void_p,) * count
+            function.restype = ctypes.c_void_p if function is errs else None
+        buffers = [ctypes.create_string_buffer(_OBJECT_BYTES) for _ in range(3)]
+        handler, manager, show = (ctypes.addressof(buffer) for buffer in buffers)
+        new_manager(manager)
+        new_handler(handler, manager, address, errs(), show)
+        try:
+            yield True
+        finally:
+            # The context knows of the handler, and the handler of the manager.
+            delete_handler(handler)
+            delete_manager(manager)
 
     def _adders(self, module: Any, path: str) -> list[str]:
         """Every function whose first argument is a pass manager."""
@@ -248,6 +272,47 @@ class _Worker:
         manager = self._host.ir.pass_manager(context)
         self._adder(path)(manager, *arguments)
         return str(manager.get_pipeline_str())
+
+
+def _foreign_file(text: str) -> str | None:
+    """``line:column: error: ...`` about a location whose file must not be read, if there is one.
+
+    Every string in front of a colon counts, also in comments: nothing is missed.
+    """
+    known: dict[str, bool] = {}
+    for match in _STRING.finditer(text):
+        raw = match[1]
+        if known.get(raw) is False or _COLON.match(text, match.end()) is None:
+            continue
+        known[raw] = _is_foreign(_unescaped(raw))
+        if known[raw]:
+            line = text.count("\n", 0, match.start()) + 1
+            column = match.start() - text.rfind("\n", 0, match.start())
+            message = f"expected a regular file in a location, found {match[0]}"
+            return f"{line}:{column}: error: {message}, which Triton would read to show its line"
+    return None
+
+
+def _is_foreign(name: bytes) -> bool:
+    """Whether a file is there that is neither a regular one nor a folder, which is not read."""
+    name = name.partition(b"\0")[0]  # As C reads it.
+    try:
+        mode = os.stat(name).st_mode
+        real = os.fsdecode(os.path.realpath(name))
+    except OSError:
+        return False  # The library cannot open it either.
+    is_file = stat.S_ISREG(mode) or stat.S_ISDIR(mode)
+    return not is_file or real.startswith(_KERNEL_FOLDERS)
+
+
+def _unescaped(raw: str) -> bytes:
+    def decode(match: re.Match[bytes]) -> bytes:
+        digits: bytes | None = match[1]
+        if digits is not None:
+            return bytes([int(digits, 16)])
+        return {b"n": b"\n", b"t": b"\t"}.get(match[2], match[2])
+
+    return re.sub(rb"\\(?:([0-9A-Fa-f]{2})|(.))", decode, os.fsencode(raw))
 
 
 def _plain(module: Any) -> str:
