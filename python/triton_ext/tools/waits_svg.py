@@ -48,7 +48,7 @@ _LINE: Final = 17
 _NUMBER: Final = 44  # the column of line numbers
 _INDENT: Final = 18
 _BAR: Final = 14
-_NOTES: Final = 480
+_NOTES: Final = 540
 _MOST_WHAT: Final = 460
 
 
