@@ -11,7 +11,8 @@ Guarantees:
   their pipeline's text, their fields and the sources that decide what they do.
 * A compile runs the passes that its key was made of, or fails where they were changed since.
 
-``TRITON_EXT_WAITS=host`` leaves the wait counts of AMD kernels to Triton's own pass.
+``TRITON_EXT_WAITS=host`` leaves the wait counts of AMD kernels to Triton's own pass;
+``TRITON_EXT_VERIFY_WAITS=1`` refuses a kernel one of whose asynchronous waits is not enough.
 ``TRITON_EXT_VERIFY=1`` verifies the module behind every pass.  Without it the host's own verifier
 checks the result, and only if it refuses are the passes run again to find the one that is to blame.
 """
@@ -84,12 +85,14 @@ class _Own:
         words: All of these stand in the printed form of every module that needs it.
         replaces: Environment variable that leaves the work to Triton's own pass if it is ``host``;
             empty where Triton has none.
+        asked: Environment variable without which the pass does not run; empty for one that does.
     """
 
     vendor: str
     export: str
     words: tuple[str, ...]
     replaces: str = ""
+    asked: str = ""
 
     def is_for(self, text: str) -> bool:
         """Whether a module needs the pass."""
@@ -98,6 +101,7 @@ class _Own:
 
 _OWN = (
     _Own("nvidia", "lower-im2col", (LIBRARY,)),
+    _Own("amd", "verify-async-waits", ("async_", "_wait"), asked="TRITON_EXT_VERIFY_WAITS"),
     # Every release counts too high for some kernels, which then read LDS before the data arrived.
     _Own("amd", "update-async-wait-count", ('ttg.target = "hip:', "_wait"), "TRITON_EXT_WAITS"),
 )
@@ -112,7 +116,15 @@ def _own_passes() -> tuple[_Own, ...]:
     Raises:
         UnsupportedError: An environment variable has a value that means nothing.
     """
-    return tuple(own for own in _OWN if not own.replaces or _is_ours(own.replaces))
+    return tuple(
+        own
+        for own in _OWN
+        if (not own.replaces or _is_ours(own.replaces)) and (not own.asked or _is_set(own.asked))
+    )
+
+
+def _is_set(variable: str) -> bool:
+    return os.environ.get(variable, "") not in ("", "0")
 
 
 def _own_for(stage: str, text: str) -> tuple[_Own, ...]:
@@ -290,7 +302,7 @@ def _host_has_key() -> bool:
 
 
 def _verify_each() -> bool:
-    return os.environ.get("TRITON_EXT_VERIFY", "") not in ("", "0")
+    return _is_set("TRITON_EXT_VERIFY")
 
 
 def passes_key() -> tuple[str, ...]:

@@ -14,7 +14,7 @@ from emission import EmissionHost  # noqa: E402
 from triton.backends.compiler import GPUTarget  # noqa: E402
 from triton.compiler import ASTSource  # noqa: E402
 from triton_ext import host, plugin  # noqa: E402
-from triton_ext.errors import UnsupportedError, VerifyError  # noqa: E402
+from triton_ext.errors import PassError, UnsupportedError, VerifyError  # noqa: E402
 from triton_ext.ir import parse  # noqa: E402
 from triton_ext.passes import PassManager  # noqa: E402
 
@@ -122,6 +122,34 @@ def test_an_error_names_the_way_out(installed):
         plugin.run_passes(text)
     assert caught.value.line == 3
     assert "TRITON_EXT_WAITS=host leaves this to Triton's own pass" in caught.value.notes
+
+
+UNSAFE = """#b = #ttg.blocked<{sizePerThread = [1], threadsPerWarp = [32], warpsPerCTA = [4], order = [0]}>
+#s = #ttg.swizzled_shared<{vec = 1, perPhase = 1, maxPhase = 1, order = [0]}>
+#smem = #ttg.shared_memory
+module attributes {"ttg.num-warps" = 4 : i32, ttg.target = "hip:gfx1250"} {
+  tt.func public @kernel(%p: tensor<512x!tt.ptr<f32>, #b>) {
+    %buffer = ttg.local_alloc : () -> !ttg.memdesc<512xf32, #s, #smem, mutable>
+    %t = ttg.async_copy_global_to_local %p, %buffer : tensor<512x!tt.ptr<f32>, #b> -> <512xf32, #s, #smem, mutable>
+    %g = ttg.async_commit_group tokens %t
+    %w = ttg.async_wait {num = 1 : i32}
+    %x = ttg.local_load %buffer token %w : !ttg.memdesc<512xf32, #s, #smem, mutable> -> tensor<512xf32, #b> loc("kernel.py":7:9)
+    tt.return
+  }
+}
+"""  # noqa: E501 - TTGIR
+
+
+def test_a_wait_that_is_not_enough_is_an_error_on_request(installed):
+    installed()
+    plugin.run_passes(UNSAFE)
+    before = plugin.cache_key()
+    installed(TRITON_EXT_VERIFY_WAITS="1")
+    assert plugin.cache_key() != before
+    with pytest.raises(PassError, match="unsafe read of LDS") as caught:
+        plugin.run_passes(UNSAFE)
+    assert (caught.value.filename, caught.value.line) == ("kernel.py", 7)
+    plugin.run_passes(UNSAFE.replace("num = 1", "num = 0"))
 
 
 def test_an_encoding_that_is_not_known_is_a_warning():

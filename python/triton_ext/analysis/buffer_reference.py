@@ -409,8 +409,9 @@ class BufferReferences:
 
 
 def is_buffer(value: Value) -> bool:
-    """Whether a value names a part of shared memory."""
-    return (value.known_type or "").startswith("!ttg.memdesc")
+    """Whether a value names a part of shared memory, not of tensor memory."""
+    type_ = value.known_type or ""
+    return type_.startswith("!ttg.memdesc") and "#ttng.tensor_memory" not in type_
 
 
 def _is_allocation(value: Value) -> bool:

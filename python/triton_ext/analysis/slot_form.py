@@ -284,18 +284,16 @@ class SlotForms:
         if op.name in _CASTS:
             return self._is_at_most(op.operands[0], bound, assumed)
         if op.name == "arith.select":
-            condition, first, second = op.operands
-            compare = _comparison(condition)
-            if compare is not None and compare.predicate in ("slt", "ult"):
-                limit = arith.constant_int(compare.rhs)
-                if first is compare.lhs and limit is not None and limit - 1 <= bound:
-                    return self._is_at_most(second, bound, assumed)
-            return all(self._is_at_most(each, bound, assumed) for each in (first, second))
+            return all(
+                self._is_at_most(each, bound, assumed)
+                for each in op.operands[1:]
+                if (limit := _limit_where_chosen(op, each)) is None or limit > bound
+            )
         number = arith.constant_int(op.operands[1]) if len(op.operands) == 2 else None
         if number is None:
             return False
         if op.name in ("arith.remsi", "arith.remui"):
-            return number - 1 <= bound
+            return 0 < number <= bound + 1
         if op.name == "arith.andi":
             return 0 <= number <= bound
         if op.name == "arith.addi":
@@ -509,6 +507,20 @@ def _is_of_block(symbol: Symbol, block: Block) -> bool:
 
 def _comparison(value: Value) -> arith.CmpIOp | None:
     return arith.CmpIOp.match(value.owner) if isinstance(value, OpResult) else None
+
+
+def _limit_where_chosen(select: Operation, value: Value) -> int | None:
+    """The number that a choice of ``arith.select`` never exceeds, as its condition says."""
+    condition, first, _ = select.operands
+    compare = _comparison(condition)
+    limit = arith.constant_int(compare.rhs) if compare is not None else None
+    if compare is None or limit is None or limit < 0 or compare.lhs is not value:
+        return None
+    below = ("slt", "ult") if value is first else ("sge", "uge")
+    up_to = ("sle", "ule") if value is first else ("sgt", "ugt")
+    if compare.predicate in below:
+        return limit - 1
+    return limit if compare.predicate in up_to else None
 
 
 def _is_integer(value: Value) -> bool:

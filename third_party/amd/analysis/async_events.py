@@ -117,8 +117,9 @@ class AsyncEvents:
 
     @property
     def counts_groups(self) -> bool:
-        """Whether the host's waits for copies count groups, and LLVM finds the instructions."""
-        return self.lowering.async_marks and self.target.copy_counter is Counter.VMCNT
+        """Whether waits for copies count groups to the end, and nobody counts instructions."""
+        marks = self.lowering.async_marks and self.target.copy_counter is Counter.VMCNT
+        return marks or self.target.waits_count_groups
 
     def weight(self, issue: AsyncIssue) -> int:
         """What an operation adds to the distance of a wait behind it."""

@@ -398,6 +398,8 @@ def _count_copy(
         raise AssertionError(f"CopyKind lists '{op.name}', which has no view here")
 
     def instructions() -> Interval:
+        if target.waits_count_groups:
+            return Interval.exactly(1)
         tensor, buffer = _tensor(op, place), _buffer(op, lds)
         bits = _bits(buffer)
         proven = analysis.pointer_contiguity(place, bits)

@@ -23,6 +23,7 @@ class Counter(Enum):
     """A hardware counter of instructions that a wave has in flight."""
 
     VMCNT = "vmcnt"
+    CP_ASYNC = "cp.async groups"
     ASYNCCNT = "asynccnt"
     TENSORCNT = "tensorcnt"
 
@@ -62,6 +63,8 @@ class Target:
         load_widths: Bits per lane of one instruction that copies to LDS.
         store_widths: Bits per lane of one instruction that copies from LDS; empty without any.
         has_tdm: Whether it has the tensor data mover and its counter, TENSORcnt.
+        waits_count_groups: Whether the hardware itself keeps groups apart (NVIDIA's ``cp.async``),
+            so that a wait names a number of them; tokens do not get that far.
         max_wait: The largest number a wait on any of the counters can hold; they have 6 bits.
     """
 
@@ -72,6 +75,7 @@ class Target:
     load_widths: tuple[int, ...]
     store_widths: tuple[int, ...] = ()
     has_tdm: bool = False
+    waits_count_groups: bool = False
     max_wait: int = 63
 
     @classmethod
@@ -96,12 +100,16 @@ class Target:
     def of_module(cls, module: Module) -> Target:
         """The GPU that a module was made for, by its attribute ``ttg.target``.
 
+        An NVIDIA GPU is one as well, as far as ``cp.async`` goes: groups in order, and no counter.
+
         Raises:
-            VerifyError: The module has no such attribute, or that of another vendor.
+            VerifyError: The module has no such attribute, or one that says something else.
             UnsupportedError: The GPU has no asynchronous copies to LDS.
         """
         text = module.op.attributes.get("ttg.target", "").strip('"')
         backend, _, arch = text.partition(":")
+        if backend == "cuda":
+            return _cp_async(f"cuda:{arch}")
         if backend != "hip":
             module.op.fail(f"expected 'ttg.target' such as \"hip:gfx1250\", found '{text}'")
         return cls.of(arch)
@@ -128,6 +136,18 @@ def _cdna(arch: str, *widths: int) -> Target:
         copy_counter=Counter.VMCNT,
         directions_retire_apart=False,
         load_widths=widths,
+    )
+
+
+def _cp_async(arch: str) -> Target:
+    """Groups of copies that are waited for by number (PTX ISA, cp.async.wait_group)."""
+    return Target(
+        arch=arch,
+        threads_per_wave=32,
+        copy_counter=Counter.CP_ASYNC,
+        directions_retire_apart=False,
+        load_widths=(32, 64, 128),
+        waits_count_groups=True,
     )
 
 

@@ -19,8 +19,9 @@ With ``fix=unsafe`` numbers that are too high are lowered to the largest that is
 
 Safe direction: a kernel that passes is right about its waits; one that is right may be refused
 where conditions exclude each other or slots are not understood.  Not covered: see the analysis.
-NVIDIA's ``cp.async`` groups and waits for mbarriers are not looked at; neither is a module for a
-GPU without asynchronous copies to LDS.
+NVIDIA's ``cp.async`` groups are treated alike, with shared memory for LDS; what the TMA unit copies
+and what an mbarrier or ``warp_group_dot_wait`` waits for is not looked at.  Neither is a module for
+a GPU without asynchronous copies to LDS.
 """
 
 from __future__ import annotations
