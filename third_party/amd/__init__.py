@@ -11,6 +11,7 @@ _HERE: Final = "triton_ext.backends.amd"
 # What the core may ask for by name (triton_ext.backends.load).
 EXPORTS: Final = {
     "async-timeline": f"{_HERE}.analysis.timeline:timeline_of",
+    "verify-async-waits": f"{_HERE}.passes.verify_async_waits:VerifyAsyncWaits",
     "update-async-wait-count": f"{_HERE}.passes.update_async_wait_count:UpdateAsyncWaitCount",
 }
 
