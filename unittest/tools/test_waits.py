@@ -119,6 +119,17 @@ def test_pictures_need_nothing_from_elsewhere(path):
     ET.fromstring(page.removeprefix("<!DOCTYPE html>\n"))
 
 
+def test_long_names_do_not_make_wide_columns(tmp_path):
+    text = (HERE / "pipeline.ttgir").read_text().replace('loc("scale"', 'loc("' + "scale" * 9 + '"')
+    path = tmp_path / "long.ttgir"
+    path.write_text(text)
+    usual = ET.fromstring(render_svg(timeline(HERE / "pipeline.ttgir"), "x", "y"))
+    root = ET.fromstring(render_svg(timeline(path), "x", "y"))
+    assert float(root.get("width")) < float(usual.get("width")) + 300
+    assert {"scales…1", "scales…2"} <= set(said(root))
+    assert f"copy {'scale' * 9}2" in said(root)
+
+
 def test_text_in_pictures_is_escaped():
     shown = timeline(HERE / "pipeline.ttgir")
     name = "<a & b>\"'.ttgir"

@@ -50,6 +50,7 @@ _INDENT: Final = 18
 _BAR: Final = 14
 _NOTES: Final = 540
 _MOST_WHAT: Final = 460
+_MOST_LABEL: Final = 8  # letters
 
 
 def render_svg(timeline: Timeline, source: str, host: str) -> str:
@@ -170,7 +171,7 @@ class _Drawing:
             widest = max(widest, mono_width(f"{main} {rest}") + row.depth * _INDENT)
         self._what_width = min(max(widest, 180.0) + 12, _MOST_WHAT)
         x = self._what_x + self._what_width + 20
-        labels = max((len(label) for label in self._layout.tracks), default=1)
+        labels = max((len(_short(label)) for label in self._layout.tracks), default=1)
         self._pitch = max(26.0, 7.4 * labels + 16)
         self._lane_x: list[float] = []
         self._lane_width: list[float] = []
@@ -392,10 +393,11 @@ class _Drawing:
 
     def _label(self, copy: Copy, y: float) -> None:
         x, colour = self._track_x(copy.label), colour_of(copy.lane)
-        wide = max(20.0, 7.4 * len(copy.label) + 10)
+        label = _short(copy.label)
+        wide = max(20.0, 7.4 * len(label) + 10)
         self.parts.append(_rect(x - wide / 2 - 1.5, y - 10.5, wide + 3, 21, "paper", 10.5))
         self.parts.append(_rect(x - wide / 2, y - 9, wide, 18, f"f-{colour}", 9))
-        self.parts.append(_text(x, y + 4, copy.label, "tiny onlabel", "middle"))
+        self.parts.append(_text(x, y + 4, label, "tiny onlabel", "middle"))
 
     def _number(self, wait: Wait, y: float) -> None:
         number = f"≤ {wait.counted}"
@@ -441,6 +443,14 @@ def _notes(row: Row) -> list[_Note]:
         if more:
             notes += [_Note(line, "ink") for line in wrap(" ".join(more), _NOTES)]
     return notes
+
+
+def _short(label: str) -> str:
+    """A label that is not wider than its column should be; its number is kept."""
+    if len(label) <= _MOST_LABEL:
+        return label
+    number = label[len(label.rstrip("0123456789'")) :][-4:]
+    return f"{label[: _MOST_LABEL - 1 - len(number)]}…{number}"
 
 
 def _cut(text: str, room: float) -> str:
