@@ -95,7 +95,8 @@ class AsyncCopy:
         bits: Bits of an element.
         num_warps: Warps that run it.
         threads_per_warp: Threads of one of them.
-        contiguity: Of the pointers, per dimension, in elements that are aligned as a whole.
+        consecutive: Pointers that lie side by side, per dimension, wherever they start.
+        contiguity: Those that are aligned as a whole.
         constancy: Of the mask, per dimension; ``None`` without a mask.
     """
 
@@ -107,6 +108,7 @@ class AsyncCopy:
     bits: int
     num_warps: int
     threads_per_warp: int
+    consecutive: Ints
     contiguity: Ints
     constancy: Ints | None
 
@@ -173,7 +175,7 @@ class AsyncCopy:
 
     def order(self) -> Ints:
         """Dimensions by the contiguity of the pointers, the last one first among equals."""
-        return tuple(sorted(reversed(range(len(self.shape))), key=lambda d: -self.contiguity[d]))
+        return tuple(sorted(reversed(range(len(self.shape))), key=lambda d: -self.consecutive[d]))
 
     def blocked(self, size_per_thread: Sequence[int], order: Ints) -> BlockedEncoding:
         """The blocked encoding in which the threads of this copy walk in an order."""
@@ -225,6 +227,7 @@ def _read(
         bits=bits,
         num_warps=_num_warps(view.op),
         threads_per_warp=_number(module.op, "ttg.threads-per-warp", view.op),
+        consecutive=info.contiguity,
         contiguity=tuple(map(min, info.contiguity, aligned)),
         constancy=None if view.mask is None else analysis.info(view.mask).constancy,
     )

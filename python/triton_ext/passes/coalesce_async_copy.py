@@ -46,6 +46,7 @@ from triton_ext.ir import LinearLayout, Module
 from triton_ext.ir.encodings import BlockedEncoding, DistributedEncoding, SwizzledSharedEncoding
 from triton_ext.passes.async_copy import (
     AsyncCopy,
+    Vector,
     async_copies,
     build_coalesced_encoding,
     retarget_copy_operands_to_encoding,
@@ -58,6 +59,7 @@ __all__ = ["CoalesceAsyncCopy", "layout_for"]
 
 #: ``cp.async`` copies 4, 8 or 16 bytes (PTX ISA, cp.async).
 LEAST_BITS: Final = 32
+_PROBLEM: Final = f"no instruction copies less than {LEAST_BITS // 8} bytes, it will not compile"
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +78,8 @@ class CoalesceAsyncCopy(Pass):
         copies = list(async_copies(module, AxisInfoAnalysis.of(module)))
         chosen = [layout_for(copy) for copy in copies]
         for copy, encoding in zip(copies, chosen, strict=True):
-            report(copy, encoding, LEAST_BITS, context)
+            final = copy.vector(encoding if encoding is not None else copy.encoding)
+            report(copy, encoding, "" if _compiles(copy, final) else _PROBLEM, context)
             if encoding is not None:
                 retarget_copy_operands_to_encoding(copy, encoding)
                 context.count("copies-retargeted")
@@ -85,7 +88,7 @@ class CoalesceAsyncCopy(Pass):
 def layout_for(copy: AsyncCopy) -> DistributedEncoding | None:
     """A better encoding for the operands of a copy; ``None`` where there is none."""
     now = copy.vector(copy.encoding)
-    compiles = now.size * copy.bits >= LEAST_BITS
+    compiles = _compiles(copy, now)
     if not compiles or prod(copy.share) < copy.num_warps * copy.threads_per_warp:
         best = build_coalesced_encoding(copy, LEAST_BITS)
         if best is not None:
@@ -96,6 +99,10 @@ def layout_for(copy: AsyncCopy) -> DistributedEncoding | None:
                 return best
             return None
     return _clipped(copy)
+
+
+def _compiles(copy: AsyncCopy, vector: Vector) -> bool:
+    return vector.size * copy.bits >= LEAST_BITS
 
 
 def _is_coalesced(copy: AsyncCopy) -> bool:

@@ -12,34 +12,26 @@ __all__ = ["limits", "report"]
 def report(
     copy: AsyncCopy,
     encoding: DistributedEncoding | None,
-    least_bits: int,
+    problem: str,
     context: PassContext,
-    *notes: str,
 ) -> None:
-    """Makes the remark of one copy.
+    """Makes the remark of one copy; a warning where it will not compile.
 
     Args:
         copy: The copy as it was found.
         encoding: What its operands are converted to; ``None`` where they stay.
-        least_bits: Bits of the narrowest instruction.
+        problem: Why the copy will not compile in the end; empty where it will.
         context: Takes the remark.
-        *notes: What is to be said besides.
     """
     final = encoding if encoding is not None else copy.encoding
-    vector = copy.vector(final)
-    told = _width(copy, vector)
+    told = _width(copy, copy.vector(final))
     if encoding is not None:
-        before = copy.vector(copy.encoding)
-        told += f", before {_width(copy, before)}"
-    said = f"asynchronous copy of {told}"
-    because = limits(copy, final)
-    if vector.size * copy.bits < least_bits:
-        narrowest = least_bits // 8
-        context.warning(
-            copy.op, f"{said}; the narrowest instruction has {narrowest}", *because, *notes
-        )
+        told += f", before {_width(copy, copy.vector(copy.encoding))}"
+    said, because = f"asynchronous copy of {told}", limits(copy, final)
+    if problem:
+        context.warning(copy.op, f"{said}: {problem}", *because)
     else:
-        context.remark(copy.op, said, *because, *notes)
+        context.remark(copy.op, said, *because)
 
 
 def _width(copy: AsyncCopy, vector: Vector) -> str:
@@ -62,6 +54,8 @@ def limits(copy: AsyncCopy, encoding: DistributedEncoding) -> tuple[str, ...]:
         return ()
     if copy.known(dim) <= size:
         reasons = []
+        if vector.hint == size > 1:
+            reasons.append(f"the attribute contiguity says {_elements(vector.hint)}")
         if vector.pointers <= size:
             what = f"the pointers are known to be contiguous over {_elements(vector.pointers)}"
             reasons.append(f"{what} of dimension {dim}")

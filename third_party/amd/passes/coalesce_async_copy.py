@@ -98,10 +98,9 @@ class CoalesceAsyncCopy(Pass):
         copies = list(async_copies(module, AxisInfoAnalysis.of(module, rules=AXIS_INFO_RULES)))
         chosen = [_layout_for(copy, target) for copy in copies]
         for copy, encoding in zip(copies, chosen, strict=True):
-            least = min(target.load_widths)
             final = encoding if encoding is not None else copy.encoding
-            notes = () if _fits(copy, final, target) else (_problem(target),)
-            report(copy, encoding, least, context, *notes)
+            problem = "" if _fits(copy, final, target) else _problem(target)
+            report(copy, encoding, problem, context)
             if encoding is not None:
                 retarget_copy_operands_to_encoding(copy, encoding)
                 context.count("copies-retargeted")
@@ -109,8 +108,8 @@ class CoalesceAsyncCopy(Pass):
 
 def _problem(target: Target) -> str:
     widths = ", ".join(str(width // 8) for width in target.load_widths)
-    how = "" if _scatters(target) else " from lanes that write one run in LDS"
-    return f"{target.arch} copies {widths} bytes of a lane{how}; this copy will not compile"
+    how = "" if _scatters(target) else ", whose wave writes one run in LDS"
+    return f"{target.arch} copies {widths} bytes of a lane{how}; it will not compile"
 
 
 def _scatters(target: Target) -> bool:
@@ -162,7 +161,7 @@ def _layout_for(copy: AsyncCopy, target: Target) -> DistributedEncoding | None:
     now = copy.vector(copy.encoding)
     for width in sorted(target.load_widths, reverse=True):
         size = width // copy.bits
-        if size * copy.bits != width or (fits and size <= now.size):
+        if size * copy.bits != width or (fits and size < now.size):
             continue
         encoding = _encoding_with(copy, size)
         if encoding is None or not _fits(copy, encoding, target):

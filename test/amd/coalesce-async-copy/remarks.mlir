@@ -1,0 +1,29 @@
+// What each copy got, what keeps it from more, and which copies will not compile.
+
+// RUN: triton-opt %s --tritonamdgpu-coalesce-async-copy=gfx-arch=gfx950 -verify-diagnostics
+
+#few = #ttg.blocked<{sizePerThread = [1], threadsPerWarp = [64], warpsPerCTA = [4], order = [0]}>
+#rows = #ttg.blocked<{sizePerThread = [1, 16], threadsPerWarp = [16, 4], warpsPerCTA = [4, 1], order = [1, 0]}>
+#line = #ttg.swizzled_shared<{vec = 1, perPhase = 1, maxPhase = 1, order = [0]}>
+#shared = #ttg.swizzled_shared<{vec = 1, perPhase = 1, maxPhase = 1, order = [1, 0]}>
+#smem = #ttg.shared_memory
+module attributes {"ttg.num-ctas" = 1 : i32, "ttg.num-warps" = 4 : i32, ttg.target = "hip:gfx950", "ttg.threads-per-warp" = 64 : i32} {
+
+tt.func public @widest(%p: tensor<64x64x!tt.ptr<f16>, #rows> {tt.contiguity = dense<[1, 64]> : tensor<2xi32>, tt.divisibility = dense<[2, 16]> : tensor<2xi32>, tt.constancy = dense<[1, 1]> : tensor<2xi32>}, %m: !ttg.memdesc<64x64xf16, #shared, #smem, mutable>) {
+  // expected-remark @+1 {{asynchronous copy of 16 bytes an instruction (2 instructions), before 16 bytes an instruction (2 instructions)}}
+  %t = ttg.async_copy_global_to_local %p, %m : tensor<64x64x!tt.ptr<f16>, #rows> -> <64x64xf16, #shared, #smem, mutable>
+  tt.return
+}
+
+// A wave has 64 lanes, of which each has to write.
+tt.func public @few(%p: tensor<32x!tt.ptr<f32>, #few>, %m: !ttg.memdesc<32xf32, #line, #smem, mutable>) {
+  // expected-warning @+2 {{asynchronous copy of 4 bytes an instruction (1 instruction): gfx950 copies 4, 16 bytes of a lane, whose wave writes one run in LDS; it will not compile}}
+  // expected-note @+1 {{the pointers are known to be contiguous over 1 element of dimension 0}}
+  %t = ttg.async_copy_global_to_local %p, %m : tensor<32x!tt.ptr<f32>, #few> -> <32xf32, #line, #smem, mutable>
+  tt.return
+}
+}
+
+// A GPU without copies to LDS, and one that is not named.
+// RUN: triton-opt %s --tritonamdgpu-coalesce-async-copy=gfx-arch=gfx90a 2>&1 | FileCheck %s --check-prefix=NONE
+// NONE-NOT: asynchronous copy of
