@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
+from triton_ext.errors import UnsupportedError
 from triton_ext.ir import Module
 from triton_ext.ir.lexer import Source
 from triton_ext.strings import lines_of
@@ -80,11 +81,19 @@ def without_locations(text: str) -> str:
 
 
 def with_names_of(text: str, other: str) -> str:
-    """Returns a text with its values named as in another text of the same module."""
+    """Returns a text with its values named as in another text of the same module.
+
+    Raises:
+        UnsupportedError: They do not mention as many values.
+    """
     names = [m[0] for m in _VALUE.finditer(other) if m[0][0] == "%"]
     found = [m for m in _VALUE.finditer(text) if m[0][0] == "%"]
     if len(names) != len(found):
-        return text
+        raise UnsupportedError(
+            f"Triton prints {len(found)} mentions of values with locations and {len(names)} "
+            "without: expected as many, to name the ones as the others; "
+            "-mlir-use-nameloc-as-prefix keeps the names of locations"
+        )
     pieces, position = [], 0
     for match, name in zip(found, names, strict=True):
         pieces += [text[position : match.start()], name]
