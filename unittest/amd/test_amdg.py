@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from ir_helpers import CORPUS, check_fields
+from ir_helpers import CORPUS, NO_CORPUS, check_fields
 from triton_ext.backends.amd.dialect import amdg
 from triton_ext.ir import parse
 from triton_ext.ir.dialects import View
@@ -142,7 +142,7 @@ def test_every_view_has_a_case():
 def test_corpus():
     files = sorted(CORPUS.glob("*/hip-*/*.ttgir"))
     if not files:
-        pytest.skip(f"no corpus in {CORPUS}")
+        pytest.skip(NO_CORPUS)
     found = set()
     for path in files:
         for op in parse(path.read_text(), path.name).walk():

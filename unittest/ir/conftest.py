@@ -13,7 +13,7 @@ def corpus() -> list[pathlib.Path]:
     """Files that Triton printed; skips with the reason where they are absent."""
     files = ir_helpers.corpus_files()
     if not files:
-        pytest.skip(f"no corpus in {ir_helpers.CORPUS}; TRITON_EXT_CORPUS names another folder")
+        pytest.skip(ir_helpers.NO_CORPUS)
     return files
 
 

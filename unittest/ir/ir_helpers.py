@@ -13,9 +13,12 @@ from triton_ext.ir.dialects import View
 
 HERE = pathlib.Path(__file__).parent
 FIXTURES = sorted((HERE / "fixtures").iterdir())
+#: Modules that Triton printed, ``RELEASE/TARGET/*.ttgir``; CONTRIBUTING.md says what it is for.
 CORPUS = pathlib.Path(
-    os.environ.get("TRITON_EXT_CORPUS") or HERE.parents[1].parent / "shared" / "corpus"
-)
+    os.environ.get("TRITON_EXT_CORPUS") or HERE.parents[1] / "test" / "corpus"
+).absolute()
+#: Why a test that needs them is skipped.
+NO_CORPUS = f"no corpus in {CORPUS}; TRITON_EXT_CORPUS names another folder"
 #: Fixtures that hold operations of no host.
 NOT_FOR_HOST = {"unknown.mlir"}
 

@@ -87,7 +87,7 @@ def test_random_edits(host):
 def test_inlined_blocks_of_large_modules(host, name):
     path = ir_helpers.CORPUS / host.version / name
     if not path.exists():
-        pytest.skip(f"no {name} in the corpus of Triton {host.version}")
+        pytest.skip(f"no {name} of Triton {host.version}: {ir_helpers.NO_CORPUS}")
     for what, module in random_edits.inline_every_block(path.read_text(), name):
         module.verify()
         try:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from ir_helpers import CORPUS, check_fields
+from ir_helpers import CORPUS, NO_CORPUS, check_fields
 from triton_ext.backends.nvidia.dialect import mbarrier, mma, tma
 from triton_ext.backends.nvidia.dialect.ttng import cga_bases
 from triton_ext.ir import parse
@@ -152,7 +152,7 @@ def test_fields(text, fields):
 def test_corpus():
     files = sorted(CORPUS.glob("*/cuda-*/*.ttgir"))
     if not files:
-        pytest.skip(f"no corpus in {CORPUS}")
+        pytest.skip(NO_CORPUS)
     found = set()
     for path in files[::3]:
         for op in parse(path.read_text(), path.name).walk():

@@ -14,7 +14,7 @@ import subprocess
 import sys
 
 import pytest
-from ir_helpers import CORPUS
+from ir_helpers import CORPUS, NO_CORPUS
 from triton_ext.host.process import find_library
 from triton_ext.tools import opt
 
@@ -138,7 +138,7 @@ def check(chosen, reference, capsys):
 
 
 needs_corpus = pytest.mark.skipif(
-    not jobs(), reason=f"no corpus of triton {find_library().version} in {CORPUS}"
+    not jobs(), reason=f"triton {find_library().version}: {NO_CORPUS}"
 )
 
 
