@@ -128,6 +128,71 @@ def check_mismatches_are_refused():
     launch_tiled(block(), OUT)
 
 
+class Elsewhere(Tensor):
+    """A tensor that says where it is, as torch's do."""
+
+    is_cuda = False
+
+    def __init__(self, device, pinned=False, **description):
+        super().__init__((2, 8, 8, 64), **description)
+        self.device = Device(device)
+        self.is_pinned = lambda: pinned
+
+
+class Device(str):
+    """torch.device, as far as it is asked."""
+
+    @property
+    def type(self):
+        return str(self)
+
+
+def check_tensors_that_no_gpu_can_read():
+    arguments = {"filter_size": 3, "padding": 1, "block_shape": [64, 64]}
+
+    def of(tensor):
+        return Im2ColDescriptor.for_conv(tensor, **arguments)
+
+    # The message names the device or the lack of memory, and nothing is encoded.
+    cpu, meta = Elsewhere("cpu"), Elsewhere("meta", address=0)
+    for _ in range(2):
+        raises(LaunchError, lambda: launch_im2col(of(cpu), OUT), "of a tensor on cpu")
+        raises(LaunchError, lambda: launch_im2col(of(meta), OUT), "of a tensor on meta")
+        raises(LaunchError, lambda: launch_im2col(conv(0), OUT), "has no memory")
+        assert calls() == (0, 0)
+    good = conv()
+    launch_im2col(good, OUT)
+    before = calls()
+    # Neither does what was launched before say anything of another tensor, or of a freed one.
+    raises(LaunchError, lambda: launch_im2col(good.with_base(cpu), OUT), "of a tensor on cpu")
+    raises(LaunchError, lambda: launch_im2col(good.with_base(meta), OUT), "of a tensor on meta")
+    raises(LaunchError, lambda: launch_im2col(of(cpu), OUT), "of a tensor on cpu")
+    good.base.address = 0
+    raises(LaunchError, lambda: launch_im2col(good, OUT), "has no memory")
+    assert calls() == before
+    # A kernel can read pinned memory of the host.
+    launch_im2col(of(Elsewhere("cpu", pinned=True, address=0x7F0000300000)), OUT)
+    assert launched_address() == 0x7F0000300000
+
+
+def check_gluon_tensors_that_no_gpu_can_read():
+    from gluon_kernels import stock_tile
+    from triton_ext.gluon import nvidia as xnv
+
+    def launch(tensor):
+        desc = xnv.TensorDescriptorIm2Col.for_conv(tensor, 3, 1, 1, block_shape=[64, 64])
+        return stock_tile[(1,)](desc, OUT, 5, 1)
+
+    for _ in range(2):
+        raises(LaunchError, lambda: launch(Elsewhere("cpu")), "of a tensor on cpu")
+        raises(LaunchError, lambda: launch(Elsewhere("meta", address=0)), "of a tensor on meta")
+        raises(LaunchError, lambda: launch(Tensor((2, 8, 8, 64), address=0)), "has no memory")
+        assert calls() == (0, 0)
+        launch(Tensor((2, 8, 8, 64), address=0x7F0000300000))
+        MAPS.clear()
+        fake.fake_libcuda_reset()
+
+
 def check_refusal_of_the_driver():
     fake.fake_libcuda_state()[FIELDS.index("encode_result")] = 1
     raises(DriverError, lambda: launch_im2col(conv(), OUT), "pixels_per_column=64")

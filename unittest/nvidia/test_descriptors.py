@@ -237,6 +237,56 @@ def test_wrong_types_are_named(make_tensor: MakeTensor) -> None:
         Im2ColDescriptor.for_conv(make_tensor((2, 14, 14, 64)), 3, block_shape=64)
 
 
+@pytest.mark.parametrize("value", [None, "no", 2, 0.0, [], object()])
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+def test_rounding_is_a_bool(make_tensor: MakeTensor, dtype: str, value: object) -> None:
+    x = make_tensor((2, 14, 14, 64), dtype)
+    with pytest.raises(TypeError, match="round_f32_to_tf32 must be a bool, got"):
+        Im2ColDescriptor.for_conv(x, 3, block_shape=[64, 32], round_f32_to_tf32=value)
+
+
+def test_rounding_is_for_fp32(make_tensor: MakeTensor) -> None:
+    arguments: dict[str, Any] = {"block_shape": [64, 32], "round_f32_to_tf32": True}
+    Im2ColDescriptor.for_conv(make_tensor((2, 14, 14, 64), "float32"), 3, **arguments)
+    with pytest.raises(DescriptorError, match="round_f32_to_tf32 needs dtype fp32, got bf16"):
+        Im2ColDescriptor.for_conv(make_tensor((2, 14, 14, 64), "bfloat16"), 3, **arguments)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [set, dict.fromkeys, iter, bytes, bytearray, lambda ints: memoryview(bytes(ints)), str],
+    ids=["set", "dict", "iterator", "bytes", "bytearray", "memoryview", "str"],
+)
+def test_sequences_only(make_tensor: MakeTensor, make: Callable[[Any], Any]) -> None:
+    x = make_tensor((2, 14, 14, 64))
+    with pytest.raises(TypeError, match="block_shape must be a sequence of ints, got"):
+        Im2ColDescriptor.for_conv(x, 3, block_shape=make([128, 64]))
+    for name in ("filter_size", "stride", "padding", "dilation"):
+        arguments: dict[str, Any] = {"filter_size": 3, "block_shape": [64, 64]}
+        with pytest.raises(TypeError, match=f"{name} must be an int or a sequence of ints, got"):
+            Im2ColDescriptor.for_conv(x, **{**arguments, name: make([1, 1])})
+    with pytest.raises(TypeError, match="padding must be an int or a sequence of ints, got"):
+        Im2ColDescriptor.for_conv(x, 3, padding=[make([1, 1]), 1], block_shape=[64, 64])
+
+
+def test_from_tensor_is_not_inherited(make_tensor: MakeTensor) -> None:
+    with pytest.raises(TypeError, match=r"no from_tensor: .* use Im2ColDescriptor\.for_conv\(x, "):
+        Im2ColDescriptor.from_tensor(make_tensor((2, 14, 14, 64)), [64, 64])
+
+
+def test_sparse_tensors() -> None:
+    torch = pytest.importorskip("torch")
+    x = torch.zeros(2, 14, 14, 64, dtype=torch.float16)
+    message = r"{} must be a dense tensor with strides and an address, got one of layout torch"
+    with pytest.raises(TypeError, match=message.format("x")):
+        Im2ColDescriptor.for_conv(x.to_sparse(), 3, block_shape=[64, 64])
+    corners = {"pixel_box_lower_corner": (0, 0), "pixel_box_upper_corner": (0, 0)}
+    with pytest.raises(TypeError, match=message.format("base")):
+        Im2ColDescriptor(x.to_sparse(), x.shape, x.stride(), [64, 64], **corners)
+    with pytest.raises((TypeError, DescriptorError), match=r"dense tensor|the tensor is"):
+        Im2ColDescriptor.for_conv(x, 3, block_shape=[64, 64]).with_base(x.to_sparse())
+
+
 def test_repr(descriptor: Im2ColDescriptor, make_tensor: MakeTensor) -> None:
     assert repr(descriptor) == (
         "Im2ColDescriptor(fp16[2, 14, 12, 128], strides=[21504, 1536, 128, 1], "
@@ -407,6 +457,22 @@ def test_with_base_refuses_another_tensor(
     unaligned.address += 8
     with pytest.raises(DescriptorError, match="is off by 8"):
         descriptor.with_base(unaligned)
+
+
+@pytest.mark.parametrize("thing", [None, 3, "x"])
+def test_with_base_refuses_what_is_no_tensor(descriptor: Im2ColDescriptor, thing: object) -> None:
+    with pytest.raises(TypeError, match=f"base must be a tensor .*{type(thing).__name__} has no"):
+        descriptor.with_base(thing)
+
+
+def test_with_base_of_a_fake_tensor() -> None:
+    torch = pytest.importorskip("torch")
+    fake = pytest.importorskip("torch._subclasses.fake_tensor")
+    x = torch.zeros(2, 14, 12, 128, dtype=torch.float16)
+    descriptor = Im2ColDescriptor.for_conv(x, 3, block_shape=[64, 64])
+    with fake.FakeTensorMode():
+        traced = torch.zeros(2, 14, 12, 128, dtype=torch.float16)
+    assert descriptor.with_base(traced).base is traced
 
 
 def test_encode_refuses_what_does_not_fit(

@@ -314,6 +314,81 @@ def test_bad_tensor(make_tensor: MakeTensor, tensor: dict[str, Any], message: st
     assert message in _sentences(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("changes", "messages"),
+    [
+        (
+            {"filter_size": [3], "stride": 9, "block_shape": [2048, 3]},
+            [
+                "filter_size (3,) has 1 entries, expected 2 (spatial dims)",
+                "conv stride 9 in H: TMA supports 1..8",
+                "conv stride 9 in W: TMA supports 1..8",
+                "pixel block 2048: TMA allows 1..1024",
+                "block of 3 channels: Triton blocks are powers of two; use 8 (channels beyond the "
+                "tensor's are zero)",
+            ],
+        ),
+        (
+            {"stride": [9], "padding": 200, "dilation": [], "block_shape": [64]},
+            [
+                "stride (9,) has 1 entries, expected 2 (spatial dims)",
+                "dilation () has 0 entries, expected 2 (spatial dims)",
+                "block_shape must be [pixels, channels], got [64]",
+                "padding 200 in H too large: at most 128 for 2 spatial dims",
+                "padding 200 in W too large: at most 128 for 2 spatial dims",
+            ],
+        ),
+        # The stride has no part in whether the filter fits; the padding has.
+        (
+            {"filter_size": 20, "stride": [1]},
+            [
+                "stride (1,) has 1 entries, expected 2 (spatial dims)",
+                "filter (dilated extent 20) larger than padded input 14 in H: empty output",
+                "filter (dilated extent 20) larger than padded input 14 in W: empty output",
+            ],
+        ),
+        (
+            {"filter_size": 20, "padding": [1]},
+            ["padding [1] has 1 entries, expected 2 (spatial dims)"],
+        ),
+        (
+            {"filter_size": 258, "padding": [(1, 1, 1), 1]},
+            [
+                "padding (1, 1, 1) is not a (low, high) pair",
+                "filter offset 257 in H exceeds 255: (R-1)*dilation is limited for 2 spatial dims",
+                "filter offset 257 in W exceeds 255: (R-1)*dilation is limited for 2 spatial dims",
+            ],
+        ),
+        (
+            {"filter_size": [3, 3, 3], "dilation": 0},
+            [
+                "filter_size (3, 3, 3) has 3 entries, expected 2 (spatial dims)",
+                "dilation 0 in H: must be at least 1",
+                "dilation 0 in W: must be at least 1",
+            ],
+        ),
+    ],
+)
+def test_wrong_lengths_beside_other_violations(
+    make_tensor: MakeTensor, changes: dict[str, Any], messages: list[str]
+) -> None:
+    arguments = {"filter_size": 3, "block_shape": [64, 64], **changes}
+    with pytest.raises(DescriptorError) as caught:
+        Im2ColDescriptor.for_conv(make_tensor((2, 14, 14, 64)), **arguments)
+    assert _sentences(caught.value) == messages
+
+
+def test_a_wrong_rank_beside_other_violations(make_tensor: MakeTensor) -> None:
+    x = make_tensor((14, 64), "float64")
+    with pytest.raises(DescriptorError) as caught:
+        Im2ColDescriptor.for_conv(x, 3, block_shape=[2048, 64])
+    assert _sentences(caught.value)[:2] == [
+        "dtype fp64 not supported (8-, 16-, 32-bit only)",
+        "im2col needs a 3-, 4- or 5-D tensor (N, spatial..., C), got rank 2",
+    ]
+    assert "pixel block 2048: TMA allows 1..1024" in _sentences(caught.value)
+
+
 def test_all_violations_in_one_error(make_tensor: MakeTensor) -> None:
     x = make_tensor((2, 14, 14, 3), "float64", address=0x7F0000000008)
     with pytest.raises(ValueError, match="breaks 7 rules") as caught:
@@ -370,6 +445,24 @@ def test_all_violations_in_one_error(make_tensor: MakeTensor) -> None:
                 "element_strides has 2 entries, expected 4 for rank 4",
             ],
             id="lengths",
+        ),
+        pytest.param(
+            explicit(
+                strides=(896, 64, 1),
+                pixel_box_lower_corner=(0,),
+                pixel_box_upper_corner=(500, 0),
+                element_strides=(2, 9, 1, 1),
+                pixels_per_column=96,
+            ),
+            [
+                "strides has 3 entries, expected 4 for rank 4",
+                "pixel_box_lower_corner has 1 entries, expected 2 for rank 4",
+                "element_strides for N and C must be 1, got 2 for dim 0 (N)",
+                "element stride 9 in dim 1 (H): TMA supports 1..8",
+                "pixel_box_upper_corner[0] = 500 of dim 1 (H): allowed -128..127 for rank 4",
+                "block of 96 pixels: Triton blocks are powers of two; use 128, or loads of 64 + 32",
+            ],
+            id="lengths and more",
         ),
         pytest.param(
             explicit(strides=(896, 64, 1)),

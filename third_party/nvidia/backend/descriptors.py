@@ -14,7 +14,8 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NoReturn, Protocol
 
 from triton.tools.tensor_descriptor import TensorDescriptor
@@ -23,6 +24,7 @@ from triton_ext.backends.nvidia.backend.geometry import (
     DTYPE_BYTES,
     ConvGeometry,
     Im2ColGeometry,
+    is_sequence,
     normalize_conv,
     normalize_dtype,
     packed_size_one_strides,
@@ -36,7 +38,14 @@ from triton_ext.backends.nvidia.backend.validation import (
 )
 from triton_ext.errors import DescriptorError
 
-__all__ = ["FrozenList", "Im2ColDescriptor", "PixelShape", "TensorLike"]
+__all__ = [
+    "FrozenList",
+    "Im2ColDescriptor",
+    "PixelShape",
+    "TensorLike",
+    "check_tensor",
+    "is_on_gpu",
+]
 
 # Tensors that stand for others while torch traces; Triton's own descriptor asks them no address.
 _TENSORS_WITHOUT_ADDRESS = ("FakeTensor", "FunctionalTensor")
@@ -63,7 +72,7 @@ class TensorLike(Protocol):
         """Strides in elements, outermost first."""
 
 
-def _check_tensor(name: str, tensor: object, *needed: str) -> None:
+def check_tensor(name: str, tensor: object, *needed: str) -> None:
     """Refuses what is no tensor that a descriptor can be of.
 
     Raises:
@@ -75,6 +84,49 @@ def _check_tensor(name: str, tensor: object, *needed: str) -> None:
                 f"{name} must be a tensor of torch, or one like it; {type(tensor).__name__} has "
                 f"no {attribute}"
             )
+
+
+def is_on_gpu(tensor: object) -> bool:
+    """Tells whether a tensor lies in the memory of a GPU; one that does not say is taken to."""
+    found = getattr(tensor, "is_cuda", None)
+    if found is None:
+        found = getattr(getattr(tensor, "device", None), "type", "cuda") == "cuda"
+    return bool(found)
+
+
+def _strides_of(name: str, tensor: TensorLike) -> tuple[int, ...]:
+    """Returns the strides in elements.
+
+    Raises:
+        TypeError: The tensor has none, as sparse ones have none.
+    """
+    try:
+        strides = tensor.stride()
+    except RuntimeError as error:
+        raise TypeError(_not_strided(name, tensor)) from error
+    return _integers("strides", strides)
+
+
+def _address_of(name: str, tensor: TensorLike) -> int | None:
+    """Returns the address in bytes; ``None`` for tensors that stand for others.
+
+    Raises:
+        TypeError: The tensor has none, as sparse ones have none.
+    """
+    if type(tensor).__name__ in _TENSORS_WITHOUT_ADDRESS:
+        return None
+    try:
+        return tensor.data_ptr()
+    except RuntimeError as error:
+        raise TypeError(_not_strided(name, tensor)) from error
+
+
+def _not_strided(name: str, tensor: TensorLike) -> str:
+    layout = getattr(tensor, "layout", type(tensor).__name__)
+    return (
+        f"{name} must be a dense tensor with strides and an address, got one of layout {layout}; "
+        "use to_dense()"
+    )
 
 
 class FrozenList(list[int]):
@@ -136,7 +188,7 @@ class Im2ColDescriptor(TensorDescriptor):  # type: ignore[misc]  # triton ships 
         conv: The convolution it was made for, or ``None``.
         identity: A number that stands for geometry, padding and rounding in keys of maps.
         families: What the launcher keeps for this geometry, by kernel; :meth:`with_base`
-            shares it.
+            shares it between tensors on GPUs.
         input_shape: Shape of the tensor, (N, [D, [H,]] W, C).
         input_strides: Strides of the tensor in elements, size-1 dimensions packed.
     """
@@ -174,7 +226,7 @@ class Im2ColDescriptor(TensorDescriptor):  # type: ignore[misc]  # triton ships 
             TypeError: An argument that should hold integers does not, or one that should be a
                 tensor is none.
         """
-        _check_tensor("base", base, "dtype", "data_ptr")
+        check_tensor("base", base, "dtype", "data_ptr")
         full_shape = _integers("shape", shape)
         steps = (1,) * len(full_shape) if element_strides is None else element_strides
         self._init(
@@ -219,25 +271,38 @@ class Im2ColDescriptor(TensorDescriptor):  # type: ignore[misc]  # triton ships 
             TypeError: An argument that should hold integers does not, or one that should be a
                 tensor is none.
         """
-        _check_tensor("x", x)
+        check_tensor("x", x)
         shape = _integers("shape", x.shape)
         conv, problems = normalize_conv(shape, filter_size, stride, padding, dilation)
-        if conv is None:
-            raise descriptor_error(problems)
         self = cls.__new__(cls)
         self._init(
             x,
             shape,
-            _integers("strides", x.stride()),
+            _strides_of("x", x),
             block_shape,
-            lower=conv.pixel_box_lower_corner,
-            upper=conv.pixel_box_upper_corner,
-            steps=conv.element_strides,
+            # Without a convolution the rank is wrong, which is reported as such.
+            lower=() if conv is None else conv.pixel_box_lower_corner,
+            upper=() if conv is None else conv.pixel_box_upper_corner,
+            steps=() if conv is None else conv.element_strides,
             padding="zero",
             round_f32_to_tf32=round_f32_to_tf32,
             conv=conv,
+            wrong_lengths={} if conv is None else problems,
         )
         return self
+
+    @classmethod
+    def from_tensor(cls, *args: Any, **kwargs: Any) -> NoReturn:
+        """Refuses what the base class has for tiled descriptors.
+
+        Raises:
+            TypeError: Always; an im2col descriptor needs to know the convolution.
+        """
+        raise TypeError(
+            "Im2ColDescriptor has no from_tensor: what an im2col load walks follows from the "
+            "convolution; use Im2ColDescriptor.for_conv(x, filter_size, stride, padding, dilation, "
+            "block_shape=[pixels, channels]), or TensorDescriptor.from_tensor for tiled loads"
+        )
 
     def _init(
         self,
@@ -252,11 +317,16 @@ class Im2ColDescriptor(TensorDescriptor):  # type: ignore[misc]  # triton ships 
         padding: str,
         round_f32_to_tf32: bool,
         conv: ConvGeometry | None,
+        wrong_lengths: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         """Validates everything, then sets every attribute once."""
+        if not isinstance(round_f32_to_tf32, bool):
+            raise TypeError(f"round_f32_to_tf32 must be a bool, got {round_f32_to_tf32!r}")
         block = _integers("block_shape", block_shape)
         if len(block) != 2:
-            raise descriptor_error([f"block_shape must be [pixels, channels], got {list(block)}"])
+            wrong = f"block_shape must be [pixels, channels], got {list(block)}"
+            wrong_lengths = {**wrong_lengths, "block_shape": wrong}
+            block = (1, 1)
         dtype = normalize_dtype(base.dtype)
         element_bytes = DTYPE_BYTES.get(dtype)
         if element_bytes is None:
@@ -274,13 +344,13 @@ class Im2ColDescriptor(TensorDescriptor):  # type: ignore[misc]  # triton ships 
             pixels_per_column=block[0],
             channels_per_pixel=block[1],
         )
-        has_address = type(base).__name__ not in _TENSORS_WITHOUT_ADDRESS
         problems = violations(
             geometry,
             conv=conv,
-            address=base.data_ptr() if has_address else None,
+            address=_address_of("base" if conv is None else "x", base),
             padding=padding,
             round_f32_to_tf32=round_f32_to_tf32,
+            wrong_lengths=wrong_lengths,
         )
         if problems:
             raise descriptor_error(problems)
@@ -411,22 +481,32 @@ class Im2ColDescriptor(TensorDescriptor):  # type: ignore[misc]  # triton ships 
 
         Raises:
             DescriptorError: The tensor does not have this geometry, or is not aligned.
+            TypeError: ``base`` is no tensor with strides and an address.
         """
         geometry = self.geometry
-        shape, strides = tuple(base.shape), tuple(base.stride())
+        try:
+            shape, strides, dtype = tuple(base.shape), tuple(base.stride()), base.dtype
+        except (AttributeError, RuntimeError):
+            check_tensor("base", base)
+            _strides_of("base", base)
+            raise
         if shape == geometry.shape and strides != geometry.strides:
             strides = packed_size_one_strides(shape, strides, geometry.element_bytes)
-        if base.dtype != self.base.dtype or (shape, strides) != (geometry.shape, geometry.strides):
+        if dtype != self.base.dtype or (shape, strides) != (geometry.shape, geometry.strides):
             raise DescriptorError(
                 f"the descriptor is of {geometry.dtype}{list(geometry.shape)} with strides "
-                f"{list(geometry.strides)}, the tensor is {normalize_dtype(base.dtype)}"
+                f"{list(geometry.strides)}, the tensor is {normalize_dtype(dtype)}"
                 f"{list(shape)} with strides {list(strides)}"
             )
-        problems = address_violations(base.data_ptr())
+        address = _address_of("base", base)
+        problems = [] if address is None else address_violations(address)
         if problems:
             raise descriptor_error(problems)
         other = type(self).__new__(type(self))
         other.__dict__.update(self.__dict__, base=base)
+        if not getattr(base, "is_cuda", False) and not is_on_gpu(base):
+            # What was launched with the other tensor says nothing of this one: it is asked again.
+            other.__dict__["families"] = {}
         return other
 
     def with_block_shape(self, block_shape: Sequence[int]) -> Im2ColDescriptor:
@@ -506,9 +586,11 @@ class Im2ColDescriptor(TensorDescriptor):  # type: ignore[misc]  # triton ships 
         return MAPS.encoded(address, family, encode)
 
 
-def _integers(name: str, values: Sequence[int]) -> tuple[int, ...]:
+def _integers(name: str, values: object) -> tuple[int, ...]:
     """Returns the values as plain ints, or raises a TypeError that names the argument."""
     try:
+        if not is_sequence(values):
+            raise TypeError
         return tuple(operator.index(value) for value in values)
     except TypeError:
         raise TypeError(f"{name} must be a sequence of ints, got {values!r}") from None

@@ -19,6 +19,7 @@ import math
 import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any, TypeGuard
 
 from triton_ext.errors import DescriptorError
 
@@ -28,6 +29,7 @@ __all__ = [
     "Im2ColGeometry",
     "dim_letter",
     "dim_name",
+    "is_sequence",
     "normalize_conv",
     "normalize_dtype",
     "packed_size_one_strides",
@@ -169,8 +171,8 @@ class ConvGeometry:
             TypeError: An argument holds something else than integers.
         """
         geometry, problems = normalize_conv(input_shape, filter_size, stride, padding, dilation)
-        if geometry is None:
-            raise DescriptorError("; ".join(problems))
+        if geometry is None or problems:
+            raise DescriptorError("; ".join(problems.values()))
         return geometry
 
     @property
@@ -321,6 +323,17 @@ class Im2ColGeometry:
         return self.shape[0] * math.prod(self.walk_size)
 
 
+def is_sequence(value: object) -> TypeGuard[Sequence[Any]]:
+    """Tells whether a value is a list, a tuple or like them: in order, and neither text nor bytes.
+
+    Sets and dictionaries have no order, an iterator can be read once, and the items of bytes are
+    ints only by accident.
+    """
+    return isinstance(value, Sequence) and not isinstance(
+        value, (str, bytes, bytearray, memoryview)
+    )
+
+
 def _integer(name: str, value: object) -> int:
     """Returns ``value`` as an int, or raises a TypeError that names the argument."""
     try:
@@ -329,36 +342,43 @@ def _integer(name: str, value: object) -> int:
         raise TypeError(f"{name} must be an int or a sequence of ints, got {value!r}") from None
 
 
-def _per_dim(name: str, value: object, count: int, problems: list[str]) -> tuple[int, ...]:
-    """Spreads one int over ``count`` dimensions, or checks the length of a sequence."""
-    if not isinstance(value, Sequence):
+def _per_dim(
+    name: str, value: object, count: int, neutral: int, problems: dict[str, str]
+) -> tuple[int, ...]:
+    """Spreads one int over ``count`` dimensions; a sequence of another length becomes neutral."""
+    if not is_sequence(value):
         return (_integer(name, value),) * count
     items = tuple(_integer(name, item) for item in value)
     if len(items) != count:
-        problems.append(f"{name} {items} has {len(items)} entries, expected {count} (spatial dims)")
+        problems[name] = f"{name} {items} has {len(items)} entries, expected {count} (spatial dims)"
+        return (neutral,) * count
     return items
 
 
-def _padding_pairs(value: object, count: int, problems: list[str]) -> tuple[tuple[int, int], ...]:
+def _padding_pairs(
+    value: object, count: int, problems: dict[str, str]
+) -> tuple[tuple[int, int], ...]:
     """Turns the accepted spellings of padding into one (low, high) pair per dimension."""
-    if not isinstance(value, Sequence):
+    if not is_sequence(value):
         amount = _integer("padding", value)
         return ((amount, amount),) * count
     pairs: list[tuple[int, int]] = []
+    wrong: list[str] = []
     for item in value:
-        if isinstance(item, Sequence) and not isinstance(item, str):
+        if is_sequence(item):
             entries = tuple(_integer("padding", entry) for entry in item)
             if len(entries) != 2:
-                problems.append(f"padding {entries} is not a (low, high) pair")
+                wrong.append(f"padding {entries} is not a (low, high) pair")
                 entries = (0, 0)
             pairs.append((entries[0], entries[1]))
         else:
             amount = _integer("padding", item)
             pairs.append((amount, amount))
     if len(pairs) != count:
-        problems.append(
-            f"padding {value!r} has {len(pairs)} entries, expected {count} (spatial dims)"
-        )
+        wrong.append(f"padding {value!r} has {len(pairs)} entries, expected {count} (spatial dims)")
+    if wrong:
+        problems["padding"] = "; ".join(wrong)
+        return ((0, 0),) * count
     return tuple(pairs)
 
 
@@ -368,27 +388,29 @@ def normalize_conv(
     stride: int | Sequence[int],
     padding: int | Sequence[int] | Sequence[Sequence[int]],
     dilation: int | Sequence[int],
-) -> tuple[ConvGeometry | None, tuple[str, ...]]:
+) -> tuple[ConvGeometry | None, dict[str, str]]:
     """Brings the arguments of :meth:`ConvGeometry.make` into one form.
 
     Returns:
-        The geometry and no problems, or ``None`` and what has no meaning.
+        The geometry, ``None`` where the rank of the input has no meaning, and what is wrong with
+        arguments of the wrong length, by name: the geometry has neutral values in their place.
 
     Raises:
         TypeError: An argument holds something else than integers.
     """
     shape = tuple(_integer("input_shape", size) for size in input_shape)
     if len(shape) not in _DIM_NAMES:
-        return None, (
-            f"im2col needs a 3-, 4- or 5-D tensor (N, spatial..., C), got rank {len(shape)}",
-        )
+        return None, {
+            "input_shape": "im2col needs a 3-, 4- or 5-D tensor (N, spatial..., C), got rank "
+            f"{len(shape)}"
+        }
     count = len(shape) - 2
-    problems: list[str] = []
+    problems: dict[str, str] = {}
     geometry = ConvGeometry(
         input_shape=shape,
-        filter_size=_per_dim("filter_size", filter_size, count, problems),
-        stride=_per_dim("stride", stride, count, problems),
+        filter_size=_per_dim("filter_size", filter_size, count, 1, problems),
+        stride=_per_dim("stride", stride, count, 1, problems),
         padding=_padding_pairs(padding, count, problems),
-        dilation=_per_dim("dilation", dilation, count, problems),
+        dilation=_per_dim("dilation", dilation, count, 1, problems),
     )
-    return (None if problems else geometry), tuple(problems)
+    return geometry, problems

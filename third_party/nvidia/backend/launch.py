@@ -18,7 +18,7 @@ from triton_ext.host.tensor_map import driver_element_type
 from triton_ext.markers import METADATA_KEY
 
 from . import driver
-from .descriptors import Im2ColDescriptor
+from .descriptors import Im2ColDescriptor, is_on_gpu
 from .driver_types import ElementType
 from .map_cache import MAPS, BoundedCache, Family, KernelArguments
 from .validation import address_violations, descriptor_error
@@ -28,6 +28,11 @@ __all__ = ["TILED_MAPS", "UNINSTALLED", "wrap_make_tensordesc_arg"]
 # Why a launch is refused while the plugin is not installed.
 UNINSTALLED: Final = (
     "an Im2ColDescriptor was passed while triton_ext is uninstalled; call triton_ext.install()"
+)
+
+_NO_MEMORY: Final = (
+    "the tensor of an im2col descriptor has no memory (its address is 0): it was freed, or never "
+    "allocated; pass a tensor with data on the GPU"
 )
 
 # Environment variable: "cached" takes the maps of tiled descriptors from our cache too.  It is not
@@ -166,7 +171,7 @@ class Known:
 
 def _first_im2col_args(arg: Im2ColDescriptor, layout: KernelLayout) -> Any:
     """Checks a descriptor of a geometry that a kernel has not been launched with."""
-    key = (arg.base.data_ptr(), arg.identity, layout.number)
+    key = (_address_on_gpu(arg.base), arg.identity, layout.number)
     family = MAPS.families.get(key[1:])
     if family is None:
         _check_kernel(arg, layout)
@@ -175,8 +180,34 @@ def _first_im2col_args(arg: Im2ColDescriptor, layout: KernelLayout) -> Any:
     return MAPS.get(key) or _args_of(family, key[0], key)
 
 
+def _address_on_gpu(base: Any) -> int:
+    """Returns the address of a tensor that a kernel can read.
+
+    Costs too much for every launch; it is asked once per descriptor and kernel.
+
+    Raises:
+        LaunchError: The tensor lies elsewhere, or has no memory.
+    """
+    if not is_on_gpu(base):
+        # triton.reinterpret wraps a tensor, of which only that one knows about its memory.
+        tensor = getattr(base, "base", base)
+        is_pinned = getattr(tensor, "is_pinned", None)
+        if is_pinned is None or not is_pinned():
+            raise LaunchError(
+                f"an im2col descriptor of a tensor on {base.device} was passed to a kernel on a "
+                "GPU, which cannot read it; move the tensor with .cuda() and build the descriptor "
+                "of that one"
+            )
+    address: int = base.data_ptr()
+    if not address:
+        raise LaunchError(_NO_MEMORY)
+    return address
+
+
 def _args_of(family: Family, address: int, key: tuple[Any, ...]) -> KernelArguments:
     """Returns the kernel arguments of a tensor at an address that is not in the cache."""
+    if not address:
+        raise LaunchError(_NO_MEMORY)
     try:
         arguments = family(address)
     except RuntimeError as error:
@@ -224,9 +255,27 @@ def _gluon_im2col_args(arg: Any, layout: KernelLayout) -> Any:
 
     Raises:
         DescriptorError: A rule of ``validation.py`` is broken; all violations are listed.
+        LaunchError: The tensor is not where a kernel can read it.
+        TypeError: A field is not of its type.
     """
+    try:
+        key = _gluon_key(arg, layout)
+        found = MAPS.get(key)
+    except TypeError:
+        _checked(arg)  # Says which field it is.
+        raise
+    if found is not None:
+        return found
+    _address_on_gpu(arg.base)
+    family = MAPS.families.get(key[1:])
+    if family is None:
+        family = _new_family(_checked(arg), layout, key[1:], (*arg.shape, *arg.strides))
+    return _args_of(family, key[0], key)
+
+
+def _gluon_key(arg: Any, layout: KernelLayout) -> tuple[Any, ...]:
     steps = arg.element_strides
-    key = (
+    return (
         arg.base.data_ptr(),
         layout.number,
         arg.base.dtype,
@@ -239,24 +288,21 @@ def _gluon_im2col_args(arg: Any, layout: KernelLayout) -> Any:
         arg.padding,
         arg.round_f32_to_tf32,
     )
-    found = MAPS.get(key)
-    if found is not None:
-        return found
-    family = MAPS.families.get(key[1:])
-    if family is None:
-        checked = Im2ColDescriptor(
-            arg.base,
-            arg.shape,
-            arg.strides,
-            arg.block_shape,
-            pixel_box_lower_corner=arg.pixel_box_lower_corner,
-            pixel_box_upper_corner=arg.pixel_box_upper_corner,
-            element_strides=steps,
-            padding=arg.padding,
-            round_f32_to_tf32=arg.round_f32_to_tf32,
-        )
-        family = _new_family(checked, layout, key[1:], (*arg.shape, *arg.strides))
-    return _args_of(family, key[0], key)
+
+
+def _checked(arg: Any) -> Im2ColDescriptor:
+    """Builds our descriptor from the fields of Gluon's, which checks them all."""
+    return Im2ColDescriptor(
+        arg.base,
+        arg.shape,
+        arg.strides,
+        arg.block_shape,
+        pixel_box_lower_corner=arg.pixel_box_lower_corner,
+        pixel_box_upper_corner=arg.pixel_box_upper_corner,
+        element_strides=arg.element_strides,
+        padding=arg.padding,
+        round_f32_to_tf32=arg.round_f32_to_tf32,
+    )
 
 
 def _cached_tiled(arg: Any, layout: KernelLayout) -> Any:

@@ -27,8 +27,9 @@ offsets); CUDA C++ Programming Guide, technical specifications per compute capab
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from triton_ext.backends.nvidia.backend.driver_types import ElementType, Swizzle
 from triton_ext.backends.nvidia.backend.geometry import (
@@ -232,39 +233,91 @@ def _stride_order_problems(geometry: Im2ColGeometry) -> list[str]:
     return problems
 
 
-def conv_violations(conv: ConvGeometry) -> list[str]:
-    """Lists what is wrong with filter, stride, padding and dilation, in the convolution's words."""
+def conv_violations(conv: ConvGeometry, unknown: Collection[str] = ()) -> list[str]:
+    """Lists what is wrong with filter, stride, padding and dilation, in the convolution's words.
+
+    Args:
+        conv: The convolution.
+        unknown: Names of arguments that had the wrong length; nothing is said that needs them.
+    """
     problems: list[str] = []
     spatial_rank = conv.rank - 2
     for index in range(spatial_rank):
-        problems.extend(_conv_dim_problems(conv, index, SPATIAL_LIMITS[spatial_rank]))
-    if not problems and conv.m_gemm > _MAX_INT32:
+        limits = SPATIAL_LIMITS[spatial_rank]
+        if {"filter_size", "padding", "dilation"} & set(unknown):
+            problems.extend(_partial_dim_problems(conv, index, limits, unknown))
+        else:
+            problems.extend(_conv_dim_problems(conv, index, limits))
+    if not problems and not unknown and conv.m_gemm > _MAX_INT32:
         problems.append(f"output has {conv.m_gemm} pixels, int32 pixel index overflows")
+    return problems
+
+
+def _stride_problems(conv: ConvGeometry, index: int) -> list[str]:
+    stride, where = conv.stride[index], dim_letter(conv.rank, index + 1)
+    if 1 <= stride <= MAX_ELEMENT_STRIDE:
+        return []
+    return [f"conv stride {stride} in {where}: TMA supports 1..{MAX_ELEMENT_STRIDE}"]
+
+
+def _front_problems(conv: ConvGeometry, index: int, limits: SpatialLimits) -> list[str]:
+    """The padding in front of a dimension, which alone makes the lower corner."""
+    low, _ = conv.padding[index]
+    where = dim_letter(conv.rank, index + 1)
+    scope = _scope(conv)
+    if low > -limits.corner_min:
+        return [f"padding {low} in {where} too large: at most {-limits.corner_min} {scope}"]
+    if low < -limits.corner_max:
+        return [f"padding {low} in {where} too small: at least {-limits.corner_max} {scope}"]
+    return []
+
+
+def _offset_problems(conv: ConvGeometry, index: int, limits: SpatialLimits) -> list[str]:
+    reach, where = conv.filter_reach[index], dim_letter(conv.rank, index + 1)
+    if reach <= limits.offset_max:
+        return []
+    return [
+        f"filter offset {reach} in {where} exceeds {limits.offset_max}: (R-1)*dilation is "
+        f"limited {_scope(conv)}"
+    ]
+
+
+def _scope(conv: ConvGeometry) -> str:
+    plural = "dim" if conv.rank == 3 else "dims"
+    return f"for {conv.rank - 2} spatial {plural}"
+
+
+def _partial_dim_problems(
+    conv: ConvGeometry, index: int, limits: SpatialLimits, unknown: Collection[str]
+) -> list[str]:
+    """One spatial dimension of a convolution of which some arguments are not known."""
+    where = dim_letter(conv.rank, index + 1)
+    problems: list[str] = []
+    # What is not known has a neutral value, which breaks no rule on its own.
+    problems.extend(_stride_problems(conv, index))
+    for name, value in (("filter size", conv.filter_size), ("dilation", conv.dilation)):
+        if value[index] < 1:
+            problems.append(f"{name} {value[index]} in {where}: must be at least 1")
+    problems.extend(_front_problems(conv, index, limits))
+    if not problems and not {"filter_size", "dilation"} & set(unknown):
+        problems.extend(_offset_problems(conv, index, limits))
     return problems
 
 
 def _conv_dim_problems(conv: ConvGeometry, index: int, limits: SpatialLimits) -> list[str]:
     """One spatial dimension of a convolution; ``index`` counts spatial dimensions from 0."""
     where = dim_letter(conv.rank, index + 1)
-    plural = "dim" if conv.rank == 3 else "dims"
-    scope = f"for {conv.rank - 2} spatial {plural}"
-    taps, dilation, stride = conv.filter_size[index], conv.dilation[index], conv.stride[index]
+    scope = _scope(conv)
+    taps, dilation = conv.filter_size[index], conv.dilation[index]
     low, high = conv.padding[index]
-    problems: list[str] = []
-    if not 1 <= stride <= MAX_ELEMENT_STRIDE:
-        problems.append(f"conv stride {stride} in {where}: TMA supports 1..{MAX_ELEMENT_STRIDE}")
+    problems = _stride_problems(conv, index)
     if taps < 1 or dilation < 1:
         problems.append(
             f"filter size {taps} with dilation {dilation} in {where}: both must be at least 1"
         )
         return problems
     reach = (taps - 1) * dilation
-    if low > -limits.corner_min:
-        problems.append(f"padding {low} in {where} too large: at most {-limits.corner_min} {scope}")
-    elif low < -limits.corner_max:
-        problems.append(
-            f"padding {low} in {where} too small: at least {-limits.corner_max} {scope}"
-        )
+    problems.extend(_front_problems(conv, index, limits))
     if high - reach < limits.corner_min:
         problems.append(
             f"dilated filter extent {reach + 1} in {where} too large: (R-1)*dilation - padding = "
@@ -275,11 +328,7 @@ def _conv_dim_problems(conv: ConvGeometry, index: int, limits: SpatialLimits) ->
             f"padding {high} behind the last pixel of {where} too large: padding - (R-1)*dilation "
             f"= {high - reach} must be <= {limits.corner_max} {scope}"
         )
-    if reach > limits.offset_max:
-        problems.append(
-            f"filter offset {reach} in {where} exceeds {limits.offset_max}: (R-1)*dilation is "
-            f"limited {scope}"
-        )
+    problems.extend(_offset_problems(conv, index, limits))
     padded = conv.spatial_shape[index] + low + high
     if reach + 1 > padded:
         problems.append(
@@ -294,7 +343,16 @@ def _box_problems(geometry: Im2ColGeometry) -> list[str]:
     problems: list[str] = []
     rank = geometry.rank
     limits = SPATIAL_LIMITS[rank - 2]
-    for dim, step in enumerate(geometry.element_strides):
+    # Arrays of another length are reported as such; the others can be judged all the same.
+    steps, lower, upper = (
+        values if len(values) == expected else ()
+        for values, expected in (
+            (geometry.element_strides, rank),
+            (geometry.pixel_box_lower_corner, rank - 2),
+            (geometry.pixel_box_upper_corner, rank - 2),
+        )
+    )
+    for dim, step in enumerate(steps):
         if dim in (0, rank - 1):
             if step != 1:
                 problems.append(
@@ -306,8 +364,8 @@ def _box_problems(geometry: Im2ColGeometry) -> list[str]:
                 f"1..{MAX_ELEMENT_STRIDE}"
             )
     for name, corner in (
-        ("pixel_box_lower_corner", geometry.pixel_box_lower_corner),
-        ("pixel_box_upper_corner", geometry.pixel_box_upper_corner),
+        ("pixel_box_lower_corner", lower),
+        ("pixel_box_upper_corner", upper),
     ):
         for index, value in enumerate(corner):
             if not limits.corner_min <= value <= limits.corner_max:
@@ -315,13 +373,15 @@ def _box_problems(geometry: Im2ColGeometry) -> list[str]:
                     f"{name}[{index}] = {value} of {dim_name(rank, index + 1)}: allowed "
                     f"{limits.corner_min}..{limits.corner_max} for rank {rank}"
                 )
+    if not lower or not upper:
+        return problems
     for index, (first, last) in enumerate(zip(geometry.box_first, geometry.box_last, strict=True)):
         if last < first:
             problems.append(
                 f"pixel box of {dim_name(rank, index + 1)} is empty: pixel_box_lower_corner "
                 f"starts it at {first}, pixel_box_upper_corner ends it at {last}"
             )
-    if not problems and geometry.walk_pixels > _MAX_INT32:
+    if steps and not problems and geometry.walk_pixels > _MAX_INT32:
         problems.append(f"output has {geometry.walk_pixels} pixels, int32 pixel index overflows")
     return problems
 
@@ -350,6 +410,7 @@ def violations(
     address: int | None = None,
     padding: str = "zero",
     round_f32_to_tf32: bool = False,
+    wrong_lengths: Mapping[str, str] = MappingProxyType({}),
 ) -> tuple[str, ...]:
     """Lists everything that makes a descriptor impossible, whatever kernel will use it.
 
@@ -360,6 +421,8 @@ def violations(
         address: Base address in bytes; ``None`` where there is none yet (fake tensors).
         padding: Fill of elements outside the tensor, ``"zero"`` or ``"nan"``.
         round_f32_to_tf32: Whether fp32 elements are rounded to tf32 as they are loaded.
+        wrong_lengths: What is wrong with ``block_shape`` and arguments of the convolution that have
+            another length, by name; these are listed, and nothing is said that depends on them.
 
     Returns:
         One lower-case sentence per violation, in the order in which they are best repaired.
@@ -368,18 +431,24 @@ def violations(
     problems.extend(_element_problems(geometry.dtype, padding, round_f32_to_tf32, conv is not None))
     if address is not None:
         problems.extend(address_violations(address))
-    lengths = _length_problems(geometry)
-    problems.extend(lengths)
-    if not lengths:
-        problems.extend(_tensor_problems(geometry))
+    problems.extend(_length_problems(geometry))
+    problems.extend(wrong_lengths.values())
+    if geometry.rank - 2 in SPATIAL_LIMITS:
+        if len(geometry.strides) == geometry.rank:
+            problems.extend(_tensor_problems(geometry))
         # A dimension without a legal size is reported as such; its box has no meaning.
         if all(extent >= 1 for extent in geometry.shape):
-            problems.extend(_box_problems(geometry) if conv is None else conv_violations(conv))
-    problems.extend(
-        _block_problems(
-            geometry.pixels_per_column, geometry.channels_per_pixel, geometry.element_bytes
+            problems.extend(
+                _box_problems(geometry)
+                if conv is None
+                else conv_violations(conv, wrong_lengths.keys() - {"block_shape"})
+            )
+    if "block_shape" not in wrong_lengths:
+        problems.extend(
+            _block_problems(
+                geometry.pixels_per_column, geometry.channels_per_pixel, geometry.element_bytes
+            )
         )
-    )
     return tuple(problems)
 
 
