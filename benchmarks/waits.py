@@ -1,0 +1,171 @@
+"""AMD wait counts and their verifier, beside the compile of the kernels that have them.
+
+The compile is timed from TTGIR on (LLVM IR, assembly, object), so that the share is an upper bound.
+What the plugin adds is all of it: printing, parsing, the pass, printing, parsing by Triton again.
+Needs no GPU.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import pathlib
+import re
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from typing import Any
+
+__all__ = ["add_arguments", "run"]
+
+#: What both together may take of a compile.
+LIMIT_PERCENT = 2.0
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declares the options of this case."""
+    parser.add_argument("files", nargs="*", help="TTGIR for AMD; by default kernels of our own")
+    parser.add_argument(
+        "--rounds", type=int, default=9, help="repetitions; the medians are printed"
+    )
+    parser.add_argument("--out", help="write the numbers to this file as JSON")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Prints a line for each kernel; returns 1 where the limit is missed in the geometric mean."""
+    import triton
+
+    sys.stdout.write(f"triton {triton.__version__}, python {sys.version.split()[0]}\n")
+    texts = (
+        {path: pathlib.Path(path).read_text(encoding="utf-8") for path in arguments.files}
+        if arguments.files
+        else _own_kernels()
+    )
+    rows = {}
+    sys.stdout.write(
+        f"{'kernel':32}{'compile ms':>12}{'pass ms':>10}{'verify ms':>11}{'added ms':>10}{'%':>7}\n"
+    )
+    for name, text in texts.items():
+        if "_wait" not in text:
+            continue
+        try:
+            row = rows[name] = _row(text, arguments.rounds)
+        except RuntimeError as error:
+            sys.stdout.write(f"{pathlib.Path(name).name[-31:]:32}Triton refuses it: {error}\n")
+            continue
+        sys.stdout.write(
+            f"{pathlib.Path(name).name[-31:]:32}{row['compile_ms']:12.1f}{row['pass_ms']:10.1f}"
+            f"{row['verify_ms']:11.1f}{row['added_ms']:10.1f}{row['percent']:7.2f}\n"
+        )
+    if not rows:
+        sys.stdout.write("no kernel waits for asynchronous copies on this Triton\n")
+        return 1
+    share = statistics.geometric_mean([row["percent"] for row in rows.values()])
+    good = share <= LIMIT_PERCENT
+    sys.stdout.write(
+        f"pass and verifier: {share:.2f} % of the compile in the geometric mean "
+        f"(limit {LIMIT_PERCENT:.0f} %): {'ok' if good else 'TOO SLOW'}\n"
+    )
+    if arguments.out:
+        pathlib.Path(arguments.out).write_text(json.dumps(rows, indent=1), encoding="utf-8")
+    return 0 if good else 1
+
+
+def _row(text: str, rounds: int) -> dict[str, float]:
+    from triton_ext import backends, host, plugin
+    from triton_ext.host import module as host_module
+    from triton_ext.ir import parse
+    from triton_ext.passes import PassManager
+
+    context, compile_ = _compiler(text)
+    module = host_module.parse_module(text, context)
+    count = PassManager([backends.load("amd", "update-async-wait-count")()], verify_each=False)
+    count = _for_this_host(count, host)
+    verify = _for_this_host(
+        PassManager([backends.load("amd", "verify-async-waits")()], verify_each=False), host
+    )
+
+    def added() -> object:
+        tree = plugin.run_passes(host_module.print_module(module))
+        return host_module.parse_module(str(tree), context)
+
+    times: dict[str, list[float]] = {"compile": [], "pass": [], "verify": [], "added": []}
+    # In turn, so that a machine that is slow for a while is slow for all of them.
+    for _ in range(rounds):
+        tree = parse(text)
+        times["verify"].append(_milliseconds(lambda tree=tree: verify.run(tree)))
+        times["pass"].append(_milliseconds(lambda tree=tree: count.run(tree)))
+        times["added"].append(_milliseconds(added))
+        times["compile"].append(_milliseconds(compile_))
+    medians = {f"{name}_ms": statistics.median(values) for name, values in times.items()}
+    both = medians["pass_ms"] + medians["verify_ms"]
+    return {**medians, "percent": 100 * both / medians["compile_ms"]}
+
+
+def _for_this_host(manager: Any, host: Any) -> Any:
+    from triton_ext.passes import PassManager
+
+    return PassManager(manager.passes, verify_each=False, host_features=host.features)
+
+
+def _compiler(text: str) -> tuple[Any, Callable[[], object]]:
+    """A context of Triton, and what compiles the text from there to an object."""
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler.compiler import make_backend
+    from triton_ext.host import module as host_module
+
+    arch = re.search(r'ttg\.target = "hip:(\w+)"', text)
+    warps = re.search(r'"ttg\.num-warps" = (\d+)', text)
+    if arch is None or warps is None:
+        raise SystemExit("expected TTGIR for AMD, with its target and its number of waves")
+    backend = make_backend(GPUTarget("hip", arch[1], 64 if arch[1].startswith("gfx9") else 32))
+    options = backend.parse_options({"num_warps": int(warps[1])})
+    context = host_module.new_context(backend)
+
+    def compile_() -> object:
+        module = host_module.parse_module(text, context)
+        metadata = {"target": backend.target, "name": "f", **options.__dict__}
+        llir = backend.make_llir(module, metadata, options)
+        return backend.make_hsaco(backend.make_amdgcn(llir, metadata, options), metadata, options)
+
+    return context, compile_
+
+
+def _own_kernels() -> dict[str, str]:
+    """TTGIR of matmuls through pointers (gfx950, gfx1250) and descriptors (gfx1250)."""
+    import triton
+    from triton import knobs
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+
+    from benchmarks import waits_kernels
+
+    found = {}
+    with tempfile.TemporaryDirectory() as cache, knobs.cache.scope():
+        knobs.cache.dir = cache
+        for name, kernel, signature, constants, arch in waits_kernels.KERNELS:
+            aligned = {(i,): [["tt.divisibility", 16]] for i in range(len(signature))}
+            source = ASTSource(
+                kernel,
+                {**signature, **dict.fromkeys(constants, "constexpr")},
+                constexprs=constants,
+                attrs=aligned,
+            )
+            target = GPUTarget("hip", arch, 64 if arch.startswith("gfx9") else 32)
+            compiled = triton.compile(source, target=target, options={"num_stages": 3})
+            found[f"{name} {arch}"] = compiled.asm["ttgir"]
+    return found
+
+
+def _milliseconds(function: Callable[[], object]) -> float:
+    gc.collect()
+    gc.disable()
+    try:
+        start = time.perf_counter()
+        function()
+        return (time.perf_counter() - start) * 1e3
+    finally:
+        gc.enable()
