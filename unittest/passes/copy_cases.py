@@ -59,6 +59,11 @@ class CopyCase:
     hint: int = 1
 
     @property
+    def bits(self) -> int:
+        """Bits of an element."""
+        return BITS[self.element]
+
+    @property
     def lanes(self) -> int:
         """Threads of a warp."""
         return lanes_of(self.target)

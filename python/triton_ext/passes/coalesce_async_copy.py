@@ -95,7 +95,7 @@ def layout_for(copy: AsyncCopy) -> DistributedEncoding | None:
             then = copy.vector(best)
             if not compiles or then.instructions < now.instructions:
                 return best
-            if then.size >= now.size and not _is_coalesced(copy):
+            if now.size == 1 and not _is_coalesced(copy):
                 return best
             return None
     return _clipped(copy)
@@ -106,15 +106,9 @@ def _compiles(copy: AsyncCopy, vector: Vector) -> bool:
 
 
 def _is_coalesced(copy: AsyncCopy) -> bool:
-    """Whether the lanes walk as those of a coalesced encoding with as wide a vector do."""
-    now = copy.vector(copy.encoding).size
-    for dim in copy.order():
-        if copy.known(dim) < now:
-            continue
-        tile = [now if d == dim else 1 for d in range(len(copy.shape))]
-        order = (dim, *(other for other in copy.order() if other != dim))
-        return _layout(copy, copy.encoding) == _layout(copy, copy.blocked(tile, order))
-    return False
+    """Whether the lanes walk through memory, one element each."""
+    order = copy.order()
+    return _layout(copy, copy.encoding) == _layout(copy, copy.blocked([1] * len(order), order))
 
 
 def _clipped(copy: AsyncCopy) -> BlockedEncoding | None:

@@ -5,7 +5,7 @@
 
 // RUN: triton-opt %s --tritongpu-coalesce-async-copy | FileCheck %s --check-prefixes=CHECK
 // RUN: %if triton-3.7-or-newer %{ triton-opt %s --pass-provider=host --tritongpu-coalesce-async-copy | FileCheck %s --check-prefixes=CHECK %}
-// RUN: %if triton-3.7-or-newer %{ %if triton-3.6 %{ triton-opt %s --pass-provider=host --tritongpu-coalesce-async-copy | FileCheck %s --check-prefix=OLD %} %}
+// RUN: %if triton-3.6 %{ triton-opt %s --pass-provider=host --tritongpu-coalesce-async-copy | FileCheck %s --check-prefix=OLD %}
 // REQUIRES: triton
 
 #b0 = #ttg.blocked<{sizePerThread = [4], threadsPerWarp = [32], warpsPerCTA = [4], order = [0]}>

@@ -1,0 +1,217 @@
+"""``tritongpu-coalesce-async-copy``: what it decides, and what the host makes of the result."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from random import Random
+
+import pytest
+from copy_cases import BITS, CopyCase, blocked, draw
+from copy_comparison import Comparison, HostPass, ours
+from copy_emission import EmissionHost
+from triton_ext.analysis import AxisInfoAnalysis
+from triton_ext.errors import PassError, VerifyError
+from triton_ext.ir import parse
+from triton_ext.ir.encodings import BlockedEncoding
+from triton_ext.ir.types import TensorType, parse_type
+from triton_ext.passes import PassManager
+from triton_ext.passes.async_copy import AsyncCopy, async_copies, blocked_for
+
+NAME = "tritongpu-coalesce-async-copy"
+LINE = "#ttg.swizzled_shared<{vec = 1, perPhase = 1, maxPhase = 1, order = [0]}>"
+
+
+def case(element: str = "f32", held: int = 1, size: int = 64, **more) -> CopyCase:
+    """A copy of one dimension for sm_90."""
+    encoding = blocked([held], [32], [4], [0])
+    given = {"target": "cuda:90", "shape": (size,), "encoding": encoding, "shared": LINE}
+    return CopyCase(element=element, **{**given, **more})
+
+
+def copy_of(text: str) -> AsyncCopy:
+    module = parse(text)
+    (copy,) = async_copies(module, AxisInfoAnalysis.of(module))
+    return copy
+
+
+def result(given: CopyCase) -> AsyncCopy:
+    """The copy behind the pass."""
+    return copy_of(ours(NAME, given.text))
+
+
+@pytest.mark.parametrize(
+    ("given", "bytes_", "instructions"),
+    [
+        pytest.param(case(held=4), 4, 1, id="nothing known"),
+        pytest.param(case(held=4, contiguity=(64,), divisibility=(16,)), 16, 1, id="wide already"),
+        pytest.param(case("i8", contiguity=(64,), divisibility=(16,)), 16, 1, id="i8"),
+        pytest.param(case("i8", contiguity=(64,), divisibility=(4,)), 4, 1, id="i8 at 4 bytes"),
+        pytest.param(case("i8", contiguity=(64,), divisibility=(2,)), 1, 1, id="i8 at 2 bytes"),
+        pytest.param(case("f16", contiguity=(2,), divisibility=(4,)), 4, 1, id="f16 in pairs"),
+        pytest.param(case("f16", contiguity=(64,), divisibility=(64,), size=4), 8, 1, id="4 f16"),
+        pytest.param(
+            case("f16", contiguity=(64,), divisibility=(16,), constancy=(4,)), 8, 1, id="mask of 4"
+        ),
+        pytest.param(
+            case("f16", contiguity=(64,), divisibility=(16,), constancy=()), 2, 1, id="any mask"
+        ),
+        pytest.param(case("f16", held=8, hint=8), 16, 1, id="hint of 8"),
+        pytest.param(case("f16", held=8, hint=8, constancy=()), 16, 1, id="hint over the mask"),
+        pytest.param(case("i8", size=4096, contiguity=(64,), divisibility=(64,)), 16, 2, id="4096"),
+        pytest.param(
+            case(size=4096, contiguity=(64,), divisibility=(64,)), 4, 32, id="large and narrow"
+        ),
+        pytest.param(case("i64", held=4), 8, 1, id="i64"),
+    ],
+)
+def test_vector(given, bytes_, instructions):
+    copy = result(given)
+    vector = copy.vector(copy.encoding)
+    assert (vector.size * copy.bits // 8, vector.instructions) == (bytes_, instructions)
+
+
+def test_what_was_known_is_kept():
+    """Behind the conversion nothing can be proven any more: the attribute has to say it."""
+    encoding = blocked([1, 16], [32, 1], [4, 1], [1, 0])
+    shared = "#ttg.swizzled_shared<{vec = 8, perPhase = 1, maxPhase = 2, order = [1, 0]}>"
+    given = case("i8", shape=(128, 16), encoding=encoding, shared=shared, hint=16)
+    found = result(given)
+    assert isinstance(found.encoding, BlockedEncoding)
+    assert found.encoding.size_per_thread == (1, 8)
+    assert found.view.contiguity == 8
+
+
+def test_mask_and_other_are_converted():
+    given = case(held=4, constancy=(1,), other=True)
+    found = result(given)
+    types = {operand.type for operand in (found.view.src, found.view.mask, found.view.other)}
+    assert len({text.rpartition(", ")[2] for text in types}) == 1
+    assert ours(NAME, given.text).count("ttg.convert_layout") == 3
+
+
+def test_twice_is_once():
+    random = Random(5)
+    for _ in range(200):
+        once = ours(NAME, draw(random, "cuda:90").text)
+        again = ours(NAME, once)
+        assert again.count("ttg.convert_layout") == once.count("ttg.convert_layout")
+
+
+def test_nothing_is_claimed_that_was_not_known():
+    """A vector is never wider than what pointers and mask, or the attribute, say of its place."""
+    random = Random(6)
+    for _ in range(300):
+        given = draw(random, "cuda:90")
+        before, after = copy_of(given.text), result(given)
+        if before.encoding == after.encoding:
+            continue
+        vector = after.vector(after.encoding)
+        assert vector.size <= before.known(vector.dim), given
+
+
+def test_the_verifier_agrees_and_untouched_modules_stay():
+    text = case(contiguity=(64,), divisibility=(16,), held=4).text
+    assert ours(NAME, text) == text
+
+
+def test_a_module_without_warps_is_an_error():
+    text = case(held=4).text.replace('"ttg.num-warps" = 4 : i32, ', "")
+    with pytest.raises((PassError, VerifyError), match=r"ttg\.num-warps"):
+        PassManager(NAME).run(parse(text))
+
+
+@pytest.mark.parametrize("seed", range(200))
+def test_blocked_for_covers_the_shape(seed):
+    random = Random(seed)
+    given = draw(random, "cuda:90")
+    order = tuple(random.sample(range(len(given.shape)), len(given.shape)))
+    tile = [min(random.choice((1, 2, 4)), size) for size in given.shape]
+    encoding = blocked_for(given.shape, tile, order, given.warps, 32)
+    encoding.verify()
+    layout = encoding.to_linear_layout(given.shape)
+    assert layout.is_surjective
+    assert layout.in_dim_size("lane") * layout.in_dim_size("warp") == 32 * given.warps
+    text = f"tensor<{'x'.join(map(str, given.shape))}xf32, {encoding.print()}>"
+    assert isinstance(parse_type(text), TensorType)
+
+
+# ---- against the host
+
+
+@pytest.fixture(scope="module")
+def emission() -> Iterator[EmissionHost]:
+    pytest.importorskip("triton")
+    with EmissionHost() as host:
+        yield host
+
+
+@pytest.fixture(scope="module")
+def host(emission) -> Iterator[HostPass]:
+    made = HostPass(NAME)
+    yield made
+    made.close()
+
+
+def compare(count: int, seed: int, emission, host, capsys) -> Comparison:
+    random = Random(seed)
+    comparison = Comparison(NAME, emission, host)
+    for _ in range(count):
+        comparison.add(draw(random, random.choice(("cuda:80", "cuda:90", "cuda:100"))))
+    with capsys.disabled():
+        sys.stdout.write("\n" + comparison.table() + "\n")
+    return comparison
+
+
+def check(comparison: Comparison) -> None:
+    assert not comparison.worse, comparison.worse[0]
+    # 3.6 does not know small copies: coalescing their lanes is neither wider nor fewer.
+    if comparison.host.version >= "3.7":
+        assert not comparison.needless, comparison.needless[0]
+    # Whatever compiles without us compiles with us.
+    assert comparison.widths["ext"][0] <= comparison.widths["host"][0]
+
+
+def test_generated_copies_are_as_wide_as_the_hosts_or_wider(emission, host, capsys):
+    comparison = compare(40, 1, emission, host, capsys)
+    check(comparison)
+    assert comparison.counts["wider"] > 2
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(
+    not os.environ.get("TRITON_EXT_NIGHTLY"), reason="takes minutes; TRITON_EXT_NIGHTLY=1 runs it"
+)
+def test_many_generated_copies(emission, host, capsys):
+    check(compare(3000, 2, emission, host, capsys))
+
+
+def test_the_vector_is_what_is_emitted(emission):
+    """The model of widths that the pass decides by, against PTX."""
+    random = Random(3)
+    for _ in range(30):
+        given = draw(random, "cuda:90")
+        copy = copy_of(given.text)
+        vector = copy.vector(copy.encoding)
+        width = vector.size * copy.bits // 8
+        emitted = emission.ask(given.text, given.target)
+        wanted = {width: vector.instructions} if width >= 4 else None
+        assert emitted.widths == wanted, (given, emitted.said)
+
+
+def test_a_hint_that_the_host_loses(emission, host):
+    """8-bit elements of which only the attribute knows: the host's own pass breaks the compile."""
+    encoding = blocked([1, 16], [32, 1], [4, 1], [1, 0])
+    shared = "#ttg.swizzled_shared<{vec = 8, perPhase = 1, maxPhase = 2, order = [1, 0]}>"
+    given = case("i8", shape=(128, 16), encoding=encoding, shared=shared, hint=16)
+    theirs = host.run(given.text, given.target)
+    assert theirs is not None
+    assert emission.ask(given.text, given.target).widths == {8: 2}
+    assert emission.ask(theirs, given.target).widths is None
+    assert emission.ask(ours(NAME, given.text), given.target).widths == {8: 2}
+
+
+def test_every_element_type_is_drawn():
+    random = Random(0)
+    assert {draw(random, "cuda:90").element for _ in range(100)} == set(BITS)
