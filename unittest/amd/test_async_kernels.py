@@ -6,28 +6,16 @@ import os
 import sys
 
 import pytest
-from async_host import Host
 from async_kernels import generate
 from async_mistakes import emitted_of, may_skip_of
 from async_model import Counts, Program, wrong_numbers
 from async_text import ARCHES
-from triton_ext.host import HostError
 from triton_ext.ir import parse
 
 FLAVOURS = ("intended", "arbitrary")
 NIGHTLY = pytest.mark.skipif(
     not os.environ.get("TRITON_EXT_NIGHTLY"), reason="takes minutes; TRITON_EXT_NIGHTLY=1 runs it"
 )
-
-
-@pytest.fixture(scope="module")
-def host():
-    try:
-        opened = Host()
-    except HostError as error:
-        pytest.skip(str(error))
-    with opened:
-        yield opened
 
 
 def program_of(text, host, arch):

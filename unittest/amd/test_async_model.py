@@ -3,24 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from async_host import Host
 from async_mistakes import CASES, emitted_of, make
 from async_model import Counts, Program, Rule, run, wrong_numbers
 from async_text import ARCHES, Kernel
-from triton_ext.host import HostError
 from triton_ext.ir import parse
 
 SCHEDULES = range(300)
-
-
-@pytest.fixture(scope="module")
-def host():
-    try:
-        opened = Host()
-    except HostError as error:
-        pytest.skip(str(error))
-    with opened:
-        yield opened
 
 
 def each_case():

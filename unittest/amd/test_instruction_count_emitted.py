@@ -13,7 +13,6 @@ import sys
 from collections import Counter as Tally
 
 import pytest
-from emission import EmissionHost
 from emission_cases import COPIES, TDM, Case, Syntax, random_case
 from triton_ext.analysis import AxisInfoAnalysis
 from triton_ext.backends.amd.analysis.axis_info import AXIS_INFO_RULES
@@ -36,13 +35,6 @@ NEEDS = {
     "tdm_pieces": "amd-partitioned-shared",
     "tdm_fused": "amd-tdm-fused",
 }
-
-
-@pytest.fixture(scope="module")
-def host():
-    asked = EmissionHost()
-    yield asked
-    asked.close()
 
 
 def issue_of(case, text) -> AsyncIssue:
@@ -73,7 +65,7 @@ def has_idle_lanes(case) -> bool:
     return bool(masks["lane"] or masks["warp"])
 
 
-def compare(host, rng, cases, capsys) -> Tally:
+def compare(emission, rng, cases, capsys) -> Tally:
     """Compiles cases; returns how many of each kind were exact, inside, or refused by the host."""
     tally: Tally = Tally()
     syntax = Syntax(detect().release)
@@ -82,7 +74,7 @@ def compare(host, rng, cases, capsys) -> Tally:
         arch, kind = known[number % len(known)]
         case = random_case(rng, arch, kind)
         text = case.text(syntax)
-        emitted = host.ask(text, arch)
+        emitted = emission.ask(text, arch)
         if emitted.count is None:
             tally[arch, kind, "refused"] += 1
             continue
@@ -107,8 +99,8 @@ def compared(tally: Tally) -> int:
     return sum(times for (_, _, word), times in tally.items() if word != "refused")
 
 
-def test_a_sample_is_what_the_host_emits(host, capsys):
-    tally = compare(host, random.Random(0), 44, capsys)
+def test_a_sample_is_what_the_host_emits(emission, capsys):
+    tally = compare(emission, random.Random(0), 44, capsys)
     assert compared(tally) > 20
     assert sum(times for (_, _, word), times in tally.items() if word == "exact") > 12
 
@@ -118,7 +110,7 @@ def test_a_sample_is_what_the_host_emits(host, capsys):
     ("arch", "kind"),
     [("gfx1250", "load"), ("gfx1250", "store"), ("gfx950", "load"), ("gfx950", "buffer")],
 )
-def test_masked_copies_are_skipped_where_nothing_is_counted(host, arch, kind, other):
+def test_masked_copies_are_skipped_where_nothing_is_counted(emission, arch, kind, other):
     if kind == "store" and (other or NEEDS[kind] not in features()):
         pytest.skip("a store fills nothing, and 3.6 has none")
     lanes = 64 if arch == "gfx950" else 32
@@ -134,14 +126,14 @@ def test_masked_copies_are_skipped_where_nothing_is_counted(host, arch, kind, ot
         other=other,
     )
     text = case.text(Syntax(detect().release))
-    emitted = host.ask(text, arch)
+    emitted = emission.ask(text, arch)
     found = issue_of(case, text).instructions
     assert (found.hi, emitted.count) == (1, 1), emitted.said
     assert emitted.skips == (found.lo == 0)
 
 
 @pytest.mark.slow
-def test_many_are_what_the_host_emits(host, capsys):
+def test_many_are_what_the_host_emits(emission, capsys):
     large = bool(os.environ.get("TRITON_EXT_NIGHTLY"))
-    tally = compare(host, random.Random(1), 1500 if large else 300, capsys)
+    tally = compare(emission, random.Random(1), 1500 if large else 300, capsys)
     assert compared(tally) > (750 if large else 150)

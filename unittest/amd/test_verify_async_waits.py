@@ -23,7 +23,6 @@ from ir_helpers import CORPUS, NO_CORPUS
 from triton_ext.backends.amd.passes.update_async_wait_count import UpdateAsyncWaitCount
 from triton_ext.backends.amd.passes.verify_async_waits import VerifyAsyncWaits
 from triton_ext.errors import PassError
-from triton_ext.host import HostError
 from triton_ext.host.capabilities import features
 from triton_ext.ir import Module, Operation, parse
 from triton_ext.passes import PassContext
@@ -339,16 +338,6 @@ def test_pipelines_that_people_write(write: Callable[[int], Pipeline], best: int
     assert any("read of LDS" in error.message for error in refused(wrong))
     assert not refused(wrong, fix="unsafe")
     assert str(wrong) == str(right)
-
-
-@pytest.fixture(scope="module")
-def host() -> Iterator[Host]:
-    try:
-        opened = Host()
-    except HostError as error:
-        pytest.skip(str(error))
-    with opened:
-        yield opened
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,7 @@ from triton_ext.backends.amd.analysis.target import Counter as Hardware
 from triton_ext.backends.amd.analysis.target import Lowering, Target
 from triton_ext.backends.amd.analysis.wait_distance import distance_of
 from triton_ext.backends.amd.dialect.amdg import TdmWaitOp
-from triton_ext.host import HostError, features
+from triton_ext.host import features
 from triton_ext.ir import Module, parse
 from triton_ext.ir.functions import CALLS
 
@@ -157,16 +157,6 @@ def compare(host: Host, arch: str, seeds: range) -> Counter[str]:
                 assert why, f"seed {seed}, wait {index}: {our.number} instead of {their.number}"
                 outcomes[f"lower: {why}"] += 1
     return outcomes
-
-
-@pytest.fixture(scope="module")
-def host():
-    try:
-        opened = Host()
-    except HostError as error:
-        pytest.skip(str(error))
-    with opened:
-        yield opened
 
 
 @pytest.mark.parametrize("arch", ARCHES)

@@ -10,7 +10,6 @@ import pytest
 triton = pytest.importorskip("triton")
 
 import triton.language as tl  # noqa: E402
-from emission import EmissionHost  # noqa: E402
 from triton.backends.compiler import GPUTarget  # noqa: E402
 from triton.compiler import ASTSource  # noqa: E402
 from triton_ext import host, plugin  # noqa: E402
@@ -165,13 +164,6 @@ def test_an_encoding_that_is_not_known_is_a_warning():
 
 
 # ---- the assembly of the lit tests' kernels
-
-
-@pytest.fixture(scope="module")
-def emission():
-    asked = EmissionHost()
-    yield asked
-    asked.close()
 
 
 def emitted(name, function, arch, emission, pattern):
