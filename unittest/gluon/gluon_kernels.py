@@ -55,6 +55,62 @@ def load_tile(x, y, c, MODE: ttgl.constexpr, CTAS: ttgl.constexpr):
 
 
 @gluon.jit
+def refused_tile(x, y, c, MODE: ttgl.constexpr, CTAS: ttgl.constexpr):
+    smem = ttgl.allocate_shared_memory(x.dtype, [64, 64], x.layout)
+    bar = make_barrier(CTAS)
+    if MODE == "pred i32":
+        xnv.async_load_im2col(x, [c, c, c, c], [0, 1], bar, smem, pred=c)
+    elif MODE == "pred 2.5":
+        xnv.async_load_im2col(x, [c, c, c, c], [0, 1], bar, smem, pred=2.5)
+    elif MODE == "pred x":
+        xnv.async_load_im2col(x, [c, c, c, c], [0, 1], bar, smem, pred="x")
+    elif MODE == "barrier":
+        xnv.async_load_im2col(x, [c, c, c, c], [0, 1], c, smem)
+    elif MODE == "swapped":
+        xnv.async_load_im2col(x, [c, c, c, c], [0, 1], smem, bar)
+    elif MODE == "result":
+        xnv.async_load_im2col(x, [c, c, c, c], [0, 1], bar, None)
+    elif MODE == "multicast i32":
+        xnv.async_load_im2col(x, [c, c, c, c], [0, 1], bar, smem, multicast=c)
+    elif MODE == "multicast yes":
+        xnv.async_load_im2col(x, [c, c, c, c], [0, 1], bar, smem, multicast="yes")
+    elif MODE == "scalar":
+        xnv.async_load_im2col(x, c, [0, 1], bar, smem)
+    elif MODE == "no offsets":
+        xnv.async_load_im2col(x, [c, c, c, c], None, bar, smem)
+    elif MODE == "offset a":
+        xnv.async_load_im2col(x, [c, c, c, c], ["a", 1], bar, smem)
+    elif MODE == "coordinate a":
+        xnv.async_load_im2col(x, [c, c, "a", c], [0, 1], bar, smem)
+    elif MODE == "walk 3":
+        xnv.async_load_im2col(x, [c, c, c, c], [0, 1], bar, smem, walk=3)
+    elif MODE == "walk of two":
+        xnv.async_load_im2col(x, [c, c, c, c], [0, 1], bar, smem, walk=((8, 8), (1, 1)))
+    elif MODE == "walk size 0":
+        WALK_0: ttgl.constexpr = ((0, 8), (1, 1), (1, 1))
+        xnv.async_load_im2col(x, [c, c, c, c], [0, 1], bar, smem, walk=WALK_0)
+    elif MODE == "walk of 3 dims":
+        WALK_3: ttgl.constexpr = ((8, 8, 8), (1, 1, 1), (1, 1, 1))
+        xnv.async_load_im2col(x, [c, c, c, c], [0, 1], bar, smem, walk=WALK_3)
+    elif MODE == "walk lengths":
+        WALK_1: ttgl.constexpr = ((8, 8), (1,), (1, 1))
+        xnv.async_load_im2col(x, [c, c, c, c], [0, 1], bar, smem, walk=WALK_1)
+    elif MODE == "walk stride 9":
+        WALK_9: ttgl.constexpr = ((8, 8), (1, 9), (1, 1))
+        xnv.async_load_im2col(x, [c, c, c, c], [0, 1], bar, smem, walk=WALK_9)
+    elif MODE == "walk of floats":
+        WALK_F: ttgl.constexpr = ((8, 8), (1, 1), (1, 0.5))
+        xnv.async_load_im2col(x, [c, c, c, c], [0, 1], bar, smem, walk=WALK_F)
+    elif MODE == "start stride 9":
+        n, h, w = xnv.im2col_start(c, (8, 8), (9, 1), (1, 1))
+        xnv.async_load_im2col(x, [n, h, w, c], [0, 1], bar, smem)
+    elif MODE == "start":
+        n, h, w = xnv.im2col_start(c, 8, 1, 1)
+        xnv.async_load_im2col(x, [n, h, w, c], [0, 1], bar, smem)
+    mbarrier.invalidate(bar)
+
+
+@gluon.jit
 def stock_tile(x, y, c, CTAS: ttgl.constexpr):
     smem = ttgl.allocate_shared_memory(x.dtype, x.block_shape, x.layout)
     bar = make_barrier(CTAS)

@@ -155,7 +155,7 @@ def test_with_base():
 # ---- Kernels -----------------------------------------------------------------------------------
 
 if CAPABILITY.available:
-    from gluon_kernels import WALK, load_tile, stock_tile
+    from gluon_kernels import WALK, load_tile, refused_tile, stock_tile
     from triton.experimental.gluon._runtime import GluonASTSource
 
     def compile_tile(mode, *, arch=90, cga=None, rank=4, num_ctas=1, kernel=load_tile, ctas=None):
@@ -213,7 +213,10 @@ def test_largest_offset_of_one_dimension(fresh_triton_cache):
         ("offsets", "and 2 offsets, got 4 and 1"),
         ("int64", "expected an int32 scalar, got int64"),
         ("result", "the result is fp16[32, 64]"),
-        ("not a descriptor", "expected an im2col descriptor, got tensor"),
+        (
+            "not a descriptor",
+            "expected an im2col descriptor, got a scalar int32; pass a triton_ext",
+        ),
     ],
 )
 def test_refusals_at_the_users_line(fresh_triton_cache, mode, message):
@@ -221,6 +224,40 @@ def test_refusals_at_the_users_line(fresh_triton_cache, mode, message):
         compile_tile(mode)
     assert message in str(caught.value)
     assert "xnv.async_load_im2col" in str(caught.value)
+
+
+@needs_im2col
+@pytest.mark.parametrize(
+    ("mode", "message"),
+    [
+        ("pred i32", "pred must be a bool or an int1 scalar, got a scalar int32"),
+        ("pred 2.5", "pred must be a bool or an int1 scalar, got 2.5"),
+        ("pred x", "pred must be a bool or an int1 scalar, got 'x'"),
+        ("barrier", "barrier must be an mbarrier in shared memory, got a scalar int32"),
+        ("swapped", "barrier must be an mbarrier, int64[1] in shared memory, got fp16[64, 64]"),
+        ("result", "expected shared memory as result, got None"),
+        ("multicast i32", "multicast must be a constant bool, got a scalar int32"),
+        ("multicast yes", "multicast must be a constant bool, got 'yes'"),
+        ("scalar", "coordinates: expected a list or tuple, got a scalar int32"),
+        ("no offsets", "offsets: expected a list or tuple, got None"),
+        ("offset a", "offset 0 must be an integer, got 'a'"),
+        ("coordinate a", "coordinate 2: expected an int32 scalar, got 'a'"),
+        ("walk 3", "walk: expected a list or tuple, got 3"),
+        ("walk of two", "expected walk=(output_size, stride, padding), got 2 entries"),
+        ("walk size 0", "sizes and strides must be at least 1, got 0"),
+        ("walk of 3 dims", "expected a walk of 2 spatial dimensions, got 3"),
+        ("walk lengths", "must have one length, got 2, 1 and 2"),
+        ("walk stride 9", "stride 9: TMA supports 1..8"),
+        ("walk of floats", "walk: expected an int32 scalar, got fp32"),
+        ("start stride 9", "im2col_start: stride 9: TMA supports 1..8"),
+        ("start", "im2col_start output_size: expected a list or tuple, got 8"),
+    ],
+)
+def test_arguments_are_named(fresh_triton_cache, mode, message):
+    with pytest.raises(CompilationError) as caught:
+        compile_tile(mode, kernel=refused_tile)
+    # One sentence, and no dump of what the builder takes.
+    assert message in str(caught.value).splitlines()[-1]
 
 
 @needs_im2col

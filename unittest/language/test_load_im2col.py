@@ -53,6 +53,13 @@ def copy_tile(x_desc, y_ptr, MODE: tl.constexpr):
         tile = tle.load_im2col(x_desc, n, [0, 0])
     elif MODE == "zero walk":
         tile = tle.load_im2col(x_desc, [n, 0, 0, 0], [0, 0], walk=((4, 4), (0, 1), (0, 0)))
+    elif MODE == "walk stride":
+        tile = tle.load_im2col(x_desc, [n, 0, 0, 0], [0, 0], walk=((4, 4), (1, 9), (0, 0)))
+    elif MODE == "start stride":
+        start = tle.im2col_start(n, (4, 4), (9, 1), (0, 0))
+        tile = tle.load_im2col(x_desc, [*start, 0], [0, 0])
+    elif MODE == "text":
+        tile = tle.load_im2col(x_desc, [n, 0, 0, 0], ["a", 0])
     elif MODE == "both":
         tile = tle.load_im2col(x_desc, [n, 0, 0, 0], [0, 0]) + x_desc.load([0, 0])
     elif MODE == "two ranks":
@@ -131,6 +138,9 @@ def test_good_kernel_compiles(fresh_triton_cache):
         ("float", "expected an int32 scalar, got fp32"),
         ("no list", "load_im2col coordinates: expected a list or tuple, got"),
         ("zero walk", "sizes and strides must be at least 1, got 0"),
+        ("walk stride", "load_im2col: stride 9: TMA supports 1..8"),
+        ("start stride", "im2col_start: stride 9: TMA supports 1..8"),
+        ("text", "load_im2col offset: expected an int32 scalar, got 'a'"),
         ("block", "expected a scalar, got a tensor of shape [4]"),
         ("pointer", "expected a tensor descriptor"),
         ("start lengths", "must have one length, got 2, 1 and 2"),

@@ -18,8 +18,8 @@ from triton_ext.errors import UnsupportedError
 from triton_ext.host import require
 
 from ..dialect.cluster import CTA_RANK_ASM, Walk, advance, first_pixel, splits_pixels
-from ..language.builtin import as_int32
-from ..language.im2col import MAX_OFFSET, check_target, check_walk, start_of
+from ..language.builtin import as_int32, as_list, describe
+from ..language.im2col import MAX_OFFSET, check_target, start_of, walk_scalars
 
 __all__ = ["async_load_im2col", "im2col_start"]
 
@@ -57,6 +57,7 @@ def async_load_im2col(  # type: ignore[no-untyped-def]
         cache_policy: As for the host's operation (3.9 and newer).
         walk: (output_size, stride, padding) as for :func:`im2col_start`.  Needed where the layout
             splits the pixels over the CTAs of a cluster: each CTA's start is derived from it.
+            Checked in any case.
 
     Raises:
         TypeError, ValueError: At compile time, at the line of the call: an argument of the wrong
@@ -69,22 +70,29 @@ def async_load_im2col(  # type: ignore[no-untyped-def]
 
     if not isinstance(desc, tma.tensor_descriptor_im2col):
         raise TypeError(
-            f"{_NAME}: expected an im2col descriptor, got {type(desc).__name__}; pass a "
+            f"{_NAME}: expected an im2col descriptor, got {describe(desc)}; pass a "
             "triton_ext.gluon.nvidia.TensorDescriptorIm2Col for this kernel argument"
         )
-    coord, offsets = list(coord), list(offsets)
+    coord = as_list(coord, f"{_NAME} coordinates")
+    offsets = as_list(offsets, f"{_NAME} offsets")
     rank = len(desc.shape)
     if len(coord) != rank or len(offsets) != rank - 2:
         raise ValueError(
             f"{_NAME}: the descriptor is of a tensor of rank {rank}: expected {rank} coordinates "
             f"(n, [d, [h,]] w, c) and {rank - 2} offsets, got {len(coord)} and {len(offsets)}"
         )
+    _check_barrier(barrier)
     _check_result(desc, result)
+    _check_pred(pred)
+    multicast = core._unwrap_if_constexpr(multicast)
+    if not isinstance(multicast, bool):
+        raise TypeError(f"{_NAME}: multicast must be a constant bool, got {describe(multicast)}")
     taps = [_offset(x, i, rank - 2, _semantic) for i, x in enumerate(offsets)]
-    start = [as_int32(x, f"{_NAME} coordinate", _semantic) for x in coord]
+    start = [as_int32(x, f"{_NAME} coordinate {i}", _semantic) for i, x in enumerate(coord)]
+    parts = walk_scalars(_NAME, walk, rank - 2, _semantic)
     layout = desc.layout.cga_layout or []
     if splits_pixels(layout):
-        start[:-1] = _start_of_cta(start[:-1], walk, layout, desc, multicast, _semantic)
+        start[:-1] = _start_of_cta(start[:-1], parts, layout, desc, _semantic)
     options: dict[str, Any] = {}
     if core._unwrap_if_constexpr(cache_policy) is not None:
         if not _takes_cache_policy(tma.async_load_im2col):
@@ -103,9 +111,33 @@ def im2col_start(pixel, output_size, stride, padding, _semantic=None):  # type: 
     return ttgl.tuple(start_of(pixel, output_size, stride, padding, _semantic))
 
 
+def _check_barrier(barrier: Any) -> None:
+    if not isinstance(barrier, ttgl.shared_memory_descriptor):
+        raise TypeError(
+            f"{_NAME}: barrier must be an mbarrier in shared memory, got {describe(barrier)}"
+        )
+    if len(barrier.shape) != 1 or barrier.dtype not in (core.int64, core.uint64):
+        raise TypeError(
+            f"{_NAME}: barrier must be an mbarrier, int64[1] in shared memory, got "
+            f"{barrier.dtype}{list(barrier.shape)}"
+        )
+
+
+def _check_pred(pred: Any) -> None:
+    pred = core._unwrap_if_constexpr(pred)
+    if isinstance(pred, bool):
+        return
+    if isinstance(pred, core.tensor) and not pred.type.is_block() and pred.dtype == core.int1:
+        return
+    raise TypeError(
+        f"{_NAME}: pred must be a bool or an int1 scalar, got {describe(pred)}; compare integers "
+        "with 0"
+    )
+
+
 def _check_result(desc: Any, result: Any) -> None:
     if not isinstance(result, ttgl.shared_memory_descriptor):
-        raise TypeError(f"{_NAME}: expected shared memory as result, got {type(result).__name__}")
+        raise TypeError(f"{_NAME}: expected shared memory as result, got {describe(result)}")
     wanted = (list(desc.block_shape), desc.dtype, desc.layout)
     if (list(result.shape), result.dtype, result.layout) != wanted:
         raise ValueError(
@@ -118,8 +150,8 @@ def _offset(offset: Any, position: int, spatial_rank: int, semantic: Any) -> Any
     """Returns an offset as the host takes it: an int, or a tensor of 16 bits."""
     limit = MAX_OFFSET[spatial_rank]
     value = core._unwrap_if_constexpr(offset)
-    if isinstance(value, (bool, float)):
-        raise TypeError(f"{_NAME}: offset {position} must be an integer, got {value!r}")
+    if isinstance(value, bool) or not isinstance(value, (int, core.tensor)):
+        raise TypeError(f"{_NAME}: offset {position} must be an integer, got {describe(value)}")
     if isinstance(value, int):
         if not 0 <= value <= limit:
             raise ValueError(
@@ -141,16 +173,15 @@ def _takes_cache_policy(function: Any) -> bool:
 
 
 def _start_of_cta(
-    start: list[Any], walk: Any, layout: Any, desc: Any, multicast: Any, semantic: Any
+    start: list[Any], walk: tuple[tuple[Any, ...], ...], layout: Any, desc: Any, semantic: Any
 ) -> tuple[Any, ...]:
-    if walk is None:
+    if not walk:
         raise ValueError(
             f"{_NAME}: the layout splits the pixels of this block over the CTAs of a cluster "
             f"(cga_layout={layout}), and each CTA starts at another pixel: pass "
             "walk=(output_size, stride, padding), or split the channels only"
         )
-    parts = check_walk(_NAME, walk, len(start) - 1)
-    numbers = Walk(*(tuple(as_int32(x, f"{_NAME} walk", semantic) for x in p) for p in parts))
+    numbers = Walk(*walk)
     arithmetic = _Traced(semantic)
     rank = core.inline_asm_elementwise(
         CTA_RANK_ASM, "=r", [], core.int32, True, 1, _semantic=semantic

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from triton import knobs
 from triton.language import core
 
-__all__ = ["as_int32", "as_list", "builtin", "interpreting"]
+__all__ = ["as_int32", "as_list", "builtin", "describe", "interpreting"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -47,6 +47,16 @@ def interpreting(semantic: Any) -> bool:
     return isinstance(semantic.builder, InterpreterBuilder)
 
 
+def describe(value: Any) -> str:
+    """Returns how messages call a value of a kernel: a constant as written, the rest by type."""
+    value = core._unwrap_if_constexpr(value)
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return repr(value)
+    if isinstance(value, core.tensor):
+        return f"a scalar {value.dtype}" if not value.type.is_block() else "a tensor"
+    return type(value).__name__
+
+
 def as_list(value: Any, what: str) -> list[Any]:
     """Returns a list or tuple of a kernel as a list.
 
@@ -55,7 +65,7 @@ def as_list(value: Any, what: str) -> list[Any]:
     """
     value = core._unwrap_if_constexpr(value)
     if not isinstance(value, (list, tuple, core.tuple)):
-        raise TypeError(f"{what}: expected a list or tuple, got {type(value).__name__}")
+        raise TypeError(f"{what}: expected a list or tuple, got {describe(value)}")
     return list(value)
 
 
@@ -65,8 +75,9 @@ def as_int32(value: Any, what: str, semantic: Any) -> Any:
     Raises:
         TypeError: ``value`` is not an integer scalar of at most 32 bits; nothing is truncated.
     """
-    if not isinstance(value, (int, float, core.constexpr, core.tensor)):
-        raise TypeError(f"{what}: expected an int32 scalar, got {type(value).__name__}")
+    value = core._unwrap_if_constexpr(value)
+    if not isinstance(value, (int, float, core.tensor)):
+        raise TypeError(f"{what}: expected an int32 scalar, got {describe(value)}")
     tensor = semantic.to_tensor(value)
     if tensor.type.is_block():
         shape = [core._unwrap_if_constexpr(size) for size in tensor.shape]

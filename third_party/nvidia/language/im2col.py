@@ -23,12 +23,14 @@ from triton_ext.host import require
 from triton_ext.host.seams import plugin_is_reached
 from triton_ext.markers import CHANNEL, LIBRARY, PIXEL
 
-from .builtin import as_int32, as_list, builtin, interpreting
+from .builtin import as_int32, as_list, builtin, describe, interpreting
 
 __all__ = ["im2col_start", "load_im2col"]
 
 # Largest filter offset by the number of spatial dimensions (PTX ISA, im2col offsets).
 MAX_OFFSET: Final = {1: 65535, 2: 255, 3: 31}
+# Largest step of the walk (CUDA driver API, element strides).
+MAX_STRIDE: Final = 8
 
 
 @builtin
@@ -60,7 +62,7 @@ def load_im2col(desc, coord, offsets, walk=None, _semantic=None):  # type: ignor
     """
     if not isinstance(desc, core.tensor_descriptor_base):
         raise TypeError(
-            f"load_im2col: expected a tensor descriptor, got {type(desc).__name__}; "
+            f"load_im2col: expected a tensor descriptor, got {describe(desc)}; "
             "pass an Im2ColDescriptor for this kernel argument"
         )
     coord = as_list(coord, "load_im2col coordinates")
@@ -71,8 +73,8 @@ def load_im2col(desc, coord, offsets, walk=None, _semantic=None):  # type: ignor
     pixel = [as_int32(x, "load_im2col coordinate", _semantic) for x in coord[:-1]]
     channel = as_int32(coord[-1], "load_im2col channel", _semantic)
     taps = [as_int32(x, "load_im2col offset", _semantic) for x in offsets]
-    parts = () if walk is None else check_walk("load_im2col", walk, len(offsets))
-    steps = [as_int32(x, "load_im2col walk", _semantic) for part in parts for x in part]
+    parts = walk_scalars("load_im2col", walk, len(offsets), _semantic)
+    steps = [x for part in parts for x in part]
     _check_plugin()
     if interpreting(_semantic):
         from .interpreter import load
@@ -97,14 +99,15 @@ def im2col_start(pixel, output_size, stride, padding, _semantic=None):  # type: 
     Args:
         pixel: int32 scalar: index of the output pixel, counted over [N, (P_d, (P_h,)) P_w].
         output_size: Output size per spatial dimension, outermost first.
-        stride: Stride per spatial dimension.
+        stride: Stride per spatial dimension, 1 to 8.
         padding: Padding in front of each spatial dimension (the lower side where sides differ).
 
     Returns:
         A tuple (n, [d, [h,]] w) of int32 scalars.
 
     Raises:
-        TypeError, ValueError: At compile time: sequences of different length, or not 1 to 3 long.
+        TypeError, ValueError: At compile time: sequences of different length, or not 1 to 3 long;
+            a constant size below 1 or stride outside of 1 to 8.
     """
     return core.tuple(start_of(pixel, output_size, stride, padding, _semantic))
 
@@ -128,20 +131,36 @@ def start_of(
     return (rest, *start)
 
 
+def walk_scalars(
+    name: str, walk: Any, spatial_rank: int, semantic: Any
+) -> tuple[tuple[Any, ...], ...]:
+    """Returns (output_size, stride, padding) as int32 scalars; nothing where no walk was given.
+
+    Raises:
+        TypeError, ValueError: It is not a walk of ``spatial_rank`` dimensions.
+    """
+    if core._unwrap_if_constexpr(walk) is None:
+        return ()
+    parts = check_walk(name, walk, spatial_rank)
+    return tuple(tuple(as_int32(x, f"{name} walk", semantic) for x in part) for part in parts)
+
+
 def check_walk(
     name: str, walk: Any, spatial_rank: int | None = None
 ) -> tuple[list[Any], list[Any], list[Any]]:
     """Returns (output_size, stride, padding) as lists of one length.
 
     Raises:
-        ValueError: They are not three, or of different or wrong length.
+        TypeError: They are no lists.
+        ValueError: They are not three, of different or wrong length, or a constant is out of range.
     """
-    parts = [as_list(part, f"{name} walk") for part in as_list(walk, f"{name} walk")]
+    parts = as_list(walk, f"{name} walk")
     if len(parts) != 3:
         raise ValueError(
             f"{name}: expected walk=(output_size, stride, padding), got {len(parts)} entries"
         )
-    size, step, front = parts
+    names = ("output_size", "stride", "padding")
+    size, step, front = (as_list(x, f"{name} {y}") for x, y in zip(parts, names, strict=True))
     if spatial_rank is not None and len(size) != spatial_rank:
         raise ValueError(
             f"{name}: expected a walk of {spatial_rank} spatial dimensions, got {len(size)}"
@@ -157,6 +176,10 @@ def check_walk(
         value = core._unwrap_if_constexpr(extent)
         if isinstance(value, int) and value < 1:
             raise ValueError(f"{name}: sizes and strides must be at least 1, got {value}")
+    for stride in step:
+        value = core._unwrap_if_constexpr(stride)
+        if isinstance(value, int) and value > MAX_STRIDE:
+            raise ValueError(f"{name}: stride {value}: TMA supports 1..{MAX_STRIDE}")
     return size, step, front
 
 
