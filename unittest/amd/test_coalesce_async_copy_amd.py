@@ -1,0 +1,179 @@
+"""``tritonamdgpu-coalesce-async-copy``: what it decides, and what the host makes of the result."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from math import prod
+from random import Random
+
+import pytest
+from copy_cases import CopyCase, blocked, draw
+from copy_comparison import Comparison, HostPass, ours
+from copy_emission import EmissionHost
+from triton_ext.analysis import AxisInfoAnalysis
+from triton_ext.backends.amd.analysis.axis_info import AXIS_INFO_RULES
+from triton_ext.backends.amd.analysis.target import Target
+from triton_ext.backends.amd.passes.coalesce_async_copy import lowers
+from triton_ext.errors import VerifyError
+from triton_ext.ir import parse
+from triton_ext.ir.encodings import LinearEncoding
+from triton_ext.passes import PassManager
+from triton_ext.passes.async_copy import AsyncCopy, async_copies
+
+NAME = "tritonamdgpu-coalesce-async-copy"
+TARGETS = ("hip:gfx942", "hip:gfx950", "hip:gfx1250")
+PLAIN = "#ttg.swizzled_shared<{vec = 1, perPhase = 1, maxPhase = 1, order = [1, 0]}>"
+
+
+def case(target: str, held: int, shared: str = PLAIN, **more) -> CopyCase:
+    """A copy of 64x64 elements whose rows are known to be contiguous."""
+    lanes = 64 if target.startswith("hip:gfx9") else 32
+    across = min(lanes, 64 // held)
+    given = {
+        "shape": (64, 64),
+        "element": "f16",
+        "encoding": blocked([1, held], [lanes // across, across], [4, 1], [1, 0]),
+        "contiguity": (1, 64),
+        "divisibility": (2, 16),
+    }
+    return CopyCase(target=target, shared=shared, **{**given, **more})
+
+
+def copy_of(text: str) -> AsyncCopy:
+    module = parse(text)
+    (copy,) = async_copies(module, AxisInfoAnalysis.of(module, rules=AXIS_INFO_RULES))
+    return copy
+
+
+@pytest.mark.parametrize(
+    ("given", "bytes_"),
+    [
+        pytest.param(case("hip:gfx942", 8), 4, id="gfx942"),
+        pytest.param(case("hip:gfx950", 8), 16, id="gfx950"),
+        pytest.param(case("hip:gfx950", 4), 16, id="gfx950, 8 bytes held"),
+        pytest.param(case("hip:gfx950", 1), 16, id="gfx950, one element held"),
+        pytest.param(case("hip:gfx950", 8, constancy=(1, 4)), 4, id="gfx950, mask of 4"),
+        pytest.param(case("hip:gfx1250", 8, constancy=(1, 4)), 8, id="gfx1250, mask of 4"),
+        pytest.param(case("hip:gfx1250", 2), 16, id="gfx1250"),
+        pytest.param(case("hip:gfx1250", 1), 16, id="gfx1250, one element held"),
+        pytest.param(
+            case("hip:gfx950", 8, contiguity=(), divisibility=(), hint=8), 16, id="gfx950, hint"
+        ),
+        pytest.param(case("hip:gfx950", 16, element="i8"), 16, id="gfx950, i8"),
+        pytest.param(case("hip:gfx942", 16, element="i8"), 4, id="gfx942, i8"),
+    ],
+)
+def test_width(given, bytes_):
+    copy = copy_of(ours(NAME, given.text))
+    assert lowers(copy, copy.encoding, Target.of(given.target[4:]))
+    assert copy.vector(copy.encoding).size * copy.bits // 8 == bytes_
+
+
+def test_lanes_of_a_padded_buffer_enumerate_its_offsets():
+    shared = "#ttg.padded_shared<[512:+16] {order = [1, 0], shape = [64, 64]}>"
+    copy = copy_of(ours(NAME, case("hip:gfx950", 1, shared).text))
+    assert isinstance(copy.encoding, LinearEncoding)
+    layout = copy.encoding.to_linear_layout((64, 64))
+    assert layout.in_bases("register")[:3] == ((0, 1), (0, 2), (0, 4))
+    assert layout.in_bases("lane") == ((0, 8), (0, 16), (0, 32), (1, 0), (2, 0), (4, 0))
+
+
+def test_what_compiles_and_is_wide_stays():
+    for target, held in (("hip:gfx942", 2), ("hip:gfx950", 8), ("hip:gfx1250", 8)):
+        text = case(target, held).text
+        assert ours(NAME, text) == text
+
+
+def test_gpus_without_copies_to_lds_are_left_alone():
+    text = case("hip:gfx90a", 8).text
+    assert ours(NAME, text) == text
+    assert ours(f"{NAME}{{gfx-arch=gfx1201}}", text) == text
+
+
+def test_a_module_of_no_gpu_is_an_error():
+    text = case("hip:gfx950", 8).text.replace(', ttg.target = "hip:gfx950"', "")
+    with pytest.raises(VerifyError, match=r"ttg\.target"):
+        PassManager(NAME).run(parse(text))
+    assert ours(f"{NAME}{{arch-generation-name=gfx942}}", text).count("= ttg.convert_layout") == 1
+
+
+def test_nothing_is_claimed_that_was_not_known():
+    random = Random(6)
+    for _ in range(300):
+        given = draw(random, random.choice(TARGETS))
+        before, after = copy_of(given.text), copy_of(ours(NAME, given.text))
+        if before.encoding != after.encoding:
+            vector = after.vector(after.encoding)
+            assert vector.size <= before.known(vector.dim), given
+
+
+# ---- against the host
+
+
+@pytest.fixture(scope="module")
+def emission() -> Iterator[EmissionHost]:
+    pytest.importorskip("triton")
+    with EmissionHost() as host:
+        yield host
+
+
+@pytest.fixture(scope="module")
+def host(emission) -> Iterator[HostPass]:
+    made = HostPass(NAME)
+    yield made
+    made.close()
+
+
+def lanes_without_work(given: CopyCase) -> bool:
+    """Whether a wave has lanes that repeat others, whatever the layout.
+
+    3.6 compiles such copies for gfx942 and gfx950, later releases refuse them: a direct copy to LDS
+    writes the vectors of all lanes.
+    """
+    return given.target.startswith("hip:gfx9") and prod(given.shape) * given.bits < 64 * 32
+
+
+def check(count: int, seed: int, emission, host, capsys) -> Comparison:
+    random = Random(seed)
+    comparison = Comparison(NAME, emission, host)
+    while sum(comparison.counts[f"{target} drawn"] for target in TARGETS) < count:
+        given = draw(random, random.choice(TARGETS))
+        if host.version < "3.7" and lanes_without_work(given):
+            continue
+        comparison.add(given)
+        comparison.counts[f"{given.target} drawn"] += 1
+    with capsys.disabled():
+        sys.stdout.write("\n" + comparison.table() + "\n")
+    assert not comparison.worse, comparison.worse[0]
+    assert comparison.widths["ext"][0] <= comparison.widths["host"][0]
+    return comparison
+
+
+def test_generated_copies_are_as_wide_as_the_hosts_or_wider(emission, host, capsys):
+    assert check(30, 1, emission, host, capsys).counts["wider"] > 0
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(
+    not os.environ.get("TRITON_EXT_NIGHTLY"), reason="takes minutes; TRITON_EXT_NIGHTLY=1 runs it"
+)
+def test_many_generated_copies(emission, host, capsys):
+    check(1500, 2, emission, host, capsys)
+
+
+def test_what_lowers_is_what_the_host_compiles(emission, host):
+    """The model that the pass decides by, against amdgcn; older releases refuse less and more."""
+    random = Random(4)
+    for _ in range(30):
+        given = draw(random, random.choice(TARGETS))
+        copy = copy_of(given.text)
+        emitted = emission.ask(given.text, given.target)
+        compiles = lowers(copy, copy.encoding, Target.of(given.target[4:]))
+        if compiles:
+            vector = copy.vector(copy.encoding)
+            wanted = {vector.size * copy.bits // 8: vector.instructions}
+            assert emitted.widths == wanted, (given, emitted.said)
+        elif host.version >= "3.8" and copy.view.contiguity == 1:
+            assert emitted.widths is None, given
