@@ -10,11 +10,11 @@ import json
 import os
 import re
 import signal
-import subprocess
 import sys
 import tempfile
 from dataclasses import dataclass
-from types import TracebackType
+
+from line_process import LineProcess
 
 __all__ = ["Assembly", "EmissionProcess"]
 
@@ -35,36 +35,11 @@ class Assembly:
     said: str = ""
 
 
-class EmissionProcess:
+class EmissionProcess(LineProcess):
     """Asks a process that runs this file."""
 
     def __init__(self) -> None:
-        self._child = subprocess.Popen(
-            [sys.executable, __file__],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-        )
-
-    def __enter__(self):
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        value: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Ends the process."""
-        assert self._child.stdin is not None
-        assert self._child.stdout is not None
-        self._child.stdin.close()
-        self._child.wait()
-        self._child.stdout.close()
+        super().__init__(__file__)
 
     def assembly(self, text: str, target: str) -> Assembly:
         """Compiles one module.
@@ -73,11 +48,7 @@ class EmissionProcess:
             text: TTGIR.
             target: ``"cuda:90"``, ``"hip:gfx950"``.
         """
-        assert self._child.stdin is not None
-        assert self._child.stdout is not None
-        self._child.stdin.write(json.dumps({"text": text, "target": target}) + "\n")
-        self._child.stdin.flush()
-        return Assembly(**json.loads(self._child.stdout.readline()))
+        return Assembly(**self.exchange({"text": text, "target": target}))
 
 
 def compile_to_assembly(text: str, target: str) -> str:

@@ -7,14 +7,11 @@ bases; a bad layout ends that process, not the test run.
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 import tempfile
 
+from line_process import LineProcess
 from triton_ext.ir import encodings as enc
-
-#: Seconds to wait for one answer.
-PATIENCE = 60
 
 
 def describe(encoding) -> list:
@@ -69,17 +66,11 @@ def describe(encoding) -> list:
     raise TypeError(f"Gluon has no class for {encoding}")
 
 
-class LayoutHost:
-    """Asks a child process that runs this file."""
+class LayoutHost(LineProcess):
+    """Asks a process that runs this file."""
 
     def __init__(self) -> None:
-        self._child = subprocess.Popen(
-            [sys.executable, __file__],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-        )
+        super().__init__(__file__)
 
     def bases(self, encoding, shape) -> dict[str, list]:
         """The bases that the host gives, by input dimension.
@@ -108,28 +99,10 @@ class LayoutHost:
         return self._ask({"text": text})["text"]
 
     def _ask(self, question: dict) -> dict:
-        assert self._child.stdin is not None
-        assert self._child.stdout is not None
-        try:
-            self._child.stdin.write(json.dumps(question) + "\n")
-            self._child.stdin.flush()
-            answer = self._child.stdout.readline()
-        except BrokenPipeError:
-            answer = ""
-        if not answer:
-            self.close()
-            self.__init__()
-            raise RuntimeError(f"the host ended its process for {question}")
-        found = json.loads(answer)
+        found = self.exchange(question)
         if "error" in found:
             raise RuntimeError(f"{found['error']}: {question}")
         return found
-
-    def close(self) -> None:
-        """Ends the child."""
-        self._child.stdin.close()
-        self._child.stdout.close()
-        self._child.wait(PATIENCE)
 
 
 def _serve() -> None:
