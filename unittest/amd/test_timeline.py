@@ -13,7 +13,7 @@ from async_machine import Machine
 from async_mistakes import emitted_of
 from async_model import Counts, Program
 from async_text import ARCHES
-from ir_helpers import corpus_files
+from ir_helpers import NO_CORPUS, corpus_files
 from triton_ext import backends
 from triton_ext.analysis.timeline import Close, Commit, Copy, Open, Use, Wait
 from triton_ext.errors import PassError, VerifyError
@@ -72,7 +72,7 @@ def with_waits() -> list[pathlib.Path]:
 def test_the_numbers_are_those_of_the_pass_over_the_corpus(features):
     files = with_waits()
     if not files:
-        pytest.skip("no corpus with waits; TRITON_EXT_CORPUS names another folder")
+        pytest.skip(NO_CORPUS)
     for path in files:
         text = path.read_text()
         shown = timeline(text, features=features)
