@@ -160,6 +160,7 @@ class TestSetType:
         assert text.count("!ttg.memdesc<64x64xf16, #shared, #smem, mutable>") == 0
 
     def test_short_form_keeps_being_short(self, memory):
+        memory.add_alias("#other", "#t.other")
         value(memory, "%2").set_type("!ttg.memdesc<64x64xf16, #other, #smem, mutable>")
         text = str(memory)
         assert "-> <64x64xf16, #other, #smem, mutable>" in text
@@ -175,22 +176,22 @@ class TestSetType:
         module = parse(fixture("warp_specialize.ttgir"))
         op = named(module, "ttg.warp_specialize")[0]
         text = str(module)
-        value(module, "%a_desc").set_type("!new")
+        value(module, "%a_desc").set_type("!t.new")
         for region in op.regions[1:]:
-            region.blocks[0].args[2].set_type("!new")
-        assert str(module) == text.replace("!tt.tensordesc<64x64xf16, #shared>", "!new")
+            region.blocks[0].args[2].set_type("!t.new")
+        assert str(module) == text.replace("!tt.tensordesc<64x64xf16, #shared>", "!t.new")
 
     def test_loop_carried(self):
         module = parse(fixture("control.ttgir"))
         loop = named(module, "scf.for")[0]
         old = loop.results[0].type
         for one in (loop.results[0], loop.regions[0].blocks[0].args[1], value(module, "%1#0")):
-            one.set_type("!new")
-        named(module, "arith.select")[0].results[0].set_type("!new")
+            one.set_type("!t.new")
+        named(module, "arith.select")[0].results[0].set_type("!t.new")
         text = str(module)
-        assert "iter_args(%acc = %1#0) -> (!new)  : i32 {" in text
-        assert "arith.select %0, %acc, %1#0 : !new" in text
-        assert "scf.yield %3 : !new loc" in text
+        assert "iter_args(%acc = %1#0) -> (!t.new)  : i32 {" in text
+        assert "arith.select %0, %acc, %1#0 : !t.new" in text
+        assert "scf.yield %3 : !t.new loc" in text
         assert old in text
 
     def test_label_argument(self):
@@ -352,10 +353,12 @@ class TestAttributes:
 
 class TestLocations:
     def test_set_and_add(self):
-        module = parse("t.a loc(#loc1)\nt.b // c\nt.c\n")
+        module = parse("t.a loc(#loc1)\nt.b // c\nt.c\n#loc2 = loc(unknown)\n")
         for op in module.body:
             op.set_loc("#loc2")
-        assert str(module) == "t.a loc(#loc2)\nt.b loc(#loc2) // c\nt.c loc(#loc2)\n"
+        assert str(module) == (
+            "t.a loc(#loc2)\nt.b loc(#loc2) // c\nt.c loc(#loc2)\n#loc2 = loc(unknown)\n"
+        )
         assert [op.loc_text for op in module.body] == ["loc(#loc2)"] * 3
 
 

@@ -306,7 +306,10 @@ class TestArgumentLocations:
         ],
     )
     def test_of_functions(self, before, after):
-        text = "tt.func @f({}, %y: i1 loc(#b)) {{\n  tt.return\n}}\n"
+        text = (
+            "tt.func @f({}, %y: i1 loc(#b)) {{\n  tt.return\n}}\n"
+            "#a = loc(unknown)\n#b = loc(unknown)\n"
+        )
         module = parse(text.format(before))
         value(module, "%x").set_loc("#a")
         assert str(module) == text.format(after)
@@ -360,6 +363,7 @@ module {
 
     def test_change_with_the_calls(self):
         module = parse(self.TEXT)
+        module.add_alias("#a", "#t.a")
         g, one, _ = named(module, "tt.func")
         set_function_results(g, ["i32", "tensor<4xf32, #a>"])
         set_function_results(one, ["(i32) -> i32"])

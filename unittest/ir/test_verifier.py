@@ -69,6 +69,11 @@ VALID = {
 
 #: Name: body, line, message.
 INVALID = {
+    "results of an operation with one": (
+        "    %a:2 = arith.addi %x, %x : i32\n    tt.return",
+        3,
+        "'arith.addi' defines 1 result, and the text names 2",
+    ),
     "size of a tensor": (
         "    %a = tt.splat %x : i32 -> tensor<3xi32>\n    tt.return",
         3,

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from ..errors import VerifyError
 from ..strings import quote
+from .text_checks import require_text
 
 if TYPE_CHECKING:
     from .aliases import AliasTable
@@ -362,7 +363,9 @@ def parse_attribute(
 
     Raises:
         ParseError: The text is no attribute, or an alias is not known.
+        TypeError: It is no text.
     """
+    require_text(text, "an attribute")
     from .value_parser import parse_attribute_text
 
     return parse_attribute_text(text, aliases, filename)

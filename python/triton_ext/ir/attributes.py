@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from .nodes import Operation
     from .segments import AttributesSlot, Segment
 
-__all__ = ["parse_dictionary", "read_attributes", "write_attribute"]
+__all__ = ["parse_dictionary", "print_entry", "read_attributes", "write_attribute"]
 
 #: Operations whose dictionary stands behind the word ``attributes``.
 _KEYWORD = frozenset(
@@ -143,12 +143,12 @@ def write_attribute(op: Operation, name: str, value: str | None) -> None:
             break
     else:
         if value is None:
-            raise KeyError(name)
+            raise KeyError(f"'{op.name}' has no attribute '{name}'")
         if "." in name:
             # Properties, <{...}>, are what the operation itself defines; hosts drop others.
             slots = [slot for slot in slots if not slot.text.startswith("<")]
         slot = slots[-1] if slots else _new_dictionary(op)
-        entry = _print_entry(name, value)
+        entry = print_entry(name, value)
         if not slot.text:
             slot.text = f"{{{entry}}}"
         else:
@@ -171,7 +171,7 @@ def _change_entry(slot: AttributesSlot, name: str, value: str | None) -> bool:
         if known != name:
             continue
         if value is not None:
-            slot.text = text[:first] + _print_entry(name, value) + text[end:]
+            slot.text = text[:first] + print_entry(name, value) + text[end:]
         elif len(entries) == 1:
             slot.text = ""
         elif index + 1 < len(entries):
@@ -182,7 +182,8 @@ def _change_entry(slot: AttributesSlot, name: str, value: str | None) -> bool:
     return False
 
 
-def _print_entry(name: str, value: str) -> str:
+def print_entry(name: str, value: str) -> str:
+    """The text of an entry."""
     key = name if re.fullmatch(r"[A-Za-z_][\w$.]*", name, re.ASCII) else f'"{name}"'
     return key if value == "unit" else f"{key} = {value}"
 

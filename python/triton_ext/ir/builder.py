@@ -12,15 +12,19 @@ import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 
 from ..errors import ParseError, VerifyError
+from .attributes import print_entry
 from .lexer import Source
 from .locations import Location
 from .nodes import Block, Operation, Region
 from .reader import parse_fragment
-from .segments import cut
+from .segments import cut, set_location
+from .text_checks import check_attribute, check_location, check_type, require_text
 from .values import Value
 
 __all__ = ["Builder", "fresh_name", "indentation"]
 
+# Beside a comma or behind a parenthesis this is no dictionary of attributes, but meant as a slot.
+_NO_SLOT = re.compile(r"(?<=[,(])\s*(\{[\w.$-]+\})|(\{[\w.$-]+\})(?=\s*,)", re.ASCII)
 _SLOT = re.compile(r"\{(?:(\d+)(\.type)?|(results)(\.type)?)\}")
 _NO_RESULTS = re.compile(r"\{results\}\s*=\s*")
 _RESULT_KEY = "%$results"
@@ -94,13 +98,25 @@ class Builder:
 
         Raises:
             ParseError: The text is malformed.
-            VerifyError: It is not one operation of this name and with these results.
+            TypeError: Something is no text, or an operand no value.
+            VerifyError: It is not one operation of this name and with these results; a type, an
+                attribute or the location is malformed; a slot stands for no operand, or an operand
+                has no slot.
         """
+        require_text(name, "the name of an operation")
+        if isinstance(result_types, str):
+            raise TypeError(f"expected a list of result types of '{name}', found {result_types!r}")
+        for number, type_ in enumerate(result_types):
+            check_type(self.block.parent_op, f"result {number} of '{name}'", type_)
+        for operand in operands:
+            if not isinstance(operand, Value):
+                raise TypeError(f"expected a Value as operand of '{name}', found {operand!r}")
         if text is None:
+            for key, raw in (attributes or {}).items():
+                check_attribute(self.block.parent_op, key, raw, holder=name)
             text = _generic_form(name, operands, result_types, attributes or {})
-        for index in _operand_numbers(text):
-            if index >= len(operands):
-                raise VerifyError(f"'{name}': '{{{index}}}' is behind the last operand: {text}")
+        require_text(text, f"the form of '{name}'")
+        _check_slots(name, text, len(operands))
         count = len(result_types)
         if not count:
             text = _NO_RESULTS.sub("", text)
@@ -123,6 +139,8 @@ class Builder:
             raise VerifyError(
                 f"expected one operation '{name}' with {count} results, found the text: {text}"
             )
+        if count > 1:
+            _check_results(made, text)
         for result, type_ in zip(made._results, result_types, strict=True):
             result._type = type_
         return made
@@ -154,7 +172,12 @@ class Builder:
         loc: Location | str | None,
         hint: str | None,
     ) -> list[Operation]:
+        require_text(text, "the operations to make")
         raw = loc.raw if isinstance(loc, Location) else loc if loc is not None else self.loc
+        if raw is not None:
+            require_text(raw, "the location of new operations")
+            raw = raw if raw.startswith("loc(") else f"loc({raw})"
+            check_location(self.block.parent_op, "new operations", raw)
         return self.insert_text(textwrap.dedent(text).strip(), bindings, raw, hint)
 
     def insert_text(
@@ -165,7 +188,8 @@ class Builder:
         Args:
             text: The text.
             bindings: See :meth:`parse`.
-            loc: Location of operations that are printed without one; ``None`` to leave them so.
+            loc: Location, ``loc(...)``, of operations that are printed without one; ``None`` to
+                leave them so.
             hint: What to name the results after.
         """
         block = self.block
@@ -192,7 +216,7 @@ class Builder:
                 _rename_definitions(op, region, hint)
                 op._dirty = True
                 if loc is not None and op._loc is None:
-                    op.set_loc(loc)
+                    set_location(op, loc)
         place(made, block, self.anchor, indent)
         return made
 
@@ -231,6 +255,42 @@ def _block_of(op: Operation) -> Block:
     return op.parent
 
 
+def _check_results(made: Operation, text: str) -> None:
+    """Takes an operation away again that has more results than any of its name has.
+
+    Raises:
+        VerifyError: It has.
+    """
+    from .rules import ONE_RESULT
+
+    if made.name in ONE_RESULT:
+        count = len(made._results)
+        made.erase()
+        raise VerifyError(f"'{made.name}' has one result, found {count} types of results: {text}")
+
+
+def _check_slots(name: str, text: str, count: int) -> None:
+    """Refuses slots that stand for nothing, and operands that no slot stands for.
+
+    Raises:
+        VerifyError: There is one.
+    """
+    used = set(_operand_numbers(text))
+    for index in used:
+        if index >= count:
+            raise VerifyError(f"'{name}': '{{{index}}}' is behind the last operand: {text}")
+    for match in _NO_SLOT.finditer(text):
+        slot = match[1] or match[2]
+        if _SLOT.fullmatch(slot) is None:
+            raise VerifyError(
+                f"'{name}': '{slot}' is no slot: {text}",
+                notes=("slots are {0}, {1}, ..., {0.type}, {results} and {results.type}",),
+            )
+    for index in range(count):
+        if index not in used:
+            raise VerifyError(f"'{name}': operand {index} is given, and no '{{{index}}}': {text}")
+
+
 def _operand_numbers(text: str) -> list[int]:
     return [int(match[1][:9]) for match in _SLOT.finditer(text) if match[1] is not None]
 
@@ -238,9 +298,7 @@ def _operand_numbers(text: str) -> list[int]:
 def _generic_form(
     name: str, operands: Sequence[Value], result_types: Sequence[str], attributes: Mapping[str, str]
 ) -> str:
-    entries = ", ".join(
-        key if raw == "unit" else f"{key} = {raw}" for key, raw in attributes.items()
-    )
+    entries = ", ".join(print_entry(key, raw) for key, raw in attributes.items())
     names = ", ".join(f"{{{index}}}" for index in range(len(operands)))
     types = ", ".join(operand.type for operand in operands)
     dictionary = f" {{{entries}}}" if entries else ""

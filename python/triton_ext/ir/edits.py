@@ -23,6 +23,7 @@ from .builder import (
 )
 from .nodes import Block, Operation, Region
 from .segments import cut
+from .text_checks import require_text
 from .values import BlockArgument, OpResult, Value
 
 __all__ = [
@@ -278,7 +279,12 @@ def rename(value: Value, hint: str) -> str:
 
     Returns:
         The new name of the value.
+
+    Raises:
+        TypeError: ``hint`` is no text.
+        VerifyError: The value is in no block.
     """
+    require_text(hint, f"the name of '{value.name}'")
     block = value.owner if isinstance(value, BlockArgument) else value._holder.parent
     if block is None or isinstance(block, Operation):
         value._holder.fail(f"cannot rename '{value.name}': it is not in a block")

@@ -14,6 +14,7 @@ from .lexer import Source, find_group_end
 from .nodes import Operation
 from .parser import parse_optional_type, trivia_end
 from .segments import RegionSlot, Segment, ValueTypeSlot, cut
+from .text_checks import check_type
 
 __all__ = ["FUNCTIONS", "callee_of", "function_results", "set_function_results", "symbol_of"]
 
@@ -76,9 +77,15 @@ def set_function_results(op: Operation, types: Sequence[str]) -> None:
         types: As many types as before.
 
     Raises:
-        VerifyError: The operation is no function in its own syntax, or the number is another one.
+        TypeError: A type is no text, or the types are one text.
+        VerifyError: The operation is no function in its own syntax, the number is another one, or a
+            type is malformed.
     """
     before = function_results(op)
+    if isinstance(types, str) or not isinstance(types, Sequence):
+        raise TypeError(f"expected a list of types for the results of '{op.name}', found {types!r}")
+    for number, type_ in enumerate(types):
+        check_type(op, f"result {number} of '{op.name}'", type_)
     if len(before) != len(types):
         op.fail(
             f"expected {len(before)} result types for '{op.name}', found {len(types)}: "

@@ -100,6 +100,8 @@ _TOP_LEVEL_STEP = re.compile(
     | .""",
     re.ASCII | re.VERBOSE | re.DOTALL,
 )
+#: The name of an alias, or of an attribute of a dialect, where it is used.
+ALIAS_USE = re.compile(r"[#!][A-Za-z0-9_$.-]+", re.ASCII)
 ALIAS_HEAD = re.compile(r"([#!][A-Za-z0-9_$.-]+)[ \t]*=[ \t]*", re.ASCII)
 #: The beginning of a type: a name, or the short form that starts at its ``<``.
 TYPE_HEAD = re.compile(r"!?[A-Za-z_][\w$]*(?:\.[\w$]+)*|(?=<)", re.ASCII)

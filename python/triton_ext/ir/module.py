@@ -104,7 +104,14 @@ class Module:
 
         Returns:
             The name to print.
+
+        Raises:
+            TypeError: Name or text is no text.
+            VerifyError: One of them is malformed, or an alias in the text is not defined.
         """
+        from .text_checks import check_alias
+
+        check_alias((self._whole or self).op, name, text)
         for known, raw in self._aliases.items():
             if raw == text and known[0] == name[0]:
                 return known

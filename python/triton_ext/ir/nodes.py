@@ -349,12 +349,25 @@ class Operation:
     def set_operand(self, index: int, value: Value) -> None:
         """Makes an operand another value; the types that the operation prints follow.
 
+        Args:
+            index: Number of the operand; negative ones count from the end.
+            value: The value.
+
         Raises:
             IndexError: There is no such operand.
+            TypeError: ``value`` is no value.
+            VerifyError: The operation was erased.
         """
         from .segments import cut
 
-        old = self._operands[index]
+        if not isinstance(value, Value):
+            raise TypeError(
+                f"expected a Value for operand {index} of '{self.name}', found {value!r}"
+            )
+        try:
+            old = self._operands[index]
+        except IndexError:
+            self._fail_operand(index)
         if old is value:
             return
         cut(self)
@@ -362,6 +375,12 @@ class Operation:
         value._users.append(self)
         self._operands[index] = value
         self._touch()
+
+    def _fail_operand(self, index: int) -> NoReturn:
+        if self.module is None:
+            self.fail(f"cannot set an operand of '{self.name}': it was erased")
+        count = len(self._operands)
+        raise IndexError(f"'{self.name}' has {count} operands, there is no operand {index}")
 
     def erase(self) -> None:
         """Takes the operation, with everything inside it, out of its block.
@@ -443,11 +462,20 @@ class Operation:
     def set_attribute(self, name: str, text: str) -> None:
         """Sets an attribute in a dictionary to a raw text; ``unit`` prints no value.
 
+        Args:
+            name: Its name, without quotes.
+            text: Its value as printed.
+
         Raises:
-            VerifyError: The operation is printed in a form that has no dictionary.
+            TypeError: Name or text is no text.
+            VerifyError: The operation is printed in a form that has no dictionary, or was erased;
+                or the name or the text is malformed or names an alias that is not defined.
         """
         from .attributes import write_attribute
+        from .text_checks import check_attribute, require_attached
 
+        require_attached(self, "set an attribute")
+        check_attribute(self, name, text)
         write_attribute(self, name, text)
 
     def remove_attribute(self, name: str) -> None:
@@ -455,16 +483,30 @@ class Operation:
 
         Raises:
             KeyError: There is none of that name.
+            VerifyError: The operation was erased.
         """
         from .attributes import write_attribute
+        from .text_checks import require_attached
 
+        require_attached(self, "remove an attribute")
         write_attribute(self, name, None)
 
     def set_loc(self, text: str) -> None:
-        """Sets the printed location to a raw text, ``loc(...)`` or an alias."""
-        from .segments import set_location
+        """Sets the printed location to a raw text, ``loc(...)`` or an alias.
 
-        set_location(self, text if text.startswith("loc(") else f"loc({text})")
+        Raises:
+            TypeError: It is no text.
+            VerifyError: It is malformed or names an alias that is not defined; or the operation was
+                erased.
+        """
+        from .segments import set_location
+        from .text_checks import check_location, require_attached, require_text
+
+        require_text(text, f"the location of '{self.name}'")
+        require_attached(self, "set the location")
+        raw = text if text.startswith("loc(") else f"loc({text})"
+        check_location(self, f"'{self.name}'", raw)
+        set_location(self, raw)
 
     # ---- errors
 

@@ -280,6 +280,15 @@ class Parser:
             span = arguments[0]._span
             assert span is not None  # arguments that were read have one
             self.source.error(span[0], f"use of undeclared SSA value '{arguments[0]._base}'")
+        if generic:
+            ends = [first, *spans[-1:], *attributes[-1:], *(r._span[1] for r in op._regions)]
+            if ":" not in text[max(ends) : start]:
+                self.source.error(
+                    first - len(name) - 2,
+                    "expected ':' followed by operation type",
+                    f'the quoted form prints the types of operands and results: "{name}"() : '
+                    "() -> ()",
+                )
         op._operand_spans = tuple(spans)
         op._attr_spans = tuple(attributes)
         if op._loc is not None:

@@ -116,7 +116,10 @@ def parse(text: str, filename: str = "<string>") -> Module:
 
     Raises:
         ParseError: The text is malformed; the error has the place.
+        TypeError: It is no text.
     """
+    if not isinstance(text, str):
+        raise TypeError(f"expected the text of a module, found {type(text).__name__}")
     return ModuleParser(Source(text, filename)).parse_module()
 
 

@@ -386,6 +386,10 @@ def _malformed(op: Operation, facts: Facts) -> Broken:
     return None
 
 
+def _several(op: Operation, facts: Facts) -> Broken:
+    return {"count": len(op._results)} if len(op._results) > 1 else None
+
+
 def _same_operands(op: Operation, facts: Facts) -> Broken:
     first = 1 if op.name == "arith.select" else 0
     types = _types(op._operands[first:])
@@ -440,6 +444,22 @@ UNARY = _names("math", "absf absi ceil cos erf exp exp2 floor fma log log2 rsqrt
 UNARY |= {"arith.negf"}
 COMPARED = frozenset({"arith.cmpf", "arith.cmpi"})
 
+#: Operations that define one value; text may leave its name out, and not name more.
+ONE_RESULT = BINARY | UNARY | COMPARED
+ONE_RESULT |= _names("arith", "bitcast constant extf extsi extui fptosi fptoui index_cast select")
+ONE_RESULT |= _names("arith", "index_castui sitofp truncf trunci uitofp")
+ONE_RESULT |= _names(
+    "tt", "addptr bitcast broadcast cat clampf dot dot_scaled expand_dims fp_to_fp"
+)
+ONE_RESULT |= _names("tt", "gather get_num_programs get_program_id histogram int_to_ptr join load")
+ONE_RESULT |= _names(
+    "tt", "make_range make_tensor_descriptor mulhiui ptr_to_int reshape splat trans"
+)
+ONE_RESULT |= _names(
+    "ttg", "async_commit_group convert_layout local_alloc local_load memdesc_index"
+)
+ONE_RESULT |= _names("ttg", "memdesc_trans")
+
 RULES: tuple[Rule, ...] = (
     Rule(TERMINATORS, _not_last, "'{op}' must be the last operation of its block"),
     Rule(
@@ -470,6 +490,7 @@ RULES: tuple[Rule, ...] = (
     Rule(CALLS, _called, "'{op}' calls {what}"),
     Rule(None, _printed, "'{op}' prints the type '{printed}' for '{name}', whose type is '{type}'"),
     Rule(None, _malformed, "the type of '{name}' at '{op}' is malformed: {problem}"),
+    Rule(ONE_RESULT, _several, "'{op}' defines 1 result, and the text names {count}"),
     Rule(
         BINARY | COMPARED | {"arith.select", "math.fma"},
         _same_operands,

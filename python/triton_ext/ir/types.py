@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, ClassVar, Protocol, runtime_checkable
 from ..strings import quote
 from .attribute_values import Attribute, Printable
 from .linear_layout import is_power_of_two
+from .text_checks import require_text
 
 if TYPE_CHECKING:
     from .aliases import AliasTable
@@ -344,12 +345,18 @@ class MemDescType(_Shaped):
             )
 
     def verify_memory(self) -> None:
-        """Checks what every host checks: all of :meth:`verify` but powers of two.
+        """Checks what every host relies on: all of :meth:`verify` but powers of two.
 
         Raises:
             VerifyError: The allocation, the memory space or the encoding is wrong.
         """
-        from .encodings import Encoding, SharedEncoding, TensorMemory, TensorMemoryEncoding
+        from .encodings import (
+            Encoding,
+            PartitionedSharedEncoding,
+            SharedEncoding,
+            TensorMemory,
+            TensorMemoryEncoding,
+        )
 
         self.element.verify()
         if not self.shape:
@@ -382,6 +389,9 @@ class MemDescType(_Shaped):
                 f"expected rank {self.encoding.rank} or, with a number of buffers in front, "
                 f"{self.encoding.rank + 1}, found rank {self.rank}"
             )
+        if isinstance(self.encoding, PartitionedSharedEncoding) and self.encoding.rank is not None:
+            # Hosts cut what cannot be cut, or abort when they lower it.
+            self.encoding.verify_shape(alloc[-self.encoding.rank :])
 
 
 @dataclass(frozen=True, slots=True)
@@ -556,7 +566,9 @@ def parse_type(text: str, aliases: AliasTable | Mapping[str, str] | None = None)
 
     Raises:
         ParseError: The text is no type, or an alias is not known; the place is in ``text``.
+        TypeError: It is no text.
     """
+    require_text(text, "a type")
     from .aliases import AliasTable
 
     return AliasTable.of(aliases).type(text)

@@ -85,11 +85,16 @@ class Value:
         Raises:
             VerifyError: An operation that we do not know prints this type in a place that may
                 belong to another operand just as well; or the definition does not print it, and
-                what it does print (the types of operands, say) implies another.
+                what it does print (the types of operands, say) implies another; or the text is
+                malformed or names an alias that is not defined.
+            TypeError: It is no text.
         """
+        from .text_checks import check_type
         from .type_slots import bind_types, check_implied, ensure_bound
 
-        type_ = type_.strip()
+        if isinstance(type_, str):
+            type_ = type_.strip()
+        check_type(self._holder, f"'{self.name}'", type_)
         old = self.known_type
         if isinstance(self, OpResult):
             check_implied(self, type_)
@@ -111,7 +116,13 @@ class Value:
             self._users.remove(op)
 
     def replace_all_uses_with(self, other: Value) -> None:
-        """Makes every user of this value use another one instead."""
+        """Makes every user of this value use another one instead.
+
+        Raises:
+            TypeError: ``other`` is no value.
+        """
+        if not isinstance(other, Value):
+            raise TypeError(f"expected a Value to replace '{self.name}', found {other!r}")
         for use in self.uses:
             use.op.set_operand(use.index, other)
 
@@ -172,11 +183,17 @@ class BlockArgument(Value):
         """Sets the location that is printed behind the type, ``loc(...)`` or an alias.
 
         Raises:
-            VerifyError: The argument is printed without its type, as those of loops are.
+            TypeError: It is no text.
+            VerifyError: The argument is printed without its type, as those of loops are; or the
+                text is malformed or names an alias that is not defined.
         """
         from .segments import set_argument_location
+        from .text_checks import check_location, require_text
 
-        set_argument_location(self, text if text.startswith("loc(") else f"loc({text})")
+        require_text(text, f"the location of '{self.name}'")
+        raw = text if text.startswith("loc(") else f"loc({text})"
+        check_location(self._holder, f"'{self.name}'", raw)
+        set_argument_location(self, raw)
 
     def set_type(self, type_: str) -> None:
         self._owner._touch_label()
