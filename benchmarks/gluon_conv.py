@@ -41,7 +41,7 @@ __all__ = ["add_arguments", "run"]
 BASELINE = "cudnn"
 GLUON = "gluon"
 # Only the forward convolution has a @triton.jit kernel to stand beside it.
-VARIANTS = {"fprop": (BASELINE, "triton", GLUON)}
+VARIANTS = {"fprop": (BASELINE, "triton", GLUON), "dgrad": (BASELINE, GLUON)}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -73,37 +73,71 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Problem:
-    """One shape with its tensors, and what each variant does with them."""
+def fprop_functions(tensors: Tensors) -> tuple[dict[str, Function], Any]:
+    """Returns the variants of the forward convolution by name, and the reference."""
+    from examples.gluon.hopper.fprop import conv_fprop
 
-    kernel: str
-    tensors: Tensors
+    shape = tensors.shape
+    x, weight = (tensor.permute(0, 2, 3, 1) for tensor in (tensors.x, tensors.weight))
+    functions: dict[str, Function] = {
+        BASELINE: tensors.torch,
+        "triton": tensors.ours,
+        GLUON: lambda: conv_fprop(x, weight, shape.stride, shape.padding).permute(0, 3, 1, 2),
+    }
+    return functions, tensors.reference()
 
-    def functions(self) -> dict[str, Function]:
-        """The variants by name; each returns its result in cuDNN's layout."""
-        from examples.gluon.hopper.fprop import conv_fprop
 
-        shape = self.tensors.shape
-        x = self.tensors.x.permute(0, 2, 3, 1)
-        weight = self.tensors.weight.permute(0, 2, 3, 1)
-        return {
-            BASELINE: self.tensors.torch,
-            "triton": self.tensors.ours,
-            GLUON: lambda: conv_fprop(x, weight, shape.stride, shape.padding).permute(0, 3, 1, 2),
-        }
+def dgrad_functions(tensors: Tensors) -> tuple[dict[str, Function], Any]:
+    """Returns the variants of the gradient of the input by name, and the reference."""
+    import torch
 
-    def reference(self) -> Any:
-        """The result in fp32 without TF32."""
-        return self.tensors.reference()
+    from examples.gluon.hopper.dgrad import conv_dgrad
+
+    shape = tensors.shape
+    out_h, out_w = shape.output_size
+    generator = torch.Generator("cuda").manual_seed(1)
+    dy = torch.randn(shape.n, out_h, out_w, shape.co, generator=generator, device="cuda")
+    dy = dy.to(tensors.x.dtype)
+    weight = tensors.weight.permute(0, 2, 3, 1)
+
+    def cudnn(x: Any, gradient: Any, filters: Any) -> Any:
+        stride, padding = (shape.stride, shape.stride), shape.padding
+        return torch.ops.aten.convolution_backward(
+            gradient, x, filters, None, stride, padding, (1, 1), False, (0, 0), 1,
+            (True, False, False),
+        )[0]  # fmt: skip
+
+    nchw = dy.permute(0, 3, 1, 2)
+    functions: dict[str, Function] = {
+        BASELINE: lambda: cudnn(tensors.x, nchw, tensors.weight),
+        GLUON: lambda: conv_dgrad(
+            dy, weight, (shape.h, shape.w), shape.stride, shape.padding
+        ).permute(0, 3, 1, 2),
+    }
+    torch.backends.cudnn.benchmark = False
+    reference = cudnn(tensors.x.float(), nchw.float(), tensors.weight.float())
+    torch.backends.cudnn.benchmark = True
+    return functions, reference
+
+
+FUNCTIONS = {"fprop": fprop_functions, "dgrad": dgrad_functions}
 
 
 def chosen_config(kernel: str, shape: ConvShape, num_sms: int) -> str:
     """Returns the configuration with which the Gluon kernel runs the shape."""
-    from examples.gluon.hopper import fprop
+    from examples.gluon.hopper import dgrad, fprop
 
-    del kernel
-    return str(fprop.choose_config(shape.m_gemm, shape.co, shape.ci, shape.r * shape.s, num_sms))
+    if kernel == "fprop":
+        taps = shape.r * shape.s
+        return str(fprop.choose_config(shape.m_gemm, shape.co, shape.ci, taps, num_sms))
+    dims = [
+        dgrad.Residues(size=size, taps=taps, stride=shape.stride, dilation=1, low=low)
+        for size, taps, low in (
+            (shape.h, shape.r, shape.padding[0]),
+            (shape.w, shape.s, shape.padding[1]),
+        )
+    ]
+    return str(dgrad.choose_config(dims, shape.n, shape.ci, shape.co, num_sms))
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,9 +200,7 @@ def format_row(row: Row) -> str:
 
 def measure(kernel: str, shape: ConvShape, dtype: str, timer: Timer, rounds: int) -> Row:
     """Checks one shape, then times it."""
-    problem = Problem(kernel, make_tensors(shape, dtype))
-    functions = problem.functions()
-    reference = problem.reference()
+    functions, reference = FUNCTIONS[kernel](make_tensors(shape, dtype))
     errors = {name: measure_errors(f(), reference) for name, f in functions.items()}
     del reference
     row = Row(shape, chosen_config(kernel, shape, multiprocessors()), errors, {})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 import pathlib
 import random
@@ -26,7 +27,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
 
 from triton.experimental.gluon import language as gl  # noqa: E402
 
-from examples.gluon.hopper import fprop  # noqa: E402
+from examples.gluon.hopper import dgrad, fprop  # noqa: E402
 from examples.gluon.hopper.tiles import (  # noqa: E402
     RESERVED_BYTES,
     SMEM_BYTES,
@@ -75,7 +76,7 @@ def test_shared_memory_is_counted():
         ({"block_k": 128}, "block_k is 128"),
         ({"stages": 1}, "stages is 1"),
         ({"stages": 9}, "B of shared memory, a CTA has 232448"),
-        ({"block_n_main": 256, "stages": 2}, "accumulators take 256 registers of a thread's 240"),
+        ({"block_n_main": 256, "stages": 2}, "accumulators take 256 registers of a thread's 232"),
         ({"filter_steps": 9, "block_n_rest": 64}, "a filter that stays in shared memory has one"),
     ],
 )
@@ -147,7 +148,15 @@ def resources(cubin: bytes, folder: pathlib.Path) -> dict[str, int]:
     return {name: int(value) for name, value in re.findall(r"(REG|STACK|LOCAL):(\d+)", text)}
 
 
-@pytest.mark.parametrize("config", COMPILED, ids=str)
+def fast(configs: tuple[TileConfig, ...], *indices: int) -> list[object]:
+    """Marks all but some of the configurations as slow: compiling one takes about 4 seconds."""
+    return [
+        pytest.param(config, id=str(config), marks=() if i in indices else pytest.mark.slow)
+        for i, config in enumerate(configs)
+    ]
+
+
+@pytest.mark.parametrize("config", fast(COMPILED, 2, 8))
 def test_compiled_code(config, fresh_triton_cache, tmp_path):
     compiled = fprop.compile_conv_fprop(config)
     ptx = compiled.asm["ptx"]
@@ -207,3 +216,72 @@ def test_a_transposed_filter_is_refused():
 def test_a_configuration_that_does_not_fit_is_refused():
     with pytest.raises(LaunchError, match="filter_steps is 4, the convolution has 9"):
         fprop.check_config(TileConfig(**{**dataclasses.asdict(KEPT[0]), "filter_steps": 4}), 9)
+
+
+# ---- dgrad -------------------------------------------------------------------------------------
+
+
+def brute_force_taps(dim: dgrad.Residues, pixel: int) -> set[tuple[int, int]]:
+    """Pairs (q, r) with q * stride - low + r * dilation = pixel, q of any size."""
+    return {
+        ((pixel + dim.low - r * dim.dilation) // dim.stride, r)
+        for r in range(dim.taps)
+        if (pixel + dim.low - r * dim.dilation) % dim.stride == 0
+    }
+
+
+def test_residue_classes_reach_what_the_convolution_reaches():
+    rng = random.Random(3)
+    empty = shared = 0
+    for _ in range(400):
+        dim = dgrad.Residues(
+            size=rng.randint(1, 40),
+            taps=rng.randint(1, 6),
+            stride=rng.randint(1, 8),
+            dilation=rng.randint(1, 6),
+            low=rng.randint(0, 8),
+        )
+        empty += any(not dim.class_taps(a) for a in range(dim.stride))
+        shared += dim.divisor > 1
+        for pixel in range(dim.size):
+            y, residue = divmod(pixel, dim.stride)
+            assert y < dim.walk_size
+            found = {(y + dim.shift(residue, r), r) for r in dim.class_taps(residue)}
+            assert found == brute_force_taps(dim, pixel)
+            # As the kernel walks: from the first tap's offset, down by offset_step.
+            offsets = [dim.shift(residue, r) - dim.lower for r in dim.class_taps(residue)]
+            assert all(0 <= offset <= dim.largest_offset for offset in offsets)
+            falls = {a - b for a, b in itertools.pairwise(offsets)}
+            assert falls <= {dim.offset_step}
+    assert empty > 50
+    assert shared > 50
+
+
+@pytest.mark.parametrize("strided", [False, True], ids=["through TMA", "strided"])
+@pytest.mark.parametrize("config", fast(fprop.CONFIGS, 2))
+def test_compiled_dgrad(config, strided, fresh_triton_cache, tmp_path):
+    compiled = dgrad.compile_conv_dgrad(config, strided=strided)
+    ptx = compiled.asm["ptx"]
+    assert compiled.metadata.shared <= SMEM_BYTES
+    assert len(re.findall(r"cp\.async\.bulk\.tensor\.4d\S*\.im2col", ptx)) == config.row_groups
+    if strided:
+        assert not re.search(r"cp\.async\.bulk\.tensor\.2d\.global\.shared", ptx)
+        # 16 bytes per store: a thread's share of the tile, in 8s.
+        stores = config.consumers * config.rows * config.block_n // 128 // 8
+        assert len(re.findall(r"st\.global\.v4\.b32", ptx)) == stores
+    used = resources(compiled.asm["cubin"], tmp_path)
+    # Beside 128 accumulators and more, decoding a tile spills a few values, once per tile.
+    allowed_stack = 32 if config.block_n >= 256 else 0
+    assert used["LOCAL"] == 0
+    assert used["STACK"] <= allowed_stack, "registers were spilled"
+
+
+def test_dgrad_refuses_what_does_not_fit():
+    dy = torch.zeros(2, 8, 8, 64, dtype=torch.float16)
+    w = torch.zeros(64, 3, 3, 64, dtype=torch.float16)
+    with pytest.raises(DescriptorError, match="dy must be contiguous"):
+        dgrad.conv_dgrad(dy.transpose(1, 2), w, (8, 8), padding=1)
+    with pytest.raises(DescriptorError, match=r"input_size \(8,\) has 1 entries for 2"):
+        dgrad.conv_dgrad(dy, w, (8,), padding=1)
+    with pytest.raises(DescriptorError, match=r"dy is .* and w .*: expected"):
+        dgrad.conv_dgrad(dy, w[:32], (8, 8), padding=1)

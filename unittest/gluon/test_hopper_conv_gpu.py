@@ -10,6 +10,7 @@ identical bits.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import pathlib
 import random
@@ -30,7 +31,7 @@ if not torch.cuda.is_available() or torch.cuda.get_device_capability()[0] != 9:
 # without im2col cannot import them.
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
 
-from examples.gluon.hopper import fprop  # noqa: E402
+from examples.gluon.hopper import dgrad, fprop  # noqa: E402
 from examples.gluon.hopper.tiles import TileConfig, keep_filter  # noqa: E402
 
 pytestmark = pytest.mark.gpu
@@ -250,3 +251,113 @@ def test_infinite_weights_stay_in_their_output_channel():
     assert not torch.isfinite(y[..., 5]).any()
     assert torch.isfinite(y[..., :5]).all()
     assert torch.isfinite(y[..., 6:]).all()
+
+
+# ---- dgrad -------------------------------------------------------------------------------------
+
+
+def torch_dgrad(case: Case, dy: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    """What torch gives, channels last."""
+    gradient = {1: torch.nn.grad.conv1d_input, 2: torch.nn.grad.conv2d_input}.get(
+        len(case.size), torch.nn.grad.conv3d_input
+    )
+    low = [pair[0] for pair in case.padding]
+    shape = (case.n, case.ci, *case.size)
+    dx = gradient(shape, w.movedim(-1, 1), dy.movedim(-1, 1), case.stride, low, case.dilation)
+    return dx.movedim(1, -1)
+
+
+def check_dgrad(case: Case, config: TileConfig | None = None) -> None:
+    """As :func:`check`, for the gradient of the input."""
+    _, w = case.tensors()
+    generator = torch.Generator("cuda").manual_seed(SEED + 1)
+    dy = torch.randn(case.n, *case.output_size, case.co, generator=generator, device="cuda")
+    dy = dy.to(w.dtype)
+    low = tuple(pair[0] for pair in case.padding)
+
+    def ours() -> torch.Tensor:
+        poison(case.n * math.prod(case.size) * case.ci)
+        return dgrad.conv_dgrad(dy, w, case.size, case.stride, low, case.dilation, config=config)
+
+    dx = ours()
+    reference = torch_dgrad(case, dy.float(), w.float())
+    assert dx.shape == reference.shape
+    assert torch.isfinite(dx).all(), "part of the output was not written, or is not finite"
+    scale = errors(torch.zeros_like(reference), reference)
+    torchs = errors(torch_dgrad(case, dy, w), reference)
+    for what, found, other, size in zip(
+        ("largest", "mean"), errors(dx, reference), torchs, scale, strict=True
+    ):
+        allowed = 2 * other + torch.finfo(dx.dtype).eps / 8 * size
+        assert found <= allowed, f"{what} error {found}, allowed {allowed}, torch's {other}"
+    for _ in range(3):
+        assert torch.equal(ours().view(torch.int16), dx.view(torch.int16))
+
+
+def symmetric(case: Case) -> Case | None:
+    """The case with the lower padding on both sides, which torch can do; None without output."""
+    padding = tuple((low, low) for low, _ in case.padding)
+    changed = dataclasses.replace(case, padding=padding)
+    return changed if changed.affordable else None
+
+
+DGRAD_CASES = [c for c in map(symmetric, RANDOM_CASES) if c is not None]
+# Three of four residue classes have no tap: a 1x1 filter with stride 2.
+EMPTY_CLASSES = Case(
+    n=5,
+    size=(23, 18),
+    ci=136,
+    co=72,
+    filter_size=(1, 1),
+    stride=(2, 2),
+    padding=((0, 0), (0, 0)),
+    dilation=(1, 1),
+)
+# Stride and dilation have a common divisor: whole residues are never reached.
+COMMON_DIVISOR = Case(
+    n=3,
+    size=(29, 31),
+    ci=64,
+    co=64,
+    filter_size=(3, 4),
+    stride=(2, 4),
+    padding=((2, 2), (3, 3)),
+    dilation=(2, 2),
+)
+STRIDED = Case(
+    n=16,
+    size=(56, 56),
+    ci=128,
+    co=128,
+    filter_size=(3, 3),
+    stride=(2, 2),
+    padding=((1, 1), (1, 1)),
+    dilation=(1, 1),
+    dtype="bfloat16",
+)
+
+
+@pytest.mark.parametrize("case", DGRAD_CASES, ids=str)
+def test_dgrad_of_random_geometry(case):
+    check_dgrad(case)
+
+
+@pytest.mark.parametrize("case", [EMPTY_CLASSES, COMMON_DIVISOR, STRIDED], ids=str)
+def test_dgrad_of_residue_classes(case):
+    check_dgrad(case)
+
+
+@pytest.mark.parametrize("case", [TAILS, MANY_TILES, STRIDED], ids=str)
+@pytest.mark.parametrize("config", fprop.CONFIGS, ids=str)
+def test_dgrad_with_every_configuration(config, case):
+    check_dgrad(case, config)
+
+
+@pytest.mark.parametrize("base", fprop.KEEPING_CONFIGS, ids=str)
+def test_dgrad_with_a_filter_that_stays(base):
+    # 40 x 40 pixels, 64 images; with Co = 64 the reduction has 9 steps.
+    case = dataclasses.replace(MANY_TILES, ci=128, co=64)
+    kept = keep_filter(base, 9)
+    if kept is None:
+        pytest.skip("the filter does not fit")
+    check_dgrad(case, kept)

@@ -66,20 +66,22 @@ from triton.backends.compiler import GPUTarget
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon._runtime import GluonASTSource
-from triton.experimental.gluon.language.nvidia.hopper import mbarrier, tma, warpgroup_mma_wait
+from triton.experimental.gluon.language.nvidia.hopper import mbarrier, tma
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 from triton_ext.errors import DescriptorError, LaunchError
 from triton_ext.gluon import nvidia as xnv
 
 from .pipeline import (
-    accumulator_layout,
     allocate_shared,
     load_filter,
     load_pixels,
-    multiply_stage,
+    multiply_tile,
     next_stage,
+    num_own,
     smem_layout,
-    store_columns,
+    store_tile,
+    tile_counts,
+    tile_origin,
 )
 from .tiles import Cost, TileConfig, cooperative, keep_filter, ping_pong
 
@@ -176,34 +178,6 @@ class FpropProblem(NamedTuple):
 
 
 @gluon.jit
-def tile_counts(problem, CONFIG: gl.constexpr):
-    """Tiles along M_GEMM and N_GEMM; cdiv would overflow for M_GEMM near 2^31."""
-    return (problem.m_gemm - 1) // CONFIG.block_m + 1, gl.cdiv(problem.co, CONFIG.block_n)
-
-
-@gluon.jit
-def tile_origin(tile, problem, CONFIG: gl.constexpr):
-    """First pixel and first output channel of a tile: GROUP_M rows of tiles, column by column."""
-    GROUP_M: gl.constexpr = CONFIG.group_m
-    num_m, num_n = tile_counts(problem, CONFIG)
-    if CONFIG.filter_steps > 0:
-        # The number of CTAs is a multiple of num_n: each stays in its columns.
-        return (tile // num_n) * CONFIG.block_m, (tile % num_n) * CONFIG.block_n
-    width = GROUP_M * num_n
-    first_m = (tile // width) * GROUP_M
-    group_m = min(num_m - first_m, GROUP_M)
-    rest = tile % width
-    return (first_m + rest % group_m) * CONFIG.block_m, (rest // group_m) * CONFIG.block_n
-
-
-@gluon.jit
-def num_own_tiles(problem, CONFIG: gl.constexpr):
-    """Tiles of this CTA: program_id, program_id + num_programs, ..."""
-    num_m, num_n = tile_counts(problem, CONFIG)
-    return (num_m * num_n - gl.program_id(0) + gl.num_programs(0) - 1) // gl.num_programs(0)
-
-
-@gluon.jit
 def producer(x_desc, w_main_desc, w_rest_desc, shared, problem, CONFIG: gl.constexpr):
     """Loads all tiles of this CTA, as far ahead as the ring allows."""
     STAGES: gl.constexpr = CONFIG.stages
@@ -213,9 +187,10 @@ def producer(x_desc, w_main_desc, w_rest_desc, shared, problem, CONFIG: gl.const
     dilation_d, dilation_h, dilation_w = problem.dilation
     stage = gl.to_tensor(0)
     phase = gl.to_tensor(1)  # a fresh barrier counts as one whose odd phase is over
-    for index in range(num_own_tiles(problem, CONFIG)):
+    num_m, num_n = tile_counts(problem.m_gemm, problem.co, CONFIG)
+    for index in range(num_own(num_m * num_n)):
         tile = gl.program_id(0) + index * gl.num_programs(0)
-        row, column = tile_origin(tile, problem, CONFIG)
+        row, column = tile_origin(tile, problem.m_gemm, problem.co, CONFIG)
         starts = ()
         for group in gl.static_range(GROUPS):
             start = xnv.im2col_start(
@@ -257,51 +232,19 @@ def producer(x_desc, w_main_desc, w_rest_desc, shared, problem, CONFIG: gl.const
 @gluon.jit
 def consumer(y_desc, shared, problem, ME: gl.constexpr, CONFIG: gl.constexpr):
     """Multiplies and stores: every tile's rows of group ME, or every second tile."""
-    STAGES: gl.constexpr = CONFIG.stages
-    ROWS: gl.constexpr = CONFIG.rows
-    GROUP: gl.constexpr = 0 if CONFIG.ping_pong else ME
-    N_MAIN: gl.constexpr = CONFIG.block_n_main
-    N_REST: gl.constexpr = CONFIG.block_n_rest if CONFIG.block_n_rest > 0 else 16
     FIRST_TILE: gl.constexpr = ME if CONFIG.ping_pong else 0
     TILE_STEP: gl.constexpr = 2 if CONFIG.ping_pong else 1
-    BUFFER: gl.constexpr = ME * CONFIG.store_buffers
+    FIRST_ROW: gl.constexpr = 0 if CONFIG.ping_pong else ME * CONFIG.rows
     taps_d, taps_h, taps_w = problem.filter_size
     num_steps = taps_d * taps_h * taps_w * problem.channel_blocks
-    for index in range(FIRST_TILE, num_own_tiles(problem, CONFIG), TILE_STEP):
+    num_m, num_n = tile_counts(problem.m_gemm, problem.co, CONFIG)
+    for index in range(FIRST_TILE, num_own(num_m * num_n), TILE_STEP):
         tile = gl.program_id(0) + index * gl.num_programs(0)
-        row, column = tile_origin(tile, problem, CONFIG)
-        # Where the producer put this tile; the other consumer's tiles are in between.
-        first_step = index * num_steps
-        stage = first_step % STAGES
-        phase = (first_step // STAGES) & 1
-        # Its own value on purpose: `previous = stage` would not be carried by the loop.
-        previous = first_step - (first_step // STAGES) * STAGES
-        acc_main = gl.zeros((ROWS, N_MAIN), gl.float32, layout=accumulator_layout(N_MAIN))
-        acc_rest = gl.zeros((ROWS, N_REST), gl.float32, layout=accumulator_layout(N_REST))
-        if CONFIG.ping_pong:
-            mbarrier.wait(shared.turn_bars.index(ME), ((index // 2) & 1) ^ (1 - ME))
-        for step in range(num_steps):
-            mbarrier.wait(shared.ready_bars.index(stage), phase)
-            acc_main, acc_rest = multiply_stage(
-                shared, stage, step, acc_main, acc_rest, GROUP, CONFIG, W_IS_NK=True
-            )
-            mbarrier.arrive(shared.empty_bars.index(previous), pred=step > 0)
-            previous = stage
-            stage, phase = next_stage(stage, phase, STAGES)
-        if CONFIG.ping_pong:
-            mbarrier.arrive(shared.turn_bars.index(1 - ME))
-        if CONFIG.block_n_rest > 0:
-            acc_main, acc_rest = warpgroup_mma_wait(0, deps=(acc_main, acc_rest))
-        else:
-            acc_main = warpgroup_mma_wait(0, deps=(acc_main,))
-        mbarrier.arrive(shared.empty_bars.index(previous))
-        first_row = row + GROUP * ROWS
-        store_columns(acc_main, y_desc, shared.y_smem, first_row, column, BUFFER, 0, CONFIG)
-        if CONFIG.block_n_rest > 0:
-            store_columns(
-                acc_rest, y_desc, shared.y_smem, first_row, column + N_MAIN, BUFFER,
-                N_MAIN // CONFIG.store_n, CONFIG,
-            )  # fmt: skip
+        row, column = tile_origin(tile, problem.m_gemm, problem.co, CONFIG)
+        acc_main, acc_rest = multiply_tile(
+            shared, index, index * num_steps, num_steps, ME, CONFIG, W_IS_NK=True
+        )
+        store_tile(acc_main, acc_rest, y_desc, shared.y_smem, row + FIRST_ROW, column, ME, CONFIG)
     tma.store_wait(0)
 
 

@@ -27,10 +27,13 @@ __all__ = [
     "arrivals",
     "load_filter",
     "load_pixels",
-    "multiply_stage",
+    "multiply_tile",
     "next_stage",
+    "num_own",
     "smem_layout",
-    "store_columns",
+    "store_tile",
+    "tile_counts",
+    "tile_origin",
 ]
 
 READY = gl.constexpr(Barrier.READY)
@@ -83,6 +86,33 @@ def allocate_shared(x_desc, w_main_desc, w_rest_desc, y_desc, CONFIG: gl.constex
     for i in gl.static_range(2):
         mbarrier.init(turn_bars.index(i), count=arrivals(CONFIG, TURN))
     return Shared(x_smem, w_main_smem, w_rest_smem, y_smem, ready_bars, empty_bars, turn_bars)
+
+
+@gluon.jit
+def tile_counts(m_gemm, n_gemm, CONFIG: gl.constexpr):
+    """Tiles along M_GEMM and N_GEMM; cdiv would overflow for M_GEMM near 2^31."""
+    return (m_gemm - 1) // CONFIG.block_m + 1, gl.cdiv(n_gemm, CONFIG.block_n)
+
+
+@gluon.jit
+def tile_origin(tile, m_gemm, n_gemm, CONFIG: gl.constexpr):
+    """First row and first column of a tile: GROUP_M rows of tiles, column by column."""
+    GROUP_M: gl.constexpr = CONFIG.group_m
+    num_m, num_n = tile_counts(m_gemm, n_gemm, CONFIG)
+    if CONFIG.filter_steps > 0:
+        # The number of CTAs is a multiple of num_n: each stays in its columns.
+        return (tile // num_n) * CONFIG.block_m, (tile % num_n) * CONFIG.block_n
+    width = GROUP_M * num_n
+    first_m = (tile // width) * GROUP_M
+    group_m = min(num_m - first_m, GROUP_M)
+    rest = tile % width
+    return (first_m + rest % group_m) * CONFIG.block_m, (rest // group_m) * CONFIG.block_n
+
+
+@gluon.jit
+def num_own(tiles):
+    """Tiles of this CTA: program_id, program_id + num_programs, ..."""
+    return (tiles - gl.program_id(0) + gl.num_programs(0) - 1) // gl.num_programs(0)
 
 
 @gluon.jit
@@ -145,6 +175,66 @@ def multiply_stage(
     else:
         acc_main = warpgroup_mma_wait(1, deps=(acc_main,))
     return acc_main, acc_rest
+
+
+@gluon.jit
+def multiply_tile(
+    shared, index, first_step, num_steps, ME: gl.constexpr, CONFIG: gl.constexpr,
+    W_IS_NK: gl.constexpr,
+):  # fmt: skip
+    """Returns a tile's accumulators; the second is of no use without BLOCK_N_REST.
+
+    Args:
+        shared: The ring.
+        index: Number of the tile within the CTA.
+        first_step: Steps of all earlier tiles of the CTA; tells where the producer put this one.
+        num_steps: Steps of this tile, 0 for a tile of zeros.
+        ME: Number of the consumer.
+        CONFIG: The configuration.
+        W_IS_NK: See multiply_stage.
+    """
+    STAGES: gl.constexpr = CONFIG.stages
+    ROWS: gl.constexpr = CONFIG.rows
+    GROUP: gl.constexpr = 0 if CONFIG.ping_pong else ME
+    N_MAIN: gl.constexpr = CONFIG.block_n_main
+    N_REST: gl.constexpr = CONFIG.block_n_rest if CONFIG.block_n_rest > 0 else 16
+    stage = first_step % STAGES
+    phase = (first_step // STAGES) & 1
+    # Its own value on purpose: `previous = stage` would not be carried by the loop.
+    previous = first_step - (first_step // STAGES) * STAGES
+    acc_main = gl.zeros((ROWS, N_MAIN), gl.float32, layout=accumulator_layout(N_MAIN))
+    acc_rest = gl.zeros((ROWS, N_REST), gl.float32, layout=accumulator_layout(N_REST))
+    if CONFIG.ping_pong:
+        mbarrier.wait(shared.turn_bars.index(ME), ((index // 2) & 1) ^ (1 - ME))
+    for step in range(num_steps):
+        mbarrier.wait(shared.ready_bars.index(stage), phase)
+        acc_main, acc_rest = multiply_stage(
+            shared, stage, step, acc_main, acc_rest, GROUP, CONFIG, W_IS_NK
+        )
+        mbarrier.arrive(shared.empty_bars.index(previous), pred=step > 0)
+        previous = stage
+        stage, phase = next_stage(stage, phase, STAGES)
+    if CONFIG.ping_pong:
+        mbarrier.arrive(shared.turn_bars.index(1 - ME))
+    if CONFIG.block_n_rest > 0:
+        acc_main, acc_rest = warpgroup_mma_wait(0, deps=(acc_main, acc_rest))
+    else:
+        acc_main = warpgroup_mma_wait(0, deps=(acc_main,))
+    mbarrier.arrive(shared.empty_bars.index(previous), pred=num_steps > 0)
+    return acc_main, acc_rest
+
+
+@gluon.jit
+def store_tile(
+    acc_main, acc_rest, y_desc, y_smem, row, column, ME: gl.constexpr, CONFIG: gl.constexpr
+):
+    """Stores a tile's accumulators through TMA; row and column are the consumer's first."""
+    N_MAIN: gl.constexpr = CONFIG.block_n_main
+    FIRST: gl.constexpr = ME * CONFIG.store_buffers
+    store_columns(acc_main, y_desc, y_smem, row, column, FIRST, 0, CONFIG)
+    if CONFIG.block_n_rest > 0:
+        PARTS: gl.constexpr = N_MAIN // CONFIG.store_n
+        store_columns(acc_rest, y_desc, y_smem, row, column + N_MAIN, FIRST, PARTS, CONFIG)
 
 
 @gluon.jit

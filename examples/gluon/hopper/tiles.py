@@ -112,12 +112,12 @@ class TileConfig:
     @property
     def consumer_registers(self) -> int:
         """Registers per consumer thread; the producer gives up most of its own."""
-        return {1: 240, 2: 240, 3: 160}[self.consumers]
+        return {1: 240, 2: 232, 3: 152}[self.consumers]
 
     @property
     def producer_registers(self) -> int:
         """Registers per producer thread."""
-        return {1: 24, 2: 24, 3: 32}[self.consumers]
+        return {1: 24, 2: 40, 3: 56}[self.consumers]
 
     def problems(self) -> list[str]:
         """Returns why the configuration cannot run; nothing where it can."""
