@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import copy
+import dataclasses
+import pickle
 import re
 
 import pytest
@@ -42,7 +45,7 @@ def test_for_conv_is_the_hosts_descriptor():
 
     x = tensor()
     desc = xnv.TensorDescriptorIm2Col.for_conv(x, 3, 2, 1, block_shape=[64, 64])
-    assert type(desc) is Host
+    assert isinstance(desc, Host)
     assert isinstance(desc, xnv.TensorDescriptorIm2Col)
     assert not isinstance(x, xnv.TensorDescriptorIm2Col)
     assert desc.base is x
@@ -60,14 +63,39 @@ def test_for_conv_is_the_hosts_descriptor():
 
 
 @needs_im2col
+def test_descriptors_are_immutable():
+    from triton.experimental.gluon.nvidia.hopper import TensorDescriptorIm2Col as Host
+
+    desc = xnv.TensorDescriptorIm2Col.for_conv(tensor(), 3, block_shape=[64, 64])
+    for name, value in {
+        **dict.fromkeys(field.name for field in dataclasses.fields(Host)),
+        "block_shape": [3, 3],
+        "geometry": None,
+        "something_new": 1,
+    }.items():
+        before = getattr(desc, name, None)
+        with pytest.raises(AttributeError, match=f"immutable: cannot set '{name}'; build a new"):
+            setattr(desc, name, value)
+        assert getattr(desc, name, None) is before
+    with pytest.raises(AttributeError, match="immutable: cannot delete 'layout'"):
+        del desc.layout
+    for attempt in (copy.copy, pickle.dumps):
+        with pytest.raises(TypeError, match="cannot be copied or pickled"):
+            attempt(desc)
+
+
+@needs_im2col
 def test_the_host_specializes_it():
     from triton._C.libtriton import native_specialize_impl
     from triton.backends.nvidia.compiler import CUDABackend
+    from triton.experimental.gluon.nvidia.hopper import TensorDescriptorIm2Col as Host
 
     torch = pytest.importorskip("torch")
     x = torch.zeros(2, 8, 8, 64, dtype=torch.float16)
     desc = xnv.TensorDescriptorIm2Col.for_conv(x, 3, block_shape=[64, 64])
     text, _ = native_specialize_impl(CUDABackend, desc, False, True, True)
+    fields = {field.name: getattr(desc, field.name) for field in dataclasses.fields(Host)}
+    assert native_specialize_impl(CUDABackend, Host(**fields), False, True, True)[0] == text
     assert text.startswith("tensordesc_im2col<fp16[64, 64],input_rank=4,NVMMASharedLayout(")
 
 
@@ -150,6 +178,78 @@ def test_with_base():
         xnv.with_base(desc, tensor((2, 8, 4, 64)))
     with pytest.raises(DescriptorError, match="is off by 8"):
         xnv.with_base(desc, tensor(address=0x7F0000001008))
+
+
+@needs_im2col
+def test_what_is_no_descriptor_or_tensor_is_named():
+    from triton_ext import Im2ColDescriptor
+
+    desc = xnv.TensorDescriptorIm2Col.for_conv(tensor(), 3, block_shape=[64, 64])
+    for thing in (None, 3):
+        with pytest.raises(TypeError, match=r"base must be a tensor .* has no dtype"):
+            xnv.with_base(desc, thing)
+        with pytest.raises(
+            TypeError, match=r"desc must be a descriptor that .* built, got builtins"
+        ):
+            xnv.with_base(thing, tensor())
+        with pytest.raises(TypeError, match=r"tensor must be a tensor .* has no dtype"):
+            xnv.TensorDescriptorIm2Col.from_tensor(thing, [64, 64])
+    ours = Im2ColDescriptor.for_conv(tensor(), 3, block_shape=[64, 64])
+    with pytest.raises(TypeError, match=r"got an Im2ColDescriptor; .* desc\.with_base\(base\)"):
+        xnv.with_base(ours, tensor())
+
+
+@needs_im2col
+@pytest.mark.parametrize(
+    ("changes", "error", "message"),
+    [
+        ({"dtype": "foo"}, DescriptorError, "dtype foo not supported"),
+        ({"dtype": None}, DescriptorError, "dtype None not supported"),
+        ({"dtype": "torch.float64"}, DescriptorError, "dtype fp64 not supported"),
+        ({"dtype": "torch.complex64"}, DescriptorError, "dtype complex64 not supported"),
+        ({"block_shape": [128]}, DescriptorError, "must be [pixels, channels], got [128]"),
+        ({"block_shape": None}, TypeError, "block_shape must be a sequence of ints, got None"),
+        ({"block_shape": [64.0, 64.0]}, TypeError, "block_shape must be a sequence of ints"),
+        ({"block_shape": [-1, 64]}, DescriptorError, "pixel block -1: TMA allows 1..1024"),
+        ({"block_shape": [64, 24]}, DescriptorError, "block of 24 channels"),
+        ({"cga_layout": 3}, TypeError, "cga_layout must be a sequence of [pixels, channels]"),
+        ({"cga_layout": [1]}, TypeError, "cga_layout must be a sequence of ints, got 1"),
+        ({"cga_layout": [[1]]}, DescriptorError, "basis [1] of cga_layout must be"),
+        ({"cga_layout": [[2, 2]]}, DescriptorError, "basis [2, 2] of cga_layout must be"),
+        ({"cga_layout": [[-1, 0]]}, DescriptorError, "basis [-1, 0] of cga_layout must be"),
+        ({"cga_layout": [[2, 0]]}, DescriptorError, "splits the pixels at [2], expected [1]"),
+        ({"cga_layout": [[0, 1]] * 2}, DescriptorError, "channels at [1, 1], expected [1, 2]"),
+        (
+            {"block_shape": [64, 8], "cga_layout": [[0, 1]]},
+            DescriptorError,
+            "leaves 64 pixels x 4 channels of the block to each CTA",
+        ),
+    ],
+)
+def test_layouts_that_are_refused(changes, error, message):
+    arguments = {"block_shape": [64, 64], "dtype": "torch.float16", **changes}
+    with pytest.raises(error, match=re.escape(message)):
+        xnv.im2col_layout(**arguments)
+
+
+@needs_im2col
+def test_all_that_is_wrong_with_a_layout():
+    with pytest.raises(
+        DescriptorError, match=r"breaks 2 rules:\n  - dtype foo .*\n  - block_shape"
+    ):
+        xnv.im2col_layout([128], "foo")
+    # As many CTAs as a cluster has, in any order, and shared blocks.
+    bases = [[2, 0], [0, 0], [1, 0], [0, 1]]
+    assert xnv.im2col_layout([64, 64], "torch.float16", bases).cga_layout == bases
+
+
+@needs_im2col
+def test_a_descriptor_checks_how_its_layout_splits():
+    from triton.experimental.gluon.language import NVMMASharedLayout
+
+    layout = NVMMASharedLayout(128, 16, 2, cga_layout=[[2, 2]])
+    with pytest.raises(DescriptorError, match=r"basis \[2, 2\] of cga_layout must be"):
+        xnv.TensorDescriptorIm2Col.for_conv(tensor(), 3, block_shape=[64, 64], layout=layout)
 
 
 # ---- Kernels -----------------------------------------------------------------------------------

@@ -44,7 +44,9 @@ __all__ = [
     "PixelShape",
     "TensorLike",
     "check_tensor",
+    "integers",
     "is_on_gpu",
+    "strides_of",
 ]
 
 # Tensors that stand for others while torch traces; Triton's own descriptor asks them no address.
@@ -94,7 +96,7 @@ def is_on_gpu(tensor: object) -> bool:
     return bool(found)
 
 
-def _strides_of(name: str, tensor: TensorLike) -> tuple[int, ...]:
+def strides_of(name: str, tensor: TensorLike) -> tuple[int, ...]:
     """Returns the strides in elements.
 
     Raises:
@@ -104,7 +106,7 @@ def _strides_of(name: str, tensor: TensorLike) -> tuple[int, ...]:
         strides = tensor.stride()
     except RuntimeError as error:
         raise TypeError(_not_strided(name, tensor)) from error
-    return _integers("strides", strides)
+    return integers("strides", strides)
 
 
 def _address_of(name: str, tensor: TensorLike) -> int | None:
@@ -227,16 +229,16 @@ class Im2ColDescriptor(TensorDescriptor):  # type: ignore[misc]  # triton ships 
                 tensor is none.
         """
         check_tensor("base", base, "dtype", "data_ptr")
-        full_shape = _integers("shape", shape)
+        full_shape = integers("shape", shape)
         steps = (1,) * len(full_shape) if element_strides is None else element_strides
         self._init(
             base,
             full_shape,
-            _integers("strides", strides),
+            integers("strides", strides),
             block_shape,
-            lower=_integers("pixel_box_lower_corner", pixel_box_lower_corner),
-            upper=_integers("pixel_box_upper_corner", pixel_box_upper_corner),
-            steps=_integers("element_strides", steps),
+            lower=integers("pixel_box_lower_corner", pixel_box_lower_corner),
+            upper=integers("pixel_box_upper_corner", pixel_box_upper_corner),
+            steps=integers("element_strides", steps),
             padding=padding,
             round_f32_to_tf32=round_f32_to_tf32,
             conv=None,
@@ -272,13 +274,13 @@ class Im2ColDescriptor(TensorDescriptor):  # type: ignore[misc]  # triton ships 
                 tensor is none.
         """
         check_tensor("x", x)
-        shape = _integers("shape", x.shape)
+        shape = integers("shape", x.shape)
         conv, problems = normalize_conv(shape, filter_size, stride, padding, dilation)
         self = cls.__new__(cls)
         self._init(
             x,
             shape,
-            _strides_of("x", x),
+            strides_of("x", x),
             block_shape,
             # Without a convolution the rank is wrong, which is reported as such.
             lower=() if conv is None else conv.pixel_box_lower_corner,
@@ -322,7 +324,7 @@ class Im2ColDescriptor(TensorDescriptor):  # type: ignore[misc]  # triton ships 
         """Validates everything, then sets every attribute once."""
         if not isinstance(round_f32_to_tf32, bool):
             raise TypeError(f"round_f32_to_tf32 must be a bool, got {round_f32_to_tf32!r}")
-        block = _integers("block_shape", block_shape)
+        block = integers("block_shape", block_shape)
         if len(block) != 2:
             wrong = f"block_shape must be [pixels, channels], got {list(block)}"
             wrong_lengths = {**wrong_lengths, "block_shape": wrong}
@@ -488,7 +490,7 @@ class Im2ColDescriptor(TensorDescriptor):  # type: ignore[misc]  # triton ships 
             shape, strides, dtype = tuple(base.shape), tuple(base.stride()), base.dtype
         except (AttributeError, RuntimeError):
             check_tensor("base", base)
-            _strides_of("base", base)
+            strides_of("base", base)
             raise
         if shape == geometry.shape and strides != geometry.strides:
             strides = packed_size_one_strides(shape, strides, geometry.element_bytes)
@@ -559,7 +561,7 @@ class Im2ColDescriptor(TensorDescriptor):  # type: ignore[misc]  # triton ships 
         """
         address = self.base.data_ptr()
         fill_nan = self.padding == "nan"
-        pixels, channels = _integers("box", box)
+        pixels, channels = integers("box", box)
         problems = layout_violations(
             self.geometry,
             address=address,
@@ -586,7 +588,7 @@ class Im2ColDescriptor(TensorDescriptor):  # type: ignore[misc]  # triton ships 
         return MAPS.encoded(address, family, encode)
 
 
-def _integers(name: str, values: object) -> tuple[int, ...]:
+def integers(name: str, values: object) -> tuple[int, ...]:
     """Returns the values as plain ints, or raises a TypeError that names the argument."""
     try:
         if not is_sequence(values):

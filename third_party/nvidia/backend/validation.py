@@ -49,6 +49,7 @@ __all__ = [
     "SPATIAL_LIMITS",
     "SpatialLimits",
     "address_violations",
+    "block_violations",
     "conv_violations",
     "descriptor_error",
     "layout_violations",
@@ -142,8 +143,8 @@ def _element_problems(
     return problems
 
 
-def _block_problems(pixels: int, channels: int, element_bytes: int) -> list[str]:
-    """The block, as Triton and one CTA can hold it."""
+def block_violations(pixels: int, channels: int, element_bytes: int) -> list[str]:
+    """Lists what is wrong with a block, as Triton and one CTA can hold it."""
     problems: list[str] = []
     if not 1 <= pixels <= MAX_PIXELS:
         problems.append(f"pixel block {pixels}: TMA allows 1..{MAX_PIXELS}")
@@ -445,7 +446,7 @@ def violations(
             )
     if "block_shape" not in wrong_lengths:
         problems.extend(
-            _block_problems(
+            block_violations(
                 geometry.pixels_per_column, geometry.channels_per_pixel, geometry.element_bytes
             )
         )

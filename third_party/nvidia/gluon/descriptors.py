@@ -1,21 +1,30 @@
 """Host descriptors for Gluon's im2col loads, checked when they are built.
 
-Triton tells Gluon's descriptors by their exact type, so what is built here *is* the host's
-``TensorDescriptorIm2Col``; only building it is ours: every rule of ``validation.py`` instead of a
-few asserts, the convolution instead of corners, a layout that fits.  The lists inside cannot be
-changed.  At each launch the plugin looks the map up, or checks the fields again and encodes it.
+What is built here is the host's ``TensorDescriptorIm2Col`` to Triton; building it is ours: every
+rule of ``validation.py`` instead of a few asserts, the convolution instead of corners, a layout
+that fits.  It cannot be changed; the host's own can.  At each launch the plugin looks the map up,
+or checks the fields of either and encodes it.
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 from triton_ext.errors import DescriptorError
 from triton_ext.host import require
 
-from ..backend.descriptors import FrozenList, Im2ColDescriptor, TensorLike
-from ..backend.validation import descriptor_error
+from ..backend.descriptors import (
+    FrozenList,
+    Im2ColDescriptor,
+    TensorLike,
+    check_tensor,
+    integers,
+    strides_of,
+)
+from ..backend.geometry import DTYPE_BYTES, is_sequence, normalize_dtype
+from ..backend.validation import block_violations, descriptor_error
 
 __all__ = ["TensorDescriptorIm2Col", "im2col_layout", "with_base"]
 
@@ -29,29 +38,87 @@ def im2col_layout(
     """Returns the shared memory layout in which a block needs the fewest boxes.
 
     Args:
-        block_shape: [pixels, channels].
+        block_shape: [pixels, channels], powers of two.
         dtype: Of the tensor: torch's, or Triton's.
-        cga_layout: How the CTAs of a cluster split the block; ``None`` for one CTA.
+        cga_layout: How the CTAs of a cluster split the block; ``None`` for one CTA.  One basis
+            [along pixels, along channels] per bit of the CTA's number: [1, 0], [2, 0], ... halve
+            the pixels, [0, 1], [0, 2], ... the channels, [0, 0] shares the block.
 
     Raises:
+        DescriptorError: There is no such block, or it cannot be split so; all violations are
+            listed.
+        TypeError: An argument that should hold integers does not.
         UnsupportedError: The host has no im2col (3.8 or newer is needed).
     """
     require("im2col")
-    from triton._utils import canonicalize_dtype, get_primitive_bitwidth
     from triton.experimental.gluon.language._layouts import NVMMASharedLayout
 
-    bits = get_primitive_bitwidth(canonicalize_dtype(dtype))
-    pixels, channels = block_shape
-    for basis in cga_layout or ():
-        channels = channels // 2 if basis[1] else channels
-        pixels = pixels // 2 if basis[0] else pixels
-    fitting = (s for s in _SWIZZLES if (channels * bits // 8) % s == 0 and pixels >= 8)
+    block = integers("block_shape", block_shape)
+    bases = _bases(cga_layout)
+    name = normalize_dtype(dtype)
+    element_bytes = DTYPE_BYTES.get(name, 0)
+    problems = []
+    if not element_bytes:
+        problems.append(f"dtype {name} not supported (8-, 16-, 32-bit only)")
+    if len(block) != 2:
+        problems.append(f"block_shape must be [pixels, channels], got {list(block)}")
+    elif element_bytes:
+        problems.extend(block_violations(*block, element_bytes))
+    if not problems:
+        problems.extend(_split_violations(bases, (block[0], block[1]), element_bytes))
+    if problems:
+        raise descriptor_error(problems)
+    pixels, channels = _block_of_cta(bases, (block[0], block[1]))
+    fitting = (s for s in _SWIZZLES if (channels * element_bytes) % s == 0 and pixels >= 8)
     return NVMMASharedLayout(
         swizzle_byte_width=next(fitting, 0),
-        element_bitwidth=bits,
+        element_bitwidth=8 * element_bytes,
         rank=2,
-        cga_layout=[list(basis) for basis in cga_layout] if cga_layout else None,
+        cga_layout=[list(basis) for basis in bases] if bases else None,
     )
+
+
+def _bases(cga_layout: object) -> tuple[tuple[int, ...], ...]:
+    if cga_layout is None:
+        return ()
+    if not is_sequence(cga_layout):
+        raise TypeError(f"cga_layout must be a sequence of [pixels, channels], got {cga_layout!r}")
+    return tuple(integers("cga_layout", basis) for basis in cga_layout)
+
+
+def _block_of_cta(bases: Sequence[Sequence[int]], block: tuple[int, int]) -> tuple[int, int]:
+    pixels, channels = block
+    for basis in bases:
+        pixels = pixels // 2 if basis[0] else pixels
+        channels = channels // 2 if basis[1] else channels
+    return pixels, channels
+
+
+def _split_violations(
+    bases: Sequence[Sequence[int]], block: tuple[int, int], element_bytes: int
+) -> list[str]:
+    """Lists what is wrong with a cga_layout, and with what it leaves to one CTA."""
+    for basis in bases:
+        if len(basis) != 2 or min(basis) < 0 or all(basis):
+            return [
+                f"basis {list(basis)} of cga_layout must be [along pixels, along channels], at "
+                "least one of them 0"
+            ]
+    for dim, name in enumerate(("pixels", "channels")):
+        along = sorted(basis[dim] for basis in bases if basis[dim])
+        expected = [1 << bit for bit in range(len(along))]
+        if along != expected:
+            return [
+                f"cga_layout splits the {name} at {along}, expected {expected}: each CTA has one "
+                "part, and each part a CTA"
+            ]
+    pixels, channels = _block_of_cta(bases, block)
+    if pixels < 1 or channels * element_bytes < 16:
+        return [
+            f"cga_layout leaves {pixels} pixels x {channels} channels of the block to each CTA: "
+            "TMA needs a pixel and 16 bytes of channels"
+        ]
+    return []
 
 
 class _HostType(type):
@@ -67,8 +134,8 @@ class _HostType(type):
 class TensorDescriptorIm2Col(metaclass=_HostType):
     """Builds Gluon's im2col descriptors: ``for_conv``, ``from_tensor``, or all of the fields.
 
-    Instances are of the host's class of the same name, with two attributes more: ``geometry``, what
-    the driver sees, and ``conv``, the convolution or ``None``.
+    Instances are immutable, of a subclass of the host's class of the same name, with two attributes
+    more: ``geometry``, what the driver sees, and ``conv``, the convolution or ``None``.
     """
 
     def __new__(
@@ -170,7 +237,9 @@ class TensorDescriptorIm2Col(metaclass=_HostType):
         cls, tensor: TensorLike, block_shape: Sequence[int], layout: Any = None, **fields: Any
     ) -> Any:
         """Builds a descriptor with the shape and strides of ``tensor``; the rest as the class."""
-        return cls(tensor, tensor.shape, tensor.stride(), block_shape, layout, **fields)
+        check_tensor("tensor", tensor)
+        strides = strides_of("tensor", tensor)
+        return cls(tensor, tensor.shape, strides, block_shape, layout, **fields)
 
 
 def with_base(desc: Any, base: TensorLike) -> Any:
@@ -182,21 +251,31 @@ def with_base(desc: Any, base: TensorLike) -> Any:
 
     Raises:
         DescriptorError: The tensor does not have this geometry, or is not aligned.
+        TypeError: ``desc`` was not built here, or ``base`` is no tensor.
     """
+    if isinstance(desc, Im2ColDescriptor):
+        raise TypeError(
+            "desc must be a triton_ext.gluon.nvidia.TensorDescriptorIm2Col, got an "
+            "Im2ColDescriptor; that one has a method: desc.with_base(base)"
+        )
+    if not isinstance(getattr(desc, "checked", None), Im2ColDescriptor):
+        raise TypeError(
+            "desc must be a descriptor that triton_ext.gluon.nvidia.TensorDescriptorIm2Col built, "
+            f"got {type(desc).__module__}.{type(desc).__qualname__}"
+        )
     return _host_descriptor(desc.checked.with_base(base), desc.layout)
 
 
 def _host_descriptor(checked: Im2ColDescriptor, layout: Any) -> Any:
     """Returns the host's object with the fields of a descriptor that broke no rule."""
     require("im2col")
-    from triton.experimental.gluon.nvidia.hopper import TensorDescriptorIm2Col as Host
-
     geometry = checked.geometry
     if layout is None:
         layout = im2col_layout(checked.block_shape, checked.base.dtype)
     _check_layout(layout, checked)
     # The host's own __init__ asserts a part of what was checked, and cannot take a fake tensor.
-    desc = Host.__new__(Host)
+    immutable = _immutable_type()
+    desc = immutable.__new__(immutable)
     desc.__dict__.update(
         base=checked.base,
         shape=FrozenList(geometry.shape),
@@ -215,6 +294,36 @@ def _host_descriptor(checked: Im2ColDescriptor, layout: Any) -> Any:
     return desc
 
 
+@functools.cache
+def _immutable_type() -> Any:
+    """Returns the class of the descriptors that are built here."""
+    from triton.experimental.gluon.nvidia.hopper import TensorDescriptor as Tiled
+    from triton.experimental.gluon.nvidia.hopper import TensorDescriptorIm2Col as Host
+
+    # Triton specializes the im2col class by its exact type only, but subclasses of the tiled one
+    # too, and by what the object says of itself: with both as bases, the im2col one first, it is
+    # taken for what it is.
+    class TensorDescriptorIm2Col(Host, Tiled):  # type: ignore[misc]  # triton ships no types
+        """The host's im2col descriptor, which cannot be changed."""
+
+        __qualname__ = "TensorDescriptorIm2Col"
+
+        def __setattr__(self, name: str, value: object) -> NoReturn:
+            raise AttributeError(
+                f"TensorDescriptorIm2Col is immutable: cannot set {name!r}; build a new descriptor"
+            )
+
+        def __delattr__(self, name: str) -> NoReturn:
+            raise AttributeError(f"TensorDescriptorIm2Col is immutable: cannot delete {name!r}")
+
+        def __reduce__(self) -> NoReturn:
+            raise TypeError(
+                "TensorDescriptorIm2Col cannot be copied or pickled; build a new descriptor"
+            )
+
+    return TensorDescriptorIm2Col
+
+
 def _check_layout(layout: Any, checked: Im2ColDescriptor) -> None:
     from triton.experimental.gluon.language._layouts import NVMMASharedLayout
 
@@ -231,6 +340,10 @@ def _check_layout(layout: Any, checked: Im2ColDescriptor) -> None:
         )
     if layout.fp4_padded or layout.transposed:
         problems.append("layout is transposed or fp4_padded: im2col has neither")
+    block = (geometry.pixels_per_column, geometry.channels_per_pixel)
+    if layout.rank == 2:
+        bases = _bases(layout.cga_layout)
+        problems.extend(_split_violations(bases, block, geometry.element_bytes))
     channel_bytes = geometry.channels_per_pixel * geometry.element_bytes
     if channel_bytes < layout.swizzle_byte_width:
         problems.append(
