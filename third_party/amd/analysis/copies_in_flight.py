@@ -12,12 +12,9 @@ from dataclasses import dataclass, replace
 
 from triton_ext.analysis.backward_flow import Position, Step, StepKind
 from triton_ext.analysis.nearest_walk import nearest_walks
-from triton_ext.analysis.slot_form import survives
-from triton_ext.ir import Block, Operation, OpResult
+from triton_ext.ir import Block, Operation
 
-from .async_events import Commit, Wait
 from .instruction_count import AsyncIssue
-from .target import Counter
 from .wait_coverage import Pending, WaitCoverage
 
 __all__ = ["copies_in_flight"]
@@ -81,35 +78,13 @@ class _Seeker:
             return False
         if step.kind is StepKind.EVENT:
             return self._cross(step.op)
-        if not self.pending.tokens:
-            return self
-        tokens = frozenset(
-            step.renames.get(token, token)
-            for token in self.pending.tokens
-            if token in step.renames or survives(token, step, block)
-        )
-        return replace(self, pending=replace(self.pending, tokens=tokens))
+        return replace(self, pending=self.pending.across(step, block))
 
     def _cross(self, op: Operation) -> _Seeker | bool:
-        event, pending, queue = self.coverage.events.get(op), self.pending, self.issue.queue
-        names_it = any(isinstance(t, OpResult) and t.owner is op for t in pending.tokens)
-        if names_it and not (isinstance(event, AsyncIssue) and event.queue != queue):
+        coverage, queue = self.coverage, self.issue.queue
+        if self.pending.retires(op, coverage.events.get(op), queue):
             return False
-        if isinstance(event, AsyncIssue) and event.queue == queue:
-            if op is self.issue.op:
-                return True
-            lo = event.instructions.lo
-            if pending.instructions is not None:
-                pending = replace(pending, instructions=max(0, pending.instructions - lo))
-            if pending.operations is not None and lo:
-                pending = replace(pending, operations=pending.operations - 1)
-        elif isinstance(event, Commit) and queue.counter is not Counter.TENSORCNT:
-            if pending.groups == 0:
-                return False
-            if pending.groups is not None:
-                pending = replace(pending, groups=pending.groups - 1)
-        elif isinstance(event, Wait) and event.counter is queue.counter:
-            pending = self.coverage.passed(event, pending)
-        if pending.instructions == 0 or pending.operations == 0:
-            return False
-        return replace(self, pending=pending)
+        if op is self.issue.op:
+            return True
+        before = coverage.before(op, queue, self.pending)
+        return False if before is None else replace(self, pending=before)

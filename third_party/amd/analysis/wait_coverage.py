@@ -330,6 +330,30 @@ class WaitCoverage:
             tokens = ()
         return (unit, None, tokens) if tokens else (unit, number, ())
 
+    def before(self, op: Operation, queue: Queue, pending: Pending) -> Pending | None:
+        """What is let through in front of an event.
+
+        Args:
+            op: The event, which is not what the walk looks for.
+            queue: The queue that the walk is about.
+            pending: What is let through behind it.
+
+        Returns:
+            ``None`` where all that is older was retired.
+        """
+        event = self.events.get(op)
+        if pending.retires(op, event, queue):
+            return None
+        if isinstance(event, AsyncIssue) and event.queue == queue:
+            pending = pending.issued(event)
+        elif isinstance(event, Commit):
+            if pending.groups == 0 and queue.counter is not Counter.TENSORCNT:
+                return None
+            pending = pending.committed()
+        elif isinstance(event, Wait) and event.counter is queue.counter:
+            pending = self.passed(event, pending)
+        return None if pending.instructions == 0 or pending.operations == 0 else pending
+
     def passed(self, wait: Wait, pending: Pending) -> Pending:
         """What is let through by a wait and by those that a walk passed before it."""
         unit, number, tokens = self.rule(wait)
@@ -393,16 +417,10 @@ class _Seeker:
             looked = self.obligation.looked
             if coverage.is_looked_for(event, looked, self.reference, self.iterations):
                 return True
-            pending = pending.issued(event)
-        elif isinstance(event, Commit):
-            if pending.groups == 0 and queue.counter is not Counter.TENSORCNT:
-                return False
-            pending = pending.committed()
-        elif isinstance(event, Wait) and event.counter is queue.counter:
-            pending = coverage.passed(event, pending)
-        if pending.instructions == 0 or pending.operations == 0:
+        before = coverage.before(op, queue, pending)
+        if before is None:
             return False
-        return self if pending is self.pending else replace(self, pending=pending)
+        return self if before is pending else replace(self, pending=before)
 
 
 def renamed_tokens(tokens: frozenset[Value], step: Step, block: Block) -> frozenset[Value]:
