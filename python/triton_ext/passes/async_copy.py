@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 
 from triton_ext.analysis import AxisInfoAnalysis, consecutive_run, register_to_shared
@@ -38,6 +38,7 @@ from triton_ext.ir.encodings import (
 )
 from triton_ext.ir.encodings.conversion import shape_per_cta
 from triton_ext.ir.types import MemDescType, TensorType
+from triton_ext.passes.rematerialize import rematerialized, type_with
 
 __all__ = [
     "WIDEST_BITS",
@@ -325,7 +326,7 @@ def build_coalesced_encoding(copy: AsyncCopy, least_bits: int = 8) -> BlockedEnc
 
 
 def retarget_copy_operands_to_encoding(copy: AsyncCopy, encoding: DistributedEncoding) -> None:
-    """Converts pointers, mask and ``other`` of a copy to an encoding.
+    """Converts pointers, mask and ``other`` of a copy to an encoding, or computes them in it.
 
     What is known of the pointers goes into the attribute ``contiguity``: an analysis that looks at
     the converted values may find less.
@@ -353,16 +354,15 @@ def _register_operands(copy: AsyncCopy) -> list[int]:
 def _converted(op: Operation, value: Value, encoding: DistributedEncoding) -> Value:
     module = op.module
     assert module is not None
-    type_ = AliasTable(module.aliases).type(value.type)
-    assert isinstance(type_, TensorType)
-    module.add_alias(f"#{encoding.MNEMONIC.partition('.')[2]}", encoding.print())
-    wanted = replace(type_, encoding=encoding).print(AliasTable(module.aliases))
+    computed = rematerialized(value, encoding, op)
+    if computed is not None:
+        return computed
     return (
         Builder.before(op)
         .create(
             "ttg.convert_layout",
             [value],
-            [wanted],
+            [type_with(value, encoding, module)],
             text="{results} = ttg.convert_layout {0} : {0.type} -> {results.type}",
         )
         .results[0]

@@ -1,0 +1,103 @@
+"""Computes a tensor anew in another encoding, where that is cheap, instead of converting it.
+
+A conversion of pointers may go through shared memory and a barrier; the few operations that make
+pointers of a range and scalars cost a thread about as many instructions.
+
+Safe direction: where an operation is not known here, nothing is computed and the caller converts.
+Not handled: values that a loop carries, constants, and what was loaded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Final
+
+from triton_ext.ir import Builder, Module, Operation, OpResult, Value
+from triton_ext.ir.aliases import AliasTable
+from triton_ext.ir.dialects import OpReader
+from triton_ext.ir.edits import clone
+from triton_ext.ir.encodings import DistributedEncoding, SliceEncoding
+from triton_ext.ir.types import TensorType
+
+__all__ = ["MOST_OPERATIONS", "rematerialized", "type_with"]
+
+#: Operations that are computed anew for one value at most.
+MOST_OPERATIONS: Final = 16
+
+# Operations without operands that are tensors, and those whose operands have the result's encoding.
+_SOURCES: Final = frozenset({"tt.make_range", "tt.splat"})
+_ARITH: Final = """
+    addi subi muli andi ori xori shli shrsi shrui divsi divui remsi remui minsi minui maxsi maxui cmpi
+    extsi extui trunci
+"""
+_ELEMENTWISE: Final = frozenset(
+    {"tt.addptr", "tt.broadcast", *(f"arith.{name}" for name in _ARITH.split())}
+)
+
+
+def rematerialized(value: Value, encoding: DistributedEncoding, op: Operation) -> Value | None:
+    """The value in another encoding, computed in front of an operation that uses it.
+
+    Args:
+        value: A tensor.
+        encoding: The encoding.
+        op: The operation.
+
+    Returns:
+        The new value; ``None`` where it takes operations that are not known here, or too many.
+    """
+    module = op.module
+    assert module is not None
+    types = AliasTable(module.aliases)
+    wanted: dict[tuple[Value, DistributedEncoding], None] = {}
+    # Ways to an operation are counted, not operations: a chain of x + x has few of these.
+    for count, one in enumerate(_needed(value, encoding, types)):
+        if one is None or count >= MOST_OPERATIONS:
+            return None
+        wanted.pop(one, None)
+        wanted[one] = None  # behind all that need it
+    made: dict[tuple[Value, DistributedEncoding], Value] = {}
+    builder = Builder.before(op)
+    for old, target in reversed(wanted):
+        assert isinstance(old, OpResult)
+        operands = {o: made[o, t] for o, t in _operands(old.owner, target, types)}
+        new = clone(old.owner, builder, operands).results[0]
+        new.set_type(type_with(old, target, module))
+        made[old, target] = new
+    return made[value, encoding]
+
+
+def type_with(value: Value, encoding: DistributedEncoding, module: Module) -> str:
+    """The type of a tensor with another encoding, which gets an alias."""
+    type_ = AliasTable(module.aliases).type(value.type)
+    assert isinstance(type_, TensorType)
+    if not isinstance(encoding, SliceEncoding):
+        module.add_alias(f"#{encoding.MNEMONIC.partition('.')[2]}", encoding.print())
+    return replace(type_, encoding=encoding).print(AliasTable(module.aliases))
+
+
+def _needed(
+    value: Value, encoding: DistributedEncoding, types: AliasTable
+) -> Iterator[tuple[Value, DistributedEncoding] | None]:
+    """What has to be computed, each in front of what it needs; ``None`` for what cannot be."""
+    stack: list[tuple[Value, DistributedEncoding]] = [(value, encoding)]
+    while stack:
+        now, target = stack.pop(0)
+        op = now.owner if isinstance(now, OpResult) else None
+        if op is None or op.name not in _SOURCES | _ELEMENTWISE | {"tt.expand_dims"}:
+            yield None
+            return
+        yield now, target
+        stack += _operands(op, target, types)
+
+
+def _operands(
+    op: Operation, encoding: DistributedEncoding, types: AliasTable
+) -> list[tuple[Value, DistributedEncoding]]:
+    """The tensors that an operation needs, with the encodings that give its result one."""
+    if op.name in _SOURCES:
+        return []
+    if op.name == "tt.expand_dims":
+        encoding = SliceEncoding(OpReader(op).integer("axis"), encoding)
+    return [(o, encoding) for o in op.operands if isinstance(types.type(o.type), TensorType)]
