@@ -345,12 +345,18 @@ class MemDescType(_Shaped):
             )
 
     def verify_memory(self) -> None:
-        """Checks what every host checks: all of :meth:`verify` but powers of two.
+        """Checks what every host relies on: all of :meth:`verify` but powers of two.
 
         Raises:
             VerifyError: The allocation, the memory space or the encoding is wrong.
         """
-        from .encodings import Encoding, SharedEncoding, TensorMemory, TensorMemoryEncoding
+        from .encodings import (
+            Encoding,
+            PartitionedSharedEncoding,
+            SharedEncoding,
+            TensorMemory,
+            TensorMemoryEncoding,
+        )
 
         self.element.verify()
         if not self.shape:
@@ -383,6 +389,9 @@ class MemDescType(_Shaped):
                 f"expected rank {self.encoding.rank} or, with a number of buffers in front, "
                 f"{self.encoding.rank + 1}, found rank {self.rank}"
             )
+        if isinstance(self.encoding, PartitionedSharedEncoding) and self.encoding.rank is not None:
+            # Hosts cut what cannot be cut, or abort when they lower it.
+            self.encoding.verify_shape(alloc[-self.encoding.rank :])
 
 
 @dataclass(frozen=True, slots=True)

@@ -342,6 +342,9 @@ class _Runner:
 
     def _run_with_host(self, host: Host, text: str, filename: str, outcome: _Outcome) -> str | None:
         """Runs a pipeline with Triton's parser, verifier and printer; ``None`` after an error."""
+        outcome.diagnostics += _malformed_partitions(text, filename)
+        if outcome.diagnostics:
+            return None
         plain, name = "", filename
         steps = list(self._steps)
         # Triton reads first, and verifies and prints what our last pass left.
@@ -424,6 +427,17 @@ def _unknown_dialects(module: Module, filename: str) -> str:
             )
         )
     return "".join(f"{note}\n" for note in notes)
+
+
+def _malformed_partitions(text: str, filename: str) -> list[Diagnostic]:
+    """What is wrong with a module with partitioned encodings: Triton aborts where it should say."""
+    if "ttg.partitioned_shared" not in text:
+        return []
+    try:
+        parse(text, filename).verify()
+    except SourceError as error:
+        return of_errors(error)
+    return []
 
 
 def _without_dumps(arguments: Arguments) -> Arguments:

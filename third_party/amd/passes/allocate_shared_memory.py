@@ -22,7 +22,9 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from triton_ext.ir import Module
-from triton_ext.passes import Pass, PassContext
+from triton_ext.ir.aliases import AliasTable
+from triton_ext.ir.dialects import ttg
+from triton_ext.passes import Pass, PassContext, error_at
 from triton_ext.passes.shared_memory import allocation_of, annotate, check_capacity
 
 from ..analysis.lds import Lds
@@ -51,8 +53,30 @@ class AllocateAMDGPUSharedMemory(Pass):
         """
         target = module.op.attributes.get("ttg.target", "").strip('"')
         lds = Lds.of(self.arch or target.partition(":")[2])
+        if lds is not None and lds.partition_bytes:
+            _check_partitions(module, lds)
         allocation = allocation_of(module, lds.partition_bytes if lds is not None else 0)
         if lds is not None:
             check_capacity(allocation, lds.bytes, f"LDS of {lds.arch}")
         annotate(module, allocation)
         context.count("bytes", allocation.total)
+
+
+def _check_partitions(module: Module, lds: Lds) -> None:
+    """Refuses values in more partitions than there are.
+
+    Raises:
+        PassError: There is one.
+    """
+    table = AliasTable.of(module.aliases)
+    for op in module.walk():
+        if op.name != ttg.LocalAllocOp.NAME:
+            continue
+        encoding = getattr(table.type(op.results[0].type), "encoding", None)
+        count = getattr(encoding, "num_partitions", 1)
+        if count > lds.partitions:
+            raise error_at(
+                op,
+                f"expected at most {lds.partitions} partitions, which {lds.arch} has, found "
+                f"{count} in the encoding of '{op.results[0].name}'",
+            )

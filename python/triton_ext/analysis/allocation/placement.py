@@ -6,14 +6,15 @@ item.
 
 Every placement is improved to one in which the items, in the order of their offsets, lie as low as
 those before them allow: so it is enough to search orders, and an order is all that is searched
-(:func:`first_fit`).  :func:`place` tries orders that are often good, moves the items that end
-highest forward, and then searches exhaustively with a bound, each step limited in number: it always
+(:func:`first_fit`).  :func:`place` tries orders that are often good, moves items forward in the
+best of them, and then searches exhaustively with a bound, each step limited in number: it always
 ends.  ``lower_bound`` is a proof: no placement ends below it.  A placement is *optimal* where it
 ends there, or where the exhaustive search ended by itself.
 """
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -22,8 +23,12 @@ from ..liveness import LiveRange
 
 __all__ = ["Item", "Placement", "Problem", "first_fit", "place"]
 
-_NODES = 20_000
+#: Offsets that the exhaustive search may ask for.
+_QUESTIONS = 12_000
+#: Orders that are tried to lower what ends highest.
 _MOVES = 400
+#: Items of an exhaustive search, which calls itself for each of them.
+_MOST = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,7 +201,7 @@ def place(items: Sequence[Item], partition_size: int = 0) -> Placement:
     bound = problem.lower_bound()
     offsets = min((first_fit(problem, order) for order in _orders(problem)), key=problem.total)
     if problem.total(offsets) > bound:
-        offsets = _move_forward(problem, offsets, bound)
+        offsets = _improve(problem, offsets, bound)
     proven = problem.total(offsets) == bound
     if not proven:
         search = _Search(problem, offsets, bound)
@@ -224,22 +229,29 @@ def _orders(problem: Problem) -> Iterable[list[int]]:
     yield sorted(order, key=lambda i: (items[i].group == -1, -items[i].size))
 
 
-def _move_forward(problem: Problem, offsets: list[int], bound: int) -> list[int]:
-    """Moves the item that ends highest to an earlier place in the order while that helps."""
-    best, total = offsets, problem.total(offsets)
-    moves = 0
-    improved = True
-    while improved and total > bound and moves < _MOVES:
-        improved = False
-        order = sorted(range(len(best)), key=lambda i: (best[i], i))
-        top = next(i for i in order if best[i] + problem.items[i].size == total)
-        rest = [i for i in order if i != top]
-        for at in range(order.index(top)):
-            moves += 1
-            found = first_fit(problem, [*rest[:at], top, *rest[at:]])
-            if problem.total(found) < total:
-                best, total, improved = found, problem.total(found), True
-                break
+def _improve(problem: Problem, offsets: list[int], bound: int) -> list[int]:
+    """Moves items to earlier places in the order: what ends highest first, then any."""
+    best = now = offsets
+    best_total = total = problem.total(offsets)
+    source = random.Random(len(offsets))
+    order = sorted(range(len(now)), key=lambda i: (now[i], i))
+    for move in range(_MOVES):
+        if best_total <= bound:
+            break
+        if move % 2:
+            at = source.randrange(len(order))
+        else:
+            at = next(n for n, i in enumerate(order) if now[i] + problem.items[i].size == total)
+        to = source.randrange(at + 1)
+        tried = [*order[:to], order[at], *order[to:at], *order[at + 1 :]]
+        found = first_fit(problem, tried)
+        if problem.total(found) <= total:
+            # As good is good enough to go on from: there are plateaus.
+            now, total, order = found, problem.total(found), tried
+            if move % 8 == 0:
+                order.sort(key=lambda i: (found[i], i))
+        if total < best_total:
+            best, best_total = now, total
     return best
 
 
@@ -257,17 +269,17 @@ class _Search:
         self.bound = bound
         self.best = offsets
         self.best_total = problem.total(offsets)
-        self.nodes = 0
+        self.questions = 0
         self.ended = False
 
     def run(self) -> None:
         """Searches until nothing is left, the bound is reached or enough was looked at."""
         count = len(self.problem.items)
-        if count > 200:
+        if count > _MOST:
             return
         self._extend([-1] * count, [i for i in range(count) if self.problem.items[i].size], 0)
         self.best = [max(offset, 0) for offset in self.best]
-        self.ended = self.nodes < _NODES
+        self.ended = self.questions < _QUESTIONS
 
     def _extend(self, offsets: list[int], rest: list[int], lowest: int) -> None:
         if not rest:
@@ -276,6 +288,7 @@ class _Search:
                 self.best, self.best_total = list(offsets), total
             return
         problem, items = self.problem, self.problem.items
+        self.questions += len(rest)
         waiting = set(rest)
         need = max((problem._weight(waiting.intersection(c)) for c in problem.cliques), default=0)
         if lowest + need >= self.best_total:
@@ -288,8 +301,7 @@ class _Search:
         places = [(offset, i) for offset, i in places if lowest <= offset < limit]
         places.sort(key=lambda place: (place[0], -items[place[1]].size, place[1]))
         for offset, i in places:
-            self.nodes += 1
-            if self.nodes >= _NODES or self.best_total <= self.bound:
+            if self.questions >= _QUESTIONS or self.best_total <= self.bound:
                 return
             offsets[i] = offset
             self._extend(offsets, [j for j in rest if j != i], offset)

@@ -426,6 +426,37 @@ class PartitionedSharedEncoding(SharedEncoding):
         pieces[self.partition_dim] //= self.num_pieces
         return tuple(pieces)
 
+    def pieces(self, shape: Sequence[int]) -> Bases:
+        """The numbers of the pieces in each partition's buffer, as they lie behind each other.
+
+        With 2 partitions and 4 groups the first buffer holds 0, 2, 4, 6, the second 1, 3, 5, 7.
+
+        Raises:
+            VerifyError: A buffer of this shape cannot be cut into so many pieces.
+        """
+        self.verify_shape(shape)
+        count = self.num_partitions
+        return tuple(tuple(range(p, self.num_pieces, count)) for p in range(count))
+
+    def verify_shape(self, shape: Sequence[int]) -> None:
+        """Checks that a buffer of this shape can be cut into such pieces.
+
+        Raises:
+            VerifyError: It cannot, or the encoding of a piece is one for another shape.
+        """
+        pieces = self.piece_shape(shape)
+        layout = self.partition_layout
+        spans: Ints = pieces
+        if isinstance(layout, PaddedSharedEncoding):
+            spans = layout.shape
+        elif isinstance(layout, SharedLinearEncoding):
+            spans = tuple(size for _, size in layout.linear_layout.out_dims)
+        if spans != pieces:
+            self._reject(
+                f"expected a 'partitionLayout' of the shape {list(pieces)}, which a piece has, "
+                f"found one of {list(spans)}"
+            )
+
     def verify(self) -> None:
         """Checks counts, the dimension and the encoding of a piece.
 
@@ -450,12 +481,10 @@ class PartitionedSharedEncoding(SharedEncoding):
         layout = self.partition_layout
         if not isinstance(layout, SharedEncoding):
             self._reject("expected a 'partitionLayout' that is known here")
-        pieces = self.piece_shape(shape)
-        if isinstance(layout, PaddedSharedEncoding) and layout.shape != pieces:
-            self._reject(f"expected a 'partitionLayout' of the piece's shape {list(pieces)}")
+        self.verify_shape(shape)
         name = f"dim{self.partition_dim}"
         return (
-            layout.to_linear_layout(pieces)
+            layout.to_linear_layout(self.piece_shape(shape))
             * LinearLayout.identity_1d(self.num_partitions, "partition", name)
             * LinearLayout.identity_1d(self.num_groups, "offset", name)
         )

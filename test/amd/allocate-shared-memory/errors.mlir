@@ -1,0 +1,46 @@
+// What does not fit, and what only Triton knows.
+
+// RUN: triton-opt %s --pass-provider=ext --allocate-amdgpu-shared-memory=arch=gfx1250 -split-input-file -verify-diagnostics -o /dev/null
+
+#s = #ttg.swizzled_shared<{vec = 1, perPhase = 1, maxPhase = 1, order = [1, 0]}>
+#smem = #ttg.shared_memory
+module attributes {"ttg.num-ctas" = 1 : i32, "ttg.num-warps" = 4 : i32, ttg.target = "hip:gfx1250", "ttg.threads-per-warp" = 32 : i32} {
+tt.func public @too_large() {
+  %0 = ttg.local_alloc : () -> !ttg.memdesc<1024x128xf16, #s, #smem, mutable>
+  // expected-error @below {{out of LDS of gfx1250: 'too_large' needs 393216 bytes, there are 327680, 65536 bytes are missing}}
+  // expected-note @below {{what is alive at once takes 393216 bytes, wherever it lies}}
+  // expected-note-re @below {{0 to 262144: '%0' of 262144 bytes, {{.*}}errors.mlir:9}}
+  // expected-note-re @below {{262144 to 393216: '%1' of 131072 bytes, {{.*}}errors.mlir:14}}
+  %1 = ttg.local_alloc : () -> !ttg.memdesc<512x128xf16, #s, #smem, mutable>
+  ttg.local_dealloc %1 : !ttg.memdesc<512x128xf16, #s, #smem, mutable>
+  ttg.local_dealloc %0 : !ttg.memdesc<1024x128xf16, #s, #smem, mutable>
+  tt.return
+}
+}
+
+// -----
+
+#s = #ttg.swizzled_shared<{vec = 1, perPhase = 1, maxPhase = 1, order = [1, 0]}>
+#p = #ttg.partitioned_shared<{numPartitions = 8, numGroups = 1, partitionDim = 0, partitionLayout = #s}>
+#smem = #ttg.shared_memory
+module attributes {"ttg.num-ctas" = 1 : i32, "ttg.num-warps" = 4 : i32, ttg.target = "hip:gfx1250", "ttg.threads-per-warp" = 32 : i32} {
+tt.func public @too_many() {
+  // expected-error @below {{expected at most 5 partitions, which gfx1250 has, found 8 in the encoding of '%0'}}
+  %0 = ttg.local_alloc : () -> !ttg.memdesc<128x128xf16, #p, #smem, mutable>
+  ttg.local_dealloc %0 : !ttg.memdesc<128x128xf16, #p, #smem, mutable>
+  tt.return
+}
+}
+
+// -----
+
+#b = #ttg.blocked<{sizePerThread = [1, 8], threadsPerWarp = [8, 4], warpsPerCTA = [4, 1], order = [1, 0]}>
+#c = #ttg.blocked<{sizePerThread = [8, 1], threadsPerWarp = [4, 8], warpsPerCTA = [1, 4], order = [0, 1]}>
+module attributes {"ttg.num-ctas" = 1 : i32, "ttg.num-warps" = 4 : i32, ttg.target = "hip:gfx1250", "ttg.threads-per-warp" = 32 : i32} {
+tt.func public @convert(%x: tensor<32x32xf16, #b>) {
+  // expected-error @below {{the shared memory that 'ttg.convert_layout' needs while it runs is not known: it depends on how Triton lowers it}}
+  // expected-note @below {{--pass-provider=host runs Triton's pass}}
+  %0 = ttg.convert_layout %x : tensor<32x32xf16, #b> -> tensor<32x32xf16, #c>
+  tt.return
+}
+}
