@@ -9,6 +9,7 @@ import pytest
 from triton_ext import host
 from triton_ext.errors import VerifyError
 from triton_ext.host import module as host_module
+from triton_ext.ir import Builder, parse
 
 GOOD = """\
 module {
@@ -76,9 +77,41 @@ def test_threads_get_their_own_errors_and_stderr_survives(context):
 
 
 def test_verify_asks_with_every_dialect():
-    from triton_ext.ir import parse
 
     host.verify(GOOD)
     host.verify(parse(GOOD))
     with pytest.raises(VerifyError, match="undeclared SSA value"):
         host.verify(GOOD.replace("%x, %x", "%x, %z"))
+
+
+BAD = GOOD.replace("tt.return %y : i32", "tt.return %x, %x : i32, i32")
+
+
+def test_verify_points_at_the_text_and_prints_nothing(capfd):
+    with pytest.raises(VerifyError) as caught:
+        host.verify(parse(BAD, "kernel.ttgir"))
+    error = caught.value
+    assert (error.filename, error.line, error.column) == ("kernel.ttgir", 4, 5)
+    lines = str(error).split("\n")
+    assert lines[0].startswith("kernel.ttgir:4:5: error: 'tt.return' op ")
+    assert lines[1:3] == ["    tt.return %x, %x : i32, i32", "    ^"]
+    assert "triton-ext-" not in str(error)
+    assert capfd.readouterr() == ("", "")
+
+
+def test_verify_points_at_the_text_of_an_edited_module():
+    module = parse(GOOD, "kernel.ttgir")
+    addition = next(op for op in module.walk() if op.name == "arith.addi")
+    Builder.before(addition).parse('"odd.op"() : () -> ()')
+    with pytest.raises(VerifyError) as caught:
+        host.verify(module)
+    assert str(caught.value).startswith("<edited kernel.ttgir>:3:")
+    assert '    "odd.op"() : () -> ()' in str(caught.value).split("\n")
+
+
+def test_verify_of_a_text_and_what_is_said_by_others(capfd):
+    with pytest.raises(VerifyError, match=r"<module>:3:21: error: use of undeclared SSA value"):
+        host.verify(GOOD.replace("%x, %x", "%z, %x"))
+    host.verify(GOOD)
+    os.write(2, b"still there\n")
+    assert capfd.readouterr().err == "still there\n"

@@ -7,6 +7,7 @@ parser verifies what it reads, so everything that we hand back has been checked 
 from __future__ import annotations
 
 import os
+import sys
 import tempfile
 import threading
 from collections.abc import Iterator
@@ -14,6 +15,8 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 from triton_ext.errors import VerifyError
+from triton_ext.host.diagnostics import Diagnostic, read_printed
+from triton_ext.strings import lines_of
 
 __all__ = ["new_context", "parse_module", "print_module", "verify"]
 
@@ -52,18 +55,12 @@ def parse_module(text: str, context: Any) -> Any:
     """
     from triton._C.libtriton import ir
 
-    handle, path = tempfile.mkstemp(prefix="triton-ext-", suffix=".mlir")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
-        with _parse_lock:
-            try:
-                module = ir.parse_mlir_module(path, context)
-            except RuntimeError as error:
-                said = _diagnostics(path, context).replace(path, "<module>").strip() or str(error)
-                raise VerifyError(f"triton refuses the module:\n{said}") from error
-    finally:
-        os.unlink(path)
+    with _temporary(text) as path, _parse_lock:
+        try:
+            module = ir.parse_mlir_module(path, context)
+        except RuntimeError as error:
+            said = _diagnostics(path, context).replace(path, "<module>").strip() or str(error)
+            raise VerifyError(f"triton refuses the module:\n{said}") from error
     module.context = context
     return module
 
@@ -85,20 +82,81 @@ def _diagnostics(path: str, context: Any) -> str:
 def verify(module: object, context: Any | None = None) -> None:
     """Asks Triton whether it can read a module and whether the module is valid.
 
+    What Triton says is in the error and not on file descriptor 2, which is taken away from the
+    whole process for as long as Triton reads.
+
     Args:
         module: A ``triton_ext.ir.Module``, or anything whose ``str`` is the text.
         context: The MLIR context to parse into; by default a new one with every backend's dialects.
 
     Raises:
-        VerifyError: The host refuses it; its diagnostics are in the message.
+        VerifyError: The host refuses it, at this place of the text: that of the source for a module
+            that was not edited, else that of ``str(module)``, named ``<edited NAME>``.
     """
+    text, name = str(module), _name_of(module)
     if context is None:
         from triton._C.libtriton import amd, nvidia
 
         context = new_context()
         for backend in (nvidia, amd):
             backend.load_dialects(context)
-    parse_module(str(module), context)
+    from triton._C.libtriton import ir
+
+    refused: RuntimeError | None = None
+    with _temporary(text) as path, _parse_lock, _captured_stderr() as said:
+        try:
+            ir.parse_mlir_module(path, context)
+        except RuntimeError as error:
+            refused = error
+        printed = str(said())
+    if refused is None:
+        sys.stderr.write(printed)  # by other threads, too
+        return
+    found = read_printed(printed.replace(path, name))
+    sys.stderr.write(found.other)
+    errors = [_error(one, text, name) for one in found.diagnostics if one.severity == "error"]
+    if not errors:
+        raise VerifyError(f"triton refuses the module: {refused}", filename=name) from refused
+    errors[0].others = tuple(errors[1:])
+    raise errors[0] from refused
+
+
+def _name_of(module: object) -> str:
+    """What places in the text of a module are named after."""
+    name = getattr(getattr(module, "source", None), "filename", "<module>")
+    return f"<edited {name.strip('<>')}>" if getattr(module, "is_changed", False) else str(name)
+
+
+def _error(diagnostic: Diagnostic, text: str, name: str) -> VerifyError:
+    line = diagnostic.source_line
+    lines = lines_of(text) if diagnostic.filename == name else []
+    if line is None and 0 < diagnostic.line <= len(lines):
+        line = lines[diagnostic.line - 1]
+    return VerifyError(
+        diagnostic.message,
+        filename=diagnostic.filename or name,
+        line=diagnostic.line,
+        column=diagnostic.column,
+        source_line=line,
+        notes=tuple(
+            f"{note.filename}:{note.line}:{note.column}: {note.message}"
+            if note.line
+            else note.message
+            for note in diagnostic.notes
+        ),
+    )
+
+
+@contextmanager
+def _temporary(text: str) -> Iterator[str]:
+    """The path of a file with a text, for as long as it is needed."""
+    handle, path = tempfile.mkstemp(prefix="triton-ext-", suffix=".mlir")
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8", newline="") as file:
+            file.write(text)
+        yield path
+    finally:
+        os.unlink(path)
 
 
 @contextmanager
