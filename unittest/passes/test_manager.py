@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import re
+import sys
+from dataclasses import dataclass
+from typing import ClassVar
+
 import pytest
 from pass_helpers import TEXT, Break, CountFunction, Double, Mark, Options
 from triton_ext import host
 from triton_ext.errors import PassError, PipelineError, VerifyError
 from triton_ext.ir import parse
-from triton_ext.passes import PassManager, Statistic, parse_pipeline
+from triton_ext.passes import Pass, PassManager, Statistic, error_at, parse_pipeline
+from triton_ext.plugin import extra_passes
 from triton_ext.tools import opt
 
 LOCATED = TEXT.replace("addi %x, %x : i32", 'addi %x, %x : i32 loc("kernel.py":7:11)')
@@ -178,3 +184,64 @@ def test_the_tool_prints_around_passes_of_others_too(tmp_path, capsys):
     arguments = ["-triton-ext-lower-im2col", "-cse", "--mlir-print-ir-after=cse"]
     assert opt.main([str(file), *arguments]) == 0
     assert capsys.readouterr().err.count("IR Dump After") == 1
+
+
+@dataclass(frozen=True)
+class Wrong(Pass):
+    """Does one of several things that no pass should."""
+
+    name: ClassVar[str] = "test-wrong"
+    kind: str = ""
+
+    def run(self, module, context):
+        if self.kind == "remark":
+            context.remark(module, "no place")
+        if self.kind == "edit":
+            module.op.set_attribute("a", 3)
+        if self.kind == "exit":
+            sys.exit(3)
+        if self.kind == "unknown":
+            raise error_at(module.op, "this cannot be compiled")
+
+
+@pytest.mark.parametrize(
+    ("kind", "said", "line"),
+    [
+        ("remark", "TypeError: expected an Operation, found <Module", "context.remark(module"),
+        ("edit", "TypeError: expected a text for attribute 'a'", "module.op.set_attribute("),
+        ("exit", "SystemExit: 3", "sys.exit(3)"),
+    ],
+)
+def test_the_place_of_a_fault_is_in_the_pass(kind, said, line):
+    with pytest.raises(PassError) as caught:
+        PassManager(Wrong(kind)).run(parse(TEXT))
+    error = caught.value
+    assert error.message.startswith(f"pass 'test-wrong' failed: {said}")
+    assert error.filename == __file__
+    assert error.source_line.startswith(line)
+    assert error.notes[0] == "this is a fault of the pass, not of the module"
+    assert (len(error.notes) == 2) == (kind != "exit")
+
+
+def test_an_error_without_a_place_names_the_pass():
+    with pytest.raises(PassError) as caught:
+        PassManager(Wrong("unknown")).run(parse(TEXT))
+    assert str(caught.value).startswith("<unknown>: error: this cannot be compiled\n")
+    assert caught.value.notes[-1] == "pass 'test-wrong' says so"
+
+
+@pytest.mark.parametrize(
+    ("passes", "found"),
+    [
+        (None, "found None"),
+        (3, "found 3"),
+        ([Mark(), "test-count"], "found in the list: 'test-count'"),
+        ([Mark], "found in the list: the class Mark, not one of it"),
+    ],
+)
+def test_what_is_no_pipeline(passes, found):
+    said = f"expected a pipeline, its text, a pass or a list of passes, {found}"
+    with pytest.raises(TypeError, match=re.escape(said)):
+        PassManager(passes)
+    with pytest.raises(TypeError, match=re.escape(said)), extra_passes("ttgir", passes):
+        pass

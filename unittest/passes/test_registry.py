@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import re
 import subprocess
 import sys
 from contextlib import suppress
@@ -326,3 +327,50 @@ def test_a_name_as_pipelines_have_it(name):
 def test_a_name_that_no_pipeline_could_have(name):
     with pytest.raises(PipelineError, match="'Made' cannot be named"):
         type("Made", (Pass,), {"name": name})
+
+
+@pytest.mark.parametrize(
+    ("type_", "shown"),
+    [
+        ("dict[str, int]", r"dict\[str, int\]"),
+        ("list", "list"),
+        ("Literal[1, 2]", r"typing\.Literal\[1, 2\]"),
+        ("tuple[int, int]", r"tuple\[int, int\]"),
+        ("int | str", r"int \| str"),
+    ],
+)
+def test_a_type_that_no_option_can_have(registered, monkeypatch, tmp_path, type_, shown):
+    write_odd_pass(monkeypatch, tmp_path, registered, type_)
+    for ask in (lambda: registry.lookup("test-odd"), lambda: build("test-odd")):
+        with pytest.raises(PipelineError) as caught:
+            ask()
+        said = f"option 'how-many' of pass 'test-odd' has the type {shown}, which cannot be read"
+        assert re.match(said, caught.value.message)
+        assert "a Literal of strings" in caught.value.notes[0]
+
+
+def test_a_type_that_is_not_known(registered, monkeypatch, tmp_path):
+    write_odd_pass(monkeypatch, tmp_path, registered, "Nowhere")
+    with pytest.raises(PipelineError, match=r"pass 'test-odd' have no known types: .*'Nowhere'"):
+        registry.lookup("test-odd")
+
+
+def write_odd_pass(monkeypatch, tmp_path, registered, type_):
+    """Registers a pass with one option, of this type."""
+    (tmp_path / "odd_pass.py").write_text(
+        "from __future__ import annotations\n"
+        "from dataclasses import dataclass\n"
+        "from typing import ClassVar, Literal\n"
+        "from triton_ext.passes import Pass\n"
+        "@dataclass(frozen=True)\n"
+        "class Odd(Pass):\n"
+        "    name: ClassVar[str] = 'test-odd'\n"
+        f"    how_many: {type_} = None\n"
+        "    def run(self, module, context):\n"
+        "        pass\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "odd_pass", raising=False)
+    entry = registry.Entry("test-odd", "odd_pass:Odd", "package 'odd'")
+    monkeypatch.setattr(registry, "_of_packages", lambda: [*registered, entry])
+    registry.refresh()

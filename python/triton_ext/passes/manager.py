@@ -11,7 +11,8 @@ import copy
 import sys
 import time
 import traceback
-from collections.abc import Callable, Collection, Sequence
+import types
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from triton_ext.errors import PassError, PipelineError, SourceError, TritonExtError, VerifyError
@@ -141,6 +142,7 @@ class PassManager:
             host_features: See the attributes.
 
         Raises:
+            TypeError: ``passes`` is none of these.
             PipelineError: A pass or option is not there, a pass cannot run where it stands, an
                 option's value cannot be written, or a name to print around is no pass of these.
         """
@@ -149,7 +151,7 @@ class PassManager:
         if isinstance(passes, Pipeline):
             stage = _resolve(passes)
         else:
-            given = (passes,) if isinstance(passes, Pass) else tuple(passes)
+            given = _given(passes)
             stage = _Stage(MODULE, tuple(_nested(one, MODULE) for one in given))
         specs = [spec_of(one) for one in _flat(stage)]  # refuses what no text of a pipeline can say
         _check_names({spec.name for spec in specs}, {*print_before, *print_after})
@@ -211,10 +213,15 @@ class PassManager:
         start = time.perf_counter()
         try:
             pass_.run(part, context)
+        except PassError as error:
+            if not error.line:
+                # Nothing else tells where it comes from.
+                error.notes += (f"pass '{name}' says so",)
+            raise
         except TritonExtError:
             raise
-        except Exception as error:
-            raise _fault_of(name, error) from error
+        except (Exception, SystemExit) as error:
+            raise _fault_of(pass_, error) from error
         end = time.perf_counter()
         if self.verify_each:
             _verify_behind(name, whole)
@@ -233,6 +240,23 @@ class PassManager:
 
     def _print(self, text: str) -> None:
         (self.print_sink or sys.stderr.write)(text)
+
+
+def _given(passes: object) -> tuple[Pass, ...]:
+    """The passes that are given as such."""
+    given = (passes,) if isinstance(passes, Pass) else passes
+    wanted = "expected a pipeline, its text, a pass or a list of passes"
+    if not isinstance(given, Iterable):
+        raise TypeError(f"{wanted}, found {passes!r}")
+    found = []
+    for one in given:
+        if not isinstance(one, Pass):
+            what = (
+                f"the class {one.__name__}, not one of it" if isinstance(one, type) else repr(one)
+            )
+            raise TypeError(f"{wanted}, found in the list: {what}")
+        found.append(one)
+    return tuple(found)
 
 
 def _check_names(known: set[str], wanted: set[str]) -> None:
@@ -279,17 +303,35 @@ def _targets(op: Operation, anchor: str) -> list[Operation]:
     return [inner for inner in inside if inner.name == anchor]
 
 
-def _fault_of(name: str, error: Exception) -> PassError:
-    """An exception that a pass did not mean to raise, at the line that raised it."""
-    place = traceback.extract_tb(error.__traceback__)[-1]
+def _fault_of(pass_: Pass, error: BaseException) -> PassError:
+    """An exception that a pass did not mean to raise, at the line of the pass that led to it.
+
+    That is the innermost one in the file of its class; what it called is told in a note.
+    """
+    frames = traceback.extract_tb(error.__traceback__)
+    files = {code.co_filename for code in _codes(type(pass_))}
+    raised = frames[-1]
+    place = next((frame for frame in reversed(frames) if frame.filename in files), raised)
+    notes = ["this is a fault of the pass, not of the module"]
+    if place is not raised:
+        notes.append(f"raised at {raised.filename}:{raised.lineno}")
     return PassError(
-        f"pass '{name}' failed: {type(error).__name__}: {error}",
+        f"pass '{pass_.name}' failed: {type(error).__name__}: {error}",
         filename=place.filename,
         line=place.lineno or 0,
         column=1,
         source_line=place.line,
-        notes=("this is a fault of the pass, not of the module",),
+        notes=tuple(notes),
     )
+
+
+def _codes(pass_type: type[Pass]) -> Iterator[types.CodeType]:
+    """The code of what the classes of a pass define, less what the base class of all does."""
+    for cls in pass_type.__mro__:
+        if cls is not Pass:
+            for member in vars(cls).values():
+                if isinstance(member, types.FunctionType):
+                    yield member.__code__
 
 
 def _verify_behind(name: str, module: Module) -> None:

@@ -54,16 +54,33 @@ class Option:
 
 
 def options_of(pass_type: type[Pass]) -> tuple[Option, ...]:
-    """The options of a pass in the order of its fields."""
-    hints = typing.get_type_hints(pass_type)
+    """The options of a pass in the order of its fields.
+
+    Raises:
+        PipelineError: A field has a type that no option can have.
+    """
+    name = f"'{getattr(pass_type, 'name', pass_type.__name__)}'"
+    try:
+        hints = typing.get_type_hints(pass_type)
+    except NameError as error:
+        raise PipelineError(f"the options of pass {name} have no known types: {error}") from error
     found = []
     for field in dataclasses.fields(pass_type):
         default = field.default
         if default is dataclasses.MISSING and field.default_factory is not dataclasses.MISSING:
             default = field.default_factory()
-        name = field.metadata.get("option", field.name.replace("_", "-"))
+        option = field.metadata.get("option", field.name.replace("_", "-"))
+        if not _is_readable(hints[field.name]):
+            raise PipelineError(
+                f"option '{option}' of pass {name} has the type {_shown(hints[field.name])}, which "
+                "cannot be read from a text",
+                notes=(
+                    "options are bool, int, float, str, a Literal of strings, a tuple[T, ...] of "
+                    "one of them, or T | None",
+                ),
+            )
         text = field.metadata.get("help", "")
-        found.append(Option(name, field.name, hints[field.name], default, text))
+        found.append(Option(option, field.name, hints[field.name], default, text))
     return tuple(found)
 
 
@@ -183,6 +200,27 @@ def _print(type_: Any, value: Any) -> str:
     if origin is tuple:
         return ",".join(_print_item(_print(get_args(type_)[0], part)) for part in value)
     return str(value)
+
+
+def _is_readable(type_: Any) -> bool:
+    """Whether :func:`_parse` can make values of a type."""
+    origin, args = get_origin(type_), get_args(type_)
+    if origin is Literal:
+        return all(isinstance(arg, str) for arg in args)
+    if origin is tuple:
+        return len(args) == 2 and args[1] is Ellipsis and _is_single(args[0])
+    if origin in (Union, types.UnionType):
+        return len(args) == 2 and type(None) in args and _is_readable(_inner(type_))
+    return type_ in (bool, int, float, str)
+
+
+def _is_single(type_: Any) -> bool:
+    """Whether it is a type that stands in a list."""
+    return get_origin(type_) is not tuple and _is_readable(type_)
+
+
+def _shown(type_: Any) -> str:
+    return type_.__name__ if isinstance(type_, type) and not get_args(type_) else str(type_)
 
 
 def _inner(type_: Any) -> Any:

@@ -6,7 +6,7 @@ import linecache
 from dataclasses import dataclass
 
 from triton_ext.errors import PassError
-from triton_ext.ir import Operation
+from triton_ext.ir import Module, Operation
 
 __all__ = ["Place", "error_at", "place_of"]
 
@@ -31,7 +31,14 @@ class Place:
 
 
 def place_of(op: Operation) -> Place:
-    """Returns the source line that ``op`` was made from; its own text where there is none."""
+    """Returns the source line that ``op`` was made from; its own text where there is none.
+
+    Raises:
+        TypeError: ``op`` is no operation.
+    """
+    if not isinstance(op, Operation):
+        hint = "; 'module.op' is the one of a module" if isinstance(op, Module) else ""
+        raise TypeError(f"expected an Operation, found {op!r}{hint}")
     known = op.loc.resolve() if op.loc is not None else None
     if known is None:
         return Place(notes=(f"at operation: {str(op).strip()}",))

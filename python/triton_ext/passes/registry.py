@@ -24,7 +24,7 @@ from typing import Any, Final
 from triton_ext import backends
 from triton_ext.errors import PipelineError
 from triton_ext.passes.base import Pass
-from triton_ext.passes.options import near, with_options
+from triton_ext.passes.options import near, options_of, with_options
 from triton_ext.passes.pipeline import PassSpec
 
 __all__ = ["GROUP", "PASSES", "Entry", "build", "entries", "lookup", "names", "refresh"]
@@ -63,8 +63,8 @@ class Entry:
         """Imports the class.
 
         Raises:
-            PipelineError: It cannot be imported, is no pass, or calls itself by another name; or
-                two packages claim its name.
+            PipelineError: It cannot be imported, is no pass, calls itself by another name, or has
+                an option that no text can give; or two packages claim its name.
         """
         if self.clash is not None:
             raise PipelineError(
@@ -93,6 +93,7 @@ class Entry:
                 f"pass '{self.name}' of {self.origin} calls itself "
                 f"'{getattr(loaded, 'name', None)}': the two names have to be equal"
             )
+        options_of(loaded)  # refuses types that no option can have
         return loaded
 
 
