@@ -112,6 +112,18 @@ def test_a_removed_plugin_leaves_nothing_behind(slot):
     assert driver.make_tensordesc_arg is before
 
 
+def test_a_removed_plugin_leaves_the_sources_of_kernels_as_they_were(slot):
+    from triton.compiler import ASTSource
+    from triton.experimental.gluon._runtime import GluonASTSource
+
+    before = ASTSource.make_ir, GluonASTSource.make_ir
+    plugin.install()
+    assert ASTSource.make_ir is not before[0]
+    assert GluonASTSource.make_ir is not before[1]
+    plugin.uninstall()
+    assert (ASTSource.make_ir, GluonASTSource.make_ir) == before
+
+
 def test_chains_to_a_hook_that_was_there(slot):
     foreign = ForeignHook("foreign")
     slot.add_stages_inspection_hook = foreign

@@ -173,6 +173,8 @@ def install() -> None:
         _active = True
         _link("stages", lambda: seams.chain_stages_hook(_stages_hook))
         _link("launch", lambda: seams.tensordesc_arg(_wrapper("wrap_make_tensordesc_arg")))
+        _link("jit", lambda: seams.make_ir(_wrapper("wrap_make_ir"), gluon=False))
+        _link("gluon", lambda: seams.make_ir(_wrapper("wrap_make_ir"), gluon=True))
         if seams.interpreting():
             _link("interpreter", lambda: seams.interpreter_cvt(_wrapper("wrap_implicit_cvt")))
 

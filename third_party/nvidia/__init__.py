@@ -23,6 +23,7 @@ EXPORTS: Final = {
     "load_im2col": f"{_HERE}.language.im2col:load_im2col",
     "lower-im2col": f"{_HERE}.passes.lower_im2col:LowerIm2Col",
     "wrap_make_tensordesc_arg": f"{_HERE}.backend.launch:wrap_make_tensordesc_arg",
+    "wrap_make_ir": f"{_HERE}.language.wrong_family:wrap_make_ir",
     "wrap_implicit_cvt": f"{_HERE}.language.interpreter:wrap_implicit_cvt",
     "annotate_metadata": f"{_HERE}.passes.descriptor_metadata:annotate_metadata",
     "driver_status": f"{_HERE}.backend.driver:driver_status",

@@ -1,5 +1,8 @@
-"""Gluon kernels of the tests; Triton reads their source from this file."""
+"""Kernels of the tests, all but one Gluon ones; Triton reads their source from this file."""
 
+import triton
+import triton.language as tl
+import triton_ext.language as tle
 from triton.experimental import gluon
 from triton.experimental.gluon import language as ttgl
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier, tma
@@ -108,6 +111,12 @@ def refused_tile(x, y, c, MODE: ttgl.constexpr, CTAS: ttgl.constexpr):
         n, h, w = xnv.im2col_start(c, 8, 1, 1)
         xnv.async_load_im2col(x, [n, h, w, c], [0, 1], bar, smem)
     mbarrier.invalidate(bar)
+
+
+@triton.jit
+def copy_tile(x, y):
+    tile = tle.load_im2col(x, [0, 0, 0, 0], [0, 0])
+    tl.store(y + tl.arange(0, 64)[:, None] * 64 + tl.arange(0, 64)[None, :], tile)
 
 
 @gluon.jit

@@ -12,7 +12,7 @@ import triton
 from stand_in_tensor import Tensor
 from triton.backends.compiler import GPUTarget
 from triton.compiler.errors import CompilationError
-from triton_ext.errors import DescriptorError, UnsupportedError
+from triton_ext.errors import DescriptorError, LaunchError, UnsupportedError
 from triton_ext.gluon import nvidia as xnv
 from triton_ext.host import capabilities
 
@@ -258,9 +258,9 @@ if CAPABILITY.available:
     from gluon_kernels import WALK, load_tile, refused_tile, stock_tile
     from triton.experimental.gluon._runtime import GluonASTSource
 
-    def compile_tile(mode, *, arch=90, cga=None, rank=4, num_ctas=1, kernel=load_tile, ctas=None):
+    def compile_tile(mode, *, arch=90, cga=None, rank=4, num_ctas=1, kernel=load_tile, text=None):
         layout = xnv.im2col_layout([64, 64], "torch.float16", cga)
-        text = f"tensordesc_im2col<fp16[64, 64],input_rank={rank},{layout!r}>"
+        text = text or f"tensordesc_im2col<fp16[64, 64],input_rank={rank},{layout!r}>"
         signature = {"x": text, "y": "*fp16", "c": "i32", "MODE": "constexpr", "CTAS": "constexpr"}
         constants = {(3,): mode, (4,): num_ctas}
         source = GluonASTSource(kernel, signature, constants, {})
@@ -358,6 +358,37 @@ def test_arguments_are_named(fresh_triton_cache, mode, message):
         compile_tile(mode, kernel=refused_tile)
     # One sentence, and no dump of what the builder takes.
     assert message in str(caught.value).splitlines()[-1]
+
+
+@needs_im2col
+def test_a_descriptor_for_jit_kernels_is_refused_by_name(fresh_triton_cache):
+    with pytest.raises(LaunchError) as caught:
+        compile_tile("constants", text="tensordesc<fp16[64, 64]>")
+    assert "was passed for 'x' of the Gluon kernel load_tile; for im2col loads" in str(caught.value)
+    assert "triton_ext.gluon.nvidia.TensorDescriptorIm2Col.for_conv" in str(caught.value)
+    # Triton's own error, with the user's line, is behind it.
+    assert isinstance(caught.value.__cause__, CompilationError)
+
+
+@needs_im2col
+def test_a_gluon_descriptor_for_a_jit_kernel_is_refused_by_name(fresh_triton_cache):
+    from gluon_kernels import copy_tile
+    from triton.compiler import ASTSource
+
+    layout = xnv.im2col_layout([64, 64], "torch.float16")
+    text = f"tensordesc_im2col<fp16[64, 64],input_rank=4,{layout!r}>"
+    source = ASTSource(copy_tile, {"x": text, "y": "*fp16"}, {}, {})
+    with pytest.raises(LaunchError) as caught:
+        triton.compile(source, target=GPUTarget("cuda", 90, 32))
+    assert "was passed for 'x' of the @triton.jit kernel copy_tile; pass triton_ext.Im2Col" in str(
+        caught.value
+    )
+
+
+@needs_im2col
+def test_errors_about_something_else_are_left_alone(fresh_triton_cache):
+    with pytest.raises(CompilationError, match="offset 0 is -1"):
+        compile_tile("negative")
 
 
 @needs_im2col

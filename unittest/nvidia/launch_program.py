@@ -379,6 +379,12 @@ def check_gluons_own_descriptors():
     }
     for text, changes in bad.items():
         raises(DescriptorError, lambda changes=changes: launch(descriptor(**changes)), text)
+    # The host takes whatever is false for it.
+    unhashable = descriptor(round_f32_to_tf32=[])
+    raises(TypeError, lambda: launch(unhashable), "round_f32_to_tf32 must be a bool, got []")
+    changed = descriptor()
+    changed.pixel_box_lower_corner = 3
+    raises(TypeError, lambda: launch(changed), "pixel_box_lower_corner must be a sequence of ints")
     assert count("encodes") == 1
 
 

@@ -20,6 +20,7 @@ __all__ = [
     "chain_stages_hook",
     "interpreter_cvt",
     "interpreting",
+    "make_ir",
     "plugin_is_reached",
     "tensordesc_arg",
 ]
@@ -124,6 +125,15 @@ def interpreter_cvt(make: Callable[[Callable[..., Any]], Callable[..., Any]]) ->
     import triton.runtime.interpreter as interpreter
 
     return _replace(interpreter, "_implicit_cvt", make)
+
+
+def make_ir(make: Callable[[Callable[..., Any]], Callable[..., Any]], *, gluon: bool) -> Link:
+    """Replaces what turns the source of a kernel, ``@triton.jit`` or Gluon, into a module."""
+    if gluon:
+        from triton.experimental.gluon._runtime import GluonASTSource as Source
+    else:
+        from triton.compiler import ASTSource as Source
+    return _replace(Source, "make_ir", make)
 
 
 def _replace(
