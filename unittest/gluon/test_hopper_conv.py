@@ -285,3 +285,22 @@ def test_dgrad_refuses_what_does_not_fit():
         dgrad.conv_dgrad(dy, w, (8,), padding=1)
     with pytest.raises(DescriptorError, match=r"dy is .* and w .*: expected"):
         dgrad.conv_dgrad(dy, w[:32], (8, 8), padding=1)
+
+
+# ---- Benchmark ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kernel", ["fprop", "dgrad"])
+def test_benchmark_without_a_gpu(kernel):
+    root = pathlib.Path(__file__).resolve().parents[2]
+    result = subprocess.run(
+        [sys.executable, "-m", "benchmarks", "gluon_conv", "--dry-run", "--kernel", kernel],
+        cwd=root,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert result.returncode == 0, result.stderr
+    assert "cudnn/gluon, geometric mean of 21 ratios" in result.stdout
+    assert ("triton/gluon" in result.stdout) == (kernel == "fprop")
