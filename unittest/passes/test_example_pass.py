@@ -12,6 +12,7 @@ import subprocess
 import sys
 
 import pytest
+from triton_ext import passes
 from triton_ext.host import capabilities
 
 ROOT = pathlib.Path(__file__).parent.parent.parent
@@ -129,3 +130,24 @@ def test_lit(installed, tmp_path):
     code = "import sys; from lit.main import main; main()"
     output = run({**installed, "PATH": path}, "-c", code, "-v", str(copy))
     assert "Passed: 1" in output
+
+
+def test_what_the_document_imports_and_names_is_there():
+    text = DOCUMENT.read_text()
+    assert re.search(r"error_at\(op, \"message\"\)`, from\s+`triton_ext\.passes`", text)
+    assert callable(passes.error_at)
+    assert "pip install 'triton-ext[test]'" in text
+    if (ROOT / "pyproject.toml").exists():
+        extra = re.search(r"^test = \[(.*?)^\]", (ROOT / "pyproject.toml").read_text(), re.M | re.S)
+        assert '"lit>=' in extra[1]
+
+
+@pytest.mark.skipif(
+    shutil.which("git") is None or not (ROOT / ".git").exists(), reason="needs a git checkout"
+)
+def test_what_pip_leaves_in_the_example_is_ignored():
+    left = ["build/lib/root_to_rsqrt.py", "pass_in_30_lines.egg-info/PKG-INFO"]
+    paths = [str(EXAMPLE / name) for name in left]
+    command = ["git", "-C", str(ROOT), "check-ignore", *paths]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.stdout.split("\n")[:-1] == paths
