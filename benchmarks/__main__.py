@@ -12,6 +12,7 @@ CASES = {
     "gluon_conv": "benchmarks.gluon_conv",
     "ir": "benchmarks.ir",
     "launch": "benchmarks.launch",
+    "small_copies": "benchmarks.small_copies",
     "waits": "benchmarks.waits",
 }
 

@@ -28,8 +28,8 @@ MOST_OPERATIONS: Final = 16
 # Operations without operands that are tensors, and those whose operands have the result's encoding.
 _SOURCES: Final = frozenset({"tt.make_range", "tt.splat"})
 _ARITH: Final = """
-    addi subi muli andi ori xori shli shrsi shrui divsi divui remsi remui minsi minui maxsi maxui cmpi
-    extsi extui trunci
+    addi subi muli andi ori xori shli shrsi shrui divsi divui remsi remui minsi minui maxsi maxui
+    cmpi extsi extui trunci
 """
 _ELEMENTWISE: Final = frozenset(
     {"tt.addptr", "tt.broadcast", *(f"arith.{name}" for name in _ARITH.split())}
