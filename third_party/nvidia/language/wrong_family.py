@@ -44,8 +44,10 @@ def wrap_make_ir(previous: Callable[..., Any], is_active: Callable[[], bool]) ->
 
 def _problem(source: Any, text: str) -> str:
     """Returns which descriptor to pass, or nothing where the error is about something else."""
+    from triton.experimental.gluon._runtime import GluonASTSource
+
     types = {name: kind for name, kind in source.signature.items() if isinstance(kind, str)}
-    if source.ext == "glir":
+    if isinstance(source, GluonASTSource):
         names = [name for name, kind in types.items() if _WITHOUT_LAYOUT.fullmatch(kind)]
         if names and "'tensor_descriptor' object has no attribute" in text:
             return (
