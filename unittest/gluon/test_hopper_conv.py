@@ -215,7 +215,27 @@ def test_a_transposed_filter_is_refused():
 
 def test_a_configuration_that_does_not_fit_is_refused():
     with pytest.raises(LaunchError, match="filter_steps is 4, the convolution has 9"):
-        fprop.check_config(TileConfig(**{**dataclasses.asdict(KEPT[0]), "filter_steps": 4}), 9)
+        fprop.check_config(
+            TileConfig(**{**dataclasses.asdict(KEPT[0]), "filter_steps": 4}), 9, 64, 132
+        )
+    with pytest.raises(LaunchError, match="16 tiles of columns on 8 multiprocessors"):
+        fprop.check_config(KEPT[0], 6, 1024, 8)
+
+
+def test_tensors_on_the_cpu_are_refused():
+    with pytest.raises(DescriptorError, match="x is on cpu and w on cpu: expected one CUDA device"):
+        fprop.conv_fprop(*tensors())
+
+
+@pytest.mark.parametrize("kernel", ["fprop", "dgrad"])
+def test_one_consumer_compiles(kernel, fresh_triton_cache):
+    config = cooperative(64, 1, 64, 6)
+    assert config.problems() == []
+    if kernel == "fprop":
+        compiled = fprop.compile_conv_fprop(config)
+    else:
+        compiled = dgrad.compile_conv_dgrad(config, strided=True)
+    assert len(re.findall(r"wgmma\.mma_async\S*m64n64k16", compiled.asm["ptx"])) == 4
 
 
 # ---- dgrad -------------------------------------------------------------------------------------

@@ -436,7 +436,16 @@ def conv_dgrad_kernel(
     shared = allocate_shared(dy_desc, w_main_desc, w_rest_desc, dx_desc, CONFIG)
     CONSUMER_REGISTERS: gl.constexpr = CONFIG.consumer_registers
     PRODUCER_REGISTERS: gl.constexpr = CONFIG.producer_registers
-    if CONFIG.consumers == 2:
+    if CONFIG.consumers == 1:
+        gl.warp_specialize(
+            [
+                (consumer, (dx_desc, dx_ptr, shared, problem, 0, CONFIG, STRIDED)),
+                (producer, (dy_desc, w_main_desc, w_rest_desc, shared, problem, CONFIG)),
+            ],
+            [1],
+            [PRODUCER_REGISTERS],
+        )
+    elif CONFIG.consumers == 2:
         gl.warp_specialize(
             [
                 (consumer, (dx_desc, dx_ptr, shared, problem, 0, CONFIG, STRIDED)),
@@ -447,7 +456,6 @@ def conv_dgrad_kernel(
             [CONSUMER_REGISTERS, PRODUCER_REGISTERS],
         )
     else:
-        gl.static_assert(CONFIG.consumers == 3)
         gl.warp_specialize(
             [
                 (consumer, (dx_desc, dx_ptr, shared, problem, 0, CONFIG, STRIDED)),
@@ -485,6 +493,8 @@ def _check_arguments(dy: torch.Tensor, w: torch.Tensor, input_size: tuple[int, .
     for name, channels in (("Ci", w.shape[-1]), ("Co", w.shape[0])):
         if channels % 8:
             problems.append(f"{name} is {channels}: TMA needs rows of a multiple of 8 channels")
+    if not dy.is_cuda or w.device != dy.device:
+        problems.append(f"dy is on {dy.device} and w on {w.device}: expected one CUDA device")
     if problems:
         raise DescriptorError("; ".join(problems))
 
@@ -548,7 +558,8 @@ def conv_dgrad(
     if config is None:
         config = choose_config(dims, dy.shape[0], ci, co, num_sms)
     taps = math.prod(w.shape[1:-1])
-    fprop.check_config(config, taps * math.ceil(co / config.block_k) if classes == 1 else 0)
+    steps = taps * math.ceil(co / config.block_k) if classes == 1 else 0
+    fprop.check_config(config, steps, ci, num_sms)
     dx = torch.empty((dy.shape[0], *input_size, ci), device=dy.device, dtype=dy.dtype)
     dy_desc = xnv.TensorDescriptorIm2Col.from_tensor(
         dy,

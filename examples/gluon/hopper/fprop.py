@@ -319,12 +319,20 @@ def _check_arguments(x: torch.Tensor, w: torch.Tensor) -> None:
     for name, channels in (("Ci", x.shape[-1]), ("Co", w.shape[0])):
         if channels % 8:
             problems.append(f"{name} is {channels}: TMA needs rows of a multiple of 8 channels")
+    if not x.is_cuda or w.device != x.device:
+        problems.append(f"x is on {x.device} and w on {w.device}: expected one CUDA device")
     if problems:
         raise DescriptorError("; ".join(problems))
 
 
-def check_config(config: TileConfig, steps: int) -> None:
+def check_config(config: TileConfig, steps: int, columns: int, num_sms: int) -> None:
     """Refuses a configuration that cannot run, or not this convolution.
+
+    Args:
+        config: The configuration.
+        steps: Steps of the whole reduction, 0 where the filter cannot stay in shared memory.
+        columns: Columns of the product.
+        num_sms: Multiprocessors of the GPU.
 
     Raises:
         LaunchError: All that is wrong with the configuration.
@@ -332,6 +340,9 @@ def check_config(config: TileConfig, steps: int) -> None:
     problems = config.problems()
     if config.filter_steps not in (0, steps):
         problems.append(f"filter_steps is {config.filter_steps}, the convolution has {steps}")
+    num_n = math.ceil(columns / config.block_n)
+    if config.filter_steps and num_n > num_sms:
+        problems.append(f"{num_n} tiles of columns on {num_sms} multiprocessors: filters change")
     if problems:
         raise LaunchError(f"configuration {config}: " + "; ".join(problems))
 
@@ -377,7 +388,7 @@ def conv_fprop(
     conv = x_desc.conv
     if config is None:
         config = choose_config(conv.m_gemm, co, ci, taps, num_sms)
-    check_config(config, taps * math.ceil(ci / config.block_k))
+    check_config(config, taps * math.ceil(ci / config.block_k), co, num_sms)
     if config.rows != 64 or config.block_k != 64:
         x_desc = describe(config.rows, config.block_k)
     y = torch.empty((x.shape[0], *conv.output_size, co), device=x.device, dtype=x.dtype)
