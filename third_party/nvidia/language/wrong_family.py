@@ -58,7 +58,7 @@ def _problem(source: Any, text: str) -> str:
             )
         return ""
     names = [name for name, kind in types.items() if kind.startswith("tensordesc_im2col<")]
-    if names and "'builder' object has no attribute" in text:
+    if names and "builder' object has no attribute" in text:
         return (
             f"Gluon's TensorDescriptorIm2Col was passed for {names[0]!r} of the @triton.jit kernel "
             f"{source.name}; pass triton_ext.Im2ColDescriptor.for_conv(...), for load_im2col"
