@@ -10,6 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from triton_ext.analysis.bank_conflicts import BankModel
+
 __all__ = ["Lds"]
 
 _KIB: Final = 1024
@@ -23,12 +25,14 @@ class Lds:
         arch: The GPU, ``"gfx1250"``.
         bytes: What a workgroup can have.
         banks: Words of 4 bytes that can be read at once.
+        lanes: Of a wave.
         partition_bytes: Size of a physical partition; 0 where there is but one.
     """
 
     arch: str
     bytes: int
     banks: int
+    lanes: int = 64
     partition_bytes: int = 0
 
     @classmethod
@@ -39,6 +43,11 @@ class Lds:
             arch: ``"gfx950"``; a suffix such as ``-strict`` changes nothing here.
         """
         return _LDS.get(arch.partition("-")[0])
+
+    @property
+    def bank_model(self) -> BankModel:
+        """Its banks, for :mod:`triton_ext.analysis.bank_conflicts`."""
+        return BankModel(lanes=self.lanes, banks=self.banks)
 
     @property
     def partitions(self) -> int:
@@ -52,6 +61,6 @@ _LDS: Final[dict[str, Lds]] = {
         Lds(arch="gfx90a", bytes=64 * _KIB, banks=32),
         Lds(arch="gfx942", bytes=64 * _KIB, banks=32),
         Lds(arch="gfx950", bytes=160 * _KIB, banks=64),
-        Lds(arch="gfx1250", bytes=320 * _KIB, banks=64, partition_bytes=64 * _KIB),
+        Lds(arch="gfx1250", bytes=320 * _KIB, banks=64, lanes=32, partition_bytes=64 * _KIB),
     )
 }
