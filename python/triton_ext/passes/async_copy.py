@@ -23,6 +23,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final
 
 from triton_ext.analysis import AxisInfoAnalysis, consecutive_run, register_to_shared
@@ -135,8 +136,8 @@ class AsyncCopy:
 
     def hint(self, dim: int) -> int:
         """Elements that the attribute says to lie side by side in a dimension (fact 2)."""
-        fastest, held = order_and_run(self.encoding, self.shape)
-        return min(self.view.contiguity, held) if dim == fastest else 1
+        facts = _facts_of(self.encoding, self.shared, self.shape, self.buffer.full_alloc_shape)
+        return min(self.view.contiguity, facts.held) if dim == facts.dim else 1
 
     def known(self, dim: int) -> int:
         """Elements that may be copied at once in a dimension, whatever the layout (fact 2)."""
@@ -151,13 +152,8 @@ class AsyncCopy:
         Raises:
             VerifyError: The encoding is none for the shape.
         """
-        dim, held = order_and_run(encoding, self.shape)
-        layout = register_to_shared(
-            encoding, self.shared, self.shape, self.buffer.full_alloc_shape
-        ).without_zero_bases("register")
-        run = consecutive_run(layout)
-        if isinstance(self.shared, PaddedSharedEncoding):
-            run = min(run, *(interval for interval, _ in self.shared.interval_padding_pairs))
+        facts = _facts_of(encoding, self.shared, self.shape, self.buffer.full_alloc_shape)
+        dim, held, run = facts.dim, facts.held, facts.run
         size = min(held, self.known(dim))
         if encoding == self.encoding:
             size = max(size, self.view.contiguity)
@@ -171,7 +167,7 @@ class AsyncCopy:
             mask=None if self.constancy is None else self.constancy[dim],
             hint=self.hint(dim),
             run=run,
-            instructions=max(1, layout.in_dim_size("register") // size),
+            instructions=max(1, facts.registers // size),
         )
 
     def order(self) -> Ints:
@@ -190,6 +186,37 @@ class AsyncCopy:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class _Facts:
+    """What the layouts of both sides say about a copy.
+
+    Attributes:
+        dim: The dimension that the registers of a thread move first.
+        held: Fact 1.
+        run: Fact 3.
+        registers: Those that hold different elements.
+    """
+
+    dim: int
+    held: int
+    run: int
+    registers: int
+
+
+@lru_cache(maxsize=256)
+def _facts_of(
+    encoding: DistributedEncoding, shared: SharedEncoding, shape: Ints, alloc_shape: Ints
+) -> _Facts:
+    # The copies of a kernel have few types: working these out takes longer than all else here.
+    dim, held = order_and_run(encoding, shape)
+    layout = register_to_shared(encoding, shared, shape, alloc_shape)
+    layout = layout.without_zero_bases("register")
+    run = consecutive_run(layout)
+    if isinstance(shared, PaddedSharedEncoding):
+        run = min(run, *(interval for interval, _ in shared.interval_padding_pairs))
+    return _Facts(dim, held, run, layout.in_dim_size("register"))
+
+
 def async_copies(module: Module, analysis: AxisInfoAnalysis) -> Iterator[AsyncCopy]:
     """The copies of a module whose layouts are known here.
 
@@ -197,17 +224,17 @@ def async_copies(module: Module, analysis: AxisInfoAnalysis) -> Iterator[AsyncCo
         module: The module, not changed since ``analysis`` was made.
         analysis: What is known of its values.
     """
+    types = AliasTable(module.aliases)
     for op in module.walk():
         view = ttg.AsyncCopyGlobalToLocalOp.match(op)
-        copy = _read(view, analysis, module) if view is not None else None
+        copy = _read(view, analysis, types) if view is not None else None
         if copy is not None:
             yield copy
 
 
 def _read(
-    view: ttg.AsyncCopyGlobalToLocalOp, analysis: AxisInfoAnalysis, module: Module
+    view: ttg.AsyncCopyGlobalToLocalOp, analysis: AxisInfoAnalysis, types: AliasTable
 ) -> AsyncCopy | None:
-    types = AliasTable(module.aliases)
     tensor, buffer = types.type(view.src.type), types.type(view.dst.type)
     if not isinstance(tensor, TensorType) or not isinstance(buffer, MemDescType):
         return None
@@ -227,7 +254,7 @@ def _read(
         shared=shared,
         bits=bits,
         num_warps=_num_warps(view.op),
-        threads_per_warp=_number(module.op, "ttg.threads-per-warp", view.op),
+        threads_per_warp=_number(_root(view.op), "ttg.threads-per-warp", view.op),
         consecutive=info.contiguity,
         contiguity=tuple(map(min, info.contiguity, aligned)),
         constancy=None if view.mask is None else analysis.info(view.mask).constancy,
@@ -249,6 +276,12 @@ def _num_warps(op: Operation) -> int:
                 return partition.num_warps
         inner = around
     return _number(inner, "ttg.num-warps", op)
+
+
+def _root(op: Operation) -> Operation:
+    while (around := op.parent_op) is not None:
+        op = around
+    return op
 
 
 def _number(holder: Operation, name: str, op: Operation) -> int:
