@@ -1,13 +1,15 @@
 // A function's offsets count from where its caller put its memory, which is a partition's start if it
-// has partitioned values: at 4096 its two buffers of 64 KiB would touch the same one. The host puts
-// the callee at the next multiple of 128.
+// has partitioned values: at 163840, which is two and a half partitions and where Triton puts it, the
+// two buffers of 64 KiB both touch the fourth.
 
-// RUN: triton-opt %s --allocate-amdgpu-shared-memory=arch=gfx1250 | FileCheck %s
+// RUN: triton-opt %s --allocate-amdgpu-shared-memory=arch=gfx1250 | FileCheck %s --check-prefixes=CHECK,EXT
+// RUN: triton-opt %s --pass-provider=host --allocate-amdgpu-shared-memory=arch=gfx1250 | FileCheck %s --check-prefixes=CHECK,HOST
+// REQUIRES: triton-3.8-or-newer
 
 #s = #ttg.swizzled_shared<{vec = 1, perPhase = 1, maxPhase = 1, order = [1, 0]}>
 #p = #ttg.partitioned_shared<{numPartitions = 2, numGroups = 1, partitionDim = 0, partitionLayout = #s}>
 #smem = #ttg.shared_memory
-// CHECK: ttg.shared = 135168 : i32
+// CHECK: ttg.shared = 294912 : i32
 module attributes {"ttg.num-ctas" = 1 : i32, "ttg.num-warps" = 4 : i32, ttg.target = "hip:gfx1250", "ttg.threads-per-warp" = 32 : i32} {
 tt.func private @callee() {
   // CHECK: allocation.offset = [0 : i32, 65536 : i32]
@@ -16,11 +18,13 @@ tt.func private @callee() {
   tt.return
 }
 tt.func public @kernel() {
-  // CHECK: allocation.offset = 131072 : i32
-  %0 = ttg.local_alloc : () -> !ttg.memdesc<64x32xf16, #s, #smem, mutable>
-  // CHECK: tt.call @callee() {allocation.offset = 0 : i32, allocation.size = 131072 : i32} : () -> ()
+  // EXT: allocation.offset = 131072 : i32
+  // HOST: allocation.offset = 0 : i32
+  %0 = ttg.local_alloc : () -> !ttg.memdesc<5x512x32xf16, #s, #smem, mutable>
+  // EXT: tt.call @callee() {allocation.offset = 0 : i32, allocation.size = 131072 : i32} : () -> ()
+  // HOST: tt.call @callee() {allocation.offset = 163840 : i32
   tt.call @callee() : () -> ()
-  ttg.local_dealloc %0 : !ttg.memdesc<64x32xf16, #s, #smem, mutable>
+  ttg.local_dealloc %0 : !ttg.memdesc<5x512x32xf16, #s, #smem, mutable>
   tt.return
 }
 }
