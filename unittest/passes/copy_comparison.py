@@ -57,8 +57,8 @@ class Comparison:
         name: The pass.
         emission: Compiles modules.
         host: The host's pass of that name.
-        counts: ``equal``, ``wider``, ``fewer``, ``host better`` and ``refused by both``, in all and
-            by target.
+        counts: ``equal``, ``wider``, ``fewer`` (instructions of a thread), ``fewer, narrower``,
+            ``host better`` and ``refused by both``, in all and by target.
         conversions: ``ttg.convert_layout`` left, by whose pass.
         needless: Copies that come out equal but for more conversions of ours.
         widths: Bytes of an instruction to number of copies, by whose pass; 0 for refused ones.
@@ -113,8 +113,11 @@ def _outcome(host: Emitted, ext: Emitted) -> str:
         return "refused by both"
     if host.widths is None:
         return "wider"
-    if ext.widths is None or ext.narrowest < host.narrowest or ext.count > host.count:
+    if ext.widths is None or ext.count > host.count:
         return "host better"
+    if ext.narrowest < host.narrowest:
+        # 3.6 leaves small copies of which a thread holds a lot: more threads copy less each.
+        return "fewer, narrower" if ext.count < host.count else "host better"
     if ext.narrowest > host.narrowest:
         return "wider"
     return "fewer" if ext.count < host.count else "equal"

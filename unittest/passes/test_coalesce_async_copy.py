@@ -169,6 +169,7 @@ def check(comparison: Comparison) -> None:
     # 3.6 does not know small copies: coalescing their lanes is neither wider nor fewer.
     if comparison.host.version >= "3.7":
         assert not comparison.needless, comparison.needless[0]
+        assert not comparison.counts["fewer, narrower"]
     # Whatever compiles without us compiles with us.
     assert comparison.widths["ext"][0] <= comparison.widths["host"][0]
 
