@@ -13,8 +13,9 @@ COPY = re.compile(
     r"|(?:global|buffer)_load_(?:lds_\w+|\w+ .*\blds\b)|tensor_load_to_lds|tensor_store_from_lds)",
     re.MULTILINE,
 )
-#: A branch around code that no lane of the wave executes, and its target.
-SKIP = re.compile(r"^\s*s_cbranch_execz\s+(\S+)", re.MULTILINE)
+#: A branch around code that no lane of the wave executes, or that its wave or CTA does not, and
+#: its target.
+SKIP = re.compile(r"^\s*s_cbranch_(?:exec|vcc|scc)(?:n?z|[01])\s+(\S+)", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +24,7 @@ class Emitted:
 
     Attributes:
         count: Instructions that copy; ``None`` where the host refused the module.
-        skips: Whether a wave without an active lane branches around one of them.
+        skips: Whether a wave may branch around one of them.
         said: What the host said if it refused.
         asm: The assembly.
     """

@@ -7,7 +7,7 @@ is legal: a host refuses a width that its instructions do not have, for instance
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from triton_ext.ir import encodings as enc
 
@@ -77,6 +77,7 @@ class Case:
         view: How the buffer is part of another: ``""``, ``"index"`` or ``"subslice"``.
         sliced: Whether the pointers are a slice of those of a larger tensor.
         rows: Number and type of row numbers.
+        ctas: CTAs of a cluster; the encodings say what each of them holds.
     """
 
     kind: str
@@ -94,6 +95,7 @@ class Case:
     view: str = ""
     sliced: bool = False
     rows: tuple[int, str] = (0, "i32")
+    ctas: int = 1
 
     def text(self, syntax: Syntax) -> str:
         """The module."""
@@ -141,7 +143,7 @@ class _Writer:
         return f"""\
 {first}#s = {case.shared}
 #smem = #ttg.shared_memory
-module attributes {{"ttg.num-ctas" = 1 : i32, "ttg.num-warps" = {case.waves} : i32, \
+module attributes {{"ttg.num-ctas" = {case.ctas} : i32, "ttg.num-warps" = {case.waves} : i32, \
 ttg.target = "hip:{case.arch}", "ttg.threads-per-warp" = {threads} : i32}} {{
   tt.func public @f(%p: !tt.ptr<{case.dtype}> {divisible}, %stride: i32 {divisible}, \
 %n: i32 {{tt.divisibility = {max(1, case.mask)} : i32}}{descriptors}) \
@@ -302,7 +304,34 @@ def _power(rng: random.Random, low: int, high: int) -> int:
 
 def random_case(rng: random.Random, arch: str, kind: str) -> Case:
     """A case of one kind for one GPU."""
-    return _random_copy(rng, arch, kind) if kind in COPIES else _random_tdm(rng, arch, kind)
+    if kind not in COPIES:
+        return _random_tdm(rng, arch, kind)
+    case = _random_copy(rng, arch, kind)
+    if arch.startswith("gfx9") or rng.random() < 0.75:
+        return case
+    return _in_a_cluster(rng, case)
+
+
+def _in_a_cluster(rng: random.Random, case: Case) -> Case:
+    """The same for two CTAs or four, which share the elements or hold them all."""
+    layout, shared, rank = case.layout, case.shared, len(case.shape)
+    if not (
+        isinstance(layout, enc.BlockedEncoding) and isinstance(shared, enc.SwizzledSharedEncoding)
+    ):
+        return case
+    cga: list[tuple[int, ...]] = []
+    for _ in range(rng.choice([1, 1, 2])):
+        dim = rng.randrange(-1, rank)  # -1: a bit of the CTA that moves nothing
+        step = 1 << sum(basis[dim] > 0 for basis in cga)
+        cga.append(tuple(step if d == dim else 0 for d in range(rank)))
+    return replace(
+        case,
+        ctas=1 << len(cga),
+        layout=replace(layout, cga_layout=tuple(cga)),
+        shared=replace(shared, cga_layout=tuple(cga)),
+        view="",
+        sliced=False,
+    )
 
 
 def _random_copy(rng: random.Random, arch: str, kind: str) -> Case:

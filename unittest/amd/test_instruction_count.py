@@ -197,6 +197,17 @@ def test_gathers_and_scatters(indices, wanted, full):
     )
 
 
+def test_one_cta_stores_what_several_hold():
+    alone = BLOCKED.replace("}>", ", CGALayout = [[0, 0]]}>")
+    each = BLOCKED.replace("}>", ", CGALayout = [[1, 0]]}>")
+    shared = swizzled().replace("}>", ", CGALayout = [[0, 0]]}>")
+    shares = swizzled().replace("}>", ", CGALayout = [[1, 0]]}>")
+    for kind, lo in ((CopyKind.LOAD, 4), (CopyKind.STORE, 0)):
+        assert copy(shared, encoding=alone, kind=kind) == Interval(lo, 4)
+        # Half of the rows in each CTA: half of the registers.
+        assert copy(shares, encoding=each, kind=kind) == Interval.exactly(2)
+
+
 # ---- targets
 
 
@@ -224,8 +235,10 @@ def test_the_target_of_a_module():
     assert Target.of("gfx1250-strict") is Target.of("gfx1250")
     with pytest.raises(UnsupportedError, match=r"\(gfx942, gfx950, gfx1250\), found 'gfx1201'"):
         Target.of("gfx1201")
-    with pytest.raises(VerifyError, match="found 'cuda:90'"):
-        Target.of_module(parse(text.replace("hip:gfx1250", "cuda:90")))
+    nvidia = Target.of_module(parse(text.replace("hip:gfx1250", "cuda:90")))
+    assert nvidia.waits_count_groups
+    with pytest.raises(VerifyError, match="found 'cpu:x86'"):
+        Target.of_module(parse(text.replace("hip:gfx1250", "cpu:x86")))
 
 
 def test_waves():

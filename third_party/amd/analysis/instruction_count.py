@@ -21,12 +21,14 @@ offsets in the buffer, padding left out; ``b`` are the bits of an element.
    :class:`Lowering` says.  Buffer copies are masked by an offset that is out of range, unless what
    is masked out gets a value (``other``): then they are the other side of the branch that stores
    it.
+9. Where CTAs of a cluster hold the same elements, one of them stores for all and the others branch
+   around the store: ``lo = 0``.  A load is issued by each of them, and so is what the TDM does.
 
 Rules of the tensor data mover (TDM), which ignores masks of lanes and waves:
 
-9. A load or store is one instruction, a fused load as well.
-10. A load into pieces, ``L = partitions * groups``: ``ceil(L / gcd(waves, L))``.
-11. A gather or scatter takes up to 8 rows of 32-bit or 16 of 16-bit indices, of those that lie side
+10. A load or store is one instruction, a fused load as well.
+11. A load into pieces, ``L = partitions * groups``: ``ceil(L / gcd(waves, L))``.
+12. A gather or scatter takes up to 8 rows of 32-bit or 16 of 16-bit indices, of those that lie side
     by side: ``ceil(index registers of a thread / rows)``, repeated registers left out.  Some hosts
     do not look how they lie (:class:`Lowering`).
 
@@ -47,8 +49,9 @@ from math import gcd
 from typing import TYPE_CHECKING
 
 from triton_ext.analysis import consecutive_run, register_to_shared
+from triton_ext.analysis.axis_info.layout import order_and_run
 from triton_ext.errors import VerifyError
-from triton_ext.ir import LinearLayout, Operation, Value, parse_type
+from triton_ext.ir import Operation, Value, parse_type
 from triton_ext.ir.dialects import ttg
 from triton_ext.ir.encodings import (
     DistributedEncoding,
@@ -178,6 +181,8 @@ def copy_instructions(
         return Interval(0, hi)  # rule 7
     if mask is not None and _branches(kind, has_other, target, lowering):
         return Interval(0, hi)  # rule 8
+    if kind is CopyKind.STORE and facts.has_redundant_ctas:
+        return Interval(0, hi)  # rule 9
     return Interval(lo, hi)
 
 
@@ -199,9 +204,9 @@ def tdm_copy_instructions(buffer: MemDescType, waves: int) -> Interval:
     """
     encoding = buffer.encoding
     if not isinstance(encoding, PartitionedSharedEncoding):
-        return Interval.exactly(1)  # rule 9
+        return Interval.exactly(1)  # rule 10
     pieces = encoding.num_pieces
-    return Interval.exactly(-(-pieces // gcd(waves, pieces)))  # rule 10
+    return Interval.exactly(-(-pieces // gcd(waves, pieces)))  # rule 11
 
 
 def tdm_rows_instructions(indices: TensorType, lowering: Lowering) -> Interval:
@@ -218,29 +223,12 @@ def tdm_rows_instructions(indices: TensorType, lowering: Lowering) -> Interval:
     distinct = layout.without_zero_bases("register")
     most = 8 if (indices.bit_width or 0) > 16 else 16
     rows = min(most, consecutive_run(distinct, "register", layout.out_dim_names[0]))
-    # Rule 11; the hosts that do not look take repeated registers for rows as well.
+    # Rule 12; the hosts that do not look take repeated registers for rows as well.
     split = -(-distinct.in_dim_size("register") // rows)
     full = -(-layout.in_dim_size("register") // most)
     if lowering.rows_split_at_runs is None:
         return Interval(min(full, split), max(full, split))
     return Interval.exactly(split if lowering.rows_split_at_runs else full)
-
-
-def contiguous_per_thread(layout: LinearLayout) -> int:
-    """Elements that a thread holds side by side in the dimension that its registers move first.
-
-    Where no register moves, that is the last dimension.
-    """
-    names = layout.out_dim_names
-    bases = layout.in_bases("register")
-    moved = [i for basis in bases for i, x in enumerate(basis) if x]
-    fastest = moved[0] if moved else len(names) - 1
-    count = 1
-    for bit, basis in enumerate(bases):
-        if basis != tuple(1 << bit if i == fastest else 0 for i in range(len(names))):
-            break
-        count *= 2
-    return count
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -252,12 +240,14 @@ class _CopyFacts:
         run: Elements side by side on both sides (rule 4).
         registers: Those that hold different elements (rule 5).
         has_redundant_waves: Whether waves hold the same elements as others (rule 7).
+        has_redundant_ctas: Whether CTAs of a cluster do (rule 9).
     """
 
     per_thread: int
     run: int
     registers: int
     has_redundant_waves: bool
+    has_redundant_ctas: bool
 
 
 @lru_cache(maxsize=256)
@@ -266,16 +256,18 @@ def _facts_of(tensor: TensorType, buffer: MemDescType) -> _CopyFacts:
     source, shape = _distributed(tensor), tensor.static_shape
     if not isinstance(buffer.encoding, SharedEncoding):
         raise VerifyError(f"expected a buffer with a known encoding, found '{buffer.encoding}'")
+    held = source.to_linear_layout(shape)
     layout = register_to_shared(source, buffer.encoding, shape, buffer.full_alloc_shape)
     layout = layout.without_zero_bases("register")
     run = consecutive_run(layout)
     if isinstance(buffer.encoding, PaddedSharedEncoding):
         run = min(run, *(interval for interval, _ in buffer.encoding.interval_padding_pairs))
     return _CopyFacts(
-        per_thread=contiguous_per_thread(source.to_linear_layout(shape)),
+        per_thread=order_and_run(source, shape)[1],
         run=run,
         registers=layout.in_dim_size("register"),
         has_redundant_waves=layout.free_variable_masks().get("warp", 0) != 0,
+        has_redundant_ctas=held.free_variable_masks().get("block", 0) != 0,
     )
 
 
@@ -459,7 +451,7 @@ def _count_tdm(op: Operation, target: Target, lowering: Lowering) -> AsyncIssue 
     rows, copy = gather or scatter, load or store
     if fused is not None:
         lds, is_masked = fused.buffers, False
-        number, unknown = Interval.exactly(1), ""  # rule 9
+        number, unknown = Interval.exactly(1), ""  # rule 10
     elif copy is not None:
         lds, is_masked = (copy.buffer,), copy.pred is not None
         buffer = copy.buffer
