@@ -12,7 +12,7 @@ from async_kernels import generate
 from async_machine import Machine
 from async_mistakes import emitted_of
 from async_model import Counts, Program
-from async_text import ARCHES
+from async_text import ARCHES, Kernel
 from ir_helpers import NO_CORPUS, corpus_files
 from triton_ext import backends
 from triton_ext.analysis.timeline import Close, Commit, Copy, Open, Use, Wait
@@ -195,6 +195,20 @@ def test_nothing_is_left_out(arch):
                 assert {known[flight.label] for flight in row.in_flight} <= set(section.lanes)
                 if not isinstance(row.item, Copy | Use):
                     assert not row.unsafe
+
+
+def test_a_copy_may_be_in_flight_where_nothing_is_known_of_what_ran_before():
+    kernel = Kernel("3.9.0", "gfx1250")
+    f = kernel.function("kernel", {"ptr": "!tt.ptr<f16>"})
+    f.pointers(16)
+    f.commit(f.copy(f.slot(f.alloc(16, 1), f.const(0), 16, 1), 16))
+    f.emit("tt.call @elsewhere() : () -> ()")
+    f.wait(num=0)
+    declared = "tt.func private @elsewhere()\n"
+    text = str(kernel).replace("tt.func", f"{declared}tt.func", 1)
+    (section,) = timeline(text, function="kernel").sections
+    (row,) = [row for row in section.rows if isinstance(row.item, Wait)]
+    assert len(row.in_flight) == 1
 
 
 def test_a_function_that_is_not_there():

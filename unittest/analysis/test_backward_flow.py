@@ -344,6 +344,18 @@ def test_partition_in_a_loop_follows_itself() -> None:
     assert cheapest(module_of(body), 0) == 4
 
 
+def test_partitions_of_other_kernels_run_in_no_warps_of_this_one() -> None:
+    body = SPECIALIZED.format(default="", partition=WAIT)
+    other = SPECIALIZED.format(default="", partition=COMMIT + ISSUE)
+    head = """tt.func {} @other(%n: index) {{
+"""
+    public = f"{head.format('public')}{other}tt.return\n}}\n"
+    assert cheapest(module_of(body, public), 0) is None
+    private = f"{head.format('private')}{other}tt.return\n}}\n"
+    call = "tt.call @other(%n) : (index) -> ()\n"
+    assert cheapest(module_of(call + body, private), 0) == 4
+
+
 def test_values_are_followed_to_where_they_come_from() -> None:
     body = """%r:2 = scf.for %i = %c0 to %n step %c1
     iter_args(%a = %c0, %b = %c1) -> (index, index) {

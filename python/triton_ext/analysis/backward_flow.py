@@ -13,7 +13,7 @@ of the control flow.  Properties:
    started is left at each of its calls, and at the start of the kernel if it may be one.
 4. The default region of ``ttg.warp_specialize`` goes on with the warps before it.  A partition runs
    on warps of its own, on which nothing ran before but partitions, of this operation where it is
-   executed repeatedly or of others.
+   executed repeatedly or of others that the same kernel can reach.
 
 Not covered, and made a step of kind ``UNKNOWN`` (nothing is known about what ran before): calls of
 functions that are not in the module, recursion, and branches of a block that is not in its region.
@@ -150,7 +150,7 @@ class BackwardFlow:
         self._is_event = is_event
         self._functions = {symbol_of(op): op for op in module.walk() if op.name in FUNCTIONS}
         self._calls: dict[Operation, list[Operation]] = {}
-        self._partitions: list[Region] = []
+        self._partitions: dict[Operation, list[Region]] = {}
         callees: dict[Operation, set[Operation]] = {}
         for function in self._functions.values():
             called = callees.setdefault(function, set())
@@ -161,7 +161,8 @@ class BackwardFlow:
                         self._calls.setdefault(callee, []).append(op)
                         called.add(callee)
                 elif op.name == "ttg.warp_specialize":
-                    self._partitions.extend(op.regions[1:])
+                    self._partitions.setdefault(function, []).extend(op.regions[1:])
+        self._callees = callees
         self._recursive = frozenset(f for f in callees if _reaches(f, f, callees))
         self._relevant: dict[Operation, bool] = {}
         self._stops: dict[Block, tuple[int, ...]] = {}
@@ -183,6 +184,10 @@ class BackwardFlow:
             for above in self._above_block(block)
             for step in self._counted(above, position.frames)
         )
+
+    def walks_through(self, call: Operation) -> bool:
+        """Whether a call is walked through; nothing is known of what ran before one that is not."""
+        return self._known_callee(call) is not None
 
     # ---- inside a block
 
@@ -333,18 +338,42 @@ class BackwardFlow:
             )
             for call in calls
         ]
-        is_private = " private " in op.text.partition("@")[0]
-        if not (calls and is_private):
+        if not self._is_only_called(op):
             steps.append(Step(StepKind.START, op, None))
         return steps
 
     def _above_partition(self, op: Operation) -> list[Step]:
         steps = [Step(StepKind.START, op, None)]
-        if len({region.parent for region in self._partitions}) > 1 or self._may_repeat(op):
+        partitions = self._partitions_beside(op)
+        if len({region.parent for region in partitions}) > 1 or self._may_repeat(op):
             # Which warps run which partition is the backend's choice.
-            ends = [_end(end) for region in self._partitions for end in _ends(region)]
+            ends = [_end(end) for region in partitions for end in _ends(region)]
             steps.extend(Step(StepKind.ENTER, op, Position(end)) for end in ends)
         return steps
+
+    def _partitions_beside(self, op: Operation) -> list[Region]:
+        """The partitions that one kernel may run in the same warps as those of an operation."""
+        function = op.parent_op
+        while function is not None and function.name not in FUNCTIONS:
+            function = function.parent_op
+        run: set[Operation] = set()
+        for entry in self._callees:
+            if not self._is_only_called(entry):
+                reached = _reached(entry, self._callees)
+                if function in reached:
+                    run |= reached
+        run = run or set(self._callees)
+        return [
+            region
+            for each, partitions in self._partitions.items()
+            if each in run
+            for region in partitions
+        ]
+
+    def _is_only_called(self, function: Operation) -> bool:
+        """Whether a function cannot be a kernel."""
+        is_private = " private " in function.text.partition("@")[0]
+        return bool(self._calls.get(function)) and is_private
 
     def _may_repeat(self, op: Operation) -> bool:
         parent = op.parent_op
@@ -390,6 +419,17 @@ def _reaches(
                 seen.add(callee)
                 todo.append(callee)
     return False
+
+
+def _reached(start: Operation, callees: Mapping[Operation, set[Operation]]) -> frozenset[Operation]:
+    """A function and all that it calls, directly or not."""
+    seen = {start}
+    todo = [start]
+    while todo:
+        more = callees[todo.pop()] - seen
+        seen |= more
+        todo.extend(more)
+    return frozenset(seen)
 
 
 def _saturated(walked: int) -> int:

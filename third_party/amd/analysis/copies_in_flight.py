@@ -1,7 +1,8 @@
 """Which copies may be in flight at a point of a module.
 
 Safe direction: a copy that may be in flight is named; one that is named may be retired on every
-path that an execution takes.  What retires a copy is defined in
+path that an execution takes.  Where nothing is known of what ran before, anything may be in flight.
+What retires a copy is defined in
 :mod:`triton_ext.backends.amd.analysis.wait_coverage`, numbers 4 to 7.
 """
 
@@ -74,8 +75,10 @@ class _Seeker:
     pending: Pending
 
     def step(self, step: Step, block: Block) -> _Seeker | bool:
-        if step.kind in (StepKind.START, StepKind.UNKNOWN) or step.op is None:
+        if step.kind is StepKind.START:
             return False
+        if step.kind is StepKind.UNKNOWN or step.op is None:
+            return True
         if step.kind is StepKind.EVENT:
             return self._cross(step.op)
         return replace(self, pending=self.pending.across(step, block))

@@ -208,6 +208,7 @@ class WaitCoverage:
         events: Its asynchronous operations.
 
     Attributes:
+        module: The module.
         events: Its asynchronous operations.
         flow: Its control flow.
         references: Its buffers.
@@ -219,7 +220,7 @@ class WaitCoverage:
         self.flow = BackwardFlow(module, lambda op: op.name == _ARRIVE or events.is_event(op))
         self.references = BufferReferences.of_module(module.op)
         self.numbers: dict[Operation, int] = {}
-        self._module = module
+        self.module = module
         self._issues: dict[Queue, list[AsyncIssue]] = {}
         for event in events:
             if isinstance(event, AsyncIssue) and event.instructions.hi:
@@ -230,7 +231,7 @@ class WaitCoverage:
         """Every use of LDS that a copy may be in the way of, in the order of the text."""
         if not self._issues:
             return
-        for op in self._module.walk():
+        for op in self.module.walk():
             issue = self.events.get(op)
             if isinstance(issue, AsyncIssue):
                 for buffer in issue.reads:

@@ -2,6 +2,7 @@
 
 What a wait lets through can only take away from what is shown, so the obligations that rest on it
 hold up to some number and fail above.  It is found by bisection, all other numbers as they are.
+No larger number is given for a wait that somebody else may rely on (:mod:`.handed_over`).
 
 Safe direction: a number that is given here is shown to be safe; a larger one may be safe as well.
 A wait is said to be useless only if nothing that it waits for can be outstanding.
@@ -17,6 +18,7 @@ from triton_ext.analysis.nearest_walk import nearest_walks
 from triton_ext.ir import Block, Operation, Value
 
 from .async_events import Commit, Wait, WaitUnit
+from .handed_over import HandedOver
 from .instruction_count import AsyncIssue
 from .target import Counter, Queue
 from .wait_coverage import Checked, Obligation, Pending, WaitCoverage, renamed_tokens
@@ -37,6 +39,7 @@ class WaitNumbers:
 
     def __init__(self, coverage: WaitCoverage) -> None:
         self.coverage = coverage
+        self._handed_over = HandedOver(coverage)
         self.results: dict[Obligation, Checked] = {
             obligation: coverage.check(obligation) for obligation in coverage.obligations()
         }
@@ -76,9 +79,11 @@ class WaitNumbers:
         """The largest number of a wait with which all that holds still does.
 
         Returns:
-            ``None`` where no number makes a difference, or tokens decide.
+            ``None`` where no number makes a difference, tokens decide, or others may rely on it.
         """
         number = self.number(wait)
+        if self._handed_over.relies_on(wait):
+            return None
         resting = [o for o in self._resting_on(wait) if self.results[o].holds]
         if number is None or not resting:
             return None

@@ -14,8 +14,11 @@ What it tells:
   whose number lets through what their tokens ask for.
 
 With ``fix=unsafe`` numbers that are too high are lowered to the largest that is safe.  With
-``fix=all`` those that are lower than need be are raised as well; waits that no use of LDS relies on
-(those for the stores at a kernel's end) are left alone.  Waits for tokens have no number to fix.
+``fix=all`` those that are lower than need be are raised as well.  Left alone are waits that no use
+of LDS relies on (those for the stores at a kernel's end), and those that others may rely on: for
+copies of buffers that another partition uses, and in front of arrivals, barriers, fences and atomic
+operations (:mod:`triton_ext.backends.amd.analysis.handed_over`).  Neither is told by a remark to be
+too long.  Waits for tokens have no number to fix.
 
 Safe direction: a kernel that passes is right about its waits; one that is right may be refused
 where conditions exclude each other or slots are not understood.  Not covered: see the analysis.

@@ -1,0 +1,159 @@
+"""Which waits somebody relies on that the walks from uses of LDS do not see.
+
+A wait may be longer than the uses of LDS behind it ask for, and right: what it waited for is then
+handed over.  Taken as handed over is
+
+1. what a wait may wait for, if one of its buffers is used by other warps than those that wait: in
+   another partition of ``ttg.warp_specialize``, or beside the partitions;
+2. what was waited for where others are told of it: an arrival at an mbarrier, a barrier, a fence,
+   an atomic operation, a call that cannot be walked through, inline assembly with side effects,
+   and operations of dialects that are not known here.  Each wait counts that lies before one on
+   some way, up to waits that let nothing through.
+
+Safe direction: a wait that is not named here may be made shorter without changing what others see;
+one that is named may be of interest to nobody.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Final
+
+from triton_ext.analysis.backward_flow import Step, StepKind
+from triton_ext.analysis.buffer_reference import is_buffer
+from triton_ext.analysis.nearest_walk import nearest_walks
+from triton_ext.ir import Block, Operation, Region, Value
+from triton_ext.ir.dialects import ttg
+from triton_ext.ir.functions import CALLS, FUNCTIONS
+
+from .async_events import Wait
+from .copies_in_flight import copies_in_flight
+from .instruction_count import AsyncIssue
+from .target import Counter
+from .wait_coverage import WaitCoverage
+
+__all__ = ["HandedOver"]
+
+#: Dialects whose operations tell others of nothing, but for those with one of the words below.
+_KNOWN: Final = ("arith.", "amdg.", "cf.", "math.", "scf.", "tt.", "ttg.", "ttng.", "ub.")
+_TELLS: Final = frozenset({"arrive", "atomic", "barrier", "fence"})
+#: Operations on mbarriers and barriers that tell nobody.
+_SILENT: Final = frozenset({"expect", "init", "inval", "wait"})
+#: Other names of a buffer, and the end of its life.
+_NO_USE: Final = ("ttg.memdesc_", ttg.LocalDeallocOp.NAME, "ttg.warp_specialize")
+
+
+class HandedOver:
+    """The waits of a module that others may rely on.
+
+    Args:
+        coverage: The obligations of the module, which must not be changed meanwhile.
+    """
+
+    def __init__(self, coverage: WaitCoverage) -> None:
+        self._coverage = coverage
+
+    def relies_on(self, wait: Wait) -> bool:
+        """Whether others may rely on a wait."""
+        return wait.op in self._told or self._is_shared(wait)
+
+    # ---- what others are told of
+
+    @cached_property
+    def _told(self) -> frozenset[Operation]:
+        """The waits in front of what tells others."""
+        coverage, found = self._coverage, set[Operation]()
+        counters = {wait.counter for wait in coverage.events.waits}
+        for op in self._coverage.module.walk():
+            if not self._tells(op):
+                continue
+            for counter in counters:
+                start = coverage.flow.before(op)
+                walks = nearest_walks(coverage.flow, start, _Waits(coverage, counter))
+                if walks.gave_up:
+                    return frozenset(wait.op for wait in coverage.events.waits)
+                found |= walks.crossed
+        return frozenset(found)
+
+    def _tells(self, op: Operation) -> bool:
+        if op.name in FUNCTIONS or op.name == "builtin.module":
+            return False
+        if op.name in CALLS:
+            return not self._coverage.flow.walks_through(op)
+        if not op.name.startswith(_KNOWN):
+            return True
+        words = frozenset(op.name.partition(".")[2].split("_"))
+        if not words.isdisjoint(_TELLS) or "mbarrier" in words:
+            return words.isdisjoint(_SILENT)
+        return "asm" in words and "pure = true" not in op.text
+
+    # ---- buffers of other warps
+
+    def _is_shared(self, wait: Wait) -> bool:
+        if not self._users:
+            return False
+        own = _warps_of(wait.op)
+        shared = [
+            event
+            for event in self._coverage.events
+            if isinstance(event, AsyncIssue)
+            and event.queue.counter is wait.counter
+            and any(
+                user is not own
+                for buffer in (*event.writes, *event.reads)
+                for user in self._users_of(buffer)
+            )
+        ]
+        return bool(copies_in_flight(self._coverage.flow.before(wait.op), shared, self._coverage))
+
+    def _users_of(self, buffer: Value) -> Iterator[Region]:
+        allocations = self._coverage.references.allocations(buffer)
+        for allocation, users in self._users.items():
+            if allocations is None or allocation is None or allocation in allocations:
+                yield from users
+
+    @cached_property
+    def _users(self) -> dict[Value | None, set[Region]]:
+        """The warps that use each allocation or unknown buffer; empty without partitions."""
+        users: dict[Value | None, set[Region]] = {}
+        has_partitions = False
+        for op in self._coverage.module.walk():
+            has_partitions = has_partitions or op.name == "ttg.warp_specialize"
+            if op.name.startswith(_NO_USE):
+                continue
+            for operand in op.operands:
+                if is_buffer(operand):
+                    found = self._coverage.references.allocations(operand)
+                    for allocation in found if found is not None else (None,):
+                        users.setdefault(allocation, set()).add(_warps_of(op))
+        return users if has_partitions else {}
+
+
+def _warps_of(op: Operation) -> Region:
+    """The partition around an operation, or the body of its function."""
+    block = op.parent
+    while block is not None:
+        if block.parent.isolated:
+            return block.parent
+        block = block.parent_op.parent
+    raise op.error("an operation that uses a buffer stands in a function")
+
+
+@dataclass(frozen=True, slots=True)
+class _Waits:
+    """Crosses the waits on a counter, back to those that let nothing through."""
+
+    coverage: WaitCoverage
+    counter: Counter
+
+    def step(self, step: Step, block: Block) -> _Waits | bool:
+        if step.kind in (StepKind.START, StepKind.UNKNOWN):
+            return False
+        event = self.coverage.events.get(step.op) if step.op is not None else None
+        if step.kind is not StepKind.EVENT or not isinstance(event, Wait):
+            return self
+        if event.counter is not self.counter:
+            return self
+        return self if self.coverage.rule(event)[1] != 0 else False
