@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from ..liveness import LiveRange
+from .triton_order import offsets_of_triton
 
 __all__ = ["Item", "Placement", "Problem", "first_fit", "place"]
 
@@ -225,6 +226,8 @@ def _orders(problem: Problem) -> Iterable[list[int]]:
         order,
         key=lambda i: -sum(items[j].size for j in (*problem.meeting[i], *problem.neighbours[i], i)),
     )
+    triton = offsets_of_triton(items)
+    yield sorted(order, key=lambda i: (triton[i], i))
     # Values with several buffers are the hardest to place.
     yield sorted(order, key=lambda i: (items[i].group == -1, -items[i].size))
 
