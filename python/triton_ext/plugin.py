@@ -94,6 +94,13 @@ class _Own:
     replaces: str = ""
     asked: str = ""
 
+    @property
+    def way_out(self) -> str:
+        """What a user can do who cannot mend an error of the pass; empty for nothing."""
+        if self.replaces:
+            return f"{self.replaces}=host leaves this to Triton's own pass"
+        return f"{self.asked} asked for this check" if self.asked else ""
+
     def is_for(self, text: str) -> bool:
         """Whether a module needs the pass."""
         return all(word in text for word in self.words)
@@ -124,7 +131,17 @@ def _own_passes() -> tuple[_Own, ...]:
 
 
 def _is_set(variable: str) -> bool:
-    return os.environ.get(variable, "") not in ("", "0")
+    """Whether an environment variable switches something on.
+
+    Raises:
+        UnsupportedError: It says neither yes nor no.
+    """
+    value = os.environ.get(variable, "").lower()
+    if value in ("1", "true", "yes", "on"):
+        return True
+    if value in ("", "0", "false", "no", "off"):
+        return False
+    raise UnsupportedError(f"{variable}={value}: expected 1 or 0")
 
 
 def _own_for(stage: str, text: str) -> tuple[_Own, ...]:
@@ -444,15 +461,16 @@ def run_passes(
     """
     verify = _verify_each() if verify_each is None else verify_each
     own = _own_for(stage, text)
+    blamed = own
     try:
         module = parse(text, filename if filename is not None else f"<{stage}>")
-        if own:
-            passes = [backends.load(each.vendor, each.export)() for each in own]
+        for each in own:
+            blamed = (each,)
+            passes = [backends.load(each.vendor, each.export)()]
             _run(PassManager(passes, verify_each=verify, host_features=host.features), module)
     except SourceError as error:
-        # Nobody asked for these passes: whoever cannot mend the cause has to have a way out.
-        ways = [each.replaces for each in own if each.replaces]
-        error.notes += tuple(f"{name}=host leaves this to Triton's own pass" for name in ways)
+        # Whoever cannot mend the cause has to have a way out.
+        error.notes += tuple(each.way_out for each in blamed if each.way_out)
         raise
     for entry in _extra if extra is None else extra:
         if entry.stage == stage:

@@ -148,7 +148,13 @@ def test_a_wait_that_is_not_enough_is_an_error_on_request(installed):
     with pytest.raises(PassError, match="unsafe read of LDS") as caught:
         plugin.run_passes(UNSAFE)
     assert (caught.value.filename, caught.value.line) == ("kernel.py", 7)
+    assert caught.value.notes[-1] == "TRITON_EXT_VERIFY_WAITS asked for this check"
     plugin.run_passes(UNSAFE.replace("num = 1", "num = 0"))
+    installed(TRITON_EXT_VERIFY_WAITS="off")
+    plugin.run_passes(UNSAFE)
+    installed(TRITON_EXT_VERIFY_WAITS="perhaps")
+    with pytest.raises(UnsupportedError, match="TRITON_EXT_VERIFY_WAITS=perhaps: expected 1 or 0"):
+        plugin.cache_key()
 
 
 def test_an_encoding_that_is_not_known_is_a_warning():

@@ -145,7 +145,8 @@ def _commit(op: Operation) -> Commit | None:
 def _wait(op: Operation, target: Target) -> Wait | None:
     groups = ttg.AsyncWaitOp.match(op)
     if groups is not None:
-        return Wait(op, target.copy_counter, WaitUnit.GROUPS, groups.num, groups.tokens)
+        num = max(0, groups.num)  # hosts take what is negative for nothing
+        return Wait(op, target.copy_counter, WaitUnit.GROUPS, num, groups.tokens)
     counted = amdg.AsyncWaitOp.match(op)
     if counted is not None:
         return Wait(op, target.copy_counter, WaitUnit.INSTRUCTIONS, counted.num_inst, ())
@@ -153,5 +154,5 @@ def _wait(op: Operation, target: Target) -> Wait | None:
     if tdm is not None:
         unit = WaitUnit.INSTRUCTIONS if tdm.counts_instructions else WaitUnit.OPERATIONS
         tokens = () if tdm.counts_instructions else tdm.tokens
-        return Wait(op, Counter.TENSORCNT, unit, tdm.num, tokens)
+        return Wait(op, Counter.TENSORCNT, unit, max(0, tdm.num), tokens)
     return None

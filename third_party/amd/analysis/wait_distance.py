@@ -21,6 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Final
 
 from triton_ext.analysis.backward_flow import BackwardFlow
 from triton_ext.analysis.shortest_walk import Crossing, End, Goal, Walk, shortest_walk
@@ -31,6 +32,10 @@ from .instruction_count import AsyncIssue
 from .target import Queue
 
 __all__ = ["Distance", "distance_of"]
+
+#: Groups or operations that are counted back: more than any counter can hold instructions.  Behind
+#: a wait for more of them fewer are counted, which is the safe direction.
+_MOST_LEFT: Final = 128
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,9 +61,11 @@ def distance_of(wait: Wait, events: AsyncEvents, flow: BackwardFlow) -> Distance
         events: The asynchronous operations of the module.
         flow: Its control flow, with :meth:`AsyncEvents.is_event`.
     """
+    used = {event.queue for event in events if isinstance(event, AsyncIssue)}
     walks = [
         walk
         for queue in events.queues(wait.counter)
+        if queue in used
         for goal in _goals(wait, events, queue)
         if (walk := shortest_walk(flow, flow.before(wait.op), goal)) is not None
     ]
@@ -73,9 +80,10 @@ def distance_of(wait: Wait, events: AsyncEvents, flow: BackwardFlow) -> Distance
 def _goals(wait: Wait, events: AsyncEvents, queue: Queue) -> list[Goal]:
     if wait.tokens:
         return [_Token(events, wait, queue, token) for token in wait.tokens]
+    left = min(wait.num, _MOST_LEFT)
     if wait.unit is WaitUnit.GROUPS:
-        return [_Groups(events, wait, queue, wait.num)]
-    return [_Operations(events, wait, wait.num)]
+        return [_Groups(events, wait, queue, left)]
+    return [_Operations(events, wait, left)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,7 +245,7 @@ class _Everything:
 
     def first(self) -> _Everything:
         """The goal to start with."""
-        return replace(self, left=None if self.wait.tokens else self.wait.num)
+        return replace(self, left=None if self.wait.tokens else min(self.wait.num, _MOST_LEFT))
 
     def cross(self, op: Operation) -> Crossing:
         event = self.events.get(op)
