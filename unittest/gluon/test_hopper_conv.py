@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
+import os
 import pathlib
 import random
 import re
@@ -149,9 +150,14 @@ def resources(cubin: bytes, folder: pathlib.Path) -> dict[str, int]:
 
 
 def fast(configs: tuple[TileConfig, ...], *indices: int) -> list[object]:
-    """Marks all but some of the configurations as slow: compiling one takes about 4 seconds."""
+    """Leaves all but some of the configurations to the nightly run: compiling one takes 4 s."""
+    nightly = pytest.mark.skipif(
+        not os.environ.get("TRITON_EXT_NIGHTLY"),
+        reason="takes minutes; TRITON_EXT_NIGHTLY=1 runs it",
+    )
+    later = (pytest.mark.slow, nightly)
     return [
-        pytest.param(config, id=str(config), marks=() if i in indices else pytest.mark.slow)
+        pytest.param(config, id=str(config), marks=() if i in indices else later)
         for i, config in enumerate(configs)
     ]
 
