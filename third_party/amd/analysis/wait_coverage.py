@@ -7,7 +7,7 @@ shown by walking back from the use on every way (``backward_flow``):
 2. So does a copy from LDS: its source has to be there.
 3. A write to LDS, by a copy or not, needs every copy from it and into it to be retired.  (Copies
    of one queue end in order, but only within a wave: which waves write an element is the layout's
-   choice.)
+   choice.)  So does an operation that is not known (``lds_use``).
 
 A walk carries what the waits that it passed let through.  An operation of a queue is retired by
 
@@ -15,24 +15,30 @@ A walk carries what the waits that it passed let through.  An operation of a que
 5. a wait for ``n`` instructions, if at least ``n`` newer ones of the same queue surely were issued;
 6. a wait for ``n`` TDM operations, if at least ``n`` newer ones were issued;
 7. a wait for tokens, if one of them belongs to it or to something newer, in the same queue.  The
-   token of a copy that no commit follows in front of ``ttg.async_wait`` is none of them.
+   token of a copy that no commit follows in front of ``ttg.async_wait`` is none of them.  Nor is
+   one that neither a copy nor a commit or wait made;
+8. a wait for an mbarrier, if it is a copy that arrives there itself, or a copy by address into LDS
+   that ``async_copy_mbarrier_arrive`` lies behind and before the wait.  Which mbarrier and which
+   phase is waited for is not looked at.
 
-Where a host looks at ``num`` alone (LLVM's asynchronous marks), tokens retire nothing.
+Where a host looks at ``num`` alone (LLVM's asynchronous marks), tokens retire nothing.  A partition
+starts while copies of the warps before ``ttg.warp_specialize`` are in flight, for which its own
+waits do not wait: a use needs those to be retired there, or an mbarrier wait in front of it.
 
 Safe direction: what is called covered is; what is called unsafe may be a way that no execution
 takes (conditions that exclude each other), or two parts of one buffer that never meet
 (``buffer_reference``).
 
 Not covered: ordinary reads that a write follows and the barrier behind each wait, which Triton's
-own passes put there; data that an mbarrier hands over (copies that arrive at one are left out);
-copies of one partition that another reads; memory of a buffer that is given to another one.
+own passes put there; the phases of mbarriers; copies of one partition that another one, or what
+follows behind ``ttg.warp_specialize``, uses; memory that is given to another buffer (behind
+``ttg.local_dealloc`` or the last use) while a copy into or from the first one is in flight.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from enum import Enum, Flag, auto
 from typing import Final
 
 from triton_ext.analysis.backward_flow import (
@@ -46,43 +52,19 @@ from triton_ext.analysis.buffer_reference import BufferReferences, Reference, is
 from triton_ext.analysis.nearest_walk import Found, nearest_walks
 from triton_ext.analysis.slot_form import survives
 from triton_ext.ir import Block, Module, Operation, OpResult, Value
-from triton_ext.ir.dialects import ttg
+from triton_ext.ir.functions import CALLS
 
 from .async_events import AsyncEvents, Commit, Event, Wait, WaitUnit
 from .instruction_count import AsyncIssue
-from .target import Counter, Queue
+from .lds_use import ARRIVALS, Looked, Use, ordinary_uses
+from .target import Counter, Direction, Queue
 
 __all__ = ["Checked", "Looked", "Obligation", "Use", "Violation", "WaitCoverage", "renamed_tokens"]
 
-#: What makes another view of a buffer, or ends its life; neither reads nor writes it.
-_NO_USE: Final = frozenset(
-    {ttg.LocalAllocOp.NAME, ttg.LocalDeallocOp.NAME, "ttg.memdesc_index", "ttg.memdesc_subslice"}
-    | {"ttg.memdesc_trans", "ttg.memdesc_reshape", "ttg.memdesc_reinterpret"}
-    | {"tt.call", "tt.return", "ttg.warp_yield", "ttg.warp_return", "scf.condition", "scf.yield"}
-    | {"arith.select", "amdg.async_copy_mbarrier_arrive"}
-)
-#: Where the buffer that is written stands among the operands.
-_WRITES: Final = {"ttg.local_store": 1, "ttg.local_scatter": 0, "ttg.local_atomic_scatter_rmw": 0}
-_ARRIVE: Final = "amdg.async_copy_mbarrier_arrive"
-
-
-class Use(Enum):
-    """What an operation does with LDS."""
-
-    READ = "read of LDS"
-    SOURCE = "copy from LDS"
-    REFILL = "write to LDS"
-
-
-class Looked(Flag):
-    """Which copies an obligation is about: those into LDS, those from it."""
-
-    INTO = auto()
-    FROM = auto()
-
-
-#: Dialects whose operations are about no buffer.
-_NO_BUFFERS: Final = ("arith.", "cf.", "math.")
+#: Waits for mbarriers.
+_MBARRIER_WAITS: Final = frozenset({"amdg.wait_barrier", "ttng.wait_barrier"})
+#: Counters of the copies that such an arrival stands behind.
+_ARRIVING: Final = (Counter.ASYNCCNT, Counter.CP_ASYNC)
 _BOTH: Final = Looked.INTO | Looked.FROM
 
 
@@ -114,12 +96,15 @@ class Violation:
         issue: The copy; ``None`` where nothing is known of what ran before.
         last: The operation at which the way ends.
         steps: The way, from the use back to the copy.
+        partitions: The ``ttg.warp_specialize`` that the copy lies before, if the use is in one of
+            its partitions; the way starts there.
     """
 
     obligation: Obligation
     issue: AsyncIssue | None
     last: Operation | None
     steps: tuple[Step, ...]
+    partitions: Operation | None = None
 
     @property
     def last_results(self) -> tuple[Value, ...]:
@@ -168,6 +153,8 @@ class Pending:
 
     def retires(self, op: Operation, event: Event | None, queue: Queue) -> bool:
         """Whether a wait has retired what an operation defines, with all that is older."""
+        if event is None:
+            return False  # nothing tells what the token is of
         if isinstance(event, AsyncIssue):
             return event.queue == queue and _defines(op, self.tokens)
         return _defines(op, self.tokens) or _defines(op, self.open_tokens)
@@ -217,7 +204,10 @@ class WaitCoverage:
 
     def __init__(self, module: Module, events: AsyncEvents) -> None:
         self.events = events
-        self.flow = BackwardFlow(module, lambda op: op.name == _ARRIVE or events.is_event(op))
+        self.flow = BackwardFlow(
+            module,
+            lambda op: op.name in ARRIVALS or op.name in _MBARRIER_WAITS or events.is_event(op),
+        )
         self.references = BufferReferences.of_module(module.op)
         self.numbers: dict[Operation, int] = {}
         self.module = module
@@ -238,21 +228,11 @@ class WaitCoverage:
                     yield from self._of(op, buffer, Use.SOURCE, Looked.INTO)
                 for buffer in issue.writes:
                     yield from self._of(op, buffer, Use.REFILL, _BOTH)
-            elif issue is None and not op.regions:
-                yield from self._of_ordinary(op)
-
-    def _of_ordinary(self, op: Operation) -> Iterator[Obligation]:
-        if op.name == ttg.LocalAllocOp.NAME and op.operands:
-            yield from self._of(op, op.results[0], Use.REFILL, _BOTH)
-        if op.name in _NO_USE or op.name.startswith(_NO_BUFFERS) or op.successors:
-            return
-        written = _WRITES.get(op.name)
-        for index, operand in enumerate(op.operands):
-            if is_buffer(operand):
-                if index == written:
-                    yield from self._of(op, operand, Use.REFILL, _BOTH)
-                else:
-                    yield from self._of(op, operand, Use.READ, Looked.INTO)
+            elif issue is None:
+                through = op.name in CALLS and self.flow.walks_through(op)
+                for buffer, use in ordinary_uses(op, is_walked_through=through):
+                    looked = Looked.INTO if use is Use.READ else _BOTH
+                    yield from self._of(op, buffer, use, looked)
 
     def _of(self, op: Operation, buffer: Value, use: Use, looked: Looked) -> Iterator[Obligation]:
         for queue, issues in self._issues.items():
@@ -280,9 +260,24 @@ class WaitCoverage:
         reference, bounds = self.reference(obligation.buffer), _bounds(obligation.op)
         seeker = _Seeker(self, obligation, reference, Pending(), bounds)
         walks = nearest_walks(self.flow, self.flow.before(obligation.op), seeker)
-        violations = tuple(self._violation(obligation, found) for found in walks.found)
-        waits = frozenset(op for op in walks.crossed if isinstance(self.events.get(op), Wait))
-        return Checked(violations, waits, walks.gave_up)
+        violations = []
+        crossed, gave_up = set(walks.crossed), walks.gave_up
+        for found in walks.found:
+            partitions = _partitions_that_start(found)
+            if partitions is None:
+                violations.append(self._violation(obligation, found))
+                continue
+            # What the partition waited for says nothing about the copies of the warps before it.
+            seeker = _Seeker(self, obligation, Reference(None), Pending(), _bounds(partitions))
+            earlier = nearest_walks(self.flow, self.flow.before(partitions), seeker)
+            crossed |= earlier.crossed
+            gave_up = gave_up or earlier.gave_up
+            violations += [
+                replace(self._violation(obligation, each), partitions=partitions)
+                for each in earlier.found
+            ]
+        waits = frozenset(op for op in crossed if isinstance(self.events.get(op), Wait))
+        return Checked(tuple(violations), waits, gave_up)
 
     def _violation(self, obligation: Obligation, found: Found[_Seeker]) -> Violation:
         event = self.events.get(found.op) if found.op is not None else None
@@ -304,12 +299,13 @@ class WaitCoverage:
     def is_looked_for(
         self,
         issue: AsyncIssue,
-        looked: Looked,
+        obligation: Obligation,
         reference: Reference,
         iterations: tuple[tuple[Operation, int], ...],
     ) -> bool:
-        """Whether a copy may overlap a reference at the same point."""
-        if not issue.instructions.hi or self.is_handed_over(issue):
+        """Whether a copy may overlap a reference to an obligation's buffer at the same point."""
+        looked = obligation.looked
+        if not issue.instructions.hi or not self._may_meet(obligation.buffer, issue, looked):
             return False
         known = dict(iterations)
         for buffer in self._buffers_of(issue, looked):
@@ -380,6 +376,7 @@ class _Seeker:
         pending: What the waits let through.
         bounds: Iterations that may lie before this one, of loops around the use.
         iterations: Iterations of loops with a known number of them that were entered from below.
+        is_told: Whether a wait for an mbarrier was passed.
     """
 
     coverage: WaitCoverage
@@ -388,10 +385,11 @@ class _Seeker:
     pending: Pending
     bounds: tuple[tuple[Operation, int], ...]
     iterations: tuple[tuple[Operation, int], ...] = ()
+    is_told: bool = False
 
     def step(self, step: Step, block: Block) -> _Seeker | bool:
         if step.kind is StepKind.START:
-            return False
+            return _is_partitions(step.op) and not self.is_told
         if step.kind is StepKind.UNKNOWN or step.op is None:
             return True
         if step.kind is StepKind.EVENT:
@@ -409,19 +407,36 @@ class _Seeker:
 
     def _cross(self, op: Operation) -> _Seeker | bool:
         coverage, queue = self.coverage, self.obligation.queue
-        if op.name == _ARRIVE:
-            return False
+        if op.name in _MBARRIER_WAITS:
+            return replace(self, is_told=True)
+        if op.name in ARRIVALS:
+            is_load = queue.direction is not Direction.STORE and queue.counter in _ARRIVING
+            return False if self.is_told and is_load else self
         event, pending = coverage.events.get(op), self.pending
         if pending.retires(op, event, queue):
             return False
         if isinstance(event, AsyncIssue) and event.queue == queue:
-            looked = self.obligation.looked
-            if coverage.is_looked_for(event, looked, self.reference, self.iterations):
+            is_over = self.is_told and coverage.is_handed_over(event)
+            if not is_over and coverage.is_looked_for(
+                event, self.obligation, self.reference, self.iterations
+            ):
                 return True
         before = coverage.before(op, queue, pending)
         if before is None:
             return False
         return self if before is pending else replace(self, pending=before)
+
+
+def _is_partitions(op: Operation | None) -> bool:
+    return op is not None and op.name.startswith("ttg.warp_specialize")
+
+
+def _partitions_that_start(found: Found[_Seeker]) -> Operation | None:
+    """The ``ttg.warp_specialize`` at the start of one of whose partitions a walk ended."""
+    op = found.op if found.steps[-1].kind is StepKind.START else None
+    while op is not None and op.name != "ttg.warp_specialize":
+        op = op.parent_op
+    return op
 
 
 def renamed_tokens(tokens: frozenset[Value], step: Step, block: Block) -> frozenset[Value]:

@@ -11,7 +11,9 @@ from triton_ext.passes.places import place_of
 
 from ..analysis.async_events import Commit, Wait, WaitUnit
 from ..analysis.instruction_count import AsyncIssue
-from ..analysis.wait_coverage import Looked, Use, Violation, WaitCoverage
+from ..analysis.lds_use import Looked, Use
+from ..analysis.target import Counter
+from ..analysis.wait_coverage import Violation, WaitCoverage
 
 __all__ = ["message_of", "notes_of", "place_text", "waits_on"]
 
@@ -22,6 +24,7 @@ _DANGERS: Final = {
     Use.READ: "data may not have arrived",
     Use.SOURCE: "its data may not have arrived",
     Use.REFILL: "a copy may still read it",
+    Use.UNKNOWN: "a copy may still read it",
 }
 
 
@@ -39,7 +42,7 @@ def message_of(violation: Violation) -> str:
     obligation = violation.obligation
     danger = _DANGERS[obligation.use]
     issue = violation.issue
-    if obligation.use is Use.REFILL and issue is not None and issue.writes:
+    if obligation.use in (Use.REFILL, Use.UNKNOWN) and issue is not None and issue.writes:
         danger = "a copy may still write it"
     return f"unsafe {obligation.use.value}: {danger}"
 
@@ -54,6 +57,9 @@ def notes_of(violation: Violation, coverage: WaitCoverage) -> tuple[str, ...]:
     notes = [
         f"the copy {direction} {obligation.buffer.name}: {place_text(issue.op)}: {issue.op.name}"
     ]
+    if violation.partitions is not None:
+        place = place_text(violation.partitions)
+        notes.append(f"other warps issued it, before 'ttg.warp_specialize' at {place}")
     waits = waits_on(violation, coverage)
     told = [_arithmetic(wait, violation, coverage) for wait in waits[:_MOST]]
     if told:
@@ -123,6 +129,8 @@ def _behind(wait: Wait, violation: Violation, coverage: WaitCoverage, unit: Wait
 
 
 def _is_uncommitted(violation: Violation, coverage: WaitCoverage) -> bool:
+    if violation.obligation.queue.counter is Counter.TENSORCNT:
+        return False  # that has no groups
     return not any(
         step.kind is StepKind.EVENT
         and step.op is not None
