@@ -60,6 +60,10 @@ class Writer:
             return self.value(f"arith.subi {self.constant(7 * n)}, {x} : i32")
         if kind == 7:
             return x
+        if kind == 8:
+            width = self.draw(st.integers(1, 3))
+            cut = self.value(f"arith.trunci {x} : i32 to i{width}")
+            return self.value(f"arith.extui {cut} : i{width} to i32")
         return self.rotation(x)
 
     def rotation(self, x: str) -> str:
@@ -99,7 +103,7 @@ class Writer:
     def loop(self, values: list[str], depth: int) -> list[str]:
         carried = self.draw(st.integers(0, 3))
         lower = self.draw(st.integers(0, 2))
-        # A bound that is an argument is drawn when the program runs, and not below the lower one.
+        # A bound that is an argument is drawn when the program runs, maybe below the lower one.
         upper = self.draw(
             st.sampled_from(["%n", self.constant(lower + self.draw(st.integers(0, 4)))])
         )
@@ -169,7 +173,6 @@ def execute(block_ops: tuple[Operation, ...], numbers: Numbers, trace: list[Mome
 def run_loop(op: Operation, numbers: Numbers, trace: list[Moment]) -> None:
     lower, upper, step = (numbers[v] for v in op.operands[:3])
     carried = [numbers[v] for v in op.operands[3:]]
-    assume(upper >= lower)
     block = op.regions[0].blocks[0]
     iteration = None
     for iteration, induction in enumerate(range(lower, upper, step)):
@@ -200,6 +203,10 @@ def compute(op: Operation, operands: list[int]) -> int:
         )
         table = {"lt": x < y, "le": x <= y, "gt": x > y, "ge": x >= y, "eq": x == y, "ne": x != y}
         return int(table[word])
+    if op.name == "arith.trunci":
+        return operands[0] % (1 << int((op.results[0].known_type or "")[1:]))
+    if op.name == "arith.extui":
+        return operands[0]
     x, y = operands
     return {"addi": x + y, "subi": x - y, "muli": x * y, "remsi": x % y if y else 0}[
         op.name.removeprefix("arith.")
@@ -229,7 +236,7 @@ def number_at(symbol: Symbol, moments: Sequence[Moment]) -> int:
 
 
 @settings(max_examples=2000 if NIGHTLY else 150, deadline=None)
-@given(programs(), st.integers(2, 6), st.integers(0, 9))
+@given(programs(), st.integers(0, 6), st.integers(0, 9))
 def test_forms_are_the_numbers_here_and_at_every_earlier_moment(
     program: tuple[str, int], n: int, m: int
 ) -> None:
@@ -349,6 +356,32 @@ def test_what_is_understood(body: str) -> None:
     assert one == other
     assert not one.may_equal(other.shifted(1))
     assert not one.may_equal(other.shifted(2))
+
+
+@pytest.mark.parametrize(("extension", "is_minus_one"), [("extui", False), ("extsi", True)])
+def test_an_extended_bit(extension: str, is_minus_one: bool) -> None:
+    """Twice a bit is minus the bit modulo 3."""
+    one, other = two_forms(
+        "%t = arith.trunci %n : i32 to i1\n%z = arith.extui %t : i1 to i32\n"
+        f"%e = arith.{extension} %t : i1 to i32\n%d = arith.muli %z, %c2 : i32\n"
+        "%x = arith.addi %e, %c1 : i32\n%y = arith.addi %d, %c1 : i32\n"
+        '"test.use"(%x, %y) : (i32, i32) -> ()',
+        3,
+    )
+    assert (one == other) is is_minus_one
+
+
+def test_what_a_truncation_leaves() -> None:
+    """``(n + 2) % 2`` is ``n % 2``, so they may be the same one of four slots, and of two are."""
+    body = (
+        "%a = arith.trunci %n : i32 to i1\n%x = arith.extui %a : i1 to i32\n"
+        "%j = arith.addi %n, %c2 : i32\n%b = arith.trunci %j : i32 to i1\n"
+        '%y = arith.extui %b : i1 to i32\n"test.use"(%x, %y) : (i32, i32) -> ()'
+    )
+    one, other = two_forms(body, 4)
+    assert one.may_equal(other)
+    one, other = two_forms(body, 2)
+    assert one == other
 
 
 @pytest.mark.parametrize("start", ["%m", "%far"])

@@ -6,8 +6,8 @@ value that nothing more is known of, at the point where the form is used; the nu
 iteration of an ``scf.for`` (0 in the first one), for which the loop stands; or how many iterations
 a loop had, for which its region stands.  Understood are:
 
-1. Constants, ``addi``, ``subi``, ``muli`` and ``shli`` by constants, extensions, truncations and
-   casts to ``index``; ``remsi`` and ``remui`` by a multiple of ``n``, ``andi`` with one less than a
+1. Constants, ``addi``, ``subi``, ``muli`` and ``shli`` by constants, extensions and casts to
+   ``index``; ``remsi`` and ``remui`` by a multiple of ``n``, ``andi`` with one less than a
    power of two that is a multiple of ``n``, ``xori`` with a constant for two buffers.
 2. The rotation ``select(x + 1 < n, x + 1, 0)`` in every way to write it.  Where it is written with
    ``<``, ``x`` must be known not to lie above ``n - 1``.
@@ -18,9 +18,9 @@ a loop had, for which its region stands.  Understood are:
 4. Arguments of a partition of ``ttg.warp_specialize``: what was captured.
 
 Everything else is a symbol.  Assumed is that no arithmetic overflows and that no dividend is
-negative: indices would not lie in ``0 .. n - 1`` then.  Behind a loop its upper bound is taken as
-the first value that the loop did not run for; an upper bound below the lower one is not
-considered.
+negative: indices would not lie in ``0 .. n - 1`` then.  A truncation is taken to cut something off;
+it is understood where ``n`` divides two to the power of its width.  Behind a loop that ran its upper
+bound is taken as the first value that it did not run for; of one that did not run nothing is known.
 
 Safe direction: two forms may be said to be possibly equal when they never are, not the reverse.
 """
@@ -209,7 +209,7 @@ class SlotForms:
     def _of_operation(self, op: Operation, modulus: int) -> SlotForm | None:
         name, operands = op.name, op.operands
         if name in _CASTS:
-            return self._open(operands[0], modulus)
+            return self._of_cast(op, modulus)
         if name == "arith.select":
             return self._of_select(op, modulus)
         if len(operands) != 2:
@@ -231,6 +231,15 @@ class SlotForms:
         if name == "arith.xori":
             return form.shifted(number)
         return form
+
+    def _of_cast(self, op: Operation, modulus: int) -> SlotForm | None:
+        form = self._open(op.operands[0], modulus)
+        if op.name == "arith.trunci":
+            width = _width(op.results[0])
+            return form if width is not None and (1 << width) % modulus == 0 else None
+        # The one of ``i1`` is all bits, which is -1, where the sign is extended.
+        is_sign = op.name == "arith.extsi" and _width(op.operands[0]) == 1
+        return form.times(-1) if is_sign else form
 
     def _of_select(self, op: Operation, modulus: int) -> SlotForm | None:
         condition, *values = op.operands
@@ -409,16 +418,15 @@ class SlotForms:
         loop = step.op
         if loop is None or loop.name != "scf.for":
             return None
-        if step.kind not in (StepKind.ENTER, StepKind.SKIP):
+        # A loop that is passed by may have an upper bound far below the lower one.
+        if step.kind is not StepKind.ENTER:
             return None
         modulus = form.modulus
         lower, upper, width = loop.operands[:3]
         if arith.constant_int(width) != 1:
             return None
         end = self.form(upper, modulus)
-        last = self.form(lower, modulus)
-        if step.kind is StepKind.ENTER:
-            last = last.plus(self.symbol(loop, modulus)).shifted(1)
+        last = self.form(lower, modulus).plus(self.symbol(loop, modulus)).shifted(1)
         for symbol, factor in end.terms:
             if form.factor(symbol) and factor in (1, modulus - 1):
                 # end = rest + factor * symbol, and end = last.
@@ -526,6 +534,11 @@ def _limit_where_chosen(select: Operation, value: Value) -> int | None:
 def _is_integer(value: Value) -> bool:
     type_ = value.known_type
     return type_ is None or type_ == "index" or (type_[:1] == "i" and type_[1:].isdigit())
+
+
+def _width(value: Value) -> int | None:
+    type_ = value.known_type or ""
+    return int(type_[1:]) if type_[:1] == "i" and type_[1:].isdigit() else None
 
 
 def _is_linear(name: str, number: int, modulus: int) -> bool:
