@@ -28,8 +28,8 @@ from enum import Enum
 from typing import Final
 
 from ..ir import Block, Module, Operation, Region, Value
-from ..ir.dialects import arith, scf
 from ..ir.functions import CALLS, FUNCTIONS, RETURNS, callee_of, symbol_of
+from .trip_count import trip_count
 
 __all__ = ["MOST_COUNTED", "BackwardFlow", "Point", "Position", "Step", "StepKind", "trip_count"]
 
@@ -121,18 +121,6 @@ class Step:
     op: Operation | None
     position: Position | None
     renames: Mapping[Value, Value] = field(default_factory=dict, compare=False)
-
-
-def trip_count(op: Operation) -> int | None:
-    """Number of iterations of an ``scf.for`` whose bounds are constants, or ``None``."""
-    loop = scf.ForOp.match(op)
-    if loop is None or loop.is_unsigned:
-        return None  # the bounds of an unsigned loop are not the numbers that are printed
-    bounds = [arith.constant_int(v) for v in (loop.lower_bound, loop.upper_bound, loop.step)]
-    lower, upper, step = bounds
-    if lower is None or upper is None or step is None or step <= 0:
-        return None
-    return max(0, -((lower - upper) // step))
 
 
 class BackwardFlow:

@@ -34,8 +34,13 @@ Rules of the tensor data mover (TDM), which ignores masks of lanes and waves:
 
 Where an analysis met an operation that it does not know, the host may have proven more than we
 did: ``lo`` is then the count for the largest vector that rules 1 and 4 allow, ``hi`` that for what
-is proven.  Not handled, and an error where it is asked for: encodings that this package does not
-know.
+is proven.
+
+Precondition: the module is canonical, as Triton's own passes leave it.  The host inlines and
+canonicalizes before it lowers a copy; what it can find then beyond the identities that
+:mod:`triton_ext.analysis.axis_info` knows is not bounded from above.
+
+Not handled, and an error where it is asked for: encodings that this package does not know.
 """
 
 from __future__ import annotations

@@ -35,9 +35,13 @@ What hosts differ in, as their passes show: 3.6 and 3.7 do not apply property 5 
 divisions, and take ``amdg.extract_slice`` for an identity; up to 3.8 ``tt.bitcast`` keeps the
 contiguity of pointers to elements of another size.
 
-Not handled: where MLIR's folder decides a branch by an identity that the ``FOLDS`` of
-:mod:`~triton_ext.analysis.axis_info.arith` lack (they know operations on constants, equal operands
-and products with 0), both ways count as taken, and no gap is left.
+Precondition of property 6: the input is canonical, as Triton's own passes leave it.  A host inlines
+calls and runs MLIR's canonicalizer between our analysis and its own, and may know more of what is
+left then.  Gaps are left where that shows in one operation, or in a pair of which one undoes the
+other (:mod:`~triton_ext.analysis.axis_info.identities`); at branches and loops whose conditions or
+bounds have such a gap; at arguments and results of functions that are put in the place of calls
+which pass more than is common to them; and at what no path reaches.  Expressions of more operations
+that can be simplified only together leave none.
 """
 
 from __future__ import annotations

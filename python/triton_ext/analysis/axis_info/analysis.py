@@ -12,6 +12,7 @@ from ...ir.types import PointerType, TensorType
 from .arith import ARITH
 from .flow import Solver
 from .hints import argument_infos
+from .identities import claims_less, is_inlined
 from .info import AxisInfo, join
 from .layout import order_and_run
 from .shapes import SHAPES
@@ -29,12 +30,13 @@ class AxisInfoAnalysis:
     The module is read once, when this is made; after an edit, make another one.
     """
 
-    __slots__ = ("_layouts", "_module", "_rules", "_states", "_types")
+    __slots__ = ("_inlined", "_layouts", "_module", "_rules", "_states", "_types")
 
     def __init__(self, module: Module, rules: Rules) -> None:
         self._module = module
         self._rules = rules
         self._types = Types(module.aliases)
+        self._inlined: frozenset[str] = frozenset()
         self._states: dict[Value, AxisInfo] = {}
         self._layouts: dict[tuple[DistributedEncoding, tuple[int, ...]], tuple[int, int]] = {}
 
@@ -65,10 +67,12 @@ class AxisInfoAnalysis:
     def info(self, value: Value) -> AxisInfo:
         """What is known of a value.
 
-        Nothing, and completely so, of a value that no path reaches.
+        Nothing of one that no path reaches, with a gap: whether a host finds the same is its own.
         """
         found = self._states.get(value)
-        return found if found is not None else AxisInfo.nothing(len(self._types.shape(value)))
+        if found is not None:
+            return found
+        return AxisInfo.nothing(len(self._types.shape(value)), value._holder)
 
     def alignment(
         self,
@@ -149,6 +153,9 @@ class AxisInfoAnalysis:
         """Analyses callers before what they call."""
         calls: dict[Operation, list[Operation]] = {function: [] for function in functions}
         by_symbol = {symbol_of(function): function for function in functions}
+        self._inlined = frozenset(
+            symbol for symbol, function in by_symbol.items() if symbol and is_inlined(function)
+        )
         for op in self._module.op.walk():
             callee = by_symbol.get(callee_of(op)) if op.name in CALLS else None
             if callee is not None:
@@ -176,7 +183,7 @@ class AxisInfoAnalysis:
         if function in done:
             return
         done.add(function)
-        solver = Solver(self._types, self._rules)
+        solver = Solver(self._types, self._rules, self._inlined)
         solver.run(function, self._arguments(function, calls[function], recursive))
         self._states.update(solver.states)
 
@@ -195,12 +202,17 @@ class AxisInfoAnalysis:
         found = []
         for index, (argument, info) in enumerate(zip(arguments, promised, strict=True)):
             passed: AxisInfo | None = None
-            for call in calls:
-                one = self.info(call.operands[index])
+            each = [self.info(call.operands[index]) for call in calls]
+            for one in each:
                 passed = (
                     one if passed is None else join(passed, one, self._types.kind(argument).stride)
                 )
-            found.append(info if passed is None else _both(passed, info))
+            if passed is not None:
+                info = _both(passed, info)
+                # In place of a call a host may know what that call passes.
+                if is_inlined(function) and any(claims_less(info, one) for one in each):
+                    info = info.with_gap(function)
+            found.append(info)
         return tuple(found)
 
 

@@ -7,8 +7,11 @@ import math
 from collections.abc import Iterable, Iterator
 
 from ...ir import Operation, Value
+from ...ir.functions import CALLS, callee_of
+from ..trip_count import iterations
 from .arith import FOLDS, FOLDS_MODULO
 from .hints import apply_hints
+from .identities import claims_less, is_decided, simpler
 from .info import AxisInfo, exact, join
 from .opaque import is_opaque
 from .visit import Rules, Types, Visit
@@ -30,11 +33,13 @@ class Solver:
     Args:
         types: The types of the module's values.
         rules: The rule of each operation, by name.
+        inlined: Symbols of the functions that a host puts in the place of their calls.
     """
 
-    def __init__(self, types: Types, rules: Rules) -> None:
+    def __init__(self, types: Types, rules: Rules, inlined: frozenset[str] = frozenset()) -> None:
         self.types = types
         self.rules = rules
+        self.inlined = inlined
         self.states: dict[Value, AxisInfo] = {}
         # Operations in the order of the text, the places of those to visit again, and which.
         self._ops: list[Operation] = []
@@ -84,15 +89,15 @@ class Solver:
             self._waiting.add(place)
             heapq.heappush(self._pending, place)
 
-    def _flow(self, source: Value, target: Value) -> None:
-        state = self.states.get(source)
-        if state is not None:
-            self._meet(target, state)
-
-    def _flow_all(self, sources: Iterable[Value], targets: Iterable[Value]) -> None:
+    def _flow_all(
+        self, sources: Iterable[Value], targets: Iterable[Value], gap: Operation | None = None
+    ) -> None:
+        """Lets states flow along an edge; ``gap`` where a host may know if it is taken."""
         # Ranges are as long as the IR says; one that is malformed is the verifier's to report.
         for source, target in zip(sources, targets, strict=False):
-            self._flow(source, target)
+            state = self.states.get(source)
+            if state is not None:
+                self._meet(target, state.with_gap(gap))
 
     def nothing(self, value: Value, gap: Operation | None = None) -> AxisInfo:
         """What is true of every value of a type."""
@@ -130,14 +135,24 @@ class Solver:
         rule = self.rules.get(op.name)
         if rule is None:
             # Hosts fold constants before they decide which branches are taken.
-            constants = bool(operands) and all(map(_is_constant, op.operands, operands))
-            gap = None if is_opaque(op.name) and not constants else op
+            folds = op.name.startswith(("arith.", "math."))
+            constants = bool(operands) and all(
+                _is_constant(value, known) or (folds and not known.complete)
+                for value, known in zip(op.operands, operands, strict=True)
+            )
+            visit = Visit(op, operands, self.types)
+            is_known = is_opaque(op.name) and not constants and not self._is_less(visit, None)
+            if op.name in CALLS and callee_of(op) in self.inlined:
+                is_known = False
+            gap = None if is_known else op
             for result in op.results:
                 yield self.nothing(result, gap)
             return
         visit = Visit(op, operands, self.types)
         found = self._fold(visit) or rule(visit)
         gap = next((x.gap for x in operands if x.gap is not None), None)
+        if gap is None and self._is_less(visit, found):
+            gap = op
         for result in op.results:
             if found is None:
                 yield self.nothing(result, gap)
@@ -146,6 +161,14 @@ class Solver:
                 yield whole.with_gap(found.gap or gap)
             else:
                 yield found.with_gap(gap)
+
+    def _is_less(self, visit: Visit, found: AxisInfo | None) -> bool:
+        """Whether a host may put something in the place of an operation of which more is known."""
+        if found is not None and found.constant is not None:
+            return False
+        return any(
+            claims_less(found, other) for other in simpler(visit, self.states.get, self.rules)
+        )
 
     def _fold(self, visit: Visit) -> AxisInfo | None:
         fold = FOLDS.get(visit.op.name)
@@ -177,17 +200,23 @@ class Solver:
         """``cf.br``, ``cf.cond_br``, ``cf.switch``: operands are listed block by block."""
         rest = list(op.operands)
         taken = op.successors
-        if op.name == "cf.cond_br":
+        gap = None
+        if op.name != "cf.br":
             condition = self.states.get(rest[0])
             if condition is None:
                 return
-            if condition.constant is not None:
+            gap = condition.gap
+            if op.name != "cf.cond_br":
+                gap = gap or (op if condition.constant is not None else None)
+            elif condition.constant is not None:
                 taken = (op.successors[0 if condition.constant else 1],)
+            elif gap is None and is_decided(op):
+                gap = op
         wanted = sum(len(block.args) for block in op.successors)
         rest = rest[len(rest) - wanted :] if wanted else []
         for block in op.successors:
             if block in taken:
-                self._flow_all(rest[: len(block.args)], block.args)
+                self._flow_all(rest[: len(block.args)], block.args, gap)
             rest = rest[len(block.args) :]
 
     def _visit_structured(self, op: Operation) -> None:
@@ -209,31 +238,33 @@ class Solver:
             divisor = math.gcd(start.divisor, stride.divisor)
             gap = start.gap or stride.gap
             self._meet(block.args[0], AxisInfo((1,), (divisor,), (1,), None, gap))
-        trips = self._trips(op)
+        trips, unsure = self._trips(op)
         inits = op.operands[3:]
         if trips != 0:
-            self._flow_all(inits, block.args[1:])
+            self._flow_all(inits, block.args[1:], unsure)
         if not trips:
-            self._flow_all(inits, op.results)
+            self._flow_all(inits, op.results, unsure)
 
-    def _trips(self, op: Operation) -> int | None:
-        """How often the body of an ``scf.for`` runs, where its bounds are constants."""
+    def _trips(self, op: Operation) -> tuple[int | None, Operation | None]:
+        """How often the body of an ``scf.for`` runs, and the gap that this rests on."""
         bounds = [self.states.get(value) for value in op.operands[:3]]
-        first, last, step = (x.constant if x is not None else None for x in bounds)
-        if first is None or last is None or not step or step < 0:
-            return None
-        return max(0, -((first - last) // step))
+        numbers = [x.constant if x is not None else None for x in bounds]
+        trips = iterations(op, *numbers)
+        gap = next((x.gap for x in bounds if x is not None and x.gap is not None), None)
+        if gap is None and trips is None and (None not in numbers or _bounds_are_related(op)):
+            gap = op
+        return trips, gap
 
     def _visit_yield(self, op: Operation) -> None:
         around = op.parent_op
         if around is None or op.parent is None:
             return
         if around.name == "scf.for":
-            trips = self._trips(around)
+            trips, gap = self._trips(around)
             if trips != 1:
-                self._flow_all(op.operands, around.regions[0].blocks[0].args[1:])
+                self._flow_all(op.operands, around.regions[0].blocks[0].args[1:], gap)
             if trips != 0:
-                self._flow_all(op.operands, around.results)
+                self._flow_all(op.operands, around.results, gap)
         elif around.name == "scf.while":
             self._visit_while_end(op, around)
         elif around.name == "scf.if":
@@ -244,8 +275,13 @@ class Solver:
     def _visit_while_end(self, op: Operation, loop: Operation) -> None:
         before, after = (region.blocks[0] for region in loop.regions)
         if op.name == "scf.condition":
-            self._flow_all(op.operands[1:], after.args)
-            self._flow_all(op.operands[1:], loop.results)
+            condition = self.states.get(op.operands[0])
+            if condition is None:
+                return
+            # Both ways count as taken; a host may know better.
+            gap = condition.gap or (op if condition.constant is not None else None)
+            self._flow_all(op.operands[1:], after.args, gap)
+            self._flow_all(op.operands[1:], loop.results, gap)
         else:
             self._flow_all(op.operands, before.args)
 
@@ -257,7 +293,8 @@ class Solver:
             taken = choice.regions[0 if condition.constant else -1]
             if op.parent is not None and op.parent.parent is not taken:
                 return
-        self._flow_all(op.operands, choice.results)
+        gap = condition.gap or (choice if is_decided(choice) else None)
+        self._flow_all(op.operands, choice.results, gap)
 
     def _visit_partitions(self, op: Operation) -> None:
         """Captures of ``ttg.warp_specialize``; the default region sees the names around it."""
@@ -273,6 +310,13 @@ class Solver:
             for block in region.blocks[:1]:
                 for argument in block.args:
                     self._meet(argument, self.nothing(argument, gap))
+
+
+def _bounds_are_related(loop: Operation) -> bool:
+    """Whether a host may know the number of iterations without knowing the bounds."""
+    lower, upper = loop.operands[:2]
+    owner = upper.owner
+    return lower is upper or (isinstance(owner, Operation) and lower in owner.operands)
 
 
 def _is_constant(value: Value, known: AxisInfo) -> bool:
