@@ -86,6 +86,7 @@ class _Own:
         replaces: Environment variable that leaves the work to Triton's own pass if it is ``host``;
             empty where Triton has none.
         asked: Environment variable without which the pass does not run; empty for one that does.
+        one_of: One of these stands there as well, if any are named.
     """
 
     vendor: str
@@ -93,6 +94,7 @@ class _Own:
     words: tuple[str, ...]
     replaces: str = ""
     asked: str = ""
+    one_of: tuple[str, ...] = ()
 
     @property
     def way_out(self) -> str:
@@ -103,12 +105,21 @@ class _Own:
 
     def is_for(self, text: str) -> bool:
         """Whether a module needs the pass."""
-        return all(word in text for word in self.words)
+        if not all(word in text for word in self.words):
+            return False
+        return not self.one_of or any(word in text for word in self.one_of)
 
 
 _OWN = (
     _Own("nvidia", "lower-im2col", (LIBRARY,)),
-    _Own("amd", "verify-async-waits", ("async_", "_wait"), asked="TRITON_EXT_VERIFY_WAITS"),
+    # Kernels without any wait as well: theirs are missing.
+    _Own(
+        "amd",
+        "verify-async-waits",
+        (),
+        asked="TRITON_EXT_VERIFY_WAITS",
+        one_of=("async_", "amdg.buffer_load_to_local"),
+    ),
     # Every release counts too high for some kernels, which then read LDS before the data arrived.
     _Own("amd", "update-async-wait-count", ('ttg.target = "hip:', "_wait"), "TRITON_EXT_WAITS"),
 )

@@ -157,6 +157,24 @@ def test_a_wait_that_is_not_enough_is_an_error_on_request(installed):
         plugin.cache_key()
 
 
+BY_POINTERS = """
+    %t = ttg.async_copy_global_to_local %p, %buffer : tensor<512x!tt.ptr<f32>, #b> -> <512xf32, #s, #smem, mutable>"""  # noqa: E501 - TTGIR
+BY_OFFSETS = """
+    %t = amdg.buffer_load_to_local %q[%o] into %buffer : !tt.ptr<f32>[tensor<512xi32, #b>] tensor<512x!tt.ptr<f32>, #b>  -> <512xf32, #s, #smem, mutable>"""  # noqa: E501 - TTGIR
+
+
+@pytest.mark.parametrize("copy", [BY_POINTERS, BY_OFFSETS])
+def test_a_kernel_without_any_wait_is_checked(installed, copy):
+    head, _, rest = UNSAFE.partition(BY_POINTERS)
+    text = head + copy + rest.partition("{num = 1 : i32}")[2].replace(" token %w", "")
+    text = text.replace("%p: ", "%q: !tt.ptr<f32>, %o: tensor<512xi32, #b>, %p: ")
+    text = text.replace("gfx1250", "gfx950").replace("[32]", "[64]")
+    assert "_wait" not in text
+    installed(TRITON_EXT_VERIFY_WAITS="1")
+    with pytest.raises(PassError, match="unsafe read of LDS"):
+        plugin.run_passes(text)
+
+
 def test_an_encoding_that_is_not_known_is_a_warning():
     """The copy counts nothing: the wait is for everything."""
     text = (LIT / "groups.mlir").read_text()

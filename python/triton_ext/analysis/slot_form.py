@@ -18,9 +18,9 @@ a loop had, for which its region stands.  Understood are:
 4. Arguments of a partition of ``ttg.warp_specialize``: what was captured.
 
 Everything else is a symbol.  Assumed is that no arithmetic overflows and that no dividend is
-negative: indices would not lie in ``0 .. n - 1`` then.  A truncation is taken to cut something off;
-it is understood where ``n`` divides two to the power of its width.  Behind a loop that ran its upper
-bound is taken as the first value that it did not run for; of one that did not run nothing is known.
+negative: indices would not lie in ``0 .. n - 1`` then.  A truncation may cut something off; it is
+understood where ``n`` divides two to the power of its width.  Behind a loop that ran, its upper
+bound is taken as the first value that it did not run for; if it did not run, nothing is known.
 
 Safe direction: two forms may be said to be possibly equal when they never are, not the reverse.
 """

@@ -9,6 +9,7 @@ capabilities by whoever runs a pass (``triton_ext.host.capabilities``).
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from enum import Enum
 from typing import Final
@@ -96,6 +97,11 @@ class Target:
             )
         return found
 
+    @staticmethod
+    def is_known_without(arch: str) -> bool:
+        """Whether a GPU, one of RDNA, is known to have no asynchronous copies to LDS."""
+        return _WITHOUT.fullmatch(arch.partition("-")[0]) is not None
+
     @classmethod
     def of_module(cls, module: Module) -> Target:
         """The GPU that a module was made for, by its attribute ``ttg.target``.
@@ -165,8 +171,14 @@ def _cdna5(arch: str) -> Target:
 
 _TARGETS: Final[dict[str, Target]] = {
     target.arch: target
-    for target in (_cdna("gfx942", 32), _cdna("gfx950", 32, 128), _cdna5("gfx1250"))
+    for target in (
+        _cdna("gfx942", 32),
+        _cdna("gfx950", 32, 128),
+        _cdna5("gfx1250"),
+        _cdna5("gfx1251"),
+    )
 }
+_WITHOUT: Final = re.compile(r"gfx(10|11)\d[0-9a-f]|gfx120[0-9a-f]", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

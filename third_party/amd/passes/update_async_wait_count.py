@@ -40,7 +40,6 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from triton_ext.analysis.backward_flow import BackwardFlow
-from triton_ext.errors import UnsupportedError
 from triton_ext.ir import Builder, Module, Operation
 from triton_ext.passes import Pass, PassContext
 
@@ -49,6 +48,7 @@ from ..analysis.instruction_count import AsyncIssue
 from ..analysis.target import Counter, Lowering, Target
 from ..analysis.wait_distance import Distance, distance_of
 from ..dialect import amdg
+from .chosen_target import chosen_target
 
 __all__ = ["UpdateAsyncWaitCount"]
 
@@ -72,8 +72,9 @@ class UpdateAsyncWaitCount(Pass):
 
         Raises:
             VerifyError: The GPU is not given, or an operation cannot be read.
+            UnsupportedError: The GPU that was asked for is not known.
         """
-        target = self._target(module)
+        target = self._target(module, context)
         if target is None:
             return
         events = AsyncEvents(module, target, Lowering.of(context.host_features()))
@@ -93,15 +94,12 @@ class UpdateAsyncWaitCount(Pass):
             if not distance.constrained:
                 context.count("waits-for-nothing")
 
-    def _target(self, module: Module) -> Target | None:
+    def _target(self, module: Module, context: PassContext) -> Target | None:
         """The GPU; ``None`` for one whose waits have nothing to count."""
         arch = self.gfx_arch or self.arch_generation_name
         if not arch and module.op.attributes.get("ttg.target", "").startswith('"cuda:'):
             return None
-        try:
-            return Target.of(arch) if arch else Target.of_module(module)
-        except UnsupportedError:
-            return None
+        return chosen_target(arch, module, context)
 
 
 def _needs_number(wait: Wait, events: AsyncEvents) -> bool:

@@ -23,8 +23,8 @@ too long.  Waits for tokens have no number to fix.
 Safe direction: a kernel that passes is right about its waits; one that is right may be refused
 where conditions exclude each other or slots are not understood.  Not covered: see the analysis.
 NVIDIA's ``cp.async`` groups are treated alike, with shared memory for LDS; what the TMA unit copies
-and what an mbarrier or ``warp_group_dot_wait`` waits for is not looked at.  Neither is a module for
-a GPU without asynchronous copies to LDS.
+and what ``warp_group_dot_wait`` waits for is not looked at.  Neither is a module for a GPU without
+asynchronous copies to LDS; one for a GPU that is not known gets a warning.
 """
 
 from __future__ import annotations
@@ -32,15 +32,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from triton_ext.errors import PassError, UnsupportedError
+from triton_ext.errors import PassError
 from triton_ext.ir import Module
 from triton_ext.passes import Pass, PassContext, error_at
 
 from ..analysis.async_events import AsyncEvents, Wait
-from ..analysis.target import Lowering, Target
+from ..analysis.target import Lowering
 from ..analysis.wait_coverage import Checked, Obligation, WaitCoverage
 from ..analysis.wait_numbers import WaitNumbers
 from ..dialect import amdg
+from .chosen_target import chosen_target
 from .wait_report import message_of, notes_of, waits_on
 
 __all__ = ["VerifyAsyncWaits"]
@@ -67,10 +68,10 @@ class VerifyAsyncWaits(Pass):
 
         Raises:
             PassError: A use of LDS is not covered; further ones are in the error's ``others``.
+            UnsupportedError: The GPU that was asked for is not known.
         """
-        try:
-            target = Target.of(self.gfx_arch) if self.gfx_arch else Target.of_module(module)
-        except UnsupportedError:
+        target = chosen_target(self.gfx_arch, module, context)
+        if target is None:
             return
         events = AsyncEvents(module, target, Lowering.of(context.host_features()))
         if not len(events):
