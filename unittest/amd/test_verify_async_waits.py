@@ -172,6 +172,49 @@ def test_what_is_fixed_is_right(arch: str) -> None:
     assert fixed
 
 
+@pytest.mark.parametrize("arch", ["gfx950", "gfx1250"])
+def test_what_is_raised_is_right(arch: str) -> None:
+    """A kernel that was right is so behind ``fix=all``, in every partition of it."""
+    raised = 0
+    for seed in range(2 * KERNELS):
+        text = generate(seed, "3.9.0", arch)
+        module = located(text)
+        before = str(module)
+        assert not refused(module, fix="all"), seed
+        raised += str(module) != before
+        assert not refused(module), seed
+        program = Program(module, async_mistakes.emitted_of(arch))
+        assert not broken(program, asked(module, arch)), seed
+    assert raised
+
+
+@pytest.mark.parametrize("arch", ["gfx950", "gfx1250"])
+@pytest.mark.parametrize(
+    "tells",
+    [
+        "gpu.barrier",
+        '"test.anything"() : () -> ()',
+        "%x{} = tt.atomic_rmw add, release, gpu, %f{}, %o{} : (!tt.ptr<i32>, i32) -> i32",
+    ],
+)
+def test_nothing_is_raised_in_front_of_what_tells_others(arch: str, tells: str) -> None:
+    for seed in range(KERNELS // 2):
+        lines = []
+        for number, line in enumerate(generate(seed, "3.9.0", arch).splitlines()):
+            lines.append(line)
+            if any(f"{name} " in line for name in WAITS):
+                lines.append(tells.replace("{}", str(number)))
+                if "%f" in tells:
+                    zero = f"%z{number} = arith.constant 0 : i64"
+                    to_pointer = f"%f{number} = tt.int_to_ptr %z{number} : i64 -> !tt.ptr<i32>"
+                    one = f"%o{number} = arith.constant 1 : i32"
+                    lines[-1:-1] = [zero, to_pointer, one]
+        module = located("\n".join(lines))
+        before = str(module)
+        refused(module, fix="all")
+        assert str(module) == before, seed
+
+
 # ---- pipelines as people write them: right with one number, wrong with the next
 
 ROWS = 16
