@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import itertools
+import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
-from triton_ext.analysis.backward_flow import BackwardFlow, StepKind, trip_count
+from triton_ext.analysis.backward_flow import BackwardFlow, StepKind
 from triton_ext.analysis.shortest_walk import Crossing, End, Goal, shortest_walk
+from triton_ext.analysis.trip_count import trip_count
 from triton_ext.ir import Module, Operation, Value, parse
 
 HEADER = """module {
@@ -382,6 +384,19 @@ scf.yield %b, %a : index, index
     carried = loop.regions[0].blocks[0].args[1:]
     assert [previous.renames[a].name for a in carried] == ["%b", "%a"]
     assert [leave.renames[a].name for a in carried] == ["%c0", "%c1"]
+
+
+def test_a_search_that_is_too_long_is_given_up(monkeypatch) -> None:
+    issue = '"test.issue"() {cost = 2 : i32} : () -> ()\n'
+    module = module_of(f'"test.commit"() : () -> ()\n{issue * 8}"test.wait"() : () -> ()\n')
+    wait = next(op for op in module.walk() if op.name == "test.wait")
+    flow = BackwardFlow(module, is_event)
+    limits = sys.modules[shortest_walk.__module__]
+    for most, cost, end in ((9, 16, End.FOUND), (8, 0, End.GAVE_UP)):
+        monkeypatch.setattr(limits, "MOST_PAIRS", most)
+        walk = shortest_walk(flow, flow.before(wait), Since(0))
+        assert walk is not None
+        assert (walk.cost, walk.end) == (cost, end)
 
 
 @pytest.mark.parametrize(

@@ -107,7 +107,8 @@ def shortest_walk(flow: BackwardFlow, start: Position, goal: Goal) -> Walk | Non
         goal: What it looks for.
 
     Returns:
-        The walk; ``None`` where every walk ends ``FREE``.
+        The walk; ``None`` where every walk ends ``FREE``; one that costs nothing and ends
+        ``GAVE_UP`` where more than :data:`MOST_PAIRS` pairs would have to be looked at.
     """
     order = itertools.count()  # ties: the pair that was met first
     heap: list[tuple[int, int, Position, Goal, _Link | None]] = []

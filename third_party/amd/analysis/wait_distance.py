@@ -6,7 +6,8 @@ by the same wave on the path that was taken.  Properties of what is computed her
 
 1. The distance of a wait is the minimum, over every path that leads to it and over the queues of
    its counter, of what was surely issued (:attr:`Interval.lo`) after the newest awaited operation.
-   It may be too low (the wait is longer than it has to be), never too high.
+   It may be too low (the wait is longer than it has to be), never too high.  Where a search would
+   be too long it is 0, and :attr:`Distance.gave_up`.
 2. A path constrains a queue only if something of that queue may still be outstanding among what
    is awaited: not if the kernel starts on it before, nor if an earlier wait retired it.
 3. A wait that nothing constrains waits for nothing.  Its distance is then the minimum over all
@@ -52,6 +53,11 @@ class Distance:
     walk: Walk | None
     constrained: bool
 
+    @property
+    def gave_up(self) -> bool:
+        """Whether there were too many ways to look at, so that nothing may stay in flight."""
+        return self.walk is not None and self.walk.end is End.GAVE_UP
+
 
 def distance_of(wait: Wait, events: AsyncEvents, flow: BackwardFlow) -> Distance:
     """Computes the distance of a wait that counts groups or operations, or has tokens.
@@ -70,7 +76,8 @@ def distance_of(wait: Wait, events: AsyncEvents, flow: BackwardFlow) -> Distance
         if (walk := shortest_walk(flow, flow.before(wait.op), goal)) is not None
     ]
     if walks:
-        shortest = min(walks, key=lambda walk: walk.cost)
+        # A search that was given up costs nothing, and is told of before others that cost nothing.
+        shortest = min(walks, key=lambda walk: (walk.cost, walk.end is not End.GAVE_UP))
         return Distance(shortest.cost, shortest, constrained=True)
     everything = _Everything(events, wait)
     walk = shortest_walk(flow, flow.before(wait.op), everything.first())
@@ -83,19 +90,19 @@ def _goals(wait: Wait, events: AsyncEvents, queue: Queue) -> list[Goal]:
     left = min(wait.num, _MOST_LEFT)
     if wait.unit is WaitUnit.GROUPS:
         return [_Groups(events, wait, queue, left)]
-    return [_Operations(events, wait, left)]
+    return [_Operations(events, wait, queue, left)]
 
 
 @dataclass(frozen=True, slots=True)
-class _Groups:
-    """Looks for the groups before the last ``left`` ones, then for what they may hold.
+class _Counted:
+    """Looks for what is older than the last ``left`` of something.
 
     Attributes:
         events: The asynchronous operations.
         wait: The wait that it is about.
         queue: The queue whose instructions are counted and looked for.
-        left: Groups that may stay in flight; -1 once the newest awaited one was crossed.
-        retired: Commits from here on back to what an earlier wait retired, or ``None``.
+        left: How many may stay in flight.
+        retired: How many are crossed before what an earlier wait retired, or ``None``.
     """
 
     events: AsyncEvents
@@ -103,6 +110,34 @@ class _Groups:
     queue: Queue
     left: int
     retired: int | None = None
+
+    def behind(self, wait: Wait, retired: int) -> Goal | End:
+        """What is left to look for in front of an earlier wait that retires so many."""
+        if wait.unit is WaitUnit.INSTRUCTIONS:
+            return End.FREE if wait.num == 0 else self
+        if wait.tokens:
+            return self
+        return replace(
+            self, retired=retired if self.retired is None else min(retired, self.retired)
+        )
+
+    def cross(self, op: Operation) -> Crossing:
+        raise NotImplementedError
+
+    def renamed(self, renames: Mapping[Value, Value], op: Operation | None) -> Goal | End:
+        return self
+
+    def at_start(self) -> End:
+        return End.FREE
+
+
+class _Groups(_Counted):
+    """Looks for the groups before the last ``left`` ones, then for what they may hold.
+
+    ``left`` is -1 once the newest awaited one was crossed.
+    """
+
+    __slots__ = ()
 
     def cross(self, op: Operation) -> Crossing:
         event = self.events.get(op)
@@ -117,44 +152,19 @@ class _Groups:
                 return Crossing(End.FREE)
             return Crossing(replace(self, left=left, retired=retired))
         if isinstance(event, Wait) and event.counter is self.wait.counter:
-            return Crossing(self._behind(event))
+            # The commit of the newest group that is retired has to be crossed as well.
+            return Crossing(self.behind(event, event.num + 1))
         return Crossing(self)
 
-    def _behind(self, wait: Wait) -> Goal | End:
-        """What is left to look for in front of an earlier wait."""
-        if wait.unit is WaitUnit.INSTRUCTIONS:
-            return End.FREE if wait.num == 0 else self
-        if wait.tokens:
-            return self
-        retired = wait.num + 1
-        return replace(self, retired=min(retired, self.retired or retired))
 
-    def renamed(self, renames: Mapping[Value, Value], op: Operation | None) -> Goal | End:
-        return self
+class _Operations(_Counted):
+    """Looks for the TDM operation before the last ``left`` ones."""
 
-    def at_start(self) -> End:
-        return End.FREE
-
-
-@dataclass(frozen=True, slots=True)
-class _Operations:
-    """Looks for the TDM operation before the last ``left`` ones.
-
-    Attributes:
-        events: The asynchronous operations.
-        wait: The wait that it is about.
-        left: Operations that may stay in flight.
-        retired: Operations from here on back to what an earlier wait retired, or ``None``.
-    """
-
-    events: AsyncEvents
-    wait: Wait
-    left: int
-    retired: int | None = None
+    __slots__ = ()
 
     def cross(self, op: Operation) -> Crossing:
         event = self.events.get(op)
-        if isinstance(event, AsyncIssue) and event.queue.counter is self.wait.counter:
+        if isinstance(event, AsyncIssue) and event.queue == self.queue:
             if self.retired == 0:
                 return Crossing(End.FREE)
             if self.left == 0:
@@ -163,23 +173,8 @@ class _Operations:
             then = replace(self, left=self.left - 1, retired=retired)
             return Crossing(then, self.events.weight(event))
         if isinstance(event, Wait) and event.counter is self.wait.counter:
-            return Crossing(self._behind(event))
+            return Crossing(self.behind(event, event.num))
         return Crossing(self)
-
-    def _behind(self, wait: Wait) -> Goal | End:
-        if wait.unit is WaitUnit.INSTRUCTIONS:
-            return End.FREE if wait.num == 0 else self
-        if wait.tokens:
-            return self
-        return replace(
-            self, retired=wait.num if self.retired is None else min(wait.num, self.retired)
-        )
-
-    def renamed(self, renames: Mapping[Value, Value], op: Operation | None) -> Goal | End:
-        return self
-
-    def at_start(self) -> End:
-        return End.FREE
 
 
 @dataclass(frozen=True, slots=True)

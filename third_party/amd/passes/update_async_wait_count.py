@@ -32,6 +32,7 @@ Where the result differs from the host's pass:
 * A number above 63, which the hardware cannot hold, becomes 63.
 * A masked copy that the host branches around counts nothing, nor does one whose types are not
   known here; of the latter a warning tells.
+* A wait to which too many ways lead waits for everything, and a warning tells of it.
 """
 
 from __future__ import annotations
@@ -89,6 +90,8 @@ class UpdateAsyncWaitCount(Pass):
         # All of them first: the walks read the module as it is.
         distances = [distance_of(wait, events, flow) for wait in waits]
         for wait, distance in zip(waits, distances, strict=True):
+            if distance.gave_up:
+                context.warning(wait.op, "too many ways lead to this wait: it waits for everything")
             _rewrite(wait, distance, events)
             context.count("waits-rewritten")
             if not distance.constrained:
