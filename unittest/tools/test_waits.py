@@ -217,7 +217,7 @@ def test_nothing_to_draw(tmp_path, capsys):
     ("change", "message"),
     [
         (("hip:gfx1250", "cuda:90"), "expected a module for an AMD GPU"),
-        (("hip:gfx1250", "hip:gfx1201"), "gfx942, gfx950, gfx1250), found 'gfx1201'"),
+        (("hip:gfx1250", "hip:gfx1201"), "gfx950, gfx1250, gfx1251), found 'gfx1201'"),
         (('ttg.target = "hip:gfx1250", ', ""), "expected 'ttg.target' such as"),
         (("ttg.async_commit_group tokens %t0, %t1", "ttg.async_commit_group tokens ("), "error: "),
     ],

@@ -20,7 +20,8 @@ a loop had, for which its region stands.  Understood are:
 Everything else is a symbol.  Assumed is that no arithmetic overflows and that no dividend is
 negative: indices would not lie in ``0 .. n - 1`` then.  A truncation may cut something off; it is
 understood where ``n`` divides two to the power of its width.  Behind a loop that ran, its upper
-bound is taken as the first value that it did not run for; if it did not run, nothing is known.
+bound is the first value that it did not run for.  So it is behind one that did not run from 0 on
+if that bound is an index or a dividend itself beside the loop: it may be below the lower one else.
 
 Safe direction: two forms may be said to be possibly equal when they never are, not the reverse.
 """
@@ -418,15 +419,18 @@ class SlotForms:
         loop = step.op
         if loop is None or loop.name != "scf.for":
             return None
-        # A loop that is passed by may have an upper bound far below the lower one.
-        if step.kind is not StepKind.ENTER:
+        if step.kind is not StepKind.ENTER and not (
+            step.kind is StepKind.SKIP and _never_starts_above(loop)
+        ):
             return None
         modulus = form.modulus
         lower, upper, width = loop.operands[:3]
         if arith.constant_int(width) != 1:
             return None
         end = self.form(upper, modulus)
-        last = self.form(lower, modulus).plus(self.symbol(loop, modulus)).shifted(1)
+        last = self.form(lower, modulus)
+        if step.kind is StepKind.ENTER:
+            last = last.plus(self.symbol(loop, modulus)).shifted(1)
         for symbol, factor in end.terms:
             if form.factor(symbol) and factor in (1, modulus - 1):
                 # end = rest + factor * symbol, and end = last.
@@ -469,6 +473,22 @@ def captured(value: Value) -> Value | None:
             return None
         op = around
     return op.operands[value.index] if value.index < len(op.operands) else None
+
+
+def _never_starts_above(loop: Operation) -> bool:
+    """Whether the upper bound of a loop is known not to be below the lower one.
+
+    What is an index or a dividend wherever the loop is executed is not negative.
+    """
+    lower, upper = arith.constant_int(loop.operands[0]), loop.operands[1]
+    if lower is None or lower > 0:
+        return False
+    return any(
+        use.op.parent is loop.parent
+        and (use.op.name, use.index)
+        in (("arith.remsi", 0), ("arith.remui", 0), ("ttg.memdesc_index", 1))
+        for use in upper.uses
+    )
 
 
 def _definer(symbol: Symbol) -> Operation | Block:

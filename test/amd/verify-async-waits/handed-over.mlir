@@ -99,6 +99,28 @@ tt.func public @published(%p: tensor<128x!tt.ptr<f32>, #b>, %f: !tt.ptr<i32>, %n
   tt.return
 }
 
+// A wait for groups does not wait for what is not committed, as the one for instructions does.
+// CHECK-LABEL: @mixed
+tt.func public @mixed(%p: tensor<128x!tt.ptr<f32>, #b>, %f: !tt.ptr<i32>, %n: i32, %v: tensor<128xf32, #b>) {
+  %m = ttg.local_alloc : () -> !ttg.memdesc<2x128xf32, #s, #smem, mutable>
+  %c0 = arith.constant 0 : i32
+  %c1 = arith.constant 1 : i32
+  %c2 = arith.constant 2 : i32
+  scf.for %i = %c0 to %n step %c1 : i32 {
+    %slot = arith.remsi %i, %c2 : i32
+    %s0 = ttg.memdesc_index %m[%slot] : !ttg.memdesc<2x128xf32, #s, #smem, mutable> -> !ttg.memdesc<128xf32, #s, #smem, mutable>
+    ttg.local_store %v, %s0 : tensor<128xf32, #b> -> !ttg.memdesc<128xf32, #s, #smem, mutable>
+    %0 = amdg.async_copy_local_to_global %s0, %p : !ttg.memdesc<128xf32, #s, #smem, mutable> -> tensor<128x!tt.ptr<f32>, #b>
+    // CHECK: num_inst = 0
+    %w = amdg.async_wait {num_inst = 0 : i32}
+    // CHECK: num = 0
+    // expected-remark @+1 {{useless wait: nothing that it waits for can be in flight}}
+    %w2 = ttg.async_wait {num = 0 : i32}
+    %x = tt.atomic_rmw exch, release, gpu, %f, %c1 : (!tt.ptr<i32>, i32) -> i32
+  }
+  tt.return
+}
+
 // Nobody is told of anything: one group may stay in flight.
 // CHECK-LABEL: @alone
 tt.func public @alone(%p: tensor<128x!tt.ptr<f32>, #b>, %n: i32, %v: tensor<128xf32, #b>) {

@@ -28,7 +28,7 @@ from triton_ext.ir import Block, Operation, Region, Value
 from triton_ext.ir.dialects import ttg
 from triton_ext.ir.functions import CALLS, FUNCTIONS
 
-from .async_events import Wait
+from .async_events import Wait, WaitUnit
 from .copies_in_flight import copies_in_flight
 from .instruction_count import AsyncIssue
 from .target import Counter
@@ -65,13 +65,16 @@ class HandedOver:
     def _told(self) -> frozenset[Operation]:
         """The waits in front of what tells others."""
         coverage, found = self._coverage, set[Operation]()
-        counters = {wait.counter for wait in coverage.events.waits}
+        units: dict[Counter, set[WaitUnit]] = {}
+        for wait in coverage.events.waits:
+            units.setdefault(wait.counter, set()).add(wait.unit)
         for op in self._coverage.module.walk():
             if not self._tells(op):
                 continue
-            for counter in counters:
+            for counter, used in units.items():
                 start = coverage.flow.before(op)
-                walks = nearest_walks(coverage.flow, start, _Waits(coverage, counter))
+                waits = _Waits(coverage, counter, is_mixed=len(used) > 1)
+                walks = nearest_walks(coverage.flow, start, waits)
                 if walks.gave_up:
                     return frozenset(wait.op for wait in coverage.events.waits)
                 found |= walks.crossed
@@ -143,10 +146,17 @@ def _warps_of(op: Operation) -> Region:
 
 @dataclass(frozen=True, slots=True)
 class _Waits:
-    """Crosses the waits on a counter, back to those that let nothing through."""
+    """Crosses the waits on a counter, back to those that let nothing through.
+
+    Attributes:
+        coverage: The module.
+        counter: The counter.
+        is_mixed: Whether some of the waits are for groups and others for instructions.
+    """
 
     coverage: WaitCoverage
     counter: Counter
+    is_mixed: bool
 
     def step(self, step: Step, block: Block) -> _Waits | bool:
         if step.kind in (StepKind.START, StepKind.UNKNOWN):
@@ -154,6 +164,8 @@ class _Waits:
         event = self.coverage.events.get(step.op) if step.op is not None else None
         if step.kind is not StepKind.EVENT or not isinstance(event, Wait):
             return self
-        if event.counter is not self.counter:
+        if event.counter is not self.counter or self.coverage.rule(event)[1] != 0:
             return self
-        return self if self.coverage.rule(event)[1] != 0 else False
+        # What is not committed is waited for by instructions only.
+        is_last = event.unit is not WaitUnit.GROUPS or not self.is_mixed
+        return False if is_last else self
