@@ -14,6 +14,7 @@ from collections import Counter as Tally
 
 import pytest
 from emission_cases import COPIES, TDM, Case, Syntax, random_case
+from foldable_cases import FOLDABLE, foldable_module, random_body
 from triton_ext.analysis import AxisInfoAnalysis
 from triton_ext.backends.amd.analysis.axis_info import AXIS_INFO_RULES
 from triton_ext.backends.amd.analysis.instruction_count import AsyncIssue, count
@@ -157,79 +158,42 @@ def test_one_of_the_ctas_with_equal_elements_stores_them(emission, kind, split):
     assert emitted.skips == (found.lo == 0) == (kind == "store" and not split)
 
 
-#: How offsets ``%x`` and a mask ``%k`` are computed: ``%r`` is a range, ``%m`` the number ``%n`` in
-#: every element.
-FOLDABLE = {
-    "offsets and all ones": "%x = arith.andi %r, %ones : tensor<512xi32, #b>",
-    "there and back": """%y = arith.addi %r, %m : tensor<512xi32, #b>
-    %x = arith.subi %y, %m : tensor<512xi32, #b>""",
-    "twice the other bits": """%y = arith.xori %r, %m : tensor<512xi32, #b>
-    %x = arith.xori %y, %m : tensor<512xi32, #b>""",
-    "a mask or true": """%x = arith.addi %r, %zeros : tensor<512xi32, #b>
-    %j = arith.cmpi slt, %r, %m : tensor<512xi32, #b>
-    %k = arith.ori %j, %true : tensor<512xi1, #b>""",
-    "a branch that is always taken": """%z = arith.constant 0 : i32
-    %y = arith.minui %n, %z : i32
-    %c = arith.cmpi eq, %y, %z : i32
-    %x = scf.if %c -> (tensor<512xi32, #b>) {
-      scf.yield %r : tensor<512xi32, #b>
-    } else {
-      scf.yield %m : tensor<512xi32, #b>
-    }""",
-    "a condition or true": """%y = arith.constant true
-    %z = arith.constant 0 : i32
-    %c = arith.cmpi slt, %n, %z : i32
-    %d = arith.ori %c, %y : i1
-    %x = arith.select %d, %r, %m : tensor<512xi32, #b>""",
-    "a loop that never runs": """%z = arith.constant 0 : i32
-    %o = arith.constant 1 : i32
-    %e = arith.minui %n, %z : i32
-    %x = scf.for %i = %z to %e step %o iter_args(%a = %r) -> (tensor<512xi32, #b>) : i32 {
-      scf.yield %m : tensor<512xi32, #b>
-    }""",
-}
-#: A module with one copy, in which the host may fold something before it looks at it.
-FOLDABLE_MODULE = """\
-#b = #ttg.blocked<{sizePerThread = [4], threadsPerWarp = [32], warpsPerCTA = [4], order = [0]}>
-#s = #ttg.swizzled_shared<{vec = 1, perPhase = 1, maxPhase = 1, order = [0]}>
-#smem = #ttg.shared_memory
-module attributes {"ttg.num-ctas" = 1 : i32, "ttg.num-warps" = 4 : i32, \
-ttg.target = "hip:gfx1250", "ttg.threads-per-warp" = 32 : i32} {
-  tt.func public @f(%p: !tt.ptr<f32> {tt.divisibility = 16 : i32}, %n: i32) {
-    %l = ttg.local_alloc : () -> !ttg.memdesc<512xf32, #s, #smem, mutable>
-    %r = tt.make_range {end = 512 : i32, start = 0 : i32} : tensor<512xi32, #b>
-    %m = tt.splat %n : i32 -> tensor<512xi32, #b>
-    %ones = arith.constant dense<-1> : tensor<512xi32, #b>
-    %zeros = arith.constant dense<0> : tensor<512xi32, #b>
-    %true = arith.constant dense<true> : tensor<512xi1, #b>
-    BODY
-    %b = tt.splat %p : !tt.ptr<f32> -> tensor<512x!tt.ptr<f32>, #b>
-    %q = tt.addptr %b, %x : tensor<512x!tt.ptr<f32>, #b>, tensor<512xi32, #b>
-    %t = ttg.async_copy_global_to_local %q, %lMASK : \
-tensor<512x!tt.ptr<f32>, #b> -> <512xf32, #s, #smem, mutable>
-    %g = ttg.async_commit_group tokens %t
-    %w = ttg.async_wait %g {num = 0 : i32}
-    tt.return
-  }
-}
-"""
+def compare_folded(emission, body) -> bool:
+    """Compares a copy of which the host may fold something; whether it was not refused."""
+    text = foldable_module(body)
+    emitted = emission.ask(text, "gfx1250")
+    if emitted.count is None:
+        return False
+    module = parse(text)
+    analysis = AxisInfoAnalysis.of(module, AXIS_INFO_RULES)
+    target, lowering = Target.of_module(module), Lowering.of(features())
+    [copy] = [op for op in module.walk() if op.name == "ttg.async_copy_global_to_local"]
+    found = count(copy, lambda: analysis, target, lowering).instructions
+    assert found.lo <= emitted.count <= found.hi <= 4, f"{found}, emitted {emitted.count}\n{text}"
+    return True
 
 
 @pytest.mark.parametrize("body", FOLDABLE.values(), ids=FOLDABLE)
 def test_what_the_host_folds_before_it_looks(emission, body):
     if "amd-async-stores" not in features():
         pytest.skip("3.6 does not know gfx1250's copies by address")
-    text = FOLDABLE_MODULE.replace("BODY", body)
-    text = text.replace("MASK", " mask %k" if "%k" in body else "")
-    emitted = emission.ask(text, "gfx1250")
-    module = parse(text)
-    analysis = AxisInfoAnalysis.of(module, AXIS_INFO_RULES)
-    target, lowering = Target.of_module(module), Lowering.of(features())
-    [copy] = [op for op in module.walk() if op.name == "ttg.async_copy_global_to_local"]
-    found = count(copy, lambda: analysis, target, lowering)
-    # The text has four elements of a thread apart, of which a host may make one row.
-    assert emitted.count in (1, 4), emitted.said
-    assert found.instructions.lo <= emitted.count <= found.instructions.hi == 4
+    assert compare_folded(emission, body)
+
+
+def test_arithmetic_that_the_host_folds(emission):
+    if "amd-async-stores" not in features():
+        pytest.skip("3.6 does not know gfx1250's copies by address")
+    rng = random.Random(0)
+    assert sum(compare_folded(emission, random_body(rng)) for _ in range(40)) > 20
+
+
+@pytest.mark.slow
+def test_much_arithmetic_that_the_host_folds(emission):
+    if "amd-async-stores" not in features():
+        pytest.skip("3.6 does not know gfx1250's copies by address")
+    rng = random.Random(1)
+    cases = 2000 if os.environ.get("TRITON_EXT_NIGHTLY") else 300
+    assert sum(compare_folded(emission, random_body(rng)) for _ in range(cases)) > cases // 2
 
 
 @pytest.mark.slow
