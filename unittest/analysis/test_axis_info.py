@@ -630,3 +630,52 @@ module {{
     inlined = noinline == "false"
     assert analysis.info(argument).complete == (not inlined or second == "%p")
     assert analysis.info(call.results[0]).complete == (not inlined)
+
+
+@pytest.mark.parametrize(
+    ("condition", "complete"),
+    [("%c", True), ("%d", True), ("%folds", False), ("%known", False)],
+)
+def test_edges_and_loops_of_which_a_host_may_know_whether_they_are_taken(condition, complete):
+    head = """\
+    %d = arith.cmpi sgt, %x, %0 : i32
+    %least = arith.minui %x, %0 : i32
+    %folds = arith.cmpi eq, %least, %0 : i32
+    %known = arith.constant true
+"""
+    loop = f"""\
+    %r = scf.while (%a = %range) : (tensor<16xi32>) -> tensor<16xi32> {{
+      scf.condition({condition}) %a : tensor<16xi32>
+    }} do {{
+    ^bb0(%b: tensor<16xi32>):
+      scf.yield %tx : tensor<16xi32>
+    }}
+"""
+    assert info(head + loop).complete == complete
+    branch = f"""\
+    cf.cond_br {condition}, ^one(%range : tensor<16xi32>), ^one(%tx : tensor<16xi32>)
+  ^one(%r: tensor<16xi32>):
+"""
+    # Of a constant the analysis takes the way that hosts take.
+    assert info(head + branch).complete == (complete or condition == "%known")
+
+
+def test_a_condition_is_known_behind_its_branch():
+    body = """\
+    cf.cond_br %c, ^one, ^two
+  ^one:
+    %r = arith.select %c, %range, %tx : tensor<16xi32>
+    cf.br ^two
+  ^two:
+"""
+    assert not info(body).complete
+
+
+def test_constants_of_which_only_a_part_is_folded_here():
+    # What is computed with floating-point numbers is not computed here, but may be by a host.
+    body = """\
+    %f = arith.constant 2.0 : f32
+    %g = arith.mulf %f, %f : f32
+    %r = arith.fptosi %g : f32 to i32
+"""
+    assert not info(body).complete
