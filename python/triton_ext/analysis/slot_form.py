@@ -28,20 +28,16 @@ Safe direction: two forms may be said to be possibly equal when they never are, 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
-from math import gcd
-from typing import Final, TypeAlias
+from collections.abc import Mapping
+from typing import Final
 
 from ..ir import Block, BlockArgument, Operation, OpResult, Region, Value
 from ..ir.dialects import arith
 from ..ir.functions import FUNCTIONS, callee_of, symbol_of
 from .backward_flow import Step, StepKind
+from .modular_form import SlotForm, Symbol
 
 __all__ = ["SlotForm", "SlotForms", "Symbol", "is_inside", "survives"]
-
-#: A value; the loop whose iterations are counted; its region: how many there were in all.
-Symbol: TypeAlias = Value | Operation | Region
 
 _CASTS: Final = frozenset(
     {"arith.extsi", "arith.extui", "arith.index_cast", "arith.index_castui", "arith.trunci"}
@@ -53,74 +49,6 @@ _SWAPPED: Final = {
     "slt": "sgt", "sgt": "slt", "sle": "sge", "sge": "sle",
     "ult": "ugt", "ugt": "ult", "ule": "uge", "uge": "ule",
 }  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True)
-class SlotForm:
-    """``constant + sum(factor * symbol)`` modulo a number.
-
-    Attributes:
-        modulus: The number of buffers.
-        constant: ``0 .. modulus - 1``.
-        terms: Symbols with their factors, ``1 .. modulus - 1``.
-    """
-
-    modulus: int
-    constant: int
-    terms: frozenset[tuple[Symbol, int]] = frozenset()
-
-    @classmethod
-    def of(cls, modulus: int, constant: int, terms: Mapping[Symbol, int]) -> SlotForm:
-        """The form with everything reduced."""
-        kept = frozenset((s, f % modulus) for s, f in terms.items() if f % modulus)
-        return cls(modulus, constant % modulus, kept)
-
-    @property
-    def symbols(self) -> Iterable[Symbol]:
-        """The symbols."""
-        return (symbol for symbol, _ in self.terms)
-
-    def factor(self, symbol: Symbol) -> int:
-        """The factor of a symbol, or 0."""
-        return next((f for s, f in self.terms if s is symbol), 0)
-
-    def plus(self, other: SlotForm, factor: int = 1) -> SlotForm:
-        """``self + factor * other``."""
-        if not other.terms and not self.terms:
-            constant = (self.constant + factor * other.constant) % self.modulus
-            return SlotForm(self.modulus, constant)
-        terms = dict(self.terms)
-        for symbol, each in other.terms:
-            terms[symbol] = terms.get(symbol, 0) + factor * each
-        return SlotForm.of(self.modulus, self.constant + factor * other.constant, terms)
-
-    def shifted(self, number: int) -> SlotForm:
-        """``self + number``."""
-        return SlotForm(self.modulus, (self.constant + number) % self.modulus, self.terms)
-
-    def times(self, factor: int) -> SlotForm:
-        """``factor * self``."""
-        return SlotForm(self.modulus, 0).plus(self, factor)
-
-    def substituted(self, what: Callable[[Symbol], SlotForm | None]) -> SlotForm | None:
-        """The form with every symbol replaced; ``None`` where one of them is ``None``."""
-        if not self.terms:
-            return self
-        form = SlotForm(self.modulus, self.constant)
-        for symbol, factor in self.terms:
-            other = what(symbol)
-            if other is None:
-                return None
-            form = form.plus(other, factor)
-        return form
-
-    def may_equal(self, other: SlotForm) -> bool:
-        """Whether both may name the same buffer."""
-        difference = self.plus(other, -1)
-        step = difference.modulus
-        for _, factor in difference.terms:
-            step = gcd(step, factor)
-        return difference.constant % step == 0
 
 
 class SlotForms:
