@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import csv
 import datetime
+import gc
 import json
 import math
 import os
@@ -39,6 +40,7 @@ __all__ = [
     "emit",
     "geometric_mean",
     "measure_errors",
+    "milliseconds",
     "time_interleaved",
     "write_json",
     "write_rows",
@@ -419,3 +421,15 @@ def write_rows(
             writer = csv.DictWriter(file, fieldnames=list(rows[0]))
             writer.writeheader()
             writer.writerows(rows)
+
+
+def milliseconds(function: Callable[[], object]) -> float:
+    """Host time of one call, with the garbage collected before and left alone meanwhile."""
+    gc.collect()
+    gc.disable()
+    try:
+        start = time.perf_counter()
+        function()
+        return (time.perf_counter() - start) * 1e3
+    finally:
+        gc.enable()

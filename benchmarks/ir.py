@@ -13,12 +13,11 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import time
 import tracemalloc
 from collections.abc import Callable
 from typing import Any
 
-from benchmarks.harness import collect_environment, emit, write_json
+from benchmarks.harness import collect_environment, emit, milliseconds, write_json
 
 __all__ = ["add_arguments", "run"]
 
@@ -114,7 +113,7 @@ def _measure(text: str, rounds: int) -> dict[str, Any] | None:
     times: dict[str, list[float]] = {name: [] for name in variants}
     for _ in range(rounds):
         for name, function in variants.items():
-            times[name].append(_milliseconds(function))
+            times[name].append(milliseconds(function))
     medians = {name: statistics.median(values) for name, values in times.items()}
     ours = times["ours"]
     return {
@@ -146,17 +145,6 @@ def _host_round_trip(text: str, context: Any) -> Callable[[], object]:
     return lambda: str(ir.parse_mlir_module(str(path), context))
 
 
-def _milliseconds(function: Callable[[], object]) -> float:
-    gc.collect()
-    gc.disable()
-    try:
-        start = time.perf_counter()
-        function()
-        return (time.perf_counter() - start) * 1e3
-    finally:
-        gc.enable()
-
-
 def _peak_bytes(function: Callable[[], object]) -> int:
     gc.collect()
     tracemalloc.start()
@@ -176,7 +164,7 @@ def _start_ms() -> float:
         command = [sys.executable, "-c", program, *flags]
         subprocess.run(command, input=b"module {\n}\n", capture_output=True, check=True)
 
-    return _milliseconds(run)
+    return milliseconds(run)
 
 
 def _plugin_overhead(rounds: int) -> dict[str, float]:
@@ -220,5 +208,5 @@ def _plugin_overhead(rounds: int) -> dict[str, float]:
     # In turn, so that a machine that is slow for a while is slow for all of them.
     for _ in range(rounds):
         for name, function in variants.items():
-            times[name].append(_milliseconds(function))
+            times[name].append(milliseconds(function))
     return {name: statistics.median(values) for name, values in times.items()}

@@ -8,16 +8,16 @@ Needs no GPU.
 from __future__ import annotations
 
 import argparse
-import gc
 import json
 import pathlib
 import re
 import statistics
 import sys
 import tempfile
-import time
 from collections.abc import Callable
 from typing import Any
+
+from benchmarks.harness import milliseconds
 
 __all__ = ["add_arguments", "run"]
 
@@ -96,10 +96,10 @@ def _row(text: str, rounds: int) -> dict[str, float]:
     # In turn, so that a machine that is slow for a while is slow for all of them.
     for _ in range(rounds):
         tree = parse(text)
-        times["verify"].append(_milliseconds(lambda tree=tree: verify.run(tree)))
-        times["pass"].append(_milliseconds(lambda tree=tree: count.run(tree)))
-        times["added"].append(_milliseconds(added))
-        times["compile"].append(_milliseconds(compile_))
+        times["verify"].append(milliseconds(lambda tree=tree: verify.run(tree)))
+        times["pass"].append(milliseconds(lambda tree=tree: count.run(tree)))
+        times["added"].append(milliseconds(added))
+        times["compile"].append(milliseconds(compile_))
     medians = {f"{name}_ms": statistics.median(values) for name, values in times.items()}
     both = medians["pass_ms"] + medians["verify_ms"]
     return {**medians, "percent": 100 * both / medians["compile_ms"]}
@@ -158,14 +158,3 @@ def _own_kernels() -> dict[str, str]:
             compiled = triton.compile(source, target=target, options={"num_stages": 3})
             found[f"{name} {arch}"] = compiled.asm["ttgir"]
     return found
-
-
-def _milliseconds(function: Callable[[], object]) -> float:
-    gc.collect()
-    gc.disable()
-    try:
-        start = time.perf_counter()
-        function()
-        return (time.perf_counter() - start) * 1e3
-    finally:
-        gc.enable()
