@@ -261,3 +261,19 @@ def test_the_same_for_the_installed_triton(capsys):
 def test_text_of_a_timeline_without_a_host():
     shown = timeline(HERE / "branches.ttgir")
     assert render_text(shown, "x", "y").startswith("x: gfx1250, y\n")
+
+
+def test_a_kernel_is_not_overwritten_by_its_picture(tmp_path, capsys):
+    path = tmp_path / "kernel.ttgir"
+    path.write_text((HERE / "pipeline.ttgir").read_text())
+    assert waits(str(path), "--svg", str(path)) == 2
+    other = f"{tmp_path}/../{tmp_path.name}/a"
+    assert waits(str(path), "--svg", f"{tmp_path}/a", "--html", other) == 2
+    assert capsys.readouterr().err.count("have to be different files") == 2
+    assert path.read_text() == (HERE / "pipeline.ttgir").read_text()
+
+
+def test_closed_standard_output(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "stdout", None)
+    assert waits(str(HERE / "pipeline.ttgir")) == 1
+    assert "<stdout>: error: cannot be written: it is closed" in capsys.readouterr().err

@@ -9,15 +9,14 @@ run.  A kernel whose waits are wrong is drawn, which is no error.
 from __future__ import annotations
 
 import argparse
-import io
 import os
-import pathlib
 import sys
 from typing import TYPE_CHECKING
 
 from triton_ext import backends
 from triton_ext.errors import SourceError, TritonExtError, UnsupportedError
 from triton_ext.ir import Module, parse
+from triton_ext.tools import files
 from triton_ext.tools.waits_text import render_text
 
 if TYPE_CHECKING:
@@ -49,8 +48,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Draws one file; returns the exit status."""
     name = "<stdin>" if arguments.file == "-" else arguments.file
+    paths = [os.path.realpath(p) for p in (arguments.file, arguments.svg, arguments.html) if p]
+    if len(set(paths)) < len(paths):
+        sys.stderr.write("triton-ext: error: FILE, --svg and --html have to be different files\n")
+        return 2
     try:
-        text = _read(arguments.file)
+        text = files.read(arguments.file)
     except (OSError, UnicodeDecodeError) as error:
         sys.stderr.write(f"{name}: error: cannot be read: {error}\n")
         return 1
@@ -106,42 +109,16 @@ def _write_all(timeline: Timeline, name: str, host: str, arguments: argparse.Nam
 
     good = True
     if arguments.svg:
-        good &= _write(render_svg(timeline, name, host), arguments.svg)
+        good &= files.write(render_svg(timeline, name, host), arguments.svg)
     if arguments.html:
-        good &= _write(render_html(timeline, name, host), arguments.html)
+        good &= files.write(render_html(timeline, name, host), arguments.html)
     if not (arguments.svg or arguments.html):
         colours = arguments.color == "always" or (arguments.color == "auto" and _is_terminal())
-        good &= _write(render_text(timeline, name, host, colours=colours), "-")
+        good &= files.write(render_text(timeline, name, host, colours=colours), "-")
     return good
 
 
 def _is_terminal() -> bool:
     # NO_COLOR: https://no-color.org
-    return sys.stdout.isatty() and not os.environ.get("NO_COLOR")
-
-
-def _read(file: str) -> str:
-    if file == "-":
-        return sys.stdin.read()
-    return pathlib.Path(file).read_bytes().decode("utf-8")
-
-
-def _write(text: str, output: str) -> bool:
-    """Writes UTF-8, whatever the locale, and returns whether all of it could be written."""
-    try:
-        if output != "-":
-            pathlib.Path(output).write_text(text, encoding="utf-8", newline="")
-            return True
-        if isinstance(sys.stdout, io.TextIOWrapper):
-            sys.stdout.reconfigure(encoding="utf-8")
-        sys.stdout.write(text)
-        sys.stdout.flush()
-    except BrokenPipeError:
-        # Who reads our output may stop when enough was read; Python would complain at its end.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return False
-    except OSError as error:
-        name = "<stdout>" if output == "-" else output
-        sys.stderr.write(f"{name}: error: cannot be written: {error}\n")
-        return False
-    return True
+    is_terminal = sys.stdout is not None and sys.stdout.isatty()
+    return is_terminal and not os.environ.get("NO_COLOR")
