@@ -194,7 +194,7 @@ def test_what_is_raised_is_right(arch: str) -> None:
     [
         "gpu.barrier",
         '"test.anything"() : () -> ()',
-        "%x{} = tt.atomic_rmw add, release, gpu, %f{}, %o{} : (!tt.ptr<i32>, i32) -> i32",
+        "%told{} = tt.atomic_rmw add, release, gpu, %flag{}, %one{} : (!tt.ptr<i32>, i32) -> i32",
     ],
 )
 def test_nothing_is_raised_in_front_of_what_tells_others(arch: str, tells: str) -> None:
@@ -204,10 +204,10 @@ def test_nothing_is_raised_in_front_of_what_tells_others(arch: str, tells: str) 
             lines.append(line)
             if any(f"{name} " in line for name in WAITS):
                 lines.append(tells.replace("{}", str(number)))
-                if "%f" in tells:
-                    zero = f"%z{number} = arith.constant 0 : i64"
-                    to_pointer = f"%f{number} = tt.int_to_ptr %z{number} : i64 -> !tt.ptr<i32>"
-                    one = f"%o{number} = arith.constant 1 : i32"
+                if "%flag" in tells:
+                    zero = f"%zero{number} = arith.constant 0 : i64"
+                    to_pointer = f"%flag{number} = tt.int_to_ptr %zero{number} : i64 -> !tt.ptr<i32>"
+                    one = f"%one{number} = arith.constant 1 : i32"
                     lines[-1:-1] = [zero, to_pointer, one]
         module = located("\n".join(lines))
         before = str(module)
