@@ -206,7 +206,9 @@ def test_nothing_is_raised_in_front_of_what_tells_others(arch: str, tells: str) 
                 lines.append(tells.replace("{}", str(number)))
                 if "%flag" in tells:
                     zero = f"%zero{number} = arith.constant 0 : i64"
-                    to_pointer = f"%flag{number} = tt.int_to_ptr %zero{number} : i64 -> !tt.ptr<i32>"
+                    to_pointer = (
+                        f"%flag{number} = tt.int_to_ptr %zero{number} : i64 -> !tt.ptr<i32>"
+                    )
                     one = f"%one{number} = arith.constant 1 : i32"
                     lines[-1:-1] = [zero, to_pointer, one]
         module = located("\n".join(lines))
