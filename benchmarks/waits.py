@@ -82,11 +82,12 @@ def _row(text: str, rounds: int) -> dict[str, float]:
 
     context, compile_ = _compiler(text)
     module = host_module.parse_module(text, context)
-    count = PassManager([backends.load("amd", "update-async-wait-count")()], verify_each=False)
-    count = _for_this_host(count, host)
-    verify = _for_this_host(
-        PassManager([backends.load("amd", "verify-async-waits")()], verify_each=False), host
-    )
+
+    def manager(export: str) -> PassManager:
+        pass_ = backends.load("amd", export)()
+        return PassManager([pass_], verify_each=False, host_features=host.features)
+
+    count, verify = manager("update-async-wait-count"), manager("verify-async-waits")
 
     def added() -> object:
         tree = plugin.run_passes(host_module.print_module(module))
@@ -103,12 +104,6 @@ def _row(text: str, rounds: int) -> dict[str, float]:
     medians = {f"{name}_ms": statistics.median(values) for name, values in times.items()}
     both = medians["pass_ms"] + medians["verify_ms"]
     return {**medians, "percent": 100 * both / medians["compile_ms"]}
-
-
-def _for_this_host(manager: Any, host: Any) -> Any:
-    from triton_ext.passes import PassManager
-
-    return PassManager(manager.passes, verify_each=False, host_features=host.features)
 
 
 def _compiler(text: str) -> tuple[Any, Callable[[], object]]:
