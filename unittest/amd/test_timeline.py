@@ -15,6 +15,7 @@ from async_model import Counts, Program
 from async_text import ARCHES, Kernel
 from ir_helpers import NO_CORPUS, corpus_files
 from triton_ext import backends
+from triton_ext.analysis.backward_flow import BackwardFlow
 from triton_ext.analysis.timeline import Close, Commit, Copy, Open, Use, Wait
 from triton_ext.errors import PassError, VerifyError
 from triton_ext.ir import parse
@@ -100,6 +101,54 @@ def test_the_numbers_are_those_of_the_pass_over_generated_kernels(arch, flavour)
                 total = sum(term.cost * term.times for term in wait.terms)
                 assert total == wait.sum
                 assert wait.counted == min(63, wait.sum)
+
+
+# ---- time
+
+ROW = "sizePerThread = [1], threadsPerWarp = [32], warpsPerCTA = [4], order = [0]"
+HEAD = f"""#row = #ttg.blocked<{{{ROW}}}>
+#flat = #ttg.swizzled_shared<{{vec = 1, perPhase = 1, maxPhase = 1, order = [0]}}>
+#smem = #ttg.shared_memory
+module attributes {{"ttg.num-warps" = 4 : i32, ttg.target = "hip:gfx1250"}} {{
+tt.func public @kernel(%p: tensor<128x!tt.ptr<f32>, #row>, %n: i32) {{
+%c0 = arith.constant 0 : i32
+%c1 = arith.constant 1 : i32
+"""
+BUFFER = "<128xf32, #flat, #smem, mutable>"
+
+
+def with_many_waits(number: int) -> str:
+    """A loop with so many copies, each into one of eight buffers, with a wait and a read."""
+    lines = [f"%a{i} = ttg.local_alloc : () -> !ttg.memdesc{BUFFER}" for i in range(8)]
+    lines.append("scf.for %i = %c0 to %n step %c1 : i32 {")
+    for i in range(number):
+        lines += [
+            f"%t{i} = ttg.async_copy_global_to_local %p, %a{i % 8} : "
+            f"tensor<128x!tt.ptr<f32>, #row> -> {BUFFER}",
+            f"%g{i} = ttg.async_commit_group tokens %t{i}",
+            f"%w{i} = ttg.async_wait {{num = {3 + i % 3} : i32}}",
+            f"%x{i} = ttg.local_load %a{(i + 4) % 8} : !ttg.memdesc{BUFFER} "
+            "-> tensor<128xf32, #row>",
+        ]
+    return HEAD + "\n".join([*lines, "}", "tt.return", "}", "}"])
+
+
+def test_the_work_grows_with_the_number_of_waits(monkeypatch):
+    steps = 0
+    usual = BackwardFlow.steps
+
+    def counted(self, position):
+        nonlocal steps
+        steps += 1
+        return usual(self, position)
+
+    monkeypatch.setattr(BackwardFlow, "steps", counted)
+    work = {}
+    for number in (16, 128):
+        steps = 0
+        assert len(timeline(with_many_waits(number)).waits) == number
+        work[number] = steps
+    assert work[128] < 1.2 * 8 * work[16]
 
 
 # ---- verdicts

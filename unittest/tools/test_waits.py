@@ -191,10 +191,31 @@ def test_one_function(capsys):
     out = capsys.readouterr().out
     assert "@blocks" in out
     assert "@scan" not in out
-    assert waits(str(REGIONS), "--arch=gfx1250", "--function=nothing") == 1
-    error = capsys.readouterr().err
-    assert "expected a function of the module (" in error
-    assert "'nothing'" in error
+
+
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [
+        ("--function=scann", "--function: expected a function of the module, found 'scann'; did "),
+        ("--arch=gfx9999", "--arch: expected a GPU with asynchronous copies to LDS (gfx942, "),
+        ("--arch=gfx1100", "gfx950, gfx1250, gfx1251), found 'gfx1100'"),
+    ],
+)
+def test_options_that_name_nothing(option, message, capsys):
+    assert waits(str(REGIONS), "--arch=gfx1250", option) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.startswith("triton-ext waits: error: argument --")
+    assert message in captured.err
+    assert captured.err.count("\n") == 1
+
+
+def test_options_that_name_nothing_where_there_is_nothing_to_draw(tmp_path, capsys):
+    path = tmp_path / "empty.mlir"
+    path.write_text("module {\n}\n")
+    assert waits(str(path), "--arch=gfx9") == 2
+    assert waits(str(path), "--function=f") == 2
+    assert "found 'f'; there are none" in capsys.readouterr().err
 
 
 def test_stdin(monkeypatch, capsys):

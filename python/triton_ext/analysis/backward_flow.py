@@ -22,6 +22,7 @@ Two conditions that exclude each other are not known to: both ways are walked.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
@@ -164,9 +165,10 @@ class BackwardFlow:
     def steps(self, position: Position) -> tuple[Step, ...]:
         """Every step that may lead back from a position; never none."""
         block, index = position.point.block, position.point.index
-        for stop in reversed(self._stops_of(block)):
-            if stop < index:
-                return self._across(block, stop, position.frames)
+        stops = self._stops_of(block)
+        nearest = bisect_left(stops, index) - 1
+        if nearest >= 0:
+            return self._across(block, stops[nearest], position.frames)
         return tuple(
             step
             for above in self._above_block(block)

@@ -14,7 +14,7 @@ from typing import Final, Generic, Protocol, TypeVar
 from ..ir import Block, Operation
 from .backward_flow import BackwardFlow, Position, Step, StepKind
 
-__all__ = ["MOST_STATES", "Found", "NearestWalks", "Seeker", "nearest_walks"]
+__all__ = ["MOST_STATES", "AlsoHere", "Found", "NearestWalks", "Seeker", "nearest_walks"]
 
 #: Pairs of position and goal that are looked at before a search gives up.
 MOST_STATES: Final = 100_000
@@ -22,10 +22,21 @@ MOST_STATES: Final = 100_000
 S = TypeVar("S", bound="Seeker")
 
 
+@dataclass(frozen=True, slots=True)
+class AlsoHere(Generic[S]):
+    """Something is found, and more may lie behind it.
+
+    Attributes:
+        seeker: What is looked for from there on.
+    """
+
+    seeker: S
+
+
 class Seeker(Hashable, Protocol):
     """What a walk looks for; equal ones must behave equally."""
 
-    def step(self: S, step: Step, block: Block) -> S | bool:
+    def step(self: S, step: Step, block: Block) -> S | AlsoHere[S] | bool:
         """What is looked for on the far side of a step.
 
         Args:
@@ -97,11 +108,11 @@ def nearest_walks(flow: BackwardFlow, start: Position, goal: S) -> NearestWalks[
             if after is False:
                 continue
             chain = _Link(step, link)
-            if after is True:
-                if step.op not in found:
-                    found[step.op] = Found(step.op, seeker, _steps(chain))
-                continue
-            if step.position is None:
+            if (after is True or isinstance(after, AlsoHere)) and step.op not in found:
+                found[step.op] = Found(step.op, seeker, _steps(chain))
+            if isinstance(after, AlsoHere):
+                after = after.seeker
+            if after is True or step.position is None:
                 continue
             state = step.position, after
             if state in seen:

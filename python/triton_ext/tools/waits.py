@@ -16,7 +16,10 @@ from typing import TYPE_CHECKING
 from triton_ext import backends
 from triton_ext.errors import SourceError, TritonExtError, UnsupportedError
 from triton_ext.ir import Module, parse
+from triton_ext.ir.functions import FUNCTIONS, symbol_of
+from triton_ext.passes.options import near
 from triton_ext.tools import files
+from triton_ext.tools.command_line import CommandLineError
 from triton_ext.tools.waits_text import render_text
 
 if TYPE_CHECKING:
@@ -50,7 +53,8 @@ def run(arguments: argparse.Namespace) -> int:
     name = "<stdin>" if arguments.file == "-" else arguments.file
     paths = [os.path.realpath(p) for p in (arguments.file, arguments.svg, arguments.html) if p]
     if len(set(paths)) < len(paths):
-        sys.stderr.write("triton-ext: error: FILE, --svg and --html have to be different files\n")
+        text = "FILE, --svg and --html have to be different files"
+        sys.stderr.write(f"triton-ext waits: error: {text}\n")
         return 2
     try:
         text = files.read(arguments.file)
@@ -64,6 +68,9 @@ def run(arguments: argparse.Namespace) -> int:
     except SourceError as error:
         sys.stderr.write(f"{error}\n")
         return 1
+    except CommandLineError as error:
+        sys.stderr.write(f"triton-ext waits: error: {error}\n")
+        return 2
     except TritonExtError as error:
         sys.stderr.write(f"{name}: error: {error}\n")
         return 1
@@ -86,6 +93,7 @@ def _host(choice: str) -> tuple[frozenset[str] | None, str]:
 def _timeline(
     module: Module, arguments: argparse.Namespace, features: frozenset[str] | None
 ) -> Timeline:
+    _check_function(arguments.function, module)
     target = module.op.attributes.get("ttg.target", "").strip('"')
     vendor = target.partition(":")[0]
     if vendor not in ("", "hip") and not arguments.arch:
@@ -99,8 +107,19 @@ def _timeline(
             module, arch=arguments.arch, features=features, function=arguments.function
         )
     except UnsupportedError as error:
+        if arguments.arch:
+            raise CommandLineError(f"argument --arch: {error}") from error
         raise module.op.error(str(error)) from error
     return timeline
+
+
+def _check_function(name: str, module: Module) -> None:
+    functions = {symbol_of(op) or "" for op in module.walk() if op.name in FUNCTIONS}
+    if name and name not in functions:
+        raise CommandLineError(
+            f"argument --function: expected a function of the module, found '{name}'; "
+            f"{near(name, functions)}"
+        )
 
 
 def _write_all(timeline: Timeline, name: str, host: str, arguments: argparse.Namespace) -> bool:

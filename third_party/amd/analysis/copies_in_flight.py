@@ -12,10 +12,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from triton_ext.analysis.backward_flow import Position, Step, StepKind
-from triton_ext.analysis.nearest_walk import nearest_walks
+from triton_ext.analysis.nearest_walk import AlsoHere, nearest_walks
 from triton_ext.ir import Block, Operation
 
 from .instruction_count import AsyncIssue
+from .target import Queue
 from .wait_coverage import Pending, WaitCoverage
 
 __all__ = ["copies_in_flight"]
@@ -35,19 +36,29 @@ def copies_in_flight(
         For each such copy how many times control went back to the start of a loop around it, on
         the nearest path since it was issued.
     """
-    found: dict[Operation, int] = {}
+    asked: dict[Queue, list[Operation]] = {}
     for issue in candidates:
-        if not issue.instructions.hi:
-            continue
-        around = _around(issue.op)
-        walks = nearest_walks(coverage.flow, position, _Seeker(coverage, issue, Pending()))
-        if walks.gave_up and not walks.found:
-            found[issue.op] = 0
-        for end in walks.found:
-            found[issue.op] = sum(
-                step.kind is StepKind.PREVIOUS and step.op in around for step in end.steps
-            )
+        if issue.instructions.hi:
+            asked.setdefault(issue.queue, []).append(issue.op)
+    found: dict[Operation, int] = {}
+    for queue, ops in asked.items():
+        # One walk for all of them: a kernel may have hundreds of copies.
+        walks = nearest_walks(coverage.flow, position, _Seeker(coverage, queue, Pending()))
+        ends = {end.op: end.steps for end in walks.found}
+        unknown = (e.steps for e in walks.found if e.steps[-1].kind is StepKind.UNKNOWN)
+        anything = next(unknown, () if walks.gave_up else None)
+        for op in ops:
+            steps = ends.get(op, anything)
+            if steps is not None:
+                found[op] = _iterations(steps, op)
     return found
+
+
+def _iterations(steps: tuple[Step, ...], op: Operation) -> int:
+    """How often some steps lead into the iteration before, in a loop around an operation."""
+    again = [step.op for step in steps if step.kind is StepKind.PREVIOUS]
+    around = _around(op) if again else frozenset()
+    return sum(loop in around for loop in again)
 
 
 def _around(op: Operation) -> frozenset[Operation]:
@@ -62,32 +73,37 @@ def _around(op: Operation) -> frozenset[Operation]:
 
 @dataclass(frozen=True, slots=True)
 class _Seeker:
-    """Looks for one copy.
+    """Looks for the copies of a queue.
 
     Attributes:
         coverage: The module.
-        issue: The copy.
+        queue: The queue.
         pending: What the waits that were passed let through.
     """
 
     coverage: WaitCoverage
-    issue: AsyncIssue
+    queue: Queue
     pending: Pending
 
-    def step(self, step: Step, block: Block) -> _Seeker | bool:
+    def step(self, step: Step, block: Block) -> _Seeker | AlsoHere[_Seeker] | bool:
         if step.kind is StepKind.START:
             return False
         if step.kind is StepKind.UNKNOWN or step.op is None:
             return True
         if step.kind is StepKind.EVENT:
             return self._cross(step.op)
-        return replace(self, pending=self.pending.across(step, block))
+        return self._with(self.pending.across(step, block))
 
-    def _cross(self, op: Operation) -> _Seeker | bool:
-        coverage, queue = self.coverage, self.issue.queue
-        if self.pending.retires(op, coverage.events.get(op), queue):
+    def _cross(self, op: Operation) -> _Seeker | AlsoHere[_Seeker] | bool:
+        coverage, queue = self.coverage, self.queue
+        event = coverage.events.get(op)
+        if self.pending.retires(op, event, queue):
             return False
-        if op is self.issue.op:
-            return True
         before = coverage.before(op, queue, self.pending)
-        return False if before is None else replace(self, pending=before)
+        is_copy = isinstance(event, AsyncIssue) and event.queue == queue
+        if before is None:
+            return is_copy
+        return AlsoHere(self._with(before)) if is_copy else self._with(before)
+
+    def _with(self, pending: Pending) -> _Seeker:
+        return self if pending is self.pending else replace(self, pending=pending)

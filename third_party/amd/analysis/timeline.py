@@ -10,6 +10,7 @@ them ends.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from typing import Final
 
@@ -82,13 +83,14 @@ def timeline_of(
             read.
         UnsupportedError: The GPU has no asynchronous copies to LDS.
     """
-    if not any(op.name.startswith(async_events.ASYNC) for op in module.walk()):
-        return Timeline(arch=arch or "any GPU", copies=(), sections=())
-    target = Target.of(arch) if arch else Target.of_module(module)
     functions = {symbol_of(op) or "": op for op in module.walk() if op.name in FUNCTIONS}
     if function and function not in functions:
         there = ", ".join(functions) or "none"
         module.op.fail(f"expected a function of the module ({there}), found '{function}'")
+    known = Target.of(arch) if arch else None
+    if not any(op.name.startswith(async_events.ASYNC) for op in module.walk()):
+        return Timeline(arch=arch or "any GPU", copies=(), sections=())
+    target = known or Target.of_module(module)
     events = AsyncEvents(module, target, Lowering.of(features))
     maker = _Maker(module, events)
     chosen = [functions[function]] if function else list(functions.values())
@@ -148,12 +150,13 @@ class _Maker:
             return
         inside = [self._events.get(op) for op in _walk(blocks, partitions=False)]
         own = [event for event in inside if isinstance(event, AsyncIssue)]
+        own_ops = {issue.op for issue in own}
         # Each partition runs on warps of its own, which have no copies of others in flight.
         function = _function_of(blocks[0].parent_op)
         reachable = [
             issue
             for issue in self._issues
-            if issue in own or _function_of(issue.op) is not function
+            if issue.op in own_ops or _function_of(issue.op) is not function
         ]
         entry = self._at(Position(Point(blocks[0], 0)), reachable)
         flying, rows = entry, []
@@ -337,12 +340,15 @@ def _copy(issue: AsyncIssue, label: str, references: BufferReferences) -> Copy:
 def _labels(issues: list[AsyncIssue]) -> dict[Operation, str]:
     """A short name for each copy: that of the variable, numbered where several share it."""
     names = [_base_label(issue.op) for issue in issues]
+    shared, numbers = Counter(names), Counter[str]()
     labels: dict[Operation, str] = {}
-    for index, (issue, name) in enumerate(zip(issues, names, strict=True)):
-        is_shared = names.count(name) > 1
-        label = f"{name}{names[:index].count(name) + 1}" if is_shared else name
-        while label in labels.values():
+    taken: set[str] = set()
+    for issue, name in zip(issues, names, strict=True):
+        numbers[name] += 1
+        label = f"{name}{numbers[name]}" if shared[name] > 1 else name
+        while label in taken:
             label += "'"
+        taken.add(label)
         labels[issue.op] = label
     return labels
 

@@ -6,7 +6,7 @@ from triton_ext.analysis.buffer_reference import BufferReferences
 from triton_ext.ir import Block, BlockArgument, Operation, OpResult, Value
 from triton_ext.ir.dialects import arith
 
-__all__ = ["buffer_name", "token_origins"]
+__all__ = ["buffer_name", "token_origins", "variable_of"]
 
 _ALLOCATION = "ttg.local_alloc"
 _SLOT = "ttg.memdesc_index"
@@ -18,7 +18,8 @@ _VIEWS = frozenset(
 def buffer_name(buffer: Value, references: BufferReferences) -> str:
     """What a buffer is called: ``%a[2]`` for slot 2 of the allocation ``%a``.
 
-    A part of ``%a`` that a loop carries is ``%a[...]``.
+    A part of ``%a`` that a loop carries is ``%a[...]``.  The variable of the user's program that
+    an allocation comes from stands in front where it has another name: ``rows %12[2]``.
     """
     slots = ""
     while isinstance(buffer, OpResult) and buffer.owner.operands:
@@ -32,8 +33,19 @@ def buffer_name(buffer: Value, references: BufferReferences) -> str:
     allocations = references.allocations(buffer)
     is_allocation = isinstance(buffer, OpResult) and buffer.owner.name == _ALLOCATION
     if is_allocation or not allocations:
-        return f"{buffer.name}{slots}"
-    return " or ".join(sorted(f"{allocation.name}[...]" for allocation in allocations))
+        return f"{_called(buffer)}{slots}"
+    return " or ".join(sorted(f"{_called(allocation)}[...]" for allocation in allocations))
+
+
+def variable_of(value: Value) -> str | None:
+    """The variable of the user's program that a value comes from, where its location says so."""
+    loc = value.owner.loc if isinstance(value, OpResult) else None
+    return loc.name if loc is not None else None
+
+
+def _called(buffer: Value) -> str:
+    variable = variable_of(buffer)
+    return buffer.name if variable in (None, buffer.name[1:]) else f"{variable} {buffer.name}"
 
 
 def token_origins(token: Value) -> tuple[Operation, ...]:

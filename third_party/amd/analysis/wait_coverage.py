@@ -216,6 +216,7 @@ class WaitCoverage:
             if isinstance(event, AsyncIssue) and event.instructions.hi:
                 self._issues.setdefault(event.queue, []).append(event)
         self._buffers: dict[Value, Reference] = {}
+        self._allocations: dict[tuple[Queue, Looked], frozenset[Value] | None] = {}
 
     def obligations(self) -> Iterator[Obligation]:
         """Every use of LDS that a copy may be in the way of, in the order of the text."""
@@ -235,18 +236,29 @@ class WaitCoverage:
                     yield from self._of(op, buffer, use, looked)
 
     def _of(self, op: Operation, buffer: Value, use: Use, looked: Looked) -> Iterator[Obligation]:
-        for queue, issues in self._issues.items():
-            if any(self._may_meet(buffer, issue, looked) for issue in issues):
+        mine = self.references.allocations(buffer)
+        for queue in self._issues:
+            if _may_meet(mine, self._touched(queue, looked)):
                 yield Obligation(op, buffer, use, queue, looked)
 
-    def _may_meet(self, buffer: Value, issue: AsyncIssue, looked: Looked) -> bool:
-        """Whether a copy can be about the same allocation at all."""
-        mine = self.references.allocations(buffer)
-        for other in self._buffers_of(issue, looked):
-            its = self.references.allocations(other)
-            if mine is None or its is None or not mine.isdisjoint(its):
-                return True
-        return False
+    def _touched(self, queue: Queue, looked: Looked) -> frozenset[Value] | None:
+        """The allocations that the copies of a queue are about; ``None`` where not known."""
+        key = queue, looked
+        if key not in self._allocations:
+            touched = [self._touched_by(issue, looked) for issue in self._issues[queue]]
+            known = [each for each in touched if each is not None]
+            is_known = len(known) == len(touched)
+            self._allocations[key] = frozenset[Value]().union(*known) if is_known else None
+        return self._allocations[key]
+
+    def _touched_by(self, issue: AsyncIssue, looked: Looked) -> frozenset[Value] | None:
+        found = frozenset[Value]()
+        for buffer in self._buffers_of(issue, looked):
+            allocations = self.references.allocations(buffer)
+            if allocations is None:
+                return None
+            found |= allocations
+        return found
 
     @staticmethod
     def _buffers_of(issue: AsyncIssue, looked: Looked) -> tuple[Value, ...]:
@@ -305,7 +317,8 @@ class WaitCoverage:
     ) -> bool:
         """Whether a copy may overlap a reference to an obligation's buffer at the same point."""
         looked = obligation.looked
-        if not issue.instructions.hi or not self._may_meet(obligation.buffer, issue, looked):
+        mine = self.references.allocations(obligation.buffer)
+        if not issue.instructions.hi or not _may_meet(mine, self._touched_by(issue, looked)):
             return False
         known = dict(iterations)
         for buffer in self._buffers_of(issue, looked):
@@ -485,6 +498,13 @@ def _bounds(op: Operation) -> tuple[tuple[Operation, int], ...]:
             found += _last_iteration(around)
         around = around.parent_op
     return found
+
+
+def _may_meet(one: frozenset[Value] | None, touched: frozenset[Value] | None) -> bool:
+    """Whether a part of some allocations, where they are known, may be among those touched."""
+    if touched is None:
+        return True
+    return bool(touched) if one is None else not one.isdisjoint(touched)
 
 
 def _defines(op: Operation, tokens: frozenset[Value]) -> bool:

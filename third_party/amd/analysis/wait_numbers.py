@@ -10,7 +10,7 @@ A wait is said to be useless only if nothing that it waits for can be outstandin
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from triton_ext.analysis.backward_flow import Step, StepKind
@@ -69,7 +69,7 @@ class WaitNumbers:
             number = self.number(wait)
             if not number:
                 continue
-            best = self._bisected(wait, 0, number - 1, lambda: self._holds(obligation))
+            best = self._bisected(wait, 0, number - 1, obligation)
             if best is not None:
                 self.decide(wait, best)
                 return True
@@ -87,42 +87,37 @@ class WaitNumbers:
         resting = [o for o in self._resting_on(wait) if self.results[o].holds]
         if number is None or not resting:
             return None
-        most = self._most(wait)
-
-        def all_hold() -> bool:
-            return all(self._holds(obligation) for obligation in resting)
-
+        most = self.coverage.events.target.max_wait  # as good as none
         if number >= most:
             return number
-        best = self._bisected(wait, number, most + 1, all_hold)
-        return None if best is None or best > most else best
-
-    def _most(self, wait: Wait) -> int:
-        """A number from which on a wait of its kind is as good as none."""
-        return self.coverage.events.target.max_wait
+        best = most + 1
+        for obligation in resting:
+            # Most of them hold with what the ones before left, which is one check.
+            largest = self._bisected(wait, number, best, obligation)
+            best = largest if largest is not None else number
+            if best == number:
+                return number
+        return best if best <= most else None
 
     def _resting_on(self, wait: Wait) -> list[Obligation]:
         return [o for o, checked in self.results.items() if wait.op in checked.waits]
 
-    def _holds(self, obligation: Obligation) -> bool:
-        return self.coverage.check(obligation).holds
-
-    def _bisected(self, wait: Wait, low: int, high: int, holds: Callable[[], bool]) -> int | None:
-        """The largest number up to ``high`` with which something holds, if any does."""
+    def _bisected(self, wait: Wait, low: int, high: int, obligation: Obligation) -> int | None:
+        """The largest number from ``low`` to ``high`` with which an obligation holds, if any."""
         before = self.coverage.numbers.get(wait.op)
 
-        def tried(number: int) -> bool:
+        def holds(number: int) -> bool:
             self.coverage.numbers[wait.op] = number
-            return holds()
+            return self.coverage.check(obligation).holds
 
         try:
-            if not tried(low):
-                return None
-            if tried(high):
+            if holds(high):
                 return high
+            if not holds(low):
+                return None
             while high - low > 1:
                 middle = (low + high) // 2
-                if tried(middle):
+                if holds(middle):
                     low = middle
                 else:
                     high = middle

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Final
 
 from triton_ext.analysis.backward_flow import Step, StepKind
 from triton_ext.errors import VerifyError
-from triton_ext.ir import Operation
+from triton_ext.ir import Operation, OpResult, Value
 from triton_ext.passes.places import place_of
 
 from ..analysis.async_events import Commit, Wait, WaitUnit
 from ..analysis.instruction_count import AsyncIssue
 from ..analysis.lds_use import Looked, Use
 from ..analysis.target import Counter
+from ..analysis.value_origins import variable_of
 from ..analysis.wait_coverage import Violation, WaitCoverage
 
 __all__ = ["message_of", "notes_of", "place_text", "waits_on"]
@@ -55,7 +57,8 @@ def notes_of(violation: Violation, coverage: WaitCoverage) -> tuple[str, ...]:
         return (f"nothing is known of what ran before {what or 'this function'}",)
     direction = "into" if issue.writes and Looked.INTO in obligation.looked else "from"
     notes = [
-        f"the copy {direction} {obligation.buffer.name}: {place_text(issue.op)}: {issue.op.name}"
+        f"the copy {direction} {obligation.buffer.name}: {place_text(issue.op)}: {issue.op.name}",
+        *_allocated(obligation.buffer, coverage),
     ]
     if violation.partitions is not None:
         place = place_text(violation.partitions)
@@ -73,6 +76,21 @@ def notes_of(violation: Violation, coverage: WaitCoverage) -> tuple[str, ...]:
         shown = way[:_MOST] + (["..."] if len(way) > _MOST else [])
         notes.append(f"on the way back: {', '.join(shown)}")
     return tuple(notes)
+
+
+def _allocated(buffer: Value, coverage: WaitCoverage) -> Iterator[str]:
+    """What the IR's name of a buffer stands for: variables, and where they are allocated."""
+    allocations = coverage.references.allocations(buffer) or ()
+    for allocation in sorted(allocations, key=lambda each: each.name)[:_MOST]:
+        if not isinstance(allocation, OpResult):
+            continue
+        variable = variable_of(allocation)
+        whole = f"'{variable}'" if variable is not None else allocation.name
+        what = "may be part of" if len(allocations) > 1 else "is part of"
+        if allocation is buffer:
+            what, whole = "is", whole if variable is not None else ""
+        place = f"allocated at {place_text(allocation.owner)}"
+        yield f"{buffer.name} {what} {f'{whole}, ' if whole else ''}{place}"
 
 
 def waits_on(violation: Violation, coverage: WaitCoverage) -> list[Wait]:
