@@ -8,6 +8,17 @@ from random import Random
 
 __all__ = ["BITS", "CopyCase", "draw"]
 
+_POINTERS = "%p: tensor<{shape}x!tt.ptr<{element}>, #b> {{{pointer}}}"
+_BY_POINTERS = """\
+%t = ttg.async_copy_global_to_local %p, %m{masked}{attribute} : \
+tensor<{shape}x!tt.ptr<{element}>, #b> -> <{shape}x{element}, #s, #smem, mutable>"""
+_OFFSETS = """\
+%q: !tt.ptr<{element}> {{tt.divisibility = {base} : i32}}, \
+%p: tensor<{shape}xi32, #b> {{{pointer}}}"""
+_BY_OFFSETS = """\
+%t = amdg.buffer_load_to_local %q[%p]{masked} into %m{attribute} : \
+{base_type}[tensor<{shape}xi32, #b>] {other} -> <{shape}x{element}, #s, #smem, mutable>"""
+
 BITS = {"i8": 8, "f8E5M2": 8, "f16": 16, "bf16": 16, "f32": 32, "i64": 64}
 
 _MODULE = """\
@@ -16,11 +27,10 @@ _MODULE = """\
 #smem = #ttg.shared_memory
 module attributes {{"ttg.num-ctas" = 1 : i32, "ttg.num-warps" = {warps} : i32, \
 "ttg.threads-per-warp" = {lanes} : i32, ttg.target = "{target}"}} {{
-  tt.func public @f(%p: tensor<{shape}x!tt.ptr<{element}>, #b> {{{pointer}}}, \
+  tt.func public @f({address}, \
 %k: tensor<{shape}xi1, #b> {{{constancy}}}, %o: tensor<{shape}x{element}, #b>) {{
     %m = ttg.local_alloc : () -> !ttg.memdesc<{shape}x{element}, #s, #smem, mutable>
-    %t = ttg.async_copy_global_to_local %p, %m{masked}{attribute} : \
-tensor<{shape}x!tt.ptr<{element}>, #b> -> <{shape}x{element}, #s, #smem, mutable>
+    {copy}
     %g = ttg.async_commit_group tokens %t
     tt.return
   }}
@@ -44,6 +54,8 @@ class CopyCase:
         constancy: Hint of the mask; empty for one of which nothing is known; ``None`` without mask.
         other: Whether there is a value for what is masked out.
         hint: The attribute ``contiguity``.
+        base: Alignment in bytes of the pointer that offsets are from (AMD); 0 for a copy by
+            pointers, of which ``divisibility`` is in bytes and not in elements.
     """
 
     target: str
@@ -57,6 +69,7 @@ class CopyCase:
     constancy: tuple[int, ...] | None = None
     other: bool = False
     hint: int = 1
+    base: int = 0
 
     @property
     def bits(self) -> int:
@@ -71,25 +84,43 @@ class CopyCase:
     @property
     def text(self) -> str:
         """The module."""
-        masked = "" if self.constancy is None else " mask %k"
-        if self.other and masked:
-            masked += " other %o"
+        is_masked, by_offsets = self.constancy is not None, bool(self.base)
+        masked = (" mask = %k" if by_offsets else " mask %k") if is_masked else ""
+        if self.other and is_masked:
+            masked += " other = %o" if by_offsets else " other %o"
+        names = {
+            "shape": "x".join(map(str, self.shape)),
+            "element": self.element,
+            # Triton wants all three of them or none.
+            "pointer": _hints(self.contiguity, self.divisibility, (1,) * len(self.contiguity)),
+            "masked": masked,
+            "attribute": f" {{contiguity = {self.hint} : i32}}" if self.hint > 1 else "",
+            "base": self.base,
+            "base_type": _base_type(self.element),
+            "other": "tensor<{shape}x{element}, #b>" if self.other and is_masked else "",
+        }
+        names["other"] = names["other"].format(**names)
         return _MODULE.format(
             encoding=self.encoding,
             shared=self.shared,
             warps=self.warps,
             lanes=self.lanes,
             target=self.target,
-            shape="x".join(map(str, self.shape)),
-            element=self.element,
-            # Triton wants all three of them or none.
-            pointer=_hints(self.contiguity, self.divisibility, (1,) * len(self.contiguity)),
+            address=(_OFFSETS if by_offsets else _POINTERS).format(**names),
+            copy=(_BY_OFFSETS if by_offsets else _BY_POINTERS).format(**names),
             constancy=_hints(*((1,) * len(self.shape),) * 2, self.constancy)
             if self.constancy
             else "",
-            masked=masked,
-            attribute=f" {{contiguity = {self.hint} : i32}}" if self.hint > 1 else "",
+            shape=names["shape"],
+            element=self.element,
         )
+
+
+def _base_type(element: str) -> str:
+    """How the installed Triton prints the base pointer of a buffer copy."""
+    from triton_ext import host
+
+    return f"!tt.ptr<{element}>" if host.detect().release >= (3, 9) else f"<{element}>"
 
 
 def lanes_of(target: str) -> int:
@@ -186,8 +217,14 @@ def _shared(random: Random, shape, order, padded: bool) -> str:
     )
 
 
-def draw(random: Random, target: str) -> CopyCase:
-    """A copy whose hints do not contradict each other."""
+def draw(random: Random, target: str, *, by_offsets: bool = False) -> CopyCase:
+    """A copy whose hints do not contradict each other.
+
+    Args:
+        random: Decides.
+        target: ``"cuda:90"``, ``"hip:gfx950"``.
+        by_offsets: Whether it is a buffer copy of AMD.
+    """
     lanes, warps = lanes_of(target), random.choice((1, 2, 4, 4, 8))
     rank = random.choice((1, 1, 2, 2, 2, 3))
     small = random.random() < 0.6
@@ -226,4 +263,5 @@ def draw(random: Random, target: str) -> CopyCase:
         constancy=constancy,
         other=random.random() < 0.3,
         hint=random.choice((1, 1, 1, 2, 4, 8, 16)),
+        base=random.choice((1, 4, 16, 16, 64)) if by_offsets else 0,
     )

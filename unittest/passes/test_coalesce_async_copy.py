@@ -80,13 +80,14 @@ def test_what_was_known_is_kept():
     found = result(given)
     assert isinstance(found.encoding, BlockedEncoding)
     assert found.encoding.size_per_thread == (1, 8)
-    assert found.view.contiguity == 8
+    assert found.attribute == 8
 
 
 def test_mask_and_other_are_converted():
     given = case(held=4, constancy=(1,), other=True)
     found = result(given)
-    types = {operand.type for operand in (found.view.src, found.view.mask, found.view.other)}
+    types = {operand.type for operand in found.registers}
+    assert len(found.registers) == 3
     assert len({text.rpartition(", ")[2] for text in types}) == 1
     assert ours(NAME, given.text).count("ttg.convert_layout") == 3
 

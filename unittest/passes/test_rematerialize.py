@@ -64,13 +64,29 @@ def test_what_is_needed_twice_is_computed_once():
     "body",
     [
         pytest.param(SUM.format("o", "r", "arg"), id="an argument"),
-        pytest.param("    %o = arith.constant dense<1> : tensor<64xi32, #b>", id="a constant"),
+        pytest.param(
+            f"    %o = arith.constant dense<{list(range(64))}> : tensor<64xi32, #b>",
+            id="a constant of different numbers",
+        ),
     ],
 )
 def test_what_is_not_known_here_is_left_to_a_conversion(body):
     module, new = computed(body)
     assert new is None
     assert not module.is_changed
+
+
+def test_a_constant_of_one_number_is_computed():
+    module, new = computed("    %o = arith.constant dense<1> : tensor<64xi32, #b>")
+    assert new is not None
+    types = [
+        parse_type(op.results[0].type, module.aliases)
+        for op in module.walk()
+        if op.name == "arith.constant"
+    ]
+    assert [type_.encoding == TARGET for type_ in types] == [False, True]
+    reread = parse(str(module))
+    assert [op.name for op in reread.walk()].count("ttg.convert_layout") == 0
 
 
 def test_what_was_loaded_is_left_to_a_conversion():

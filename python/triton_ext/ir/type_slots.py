@@ -86,6 +86,8 @@ SAME_TYPE = frozenset(
     | {"ttng.warp_group_dot_wait"}
 )
 HEADER_TYPES = frozenset({"scf.for", "scf.if", "scf.while"})
+#: Types stand in brackets as well: ``: !tt.ptr<f16>[tensor<64xi32>] tensor<64xf16> -> <..>``.
+BRACKETED = frozenset({"amdg.buffer_load_to_local"})
 
 _STEP = re.compile(
     r"(?:[^\"()\[\]<>{}:/-]+|-(?!>)|/(?!/)|[)\]>}]|//[^\n]*)*"
@@ -150,7 +152,7 @@ def _signature_range(op: Operation) -> Span:
         limit = op._loc[0]
     start = op._operand_spans[-1] if op._operand_spans else _name_end(op)
     if op._regions:
-        if op.name in HEADER_TYPES and op.source.text[op._span[2]] != '"':
+        if op.name in HEADER_TYPES and not op.is_quoted:
             return start, op._regions[0]._span[0] - 1
         start = max(start, op._regions[-1]._span[1] + 1)
     return start, limit
@@ -164,9 +166,10 @@ def _name_end(op: Operation) -> int:
 def _read_types(op: Operation, signature: Signature, position: int, limit: int) -> int | None:
     """``types ::= type ((',' | '*') type)* | '(' types? ')'``; the end, or ``None``."""
     text = op.source.text
+    between = " \n\t\r,*)[]" if op.name in BRACKETED else " \n\t\r,*)"
     while position < limit:
         character = text[position]
-        if character in " \n\t\r,*)":
+        if character in between:
             position += 1
         elif character == "(":
             signature.functional = signature.functional or not signature.has_arrow

@@ -24,6 +24,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from math import prod
 from typing import Final
 
 from triton_ext.analysis import AxisInfoAnalysis, consecutive_run, register_to_shared
@@ -39,15 +40,17 @@ from triton_ext.ir.encodings import (
 )
 from triton_ext.ir.encodings.conversion import shape_per_cta
 from triton_ext.ir.types import MemDescType, TensorType
-from triton_ext.passes.rematerialize import rematerialized, type_with
+from triton_ext.passes.rematerialize import can_be_computed, rematerialized, type_with
 
 __all__ = [
     "WIDEST_BITS",
     "AsyncCopy",
+    "Operands",
     "Vector",
     "async_copies",
     "blocked_for",
     "build_coalesced_encoding",
+    "read_copy",
     "retarget_copy_operands_to_encoding",
 ]
 
@@ -84,13 +87,15 @@ class Vector:
     instructions: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AsyncCopy:
-    """A ``ttg.async_copy_global_to_local`` and what is known of it before anything is rewritten.
+    """A copy from global to shared memory, and what is known of it before anything is rewritten.
 
     Attributes:
-        view: The operation.
-        tensor: Type of its pointers.
+        op: The operation.
+        registers: Its operands that lie in registers: pointers or offsets, mask, ``other``.
+        attribute: Its attribute ``contiguity``.
+        tensor: Type of its pointers, or of its offsets from one pointer.
         encoding: Their encoding.
         buffer: Type of the buffer.
         shared: The buffer's encoding.
@@ -102,7 +107,9 @@ class AsyncCopy:
         constancy: Of the mask, per dimension; ``None`` without a mask.
     """
 
-    view: ttg.AsyncCopyGlobalToLocalOp
+    op: Operation
+    registers: tuple[Value, ...]
+    attribute: int
     tensor: TensorType
     encoding: DistributedEncoding
     buffer: MemDescType
@@ -115,11 +122,6 @@ class AsyncCopy:
     constancy: Ints | None
 
     @property
-    def op(self) -> Operation:
-        """The operation."""
-        return self.view.op
-
-    @property
     def shape(self) -> Ints:
         """Sizes of what is copied."""
         return self.tensor.static_shape
@@ -130,6 +132,11 @@ class AsyncCopy:
         return shape_per_cta(self.shared.cga_bases, self.shape)
 
     @property
+    def is_small(self) -> bool:
+        """Whether a CTA copies fewer elements than it has threads."""
+        return prod(self.share) < self.num_warps * self.threads_per_warp
+
+    @property
     def widest(self) -> int:
         """Elements of the widest instruction."""
         return max(1, WIDEST_BITS // self.bits)
@@ -137,7 +144,7 @@ class AsyncCopy:
     def hint(self, dim: int) -> int:
         """Elements that the attribute says to lie side by side in a dimension (fact 2)."""
         facts = _facts_of(self.encoding, self.shared, self.shape, self.buffer.full_alloc_shape)
-        return min(self.view.contiguity, facts.held) if dim == facts.dim else 1
+        return min(self.attribute, facts.held) if dim == facts.dim else 1
 
     def known(self, dim: int) -> int:
         """Elements that may be copied at once in a dimension, whatever the layout (fact 2)."""
@@ -145,6 +152,12 @@ class AsyncCopy:
         if self.constancy is not None:
             proven = min(proven, self.constancy[dim])
         return max(proven, self.hint(dim))
+
+    def needs_no_conversion(self, encoding: DistributedEncoding) -> bool:
+        """Whether all that lies in registers can be computed in an encoding."""
+        assert self.op.module is not None
+        types = AliasTable(self.op.module.aliases)
+        return all(can_be_computed(value, encoding, types) for value in self.registers)
 
     def vector(self, encoding: DistributedEncoding) -> Vector:
         """What one instruction copies if the pointers lie in an encoding.
@@ -156,7 +169,7 @@ class AsyncCopy:
         dim, held, run = facts.dim, facts.held, facts.run
         size = min(held, self.known(dim))
         if encoding == self.encoding:
-            size = max(size, self.view.contiguity)
+            size = max(size, self.attribute)
         size = _power(min(size, self.widest, run))
         return Vector(
             size=size,
@@ -184,6 +197,25 @@ class AsyncCopy:
             self.threads_per_warp,
             self.shared.cga_bases,
         )
+
+
+@dataclass(frozen=True, slots=True)
+class Operands:
+    """What a copy is given.
+
+    Attributes:
+        address: Tensor of pointers, or of offsets from ``base``.
+        buffer: Where the elements are copied to.
+        mask: Which elements are copied.
+        other: What the others become.
+        base: The pointer that offsets are from; ``None`` for a copy by pointers.
+    """
+
+    address: Value
+    buffer: Value
+    mask: Value | None = None
+    other: Value | None = None
+    base: Value | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,7 +250,7 @@ def _facts_of(
 
 
 def async_copies(module: Module, analysis: AxisInfoAnalysis) -> Iterator[AsyncCopy]:
-    """The copies of a module whose layouts are known here.
+    """The copies by pointers of a module whose layouts are known here.
 
     Args:
         module: The module, not changed since ``analysis`` was made.
@@ -227,15 +259,31 @@ def async_copies(module: Module, analysis: AxisInfoAnalysis) -> Iterator[AsyncCo
     types = AliasTable(module.aliases)
     for op in module.walk():
         view = ttg.AsyncCopyGlobalToLocalOp.match(op)
-        copy = _read(view, analysis, types) if view is not None else None
+        if view is None:
+            continue
+        operands = Operands(view.src, view.dst, view.mask, view.other)
+        copy = read_copy(op, operands, view.contiguity, analysis, types)
         if copy is not None:
             yield copy
 
 
-def _read(
-    view: ttg.AsyncCopyGlobalToLocalOp, analysis: AxisInfoAnalysis, types: AliasTable
+def read_copy(
+    op: Operation,
+    operands: Operands,
+    attribute: int,
+    analysis: AxisInfoAnalysis,
+    types: AliasTable,
 ) -> AsyncCopy | None:
-    tensor, buffer = types.type(view.src.type), types.type(view.dst.type)
+    """What is known of a copy; ``None`` for one whose layouts are not known here.
+
+    Args:
+        op: The operation.
+        operands: Its operands.
+        attribute: Its attribute ``contiguity``.
+        analysis: What is known of the values.
+        types: Types by their text.
+    """
+    tensor, buffer = types.type(operands.address.type), types.type(operands.buffer.type)
     if not isinstance(tensor, TensorType) or not isinstance(buffer, MemDescType):
         return None
     encoding, shared, bits = tensor.encoding, buffer.encoding, buffer.bit_width
@@ -244,20 +292,28 @@ def _read(
         return None
     assert isinstance(encoding, DistributedEncoding)
     assert isinstance(shared, SharedEncoding)
-    info = analysis.info(view.src)
-    aligned = (max(1, divisor * 8 // bits) for divisor in info.divisibility)
+    mask, info = operands.mask, analysis.info(operands.address)
+    is_offset, size = operands.base is not None, bits // 8
+    # Offsets count elements, pointers bytes.
+    aligned = [d if is_offset else max(1, d // size) for d in info.divisibility]
+    if operands.base is not None:
+        least = max(1, analysis.info(operands.base).divisibility[0] // size)
+        aligned = [min(each, least) for each in aligned]
+    in_registers = (operands.address, mask, operands.other)
     return AsyncCopy(
-        view=view,
+        op=op,
+        registers=tuple(value for value in in_registers if value is not None),
+        attribute=attribute,
         tensor=tensor,
         encoding=encoding,
         buffer=buffer,
         shared=shared,
         bits=bits,
-        num_warps=_num_warps(view.op),
-        threads_per_warp=_number(_root(view.op), "ttg.threads-per-warp", view.op),
+        num_warps=_num_warps(op),
+        threads_per_warp=_number(_root(op), "ttg.threads-per-warp", op),
         consecutive=info.contiguity,
         contiguity=tuple(map(min, info.contiguity, aligned)),
-        constancy=None if view.mask is None else analysis.info(view.mask).constancy,
+        constancy=None if mask is None else analysis.info(mask).constancy,
     )
 
 
@@ -370,18 +426,13 @@ def retarget_copy_operands_to_encoding(copy: AsyncCopy, encoding: DistributedEnc
     """
     op = copy.op
     size = copy.vector(encoding).size
-    for index in _register_operands(copy) if encoding != copy.encoding else ():
-        op.set_operand(index, _converted(op, op.operands[index], encoding))
+    for index, value in enumerate(op.operands):
+        if value in copy.registers and encoding != copy.encoding:
+            op.set_operand(index, _converted(op, value, encoding))
     if size > 1:
         op.set_attribute("contiguity", f"{size} : i32")
     elif "contiguity" in op.attributes:
         op.remove_attribute("contiguity")
-
-
-def _register_operands(copy: AsyncCopy) -> list[int]:
-    view = copy.view
-    wanted = [value for value in (view.src, view.mask, view.other) if value is not None]
-    return [index for index, value in enumerate(copy.op.operands) if value in wanted]
 
 
 def _converted(op: Operation, value: Value, encoding: DistributedEncoding) -> Value:

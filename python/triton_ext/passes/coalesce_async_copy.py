@@ -30,6 +30,10 @@ Where the result differs from the host's pass:
 
 What each copy got, and what kept it from more, is a remark at its source line.
 
+With ``explicit-layouts`` (Gluon, where a person wrote the layouts) a copy that compiles changes
+only if it is small and nothing has to be converted: a conversion in a loop may cost more than it
+saves, and the shared memory that it goes through may not be there.
+
 Safe direction: a vector may be narrower than it could be, never wider than what is known.
 Not handled: larger copies that are narrow stay so, since converting their pointers may cost more
 than it saves; buffers and pointers with an encoding that is not known here.
@@ -38,7 +42,6 @@ than it saves; buffers and pointers with an encoding that is not known here.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import prod
 from typing import ClassVar, Final
 
 from triton_ext.analysis import AxisInfoAnalysis
@@ -64,9 +67,16 @@ _PROBLEM: Final = f"no instruction copies less than {LEAST_BITS // 8} bytes, it 
 
 @dataclass(frozen=True, slots=True)
 class CoalesceAsyncCopy(Pass):
-    """Chooses the layouts of pointers, masks and ``other`` of asynchronous copies."""
+    """Chooses the layouts of pointers, masks and ``other`` of asynchronous copies.
+
+    Attributes:
+        explicit_layouts: Whether a person wrote the layouts, so that only copies change that do not
+            compile, and small ones at no cost.
+    """
 
     name: ClassVar[str] = "tritongpu-coalesce-async-copy"
+
+    explicit_layouts: bool = False
 
     def run(self, module: Module, context: PassContext) -> None:
         """Retargets the copies of ``module`` that another layout makes better.
@@ -76,7 +86,7 @@ class CoalesceAsyncCopy(Pass):
         """
         # All of them first: the analysis is of the module as it is.
         copies = list(async_copies(module, AxisInfoAnalysis.of(module)))
-        chosen = [layout_for(copy) for copy in copies]
+        chosen = [self._chosen(copy) for copy in copies]
         for copy, encoding in zip(copies, chosen, strict=True):
             final = copy.vector(encoding if encoding is not None else copy.encoding)
             report(copy, encoding, "" if _compiles(copy, final) else _PROBLEM, context)
@@ -84,12 +94,20 @@ class CoalesceAsyncCopy(Pass):
                 retarget_copy_operands_to_encoding(copy, encoding)
                 context.count("copies-retargeted")
 
+    def _chosen(self, copy: AsyncCopy) -> DistributedEncoding | None:
+        encoding = layout_for(copy)
+        if encoding is None or not self.explicit_layouts:
+            return encoding
+        if not _compiles(copy, copy.vector(copy.encoding)):
+            return encoding
+        return encoding if copy.is_small and copy.needs_no_conversion(encoding) else None
+
 
 def layout_for(copy: AsyncCopy) -> DistributedEncoding | None:
     """A better encoding for the operands of a copy; ``None`` where there is none."""
     now = copy.vector(copy.encoding)
     compiles = _compiles(copy, now)
-    if not compiles or prod(copy.share) < copy.num_warps * copy.threads_per_warp:
+    if not compiles or copy.is_small:
         best = build_coalesced_encoding(copy, LEAST_BITS)
         if best is not None:
             then = copy.vector(best)

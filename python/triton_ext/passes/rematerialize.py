@@ -4,7 +4,7 @@ A conversion of pointers may go through shared memory and a barrier; the few ope
 pointers of a range and scalars cost a thread about as many instructions.
 
 Safe direction: where an operation is not known here, nothing is computed and the caller converts.
-Not handled: values that a loop carries, constants, and what was loaded.
+Not handled: values that a loop carries, constants that are no splats, and what was loaded.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from typing import Final
 
 from triton_ext.ir import Builder, Module, Operation, OpResult, Value
 from triton_ext.ir.aliases import AliasTable
-from triton_ext.ir.dialects import OpReader
+from triton_ext.ir.dialects import OpReader, arith
 from triton_ext.ir.edits import clone
 from triton_ext.ir.encodings import DistributedEncoding, SliceEncoding
 from triton_ext.ir.types import TensorType
 
-__all__ = ["MOST_OPERATIONS", "rematerialized", "type_with"]
+__all__ = ["MOST_OPERATIONS", "can_be_computed", "rematerialized", "type_with"]
 
 #: Operations that are computed anew for one value at most.
 MOST_OPERATIONS: Final = 16
@@ -34,6 +34,7 @@ _ARITH: Final = """
 _ELEMENTWISE: Final = frozenset(
     {"tt.addptr", "tt.broadcast", *(f"arith.{name}" for name in _ARITH.split())}
 )
+_KNOWN: Final = _SOURCES | _ELEMENTWISE | {"tt.expand_dims"}
 
 
 def rematerialized(value: Value, encoding: DistributedEncoding, op: Operation) -> Value | None:
@@ -50,22 +51,23 @@ def rematerialized(value: Value, encoding: DistributedEncoding, op: Operation) -
     module = op.module
     assert module is not None
     types = AliasTable(module.aliases)
-    wanted: dict[tuple[Value, DistributedEncoding], None] = {}
-    # Ways to an operation are counted, not operations: a chain of x + x has few of these.
-    for count, one in enumerate(_needed(value, encoding, types)):
-        if one is None or count >= MOST_OPERATIONS:
-            return None
-        wanted.pop(one, None)
-        wanted[one] = None  # behind all that need it
+    wanted = _plan(value, encoding, types)
+    if wanted is None:
+        return None
     made: dict[tuple[Value, DistributedEncoding], Value] = {}
     builder = Builder.before(op)
-    for old, target in reversed(wanted):
+    for old, target in wanted:
         assert isinstance(old, OpResult)
         operands = {o: made[o, t] for o, t in _operands(old.owner, target, types)}
         new = clone(old.owner, builder, operands).results[0]
         new.set_type(type_with(old, target, module))
         made[old, target] = new
     return made[value, encoding]
+
+
+def can_be_computed(value: Value, encoding: DistributedEncoding, types: AliasTable) -> bool:
+    """Whether :func:`rematerialized` would compute a value in another encoding."""
+    return _plan(value, encoding, types) is not None
 
 
 def type_with(value: Value, encoding: DistributedEncoding, module: Module) -> str:
@@ -77,6 +79,20 @@ def type_with(value: Value, encoding: DistributedEncoding, module: Module) -> st
     return replace(type_, encoding=encoding).print(AliasTable(module.aliases))
 
 
+def _plan(
+    value: Value, encoding: DistributedEncoding, types: AliasTable
+) -> list[tuple[Value, DistributedEncoding]] | None:
+    """What has to be computed, in order; ``None`` where it cannot be, or takes too much."""
+    wanted: dict[tuple[Value, DistributedEncoding], None] = {}
+    # Ways to an operation are counted, not operations: a chain of x + x has few of these.
+    for count, one in enumerate(_needed(value, encoding, types)):
+        if one is None or count >= MOST_OPERATIONS:
+            return None
+        wanted.pop(one, None)
+        wanted[one] = None  # behind all that need it
+    return list(reversed(wanted))
+
+
 def _needed(
     value: Value, encoding: DistributedEncoding, types: AliasTable
 ) -> Iterator[tuple[Value, DistributedEncoding] | None]:
@@ -85,18 +101,23 @@ def _needed(
     while stack:
         now, target = stack.pop(0)
         op = now.owner if isinstance(now, OpResult) else None
-        if op is None or op.name not in _SOURCES | _ELEMENTWISE | {"tt.expand_dims"}:
+        if op is None or not _is_known(op):
             yield None
             return
         yield now, target
         stack += _operands(op, target, types)
 
 
+def _is_known(op: Operation) -> bool:
+    constant = arith.ConstantOp.match(op)
+    return constant.is_splat if constant is not None else op.name in _KNOWN
+
+
 def _operands(
     op: Operation, encoding: DistributedEncoding, types: AliasTable
 ) -> list[tuple[Value, DistributedEncoding]]:
     """The tensors that an operation needs, with the encodings that give its result one."""
-    if op.name in _SOURCES:
+    if op.name in _SOURCES or op.name == arith.ConstantOp.NAME:
         return []
     if op.name == "tt.expand_dims":
         encoding = SliceEncoding(OpReader(op).integer("axis"), encoding)

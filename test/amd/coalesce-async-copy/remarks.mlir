@@ -24,6 +24,8 @@ tt.func public @few(%p: tensor<32x!tt.ptr<f32>, #few>, %m: !ttg.memdesc<32xf32, 
 }
 }
 
-// A GPU without copies to LDS, and one that is not named.
-// RUN: triton-opt %s --tritonamdgpu-coalesce-async-copy=gfx-arch=gfx90a 2>&1 | FileCheck %s --check-prefix=NONE
+// A GPU without copies to LDS, and one that is not known.
+// RUN: triton-opt %s --tritonamdgpu-coalesce-async-copy=gfx-arch=gfx1201 2>&1 | FileCheck %s --check-prefix=NONE
 // NONE-NOT: asynchronous copy of
+// RUN: not triton-opt %s --tritonamdgpu-coalesce-async-copy=gfx-arch=gfx90a 2>&1 | FileCheck %s --check-prefix=UNKNOWN
+// UNKNOWN: expected a GPU with asynchronous copies to LDS (gfx942, gfx950, gfx1250, gfx1251), found 'gfx90a'

@@ -12,7 +12,9 @@ from ..analysis.target import Target
 __all__ = ["chosen_target"]
 
 
-def chosen_target(option: str, module: Module, context: PassContext) -> Target | None:
+def chosen_target(
+    option: str, module: Module, context: PassContext, what: str = "waits"
+) -> Target | None:
     """The GPU.
 
     Args:
@@ -20,6 +22,7 @@ def chosen_target(option: str, module: Module, context: PassContext) -> Target |
         module: The module.
         context: Takes a warning where a module is left alone because its GPU is not known, and it
             has asynchronous operations.
+        what: What is left alone then, in words.
 
     Returns:
         ``None`` for a module that is left alone: for a GPU that is not known, or one that is known
@@ -37,5 +40,5 @@ def chosen_target(option: str, module: Module, context: PassContext) -> Target |
         arch = module.op.attributes.get("ttg.target", "").strip('"').partition(":")[2]
         first = next((op for op in module.walk() if op.name.startswith(ASYNC)), None)
         if first is not None and not Target.is_known_without(arch):
-            context.warning(first, f"the waits of this module are left alone: {error}")
+            context.warning(first, f"the {what} of this module are left alone: {error}")
         return None

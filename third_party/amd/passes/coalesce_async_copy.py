@@ -11,7 +11,9 @@ After::
     %t = ttg.async_copy_global_to_local %q, %m {contiguity = 8 : i32}
         : tensor<64x64x!tt.ptr<f16>, #eight> -> <64x64xf16, ..>
 
-A copy compiles if (numbers as upstream's lowering checks them)
+Copies are ``ttg.async_copy_global_to_local`` and, on gfx942 and gfx950,
+``amdg.buffer_load_to_local``: of those the offsets are what is retargeted, and the alignment of the
+base pointer counts as well.  A copy compiles if (numbers as upstream's lowering checks them)
 
 1. the vector of a lane has a width that the GPU has (:class:`Target`), and
 2. on gfx942 and gfx950, which give all lanes of a wave one address in LDS, the lanes write one run:
@@ -23,21 +25,24 @@ Upstream's pass of this name rewrites copies of gfx942 and gfx950 that do not co
 result differs from the host's pass:
 
 * gfx1250 is handled; the host does nothing there.
+* Buffer copies are handled; the host makes them later, out of copies by pointers.
 * The attribute ``contiguity`` is believed, as the lowering believes it.
 * The vector is as wide as pointers, mask and buffer allow, not at most as wide as the layout that
   the pointers happen to have, and runs along the fastest dimension of the buffer.
 * A copy that compiles gets another layout as well if it then has fewer instructions.
 * Pointers may have any encoding, not only a blocked one.
 
-What each copy got, and what kept it from more, is a remark at its source line.
+What each copy got, and what kept it from more, is a remark at its source line.  With
+``explicit-layouts`` (Gluon, where a person wrote the layouts) a copy that compiles changes only if
+it is of fewer elements than there are threads and nothing has to be converted.
 
 Like upstream's, the pass wants to stand behind the pipeliner and in front of
 ``tritongpu-remove-layout-conversions``, which computes the pointers in the new layout and so takes
 the conversions away again.
 
 Safe direction: a vector may be narrower than it could be, never wider than what is known.
-Not handled: ``amdg.buffer_load_to_local``, which is made later; buffers that are a part of a padded
-allocation.
+Not handled: buffers that are a part of a padded allocation; buffer copies of gfx1250, which Triton
+refuses from 3.8 on.
 """
 
 from __future__ import annotations
@@ -46,8 +51,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from triton_ext.analysis import AxisInfoAnalysis, register_to_shared
-from triton_ext.errors import UnsupportedError
 from triton_ext.ir import Module
+from triton_ext.ir.aliases import AliasTable
 from triton_ext.ir.encodings import (
     DistributedEncoding,
     LinearEncoding,
@@ -58,15 +63,19 @@ from triton_ext.ir.linear_layout import log2
 from triton_ext.passes import Pass, PassContext
 from triton_ext.passes.async_copy import (
     AsyncCopy,
+    Operands,
     async_copies,
+    read_copy,
     retarget_copy_operands_to_encoding,
 )
 from triton_ext.passes.copy_report import report
 
 from ..analysis.axis_info import AXIS_INFO_RULES
 from ..analysis.target import Counter, Target
+from ..dialect import amdg
+from .chosen_target import chosen_target
 
-__all__ = ["CoalesceAsyncCopy", "lowers"]
+__all__ = ["CoalesceAsyncCopy", "copies_of", "lowers"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,27 +85,29 @@ class CoalesceAsyncCopy(Pass):
     Attributes:
         gfx_arch: The GPU, ``"gfx950"``; by default what the module's ``ttg.target`` says.
         arch_generation_name: The same under its older name.
+        explicit_layouts: Whether a person wrote the layouts, so that only copies change that do not
+            compile, and small ones at no cost.
     """
 
     name: ClassVar[str] = "tritonamdgpu-coalesce-async-copy"
 
     gfx_arch: str = ""
     arch_generation_name: str = ""
+    explicit_layouts: bool = False
 
     def run(self, module: Module, context: PassContext) -> None:
         """Retargets the copies of ``module`` that another layout makes better.
 
         Raises:
             VerifyError: The GPU is not given, or a copy is malformed.
+            UnsupportedError: The GPU that was asked for is not known.
         """
-        arch = self.gfx_arch or self.arch_generation_name
-        try:
-            target = Target.of(arch) if arch else Target.of_module(module)
-        except UnsupportedError:
-            return  # It has no copies to LDS.
+        target = self._target(module, context)
+        if target is None:
+            return
         # All of them first: the analysis is of the module as it is.
-        copies = list(async_copies(module, AxisInfoAnalysis.of(module, rules=AXIS_INFO_RULES)))
-        chosen = [_layout_for(copy, target) for copy in copies]
+        copies = copies_of(module, target)
+        chosen = [self._chosen(copy, target) for copy in copies]
         for copy, encoding in zip(copies, chosen, strict=True):
             final = encoding if encoding is not None else copy.encoding
             problem = "" if _fits(copy, final, target) else _problem(target)
@@ -104,6 +115,43 @@ class CoalesceAsyncCopy(Pass):
             if encoding is not None:
                 retarget_copy_operands_to_encoding(copy, encoding)
                 context.count("copies-retargeted")
+
+    def _target(self, module: Module, context: PassContext) -> Target | None:
+        """The GPU; ``None`` for one without copies to LDS."""
+        arch = self.gfx_arch or self.arch_generation_name
+        if not arch and module.op.attributes.get("ttg.target", "").startswith('"cuda:'):
+            return None
+        return chosen_target(arch, module, context, "asynchronous copies")
+
+    def _chosen(self, copy: AsyncCopy, target: Target) -> DistributedEncoding | None:
+        encoding = _layout_for(copy, target)
+        if encoding is None or not self.explicit_layouts or not lowers(copy, copy.encoding, target):
+            return encoding
+        return encoding if copy.is_small and copy.needs_no_conversion(encoding) else None
+
+
+def copies_of(module: Module, target: Target) -> list[AsyncCopy]:
+    """The copies to LDS of a module whose layouts are known here, by pointers and by offsets.
+
+    Args:
+        module: The module.
+        target: The GPU.
+
+    Raises:
+        VerifyError: A copy is malformed, or the module does not tell its number of waves.
+    """
+    analysis = AxisInfoAnalysis.of(module, rules=AXIS_INFO_RULES)
+    copies = list(async_copies(module, analysis))
+    types = AliasTable(module.aliases)
+    for op in module.walk() if not _scatters(target) else ():
+        view = amdg.BufferLoadToLocalOp.match(op)
+        if view is None:
+            continue
+        operands = Operands(view.offsets, view.dst, view.mask, view.other, view.ptr)
+        copy = read_copy(op, operands, view.contiguity, analysis, types)
+        if copy is not None:
+            copies.append(copy)
+    return copies
 
 
 def _problem(target: Target) -> str:
@@ -123,7 +171,7 @@ def lowers(copy: AsyncCopy, encoding: DistributedEncoding, target: Target) -> bo
     if encoding == copy.encoding:
         # The attribute may ask for more than the widest instruction: then hosts abort.  Up to 3.7
         # they refuse any attribute of more than a run where the lanes have to write one.
-        asked = copy.view.contiguity
+        asked = copy.attribute
         if size < (min(asked, run) if _scatters(target) else asked):
             return False
     return _fits(copy, encoding, target)
