@@ -190,7 +190,7 @@ def print_entry(name: str, value: str) -> str:
 
 def _has_keyword(op: Operation) -> bool:
     """Whether the operation prints ``attributes`` in front of its dictionary."""
-    return op.name in _KEYWORD and op.source.text[op._span[2]] != '"'
+    return op.name in _KEYWORD and not op.is_quoted
 
 
 def _dictionary_with_keyword(op: Operation) -> AttributesSlot:
@@ -218,7 +218,7 @@ def _new_dictionary(op: Operation) -> AttributesSlot:
         return _dictionary_with_keyword(op)
     segments = cut(op)
     slot = AttributesSlot("", " ")
-    custom = op.source.text[op._span[2]] != '"'
+    custom = not op.is_quoted
     if op.name in _NO_DICTIONARY and custom:
         op.fail(
             f"cannot set an attribute of '{op.name}': its syntax has no attribute dictionary",

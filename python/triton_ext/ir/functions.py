@@ -111,7 +111,7 @@ def set_function_results(op: Operation, types: Sequence[str]) -> None:
 
 def _result_span(op: Operation) -> tuple[str, int, int]:
     """The printed header, and where the result types stand in it (equal offsets without any)."""
-    if op.name not in FUNCTIONS or op.source.text[op._span[2]] == '"':
+    if op.name not in FUNCTIONS or op.is_quoted:
         op.fail(f"expected a function in its own syntax, found '{op.name}'")
     if op._segments is None:
         end = op._regions[0]._span[0] - 1 if op._regions else op._span[3]

@@ -154,7 +154,7 @@ def _type(value: Value) -> str | None:
     if isinstance(value, OpResult):
         holder = value._owner
         known = holder.name.partition(".")[0] in _UNDERSTOOD
-        if not known and holder.source.text[holder._span[2]] != '"':
+        if not known and not holder.is_quoted:
             return None
     return value.known_type
 
@@ -224,7 +224,7 @@ def _passed(op: Operation, facts: Facts) -> Broken:
         found = found[1:]
     wanted: Sequence[str | None] | None = None
     if op.name in RETURNS:
-        custom = holder.name in FUNCTIONS and holder.source.text[holder._span[2]] != '"'
+        custom = holder.name in FUNCTIONS and not holder.is_quoted
         wanted = function_results(holder) if custom else None
     elif op.name == "ttg.warp_return":
         wanted = ()
@@ -275,7 +275,7 @@ def _captures(op: Operation, facts: Facts) -> Broken:
 def branch_operands(op: Operation) -> list[list[Value]] | None:
     """The operands that a branch passes to each of its successors; ``None`` if it is not known."""
     found: list[list[Value]] = [[] for _ in op._successors]
-    if op.source.text[op._span[2]] == '"':
+    if op.is_quoted:
         if len(found) == 1:
             return [list(op._operands)]
         sizes = re.findall(r"\d+", op.attributes.get("operandSegmentSizes", "").partition(":")[2])
@@ -334,7 +334,7 @@ def _called(op: Operation, facts: Facts) -> Broken:
     function = facts.function(op, symbol)
     if function is None:
         return {"what": f"'@{symbol}', which is not in the module"}
-    if function.source.text[function._span[2]] == '"' or not function._regions:
+    if function.is_quoted or not function._regions:
         return None
     args = _types(function._regions[0]._blocks[0]._args)
     if not facts.all_equal(_types(op._operands), args):
@@ -352,8 +352,7 @@ def _called(op: Operation, facts: Facts) -> Broken:
 
 def _printed(op: Operation, facts: Facts) -> Broken:
     """A type that is printed for an operand and is not the operand's."""
-    quoted = op.source.text.startswith('"', op._span[2])
-    if op.name.partition(".")[0] not in KNOWN_DIALECTS and not quoted:
+    if op.name.partition(".")[0] not in KNOWN_DIALECTS and not op.is_quoted:
         return None
     for _, _, slot in bind_types(op):
         if not isinstance(slot, OperandTypeSlot):

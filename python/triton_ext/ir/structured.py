@@ -251,7 +251,7 @@ def _expect(op: Operation, *names: str) -> None:
     """Refuses other operations, and the quoted form, whose text these edits do not know."""
     if op.name not in names:
         op.fail(f"expected {' or '.join(repr(name) for name in names)}, found '{op.name}'")
-    if op.source.text[op._span[2]] == '"':
+    if op.is_quoted:
         op.fail(f"cannot edit '{op.name}' in its quoted form; print the module with the host first")
 
 

@@ -370,13 +370,11 @@ class _Runner:
             if step.names:
                 name = f"<module after '{step.names[-1]}'>"
         # With locations, Triton's binding prints the names in them as well; without, neither.
-        output = text
-        if not self._arguments.names_from_locations:
-            output = ir_text.with_names_of(text, plain)
-        if not self._arguments.debug_info:
-            output = plain
-            if self._arguments.names_from_locations:
-                output = ir_text.without_locations(text).strip("\n") + "\n"
+        keeps_names = self._arguments.names_from_locations
+        if self._arguments.debug_info:
+            output = text if keeps_names else ir_text.with_names_of(text, plain)
+        else:
+            output = ir_text.without_locations(text).strip("\n") + "\n" if keeps_names else plain
         if self._arguments.local_scope:
             return ir_text.expand_aliases(_parse_printed(host, output, name))
         return output
