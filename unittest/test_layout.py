@@ -29,6 +29,8 @@ RULES: dict[str, tuple[set[str], set[str]]] = {
     "passes": (COMPILER | {"backends"}, set()),
     "host": ({"errors", "host", "strings"}, {"triton"}),
     "plugin": ({"", "backends", "errors", "host", "ir", "markers", "passes"}, {"triton"}),
+    # It runs what the compiler side reads, and says where as passes do.
+    "emulator": ({"errors", "ir", "passes", "backends", "emulator"}, {"numpy"}),
     "language": ({"backends", "plugin"}, {"triton"}),
     "gluon": ({"backends", "plugin"}, {"triton"}),
     "ops": ({"backends", "errors", "host", "language", "ops", "plugin"}, {"torch", "triton"}),
@@ -55,10 +57,15 @@ RULES: dict[str, tuple[set[str], set[str]]] = {
         {"errors", "host", "markers", "backends.V.backend"},
         {"numpy", "triton"},
     ),
+    "backends.V.emulator": (
+        {"errors", "ir", "emulator", "backends.V.analysis", "backends.V.dialect"}
+        | {"backends.V.emulator"},
+        {"numpy"},
+    ),
     "backends.V.gluon": (
         {"errors", "host", "backends.V.backend", "backends.V.dialect", "backends.V.gluon"}
-        | {"backends.V.language"},
-        {"triton"},
+        | {"backends.V.language", "emulator"},
+        {"numpy", "triton"},
     ),
     "backends.V.language": (
         {"errors", "host", "markers", "backends.V.backend", "backends.V.language"},

@@ -10,7 +10,20 @@ _HERE: Final = "triton_ext.backends.amd"
 
 # What the core may ask for by name (triton_ext.backends.load).
 EXPORTS: Final = {
+    "align-partitioned-shared": f"{_HERE}.passes.align_partitioned_shared:AlignPartitionedShared",
     "async-timeline": f"{_HERE}.analysis.timeline:timeline_of",
+    "emulator.operations": f"{_HERE}.emulator.operations:OPERATIONS",
+    "gluon.TdmStage": f"{_HERE}.gluon.waits:TdmStage",
+    "gluon.async_gather": f"{_HERE}.gluon.tdm:async_gather",
+    "gluon.async_load": f"{_HERE}.gluon.tdm:async_load",
+    "gluon.async_scatter": f"{_HERE}.gluon.tdm:async_scatter",
+    "gluon.async_store": f"{_HERE}.gluon.tdm:async_store",
+    "gluon.async_wait": f"{_HERE}.gluon.tdm:async_wait",
+    "gluon.async_wait_instructions": f"{_HERE}.gluon.tdm:async_wait_instructions",
+    "gluon.async_wait_stage": f"{_HERE}.gluon.tdm:async_wait_stage",
+    "gluon.make_tensor_descriptor": f"{_HERE}.gluon.tdm:make_tensor_descriptor",
+    "gluon.update_tensor_descriptor": f"{_HERE}.gluon.tdm:update_tensor_descriptor",
+    "gluon.wmma": f"{_HERE}.gluon.tdm:wmma",
     "verify-async-waits": f"{_HERE}.passes.verify_async_waits:VerifyAsyncWaits",
     "update-async-wait-count": f"{_HERE}.passes.update_async_wait_count:UpdateAsyncWaitCount",
 }
@@ -23,6 +36,9 @@ PASSES: Final = {
     "tritonamdgpu-coalesce-async-copy": f"{_HERE}.passes.coalesce_async_copy:CoalesceAsyncCopy",
     "tritonamdgpu-update-async-wait-count": (
         f"{_HERE}.passes.update_async_wait_count:UpdateAsyncWaitCount"
+    ),
+    "tritonext-align-partitioned-shared": (
+        f"{_HERE}.passes.align_partitioned_shared:AlignPartitionedShared"
     ),
     "tritonext-verify-async-waits": f"{_HERE}.passes.verify_async_waits:VerifyAsyncWaits",
 }

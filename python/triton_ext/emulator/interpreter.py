@@ -1,0 +1,184 @@
+"""Runs the kernel of a TTGIR module, workgroup after workgroup.
+
+Every operation is prepared once: its types, attributes and operands are looked up then, and what is
+left is a function of the workgroup.  An operation that nobody here knows is an error before the
+kernel starts, with the line that it comes from.
+
+Control flow: ``scf`` and calls.  Branches between blocks (``cf``) are followed as well; they are
+uniform, for a workgroup runs as one.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from triton_ext.backends import VENDORS, load
+from triton_ext.ir import Block, Module, Operation, Value, parse, parse_type
+from triton_ext.ir.functions import FUNCTIONS, RETURNS, symbol_of
+from triton_ext.ir.types import PointerType, Type
+
+from .control_flow import CONTROL_FLOW
+from .elements import element_of
+from .faults import fault
+from .memory import GlobalMemory
+from .operations_arith import ARITH
+from .operations_tensor import TENSOR
+from .operations_ttg import TTG
+from .workgroup import Context, Prepare, Step, Workgroup
+
+__all__ = ["Program"]
+
+#: Terminators, and operations that change nothing that the emulator keeps.
+_NOTHING = (
+    FUNCTIONS
+    | RETURNS
+    | {"scf.yield", "tt.reduce.return", "gpu.barrier", "ttg.barrier", "ttg.local_dealloc"}
+    | {"ttg.local_barrier", "llvm.intr.assume", "tt.assert", "tt.print", "rocdl.sched.barrier"}
+    | {"amdg.sched_barrier", "rocdl.s.setprio", "scf.condition"}
+)
+
+
+def _nothing(op: Operation, context: Context) -> Step:
+    return lambda group: None
+
+
+def _operations() -> dict[str, Prepare]:
+    table: dict[str, Prepare] = {name: _nothing for name in _NOTHING}
+    table |= CONTROL_FLOW | ARITH | TENSOR | TTG
+    for vendor in VENDORS:
+        try:
+            table |= load(vendor, "emulator.operations")
+        except KeyError:
+            continue
+    return table
+
+
+class Program:
+    """A kernel that is ready to run.
+
+    Args:
+        module: TTGIR, as text or parsed.
+        name: The kernel; by default the module's only public function.
+
+    Raises:
+        EmulationError: The kernel has an operation that the emulator does not know.
+        UnsupportedError: It has values of a type that the emulator does not know.
+        ValueError: The module has no such kernel, or several and no name was given.
+    """
+
+    def __init__(self, module: Module | str, name: str | None = None) -> None:
+        self.module = parse(module, "kernel.ttgir") if isinstance(module, str) else module
+        self._table = _operations()
+        self._types: dict[Value, Type] = {}
+        self._blocks: dict[Block, list[tuple[Operation, Step]]] = {}
+        warps = self.module.op.attributes.get("ttg.num-warps", "4").partition(":")[0]
+        self._context = Context(self._block, self._type_of, self._function, int(warps))
+        self.kernel = self._find(name)
+        self._entry = self._function(self.kernel)
+
+    def run(self, grid: Sequence[int], arguments: Sequence[Any]) -> None:
+        """Runs all workgroups of a grid.
+
+        Args:
+            grid: How many there are in x, y and z; fewer numbers mean 1.
+            arguments: For each parameter of the kernel, a contiguous numpy array for a pointer
+                (results are written into it) and a number for a scalar.
+
+        Raises:
+            EmulationError: The kernel did something that it must never do.
+            TypeError: The arguments do not fit the parameters.
+        """
+        sizes = (*(int(n) for n in grid), 1, 1, 1)[:3]
+        memory = GlobalMemory()
+        values = self._bind(memory, arguments)
+        with np.errstate(all="ignore"):
+            for z, y, x in itertools.product(*(range(n) for n in reversed(sizes))):
+                group = Workgroup(memory, (x, y, z), sizes)
+                self._entry(group, values)
+                for check in group.at_end:
+                    check(self.kernel)
+
+    def _find(self, name: str | None) -> Operation:
+        found = [op for op in self.module.walk() if op.name in FUNCTIONS]
+        if name is None:
+            public = [op for op in found if " public " in op.text.partition("(")[0]]
+            found = public or found
+        else:
+            found = [op for op in found if symbol_of(op) == name]
+        if len(found) != 1:
+            names = ", ".join(str(symbol_of(op)) for op in found)
+            raise ValueError(f"expected one kernel{f' {name!r}' if name else ''}, found: {names}")
+        return found[0]
+
+    def _bind(self, memory: GlobalMemory, arguments: Sequence[Any]) -> list[Any]:
+        parameters = self.kernel.regions[0].blocks[0].args
+        if len(parameters) != len(arguments):
+            raise TypeError(
+                f"the kernel has {len(parameters)} parameters "
+                f"({', '.join(p.name for p in parameters)}), got {len(arguments)} arguments"
+            )
+        values = []
+        for parameter, argument in zip(parameters, arguments, strict=True):
+            type_ = self._type_of(parameter)
+            if isinstance(type_, PointerType):
+                values.append(_place(memory, parameter, type_, argument))
+            else:
+                if isinstance(argument, np.ndarray) and argument.ndim:
+                    raise TypeError(f"{parameter.name} is {type_}, got an array")
+                values.append(np.asarray(argument).astype(element_of(type_).dtype))
+        return values
+
+    # ---- preparing
+
+    def _type_of(self, value: Value) -> Type:
+        found = self._types.get(value)
+        if found is None:
+            found = self._types[value] = parse_type(value.type, self.module.aliases)
+        return found
+
+    def _block(self, block: Block) -> list[tuple[Operation, Step]]:
+        if block not in self._blocks:
+            self._blocks[block] = steps = []
+            for op in block.ops:
+                prepare = self._table.get(op.name)
+                if prepare is None:
+                    raise fault(op, f"the emulator does not know '{op.name}'")
+                steps.append((op, prepare(op, self._context)))
+        return self._blocks[block]
+
+    def _function(self, op: Operation) -> Any:
+        """What runs a function: takes the arguments, gives the results."""
+        region = op.regions[0]
+        for block in region.blocks:
+            self._block(block)
+
+        def run(group: Workgroup, arguments: list[Any]) -> list[Any]:
+            block: Block | None = region.blocks[0]
+            incoming: list[Any] = arguments
+            while block is not None:
+                group.values.update(zip(block.args, incoming, strict=True))
+                group.branch = None
+                group.run(self._blocks[block])
+                if group.branch is None:
+                    terminator = block.terminator
+                    operands = terminator.operands if terminator is not None else ()
+                    return [group.values[value] for value in operands]
+                block, incoming = group.branch
+            return []
+
+        return run
+
+
+def _place(memory: GlobalMemory, parameter: Value, type_: PointerType, argument: Any) -> Any:
+    if not isinstance(argument, np.ndarray):
+        raise TypeError(f"{parameter.name} is {type_}: expected a numpy array, got {argument!r}")
+    size = element_of(type_.pointee).size_bytes
+    if argument.dtype.itemsize != size:
+        raise TypeError(
+            f"{parameter.name} is {type_}, of {size} bytes: got an array of {argument.dtype}"
+        )
+    return np.asarray(memory.place(argument, parameter.name), np.int64)

@@ -1,0 +1,170 @@
+"""Global memory and LDS of the emulator.
+
+Every array that a kernel is given lies far away from the others, so an access outside of one is an
+error and never lands in another.  Both memories know which of their elements a copy in flight fills
+or reads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from .elements import Array, Element
+
+__all__ = ["GlobalMemory", "LdsView", "OutOfBoundsError"]
+
+#: Address of the first array, and the distance of two.
+_DISTANCE_BITS = 40
+
+
+class OutOfBoundsError(Exception):
+    """An address that is in no array, or that the element may not have."""
+
+
+class GlobalMemory:
+    """The arrays of a launch, at addresses."""
+
+    def __init__(self) -> None:
+        self._bytes: list[Array] = []
+        self._names: list[str] = []
+        #: Copies in flight that write each byte; made when the first one is issued.
+        self._filling: list[Array | None] = []
+
+    def place(self, array: Array, name: str) -> int:
+        """Puts an array into memory and returns its address; the array itself is written."""
+        if not array.flags.c_contiguous:
+            raise ValueError(f"{name}: expected a contiguous array, got strides {array.strides}")
+        self._bytes.append(array.reshape(-1).view(np.uint8))
+        self._names.append(name)
+        self._filling.append(None)
+        return len(self._bytes) << _DISTANCE_BITS
+
+    def read(self, element: Element, addresses: Array, mask: Array) -> tuple[Array, bool]:
+        """Values at addresses; zeros where the mask is false.
+
+        Returns:
+            The values, and whether any of them is one that a copy in flight writes.
+
+        Raises:
+            OutOfBoundsError: An address is in no array.
+        """
+        raw: Array = np.zeros(addresses.shape, f"u{element.size_bytes}")
+        in_flight = False
+        for number, chosen, index in self._split(element, addresses, mask):
+            raw[chosen] = self._bytes[number].view(raw.dtype)[index]
+            filling = self._filling[number]
+            if filling is not None:
+                in_flight |= bool(filling[index * element.size_bytes].any())
+        return element.from_memory(raw), in_flight
+
+    def write(self, element: Element, addresses: Array, mask: Array, values: Any) -> None:
+        """Writes values to addresses where the mask is true."""
+        raw = np.broadcast_to(element.to_memory(values), addresses.shape)
+        for number, chosen, index in self._split(element, addresses, mask):
+            self._bytes[number].view(raw.dtype)[index] = raw[chosen]
+
+    def mark(self, element: Element, addresses: Array, mask: Array, change: int) -> None:
+        """Counts a copy in flight that writes there: +1 when it is issued, -1 when it is done."""
+        for number, _, index in self._split(element, addresses, mask):
+            filling = self._filling[number]
+            if filling is None:
+                filling = np.zeros(self._bytes[number].shape, np.int16)
+                self._filling[number] = filling
+            np.add.at(filling, index * element.size_bytes, change)
+
+    def is_filling(self, element: Element, addresses: Array, mask: Array) -> bool:
+        """Whether a copy in flight writes any of the elements."""
+        for number, _, index in self._split(element, addresses, mask):
+            filling = self._filling[number]
+            if filling is not None and filling[index * element.size_bytes].any():
+                return True
+        return False
+
+    def _split(
+        self, element: Element, addresses: Array, mask: Array
+    ) -> list[tuple[int, Array, Array]]:
+        """Array, positions in ``addresses`` and index of the elements, for each array."""
+        if not mask.any():
+            return []
+        active = addresses[mask]
+        numbers = (active >> _DISTANCE_BITS) - 1
+        found = []
+        for number in np.unique(numbers):
+            if not 0 <= number < len(self._bytes):
+                raise OutOfBoundsError(f"address {int(active.min()):#x} is in no array")
+            here = mask & ((addresses >> _DISTANCE_BITS) - 1 == number)
+            offsets = addresses[here] - ((int(number) + 1) << _DISTANCE_BITS)
+            self._check(int(number), element, offsets)
+            found.append((int(number), here, offsets // element.size_bytes))
+        return found
+
+    def _check(self, number: int, element: Element, offsets: Array) -> None:
+        size = self._bytes[number].size
+        low, high = int(offsets.min()), int(offsets.max())
+        if low < 0 or high + element.size_bytes > size:
+            worst = low if low < 0 else high
+            raise OutOfBoundsError(
+                f"byte {worst} is outside of '{self._names[number]}', which has {size}"
+            )
+        if (offsets % element.size_bytes).any():
+            raise OutOfBoundsError(
+                f"'{self._names[number]}' is accessed at a byte that is no multiple of "
+                f"{element.size_bytes}, the size of {element.name}"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class LdsView:
+    """An LDS buffer or a part of one; views of a buffer share its memory.
+
+    Attributes:
+        element: Type of the elements.
+        data: The values.
+        filling: For each element, copies in flight that write it.
+        draining: For each element, copies in flight that read it.
+        name: What the kernel calls the buffer.
+    """
+
+    element: Element
+    data: Array
+    filling: Array
+    draining: Array
+    name: str
+
+    @classmethod
+    def allocate(cls, element: Element, shape: Sequence[int], name: str) -> LdsView:
+        """A new buffer, all poison."""
+        data = np.full(shape, element.poison(), element.dtype)
+        counts: tuple[Array, Array] = (np.zeros(shape, np.uint8), np.zeros(shape, np.uint8))
+        return cls(element, data, *counts, name)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of the view."""
+        return tuple(self.data.shape)
+
+    def view(self, key: Any) -> LdsView:
+        """A part of the buffer, by basic indexing."""
+        return replace(
+            self, data=self.data[key], filling=self.filling[key], draining=self.draining[key]
+        )
+
+    def transpose(self, order: Sequence[int]) -> LdsView:
+        """The buffer with its dimensions in another order."""
+        return replace(
+            self,
+            data=self.data.transpose(order),
+            filling=self.filling.transpose(order),
+            draining=self.draining.transpose(order),
+        )
+
+    def reshape(self, shape: Sequence[int]) -> LdsView | None:
+        """The buffer in another shape; ``None`` where numpy would have to copy it."""
+        arrays = [x.reshape(shape) for x in (self.data, self.filling, self.draining)]
+        if not np.shares_memory(arrays[0], self.data):
+            return None
+        return replace(self, data=arrays[0], filling=arrays[1], draining=arrays[2])

@@ -1,0 +1,207 @@
+"""``tt``: tensors, pointers, reductions and products."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from triton_ext.ir import Operation, Value
+from triton_ext.ir.dialects import tt
+from triton_ext.ir.dialects.view import OpReader
+
+from .elements import Array, Element, element_of
+from .faults import fault
+from .workgroup import Context, Prepare, Step, Workgroup
+
+__all__ = ["TENSOR"]
+
+_AXES = {"x": 0, "y": 1, "z": 2}
+
+
+def _program_id(op: Operation, context: Context) -> Step:
+    axis = _axis(op)
+    (result,) = op.results
+
+    def step(group: Workgroup) -> None:
+        group.values[result] = np.int32(group.program_id[axis])
+
+    return step
+
+
+def _num_programs(op: Operation, context: Context) -> Step:
+    axis = _axis(op)
+    (result,) = op.results
+
+    def step(group: Workgroup) -> None:
+        group.values[result] = np.int32(group.grid[axis])
+
+    return step
+
+
+def _axis(op: Operation) -> int:
+    words = OpReader(op).words[-1].removeprefix(op.name).split()
+    if not words or words[0] not in _AXES:
+        raise fault(op, "expected an axis, x, y or z")
+    return _AXES[words[0]]
+
+
+def _make_range(op: Operation, context: Context) -> Step:
+    view = tt.MakeRangeOp.match(op)
+    assert view is not None
+    numbers: Array = np.arange(view.start, view.end, dtype=np.int32)
+
+    def step(group: Workgroup) -> None:
+        group.values[view.result] = numbers
+
+    return step
+
+
+def _reshaped(op: Operation, context: Context) -> Step:
+    (source,), (result,) = op.operands, op.results
+    shape = context.shape(result)
+
+    def step(group: Workgroup) -> None:
+        group.values[result] = np.reshape(group.values[source], shape)
+
+    return step
+
+
+def _broadcast(op: Operation, context: Context) -> Step:
+    (source,), (result,) = op.operands, op.results
+    shape = context.shape(result)
+
+    def step(group: Workgroup) -> None:
+        group.values[result] = np.broadcast_to(group.values[source], shape)
+
+    return step
+
+
+def _trans(op: Operation, context: Context) -> Step:
+    view = tt.TransOp.match(op)
+    assert view is not None
+
+    def step(group: Workgroup) -> None:
+        group.values[view.result] = np.transpose(group.values[view.src], view.order)
+
+    return step
+
+
+# ---- pointers
+
+
+def _addptr(op: Operation, context: Context) -> Step:
+    view = tt.AddPtrOp.match(op)
+    assert view is not None
+    size = _pointee(op.operands[0], context).size_bytes
+
+    def step(group: Workgroup) -> None:
+        values = group.values
+        offset = np.asarray(values[view.offset]).astype(np.int64)
+        values[view.result] = values[view.ptr] + offset * size
+
+    return step
+
+
+def _pointee(pointer: Value, context: Context) -> Element:
+    type_: Any = context.type_of(pointer)
+    return element_of(getattr(type_, "element", type_).pointee)
+
+
+def _load(op: Operation, context: Context) -> Step:
+    view = tt.LoadOp.match(op)
+    assert view is not None
+    element, shape = context.element(view.result), context.shape(view.result)
+
+    def step(group: Workgroup) -> None:
+        values = group.values
+        mask = np.broadcast_to(True if view.mask is None else values[view.mask], shape)
+        addresses = np.broadcast_to(values[view.ptr], shape)
+        found = group.load(op, element, addresses, mask)
+        if view.other is not None:
+            found = np.where(mask, found, values[view.other])
+        elif view.mask is not None:
+            # What a masked load gives without a value is not defined.
+            found = np.where(mask, found, element.poison())
+        values[view.result] = found
+
+    return step
+
+
+def _store(op: Operation, context: Context) -> Step:
+    view = tt.StoreOp.match(op)
+    assert view is not None
+    element, shape = context.element(view.value), context.shape(view.value)
+
+    def step(group: Workgroup) -> None:
+        values = group.values
+        mask = np.broadcast_to(True if view.mask is None else values[view.mask], shape)
+        addresses = np.broadcast_to(values[view.ptr], shape)
+        group.store(op, element, addresses, mask, values[view.value])
+
+    return step
+
+
+# ---- reductions and products
+
+
+def _reduce(op: Operation, context: Context) -> Step:
+    axis = OpReader(op).integer("axis")
+    block = op.regions[0].blocks[0]
+    steps = context.block(block)
+    terminator = block.terminator
+    assert terminator is not None
+    returned, arguments = terminator.operands, block.args
+    elements = [context.element(value) for value in op.results]
+
+    def combine(group: Workgroup, left: list[Any], right: list[Any]) -> list[Any]:
+        group.values.update(zip(arguments, (*left, *right), strict=True))
+        group.run(steps)
+        return [group.values[value] for value in returned]
+
+    def step(group: Workgroup) -> None:
+        parts = [np.moveaxis(group.values[value], axis, 0) for value in op.operands]
+        while (size := parts[0].shape[0]) > 1:
+            half = size // 2
+            found = combine(group, [p[:half] for p in parts], [p[half : 2 * half] for p in parts])
+            rest = [p[2 * half :] for p in parts]
+            parts = [np.concatenate(pair) for pair in zip(found, rest, strict=True)]
+        for result, part, element in zip(op.results, parts, elements, strict=True):
+            group.values[result] = element.rounded(part[0])
+
+    return step
+
+
+def _dot(op: Operation, context: Context) -> Step:
+    view = tt.DotOp.match(op)
+    assert view is not None
+    element = context.element(view.result)
+    # Products of 16-bit numbers are exact in float32, and are added in it.
+    wide = np.dtype(np.float64) if element.dtype == np.float64 else np.dtype(np.float32)
+    if not element.is_float:
+        wide = np.dtype(np.int64)
+
+    def step(group: Workgroup) -> None:
+        values = group.values
+        a = np.asarray(values[view.a]).astype(wide)
+        b = np.asarray(values[view.b]).astype(wide)
+        values[view.result] = element.rounded(np.matmul(a, b) + values[view.c])
+
+    return step
+
+
+TENSOR: dict[str, Prepare] = {
+    "tt.get_program_id": _program_id,
+    "tt.get_num_programs": _num_programs,
+    "tt.make_range": _make_range,
+    "tt.splat": _broadcast,
+    "tt.broadcast": _broadcast,
+    "tt.expand_dims": _reshaped,
+    "tt.reshape": _reshaped,
+    "tt.trans": _trans,
+    "tt.addptr": _addptr,
+    "tt.load": _load,
+    "tt.store": _store,
+    "tt.reduce": _reduce,
+    "tt.dot": _dot,
+}

@@ -1,0 +1,121 @@
+"""``ttg``: LDS buffers, views of them, and conversions of layouts, which move no value."""
+
+from __future__ import annotations
+
+from triton_ext.ir import Operation
+from triton_ext.ir.dialects import ttg
+
+from .faults import fault
+from .memory import LdsView
+from .workgroup import Context, Prepare, Step, Workgroup
+
+__all__ = ["TTG"]
+
+
+def _name_of(op: Operation) -> str:
+    """What the kernel calls a buffer: the name of its location, or that of the value."""
+    return (op.loc.name if op.loc is not None else None) or op.results[0].name
+
+
+def _local_alloc(op: Operation, context: Context) -> Step:
+    view = ttg.LocalAllocOp.match(op)
+    assert view is not None
+    element, shape, name = context.element(view.result), context.shape(view.result), _name_of(op)
+
+    def step(group: Workgroup) -> None:
+        buffer = LdsView.allocate(element, shape, name)
+        if view.src is not None:
+            buffer.data[...] = group.values[view.src]
+        group.values[view.result] = buffer
+
+    return step
+
+
+def _local_load(op: Operation, context: Context) -> Step:
+    view = ttg.LocalLoadOp.match(op)
+    assert view is not None
+
+    def step(group: Workgroup) -> None:
+        group.values[view.result] = group.read_lds(op, group.values[view.src])
+
+    return step
+
+
+def _local_store(op: Operation, context: Context) -> Step:
+    view = ttg.LocalStoreOp.match(op)
+    assert view is not None
+
+    def step(group: Workgroup) -> None:
+        group.write_lds(op, group.values[view.dst], group.values[view.src])
+
+    return step
+
+
+def _index(op: Operation, context: Context) -> Step:
+    view = ttg.MemDescIndexOp.match(op)
+    assert view is not None
+
+    def step(group: Workgroup) -> None:
+        buffers: LdsView = group.values[view.src]
+        index = group.scalar(view.index)
+        if not 0 <= index < buffers.shape[0]:
+            raise fault(op, f"index {index} of {buffers.shape[0]} buffers '{buffers.name}'")
+        group.values[view.result] = buffers.view(index)
+
+    return step
+
+
+def _subslice(op: Operation, context: Context) -> Step:
+    view = ttg.MemDescSubsliceOp.match(op)
+    assert view is not None
+    shape = context.shape(view.result)
+    key = tuple(slice(o, o + n) for o, n in zip(view.offsets, shape, strict=True))
+
+    def step(group: Workgroup) -> None:
+        group.values[view.result] = group.values[view.src].view(key)
+
+    return step
+
+
+def _trans(op: Operation, context: Context) -> Step:
+    view = ttg.MemDescTransOp.match(op)
+    assert view is not None
+
+    def step(group: Workgroup) -> None:
+        group.values[view.result] = group.values[view.src].transpose(view.order)
+
+    return step
+
+
+def _reshape(op: Operation, context: Context) -> Step:
+    (source,), (result,) = op.operands, op.results
+    shape = context.shape(result)
+
+    def step(group: Workgroup) -> None:
+        found = group.values[source].reshape(shape)
+        if found is None:
+            raise fault(op, "the emulator cannot view a part of this buffer in another shape")
+        group.values[result] = found
+
+    return step
+
+
+def _same(op: Operation, context: Context) -> Step:
+    (source,), (result,) = op.operands, op.results
+
+    def step(group: Workgroup) -> None:
+        group.values[result] = group.values[source]
+
+    return step
+
+
+TTG: dict[str, Prepare] = {
+    "ttg.local_alloc": _local_alloc,
+    "ttg.local_load": _local_load,
+    "ttg.local_store": _local_store,
+    "ttg.memdesc_index": _index,
+    "ttg.memdesc_subslice": _subslice,
+    "ttg.memdesc_trans": _trans,
+    "ttg.memdesc_reshape": _reshape,
+    "ttg.convert_layout": _same,
+}

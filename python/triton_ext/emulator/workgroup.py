@@ -1,0 +1,173 @@
+"""The state of one workgroup while it runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from triton_ext.ir import Block, Operation, Value
+
+from .elements import Array, Element, element_of
+from .faults import EmulationError, fault
+from .memory import GlobalMemory, LdsView, OutOfBoundsError
+
+__all__ = ["Context", "Prepare", "Step", "Workgroup"]
+
+
+class Workgroup:
+    """What the operations of a kernel read and change.
+
+    Args:
+        memory: Global memory.
+        program_id: Which workgroup it is, in x, y and z.
+        grid: How many there are.
+    """
+
+    def __init__(
+        self, memory: GlobalMemory, program_id: tuple[int, ...], grid: tuple[int, ...]
+    ) -> None:
+        self.memory = memory
+        self.program_id = program_id
+        self.grid = grid
+        self.values: dict[Value, Any] = {}
+        #: What vendors keep for a workgroup, by the class that keeps it.
+        self.extensions: dict[type, Any] = {}
+        #: Where the block that ran last goes, with the values that it hands on.
+        self.branch: tuple[Block, list[Any]] | None = None
+        #: What has to hold when the kernel ends.
+        self.at_end: list[Callable[[Operation], None]] = []
+
+    # ---- LDS
+
+    def read_lds(self, op: Operation, view: LdsView) -> Array:
+        """What a buffer holds now.
+
+        Raises:
+            EmulationError: A copy in flight fills a part of it.
+        """
+        if view.filling.any():
+            raise fault(
+                op,
+                f"reads '{view.name}' while a copy into it is in flight",
+                *self._in_flight_notes(view.filling),
+                "wait for the copy first: nothing but a wait tells when LDS holds its data",
+            )
+        return view.data.copy()
+
+    def write_lds(self, op: Operation, view: LdsView, values: Any) -> None:
+        """Writes a buffer.
+
+        Raises:
+            EmulationError: A copy in flight fills or reads a part of it.
+        """
+        self.check_refill(op, view)
+        view.data[...] = values
+
+    def check_refill(self, op: Operation, view: LdsView) -> None:
+        """Refuses to overwrite a buffer that a copy in flight fills or reads.
+
+        Raises:
+            EmulationError: There is one.
+        """
+        if view.draining.any():
+            raise fault(
+                op,
+                f"overwrites '{view.name}' while a copy from it is in flight",
+                *self._in_flight_notes(view.draining),
+                "wait for the copy first: it may read LDS at any time until then",
+            )
+        if view.filling.any():
+            raise fault(
+                op,
+                f"overwrites '{view.name}' while a copy into it is in flight",
+                *self._in_flight_notes(view.filling),
+                "wait for the copy first: it may arrive behind what is written now",
+            )
+
+    @staticmethod
+    def _in_flight_notes(counts: Array) -> tuple[str, ...]:
+        return (f"{int((counts > 0).sum())} of {counts.size} elements are concerned",)
+
+    # ---- global memory
+
+    def load(self, op: Operation, element: Element, addresses: Array, mask: Array) -> Array:
+        """Values at addresses; zeros where the mask is false.
+
+        Raises:
+            EmulationError: An address is in no array, or a copy in flight writes it.
+        """
+        try:
+            values, in_flight = self.memory.read(element, addresses, mask)
+        except OutOfBoundsError as error:
+            raise fault(op, f"reads outside of global memory: {error}") from error
+        if in_flight:
+            raise fault(op, "reads global memory that a copy in flight writes")
+        return values
+
+    def store(
+        self, op: Operation, element: Element, addresses: Array, mask: Array, values: Any
+    ) -> None:
+        """Writes values to addresses where the mask is true.
+
+        Raises:
+            EmulationError: An address is in no array.
+        """
+        try:
+            self.memory.write(element, addresses, mask, values)
+        except OutOfBoundsError as error:
+            raise fault(op, f"writes outside of global memory: {error}") from error
+
+    # ---- running
+
+    def run(self, steps: list[tuple[Operation, Step]]) -> None:
+        """Runs the operations of a block."""
+        for op, step in steps:
+            try:
+                step(self)
+            except EmulationError:
+                raise
+            except (ArithmeticError, IndexError, TypeError, ValueError) as error:
+                raise fault(op, f"'{op.name}' failed in the emulator: {error}") from error
+
+    def scalar(self, value: Value) -> int:
+        """A scalar integer."""
+        return int(self.values[value])
+
+
+Step = Callable[[Workgroup], None]
+
+
+class Context:
+    """What is there when the operations of a kernel are prepared.
+
+    Args:
+        block: Prepares a block.
+        type_of: The type of a value.
+        function: Makes what runs a function of the module.
+        num_warps: Waves of a workgroup.
+    """
+
+    def __init__(
+        self,
+        block: Callable[[Block], list[tuple[Operation, Step]]],
+        type_of: Callable[[Value], Any],
+        function: Callable[[Operation], Callable[[Workgroup, list[Any]], list[Any]]],
+        num_warps: int,
+    ) -> None:
+        self.block = block
+        self.type_of = type_of
+        self.function = function
+        self.num_warps = num_warps
+
+    def shape(self, value: Value) -> tuple[int, ...]:
+        """The shape of a value; empty for a scalar."""
+        shape: tuple[int, ...] = getattr(self.type_of(value), "static_shape", ())
+        return shape
+
+    def element(self, value: Value) -> Element:
+        """The element type of a value."""
+        type_ = self.type_of(value)
+        return element_of(getattr(type_, "element", type_))
+
+
+Prepare = Callable[[Operation, Context], Step]

@@ -1,0 +1,35 @@
+"""TDM copies for Gluon kernels on CDNA5: ``from triton_ext.gluon import amd as xamd``.
+
+One spelling for every release of Triton that has the tensor data mover; what a release lacks is
+refused by name when it is used.
+"""
+
+from __future__ import annotations
+
+from triton_ext import backends
+
+__all__ = [
+    "TdmStage",
+    "async_gather",
+    "async_load",
+    "async_scatter",
+    "async_store",
+    "async_wait",
+    "async_wait_instructions",
+    "async_wait_stage",
+    "make_tensor_descriptor",
+    "update_tensor_descriptor",
+    "wmma",
+]
+
+TdmStage = backends.load("amd", "gluon.TdmStage")
+async_gather = backends.load("amd", "gluon.async_gather")
+async_load = backends.load("amd", "gluon.async_load")
+async_scatter = backends.load("amd", "gluon.async_scatter")
+async_store = backends.load("amd", "gluon.async_store")
+async_wait = backends.load("amd", "gluon.async_wait")
+async_wait_instructions = backends.load("amd", "gluon.async_wait_instructions")
+async_wait_stage = backends.load("amd", "gluon.async_wait_stage")
+make_tensor_descriptor = backends.load("amd", "gluon.make_tensor_descriptor")
+update_tensor_descriptor = backends.load("amd", "gluon.update_tensor_descriptor")
+wmma = backends.load("amd", "gluon.wmma")

@@ -1,0 +1,1 @@
+"""The tensor data mover in the emulator (:mod:`triton_ext.emulator`)."""

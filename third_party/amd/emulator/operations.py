@@ -1,0 +1,298 @@
+"""``amdg`` operations of the tensor data mover, and the descriptors that they take.
+
+What is assumed of the hardware, where public documents leave room:
+
+* a row number of a gather or scatter is compared with the number of rows without a sign: a row that
+  is out of bounds arrives as zeros, or is dropped;
+* offsets below zero are not out of bounds but in front of the tensor, as for a block;
+* a copy whose predicate is 0 moves nothing and counts like any other;
+* rows that a scatter names twice are written in the order of the rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from triton_ext.emulator.elements import Array, Element, element_of
+from triton_ext.emulator.faults import fault
+from triton_ext.emulator.memory import LdsView, OutOfBoundsError
+from triton_ext.emulator.workgroup import Context, Prepare, Step, Workgroup
+from triton_ext.ir import Operation, Value
+from triton_ext.ir.dialects.view import OpReader
+from triton_ext.ir.types import MemDescType, TensorType
+
+from ..analysis.instruction_count import tdm_copy_instructions, tdm_rows_instructions
+from ..analysis.target import Lowering
+from ..dialect import amdg
+from .tdm_queue import InFlight, TdmQueue
+
+__all__ = ["OPERATIONS", "Descriptor"]
+
+
+@dataclass(frozen=True, slots=True)
+class Descriptor:
+    """A TDM descriptor.
+
+    Attributes:
+        element: Element type.
+        address: Of the position.
+        bounds: Sizes from the position on, outermost first.
+        strides: In elements.
+        pred: Whether copies are done.
+    """
+
+    element: Element
+    address: int
+    bounds: tuple[int, ...]
+    strides: tuple[int, ...]
+    pred: bool = True
+
+    def moved(self, offsets: Sequence[int], *, clamp: bool) -> Descriptor:
+        """The descriptor at another position, with its bounds moved along or not."""
+        step = sum(o * s for o, s in zip(offsets, self.strides, strict=True))
+        bounds = self.bounds
+        if clamp:
+            bounds = tuple(max(0, b - o) for b, o in zip(bounds, offsets, strict=True))
+        address = self.address + step * self.element.size_bytes
+        return replace(self, address=address, bounds=bounds)
+
+    def block(self, shape: Sequence[int]) -> tuple[Array, Array]:
+        """Addresses of a block at the position, and which of them are inside of the tensor."""
+        indices = np.indices(tuple(shape), np.int64)
+        rank = len(self.bounds)
+        # A buffer may have leading dimensions of size 1 that the tensor has not, or fewer.
+        indices = indices.reshape(len(shape), *shape)[len(shape) - rank :]
+        offsets: Array = np.zeros(tuple(shape), np.int64)
+        inside = np.full(tuple(shape), self.pred)
+        for index, stride, bound in zip(indices, self.strides, self.bounds, strict=True):
+            offsets += index * stride
+            inside &= index < bound
+        return self.address + offsets * self.element.size_bytes, inside
+
+    def rows(self, rows: Array, columns: int) -> tuple[Array, Array]:
+        """Addresses of rows at the position, and which of them are inside of the tensor."""
+        numbers = np.asarray(rows).astype(np.int64)[:, None]
+        index: Array = np.arange(columns, dtype=np.int64)[None, :]
+        inside = (numbers >= 0) & (numbers < self.bounds[0]) & (index < self.bounds[1]) & self.pred
+        offsets = numbers * self.strides[0] + index * self.strides[1]
+        return self.address + offsets * self.element.size_bytes, inside
+
+
+# ---- descriptors
+
+
+def _make_descriptor(op: Operation, context: Context) -> Step:
+    reader = OpReader(op)
+    base, shape, strides = reader.take(), reader.take_bracket(), reader.take_bracket()
+    (result,) = op.results
+    element = element_of(context.type_of(result).element)
+
+    def step(group: Workgroup) -> None:
+        group.values[result] = Descriptor(
+            element,
+            group.scalar(base),
+            tuple(group.scalar(x) for x in shape),
+            tuple(group.scalar(x) for x in strides),
+        )
+
+    return step
+
+
+def _update_descriptor(op: Operation, context: Context) -> Step:
+    view = amdg.UpdateTensorDescriptorOp.match(op)
+    assert view is not None
+
+    def step(group: Workgroup) -> None:
+        desc: Descriptor = group.values[view.desc]
+        if view.add_offsets:
+            offsets = [group.scalar(x) for x in view.add_offsets]
+            desc = desc.moved(offsets, clamp=view.clamp_bounds)
+        if view.set_bounds:
+            desc = replace(desc, bounds=tuple(max(0, group.scalar(x)) for x in view.set_bounds))
+        if view.pred is not None:
+            desc = replace(desc, pred=group.scalar(view.pred) != 0)
+        group.values[view.result] = desc
+
+    return step
+
+
+# ---- copies
+
+
+@dataclass(frozen=True, slots=True)
+class _Copy:
+    """One copy that is issued.
+
+    Attributes:
+        op: The operation.
+        group: The workgroup.
+        element: Element type.
+        addresses: Of each element of the buffer.
+        inside: Which of them are inside of the tensor.
+        buffer: The LDS side.
+        count: Instructions that a wave issues.
+    """
+
+    op: Operation
+    group: Workgroup
+    element: Element
+    addresses: Array
+    inside: Array
+    buffer: LdsView
+    count: int
+
+    def load(self, *, pred: bool) -> InFlight:
+        """Starts a copy into LDS."""
+        if not pred:
+            return self._issue(lambda: None, is_store=False)
+        self.group.check_refill(self.op, self.buffer)
+        values = self.group.load(self.op, self.element, self.addresses, self.inside)
+        self.buffer.data[...] = self.element.poison()
+        self.buffer.filling[...] += 1
+
+        def finish() -> None:
+            self.buffer.filling[...] -= 1
+            self.buffer.data[...] = values
+
+        return self._issue(finish, is_store=False)
+
+    def store(self, *, pred: bool) -> InFlight:
+        """Starts a copy from LDS."""
+        if not pred:
+            return self._issue(lambda: None, is_store=True)
+        if self.buffer.filling.any():
+            self.group.read_lds(self.op, self.buffer)  # raises
+        memory = self.group.memory
+        try:
+            memory.mark(self.element, self.addresses, self.inside, 1)
+        except OutOfBoundsError as error:
+            raise fault(self.op, f"writes outside of global memory: {error}") from error
+        poison = np.full(self.addresses.shape, self.element.poison(), self.element.dtype)
+        memory.write(self.element, self.addresses, self.inside, poison)
+        self.buffer.draining[...] += 1
+
+        def finish() -> None:
+            self.buffer.draining[...] -= 1
+            memory.write(self.element, self.addresses, self.inside, self.buffer.data)
+            memory.mark(self.element, self.addresses, self.inside, -1)
+
+        return self._issue(finish, is_store=True)
+
+    def _issue(self, finish: Any, *, is_store: bool) -> InFlight:
+        entry = InFlight(self.op, self.count, finish, is_store)
+        return TdmQueue.of(self.group).issue(entry)
+
+
+def _block_copy(op: Operation, context: Context) -> Step:
+    is_load = op.name == amdg.AsyncTdmCopyGlobalToLocalOp.NAME
+    view: amdg.TdmCopy | None = (
+        amdg.AsyncTdmCopyGlobalToLocalOp.match(op)
+        if is_load
+        else amdg.AsyncTdmCopyLocalToGlobalOp.match(op)
+    )
+    assert view is not None
+    _refuse_barrier(op, view.barrier)
+    buffer_type = context.type_of(view.buffer)
+    assert isinstance(buffer_type, MemDescType)
+    count = tdm_copy_instructions(buffer_type, context.num_warps).hi
+
+    def step(group: Workgroup) -> None:
+        desc: Descriptor = group.values[view.desc]
+        if view.indices:
+            desc = desc.moved([group.scalar(x) for x in view.indices], clamp=True)
+        if view.pred is not None:
+            desc = replace(desc, pred=bool(group.scalar(view.pred)))
+        buffer: LdsView = group.values[view.buffer]
+        addresses, inside = desc.block(buffer.shape)
+        copy = _Copy(op, group, desc.element, addresses, inside, buffer, count)
+        entry = copy.load(pred=desc.pred) if is_load else copy.store(pred=desc.pred)
+        if view.token is not None:
+            group.values[view.token] = entry
+
+    return step
+
+
+def _fused_copy(op: Operation, context: Context) -> Step:
+    view = amdg.AsyncTdmFusedCopyGlobalToLocalOp.match(op)
+    assert view is not None
+
+    def step(group: Workgroup) -> None:
+        parts: list[InFlight] = []
+        for desc_value, buffer_value in zip(view.descs, view.buffers, strict=True):
+            desc: Descriptor = group.values[desc_value]
+            buffer: LdsView = group.values[buffer_value]
+            copy = _Copy(op, group, desc.element, *desc.block(buffer.shape), buffer, 0)
+            # One instruction in all: of the parts only the first counts.
+            parts.append(replace(copy, count=0 if parts else 1).load(pred=desc.pred))
+        if view.token is not None:
+            group.values[view.token] = parts[-1]
+
+    return step
+
+
+def _rows_copy(op: Operation, context: Context) -> Step:
+    is_load = op.name == amdg.AsyncTdmGatherOp.NAME
+    view = (amdg.AsyncTdmGatherOp if is_load else amdg.AsyncTdmScatterOp).match(op)
+    assert view is not None
+    _refuse_barrier(op, view.barrier)
+    indices_type = context.type_of(view.row_indices)
+    assert isinstance(indices_type, TensorType)
+    # Which rows one instruction takes does not matter for when the last of them is done.
+    count = tdm_rows_instructions(indices_type, Lowering(rows_split_at_runs=True)).hi
+
+    def step(group: Workgroup) -> None:
+        desc: Descriptor = group.values[view.desc]
+        if view.column is not None:
+            desc = desc.moved([0, group.scalar(view.column)], clamp=True)
+        if view.pred is not None:
+            desc = replace(desc, pred=bool(group.scalar(view.pred)))
+        buffer: LdsView = group.values[view.buffer]
+        addresses, inside = desc.rows(group.values[view.row_indices], buffer.shape[-1])
+        copy = _Copy(op, group, desc.element, addresses, inside, buffer, count)
+        entry = copy.load(pred=desc.pred) if is_load else copy.store(pred=desc.pred)
+        if view.token is not None:
+            group.values[view.token] = entry
+
+    return step
+
+
+def _refuse_barrier(op: Operation, barrier: Value | None) -> None:
+    if barrier is not None:
+        raise fault(op, "the emulator has no mbarriers: wait for the copy by number")
+
+
+# ---- waits
+
+
+def _wait(op: Operation, context: Context) -> Step:
+    view = amdg.TdmWaitOp.match(op)
+    assert view is not None
+
+    def step(group: Workgroup) -> None:
+        queue = TdmQueue.of(group)
+        if view.counts_instructions:
+            queue.wait_instructions(view.num)
+        elif view.tokens:
+            queue.wait_tokens(tuple(group.values.get(token) for token in view.tokens))
+        else:
+            queue.wait_operations(view.num)
+        if view.token is not None:
+            group.values[view.token] = None
+
+    return step
+
+
+OPERATIONS: dict[str, Prepare] = {
+    "tt.make_tensor_descriptor": _make_descriptor,
+    amdg.UpdateTensorDescriptorOp.NAME: _update_descriptor,
+    amdg.AsyncTdmCopyGlobalToLocalOp.NAME: _block_copy,
+    amdg.AsyncTdmCopyLocalToGlobalOp.NAME: _block_copy,
+    amdg.AsyncTdmFusedCopyGlobalToLocalOp.NAME: _fused_copy,
+    amdg.AsyncTdmGatherOp.NAME: _rows_copy,
+    amdg.AsyncTdmScatterOp.NAME: _rows_copy,
+    amdg.TdmWaitOp.NAME: _wait,
+    amdg.TdmWaitOp.INTRINSIC: _wait,
+}

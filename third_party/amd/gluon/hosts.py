@@ -1,0 +1,96 @@
+"""The TDM module of the installed Gluon, behind one spelling.
+
+The module is ``amd.gfx1250.tdm`` up to 3.8 and ``amd.cdna5.tdm`` from 3.9 on, which keeps the old
+name.  What differs is where a copy's position and predicate stand:
+
+=====  ================================  =====================================================
+host   position                          predicate
+=====  ================================  =====================================================
+3.6    operands of the copy              operand of a load (i1)
+3.7    operands of the copy              operand of a load (i32)
+3.8+   ``update_tensor_descriptor``      ``update_tensor_descriptor``; loads and gathers
+=====  ================================  =====================================================
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+from triton_ext.errors import UnsupportedError
+from triton_ext.host import detect, require
+
+__all__ = [
+    "cdna5",
+    "check_target",
+    "has_positions",
+    "needs_positions",
+    "require_partitions",
+    "require_rows",
+    "tdm",
+]
+
+_MODULE = "triton.experimental.gluon.language.amd.{}"
+
+
+def cdna5() -> Any:
+    """Gluon's module for gfx1250, under the name that this release has for it."""
+    try:
+        return importlib.import_module(_MODULE.format("gfx1250"))
+    except ImportError as error:
+        raise UnsupportedError(
+            f"the Gluon of triton {detect().version} has no module for gfx1250; install 3.6 or "
+            "newer: pip install 'triton>=3.6'"
+        ) from error
+
+
+def tdm() -> Any:
+    """Gluon's module of the tensor data mover."""
+    return cdna5().tdm
+
+
+def has_positions() -> bool:
+    """Whether a descriptor carries the position and the predicate of a copy."""
+    return hasattr(tdm(), "update_tensor_descriptor")
+
+
+def needs_positions(what: str) -> None:
+    """Refuses what is said of descriptors where they carry no position.
+
+    Raises:
+        UnsupportedError: This is a host before 3.8.
+    """
+    if not has_positions():
+        raise UnsupportedError(
+            f"{what}: the TDM descriptors of triton {detect().version} carry neither position nor "
+            "predicate; install 3.8 or newer: pip install 'triton>=3.8'"
+        )
+
+
+def require_rows() -> None:
+    """Refuses gathers and scatters where the host has none (before 3.7)."""
+    require("amd-tdm-rows")
+
+
+def require_partitions() -> None:
+    """Refuses partitioned layouts where the host has none (before 3.8)."""
+    require("amd-partitioned-shared")
+
+
+def check_target(name: str, options: Any) -> None:
+    """Refuses a GPU without a tensor data mover.
+
+    Args:
+        name: The function that was called.
+        options: Options of the compile.
+
+    Raises:
+        UnsupportedError: The kernel is compiled for another GPU.
+    """
+    arch = str(getattr(options, "arch", "")).partition("-")[0]
+    backend = getattr(options, "backend_name", "")
+    if backend != "hip" or arch not in ("gfx1250", "gfx1251"):
+        target = arch if backend == "hip" else f"{backend} {arch}".strip()
+        raise UnsupportedError(
+            f"{name} needs the tensor data mover of gfx1250 (CDNA5), the target is {target}"
+        )
