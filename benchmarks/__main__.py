@@ -8,6 +8,7 @@ import sys
 
 # Name of the case: the module with its add_arguments(parser) and run(arguments) -> exit code.
 CASES = {
+    "bank_conflicts": "benchmarks.bank_conflicts",
     "conv_fprop": "benchmarks.conv_fprop",
     "gluon_conv": "benchmarks.gluon_conv",
     "ir": "benchmarks.ir",

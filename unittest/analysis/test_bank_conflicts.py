@@ -6,7 +6,14 @@ import os
 import random
 
 import pytest
-from triton_ext.analysis.bank_conflicts import Access, BankModel, partition_slots, wavefronts
+from triton_ext.analysis.bank_conflicts import (
+    NVIDIA,
+    Access,
+    BankModel,
+    partition_slots,
+    phases,
+    wavefronts,
+)
 from triton_ext.errors import VerifyError
 from triton_ext.ir.encodings import (
     BlockedEncoding,
@@ -157,6 +164,80 @@ def test_elements_that_are_no_power_of_two():
     tensor = BlockedEncoding((1,), (32,), (1,), (0,))
     with pytest.raises(VerifyError, match="power of two"):
         Access.of(tensor, SwizzledSharedEncoding(1, 1, 1, (0,)), (32,), 24)
+
+
+def pairs(bits, threads, columns, *, is_store):
+    """Rows of one element each (or of 4), repeated along the lanes that go beyond the columns."""
+    tile = (1, 128 // bits if bits == 32 else 1)
+    tensor = BlockedEncoding(tile, threads, (1, 1), (1, 0))
+    access = Access.of(tensor, SwizzledSharedEncoding(1, 1, 1, (1, 0)), (32, columns), bits)
+    return wavefronts(access, is_store=is_store)
+
+
+# As counted on an H200, see benchmarks/bank_conflicts.py.
+@pytest.mark.parametrize(
+    ("bits", "threads", "columns", "reads", "writes"),
+    [
+        (64, (16, 2), 1, 2 * 1, 2 * 2),  # lane 1 wants what lane 0 wants
+        (64, (8, 4), 2, 4 * 1, 4 * 2),  # lane 2 wants what lane 0 wants
+        (64, (4, 8), 4, 8 * 2, 8 * 2),  # lane 4 does: too far
+        (32, (16, 2), 4, 2 * 2, 2 * 4),  # 128 bits
+        (32, (8, 4), 4, 4 * 2, 4 * 4),
+    ],
+)
+def test_lanes_that_repeat_their_neighbours(bits, threads, columns, reads, writes):
+    assert pairs(bits, threads, columns, is_store=False).wavefronts == reads
+    assert pairs(bits, threads, columns, is_store=True).wavefronts == writes
+
+
+def test_pairs_share_no_phase_on_other_gpus():
+    tensor = BlockedEncoding((1, 1), (16, 2), (1, 1), (1, 0))
+    access = Access.of(tensor, SwizzledSharedEncoding(1, 1, 1, (1, 0)), (32, 1), 64)
+    assert wavefronts(access, BankModel()).wavefronts == 4
+    assert wavefronts(access, NVIDIA).wavefronts == 2
+
+
+@pytest.mark.parametrize(
+    ("swizzle", "expected"),
+    # 4 warps, 4 matrices of each of 4 instructions; 8 rows of the same 4 banks, or of all.
+    [((1, 1, 1), 4 * 4 * 4 * 8), ((8, 1, 8), 4 * 4 * 4), ((8, 1, 4), 4 * 4 * 4 * 2)],
+)
+def test_transposed_matrices(swizzle, expected):
+    tensor = BlockedEncoding((2, 1), (4, 8), (2, 2), (0, 1))
+    access = Access.of(tensor, SwizzledSharedEncoding(*swizzle, (1, 0)), (64, 64), 16)
+    assert access.transposed_bit == 0
+    found = wavefronts(access)
+    assert (found.instructions, found.wavefronts) == (16, expected)
+    (matrix,) = phases(access)
+    assert len(matrix.lanes) == 32
+    assert matrix.wavefronts == expected // 64
+    # Each word of a row holds 2 elements, of 2 lanes.
+    assert {len(lanes) for lanes in matrix.lanes.values()} == {2}
+
+
+@pytest.mark.parametrize(
+    ("bits", "tile", "order"), [(32, (2, 1), (0, 1)), (16, (1, 2), (1, 0)), (8, (2, 1), (0, 1))]
+)
+def test_no_transposed_matrices(bits, tile, order):
+    tensor = BlockedEncoding(tile, (4, 8), (2, 2), order)
+    access = Access.of(tensor, SwizzledSharedEncoding(1, 1, 1, (1, 0)), (64, 64), bits)
+    assert access.transposed_bit is None
+
+
+@pytest.mark.parametrize("padded", [False, True])
+@pytest.mark.parametrize("is_store", [False, True])
+def test_phases_add_up(padded, is_store):
+    for seed in range(40):
+        access, _, _ = random_access(seed, NVIDIA, padded=padded)
+        if access.transposed_bit is not None:
+            continue
+        total = sum(
+            phase.wavefronts
+            for warp in range(access.layout.in_dim_size("warp"))
+            for register in access.first_registers()
+            for phase in phases(access, NVIDIA, is_store=is_store, register=register, warp=warp)
+        )
+        assert wavefronts(access, NVIDIA, is_store=is_store).wavefronts == total, seed
 
 
 def test_waves_that_read_different_pieces_do_not_meet():

@@ -7,21 +7,33 @@ it.  Without padding everything is linear, so that with W the rank of the map fr
 and word to addresses of words, and B that of the map to banks, each phase takes exactly 2**(W - B)
 wavefronts, whatever the register and the warp; with padding, addresses are enumerated.
 
-Sources: CUDA C++ Programming Guide, "Shared Memory" (32 banks of 4 bytes, words are shared among
-the lanes of a warp); that 64 and 128 bits are served to half and quarter warps is what profilers
-count.  AMD CDNA3 and CDNA4 ISA, "LDS" (32 and 64 banks of 4 bytes).  *Not public*: which lanes of a
-wave64 form a phase of wide accesses (consecutive lanes are assumed; :class:`BankModel` takes any
-order), and what it costs on gfx1250 that two waves want the same physical partition; so
-:func:`partition_slots` counts how often that happens, not cycles.
+NVIDIA:
 
-Not handled: elements in other CTAs, matrix instructions (``ldmatrix``, transposing loads), and the
-cases in which the two halves of a 64-bit access are merged.
+1. A phase is a warp up to 32 bits, half of one for 64 bits and a quarter for 128.
+2. A phase of a *read* of 64 or 128 bits is twice as large where every lane wants what lane ^ 1
+   wants, or every lane what lane ^ 2 wants; one of a write never is.
+3. A matrix instruction (``ldmatrix``, ``stmatrix``) takes a phase for each of its matrices, 8 rows
+   of 16 bytes.  Where it does not transpose, its phases are those of the 32-bit accesses that it
+   stands for.  Triton transposes 16-bit elements where lanes 4, 8 and 16 go along 8 neighbours in
+   memory and nothing is padded, see :attr:`Access.transposed_bit`.
+
+Sources: CUDA C++ Programming Guide, "Shared Memory" (32 banks of 4 bytes, words are shared among
+the lanes of a warp).  The rest is measured on an H200 (sm_90): the counters
+``l1tex__data_pipe_lsu_wavefronts_mem_shared_op_ld`` and ``_st`` and the cycles of loops
+(``python -m benchmarks bank_conflicts``).  AMD CDNA3 and CDNA4 ISA, "LDS" (32 and 64 banks of 4
+bytes).  *Not public*: which lanes of a wave64 form a phase of wide accesses (consecutive lanes are
+assumed; :class:`BankModel` takes any order), and what it costs on gfx1250 that two waves want the
+same physical partition; so :func:`partition_slots` counts how often that happens, not cycles.
+
+Not handled: elements in other CTAs, transposed matrices of 8-bit elements (sm_100), and transposing
+loads of AMD.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from ..errors import VerifyError
 from ..ir.encodings import (
@@ -33,37 +45,58 @@ from ..ir.encodings import (
 from ..ir.linear_layout import LinearLayout, is_power_of_two, log2
 from .linear_layout import register_to_shared
 
-__all__ = ["Access", "BankModel", "Conflicts", "partition_slots", "wavefronts"]
+__all__ = [
+    "NVIDIA",
+    "Access",
+    "BankModel",
+    "Conflicts",
+    "Phase",
+    "partition_slots",
+    "phases",
+    "wavefronts",
+]
 
 _WORD_BITS = 32
 _WIDEST_BITS = 128
+#: Of a matrix instruction.
+_MATRICES = 4
 #: Above every address of a word.
 _PARTITION_SHIFT = 40
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BankModel:
-    """The banks of a GPU; by default those of NVIDIA's.
+    """The banks of a GPU.
 
     Attributes:
         lanes: Of a warp.
         banks: Words of 4 bytes that can be moved at once.
         lane_order: The lanes in the order in which phases take them; empty for 0, 1, 2, ...
+        shares_pairs: Whether reads by pairs of lanes that want the same take larger phases.
+        has_matrices: Whether 16-bit elements are transposed by matrix instructions.
     """
 
     lanes: int = 32
     banks: int = 32
     lane_order: tuple[int, ...] = ()
+    shares_pairs: bool = False
+    has_matrices: bool = False
 
-    def phases(self, bits: int) -> tuple[tuple[int, ...], ...]:
+    def phases(self, bits: int, *, is_shared: bool = False) -> tuple[tuple[int, ...], ...]:
         """The lanes that are served together.
 
         Args:
             bits: What each lane moves.
+            is_shared: Whether pairs of lanes want the same.
         """
         order = self.lane_order or tuple(range(self.lanes))
-        size = min(self.lanes, self.banks * _WORD_BITS // max(bits, _WORD_BITS))
+        size = self.banks * _WORD_BITS // max(bits, _WORD_BITS) * (2 if is_shared else 1)
+        size = min(self.lanes, size)
         return tuple(order[at : at + size] for at in range(0, len(order), size))
+
+
+#: sm_80 to sm_100; measured on sm_90.
+NVIDIA: Final = BankModel(shares_pairs=True, has_matrices=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,6 +182,30 @@ class Access:
         """What an instruction moves for each lane."""
         return self.element_bits << len(self.vector_bits)
 
+    @property
+    def transposed_bit(self) -> int | None:
+        """The bit of the register that a matrix instruction which transposes takes rows from.
+
+        Lanes 4, 8 and 16 go along the 8 elements of a row, lanes 1 and 2 and this bit from row to
+        row.  Where several bits could, it is the lowest.  ``None``: nothing is transposed.
+        """
+        if self.element_bits != 16 or self.padding or not self.layout.in_bases("register"):
+            return None
+        at = self.layout.out_dim_names.index("offset")
+        lanes = self.layout.in_bases("lane")
+        if len(lanes) != 5 or [basis[at] for basis in lanes[2:]] != [1, 2, 4]:
+            return None
+        if any(any(basis[:at] + basis[at + 1 :]) for basis in lanes[2:]):
+            return None
+        others = [*lanes[:2], *self.layout.in_bases("register"), *self.layout.in_bases("warp")]
+        return None if any(basis[at] & 7 for basis in others) else 0
+
+    def shares_pairs(self, model: BankModel, *, is_store: bool = False) -> bool:
+        """Whether phases are twice as large, because pairs of lanes want the same."""
+        if is_store or not model.shares_pairs or self.instruction_bits <= _WORD_BITS:
+            return False
+        return any(not any(basis) for basis in self.layout.in_bases("lane")[:2])
+
     def words(self, register: int, lane: int, warp: int) -> Iterable[int]:
         """Addresses, in words, of what one lane moves with one instruction.
 
@@ -191,31 +248,115 @@ class Conflicts:
         return self.wavefronts - self.ideal
 
 
-def wavefronts(access: Access, model: BankModel | None = None) -> Conflicts:
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """What is served together.
+
+    Attributes:
+        lanes: The lanes that each word goes to (or comes from).
+        banks: The words of each bank that is wanted, by address.
+    """
+
+    lanes: Mapping[int, tuple[int, ...]]
+    banks: Mapping[int, tuple[int, ...]]
+
+    @property
+    def wavefronts(self) -> int:
+        """How many it takes."""
+        return max(map(len, self.banks.values()))
+
+
+def phases(
+    access: Access,
+    model: BankModel | None = None,
+    *,
+    is_store: bool = False,
+    register: int = 0,
+    warp: int = 0,
+) -> tuple[Phase, ...]:
+    """Enumerates what one instruction moves.
+
+    Args:
+        access: What is moved.
+        model: The banks; NVIDIA's by default.
+        is_store: Whether it is written.
+        register: The first register of the instruction.
+        warp: The warp.
+
+    Returns:
+        The phases; of a transposing matrix instruction, that of one matrix.
+    """
+    model = model or NVIDIA
+    groups: tuple[tuple[int, ...], ...]
+    registers = [register]
+    transposed = access.transposed_bit if model.has_matrices else None
+    if transposed is not None:
+        registers.append(register ^ 1 << transposed)
+        groups = (tuple(range(model.lanes)),)
+    else:
+        is_shared = access.shares_pairs(model, is_store=is_store)
+        groups = model.phases(access.instruction_bits, is_shared=is_shared)
+    found = []
+    for group in groups:
+        lanes: dict[int, list[int]] = {}
+        for lane in group:
+            for first in registers:
+                for word in access.words(first, lane, warp):
+                    users = lanes.setdefault(word, [])
+                    if lane not in users:
+                        users.append(lane)
+        banks: dict[int, list[int]] = {}
+        for word in sorted(lanes):
+            banks.setdefault(word % model.banks, []).append(word)
+        found.append(
+            Phase(
+                {word: tuple(users) for word, users in lanes.items()},
+                {bank: tuple(words) for bank, words in banks.items()},
+            )
+        )
+    return tuple(found)
+
+
+def wavefronts(
+    access: Access, model: BankModel | None = None, *, is_store: bool = False
+) -> Conflicts:
     """Counts the wavefronts of an access.
 
     Args:
         access: What is moved.
         model: The banks; NVIDIA's by default.
+        is_store: Whether it is written.
 
     Raises:
         VerifyError: The warps of the access have another number of lanes than the GPU's.
     """
-    model = model or BankModel()
+    model = model or NVIDIA
     lanes = access.layout.in_dim_size("lane")
     if lanes != model.lanes:
         raise VerifyError(f"expected a tensor over {model.lanes} lanes, found {lanes}")
     if access.padding or model.lane_order:
-        return _enumerated(access, model)
-    instructions = len(access.first_registers()) * access.layout.in_dim_size("warp")
-    phases = model.phases(access.instruction_bits)
-    inside = log2(len(phases[0]))
+        return _enumerated(access, model, is_store)
+    warps = access.layout.in_dim_size("warp")
+    transposed = access.transposed_bit if model.has_matrices else None
+    if transposed is not None:
+        matrices = access.layout.in_dim_size("register") // 2
+        moved = [*access.layout.in_bases("lane"), access.layout.in_bases("register")[transposed]]
+        instructions = -(-matrices // _MATRICES) * warps
+        return _counted(instructions, matrices * warps, [_word(access, b) for b in moved], model)
+    instructions = len(access.first_registers()) * warps
+    is_shared = access.shares_pairs(model, is_store=is_store)
+    served = model.phases(access.instruction_bits, is_shared=is_shared)
+    inside = log2(len(served[0]))
     columns = [_word(access, b) for b in access.layout.in_bases("lane")[:inside]]
     words = max(access.instruction_bits // _WORD_BITS, 1)
     columns += [1 << bit for bit in range(log2(words))]
+    return _counted(instructions, instructions * len(served), columns, model)
+
+
+def _counted(instructions: int, count: int, columns: Sequence[int], model: BankModel) -> Conflicts:
+    """So many phases, each of the words that ``columns`` span."""
     rank = _rank(columns)
     banks = _rank(column & (model.banks - 1) for column in columns)
-    count = instructions * len(phases)
     return Conflicts(
         instructions=instructions,
         wavefronts=count << (rank - banks),
@@ -240,20 +381,15 @@ def _rank(columns: Iterable[int]) -> int:
     return len(reduced)
 
 
-def _enumerated(access: Access, model: BankModel) -> Conflicts:
+def _enumerated(access: Access, model: BankModel, is_store: bool) -> Conflicts:
     firsts = access.first_registers()
     warps = access.layout.in_dim_size("warp")
     total = ideal = 0
     for warp in range(warps):
         for register in firsts:
-            for lanes in model.phases(access.instruction_bits):
-                words = {w for lane in lanes for w in access.words(register, lane, warp)}
-                load: dict[int, int] = {}
-                for word in words:
-                    bank = word % model.banks
-                    load[bank] = load.get(bank, 0) + 1
-                total += max(load.values())
-                ideal += -(-len(words) // model.banks)
+            for phase in phases(access, model, is_store=is_store, register=register, warp=warp):
+                total += phase.wavefronts
+                ideal += -(-len(phase.lanes) // model.banks)
     return Conflicts(instructions=len(firsts) * warps, wavefronts=total, ideal=ideal)
 
 

@@ -1,0 +1,49 @@
+"""The instructions of the model are those that Triton emits for sm_90; needs no GPU."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+
+import pytest
+
+pytest.importorskip("triton")
+from benchmarks.bank_conflicts import CASES, compiled, expected, first_addresses, predicted
+
+_PLAIN = r"\b{op}\.shared(?:\.v(\d))?\.b(\d+)"
+_MATRIX = r"\b{op}matrix\.sync\.aligned\.m8n8\.x(\d)(\.trans)?\.shared"
+
+
+def emitted(ptx, op):
+    """Reads (writes) of a warp by their bits, and matrices by whether they are transposed."""
+    plain = Counter(
+        int(match[1] or 1) * int(match[2]) for match in re.finditer(_PLAIN.format(op=op), ptx)
+    )
+    matrices = Counter()
+    for match in re.finditer(_MATRIX.format(op=op), ptx):
+        matrices[bool(match[2])] += int(match[1])
+    return plain, matrices
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.op} {case.name}")
+def test_prediction(case, fresh_triton_cache):
+    kernel = compiled(case)
+    said = predicted(case, kernel)
+    plain, matrices = emitted(kernel.asm["ptx"], "ld" if case.op == "read" else "st")
+    each = said.instructions // case.warps
+    if said.is_transposed:
+        assert not plain
+        assert set(matrices) == {True}
+        assert -(-matrices[True] // 4) == each
+    elif matrices:
+        # One matrix for each 32-bit access of a warp that it stands for.
+        assert not plain
+        assert matrices == {False: each}
+        assert said.bits == 32
+    else:
+        assert plain == {said.bits: each}
+    addresses = first_addresses(case, kernel)
+    assert (addresses is None) == said.is_transposed
+    if addresses is not None:
+        one = expected(addresses, said.bits, is_store=case.op == "write")
+        assert one * said.instructions == said.wavefronts
