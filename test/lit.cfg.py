@@ -33,6 +33,8 @@ if _spec is not None and _spec.origin is not None:
     # The option's name in Triton's own passes for AMD; ours know both.
     _gfx_arch = "gfx-arch" if _release >= (3, 8) else "arch-generation-name"
     config.substitutions.append(("%{gfx-arch}", _gfx_arch))
+    # Whose allocation does not know physical partitions of LDS from its start.
+    config.substitutions.append(("%{blind}", "BLIND" if _release < (3, 9) else "PLACED"))
 _path = os.pathsep.join([*map(str, _folders), os.environ.get("PATH", "")])
 for _name in ("triton-opt", "FileCheck"):
     if shutil.which(_name, path=_path) is None:

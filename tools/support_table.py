@@ -206,6 +206,11 @@ ROWS = (
         "0.1.0",
         lambda: _capability("amd-partitioned-shared"),
     ),
+    Row(
+        "AMD: Triton places partitioned values by itself (`amd-partition-placement`)",
+        "0.1.0",
+        lambda: _capability("amd-partition-placement"),
+    ),
     Row("`ops.conv2d` in the interpreter", "0.1.0", lambda: _runs(_CONV2D, TRITON_INTERPRET="1")),
 )
 

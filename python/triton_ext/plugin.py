@@ -11,7 +11,8 @@ Guarantees:
   their pipeline's text, their fields and the sources that decide what they do.
 * A compile runs the passes that its key was made of, or fails where they were changed since.
 
-``TRITON_EXT_WAITS=host`` leaves the wait counts of AMD kernels to Triton's own pass;
+``TRITON_EXT_WAITS=host`` leaves the wait counts of AMD kernels to Triton's own pass, and
+``TRITON_EXT_LDS=host`` the places of partitioned values in LDS;
 ``TRITON_EXT_VERIFY_WAITS=1`` refuses a kernel one of whose asynchronous waits is not enough.
 ``TRITON_EXT_VERIFY=1`` verifies the module behind every pass.  Without it the host's own verifier
 checks the result, and only if it refuses are the passes run again to find the one that is to blame.
@@ -122,6 +123,8 @@ _OWN = (
     ),
     # Every release counts too high for some kernels, which then read LDS before the data arrived.
     _Own("amd", "update-async-wait-count", ('ttg.target = "hip:', "_wait"), "TRITON_EXT_WAITS"),
+    # 3.8 never ends for some of them, and no release reserves all of the bytes of some.
+    _Own("amd", "align-partitioned-shared", ("#ttg.partitioned_shared",), "TRITON_EXT_LDS"),
 )
 
 

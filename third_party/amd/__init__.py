@@ -11,6 +11,7 @@ _HERE: Final = "triton_ext.backends.amd"
 # What the core may ask for by name (triton_ext.backends.load).
 EXPORTS: Final = {
     "align-partitioned-shared": f"{_HERE}.passes.align_partitioned_shared:AlignPartitionedShared",
+    "align-partitioned-shared": f"{_HERE}.passes.align_partitioned_shared:AlignPartitionedShared",
     "async-timeline": f"{_HERE}.analysis.timeline:timeline_of",
     "emulator.operations": f"{_HERE}.emulator.operations:OPERATIONS",
     "gluon.TdmStage": f"{_HERE}.gluon.waits:TdmStage",
@@ -36,6 +37,9 @@ PASSES: Final = {
     "tritonamdgpu-coalesce-async-copy": f"{_HERE}.passes.coalesce_async_copy:CoalesceAsyncCopy",
     "tritonamdgpu-update-async-wait-count": (
         f"{_HERE}.passes.update_async_wait_count:UpdateAsyncWaitCount"
+    ),
+    "tritonext-align-partitioned-shared": (
+        f"{_HERE}.passes.align_partitioned_shared:AlignPartitionedShared"
     ),
     "tritonext-align-partitioned-shared": (
         f"{_HERE}.passes.align_partitioned_shared:AlignPartitionedShared"

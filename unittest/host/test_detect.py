@@ -77,7 +77,7 @@ NEW = {
         *("im2col", "amd-async-marks", "amd-masked-loads-predicated", "amd-partitioned-shared"),
         "amd-tdm-rows-by-layout",
     },
-    (3, 9): {"amd-tdm-fused"},
+    (3, 9): {"amd-tdm-fused", "amd-partition-placement"},
 }
 AVAILABLE = {
     release: set().union(*(new for since, new in NEW.items() if since <= release))

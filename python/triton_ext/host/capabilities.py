@@ -140,6 +140,12 @@ _TABLE: tuple[tuple[str, str, Callable[[], bool], str], ...] = (
         _NEEDS.format("does not know #ttg.partitioned_shared", "3.8", "3.8"),
     ),
     (
+        "amd-partition-placement",
+        "Triton's allocation knows physical partitions of LDS from its start (AMD, gfx1250)",
+        _release_has((3, 9)),
+        _NEEDS.format("may allocate partitioned values forever", "3.9", "3.9"),
+    ),
+    (
         "amd-tdm-fused",
         "several TDM loads in one instruction (AMD, gfx1250)",
         _gluon_builder_has("create_async_tdm_fused_copy_global_to_local"),

@@ -20,7 +20,7 @@ from .buffers import (
 )
 from .placement import Item, Placement, place
 from .scratch import Scratch
-from .sizes import BufferSize, buffer_size
+from .sizes import BufferSize, buffer_size, reserved_bytes
 
 __all__ = [
     "Buffer",
@@ -34,5 +34,6 @@ __all__ = [
     "allocate",
     "buffer_size",
     "place",
+    "reserved_bytes",
     "unknown_scratch",
 ]

@@ -227,7 +227,8 @@ def _orders(problem: Problem) -> Iterable[list[int]]:
         key=lambda i: -sum(items[j].size for j in (*problem.meeting[i], *problem.neighbours[i], i)),
     )
     triton = offsets_of_triton(items)
-    yield sorted(order, key=lambda i: (triton[i], i))
+    if triton is not None:
+        yield sorted(order, key=lambda i: (triton[i], i))
     # Values with several buffers are the hardest to place.
     yield sorted(order, key=lambda i: (items[i].group == -1, -items[i].size))
 

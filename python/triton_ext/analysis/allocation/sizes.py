@@ -22,7 +22,7 @@ from ...ir.encodings import (
 from ...ir.encodings.conversion import shape_per_cta
 from ...ir.types import MemDescType
 
-__all__ = ["BufferSize", "buffer_size"]
+__all__ = ["BufferSize", "buffer_size", "reserved_bytes"]
 
 _DEFAULT_ALIGNMENT = 16
 
@@ -64,6 +64,27 @@ def buffer_size(type_: MemDescType) -> BufferSize:
     count, elements = _elements(encoding, buffers, shape)
     # At least one byte: 4-bit elements are packed in pairs.
     return BufferSize(-(-elements * bits // 8), _alignment(encoding), count)
+
+
+def reserved_bytes(type_: MemDescType) -> int:
+    """What Triton reserves for each buffer of a type, which may be less than the buffer takes.
+
+    Triton pads all of the partitions' elements as one and divides the bytes by the number of
+    pieces, which cuts off what does not divide.
+
+    Raises:
+        VerifyError: As :func:`buffer_size`.
+    """
+    size = buffer_size(type_)
+    encoding = type_.encoding
+    if not isinstance(encoding, PartitionedSharedEncoding):
+        return size.bytes
+    layout = encoding.partition_layout
+    if not isinstance(layout, PaddedSharedEncoding) or type_.bit_width is None:
+        return size.bytes
+    elements = _product(shape_per_cta(layout.cga_bases, type_.full_alloc_shape))
+    total = layout.padded_size(elements) * type_.bit_width // 8
+    return total // (encoding.num_partitions * encoding.num_groups) * encoding.num_groups
 
 
 def _elements(encoding: SharedEncoding, buffers: int, shape: Sequence[int]) -> tuple[int, int]:

@@ -3,17 +3,23 @@
 The idea is that of "Algorithms for compile-time memory optimization" (Gergov, SODA 1999) with
 Triton's extension: what overlaps behind the first step is moved up, colour by colour, until nothing
 does.  Placing the items anew in the order of these offsets, each as low as it can lie, never ends
-higher: a search that starts from there is never worse than Triton.  Partitions are not known here.
+higher: a search that starts from there is never worse than Triton.
+
+With partitions this is what Triton does where the start knows nothing of them (3.8): neighbours
+that start in the same partition are moved apart in the rounds, which may go on forever.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Final, Protocol
 
 from ..liveness import LiveRange
 
 __all__ = ["SizedItem", "offsets_of_triton"]
+
+# Of the placements of random values that end, none took more than 12.
+_ROUNDS: Final = 1000
 
 
 class SizedItem(Protocol):
@@ -31,16 +37,35 @@ class SizedItem(Protocol):
     def alignment(self) -> int:
         """What its offset is a multiple of."""
 
+    @property
+    def group(self) -> int:
+        """Items of one group are neighbours; -1 for an item without."""
 
-def offsets_of_triton(items: Sequence[SizedItem]) -> list[int]:
-    """The offset of each item as Triton would place them."""
+
+def offsets_of_triton(items: Sequence[SizedItem], partition_size: int = 0) -> list[int] | None:
+    """The offset of each item as Triton would place them.
+
+    Args:
+        items: What needs memory.
+        partition_size: Bytes of one physical partition; 0 where neighbours may share one.
+
+    Returns:
+        The offsets; ``None`` if Triton would never end, which only partitions can cause.
+    """
     order = sorted(range(len(items)), key=lambda i: -items[i].size)
     offsets = _starts(items, order)
-    while True:
-        clashes = _clashes(items, offsets)
-        _colour(items, order, offsets, clashes)
-        if not any(_clashes(items, offsets).values()):
+    seen = set()
+    clashes = _clashes(items, offsets, partition_size)
+    for _ in range(_ROUNDS):
+        _colour(items, order, offsets, clashes, partition_size)
+        clashes = _clashes(items, offsets, partition_size)
+        if not any(clashes.values()):
             return [offsets[i] for i in range(len(items))]
+        state = tuple(offsets[i] for i in order)
+        if state in seen:
+            return None
+        seen.add(state)
+    return None
 
 
 def _aligned(offset: int, item: SizedItem) -> int:
@@ -73,18 +98,26 @@ def _starts(items: Sequence[SizedItem], order: list[int]) -> dict[int, int]:
     return offsets
 
 
-def _clashes(items: Sequence[SizedItem], offsets: dict[int, int]) -> dict[int, list[int]]:
-    return {
-        i: [
-            j
-            for j in offsets
-            if i != j
-            and items[i].live.meets(items[j].live)
-            and offsets[i] < offsets[j] + items[j].size
-            and offsets[j] < offsets[i] + items[i].size
-        ]
-        for i in offsets
-    }
+def _are_neighbours(one: SizedItem, two: SizedItem, partition_size: int) -> bool:
+    return partition_size > 0 and one.group == two.group != -1
+
+
+def _clashes(
+    items: Sequence[SizedItem], offsets: dict[int, int], partition_size: int
+) -> dict[int, list[int]]:
+    def clash(i: int, j: int) -> bool:
+        one, two = items[i], items[j]
+        if _are_neighbours(one, two, partition_size) and (
+            offsets[i] // partition_size == offsets[j] // partition_size
+        ):
+            return True
+        return (
+            one.live.meets(two.live)
+            and offsets[i] < offsets[j] + two.size
+            and offsets[j] < offsets[i] + one.size
+        )
+
+    return {i: [j for j in offsets if i != j and clash(i, j)] for i in offsets}
 
 
 def _colour(
@@ -92,6 +125,7 @@ def _colour(
     order: list[int],
     offsets: dict[int, int],
     clashes: dict[int, list[int]],
+    partition_size: int,
 ) -> None:
     colours: dict[int, int] = {}
     for i in order:
@@ -99,5 +133,10 @@ def _colour(
         colours[i] = next(c for c in range(len(order)) if c not in taken)
     for i in order:
         if colours[i]:
-            above = max(offsets[j] + items[j].size for j in clashes[i])
+            above = max(
+                (offsets[j] // partition_size + 1) * partition_size
+                if _are_neighbours(items[i], items[j], partition_size)
+                else offsets[j] + items[j].size
+                for j in clashes[i]
+            )
             offsets[i] = _aligned(above, items[i])
