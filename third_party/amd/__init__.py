@@ -11,9 +11,12 @@ _HERE: Final = "triton_ext.backends.amd"
 # What the core may ask for by name (triton_ext.backends.load).
 EXPORTS: Final = {
     "align-partitioned-shared": f"{_HERE}.passes.align_partitioned_shared:AlignPartitionedShared",
-    "align-partitioned-shared": f"{_HERE}.passes.align_partitioned_shared:AlignPartitionedShared",
+    "coalesce-async-copy": f"{_HERE}.passes.coalesce_async_copy:CoalesceAsyncCopy",
+    "has-narrow-copies": f"{_HERE}.passes.copy_screen:has_narrow_copies",
     "async-timeline": f"{_HERE}.analysis.timeline:timeline_of",
     "emulator.operations": f"{_HERE}.emulator.operations:OPERATIONS",
+    "gluon.Emulated": f"{_HERE}.gluon.emulated:Emulated",
+    "gluon.PartitionedDot": f"{_HERE}.gluon.layouts:PartitionedDot",
     "gluon.TdmStage": f"{_HERE}.gluon.waits:TdmStage",
     "gluon.async_gather": f"{_HERE}.gluon.tdm:async_gather",
     "gluon.async_load": f"{_HERE}.gluon.tdm:async_load",
@@ -22,9 +25,17 @@ EXPORTS: Final = {
     "gluon.async_wait": f"{_HERE}.gluon.tdm:async_wait",
     "gluon.async_wait_instructions": f"{_HERE}.gluon.tdm:async_wait_instructions",
     "gluon.async_wait_stage": f"{_HERE}.gluon.tdm:async_wait_stage",
+    "gluon.emulated": f"{_HERE}.gluon.emulated:emulated",
+    "gluon.index_layout": f"{_HERE}.gluon.layouts:index_layout",
+    "gluon.load_instructions": f"{_HERE}.gluon.waits:load_instructions",
     "gluon.make_tensor_descriptor": f"{_HERE}.gluon.tdm:make_tensor_descriptor",
+    "gluon.partitioned_dot_layouts": f"{_HERE}.gluon.layouts:partitioned_dot_layouts",
+    "gluon.partitioned_layout": f"{_HERE}.gluon.layouts:partitioned_layout",
+    "gluon.rows_instructions": f"{_HERE}.gluon.waits:rows_instructions",
+    "gluon.smem_layout": f"{_HERE}.gluon.layouts:smem_layout",
     "gluon.update_tensor_descriptor": f"{_HERE}.gluon.tdm:update_tensor_descriptor",
     "gluon.wmma": f"{_HERE}.gluon.tdm:wmma",
+    "gluon.wmma_layout": f"{_HERE}.gluon.layouts:wmma_layout",
     "verify-async-waits": f"{_HERE}.passes.verify_async_waits:VerifyAsyncWaits",
     "update-async-wait-count": f"{_HERE}.passes.update_async_wait_count:UpdateAsyncWaitCount",
 }
@@ -37,9 +48,6 @@ PASSES: Final = {
     "tritonamdgpu-coalesce-async-copy": f"{_HERE}.passes.coalesce_async_copy:CoalesceAsyncCopy",
     "tritonamdgpu-update-async-wait-count": (
         f"{_HERE}.passes.update_async_wait_count:UpdateAsyncWaitCount"
-    ),
-    "tritonext-align-partitioned-shared": (
-        f"{_HERE}.passes.align_partitioned_shared:AlignPartitionedShared"
     ),
     "tritonext-align-partitioned-shared": (
         f"{_HERE}.passes.align_partitioned_shared:AlignPartitionedShared"

@@ -9,6 +9,8 @@ from __future__ import annotations
 from triton_ext import backends
 
 __all__ = [
+    "Emulated",
+    "PartitionedDot",
     "TdmStage",
     "async_gather",
     "async_load",
@@ -17,11 +19,21 @@ __all__ = [
     "async_wait",
     "async_wait_instructions",
     "async_wait_stage",
+    "emulated",
+    "index_layout",
+    "load_instructions",
     "make_tensor_descriptor",
+    "partitioned_dot_layouts",
+    "partitioned_layout",
+    "rows_instructions",
+    "smem_layout",
     "update_tensor_descriptor",
     "wmma",
+    "wmma_layout",
 ]
 
+Emulated = backends.load("amd", "gluon.Emulated")
+PartitionedDot = backends.load("amd", "gluon.PartitionedDot")
 TdmStage = backends.load("amd", "gluon.TdmStage")
 async_gather = backends.load("amd", "gluon.async_gather")
 async_load = backends.load("amd", "gluon.async_load")
@@ -30,6 +42,14 @@ async_store = backends.load("amd", "gluon.async_store")
 async_wait = backends.load("amd", "gluon.async_wait")
 async_wait_instructions = backends.load("amd", "gluon.async_wait_instructions")
 async_wait_stage = backends.load("amd", "gluon.async_wait_stage")
+emulated = backends.load("amd", "gluon.emulated")
+index_layout = backends.load("amd", "gluon.index_layout")
+load_instructions = backends.load("amd", "gluon.load_instructions")
 make_tensor_descriptor = backends.load("amd", "gluon.make_tensor_descriptor")
+partitioned_dot_layouts = backends.load("amd", "gluon.partitioned_dot_layouts")
+partitioned_layout = backends.load("amd", "gluon.partitioned_layout")
+rows_instructions = backends.load("amd", "gluon.rows_instructions")
+smem_layout = backends.load("amd", "gluon.smem_layout")
 update_tensor_descriptor = backends.load("amd", "gluon.update_tensor_descriptor")
 wmma = backends.load("amd", "gluon.wmma")
+wmma_layout = backends.load("amd", "gluon.wmma_layout")

@@ -1,0 +1,132 @@
+"""Gluon kernels on numpy arrays, launched as on a GPU.
+
+``emulated(kernel)[grid](x, y, n, BLOCK=64)`` compiles the kernel for gfx1250, without a GPU, and
+runs the TTGIR of that compile in the emulator.  So the launcher of a kernel can be written once.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from triton_ext import emulator
+from triton_ext.errors import LaunchError
+
+__all__ = ["Emulated", "emulated"]
+
+#: How Triton's signatures call a pointer to the elements of an array.
+_ELEMENTS: Final = {
+    "bool": "i1",
+    "float16": "fp16",
+    "float32": "fp32",
+    "float64": "fp64",
+    "int8": "i8",
+    "int16": "i16",
+    "int32": "i32",
+    "int64": "i64",
+    "uint8": "u8",
+    "uint16": "u16",
+    "uint32": "u32",
+    "uint64": "u64",
+}
+_OPTIONS: Final = ("num_warps", "num_ctas", "num_stages", "waves_per_eu")
+
+
+class Emulated:
+    """A Gluon kernel that runs over numpy.
+
+    Args:
+        kernel: A ``@gluon.jit`` function.
+        arch: GPU that it is compiled for.
+        types: Parameters whose type the arguments do not tell: ``{"x_ptr": "*bf16"}`` for an array
+            of ``uint16`` that holds bf16 numbers.
+        edit: Changes the TTGIR before it runs; for experiments.
+    """
+
+    def __init__(
+        self,
+        kernel: Any,
+        arch: str = "gfx1250",
+        types: Mapping[str, str] | None = None,
+        edit: Callable[[str], str] | None = None,
+    ) -> None:
+        self.kernel = kernel
+        self.arch = arch
+        self.types = dict(types or {})
+        self.edit = edit
+        self._programs: dict[str, Any] = {}
+
+    def __getitem__(self, grid: Any) -> Callable[..., None]:
+        """A launch: call it with the kernel's arguments, constants and ``num_warps``."""
+
+        def launch(*args: Any, **kwargs: Any) -> None:
+            compiled, values = self._compile(args, kwargs)
+            sizes = grid(kwargs) if callable(grid) else grid
+            text = compiled.asm["ttgir"]
+            if self.edit is not None:
+                text = self.edit(text)
+            program = self._programs.get(text)
+            if program is None:
+                program = self._programs[text] = emulator.Program(text)
+            program.run(sizes, values)
+
+        return launch
+
+    def compile(self, *args: Any, **kwargs: Any) -> Any:
+        """What ``triton.compile`` makes of the kernel for these arguments."""
+        return self._compile(args, kwargs)[0]
+
+    def _compile(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, list[Any]]:
+        import triton
+        from triton.backends.compiler import GPUTarget
+        from triton.experimental.gluon._runtime import GluonASTSource
+
+        options = {name: kwargs.pop(name) for name in _OPTIONS if name in kwargs}
+        names = list(self.kernel.arg_names)
+        bound = inspect.signature(self.kernel.fn).bind(*args, **kwargs)
+        bound.apply_defaults()
+        constants = {names[p.num] for p in self.kernel.params if p.is_constexpr}
+        signature = {
+            name: "constexpr" if name in constants else self._type(name, value)
+            for name, value in bound.arguments.items()
+        }
+        source = GluonASTSource(
+            self.kernel,
+            signature,
+            {(names.index(name),): bound.arguments[name] for name in constants},
+            {},
+        )
+        compiled = triton.compile(source, target=GPUTarget("hip", self.arch, 32), options=options)
+        return compiled, [bound.arguments[name] for name in names if name not in constants]
+
+    def _type(self, name: str, value: Any) -> str:
+        if name in self.types:
+            return self.types[name]
+        dtype = getattr(value, "dtype", None)
+        if dtype is not None and getattr(value, "ndim", 0):
+            if str(dtype) not in _ELEMENTS:
+                raise LaunchError(
+                    f"'{name}': the emulator has no arrays of {dtype}, expected one of "
+                    f"{', '.join(_ELEMENTS)}"
+                )
+            return f"*{_ELEMENTS[str(dtype)]}"
+        if isinstance(value, bool):
+            return "i1"
+        if isinstance(value, int):
+            return "i32" if -(1 << 31) <= value < 1 << 31 else "i64"
+        if isinstance(value, float):
+            return "fp32"
+        raise LaunchError(
+            f"'{name}': expected a numpy array, an int or a float, got {type(value).__name__}"
+        )
+
+
+def emulated(
+    kernel: Any,
+    arch: str = "gfx1250",
+    types: Mapping[str, str] | None = None,
+    edit: Callable[[str], str] | None = None,
+) -> Emulated:
+    """A Gluon kernel that is launched on numpy arrays; see :class:`Emulated`."""
+    return Emulated(kernel, arch, types, edit)

@@ -1,0 +1,193 @@
+"""Layouts for TDM copies: of row numbers in registers, of blocks in LDS, of products.
+
+The classes are Gluon's.  What is made here is legal for the tensor data mover; what is legal is
+written down in :mod:`.checks`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from triton.experimental.gluon.language import BlockedLayout, PaddedSharedLayout, SliceLayout
+from triton.runtime.jit import constexpr_function
+
+from . import hosts
+
+__all__ = [
+    "PartitionedDot",
+    "index_layout",
+    "partitioned_dot_layouts",
+    "partitioned_layout",
+    "smem_layout",
+    "wmma_layout",
+]
+
+#: Padding that keeps the rows of a block in different banks: one access of the widest kind.
+_PAD_BITS = 128
+#: Largest distance of two paddings that a descriptor can name: 256 dwords (CDNA5 ISA, TDM).
+_MAX_INTERVAL_BITS = 256 * 32
+
+
+@constexpr_function
+def index_layout(rows: int, num_warps: int, threads_per_warp: int = 32) -> Any:
+    """The layout of the row numbers of a gather or scatter.
+
+    A wave holds its rows in every lane, for the data mover reads them from scalar registers.  The
+    rows are split over the waves, so each issues only its part of the instructions.
+
+    Args:
+        rows: Rows of the block, a power of two.
+        num_warps: Waves of the workgroup, a power of two.
+        threads_per_warp: Lanes of a wave.
+    """
+    split = num_warps if rows >= num_warps else 1
+    parent = BlockedLayout(
+        [rows // split, 1], [1, threads_per_warp], [split, num_warps // split], [1, 0]
+    )
+    return SliceLayout(1, parent)
+
+
+@constexpr_function
+def smem_layout(block_shape: list[int], bits: int) -> Any:
+    """A padded layout of a block in LDS: one access of padding behind each row.
+
+    Args:
+        block_shape: Shape of the block, outermost first, powers of two.
+        bits: Of an element.
+    """
+    interval = min(block_shape[-1], _MAX_INTERVAL_BITS // bits)
+    order = list(reversed(range(len(block_shape))))
+    return PaddedSharedLayout.with_identity_for(
+        [[interval, max(1, _PAD_BITS // bits)]], list(block_shape), order
+    )
+
+
+@constexpr_function
+def partitioned_layout(
+    block_shape: list[int], bits: int, dim: int, num_partitions: int = 2, num_groups: int = 1
+) -> Any:
+    """A layout whose pieces along one dimension lie in different physical partitions of LDS.
+
+    For loads only: the data mover neither stores from nor gathers into such a layout.
+
+    Args:
+        block_shape: Shape of the block, outermost first, powers of two.
+        bits: Of an element.
+        dim: The dimension that is cut.
+        num_partitions: Neighbouring pieces that lie in different partitions.
+        num_groups: How often they follow each other.
+
+    Raises:
+        UnsupportedError: The host has no such layouts (before 3.8).
+        ValueError: The dimension cannot be cut into so many pieces.
+    """
+    hosts.require_partitions()
+    pieces = num_partitions * num_groups
+    size = block_shape[dim]
+    if num_partitions < 2 or pieces & (pieces - 1) or size % pieces:
+        raise ValueError(
+            f"partitioned_layout: expected 2 or more partitions that cut {size} into a power of "
+            f"two of pieces, got {num_partitions} partitions x {num_groups} groups"
+        )
+    piece = list(block_shape)
+    piece[dim] = size // pieces
+    layout = hosts.cdna5().PartitionedSharedLayout
+    return layout(num_partitions, num_groups, dim, smem_layout(piece, bits))
+
+
+@constexpr_function
+def wmma_layout(num_warps: int, warps_m: int, instr_shape: list[int]) -> Any:
+    """The layout of a product, with ``warps_m`` waves along M and the others along N.
+
+    Args:
+        num_warps: Waves of the workgroup, a power of two.
+        warps_m: Of them along M, a power of two.
+        instr_shape: M, N and K of one WMMA instruction.
+    """
+    return _wmma(_bases(warps_m, num_warps // warps_m), [], instr_shape)
+
+
+def _bases(warps_m: int, warps_n: int) -> list[list[int]]:
+    along_n = [[0, 1 << i] for i in range(warps_n.bit_length() - 1)]
+    return along_n + [[1 << i, 0] for i in range(warps_m.bit_length() - 1)]
+
+
+def _wmma(warp_bases: list[list[int]], reg_bases: list[list[int]], instr_shape: list[int]) -> Any:
+    from triton.experimental.gluon.language.amd import AMDWMMALayout
+
+    if "warp_bases" in AMDWMMALayout.__dataclass_fields__:
+        return AMDWMMALayout(3, True, warp_bases, reg_bases, list(instr_shape))
+    # 3.6 counts waves along each dimension instead.
+    waves = [1 << sum(bool(b[dim]) for b in warp_bases) for dim in (0, 1)]
+    return AMDWMMALayout(3, True, waves, list(instr_shape))
+
+
+@dataclass(frozen=True)
+class PartitionedDot:
+    """Layouts of a product whose operands lie in pieces.
+
+    Attributes:
+        a: LDS layout of the left operand, [M, K], cut along M; ``None`` if it is not to be cut.
+        b: LDS layout of the right operand, [K, N], cut along N.
+        acc: Layout of the product.
+    """
+
+    a: Any
+    b: Any
+    acc: Any
+
+
+@constexpr_function
+def partitioned_dot_layouts(
+    block_shape: list[int],
+    bits: int,
+    num_warps: int,
+    instr_shape: list[int],
+    cut_a: bool = True,
+) -> PartitionedDot:
+    """Proposes partitioned layouts for a product, so that waves read LDS without conflicts.
+
+    Two waves that issue an LDS access together wait for each other where both go to one physical
+    partition.  Waves 0 and 1, as well as 2 and 3, get opposite quarters of the product here, so
+    they read different halves of the left *and* of the right operand, which lie in different
+    partitions::
+
+                N half 0   N half 1
+        M half 0   wave 0     wave 2
+        M half 1   wave 3     wave 1
+
+    Args:
+        block_shape: M, N and K of the block, powers of two.
+        bits: Of an element of the operands.
+        num_warps: Waves of the workgroup: 4 or 8.
+        instr_shape: M, N and K of one WMMA instruction.
+        cut_a: Whether the left operand lies in pieces too; a gathered one cannot.
+
+    Raises:
+        UnsupportedError: The host has no partitioned layouts (before 3.8).
+        ValueError: The block is too small to be cut, or the number of waves is another one.
+    """
+    hosts.require_partitions()
+    block_m, block_n, block_k = block_shape
+    tiles_m, tiles_n = block_m // instr_shape[0], block_n // instr_shape[1]
+    # 8 waves: the third bit halves the rows of a quarter.
+    least_m = num_warps // 2
+    if num_warps not in (4, 8) or tiles_m < least_m or tiles_n < 2:
+        raise ValueError(
+            f"partitioned_dot_layouts: expected 4 or 8 waves and a product of at least "
+            f"{max(2, least_m) * instr_shape[0]} x {2 * instr_shape[1]}, got {num_warps} waves and "
+            f"{block_m} x {block_n}"
+        )
+    half_m, half_n = tiles_m // 2, tiles_n // 2
+    warps = [[half_m, half_n], [0, half_n]]
+    if num_warps == 8:
+        half_m //= 2
+        warps.append([half_m, 0])
+    registers = [[0, 1 << i] for i in range(half_n.bit_length() - 1)]
+    registers += [[1 << i, 0] for i in range(half_m.bit_length() - 1)]
+    return PartitionedDot(
+        a=partitioned_layout([block_m, block_k], bits, 0) if cut_a else None,
+        b=partitioned_layout([block_k, block_n], bits, 1),
+        acc=_wmma(warps, registers, instr_shape),
+    )
