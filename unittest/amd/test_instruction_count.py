@@ -261,7 +261,18 @@ module attributes {"ttg.num-warps" = 8 : i32} {
   }
 }
 """.replace("scf.if %c", "%c = arith.constant true\n      scf.if %c")
+    # A function that partitions call, as Gluon makes it.
+    text = (
+        text.rstrip().removesuffix("}")
+        + """\
+  tt.func private @g(%a: i32) attributes {noinline = true, "ttg.num-warps" = 1 : i32} {
+    %x = arith.addi %a, %a : i32
+    tt.return
+  }
+}
+"""
+    )
     found = [waves_of(op) for op in parse(text).walk() if op.name == "arith.addi"]
-    assert found == [8, 8, 2]
+    assert found == [8, 8, 2, 1]
     with pytest.raises(VerifyError, match="number of waves"):
         waves_of(parse("tt.func @f() {\n  tt.return\n}\n").body[0])

@@ -358,12 +358,20 @@ def test_what_is_understood(body: str) -> None:
     assert not one.may_equal(other.shifted(2))
 
 
-@pytest.mark.parametrize(("extension", "is_minus_one"), [("extui", False), ("extsi", True)])
+@pytest.mark.parametrize(
+    ("extension", "is_minus_one"),
+    [
+        ("%e = arith.extui %t : i1 to i32", False),
+        ("%e = arith.extsi %t : i1 to i32", True),
+        ("%f = arith.index_cast %t : i1 to index\n%e = arith.index_cast %f : index to i32", True),
+    ],
+    ids=["extui", "extsi", "index_cast"],
+)
 def test_an_extended_bit(extension: str, is_minus_one: bool) -> None:
     """Twice a bit is minus the bit modulo 3."""
     one, other = two_forms(
         "%t = arith.trunci %n : i32 to i1\n%z = arith.extui %t : i1 to i32\n"
-        f"%e = arith.{extension} %t : i1 to i32\n%d = arith.muli %z, %c2 : i32\n"
+        f"{extension}\n%d = arith.muli %z, %c2 : i32\n"
         "%x = arith.addi %e, %c1 : i32\n%y = arith.addi %d, %c1 : i32\n"
         '"test.use"(%x, %y) : (i32, i32) -> ()',
         3,

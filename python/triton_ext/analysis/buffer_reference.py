@@ -35,6 +35,7 @@ from .slot_form import (
     survives,
     yielded,
 )
+from .type_text import type_text
 
 __all__ = ["Box", "BufferReferences", "Reference"]
 
@@ -410,7 +411,7 @@ class BufferReferences:
 
 def is_buffer(value: Value) -> bool:
     """Whether a value names a part of shared memory, not of tensor memory."""
-    type_ = value.known_type or ""
+    type_ = type_text(value)
     return type_.startswith("!ttg.memdesc") and "#ttng.tensor_memory" not in type_
 
 
@@ -419,7 +420,7 @@ def _is_allocation(value: Value) -> bool:
 
 
 def _shape(value: Value) -> tuple[int, ...]:
-    match = _DIMS.match(value.known_type or "")
+    match = _DIMS.match(type_text(value))
     return tuple(int(x) for x in match[1].split("x") if x) if match is not None else ()
 
 

@@ -21,7 +21,7 @@ Everything else is a symbol.  Assumed is that no arithmetic overflows and that n
 negative: indices would not lie in ``0 .. n - 1`` then.  A truncation may cut something off; it is
 understood where ``n`` divides two to the power of its width.  Behind a loop that ran, its upper
 bound is the first value that it did not run for.  So it is behind one that did not run from 0 on
-if that bound is an index or a dividend itself beside the loop: it may be below the lower one else.
+if that bound, or its remainder, is an index beside the loop: it may be below the lower one else.
 
 Safe direction: two forms may be said to be possibly equal when they never are, not the reverse.
 """
@@ -31,8 +31,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from ..ir import Block, BlockArgument, Operation, OpResult, Region, Value
-from ..ir.dialects import arith
+from ..ir import Block, BlockArgument, Operation, OpResult, Region, Use, Value
+from ..ir.dialects import arith, ttg
 from ..ir.functions import FUNCTIONS, callee_of, symbol_of
 from .backward_flow import Step, StepKind
 from .modular_form import SlotForm, Symbol
@@ -167,7 +167,7 @@ class SlotForms:
             width = _width(op.results[0])
             return form if width is not None and (1 << width) % modulus == 0 else None
         # The one of ``i1`` is all bits, which is -1, where the sign is extended.
-        is_sign = op.name == "arith.extsi" and _width(op.operands[0]) == 1
+        is_sign = op.name in ("arith.extsi", "arith.index_cast") and _width(op.operands[0]) == 1
         return form.times(-1) if is_sign else form
 
     def _of_select(self, op: Operation, modulus: int) -> SlotForm | None:
@@ -348,7 +348,7 @@ class SlotForms:
         if loop is None or loop.name != "scf.for":
             return None
         if step.kind is not StepKind.ENTER and not (
-            step.kind is StepKind.SKIP and _never_starts_above(loop)
+            step.kind is StepKind.SKIP and _is_zero_if_passed_by(loop, form.modulus)
         ):
             return None
         modulus = form.modulus
@@ -403,19 +403,28 @@ def captured(value: Value) -> Value | None:
     return op.operands[value.index] if value.index < len(op.operands) else None
 
 
-def _never_starts_above(loop: Operation) -> bool:
-    """Whether the upper bound of a loop is known not to be below the lower one.
+def _is_zero_if_passed_by(loop: Operation, modulus: int) -> bool:
+    """Whether the upper bound of a loop that starts at 0 is 0 modulo a number if it does not run.
 
-    What is an index or a dividend wherever the loop is executed is not negative.
+    It is if it cannot be negative, as an index beside the loop.  So it is if its remainder is one:
+    that of what is negative is none, or 0.
     """
-    lower, upper = arith.constant_int(loop.operands[0]), loop.operands[1]
-    if lower is None or lower > 0:
+    if arith.constant_int(loop.operands[0]) != 0:
         return False
     return any(
+        _is_index_beside(use, loop)
+        or (
+            (use.op.name, use.index) == ("arith.remsi", 0)
+            and (arith.constant_int(use.op.operands[1]) or 1) % modulus == 0
+            and any(_is_index_beside(inner, loop) for inner in use.op.results[0].uses)
+        )
+        for use in loop.operands[1].uses
+    )
+
+
+def _is_index_beside(use: Use, loop: Operation) -> bool:
+    return (use.op.name, use.index) == (ttg.MemDescIndexOp.NAME, 1) and (
         use.op.parent is loop.parent
-        and (use.op.name, use.index)
-        in (("arith.remsi", 0), ("arith.remui", 0), ("ttg.memdesc_index", 1))
-        for use in upper.uses
     )
 
 

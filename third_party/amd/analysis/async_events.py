@@ -9,6 +9,7 @@ from functools import cache
 from typing import Final, TypeAlias
 
 from triton_ext.analysis.axis_info import AxisInfoAnalysis
+from triton_ext.analysis.type_text import type_text
 from triton_ext.ir import Module, Operation, Value
 from triton_ext.ir.dialects import ttg
 
@@ -112,7 +113,7 @@ class AsyncEvents:
     def is_event(self, op: Operation) -> bool:
         """Whether a walk that follows tokens and counts instructions has to see an operation."""
         return op in self._events or any(
-            result.known_type == _TOKEN for result in op.results if op.regions or op.operands
+            type_text(result) == _TOKEN for result in op.results if op.regions or op.operands
         )
 
     @property

@@ -64,6 +64,7 @@ from triton_ext.ir.encodings import (
     PartitionedSharedEncoding,
     SharedEncoding,
 )
+from triton_ext.ir.functions import FUNCTIONS
 from triton_ext.ir.types import MemDescType, TensorType
 
 from ..dialect import amdg
@@ -349,13 +350,17 @@ def count(
 
 
 def waves_of(op: Operation) -> int:
-    """Number of waves that run an operation: those of its partition, or of the whole module.
+    """Number of waves that run an operation: those of its partition, function or module.
+
+    Gluon gives a function that partitions call the number of their warps.
 
     Raises:
         VerifyError: The module does not say how many waves there are.
     """
     inner: Operation = op
     while (around := inner.parent_op) is not None:
+        if inner.name in FUNCTIONS and "ttg.num-warps" in inner.attributes:
+            break
         specialized = ttg.WarpSpecializeOp.match(around)
         for partition in specialized.partitions if specialized is not None else ():
             if inner.parent is not None and partition.block.parent is inner.parent.parent:

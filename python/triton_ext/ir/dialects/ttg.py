@@ -34,6 +34,11 @@ _OFFSETS = re.compile(r"\s*\[([-\d,\s]*)\]", re.ASCII)
 _NUM_WARPS = re.compile(r"num_warps\s*\(\s*(\d+)\s*\)", re.ASCII)
 
 
+def _token(reader: OpReader) -> OpResult | None:
+    results = reader.op.results
+    return results[0] if results else None
+
+
 @dataclass(frozen=True, slots=True)
 class AsyncCopyGlobalToLocalOp(View):
     """``%t = ttg.async_copy_global_to_local %src, %dst mask %m other %o : T -> <...>``.
@@ -44,7 +49,7 @@ class AsyncCopyGlobalToLocalOp(View):
         mask: Which elements are read.
         other: What the others are.
         contiguity: Elements that are known to lie side by side; 1 where none are printed.
-        token: The copy's token.
+        token: The copy's token; ``None`` where the text gives it no name.
     """
 
     NAME: ClassVar[str] = "ttg.async_copy_global_to_local"
@@ -53,14 +58,14 @@ class AsyncCopyGlobalToLocalOp(View):
     mask: Value | None
     other: Value | None
     contiguity: int
-    token: OpResult
+    token: OpResult | None
 
     @classmethod
     def _of(cls, reader: OpReader) -> AsyncCopyGlobalToLocalOp:
         operands = reader.take(), reader.take()
         optional = reader.take_optional("mask"), reader.take_optional("other")
         contiguity = reader.integer("contiguity", 1)
-        return cls(reader.op, *operands, *optional, contiguity, reader.op.results[0])
+        return cls(reader.op, *operands, *optional, contiguity, _token(reader))
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,16 +74,16 @@ class AsyncCommitGroupOp(View):
 
     Attributes:
         tokens: Copies of the group.
-        token: The group's token.
+        token: The group's token; ``None`` where the text gives it no name.
     """
 
     NAME: ClassVar[str] = "ttg.async_commit_group"
     tokens: tuple[Value, ...]
-    token: OpResult
+    token: OpResult | None
 
     @classmethod
     def _of(cls, reader: OpReader) -> AsyncCommitGroupOp:
-        return cls(reader.op, reader.take_rest(), reader.op.results[0])
+        return cls(reader.op, reader.take_rest(), _token(reader))
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,17 +93,17 @@ class AsyncWaitOp(View):
     Attributes:
         tokens: Groups that are waited for.
         num: Groups that may be in flight behind the wait.
-        token: The wait's token.
+        token: The wait's token; ``None`` where the text gives it no name.
     """
 
     NAME: ClassVar[str] = "ttg.async_wait"
     tokens: tuple[Value, ...]
     num: int
-    token: OpResult
+    token: OpResult | None
 
     @classmethod
     def _of(cls, reader: OpReader) -> AsyncWaitOp:
-        return cls(reader.op, reader.take_rest(), reader.integer("num"), reader.op.results[0])
+        return cls(reader.op, reader.take_rest(), reader.integer("num"), _token(reader))
 
 
 @dataclass(frozen=True, slots=True)
