@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..ir import Operation, OpResult, Value
+from ..ir import OpResult, Value
 
 __all__ = ["type_text"]
 
