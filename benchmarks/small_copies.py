@@ -7,7 +7,7 @@ slice of the tile's layout, as the plain way to write it is.
 
 Variants: ``stock`` compiles that; where Triton refuses it (fewer than 4 bytes of a thread), the
 side input is loaded into registers instead, which is what one writes then.  ``ext`` is the kernel
-with copies behind ``tritongpu-coalesce-async-copy``.
+with copies as it is written, and triton-ext installed.
 
 GB/s are the bytes that all programs copy over the time.
 """
@@ -32,9 +32,8 @@ from benchmarks.harness import (
     write_rows,
 )
 
-__all__ = ["CASES", "Case", "add_arguments", "ptx_of", "run", "widths_of"]
+__all__ = ["CASES", "Case", "add_arguments", "compiled", "run", "widths_of"]
 
-PASS = "tritongpu-coalesce-async-copy"
 STEPS, PROGRAMS = 256, 264
 _WIDTH = re.compile(r"cp\.async\.c[ag]\.shared\.global\S*\s+\[[^]]*\],\s*\[[^]]*\],\s*(0x\w+|\d+)")
 
@@ -117,7 +116,7 @@ def _compile() -> int:
     different = 0
     for case in CASES:
         stock, is_copied = _compiled_stock(case)
-        ext = _with_pass(lambda case=case: ptx_of(case, copied=True))
+        ext = _with_plugin(lambda case=case: compiled(case, copied=True)["ptx"])
         told = widths_of(stock) + ("" if is_copied else " (side: registers)")
         different += told != widths_of(ext)
         emit(f"{case.name:30}{told:34}{widths_of(ext)}")
@@ -128,20 +127,24 @@ def _compile() -> int:
 def _compiled_stock(case: Case) -> tuple[str, bool]:
     """The PTX without us, and whether the side input is copied in it."""
     try:
-        return ptx_of(case, copied=True), True
+        return compiled(case, copied=True)["ptx"], True
     except RuntimeError:  # what Triton raises where a pass of its own fails
-        return ptx_of(case, copied=False), False
+        return compiled(case, copied=False)["ptx"], False
 
 
-def _with_pass(function: Callable[[], Any]) -> Any:
+def _with_plugin(function: Callable[[], Any]) -> Any:
+    """Runs a function with triton-ext installed; it is not installed otherwise."""
     from triton_ext import plugin
 
-    with plugin.extra_passes("ttgir", PASS):
+    plugin.install()
+    try:
         return function()
+    finally:
+        plugin.uninstall()
 
 
-def ptx_of(case: Case, *, copied: bool) -> str:
-    """The PTX for sm_90; ``copied``: whether the side input goes through shared memory."""
+def compiled(case: Case, *, copied: bool) -> dict[str, str]:
+    """TTGIR, PTX and so on for sm_90; ``copied``: whether the side input is copied."""
     import triton
     from triton.backends.compiler import GPUTarget
     from triton.experimental.gluon._runtime import GluonASTSource
@@ -156,8 +159,8 @@ def ptx_of(case: Case, *, copied: bool) -> str:
     aligned = {(names.index(name),): [["tt.divisibility", 16]] for name in kinds}
     source = GluonASTSource(scaled_tiles, signature, values, aligned)
     target = GPUTarget("cuda", 90, 32)
-    text: str = triton.compile(source, target=target, options={"num_warps": 4}).asm["ptx"]
-    return text
+    asm: dict[str, str] = triton.compile(source, target=target, options={"num_warps": 4}).asm
+    return asm
 
 
 _SHORT = {
@@ -228,7 +231,7 @@ def _measured(case: Case, timer: GraphTimer, rounds: int) -> Row | None:
     _, is_copied = _compiled_stock(case)
     variants: dict[str, Callable[[], object]] = {
         "stock": lambda: _launch(case, x, side, out, is_copied),
-        "ext": lambda: _with_pass(lambda: _launch(case, x, side, out, True)),
+        "ext": lambda: _with_plugin(lambda: _launch(case, x, side, out, True)),
     }
     factor = side.float()[:, :, None] if case.axis == 0 else side.float()[:, None, :]
     wanted = (x.float() * factor).sum(0)

@@ -13,6 +13,7 @@ Guarantees:
 
 ``TRITON_EXT_WAITS=host`` leaves the wait counts of AMD kernels to Triton's own pass, and
 ``TRITON_EXT_LDS=host`` the places of partitioned values in LDS;
+``TRITON_EXT_COALESCE=host`` leaves asynchronous copies of Gluon kernels in their layouts;
 ``TRITON_EXT_VERIFY_WAITS=1`` refuses a kernel one of whose asynchronous waits is not enough.
 ``TRITON_EXT_VERIFY=1`` verifies the module behind every pass.  Without it the host's own verifier
 checks the result, and only if it refuses are the passes run again to find the one that is to blame.
@@ -88,6 +89,10 @@ class _Own:
             empty where Triton has none.
         asked: Environment variable without which the pass does not run; empty for one that does.
         one_of: One of these stands there as well, if any are named.
+        screen: What the vendor exports under this name tells from the printed form whether a module
+            that has the words needs the pass; empty where the words are enough.
+        gluon_only: Whether it is for Gluon kernels, whose layouts a person wrote.
+        options: Those of the pass, by the names of its fields.
     """
 
     vendor: str
@@ -96,23 +101,56 @@ class _Own:
     replaces: str = ""
     asked: str = ""
     one_of: tuple[str, ...] = ()
+    screen: str = ""
+    gluon_only: bool = False
+    options: tuple[tuple[str, object], ...] = ()
 
     @property
     def way_out(self) -> str:
         """What a user can do who cannot mend an error of the pass; empty for nothing."""
+        if self.replaces and self.gluon_only:
+            return f"{self.replaces}=host leaves such copies as they are written"
         if self.replaces:
             return f"{self.replaces}=host leaves this to Triton's own pass"
         return f"{self.asked} asked for this check" if self.asked else ""
 
-    def is_for(self, text: str) -> bool:
+    def is_for(self, text: str, is_gluon: bool) -> bool:
         """Whether a module needs the pass."""
-        if not all(word in text for word in self.words):
+        if (self.gluon_only and not is_gluon) or not all(word in text for word in self.words):
             return False
-        return not self.one_of or any(word in text for word in self.one_of)
+        if self.one_of and not any(word in text for word in self.one_of):
+            return False
+        return not self.screen or bool(backends.load(self.vendor, self.screen)(text))
+
+    def make(self) -> Pass:
+        """The pass."""
+        made: Pass = backends.load(self.vendor, self.export)(**dict(self.options))
+        return made
 
 
 _OWN = (
     _Own("nvidia", "lower-im2col", (LIBRARY,)),
+    # In front of those that count the instructions of copies.  Triton has these passes for
+    # @triton.jit alone, in the middle of the stage (docs/adr/0008).
+    _Own(
+        "nvidia",
+        "coalesce-async-copy",
+        ('ttg.target = "cuda:', "ttg.async_copy_global_to_local"),
+        "TRITON_EXT_COALESCE",
+        screen="has-narrow-copies",
+        gluon_only=True,
+        options=(("explicit_layouts", True),),
+    ),
+    _Own(
+        "amd",
+        "coalesce-async-copy",
+        ('ttg.target = "hip:',),
+        "TRITON_EXT_COALESCE",
+        one_of=("ttg.async_copy_global_to_local", "amdg.buffer_load_to_local"),
+        screen="has-narrow-copies",
+        gluon_only=True,
+        options=(("explicit_layouts", True),),
+    ),
     # Kernels without any wait as well: theirs are missing.
     _Own(
         "amd",
@@ -158,11 +196,11 @@ def _is_set(variable: str) -> bool:
     raise UnsupportedError(f"{variable}={value}: expected 1 or 0")
 
 
-def _own_for(stage: str, text: str) -> tuple[_Own, ...]:
+def _own_for(stage: str, text: str, is_gluon: bool) -> tuple[_Own, ...]:
     """The passes of ours that a module needs."""
     if stage != "ttgir":
         return ()
-    return tuple(own for own in _own_passes() if own.is_for(text))
+    return tuple(own for own in _own_passes() if own.is_for(text, is_gluon))
 
 
 def _is_ours(variable: str) -> bool:
@@ -386,7 +424,8 @@ def _stages_hook(previous: seams.StagesHook | None) -> seams.StagesHook:
         if now is not None:
             for name in STAGES:
                 if name in stages:
-                    stages[name] = _wrap_stage(name, stages[name], now)
+                    is_gluon = seams.is_gluon(language)
+                    stages[name] = _wrap_stage(name, stages[name], now, is_gluon)
         return None
 
     own: tuple[tuple[_Extra, ...], tuple[str, str]] | None = None
@@ -420,7 +459,7 @@ def _stages_hook(previous: seams.StagesHook | None) -> seams.StagesHook:
 
 
 def _wrap_stage(
-    stage: str, inner: Callable[[Any, Any], Any], extra: tuple[_Extra, ...]
+    stage: str, inner: Callable[[Any, Any], Any], extra: tuple[_Extra, ...], is_gluon: bool
 ) -> Callable[[Any, Any], Any]:
     """Puts passes behind a stage: those that the key was made of, whatever is added since."""
     has_extra = any(entry.stage == stage for entry in extra)
@@ -430,16 +469,16 @@ def _wrap_stage(
         if stage != "ttgir" and not has_extra:
             return module
         text = host_module.print_module(module)
-        if not has_extra and not _own_for(stage, text):
+        if not has_extra and not _own_for(stage, text, is_gluon):
             return module
-        tree = run_passes(text, stage=stage, extra=extra)
+        tree = run_passes(text, stage=stage, extra=extra, is_gluon=is_gluon)
         if not tree.is_changed:
             return module
         try:
             lowered = host_module.parse_module(str(tree), module.context)
         except VerifyError:
             # Only now, because it costs as much as all of the passes.
-            run_passes(text, stage=stage, verify_each=True, extra=extra)
+            run_passes(text, stage=stage, verify_each=True, extra=extra, is_gluon=is_gluon)
             raise
         if stage == "ttgir":
             # As Triton does at the end of this stage; what it noted is of the module before.
@@ -459,6 +498,7 @@ def run_passes(
     stage: str = "ttgir",
     verify_each: bool | None = None,
     extra: tuple[_Extra, ...] | None = None,
+    is_gluon: bool = False,
 ) -> Module:
     """Runs what runs behind a stage on the printed form of a module.
 
@@ -468,19 +508,20 @@ def run_passes(
         stage: One of :data:`STAGES`.
         verify_each: Whether to verify behind each pass; by default as the environment says.
         extra: The passes of others; by default those that are added now.
+        is_gluon: Whether it is of a Gluon kernel.
 
     Raises:
         PassError: The module cannot be lowered; the error stands at the user's source line.
         VerifyError: Verification was asked for, and a pass left an invalid module behind.
     """
     verify = _verify_each() if verify_each is None else verify_each
-    own = _own_for(stage, text)
+    own = _own_for(stage, text, is_gluon)
     blamed = own
     try:
         module = parse(text, filename if filename is not None else f"<{stage}>")
         for each in own:
             blamed = (each,)
-            passes = [backends.load(each.vendor, each.export)()]
+            passes = [each.make()]
             _run(PassManager(passes, verify_each=verify, host_features=host.features), module)
     except SourceError as error:
         # Whoever cannot mend the cause has to have a way out.

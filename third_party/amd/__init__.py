@@ -13,6 +13,8 @@ EXPORTS: Final = {
     "align-partitioned-shared": f"{_HERE}.passes.align_partitioned_shared:AlignPartitionedShared",
     "coalesce-async-copy": f"{_HERE}.passes.coalesce_async_copy:CoalesceAsyncCopy",
     "has-narrow-copies": f"{_HERE}.passes.copy_screen:has_narrow_copies",
+    "coalesce-async-copy": f"{_HERE}.passes.coalesce_async_copy:CoalesceAsyncCopy",
+    "has-narrow-copies": f"{_HERE}.passes.copy_screen:has_narrow_copies",
     "async-timeline": f"{_HERE}.analysis.timeline:timeline_of",
     "emulator.operations": f"{_HERE}.emulator.operations:OPERATIONS",
     "gluon.Emulated": f"{_HERE}.gluon.emulated:Emulated",

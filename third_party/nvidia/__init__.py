@@ -12,6 +12,7 @@ _HERE: Final = "triton_ext.backends.nvidia"
 EXPORTS: Final = {
     "ConvGeometry": f"{_HERE}.backend.geometry:ConvGeometry",
     "Im2ColDescriptor": f"{_HERE}.backend.descriptors:Im2ColDescriptor",
+    "coalesce-async-copy": "triton_ext.passes.coalesce_async_copy:CoalesceAsyncCopy",
     "conv_violations": f"{_HERE}.backend.validation:conv_violations",
     "descriptor_error": f"{_HERE}.backend.validation:descriptor_error",
     "gluon.TensorDescriptorIm2Col": f"{_HERE}.gluon.descriptors:TensorDescriptorIm2Col",
@@ -19,6 +20,7 @@ EXPORTS: Final = {
     "gluon.im2col_layout": f"{_HERE}.gluon.descriptors:im2col_layout",
     "gluon.im2col_start": f"{_HERE}.gluon.im2col:im2col_start",
     "gluon.with_base": f"{_HERE}.gluon.descriptors:with_base",
+    "has-narrow-copies": "triton_ext.passes.copy_screen:has_narrow_copies",
     "im2col_start": f"{_HERE}.language.im2col:im2col_start",
     "load_im2col": f"{_HERE}.language.im2col:load_im2col",
     "lower-im2col": f"{_HERE}.passes.lower_im2col:LowerIm2Col",

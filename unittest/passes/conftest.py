@@ -23,3 +23,29 @@ def registered(monkeypatch):
     yield own
     monkeypatch.undo()
     registry.refresh()
+
+
+@pytest.fixture
+def installed(fresh_triton_cache, monkeypatch):
+    """The plugin, as the environment of the test makes it; a function that installs it so."""
+    pytest.importorskip("triton")
+    from triton_ext import plugin
+
+    def forget():
+        plugin._own_passes.cache_clear()
+        plugin.cache_key.cache_clear()
+
+    def install(**variables):
+        for name, value in variables.items():
+            monkeypatch.setenv(name, value)
+        forget()
+        plugin.install()
+
+    was_installed = plugin.is_installed()
+    plugin.uninstall()
+    yield install
+    plugin.uninstall()
+    monkeypatch.undo()
+    forget()
+    if was_installed:
+        plugin.install()

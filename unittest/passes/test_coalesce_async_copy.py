@@ -214,20 +214,6 @@ def test_a_hint_that_the_host_loses(emission, host):
     assert emission.ask(ours(NAME, given.text), given.target).widths == {8: 2}
 
 
-def test_in_a_compile(fresh_triton_cache):
-    """A Gluon kernel with an int8 scale per row, which Triton alone refuses to copy."""
-    small_copies = pytest.importorskip("benchmarks.small_copies")
-    from triton_ext import host, plugin
-
-    if not host.capabilities()["stages-hook-key"].available:
-        pytest.skip("needs a release whose cache key knows the plugin's passes (3.7 or newer)")
-    (int8,) = (case for case in small_copies.CASES if case.name == "scale per row, int8")
-    with pytest.raises(RuntimeError):
-        small_copies.ptx_of(int8, copied=True)
-    with plugin.extra_passes("ttgir", NAME):
-        assert small_copies.widths_of(small_copies.ptx_of(int8, copied=True)) == "16 B x 15"
-
-
 def test_every_element_type_is_drawn():
     random = Random(0)
     assert {draw(random, "cuda:90").element for _ in range(100)} == set(BITS)

@@ -20,6 +20,7 @@ __all__ = [
     "chain_stages_hook",
     "interpreter_cvt",
     "interpreting",
+    "is_gluon",
     "make_ir",
     "plugin_is_reached",
     "tensordesc_arg",
@@ -82,6 +83,11 @@ def chain_stages_hook(make: Callable[[StagesHook | None], StagesHook]) -> Link:
         return True
 
     return Link(undo, plugin_is_reached)
+
+
+def is_gluon(language: object) -> bool:
+    """Tells whether the language that Triton hands to a stages hook is Gluon."""
+    return getattr(language, "name", "") == "GLUON"
 
 
 def accepts_no_arguments(hook: StagesHook) -> bool:

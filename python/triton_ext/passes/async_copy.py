@@ -29,7 +29,7 @@ from typing import Final
 
 from triton_ext.analysis import AxisInfoAnalysis, consecutive_run, register_to_shared
 from triton_ext.analysis.axis_info.layout import order_and_run
-from triton_ext.ir import Builder, Module, Operation, Value
+from triton_ext.ir import Builder, Module, Operation, Value, parse_type
 from triton_ext.ir.aliases import AliasTable
 from triton_ext.ir.dialects import ttg
 from triton_ext.ir.encodings import (
@@ -52,6 +52,7 @@ __all__ = [
     "build_coalesced_encoding",
     "read_copy",
     "retarget_copy_operands_to_encoding",
+    "run_of",
 ]
 
 #: Bits of the widest instruction of a lane that copies.
@@ -247,6 +248,26 @@ def _facts_of(
     if isinstance(shared, PaddedSharedEncoding):
         run = min(run, *(interval for interval, _ in shared.interval_padding_pairs))
     return _Facts(dim, held, run, layout.in_dim_size("register"))
+
+
+def run_of(tensor: str, buffer: str) -> int:
+    """Elements of a thread that lie side by side on both sides of a copy.
+
+    Args:
+        tensor: Type of its pointers, as text without aliases.
+        buffer: Type of its buffer.
+
+    Returns:
+        Their number; 0 where an encoding is not known here.
+    """
+    source, target = parse_type(tensor), parse_type(buffer)
+    if not isinstance(source, TensorType) or not isinstance(target, MemDescType):
+        return 0
+    encoding, shared = source.encoding, target.encoding
+    if not isinstance(encoding, DistributedEncoding) or not isinstance(shared, SharedEncoding):
+        return 0
+    facts = _facts_of(encoding, shared, source.static_shape, target.full_alloc_shape)
+    return min(facts.held, facts.run)
 
 
 def async_copies(module: Module, analysis: AxisInfoAnalysis) -> Iterator[AsyncCopy]:

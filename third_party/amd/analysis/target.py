@@ -120,6 +120,11 @@ class Target:
             module.op.fail(f"expected 'ttg.target' such as \"hip:gfx1250\", found '{text}'")
         return cls.of(arch)
 
+    @property
+    def lanes_have_addresses(self) -> bool:
+        """Whether a copy to LDS has an address per lane; else a wave writes one run."""
+        return self.copy_counter is Counter.ASYNCCNT
+
     def copy_queue(self, direction: Direction) -> Queue:
         """The queue of copies by address."""
         return Queue(self.copy_counter, direction if self.directions_retire_apart else None)

@@ -51,31 +51,35 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from triton_ext.analysis import AxisInfoAnalysis, register_to_shared
-from triton_ext.ir import Module
+from triton_ext.ir import Module, parse_type
 from triton_ext.ir.aliases import AliasTable
 from triton_ext.ir.encodings import (
     DistributedEncoding,
     LinearEncoding,
     PaddedSharedEncoding,
+    SharedEncoding,
     SwizzledSharedEncoding,
 )
 from triton_ext.ir.linear_layout import log2
+from triton_ext.ir.types import MemDescType, TensorType
 from triton_ext.passes import Pass, PassContext
 from triton_ext.passes.async_copy import (
+    WIDEST_BITS,
     AsyncCopy,
     Operands,
     async_copies,
     read_copy,
     retarget_copy_operands_to_encoding,
+    run_of,
 )
 from triton_ext.passes.copy_report import report
 
 from ..analysis.axis_info import AXIS_INFO_RULES
-from ..analysis.target import Counter, Target
+from ..analysis.target import Target
 from ..dialect import amdg
 from .chosen_target import chosen_target
 
-__all__ = ["CoalesceAsyncCopy", "copies_of", "lowers"]
+__all__ = ["CoalesceAsyncCopy", "copies_of", "lowers", "lowers_at_best"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +147,7 @@ def copies_of(module: Module, target: Target) -> list[AsyncCopy]:
     analysis = AxisInfoAnalysis.of(module, rules=AXIS_INFO_RULES)
     copies = list(async_copies(module, analysis))
     types = AliasTable(module.aliases)
-    for op in module.walk() if not _scatters(target) else ():
+    for op in module.walk() if not target.lanes_have_addresses else ():
         view = amdg.BufferLoadToLocalOp.match(op)
         if view is None:
             continue
@@ -156,13 +160,8 @@ def copies_of(module: Module, target: Target) -> list[AsyncCopy]:
 
 def _problem(target: Target) -> str:
     widths = ", ".join(str(width // 8) for width in target.load_widths)
-    how = "" if _scatters(target) else ", whose wave writes one run in LDS"
+    how = "" if target.lanes_have_addresses else ", whose wave writes one run in LDS"
     return f"{target.arch} copies {widths} bytes of a lane{how}; it will not compile"
-
-
-def _scatters(target: Target) -> bool:
-    """Whether each lane has its own address in LDS."""
-    return target.copy_counter is Counter.ASYNCCNT
 
 
 def lowers(copy: AsyncCopy, encoding: DistributedEncoding, target: Target) -> bool:
@@ -172,7 +171,7 @@ def lowers(copy: AsyncCopy, encoding: DistributedEncoding, target: Target) -> bo
         # The attribute may ask for more than the widest instruction: then hosts abort.  Up to 3.7
         # they refuse any attribute of more than a run where the lanes have to write one.
         asked = copy.attribute
-        if size < (min(asked, run) if _scatters(target) else asked):
+        if size < (min(asked, run) if target.lanes_have_addresses else asked):
             return False
     return _fits(copy, encoding, target)
 
@@ -182,21 +181,63 @@ def _fits(copy: AsyncCopy, encoding: DistributedEncoding, target: Target) -> boo
     vector = copy.vector(encoding)
     if vector.size * copy.bits not in target.load_widths:
         return False
-    if _scatters(target):
+    if target.lanes_have_addresses:
         return True
-    if vector.size != vector.run:
+    return vector.size == vector.run and _is_one_run(
+        encoding,
+        copy.shared,
+        copy.shape,
+        copy.buffer.full_alloc_shape,
+        vector.size,
+        copy.threads_per_warp,
+    )
+
+
+def lowers_at_best(tensor: str, buffer: str, threads: int, target: Target) -> bool:
+    """Whether a copy compiles if all that is asked of pointers and mask is known.
+
+    Args:
+        tensor: Type of its pointers or offsets, as text without aliases.
+        buffer: Type of its buffer.
+        threads: Lanes of a wave.
+        target: The GPU.
+    """
+    source, lds = parse_type(tensor), parse_type(buffer)
+    run = run_of(tensor, buffer)
+    if run == 0 or not isinstance(source, TensorType) or not isinstance(lds, MemDescType):
         return False
-    shared = copy.shared
+    encoding, shared, bits = source.encoding, lds.encoding, lds.bit_width
+    if not isinstance(encoding, DistributedEncoding) or not isinstance(shared, SharedEncoding):
+        return False
+    if bits is None:
+        return False
+    if target.lanes_have_addresses:
+        return min(run * bits, WIDEST_BITS) in target.load_widths
+    shape = source.static_shape
+    return run * bits in target.load_widths and _is_one_run(
+        encoding, shared, shape, lds.full_alloc_shape, run, threads
+    )
+
+
+def _is_one_run(
+    encoding: DistributedEncoding,
+    shared: SharedEncoding,
+    shape: tuple[int, ...],
+    alloc_shape: tuple[int, ...],
+    size: int,
+    threads: int,
+) -> bool:
+    """Whether the lanes of a wave write one run in LDS, of vectors of a size."""
     if isinstance(shared, PaddedSharedEncoding):
         least = min(interval for interval, _ in shared.interval_padding_pairs)
-        if least < vector.size * copy.threads_per_warp:
+        if least < size * threads:
             return False
     elif isinstance(shared, SwizzledSharedEncoding):
         shared = SwizzledSharedEncoding(1, 1, 1, shared.order, shared.cga_layout)
-    layout = register_to_shared(encoding, shared, copy.shape, copy.buffer.full_alloc_shape)
+    layout = register_to_shared(encoding, shared, shape, alloc_shape)
     at = layout.out_dim_names.index("offset")
     steps = [basis[at] for basis in layout.in_bases("lane")]
-    return all(step == vector.size << bit for bit, step in enumerate(steps))
+    return all(step == size << bit for bit, step in enumerate(steps))
 
 
 def _layout_for(copy: AsyncCopy, target: Target) -> DistributedEncoding | None:

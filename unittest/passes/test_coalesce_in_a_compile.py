@@ -1,0 +1,171 @@
+"""Asynchronous copies of Gluon kernels in a compile with the plugin, and nobody who asks for it."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+triton = pytest.importorskip("triton")
+
+from triton.backends.compiler import GPUTarget  # noqa: E402
+from triton.experimental.gluon._runtime import GluonASTSource  # noqa: E402
+from triton_ext import host, plugin  # noqa: E402
+from triton_ext.errors import PassError, UnsupportedError, VerifyError  # noqa: E402
+
+from benchmarks import small_copies  # noqa: E402
+
+HAS_KEY = host.capabilities()["stages-hook-key"]
+in_the_key = pytest.mark.skipif(not HAS_KEY.available, reason=HAS_KEY.reason)
+
+
+def case(name: str) -> small_copies.Case:
+    (found,) = (case for case in small_copies.CASES if case.name == name)
+    return found
+
+
+@in_the_key
+def test_a_copy_that_triton_refuses_compiles(installed):
+    int8 = case("scale per row, int8")
+    with pytest.raises(RuntimeError):
+        small_copies.compiled(int8, copied=True)
+    installed()
+    ptx = small_copies.compiled(int8, copied=True)["ptx"]
+    assert small_copies.widths_of(ptx) == "16 B x 15"
+
+
+@in_the_key
+def test_the_environment_leaves_layouts_alone(installed):
+    installed()
+    ours = plugin.cache_key()
+    installed(TRITON_EXT_COALESCE="host")
+    assert plugin.cache_key() != ours
+    with pytest.raises(RuntimeError):
+        small_copies.compiled(case("scale per row, int8"), copied=True)
+
+
+def test_a_value_that_means_nothing_is_refused(installed):
+    installed(TRITON_EXT_COALESCE="on")
+    with pytest.raises(UnsupportedError, match="TRITON_EXT_COALESCE=on: expected 'ext'"):
+        plugin.cache_key()
+
+
+@in_the_key
+def test_only_what_a_copy_takes_is_retargeted(installed):
+    """Whatever the author sees in registers has the layout that he gave it."""
+    fp32 = case("scale per row, fp32")
+    stock = registers(small_copies.compiled(fp32, copied=True)["ttgir"])
+    installed()
+    ours = registers(small_copies.compiled(fp32, copied=True)["ttgir"])
+    assert ours["ttg.async_copy_global_to_local"] != stock["ttg.async_copy_global_to_local"]
+    for name in ("ttg.local_load", "tt.store", "arith.mulf", "scf.for", "scf.yield"):
+        assert ours[name] == stock[name]
+        assert ours[name]
+
+
+def registers(ttgir: str) -> dict[str, list[str]]:
+    """The types that operations of some kinds print, encodings spelled out."""
+    aliases = dict(re.findall(r"^(#\w+) = (#ttg\..*)$", ttgir, re.MULTILINE))
+    found: dict[str, list[str]] = {}
+    names = "ttg.async_copy_global_to_local ttg.local_load tt.store arith.mulf scf.for scf.yield"
+    for name in names.split():
+        lines = re.findall(rf"{re.escape(name)}\b.*? : (.*?)(?: loc\(.*\))?$", ttgir, re.MULTILINE)
+        found[name] = [re.sub(r"#\w+\b", lambda m: aliases.get(m[0], m[0]), x) for x in lines]
+    return found
+
+
+SMALL = """\
+#b = #ttg.blocked<{sizePerThread = [4], threadsPerWarp = [32], warpsPerCTA = [4], order = [0]}>
+#s = #ttg.swizzled_shared<{vec = 1, perPhase = 1, maxPhase = 1, order = [0]}>
+#smem = #ttg.shared_memory
+module attributes {"ttg.num-warps" = 4 : i32, ttg.target = "cuda:90", \
+"ttg.threads-per-warp" = 32 : i32} {
+  tt.func public @f(%x: !tt.ptr<ELEMENT> {tt.divisibility = 16 : i32}, \
+%loaded: tensor<64xi32, #b>) {
+    %m = ttg.local_alloc : () -> !ttg.memdesc<64xELEMENT, #s, #smem, mutable>
+    %made = tt.make_range {end = 64 : i32, start = 0 : i32} : tensor<64xi32, #b>
+    %y = tt.splat %x : !tt.ptr<ELEMENT> -> tensor<64x!tt.ptr<ELEMENT>, #b>
+    %p = tt.addptr %y, %OFFSETS : tensor<64x!tt.ptr<ELEMENT>, #b>, tensor<64xi32, #b>
+    %t = ttg.async_copy_global_to_local %p, %m HINT: tensor<64x!tt.ptr<ELEMENT>, #b> -> \
+<64xELEMENT, #s, #smem, mutable>
+    tt.return
+  }
+}
+"""
+
+
+def small(element: str, offsets: str, hint: int = 0) -> str:
+    attribute = f"{{contiguity = {hint} : i32}} " if hint else ""
+    text = SMALL.replace("ELEMENT", element).replace("OFFSETS", offsets)
+    return text.replace("HINT", attribute)
+
+
+@in_the_key
+@pytest.mark.parametrize(("offsets", "changes"), [("made", True), ("loaded", False)])
+def test_copies_that_compile(installed, offsets, changes):
+    """Four instructions of 4 bytes become one where offsets can be computed anew."""
+    installed()
+    text = small("f32", offsets).replace("tt.divisibility = 16", "tt.divisibility = 4")
+    assert str(plugin.run_passes(text)) == text  # not Gluon
+    found = str(plugin.run_passes(text, is_gluon=True))
+    assert "ttg.convert_layout" not in found
+    assert (found != text) == changes
+
+
+@in_the_key
+def test_a_copy_that_does_not_compile_is_converted_if_need_be(installed):
+    installed()
+    text = small("f16", "loaded", hint=2).replace("[4]", "[1]", 1)
+    assert str(plugin.run_passes(text, is_gluon=True)) == text  # a thread holds one element
+    known = text.replace("%loaded: tensor<64xi32, #b>", "%loaded: tensor<64xi32, #b> " + HINTS)
+    found = str(plugin.run_passes(known, is_gluon=True))
+    assert found.count("= ttg.convert_layout") == 1
+    assert "contiguity = 8" in found
+
+
+HINTS = (
+    "{tt.contiguity = dense<64> : tensor<1xi32>, tt.divisibility = dense<16> : tensor<1xi32>, "
+    "tt.constancy = dense<1> : tensor<1xi32>}"
+)
+
+
+@in_the_key
+def test_an_error_names_the_way_out(installed):
+    installed()
+    text = small("f16", "made").replace("[4]", "[1]", 1)
+    text = text.replace('"ttg.threads-per-warp" = 32 : i32', '"a" = 1 : i32')
+    with pytest.raises((PassError, VerifyError)) as caught:
+        plugin.run_passes(text, is_gluon=True)
+    assert "TRITON_EXT_COALESCE=host leaves such copies as they are written" in caught.value.notes
+
+
+@in_the_key
+@pytest.mark.parametrize(
+    ("name", "element", "size", "held"),
+    [
+        ("by_pointers", "fp16", 4096, 1),
+        ("by_pointers", "i8", 4096, 1),
+        ("by_pointers", "fp32", 1024, 2),
+        ("by_offsets", "fp16", 4096, 1),
+        ("by_offsets", "i8", 4096, 1),
+        ("by_offsets", "fp32", 1024, 2),
+    ],
+)
+def test_amd(installed, name, element, size, held):
+    """gfx950 copies 4 or 16 bytes of a lane: the layouts as they are written have 1, 2 or 8."""
+    copy_kernels = pytest.importorskip("copy_kernels")
+    kernel = getattr(copy_kernels, name)
+
+    def compiled():
+        signature = dict.fromkeys(("x_ptr", "out_ptr"), f"*{element}")
+        signature |= dict.fromkeys(("SIZE", "HELD"), "constexpr")
+        aligned = {(i,): [["tt.divisibility", 16]] for i in range(2)}
+        source = GluonASTSource(kernel, signature, {(2,): size, (3,): held}, aligned)
+        return triton.compile(source, target=GPUTarget("hip", "gfx950", 64)).asm["amdgcn"]
+
+    with pytest.raises(RuntimeError):
+        compiled()
+    installed()
+    copies = [line for line in compiled().splitlines() if re.search(r"load_lds_| lds$", line)]
+    assert copies
+    assert all("dwordx4" in line for line in copies), copies
