@@ -16,7 +16,7 @@ from triton_ext import backends
 
 # What each folder (longest match) may import: folders of ours, and packages of others.
 # A <- B means that B may import A; CONTRIBUTING.md says it in words.
-COMPILER = {"errors", "markers", "ir", "analysis", "passes"}
+COMPILER = {"errors", "markers", "ir", "llvm_ir", "analysis", "passes"}
 RULES: dict[str, tuple[set[str], set[str]]] = {
     # The vendor's class only to tell type checkers what __getattr__ returns.
     "": ({"errors", "plugin", "backends", "backends.V.backend"}, set()),
@@ -24,6 +24,7 @@ RULES: dict[str, tuple[set[str], set[str]]] = {
     "markers": (set(), set()),
     "strings": (set(), set()),
     "ir": ({"errors", "ir", "strings"}, set()),
+    "llvm_ir": ({"errors", "llvm_ir", "strings"}, set()),
     "analysis": ({"errors", "ir", "analysis"}, set()),
     # The registry finds the vendors' tables of passes by name.
     "passes": (COMPILER | {"backends"}, set()),
@@ -43,7 +44,10 @@ RULES: dict[str, tuple[set[str], set[str]]] = {
     "tools.doctor": ({"", "backends", "errors", "host"}, {"torch"}),
     "backends": ({"backends"}, set()),
     "backends.V": (set(), set()),
-    "backends.V.dialect": ({"errors", "markers", "ir", "analysis", "backends.V.dialect"}, set()),
+    "backends.V.dialect": (
+        {"errors", "markers", "ir", "llvm_ir", "analysis", "backends.V.dialect"},
+        set(),
+    ),
     "backends.V.analysis": (
         {"errors", "ir", "analysis", "backends.V.analysis", "backends.V.dialect"},
         set(),
