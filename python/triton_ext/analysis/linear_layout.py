@@ -7,6 +7,7 @@ offered here as well.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 
 from ..ir.encodings import DistributedEncoding, SharedEncoding
 from ..ir.linear_layout import LinearLayout, is_power_of_two, log2
@@ -17,6 +18,7 @@ __all__ = [
     "conversion",
     "elements_per_thread",
     "is_power_of_two",
+    "layout_of",
     "log2",
     "register_to_shared",
 ]
@@ -66,9 +68,16 @@ def register_to_shared(
         The map; its offsets are in elements and do not count padding.
     """
     rank = len(shape)
-    inner = source.to_linear_layout(shape)
-    buffer = target.to_linear_layout(tuple(alloc_shape or shape)[-rank:])
-    return inner.invert_and_compose(buffer)
+    inner = layout_of(source, tuple(shape))
+    return inner.invert_and_compose(layout_of(target, tuple(alloc_shape or shape)[-rank:]))
+
+
+@lru_cache(maxsize=512)
+def layout_of(
+    encoding: DistributedEncoding | SharedEncoding, shape: tuple[int, ...]
+) -> LinearLayout:
+    """The map of an encoding, made once: a kernel has few encodings, and it takes a millisecond."""
+    return encoding.to_linear_layout(shape)
 
 
 def consecutive_run(layout: LinearLayout, in_dim: str = "register", out_dim: str = "offset") -> int:

@@ -45,6 +45,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Final
 
 from triton_ext.analysis import AxisInfoAnalysis
+from triton_ext.analysis.linear_layout import layout_of
 from triton_ext.ir import LinearLayout, Module
 from triton_ext.ir.encodings import BlockedEncoding, DistributedEncoding, SwizzledSharedEncoding
 from triton_ext.passes.async_copy import (
@@ -147,4 +148,4 @@ def _clipped(copy: AsyncCopy) -> BlockedEncoding | None:
 
 def _layout(copy: AsyncCopy, encoding: DistributedEncoding) -> LinearLayout:
     """Which thread copies what; registers that repeat others are left out."""
-    return encoding.to_linear_layout(copy.shape).without_zero_bases("register")
+    return layout_of(encoding, copy.shape).without_zero_bases("register")

@@ -48,6 +48,7 @@ refuses from 3.8 on.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import ClassVar
 
 from triton_ext.analysis import AxisInfoAnalysis, register_to_shared
@@ -219,6 +220,7 @@ def lowers_at_best(tensor: str, buffer: str, threads: int, target: Target) -> bo
     )
 
 
+@lru_cache(maxsize=256)
 def _is_one_run(
     encoding: DistributedEncoding,
     shared: SharedEncoding,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ...ir.encodings import DistributedEncoding
+from ..linear_layout import layout_of
 
 __all__ = ["order_and_run"]
 
@@ -18,7 +19,7 @@ def order_and_run(encoding: DistributedEncoding, shape: tuple[int, ...]) -> tupl
         The dimension that the lowest register bit moves in (the last one where no register moves),
         and the length of the run of registers that starts there.
     """
-    bases = encoding.to_linear_layout(shape).in_bases("register")
+    bases = layout_of(encoding, shape).in_bases("register")
     moved = [dim for basis in bases for dim, x in enumerate(basis) if x]
     fastest = moved[0] if moved else len(shape) - 1
     run = 1
