@@ -13,8 +13,6 @@ EXPORTS: Final = {
     "align-partitioned-shared": f"{_HERE}.passes.align_partitioned_shared:AlignPartitionedShared",
     "coalesce-async-copy": f"{_HERE}.passes.coalesce_async_copy:CoalesceAsyncCopy",
     "has-narrow-copies": f"{_HERE}.passes.copy_screen:has_narrow_copies",
-    "coalesce-async-copy": f"{_HERE}.passes.coalesce_async_copy:CoalesceAsyncCopy",
-    "has-narrow-copies": f"{_HERE}.passes.copy_screen:has_narrow_copies",
     "async-timeline": f"{_HERE}.analysis.timeline:timeline_of",
     "emulator.operations": f"{_HERE}.emulator.operations:OPERATIONS",
     "gluon.Emulated": f"{_HERE}.gluon.emulated:Emulated",
@@ -22,6 +20,7 @@ EXPORTS: Final = {
     "gluon.TdmStage": f"{_HERE}.gluon.waits:TdmStage",
     "gluon.async_gather": f"{_HERE}.gluon.tdm:async_gather",
     "gluon.async_load": f"{_HERE}.gluon.tdm:async_load",
+    "gluon.async_load_fused": f"{_HERE}.gluon.tdm:async_load_fused",
     "gluon.async_scatter": f"{_HERE}.gluon.tdm:async_scatter",
     "gluon.async_store": f"{_HERE}.gluon.tdm:async_store",
     "gluon.async_wait": f"{_HERE}.gluon.tdm:async_wait",
@@ -38,6 +37,7 @@ EXPORTS: Final = {
     "gluon.update_tensor_descriptor": f"{_HERE}.gluon.tdm:update_tensor_descriptor",
     "gluon.wmma": f"{_HERE}.gluon.tdm:wmma",
     "gluon.wmma_layout": f"{_HERE}.gluon.layouts:wmma_layout",
+    "shared-memory": f"{_HERE}.analysis.lds:shared_memory",
     "verify-async-waits": f"{_HERE}.passes.verify_async_waits:VerifyAsyncWaits",
     "update-async-wait-count": f"{_HERE}.passes.update_async_wait_count:UpdateAsyncWaitCount",
 }
@@ -54,5 +54,6 @@ PASSES: Final = {
     "tritonext-align-partitioned-shared": (
         f"{_HERE}.passes.align_partitioned_shared:AlignPartitionedShared"
     ),
+    "tritonext-partition-shared": f"{_HERE}.passes.partition_shared:PartitionShared",
     "tritonext-verify-async-waits": f"{_HERE}.passes.verify_async_waits:VerifyAsyncWaits",
 }

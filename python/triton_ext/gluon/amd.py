@@ -14,6 +14,7 @@ __all__ = [
     "TdmStage",
     "async_gather",
     "async_load",
+    "async_load_fused",
     "async_scatter",
     "async_store",
     "async_wait",
@@ -37,6 +38,7 @@ PartitionedDot = backends.load("amd", "gluon.PartitionedDot")
 TdmStage = backends.load("amd", "gluon.TdmStage")
 async_gather = backends.load("amd", "gluon.async_gather")
 async_load = backends.load("amd", "gluon.async_load")
+async_load_fused = backends.load("amd", "gluon.async_load_fused")
 async_scatter = backends.load("amd", "gluon.async_scatter")
 async_store = backends.load("amd", "gluon.async_store")
 async_wait = backends.load("amd", "gluon.async_wait")

@@ -104,7 +104,7 @@ class Emulated:
         if name in self.types:
             return self.types[name]
         dtype = getattr(value, "dtype", None)
-        if dtype is not None and getattr(value, "ndim", 0):
+        if dtype is not None and getattr(value, "shape", ()):
             if str(dtype) not in _ELEMENTS:
                 raise LaunchError(
                     f"'{name}': the emulator has no arrays of {dtype}, expected one of "

@@ -18,15 +18,17 @@ import importlib
 from typing import Any
 
 from triton_ext.errors import UnsupportedError
-from triton_ext.host import detect, require
+from triton_ext.host import capabilities, detect, require
 
 __all__ = [
     "cdna5",
     "check_target",
     "has_positions",
     "needs_positions",
+    "require_fused",
     "require_partitions",
     "require_rows",
+    "splits_rows",
     "tdm",
 ]
 
@@ -72,9 +74,19 @@ def require_rows() -> None:
     require("amd-tdm-rows")
 
 
+def require_fused() -> None:
+    """Refuses fused loads where the host has none (before 3.9)."""
+    require("amd-tdm-fused")
+
+
 def require_partitions() -> None:
     """Refuses partitioned layouts where the host has none (before 3.8)."""
     require("amd-partitioned-shared")
+
+
+def splits_rows() -> bool:
+    """Whether rows that do not lie side by side are gathered by several instructions."""
+    return capabilities()["amd-tdm-rows-by-layout"].available
 
 
 def check_target(name: str, options: Any) -> None:

@@ -6,10 +6,16 @@ written down in :mod:`.checks`.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar, cast
 
-from triton.experimental.gluon.language import BlockedLayout, PaddedSharedLayout, SliceLayout
+from triton.experimental.gluon.language import (
+    BlockedLayout,
+    PaddedSharedLayout,
+    SliceLayout,
+    SwizzledSharedLayout,
+)
 from triton.runtime.jit import constexpr_function
 
 from . import hosts
@@ -29,7 +35,15 @@ _PAD_BITS = 128
 _MAX_INTERVAL_BITS = 256 * 32
 
 
-@constexpr_function
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def _constant(function: F) -> F:
+    """Lets a function be called on the host and, with constants, inside of a kernel."""
+    return cast(F, constexpr_function(function))
+
+
+@_constant
 def index_layout(rows: int, num_warps: int, threads_per_warp: int = 32) -> Any:
     """The layout of the row numbers of a gather or scatter.
 
@@ -48,22 +62,25 @@ def index_layout(rows: int, num_warps: int, threads_per_warp: int = 32) -> Any:
     return SliceLayout(1, parent)
 
 
-@constexpr_function
-def smem_layout(block_shape: list[int], bits: int) -> Any:
-    """A padded layout of a block in LDS: one access of padding behind each row.
+@_constant
+def smem_layout(block_shape: list[int], bits: int, pad: bool = True) -> Any:
+    """A layout of a block in LDS, with one access of padding behind each row.
 
     Args:
         block_shape: Shape of the block, outermost first, powers of two.
         bits: Of an element.
+        pad: Whether there is padding; gathers of Triton 3.7 take none.
     """
     interval = min(block_shape[-1], _MAX_INTERVAL_BITS // bits)
     order = list(reversed(range(len(block_shape))))
+    if not pad:
+        return SwizzledSharedLayout(1, 1, 1, order)
     return PaddedSharedLayout.with_identity_for(
         [[interval, max(1, _PAD_BITS // bits)]], list(block_shape), order
     )
 
 
-@constexpr_function
+@_constant
 def partitioned_layout(
     block_shape: list[int], bits: int, dim: int, num_partitions: int = 2, num_groups: int = 1
 ) -> Any:
@@ -96,7 +113,7 @@ def partitioned_layout(
     return layout(num_partitions, num_groups, dim, smem_layout(piece, bits))
 
 
-@constexpr_function
+@_constant
 def wmma_layout(num_warps: int, warps_m: int, instr_shape: list[int]) -> Any:
     """The layout of a product, with ``warps_m`` waves along M and the others along N.
 
@@ -138,7 +155,7 @@ class PartitionedDot:
     acc: Any
 
 
-@constexpr_function
+@_constant
 def partitioned_dot_layouts(
     block_shape: list[int],
     bits: int,

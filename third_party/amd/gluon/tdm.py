@@ -1,21 +1,27 @@
 """TDM copies and waits of Gluon kernels, with one spelling on every host.
 
 Every argument that can be checked is checked at the user's line: what the host would only assert,
-or pass on to a lowering that ends the process, is a sentence here (:mod:`.checks`).
+or pass on to a lowering that fails without a word or is wrong, is a sentence here (:mod:`.checks`).
+
+Offsets are in elements, outermost first.  What lies outside of the tensor is loaded as zeros and
+not stored.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
+from triton.experimental.gluon.language import _core as ttgl
 from triton.experimental.gluon.language._core import builtin
 from triton.language import core
 
-from . import hosts
+from . import checks, hosts
+from .waits import TdmStage
 
 __all__ = [
     "async_gather",
     "async_load",
+    "async_load_fused",
     "async_scatter",
     "async_store",
     "async_wait",
@@ -29,10 +35,41 @@ __all__ = [
 
 @builtin
 def make_tensor_descriptor(base, shape, strides, block_shape, layout, _semantic=None):  # type: ignore[no-untyped-def]
-    """Describes a tensor in global memory to the tensor data mover."""
-    hosts.check_target("make_tensor_descriptor", _semantic.builder.options)
+    """Describes a tensor in global memory to the tensor data mover.
+
+    Args:
+        base: Pointer to the first element.
+        shape: Sizes, outermost first, int32.
+        strides: In elements; the last one is 1.
+        block_shape: Constant shape of the blocks that are copied, powers of two.
+        layout: Of the blocks in LDS: padded, or unswizzled; partitioned for loads (3.8 or newer).
+
+    Raises:
+        ValueError: At compile time, at the line of the call: a block or layout that the data mover
+            cannot copy; all that is wrong with it.
+        UnsupportedError: The target is not gfx1250, or the host has no partitioned layouts.
+    """
+    name = "make_tensor_descriptor"
+    hosts.check_target(name, _semantic.builder.options)
+    block = [core._unwrap_if_constexpr(size) for size in core._unwrap_if_constexpr(block_shape)]
+    layout = core._unwrap_if_constexpr(layout)
+    if not isinstance(base, core.tensor) or not isinstance(base.dtype, core.pointer_type):
+        raise TypeError(f"{name}: base must be a pointer, got {_describe(base)}")
+    if not len(shape) == len(strides) == len(block):
+        raise ValueError(
+            f"{name}: expected as many sizes, strides and block sizes, got {len(shape)}, "
+            f"{len(strides)} and {len(block)}"
+        )
+    bits = base.dtype.element_ty.primitive_bitwidth
+    found = checks.block_problems(block, bits)
+    last = core._unwrap_if_constexpr(strides[-1]) if len(strides) else 1
+    if isinstance(last, int) and last != 1:
+        found.append(f"the last stride is {last}, expected 1: rows lie in one piece")
+    if not found:
+        found = _layout_problems(layout, block, bits, "load", _semantic)
+    _refuse(name, found)
     return hosts.tdm().make_tensor_descriptor(
-        base, shape, strides, block_shape, layout, _semantic=_semantic
+        base, shape, strides, block, layout, _semantic=_semantic
     )
 
 
@@ -40,9 +77,32 @@ def make_tensor_descriptor(base, shape, strides, block_shape, layout, _semantic=
 def update_tensor_descriptor(  # type: ignore[no-untyped-def]
     desc, add_offsets=None, set_bounds=None, pred=None, clamp_bounds=False, _semantic=None
 ):
-    """Returns a descriptor that is moved, bounded or switched off (Triton 3.8 or newer)."""
-    hosts.check_target("update_tensor_descriptor", _semantic.builder.options)
-    hosts.needs_positions("update_tensor_descriptor")
+    """Returns a descriptor that is moved, bounded or switched off (Triton 3.8 or newer).
+
+    Args:
+        desc: The descriptor.
+        add_offsets: What is added to its position; the bounds stay where they are.
+        set_bounds: New sizes, from the position on.
+        pred: Whether copies through it are done.
+        clamp_bounds: Whether the bounds shrink by ``add_offsets``.
+
+    Raises:
+        ValueError: At compile time: a list of the wrong length, nothing to change, or bounds that
+            are both set and clamped.
+        UnsupportedError: The target is not gfx1250, or the host is older.
+    """
+    name = "update_tensor_descriptor"
+    hosts.check_target(name, _semantic.builder.options)
+    hosts.needs_positions(name)
+    _check_descriptor(name, desc)
+    rank = len(desc.block_shape)
+    for what, numbers in (("add_offsets", add_offsets), ("set_bounds", set_bounds)):
+        if numbers is not None and len(numbers) != rank:
+            raise ValueError(f"{name}: {what} has {len(numbers)} numbers, the descriptor {rank}")
+    if add_offsets is None and set_bounds is None and core._unwrap_if_constexpr(pred) is None:
+        raise ValueError(f"{name}: expected add_offsets, set_bounds or pred, got none of them")
+    if core._unwrap_if_constexpr(clamp_bounds) and (add_offsets is None or set_bounds is not None):
+        raise ValueError(f"{name}: clamp_bounds goes with add_offsets and without set_bounds")
     return hosts.tdm().update_tensor_descriptor(
         desc, add_offsets, set_bounds, pred, clamp_bounds, _semantic=_semantic
     )
@@ -50,8 +110,20 @@ def update_tensor_descriptor(  # type: ignore[no-untyped-def]
 
 @builtin
 def async_load(desc, offsets, smem, pred=None, warp_used_hint=None, _semantic=None):  # type: ignore[no-untyped-def]
-    """Starts the copy of a block into LDS; what lies outside of the tensor arrives as zeros."""
-    hosts.check_target("async_load", _semantic.builder.options)
+    """Starts the copy of a block into LDS.
+
+    Args:
+        desc: The descriptor.
+        offsets: Where the block starts, from the descriptor's position on.
+        smem: LDS of the block's shape and layout; it may not be read before a wait.
+        pred: Whether the copy is done; one that is not counts like any other.
+        warp_used_hint: Constant mask of the waves that share the work (3.8 or newer).
+
+    Raises:
+        ValueError, TypeError: At compile time, at the line of the call: what does not fit.
+        UnsupportedError: The target is not gfx1250, or the host has no ``warp_used_hint``.
+    """
+    _check_block("async_load", desc, offsets, smem, "load", _semantic)
     options: dict[str, Any] = {}
     if core._unwrap_if_constexpr(pred) is not None:
         options["pred"] = pred
@@ -62,67 +134,117 @@ def async_load(desc, offsets, smem, pred=None, warp_used_hint=None, _semantic=No
 
 
 @builtin
+def async_load_fused(members, _semantic=None):  # type: ignore[no-untyped-def]
+    """Starts 2 to 4 loads with one instruction (Triton 3.9 or newer).
+
+    Args:
+        members: For each load its descriptor, which carries the position, its LDS buffer and the
+            mask of the waves that do it.
+
+    Raises:
+        UnsupportedError: The target is not gfx1250, or the host is older.
+    """
+    hosts.check_target("async_load_fused", _semantic.builder.options)
+    hosts.require_fused()
+    hosts.tdm().async_load_fused(members, _semantic=_semantic)
+
+
+@builtin
 def async_store(desc, offsets, smem, _semantic=None):  # type: ignore[no-untyped-def]
-    """Starts the copy of a block from LDS; what lies outside of the tensor is dropped."""
-    hosts.check_target("async_store", _semantic.builder.options)
+    """Starts the copy of a block from LDS, which may not be overwritten before a wait.
+
+    Args:
+        desc: The descriptor.
+        offsets: Where the block starts, from the descriptor's position on.
+        smem: LDS of the block's shape and layout.
+
+    Raises:
+        ValueError, TypeError: At compile time, at the line of the call: what does not fit.
+        UnsupportedError: The target is not gfx1250.
+    """
+    _check_block("async_store", desc, offsets, smem, "store", _semantic)
     hosts.tdm().async_store(desc, offsets, smem, _semantic=_semantic)
 
 
 @builtin
 def async_gather(desc, rows, column, smem, pred=None, _semantic=None):  # type: ignore[no-untyped-def]
-    """Starts the copy of rows of a tensor into the rows of an LDS buffer."""
-    hosts.check_target("async_gather", _semantic.builder.options)
-    hosts.require_rows()
-    _copy_rows("async_gather", desc, rows, column, smem, pred, _semantic)
+    """Starts the copy of rows of a matrix into the rows of an LDS buffer (3.7 or newer).
+
+    Args:
+        desc: Descriptor of the matrix.
+        rows: Row numbers, int16 or int32, as many as the buffer has rows, in a layout such as
+            :func:`index_layout`; one that is out of bounds arrives as zeros.
+        column: First column.
+        smem: LDS of the block's shape and layout; it may not be read before a wait.
+        pred: Whether the copy is done (3.8 or newer).
+
+    Raises:
+        ValueError, TypeError: At compile time, at the line of the call: what does not fit.
+        UnsupportedError: The target is not gfx1250, or the host is older.
+    """
+    _copy_rows("async_gather", "gather", desc, rows, column, smem, pred, _semantic)
 
 
 @builtin
 def async_scatter(desc, rows, column, smem, _semantic=None):  # type: ignore[no-untyped-def]
-    """Starts the copy of the rows of an LDS buffer to rows of a tensor."""
-    hosts.check_target("async_scatter", _semantic.builder.options)
-    hosts.require_rows()
-    _copy_rows("async_scatter", desc, rows, column, smem, None, _semantic)
+    """Starts the copy of the rows of an LDS buffer to rows of a matrix (3.7 or newer).
 
+    Args:
+        desc: Descriptor of the matrix.
+        rows: Row numbers as for :func:`async_gather`; one that is out of bounds goes nowhere.
+        column: First column.
+        smem: LDS of the block's shape and layout; it may not be overwritten before a wait.
 
-def _copy_rows(
-    name: str, desc: Any, rows: Any, column: Any, smem: Any, pred: Any, semantic: Any
-) -> None:
-    copy = getattr(hosts.tdm(), name)
-    if not hosts.has_positions():
-        if core._unwrap_if_constexpr(pred) is not None:
-            hosts.needs_positions(f"pred of {name}")
-        copy(desc, rows, column, smem, _semantic=semantic)
-        return
-    options = {} if core._unwrap_if_constexpr(pred) is None else {"pred": pred}
-    moved = hosts.tdm().update_tensor_descriptor(
-        desc, add_offsets=[0, column], clamp_bounds=True, **options, _semantic=semantic
-    )
-    copy(moved, rows, smem, _semantic=semantic)
+    Raises:
+        ValueError, TypeError: At compile time, at the line of the call: what does not fit.
+        UnsupportedError: The target is not gfx1250, or the host is older.
+    """
+    _copy_rows("async_scatter", "scatter", desc, rows, column, smem, None, _semantic)
 
 
 @builtin
 def async_wait(num_ops=0, _semantic=None):  # type: ignore[no-untyped-def]
-    """Waits until at most ``num_ops`` TDM operations are in flight."""
-    hosts.check_target("async_wait", _semantic.builder.options)
-    hosts.tdm().async_wait(core._unwrap_if_constexpr(num_ops), _semantic=_semantic)
+    """Waits until at most ``num_ops`` TDM operations, the newest ones, are in flight.
+
+    Raises:
+        ValueError: At compile time: not a constant of 0 to 63.
+        UnsupportedError: The target is not gfx1250.
+    """
+    _wait("async_wait", core._unwrap_if_constexpr(num_ops), _semantic)
 
 
 @builtin
 def async_wait_stage(stage, behind=0, newer=0, _semantic=None):  # type: ignore[no-untyped-def]
-    """Waits for all of a stage, while ``behind`` newer stages may be in flight."""
-    hosts.check_target("async_wait_stage", _semantic.builder.options)
-    stage = core._unwrap_if_constexpr(stage)
+    """Waits for all of a stage.
+
+    Args:
+        stage: Constant :class:`TdmStage`: what every stage of the pipeline issues.
+        behind: Whole stages that were issued behind the one that is waited for.
+        newer: Further TDM operations that were.
+
+    Raises:
+        ValueError: At compile time: more would be in flight than TENSORcnt holds.
+        UnsupportedError: The target is not gfx1250.
+    """
+    stage = _stage("async_wait_stage", stage)
     number = stage.behind(core._unwrap_if_constexpr(behind), core._unwrap_if_constexpr(newer))
-    hosts.tdm().async_wait(number, _semantic=_semantic)
+    _wait("async_wait_stage", number, _semantic)
 
 
 @builtin
 def async_wait_instructions(count, stage, _semantic=None):  # type: ignore[no-untyped-def]
-    """Waits until at most ``count`` TDM instructions of a wave are in flight."""
-    hosts.check_target("async_wait_instructions", _semantic.builder.options)
-    stage = core._unwrap_if_constexpr(stage)
-    number = stage.within(core._unwrap_if_constexpr(count))
-    hosts.tdm().async_wait(number, _semantic=_semantic)
+    """Waits until at most ``count`` TDM instructions of a wave are in flight.
+
+    Args:
+        count: Constant number of instructions.
+        stage: Constant :class:`TdmStage`: what was issued last, over and over.
+
+    Raises:
+        ValueError: At compile time: not a constant of 0 to 63.
+        UnsupportedError: The target is not gfx1250.
+    """
+    stage = _stage("async_wait_instructions", stage)
+    _wait("async_wait_instructions", stage.within(core._unwrap_if_constexpr(count)), _semantic)
 
 
 @builtin
@@ -130,3 +252,132 @@ def wmma(a, b, acc, _semantic=None):  # type: ignore[no-untyped-def]
     """``a @ b + acc`` on the matrix cores."""
     hosts.check_target("wmma", _semantic.builder.options)
     return hosts.cdna5().wmma(a, b, acc, _semantic=_semantic)
+
+
+# ---- what they share
+
+
+def _refuse(name: str, problems: list[str]) -> None:
+    if len(problems) == 1:
+        raise ValueError(f"{name}: {problems[0]}")
+    if problems:
+        lines = "".join(f"\n  - {problem}" for problem in problems)
+        raise ValueError(f"{name}: {len(problems)} things are wrong:{lines}")
+
+
+def _describe(value: Any) -> str:
+    value = core._unwrap_if_constexpr(value)
+    if isinstance(value, core.tensor):
+        return f"a tensor of {value.dtype}" if value.type.is_block() else f"a scalar {value.dtype}"
+    return repr(value) if isinstance(value, (bool, int, float, str)) else type(value).__name__
+
+
+def _check_descriptor(name: str, desc: Any) -> None:
+    if not isinstance(desc, hosts.tdm().tensor_descriptor):
+        raise TypeError(
+            f"{name}: expected a TDM descriptor, got {_describe(desc)}; "
+            "xamd.make_tensor_descriptor makes one"
+        )
+
+
+def _layout_problems(
+    layout: Any, block: list[int], bits: int, kind: str, semantic: Any
+) -> list[str]:
+    if type(layout).__name__ == "PartitionedSharedLayout":
+        hosts.require_partitions()
+        num_warps = semantic.builder.options.num_warps
+        return checks.partition_problems(layout, block, bits, num_warps, kind)
+    store = kind in ("store", "scatter")
+    found = checks.layout_problems(layout, block, bits, store=store)
+    padded = type(layout).__name__ == "PaddedSharedLayout"
+    if padded and kind in ("gather", "scatter") and not hosts.has_positions():
+        found.append(
+            f"a {kind} of this Triton takes no padding (3.8 or newer does): use an unswizzled "
+            "layout"
+        )
+    return found
+
+
+def _check_smem(name: str, desc: Any, smem: Any) -> None:
+    if not isinstance(smem, ttgl.shared_memory_descriptor):
+        raise TypeError(f"{name}: expected shared memory, got {_describe(smem)}")
+    wanted = ([*map(int, desc.block_shape)], desc.dtype, desc.layout)
+    if ([*map(int, smem.shape)], smem.dtype, smem.layout) != wanted:
+        raise ValueError(
+            f"{name}: the descriptor's block is {wanted[1]}{wanted[0]} in {wanted[2]}, the shared "
+            f"memory is {smem.dtype}{list(smem.shape)} in {smem.layout}"
+        )
+
+
+def _check_block(name: str, desc: Any, offsets: Any, smem: Any, kind: str, semantic: Any) -> None:
+    hosts.check_target(name, semantic.builder.options)
+    _check_descriptor(name, desc)
+    rank = len(desc.block_shape)
+    offsets = core._unwrap_if_constexpr(offsets)
+    if not isinstance(offsets, (list, tuple, core.tuple)) or len(offsets) != rank:
+        got = len(offsets) if isinstance(offsets, (list, tuple, core.tuple)) else _describe(offsets)
+        raise ValueError(f"{name}: expected {rank} offsets, outermost first, got {got}")
+    _check_smem(name, desc, smem)
+    block = [int(size) for size in desc.block_shape]
+    bits = desc.dtype.primitive_bitwidth
+    _refuse(name, _layout_problems(desc.layout, block, bits, kind, semantic))
+
+
+def _copy_rows(
+    name: str, kind: str, desc: Any, rows: Any, column: Any, smem: Any, pred: Any, semantic: Any
+) -> None:
+    hosts.check_target(name, semantic.builder.options)
+    hosts.require_rows()
+    _check_descriptor(name, desc)
+    _check_smem(name, desc, smem)
+    block = [int(size) for size in desc.block_shape]
+    bits = desc.dtype.primitive_bitwidth
+    found = checks.block_problems(block, bits, of_rows=True)
+    found += _layout_problems(desc.layout, block, bits, kind, semantic)
+    found += _row_problems(name, rows, block[0], semantic)
+    constant = core._unwrap_if_constexpr(column)
+    found += checks.column_problems(constant if isinstance(constant, int) else None, bits)
+    _refuse(name, found)
+    copy = getattr(hosts.tdm(), name)
+    has_pred = core._unwrap_if_constexpr(pred) is not None
+    if not hosts.has_positions():
+        if has_pred:
+            hosts.needs_positions(f"pred of {name}")
+        copy(desc, rows, column, smem, _semantic=semantic)
+        return
+    options = {"pred": pred} if has_pred else {}
+    moved = hosts.tdm().update_tensor_descriptor(
+        desc, add_offsets=[0, column], clamp_bounds=True, **options, _semantic=semantic
+    )
+    copy(moved, rows, smem, _semantic=semantic)
+
+
+def _row_problems(name: str, rows: Any, expected: int, semantic: Any) -> list[str]:
+    if not isinstance(rows, core.tensor) or not rows.type.is_block():
+        raise TypeError(f"{name}: expected a tensor of row numbers, got {_describe(rows)}")
+    shape = [int(core._unwrap_if_constexpr(size)) for size in rows.shape]
+    lanes = registers = None
+    layout = rows.type.layout
+    if len(shape) == 1 and type(layout).__name__ != "AutoLayout":
+        linear = core._unwrap_if_constexpr(semantic.to_linear_layout(layout, shape))
+        lanes, registers = linear.lane_bases, linear.reg_bases
+        rows_of_wave = [basis for basis in registers if any(basis)]
+        if not hosts.splits_rows() and rows_of_wave != [[1 << i] for i in range(len(rows_of_wave))]:
+            return [
+                "this Triton takes the rows of a wave to lie side by side (3.8 or newer looks): "
+                "use xamd.index_layout"
+            ]
+    return checks.row_index_problems(shape, str(rows.dtype), expected, lanes, registers)
+
+
+def _stage(name: str, stage: Any) -> TdmStage:
+    stage = core._unwrap_if_constexpr(stage)
+    if not isinstance(stage, TdmStage):
+        raise TypeError(f"{name}: expected a constant TdmStage, got {_describe(stage)}")
+    return stage
+
+
+def _wait(name: str, number: Any, semantic: Any) -> None:
+    hosts.check_target(name, semantic.builder.options)
+    _refuse(name, checks.wait_problems(number))
+    hosts.tdm().async_wait(number, _semantic=semantic)
