@@ -282,14 +282,14 @@ def predicted(case: Case, kernel: Any) -> Prediction:
         wavefronts=found.wavefronts,
         ideal=found.ideal,
         bits=access.instruction_bits,
-        is_transposed=access.transposed_bit is not None,
+        is_transposed=bool(access.transposed_bits),
     )
 
 
 def first_addresses(case: Case, kernel: Any) -> list[int] | None:
     """The byte address of each lane in the first instruction; ``None``: it moves matrices."""
     access = _access(case, kernel)
-    if access.transposed_bit is not None:
+    if access.transposed_bits:
         return None
     found = []
     for lane in range(32):

@@ -15,7 +15,8 @@ NVIDIA:
 3. A matrix instruction (``ldmatrix``, ``stmatrix``) takes a phase for each of its matrices, 8 rows
    of 16 bytes.  Where it does not transpose, its phases are those of the 32-bit accesses that it
    stands for.  Triton transposes 16-bit elements where lanes 4, 8 and 16 go along 8 neighbours in
-   memory and nothing is padded, see :attr:`Access.transposed_bit`.
+   memory and nothing is padded (:attr:`Access.transposed_bits`).  Of the registers that could be
+   rows of a matrix, Triton 3.9 takes those that conflict least, earlier ones the lowest.
 
 Sources: CUDA C++ Programming Guide, "Shared Memory" (32 banks of 4 bytes, words are shared among
 the lanes of a warp).  The rest is measured on an H200 (sm_90): the counters
@@ -74,6 +75,7 @@ class BankModel:
         lane_order: The lanes in the order in which phases take them; empty for 0, 1, 2, ...
         shares_pairs: Whether reads by pairs of lanes that want the same take larger phases.
         has_matrices: Whether 16-bit elements are transposed by matrix instructions.
+        chooses_rows: Whether the rows of these are those that conflict least.
     """
 
     lanes: int = 32
@@ -81,6 +83,7 @@ class BankModel:
     lane_order: tuple[int, ...] = ()
     shares_pairs: bool = False
     has_matrices: bool = False
+    chooses_rows: bool = False
 
     def phases(self, bits: int, *, is_shared: bool = False) -> tuple[tuple[int, ...], ...]:
         """The lanes that are served together.
@@ -95,8 +98,8 @@ class BankModel:
         return tuple(order[at : at + size] for at in range(0, len(order), size))
 
 
-#: sm_80 to sm_100; measured on sm_90.
-NVIDIA: Final = BankModel(shares_pairs=True, has_matrices=True)
+#: Triton 3.9 on sm_75 to sm_100; measured on sm_90.
+NVIDIA: Final = BankModel(shares_pairs=True, has_matrices=True, chooses_rows=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -183,22 +186,22 @@ class Access:
         return self.element_bits << len(self.vector_bits)
 
     @property
-    def transposed_bit(self) -> int | None:
-        """The bit of the register that a matrix instruction which transposes takes rows from.
+    def transposed_bits(self) -> tuple[int, ...]:
+        """The bits of the register that a transposing matrix instruction may take rows from.
 
-        Lanes 4, 8 and 16 go along the 8 elements of a row, lanes 1 and 2 and this bit from row to
-        row.  Where several bits could, it is the lowest.  ``None``: nothing is transposed.
+        Lanes 4, 8 and 16 go along the 8 elements of a row, lanes 1 and 2 and one of these bits from
+        row to row.  Empty: nothing is transposed.
         """
-        if self.element_bits != 16 or self.padding or not self.layout.in_bases("register"):
-            return None
+        if self.element_bits != 16 or self.padding:
+            return ()
         at = self.layout.out_dim_names.index("offset")
-        lanes = self.layout.in_bases("lane")
+        lanes, registers = self.layout.in_bases("lane"), self.layout.in_bases("register")
         if len(lanes) != 5 or [basis[at] for basis in lanes[2:]] != [1, 2, 4]:
-            return None
+            return ()
         if any(any(basis[:at] + basis[at + 1 :]) for basis in lanes[2:]):
-            return None
-        others = [*lanes[:2], *self.layout.in_bases("register"), *self.layout.in_bases("warp")]
-        return None if any(basis[at] & 7 for basis in others) else 0
+            return ()
+        others = [*lanes[:2], *registers, *self.layout.in_bases("warp")]
+        return () if any(basis[at] & 7 for basis in others) else tuple(range(len(registers)))
 
     def shares_pairs(self, model: BankModel, *, is_store: bool = False) -> bool:
         """Whether phases are twice as large, because pairs of lanes want the same."""
@@ -289,7 +292,7 @@ def phases(
     model = model or NVIDIA
     groups: tuple[tuple[int, ...], ...]
     registers = [register]
-    transposed = access.transposed_bit if model.has_matrices else None
+    transposed = _row_bit(access, model)
     if transposed is not None:
         registers.append(register ^ 1 << transposed)
         groups = (tuple(range(model.lanes)),)
@@ -337,12 +340,11 @@ def wavefronts(
     if access.padding or model.lane_order:
         return _enumerated(access, model, is_store)
     warps = access.layout.in_dim_size("warp")
-    transposed = access.transposed_bit if model.has_matrices else None
+    transposed = _row_bit(access, model)
     if transposed is not None:
         matrices = access.layout.in_dim_size("register") // 2
-        moved = [*access.layout.in_bases("lane"), access.layout.in_bases("register")[transposed]]
         instructions = -(-matrices // _MATRICES) * warps
-        return _counted(instructions, matrices * warps, [_word(access, b) for b in moved], model)
+        return _counted(instructions, matrices * warps, _matrix(access, transposed), model)
     instructions = len(access.first_registers()) * warps
     is_shared = access.shares_pairs(model, is_store=is_store)
     served = model.phases(access.instruction_bits, is_shared=is_shared)
@@ -351,6 +353,20 @@ def wavefronts(
     words = max(access.instruction_bits // _WORD_BITS, 1)
     columns += [1 << bit for bit in range(log2(words))]
     return _counted(instructions, instructions * len(served), columns, model)
+
+
+def _matrix(access: Access, bit: int) -> list[int]:
+    """The words of a matrix that is transposed: columns that span them."""
+    moved = [*access.layout.in_bases("lane"), access.layout.in_bases("register")[bit]]
+    return [_word(access, basis) for basis in moved]
+
+
+def _row_bit(access: Access, model: BankModel) -> int | None:
+    """The bit of the register that transposed matrices take rows from; ``None`` without any."""
+    bits = access.transposed_bits if model.has_matrices else ()
+    if not bits or not model.chooses_rows:
+        return bits[0] if bits else None
+    return min(bits, key=lambda bit: _counted(1, 1, _matrix(access, bit), model).wavefronts)
 
 
 def _counted(instructions: int, count: int, columns: Sequence[int], model: BankModel) -> Conflicts:
