@@ -120,6 +120,21 @@ def test_nothing_is_claimed_that_was_not_known():
             assert vector.size <= before.known(vector.dim), given
 
 
+def test_nothing_is_worse_than_before():
+    """What compiled compiles, and no lane has more or narrower instructions."""
+    random = Random(8)
+    for _ in range(400):
+        arch = random.choice(TARGETS)
+        given = draw(random, arch, by_offsets=arch in OFFSETS and random.random() < 0.3)
+        before, after = copy_of(given.text), copy_of(ours(NAME, given.text))
+        target = Target.of(arch[4:])
+        if lowers(before, before.encoding, target):
+            assert lowers(after, after.encoding, target), given
+            old, new = before.vector(before.encoding), after.vector(after.encoding)
+            assert new.instructions <= old.instructions, given
+            assert new.size >= old.size, given
+
+
 # ---- against the host
 
 

@@ -7,10 +7,13 @@ from dataclasses import dataclass, field
 
 from copy_cases import CopyCase
 from copy_emission import EmissionHost, Emitted
+from triton_ext.analysis import AxisInfoAnalysis
 from triton_ext.host.passes import load_passes
 from triton_ext.host.process import HostProcess, find_library
 from triton_ext.ir import parse
 from triton_ext.passes import PassManager
+from triton_ext.passes.async_copy import async_copies
+from triton_ext.passes.coalesce_async_copy import is_coalesced
 
 __all__ = ["Comparison", "HostPass", "ours"]
 
@@ -57,8 +60,10 @@ class Comparison:
         name: The pass.
         emission: Compiles modules.
         host: The host's pass of that name.
-        counts: ``equal``, ``wider``, ``fewer`` (instructions of a thread), ``fewer, narrower``,
-            ``host better`` and ``refused by both``, in all and by target.
+        counts: How many came out how, in all and by target: ``equal``; ``wider``; ``fewer``
+            instructions of a thread; ``spread``: fewer, but narrower, because more threads copy;
+            ``coalesced``: equal, and the lanes are side by side now; ``host better``; ``refused by
+            both``.
         conversions: ``ttg.convert_layout`` left, by whose pass.
         needless: Copies that come out equal but for more conversions of ours.
         widths: Bytes of an instruction to number of copies, by whose pass; 0 for refused ones.
@@ -89,10 +94,13 @@ class Comparison:
         converted = {by: text.count("ttg.convert_layout") for by, text in texts.items()}
         self.conversions.update(converted)
         outcome = _outcome(found["host"], found["ext"])
+        is_converted = outcome == "equal" and converted["ext"] > converted["host"]
+        if is_converted and case.target.startswith("cuda") and not _has_coalesced_lanes(case):
+            outcome = "coalesced"
+        elif is_converted:
+            self.needless.append(f"{case}\n{texts['host']}\n{texts['ext']}")
         self.counts[outcome] += 1
         self.counts[f"{case.target} {outcome}"] += 1
-        if outcome == "equal" and converted["ext"] > converted["host"]:
-            self.needless.append(f"{case}\n{texts['host']}\n{texts['ext']}")
         if outcome == "host better":
             said = found["ext"].said or found["ext"].widths
             self.worse.append(f"{case}\nhost: {found['host'].widths}, ext: {said}\n{texts['ext']}")
@@ -108,6 +116,12 @@ class Comparison:
         return "\n".join(rows)
 
 
+def _has_coalesced_lanes(case: CopyCase) -> bool:
+    module = parse(case.text)
+    (copy,) = async_copies(module, AxisInfoAnalysis.of(module))
+    return is_coalesced(copy)
+
+
 def _outcome(host: Emitted, ext: Emitted) -> str:
     if host.widths is None and ext.widths is None:
         return "refused by both"
@@ -116,8 +130,7 @@ def _outcome(host: Emitted, ext: Emitted) -> str:
     if ext.widths is None or ext.count > host.count:
         return "host better"
     if ext.narrowest < host.narrowest:
-        # 3.6 leaves small copies of which a thread holds a lot: more threads copy less each.
-        return "fewer, narrower" if ext.count < host.count else "host better"
+        return "spread" if ext.count < host.count else "host better"
     if ext.narrowest > host.narrowest:
         return "wider"
     return "fewer" if ext.count < host.count else "equal"

@@ -59,7 +59,7 @@ from triton_ext.passes.base import Pass
 from triton_ext.passes.context import PassContext
 from triton_ext.passes.copy_report import report
 
-__all__ = ["CoalesceAsyncCopy", "layout_for"]
+__all__ = ["CoalesceAsyncCopy", "is_coalesced", "layout_for"]
 
 #: ``cp.async`` copies 4, 8 or 16 bytes (PTX ISA, cp.async).
 LEAST_BITS: Final = 32
@@ -114,18 +114,24 @@ def layout_for(copy: AsyncCopy) -> DistributedEncoding | None:
             then = copy.vector(best)
             if not compiles or then.instructions < now.instructions:
                 return best
-            if now.size == 1 and not _is_coalesced(copy):
+            if now.size == 1 and not is_coalesced(copy):
                 return best
             return None
-    return _clipped(copy)
+    clipped = _clipped(copy)
+    if clipped is None:
+        return None
+    then = copy.vector(clipped)
+    # The attribute may span rows of a thread, of which the new layout keeps less.
+    is_worse = then.instructions > now.instructions or (compiles and not _compiles(copy, then))
+    return None if is_worse else clipped
 
 
 def _compiles(copy: AsyncCopy, vector: Vector) -> bool:
     return vector.size * copy.bits >= LEAST_BITS
 
 
-def _is_coalesced(copy: AsyncCopy) -> bool:
-    """Whether the lanes walk through memory, one element each."""
+def is_coalesced(copy: AsyncCopy) -> bool:
+    """Whether the lanes of a copy walk through memory, one element each."""
     order = copy.order()
     return _layout(copy, copy.encoding) == _layout(copy, copy.blocked([1] * len(order), order))
 
