@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pytest
 
-pytest.importorskip("triton")
+pytest.importorskip("triton", minversion="3.9")
 from benchmarks.bank_conflicts import (
     CASES,
     WIDTHS,
