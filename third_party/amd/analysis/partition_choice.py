@@ -1,0 +1,373 @@
+"""Which encoding a buffer in LDS should have: candidates, their cost by the model, their limits.
+
+Candidates for a buffer with a padded or swizzled encoding:
+
+* 2 or 4 partitions along either dimension, in any number of groups whose pieces are still one tile
+  of a matrix instruction;
+* in each piece, the present encoding, and padding of 128 bits behind every row of 256 bytes or
+  more, at most 1024 (which is what upstream pads the operands of WMMA by);
+* that padding without partitions.
+
+The best has the fewest wavefronts (:mod:`.partition_conflicts`), then the fewest instructions of
+each TDM load, then the fewest partitions, then the fewest pieces.  A candidate is legal for TDM if
+(upstream's lowering, and the launcher that makes descriptors)
+
+1. at least as many waves issue the load as there are partitions;
+2. a piece is not swizzled, and has one interval of 2 to 256 dwords, a power of two, with 1 to 128
+   dwords of padding;
+3. what one instruction writes is a multiple of the interval: padding is counted from its start;
+4. a hint of the waves to use names a multiple of the pieces, and a barrier is arrived at once.
+
+Triton's allocation reserves too little for some paddings; they are no candidates either.
+
+Where the contracted dimension is not the fastest, Triton reads with transposing instructions, whose
+bank conflicts nobody has published: only partitions are compared there, and the padding stays.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from triton_ext.analysis.allocation import buffer_size, reserved_bytes
+from triton_ext.analysis.bank_conflicts import Access
+from triton_ext.errors import VerifyError
+from triton_ext.ir import Module, Operation, Value
+from triton_ext.ir.aliases import AliasTable
+from triton_ext.ir.dialects import ttg
+from triton_ext.ir.encodings import (
+    DistributedEncoding,
+    DotOperandEncoding,
+    PaddedSharedEncoding,
+    PartitionedSharedEncoding,
+    SharedEncoding,
+    SwizzledSharedEncoding,
+)
+from triton_ext.ir.types import MemDescType, TensorType
+
+from ..dialect import amdg
+from .lds import Lds
+from .partition_conflicts import joint_wavefronts
+from .partition_group import BufferGroup, num_warps_of
+
+__all__ = ["Choice", "Cost", "GroupAccesses", "Renamed", "viewed"]
+
+_TILE: Final = 16
+_PARTITIONS: Final = (2, 4)
+_DWORD_BITS: Final = 32
+_PAD_BITS: Final = 128
+_LEAST_INTERVAL_BITS, _MOST_INTERVAL_BITS = 256 * 8, 1024 * 8
+
+#: What a tensor's encoding becomes.
+Renamed = Mapping[DistributedEncoding, DistributedEncoding]
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Cost:
+    """What decides between two encodings, the most important first.
+
+    Attributes:
+        wavefronts: Of all accesses, each operation once.
+        ideal: Those without any conflict.
+    """
+
+    wavefronts: int
+    ideal: int
+
+    @property
+    def lost(self) -> int:
+        """Wavefronts that conflicts cost."""
+        return self.wavefronts - self.ideal
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """An encoding for the allocations of a group.
+
+    Attributes:
+        encoding: The encoding.
+        cost: By the model.
+        instructions: Of each TDM load; 1 where there is none.
+    """
+
+    encoding: SharedEncoding
+    cost: Cost
+    instructions: int = 1
+
+    @property
+    def key(self) -> tuple[int, ...]:
+        """The smaller, the better."""
+        encoding = self.encoding
+        parts = (1, 1)
+        if isinstance(encoding, PartitionedSharedEncoding):
+            parts = encoding.num_partitions, encoding.num_pieces
+        return (self.cost.wavefronts, self.instructions, *parts)
+
+
+def viewed(encoding: SharedEncoding, dims: Sequence[int]) -> SharedEncoding:
+    """The encoding of a view whose dimensions are these of the buffer.
+
+    Raises:
+        VerifyError: The encoding has no transpose that is known here.
+    """
+    if list(dims) == sorted(dims):
+        return encoding
+    if isinstance(encoding, PartitionedSharedEncoding):
+        inner = encoding.partition_layout
+        assert isinstance(inner, SharedEncoding)
+        return PartitionedSharedEncoding(
+            encoding.num_partitions,
+            encoding.num_groups,
+            list(dims).index(encoding.partition_dim),
+            viewed(inner, dims),
+        )
+    if isinstance(encoding, PaddedSharedEncoding):
+        offset, block = (
+            tuple(tuple(basis[dim] for dim in dims) for basis in bases)
+            for bases in (encoding.offset_bases, encoding.cga_layout)
+        )
+        shape = tuple(encoding.shape[dim] for dim in dims)
+        return PaddedSharedEncoding(encoding.interval_padding_pairs, offset, block, shape)
+    if isinstance(encoding, SwizzledSharedEncoding) and not encoding.cga_layout:
+        order = tuple(list(dims).index(dim) for dim in encoding.order)
+        return replace(encoding, order=order)
+    raise VerifyError(f"the transpose of '{encoding}' is not known")
+
+
+@dataclass(frozen=True, slots=True)
+class _Access:
+    """One operation that reads or writes a group's buffer."""
+
+    op: Operation
+    tensor: TensorType
+    buffer: MemDescType
+    dims: tuple[int, ...]
+    is_store: bool
+
+    def of(self, encoding: SharedEncoding, renamed: Renamed) -> Access:
+        """The access if the allocation has an encoding and tensors are renamed."""
+        held = self.tensor.encoding
+        assert isinstance(held, DistributedEncoding)
+        return Access.of(
+            renamed.get(held, held),
+            viewed(encoding, self.dims),
+            self.tensor.static_shape,
+            self.buffer.bit_width or 8,
+            self.buffer.full_alloc_shape,
+        )
+
+
+class GroupAccesses:
+    """The accesses of a group with their types, and what the model says of them.
+
+    Args:
+        group: The group, which is understood.
+        module: Its module.
+        lds: What LDS is like.
+
+    Attributes:
+        problem: Why nothing can be said of it; empty where something can.
+    """
+
+    def __init__(self, group: BufferGroup, module: Module, lds: Lds) -> None:
+        types = AliasTable(module.aliases)
+        self.group, self.lds = group, lds
+        self.types = [_memdesc(types, op.results[0]) for op in group.allocations]
+        encodings = [type_.encoding for type_ in self.types]
+        self.encoding = encodings[0]
+        self.problem = self._problem(encodings)
+        self.accesses: list[_Access] = []
+        for op, tensor, buffer in group.accesses:
+            held = types.type(tensor.type)
+            assert isinstance(held, TensorType)
+            is_store = op not in group.loads
+            self.accesses.append(
+                _Access(op, held, _memdesc(types, buffer), group.members[buffer], is_store)
+            )
+            if not isinstance(held.encoding, DistributedEncoding):
+                self.problem = self.problem or "a tensor has an encoding that is not known"
+        self.rank = self.encoding.rank or 0 if isinstance(self.encoding, SharedEncoding) else 0
+
+    def _problem(self, encodings: Sequence[object]) -> str:
+        first = encodings[0]
+        if any(encoding != first for encoding in encodings):
+            return "buffers of several encodings are copied by one descriptor"
+        if isinstance(first, PartitionedSharedEncoding):
+            return "its author chose the partitions"
+        if isinstance(first, PaddedSharedEncoding):
+            plain = PaddedSharedEncoding.with_identity_for((), first.shape, first.order)
+            if first.cga_layout or first.offset_bases != plain.offset_bases:
+                return "its padded encoding is not one that an order of dimensions gives"
+        elif not isinstance(first, SwizzledSharedEncoding) or first.cga_layout:
+            return "only padded and swizzled encodings of one workgroup are cut into pieces"
+        if first.rank != 2:
+            return "only buffers of two dimensions are cut into pieces"
+        return ""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Sizes of one buffer of the first allocation."""
+        return self.types[0].full_alloc_shape[-self.rank :]
+
+    @property
+    def bits(self) -> int:
+        """Of an element."""
+        return self.types[0].bit_width or 8
+
+    def now(self, renamed: Renamed) -> Choice:
+        """The present encoding, in one partition.
+
+        Raises:
+            VerifyError: An access is none.
+        """
+        assert isinstance(self.encoding, SharedEncoding)
+        return self._choice(self.encoding, renamed)
+
+    def choices(self, renamed: Renamed) -> Iterator[Choice]:
+        """The candidates that are legal, with their costs.
+
+        Args:
+            renamed: What the encodings of tensors become.
+        """
+        for encoding in self._candidates():
+            if self._is_legal(encoding):
+                yield self._choice(encoding, renamed)
+
+    def _choice(self, encoding: SharedEncoding, renamed: Renamed) -> Choice:
+        wavefronts = ideal = 0
+        for access in self.accesses:
+            found = joint_wavefronts(
+                access.of(encoding, renamed), self.lds.bank_model, is_store=access.is_store
+            )
+            wavefronts += found.wavefronts
+            ideal += found.ideal
+        return Choice(encoding, Cost(wavefronts, ideal), self._instructions(encoding))
+
+    def _instructions(self, encoding: SharedEncoding) -> int:
+        if not isinstance(encoding, PartitionedSharedEncoding):
+            return 1
+        pieces = encoding.num_pieces
+        return max(
+            [pieces // math.gcd(num_warps_of(op), pieces) for op in self.group.copies], default=1
+        )
+
+    # ---- candidates
+
+    @property
+    def is_transposed(self) -> bool:
+        """Whether an operand is read along another dimension than that of the instruction."""
+        encoding = self.encoding
+        if not isinstance(encoding, (PaddedSharedEncoding, SwizzledSharedEncoding)):
+            return False
+        order = encoding.order
+        for access in self.accesses:
+            held = access.tensor.encoding
+            if access.is_store or not isinstance(held, DotOperandEncoding):
+                continue
+            if access.dims[held.k_dim] != order[0]:
+                return True
+        return False
+
+    def _candidates(self) -> Iterator[SharedEncoding]:
+        encoding, shape = self.encoding, self.shape
+        assert isinstance(encoding, (PaddedSharedEncoding, SwizzledSharedEncoding))
+        if isinstance(encoding, SwizzledSharedEncoding) and not self.is_transposed:
+            yield self._padded(shape, encoding.order)
+        for dim in range(self.rank):
+            for count in _PARTITIONS:
+                groups = 1
+                while count * groups * _TILE <= shape[dim]:
+                    piece = list(shape)
+                    piece[dim] //= count * groups
+                    for inner in self._inner(tuple(piece)):
+                        yield PartitionedSharedEncoding(count, groups, dim, inner)
+                    groups *= 2
+
+    def _inner(self, piece: tuple[int, ...]) -> Iterator[SharedEncoding]:
+        encoding = self.encoding
+        assert isinstance(encoding, (PaddedSharedEncoding, SwizzledSharedEncoding))
+        present: SharedEncoding = encoding
+        if isinstance(encoding, PaddedSharedEncoding):
+            present = PaddedSharedEncoding.with_identity_for(
+                encoding.interval_padding_pairs, piece, encoding.order
+            )
+        yield present
+        padded = self._padded(piece, encoding.order)
+        if padded != present and not self.is_transposed:
+            yield padded
+
+    def _padded(self, shape: tuple[int, ...], order: Sequence[int]) -> PaddedSharedEncoding:
+        row = shape[order[0]] * self.bits
+        interval = min(max(row, _LEAST_INTERVAL_BITS), _MOST_INTERVAL_BITS) // self.bits
+        pair = (interval, max(1, _PAD_BITS // self.bits))
+        return PaddedSharedEncoding.with_identity_for((pair,), shape, order)
+
+    # ---- limits
+
+    def _is_legal(self, encoding: SharedEncoding) -> bool:
+        for type_ in self.types:
+            wanted = replace(type_, encoding=encoding)
+            try:
+                needed = buffer_size(wanted).bytes
+            except VerifyError:
+                return False
+            if reserved_bytes(wanted) < needed:
+                return False
+        if not all(self._can_slice(op, encoding) for op in self.group.slices):
+            return False
+        return all(self._can_copy(op, encoding) for op in self.group.copies)
+
+    def _can_slice(self, op: Operation, encoding: SharedEncoding) -> bool:
+        """Whether a part of a buffer is made of whole pieces."""
+        view = ttg.MemDescSubsliceOp.match(op)
+        if view is None or not isinstance(encoding, PartitionedSharedEncoding):
+            return True
+        dims = self.group.members[view.src]
+        at = dims.index(encoding.partition_dim) - len(dims)
+        size = _sizes(view.result)[at]
+        pieces = encoding.piece_shape(self.shape)[encoding.partition_dim] * encoding.num_partitions
+        return size % pieces == 0 and view.offsets[at] % pieces == 0
+
+    def _can_copy(self, op: Operation, encoding: SharedEncoding) -> bool:
+        """The numbered limits of TDM loads."""
+        copy = amdg.AsyncTdmCopyGlobalToLocalOp.match(op)
+        assert copy is not None
+        warps = num_warps_of(op)
+        inner, pieces = encoding, 1
+        if isinstance(encoding, PartitionedSharedEncoding):
+            if warps < encoding.num_partitions:
+                return False
+            pieces = encoding.num_pieces
+            layout = encoding.partition_layout
+            assert isinstance(layout, SharedEncoding)
+            inner = layout
+            hint = copy.warp_used_hint
+            if hint is not None and hint.bit_count() % pieces:
+                return False
+            if copy.barrier is not None and self._instructions(encoding) > 1:
+                return False
+        if isinstance(inner, SwizzledSharedEncoding):
+            return inner.max_phase == 1 and tuple(inner.order) == (1, 0)
+        if not isinstance(inner, PaddedSharedEncoding) or len(inner.interval_padding_pairs) != 1:
+            return False
+        (interval, padding), *_ = inner.interval_padding_pairs
+        if inner.order != (1, 0) or not (
+            2 <= interval * self.bits / _DWORD_BITS <= 256
+            and 1 <= padding * self.bits / _DWORD_BITS <= 128
+        ):
+            return False
+        elements = math.prod(self.shape) // max(warps, pieces)
+        return elements % interval == 0
+
+
+def _memdesc(types: AliasTable, value: Value) -> MemDescType:
+    type_ = types.type(value.type)
+    assert isinstance(type_, MemDescType)
+    return type_
+
+
+def _sizes(value: Value) -> tuple[int, ...]:
+    match = value.type.partition("<")[2].split("x")
+    return tuple(int(size) for size in match[:-1] if size.isdigit())

@@ -1,0 +1,331 @@
+"""The values that have to change their encoding together with an allocation in LDS.
+
+An encoding stands in the type of a buffer, of every view of it and of the tensor descriptors that
+TDM copies it with, wherever control flow carries them.  A *group* is the smallest set of
+allocations and of such values that is closed under
+
+1. views: ``ttg.memdesc_index``, ``ttg.memdesc_subslice``, ``ttg.memdesc_trans`` of a buffer;
+2. TDM loads: descriptor and buffer have the same encoding;
+3. descriptors: ``amdg.update_tensor_descriptor`` keeps the encoding of what it changes;
+4. control flow: what ``scf.for``, ``scf.if``, ``scf.while``, ``arith.select`` and the captures and
+   results of ``ttg.warp_specialize`` hand on;
+
+and whose ends are ``ttg.local_alloc``, ``ttg.local_dealloc``, ``tt.make_tensor_descriptor``, a
+kernel's descriptor arguments, and the operations that move tensors: ``ttg.local_load``,
+``ttg.local_store``.  These are the operations that Triton 3.8 and 3.9 lower for a partitioned
+encoding.  A group that has any other user is not understood, and says which.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from triton_ext.analysis.buffer_reference import is_buffer
+from triton_ext.ir import Block, Module, Operation, OpResult, Value
+from triton_ext.ir.aliases import AliasTable
+from triton_ext.ir.dialects import scf, ttg
+from triton_ext.ir.encodings import SharedEncoding
+from triton_ext.ir.functions import CALLS, FUNCTIONS
+from triton_ext.ir.types import MemDescType
+from triton_ext.ir.values import BlockArgument
+
+from ..dialect import amdg
+
+__all__ = [
+    "CARRIERS",
+    "BufferGroup",
+    "Trouble",
+    "buffer_groups",
+    "feeds_a_dot",
+    "flow_links",
+    "num_warps_of",
+]
+
+_TDM_LOAD: Final = amdg.AsyncTdmCopyGlobalToLocalOp.NAME
+_UPDATE: Final = amdg.UpdateTensorDescriptorOp.NAME
+_DOTS: Final = frozenset({"tt.dot", "tt.dot_scaled"})
+_DOT_OPERANDS: Final = 2
+#: What makes an operand of what was loaded.
+_KEEPERS: Final = frozenset(
+    {"tt.trans", "tt.reshape", "tt.fp_to_fp", "tt.bitcast", ttg.ConvertLayoutOp.NAME}
+)
+#: Where the encoding of a value comes from or goes nowhere else.
+_ENDS: Final = frozenset(
+    {
+        ttg.LocalAllocOp.NAME,
+        ttg.LocalDeallocOp.NAME,
+        ttg.LocalLoadOp.NAME,
+        ttg.LocalStoreOp.NAME,
+        "tt.make_tensor_descriptor",
+    }
+)
+#: What hands values on; see :func:`flow_links`.
+CARRIERS: Final = frozenset(
+    {
+        "arith.select",
+        "scf.for",
+        "scf.if",
+        "scf.while",
+        "scf.yield",
+        "scf.condition",
+        "ttg.warp_yield",
+        ttg.WarpSpecializeOp.NAME,
+    }
+)
+
+#: Why an operation keeps a buffer as it is.
+_REASONS: Final[Mapping[str, str]] = {
+    ttg.AsyncCopyGlobalToLocalOp.NAME: "Triton cannot lower it for a buffer in partitions",
+    amdg.AsyncCopyLocalToGlobalOp.NAME: "Triton cannot lower it for a buffer in partitions",
+    amdg.AsyncTdmCopyLocalToGlobalOp.NAME: "TDM cannot store from a buffer in partitions",
+    amdg.AsyncTdmScatterOp.NAME: "TDM cannot store from a buffer in partitions",
+    amdg.AsyncTdmGatherOp.NAME: "TDM cannot gather into a buffer in partitions",
+    ttg.MemDescReinterpretOp.NAME: "it looks at the bytes of the buffer in another way",
+    ttg.MemDescReshapeOp.NAME: "Triton aborts on a padded piece there",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Trouble:
+    """What keeps a group as it is.
+
+    Attributes:
+        op: The operation.
+        reason: Why, in words.
+    """
+
+    op: Operation
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BufferGroup:
+    """Buffers and descriptors that have one encoding.
+
+    Attributes:
+        allocations: The allocations, in the order of the program.
+        members: Every value of the group, with the dimension of the allocation that each of its
+            dimensions is (the number of buffers in front left out).
+        loads: ``ttg.local_load``.
+        stores: ``ttg.local_store``, and ``ttg.local_alloc`` of a tensor.
+        copies: TDM loads.
+        slices: ``ttg.memdesc_subslice``.
+        trouble: What is not understood, or ``None``.
+    """
+
+    allocations: tuple[Operation, ...]
+    members: Mapping[Value, tuple[int, ...]]
+    loads: tuple[Operation, ...]
+    stores: tuple[Operation, ...]
+    copies: tuple[Operation, ...]
+    slices: tuple[Operation, ...]
+    trouble: Trouble | None
+
+    @property
+    def accesses(self) -> Iterator[tuple[Operation, Value, Value]]:
+        """Each operation that moves a tensor, the tensor and the buffer."""
+        for op in self.loads:
+            yield op, op.results[0], op.operands[0]
+        for op in self.stores:
+            buffer = op.operands[1] if op.name == ttg.LocalStoreOp.NAME else op.results[0]
+            yield op, op.operands[0], buffer
+
+
+def flow_links(module: Module) -> Mapping[Value, tuple[Value, ...]]:
+    """The values that have a value's type because control flow hands the one to the other."""
+    links: dict[Value, list[Value]] = defaultdict(list)
+    for op in module.walk():
+        for same in _same_types(op):
+            for value in same:
+                links[value] += [other for other in same if other is not value]
+    return {value: tuple(dict.fromkeys(others)) for value, others in links.items()}
+
+
+def _same_types(op: Operation) -> Iterable[tuple[Value, ...]]:
+    """Groups of values of one type that an operation makes the same."""
+    if op.name == "arith.select":
+        yield (*op.operands[1:], op.results[0])
+        return
+    loop = scf.ForOp.match(op)
+    if loop is not None:
+        yield from zip(loop.inits, loop.iter_args, loop.yielded, loop.results, strict=True)
+        return
+    branch = scf.IfOp.match(op)
+    if branch is not None:
+        blocks = [b for b in (branch.then_block, branch.else_block) if b is not None]
+        yield from zip(op.results, *map(_handed, blocks), strict=False)
+        return
+    repeat = scf.WhileOp.match(op)
+    if repeat is not None:
+        yield from zip(repeat.inits, repeat.before.args, _handed(repeat.after), strict=False)
+        condition = _handed(repeat.before)[1:]
+        yield from zip(condition, repeat.after.args, repeat.results, strict=False)
+        return
+    specialized = ttg.WarpSpecializeOp.match(op)
+    if specialized is not None:
+        arguments = [partition.block.args for partition in specialized.partitions]
+        yield from zip(specialized.captures, *arguments, strict=False)
+        yield from zip(specialized.results, _handed(specialized.default), strict=False)
+
+
+def _handed(block: Block) -> tuple[Value, ...]:
+    terminator = block.terminator
+    return terminator.operands if terminator is not None else ()
+
+
+def buffer_groups(module: Module, links: Mapping[Value, tuple[Value, ...]]) -> list[BufferGroup]:
+    """The groups of all allocations in LDS of a module.
+
+    Args:
+        module: The module.
+        links: Its :func:`flow_links`.
+    """
+    types = AliasTable(module.aliases)
+    groups: list[BufferGroup] = []
+    seen: set[Operation] = set()
+    for op in module.walk():
+        if op.name == ttg.LocalAllocOp.NAME and op not in seen:
+            group = _Walk(links, types).group(op)
+            seen.update(group.allocations)
+            groups.append(group)
+    return groups
+
+
+def feeds_a_dot(group: BufferGroup, links: Mapping[Value, tuple[Value, ...]]) -> bool:
+    """Whether something that is loaded from a group becomes an operand of a dot.
+
+    Args:
+        group: The group.
+        links: The :func:`flow_links` of its module.
+    """
+    seen: set[Value] = set()
+    todo: list[Value] = [op.results[0] for op in group.loads]
+    while todo:
+        value = todo.pop()
+        if value in seen:
+            continue
+        seen.add(value)
+        todo += links.get(value, ())
+        for use in value.uses:
+            if use.op.name in _DOTS:
+                return use.index < _DOT_OPERANDS
+            if use.op.name.startswith(("arith.", "math.")) or use.op.name in _KEEPERS:
+                todo += use.op.results
+    return False
+
+
+def num_warps_of(op: Operation) -> int:
+    """Waves that run an operation: those of its partition, or of the module."""
+    inner: Operation = op
+    while (around := inner.parent_op) is not None:
+        specialized = ttg.WarpSpecializeOp.match(around)
+        for partition in specialized.partitions if specialized is not None else ():
+            if inner.parent is not None and partition.block.parent is inner.parent.parent:
+                return partition.num_warps
+        inner = around
+    return int(inner.attributes.get("ttg.num-warps", "4").partition(":")[0])
+
+
+class _Walk:
+    """Collects one group, starting at an allocation."""
+
+    def __init__(self, links: Mapping[Value, tuple[Value, ...]], types: AliasTable) -> None:
+        self.links = links
+        self.types = types
+        self.members: dict[Value, tuple[int, ...]] = {}
+        self.todo: list[Value] = []
+        self.found: dict[str, dict[Operation, None]] = defaultdict(dict)
+        self.trouble: Trouble | None = None
+
+    def group(self, allocation: Operation) -> BufferGroup:
+        value = allocation.results[0]
+        type_ = self.types.type(value.type)
+        encoding = type_.encoding if isinstance(type_, MemDescType) else None
+        rank = encoding.rank if isinstance(encoding, SharedEncoding) else None
+        if rank is None:
+            self._give_up(allocation, "its encoding is not known")
+        self._add(value, tuple(range(rank or 0)))
+        while self.todo:
+            self._visit(self.todo.pop())
+        found = self.found
+        filled = [op for op in found[ttg.LocalAllocOp.NAME] if op.operands]
+        return BufferGroup(
+            allocations=tuple(found[ttg.LocalAllocOp.NAME]),
+            members=self.members,
+            loads=tuple(found[ttg.LocalLoadOp.NAME]),
+            stores=(*found[ttg.LocalStoreOp.NAME], *filled),
+            copies=tuple(found[_TDM_LOAD]),
+            slices=tuple(found[ttg.MemDescSubsliceOp.NAME]),
+            trouble=self.trouble,
+        )
+
+    def _give_up(self, op: Operation, reason: str) -> None:
+        if self.trouble is None:
+            self.trouble = Trouble(op, reason)
+
+    def _add(self, value: Value, dims: tuple[int, ...]) -> None:
+        known = self.members.get(value)
+        if known is None:
+            self.members[value] = dims
+            self.todo.append(value)
+        elif known != dims:
+            self._give_up(_holder(value), "a buffer comes together there with its own transpose")
+
+    def _visit(self, value: Value) -> None:
+        dims = self.members[value]
+        for other in self.links.get(value, ()):
+            self._add(other, dims)
+        if isinstance(value, OpResult):
+            self._operation(value.owner, dims, value)
+        elif isinstance(value, BlockArgument) and not self.links.get(value):
+            self._argument(value)
+        for use in value.uses:
+            self._operation(use.op, dims, value)
+
+    def _argument(self, argument: BlockArgument) -> None:
+        around = _holder(argument)
+        if around.name not in FUNCTIONS:
+            self._give_up(around, f"'{around.name}' hands it on in a way that is not known")
+        elif " private " in around.text.partition("@")[0] or is_buffer(argument):
+            self._give_up(around, "it is an argument of a function that is called")
+
+    def _operation(self, op: Operation, dims: tuple[int, ...], value: Value) -> None:
+        self.found[op.name][op] = None
+        if op.name in _ENDS or op.name in CARRIERS:
+            return
+        index, cut = ttg.MemDescIndexOp.match(op), ttg.MemDescSubsliceOp.match(op)
+        trans = ttg.MemDescTransOp.match(op)
+        if index is not None or cut is not None or op.name == _UPDATE:
+            self._add(op.operands[0], dims)
+            self._add(op.results[0], dims)
+        elif trans is not None:
+            self._transpose(trans, dims, value)
+        elif op.name == _TDM_LOAD:
+            copy = amdg.AsyncTdmCopyGlobalToLocalOp.match(op)
+            assert copy is not None
+            self._add(copy.desc, dims)
+            self._add(copy.buffer, dims)
+        elif op.name in CALLS:
+            self._give_up(op, "it is handed to a function")
+        else:
+            self._give_up(op, f"'{op.name}' uses it: {_REASONS.get(op.name, 'that is not known')}")
+
+    def _transpose(self, view: ttg.MemDescTransOp, dims: tuple[int, ...], value: Value) -> None:
+        if len(view.order) != len(dims):
+            self._give_up(view.op, "it is transposed together with the number of buffers")
+        elif value is view.src:
+            self._add(view.result, tuple(dims[dim] for dim in view.order))
+        else:
+            back = tuple(dims[view.order.index(dim)] for dim in range(len(dims)))
+            self._add(view.src, back)
+
+
+def _holder(value: Value) -> Operation:
+    """The operation that defines a value, or whose region has it as an argument."""
+    if isinstance(value, OpResult):
+        return value.owner
+    assert isinstance(value, BlockArgument)
+    return value.owner.parent_op

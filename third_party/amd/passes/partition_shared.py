@@ -1,0 +1,347 @@
+"""``tritonext-partition-shared``: the operands of dots in several physical partitions of LDS.
+
+Before (gfx1250: waves 0 and 1 read the same 64 KiB of LDS, one after the other)::
+
+    #shared = #ttg.padded_shared<[128:+16] {order = [1, 0], shape = [128, 64]}>
+    %b = ttg.local_alloc : () -> !ttg.memdesc<2x128x64xf16, #shared, #smem, mutable>
+
+After (they read different ones, at the same time)::
+
+    #padded_shared = #ttg.padded_shared<[128:+8] {order = [1, 0], shape = [16, 64]}>
+    #partitioned_shared = #ttg.partitioned_shared<{numPartitions = 2, numGroups = 4,
+        partitionDim = 0, partitionLayout = #padded_shared}>
+    %b = ttg.local_alloc : () -> !ttg.memdesc<2x128x64xf16, #partitioned_shared, #smem, mutable>
+
+Only encodings in types change, and an alignment where Triton's own allocation needs one: those of
+the buffers, of their views and of the descriptors that fill them
+(:mod:`~triton_ext.backends.amd.analysis.partition_group`); and, where waves that issue together
+read the same rows of an operand, the order of the waves in the encoding of the dot
+(:mod:`~triton_ext.backends.amd.analysis.partition_waves`).  So the same elements are written and
+read.  What is chosen has fewer wavefronts by the model, and fits
+(:mod:`~triton_ext.backends.amd.analysis.partition_choice`); everything else is left alone.  Each
+allocation that feeds a dot gets a remark at its source line: what was chosen, or what kept it.
+
+TDM loads may take more instructions, one for each piece of a wave.  Waits that count operations
+follow by themselves; those that were counted in instructions already, and still say of how many
+operations, are counted anew.
+
+Safe direction: left alone.  Not handled: functions that are called, ``ttg.async_copy_global_to_
+local`` (Triton cannot lower it), operands that TDM stores from as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import ClassVar, Final
+
+from triton_ext.errors import PassError, VerifyError
+from triton_ext.ir import Builder, Module, Operation, Value
+from triton_ext.ir.aliases import AliasTable
+from triton_ext.ir.dialects import ttg
+from triton_ext.ir.encodings import Encoding, PartitionedSharedEncoding, SharedEncoding
+from triton_ext.ir.types import MemDescType, TensorDescType, Type
+from triton_ext.passes import Pass, PassContext, error_at
+
+from ..analysis.lds import Lds
+from ..analysis.partition_choice import Choice, GroupAccesses, Renamed, viewed
+from ..analysis.partition_fit import what_is_missing
+from ..analysis.partition_group import BufferGroup, buffer_groups, feeds_a_dot, flow_links
+from ..analysis.partition_waves import WaveOrder, wave_orders
+from ..dialect import amdg
+from .align_partitioned_shared import AlignPartitionedShared
+from .update_async_wait_count import UpdateAsyncWaitCount
+
+__all__ = ["PartitionShared"]
+
+_FEATURE: Final = "amd-partitioned-shared"
+_PLACEMENT: Final = "amd-partition-placement"
+_OPERATIONS: Final = "ttg.num_tdm_ops"
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionShared(Pass):
+    """Chooses partitioned and padded encodings for the operands of dots.
+
+    Attributes:
+        arch: The GPU, ``"gfx1250"``; by default what the module's ``ttg.target`` says.
+        reorder_waves: Whether the waves of a dot may be put into another order.
+    """
+
+    name: ClassVar[str] = "tritonext-partition-shared"
+
+    arch: str = ""
+    reorder_waves: bool = True
+
+    def run(self, module: Module, context: PassContext) -> None:
+        """Changes the encodings of ``module`` that the model says to be worth it.
+
+        Raises:
+            PassError: The Triton that compiles the module does not know partitioned encodings.
+        """
+        target = module.op.attributes.get("ttg.target", "").strip('"')
+        lds = Lds.of(self.arch or target.partition(":")[2])
+        if lds is None or not lds.partition_bytes:
+            return
+        links = flow_links(module)
+        groups = [group for group in buffer_groups(module, links) if feeds_a_dot(group, links)]
+        plan = _Plan(module, lds, context)
+        for group in groups:
+            plan.add(group)
+        if not plan.known:
+            return
+        features = context.host_features()
+        # Of one release: whatever is known of partitions is from 3.8 or from 3.9 on.
+        is_new = features is not None and _PLACEMENT in features
+        orders = wave_orders(module, links, lowers_more=is_new) if self.reorder_waves else ()
+        plan.choose(orders)
+        first = plan.first_partitioned
+        if features is not None and _FEATURE not in features and first is not None:
+            raise error_at(
+                first,
+                "the Triton that compiles this does not know #ttg.partitioned_shared, which "
+                f"'{self.name}' chose here; 3.8 is the first release that does",
+                "pip install 'triton>=3.8'",
+            )
+        plan.apply(knows_partitions=is_new)
+
+
+class _Plan:
+    """What is chosen for the groups of a module."""
+
+    def __init__(self, module: Module, lds: Lds, context: PassContext) -> None:
+        self.module, self.lds, self.context = module, lds, context
+        self.known: list[GroupAccesses] = []
+        self.chosen: dict[int, Choice] = {}
+        self.before: list[Choice] = []
+        self.order: WaveOrder | None = None
+        self.notes: list[str] = []
+
+    def _left(self, group: BufferGroup, reason: str, *notes: str) -> None:
+        for op in group.allocations:
+            name = op.results[0].name
+            self.context.remark(op, f"'{name}' stays in one partition: {reason}", *notes)
+            self.context.count("buffers-left")
+
+    def add(self, group: BufferGroup) -> None:
+        """Takes a group that can be changed, and says of others why it cannot."""
+        if group.trouble is not None:
+            line = group.trouble.op.loc.resolve() if group.trouble.op.loc is not None else None
+            where = f" ({line[0]}:{line[1]})" if line is not None else ""
+            self._left(group, f"{group.trouble.reason}{where}")
+            return
+        accesses = GroupAccesses(group, self.module, self.lds)
+        if accesses.problem:
+            self._left(group, accesses.problem)
+            return
+        try:
+            self.before.append(accesses.now({}))
+        except VerifyError as error:
+            self._left(group, error.message)
+            return
+        self.known.append(accesses)
+
+    def choose(self, orders: Iterable[WaveOrder]) -> None:
+        """Takes the best encodings, with the order of waves that makes them best."""
+        best = self._best({})
+        total = self._total(best)
+        for order in orders:
+            if order.trouble is not None:
+                self.notes.append(f"the order of the waves stays: {order.trouble.reason}")
+                continue
+            with_order = self._best(order.renamed)
+            if self._total(with_order) < total:
+                best, total, self.order = with_order, self._total(with_order), order
+        self.chosen = dict(enumerate(best))
+
+    def _best(self, renamed: Renamed) -> list[Choice]:
+        found = []
+        for accesses in self.known:
+            now = accesses.now(renamed)
+            found.append(min([now, *accesses.choices(renamed)], key=lambda choice: choice.key))
+        return found
+
+    @staticmethod
+    def _total(choices: Iterable[Choice]) -> tuple[int, int]:
+        choices = list(choices)
+        return sum(c.cost.wavefronts for c in choices), sum(c.instructions for c in choices)
+
+    @property
+    def _gains(self) -> list[int]:
+        """The groups whose encoding changes, the largest gain first."""
+        changed = [
+            i
+            for i, choice in self.chosen.items()
+            if choice.encoding != self.known[i].encoding
+            and choice.cost.wavefronts < self.before[i].cost.wavefronts
+        ]
+        return sorted(changed, key=lambda i: self._gain(i), reverse=True)
+
+    def _gain(self, i: int) -> int:
+        return self.before[i].cost.wavefronts - self.chosen[i].cost.wavefronts
+
+    @property
+    def first_partitioned(self) -> Operation | None:
+        """The first allocation that gets a partitioned encoding."""
+        for i in sorted(self._gains):
+            if isinstance(self.chosen[i].encoding, PartitionedSharedEncoding):
+                return self.known[i].group.allocations[0]
+        return None
+
+    def apply(self, *, knows_partitions: bool) -> None:
+        """Changes the types, leaving out what does not fit, the smallest gain first."""
+        taken = self._gains
+        reasons: dict[int, str] = {}
+        while taken:
+            saved = self._retype(taken)
+            missing = what_is_missing(self.module, self.lds, knows_partitions=knows_partitions)
+            if not missing:
+                try:
+                    AlignPartitionedShared(arch=self.lds.arch).run(self.module, self.context)
+                    break
+                except PassError as error:
+                    missing = error.message
+            for value, type_ in saved:
+                value.set_type(type_)
+            reasons[taken.pop()] = missing
+        for i, accesses in enumerate(self.known):
+            self._report(i, accesses.group, i in taken, reasons.get(i, ""))
+        if taken:
+            self.context.count("buffers-partitioned", len(taken))
+            for op in self.order.filled if self.order is not None else ():
+                _split(op)
+            if any(self.chosen[i].instructions > 1 for i in taken):
+                _count_waits_anew(self.module, self.context)
+
+    # ---- types
+
+    def _retype(self, taken: Iterable[int]) -> list[tuple[Value, str]]:
+        """Gives the values of some groups their new types; their old ones, to go back."""
+        types = AliasTable(self.module.aliases)
+        wanted: dict[Value, Type] = {}
+        for i in taken:
+            encoding = self.chosen[i].encoding
+            for value, dims in self.known[i].group.members.items():
+                wanted[value] = _with(types.type(value.type), viewed(encoding, dims))
+        if self.order is not None:
+            wanted |= self.order.types
+        for type_ in wanted.values():
+            _name(self.module, _encoding_of(type_))
+        # A new table: it knows the new names.
+        types = AliasTable(self.module.aliases)
+        # In the order of the program: what an operation does not print follows from its operands.
+        ordered = [value for value in _values(self.module) if value in wanted]
+        saved = [(value, value.type) for value in ordered]
+        for value in ordered:
+            value.set_type(wanted[value].print(types))
+        return saved
+
+    # ---- remarks
+
+    def _report(self, i: int, group: BufferGroup, is_taken: bool, reason: str) -> None:
+        before, choice = self.before[i], self.chosen[i]
+        if not is_taken:
+            if not reason:
+                reason = (
+                    f"no encoding that is legal has fewer than its {before.cost.wavefronts} "
+                    "wavefronts"
+                )
+            self._left(group, reason, *self.notes)
+            return
+        cost = f"{choice.cost.wavefronts} wavefronts instead of {before.cost.wavefronts}"
+        notes = list(self.notes)
+        if self.order is not None:
+            bases = [list(basis) for basis in self.order.new.warp_bases]
+            notes.append(f"the waves of the dot are in another order: {bases}")
+        if choice.instructions > 1:
+            notes.append(f"each TDM load of a wave takes {choice.instructions} instructions")
+        for op in group.allocations:
+            name = op.results[0].name
+            self.context.remark(op, f"'{name}' gets {_words(choice.encoding)}: {cost}", *notes)
+
+
+def _values(module: Module) -> Iterator[Value]:
+    """Every value, in front of what uses it."""
+    yield from module.op.results
+    for op in module.walk():
+        yield from op.results
+        for region in op.regions:
+            for block in region.blocks:
+                yield from block.args
+
+
+def _words(encoding: SharedEncoding) -> str:
+    if not isinstance(encoding, PartitionedSharedEncoding):
+        return f"the encoding {encoding}"
+    return (
+        f"{encoding.num_partitions} partitions in {encoding.num_groups} groups along dimension "
+        f"{encoding.partition_dim}, pieces {encoding.partition_layout}"
+    )
+
+
+def _encoding_of(type_: Type) -> object:
+    name = "shared_layout" if isinstance(type_, TensorDescType) else "encoding"
+    return getattr(type_, name, None)
+
+
+def _with(type_: Type, encoding: SharedEncoding) -> Type:
+    if isinstance(type_, TensorDescType):
+        return replace(type_, shared_layout=encoding)
+    assert isinstance(type_, MemDescType)
+    return replace(type_, encoding=encoding)
+
+
+def _name(module: Module, encoding: object) -> None:
+    """Gives an encoding and those in it an alias."""
+    inner = getattr(encoding, "partition_layout", getattr(encoding, "parent", None))
+    if inner is not None:
+        _name(module, inner)
+    types = AliasTable(module.aliases)
+    if not isinstance(encoding, Encoding) or types.name_of(encoding) is not None:
+        return
+    if encoding.MNEMONIC not in ("ttg.dot_op", "ttg.slice"):
+        name = "mma" if encoding.MNEMONIC == "ttg.amd_wmma" else encoding.MNEMONIC.partition(".")[2]
+        module.add_alias(f"#{name}", encoding.print(types))
+
+
+def _split(op: Operation) -> None:
+    """Writes an allocation of a tensor as an allocation and a store."""
+    builder = Builder.before(op)
+    made = builder.create(
+        op.name, [], [op.results[0].type], text="{results} = ttg.local_alloc : () -> {results.type}"
+    )
+    for name, value in op.attributes.items():
+        made.set_attribute(name, value)
+    builder.create(
+        ttg.LocalStoreOp.NAME,
+        [op.operands[0], made.results[0]],
+        [],
+        text="ttg.local_store {0}, {1} : {0.type} -> {1.type}",
+    )
+    op.replace_with(made)
+
+
+# ---- waits
+
+
+def _count_waits_anew(module: Module, context: PassContext) -> None:
+    """Turns waits for instructions that say of how many operations back, and counts again."""
+    again = False
+    for op in list(module.walk()):
+        number = op.attributes.get(_OPERATIONS)
+        if op.name == amdg.TdmWaitOp.INTRINSIC and number is not None:
+            again = True
+            kept = {k: v for k, v in op.attributes.items() if k not in ("count", _OPERATIONS)}
+            text = ", ".join(f"{k} = {v}" for k, v in sorted({**kept, "num": number}.items()))
+            operands = ", ".join(f"{{{i}}}" for i in range(len(op.operands)))
+            results = "{results} = " if op.results else ""
+            new = Builder.before(op).create(
+                amdg.TdmWaitOp.NAME,
+                op.operands,
+                [result.type for result in op.results],
+                text=f"{results}{amdg.TdmWaitOp.NAME} {operands} {{{text}}}",
+                loc=op.loc,
+            )
+            op.replace_with(new)
+    if again:
+        UpdateAsyncWaitCount().run(module, context)
