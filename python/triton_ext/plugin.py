@@ -485,6 +485,8 @@ def _wrap_stage(
             entries = lowered.get_tensordesc_metadata()
             if LIBRARY in text:
                 entries = backends.load("nvidia", "annotate_metadata")(tree, entries)
+            if "ttg.partitioned_shared" in str(tree):
+                entries = backends.load("amd", "annotate-metadata")(tree, entries)
             metadata["tensordesc_meta"] = entries
         return lowered
 

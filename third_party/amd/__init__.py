@@ -10,6 +10,7 @@ _HERE: Final = "triton_ext.backends.amd"
 
 # What the core may ask for by name (triton_ext.backends.load).
 EXPORTS: Final = {
+    "annotate-metadata": f"{_HERE}.passes.descriptor_metadata:annotate_metadata",
     "align-partitioned-shared": f"{_HERE}.passes.align_partitioned_shared:AlignPartitionedShared",
     "coalesce-async-copy": f"{_HERE}.passes.coalesce_async_copy:CoalesceAsyncCopy",
     "has-narrow-copies": f"{_HERE}.passes.copy_screen:has_narrow_copies",
