@@ -21,8 +21,8 @@ GEMM mapping (expert_matmul, once for each matrix; a workgroup has one block of 
 
     IS_UP    the left operand is gathered from x: place -> order[place] // TOP_K.  The product goes
              to the block's places of `hidden`, a TDM store.
-    else     the left operand is the block's places of `hidden`, a TDM load.  The product is scattered
-             to the rows order[place] of `pairs`.
+    else     the left operand is the block's places of `hidden`, a TDM load.  The product goes to
+             the rows order[place] of `pairs`, a TDM scatter.
 
     Ragged ends need no mask.  A place behind the expert's last one gets the row number R, which is
     out of bounds: gathered as zeros, scattered nowhere.  The descriptor of `hidden` ends where the
