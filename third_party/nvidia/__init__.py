@@ -24,6 +24,7 @@ EXPORTS: Final = {
     "im2col_start": f"{_HERE}.language.im2col:im2col_start",
     "load_im2col": f"{_HERE}.language.im2col:load_im2col",
     "lower-im2col": f"{_HERE}.passes.lower_im2col:LowerIm2Col",
+    "shared-memory": f"{_HERE}.analysis.shared_memory:shared_memory",
     "wrap_make_tensordesc_arg": f"{_HERE}.backend.launch:wrap_make_tensordesc_arg",
     "wrap_make_ir": f"{_HERE}.language.wrong_family:wrap_make_ir",
     "wrap_implicit_cvt": f"{_HERE}.language.interpreter:wrap_implicit_cvt",

@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from triton_ext.analysis.bank_conflicts import BankModel
+from triton_ext.analysis.memory_map import SharedMemory
 
-__all__ = ["Lds"]
+__all__ = ["Lds", "shared_memory"]
 
 _KIB: Final = 1024
 
@@ -64,3 +65,18 @@ _LDS: Final[dict[str, Lds]] = {
         Lds(arch="gfx1250", bytes=320 * _KIB, banks=64, lanes=32, partition_bytes=64 * _KIB),
     )
 }
+
+
+def shared_memory(arch: str) -> SharedMemory | None:
+    """The LDS of a GPU as pictures have it, or ``None`` where it is not known."""
+    lds = Lds.of(arch)
+    if lds is None:
+        return None
+    return SharedMemory(
+        arch=lds.arch,
+        name="LDS",
+        bytes=lds.bytes,
+        banks=lds.bank_model,
+        partition_bytes=lds.partition_bytes,
+        has_transposing_loads=lds.arch in ("gfx950", "gfx1250"),
+    )

@@ -1,0 +1,118 @@
+"""The command line of the tools that draw a file: what they read, and where pictures go.
+
+The exit statuses are those of ``triton-opt``: 0 if all went well, 1 after an error, 2 for a command
+line that cannot be run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Callable
+
+from triton_ext.errors import SourceError, TritonExtError
+from triton_ext.ir import Module, parse
+from triton_ext.ir.functions import FUNCTIONS, symbol_of
+from triton_ext.passes.options import near
+from triton_ext.tools import files
+from triton_ext.tools.command_line import CommandLineError
+
+__all__ = ["add_arguments", "check_function", "draw", "name_of", "uses_colours", "write"]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the options that all of them have."""
+    parser.add_argument("file", metavar="FILE", nargs="?", default="-", help="TTGIR; - is stdin")
+    parser.add_argument("--arch", default="", help="the GPU, by default the module's ttg.target")
+    parser.add_argument("--function", default="", help="only this function")
+    parser.add_argument("--svg", metavar="OUT", help="write a picture")
+    parser.add_argument("--html", metavar="OUT", help="write a page with the picture")
+    parser.add_argument(
+        "--color", choices=("auto", "always", "never"), default="auto", help="colours in the text"
+    )
+
+
+def name_of(arguments: argparse.Namespace) -> str:
+    """What errors call the input."""
+    name: str = arguments.file
+    return "<stdin>" if name == "-" else name
+
+
+def draw(arguments: argparse.Namespace, show: Callable[[Module], int]) -> int:
+    """Reads the file and shows it; errors are printed.
+
+    Args:
+        arguments: The command line; ``command`` is the tool's name.
+        show: Draws a module, and returns the exit status.
+
+    Returns:
+        The exit status.
+    """
+    name = name_of(arguments)
+    paths = [os.path.realpath(p) for p in (arguments.file, arguments.svg, arguments.html) if p]
+    if len(set(paths)) < len(paths):
+        said = "FILE, --svg and --html have to be different files"
+        sys.stderr.write(f"triton-ext {arguments.command}: error: {said}\n")
+        return 2
+    try:
+        text = files.read(arguments.file)
+    except (OSError, UnicodeDecodeError) as error:
+        sys.stderr.write(f"{name}: error: cannot be read: {error}\n")
+        return 1
+    try:
+        module = parse(text, name)
+        check_function(arguments.function, module)
+        return show(module)
+    except SourceError as error:
+        sys.stderr.write(f"{error}\n")
+    except CommandLineError as error:
+        sys.stderr.write(f"triton-ext {arguments.command}: error: {error}\n")
+        return 2
+    except TritonExtError as error:
+        sys.stderr.write(f"{name}: error: {error}\n")
+    return 1
+
+
+def check_function(name: str, module: Module) -> None:
+    """Refuses a function that a module has not.
+
+    Raises:
+        CommandLineError: It is none of the module.
+    """
+    functions = {symbol_of(op) or "" for op in module.walk() if op.name in FUNCTIONS}
+    if name and name not in functions:
+        raise CommandLineError(
+            f"argument --function: expected a function of the module, found '{name}'; "
+            f"{near(name, functions)}"
+        )
+
+
+def write(
+    arguments: argparse.Namespace,
+    *,
+    svg: Callable[[], str],
+    html: Callable[[], str],
+    text: Callable[[], str],
+) -> bool:
+    """Writes the pictures that are asked for, or else the text to standard output.
+
+    Returns:
+        Whether all could be written.
+    """
+    good = True
+    if arguments.svg:
+        good &= files.write(svg(), arguments.svg)
+    if arguments.html:
+        good &= files.write(html(), arguments.html)
+    if not (arguments.svg or arguments.html):
+        good &= files.write(text(), "-")
+    return good
+
+
+def uses_colours(arguments: argparse.Namespace) -> bool:
+    """Whether the text has colours."""
+    # NO_COLOR: https://no-color.org
+    is_terminal = sys.stdout is not None and sys.stdout.isatty()
+    is_welcome = is_terminal and not os.environ.get("NO_COLOR")
+    return bool(arguments.color == "always" or (arguments.color == "auto" and is_welcome))
