@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from emission_process import EmissionProcess
 
-__all__ = ["EmissionHost", "Emitted"]
+__all__ = ["EmissionHost", "Emitted", "widths_of"]
 
 #: Bytes of one cp.async of a thread.
 CP_ASYNC = re.compile(
@@ -54,10 +54,11 @@ class EmissionHost(EmissionProcess):
         answer = self.assembly(text, target)
         if answer.text is None:
             return Emitted(None, said=answer.said)
-        return Emitted(_widths(answer.text, target), asm=answer.text)
+        return Emitted(widths_of(answer.text, target), asm=answer.text)
 
 
-def _widths(asm: str, target: str) -> dict[int, int]:
+def widths_of(asm: str, target: str) -> dict[int, int]:
+    """Bytes of a copy instruction, and how many there are in an assembly."""
     if target.startswith("cuda"):
         return dict(Counter(int(match[1], 0) for match in CP_ASYNC.finditer(asm)))
     found = (
