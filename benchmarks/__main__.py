@@ -10,6 +10,7 @@ import sys
 CASES = {
     "bank_conflicts": "benchmarks.bank_conflicts",
     "conv_fprop": "benchmarks.conv_fprop",
+    "copy_widths": "benchmarks.copy_widths",
     "gluon_conv": "benchmarks.gluon_conv",
     "ir": "benchmarks.ir",
     "launch": "benchmarks.launch",
