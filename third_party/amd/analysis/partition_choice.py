@@ -97,13 +97,17 @@ class Choice:
     instructions: int = 1
 
     @property
+    def partitions(self) -> int:
+        """Physical partitions that a buffer is spread over."""
+        encoding = self.encoding
+        return encoding.num_partitions if isinstance(encoding, PartitionedSharedEncoding) else 1
+
+    @property
     def key(self) -> tuple[int, ...]:
         """The smaller, the better."""
         encoding = self.encoding
-        parts = (1, 1)
-        if isinstance(encoding, PartitionedSharedEncoding):
-            parts = encoding.num_partitions, encoding.num_pieces
-        return (self.cost.wavefronts, self.instructions, *parts)
+        pieces = encoding.num_pieces if isinstance(encoding, PartitionedSharedEncoding) else 1
+        return (self.cost.wavefronts, self.instructions, self.partitions, pieces)
 
 
 def viewed(encoding: SharedEncoding, dims: Sequence[int]) -> SharedEncoding:

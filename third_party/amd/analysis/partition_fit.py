@@ -25,13 +25,13 @@ from triton_ext.ir.types import MemDescType, TensorType
 
 from .lds import Lds
 
-__all__ = ["what_is_missing"]
+__all__ = ["needed_bytes"]
 
 _ALIGNMENT = 128
 
 
-def what_is_missing(module: Module, lds: Lds, *, knows_partitions: bool) -> str:
-    """Why the buffers of a module do not fit; empty where they do.
+def needed_bytes(module: Module, lds: Lds, *, knows_partitions: bool) -> int | None:
+    """Bytes of LDS that a module needs, or a few more; ``None`` where Triton would never end.
 
     Args:
         module: The module.
@@ -49,20 +49,16 @@ def what_is_missing(module: Module, lds: Lds, *, knows_partitions: bool) -> str:
         return found if found is not None else (2 * _tensor_bytes(op, types), _ALIGNMENT)
 
     found = allocate(module, partition_size=lds.partition_bytes, scratch=scratch)
-    if found.total > lds.bytes:
-        return f"{found.total} bytes of LDS would be needed, {lds.arch} has {lds.bytes}"
     if knows_partitions:
-        return ""
+        return found.total
     everything_is_known = not unknown_scratch(module)
+    totals = [found.total]
     for function in found.functions.values():
         total = _with_values_aligned(function, types, lds, try_without=everything_is_known)
-        if total is None or total > lds.bytes:
-            return (
-                "Triton up to 3.8 would need "
-                + (f"{total} bytes of LDS" if total is not None else "forever to place it")
-                + f", {lds.arch} has {lds.bytes}"
-            )
-    return ""
+        if total is None:
+            return None
+        totals.append(total)
+    return max(totals)
 
 
 def _tensor_bytes(op: Operation, types: AliasTable) -> int:

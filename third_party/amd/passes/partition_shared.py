@@ -31,7 +31,7 @@ local`` (Triton cannot lower it), operands that TDM stores from as well.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import ClassVar, Final
 
@@ -45,7 +45,7 @@ from triton_ext.passes import Pass, PassContext, error_at
 
 from ..analysis.lds import Lds
 from ..analysis.partition_choice import Choice, GroupAccesses, Renamed, viewed
-from ..analysis.partition_fit import what_is_missing
+from ..analysis.partition_fit import needed_bytes
 from ..analysis.partition_group import BufferGroup, buffer_groups, feeds_a_dot, flow_links
 from ..analysis.partition_waves import WaveOrder, wave_orders
 from ..dialect import amdg
@@ -57,6 +57,7 @@ __all__ = ["PartitionShared"]
 _FEATURE: Final = "amd-partitioned-shared"
 _PLACEMENT: Final = "amd-partition-placement"
 _OPERATIONS: Final = "ttg.num_tdm_ops"
+_TOKEN: Final = "!ttg.async.token"
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,12 +67,14 @@ class PartitionShared(Pass):
     Attributes:
         arch: The GPU, ``"gfx1250"``; by default what the module's ``ttg.target`` says.
         reorder_waves: Whether the waves of a dot may be put into another order.
+        capacity: Bytes of LDS that the kernel may take, so that several workgroups fit; 0 for all.
     """
 
     name: ClassVar[str] = "tritonext-partition-shared"
 
     arch: str = ""
     reorder_waves: bool = True
+    capacity: int = 0
 
     def run(self, module: Module, context: PassContext) -> None:
         """Changes the encodings of ``module`` that the model says to be worth it.
@@ -85,7 +88,7 @@ class PartitionShared(Pass):
             return
         links = flow_links(module)
         groups = [group for group in buffer_groups(module, links) if feeds_a_dot(group, links)]
-        plan = _Plan(module, lds, context)
+        plan = _Plan(module, lds, context, self.capacity or lds.bytes)
         for group in groups:
             plan.add(group)
         if not plan.known:
@@ -109,10 +112,11 @@ class PartitionShared(Pass):
 class _Plan:
     """What is chosen for the groups of a module."""
 
-    def __init__(self, module: Module, lds: Lds, context: PassContext) -> None:
+    def __init__(self, module: Module, lds: Lds, context: PassContext, capacity: int) -> None:
         self.module, self.lds, self.context = module, lds, context
+        self.capacity = min(capacity, lds.bytes)
         self.known: list[GroupAccesses] = []
-        self.chosen: dict[int, Choice] = {}
+        self.options: dict[int, list[Choice]] = {}
         self.before: list[Choice] = []
         self.order: WaveOrder | None = None
         self.notes: list[str] = []
@@ -144,91 +148,108 @@ class _Plan:
     def choose(self, orders: Iterable[WaveOrder]) -> None:
         """Takes the best encodings, with the order of waves that makes them best."""
         best = self._best({})
-        total = self._total(best)
+        total = _total(best)
         for order in orders:
             if order.trouble is not None:
                 self.notes.append(f"the order of the waves stays: {order.trouble.reason}")
                 continue
             with_order = self._best(order.renamed)
-            if self._total(with_order) < total:
-                best, total, self.order = with_order, self._total(with_order), order
-        self.chosen = dict(enumerate(best))
+            if _total(with_order) < total:
+                best, total, self.order = with_order, _total(with_order), order
+        self.options = dict(enumerate(best))
 
-    def _best(self, renamed: Renamed) -> list[Choice]:
+    def _best(self, renamed: Renamed) -> list[list[Choice]]:
+        """For each group the best choice, and behind it the best ones in fewer partitions."""
         found = []
         for accesses in self.known:
             now = accesses.now(renamed)
-            found.append(min([now, *accesses.choices(renamed)], key=lambda choice: choice.key))
+            choices = sorted([now, *accesses.choices(renamed)], key=lambda choice: choice.key)
+            options = choices[:1]
+            for choice in choices:
+                if choice.partitions < options[-1].partitions and choice.key < now.key:
+                    options.append(choice)
+            found.append(options)
         return found
 
-    @staticmethod
-    def _total(choices: Iterable[Choice]) -> tuple[int, int]:
-        choices = list(choices)
-        return sum(c.cost.wavefronts for c in choices), sum(c.instructions for c in choices)
+    def _choice(self, i: int) -> Choice:
+        return self.options[i][0]
+
+    def _gain(self, i: int) -> int:
+        return self.before[i].cost.wavefronts - self._choice(i).cost.wavefronts
 
     @property
     def _gains(self) -> list[int]:
         """The groups whose encoding changes, the largest gain first."""
         changed = [
             i
-            for i, choice in self.chosen.items()
-            if choice.encoding != self.known[i].encoding
-            and choice.cost.wavefronts < self.before[i].cost.wavefronts
+            for i in self.options
+            if self._choice(i).encoding != self.known[i].encoding and self._gain(i) > 0
         ]
-        return sorted(changed, key=lambda i: self._gain(i), reverse=True)
-
-    def _gain(self, i: int) -> int:
-        return self.before[i].cost.wavefronts - self.chosen[i].cost.wavefronts
+        return sorted(changed, key=self._gain, reverse=True)
 
     @property
     def first_partitioned(self) -> Operation | None:
         """The first allocation that gets a partitioned encoding."""
         for i in sorted(self._gains):
-            if isinstance(self.chosen[i].encoding, PartitionedSharedEncoding):
+            if isinstance(self._choice(i).encoding, PartitionedSharedEncoding):
                 return self.known[i].group.allocations[0]
         return None
 
     def apply(self, *, knows_partitions: bool) -> None:
-        """Changes the types, leaving out what does not fit, the smallest gain first."""
+        """Changes the types; what does not fit gets fewer partitions or is left out.
+
+        The smallest gain is given up first.
+        """
         taken = self._gains
         reasons: dict[int, str] = {}
+        before = needed_bytes(self.module, self.lds, knows_partitions=knows_partitions)
         while taken:
-            saved = self._retype(taken)
-            missing = what_is_missing(self.module, self.lds, knows_partitions=knows_partitions)
+            buffers = self._buffer_types(taken)
+            saved = self._retype(buffers)
+            now = needed_bytes(self.module, self.lds, knows_partitions=knows_partitions)
+            missing = self._missing(now)
             if not missing:
-                try:
-                    AlignPartitionedShared(arch=self.lds.arch).run(self.module, self.context)
-                    break
-                except PassError as error:
-                    missing = error.message
+                self.notes.append(f"the kernel takes {now} bytes of LDS instead of {before}")
+                missing = self._finish(buffers)
+            if not missing:
+                break
             for value, type_ in saved:
                 value.set_type(type_)
-            reasons[taken.pop()] = missing
+            smaller = [i for i in reversed(taken) if len(self.options[i]) > 1]
+            if smaller:
+                self.options[smaller[0]].pop(0)
+            else:
+                reasons[taken.pop()] = missing
         for i, accesses in enumerate(self.known):
             self._report(i, accesses.group, i in taken, reasons.get(i, ""))
         if taken:
             self.context.count("buffers-partitioned", len(taken))
-            for op in self.order.filled if self.order is not None else ():
-                _split(op)
-            if any(self.chosen[i].instructions > 1 for i in taken):
+            if any(self._choice(i).instructions > 1 for i in taken):
                 _count_waits_anew(self.module, self.context)
+
+    def _missing(self, needed: int | None) -> str:
+        """Why a choice does not fit; empty where it does."""
+        if needed is None:
+            return "the allocation of Triton up to 3.8 would never end"
+        if needed > self.capacity:
+            return f"the kernel would take {needed} bytes of LDS, of {self.capacity}"
+        return ""
 
     # ---- types
 
-    def _retype(self, taken: Iterable[int]) -> list[tuple[Value, str]]:
-        """Gives the values of some groups their new types; their old ones, to go back."""
+    def _buffer_types(self, taken: Iterable[int]) -> dict[Value, Type]:
+        """The new types of the buffers and descriptors of some groups."""
         types = AliasTable(self.module.aliases)
-        wanted: dict[Value, Type] = {}
-        for i in taken:
-            encoding = self.chosen[i].encoding
-            for value, dims in self.known[i].group.members.items():
-                wanted[value] = _with(types.type(value.type), viewed(encoding, dims))
-        if self.order is not None:
-            wanted |= self.order.types
-        for type_ in wanted.values():
-            _name(self.module, _encoding_of(type_))
-        # A new table: it knows the new names.
-        types = AliasTable(self.module.aliases)
+        return {
+            value: _with(types.type(value.type), viewed(self._choice(i).encoding, dims))
+            for i in taken
+            for value, dims in self.known[i].group.members.items()
+        }
+
+    def _retype(
+        self, wanted: Mapping[Value, Type], types: AliasTable | None = None
+    ) -> list[tuple[Value, str]]:
+        """Gives values their new types; returns their old ones, to go back."""
         # In the order of the program: what an operation does not print follows from its operands.
         ordered = [value for value in _values(self.module) if value in wanted]
         saved = [(value, value.type) for value in ordered]
@@ -236,10 +257,27 @@ class _Plan:
             value.set_type(wanted[value].print(types))
         return saved
 
+    def _finish(self, buffers: Mapping[Value, Type]) -> str:
+        """Changes the tensors, too, and aligns the buffers; why that cannot be done."""
+        saved = self._retype(self.order.types) if self.order is not None else []
+        try:
+            AlignPartitionedShared(arch=self.lds.arch).run(self.module, self.context)
+        except PassError as error:
+            for value, type_ in saved:
+                value.set_type(type_)
+            return error.message
+        everything = {**buffers, **(self.order.types if self.order is not None else {})}
+        for wanted in everything.values():
+            _name(self.module, _encoding_of(wanted))
+        self._retype(everything, AliasTable(self.module.aliases))
+        for op in self.order.filled if self.order is not None else ():
+            _split(op)
+        return ""
+
     # ---- remarks
 
     def _report(self, i: int, group: BufferGroup, is_taken: bool, reason: str) -> None:
-        before, choice = self.before[i], self.chosen[i]
+        before, choice = self.before[i], self._choice(i)
         if not is_taken:
             if not reason:
                 reason = (
@@ -268,6 +306,11 @@ def _values(module: Module) -> Iterator[Value]:
         for region in op.regions:
             for block in region.blocks:
                 yield from block.args
+
+
+def _total(options: Iterable[list[Choice]]) -> tuple[int, int]:
+    choices = [each[0] for each in options]
+    return sum(c.cost.wavefronts for c in choices), sum(c.instructions for c in choices)
 
 
 def _words(encoding: SharedEncoding) -> str:
@@ -338,7 +381,7 @@ def _count_waits_anew(module: Module, context: PassContext) -> None:
             new = Builder.before(op).create(
                 amdg.TdmWaitOp.NAME,
                 op.operands,
-                [result.type for result in op.results],
+                [result.known_type or _TOKEN for result in op.results],
                 text=f"{results}{amdg.TdmWaitOp.NAME} {operands} {{{text}}}",
                 loc=op.loc,
             )
