@@ -73,7 +73,7 @@ class Element:
 
     def to_memory(self, values: Any) -> Array:
         """What memory holds for values, as unsigned integers of its size."""
-        array = np.ascontiguousarray(np.asarray(values).astype(self.dtype, copy=False))
+        array = np.asarray(np.asarray(values).astype(self.dtype, copy=False), order="C")
         if self.name == "bf16":
             return (self.rounded(array).view(np.uint32) >> np.uint32(16)).astype(np.uint16)
         return array.view(f"u{self.size_bytes}")

@@ -181,4 +181,4 @@ def _place(memory: GlobalMemory, parameter: Value, type_: PointerType, argument:
         raise TypeError(
             f"{parameter.name} is {type_}, of {size} bytes: got an array of {argument.dtype}"
         )
-    return np.asarray(memory.place(argument, parameter.name), np.int64)
+    return np.asarray(memory.place(argument, parameter.name.lstrip("%")), np.int64)

@@ -117,7 +117,7 @@ class GlobalMemory:
             )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class LdsView:
     """An LDS buffer or a part of one; views of a buffer share its memory.
 

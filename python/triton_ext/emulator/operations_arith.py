@@ -45,7 +45,9 @@ def _floor_div(a: Any, b: Any) -> Any:
 
 
 def _ceil_div(a: Any, b: Any) -> Any:
-    return -_floor_div(-np.asarray(a), b)
+    a, b = np.asarray(a), np.asarray(b)
+    floor = _floor_div(a, b)
+    return floor + ((b != 0) & (floor * b != a))
 
 
 def _as_unsigned(function: Function) -> Function:

@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
 from triton_ext.ir import Block, Operation, Value
+from triton_ext.passes.places import place_of
 
 from .elements import Array, Element, element_of
 from .faults import EmulationError, fault
@@ -32,6 +35,8 @@ class Workgroup:
         self.values: dict[Value, Any] = {}
         #: What vendors keep for a workgroup, by the class that keeps it.
         self.extensions: dict[type, Any] = {}
+        #: Copies in flight, with the LDS that they fill or read.
+        self.copies: list[tuple[Operation, LdsView]] = []
         #: Where the block that ran last goes, with the values that it hands on.
         self.branch: tuple[Block, list[Any]] | None = None
         #: What has to hold when the kernel ends.
@@ -49,7 +54,7 @@ class Workgroup:
             raise fault(
                 op,
                 f"reads '{view.name}' while a copy into it is in flight",
-                *self._in_flight_notes(view.filling),
+                *self._who(view),
                 "wait for the copy first: nothing but a wait tells when LDS holds its data",
             )
         return view.data.copy()
@@ -73,20 +78,26 @@ class Workgroup:
             raise fault(
                 op,
                 f"overwrites '{view.name}' while a copy from it is in flight",
-                *self._in_flight_notes(view.draining),
+                *self._who(view),
                 "wait for the copy first: it may read LDS at any time until then",
             )
         if view.filling.any():
             raise fault(
                 op,
                 f"overwrites '{view.name}' while a copy into it is in flight",
-                *self._in_flight_notes(view.filling),
+                *self._who(view),
                 "wait for the copy first: it may arrive behind what is written now",
             )
 
-    @staticmethod
-    def _in_flight_notes(counts: Array) -> tuple[str, ...]:
-        return (f"{int((counts > 0).sum())} of {counts.size} elements are concerned",)
+    def _who(self, view: LdsView) -> tuple[str, ...]:
+        """A note for each copy in flight that has to do with a part of a buffer."""
+        found = []
+        for op, other in self.copies:
+            if np.shares_memory(view.data, other.data):
+                place = place_of(op)
+                where = f"{place.filename}:{place.line}:{place.column}: " if place.line else ""
+                found.append(f"the copy: {where}{op.name}")
+        return tuple(found)
 
     # ---- global memory
 

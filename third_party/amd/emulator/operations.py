@@ -153,7 +153,11 @@ class _Copy:
         self.buffer.data[...] = self.element.poison()
         self.buffer.filling[...] += 1
 
+        place = (self.op, self.buffer)
+        self.group.copies.append(place)
+
         def finish() -> None:
+            self.group.copies.remove(place)
             self.buffer.filling[...] -= 1
             self.buffer.data[...] = values
 
@@ -174,7 +178,11 @@ class _Copy:
         memory.write(self.element, self.addresses, self.inside, poison)
         self.buffer.draining[...] += 1
 
+        place = (self.op, self.buffer)
+        self.group.copies.append(place)
+
         def finish() -> None:
+            self.group.copies.remove(place)
             self.buffer.draining[...] -= 1
             memory.write(self.element, self.addresses, self.inside, self.buffer.data)
             memory.mark(self.element, self.addresses, self.inside, -1)
