@@ -3,8 +3,8 @@
 
 // RUN: triton-opt %s --tritonamdgpu-coalesce-async-copy=gfx-arch=gfx942 | FileCheck %s --check-prefixes=CHECK,GFX942
 // RUN: triton-opt %s --tritonamdgpu-coalesce-async-copy=gfx-arch=gfx950 | FileCheck %s --check-prefixes=CHECK,GFX950,EXT-GFX950
-// RUN: %if triton-3.8-or-newer %{ triton-opt %s --pass-provider=host --tritonamdgpu-coalesce-async-copy=%{gfx-arch}=gfx942 | FileCheck %s --check-prefixes=CHECK,GFX942 %}
-// RUN: %if triton-3.8-or-newer %{ triton-opt %s --pass-provider=host --tritonamdgpu-coalesce-async-copy=%{gfx-arch}=gfx950 | FileCheck %s --check-prefixes=CHECK,GFX950,HOST-GFX950 %}
+// RUN: triton-opt %s --pass-provider=host --tritonamdgpu-coalesce-async-copy=%{gfx-arch}=gfx942 | FileCheck %s --check-prefixes=CHECK,GFX942
+// RUN: triton-opt %s --pass-provider=host --tritonamdgpu-coalesce-async-copy=%{gfx-arch}=gfx950 | FileCheck %s --check-prefixes=CHECK,GFX950,HOST-GFX950
 // REQUIRES: triton
 
 #b0 = #ttg.blocked<{sizePerThread = [4], threadsPerWarp = [64], warpsPerCTA = [4], order = [0]}>

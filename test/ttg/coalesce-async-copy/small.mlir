@@ -41,6 +41,13 @@ tt.func public @i64(%p: tensor<64x!tt.ptr<i64>, #b0>, %m: !ttg.memdesc<64xi64, #
   tt.return
 }
 
+// CHECK-LABEL: @f64(
+// CHECK: ttg.convert_layout %{{.*}} -> tensor<64x!tt.ptr<f64>, [[ONE]]>
+tt.func public @f64(%p: tensor<64x!tt.ptr<f64>, #b0>, %m: !ttg.memdesc<64xf64, #s0, #smem, mutable>) {
+  %t = ttg.async_copy_global_to_local %p, %m : tensor<64x!tt.ptr<f64>, #b0> -> <64xf64, #s0, #smem, mutable>
+  tt.return
+}
+
 // Mask and other go along.
 // CHECK-LABEL: @mask_and_other(
 // CHECK: ttg.convert_layout %{{.*}} -> tensor<64x!tt.ptr<f32>, [[ONE]]>
