@@ -16,7 +16,8 @@ A walk carries what the waits that it passed let through.  An operation of a que
 6. a wait for ``n`` TDM operations, if at least ``n`` newer ones were issued;
 7. a wait for tokens, if one of them belongs to it or to something newer, in the same queue.  The
    token of a copy that no commit follows in front of ``ttg.async_wait`` is none of them.  Nor is
-   one that neither a copy nor a commit or wait made;
+   one that neither a copy nor a commit or wait made.  That of a group without copies retires what
+   is older: the wait becomes a number of instructions behind the commit;
 8. a wait for an mbarrier, if it is a copy that arrives there itself, or a copy by address into LDS
    that ``async_copy_mbarrier_arrive`` lies behind and before the wait.  Which mbarrier and which
    phase is waited for is not looked at.
