@@ -9,17 +9,32 @@ from __future__ import annotations
 
 from typing import Final
 
-__all__ = ["CHANNEL", "LIBRARY", "METADATA_KEY", "PIXEL"]
+__all__ = ["CHANNEL", "LIBRARY", "MARKED", "METADATA_KEY", "PIXEL", "kind_of", "sized"]
 
 # Never part of a module that does not use us: the fast path searches the printed module for it.
 LIBRARY: Final = "triton_ext.markers"
+
+# Stands in the symbol of every marker: what is searched for in LLVM IR, which has no library names.
+MARKED: Final = "triton_ext.im2col"
 
 # Our key inside an entry of Triton's tensordesc metadata; Triton keeps what it does not know.
 METADATA_KEY: Final = "triton_ext"
 
 # (n, [d, [h,]] w) -> i32: start pixel of an im2col load, outermost first.  In kernels of more than
 # one CTA it may be followed by the walk: sizes, strides and paddings in front, each ([d, [h,]] w).
-PIXEL: Final = "triton_ext.im2col.pixel"
+PIXEL: Final = f"{MARKED}.pixel"
 
 # (c, [[offset_d,] offset_h,] offset_w) -> i32: first channel and filter offsets, outermost first.
-CHANNEL: Final = "triton_ext.im2col.channel"
+CHANNEL: Final = f"{MARKED}.channel"
+
+
+def sized(symbol: str, operands: int) -> str:
+    """The symbol of a marker that goes on to LLVM IR, where a function has one type."""
+    return f"{symbol}.{operands}"
+
+
+def kind_of(symbol: str) -> str:
+    """``PIXEL`` or ``CHANNEL`` for the symbol of a marker, sized or not; empty for another."""
+    stem, _, size = symbol.rpartition(".")
+    kind = stem if size.isdigit() else symbol
+    return kind if kind in (PIXEL, CHANNEL) else ""

@@ -37,7 +37,7 @@ from triton_ext.errors import SourceError, UnsupportedError, VerifyError
 from triton_ext.host import module as host_module
 from triton_ext.host import seams
 from triton_ext.ir import Module, parse
-from triton_ext.markers import LIBRARY
+from triton_ext.markers import LIBRARY, MARKED
 from triton_ext.passes import Pass, PassManager, Pipeline
 from triton_ext.passes.sources import add_content, add_files, add_sources
 
@@ -89,6 +89,8 @@ class _Own:
             empty where Triton has none.
         asked: Environment variable without which the pass does not run; empty for one that does.
         one_of: One of these stands there as well, if any are named.
+        on: Capability of the hosts that it runs on; empty for all.
+        not_on: Capability of the hosts that it does not run on; empty for none.
         screen: What the vendor exports under this name tells from the printed form whether a module
             that has the words needs the pass; empty where the words are enough.
         gluon_only: Whether it is for Gluon kernels, whose layouts a person wrote.
@@ -101,6 +103,8 @@ class _Own:
     replaces: str = ""
     asked: str = ""
     one_of: tuple[str, ...] = ()
+    on: str = ""
+    not_on: str = ""
     screen: str = ""
     gluon_only: bool = False
     options: tuple[tuple[str, object], ...] = ()
@@ -129,7 +133,9 @@ class _Own:
 
 
 _OWN = (
-    _Own("nvidia", "lower-im2col", (LIBRARY,)),
+    _Own("nvidia", "lower-im2col", (LIBRARY,), on="im2col-copies"),
+    # There the rest is done in LLVM IR.
+    _Own("nvidia", "localize-im2col", (LIBRARY,), not_on="im2col-copies"),
     # In front of those that count the instructions of copies.  Triton has these passes for
     # @triton.jit alone, in the middle of the stage (docs/adr/0008).
     _Own(
@@ -178,7 +184,10 @@ def _own_passes() -> tuple[_Own, ...]:
     return tuple(
         own
         for own in _OWN
-        if (not own.replaces or _is_ours(own.replaces)) and (not own.asked or _is_set(own.asked))
+        if (not own.replaces or _is_ours(own.replaces))
+        and (not own.asked or _is_set(own.asked))
+        and (not own.on or _host_has(own.on))
+        and (not own.not_on or not _host_has(own.not_on))
     )
 
 
@@ -210,7 +219,7 @@ def _is_ours(variable: str) -> bool:
         raise UnsupportedError(
             f"{variable}={value}: expected 'ext' (the pass of triton-ext) or 'host' (Triton's own)"
         )
-    return value == "ext" and _host_has_key()
+    return value == "ext" and _host_has("stages-hook-key")
 
 
 # The one piece of global state: what has to be undone, whether our links in foreign chains act, and
@@ -222,6 +231,7 @@ _extra: tuple[_Extra, ...] = ()
 # What this thread's last key was made of; ``None`` for a key without us.
 _asked = threading.local()
 _NOT_ASKED = object()
+_KEYS = "key: "
 
 
 def install() -> None:
@@ -241,6 +251,7 @@ def install() -> None:
     with _lock:
         _active = True
         _link("stages", lambda: seams.chain_stages_hook(_stages_hook))
+        _link_keys()
         _link("launch", lambda: seams.tensordesc_arg(_wrapper("wrap_make_tensordesc_arg")))
         _link("jit", lambda: seams.make_ir(_wrapper("wrap_make_ir"), gluon=False))
         _link("gluon", lambda: seams.make_ir(_wrapper("wrap_make_ir"), gluon=True))
@@ -252,6 +263,16 @@ def _link(name: str, chain: Callable[[], seams.Link]) -> None:
     link = _links.get(name)
     if link is None or not link.is_reached():
         _links[name] = chain()
+
+
+def _link_keys() -> None:
+    """Puts our key into Triton's where Triton does not ask the hook for it."""
+    known = [link for name, link in _links.items() if name.startswith(_KEYS)]
+    if known and all(link.is_reached() for link in known):
+        return
+    make = _key_maker()
+    for name, link in seams.cache_keys(lambda: make()[0]).items():
+        _links[f"{_KEYS}{name}"] = link
 
 
 def uninstall() -> None:
@@ -368,8 +389,8 @@ def _make_extra(stage: str, passes: str | Pipeline | Pass | Sequence[Pass]) -> _
     return _Extra(stage, str(manager), manager, digest.hexdigest())
 
 
-def _host_has_key() -> bool:
-    return host.capabilities()["stages-hook-key"].available
+def _host_has(capability: str) -> bool:
+    return host.capabilities()[capability].available
 
 
 def _verify_each() -> bool:
@@ -387,6 +408,27 @@ def passes_key() -> tuple[str, ...]:
 def _full_key(extra: tuple[_Extra, ...]) -> str:
     """The cache key with the passes of others."""
     return "-".join([cache_key(), *(entry.digest for entry in extra)])
+
+
+def _key_maker() -> Callable[[], tuple[str, str]]:
+    """Returns what makes our part of the key, and remembers what it was made of."""
+    own: tuple[tuple[_Extra, ...], tuple[str, str]] | None = None
+
+    def ours(extra: tuple[_Extra, ...]) -> tuple[str, str]:
+        # Runs at every launch of every kernel: nothing but two tests and a constant.
+        nonlocal own
+        made = own
+        if made is None or made[0] is not extra:
+            full = _full_key(extra)
+            # One assignment, so that no other thread sees the one without the other.
+            own = made = (extra, (full, full))
+        return made[1]
+
+    def mine() -> tuple[str, str]:
+        extra = _asked.extra = _extra if _active else None
+        return ("", "") if extra is None else ours(extra)
+
+    return mine
 
 
 def _package_folders() -> list[pathlib.Path]:
@@ -414,7 +456,7 @@ def _stages_hook(previous: seams.StagesHook | None) -> seams.StagesHook:
         if previous is not None:
             previous(backend, stages, options, language, capability)
         now = _extra if _active else None
-        if asked is not _NOT_ASKED and asked != now and _host_has_key():
+        if asked is not _NOT_ASKED and asked != now and _host_has("stages-hook-key"):
             raise UnsupportedError(
                 "the passes that run in compiles were changed, or the plugin was installed or "
                 "uninstalled, between Triton's question for the cache key and the compile: the "
@@ -426,24 +468,11 @@ def _stages_hook(previous: seams.StagesHook | None) -> seams.StagesHook:
                 if name in stages:
                     is_gluon = seams.is_gluon(language)
                     stages[name] = _wrap_stage(name, stages[name], now, is_gluon)
+            if "llir" in stages and not _host_has("im2col-copies"):
+                stages["llir"] = _wrap_llir(stages["llir"])
         return None
 
-    own: tuple[tuple[_Extra, ...], tuple[str, str]] | None = None
-
-    def ours(extra: tuple[_Extra, ...]) -> tuple[str, str]:
-        # Runs at every launch of every kernel: nothing but two tests and a constant.
-        nonlocal own
-        made = own
-        if made is None or made[0] is not extra:
-            full = _full_key(extra)
-            # One assignment, so that no other thread sees the one without the other.
-            own = made = (extra, (full, full))
-        return made[1]
-
-    def mine() -> tuple[str, str]:
-        extra = _asked.extra = _extra if _active else None
-        return ("", "") if extra is None else ours(extra)
-
+    mine = _key_maker()
     if previous is None:
         key = mine
     else:
@@ -488,6 +517,19 @@ def _wrap_stage(
             if "ttg.partitioned_shared" in str(tree):
                 entries = backends.load("amd", "annotate-metadata")(tree, entries)
             metadata["tensordesc_meta"] = entries
+        return lowered
+
+    return wrapped
+
+
+def _wrap_llir(inner: Callable[[Any, Any], str]) -> Callable[[Any, Any], str]:
+    """Puts what is left of the im2col lowering behind LLVM IR."""
+
+    def wrapped(source: Any, metadata: Any) -> str:
+        text = inner(source, metadata)
+        if MARKED not in text:
+            return text
+        lowered: str = backends.load("nvidia", "lower-im2col-calls")(text)
         return lowered
 
     return wrapped

@@ -23,7 +23,9 @@ EXPORTS: Final = {
     "has-narrow-copies": "triton_ext.passes.copy_screen:has_narrow_copies",
     "im2col_start": f"{_HERE}.language.im2col:im2col_start",
     "load_im2col": f"{_HERE}.language.im2col:load_im2col",
+    "localize-im2col": f"{_HERE}.passes.localize_im2col:LocalizeIm2Col",
     "lower-im2col": f"{_HERE}.passes.lower_im2col:LowerIm2Col",
+    "lower-im2col-calls": f"{_HERE}.passes.lower_im2col_calls:lower_im2col_calls",
     "shared-memory": f"{_HERE}.analysis.shared_memory:shared_memory",
     "wrap_make_tensordesc_arg": f"{_HERE}.backend.launch:wrap_make_tensordesc_arg",
     "wrap_make_ir": f"{_HERE}.language.wrong_family:wrap_make_ir",
@@ -34,5 +36,6 @@ EXPORTS: Final = {
 
 # Passes by their name in a pipeline (triton_ext.passes.registry).
 PASSES: Final = {
+    "triton-ext-localize-im2col": f"{_HERE}.passes.localize_im2col:LocalizeIm2Col",
     "triton-ext-lower-im2col": f"{_HERE}.passes.lower_im2col:LowerIm2Col",
 }

@@ -18,7 +18,7 @@ from triton_ext.errors import DescriptorError, LaunchError
 from triton_ext.host import capabilities
 
 torch = pytest.importorskip("torch", reason="the examples' launchers need torch")
-CAPABILITY = capabilities()["im2col"]
+CAPABILITY = capabilities()["im2col-gluon"]
 if not CAPABILITY.available:
     pytest.skip(CAPABILITY.reason, allow_module_level=True)
 

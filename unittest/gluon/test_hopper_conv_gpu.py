@@ -21,7 +21,7 @@ import pytest
 from triton_ext.host import capabilities
 
 torch = pytest.importorskip("torch", reason="the examples' launchers need torch")
-CAPABILITY = capabilities()["im2col"]
+CAPABILITY = capabilities()["im2col-gluon"]
 if not CAPABILITY.available:
     pytest.skip(CAPABILITY.reason, allow_module_level=True)
 if not torch.cuda.is_available() or torch.cuda.get_device_capability()[0] != 9:

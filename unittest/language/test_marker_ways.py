@@ -13,11 +13,13 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 from triton.tools.tensor_descriptor import TensorDescriptor
 from triton_ext.host import capabilities
-from triton_ext.markers import LIBRARY
+from triton_ext.markers import LIBRARY, MARKED
 
 pytestmark = pytest.mark.skipif(
     not capabilities()["im2col"].available, reason=capabilities()["im2col"].reason
 )
+# Whether this Triton lowers im2col copies itself, or the markers go on to LLVM IR.
+LOWERS = capabilities()["im2col-copies"].available
 
 
 def compile_case(case, arch):
@@ -40,27 +42,52 @@ def compile_case(case, arch):
     ids=lambda value: value if isinstance(value, int) else value.name,
 )
 def test_compiles_to_im2col_copies(case, arch, fresh_triton_cache):
+    skip_what_triton_cannot(case, arch)
     compiled = compile_case(case, arch)
-    ttgir, ptx = compiled.asm["ttgir"], compiled.asm["ptx"]
-    assert LIBRARY not in ttgir
-    x_loads = re.findall(r"async_tma_copy_global_to_local %x_desc\w*\[([^\]]*)\](.*)", ttgir)
-    assert x_loads
-    for coord, rest in x_loads:
-        assert len(coord.split(",")) == 4
-        assert rest.startswith(" offsets = [")
-        assert "!ttng.tensordesc_im2col<" in rest
+    ptx = compiled.asm["ptx"]
+    loads = im2col_loads(compiled.asm["ttgir"]) if LOWERS else marked_loads(compiled.asm["ttgir"])
     # The copies of the weights stay tiled, and each copy of x is one im2col instruction.
     # (LLVM may peel a loop, so there can be more of them than in the TTGIR.)
     rank4 = re.findall(r"cp\.async\.bulk\.tensor\.4d\S*", ptx)
-    assert len(rank4) >= len(x_loads)
+    assert len(rank4) >= loads > 0
     assert all(".im2col." in instruction for instruction in rank4)
     assert "cp.async.bulk.tensor.2d" in ptx
+    assert MARKED not in ptx + compiled.asm["llir"]
     assert compiled.asm["cubin"][:4] == b"\x7fELF"
     (x_meta, w_meta, y_meta) = compiled.metadata.tensordesc_meta
     assert x_meta["is_im2col"]
     assert x_meta["triton_ext"] == {"name": "x_desc", "rank": 4}
     assert not w_meta["is_im2col"]
     assert not y_meta["is_im2col"]
+
+
+def skip_what_triton_cannot(case, arch):
+    if triton.__version__.startswith("3.6.") and arch == 100 and case.fails_on_3_6:
+        pytest.skip("Triton 3.6 itself fails: it cannot specialize a nested loop for sm_100")
+
+
+def im2col_loads(ttgir):
+    """How many loads of x there are; all of them are im2col copies."""
+    assert LIBRARY not in ttgir
+    x_loads = re.findall(r"async_tma_copy_global_to_local %x_desc\w*\[([^\]]*)\](.*)", ttgir)
+    for coord, rest in x_loads:
+        assert len(coord.split(",")) == 4
+        assert rest.startswith(" offsets = [")
+        assert "!ttng.tensordesc_im2col<" in rest
+    return len(x_loads)
+
+
+def marked_loads(ttgir):
+    """How many loads of x there are; each has two markers right in front of it."""
+    x_loads = re.findall(
+        r"(%\w+) = tt\.extern_elementwise [^\n]*im2col\.pixel\.3\"[^\n]*\n"
+        r" *(%\w+) = tt\.extern_elementwise [^\n]*im2col\.channel\.3\"[^\n]*\n"
+        r" *ttng\.async_tma_copy_global_to_local %[\w.]+\[(%\w+), (%\w+)\]",
+        ttgir,
+    )
+    assert ttgir.count(LIBRARY) == 2 * len(x_loads)
+    assert all(pixel == first and channel == second for pixel, channel, first, second in x_loads)
+    return len(x_loads)
 
 
 def test_warp_specialization_was_met(fresh_triton_cache):

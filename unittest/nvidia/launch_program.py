@@ -24,6 +24,7 @@ from triton_ext.backends.nvidia.backend import driver
 from triton_ext.backends.nvidia.backend.geometry import Im2ColGeometry
 from triton_ext.backends.nvidia.backend.map_cache import MAPS
 from triton_ext.errors import DescriptorError, DriverError, LaunchError
+from triton_ext.host import capabilities
 
 from benchmarks.stand_in_driver import StandInDriver
 
@@ -84,6 +85,16 @@ def raises(kind, call, *texts):
     for text in texts:
         assert text in str(caught.value), f"no {text!r} in {caught.value}"
     return caught.value
+
+
+def needs(capability):
+    """Notes that a check is about what not every Triton has; ``test_launch.py`` asks."""
+
+    def noted(function):
+        function.capability = capability
+        return function
+
+    return noted
 
 
 def check_one_encoding_per_geometry():
@@ -175,6 +186,7 @@ def check_tensors_that_no_gpu_can_read():
     assert launched_address() == 0x7F0000300000
 
 
+@needs("im2col-gluon")
 def check_gluon_tensors_that_no_gpu_can_read():
     from gluon_kernels import stock_tile
     from triton_ext.gluon import nvidia as xnv
@@ -276,6 +288,7 @@ def record():
     return ctypes.string_at(fake.fake_libcuda_record(), fake.fake_libcuda_record_bytes())
 
 
+@needs("im2col-copies")
 def check_same_as_the_hosts_encoders():
     utils = triton.runtime.driver.active.utils
     numbers = random.Random(1)
@@ -332,6 +345,7 @@ def payload(host_map):
     return ctypes.string_at(id(host_map) + 128, 128)
 
 
+@needs("im2col-gluon")
 def check_gluons_own_descriptors():
     from gluon_kernels import stock_tile
     from triton.experimental.gluon.language import NVMMASharedLayout
@@ -388,10 +402,19 @@ def check_gluons_own_descriptors():
     assert count("encodes") == 1
 
 
+def lacks(capability):
+    """Why this Triton lacks something; empty where it has it."""
+    return capabilities()[capability].reason if capability else ""
+
+
 def main():
     results = {}
     for name, function in list(globals().items()):
         if not name.startswith("check_"):
+            continue
+        lacking = lacks(getattr(function, "capability", ""))
+        if lacking:
+            results[name] = f"skip: {lacking}"
             continue
         MAPS.clear()
         fake.fake_libcuda_reset()

@@ -56,6 +56,8 @@ def results(request, tmp_path_factory, state_fields):
 
 @pytest.mark.parametrize("name", CHECKS)
 def test_launch(results, name):
+    if results[name].startswith("skip: "):
+        pytest.skip(results[name].removeprefix("skip: "))
     assert results[name] == "", results[name]
 
 

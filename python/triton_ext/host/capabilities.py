@@ -14,6 +14,7 @@ from functools import lru_cache
 
 from triton_ext.errors import UnsupportedError
 from triton_ext.host.detect import detect
+from triton_ext.host.seams import takes_key
 
 __all__ = ["Capability", "capabilities", "features", "require"]
 
@@ -35,18 +36,17 @@ class Capability:
     reason: str
 
 
-def _has_stages_key() -> bool:
-    # 3.7 and newer ask the stages hook for a cache key; 3.6 never calls it without arguments.
-    # The call leaves no trace outside a function body, so this one is told by the release.
-    return detect().release >= (3, 7)
-
-
 def _lowers_im2col() -> bool:
     # 3.7 parses the type but crashes when it lowers a kernel that has it; the Gluon builder method
     # came with the lowering (3.8, upstream PRs 9322 and 9391).
     from triton._C.libtriton import gluon_ir
 
     return hasattr(gluon_ir.GluonOpBuilder, "get_tensor_descriptor_im2col_layout_type")
+
+
+def _has_im2col() -> bool:
+    # Before 3.8 the copy is made in LLVM IR; a newer release has to lower it itself.
+    return _lowers_im2col() or detect().release < (3, 8)
 
 
 def _interprets() -> bool:
@@ -79,7 +79,7 @@ _TABLE: tuple[tuple[str, str, Callable[[], bool], str], ...] = (
     (
         "stages-hook-key",
         "an installed plugin enters Triton's cache key",
-        _has_stages_key,
+        takes_key,
         "triton {version} leaves the stages hook out of its cache key; "
         "install 3.7 or newer: pip install 'triton>=3.7'",
     ),
@@ -93,9 +93,21 @@ _TABLE: tuple[tuple[str, str, Callable[[], bool], str], ...] = (
     (
         "im2col",
         "hardware im2col loads in @triton.jit kernels (NVIDIA, sm_90 and newer)",
-        _lowers_im2col,
-        "triton {version} cannot lower a TMA im2col copy and is not yet supported for it; "
+        _has_im2col,
+        "triton {version} cannot lower a TMA im2col copy; "
         "install 3.8 or newer: pip install 'triton>=3.8'",
+    ),
+    (
+        "im2col-copies",
+        "TMA im2col copies from TTGIR to PTX (NVIDIA, sm_90 and newer)",
+        _lowers_im2col,
+        _NEEDS.format("lowers no TMA im2col copy itself", "3.8", "3.8"),
+    ),
+    (
+        "im2col-gluon",
+        "hardware im2col loads in Gluon kernels (NVIDIA, sm_90 and newer)",
+        _lowers_im2col,
+        _NEEDS.format("has no im2col descriptors for Gluon kernels", "3.8", "3.8"),
     ),
     (
         "amd-async-stores",

@@ -12,17 +12,22 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
+from triton_ext.host.detect import detect
+
 __all__ = [
     "KEY_PREFIX",
     "Link",
     "StagesHook",
     "accepts_no_arguments",
+    "asks_hook_for_key",
+    "cache_keys",
     "chain_stages_hook",
     "interpreter_cvt",
     "interpreting",
     "is_gluon",
     "make_ir",
     "plugin_is_reached",
+    "takes_key",
     "tensordesc_arg",
 ]
 
@@ -88,6 +93,56 @@ def chain_stages_hook(make: Callable[[StagesHook | None], StagesHook]) -> Link:
 def is_gluon(language: object) -> bool:
     """Tells whether the language that Triton hands to a stages hook is Gluon."""
     return getattr(language, "name", "") == "GLUON"
+
+
+def cache_keys(extend: Callable[[], str]) -> dict[str, Link]:
+    """Makes what ``extend`` returns part of Triton's keys of compiled kernels, where the hook's key
+    is not (3.6): on disk, of compiles under way, and in memory.
+
+    Args:
+        extend: Returns what to append; called once for each key, at every launch too.
+
+    Returns:
+        A link for each place, by a name for it; none where Triton asks the hook itself.
+    """
+    if asks_hook_for_key():
+        return {}
+    import triton.compiler.compiler as compiler
+    import triton.runtime.jit as jit
+
+    def extended(previous: Callable[..., str]) -> Callable[..., str]:
+        return lambda *args, **kwargs: previous(*args, **kwargs) + extend()
+
+    return {
+        "key on disk": _replace(compiler, "get_cache_key", extended),
+        "key of compiles": _replace(jit, "get_cache_key", extended),
+        "key in memory": _replace(jit, "compute_cache_key", extended),
+    }
+
+
+def asks_hook_for_key() -> bool:
+    """Tells whether Triton asks the stages hook for a key (3.7 and newer).
+
+    The call leaves no trace outside a function body, so this is told by the release.
+    """
+    return detect().release >= (3, 7)
+
+
+def takes_key() -> bool:
+    """Tells whether Triton's keys can be extended: by the hook's, or at the names of 3.6."""
+    if asks_hook_for_key():
+        return True
+    import triton.compiler.compiler as compiler
+    import triton.runtime.jit as jit
+
+    return all(
+        hasattr(module, name)
+        for module, name in (
+            (compiler, "get_cache_key"),
+            (jit, "get_cache_key"),
+            (jit, "compute_cache_key"),
+        )
+    )
 
 
 def accepts_no_arguments(hook: StagesHook) -> bool:

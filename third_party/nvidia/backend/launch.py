@@ -314,7 +314,7 @@ def _cached_tiled(arg: Any, layout: KernelLayout) -> Any:
         shape,
         strides,
         arg.padding,
-        arg.round_f32_to_tf32,
+        _rounds_to_tf32(arg),
     )
     found = MAPS.get(key)
     if found is not None:
@@ -326,6 +326,11 @@ def _cached_tiled(arg: Any, layout: KernelLayout) -> Any:
     return _args_of(family, key[0], key)
 
 
+def _rounds_to_tf32(arg: Any) -> Any:
+    """Whether a host's descriptor asks for it; those of 3.6 cannot."""
+    return getattr(arg, "round_f32_to_tf32", False)
+
+
 def _encode_tiled(arg: Any, layout: KernelLayout) -> bytes:
     shape = tuple(arg.shape)
     return driver.encode_tiled(
@@ -335,7 +340,7 @@ def _encode_tiled(arg: Any, layout: KernelLayout) -> bytes:
         strides=tuple(arg.strides),
         element_bytes=layout.elem_size,
         swizzle=layout.swizzle,
-        elem_type=ElementType.TFLOAT32 if arg.round_f32_to_tf32 else layout.elem_type,
+        elem_type=ElementType.TFLOAT32 if _rounds_to_tf32(arg) else layout.elem_type,
         box=layout.box,
         fill_nan=arg.padding == "nan",
     )

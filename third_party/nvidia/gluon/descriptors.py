@@ -50,7 +50,7 @@ def im2col_layout(
         TypeError: An argument that should hold integers does not.
         UnsupportedError: The host has no im2col (3.8 or newer is needed).
     """
-    require("im2col")
+    require("im2col-gluon")
     from triton.experimental.gluon.language._layouts import NVMMASharedLayout
 
     block = integers("block_shape", block_shape)
@@ -125,7 +125,7 @@ class _HostType(type):
     """Makes ``isinstance`` mean the host's class, which is what instances are."""
 
     def __instancecheck__(cls, instance: object) -> bool:
-        require("im2col")
+        require("im2col-gluon")
         from triton.experimental.gluon.nvidia.hopper import TensorDescriptorIm2Col as Host
 
         return isinstance(instance, Host)
@@ -268,7 +268,7 @@ def with_base(desc: Any, base: TensorLike) -> Any:
 
 def _host_descriptor(checked: Im2ColDescriptor, layout: Any) -> Any:
     """Returns the host's object with the fields of a descriptor that broke no rule."""
-    require("im2col")
+    require("im2col-gluon")
     geometry = checked.geometry
     if layout is None:
         layout = im2col_layout(checked.block_shape, checked.base.dtype)

@@ -64,7 +64,7 @@ def async_load_im2col(  # type: ignore[no-untyped-def]
             type, a wrong count, a constant offset out of range, a split of pixels without ``walk``.
         UnsupportedError: The host (3.8 or newer is needed) or the target (sm_90 or newer) cannot.
     """
-    require("im2col")
+    require("im2col-gluon")
     check_target(_NAME, _semantic.builder.options)
     from triton.experimental.gluon.language.nvidia.hopper import tma
 

@@ -58,7 +58,7 @@ def load_im2col(desc, coord, offsets, walk=None, _semantic=None):  # type: ignor
     Raises:
         TypeError, ValueError: At compile time, at the line of the call: arguments that are not
             scalars of at most 32 bits, a wrong count, a constant offset out of range.
-        UnsupportedError: The host (3.8 or newer is needed) or the target (sm_90 or newer) cannot.
+        UnsupportedError: The target (sm_90 or newer is needed) or the host cannot.
     """
     if not isinstance(desc, core.tensor_descriptor_base):
         raise TypeError(

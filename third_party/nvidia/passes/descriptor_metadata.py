@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from triton_ext.ir import Module
+from triton_ext.ir import Module, Operation, OpResult, Value
 from triton_ext.markers import METADATA_KEY
 
-from ..dialect.ttng import Im2ColLoad, descriptor_arguments, kernel_argument
+from ..dialect.ttng import Im2ColLoad, TmaLoad, descriptor_arguments, kernel_argument
+from .marker_flow import marker_kind
 
 __all__ = ["annotate_metadata"]
 
@@ -24,17 +25,31 @@ def annotate_metadata(module: Module, entries: list[Any]) -> list[Any]:
 
     Returns:
         The entries; those of im2col descriptors have ``{"name": .., "rank": ..}`` under our key.
+        All say whether they are im2col, which hosts before 3.8 do not.
     """
     ranks = {}
     for op in module.walk():
-        load = Im2ColLoad.match(op)
-        argument = kernel_argument(load.desc) if load is not None else None
+        load = _im2col_load(op)
+        argument = kernel_argument(load[0]) if load is not None else None
         if load is not None and argument is not None:
-            ranks[argument] = load.rank
+            ranks[argument] = load[1]
     annotated = []
     for argument, entry in zip(descriptor_arguments(module), entries, strict=True):
+        entry = {**entry, "is_im2col": argument in ranks or entry.get("is_im2col", False)}
         if argument in ranks:
             own = {"name": argument.name.removeprefix("%"), "rank": ranks[argument]}
-            entry = {**entry, METADATA_KEY: own}
+            entry[METADATA_KEY] = own
         annotated.append(entry)
     return annotated
+
+
+def _im2col_load(op: Operation) -> tuple[Value, int] | None:
+    """The descriptor of an im2col load and its rank; of a tiled one, if its indices are markers."""
+    lowered = Im2ColLoad.match(op)
+    if lowered is not None:
+        return lowered.desc, lowered.rank
+    load = TmaLoad.match(op)
+    if load is None or not isinstance(load.coord[1], OpResult):
+        return None
+    channel = marker_kind(load.coord[1].owner)
+    return (load.desc, channel.arity + 1) if channel is not None else None

@@ -13,28 +13,21 @@ After::
     ttng.async_tma_copy_global_to_local %x[%n, %h, %w, %c] offsets = [%r16, %s16] %buf, %bar, %pred
         : !ttng.tensordesc_im2col<..>, ..
 
-A marker that travels through ``scf.if``, ``scf.for``, ``arith.select`` or a capture of
-``ttg.warp_specialize`` is a tuple that sits in one slot: the slot is given to the tuple's first
-value and slots for the others are added beside it, so no slot has to be removed.
-
 Safe direction: a module that cannot be lowered exactly is an error; nothing is guessed.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import ClassVar
 
-from triton_ext.errors import PassError
-from triton_ext.ir import BlockArgument, Builder, Module, Operation, OpResult, Region, Value
-from triton_ext.ir.structured import append_captures, append_if_results, append_iter_args
-from triton_ext.passes import Pass, PassContext, error_at
+from triton_ext.ir import Builder, Module, Operation
+from triton_ext.passes import Pass, PassContext
 
-from ..dialect.cluster import splits_pixels
 from ..dialect.ttng import TmaLoad, cga_bases, im2col_descriptor_type
-from .cluster_start import start_of_cta
 from .descriptor_flow import descriptor_values
-from .marker_flow import MarkerFlow, MarkerKind, marker_kind
+from .marker_flow import MarkerFlow
+from .marker_tuples import MarkerTuples, position_of
 
 __all__ = ["LowerIm2Col"]
 
@@ -56,7 +49,7 @@ class LowerIm2Col(Pass):
         if not flow.markers:
             return
         descriptors = descriptor_values(flow)
-        tuples = _Tuples(flow.kinds)
+        tuples = MarkerTuples(flow.kinds)
         for value in list(flow.kinds):
             tuples.of(value)
         for load in flow.loads:
@@ -69,149 +62,12 @@ class LowerIm2Col(Pass):
             context.count("loads-lowered", len(flow.loads))
 
 
-@dataclass(slots=True)
-class _Tuples:
-    """The values that each marker stands for, made on demand and once.
-
-    Attributes:
-        kinds: Every value that can hold a marker.
-    """
-
-    kinds: dict[Value, MarkerKind]
-    _made: dict[Value, tuple[Value, ...]] = field(default_factory=dict)
-
-    def of(self, value: Value) -> tuple[Value, ...]:
-        """Returns the values that ``value`` stands for, available wherever ``value`` is."""
-        if value in self._made:
-            return self._made[value]
-        if isinstance(value, OpResult):
-            self._expand_result(value)
-        elif isinstance(value, BlockArgument):
-            self._expand_argument(value)
-        if value not in self._made:
-            raise _untraceable(value)
-        return self._made[value]
-
-    def _expand_result(self, value: OpResult) -> None:
-        op = value.owner
-        if marker_kind(op) is not None:
-            self._made[value] = op.operands
-        elif op.name == "arith.select":
-            self._expand_select(value, op)
-        elif op.name == "scf.if":
-            self._expand_if(value, op)
-        elif op.name == "scf.for":
-            self._expand_for(op, value.index)
-
-    def _expand_argument(self, value: BlockArgument) -> None:
-        op = value.owner.parent.parent if value.owner.parent is not None else None
-        if op is None:
-            return
-        if op.name == "scf.for" and value.index > 0:
-            self._expand_for(op, value.index - 1)
-        elif op.name == "ttg.warp_specialize":
-            self._expand_capture(op, value.index)
-
-    def _expand_select(self, value: OpResult, op: Operation) -> None:
-        condition, on_true, on_false = op.operands
-        first, *rest = zip(self.of(on_true), self.of(on_false), strict=True)
-        op.set_operand(1, first[0])
-        op.set_operand(2, first[1])
-        builder = Builder.after(op)
-        added = [
-            builder.create(
-                "arith.select",
-                [condition, *pair],
-                [value.type],
-                text="{results} = arith.select {0}, {1}, {2} : " + value.type,
-                loc=op.loc,
-            ).results[0]
-            for pair in rest
-        ]
-        self._made[value] = (value, *added)
-
-    def _expand_if(self, value: OpResult, op: Operation) -> None:
-        index = value.index
-        yields = [_terminator(region) for region in op.regions]
-        (then_first, *then_rest), (else_first, *else_rest) = (
-            self.of(terminator.operands[index]) for terminator in yields
-        )
-        yields[0].set_operand(index, then_first)
-        yields[1].set_operand(index, else_first)
-        self._made[value] = (value, *append_if_results(op, then_rest, else_rest))
-
-    def _expand_for(self, op: Operation, index: int) -> None:
-        argument, result = op.regions[0].blocks[0].args[index + 1], op.results[index]
-        init = op.operands[index + 3]
-        if _is_placeholder(init):
-            first, *rest = (init,) * self.kinds[argument].arity
-        else:
-            first, *rest = self.of(init)
-        op.set_operand(index + 3, first)
-        added = append_iter_args(op, rest)
-        self._made[argument] = (argument, *(pair[0] for pair in added))
-        self._made[result] = (result, *(pair[1] for pair in added))
-        # Only now, because what is yielded may be the argument itself.
-        terminator = _terminator(op.regions[0])
-        slots = [index, *(pair[1].index for pair in added)]
-        for slot, yielded in zip(slots, self.of(terminator.operands[index]), strict=True):
-            terminator.set_operand(slot, yielded)
-
-    def _expand_capture(self, op: Operation, index: int) -> None:
-        first, *rest = self.of(op.operands[index])
-        op.set_operand(index, first)
-        for region, added in zip(op.regions[1:], append_captures(op, rest), strict=True):
-            argument = region.blocks[0].args[index]
-            self._made[argument] = (argument, *added)
-
-
-def _terminator(region: Region) -> Operation:
-    """Returns the operation that ends a region of one block and yields its values."""
-    terminator = region.blocks[0].terminator
-    if terminator is None:
-        raise error_at(region.parent, f"a region of {region.parent.name!r} yields nothing")
-    return terminator
-
-
-def _is_placeholder(init: Value) -> bool:
-    """Tells whether a loop-carried value starts as a value that nobody reads.
-
-    Triton's loop flattening (FuseNestedLoops) starts a value that the first iteration always sets
-    as ``ub.poison`` or zero.  User code cannot make such a start: it never holds a marker.
-    """
-    if not isinstance(init, OpResult):
-        return False
-    op = init.owner
-    return op.name == "ub.poison" or (op.name == "arith.constant" and " 0 : i32" in str(op))
-
-
-def _untraceable(value: Value) -> PassError:
-    owner = value.owner
-    op = owner if isinstance(owner, Operation) else owner.parent_op
-    if op is None:
-        return PassError(f"the im2col position {value.name} cannot be traced")
-    return error_at(
-        op,
-        f"the im2col position {value.name} comes from {op.name!r} on one of its ways, "
-        "not from load_im2col",
-    )
-
-
-def _replace_load(load: TmaLoad, tuples: _Tuples, bases: list[list[int]]) -> None:
-    position, (channel, *offsets) = (tuples.of(index) for index in load.coord)
-    spatial_rank = len(offsets)
-    # Behind the start may stand the walk: sizes, strides, paddings (markers.PIXEL).
-    pixel, walk = position[: spatial_rank + 1], position[spatial_rank + 1 :]
-    if len(pixel) != spatial_rank + 1 or len(walk) not in (0, 3 * spatial_rank):
-        raise error_at(
-            load.op,
-            f"a start pixel of {len(position)} values meets {spatial_rank} filter offsets: "
-            "one offset per spatial dimension is needed",
-        )
+def _replace_load(load: TmaLoad, tuples: MarkerTuples, bases: list[list[int]]) -> None:
     builder = Builder.before(load.op)
-    if splits_pixels(bases):
-        pixel = start_of_cta(load, pixel, walk, bases, builder)
-    coord = {f"coord{i}": value for i, value in enumerate((*pixel, channel))}
+    position = position_of(load, tuples, bases, builder)
+    offsets = position.offsets
+    spatial_rank = len(offsets)
+    coord = {f"coord{i}": value for i, value in enumerate((*position.pixel, position.channel))}
     taps = {f"tap{i}": value for i, value in enumerate(offsets)}
     # One text for all of it: each text that is inserted costs a run of the parser.
     truncations = [f"%offset{i} = arith.trunci %tap{i} : i32 to i16" for i in range(spatial_rank)]

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from triton_ext.ir import Module, Operation, Use, Value
-from triton_ext.markers import CHANNEL, LIBRARY, PIXEL
+from triton_ext.markers import CHANNEL, LIBRARY, PIXEL, kind_of
 from triton_ext.passes import error_at
 
 from ..dialect.ttng import TmaLoad
@@ -139,9 +139,10 @@ def marker_kind(op: Operation) -> MarkerKind | None:
     if op.attributes.get("libname", "").strip('"') != LIBRARY:
         return None
     symbol = op.attributes.get("symbol", "").strip('"')
-    if symbol not in (PIXEL, CHANNEL):
+    kind = kind_of(symbol)
+    if not kind:
         raise error_at(op, f"unknown marker {symbol!r}: it was made by another triton-ext")
-    return MarkerKind(symbol, len(op.operands))
+    return MarkerKind(kind, len(op.operands))
 
 
 def carrier_targets(use: Use) -> tuple[Value, ...] | None:

@@ -1,0 +1,70 @@
+"""The TMA load as Triton writes it into LLVM IR: inline assembly with one operand per part.
+
+Grammar (PTX ISA, ``cp.async.bulk.tensor``): the destination's state space, the completion mechanism
+and what may follow it are kept as they are; the dimension, the load mode, the coordinates and the
+offsets change.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Final
+
+from triton_ext.llvm_ir import Call, Instruction
+
+__all__ = ["TiledCopy", "im2col_asm"]
+
+# Operands: predicate, destination, descriptor, two coordinates innermost first, mbarrier.
+_TEMPLATE: Final = re.compile(
+    r"@\$0 cp\.async\.bulk\.tensor\.2d\.(?P<space>shared::(?:cta|cluster))\.global(?:\.tile)?"
+    r"(?P<completion>\.mbarrier::complete_tx::bytes(?:\.cta_group::[12])?) "
+    r"\[\$1\], \[\$2, \{\$3, \$4\}\], \[\$5\];"
+)
+_CONSTRAINTS: Final = "b,r,l,r,r,r"
+
+
+@dataclass(frozen=True, slots=True)
+class TiledCopy:
+    """A copy of a tile of a 2-D tensor into shared memory.
+
+    Attributes:
+        call: The inline assembly.
+        space: ``shared::cta`` or ``shared::cluster``.
+        completion: How its end is told, as written.
+    """
+
+    call: Call
+    space: str
+    completion: str
+
+    #: Which argument is the channel, and which is the pixel: innermost first.
+    channel_index = 3
+    pixel_index = 4
+
+    @classmethod
+    def match(cls, instruction: Instruction) -> TiledCopy | None:
+        """Returns the view, or ``None``."""
+        if "cp.async.bulk.tensor.2d." not in instruction.text:
+            return None
+        call = Call.match(instruction)
+        if call is None or call.constraints != f'"{_CONSTRAINTS}"' or len(call.args) != 6:
+            return None
+        match = _TEMPLATE.fullmatch(call.template.strip('"'))
+        return cls(call, match["space"], match["completion"]) if match is not None else None
+
+
+def im2col_asm(copy: TiledCopy, rank: int) -> tuple[str, str]:
+    """Returns the assembly and the constraints of the im2col copy of a tensor of ``rank``.
+
+    Operands: predicate, destination, descriptor, ``rank`` coordinates innermost first, mbarrier,
+    ``rank - 2`` offsets of 16 bits innermost first.
+    """
+    coordinates = ", ".join(f"${3 + i}" for i in range(rank))
+    barrier = 3 + rank
+    offsets = ", ".join(f"${barrier + 1 + i}" for i in range(rank - 2))
+    template = (
+        f"@$0 cp.async.bulk.tensor.{rank}d.{copy.space}.global.im2col{copy.completion} "
+        f"[$1], [$2, {{{coordinates}}}], [${barrier}], {{{offsets}}};"
+    )
+    return template, ",".join(["b", "r", "l", *["r"] * rank, "r", *["h"] * (rank - 2)])
