@@ -15,9 +15,10 @@ from collections.abc import Callable, Iterator
 
 import async_mistakes
 import pytest
+from async_blocks import generate_blocks
 from async_host import Host
 from async_kernels import generate
-from async_model import Counts, Program
+from async_model import Counts, Program, wrong_numbers
 from async_text import Kernel
 from ir_helpers import CORPUS, NO_CORPUS
 from triton_ext.backends.amd.passes.update_async_wait_count import UpdateAsyncWaitCount
@@ -138,6 +139,24 @@ def test_nothing_is_missed_where_statements_make_no_sense(arch: str) -> None:
         program = Program(module, async_mistakes.emitted_of(arch))
         lines = broken(program, asked(module, arch))
         assert lines <= {error.line for error in refused(module)}, seed
+
+
+def test_nothing_is_missed_between_blocks_and_in_functions() -> None:
+    """Nor has a wait a number that is too high: what it asks for is done behind it."""
+    found = 0
+    for seed in range(2 * KERNELS):
+        text = generate_blocks(seed)
+        program = Program(located(text), async_mistakes.emitted_of("gfx1250"))
+        module = located(text)
+        lines = broken(program, asked(module, "gfx1250"), 30)
+        assert lines <= {error.line for error in refused(module)}, seed
+        counts = Counts.lowered(lowered(module))
+        faults = program.search(range(30), counts)
+        assert not wrong_numbers(faults), seed
+        lines = {place_of(fault.op).line for fault in faults if fault.kind != "wait"}
+        assert lines <= {error.line for error in refused(module)}, f"{seed}, lowered"
+        found += bool(lines)
+    assert found > KERNELS
 
 
 def test_a_number_of_instructions_that_is_one_too_high_is_reported() -> None:
