@@ -1,8 +1,8 @@
 """Where the buffers of a module lie while it runs, and what its accesses cost, as plain data.
 
 What draws it (``triton-ext lds``) knows no operation and no vendor; what makes it is
-:mod:`~triton_ext.analysis.memory_mapper`.  A :class:`FunctionMap` has the operations that use shared
-memory as rows in the order of the program, and a :class:`Bar` for each buffer: bytes from
+:mod:`~triton_ext.analysis.memory_mapper`.  A :class:`FunctionMap` has the operations that use
+shared memory as rows in the order of the program, and a :class:`Bar` for each buffer: bytes from
 ``offset`` on, in the rows from ``first`` to ``last``.
 """
 

@@ -247,12 +247,16 @@ class _Mapper:
         if not inside:
             before = [n for n, e in enumerate(entries) if e.position <= live.start]
             inside = [before[-1] if before else 0]
+        opened = [n for n, e in enumerate(entries) if e.op is buffer.op]
+        if buffer.kind is not BufferKind.EXPLICIT and opened:
+            # What it needs for itself it needs when it starts.
+            inside = opened[:1]
         ghost = None
         if live.regions:
             number = live.regions[0][0]
             around = [n for n, e in enumerate(entries) if self.liveness.number(e.op) == number]
             if around:
-                ghost = around[0], around[-1]
+                ghost = around[0] + 1, around[-1]
         size = self.memory.partition_bytes
         last = max(buffer.offset, buffer.end - 1)
         return Bar(

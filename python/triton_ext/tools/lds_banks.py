@@ -57,15 +57,14 @@ def banks(
     wide = _LABEL + count * _CELL
     columns = max(1, int((right - left + 36) // (wide + 36)))
     parts: list[str] = []
-    bottom = top
-    for start in range(0, len(accesses), columns):
-        ends = []
-        for column, access in enumerate(accesses[start : start + columns]):
-            x = left + column * (wide + 36)
-            made, end = _panel(start + column, access, count, x, bottom + 16, wide)
-            parts += made
-            ends.append(end)
-        bottom = max(ends)
+    ends = [top] * columns
+    for index, access in enumerate(accesses):
+        # Where there is most room.
+        column = ends.index(min(ends))
+        x = left + column * (wide + 36)
+        made, ends[column] = _panel(index, access, count, x, ends[column] + 16, wide)
+        parts += made
+    bottom = max(ends)
     return parts, bottom
 
 
@@ -81,7 +80,7 @@ def _panel(
     parts.append(text(x + 36 + mono_width(title) * 1.03, y + 12, where, "pale"))
     y += 30
     for said in (cost(access), *caveat(access)):
-        for line in wrap(said, wide):
+        for line in wrap(said, wide + 50):
             parts.append(text(x, y, line, "pale"))
             y += 16
     if not access.phases:

@@ -119,7 +119,7 @@ class _Drawing:
         self._lines()
         for index, row in enumerate(found.rows):
             self._row(index, row)
-        at = self._chips(self._rows_end + 26)
+        at = self._chips(self._rows_end + 44)
         at = self._warnings(at)
         below, self.bottom = banks(found.accesses, module.memory, _MARGIN, at + 6, self.right)
         self.parts += below
@@ -202,27 +202,22 @@ class _Drawing:
         )
         self.parts.append(path(lines, "hole"))
         said = f"{kib(end - start)} that no buffer ever has, bytes {start} to {end}"
-        self.parts.append(
-            rect(
-                left, top, right - left, height, "touch hole-area", title=said, start=start, end=end
-            )
-        )
-        if right - left > text_width(kib(end - start)) + 6:
-            middle = (left + right) / 2
-            self.parts.append(text(middle, top + height + 12, kib(end - start), "pale", "middle"))
+        wide, size = text_width(kib(end - start)), right - left
+        if size > wide + 2:
+            x, y = (left + right) / 2, top + height / 2
+            self.parts.append(rect(x - wide / 2 - 2, y - 10, wide + 4, 16, "paper", 3))
+            self.parts.append(text(x, y + 2, kib(end - start), "tiny pale", "middle"))
+        place = {"start": start, "end": end}
+        self.parts.append(rect(left, top, size, height, "touch unused", title=said, **place))
 
     def _ticks(self, top: float) -> None:
-        found, memory = self._found, self._memory
-        capacity = self._x(memory.bytes)
-        label = f"{memory.arch}: {kib(memory.bytes)}"
-        wide = text_width(label)
+        found = self._found
         last = -1000.0
         places = {0, *(bar.offset for bar in found.bars), *(bar.end for bar in found.bars)}
-        blocked = (capacity - wide - 8, capacity + 8)
         for byte in sorted(places):
             x, said = self._x(byte), kib(byte) if byte else "0"
             half = text_width(said) / 2
-            if x - half < last + 8 or (x + half > blocked[0] and x - half < blocked[1]):
+            if x - half < last + 8:
                 continue
             self.parts.append(path(f"M{x:.1f} {top - 5:.1f}v5", "thin"))
             self.parts.append(text(x, top - 9, said, "pale", "middle"))
@@ -231,8 +226,6 @@ class _Drawing:
             if stretch.is_short:
                 middle = self._map_x + (stretch.left + stretch.right) / 2
                 self.parts.append(path(f"M{middle - 4:.1f} {top + 4:.1f}l3 -8m2 8l3 -8", "thin"))
-        anchor = "end" if found.total <= memory.bytes else "middle"
-        self.parts.append(text(capacity, top - 9, label, "bad bold", anchor))
 
     def _partitions(self, top: float) -> None:
         size = self._memory.partition_bytes
@@ -260,6 +253,11 @@ class _Drawing:
             self.parts.append(path(f"M{x:.1f} {top:.1f}V{bottom + 4:.1f}", "total"))
         x = self._x(memory.bytes)
         self.parts.append(path(f"M{x:.1f} {top - 6:.1f}V{bottom + 6:.1f}", "end capacity"))
+        left = memory.bytes - found.total
+        said = f"{kib(left)} free" if left >= 0 else f"{kib(-left)} too much"
+        said = f"{kib(memory.bytes)} in all, {said}"
+        tone = "pale" if left >= 0 else "bad bold"
+        self.parts.append(text(x + 1, bottom + 19, said, tone, "end"))
 
     # ---- buffers
 

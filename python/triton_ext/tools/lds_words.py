@@ -24,6 +24,8 @@ __all__ = [
 ]
 
 _MOST_LINES = 4
+#: Gaps of less than this part are not worth a word.
+_LITTLE = 50
 TIMES = "\N{MULTIPLICATION SIGN}"
 
 
@@ -118,6 +120,8 @@ def summary(found: FunctionMap, memory: SharedMemory) -> str:
     said = f"needs {least}{kib(found.total)} of {kib(memory.bytes)}"
     said += f" · at most {kib(found.peak)} alive at once"
     lost = found.total - found.lower_bound
+    if lost * _LITTLE < found.total:
+        lost = 0
     if lost and not found.is_optimal:
         said += f" · {kib(lost)} above the least that any placement may need"
     elif lost:
