@@ -11,9 +11,8 @@ What is assumed of the hardware, where public documents leave room:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 from triton_ext.emulator.elements import Array, Element, element_of
@@ -122,6 +121,10 @@ def _update_descriptor(op: Operation, context: Context) -> Step:
 # ---- copies
 
 
+def _nothing() -> None:
+    """What a copy does that is switched off."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Copy:
     """One copy that is issued.
@@ -129,69 +132,75 @@ class _Copy:
     Attributes:
         op: The operation.
         group: The workgroup.
-        element: Element type.
+        desc: The descriptor.
         addresses: Of each element of the buffer.
         inside: Which of them are inside of the tensor.
         buffer: The LDS side.
-        count: Instructions that a wave issues.
     """
 
     op: Operation
     group: Workgroup
-    element: Element
+    desc: Descriptor
     addresses: Array
     inside: Array
     buffer: LdsView
-    count: int
 
-    def load(self, *, pred: bool) -> InFlight:
-        """Starts a copy into LDS."""
-        if not pred:
-            return self._issue(lambda: None, is_store=False)
-        self.group.check_refill(self.op, self.buffer)
-        values = self.group.load(self.op, self.element, self.addresses, self.inside)
-        self.buffer.data[...] = self.element.poison()
-        self.buffer.filling[...] += 1
+    def start(self, *, is_store: bool) -> Callable[[], None]:
+        """Starts the copy; what is returned does it."""
+        if not self.desc.pred:
+            return _nothing
+        return self._start_store() if is_store else self._start_load()
 
-        place = (self.op, self.buffer)
-        self.group.copies.append(place)
+    def _start_load(self) -> Callable[[], None]:
+        group, element, buffer = self.group, self.desc.element, self.buffer
+        group.check_refill(self.op, buffer)
+        values = group.load(self.op, element, self.addresses, self.inside)
+        buffer.data[...] = element.poison()
+        buffer.filling[...] += 1
+        place = (self.op, buffer)
+        group.copies.append(place)
 
         def finish() -> None:
-            self.group.copies.remove(place)
-            self.buffer.filling[...] -= 1
-            self.buffer.data[...] = values
+            group.copies.remove(place)
+            buffer.filling[...] -= 1
+            buffer.data[...] = values
 
-        return self._issue(finish, is_store=False)
+        return finish
 
-    def store(self, *, pred: bool) -> InFlight:
-        """Starts a copy from LDS."""
-        if not pred:
-            return self._issue(lambda: None, is_store=True)
-        if self.buffer.filling.any():
-            self.group.read_lds(self.op, self.buffer)  # raises
-        memory = self.group.memory
+    def _start_store(self) -> Callable[[], None]:
+        group, element, buffer = self.group, self.desc.element, self.buffer
+        if buffer.filling.any():
+            group.read_lds(self.op, buffer)  # raises
+        memory = group.memory
         try:
-            memory.mark(self.element, self.addresses, self.inside, 1)
+            memory.mark(element, self.addresses, self.inside, 1)
         except OutOfBoundsError as error:
             raise fault(self.op, f"writes outside of global memory: {error}") from error
-        poison = np.full(self.addresses.shape, self.element.poison(), self.element.dtype)
-        memory.write(self.element, self.addresses, self.inside, poison)
-        self.buffer.draining[...] += 1
-
-        place = (self.op, self.buffer)
-        self.group.copies.append(place)
+        poison = np.full(self.addresses.shape, element.poison(), element.dtype)
+        memory.write(element, self.addresses, self.inside, poison)
+        buffer.draining[...] += 1
+        place = (self.op, buffer)
+        group.copies.append(place)
 
         def finish() -> None:
-            self.group.copies.remove(place)
-            self.buffer.draining[...] -= 1
-            memory.write(self.element, self.addresses, self.inside, self.buffer.data)
-            memory.mark(self.element, self.addresses, self.inside, -1)
+            group.copies.remove(place)
+            buffer.draining[...] -= 1
+            memory.write(element, self.addresses, self.inside, buffer.data)
+            memory.mark(element, self.addresses, self.inside, -1)
 
-        return self._issue(finish, is_store=True)
+        return finish
 
-    def _issue(self, finish: Any, *, is_store: bool) -> InFlight:
-        entry = InFlight(self.op, self.count, finish, is_store)
-        return TdmQueue.of(self.group).issue(entry)
+
+def _issue(copies: list[_Copy], count: int, *, is_store: bool) -> InFlight:
+    """Puts copies into flight as one operation of so many instructions."""
+    finishes = [copy.start(is_store=is_store) for copy in copies]
+
+    def finish() -> None:
+        for each in finishes:
+            each()
+
+    entry = InFlight(copies[0].op, count, finish, is_store)
+    return TdmQueue.of(copies[0].group).issue(entry)
 
 
 def _block_copy(op: Operation, context: Context) -> Step:
@@ -214,9 +223,8 @@ def _block_copy(op: Operation, context: Context) -> Step:
         if view.pred is not None:
             desc = replace(desc, pred=bool(group.scalar(view.pred)))
         buffer: LdsView = group.values[view.buffer]
-        addresses, inside = desc.block(buffer.shape)
-        copy = _Copy(op, group, desc.element, addresses, inside, buffer, count)
-        entry = copy.load(pred=desc.pred) if is_load else copy.store(pred=desc.pred)
+        copy = _Copy(op, group, desc, *desc.block(buffer.shape), buffer)
+        entry = _issue([copy], count, is_store=not is_load)
         if view.token is not None:
             group.values[view.token] = entry
 
@@ -228,15 +236,14 @@ def _fused_copy(op: Operation, context: Context) -> Step:
     assert view is not None
 
     def step(group: Workgroup) -> None:
-        parts: list[InFlight] = []
+        copies = []
         for desc_value, buffer_value in zip(view.descs, view.buffers, strict=True):
             desc: Descriptor = group.values[desc_value]
             buffer: LdsView = group.values[buffer_value]
-            copy = _Copy(op, group, desc.element, *desc.block(buffer.shape), buffer, 0)
-            # One instruction in all: of the parts only the first counts.
-            parts.append(replace(copy, count=0 if parts else 1).load(pred=desc.pred))
+            copies.append(_Copy(op, group, desc, *desc.block(buffer.shape), buffer))
+        entry = _issue(copies, 1, is_store=False)
         if view.token is not None:
-            group.values[view.token] = parts[-1]
+            group.values[view.token] = entry
 
     return step
 
@@ -258,9 +265,8 @@ def _rows_copy(op: Operation, context: Context) -> Step:
         if view.pred is not None:
             desc = replace(desc, pred=bool(group.scalar(view.pred)))
         buffer: LdsView = group.values[view.buffer]
-        addresses, inside = desc.rows(group.values[view.row_indices], buffer.shape[-1])
-        copy = _Copy(op, group, desc.element, addresses, inside, buffer, count)
-        entry = copy.load(pred=desc.pred) if is_load else copy.store(pred=desc.pred)
+        rows = desc.rows(group.values[view.row_indices], buffer.shape[-1])
+        entry = _issue([_Copy(op, group, desc, *rows, buffer)], count, is_store=not is_load)
         if view.token is not None:
             group.values[view.token] = entry
 

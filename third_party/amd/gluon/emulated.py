@@ -104,7 +104,8 @@ class Emulated:
         if name in self.types:
             return self.types[name]
         dtype = getattr(value, "dtype", None)
-        if dtype is not None and getattr(value, "shape", ()):
+        shape: Any = getattr(value, "shape", ())
+        if dtype is not None and shape:
             if str(dtype) not in _ELEMENTS:
                 raise LaunchError(
                     f"'{name}': the emulator has no arrays of {dtype}, expected one of "

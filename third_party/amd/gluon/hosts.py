@@ -25,6 +25,7 @@ __all__ = [
     "check_target",
     "has_positions",
     "needs_positions",
+    "pads_since",
     "require_fused",
     "require_partitions",
     "require_rows",
@@ -82,6 +83,19 @@ def require_fused() -> None:
 def require_partitions() -> None:
     """Refuses partitioned layouts where the host has none (before 3.8)."""
     require("amd-partitioned-shared")
+
+
+def pads_since(kind: str) -> str:
+    """The release from which on a copy takes padded layouts, if this one does not.
+
+    Args:
+        kind: ``load``, ``store``, ``gather`` or ``scatter``.
+    """
+    if kind in ("gather", "scatter") and not has_positions():
+        return "3.8"
+    if kind == "store" and not capabilities()["amd-tdm-rows"].available:
+        return "3.7"
+    return ""
 
 
 def splits_rows() -> bool:

@@ -289,10 +289,10 @@ def _layout_problems(
         return checks.partition_problems(layout, block, bits, num_warps, kind)
     store = kind in ("store", "scatter")
     found = checks.layout_problems(layout, block, bits, store=store)
-    padded = type(layout).__name__ == "PaddedSharedLayout"
-    if padded and kind in ("gather", "scatter") and not hosts.has_positions():
+    since = hosts.pads_since(kind)
+    if type(layout).__name__ == "PaddedSharedLayout" and since:
         found.append(
-            f"a {kind} of this Triton takes no padding (3.8 or newer does): use an unswizzled "
+            f"a {kind} of this Triton takes no padding ({since} or newer does): use an unswizzled "
             "layout"
         )
     return found
@@ -361,13 +361,15 @@ def _row_problems(name: str, rows: Any, expected: int, semantic: Any) -> list[st
     if len(shape) == 1 and type(layout).__name__ != "AutoLayout":
         linear = core._unwrap_if_constexpr(semantic.to_linear_layout(layout, shape))
         lanes, registers = linear.lane_bases, linear.reg_bases
-        rows_of_wave = [basis for basis in registers if any(basis)]
-        if not hosts.splits_rows() and rows_of_wave != [[1 << i] for i in range(len(rows_of_wave))]:
-            return [
+    found = checks.row_index_problems(shape, str(rows.dtype), expected, lanes, registers)
+    if not found and registers is not None and not hosts.splits_rows():
+        of_wave = [list(basis) for basis in registers if any(basis)]
+        if of_wave != [[1 << bit] for bit in range(len(of_wave))]:
+            found.append(
                 "this Triton takes the rows of a wave to lie side by side (3.8 or newer looks): "
                 "use xamd.index_layout"
-            ]
-    return checks.row_index_problems(shape, str(rows.dtype), expected, lanes, registers)
+            )
+    return found
 
 
 def _stage(name: str, stage: Any) -> TdmStage:
