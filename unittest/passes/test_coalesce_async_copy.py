@@ -83,6 +83,24 @@ def test_what_was_known_is_kept():
     assert found.attribute == 8
 
 
+def test_tiles_of_a_thread_that_follow_each_other_are_clipped():
+    """A thread holds a whole column in tiles of 8: 64 instructions, and the lanes repeat others."""
+    given = case(
+        "f8E5M2",
+        target="cuda:80",
+        warps=1,
+        shape=(512, 8),
+        encoding=blocked([8, 1], [1, 32], [1, 1], [0, 1]),
+        shared="#ttg.swizzled_shared<{vec = 16, perPhase = 1, maxPhase = 8, order = [0, 1]}>",
+        contiguity=(8, 1),
+        divisibility=(8, 1),
+    )
+    found = result(given)
+    assert isinstance(found.encoding, BlockedEncoding)
+    assert found.encoding.size_per_thread == (16, 1)
+    assert found.vector(found.encoding).instructions == 16
+
+
 def test_mask_and_other_are_converted():
     given = case(held=4, constancy=(1,), other=True)
     found = result(given)

@@ -143,8 +143,11 @@ def _clipped(copy: AsyncCopy) -> BlockedEncoding | None:
         return None
     if not isinstance(copy.shared, SwizzledSharedEncoding):
         return None
-    dim, run = encoding.order[0], copy.vector(encoding).run
-    if encoding.size_per_thread[dim] <= run:
+    dim, vector = encoding.order[0], copy.vector(encoding)
+    run, held = vector.run, encoding.size_per_thread[dim]
+    if vector.dim == dim:
+        held = max(held, vector.held)  # Tiles of a thread may follow each other, too.
+    if held <= run:
         return None
     tile = list(encoding.size_per_thread)
     tile[dim] = run
