@@ -1,4 +1,4 @@
-"""Copies in other layouts copy the same: Gluon kernels on a GPU, with the plugin and nothing else."""
+"""Copies in other layouts copy the same: Gluon kernels on a GPU with the plugin."""
 
 from __future__ import annotations
 
