@@ -155,6 +155,8 @@ class _Tuples:
         arity = self.flow.kinds[name].arity
         operands = (select.on_true, select.on_false)
         rows = self._sources([operand.text for operand in operands], arity)
+        if name in self._made:
+            return  # on the way round a loop
         _replace_all(select.instruction, operands, [row[0] for row in rows])
         attached = _attached(select.instruction)
         added = [self.function.fresh_name() for _ in range(arity - 1)]
@@ -167,6 +169,8 @@ class _Tuples:
 
     def _expand_freeze(self, name: str, freeze: Freeze) -> None:
         (values,) = self._sources([freeze.value.text], self.flow.kinds[name].arity)
+        if name in self._made:
+            return
         _replace_all(freeze.instruction, [freeze.value], [values[0]])
         attached = _attached(freeze.instruction)
         added = [self.function.fresh_name() for _ in values[1:]]
@@ -178,6 +182,8 @@ class _Tuples:
         carrier = binary.left if binary.left.text in self.flow.carriers else binary.right
         other = binary.right if carrier is binary.left else binary.left
         first, *rest = self.of(carrier.text)
+        if name in self._made:
+            return
         instruction = binary.instruction
         # What was known of the marker's bits is not known of the number: no flags, and no "or".
         opcode = "sub" if binary.opcode == "sub" else "add"

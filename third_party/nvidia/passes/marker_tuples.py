@@ -68,6 +68,8 @@ class MarkerTuples:
     def _expand_select(self, value: OpResult, op: Operation) -> None:
         condition, on_true, on_false = op.operands
         first, *rest = zip(self.of(on_true), self.of(on_false), strict=True)
+        if value in self._made:
+            return  # on the way round a loop
         op.set_operand(1, first[0])
         op.set_operand(2, first[1])
         builder = Builder.after(op)
@@ -89,6 +91,8 @@ class MarkerTuples:
         (then_first, *then_rest), (else_first, *else_rest) = (
             self.of(terminator.operands[index]) for terminator in yields
         )
+        if value in self._made:
+            return
         yields[0].set_operand(index, then_first)
         yields[1].set_operand(index, else_first)
         self._made[value] = (value, *append_if_results(op, then_rest, else_rest))
