@@ -88,6 +88,23 @@ class Vector:
     instructions: int
 
 
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What the layouts of both sides say about a copy.
+
+    Attributes:
+        dim: The dimension that the registers of a thread move first.
+        held: Fact 1.
+        run: Fact 3.
+        registers: Those that hold different elements.
+    """
+
+    dim: int
+    held: int
+    run: int
+    registers: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AsyncCopy:
     """A copy from global to shared memory, and what is known of it before anything is rewritten.
@@ -106,6 +123,7 @@ class AsyncCopy:
         consecutive: Pointers that lie side by side, per dimension, wherever they start.
         contiguity: Those that are aligned as a whole.
         constancy: Of the mask, per dimension; ``None`` without a mask.
+        facts: What the layouts of both sides say.
     """
 
     op: Operation
@@ -121,6 +139,7 @@ class AsyncCopy:
     consecutive: Ints
     contiguity: Ints
     constancy: Ints | None
+    facts: Facts
 
     @property
     def shape(self) -> Ints:
@@ -144,8 +163,7 @@ class AsyncCopy:
 
     def hint(self, dim: int) -> int:
         """Elements that the attribute says to lie side by side in a dimension (fact 2)."""
-        facts = _facts_of(self.encoding, self.shared, self.shape, self.buffer.full_alloc_shape)
-        return min(self.attribute, facts.held) if dim == facts.dim else 1
+        return min(self.attribute, self.facts.held) if dim == self.facts.dim else 1
 
     def known(self, dim: int) -> int:
         """Elements that may be copied at once in a dimension, whatever the layout (fact 2)."""
@@ -166,7 +184,10 @@ class AsyncCopy:
         Raises:
             VerifyError: The encoding is none for the shape.
         """
-        facts = _facts_of(encoding, self.shared, self.shape, self.buffer.full_alloc_shape)
+        # Encodings are looked up by all that is in them, which takes a while.
+        facts = self.facts
+        if encoding is not self.encoding:
+            facts = facts_of(encoding, self.shared, self.shape, self.buffer.full_alloc_shape)
         dim, held, run = facts.dim, facts.held, facts.run
         size = min(held, self.known(dim))
         if encoding == self.encoding:
@@ -219,27 +240,10 @@ class Operands:
     base: Value | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class _Facts:
-    """What the layouts of both sides say about a copy.
-
-    Attributes:
-        dim: The dimension that the registers of a thread move first.
-        held: Fact 1.
-        run: Fact 3.
-        registers: Those that hold different elements.
-    """
-
-    dim: int
-    held: int
-    run: int
-    registers: int
-
-
 @lru_cache(maxsize=256)
-def _facts_of(
+def facts_of(
     encoding: DistributedEncoding, shared: SharedEncoding, shape: Ints, alloc_shape: Ints
-) -> _Facts:
+) -> Facts:
     # The copies of a kernel have few types: working these out takes longer than all else here.
     dim, held = order_and_run(encoding, shape)
     layout = register_to_shared(encoding, shared, shape, alloc_shape)
@@ -247,7 +251,7 @@ def _facts_of(
     run = consecutive_run(layout)
     if isinstance(shared, PaddedSharedEncoding):
         run = min(run, *(interval for interval, _ in shared.interval_padding_pairs))
-    return _Facts(dim, held, run, layout.in_dim_size("register"))
+    return Facts(dim, held, run, layout.in_dim_size("register"))
 
 
 def run_of(tensor: str, buffer: str) -> int:
@@ -266,7 +270,7 @@ def run_of(tensor: str, buffer: str) -> int:
     encoding, shared = source.encoding, target.encoding
     if not isinstance(encoding, DistributedEncoding) or not isinstance(shared, SharedEncoding):
         return 0
-    facts = _facts_of(encoding, shared, source.static_shape, target.full_alloc_shape)
+    facts = facts_of(encoding, shared, source.static_shape, target.full_alloc_shape)
     return min(facts.held, facts.run)
 
 
@@ -335,6 +339,7 @@ def read_copy(
         consecutive=info.contiguity,
         contiguity=tuple(map(min, info.contiguity, aligned)),
         constancy=None if mask is None else analysis.info(mask).constancy,
+        facts=facts_of(encoding, shared, tensor.static_shape, buffer.full_alloc_shape),
     )
 
 
