@@ -27,6 +27,7 @@ bank conflicts nobody has published: only partitions are compared there, and the
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
@@ -142,9 +143,8 @@ def viewed(encoding: SharedEncoding, dims: Sequence[int]) -> SharedEncoding:
 
 @dataclass(frozen=True, slots=True)
 class _Access:
-    """One operation that reads or writes a group's buffer."""
+    """How an operation reads or writes a group's buffer."""
 
-    op: Operation
     tensor: TensorType
     buffer: MemDescType
     dims: tuple[int, ...]
@@ -188,10 +188,12 @@ class GroupAccesses:
             assert isinstance(held, TensorType)
             is_store = op not in group.loads
             self.accesses.append(
-                _Access(op, held, _memdesc(types, buffer), group.members[buffer], is_store)
+                _Access(held, _memdesc(types, buffer), group.members[buffer], is_store)
             )
             if not isinstance(held.encoding, DistributedEncoding):
                 self.problem = self.problem or "a tensor has an encoding that is not known"
+        # Most operations of a loop that was unrolled or pipelined are alike.
+        self._counts = Counter(self.accesses)
         self.rank = self.encoding.rank or 0 if isinstance(self.encoding, SharedEncoding) else 0
 
     def _problem(self, encodings: Sequence[object]) -> str:
@@ -241,12 +243,12 @@ class GroupAccesses:
 
     def _choice(self, encoding: SharedEncoding, renamed: Renamed) -> Choice:
         wavefronts = ideal = 0
-        for access in self.accesses:
+        for access, count in self._counts.items():
             found = joint_wavefronts(
                 access.of(encoding, renamed), self.lds.bank_model, is_store=access.is_store
             )
-            wavefronts += found.wavefronts
-            ideal += found.ideal
+            wavefronts += count * found.wavefronts
+            ideal += count * found.ideal
         return Choice(encoding, Cost(wavefronts, ideal), self._instructions(encoding))
 
     def _instructions(self, encoding: SharedEncoding) -> int:

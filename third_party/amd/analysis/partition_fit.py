@@ -4,10 +4,15 @@ What operations need while they run is taken from above where only Triton knows 
 of all of their tensors.  So a module may be said not to fit that does, never the other way round.
 Values that Triton's allocation could not place without an end (hosts without
 ``amd-partition-placement``) are taken to be aligned to a partition, which
-:mod:`triton_ext.backends.amd.passes.align_partitioned_shared` does.
+:mod:`triton_ext.backends.amd.passes.align_partitioned_shared` does.  Newer hosts place one buffer
+after the other, each as low as it can lie (observed on 3.9): the worst order counts.
 """
 
 from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Sequence
+from typing import Final
 
 from triton_ext.analysis.allocation import (
     BufferKind,
@@ -27,7 +32,9 @@ from .lds import Lds
 
 __all__ = ["needed_bytes"]
 
-_ALIGNMENT = 128
+_ALIGNMENT: Final = 128
+# Items of which every order is tried.
+_MOST: Final = 6
 
 
 def needed_bytes(module: Module, lds: Lds, *, knows_partitions: bool) -> int | None:
@@ -49,12 +56,13 @@ def needed_bytes(module: Module, lds: Lds, *, knows_partitions: bool) -> int | N
         return found if found is not None else (2 * _tensor_bytes(op, types), _ALIGNMENT)
 
     found = allocate(module, partition_size=lds.partition_bytes, scratch=scratch)
-    if knows_partitions:
-        return found.total
-    everything_is_known = not unknown_scratch(module)
     totals = [found.total]
     for function in found.functions.values():
-        total = _with_values_aligned(function, types, lds, try_without=everything_is_known)
+        if knows_partitions:
+            total: int | None = _lowest_fits(_items(function, types), lds.partition_bytes)
+        else:
+            everything_is_known = not unknown_scratch(module)
+            total = _with_values_aligned(function, types, lds, try_without=everything_is_known)
         if total is None:
             return None
         totals.append(total)
@@ -70,27 +78,85 @@ def _tensor_bytes(op: Operation, types: AliasTable) -> int:
     return total
 
 
+def _items(function: FunctionAllocation, types: AliasTable, alignment: int = 1) -> list[Item]:
+    """What Triton places: with its sizes, partitioned values aligned to something."""
+    groups = {buffer.op: n for n, buffer in enumerate(function.buffers) if buffer.index}
+    items = []
+    # Triton looks at values first, then at what operations need.
+    for buffer in sorted(function.buffers, key=lambda b: b.kind is not BufferKind.EXPLICIT):
+        size = buffer.size
+        if buffer.kind is BufferKind.EXPLICIT and buffer.value is not None:
+            type_ = types.type(buffer.value.type)
+            size = reserved_bytes(type_) if isinstance(type_, MemDescType) else size
+        group = groups.get(buffer.op, -1)
+        aligned = max(buffer.alignment, alignment) if group >= 0 else buffer.alignment
+        items.append(Item(size, buffer.live, aligned, group))
+    return items
+
+
 def _with_values_aligned(
     function: FunctionAllocation, types: AliasTable, lds: Lds, *, try_without: bool
 ) -> int | None:
-    """Bytes that Triton needs, partitioned values aligned to a partition if they have to be."""
-    groups = {buffer.op: n for n, buffer in enumerate(function.buffers) if buffer.index}
-    # Triton looks at values first, then at what operations need.
-    buffers = sorted(function.buffers, key=lambda buffer: buffer.kind is not BufferKind.EXPLICIT)
-    totals: list[int | None] = []
-    for alignment in (0, lds.partition_bytes) if try_without else (lds.partition_bytes,):
-        items = []
-        for buffer in buffers:
-            size = buffer.size
-            if buffer.kind is BufferKind.EXPLICIT and buffer.value is not None:
-                type_ = types.type(buffer.value.type)
-                size = reserved_bytes(type_) if isinstance(type_, MemDescType) else size
-            group = groups.get(buffer.op, -1)
-            aligned = max(buffer.alignment, alignment if group >= 0 else 0)
-            items.append(Item(size, buffer.live, aligned, group))
+    """Bytes that Triton 3.8 needs, partitioned values aligned to a partition if they have to be."""
+    totals: list[int] = []
+    for alignment in (1, lds.partition_bytes) if try_without else (lds.partition_bytes,):
+        items = _items(function, types, alignment)
         offsets = offsets_of_triton(items, lds.partition_bytes)
         if offsets is not None:
             ends = (at + item.size for at, item in zip(offsets, items, strict=True))
             totals.append(max(ends, default=0))
-    ended = [total for total in totals if total is not None]
-    return min(ended, default=None)
+    return min(totals, default=None)
+
+
+def _lowest_fits(items: list[Item], partition_size: int) -> int:
+    """The most bytes that items take which are placed in turn, each as low as it can lie.
+
+    Of all orders, or of those by size and of the program where there are too many.
+    """
+    orders: Iterable[Sequence[Item]]
+    if len(items) > _MOST:
+        by_size = sorted(items, key=lambda item: item.size)
+        orders = [items, items[::-1], by_size, by_size[::-1]]
+    else:
+        # Items of one group are alike but for their order: one of those is enough.
+        numbers = itertools.permutations(range(len(items)))
+        chosen = (order for order in numbers if _keeps_groups(order, items))
+        orders = ([items[i] for i in order] for order in chosen)
+    return max((_lowest_fit(order, partition_size) for order in orders), default=0)
+
+
+def _keeps_groups(order: Sequence[int], items: Sequence[Item]) -> bool:
+    latest: dict[int, int] = {}
+    for i in order:
+        group = items[i].group
+        if group != -1 and latest.get(group, -1) > i:
+            return False
+        latest[group] = i
+    return True
+
+
+def _lowest_fit(items: Sequence[Item], partition_size: int) -> int:
+    placed: list[tuple[Item, int]] = []
+    for item in items:
+        at = 0
+        while (above := _clash(item, at, placed, partition_size)) is not None:
+            at = -(-above // item.alignment) * item.alignment
+        placed.append((item, at))
+    return max((at + item.size for item, at in placed), default=0)
+
+
+def _clash(
+    item: Item, at: int, placed: Sequence[tuple[Item, int]], partition_size: int
+) -> int | None:
+    """Where to try next if an item cannot lie at an offset."""
+    for other, start in placed:
+        end = start + other.size
+        if item.group == other.group != -1:
+            # Not in the same partitions, all of them.
+            start = start // partition_size * partition_size
+            end = -(-end // partition_size) * partition_size
+        elif not item.live.meets(other.live):
+            continue
+        if at < end and start < at + item.size:
+            return end
+    return None
