@@ -57,6 +57,39 @@ class Tensor:
 xnv.TensorDescriptorIm2Col.for_conv(Tensor(), 3, padding=1, block_shape=[64, 64])
 """
 
+_GLUON_AMD = """
+import numpy as np
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton_ext.gluon import amd as xamd
+@gluon.jit
+def copy(x_ptr, y_ptr, n, LAYOUT: gl.constexpr):
+    x = xamd.make_tensor_descriptor(x_ptr, [n, n], [n, 1], [16, 32], LAYOUT)
+    y = xamd.make_tensor_descriptor(y_ptr, [n, n], [n, 1], [16, 32], LAYOUT)
+    smem = gl.allocate_shared_memory(gl.float32, [16, 32], LAYOUT)
+    xamd.async_load(x, [1, 2], smem)
+    xamd.async_wait(0)
+    xamd.async_store(y, [1, 2], smem)
+    xamd.async_wait(0)
+x = np.arange(2500, dtype=np.float32).reshape(50, 50)
+y = np.zeros_like(x)
+xamd.emulated(copy)[1,](x, y, 50, xamd.smem_layout([16, 32], 32, False))
+assert (y[1:17, 2:34] == x[1:17, 2:34]).all() and y.sum() == x[1:17, 2:34].sum()
+"""
+
+_EXAMPLES_AMD = """
+import sys
+sys.path.insert(0, ROOT)
+import numpy as np
+from triton_ext.gluon import amd as xamd
+from examples.gluon.cdna5.embedding_bag import embedding_bag
+table = np.ones((9, 64), np.float16)
+indices, out = np.zeros(40, np.int32), np.zeros((1, 64), np.float16)
+offsets, weights = np.array([0, 40], np.int32), np.ones(40, np.float32)
+embedding_bag(table, indices, offsets, weights, out, launcher=xamd.emulated)
+assert (out == 40).all()
+"""
+
 _SPLIT_PIXELS = """
 import triton, triton.language as tl
 from triton.backends.compiler import GPUTarget
@@ -173,6 +206,16 @@ ROWS = (
         lambda: _runs(_SPLIT_PIXELS),
     ),
     Row("`gluon.nvidia`: im2col descriptors and loads", "0.1.0", lambda: _runs(_GLUON)),
+    Row(
+        "`gluon.amd`: TDM loads, stores and waits, run over numpy",
+        "0.1.0",
+        lambda: _runs(_GLUON_AMD),
+    ),
+    Row(
+        "`gluon.amd`: padded gathers and descriptor updates (`examples/gluon/cdna5`)",
+        "0.1.0",
+        lambda: _runs(_EXAMPLES_AMD.replace("ROOT", repr(str(ROOT)))),
+    ),
     Row(
         "passes in Python in a compile (`extra_passes`)", "0.1.0", lambda: _runs(_PASS_IN_A_COMPILE)
     ),
