@@ -117,6 +117,25 @@ with plugin.extra_passes("ttgir", "triton-ext-lower-im2col"):
     triton.compile(ASTSource(one, {"x_ptr": "*i32"}), target=GPUTarget("cuda", 90, 32))
 """
 
+_GLUON_COPIES = """
+from triton_ext import plugin
+text = '''
+#b = #ttg.blocked<{sizePerThread = [1], threadsPerWarp = [32], warpsPerCTA = [4], order = [0]}>
+#s = #ttg.swizzled_shared<{vec = 1, perPhase = 1, maxPhase = 1, order = [0]}>
+#smem = #ttg.shared_memory
+module attributes {ttg.target = "cuda:90", "ttg.num-warps" = 4 : i32, "ttg.threads-per-warp" = 32 : i32} {
+  tt.func public @kernel(%x: !tt.ptr<i8> {tt.divisibility = 16 : i32}, %m: !ttg.memdesc<64xi8, #s, #smem, mutable>) {
+    %r = tt.make_range {end = 64 : i32, start = 0 : i32} : tensor<64xi32, #b>
+    %y = tt.splat %x : !tt.ptr<i8> -> tensor<64x!tt.ptr<i8>, #b>
+    %p = tt.addptr %y, %r : tensor<64x!tt.ptr<i8>, #b>, tensor<64xi32, #b>
+    %t = ttg.async_copy_global_to_local %p, %m : tensor<64x!tt.ptr<i8>, #b> -> <64xi8, #s, #smem, mutable>
+    tt.return
+  }
+}
+'''
+assert "contiguity = 16" in str(plugin.run_passes(text, is_gluon=True))
+"""  # noqa: E501 - TTGIR
+
 _AMD_WAITS = """
 from triton_ext import plugin
 text = '''module attributes {ttg.target = "hip:gfx1250", "ttg.num-warps" = 4 : i32} {
@@ -228,6 +247,11 @@ ROWS = (
         "`triton-opt` with passes of ours alone",
         "0.1.0",
         lambda: _optimizes("-triton-ext-lower-im2col", "--host=none"),
+    ),
+    Row(
+        "Gluon: asynchronous copies get wider layouts in a compile (`TRITON_EXT_COALESCE`)",
+        "0.1.0",
+        lambda: _runs(_GLUON_COPIES),
     ),
     Row(
         "AMD: waits are counted by triton-ext in a compile (`TRITON_EXT_WAITS`)",
