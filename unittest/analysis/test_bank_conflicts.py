@@ -242,6 +242,15 @@ def test_phases_add_up(padded, is_store):
         assert wavefronts(access, NVIDIA, is_store=is_store).wavefronts == total, seed
 
 
+def test_a_swizzle_that_mixes_registers():
+    # Registers go to 1 and 2 along rows, and to 64 ^ 2 from row to row: Triton stores pairs, and
+    # LLVM joins 4 of them to one 64-bit store.
+    tensor = BlockedEncoding((4, 2), (8, 4), (4, 1), (1, 0))
+    access = Access.of(tensor, SwizzledSharedEncoding(2, 1, 8, (0, 1)), (64, 16), 16)
+    assert access.instruction_bits == 64
+    assert sorted(basis for (basis,) in access.layout.in_bases("register")) == [1, 2, 64, 512]
+
+
 def test_waves_that_read_different_pieces_do_not_meet():
     inner = SwizzledSharedEncoding(1, 1, 1, (1, 0))
     buffer = PartitionedSharedEncoding(2, 1, 0, inner)

@@ -6,7 +6,9 @@ Needs no GPU: ``bank_conflicts_h200.csv`` is what ``python -m benchmarks bank_co
 from __future__ import annotations
 
 import csv
+import os
 import pathlib
+import random
 import re
 from collections import Counter
 
@@ -14,9 +16,19 @@ import pytest
 
 # The counts are those of its code; Gluon of earlier releases refuses some of the kernels.
 pytest.importorskip("triton", minversion="3.9")
-from benchmarks.bank_conflicts import CASES, compiled, expected, first_addresses, predicted
+from benchmarks.bank_conflicts import (
+    CASES,
+    COLUMNS,
+    ROWS,
+    Case,
+    compiled,
+    expected,
+    first_addresses,
+    predicted,
+)
 
 MEASURED = pathlib.Path(__file__).parent / "bank_conflicts_h200.csv"
+NIGHTLY = os.environ.get("TRITON_EXT_NIGHTLY") == "1"
 _PLAIN = r"\b{op}\.shared(?:\.v(\d))?\.b(\d+)"
 _MATRIX = r"\b{op}matrix\.sync\.aligned\.m8n8\.x(\d)(\.trans)?\.shared"
 
@@ -32,8 +44,8 @@ def emitted(ptx, op):
     return plain, matrices
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.op} {case.name}")
-def test_prediction(case, fresh_triton_cache):
+def check_instructions(case):
+    """Compares instructions; returns the kernel and what is said of it."""
     kernel = compiled(case)
     said = predicted(case, kernel)
     plain, matrices = emitted(kernel.asm["ptx"], "ld" if case.op == "read" else "st")
@@ -49,12 +61,40 @@ def test_prediction(case, fresh_triton_cache):
         assert said.bits == 32
     else:
         assert plain == {said.bits: each}
+    return kernel, said
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.op} {case.name}")
+def test_prediction(case, fresh_triton_cache):
+    kernel, said = check_instructions(case)
     addresses = first_addresses(case, kernel)
     assert (addresses is None) == said.is_transposed
     if addresses is not None:
         one = expected(addresses, said.bits, is_store=case.op == "write")
         assert one * said.instructions == said.wavefronts
     assert said.wavefronts == int(counted(case)["wavefronts"])
+
+
+def random_case(seed):
+    """A kernel whose buffer is swizzled in some way."""
+    source = random.Random(seed)
+
+    def split(total):
+        one = 1 << source.randrange(total.bit_length())
+        return [one, total // one]
+
+    bits = source.choice([8, 16, 32, 64])
+    order = source.choice([ROWS, COLUMNS])
+    registers = (split(source.choice([1, 2, 4, 8])), split(32), split(4), order)
+    swizzle = [source.choice([1, 2, 4, 8]), source.choice([1, 2, 4]), source.choice([1, 2, 4, 8])]
+    shared = ("swizzled", *swizzle, source.choice([ROWS, COLUMNS]))
+    shape = (source.choice([16, 32, 64]), source.choice([32, 64]))
+    return Case(f"{seed}", source.choice(["read", "write"]), bits, shape, registers, shared)
+
+
+@pytest.mark.parametrize("seed", range(150 if NIGHTLY else 12))
+def test_instructions_of_random_layouts(seed, fresh_triton_cache):
+    check_instructions(random_case(seed))
 
 
 def counted(case):
