@@ -75,9 +75,9 @@ NEW = {
     },
     (3, 8): {
         *("im2col", "amd-async-marks", "amd-masked-loads-predicated", "amd-partitioned-shared"),
-        "amd-tdm-rows-by-layout",
+        *("amd-tdm-rows-by-layout", "reductions-by-conversion"),
     },
-    (3, 9): {"amd-tdm-fused", "amd-partition-placement"},
+    (3, 9): {"amd-tdm-fused", "amd-partition-placement", "broadcasts-by-shuffle"},
 }
 AVAILABLE = {
     release: set().union(*(new for since, new in NEW.items() if since <= release))

@@ -158,6 +158,18 @@ _TABLE: tuple[tuple[str, str, Callable[[], bool], str], ...] = (
         _NEEDS.format("may allocate partitioned values forever", "3.9", "3.9"),
     ),
     (
+        "reductions-by-conversion",
+        "reductions across warps are lowered to conversions of layouts",
+        _release_has((3, 8)),
+        _NEEDS.format("keeps an element for each warp in shared memory", "3.8", "3.8"),
+    ),
+    (
+        "broadcasts-by-shuffle",
+        "what every warp holds is handed on by shuffles, without shared memory",
+        _release_has((3, 9)),
+        _NEEDS.format("hands it on through shared memory", "3.9", "3.9"),
+    ),
+    (
         "amd-tdm-fused",
         "several TDM loads in one instruction (AMD, gfx1250)",
         _gluon_builder_has("create_async_tdm_fused_copy_global_to_local"),

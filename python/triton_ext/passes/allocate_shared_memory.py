@@ -17,10 +17,13 @@ module.  Where the result differs from the host's pass:
 * ``allocation.size`` of what is not an allocation is printed for every host (3.9 and newer do).
 * With ``capacity``, a kernel that needs more is an error that says what is alive where.
 
-An operation whose need only Triton knows is refused by name
-(:mod:`~triton_ext.analysis.allocation.scratch` says which).  Triton's own barriers between users of
-the same memory are placed for Triton's offsets: a module whose offsets were changed needs a host
-that reads them back, or barriers of its own.
+What operations need while they run is that of Triton's lowering for no vendor, as in upstream's
+pass; ``allocate-shared-memory-nv`` and ``allocate-amdgpu-shared-memory`` are those of the vendors.
+It differs from release to release: of a host that is not known, only what all of them agree on is
+known, and the rest is refused by name (:mod:`~triton_ext.analysis.allocation.scratch`).
+
+Triton's own barriers between users of the same memory are placed for Triton's offsets: a module
+whose offsets were changed needs a host that reads them back, or barriers of its own.
 
 Safe direction: a buffer may be taken to live longer than it does, never shorter.
 """
@@ -54,10 +57,10 @@ class AllocateSharedMemory(Pass):
         """Writes offsets to the buffers of ``module``.
 
         Raises:
-            PassError: It needs more than there is, or nobody but Triton knows how much.
+            PassError: It needs more than there is, or what an operation needs is not known.
             VerifyError: A buffer has no size that is known.
         """
-        allocation = allocation_of(module)
+        allocation = allocation_of(module, features=context.host_features(), target="")
         if self.capacity:
             check_capacity(allocation, self.capacity, "shared memory")
         annotate(module, allocation)

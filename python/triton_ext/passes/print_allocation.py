@@ -41,13 +41,15 @@ class PrintAllocation(Pass):
         """Makes the remarks.
 
         Raises:
-            PassError: An operation needs memory, and only the host knows how much.
+            PassError: An operation needs memory, and it is not known how much.
             VerifyError: A buffer has no size that is known.
         """
         if self.get_scratch_size_function == "ValidConstant":
             found = allocate(module, partition_size=self.partition_size, scratch=_constant)
         else:
-            found = allocation_of(module, self.partition_size)
+            found = allocation_of(
+                module, self.partition_size, features=context.host_features(), target=""
+            )
         for function in found.functions.values():
             name = symbol_of(function.function) or ""
             context.remark(function.function, name)

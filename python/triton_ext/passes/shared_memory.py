@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Set
+
 from triton_ext.analysis.allocation import (
     Buffer,
     BufferKind,
     FunctionAllocation,
     ModuleAllocation,
+    Scratch,
     allocate,
     unknown_scratch,
 )
 from triton_ext.errors import PassError
 from triton_ext.ir import Module, Operation
+from triton_ext.ir.aliases import AliasTable
 from triton_ext.ir.functions import symbol_of
 from triton_ext.passes.places import error_at, place_of
 
@@ -20,27 +24,45 @@ __all__ = ["allocation_of", "annotate", "check_capacity", "name_of"]
 _OFFSET, _SIZE = "allocation.offset", "allocation.size"
 
 
-def allocation_of(module: Module, partition_size: int = 0) -> ModuleAllocation:
+def allocation_of(
+    module: Module,
+    partition_size: int = 0,
+    *,
+    features: Set[str] | None = None,
+    target: str | None = None,
+) -> ModuleAllocation:
     """Places the buffers of a module.
 
+    Args:
+        module: The module.
+        partition_size: Bytes of a physical partition; 0 where memory is not partitioned.
+        features: What the host can do; ``None`` if it is not known.
+        target: Whose lowering it is, ``"cuda:90"``, ``""`` for no vendor's; by default what the
+            module says.
+
     Raises:
-        PassError: An operation needs memory, and only the host knows how much.
+        PassError: What an operation needs is not known.
         VerifyError: A buffer has no size that is known.
     """
-    unknown = unknown_scratch(module)
+    scratch = Scratch(module.op, AliasTable.of(module.aliases), features, target)
+    unknown = unknown_scratch(module, scratch=scratch)
     if unknown:
+        why = (
+            "Triton's releases differ, and which one compiles the module is not known"
+            if features is None
+            else "Triton's lowering of it is not known for this GPU or layout"
+        )
         errors = [
             error_at(
                 op,
-                f"the shared memory that '{op.name}' needs while it runs is not known: it depends "
-                "on how Triton lowers it",
+                f"the shared memory that '{op.name}' needs while it runs is not known: {why}",
                 "--pass-provider=host runs Triton's pass; that of 3.9 and newer leaves the size in "
                 f"'{_SIZE}', which is taken from there",
             )
             for op in unknown
         ]
         raise _with(errors[0], tuple(errors[1:]))
-    return allocate(module, partition_size=partition_size)
+    return allocate(module, partition_size=partition_size, scratch=scratch)
 
 
 def _with(first: PassError, others: tuple[PassError, ...]) -> PassError:

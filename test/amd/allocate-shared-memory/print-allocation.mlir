@@ -24,6 +24,7 @@ tt.func public @kernel(%x: tensor<128xi32>, %p: !tt.ptr<i32>, %v: i32, %m: i1) {
   tt.call @callee() : () -> ()
   // expected-remark @below {{scratch offset = 0, size = 4}}
   %1 = tt.atomic_rmw add, acq_rel, gpu, %p, %v, %m : (!tt.ptr<i32>, i32, i1) -> i32
+  tt.store %p, %1 : !tt.ptr<i32>
   tt.return
 }
 }

@@ -179,11 +179,13 @@ def _make_it_end(
     if len(partitioned) < 2 and is_known:
         # Values are moved apart only because of others.
         return
-    if not is_known or unknown_scratch(module):
+    features = context.host_features()
+    if not is_known or unknown_scratch(module, features):
         for op in partitioned:
             _align(op, lds.partition_bytes)
         return
-    for function in allocate(module, partition_size=lds.partition_bytes).functions.values():
+    found = allocate(module, partition_size=lds.partition_bytes, features=features)
+    for function in found.functions.values():
         values = [op for op in partitioned if _function_of(op) is function.function]
         chosen = _choose(values, _total_with(function, types, lds), lds.bytes)
         if chosen is None:

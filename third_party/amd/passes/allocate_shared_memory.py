@@ -48,14 +48,20 @@ class AllocateAMDGPUSharedMemory(Pass):
         """Writes offsets to the buffers of ``module``.
 
         Raises:
-            PassError: It needs more than there is, or nobody but Triton knows how much.
+            PassError: It needs more than there is, or what an operation needs is not known.
             VerifyError: A buffer has no size that is known.
         """
         target = module.op.attributes.get("ttg.target", "").strip('"')
-        lds = Lds.of(self.arch or target.partition(":")[2])
+        arch = self.arch or target.partition(":")[2]
+        lds = Lds.of(arch)
         if lds is not None and lds.partition_bytes:
             _check_partitions(module, lds)
-        allocation = allocation_of(module, lds.partition_bytes if lds is not None else 0)
+        allocation = allocation_of(
+            module,
+            lds.partition_bytes if lds is not None else 0,
+            features=context.host_features(),
+            target=f"hip:{arch}",
+        )
         if lds is not None:
             check_capacity(allocation, lds.bytes, f"LDS of {lds.arch}")
         annotate(module, allocation)

@@ -11,7 +11,7 @@ touch the same physical partition.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass, replace
 from enum import Enum
 
@@ -123,7 +123,11 @@ class ModuleAllocation:
 
 
 def allocate(
-    module: Module | Operation, *, partition_size: int = 0, scratch: ScratchSize | None = None
+    module: Module | Operation,
+    *,
+    partition_size: int = 0,
+    scratch: ScratchSize | None = None,
+    features: Set[str] | None = None,
 ) -> ModuleAllocation:
     """Places the buffers of a module.
 
@@ -132,18 +136,28 @@ def allocate(
         partition_size: Bytes of one physical partition; 0 where memory is not partitioned.
         scratch: Size and alignment of what an operation (or function) needs while it runs, or
             ``None`` where that is not known; :class:`~.scratch.Scratch` by default.
+        features: What the host can do (``triton_ext.host.features``), which decides on some of
+            these sizes; ``None`` if it is not known.
 
     Raises:
         VerifyError: A type has no size that is known; the error is at the operation.
         UnsupportedError: A scratch size is not known: run the host's pass first, or ask for it.
     """
     top = module.op if isinstance(module, Module) else module
-    return _Allocator(top, partition_size, scratch).run()
+    return _Allocator(top, partition_size, scratch, features).run()
 
 
-def unknown_scratch(module: Module) -> tuple[Operation, ...]:
-    """The operations whose scratch memory is not known: :func:`allocate` refuses them."""
-    scratch = Scratch(module.op, AliasTable.of(module.aliases))
+def unknown_scratch(
+    module: Module, features: Set[str] | None = None, scratch: ScratchSize | None = None
+) -> tuple[Operation, ...]:
+    """The operations whose scratch memory is not known: :func:`allocate` refuses them.
+
+    Args:
+        module: The module.
+        features: As for :func:`allocate`.
+        scratch: As for :func:`allocate`.
+    """
+    scratch = scratch or Scratch(module.op, AliasTable.of(module.aliases), features)
     known = {ttg.LocalAllocOp.NAME, *CALLS}
     functions = [op for op in module.walk() if op.name in FUNCTIONS and op.regions]
     return tuple(
@@ -152,12 +166,18 @@ def unknown_scratch(module: Module) -> tuple[Operation, ...]:
 
 
 class _Allocator:
-    def __init__(self, top: Operation, partition_size: int, scratch: ScratchSize | None) -> None:
+    def __init__(
+        self,
+        top: Operation,
+        partition_size: int,
+        scratch: ScratchSize | None,
+        features: Set[str] | None,
+    ) -> None:
         self.top = top
         self.partition_size = partition_size
         module = top.module
         self.aliases = AliasTable.of(module.aliases if module is not None else None)
-        self.scratch = scratch or Scratch(top, self.aliases)
+        self.scratch = scratch or Scratch(top, self.aliases, features)
         self.functions = {
             symbol_of(op): op for op in top.walk() if op.name in FUNCTIONS and op.regions
         }

@@ -1,38 +1,55 @@
-"""Shared memory that operations need while they run.
+"""Shared memory that operations need while they run, as Triton lowers them.
 
-Some sizes follow from the operation alone; others from how the host lowers it, which differs from
-release to release and is told by nobody but the host.  What the host's own pass left is taken: the
-number ``allocation.size``, which 3.9 prints; and nothing for an operation without
-``allocation.offset`` in a module with ``ttg.shared``.  :class:`Scratch` knows besides:
+What a host's own pass left is taken: the number ``allocation.size``, which 3.9 prints; and nothing
+for an operation without ``allocation.offset`` in a module with ``ttg.shared``.  :class:`Scratch`
+computes the same, and where releases differ (:mod:`~.lowering`) it has to be told which one it is;
+without that it knows what all of them agree on:
 
 * ``ttg.warp_specialize``: its captures, packed; a function: one byte for each warp of the
   partitions that run at the same time;
-* ``tt.histogram``, scalar atomics, ``ttng.tensormap_create``;
-* ``tt.reduce`` along an axis that no two warps (or CTAs) share, and ``ttg.convert_layout`` between
-  layouts that leave every element in its warp: nothing.
+* ``ttg.convert_layout``: what its swizzling does not repeat (:mod:`~.swizzling`);
+* ``tt.reduce`` across warps (:mod:`~.reduction`), ``tt.scan`` across warps: an element for each of
+  the other elements of each warp and block; ``tt.gather`` across warps: the source;
+* atomics whose result is used: an element, or the tensor if threads hold the same elements;
+* ``tt.histogram``: the bins, a warp's lanes at least; ``ttng.tensormap_create``: a tensor map.
 
-Every other ``tt.reduce``, ``tt.scan``, ``tt.gather``, ``ttg.convert_layout`` and atomic of a tensor
-whose result is used is *not known* without the host's number, and nobody may guess.
+*Not known*, so that nobody may guess: conversions and reductions on GPUs that are not in
+:mod:`~.lowering`, between layouts that are not known, and across the CTAs of a cluster; and
+operations of a host's that no supported release has.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence, Set
+from dataclasses import replace
 from typing import Final
 
 from ...ir import Operation, Value
 from ...ir.aliases import AliasTable
 from ...ir.dialects import ttg
-from ...ir.encodings import DistributedEncoding
+from ...ir.encodings import BlockedEncoding, DistributedEncoding
 from ...ir.functions import FUNCTIONS
-from ...ir.types import MemDescType, PointerType, TensorType, Type
+from ...ir.linear_layout import LinearLayout
+from ...ir.types import (
+    MemDescType,
+    PointerType,
+    TensorDescIm2ColType,
+    TensorDescType,
+    TensorType,
+    Type,
+)
+from .layout_conversion import crosses_ctas, goes_through_memory
+from .lowering import Lowering
+from .reduction import bytes_by_conversion, bytes_by_warps
+from .swizzling import FlatLayout
 
 __all__ = ["SCRATCH_ALIGNMENT", "Scratch"]
 
 SCRATCH_ALIGNMENT: Final = 128
 _TENSOR_MAP_BYTES: Final = 128
-_ATOMICS: Final = frozenset({"tt.atomic_rmw", "tt.atomic_cas"})
-_THREADS: Final = ("lane", "warp", "block")
-_BY_HOST: Final = frozenset({"tt.scan", "tt.gather", "tt.map_elementwise"})
+_POINTER_BITS: Final = 64
+_SMALL_TDM, _LARGE_TDM = 48, 80
+_OUTER: Final = ("warp", "block")
 
 
 class Scratch:
@@ -41,21 +58,33 @@ class Scratch:
     Args:
         top: The module.
         aliases: Its aliases.
+        features: What the host can do (``triton_ext.host.features``); ``None`` if it is not known.
+        target: Whose lowering it is, ``"cuda:90"``; by default what the module says.
     """
 
-    def __init__(self, top: Operation, aliases: AliasTable) -> None:
+    def __init__(
+        self,
+        top: Operation,
+        aliases: AliasTable,
+        features: Set[str] | None = None,
+        target: str | None = None,
+    ) -> None:
         self._aliases = aliases
         self._lanes = int(top.attributes.get("ttg.threads-per-warp", "32").partition(":")[0])
+        self._warps = int(top.attributes.get("ttg.num-warps", "4").partition(":")[0])
+        self.ctas = int(top.attributes.get("ttg.num-ctas", "1").partition(":")[0])
         self._has_run = "ttg.shared" in top.attributes
+        said = top.attributes.get("ttg.target", "").strip('"')
+        self._lowerings = Lowering.of(said if target is None else target, features)
 
     def __call__(self, op: Operation) -> tuple[int, int] | None:
         """Size and alignment in bytes; ``None`` where the size is not known."""
-        if op.name == ttg.WarpSpecializeOp.NAME:
-            return self._captures(op), 8
         if op.name in FUNCTIONS:
             return _warp_states(op), 4
         size = self._size(op)
-        return None if size is None else (size, SCRATCH_ALIGNMENT)
+        if size is None:
+            return None
+        return size, 8 if op.name == ttg.WarpSpecializeOp.NAME else SCRATCH_ALIGNMENT
 
     def _size(self, op: Operation) -> int | None:
         given = op.attributes.get("allocation.size")
@@ -63,67 +92,218 @@ class Scratch:
             return int(given.partition(":")[0])
         if self._has_run and "allocation.offset" not in op.attributes:
             return 0
-        if op.name == "tt.histogram":
-            type_ = self._type(op.results[0])
-            bits = type_.bit_width or 32
-            count = type_.num_elements if isinstance(type_, TensorType) else 0
-            return max(count, self._lanes) * max(8, bits) // 8
-        if op.name == "ttng.tensormap_create":
-            return _TENSOR_MAP_BYTES
-        if op.name in _ATOMICS:
-            return self._atomic(op)
-        if op.name == "tt.reduce":
-            return self._reduce(op)
-        if op.name == "ttg.convert_layout":
-            return self._conversion(op)
-        return None if op.name in _BY_HOST else 0
+        compute = _SIZES.get(op.name)
+        if compute is None:
+            return 0
+        sizes = {compute(self, op, lowering) for lowering in self._lowerings}
+        return sizes.pop() if len(sizes) == 1 else None
 
-    def _type(self, value: Value) -> Type:
+    def type(self, value: Value) -> Type:
+        """The type of a value."""
         return self._aliases.type(value.type)
 
-    def _captures(self, op: Operation) -> int:
-        return sum(self._capture(self._type(value)) for value in op.operands)
+    def warps_of(self, op: Operation) -> int:
+        """Warps that run an operation."""
+        while op.parent is not None and op.parent_op is not None:
+            region, around = op.parent.parent, op.parent_op
+            view = ttg.WarpSpecializeOp.match(around)
+            if view is not None:
+                for partition in view.partitions:
+                    if partition.block.parent is region:
+                        return partition.num_warps
+            op = around
+        return self._warps
 
-    def _capture(self, type_: Type) -> int:
-        if isinstance(type_, MemDescType) and not type_.in_tensor_memory:
-            # The base, and an offset for each dimension.
-            return 8 + 4 * type_.rank
-        if type_.bit_width is None or isinstance(type_, (PointerType, MemDescType)):
-            return 8
-        if type(type_).__name__.startswith("TensorDesc"):
-            return 8
-        return -(-type_.bit_width // 8)
+    def histogram(self, op: Operation, lowering: Lowering) -> int:
+        """Bytes of a ``tt.histogram``."""
+        type_ = self.type(op.results[0])
+        count = type_.num_elements if isinstance(type_, TensorType) else 0
+        return max(count, self._lanes) * _width(type_) // 8
 
-    def _atomic(self, op: Operation) -> int | None:
-        type_ = self._type(op.results[0])
-        if isinstance(type_, TensorType):
-            # Some hosts hand the results of one thread to others that hold the same element.
-            return None if op.results[0].uses else 0
-        return -(-(type_.bit_width or 64) // 8)
 
-    def _reduce(self, op: Operation) -> int | None:
-        type_ = self._type(op.operands[0])
-        axis = op.attributes.get("axis")
-        if axis is None or not isinstance(type_, TensorType):
-            return None
-        if not isinstance(type_.encoding, DistributedEncoding):
-            return None
-        layout = type_.encoding.to_linear_layout(type_.static_shape)
-        dim = int(axis.partition(":")[0])
-        across = [b for name in ("warp", "block") for b in layout.in_bases(name)]
-        return None if any(basis[dim] for basis in across) else 0
+def _captures(scratch: Scratch, op: Operation, lowering: Lowering) -> int:
+    return sum(_capture(scratch.type(value), lowering) for value in op.operands)
 
-    def _conversion(self, op: Operation) -> int | None:
-        source, target = self._type(op.operands[0]), self._type(op.results[0])
-        if not (isinstance(source, TensorType) and isinstance(target, TensorType)):
-            return None
-        one, two = source.encoding, target.encoding
-        if not (isinstance(one, DistributedEncoding) and isinstance(two, DistributedEncoding)):
-            return None
-        before = one.to_linear_layout(source.static_shape)
-        after = two.to_linear_layout(target.static_shape)
-        # Registers alone move where each thread has what it needs already.
-        return 0 if all(before.in_bases(n) == after.in_bases(n) for n in _THREADS) else None
+
+def _capture(type_: Type, lowering: Lowering) -> int:
+    if isinstance(type_, MemDescType) and not type_.in_tensor_memory:
+        # The base, and an offset for each dimension.
+        return 8 + 4 * type_.rank
+    if isinstance(type_, (TensorDescType, TensorDescIm2ColType)):
+        in_place = lowering.vendor == "amd" and lowering.reduces_by_conversion
+        # AMD's hands on the descriptor itself, of 2 or of 4 groups (CDNA5 ISA, tensor DMA).
+        return (_SMALL_TDM if len(type_.shape) <= 2 else _LARGE_TDM) if in_place else 8
+    if type_.bit_width is None or isinstance(type_, (PointerType, MemDescType)):
+        return 8
+    return -(-type_.bit_width // 8)
+
+
+def _tensor_map(scratch: Scratch, op: Operation, lowering: Lowering) -> int:
+    return _TENSOR_MAP_BYTES
+
+
+def _width(type_: Type) -> int:
+    """Bits that an element takes in memory: pointers are addresses, nothing is below a byte."""
+    return max(type_.bit_width or _POINTER_BITS, 8)
+
+
+def _bytes(type_: Type) -> int:
+    return -(-(type_.bit_width or _POINTER_BITS) // 8)
+
+
+def _axis(op: Operation) -> int:
+    return int(op.attributes["axis"].partition(":")[0])
+
+
+def _layout(type_: Type) -> LinearLayout | None:
+    """The layout of a tensor, if it is known."""
+    if not isinstance(type_, TensorType) or not isinstance(type_.encoding, DistributedEncoding):
+        return None
+    return type_.encoding.to_linear_layout(type_.static_shape)
+
+
+def _ctas(layout: LinearLayout) -> int:
+    """CTAs that hold a part of their own."""
+    return 1 << sum(map(any, layout.in_bases("block")))
+
+
+def _conversion(scratch: Scratch, op: Operation, lowering: Lowering) -> int | None:
+    type_ = scratch.type(op.operands[0])
+    source, target = _layout(type_), _layout(scratch.type(op.results[0]))
+    if source is None or target is None:
+        return None
+    if not goes_through_memory(source, target, shuffles_broadcasts=lowering.shuffles_broadcasts):
+        return 0
+    bits = _width(type_)
+    crosses = lowering.reduces_by_conversion and crosses_ctas(source, target)
+    swizzling = lowering.conversions(bits, crosses_ctas=crosses)
+    if swizzling is None:
+        return None
+    one, two = FlatLayout.of(source), FlatLayout.of(target)
+    if lowering.reduces_by_conversion:
+        return swizzling.elements(one, two, bits) // _ctas(source) * bits // 8
+    # Each CTA had memory for the others' parts, and bits of CTAs were swizzled with the rest.
+    return swizzling.elements(replace(one, blocks=()), two, bits) * bits // 8
+
+
+def _reduction(scratch: Scratch, op: Operation, lowering: Lowering) -> int | None:
+    types = [scratch.type(value) for value in op.operands]
+    layout = _layout(types[0])
+    if layout is None or not isinstance(types[0], TensorType):
+        return None
+    axis = _axis(op)
+    if not any(basis[axis] for name in _OUTER for basis in layout.in_bases(name)):
+        return 0
+    widths = [type_.bit_width or _POINTER_BITS for type_ in types]
+    if not lowering.reduces_by_conversion:
+        return bytes_by_warps(layout, types[0].static_shape, axis, widths)
+    swizzling = lowering.exchanges()
+    return None if swizzling is None else bytes_by_conversion(layout, axis, widths, swizzling)
+
+
+def _scan(scratch: Scratch, op: Operation, lowering: Lowering) -> int | None:
+    types = [scratch.type(value) for value in op.operands]
+    layout = _layout(types[0])
+    if layout is None or not isinstance(types[0], TensorType):
+        return None
+    encoding = types[0].encoding
+    if not isinstance(encoding, BlockedEncoding):
+        # No supported release lowers it.
+        return 0
+    axis, shape = _axis(op), types[0].static_shape
+    lanes, warps = (_per_dim(layout, name) for name in ("lane", "warp"))
+    if warps[axis] == 1:
+        return 0
+    registers = _side_by_side(layout, encoding.order)
+    count = _product(warps)
+    for dim, size in enumerate(shape):
+        count *= -(-size // (registers[dim] * lanes[dim] * warps[dim]))
+        count *= 1 if dim == axis else registers[dim] * lanes[dim]
+    return count * sum(map(_bytes, types))
+
+
+def _per_dim(layout: LinearLayout, name: str) -> list[int]:
+    """Threads or warps with elements of their own along each dimension."""
+    return [
+        1 << sum(bool(b[d]) for b in layout.in_bases(name)) for d in range(len(layout.out_dims))
+    ]
+
+
+def _side_by_side(layout: LinearLayout, order: Sequence[int]) -> list[int]:
+    """Elements of a thread that lie side by side along each dimension."""
+    rest = [basis for basis in layout.in_bases("register") if any(basis)]
+    found = [1] * len(order)
+    for dim in order:
+        while rest and rest[0] == tuple(found[dim] * (d == dim) for d in range(len(order))):
+            found[dim] *= 2
+            rest.pop(0)
+    return found
+
+
+def _gather(scratch: Scratch, op: Operation, lowering: Lowering) -> int | None:
+    type_ = scratch.type(op.operands[0])
+    source, indices = _layout(type_), _layout(scratch.type(op.operands[1]))
+    if source is None or indices is None or not isinstance(type_, TensorType):
+        return None
+    axis = _axis(op)
+    layouts = (source, indices)
+    if not any(b[axis] for layout in layouts for name in _OUTER for b in layout.in_bases(name)):
+        beside = [
+            [
+                (*basis[:axis], *basis[axis + 1 :])
+                for name in (*_OUTER, "lane")
+                for basis in layout.in_bases(name)
+            ]
+            for layout in layouts
+        ]
+        if beside[0] == beside[1]:
+            return 0
+    return type_.num_elements * _bytes(type_)
+
+
+def _atomic(scratch: Scratch, op: Operation, lowering: Lowering) -> int | None:
+    result = op.results[0]
+    if not result.uses:
+        return 0
+    type_ = scratch.type(result)
+    if not isinstance(type_, TensorType):
+        alone = lowering.shuffles_broadcasts and scratch.warps_of(op) * scratch.ctas == 1
+        return 0 if alone else _width(type_) // 8
+    layout = _layout(type_)
+    if layout is None:
+        return None
+    masks = layout.free_variable_masks()
+    # Which threads hold what others hold.
+    dims = _OUTER if lowering.shuffles_broadcasts else ("register", "lane", *_OUTER)
+    shared = any(masks[dim] for dim in dims)
+    return type_.num_elements // _ctas(layout) * _width(type_) // 8 if shared else 0
+
+
+def _buffer_atomic(scratch: Scratch, op: Operation, lowering: Lowering) -> int | None:
+    # Before, results of threads that hold the same elements were not exchanged.
+    return _atomic(scratch, op, lowering) if lowering.reduces_by_conversion else 0
+
+
+def _product(sizes: Sequence[int]) -> int:
+    product = 1
+    for size in sizes:
+        product *= size
+    return product
+
+
+_SIZES: Final[Mapping[str, Callable[[Scratch, Operation, Lowering], int | None]]] = {
+    "tt.histogram": Scratch.histogram,
+    ttg.WarpSpecializeOp.NAME: _captures,
+    "ttng.tensormap_create": _tensor_map,
+    "tt.atomic_rmw": _atomic,
+    "tt.atomic_cas": _atomic,
+    "amdg.buffer_atomic_rmw": _buffer_atomic,
+    "amdg.buffer_atomic_cas": _buffer_atomic,
+    "tt.reduce": _reduction,
+    "tt.scan": _scan,
+    "tt.gather": _gather,
+    "ttg.convert_layout": _conversion,
+}
 
 
 def _warp_states(function: Operation) -> int:

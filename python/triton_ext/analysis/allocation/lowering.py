@@ -1,0 +1,112 @@
+"""How a host lowers what goes through shared memory, as far as it decides on sizes.
+
+Releases differ in two ways (compared with four of them by unittest/analysis/test_scratch_host.py):
+
+* ``reductions-by-conversion`` (3.8): a reduction across warps is a row of layout conversions;
+  before it took an element for each warp.  From the same release on, conversions for AMD know the
+  banks of the GPU and which lanes it serves together.
+* ``broadcasts-by-shuffle`` (3.9): what every warp holds is handed on by shuffles: by conversions
+  whose source all warps hold, and for the results of atomics.  From the same release on, gfx950 and
+  gfx1250 are taken to serve lanes in order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Set
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from .swizzling import LD_ST, MATRIX, MATRIX_TRANSPOSED, Swizzling
+
+__all__ = ["Lowering"]
+
+Vendor = Literal["nvidia", "amd", "any"]
+
+# Banks, and the lanes that a load of 16 bytes serves together: up to 3.8, and from 3.9 on.
+_AMD: Final[dict[str, tuple[int, tuple[int, ...], tuple[int, ...]]]] = {
+    "gfx908": (32, (), ()),
+    "gfx90a": (32, (), ()),
+    "gfx942": (32, (0, 1, 4), (0, 1, 4)),
+    "gfx950": (64, (0, 1, 3, 4), ()),
+    "gfx1200": (32, (), ()),
+    "gfx1201": (32, (), ()),
+    "gfx1250": (64, (0, 1, 3, 4), ()),
+    "gfx1251": (64, (0, 1, 3, 4), ()),
+}
+_LDMATRIX: Final = 75
+_STMATRIX: Final = 90
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lowering:
+    """What decides on the sizes of scratch memory.
+
+    Attributes:
+        vendor: Whose lowering it is; ``any`` for the one that vendors replace, which knows no GPU.
+        arch: ``"90"`` or ``"gfx950"``.
+        reduces_by_conversion: See above.
+        shuffles_broadcasts: See above.
+    """
+
+    vendor: Vendor
+    arch: str = ""
+    reduces_by_conversion: bool = True
+    shuffles_broadcasts: bool = True
+
+    @classmethod
+    def of(cls, target: str, features: Set[str] | None) -> tuple[Lowering, ...]:
+        """The lowerings that a module may go through.
+
+        Args:
+            target: ``"cuda:90"``, ``"hip:gfx950"``; anything else for no vendor's.
+            features: What the host can do; ``None`` for a host that is not known.
+
+        Returns:
+            One; without a host that of each release that differs.
+        """
+        kind, _, arch = target.partition(":")
+        vendor: Vendor = "nvidia" if kind == "cuda" else "amd" if kind == "hip" else "any"
+        steps = [(False, False), (True, False), (True, True)]
+        if features is not None:
+            by_conversion = "reductions-by-conversion" in features
+            steps = [(by_conversion, "broadcasts-by-shuffle" in features)]
+        return tuple(
+            cls(
+                vendor=vendor,
+                arch=arch.partition("-")[0],
+                reduces_by_conversion=by_conversion,
+                shuffles_broadcasts=by_shuffle,
+            )
+            for by_conversion, by_shuffle in steps
+        )
+
+    def conversions(self, bits: int, *, crosses_ctas: bool = False) -> Swizzling | None:
+        """How ``ttg.convert_layout`` swizzles; ``None`` where that is not known.
+
+        Args:
+            bits: Of an element.
+            crosses_ctas: Whether a CTA reads what another one wrote.
+        """
+        if self.vendor != "nvidia":
+            return self.exchanges()
+        if not self.arch.isdigit():
+            return None
+        stores, loads = [LD_ST], [LD_ST]
+        tiles = [MATRIX] * (bits <= 32) + [MATRIX_TRANSPOSED] * (bits == 16)
+        if int(self.arch) >= _STMATRIX:
+            stores += tiles
+        if int(self.arch) >= _LDMATRIX and not crosses_ctas:
+            loads += tiles
+        return Swizzling(stores=tuple(stores), loads=tuple(loads))
+
+    def exchanges(self) -> Swizzling | None:
+        """How other operations that convert layouts swizzle; ``None`` where that is not known."""
+        if not self.reduces_by_conversion:
+            return Swizzling()
+        if self.vendor != "amd":
+            return Swizzling(counts_banks=True)
+        if self.arch not in _AMD:
+            return None
+        banks, before, since = _AMD[self.arch]
+        addressed = since if self.shuffles_broadcasts else before
+        return Swizzling(banks=banks, counts_banks=True, addressed=addressed)

@@ -1,0 +1,259 @@
+"""How much memory a layout conversion through shared memory takes.
+
+Triton writes a part of the tensor, reads it in the other layout, and repeats: what both layouts
+hold in registers need not be in memory at once.  Which bits of the element's number repeat depends
+on how it swizzles, so the swizzling has to be followed: bits of a vector (an access of one thread),
+of a bank, and of a segment (a row of all banks); a segment's bit that is a register's on both sides
+is a repetition.  Upstream: ``optimalSwizzling`` in ``lib/Tools/GenericSwizzling.cpp``.
+
+Elements are numbered, layouts flattened; a basis is a number, and 0 for a broadcast.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from ...ir.linear_layout import LinearLayout
+
+__all__ = ["LD_ST", "MATRIX", "MATRIX_TRANSPOSED", "AccessTile", "FlatLayout", "Swizzling"]
+
+_BANK_BITS: Final = 32
+_WIDEST_BITS: Final = 128
+
+
+@dataclass(frozen=True, slots=True)
+class AccessTile:
+    """What one instruction covers, as positions of bits in the number of the lane.
+
+    Attributes:
+        contiguous: Lanes whose elements lie side by side, behind those of one thread.
+        addressed: Lanes that are served together, each with an address of its own; empty for those
+            that the width leaves.
+    """
+
+    contiguous: tuple[int, ...] = ()
+    addressed: tuple[int, ...] = ()
+
+
+#: ``ld.shared`` and ``st.shared`` of 16 bytes.
+LD_ST: Final = AccessTile((), (0, 1, 2))
+#: ``ldmatrix`` and ``stmatrix``.
+MATRIX: Final = AccessTile((0, 1), (2, 3, 4))
+#: The same with ``.trans``.
+MATRIX_TRANSPOSED: Final = AccessTile((2, 3, 4), (0, 1))
+
+
+@dataclass(frozen=True, slots=True)
+class FlatLayout:
+    """A distributed layout with one number for each element, without repeated registers.
+
+    Attributes:
+        registers: Bases, none of them 0.
+        lanes: Bases.
+        warps: Bases.
+        blocks: Bases.
+        bits: Of an element's number.
+    """
+
+    registers: tuple[int, ...]
+    lanes: tuple[int, ...]
+    warps: tuple[int, ...]
+    blocks: tuple[int, ...]
+    bits: int
+
+    @classmethod
+    def of(cls, layout: LinearLayout) -> FlatLayout:
+        """The flattened form of a layout of registers, lanes, warps and blocks."""
+        parts = [
+            tuple(map(layout.flat_output, layout.in_bases(name)))
+            for name in ("register", "lane", "warp", "block")
+        ]
+        registers = tuple(basis for basis in parts[0] if basis)
+        return cls(registers, parts[1], parts[2], parts[3], layout.total_out_bits)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Swizzling:
+    """How a host swizzles a conversion.
+
+    Attributes:
+        banks: Of shared memory.
+        counts_banks: Whether the lanes that are served together follow from the number of banks;
+            otherwise a wave of 64 is taken for one of 32.
+        stores: What can write, besides what the width leaves; empty where only that is looked at.
+        loads: What can read.
+        addressed: Lanes that a load of 16 bytes serves together, where they are not the first ones.
+    """
+
+    banks: int = 32
+    counts_banks: bool = False
+    stores: tuple[AccessTile, ...] = ()
+    loads: tuple[AccessTile, ...] = ()
+    addressed: tuple[int, ...] = ()
+
+    def elements(self, source: FlatLayout, target: FlatLayout, bits: int) -> int:
+        """Elements that are in memory at once, of all CTAs.
+
+        Args:
+            source: The layout that is written.
+            target: The one that is read.
+            bits: Of an element.
+        """
+        return 1 << (source.bits - self._repetitions(source, target, bits))
+
+    def _repetitions(self, source: FlatLayout, target: FlatLayout, bits: int) -> int:
+        found = []
+        for store in self.stores:
+            for load in self.loads:
+                vector = _matching_tile(source, target, store, load, bits)
+                if vector is None:
+                    continue
+                written = _tile(store, source, vector)
+                read = _tile(load, target, vector)
+                if written is None or read is None:
+                    continue
+                left = min(len(t.contiguous) + len(t.addressed) - 3 for t in (store, load))
+                segment = self._segment(source, vector, written, read, bits)
+                conflicts = sum((1 << len(_common(segment, tile))) - 1 for tile in (written, read))
+                repeated = max(len(_both(source, target, segment)) - left, 0)
+                found.append((conflicts, -repeated))
+        if found:
+            return -min(found)[1]
+        vector = _vector(source, target, bits)
+        written = self._lanes(source, vector, bits, ())
+        wide = bits << len(vector) == _WIDEST_BITS
+        read = self._lanes(target, vector, bits, self.addressed if wide else ())
+        segment = self._segment(source, vector, written, read, bits)
+        return len(_both(source, target, segment))
+
+    def _lanes(
+        self, layout: FlatLayout, vector: Sequence[int], bits: int, addressed: Sequence[int]
+    ) -> tuple[int, ...]:
+        """The lanes that are served together."""
+        if addressed:
+            return tuple(layout.lanes[i] for i in addressed)
+        dropped = max((bits << len(vector)) // _BANK_BITS, 1).bit_length() - 1
+        if self.counts_banks:
+            dropped = max(dropped + len(layout.lanes) - (self.banks.bit_length() - 1), 0)
+        return layout.lanes[: max(len(layout.lanes) - dropped, 0)]
+
+    def _segment(
+        self,
+        source: FlatLayout,
+        vector: Sequence[int],
+        written: Sequence[int],
+        read: Sequence[int],
+        bits: int,
+    ) -> list[int]:
+        """The bits that are in rows of banks."""
+        blocks = [basis for basis in source.blocks if basis]
+        free = source.bits - len(vector) - len(blocks)
+        row = self.banks * _BANK_BITS // ((1 << len(vector)) * bits)
+        length = free - min(row.bit_length() - 1, free)
+        one = {*vector, *written, *blocks} - {0}
+        two = {*vector, *read, *blocks} - {0}
+        segment = [1 << bit for bit in range(source.bits) if not {1 << bit} & (one | two)]
+        if len(segment) >= length:
+            return segment[:length]
+        # Of two that are as long, the first stays first.
+        less, more = sorted((sorted(one - two), sorted(two - one)), key=len)
+        conflicts = min(max(length - len(less) - len(segment), 0), len(less))
+        segment += [less[i] ^ more[i] for i in range(conflicts, len(less))]
+        return (segment + less[:conflicts] + more[:conflicts])[:length]
+
+
+def _both(source: FlatLayout, target: FlatLayout, bases: Iterable[int]) -> list[int]:
+    return [basis for basis in bases if basis in source.registers and basis in target.registers]
+
+
+def _tile(tile: AccessTile, layout: FlatLayout, vector: Sequence[int]) -> tuple[int, ...] | None:
+    """What an instruction serves together; ``None`` if the layout has too few registers."""
+    missing = 3 - len(tile.addressed)
+    registers = [basis for basis in layout.registers if basis not in vector][:missing]
+    if len(registers) < missing:
+        return None
+    return (*registers, *(layout.lanes[i] for i in tile.addressed))
+
+
+def _matching_tile(
+    source: FlatLayout, target: FlatLayout, store: AccessTile, load: AccessTile, bits: int
+) -> tuple[int, ...] | None:
+    """The bits of a vector that both instructions cover; ``None`` if there are none."""
+    width = (_WIDEST_BITS // bits).bit_length() - 1
+    one, two, tile_one, tile_two = source, target, store, load
+    if len(store.contiguous) > len(load.contiguous):
+        one, two, tile_one, tile_two = target, source, load, store
+    in_one = width - len(tile_one.contiguous)
+    in_two = width - len(tile_two.contiguous)
+    if in_two < 0:
+        return None
+    vector = _common(one.registers, two.registers)[:in_two]
+    lanes_one = [one.lanes[i] for i in tile_one.contiguous]
+    lanes_two = [two.lanes[i] for i in tile_two.contiguous]
+    if len(vector) < in_two or 0 in lanes_one or 0 in lanes_two:
+        return None
+    ahead = in_one - in_two
+    if any(lane not in one.registers for lane in lanes_two[:ahead]):
+        return None
+    if lanes_two[ahead:] != lanes_one:
+        return None
+    return (*vector, *lanes_two)
+
+
+def _vector(source: FlatLayout, target: FlatLayout, bits: int) -> tuple[int, ...]:
+    """The bits of the widest access that both sides can make, filled up to a bank."""
+    widest = (_WIDEST_BITS // bits).bit_length() - 1
+    vector = _common(source.registers, target.registers)[:widest]
+    if bits << len(vector) >= _BANK_BITS:
+        return tuple(vector)
+    bank = (_BANK_BITS // bits).bit_length() - 1
+    warps_source = [basis for basis in source.warps if basis]
+    warps_target = [basis for basis in target.warps if basis]
+    one = _common([r for r in source.registers if r not in vector], warps_target)
+    two = _common([r for r in target.registers if r not in vector], warps_source)
+    if len(one) == len(two) and one:
+        vector += one if min(one) < min(two) else two
+    else:
+        vector += one if len(one) > len(two) else two
+    if len(vector) < bank:
+        vector += _common(warps_source, warps_target)
+    for i in range(max(len(warps_source), len(warps_target))):
+        if len(vector) < bank and i < len(warps_source) and warps_source[i] not in vector:
+            vector.append(warps_source[i])
+        if len(vector) < bank and i < len(warps_target):
+            basis = warps_target[i]
+            if basis not in vector and basis not in source.blocks:
+                vector.append(basis)
+    return tuple(vector[:bank])
+
+
+def _common(one: Sequence[int], two: Sequence[int]) -> list[int]:
+    """A basis of what both span, in the order of the first where bases are single bits."""
+    if all(_is_bit(basis) for basis in (*one, *two)):
+        return [basis for basis in dict.fromkeys(one) if basis and basis in two]
+    return _annihilator(_annihilator(one) + _annihilator(two))
+
+
+def _is_bit(basis: int) -> bool:
+    return basis.bit_count() == 1
+
+
+def _annihilator(vectors: Sequence[int], bits: int = 32) -> list[int]:
+    """A basis of the numbers with an even number of bits in common with every vector."""
+    rows: dict[int, int] = {}
+    for vector in vectors:
+        rest = vector
+        for pivot, row in rows.items():
+            if rest >> pivot & 1:
+                rest ^= row
+        if rest:
+            pivot = (rest & -rest).bit_length() - 1
+            rows = {p: row ^ rest if row >> pivot & 1 else row for p, row in rows.items()}
+            rows[pivot] = rest
+    found = []
+    for free in range(bits):
+        if free not in rows:
+            found.append((1 << free) + sum(1 << p for p, row in rows.items() if row >> free & 1))
+    return found

@@ -1,0 +1,48 @@
+"""``allocate-shared-memory-nv``: every buffer of shared memory gets its offset.
+
+As ``allocate-shared-memory`` (:mod:`triton_ext.passes.allocate_shared_memory`), with the sizes of
+NVIDIA's lowering: conversions of layouts use ``ldmatrix`` and ``stmatrix`` where the GPU has them.
+Triton's pass of this name is the one that a compile runs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from triton_ext.ir import Module
+from triton_ext.passes import Pass, PassContext
+from triton_ext.passes.shared_memory import allocation_of, annotate, check_capacity
+
+__all__ = ["AllocateSharedMemoryNv"]
+
+
+@dataclass(frozen=True, slots=True)
+class AllocateSharedMemoryNv(Pass):
+    """Places buffers in the shared memory of an NVIDIA GPU.
+
+    Attributes:
+        compute_capability: Of the GPU, 90 for sm_90; 0 for what the module's ``ttg.target`` says.
+        ptx_version: Makes no difference here.
+        capacity: Bytes that there are; 0 if that is not to be checked.
+    """
+
+    name: ClassVar[str] = "allocate-shared-memory-nv"
+
+    compute_capability: int = 0
+    ptx_version: int = 0
+    capacity: int = 0
+
+    def run(self, module: Module, context: PassContext) -> None:
+        """Writes offsets to the buffers of ``module``.
+
+        Raises:
+            PassError: It needs more than there is, or what an operation needs is not known.
+            VerifyError: A buffer has no size that is known.
+        """
+        target = f"cuda:{self.compute_capability}" if self.compute_capability else None
+        allocation = allocation_of(module, features=context.host_features(), target=target)
+        if self.capacity:
+            check_capacity(allocation, self.capacity, "shared memory")
+        annotate(module, allocation)
+        context.count("bytes", allocation.total)

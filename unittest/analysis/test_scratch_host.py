@@ -1,0 +1,96 @@
+"""Scratch memory of single operations against the installed Triton's own passes."""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import re
+import subprocess
+import sys
+
+import pytest
+
+triton = pytest.importorskip("triton")
+
+from scratch_cases import KINDS, case  # noqa: E402
+from triton_ext import host  # noqa: E402
+from triton_ext.analysis.allocation import Scratch, allocate, unknown_scratch  # noqa: E402
+from triton_ext.ir import parse  # noqa: E402
+from triton_ext.ir.aliases import AliasTable  # noqa: E402
+
+NIGHTLY = os.environ.get("TRITON_EXT_NIGHTLY") == "1"
+COUNT = 2000 if NIGHTLY else 60
+
+
+@pytest.fixture(scope="module")
+def totals(tmp_path_factory):
+    """Asks Triton for the totals of modules; ``None`` for one that it does not take."""
+    folder = tmp_path_factory.mktemp("scratch")
+
+    def ask(cases):
+        request, answer = folder / "request.json", folder / "answer.json"
+        request.write_text(json.dumps([[c.target, c.text] for c in cases]))
+        server = pathlib.Path(__file__).with_name("scratch_process.py")
+        subprocess.run([sys.executable, server, request, answer], check=True, timeout=300)
+        return json.loads(answer.read_text())
+
+    return ask
+
+
+def compare(cases, answers, features, *, target=None):
+    """How many modules were compared; fails where the sizes differ."""
+    compared = 0
+    for made, expected in zip(cases, answers, strict=True):
+        if expected is None:
+            continue
+        module = parse(made.text)
+        scratch = Scratch(module.op, AliasTable.of(module.aliases), features, target)
+        assert not unknown_scratch(module, scratch=scratch), made.text
+        assert allocate(module, scratch=scratch).total == expected, made.text
+        compared += 1
+    return compared
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_equals_the_host(kind, totals):
+    cases = [case(kind, seed) for seed in range(COUNT)]
+    compared = compare(cases, totals(cases), host.features())
+    # Some releases do not take all encodings.
+    assert compared > 0.8 * COUNT
+
+
+@pytest.mark.parametrize("kind", ["convert", "reduce", "gather", "atomic"])
+def test_equals_the_host_in_clusters(kind, totals):
+    cases = [case(kind, seed, ctas=2) for seed in range(COUNT // 2)]
+    assert compare(cases, totals(cases), host.features()) > 0.4 * COUNT
+
+
+@pytest.mark.parametrize("kind", ["convert", "reduce"])
+def test_equals_the_pass_of_no_vendor(kind, totals):
+    made = [case(kind, seed) for seed in range(COUNT, COUNT + COUNT // 2)]
+    asked = [type(c)("", c.text) for c in made]
+    assert compare(made, totals(asked), host.features(), target="") > 0.4 * COUNT
+
+
+def test_without_a_host_only_what_all_agree_on_is_known():
+    known = 0
+    releases = (
+        frozenset(),
+        frozenset({"reductions-by-conversion"}),
+        frozenset({"reductions-by-conversion", "broadcasts-by-shuffle"}),
+    )
+    for seed in range(60):
+        module = parse(case(KINDS[seed % len(KINDS)], seed).text)
+        if not unknown_scratch(module):
+            found = {allocate(module, features=features).total for features in releases}
+            assert found == {allocate(module).total}
+            known += 1
+    assert 40 < known < 60
+
+
+def test_a_gpu_that_is_not_known_is_refused_by_name():
+    text = case("convert", 0).text
+    module = parse(re.sub(r'ttg.target = "[^"]*"', 'ttg.target = "hip:gfx1100"', text))
+    features = frozenset({"reductions-by-conversion"})
+    assert [op.name for op in unknown_scratch(module, features)] == ["ttg.convert_layout"]
