@@ -23,6 +23,7 @@ __all__ = [
     "recorded",
     "tensorcnt_waits",
     "verifier_objects",
+    "waits_without_barrier",
     "without_waits",
 ]
 
@@ -42,12 +43,14 @@ class Launch:
     Attributes:
         name: The kernel's.
         asm: What the compile made.
+        shared: Its bytes of LDS.
         grid: Workgroups.
         values: Arguments that are no constants.
     """
 
     name: str
     asm: dict
+    shared: int
     grid: tuple
     values: list
 
@@ -80,7 +83,9 @@ class Launcher:
                 def launch(*args, **kwargs):
                     compiled, values = emulated._compile(args, dict(kwargs))
                     name = kernel.fn.__name__
-                    launcher.launches.append(Launch(name, compiled.asm, grid, values))
+                    launcher.launches.append(
+                        Launch(name, compiled.asm, compiled.metadata.shared, grid, values)
+                    )
                     emulated[grid](*args, **kwargs)
 
                 return launch
@@ -114,6 +119,26 @@ def without_waits(ttgir):
     for match in _WAIT.finditer(ttgir):
         number = re.search(r"(?:count|num) = (\d+)", match[0])
         yield int(number[1]), ttgir[: match.start()] + ttgir[match.end() :]
+
+
+def waits_without_barrier(asm):
+    """Waits that no barrier follows before LDS is read or filled.
+
+    A wait is for the copies of one wave; the barrier makes it one for the copies of all, and tells
+    that all have read what is filled next.
+    """
+    lines = [line.split() for line in asm["amdgcn"].splitlines()]
+    code = [words[0:2] for words in lines if words and not words[0].startswith((";", "."))]
+    found = []
+    for place, words in enumerate(code):
+        if words[0] == "s_wait_tensorcnt" and int(words[1], 16) != 10:
+            for name, *_ in code[place + 1 :]:
+                if name == "s_barrier_wait":
+                    break
+                if name.startswith(("tensor_", "ds_load", "s_endpgm", "s_cbranch")):
+                    found.append((" ".join(words), name))
+                    break
+    return found
 
 
 def tensorcnt_waits(asm):

@@ -14,11 +14,14 @@ from cdna5_helpers import (  # noqa: E402
     recorded,
     tensorcnt_waits,
     verifier_objects,
+    waits_without_barrier,
     without_waits,
 )
 
 if MISSING:
     pytest.skip(MISSING, allow_module_level=True)
+
+from triton_ext.gluon import amd as xamd  # noqa: E402
 
 from examples.gluon.cdna5 import embedding_bag as bags  # noqa: E402
 
@@ -86,6 +89,26 @@ def test_a_row_that_holds_inf_is_not_touched_by_others(launcher):
     assert np.isinf(out[1]).all()
 
 
+def test_bf16(tmp_path, monkeypatch):
+    torch = pytest.importorskip("torch", reason="the reference is torch's")
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+    table, indices, offsets, weights = draw(np.random.default_rng(4), [70, 3])
+    rounded = torch.from_numpy(table.astype(np.float32)).to(torch.bfloat16)
+    out = torch.zeros(2, table.shape[1], dtype=torch.bfloat16)
+    bags.embedding_bag(
+        rounded.view(torch.int16).numpy().view(np.uint16),
+        indices,
+        offsets,
+        weights,
+        out.view(torch.int16).numpy().view(np.uint16),
+        launcher=lambda kernel: xamd.emulated(
+            kernel, types={"table_ptr": "*bf16", "out_ptr": "*bf16"}
+        ),
+    )
+    expected = reference(rounded.float().numpy(), indices, offsets, weights)
+    np.testing.assert_allclose(out.float().numpy(), expected, atol=2e-2, rtol=1e-2)
+
+
 @pytest.mark.parametrize("config", CONFIGS, ids=str)
 def test_every_wait_is_needed(launcher, config):
     del launcher.launches[:]
@@ -106,12 +129,18 @@ def test_waits_of_the_machine_code(launcher, config):
     (launch,) = launcher.launches
     (count,) = config.stage().instructions
     assert set(tensorcnt_waits(launch.asm)) == {count * n for n in range(config.num_buffers - 1)}
+    assert waits_without_barrier(launch.asm) == []
+    assert launch.shared <= config.lds_bytes
     assert len(launch.asm["hsaco"]) > 1000
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
-    [({"block_r": 24}, "block_r is 24: expected a power of two"), ({"num_buffers": 1}, "is 1")],
+    [
+        ({"block_r": 24}, "block_r is 24: expected a power of two"),
+        ({"num_buffers": 1}, "num_buffers is 1"),
+        ({"block_r": 512, "block_d": 128}, "B of LDS, a workgroup has 327680"),
+    ],
 )
 def test_configurations_that_cannot_run(change, message):
     with pytest.raises(ValueError, match=message):

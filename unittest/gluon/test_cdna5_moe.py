@@ -13,6 +13,7 @@ from cdna5_helpers import (  # noqa: E402
     recorded,
     tensorcnt_waits,
     verifier_objects,
+    waits_without_barrier,
     without_waits,
 )
 
@@ -137,6 +138,8 @@ def test_waits_of_the_machine_code(launcher, config):
         assert "tensor_load_to_lds" in code
         assert "tensor_store_from_lds" in code
         assert "v_wmma_f32_16x16x32_f16" in code
+        assert waits_without_barrier(launch.asm) == []
+        assert launch.shared <= config.lds_bytes
         assert len(launch.asm["hsaco"]) > 1000
         assert ("partitioned_shared" in launch.ttgir) == config.partitioned
 

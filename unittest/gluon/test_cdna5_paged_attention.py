@@ -13,6 +13,7 @@ from cdna5_helpers import (  # noqa: E402
     recorded,
     tensorcnt_waits,
     verifier_objects,
+    waits_without_barrier,
     without_waits,
 )
 
@@ -116,6 +117,8 @@ def test_waits_of_the_machine_code(launcher, config):
     # Triton 3.9 waits for 10 by itself everywhere: what is longer need not be asked for.
     assert found == {n for n in expected if n != 10} or found == {n for n in expected if n < 10}
     assert "v_wmma_f32_16x16x32_f16" in launch.asm["amdgcn"]
+    assert waits_without_barrier(launch.asm) == []
+    assert launch.shared <= config.lds_bytes(64)
     assert len(launch.asm["hsaco"]) > 1000
 
 
@@ -125,6 +128,7 @@ def test_waits_of_the_machine_code(launcher, config):
         (paged.Config(block_t=32), (2, 1), "block_t is 32: expected a power of two of at least 64"),
         (paged.Config(num_warps=8), (2, 1), "num_warps is 8: expected 2 or 4"),
         (paged.Config(num_buffers=1), (2, 1), "num_buffers is 1: expected 2 to 4"),
+        (paged.Config(block_t=1024, num_buffers=3), (2, 1), "B of LDS, a workgroup has 327680"),
         (paged.Config(), (34, 2), "17 query heads share a kv head: expected 1 to 16"),
         (paged.Config(), (3, 2), "3 query heads cannot share 2 kv heads evenly"),
     ],

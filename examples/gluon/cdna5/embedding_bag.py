@@ -43,6 +43,8 @@ from triton_ext.gluon import amd as xamd
 
 __all__ = ["Config", "bag_sum", "embedding_bag"]
 
+LDS_BYTES = 320 * 1024
+
 
 @dataclass(frozen=True, kw_only=True)
 class Config:
@@ -69,7 +71,14 @@ class Config:
                 found.append(f"{name} is {size}: expected a power of two")
         if not 2 <= self.num_buffers <= 4:
             found.append(f"num_buffers is {self.num_buffers}: expected 2 to 4")
+        if self.lds_bytes > LDS_BYTES:
+            found.append(f"{self.lds_bytes} B of LDS, a workgroup has {LDS_BYTES}")
         return found
+
+    @property
+    def lds_bytes(self) -> int:
+        """LDS of a workgroup: the blocks, 16 B more for each row, and 4 KiB for the sums."""
+        return 2 * self.num_buffers * self.block_r * (self.block_d + 8) + 4096
 
     def layouts(self) -> dict[str, Any]:
         """Layouts, as constants of the kernel."""

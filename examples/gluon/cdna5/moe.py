@@ -47,7 +47,8 @@ Waits (TENSORcnt; the compiler puts a barrier behind each, so one wave's wait is
 Partitioned LDS (PARTITIONED)
     What is loaded, not gathered, may lie in pieces over two physical partitions of LDS, so that
     waves that read together do not meet in one (xamd.partitioned_dot_layouts): both operands of the
-    second product, the right one of the first.
+    second product, the right one of the first.  It costs the LDS between the pieces, so it is for
+    kernels that fill a workgroup processor alone.
 """
 
 from __future__ import annotations
@@ -108,9 +109,13 @@ class Config:
 
     @property
     def lds_bytes(self) -> int:
-        """LDS of a workgroup, without padding: the operands' buffers and the product."""
-        stage = (self.block_m + self.block_n) * self.block_k
-        return 2 * (self.num_buffers * stage + self.block_m * self.block_n)
+        """LDS of a workgroup: the operands' buffers and the product, 16 B more for each row.
+
+        Pieces of a buffer lie in different partitions, 64 KiB apart.
+        """
+        stage = self.block_m * (self.block_k + 8) + self.block_k * (self.block_n + 8)
+        product = self.block_m * (self.block_n + 8)
+        return 2 * (self.num_buffers * stage + product) + (65536 if self.partitioned else 0)
 
     def layouts(self, is_up: bool) -> dict[str, Any]:
         """Layouts of one of the two products, as constants of the kernel."""

@@ -60,6 +60,8 @@ __all__ = ["Config", "decode", "paged_attention"]
 #: Rows of the block of query heads: those of one WMMA instruction.
 BLOCK_M = 16
 
+LDS_BYTES = 320 * 1024
+
 
 @dataclass(frozen=True, kw_only=True)
 class Config:
@@ -90,7 +92,13 @@ class Config:
             found.append(f"num_buffers is {self.num_buffers}: expected 2 to 4")
         if not 1 <= group <= BLOCK_M:
             found.append(f"{group} query heads share a kv head: expected 1 to {BLOCK_M}")
+        if self.lds_bytes(dim) > LDS_BYTES:
+            found.append(f"{self.lds_bytes(dim)} B of LDS, a workgroup has {LDS_BYTES}")
         return found
+
+    def lds_bytes(self, dim: int) -> int:
+        """LDS of a workgroup: keys and values, 16 B more for each row, 8 KiB for the softmax."""
+        return 2 * 2 * self.num_buffers * self.block_t * (dim + 8) + 8192
 
     def layouts(self, dim: int) -> dict[str, Any]:
         """Layouts, as constants of the kernel."""
