@@ -5,8 +5,9 @@ from __future__ import annotations
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.ampere import async_copy
+from triton.experimental.gluon.language.nvidia.hopper import mbarrier
 
-__all__ = ["carried", "masked_rows"]
+__all__ = ["carried", "masked_rows", "specialized"]
 
 # The name since 3.8, and the one before.
 _async_load = getattr(async_copy, "async_load", None) or async_copy.async_copy_global_to_shared
@@ -52,3 +53,32 @@ def carried(x_ptr, out_ptr, steps, ROWS: gl.constexpr):
         total += smem.index(step % 2).load(rows).to(gl.float32)
     async_copy.wait_group(0)
     gl.store(out_ptr + offs, total)
+
+
+@gluon.jit
+def _produce(x_ptr, smem, ready):
+    layout: gl.constexpr = gl.BlockedLayout([1], [32], [1], [0])
+    _async_load(smem, x_ptr + gl.arange(0, 64, layout=layout))
+    async_copy.commit_group()
+    async_copy.wait_group(0)
+    mbarrier.arrive(ready, count=1)
+
+
+@gluon.jit
+def _consume(out_ptr, smem, ready):
+    layout: gl.constexpr = gl.BlockedLayout([1], [32], [4], [0])
+    mbarrier.wait(ready, 0)
+    gl.store(out_ptr + gl.arange(0, 64, layout=layout), smem.load(layout))
+
+
+@gluon.jit
+def specialized(x_ptr, out_ptr):
+    """One warp copies 64 elements, four others store them."""
+    smem = gl.allocate_shared_memory(
+        x_ptr.dtype.element_ty, [64], gl.SwizzledSharedLayout(1, 1, 1, [0])
+    )
+    ready = gl.allocate_shared_memory(gl.int64, [1], mbarrier.MBarrierLayout())
+    mbarrier.init(ready, count=1)
+    gl.warp_specialize(
+        [(_consume, (out_ptr, smem, ready)), (_produce, (x_ptr, smem, ready))], [1], [24]
+    )

@@ -54,3 +54,15 @@ def test_pointers_that_a_loop_carries(plugin, element):
     out = torch.zeros(64, dtype=torch.float32, device="cuda")
     kernels.carried[(1,)](x, out, 8, ROWS=64, num_warps=4)
     assert torch.equal(out, x[:8].float().sum(0))
+
+
+@pytest.mark.parametrize("element", ELEMENTS)
+def test_a_partition_of_one_warp(plugin, element):
+    from triton_ext import host
+
+    if host.detect().release < (3, 8):
+        pytest.skip("written for gl.warp_specialize of 3.8 and newer")
+    x = values(element, 64)
+    out = torch.zeros(64, dtype=x.dtype, device="cuda")
+    kernels.specialized[(1,)](x, out, num_warps=4)
+    assert torch.equal(out.float(), x.float())

@@ -140,6 +140,21 @@ def test_an_error_names_the_way_out(installed):
 
 
 @in_the_key
+def test_a_partition_of_one_warp(installed):
+    """Its layouts have its number of warps, and what is known of captured pointers counts."""
+    if host.detect().release < (3, 8):
+        pytest.skip("written for gl.warp_specialize of 3.8 and newer")
+    from small_copy_kernels import specialized
+
+    installed()
+    aligned = {(i,): [["tt.divisibility", 16]] for i in range(2)}
+    source = GluonASTSource(specialized, dict.fromkeys(("x_ptr", "out_ptr"), "*i8"), {}, aligned)
+    asm = triton.compile(source, target=GPUTarget("cuda", 90, 32), options={"num_warps": 4}).asm
+    assert small_copies.widths_of(asm["ptx"]) == "16 B x 1"
+    assert "sizePerThread = [16], threadsPerWarp = [32], warpsPerCTA = [1]" in asm["ttgir"]
+
+
+@in_the_key
 @pytest.mark.parametrize(
     ("name", "element", "size", "held"),
     [
