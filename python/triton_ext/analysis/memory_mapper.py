@@ -21,7 +21,7 @@ from ..errors import TritonExtError, UnsupportedError, VerifyError
 from ..ir import Block, Module, Operation, Value
 from ..ir.aliases import AliasTable
 from ..ir.dialects import ttg
-from ..ir.encodings import DistributedEncoding, DotOperandEncoding, SharedEncoding
+from ..ir.encodings import DistributedEncoding, SharedEncoding
 from ..ir.functions import CALLS, FUNCTIONS, callee_of, symbol_of
 from ..ir.types import MemDescType, TensorType
 from .allocation import Buffer, BufferKind, FunctionAllocation, Scratch, allocate, unknown_scratch
@@ -291,11 +291,7 @@ class _Mapper:
         known = self.accesses.get(key)
         if known is None:
             known = self._cost(made, is_store)
-            values = self.table.type(tensor.type)
-            is_operand = isinstance(values, TensorType) and isinstance(
-                values.encoding, DotOperandEncoding
-            )
-            if is_operand and not is_store and known.bits <= 16:
+            if not is_store and 0 < known.bits <= 16:
                 known = replace(known, may_be_transposed=self.memory.has_transposing_loads)
         self.accesses[key] = replace(
             known,
