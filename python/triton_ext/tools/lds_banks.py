@@ -9,8 +9,8 @@ from triton_ext.analysis.bank_conflicts import Phase
 from triton_ext.analysis.memory_map import AccessMap, SharedMemory
 from triton_ext.tools.lds_style import heat
 from triton_ext.tools.lds_words import access_title, caveat, cost, numbers, ratio
+from triton_ext.tools.picture_style import mono_width, wrap
 from triton_ext.tools.svg import rect, text
-from triton_ext.tools.waits_style import mono_width, wrap
 
 __all__ = ["MOST_WAVEFRONTS", "banks", "lanes_of", "wavefronts_of"]
 

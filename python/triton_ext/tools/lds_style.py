@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from triton_ext.tools.waits_style import CSS as BASE
+from triton_ext.tools.picture_style import DARK, LIGHT, RULES
 
 __all__ = ["COLOURS", "CSS", "heat"]
 
@@ -59,11 +59,13 @@ def _theme(ink: str, paper: str, bad: str) -> str:
     )
 
 
+_LIGHT = LIGHT + _theme("#1f2937", "#ffffff", "#dc2626") + _rules(0)
+_DARK = DARK + _theme("#e5e7eb", "#0f1419", "#f87171") + _rules(1)
+
 CSS = (
-    f"{BASE}"
+    f"{RULES}"
     ".hole{stroke-width:1;fill:none}.edge{stroke-dasharray:2 3;stroke-width:1;fill:none}"
     ".end{stroke-width:2;fill:none}.total{stroke-width:1.5;stroke-dasharray:5 3;fill:none}"
     ".buffer:hover{fill-opacity:1}.mark{fill-opacity:.92}"
-    f"{_theme('#1f2937', '#ffffff', '#dc2626')}{_rules(0)}"
-    f"@media (prefers-color-scheme:dark){{{_theme('#e5e7eb', '#0f1419', '#f87171')}{_rules(1)}}}"
+    f"{_LIGHT}@media (prefers-color-scheme:dark){{{_DARK}}}"
 )

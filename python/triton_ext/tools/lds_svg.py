@@ -26,8 +26,8 @@ from triton_ext.tools.lds_words import (
     tooltip,
     warnings,
 )
+from triton_ext.tools.picture_style import mono_width, text_width, wrap
 from triton_ext.tools.svg import cut, document, page, path, rect, text
-from triton_ext.tools.waits_style import mono_width, text_width, wrap
 
 __all__ = ["render_html", "render_svg"]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from triton_ext.tools.waits_style import FONT, MONO, escape, mono_width
+from triton_ext.tools.picture_style import FONT, MONO, escape, mono_width
 
 __all__ = ["cut", "document", "page", "path", "rect", "text"]
 
@@ -67,9 +67,12 @@ def document(body: str, width: int, height: int, title: str, css: str) -> str:
     )
 
 
-def page(body: str, width: int, height: int, title: str, css: str, words: str) -> str:
+def page(
+    body: str, width: int, height: int, title: str, css: str, words: str, script: str = ""
+) -> str:
     """An HTML page of a picture, and of the same as text to copy from."""
     said = escape(title)
+    script = f"<script>{script}</script>\n" if script else ""
     return (
         '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8"/>\n'
         '<meta name="viewport" content="width=device-width"/>\n'
@@ -77,5 +80,5 @@ def page(body: str, width: int, height: int, title: str, css: str, words: str) -
         f'<div class="card"><svg viewBox="0 0 {width} {height}" width="{width}" '
         f'height="{height}" role="img" aria-label="{said}">\n{body}</svg></div>\n'
         f"<details><summary>The same as text</summary><pre>{escape(words)}</pre></details>\n"
-        "</main>\n</body>\n</html>\n"
+        f"</main>\n{script}</body>\n</html>\n"
     )
