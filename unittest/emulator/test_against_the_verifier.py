@@ -21,7 +21,7 @@ from triton_ext.ir import parse  # noqa: E402
 from triton_ext.passes import PassManager  # noqa: E402
 
 NIGHTLY = os.environ.get("TRITON_EXT_NIGHTLY") == "1"
-KERNELS = 3000 if NIGHTLY else 150
+KERNELS = 800 if NIGHTLY else 150
 COUNT = "tritonamdgpu-update-async-wait-count"
 VERIFY = "tritonext-verify-async-waits"
 

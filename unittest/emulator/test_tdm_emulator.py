@@ -205,6 +205,30 @@ def test_lds_that_nobody_wrote_is_poison():
     assert np.isnan(z).all()
 
 
+GIVEN_AWAY = """
+    $alloc c
+    $load c
+    $wait 0
+    $read v c
+    $alloc a
+    $load a
+    {wait}
+    $alloc b
+    $write b v
+    $wait 0
+"""
+
+
+def test_lds_that_is_given_to_another_buffer():
+    """Nobody uses 'a' behind its copy, so 'b' lies where it was."""
+    with pytest.raises(
+        EmulationError, match="overwrites 'b' while a copy into it is in flight"
+    ) as e:
+        run(GIVEN_AWAY.replace("{wait}", ""))
+    assert "it is one of 'a', whose LDS was given to 'b' behind its last use" in str(e.value)
+    run(GIVEN_AWAY.replace("{wait}", "$wait 0"))
+
+
 def test_faults_say_where():
     with pytest.raises(EmulationError) as caught:
         run("$alloc a\n$load a\n$read v a")

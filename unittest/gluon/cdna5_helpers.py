@@ -12,7 +12,7 @@ import pytest
 from triton_ext.emulator import EmulationError, Program
 from triton_ext.errors import PassError
 from triton_ext.gluon import amd as xamd
-from triton_ext.host import capabilities
+from triton_ext.host import capabilities, features
 from triton_ext.ir import parse
 from triton_ext.passes import PassManager
 
@@ -58,10 +58,15 @@ class Launch:
     def ttgir(self):
         return self.asm["ttgir"]
 
+    @property
+    def placed_bytes(self):
+        """Bytes of LDS that the emulator placed buffers in; 0 if each has memory of its own."""
+        return Program(self.ttgir, host_features=features).lds_bytes
+
     def rerun(self, ttgir):
         """Runs another text on the same arguments; gives what the emulator says against it."""
         try:
-            Program(ttgir).run(self.grid, self.values)
+            Program(ttgir, host_features=features).run(self.grid, self.values)
         except EmulationError as error:
             return error
         return None

@@ -130,6 +130,7 @@ def test_waits_of_the_machine_code(launcher, config):
     (count,) = config.stage().instructions
     assert set(tensorcnt_waits(launch.asm)) == {count * n for n in range(config.num_buffers - 1)}
     assert waits_without_barrier(launch.asm) == []
+    assert launch.placed_bytes > 0
     assert launch.shared <= config.lds_bytes
     assert len(launch.asm["hsaco"]) > 1000
 

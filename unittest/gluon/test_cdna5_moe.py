@@ -139,6 +139,7 @@ def test_waits_of_the_machine_code(launcher, config):
         assert "tensor_store_from_lds" in code
         assert "v_wmma_f32_16x16x32_f16" in code
         assert waits_without_barrier(launch.asm) == []
+        assert launch.placed_bytes > 0
         assert launch.shared <= config.lds_bytes
         assert len(launch.asm["hsaco"]) > 1000
         assert ("partitioned_shared" in launch.ttgir) == config.partitioned

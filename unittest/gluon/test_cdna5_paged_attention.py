@@ -118,6 +118,7 @@ def test_waits_of_the_machine_code(launcher, config):
     assert found == {n for n in expected if n != 10} or found == {n for n in expected if n < 10}
     assert "v_wmma_f32_16x16x32_f16" in launch.asm["amdgcn"]
     assert waits_without_barrier(launch.asm) == []
+    assert launch.placed_bytes > 0
     assert launch.shared <= config.lds_bytes(64)
     assert len(launch.asm["hsaco"]) > 1000
 

@@ -11,15 +11,17 @@ uniform, for a workgroup runs as one.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from triton_ext.backends import VENDORS, load
+from triton_ext.errors import PassError, UnsupportedError
 from triton_ext.ir import Block, Module, Operation, Value, parse, parse_type
 from triton_ext.ir.functions import FUNCTIONS, RETURNS, symbol_of
 from triton_ext.ir.types import PointerType, Type
+from triton_ext.passes import PassManager
 
 from .control_flow import CONTROL_FLOW
 from .elements import element_of
@@ -31,6 +33,8 @@ from .operations_ttg import TTG
 from .workgroup import Context, Prepare, Step, Workgroup
 
 __all__ = ["Program"]
+
+Features = Callable[[], "frozenset[str] | None"]
 
 #: Terminators, and operations that change nothing that the emulator keeps.
 _NOTHING = (
@@ -63,6 +67,8 @@ class Program:
     Args:
         module: TTGIR, as text or parsed.
         name: The kernel; by default the module's only public function.
+        host_features: Gives the capabilities of the Triton that made the module, for what its
+            operations need of LDS (``triton_ext.host.features``).
 
     Raises:
         EmulationError: The kernel has an operation that the emulator does not know.
@@ -70,8 +76,14 @@ class Program:
         ValueError: The module has no such kernel, or several and no name was given.
     """
 
-    def __init__(self, module: Module | str, name: str | None = None) -> None:
-        self.module = parse(module, "kernel.ttgir") if isinstance(module, str) else module
+    def __init__(
+        self,
+        module: Module | str,
+        name: str | None = None,
+        host_features: Features = lambda: None,
+    ) -> None:
+        self.module = parse(str(module), "kernel.ttgir")
+        self.lds_bytes = _place_buffers(self.module, host_features)
         self._table = _operations()
         self._types: dict[Value, Type] = {}
         self._blocks: dict[Block, list[tuple[Operation, Step]]] = {}
@@ -97,7 +109,7 @@ class Program:
         values = self._bind(memory, arguments)
         with np.errstate(all="ignore"):
             for z, y, x in itertools.product(*(range(n) for n in reversed(sizes))):
-                group = Workgroup(memory, (x, y, z), sizes)
+                group = Workgroup(memory, self.lds_bytes, (x, y, z), sizes)
                 self._entry(group, values)
                 for check in group.at_end:
                     check(self.kernel)
@@ -171,6 +183,21 @@ class Program:
             return []
 
         return run
+
+
+def _place_buffers(module: Module, host_features: Features) -> int:
+    """Gives every buffer its place in LDS, as a compiler does; the number of bytes.
+
+    Where it is not known what an operation needs of LDS while it runs, every buffer gets memory of
+    its own: then a copy that is in flight behind its buffer's last use disturbs nobody.
+    """
+    backend = module.op.attributes.get("ttg.target", "").strip('"').partition(":")[0]
+    name = "allocate-amdgpu-shared-memory" if backend == "hip" else "allocate-shared-memory"
+    try:
+        PassManager(name, host_features=host_features).run(module)
+    except (PassError, UnsupportedError):
+        return 0
+    return int(module.op.attributes.get("ttg.shared", "0").partition(":")[0])
 
 
 def _place(memory: GlobalMemory, parameter: Value, type_: PointerType, argument: Any) -> Any:

@@ -15,7 +15,7 @@ import numpy as np
 
 from .elements import Array, Element
 
-__all__ = ["GlobalMemory", "LdsView", "OutOfBoundsError"]
+__all__ = ["GlobalMemory", "LdsBytes", "LdsView", "OutOfBoundsError"]
 
 #: Address of the first array, and the distance of two.
 _DISTANCE_BITS = 40
@@ -117,9 +117,27 @@ class GlobalMemory:
             )
 
 
+class LdsBytes:
+    """What is in flight for each byte of LDS, so that buffers at one place know of each other.
+
+    Args:
+        size: Bytes.
+
+    Attributes:
+        filling: For each byte, copies in flight that write it.
+        draining: The same for copies that read it.
+    """
+
+    def __init__(self, size: int) -> None:
+        self.filling: Array = np.zeros(size, np.uint8)
+        self.draining: Array = np.zeros(size, np.uint8)
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class LdsView:
     """An LDS buffer or a part of one; views of a buffer share its memory.
+
+    The counts have one dimension more than the values: the bytes of an element.
 
     Attributes:
         element: Type of the elements.
@@ -136,11 +154,25 @@ class LdsView:
     name: str
 
     @classmethod
-    def allocate(cls, element: Element, shape: Sequence[int], name: str) -> LdsView:
-        """A new buffer, all poison."""
+    def allocate(
+        cls, element: Element, shape: Sequence[int], name: str, lds: LdsBytes, offset: int | None
+    ) -> LdsView:
+        """A new buffer, all poison.
+
+        Args:
+            element: Element type.
+            shape: Its shape.
+            name: What the kernel calls it.
+            lds: The LDS of the workgroup.
+            offset: Where it lies there, in bytes; ``None`` for memory of its own.
+        """
         data = np.full(shape, element.poison(), element.dtype)
-        counts: tuple[Array, Array] = (np.zeros(shape, np.uint8), np.zeros(shape, np.uint8))
-        return cls(element, data, *counts, name)
+        size = data.size * element.size_bytes
+        if offset is None:
+            lds, offset = LdsBytes(size), 0
+        place = slice(offset, offset + size)
+        counts = [x[place].reshape(*shape, element.size_bytes) for x in (lds.filling, lds.draining)]
+        return cls(element, data, counts[0], counts[1], name)
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -155,16 +187,19 @@ class LdsView:
 
     def transpose(self, order: Sequence[int]) -> LdsView:
         """The buffer with its dimensions in another order."""
+        with_bytes = (*order, len(order))
         return replace(
             self,
             data=self.data.transpose(order),
-            filling=self.filling.transpose(order),
-            draining=self.draining.transpose(order),
+            filling=self.filling.transpose(with_bytes),
+            draining=self.draining.transpose(with_bytes),
         )
 
     def reshape(self, shape: Sequence[int]) -> LdsView | None:
         """The buffer in another shape; ``None`` where numpy would have to copy it."""
-        arrays = [x.reshape(shape) for x in (self.data, self.filling, self.draining)]
-        if not np.shares_memory(arrays[0], self.data):
+        data = self.data.reshape(shape)
+        if not np.shares_memory(data, self.data):
             return None
-        return replace(self, data=arrays[0], filling=arrays[1], draining=arrays[2])
+        with_bytes = (*shape, self.filling.shape[-1])
+        counts = [x.reshape(with_bytes) for x in (self.filling, self.draining)]
+        return replace(self, data=data, filling=counts[0], draining=counts[1])

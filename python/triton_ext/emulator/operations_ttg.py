@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from triton_ext.ir import Operation
 from triton_ext.ir.dialects import ttg
+from triton_ext.ir.dialects.view import OpReader
 
 from .faults import fault
 from .memory import LdsView
@@ -21,9 +22,12 @@ def _local_alloc(op: Operation, context: Context) -> Step:
     view = ttg.LocalAllocOp.match(op)
     assert view is not None
     element, shape, name = context.element(view.result), context.shape(view.result), _name_of(op)
+    # Offsets of partitioned values are a list: those get memory of their own.
+    place = OpReader(op).attribute("allocation.offset")
+    offset = place.value if place is not None and isinstance(place.value, int) else None
 
     def step(group: Workgroup) -> None:
-        buffer = LdsView.allocate(element, shape, name)
+        buffer = LdsView.allocate(element, shape, name, group.lds, offset)
         if view.src is not None:
             buffer.data[...] = group.values[view.src]
         group.values[view.result] = buffer

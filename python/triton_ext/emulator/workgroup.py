@@ -12,7 +12,7 @@ from triton_ext.passes.places import place_of
 
 from .elements import Array, Element, element_of
 from .faults import EmulationError, fault
-from .memory import GlobalMemory, LdsView, OutOfBoundsError
+from .memory import GlobalMemory, LdsBytes, LdsView, OutOfBoundsError
 
 __all__ = ["Context", "Prepare", "Step", "Workgroup"]
 
@@ -22,14 +22,20 @@ class Workgroup:
 
     Args:
         memory: Global memory.
+        lds_bytes: Bytes of LDS that buffers were placed in.
         program_id: Which workgroup it is, in x, y and z.
         grid: How many there are.
     """
 
     def __init__(
-        self, memory: GlobalMemory, program_id: tuple[int, ...], grid: tuple[int, ...]
+        self,
+        memory: GlobalMemory,
+        lds_bytes: int,
+        program_id: tuple[int, ...],
+        grid: tuple[int, ...],
     ) -> None:
         self.memory = memory
+        self.lds = LdsBytes(lds_bytes)
         self.program_id = program_id
         self.grid = grid
         self.values: dict[Value, Any] = {}
@@ -93,10 +99,16 @@ class Workgroup:
         """A note for each copy in flight that has to do with a part of a buffer."""
         found = []
         for op, other in self.copies:
-            if np.shares_memory(view.data, other.data):
-                place = place_of(op)
-                where = f"{place.filename}:{place.line}:{place.column}: " if place.line else ""
-                found.append(f"the copy: {where}{op.name}")
+            if not np.shares_memory(view.filling, other.filling):
+                continue
+            place = place_of(op)
+            where = f"{place.filename}:{place.line}:{place.column}: " if place.line else ""
+            found.append(f"the copy: {where}{op.name}")
+            if not np.shares_memory(view.data, other.data):
+                found.append(
+                    f"it is one of '{other.name}', whose LDS was given to '{view.name}' behind its "
+                    "last use"
+                )
         return tuple(found)
 
     # ---- global memory

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from triton_ext import emulator
 from triton_ext.errors import LaunchError
+from triton_ext.host import features
 
 __all__ = ["Emulated", "emulated"]
 
@@ -68,7 +69,7 @@ class Emulated:
                 text = self.edit(text)
             program = self._programs.get(text)
             if program is None:
-                program = self._programs[text] = emulator.Program(text)
+                program = self._programs[text] = emulator.Program(text, host_features=features)
             program.run(sizes, values)
 
         return launch
