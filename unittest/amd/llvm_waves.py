@@ -3,7 +3,8 @@
 What it is for: which bytes of LDS the lowered code writes and reads.  TDM copies are done when they
 are issued, so waits are not looked at; branches have to be the same in every lane.  WMMA and the
 data mover work as the CDNA5 ISA and Triton's own descriptors say: lane l of a wave holds row (of A)
-or column (of B and of the result) l % 16.
+or column (of B and of the result) l % 16.  Transposing reads are what makes products of unchanged
+kernels right.
 """
 
 from __future__ import annotations
@@ -468,6 +469,10 @@ class Machine:
             return None
         if name.startswith("amdgcn.wmma.f32.16x16x32.f16"):
             return _wmma(arguments[0], arguments[1], arguments[3])
+        if name.startswith("amdgcn.ds.load.tr16.b128"):
+            found = self._from_bytes(self._at(arguments[0], 16, is_lds=True), result)
+            # 8 lanes exchange their rows of 8 elements for columns.
+            return found.reshape(-1, 8, 8).transpose(0, 2, 1).reshape(-1, 8)
         threads = np.arange(self.threads, dtype=np.uint64)
         if name == "amdgcn.wave.id":
             return threads // LANES

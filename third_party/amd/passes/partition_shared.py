@@ -291,6 +291,11 @@ class _Plan:
         if self.order is not None:
             bases = [list(basis) for basis in self.order.new.warp_bases]
             notes.append(f"the waves of the dot are in another order: {bases}")
+        if self.known[i].is_transposed:
+            notes.append(
+                "Triton reads it with transposing instructions, whose bank conflicts are not "
+                "known: these are wavefronts of reads element by element"
+            )
         if choice.instructions > 1:
             notes.append(f"each TDM load of a wave takes {choice.instructions} instructions")
         for op in group.allocations:
