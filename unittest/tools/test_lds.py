@@ -144,6 +144,21 @@ def test_memory_that_only_triton_knows(monkeypatch, capsys):
     assert re.search(r" 25  local_store .* size unknown", said.out)
 
 
+@pytest.mark.parametrize(("padding", "is_torn"), [("64:+8", False), ("64:+4", True)])
+def test_paddings_that_tear_vectors(padding, is_torn, tmp_path, capsys):
+    # Triton 3.8 and 3.9 read 16 bytes at once, whatever the padding leaves aligned.
+    text = (HERE / "transpose.ttgir").read_text()
+    text = text.replace("[64:+8]", f"[{padding}]").replace(
+        "sizePerThread = [1, 1], threadsPerWarp = [1, 32]",
+        "sizePerThread = [1, 8], threadsPerWarp = [4, 8]",
+    )
+    path = tmp_path / "torn.ttgir"
+    path.write_text(text)
+    assert lds(str(path)) == 0
+    said = "padded by less than 16 bytes: Triton may emit misaligned instructions"
+    assert capsys.readouterr().out.count(said) == is_torn
+
+
 # ---- text
 
 

@@ -152,6 +152,8 @@ class AccessMap:
         reason: Why the cost is not known.
         may_be_transposed: Whether Triton may emit a transposing load of AMD instead, whose cost is
             not known.
+        may_be_misaligned: Whether the padding leaves neighbours in memory less aligned than Triton
+            takes them to be.
     """
 
     names: tuple[str, ...]
@@ -164,6 +166,7 @@ class AccessMap:
     partition_slots: tuple[int, int] | None = None
     reason: str = ""
     may_be_transposed: bool = False
+    may_be_misaligned: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -332,6 +332,7 @@ class _Mapper:
             cost=cost,
             phases=_worst(access, model, is_store),
             partition_slots=slots,
+            may_be_misaligned=model.has_matrices and _is_torn(access),
         )
 
 
@@ -347,6 +348,18 @@ def _merged(entries: Iterable[_Entry]) -> list[_Entry]:
                 continue
         found.append(entry)
     return found
+
+
+def _is_torn(access: Access) -> bool:
+    """Whether paddings of 16 bytes would allow wider instructions.
+
+    On NVIDIA, Triton 3.8 and 3.9 tell LLVM an alignment that disregards paddings, and it joins
+    accesses to instructions that are not aligned: ``ld.shared.v4.b32`` at bytes 0, 260, ... for
+    rows of 256 bytes that are padded by 4.
+    """
+    whole = 128 // access.element_bits
+    padding = tuple((interval, max(pad, whole)) for interval, pad in access.padding)
+    return replace(access, padding=padding).instruction_bits > access.instruction_bits
 
 
 def _worst(access: Access, model: BankModel, is_store: bool) -> tuple[Phase, ...]:

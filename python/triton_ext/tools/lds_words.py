@@ -92,6 +92,8 @@ def caveat(access: AccessMap) -> tuple[str, ...]:
         found.append(said)
     if access.may_be_transposed:
         found.append("Triton may emit a transposing load here: this is what plain loads cost")
+    if access.may_be_misaligned:
+        found.append("padded by less than 16 bytes: Triton may emit misaligned instructions")
     return tuple(found)
 
 
