@@ -10,7 +10,6 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from triton_ext import emulator
 from triton_ext.errors import LaunchError
 from triton_ext.host import features
 
@@ -69,7 +68,10 @@ class Emulated:
                 text = self.edit(text)
             program = self._programs.get(text)
             if program is None:
-                program = self._programs[text] = emulator.Program(text, host_features=features)
+                # Needs numpy, which only those who launch have to have.
+                from triton_ext.emulator import Program
+
+                program = self._programs[text] = Program(text, host_features=features)
             program.run(sizes, values)
 
         return launch
