@@ -178,6 +178,7 @@ def check(count: int, seed: int, emission, host, capsys) -> Comparison:
     with capsys.disabled():
         sys.stdout.write("\n" + comparison.table() + "\n")
     assert not comparison.worse, comparison.worse[0]
+    assert not comparison.needless, comparison.needless[0]
     assert comparison.widths["ext"][0] <= comparison.widths["host"][0]
     return comparison
 
