@@ -24,6 +24,7 @@ __all__ = [
     "tensorcnt_waits",
     "verifier_objects",
     "waits_without_barrier",
+    "with_one_more",
     "without_waits",
 ]
 
@@ -124,6 +125,14 @@ def without_waits(ttgir):
     for match in _WAIT.finditer(ttgir):
         number = re.search(r"(?:count|num) = (\d+)", match[0])
         yield int(number[1]), ttgir[: match.start()] + ttgir[match.end() :]
+
+
+def with_one_more(ttgir):
+    """Each text in which one of the waits lets one instruction more be in flight."""
+    for match in _WAIT.finditer(ttgir):
+        number = re.search(r"(count|num) = (\d+)", match[0])
+        raised = match[0].replace(number[0], f"{number[1]} = {int(number[2]) + 1}", 1)
+        yield int(number[2]), ttgir[: match.start()] + raised + ttgir[match.end() :]
 
 
 def waits_without_barrier(asm):

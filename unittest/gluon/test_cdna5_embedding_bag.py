@@ -15,6 +15,7 @@ from cdna5_helpers import (  # noqa: E402
     tensorcnt_waits,
     verifier_objects,
     waits_without_barrier,
+    with_one_more,
     without_waits,
 )
 
@@ -115,11 +116,12 @@ def test_every_wait_is_needed(launcher, config):
     run(config, launcher, *draw(np.random.default_rng(1), [20 * config.block_r]))
     (launch,) = launcher.launches
     assert verifier_objects(launch.ttgir) is None
-    texts = list(without_waits(launch.ttgir))
-    assert len(texts) == config.num_buffers
-    for _, text in texts:
-        assert "while a copy into it is in flight" in str(launch.rerun(text))
-        assert "unsafe" in str(verifier_objects(text))
+    for change in (without_waits, with_one_more):
+        texts = list(change(launch.ttgir))
+        assert len(texts) == config.num_buffers
+        for _, text in texts:
+            assert "while a copy into it is in flight" in str(launch.rerun(text))
+            assert "unsafe" in str(verifier_objects(text))
 
 
 @pytest.mark.parametrize("config", CONFIGS, ids=str)

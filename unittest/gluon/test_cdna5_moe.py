@@ -14,6 +14,7 @@ from cdna5_helpers import (  # noqa: E402
     tensorcnt_waits,
     verifier_objects,
     waits_without_barrier,
+    with_one_more,
     without_waits,
 )
 
@@ -92,7 +93,7 @@ def test_equals_numpy(launcher, config, seed):
 
 @pytest.mark.parametrize("config", CONFIGS, ids=str)
 def test_every_wait_is_needed(launcher, config):
-    """With any wait removed the emulator objects; and the verifier, where LDS is used again."""
+    """Without any wait, or with one that lets one instruction more through, both object."""
     del launcher.launches[:]
     rng = np.random.default_rng(7)
     x, w_up, w_down, weights, experts = draw(rng, num_tokens=70)
@@ -106,21 +107,19 @@ def test_every_wait_is_needed(launcher, config):
     for launch in launches:
         assert verifier_objects(launch.ttgir) is None
         assert launch.rerun(launch.ttgir) is None
-        texts = list(without_waits(launch.ttgir))
         buffers = config.num_buffers
-        # One in the loop, one for each stage behind it, one at the end.
-        assert len(texts) == (2 if buffers == 1 else buffers + 1)
-        for position, (_, text) in enumerate(texts):
-            error = launch.rerun(text)
-            assert error is not None
-            is_last = position == len(texts) - 1
-            if is_last:
-                # Nothing in this kernel uses the LDS again: the next workgroup does.
-                assert "the kernel ends while a store from LDS is in flight" in str(error)
-            else:
+        for change in (without_waits, with_one_more):
+            texts = list(change(launch.ttgir))
+            # One in the loop, one for each stage behind it, one at the end.
+            assert len(texts) == (2 if buffers == 1 else buffers + 1)
+            for _, text in texts[:-1]:
+                error = launch.rerun(text)
                 assert "while a copy into it is in flight" in str(error)
                 assert "moe.py" in error.filename
                 assert "unsafe" in str(verifier_objects(text))
+            # Nothing in this kernel uses the LDS of the last one again: the next workgroup does.
+            end = "the kernel ends while a store from LDS is in flight"
+            assert end in str(launch.rerun(texts[-1][1]))
 
 
 @pytest.mark.parametrize("config", CONFIGS, ids=str)

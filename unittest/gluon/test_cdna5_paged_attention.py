@@ -14,6 +14,7 @@ from cdna5_helpers import (  # noqa: E402
     tensorcnt_waits,
     verifier_objects,
     waits_without_barrier,
+    with_one_more,
     without_waits,
 )
 
@@ -97,12 +98,13 @@ def test_every_wait_is_needed(launcher, config):
     run(config, launcher, *draw(np.random.default_rng(1), 3, 6 * config.block_t))
     (launch,) = launcher.launches
     assert verifier_objects(launch.ttgir) is None
-    texts = list(without_waits(launch.ttgir))
-    # One for the keys of a stage and one for its values, in the loop and behind it.
-    assert len(texts) == 2 * config.num_buffers
-    for _, text in texts:
-        assert "while a copy into it is in flight" in str(launch.rerun(text))
-        assert "unsafe" in str(verifier_objects(text))
+    for change in (without_waits, with_one_more):
+        texts = list(change(launch.ttgir))
+        # One for the keys of a stage and one for its values, in the loop and behind it.
+        assert len(texts) == 2 * config.num_buffers
+        for _, text in texts:
+            assert "while a copy into it is in flight" in str(launch.rerun(text))
+            assert "unsafe" in str(verifier_objects(text))
 
 
 @pytest.mark.parametrize("config", CONFIGS, ids=str)
