@@ -15,10 +15,13 @@ import lit.formats
 
 config.name = "triton-ext"
 config.test_format = lit.formats.ShTest(execute_external=False)
-config.suffixes = [".mlir"]
+config.suffixes = [".mlir", ".ll"]
 config.test_source_root = os.path.dirname(__file__)
 # Not into the source tree: one folder of results per environment.
 config.test_exec_root = os.path.join(sys.prefix, "lit-output")
+
+config.excludes = ["Inputs"]
+config.substitutions.append(("%{python}", sys.executable))
 
 # The environment's own folder first: another triton-opt on PATH is not what is tested.
 _folders = [pathlib.Path(sys.prefix, "bin")]
@@ -40,7 +43,7 @@ for _name in ("triton-opt", "FileCheck"):
     if shutil.which(_name, path=_path) is None:
         lit_config.fatal(f"{_name} is in none of {', '.join(map(str, _folders))}, nor on PATH")
 config.environment["PATH"] = _path
-# Where triton-opt keeps what it learned about Triton's passes.
-for _name in ("HOME", "XDG_CACHE_HOME"):
+# Where triton-opt keeps what it learned about Triton's passes, and where an uninstalled package is.
+for _name in ("HOME", "XDG_CACHE_HOME", "PYTHONPATH"):
     if _name in os.environ:
         config.environment[_name] = os.environ[_name]

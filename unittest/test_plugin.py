@@ -22,7 +22,7 @@ from triton.compiler import ASTSource
 from triton.tools.tensor_descriptor import TensorDescriptor
 from triton_ext import backends, plugin
 from triton_ext.errors import UnsupportedError
-from triton_ext.host import capabilities
+from triton_ext.host import capabilities, seams
 from triton_ext.ir import parse
 from triton_ext.passes import Pass
 from triton_ext.passes.sources import add_files, python_files
@@ -252,6 +252,69 @@ def test_a_changed_pass_recompiles_and_a_removed_plugin_is_not_served(slot, monk
     assert len({without, old, new}) == 3
     assert old_again == old
     assert compile_add_one().hash == without
+
+
+@pytest.mark.skipif(seams.asks_hook_for_key(), reason="this Triton asks the hook for its key")
+class TestKeysOfAHostThatDoesNotAsk:
+    """Triton 3.6: the key goes behind Triton's own, on disk, of compiles under way, in memory."""
+
+    @staticmethod
+    def in_memory():
+        from triton.runtime import jit
+
+        return jit.compute_cache_key({}, [("i32", "")], "options")
+
+    def test_the_key_in_memory(self, slot):
+        without = self.in_memory()
+        plugin.install()
+        assert self.in_memory() == f"{without}{plugin.cache_key()}"
+        with plugin.extra_passes("ttgir", [Nothing()]):
+            assert self.in_memory() == f"{without}{plugin.cache_key()}-{plugin.passes_key()[0]}"
+        assert self.in_memory() == f"{without}{plugin.cache_key()}"
+        plugin.uninstall()
+        assert self.in_memory() == without
+
+    def test_each_key_is_extended_once(self, slot):
+        plugin.install()
+        plugin.install()
+        assert self.in_memory().count(plugin.cache_key()) == 1
+
+    def test_a_key_that_was_lost_is_extended_again(self, slot, monkeypatch):
+        from triton.runtime import jit
+
+        stock = jit.compute_cache_key
+        plugin.install()
+        jit.compute_cache_key = stock
+        assert plugin.cache_key() not in self.in_memory()
+        plugin.install()
+        assert plugin.cache_key() in self.in_memory()
+
+    def test_stays_as_a_pass_through_under_a_replacement_that_came_later(self, slot, monkeypatch):
+        from triton.runtime import jit
+
+        without, compiled = self.in_memory(), compile_add_one().hash
+        plugin.install()
+        with_us = compile_add_one().hash
+        ours = jit.compute_cache_key
+        monkeypatch.setattr(jit, "compute_cache_key", lambda *args: f"{ours(*args)} and theirs")
+        plugin.uninstall()
+        assert self.in_memory() == f"{without} and theirs"
+        assert compile_add_one().hash == compiled
+        plugin.install()
+        assert self.in_memory() == f"{without}{plugin.cache_key()} and theirs"
+        assert compile_add_one().hash == with_us != compiled
+
+    def test_passes_that_changed_behind_the_key_are_an_error(self, slot):
+        plugin.install()
+        self.in_memory()
+        thread = threading.Thread(target=plugin.add_pass, args=("ttgir", [Nothing()]))
+        thread.start()
+        thread.join()
+        try:
+            with pytest.raises(UnsupportedError, match="stored under the key of another"):
+                slot.add_stages_inspection_hook(None, {}, None, None, 90)
+        finally:
+            plugin.remove_pass("ttgir", [Nothing()])
 
 
 def test_a_module_without_markers_is_not_parsed(slot, monkeypatch):

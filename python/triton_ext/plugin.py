@@ -231,7 +231,6 @@ _extra: tuple[_Extra, ...] = ()
 # What this thread's last key was made of; ``None`` for a key without us.
 _asked = threading.local()
 _NOT_ASKED = object()
-_KEYS = "key: "
 
 
 def install() -> None:
@@ -251,7 +250,8 @@ def install() -> None:
     with _lock:
         _active = True
         _link("stages", lambda: seams.chain_stages_hook(_stages_hook))
-        _link_keys()
+        for place in seams.key_places():
+            _link_key(place)
         _link("launch", lambda: seams.tensordesc_arg(_wrapper("wrap_make_tensordesc_arg")))
         _link("jit", lambda: seams.make_ir(_wrapper("wrap_make_ir"), gluon=False))
         _link("gluon", lambda: seams.make_ir(_wrapper("wrap_make_ir"), gluon=True))
@@ -265,14 +265,9 @@ def _link(name: str, chain: Callable[[], seams.Link]) -> None:
         _links[name] = chain()
 
 
-def _link_keys() -> None:
-    """Puts our key into Triton's where Triton does not ask the hook for it."""
-    known = [link for name, link in _links.items() if name.startswith(_KEYS)]
-    if known and all(link.is_reached() for link in known):
-        return
+def _link_key(place: str) -> None:
     make = _key_maker()
-    for name, link in seams.cache_keys(lambda: make()[0]).items():
-        _links[f"{_KEYS}{name}"] = link
+    _link(f"key {place}", lambda: seams.cache_key(place, lambda: make()[0]))
 
 
 def uninstall() -> None:

@@ -7,6 +7,7 @@ behind our back (``knobs.runtime.scope()`` restores the hook slot at its end), a
 
 from __future__ import annotations
 
+import importlib
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -20,11 +21,12 @@ __all__ = [
     "StagesHook",
     "accepts_no_arguments",
     "asks_hook_for_key",
-    "cache_keys",
+    "cache_key",
     "chain_stages_hook",
     "interpreter_cvt",
     "interpreting",
     "is_gluon",
+    "key_places",
     "make_ir",
     "plugin_is_reached",
     "takes_key",
@@ -35,6 +37,13 @@ StagesHook = Callable[..., Any]
 
 # How the plugin's cache key begins; whoever reads it in the hook's key knows that it is reached.
 KEY_PREFIX: Final = "triton_ext-"
+
+# Where Triton 3.6 makes its keys: module and name.
+_KEY_PLACES: Final = {
+    "on disk": ("triton.compiler.compiler", "get_cache_key"),
+    "of compiles": ("triton.runtime.jit", "get_cache_key"),
+    "in memory": ("triton.runtime.jit", "compute_cache_key"),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,29 +104,26 @@ def is_gluon(language: object) -> bool:
     return getattr(language, "name", "") == "GLUON"
 
 
-def cache_keys(extend: Callable[[], str]) -> dict[str, Link]:
-    """Makes what ``extend`` returns part of Triton's keys of compiled kernels, where the hook's key
-    is not (3.6): on disk, of compiles under way, and in memory.
+def key_places() -> tuple[str, ...]:
+    """Names the places at which Triton's keys of compiled kernels have to be extended: on disk, of
+    compiles under way, and in memory (3.6); none where Triton asks the stages hook for its key.
+    """
+    return () if asks_hook_for_key() else tuple(_KEY_PLACES)
+
+
+def cache_key(place: str, extend: Callable[[], str]) -> Link:
+    """Makes what ``extend`` returns part of a key.
 
     Args:
+        place: One of :func:`key_places`.
         extend: Returns what to append; called once for each key, at every launch too.
-
-    Returns:
-        A link for each place, by a name for it; none where Triton asks the hook itself.
     """
-    if asks_hook_for_key():
-        return {}
-    import triton.compiler.compiler as compiler
-    import triton.runtime.jit as jit
+    module, name = _KEY_PLACES[place]
 
     def extended(previous: Callable[..., str]) -> Callable[..., str]:
         return lambda *args, **kwargs: previous(*args, **kwargs) + extend()
 
-    return {
-        "key on disk": _replace(compiler, "get_cache_key", extended),
-        "key of compiles": _replace(jit, "get_cache_key", extended),
-        "key in memory": _replace(jit, "compute_cache_key", extended),
-    }
+    return _replace(importlib.import_module(module), name, extended)
 
 
 def asks_hook_for_key() -> bool:
@@ -132,16 +138,8 @@ def takes_key() -> bool:
     """Tells whether Triton's keys can be extended: by the hook's, or at the names of 3.6."""
     if asks_hook_for_key():
         return True
-    import triton.compiler.compiler as compiler
-    import triton.runtime.jit as jit
-
     return all(
-        hasattr(module, name)
-        for module, name in (
-            (compiler, "get_cache_key"),
-            (jit, "get_cache_key"),
-            (jit, "compute_cache_key"),
-        )
+        hasattr(importlib.import_module(module), name) for module, name in _KEY_PLACES.values()
     )
 
 
