@@ -13,11 +13,11 @@ triton = pytest.importorskip("triton")
 
 from partitioned_modules import allocation_in_child, barrier_case, barriers, module_of, partitioned  # noqa: E402
 from triton_ext import host, plugin  # noqa: E402
-from triton_ext.analysis.allocation import buffer_size, reserved_bytes  # noqa: E402
+from triton_ext.analysis.allocation import allocate, buffer_size, reserved_bytes  # noqa: E402
 from triton_ext.backends.amd.passes.align_partitioned_shared import (  # noqa: E402
     AlignPartitionedShared,
 )
-from triton_ext.errors import PassError  # noqa: E402
+from triton_ext.errors import PassError, VerifyError  # noqa: E402
 from triton_ext.ir import parse  # noqa: E402
 from triton_ext.ir.aliases import AliasTable  # noqa: E402
 from triton_ext.passes import PassManager  # noqa: E402
@@ -108,6 +108,28 @@ def test_random_values():
         if found[1] <= LDS:
             check(module, *found)
     assert refused < seeds / 2
+
+
+def offsets_of_model(text):
+    """What Triton is expected to do: offsets and total, or ``None`` if it does not end."""
+    try:
+        found = allocate(
+            parse(text), partition_size=PARTITION, features=host.features(), as_triton=True
+        )
+    except VerifyError:
+        return None
+    (function,) = found.functions.values()
+    places = {}
+    for buffer in function.buffers:
+        places.setdefault(buffer.op, []).append(buffer.offset)
+    return [*places.values()], found.total
+
+
+def test_the_model_of_triton_is_exact():
+    # Where it ends and where not, and each offset: what is aligned is chosen by it.
+    for seed in range(600 if NIGHTLY else 30):
+        text = module_of(random_values(seed))
+        assert allocation_in_child(text, 2) == offsets_of_model(text), text
 
 
 def test_what_is_right_is_left_alone():

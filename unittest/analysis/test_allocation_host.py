@@ -83,3 +83,33 @@ def test_never_more_than_the_host_on_any(capsys):
     results = [compare(file, capsys) for file in files]
     # Kernels with buffers of many alignments have room for improvement.
     assert sum(bool(result) for result in results) >= 10
+
+
+def offsets_of_host(allocated):
+    """What Triton's pass wrote, operation by operation."""
+    found = []
+    for op in allocated.walk():
+        text = op.attributes.get("allocation.offset")
+        places = re.findall(r"\d+(?= : i32)|^\d+$", text) if text is not None else []
+        found.append([int(place) for place in places])
+    return found
+
+
+def test_placement_of_triton_is_followed(capsys):
+    # -test-print-allocation has to print what upstream's prints.
+    files = modules()
+    if not files:
+        pytest.skip("no corpus; TRITON_EXT_CORPUS names a folder")
+    for file in files[::7]:
+        name, partition_size = pass_of(file)
+        assert opt.main([str(file), "--pass-provider=host", name]) == 0
+        expected = offsets_of_host(parse(capsys.readouterr().out))
+        module = parse(file.read_text())
+        found = allocate(
+            module, partition_size=partition_size, features=host.features(), as_triton=True
+        )
+        given = {}
+        for function in found.functions.values():
+            for buffer in function.buffers:
+                given.setdefault(buffer.op, []).append(buffer.offset)
+        assert [given.get(op, []) for op in module.walk()] == expected, file

@@ -3,6 +3,9 @@
 Upstream's pass of this name says the same: a function's name and its size at the function,
 ``offset = .., size = ..`` at each buffer, ``scratch`` or ``virtual`` in front of what an operation
 needs while it runs or a called function takes.  Nothing is changed.
+
+Upstream's tests name offsets, so buffers lie where Triton puts them, which is no better than
+``placement=ext``.
 """
 
 from __future__ import annotations
@@ -30,25 +33,34 @@ class PrintAllocation(Pass):
         get_scratch_size_function: ``ValidConstant``: operations are taken to need 128 bytes each
             where it is asked how much they do.
         partition_size: Bytes of a physical partition; 0 where memory is not partitioned.
+        placement: Whose: Triton's, or that of ``allocate-shared-memory``.
     """
 
     name: ClassVar[str] = "test-print-allocation"
 
     get_scratch_size_function: Literal["None", "ValidConstant"] = "None"
     partition_size: int = 0
+    placement: Literal["triton", "ext"] = "triton"
 
     def run(self, module: Module, context: PassContext) -> None:
         """Makes the remarks.
 
         Raises:
             PassError: An operation needs memory, and it is not known how much.
-            VerifyError: A buffer has no size that is known.
+            VerifyError: A buffer has no size that is known, or Triton would never end.
         """
+        features, as_triton = context.host_features(), self.placement == "triton"
         if self.get_scratch_size_function == "ValidConstant":
-            found = allocate(module, partition_size=self.partition_size, scratch=_constant)
+            found = allocate(
+                module,
+                partition_size=self.partition_size,
+                scratch=_constant,
+                features=features,
+                as_triton=as_triton,
+            )
         else:
             found = allocation_of(
-                module, self.partition_size, features=context.host_features(), target=""
+                module, self.partition_size, features=features, target="", as_triton=as_triton
             )
         for function in found.functions.values():
             name = symbol_of(function.function) or ""

@@ -30,6 +30,7 @@ def allocation_of(
     *,
     features: Set[str] | None = None,
     target: str | None = None,
+    as_triton: bool = False,
 ) -> ModuleAllocation:
     """Places the buffers of a module.
 
@@ -39,6 +40,7 @@ def allocation_of(
         features: What the host can do; ``None`` if it is not known.
         target: Whose lowering it is, ``"cuda:90"``, ``""`` for no vendor's; by default what the
             module says.
+        as_triton: Whether buffers lie where Triton puts them.
 
     Raises:
         PassError: What an operation needs is not known.
@@ -62,7 +64,13 @@ def allocation_of(
             for op in unknown
         ]
         raise _with(errors[0], tuple(errors[1:]))
-    return allocate(module, partition_size=partition_size, scratch=scratch)
+    return allocate(
+        module,
+        partition_size=partition_size,
+        scratch=scratch,
+        features=features,
+        as_triton=as_triton,
+    )
 
 
 def _with(first: PassError, others: tuple[PassError, ...]) -> PassError:

@@ -11,7 +11,7 @@ touch the same physical partition.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from enum import Enum
 
@@ -22,9 +22,10 @@ from ...ir.dialects import ttg
 from ...ir.functions import CALLS, FUNCTIONS, callee_of, symbol_of
 from ...ir.types import MemDescType
 from ..liveness import Liveness, LiveRange
-from .placement import Item, place
+from .placement import Item, Placement, Problem, place
 from .scratch import SCRATCH_ALIGNMENT, Scratch
-from .sizes import buffer_size
+from .sizes import buffer_size, reserved_size
+from .triton_order import offsets_of_triton
 
 __all__ = [
     "Buffer",
@@ -128,6 +129,7 @@ def allocate(
     partition_size: int = 0,
     scratch: ScratchSize | None = None,
     features: Set[str] | None = None,
+    as_triton: bool = False,
 ) -> ModuleAllocation:
     """Places the buffers of a module.
 
@@ -138,13 +140,16 @@ def allocate(
             ``None`` where that is not known; :class:`~.scratch.Scratch` by default.
         features: What the host can do (``triton_ext.host.features``), which decides on some of
             these sizes; ``None`` if it is not known.
+        as_triton: Whether buffers lie where that Triton puts them, with the bytes that it reserves,
+            even if that is wrong.
 
     Raises:
-        VerifyError: A type has no size that is known; the error is at the operation.
+        VerifyError: A type has no size that is known, or Triton's own placement would never end;
+            the error is at the operation.
         UnsupportedError: A scratch size is not known: run the host's pass first, or ask for it.
     """
     top = module.op if isinstance(module, Module) else module
-    return _Allocator(top, partition_size, scratch, features).run()
+    return _Allocator(top, partition_size, scratch, features, as_triton).run()
 
 
 def unknown_scratch(
@@ -172,8 +177,11 @@ class _Allocator:
         partition_size: int,
         scratch: ScratchSize | None,
         features: Set[str] | None,
+        as_triton: bool,
     ) -> None:
         self.top = top
+        self.as_triton = as_triton
+        self.knows_partitions = features is None or "amd-partition-placement" in features
         self.partition_size = partition_size
         module = top.module
         self.aliases = AliasTable.of(module.aliases if module is not None else None)
@@ -216,7 +224,10 @@ class _Allocator:
             partitioned = any(b.op is buffer.op and b is not buffer for b in buffers)
             group = groups.setdefault(buffer.op, len(groups)) if partitioned else -1
             items.append(Item(buffer.size, buffer.live, buffer.alignment, group))
-        placed = place(items, self.partition_size)
+        if self.as_triton:
+            placed = self._as_triton(function, buffers, items)
+        else:
+            placed = place(items, self.partition_size)
         alignment = max([buffer.alignment for buffer in buffers], default=1)
         if groups or any(self._starts_partition(buffer) for buffer in buffers):
             alignment = max(alignment, self.partition_size)
@@ -231,6 +242,28 @@ class _Allocator:
             is_optimal=placed.is_optimal,
             alignment=alignment,
         )
+
+    def _as_triton(
+        self, function: Operation, buffers: Sequence[Buffer], items: Sequence[Item]
+    ) -> Placement:
+        """Where Triton puts them: it looks at values first, then at what operations need."""
+        order = sorted(range(len(items)), key=lambda i: buffers[i].kind is not BufferKind.EXPLICIT)
+        found = offsets_of_triton(
+            [items[i] for i in order],
+            self.partition_size,
+            knows_partitions=self.knows_partitions,
+        )
+        if found is None:
+            function.fail(
+                f"Triton's own allocation of the partitioned values of '{symbol_of(function)}' "
+                "never ends on this release"
+            )
+        offsets = [0] * len(items)
+        for i, offset in zip(order, found, strict=True):
+            offsets[i] = offset
+        problem = Problem(items, self.partition_size)
+        bound, total = problem.lower_bound(), problem.total(offsets)
+        return Placement(tuple(offsets), total, bound, total == bound)
 
     def _starts_partition(self, buffer: Buffer) -> bool:
         return 0 < self.partition_size == buffer.alignment
@@ -258,7 +291,7 @@ class _Allocator:
         if not isinstance(type_, MemDescType) or type_.in_tensor_memory:
             return []
         try:
-            size = buffer_size(type_)
+            size = reserved_size(type_) if self.as_triton else buffer_size(type_)
         except VerifyError as error:
             raise op.error(error.message) from error
         given = op.attributes.get("alignment")
@@ -290,7 +323,7 @@ class _Allocator:
                 kind=BufferKind.VIRTUAL,
                 op=op,
                 size=needs.total,
-                alignment=max(SCRATCH_ALIGNMENT, needs.alignment),
+                alignment=max(SCRATCH_ALIGNMENT, 1 if self.as_triton else needs.alignment),
                 live=liveness.at(op),
             )
         ]

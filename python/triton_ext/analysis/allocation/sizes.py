@@ -22,7 +22,7 @@ from ...ir.encodings import (
 from ...ir.encodings.conversion import shape_per_cta
 from ...ir.types import MemDescType
 
-__all__ = ["BufferSize", "buffer_size", "reserved_bytes"]
+__all__ = ["BufferSize", "buffer_size", "reserved_bytes", "reserved_size"]
 
 _DEFAULT_ALIGNMENT = 16
 
@@ -51,40 +51,58 @@ def buffer_size(type_: MemDescType) -> BufferSize:
     Raises:
         VerifyError: The encoding is not known, is none for this shape, or an element has no size.
     """
-    encoding = type_.encoding
+    encoding, _ = _known(type_)
+    type_.verify()
+    return _size(type_, encoding)
+
+
+def reserved_size(type_: MemDescType) -> BufferSize:
+    """What Triton reserves for a type, which may be less than the buffers take.
+
+    Triton pads all of the partitions' elements as one and divides the bytes by the number of
+    pieces, which cuts off what does not divide.  Sizes that no layout has are taken as they are.
+
+    Raises:
+        VerifyError: The encoding is not known, or an element has no size.
+    """
+    encoding, bits = _known(type_)
+    if not isinstance(encoding, PartitionedSharedEncoding):
+        return _size(type_, encoding)
+    layout = encoding.partition_layout
+    elements = _product(shape_per_cta(encoding.cga_bases, type_.full_alloc_shape))
+    if isinstance(layout, PaddedSharedEncoding):
+        elements = layout.padded_size(elements)
+    piece = elements * bits // 8 // (encoding.num_partitions * encoding.num_groups)
+    return BufferSize(piece * encoding.num_groups, _alignment(encoding), encoding.num_partitions)
+
+
+def reserved_bytes(type_: MemDescType) -> int:
+    """The bytes of :func:`reserved_size`."""
+    return reserved_size(type_).bytes
+
+
+def _known(type_: MemDescType) -> tuple[SharedEncoding, int]:
+    """The encoding of a type, and the bits of its elements.
+
+    Raises:
+        VerifyError: One of them is not known.
+    """
+    encoding, bits = type_.encoding, type_.bit_width
     if not isinstance(encoding, SharedEncoding):
         raise VerifyError(f"the size of a buffer with the encoding '{encoding}' is not known")
-    type_.verify()
-    bits = type_.bit_width
     if bits is None:
         raise VerifyError(f"the size of an element '{type_.element}' is not known")
+    return encoding, bits
+
+
+def _size(type_: MemDescType, encoding: SharedEncoding) -> BufferSize:
+    _, bits = _known(type_)
     shape = type_.full_alloc_shape
     rank = encoding.rank if encoding.rank is not None else len(shape)
     buffers, shape = _product(shape[: len(shape) - rank]), shape[len(shape) - rank :]
     count, elements = _elements(encoding, buffers, shape)
     # At least one byte: 4-bit elements are packed in pairs.
     return BufferSize(-(-elements * bits // 8), _alignment(encoding), count)
-
-
-def reserved_bytes(type_: MemDescType) -> int:
-    """What Triton reserves for each buffer of a type, which may be less than the buffer takes.
-
-    Triton pads all of the partitions' elements as one and divides the bytes by the number of
-    pieces, which cuts off what does not divide.
-
-    Raises:
-        VerifyError: As :func:`buffer_size`.
-    """
-    size = buffer_size(type_)
-    encoding = type_.encoding
-    if not isinstance(encoding, PartitionedSharedEncoding):
-        return size.bytes
-    layout = encoding.partition_layout
-    if not isinstance(layout, PaddedSharedEncoding) or type_.bit_width is None:
-        return size.bytes
-    elements = _product(shape_per_cta(layout.cga_bases, type_.full_alloc_shape))
-    total = layout.padded_size(elements) * type_.bit_width // 8
-    return total // (encoding.num_partitions * encoding.num_groups) * encoding.num_groups
 
 
 def _elements(encoding: SharedEncoding, buffers: int, shape: Sequence[int]) -> tuple[int, int]:

@@ -5,13 +5,15 @@ Triton's extension: what overlaps behind the first step is moved up, colour by c
 does.  Placing the items anew in the order of these offsets, each as low as it can lie, never ends
 higher: a search that starts from there is never worse than Triton.
 
-With partitions this is what Triton does where the start knows nothing of them (3.8): neighbours
-that start in the same partition are moved apart in the rounds, which may go on forever.
+With partitions there are two ways.  Up to 3.8 the start knows nothing of them: neighbours that
+start in the same partition are moved apart in the rounds, which may go on forever.  From 3.9 on the
+start keeps neighbours apart, and every partition that they touch counts.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Final, Protocol
 
 from ..liveness import LiveRange
@@ -42,23 +44,27 @@ class SizedItem(Protocol):
         """Items of one group are neighbours; -1 for an item without."""
 
 
-def offsets_of_triton(items: Sequence[SizedItem], partition_size: int = 0) -> list[int] | None:
+def offsets_of_triton(
+    items: Sequence[SizedItem], partition_size: int = 0, *, knows_partitions: bool = False
+) -> list[int] | None:
     """The offset of each item as Triton would place them.
 
     Args:
-        items: What needs memory.
+        items: What needs memory, values in front of what operations need.
         partition_size: Bytes of one physical partition; 0 where neighbours may share one.
+        knows_partitions: Whether the start knows of partitions.
 
     Returns:
         The offsets; ``None`` if Triton would never end, which only partitions can cause.
     """
+    unit = _Partitions(partition_size, knows_partitions)
     order = sorted(range(len(items)), key=lambda i: -items[i].size)
-    offsets = _starts(items, order)
+    offsets = _starts(items, order, unit)
     seen = set()
-    clashes = _clashes(items, offsets, partition_size)
+    clashes = _clashes(items, offsets, unit)
     for _ in range(_ROUNDS):
-        _colour(items, order, offsets, clashes, partition_size)
-        clashes = _clashes(items, offsets, partition_size)
+        _colour(items, order, offsets, clashes, unit)
+        clashes = _clashes(items, offsets, unit)
         if not any(clashes.values()):
             return [offsets[i] for i in range(len(items))]
         state = tuple(offsets[i] for i in order)
@@ -68,11 +74,37 @@ def offsets_of_triton(items: Sequence[SizedItem], partition_size: int = 0) -> li
     return None
 
 
+@dataclass(frozen=True, slots=True)
+class _Partitions:
+    """Physical partitions, as a release looks at them.
+
+    Attributes:
+        size: Bytes; 0 for none.
+        known: Whether all that an item touches counts, and not only where it starts.
+    """
+
+    size: int
+    known: bool
+
+    def keep_apart(self, one: SizedItem, two: SizedItem) -> bool:
+        """Whether two items must not share a partition."""
+        return self.size > 0 and one.group == two.group != -1
+
+    def last(self, offset: int, item: SizedItem) -> int:
+        """The last partition that an item touches."""
+        return (offset + (item.size - 1) * self.known) // self.size
+
+    def share(self, at: int, one: SizedItem, there: int, two: SizedItem) -> bool:
+        """Whether two items touch the same partition."""
+        first, other = at // self.size, there // self.size
+        return first <= self.last(there, two) and other <= self.last(at, one)
+
+
 def _aligned(offset: int, item: SizedItem) -> int:
     return -(-offset // item.alignment) * item.alignment
 
 
-def _starts(items: Sequence[SizedItem], order: list[int]) -> dict[int, int]:
+def _starts(items: Sequence[SizedItem], order: list[int], unit: _Partitions) -> dict[int, int]:
     """Takes the lowest gap, gives it to the first item that is alive in it and in no other gap."""
     gaps = [(0, 0, 1 << 60)]
     offsets: dict[int, int] = {}
@@ -80,36 +112,58 @@ def _starts(items: Sequence[SizedItem], order: list[int]) -> dict[int, int]:
     while waiting:
         gaps.sort(key=lambda gap: gap[0])
         offset, start, end = gaps.pop(0)
+        fitting = []
         for i in waiting:
             live = items[i].live
             others = any(live.start < e and s < live.end for _, s, e in gaps)
             if live.start < end and start < live.end and not others:
-                break
-        else:
+                fitting.append(i)
+        kept = {i: _kept_apart(items, i, offsets, unit) for i in fitting}
+        free = (
+            i
+            for i in fitting
+            if not any(
+                unit.share(_aligned(offset, items[i]), items[i], offsets[j], items[j])
+                for j in kept[i]
+            )
+        )
+        chosen = next(free, None)
+        if chosen is None:
+            if fitting:
+                # The gap is looked at again where one of them is clear of its neighbours.
+                clear = [
+                    max((unit.last(offsets[j], items[j]) + 1) * unit.size for j in kept[i])
+                    for i in fitting
+                ]
+                gaps.append((min(clear), start, end))
             continue
-        offsets[i] = _aligned(offset, items[i])
-        above = offsets[i] + items[i].size
+        live = items[chosen].live
+        offsets[chosen] = _aligned(offset, items[chosen])
+        above = offsets[chosen] + items[chosen].size
         gaps.append((above, max(start, live.start), min(end, live.end)))
         if start < live.start:
             gaps.append((offset, start, live.end))
         if live.end < end:
             gaps.append((offset, live.start, end))
-        waiting.remove(i)
+        waiting.remove(chosen)
     return offsets
 
 
-def _are_neighbours(one: SizedItem, two: SizedItem, partition_size: int) -> bool:
-    return partition_size > 0 and one.group == two.group != -1
+def _kept_apart(
+    items: Sequence[SizedItem], item: int, offsets: dict[int, int], unit: _Partitions
+) -> list[int]:
+    """The items with an offset from which the start keeps another one apart."""
+    if not unit.known:
+        return []
+    return [j for j in offsets if j != item and unit.keep_apart(items[item], items[j])]
 
 
 def _clashes(
-    items: Sequence[SizedItem], offsets: dict[int, int], partition_size: int
+    items: Sequence[SizedItem], offsets: dict[int, int], unit: _Partitions
 ) -> dict[int, list[int]]:
     def clash(i: int, j: int) -> bool:
         one, two = items[i], items[j]
-        if _are_neighbours(one, two, partition_size) and (
-            offsets[i] // partition_size == offsets[j] // partition_size
-        ):
+        if unit.keep_apart(one, two) and unit.share(offsets[i], one, offsets[j], two):
             return True
         return (
             one.live.meets(two.live)
@@ -125,7 +179,7 @@ def _colour(
     order: list[int],
     offsets: dict[int, int],
     clashes: dict[int, list[int]],
-    partition_size: int,
+    unit: _Partitions,
 ) -> None:
     colours: dict[int, int] = {}
     for i in order:
@@ -134,8 +188,8 @@ def _colour(
     for i in order:
         if colours[i]:
             above = max(
-                (offsets[j] // partition_size + 1) * partition_size
-                if _are_neighbours(items[i], items[j], partition_size)
+                (unit.last(offsets[j], items[j]) + 1) * unit.size
+                if unit.keep_apart(items[i], items[j])
                 else offsets[j] + items[j].size
                 for j in clashes[i]
             )
