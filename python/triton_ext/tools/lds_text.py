@@ -27,6 +27,7 @@ from triton_ext.tools.lds_words import (
     summary,
     warnings,
 )
+from triton_ext.tools.pen import Pen
 
 __all__ = ["render_text"]
 
@@ -49,7 +50,7 @@ def render_text(found: ModuleMap, source: str, *, colours: bool = False) -> str:
         source: Name of the input.
         colours: Whether to use the colours of a terminal.
     """
-    pen = _Pen(colours)
+    pen = Pen(colours)
     memory = found.memory
     lines = [pen.paint(f"{source}: {memory.name} of {memory.arch}, {kib(memory.bytes)}", "1")]
     if not found.functions:
@@ -65,20 +66,10 @@ def render_text(found: ModuleMap, source: str, *, colours: bool = False) -> str:
     return "\n".join(lines) + "\n"
 
 
-class _Pen:
-    """Writes text in colours, or leaves it as it is."""
-
-    def __init__(self, colours: bool) -> None:
-        self._colours = colours
-
-    def paint(self, text: str, code: str) -> str:
-        return f"\x1b[{code}m{text}\x1b[0m" if self._colours and text.strip() else text
-
-
 class _Map:
     """Draws the map of one function."""
 
-    def __init__(self, found: FunctionMap, module: ModuleMap, pen: _Pen) -> None:
+    def __init__(self, found: FunctionMap, module: ModuleMap, pen: Pen) -> None:
         self._found = found
         self._memory = module.memory
         self._pen = pen
@@ -183,7 +174,7 @@ def _what(row: Row) -> str:
     return f"{'│ ' * row.depth}{boxes.get(row.kind, '')}{head(row)} {row.rest}".rstrip()
 
 
-def _access(index: int, access: AccessMap, banks: int, pen: _Pen) -> list[str]:
+def _access(index: int, access: AccessMap, banks: int, pen: Pen) -> list[str]:
     title = pen.paint(f"{index + 1}  {access_title(access)}", "1")
     lines = [f"{title}, {numbers(access.lines)}", f"   {cost(access)}"]
     lines += [pen.paint(f"   {said}", "33") for said in caveat(access)]

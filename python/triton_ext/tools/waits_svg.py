@@ -22,15 +22,10 @@ from triton_ext.analysis.timeline import (
     Use,
     Wait,
 )
+from triton_ext.tools import svg
+from triton_ext.tools.picture_style import escape, mono_width, text_width, wrap
 from triton_ext.tools.waits_layout import Layout, Piece, layout_of
-from triton_ext.tools.waits_style import (
-    CSS,
-    colour_of,
-    escape,
-    mono_width,
-    text_width,
-    wrap,
-)
+from triton_ext.tools.waits_style import CSS, colour_of
 from triton_ext.tools.waits_words import (
     Tone,
     arithmetic,
@@ -62,13 +57,8 @@ def render_svg(timeline: Timeline, source: str, host: str) -> str:
         host: Whose lowering the numbers are for.
     """
     body, width, height = svg_body(timeline, source, host)
-    return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" '
-        f'width="{width}" height="{height}" role="img">\n'
-        f"<title>{escape(f'asynchronous copies and waits of {source}')}</title>\n"
-        f"<style>{CSS}</style>\n"
-        f'<rect class="paper" width="{width}" height="{height}" rx="12"/>\n{body}</svg>\n'
-    )
+    title = f"asynchronous copies and waits of {source}"
+    return svg.document(body, width, height, title, CSS)
 
 
 def svg_body(timeline: Timeline, source: str, host: str) -> tuple[str, int, int]:
@@ -88,25 +78,9 @@ def svg_body(timeline: Timeline, source: str, host: str) -> tuple[str, int, int]
         top += 34
     else:
         said = f"{source}: no asynchronous operations, nothing to wait for"
-        parts.append(_text(_MARGIN, top + 14, said, "ink"))
+        parts.append(svg.text(_MARGIN, top + 14, said, "ink"))
         top += 40
     return "\n".join(parts) + "\n", round(width), round(top + 8)
-
-
-def _text(x: float, y: float, text: str, classes: str, anchor: str = "start") -> str:
-    at = "" if anchor == "start" else f' text-anchor="{anchor}"'
-    return f'<text x="{x:.1f}" y="{y:.1f}" class="{classes}"{at}>{escape(text)}</text>'
-
-
-def _rect(x: float, y: float, width: float, height: float, classes: str, radius: float = 0) -> str:
-    return (
-        f'<rect x="{x:.1f}" y="{y:.1f}" width="{max(width, 0):.1f}" height="{max(height, 0):.1f}" '
-        f'rx="{radius:g}" class="{classes}"/>'
-    )
-
-
-def _path(commands: str, classes: str) -> str:
-    return f'<path d="{commands}" class="{classes}"/>'
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,10 +182,10 @@ class _Drawing:
 
     def _title(self, top: float, about: str) -> None:
         section = self._section
-        self.parts.append(_text(_MARGIN, top + 16, f"@{section.title}", "title ink"))
+        self.parts.append(svg.text(_MARGIN, top + 16, f"@{section.title}", "title ink"))
         waves = f" · {section.waves} waves" if section.waves is not None else ""
-        self.parts.append(_text(_MARGIN, top + 36, f"{about}{waves}", "pale"))
-        self.parts.append(_text(self.right, top + 36, summary(section), "pale", "end"))
+        self.parts.append(svg.text(_MARGIN, top + 36, f"{about}{waves}", "pale"))
+        self.parts.append(svg.text(self.right, top + 36, summary(section), "pale", "end"))
 
     def _boxes(self) -> None:
         opened: list[int] = []
@@ -227,24 +201,24 @@ class _Drawing:
         top, bottom = self._tops[first] + 5, self._middle(last) + 2
         right = self.right + 8 - row.depth * 6
         # The outer ones first, so that inner ones lie on them.
-        self.parts.insert(3, _rect(left, top, right - left, bottom - top, "box", 9))
+        self.parts.insert(3, svg.rect(left, top, right - left, bottom - top, "box", 9))
         if isinstance(row.item, Open) and row.item.is_loop:
             y, x = self._middle(first) - 4, left - 9
             way = f"M{left:.1f} {bottom - 10:.1f}H{x + 5:.1f}Q{x:.1f} {bottom - 10:.1f} {x:.1f} "
             way += (
                 f"{bottom - 15:.1f}V{y + 5:.1f}Q{x:.1f} {y:.1f} {x + 5:.1f} {y:.1f}H{left - 1:.1f}"
             )
-            self.parts.append(_path(way, "loop"))
-            self.parts.append(_path(f"M{left + 1:.1f} {y:.1f}l-6 -4v8z", "tip"))
+            self.parts.append(svg.path(way, "loop"))
+            self.parts.append(svg.path(f"M{left + 1:.1f} {y:.1f}l-6 -4v8z", "tip"))
 
     def _lanes(self, top: float) -> None:
         for number, lane in enumerate(self._section.lanes):
             x, width = self._lane_x[number], self._lane_width[number]
             colour = colour_of(lane)
             height = self.bottom - top + 8
-            self.parts.append(_rect(x, top - 26, width, height + 26, f"b-{colour}", 8))
+            self.parts.append(svg.rect(x, top - 26, width, height + 26, f"b-{colour}", 8))
             middle = x + width / 2
-            self.parts.append(_text(middle, top - 10, str(lane), f"tiny f-{colour}", "middle"))
+            self.parts.append(svg.text(middle, top - 10, str(lane), f"tiny f-{colour}", "middle"))
 
     def _behind(self, index: int, row: Row) -> None:
         item, y = row.item, self._middle(index)
@@ -252,19 +226,19 @@ class _Drawing:
             height = self._tops[index + 1] - self._tops[index]
             x = self._what_x - 6
             self.parts.append(
-                _rect(x, self._tops[index] + 2, self.right - x + 4, height - 4, "alarm", 6)
+                svg.rect(x, self._tops[index] + 2, self.right - x + 4, height - 4, "alarm", 6)
             )
         for number, lane in enumerate(self._section.lanes):
             if isinstance(item, Commit) and self._ends_group(item, number):
                 left, width = self._lane_x[number], self._lane_width[number]
                 self.parts.append(
-                    _path(f"M{left:.1f} {y:.1f}h{width:.1f}", f"commit s-{colour_of(lane)}")
+                    svg.path(f"M{left:.1f} {y:.1f}h{width:.1f}", f"commit s-{colour_of(lane)}")
                 )
         if isinstance(item, Wait):
             start, end = self._span(item.counter)
-            self.parts.append(_path(f"M{start - 6:.1f} {y:.1f}H{end + 6:.1f}", "rule"))
+            self.parts.append(svg.path(f"M{start - 6:.1f} {y:.1f}H{end + 6:.1f}", "rule"))
             # On to the wait's number, behind the bars of other counters.
-            self.parts.append(_path(f"M{end + 6:.1f} {y:.1f}H{self._notes_x - 20:.1f}", "thin"))
+            self.parts.append(svg.path(f"M{end + 6:.1f} {y:.1f}H{self._notes_x - 20:.1f}", "thin"))
 
     def _ends_group(self, commit: Commit, lane: int) -> bool:
         """Whether a commit is about copies of a lane, as far as its tokens tell."""
@@ -299,14 +273,14 @@ class _Drawing:
         shapes = [
             f'<g class="bar" data-copy="{escape(piece.label)}"><title>{escape(tooltip)}</title>'
         ]
-        shapes.append(_rect(x - _BAR / 2, top, _BAR, bottom - top, f"{body}-{colour}", 4))
+        shapes.append(svg.rect(x - _BAR / 2, top, _BAR, bottom - top, f"{body}-{colour}", 4))
         if copy.may_be_skipped and body == "f":
             shapes += _hatching(x, top, bottom)
         if starts_box and piece.iterations:
-            shapes.append(_path(f"M{x - 5:.1f} {top - 5:.1f}h10l-5 6z", f"f-{colour}"))
+            shapes.append(svg.path(f"M{x - 5:.1f} {top - 5:.1f}h10l-5 6z", f"f-{colour}"))
         for y in self._ways_round(piece):
-            shapes.append(_path(f"M{x - 9:.1f} {y - 6:.1f}h18l-9 12z", "paper"))
-            shapes.append(_path(f"M{x - 6:.1f} {y - 4:.1f}h12l-6 8z", f"f-{colour}"))
+            shapes.append(svg.path(f"M{x - 9:.1f} {y - 6:.1f}h18l-9 12z", "paper"))
+            shapes.append(svg.path(f"M{x - 6:.1f} {y - 4:.1f}h12l-6 8z", f"f-{colour}"))
         shapes.append("</g>")
         self.parts.append("".join(shapes))
 
@@ -346,14 +320,14 @@ class _Drawing:
         group = self.parts
         place = getattr(item, "place", None)
         if place is not None:
-            group.append(_text(_MARGIN + _NUMBER, y + 4, str(place.line), "mono pale", "end"))
+            group.append(svg.text(_MARGIN + _NUMBER, y + 4, str(place.line), "mono pale", "end"))
         self._what(row, y)
         if isinstance(item, Copy):
             self._label(item, y)
         if isinstance(item, Wait):
             self._number(item, y)
         if isinstance(item, Use) and not row.unsafe:
-            group.append(_text(self._notes_x, y + 4, "✓ covered", "good"))
+            group.append(svg.text(self._notes_x, y + 4, "✓ covered", "good"))
         for unsafe in row.unsafe:
             if unsafe.copy in self._layout.tracks:
                 self._cross(unsafe.copy, y)
@@ -361,24 +335,24 @@ class _Drawing:
             about = dict.fromkeys([item.awaited, *(t.label for t in item.terms), *item.retires])
             group.append(f'<g class="wait" data-copies="{escape(" ".join(about))}">')
             height = self._tops[index + 1] - self._tops[index]
-            group.append(_rect(self._notes_x, self._tops[index], _NOTES, height, "touch"))
+            group.append(svg.rect(self._notes_x, self._tops[index], _NOTES, height, "touch"))
         for number, note in enumerate(self._notes[index]):
             x, line = self._notes_x, y + 4 + number * _LINE
             if note.badge:
                 wide = text_width(note.badge) + 14
-                group.append(_rect(x, line - 12, wide, 16, note.tone, 8))
-                group.append(_text(x + wide / 2, line, note.badge, "tiny onlabel", "middle"))
+                group.append(svg.rect(x, line - 12, wide, 16, note.tone, 8))
+                group.append(svg.text(x + wide / 2, line, note.badge, "tiny onlabel", "middle"))
                 x += wide + 8
-            group.append(_text(x, line, note.text, note.classes))
+            group.append(svg.text(x, line, note.text, note.classes))
         if isinstance(item, Wait):
             group.append("</g>")
 
     def _what(self, row: Row, y: float) -> None:
         x = self._what_x + row.depth * _INDENT
         if isinstance(row.item, Split):
-            self.parts.append(_text(x, y + 4, row.item.title, "mono pale bold"))
+            self.parts.append(svg.text(x, y + 4, row.item.title, "mono pale bold"))
             line = f"M{x - 12:.1f} {y - 9:.1f}H{self.right + 8 - row.depth * 6:.1f}"
-            self.parts.append(_path(line, "faint"))
+            self.parts.append(svg.path(line, "faint"))
             return
         main, rest = headline(row)
         weight = "" if isinstance(row.item, Use | Commit) else " bold"
@@ -386,32 +360,32 @@ class _Drawing:
         if row.unsafe:
             tone = "bad"
         room = self._what_width - row.depth * _INDENT - mono_width(f"{main} ")
-        rest = _cut(rest, room)
-        self.parts.append(_text(x, y + 4, main, f"mono {tone}{weight}"))
+        rest = svg.cut(rest, room)
+        self.parts.append(svg.text(x, y + 4, main, f"mono {tone}{weight}"))
         if rest:
-            self.parts.append(_text(x + mono_width(f"{main} "), y + 4, rest, "mono pale"))
+            self.parts.append(svg.text(x + mono_width(f"{main} "), y + 4, rest, "mono pale"))
 
     def _label(self, copy: Copy, y: float) -> None:
         x, colour = self._track_x(copy.label), colour_of(copy.lane)
         label = _short(copy.label)
         wide = max(20.0, 7.4 * len(label) + 10)
-        self.parts.append(_rect(x - wide / 2 - 1.5, y - 10.5, wide + 3, 21, "paper", 10.5))
-        self.parts.append(_rect(x - wide / 2, y - 9, wide, 18, f"f-{colour}", 9))
-        self.parts.append(_text(x, y + 4, label, "tiny onlabel", "middle"))
+        self.parts.append(svg.rect(x - wide / 2 - 1.5, y - 10.5, wide + 3, 21, "paper", 10.5))
+        self.parts.append(svg.rect(x - wide / 2, y - 9, wide, 18, f"f-{colour}", 9))
+        self.parts.append(svg.text(x, y + 4, label, "tiny onlabel", "middle"))
 
     def _number(self, wait: Wait, y: float) -> None:
         number = f"≤ {wait.counted}"
         wide = max(34.0, text_width(number) + 12)
         x = self._notes_x - wide - 12
-        self.parts.append(_rect(x, y - 10, wide, 20, "badge", 6))
-        self.parts.append(_text(x + wide / 2, y + 4, number, "tiny onbadge", "middle"))
+        self.parts.append(svg.rect(x, y - 10, wide, 20, "badge", 6))
+        self.parts.append(svg.text(x + wide / 2, y + 4, number, "tiny onbadge", "middle"))
 
     def _cross(self, label: str, y: float) -> None:
         x = self._track_x(label)
         start = self._what_x + self._what_width
-        self.parts.append(_path(f"M{start:.1f} {y:.1f}H{x - 9:.1f}", "cross lead"))
+        self.parts.append(svg.path(f"M{start:.1f} {y:.1f}H{x - 9:.1f}", "cross lead"))
         self.parts.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="8" class="ring"/>')
-        self.parts.append(_path(f"M{x - 3:.1f} {y - 3:.1f}l6 6m0 -6l-6 6", "cross"))
+        self.parts.append(svg.path(f"M{x - 3:.1f} {y - 3:.1f}l6 6m0 -6l-6 6", "cross"))
 
 
 def _height(row: Row, notes: int) -> float:
@@ -453,11 +427,6 @@ def _short(label: str) -> str:
     return f"{label[: _MOST_LABEL - 1 - len(number)]}…{number}"
 
 
-def _cut(text: str, room: float) -> str:
-    most = max(4, int(room / mono_width("x")))
-    return text if len(text) <= most else f"{text[: most - 1]}…"
-
-
 def _hatching(x: float, top: float, bottom: float) -> list[str]:
     """Slanted gaps in a bar."""
     lines = []
@@ -465,30 +434,30 @@ def _hatching(x: float, top: float, bottom: float) -> list[str]:
     while y < bottom - 6:
         lines.append(f"M{x - _BAR / 2:.1f} {y:.1f}l{_BAR} -6")
         y += 9
-    return [_path("".join(lines), "gap")] if lines else []
+    return [svg.path("".join(lines), "gap")] if lines else []
 
 
 def _legend(y: float, width: float, colour: str) -> tuple[list[str], float]:
     """What the signs mean, and where that ends."""
-    bar = _rect(0, -6, 26, 12, f"f-{colour}", 4)
+    bar = svg.rect(0, -6, 26, 12, f"f-{colour}", 4)
     ring = '<circle cx="13" cy="0" r="7" class="ring"/>'
     samples = (
         (bar, "in flight until a wait retires it"),
-        (_rect(0, -6, 26, 12, f"c-{colour}", 4), "issued in an earlier iteration"),
-        (_rect(0, -6, 26, 12, f"o-{colour}", 4), "on another path"),
-        (bar + _path("M4 6l6 -12M12 6l6 -12M20 6l5 -10", "gap"), "a wave may skip it"),
-        (_path("M7 -4h12l-6 8z", f"f-{colour}"), "goes on in the next iteration"),
-        (_path("M0 0h26", f"commit s-{colour}"), "end of a group"),
-        (_path("M0 0h26", "rule"), "wait"),
-        (ring + _path("M10 -3l6 6m0 -6l-6 6", "cross"), "used while in flight"),
+        (svg.rect(0, -6, 26, 12, f"c-{colour}", 4), "issued in an earlier iteration"),
+        (svg.rect(0, -6, 26, 12, f"o-{colour}", 4), "on another path"),
+        (bar + svg.path("M4 6l6 -12M12 6l6 -12M20 6l5 -10", "gap"), "a wave may skip it"),
+        (svg.path("M7 -4h12l-6 8z", f"f-{colour}"), "goes on in the next iteration"),
+        (svg.path("M0 0h26", f"commit s-{colour}"), "end of a group"),
+        (svg.path("M0 0h26", "rule"), "wait"),
+        (ring + svg.path("M10 -3l6 6m0 -6l-6 6", "cross"), "used while in flight"),
     )
-    parts = [_path(f"M{_MARGIN} {y - 14:.1f}H{width - _MARGIN:.1f}", "faint")]
+    parts = [svg.path(f"M{_MARGIN} {y - 14:.1f}H{width - _MARGIN:.1f}", "faint")]
     x = float(_MARGIN)
     for sample, text in samples:
         wide = 34 + text_width(text) + 20
         if x + wide > width:
             x, y = float(_MARGIN), y + 24
         parts.append(f'<g transform="translate({x:.1f} {y + 6:.1f})">{sample}</g>')
-        parts.append(_text(x + 34, y + 10, text, "pale"))
+        parts.append(svg.text(x + 34, y + 10, text, "pale"))
         x += wide
     return parts, y

@@ -7,8 +7,6 @@ retires it, and ``✗`` where it may be in flight although its buffer is used.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from triton_ext.analysis.timeline import (
     Close,
     Commit,
@@ -20,6 +18,7 @@ from triton_ext.analysis.timeline import (
     Timeline,
     Wait,
 )
+from triton_ext.tools.pen import Pen
 from triton_ext.tools.waits_layout import Layout, Piece, layout_of
 from triton_ext.tools.waits_words import (
     Tone,
@@ -50,7 +49,7 @@ def render_text(timeline: Timeline, source: str, host: str, *, colours: bool = F
         host: Whose lowering the numbers are for.
         colours: Whether to use the colours of a terminal.
     """
-    pen = _Pen(colours)
+    pen = Pen(colours)
     lines = [pen.paint(f"{source}: {timeline.arch}, {host}", "1")]
     if not timeline.sections:
         lines.append("no asynchronous operations: nothing to wait for")
@@ -61,17 +60,7 @@ def render_text(timeline: Timeline, source: str, host: str, *, colours: bool = F
     return "\n".join(lines) + "\n"
 
 
-@dataclass(frozen=True, slots=True)
-class _Pen:
-    """Writes text in colours, or leaves it as it is."""
-
-    colours: bool
-
-    def paint(self, text: str, code: str) -> str:
-        return f"\x1b[{code}m{text}\x1b[0m" if self.colours and text.strip() else text
-
-
-def _section(section: Section, timeline: Timeline, pen: _Pen) -> list[str]:
+def _section(section: Section, timeline: Timeline, pen: Pen) -> list[str]:
     layout = layout_of(section, timeline)
     waves = f", {section.waves} waves" if section.waves is not None else ""
     lines = [pen.paint(f"@{section.title}{waves}", "1")]
@@ -96,7 +85,7 @@ def _section(section: Section, timeline: Timeline, pen: _Pen) -> list[str]:
 
 
 def _with_stems(
-    line: str, section: Section, layout: Layout, number: int, width: int, pen: _Pen
+    line: str, section: Section, layout: Layout, number: int, width: int, pen: Pen
 ) -> str:
     """Continues the stems of the lanes to the left of a lane's name."""
     stems = ""
@@ -110,7 +99,7 @@ def _line(row: Row) -> str:
     return "" if place is None or isinstance(row.item, Close) else str(place.line)
 
 
-def _boxes(row: Row, pen: _Pen) -> str:
+def _boxes(row: Row, pen: Pen) -> str:
     inner = "│ " * row.depth
     if isinstance(row.item, Open):
         return pen.paint(f"{inner}╭─", "2")
@@ -121,7 +110,7 @@ def _boxes(row: Row, pen: _Pen) -> str:
     return pen.paint(inner, "2")
 
 
-def _what(row: Row, pen: _Pen) -> str:
+def _what(row: Row, pen: Pen) -> str:
     item = row.item
     if isinstance(item, Close):
         return ""
@@ -137,7 +126,7 @@ def _what(row: Row, pen: _Pen) -> str:
     return f"{main} {pen.paint(rest, '2')}".rstrip()
 
 
-def _notes(row: Row, pen: _Pen) -> list[str]:
+def _notes(row: Row, pen: Pen) -> list[str]:
     notes = []
     if isinstance(row.item, Wait):
         notes.append(arithmetic(row.item))
@@ -166,7 +155,7 @@ class _Canvas:
         pen: Writes in colours.
     """
 
-    def __init__(self, section: Section, layout: Layout, pen: _Pen) -> None:
+    def __init__(self, section: Section, layout: Layout, pen: Pen) -> None:
         self._section = section
         self._layout = layout
         self._pen = pen
