@@ -484,6 +484,12 @@ class Machine:
         if name.startswith("fshl."):
             high, low, by = arguments
             return _masked((high << by) | (low >> (np.uint64(bits) - by)), bits)
+        if name.startswith("bitreverse."):
+            found = np.zeros_like(arguments[0])
+            for bit in range(bits):
+                taken = arguments[0] >> np.uint64(bit) & np.uint64(1)
+                found |= taken << np.uint64(bits - 1 - bit)
+            return found
         signed = [_signed(each, bits) for each in arguments]
         if name.startswith("smax."):
             return _masked(np.maximum(*signed).astype(np.uint64), bits)

@@ -139,12 +139,12 @@ tt.func public @one_wave(%desc: !tt.tensordesc<64x64xf16, #shared>, %b: tensor<6
 
 // -----
 
-// All waves read the same rows of this operand, whatever their order.
-#mma = #ttg.amd_wmma<{version = 3, isTranspose = true, ctaLayout = {warp = [[0, 1], [0, 2]]}, instrShape = [16, 16, 32]}>
+// One wave meets nobody, and its banks are different ones already.
+#mma = #ttg.amd_wmma<{version = 3, isTranspose = true, ctaLayout = {warp = []}, rank = 2, instrShape = [16, 16, 32]}>
 #shared = #ttg.padded_shared<[128:+8] {order = [1, 0], shape = [64, 64]}>
 #smem = #ttg.shared_memory
-module attributes {"ttg.num-ctas" = 1 : i32, "ttg.num-warps" = 4 : i32, ttg.target = "hip:gfx1250", "ttg.threads-per-warp" = 32 : i32} {
-tt.func public @same_rows(%b: tensor<64x64xf16, #ttg.dot_op<{opIdx = 1, parent = #mma, kWidth = 8}>>, %acc: tensor<64x64xf32, #mma>) {
+module attributes {"ttg.num-ctas" = 1 : i32, "ttg.num-warps" = 1 : i32, ttg.target = "hip:gfx1250", "ttg.threads-per-warp" = 32 : i32} {
+tt.func public @alone(%b: tensor<64x64xf16, #ttg.dot_op<{opIdx = 1, parent = #mma, kWidth = 8}>>, %acc: tensor<64x64xf32, #mma>) {
   // expected-remark @below {{'%a' stays in one partition: no encoding that is legal has fewer than its}}
   %a = ttg.local_alloc : () -> !ttg.memdesc<64x64xf16, #shared, #smem, mutable>
   %x = ttg.local_load %a : !ttg.memdesc<64x64xf16, #shared, #smem, mutable> -> tensor<64x64xf16, #ttg.dot_op<{opIdx = 0, parent = #mma, kWidth = 8}>>

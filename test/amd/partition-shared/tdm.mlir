@@ -8,12 +8,13 @@
 
 // REQUIRES: triton-3.8-or-newer
 
-// Waves 0 and 1 have tiles 0 and 1 of N: pieces of 16 columns of the right operand, in turn in two
-// partitions. With the order of the waves it is the same for the rows of the left one.
-// CHECK-DAG: #[[PIECE:.+]] = #ttg.padded_shared<[128:+8] {order = [1, 0], shape = [16, 64]}>
-// CHECK-DAG: #[[P:.+]] = #ttg.partitioned_shared<{numPartitions = 2, numGroups = 4, partitionDim = 0, partitionLayout = #[[PIECE]]}>
-// CHECK-DAG: #[[PT:.+]] = #ttg.partitioned_shared<{numPartitions = 2, numGroups = 4, partitionDim = 1, partitionLayout = #{{.+}}}>
-// CHECK-DAG: #[[W:.+]] = #ttg.amd_wmma<{{.*}}ctaLayout = {warp = {{\[\[}}1, 1], [1, 0]]}
+// Rows 0 to 63 in partition 0, 64 to 127 in partition 1, of both operands. Each wave has tiles side by
+// side, in both halves of the rows of A: wave 1 begins with the other half than wave 0.
+// CHECK-DAG: #[[PIECE:.+]] = #ttg.padded_shared<[128:+8] {order = [1, 0], shape = [64, 64]}>
+// CHECK-DAG: #[[P:.+]] = #ttg.partitioned_shared<{numPartitions = 2, numGroups = 1, partitionDim = 0, partitionLayout = #[[PIECE]]}>
+// CHECK-DAG: #[[PT:.+]] = #ttg.partitioned_shared<{numPartitions = 2, numGroups = 1, partitionDim = 1, partitionLayout = #{{.+}}}>
+// CHECK-DAG: #[[W:.+]] = #ttg.amd_wmma<{{.*}}ctaLayout = {register = {{\[\[}}0, 1], [0, 2], [1, 0], [4, 0]], warp = {{\[\[}}4, 4], [2, 0]]}
+// Without another order of the waves only B is better: 16 columns of the right operand, in turn.
 // ORDER: ctaLayout = {warp = {{\[\[}}0, 1], [1, 0]]}
 #mma = #ttg.amd_wmma<{version = 3, isTranspose = true, ctaLayout = {warp = [[0, 1], [1, 0]]}, instrShape = [16, 16, 32]}>
 #shared = #ttg.padded_shared<[128:+8] {order = [1, 0], shape = [128, 64]}>
@@ -74,8 +75,8 @@ tt.func public @matmul(%a_desc: !tt.tensordesc<128x64xf16, #shared>, %b_desc: !t
 
 // -----
 
-// Waits that were counted for one instruction of each load are counted anew for two: one load stays
-// in flight.
+// Waits that were counted for one instruction of each load are counted anew: one load stays in flight,
+// which takes one instruction for pieces of 64 rows, and two for those of 16.
 #mma = #ttg.amd_wmma<{version = 3, isTranspose = true, ctaLayout = {warp = [[0, 1], [1, 0]]}, instrShape = [16, 16, 32]}>
 #shared = #ttg.padded_shared<[128:+8] {order = [0, 1], shape = [64, 128]}>
 #shared1 = #ttg.padded_shared<[128:+8] {order = [1, 0], shape = [128, 64]}>
@@ -90,7 +91,8 @@ tt.func public @counted(%desc: !tt.tensordesc<128x64xf16, #shared1>, %x: tensor<
   %b1 = ttg.memdesc_index %b[%c1] : !ttg.memdesc<2x128x64xf16, #shared1, #smem, mutable> -> !ttg.memdesc<128x64xf16, #shared1, #smem, mutable>
   %t0 = amdg.async_tdm_copy_global_to_local %desc into %b0 : !tt.tensordesc<128x64xf16, #shared1> -> !ttg.memdesc<128x64xf16, #shared1, #smem, mutable>
   %t1 = amdg.async_tdm_copy_global_to_local %desc into %b1 : !tt.tensordesc<128x64xf16, #shared1> -> !ttg.memdesc<128x64xf16, #shared1, #smem, mutable>
-  // CHECK: amdg.async_tdm_intrinsic_wait {{.*}}{count = 2 : i32, ttg.num_tdm_ops = 1 : i32}
+  // CHECK: amdg.async_tdm_intrinsic_wait {{.*}}{count = 1 : i32, ttg.num_tdm_ops = 1 : i32}
+  // ORDER: amdg.async_tdm_intrinsic_wait {{.*}}{count = 2 : i32, ttg.num_tdm_ops = 1 : i32}
   %w = amdg.async_tdm_intrinsic_wait  {count = 1 : i32, ttg.num_tdm_ops = 1 : i32}
   %bt = ttg.memdesc_trans %b0 {order = array<i32: 1, 0>} : !ttg.memdesc<128x64xf16, #shared1, #smem, mutable> -> !ttg.memdesc<64x128xf16, #shared, #smem, mutable>
   %y = ttg.local_load %bt : !ttg.memdesc<64x128xf16, #shared, #smem, mutable> -> tensor<64x128xf16, #ttg.dot_op<{opIdx = 1, parent = #mma, kWidth = 8}>>

@@ -30,10 +30,11 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Final
 
 from triton_ext.analysis.allocation import buffer_size, reserved_bytes
-from triton_ext.analysis.bank_conflicts import Access
+from triton_ext.analysis.bank_conflicts import Access, BankModel, Conflicts
 from triton_ext.errors import VerifyError
 from triton_ext.ir import Module, Operation, Value
 from triton_ext.ir.aliases import AliasTable
@@ -150,17 +151,34 @@ class _Access:
     dims: tuple[int, ...]
     is_store: bool
 
-    def of(self, encoding: SharedEncoding, renamed: Renamed) -> Access:
-        """The access if the allocation has an encoding and tensors are renamed."""
+    def conflicts(self, encoding: SharedEncoding, renamed: Renamed, model: BankModel) -> Conflicts:
+        """What the model says if the allocation has an encoding and tensors are renamed."""
         held = self.tensor.encoding
         assert isinstance(held, DistributedEncoding)
-        return Access.of(
+        return _conflicts(
             renamed.get(held, held),
             viewed(encoding, self.dims),
             self.tensor.static_shape,
             self.buffer.bit_width or 8,
             self.buffer.full_alloc_shape,
+            self.is_store,
+            model,
         )
+
+
+@lru_cache(maxsize=1024)
+def _conflicts(
+    tensor: DistributedEncoding,
+    buffer: SharedEncoding,
+    shape: tuple[int, ...],
+    bits: int,
+    alloc_shape: tuple[int, ...],
+    is_store: bool,
+    model: BankModel,
+) -> Conflicts:
+    # Buffers of a kernel are much alike, and most orders of waves change few of their tensors.
+    access = Access.of(tensor, buffer, shape, bits, alloc_shape)
+    return joint_wavefronts(access, model, is_store=is_store)
 
 
 class GroupAccesses:
@@ -192,6 +210,7 @@ class GroupAccesses:
             )
             if not isinstance(held.encoding, DistributedEncoding):
                 self.problem = self.problem or "a tensor has an encoding that is not known"
+        self._legal: list[SharedEncoding] | None = None
         # Most operations of a loop that was unrolled or pipelined are alike.
         self._counts = Counter(self.accesses)
         self.rank = self.encoding.rank or 0 if isinstance(self.encoding, SharedEncoding) else 0
@@ -237,16 +256,15 @@ class GroupAccesses:
         Args:
             renamed: What the encodings of tensors become.
         """
-        for encoding in self._candidates():
-            if self._is_legal(encoding):
-                yield self._choice(encoding, renamed)
+        if self._legal is None:
+            self._legal = [e for e in self._candidates() if self._is_legal(e)]
+        for encoding in self._legal:
+            yield self._choice(encoding, renamed)
 
     def _choice(self, encoding: SharedEncoding, renamed: Renamed) -> Choice:
         wavefronts = ideal = 0
         for access, count in self._counts.items():
-            found = joint_wavefronts(
-                access.of(encoding, renamed), self.lds.bank_model, is_store=access.is_store
-            )
+            found = access.conflicts(encoding, renamed, self.lds.bank_model)
             wavefronts += count * found.wavefronts
             ideal += count * found.ideal
         return Choice(encoding, Cost(wavefronts, ideal), self._instructions(encoding))

@@ -20,8 +20,6 @@ Not known: cycles.  AMD has not published what a conflict costs.
 
 from __future__ import annotations
 
-from functools import lru_cache
-
 from triton_ext.analysis.bank_conflicts import Access, BankModel, Conflicts, phases
 
 __all__ = ["WAVES_TOGETHER", "joint_wavefronts"]
@@ -32,7 +30,6 @@ WAVES_TOGETHER = 2
 _WORD_BITS = 32
 
 
-@lru_cache(maxsize=512)
 def joint_wavefronts(
     access: Access, model: BankModel, waves: int = WAVES_TOGETHER, *, is_store: bool = False
 ) -> Conflicts:

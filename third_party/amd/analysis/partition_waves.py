@@ -8,9 +8,14 @@ both, and every wave has a tile as before::
     warp = [[0, 1], [1, 0]]      0 1        warp = [[1, 1], [1, 0]]      0 3
                                  2 3                                     2 1
 
-This gives the same tiles to other waves, so an operation means the same if *every* tensor that it
-takes and makes changes alike.  The encoding stands in many types (results, operands, slices for
-pointers); the order is changed if every operation that has it in a type
+Or the tiles of each wave are put side by side, and the registers of neighbours go through common
+rows in another order, so that pieces are as large as TDM can fill with one instruction::
+
+    register = [[0, 1], [0, 2], [1, 0], [4, 0]], warp = [[4, 4], [2, 0]]
+
+Either gives the same tiles to other waves and registers, so an operation means the same if *every*
+tensor that it takes and makes changes alike.  The encoding stands in many types (results, operands,
+slices for pointers); the order is changed if every operation that has it in a type
 
 1. is elementwise, a load, a store, a dot, or makes pointers, and has it in the types of all of its
    tensors, or hands values on that all change;
@@ -26,7 +31,7 @@ dimensions: Triton 3.8 and 3.9 say so, or fail.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -40,6 +45,7 @@ from triton_ext.ir.encodings import (
     DotOperandEncoding,
     SliceEncoding,
 )
+from triton_ext.ir.linear_layout import log2
 from triton_ext.ir.types import MemDescType, TensorType
 
 from ..dialect import amdg
@@ -47,6 +53,7 @@ from .partition_group import CARRIERS, Trouble
 
 __all__ = ["WaveOrder", "wave_orders"]
 
+_TILE: Final = 16
 #: Between registers and LDS (point 2).
 _MOVES: Final = frozenset({ttg.LocalLoadOp.NAME, ttg.LocalStoreOp.NAME, ttg.LocalAllocOp.NAME})
 _DIALECTS: Final = ("arith.", "math.")
@@ -101,9 +108,10 @@ def wave_orders(
         if not isinstance(encoding, AmdWmmaEncoding) or encoding in seen:
             continue
         seen.add(encoding)
-        new = _reordered(encoding)
-        if new is not None:
-            yield _plan(module, types, links, encoding, new, lowers_more)
+        assert isinstance(type_, TensorType)
+        for new in (_reordered(encoding), _spread(encoding, type_.static_shape)):
+            if new is not None:
+                yield _plan(module, types, links, encoding, new, lowers_more)
 
 
 def _reordered(encoding: AmdWmmaEncoding) -> AmdWmmaEncoding | None:
@@ -119,6 +127,34 @@ def _reordered(encoding: AmdWmmaEncoding) -> AmdWmmaEncoding | None:
         return None
     both = tuple(x ^ y for x, y in zip(first, other, strict=True))
     return replace(encoding, warp_bases=(both, *others), as_warps=False)
+
+
+def _spread(encoding: AmdWmmaEncoding, shape: Sequence[int]) -> AmdWmmaEncoding | None:
+    """The encoding in which each wave has tiles side by side; ``None`` where there is none.
+
+    The first basis of the waves moves by half of both dimensions, the others by the largest steps
+    below in theirs; the registers of a wave go through all that is left, the half that the first
+    basis has in common with them last.
+    """
+    if encoding.rank != 2 or encoding.reg_bases or encoding.instr_shape[:2] != (16, 16):
+        return None
+    moved = [[dim for dim, x in enumerate(basis) if x] for basis in encoding.warp_bases]
+    if not moved or any(len(dims) != 1 for dims in moved):
+        return None
+    left = [[1 << bit for bit in range(log2(size // _TILE))] for size in shape]
+    if any(size < 2 * _TILE for size in shape):
+        return None
+    halves = [steps.pop() for steps in left]
+    warps = [(halves[0], halves[1])]
+    for (dim,) in moved[1:]:
+        if not left[dim]:
+            return None
+        step = left[dim].pop()
+        warps.append((step, 0) if dim == 0 else (0, step))
+    common = 1 - moved[0][0]
+    registers = [(0, step) for step in left[1]] + [(step, 0) for step in left[0]]
+    registers.append((halves[0], 0) if common == 0 else (0, halves[1]))
+    return replace(encoding, warp_bases=tuple(warps), reg_bases=tuple(registers), as_warps=False)
 
 
 def _plan(
@@ -143,6 +179,10 @@ def _plan(
             if wanted is not None:
                 changed[value] = replace(type_, encoding=wanted)
                 renamed[held] = wanted
+                if trouble is None and not _holds_as_much(type_, changed[value]):
+                    trouble = Trouble(op, "a tensor of another shape has the same encoding")
+    if trouble is not None:
+        return WaveOrder(old, new, changed, renamed, (), trouble)
     for op in module.walk():
         reason = _reason_against(op, types, links, changed, lowers_more)
         if reason:
@@ -154,6 +194,17 @@ def _plan(
         if op.name == ttg.LocalAllocOp.NAME and any(value in changed for value in op.operands)
     ]
     return WaveOrder(old, new, changed, renamed, tuple(filled), trouble)
+
+
+def _holds_as_much(one: TensorType, two: TensorType) -> bool:
+    """Whether a thread holds as many different elements of a tensor in two encodings."""
+    return one.encoding == two.encoding or _different(one) == _different(two)
+
+
+def _different(type_: TensorType) -> int:
+    assert isinstance(type_.encoding, DistributedEncoding)
+    layout = type_.encoding.to_linear_layout(type_.static_shape)
+    return layout.without_zero_bases("register").in_dim_size("register")
 
 
 def _substituted(

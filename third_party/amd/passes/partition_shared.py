@@ -149,14 +149,17 @@ class _Plan:
         """Takes the best encodings, with the order of waves that makes them best."""
         best = self._best({})
         total = _total(best)
+        reasons: dict[str, None] = {}
         for order in orders:
             if order.trouble is not None:
-                self.notes.append(f"the order of the waves stays: {order.trouble.reason}")
+                reasons[f"the order of the waves stays: {order.trouble.reason}"] = None
                 continue
             with_order = self._best(order.renamed)
             if _total(with_order) < total:
                 best, total, self.order = with_order, _total(with_order), order
         self.options = dict(enumerate(best))
+        if self.order is None:
+            self.notes += reasons
 
     def _best(self, renamed: Renamed) -> list[list[Choice]]:
         """For each group the best choice, and behind it the best ones in fewer partitions."""
@@ -289,7 +292,10 @@ class _Plan:
         cost = f"{choice.cost.wavefronts} wavefronts instead of {before.cost.wavefronts}"
         notes = list(self.notes)
         if self.order is not None:
-            bases = [list(basis) for basis in self.order.new.warp_bases]
+            new = self.order.new
+            bases = f"warp = {[list(basis) for basis in new.warp_bases]}"
+            if new.reg_bases:
+                bases = f"register = {[list(basis) for basis in new.reg_bases]}, {bases}"
             notes.append(f"the waves of the dot are in another order: {bases}")
         if self.known[i].is_transposed:
             notes.append(
