@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import pathlib
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,6 +22,7 @@ from benchmarks.harness import (
     GraphTimer,
     Timer,
     Timing,
+    add_conv_arguments,
     collect_environment,
     emit,
     geometric_mean,
@@ -45,32 +45,7 @@ FORMULA = (
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the options of the case."""
-    parser.add_argument("--dtype", choices=("float16", "bfloat16"), default="float16")
-    parser.add_argument(
-        "--shapes",
-        nargs="+",
-        metavar="SHAPE",
-        help="indices into the table, or N,H,W,Ci,Co,R,S,stride; all 21 of the table by default",
-    )
-    parser.add_argument("--rounds", type=int, default=7, help="measurements per variant (7)")
-    parser.add_argument(
-        "--target-ms", type=float, default=20.0, help="GPU time of a measurement (20)"
-    )
-    parser.add_argument(
-        "--time-limit", type=float, default=480.0, metavar="S", help="seconds to stop after (480)"
-    )
-    parser.add_argument(
-        "--graph", action="store_true", help="repeat through CUDA graphs (warm L2, no launch gaps)"
-    )
-    parser.add_argument(
-        "--no-prefill",
-        action="store_true",
-        help="do not hide host time behind a spin kernel; measures as triton.testing.do_bench does",
-    )
-    parser.add_argument("--out", type=pathlib.Path, metavar="FILE", help=".csv or .json to write")
-    parser.add_argument(
-        "--dry-run", action="store_true", help="no GPU: invented times, nothing is computed"
-    )
+    add_conv_arguments(parser)
     sweep = parser.add_argument_group("sweep of tile configurations")
     sweep.add_argument("--sweep", action="store_true", help="time configurations, write JSON")
     sweep.add_argument("--narrow", action="store_true", help="the shipped configurations only")

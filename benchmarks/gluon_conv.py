@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import pathlib
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,6 +26,7 @@ from benchmarks.harness import (
     Function,
     Timer,
     Timing,
+    add_conv_arguments,
     collect_environment,
     emit,
     geometric_mean,
@@ -41,36 +41,17 @@ __all__ = ["add_arguments", "run"]
 BASELINE = "cudnn"
 GLUON = "gluon"
 # Only the forward convolution has a @triton.jit kernel to stand beside it.
-VARIANTS = {"fprop": (BASELINE, "triton", GLUON), "dgrad": (BASELINE, GLUON)}
+VARIANTS = {
+    "fprop": (BASELINE, "triton", GLUON),
+    "dgrad": (BASELINE, GLUON),
+    "wgrad": (BASELINE, GLUON),
+}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the options of the case."""
     parser.add_argument("--kernel", choices=tuple(VARIANTS), default="fprop")
-    parser.add_argument("--dtype", choices=("float16", "bfloat16"), default="float16")
-    parser.add_argument(
-        "--shapes",
-        nargs="+",
-        metavar="SHAPE",
-        help="indices into the table, or N,H,W,Ci,Co,R,S,stride; all 21 of the table by default",
-    )
-    parser.add_argument("--rounds", type=int, default=7, help="measurements per variant (7)")
-    parser.add_argument(
-        "--target-ms", type=float, default=20.0, help="GPU time of a measurement (20)"
-    )
-    parser.add_argument(
-        "--time-limit", type=float, default=480.0, metavar="S", help="seconds to stop after (480)"
-    )
-    parser.add_argument(
-        "--graph", action="store_true", help="repeat through CUDA graphs (warm L2, no launch gaps)"
-    )
-    parser.add_argument(
-        "--no-prefill", action="store_true", help="do not hide host time behind a spin kernel"
-    )
-    parser.add_argument("--out", type=pathlib.Path, metavar="FILE", help=".csv or .json to write")
-    parser.add_argument(
-        "--dry-run", action="store_true", help="no GPU: invented times, nothing is computed"
-    )
+    add_conv_arguments(parser)
 
 
 def fprop_functions(tensors: Tensors) -> tuple[dict[str, Function], Any]:
@@ -87,51 +68,94 @@ def fprop_functions(tensors: Tensors) -> tuple[dict[str, Function], Any]:
     return functions, tensors.reference()
 
 
-def dgrad_functions(tensors: Tensors) -> tuple[dict[str, Function], Any]:
-    """Returns the variants of the gradient of the input by name, and the reference."""
+def make_gradient(tensors: Tensors) -> Any:
+    """Draws dy [N, out_h, out_w, Co], standard normal."""
     import torch
 
+    shape = tensors.shape
+    generator = torch.Generator("cuda").manual_seed(1)
+    dy = torch.randn(shape.n, *shape.output_size, shape.co, generator=generator, device="cuda")
+    return dy.to(tensors.x.dtype)
+
+
+def torch_backward(tensors: Tensors, gradient: Any, which: int, *, in_fp32: bool = False) -> Any:
+    """Returns what torch gives: the gradient of x (0) or of the weight (1).
+
+    Args:
+        tensors: The convolution.
+        gradient: Of the output, NCHW.
+        which: 0 or 1.
+        in_fp32: Whether to compute the reference, without TF32.
+    """
+    import torch
+
+    shape = tensors.shape
+    operands = (gradient, tensors.x, tensors.weight)
+    if in_fp32:
+        operands = tuple(operand.float() for operand in operands)
+    wanted = [which == 0, which == 1, False]
+    stride = [shape.stride, shape.stride]
+    torch.backends.cudnn.benchmark = not in_fp32
+    gradients = torch.ops.aten.convolution_backward(
+        *operands, None, stride, list(shape.padding), [1, 1], False, [0, 0], 1, wanted
+    )
+    torch.backends.cudnn.benchmark = True
+    return gradients[which]
+
+
+def dgrad_functions(tensors: Tensors) -> tuple[dict[str, Function], Any]:
+    """Returns the variants of the gradient of the input by name, and the reference."""
     from examples.gluon.hopper.dgrad import conv_dgrad
 
     shape = tensors.shape
-    out_h, out_w = shape.output_size
-    generator = torch.Generator("cuda").manual_seed(1)
-    dy = torch.randn(shape.n, out_h, out_w, shape.co, generator=generator, device="cuda")
-    dy = dy.to(tensors.x.dtype)
+    dy = make_gradient(tensors)
     weight = tensors.weight.permute(0, 2, 3, 1)
-
-    def cudnn(x: Any, gradient: Any, filters: Any) -> Any:
-        stride, padding = (shape.stride, shape.stride), shape.padding
-        return torch.ops.aten.convolution_backward(
-            gradient, x, filters, None, stride, padding, (1, 1), False, (0, 0), 1,
-            (True, False, False),
-        )[0]  # fmt: skip
-
     nchw = dy.permute(0, 3, 1, 2)
     functions: dict[str, Function] = {
-        BASELINE: lambda: cudnn(tensors.x, nchw, tensors.weight),
+        BASELINE: lambda: torch_backward(tensors, nchw, 0),
         GLUON: lambda: conv_dgrad(
             dy, weight, (shape.h, shape.w), shape.stride, shape.padding
         ).permute(0, 3, 1, 2),
     }
-    torch.backends.cudnn.benchmark = False
-    reference = cudnn(tensors.x.float(), nchw.float(), tensors.weight.float())
-    torch.backends.cudnn.benchmark = True
-    return functions, reference
+    return functions, torch_backward(tensors, nchw, 0, in_fp32=True)
 
 
-FUNCTIONS = {"fprop": fprop_functions, "dgrad": dgrad_functions}
+def wgrad_functions(tensors: Tensors) -> tuple[dict[str, Function], Any]:
+    """Returns the variants of the gradient of the weight by name, and the reference."""
+    from examples.gluon.hopper.wgrad import conv_wgrad
+
+    shape = tensors.shape
+    dy = make_gradient(tensors)
+    x = tensors.x.permute(0, 2, 3, 1)
+    nchw = dy.permute(0, 3, 1, 2)
+    functions: dict[str, Function] = {
+        BASELINE: lambda: torch_backward(tensors, nchw, 1),
+        GLUON: lambda: conv_wgrad(x, dy, (shape.r, shape.s), shape.stride, shape.padding).permute(
+            0, 3, 1, 2
+        ),
+    }
+    return functions, torch_backward(tensors, nchw, 1, in_fp32=True)
+
+
+FUNCTIONS = {"fprop": fprop_functions, "dgrad": dgrad_functions, "wgrad": wgrad_functions}
 
 
 def chosen_config(kernel: str, shape: ConvShape, num_sms: int) -> str:
     """Returns the configuration with which the Gluon kernel runs the shape."""
     from examples.gluon.hopper import dgrad, fprop
+    from examples.gluon.hopper.residues import Residues
+    from examples.gluon.hopper.wgrad_tiles import choose_plan
 
+    taps = shape.r * shape.s
+    if kernel == "wgrad":
+        pixels = shape.n * shape.h * shape.w
+        return str(
+            choose_plan(shape.m_gemm, shape.co, shape.ci, taps, num_sms, input_pixels=pixels)
+        )
     if kernel == "fprop":
-        taps = shape.r * shape.s
         return str(fprop.choose_config(shape.m_gemm, shape.co, shape.ci, taps, num_sms))
     dims = [
-        dgrad.Residues(size=size, taps=taps, stride=shape.stride, dilation=1, low=low)
+        Residues(size=size, taps=taps, stride=shape.stride, dilation=1, low=low)
         for size, taps, low in (
             (shape.h, shape.r, shape.padding[0]),
             (shape.w, shape.s, shape.padding[1]),

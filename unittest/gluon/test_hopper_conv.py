@@ -29,6 +29,8 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
 from triton.experimental.gluon import language as gl  # noqa: E402
 
 from examples.gluon.hopper import dgrad, fprop  # noqa: E402
+from examples.gluon.hopper.launch import check_config  # noqa: E402
+from examples.gluon.hopper.residues import Residues  # noqa: E402
 from examples.gluon.hopper.tiles import (  # noqa: E402
     RESERVED_BYTES,
     SMEM_BYTES,
@@ -221,11 +223,9 @@ def test_a_transposed_filter_is_refused():
 
 def test_a_configuration_that_does_not_fit_is_refused():
     with pytest.raises(LaunchError, match="filter_steps is 4, the convolution has 9"):
-        fprop.check_config(
-            TileConfig(**{**dataclasses.asdict(KEPT[0]), "filter_steps": 4}), 9, 64, 132
-        )
+        check_config(TileConfig(**{**dataclasses.asdict(KEPT[0]), "filter_steps": 4}), 9, 64, 132)
     with pytest.raises(LaunchError, match="16 tiles of columns on 8 multiprocessors"):
-        fprop.check_config(KEPT[0], 6, 1024, 8)
+        check_config(KEPT[0], 6, 1024, 8)
 
 
 def test_tensors_on_the_cpu_are_refused():
@@ -247,7 +247,7 @@ def test_one_consumer_compiles(kernel, fresh_triton_cache):
 # ---- dgrad -------------------------------------------------------------------------------------
 
 
-def brute_force_taps(dim: dgrad.Residues, pixel: int) -> set[tuple[int, int]]:
+def brute_force_taps(dim: Residues, pixel: int) -> set[tuple[int, int]]:
     """Pairs (q, r) with q * stride - low + r * dilation = pixel, q of any size."""
     return {
         ((pixel + dim.low - r * dim.dilation) // dim.stride, r)
@@ -260,7 +260,7 @@ def test_residue_classes_reach_what_the_convolution_reaches():
     rng = random.Random(3)
     empty = shared = 0
     for _ in range(400):
-        dim = dgrad.Residues(
+        dim = Residues(
             size=rng.randint(1, 40),
             taps=rng.randint(1, 6),
             stride=rng.randint(1, 8),
@@ -316,7 +316,7 @@ def test_dgrad_refuses_what_does_not_fit():
 # ---- Benchmark ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kernel", ["fprop", "dgrad"])
+@pytest.mark.parametrize("kernel", ["fprop", "dgrad", "wgrad"])
 def test_benchmark_without_a_gpu(kernel):
     root = pathlib.Path(__file__).resolve().parents[2]
     result = subprocess.run(

@@ -46,21 +46,28 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
-import triton
-from triton.backends.compiler import GPUTarget
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
-from triton.experimental.gluon._runtime import GluonASTSource
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier, tma
-from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 from triton_ext.errors import DescriptorError
 from triton_ext.gluon import nvidia as xnv
 
 from . import fprop
+from .launch import (
+    check_config,
+    compile_kernel,
+    filter_descriptor,
+    im2col_type,
+    matrix_descriptor,
+    multiprocessors,
+    num_programs,
+    operand_problems,
+    per_dim,
+    tiled_type,
+)
 from .pipeline import (
     accumulator_layout,
     allocate_shared,
@@ -68,16 +75,15 @@ from .pipeline import (
     multiply_tile,
     next_stage,
     num_own,
-    smem_layout,
     store_tile,
     tile_counts,
     tile_origin,
 )
+from .residues import Residues
 from .tiles import TileConfig
 
 __all__ = [
     "DgradProblem",
-    "Residues",
     "choose_config",
     "compile_conv_dgrad",
     "conv_dgrad",
@@ -86,79 +92,6 @@ __all__ = [
 
 # Largest im2col offset for 1, 2 and 3 spatial dimensions (PTX ISA, cp.async.bulk.tensor).
 _MAX_OFFSET = {1: 65535, 2: 255, 3: 31}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Residues:
-    """The residue classes of one spatial dimension; see the module's docstring.
-
-    Attributes:
-        size: Pixels of dx.
-        taps: Filter taps.
-        stride: Stride of the convolution.
-        dilation: Distance of two taps.
-        low: Padding in front.
-    """
-
-    size: int
-    taps: int
-    stride: int
-    dilation: int
-    low: int
-
-    @property
-    def divisor(self) -> int:
-        """g, the greatest common divisor of dilation and stride."""
-        return math.gcd(self.dilation, self.stride)
-
-    @property
-    def tap_step(self) -> int:
-        """s / g, from one tap of a class to its next."""
-        return self.stride // self.divisor
-
-    @property
-    def offset_step(self) -> int:
-        """d / g, by which the position in dy falls from one tap of a class to its next."""
-        return self.dilation // self.divisor
-
-    @property
-    def inverse(self) -> int:
-        """Inverse of d / g modulo s / g."""
-        return pow(self.offset_step, -1, self.tap_step)
-
-    @property
-    def walk_size(self) -> int:
-        """Pixels of the largest class."""
-        return math.ceil(self.size / self.stride)
-
-    def class_taps(self, residue: int) -> range:
-        """Returns the taps that reach the pixels of a residue."""
-        position = residue + self.low
-        if position % self.divisor:
-            return range(0)
-        first = position // self.divisor * self.inverse % self.tap_step
-        return range(first, self.taps, self.tap_step)
-
-    def shift(self, residue: int, tap: int) -> int:
-        """f: position in dy of the residue's first pixel, seen through a tap."""
-        return (residue + self.low - tap * self.dilation) // self.stride
-
-    @property
-    def lower(self) -> int:
-        """Smallest shift of all classes."""
-        return min(self.shift(a, r) for a in range(self.stride) for r in self.class_taps(a))
-
-    @property
-    def largest_offset(self) -> int:
-        """Largest im2col offset of all classes."""
-        return max(
-            self.shift(a, r) - self.lower for a in range(self.stride) for r in self.class_taps(a)
-        )
-
-    @property
-    def mean_taps(self) -> float:
-        """Taps of a class, on average."""
-        return sum(len(self.class_taps(a)) for a in range(self.stride)) / self.stride
 
 
 def choose_config(dims: Sequence[Residues], n: int, ci: int, co: int, num_sms: int) -> TileConfig:
@@ -477,9 +410,8 @@ def _check_arguments(dy: torch.Tensor, w: torch.Tensor, input_size: tuple[int, .
     Raises:
         DescriptorError: All that is wrong with the tensors.
     """
-    problems = []
-    if dy.dtype not in (torch.float16, torch.bfloat16) or w.dtype != dy.dtype:
-        problems.append(f"dy is {dy.dtype} and w {w.dtype}: expected float16 or bfloat16 for both")
+    channels = {"Ci": w.shape[-1], "Co": w.shape[0]}
+    problems = operand_problems({"dy": dy, "w": w}, ("dy", "w"), channels)
     if not 3 <= dy.ndim <= 5 or w.ndim != dy.ndim or w.shape[0] != dy.shape[-1]:
         problems.append(
             f"dy is {list(dy.shape)} and w {list(w.shape)}: expected "
@@ -487,20 +419,8 @@ def _check_arguments(dy: torch.Tensor, w: torch.Tensor, input_size: tuple[int, .
         )
     if len(input_size) != dy.ndim - 2:
         problems.append(f"input_size {input_size} has {len(input_size)} entries for {dy.ndim - 2}")
-    for name, tensor in (("dy", dy), ("w", w)):
-        if not tensor.is_contiguous() or tensor.data_ptr() % 16:
-            problems.append(f"{name} must be contiguous and start at a multiple of 16 bytes")
-    for name, channels in (("Ci", w.shape[-1]), ("Co", w.shape[0])):
-        if channels % 8:
-            problems.append(f"{name} is {channels}: TMA needs rows of a multiple of 8 channels")
-    if not dy.is_cuda or w.device != dy.device:
-        problems.append(f"dy is on {dy.device} and w on {w.device}: expected one CUDA device")
     if problems:
         raise DescriptorError("; ".join(problems))
-
-
-def _per_dim(value: int | tuple[int, ...], count: int) -> tuple[int, ...]:
-    return (value,) * count if isinstance(value, int) else tuple(value)
 
 
 def conv_dgrad(
@@ -541,9 +461,9 @@ def conv_dgrad(
         for size, taps, step, distance, low in zip(
             input_size,
             w.shape[1:-1],
-            _per_dim(stride, rank),
-            _per_dim(dilation, rank),
-            _per_dim(padding, rank),
+            per_dim(stride, rank),
+            per_dim(dilation, rank),
+            per_dim(padding, rank),
             strict=True,
         )
     ]
@@ -554,12 +474,12 @@ def conv_dgrad(
             )
     classes = math.prod(dim.stride for dim in dims)
     m_gemm = dy.shape[0] * math.prod(dim.walk_size for dim in dims)
-    num_sms = torch.cuda.get_device_properties(dy.device).multi_processor_count
+    num_sms = multiprocessors(dy.device)
     if config is None:
         config = choose_config(dims, dy.shape[0], ci, co, num_sms)
     taps = math.prod(w.shape[1:-1])
     steps = taps * math.ceil(co / config.block_k) if classes == 1 else 0
-    fprop.check_config(config, steps, ci, num_sms)
+    check_config(config, steps, ci, num_sms)
     dx = torch.empty((dy.shape[0], *input_size, ci), device=dy.device, dtype=dy.dtype)
     dy_desc = xnv.TensorDescriptorIm2Col.from_tensor(
         dy,
@@ -571,14 +491,9 @@ def conv_dgrad(
     )
 
     def w_desc(columns: int) -> Any:
-        block = [config.block_k, 1, columns]
-        strides = [taps * ci, ci, 1]
-        return TensorDescriptor(w, [co, taps, ci], strides, block, smem_layout(block))
+        return filter_descriptor(w, [config.block_k, 1, columns])
 
-    dx_block = [config.rows, config.store_n]
-    pixels = dx.numel() // ci
-    missing = [Residues(size=1, taps=1, stride=1, dilation=1, low=0)] * (3 - rank)
-    padded = missing + dims
+    padded = [Residues(size=1, taps=1, stride=1, dilation=1, low=0)] * (3 - rank) + dims
     problem = DgradProblem(
         m_gemm=m_gemm,
         ci=ci,
@@ -595,14 +510,12 @@ def conv_dgrad(
         lower=tuple(dim.lower for dim in padded),
         walk_size=tuple(dim.walk_size for dim in padded),
     )
-    num_n = math.ceil(ci / config.block_n)
-    tiles = math.ceil(m_gemm / config.block_m) * num_n * classes
-    programs = num_sms // num_n * num_n if config.filter_steps else num_sms
-    conv_dgrad_kernel[(min(tiles, programs),)](
+    tiles = math.ceil(m_gemm / config.block_m) * math.ceil(ci / config.block_n) * classes
+    conv_dgrad_kernel[(num_programs(config, tiles, ci, num_sms),)](
         dy_desc,
         w_desc(config.block_n_main),
         w_desc(config.block_n_rest) if config.block_n_rest else None,
-        TensorDescriptor(dx, [pixels, ci], [ci, 1], dx_block, smem_layout(dx_block)),
+        matrix_descriptor(dx, [config.rows, config.store_n]),
         dx,
         problem,
         config,
@@ -633,28 +546,16 @@ def compile_conv_dgrad(
         Triton's compiled kernel; its ``asm`` holds TTGIR, PTX and cubin.
     """
 
-    def tiled(block: list[int]) -> str:
-        return f"tensordesc<{dtype}{block},{smem_layout(block)!r}>"
-
-    block = [config.rows, config.block_k]
     signature: dict[str, Any] = {
-        "dy_desc": f"tensordesc_im2col<{dtype}{block},input_rank={rank},{smem_layout(block)!r}>",
-        "w_main_desc": tiled([config.block_k, 1, config.block_n_main]),
-        "w_rest_desc": tiled([config.block_k, 1, config.block_n_rest]),
-        "dx_desc": tiled([config.rows, config.store_n]),
+        "dy_desc": im2col_type(dtype, [config.rows, config.block_k], rank),
+        "w_main_desc": tiled_type(dtype, [config.block_k, 1, config.block_n_main]),
+        "w_rest_desc": tiled_type(dtype, [config.block_k, 1, config.block_n_rest]),
+        "dx_desc": tiled_type(dtype, [config.rows, config.store_n]),
         "dx_ptr": f"*{dtype}",
         "problem": DgradProblem(*("i32",) * 3, *(("i32",) * 3,) * 11),
-        "CONFIG": "constexpr",
-        "STRIDED": "constexpr",
     }
     constants: dict[str, Any] = {"CONFIG": config, "STRIDED": strided}
     if not config.block_n_rest:
-        signature["w_rest_desc"] = "constexpr"
+        del signature["w_rest_desc"]
         constants["w_rest_desc"] = None
-    # What a launch finds out: dx starts at a multiple of 16 bytes.
-    aligned = {(conv_dgrad_kernel.arg_names.index("dx_ptr"),): [["tt.divisibility", 16]]}
-    return triton.compile(
-        GluonASTSource(conv_dgrad_kernel, signature, constexprs=constants, attrs=aligned),
-        target=GPUTarget("cuda", capability, 32),
-        options={"num_warps": 4},
-    )
+    return compile_kernel(conv_dgrad_kernel, signature, constants, capability)

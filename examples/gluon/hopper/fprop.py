@@ -61,16 +61,24 @@ import math
 from typing import Any, NamedTuple
 
 import torch
-import triton
-from triton.backends.compiler import GPUTarget
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
-from triton.experimental.gluon._runtime import GluonASTSource
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier, tma
-from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
-from triton_ext.errors import DescriptorError, LaunchError
+from triton_ext.errors import DescriptorError
 from triton_ext.gluon import nvidia as xnv
 
+from .launch import (
+    check_config,
+    compile_kernel,
+    filter_descriptor,
+    im2col_type,
+    matrix_descriptor,
+    multiprocessors,
+    num_programs,
+    operand_problems,
+    pad_dims,
+    tiled_type,
+)
 from .pipeline import (
     allocate_shared,
     load_filter,
@@ -78,7 +86,6 @@ from .pipeline import (
     multiply_tile,
     next_stage,
     num_own,
-    smem_layout,
     store_tile,
     tile_counts,
     tile_origin,
@@ -306,45 +313,15 @@ def _check_arguments(x: torch.Tensor, w: torch.Tensor) -> None:
     Raises:
         DescriptorError: All that is wrong with the tensors.
     """
-    problems = []
-    if x.dtype not in (torch.float16, torch.bfloat16) or w.dtype != x.dtype:
-        problems.append(f"x is {x.dtype} and w {w.dtype}: expected float16 or bfloat16 for both")
+    channels = {"Ci": x.shape[-1], "Co": w.shape[0]}
+    problems = operand_problems({"x": x, "w": w}, ("w",), channels)
     if not 3 <= x.ndim <= 5 or w.ndim != x.ndim or w.shape[-1] != x.shape[-1]:
         problems.append(
             f"x is {list(x.shape)} and w {list(w.shape)}: expected [N, (D, (H,)) W, Ci] and "
             "[Co, (T, (R,)) S, Ci]"
         )
-    if not w.is_contiguous() or w.data_ptr() % 16:
-        problems.append("w must be contiguous and start at a multiple of 16 bytes")
-    for name, channels in (("Ci", x.shape[-1]), ("Co", w.shape[0])):
-        if channels % 8:
-            problems.append(f"{name} is {channels}: TMA needs rows of a multiple of 8 channels")
-    if not x.is_cuda or w.device != x.device:
-        problems.append(f"x is on {x.device} and w on {w.device}: expected one CUDA device")
     if problems:
         raise DescriptorError("; ".join(problems))
-
-
-def check_config(config: TileConfig, steps: int, columns: int, num_sms: int) -> None:
-    """Refuses a configuration that cannot run, or not this convolution.
-
-    Args:
-        config: The configuration.
-        steps: Steps of the whole reduction, 0 where the filter cannot stay in shared memory.
-        columns: Columns of the product.
-        num_sms: Multiprocessors of the GPU.
-
-    Raises:
-        LaunchError: All that is wrong with the configuration.
-    """
-    problems = config.problems()
-    if config.filter_steps not in (0, steps):
-        problems.append(f"filter_steps is {config.filter_steps}, the convolution has {steps}")
-    num_n = math.ceil(columns / config.block_n)
-    if config.filter_steps and num_n > num_sms:
-        problems.append(f"{num_n} tiles of columns on {num_sms} multiprocessors: filters change")
-    if problems:
-        raise LaunchError(f"configuration {config}: " + "; ".join(problems))
 
 
 def conv_fprop(
@@ -376,7 +353,7 @@ def conv_fprop(
     _check_arguments(x, w)
     filter_size = tuple(w.shape[1:-1])
     co, ci, taps = w.shape[0], w.shape[-1], math.prod(filter_size)
-    num_sms = torch.cuda.get_device_properties(x.device).multi_processor_count
+    num_sms = multiprocessors(x.device)
 
     def describe(rows: int, block_k: int) -> Any:
         return xnv.TensorDescriptorIm2Col.for_conv(
@@ -394,31 +371,24 @@ def conv_fprop(
     y = torch.empty((x.shape[0], *conv.output_size, co), device=x.device, dtype=x.dtype)
 
     def w_desc(columns: int) -> Any:
-        block = [columns, 1, config.block_k]
-        strides = [taps * ci, ci, 1]
-        return TensorDescriptor(w, [co, taps, ci], strides, block, smem_layout(block))
+        return filter_descriptor(w, [columns, 1, config.block_k])
 
-    y_block = [config.rows, config.store_n]
-    y_desc = TensorDescriptor(y, [conv.m_gemm, co], [co, 1], y_block, smem_layout(y_block))
-    missing = (1,) * (3 - len(filter_size))
     problem = FpropProblem(
         m_gemm=conv.m_gemm,
         co=co,
         channel_blocks=math.ceil(ci / config.block_k),
-        filter_size=missing + filter_size,
-        dilation=missing + conv.dilation,
+        filter_size=pad_dims(filter_size),
+        dilation=pad_dims(conv.dilation),
         output_size=conv.output_size,
         stride=conv.stride,
         padding=tuple(low for low, _ in conv.padding),
     )
-    num_n = math.ceil(co / config.block_n)
-    tiles = math.ceil(conv.m_gemm / config.block_m) * num_n
-    programs = num_sms // num_n * num_n if config.filter_steps else num_sms
-    conv_fprop_kernel[(min(tiles, programs),)](
+    tiles = math.ceil(conv.m_gemm / config.block_m) * math.ceil(co / config.block_n)
+    conv_fprop_kernel[(num_programs(config, tiles, co, num_sms),)](
         x_desc,
         w_desc(config.block_n_main),
         w_desc(config.block_n_rest) if config.block_n_rest else None,
-        y_desc,
+        matrix_descriptor(y, [config.rows, config.store_n]),
         problem,
         config,
         num_warps=4,
@@ -441,25 +411,16 @@ def compile_conv_fprop(
         Triton's compiled kernel; its ``asm`` holds TTGIR, PTX and cubin.
     """
 
-    def tiled(block: list[int]) -> str:
-        return f"tensordesc<{dtype}{block},{smem_layout(block)!r}>"
-
-    x_block = [config.rows, config.block_k]
     spatial = ("i32",) * (rank - 2)
     signature: dict[str, Any] = {
-        "x_desc": f"tensordesc_im2col<{dtype}{x_block},input_rank={rank},{smem_layout(x_block)!r}>",
-        "w_main_desc": tiled([config.block_n_main, 1, config.block_k]),
-        "w_rest_desc": tiled([config.block_n_rest, 1, config.block_k]),
-        "y_desc": tiled([config.rows, config.store_n]),
+        "x_desc": im2col_type(dtype, [config.rows, config.block_k], rank),
+        "w_main_desc": tiled_type(dtype, [config.block_n_main, 1, config.block_k]),
+        "w_rest_desc": tiled_type(dtype, [config.block_n_rest, 1, config.block_k]),
+        "y_desc": tiled_type(dtype, [config.rows, config.store_n]),
         "problem": FpropProblem(*("i32",) * 3, *(("i32",) * 3,) * 2, *(spatial,) * 3),
-        "CONFIG": "constexpr",
     }
     constants: dict[str, Any] = {"CONFIG": config}
     if not config.block_n_rest:
-        signature["w_rest_desc"] = "constexpr"
+        del signature["w_rest_desc"]
         constants["w_rest_desc"] = None
-    return triton.compile(
-        GluonASTSource(conv_fprop_kernel, signature, constexprs=constants),
-        target=GPUTarget("cuda", capability, 32),
-        options={"num_warps": 4},
-    )
+    return compile_kernel(conv_fprop_kernel, signature, constants, capability)

@@ -1,0 +1,175 @@
+"""What the launchers of the convolutions have in common: checks, descriptors, compiling ahead."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import torch
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.experimental.gluon._runtime import GluonASTSource
+from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
+from triton_ext.errors import LaunchError
+
+from .pipeline import smem_layout
+from .tiles import TileConfig
+
+__all__ = [
+    "check_config",
+    "compile_kernel",
+    "filter_descriptor",
+    "im2col_type",
+    "matrix_descriptor",
+    "multiprocessors",
+    "num_programs",
+    "operand_problems",
+    "pad_dims",
+    "per_dim",
+    "tiled_type",
+]
+
+
+def operand_problems(
+    operands: Mapping[str, torch.Tensor], packed: Iterable[str], channels: Mapping[str, int]
+) -> list[str]:
+    """Returns what the descriptors would not refuse by themselves; nothing where all is well.
+
+    Args:
+        operands: The two tensors by name.
+        packed: Names of those that must be contiguous.
+        channels: Channel counts by name.
+    """
+    (first, a), (second, b) = operands.items()
+    problems = []
+    if a.dtype not in (torch.float16, torch.bfloat16) or b.dtype != a.dtype:
+        problems.append(
+            f"{first} is {a.dtype} and {second} {b.dtype}: expected float16 or bfloat16 for both"
+        )
+    for name in packed:
+        if not operands[name].is_contiguous() or operands[name].data_ptr() % 16:
+            problems.append(f"{name} must be contiguous and start at a multiple of 16 bytes")
+    for name, count in channels.items():
+        if count % 8:
+            problems.append(f"{name} is {count}: TMA needs rows of a multiple of 8 channels")
+    if not a.is_cuda or b.device != a.device:
+        problems.append(
+            f"{first} is on {a.device} and {second} on {b.device}: expected one CUDA device"
+        )
+    return problems
+
+
+def check_config(config: TileConfig, steps: int, columns: int, num_sms: int) -> None:
+    """Refuses a configuration that cannot run, or not this convolution.
+
+    Args:
+        config: The configuration.
+        steps: Steps of the whole reduction, 0 where the filter cannot stay in shared memory.
+        columns: Columns of the product.
+        num_sms: Multiprocessors of the GPU.
+
+    Raises:
+        LaunchError: All that is wrong with the configuration.
+    """
+    problems = config.problems()
+    if config.filter_steps not in (0, steps):
+        problems.append(f"filter_steps is {config.filter_steps}, the convolution has {steps}")
+    num_n = math.ceil(columns / config.block_n)
+    if config.filter_steps and num_n > num_sms:
+        problems.append(f"{num_n} tiles of columns on {num_sms} multiprocessors: filters change")
+    if problems:
+        raise LaunchError(f"configuration {config}: " + "; ".join(problems))
+
+
+def num_programs(config: TileConfig, tiles: int, columns: int, num_sms: int) -> int:
+    """Returns the CTAs; where the filter stays, a multiple of the tiles of columns.
+
+    Args:
+        config: How the kernel is compiled.
+        tiles: All tiles.
+        columns: Columns of the product.
+        num_sms: Multiprocessors of the GPU.
+    """
+    num_n = math.ceil(columns / config.block_n)
+    return min(tiles, num_sms // num_n * num_n if config.filter_steps else num_sms)
+
+
+def multiprocessors(device: torch.device) -> int:
+    """Returns the multiprocessors of a GPU."""
+    count: int = torch.cuda.get_device_properties(device).multi_processor_count
+    return count
+
+
+def per_dim(value: int | Sequence[int], count: int) -> tuple[int, ...]:
+    """Returns one int per spatial dimension."""
+    return (value,) * count if isinstance(value, int) else tuple(value)
+
+
+def pad_dims(values: Sequence[int], fill: int = 1) -> tuple[int, ...]:
+    """Returns (d, h, w) of the spatial dimensions, ``fill`` for missing ones."""
+    return (fill,) * (3 - len(values)) + tuple(values)
+
+
+# ---- Descriptors -------------------------------------------------------------------------------
+
+
+def filter_descriptor(w: torch.Tensor, block: list[int]) -> TensorDescriptor:
+    """Returns the descriptor of a filter as [Co, taps, Ci].
+
+    The taps are a dimension of their own, so that a block ends with the channels of its tap.
+    """
+    co, ci, taps = w.shape[0], w.shape[-1], math.prod(w.shape[1:-1])
+    return TensorDescriptor(w, [co, taps, ci], [taps * ci, ci, 1], block, smem_layout(block))
+
+
+def matrix_descriptor(pixels: torch.Tensor, block: list[int]) -> TensorDescriptor:
+    """Returns the descriptor of a contiguous channels-last tensor as [pixels, channels]."""
+    channels = pixels.shape[-1]
+    shape = [pixels.numel() // channels, channels]
+    return TensorDescriptor(pixels, shape, [channels, 1], block, smem_layout(block))
+
+
+# ---- Compiling ahead ---------------------------------------------------------------------------
+
+
+def tiled_type(dtype: Any, block: list[int]) -> str:
+    """Returns how a signature spells a tiled descriptor."""
+    return f"tensordesc<{dtype}{block},{smem_layout(block)!r}>"
+
+
+def im2col_type(dtype: Any, block: list[int], rank: int) -> str:
+    """Returns how a signature spells an im2col descriptor of a tensor of that rank."""
+    return f"tensordesc_im2col<{dtype}{block},input_rank={rank},{smem_layout(block)!r}>"
+
+
+def compile_kernel(
+    kernel: Any,
+    signature: dict[str, Any],
+    constants: dict[str, Any],
+    capability: int,
+    num_warps: int = 4,
+) -> Any:
+    """Compiles a kernel ahead of time, without a GPU; its pointers are 16-byte aligned.
+
+    Args:
+        kernel: The kernel.
+        signature: Types of its runtime arguments by name.
+        constants: Its constexpr arguments by name.
+        capability: Compute capability times ten.
+        num_warps: Warps of a CTA, or of its first partition.
+
+    Returns:
+        Triton's compiled kernel; its ``asm`` holds TTGIR, PTX and cubin.
+    """
+    types = {**signature, **dict.fromkeys(constants, "constexpr")}
+    attributes = {
+        (kernel.arg_names.index(name),): [["tt.divisibility", 16]]
+        for name, type_name in signature.items()
+        if isinstance(type_name, str) and type_name.startswith("*")
+    }
+    return triton.compile(
+        GluonASTSource(kernel, types, constexprs=constants, attrs=attributes),
+        target=GPUTarget("cuda", capability, 32),
+        options={"num_warps": num_warps},
+    )

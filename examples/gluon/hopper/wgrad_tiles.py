@@ -1,0 +1,404 @@
+"""Tile configurations of wgrad, who computes which part of a tile, and the choice of both.
+
+Pure arithmetic.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from .tiles import ELEMENT_BYTES, RESERVED_BYTES, SMEM_BYTES, WARP_GROUP_THREADS
+
+__all__ = [
+    "BLOCK_C",
+    "CONFIGS",
+    "MOST_ADDED_PARTS",
+    "Partition",
+    "Plan",
+    "WgradConfig",
+    "choose_plan",
+    "plans",
+]
+
+# A CTA that adds the other parts of its tile reads them one after another; beyond this many a
+# second kernel is faster.
+MOST_ADDED_PARTS = 5
+# Channels of a block: 64 of 16 bits are one 128-byte swizzle row, and one consumer's rows.
+BLOCK_C = 64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WgradConfig:
+    """How the kernel is compiled.
+
+    A block is 64 channels: of dy, or of x seen through one filter tap.
+
+    Attributes:
+        rows_from_x: Whether x gives the rows of a tile and dy its columns; else the other way.
+        share: What the consumers share.  "columns": each has a block of rows of its own.  "rows":
+            one block of rows, and each has columns of its own.  "tile": all of a tile that is one
+            block high, and each has pixels of its own.
+        consumers: Consumer warp groups.
+        main_blocks: Column blocks of a consumer's first accumulator: 1, 2 or 4.
+        rest_blocks: Column blocks of the second accumulator: 0 for none.
+        rest_consumers: Consumers that have the second accumulator, for "rows"; else all have it.
+        pixels: Pixels of a load; a step has as many of each consumer's own.
+        stages: Depth of the ring of loads.
+        store_buffers: Staging buffers of a consumer: 2 let it convert while the last store reads.
+    """
+
+    rows_from_x: bool = False
+    share: Literal["columns", "rows", "tile"] = "columns"
+    consumers: int = 2
+    main_blocks: int
+    rest_blocks: int = 0
+    rest_consumers: int = 0
+    pixels: int = 64
+    stages: int
+    store_buffers: int = 1
+
+    @property
+    def row_blocks(self) -> int:
+        """Blocks of rows of a tile."""
+        return self.consumers if self.share == "columns" else 1
+
+    @property
+    def column_blocks(self) -> int:
+        """Blocks of columns of a tile: those of the first accumulators, then the others."""
+        if self.share == "rows":
+            return self.consumers * self.main_blocks + self.rest_consumers * self.rest_blocks
+        return self.main_blocks + self.rest_blocks
+
+    @property
+    def pixel_groups(self) -> int:
+        """Loads of different pixels in a step."""
+        return self.consumers if self.share == "tile" else 1
+
+    @property
+    def row_buffers(self) -> int:
+        """Blocks of rows in a stage."""
+        return 1 if self.share == "rows" else self.consumers
+
+    @property
+    def main_buffers(self) -> int:
+        """Columns of first accumulators in a stage."""
+        return 1 if self.share == "columns" else self.consumers
+
+    @property
+    def rest_buffers(self) -> int:
+        """Columns of second accumulators in a stage."""
+        return self.rest_consumers if self.share == "rows" else self.main_buffers
+
+    @property
+    def step_pixels(self) -> int:
+        """Pixels of a step."""
+        return self.pixels * self.pixel_groups
+
+    def has_rest(self, consumer: int) -> bool:
+        """Returns whether a consumer has the second accumulator."""
+        return self.rest_blocks > 0 and (self.share != "rows" or consumer < self.rest_consumers)
+
+    def first_column(self, consumer: int) -> int:
+        """Returns the first column block of a consumer's first accumulator."""
+        return consumer * self.main_blocks if self.share == "rows" else 0
+
+    def first_rest_column(self, consumer: int) -> int:
+        """Returns the first column block of a consumer's second accumulator."""
+        if self.share == "rows":
+            return self.consumers * self.main_blocks + consumer * self.rest_blocks
+        return self.main_blocks
+
+    @property
+    def x_blocks(self) -> int:
+        """Blocks of x in a tile."""
+        return self.row_blocks if self.rows_from_x else self.column_blocks
+
+    @property
+    def dy_blocks(self) -> int:
+        """Blocks of dy in a tile."""
+        return self.column_blocks if self.rows_from_x else self.row_blocks
+
+    @property
+    def tile_elements(self) -> int:
+        """Elements of a tile."""
+        return self.row_blocks * self.column_blocks * BLOCK_C * BLOCK_C
+
+    @property
+    def stage_bytes(self) -> int:
+        """What a step loads."""
+        return (self.row_blocks + self.column_blocks) * BLOCK_C * self.step_pixels * ELEMENT_BYTES
+
+    @property
+    def smem_bytes(self) -> int:
+        """Shared memory of the ring, its barriers and the staging buffers."""
+        staging = self.consumers * self.store_buffers * BLOCK_C * BLOCK_C * ELEMENT_BYTES
+        return self.stages * (self.stage_bytes + 16) + staging
+
+    @property
+    def accumulator_registers(self) -> int:
+        """fp32 registers of a consumer's accumulators, per thread."""
+        columns = (self.main_blocks + self.rest_blocks) * BLOCK_C
+        return BLOCK_C * columns // WARP_GROUP_THREADS
+
+    @property
+    def consumer_registers(self) -> int:
+        """Registers per consumer thread; the producer gives up most of its own."""
+        if self.consumers == 2 and self.accumulator_registers >= 160:
+            return 224 if self.accumulator_registers == 160 else 232
+        return {1: 240, 2: 216, 3: 152}[self.consumers]
+
+    @property
+    def producer_registers(self) -> int:
+        """Registers per producer thread."""
+        # A CTA has 512 for one thread of each of its four groups of 128.
+        return {240: 56, 232: 40, 224: 56, 216: 72, 152: 56}[self.consumer_registers]
+
+    def problems(self) -> list[str]:
+        """Returns why the configuration cannot run; nothing where it can."""
+        found = []
+        if not 1 <= self.consumers <= 3:
+            found.append(f"consumers is {self.consumers}: expected 1 to 3")
+            return found
+        for name, blocks in (("main_blocks", self.main_blocks), ("rest_blocks", self.rest_blocks)):
+            if blocks not in (1, 2, 4) and not (name == "rest_blocks" and blocks == 0):
+                found.append(f"{name} is {blocks}: an accumulator has 1, 2 or 4 blocks of columns")
+        if self.share == "rows" and not self.rest_consumers <= self.consumers:
+            found.append(f"rest_consumers is {self.rest_consumers}: there are {self.consumers}")
+        if self.pixels not in (16, 32, 64, 128):
+            found.append(f"pixels is {self.pixels}: expected 16, 32, 64 or 128")
+        if self.stages < 2:
+            found.append(f"stages is {self.stages}: the producer needs at least 2")
+        if self.smem_bytes + RESERVED_BYTES > SMEM_BYTES:
+            found.append(f"{self.smem_bytes} B of shared memory, a CTA has {SMEM_BYTES}")
+        # Some 24 registers hold addresses and counters beside the accumulators.
+        if self.accumulator_registers + 24 > self.consumer_registers:
+            found.append(
+                f"accumulators take {self.accumulator_registers} registers of a thread's "
+                f"{self.consumer_registers}"
+            )
+        return found
+
+    def __str__(self) -> str:
+        rows, columns = self.row_blocks * BLOCK_C, self.column_blocks * BLOCK_C
+        sides = "xy" if self.rows_from_x else "yx"
+        role = {"columns": "r", "rows": "c", "tile": "p"}[self.share]
+        rest = f"+{self.rest_blocks * BLOCK_C}" if self.rest_blocks else ""
+        return (
+            f"{sides}{rows}x{columns}_{role}{self.consumers}_n{self.main_blocks * BLOCK_C}{rest}"
+            f"_p{self.pixels}_s{self.stages}_e{self.store_buffers}"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Partition:
+    """Who reduces what.
+
+    CTA c computes the tiles c, c + ctas, ... of ``waves`` rounds as a whole.  The tiles that are
+    left, ``rest`` of them, are split: CTA c has the steps of part c // rest of tile c % rest of
+    them.  So neighbours always have the same steps of different tiles, and load the same pixels at
+    the same time, which the path from L2 to the multiprocessors rewards.
+
+    Attributes:
+        tiles: Tiles.
+        steps: Steps of a tile, the whole reduction.
+        ctas: CTAs.
+        waves: Rounds of whole tiles.
+        rest: Tiles that are left after these.
+        splits: Parts of each tile that is left.
+    """
+
+    tiles: int
+    steps: int
+    ctas: int
+    waves: int
+    rest: int
+    splits: int
+
+    @classmethod
+    def make(cls, tiles: int, steps: int, num_sms: int, most_splits: int = 1 << 30) -> Partition:
+        """Returns the partition for a number of multiprocessors.
+
+        Args:
+            tiles: Tiles.
+            steps: Steps of a tile.
+            num_sms: Multiprocessors, one CTA on each.
+            most_splits: Limit of parts of a tile.
+        """
+        waves, rest = divmod(tiles, num_sms)
+        splits = min(num_sms // rest, steps, most_splits) if rest else 1
+        return cls(tiles, steps, num_sms if waves else rest * splits, waves, rest, splits)
+
+    def part(self, number: int) -> range:
+        """Returns the steps of a part."""
+        base, longer = divmod(self.steps, self.splits)
+        first = number * base + min(number, longer)
+        return range(first, first + base + (number < longer))
+
+    def segments(self, cta: int) -> Iterator[tuple[int, range]]:
+        """Yields what a CTA computes, in its order: tiles, and which of their steps."""
+        for wave in range(self.waves):
+            yield wave * self.ctas + cta, range(self.steps)
+        if cta < self.rest * self.splits:
+            number, tile = divmod(cta, self.rest)
+            yield self.waves * self.ctas + tile, self.part(number)
+
+    @property
+    def slots(self) -> int:
+        """Slots of the workspace, one for each part."""
+        return self.rest * self.splits
+
+    @property
+    def most_steps(self) -> int:
+        """Steps of the busiest CTA."""
+        return self.waves * self.steps + (len(self.part(0)) if self.rest else 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How one convolution is computed.
+
+    Attributes:
+        config: How the kernel is compiled.
+        partition: Who reduces what.
+        dy_tiles: Tiles along the channels of dy.
+        add_in_place: Whether the CTA with a tile's last part adds the others; else a second kernel.
+    """
+
+    config: WgradConfig
+    partition: Partition
+    dy_tiles: int
+    add_in_place: bool
+
+    @classmethod
+    def make(
+        cls,
+        config: WgradConfig,
+        pixels: int,
+        co: int,
+        x_blocks: int,
+        num_sms: int,
+        *,
+        add_in_place: bool = False,
+    ) -> Plan:
+        """Returns a plan.
+
+        Args:
+            config: How the kernel is compiled.
+            pixels: Output pixels.
+            co: Output channels.
+            x_blocks: Filter taps times blocks of input channels.
+            num_sms: Multiprocessors.
+            add_in_place: See the attribute.
+        """
+        dy_tiles = math.ceil(math.ceil(co / BLOCK_C) / config.dy_blocks)
+        tiles = dy_tiles * math.ceil(x_blocks / config.x_blocks)
+        steps = math.ceil(pixels / config.step_pixels)
+        most_splits = MOST_ADDED_PARTS if add_in_place else num_sms
+        partition = Partition.make(tiles, steps, num_sms, most_splits)
+        return cls(config, partition, dy_tiles, add_in_place)
+
+    @property
+    def parts(self) -> int:
+        """Parts of a tile that is split."""
+        return self.partition.splits * self.config.pixel_groups
+
+    @property
+    def is_split(self) -> bool:
+        """Whether there are tiles in several parts."""
+        return self.partition.rest > 0 and self.parts > 1
+
+    @property
+    def slots(self) -> int:
+        """Tiles of the workspace."""
+        return self.partition.slots * self.config.pixel_groups if self.is_split else 0
+
+    def problems(self) -> list[str]:
+        """Returns why the plan cannot run; nothing where it can."""
+        found = self.config.problems()
+        if self.config.share == "tile" and self.partition.waves:
+            found.append(f"consumers share a tile, and {self.partition.tiles} tiles are not split")
+        if self.config.share == "tile" and self.add_in_place:
+            found.append("consumers that share a tile leave adding to the second kernel")
+        return found
+
+    def __str__(self) -> str:
+        added = ("_a" if self.add_in_place else "_k") + str(self.parts) if self.is_split else ""
+        return f"{self.config}{added}"
+
+
+@dataclass(frozen=True, slots=True)
+class _Rates:
+    """What everything but the steps costs, in microseconds; KiB are those of fp32 tiles."""
+
+    launch: float
+    store_per_kib: float
+    add: float
+    add_per_kib: float
+    reduce: float
+    reduce_per_mib: float
+    # Of x and dy, which come from DRAM once.
+    per_mib: float
+
+
+# Measured on an H200 (Triton 3.9.0, fp16, 2026-11-20) over 21 shapes, microseconds of a step;
+# docs/gluon-conv.md.
+_STEP_US: dict[WgradConfig, float] = {
+    WgradConfig(main_blocks=2, stages=6, store_buffers=2): 0.34,
+    WgradConfig(main_blocks=2, rest_blocks=1, stages=5): 0.52,
+    WgradConfig(rows_from_x=True, main_blocks=2, rest_blocks=1, stages=5): 0.52,
+    WgradConfig(main_blocks=4, stages=4, store_buffers=2): 0.665,
+    WgradConfig(main_blocks=4, rest_blocks=1, pixels=32, stages=7): 0.415,
+    WgradConfig(rows_from_x=True, main_blocks=4, rest_blocks=1, pixels=32, stages=7): 0.418,
+    WgradConfig(main_blocks=4, rest_blocks=2, stages=3, store_buffers=2): 0.975,
+    WgradConfig(consumers=3, main_blocks=2, rest_blocks=1, stages=4): 0.76,
+    WgradConfig(share="rows", main_blocks=1, stages=8, store_buffers=2): 0.306,
+    WgradConfig(consumers=1, main_blocks=1, stages=10, store_buffers=2): 0.175,
+    WgradConfig(share="tile", main_blocks=2, rest_blocks=1, pixels=32, stages=6): 0.365,
+}
+_RATES = _Rates(4.8, 0.0175, 3.3, 0.0126, 3.1, 0.53, 0.35)
+
+CONFIGS: tuple[WgradConfig, ...] = tuple(_STEP_US)
+
+
+def plans(pixels: int, co: int, x_blocks: int, num_sms: int) -> Iterator[Plan]:
+    """Yields the plans of all shipped configurations that can compute a convolution."""
+    for config in CONFIGS:
+        for in_place in (False, True):
+            plan = Plan.make(config, pixels, co, x_blocks, num_sms, add_in_place=in_place)
+            if not plan.problems() and (plan.is_split or not in_place):
+                yield plan
+
+
+def expected_us(plan: Plan, mib: float) -> float:
+    """Returns the time that a model of the machine expects, for so many MiB of x and dy."""
+    partition, rates = plan.partition, _RATES
+    tile_kib = plan.config.tile_elements * 4 / 1024
+    rounds = partition.waves + (partition.rest > 0)
+    work = partition.most_steps * _STEP_US[plan.config]
+    time = rates.launch + max(work, mib * rates.per_mib) + rounds * tile_kib * rates.store_per_kib
+    if plan.is_split and plan.add_in_place:
+        time += rates.add + (plan.parts - 1) * tile_kib * rates.add_per_kib
+    elif plan.is_split:
+        time += rates.reduce + plan.slots * tile_kib / 1024 * rates.reduce_per_mib
+    return time
+
+
+def choose_plan(
+    pixels: int, co: int, ci: int, taps: int, num_sms: int, *, input_pixels: int = 0
+) -> Plan:
+    """Returns the plan that a model expects to be fastest.
+
+    Args:
+        pixels: Output pixels.
+        co: Output channels.
+        ci: Input channels.
+        taps: Filter taps.
+        num_sms: Multiprocessors.
+        input_pixels: Pixels of x; as many as the output has by default.
+    """
+    mib = ELEMENT_BYTES * (pixels * co + (input_pixels or pixels) * ci) / 2**20
+    x_blocks = taps * math.ceil(ci / BLOCK_C)
+    return min(plans(pixels, co, x_blocks, num_sms), key=lambda plan: expected_us(plan, mib))
