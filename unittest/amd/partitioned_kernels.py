@@ -8,6 +8,24 @@ from triton.experimental.gluon.language.amd.gfx1250 import PartitionedSharedLayo
 
 _REGISTERS = gl.constexpr(gl.BlockedLayout([1, 8], [4, 8], [4, 1], [1, 0]))
 _HALVES = gl.constexpr(PartitionedSharedLayout(2, 1, 0, gl.SwizzledSharedLayout(1, 1, 1, [1, 0])))
+_PADDED = gl.constexpr(
+    PartitionedSharedLayout(
+        2, 16, 0, gl.PaddedSharedLayout.with_identity_for([[64, 4]], [16, 64], [1, 0])
+    )
+)
+
+
+@gluon.jit
+def short_values(x_ptr, y_ptr):
+    """Two values whose padding Triton's own division by 32 pieces cuts off."""
+    rows = gl.arange(0, 512, gl.SliceLayout(1, _REGISTERS))[:, None]
+    columns = gl.arange(0, 64, gl.SliceLayout(0, _REGISTERS))[None, :]
+    offsets = rows * 64 + columns
+    one = gl.allocate_shared_memory(gl.float16, [512, 64], _PADDED)
+    two = gl.allocate_shared_memory(gl.float16, [512, 64], _PADDED)
+    one.store(gl.load(x_ptr + offsets))
+    two.store(gl.load(y_ptr + offsets))
+    gl.store(x_ptr + offsets, one.load(_REGISTERS) + two.load(_REGISTERS))
 
 
 @gluon.jit

@@ -8,8 +8,8 @@ import re
 import signal
 import tempfile
 
-#: Seconds after which an allocation, which takes milliseconds, is taken for endless.
-ENDLESS = 5
+#: Seconds of work after which an allocation, which takes milliseconds, is taken for endless.
+ENDLESS = 1.0
 
 _HEADER = """\
 #b = #ttg.blocked<{sizePerThread = [1, 8], threadsPerWarp = [4, 8], warpsPerCTA = [4, 1], order = [1, 0]}>
@@ -68,7 +68,7 @@ def _read(k, shape, encoding):
     yield f"tt.store %s{k}, %v{k} : tensor<{view}x!tt.ptr<f16>, #b>"
 
 
-def allocation_in_child(text, seconds=ENDLESS):
+def allocation_in_child(text):
     """Triton's allocation of a kernel, as it runs in a compile.
 
     Returns:
@@ -79,7 +79,7 @@ def allocation_in_child(text, seconds=ENDLESS):
     if not child:
         try:
             os.close(read)
-            signal.alarm(seconds)
+            signal.setitimer(signal.ITIMER_PROF, ENDLESS)
             os.write(write, _allocate(text).encode())
         finally:
             os._exit(0)
@@ -87,7 +87,7 @@ def allocation_in_child(text, seconds=ENDLESS):
     with os.fdopen(read) as stream:
         found = stream.read()
     _, status = os.waitpid(child, 0)
-    if os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGALRM:
+    if os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGPROF:
         return None
     assert found, "Triton could not allocate the module"
     offsets = [

@@ -95,7 +95,7 @@ def random_values(seed):
 
 def test_random_values():
     refused = 0
-    seeds = 400 if NIGHTLY else 40
+    seeds = 400 if NIGHTLY else 25
     for seed in range(seeds):
         values = random_values(seed)
         try:
@@ -127,9 +127,9 @@ def offsets_of_model(text):
 
 def test_the_model_of_triton_is_exact():
     # Where it ends and where not, and each offset: what is aligned is chosen by it.
-    for seed in range(600 if NIGHTLY else 30):
+    for seed in range(600 if NIGHTLY else 20):
         text = module_of(random_values(seed))
-        assert allocation_in_child(text, 2) == offsets_of_model(text), text
+        assert allocation_in_child(text) == offsets_of_model(text), text
 
 
 def test_what_is_right_is_left_alone():
@@ -170,12 +170,14 @@ def test_a_called_function_starts_at_a_partition():
     assert frozenset.intersection(*found) == frozenset()
 
 
-def compile_gluon():
-    from partitioned_kernels import two_values
+def compile_gluon(name):
+    import partitioned_kernels
     from triton.backends.compiler import GPUTarget
     from triton.experimental.gluon._runtime import GluonASTSource
 
-    source = GluonASTSource(two_values, {"x_ptr": "*fp16", "y_ptr": "*fp16"}, {}, {})
+    source = GluonASTSource(
+        getattr(partitioned_kernels, name), {"x_ptr": "*fp16", "y_ptr": "*fp16"}, {}, {}
+    )
     return triton.compile(source, target=GPUTarget("hip", "gfx1250", 32), options={"num_warps": 4})
 
 
@@ -188,8 +190,26 @@ def installed(fresh_triton_cache):
         plugin.uninstall()
 
 
+def test_the_environment_leaves_it_to_triton(monkeypatch):
+    text = module_of([("512x64", SHORT)])
+    plugin._own_passes.cache_clear()
+    assert "{alignment = 128 : i32}" in str(plugin.run_passes(text))
+    monkeypatch.setenv("TRITON_EXT_LDS", "host")
+    plugin._own_passes.cache_clear()
+    assert not plugin.run_passes(text).is_changed
+    monkeypatch.undo()
+    plugin._own_passes.cache_clear()
+
+
+def test_an_error_in_a_compile_names_the_way_out():
+    many = partitioned(2, 128, "[64:+4] {order = [1, 0], shape = [8, 64]}")
+    with pytest.raises(PassError) as caught:
+        plugin.run_passes(module_of([("2048x64", many)]))
+    assert "TRITON_EXT_LDS=host leaves this to Triton's own pass" in caught.value.notes
+
+
 def test_a_gluon_kernel_compiles(installed):
-    kernel = compile_gluon()
+    kernel = compile_gluon("two_values")
     assert kernel.metadata.shared <= LDS
     # Both values, in two partitions each.
     assert len(re.findall(r"local_alloc", kernel.asm["ttgir"])) == 2
@@ -210,3 +230,12 @@ def test_barriers_of_triton_ignore_offsets():
     assert barriers(allocated.replace("offset = 8192", "offset = 0")) == expected
     assert barriers(allocated.replace("offset = 8192", "offset = 65536")) == expected
     assert barriers(re.sub(r"allocation.offset = \d+ : i32", "other = 1 : i32", allocated)) == 0
+
+
+def test_bytes_that_triton_does_not_reserve_are_free(installed):
+    kernel = compile_gluon("short_values")
+    # One of them starts a partition where Triton would not end otherwise.
+    alignments = re.findall(r"local_alloc .*alignment = (\d+)", kernel.asm["ttgir"])
+    assert len(alignments) == 2
+    assert all(int(alignment) % 128 == 0 for alignment in alignments)
+    assert kernel.metadata.shared <= LDS

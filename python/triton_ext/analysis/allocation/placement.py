@@ -226,7 +226,9 @@ def _orders(problem: Problem) -> Iterable[list[int]]:
         order,
         key=lambda i: -sum(items[j].size for j in (*problem.meeting[i], *problem.neighbours[i], i)),
     )
-    triton = offsets_of_triton(items)
+    # Anew in this order, no item lies above where Triton put it: partitions change nothing, as
+    # those of a neighbour below only move down.
+    triton = offsets_of_triton(items, problem.partition_size, knows_partitions=True)
     if triton is not None:
         yield sorted(order, key=lambda i: (triton[i], i))
     # Values with several buffers are the hardest to place.
