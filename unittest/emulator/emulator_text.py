@@ -86,6 +86,16 @@ _MACROS = {
         f"tensor<8xi32, #ttg.slice<{{{{dim = 1, parent = #r}}}}>>, {_BUFFER} -> {_DESC}"
     ),
     "store": f"amdg.async_tdm_copy_local_to_global %out from %{{0}} : {_BUFFER} -> {_DESC}",
+    "copy": (
+        "%t{n} = ttg.async_copy_global_to_local %xat, %{0} : "
+        "tensor<8x32x!tt.ptr<f32>, #b> -> <8x32xf32, #s, #smem, mutable>"
+    ),
+    "copyback": (
+        f"%t{{n}} = amdg.async_copy_local_to_global %{{0}}, %yat : {_BUFFER} -> "
+        "tensor<8x32x!tt.ptr<f32>, #b>"
+    ),
+    "commit": "%t{n} = ttg.async_commit_group",
+    "groups": "%t{n} = ttg.async_wait {{num = {0} : i32}}",
     "wait": "%t{n} = amdg.async_tdm_wait  {{num = {0} : i32}}",
     "count": "%t{n} = amdg.async_tdm_intrinsic_wait  {{count = {0} : i32}}",
     "read": f"%{{0}} = ttg.local_load %{{1}} : {_BUFFER} -> tensor<8x32xf32, #b>",
@@ -123,6 +133,10 @@ def tdm_kernel(body, rows=range(8)):
         %o = arith.addi %k3, %l2 : tensor<8x32xi32, #b>
         %base = tt.splat %z : !tt.ptr<f32> -> tensor<8x32x!tt.ptr<f32>, #b>
         %at = tt.addptr %base, %o : tensor<8x32x!tt.ptr<f32>, #b>, tensor<8x32xi32, #b>
+        %xs = tt.splat %x : !tt.ptr<f32> -> tensor<8x32x!tt.ptr<f32>, #b>
+        %xat = tt.addptr %xs, %o : tensor<8x32x!tt.ptr<f32>, #b>, tensor<8x32xi32, #b>
+        %ys = tt.splat %y : !tt.ptr<f32> -> tensor<8x32x!tt.ptr<f32>, #b>
+        %yat = tt.addptr %ys, %o : tensor<8x32x!tt.ptr<f32>, #b>, tensor<8x32xi32, #b>
     """  # noqa: E501 - TTGIR
     for number, line in enumerate(body.strip().splitlines()):
         line = line.strip()

@@ -17,11 +17,12 @@ np = pytest.importorskip("numpy")
 from emulator_text import tdm_kernel  # noqa: E402
 from triton_ext.emulator import EmulationError, Program  # noqa: E402
 from triton_ext.errors import PassError  # noqa: E402
+from triton_ext.host import capabilities  # noqa: E402
 from triton_ext.ir import parse  # noqa: E402
 from triton_ext.passes import PassManager  # noqa: E402
 
 NIGHTLY = os.environ.get("TRITON_EXT_NIGHTLY") == "1"
-KERNELS = 800 if NIGHTLY else 150
+KERNELS = 800 if NIGHTLY else 80
 COUNT = "tritonamdgpu-update-async-wait-count"
 VERIFY = "tritonext-verify-async-waits"
 
@@ -109,3 +110,41 @@ def test_a_loop(wait):
         assert (verifier is None) == (emulator is None), f"{verifier}\n{emulator}\n{text}"
         verdicts[emulator is None] += 1
     assert min(verdicts.values()) > KERNELS // 20
+
+
+def draw_by_address(rng, number, stores):
+    """Copies by address, commits and waits for groups."""
+    lines = []
+    kinds = ("copy", "copy", "commit", "commit", "groups", "groups", "read", "write")
+    for _ in range(number):
+        buffer = rng.choice("abc")
+        kind = rng.choice((*kinds, "copyback") if stores else kinds)
+        if kind == "groups":
+            lines.append(f"$groups {rng.choice((0, 0, 1, 1, 2))}")
+        elif kind == "commit":
+            lines.append("$commit")
+        elif kind == "read":
+            lines.append(f"$read v{rng.random()} {buffer}".replace("0.", "r"))
+        elif kind == "write":
+            lines.append(f"$write {buffer} given")
+        else:
+            lines.append(f"${kind} {buffer}")
+    return lines
+
+
+@pytest.mark.skipif(
+    not capabilities()["amd-async-stores"].available,
+    reason=capabilities()["amd-async-stores"].reason,
+)
+@pytest.mark.parametrize("stores", [False, True])
+def test_copies_by_address(stores):
+    rng = random.Random(f"by address {stores}")
+    verdicts = {True: 0, False: 0}
+    for _ in range(KERNELS):
+        lines = draw_by_address(rng, rng.randint(2, 9), stores)
+        text = tdm_kernel(body_of([*lines, "$commit", "$groups 0"]))
+        for each in (text, counted(text)):
+            verifier, emulator = verifier_objects(each), emulator_objects(each)
+            assert (verifier is None) == (emulator is None), f"{verifier}\n{emulator}\n{each}"
+            verdicts[emulator is None] += 1
+    assert min(verdicts.values()) > KERNELS // 10

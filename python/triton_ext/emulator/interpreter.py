@@ -88,7 +88,9 @@ class Program:
         self._types: dict[Value, Type] = {}
         self._blocks: dict[Block, list[tuple[Operation, Step]]] = {}
         warps = self.module.op.attributes.get("ttg.num-warps", "4").partition(":")[0]
-        self._context = Context(self._block, self._type_of, self._function, int(warps))
+        self._context = Context(
+            self._block, self._type_of, self._function, int(warps), host_features()
+        )
         self.kernel = self._find(name)
         self._entry = self._function(self.kernel)
 

@@ -168,6 +168,7 @@ class Context:
         type_of: The type of a value.
         function: Makes what runs a function of the module.
         num_warps: Waves of a workgroup.
+        host_features: Capabilities of the Triton that made the module; ``None`` if not known.
     """
 
     def __init__(
@@ -176,11 +177,15 @@ class Context:
         type_of: Callable[[Value], Any],
         function: Callable[[Operation], Callable[[Workgroup, list[Any]], list[Any]]],
         num_warps: int,
+        host_features: frozenset[str] | None,
     ) -> None:
         self.block = block
         self.type_of = type_of
         self.function = function
         self.num_warps = num_warps
+        self.host_features = host_features
+        #: What vendors know of the module, by the class that knows it.
+        self.extensions: dict[type, Any] = {}
 
     def shape(self, value: Value) -> tuple[int, ...]:
         """The shape of a value; empty for a scalar."""

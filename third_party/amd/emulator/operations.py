@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from triton_ext.emulator.elements import Array, Element, element_of
 from triton_ext.emulator.faults import fault
-from triton_ext.emulator.memory import LdsView, OutOfBoundsError
+from triton_ext.emulator.memory import LdsView
 from triton_ext.emulator.workgroup import Context, Prepare, Step, Workgroup
 from triton_ext.ir import Operation, Value
 from triton_ext.ir.dialects.view import OpReader
@@ -26,7 +26,9 @@ from triton_ext.ir.types import MemDescType, TensorType
 from ..analysis.instruction_count import tdm_copy_instructions, tdm_rows_instructions
 from ..analysis.target import Lowering
 from ..dialect import amdg
+from .by_address import BY_ADDRESS
 from .tdm_queue import InFlight, TdmQueue
+from .transfer import Transfer
 
 __all__ = ["OPERATIONS", "Descriptor"]
 
@@ -121,74 +123,27 @@ def _update_descriptor(op: Operation, context: Context) -> Step:
 # ---- copies
 
 
-def _nothing() -> None:
-    """What a copy does that is switched off."""
-
-
 @dataclass(frozen=True, slots=True)
 class _Copy:
-    """One copy that is issued.
+    """One copy of the data mover that is issued.
 
     Attributes:
-        op: The operation.
-        group: The workgroup.
-        desc: The descriptor.
-        addresses: Of each element of the buffer.
-        inside: Which of them are inside of the tensor.
-        buffer: The LDS side.
+        transfer: What moves.
+        pred: Whether it does.
     """
 
-    op: Operation
-    group: Workgroup
-    desc: Descriptor
-    addresses: Array
-    inside: Array
-    buffer: LdsView
+    transfer: Transfer
+    pred: bool
 
     def start(self, *, is_store: bool) -> Callable[[], None]:
         """Starts the copy; what is returned does it."""
-        if not self.desc.pred:
+        if not self.pred:
             return _nothing
-        return self._start_store() if is_store else self._start_load()
+        return self.transfer.start_store() if is_store else self.transfer.start_load()
 
-    def _start_load(self) -> Callable[[], None]:
-        group, element, buffer = self.group, self.desc.element, self.buffer
-        group.check_refill(self.op, buffer)
-        values = group.load(self.op, element, self.addresses, self.inside)
-        buffer.data[...] = element.poison()
-        buffer.filling[...] += 1
-        place = (self.op, buffer)
-        group.copies.append(place)
 
-        def finish() -> None:
-            group.copies.remove(place)
-            buffer.filling[...] -= 1
-            buffer.data[...] = values
-
-        return finish
-
-    def _start_store(self) -> Callable[[], None]:
-        group, element, buffer = self.group, self.desc.element, self.buffer
-        if buffer.filling.any():
-            group.read_lds(self.op, buffer)  # raises
-        memory = group.memory
-        try:
-            memory.mark(element, self.addresses, self.inside, 1)
-        except OutOfBoundsError as error:
-            raise fault(self.op, f"writes outside of global memory: {error}") from error
-        poison = np.full(self.addresses.shape, element.poison(), element.dtype)
-        memory.write(element, self.addresses, self.inside, poison)
-        buffer.draining[...] += 1
-        place = (self.op, buffer)
-        group.copies.append(place)
-
-        def finish() -> None:
-            group.copies.remove(place)
-            buffer.draining[...] -= 1
-            memory.write(element, self.addresses, self.inside, buffer.data)
-            memory.mark(element, self.addresses, self.inside, -1)
-
-        return finish
+def _nothing() -> None:
+    """What a copy does that is switched off."""
 
 
 def _issue(copies: list[_Copy], count: int, *, is_store: bool) -> InFlight:
@@ -199,8 +154,9 @@ def _issue(copies: list[_Copy], count: int, *, is_store: bool) -> InFlight:
         for each in finishes:
             each()
 
-    entry = InFlight(copies[0].op, count, finish, is_store)
-    return TdmQueue.of(copies[0].group).issue(entry)
+    first = copies[0].transfer
+    entry = InFlight(first.op, count, finish, is_store)
+    return TdmQueue.of(first.group).issue(entry)
 
 
 def _block_copy(op: Operation, context: Context) -> Step:
@@ -223,8 +179,8 @@ def _block_copy(op: Operation, context: Context) -> Step:
         if view.pred is not None:
             desc = replace(desc, pred=bool(group.scalar(view.pred)))
         buffer: LdsView = group.values[view.buffer]
-        copy = _Copy(op, group, desc, *desc.block(buffer.shape), buffer)
-        entry = _issue([copy], count, is_store=not is_load)
+        transfer = Transfer(op, group, desc.element, *desc.block(buffer.shape), buffer)
+        entry = _issue([_Copy(transfer, desc.pred)], count, is_store=not is_load)
         if view.token is not None:
             group.values[view.token] = entry
 
@@ -240,7 +196,8 @@ def _fused_copy(op: Operation, context: Context) -> Step:
         for desc_value, buffer_value in zip(view.descs, view.buffers, strict=True):
             desc: Descriptor = group.values[desc_value]
             buffer: LdsView = group.values[buffer_value]
-            copies.append(_Copy(op, group, desc, *desc.block(buffer.shape), buffer))
+            transfer = Transfer(op, group, desc.element, *desc.block(buffer.shape), buffer)
+            copies.append(_Copy(transfer, desc.pred))
         entry = _issue(copies, 1, is_store=False)
         if view.token is not None:
             group.values[view.token] = entry
@@ -266,7 +223,8 @@ def _rows_copy(op: Operation, context: Context) -> Step:
             desc = replace(desc, pred=bool(group.scalar(view.pred)))
         buffer: LdsView = group.values[view.buffer]
         rows = desc.rows(group.values[view.row_indices], buffer.shape[-1])
-        entry = _issue([_Copy(op, group, desc, *rows, buffer)], count, is_store=not is_load)
+        transfer = Transfer(op, group, desc.element, *rows, buffer)
+        entry = _issue([_Copy(transfer, desc.pred)], count, is_store=not is_load)
         if view.token is not None:
             group.values[view.token] = entry
 
@@ -300,6 +258,7 @@ def _wait(op: Operation, context: Context) -> Step:
 
 
 OPERATIONS: dict[str, Prepare] = {
+    **BY_ADDRESS,
     "tt.make_tensor_descriptor": _make_descriptor,
     amdg.UpdateTensorDescriptorOp.NAME: _update_descriptor,
     amdg.AsyncTdmCopyGlobalToLocalOp.NAME: _block_copy,
