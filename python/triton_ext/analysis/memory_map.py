@@ -32,6 +32,7 @@ class SharedMemory:
 
     Attributes:
         arch: The GPU, ``"sm_90"``.
+        target: What ``ttg.target`` says for it, ``"cuda:90"``.
         name: What its vendor calls it.
         bytes: What a CTA (workgroup) can have.
         banks: Its banks.
@@ -41,6 +42,7 @@ class SharedMemory:
     """
 
     arch: str
+    target: str
     name: str
     bytes: int
     banks: BankModel
@@ -181,7 +183,7 @@ class FunctionMap:
         total: Bytes that it needs.
         lower_bound: No placement needs less.
         is_optimal: Whether it is known that none does.
-        unknown: Operations whose memory only the host knows.
+        unknown: Operations whose memory is not known.
     """
 
     name: str
@@ -216,10 +218,12 @@ class ModuleMap:
     Attributes:
         memory: The GPU's.
         functions: Those that use shared memory.
+        placed_by: Whose offsets they are.
     """
 
     memory: SharedMemory
     functions: tuple[FunctionMap, ...]
+    placed_by: str = "triton-ext"
 
     @property
     def too_big(self) -> tuple[FunctionMap, ...]:

@@ -1,19 +1,19 @@
 """Makes the maps of a module's shared memory.
 
-1. Offsets are those of :mod:`~triton_ext.analysis.allocation`.
+1. Offsets are those of :mod:`~triton_ext.analysis.allocation`, or Triton's own.
 2. A bar covers every row at which its buffer is alive.  The regions of one ``ttg.warp_specialize``
    run at the same time, so that a buffer of one of them has *ghost* rows in the others.
 3. What accesses cost is what :mod:`~triton_ext.analysis.bank_conflicts` says of ``ttg.local_load``,
    ``ttg.local_store`` and ``ttg.local_alloc`` with a tensor.  Copies that do not go through
    registers have no cost, nor have matrix products that read memory themselves.
 
-Memory that operations need while they run is missing where only the host knows its size;
+Memory that operations need while they run is missing where its size is not known;
 :attr:`FunctionMap.unknown` names them, and then the total is a lower bound.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -47,24 +47,35 @@ _LOOPS: Final = frozenset({"scf.for", "scf.while"})
 _MOST: Final = 256
 
 
-def map_of(module: Module, memory: SharedMemory, *, function: str = "") -> ModuleMap:
+def map_of(
+    module: Module,
+    memory: SharedMemory,
+    *,
+    function: str = "",
+    features: Set[str] | None = None,
+    as_triton: bool = False,
+) -> ModuleMap:
     """Maps a module.
 
     Args:
         module: The module.
         memory: The GPU's.
         function: Only this function.
+        features: What the host can do (``triton_ext.host.features``); ``None`` if it is not known.
+        as_triton: Whether buffers lie where that Triton puts them.
 
     Raises:
-        VerifyError: A buffer has no size that is known.
+        VerifyError: A buffer has no size that is known, or Triton's placement would never end.
     """
     table = AliasTable.of(module.aliases)
-    scratch = Scratch(module.op, table)
-    missing = frozenset(unknown_scratch(module))
+    scratch = Scratch(module.op, table, features, memory.target)
+    missing = frozenset(unknown_scratch(module, scratch=scratch))
     allocation = allocate(
         module,
         partition_size=memory.partition_bytes,
         scratch=lambda op: (0, 1) if op in missing else scratch(op),
+        features=features,
+        as_triton=as_triton,
     )
     functions = {symbol_of(op) or "": found for op, found in allocation.functions.items()}
     maps = []
@@ -73,7 +84,8 @@ def map_of(module: Module, memory: SharedMemory, *, function: str = "") -> Modul
             made = _Mapper(name, found, memory, table, missing).map()
             if made.rows or function:
                 maps.append(made)
-    return ModuleMap(memory=memory, functions=tuple(maps))
+    placed_by = "Triton" if as_triton else "triton-ext"
+    return ModuleMap(memory=memory, functions=tuple(maps), placed_by=placed_by)
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,7 +238,7 @@ class _Mapper:
         )
 
     def _needs(self, op: Operation) -> str:
-        return "needs memory of a size that only Triton knows" if op in self.missing else ""
+        return "needs memory of a size that is not known" if op in self.missing else ""
 
     def _uses(self, op: Operation) -> tuple[tuple[int, Effect], ...]:
         found: dict[int, Effect] = {}

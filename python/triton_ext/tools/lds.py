@@ -30,6 +30,13 @@ _VENDORS = {"cuda": "nvidia", "hip": "amd"}
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the options of ``lds``."""
     pictures.add_arguments(parser)
+    pictures.add_host(parser)
+    parser.add_argument(
+        "--placement",
+        choices=("ext", "triton"),
+        default="ext",
+        help="draw the offsets of allocate-shared-memory, or those of the installed Triton",
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -40,7 +47,19 @@ def run(arguments: argparse.Namespace) -> int:
 def _show(module: Module, arguments: argparse.Namespace) -> int:
     from triton_ext.tools.lds_svg import render_html, render_svg
 
-    found = map_of(module, _memory(module, arguments.arch), function=arguments.function)
+    features, _ = pictures.host_of(arguments.host)
+    if features is None and arguments.placement == "triton":
+        raise CommandLineError(
+            "argument --placement: which Triton places the buffers is not known: none is "
+            "installed, or --host=none"
+        )
+    found = map_of(
+        module,
+        _memory(module, arguments.arch),
+        function=arguments.function,
+        features=features,
+        as_triton=arguments.placement == "triton",
+    )
     name = pictures.name_of(arguments)
     good = pictures.write(
         arguments,

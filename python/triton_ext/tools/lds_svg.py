@@ -105,6 +105,7 @@ class _Drawing:
     def __init__(self, found: FunctionMap, module: ModuleMap, source: str, top: float) -> None:
         self._found = found
         self._memory = module.memory
+        self._placed_by = module.placed_by
         self.parts: list[str] = []
         self._place_columns()
         self._head(top, source)
@@ -153,7 +154,7 @@ class _Drawing:
         found, memory = self._found, self._memory
         tone = "bad" if found.total > memory.bytes else "pale"
         self.parts.append(text(_MARGIN, top + 16, f"@{found.name}", "title ink"))
-        about = f"{source} · {memory.name} of {memory.arch}"
+        about = f"{source} · {memory.name} of {memory.arch} · placed by {self._placed_by}"
         self.parts.append(text(_MARGIN, top + 36, about, "pale"))
         self.parts.append(text(self.right, top + 36, summary(found, memory), tone, "end"))
 

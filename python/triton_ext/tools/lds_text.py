@@ -52,7 +52,8 @@ def render_text(found: ModuleMap, source: str, *, colours: bool = False) -> str:
     """
     pen = Pen(colours)
     memory = found.memory
-    lines = [pen.paint(f"{source}: {memory.name} of {memory.arch}, {kib(memory.bytes)}", "1")]
+    said = f"{source}: {memory.name} of {memory.arch}, {kib(memory.bytes)}"
+    lines = [pen.paint(f"{said}, placed by {found.placed_by}", "1")]
     if not found.functions:
         lines.append(f"nothing lies in {memory.name}")
     for function in found.functions:

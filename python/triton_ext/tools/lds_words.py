@@ -136,8 +136,8 @@ def summary(found: FunctionMap, memory: SharedMemory) -> str:
 def warnings(found: FunctionMap) -> tuple[str, ...]:
     """What is missing in a map."""
     return tuple(
-        f"@{found.name}: the memory that {name}, needs while it runs is not shown: only Triton "
-        "knows its size"
+        f"@{found.name}: the memory that {name}, needs while it runs is not shown: its size is not "
+        "known"
         for name in found.unknown
     )
 

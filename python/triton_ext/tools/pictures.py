@@ -18,7 +18,16 @@ from triton_ext.passes.options import near
 from triton_ext.tools import files
 from triton_ext.tools.command_line import CommandLineError
 
-__all__ = ["add_arguments", "check_function", "draw", "name_of", "uses_colours", "write"]
+__all__ = [
+    "add_arguments",
+    "add_host",
+    "check_function",
+    "draw",
+    "host_of",
+    "name_of",
+    "uses_colours",
+    "write",
+]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -31,6 +40,28 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--color", choices=("auto", "always", "never"), default="auto", help="colours in the text"
     )
+
+
+def add_host(parser: argparse.ArgumentParser) -> None:
+    """Adds the option that says for which Triton to draw."""
+    parser.add_argument(
+        "--host",
+        choices=("auto", "none"),
+        default="auto",
+        help="draw for the installed Triton, or for what holds on every release",
+    )
+
+
+def host_of(choice: str) -> tuple[frozenset[str] | None, str]:
+    """The capabilities of the installed Triton and its name; ``None`` for no one in particular."""
+    if choice == "none":
+        return None, ""
+    from triton_ext.host import HostError, detect, features
+
+    try:
+        return features(), f"triton {detect().version}"
+    except HostError:
+        return None, ""
 
 
 def name_of(arguments: argparse.Namespace) -> str:

@@ -29,12 +29,7 @@ SUMMARY = "draw what is in flight in a kernel, and what its asynchronous waits w
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the options of ``waits``."""
     pictures.add_arguments(parser)
-    parser.add_argument(
-        "--host",
-        choices=("auto", "none"),
-        default="auto",
-        help="draw for the installed Triton, or for what is safe on every release",
-    )
+    pictures.add_host(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -46,7 +41,8 @@ def _show(module: Module, arguments: argparse.Namespace) -> int:
     from triton_ext.tools.waits_html import render_html
     from triton_ext.tools.waits_svg import render_svg
 
-    features, host = _host(arguments.host)
+    features, host = pictures.host_of(arguments.host)
+    host = host or "what is safe on every Triton"
     timeline = _timeline(module, arguments, features)
     name = pictures.name_of(arguments)
     colours = pictures.uses_colours(arguments)
@@ -57,19 +53,6 @@ def _show(module: Module, arguments: argparse.Namespace) -> int:
         text=lambda: render_text(timeline, name, host, colours=colours),
     )
     return 0 if good else 1
-
-
-def _host(choice: str) -> tuple[frozenset[str] | None, str]:
-    """The capabilities of the installed Triton, and what to call it."""
-    nobody = "what is safe on every Triton"
-    if choice == "none":
-        return None, nobody
-    from triton_ext.host import HostError, detect, features
-
-    try:
-        return features(), f"triton {detect().version}"
-    except HostError:
-        return None, nobody
 
 
 def _timeline(

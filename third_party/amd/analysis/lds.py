@@ -74,6 +74,7 @@ def shared_memory(arch: str) -> SharedMemory | None:
         return None
     return SharedMemory(
         arch=lds.arch,
+        target=f"hip:{lds.arch}",
         name="LDS",
         bytes=lds.bytes,
         banks=lds.bank_model,

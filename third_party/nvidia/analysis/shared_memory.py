@@ -38,5 +38,9 @@ def shared_memory(arch: str) -> SharedMemory | None:
     if match is None or size is None:
         return None
     return SharedMemory(
-        arch=f"sm_{match[1]}", name="shared memory", bytes=size * 1024, banks=NVIDIA
+        arch=f"sm_{match[1]}",
+        target=f"cuda:{match[1]}",
+        name="shared memory",
+        bytes=size * 1024,
+        banks=NVIDIA,
     )
