@@ -77,7 +77,10 @@ NEW = {
         *("im2col", "amd-async-marks", "amd-masked-loads-predicated", "amd-partitioned-shared"),
         *("amd-tdm-rows-by-layout", "reductions-by-conversion"),
     },
-    (3, 9): {"amd-tdm-fused", "amd-partition-placement", "broadcasts-by-shuffle"},
+    (3, 9): {
+        *("amd-tdm-fused", "amd-partition-placement", "broadcasts-by-shuffle"),
+        *("nvidia-matrix-rows",),
+    },
 }
 AVAILABLE = {
     release: set().union(*(new for since, new in NEW.items() if since <= release))

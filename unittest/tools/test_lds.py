@@ -103,6 +103,31 @@ def test_a_transposition():
     ]
 
 
+@pytest.mark.parametrize(("features", "ways"), [((), 2), (("nvidia-matrix-rows",), 1)])
+def test_rows_of_transposed_matrices(features, ways):
+    # 16-bit elements, lanes 4 to 16 along a row of 8, a swizzle that leaves pairs of rows together.
+    text = """
+#b = #ttg.blocked<{sizePerThread = [2, 1], threadsPerWarp = [4, 8], warpsPerCTA = [2, 2], \
+order = [0, 1]}>
+#s = #ttg.swizzled_shared<{vec = 8, perPhase = 2, maxPhase = 4, order = [1, 0]}>
+#smem = #ttg.shared_memory
+module attributes {"ttg.num-warps" = 4 : i32, ttg.target = "cuda:90", \
+"ttg.threads-per-warp" = 32 : i32} {
+  tt.func public @f() {
+    %m = ttg.local_alloc : () -> !ttg.memdesc<64x64xf16, #s, #smem, mutable>
+    %x = ttg.local_load %m : !ttg.memdesc<64x64xf16, #s, #smem, mutable> -> tensor<64x64xf16, #b>
+    tt.return
+  }
+}
+""".replace("\\\n", "")
+    found = map_of(parse(text), memory_of("sm_90"), features=frozenset(features))
+    (access,) = found.functions[0].accesses
+    assert access.is_transposed
+    assert access.cost.wavefronts == 64 * ways
+    (matrix,) = access.phases
+    assert matrix.wavefronts == ways
+
+
 def test_warps_that_run_at_the_same_time():
     (found,) = mapped("specialized").functions
     bars = {bar.name: bar for bar in found.bars if bar.name.startswith("%")}

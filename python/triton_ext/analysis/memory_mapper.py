@@ -43,6 +43,7 @@ __all__ = ["map_of"]
 
 _PARTITIONS: Final = "ttg.warp_specialize.partitions"
 _LOOPS: Final = frozenset({"scf.for", "scf.while"})
+_CHOOSES_ROWS: Final = "nvidia-matrix-rows"
 #: Instructions that are looked at for the one that takes most wavefronts.
 _MOST: Final = 256
 
@@ -67,6 +68,8 @@ def map_of(
     Raises:
         VerifyError: A buffer has no size that is known, or Triton's placement would never end.
     """
+    if features is not None and _CHOOSES_ROWS not in features:
+        memory = replace(memory, banks=replace(memory.banks, chooses_rows=False))
     table = AliasTable.of(module.aliases)
     scratch = Scratch(module.op, table, features, memory.target)
     missing = frozenset(unknown_scratch(module, scratch=scratch))

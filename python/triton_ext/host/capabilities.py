@@ -170,6 +170,12 @@ _TABLE: tuple[tuple[str, str, Callable[[], bool], str], ...] = (
         _NEEDS.format("hands it on through shared memory", "3.9", "3.9"),
     ),
     (
+        "nvidia-matrix-rows",
+        "matrix instructions that transpose take rows that conflict least in shared memory",
+        _release_has((3, 9)),
+        _NEEDS.format("takes rows in the order of registers", "3.9", "3.9"),
+    ),
+    (
         "amd-tdm-fused",
         "several TDM loads in one instruction (AMD, gfx1250)",
         _gluon_builder_has("create_async_tdm_fused_copy_global_to_local"),
