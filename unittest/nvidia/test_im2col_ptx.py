@@ -13,8 +13,10 @@ import triton
 import triton.language as tl
 import triton_ext.language as tle
 from ptx_values import evaluate, im2col_copies
+from triton import knobs
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
+from triton.language.extra import libdevice
 from triton_ext.backends.nvidia.backend import im2col_model
 from triton_ext.backends.nvidia.backend.geometry import ConvGeometry, Im2ColGeometry
 from triton_ext.host import capabilities
@@ -130,6 +132,43 @@ def test_each_box_has_its_channel(dtype, channels, box, fresh_triton_cache):
             assert values[1:] == [VALUES["w"], VALUES["h"], VALUES["n"]]
             found.add(values[0] - VALUES["c"])
     assert found == set(range(0, channels, box))
+
+
+@triton.jit
+def two_ranks(x_desc, z_desc, y_ptr, n, h, w, c):
+    tile = tle.load_im2col(x_desc, [n, h, w, c], [1, 2]).to(tl.float32)
+    tile += libdevice.acos(tle.load_im2col(z_desc, [n, w, c], [3]).to(tl.float32))
+    tl.device_assert(n >= 0, "n")
+    rows, columns = tl.arange(0, 64), tl.arange(0, 64)
+    tl.store(y_ptr + rows[:, None] * 64 + columns[None, :], tile)
+
+
+@pytest.mark.parametrize("line_info", [True, False])
+def test_two_ranks_beside_other_functions(line_info, fresh_triton_cache, monkeypatch):
+    """A function of LLVM IR has one type, and libdevice is linked where functions are undefined."""
+    monkeypatch.setattr(knobs.compilation, "disable_line_info", not line_info)
+    signature = {
+        **dict.fromkeys(("x_desc", "z_desc"), "tensordesc<fp16[64, 64]>"),
+        "y_ptr": "*fp32",
+        **dict.fromkeys(("n", "h", "w", "c"), "i32"),
+    }
+    source = ASTSource(two_ranks, signature)
+    kernel = triton.compile(source, target=GPUTarget("cuda", 90, 32), options={"debug": True})
+    found = [one.name.split(".")[4] for one in im2col_copies(kernel.asm["ptx"])]
+    assert found == ["4d", "3d"]
+    ranks = [entry["triton_ext"]["rank"] for entry in kernel.metadata.tensordesc_meta]
+    assert ranks == [4, 3]
+    assert kernel.asm["cubin"]
+
+
+def test_from_a_file_of_ttgir(fresh_triton_cache, tmp_path):
+    """Triton leaves out the stage with the file's extension; the next one finds the markers."""
+    path = tmp_path / "kernel.ttgir"
+    first = compile_one_load(4)
+    path.write_text(first.asm["ttgir"])
+    again = triton.compile(str(path), target=GPUTarget("cuda", 90, 32))
+    texts = [[renumbered(one) for one in im2col_copies(k.asm["ptx"])] for k in (first, again)]
+    assert texts[0] == texts[1] == [signature_of(4)]
 
 
 @triton.jit
