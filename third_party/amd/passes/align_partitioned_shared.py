@@ -24,6 +24,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import ClassVar, Final
 
@@ -37,6 +38,7 @@ from triton_ext.analysis.allocation import (
     unknown_scratch,
 )
 from triton_ext.analysis.allocation.triton_order import offsets_of_triton
+from triton_ext.errors import VerifyError
 from triton_ext.ir import Module, Operation
 from triton_ext.ir.aliases import AliasTable
 from triton_ext.ir.dialects import ttg
@@ -75,20 +77,24 @@ class AlignPartitionedShared(Pass):
             VerifyError: A buffer has no size that is known.
         """
         buffers = _buffers(module)
-        partitioned = [
-            op for op, type_ in buffers if isinstance(type_.encoding, PartitionedSharedEncoding)
-        ]
+        partitioned = {
+            op: type_
+            for op, type_ in buffers
+            if isinstance(type_.encoding, PartitionedSharedEncoding)
+        }
         if not partitioned:
             return
         target = module.op.attributes.get("ttg.target", "").strip('"')
         lds = Lds.of(self.arch or target.partition(":")[2])
         inlined = _allow_inlining(partitioned, context)
-        _cover_what_is_missing(module, buffers, context)
+        if _is_short(module, partitioned, context):
+            for op, _ in buffers:
+                _align(op, _SCRATCH_ALIGNMENT)
         features = context.host_features()
         if lds is None or not lds.partition_bytes:
             return
         if features is None or "amd-partition-placement" not in features:
-            _make_it_end(module, dict(buffers), partitioned, lds, context, is_known=not inlined)
+            _make_it_end(module, partitioned, lds, context, is_known=not inlined)
 
 
 def _buffers(module: Module) -> list[tuple[Operation, MemDescType]]:
@@ -128,20 +134,19 @@ def _function_of(op: Operation) -> Operation:
     return op
 
 
-def _cover_what_is_missing(
-    module: Module, buffers: Sequence[tuple[Operation, MemDescType]], context: PassContext
-) -> None:
-    """Keeps everything else out of bytes that a buffer takes and the host does not reserve.
+def _is_short(
+    module: Module, partitioned: Mapping[Operation, MemDescType], context: PassContext
+) -> bool:
+    """Whether buffers take bytes that the host does not reserve, which alignment keeps free.
 
     Raises:
-        PassError: That is not possible.
+        PassError: Alignment does not.
     """
-    short = False
-    for op, type_ in buffers:
+    found = False
+    for op, type_ in partitioned.items():
         size, reserved = buffer_size(type_).bytes, reserved_bytes(type_)
         if reserved >= size:
             continue
-        short = True
         if -(-reserved // _SCRATCH_ALIGNMENT) * _SCRATCH_ALIGNMENT < size or _specializes(module):
             raise error_at(
                 op,
@@ -152,9 +157,8 @@ def _cover_what_is_missing(
         context.remark(
             op, f"buffers are aligned: Triton reserves {reserved} of the {size} bytes of this one"
         )
-    if short:
-        for op, _ in buffers:
-            _align(op, _SCRATCH_ALIGNMENT)
+        found = True
+    return found
 
 
 def _specializes(module: Module) -> bool:
@@ -164,8 +168,7 @@ def _specializes(module: Module) -> bool:
 
 def _make_it_end(
     module: Module,
-    types: Mapping[Operation, MemDescType],
-    partitioned: Sequence[Operation],
+    partitioned: Mapping[Operation, MemDescType],
     lds: Lds,
     context: PassContext,
     *,
@@ -180,14 +183,18 @@ def _make_it_end(
         # Values are moved apart only because of others.
         return
     features = context.host_features()
-    if not is_known or unknown_scratch(module, features):
+    found = None
+    if is_known and not unknown_scratch(module, features):
+        # Of a buffer that is not known Triton knows more than we do.
+        with suppress(VerifyError):
+            found = allocate(module, partition_size=lds.partition_bytes, features=features)
+    if found is None:
         for op in partitioned:
             _align(op, lds.partition_bytes)
         return
-    found = allocate(module, partition_size=lds.partition_bytes, features=features)
     for function in found.functions.values():
         values = [op for op in partitioned if _function_of(op) is function.function]
-        chosen = _choose(values, _total_with(function, types, lds), lds.bytes)
+        chosen = _choose(values, _total_with(function, partitioned, lds), lds.bytes)
         if chosen is None:
             raise error_at(
                 values[0],
@@ -214,13 +221,13 @@ def _choose(
 
 
 def _total_with(
-    function: FunctionAllocation, types: Mapping[Operation, MemDescType], lds: Lds
+    function: FunctionAllocation, partitioned: Mapping[Operation, MemDescType], lds: Lds
 ) -> Callable[[Sequence[Operation]], float]:
     """Tells the bytes that the host needs if it aligns some values; infinite if it never ends."""
     groups = {b.op: n for n, b in enumerate(function.buffers) if b.index}
     # The host looks at values first, then at what operations need.
     buffers = sorted(function.buffers, key=lambda buffer: buffer.kind is not BufferKind.EXPLICIT)
-    sizes = {op: reserved_bytes(type_) for op, type_ in types.items()}
+    sizes = {op: reserved_bytes(type_) for op, type_ in partitioned.items()}
 
     def total(aligned: Sequence[Operation]) -> float:
         items = [
