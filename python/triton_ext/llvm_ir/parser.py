@@ -62,7 +62,11 @@ class _Line:
             before: Those that are open in front of it.
         """
         text = self.plain if '"' in self.text or ";" in self.text else self.text
-        if not before and all(text.count(a) == text.count(b) for a, b in ("()", "[]", "{}")):
+        if not before and (
+            text.count("(") == text.count(")")
+            and text.count("[") == text.count("]")
+            and text.count("{") == text.count("}")
+        ):
             return ""
         stack = before
         for bracket in _BRACKET.findall(text):
@@ -165,7 +169,7 @@ class _Reader:
                 self._position += 1
                 pending.append(line.text)
                 continue
-            if line.plain.strip() == "}":
+            if "}" in line.text and line.plain.strip() == "}":
                 self._position += 1
                 blocks[-1].tail = "".join(pending)
                 break
@@ -199,7 +203,7 @@ class _Reader:
             if _CONTINUED.match(behind.text) is None or _LABEL.match(behind.text) is not None:
                 break
             text += self._balanced(behind)
-        if len(_RESULT.findall(_STRING_OR_COMMENT.sub('""', text))) > 1:
+        if text.count("=") > 1 and len(_RESULT.findall(_STRING_OR_COMMENT.sub('""', text))) > 1:
             raise self._error(line, "expected one instruction on a line, found two")
         blocks[-1].instructions.append(Instruction(text, line.number, lead))
 

@@ -105,7 +105,6 @@ class _Search:
         self._module = module
         self._function = function
         self._word = word
-        self._users = _users(function)
         self._carriers: dict[str, Instruction] = {}
         self._kinds: dict[str, Marker] = {}
         self._copies: dict[Instruction, set[str]] = {}
@@ -146,7 +145,7 @@ class _Search:
             if name in self._carriers:
                 continue
             self._carriers[name] = carrier
-            for user in self._users.get(name, ()):
+            for user in self._function.users(name):
                 if _passes_on(user, name):
                     todo.append(user)
                 elif user.opcode.startswith("#dbg_"):
@@ -193,16 +192,6 @@ class _Search:
 
     def _error(self, instruction: Instruction, message: str) -> PassError:
         return error_in(self._module, instruction, message)
-
-
-def _users(function: Function) -> dict[str, list[Instruction]]:
-    """The instructions that use each value, in order and once each."""
-    users: dict[str, list[Instruction]] = {}
-    for instruction in function.instructions():
-        start = instruction.body_start
-        for name in {name for name, at in instruction.local_names() if at >= start}:
-            users.setdefault(name, []).append(instruction)
-    return users
 
 
 def _passes_on(instruction: Instruction, name: str) -> bool:
