@@ -155,6 +155,8 @@ def test_routing():
     assert routing.expert_end.tolist() == [3, 7, 7, 8]
     assert routing.block_expert.tolist() == [0, 1, 1, 3]
     assert routing.block_start.tolist() == [2, 3, 5, 7]
+    assert routing.map(len).expert_end == 4
+    assert routing.order.dtype == np.int32
 
 
 def test_every_row_is_in_one_block():

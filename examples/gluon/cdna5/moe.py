@@ -54,7 +54,7 @@ Partitioned LDS (PARTITIONED)
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -317,6 +317,10 @@ class Routing:
     block_start: np.ndarray
     expert_end: np.ndarray
 
+    def map(self, convert: Callable[[np.ndarray], Any]) -> Routing:
+        """The same with converted arrays: ``lambda a: torch.from_numpy(a).cuda()``."""
+        return Routing(**{f.name: convert(getattr(self, f.name)) for f in fields(self)})
+
 
 def route(experts: np.ndarray, num_experts: int, block_m: int) -> Routing:
     """Orders rows by expert and cuts each expert's rows into blocks.
@@ -340,16 +344,10 @@ def route(experts: np.ndarray, num_experts: int, block_m: int) -> Routing:
     block_expert = np.repeat(np.arange(num_experts), blocks)
     number = np.arange(blocks.sum()) - np.repeat(np.cumsum(blocks) - blocks, blocks)
     block_start = (ends - counts)[block_expert] + number * block_m
-    arrays = (order, block_expert, block_start, ends)
-    return Routing(
-        **dict(
-            zip(
-                ("order", "block_expert", "block_start", "expert_end"),
-                (array.astype(np.int32) for array in arrays),
-                strict=True,
-            )
-        )
+    found = Routing(
+        order=order, block_expert=block_expert, block_start=block_start, expert_end=ends
     )
+    return found.map(lambda array: array.astype(np.int32))
 
 
 def moe(
