@@ -144,10 +144,9 @@ def _clipped(copy: AsyncCopy) -> BlockedEncoding | None:
     if not isinstance(copy.shared, SwizzledSharedEncoding):
         return None
     dim, vector = encoding.order[0], copy.vector(encoding)
-    run, held = vector.run, encoding.size_per_thread[dim]
-    if vector.dim == dim:
-        held = max(held, vector.held)  # Tiles of a thread may follow each other, too.
-    if held <= run:
+    run = vector.run
+    # A tile may be larger than the tensor, or the next one follow it: what a thread holds counts.
+    if vector.dim != dim or vector.held <= run:
         return None
     tile = list(encoding.size_per_thread)
     tile[dim] = run
