@@ -89,7 +89,7 @@ def check_allocation(text):
 
 def test_random_matmuls_change_in_encodings_only():
     changed = 0
-    for seed in range(400 if NIGHTLY else 14):
+    for seed in range(400 if NIGHTLY else 8):
         case = random_matmul(seed)
         before = parse(str(case))
         after, said = partitioned(str(case))
@@ -105,7 +105,7 @@ def test_random_matmuls_change_in_encodings_only():
             assert any(len(places) > 1 for places in offsets)
         else:
             assert str(after).count("#ttg.padded_shared") or not after.is_changed
-    assert changed > 5
+    assert changed > 3
 
 
 CASES = [
