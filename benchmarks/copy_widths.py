@@ -228,7 +228,7 @@ def _gluon(host: Any, arguments: argparse.Namespace) -> dict[str, Tally]:
 
 
 def _generated(host: Any, arguments: argparse.Namespace) -> dict[str, Tally]:
-    from copy_cases import draw
+    from copy_cases import compiles_only_on_3_6, draw
     from copy_comparison import HostPass, ours
 
     tallies = {}
@@ -239,6 +239,8 @@ def _generated(host: Any, arguments: argparse.Namespace) -> dict[str, Tally]:
             target = random.choice(targets)
             by_offsets = target in BY_OFFSETS and random.random() < 0.3
             case = draw(random, target, by_offsets=by_offsets)
+            if theirs.version < "3.7" and compiles_only_on_3_6(case):
+                continue  # A wave writes past the end of the buffer; later releases refuse it.
             texts = {
                 "stock": theirs.run(case.text, target) or case.text,
                 "ext": ours(PASSES[vendor], case.text),

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import os
-import re
 import sys
 from collections.abc import Iterator
-from math import prod
 from random import Random
 
 import pytest
-from copy_cases import CopyCase, blocked, draw
+from copy_cases import CopyCase, blocked, compiles_only_on_3_6, draw
 from copy_comparison import Comparison, HostPass, ours
 from copy_emission import EmissionHost
 from triton_ext.backends.amd.analysis.target import Target
@@ -150,19 +148,6 @@ def host(emission) -> Iterator[HostPass]:
     made = HostPass(NAME)
     yield made
     made.close()
-
-
-def compiles_only_on_3_6(given: CopyCase) -> bool:
-    """Whether 3.6 may compile a copy for gfx942 or gfx950 that later releases refuse.
-
-    The lanes of a wave write 64 vectors of at least 4 bytes in one run: nothing else may lie there,
-    and no padding.
-    """
-    if not given.target.startswith("hip:gfx9"):
-        return False
-    interval = re.search(r"padded_shared<\[(\d+):", given.shared)
-    room = min(prod(given.shape), int(interval[1]) if interval is not None else 1 << 20)
-    return room * given.bits < 64 * 32
 
 
 def check(count: int, seed: int, emission, host, capsys) -> Comparison:

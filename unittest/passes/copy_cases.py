@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import prod
 from random import Random
 
-__all__ = ["BITS", "CopyCase", "draw"]
+__all__ = ["BITS", "CopyCase", "compiles_only_on_3_6", "draw"]
 
 _POINTERS = "%p: tensor<{shape}x!tt.ptr<{element}>, #b> {{{pointer}}}"
 _BY_POINTERS = """\
@@ -265,3 +267,16 @@ def draw(random: Random, target: str, *, by_offsets: bool = False) -> CopyCase:
         hint=random.choice((1, 1, 1, 2, 4, 8, 16)),
         base=random.choice((1, 4, 16, 16, 64)) if by_offsets else 0,
     )
+
+
+def compiles_only_on_3_6(case: CopyCase) -> bool:
+    """Whether 3.6 may compile a copy for gfx942 or gfx950 that later releases refuse.
+
+    The lanes of a wave write 64 vectors of at least 4 bytes in one run: nothing else may lie there,
+    and no padding.
+    """
+    if not case.target.startswith("hip:gfx9"):
+        return False
+    interval = re.search(r"padded_shared<\[(\d+):", case.shared)
+    room = min(prod(case.shape), int(interval[1]) if interval is not None else 1 << 20)
+    return room * case.bits < 64 * 32
