@@ -11,10 +11,12 @@ import random
 import re
 import subprocess
 import sys
+import weakref
 
 import pytest
 import triton
 from triton_ext.errors import DescriptorError, LaunchError
+from triton_ext.gluon import nvidia as xnv
 from triton_ext.host import capabilities
 
 torch = pytest.importorskip("torch", reason="the examples' launchers need torch")
@@ -29,7 +31,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
 from triton.experimental.gluon import language as gl  # noqa: E402
 
 from examples.gluon.hopper import dgrad, fprop  # noqa: E402
-from examples.gluon.hopper.launch import check_config  # noqa: E402
+from examples.gluon.hopper.launch import check_config, im2col_descriptor  # noqa: E402
 from examples.gluon.hopper.residues import Residues  # noqa: E402
 from examples.gluon.hopper.tiles import (  # noqa: E402
     RESERVED_BYTES,
@@ -226,6 +228,22 @@ def test_a_configuration_that_does_not_fit_is_refused():
         check_config(TileConfig(**{**dataclasses.asdict(KEPT[0]), "filter_steps": 4}), 9, 64, 132)
     with pytest.raises(LaunchError, match="16 tiles of columns on 8 multiprocessors"):
         check_config(KEPT[0], 6, 1024, 8)
+
+
+def test_kept_descriptors_keep_no_tensor():
+    def describe(x: torch.Tensor) -> object:
+        return im2col_descriptor(x, (3, 3), [1, 2], ((1, 0), (1, 1)), 1, [64, 32])
+
+    first, second = (torch.zeros(2, 8, 8, 64, dtype=torch.float16) for _ in range(2))
+    desc = describe(second)
+    assert describe(first).base is first
+    assert desc.base is second
+    assert desc == xnv.TensorDescriptorIm2Col.for_conv(
+        second, (3, 3), [1, 2], ((1, 0), (1, 1)), 1, block_shape=[64, 32]
+    )
+    seen = weakref.ref(first)
+    del first
+    assert seen() is None
 
 
 def test_tensors_on_the_cpu_are_refused():

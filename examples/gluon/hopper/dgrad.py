@@ -44,6 +44,7 @@ Stores
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -423,6 +424,24 @@ def _check_arguments(dy: torch.Tensor, w: torch.Tensor, input_size: tuple[int, .
         raise DescriptorError("; ".join(problems))
 
 
+@functools.lru_cache(maxsize=1024)
+def _walk_template(
+    shape: tuple[int, ...],
+    dtype: torch.dtype,
+    corners: tuple[tuple[int, int], ...],
+    rows: int,
+    block_k: int,
+) -> Any:
+    """Returns the descriptor of dy without memory; the corners are per spatial dimension."""
+    stand_in = torch.empty(shape, dtype=dtype, device="meta")
+    return xnv.TensorDescriptorIm2Col.from_tensor(
+        stand_in,
+        [rows, block_k],
+        pixel_box_lower_corner=[lower for lower, _ in corners],
+        pixel_box_upper_corner=[upper for _, upper in corners],
+    )
+
+
 def conv_dgrad(
     dy: torch.Tensor,
     w: torch.Tensor,
@@ -481,14 +500,12 @@ def conv_dgrad(
     steps = taps * math.ceil(co / config.block_k) if classes == 1 else 0
     check_config(config, steps, ci, num_sms)
     dx = torch.empty((dy.shape[0], *input_size, ci), device=dy.device, dtype=dy.dtype)
-    dy_desc = xnv.TensorDescriptorIm2Col.from_tensor(
-        dy,
-        [config.rows, config.block_k],
-        pixel_box_lower_corner=[dim.lower for dim in dims],
-        pixel_box_upper_corner=[
-            dim.lower + dim.walk_size - out for dim, out in zip(dims, dy.shape[1:-1], strict=True)
-        ],
+    corners = tuple(
+        (dim.lower, dim.lower + dim.walk_size - out)
+        for dim, out in zip(dims, dy.shape[1:-1], strict=True)
     )
+    kept = _walk_template(tuple(dy.shape), dy.dtype, corners, config.rows, config.block_k)
+    dy_desc = xnv.with_base(kept, dy)
 
     def w_desc(columns: int) -> Any:
         return filter_descriptor(w, [config.block_k, 1, columns])

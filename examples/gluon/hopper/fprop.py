@@ -57,6 +57,7 @@ Timeline (ping-pong; L: loads, M: WGMMA, S: stores)
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import Any, NamedTuple
 
@@ -71,6 +72,7 @@ from .launch import (
     check_config,
     compile_kernel,
     filter_descriptor,
+    im2col_descriptor,
     im2col_type,
     matrix_descriptor,
     multiprocessors,
@@ -124,6 +126,7 @@ CONFIGS: tuple[TileConfig, ...] = tuple(_COSTS)
 KEEPING_CONFIGS: tuple[TileConfig, ...] = tuple(_KEEPING_COSTS)
 
 
+@functools.lru_cache(maxsize=1024)
 def choose_config(
     m_gemm: int, co: int, ci: int, taps: float, num_sms: int, *, may_keep_filter: bool = True
 ) -> TileConfig:
@@ -356,9 +359,7 @@ def conv_fprop(
     num_sms = multiprocessors(x.device)
 
     def describe(rows: int, block_k: int) -> Any:
-        return xnv.TensorDescriptorIm2Col.for_conv(
-            x, filter_size, stride, padding, dilation, block_shape=[rows, block_k]
-        )
+        return im2col_descriptor(x, filter_size, stride, padding, dilation, [rows, block_k])
 
     # Everything but the block is the convolution's, so the geometry is known before the block is.
     x_desc = describe(64, 64)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -12,6 +13,7 @@ from triton.backends.compiler import GPUTarget
 from triton.experimental.gluon._runtime import GluonASTSource
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 from triton_ext.errors import LaunchError
+from triton_ext.gluon import nvidia as xnv
 
 from .pipeline import smem_layout
 from .tiles import TileConfig
@@ -20,6 +22,7 @@ __all__ = [
     "check_config",
     "compile_kernel",
     "filter_descriptor",
+    "im2col_descriptor",
     "im2col_type",
     "matrix_descriptor",
     "multiprocessors",
@@ -112,6 +115,35 @@ def pad_dims(values: Sequence[int], fill: int = 1) -> tuple[int, ...]:
 
 
 # ---- Descriptors -------------------------------------------------------------------------------
+
+
+def im2col_descriptor(
+    x: torch.Tensor, filter_size: Any, stride: Any, padding: Any, dilation: Any, block: list[int]
+) -> Any:
+    """Returns the descriptor through which a convolution reads x; ``.conv`` is its geometry.
+
+    What depends only on shapes is kept: checking all of TMA's rules takes longer than a launch.
+    """
+    geometry = map(_freeze, (filter_size, stride, padding, dilation, block))
+    kept = _im2col_template(tuple(x.shape), x.stride(), x.dtype, *geometry)
+    return xnv.with_base(kept, x)
+
+
+@functools.lru_cache(maxsize=1024)
+def _im2col_template(
+    shape: tuple[int, ...], strides: tuple[int, ...], dtype: torch.dtype, filter_size: Any,
+    stride: Any, padding: Any, dilation: Any, block: tuple[int, ...],
+) -> Any:  # fmt: skip
+    # Without memory, so that the cache keeps no tensor alive.
+    stand_in = torch.empty_strided(shape, strides, dtype=dtype, device="meta")
+    return xnv.TensorDescriptorIm2Col.for_conv(
+        stand_in, filter_size, stride, padding, dilation, block_shape=list(block)
+    )
+
+
+def _freeze(value: Any) -> Any:
+    """Returns ints and sequences of them as something that can be a key."""
+    return value if isinstance(value, int) else tuple(map(_freeze, value))
 
 
 def filter_descriptor(w: torch.Tensor, block: list[int]) -> TensorDescriptor:

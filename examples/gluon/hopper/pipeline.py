@@ -7,6 +7,8 @@ The kernels' docstrings have the symbols, the warp roles and the table of barrie
 
 from __future__ import annotations
 
+import functools
+
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import (
@@ -272,4 +274,9 @@ def accumulator_layout(columns):
 
 def smem_layout(block):
     """Returns the layout in shared memory of a block of 16-bit elements, on the host."""
-    return gl.NVMMASharedLayout.get_default_for(block, gl.float16)
+    return _smem_layout(tuple(block))
+
+
+@functools.cache
+def _smem_layout(block):
+    return gl.NVMMASharedLayout.get_default_for(list(block), gl.float16)

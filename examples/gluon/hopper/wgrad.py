@@ -83,6 +83,7 @@ from triton_ext.gluon import nvidia as xnv
 from .launch import (
     compile_kernel,
     filter_descriptor,
+    im2col_descriptor,
     im2col_type,
     matrix_descriptor,
     multiprocessors,
@@ -422,9 +423,7 @@ def conv_wgrad(
     co, ci, taps = dy.shape[-1], x.shape[-1], math.prod(filter_size)
 
     def describe(pixels: int) -> Any:
-        return xnv.TensorDescriptorIm2Col.for_conv(
-            x, filter_size, stride, padding, dilation, block_shape=[pixels, _BLOCK_C]
-        )
+        return im2col_descriptor(x, filter_size, stride, padding, dilation, [pixels, _BLOCK_C])
 
     # Everything but the block is the convolution's, so the geometry is known before the block is.
     x_desc = describe(64)

@@ -5,6 +5,7 @@ Pure arithmetic.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -386,6 +387,7 @@ def expected_us(plan: Plan, mib: float) -> float:
     return time
 
 
+@functools.lru_cache(maxsize=1024)
 def choose_plan(
     pixels: int, co: int, ci: int, taps: int, num_sms: int, *, input_pixels: int = 0
 ) -> Plan:
