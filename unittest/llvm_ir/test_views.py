@@ -85,7 +85,15 @@ def test_call_of_assembly():
 
 
 @pytest.mark.parametrize(
-    "text", ["%1 = add i32 1, 2", "call void inttoptr (i64 7 to ptr)(i32 1)", "call void @f"]
+    "text",
+    [
+        "%1 = add i32 1, 2",
+        "call void inttoptr (i64 7 to ptr)(i32 1)",
+        "call void @f",
+        'call void asm "a"',
+        'call void asm "a", "b"',
+        'call void asm "a", "b", (i32 1)',
+    ],
 )
 def test_no_call(text):
     assert Call.match(instruction(text)) is None
@@ -96,6 +104,8 @@ def test_phi():
     assert phi.type == "i32"
     assert [one.text for one in phi.incoming] == ["%1", "-7"]
     assert phi.labels == ("%0", '%"a, b"')
+    phi = Phi.match(instruction("%1 = phi i32 [ 1, %0 ], !range !4, !dbg !3"))
+    assert phi.labels == ("%0",)
     phi = Phi.match(instruction("%1 = phi nnan [2 x float] [ zeroinitializer, %0 ], [ %x, %y ]"))
     assert phi.type == "[2 x float]"
     assert [one.text for one in phi.incoming] == ["zeroinitializer", "%x"]
@@ -105,6 +115,22 @@ def test_phi():
         instruction("%1 = phi ptr addrspace(3) [ getelementptr (i8, ptr @x, i32 1), %0 ]")
     )
     assert [one.text for one in phi.incoming] == ["getelementptr (i8, ptr @x, i32 1)"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "%1 = phi []dbg !7",
+        "%1 = phi i32",
+        "%1 = phi i32 [ %1, %0 ], [",
+        "%1 = phi i32 [ 1 ], !a !1",
+    ],
+)
+def test_no_phi(text):
+    module = parse("define void @f() {\n  %1 = phi i32 [ 1, %0 ]\n}\n")
+    one = next(module.functions[0].instructions())
+    one.set_text(f"  {text}\n")
+    assert Phi.match(one) is None
 
 
 def test_select():

@@ -92,6 +92,8 @@ class Call:
         else:
             callee = tokens[at].text
         close = group_end(tokens, last + 1)
+        if close < 0 or tokens[last + 1].text != "(":
+            return None
         args = [_operand(instruction.text, part) for part in _parts(tokens, last + 2, close - 1)]
         if any(arg is None for arg in args):
             return None
@@ -128,14 +130,12 @@ class Phi:
         if instruction.opcode != "phi":
             return None
         tokens = _body(instruction)
-        if any(token.kind is TokenKind.METADATA for token in tokens):
-            tokens = tokens[: next(i for i, t in enumerate(tokens) if t.text == "!dbg") - 1]
         first = next((i for i, t in enumerate(tokens) if _is_pair(tokens, i)), None)
         if first is None or first < 2:
             return None
         type_text = _text(instruction.text, tokens[1:first])
         incoming, labels = [], []
-        for part in split_commas(tokens[first:]):
+        for part in _without_attachments(split_commas(tokens[first:])):
             value = split_commas(part[1:-1])
             if part[0].text != "[" or len(value) != 2 or len(value[1]) != 1:
                 return None
