@@ -46,7 +46,10 @@ def compare(cases, answers, features, *, target=None):
             continue
         module = parse(made.text)
         scratch = Scratch(module.op, AliasTable.of(module.aliases), features, target)
-        assert not unknown_scratch(module, scratch=scratch), made.text
+        if unknown_scratch(module, scratch=scratch):
+            # Known to be so: see triton_ext.analysis.allocation.lowering.
+            assert made.target in ("hip:gfx942", "hip:gfx950"), made.text
+            continue
         assert allocate(module, scratch=scratch).total == expected, made.text
         compared += 1
     return compared

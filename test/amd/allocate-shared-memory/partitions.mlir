@@ -125,7 +125,7 @@ module attributes {"ttg.num-ctas" = 1 : i32, "ttg.num-warps" = 4 : i32, ttg.targ
 tt.func public @cannot_share() {
   // CHECK: allocation.offset = [0 : i32, 98304 : i32]
   %0 = ttg.local_alloc : () -> !ttg.memdesc<3x512x32xf16, #p, #smem, mutable>
-  // CHECK: allocation.offset = [147456 : i32, 49152 : i32]
+  // CHECK: allocation.offset = [49152 : i32, 147456 : i32]
   %1 = ttg.local_alloc : () -> !ttg.memdesc<3x512x32xf16, #p, #smem, mutable>
   ttg.local_dealloc %0 : !ttg.memdesc<3x512x32xf16, #p, #smem, mutable>
   ttg.local_dealloc %1 : !ttg.memdesc<3x512x32xf16, #p, #smem, mutable>
@@ -165,7 +165,7 @@ module attributes {"ttg.num-ctas" = 1 : i32, "ttg.num-warps" = 4 : i32, ttg.targ
 tt.func public @padded_twice() {
   // CHECK: allocation.offset = [0 : i32, 69632 : i32]
   %0 = ttg.local_alloc : () -> !ttg.memdesc<512x64xf16, #p, #smem, mutable>
-  // CHECK: allocation.offset = [131072 : i32, 34816 : i32]
+  // CHECK: allocation.offset = [34816 : i32, 131072 : i32]
   %1 = ttg.local_alloc : () -> !ttg.memdesc<512x64xf16, #p, #smem, mutable>
   ttg.local_dealloc %0 : !ttg.memdesc<512x64xf16, #p, #smem, mutable>
   ttg.local_dealloc %1 : !ttg.memdesc<512x64xf16, #p, #smem, mutable>

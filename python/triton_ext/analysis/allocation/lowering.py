@@ -6,8 +6,9 @@ Releases differ in two ways (compared with four of them by unittest/analysis/tes
   before it took an element for each warp.  From the same release on, conversions for AMD know the
   banks of the GPU and which lanes it serves together.
 * ``broadcasts-by-shuffle`` (3.9): what every warp holds is handed on by shuffles: by conversions
-  whose source all warps hold, and for the results of atomics.  From the same release on, gfx950 and
-  gfx1250 are taken to serve lanes in order.
+  whose source all warps hold, and for the results of atomics.  From the same release on, gfx1250 is
+  taken to serve lanes in order.  For gfx942 and gfx950 it varies which lanes, in a way that is not
+  known here: a size is known where all of the ways that were seen agree, which is nearly always.
 """
 
 from __future__ import annotations
@@ -22,17 +23,18 @@ __all__ = ["Lowering"]
 
 Vendor = Literal["nvidia", "amd", "any"]
 
-# Banks, and the lanes that a load of 16 bytes serves together: up to 3.8, and from 3.9 on.
-_AMD: Final[dict[str, tuple[int, tuple[int, ...], tuple[int, ...]]]] = {
-    "gfx908": (32, (), ()),
-    "gfx90a": (32, (), ()),
-    "gfx942": (32, (0, 1, 4), (0, 1, 4)),
-    "gfx950": (64, (0, 1, 3, 4), ()),
-    "gfx1200": (32, (), ()),
-    "gfx1201": (32, (), ()),
-    "gfx1250": (64, (0, 1, 3, 4), ()),
-    "gfx1251": (64, (0, 1, 3, 4), ()),
+# Banks, and the lanes that a load of 16 bytes serves together; none where those are the first.
+_AMD: Final[dict[str, tuple[int, tuple[int, ...]]]] = {
+    "gfx908": (32, ()),
+    "gfx90a": (32, ()),
+    "gfx942": (32, (0, 1, 4)),
+    "gfx950": (64, (0, 1, 3, 4)),
+    "gfx1200": (32, ()),
+    "gfx1201": (32, ()),
+    "gfx1250": (64, (0, 1, 3, 4)),
+    "gfx1251": (64, (0, 1, 3, 4)),
 }
+_VARIES: Final = frozenset({"gfx942", "gfx950"})
 _LDMATRIX: Final = 75
 _STMATRIX: Final = 90
 
@@ -80,8 +82,8 @@ class Lowering:
             for by_conversion, by_shuffle in steps
         )
 
-    def conversions(self, bits: int, *, crosses_ctas: bool = False) -> Swizzling | None:
-        """How ``ttg.convert_layout`` swizzles; ``None`` where that is not known.
+    def conversions(self, bits: int, *, crosses_ctas: bool = False) -> tuple[Swizzling, ...]:
+        """How ``ttg.convert_layout`` may swizzle; nothing where that is not known.
 
         Args:
             bits: Of an element.
@@ -90,23 +92,30 @@ class Lowering:
         if self.vendor != "nvidia":
             return self.exchanges()
         if not self.arch.isdigit():
-            return None
+            return ()
         stores, loads = [LD_ST], [LD_ST]
         tiles = [MATRIX] * (bits <= 32) + [MATRIX_TRANSPOSED] * (bits == 16)
         if int(self.arch) >= _STMATRIX:
             stores += tiles
         if int(self.arch) >= _LDMATRIX and not crosses_ctas:
             loads += tiles
-        return Swizzling(stores=tuple(stores), loads=tuple(loads))
+        return (Swizzling(stores=tuple(stores), loads=tuple(loads)),)
 
-    def exchanges(self) -> Swizzling | None:
-        """How other operations that convert layouts swizzle; ``None`` where that is not known."""
+    def exchanges(self) -> tuple[Swizzling, ...]:
+        """How other operations that convert layouts may swizzle; nothing where it is not known."""
         if not self.reduces_by_conversion:
-            return Swizzling()
+            return (Swizzling(),)
         if self.vendor != "amd":
-            return Swizzling(counts_banks=True)
+            return (Swizzling(counts_banks=True),)
         if self.arch not in _AMD:
-            return None
-        banks, before, since = _AMD[self.arch]
-        addressed = since if self.shuffles_broadcasts else before
-        return Swizzling(banks=banks, counts_banks=True, addressed=addressed)
+            return ()
+        banks, lanes = _AMD[self.arch]
+        first: tuple[int, ...] = ()
+        ways = [(first, lanes)]
+        if self.shuffles_broadcasts:
+            some = (first, lanes) if self.arch in _VARIES else (first,)
+            ways = [(written, addressed) for written in some for addressed in some]
+        return tuple(
+            Swizzling(banks=banks, counts_banks=True, addressed=addressed, written=written)
+            for written, addressed in ways
+        )

@@ -20,7 +20,7 @@ operations of a host's that no supported release has.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import replace
 from typing import Final
 
@@ -176,14 +176,19 @@ def _conversion(scratch: Scratch, op: Operation, lowering: Lowering) -> int | No
         return 0
     bits = _width(type_)
     crosses = lowering.reduces_by_conversion and crosses_ctas(source, target)
-    swizzling = lowering.conversions(bits, crosses_ctas=crosses)
-    if swizzling is None:
-        return None
+    ways = lowering.conversions(bits, crosses_ctas=crosses)
     one, two = FlatLayout.of(source), FlatLayout.of(target)
-    if lowering.reduces_by_conversion:
-        return swizzling.elements(one, two, bits) // _ctas(source) * bits // 8
-    # Each CTA had memory for the others' parts, and bits of CTAs were swizzled with the rest.
-    return swizzling.elements(replace(one, blocks=()), two, bits) * bits // 8
+    ctas = _ctas(source)
+    if not lowering.reduces_by_conversion:
+        # Each CTA had memory for the others' parts, and bits of CTAs were swizzled with the rest.
+        one, ctas = replace(one, blocks=()), 1
+    return _agreed(way.elements(one, two, bits) // ctas * bits // 8 for way in ways)
+
+
+def _agreed(sizes: Iterable[int]) -> int | None:
+    """The size, where there is one only."""
+    found = set(sizes)
+    return found.pop() if len(found) == 1 else None
 
 
 def _reduction(scratch: Scratch, op: Operation, lowering: Lowering) -> int | None:
@@ -197,8 +202,8 @@ def _reduction(scratch: Scratch, op: Operation, lowering: Lowering) -> int | Non
     widths = [type_.bit_width or _POINTER_BITS for type_ in types]
     if not lowering.reduces_by_conversion:
         return bytes_by_warps(layout, types[0].static_shape, axis, widths)
-    swizzling = lowering.exchanges()
-    return None if swizzling is None else bytes_by_conversion(layout, axis, widths, swizzling)
+    ways = lowering.exchanges()
+    return _agreed(bytes_by_conversion(layout, axis, widths, way) for way in ways)
 
 
 def _scan(scratch: Scratch, op: Operation, lowering: Lowering) -> int | None:

@@ -85,6 +85,7 @@ class Swizzling:
         stores: What can write, besides what the width leaves; empty where only that is looked at.
         loads: What can read.
         addressed: Lanes that a load of 16 bytes serves together, where they are not the first ones.
+        written: The same of a store.
     """
 
     banks: int = 32
@@ -92,6 +93,7 @@ class Swizzling:
     stores: tuple[AccessTile, ...] = ()
     loads: tuple[AccessTile, ...] = ()
     addressed: tuple[int, ...] = ()
+    written: tuple[int, ...] = ()
 
     def elements(self, source: FlatLayout, target: FlatLayout, bits: int) -> int:
         """Elements that are in memory at once, of all CTAs.
@@ -122,8 +124,8 @@ class Swizzling:
         if found:
             return -min(found)[1]
         vector = _vector(source, target, bits)
-        written = self._lanes(source, vector, bits, ())
         wide = bits << len(vector) == _WIDEST_BITS
+        written = self._lanes(source, vector, bits, self.written if wide else ())
         read = self._lanes(target, vector, bits, self.addressed if wide else ())
         segment = self._segment(source, vector, written, read, bits)
         return len(_both(source, target, segment))
