@@ -45,6 +45,8 @@ def generate(seed: int, host: str, arch: str, flavour: Flavour = "intended") -> 
             _partitions(rng, function, arbitrary)
         else:
             _around(rng, function, arbitrary, rng.choice((0, 0, 1, 1, 2)))
+    if has_tdm(arch) and not arbitrary:
+        function.drain()
     return str(kernel)
 
 

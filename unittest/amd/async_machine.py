@@ -60,7 +60,7 @@ class Fault:
         op: The operation that did it.
         kind: ``wait``: a wait let through what it was asked to wait for; ``read``: LDS was read
             before the data arrived; ``source``: the same by a copy that reads LDS; ``refill``: LDS
-            was written while a copy read or filled it.
+            was written while a copy read or filled it; ``end``: the kernel ended before a copy.
         buffer: Name of the operation that was in flight, with its line.
         missing: Its instructions that were not done, in the wave that was last.
         promised: Whether a wait in front of this asked for the operation, so that the number is
@@ -368,6 +368,12 @@ class Machine:
         for entry in self.pending:
             if _overlap(entry.views, views) and not self._is_done(entry):
                 self._report(site, "refill", entry)
+
+    def end(self, site: Site) -> None:
+        """The kernel ends, and its LDS is another one's: every copy has to be done."""
+        for entry in self.pending:
+            if not self._is_done(entry):
+                self._report(site, "end", entry)
 
     def _is_done(self, entry: Entry) -> bool:
         for end, done in zip(entry.ends, self.retired[entry.queue], strict=True):

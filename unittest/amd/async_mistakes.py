@@ -108,6 +108,8 @@ def make(case: Case, host: str, arch: str) -> str:
     if arch == "gfx1250":
         arguments["d1"] = function.desc_type(1)
     case.write(function, kernel.rows)
+    if arch == "gfx1250":
+        function.drain()
     return str(kernel)
 
 

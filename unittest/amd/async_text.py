@@ -280,6 +280,12 @@ class Function:
         """Waits for TDM operations."""
         return self.value(f"amdg.async_tdm_wait {', '.join(tokens)} {{num = {num} : i32}}")
 
+    def drain(self) -> None:
+        """Waits for all that gfx1250 may have in flight, as it has to at a kernel's end."""
+        self.commit()
+        self.wait(num=0)
+        self.tdm_wait(num=0)
+
     @staticmethod
     def _tokens(tokens: tuple[str, ...]) -> list[str]:
         return [f"tokens {', '.join(tokens)}"] if tokens else []

@@ -181,6 +181,11 @@ class _Writer:
     _depth: int = 0
     _buffers: int = 0
 
+    @property
+    def ends_open(self) -> bool:
+        """Whether nobody but the kernel waits for its copies at its end; gfx9 does."""
+        return "gfx125" in self.module.op.attributes.get("ttg.target", "")
+
     def __post_init__(self) -> None:
         waits = [op for op in self.module.walk() if op.name in WAITS]
         self._waits.update((op, number) for number, op in enumerate(waits))
@@ -272,6 +277,8 @@ class _Writer:
 
     def _return(self, op: Operation) -> None:
         if op.name in RETURNS:
+            if self.ends_open and " private " not in op.parent_op.text.partition("@")[0]:
+                self.line(f"m.end({self._site(op)})")
             self.line(f"return ({''.join(self.name(value) + ', ' for value in op.operands)})")
 
     def region(

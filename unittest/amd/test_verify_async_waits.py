@@ -397,7 +397,10 @@ def counted(num: int) -> Pipeline:
     [(persistent, 1), (continuous, 2), (flipped, 1), (while_loop, 1), (blocks, 1), (counted, 2)],
 )
 def test_pipelines_that_people_write(write: Callable[[int], Pipeline], best: int) -> None:
-    right, wrong = (located(str(write(num).kernel)) for num in (best, best + 1))
+    right, wrong = (write(num) for num in (best, best + 1))
+    for each in (right, wrong):
+        each.f.drain()
+    right, wrong = (located(str(each.kernel)) for each in (right, wrong))
     assert not refused(right)
     assert any("read of LDS" in error.message for error in refused(wrong))
     assert not refused(wrong, fix="unsafe")

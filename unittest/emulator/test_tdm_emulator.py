@@ -129,6 +129,10 @@ FAULTS = {
         "$alloc a\n$load a\n$wait 0\n$scatter a\n$wait 1",
     ],
     "the kernel ends while a load into LDS is in flight": ["$alloc a\n$load a"],
+    "the kernel ends while this copy of its LDS is in flight": [
+        "$alloc a\n$copy a",
+        "$alloc a\n$copy a\n$commit\n$groups 1",
+    ],
 }
 
 FAR = """
@@ -156,6 +160,14 @@ def test_what_a_kernel_must_not_do(message, body):
     with pytest.raises(EmulationError) as caught:
         run(body)
     assert message in str(caught.value)
+
+
+def test_the_end_of_a_wave_waits_on_vmcnt():
+    """CDNA3 and CDNA4 ISA, S_ENDPGM."""
+    text = tdm_kernel("$alloc a\n$copy a\n$commit").replace("hip:gfx1250", "hip:gfx950")
+    x = np.zeros((20, 50), np.float32)
+    arrays = [x, x.copy(), np.zeros((8, 32), np.float32), np.arange(8, dtype=np.int32)]
+    Program(text).run((1,), [*arrays, 20, 50])
 
 
 @pytest.mark.parametrize(

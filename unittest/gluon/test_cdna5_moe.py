@@ -118,8 +118,11 @@ def test_every_wait_is_needed(launcher, config):
                 assert "moe.py" in error.filename
                 assert "unsafe" in str(verifier_objects(text))
             # Nothing in this kernel uses the LDS of the last one again: the next workgroup does.
+            last = texts[-1][1]
             end = "the kernel ends while a store from LDS is in flight"
-            assert end in str(launch.rerun(texts[-1][1]))
+            assert end in str(launch.rerun(last))
+            end = "unsafe end of the kernel: a copy may still read its LDS"
+            assert end in str(verifier_objects(last))
 
 
 @pytest.mark.parametrize("config", CONFIGS, ids=str)

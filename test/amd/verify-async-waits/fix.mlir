@@ -49,4 +49,14 @@ tt.func public @tokens(%p: tensor<128x!tt.ptr<f32>, #b>) {
   %r = ttg.local_load %m : !ttg.memdesc<128xf32, #s, #smem, mutable> -> tensor<128xf32, #b>
   tt.return
 }
+// Nothing is read behind the wait, but the kernel ends.
+// CHECK-LABEL: @end
+tt.func public @end(%p: tensor<128x!tt.ptr<f32>, #b>) {
+  %m = ttg.local_alloc : () -> !ttg.memdesc<128xf32, #s, #smem, mutable>
+  %0 = ttg.async_copy_global_to_local %p, %m : tensor<128x!tt.ptr<f32>, #b> -> <128xf32, #s, #smem, mutable>
+  %1 = ttg.async_commit_group tokens %0
+  // CHECK: ttg.async_wait {num = 0 : i32}
+  %w = ttg.async_wait {num = 7 : i32}
+  tt.return
+}
 }

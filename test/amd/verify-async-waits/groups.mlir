@@ -22,6 +22,7 @@ tt.func public @straight(%p: tensor<128x!tt.ptr<f32>, #b>) {
   %w2 = ttg.async_wait {num = 3 : i32}
   // expected-error @+1 {{unsafe write to LDS: a copy may still write it}}
   ttg.local_store %q, %o : tensor<128xf32, #b> -> !ttg.memdesc<128xf32, #s, #smem, mutable>
+  %end = amdg.async_wait {num_inst = 0 : i32}
   tt.return
 }
 
@@ -33,6 +34,7 @@ tt.func public @uncommitted(%p: tensor<128x!tt.ptr<f32>, #b>) {
   // expected-note @+2 {{waits for committed groups; the copy is not committed before it}}
   // expected-error @+1 {{unsafe read of LDS: data may not have arrived}}
   %r = ttg.local_load %m : !ttg.memdesc<128xf32, #s, #smem, mutable> -> tensor<128xf32, #b>
+  %end = amdg.async_wait {num_inst = 0 : i32}
   tt.return
 }
 
@@ -44,6 +46,7 @@ tt.func public @uncommitted_token(%p: tensor<128x!tt.ptr<f32>, #b>) {
   // expected-note @+2 {{waits for committed groups; the copy, which it names, is not committed}}
   // expected-error @+1 {{unsafe read of LDS: data may not have arrived}}
   %r = ttg.local_load %m : !ttg.memdesc<128xf32, #s, #smem, mutable> -> tensor<128xf32, #b>
+  %end = amdg.async_wait {num_inst = 0 : i32}
   tt.return
 }
 
@@ -59,6 +62,7 @@ tt.func public @branch(%p: tensor<128x!tt.ptr<f32>, #b>, %c: i1) {
   // expected-note @+2 {{without running it}}
   // expected-error @+1 {{unsafe read of LDS: data may not have arrived}}
   %r = ttg.local_load %m : !ttg.memdesc<128xf32, #s, #smem, mutable> -> tensor<128xf32, #b>
+  %end = amdg.async_wait {num_inst = 0 : i32}
   tt.return
 }
 }

@@ -121,7 +121,7 @@ tt.func public @mixed(%p: tensor<128x!tt.ptr<f32>, #b>, %f: !tt.ptr<i32>, %n: i3
   tt.return
 }
 
-// Nobody is told of anything: one group may stay in flight.
+// Nobody is told of anything: one group may stay in flight, up to the end.
 // CHECK-LABEL: @alone
 tt.func public @alone(%p: tensor<128x!tt.ptr<f32>, #b>, %n: i32, %v: tensor<128xf32, #b>) {
   %m = ttg.local_alloc : () -> !ttg.memdesc<2x128xf32, #s, #smem, mutable>
@@ -138,6 +138,9 @@ tt.func public @alone(%p: tensor<128x!tt.ptr<f32>, #b>, %n: i32, %v: tensor<128x
     // expected-remark @+1 {{waits longer than it has to: 0 groups are let in flight, 1 would do}}
     %w = ttg.async_wait {num = 0 : i32}
   }
+  // CHECK: ttg.async_wait {num = 0 : i32}
+  // expected-remark @+1 {{useless wait: nothing that it waits for can be in flight}}
+  %end = ttg.async_wait {num = 0 : i32}
   tt.return
 }
 }

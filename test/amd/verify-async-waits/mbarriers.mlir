@@ -58,6 +58,7 @@ tt.func public @behind(%p: tensor<128x!tt.ptr<f32>, #b>) {
   // expected-note @+2 {{no wait lies between them on this way}}
   // expected-error @+1 {{unsafe read of LDS: data may not have arrived}}
   %r = ttg.local_load %m : !ttg.memdesc<128xf32, #s, #smem, mutable> -> tensor<128xf32, #b>
+  %end = amdg.async_wait {num_inst = 0 : i32}
   tt.return
 }
 
@@ -73,6 +74,7 @@ tt.func public @stores(%p: tensor<128x!tt.ptr<f32>, #b>) {
   // expected-note @+2 {{no wait lies between them on this way}}
   // expected-error @+1 {{unsafe write to LDS: a copy may still read it}}
   %1 = ttg.async_copy_global_to_local %p, %m : tensor<128x!tt.ptr<f32>, #b> -> <128xf32, #s, #smem, mutable>
+  %end = amdg.async_wait {num_inst = 0 : i32}
   tt.return
 }
 
@@ -87,6 +89,7 @@ tt.func public @tdm(%d: !tt.tensordesc<128xf32, #s>) {
   // expected-note @+2 {{no wait lies between them on this way}}
   // expected-error @+1 {{unsafe read of LDS: data may not have arrived}}
   %r = ttg.local_load %m : !ttg.memdesc<128xf32, #s, #smem, mutable> -> tensor<128xf32, #b>
+  %end_tdm = amdg.async_tdm_wait {num = 0 : i32}
   tt.return
 }
 

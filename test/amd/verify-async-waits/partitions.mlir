@@ -39,6 +39,7 @@ tt.func public @not_waited(%p: tensor<128x!tt.ptr<f32>, #b>) {
     %r = ttg.local_load %a : !ttg.memdesc<128xf32, #s, #smem, mutable> -> tensor<128xf32, #b>
     ttg.warp_return
   } : (!ttg.memdesc<128xf32, #s, #smem, mutable>, !ttg.memdesc<1xi64, #s, #smem, mutable>) -> ()
+  %end = amdg.async_wait {num_inst = 0 : i32}
   tt.return
 }
 
@@ -60,6 +61,7 @@ tt.func public @waited_inside(%p: tensor<128x!tt.ptr<f32>, #b>) {
     %r = ttg.local_load %a : !ttg.memdesc<128xf32, #s, #smem, mutable> -> tensor<128xf32, #b>
     ttg.warp_return
   } : (!ttg.memdesc<128xf32, #s, #smem, mutable>, !ttg.memdesc<1xi64, #s, #smem, mutable>) -> ()
+  %end = amdg.async_wait {num_inst = 0 : i32}
   tt.return
 }
 

@@ -76,6 +76,7 @@ tt.func public @modulo_two(%p: tensor<128x!tt.ptr<f32>, #b>, %n: i32) {
   %y = ttg.memdesc_index %m[%e0] : !ttg.memdesc<3x128xf32, #s, #smem, mutable> -> !ttg.memdesc<128xf32, #s, #smem, mutable>
   // expected-error @+1 {{unsafe read of LDS: data may not have arrived}}
   %ly = ttg.local_load %y : !ttg.memdesc<128xf32, #s, #smem, mutable> -> tensor<128xf32, #b>
+  %drained = amdg.async_wait {num_inst = 0 : i32}
   tt.return
 }
 
@@ -107,6 +108,7 @@ tt.func public @places(%p: tensor<128x!tt.ptr<f32>, #b>, %n: i32) {
     %z = ttg.local_load %f : !ttg.memdesc<128xf32, #s, #smem, mutable> -> tensor<128xf32, #b>
     scf.yield %next, %cur, %k2 : !ttg.memdesc<128xf32, #s, #smem, mutable>, !ttg.memdesc<128xf32, #s, #smem, mutable>, i32
   }
+  %drained = amdg.async_wait {num_inst = 0 : i32}
   tt.return
 }
 
@@ -121,6 +123,7 @@ tt.func public @parts(%p: tensor<64x!tt.ptr<f32>, #b>) {
   %x = ttg.local_load %a : !ttg.memdesc<64xf32, #s, #smem, mutable, 256> -> tensor<64xf32, #b>
   // expected-error @+1 {{unsafe read of LDS: data may not have arrived}}
   %y = ttg.local_load %e : !ttg.memdesc<128xf32, #s, #smem, mutable, 256> -> tensor<128xf32, #b>
+  %drained = amdg.async_wait {num_inst = 0 : i32}
   tt.return
 }
 }

@@ -26,6 +26,7 @@ tt.func public @upper_below_lower(%p: tensor<128x!tt.ptr<f32>, #b>, %n: i32) {
   // expected-note @+2 {{without running it}}
   // expected-error @+1 {{unsafe read of LDS: data may not have arrived}}
   %r = ttg.local_load %s1 : !ttg.memdesc<128xf32, #s, #smem, mutable> -> tensor<128xf32, #b>
+  %end = amdg.async_wait {num_inst = 0 : i32}
   tt.return
 }
 
@@ -48,6 +49,7 @@ tt.func public @unsigned_remainder(%p: tensor<128x!tt.ptr<f32>, #b>, %n: i32) {
   // expected-note @+2 {{without running it}}
   // expected-error @+1 {{unsafe read of LDS: data may not have arrived}}
   %r = ttg.local_load %v : !ttg.memdesc<128xf32, #s, #smem, mutable> -> tensor<128xf32, #b>
+  %end = amdg.async_wait {num_inst = 0 : i32}
   tt.return
 }
 
@@ -71,6 +73,7 @@ tt.func public @another_remainder(%p: tensor<128x!tt.ptr<f32>, #b>, %n: i32) {
   // expected-note @+2 {{without running it}}
   // expected-error @+1 {{unsafe read of LDS: data may not have arrived}}
   %r = ttg.local_load %v : !ttg.memdesc<128xf32, #s, #smem, mutable> -> tensor<128xf32, #b>
+  %end = amdg.async_wait {num_inst = 0 : i32}
   tt.return
 }
 
@@ -96,6 +99,7 @@ tt.func public @a_slot_of_other_buffers(%p: tensor<128x!tt.ptr<f32>, #b>, %n: i3
   // expected-note @+2 {{without running it}}
   // expected-error @+1 {{unsafe read of LDS: data may not have arrived}}
   %r = ttg.local_load %v : !ttg.memdesc<128xf32, #s, #smem, mutable> -> tensor<128xf32, #b>
+  %end = amdg.async_wait {num_inst = 0 : i32}
   tt.return
 }
 }

@@ -13,6 +13,7 @@ tt.func public @aliases(%d: !tt.tensordesc<128xf32, #s>) {
   // expected-note @+2 {{no wait lies between them on this way}}
   // expected-error @+1 {{unsafe read of LDS: data may not have arrived}}
   %r = ttg.local_load %m : !buffer -> tensor<128xf32, #b>
+  %end_tdm = amdg.async_tdm_wait {num = 0 : i32}
   tt.return
 }
 

@@ -25,6 +25,7 @@ tt.func public @tdm(%d: !tt.tensordesc<64x64xf16, #s>) {
   %4 = amdg.async_tdm_copy_global_to_local %d into %m : !tt.tensordesc<64x64xf16, #s> -> !ttg.memdesc<64x64xf16, #s, #smem, mutable>
   // expected-error @+1 {{unsafe write to LDS: a copy may still read it}}
   %5 = amdg.async_tdm_copy_global_to_local %d into %o : !tt.tensordesc<64x64xf16, #s> -> !ttg.memdesc<64x64xf16, #s, #smem, mutable>
+  %end_tdm = amdg.async_tdm_wait {num = 0 : i32}
   tt.return
 }
 
@@ -40,6 +41,7 @@ tt.func public @counted(%d: !tt.tensordesc<64x64xf16, #s>) {
   %x = ttg.local_load %m : !ttg.memdesc<64x64xf16, #s, #smem, mutable> -> tensor<64x64xf16, #b>
   %w1 = amdg.async_tdm_intrinsic_wait  {count = 1 : i32}
   %y = ttg.local_load %m : !ttg.memdesc<64x64xf16, #s, #smem, mutable> -> tensor<64x64xf16, #b>
+  %end_tdm = amdg.async_tdm_wait {num = 0 : i32}
   tt.return
 }
 

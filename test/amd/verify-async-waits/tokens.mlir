@@ -18,6 +18,7 @@ tt.func public @chosen(%p: tensor<128x!tt.ptr<f32>, #b>, %c: i1) {
   // expected-note @+2 {{waits for what its tokens name, which is not this copy or a newer one}}
   // expected-error @+1 {{unsafe read of LDS: data may not have arrived}}
   %r = ttg.local_load %m : !ttg.memdesc<128xf32, #s, #smem, mutable> -> tensor<128xf32, #b>
+  %end = amdg.async_wait {num_inst = 0 : i32}
   tt.return
 }
 }

@@ -13,6 +13,7 @@ tt.func public @operation(%p: tensor<128x!tt.ptr<f32>, #b>) {
   // expected-note @+2 {{no wait lies between them on this way}}
   // expected-error @+1 {{unsafe use of LDS: a copy may still read it}}
   amdg.some_operation %m : !ttg.memdesc<128xf32, #s, #smem, mutable>
+  %end = amdg.async_wait {num_inst = 0 : i32}
   tt.return
 }
 
@@ -24,6 +25,7 @@ tt.func public @callee(%p: tensor<128x!tt.ptr<f32>, #b>) {
   // expected-note @+2 {{no wait lies between them on this way}}
   // expected-error @+1 {{unsafe use of LDS: a copy may still write it}}
   tt.call @elsewhere(%m) : (!ttg.memdesc<128xf32, #s, #smem, mutable>) -> ()
+  %end = amdg.async_wait {num_inst = 0 : i32}
   tt.return
 }
 
@@ -37,6 +39,7 @@ tt.func public @regions(%p: tensor<128x!tt.ptr<f32>, #b>) {
   "test.regions"(%m) ({
     "test.end"() : () -> ()
   }) : (!ttg.memdesc<128xf32, #s, #smem, mutable>) -> ()
+  %end = amdg.async_wait {num_inst = 0 : i32}
   tt.return
 }
 
@@ -48,6 +51,7 @@ tt.func public @covered(%p: tensor<128x!tt.ptr<f32>, #b>) {
   %w = ttg.async_wait {num = 0 : i32}
   amdg.some_operation %m : !ttg.memdesc<128xf32, #s, #smem, mutable>
   tt.call @elsewhere(%m) : (!ttg.memdesc<128xf32, #s, #smem, mutable>) -> ()
+  %end = amdg.async_wait {num_inst = 0 : i32}
   tt.return
 }
 }

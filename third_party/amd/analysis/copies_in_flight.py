@@ -3,7 +3,7 @@
 Safe direction: a copy that may be in flight is named; one that is named may be retired on every
 path that an execution takes.  Where nothing is known of what ran before, anything may be in flight.
 What retires a copy is defined in
-:mod:`triton_ext.backends.amd.analysis.wait_coverage`, numbers 4 to 7.
+:mod:`triton_ext.backends.amd.analysis.wait_coverage`, numbers 5 to 8.
 """
 
 from __future__ import annotations

@@ -53,6 +53,7 @@ class Use(Enum):
     SOURCE = "copy from LDS"
     REFILL = "write to LDS"
     UNKNOWN = "use of LDS"
+    END = "end of the kernel"
 
 
 class Looked(Flag):

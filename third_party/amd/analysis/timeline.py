@@ -64,6 +64,7 @@ _KINDS: Final = {
 _REASONS: Final = {
     wait_coverage.Use.READ: "read before the data has arrived",
     wait_coverage.Use.SOURCE: "copied from LDS before the data has arrived",
+    wait_coverage.Use.END: "still in flight where the kernel ends, and LDS is given away",
 }
 
 
@@ -120,7 +121,9 @@ class _Maker:
             issue.op: _copy(issue, labels[issue.op], self._references) for issue in issues
         }
         self._uses: dict[Operation, list[Obligation]] = {}
-        for obligation in self._numbers.results:
+        for obligation, checked in self._numbers.results.items():
+            if obligation.buffer is None and checked.holds:
+                continue  # of the end of a kernel there is nothing to show
             self._uses.setdefault(obligation.op, []).append(obligation)
         self._waits = WaitFacts(self._numbers, labels)
         self._asynchronous: dict[str, bool] = {}
@@ -264,7 +267,8 @@ class _Maker:
             return Commit(place_of(op), counter, tuple(names))
         if op in self._uses:
             uses = self._uses[op]
-            buffers = dict.fromkeys(buffer_name(use.buffer, self._references) for use in uses)
+            used = dict.fromkeys(use.buffer for use in uses if use.buffer is not None)
+            buffers = dict.fromkeys(buffer_name(buffer, self._references) for buffer in used)
             return Use(
                 place=place_of(op), op=op.name, what=uses[0].use.value, buffers=tuple(buffers)
             )

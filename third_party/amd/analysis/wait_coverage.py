@@ -8,17 +8,20 @@ shown by walking back from the use on every way (``backward_flow``):
 3. A write to LDS, by a copy or not, needs every copy from it and into it to be retired.  (Copies
    of one queue end in order, but only within a wave: which waves write an element is the layout's
    choice.)  So does an operation that is not known (``lds_use``).
+4. The end of a kernel needs every copy on ASYNCcnt and TENSORcnt to be retired: the LDS may be
+   another workgroup's from there on.  (On VMcnt ``s_endpgm`` waits by itself: CDNA3 and CDNA4 ISA,
+   S_ENDPGM.  No public document says so of the other two.  Of NVIDIA's copies nothing is asked.)
 
 A walk carries what the waits that it passed let through.  An operation of a queue is retired by
 
-4. a wait for ``n`` groups, if more than ``n`` commits lie behind the operation and before the wait;
-5. a wait for ``n`` instructions, if at least ``n`` newer ones of the same queue surely were issued;
-6. a wait for ``n`` TDM operations, if at least ``n`` newer ones were issued;
-7. a wait for tokens, if one of them belongs to it or to something newer, in the same queue.  The
+5. a wait for ``n`` groups, if more than ``n`` commits lie behind the operation and before the wait;
+6. a wait for ``n`` instructions, if at least ``n`` newer ones of the same queue surely were issued;
+7. a wait for ``n`` TDM operations, if at least ``n`` newer ones were issued;
+8. a wait for tokens, if one of them belongs to it or to something newer, in the same queue.  The
    token of a copy that no commit follows in front of ``ttg.async_wait`` is none of them.  Nor is
    one that neither a copy nor a commit or wait made.  That of a group without copies retires what
    is older: the wait becomes a number of instructions behind the commit;
-8. a wait for an mbarrier, if it is a copy that arrives there itself, or a copy by address into LDS
+9. a wait for an mbarrier, if it is a copy that arrives there itself, or a copy by address into LDS
    that ``async_copy_mbarrier_arrive`` lies behind and before the wait.  Which mbarrier and which
    phase is waited for is not looked at.
 
@@ -32,8 +35,9 @@ takes (conditions that exclude each other), or two parts of one buffer that neve
 
 Not covered: ordinary reads that a write follows and the barrier behind each wait, which Triton's
 own passes put there; the phases of mbarriers; copies of one partition that another one, or what
-follows behind ``ttg.warp_specialize``, uses; memory that is given to another buffer (behind
-``ttg.local_dealloc`` or the last use) while a copy into or from the first one is in flight.
+follows behind ``ttg.warp_specialize``, uses, or that outlive the kernel; at its end, copies that
+arrive at an mbarrier, for which other warps may wait; memory that is given to another buffer
+(behind ``ttg.local_dealloc`` or the last use) while a copy into or from the first one is in flight.
 """
 
 from __future__ import annotations
@@ -53,7 +57,7 @@ from triton_ext.analysis.buffer_reference import BufferReferences, Reference, is
 from triton_ext.analysis.nearest_walk import Found, nearest_walks
 from triton_ext.analysis.slot_form import survives
 from triton_ext.ir import Block, Module, Operation, OpResult, Value
-from triton_ext.ir.functions import CALLS
+from triton_ext.ir.functions import CALLS, FUNCTIONS, RETURNS
 
 from .async_events import AsyncEvents, Commit, Event, Wait, WaitUnit
 from .instruction_count import AsyncIssue
@@ -66,23 +70,25 @@ __all__ = ["Checked", "Looked", "Obligation", "Use", "Violation", "WaitCoverage"
 _MBARRIER_WAITS: Final = frozenset({"amdg.wait_barrier", "ttng.wait_barrier"})
 #: Counters of the copies that such an arrival stands behind.
 _ARRIVING: Final = (Counter.ASYNCCNT, Counter.CP_ASYNC)
+#: Counters that nobody but the kernel waits for at its end.
+_OPEN_AT_END: Final = (Counter.ASYNCCNT, Counter.TENSORCNT)
 _BOTH: Final = Looked.INTO | Looked.FROM
 
 
 @dataclass(frozen=True, slots=True)
 class Obligation:
-    """One use of a buffer, and one queue.
+    """One use of a buffer or the end of a kernel, and one queue.
 
     Attributes:
         op: The operation.
-        buffer: The buffer.
+        buffer: The buffer; ``None`` for all of LDS.
         use: What it does with it.
         queue: The queue.
         looked: Which of its copies have to be retired.
     """
 
     op: Operation
-    buffer: Value
+    buffer: Value | None
     use: Use
     queue: Queue
     looked: Looked
@@ -220,7 +226,7 @@ class WaitCoverage:
         self._allocations: dict[tuple[Queue, Looked], frozenset[Value] | None] = {}
 
     def obligations(self) -> Iterator[Obligation]:
-        """Every use of LDS that a copy may be in the way of, in the order of the text."""
+        """All that a copy may be in the way of, in the order of the text."""
         if not self._issues:
             return
         for op in self.module.walk():
@@ -230,6 +236,10 @@ class WaitCoverage:
                     yield from self._of(op, buffer, Use.SOURCE, Looked.INTO)
                 for buffer in issue.writes:
                     yield from self._of(op, buffer, Use.REFILL, _BOTH)
+            elif _ends_kernel(op):
+                for queue in self._issues:
+                    if queue.counter in _OPEN_AT_END:
+                        yield Obligation(op, None, Use.END, queue, _BOTH)
             elif issue is None:
                 through = op.name in CALLS and self.flow.walks_through(op)
                 for buffer, use in ordinary_uses(op, is_walked_through=through):
@@ -271,7 +281,9 @@ class WaitCoverage:
     def check(self, obligation: Obligation) -> Checked:
         """Looks for ways on which an obligation is not met."""
         reference, bounds = self.reference(obligation.buffer), _bounds(obligation.op)
-        seeker = _Seeker(self, obligation, reference, Pending(), bounds)
+        # Whether other warps wait for an mbarrier cannot be seen from the end of the kernel.
+        is_told = obligation.use is Use.END
+        seeker = _Seeker(self, obligation, reference, Pending(), bounds, is_told=is_told)
         walks = nearest_walks(self.flow, self.flow.before(obligation.op), seeker)
         violations = []
         crossed, gave_up = set(walks.crossed), walks.gave_up
@@ -297,8 +309,10 @@ class WaitCoverage:
         issue = event if isinstance(event, AsyncIssue) else None
         return Violation(obligation, issue, found.op, found.steps)
 
-    def reference(self, buffer: Value) -> Reference:
-        """The reference of a buffer."""
+    def reference(self, buffer: Value | None) -> Reference:
+        """The reference of a buffer, or of all of LDS."""
+        if buffer is None:
+            return Reference(None)
         known = self._buffers.get(buffer)
         if known is None:
             known = self._buffers[buffer] = self.references.reference(buffer)
@@ -317,13 +331,13 @@ class WaitCoverage:
         iterations: tuple[tuple[Operation, int], ...],
     ) -> bool:
         """Whether a copy may overlap a reference to an obligation's buffer at the same point."""
-        looked = obligation.looked
-        mine = self.references.allocations(obligation.buffer)
+        looked, buffer = obligation.looked, obligation.buffer
+        mine = self.references.allocations(buffer) if buffer is not None else None
         if not issue.instructions.hi or not _may_meet(mine, self._touched_by(issue, looked)):
             return False
         known = dict(iterations)
-        for buffer in self._buffers_of(issue, looked):
-            other = self.references.numbered(self.reference(buffer), known)
+        for used in self._buffers_of(issue, looked):
+            other = self.references.numbered(self.reference(used), known)
             if self.references.may_overlap(reference, other):
                 return True
         return False
@@ -390,7 +404,7 @@ class _Seeker:
         pending: What the waits let through.
         bounds: Iterations that may lie before this one, of loops around the use.
         iterations: Iterations of loops with a known number of them that were entered from below.
-        is_told: Whether a wait for an mbarrier was passed.
+        is_told: Whether a wait for an mbarrier was passed, or one may be in other warps.
     """
 
     coverage: WaitCoverage
@@ -439,6 +453,14 @@ class _Seeker:
         if before is None:
             return False
         return self if before is pending else replace(self, pending=before)
+
+
+def _ends_kernel(op: Operation) -> bool:
+    """Whether an operation is a ``return`` of a function that may be a kernel."""
+    function = op.parent_op if op.name in RETURNS else None
+    if function is None or function.name not in FUNCTIONS:
+        return False
+    return " private " not in function.text.partition("@")[0]
 
 
 def _is_partitions(op: Operation | None) -> bool:

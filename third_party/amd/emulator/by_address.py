@@ -21,7 +21,7 @@ from triton_ext.ir.dialects import ttg
 
 from ..analysis.async_events import AsyncEvents
 from ..analysis.instruction_count import AsyncIssue
-from ..analysis.target import Lowering, Queue, Target
+from ..analysis.target import Counter, Lowering, Queue, Target
 from ..dialect import amdg
 from .transfer import Transfer
 
@@ -96,13 +96,19 @@ class _Copies:
     def check_end(self, kernel: Operation) -> None:
         """Refuses that a kernel ends while a copy from or into its LDS is in flight.
 
+        On VMcnt the end of a wave waits for it (CDNA3 and CDNA4 ISA, S_ENDPGM).
+
         Raises:
             EmulationError: There is one.
         """
-        if self._flying:
-            raise fault(
-                self._flying[0].issue.op, "the kernel ends while this copy of its LDS is in flight"
-            )
+        for issue in (each.issue for each in self._flying):
+            if issue.queue.counter is not Counter.VMCNT:
+                raise fault(
+                    issue.op,
+                    "the kernel ends while this copy of its LDS is in flight",
+                    "the LDS of a workgroup that ended is given to another one: wait for 0 groups "
+                    "at the end",
+                )
 
     def _retire(self, entries: list[_Flying]) -> None:
         for entry in entries:

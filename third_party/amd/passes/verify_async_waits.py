@@ -1,24 +1,24 @@
 """``tritonext-verify-async-waits``: every use of LDS is covered by a wait, or is an error.
 
-For every read of LDS, every copy from it and every write to it the pass shows that the copies that
-may be in its way were retired by a wait, on every path; what that means is defined in
-:mod:`triton_ext.backends.amd.analysis.wait_coverage`.  Numbers that a person wrote and those that
-a pass made are treated alike: run it before ``tritonamdgpu-update-async-wait-count`` to check what
-the waits ask for, behind it to check what the hardware will wait for.
+For every read of LDS, every copy from it, every write to it and the end of every kernel the pass
+shows that the copies that may be in its way were retired by a wait, on every path; what that means
+is defined in :mod:`triton_ext.backends.amd.analysis.wait_coverage`.  Numbers that a person wrote
+and those that a pass made are treated alike: run it before ``tritonamdgpu-update-async-wait-count``
+to check what the waits ask for, behind it to check what the hardware will wait for.
 
 What it tells:
 
-* an error for each use that is not covered, with the copy, what each wait lets through, and the
-  way that leads there; the pass fails if there is one;
+* an error for each use or end that is not covered, with the copy, what each wait lets through, and
+  the way that leads there; the pass fails if there is one;
 * with ``report=all``, remarks about waits that could let more through, that wait for nothing, or
   whose number lets through what their tokens ask for.
 
 With ``fix=unsafe`` numbers that are too high are lowered to the largest that is safe.  With
-``fix=all`` those that are lower than need be are raised as well.  Left alone are waits that no use
-of LDS relies on (those for the stores at a kernel's end), and those that others may rely on: for
-copies of buffers that another partition uses, and in front of arrivals, barriers, fences and atomic
-operations (:mod:`triton_ext.backends.amd.analysis.handed_over`).  Neither is told by a remark to be
-too long.  Waits for tokens have no number to fix.
+``fix=all`` those that are lower than need be are raised as well.  Left alone are waits that nothing
+of this relies on, and those that others may rely on: for copies of buffers that another partition
+uses, and in front of arrivals, barriers, fences and atomic operations
+(:mod:`triton_ext.backends.amd.analysis.handed_over`).  Neither is told by a remark to be too long.
+Waits for tokens have no number to fix.  A wait that is missing is not added.
 
 Safe direction: a kernel that passes is right about its waits; one that is right may be refused
 where conditions exclude each other or slots are not understood.  Not covered: see the analysis.
@@ -67,7 +67,7 @@ class VerifyAsyncWaits(Pass):
         """Checks ``module``.
 
         Raises:
-            PassError: A use of LDS is not covered; further ones are in the error's ``others``.
+            PassError: A use of LDS or an end is not covered; further ones are in its ``others``.
             UnsupportedError: The GPU that was asked for is not known.
         """
         target = chosen_target(self.gfx_arch, module, context)
@@ -82,9 +82,13 @@ class VerifyAsyncWaits(Pass):
             _lower(numbers, events)
         if self.fix == "all":
             _raise(numbers, events)
-        errors = [
-            error for o, found in numbers.results.items() if (error := _error(o, found, numbers))
-        ]
+        # Several queues may have the same to say about an operation.
+        told: dict[object, PassError] = {}
+        for obligation, found in numbers.results.items():
+            error = _error(obligation, found, numbers)
+            if error is not None:
+                told.setdefault((obligation.op, error.message, error.notes), error)
+        errors = list(told.values())
         if self.report == "all":
             _remark(numbers, events, context)
         for wait in events.waits:

@@ -27,6 +27,13 @@ _DANGERS: Final = {
     Use.SOURCE: "its data may not have arrived",
     Use.REFILL: "a copy may still read it",
     Use.UNKNOWN: "a copy may still read it",
+    Use.END: "a copy may still read its LDS",
+}
+
+_GIVEN_AWAY: Final = "the LDS of a workgroup that ended is given to another one: wait for 0"
+_AT_END: Final = {
+    Counter.TENSORCNT: f"{_GIVEN_AWAY} operations in front of this",
+    Counter.ASYNCCNT: f"{_GIVEN_AWAY} groups in front of this",
 }
 
 
@@ -46,6 +53,8 @@ def message_of(violation: Violation) -> str:
     issue = violation.issue
     if obligation.use in (Use.REFILL, Use.UNKNOWN) and issue is not None and issue.writes:
         danger = "a copy may still write it"
+    if obligation.use is Use.END and issue is not None and issue.writes:
+        danger = "a copy may still write its LDS"
     return f"unsafe {obligation.use.value}: {danger}"
 
 
@@ -56,9 +65,10 @@ def notes_of(violation: Violation, coverage: WaitCoverage) -> tuple[str, ...]:
         what = f"'{violation.last.name}' at {place_text(violation.last)}" if violation.last else ""
         return (f"nothing is known of what ran before {what or 'this function'}",)
     direction = "into" if issue.writes and Looked.INTO in obligation.looked else "from"
+    buffer = obligation.buffer or (*issue.writes, *issue.reads)[0]
     notes = [
-        f"the copy {direction} {obligation.buffer.name}: {place_text(issue.op)}: {issue.op.name}",
-        *_allocated(obligation.buffer, coverage),
+        f"the copy {direction} {buffer.name}: {place_text(issue.op)}: {issue.op.name}",
+        *_allocated(buffer, coverage),
     ]
     if violation.partitions is not None:
         place = place_text(violation.partitions)
@@ -75,6 +85,8 @@ def notes_of(violation: Violation, coverage: WaitCoverage) -> tuple[str, ...]:
     if way:
         shown = way[:_MOST] + (["..."] if len(way) > _MOST else [])
         notes.append(f"on the way back: {', '.join(shown)}")
+    if obligation.use is Use.END:
+        notes.append(_AT_END[obligation.queue.counter])
     return tuple(notes)
 
 
