@@ -2,9 +2,10 @@
 # tools/check.py and examples/demo hold what the targets do; this file only names it.
 
 PYTHON ?= python3
+ARCH ?= $(shell uname -m)
 HOSTS ?= 3.6.0 3.7.1 3.8.0 3.9.0
 
-.PHONY: help test test-hosts nightly lint c-test demo clean
+.PHONY: help test test-hosts nightly lint c-test demo wheel clean
 
 help:
 	@echo "make test        all checks over the installed package, with Triton 3.9.0"
@@ -13,6 +14,7 @@ help:
 	@echo "make lint        ruff and mypy only"
 	@echo "make c-test      the C tests only (needs a C compiler, nothing else)"
 	@echo "make demo        filter a photograph, compare, compile for sm_90 and sm_100"
+	@echo "make wheel       dist/: wheel and sdist, built twice and compared (ARCH=$(ARCH))"
 	@echo "make clean       remove all that the targets made"
 	@echo "PYTHON=...       the Python to make the environments with ($(PYTHON))"
 
@@ -33,6 +35,9 @@ c-test:
 
 demo:
 	@$(PYTHON) tools/run_demo.py
+
+wheel:
+	@$(PYTHON) tools/build_wheel.py --arch $(ARCH)
 
 clean:
 	rm -rf .venv .demo build dist python/*.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

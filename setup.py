@@ -52,7 +52,15 @@ setup(
             ],
             depends=["third_party/nvidia/backend/tensor_map.h"],
             define_macros=[("Py_LIMITED_API", "0x030A0000")] if limited_api else [],
-            extra_compile_args=["-std=c11", "-Wall", "-Wextra", "-fvisibility=hidden"],
+            # No path of the build in the file: two builds give the same bytes.
+            extra_compile_args=[
+                "-std=c11",
+                "-Wall",
+                "-Wextra",
+                "-fvisibility=hidden",
+                "-g0",
+                f"-ffile-prefix-map={ROOT.resolve()}=.",
+            ],
             libraries=["dl"],
             py_limited_api=limited_api,
         )
