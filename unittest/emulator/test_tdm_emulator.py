@@ -163,7 +163,7 @@ def test_what_a_kernel_must_not_do(message, body):
 
 
 def test_the_end_of_a_wave_waits_on_vmcnt():
-    """CDNA3 and CDNA4 ISA, S_ENDPGM."""
+    """CDNA4 ISA, S_ENDPGM."""
     text = tdm_kernel("$alloc a\n$copy a\n$commit").replace("hip:gfx1250", "hip:gfx950")
     x = np.zeros((20, 50), np.float32)
     arrays = [x, x.copy(), np.zeros((8, 32), np.float32), np.arange(8, dtype=np.int32)]

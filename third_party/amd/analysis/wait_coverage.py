@@ -8,9 +8,10 @@ shown by walking back from the use on every way (``backward_flow``):
 3. A write to LDS, by a copy or not, needs every copy from it and into it to be retired.  (Copies
    of one queue end in order, but only within a wave: which waves write an element is the layout's
    choice.)  So does an operation that is not known (``lds_use``).
-4. The end of a kernel needs every copy on ASYNCcnt and TENSORcnt to be retired: the LDS may be
-   another workgroup's from there on.  (On VMcnt ``s_endpgm`` waits by itself: CDNA3 and CDNA4 ISA,
-   S_ENDPGM.  No public document says so of the other two.  Of NVIDIA's copies nothing is asked.)
+4. The end of a kernel needs every copy on ASYNCcnt and TENSORcnt to be retired: its LDS may be
+   another workgroup's from there on.  That is an assumption: what S_ENDPGM does about these two
+   was not looked up in the CDNA5 ISA.  On VMcnt it waits by itself (CDNA4 ISA, S_ENDPGM; gfx942 is
+   taken to be the same), and of NVIDIA's copies nothing is asked.
 
 A walk carries what the waits that it passed let through.  An operation of a queue is retired by
 

@@ -96,7 +96,7 @@ class _Copies:
     def check_end(self, kernel: Operation) -> None:
         """Refuses that a kernel ends while a copy from or into its LDS is in flight.
 
-        On VMcnt the end of a wave waits for it (CDNA3 and CDNA4 ISA, S_ENDPGM).
+        On VMcnt the end of a wave waits for it (CDNA4 ISA, S_ENDPGM).
 
         Raises:
             EmulationError: There is one.
