@@ -69,12 +69,13 @@ def test_host_error_is_ours():
 
 # docs/support.md, as known for the releases of the test run.
 NEW = {
-    (3, 6): set(),
+    (3, 6): {"im2col", "stages-hook-key"},
     (3, 7): {
-        *("stages-hook-key", "amd-async-stores", "amd-tdm-rows", "amd-tdm-intrinsic-wait"),
+        *("amd-async-stores", "amd-tdm-rows", "amd-tdm-intrinsic-wait"),
     },
     (3, 8): {
-        *("im2col", "amd-async-marks", "amd-masked-loads-predicated", "amd-partitioned-shared"),
+        *("im2col-copies", "im2col-gluon", "amd-async-marks", "amd-masked-loads-predicated"),
+        "amd-partitioned-shared",
         *("amd-tdm-rows-by-layout", "reductions-by-conversion"),
     },
     (3, 9): {
@@ -107,15 +108,17 @@ def test_a_missing_capability_says_what_to_install():
 
 
 @pytest.mark.parametrize("version", ["3.6.0", "3.7.1"])
-def test_a_host_without_im2col_is_refused_by_name(monkeypatch, version):
+def test_a_host_without_im2col_in_gluon_is_refused_by_name(monkeypatch, version):
     """What a user of an older host reads, on any host."""
     table = tuple(
-        (name, summary, (lambda: False) if name == "im2col" else probe, reason)
+        (name, summary, (lambda: False) if name == "im2col-gluon" else probe, reason)
         for name, summary, probe, reason in sys.modules[capabilities_module.__module__]._TABLE
     )
     monkeypatch.setattr(sys.modules[capabilities_module.__module__], "_TABLE", table)
     pretend(monkeypatch, version)
     capabilities.cache_clear()
-    message = rf"triton {version} .*not yet supported.*3\.8 or newer: pip install 'triton>=3\.8'"
+    message = (
+        rf"triton {version} has no im2col descriptors.*3\.8 or newer: pip install 'triton>=3\.8'"
+    )
     with pytest.raises(UnsupportedError, match=message):
-        require("im2col")
+        require("im2col-gluon")
