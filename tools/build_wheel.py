@@ -3,10 +3,11 @@
     python3 tools/build_wheel.py                  # dist/: a wheel for this machine and the sdist
     python3 tools/build_wheel.py --arch aarch64   # for another one, with its cross compiler
 
-Guarantees: both files are made of what git tracks, have the times of the last commit, sorted entries
-and no owners; the extension holds no path of the build; two builds in folders of different names give
-the same bytes, or nothing is written.  The platform tag is the oldest manylinux that auditwheel finds
-the extension to be consistent with.  The wheel is built from the sdist, so the sdist is whole.
+Guarantees: both files are made of what git tracks, have the times of the last commit, sorted
+entries and no owners; no file holds a path of the build or of its Python; two builds in folders of
+different names give the same bytes, or nothing is written.  The platform tag is the oldest
+manylinux that auditwheel finds the extension to be consistent with.  The wheel is built from the
+sdist, so the sdist is whole.
 """
 
 from __future__ import annotations
@@ -87,7 +88,8 @@ def compiler_for(arch: str) -> dict[str, str]:
         Refused: This is another machine and its cross compiler is not there.
     """
     if arch == platform.machine():
-        return {}
+        # What Python was linked with would come along otherwise, such as a run path of its folder.
+        return {"CC": "gcc", "LDSHARED": "gcc -shared"}
     compiler = f"{arch}-linux-gnu-gcc"
     if shutil.which(compiler) is None:
         raise Refused(
@@ -114,15 +116,11 @@ def build(python: pathlib.Path, folder: pathlib.Path, arch: str, when: int) -> l
     for name in tracked_files():
         (source / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / name, source / name)
-    environment = {
-        **os.environ,
-        **compiler_for(arch),
-        "SOURCE_DATE_EPOCH": str(when),
-        "PYTHONHASHSEED": "0",
-        "TMPDIR": str(folder),
-    }
-    for name in ("PYTHONPATH", "CFLAGS", "LDFLAGS", "DIST_EXTRA_CONFIG"):
-        environment.pop(name, None)
+    environment = {**os.environ, **compiler_for(arch)}
+    for variable in ("PYTHONPATH", "CFLAGS", "LDFLAGS", "DIST_EXTRA_CONFIG"):
+        environment.pop(variable, None)
+    environment["SOURCE_DATE_EPOCH"] = str(when)
+    environment["TMPDIR"] = str(folder)
     command = [str(python), "-m", "build", "--no-isolation", "--outdir", str(out), str(source)]
     _checked(command, "the build failed", environment)
     (sdist,), (wheel,) = out.glob("*.tar.gz"), out.glob("*.whl")
@@ -159,10 +157,11 @@ def normalize_wheel(wheel: pathlib.Path, platform: str, when: int) -> pathlib.Pa
         rb"^Tag: .*$", f"Tag: {python}-{abi}-{platform}".encode(), contents[tags], flags=re.M
     )
     del contents[record]
-    build_folder = str(wheel.parent.parent).encode()
-    for path, content in contents.items():
-        if build_folder in content:
-            raise Refused(f"{path} holds the path of the build")
+    for folder in (str(wheel.parent.parent), str(ROOT), sys.base_prefix + "/lib"):
+        for path, content in contents.items():
+            # /usr/lib is a path of every machine, and no trace of this one.
+            if folder.encode() in content and folder != "/usr/lib":
+                raise Refused(f"{path} holds {folder}, a path of the build")
     lines = [f"{path},{_digest(contents[path])},{len(contents[path])}" for path in sorted(contents)]
     contents[record] = "\n".join([*lines, f"{record},,", ""]).encode()
     target = wheel.with_name(f"{name}-{version}-{python}-{abi}-{platform}.whl")
