@@ -41,7 +41,13 @@ RULES: dict[str, tuple[set[str], set[str]]] = {
         set(),
     ),
     # It looks at what is installed; every import stands in a guarded probe.
-    "tools.doctor": ({"", "backends", "errors", "host"}, {"torch"}),
+    "tools.doctor": ({"", "backends", "errors", "host", "tools"}, {"torch"}),
+    # It compiles with all of the package, in processes of its own.
+    "selftest": (
+        {"analysis", "backends", "errors", "gluon", "host", "ir", "language", "ops", "passes"}
+        | {"selftest"},
+        {"torch", "triton"},
+    ),
     "backends": ({"backends"}, set()),
     "backends.V": (set(), set()),
     "backends.V.dialect": (

@@ -50,6 +50,25 @@ def test_a_half_finished_upgrade_is_refused(monkeypatch):
         detect()
 
 
+def test_two_records_beside_each_other_are_refused(monkeypatch, tmp_path):
+    """What an upgrade leaves that was interrupted behind the new files."""
+    pretend(monkeypatch, "3.9.0")
+    monkeypatch.setattr(triton, "__file__", str(tmp_path / "triton" / "__init__.py"))
+    for version in ("3.8.0", "3.9.0"):
+        (tmp_path / f"triton-{version}.dist-info").mkdir()
+        (tmp_path / f"triton-{version}.dist-info" / "METADATA").write_text(
+            f"Metadata-Version: 2.1\nName: triton\nVersion: {version}\n"
+        )
+    with pytest.raises(HostError, match=r"says triton 3\.8\.0 and 3\.9\.0, .* half-finished"):
+        detect()
+
+
+def test_what_is_told_by_the_release_is_known():
+    probed = {name for name, c in capabilities().items() if c.probed}
+    assert {"im2col", "im2col-gluon", "amd-tdm-rows", "interpreter"} <= probed
+    assert not {"stages-hook-key", "amd-async-marks", "broadcasts-by-shuffle"} & probed
+
+
 def test_a_version_that_cannot_be_read_is_refused(monkeypatch):
     pretend(monkeypatch, "main")
     with pytest.raises(HostError, match="cannot read the version"):

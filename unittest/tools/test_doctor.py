@@ -60,7 +60,10 @@ def test_what_works_without_a_gpu(no_gpu):
 def test_json_is_the_report(no_gpu, capsys):
     assert cli.main(["doctor", "--json"]) == 0
     report = json.loads(capsys.readouterr().out)
-    assert set(report) == {"facts", "capabilities", "works", "usable"}
+    assert set(report) == {
+        *("facts", "capabilities", "works", "usable", "unconfirmed", "selftest"),
+    }
+    assert (report["unconfirmed"], report["selftest"]) == ([], [])
     assert report["usable"] is True
     assert {"topic", "good", "text"} == set(report["facts"][0])
 
@@ -74,6 +77,36 @@ def test_without_a_usable_triton(no_gpu, monkeypatch, capsys):
     out = capsys.readouterr().out
     assert "no Triton is installed: pip install" in out
     assert "yes  compile" not in out
+
+
+@pytest.fixture
+def newer_triton(monkeypatch):
+    """A release that nobody has seen yet."""
+    import importlib.metadata
+
+    from triton_ext.host import detect
+
+    detect.cache_clear()
+    capabilities.cache_clear()
+    real = importlib.metadata.version
+    monkeypatch.setattr(triton, "__version__", "3.99.0")
+    monkeypatch.setattr(
+        importlib.metadata, "version", lambda name: "3.99.0" if name == "triton" else real(name)
+    )
+    yield
+    monkeypatch.undo()
+    detect.cache_clear()
+    capabilities.cache_clear()
+
+
+def test_a_newer_triton_is_not_vouched_for(no_gpu, newer_triton, capsys):
+    report = doctor.examine()
+    assert report.usable
+    assert "not tested with triton-ext" in by_topic(report.facts)["triton"].text
+    assert "amd-async-marks" in report.unconfirmed
+    assert "im2col-gluon" not in report.unconfirmed
+    assert cli.main(["doctor"]) == 0
+    assert "Not confirmed: this release is not tested" in capsys.readouterr().out
 
 
 def test_an_old_gpu_is_named(no_gpu, monkeypatch):

@@ -28,12 +28,14 @@ class Capability:
         summary: What a user gets.
         available: Whether this host has it.
         reason: Why it is not available and what to install; empty where it is available.
+        probed: Whether that was seen; otherwise it is told by the number of the release.
     """
 
     name: str
     summary: str
     available: bool
     reason: str
+    probed: bool = True
 
 
 def _lowers_im2col() -> bool:
@@ -67,10 +69,16 @@ def _gluon_builder_has(method: str) -> Callable[[], bool]:
     return probe
 
 
-def _release_has(release: tuple[int, int]) -> Callable[[], bool]:
-    # What a lowering makes of an operation leaves no trace outside of compiled code; these are
-    # checked by what each release emits (unittest/amd).
-    return lambda: detect().release >= release
+@dataclass(frozen=True, slots=True)
+class _ReleaseHas:
+    """What a lowering makes of an operation leaves no trace outside of compiled code; these are
+    checked by what each release emits (unittest/amd).
+    """
+
+    release: tuple[int, int]
+
+    def __call__(self) -> bool:
+        return detect().release >= self.release
 
 
 _NEEDS = "triton {{version}} {}; install {} or newer: pip install 'triton>={}'"
@@ -124,25 +132,25 @@ _TABLE: tuple[tuple[str, str, Callable[[], bool], str], ...] = (
     (
         "amd-tdm-intrinsic-wait",
         "waits for TDM operations are counted in instructions (AMD, gfx1250)",
-        _release_has((3, 7)),
+        _ReleaseHas((3, 7)),
         _NEEDS.format("takes the number of a TDM wait for instructions", "3.7", "3.7"),
     ),
     (
         "amd-tdm-rows-by-layout",
         "a TDM gather or scatter of rows that do not lie side by side is split (AMD, gfx1250)",
-        _release_has((3, 8)),
+        _ReleaseHas((3, 8)),
         _NEEDS.format("issues gathers as if all rows of a thread lay side by side", "3.8", "3.8"),
     ),
     (
         "amd-masked-loads-predicated",
         "masked asynchronous loads are issued by every wave (AMD, gfx1250)",
-        _release_has((3, 8)),
+        _ReleaseHas((3, 8)),
         _NEEDS.format("branches around masked asynchronous loads", "3.8", "3.8"),
     ),
     (
         "amd-async-marks",
         "LLVM counts the instructions of asynchronous copies (AMD, gfx942 and gfx950)",
-        _release_has((3, 8)),
+        _ReleaseHas((3, 8)),
         _NEEDS.format("has no asynchronous marks", "3.8", "3.8"),
     ),
     (
@@ -154,25 +162,25 @@ _TABLE: tuple[tuple[str, str, Callable[[], bool], str], ...] = (
     (
         "amd-partition-placement",
         "Triton's allocation knows physical partitions of LDS from its start (AMD, gfx1250)",
-        _release_has((3, 9)),
+        _ReleaseHas((3, 9)),
         _NEEDS.format("may allocate partitioned values forever", "3.9", "3.9"),
     ),
     (
         "reductions-by-conversion",
         "reductions across warps are lowered to conversions of layouts",
-        _release_has((3, 8)),
+        _ReleaseHas((3, 8)),
         _NEEDS.format("keeps an element for each warp in shared memory", "3.8", "3.8"),
     ),
     (
         "broadcasts-by-shuffle",
         "what every warp holds is handed on by shuffles, without shared memory",
-        _release_has((3, 9)),
+        _ReleaseHas((3, 9)),
         _NEEDS.format("hands it on through shared memory", "3.9", "3.9"),
     ),
     (
         "nvidia-matrix-rows",
         "matrix instructions that transpose take rows that conflict least in shared memory",
-        _release_has((3, 9)),
+        _ReleaseHas((3, 9)),
         _NEEDS.format("takes rows in the order of registers", "3.9", "3.9"),
     ),
     (
@@ -196,6 +204,7 @@ def capabilities() -> dict[str, Capability]:
             summary=summary,
             available=available,
             reason="" if available else reason.format(version=version),
+            probed=not isinstance(probe, _ReleaseHas) and probe is not takes_key,
         )
     return table
 

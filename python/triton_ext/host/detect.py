@@ -6,6 +6,7 @@ Guarantee: importing this module imports no Triton; :func:`detect` does, once.
 from __future__ import annotations
 
 import importlib.metadata
+import pathlib
 import re
 from dataclasses import dataclass
 from functools import lru_cache
@@ -68,11 +69,12 @@ def detect() -> Host:
             f"triton {version} is too old, triton-ext needs {first[0]}.{first[1]} or newer: "
             "pip install 'triton>=3.8'"
         )
-    _check_metadata(version)
+    _check_metadata(version, pathlib.Path(str(triton.__file__)).parents[1])
     return Host(version=version, release=release, tested=first <= release <= last)
 
 
-def _check_metadata(version: str) -> None:
+def _check_metadata(version: str, folder: pathlib.Path) -> None:
+    """Refuses a library in ``folder`` about which the package metadata says something else."""
     try:
         recorded = importlib.metadata.version("triton")
     except importlib.metadata.PackageNotFoundError:
@@ -82,4 +84,13 @@ def _check_metadata(version: str) -> None:
         raise HostError(
             f"the package metadata says triton {recorded}, the library says {version}: "
             "a half-finished upgrade; pip install --force-reinstall triton"
+        )
+    # Of two records beside each other the first one found may happen to be right.
+    found = importlib.metadata.distributions(name="triton", path=[str(folder)])
+    records = sorted({distribution.version for distribution in found})
+    if len(records) > 1:
+        raise HostError(
+            f"the package metadata says triton {' and '.join(records)}, the library says "
+            f"{version}: a half-finished upgrade; remove {folder}/triton-*.dist-info and triton, and install "
+            "triton again"
         )

@@ -15,10 +15,11 @@ import pathlib
 import platform
 import sys
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 
 from triton_ext import __version__, backends
 from triton_ext.errors import TritonExtError
+from triton_ext.tools import selftest
 
 __all__ = ["SUMMARY", "Finding", "Report", "add_arguments", "examine", "run"]
 
@@ -52,12 +53,21 @@ class Report:
         capabilities: What the installed Triton offers.
         works: What a user can do here.
         usable: Whether the package can be used at all.
+        unconfirmed: Capabilities that no probe confirmed, on a release that is not tested.
+        selftest: What was compiled, if that was asked for.
     """
 
     facts: tuple[Finding, ...]
     capabilities: tuple[Finding, ...]
     works: tuple[Finding, ...]
     usable: bool
+    unconfirmed: tuple[str, ...] = ()
+    selftest: tuple[selftest.Outcome, ...] = ()
+
+    @property
+    def good(self) -> bool:
+        """Whether the package can be used and everything that was compiled is as promised."""
+        return self.usable and not any(tested.status == "no" for tested in self.selftest)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,16 +83,35 @@ class _Gpu:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the options of ``doctor``."""
     parser.add_argument("--json", action="store_true", help="print the report as JSON")
+    parser.add_argument(
+        "--selftest",
+        action="store_true",
+        help="compile kernels for each target, look at their code, and run one on the GPU if there "
+        "is one; status 1 if something fails that this Triton should do",
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Prints the report; returns 0 if the package can be used at all, else 1."""
+    """Prints the report; returns 0 if the package can be used and what was tested works, else 1."""
     report = examine()
+    if arguments.selftest and report.usable:
+        report = with_selftest(report)
     if arguments.json:
         sys.stdout.write(json.dumps(asdict(report), indent=2) + "\n")
     else:
         sys.stdout.write(render(report))
-    return 0 if report.usable else 1
+    return 0 if report.good else 1
+
+
+def with_selftest(report: Report) -> Report:
+    """Returns a report with what a selftest found."""
+    on_gpu = next(work for work in report.works if work.topic.startswith("triton_ext.ops"))
+    skipped = {} if on_gpu.good else {"gpu": "no GPU that can run it, or no torch: see above"}
+    try:
+        tested = selftest.run_checks(skipped)
+    except TritonExtError as error:
+        tested = (selftest.Outcome("all", "selftest", "no", str(error)),)
+    return replace(report, selftest=tested)
 
 
 def examine() -> Report:
@@ -136,7 +165,13 @@ def examine() -> Report:
             ("im2col", "torch", "C extension", "CUDA driver", "GPU"),
         ),
     )
-    return Report(facts=facts, capabilities=capabilities, works=works, usable=host_is_good)
+    return Report(
+        facts=facts,
+        capabilities=capabilities,
+        works=works,
+        usable=host_is_good,
+        unconfirmed=_unconfirmed() if host_is_good else (),
+    )
 
 
 def render(report: Report) -> str:
@@ -154,7 +189,29 @@ def render(report: Report) -> str:
         width = max(len(finding.topic) for finding in findings)
         mark = {True: "yes", False: "no ", None: "   "}
         lines += [f"  {mark[f.good]}  {f.topic:<{width}}  {f.text}".rstrip() for f in findings]
+    if report.unconfirmed:
+        lines += [
+            "",
+            "Not confirmed: this release is not tested, and these leave nothing to probe;",
+            "they are taken to be as in the newest release that is tested; --selftest tries some",
+            *(f"  {name}" for name in report.unconfirmed),
+        ]
+    if report.selftest:
+        lines += ["", "Selftest", *_selftest_lines(report.selftest)]
     return "\n".join(lines) + "\n"
+
+
+def _selftest_lines(tested: tuple[selftest.Outcome, ...]) -> list[str]:
+    words = {"yes": "yes", "no": "NO ", "absent": "no ", "skipped": "-  "}
+    width = max(len(each.feature) for each in tested)
+    lines = [
+        f"  {words[each.status]}  {each.target:<7}  {each.feature:<{width}}  {each.text}"
+        for each in tested
+    ]
+    failed = sum(each.status == "no" for each in tested)
+    worked = sum(each.status == "yes" for each in tested)
+    lines.append(f"  {worked} work, {failed} should work and do not")
+    return lines
 
 
 def _work(
@@ -198,6 +255,16 @@ def _examine_capabilities() -> tuple[Finding, ...]:
     return tuple(
         Finding(c.name, c.available, c.summary if c.available else c.reason) for c in table.values()
     )
+
+
+def _unconfirmed() -> tuple[str, ...]:
+    from triton_ext.host import capabilities, detect
+
+    try:
+        table = {} if detect().tested else capabilities()
+    except (TritonExtError, ImportError, AttributeError):
+        return ()  # The section of capabilities says so.
+    return tuple(c.name for c in table.values() if c.available and not c.probed)
 
 
 def _examine_plugin() -> Finding:

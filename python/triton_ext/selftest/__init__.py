@@ -1,0 +1,5 @@
+"""What ``triton-ext doctor --selftest`` compiles, in processes of its own.
+
+``python -m triton_ext.selftest NAME...`` runs checks and prints a line of JSON for each.  Whoever
+starts it survives a Triton that ends the process.
+"""

@@ -1,0 +1,157 @@
+"""The checks of the selftest: for each target, what the compiled code has to show.
+
+A check returns a sentence on what it saw, or raises :class:`NotShown`.  Kernels are imported by the
+checks themselves: what one of them needs may be missing on a Triton that serves the others.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from triton_ext import backends, host
+
+__all__ = ["CHECKS", "GPU", "Check", "NotShown"]
+
+#: The target of checks that run on the GPU that is here.
+GPU = "gpu"
+
+
+class NotShown(Exception):
+    """A kernel compiled, and its code does not show what it should."""
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One check.
+
+    Attributes:
+        target: ``"sm_90"``, ``"gfx950"`` or :data:`GPU`.
+        feature: What a user would call it.
+        needs: Capability of the host without which it cannot work; empty for none.
+        run: Compiles and looks; returns what it saw.
+    """
+
+    target: str
+    feature: str
+    needs: str
+    run: Callable[[str], str]
+
+    @property
+    def name(self) -> str:
+        """As it is asked for."""
+        return f"{self.target}:{self.feature}"
+
+
+def _im2col(target: str) -> str:
+    from triton_ext.selftest import kernels
+
+    return _im2col_copies(kernels.compile_conv(target))
+
+
+def _gluon_im2col(target: str) -> str:
+    from triton_ext.selftest import nvidia
+
+    return _im2col_copies(nvidia.compile_im2col(target))
+
+
+def _im2col_copies(stages: dict[str, Any]) -> str:
+    number = len(re.findall(r"cp\.async\.bulk\.tensor\S*\.im2col\.", stages["ptx"]))
+    if number == 0:
+        raise NotShown("the PTX has no im2col copy")
+    return f"{number} im2col copies, cubin of {len(stages['cubin'])} bytes"
+
+
+def _nvidia_copies(target: str) -> str:
+    from triton_ext.selftest import nvidia
+
+    ptx = nvidia.compile_copies(target)["ptx"]
+    widths = re.findall(r"cp\.async\.c[ag]\.shared\.global\S* [^;]*?\], (0x\w+|\d+)", ptx)
+    return _all_of({int(width, 0) for width in widths}, 16)
+
+
+# Bits behind _b (gfx1250), or a word (gfx942 and gfx950).
+_TO_LDS = re.compile(r"global_load_async_to_lds_b(\d+)|global_load_lds_(\w+)")
+_BYTES = {"ubyte": 1, "ushort": 2, "dword": 4, "dwordx3": 12, "dwordx4": 16}
+
+
+def _amd_copies(target: str) -> str:
+    from triton_ext.selftest import amd
+
+    found = _TO_LDS.finditer(amd.compile_copies(target)["amdgcn"])
+    widths = {int(m[1]) // 8 if m[1] else _BYTES.get(m[2], 0) for m in found}
+    # gfx942 copies 4 bytes of a lane at most.
+    return _all_of(widths, 4 if target == "gfx942" else 16)
+
+
+def _all_of(widths: set[int], wanted: int) -> str:
+    if widths != {wanted}:
+        seen = ", ".join(map(str, sorted(widths))) or "none"
+        raise NotShown(f"copies of {wanted} bytes were expected, there are: {seen}")
+    return f"copies of one element each became copies of {wanted} bytes"
+
+
+def _waits(target: str) -> str:
+    from triton_ext.ir import parse
+    from triton_ext.passes import PassManager
+    from triton_ext.selftest import amd
+
+    stages = amd.compile_copies(target)
+    module = parse(stages["ttgir"], "<ttgir>")
+    PassManager([backends.load("amd", "verify-async-waits")()], host_features=host.features).run(
+        module
+    )
+    found = re.findall(r"vmcnt\((\d+)\)|s_wait_asynccnt (0x\w+|\d+)", stages["amdgcn"])
+    counts = sorted({int(vector or several, 0) for vector, several in found})
+    if not any(counts):
+        raise NotShown(f"no wait leaves the newer copies in flight; the counts are {counts}")
+    return f"verified; the waits of the assembly leave {', '.join(map(str, counts))} in flight"
+
+
+def _shared(target: str) -> str:
+    from triton_ext.analysis.allocation import allocate, unknown_scratch
+    from triton_ext.ir import parse
+    from triton_ext.selftest import kernels
+
+    stages, taken = kernels.compile_matmul(target)
+    module = parse(stages["ttgir"], "<ttgir>")
+    if unknown_scratch(module, host.features()):
+        raise NotShown("what conversions of layouts need is not known on this release")
+    total = allocate(module, features=host.features()).total
+    if total > taken:
+        raise NotShown(f"placed in {total} bytes, Triton takes {taken}")
+    return f"placed in {total} bytes, Triton takes {taken}"
+
+
+def _conv2d(_: str) -> str:
+    import torch
+
+    from triton_ext.ops import conv2d
+
+    torch.manual_seed(0)
+    x = torch.randn(2, 64, 28, 28, device="cuda").half()
+    x = x.contiguous(memory_format=torch.channels_last)
+    weight = torch.randn(128, 64, 3, 3, device="cuda").half() / 24
+    exact = torch.nn.functional.conv2d(x.double(), weight.double(), padding=1)
+    theirs = torch.nn.functional.conv2d(x, weight, padding=1)
+    error = float((conv2d(x, weight, padding=1).double() - exact).abs().max())
+    # Twice torch's own in the same type, and a floor of some units in the last place of 1.
+    allowed = 2 * float((theirs.double() - exact).abs().max()) + 2e-3
+    if not error <= allowed:
+        raise NotShown(f"off by {error:.3g}, {allowed:.3g} is allowed")
+    return f"off by {error:.3g} ({allowed:.3g} is allowed) on {torch.cuda.get_device_name()}"
+
+
+_NVIDIA, _AMD = ("sm_90", "sm_100"), ("gfx942", "gfx950", "gfx1250")
+
+CHECKS: tuple[Check, ...] = (
+    *(Check(target, "im2col convolution", "im2col", _im2col) for target in _NVIDIA),
+    *(Check(target, "im2col in Gluon", "im2col-gluon", _gluon_im2col) for target in _NVIDIA),
+    *(Check(target, "wide copies", "stages-hook-key", _nvidia_copies) for target in _NVIDIA),
+    *(Check(target, "wide copies", "stages-hook-key", _amd_copies) for target in _AMD),
+    *(Check(target, "wait counts", "stages-hook-key", _waits) for target in _AMD),
+    *(Check(target, "shared memory", "", _shared) for target in (*_NVIDIA, *_AMD)),
+    Check(GPU, "conv2d against torch", "im2col", _conv2d),
+)
