@@ -91,6 +91,6 @@ def _check_metadata(version: str, folder: pathlib.Path) -> None:
     if len(records) > 1:
         raise HostError(
             f"the package metadata says triton {' and '.join(records)}, the library says "
-            f"{version}: a half-finished upgrade; remove triton and triton-*.dist-info of {folder}, "
-            "and install triton again"
+            f"{version}: a half-finished upgrade; remove triton and triton-*.dist-info in "
+            f"{folder}, and install triton again"
         )
