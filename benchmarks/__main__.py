@@ -12,6 +12,7 @@ CASES = {
     "conv_fprop": "benchmarks.conv_fprop",
     "copy_widths": "benchmarks.copy_widths",
     "gluon_conv": "benchmarks.gluon_conv",
+    "import_time": "benchmarks.import_time",
     "ir": "benchmarks.ir",
     "launch": "benchmarks.launch",
     "small_copies": "benchmarks.small_copies",
