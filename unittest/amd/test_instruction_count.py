@@ -10,7 +10,6 @@ from triton_ext.backends.amd.analysis.instruction_count import (
     copy_instructions,
     tdm_copy_instructions,
     tdm_rows_instructions,
-    waves_of,
 )
 from triton_ext.backends.amd.analysis.target import Counter, Direction, Lowering, Queue, Target
 from triton_ext.errors import UnsupportedError, VerifyError
@@ -239,40 +238,3 @@ def test_the_target_of_a_module():
     assert nvidia.waits_count_groups
     with pytest.raises(VerifyError, match="found 'cpu:x86'"):
         Target.of_module(parse(text.replace("hip:gfx1250", "cpu:x86")))
-
-
-def test_waves():
-    text = """\
-module attributes {"ttg.num-warps" = 8 : i32} {
-  tt.func @f(%a: i32) {
-    %x = arith.addi %a, %a : i32
-    ttg.warp_specialize(%a)
-    default {
-      %y = arith.addi %a, %a : i32
-      ttg.warp_yield
-    }
-    partition0(%b: i32) num_warps(2) {
-      scf.if %c {
-        %z = arith.addi %b, %b : i32
-      }
-      ttg.warp_return
-    } : (i32) -> ()
-    tt.return
-  }
-}
-""".replace("scf.if %c", "%c = arith.constant true\n      scf.if %c")
-    # A function that partitions call, as Gluon makes it.
-    text = (
-        text.rstrip().removesuffix("}")
-        + """\
-  tt.func private @g(%a: i32) attributes {noinline = true, "ttg.num-warps" = 1 : i32} {
-    %x = arith.addi %a, %a : i32
-    tt.return
-  }
-}
-"""
-    )
-    found = [waves_of(op) for op in parse(text).walk() if op.name == "arith.addi"]
-    assert found == [8, 8, 2, 1]
-    with pytest.raises(VerifyError, match="number of waves"):
-        waves_of(parse("tt.func @f() {\n  tt.return\n}\n").body[0])

@@ -20,7 +20,6 @@ Safe direction: a vector may be narrower than what the host emits, never wider.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -29,6 +28,7 @@ from typing import Final
 
 from triton_ext.analysis import AxisInfoAnalysis, consecutive_run, register_to_shared
 from triton_ext.analysis.axis_info.layout import order_and_run
+from triton_ext.analysis.warps import num_warps_of, number_of
 from triton_ext.ir import Builder, Module, Operation, Value, parse_type
 from triton_ext.ir.aliases import AliasTable
 from triton_ext.ir.dialects import ttg
@@ -334,8 +334,8 @@ def read_copy(
         buffer=buffer,
         shared=shared,
         bits=bits,
-        num_warps=_num_warps(op),
-        threads_per_warp=_number(_root(op), "ttg.threads-per-warp", op),
+        num_warps=num_warps_of(op),
+        threads_per_warp=number_of(_root(op), "ttg.threads-per-warp"),
         consecutive=info.contiguity,
         contiguity=tuple(map(min, info.contiguity, aligned)),
         constancy=None if mask is None else analysis.info(mask).constancy,
@@ -348,29 +348,10 @@ def _power(number: int) -> int:
     return 1 << (number.bit_length() - 1)
 
 
-def _num_warps(op: Operation) -> int:
-    """Warps that run an operation: those of its partition, or of the module."""
-    inner: Operation = op
-    while (around := inner.parent_op) is not None:
-        specialized = ttg.WarpSpecializeOp.match(around)
-        for partition in specialized.partitions if specialized is not None else ():
-            if inner.parent is not None and partition.block.parent is inner.parent.parent:
-                return partition.num_warps
-        inner = around
-    return _number(inner, "ttg.num-warps", op)
-
-
 def _root(op: Operation) -> Operation:
     while (around := op.parent_op) is not None:
         op = around
     return op
-
-
-def _number(holder: Operation, name: str, op: Operation) -> int:
-    found = re.match(r"\d+", holder.attributes.get(name, ""))
-    if found is None:
-        op.fail(f"expected a module with a number as '{name}'")
-    return int(found[0])
 
 
 # ---- encodings

@@ -45,7 +45,6 @@ Not handled, and an error where it is asked for: encodings that this package doe
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
@@ -55,6 +54,7 @@ from typing import TYPE_CHECKING
 
 from triton_ext.analysis import consecutive_run, register_to_shared
 from triton_ext.analysis.axis_info.layout import order_and_run
+from triton_ext.analysis.warps import num_warps_of
 from triton_ext.errors import VerifyError
 from triton_ext.ir import Operation, Value, parse_type
 from triton_ext.ir.dialects import ttg
@@ -64,7 +64,6 @@ from triton_ext.ir.encodings import (
     PartitionedSharedEncoding,
     SharedEncoding,
 )
-from triton_ext.ir.functions import FUNCTIONS
 from triton_ext.ir.types import MemDescType, TensorType
 
 from ..dialect import amdg
@@ -82,7 +81,6 @@ __all__ = [
     "count",
     "tdm_copy_instructions",
     "tdm_rows_instructions",
-    "waves_of",
 ]
 
 #: Bits per lane that the widest copy instruction moves.
@@ -349,29 +347,6 @@ def count(
     return _count_tdm(op, target, lowering)
 
 
-def waves_of(op: Operation) -> int:
-    """Number of waves that run an operation: those of its partition, function or module.
-
-    Gluon gives a function that partitions call the number of their warps.
-
-    Raises:
-        VerifyError: The module does not say how many waves there are.
-    """
-    inner: Operation = op
-    while (around := inner.parent_op) is not None:
-        if inner.name in FUNCTIONS and "ttg.num-warps" in inner.attributes:
-            break
-        specialized = ttg.WarpSpecializeOp.match(around)
-        for partition in specialized.partitions if specialized is not None else ():
-            if inner.parent is not None and partition.block.parent is inner.parent.parent:
-                return partition.num_warps
-        inner = around
-    found = re.match(r"\d+", inner.attributes.get("ttg.num-warps", ""))
-    if found is None:
-        op.fail("expected a module with the number of waves in 'ttg.num-warps'")
-    return int(found[0])
-
-
 _COPIES = frozenset(kind.value for kind in CopyKind)
 #: More than any number of elements or instructions: where the host may know everything.
 _UNBOUNDED = 1 << 20
@@ -466,7 +441,7 @@ def _count_tdm(op: Operation, target: Target, lowering: Lowering) -> AsyncIssue 
         lds, is_masked = (copy.buffer,), copy.pred is not None
         buffer = copy.buffer
         number, unknown = _as_far_as_known(
-            lambda: tdm_copy_instructions(_buffer(op, buffer), waves_of(op))
+            lambda: tdm_copy_instructions(_buffer(op, buffer), num_warps_of(op))
         )
     elif rows is not None:
         lds, is_masked = (rows.buffer,), rows.pred is not None

@@ -35,6 +35,7 @@ from typing import Final
 
 from triton_ext.analysis.allocation import buffer_size, reserved_bytes
 from triton_ext.analysis.bank_conflicts import Access, BankModel, Conflicts
+from triton_ext.analysis.warps import num_warps_of
 from triton_ext.errors import VerifyError
 from triton_ext.ir import Module, Operation, Value
 from triton_ext.ir.aliases import AliasTable
@@ -52,7 +53,7 @@ from triton_ext.ir.types import MemDescType, TensorType
 from ..dialect import amdg
 from .lds import Lds
 from .partition_conflicts import joint_wavefronts
-from .partition_group import BufferGroup, num_warps_of
+from .partition_group import BufferGroup
 
 __all__ = ["Choice", "Cost", "GroupAccesses", "Renamed", "viewed"]
 
@@ -274,7 +275,7 @@ class GroupAccesses:
             return 1
         pieces = encoding.num_pieces
         return max(
-            [pieces // math.gcd(num_warps_of(op), pieces) for op in self.group.copies], default=1
+            [pieces // math.gcd(num_warps_of(op, 4), pieces) for op in self.group.copies], default=1
         )
 
     # ---- candidates
@@ -358,7 +359,7 @@ class GroupAccesses:
         """The numbered limits of TDM loads."""
         copy = amdg.AsyncTdmCopyGlobalToLocalOp.match(op)
         assert copy is not None
-        warps = num_warps_of(op)
+        warps = num_warps_of(op, 4)
         inner, pieces = encoding, 1
         if isinstance(encoding, PartitionedSharedEncoding):
             if warps < encoding.num_partitions:

@@ -41,7 +41,6 @@ __all__ = [
     "buffer_groups",
     "feeds_a_dot",
     "flow_links",
-    "num_warps_of",
 ]
 
 _TDM_LOAD: Final = amdg.AsyncTdmCopyGlobalToLocalOp.NAME
@@ -215,18 +214,6 @@ def feeds_a_dot(group: BufferGroup, links: Mapping[Value, tuple[Value, ...]]) ->
             if use.op.name.startswith(("arith.", "math.")) or use.op.name in _KEEPERS:
                 todo += use.op.results
     return False
-
-
-def num_warps_of(op: Operation) -> int:
-    """Waves that run an operation: those of its partition, or of the module."""
-    inner: Operation = op
-    while (around := inner.parent_op) is not None:
-        specialized = ttg.WarpSpecializeOp.match(around)
-        for partition in specialized.partitions if specialized is not None else ():
-            if inner.parent is not None and partition.block.parent is inner.parent.parent:
-                return partition.num_warps
-        inner = around
-    return int(inner.attributes.get("ttg.num-warps", "4").partition(":")[0])
 
 
 class _Walk:

@@ -33,6 +33,7 @@ from triton_ext.analysis.timeline import (
     Use,
     Wait,
 )
+from triton_ext.analysis.warps import num_warps_of
 from triton_ext.errors import VerifyError
 from triton_ext.ir import Block, Module, Operation
 from triton_ext.ir.dialects import ttg
@@ -41,7 +42,7 @@ from triton_ext.ir.functions import CALLS, FUNCTIONS, callee_of, symbol_of
 from . import async_events, wait_coverage
 from .async_events import AsyncEvents
 from .copies_in_flight import copies_in_flight
-from .instruction_count import AsyncIssue, waves_of
+from .instruction_count import AsyncIssue
 from .target import Lowering, Target
 from .timeline_waits import WaitFacts, kind_of, lane_of, place_of
 from .value_origins import buffer_name, token_origins
@@ -395,6 +396,6 @@ def _function_of(op: Operation) -> Operation:
 
 def _waves(blocks: tuple[Block, ...]) -> int | None:
     try:
-        return waves_of(blocks[0].ops[0])
+        return num_warps_of(blocks[0].ops[0])
     except VerifyError:
         return None

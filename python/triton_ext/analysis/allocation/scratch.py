@@ -38,6 +38,7 @@ from ...ir.types import (
     TensorType,
     Type,
 )
+from ..warps import num_warps_of, number_of
 from .layout_conversion import crosses_ctas, goes_through_memory
 from .lowering import Lowering
 from .reduction import bytes_by_conversion, bytes_by_warps
@@ -70,9 +71,8 @@ class Scratch:
         target: str | None = None,
     ) -> None:
         self._aliases = aliases
-        self._lanes = int(top.attributes.get("ttg.threads-per-warp", "32").partition(":")[0])
-        self._warps = int(top.attributes.get("ttg.num-warps", "4").partition(":")[0])
-        self.ctas = int(top.attributes.get("ttg.num-ctas", "1").partition(":")[0])
+        self._lanes = number_of(top, "ttg.threads-per-warp", 32)
+        self.ctas = number_of(top, "ttg.num-ctas", 1)
         self._has_run = "ttg.shared" in top.attributes
         said = top.attributes.get("ttg.target", "").strip('"')
         self._lowerings = Lowering.of(said if target is None else target, features)
@@ -104,15 +104,7 @@ class Scratch:
 
     def warps_of(self, op: Operation) -> int:
         """Warps that run an operation."""
-        while op.parent is not None and op.parent_op is not None:
-            region, around = op.parent.parent, op.parent_op
-            view = ttg.WarpSpecializeOp.match(around)
-            if view is not None:
-                for partition in view.partitions:
-                    if partition.block.parent is region:
-                        return partition.num_warps
-            op = around
-        return self._warps
+        return num_warps_of(op, 4)
 
     def histogram(self, op: Operation, lowering: Lowering) -> int:
         """Bytes of a ``tt.histogram``."""

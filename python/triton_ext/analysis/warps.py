@@ -1,0 +1,61 @@
+"""How many warps run an operation."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from ..ir import Operation
+from ..ir.dialects import ttg
+from ..ir.functions import FUNCTIONS
+
+__all__ = ["num_warps_of", "number_of"]
+
+_NUM_WARPS: Final = "ttg.num-warps"
+_NUMBER: Final = re.compile(r"([1-9]\d*)(?:\s*:\s*\w+)?\s*\Z", re.ASCII)
+
+
+def num_warps_of(op: Operation, default: int | None = None) -> int:
+    """Warps that run an operation: those of its partition, function or module.
+
+    Gluon gives a function that partitions call the number of their warps.
+
+    Args:
+        op: The operation.
+        default: What a module has that does not say it; ``None`` for an error.
+
+    Raises:
+        VerifyError: The attribute is no number, or missing without a default.
+    """
+    inner: Operation = op
+    while (around := inner.parent_op) is not None:
+        if inner.name in FUNCTIONS and _NUM_WARPS in inner.attributes:
+            break
+        specialized = ttg.WarpSpecializeOp.match(around)
+        for partition in specialized.partitions if specialized is not None else ():
+            if inner.parent is not None and partition.block.parent is inner.parent.parent:
+                return partition.num_warps
+        inner = around
+    return number_of(inner, _NUM_WARPS, default)
+
+
+def number_of(holder: Operation, name: str, default: int | None = None) -> int:
+    """A positive number among the attributes of a module or function, ``"ttg.num-ctas" = 2 : i32``.
+
+    Args:
+        holder: The module or function.
+        name: Of the attribute.
+        default: What it is where it is not given; ``None`` for an error.
+
+    Raises:
+        VerifyError: It is no such number, or missing without a default.
+    """
+    text = holder.attributes.get(name)
+    if text is None:
+        if default is not None:
+            return default
+        holder.fail(f"expected a module with a number as '{name}'")
+    found = _NUMBER.match(text)
+    if found is None:
+        holder.fail(f"expected a positive number as '{name}', found {text}")
+    return int(found[1])

@@ -1,0 +1,65 @@
+"""How many warps run an operation, and what is said where the module does not tell."""
+
+from __future__ import annotations
+
+import pytest
+from triton_ext.analysis.warps import num_warps_of, number_of
+from triton_ext.errors import VerifyError
+from triton_ext.ir import parse
+
+TEXT = """\
+module attributes {"ttg.num-warps" = 8 : i32} {
+  tt.func @f(%a: i32) {
+    %x = arith.addi %a, %a : i32
+    ttg.warp_specialize(%a)
+    default {
+      %y = arith.addi %a, %a : i32
+      ttg.warp_yield
+    }
+    partition0(%b: i32) num_warps(2) {
+      %c = arith.constant true
+      scf.if %c {
+        %z = arith.addi %b, %b : i32
+      }
+      ttg.warp_return
+    } : (i32) -> ()
+    tt.return
+  }
+  tt.func private @called_by_a_partition(%a: i32) attributes {"ttg.num-warps" = 1 : i32} {
+    %x = arith.addi %a, %a : i32
+    tt.return
+  }
+}
+"""
+
+
+def warps(text: str, default: int | None = None) -> list[int]:
+    return [num_warps_of(op, default) for op in parse(text).walk() if op.name == "arith.addi"]
+
+
+def test_a_partition_a_function_and_the_module_tell():
+    assert warps(TEXT) == [8, 8, 2, 1]
+    assert warps(TEXT.replace('"ttg.num-warps" = 8 : i32', ""), 4) == [4, 4, 2, 1]
+
+
+def test_a_module_that_does_not_tell():
+    with pytest.raises(VerifyError, match=r"number as 'ttg\.num-warps'") as raised:
+        warps(TEXT.replace('"ttg.num-warps" = 8 : i32', ""))
+    assert raised.value.line == 1
+
+
+@pytest.mark.parametrize(("was", "line"), [("8 : i32", 1), ("1 : i32", 18)])
+@pytest.mark.parametrize("value", ['"x"', "0 : i32", "-4 : i32", "[4]", "dense<4> : i32"])
+def test_what_is_no_number_is_refused_where_it_stands(was, line, value):
+    text = TEXT.replace(f'"ttg.num-warps" = {was}', f'"ttg.num-warps" = {value}')
+    assert text != TEXT
+    with pytest.raises(VerifyError, match="expected a positive number as") as found:
+        warps(text, 4)
+    assert found.value.line == line
+    assert value in str(found.value)
+
+
+def test_other_numbers_of_a_module():
+    module = parse(TEXT).op
+    assert number_of(module, "ttg.num-ctas", 1) == 1
+    assert number_of(module, "ttg.num-warps", 1) == 8
