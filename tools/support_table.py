@@ -1,6 +1,6 @@
 """Makes the table in ``docs/support.md`` from what each Triton release does.
 
-    python3 tools/support_table.py            # writes the table; needs 'make test-hosts' before
+    python3 tools/support_table.py            # writes the table; needs 'make test-hosts' of HOSTS
     python3 tools/support_table.py --check    # fails where the table is not what would be written
     python tools/support_table.py --probe     # inside one environment: prints its column as JSON
 
@@ -23,7 +23,7 @@ from dataclasses import dataclass
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "support.md"
-HOSTS = ("3.6.0", "3.7.1", "3.8.0", "3.9.0")
+HOSTS = ("3.6.0", "3.7.0", "3.7.1", "3.8.0", "3.9.0")
 BEGIN, END = "<!-- table: tools/support_table.py -->", "<!-- end of table -->"
 
 _COMPILE = """
@@ -300,7 +300,9 @@ def make_table() -> str:
     for host in HOSTS:
         python = ROOT / ".venv" / f"test-{host}" / "bin" / "python"
         if not python.exists():
-            raise SystemExit(f"no environment for triton {host}: run 'make test-hosts' first")
+            raise SystemExit(
+                f"no environment for triton {host}: run 'make test-hosts HOSTS={host}' first"
+            )
         command = [str(python), str(pathlib.Path(__file__)), "--probe"]
         columns[host] = json.loads(subprocess.check_output(command, cwd=ROOT, text=True))
     lines = [
