@@ -16,19 +16,36 @@ from .parser import parse_optional_type, trivia_end
 from .segments import RegionSlot, Segment, ValueTypeSlot, cut
 from .text_checks import check_type
 
-__all__ = ["FUNCTIONS", "callee_of", "function_results", "set_function_results", "symbol_of"]
+__all__ = [
+    "FUNCTIONS",
+    "callee_of",
+    "function_results",
+    "set_function_results",
+    "symbol_of",
+    "visibility_of",
+]
 
 #: Operations that define a function.
 FUNCTIONS = frozenset({"func.func", "tt.func"})
 RETURNS = frozenset({"func.return", "tt.return"})
 CALLS = frozenset({"func.call", "tt.call"})
 _SYMBOL = re.compile(r"@(" + lexer.STRING + r"|[A-Za-z_$.-][\w$.-]*)", re.ASCII)
+_VISIBILITIES = frozenset({"public", "private", "nested"})
 _ARROW = re.compile(r"\s*->\s*")
 
 
 def symbol_of(op: Operation) -> str | None:
     """The symbol that an operation defines, without ``@`` and quotes; ``None`` without one."""
     return _named(op, "sym_name")
+
+
+def visibility_of(op: Operation) -> str:
+    """Who sees the symbol that an operation defines: ``public``, ``private`` or ``nested``."""
+    raw = op.attributes.get("sym_visibility")
+    if raw is not None:
+        return raw.strip('"')
+    words = _head(op).partition("@")[0].split()
+    return next((word for word in words if word in _VISIBILITIES), "public")
 
 
 def callee_of(op: Operation) -> str | None:

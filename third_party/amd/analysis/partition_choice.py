@@ -55,7 +55,7 @@ from .lds import Lds
 from .partition_conflicts import joint_wavefronts
 from .partition_group import BufferGroup
 
-__all__ = ["Choice", "Cost", "GroupAccesses", "Renamed", "viewed"]
+__all__ = ["Choice", "GroupAccesses", "Renamed", "viewed"]
 
 _TILE: Final = 16
 _PARTITIONS: Final = (2, 4)
@@ -67,36 +67,18 @@ _LEAST_INTERVAL_BITS, _MOST_INTERVAL_BITS = 256 * 8, 1024 * 8
 Renamed = Mapping[DistributedEncoding, DistributedEncoding]
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Cost:
-    """What decides between two encodings, the most important first.
-
-    Attributes:
-        wavefronts: Of all accesses, each operation once.
-        ideal: Those without any conflict.
-    """
-
-    wavefronts: int
-    ideal: int
-
-    @property
-    def lost(self) -> int:
-        """Wavefronts that conflicts cost."""
-        return self.wavefronts - self.ideal
-
-
 @dataclass(frozen=True, slots=True)
 class Choice:
     """An encoding for the allocations of a group.
 
     Attributes:
         encoding: The encoding.
-        cost: By the model.
+        wavefronts: Of all accesses by the model, each operation once.
         instructions: Of each TDM load; 1 where there is none.
     """
 
     encoding: SharedEncoding
-    cost: Cost
+    wavefronts: int
     instructions: int = 1
 
     @property
@@ -110,7 +92,7 @@ class Choice:
         """The smaller, the better."""
         encoding = self.encoding
         pieces = encoding.num_pieces if isinstance(encoding, PartitionedSharedEncoding) else 1
-        return (self.cost.wavefronts, self.instructions, self.partitions, pieces)
+        return (self.wavefronts, self.instructions, self.partitions, pieces)
 
 
 def viewed(encoding: SharedEncoding, dims: Sequence[int]) -> SharedEncoding:
@@ -195,12 +177,12 @@ class GroupAccesses:
     """
 
     def __init__(self, group: BufferGroup, module: Module, lds: Lds) -> None:
-        types = AliasTable(module.aliases)
+        types = self._names = AliasTable(module.aliases)
         self.group, self.lds = group, lds
         self.types = [_memdesc(types, op.results[0]) for op in group.allocations]
         encodings = [type_.encoding for type_ in self.types]
         self.encoding = encodings[0]
-        self.problem = self._problem(encodings)
+        self.problem = self._problem(encodings, types)
         self.accesses: list[_Access] = []
         for op, tensor, buffer in group.accesses:
             held = types.type(tensor.type)
@@ -216,7 +198,7 @@ class GroupAccesses:
         self._counts = Counter(self.accesses)
         self.rank = self.encoding.rank or 0 if isinstance(self.encoding, SharedEncoding) else 0
 
-    def _problem(self, encodings: Sequence[object]) -> str:
+    def _problem(self, encodings: Sequence[object], types: AliasTable) -> str:
         first = encodings[0]
         if any(encoding != first for encoding in encodings):
             return "buffers of several encodings are copied by one descriptor"
@@ -230,6 +212,10 @@ class GroupAccesses:
             return "only padded and swizzled encodings of one workgroup are cut into pieces"
         if first.rank != 2:
             return "only buffers of two dimensions are cut into pieces"
+        for op in self.group.slices:
+            view = ttg.MemDescSubsliceOp.match(op)
+            if view is not None and len(_memdesc(types, view.src).shape) > first.rank:
+                return "a part of several buffers is taken, which Triton cannot with padding"
         return ""
 
     @property
@@ -263,12 +249,11 @@ class GroupAccesses:
             yield self._choice(encoding, renamed)
 
     def _choice(self, encoding: SharedEncoding, renamed: Renamed) -> Choice:
-        wavefronts = ideal = 0
+        wavefronts = 0
         for access, count in self._counts.items():
             found = access.conflicts(encoding, renamed, self.lds.bank_model)
             wavefronts += count * found.wavefronts
-            ideal += count * found.ideal
-        return Choice(encoding, Cost(wavefronts, ideal), self._instructions(encoding))
+        return Choice(encoding, wavefronts, self._instructions(encoding))
 
     def _instructions(self, encoding: SharedEncoding) -> int:
         if not isinstance(encoding, PartitionedSharedEncoding):
@@ -350,8 +335,8 @@ class GroupAccesses:
         if view is None or not isinstance(encoding, PartitionedSharedEncoding):
             return True
         dims = self.group.members[view.src]
-        at = dims.index(encoding.partition_dim) - len(dims)
-        size = _sizes(view.result)[at]
+        at = dims.index(encoding.partition_dim)
+        size = _memdesc(self._names, view.result).static_shape[at]
         pieces = encoding.piece_shape(self.shape)[encoding.partition_dim] * encoding.num_partitions
         return size % pieces == 0 and view.offsets[at] % pieces == 0
 
@@ -391,8 +376,3 @@ def _memdesc(types: AliasTable, value: Value) -> MemDescType:
     type_ = types.type(value.type)
     assert isinstance(type_, MemDescType)
     return type_
-
-
-def _sizes(value: Value) -> tuple[int, ...]:
-    match = value.type.partition("<")[2].split("x")
-    return tuple(int(size) for size in match[:-1] if size.isdigit())

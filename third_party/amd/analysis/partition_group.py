@@ -28,7 +28,7 @@ from triton_ext.ir import Block, Module, Operation, OpResult, Value
 from triton_ext.ir.aliases import AliasTable
 from triton_ext.ir.dialects import scf, ttg
 from triton_ext.ir.encodings import SharedEncoding
-from triton_ext.ir.functions import CALLS, FUNCTIONS
+from triton_ext.ir.functions import CALLS, FUNCTIONS, visibility_of
 from triton_ext.ir.types import MemDescType
 from triton_ext.ir.values import BlockArgument
 
@@ -61,19 +61,14 @@ _ENDS: Final = frozenset(
         "tt.make_tensor_descriptor",
     }
 )
-#: What hands values on; see :func:`flow_links`.
-CARRIERS: Final = frozenset(
-    {
-        "arith.select",
-        "scf.for",
-        "scf.if",
-        "scf.while",
-        "scf.yield",
-        "scf.condition",
-        "ttg.warp_yield",
-        ttg.WarpSpecializeOp.NAME,
-    }
+#: What hands values on by itself; see :func:`flow_links`.
+_LINKED: Final = frozenset(
+    {"arith.select", "scf.for", "scf.if", "scf.while", ttg.WarpSpecializeOp.NAME}
 )
+#: What hands values on to the operation around it.
+_TERMINATORS: Final = frozenset({"scf.yield", "scf.condition", "ttg.warp_yield"})
+#: What hands values on.
+CARRIERS: Final = _LINKED | _TERMINATORS
 
 #: Why an operation keeps a buffer as it is.
 _REASONS: Final[Mapping[str, str]] = {
@@ -210,8 +205,9 @@ def feeds_a_dot(group: BufferGroup, links: Mapping[Value, tuple[Value, ...]]) ->
         todo += links.get(value, ())
         for use in value.uses:
             if use.op.name in _DOTS:
-                return use.index < _DOT_OPERANDS
-            if use.op.name.startswith(("arith.", "math.")) or use.op.name in _KEEPERS:
+                if use.index < _DOT_OPERANDS:
+                    return True
+            elif use.op.name.startswith(("arith.", "math.")) or use.op.name in _KEEPERS:
                 todo += use.op.results
     return False
 
@@ -276,12 +272,16 @@ class _Walk:
         around = _holder(argument)
         if around.name not in FUNCTIONS:
             self._give_up(around, f"'{around.name}' hands it on in a way that is not known")
-        elif " private " in around.text.partition("@")[0] or is_buffer(argument):
+        elif visibility_of(around) == "private" or is_buffer(argument):
             self._give_up(around, "it is an argument of a function that is called")
 
     def _operation(self, op: Operation, dims: tuple[int, ...], value: Value) -> None:
+        copy = amdg.AsyncTdmCopyGlobalToLocalOp.match(op)
+        if copy is not None and value is not copy.desc and value is not copy.buffer:
+            # The mbarrier that it arrives at.
+            return
         self.found[op.name][op] = None
-        if op.name in _ENDS or op.name in CARRIERS:
+        if op.name in _ENDS or op.name in _LINKED:
             return
         index, cut = ttg.MemDescIndexOp.match(op), ttg.MemDescSubsliceOp.match(op)
         trans = ttg.MemDescTransOp.match(op)
@@ -290,11 +290,13 @@ class _Walk:
             self._add(op.results[0], dims)
         elif trans is not None:
             self._transpose(trans, dims, value)
-        elif op.name == _TDM_LOAD:
-            copy = amdg.AsyncTdmCopyGlobalToLocalOp.match(op)
-            assert copy is not None
+        elif copy is not None:
             self._add(copy.desc, dims)
             self._add(copy.buffer, dims)
+        elif op.name in _TERMINATORS:
+            around = op.parent_op
+            if around is not None and around.name not in _LINKED:
+                self._give_up(around, f"'{around.name}' hands it on in a way that is not known")
         elif op.name in CALLS:
             self._give_up(op, "it is handed to a function")
         else:

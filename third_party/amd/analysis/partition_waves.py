@@ -141,9 +141,9 @@ def _spread(encoding: AmdWmmaEncoding, shape: Sequence[int]) -> AmdWmmaEncoding 
     moved = [[dim for dim, x in enumerate(basis) if x] for basis in encoding.warp_bases]
     if not moved or any(len(dims) != 1 for dims in moved):
         return None
-    left = [[1 << bit for bit in range(log2(size // _TILE))] for size in shape]
     if any(size < 2 * _TILE for size in shape):
         return None
+    left = [[1 << bit for bit in range(log2(size // _TILE))] for size in shape]
     halves = [steps.pop() for steps in left]
     warps = [(halves[0], halves[1])]
     for (dim,) in moved[1:]:

@@ -178,7 +178,7 @@ class _Plan:
         return self.options[i][0]
 
     def _gain(self, i: int) -> int:
-        return self.before[i].cost.wavefronts - self._choice(i).cost.wavefronts
+        return self.before[i].wavefronts - self._choice(i).wavefronts
 
     @property
     def _gains(self) -> list[int]:
@@ -284,12 +284,11 @@ class _Plan:
         if not is_taken:
             if not reason:
                 reason = (
-                    f"no encoding that is legal has fewer than its {before.cost.wavefronts} "
-                    "wavefronts"
+                    f"no encoding that is legal has fewer than its {before.wavefronts} wavefronts"
                 )
             self._left(group, reason, *self.notes)
             return
-        cost = f"{choice.cost.wavefronts} wavefronts instead of {before.cost.wavefronts}"
+        cost = f"{choice.wavefronts} wavefronts instead of {before.wavefronts}"
         notes = list(self.notes)
         if self.order is not None:
             new = self.order.new
@@ -321,7 +320,7 @@ def _values(module: Module) -> Iterator[Value]:
 
 def _total(options: Iterable[list[Choice]]) -> tuple[int, int]:
     choices = [each[0] for each in options]
-    return sum(c.cost.wavefronts for c in choices), sum(c.instructions for c in choices)
+    return sum(c.wavefronts for c in choices), sum(c.instructions for c in choices)
 
 
 def _words(encoding: SharedEncoding) -> str:
