@@ -13,6 +13,7 @@ module attributes {"ttg.num-ctas" = 1 : i32, "ttg.num-warps" = 4 : i32} {
 tt.func public @f(%c: i1, %n: i32) {
 """
 TAIL = "  tt.return\n}\n}\n"
+ALLOCATION = ("ttg.local_alloc",)
 T = "!ttg.memdesc<64xi32, #s, #smem, mutable>"
 
 
@@ -154,3 +155,23 @@ def test_aliases_are_found_through_everything():
     )
     alloc = next(op for op in module.walk() if op.name == "ttg.local_alloc")
     assert [value.name for value in aliases_of(alloc.results[0])] == ["%a", "%x", "%r", "%v"]
+
+
+def test_what_a_call_returns_lives_as_long_as_it_is_used():
+    module = parse(
+        HEAD
+        + """\
+  %a = tt.call @g(%n) : (i32) -> $T
+  %b = ttg.local_alloc : () -> $T
+  %v = ttg.memdesc_subslice %a[0] : $T -> $T
+  ttg.local_dealloc %v : $T
+  %d = ttg.local_alloc : () -> $T
+""".replace("$T", T)
+        + TAIL
+    )
+    function = next(op for op in module.walk() if op.name == "tt.func")
+    call, first, *_, last = (op for op in function.walk() if op.name in ("tt.call", *ALLOCATION))
+    liveness = Liveness(function)
+    assert liveness.of_call(call).start == liveness.at(call).start
+    assert liveness.of_call(call).meets(liveness.at(first))
+    assert not liveness.of_call(call).meets(liveness.at(last))

@@ -198,6 +198,39 @@ def test_placement_of_triton(features, second):
     assert "placed by Triton" in render_svg(found, path.name)
 
 
+RETURNED = """\
+#s = #ttg.swizzled_shared<{vec = 1, perPhase = 1, maxPhase = 1, order = [0]}>
+#smem = #ttg.shared_memory
+module attributes {ttg.target = "cuda:90", "ttg.num-warps" = 4 : i32} {
+tt.func private @giver() -> $T attributes {noinline = true} {
+  %0 = ttg.local_alloc : () -> $T
+  tt.return %0 : $T
+}
+tt.func public @taker() {
+  %a = tt.call @giver() : () -> $T
+  %b = ttg.local_alloc : () -> $T
+  ttg.local_dealloc %b : $T
+  ttg.local_dealloc %a : $T
+  tt.return
+}
+}
+""".replace("$T", "!ttg.memdesc<64xi32, #s, #smem, mutable>")
+
+
+@pytest.mark.parametrize(("as_triton", "offsets"), [(False, {0, 256}), (True, {0})])
+def test_what_a_call_returns(as_triton, offsets):
+    found = map_of(
+        parse(RETURNED), memory_of("sm_90"), features=frozenset(), as_triton=as_triton
+    ).functions[1]
+    assert {bar.offset for bar in found.bars} == offsets
+    # It is alive until its last use, wherever Triton puts the next buffer.
+    assert [(bar.name, bar.first, bar.last) for bar in found.bars] == [
+        ("@giver", 0, 3),
+        ("%b", 1, 2),
+    ]
+    assert [row.rest for row in found.rows] == ["", "%b", "%b", "@giver"]
+
+
 # ---- text
 
 

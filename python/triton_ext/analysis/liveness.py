@@ -96,7 +96,7 @@ class Liveness:
         """The range of a buffer, all of its aliases taken together.
 
         Args:
-            allocation: Result of a ``ttg.local_alloc``.
+            allocation: Result of a ``ttg.local_alloc`` or of a call.
         """
         owner = allocation.owner
         if not isinstance(owner, Operation):
@@ -104,6 +104,17 @@ class Liveness:
         ranges = [self._of_value(alias) for alias in aliases_of(allocation)]
         start = min(low for low, _ in ranges)
         return LiveRange(start, max(high for _, high in ranges), self._path(owner))
+
+    def of_call(self, op: Operation) -> LiveRange:
+        """The range of a called function's memory: while it runs, and while a buffer of it is used.
+
+        A buffer that a call returns is taken to be one that the function allocated, even if it is
+        one that it got.
+        """
+        found = self.at(op)
+        ranges = [self.of_buffer(result) for result in op.results if is_buffer(result)]
+        start = min([found.start, *(live.start for live in ranges)])
+        return LiveRange(start, max([found.end, *(live.end for live in ranges)]), found.regions)
 
     # ---- numbering
 

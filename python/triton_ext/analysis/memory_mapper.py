@@ -26,6 +26,7 @@ from ..ir.functions import CALLS, FUNCTIONS, callee_of, symbol_of
 from ..ir.types import MemDescType, TensorType
 from .allocation import Buffer, BufferKind, FunctionAllocation, Scratch, allocate, unknown_scratch
 from .bank_conflicts import Access, BankModel, Phase, partition_slots, phases, wavefronts
+from .buffer_reference import is_buffer
 from .liveness import Liveness, aliases_of
 from .memory_map import (
     AccessMap,
@@ -44,6 +45,21 @@ __all__ = ["map_of"]
 _PARTITIONS: Final = "ttg.warp_specialize.partitions"
 _LOOPS: Final = frozenset({"scf.for", "scf.while"})
 _CHOOSES_ROWS: Final = "nvidia-matrix-rows"
+#: Operations that write the buffers that they get, but for barriers.
+_WRITES: Final = frozenset(
+    {"ttg.async_copy_global_to_local", "ttg.local_scatter", "ttg.local_store"}
+    | {"amdg.async_tdm_copy_global_to_local", "amdg.async_tdm_fused_copy_global_to_local"}
+    | {"amdg.async_tdm_gather", "amdg.buffer_load_to_local"}
+    | {"ttng.async_tma_copy_global_to_local", "ttng.async_tma_gather"}
+)
+#: Operations that read them.
+_READS: Final = frozenset(
+    {"ttg.local_gather", "ttg.local_load", "amdg.local_load_packed_tranposed"}
+    | {"amdg.async_copy_local_to_global", "amdg.async_tdm_copy_local_to_global"}
+    | {"amdg.async_tdm_scatter", "ttng.async_tma_copy_local_to_global", "ttng.async_tma_reduce"}
+    | {"ttng.async_tma_scatter", "ttng.tc_gen5_mma", "ttng.tc_gen5_mma_scaled", "ttng.tmem_copy"}
+    | {"ttng.warp_group_dot"}
+)
 #: Instructions that are looked at for the one that takes most wavefronts.
 _MOST: Final = 256
 
@@ -122,7 +138,7 @@ class _Mapper:
             if buffer.value is not None:
                 self.by_value.setdefault(buffer.value, []).append(index)
         self.holders: dict[Value, list[int]] = {}
-        for value, indices in self.by_value.items():
+        for value, indices in (*self.by_value.items(), *self._returned()):
             for alias in aliases_of(value):
                 self.holders.setdefault(alias, []).extend(indices)
         # Whoever waits at a barrier or is counted by it does not move its bytes.
@@ -133,6 +149,12 @@ class _Mapper:
             for index in indices
         }
         self.accesses: dict[tuple[object, ...], AccessMap] = {}
+
+    def _returned(self) -> Iterator[tuple[Value, list[int]]]:
+        """The buffers that calls return, and where their memory is."""
+        for op, indices in self.by_op.items():
+            if op.name in CALLS:
+                yield from ((result, indices) for result in op.results if is_buffer(result))
 
     def map(self) -> FunctionMap:
         function = self.found.function
@@ -263,7 +285,7 @@ class _Mapper:
             before = [n for n, e in enumerate(entries) if e.position <= live.start]
             inside = [before[-1] if before else 0]
         opened = [n for n, e in enumerate(entries) if e.op is buffer.op]
-        if buffer.kind is not BufferKind.EXPLICIT and opened:
+        if buffer.kind is not BufferKind.EXPLICIT and opened and live.end == live.start + 1:
             # What it needs for itself it needs when it starts.
             inside = opened[:1]
         ghost = None
@@ -401,14 +423,9 @@ def _moved(op: Operation) -> tuple[Value, Value] | None:
 
 
 def _effect(op: Operation) -> Effect:
-    name = op.name
-    if "to_local" in name or "gather" in name or name == ttg.LocalStoreOp.NAME:
-        return Effect.READ if name == "ttg.local_gather" else Effect.WRITE
-    if "local_to" in name or "scatter" in name or "store" in name or "reduce" in name:
-        return Effect.READ
-    if name == ttg.LocalLoadOp.NAME or "dot" in name or "mma" in name:
-        return Effect.READ
-    return Effect.USE
+    if op.name in _WRITES:
+        return Effect.WRITE
+    return Effect.READ if op.name in _READS else Effect.USE
 
 
 def _name(buffer: Buffer) -> str:

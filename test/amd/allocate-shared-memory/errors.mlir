@@ -56,3 +56,39 @@ tt.func public @atomic(%p: tensor<16x!tt.ptr<i32>, #b>, %v: tensor<16xi32, #b>) 
   tt.return %0 : tensor<16xi32, #b>
 }
 }
+
+// -----
+
+#s = #ttg.swizzled_shared<{vec = 1, perPhase = 1, maxPhase = 1, order = [1, 0]}>
+#smem = #ttg.shared_memory
+module attributes {"ttg.num-ctas" = 1 : i32, "ttg.num-warps" = 4 : i32, ttg.target = "hip:gfx1250", "ttg.threads-per-warp" = 32 : i32} {
+tt.func public @aligned_to_nothing() {
+  // expected-error @below {{expected a power of two as 'alignment', found 0 : i32}}
+  %0 = ttg.local_alloc {alignment = 0 : i32} : () -> !ttg.memdesc<32x32xf16, #s, #smem, mutable>
+  tt.return
+}
+}
+
+// -----
+
+#s = #ttg.swizzled_shared<{vec = 1, perPhase = 1, maxPhase = 1, order = [1, 0]}>
+#smem = #ttg.shared_memory
+module attributes {"ttg.num-ctas" = 1 : i32, "ttg.num-warps" = 4 : i32, ttg.target = "hip:gfx1250", "ttg.threads-per-warp" = 32 : i32} {
+tt.func public @aligned_to_less() {
+  // expected-error @below {{expected a power of two as 'alignment', found -16 : i32}}
+  %0 = ttg.local_alloc {alignment = -16 : i32} : () -> !ttg.memdesc<32x32xf16, #s, #smem, mutable>
+  tt.return
+}
+}
+
+// -----
+
+#s = #ttg.swizzled_shared<{vec = 1, perPhase = 1, maxPhase = 1, order = [1, 0]}>
+#smem = #ttg.shared_memory
+module attributes {"ttg.num-ctas" = 1 : i32, "ttg.num-warps" = 4 : i32, ttg.target = "hip:gfx1250", "ttg.threads-per-warp" = 32 : i32} {
+tt.func public @aligned_to_a_word() {
+  // expected-error @below {{expected a power of two as 'alignment', found "a"}}
+  %0 = ttg.local_alloc {alignment = "a"} : () -> !ttg.memdesc<32x32xf16, #s, #smem, mutable>
+  tt.return
+}
+}

@@ -34,6 +34,7 @@ from triton_ext.analysis.allocation import (
     Item,
     allocate,
     buffer_size,
+    given_alignment,
     reserved_bytes,
     unknown_scratch,
 )
@@ -110,8 +111,7 @@ def _buffers(module: Module) -> list[tuple[Operation, MemDescType]]:
 
 
 def _align(op: Operation, alignment: int) -> None:
-    given = int(op.attributes.get("alignment", "0").partition(":")[0])
-    if given < alignment:
+    if (given_alignment(op) or 0) < alignment:
         op.set_attribute("alignment", f"{alignment} : i32")
 
 

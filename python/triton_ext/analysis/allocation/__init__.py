@@ -16,6 +16,7 @@ from .buffers import (
     FunctionAllocation,
     ModuleAllocation,
     allocate,
+    given_alignment,
     unknown_scratch,
 )
 from .placement import Item, Placement, place
@@ -33,6 +34,7 @@ __all__ = [
     "Scratch",
     "allocate",
     "buffer_size",
+    "given_alignment",
     "place",
     "reserved_bytes",
     "unknown_scratch",

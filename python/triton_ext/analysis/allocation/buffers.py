@@ -4,9 +4,13 @@ A function's buffers are those of its ``ttg.local_alloc`` (*explicit*; several f
 encoding), what operations need while they run (*scratch*) and, for each call, all of the callee's
 memory in one piece (*virtual*): offsets inside of a function count from where its caller put it.
 
+Of a function that returns a buffer, the memory is its caller's for as long as the caller uses what
+it got.
+
 Guarantees: buffers that are alive at the same time never overlap; offsets have the alignment that
 the encoding asks for, in functions that are called as well; buffers of one partitioned value never
-touch the same physical partition.
+touch the same physical partition.  Triton's own placement guarantees less: what a call returns is
+lost there when the call ends.
 """
 
 from __future__ import annotations
@@ -20,6 +24,7 @@ from ...ir import Module, Operation, Value
 from ...ir.aliases import AliasTable
 from ...ir.dialects import ttg
 from ...ir.functions import CALLS, FUNCTIONS, callee_of, symbol_of
+from ...ir.integers import read_integer
 from ...ir.types import MemDescType
 from ..liveness import Liveness, LiveRange
 from .placement import Item, Placement, Problem, place
@@ -33,6 +38,7 @@ __all__ = [
     "FunctionAllocation",
     "ModuleAllocation",
     "allocate",
+    "given_alignment",
     "unknown_scratch",
 ]
 
@@ -170,6 +176,21 @@ def unknown_scratch(
     )
 
 
+def given_alignment(op: Operation) -> int | None:
+    """The alignment in bytes that an allocation asks for, or ``None``.
+
+    Raises:
+        VerifyError: It is no power of two.
+    """
+    text = op.attributes.get("alignment")
+    if text is None:
+        return None
+    found = read_integer(text)
+    if found is None or found < 1 or found & (found - 1):
+        op.fail(f"expected a power of two as 'alignment', found {text.strip()}")
+    return found
+
+
 class _Allocator:
     def __init__(
         self,
@@ -223,7 +244,11 @@ class _Allocator:
         for buffer in buffers:
             partitioned = any(b.op is buffer.op and b is not buffer for b in buffers)
             group = groups.setdefault(buffer.op, len(groups)) if partitioned else -1
-            items.append(Item(buffer.size, buffer.live, buffer.alignment, group))
+            live = buffer.live
+            if self.as_triton and buffer.kind is BufferKind.VIRTUAL:
+                # Triton disregards what a call returns.
+                live = liveness.at(buffer.op)
+            items.append(Item(buffer.size, live, buffer.alignment, group))
         if self.as_triton:
             placed = self._as_triton(function, buffers, items)
         else:
@@ -294,8 +319,8 @@ class _Allocator:
             size = reserved_size(type_) if self.as_triton else buffer_size(type_)
         except VerifyError as error:
             raise op.error(error.message) from error
-        given = op.attributes.get("alignment")
-        alignment = size.alignment if given is None else int(given.partition(":")[0])
+        given = given_alignment(op)
+        alignment = size.alignment if given is None else given
         live = liveness.of_buffer(value)
         return [
             Buffer(
@@ -324,6 +349,6 @@ class _Allocator:
                 op=op,
                 size=needs.total,
                 alignment=max(SCRATCH_ALIGNMENT, 1 if self.as_triton else needs.alignment),
-                live=liveness.at(op),
+                live=liveness.of_call(op),
             )
         ]

@@ -1,0 +1,37 @@
+"""Integers as MLIR prints and reads them: decimal, or hexadecimal bits of their type."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+__all__ = ["read_integer"]
+
+_INTEGER: Final = re.compile(
+    r"(-?)(0x[0-9a-fA-F]+|\d+)\s*(?::\s*(?:[su]?i(\d+)|index)\s*)?\Z", re.ASCII
+)
+
+
+def read_integer(text: str) -> int | None:
+    """``integer-attribute ::= '-'? (decimal | '0x' digits) (':' integer-type)?``.
+
+    Hexadecimal digits are bits: ``0xFFFFFFFF : i32`` is -1.
+
+    Args:
+        text: An attribute as printed.
+
+    Returns:
+        The number; ``None`` where it is none, or one that its type does not hold.
+    """
+    match = _INTEGER.match(text)
+    if match is None:
+        return None
+    is_hexadecimal = match[2].startswith("0x")
+    number = int(match[2][2:], 16) if is_hexadecimal else int(match[2])
+    if match[3] is not None:
+        width = int(match[3])
+        if number >> width:
+            return None
+        if is_hexadecimal and not match[1] and width and number >> (width - 1):
+            number -= 1 << width
+    return -number if match[1] else number
