@@ -377,3 +377,48 @@ class TestAliases:
         module = parse("\n#a = 1\nt.a\nt.b\n")
         module.add_alias("#b", "2")
         assert str(module) == "\n#a = 1\n#b = 2\nt.a\nt.b\n"
+
+
+IMPLIED = """\
+// A comment.
+#s = 1 : i32
+#loc = loc("x.py":1:1)
+// About f.
+tt.func public @f() {
+  tt.return {a = #s} loc(#loc2)
+} loc(#loc)
+#loc1 = loc("x.py":2:1)
+tt.func public @g() {
+  tt.return loc(#loc1)
+} loc(#loc)
+#loc2 = loc("x.py":3:1)
+"""
+
+
+@pytest.mark.parametrize(
+    "text", [IMPLIED, 'tt.func @f() {\n}\n"other.op"() : () -> ()\n', "", "\n"]
+)
+def test_a_module_that_is_implied_is_printed_once_it_has_an_attribute(text):
+    module = parse(text)
+    module.op.set_attribute("ttg.shared", "0 : i32")
+    again = parse(str(module))
+    assert dict(again.op.attributes) == {"ttg.shared": "0 : i32"}
+    assert "module attributes {ttg.shared = 0 : i32} {" in str(module)
+    assert [op.name for op in again.walk()] == [op.name for op in module.walk()]
+    assert dict(again.aliases) == dict(parse(text).aliases)
+    # No alias is defined inside, where MLIR has none.
+    first, last = str(module).split("module", 1)[1].split("{\n", 1)[1], str(module).rfind("}")
+    assert "\n#" not in first[: last - len(str(module)) + 1]
+    module.op.set_attribute("ttg.shared", "1 : i32")
+    module.op.set_attribute("ttg.target", '"cuda:90"')
+    module.add_alias("#added", "2 : i32")
+    again = parse(str(module))
+    assert dict(again.op.attributes) == {"ttg.shared": "1 : i32", "ttg.target": '"cuda:90"'}
+    assert str(module).index("#added") < str(module).index("module")
+
+
+def test_a_module_that_is_implied_has_no_attribute_to_remove():
+    module = parse(IMPLIED)
+    with pytest.raises(KeyError):
+        module.op.remove_attribute("ttg.shared")
+    assert str(module) == IMPLIED

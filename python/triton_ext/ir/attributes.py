@@ -29,6 +29,8 @@ _BEHIND_OPERAND = frozenset({"tt.fp_to_fp"})
 _IN_FRONT_OF_LAST = frozenset({"ttng.barrier_expect"})
 #: Operations whose syntax has no place for a dictionary.
 _NO_DICTIONARY = frozenset({"ttg.barrier"})
+#: The definition of an alias, or metadata of the file.
+_ALIAS = re.compile(r"^[ \t]*(?:[#!][\w$.-]+\s*=|\{-#)", re.ASCII | re.MULTILINE)
 _ENTRY = re.compile(
     r"\s*(?:" + '"((?:[^"\\\\\\n]|\\\\.)*)"' + r"|([A-Za-z_][\w$.]*))\s*(?:(=)\s*)?", re.ASCII
 )
@@ -126,7 +128,8 @@ def write_attribute(op: Operation, name: str, value: str | None) -> None:
     """Sets (or, with ``None``, removes) one entry.
 
     A new entry goes to the end of the operation's last dictionary; with a dialect's prefix, to one
-    that is not of properties.  Where there is none, one is made where the syntax has it.
+    that is not of properties.  Where there is none, one is made where the syntax has it.  A module
+    that was implied by what stands in it is printed from then on, as MLIR prints it.
 
     Raises:
         KeyError: There is no entry to remove.
@@ -134,6 +137,8 @@ def write_attribute(op: Operation, name: str, value: str | None) -> None:
     """
     from .segments import AttributesSlot, cut
 
+    if op._span[4] == 0 and op.parent is None and value is not None:
+        _make_explicit(op)
     segments = cut(op)
     slots = [slot for slot in segments if isinstance(slot, AttributesSlot)]
     for slot in slots:
@@ -158,6 +163,23 @@ def write_attribute(op: Operation, name: str, value: str | None) -> None:
             slot.text += "}>" if inner == 2 else "}"
     op._attr_cache = None
     op._touch()
+
+
+def _make_explicit(module: Operation) -> None:
+    """Gives an implied module a text of its own: ``module attributes {..} {``, what is in it, ``}``."""
+    from .segments import AttributesSlot, RegionSlot
+
+    (region,) = module._regions
+    lead = ""
+    for number, op in enumerate(region._blocks[0]._ops):
+        # Aliases can only stand outside.
+        if number == 0 or _ALIAS.search(op.lead):
+            lead += op.lead
+            op._lead = "\n"
+    region._tail += "\n"
+    module._lead = lead + "\n" * (bool(lead) and not lead.endswith("\n"))
+    module._segments = ["module", AttributesSlot("", " attributes "), " {", RegionSlot(region), "}"]
+    module._span = (0, 0, 0, 1, 1)
 
 
 def _change_entry(slot: AttributesSlot, name: str, value: str | None) -> bool:

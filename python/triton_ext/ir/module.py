@@ -17,7 +17,7 @@ class Module:
     Attributes:
         op: The ``builtin.module``.  Where the text has no such operation, or more than one
             operation at the top, it is implicit: it holds the top-level operations and prints
-            nothing of its own.
+            nothing of its own until it gets an attribute.
         source: The text that was parsed.
     """
 
