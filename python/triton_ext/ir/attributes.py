@@ -166,7 +166,7 @@ def write_attribute(op: Operation, name: str, value: str | None) -> None:
 
 
 def _make_explicit(module: Operation) -> None:
-    """Gives an implied module a text of its own: ``module attributes {..} {``, what is in it, ``}``."""
+    """Gives an implied module a text of its own, ``module attributes {..} {`` and ``}``."""
     from .segments import AttributesSlot, RegionSlot
 
     (region,) = module._regions

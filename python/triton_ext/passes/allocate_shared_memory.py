@@ -36,7 +36,12 @@ from typing import ClassVar
 from triton_ext.ir import Module
 from triton_ext.passes.base import Pass
 from triton_ext.passes.context import PassContext
-from triton_ext.passes.shared_memory import allocation_of, annotate, check_capacity
+from triton_ext.passes.shared_memory import (
+    allocation_of,
+    annotate,
+    check_capacity,
+    check_capacity_option,
+)
 
 __all__ = ["AllocateSharedMemory"]
 
@@ -52,6 +57,9 @@ class AllocateSharedMemory(Pass):
     name: ClassVar[str] = "allocate-shared-memory"
 
     capacity: int = 0
+
+    def __post_init__(self) -> None:
+        check_capacity_option(self.capacity)
 
     def run(self, module: Module, context: PassContext) -> None:
         """Writes offsets to the buffers of ``module``.

@@ -23,6 +23,8 @@ from triton_ext.passes.shared_memory import allocation_of
 __all__ = ["PrintAllocation"]
 
 _CONSTANT = 128
+#: Bytes of a partition; more than any memory has.
+_MOST = 1 << 30
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +43,14 @@ class PrintAllocation(Pass):
     get_scratch_size_function: Literal["None", "ValidConstant"] = "None"
     partition_size: int = 0
     placement: Literal["triton", "ext"] = "triton"
+
+    def __post_init__(self) -> None:
+        size = self.partition_size
+        if size and not (_CONSTANT <= size <= _MOST and size & (size - 1) == 0):
+            raise ValueError(
+                f"expected a power of two from {_CONSTANT} to {_MOST} as 'partition-size', or 0, "
+                f"found {size}"
+            )
 
     def run(self, module: Module, context: PassContext) -> None:
         """Makes the remarks.

@@ -19,7 +19,7 @@ from triton_ext.ir.aliases import AliasTable
 from triton_ext.ir.functions import symbol_of
 from triton_ext.passes.places import error_at, place_of
 
-__all__ = ["allocation_of", "annotate", "check_capacity", "name_of"]
+__all__ = ["allocation_of", "annotate", "check_capacity", "check_capacity_option", "name_of"]
 
 _OFFSET, _SIZE = "allocation.offset", "allocation.size"
 
@@ -104,6 +104,16 @@ def _write(op: Operation, buffers: tuple[Buffer, ...]) -> None:
     op.set_attribute(_OFFSET, offsets[0] if len(offsets) == 1 else f"[{', '.join(offsets)}]")
     if buffers[0].kind is not BufferKind.EXPLICIT:
         op.set_attribute(_SIZE, f"{buffers[0].size} : i32")
+
+
+def check_capacity_option(capacity: int) -> None:
+    """Refuses what is no number of bytes as an option ``capacity``.
+
+    Raises:
+        ValueError: It is negative.
+    """
+    if capacity < 0:
+        raise ValueError(f"expected a number of bytes as 'capacity', or 0, found {capacity}")
 
 
 def check_capacity(allocation: ModuleAllocation, capacity: int, memory: str) -> None:

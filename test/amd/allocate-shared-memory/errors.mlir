@@ -92,3 +92,42 @@ tt.func public @aligned_to_a_word() {
   tt.return
 }
 }
+
+// -----
+
+#s = #ttg.swizzled_shared<{vec = 1, perPhase = 1, maxPhase = 1, order = [1, 0]}>
+#p = #ttg.partitioned_shared<{numPartitions = 2, numGroups = 1, partitionDim = 0, partitionLayout = #s}>
+#smem = #ttg.shared_memory
+module attributes {"ttg.num-ctas" = 1 : i32, "ttg.num-warps" = 4 : i32, ttg.target = "hip:gfx942", "ttg.threads-per-warp" = 64 : i32} {
+tt.func public @without_partitions() {
+  // expected-error @below {{'%0' lies in 2 partitions, the LDS of gfx942 has none}}
+  %0 = ttg.local_alloc : () -> !ttg.memdesc<32x32xf16, #p, #smem, mutable>
+  tt.return
+}
+}
+
+// -----
+
+#s = #ttg.swizzled_shared<{vec = 1, perPhase = 1, maxPhase = 1, order = [1, 0]}>
+#p = #ttg.partitioned_shared<{numPartitions = 2, numGroups = 1, partitionDim = 0, partitionLayout = #s}>
+#smem = #ttg.shared_memory
+module attributes {"ttg.num-ctas" = 1 : i32, "ttg.num-warps" = 4 : i32, "ttg.threads-per-warp" = 32 : i32} {
+tt.func public @for_nobody_knows() {
+  // expected-error @below {{'%0' lies in 2 partitions, and for which GPU is not known}}
+  // expected-note @below {{arch=gfx1250 says it, or 'ttg.target' of the module does}}
+  %0 = ttg.local_alloc : () -> !ttg.memdesc<32x32xf16, #p, #smem, mutable>
+  tt.return
+}
+}
+
+// -----
+
+// expected-error @below {{expected an AMD GPU as 'ttg.target', found 'gfx1520'; known are gfx90a, gfx942, gfx950, gfx1250, gfx1251}}
+module attributes {"ttg.num-warps" = 4 : i32, ttg.target = "hip:gfx1520"} {
+}
+
+// -----
+
+// expected-error @below {{expected 'ttg.target' such as "hip:gfx1250", found "cuda:90"}}
+module attributes {"ttg.num-warps" = 4 : i32, ttg.target = "cuda:90"} {
+}

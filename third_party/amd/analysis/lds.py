@@ -2,18 +2,20 @@
 
 Sizes and banks: CDNA3 ISA (64 KiB, 32 banks), CDNA4 ISA (160 KiB, 64 banks), and for gfx1250 what
 LLVM's AMDGPU backend and Triton's own allocation assume (320 KiB, 64 banks, physical partitions of
-64 KiB).  Banks are 4 bytes wide.
+64 KiB; the same for gfx1251).  Banks are 4 bytes wide.
 """
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Final
 
 from triton_ext.analysis.bank_conflicts import BankModel
 from triton_ext.analysis.memory_map import SharedMemory
+from triton_ext.ir import Module
 
-__all__ = ["Lds", "shared_memory"]
+__all__ = ["Lds", "check_arch", "shared_memory"]
 
 _KIB: Final = 1024
 
@@ -45,6 +47,17 @@ class Lds:
         """
         return _LDS.get(arch.partition("-")[0])
 
+    @classmethod
+    def of_module(cls, module: Module, arch: str = "") -> Lds | None:
+        """The LDS of the GPU that a module is for, or ``None`` where it is not known.
+
+        Args:
+            module: The module.
+            arch: The GPU that was asked for; by default the one of ``ttg.target``.
+        """
+        vendor, _, named = module.op.attributes.get("ttg.target", "").strip('"').partition(":")
+        return cls.of(arch or (named if vendor == "hip" else ""))
+
     @property
     def bank_model(self) -> BankModel:
         """Its banks, for :mod:`triton_ext.analysis.bank_conflicts`."""
@@ -63,8 +76,24 @@ _LDS: Final[dict[str, Lds]] = {
         Lds(arch="gfx942", bytes=64 * _KIB, banks=32),
         Lds(arch="gfx950", bytes=160 * _KIB, banks=64),
         Lds(arch="gfx1250", bytes=320 * _KIB, banks=64, lanes=32, partition_bytes=64 * _KIB),
+        Lds(arch="gfx1251", bytes=320 * _KIB, banks=64, lanes=32, partition_bytes=64 * _KIB),
     )
 }
+#: Others of GCN, CDNA and RDNA, whose LDS has no partitions.
+_OTHERS: Final = re.compile(r"gfx(90|1[01]\d|120)[0-9a-f]", re.ASCII)
+
+
+def check_arch(arch: str) -> None:
+    """Refuses what is no AMD GPU.
+
+    Raises:
+        ValueError: It is none; the message names those that are known.
+    """
+    if Lds.of(arch) is None and _OTHERS.fullmatch(arch.partition("-")[0]) is None:
+        raise ValueError(
+            f"expected an AMD GPU as 'arch', found '{arch}'; known are {', '.join(_LDS)}, and "
+            "those of RDNA, such as gfx1100"
+        )
 
 
 def shared_memory(arch: str) -> SharedMemory | None:
@@ -79,5 +108,5 @@ def shared_memory(arch: str) -> SharedMemory | None:
         bytes=lds.bytes,
         banks=lds.bank_model,
         partition_bytes=lds.partition_bytes,
-        has_transposing_loads=lds.arch in ("gfx950", "gfx1250"),
+        has_transposing_loads=lds.arch in ("gfx950", "gfx1250", "gfx1251"),
     )

@@ -48,7 +48,7 @@ from triton_ext.ir.functions import FUNCTIONS
 from triton_ext.ir.types import MemDescType
 from triton_ext.passes import Pass, PassContext, error_at
 
-from ..analysis.lds import Lds
+from ..analysis.lds import Lds, check_arch
 
 __all__ = ["AlignPartitionedShared"]
 
@@ -70,6 +70,10 @@ class AlignPartitionedShared(Pass):
 
     arch: str = ""
 
+    def __post_init__(self) -> None:
+        if self.arch:
+            check_arch(self.arch)
+
     def run(self, module: Module, context: PassContext) -> None:
         """Writes alignments to the buffers of ``module``.
 
@@ -85,8 +89,7 @@ class AlignPartitionedShared(Pass):
         }
         if not partitioned:
             return
-        target = module.op.attributes.get("ttg.target", "").strip('"')
-        lds = Lds.of(self.arch or target.partition(":")[2])
+        lds = Lds.of_module(module, self.arch)
         inlined = _allow_inlining(partitioned, context)
         if _is_short(module, partitioned, context):
             for op, _ in buffers:

@@ -14,6 +14,7 @@ Where the result differs from the host's pass of this name (hosts with partition
 * A function with partitioned values that is called starts at a partition, wherever its caller's own
   buffers are.
 * More than the LDS is an error that says what is alive where.
+* Partitioned values for a GPU without partitions, or for one that is not known, are an error.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from triton_ext.ir.dialects import ttg
 from triton_ext.passes import Pass, PassContext, error_at
 from triton_ext.passes.shared_memory import allocation_of, annotate, check_capacity
 
-from ..analysis.lds import Lds
+from ..analysis.lds import Lds, check_arch
 
 __all__ = ["AllocateAMDGPUSharedMemory"]
 
@@ -44,18 +45,21 @@ class AllocateAMDGPUSharedMemory(Pass):
 
     arch: str = ""
 
+    def __post_init__(self) -> None:
+        if self.arch:
+            check_arch(self.arch)
+
     def run(self, module: Module, context: PassContext) -> None:
         """Writes offsets to the buffers of ``module``.
 
         Raises:
-            PassError: It needs more than there is, or what an operation needs is not known.
-            VerifyError: A buffer has no size that is known.
+            PassError: It needs more than there is, what an operation needs is not known, or a value
+                lies in partitions that the GPU has not.
+            VerifyError: A buffer has no size that is known, or the module is for no AMD GPU.
         """
-        target = module.op.attributes.get("ttg.target", "").strip('"')
-        arch = self.arch or target.partition(":")[2]
+        arch = self.arch or _arch_of(module)
         lds = Lds.of(arch)
-        if lds is not None and lds.partition_bytes:
-            _check_partitions(module, lds)
+        _check_partitions(module, lds, arch)
         allocation = allocation_of(
             module,
             lds.partition_bytes if lds is not None else 0,
@@ -68,7 +72,26 @@ class AllocateAMDGPUSharedMemory(Pass):
         context.count("bytes", allocation.total)
 
 
-def _check_partitions(module: Module, lds: Lds) -> None:
+def _arch_of(module: Module) -> str:
+    """The GPU that a module is for; empty where it does not say.
+
+    Raises:
+        VerifyError: It is for no AMD GPU.
+    """
+    text = module.op.attributes.get("ttg.target")
+    if text is None:
+        return ""
+    vendor, _, arch = text.strip('"').partition(":")
+    if vendor != "hip":
+        module.op.fail(f"expected 'ttg.target' such as \"hip:gfx1250\", found {text}")
+    try:
+        check_arch(arch)
+    except ValueError as error:
+        raise module.op.error(str(error).replace("'arch'", "'ttg.target'")) from error
+    return arch
+
+
+def _check_partitions(module: Module, lds: Lds | None, arch: str) -> None:
     """Refuses values in more partitions than there are.
 
     Raises:
@@ -80,9 +103,19 @@ def _check_partitions(module: Module, lds: Lds) -> None:
             continue
         encoding = getattr(table.type(op.results[0].type), "encoding", None)
         count = getattr(encoding, "num_partitions", 1)
-        if count > lds.partitions:
+        if count == 1 or (lds is not None and count <= lds.partitions):
+            continue
+        name = op.results[0].name
+        if lds is not None and lds.partition_bytes:
             raise error_at(
                 op,
                 f"expected at most {lds.partitions} partitions, which {lds.arch} has, found "
-                f"{count} in the encoding of '{op.results[0].name}'",
+                f"{count} in the encoding of '{name}'",
             )
+        if arch:
+            raise error_at(op, f"'{name}' lies in {count} partitions, the LDS of {arch} has none")
+        raise error_at(
+            op,
+            f"'{name}' lies in {count} partitions, and for which GPU is not known",
+            "arch=gfx1250 says it, or 'ttg.target' of the module does",
+        )

@@ -8,10 +8,11 @@ from typing import Final
 from triton_ext.analysis.bank_conflicts import NVIDIA
 from triton_ext.analysis.memory_map import SharedMemory
 
-__all__ = ["shared_memory"]
+__all__ = ["COMPUTE_CAPABILITIES", "shared_memory"]
 
 #: KiB by compute capability.
 _KIB: Final = {
+    70: 96,
     75: 64,
     80: 163,
     86: 99,
@@ -25,6 +26,8 @@ _KIB: Final = {
     120: 99,
     121: 99,
 }
+#: Of the GPUs that are known.
+COMPUTE_CAPABILITIES: Final = tuple(_KIB)
 
 
 def shared_memory(arch: str) -> SharedMemory | None:

@@ -12,7 +12,14 @@ from typing import ClassVar
 
 from triton_ext.ir import Module
 from triton_ext.passes import Pass, PassContext
-from triton_ext.passes.shared_memory import allocation_of, annotate, check_capacity
+from triton_ext.passes.shared_memory import (
+    allocation_of,
+    annotate,
+    check_capacity,
+    check_capacity_option,
+)
+
+from ..analysis.shared_memory import COMPUTE_CAPABILITIES, shared_memory
 
 __all__ = ["AllocateSharedMemoryNv"]
 
@@ -32,6 +39,15 @@ class AllocateSharedMemoryNv(Pass):
     compute_capability: int = 0
     ptx_version: int = 0
     capacity: int = 0
+
+    def __post_init__(self) -> None:
+        check_capacity_option(self.capacity)
+        given = str(self.compute_capability)
+        if self.compute_capability and shared_memory(given) is None:
+            raise ValueError(
+                f"expected a compute capability as 'compute-capability', found {given}; known are "
+                f"{', '.join(map(str, COMPUTE_CAPABILITIES))}"
+            )
 
     def run(self, module: Module, context: PassContext) -> None:
         """Writes offsets to the buffers of ``module``.
