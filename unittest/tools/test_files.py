@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 import pytest
+from triton_ext.tools import files
 
 PROGRAM = "import sys; from triton_ext.tools.opt import main; sys.exit(main(sys.argv[1:]))"
 MODULE = """\
@@ -72,3 +73,81 @@ def test_the_source_line_of_an_error_is_that_of_its_number(character):
         "<stdin>:4:9: error: use of undeclared SSA value '%x'",
         "    t.a %x",
     ]
+
+
+# ---- writing
+
+
+def test_what_cannot_be_written_leaves_all_files_as_they_were(tmp_path, capsys):
+    old = tmp_path / "old"
+    old.write_text("old")
+    nowhere = tmp_path / "no" / "new"
+    assert not files.write_all([("new", str(old)), ("new", str(nowhere))])
+    assert capsys.readouterr().err == (
+        f"{nowhere}: error: cannot be written: [Errno 2] No such file or directory: '{nowhere}'\n"
+    )
+    assert old.read_text() == "old"
+    assert os.listdir(tmp_path) == ["old"]
+
+
+def test_a_file_is_replaced_behind_its_links(tmp_path):
+    file, link, symbolic = tmp_path / "file", tmp_path / "link", tmp_path / "symbolic"
+    file.write_text("old")
+    file.chmod(0o604)
+    link.hardlink_to(file)
+    symbolic.symlink_to(file)
+    assert files.write("new\r\n", str(symbolic))
+    assert file.read_bytes() == b"new\r\n"
+    assert symbolic.is_symlink()
+    assert link.read_text() == "old"
+    assert file.stat().st_mode & 0o777 == 0o604
+
+
+def test_a_new_file_has_the_rights_that_files_have(tmp_path):
+    before = os.umask(0o027)
+    try:
+        assert files.write("new", str(tmp_path / "new"))
+    finally:
+        os.umask(before)
+    assert (tmp_path / "new").stat().st_mode & 0o777 == 0o640
+
+
+def test_devices_and_folders(tmp_path, capsys):
+    assert files.write("x", os.devnull)
+    assert not os.path.isfile(os.devnull)
+    assert not files.write("x", str(tmp_path))
+    assert "cannot be written: [Errno 21] Is a directory" in capsys.readouterr().err
+
+
+def test_a_pipe_is_written_into(tmp_path):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with subprocess.Popen(["cat", str(pipe)], stdout=subprocess.PIPE) as reader:
+        assert files.write("through", str(pipe))
+        assert reader.communicate()[0] == b"through"
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everything")
+def test_a_file_that_nobody_may_write_stays(tmp_path, capsys):
+    file = tmp_path / "file"
+    file.write_text("old")
+    file.chmod(0o444)
+    assert not files.write("new", str(file))
+    assert file.read_text() == "old"
+
+
+def test_which_files_are_the_same(tmp_path, monkeypatch):
+    file, link, other = tmp_path / "file", tmp_path / "link", tmp_path / "other"
+    file.write_text("x")
+    other.write_text("x")
+    link.hardlink_to(file)
+    assert files.are_same(str(file), str(link))
+    assert files.are_same(str(tmp_path / "new"), f"{tmp_path}/../{tmp_path.name}/new")
+    assert not files.are_same(str(file), str(other))
+    assert not files.are_same(str(file), "-")
+    assert not files.are_same(os.devnull, str(tmp_path / "new"))
+    with open(file) as stream:
+        monkeypatch.setattr(sys, "stdin", stream)
+        assert files.are_same("-", str(link))
+        assert not files.are_same("-", str(other))
+        assert not files.are_same("-", "-")

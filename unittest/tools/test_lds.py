@@ -16,6 +16,7 @@ from triton_ext.analysis.memory_map import RowKind
 from triton_ext.analysis.memory_mapper import map_of
 from triton_ext.ir import parse
 from triton_ext.tools import cli
+from triton_ext.tools import lds as lds_tool
 from triton_ext.tools.lds_svg import render_html, render_svg
 from triton_ext.tools.lds_text import render_text
 
@@ -26,6 +27,31 @@ ACCEPT = bool(os.environ.get("TRITON_EXT_ACCEPT"))
 KERNELS = ("matmul", "transpose", "specialized")
 NAMESPACE = "http://www.w3.org/2000/svg"
 VENDORS = {"hip": "amd", "cuda": "nvidia"}
+#: 4 KiB more than 64 KiB.
+BIG = """\
+#s = #ttg.swizzled_shared<{vec = 1, perPhase = 1, maxPhase = 1, order = [1, 0]}>
+module attributes {"ttg.num-warps" = 4 : i32, ttg.target = "hip:gfx942"} {
+  tt.func public @big() {
+    %a = ttg.local_alloc : () -> !ttg.memdesc<64x64xi8, #s, #ttg.shared_memory, mutable>
+    %b = ttg.local_alloc : () -> !ttg.memdesc<1024x32xf16, #s, #ttg.shared_memory, mutable>
+    ttg.local_dealloc %a : !ttg.memdesc<64x64xi8, #s, #ttg.shared_memory, mutable>
+    ttg.local_dealloc %b : !ttg.memdesc<1024x32xf16, #s, #ttg.shared_memory, mutable>
+    tt.return
+  }
+}
+"""
+#: A value in {count} partitions.
+PARTITIONED = """\
+#s = #ttg.swizzled_shared<{{vec = 1, perPhase = 1, maxPhase = 1, order = [1, 0]}}>
+#p = #ttg.partitioned_shared<{{numPartitions = {count}, numGroups = 1, partitionDim = 0, \
+partitionLayout = #s}}>
+module attributes {{"ttg.num-warps" = 4 : i32, ttg.target = "hip:gfx1250"}} {{
+  tt.func public @k() {{
+    %a = ttg.local_alloc : () -> !ttg.memdesc<{shape}xf32, #p, #ttg.shared_memory, mutable>
+    tt.return
+  }}
+}}
+"""
 
 
 def lds(*arguments: str) -> int:
@@ -164,7 +190,11 @@ def test_memory_that_only_triton_knows(monkeypatch, capsys):
     monkeypatch.setattr(memory_mapper, "unknown_scratch", first_store)
     assert lds(str(HERE / "transpose.ttgir")) == 0
     said = capsys.readouterr()
-    assert "warning: @transpose: the memory that 'ttg.local_store', line 25, needs" in said.err
+    source = HERE / "transpose.ttgir"
+    assert said.err.startswith(
+        f"{source}:25:5: warning: the memory that 'ttg.local_store' needs while it runs is not "
+        "shown: its size is not known\n    ttg.local_store %"
+    )
     assert "needs at least 25 KiB" in said.out
     assert re.search(r" 25  local_store .* size unknown", said.out)
 
@@ -347,6 +377,19 @@ def test_partitions_and_holes():
     assert found.bars[1].offset == 65536
 
 
+def test_names_and_what_stands_behind_them_are_one_text():
+    # Where the second starts depends on how wide the font is that shows the first.
+    _, root = drawn("transpose")
+    gaps = [e for e in root.iter() if e.tag.endswith("tspan") and e.get("dx")]
+    assert [e.text for e in gaps] == [
+        "16 KiB at 0 to 16384",
+        "16 KiB at 0 to 16384",
+        "9200 B at 16384 to 25584",
+        *("line 25", "line 36", "line 45", "line 54", "line 60", "line 67"),
+    ]
+    assert {float(e.get("dx")) for e in gaps} == {7.0}
+
+
 def test_ghosts():
     _, root = drawn("specialized")
     ghosts = {element.get("data-ghost") for element in with_data(root, "ghost")}
@@ -355,14 +398,18 @@ def test_ghosts():
 
 
 def test_more_than_there_is(tmp_path, capsys):
-    picture = tmp_path / "big.svg"
-    source = str(HERE / "matmul.ttgir")
-    assert lds(source, "--arch=gfx942", f"--svg={picture}") == 1
-    said = capsys.readouterr().err
-    assert (
-        "error: out of LDS of gfx942: 'mm_tma' needs 69568 bytes, there are 65536, 4032 bytes are "
-        "missing; 67.9 KiB are alive at once" in said
-    )
+    picture, source = tmp_path / "big.svg", tmp_path / "big.ttgir"
+    source.write_text(BIG)
+    assert lds(str(source), "--arch=gfx942", f"--svg={picture}") == 1
+    assert capsys.readouterr().err.splitlines() == [
+        f"{source}:5:5: error: out of LDS of gfx942: 'big' needs 69632 bytes, there are 65536, "
+        "4096 bytes are missing",
+        BIG.splitlines()[4],
+        "    ^",
+        "note: what is alive at once takes 69632 bytes, wherever it lies",
+        f"note: 0 to 4096: '%a' of 4096 bytes, {source}:4",
+        f"note: 4096 to 69632: '%b' of 65536 bytes, {source}:5",
+    ]
     root = ET.fromstring(picture.read_text(encoding="utf-8"))
     (line,) = [e for e in root.iter() if e.get("class") == "end capacity"]
     capacity = float(line.get("d")[1:].split()[0])
@@ -370,7 +417,7 @@ def test_more_than_there_is(tmp_path, capsys):
     assert max(ends) > capacity + 10
     assert any(e.get("class") == "beyond" for e in root.iter())
     texts = [element.text for element in root.iter() if element.tag.endswith("text")]
-    assert "64 KiB in all, 4032 B too much" in texts
+    assert "64 KiB in all, 4 KiB too much" in texts
 
 
 @pytest.mark.parametrize("name", KERNELS)
@@ -460,6 +507,124 @@ def test_command_lines_that_cannot_be_run(arguments, said, tmp_path, monkeypatch
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize("option", ["", "--svg=", "--html=", "--arch=", "--function="])
+def test_an_empty_name_is_refused(option, capsys):
+    with pytest.raises(SystemExit) as ended:
+        lds(*([str(HERE / "transpose.ttgir")] if option else []), option)
+    assert ended.value.code == 2
+    name = option.strip("=") or "FILE"
+    said = f"error: argument {name}: expected a name, found an empty one\n"
+    assert capsys.readouterr().err.endswith(said)
+
+
+@pytest.mark.parametrize("arch", ["hip:gfx950", "gfx950", "cuda:90", "sm_90", "90"])
+def test_spellings_of_a_gpu(arch, capsys):
+    assert lds(str(HERE / "transpose.ttgir"), f"--arch={arch}") == 0
+    named = arch.removeprefix("hip:") if "gfx" in arch else "sm_90"
+    assert f" of {named}, " in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("arch", ["cuda:gfx950", "hip:sm_90", "hip:", ":gfx950"])
+def test_spellings_of_no_gpu(arch, capsys):
+    assert lds(str(HERE / "transpose.ttgir"), f"--arch={arch}") == 2
+    assert f"argument --arch: '{arch}' is no GPU that is known" in capsys.readouterr().err
+
+
+def test_an_empty_input(tmp_path, capsys):
+    path = tmp_path / "empty.ttgir"
+    path.write_text(" \n")
+    assert lds(str(path)) == 1
+    assert capsys.readouterr().err == f"{path}: error: the input is empty\n"
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (("%a : !ttg.memdesc<64x64xi8", "%a : !ttg.memdesc<64x64xi16"), "prints the type"),
+        (("local_dealloc %a", "local_dealloc %c"), "undeclared"),
+    ],
+)
+def test_modules_that_triton_opt_refuses(change, said, tmp_path, capsys):
+    path = tmp_path / "wrong.ttgir"
+    assert change[0] in BIG
+    path.write_text(BIG.replace(*change))
+    assert lds(str(path), f"--svg={tmp_path / 'out.svg'}") == 1
+    error = capsys.readouterr().err
+    assert error.startswith(f"{path}:6:")
+    assert said in error
+    assert not (tmp_path / "out.svg").exists()
+
+
+def test_partitions_that_a_gpu_has_not(tmp_path, capsys):
+    path = tmp_path / "parts.ttgir"
+    path.write_text(PARTITIONED.format(count=8, shape="128x64"))
+    assert lds(str(path)) == 1
+    assert capsys.readouterr().err.startswith(
+        f"{path}:5:5: error: expected at most 5 partitions, which gfx1250 has, found 8 in the "
+        "encoding of '%a'\n"
+    )
+    for arch, memory in (("sm_90", "shared memory"), ("gfx950", "LDS")):
+        assert lds(str(path), f"--arch={arch}") == 1
+        assert capsys.readouterr().err.startswith(
+            f"{path}:5:5: error: expected a GPU whose {memory} has physical partitions, such as "
+            f"gfx1250, for the encoding #ttg.partitioned_shared of '%a', found {arch}\n"
+        )
+
+
+def test_a_picture_of_far_too_much_is_small(tmp_path, capsys):
+    source, picture = tmp_path / "far.ttgir", tmp_path / "far.svg"
+    source.write_text(PARTITIONED.format(count=2, shape="1048576x1048576"))
+    assert lds(str(source), f"--svg={picture}") == 1
+    root = ET.fromstring(picture.read_text(encoding="utf-8"))
+    assert len(list(root.iter())) < 60
+    texts = ["".join(e.itertext()) for e in root.iter() if e.tag.endswith("text")]
+    assert "320 KiB in all, 4096 GiB too much" in texts
+    assert not [t for t in texts if t.startswith("partition ")]  # narrower than a pixel
+    assert "%a2048 GiB at 0 to 2199023255552, partitions 0, 1, 2, 3, 4" in texts
+    capsys.readouterr()
+    assert lds(str(source)) == 1
+    assert len(capsys.readouterr().out) < 1000
+
+
+def test_a_fault_is_told_as_one(monkeypatch, capsys):
+    def fails(module, memory, **options):
+        raise KeyError("what?")
+
+    monkeypatch.setattr(lds_tool, "map_of", fails)
+    assert lds(str(HERE / "transpose.ttgir")) == 1
+    said = capsys.readouterr()
+    place, *notes = said.err.splitlines()
+    assert place.startswith(f"{__file__}:")
+    assert place.endswith(":1: error: 'triton-ext lds' failed: KeyError: 'what?'")
+    assert notes[-2:] == [
+        "note: this is a fault of triton-ext, not of the module",
+        "note: to report it takes this message, the module, and what 'triton-ext doctor' prints",
+    ]
+    assert said.out == ""
+
+
+def test_a_kernel_is_not_overwritten_by_another_name_of_it(tmp_path, monkeypatch, capsys):
+    text = (HERE / "transpose.ttgir").read_text()
+    path, link = tmp_path / "kernel.ttgir", tmp_path / "link.ttgir"
+    path.write_text(text)
+    link.hardlink_to(path)
+    assert lds(str(path), f"--svg={link}") == 2
+    with path.open() as stream:
+        monkeypatch.setattr(sys, "stdin", stream)
+        assert lds("-", f"--html={link}") == 2
+    assert capsys.readouterr().err.count("have to be different files") == 2
+    assert path.read_text() == link.read_text() == text
+
+
+def test_all_pictures_or_none(tmp_path, capsys):
+    old = tmp_path / "old.svg"
+    old.write_text("old")
+    source = str(HERE / "transpose.ttgir")
+    assert lds(source, f"--svg={old}", f"--html={tmp_path / 'no' / 'x.html'}") == 1
+    assert "x.html: error: cannot be written" in capsys.readouterr().err
+    assert old.read_text() == "old"
+
+
 def test_a_kernel_is_not_overwritten(tmp_path, capsys):
     path = tmp_path / "kernel.ttgir"
     path.write_text((HERE / "transpose.ttgir").read_text())
@@ -482,4 +647,5 @@ def test_a_buffer_without_a_size(tmp_path, capsys):
     path.write_text(text.replace("[64:+8]", "[64:+7]"))
     assert lds(str(path)) == 1
     error = capsys.readouterr().err
-    assert error.startswith(f"{path}:46:5: error: expected powers of two in 'padding', found 7")
+    assert error.startswith(f"{path}:5:1: error: the encoding '#shared2' is malformed: expected ")
+    assert "powers of two in 'padding', found 7" in error

@@ -149,6 +149,7 @@ def test_a_missing_file_is_a_sentence(capsys):
         (["--cse", "--host=none"], "Triton's own passes are not there: --host=none was given"),
         (["--cse", "--pass-provider=ext"], "--pass-provider=ext leaves out Triton's own passes"),
         (["--triton-ext-lower-im2col", "--pass-provider=host"], "there is no pass 'triton-ext"),
+        (["--tritonext-partition-shared", "--pass-provider=host"], "--pass-provider=host leaves"),
         (["--pass-provider=me"], "takes auto or host or ext, found 'me'"),
         (["--canonicalize=max-iterations=3"], "its binding always uses max-iterations=10"),
         (["-o"], "option '-o' needs a value: FILE"),
@@ -411,6 +412,21 @@ def test_a_reader_that_has_gone(tmp_path):
     done = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE)
     os.close(writer)
     assert (done.returncode, done.stderr) == (1, b"")
+
+
+def test_an_output_takes_the_place_of_a_file_as_a_whole(tmp_path, capsys):
+    # In place, as LLVM's tools allow; another name of the input keeps what it had.
+    file, link = tmp_path / "in.mlir", tmp_path / "link.mlir"
+    file.write_text(MODULE)
+    link.hardlink_to(file)
+    file.chmod(0o640)
+    assert opt.main(["--host=none", str(file), "-o", str(link)]) == 0
+    assert file.read_text() == MODULE
+    assert link.read_text() == MODULE.replace("// a comment\n", "").replace(
+        ' // "not" a string', ""
+    )
+    assert link.stat().st_mode & 0o777 == 0o640
+    assert sorted(os.listdir(tmp_path)) == ["in.mlir", "link.mlir"]
 
 
 def test_aliases_that_grow_without_end_are_an_error(capsys, tmp_path):

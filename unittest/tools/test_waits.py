@@ -14,6 +14,7 @@ from triton_ext import backends
 from triton_ext.analysis.timeline import Copy, Wait
 from triton_ext.ir import parse
 from triton_ext.tools import cli
+from triton_ext.tools import waits as waits_tool
 from triton_ext.tools.waits_html import render_html
 from triton_ext.tools.waits_layout import layout_of
 from triton_ext.tools.waits_svg import render_svg
@@ -292,6 +293,43 @@ def test_a_kernel_is_not_overwritten_by_its_picture(tmp_path, capsys):
     assert waits(str(path), "--svg", f"{tmp_path}/a", "--html", other) == 2
     assert capsys.readouterr().err.count("have to be different files") == 2
     assert path.read_text() == (HERE / "pipeline.ttgir").read_text()
+
+
+def test_a_kernel_is_not_overwritten_by_another_name_of_it(tmp_path, monkeypatch, capsys):
+    path, link = tmp_path / "kernel.ttgir", tmp_path / "link.ttgir"
+    path.write_text((HERE / "pipeline.ttgir").read_text())
+    link.hardlink_to(path)
+    assert waits(str(path), f"--svg={link}") == 2
+    with path.open() as stream:
+        monkeypatch.setattr(sys, "stdin", stream)
+        assert waits("-", f"--svg={path}") == 2
+    assert capsys.readouterr().err.count("have to be different files") == 2
+    assert path.read_text() == (HERE / "pipeline.ttgir").read_text()
+
+
+def test_a_fault_is_told_as_one(monkeypatch, capsys):
+    def fails(*arguments):
+        raise KeyError("what?")
+
+    monkeypatch.setattr(waits_tool, "_timeline", fails)
+    assert waits(str(HERE / "pipeline.ttgir")) == 1
+    error = capsys.readouterr().err
+    assert ":1: error: 'triton-ext waits' failed: KeyError: 'what?'\n" in error
+    assert "note: this is a fault of triton-ext, not of the module\n" in error
+
+
+def test_spellings_of_a_gpu(capsys):
+    assert waits(str(HERE / "pipeline.ttgir"), "--arch=hip:gfx950") == 0
+    assert ": gfx950, " in capsys.readouterr().out
+    assert waits(str(HERE / "pipeline.ttgir"), "--arch=cuda:90") == 2
+    assert "found '90'" in capsys.readouterr().err
+
+
+def test_an_empty_input(tmp_path, capsys):
+    path = tmp_path / "empty.ttgir"
+    path.write_text("")
+    assert waits(str(path)) == 1
+    assert capsys.readouterr().err == f"{path}: error: the input is empty\n"
 
 
 def test_closed_standard_output(monkeypatch, capsys):

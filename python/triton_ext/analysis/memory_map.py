@@ -8,10 +8,11 @@ shared memory as rows in the order of the program, and a :class:`Bar` for each b
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 
-from .allocation import BufferKind
+from ..ir import Operation
+from .allocation import BufferKind, FunctionAllocation
 from .bank_conflicts import BankModel, Conflicts, Phase
 
 __all__ = [
@@ -23,6 +24,7 @@ __all__ = [
     "Row",
     "RowKind",
     "SharedMemory",
+    "Unknown",
 ]
 
 
@@ -48,6 +50,11 @@ class SharedMemory:
     banks: BankModel
     partition_bytes: int = 0
     has_transposing_loads: bool = False
+
+    @property
+    def partitions(self) -> int:
+        """Physical partitions that there are; 0 where memory is not partitioned."""
+        return self.bytes // self.partition_bytes if self.partition_bytes else 0
 
 
 class RowKind(Enum):
@@ -108,7 +115,7 @@ class Bar:
         kind: Who needs it.
         offset: Where it starts, in bytes.
         size: In bytes.
-        partitions: Physical partitions that it touches; empty where there are none.
+        partitions: Physical partitions that it touches, of those that there are.
         first: The first row.
         last: The last row.
         ghost: Rows in which what runs at the same time is shown, or ``None``.
@@ -172,6 +179,21 @@ class AccessMap:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Unknown:
+    """An operation whose memory is not known.
+
+    Attributes:
+        name: Of the operation.
+        line: As in rows.
+        op: It itself, for what has to be said at it.
+    """
+
+    name: str
+    line: int
+    op: Operation = field(compare=False, repr=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class FunctionMap:
     """The map of one function.
 
@@ -184,6 +206,7 @@ class FunctionMap:
         lower_bound: No placement needs less.
         is_optimal: Whether it is known that none does.
         unknown: Operations whose memory is not known.
+        allocation: What it was made from, for what has to be said at an operation.
     """
 
     name: str
@@ -193,7 +216,8 @@ class FunctionMap:
     total: int
     lower_bound: int
     is_optimal: bool
-    unknown: tuple[str, ...] = ()
+    unknown: tuple[Unknown, ...] = ()
+    allocation: FunctionAllocation | None = field(default=None, compare=False, repr=False)
 
     @property
     def peak(self) -> int:

@@ -37,6 +37,7 @@ from .memory_map import (
     Row,
     RowKind,
     SharedMemory,
+    Unknown,
 )
 from .trip_count import trip_count
 
@@ -173,7 +174,8 @@ class _Mapper:
             total=self.found.total,
             lower_bound=self.found.lower_bound,
             is_optimal=self.found.is_optimal,
-            unknown=tuple(f"'{op.name}', line {_line(op)}" for op in inside),
+            unknown=tuple(Unknown(name=op.name, line=_line(op), op=op) for op in inside),
+            allocation=self.found,
         )
 
     # ---- rows
@@ -295,14 +297,18 @@ class _Mapper:
             if around:
                 ghost = around[0] + 1, around[-1]
         size = self.memory.partition_bytes
-        last = max(buffer.offset, buffer.end - 1)
+        partitions: tuple[int, ...] = ()
+        if size:
+            last = max(buffer.offset, buffer.end - 1) // size
+            end = min(last + 1, self.memory.partitions)
+            partitions = tuple(range(buffer.offset // size, end))
         return Bar(
             name=_name(buffer),
             value=next(n for n, b in enumerate(self.found.buffers) if b.op is buffer.op),
             kind=buffer.kind,
             offset=buffer.offset,
             size=buffer.size,
-            partitions=tuple(range(buffer.offset // size, last // size + 1)) if size else (),
+            partitions=partitions,
             first=inside[0],
             last=inside[-1],
             ghost=ghost,

@@ -11,15 +11,25 @@ from __future__ import annotations
 
 import argparse
 import sys
+from dataclasses import replace
 
 from triton_ext import backends
+from triton_ext.analysis.allocation import ModuleAllocation
 from triton_ext.analysis.memory_map import ModuleMap, SharedMemory
 from triton_ext.analysis.memory_mapper import map_of
+from triton_ext.errors import PassError
+from triton_ext.host.diagnostics import of_error
 from triton_ext.ir import Module
+from triton_ext.ir.aliases import AliasTable
+from triton_ext.ir.dialects import ttg
+from triton_ext.ir.encodings import PartitionedSharedEncoding
+from triton_ext.passes import error_at
+from triton_ext.passes.shared_memory import check_capacity
+from triton_ext.strings import lines_of
 from triton_ext.tools import pictures
 from triton_ext.tools.command_line import CommandLineError
+from triton_ext.tools.input_places import locate, with_source
 from triton_ext.tools.lds_text import render_text
-from triton_ext.tools.lds_words import kib, warnings
 
 __all__ = ["SUMMARY", "add_arguments", "run"]
 
@@ -53,9 +63,11 @@ def _show(module: Module, arguments: argparse.Namespace) -> int:
             "argument --placement: which Triton places the buffers is not known: none is "
             "installed, or --host=none"
         )
+    memory = _memory(module, pictures.arch_of(arguments))
+    _check_partitions(module, memory)
     found = map_of(
         module,
-        _memory(module, arguments.arch),
+        memory,
         function=arguments.function,
         features=features,
         as_triton=arguments.placement == "triton",
@@ -67,7 +79,7 @@ def _show(module: Module, arguments: argparse.Namespace) -> int:
         html=lambda: render_html(found, name, render_text(found, name)),
         text=lambda: render_text(found, name, colours=pictures.uses_colours(arguments)),
     )
-    return 0 if good & _report(found, name) else 1
+    return 0 if good & _report(module, found, name) else 1
 
 
 def _memory(module: Module, arch: str) -> SharedMemory:
@@ -93,16 +105,54 @@ def _memory(module: Module, arch: str) -> SharedMemory:
     return found
 
 
-def _report(found: ModuleMap, name: str) -> bool:
+def _check_partitions(module: Module, memory: SharedMemory) -> None:
+    """Refuses values in more partitions than there are.
+
+    Raises:
+        VerifyError: There is one.
+    """
+    table = AliasTable.of(module.aliases)
+    for op in module.walk():
+        encoding = None
+        if op.name == ttg.LocalAllocOp.NAME:
+            encoding = getattr(table.type(op.results[0].type), "encoding", None)
+        if not isinstance(encoding, PartitionedSharedEncoding):
+            continue
+        count, buffer = encoding.num_partitions, op.results[0].name
+        if not memory.partitions:
+            op.fail(
+                f"expected a GPU whose {memory.name} has physical partitions, such as gfx1250, for "
+                f"the encoding #ttg.partitioned_shared of '{buffer}', found {memory.arch}"
+            )
+        if count > memory.partitions:
+            op.fail(
+                f"expected at most {memory.partitions} partitions, which {memory.arch} has, found "
+                f"{count} in the encoding of '{buffer}'"
+            )
+
+
+def _report(module: Module, found: ModuleMap, name: str) -> bool:
     """Tells what is missing in the picture and what does not fit; returns whether all does."""
-    for function in found.functions:
-        for said in warnings(function):
-            sys.stderr.write(f"{name}: warning: {said}\n")
+    memory = found.memory
+    unknown = [missing for function in found.functions for missing in function.unknown]
+    if not (unknown or found.too_big):
+        return True
+    lines = lines_of(str(module))
+    locate(module, name)
+    problems = []
+    for missing in unknown:
+        said = f"the memory that '{missing.name}' needs while it runs is not shown: its size is not"
+        error = error_at(missing.op, f"{said} known")
+        problems.append(replace(of_error(error), severity="warning"))
     for function in found.too_big:
-        missing = function.total - found.memory.bytes
-        sys.stderr.write(
-            f"{name}: error: out of {found.memory.name} of {found.memory.arch}: '{function.name}' "
-            f"needs {function.total} bytes, there are {found.memory.bytes}, {missing} bytes are "
-            f"missing; {kib(function.peak)} are alive at once\n"
-        )
+        made = function.allocation
+        if made is None:
+            continue
+        try:
+            whole = ModuleAllocation(functions={made.function: made}, total=made.total)
+            check_capacity(whole, memory.bytes, f"{memory.name} of {memory.arch}")
+        except PassError as error:
+            problems.append(of_error(error))
+    for problem in problems:
+        sys.stderr.write(f"{with_source(problem, name, lines)}\n")
     return not found.too_big

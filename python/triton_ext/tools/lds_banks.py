@@ -9,8 +9,8 @@ from triton_ext.analysis.bank_conflicts import Phase
 from triton_ext.analysis.memory_map import AccessMap, SharedMemory
 from triton_ext.tools.lds_style import heat
 from triton_ext.tools.lds_words import access_title, caveat, cost, numbers, ratio
-from triton_ext.tools.picture_style import mono_width, wrap
-from triton_ext.tools.svg import rect, text
+from triton_ext.tools.picture_style import wrap
+from triton_ext.tools.svg import rect, text, texts
 
 __all__ = ["MOST_WAVEFRONTS", "banks", "lanes_of", "wavefronts_of"]
 
@@ -74,10 +74,8 @@ def _panel(
     tone = heat(round(ratio(access)) - 1) if access.cost is not None else "ks"
     badge = str(index + 1)
     parts = [rect(x, y - 1, 20, 18, tone, 9), text(x + 10, y + 12, badge, "tiny onlabel", "middle")]
-    title = access_title(access)
-    parts.append(text(x + 28, y + 12, title, "mono ink bold"))
-    where = numbers(access.lines)
-    parts.append(text(x + 36 + mono_width(title) * 1.03, y + 12, where, "pale"))
+    words = ((access_title(access), "mono ink bold"), (numbers(access.lines), "pale"))
+    parts.append(texts(x + 28, y + 12, words))
     y += 30
     for said in (cost(access), *caveat(access)):
         for line in wrap(said, wide + 50):

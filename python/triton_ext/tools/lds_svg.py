@@ -27,7 +27,7 @@ from triton_ext.tools.lds_words import (
     warnings,
 )
 from triton_ext.tools.picture_style import mono_width, text_width, wrap
-from triton_ext.tools.svg import cut, document, page, path, rect, text
+from triton_ext.tools.svg import cut, document, page, path, rect, text, texts
 
 __all__ = ["render_html", "render_svg"]
 
@@ -39,6 +39,8 @@ _MAP: Final = 640.0
 _GAP: Final = 44.0
 _RIGHT: Final = 210
 _MOST_WHAT: Final = 380
+#: Narrower ones are left out.
+_LEAST_PARTITION: Final = 4.0
 
 
 def render_svg(found: ModuleMap, source: str) -> str:
@@ -230,11 +232,13 @@ class _Drawing:
 
     def _partitions(self, top: float) -> None:
         size = self._memory.partition_bytes
-        if not size:
-            return
-        end = shown_end(self._found, self._memory)
-        for number in range(-(-end // size)):
-            left, right = self._x(number * size), self._x(min(end, (number + 1) * size))
+        last = -1000.0
+        # Those that there are; what lies beyond is in none.
+        for number in range(self._memory.partitions):
+            left, right = self._x(number * size), self._x((number + 1) * size)
+            if right - last < _LEAST_PARTITION:
+                continue
+            last = left
             if number % 2 == 0:
                 height = self._rows_end - top
                 self.parts.append(rect(left, top, right - left, height, "zone"))
@@ -385,8 +389,9 @@ class _Drawing:
             if x + wide > self.right and x > _MARGIN:
                 x, y = float(_MARGIN), y + 20
             self.parts.append(rect(x, y - 10, 12, 12, self._class(bar), 3))
-            self.parts.append(text(x + 18, y, bar.name, "mono ink"))
-            self.parts.append(text(x + 24 + mono_width(bar.name), y, said, "pale"))
+            # One text: how wide the name is, is up to the font that there is.
+            words = ((bar.name, "mono ink"), (said, "pale"))
+            self.parts.append(texts(x + 18, y, words))
             x += wide + 18
         return y + 20
 

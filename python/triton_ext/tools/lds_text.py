@@ -161,12 +161,10 @@ class _Map:
             sign = "⋯" if stretch.is_short else "▚" if stretch.start < self._found.total else " "
             for at in range(round(stretch.left), min(_WIDTH, round(stretch.right))):
                 cells[at] = sign
-        size = self._memory.partition_bytes
-        if size:
-            for number in range(1, shown_end(self._found, self._memory) // size):
-                at = round(self._axis.at(number * size))
-                if at < _WIDTH and cells[at] != "⋯":
-                    cells[at] = "┊"
+        for number in range(1, self._memory.partitions):
+            at = round(self._axis.at(number * self._memory.partition_bytes))
+            if at < _WIDTH and cells[at] != "⋯":
+                cells[at] = "┊"
         return cells, codes
 
 

@@ -30,14 +30,18 @@ TIMES = "\N{MULTIPLICATION SIGN}"
 
 
 def kib(count: int) -> str:
-    """Bytes for people: exact, and short."""
+    """Bytes for people: exact where that is short."""
     if count < 1024:
         return f"{count} B"
-    if count % 1024 == 0:
-        return f"{count // 1024} KiB"
-    if count <= 10240:
+    if count <= 10240 and count % 1024:
         return f"{count} B"
-    return f"{count / 1024:.1f}".removesuffix(".0") + " KiB"
+    # More than any GPU has is about right.
+    unit, size = "KiB", count / 1024
+    for larger in ("MiB", "GiB", "TiB", "PiB"):
+        if size < 10240:
+            break
+        unit, size = larger, size / 1024
+    return f"{size:.1f}".removesuffix(".0") + f" {unit}"
 
 
 def numbers(lines: Sequence[int]) -> str:
@@ -136,9 +140,9 @@ def summary(found: FunctionMap, memory: SharedMemory) -> str:
 def warnings(found: FunctionMap) -> tuple[str, ...]:
     """What is missing in a map."""
     return tuple(
-        f"@{found.name}: the memory that {name}, needs while it runs is not shown: its size is not "
-        "known"
-        for name in found.unknown
+        f"@{found.name}: the memory that '{op.name}', line {op.line}, needs while it runs is not "
+        "shown: its size is not known"
+        for op in found.unknown
     )
 
 

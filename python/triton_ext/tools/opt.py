@@ -28,7 +28,7 @@ from triton_ext.passes import PassManager, PassReport, PassTiming, Remark, Stati
 from triton_ext.passes.manager import ALL
 from triton_ext.passes.options import near, options_of
 from triton_ext.passes.pipeline import MODULE
-from triton_ext.strings import lines_of, quote
+from triton_ext.strings import lines_of
 from triton_ext.tools import ir_text
 from triton_ext.tools.command_line import (
     OPTIONS,
@@ -39,6 +39,7 @@ from triton_ext.tools.command_line import (
 from triton_ext.tools.dumps import Dumps
 from triton_ext.tools.expectations import verify
 from triton_ext.tools.files import read, write
+from triton_ext.tools.input_places import locate, place_in_text, with_source
 from triton_ext.tools.providers import ExtStep, Host, HostStep, Step, hiding, plan
 from triton_ext.tools.reproducer import with_reproducer
 
@@ -271,7 +272,7 @@ class _Runner:
         except SourceError as error:  # Text that cannot be read again or written out.
             outcome.diagnostics.append(of_error(error))
         lines = lines_of(text)
-        outcome.diagnostics = [_with_source(d, filename, lines) for d in outcome.diagnostics]
+        outcome.diagnostics = [with_source(d, filename, lines) for d in outcome.diagnostics]
         return outcome
 
     def _print_ours(self, module: Module, first_line: int) -> str:
@@ -305,7 +306,7 @@ class _Runner:
         if 0 in places:
             # Once more, over operations that all have a location.
             located = parse(text, filename)
-            _locate(located, filename)
+            locate(located, filename)
             quiet = _Runner(_without_dumps(self._arguments), self._steps, None, self._features)
             error_again, remarks = quiet._run_passes(located, self._steps)
             error = error_again if error is not None else None
@@ -414,7 +415,7 @@ def _unknown_dialects(module: Module, filename: str) -> str:
             first.setdefault(dialect, op)
     notes = []
     for dialect, op in first.items():
-        line, column = _place(op)
+        line, column = place_in_text(op)
         message = (
             f"no release of Triton has the dialect '{dialect}'; its operations are kept as they "
             "are where Triton is not asked (-allow-unregistered-dialect: without this note)"
@@ -463,29 +464,6 @@ def _parse_printed(host: Host, text: str, name: str) -> Module:
             source_line=error.source_line,
             notes=error.notes,
         ) from error
-
-
-def _locate(module: Module, filename: str) -> None:
-    """Gives every operation without a location its place in the text."""
-    for op in list(module.walk()):
-        if op.parent is not None and (op.loc is None or op.loc.resolve() is None):
-            line, column = _place(op)
-            op.set_loc(f"loc({quote(filename)}:{line}:{column})")
-
-
-def _place(op: Operation) -> tuple[int, int]:
-    """Line and column of an operation in its text."""
-    try:
-        op.fail("")
-    except VerifyError as error:
-        return error.line, error.column
-
-
-def _with_source(diagnostic: Diagnostic, filename: str, lines: Sequence[str]) -> Diagnostic:
-    """Shows the line of the input; what is on disk under that name may be something else."""
-    if diagnostic.filename != filename or not 0 < diagnostic.line <= len(lines):
-        return diagnostic
-    return replace(diagnostic, source_line=lines[diagnostic.line - 1])
 
 
 def _of_remark(remark: Remark) -> Diagnostic:

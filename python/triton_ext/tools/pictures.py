@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+import traceback
 from collections.abc import Callable
 
 from triton_ext.errors import SourceError, TritonExtError
@@ -21,6 +22,7 @@ from triton_ext.tools.command_line import CommandLineError
 __all__ = [
     "add_arguments",
     "add_host",
+    "arch_of",
     "check_function",
     "draw",
     "host_of",
@@ -30,13 +32,35 @@ __all__ = [
 ]
 
 
+class _Named(argparse.Action):
+    """Stores a name; an empty one, as an unset variable of a shell leaves it, is refused."""
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: object,
+        option_string: str | None = None,
+    ) -> None:
+        """Stores it."""
+        if not values:
+            raise argparse.ArgumentError(self, "expected a name, found an empty one")
+        setattr(namespace, self.dest, values)
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the options that all of them have."""
-    parser.add_argument("file", metavar="FILE", nargs="?", default="-", help="TTGIR; - is stdin")
-    parser.add_argument("--arch", default="", help="the GPU, by default the module's ttg.target")
-    parser.add_argument("--function", default="", help="only this function")
-    parser.add_argument("--svg", metavar="OUT", help="write a picture")
-    parser.add_argument("--html", metavar="OUT", help="write a page with the picture")
+    parser.add_argument(
+        "file", metavar="FILE", nargs="?", default="-", action=_Named, help="TTGIR; - is stdin"
+    )
+    parser.add_argument(
+        "--arch", default="", action=_Named, help="the GPU, by default the module's ttg.target"
+    )
+    parser.add_argument("--function", default="", action=_Named, help="only this function")
+    parser.add_argument("--svg", metavar="OUT", action=_Named, help="write a picture")
+    parser.add_argument(
+        "--html", metavar="OUT", action=_Named, help="write a page with the picture"
+    )
     parser.add_argument(
         "--color", choices=("auto", "always", "never"), default="auto", help="colours in the text"
     )
@@ -81,8 +105,7 @@ def draw(arguments: argparse.Namespace, show: Callable[[Module], int]) -> int:
         The exit status.
     """
     name = name_of(arguments)
-    paths = [os.path.realpath(p) for p in (arguments.file, arguments.svg, arguments.html) if p]
-    if len(set(paths)) < len(paths):
+    if _has_clash(arguments):
         said = "FILE, --svg and --html have to be different files"
         sys.stderr.write(f"triton-ext {arguments.command}: error: {said}\n")
         return 2
@@ -92,7 +115,10 @@ def draw(arguments: argparse.Namespace, show: Callable[[Module], int]) -> int:
         sys.stderr.write(f"{name}: error: cannot be read: {error}\n")
         return 1
     try:
+        if not text.strip():
+            raise TritonExtError("the input is empty")
         module = parse(text, name)
+        module.verify()
         check_function(arguments.function, module)
         return show(module)
     except SourceError as error:
@@ -102,7 +128,42 @@ def draw(arguments: argparse.Namespace, show: Callable[[Module], int]) -> int:
         return 2
     except TritonExtError as error:
         sys.stderr.write(f"{name}: error: {error}\n")
+    except KeyboardInterrupt:
+        return 130  # as the shell says it: 128 and the number of SIGINT
+    except Exception as error:  # As the pass manager does: a fault of ours is one error, too.
+        sys.stderr.write(f"{_fault_of(arguments.command, error)}\n")
     return 1
+
+
+def _has_clash(arguments: argparse.Namespace) -> bool:
+    """Whether an output is the input, or the other output."""
+    outputs = [output for output in (arguments.svg, arguments.html) if output]
+    if len(outputs) == 2 and (outputs[0] == outputs[1] or files.are_same(*outputs)):
+        return True
+    return any(files.are_same(arguments.file, output) for output in outputs)
+
+
+def _fault_of(command: str, error: Exception) -> SourceError:
+    """An exception that nobody meant to raise, at the line that raised it."""
+    raised = traceback.extract_tb(error.__traceback__)[-1]
+    return SourceError(
+        f"'triton-ext {command}' failed: {type(error).__name__}: {error}",
+        filename=raised.filename,
+        line=raised.lineno or 0,
+        column=1,
+        source_line=raised.line,
+        notes=(
+            "this is a fault of triton-ext, not of the module",
+            "to report it takes this message, the module, and what 'triton-ext doctor' prints",
+        ),
+    )
+
+
+def arch_of(arguments: argparse.Namespace) -> str:
+    """The GPU of ``--arch``, which may be spelled as modules spell it, ``hip:gfx950``."""
+    given: str = arguments.arch
+    vendor, _, arch = given.rpartition(":")
+    return arch if vendor == ("hip" if arch.startswith("gfx") else "cuda") else given
 
 
 def check_function(name: str, module: Module) -> None:
@@ -131,14 +192,10 @@ def write(
     Returns:
         Whether all could be written.
     """
-    good = True
-    if arguments.svg:
-        good &= files.write(svg(), arguments.svg)
-    if arguments.html:
-        good &= files.write(html(), arguments.html)
     if not (arguments.svg or arguments.html):
-        good &= files.write(text(), "-")
-    return good
+        return files.write(text(), "-")
+    asked = ((svg, arguments.svg), (html, arguments.html))
+    return files.write_all([(render(), output) for render, output in asked if output])
 
 
 def uses_colours(arguments: argparse.Namespace) -> bool:

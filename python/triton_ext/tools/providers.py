@@ -282,4 +282,12 @@ def _no_such_pass(spec: PassSpec, provider: str, host: Host) -> None:
             known.update(host.passes.passes)
         except UnsupportedError as error:
             notes.append(f"Triton's own passes are not there: {error}")
+    if provider == "host" and spec.name in registry.names():
+        version = f"triton {host.passes.version}" if host.is_there else "Triton"
+        spec.fail(
+            f"there is no pass '{spec.name}' in {version}: it is one of "
+            f"{registry.entries()[spec.name].origin}, and --pass-provider=host leaves those out",
+            "--pass-provider=auto takes passes of both",
+            *notes,
+        )
     spec.fail(f"there is no pass '{spec.name}'", near(spec.name, known), *notes)

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from triton_ext.tools.picture_style import FONT, MONO, escape, mono_width
 
-__all__ = ["cut", "document", "page", "path", "rect", "text"]
+__all__ = ["cut", "document", "page", "path", "rect", "text", "texts"]
+
+#: Between words of different fonts.
+_GAP = ' dx="7"'
 
 _PAGE = (
     ":root{color-scheme:light dark}"
@@ -24,6 +29,15 @@ def text(x: float, y: float, said: str, classes: str, anchor: str = "start") -> 
     """Text whose baseline is at ``y``."""
     at = "" if anchor == "start" else f' text-anchor="{anchor}"'
     return f'<text x="{x:.1f}" y="{y:.1f}" class="{classes}"{at}>{escape(said)}</text>'
+
+
+def texts(x: float, y: float, said: Sequence[tuple[str, str]]) -> str:
+    """Words with their classes behind each other, whatever the widths of their fonts."""
+    parts = [
+        f'<tspan class="{classes}"{_GAP if number else ""}>{escape(words)}</tspan>'
+        for number, (words, classes) in enumerate(said)
+    ]
+    return f'<text x="{x:.1f}" y="{y:.1f}">{"".join(parts)}</text>'
 
 
 def rect(

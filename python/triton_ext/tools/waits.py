@@ -68,7 +68,7 @@ def _timeline(
         )
     try:
         timeline: Timeline = backends.load("amd", "async-timeline")(
-            module, arch=arguments.arch, features=features, function=arguments.function
+            module, arch=pictures.arch_of(arguments), features=features, function=arguments.function
         )
     except UnsupportedError as error:
         if arguments.arch:
