@@ -63,3 +63,7 @@ def test_other_numbers_of_a_module():
     module = parse(TEXT).op
     assert number_of(module, "ttg.num-ctas", 1) == 1
     assert number_of(module, "ttg.num-warps", 1) == 8
+
+
+def test_bits_are_a_number_as_well():
+    assert warps(TEXT.replace("8 : i32", "0x8 : i32")) == [8, 8, 2, 1]

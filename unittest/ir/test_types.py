@@ -347,3 +347,19 @@ def test_names_of_the_package_are_loaded_when_they_are_asked_for():
     assert str(ir.parse_attribute("4 : i32")) == "4 : i32"
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         _ = ir.nothing
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [("0x100 : i32", 256), ("0xFFFFFFFF : i32", -1), ("-0x10 : i64", -16), ("0x10", 16)],
+)
+def test_bits_of_integers(text, number):
+    attribute = at.parse_attribute(text)
+    assert isinstance(attribute, at.IntegerAttr)
+    assert attribute.value == number
+    assert at.parse_attribute(attribute.print()) == attribute
+
+
+@pytest.mark.parametrize("text", ["0x100 : i8", "0x10 : !t.x"])
+def test_bits_that_are_no_integer_are_kept(text):
+    assert isinstance(at.parse_attribute(text), at.OpaqueAttr)

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import re
 from typing import Final
 
 from ..ir import Operation
 from ..ir.dialects import ttg
 from ..ir.functions import FUNCTIONS
+from ..ir.integers import read_integer
 
 __all__ = ["num_warps_of", "number_of"]
 
 _NUM_WARPS: Final = "ttg.num-warps"
-_NUMBER: Final = re.compile(r"([1-9]\d*)(?:\s*:\s*\w+)?\s*\Z", re.ASCII)
 
 
 def num_warps_of(op: Operation, default: int | None = None) -> int:
@@ -55,7 +54,7 @@ def number_of(holder: Operation, name: str, default: int | None = None) -> int:
         if default is not None:
             return default
         holder.fail(f"expected a module with a number as '{name}'")
-    found = _NUMBER.match(text)
-    if found is None:
+    found = read_integer(text)
+    if found is None or found < 1:
         holder.fail(f"expected a positive number as '{name}', found {text}")
-    return int(found[1])
+    return found

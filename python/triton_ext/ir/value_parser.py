@@ -29,6 +29,7 @@ from .attribute_values import (
     TypeAttr,
     UnitAttr,
 )
+from .integers import read_integer
 from .lexer import STRING, Source, find_group_end
 
 __all__ = ["ValueParser", "parse_attribute_prefix", "parse_attribute_text", "parse_type_text"]
@@ -198,7 +199,10 @@ class ValueParser:
         if "." in literal or (is_hex and isinstance(type_, ty.FloatType)):
             return FloatAttr(literal, type_)
         if is_hex:
-            return OpaqueAttr(literal if type_ is None else f"{literal} : {type_}")
+            text = literal if type_ is None else f"{literal} : {type_}"
+            number = read_integer(text) if typed else None
+            # Without a type here, as an element, it may be the bits of a float.
+            return OpaqueAttr(text) if number is None else IntegerAttr(number, type_)
         return IntegerAttr(int(literal), type_)
 
     def _parse_array(self) -> ArrayAttr:

@@ -131,3 +131,29 @@ module attributes {"ttg.num-warps" = 4 : i32, ttg.target = "hip:gfx1520"} {
 // expected-error @below {{expected 'ttg.target' such as "hip:gfx1250", found "cuda:90"}}
 module attributes {"ttg.num-warps" = 4 : i32, ttg.target = "cuda:90"} {
 }
+
+// -----
+
+// expected-error @below {{expected a positive number as 'ttg.threads-per-warp', found 32.5 : f32}}
+module attributes {"ttg.num-warps" = 4 : i32, "ttg.threads-per-warp" = 32.5 : f32, ttg.target = "hip:gfx1250"} {
+}
+
+// -----
+
+module attributes {"ttg.num-warps" = 0x4 : i32, ttg.target = "hip:gfx1250"} {
+tt.func public @without_regions() {
+  // expected-error @below {{expected a region 'default'}}
+  ttg.warp_specialize()
+  tt.return
+}
+}
+
+// -----
+
+module attributes {"ttg.num-warps" = 4 : i32, ttg.target = "hip:gfx1250"} {
+tt.func public @less_than_nothing() {
+  // expected-error @below {{expected a number of bytes as 'allocation.size', found -5 : i32}}
+  "other.op"() {allocation.size = -5 : i32} : () -> ()
+  tt.return
+}
+}

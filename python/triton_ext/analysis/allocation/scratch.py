@@ -29,6 +29,7 @@ from ...ir.aliases import AliasTable
 from ...ir.dialects import ttg
 from ...ir.encodings import BlockedEncoding, DistributedEncoding
 from ...ir.functions import FUNCTIONS
+from ...ir.integers import read_integer
 from ...ir.linear_layout import LinearLayout
 from ...ir.types import (
     MemDescType,
@@ -89,7 +90,10 @@ class Scratch:
     def _size(self, op: Operation) -> int | None:
         given = op.attributes.get("allocation.size")
         if given is not None:
-            return int(given.partition(":")[0])
+            size = read_integer(given)
+            if size is None or size < 0:
+                op.fail(f"expected a number of bytes as 'allocation.size', found {given}")
+            return size
         if self._has_run and "allocation.offset" not in op.attributes:
             return 0
         compute = _SIZES.get(op.name)
@@ -144,7 +148,11 @@ def _bytes(type_: Type) -> int:
 
 
 def _axis(op: Operation) -> int:
-    return int(op.attributes["axis"].partition(":")[0])
+    text = op.attributes.get("axis", "")
+    axis = read_integer(text)
+    if axis is None or axis < 0:
+        op.fail(f"expected a number of a dimension as 'axis', found {text or 'none'}")
+    return axis
 
 
 def _layout(type_: Type) -> LinearLayout | None:

@@ -299,6 +299,8 @@ class WarpSpecializeOp(View):
     @classmethod
     def _of(cls, reader: OpReader) -> WarpSpecializeOp:
         op = reader.op
+        if not op.regions:
+            raise reader.fail("a region 'default'")
         default, *others = (region.blocks[0] for region in op.regions)
         warps = [int(match[1]) for match in _NUM_WARPS.finditer(reader.words[-1])]
         if len(warps) != len(others):
