@@ -33,20 +33,32 @@ def partitioned(partitions, groups=1, padding=None):
 
 def module_of(values, also="", call=""):
     """A kernel that reads values of a shape and an encoding (``None`` for a plain one)."""
+    numbers = range(len(values))
+    events = [*((k, False) for k in numbers), *((k, True) for k in numbers)]
+    return module_with(values, events, also, call)
+
+
+def module_with(values, events, also="", call=""):
+    """A kernel that allocates values and reads them: pairs of a number and whether it is read.
+
+    A function is called in front of the first read.
+    """
     names = {None: "#s"}
     for _, encoding in values:
         names.setdefault(encoding, f"#e{len(names) - 1}")
     lines = [f"{name} = {text}" for text, name in names.items() if text is not None]
     lines += [_OPEN, also, "tt.func public @kernel(%q: !tt.ptr<f16>, %i: i32) {"]
-    for k, (shape, encoding) in enumerate(values):
-        lines.append(
-            f"%m{k} = ttg.local_alloc : () -> "
-            f"!ttg.memdesc<{shape}xf16, {names[encoding]}, #smem, mutable>"
-        )
-    if call:
-        lines.append(f"tt.call @{call}(%q) : (!tt.ptr<f16>) -> ()")
-    for k, (shape, encoding) in enumerate(values):
-        lines += _read(k, shape, names[encoding])
+    calls = [f"tt.call @{call}(%q) : (!tt.ptr<f16>) -> ()"] if call else []
+    for k, is_read in events:
+        shape, encoding = values[k]
+        if is_read:
+            lines += [*calls, *_read(k, shape, names[encoding])]
+            calls = []
+        else:
+            lines.append(
+                f"%m{k} = ttg.local_alloc : () -> "
+                f"!ttg.memdesc<{shape}xf16, {names[encoding]}, #smem, mutable>"
+            )
     return "\n".join([_HEADER, *lines, "tt.return", "}", "}"])
 
 

@@ -58,6 +58,11 @@ class Lds:
         vendor, _, named = module.op.attributes.get("ttg.target", "").strip('"').partition(":")
         return cls.of(arch or (named if vendor == "hip" else ""))
 
+    @staticmethod
+    def archs() -> tuple[str, ...]:
+        """The GPUs whose LDS is known."""
+        return tuple(_LDS)
+
     @property
     def bank_model(self) -> BankModel:
         """Its banks, for :mod:`triton_ext.analysis.bank_conflicts`."""

@@ -40,6 +40,7 @@ from triton_ext.ir import Builder, Module, Operation, Value
 from triton_ext.ir.aliases import AliasTable
 from triton_ext.ir.dialects import ttg
 from triton_ext.ir.encodings import Encoding, PartitionedSharedEncoding, SharedEncoding
+from triton_ext.ir.functions import FUNCTIONS
 from triton_ext.ir.types import MemDescType, TensorDescType, Type
 from triton_ext.passes import Pass, PassContext, error_at
 
@@ -76,14 +77,31 @@ class PartitionShared(Pass):
     reorder_waves: bool = True
     capacity: int = 0
 
+    def __post_init__(self) -> None:
+        """Checks the options.
+
+        Raises:
+            ValueError: The GPU is not known, or the capacity is negative.
+        """
+        if self.arch and Lds.of(self.arch) is None:
+            known = ", ".join(Lds.archs())
+            raise ValueError(
+                f"expected a GPU whose LDS is known ({known}) for option 'arch', "
+                f"found '{self.arch}'"
+            )
+        if self.capacity < 0:
+            raise ValueError(
+                "expected bytes of LDS, or 0 for all of it, for option 'capacity', "
+                f"found {self.capacity}"
+            )
+
     def run(self, module: Module, context: PassContext) -> None:
         """Changes the encodings of ``module`` that the model says to be worth it.
 
         Raises:
             PassError: The Triton that compiles the module does not know partitioned encodings.
         """
-        target = module.op.attributes.get("ttg.target", "").strip('"')
-        lds = Lds.of(self.arch or target.partition(":")[2])
+        lds = Lds.of_module(module, self.arch)
         if lds is None or not lds.partition_bytes:
             return
         links = flow_links(module)
@@ -97,8 +115,8 @@ class PartitionShared(Pass):
         # Of one release: whatever is known of partitions is from 3.8 or from 3.9 on.
         is_new = features is not None and _PLACEMENT in features
         orders = wave_orders(module, links, lowers_more=is_new) if self.reorder_waves else ()
-        plan.choose(orders)
-        first = plan.first_partitioned
+        chosen = plan.choose(orders)
+        first = plan.first_partitioned(chosen)
         if features is not None and _FEATURE not in features and first is not None:
             raise error_at(
                 first,
@@ -106,7 +124,26 @@ class PartitionShared(Pass):
                 f"'{self.name}' chose here; 3.8 is the first release that does",
                 "pip install 'triton>=3.8'",
             )
-        plan.apply(knows_partitions=is_new)
+        plan.apply(chosen)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Chosen:
+    """What fits into LDS.
+
+    Attributes:
+        order: Of the waves, if it changes.
+        choices: For each group that changes, by its number.
+        reasons: Why others do not.
+        total: Wavefronts and instructions of all groups.
+        needed: Bytes of LDS; ``None`` where nothing changes.
+    """
+
+    order: WaveOrder | None
+    choices: Mapping[int, Choice]
+    reasons: Mapping[int, str]
+    total: tuple[int, int]
+    needed: int | None
 
 
 class _Plan:
@@ -116,9 +153,7 @@ class _Plan:
         self.module, self.lds, self.context = module, lds, context
         self.capacity = min(capacity, lds.bytes)
         self.known: list[GroupAccesses] = []
-        self.options: dict[int, list[Choice]] = {}
         self.before: list[Choice] = []
-        self.order: WaveOrder | None = None
         self.notes: list[str] = []
 
     def _left(self, group: BufferGroup, reason: str, *notes: str) -> None:
@@ -145,21 +180,27 @@ class _Plan:
             return
         self.known.append(accesses)
 
-    def choose(self, orders: Iterable[WaveOrder]) -> None:
-        """Takes the best encodings, with the order of waves that makes them best."""
-        best = self._best({})
-        total = _total(best)
+    def choose(self, orders: Iterable[WaveOrder]) -> _Chosen:
+        """The best encodings that fit, with the order of waves that makes them best."""
+        best = self._fitting(None, self._best({}))
         reasons: dict[str, None] = {}
+        others = []
         for order in orders:
             if order.trouble is not None:
                 reasons[f"the order of the waves stays: {order.trouble.reason}"] = None
                 continue
-            with_order = self._best(order.renamed)
-            if _total(with_order) < total:
-                best, total, self.order = with_order, _total(with_order), order
-        self.options = dict(enumerate(best))
-        if self.order is None:
+            options = self._best(order.renamed)
+            others.append((_total(each[0] for each in options), order, options))
+        # What fits is never better than what might: most orders need not be tried.
+        for total, order, options in sorted(others, key=lambda other: other[0]):
+            if total >= best.total:
+                break
+            found = self._fitting(order, options)
+            one, other = (found, best) if found.total < best.total else (best, found)
+            best = replace(one, reasons={**other.reasons, **one.reasons})
+        if best.order is None:
             self.notes += reasons
+        return best
 
     def _best(self, renamed: Renamed) -> list[list[Choice]]:
         """For each group the best choice, and behind it the best ones in fewer partitions."""
@@ -174,80 +215,100 @@ class _Plan:
             found.append(options)
         return found
 
-    def _choice(self, i: int) -> Choice:
-        return self.options[i][0]
+    def _gain(self, i: int, choice: Choice) -> int:
+        """Wavefronts that a choice saves against the encoding and the waves before."""
+        if choice.encoding == self.known[i].encoding:
+            return 0
+        return self.before[i].wavefronts - choice.wavefronts
 
-    def _gain(self, i: int) -> int:
-        return self.before[i].wavefronts - self._choice(i).wavefronts
+    def _fitting(self, order: WaveOrder | None, options: list[list[Choice]]) -> _Chosen:
+        """What of the options fits; what does not gets fewer partitions or is left out.
 
-    @property
-    def _gains(self) -> list[int]:
-        """The groups whose encoding changes, the largest gain first."""
-        changed = [
-            i
-            for i in self.options
-            if self._choice(i).encoding != self.known[i].encoding and self._gain(i) > 0
-        ]
-        return sorted(changed, key=self._gain, reverse=True)
+        The smallest gain is given up first.  The module stays as it is.
+        """
+        reasons: dict[int, str] = {}
+        while True:
+            best = {i: each[0] for i, each in enumerate(options) if each}
+            taken = {i: choice for i, choice in best.items() if self._gain(i, choice) > 0}
+            if not taken:
+                return _Chosen(
+                    order=None,
+                    choices={},
+                    reasons=reasons,
+                    total=_total(self.before),
+                    needed=None,
+                )
+            needed, missing = self._attempt(order, taken)
+            if not missing:
+                break
+            by_gain = sorted(taken, key=lambda i: self._gain(i, taken[i]))
+            given_up = next((i for i in by_gain if len(options[i]) > 1), by_gain[0])
+            options[given_up] = options[given_up][1:]
+            reasons[given_up] = missing
+        renamed = order.renamed if order is not None else {}
+        total = _total(taken.get(i) or each.now(renamed) for i, each in enumerate(self.known))
+        return _Chosen(order=order, choices=taken, reasons=reasons, total=total, needed=needed)
 
-    @property
-    def first_partitioned(self) -> Operation | None:
+    def _attempt(
+        self, order: WaveOrder | None, choices: Mapping[int, Choice]
+    ) -> tuple[int | None, str]:
+        """The bytes that the kernel needs with some choices, and why they cannot be made.
+
+        What says that they can is an empty text.  The module stays as it is.
+        """
+        unheard = PassContext(self.context.pass_name, self.context.host_features)
+        attributes = [(op, dict(op.attributes)) for op in _aligned(self.module)]
+        types = self._retype(self._types(order, choices))
+        try:
+            AlignPartitionedShared(arch=self.lds.arch).run(self.module, unheard)
+            needed = needed_bytes(self.module, self.lds, self.context.host_features())
+        except PassError as error:
+            return None, error.message
+        finally:
+            for value, type_ in types:
+                value.set_type(type_)
+            for op, before in attributes:
+                _set_attributes(op, before)
+        if needed is None:
+            return None, "the allocation of Triton up to 3.8 would never end"
+        if needed > self.capacity:
+            return needed, f"the kernel would take {needed} bytes of LDS, of {self.capacity}"
+        return needed, ""
+
+    def first_partitioned(self, chosen: _Chosen) -> Operation | None:
         """The first allocation that gets a partitioned encoding."""
-        for i in sorted(self._gains):
-            if isinstance(self._choice(i).encoding, PartitionedSharedEncoding):
+        for i, choice in sorted(chosen.choices.items()):
+            if isinstance(choice.encoding, PartitionedSharedEncoding):
                 return self.known[i].group.allocations[0]
         return None
 
-    def apply(self, *, knows_partitions: bool) -> None:
-        """Changes the types; what does not fit gets fewer partitions or is left out.
-
-        The smallest gain is given up first.
-        """
-        taken = self._gains
-        reasons: dict[int, str] = {}
-        before = needed_bytes(self.module, self.lds, knows_partitions=knows_partitions)
-        while taken:
-            buffers = self._buffer_types(taken)
-            saved = self._retype(buffers)
-            now = needed_bytes(self.module, self.lds, knows_partitions=knows_partitions)
-            missing = self._missing(now)
-            if not missing:
-                self.notes.append(f"the kernel takes {now} bytes of LDS instead of {before}")
-                missing = self._finish(buffers)
-            if not missing:
-                break
-            for value, type_ in saved:
-                value.set_type(type_)
-            smaller = [i for i in reversed(taken) if len(self.options[i]) > 1]
-            if smaller:
-                self.options[smaller[0]].pop(0)
-            else:
-                reasons[taken.pop()] = missing
+    def apply(self, chosen: _Chosen) -> None:
+        """Changes the types, and says what was chosen or why nothing was."""
+        if chosen.needed is not None:
+            before = needed_bytes(self.module, self.lds, self.context.host_features())
+            instead = f" instead of {before}" if before is not None else ""
+            self.notes.append(f"the kernel takes {chosen.needed} bytes of LDS{instead}")
+            self._write(chosen)
         for i, accesses in enumerate(self.known):
-            self._report(i, accesses.group, i in taken, reasons.get(i, ""))
-        if taken:
-            self.context.count("buffers-partitioned", len(taken))
-            if any(self._choice(i).instructions > 1 for i in taken):
+            self._report(i, accesses.group, chosen)
+        if chosen.choices:
+            self.context.count("buffers-partitioned", len(chosen.choices))
+            if any(choice.instructions > 1 for choice in chosen.choices.values()):
                 _count_waits_anew(self.module, self.context)
-
-    def _missing(self, needed: int | None) -> str:
-        """Why a choice does not fit; empty where it does."""
-        if needed is None:
-            return "the allocation of Triton up to 3.8 would never end"
-        if needed > self.capacity:
-            return f"the kernel would take {needed} bytes of LDS, of {self.capacity}"
-        return ""
 
     # ---- types
 
-    def _buffer_types(self, taken: Iterable[int]) -> dict[Value, Type]:
-        """The new types of the buffers and descriptors of some groups."""
+    def _types(
+        self, order: WaveOrder | None, choices: Mapping[int, Choice]
+    ) -> Mapping[Value, Type]:
+        """The new types of the buffers and descriptors of some groups, and of tensors."""
         types = AliasTable(self.module.aliases)
-        return {
-            value: _with(types.type(value.type), viewed(self._choice(i).encoding, dims))
-            for i in taken
+        buffers = {
+            value: _with(types.type(value.type), viewed(choice.encoding, dims))
+            for i, choice in choices.items()
             for value, dims in self.known[i].group.members.items()
         }
+        return {**buffers, **(order.types if order is not None else {})}
 
     def _retype(
         self, wanted: Mapping[Value, Type], types: AliasTable | None = None
@@ -260,38 +321,28 @@ class _Plan:
             value.set_type(wanted[value].print(types))
         return saved
 
-    def _finish(self, buffers: Mapping[Value, Type]) -> str:
-        """Changes the tensors, too, and aligns the buffers; why that cannot be done."""
-        saved = self._retype(self.order.types) if self.order is not None else []
-        try:
-            AlignPartitionedShared(arch=self.lds.arch).run(self.module, self.context)
-        except PassError as error:
-            for value, type_ in saved:
-                value.set_type(type_)
-            return error.message
-        everything = {**buffers, **(self.order.types if self.order is not None else {})}
-        for wanted in everything.values():
-            _name(self.module, _encoding_of(wanted))
-        self._retype(everything, AliasTable(self.module.aliases))
-        for op in self.order.filled if self.order is not None else ():
+    def _write(self, chosen: _Chosen) -> None:
+        """Changes types, with aliases for their encodings, and aligns the buffers."""
+        wanted = self._types(chosen.order, chosen.choices)
+        for type_ in wanted.values():
+            _name(self.module, _encoding_of(type_))
+        self._retype(wanted, AliasTable(self.module.aliases))
+        AlignPartitionedShared(arch=self.lds.arch).run(self.module, self.context)
+        for op in chosen.order.filled if chosen.order is not None else ():
             _split(op)
-        return ""
 
     # ---- remarks
 
-    def _report(self, i: int, group: BufferGroup, is_taken: bool, reason: str) -> None:
-        before, choice = self.before[i], self._choice(i)
-        if not is_taken:
-            if not reason:
-                reason = (
-                    f"no encoding that is legal has fewer than its {before.wavefronts} wavefronts"
-                )
-            self._left(group, reason, *self.notes)
+    def _report(self, i: int, group: BufferGroup, chosen: _Chosen) -> None:
+        before, choice = self.before[i], chosen.choices.get(i)
+        if choice is None:
+            none = f"no encoding that is legal has fewer than its {before.wavefronts} wavefronts"
+            self._left(group, chosen.reasons.get(i, none), *self.notes)
             return
         cost = f"{choice.wavefronts} wavefronts instead of {before.wavefronts}"
         notes = list(self.notes)
-        if self.order is not None:
-            new = self.order.new
+        if chosen.order is not None:
+            new = chosen.order.new
             bases = f"warp = {[list(basis) for basis in new.warp_bases]}"
             if new.reg_bases:
                 bases = f"register = {[list(basis) for basis in new.reg_bases]}, {bases}"
@@ -318,9 +369,24 @@ def _values(module: Module) -> Iterator[Value]:
                 yield from block.args
 
 
-def _total(options: Iterable[list[Choice]]) -> tuple[int, int]:
-    choices = [each[0] for each in options]
-    return sum(c.wavefronts for c in choices), sum(c.instructions for c in choices)
+def _aligned(module: Module) -> Iterator[Operation]:
+    """What :class:`AlignPartitionedShared` may write attributes to."""
+    for op in module.walk():
+        if op.name == ttg.LocalAllocOp.NAME or op.name in FUNCTIONS:
+            yield op
+
+
+def _set_attributes(op: Operation, wanted: Mapping[str, str]) -> None:
+    for name in [name for name in op.attributes if name not in wanted]:
+        op.remove_attribute(name)
+    for name, text in wanted.items():
+        if op.attributes[name] != text:
+            op.set_attribute(name, text)
+
+
+def _total(choices: Iterable[Choice]) -> tuple[int, int]:
+    found = list(choices)
+    return sum(c.wavefronts for c in found), sum(c.instructions for c in found)
 
 
 def _words(encoding: SharedEncoding) -> str:
