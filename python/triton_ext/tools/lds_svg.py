@@ -27,7 +27,7 @@ from triton_ext.tools.lds_words import (
     warnings,
 )
 from triton_ext.tools.picture_style import mono_width, text_width, wrap
-from triton_ext.tools.svg import cut, document, page, path, rect, text, texts
+from triton_ext.tools.svg import cut, document, page, path, rect, text, texts, way_back
 
 __all__ = ["render_html", "render_svg"]
 
@@ -175,13 +175,7 @@ class _Drawing:
         right = self._map_x - 8 - row.depth * 4
         self.parts.append(rect(left, top, right - left, bottom - top, "box", 7))
         if row.is_loop:
-            y, x = top + 9, left - 8
-            way = f"M{left:.1f} {bottom - 7:.1f}H{x + 4:.1f}Q{x:.1f} {bottom - 7:.1f} {x:.1f} "
-            way += (
-                f"{bottom - 11:.1f}V{y + 4:.1f}Q{x:.1f} {y:.1f} {x + 4:.1f} {y:.1f}H{left - 1:.1f}"
-            )
-            self.parts.append(path(way, "loop"))
-            self.parts.append(path(f"M{left + 1:.1f} {y:.1f}l-6 -4v8z", "tip"))
+            self.parts += way_back(left, top + 9, bottom - 7, 8, 4)
 
     def _area(self) -> None:
         found, memory = self._found, self._memory

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from triton_ext.tools.picture_style import FONT, MONO, escape, mono_width
 
-__all__ = ["cut", "document", "page", "path", "rect", "text", "texts"]
+__all__ = ["cut", "document", "page", "path", "rect", "text", "texts", "way_back"]
 
 #: Between words of different fonts.
 _GAP = ' dx="7"'
@@ -63,6 +63,17 @@ def rect(
 def path(commands: str, classes: str) -> str:
     """A path."""
     return f'<path d="{commands}" class="{classes}"/>'
+
+
+def way_back(left: float, top: float, bottom: float, width: float, corner: float) -> list[str]:
+    """The arrow from the end of a loop to its start, to the left of the loop's box."""
+    x = left - width
+    line = (
+        f"M{left:.1f} {bottom:.1f}H{x + corner:.1f}"
+        f"Q{x:.1f} {bottom:.1f} {x:.1f} {bottom - corner:.1f}V{top + corner:.1f}"
+        f"Q{x:.1f} {top:.1f} {x + corner:.1f} {top:.1f}H{left - 1:.1f}"
+    )
+    return [path(line, "loop"), path(f"M{left + 1:.1f} {top:.1f}l-6 -4v8z", "tip")]
 
 
 def cut(said: str, room: float) -> str:

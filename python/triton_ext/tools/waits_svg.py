@@ -203,13 +203,7 @@ class _Drawing:
         # The outer ones first, so that inner ones lie on them.
         self.parts.insert(3, svg.rect(left, top, right - left, bottom - top, "box", 9))
         if isinstance(row.item, Open) and row.item.is_loop:
-            y, x = self._middle(first) - 4, left - 9
-            way = f"M{left:.1f} {bottom - 10:.1f}H{x + 5:.1f}Q{x:.1f} {bottom - 10:.1f} {x:.1f} "
-            way += (
-                f"{bottom - 15:.1f}V{y + 5:.1f}Q{x:.1f} {y:.1f} {x + 5:.1f} {y:.1f}H{left - 1:.1f}"
-            )
-            self.parts.append(svg.path(way, "loop"))
-            self.parts.append(svg.path(f"M{left + 1:.1f} {y:.1f}l-6 -4v8z", "tip"))
+            self.parts += svg.way_back(left, self._middle(first) - 4, bottom - 10, 9, 5)
 
     def _lanes(self, top: float) -> None:
         for number, lane in enumerate(self._section.lanes):
