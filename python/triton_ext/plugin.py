@@ -124,7 +124,11 @@ class _Own:
             return False
         if self.one_of and not any(word in text for word in self.one_of):
             return False
-        return not self.screen or bool(backends.load(self.vendor, self.screen)(text))
+        try:
+            return not self.screen or bool(backends.load(self.vendor, self.screen)(text))
+        except SourceError as error:
+            error.notes += (self.way_out,)
+            raise
 
     def make(self) -> Pass:
         """The pass."""
@@ -500,9 +504,11 @@ def _wrap_stage(
             return module
         try:
             lowered = host_module.parse_module(str(tree), module.context)
-        except VerifyError:
+        except VerifyError as error:
             # Only now, because it costs as much as all of the passes.
             run_passes(text, stage=stage, verify_each=True, extra=extra, is_gluon=is_gluon)
+            own = _own_for(stage, text, is_gluon)
+            error.notes += tuple(each.way_out for each in own if each.way_out)
             raise
         if stage == "ttgir":
             # As Triton does at the end of this stage; what it noted is of the module before.

@@ -5,17 +5,24 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
+from math import prod
 from random import Random
 
 import pytest
-from copy_cases import CopyCase, blocked, compiles_only_on_3_6, draw
+from copy_cases import CopyCase, blocked, compiles_only_on_3_6, draw, in_a_function, over_ctas
 from copy_comparison import Comparison, HostPass, ours
 from copy_emission import EmissionHost
+from triton_ext.analysis import register_to_shared
 from triton_ext.backends.amd.analysis.target import Target
-from triton_ext.backends.amd.passes.coalesce_async_copy import copies_of, lowers
+from triton_ext.backends.amd.passes.coalesce_async_copy import (
+    copies_of,
+    lowers,
+    swizzle_stays_in_a_wave,
+)
 from triton_ext.errors import UnsupportedError, VerifyError
 from triton_ext.ir import parse
-from triton_ext.ir.encodings import LinearEncoding
+from triton_ext.ir.encodings import DistributedEncoding, LinearEncoding, SwizzledSharedEncoding
 from triton_ext.passes import PassManager
 from triton_ext.passes.async_copy import AsyncCopy
 
@@ -133,6 +140,123 @@ def test_nothing_is_worse_than_before():
             assert new.size >= old.size, given
 
 
+def swizzled(vec: int, phases: int) -> str:
+    return PLAIN.replace("vec = 1", f"vec = {vec}").replace("maxPhase = 1", f"maxPhase = {phases}")
+
+
+def lanes_get_what_they_write(copy: AsyncCopy, encoding: DistributedEncoding) -> bool:
+    """Whether what is written by one instruction of a wave is what its lanes have addresses of.
+
+    By hand, element by element: the elements that a wave's vectors hold, at their swizzled
+    places, are those that lie where the wave writes.
+    """
+    shared = copy.shared
+    assert isinstance(shared, SwizzledSharedEncoding)
+    layout = encoding.to_linear_layout(copy.shape).without_zero_bases("register")
+    plain = SwizzledSharedEncoding(1, 1, 1, shared.order, shared.cga_layout)
+    to_plain = register_to_shared(encoding, plain, copy.shape).without_zero_bases("register")
+    size = copy.vector(encoding).size
+    fast, rows = shared.order[0], shared.order[1] if len(copy.shape) > 1 else None
+    for warp in range(copy.num_warps):
+        for first in range(0, layout.in_dim_size("register"), size):
+            written, meant = set(), set()
+            for lane in range(copy.threads_per_warp):
+                at = {"register": first, "lane": lane, "warp": warp, "block": 0}
+                where = to_plain.apply(at)["offset"]
+                place = layout.apply(at)
+                row = place[f"dim{rows}"] if rows is not None else 0
+                phase = row // shared.per_phase % shared.max_phase
+                column = place[f"dim{fast}"]
+                moved = column ^ (shared.vec * phase % copy.shape[fast])
+                written.add(where)
+                meant.add(where - column + moved)
+            if written != meant:
+                return False
+    return True
+
+
+@pytest.mark.parametrize("explicit", ["", "{explicit-layouts=true}"])
+def test_a_swizzle_that_reaches_lanes_of_other_waves(explicit):
+    """16 phases of 16 elements: half of the rows want what another wave has addresses of."""
+    given = case(
+        "hip:gfx950",
+        1,
+        swizzled(16, 16),
+        shape=(16, 256),
+        encoding=blocked([1, 1], [1, 64], [4, 1], [1, 0]),
+        contiguity=(1, 2),
+        divisibility=(2, 4),
+    )
+    module = parse(given.text)
+    (warning,) = PassManager(f"{NAME}{explicit}").run(module).remarks
+    assert str(module) == given.text
+    assert "moves elements to lanes of other waves" in str(warning)
+    eight = replace(given, shared=swizzled(16, 8))
+    copy = copy_of(ours(f"{NAME}{explicit}", eight.text))
+    assert copy.vector(copy.encoding).size == 2
+    assert lanes_get_what_they_write(copy, copy.encoding)
+
+
+def test_a_vector_of_two_swizzled_ones_is_split():
+    """Triton compiles 16 bytes of a lane here and moves 8 of them by half a vector, which is none.
+
+    So what it compiles is wrong, and more instructions than it has are right.
+    """
+    encoding = blocked([1, 8], [8, 8], [4, 1], [1, 0])
+    given = case("hip:gfx950", 8, swizzled(4, 4), encoding=encoding)
+    before = copy_of(given.text)
+    assert not lowers(before, before.encoding, Target.of("gfx950"))
+    for options in ("", "{explicit-layouts=true}"):
+        copy = copy_of(ours(f"{NAME}{options}", given.text))
+        vector = copy.vector(copy.encoding)
+        assert (vector.size, vector.instructions) == (2, 8)
+        assert lanes_get_what_they_write(copy, copy.encoding)
+
+
+def test_swizzles_stay_in_a_wave():
+    """Whatever comes out and lowers, element by element."""
+    random, stays, lowered = Random(11), {True: 0, False: 0}, 0
+    for _ in range(40):
+        target, element = random.choice(OFFSETS), random.choice(("f16", "f32"))
+        columns, held = random.choice((64, 256, 512)), random.choice((1, 2, 4, 8))
+        across = min(64, columns // held)
+        given = case(
+            target,
+            held,
+            swizzled(random.choice((2, 4, 8, 16, 32)), random.choice((2, 4, 8, 16, 32))),
+            shape=(32, columns),
+            element=element,
+            encoding=blocked([1, held], [64 // across, across], [4, 1], [1, 0]),
+            contiguity=(1, random.choice((2, 4, 64))),
+            divisibility=(4, 16),
+        )
+        for copy in (copy_of(given.text), copy_of(ours(NAME, given.text))):
+            if lowers(copy, copy.encoding, Target.of(given.target[4:])):
+                lowered += 1
+                assert lanes_get_what_they_write(copy, copy.encoding), given
+            stays[swizzle_stays_in_a_wave(copy, copy.encoding)] += 1
+    assert min(*stays.values(), lowered) > 5
+
+
+def test_several_ctas_and_functions_of_partitions():
+    random, changed = Random(12), 0
+    for _ in range(300):
+        drawn = over_ctas(random, draw(random, "hip:gfx1250"))
+        if drawn is None:
+            continue
+        given = in_a_function(drawn, random.choice((4, 8)))
+        before, after = copy_of(given.text), copy_of(ours(NAME, given.text))
+        assert before.num_warps == given.warps
+        assert before.facts.is_local, given
+        assert 2 * prod(before.share) == prod(given.shape)
+        if before.encoding != after.encoding:
+            changed += 1
+            assert after.facts.is_local, given
+            layout = after.encoding.to_linear_layout(given.shape)
+            assert layout.in_dim_size("warp") == given.warps
+    assert changed > 40
+
+
 # ---- against the host
 
 
@@ -194,5 +318,7 @@ def test_what_lowers_is_what_the_host_compiles(emission, host):
             vector = copy.vector(copy.encoding)
             wanted = {vector.size * copy.bits // 8: vector.instructions}
             assert emitted.widths == wanted, (given, emitted.said)
+        elif not swizzle_stays_in_a_wave(copy, copy.encoding):
+            continue  # It may be refused, or read what other lanes should.
         elif host.version >= "3.8" and copy.attribute == 1:
             assert emitted.widths is None, given

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from random import Random
 
-__all__ = ["BITS", "CopyCase", "compiles_only_on_3_6", "draw"]
+from triton_ext.ir.encodings import PaddedSharedEncoding, SharedLinearEncoding
+
+__all__ = ["BITS", "CopyCase", "compiles_only_on_3_6", "draw", "in_a_function", "over_ctas"]
 
 _POINTERS = "%p: tensor<{shape}x!tt.ptr<{element}>, #b> {{{pointer}}}"
 _BY_POINTERS = """\
@@ -27,10 +29,10 @@ _MODULE = """\
 #b = {encoding}
 #s = {shared}
 #smem = #ttg.shared_memory
-module attributes {{"ttg.num-ctas" = 1 : i32, "ttg.num-warps" = {warps} : i32, \
+module attributes {{"ttg.num-ctas" = {ctas} : i32, "ttg.num-warps" = {module_warps} : i32, \
 "ttg.threads-per-warp" = {lanes} : i32, ttg.target = "{target}"}} {{
   tt.func public @f({address}, \
-%k: tensor<{shape}xi1, #b> {{{constancy}}}, %o: tensor<{shape}x{element}, #b>) {{
+%k: tensor<{shape}xi1, #b> {{{constancy}}}, %o: tensor<{shape}x{element}, #b>){own} {{
     %m = ttg.local_alloc : () -> !ttg.memdesc<{shape}x{element}, #s, #smem, mutable>
     {copy}
     %g = ttg.async_commit_group tokens %t
@@ -46,7 +48,7 @@ class CopyCase:
 
     Attributes:
         target: ``"cuda:90"``.
-        warps: Of the module.
+        warps: That run the copy.
         shape: Sizes.
         element: Type of the elements.
         encoding: Of the pointers.
@@ -58,6 +60,8 @@ class CopyCase:
         hint: The attribute ``contiguity``.
         base: Alignment in bytes of the pointer that offsets are from (AMD); 0 for a copy by
             pointers, of which ``divisibility`` is in bytes and not in elements.
+        ctas: CTAs of a cluster.
+        module_warps: Warps of the module where the function is one that a partition calls; else 0.
     """
 
     target: str
@@ -72,6 +76,8 @@ class CopyCase:
     other: bool = False
     hint: int = 1
     base: int = 0
+    ctas: int = 1
+    module_warps: int = 0
 
     @property
     def bits(self) -> int:
@@ -105,7 +111,11 @@ class CopyCase:
         return _MODULE.format(
             encoding=self.encoding,
             shared=self.shared,
-            warps=self.warps,
+            ctas=self.ctas,
+            module_warps=self.module_warps or self.warps,
+            own=f' attributes {{noinline = true, "ttg.num-warps" = {self.warps} : i32}}'
+            if self.module_warps
+            else "",
             lanes=self.lanes,
             target=self.target,
             address=(_OFFSETS if by_offsets else _POINTERS).format(**names),
@@ -267,6 +277,37 @@ def draw(random: Random, target: str, *, by_offsets: bool = False) -> CopyCase:
         hint=random.choice((1, 1, 1, 2, 4, 8, 16)),
         base=random.choice((1, 4, 16, 16, 64)) if by_offsets else 0,
     )
+
+
+def in_a_function(case: CopyCase, module_warps: int) -> CopyCase:
+    """A copy in a function that a partition calls: the warps are said there."""
+    return replace(case, module_warps=module_warps)
+
+
+def over_ctas(random: Random, case: CopyCase) -> CopyCase | None:
+    """A copy of as much in each of two CTAs; ``None`` for a slice, whose parent is not drawn."""
+    if not case.encoding.startswith(("#ttg.blocked", "#ttg.linear")):
+        return None
+    dim = random.randrange(len(case.shape))
+    unit = [int(d == dim) for d in range(len(case.shape))]
+    step = [case.shape[dim] * x for x in unit]
+    shape = tuple(size * (1 + x) for size, x in zip(case.shape, unit, strict=True))
+    cga = f", CGALayout = [{unit}]}}>"
+    encoding = case.encoding.replace("block = []", f"block = [{step}]")
+    if case.encoding.startswith("#ttg.blocked"):
+        encoding = case.encoding.removesuffix("}>") + cga
+    order = [int(x) for x in re.findall(r"\d+", case.shared.partition("order = ")[2])]
+    order = order[: len(shape)]
+    shared = case.shared.removesuffix("}>") + cga
+    identity = PaddedSharedEncoding.with_identity_for(((4, 4),), shape, order, (tuple(unit),))
+    if "padded" in case.shared:
+        pairs = re.findall(r"(\d+):\+(\d+)", case.shared)
+        shared = replace(
+            identity, interval_padding_pairs=tuple((int(a), int(b)) for a, b in pairs)
+        ).print()
+    elif case.target.startswith("cuda") and "maxPhase = 1," in case.shared:
+        shared = SharedLinearEncoding(identity.offset_bases, identity.cga_layout).print()
+    return replace(case, ctas=2, shape=shape, encoding=encoding, shared=shared)
 
 
 def compiles_only_on_3_6(case: CopyCase) -> bool:

@@ -7,7 +7,7 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.ampere import async_copy
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier
 
-__all__ = ["carried", "masked_rows", "specialized"]
+__all__ = ["calling", "carried", "masked_rows", "specialized"]
 
 # The name since 3.8, and the one before.
 _async_load = getattr(async_copy, "async_load", None) or async_copy.async_copy_global_to_shared
@@ -82,3 +82,32 @@ def specialized(x_ptr, out_ptr):
     gl.warp_specialize(
         [(_consume, (out_ptr, smem, ready)), (_produce, (x_ptr, smem, ready))], [1], [24]
     )
+
+
+@gluon.jit(noinline=True)
+def _copy_rows(x_ptr, out_ptr):
+    layout: gl.constexpr = gl.SliceLayout(1, gl.BlockedLayout([1, 4], [8, 4], [2, 1], [1, 0]))
+    smem = gl.allocate_shared_memory(
+        x_ptr.dtype.element_ty, [32], gl.SwizzledSharedLayout(1, 1, 1, [0])
+    )
+    offs = gl.arange(0, 32, layout=layout)
+    _async_load(smem, x_ptr + offs)
+    async_copy.commit_group()
+    async_copy.wait_group(0)
+    gl.store(out_ptr + offs, smem.load(layout))
+
+
+@gluon.jit
+def _idle(x_ptr, out_ptr):
+    pass
+
+
+@gluon.jit
+def _call(x_ptr, out_ptr):
+    _copy_rows(x_ptr, out_ptr)
+
+
+@gluon.jit
+def calling(x_ptr, out_ptr):
+    """Copies x[:32] in a function that a partition of two warps calls."""
+    gl.warp_specialize([(_idle, (x_ptr, out_ptr)), (_call, (x_ptr, out_ptr))], [2], [48])

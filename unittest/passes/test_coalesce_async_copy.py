@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
+from math import prod
 from random import Random
 
 import pytest
-from copy_cases import BITS, CopyCase, blocked, draw
+from copy_cases import BITS, CopyCase, blocked, draw, in_a_function, over_ctas
 from copy_comparison import Comparison, HostPass, ours
 from copy_emission import EmissionHost
 from triton_ext.analysis import AxisInfoAnalysis
@@ -168,6 +170,82 @@ def test_blocked_for_covers_the_shape(seed):
     assert layout.in_dim_size("lane") * layout.in_dim_size("warp") == 32 * given.warps
     text = f"tensor<{'x'.join(map(str, given.shape))}xf32, {encoding.print()}>"
     assert isinstance(parse_type(text), TensorType)
+
+
+SPLIT = "#ttg.shared_linear<{offset = [[0, 1], [0, 2], [0, 4], [1, 0], [2, 0]], block = [[4, 0]]}>"
+
+
+def split_rows(element: str, shared: str) -> CopyCase:
+    """8x8 elements, of which each of two CTAs copies 4 rows."""
+    encoding = blocked([1, 1], [4, 8], [4, 1], [1, 0]).replace("}>", ", CGALayout = [[1, 0]]}>")
+    return case(
+        element,
+        shape=(8, 8),
+        encoding=encoding,
+        shared=shared.replace("}>", "}, alignment = 16>"),
+        ctas=2,
+        contiguity=(1, 8),
+        divisibility=(16, 16),
+    )
+
+
+def test_the_share_of_a_cta_whose_bases_are_steps_of_elements():
+    given = split_rows("f16", SPLIT)
+    copy = copy_of(given.text)
+    assert copy.share == (4, 8)
+    assert copy.is_small
+    found = result(given)
+    assert found.encoding == blocked_for((4, 8), (1, 8), (1, 0), 4, 32, ((1, 0),))
+    assert found.vector(found.encoding).size == 8
+
+
+def test_ctas_that_take_turns_keep_the_layout():
+    """No blocked encoding gives every second row to a CTA."""
+    turns = SPLIT.replace("[1, 0], [2, 0]", "[2, 0], [4, 0]").replace("[[4, 0]]", "[[1, 0]]")
+    given = split_rows("f16", turns)
+    linear = (
+        "#ttg.linear<{register = [], lane = [[0, 1], [0, 2], [0, 4], [2, 0], [4, 0]], "
+        "warp = [[0, 0], [0, 0]], block = [[1, 0]]}>"
+    )
+    text = given.text.replace(given.encoding, linear)
+    assert copy_of(text).share == (4, 8)
+    assert ours(NAME, text) == text
+
+
+def test_a_function_that_a_partition_calls_has_its_own_warps():
+    """2 warps have 64 threads: what is small for 4 is not for them."""
+    given = in_a_function(case(held=2, size=64, warps=2), 4)
+    given = replace(given, encoding=blocked([2], [32], [2], [0]))
+    copy = copy_of(given.text)
+    assert copy.num_warps == 2
+    assert not copy.is_small
+    found = result(replace(given, shape=(32,)))
+    assert isinstance(found.encoding, BlockedEncoding)
+    assert found.encoding.warps_per_cta == (2,)
+
+
+def test_several_ctas_and_functions_of_partitions():
+    """No CTA copies for another one, layouts have the warps that run them, nothing is worse."""
+    random, changed = Random(9), 0
+    for _ in range(400):
+        drawn = over_ctas(random, draw(random, "cuda:90"))
+        if drawn is None:
+            continue
+        given = in_a_function(drawn, random.choice((4, 8, 16)))
+        before, after = copy_of(given.text), result(given)
+        assert before.num_warps == given.warps
+        assert before.facts.is_local, given
+        assert 2 * prod(before.share) == prod(given.shape)
+        if before.encoding == after.encoding:
+            continue
+        changed += 1
+        layout = after.encoding.to_linear_layout(given.shape)
+        assert layout.in_dim_size("warp") == given.warps
+        assert after.facts.is_local, given
+        old, new = before.vector(before.encoding), after.vector(after.encoding)
+        if old.size * before.bits >= 32:
+            assert new.instructions <= old.instructions, given
+    assert changed > 50
 
 
 # ---- against the host

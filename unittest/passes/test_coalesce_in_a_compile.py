@@ -11,7 +11,7 @@ triton = pytest.importorskip("triton")
 from triton.backends.compiler import GPUTarget  # noqa: E402
 from triton.experimental.gluon._runtime import GluonASTSource  # noqa: E402
 from triton_ext import host, plugin  # noqa: E402
-from triton_ext.errors import PassError, UnsupportedError, VerifyError  # noqa: E402
+from triton_ext.errors import PassError, SourceError, UnsupportedError, VerifyError  # noqa: E402
 
 from benchmarks import small_copies  # noqa: E402
 
@@ -137,6 +137,45 @@ def test_an_error_names_the_way_out(installed):
     with pytest.raises((PassError, VerifyError)) as caught:
         plugin.run_passes(text, is_gluon=True)
     assert "TRITON_EXT_COALESCE=host leaves such copies as they are written" in caught.value.notes
+
+
+@in_the_key
+def test_an_error_of_the_screen_names_the_way_out(installed):
+    installed()
+    # 4 bytes of which the text alone does not tell, in a buffer that is none for the shape.
+    text = small("f16", "made").replace("order = [0]}>\n#smem", "order = [1, 0]}>\n#smem")
+    with pytest.raises(SourceError) as caught:
+        plugin.run_passes(text, is_gluon=True)
+    assert "TRITON_EXT_COALESCE=host leaves such copies as they are written" in caught.value.notes
+
+
+@in_the_key
+def test_a_module_that_triton_refuses_names_the_way_out(installed, monkeypatch):
+    """What a pass of ours leaves behind is the host's to judge."""
+
+    def refuse(text, context):
+        raise VerifyError("triton refuses the module:\nno")
+
+    installed()
+    monkeypatch.setattr(plugin.host_module, "parse_module", refuse)
+    with pytest.raises(VerifyError) as caught:
+        small_copies.compiled(case("scale per row, int8"), copied=True)
+    assert "TRITON_EXT_COALESCE=host leaves such copies as they are written" in caught.value.notes
+
+
+@in_the_key
+def test_a_function_that_a_partition_calls(installed):
+    """It has the partition's warps, not the module's."""
+    if host.detect().release < (3, 8):
+        pytest.skip("written for gl.warp_specialize of 3.8 and newer")
+    from small_copy_kernels import calling
+
+    installed()
+    aligned = {(i,): [["tt.divisibility", 16]] for i in range(2)}
+    source = GluonASTSource(calling, dict.fromkeys(("x_ptr", "out_ptr"), "*fp32"), {}, aligned)
+    asm = triton.compile(source, target=GPUTarget("cuda", 90, 32), options={"num_warps": 4}).asm
+    assert small_copies.widths_of(asm["ptx"]) == "16 B x 1"
+    assert "sizePerThread = [4], threadsPerWarp = [32], warpsPerCTA = [2]" in asm["ttgir"]
 
 
 @in_the_key

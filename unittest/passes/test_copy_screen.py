@@ -127,6 +127,19 @@ def test_partitions_may_have_more_warps():
     assert copy_screen.has_narrow_copies(text.replace("tt.return", "partition0() num_warps(8)"))
 
 
+def test_aliases_that_name_others_are_spelled_out():
+    piece = "#ttg.swizzled_shared<{vec = 1, perPhase = 1, maxPhase = 1, order = [1, 0]}>"
+    pieces = (
+        "#ttg.partitioned_shared<{numPartitions = 2, numGroups = 1, partitionDim = 0, "
+        "partitionLayout = #inner}>"
+    )
+    narrow, wide = (blocked([1, n], [32 // (16 // n), 16 // n], [4, 1], [1, 0]) for n in (1, 8))
+    for encoding, wanted in ((narrow, True), (wide, False)):
+        given = case("f16", encoding, 0, target="hip:gfx1250", shape=(64, 16), shared=pieces)
+        text = given.text.replace("#s = ", f"#inner = {piece}\n#s = ", 1)
+        assert amd_screen.has_narrow_copies(text) == wanted
+
+
 def test_what_cannot_be_read_is_no_candidate():
     assert not copy_screen.has_narrow_copies("module {\n}\n")
     assert not copy_screen.has_narrow_copies("  %t = ttg.async_copy_global_to_local\n")

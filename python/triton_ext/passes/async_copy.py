@@ -29,7 +29,7 @@ from typing import Final
 from triton_ext.analysis import AxisInfoAnalysis, consecutive_run, register_to_shared
 from triton_ext.analysis.axis_info.layout import order_and_run
 from triton_ext.analysis.warps import num_warps_of, number_of
-from triton_ext.ir import Builder, Module, Operation, Value, parse_type
+from triton_ext.ir import Builder, LinearLayout, Module, Operation, Value, parse_type
 from triton_ext.ir.aliases import AliasTable
 from triton_ext.ir.dialects import ttg
 from triton_ext.ir.encodings import (
@@ -45,11 +45,13 @@ from triton_ext.passes.rematerialize import can_be_computed, rematerialized, typ
 __all__ = [
     "WIDEST_BITS",
     "AsyncCopy",
+    "Facts",
     "Operands",
     "Vector",
     "async_copies",
     "blocked_for",
     "build_coalesced_encoding",
+    "facts_of",
     "read_copy",
     "retarget_copy_operands_to_encoding",
     "run_of",
@@ -88,7 +90,7 @@ class Vector:
     instructions: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
     """What the layouts of both sides say about a copy.
 
@@ -97,12 +99,14 @@ class Facts:
         held: Fact 1.
         run: Fact 3.
         registers: Those that hold different elements.
+        is_local: Whether each CTA of the cluster copies to its own shared memory.
     """
 
     dim: int
     held: int
     run: int
     registers: int
+    is_local: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -178,16 +182,24 @@ class AsyncCopy:
         types = AliasTable(self.op.module.aliases)
         return all(can_be_computed(value, encoding, types) for value in self.registers)
 
+    def facts_in(self, encoding: DistributedEncoding) -> Facts:
+        """What the layouts say if the pointers lie in an encoding.
+
+        Raises:
+            VerifyError: The encoding is none for the shape.
+        """
+        # Encodings are looked up by all that is in them, which takes a while.
+        if encoding is self.encoding:
+            return self.facts
+        return facts_of(encoding, self.shared, self.shape, self.buffer.full_alloc_shape)
+
     def vector(self, encoding: DistributedEncoding) -> Vector:
         """What one instruction copies if the pointers lie in an encoding.
 
         Raises:
             VerifyError: The encoding is none for the shape.
         """
-        # Encodings are looked up by all that is in them, which takes a while.
-        facts = self.facts
-        if encoding is not self.encoding:
-            facts = facts_of(encoding, self.shared, self.shape, self.buffer.full_alloc_shape)
+        facts = self.facts_in(encoding)
         dim, held, run = facts.dim, facts.held, facts.run
         size = min(held, self.known(dim))
         if encoding == self.encoding:
@@ -221,7 +233,7 @@ class AsyncCopy:
         )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Operands:
     """What a copy is given.
 
@@ -244,6 +256,17 @@ class Operands:
 def facts_of(
     encoding: DistributedEncoding, shared: SharedEncoding, shape: Ints, alloc_shape: Ints
 ) -> Facts:
+    """What the layouts of both sides say about a copy.
+
+    Args:
+        encoding: Of the pointers.
+        shared: Of the buffer.
+        shape: Sizes of what is copied.
+        alloc_shape: Sizes of the allocation that the buffer is a view of.
+
+    Raises:
+        VerifyError: An encoding is none for the shape.
+    """
     # The copies of a kernel have few types: working these out takes longer than all else here.
     dim, held = order_and_run(encoding, shape)
     layout = register_to_shared(encoding, shared, shape, alloc_shape)
@@ -251,7 +274,24 @@ def facts_of(
     run = consecutive_run(layout)
     if isinstance(shared, PaddedSharedEncoding):
         run = min(run, *(interval for interval, _ in shared.interval_padding_pairs))
-    return Facts(dim, held, run, layout.in_dim_size("register"))
+    return Facts(
+        dim=dim,
+        held=held,
+        run=run,
+        registers=layout.in_dim_size("register"),
+        is_local=_is_local(layout),
+    )
+
+
+def _is_local(layout: LinearLayout) -> bool:
+    if "block" not in layout.out_dim_names:
+        return True
+    at = layout.out_dim_names.index("block")
+    return all(
+        basis[at] == (1 << bit if name == "block" and any(basis) else 0)
+        for name, bases in layout.bases
+        for bit, basis in enumerate(bases)
+    )
 
 
 def run_of(tensor: str, buffer: str) -> int:
@@ -286,7 +326,7 @@ def async_copies(module: Module, analysis: AxisInfoAnalysis) -> Iterator[AsyncCo
         view = ttg.AsyncCopyGlobalToLocalOp.match(op)
         if view is None:
             continue
-        operands = Operands(view.src, view.dst, view.mask, view.other)
+        operands = Operands(address=view.src, buffer=view.dst, mask=view.mask, other=view.other)
         copy = read_copy(op, operands, view.contiguity, analysis, types)
         if copy is not None:
             yield copy
@@ -412,7 +452,9 @@ def build_coalesced_encoding(copy: AsyncCopy, least_bits: int = 8) -> BlockedEnc
             tile = [1] * len(copy.shape)
             tile[dim] = size
             encoding = copy.blocked(tile, order)
-            if size == 1 or copy.vector(encoding).size == size:
+            # CTAs that take turns in a dimension have no blocked encoding.
+            is_local = copy.facts_in(encoding).is_local
+            if is_local and (size == 1 or copy.vector(encoding).size == size):
                 best, best_size = encoding, size
             size //= 2
     return best

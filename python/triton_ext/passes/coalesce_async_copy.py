@@ -50,14 +50,12 @@ from triton_ext.ir import LinearLayout, Module
 from triton_ext.ir.encodings import BlockedEncoding, DistributedEncoding, SwizzledSharedEncoding
 from triton_ext.passes.async_copy import (
     AsyncCopy,
-    Vector,
     async_copies,
     build_coalesced_encoding,
-    retarget_copy_operands_to_encoding,
 )
 from triton_ext.passes.base import Pass
 from triton_ext.passes.context import PassContext
-from triton_ext.passes.copy_report import report
+from triton_ext.passes.retarget_copies import CopyRules, retarget_copies
 
 __all__ = ["CoalesceAsyncCopy", "is_coalesced", "layout_for"]
 
@@ -85,29 +83,14 @@ class CoalesceAsyncCopy(Pass):
         Raises:
             VerifyError: A copy is malformed, or the module does not tell its number of warps.
         """
-        # All of them first: the analysis is of the module as it is.
-        copies = list(async_copies(module, AxisInfoAnalysis.of(module)))
-        chosen = [self._chosen(copy) for copy in copies]
-        for copy, encoding in zip(copies, chosen, strict=True):
-            final = copy.vector(encoding if encoding is not None else copy.encoding)
-            report(copy, encoding, "" if _compiles(copy, final) else _PROBLEM, context)
-            if encoding is not None:
-                retarget_copy_operands_to_encoding(copy, encoding)
-                context.count("copies-retargeted")
-
-    def _chosen(self, copy: AsyncCopy) -> DistributedEncoding | None:
-        encoding = layout_for(copy)
-        if encoding is None or not self.explicit_layouts:
-            return encoding
-        if not _compiles(copy, copy.vector(copy.encoding)):
-            return encoding
-        return encoding if copy.is_small and copy.needs_no_conversion(encoding) else None
+        copies = async_copies(module, AxisInfoAnalysis.of(module))
+        retarget_copies(copies, _RULES, context, explicit_layouts=self.explicit_layouts)
 
 
 def layout_for(copy: AsyncCopy) -> DistributedEncoding | None:
     """A better encoding for the operands of a copy; ``None`` where there is none."""
     now = copy.vector(copy.encoding)
-    compiles = _compiles(copy, now)
+    compiles = _compiles(copy)
     if not compiles or copy.is_small:
         best = build_coalesced_encoding(copy, LEAST_BITS)
         if best is not None:
@@ -122,12 +105,20 @@ def layout_for(copy: AsyncCopy) -> DistributedEncoding | None:
         return None
     then = copy.vector(clipped)
     # The attribute may span rows of a thread, of which the new layout keeps less.
-    is_worse = then.instructions > now.instructions or (compiles and not _compiles(copy, then))
+    is_refused = bool(_problem(copy, clipped))
+    is_worse = then.instructions > now.instructions or (compiles and is_refused)
     return None if is_worse else clipped
 
 
-def _compiles(copy: AsyncCopy, vector: Vector) -> bool:
-    return vector.size * copy.bits >= LEAST_BITS
+def _compiles(copy: AsyncCopy) -> bool:
+    return not _problem(copy, copy.encoding)
+
+
+def _problem(copy: AsyncCopy, encoding: DistributedEncoding) -> str:
+    return "" if copy.vector(encoding).size * copy.bits >= LEAST_BITS else _PROBLEM
+
+
+_RULES: Final = CopyRules(layout_for=layout_for, compiles=_compiles, problem=_problem)
 
 
 def is_coalesced(copy: AsyncCopy) -> bool:
@@ -151,6 +142,8 @@ def _clipped(copy: AsyncCopy) -> BlockedEncoding | None:
     tile = list(encoding.size_per_thread)
     tile[dim] = run
     clipped = copy.blocked(tile, encoding.order)
+    if not copy.facts_in(clipped).is_local:
+        return None
     return clipped if _layout(copy, clipped) != _layout(copy, encoding) else None
 
 

@@ -69,10 +69,12 @@ class Swizzled:
 
     Attributes:
         run: Elements that stay side by side.
+        reach: Elements within which they are swizzled; 1 without a swizzle.
         order: Dimensions, the fastest varying first.
     """
 
     run: int
+    reach: int
     order: Ints
 
 
@@ -128,7 +130,9 @@ def any_candidate(text: str, is_refused: Callable[[PrintedCopy], bool]) -> bool:
     threads = _number(text, "threads-per-warp")
     warps = max(_number(text, "num-warps"), *map(int, _PARTITION.findall(text)), 1)
     most = warps * threads * _number(text, "num-ctas")
-    aliases = dict(_ALIAS.findall(text, 0, text.find("\nmodule") + 1))
+    aliases: dict[str, str] = {}
+    for name, meaning in _ALIAS.findall(text, 0, text.find("\nmodule") + 1):
+        aliases[name] = _spelled_out(meaning, aliases)  # may name those above it
     return any(
         prod(copy.shape) < most or is_refused(copy) for copy in _copies(found, aliases, threads)
     )
@@ -184,9 +188,8 @@ def _copies(
         elements = _ELEMENTS.match(buffer)
         if elements is None:
             continue
-        tensor = _NAME.sub(lambda name: aliases.get(name[0], name[0]), tensor)
-        buffer = _NAME.sub(lambda name: aliases.get(name[0], name[0]), buffer)
-        shared = _SWIZZLED.search(buffer)
+        tensor, buffer = _spelled_out(tensor, aliases), _spelled_out(buffer, aliases)
+        shared = None if "partitioned_shared" in buffer else _SWIZZLED.search(buffer)
         encoding = _ENCODING.search(tensor)
         yield PrintedCopy(
             shape=tuple(map(int, elements[1].strip("x").split("x"))),
@@ -197,6 +200,10 @@ def _copies(
             buffer=f"!ttg.memdesc<{buffer}>",
             threads=threads,
         )
+
+
+def _spelled_out(text: str, aliases: dict[str, str]) -> str:
+    return _NAME.sub(lambda name: aliases.get(name[0], name[0]), text)
 
 
 def _blocked(text: str) -> Blocked | None:
@@ -216,7 +223,8 @@ def _blocked(text: str) -> Blocked | None:
 
 def _swizzled(found: re.Match[str]) -> Swizzled:
     vec, phases = int(found[1]), int(found[2])
-    return Swizzled(vec if phases > 1 else 1 << 20, _ints(found[3]))
+    is_plain = phases == 1
+    return Swizzled(1 << 20 if is_plain else vec, 1 if is_plain else vec * phases, _ints(found[3]))
 
 
 def _ints(text: str) -> Ints:

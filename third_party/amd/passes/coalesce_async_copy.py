@@ -19,7 +19,9 @@ base pointer counts as well.  A copy compiles if (numbers as upstream's lowering
 2. on gfx942 and gfx950, which give all lanes of a wave one address in LDS, the lanes write one run:
    lane ``i`` writes at ``i`` vectors behind lane 0, a vector is all that lies side by side, and
    padding comes at the earliest behind the last lane.  The swizzle of a buffer is left out there:
-   the lowering applies it to the addresses that are read.
+   the lowering applies it to the addresses that are read, with a shuffle of whole vectors among
+   the lanes of a wave.  So it has to move vectors as a whole, and none out of its wave: Triton
+   compiles other copies as well, to wrong data.
 
 Upstream's pass of this name rewrites copies of gfx942 and gfx950 that do not compile.  Where the
 result differs from the host's pass:
@@ -48,11 +50,11 @@ refuses from 3.8 on.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import ClassVar
 
 from triton_ext.analysis import AxisInfoAnalysis, register_to_shared
-from triton_ext.ir import Module, parse_type
+from triton_ext.ir import LinearLayout, Module, parse_type
 from triton_ext.ir.aliases import AliasTable
 from triton_ext.ir.encodings import (
     DistributedEncoding,
@@ -70,17 +72,16 @@ from triton_ext.passes.async_copy import (
     Operands,
     async_copies,
     read_copy,
-    retarget_copy_operands_to_encoding,
     run_of,
 )
-from triton_ext.passes.copy_report import report
+from triton_ext.passes.retarget_copies import CopyRules, retarget_copies
 
 from ..analysis.axis_info import AXIS_INFO_RULES
 from ..analysis.target import Target
 from ..dialect import amdg
 from .chosen_target import chosen_target
 
-__all__ = ["CoalesceAsyncCopy", "copies_of", "lowers", "lowers_at_best"]
+__all__ = ["CoalesceAsyncCopy", "copies_of", "lowers", "lowers_at_best", "swizzle_stays_in_a_wave"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,16 +111,13 @@ class CoalesceAsyncCopy(Pass):
         target = self._target(module, context)
         if target is None:
             return
-        # All of them first: the analysis is of the module as it is.
+        rules = CopyRules(
+            layout_for=partial(_layout_for, target=target),
+            compiles=lambda copy: lowers(copy, copy.encoding, target),
+            problem=partial(_problem, target=target),
+        )
         copies = copies_of(module, target)
-        chosen = [self._chosen(copy, target) for copy in copies]
-        for copy, encoding in zip(copies, chosen, strict=True):
-            final = encoding if encoding is not None else copy.encoding
-            problem = "" if _fits(copy, final, target) else _problem(target)
-            report(copy, encoding, problem, context)
-            if encoding is not None:
-                retarget_copy_operands_to_encoding(copy, encoding)
-                context.count("copies-retargeted")
+        retarget_copies(copies, rules, context, explicit_layouts=self.explicit_layouts)
 
     def _target(self, module: Module, context: PassContext) -> Target | None:
         """The GPU; ``None`` for one without copies to LDS."""
@@ -127,12 +125,6 @@ class CoalesceAsyncCopy(Pass):
         if not arch and module.op.attributes.get("ttg.target", "").startswith('"cuda:'):
             return None
         return chosen_target(arch, module, context, "asynchronous copies")
-
-    def _chosen(self, copy: AsyncCopy, target: Target) -> DistributedEncoding | None:
-        encoding = _layout_for(copy, target)
-        if encoding is None or not self.explicit_layouts or not lowers(copy, copy.encoding, target):
-            return encoding
-        return encoding if copy.is_small and copy.needs_no_conversion(encoding) else None
 
 
 def copies_of(module: Module, target: Target) -> list[AsyncCopy]:
@@ -152,17 +144,47 @@ def copies_of(module: Module, target: Target) -> list[AsyncCopy]:
         view = amdg.BufferLoadToLocalOp.match(op)
         if view is None:
             continue
-        operands = Operands(view.offsets, view.dst, view.mask, view.other, view.ptr)
+        operands = Operands(
+            address=view.offsets,
+            buffer=view.dst,
+            mask=view.mask,
+            other=view.other,
+            base=view.ptr,
+        )
         copy = read_copy(op, operands, view.contiguity, analysis, types)
         if copy is not None:
             copies.append(copy)
     return copies
 
 
-def _problem(target: Target) -> str:
+def _problem(copy: AsyncCopy, encoding: DistributedEncoding, target: Target) -> str:
+    """Why a copy will not compile; empty where it will."""
+    if _fits(copy, encoding, target):
+        return ""
+    if not target.lanes_have_addresses and not swizzle_stays_in_a_wave(copy, encoding):
+        return (
+            "the swizzle of the buffer moves elements to lanes of other waves, or parts of what a "
+            "lane copies; it will not compile, or to wrong data"
+        )
     widths = ", ".join(str(width // 8) for width in target.load_widths)
     how = "" if target.lanes_have_addresses else ", whose wave writes one run in LDS"
     return f"{target.arch} copies {widths} bytes of a lane{how}; it will not compile"
+
+
+def swizzle_stays_in_a_wave(copy: AsyncCopy, encoding: DistributedEncoding) -> bool:
+    """Whether the swizzle of a buffer moves vectors as a whole, and none out of its wave.
+
+    The lowering of gfx942 and gfx950 applies it to the addresses that are read, with a shuffle
+    among the lanes of a wave.
+
+    Args:
+        copy: The copy.
+        encoding: Of its pointers.
+    """
+    alloc_shape, size = copy.buffer.full_alloc_shape, copy.vector(encoding).size
+    return _stays_in_a_wave(
+        encoding, copy.shared, copy.shape, alloc_shape, size, copy.threads_per_warp
+    )
 
 
 def lowers(copy: AsyncCopy, encoding: DistributedEncoding, target: Target) -> bool:
@@ -234,12 +256,41 @@ def _is_one_run(
         least = min(interval for interval, _ in shared.interval_padding_pairs)
         if least < size * threads:
             return False
-    elif isinstance(shared, SwizzledSharedEncoding):
-        shared = SwizzledSharedEncoding(1, 1, 1, shared.order, shared.cga_layout)
-    layout = register_to_shared(encoding, shared, shape, alloc_shape)
+    if not _stays_in_a_wave(encoding, shared, shape, alloc_shape, size, threads):
+        return False
+    layout = register_to_shared(encoding, _without_swizzle(shared), shape, alloc_shape)
     at = layout.out_dim_names.index("offset")
     steps = [basis[at] for basis in layout.in_bases("lane")]
     return all(step == size << bit for bit, step in enumerate(steps))
+
+
+def _stays_in_a_wave(
+    encoding: DistributedEncoding,
+    shared: SharedEncoding,
+    shape: tuple[int, ...],
+    alloc_shape: tuple[int, ...],
+    size: int,
+    threads: int,
+) -> bool:
+    if not isinstance(shared, SwizzledSharedEncoding) or shared.max_phase == 1:
+        return True
+    swizzled = register_to_shared(encoding, shared, shape, alloc_shape)
+    plain = register_to_shared(encoding, _without_swizzle(shared), shape, alloc_shape)
+    moves = [move for name, _ in plain.bases for move in _moves(swizzled, plain, name)]
+    return all(move % size == 0 and move < size * threads for move in moves)
+
+
+def _without_swizzle(shared: SharedEncoding) -> SharedEncoding:
+    if not isinstance(shared, SwizzledSharedEncoding):
+        return shared
+    return SwizzledSharedEncoding(1, 1, 1, shared.order, shared.cga_layout)
+
+
+def _moves(swizzled: LinearLayout, plain: LinearLayout, name: str) -> list[int]:
+    """The bits of the offset that a swizzle flips, per bit of a dimension."""
+    one, other = swizzled.out_dim_names.index("offset"), plain.out_dim_names.index("offset")
+    pairs = zip(swizzled.in_bases(name), plain.in_bases(name), strict=True)
+    return [ours[one] ^ theirs[other] for ours, theirs in pairs]
 
 
 def _layout_for(copy: AsyncCopy, target: Target) -> DistributedEncoding | None:
@@ -255,7 +306,9 @@ def _layout_for(copy: AsyncCopy, target: Target) -> DistributedEncoding | None:
         if size * copy.bits != width or (fits and size < now.size):
             continue
         encoding = _encoding_with(copy, size)
-        if encoding is None or not _fits(copy, encoding, target):
+        if encoding is None or not copy.facts_in(encoding).is_local:
+            continue
+        if not _fits(copy, encoding, target):
             continue
         then = copy.vector(encoding)
         if then.size == size and (not fits or then.instructions < now.instructions):

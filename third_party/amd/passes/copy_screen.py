@@ -48,6 +48,8 @@ def _lanes_write_one_run(copy: PrintedCopy) -> bool:
         return False
     if blocked.order != swizzled.order:
         return False
+    if swizzled.reach > blocked.size_per_thread[blocked.order[0]] * copy.threads:
+        return False  # Unless rows are shorter, lanes of another wave are meant.
     if blocked.size_per_thread[blocked.order[0]] != copy.run():
         return False  # What lies between two vectors of a thread belongs to itself.
     for place, dim in enumerate(blocked.order):

@@ -14,6 +14,7 @@ from .base import Bases, Ints
 __all__ = [
     "broadcast_nd",
     "cga_linear_layout",
+    "cga_units",
     "combine_cta_and_cga",
     "dim_names",
     "fit_above",
@@ -115,6 +116,18 @@ def fit_below(
 def cga_linear_layout(bases: Bases, rank: int) -> LinearLayout:
     """The layout of the CTAs of a cluster; one CTA where there are no bases."""
     return LinearLayout.of({"block": bases}, dim_names(rank))
+
+
+def cga_units(bases: Bases) -> Bases:
+    """Steps of the CTAs in elements as steps in units of what one CTA holds: 1, 2, 4, ...
+
+    With 2 CTAs over 8 rows, ``[[4, 0]]`` becomes ``[[1, 0]]``.
+    """
+    places = [sorted({step for step in column if step}) for column in zip(*bases, strict=True)]
+    return tuple(
+        tuple(1 << places[dim].index(step) if step else 0 for dim, step in enumerate(basis))
+        for basis in bases
+    )
 
 
 def shape_per_cta(bases: Bases, shape: Sequence[int]) -> Ints:

@@ -20,6 +20,7 @@ from .base import (
     print_ints,
 )
 from .conversion import (
+    cga_units,
     combine_cta_and_cga,
     dim_names,
     fit_below,
@@ -236,6 +237,11 @@ class PaddedSharedEncoding(SharedEncoding):
         return len(self.shape)
 
     @property
+    def cga_bases(self) -> Bases:
+        """Those of the CTAs, which are in elements, in units of what one CTA holds."""
+        return cga_units(self.cga_layout)
+
+    @property
     def order(self) -> Ints:
         """Dimensions in the order in which offsets move through them."""
         moved = [dim for basis in self.offset_bases for dim, x in enumerate(basis) if x]
@@ -327,8 +333,8 @@ class SharedLinearEncoding(SharedEncoding):
 
     @property
     def cga_bases(self) -> Bases:
-        """The block bases."""
-        return self.block_bases
+        """The block bases, which are in elements, in units of what one CTA holds."""
+        return cga_units(self.block_bases)
 
     @property
     def linear_layout(self) -> LinearLayout:
