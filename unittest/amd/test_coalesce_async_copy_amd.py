@@ -235,7 +235,7 @@ def test_swizzles_stay_in_a_wave():
                 lowered += 1
                 assert lanes_get_what_they_write(copy, copy.encoding), given
             stays[swizzle_stays_in_a_wave(copy, copy.encoding)] += 1
-    assert min(*stays.values(), lowered) > 5
+    assert min(*stays.values(), lowered) > 3, (stays, lowered)
 
 
 def test_several_ctas_and_functions_of_partitions():
