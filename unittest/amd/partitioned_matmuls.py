@@ -7,12 +7,12 @@ import os
 import pathlib
 import random
 import re
-import signal
 import tempfile
 from dataclasses import dataclass, replace
 
 import numpy as np
 from llvm_waves import LANES, Machine
+from partitioned_modules import in_child
 
 __all__ = ["Matmul", "descriptor", "llvm_ir", "product", "random_matmul", "wavefronts_of"]
 
@@ -238,20 +238,7 @@ def random_matmul(seed):
 
 def llvm_ir(text):
     """Triton's LLVM IR of a TTGIR module, and its bytes of LDS; an error where it has none."""
-    read, write = os.pipe()
-    child = os.fork()
-    if not child:
-        try:
-            os.close(read)
-            signal.alarm(_PATIENCE)
-            with os.fdopen(write, "w") as stream:
-                json.dump(_compile(text), stream)
-        finally:
-            os._exit(0)
-    os.close(write)
-    with os.fdopen(read) as stream:
-        found = stream.read()
-    _, status = os.waitpid(child, 0)
+    found, status = in_child(lambda: json.dumps(_compile(text)), _PATIENCE)
     assert found, f"Triton could not lower the module ({os.waitstatus_to_exitcode(status)})"
     return tuple(json.loads(found))
 

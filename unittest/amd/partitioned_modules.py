@@ -80,25 +80,34 @@ def _read(k, shape, encoding):
     yield f"tt.store %s{k}, %v{k} : tensor<{view}x!tt.ptr<f16>, #b>"
 
 
-def allocation_in_child(text):
-    """Triton's allocation of a kernel, as it runs in a compile.
+def in_child(work, seconds, timer=signal.ITIMER_REAL):
+    """The text that work returns in a process of its own, and how that ended.
 
-    Returns:
-        The offsets of each ``ttg.local_alloc`` and the total; ``None`` if it does not end.
+    Triton may abort or never end: a signal ends the process after some seconds.
     """
     read, write = os.pipe()
     child = os.fork()
     if not child:
         try:
             os.close(read)
-            signal.setitimer(signal.ITIMER_PROF, ENDLESS)
-            os.write(write, _allocate(text).encode())
+            signal.setitimer(timer, seconds)
+            with os.fdopen(write, "w") as stream:
+                stream.write(work())
         finally:
             os._exit(0)
     os.close(write)
     with os.fdopen(read) as stream:
         found = stream.read()
-    _, status = os.waitpid(child, 0)
+    return found, os.waitpid(child, 0)[1]
+
+
+def allocation_in_child(text):
+    """Triton's allocation of a kernel, as it runs in a compile.
+
+    Returns:
+        The offsets of each ``ttg.local_alloc`` and the total; ``None`` if it does not end.
+    """
+    found, status = in_child(lambda: _allocate(text), ENDLESS, signal.ITIMER_PROF)
     if os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGPROF:
         return None
     assert found, "Triton could not allocate the module"

@@ -37,7 +37,7 @@ loads of AMD.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -57,6 +57,7 @@ __all__ = [
     "BankModel",
     "Conflicts",
     "Phase",
+    "in_turn",
     "partition_slots",
     "phases",
     "wavefronts",
@@ -487,19 +488,45 @@ def partition_slots(access: Access, waves: int = 2) -> tuple[int, int]:
         Instruction slots that are needed if a partition serves one wave at a time, and those if no
         two waves ever met.
     """
+    return in_turn(access, lambda _register, _warp: (1, 1), waves)
+
+
+def in_turn(
+    access: Access, served: Callable[[int, int], tuple[int, int]], waves: int
+) -> tuple[int, int]:
+    """What waves that issue together take if a partition serves one of them at a time.
+
+    Args:
+        access: What is moved.
+        served: What the instruction of a register of a warp takes by itself, and at least.
+        waves: Waves that issue together.
+
+    Returns:
+        The sum over the instructions of what the busiest partition takes; and if no two waves met.
+    """
     layout = access.layout
     count = layout.in_dim_size("warp")
     waves = min(waves, count)
-    slots = ideal = 0
-    lanes = range(layout.in_dim_size("lane"))
-    for first in range(0, count, waves):
-        for register in access.first_registers():
+    firsts = access.first_registers()
+    total = ideal = 0
+    for group in range(0, count, waves):
+        # A register moves all of a wave alike: partitions are XORed.
+        wanted = {warp: _partitions(layout, warp) for warp in range(group, group + waves)}
+        for register in firsts:
+            here = layout.apply({"register": register, "lane": 0, "warp": 0}).get("partition", 0)
             load: dict[int, int] = {}
-            for warp in range(first, first + waves):
-                place = {"register": register, "warp": warp}
-                found = {layout.apply({**place, "lane": e}).get("partition", 0) for e in lanes}
-                for partition in found:
-                    load[partition] = load.get(partition, 0) + 1
-            slots += max(load.values())
-            ideal += 1
-    return slots, ideal
+            longest = 0
+            for warp, partitions in wanted.items():
+                taken, least = served(register, warp)
+                longest = max(longest, least)
+                for partition in partitions:
+                    load[partition ^ here] = load.get(partition ^ here, 0) + taken
+            total += max(load.values())
+            ideal += longest
+    return total, ideal
+
+
+def _partitions(layout: LinearLayout, warp: int) -> set[int]:
+    """The partitions that a wave wants with its first instruction."""
+    places = ({"register": 0, "lane": e, "warp": warp} for e in range(layout.in_dim_size("lane")))
+    return {layout.apply(place).get("partition", 0) for place in places}

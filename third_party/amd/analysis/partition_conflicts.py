@@ -20,18 +20,18 @@ Not known: cycles.  AMD has not published what a conflict costs.
 
 from __future__ import annotations
 
-from triton_ext.analysis.bank_conflicts import Access, BankModel, Conflicts, phases
+from triton_ext.analysis.bank_conflicts import Access, BankModel, Conflicts, in_turn, phases
 
-__all__ = ["WAVES_TOGETHER", "joint_wavefronts"]
+__all__ = ["joint_wavefronts"]
 
-#: Waves of one slot (point 1).
-WAVES_TOGETHER = 2
+# Of one slot (point 1).
+_WAVES_TOGETHER = 2
 
 _WORD_BITS = 32
 
 
 def joint_wavefronts(
-    access: Access, model: BankModel, waves: int = WAVES_TOGETHER, *, is_store: bool = False
+    access: Access, model: BankModel, waves: int = _WAVES_TOGETHER, *, is_store: bool = False
 ) -> Conflicts:
     """Counts the wavefronts that pass until all waves are served.
 
@@ -45,34 +45,9 @@ def joint_wavefronts(
         The wavefronts; ``ideal`` are those if no two waves met in a partition and no two words in a
         bank.
     """
-    layout = access.layout
-    count = layout.in_dim_size("warp")
-    waves = min(waves, count)
-    firsts = access.first_registers()
-    served = _Served(access, model, is_store)
-    total = ideal = 0
-    for group in range(0, count, waves):
-        # A register moves all of a wave alike: partitions are XORed.
-        wanted = {warp: _partitions(access, warp) for warp in range(group, group + waves)}
-        for register in firsts:
-            here = layout.apply({"register": register, "lane": 0, "warp": 0}).get("partition", 0)
-            load: dict[int, int] = {}
-            longest = 0
-            for warp, partitions in wanted.items():
-                taken, least = served(register, warp)
-                longest = max(longest, least)
-                for partition in partitions:
-                    load[partition ^ here] = load.get(partition ^ here, 0) + taken
-            total += max(load.values())
-            ideal += longest
-    return Conflicts(instructions=len(firsts) * count, wavefronts=total, ideal=ideal)
-
-
-def _partitions(access: Access, warp: int) -> set[int]:
-    """The partitions that a wave wants with its first instruction."""
-    layout = access.layout
-    places = ({"register": 0, "lane": e, "warp": warp} for e in range(layout.in_dim_size("lane")))
-    return {layout.apply(place).get("partition", 0) for place in places}
+    total, ideal = in_turn(access, _Served(access, model, is_store), waves)
+    instructions = len(access.first_registers()) * access.layout.in_dim_size("warp")
+    return Conflicts(instructions=instructions, wavefronts=total, ideal=ideal)
 
 
 class _Served:
