@@ -5,11 +5,14 @@ from __future__ import annotations
 import itertools
 import os
 import random
+import time
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from triton_ext.analysis.allocation.placement import Item, Problem, first_fit, place
 from triton_ext.analysis.allocation.triton_order import offsets_of_triton
-from triton_ext.analysis.liveness import LiveRange
+from triton_ext.analysis.liveness import LiveRange, pairs_that_meet
 
 PARTITION = 65536
 SIZES = (8, 16, 24, 512, 1024, 4096, 8192, 12288, 16384, 24576, 34808, 49152)
@@ -165,3 +168,30 @@ def test_concurrent_regions_never_share():
     assert sorted(found.offsets[:2]) == [0, 100]
     assert found.total == 200
     assert found.lower_bound == 200
+
+
+def test_a_thousand_buffers_take_no_time():
+    one_by_one = [Item(2048, LiveRange(2 * i, 2 * i + 2), 16) for i in range(1000)]
+    at_once = [Item(2048, LiveRange(i, 1000 + i), 16) for i in range(300)]
+    before = time.process_time()
+    assert place(one_by_one).total == 2048
+    assert place(at_once).total == 300 * 2048
+    assert offsets_of_triton(one_by_one) == [0] * 1000
+    # Half a second here, where what grows with the cube takes a minute.
+    assert time.process_time() - before < 5
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.integers(0, 20),
+            st.integers(1, 9),
+            st.lists(st.tuples(st.integers(30, 31), st.integers(0, 2)), max_size=2),
+        ),
+        max_size=12,
+    )
+)
+def test_pairs_that_meet(found):
+    ranges = [LiveRange(start, start + size, tuple(path)) for start, size, path in found]
+    pairs = itertools.combinations(range(len(ranges)), 2)
+    assert pairs_that_meet(ranges) == [(i, j) for i, j in pairs if ranges[i].meets(ranges[j])]

@@ -24,7 +24,7 @@ Safe direction: a range may be too long, never too short.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -33,7 +33,7 @@ from ..ir.functions import FUNCTIONS
 from ..ir.values import Use
 from .buffer_reference import is_buffer
 
-__all__ = ["LiveRange", "Liveness", "aliases_of"]
+__all__ = ["LiveRange", "Liveness", "aliases_of", "pairs_that_meet"]
 
 _YIELDS: Final = frozenset({"scf.yield", "ttg.warp_yield"})
 _TERMINATORS: Final = _YIELDS | {"scf.condition", "ttg.warp_return", "tt.return", "func.return"}
@@ -62,6 +62,25 @@ class LiveRange:
             if one != two:
                 return one[0] == two[0]
         return False
+
+
+def pairs_that_meet(ranges: Sequence[LiveRange]) -> list[tuple[int, int]]:
+    """The pairs of ranges that are alive at the same time, by number, the smaller one first."""
+    found = []
+    alive: list[int] = []
+    for i in sorted(range(len(ranges)), key=lambda i: ranges[i].start):
+        start, end = ranges[i].start, ranges[i].end
+        alive = [j for j in alive if ranges[j].end > start]
+        found += [(min(i, j), max(i, j)) for j in alive if ranges[j].start < end]
+        alive.append(i)
+    inside = [i for i, live in enumerate(ranges) if live.regions]
+    for number, i in enumerate(inside):
+        one = ranges[i]
+        for j in inside[number + 1 :]:
+            two = ranges[j]
+            if not (one.start < two.end and two.start < one.end) and one.meets(two):
+                found.append((i, j))
+    return sorted(found)
 
 
 class Liveness:

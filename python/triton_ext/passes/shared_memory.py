@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Set
+from collections.abc import Sequence, Set
 
 from triton_ext.analysis.allocation import (
     Buffer,
@@ -88,10 +88,12 @@ def _with(first: PassError, others: tuple[PassError, ...]) -> PassError:
 def annotate(module: Module, allocation: ModuleAllocation) -> None:
     """Writes offsets, sizes of what is not an allocation's, and the module's total."""
     for function in allocation.functions.values():
+        owned: dict[Operation, list[Buffer]] = {}
+        for buffer in function.buffers:
+            owned.setdefault(buffer.op, []).append(buffer)
         for op in function.function.walk():
-            buffers = function.of(op)
-            if buffers:
-                _write(op, buffers)
+            if op in owned:
+                _write(op, owned[op])
             else:
                 for name in (_OFFSET, _SIZE):
                     if name in op.attributes:
@@ -99,7 +101,7 @@ def annotate(module: Module, allocation: ModuleAllocation) -> None:
     module.op.set_attribute("ttg.shared", f"{allocation.total} : i32")
 
 
-def _write(op: Operation, buffers: tuple[Buffer, ...]) -> None:
+def _write(op: Operation, buffers: Sequence[Buffer]) -> None:
     offsets = [f"{buffer.offset} : i32" for buffer in buffers]
     op.set_attribute(_OFFSET, offsets[0] if len(offsets) == 1 else f"[{', '.join(offsets)}]")
     if buffers[0].kind is not BufferKind.EXPLICIT:

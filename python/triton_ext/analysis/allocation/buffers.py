@@ -15,6 +15,7 @@ lost there when the call ends.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from enum import Enum
@@ -241,9 +242,10 @@ class _Allocator:
             buffers += self._buffers(op, liveness)
         groups: dict[Operation, int] = {}
         items = []
+        counts = Counter(buffer.op for buffer in buffers)
         for buffer in buffers:
-            partitioned = any(b.op is buffer.op and b is not buffer for b in buffers)
-            group = groups.setdefault(buffer.op, len(groups)) if partitioned else -1
+            is_partitioned = counts[buffer.op] > 1
+            group = groups.setdefault(buffer.op, len(groups)) if is_partitioned else -1
             live = buffer.live
             if self.as_triton and buffer.kind is BufferKind.VIRTUAL:
                 # Triton disregards what a call returns.

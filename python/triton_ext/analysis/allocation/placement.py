@@ -14,12 +14,13 @@ ends there, or where the exhaustive search ended by itself.
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from ..liveness import LiveRange
+from ..liveness import LiveRange, pairs_that_meet
 from .triton_order import offsets_of_triton
 
 __all__ = ["Item", "Placement", "Problem", "first_fit", "place"]
@@ -80,17 +81,19 @@ class Problem:
         count = range(len(self.items))
         self.neighbours: list[list[int]] = [[] for _ in count]
         self.meeting: list[list[int]] = [[] for _ in count]
-        for i in count:
-            for j in count[i + 1 :]:
-                one, two = self.items[i], self.items[j]
-                if not (one.size and two.size):
-                    continue
-                if partition_size and one.group == two.group != -1:
-                    self.neighbours[i].append(j)
-                    self.neighbours[j].append(i)
-                elif one.live.meets(two.live) or one.group == two.group != -1:
-                    self.meeting[i].append(j)
-                    self.meeting[j].append(i)
+        sized = [i for i in count if self.items[i].size]
+        groups: dict[int, list[int]] = {}
+        for i in sized:
+            if self.items[i].group != -1:
+                groups.setdefault(self.items[i].group, []).append(i)
+        grouped = {pair for group in groups.values() for pair in itertools.combinations(group, 2)}
+        lives = [self.items[i].live for i in sized]
+        pairs = {(sized[i], sized[j]) for i, j in pairs_that_meet(lives)}
+        for i, j in sorted(pairs | grouped):
+            # Where memory is not partitioned, neighbours are buffers like any others.
+            kept = self.neighbours if partition_size and (i, j) in grouped else self.meeting
+            kept[i].append(j)
+            kept[j].append(i)
 
     def offset_of(self, item: int, offsets: Sequence[int]) -> int:
         """The lowest offset of an item that those with an offset (not -1) leave free."""
@@ -123,7 +126,14 @@ class Problem:
         items = self.items
         points = sorted({(item.live.start, item.live.regions) for item in items if item.size})
         found = {self._alive_at(start, regions) for start, regions in points}
-        return [c for c in found if c and not any(set(c) < set(other) for other in found)]
+        larger: list[frozenset[int]] = []
+        kept = []
+        for clique in sorted(found, key=len, reverse=True):
+            members = frozenset(clique)
+            if clique and not any(members < other for other in _longer(larger, len(clique))):
+                kept.append(clique)
+                larger.append(members)
+        return kept
 
     def _alive_at(self, point: int, regions: tuple[tuple[int, int], ...]) -> tuple[int, ...]:
         here = [
@@ -131,6 +141,8 @@ class Problem:
             for i, item in enumerate(self.items)
             if item.size and item.live.start <= point < item.live.end
         ]
+        if not regions:
+            return tuple(here)
         # What runs at the same time: for each other region its own heaviest set.
         others: dict[tuple[int, int], list[int]] = {}
         for i, item in enumerate(self.items):
@@ -200,7 +212,7 @@ def place(items: Sequence[Item], partition_size: int = 0) -> Placement:
     """
     problem = Problem(items, partition_size)
     bound = problem.lower_bound()
-    offsets = min((first_fit(problem, order) for order in _orders(problem)), key=problem.total)
+    offsets = _best_of(problem, _orders(problem), bound)
     if problem.total(offsets) > bound:
         offsets = _improve(problem, offsets, bound)
     proven = problem.total(offsets) == bound
@@ -209,6 +221,23 @@ def place(items: Sequence[Item], partition_size: int = 0) -> Placement:
         search.run()
         offsets, proven = search.best, search.ended or search.best_total == bound
     return Placement(tuple(offsets), problem.total(offsets), bound, proven)
+
+
+def _longer(cliques: Sequence[frozenset[int]], size: int) -> Iterable[frozenset[int]]:
+    """Those in front, the longest first, with more members."""
+    return itertools.takewhile(lambda clique: len(clique) > size, cliques)
+
+
+def _best_of(problem: Problem, orders: Iterable[list[int]], bound: int) -> list[int]:
+    """The best placement of some orders; those behind one that reaches the bound are not tried."""
+    best: list[int] = []
+    for order in orders:
+        offsets = first_fit(problem, order)
+        if not best or problem.total(offsets) < problem.total(best):
+            best = offsets
+        if problem.total(best) == bound:
+            break
+    return best
 
 
 def _orders(problem: Problem) -> Iterable[list[int]]:

@@ -12,11 +12,12 @@ start keeps neighbours apart, and every partition that they touch counts.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from ..liveness import LiveRange
+from ..liveness import LiveRange, pairs_that_meet
 
 __all__ = ["SizedItem", "offsets_of_triton"]
 
@@ -61,10 +62,11 @@ def offsets_of_triton(
     order = sorted(range(len(items)), key=lambda i: -items[i].size)
     offsets = _starts(items, order, unit)
     seen = set()
-    clashes = _clashes(items, offsets, unit)
+    pairs = _pairs(items, unit)
+    clashes = _clashes(items, offsets, pairs, unit)
     for _ in range(_ROUNDS):
         _colour(items, order, offsets, clashes, unit)
-        clashes = _clashes(items, offsets, unit)
+        clashes = _clashes(items, offsets, pairs, unit)
         if not any(clashes.values()):
             return [offsets[i] for i in range(len(items))]
         state = tuple(offsets[i] for i in order)
@@ -113,26 +115,29 @@ def _starts(items: Sequence[SizedItem], order: list[int], unit: _Partitions) -> 
         gaps.sort(key=lambda gap: gap[0])
         offset, start, end = gaps.pop(0)
         fitting = []
+        chosen = None
         for i in waiting:
             live = items[i].live
-            others = any(live.start < e and s < live.end for _, s, e in gaps)
-            if live.start < end and start < live.end and not others:
-                fitting.append(i)
-        kept = {i: _kept_apart(items, i, offsets, unit) for i in fitting}
-        free = (
-            i
-            for i in fitting
+            if not (live.start < end and start < live.end):
+                continue
+            if any(live.start < e and s < live.end for _, s, e in gaps):
+                continue
+            fitting.append(i)
+            at = _aligned(offset, items[i])
             if not any(
-                unit.share(_aligned(offset, items[i]), items[i], offsets[j], items[j])
-                for j in kept[i]
-            )
-        )
-        chosen = next(free, None)
+                unit.share(at, items[i], offsets[j], items[j])
+                for j in _kept_apart(items, i, offsets, unit)
+            ):
+                chosen = i
+                break
         if chosen is None:
             if fitting:
                 # The gap is looked at again where one of them is clear of its neighbours.
                 clear = [
-                    max((unit.last(offsets[j], items[j]) + 1) * unit.size for j in kept[i])
+                    max(
+                        (unit.last(offsets[j], items[j]) + 1) * unit.size
+                        for j in _kept_apart(items, i, offsets, unit)
+                    )
                     for i in fitting
                 ]
                 gaps.append((min(clear), start, end))
@@ -153,32 +158,48 @@ def _kept_apart(
     items: Sequence[SizedItem], item: int, offsets: dict[int, int], unit: _Partitions
 ) -> list[int]:
     """The items with an offset from which the start keeps another one apart."""
-    if not unit.known:
+    if not (unit.known and unit.size) or items[item].group == -1:
         return []
     return [j for j in offsets if j != item and unit.keep_apart(items[item], items[j])]
 
 
-def _clashes(
-    items: Sequence[SizedItem], offsets: dict[int, int], unit: _Partitions
-) -> dict[int, list[int]]:
-    def clash(i: int, j: int) -> bool:
-        one, two = items[i], items[j]
-        if unit.keep_apart(one, two) and unit.share(offsets[i], one, offsets[j], two):
-            return True
-        return (
-            one.live.meets(two.live)
-            and offsets[i] < offsets[j] + two.size
-            and offsets[j] < offsets[i] + one.size
-        )
+def _pairs(items: Sequence[SizedItem], unit: _Partitions) -> list[tuple[int, int, bool]]:
+    """The items that must not overlap, or (true) not share a partition either."""
+    pairs = [(i, j, False) for i, j in pairs_that_meet([item.live for item in items])]
+    if unit.size:
+        grouped = [i for i, item in enumerate(items) if item.group != -1]
+        pairs += [
+            (i, j, True)
+            for i, j in itertools.combinations(grouped, 2)
+            if unit.keep_apart(items[i], items[j])
+        ]
+    return pairs
 
-    return {i: [j for j in offsets if i != j and clash(i, j)] for i in offsets}
+
+def _clashes(
+    items: Sequence[SizedItem],
+    offsets: dict[int, int],
+    pairs: Sequence[tuple[int, int, bool]],
+    unit: _Partitions,
+) -> dict[int, set[int]]:
+    found: dict[int, set[int]] = {i: set() for i in offsets}
+    for i, j, is_apart in pairs:
+        at, there = offsets[i], offsets[j]
+        if is_apart:
+            clash = unit.share(at, items[i], there, items[j])
+        else:
+            clash = at < there + items[j].size and there < at + items[i].size
+        if clash:
+            found[i].add(j)
+            found[j].add(i)
+    return found
 
 
 def _colour(
     items: Sequence[SizedItem],
     order: list[int],
     offsets: dict[int, int],
-    clashes: dict[int, list[int]],
+    clashes: dict[int, set[int]],
     unit: _Partitions,
 ) -> None:
     colours: dict[int, int] = {}
