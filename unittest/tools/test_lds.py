@@ -390,6 +390,22 @@ def test_names_and_what_stands_behind_them_are_one_text():
     assert {float(e.get("dx")) for e in gaps} == {7.0}
 
 
+def test_long_names_stay_in_their_places(tmp_path):
+    long = "a" * 300
+    text = (HERE / "transpose.ttgir").read_text().replace("%padded", f"%{long}")
+    root = ET.fromstring(render_svg(map_of(parse(text), memory_of("sm_90")), "x"))
+    texts = ["".join(e.itertext()) for e in root.iter() if e.tag.endswith("text")]
+    cut = [said for said in texts if "aaa…" in said]
+    # 7.26 pixels a letter: a row of banks is 448 wide, the whole 1348.
+    assert sorted({said.partition("…")[2] for said in cut} - {""}) == [
+        "9200 B at 16384 to 25584",
+        "line 54",
+        "line 67",
+    ]
+    assert all(len(said) < (190 if "9200" in said else 62) for said in cut)
+    assert not any(long in said for said in texts)
+
+
 def test_ghosts():
     _, root = drawn("specialized")
     ghosts = {element.get("data-ghost") for element in with_data(root, "ghost")}

@@ -9,8 +9,8 @@ from triton_ext.analysis.bank_conflicts import Phase
 from triton_ext.analysis.memory_map import AccessMap, SharedMemory
 from triton_ext.tools.lds_style import heat
 from triton_ext.tools.lds_words import access_title, caveat, cost, numbers, ratio
-from triton_ext.tools.picture_style import wrap
-from triton_ext.tools.svg import rect, text, texts
+from triton_ext.tools.picture_style import text_width, wrap
+from triton_ext.tools.svg import cut, rect, text, texts
 
 __all__ = ["MOST_WAVEFRONTS", "banks", "lanes_of", "wavefronts_of"]
 
@@ -74,8 +74,9 @@ def _panel(
     tone = heat(round(ratio(access)) - 1) if access.cost is not None else "ks"
     badge = str(index + 1)
     parts = [rect(x, y - 1, 20, 18, tone, 9), text(x + 10, y + 12, badge, "tiny onlabel", "middle")]
-    words = ((access_title(access), "mono ink bold"), (numbers(access.lines), "pale"))
-    parts.append(texts(x + 28, y + 12, words))
+    where = numbers(access.lines)
+    title = cut(access_title(access), wide - 36 - text_width(where))
+    parts.append(texts(x + 28, y + 12, ((title, "mono ink bold"), (where, "pale"))))
     y += 30
     for said in (cost(access), *caveat(access)):
         for line in wrap(said, wide + 50):

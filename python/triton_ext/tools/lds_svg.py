@@ -379,12 +379,13 @@ class _Drawing:
         x, y = float(_MARGIN), top
         for bar in self._found.bars:
             said = f"{kib(bar.size)} at {place_of(bar)}"
-            wide = 26 + mono_width(bar.name) + 8 + text_width(said)
+            name = cut(bar.name, self.right - _MARGIN - 34 - text_width(said))
+            wide = 26 + mono_width(name) + 8 + text_width(said)
             if x + wide > self.right and x > _MARGIN:
                 x, y = float(_MARGIN), y + 20
             self.parts.append(rect(x, y - 10, 12, 12, self._class(bar), 3))
             # One text: how wide the name is, is up to the font that there is.
-            words = ((bar.name, "mono ink"), (said, "pale"))
+            words = ((name, "mono ink"), (said, "pale"))
             self.parts.append(texts(x + 18, y, words))
             x += wide + 18
         return y + 20
