@@ -272,7 +272,7 @@ class _Walk:
         around = _holder(argument)
         if around.name not in FUNCTIONS:
             self._give_up(around, f"'{around.name}' hands it on in a way that is not known")
-        elif visibility_of(around) == "private" or is_buffer(argument):
+        elif visibility_of(around) != "public" or is_buffer(argument):
             self._give_up(around, "it is an argument of a function that is called")
 
     def _operation(self, op: Operation, dims: tuple[int, ...], value: Value) -> None:
