@@ -17,6 +17,7 @@ from __future__ import annotations
 import argparse
 import pathlib
 import re
+import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -88,7 +89,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--target-ms", type=float, default=20.0, help="GPU time of one (20)")
     parser.add_argument("--out", type=pathlib.Path, metavar="FILE", help=".csv or .json to write")
     parser.add_argument(
-        "--compile", action="store_true", help="no GPU: compiles for sm_90, prints the widths"
+        "--compile",
+        action="store_true",
+        help="no GPU: compiles for sm_90, prints the widths and what the passes cost",
     )
 
 
@@ -121,7 +124,37 @@ def _compile() -> int:
         different += told != widths_of(ext)
         emit(f"{case.name:30}{told:34}{widths_of(ext)}")
     emit(f"{different} of {len(CASES)} differ")
+    emit()
+    for told, text in (
+        ("nothing to gain", compiled(CASES[0], copied=False)["ttgir"]),
+        ("a candidate", compiled(CASES[0], copied=True)["ttgir"]),
+    ):
+        screen, whole = _costs(text)
+        rest = max(0.0, whole - screen)
+        emit(f"{told}: {screen:.2f} ms to look at the text, {rest:.2f} ms for the pass")
     return 0
+
+
+def _costs(text: str) -> tuple[float, float]:
+    """Least ms of the look at a module's text, and of all that runs behind its stage."""
+    from triton_ext import backends, plugin
+
+    screen = backends.load("nvidia", "has-narrow-copies")
+
+    def behind_the_stage() -> None:
+        if screen(text):
+            plugin.run_passes(text, is_gluon=True)
+
+    return _best_ms(lambda: screen(text)), _best_ms(behind_the_stage)
+
+
+def _best_ms(function: Callable[[], object], count: int = 51) -> float:
+    times = []
+    for _ in range(count):
+        start = time.perf_counter()
+        function()
+        times.append((time.perf_counter() - start) * 1e3)
+    return min(times)
 
 
 def _compiled_stock(case: Case) -> tuple[str, bool]:

@@ -6,6 +6,7 @@ import pytest
 from triton_ext.analysis.warps import num_warps_of, number_of
 from triton_ext.errors import VerifyError
 from triton_ext.ir import parse
+from triton_ext.tools import cli
 
 TEXT = """\
 module attributes {"ttg.num-warps" = 8 : i32} {
@@ -57,6 +58,17 @@ def test_what_is_no_number_is_refused_where_it_stands(was, line, value):
         warps(text, 4)
     assert found.value.line == line
     assert value in str(found.value)
+
+
+def test_lds_of_what_is_no_number(tmp_path, capsys):
+    path = tmp_path / "kernel.ttgir"
+    path.write_text(
+        'module attributes {"ttg.num-warps" = "x", ttg.target = "cuda:90"} {\n'
+        "  tt.func public @f() {\n    tt.return\n  }\n}\n"
+    )
+    assert cli.main(["lds", "--host=none", str(path)]) == 1
+    said = capsys.readouterr().err
+    assert "kernel.ttgir:1:1: error: expected a positive number as 'ttg.num-warps'" in said
 
 
 def test_other_numbers_of_a_module():

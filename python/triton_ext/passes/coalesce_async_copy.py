@@ -30,9 +30,10 @@ Where the result differs from the host's pass:
 
 What each copy got, and what kept it from more, is a remark at its source line.
 
-With ``explicit-layouts`` (Gluon, where a person wrote the layouts) a copy that compiles changes
-only if it is small and nothing has to be converted: a conversion in a loop may cost more than it
-saves, and the shared memory that it goes through may not be there.
+A small copy that compiles changes if it then has fewer instructions, or as many of one element each
+whose lanes are side by side.  With ``explicit-layouts`` (Gluon, where a person wrote the layouts)
+only small ones do, and only if nothing has to be converted: a conversion in a loop may cost more
+than it saves, and the shared memory that it goes through may not be there.
 
 Safe direction: a vector may be narrower than it could be, never wider than what is known.
 Not handled: larger copies that are narrow stay so, since converting their pointers may cost more

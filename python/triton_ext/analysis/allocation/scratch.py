@@ -74,6 +74,7 @@ class Scratch:
         self._aliases = aliases
         self._lanes = number_of(top, "ttg.threads-per-warp", 32)
         self.ctas = number_of(top, "ttg.num-ctas", 1)
+        number_of(top, "ttg.num-warps", 4)  # Most operations do not ask for it.
         self._has_run = "ttg.shared" in top.attributes
         said = top.attributes.get("ttg.target", "").strip('"')
         self._lowerings = Lowering.of(said if target is None else target, features)
