@@ -64,3 +64,18 @@ def test_a_partition_ends_behind_its_highest_element():
 def test_an_encoding_that_is_not_known():
     with pytest.raises(VerifyError, match="the size of a buffer with the encoding"):
         size_of("64x32", "#other.encoding<{x = 1}>")
+
+
+@pytest.mark.parametrize(
+    ("encoding", "said"),
+    [
+        ("#ttg.padded_shared<[128:+8] {order = [1, 0], shape = [16, 64]}>", "a shape inside of"),
+        ("#ttg.padded_shared<[128:+8] {order = [0], shape = [16]}>", "a shape inside of"),
+        ("#ttg.shared_linear<{offset = [[0, 1]]}, alignment = 16>", "the shape of the bases"),
+    ],
+)
+def test_bases_that_do_not_reach_all_of_the_buffer(encoding, said):
+    with pytest.raises(VerifyError, match=said):
+        size_of("128x64", encoding)
+    reached = "#ttg.padded_shared<[128:+8] {order = [1, 0], shape = [128, 64]}>"
+    assert size_of("128x64", reached).bytes == (8192 + 63 * 8) * 2

@@ -157,3 +157,26 @@ tt.func public @less_than_nothing() {
   tt.return
 }
 }
+
+// -----
+
+#smem = #ttg.shared_memory
+module attributes {"ttg.num-warps" = 4 : i32, ttg.target = "hip:gfx1250"} {
+tt.func public @no_such_encoding() {
+  // expected-error @below {{the type of '%0' cannot be read: undefined attribute alias '#s'}}
+  %0 = ttg.local_alloc : () -> !ttg.memdesc<32x32xf16, #s, #smem, mutable>
+  tt.return
+}
+}
+
+// -----
+
+#s = #ttg.padded_shared<[128:+8] {order = [1, 7], shape = [32, 32]}>
+#smem = #ttg.shared_memory
+module attributes {"ttg.num-warps" = 4 : i32, ttg.target = "hip:gfx1250"} {
+tt.func public @no_order() {
+  // expected-error @below {{the type of '%0' cannot be read, in '#s': expected 'order' to permute the dimensions of (32, 32)}}
+  %0 = ttg.local_alloc : () -> !ttg.memdesc<32x32xf16, #s, #smem, mutable>
+  tt.return
+}
+}

@@ -33,6 +33,7 @@ from triton_ext.analysis.allocation import (
     FunctionAllocation,
     Item,
     allocate,
+    allocated_type,
     buffer_size,
     given_alignment,
     reserved_bytes,
@@ -105,12 +106,8 @@ def _buffers(module: Module) -> list[tuple[Operation, MemDescType]]:
     """The allocations in LDS, and their types."""
     table = AliasTable.of(module.aliases)
     allocations = [op for op in module.walk() if op.name == ttg.LocalAllocOp.NAME]
-    types = [(op, table.type(op.results[0].type)) for op in allocations]
-    return [
-        (op, type_)
-        for op, type_ in types
-        if isinstance(type_, MemDescType) and not type_.in_tensor_memory
-    ]
+    types = [(op, allocated_type(op, table)) for op in allocations]
+    return [(op, type_) for op, type_ in types if type_ is not None]
 
 
 def _align(op: Operation, alignment: int) -> None:

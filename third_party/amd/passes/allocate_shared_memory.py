@@ -22,6 +22,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+from triton_ext.analysis.allocation import allocated_type
 from triton_ext.ir import Module
 from triton_ext.ir.aliases import AliasTable
 from triton_ext.ir.dialects import ttg
@@ -101,7 +102,7 @@ def _check_partitions(module: Module, lds: Lds | None, arch: str) -> None:
     for op in module.walk():
         if op.name != ttg.LocalAllocOp.NAME:
             continue
-        encoding = getattr(table.type(op.results[0].type), "encoding", None)
+        encoding = getattr(allocated_type(op, table), "encoding", None)
         count = getattr(encoding, "num_partitions", 1)
         if count == 1 or (lds is not None and count <= lds.partitions):
             continue

@@ -16,6 +16,7 @@ from .buffers import (
     FunctionAllocation,
     ModuleAllocation,
     allocate,
+    allocated_type,
     given_alignment,
     unknown_scratch,
 )
@@ -33,6 +34,7 @@ __all__ = [
     "Placement",
     "Scratch",
     "allocate",
+    "allocated_type",
     "buffer_size",
     "given_alignment",
     "place",

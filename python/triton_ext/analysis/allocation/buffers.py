@@ -20,7 +20,7 @@ from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from enum import Enum
 
-from ...errors import UnsupportedError, VerifyError
+from ...errors import ParseError, UnsupportedError, VerifyError
 from ...ir import Module, Operation, Value
 from ...ir.aliases import AliasTable
 from ...ir.dialects import ttg
@@ -39,6 +39,7 @@ __all__ = [
     "FunctionAllocation",
     "ModuleAllocation",
     "allocate",
+    "allocated_type",
     "given_alignment",
     "unknown_scratch",
 ]
@@ -175,6 +176,29 @@ def unknown_scratch(
     return tuple(
         op for f in functions for op in f.walk() if op.name not in known and scratch(op) is None
     )
+
+
+def allocated_type(op: Operation, aliases: AliasTable) -> MemDescType | None:
+    """The type of an allocation; ``None`` for one that is not in shared memory.
+
+    Args:
+        op: A ``ttg.local_alloc``.
+        aliases: The module's.
+
+    Raises:
+        VerifyError: It cannot be read; the error is at the operation.
+    """
+    value = op.results[0]
+    try:
+        type_ = aliases.type(value.type)
+    except ParseError as error:
+        where = "" if error.filename == value.type else f", in '{error.filename}'"
+        raise op.error(
+            f"the type of '{value.name}' cannot be read{where}: {error.message}"
+        ) from error
+    if not isinstance(type_, MemDescType) or type_.in_tensor_memory:
+        return None
+    return type_
 
 
 def given_alignment(op: Operation) -> int | None:
@@ -314,8 +338,8 @@ class _Allocator:
 
     def _explicit(self, op: Operation, liveness: Liveness) -> list[Buffer]:
         value = op.results[0]
-        type_ = self.aliases.type(value.type)
-        if not isinstance(type_, MemDescType) or type_.in_tensor_memory:
+        type_ = allocated_type(op, self.aliases)
+        if type_ is None:
             return []
         try:
             size = reserved_size(type_) if self.as_triton else buffer_size(type_)

@@ -118,6 +118,8 @@ def _elements(encoding: SharedEncoding, buffers: int, shape: Sequence[int]) -> t
     sizes = list(shape)
     if isinstance(encoding, NvmmaSharedEncoding) and encoding.fp4_padded:
         sizes[0 if encoding.transposed else -1] *= 2
+    if isinstance(encoding, (PaddedSharedEncoding, SharedLinearEncoding)):
+        encoding.to_linear_layout(shape)  # checks that the bases reach all of the shape
     elements = buffers * _product(shape_per_cta(encoding.cga_bases, sizes))
     if isinstance(encoding, PaddedSharedEncoding):
         elements = encoding.padded_size(elements)
