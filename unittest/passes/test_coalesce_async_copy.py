@@ -151,6 +151,14 @@ def test_the_verifier_agrees_and_untouched_modules_stay():
     assert ours(NAME, text) == text
 
 
+def test_modules_for_amd_are_left_alone_and_told_of():
+    text = case("f16", target="hip:gfx950", contiguity=(64,), divisibility=(16,)).text
+    module = parse(text)
+    (warning,) = PassManager(NAME).run(module).remarks
+    assert str(module) == text
+    assert 'found "hip:gfx950"; tritonamdgpu-coalesce-async-copy is for those' in str(warning)
+
+
 def test_a_module_without_warps_is_an_error():
     text = case(held=4).text.replace('"ttg.num-warps" = 4 : i32, ', "")
     with pytest.raises((PassError, VerifyError), match=r"ttg\.num-warps"):

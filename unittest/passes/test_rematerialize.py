@@ -104,3 +104,18 @@ def test_doubling_ends():
     names = ["r", *(f"a{i}" for i in range(60)), "o"]
     lines = [SUM.format(new, old, old) for old, new in pairwise(names)]
     assert computed("\n".join(lines))[1] is None
+
+
+DIVISION = "    %{} = arith.{} %{}, %{} : tensor<64xi32, #b>"
+SEVEN = "    %c = arith.constant dense<7> : tensor<64xi32, #b>"
+
+
+@pytest.mark.parametrize("name", ["divsi", "divui", "remsi", "remui"])
+def test_divisions_are_dear(name):
+    """One by a scalar may do; of two, a conversion is cheaper.  Constants are multiplied by."""
+    one = DIVISION.format("o", name, "r", "s")
+    assert computed(one)[1] is not None
+    two = DIVISION.format("a", name, "r", "s") + "\n" + DIVISION.format("o", name, "a", "s")
+    assert computed(two)[1] is None
+    by_seven = two.replace("%s :", "%c :")
+    assert computed(f"{SEVEN}\n{by_seven}")[1] is not None

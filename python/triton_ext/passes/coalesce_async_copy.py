@@ -37,7 +37,8 @@ than it saves, and the shared memory that it goes through may not be there.
 
 Safe direction: a vector may be narrower than it could be, never wider than what is known.
 Not handled: larger copies that are narrow stay so, since converting their pointers may cost more
-than it saves; buffers and pointers with an encoding that is not known here.
+than it saves; buffers and pointers with an encoding that is not known here; modules for AMD, which
+a warning sends to ``tritonamdgpu-coalesce-async-copy``.
 """
 
 from __future__ import annotations
@@ -84,6 +85,14 @@ class CoalesceAsyncCopy(Pass):
         Raises:
             VerifyError: A copy is malformed, or the module does not tell its number of warps.
         """
+        target = module.op.attributes.get("ttg.target", "")
+        if target.startswith('"hip:'):
+            context.warning(
+                module.op,
+                f"the asynchronous copies of this module are left alone: expected a GPU of NVIDIA, "
+                f"found {target}; tritonamdgpu-coalesce-async-copy is for those of AMD",
+            )
+            return
         copies = async_copies(module, AxisInfoAnalysis.of(module))
         retarget_copies(copies, _RULES, context, explicit_layouts=self.explicit_layouts)
 

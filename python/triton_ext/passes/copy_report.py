@@ -27,7 +27,7 @@ def report(
     told = _width(copy, copy.vector(final))
     if encoding is not None:
         told += f", before {_width(copy, copy.vector(copy.encoding))}"
-    said, because = f"asynchronous copy of {told}", limits(copy, final)
+    said, because = f"asynchronous copy of {told}", limits(copy, final, is_refused=bool(problem))
     if problem:
         context.warning(copy.op, f"{said}: {problem}", *because)
     else:
@@ -41,12 +41,15 @@ def _width(copy: AsyncCopy, vector: Vector) -> str:
     return f"{size} byte{'s' if size > 1 else ''} an instruction ({count} instruction{plural})"
 
 
-def limits(copy: AsyncCopy, encoding: DistributedEncoding) -> tuple[str, ...]:
+def limits(
+    copy: AsyncCopy, encoding: DistributedEncoding, *, is_refused: bool = False
+) -> tuple[str, ...]:
     """What keeps an instruction from copying more; nothing for the widest there is.
 
     Args:
         copy: The copy.
         encoding: The encoding that its operands have in the end.
+        is_refused: Whether it will not compile: then no other layout would help, at any price.
     """
     vector = copy.vector(encoding)
     size, dim = vector.size, vector.dim
@@ -70,6 +73,8 @@ def limits(copy: AsyncCopy, encoding: DistributedEncoding) -> tuple[str, ...]:
     run = copy.vector(copy.blocked(tile, order)).run
     if run <= size:
         return (f"the buffer has runs of {_elements(run)} along dimension {dim}",)
+    if is_refused:
+        return ()
     held = f"a thread holds {_elements(vector.held)} side by side"
     return (f"{held}; a conversion of the pointers may cost more than wider instructions save",)
 

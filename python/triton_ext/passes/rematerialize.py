@@ -22,8 +22,11 @@ from triton_ext.ir.types import TensorType
 
 __all__ = ["MOST_OPERATIONS", "can_be_computed", "rematerialized", "type_with"]
 
-#: Operations that are computed anew for one value at most.
+#: Operations that are computed anew for one value at most; a dear one counts for several.
 MOST_OPERATIONS: Final = 16
+# No GPU has an instruction that divides integers; by a constant it takes a product and a shift.
+_DIVISIONS: Final = frozenset({"arith.divsi", "arith.divui", "arith.remsi", "arith.remui"})
+_DIVISION_COST: Final = 12
 
 # Operations without operands that are tensors, and those whose operands have the result's encoding.
 _SOURCES: Final = frozenset({"tt.make_range", "tt.splat"})
@@ -85,12 +88,31 @@ def _plan(
     """What has to be computed, in order; ``None`` where it cannot be, or takes too much."""
     wanted: dict[tuple[Value, DistributedEncoding], None] = {}
     # Ways to an operation are counted, not operations: a chain of x + x has few of these.
-    for count, one in enumerate(_needed(value, encoding, types)):
-        if one is None or count >= MOST_OPERATIONS:
+    left = MOST_OPERATIONS
+    for one in _needed(value, encoding, types):
+        if one is None:
+            return None
+        left -= _cost(one[0])
+        if left < 0:
             return None
         wanted.pop(one, None)
         wanted[one] = None  # behind all that need it
     return list(reversed(wanted))
+
+
+def _cost(value: Value) -> int:
+    assert isinstance(value, OpResult)
+    op = value.owner
+    if op.name not in _DIVISIONS:
+        return 1
+    return 1 if _is_constant(op.operands[1]) else _DIVISION_COST
+
+
+def _is_constant(value: Value) -> bool:
+    op = value.owner if isinstance(value, OpResult) else None
+    if op is not None and op.name == "tt.splat":
+        return _is_constant(op.operands[0])
+    return op is not None and op.name == arith.ConstantOp.NAME
 
 
 def _needed(

@@ -17,9 +17,16 @@ tt.func public @widest(%p: tensor<64x64x!tt.ptr<f16>, #rows> {tt.contiguity = de
 
 // A wave has 64 lanes, of which each has to write.
 tt.func public @few(%p: tensor<32x!tt.ptr<f32>, #few>, %m: !ttg.memdesc<32xf32, #line, #smem, mutable>) {
-  // expected-warning @+2 {{asynchronous copy of 4 bytes an instruction (1 instruction): gfx950 copies 4, 16 bytes of a lane, whose wave writes one run in LDS; it will not compile}}
+  // expected-warning @+2 {{asynchronous copy of 4 bytes an instruction (1 instruction): a wave of gfx950 writes one run of 256 bytes at least, and there are 128; it will not compile}}
   // expected-note @+1 {{the pointers are known to be contiguous over 1 element of dimension 0}}
   %t = ttg.async_copy_global_to_local %p, %m : tensor<32x!tt.ptr<f32>, #few> -> <32xf32, #line, #smem, mutable>
+  tt.return
+}
+
+// All is known, and 2 bytes of a lane or 32 lanes of 4 are all there is: no layout helps.
+tt.func public @few_of_two_bytes(%p: tensor<64x!tt.ptr<f16>, #few> {tt.contiguity = dense<64> : tensor<1xi32>, tt.divisibility = dense<16> : tensor<1xi32>, tt.constancy = dense<1> : tensor<1xi32>}, %m: !ttg.memdesc<64xf16, #line, #smem, mutable>) {
+  // expected-warning @+1 {{asynchronous copy of 2 bytes an instruction (1 instruction): a wave of gfx950 writes one run of 256 bytes at least, and there are 128; it will not compile}}
+  %t = ttg.async_copy_global_to_local %p, %m : tensor<64x!tt.ptr<f16>, #few> -> <64xf16, #line, #smem, mutable>
   tt.return
 }
 }

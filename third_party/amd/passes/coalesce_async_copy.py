@@ -51,6 +51,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache, partial
+from math import prod
 from typing import ClassVar
 
 from triton_ext.analysis import AxisInfoAnalysis, register_to_shared
@@ -165,6 +166,12 @@ def _problem(copy: AsyncCopy, encoding: DistributedEncoding, target: Target) -> 
         return (
             "the swizzle of the buffer moves elements to lanes of other waves, or parts of what a "
             "lane copies; it will not compile, or to wrong data"
+        )
+    elements, least = prod(copy.share), copy.threads_per_warp * min(target.load_widths) // 8
+    if not target.lanes_have_addresses and elements * copy.bits < 8 * least:
+        return (
+            f"a wave of {target.arch} writes one run of {least} bytes at least, and there are "
+            f"{elements * copy.bits // 8}; it will not compile"
         )
     widths = ", ".join(str(width // 8) for width in target.load_widths)
     how = "" if target.lanes_have_addresses else ", whose wave writes one run in LDS"
