@@ -336,3 +336,20 @@ def test_a_hint_that_the_host_loses(emission, host):
 def test_every_element_type_is_drawn():
     random = Random(0)
     assert {draw(random, "cuda:90").element for _ in range(100)} == set(BITS)
+
+
+def test_copies_of_several_ctas_compile(emission, host):
+    """What Triton compiles as it is compiles behind the pass, and some more."""
+    if host.version < "3.8":
+        pytest.skip("written for what 3.8 and newer print of CTAs")
+    random, mended, kept = Random(21), 0, 0
+    while mended + kept < 10:
+        drawn = over_ctas(random, draw(random, random.choice(("cuda:90", "cuda:100"))))
+        text = ours(NAME, drawn.text) if drawn is not None else ""
+        if drawn is None or text == drawn.text:
+            continue
+        before, after = emission.ask(drawn.text, drawn.target), emission.ask(text, drawn.target)
+        assert before.widths is None or after.widths is not None, (drawn, after.said)
+        mended += before.widths is None and after.widths is not None
+        kept += before.widths is not None
+    assert min(mended, kept) > 0
