@@ -313,11 +313,13 @@ def over_ctas(random: Random, case: CopyCase) -> CopyCase | None:
 def compiles_only_on_3_6(case: CopyCase) -> bool:
     """Whether 3.6 may compile a copy for gfx942 or gfx950 that later releases refuse.
 
-    The lanes of a wave write 64 vectors of at least 4 bytes in one run: nothing else may lie there,
-    and no padding.
+    The lanes of a wave write 64 vectors of 4 bytes and more, at most of what a thread holds, in one
+    run: nothing else may lie there, and no padding.
     """
     if not case.target.startswith("hip:gfx9"):
         return False
     interval = re.search(r"padded_shared<\[(\d+):", case.shared)
     room = min(prod(case.shape), int(interval[1]) if interval is not None else 1 << 20)
-    return room * case.bits < 64 * 32
+    held = re.search(r"sizePerThread = \[([\d, ]+)\]", case.encoding)
+    widest = prod(int(size) for size in held[1].split(",")) * case.bits if held is not None else 128
+    return room * case.bits < 64 * max(32, min(128, widest))
