@@ -583,7 +583,9 @@ def valid_parts():
             yield pytest.param(part, id=f"{file.relative_to(TEST_FOLDER)}:{index}")
 
 
-@pytest.mark.skipif(not capabilities()["im2col"].available, reason=capabilities()["im2col"].reason)
+@pytest.mark.skipif(
+    not capabilities()["im2col-copies"].available, reason=capabilities()["im2col-copies"].reason
+)
 @pytest.mark.parametrize("text", list(valid_parts()))
 def test_the_host_accepts_what_the_lit_tests_feed_and_get(text, capsys, tmp_path):
     """The lit tests are about modules that can exist: Triton parses and verifies both sides."""
