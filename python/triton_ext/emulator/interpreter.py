@@ -16,7 +16,6 @@ from typing import Any
 
 import numpy as np
 
-from triton_ext.analysis.warps import number_of
 from triton_ext.backends import VENDORS, load
 from triton_ext.errors import PassError, UnsupportedError
 from triton_ext.ir import Block, Module, Operation, Value, parse, parse_type
@@ -88,8 +87,11 @@ class Program:
         self._table = _operations()
         self._types: dict[Value, Type] = {}
         self._blocks: dict[Block, list[tuple[Operation, Step]]] = {}
-        warps = number_of(self.module.op, "ttg.num-warps", 4)
-        self._context = Context(self._block, self._type_of, self._function, warps, host_features())
+        # Not through triton_ext.analysis: what the emulator judges shares no code with it.
+        warps = self.module.op.attributes.get("ttg.num-warps", "4").partition(":")[0]
+        self._context = Context(
+            self._block, self._type_of, self._function, int(warps), host_features()
+        )
         self.kernel = self._find(name)
         self._entry = self._function(self.kernel)
 
