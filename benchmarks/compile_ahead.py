@@ -198,11 +198,15 @@ def _serve(arch: int) -> None:
     from triton.runtime.driver import driver
 
     driver.set_active(_TargetOnlyDriver(GPUTarget("cuda", arch, 32)))
+    from triton_ext.ops.conv_config import SMEM_BYTES
+    from triton_ext.ops.machine import Machine
+
     # The names that a plan looks up in its module when it is made and run.
     plans: Any = importlib.import_module("triton_ext.ops.conv_plan")
     kernel = _CompiledOnly(plans.conv_fprop_kernel)
     plans.conv_fprop_kernel = kernel
-    plans._machine = lambda device: plans._Machine(1, (arch // 10, arch % 10), plans.SMEM_BYTES)
+    machine = Machine(1, (arch // 10, arch % 10), SMEM_BYTES)
+    plans.machine_of = lambda device, operator: machine
     for line in sys.stdin:
         try:
             result = _compile(kernel, json.loads(line))

@@ -142,8 +142,9 @@ FUNCTIONS = {"fprop": fprop_functions, "dgrad": dgrad_functions, "wgrad": wgrad_
 
 def chosen_config(kernel: str, shape: ConvShape, num_sms: int) -> str:
     """Returns the configuration with which the Gluon kernel runs the shape."""
+    from triton_ext.ops.residues import Residues
+
     from examples.gluon.hopper import dgrad, fprop
-    from examples.gluon.hopper.residues import Residues
     from examples.gluon.hopper.wgrad_tiles import choose_plan
 
     taps = shape.r * shape.s

@@ -29,10 +29,10 @@ if not CAPABILITY.available:
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
 
 from triton.experimental.gluon import language as gl  # noqa: E402
+from triton_ext.ops.residues import Residues  # noqa: E402
 
 from examples.gluon.hopper import dgrad, fprop  # noqa: E402
 from examples.gluon.hopper.launch import check_config, im2col_descriptor  # noqa: E402
-from examples.gluon.hopper.residues import Residues  # noqa: E402
 from examples.gluon.hopper.tiles import (  # noqa: E402
     RESERVED_BYTES,
     SMEM_BYTES,

@@ -11,6 +11,7 @@ from triton_ext.ops import conv_plan
 from triton_ext.ops.conv_config import SMEM_BYTES
 from triton_ext.ops.conv_fprop import conv_fprop_kernel
 from triton_ext.ops.functional import conv2d_with_config
+from triton_ext.ops.machine import Machine
 
 
 class Looking:
@@ -45,9 +46,9 @@ class Looking:
 @pytest.fixture
 def kernel(monkeypatch):
     looking = Looking()
-    machine = conv_plan._Machine(132, (9, 0), SMEM_BYTES)
+    machine = Machine(132, (9, 0), SMEM_BYTES)
     monkeypatch.setattr(conv_plan, "conv_fprop_kernel", looking)
-    monkeypatch.setattr(conv_plan, "_machine", lambda device: machine)
+    monkeypatch.setattr(conv_plan, "machine_of", lambda device, operator: machine)
     conv_plan.make_plan.cache_clear()
     yield looking
     conv_plan.make_plan.cache_clear()
@@ -122,7 +123,7 @@ def test_hooks_of_the_kernel_run_at_every_launch(kernel):
 
 
 def test_a_gpu_with_little_shared_memory_is_refused_by_name(kernel, monkeypatch):
-    machine = conv_plan._Machine(20, (12, 0), 32 * 1024)
-    monkeypatch.setattr(conv_plan, "_machine", lambda device: machine)
+    machine = Machine(20, (12, 0), 32 * 1024)
+    monkeypatch.setattr(conv_plan, "machine_of", lambda device, operator: machine)
     with pytest.raises(conv_plan.UnsupportedError, match="32768 bytes of shared memory"):
         launch(*tensors())

@@ -55,6 +55,7 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier, tma
 from triton_ext.errors import DescriptorError
 from triton_ext.gluon import nvidia as xnv
+from triton_ext.ops.residues import Residues
 
 from . import fprop
 from .launch import (
@@ -80,7 +81,6 @@ from .pipeline import (
     tile_counts,
     tile_origin,
 )
-from .residues import Residues
 from .tiles import TileConfig
 
 __all__ = [

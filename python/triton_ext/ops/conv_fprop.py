@@ -26,13 +26,10 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 import triton_ext.language as tle
-from triton_ext.host.seams import interpreting
 from triton_ext.ops.conv_config import ConvConfig
+from triton_ext.ops.machine import IS_INTERPRETED
 
-__all__ = ["IS_INTERPRETED", "compile_conv_fprop", "conv_fprop_kernel", "kernel_constants"]
-
-# Triton decides where a kernel is defined, below, whether it is interpreted or compiled.
-IS_INTERPRETED = interpreting()
+__all__ = ["compile_conv_fprop", "conv_fprop_kernel", "kernel_constants"]
 
 
 @triton.jit

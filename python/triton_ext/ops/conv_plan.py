@@ -19,9 +19,9 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 from triton_ext import backends, plugin
 from triton_ext.errors import UnsupportedError
-from triton_ext.host import require
-from triton_ext.ops.conv_config import SMEM_BYTES, ConvConfig, choose_config
-from triton_ext.ops.conv_fprop import IS_INTERPRETED, conv_fprop_kernel, kernel_constants
+from triton_ext.ops.conv_config import ConvConfig, choose_config
+from triton_ext.ops.conv_fprop import conv_fprop_kernel, kernel_constants
+from triton_ext.ops.machine import machine_of
 
 __all__ = ["DTYPES", "ConvPlan", "conv_geometry", "make_plan"]
 
@@ -31,9 +31,6 @@ conv_violations = backends.load("nvidia", "conv_violations")
 descriptor_error = backends.load("nvidia", "descriptor_error")
 
 DTYPES = {torch.float16: tl.float16, torch.bfloat16: tl.bfloat16}
-
-# The interpreter runs the programs one after another; a few show that the kernel is persistent.
-_INTERPRETED_PROGRAMS = 2
 
 # TMA wants rows of a multiple of 16 bytes.
 _ROW_BYTES = 16
@@ -215,7 +212,7 @@ def make_plan(
         DescriptorError: TMA cannot express the geometry.
         UnsupportedError: No GPU, too old a GPU or too old a Triton.
     """
-    machine = _machine(device)
+    machine = machine_of(device, "conv2d")
     conv = conv_geometry(x_shape, w_shape, stride, padding, dilation)
     co = w_shape[0]
     n, height, width, ci = conv.input_shape
@@ -261,47 +258,4 @@ def make_plan(
         scalars=(m_gemm, co, out_h, out_w, *stride, padding[0], padding[2], *dilation),
         constants=kernel_constants(config, conv.filter_size, ci, DTYPES[dtype]),
         options={"num_stages": config.num_stages, "num_warps": config.num_warps},
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class _Machine:
-    """What a plan needs to know of a device.
-
-    Attributes:
-        num_sms: Multiprocessors.
-        capability: Compute capability, such as (9, 0).
-        smem_bytes: Shared memory that a CTA can use.
-    """
-
-    num_sms: int
-    capability: tuple[int, int]
-    smem_bytes: int
-
-
-def _machine(device: torch.device) -> _Machine:
-    """Returns a usable device's description.
-
-    Raises:
-        UnsupportedError: The device cannot run the kernel; the text says what could.
-    """
-    if device.type == "cpu" and IS_INTERPRETED:
-        return _Machine(_INTERPRETED_PROGRAMS, (9, 0), SMEM_BYTES)
-    require("im2col")
-    if device.type == "cuda":
-        properties = torch.cuda.get_device_properties(device)
-        capability = (properties.major, properties.minor)
-        if capability < (9, 0):
-            raise UnsupportedError(
-                f"conv2d: TMA im2col needs sm_90 or newer, {device} is "
-                f"sm_{capability[0]}{capability[1]}"
-            )
-        return _Machine(
-            properties.multi_processor_count,
-            capability,
-            properties.shared_memory_per_block_optin,
-        )
-    raise UnsupportedError(
-        f"conv2d: needs an NVIDIA GPU of sm_90 or newer, x is on {device}; to try it on a CPU, "
-        "set TRITON_INTERPRET=1 before importing triton_ext.ops"
     )

@@ -1,4 +1,16 @@
-"""Residue classes of a strided convolution's input; dgrad.py explains them.  Pure arithmetic."""
+"""Residue classes of a strided convolution's input, each a convolution of dy with stride 1.
+
+Pixel h of dx gets dy[q] * w[r] for every q, r with q * s - p + r * d = h, where s is the stride, d
+the dilation and p the padding in front.  With h = a + s * y, 0 <= a < s:
+
+    q = y + f(a, r),    f(a, r) = (a + p - r * d) / s    for taps r that make this an integer
+
+So the pixels of residue a are a convolution of dy with stride 1 and some of the taps.  With
+g = gcd(d, s) these taps are r0, r0 + s/g, ..., where r0 = (a + p)/g * (d/g)^-1 mod s/g, or none
+where g does not divide a + p or r0 is no tap.  From tap to tap f falls by d/g.
+
+Pure arithmetic, one spatial dimension at a time.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +22,7 @@ __all__ = ["Residues"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Residues:
-    """The residue classes of one spatial dimension; see the module's docstring.
+    """The residue classes of one spatial dimension.
 
     Attributes:
         size: Pixels of dx.
