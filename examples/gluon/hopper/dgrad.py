@@ -31,6 +31,7 @@ GEMM mapping of a class
     K_GEMM = taps of the class x Co
 
     The filter's blocks are [BLOCK_K, BLOCK_N] as they lie in memory: WGMMA reads them transposed.
+    A 1x1 filter with stride 1 and no padding takes dy as a matrix, through tiled loads.
     With a single class, that is stride 1, a small filter stays in shared memory as in fprop.py.
 
 Warp roles, barriers, timeline
@@ -62,17 +63,18 @@ from .launch import (
     check_config,
     compile_kernel,
     filter_descriptor,
-    im2col_type,
     matrix_descriptor,
     multiprocessors,
     num_programs,
     operand_problems,
     per_dim,
+    pixels_type,
     tiled_type,
 )
 from .pipeline import (
     accumulator_layout,
     allocate_shared,
+    is_matrix,
     load_pixels,
     multiply_tile,
     next_stage,
@@ -232,10 +234,13 @@ def producer(dy_desc, w_main_desc, w_rest_desc, shared, problem, CONFIG: gl.cons
         first_w, count_w, offset_w = class_taps(residues, problem, 2)
         starts = ()
         for group in gl.static_range(GROUPS):
-            start = xnv.im2col_start(
-                row + group * CONFIG.rows, problem.walk_size[MISSING:], ones[MISSING:],
-                front[MISSING:],
-            )  # fmt: skip
+            first = row + group * CONFIG.rows
+            if is_matrix(dy_desc):
+                start = (first,)
+            else:
+                start = xnv.im2col_start(
+                    first, problem.walk_size[MISSING:], ones[MISSING:], front[MISSING:]
+                )
             starts = starts + (start,)  # noqa: RUF005  # Gluon has no starred expressions
         for block in range(problem.channel_blocks):
             channel = block * CONFIG.block_k
@@ -357,7 +362,7 @@ def consumer(
 
 @gluon.jit(do_not_specialize=["problem"])
 def conv_dgrad_kernel(
-    dy_desc,  # im2col: [ROWS, BLOCK_K] of dy
+    dy_desc,  # im2col: [ROWS, BLOCK_K] of dy; tiled for a 1x1 filter
     w_main_desc,  # tiled: [BLOCK_K, 1, BLOCK_N_MAIN] of w [Co, T * R * S, Ci]
     w_rest_desc,  # tiled: [BLOCK_K, 1, BLOCK_N_REST] of w, None without a second accumulator
     dx_desc,  # tiled: [ROWS, STORE_N] of dx [pixels, Ci]; without stores if STRIDED
@@ -506,6 +511,9 @@ def conv_dgrad(
     )
     kept = _walk_template(tuple(dy.shape), dy.dtype, corners, config.rows, config.block_k)
     dy_desc = xnv.with_base(kept, dy)
+    same_pixels = tuple(dy.shape[1:-1]) == tuple(input_size) and not any(dim.low for dim in dims)
+    if taps == classes == 1 and same_pixels:
+        dy_desc = matrix_descriptor(dy, [config.rows, config.block_k])
 
     def w_desc(columns: int) -> Any:
         return filter_descriptor(w, [config.block_k, 1, columns])
@@ -555,7 +563,7 @@ def compile_conv_dgrad(
     Args:
         config: How to compile.
         strided: Whether any stride is not 1.
-        rank: Rank of dy: 3, 4 or 5.
+        rank: Rank of dy: 3, 4 or 5; 2 for a 1x1 filter, with which dy is a matrix.
         dtype: Of dy, w and dx.
         capability: Compute capability times ten.
 
@@ -564,7 +572,7 @@ def compile_conv_dgrad(
     """
 
     signature: dict[str, Any] = {
-        "dy_desc": im2col_type(dtype, [config.rows, config.block_k], rank),
+        "dy_desc": pixels_type(dtype, [config.rows, config.block_k], rank),
         "w_main_desc": tiled_type(dtype, [config.block_k, 1, config.block_n_main]),
         "w_rest_desc": tiled_type(dtype, [config.block_k, 1, config.block_n_rest]),
         "dx_desc": tiled_type(dtype, [config.rows, config.store_n]),

@@ -19,6 +19,8 @@ GEMM mapping
     tail needs a mask.  The filter's tensor map has the taps as a dimension of its own: its channel
     tail is zero too, and 0 * Inf never happens.
 
+    A 1x1 filter with stride 1 and no padding takes x as a matrix, through tiled loads.
+
     K order: blocks of channels outside, taps inside.  Consecutive taps read nearly the same pixels,
     which come from L2.
 
@@ -73,16 +75,18 @@ from .launch import (
     compile_kernel,
     filter_descriptor,
     im2col_descriptor,
-    im2col_type,
+    is_plain_product,
     matrix_descriptor,
     multiprocessors,
     num_programs,
     operand_problems,
     pad_dims,
+    pixels_type,
     tiled_type,
 )
 from .pipeline import (
     allocate_shared,
+    is_matrix,
     load_filter,
     load_pixels,
     multiply_tile,
@@ -192,7 +196,7 @@ def producer(x_desc, w_main_desc, w_rest_desc, shared, problem, CONFIG: gl.const
     """Loads all tiles of this CTA, as far ahead as the ring allows."""
     STAGES: gl.constexpr = CONFIG.stages
     GROUPS: gl.constexpr = CONFIG.row_groups
-    SPATIAL_RANK: gl.constexpr = len(x_desc.shape) - 2
+    MISSING: gl.constexpr = 5 - len(x_desc.shape)
     taps_d, taps_h, taps_w = problem.filter_size
     dilation_d, dilation_h, dilation_w = problem.dilation
     stage = gl.to_tensor(0)
@@ -203,9 +207,13 @@ def producer(x_desc, w_main_desc, w_rest_desc, shared, problem, CONFIG: gl.const
         row, column = tile_origin(tile, problem.m_gemm, problem.co, CONFIG)
         starts = ()
         for group in gl.static_range(GROUPS):
-            start = xnv.im2col_start(
-                row + group * CONFIG.rows, problem.output_size, problem.stride, problem.padding
-            )
+            first = row + group * CONFIG.rows
+            if is_matrix(x_desc):
+                start = (first,)
+            else:
+                start = xnv.im2col_start(
+                    first, problem.output_size, problem.stride, problem.padding
+                )
             starts = starts + (start,)  # noqa: RUF005  # Gluon has no starred expressions
         for block in range(problem.channel_blocks):
             channel = block * CONFIG.block_k
@@ -233,7 +241,7 @@ def producer(x_desc, w_main_desc, w_rest_desc, shared, problem, CONFIG: gl.const
                             mbarrier.expect(ready, CONFIG.x_bytes)
                         load_pixels(
                             x_desc, shared, ready, stage, starts, channel,
-                            offsets[3 - SPATIAL_RANK :], CONFIG,
+                            offsets[MISSING:], CONFIG,
                         )  # fmt: skip
                         tap += 1
                         stage, phase = next_stage(stage, phase, STAGES)
@@ -263,7 +271,7 @@ def consumer(y_desc, shared, problem, ME: gl.constexpr, CONFIG: gl.constexpr):
 
 @gluon.jit(do_not_specialize=["problem"])
 def conv_fprop_kernel(
-    x_desc,  # im2col: [ROWS, BLOCK_K] of x
+    x_desc,  # im2col: [ROWS, BLOCK_K] of x; tiled for a 1x1 filter
     w_main_desc,  # tiled: [BLOCK_N_MAIN, 1, BLOCK_K] of w [Co, T * R * S, Ci]
     w_rest_desc,  # tiled: [BLOCK_N_REST, 1, BLOCK_K] of w, None without a second accumulator
     y_desc,  # tiled: [ROWS, STORE_N] of y [M_GEMM, Co]
@@ -367,7 +375,9 @@ def conv_fprop(
     if config is None:
         config = choose_config(conv.m_gemm, co, ci, taps, num_sms)
     check_config(config, taps * math.ceil(ci / config.block_k), co, num_sms)
-    if config.rows != 64 or config.block_k != 64:
+    if is_plain_product(x, taps, conv):
+        x_desc = matrix_descriptor(x, [config.rows, config.block_k])
+    elif config.rows != 64 or config.block_k != 64:
         x_desc = describe(config.rows, config.block_k)
     y = torch.empty((x.shape[0], *conv.output_size, co), device=x.device, dtype=x.dtype)
 
@@ -404,7 +414,7 @@ def compile_conv_fprop(
 
     Args:
         config: How to compile.
-        rank: Rank of x: 3, 4 or 5.
+        rank: Rank of x: 3, 4 or 5; 2 for a 1x1 filter, with which x is a matrix.
         dtype: Of x, w and y.
         capability: Compute capability times ten.
 
@@ -412,9 +422,10 @@ def compile_conv_fprop(
         Triton's compiled kernel; its ``asm`` holds TTGIR, PTX and cubin.
     """
 
-    spatial = ("i32",) * (rank - 2)
+    block = [config.rows, config.block_k]
+    spatial = ("i32",) * max(rank - 2, 1)
     signature: dict[str, Any] = {
-        "x_desc": im2col_type(dtype, [config.rows, config.block_k], rank),
+        "x_desc": pixels_type(dtype, block, rank),
         "w_main_desc": tiled_type(dtype, [config.block_n_main, 1, config.block_k]),
         "w_rest_desc": tiled_type(dtype, [config.block_n_rest, 1, config.block_k]),
         "y_desc": tiled_type(dtype, [config.rows, config.store_n]),

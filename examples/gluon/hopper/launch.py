@@ -23,13 +23,14 @@ __all__ = [
     "compile_kernel",
     "filter_descriptor",
     "im2col_descriptor",
-    "im2col_type",
+    "is_plain_product",
     "matrix_descriptor",
     "multiprocessors",
     "num_programs",
     "operand_problems",
     "pad_dims",
     "per_dim",
+    "pixels_type",
     "tiled_type",
 ]
 
@@ -146,6 +147,18 @@ def _freeze(value: Any) -> Any:
     return value if isinstance(value, int) else tuple(map(_freeze, value))
 
 
+def is_plain_product(x: torch.Tensor, taps: int, conv: Any) -> bool:
+    """Tells whether a convolution multiplies the matrix x [pixels, Ci]: nothing is stepped over.
+
+    Args:
+        x: Its input, channels-last.
+        taps: Filter taps.
+        conv: Its geometry.
+    """
+    steps_over = set(conv.stride) != {1} or set(conv.padding) != {(0, 0)}
+    return taps == 1 and not steps_over and x.is_contiguous()
+
+
 def filter_descriptor(w: torch.Tensor, block: list[int]) -> TensorDescriptor:
     """Returns the descriptor of a filter as [Co, taps, Ci].
 
@@ -170,8 +183,13 @@ def tiled_type(dtype: Any, block: list[int]) -> str:
     return f"tensordesc<{dtype}{block},{smem_layout(block)!r}>"
 
 
-def im2col_type(dtype: Any, block: list[int], rank: int) -> str:
-    """Returns how a signature spells an im2col descriptor of a tensor of that rank."""
+def pixels_type(dtype: Any, block: list[int], rank: int) -> str:
+    """Returns how a signature spells an im2col descriptor of a tensor of that rank.
+
+    Rank 2 is that of a matrix, whose descriptor is a tiled one.
+    """
+    if rank == 2:
+        return tiled_type(dtype, block)
     return f"tensordesc_im2col<{dtype}{block},input_rank={rank},{smem_layout(block)!r}>"
 
 

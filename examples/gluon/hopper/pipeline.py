@@ -27,6 +27,7 @@ __all__ = [
     "accumulator_layout",
     "allocate_shared",
     "arrivals",
+    "is_matrix",
     "load_filter",
     "load_pixels",
     "multiply_tile",
@@ -90,6 +91,12 @@ def allocate_shared(x_desc, w_main_desc, w_rest_desc, y_desc, CONFIG: gl.constex
     return Shared(x_smem, w_main_smem, w_rest_smem, y_smem, ready_bars, empty_bars, turn_bars)
 
 
+@gluon.constexpr_function
+def is_matrix(desc):
+    """Tells whether pixels are read as rows of a matrix: a 1x1 filter's, stride 1, no padding."""
+    return len(desc.shape) == 2
+
+
 @gluon.jit
 def tile_counts(m_gemm, n_gemm, CONFIG: gl.constexpr):
     """Tiles along M_GEMM and N_GEMM; cdiv would overflow for M_GEMM near 2^31."""
@@ -142,10 +149,11 @@ def load_pixels(x_desc, shared, ready, stage, starts, channel, offsets, CONFIG: 
     """Starts the loads of a step's pixels, one for each group of rows."""
     GROUPS: gl.constexpr = CONFIG.row_groups
     for group in gl.static_range(GROUPS):
-        xnv.async_load_im2col(
-            x_desc, starts[group] + (channel,), offsets, ready,
-            shared.x_smem.index(stage * GROUPS + group),
-        )  # fmt: skip
+        target = shared.x_smem.index(stage * GROUPS + group)
+        if is_matrix(x_desc):
+            tma.async_load(x_desc, starts[group] + (channel,), ready, target)
+        else:
+            xnv.async_load_im2col(x_desc, starts[group] + (channel,), offsets, ready, target)
 
 
 @gluon.jit

@@ -84,11 +84,12 @@ from .launch import (
     compile_kernel,
     filter_descriptor,
     im2col_descriptor,
-    im2col_type,
+    is_plain_product,
     matrix_descriptor,
     multiprocessors,
     operand_problems,
     pad_dims,
+    pixels_type,
     tiled_type,
 )
 from .pipeline import accumulator_layout, next_stage
@@ -441,8 +442,7 @@ def conv_wgrad(
         raise LaunchError(f"configuration {plan}: " + "; ".join(plan.problems()))
     config, partition = plan.config, plan.partition
     block = [config.pixels, _BLOCK_C]
-    is_matrix = taps == 1 and x.is_contiguous() and tuple(x.shape[:-1]) == tuple(dy.shape[:-1])
-    if is_matrix and set(conv.stride) == {1} and set(conv.padding) == {(0, 0)}:
+    if is_plain_product(x, taps, conv):
         x_desc = matrix_descriptor(x, block)
     elif config.pixels != 64:
         x_desc = describe(config.pixels)
@@ -505,7 +505,7 @@ def compile_conv_wgrad(
     """
     block = [config.pixels, _BLOCK_C]
     signature = {
-        "x_desc": tiled_type(dtype, block) if rank == 2 else im2col_type(dtype, block, rank),
+        "x_desc": pixels_type(dtype, block, rank),
         "dy_desc": tiled_type(dtype, block),
         "partial_ptr": "*fp32",
         "flag_ptr": "*i32",
