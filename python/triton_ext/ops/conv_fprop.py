@@ -1,10 +1,12 @@
 """Forward convolution as an implicit GEMM: a persistent ``@triton.jit`` kernel.
 
-Symbols: x [N, H, W, Ci], w [Co, R, S, Ci], y [N, out_h, out_w, Co], all channels-last.
+Symbols: x [N, ([D, ]H, )W, Ci], w [Co, ([T, ]R, )S, Ci], y [N, ([out_d, ]out_h, )out_w, Co], all
+channels-last, with one to three spatial dimensions.
 
-GEMM mapping: M_GEMM = N * out_h * out_w (output pixels), N_GEMM = Co, K_GEMM = R * S * Ci.  The
-left operand [M_GEMM, K_GEMM] is never written down: the TMA unit reads its [BLOCK_M, BLOCK_K] tiles
-from x in im2col mode, one filter tap and one block of channels at a time.
+GEMM mapping: M_GEMM = N * out_d * out_h * out_w (output pixels), N_GEMM = Co,
+K_GEMM = T * R * S * Ci.  The left operand [M_GEMM, K_GEMM] is never written down: the TMA unit reads
+its [BLOCK_M, BLOCK_K] tiles from x in im2col mode, one filter tap and one block of channels at a
+time.
 
 Loop order: with taps inside and blocks of channels outside, consecutive steps read almost the same
 pixels, which then come from L2; the other way round, consecutive steps read whole rows of channels.
@@ -43,21 +45,27 @@ def _tile_position(tile, num_m, num_n, GROUP_SIZE_M: tl.constexpr):
 
 @triton.jit
 def conv_fprop_kernel(
-    x_desc,  # im2col: [BLOCK_M, BLOCK_K] tiles of x [N, H, W, Ci]
-    w_desc,  # tiled: [BLOCK_N, 1, BLOCK_K] tiles of w [Co, R * S, Ci]
+    x_desc,  # im2col: [BLOCK_M, BLOCK_K] tiles of x
+    w_desc,  # tiled: [BLOCK_N, 1, BLOCK_K] tiles of w [Co, T * R * S, Ci]
     y_desc,  # tiled: [BLOCK_M, BLOCK_N // STORE_PARTS] tiles of y [M_GEMM, Co]; None: use y_ptr
     y_ptr,  # y as a pointer, for a Co whose rows are not multiples of 16 bytes; None: use y_desc
     bias_ptr,  # [Co] or None
     m_gemm,
     co,
+    out_d,  # these four per spatial dimension, None for dimensions that are not there
     out_h,
     out_w,
+    stride_d,
     stride_h,
     stride_w,
+    pad_d,  # in front
     pad_h,
     pad_w,
+    dilation_d,
     dilation_h,
     dilation_w,
+    DIMS: tl.constexpr,  # spatial dimensions
+    T: tl.constexpr,
     R: tl.constexpr,
     S: tl.constexpr,
     CHANNEL_BLOCKS: tl.constexpr,  # cdiv(Ci, BLOCK_K)
@@ -78,17 +86,39 @@ def conv_fprop_kernel(
         tile_m, tile_n = _tile_position(tile, num_m, num_n, GROUP_SIZE_M)
         row = tile_m * BLOCK_M
         column = tile_n * BLOCK_N
-        n, h, w = tle.im2col_start(row, (out_h, out_w), (stride_h, stride_w), (pad_h, pad_w))
+        if DIMS == 1:
+            start = tle.im2col_start(row, (out_w,), (stride_w,), (pad_w,))
+        elif DIMS == 2:
+            start = tle.im2col_start(row, (out_h, out_w), (stride_h, stride_w), (pad_h, pad_w))
+        else:
+            start = tle.im2col_start(
+                row,
+                (out_d, out_h, out_w),
+                (stride_d, stride_h, stride_w),
+                (pad_d, pad_h, pad_w),
+            )
         acc = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
-        for k in range(CHANNEL_BLOCKS * R * S):
+        for k in range(CHANNEL_BLOCKS * T * R * S):
             if TAPS_INNER:
-                tap = k % (R * S)
-                channel = (k // (R * S)) * BLOCK_K
+                tap = k % (T * R * S)
+                channel = (k // (T * R * S)) * BLOCK_K
             else:
                 tap = k // CHANNEL_BLOCKS
                 channel = (k % CHANNEL_BLOCKS) * BLOCK_K
-            offsets = [(tap // S) * dilation_h, (tap % S) * dilation_w]
-            x = tle.load_im2col(x_desc, [n, h, w, channel], offsets)
+            if DIMS == 1:
+                x = tle.load_im2col(x_desc, [start[0], start[1], channel], [tap * dilation_w])
+            elif DIMS == 2:
+                offsets = [(tap // S) * dilation_h, (tap % S) * dilation_w]
+                x = tle.load_im2col(x_desc, [start[0], start[1], start[2], channel], offsets)
+            else:
+                offsets = [
+                    (tap // (R * S)) * dilation_d,
+                    (tap // S) % R * dilation_h,
+                    (tap % S) * dilation_w,
+                ]
+                x = tle.load_im2col(
+                    x_desc, [start[0], start[1], start[2], start[3], channel], offsets
+                )
             weight = w_desc.load([column, tap, channel]).reshape(BLOCK_N, BLOCK_K)
             acc = tl.dot(x.to(DOT_DTYPE), weight.to(DOT_DTYPE).T, acc)
         if bias_ptr is not None:
@@ -112,19 +142,22 @@ def conv_fprop_kernel(
 
 
 def kernel_constants(
-    config: ConvConfig, filter_size: tuple[int, int], ci: int, dtype: tl.dtype
+    config: ConvConfig, filter_size: tuple[int, ...], ci: int, dtype: tl.dtype
 ) -> dict[str, Any]:
     """Returns the kernel's constexpr arguments, in the order of its parameters.
 
     Args:
         config: The tile configuration.
-        filter_size: (R, S).
+        filter_size: ([T, [R, ]]S).
         ci: Input channels, padded.
         dtype: Of x, w and y.
     """
+    t, r, s = (1,) * (3 - len(filter_size)) + filter_size
     return {
-        "R": filter_size[0],
-        "S": filter_size[1],
+        "DIMS": len(filter_size),
+        "T": t,
+        "R": r,
+        "S": s,
         "CHANNEL_BLOCKS": math.ceil(ci / config.block_k),
         "BLOCK_M": config.block_m,
         "BLOCK_N": config.block_n,
@@ -142,7 +175,7 @@ def compile_conv_fprop(
     config: ConvConfig,
     capability: int,
     *,
-    filter_size: tuple[int, int] = (3, 3),
+    filter_size: tuple[int, ...] = (3, 3),
     ci: int = 128,
     dtype: tl.dtype = tl.float16,
     has_bias: bool = False,
@@ -153,7 +186,7 @@ def compile_conv_fprop(
     Args:
         config: The tile configuration.
         capability: Compute capability of the target times ten: 90, 100.
-        filter_size: (R, S).
+        filter_size: ([T, [R, ]]S).
         ci: Input channels.
         dtype: Of x, w and y.
         has_bias: Whether a bias is added.
@@ -178,6 +211,9 @@ def compile_conv_fprop(
         tensors["bias_ptr"] = f"*{dtype}"
     else:
         constants["bias_ptr"] = None
+    missing = "dh"[: 3 - len(filter_size)]
+    for name in ("out", "stride", "pad", "dilation"):
+        constants |= {f"{name}_{letter}": None for letter in missing}
     signature = {
         name: tensors.get(name, "constexpr" if name in constants else "i32")
         for name in conv_fprop_kernel.arg_names

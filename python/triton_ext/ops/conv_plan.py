@@ -7,21 +7,23 @@ kernel runs, so they are done once and kept.  A plan holds no tensor.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any
 
 import torch
 import triton
 import triton.language as tl
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from triton_ext import backends, plugin
+from triton_ext import backends
 from triton_ext.errors import UnsupportedError
 from triton_ext.ops.conv_config import ConvConfig, choose_config
 from triton_ext.ops.conv_fprop import conv_fprop_kernel, kernel_constants
+from triton_ext.ops.epilogue import NO_OPERANDS, PLAIN, EpilogueOperands, EpilogueSpec
+from triton_ext.ops.launcher import Launcher
 from triton_ext.ops.machine import machine_of
+from triton_ext.ops.problem import ConvProblem
 
 __all__ = ["DTYPES", "ConvPlan", "conv_geometry", "make_plan"]
 
@@ -34,6 +36,9 @@ DTYPES = {torch.float16: tl.float16, torch.bfloat16: tl.bfloat16}
 
 # TMA wants rows of a multiple of 16 bytes.
 _ROW_BYTES = 16
+
+# Permutations of torch's order [N, C, *spatial] to channels-last, by spatial dimensions.
+_TO_LAST = {1: (0, 2, 1), 2: (0, 2, 3, 1), 3: (0, 2, 3, 4, 1)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,92 +61,100 @@ class ConvPlan:
     """A forward convolution of one geometry on one device.
 
     Attributes:
+        problem: What is computed.
         config: The tile configuration.
-        x_desc: im2col descriptor of x [N, H, W, Ci], channels padded, without memory.
-        y_shape: [N, Co, out_h, out_w].
+        epilogue: What is done to the output before it is stored.
+        x_desc: im2col descriptor of x [N, *input_size, Ci], channels padded, without memory.
+        y_shape: [N, Co, *output_size].
+        out_dtype: Of y.
         missing_channels: Zeros to add to Ci so that rows are multiples of 16 bytes.
         store_through_tma: Whether rows of y are multiples of 16 bytes.
-        grid: Number of programs, in three dimensions.
-        scalars: Runtime arguments of the kernel behind the tensors.
-        constants: Constexpr arguments of the kernel, in the order of its parameters.
-        options: Launch options.
+        launcher: Launches the kernel; it has all arguments but the tensors.
     """
 
+    problem: ConvProblem
     config: ConvConfig
+    epilogue: EpilogueSpec
     x_desc: Im2ColDescriptor
-    y_shape: tuple[int, int, int, int]
+    y_shape: tuple[int, ...]
+    out_dtype: torch.dtype
     missing_channels: int
     store_through_tma: bool
-    grid: tuple[int, int, int]
-    scalars: tuple[int, ...]
-    constants: dict[str, Any]
-    options: dict[str, int]
-    _launch: dict[tuple[bool | None, tuple[str, ...]], Callable[..., Any]] = field(
-        default_factory=dict
-    )
+    launcher: Launcher
 
-    def run(self, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+    def run(
+        self,
+        x: torch.Tensor,
+        weight: torch.Tensor,
+        operands: EpilogueOperands = NO_OPERANDS,
+        out: torch.Tensor | None = None,
+    ) -> torch.Tensor:
         """Launches the kernel.
 
         Args:
-            x: [N, Ci, H, W], of the layout that the plan was made for.
-            weight: [Co, Ci, R, S] in any memory format.
-            bias: [Co] or None.
+            x: [N, Ci, *input_size], of the layout that the plan was made for.
+            weight: [Co, Ci, *filter_size] in any memory format.
+            operands: Those that the epilogue asks for.
+            out: Where to put y; a new tensor by default.
 
         Returns:
-            y [N, Co, out_h, out_w], channels-last.
+            y [N, Co, *output_size], channels-last.
+
+        Raises:
+            ValueError: ``out`` has another shape, dtype or layout, or an operand is missing.
         """
         if x.is_cuda and x.device.index != torch.cuda.current_device():
             with torch.cuda.device(x.device):
-                return self.run(x, weight, bias)
-        co, _, r, s = weight.shape
-        x_rows = self._pad_channels(x.permute(0, 2, 3, 1))
-        w_rows = self._pad_channels(weight.permute(0, 2, 3, 1)).contiguous()
+                return self.run(x, weight, operands, out)
+        to_last = _TO_LAST[self.problem.dims]
+        x_rows = self._pad_channels(x.permute(to_last))
+        w_rows = self._pad_channels(weight.permute(to_last)).contiguous()
         if w_rows.data_ptr() % _ROW_BYTES:
             w_rows = w_rows.clone()
+        bias = operands.bias
+        if (bias is None) == self.epilogue.bias:
+            raise ValueError("epilogue: bias was asked for and not given, or the other way round")
         if bias is not None:
             bias = bias.contiguous()
-        ci = w_rows.shape[3]
-        y = torch.empty(
-            self.y_shape, device=x.device, dtype=x.dtype, memory_format=torch.channels_last
-        )
+        co, taps, ci = weight.shape[0], self.problem.taps, w_rows.shape[-1]
+        y = self._output(x.device) if out is None else self._check_output(out)
         config = self.config
         w_block = [config.block_n, 1, config.block_k]
         y_desc = None
         if self.store_through_tma:
             y_block = [config.block_m, config.block_n // config.store_parts]
-            y_desc = TensorDescriptor(y, [self.scalars[0], co], [co, 1], y_block)
+            y_desc = TensorDescriptor(y, [self.launcher.scalars[0], co], [co, 1], y_block)
         tensors = (
             self.x_desc.with_base(x_rows),
-            TensorDescriptor(w_rows, [co, r * s, ci], [r * s * ci, ci, 1], w_block),
+            TensorDescriptor(w_rows, [co, taps, ci], [taps * ci, ci, 1], w_block),
             y_desc,
             None if self.store_through_tma else y,
             bias,
         )
-        self._launch_kernel(tensors)
+        self.launcher.launch(tensors, None if bias is None else bias.data_ptr() % 16 == 0)
         return y
 
-    def _launch_kernel(self, tensors: tuple[Any, ...]) -> None:
-        """Launches through Triton's front door once, then the compiled kernel itself.
+    def _output(self, device: torch.device) -> torch.Tensor:
+        """Returns a new y, channels-last."""
+        if self.problem.dims == 1:
+            n, co, length = self.y_shape
+            return torch.empty((n, length, co), device=device, dtype=self.out_dtype).mT
+        packed = torch.channels_last if self.problem.dims == 2 else torch.channels_last_3d
+        return torch.empty(self.y_shape, device=device, dtype=self.out_dtype, memory_format=packed)
 
-        The front door specializes a kernel on its arguments: types, integers that are 1 or a
-        multiple of 16, pointers on 16-byte boundaries.  A plan fixes them all but the bias: whether
-        there is one, and whether it is aligned.  Going around the front door saves 25 us of 70 a
-        call (H200 machine, 2026-11-20).
-        """
-        bias = tensors[-1]
-        aligned = None if bias is None else bias.data_ptr() % 16 == 0
-        variant = (aligned, plugin.passes_key())
-        launch = self._launch.get(variant)
-        if launch is not None and plugin.is_installed() and not conv_fprop_kernel.pre_run_hooks:
-            launch(*tensors, *self.scalars, *self.constants.values())
-            return
-        compiled = conv_fprop_kernel[self.grid](
-            *tensors, *self.scalars, **self.constants, **self.options
-        )
-        # The interpreter compiles nothing.
-        if compiled is not None:
-            self._launch[variant] = compiled[self.grid]
+    def _check_output(self, out: torch.Tensor) -> torch.Tensor:
+        rows = out.permute(_TO_LAST[self.problem.dims])
+        if tuple(out.shape) != self.y_shape or out.dtype != self.out_dtype:
+            raise ValueError(
+                f"out: expected {list(self.y_shape)} of {self.out_dtype}, got {list(out.shape)} "
+                f"of {out.dtype}"
+            )
+        if not rows.is_contiguous() or out.data_ptr() % _ROW_BYTES:
+            raise ValueError(
+                "out: expected packed channels-last memory on a 16-byte boundary, got strides "
+                f"{list(out.stride())}"
+            )
+        return out
 
     def _pad_channels(self, rows: torch.Tensor) -> torch.Tensor:
         if not self.missing_channels:
@@ -185,49 +198,48 @@ def conv_geometry(
 
 @lru_cache(maxsize=4096)
 def make_plan(
-    x_shape: tuple[int, ...],
+    problem: ConvProblem,
     x_strides: tuple[int, ...],
-    w_shape: tuple[int, ...],
     dtype: torch.dtype,
     device: torch.device,
-    stride: tuple[int, int],
-    padding: tuple[int, int, int, int],
-    dilation: tuple[int, int],
+    epilogue: EpilogueSpec = PLAIN,
     config: ConvConfig | None = None,
 ) -> ConvPlan:
     """Returns the plan of a convolution.
 
     Args:
-        x_shape: [N, Ci, H, W].
-        x_strides: In elements; channels-last.
-        w_shape: [Co, Ci, R, S].
-        dtype: Of x, weight and y.
+        problem: What is computed; its batch is not empty.
+        x_strides: Of x [N, Ci, *input_size], in elements; channels-last.
+        dtype: Of x and weight.
         device: Where x is.
-        stride: (h, w).
-        padding: (top, bottom, left, right).
-        dilation: (h, w).
+        epilogue: What is done to the output before it is stored.
         config: The tile configuration; ``None`` lets :func:`choose_config` choose.
 
     Raises:
         DescriptorError: TMA cannot express the geometry.
         UnsupportedError: No GPU, too old a GPU or too old a Triton.
     """
-    machine = machine_of(device, "conv2d")
-    conv = conv_geometry(x_shape, w_shape, stride, padding, dilation)
-    co = w_shape[0]
-    n, height, width, ci = conv.input_shape
-    missing = -ci % (_ROW_BYTES // dtype.itemsize)
-    ci += missing
-    strides = tuple(x_strides[i] for i in (0, 2, 3, 1))
+    machine = machine_of(device, f"conv{problem.dims}d")
+    conv = problem.geometry
+    problems = conv_violations(conv)
+    if problems:
+        raise descriptor_error(problems)
+    if problem.groups != 1 or replace(epilogue, bias=False) != PLAIN:
+        raise UnsupportedError(f"conv{problem.dims}d: groups and epilogues are not there yet")
+    co = problem.out_channels
+    missing = -problem.in_channels % (_ROW_BYTES // dtype.itemsize)
+    ci = problem.in_channels + missing
+    shape = (problem.batch, *problem.input_size, ci)
+    strides = tuple(x_strides[i] for i in _TO_LAST[problem.dims])
     if missing:
-        strides = (height * width * ci, width * ci, ci, 1)
+        strides = tuple(math.prod(shape[i + 1 :]) for i in range(len(shape)))
     store_through_tma = co * dtype.itemsize % _ROW_BYTES == 0
     if config is None:
         config = choose_config(
             conv.m_gemm,
             co,
             ci,
-            math.prod(conv.filter_size),
+            problem.taps,
             machine.num_sms,
             element_bytes=dtype.itemsize,
             whole_tile=not store_through_tma or machine.capability >= (10, 0),
@@ -235,27 +247,44 @@ def make_plan(
         )
     if config is None:
         raise UnsupportedError(
-            f"conv2d: {device} gives a CTA {machine.smem_bytes} bytes of shared memory, the "
-            "smallest tile configuration needs more"
+            f"conv{problem.dims}d: {device} gives a CTA {machine.smem_bytes} bytes of shared "
+            "memory, the smallest tile configuration needs more"
         )
     x_desc = Im2ColDescriptor.for_conv(
-        _Layout((n, height, width, ci), strides, dtype),
+        _Layout(shape, strides, dtype),
         conv.filter_size,
         stride=conv.stride,
         padding=conv.padding,
         dilation=conv.dilation,
         block_shape=[config.block_m, config.block_k],
     )
-    m_gemm, (out_h, out_w) = conv.m_gemm, conv.output_size
-    tiles = triton.cdiv(m_gemm, config.block_m) * triton.cdiv(co, config.block_n)
+    tiles = triton.cdiv(conv.m_gemm, config.block_m) * triton.cdiv(co, config.block_n)
     return ConvPlan(
+        problem=problem,
         config=config,
+        epilogue=epilogue,
         x_desc=x_desc,
-        y_shape=(n, co, out_h, out_w),
+        y_shape=problem.y_shape,
+        out_dtype=dtype,
         missing_channels=missing,
         store_through_tma=store_through_tma,
-        grid=(min(tiles, machine.num_sms), 1, 1),
-        scalars=(m_gemm, co, out_h, out_w, *stride, padding[0], padding[2], *dilation),
-        constants=kernel_constants(config, conv.filter_size, ci, DTYPES[dtype]),
-        options={"num_stages": config.num_stages, "num_warps": config.num_warps},
+        launcher=Launcher(
+            kernel=conv_fprop_kernel,
+            grid=(min(tiles, machine.num_sms), 1, 1),
+            scalars=(
+                conv.m_gemm,
+                co,
+                *_three(conv.output_size),
+                *_three(conv.stride),
+                *_three([low for low, _ in conv.padding]),
+                *_three(conv.dilation),
+            ),
+            constants=kernel_constants(config, conv.filter_size, ci, DTYPES[dtype]),
+            options={"num_stages": config.num_stages, "num_warps": config.num_warps},
+        ),
     )
+
+
+def _three(values: Sequence[int]) -> tuple[int | None, ...]:
+    """One value per spatial dimension of the kernel, None for those that are not there."""
+    return (None,) * (3 - len(values)) + tuple(values)

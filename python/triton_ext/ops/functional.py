@@ -10,8 +10,12 @@ from torch.autograd import forward_ad
 
 from triton_ext.ops.conv_config import ConvConfig
 from triton_ext.ops.conv_plan import DTYPES, conv_geometry, make_plan
+from triton_ext.ops.epilogue import NO_OPERANDS, PLAIN, EpilogueOperands, EpilogueSpec
+from triton_ext.ops.problem import ConvProblem
 
 __all__ = ["conv2d", "conv2d_with_config"]
+
+_BIAS = EpilogueSpec(bias=True)
 
 
 def conv2d(
@@ -82,18 +86,19 @@ def conv2d_with_config(
     _check_tensors(x, weight, bias)
     if x.shape[0] == 0:
         return _empty_output(x, weight, bias, stride, padding, dilation)
-    plan = make_plan(
-        x.shape,
-        x.stride(),
-        weight.shape,
-        x.dtype,
-        x.device,
-        tuple(stride),
-        tuple(padding),
-        tuple(dilation),
-        config,
+    problem = ConvProblem(
+        batch=x.shape[0],
+        in_channels=x.shape[1],
+        out_channels=weight.shape[0],
+        input_size=tuple(x.shape[2:]),
+        filter_size=tuple(weight.shape[2:]),
+        stride=tuple(stride),
+        padding=((padding[0], padding[1]), (padding[2], padding[3])),
+        dilation=tuple(dilation),
     )
-    return plan.run(x, weight, bias)
+    epilogue = PLAIN if bias is None else _BIAS
+    plan = make_plan(problem, x.stride(), x.dtype, x.device, epilogue, config)
+    return plan.run(x, weight, NO_OPERANDS if bias is None else EpilogueOperands(bias=bias))
 
 
 def _empty_output(

@@ -1,0 +1,114 @@
+"""What is done to a tile of an output before it is stored.
+
+An :class:`EpilogueSpec` says which operations there are; it is part of what a kernel is compiled
+for, so it is frozen and can be hashed.  :class:`EpilogueOperands` holds the tensors of one call.
+
+    y = cast(out_scale * function(activation(acc * scale + bias + residual)))
+    amax = max(abs(function(activation(acc * scale + bias + residual))))
+
+Everything is computed in fp32 on the accumulators and rounded once, by the cast.  The order is that
+of cuDNN and of torch's fused operators.
+
+A function of the user's own is ``@triton.jit`` and called as ``function(tile, rows, columns,
+*extra)``, possibly several times per tile of the kernel:
+
+    tile     fp32 [R, C], a part of the output
+    rows     int [R], output pixels, counted over [N, *output_size]
+    columns  int [C], output channels
+    extra    what ``EpilogueOperands.extra`` holds: tensors arrive as pointers, numbers as scalars
+
+It returns a tile of the same shape, of any floating type.  Rows and columns beyond the output
+occur: what is returned for them is dropped, but what the function loads there it masks itself.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from triton.runtime.jit import JITFunction
+
+from triton_ext.ops.machine import IS_INTERPRETED
+
+__all__ = ["ACTIVATIONS", "NO_OPERANDS", "PLAIN", "EpilogueOperands", "EpilogueSpec"]
+
+Activation = Literal["none", "relu", "gelu", "gelu_tanh", "silu", "tanh"]
+
+ACTIVATIONS: tuple[Activation, ...] = ("none", "relu", "gelu", "gelu_tanh", "silu", "tanh")
+
+
+def _is_device_function(function: object) -> bool:
+    if IS_INTERPRETED:
+        from triton.runtime.interpreter import InterpretedFunction
+
+        return isinstance(function, (JITFunction, InterpretedFunction))
+    return isinstance(function, JITFunction)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EpilogueSpec:
+    """Which operations follow the accumulation; the module's docstring has their order.
+
+    Attributes:
+        bias: Whether a number per output channel is added.
+        scale: Whether the accumulators are multiplied, by one number or one per output channel.
+        residual: Whether a tensor of the output's shape is added.
+        activation: ``"gelu"`` is the exact one, by erf; ``"gelu_tanh"`` its approximation.
+        out_dtype: Of the output; ``None`` for that of the input (int32 for int8).
+        out_scale: Whether one number multiplies the output just before it is cast.
+        amax: Whether the largest absolute value is reported, before ``out_scale``.
+        function: A ``@triton.jit`` function of the user's, or None.
+
+    Raises:
+        ValueError: An activation without a meaning.
+        TypeError: ``function`` is not a ``@triton.jit`` function.
+    """
+
+    bias: bool = False
+    scale: bool = False
+    residual: bool = False
+    activation: Activation = "none"
+    out_dtype: torch.dtype | None = None
+    out_scale: bool = False
+    amax: bool = False
+    function: Any = None
+
+    def __post_init__(self) -> None:
+        if self.activation not in ACTIVATIONS:
+            raise ValueError(
+                f"epilogue: expected an activation of {', '.join(ACTIVATIONS)}, "
+                f"got {self.activation!r}"
+            )
+        if self.function is not None and not _is_device_function(self.function):
+            raise TypeError(
+                "epilogue: expected a @triton.jit function f(tile, rows, columns, *extra), got "
+                f"{type(self.function).__name__} {getattr(self.function, '__name__', '')}".rstrip()
+                + "; decorate it with @triton.jit"
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EpilogueOperands:
+    """The tensors of one call; ``None`` for what the specification does not ask for.
+
+    Attributes:
+        bias: [Co].
+        scale: [Co], or one number in a tensor of one element.
+        residual: [N, Co, *output_size], any strides.
+        out_scale: One number in a tensor of one element, fp32.
+        amax: One fp32, which is written over.
+        extra: Further arguments of the function.
+    """
+
+    bias: torch.Tensor | None = None
+    scale: torch.Tensor | None = None
+    residual: torch.Tensor | None = None
+    out_scale: torch.Tensor | None = None
+    amax: torch.Tensor | None = None
+    extra: tuple[Any, ...] = ()
+
+
+#: No operation but the cast to the type of the input.
+PLAIN = EpilogueSpec()
+NO_OPERANDS = EpilogueOperands()
