@@ -30,6 +30,7 @@ from benchmarks.harness import (
     collect_environment,
     emit,
     geometric_mean,
+    measure_each,
     measure_errors,
     time_interleaved,
     write_rows,
@@ -262,26 +263,18 @@ def run(arguments: argparse.Namespace) -> int:
     timer = make_timer(arguments, arguments.target_ms)
     announce(arguments, environment, timer)
     emit(format_header(VARIANTS[arguments.kernel]))
-    rows: list[Row] = []
-    missing: list[str] = []
-    for shape in shapes:
-        if deadline.over:
-            missing.append(f"{shape.name} (time limit)")
-            continue
-        try:
-            if arguments.dry_run:
-                row = measure_nothing(arguments.kernel, shape, timer, arguments.rounds)
-            else:
-                row = measure(arguments.kernel, shape, arguments.dtype, timer, arguments.rounds)
-        except Exception as error:  # whatever one shape does, the others are still worth timing
-            missing.append(f"{shape.name} ({type(error).__name__})")
-            emit(f"{shape.name:<28} FAILED: {type(error).__name__}: {str(error)[:300]}")
-            continue
-        rows.append(row)
-        emit(format_row(row))
+
+    def measured(shape: ConvShape) -> Row:
+        if arguments.dry_run:
+            return measure_nothing(arguments.kernel, shape, timer, arguments.rounds)
+        return measure(arguments.kernel, shape, arguments.dtype, timer, arguments.rounds)
+
+    def show(rows: list[Row]) -> None:
+        emit(format_row(rows[-1]))
         if arguments.out is not None:
             write_rows(arguments.out, environment, [each.fields() for each in rows])
-    return summarise(rows, missing)
+
+    return summarise(*measure_each(shapes, measured, show, deadline))
 
 
 def summarise(rows: list[Row], missing: list[str]) -> int:

@@ -24,9 +24,9 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 __all__ = [
     "Deadline",
@@ -41,6 +41,7 @@ __all__ = [
     "collect_environment",
     "emit",
     "geometric_mean",
+    "measure_each",
     "measure_errors",
     "milliseconds",
     "time_interleaved",
@@ -69,14 +70,17 @@ def emit(text: str = "") -> None:
     sys.stdout.flush()
 
 
-def add_conv_arguments(parser: argparse.ArgumentParser) -> None:
+def add_conv_arguments(
+    parser: argparse.ArgumentParser,
+    shapes: str = "indices into the table, or N,H,W,Ci,Co,R,S,stride; all of the table by default",
+) -> None:
     """Declares what all benchmarks of convolutions have in common."""
     parser.add_argument("--dtype", choices=("float16", "bfloat16"), default="float16")
     parser.add_argument(
         "--shapes",
         nargs="+",
         metavar="SHAPE",
-        help="indices into the table, or N,H,W,Ci,Co,R,S,stride; all 21 of the table by default",
+        help=shapes,
     )
     parser.add_argument("--rounds", type=int, default=7, help="measurements per variant (7)")
     parser.add_argument(
@@ -453,6 +457,50 @@ def write_rows(
             writer = csv.DictWriter(file, fieldnames=list(rows[0]))
             writer.writeheader()
             writer.writerows(rows)
+
+
+Item = TypeVar("Item", bound="Named")
+Row = TypeVar("Row")
+
+
+class Named(Protocol):
+    """Something that is timed, with a name for messages."""
+
+    @property
+    def name(self) -> str: ...
+
+
+def measure_each(
+    items: Iterable[Item],
+    measure: Callable[[Item], Row],
+    show: Callable[[list[Row]], None],
+    deadline: Deadline,
+) -> tuple[list[Row], list[str]]:
+    """Measures one item after another until the time is up.
+
+    Args:
+        items: What is measured.
+        measure: Measures one.
+        show: Called after each with all rows so far, so that nothing measured is lost.
+        deadline: When to stop.
+
+    Returns:
+        The rows, and the names of what is missing, each with the reason.
+    """
+    rows: list[Row] = []
+    missing: list[str] = []
+    for item in items:
+        if deadline.over:
+            missing.append(f"{item.name} (time limit)")
+            continue
+        try:
+            rows.append(measure(item))
+        except Exception as error:  # whatever one does, the others are still worth timing
+            missing.append(f"{item.name} ({type(error).__name__})")
+            emit(f"{item.name} FAILED: {type(error).__name__}: {str(error)[:300]}")
+            continue
+        show(rows)
+    return rows, missing
 
 
 def milliseconds(function: Callable[[], object]) -> float:

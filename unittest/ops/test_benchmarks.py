@@ -192,3 +192,49 @@ def test_launches_that_are_too_slow_fail(us, grown_bytes, status, launches):
     arguments = argparse.Namespace(rounds=1, calls=1, launches=launches, out=None)
     expected = status if launches else int(us > 1.0)
     assert measure_all(Bench(), arguments, collect_environment()) == expected
+
+
+def test_suites_have_every_layer_once():
+    from benchmarks.suites import SUITES, select_layers
+
+    layers = select_layers("all")
+    assert len(layers) >= 60
+    assert len({layer.name for layer in layers}) == len(layers)
+    assert {layer.problem.dims for layer in layers} == {1, 2, 3}
+    assert {layer.suite for layer in layers} == set(SUITES)
+    assert all(min(layer.problem.output_size) > 0 for layer in layers)
+    # ResNet-50's second stage, and a layer that names what is unusual about it.
+    assert select_layers("resnet", ["32x128x28x28_128_k3x3"])[0].problem.flops == 2 * (
+        32 * 28 * 28 * 128 * 9 * 128
+    )
+    (layer,) = select_layers("audio", ["8x256x6000_512_k8_s4_p2"])
+    assert layer.problem.output_size == (1500,)
+
+
+@pytest.mark.parametrize(
+    ("suite", "words", "message"),
+    [
+        ("mobile", None, "suite 'mobile': expected one of resnet, convnext"),
+        ("audio", ["9"], "layer '9': expected an index 0..8 of suite 'audio'"),
+    ],
+)
+def test_what_is_in_no_suite_is_named(suite, words, message):
+    from benchmarks.suites import select_layers
+
+    with pytest.raises(ValueError, match=message):
+        select_layers(suite, words)
+
+
+@pytest.mark.parametrize("direction", ["fprop", "dgrad", "wgrad"])
+def test_layers_without_a_gpu(direction, tmp_path, capsys):
+    from benchmarks.__main__ import main
+
+    files = [tmp_path / name for name in ("rows.csv", "rows.md")]
+    options = ["--suite", "video", "--direction", direction, "--dry-run", "--rounds", "2"]
+    options += ["--out", str(files[0]), "--markdown", str(files[1]), "--gluon"]
+    assert main(["conv", *options]) == 0
+    said = capsys.readouterr().out
+    assert "cudnn/ours, geometric mean of 10 layers" in said
+    assert "gluon/ours, geometric mean of 10 layers" in said
+    assert files[0].read_text().count("8x64x16x56x56_64_k3x3x3") == 1
+    assert files[1].read_text().count("\n| 8x64x16x56x56_64_k3x3x3 |") == 1

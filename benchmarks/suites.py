@@ -1,0 +1,211 @@
+"""Convolutions of networks that people run, by kind of network.  Pure arithmetic: no torch, no GPU.
+
+Every row is a layer as the network has it at a usual size: ResNet-50 and ConvNeXt-T at 224x224, a
+latent-diffusion U-Net at 64x64 and 128x128 latents, the decoder of its VAE up to 1024x1024 pixels,
+a video VAE and a 3-D ResNet, and 1-D convolutions of audio codecs and speech encoders.
+"""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+
+from triton_ext.ops.problem import ConvProblem
+
+__all__ = ["SUITES", "Layer", "select_layers"]
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """A convolution of a network.
+
+    Attributes:
+        suite: Name of the suite.
+        problem: What it computes.
+    """
+
+    suite: str
+    problem: ConvProblem
+
+    @property
+    def name(self) -> str:
+        """Sizes and filter, then what is unusual.
+
+        ``32x64x56x56_64_k3x3`` is batch, Ci, input size, Co and filter; behind it the stride
+        ``s2x2``, the dilation ``d2x2``, a padding of another than half the filter ``p0x0``, and
+        groups ``g96``.
+        """
+        p = self.problem
+        size, taps = (_times(values) for values in (p.input_size, p.filter_size))
+        text = f"{p.batch}x{p.in_channels}x{size}_{p.out_channels}_k{taps}"
+        for letter, values in (("s", p.stride), ("d", p.dilation)):
+            if set(values) != {1}:
+                text += f"_{letter}{_times(values)}"
+        if p.padding != _half(p.filter_size, p.dilation):
+            text += "_p" + "x".join(
+                str(low) if low == high else f"{low}-{high}" for low, high in p.padding
+            )
+        return text + (f"_g{p.groups}" if p.groups > 1 else "")
+
+
+def _times(values: tuple[int, ...]) -> str:
+    return "x".join(map(str, values))
+
+
+def _half(filter_size: tuple[int, ...], dilation: tuple[int, ...]) -> tuple[tuple[int, int], ...]:
+    """Padding that keeps the size of an odd filter with stride 1."""
+    halves = (d * (k // 2) for k, d in zip(filter_size, dilation, strict=True))
+    return tuple((half, half) for half in halves)
+
+
+def _layer(
+    suite: str,
+    batch: int,
+    channels: tuple[int, int],
+    size: tuple[int, ...],
+    taps: int | tuple[int, ...],
+    stride: int | tuple[int, ...] = 1,
+    *,
+    padding: int | None = None,
+    dilation: int = 1,
+    groups: int = 1,
+) -> Layer:
+    """Builds a layer; padded by half of the filter if nothing else is said."""
+    dims = len(size)
+    filter_size = (taps,) * dims if isinstance(taps, int) else taps
+    steps = (stride,) * dims if isinstance(stride, int) else stride
+    distances = (dilation,) * dims
+    sides = _half(filter_size, distances) if padding is None else ((padding, padding),) * dims
+    problem = ConvProblem(
+        batch=batch,
+        in_channels=channels[0],
+        out_channels=channels[1],
+        input_size=size,
+        filter_size=filter_size,
+        stride=steps,
+        padding=sides,
+        dilation=distances,
+        groups=groups,
+    )
+    return Layer(suite, problem)
+
+
+def _resnet(batch: int) -> list[Layer]:
+    """ResNet-50 at 224x224: the stem, and of each stage the 1x1s, the 3x3 and what strides."""
+    layers = [_layer("resnet", batch, (3, 64), (224, 224), 7, 2)]
+    for stage, (width, size) in enumerate(((64, 56), (128, 28), (256, 14), (512, 7))):
+        wide, square = 4 * width, (size, size)
+        layers.append(_layer("resnet", batch, (wide, width), square, 1))
+        layers.append(_layer("resnet", batch, (width, width), square, 3))
+        layers.append(_layer("resnet", batch, (width, wide), square, 1))
+        if stage:
+            before = (2 * size, 2 * size)
+            layers.append(_layer("resnet", batch, (width, width), before, 3, 2))
+            layers.append(_layer("resnet", batch, (2 * width, wide), before, 1, 2))
+    return layers
+
+
+def _convnext(batch: int) -> list[Layer]:
+    """ConvNeXt-T at 224x224: stem, downsampling, the 7x7 of each channel, the 1x1s."""
+    layers = [_layer("convnext", batch, (3, 96), (224, 224), 4, 4, padding=0)]
+    for stage, (width, size) in enumerate(((96, 56), (192, 28), (384, 14), (768, 7))):
+        square = (size, size)
+        if stage:
+            before = (2 * size, 2 * size)
+            layers.append(_layer("convnext", batch, (width // 2, width), before, 2, 2, padding=0))
+        layers.append(_layer("convnext", batch, (width, width), square, 7, groups=width))
+        layers.append(_layer("convnext", batch, (width, 4 * width), square, 1))
+        layers.append(_layer("convnext", batch, (4 * width, width), square, 1))
+    return layers
+
+
+def _unet(batch: int, latent: int) -> list[Layer]:
+    """A latent-diffusion U-Net of 320 channels: 3x3 of each level, skips joined, strides, ends."""
+    levels = ((320, latent), (640, latent // 2), (1280, latent // 4), (1280, latent // 8))
+    layers = [_layer("unet", batch, (4, 320), (latent, latent), 3)]
+    for width, size in levels:
+        layers.append(_layer("unet", batch, (width, width), (size, size), 3))
+    for (width, size), (below, _) in itertools.pairwise(levels):
+        layers.append(_layer("unet", batch, (width, width), (size, size), 3, 2))
+        layers.append(_layer("unet", batch, (width + below, width), (size, size), 3))
+    layers.append(_layer("unet", batch, (640, 320), (latent, latent), 1))
+    layers.append(_layer("unet", batch, (320, 4), (latent, latent), 3))
+    return layers
+
+
+def _vae(latent: int) -> list[Layer]:
+    """The decoder of an image VAE, one image, from 512 channels at the latents' size to pixels."""
+    layers = [_layer("vae", 1, (4, 512), (latent, latent), 3)]
+    for width, scale in ((512, 1), (512, 2), (512, 4), (256, 4), (256, 8), (128, 8)):
+        size = (latent * scale, latent * scale)
+        layers.append(_layer("vae", 1, (width, width), size, 3))
+    layers.append(_layer("vae", 1, (512, 256), (latent * 4, latent * 4), 3))
+    layers.append(_layer("vae", 1, (256, 128), (latent * 8, latent * 8), 1))
+    layers.append(_layer("vae", 1, (128, 3), (latent * 8, latent * 8), 3))
+    return layers
+
+
+VIDEO = [
+    _layer("video", 8, (64, 64), (16, 56, 56), 3),
+    _layer("video", 8, (64, 128), (16, 56, 56), 3, 2),
+    _layer("video", 8, (128, 128), (8, 28, 28), 3),
+    _layer("video", 8, (256, 256), (4, 14, 14), 3),
+    _layer("video", 8, (64, 64), (16, 56, 56), (1, 3, 3)),
+    _layer("video", 8, (64, 64), (16, 56, 56), (3, 1, 1)),
+    _layer("video", 1, (128, 128), (17, 256, 256), 3),
+    _layer("video", 1, (256, 256), (17, 128, 128), 3),
+    _layer("video", 1, (512, 512), (9, 64, 64), 3),
+    _layer("video", 1, (128, 256), (17, 256, 256), 3, (1, 2, 2)),
+]
+
+AUDIO = [
+    _layer("audio", 3072, (128, 384), (202,), 3),
+    _layer("audio", 16, (80, 512), (3000,), 3),
+    _layer("audio", 16, (512, 512), (3000,), 3, 2),
+    _layer("audio", 16, (512, 512), (16000,), 3, 2, padding=0),
+    _layer("audio", 8, (128, 128), (24000,), 7, dilation=3),
+    _layer("audio", 8, (256, 256), (6000,), 7, dilation=9),
+    _layer("audio", 8, (256, 512), (6000,), 8, 4, padding=2),
+    _layer("audio", 8, (512, 1024), (1500,), 10, 5, padding=3),
+    _layer("audio", 32, (512, 512), (400,), 31, groups=512),
+]
+
+SUITES: dict[str, tuple[Layer, ...]] = {
+    "resnet": (*_resnet(32), *_resnet(128)),
+    "convnext": tuple(_convnext(64)),
+    "unet": (*_unet(8, 64), *_unet(2, 128)),
+    "vae": (*_vae(64), *_vae(128)),
+    "video": tuple(VIDEO),
+    "audio": tuple(AUDIO),
+}
+
+
+def select_layers(suite: str, words: list[str] | None = None) -> tuple[Layer, ...]:
+    """Returns layers of a suite, each once.
+
+    Args:
+        suite: A name of :data:`SUITES`, or ``"all"``.
+        words: Names of layers, or indices; all of the suite by default.
+
+    Raises:
+        ValueError: There is no such suite or layer; the text says what there is.
+    """
+    if suite != "all" and suite not in SUITES:
+        raise ValueError(f"suite {suite!r}: expected one of {', '.join(SUITES)}, all")
+    chosen = SUITES.values() if suite == "all" else (SUITES[suite],)
+    layers = tuple(dict.fromkeys(layer for part in chosen for layer in part))
+    if not words:
+        return layers
+    by_name = {layer.name: layer for layer in layers}
+    found = []
+    for word in words:
+        if word.isdecimal() and int(word) < len(layers):
+            found.append(layers[int(word)])
+        elif word in by_name:
+            found.append(by_name[word])
+        else:
+            raise ValueError(
+                f"layer {word!r}: expected an index 0..{len(layers) - 1} of suite {suite!r} or a "
+                f"name such as {layers[0].name!r}"
+            )
+    return tuple(found)
