@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from dataclasses import dataclass, field
 
@@ -95,6 +96,8 @@ class Comparison:
         self.conversions.update(converted)
         outcome = _outcome(found["host"], found["ext"])
         is_converted = outcome == "equal" and converted["ext"] > converted["host"]
+        # A layout that differs in name only converts to nothing.
+        is_converted = is_converted and not _same_code(found["host"], found["ext"])
         if is_converted and case.target.startswith("cuda") and not _has_coalesced_lanes(case):
             outcome = "coalesced"
         elif is_converted:
@@ -114,6 +117,19 @@ class Comparison:
             told = ", ".join(f"{width} B: {count}" for width, count in sorted(widths.items()))
             rows.append(f"  {by}: {told}; {self.conversions[by]} conversions")
         return "\n".join(rows)
+
+
+def _same_code(host: Emitted, ext: Emitted) -> bool:
+    """Whether two kernels have the same instructions, whatever their lines are called."""
+    found = _instructions(host.asm)
+    return bool(found) and found == _instructions(ext.asm)
+
+
+def _instructions(asm: str) -> list[str]:
+    """The instructions and labels of a PTX kernel, without debug information and comments."""
+    body = asm[asm.find("\n{") : asm.find("\n}")]
+    lines = (re.split(r"//|;", line)[0].strip() for line in body.splitlines())
+    return [line for line in lines if line and not line.startswith(".loc")]
 
 
 def _has_coalesced_lanes(case: CopyCase) -> bool:
