@@ -7,9 +7,10 @@ operation wants an index, and a late pass finds it there (docs/adr/0001).
 
 from __future__ import annotations
 
+import re
 from typing import Final
 
-__all__ = ["CHANNEL", "LIBRARY", "MARKED", "METADATA_KEY", "PIXEL", "kind_of", "sized"]
+__all__ = ["CHANNEL", "LIBRARY", "MARKED", "METADATA_KEY", "PIXEL", "kind_of", "rows_of", "sized"]
 
 # Never part of a module that does not use us: the fast path searches the printed module for it.
 LIBRARY: Final = "triton_ext.markers"
@@ -27,14 +28,29 @@ PIXEL: Final = f"{MARKED}.pixel"
 # (c, [[offset_d,] offset_h,] offset_w) -> i32: first channel and filter offsets, outermost first.
 CHANNEL: Final = f"{MARKED}.channel"
 
+_SIZED: Final = re.compile(
+    rf"(?P<kind>{re.escape(PIXEL)}|{re.escape(CHANNEL)})(\.\d+(\.(?P<rows>\d+))?)?"
+)
 
-def sized(symbol: str, operands: int) -> str:
-    """The symbol of a marker that goes on to LLVM IR, where a function has one type."""
-    return f"{symbol}.{operands}"
+
+def sized(symbol: str, operands: int, rows: int = 0) -> str:
+    """The symbol of a marker that goes on to LLVM IR, where a function has one type.
+
+    Args:
+        symbol: ``PIXEL`` or ``CHANNEL``.
+        operands: How many values it carries.
+        rows: Pixels of a block that the host cuts into several boxes; 0 for one that it does not.
+    """
+    return f"{symbol}.{operands}.{rows}" if rows else f"{symbol}.{operands}"
 
 
 def kind_of(symbol: str) -> str:
     """``PIXEL`` or ``CHANNEL`` for the symbol of a marker, sized or not; empty for another."""
-    stem, _, size = symbol.rpartition(".")
-    kind = stem if size.isdigit() else symbol
-    return kind if kind in (PIXEL, CHANNEL) else ""
+    match = _SIZED.fullmatch(symbol)
+    return match["kind"] if match is not None else ""
+
+
+def rows_of(symbol: str) -> int:
+    """The rows in the symbol of a marker; 0 where it has none."""
+    match = _SIZED.fullmatch(symbol)
+    return int(match["rows"] or 0) if match is not None else 0

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from random import Random
 
 from triton_ext.llvm_ir import Binary, Call, Freeze, Function, Instruction, Phi, Select
-from triton_ext.markers import CHANNEL, PIXEL, kind_of
+from triton_ext.markers import CHANNEL, PIXEL, kind_of, rows_of, sized
 
 __all__ = ["TILED", "Marker", "random_function", "run"]
 
@@ -24,29 +24,37 @@ _WRAP = 1 << 32
 
 @dataclass(frozen=True)
 class Marker:
-    """A marker as a value: what it was called with, and what was added to it since."""
+    """A marker as a value: what it was called with, and what was added to it since.
+
+    Only copies at a distance of whole blocks to its pixel are issued, if it tells of how many rows
+    those are.
+    """
 
     kind: str
     args: tuple[int, ...]
+    rows: int = 0
+    distance: int = 0
 
     def plus(self, number: int) -> Marker:
         """Distances go to the channel, or to w."""
         at = 0 if self.kind == CHANNEL else len(self.args) - 1
         moved = (self.args[at] + number) % _WRAP
-        return replace(self, args=(*self.args[:at], moved, *self.args[at + 1 :]))
+        args = (*self.args[:at], moved, *self.args[at + 1 :])
+        return replace(self, args=args, distance=self.distance + number)
 
 
 class _Writer:
     """Writes a function statement by statement; knows which values may be used where it is."""
 
-    def __init__(self, random: Random, rank: int) -> None:
+    def __init__(self, random: Random, rank: int, rows: int) -> None:
         self.random = random
         self.rank = rank
+        self.rows = rows
         self.lines: list[str] = []
         self.names = 0
         self.block = "%entry"
         self.values = {
-            "number": ["%a", "%b", "7", "-3"],
+            "number": ["%a", "%b", "256", "512"] if rows else ["%a", "%b", "7", "-3"],
             "bit": ["%p"],
             PIXEL: [],
             CHANNEL: [],
@@ -71,7 +79,11 @@ class _Writer:
     def marker(self, kind: str) -> str:
         size = self.rank - 1
         args = ", ".join(f"i32 {self.pick('number')}" for _ in range(size))
-        return self.emit(kind, f"call i32 @{kind}.{size}({args})")
+        return self.emit(kind, f"call i32 @{self.symbol(kind)}({args})")
+
+    def symbol(self, kind: str) -> str:
+        """What a marker calls."""
+        return sized(kind, self.rank - 1, self.rows if kind == PIXEL else 0)
 
     def statement(self, depth: int) -> None:
         kind = self.random.choice([PIXEL, CHANNEL])
@@ -176,17 +188,17 @@ class _Writer:
 
 def random_function(random: Random) -> str:
     """A module with one kernel."""
-    writer = _Writer(random, random.choice([3, 4, 5]))
+    writer = _Writer(random, random.choice([3, 4, 5]), random.choice([0, 512, 1024]))
     for _ in range(random.randint(2, 9)):
         writer.statement(depth=2)
     writer.copy()
     body = "\n".join(writer.lines)
-    size = writer.rank - 1
-    args = ", ".join(["i32"] * size)
+    args = ", ".join(["i32"] * (writer.rank - 1))
+    symbols = [writer.symbol(kind) for kind in (PIXEL, CHANNEL)]
     declared = "\n\n".join(
-        f"declare !dbg !{8 + i} i32 @{kind}.{size}({args}) local_unnamed_addr"
-        for i, kind in enumerate((PIXEL, CHANNEL))
-        if f"@{kind}.{size}(" in body
+        f"declare !dbg !{8 + i} i32 @{symbol}({args}) local_unnamed_addr"
+        for i, symbol in enumerate(symbols)
+        if f"@{symbol}(" in body
     )
     return f"""@s = external addrspace(3) global [0 x i8], align 16
 
@@ -209,8 +221,8 @@ attributes #1 = {{ nounwind }}
 !3 = !DISubroutineType(types: !{{}})
 !4 = distinct !DISubprogram(name: "kernel", scope: !1, file: !1, line: 1, type: !3, unit: !0)
 !7 = !DILocation(line: 2, column: 5, scope: !4)
-!8 = !DISubprogram(name: "{PIXEL}.{size}", scope: !1, file: !1, line: 1, type: !3)
-!9 = !DISubprogram(name: "{CHANNEL}.{size}", scope: !1, file: !1, line: 1, type: !3)
+!8 = !DISubprogram(name: "{symbols[0]}", scope: !1, file: !1, line: 1, type: !3)
+!9 = !DISubprogram(name: "{symbols[1]}", scope: !1, file: !1, line: 1, type: !3)
 """
 
 
@@ -270,7 +282,8 @@ class _Machine:
             self.copy(call)
         elif call is not None:
             args = tuple(self.of(arg.text) for arg in call.args)
-            self.values[one.result] = Marker(kind_of(call.callee[1:]), args)
+            symbol = call.callee[1:]
+            self.values[one.result] = Marker(kind_of(symbol), args, rows_of(symbol))
         else:
             self.values[one.result] = self.compute(one)
 
@@ -291,6 +304,12 @@ class _Machine:
         if compared is not None:
             left, right = (self.of(compared[i]) for i in (1, 2))
             return int(_signed(left) < _signed(right))
+        masked = re.search(r"and i\d+ (\S+), ([^\s,]+)", one.text)
+        if masked is not None:
+            return self.of(masked[1]) & self.of(masked[2])
+        zero = re.search(r"icmp eq i32 (\S+), 0", one.text)
+        if zero is not None:
+            return int(self.of(zero[1]) == 0)
         truncated = re.search(r"trunc i32 (\S+) to i16", one.text)
         return self.of(truncated[1]) % (1 << 16)
 
@@ -301,6 +320,8 @@ class _Machine:
         if any(isinstance(value, Marker) for value in values):
             channel, pixel = values
             assert (channel.kind, pixel.kind) == (CHANNEL, PIXEL)
+            if pixel.rows and pixel.distance % pixel.rows:
+                return
             offsets = [value % (1 << 16) for value in reversed(channel.args[1:])]
             self.copies.append((channel.args[0], *reversed(pixel.args), *offsets))
         else:

@@ -59,4 +59,26 @@ module attributes {"ttg.num-ctas" = 1 : i32, "ttg.num-warps" = 4 : i32, ttg.targ
     ttng.async_tma_copy_global_to_local %x[%px, %ch] %buf, %bar, %pred : !tt.tensordesc<128x64xf16, #shared>, !ttg.memdesc<1xi64, #bar, #smem, mutable> -> !ttg.memdesc<128x64xf16, #shared, #smem, mutable>
     tt.return
   }
+
+// The host cuts a block of more than 256 pixels into several boxes, all of which are in one im2col
+// copy: the symbol says how many pixels that are, of one CTA.
+// CHECK-LABEL: tt.func public @tall
+// CHECK: symbol = "triton_ext.im2col.pixel.2.512"
+// CHECK-NEXT: symbol = "triton_ext.im2col.channel.2"
+  tt.func public @tall(%x: !tt.tensordesc<512x64xf16, #shared>, %buf: !ttg.memdesc<512x64xf16, #shared, #smem, mutable>, %bar: !ttg.memdesc<1xi64, #bar, #smem, mutable>, %pred: i1, %n: i32, %w: i32, %c: i32) {
+    %px = tt.extern_elementwise %n, %w {libname = "triton_ext.markers", libpath = "", pure = true, symbol = "triton_ext.im2col.pixel"} : (i32, i32) -> i32
+    %ch = tt.extern_elementwise %c, %w {libname = "triton_ext.markers", libpath = "", pure = true, symbol = "triton_ext.im2col.channel"} : (i32, i32) -> i32
+    ttng.async_tma_copy_global_to_local %x[%px, %ch] %buf, %bar, %pred : !tt.tensordesc<512x64xf16, #shared>, !ttg.memdesc<1xi64, #bar, #smem, mutable> -> !ttg.memdesc<512x64xf16, #shared, #smem, mutable>
+    tt.return
+  }
+
+// CHECK-LABEL: tt.func public @tall_again
+// CHECK: symbol = "triton_ext.im2col.pixel.2.512"
+// CHECK-NEXT: symbol = "triton_ext.im2col.channel.2"
+  tt.func public @tall_again(%x: !tt.tensordesc<512x64xf16, #shared>, %buf: !ttg.memdesc<512x64xf16, #shared, #smem, mutable>, %bar: !ttg.memdesc<1xi64, #bar, #smem, mutable>, %pred: i1, %n: i32, %w: i32, %c: i32) {
+    %px = tt.extern_elementwise %n, %w {libname = "triton_ext.markers", libpath = "", pure = true, symbol = "triton_ext.im2col.pixel.2.512"} : (i32, i32) -> i32
+    %ch = tt.extern_elementwise %c, %w {libname = "triton_ext.markers", libpath = "", pure = true, symbol = "triton_ext.im2col.channel.2"} : (i32, i32) -> i32
+    ttng.async_tma_copy_global_to_local %x[%px, %ch] %buf, %bar, %pred : !tt.tensordesc<512x64xf16, #shared>, !ttg.memdesc<1xi64, #bar, #smem, mutable> -> !ttg.memdesc<512x64xf16, #shared, #smem, mutable>
+    tt.return
+  }
 }

@@ -15,6 +15,8 @@ declare i32 @triton_ext.im2col.pixel.2(i32, i32) local_unnamed_addr
 
 declare i32 @triton_ext.im2col.channel.2(i32, i32) local_unnamed_addr
 
+declare i32 @triton_ext.im2col.pixel.2.512(i32, i32) local_unnamed_addr
+
 ; CHECK-LABEL: define ptx_kernel void @rank4
 ; CHECK-NEXT: [[S:%.*]] = trunc i32 %s to i16, !dbg !8
 ; CHECK-NEXT: [[R:%.*]] = trunc i32 %r to i16, !dbg !8
@@ -35,6 +37,32 @@ define ptx_kernel void @rank3(ptr %x) {
   %1 = call i32 @triton_ext.im2col.pixel.2(i32 0, i32 -1)
   %2 = call i32 @triton_ext.im2col.channel.2(i32 64, i32 300)
   call void asm sideeffect "@$0 cp.async.bulk.tensor.2d.shared::cta.global.mbarrier::complete_tx::bytes [$1], [$2, {$3, $4}], [$5];", "b,r,l,r,r,r"(i1 true, ptr %x, ptr %x, i32 %2, i32 %1, ptr %x)
+  ret void
+}
+
+; A block of 512 pixels comes as two boxes of 256 rows: one by each of two warps, which only the first
+; one issues now; or one behind the other, of which the first one is left.
+; CHECK-LABEL: define ptx_kernel void @tall
+; CHECK-NEXT: [[ROW:%.*]] = shl nuw nsw i32 %warp, 8
+; CHECK-NEXT: [[W:%.*]] = add i32 %w, [[ROW]]
+; CHECK-NEXT: [[S:%.*]] = trunc i32 %s to i16
+; CHECK-NEXT: [[IN_BLOCK:%.*]] = and i32 [[ROW]], 511
+; CHECK-NEXT: [[IS_FIRST:%.*]] = icmp eq i32 [[IN_BLOCK]], 0
+; CHECK-NEXT: [[PRED:%.*]] = and i1 %p, [[IS_FIRST]]
+; CHECK-NEXT: cp.async.bulk.tensor.3d.{{.*}}(i1 [[PRED]], ptr %x, ptr %x, i32 %c, i32 [[W]], i32 %n, ptr %x, i16 [[S]])
+; CHECK-NEXT: [[S:%.*]] = trunc i32 %s to i16
+; CHECK-NEXT: cp.async.bulk.tensor.3d.{{.*}}(i1 %p, ptr %x, ptr %x, i32 %c, i32 %w, i32 %n, ptr %x, i16 [[S]])
+; CHECK-NEXT: %{{.*}} = add i32 %w, 256
+; CHECK-NEXT: ret void
+define ptx_kernel void @tall(ptr %x, i1 %p, i32 %n, i32 %w, i32 %c, i32 %s, i32 %warp) {
+  %1 = call i32 @triton_ext.im2col.pixel.2.512(i32 %n, i32 %w)
+  %2 = call i32 @triton_ext.im2col.channel.2(i32 %c, i32 %s)
+  %3 = shl nuw nsw i32 %warp, 8
+  %4 = add nsw i32 %1, %3
+  call void asm sideeffect "@$0 cp.async.bulk.tensor.2d.shared::cta.global.mbarrier::complete_tx::bytes [$1], [$2, {$3, $4}], [$5];", "b,r,l,r,r,r"(i1 %p, ptr %x, ptr %x, i32 %2, i32 %4, ptr %x)
+  call void asm sideeffect "@$0 cp.async.bulk.tensor.2d.shared::cta.global.mbarrier::complete_tx::bytes [$1], [$2, {$3, $4}], [$5];", "b,r,l,r,r,r"(i1 %p, ptr %x, ptr %x, i32 %2, i32 %1, ptr %x)
+  %5 = add nsw i32 %1, 256
+  call void asm sideeffect "@$0 cp.async.bulk.tensor.2d.shared::cta.global.mbarrier::complete_tx::bytes [$1], [$2, {$3, $4}], [$5];", "b,r,l,r,r,r"(i1 %p, ptr %x, ptr %x, i32 %2, i32 %5, ptr %x)
   ret void
 }
 

@@ -22,6 +22,7 @@ __all__ = [
     "im2col_descriptor_type",
     "is_descriptor_type",
     "kernel_argument",
+    "pixels_per_cta",
 ]
 
 TILED: Final = "!tt.tensordesc<"
@@ -144,3 +145,20 @@ def cga_bases(memdesc_type: str, module: Module) -> list[list[int]]:
     type_ = parse_type(memdesc_type, module.aliases)
     encoding = type_.encoding if isinstance(type_, MemDescType) else None
     return [list(b) for b in encoding.cga_bases] if isinstance(encoding, SharedEncoding) else []
+
+
+def pixels_per_cta(memdesc_type: str, module: Module) -> int | None:
+    """Returns the rows of a shared buffer that one CTA of a cluster holds.
+
+    Args:
+        memdesc_type: Printed type of the buffer.
+        module: Where its encoding alias is defined.
+
+    Returns:
+        The rows; ``None`` for a type that cannot be read.
+    """
+    type_ = parse_type(memdesc_type, module.aliases)
+    if not isinstance(type_, MemDescType) or not type_.shape:
+        return None
+    splits = sum(bool(basis[0]) for basis in cga_bases(memdesc_type, module))
+    return type_.shape[0] >> splits

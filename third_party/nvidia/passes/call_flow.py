@@ -31,7 +31,7 @@ from triton_ext.llvm_ir import (
     Select,
     source_position,
 )
-from triton_ext.markers import PIXEL, kind_of
+from triton_ext.markers import PIXEL, kind_of, rows_of
 
 from ..dialect.tma_asm import TiledCopy
 
@@ -48,10 +48,12 @@ class Marker:
     Attributes:
         kind: ``PIXEL`` or ``CHANNEL``.
         arity: Number of values it carries.
+        rows: Pixels of the block, if the host cuts it into several boxes; otherwise 0.
     """
 
     kind: str
     arity: int
+    rows: int = 0
 
     def __str__(self) -> str:
         what = "start pixel" if self.kind == PIXEL else "channel and offsets"
@@ -94,8 +96,9 @@ class CallFlow:
 
 def marker_of(call: Call | None) -> Marker | None:
     """What the result of a call stands for; ``None`` if it is no marker."""
-    kind = kind_of(call.callee[1:].strip('"')) if call is not None else ""
-    return Marker(kind, len(call.args)) if call is not None and kind else None
+    symbol = call.callee[1:].strip('"') if call is not None else ""
+    kind = kind_of(symbol)
+    return Marker(kind, len(call.args), rows_of(symbol)) if call is not None and kind else None
 
 
 class _Search:

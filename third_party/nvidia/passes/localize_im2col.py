@@ -18,7 +18,9 @@ After::
       ttng.async_tma_copy_global_to_local %x[%px, %ch] ..
     }
 
-The number of operands is part of the symbol, because LLVM IR has one type for each function.
+The number of operands is part of the symbol, because LLVM IR has one type for each function.  So is
+the number of pixels where the host cuts the block into several boxes, which it does at 256 rows:
+one im2col copy has room for all of them.
 
 Safe direction: a module that cannot be brought into this form is an error; nothing is guessed.
 """
@@ -29,20 +31,19 @@ from dataclasses import dataclass
 from typing import ClassVar, Final
 
 from triton_ext.ir import Builder, Module, Value
-from triton_ext.ir.types import MemDescType, parse_type
 from triton_ext.markers import CHANNEL, LIBRARY, PIXEL, sized
 from triton_ext.passes import Pass, PassContext, error_at
 
-from ..dialect.ttng import TmaLoad, cga_bases
+from ..dialect.ttng import TmaLoad, cga_bases, pixels_per_cta
 from .descriptor_flow import descriptor_values
 from .marker_flow import MarkerFlow
 from .marker_tuples import MarkerTuples, position_of
 
 __all__ = ["LocalizeIm2Col"]
 
-# Pixels of one tiled box (CUDA driver API, boxDim): a block of more is cut into several boxes, each
-# at its own row, which is no im2col position.
+# Rows of one tiled box (CUDA driver API, boxDim), and pixels of one im2col copy (pixelsPerColumn).
 _MAX_TILED_ROWS: Final = 256
+_MAX_PIXELS: Final = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +56,7 @@ class LocalizeIm2Col(Pass):
         """Moves every marker of ``module`` to its loads.
 
         Raises:
-            PassError: As for ``triton-ext-lower-im2col``; or a block has more than 256 pixels.
+            PassError: As for ``triton-ext-lower-im2col``; or a CTA has more pixels than one copy.
         """
         flow = MarkerFlow.of(module)
         if not flow.markers:
@@ -66,42 +67,38 @@ class LocalizeIm2Col(Pass):
             tuples.of(value)
         for load in flow.loads:
             bases = cga_bases(load.result.type, module)
-            _check_block(load, bases, module)
-            _localize(load, tuples, bases)
+            _localize(load, tuples, bases, _pixels(load, module))
         for marker in reversed(flow.markers):
             marker.erase()
         if context is not None:
             context.count("loads-localized", len(flow.loads))
 
 
-def _check_block(load: TmaLoad, bases: list[list[int]], module: Module) -> None:
-    type_ = parse_type(load.result.type, module.aliases)
-    pixels = type_.shape[0] if isinstance(type_, MemDescType) and type_.shape else None
+def _pixels(load: TmaLoad, module: Module) -> int:
+    pixels = pixels_per_cta(load.result.type, module)
     if pixels is None:
         raise error_at(load.op, f"cannot read the block shape from {load.result.type}")
-    for basis in bases:
-        pixels = pixels // 2 if basis[0] else pixels
-    if pixels > _MAX_TILED_ROWS:
+    if pixels > _MAX_PIXELS:
         raise error_at(
             load.op,
-            f"this im2col load has {pixels} pixels per CTA, this Triton cuts it into copies of "
-            f"{_MAX_TILED_ROWS} whose start is not known: use blocks of at most {_MAX_TILED_ROWS} "
-            "pixels, or triton 3.8 or newer",
+            f"this im2col load has {pixels} pixels per CTA, TMA has {_MAX_PIXELS} at most",
         )
+    return pixels
 
 
-def _localize(load: TmaLoad, tuples: MarkerTuples, bases: list[list[int]]) -> None:
+def _localize(load: TmaLoad, tuples: MarkerTuples, bases: list[list[int]], pixels: int) -> None:
     builder = Builder.before(load.op)
     position = position_of(load, tuples, bases, builder)
-    load.op.set_operand(1, _marker(PIXEL, position.pixel, builder))
+    rows = pixels if pixels > _MAX_TILED_ROWS else 0
+    load.op.set_operand(1, _marker(PIXEL, position.pixel, builder, rows))
     load.op.set_operand(2, _marker(CHANNEL, (position.channel, *position.offsets), builder))
 
 
-def _marker(symbol: str, operands: tuple[Value, ...], builder: Builder) -> Value:
+def _marker(symbol: str, operands: tuple[Value, ...], builder: Builder, rows: int = 0) -> Value:
     slots = ", ".join(f"{{{i}}}" for i in range(len(operands)))
     attributes = (
         f'libname = "{LIBRARY}", libpath = "", pure = true, '
-        f'symbol = "{sized(symbol, len(operands))}"'
+        f'symbol = "{sized(symbol, len(operands), rows)}"'
     )
     made = builder.create(
         "tt.extern_elementwise",

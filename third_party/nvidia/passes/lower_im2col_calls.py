@@ -21,6 +21,13 @@ A value that holds a marker goes on to hold the number that distances are added 
 w (of a CTA's part of the block; ``cluster_start.py`` has taken that number off before).  The other
 values get instructions beside each ``phi``, ``select`` and ``freeze`` that the marker went through.
 
+A block of more pixels than a tiled box has rows comes as several copies, each at its own distance
+from the first pixel.  One im2col copy has room for all of them, so only the first one is issued::
+
+    %3 = and i32 %distance, 511
+    %4 = icmp eq i32 %3, 0
+    %5 = and i1 %p, %4
+
 Safe direction: a module that cannot be lowered exactly is an error; nothing is guessed.
 """
 
@@ -99,7 +106,8 @@ class _Tuples:
     """The values that each carrier stands for, made on demand and once.
 
     The first one is what distances are added to: the channel, or w of a pixel; behind it stand the
-    offsets, or n and the other coordinates.
+    offsets, or n and the other coordinates; at the end of a pixel whose block is cut into several
+    boxes, the distance itself.
 
     Attributes:
         function: Where they are made.
@@ -124,7 +132,7 @@ class _Tuples:
         if call is not None and marker is not None:
             values = [arg.text for arg in call.args]
             first = values.pop(0 if marker.kind == CHANNEL else -1)
-            self._made[name] = (first, *values)
+            self._made[name] = (first, *values, *(["0"] if marker.rows else []))
         elif phi is not None:
             self._expand_phi(name, phi)
         elif select is not None:
@@ -134,12 +142,16 @@ class _Tuples:
         elif binary is not None:
             self._expand_sum(name, binary)
 
+    def _arity(self, name: str) -> int:
+        kind = self.flow.kinds[name]
+        return kind.arity + bool(kind.rows)
+
     def _sources(self, names: list[str], arity: int) -> list[tuple[str, ...]]:
         """What operands stand for; one that is nothing stands for as many times nothing."""
         return [self.of(name) if name in self.flow.carriers else (name,) * arity for name in names]
 
     def _expand_phi(self, name: str, phi: Phi) -> None:
-        arity = self.flow.kinds[name].arity
+        arity = self._arity(name)
         # First, because what comes in may come from this one.
         added = [self.function.fresh_name() for _ in range(arity - 1)]
         self._made[name] = (name, *added)
@@ -152,7 +164,7 @@ class _Tuples:
             phi.instruction.insert_after(f"{result} = phi i32 {pairs}{attached}")
 
     def _expand_select(self, name: str, select: Select) -> None:
-        arity = self.flow.kinds[name].arity
+        arity = self._arity(name)
         operands = (select.on_true, select.on_false)
         rows = self._sources([operand.text for operand in operands], arity)
         if name in self._made:
@@ -168,7 +180,7 @@ class _Tuples:
         self._made[name] = (name, *added)
 
     def _expand_freeze(self, name: str, freeze: Freeze) -> None:
-        (values,) = self._sources([freeze.value.text], self.flow.kinds[name].arity)
+        (values,) = self._sources([freeze.value.text], self._arity(name))
         if name in self._made:
             return
         _replace_all(freeze.instruction, [freeze.value], [values[0]])
@@ -190,7 +202,20 @@ class _Tuples:
         result = instruction.text[: instruction.body_start]
         behind = instruction.text[binary.right.end :]
         instruction.set_text(f"{result}{opcode} i32 {first}, {other.text}{behind}")
+        if self.flow.kinds[name].rows:
+            rest[-1] = self._moved(instruction, opcode, rest[-1], other.text)
         self._made[name] = (name, *rest)
+
+    def _moved(self, instruction: Instruction, opcode: str, distance: str, other: str) -> str:
+        """A distance after a sum; a constant one stays one."""
+        if opcode == "add" and distance == "0":
+            return other
+        if opcode == "add" and distance.isdigit() and other.isdigit():
+            return str(int(distance) + int(other))
+        moved = self.function.fresh_name()
+        place = _attached(instruction)
+        instruction.insert_after(f"{moved} = {opcode} i32 {distance}, {other}{place}")
+        return moved
 
 
 def _replace_all(
@@ -209,7 +234,13 @@ def _attached(instruction: Instruction) -> str:
 
 def _replace_copy(module: Module, function: Function, copy: TiledCopy, tuples: _Tuples) -> None:
     call, instruction = copy.call, copy.call.instruction
-    w, *outer = tuples.of(call.args[copy.pixel_index].text)
+    pixel = call.args[copy.pixel_index].text
+    rows = tuples.flow.kinds[pixel].rows
+    w, *outer = tuples.of(pixel)
+    distance = outer.pop() if rows else "0"
+    if distance.isdigit() and int(distance) % (rows or 1):
+        instruction.erase()
+        return
     channel, *offsets = tuples.of(call.args[copy.channel_index].text)
     if len(outer) != len(offsets):
         raise error_in(
@@ -226,16 +257,34 @@ def _replace_copy(module: Module, function: Function, copy: TiledCopy, tuples: _
     # Of (n, [d, [h,]] w) and c the innermost one first.
     coordinates = [channel, w, *reversed(outer)]
     template, constraints = im2col_asm(copy, len(coordinates))
+    predicate = call.args[0].text
+    if not distance.isdigit():
+        predicate = _at_first_row(function, instruction, predicate, distance, rows)
     text = instruction.text
     kept = [text[arg.type_start : arg.end] for arg in call.args]
     args = [
-        *kept[: copy.channel_index],
+        f"i1 {predicate}",
+        *kept[1 : copy.channel_index],
         *(f"i32 {value}" for value in coordinates),
         *kept[copy.pixel_index + 1 :],
         *(f"i16 {value}" for value in narrow),
     ]
     head, tail = text[: call.callee_span[0]], text[call.args_span[1] :]
     instruction.set_text(f'{head}"{template}", "{constraints}"({", ".join(args)}{tail}')
+
+
+def _at_first_row(
+    function: Function, instruction: Instruction, predicate: str, distance: str, rows: int
+) -> str:
+    """Returns the predicate of a copy that is only issued at the first row of a CTA's part."""
+    row, is_first, both = (function.fresh_name() for _ in range(3))
+    for text in (
+        f"{row} = and i32 {distance}, {rows - 1}",
+        f"{is_first} = icmp eq i32 {row}, 0",
+        f"{both} = and i1 {predicate}, {is_first}",
+    ):
+        instruction.insert_before(text + _attached(instruction))
+    return both
 
 
 def _check_nothing_left(module: Module) -> None:
