@@ -317,6 +317,6 @@ def draw(path: pathlib.Path, rows: Sequence[Row], title: str) -> None:
     axes.set_ylim(len(ordered) - 0.5, -0.5)
     axes.set_xlabel("cuDNN's time / ours")
     axes.set_title(title, fontsize=9)
-    axes.legend(fontsize=7)
+    figure.legend(loc="outside lower center", ncols=len(SUITES), fontsize=7)
     figure.savefig(path, dpi=150)
     pyplot.close(figure)
