@@ -67,9 +67,10 @@ RULES: dict[str, tuple[set[str], set[str]]] = {
         {"errors", "host", "markers", "backends.V.backend"},
         {"numpy", "triton"},
     ),
+    # The model of the walk is the one that descriptors are checked with.
     "backends.V.emulator": (
         {"errors", "ir", "emulator", "backends.V.analysis", "backends.V.dialect"}
-        | {"backends.V.emulator"},
+        | {"backends.V.backend", "backends.V.emulator"},
         {"numpy"},
     ),
     "backends.V.gluon": (

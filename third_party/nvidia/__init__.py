@@ -15,6 +15,8 @@ EXPORTS: Final = {
     "coalesce-async-copy": "triton_ext.passes.coalesce_async_copy:CoalesceAsyncCopy",
     "conv_violations": f"{_HERE}.backend.validation:conv_violations",
     "descriptor_error": f"{_HERE}.backend.validation:descriptor_error",
+    "emulator.descriptor": f"{_HERE}.emulator.descriptors:make_descriptor",
+    "emulator.operations": f"{_HERE}.emulator.operations:OPERATIONS",
     "gluon.TensorDescriptorIm2Col": f"{_HERE}.gluon.descriptors:TensorDescriptorIm2Col",
     "gluon.async_load_im2col": f"{_HERE}.gluon.im2col:async_load_im2col",
     "gluon.im2col_layout": f"{_HERE}.gluon.descriptors:im2col_layout",

@@ -159,7 +159,7 @@ def test_a_type_that_is_not_known():
     ("arguments", "message"),
     [
         ([np.zeros(1, np.int32)], "the kernel has 2 parameters (%out, %n), got 1 arguments"),
-        ([3, 4], "%out is !tt.ptr<i32>: expected a numpy array, got 3"),
+        ([3, 4], "%out is !tt.ptr<i32>: expected a numpy array or a CPU tensor, got 3"),
         ([np.zeros(1, np.int64), 4], "%out is !tt.ptr<i32>, of 4 bytes: got an array of int64"),
         ([np.zeros(1, np.int32), np.zeros(3)], "%n is i32, got an array"),
     ],

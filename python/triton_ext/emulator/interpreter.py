@@ -20,16 +20,18 @@ from triton_ext.backends import VENDORS, load
 from triton_ext.errors import PassError, UnsupportedError
 from triton_ext.ir import Block, Module, Operation, Value, parse, parse_type
 from triton_ext.ir.functions import FUNCTIONS, RETURNS, symbol_of
-from triton_ext.ir.types import PointerType, Type
+from triton_ext.ir.types import Type
 from triton_ext.passes import PassManager
 
+from .arguments import MakeDescriptor, bind
 from .control_flow import CONTROL_FLOW
-from .elements import element_of
-from .faults import fault
+from .faults import deadlock, fault
+from .fibers import Fibers, StuckError
 from .memory import GlobalMemory
 from .operations_arith import ARITH
 from .operations_tensor import TENSOR
 from .operations_ttg import TTG
+from .races import Races
 from .workgroup import Context, Prepare, Step, Workgroup
 
 __all__ = ["Program"]
@@ -41,7 +43,15 @@ _NOTHING = (
     FUNCTIONS
     | RETURNS
     | {"scf.yield", "tt.reduce.return", "gpu.barrier", "ttg.barrier", "ttg.local_dealloc"}
-    | {"ttg.local_barrier", "llvm.intr.assume", "tt.assert", "tt.print", "rocdl.sched.barrier"}
+    | {
+        "ttg.warp_return",
+        "ttg.warp_yield",
+        "ttg.local_barrier",
+        "llvm.intr.assume",
+        "tt.assert",
+        "tt.print",
+        "rocdl.sched.barrier",
+    }
     | {"amdg.sched_barrier", "rocdl.s.setprio", "scf.condition"}
 )
 
@@ -50,15 +60,31 @@ def _nothing(op: Operation, context: Context) -> Step:
     return lambda group: None
 
 
-def _operations() -> dict[str, Prepare]:
+#: Vendors by what a module calls their backend.
+_VENDORS = {"cuda": "nvidia", "hip": "amd"}
+
+
+def _target_of(module: Module) -> str:
+    """The backend that a module is for; empty where it does not say."""
+    text: str = module.op.attributes.get("ttg.target", "")
+    return text.strip('"').partition(":")[0]
+
+
+def _operations(target: str) -> dict[str, Prepare]:
+    """All operations; where vendors have one of the same name, the target's."""
     table: dict[str, Prepare] = {name: _nothing for name in _NOTHING}
     table |= CONTROL_FLOW | ARITH | TENSOR | TTG
-    for vendor in VENDORS:
-        try:
-            table |= load(vendor, "emulator.operations")
-        except KeyError:
-            continue
+    for vendor in sorted(VENDORS, key=lambda vendor: vendor == _VENDORS.get(target)):
+        table |= load(vendor, "emulator.operations")
     return table
+
+
+def _make_descriptor(target: str) -> MakeDescriptor | None:
+    try:
+        found: MakeDescriptor = load(_VENDORS.get(target, ""), "emulator.descriptor")
+    except KeyError:
+        return None
+    return found
 
 
 class Program:
@@ -84,7 +110,9 @@ class Program:
     ) -> None:
         self.module = parse(str(module), "kernel.ttgir")
         self.lds_bytes = _place_buffers(self.module, host_features)
-        self._table = _operations()
+        self._target = _target_of(self.module)
+        self._make_descriptor = _make_descriptor(self._target)
+        self._table = _operations(self._target)
         self._types: dict[Value, Type] = {}
         self._blocks: dict[Block, list[tuple[Operation, Step]]] = {}
         # Not through triton_ext.analysis: what the emulator judges shares no code with it.
@@ -95,13 +123,15 @@ class Program:
         self.kernel = self._find(name)
         self._entry = self._function(self.kernel)
 
-    def run(self, grid: Sequence[int], arguments: Sequence[Any]) -> None:
+    def run(self, grid: Sequence[int], arguments: Sequence[Any], seed: int = 0) -> None:
         """Runs all workgroups of a grid.
 
         Args:
             grid: How many there are in x, y and z; fewer numbers mean 1.
-            arguments: For each parameter of the kernel, a contiguous numpy array for a pointer
-                (results are written into it) and a number for a scalar.
+            arguments: For each parameter of the kernel, a contiguous numpy array or a CPU tensor
+                for a pointer (results are written into it), a number for a scalar, a tuple for a
+                tuple, and the host's object for a tensor descriptor.
+            seed: Decides the order in which the parts of a workgroup take turns.
 
         Raises:
             EmulationError: The kernel did something that it must never do.
@@ -109,11 +139,19 @@ class Program:
         """
         sizes = (*(int(n) for n in grid), 1, 1, 1)[:3]
         memory = GlobalMemory()
-        values = self._bind(memory, arguments)
+        parameters = self.kernel.regions[0].blocks[0].args
+        values = bind(
+            memory, [(p, self._type_of(p)) for p in parameters], arguments, self._make_descriptor
+        )
         with np.errstate(all="ignore"):
             for z, y, x in itertools.product(*(range(n) for n in reversed(sizes))):
-                group = Workgroup(memory, self.lds_bytes, (x, y, z), sizes)
-                self._entry(group, values)
+                fibers = Fibers(hash((seed, x, y, z)))
+                races = Races() if self._target == "cuda" else None
+                group = Workgroup(memory, self.lds_bytes, (x, y, z), sizes, fibers, races)
+                try:
+                    self._entry(group, values)
+                except StuckError as error:
+                    raise deadlock(self.kernel, error.waiting) from error
                 for check in group.at_end:
                     check(self.kernel)
 
@@ -128,24 +166,6 @@ class Program:
             names = ", ".join(str(symbol_of(op)) for op in found)
             raise ValueError(f"expected one kernel{f' {name!r}' if name else ''}, found: {names}")
         return found[0]
-
-    def _bind(self, memory: GlobalMemory, arguments: Sequence[Any]) -> list[Any]:
-        parameters = self.kernel.regions[0].blocks[0].args
-        if len(parameters) != len(arguments):
-            raise TypeError(
-                f"the kernel has {len(parameters)} parameters "
-                f"({', '.join(p.name for p in parameters)}), got {len(arguments)} arguments"
-            )
-        values = []
-        for parameter, argument in zip(parameters, arguments, strict=True):
-            type_ = self._type_of(parameter)
-            if isinstance(type_, PointerType):
-                values.append(_place(memory, parameter, type_, argument))
-            else:
-                if isinstance(argument, np.ndarray) and argument.ndim:
-                    raise TypeError(f"{parameter.name} is {type_}, got an array")
-                values.append(np.asarray(argument).astype(element_of(type_).dtype))
-        return values
 
     # ---- preparing
 
@@ -194,21 +214,11 @@ def _place_buffers(module: Module, host_features: Features) -> int:
     Where it is not known what an operation needs of LDS while it runs, every buffer gets memory of
     its own: then a copy that is in flight behind its buffer's last use disturbs nobody.
     """
-    backend = module.op.attributes.get("ttg.target", "").strip('"').partition(":")[0]
-    name = "allocate-amdgpu-shared-memory" if backend == "hip" else "allocate-shared-memory"
+    name = (
+        "allocate-amdgpu-shared-memory" if _target_of(module) == "hip" else "allocate-shared-memory"
+    )
     try:
         PassManager(name, host_features=host_features).run(module)
     except (PassError, UnsupportedError):
         return 0
     return int(module.op.attributes.get("ttg.shared", "0").partition(":")[0])
-
-
-def _place(memory: GlobalMemory, parameter: Value, type_: PointerType, argument: Any) -> Any:
-    if not isinstance(argument, np.ndarray):
-        raise TypeError(f"{parameter.name} is {type_}: expected a numpy array, got {argument!r}")
-    size = element_of(type_.pointee).size_bytes
-    if argument.dtype.itemsize != size:
-        raise TypeError(
-            f"{parameter.name} is {type_}, of {size} bytes: got an array of {argument.dtype}"
-        )
-    return np.asarray(memory.place(argument, parameter.name.lstrip("%")), np.int64)

@@ -35,10 +35,17 @@ class GlobalMemory:
         self._filling: list[Array | None] = []
 
     def place(self, array: Array, name: str) -> int:
-        """Puts an array into memory and returns its address; the array itself is written."""
+        """Puts an array into memory and returns its address; the array itself is written.
+
+        An array that is given twice has one address.
+        """
         if not array.flags.c_contiguous:
             raise ValueError(f"{name}: expected a contiguous array, got strides {array.strides}")
-        self._bytes.append(array.reshape(-1).view(np.uint8))
+        raw = array.reshape(-1).view(np.uint8)
+        for number, known in enumerate(self._bytes):
+            if known.ctypes.data == raw.ctypes.data and known.size == raw.size:
+                return (number + 1) << _DISTANCE_BITS
+        self._bytes.append(raw)
         self._names.append(name)
         self._filling.append(None)
         return len(self._bytes) << _DISTANCE_BITS
@@ -86,11 +93,19 @@ class GlobalMemory:
 
     def _split(
         self, element: Element, addresses: Array, mask: Array
-    ) -> list[tuple[int, Array, Array]]:
+    ) -> list[tuple[int, Any, Array]]:
         """Array, positions in ``addresses`` and index of the elements, for each array."""
         if not mask.any():
             return []
-        active = addresses[mask]
+        everywhere = bool(mask.all())
+        active = addresses if everywhere else addresses[mask]
+        lowest, highest = (int(x) >> _DISTANCE_BITS for x in (active.min(), active.max()))
+        if lowest == highest and 0 < lowest <= len(self._bytes):
+            # By far the most accesses: one array.
+            offsets = active - (lowest << _DISTANCE_BITS)
+            self._check(lowest - 1, element, offsets)
+            chosen = ... if everywhere else mask
+            return [(lowest - 1, chosen, offsets // element.size_bytes)]
         numbers = (active >> _DISTANCE_BITS) - 1
         found = []
         for number in np.unique(numbers):
@@ -145,6 +160,8 @@ class LdsView:
         filling: For each element, copies in flight that write it.
         draining: For each element, copies in flight that read it.
         name: What the kernel calls the buffer.
+        history: For each element, the number of the access that wrote it last and of those that
+            read it since (:mod:`.races`); of size 0 where nobody asks.
     """
 
     element: Element
@@ -152,10 +169,18 @@ class LdsView:
     filling: Array
     draining: Array
     name: str
+    history: Array
 
     @classmethod
     def allocate(
-        cls, element: Element, shape: Sequence[int], name: str, lds: LdsBytes, offset: int | None
+        cls,
+        element: Element,
+        shape: Sequence[int],
+        name: str,
+        lds: LdsBytes,
+        offset: int | None,
+        *,
+        has_history: bool = False,
     ) -> LdsView:
         """A new buffer, all poison.
 
@@ -165,6 +190,7 @@ class LdsView:
             name: What the kernel calls it.
             lds: The LDS of the workgroup.
             offset: Where it lies there, in bytes; ``None`` for memory of its own.
+            has_history: Whether accesses are remembered.
         """
         data = np.full(shape, element.poison(), element.dtype)
         size = data.size * element.size_bytes
@@ -172,7 +198,8 @@ class LdsView:
             lds, offset = LdsBytes(size), 0
         place = slice(offset, offset + size)
         counts = [x[place].reshape(*shape, element.size_bytes) for x in (lds.filling, lds.draining)]
-        return cls(element, data, counts[0], counts[1], name)
+        history: Array = np.zeros((2, *shape) if has_history else (0, *shape), np.int32)
+        return cls(element, data, counts[0], counts[1], name, history)
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -181,8 +208,13 @@ class LdsView:
 
     def view(self, key: Any) -> LdsView:
         """A part of the buffer, by basic indexing."""
+        with_slots = (slice(None), *(key if isinstance(key, tuple) else (key,)))
         return replace(
-            self, data=self.data[key], filling=self.filling[key], draining=self.draining[key]
+            self,
+            data=self.data[key],
+            filling=self.filling[key],
+            draining=self.draining[key],
+            history=self.history[with_slots],
         )
 
     def transpose(self, order: Sequence[int]) -> LdsView:
@@ -193,6 +225,7 @@ class LdsView:
             data=self.data.transpose(order),
             filling=self.filling.transpose(with_bytes),
             draining=self.draining.transpose(with_bytes),
+            history=self.history.transpose((0, *(dim + 1 for dim in order))),
         )
 
     def reshape(self, shape: Sequence[int]) -> LdsView | None:
@@ -202,4 +235,5 @@ class LdsView:
             return None
         with_bytes = (*shape, self.filling.shape[-1])
         counts = [x.reshape(with_bytes) for x in (self.filling, self.draining)]
-        return replace(self, data=data, filling=counts[0], draining=counts[1])
+        history = self.history.reshape((self.history.shape[0], *shape))
+        return replace(self, data=data, filling=counts[0], draining=counts[1], history=history)

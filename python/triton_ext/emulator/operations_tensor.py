@@ -87,6 +87,27 @@ def _trans(op: Operation, context: Context) -> Step:
     return step
 
 
+def _split(op: Operation, context: Context) -> Step:
+    (source,), results = op.operands, op.results
+
+    def step(group: Workgroup) -> None:
+        found: Array = np.asarray(group.values[source])
+        for number, result in enumerate(results):
+            group.values[result] = found[..., number]
+
+    return step
+
+
+def _join(op: Operation, context: Context) -> Step:
+    (result,) = op.results
+
+    def step(group: Workgroup) -> None:
+        parts = [group.values[operand] for operand in op.operands]
+        group.values[result] = np.stack(parts, axis=-1)
+
+    return step
+
+
 # ---- pointers
 
 
@@ -199,6 +220,8 @@ TENSOR: dict[str, Prepare] = {
     "tt.expand_dims": _reshaped,
     "tt.reshape": _reshaped,
     "tt.trans": _trans,
+    "tt.split": _split,
+    "tt.join": _join,
     "tt.addptr": _addptr,
     "tt.load": _load,
     "tt.store": _store,

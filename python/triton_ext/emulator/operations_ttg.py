@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from triton_ext.ir import Operation
 from triton_ext.ir.dialects import ttg
 from triton_ext.ir.dialects.view import OpReader
@@ -27,9 +29,10 @@ def _local_alloc(op: Operation, context: Context) -> Step:
     offset = place.value if place is not None and isinstance(place.value, int) else None
 
     def step(group: Workgroup) -> None:
-        buffer = LdsView.allocate(element, shape, name, group.lds, offset)
+        has_history = group.races is not None
+        buffer = LdsView.allocate(element, shape, name, group.lds, offset, has_history=has_history)
         if view.src is not None:
-            buffer.data[...] = group.values[view.src]
+            group.write_lds(op, buffer, group.values[view.src])
         group.values[view.result] = buffer
 
     return step
@@ -104,6 +107,38 @@ def _reshape(op: Operation, context: Context) -> Step:
     return step
 
 
+def _warp_specialize(op: Operation, context: Context) -> Step:
+    view = ttg.WarpSpecializeOp.match(op)
+    assert view is not None
+    default = context.block(view.default)
+    terminator = view.default.terminator
+    yielded = terminator.operands if terminator is not None else ()
+    parts = [(context.block(p.block), p.block.args) for p in view.partitions]
+
+    def step(group: Workgroup) -> None:
+        captured = [group.values[value] for value in view.captures]
+
+        def partition(number: int) -> Callable[[], None]:
+            steps, args = parts[number]
+            part = group.fork(f"partition {number}")
+            part.values.update(zip(args, captured, strict=True))
+            forks.append(part)
+            return lambda: part.run(steps)
+
+        forks: list[Workgroup] = []
+        others = [partition(number) for number in range(len(parts))]
+        first = group.fork("the default partition")
+        forks.append(first)
+        group.fibers.together([lambda: first.run(default), *others])
+        for part in forks:
+            if group.agent is not None and part.agent is not None:
+                group.agent.learn(part.agent.hand_on())
+        found = [first.values[value] for value in yielded]
+        group.values.update(zip(view.results, found, strict=True))
+
+    return step
+
+
 def _same(op: Operation, context: Context) -> Step:
     (source,), (result,) = op.operands, op.results
 
@@ -122,4 +157,5 @@ TTG: dict[str, Prepare] = {
     "ttg.memdesc_trans": _trans,
     "ttg.memdesc_reshape": _reshape,
     "ttg.convert_layout": _same,
+    "ttg.warp_specialize": _warp_specialize,
 }

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from triton_ext.ir import Block, Operation, Value
-from triton_ext.passes.places import place_of
 
 from .elements import Array, Element, element_of
-from .faults import EmulationError, fault
+from .faults import EmulationError, UnreadyError, at_place, fault
+from .fibers import Fibers
 from .memory import GlobalMemory, LdsBytes, LdsView, OutOfBoundsError
+from .races import Agent, Races
 
 __all__ = ["Context", "Prepare", "Step", "Workgroup"]
 
@@ -20,11 +22,19 @@ __all__ = ["Context", "Prepare", "Step", "Workgroup"]
 class Workgroup:
     """What the operations of a kernel read and change.
 
+    A kernel may have parts that run by turns (partitions of ``ttg.warp_specialize``): each sees a
+    fork, with values of its own and all else in common.
+
     Args:
         memory: Global memory.
         lds_bytes: Bytes of LDS that buffers were placed in.
         program_id: Which workgroup it is, in x, y and z.
         grid: How many there are.
+        fibers: Decides whose turn it is.
+        races: Knows who accessed which buffer; ``None`` where nobody asks.
+
+    Attributes:
+        agent: Who a part is to ``races``.
     """
 
     def __init__(
@@ -33,20 +43,35 @@ class Workgroup:
         lds_bytes: int,
         program_id: tuple[int, ...],
         grid: tuple[int, ...],
+        fibers: Fibers | None = None,
+        races: Races | None = None,
     ) -> None:
         self.memory = memory
+        self.fibers = fibers or Fibers(0)
+        self.races = races
+        self.agent: Agent | None = races.agent("the kernel") if races is not None else None
         self.lds = LdsBytes(lds_bytes)
         self.program_id = program_id
         self.grid = grid
         self.values: dict[Value, Any] = {}
         #: What vendors keep for a workgroup, by the class that keeps it.
         self.extensions: dict[type, Any] = {}
+        #: The same for the part that runs.
+        self.own: dict[type, Any] = {}
         #: Copies in flight, with the LDS that they fill or read.
         self.copies: list[tuple[Operation, LdsView]] = []
         #: Where the block that ran last goes, with the values that it hands on.
         self.branch: tuple[Block, list[Any]] | None = None
         #: What has to hold when the kernel ends.
         self.at_end: list[Callable[[Operation], None]] = []
+
+    def fork(self, name: str) -> Workgroup:
+        """A part of the kernel that runs beside this one."""
+        found = copy.copy(self)
+        found.values, found.own, found.branch = dict(self.values), {}, None
+        if self.races is not None:
+            found.agent = self.races.agent(name, self.agent)
+        return found
 
     # ---- LDS
 
@@ -63,6 +88,9 @@ class Workgroup:
                 *self._who(view),
                 "wait for the copy first: nothing but a wait tells when LDS holds its data",
             )
+        if self.races is not None and self.agent is not None:
+            self.races.check_read(self.agent, op, view)
+            self.races.note_read(self.agent, op, view)
         return view.data.copy()
 
     def write_lds(self, op: Operation, view: LdsView, values: Any) -> None:
@@ -72,6 +100,8 @@ class Workgroup:
             EmulationError: A copy in flight fills or reads a part of it.
         """
         self.check_refill(op, view)
+        if self.races is not None and self.agent is not None:
+            self.races.note_write(self.agent, op, view)
         view.data[...] = values
 
     def check_refill(self, op: Operation, view: LdsView) -> None:
@@ -94,6 +124,8 @@ class Workgroup:
                 *self._who(view),
                 "wait for the copy first: it may arrive behind what is written now",
             )
+        if self.races is not None and self.agent is not None:
+            self.races.check_write(self.agent, op, view)
 
     def _who(self, view: LdsView) -> tuple[str, ...]:
         """A note for each copy in flight that has to do with a part of a buffer."""
@@ -101,9 +133,7 @@ class Workgroup:
         for op, other in self.copies:
             if not np.shares_memory(view.filling, other.filling):
                 continue
-            place = place_of(op)
-            where = f"{place.filename}:{place.line}:{place.column}: " if place.line else ""
-            found.append(f"the copy: {where}{op.name}")
+            found.append(at_place("the copy", op))
             if not np.shares_memory(view.data, other.data):
                 found.append(
                     f"it is one of '{other.name}', whose LDS was given to '{view.name}' behind its "
@@ -149,6 +179,8 @@ class Workgroup:
                 step(self)
             except EmulationError:
                 raise
+            except UnreadyError as error:
+                raise fault(op, error.message, *error.notes) from error
             except (ArithmeticError, IndexError, TypeError, ValueError) as error:
                 raise fault(op, f"'{op.name}' failed in the emulator: {error}") from error
 

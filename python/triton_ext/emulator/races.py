@@ -1,0 +1,203 @@
+"""Who may touch a buffer when: happens-before between the parts of a workgroup.
+
+Every agent has a vector clock.  A part of the kernel is an agent, and so is whatever else tells
+that something is done: an mbarrier, whose time is the number of its phases.  An arrival hands on
+what the agent knows, a wait takes it over; an access is in order with another one if the second
+agent knows of the first one's time.  So a barrier that is missing shows in every order of the parts
+in which the access happens at all, and not only in the one where it does harm.
+
+Buffers remember, for each element, the last write and the reads behind it, as numbers of accesses
+(``LdsView.history``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from triton_ext.ir import Operation
+
+from .faults import EmulationError, at_place, fault
+
+if TYPE_CHECKING:
+    from .memory import LdsView
+
+__all__ = ["Access", "Agent", "Races"]
+
+Clock = dict[int, int]
+
+
+class Agent:
+    """Who accesses, or tells that something is done.
+
+    Args:
+        number: Its number.
+        name: What to call it.
+        knows: Times of other agents that it knows of from the start.
+
+    Attributes:
+        clock: The times of agents that it knows of, its own among them.
+    """
+
+    def __init__(self, number: int, name: str, knows: Clock | None = None) -> None:
+        self.number = number
+        self.name = name
+        self.clock: Clock = dict(knows or {})
+        self.clock[number] = self.clock.get(number, 0) + 1
+
+    def learn(self, other: Clock) -> None:
+        """Takes over what another one knows."""
+        mine = self.clock
+        for number, time in other.items():
+            if mine.get(number, 0) < time:
+                mine[number] = time
+
+    def hand_on(self) -> Clock:
+        """What it knows now; what it does from now on is later."""
+        found = dict(self.clock)
+        self.clock[self.number] += 1
+        return found
+
+
+@dataclass(slots=True, eq=False)
+class Access:
+    """One access of one agent; those of reads are sets, one entry for each agent.
+
+    Attributes:
+        times: Time of the access, for each agent that did it.
+        ops: The operation, for each agent.
+        unfenced: Whether it is a write that the asynchronous proxy may not see.
+    """
+
+    times: Clock
+    ops: dict[int, Operation]
+    unfenced: bool = False
+
+    def unknown_to(self, agent: Agent) -> list[int]:
+        """The agents whose access is not in front of what this agent does now."""
+        return [who for who, time in self.times.items() if agent.clock.get(who, 0) < time]
+
+
+class Races:
+    """All agents and accesses of one workgroup."""
+
+    def __init__(self) -> None:
+        self._agents: list[Agent] = []
+        self._accesses: list[Access] = [Access({}, {})]
+        #: Writes that no fence made visible to the asynchronous proxy.
+        self._unfenced: list[Access] = []
+
+    def agent(self, name: str, starter: Agent | None = None) -> Agent:
+        """A new agent, which knows what the one knows that starts it."""
+        knows = starter.hand_on() if starter is not None else None
+        found = Agent(len(self._agents), name, knows)
+        self._agents.append(found)
+        return found
+
+    def check_read(
+        self, agent: Agent, op: Operation, view: LdsView, *, is_async: bool = False
+    ) -> None:
+        """Refuses to read what another one writes at the same time.
+
+        Args:
+            agent: Who reads.
+            op: The operation.
+            view: What is read.
+            is_async: Whether the asynchronous proxy reads it.
+
+        Raises:
+            EmulationError: It is a race, or a fence is missing.
+        """
+        for number in _numbers(view.history[0]):
+            write = self._accesses[number]
+            for who in write.unknown_to(agent):
+                raise self._race(op, agent, "reads", view, who, write, "wrote")
+            if is_async and write.unfenced:
+                raise fault(
+                    op,
+                    f"reads '{view.name}' through the asynchronous proxy, which may not see what "
+                    "was written there",
+                    *(at_place("written here", each) for each in write.ops.values()),
+                    "put fence_async_shared() behind the write, in front of what makes it known to "
+                    "others",
+                )
+
+    def check_write(self, agent: Agent, op: Operation, view: LdsView) -> None:
+        """Refuses to write what another one reads or writes at the same time.
+
+        Raises:
+            EmulationError: It is a race.
+        """
+        for slot, verb in ((0, "wrote"), (1, "read")):
+            for number in _numbers(view.history[slot]):
+                access = self._accesses[number]
+                for who in access.unknown_to(agent):
+                    raise self._race(op, agent, "writes", view, who, access, verb)
+
+    def note_read(self, agent: Agent, op: Operation, view: LdsView) -> None:
+        """Remembers that an agent reads now."""
+        me, reads = agent.number, view.history[1]
+        for number in _numbers(reads):
+            access = self._accesses[number]
+            if access.times.get(me) == agent.clock[me] and access.ops.get(me) is op:
+                continue
+            others = access.unknown_to(agent)
+            times = {who: access.times[who] for who in others} | {me: agent.clock[me]}
+            ops = {who: access.ops[who] for who in others} | {me: op}
+            reads[reads == number] = self._add(Access(times, ops))
+
+    def note_write(
+        self, agent: Agent, op: Operation, view: LdsView, *, is_async: bool = False
+    ) -> None:
+        """Remembers that an agent writes now."""
+        access = Access({agent.number: agent.clock[agent.number]}, {agent.number: op})
+        if not is_async:
+            access.unfenced = True
+            self._unfenced.append(access)
+        view.history[0][...] = self._add(access)
+        view.history[1][...] = 0
+
+    def fence(self, agent: Agent) -> None:
+        """Makes all writes that an agent knows of visible to the asynchronous proxy."""
+        left = []
+        for access in self._unfenced:
+            access.unfenced = bool(access.unknown_to(agent))
+            if access.unfenced:
+                left.append(access)
+        self._unfenced = left
+
+    def _add(self, access: Access) -> int:
+        self._accesses.append(access)
+        return len(self._accesses) - 1
+
+    def _race(
+        self,
+        op: Operation,
+        agent: Agent,
+        does: str,
+        view: LdsView,
+        who: int,
+        access: Access,
+        did: str,
+    ) -> EmulationError:
+        other = self._agents[who].name
+        return fault(
+            op,
+            f"{agent.name} {does} '{view.name}' that {other} {did}, and nothing puts the one in "
+            "front of the other",
+            at_place(f"{other} {did} it here", access.ops[who]),
+            "a wait is missing between them, or an arrival comes too early",
+        )
+
+
+def _numbers(history: np.ndarray[tuple[int, ...], np.dtype[np.int32]]) -> Iterable[int]:
+    """The accesses that elements remember; most often it is one."""
+    if not history.size:
+        return ()
+    first = int(history.flat[0])
+    if (history == first).all():
+        return (first,)
+    return [int(number) for number in np.unique(history)]

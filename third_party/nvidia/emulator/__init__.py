@@ -1,0 +1,1 @@
+"""Hopper's asynchronous units in the emulator (:mod:`triton_ext.emulator`)."""

@@ -1,0 +1,218 @@
+"""Copies of the TMA unit between global and shared memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from triton_ext.emulator.elements import Array
+from triton_ext.emulator.faults import fault
+from triton_ext.emulator.memory import LdsView, OutOfBoundsError
+from triton_ext.emulator.workgroup import Context, Prepare, Step, Workgroup
+from triton_ext.errors import DescriptorError
+from triton_ext.ir import Operation
+
+from ..dialect import tma
+from .descriptors import Descriptor
+from .mbarriers import InFlight, Mbarrier, agent_of, barrier_of, races_of, refuse_clusters
+
+__all__ = ["COPIES", "check_async_read"]
+
+
+def check_async_read(op: Operation, group: Workgroup, view: LdsView) -> None:
+    """Refuses what the asynchronous proxy must not read now.
+
+    Raises:
+        EmulationError: A copy in flight fills a part of it, another part of the kernel writes it,
+            or a fence is missing.
+    """
+    if view.filling.any():
+        group.read_lds(op, view)  # raises
+    races_of(group).check_read(agent_of(group), op, view, is_async=True)
+
+
+def _block(
+    op: Operation, desc: Descriptor, view: LdsView, coord: list[int], offsets: list[int]
+) -> tuple[Array, Array]:
+    try:
+        return desc.block(view.shape, coord, offsets)
+    except (DescriptorError, ValueError) as error:
+        raise fault(op, f"the TMA unit cannot do this: {error}") from error
+
+
+# ---- loads
+
+
+def _load(op: Operation, context: Context) -> Step:
+    view = tma.AsyncTmaCopyGlobalToLocalOp.match(op)
+    assert view is not None
+    refuse_clusters(op)
+    if view.multicast:
+        raise fault(op, "the emulator has no clusters, and so no multicast")
+
+    def step(group: Workgroup) -> None:
+        values = group.values
+        if not values[view.pred]:
+            return
+        group.fibers.pause()
+        desc: Descriptor = values[view.desc]
+        buffer: LdsView = values[view.result]
+        barrier = barrier_of(op, group, values[view.barrier])
+        coord, offsets = ([group.scalar(x) for x in xs] for xs in (view.coord, view.offsets))
+        addresses, inside = _block(op, desc, buffer, coord, offsets)
+        group.check_refill(op, buffer)
+        found = group.load(op, desc.element, addresses, inside)
+        if desc.fills_nan:
+            found = np.where(inside, found, np.nan).astype(found.dtype)
+        _start_load(op, group, buffer, found, barrier)
+
+    return step
+
+
+def _start_load(
+    op: Operation, group: Workgroup, buffer: LdsView, found: Array, barrier: Mbarrier
+) -> None:
+    """Puts a load into flight: the buffer is poison until it lands."""
+    buffer.data[...] = buffer.element.poison()
+    buffer.filling[...] += 1
+    place = (op, buffer)
+    group.copies.append(place)
+    races = races_of(group)
+
+    def land() -> None:
+        group.copies.remove(place)
+        buffer.filling[...] -= 1
+        buffer.data[...] = found
+        races.note_write(barrier.agent, op, buffer, is_async=True)
+
+    size = buffer.data.size * buffer.element.size_bytes
+    barrier.copies.append(InFlight(op, size, land))
+
+
+# ---- stores
+
+
+@dataclass(slots=True, eq=False)
+class _Store:
+    """A store that was issued.
+
+    Attributes:
+        op: The operation.
+        read: Reads shared memory; what it returns writes global memory.
+        write: That, once shared memory was read.
+    """
+
+    op: Operation
+    read: Callable[[], Callable[[], None]]
+    write: Callable[[], None] | None = None
+
+
+class _Stores:
+    """The stores of one part of a kernel, oldest first; each is a bulk group of its own."""
+
+    def __init__(self) -> None:
+        self.flying: list[_Store] = []
+
+    @classmethod
+    def of(cls, group: Workgroup) -> _Stores:
+        """Those of the part that runs."""
+        found = group.own.get(cls)
+        if not isinstance(found, cls):
+            found = group.own[cls] = cls()
+            group.at_end.append(found.check_end)
+        return found
+
+    def wait(self, pendings: int, *, read_only: bool) -> None:
+        """Lets all but the last ones read shared memory, and write global memory."""
+        for store in self.flying[: max(0, len(self.flying) - pendings)]:
+            if store.write is None:
+                store.write = store.read()
+            if not read_only:
+                store.write()
+                self.flying.remove(store)
+
+    def check_end(self, kernel: Operation) -> None:
+        """Lets stores land that have read shared memory.
+
+        Raises:
+            EmulationError: The kernel ends while one may still read it.
+        """
+        for store in self.flying:
+            if store.write is None:
+                raise fault(
+                    store.op,
+                    "the kernel ends while this store may still read shared memory",
+                    "the shared memory of a CTA that ended is given to another one: wait for 0 "
+                    "stores at the end",
+                )
+        self.wait(0, read_only=False)
+
+
+def _store(op: Operation, context: Context) -> Step:
+    view = tma.AsyncTmaCopyLocalToGlobalOp.match(op)
+    assert view is not None
+    refuse_clusters(op)
+
+    def step(group: Workgroup) -> None:
+        values = group.values
+        group.fibers.pause()
+        desc: Descriptor = values[view.desc]
+        buffer: LdsView = values[view.src]
+        addresses, inside = _block(op, desc, buffer, [group.scalar(x) for x in view.coord], [])
+        check_async_read(op, group, buffer)
+        _Stores.of(group).flying.append(_start_store(op, group, desc, buffer, addresses, inside))
+
+    return step
+
+
+def _start_store(
+    op: Operation,
+    group: Workgroup,
+    desc: Descriptor,
+    buffer: LdsView,
+    addresses: Array,
+    inside: Array,
+) -> _Store:
+    """Puts a store into flight: what it writes is poison until it lands."""
+    memory, element = group.memory, desc.element
+    try:
+        memory.mark(element, addresses, inside, 1)
+    except OutOfBoundsError as error:
+        raise fault(op, f"writes outside of global memory: {error}") from error
+    poison = np.full(addresses.shape, element.poison(), element.dtype)
+    memory.write(element, addresses, inside, poison)
+    buffer.draining[...] += 1
+    place = (op, buffer)
+    group.copies.append(place)
+
+    def read() -> Callable[[], None]:
+        group.copies.remove(place)
+        buffer.draining[...] -= 1
+        races_of(group).note_read(agent_of(group), op, buffer)
+        found = buffer.data.copy()
+
+        def write() -> None:
+            memory.write(element, addresses, inside, found)
+            memory.mark(element, addresses, inside, -1)
+
+        return write
+
+    return _Store(op, read)
+
+
+def _store_wait(op: Operation, context: Context) -> Step:
+    view = tma.TmaStoreWaitOp.match(op)
+    assert view is not None
+
+    def step(group: Workgroup) -> None:
+        _Stores.of(group).wait(view.pendings, read_only=view.read_only)
+
+    return step
+
+
+COPIES: dict[str, Prepare] = {
+    tma.AsyncTmaCopyGlobalToLocalOp.NAME: _load,
+    tma.AsyncTmaCopyLocalToGlobalOp.NAME: _store,
+    tma.TmaStoreWaitOp.NAME: _store_wait,
+}

@@ -1,0 +1,135 @@
+"""Tensor descriptors of a launch: which elements a block of the TMA unit has, and where."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from triton_ext.emulator.elements import Array, Element
+
+from ..backend.geometry import Im2ColGeometry
+from ..backend.im2col_model import element_offsets
+
+__all__ = ["Descriptor", "Im2Col", "Tiled", "make_descriptor"]
+
+
+class Descriptor(Protocol):
+    """What copies ask of a descriptor."""
+
+    @property
+    def element(self) -> Element:
+        """Type of the elements."""
+
+    @property
+    def fills_nan(self) -> bool:
+        """Whether what is out of bounds arrives as NaN, not as zeros."""
+
+    def block(
+        self, shape: Sequence[int], coord: Sequence[int], offsets: Sequence[int]
+    ) -> tuple[Array, Array]:
+        """Addresses of a block's elements, and which of them are inside of the tensor.
+
+        Args:
+            shape: Of the block.
+            coord: Where it starts.
+            offsets: Filter offsets, in im2col mode.
+
+        Raises:
+            ValueError: The hardware gives the operands no meaning.
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class Tiled:
+    """A descriptor in tiled mode.
+
+    Attributes:
+        element: Type of the elements.
+        address: Of the tensor.
+        shape: Of the tensor.
+        strides: In elements.
+        fills_nan: Whether what is out of bounds arrives as NaN, not as zeros.
+    """
+
+    element: Element
+    address: int
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    fills_nan: bool = False
+
+    def block(
+        self, shape: Sequence[int], coord: Sequence[int], offsets: Sequence[int]
+    ) -> tuple[Array, Array]:
+        """Addresses of a block's elements, and which of them are inside of the tensor."""
+        if offsets or len(coord) != len(self.shape) or len(shape) != len(self.shape):
+            raise ValueError(
+                f"a tiled descriptor of rank {len(self.shape)}, with {len(coord)} coordinates, "
+                f"{len(offsets)} filter offsets and a block {list(shape)}"
+            )
+        rank = len(shape)
+        addresses: Array = np.full((1,) * rank, self.address, np.int64)
+        inside: Array = np.ones((1,) * rank, np.bool_)
+        for dim, (size, start, bound, stride) in enumerate(
+            zip(shape, coord, self.shape, self.strides, strict=True)
+        ):
+            index: Array = np.arange(start, start + size, dtype=np.int64)
+            index = index.reshape([-1 if each == dim else 1 for each in range(rank)])
+            addresses = addresses + index * (stride * self.element.size_bytes)
+            if start < 0 or start + size > bound:
+                inside = inside & (index >= 0) & (index < bound)
+        return addresses, np.broadcast_to(inside, addresses.shape)
+
+
+@dataclass(frozen=True, slots=True)
+class Im2Col:
+    """A descriptor in im2col mode.
+
+    Attributes:
+        element: Type of the elements.
+        address: Of the tensor.
+        geometry: What the driver sees.
+        fills_nan: Whether what is out of bounds arrives as NaN, not as zeros.
+    """
+
+    element: Element
+    address: int
+    geometry: Im2ColGeometry
+    fills_nan: bool = False
+
+    def block(
+        self, shape: Sequence[int], coord: Sequence[int], offsets: Sequence[int]
+    ) -> tuple[Array, Array]:
+        """Addresses of a block's elements, and which of them are inside of the tensor."""
+        pixels, channels = shape
+        # The operands are 16 bits without a sign.
+        unsigned = [offset % (1 << 16) for offset in offsets]
+        flat, inside = element_offsets(
+            self.geometry, coord[:-1], unsigned, coord[-1], block_shape=(pixels, channels)
+        )
+        return self.address + flat * self.element.size_bytes, inside
+
+
+def make_descriptor(host: Any, element: Element, address: int) -> Descriptor:
+    """What a kernel gets for a descriptor of the host.
+
+    Args:
+        host: Triton's ``TensorDescriptor``, or an im2col descriptor of this package.
+        element: Type of its elements.
+        address: Of its tensor.
+
+    Raises:
+        TypeError: It is an im2col descriptor that was not built here.
+    """
+    fills_nan = getattr(host, "padding", "zero") == "nan"
+    geometry = getattr(host, "geometry", None)
+    if geometry is not None:
+        return Im2Col(element, address, geometry, fills_nan)
+    if hasattr(host, "pixel_box_lower_corner"):
+        raise TypeError(
+            "expected an im2col descriptor of triton_ext (TensorDescriptorIm2Col, "
+            f"Im2ColDescriptor), got {type(host).__module__}.{type(host).__qualname__}"
+        )
+    shape, strides = (tuple(int(x) for x in values) for values in (host.shape, host.strides))
+    return Tiled(element, address, shape, strides, fills_nan)

@@ -1,0 +1,320 @@
+"""mbarriers: phases, arrivals and the bytes of copies (PTX ISA, "mbarrier").
+
+A phase is complete when all arrivals of its count came and no bytes are outstanding.  Copies land
+when somebody waits for the phase that they complete, and not before; one after the other, in an
+order that the seed decides, and none that the phase can do without.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from triton_ext.emulator.faults import Waiting, at_place, fault
+from triton_ext.emulator.memory import LdsView
+from triton_ext.emulator.races import Agent, Races
+from triton_ext.emulator.workgroup import Context, Prepare, Step, Workgroup
+from triton_ext.ir import Operation
+
+from ..dialect import mbarrier
+
+__all__ = [
+    "MBARRIERS",
+    "InFlight",
+    "Mbarrier",
+    "agent_of",
+    "barrier_of",
+    "races_of",
+    "refuse_clusters",
+]
+
+#: Largest number of outstanding bytes of a phase (PTX ISA, "Tracking asynchronous operations").
+_MAX_TX_BYTES = (1 << 20) - 1
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class InFlight:
+    """A copy that was issued.
+
+    Attributes:
+        op: The operation.
+        size_bytes: What it brings.
+        land: Does what it does.
+    """
+
+    op: Operation
+    size_bytes: int
+    land: Callable[[], None]
+
+
+@dataclass(slots=True, eq=False)
+class Mbarrier:
+    """One mbarrier.
+
+    Attributes:
+        op: Its initialisation.
+        name: What the kernel calls it.
+        count: Arrivals of a phase.
+        agent: What tells that copies are done; its time counts the phases.
+        pending: Arrivals of this phase that are missing.
+        tx_bytes: Bytes that are outstanding.
+        phases: Phases that are complete.
+        copies: Copies in flight that complete on it.
+        known: What is known to those who waited for the last complete phase.
+    """
+
+    op: Operation
+    name: str
+    count: int
+    agent: Agent
+    pending: int = field(init=False)
+    tx_bytes: int = 0
+    phases: int = 0
+    copies: list[InFlight] = field(default_factory=list)
+    known: dict[int, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.pending = self.count
+
+    def arrive(self, op: Operation, agent: Agent, count: int) -> None:
+        """Arrives.
+
+        Raises:
+            EmulationError: The phase does not expect so many.
+        """
+        if count > self.pending:
+            raise fault(
+                op,
+                f"{agent.name} arrives {count} times at mbarrier '{self.name}', whose phase "
+                f"expects {self.pending} more",
+                *self.state(),
+                "the phase before has to be complete, and waited for, first",
+            )
+        self.agent.learn(agent.hand_on())
+        self.pending -= count
+        self._complete()
+
+    def expect(self, op: Operation, size_bytes: int) -> None:
+        """Makes the phase wait for bytes.
+
+        Raises:
+            EmulationError: These are more than an mbarrier counts.
+        """
+        self.tx_bytes += size_bytes
+        if self.tx_bytes > _MAX_TX_BYTES:
+            raise fault(
+                op, f"mbarrier '{self.name}' counts {_MAX_TX_BYTES} bytes, not {self.tx_bytes}"
+            )
+
+    def is_over(self, parity: int) -> bool:
+        """Whether the phase of a parity is complete."""
+        return self.phases % 2 != parity
+
+    def land(self, group: Workgroup, parity: int) -> bool:
+        """Lets copies land that complete the phase of a parity; whether it is complete."""
+        if not self.is_over(parity) and self.pending == 0:
+            while self.copies and not self.is_over(parity):
+                copy = self.copies.pop(group.fibers.random.randrange(len(self.copies)))
+                copy.land()
+                self.tx_bytes -= copy.size_bytes
+                self._complete()
+        return self.is_over(parity)
+
+    def state(self) -> tuple[str, ...]:
+        """Notes: where it is from, and what its phase waits for."""
+        found = [at_place(f"'{self.name}' has a count of {self.count}", self.op)]
+        arrived = self.count - self.pending
+        found.append(f"its phase {self.phases} has {arrived} of {self.count} arrivals")
+        if self.tx_bytes:
+            found.append(f"and {self.tx_bytes} bytes outstanding")
+        return tuple(found)
+
+    def _complete(self) -> None:
+        if self.pending == 0 and self.tx_bytes == 0:
+            self.phases += 1
+            self.pending = self.count
+            self.known = self.agent.hand_on()
+
+
+class _Mbarriers:
+    """The mbarriers of one workgroup; shared memory holds their numbers."""
+
+    def __init__(self) -> None:
+        self.all: list[Mbarrier | None] = []
+
+    @classmethod
+    def of(cls, group: Workgroup) -> _Mbarriers:
+        """Those of a workgroup."""
+        found = group.extensions.get(cls)
+        if not isinstance(found, cls):
+            found = group.extensions[cls] = cls()
+            group.at_end.append(found.check_end)
+        return found
+
+    def check_end(self, kernel: Operation) -> None:
+        """Refuses that a kernel ends while copies into its shared memory are in flight.
+
+        Raises:
+            EmulationError: There is one.
+        """
+        for barrier in self.all:
+            for copy in barrier.copies if barrier is not None else ():
+                raise fault(
+                    copy.op,
+                    "the kernel ends while this copy into shared memory is in flight",
+                    "the shared memory of a CTA that ended is given to another one: wait for the "
+                    "mbarrier at the end",
+                )
+
+
+def races_of(group: Workgroup) -> Races:
+    """Who accessed which buffer."""
+    assert group.races is not None
+    return group.races
+
+
+def agent_of(group: Workgroup) -> Agent:
+    """The part of the kernel that runs."""
+    assert group.agent is not None
+    return group.agent
+
+
+def barrier_of(op: Operation, group: Workgroup, view: LdsView) -> Mbarrier:
+    """The mbarrier in shared memory.
+
+    Raises:
+        EmulationError: There is none.
+    """
+    barriers = _Mbarriers.of(group).all
+    number = int(view.data.flat[0])
+    found = barriers[number] if 0 <= number < len(barriers) else None
+    if found is None:
+        raise fault(op, f"'{_name_of(view)}' is no mbarrier: it was not initialised")
+    return found
+
+
+def refuse_clusters(op: Operation) -> None:
+    """Refuses kernels for clusters.
+
+    Raises:
+        EmulationError: The module has several CTAs in a cluster.
+    """
+    module = op.module
+    text = module.op.attributes.get("ttg.num-ctas", "1") if module is not None else "1"
+    if text.partition(":")[0].strip() != "1":
+        raise fault(op, f"the emulator has no clusters, the kernel has {text.split()[0]} CTAs")
+
+
+def _name_of(view: LdsView) -> str:
+    """The buffer's name, with a number where it is one of several."""
+    base = view.data.base
+    if base is None or base.size == 1:
+        return view.name
+    number = (view.data.ctypes.data - base.ctypes.data) // view.element.size_bytes
+    return f"{view.name}[{number}]"
+
+
+def _is_on(group: Workgroup, pred: object) -> bool:
+    return pred is None or bool(group.values[pred])  # type: ignore[index]
+
+
+def _init(op: Operation, context: Context) -> Step:
+    view = mbarrier.InitBarrierOp.match(op)
+    assert view is not None
+    refuse_clusters(op)
+
+    def step(group: Workgroup) -> None:
+        buffer: LdsView = group.values[view.barrier]
+        barriers = _Mbarriers.of(group).all
+        name = _name_of(buffer)
+        barriers.append(Mbarrier(op, name, view.count, races_of(group).agent(f"'{name}'")))
+        buffer.data[...] = len(barriers) - 1
+
+    return step
+
+
+def _inval(op: Operation, context: Context) -> Step:
+    view = mbarrier.InvalBarrierOp.match(op)
+    assert view is not None
+
+    def step(group: Workgroup) -> None:
+        buffer: LdsView = group.values[view.barrier]
+        barrier = barrier_of(op, group, buffer)
+        for copy in barrier.copies:
+            raise fault(
+                op,
+                f"invalidates mbarrier '{barrier.name}' on which a copy in flight completes",
+                at_place("the copy", copy.op),
+            )
+        _Mbarriers.of(group).all[int(buffer.data.flat[0])] = None
+        buffer.data[...] = buffer.element.poison()
+
+    return step
+
+
+def _expect(op: Operation, context: Context) -> Step:
+    view = mbarrier.BarrierExpectOp.match(op)
+    assert view is not None
+
+    def step(group: Workgroup) -> None:
+        if _is_on(group, view.pred):
+            group.fibers.pause()
+            barrier = barrier_of(op, group, group.values[view.barrier])
+            barrier.expect(op, view.size)
+            barrier.arrive(op, agent_of(group), 1)
+
+    return step
+
+
+def _arrive(op: Operation, context: Context) -> Step:
+    view = mbarrier.ArriveBarrierOp.match(op)
+    assert view is not None
+
+    def step(group: Workgroup) -> None:
+        if _is_on(group, view.pred):
+            group.fibers.pause()
+            barrier = barrier_of(op, group, group.values[view.barrier])
+            barrier.arrive(op, agent_of(group), view.count)
+
+    return step
+
+
+def _wait(op: Operation, context: Context) -> Step:
+    view = mbarrier.WaitBarrierOp.match(op)
+    assert view is not None
+
+    def step(group: Workgroup) -> None:
+        if not _is_on(group, view.pred):
+            return
+        barrier = barrier_of(op, group, group.values[view.barrier])
+        parity = group.scalar(view.phase) & 1
+        agent = agent_of(group)
+
+        def describe() -> tuple[str, ...]:
+            what = (
+                f"{agent.name} waits for the phase of parity {parity} of mbarrier "
+                f"'{barrier.name}', which never completes"
+            )
+            return (what, *barrier.state())
+
+        group.fibers.wait(lambda: barrier.land(group, parity), Waiting(op, describe))
+        agent.learn(barrier.known)
+
+    return step
+
+
+def _fence(op: Operation, context: Context) -> Step:
+    def step(group: Workgroup) -> None:
+        races_of(group).fence(agent_of(group))
+
+    return step
+
+
+MBARRIERS: dict[str, Prepare] = {
+    mbarrier.InitBarrierOp.NAME: _init,
+    mbarrier.InvalBarrierOp.NAME: _inval,
+    mbarrier.BarrierExpectOp.NAME: _expect,
+    mbarrier.ArriveBarrierOp.NAME: _arrive,
+    mbarrier.WaitBarrierOp.NAME: _wait,
+    mbarrier.FenceAsyncSharedOp.NAME: _fence,
+}

@@ -1,0 +1,163 @@
+"""Matrix products of a warp group (WGMMA): asynchronous, and waited for by their number.
+
+The result of a product in flight can be handed on, to another product as well; who reads it before
+a wait retired the product is refused.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, NoReturn
+
+import numpy as np
+from triton_ext.emulator.elements import Array
+from triton_ext.emulator.faults import UnreadyError, at_place, fault
+from triton_ext.emulator.memory import LdsView
+from triton_ext.emulator.workgroup import Context, Prepare, Step, Workgroup
+from triton_ext.ir import Operation
+
+from ..dialect import mma
+from .copies import check_async_read
+from .mbarriers import agent_of, races_of
+
+__all__ = ["WGMMA"]
+
+
+@dataclass(slots=True, eq=False)
+class _Product:
+    """A product that was issued.
+
+    Attributes:
+        op: The operation.
+        value: What it gives.
+        operands: The buffers that it reads.
+        is_done: Whether a wait retired it.
+    """
+
+    op: Operation
+    value: Array
+    operands: list[tuple[Operation, LdsView]] = field(default_factory=list)
+    is_done: bool = False
+
+
+class _Pending:
+    """The result of a product in flight, as a value of the kernel."""
+
+    def __init__(self, product: _Product) -> None:
+        self.product = product
+
+    def __array__(self, *args: Any, **kwargs: Any) -> NoReturn:
+        raise UnreadyError(
+            "reads the result of a matrix product that is in flight",
+            at_place("the product", self.product.op),
+            "use what warpgroup_mma_wait returns, with fewer products pending",
+        )
+
+    def __getattr__(self, name: str) -> NoReturn:
+        # What numpy asks of an array.
+        self.__array__()
+
+
+class _Products:
+    """The products in flight of one part of a kernel, oldest first."""
+
+    def __init__(self) -> None:
+        self.flying: list[_Product] = []
+
+    @classmethod
+    def of(cls, group: Workgroup) -> _Products:
+        """Those of the part that runs."""
+        found = group.own.get(cls)
+        if not isinstance(found, cls):
+            found = group.own[cls] = cls()
+            group.at_end.append(found.check_end)
+        return found
+
+    def issue(self, group: Workgroup, product: _Product, buffers: list[LdsView]) -> None:
+        """Puts a product into flight."""
+        for buffer in buffers:
+            buffer.draining[...] += 1
+            product.operands.append((product.op, buffer))
+        group.copies.extend(product.operands)
+        self.flying.append(product)
+
+    def retire(self, group: Workgroup, pendings: int) -> None:
+        """Retires all but the last ones."""
+        for product in self.flying[: max(0, len(self.flying) - pendings)]:
+            for place in product.operands:
+                group.copies.remove(place)
+                place[1].draining[...] -= 1
+                races_of(group).note_read(agent_of(group), product.op, place[1])
+            product.is_done = True
+            self.flying.remove(product)
+
+    def check_end(self, kernel: Operation) -> None:
+        """Refuses that a kernel ends with products in flight.
+
+        Raises:
+            EmulationError: There is one.
+        """
+        for product in self.flying:
+            raise fault(
+                product.op,
+                "the kernel ends while this matrix product may still read shared memory",
+                "wait for 0 products at the end",
+            )
+
+
+def _dot(op: Operation, context: Context) -> Step:
+    view = mma.WarpGroupDotOp.match(op)
+    assert view is not None
+    element = context.element(view.result)
+    # Products of 16-bit numbers are exact in float32, and are added in it.
+    wide = np.dtype(np.float32) if element.is_float else np.dtype(np.int64)
+
+    def step(group: Workgroup) -> None:
+        values = group.values
+        group.fibers.pause()
+        buffers: list[LdsView] = []
+
+        def operand(value: Any) -> Array:
+            if not isinstance(value, LdsView):
+                return np.asarray(value).astype(wide)
+            check_async_read(op, group, value)
+            buffers.append(value)
+            return value.data.astype(wide)
+
+        found = np.matmul(operand(values[view.a]), operand(values[view.b]))
+        if view.use_c is None or values[view.use_c]:
+            c = values[view.c]
+            # Products of one accumulator follow each other in order.
+            found += c.product.value if isinstance(c, _Pending) else c
+        product = _Product(op, element.rounded(found))
+        products = _Products.of(group)
+        products.issue(group, product, buffers)
+        if view.is_async:
+            values[view.result] = _Pending(product)
+        else:
+            products.retire(group, 0)
+            values[view.result] = product.value
+
+    return step
+
+
+def _wait(op: Operation, context: Context) -> Step:
+    view = mma.WarpGroupDotWaitOp.match(op)
+    assert view is not None
+
+    def step(group: Workgroup) -> None:
+        values = group.values
+        group.fibers.pause()
+        _Products.of(group).retire(group, view.pendings)
+        for result, value in zip(view.results, view.inputs, strict=True):
+            found = values[value]
+            is_done = isinstance(found, _Pending) and found.product.is_done
+            values[result] = found.product.value if is_done else found
+
+    return step
+
+
+WGMMA: dict[str, Prepare] = {
+    mma.WarpGroupDotOp.NAME: _dot,
+    mma.WarpGroupDotWaitOp.NAME: _wait,
+}

@@ -1,0 +1,89 @@
+"""The @triton.jit convolution, compiled for sm_90, in the emulator."""
+
+from __future__ import annotations
+
+import os
+import random
+
+import pytest
+
+pytest.importorskip("numpy")
+torch = pytest.importorskip("torch", reason="triton_ext.ops needs torch, which is not installed")
+
+from triton_ext.host import capabilities  # noqa: E402
+
+IM2COL = capabilities()["im2col"]
+if not IM2COL.available:
+    pytest.skip(IM2COL.reason, allow_module_level=True)
+
+import triton.language as tl  # noqa: E402
+from conv_cases import Case, assert_close, draw  # noqa: E402
+from triton.tools.tensor_descriptor import TensorDescriptor  # noqa: E402
+from triton_ext import backends  # noqa: E402
+from triton_ext.emulator import Program  # noqa: E402
+from triton_ext.ops.conv_config import ConvConfig  # noqa: E402
+from triton_ext.ops.conv_fprop import compile_conv_fprop  # noqa: E402
+
+NIGHTLY = bool(os.environ.get("TRITON_EXT_NIGHTLY"))
+Im2ColDescriptor = backends.load("nvidia", "Im2ColDescriptor")
+DTYPES = {"float16": tl.float16, "bfloat16": tl.bfloat16}
+
+
+def run(case, config, through_tma=True, programs=3, edit=None, seed=0):
+    """y of the kernel, and what it should be."""
+    x, w, _ = case.tensors()
+    compiled = compile_conv_fprop(
+        config, 90, filter_size=case.filter_size, ci=case.ci, dtype=DTYPES[case.dtype],
+        store_through_tma=through_tma,
+    )  # fmt: skip
+    m, n, k = config.block_m, config.block_n, config.block_k
+    x_desc = Im2ColDescriptor.for_conv(
+        x, case.filter_size, case.stride, case.padding, case.dilation, block_shape=[m, k]
+    )
+    taps, y = w.shape[1] * w.shape[2], torch.full((case.m_gemm, case.co), torch.nan, dtype=x.dtype)
+    w_desc = TensorDescriptor(w, [case.co, taps, case.ci], [taps * case.ci, case.ci, 1], [n, 1, k])
+    y_desc = TensorDescriptor(y, list(y.shape), [case.co, 1], [m, n // config.store_parts])
+    scalars = (case.m_gemm, case.co, *case.output_size, *case.stride, *case.padding, *case.dilation)
+    text = compiled.asm["ttgir"] if edit is None else edit(compiled.asm["ttgir"])
+    arguments = [x_desc, w_desc, y_desc if through_tma else y, *scalars]
+    Program(text).run((programs,), arguments, seed)
+    return y.reshape(case.n, *case.output_size, case.co), case.fprop(x, w)
+
+
+def config(m, n, stages, **changes):
+    return ConvConfig(
+        **{
+            "block_m": m,
+            "block_n": n,
+            "block_k": 64,
+            "num_stages": stages,
+            "num_warps": 4,
+            "store_parts": 1,
+            "group_size_m": 4,
+            "taps_inner": True,
+            **changes,
+        }
+    )
+
+
+SMALL = Case(
+    n=2, size=(9, 11), ci=72, co=80, filter_size=(3, 3), stride=(2, 1), padding=(1, 1),
+    dilation=(1, 1),
+)  # fmt: skip
+CONFIGS = [config(128, 64, 4, store_parts=2), config(64, 128, 3, taps_inner=False)]
+
+
+@pytest.mark.parametrize("chosen", CONFIGS, ids=["128x64", "64x128"])
+@pytest.mark.parametrize("through_tma", [True, False], ids=["TMA", "pointers"])
+def test_it_equals_torch(chosen, through_tma, fresh_triton_cache):
+    assert_close(*run(SMALL, chosen, through_tma))
+
+
+@pytest.mark.parametrize("number", range(40 if NIGHTLY else 6))
+def test_random_geometries(number, fresh_triton_cache):
+    rng = random.Random(number)
+    chosen = config(
+        rng.choice((64, 128)), rng.choice((64, 128)), rng.randint(2, 5),
+        store_parts=rng.choice((1, 2)), taps_inner=rng.random() < 0.5,
+    )  # fmt: skip
+    assert_close(*run(draw(rng, 2), chosen, rng.random() < 0.7, rng.randint(1, 5)))
