@@ -1,0 +1,546 @@
+"""Gradient of a convolution's filter (wgrad): ``@triton.jit`` kernels, 1-D to 3-D, deterministic.
+
+Symbols: x [N, ([D, [H,]] W), Ci], dy [N, (out_d, (out_h,)) out_w, Co], dw [Co, taps, Ci / groups],
+all channels-last; taps = T * R * S.
+
+GEMM mapping: the rows of dw are output channels, its columns (tap, input channel) pairs, and the
+reduction runs over the output pixels of all images.  A step has BLOCK_PIXELS of them.  Both
+operands lie as [pixels, channels] in shared memory, a TMA load each, tiled for dy and im2col for x;
+dy is read transposed.  WGMMA reads operands of this order for 16-bit types only.
+
+    dw[co, tap, ci] = sum over pixels of dy[pixel, co] * x[im2col(pixel, tap), ci]
+
+A tile is [BLOCK_CO, BLOCK_CI] of TAPS_PER_TILE consecutive taps: a block of dy is loaded once for
+all of them, and the blocks of x are nearly the same pixels, which then come from L2.
+
+A 1x1 filter with stride 1 and no padding reads x as a matrix, through tiled loads.
+
+Tails need no masks in the reduction: pixels past the last image and channels past the last read as
+zero.
+
+Groups: a block of dy meets the blocks of x from the first channel of its first group on.  What it
+gives with channels of other groups is not stored.  So small groups, down to one channel, share a
+block, and its loads.
+
+Who reduces what (``wgrad_config.Partition``): rounds of whole tiles, one per program, go to dw.
+Tiles that are left after the last full round are split over pixels; their parts go to a workspace
+in fp32, and ``wgrad_reduce_kernel`` adds them in the order of the pixels.  Nothing is added
+atomically: the same input gives the same bits, whichever multiprocessor computes what.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import triton
+import triton.language as tl
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+
+import triton_ext.language as tle
+from triton_ext.ops.machine import IS_INTERPRETED
+from triton_ext.ops.wgrad_config import Reduction, WgradTiles
+
+__all__ = [
+    "compile_conv_wgrad",
+    "compile_reduce",
+    "conv_wgrad_kernel",
+    "kernel_constants",
+    "reduce_constants",
+    "wgrad_reduce_kernel",
+]
+
+
+@triton.jit
+def _tap_offsets(tap, dilation, FILTER: tl.constexpr):
+    """im2col offsets of a tap, counted w fastest."""
+    if len(FILTER) == 1:
+        return (tap * dilation[0],)
+    elif len(FILTER) == 2:
+        return ((tap // FILTER[1]) * dilation[0], (tap % FILTER[1]) * dilation[1])
+    else:
+        return (
+            (tap // (FILTER[1] * FILTER[2])) * dilation[0],
+            ((tap // FILTER[2]) % FILTER[1]) * dilation[1],
+            (tap % FILTER[2]) * dilation[2],
+        )
+
+
+@triton.jit
+def _load_x(
+    x_desc,
+    pixel,
+    start,
+    channel,
+    tap,
+    dilation,
+    FILTER: tl.constexpr,
+    TAPS: tl.constexpr,
+    IS_MATRIX: tl.constexpr,
+):
+    """A block of x seen through a tap; taps past the last are the last."""
+    if IS_MATRIX:
+        return x_desc.load([pixel, channel])
+    else:
+        offsets = _tap_offsets(min(tap, TAPS - 1), dilation, FILTER)
+        return tle.load_im2col(x_desc, start + (channel,), offsets)  # noqa: RUF005
+
+
+@triton.jit
+def _reduce_pixels(
+    x_desc,
+    dy_desc,
+    co,  # first channel of dy
+    ci,  # first channel of x
+    tap,  # first tap
+    first,  # first step
+    last,  # step behind the last one
+    size,
+    stride,
+    padding,
+    dilation,
+    FILTER: tl.constexpr,
+    TAPS: tl.constexpr,
+    IS_MATRIX: tl.constexpr,
+    BLOCK_CO: tl.constexpr,
+    BLOCK_CI: tl.constexpr,
+    BLOCK_PIXELS: tl.constexpr,
+    TAPS_PER_TILE: tl.constexpr,
+    DOT_DTYPE: tl.constexpr,
+):
+    """The accumulators of a tile for some steps, one per tap, or the first again."""
+    acc0 = tl.zeros((BLOCK_CO, BLOCK_CI), dtype=tl.float32)
+    acc1 = acc0
+    acc2 = acc0
+    for step in range(first, last):
+        pixel = step * BLOCK_PIXELS
+        dy = dy_desc.load([pixel, co]).to(DOT_DTYPE).T
+        start = tle.im2col_start(pixel, size, stride, padding)
+        x0 = _load_x(x_desc, pixel, start, ci, tap, dilation, FILTER, TAPS, IS_MATRIX)
+        acc0 = tl.dot(dy, x0.to(DOT_DTYPE), acc0)
+        if TAPS_PER_TILE > 1:
+            x1 = _load_x(x_desc, pixel, start, ci, tap + 1, dilation, FILTER, TAPS, IS_MATRIX)
+            acc1 = tl.dot(dy, x1.to(DOT_DTYPE), acc1)
+        if TAPS_PER_TILE > 2:
+            x2 = _load_x(x_desc, pixel, start, ci, tap + 2, dilation, FILTER, TAPS, IS_MATRIX)
+            acc2 = tl.dot(dy, x2.to(DOT_DTYPE), acc2)
+    return acc0, acc1, acc2
+
+
+@triton.jit
+def _filter_pointers(
+    dw_ptr,
+    offs_co,
+    offs_ci,
+    tap,
+    co,
+    group_co,
+    group_ci,
+    TAPS: tl.constexpr,
+    GROUPED: tl.constexpr,
+):
+    """Where elements of dw [Co, taps, Ci / groups] lie, and whether there are such elements."""
+    # Taps past the last have no rows.
+    mask_co = offs_co < tl.where(tap < TAPS, co, 0)
+    rows = (offs_co.to(tl.int64) * TAPS + tap) * group_ci
+    if GROUPED:
+        group = offs_co // group_co
+        rows = rows - group * group_ci
+        mask = mask_co[:, None] & (group[:, None] == (offs_ci // group_ci)[None, :])
+    else:
+        mask = mask_co[:, None] & (offs_ci < group_ci)[None, :]
+    return dw_ptr + rows[:, None] + offs_ci[None, :], mask
+
+
+@triton.jit
+def _store_tile(
+    acc,
+    dw_desc,
+    dw_ptr,
+    first_co,
+    first_ci,
+    tap,
+    co,
+    group_co,
+    group_ci,
+    TAPS: tl.constexpr,
+    GROUPED: tl.constexpr,
+    BLOCK_CO: tl.constexpr,
+    BLOCK_CI: tl.constexpr,
+    DTYPE: tl.constexpr,
+):
+    """Rounds a block of dw and stores what lies within dw."""
+    if dw_desc is not None:
+        # What is past the last channel or tap is outside of the descriptor's tensor: not stored.
+        block = acc.to(DTYPE).reshape(BLOCK_CO, 1, BLOCK_CI)
+        dw_desc.store([first_co, tap, first_ci], block)
+    else:
+        offs_co = first_co + tl.arange(0, BLOCK_CO)
+        offs_ci = first_ci + tl.arange(0, BLOCK_CI)
+        pointers, mask = _filter_pointers(
+            dw_ptr, offs_co, offs_ci, tap, co, group_co, group_ci, TAPS, GROUPED
+        )
+        tl.store(pointers, acc.to(DTYPE), mask=mask)
+
+
+@triton.jit
+def _store_part(
+    acc,
+    part_ptr,
+    BLOCK_CO: tl.constexpr,
+    BLOCK_CI: tl.constexpr,
+    NUM_WARPS: tl.constexpr,
+):
+    """Stores a block of fp32 in the order of a WGMMA accumulator's threads and registers.
+
+    A row is [repetition, warp, half, group of 4 lanes], a column [j, pair, element]; the line is
+    [repetition, j, warp, group, pair, half, element], of which a thread has the last two: 16 bytes
+    each, side by side, without a way through shared memory.
+    """
+    REPETITIONS: tl.constexpr = BLOCK_CO // (16 * NUM_WARPS)
+    split = acc.reshape(REPETITIONS, NUM_WARPS, 2, 8, BLOCK_CI // 8, 4, 2)
+    line = split.permute(0, 4, 1, 3, 5, 2, 6).reshape(BLOCK_CO * BLOCK_CI)
+    tl.store(part_ptr + tl.arange(0, BLOCK_CO * BLOCK_CI), line)
+
+
+@triton.jit
+def _tile_position(
+    tile,
+    co_blocks,
+    group_co,
+    group_ci,
+    TAP_GROUPS: tl.constexpr,
+    BLOCK_CO: tl.constexpr,
+    BLOCK_CI: tl.constexpr,
+    TAPS_PER_TILE: tl.constexpr,
+    GROUPED: tl.constexpr,
+):
+    """First output channel, input channel and tap of a tile; output channels are the fastest."""
+    first_co = tile % co_blocks * BLOCK_CO
+    rest = tile // co_blocks
+    first_ci = rest // TAP_GROUPS * BLOCK_CI
+    if GROUPED:
+        # Rounded down to 8 channels, 16 bytes, on which a block of a TMA load begins.
+        first_ci += first_co // group_co * group_ci // 8 * 8
+    return first_co, first_ci, rest % TAP_GROUPS * TAPS_PER_TILE
+
+
+@triton.jit
+def conv_wgrad_kernel(
+    x_desc,  # im2col: [BLOCK_PIXELS, BLOCK_CI] of x; tiled where IS_MATRIX
+    dy_desc,  # tiled: [BLOCK_PIXELS, BLOCK_CO] of dy [pixels, Co]
+    dw_desc,  # tiled: [BLOCK_CO, 1, BLOCK_CI] of dw [Co, taps, Ci]; None: use dw_ptr
+    dw_ptr,  # dw [Co, taps, Ci / groups] as a pointer; None: use dw_desc
+    part_ptr,  # workspace [parts, TAPS_PER_TILE, BLOCK_CO * BLOCK_CI] of fp32; None: no parts
+    co,  # Co
+    group_co,  # Co / groups
+    group_ci,  # Ci / groups
+    co_blocks,  # blocks of output channels
+    steps,  # of a tile
+    whole_tiles,  # tiles that are not split, the first ones
+    split_tiles,  # the others
+    splits,  # parts of each of them
+    size,  # output size per spatial dimension
+    stride,  # per spatial dimension
+    padding,  # in front of each spatial dimension
+    dilation,  # per spatial dimension
+    FILTER: tl.constexpr,  # taps per spatial dimension
+    TAPS: tl.constexpr,  # taps of all dimensions
+    GROUPED: tl.constexpr,  # whether there is more than one group
+    IS_MATRIX: tl.constexpr,  # whether x is read as a matrix
+    HAS_WHOLE: tl.constexpr,  # whether whole_tiles is not 0
+    HAS_PARTS: tl.constexpr,  # whether split_tiles is not 0
+    BLOCK_CO: tl.constexpr,
+    BLOCK_CI: tl.constexpr,
+    BLOCK_PIXELS: tl.constexpr,
+    TAPS_PER_TILE: tl.constexpr,  # 1 to 3
+    NUM_WARPS: tl.constexpr,
+    DTYPE: tl.constexpr,  # of dw
+    DOT_DTYPE: tl.constexpr,  # of the operands of tl.dot; that of x on every GPU
+):
+    TAP_GROUPS: tl.constexpr = (TAPS + TAPS_PER_TILE - 1) // TAPS_PER_TILE
+    program = tl.program_id(0)
+    if HAS_WHOLE:
+        # One flattened loop over tiles and steps: the loads of the next tile overlap the stores of
+        # this one.
+        for tile in tl.range(program, whole_tiles, tl.num_programs(0), flatten=True):
+            first_co, first_ci, tap = _tile_position(
+                tile, co_blocks, group_co, group_ci,
+                TAP_GROUPS, BLOCK_CO, BLOCK_CI, TAPS_PER_TILE, GROUPED,
+            )  # fmt: skip
+            acc0, acc1, acc2 = _reduce_pixels(
+                x_desc, dy_desc, first_co, first_ci, tap, 0, steps, size, stride, padding, dilation,
+                FILTER, TAPS, IS_MATRIX, BLOCK_CO, BLOCK_CI, BLOCK_PIXELS, TAPS_PER_TILE, DOT_DTYPE,
+            )  # fmt: skip
+            _store_tile(
+                acc0, dw_desc, dw_ptr, first_co, first_ci, tap, co, group_co, group_ci,
+                TAPS, GROUPED, BLOCK_CO, BLOCK_CI, DTYPE,
+            )  # fmt: skip
+            if TAPS_PER_TILE > 1:
+                _store_tile(
+                    acc1, dw_desc, dw_ptr, first_co, first_ci, tap + 1, co, group_co, group_ci,
+                    TAPS, GROUPED, BLOCK_CO, BLOCK_CI, DTYPE,
+                )  # fmt: skip
+            if TAPS_PER_TILE > 2:
+                _store_tile(
+                    acc2, dw_desc, dw_ptr, first_co, first_ci, tap + 2, co, group_co, group_ci,
+                    TAPS, GROUPED, BLOCK_CO, BLOCK_CI, DTYPE,
+                )  # fmt: skip
+    if HAS_PARTS:
+        # Programs with neighbouring numbers have the same pixels of different tiles: what one of
+        # them loads another one loads at the same time, and L2 answers both at once.
+        part = program // split_tiles
+        if part < splits:
+            first_co, first_ci, tap = _tile_position(
+                whole_tiles + program % split_tiles, co_blocks, group_co, group_ci,
+                TAP_GROUPS, BLOCK_CO, BLOCK_CI, TAPS_PER_TILE, GROUPED,
+            )  # fmt: skip
+            # The first steps % splits parts have one step more.
+            first = part * (steps // splits) + min(part, steps % splits)
+            last = (part + 1) * (steps // splits) + min(part + 1, steps % splits)
+            acc0, acc1, acc2 = _reduce_pixels(
+                x_desc, dy_desc, first_co, first_ci, tap, first, last,
+                size, stride, padding, dilation,
+                FILTER, TAPS, IS_MATRIX, BLOCK_CO, BLOCK_CI, BLOCK_PIXELS, TAPS_PER_TILE, DOT_DTYPE,
+            )  # fmt: skip
+            blocks = part_ptr + program.to(tl.int64) * (TAPS_PER_TILE * BLOCK_CO * BLOCK_CI)
+            _store_part(acc0, blocks, BLOCK_CO, BLOCK_CI, NUM_WARPS)
+            if TAPS_PER_TILE > 1:
+                block = blocks + BLOCK_CO * BLOCK_CI
+                _store_part(acc1, block, BLOCK_CO, BLOCK_CI, NUM_WARPS)
+            if TAPS_PER_TILE > 2:
+                block = blocks + 2 * BLOCK_CO * BLOCK_CI
+                _store_part(acc2, block, BLOCK_CO, BLOCK_CI, NUM_WARPS)
+
+
+@triton.jit
+def wgrad_reduce_kernel(
+    part_ptr,  # as in conv_wgrad_kernel
+    dw_ptr,  # dw [Co, taps, Ci / groups]
+    co,
+    group_co,
+    group_ci,
+    co_blocks,
+    whole_tiles,
+    split_tiles,
+    splits,  # parts of each
+    TAPS: tl.constexpr,
+    GROUPED: tl.constexpr,
+    BLOCK_CO: tl.constexpr,
+    BLOCK_CI: tl.constexpr,
+    TAPS_PER_TILE: tl.constexpr,
+    NUM_WARPS: tl.constexpr,  # of conv_wgrad_kernel
+    COLUMNS: tl.constexpr,  # columns per program, beside 16 rows
+    UNROLL: tl.constexpr,  # parts whose loads are in flight together
+    WAITS: tl.constexpr,  # whether it is launched before conv_wgrad_kernel ends
+    DTYPE: tl.constexpr,  # of dw
+):
+    """Adds a tile's parts in their order.
+
+    The grid is (16-row slices of a block times pieces of COLUMNS, TAPS_PER_TILE, tiles that are
+    split).
+    """
+    TAP_GROUPS: tl.constexpr = (TAPS + TAPS_PER_TILE - 1) // TAPS_PER_TILE
+    BLOCK: tl.constexpr = BLOCK_CO * BLOCK_CI
+    EIGHTHS: tl.constexpr = COLUMNS // 8
+    PIECES: tl.constexpr = BLOCK_CI // COLUMNS
+    rows = tl.program_id(0) // PIECES
+    piece = tl.program_id(0) % PIECES
+    turn = tl.program_id(1)
+    tile = tl.program_id(2)
+    first_co, first_ci, first_tap = _tile_position(
+        whole_tiles + tile, co_blocks, group_co, group_ci,
+        TAP_GROUPS, BLOCK_CO, BLOCK_CI, TAPS_PER_TILE, GROUPED,
+    )  # fmt: skip
+    # _store_part has the order: [repetition, j, warp] and 128 elements for each.
+    repetition = rows // NUM_WARPS
+    j = piece * EIGHTHS + tl.arange(0, EIGHTHS)
+    lines = (repetition * (BLOCK_CI // 8) + j) * NUM_WARPS + rows % NUM_WARPS
+    offsets = lines[:, None] * 128 + tl.arange(0, 128)[None, :]
+    if WAITS:
+        tl.extra.cuda.gdc_wait()
+    total = tl.zeros((EIGHTHS, 128), dtype=tl.float32)
+    for part in range(0, splits, UNROLL):
+        for ahead in tl.static_range(UNROLL):
+            slot = ((part + ahead) * split_tiles + tile).to(tl.int64)
+            source = part_ptr + (slot * TAPS_PER_TILE + turn) * BLOCK + offsets
+            mask = tl.full((EIGHTHS, 128), part + ahead, tl.int32) < splits
+            total += tl.load(source, mask=mask, other=0.0)
+    values = total.reshape(EIGHTHS, 8, 4, 2, 2).permute(3, 1, 0, 2, 4).reshape(16, COLUMNS)
+    offs_co = first_co + rows * 16 + tl.arange(0, 16)
+    offs_ci = first_ci + piece * COLUMNS + tl.arange(0, COLUMNS)
+    pointers, mask = _filter_pointers(
+        dw_ptr, offs_co, offs_ci, first_tap + turn, co, group_co, group_ci, TAPS, GROUPED
+    )
+    tl.store(pointers, values.to(DTYPE), mask=mask)
+
+
+def kernel_constants(
+    tiles: WgradTiles,
+    filter_size: tuple[int, ...],
+    dtype: tl.dtype,
+    out_dtype: tl.dtype,
+    *,
+    is_grouped: bool,
+    is_matrix: bool,
+) -> dict[str, Any]:
+    """Returns the first kernel's constexpr arguments, in the order of its parameters.
+
+    Args:
+        tiles: The tile configuration and who computes which tile.
+        filter_size: ([T, [R,]] S).
+        dtype: Of x and dy.
+        out_dtype: Of dw.
+        is_grouped: Whether there is more than one group.
+        is_matrix: Whether x is read as a matrix.
+    """
+    config, partition = tiles.config, tiles.partition
+    return {
+        "FILTER": filter_size,
+        "TAPS": math.prod(filter_size),
+        "GROUPED": is_grouped,
+        "IS_MATRIX": is_matrix,
+        "HAS_WHOLE": partition.whole_tiles > 0,
+        "HAS_PARTS": partition.parts > 0,
+        "BLOCK_CO": config.block_co,
+        "BLOCK_CI": config.block_ci,
+        "BLOCK_PIXELS": config.block_pixels,
+        "TAPS_PER_TILE": config.taps,
+        "NUM_WARPS": config.num_warps,
+        "DTYPE": out_dtype,
+        # Triton's interpreter multiplies the bits of bf16 operands as integers (3.6 to 3.9).
+        "DOT_DTYPE": tl.float32 if IS_INTERPRETED else dtype,
+    }
+
+
+def reduce_constants(
+    tiles: WgradTiles,
+    reduction: Reduction,
+    taps: int,
+    out_dtype: tl.dtype,
+    *,
+    is_grouped: bool,
+) -> dict[str, Any]:
+    """Returns the second kernel's constexpr arguments, in the order of its parameters.
+
+    Args:
+        tiles: The tile configuration and who computes which tile.
+        reduction: How the second kernel is compiled.
+        taps: Of the filter.
+        out_dtype: Of dw.
+        is_grouped: Whether there is more than one group.
+    """
+    config = tiles.config
+    return {
+        "TAPS": taps,
+        "GROUPED": is_grouped,
+        "BLOCK_CO": config.block_co,
+        "BLOCK_CI": config.block_ci,
+        "TAPS_PER_TILE": config.taps,
+        "NUM_WARPS": config.num_warps,
+        "COLUMNS": reduction.columns,
+        "UNROLL": reduction.unroll,
+        "WAITS": not IS_INTERPRETED,
+        "DTYPE": out_dtype,
+    }
+
+
+def compile_conv_wgrad(
+    tiles: WgradTiles,
+    capability: int,
+    *,
+    filter_size: tuple[int, ...] = (3, 3),
+    dtype: tl.dtype = tl.float16,
+    out_dtype: tl.dtype | None = None,
+    is_grouped: bool = False,
+    is_matrix: bool = False,
+    store_through_tma: bool = True,
+) -> Any:
+    """Compiles the first kernel ahead of time, without a GPU.
+
+    Args:
+        tiles: The tile configuration and who computes which tile.
+        capability: Compute capability of the target times ten: 90, 100.
+        filter_size: ([T, [R,]] S).
+        dtype: Of x and dy.
+        out_dtype: Of dw; ``None`` for ``dtype``.
+        is_grouped: Whether there is more than one group.
+        is_matrix: Whether x is read as a matrix, for a 1x1 filter.
+        store_through_tma: Whether whole tiles are stored by TMA; otherwise through a pointer.
+
+    Returns:
+        Triton's compiled kernel; its ``asm`` holds TTGIR, PTX and cubin.
+    """
+    config = tiles.config
+    out_dtype = dtype if out_dtype is None else out_dtype
+    constants = kernel_constants(
+        tiles, filter_size, dtype, out_dtype, is_grouped=is_grouped, is_matrix=is_matrix
+    )
+    spatial = ("i32",) * len(filter_size)
+    types: dict[str, Any] = {
+        "x_desc": f"tensordesc<{dtype}[{config.block_pixels}, {config.block_ci}]>",
+        "dy_desc": f"tensordesc<{dtype}[{config.block_pixels}, {config.block_co}]>",
+        **dict.fromkeys(("size", "stride", "padding", "dilation"), spatial),
+    }
+    if store_through_tma:
+        types["dw_desc"] = f"tensordesc<{out_dtype}[{config.block_co}, 1, {config.block_ci}]>"
+        constants["dw_ptr"] = None
+    else:
+        types["dw_ptr"] = f"*{out_dtype}"
+        constants["dw_desc"] = None
+    if tiles.partition.parts:
+        types["part_ptr"] = "*fp32"
+    else:
+        constants["part_ptr"] = None
+    options = {"num_warps": config.num_warps, "num_stages": config.num_stages}
+    return _compile(conv_wgrad_kernel, types, constants, capability, options)
+
+
+def compile_reduce(
+    tiles: WgradTiles,
+    reduction: Reduction,
+    capability: int,
+    *,
+    taps: int = 9,
+    out_dtype: tl.dtype = tl.float16,
+    is_grouped: bool = False,
+) -> Any:
+    """Compiles the second kernel ahead of time, as :func:`compile_conv_wgrad` does the first.
+
+    Args:
+        tiles: The tile configuration and who computes which tile.
+        reduction: How the second kernel is compiled.
+        capability: Compute capability of the target times ten.
+        taps: Of the filter.
+        out_dtype: Of dw.
+        is_grouped: Whether there is more than one group.
+    """
+    constants = reduce_constants(tiles, reduction, taps, out_dtype, is_grouped=is_grouped)
+    types = {"part_ptr": "*fp32", "dw_ptr": f"*{out_dtype}"}
+    options = {"num_warps": reduction.num_warps, "launch_pdl": True}
+    return _compile(wgrad_reduce_kernel, types, constants, capability, options)
+
+
+def _compile(
+    kernel: Any,
+    types: dict[str, Any],
+    constants: dict[str, Any],
+    capability: int,
+    options: dict[str, Any],
+) -> Any:
+    """Compiles a kernel whose other arguments are integers of 32 bits."""
+    signature = {
+        name: types.get(name, "constexpr" if name in constants else "i32")
+        for name in kernel.arg_names
+    }
+    attributes = {
+        (index,): [["tt.divisibility", 16]]
+        for index, name in enumerate(kernel.arg_names)
+        if str(signature[name]).startswith("*")
+    }
+    return triton.compile(
+        ASTSource(kernel, signature, constexprs=constants, attrs=attributes),
+        target=GPUTarget("cuda", capability, 32),
+        options=options,
+    )

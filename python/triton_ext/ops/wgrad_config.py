@@ -1,0 +1,316 @@
+"""Tile configurations of wgrad, who computes which part of a tile, and the choice of both.
+
+The choice is a model, not a measurement.  Its numbers are estimates: what the Gluon kernel needs
+for the same tiles (docs/gluon-conv.md; H200, Triton 3.9.0, 2026-11-20).
+
+Pure arithmetic: no torch, no GPU.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from triton_ext.ops.problem import ConvProblem
+
+__all__ = ["CONFIGS", "Partition", "Reduction", "WgradConfig", "WgradTiles", "choose_tiles"]
+
+# Shared memory that a CTA can use on sm_90 and sm_100: 227 KiB.
+SMEM_BYTES = 232448
+
+# Of the operands; WGMMA transposes 16-bit types only.
+ELEMENT_BYTES = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WgradConfig:
+    """One way to compile the kernel.
+
+    Attributes:
+        block_co: Output channels per tile.
+        block_ci: Input channels per tile.
+        taps: Filter taps per tile, 1 to 3: a block of dy is loaded once for all of them.
+        block_pixels: Output pixels per step.
+        num_stages: Depth of the pipeline of loads.
+        num_warps: Warps per CTA; 4 is one warp group, 8 are two that split the output channels.
+    """
+
+    block_co: int
+    block_ci: int
+    taps: int = 1
+    block_pixels: int = 64
+    num_stages: int
+    num_warps: int
+
+    @property
+    def tile_elements(self) -> int:
+        """Elements of a tile."""
+        return self.block_co * self.block_ci * self.taps
+
+    @property
+    def accumulators(self) -> int:
+        """fp32 accumulators per thread."""
+        return self.tile_elements // (32 * self.num_warps)
+
+    def smem_bytes(self, out_bytes: int = ELEMENT_BYTES) -> int:
+        """Shared memory for the pipeline and a block of dw, in bytes.
+
+        Args:
+            out_bytes: Size of an element of dw.
+        """
+        rows = self.block_co + self.taps * self.block_ci
+        stage = rows * self.block_pixels * ELEMENT_BYTES
+        return self.num_stages * stage + self.block_co * self.block_ci * out_bytes
+
+    def fits(self, out_bytes: int = ELEMENT_BYTES, available_bytes: int = SMEM_BYTES) -> bool:
+        """Whether the configuration fits the shared memory that a CTA can use."""
+        # 1 KiB for mbarriers and alignment.
+        return self.smem_bytes(out_bytes) + 1024 <= available_bytes
+
+    def problems(self) -> tuple[str, ...]:
+        """Returns why the kernel cannot be compiled so; nothing where it can."""
+        found = []
+        for name in ("block_co", "block_ci", "block_pixels"):
+            value = getattr(self, name)
+            if value < 16 or value & (value - 1):
+                found.append(f"{name} is {value}: expected a power of two from 16 on")
+        if self.num_warps not in (4, 8):
+            found.append(f"num_warps is {self.num_warps}: expected 4 or 8")
+        elif self.block_co < 16 * self.num_warps:
+            found.append(
+                f"block_co is {self.block_co}: {self.num_warps} warps of 16 rows need "
+                f"{16 * self.num_warps}"
+            )
+        if not 1 <= self.taps <= 3:
+            found.append(f"taps is {self.taps}: expected 1 to 3")
+        if self.num_stages < 1:
+            found.append(f"num_stages is {self.num_stages}: expected at least 1")
+        return tuple(found)
+
+
+@dataclass(frozen=True, slots=True)
+class Partition:
+    """Who reduces what.
+
+    The first ``whole_tiles`` are computed as a whole, by program p those numbered p,
+    p + programs, ...  Those that would leave most multiprocessors idle in a last round, the
+    ``split_tiles``, are split over pixels: program p has the steps of part p // split_tiles of tile
+    p % split_tiles of them.  Neighbours always have the same steps of different tiles, and load the
+    same pixels at the same time.
+
+    Attributes:
+        steps: Steps of a tile, the whole reduction.
+        programs: Programs.
+        whole_tiles: Tiles that are computed as a whole.
+        split_tiles: The others.
+        splits: Parts of each of them, 1 where there are none.
+    """
+
+    steps: int
+    programs: int
+    whole_tiles: int
+    split_tiles: int
+    splits: int
+
+    @classmethod
+    def make(cls, tiles: int, steps: int, num_sms: int, most_splits: int = 1 << 30) -> Partition:
+        """Returns the partition for a number of multiprocessors.
+
+        Args:
+            tiles: Tiles.
+            steps: Steps of a tile.
+            num_sms: Multiprocessors, one program on each.
+            most_splits: Limit of parts of a tile.
+        """
+        rest = tiles % num_sms
+        splits = min(num_sms // rest, steps, most_splits) if rest else 1
+        if splits <= 1:
+            return cls(steps, min(tiles, num_sms), tiles, 0, 1)
+        whole = tiles - rest
+        return cls(steps, num_sms if whole else rest * splits, whole, rest, splits)
+
+    def part(self, number: int) -> range:
+        """Returns the steps of a part."""
+        base, longer = divmod(self.steps, self.splits)
+        first = number * base + min(number, longer)
+        return range(first, first + base + (number < longer))
+
+    def segments(self, program: int) -> Iterator[tuple[int, range]]:
+        """Yields what a program computes, in its order: tiles, and which of their steps."""
+        for tile in range(program, self.whole_tiles, self.programs):
+            yield tile, range(self.steps)
+        if program < self.parts:
+            number, tile = divmod(program, self.split_tiles)
+            yield self.whole_tiles + tile, self.part(number)
+
+    @property
+    def parts(self) -> int:
+        """Parts of all tiles that are split: slots of the workspace."""
+        return self.split_tiles * self.splits
+
+    @property
+    def rounds(self) -> int:
+        """Segments of the busiest program."""
+        return math.ceil(self.whole_tiles / self.programs) + (self.split_tiles > 0)
+
+    @property
+    def most_steps(self) -> int:
+        """Steps of the busiest program."""
+        whole = math.ceil(self.whole_tiles / self.programs)
+        return whole * self.steps + (len(self.part(0)) if self.split_tiles else 0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WgradTiles:
+    """The tiles of one problem, and who computes them.
+
+    Attributes:
+        config: The tile configuration.
+        co_blocks: Blocks of output channels.
+        partition: Who computes what.
+    """
+
+    config: WgradConfig
+    co_blocks: int
+    partition: Partition
+
+    @classmethod
+    def make(cls, config: WgradConfig, problem: ConvProblem, num_sms: int) -> WgradTiles:
+        """Returns the tiles of a problem.
+
+        Args:
+            config: The tile configuration.
+            problem: With at least one output pixel.
+            num_sms: Multiprocessors.
+        """
+        co_blocks = math.ceil(problem.out_channels / config.block_co)
+        tap_groups = math.ceil(problem.taps / config.taps)
+        pixels = problem.batch * math.prod(problem.output_size)
+        return cls(
+            config=config,
+            co_blocks=co_blocks,
+            partition=Partition.make(
+                co_blocks * _ci_blocks(config, problem) * tap_groups,
+                math.ceil(pixels / config.block_pixels),
+                num_sms,
+            ),
+        )
+
+    @property
+    def workspace_elements(self) -> int:
+        """Elements of fp32 that the parts take."""
+        return self.partition.parts * self.config.tile_elements
+
+
+def _ci_blocks(config: WgradConfig, problem: ConvProblem) -> int:
+    """Blocks of input channels that a block of output channels meets, at most."""
+    co, ci = problem.out_channels, problem.in_channels
+    group_co, group_ci = co // problem.groups, ci // problem.groups
+    most = 0
+    for first_co in range(0, co, config.block_co):
+        last_co = min(first_co + config.block_co, co) - 1
+        # The kernel begins at a multiple of 8 channels.
+        first = first_co // group_co * group_ci // 8 * 8
+        end = (last_co // group_co + 1) * group_ci
+        most = max(most, math.ceil((end - first) / config.block_ci))
+    return most
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reduction:
+    """How the second kernel is compiled.
+
+    Attributes:
+        columns: Input channels per program, beside 16 output channels; 8 to 64.
+        unroll: Parts whose loads are in flight together.
+        num_warps: Warps per program.
+    """
+
+    columns: int
+    unroll: int
+    num_warps: int
+
+    @classmethod
+    def choose(cls, tiles: WgradTiles) -> Reduction:
+        """Returns a reduction: the fewer elements there are, the smaller its programs."""
+        partition, config = tiles.partition, tiles.config
+        elements = partition.split_tiles * config.tile_elements
+        columns = min(64, config.block_ci)
+        while columns > 8 and elements // (16 * columns) < _REDUCE_PROGRAMS:
+            columns //= 2
+        # Each thread has 16 bytes of a part, or twice as many, and at most 64 registers of parts.
+        num_warps = max(1, columns // 16)
+        per_thread = 16 * columns // (32 * num_warps)
+        unroll = min(64 // per_thread, 1 << (partition.splits - 1).bit_length())
+        return cls(columns=columns, unroll=unroll, num_warps=num_warps)
+
+
+# Programs from which on the second kernel has enough loads in flight.
+_REDUCE_PROGRAMS = 1024
+
+
+def _config(
+    block_co: int, block_ci: int, taps: int, num_stages: int, num_warps: int
+) -> WgradConfig:
+    """A row of the table below, short enough to be read as one."""
+    return WgradConfig(
+        block_co=block_co,
+        block_ci=block_ci,
+        taps=taps,
+        num_stages=num_stages,
+        num_warps=num_warps,
+    )
+
+
+# Microseconds of a step.  Estimates, see above.
+_STEP_US: dict[WgradConfig, float] = {
+    _config(64, 64, 1, 8, 4): 0.175,
+    _config(64, 64, 3, 6, 4): 0.35,
+    _config(64, 128, 1, 6, 4): 0.31,
+    _config(128, 64, 1, 6, 4): 0.31,
+    _config(128, 64, 3, 5, 8): 0.52,
+    _config(128, 128, 1, 6, 4): 0.34,
+    _config(128, 128, 1, 6, 8): 0.34,
+    _config(128, 128, 3, 3, 8): 0.98,
+    _config(128, 256, 1, 3, 8): 0.68,
+    _config(256, 128, 1, 3, 8): 0.68,
+}
+
+CONFIGS: tuple[WgradConfig, ...] = tuple(_STEP_US)
+
+
+def expected_us(tiles: WgradTiles) -> float:
+    """Returns the time that a model of the machine expects, in microseconds."""
+    partition, config = tiles.partition, tiles.config
+    tile_kib = config.tile_elements * 4 / 1024
+    time = 5.0 + partition.most_steps * _STEP_US[config] + partition.rounds * tile_kib * 0.0175
+    if partition.parts:
+        time += 3.1 + partition.parts * tile_kib / 1024 * 0.53
+    return time
+
+
+def choose_tiles(
+    problem: ConvProblem,
+    num_sms: int,
+    *,
+    out_bytes: int = ELEMENT_BYTES,
+    available_bytes: int = SMEM_BYTES,
+) -> WgradTiles | None:
+    """Returns the tiles that the model expects to be fastest.
+
+    Args:
+        problem: With at least one output pixel.
+        num_sms: Multiprocessors of the GPU.
+        out_bytes: Size of an element of dw.
+        available_bytes: Shared memory that a CTA can use.
+
+    Returns:
+        Tiles of one of ``CONFIGS``; ``None`` if none of them fits.
+    """
+    possible = [
+        WgradTiles.make(config, problem, num_sms)
+        for config in CONFIGS
+        if config.fits(out_bytes, available_bytes)
+    ]
+    return min(possible, key=expected_us, default=None)
