@@ -29,7 +29,11 @@ RULES: dict[str, tuple[set[str], set[str]]] = {
     # The registry finds the vendors' tables of passes by name.
     "passes": (COMPILER | {"backends"}, set()),
     "host": ({"errors", "host", "strings"}, {"triton"}),
-    "plugin": ({"", "backends", "errors", "host", "ir", "markers", "passes"}, {"triton"}),
+    "own_passes": ({"", "backends", "errors", "host", "markers", "passes"}, set()),
+    "plugin": (
+        {"", "backends", "errors", "host", "ir", "markers", "own_passes", "passes"},
+        {"triton"},
+    ),
     # It runs what the compiler side reads, and says where as passes do.
     "emulator": ({"errors", "ir", "passes", "backends", "emulator"}, {"numpy"}),
     "language": ({"backends", "plugin"}, {"triton"}),
@@ -41,7 +45,7 @@ RULES: dict[str, tuple[set[str], set[str]]] = {
         set(),
     ),
     # It looks at what is installed; every import stands in a guarded probe.
-    "tools.doctor": ({"", "backends", "errors", "host", "tools"}, {"torch"}),
+    "tools.doctor": ({"", "backends", "errors", "host", "plugin", "tools"}, {"torch"}),
     # It compiles with all of the package, in processes of its own.
     "selftest": (
         {"analysis", "backends", "errors", "gluon", "host", "ir", "language", "ops", "passes"}

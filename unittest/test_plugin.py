@@ -65,7 +65,6 @@ def slot(fresh_triton_cache):
     yield knobs.runtime
     # A test may leave a foreign hook on top of ours; without it ours can be taken out.
     plugin.uninstall()
-    plugin._links.clear()
     knobs.runtime.add_stages_inspection_hook = None
     plugin.cache_key.cache_clear()
     if was_installed:

@@ -2,11 +2,12 @@
 
 Guarantees:
 
-* ``install()`` and ``uninstall()`` are idempotent and chain to what was there before.
+* ``install()`` and ``uninstall()`` are idempotent and chain to what was there before.  Whoever
+  replaces ours later without calling it has ours in front again at the next compile, and a warning.
 * The cache key is a digest of everything of ours that can change a compiled kernel, so a changed
   pass recompiles and a kernel compiled with us is never served without us.
-* A module that needs none of our passes (``_OWN``) costs one print and a substring search for each;
-  a launch costs one call that returns a constant.
+* A module that needs none of our passes (:mod:`triton_ext.own_passes`) costs one print and a
+  substring search for each; a launch costs one call that returns a constant.
 * Passes of others run where :func:`add_pass` or :func:`extra_passes` says, and enter the key with
   their pipeline's text, their fields and the sources that decide what they do.
 * A compile runs the passes that its key was made of, or fails where they were changed since.
@@ -23,7 +24,6 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import os
 import pathlib
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -38,13 +38,16 @@ from triton_ext.host import module as host_module
 from triton_ext.host import seams
 from triton_ext.ir import Module, parse
 from triton_ext.markers import LIBRARY, MARKED
+from triton_ext.own_passes import host_has, is_set, own_for, own_passes
 from triton_ext.passes import Pass, PassManager, Pipeline
 from triton_ext.passes.sources import add_content, add_files, add_sources
 
 __all__ = [
     "STAGES",
+    "Link",
     "add_pass",
     "cache_key",
+    "chain",
     "extra_passes",
     "install",
     "is_installed",
@@ -58,6 +61,23 @@ __all__ = [
 STAGES = ("ttir", "ttgir")
 
 _log = logging.getLogger("triton_ext")
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """A place of Triton's in which the plugin stands.
+
+    Attributes:
+        title: Its name.
+        is_reached: Whether Triton comes through the plugin there.
+        in_front: Who stands in front of the plugin, or in its place; empty for nobody.
+        behind: Who stands behind it and is called by it; empty for nobody but Triton.
+    """
+
+    title: str
+    is_reached: bool
+    in_front: str
+    behind: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,159 +97,10 @@ class _Extra:
     digest: str
 
 
-@dataclass(frozen=True, slots=True)
-class _Own:
-    """A pass of ours that runs by itself behind TTGIR, for the kernels that need it.
-
-    Attributes:
-        vendor: Whose it is.
-        export: Its name there.
-        words: All of these stand in the printed form of every module that needs it.
-        replaces: Environment variable that leaves the work to Triton's own pass if it is ``host``;
-            empty where Triton has none.
-        asked: Environment variable without which the pass does not run; empty for one that does.
-        one_of: One of these stands there as well, if any are named.
-        on: Capability of the hosts that it runs on; empty for all.
-        not_on: Capability of the hosts that it does not run on; empty for none.
-        screen: What the vendor exports under this name tells from the printed form whether a module
-            that has the words needs the pass; empty where the words are enough.
-        gluon_only: Whether it is for Gluon kernels, whose layouts a person wrote.
-        options: Those of the pass, by the names of its fields.
-    """
-
-    vendor: str
-    export: str
-    words: tuple[str, ...]
-    replaces: str = ""
-    asked: str = ""
-    one_of: tuple[str, ...] = ()
-    on: str = ""
-    not_on: str = ""
-    screen: str = ""
-    gluon_only: bool = False
-    options: tuple[tuple[str, object], ...] = ()
-
-    @property
-    def way_out(self) -> str:
-        """What a user can do who cannot mend an error of the pass; empty for nothing."""
-        if self.replaces and self.gluon_only:
-            return f"{self.replaces}=host leaves such copies as they are written"
-        if self.replaces:
-            return f"{self.replaces}=host leaves this to Triton's own pass"
-        return f"{self.asked} asked for this check" if self.asked else ""
-
-    def is_for(self, text: str, is_gluon: bool) -> bool:
-        """Whether a module needs the pass."""
-        if (self.gluon_only and not is_gluon) or not all(word in text for word in self.words):
-            return False
-        if self.one_of and not any(word in text for word in self.one_of):
-            return False
-        try:
-            return not self.screen or bool(backends.load(self.vendor, self.screen)(text))
-        except SourceError as error:
-            error.notes += (self.way_out,)
-            raise
-
-    def make(self) -> Pass:
-        """The pass."""
-        made: Pass = backends.load(self.vendor, self.export)(**dict(self.options))
-        return made
-
-
-_OWN = (
-    _Own("nvidia", "lower-im2col", (LIBRARY,), on="im2col-copies"),
-    # There the rest is done in LLVM IR.
-    _Own("nvidia", "localize-im2col", (LIBRARY,), not_on="im2col-copies"),
-    # In front of those that count the instructions of copies.  Triton has these passes for
-    # @triton.jit alone, in the middle of the stage (docs/adr/0008).
-    _Own(
-        "nvidia",
-        "coalesce-async-copy",
-        ('ttg.target = "cuda:', "ttg.async_copy_global_to_local"),
-        "TRITON_EXT_COALESCE",
-        screen="has-narrow-copies",
-        gluon_only=True,
-        options=(("explicit_layouts", True),),
-    ),
-    _Own(
-        "amd",
-        "coalesce-async-copy",
-        ('ttg.target = "hip:',),
-        "TRITON_EXT_COALESCE",
-        one_of=("ttg.async_copy_global_to_local", "amdg.buffer_load_to_local"),
-        screen="has-narrow-copies",
-        gluon_only=True,
-        options=(("explicit_layouts", True),),
-    ),
-    # Kernels without any wait as well: theirs are missing.
-    _Own(
-        "amd",
-        "verify-async-waits",
-        (),
-        asked="TRITON_EXT_VERIFY_WAITS",
-        one_of=("async_", "amdg.buffer_load_to_local"),
-    ),
-    # Every release counts too high for some kernels, which then read LDS before the data arrived.
-    _Own("amd", "update-async-wait-count", ('ttg.target = "hip:', "_wait"), "TRITON_EXT_WAITS"),
-    # 3.8 never ends for some of them, and no release reserves all of the bytes of some.
-    _Own("amd", "align-partitioned-shared", ("#ttg.partitioned_shared",), "TRITON_EXT_LDS"),
-)
-
-
-@lru_cache(maxsize=1)
-def _own_passes() -> tuple[_Own, ...]:
-    """The passes of ours that run by themselves, as the environment was when they were first asked.
-
-    What Triton can do as well is left to it where our result would be stored under its key.
-
-    Raises:
-        UnsupportedError: An environment variable has a value that means nothing.
-    """
-    return tuple(
-        own
-        for own in _OWN
-        if (not own.replaces or _is_ours(own.replaces))
-        and (not own.asked or _is_set(own.asked))
-        and (not own.on or _host_has(own.on))
-        and (not own.not_on or not _host_has(own.not_on))
-    )
-
-
-def _is_set(variable: str) -> bool:
-    """Whether an environment variable switches something on.
-
-    Raises:
-        UnsupportedError: It says neither yes nor no.
-    """
-    value = os.environ.get(variable, "").lower()
-    if value in ("1", "true", "yes", "on"):
-        return True
-    if value in ("", "0", "false", "no", "off"):
-        return False
-    raise UnsupportedError(f"{variable}={value}: expected 1 or 0")
-
-
-def _own_for(stage: str, text: str, is_gluon: bool) -> tuple[_Own, ...]:
-    """The passes of ours that a module needs."""
-    if stage != "ttgir":
-        return ()
-    return tuple(own for own in _own_passes() if own.is_for(text, is_gluon))
-
-
-def _is_ours(variable: str) -> bool:
-    """Whether an environment variable gives us what Triton has a pass of its own for."""
-    value = os.environ.get(variable, "ext")
-    if value not in ("ext", "host"):
-        raise UnsupportedError(
-            f"{variable}={value}: expected 'ext' (the pass of triton-ext) or 'host' (Triton's own)"
-        )
-    return value == "ext" and _host_has("stages-hook-key")
-
-
-# The one piece of global state: what has to be undone, whether our links in foreign chains act, and
-# the passes of others, a tuple that is replaced and never changed.
+# The one piece of global state: where we are chained, whether we act there, and the passes of
+# others, a tuple that is replaced and never changed.
 _lock = threading.Lock()
-_links: dict[str, seams.Link] = {}
+_chained: tuple[seams.Seam, ...] = ()
 _active = False
 _extra: tuple[_Extra, ...] = ()
 # What this thread's last key was made of; ``None`` for a key without us.
@@ -241,7 +112,7 @@ def install() -> None:
     """Registers the plugin with the installed Triton; does nothing where it is registered.
 
     A registration that was lost (``knobs.runtime.scope()`` restores the hook slot at its end, a
-    foreign hook may not call ours) is made again.
+    foreign hook may not call ours) is made again, here and at the beginning of every compile.
 
     Importing ``triton_ext.language``, ``triton_ext.gluon`` or ``triton_ext.ops`` calls this.  Call
     it before the first launch of a kernel that uses an :class:`triton_ext.Im2ColDescriptor`.
@@ -249,29 +120,14 @@ def install() -> None:
     Raises:
         HostError: There is no usable Triton.
     """
-    global _active
+    global _active, _chained
     host.detect()
     with _lock:
         _active = True
-        _link("stages", lambda: seams.chain_stages_hook(_stages_hook))
-        for place in seams.key_places():
-            _link_key(place)
-        _link("launch", lambda: seams.tensordesc_arg(_wrapper("wrap_make_tensordesc_arg")))
-        _link("jit", lambda: seams.make_ir(_wrapper("wrap_make_ir"), gluon=False))
-        _link("gluon", lambda: seams.make_ir(_wrapper("wrap_make_ir"), gluon=True))
-        if seams.interpreting():
-            _link("interpreter", lambda: seams.interpreter_cvt(_wrapper("wrap_implicit_cvt")))
-
-
-def _link(name: str, chain: Callable[[], seams.Link]) -> None:
-    link = _links.get(name)
-    if link is None or not link.is_reached():
-        _links[name] = chain()
-
-
-def _link_key(place: str) -> None:
-    make = _key_maker()
-    _link(f"key {place}", lambda: seams.cache_key(place, lambda: make()[0]))
+        _chained = _seams()
+        for seam in _chained:
+            if not seam.is_reached():
+                seam.chain()
 
 
 def uninstall() -> None:
@@ -283,9 +139,58 @@ def uninstall() -> None:
     global _active
     with _lock:
         _active = False
-        # Links that somebody chained to have to stay known, or a new install() would chain twice.
-        for name in [name for name, link in _links.items() if link.undo()]:
-            del _links[name]
+        for seam in _chained:
+            seam.unchain()
+
+
+def _seams() -> tuple[seams.Seam, ...]:
+    return (
+        seams.stages_hook(_stages_hook),
+        *(_key_seam(place) for place in seams.key_places()),
+        seams.tensordesc_arg(_wrapper("wrap_make_tensordesc_arg")),
+        seams.make_ir(_wrapper("wrap_make_ir"), gluon=False),
+        seams.make_ir(_wrapper("wrap_make_ir"), gluon=True),
+        *seams.before_compile(_keep),
+        *_interpreter_seams(),
+    )
+
+
+def _interpreter_seams() -> tuple[seams.Seam, ...]:
+    if not seams.interpreting():
+        return ()
+    return (seams.interpreter_cvt(_wrapper("wrap_implicit_cvt")),)
+
+
+def _key_seam(place: str) -> seams.Seam:
+    make = _key_maker()
+    return seams.cache_key(place, lambda: make()[0])
+
+
+def _keep() -> None:
+    """Chains again where somebody took our place; Triton calls it in front of every compile."""
+    if not _active:
+        return
+    for seam in [seam for seam in _chained if not seam.is_reached()]:
+        _log.warning(
+            "%s does not come through triton-ext any more, there is %s; triton-ext stands in front "
+            "of that now",
+            seam.title,
+            seam.in_front or "what Triton has itself",
+        )
+        with _lock:
+            seam.chain()
+
+
+def chain() -> tuple[Link, ...]:
+    """Tells for each place of Triton's in which the plugin stands who else is there.
+
+    Nothing where it is not installed.
+    """
+    if not _active:
+        return ()
+    return tuple(
+        Link(seam.title, seam.is_reached(), seam.in_front, seam.behind) for seam in _chained
+    )
 
 
 def is_installed() -> bool:
@@ -304,7 +209,7 @@ def cache_key() -> str:
     All of the package's Python files count: device functions and passes decide what is compiled,
     and which of the others they reach is not worth tracking.
     """
-    digest = hashlib.sha256(" ".join(own.export for own in _own_passes()).encode())
+    digest = hashlib.sha256(" ".join(own.export for own in own_passes()).encode())
     for package in _package_folders():
         add_files(digest, package)
     return f"{seams.KEY_PREFIX}{digest.hexdigest()}"
@@ -388,12 +293,8 @@ def _make_extra(stage: str, passes: str | Pipeline | Pass | Sequence[Pass]) -> _
     return _Extra(stage, str(manager), manager, digest.hexdigest())
 
 
-def _host_has(capability: str) -> bool:
-    return host.capabilities()[capability].available
-
-
 def _verify_each() -> bool:
-    return _is_set("TRITON_EXT_VERIFY")
+    return is_set("TRITON_EXT_VERIFY")
 
 
 def passes_key() -> tuple[str, ...]:
@@ -453,9 +354,12 @@ def _stages_hook(previous: seams.StagesHook | None) -> seams.StagesHook:
         # Taken, so that it is compared with the stages that were asked for right behind it only.
         asked = _asked.__dict__.pop("extra", _NOT_ASKED)
         if previous is not None:
+            _asked.wrapped = None
             previous(backend, stages, options, language, capability)
+            if _asked.wrapped is stages:
+                return None  # A foreign hook called another link of ours, further back.
         now = _extra if _active else None
-        if asked is not _NOT_ASKED and asked != now and _host_has("stages-hook-key"):
+        if asked is not _NOT_ASKED and asked != now and host_has("stages-hook-key"):
             raise UnsupportedError(
                 "the passes that run in compiles were changed, or the plugin was installed or "
                 "uninstalled, between Triton's question for the cache key and the compile: the "
@@ -463,11 +367,12 @@ def _stages_hook(previous: seams.StagesHook | None) -> seams.StagesHook:
                 "passes while no other thread compiles"
             )
         if now is not None:
+            _asked.wrapped = stages
             for name in STAGES:
                 if name in stages:
                     is_gluon = seams.is_gluon(language)
                     stages[name] = _wrap_stage(name, stages[name], now, is_gluon)
-            if "llir" in stages and not _host_has("im2col-copies"):
+            if "llir" in stages and not host_has("im2col-copies"):
                 stages["llir"] = _wrap_llir(stages["llir"])
         return None
 
@@ -481,6 +386,8 @@ def _stages_hook(previous: seams.StagesHook | None) -> seams.StagesHook:
         def key() -> tuple[str, str]:
             theirs, digest = ("", "") if keyless else previous()
             text, own_digest = mine()
+            if text in theirs:
+                return (theirs, digest)  # Another link of ours, further back.
             return (f"{theirs}{text}", f"{digest}{own_digest}")
 
     return hook
@@ -497,7 +404,7 @@ def _wrap_stage(
         if stage != "ttgir" and not has_extra:
             return module
         text = host_module.print_module(module)
-        if not has_extra and not _own_for(stage, text, is_gluon):
+        if not has_extra and not own_for(stage, text, is_gluon):
             return module
         tree = run_passes(text, stage=stage, extra=extra, is_gluon=is_gluon)
         if not tree.is_changed:
@@ -507,7 +414,7 @@ def _wrap_stage(
         except VerifyError as error:
             # Only now, because it costs as much as all of the passes.
             run_passes(text, stage=stage, verify_each=True, extra=extra, is_gluon=is_gluon)
-            own = _own_for(stage, text, is_gluon)
+            own = own_for(stage, text, is_gluon)
             error.notes += tuple(each.way_out for each in own if each.way_out)
             raise
         if stage == "ttgir":
@@ -560,7 +467,7 @@ def run_passes(
         VerifyError: Verification was asked for, and a pass left an invalid module behind.
     """
     verify = _verify_each() if verify_each is None else verify_each
-    own = _own_for(stage, text, is_gluon)
+    own = own_for(stage, text, is_gluon)
     blamed = own
     try:
         module = parse(text, filename if filename is not None else f"<{stage}>")

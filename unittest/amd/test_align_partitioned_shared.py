@@ -192,13 +192,13 @@ def installed(fresh_triton_cache):
 
 def test_the_environment_leaves_it_to_triton(monkeypatch):
     text = module_of([("512x64", SHORT)])
-    plugin._own_passes.cache_clear()
+    plugin.own_passes.cache_clear()
     assert "{alignment = 128 : i32}" in str(plugin.run_passes(text))
     monkeypatch.setenv("TRITON_EXT_LDS", "host")
-    plugin._own_passes.cache_clear()
+    plugin.own_passes.cache_clear()
     assert not plugin.run_passes(text).is_changed
     monkeypatch.undo()
-    plugin._own_passes.cache_clear()
+    plugin.own_passes.cache_clear()
 
 
 def test_an_error_in_a_compile_names_the_way_out():

@@ -60,7 +60,7 @@ def installed(fresh_triton_cache, monkeypatch):
         plugin.install()
 
     def forget():
-        plugin._own_passes.cache_clear()
+        plugin.own_passes.cache_clear()
         plugin.cache_key.cache_clear()
 
     was_installed = plugin.is_installed()

@@ -32,7 +32,7 @@ def installed(fresh_triton_cache, monkeypatch):
     from triton_ext import plugin
 
     def forget():
-        plugin._own_passes.cache_clear()
+        plugin.own_passes.cache_clear()
         plugin.cache_key.cache_clear()
 
     def install(**variables):

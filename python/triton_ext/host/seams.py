@@ -1,8 +1,7 @@
-"""The private names of Triton that we replace, each behind one function.
+"""The private names of Triton that we replace, each behind one function that returns its seam.
 
-Every replacement returns a :class:`Link`.  It is undone only if nobody replaced the name again
-after us: then ours stays in the chain, and the caller makes it a pass-through.  It can also be lost
-behind our back (``knobs.runtime.scope()`` restores the hook slot at its end), and a link tells so.
+Where somebody stands in front of ours when it is taken out, it stays in their chain, and the caller
+makes it a pass-through.
 """
 
 from __future__ import annotations
@@ -10,25 +9,27 @@ from __future__ import annotations
 import importlib
 import inspect
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, Final
 
+from triton_ext.host.chain import PROBE, Seam
 from triton_ext.host.detect import detect
 
 __all__ = [
     "KEY_PREFIX",
-    "Link",
+    "PROBE",
+    "Seam",
     "StagesHook",
     "accepts_no_arguments",
     "asks_hook_for_key",
+    "before_compile",
     "cache_key",
-    "chain_stages_hook",
     "interpreter_cvt",
     "interpreting",
     "is_gluon",
     "key_places",
     "make_ir",
     "plugin_is_reached",
+    "stages_hook",
     "takes_key",
     "tensordesc_arg",
 ]
@@ -44,19 +45,6 @@ _KEY_PLACES: Final = {
     "of compiles": ("triton.runtime.jit", "get_cache_key"),
     "in memory": ("triton.runtime.jit", "compute_cache_key"),
 }
-
-
-@dataclass(frozen=True, slots=True)
-class Link:
-    """Our place in the chain behind one of Triton's names.
-
-    Attributes:
-        undo: Restores what was there; returns whether it could.
-        is_reached: Tells whether Triton still comes through here.
-    """
-
-    undo: Callable[[], bool]
-    is_reached: Callable[[], bool]
 
 
 def plugin_is_reached() -> bool:
@@ -75,28 +63,46 @@ def plugin_is_reached() -> bool:
         return False  # a hook written for 3.6, which cannot be asked
 
 
-def chain_stages_hook(make: Callable[[StagesHook | None], StagesHook]) -> Link:
-    """Puts a stages hook into ``triton.knobs.runtime``, in front of the one that is there.
+def stages_hook(make: Callable[[StagesHook | None], StagesHook]) -> Seam:
+    """The slot of the stages hook.
 
     Args:
         make: Given the present hook or ``None``, returns the hook to install.
 
     Returns:
-        The link; it counts as reached while the plugin's key is in what the slot returns.
+        The seam; ours counts as reached while the plugin's key is in what the slot returns.  A hook
+        written for 3.6, which cannot be asked, counts as one that does not call ours.
     """
     from triton import knobs
 
-    previous = knobs.runtime.add_stages_inspection_hook
-    hook = make(previous)
-    knobs.runtime.add_stages_inspection_hook = hook
+    return Seam(
+        "knobs.runtime.add_stages_inspection_hook",
+        knobs.runtime,
+        "add_stages_inspection_hook",
+        make,
+        is_present=lambda _: plugin_is_reached(),
+    )
 
-    def undo() -> bool:
-        if knobs.runtime.add_stages_inspection_hook is not hook:
-            return False
-        knobs.runtime.add_stages_inspection_hook = previous
-        return True
 
-    return Link(undo, plugin_is_reached)
+def before_compile(action: Callable[[], None]) -> tuple[Seam, ...]:
+    """Makes Triton call something at the beginning of every compile, before it makes a key."""
+    from triton.compiler import compiler
+
+    def in_front(previous: Callable[..., Any]) -> Callable[..., Any]:
+        def parse_options(source: Any) -> Any:
+            if source is PROBE:
+                return PROBE
+            action()
+            return previous(source)
+
+        return parse_options
+
+    # The first thing that triton.compile asks its source.  Gluon's derives from the first.
+    sources = (compiler.ASTSource, compiler.IRSource)
+    return tuple(
+        Seam(f"{source.__name__}.parse_options", source, "parse_options", in_front)
+        for source in sources
+    )
 
 
 def is_gluon(language: object) -> bool:
@@ -111,7 +117,7 @@ def key_places() -> tuple[str, ...]:
     return () if asks_hook_for_key() else tuple(_KEY_PLACES)
 
 
-def cache_key(place: str, extend: Callable[[], str]) -> Link:
+def cache_key(place: str, extend: Callable[[], str]) -> Seam:
     """Makes what ``extend`` returns part of a key.
 
     Args:
@@ -120,10 +126,17 @@ def cache_key(place: str, extend: Callable[[], str]) -> Link:
     """
     module, name = _KEY_PLACES[place]
 
-    def extended(previous: Callable[..., str]) -> Callable[..., str]:
-        return lambda *args, **kwargs: previous(*args, **kwargs) + extend()
+    def extended(previous: Callable[..., str]) -> Callable[..., Any]:
+        def key(*args: Any, **kwargs: Any) -> Any:
+            if args and args[0] is PROBE:
+                return PROBE
+            made, ours = previous(*args, **kwargs), extend()
+            # Ours may be further back in the chain as well.
+            return made if ours and ours in made else made + ours
 
-    return _replace(importlib.import_module(module), name, extended)
+        return key
+
+    return Seam(f"{module}.{name}", importlib.import_module(module), name, extended)
 
 
 def asks_hook_for_key() -> bool:
@@ -159,15 +172,16 @@ def interpreting() -> bool:
     return bool(knobs.runtime.interpret)
 
 
-def tensordesc_arg(make: Callable[[Callable[..., Any]], Callable[..., Any]]) -> Link:
-    """Replaces what turns a host tensor descriptor into kernel arguments.
+def tensordesc_arg(make: Callable[[Callable[..., Any]], Callable[..., Any]]) -> Seam:
+    """What turns a host tensor descriptor into kernel arguments.
 
     Triton binds it when it builds a kernel's launcher (3.8 and newer) or looks it up at each launch
-    (before), so this has to happen before the first launch of a kernel.
+    (before), so this has to be chained before the first launch of a kernel.
 
     Args:
         make: Given a function of a descriptor, its metadata and the launch's other arguments,
-            returns another one; the third argument, empty before 3.8, may be left out.
+            returns another one; the third argument, empty before 3.8, may be left out.  It returns
+            :data:`PROBE` if that is the descriptor.
     """
     import triton.backends.nvidia.driver as driver
 
@@ -176,40 +190,31 @@ def tensordesc_arg(make: Callable[[Callable[..., Any]], Callable[..., Any]]) -> 
             return make(previous)
         return make(lambda arg, metadata, _: previous(arg, metadata))
 
-    return _replace(driver, "make_tensordesc_arg", adapted)
+    name = "make_tensordesc_arg"
+    return Seam(f"triton.backends.nvidia.driver.{name}", driver, name, adapted, arguments=2)
 
 
-def interpreter_cvt(make: Callable[[Callable[..., Any]], Callable[..., Any]]) -> Link:
-    """Replaces what turns a kernel argument into a value of Triton's interpreter."""
+def interpreter_cvt(make: Callable[[Callable[..., Any]], Callable[..., Any]]) -> Seam:
+    """What turns a kernel argument into a value of Triton's interpreter.
+
+    Args:
+        make: Returns the replacement, which returns :data:`PROBE` for itself.
+    """
     import triton.runtime.interpreter as interpreter
 
-    return _replace(interpreter, "_implicit_cvt", make)
+    name = "_implicit_cvt"
+    return Seam(f"triton.runtime.interpreter.{name}", interpreter, name, make)
 
 
-def make_ir(make: Callable[[Callable[..., Any]], Callable[..., Any]], *, gluon: bool) -> Link:
-    """Replaces what turns the source of a kernel, ``@triton.jit`` or Gluon, into a module."""
+def make_ir(make: Callable[[Callable[..., Any]], Callable[..., Any]], *, gluon: bool) -> Seam:
+    """What turns the source of a kernel, ``@triton.jit`` or Gluon, into a module.
+
+    Args:
+        make: Returns the replacement, which returns :data:`PROBE` for that source.
+        gluon: Whether it is for Gluon's sources.
+    """
     if gluon:
         from triton.experimental.gluon._runtime import GluonASTSource as Source
     else:
         from triton.compiler import ASTSource as Source
-    return _replace(Source, "make_ir", make)
-
-
-def _replace(
-    module: Any, name: str, make: Callable[[Callable[..., Any]], Callable[..., Any]]
-) -> Link:
-    previous = getattr(module, name)
-    replacement = make(previous)
-    setattr(module, name, replacement)
-
-    def undo() -> bool:
-        if getattr(module, name) is not replacement:
-            return False
-        setattr(module, name, previous)
-        return True
-
-    def is_reached() -> bool:
-        # Whoever replaced it after us calls us; only a restored original does not.
-        return getattr(module, name) is not previous
-
-    return Link(undo, is_reached)
+    return Seam(f"{Source.__name__}.make_ir", Source, "make_ir", make)

@@ -268,12 +268,30 @@ def _unconfirmed() -> tuple[str, ...]:
 
 
 def _examine_plugin() -> Finding:
-    from triton_ext import install, is_installed, uninstall
+    from triton_ext import plugin
 
-    if not is_installed():
-        install()
-        uninstall()
-    return Finding("plugin", True, "installs; importing triton_ext.language does it")
+    chained = plugin.chain()
+    lost = [link for link in chained if not link.is_reached]
+    if lost:
+        found = "; ".join(f"{link.in_front} in {link.title}" for link in lost)
+        return Finding(
+            "plugin",
+            False,
+            f"installed, but others took its place without calling it: {found}; the next compile "
+            "puts it in front of them, and so does triton_ext.install()",
+        )
+    if not chained:
+        plugin.install()
+        chained = plugin.chain()
+        plugin.uninstall()
+    others = [
+        f"{who} {where} in {link.title}"
+        for link in chained
+        for who, where in ((link.in_front, "in front"), (link.behind, "behind"))
+        if who
+    ]
+    beside = f"; beside others: {', '.join(others)}" if others else ""
+    return Finding("plugin", True, f"installs; importing triton_ext.language does it{beside}")
 
 
 def _examine_extension() -> Finding:

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from triton.tools.tensor_descriptor import TensorDescriptor
 from triton_ext.errors import DriverError, LaunchError, TritonExtError
+from triton_ext.host.chain import PROBE
 from triton_ext.host.tensor_map import driver_element_type
 from triton_ext.markers import METADATA_KEY
 
@@ -114,6 +115,8 @@ def wrap_make_tensordesc_arg(
         if not is_active():
             if isinstance(arg, Im2ColDescriptor):
                 raise LaunchError(UNINSTALLED)
+            if arg is PROBE:
+                return PROBE
             return previous(arg, metadata, others)
         if isinstance(arg, Im2ColDescriptor):
             # What a kernel wants of this geometry was checked when it was first launched.
@@ -122,6 +125,8 @@ def wrap_make_tensordesc_arg(
                 address = arg.base.data_ptr()
                 key = (address, arg.identity, known.number)
                 return MAPS.get(key) or _args_of(known.family, address, key)
+        if arg is PROBE:
+            return PROBE
         if metadata is None:
             if isinstance(arg, Im2ColDescriptor):
                 raise LaunchError(

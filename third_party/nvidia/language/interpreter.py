@@ -13,6 +13,7 @@ from typing import Any
 from triton.language import core
 from triton_ext.backends.nvidia.backend.launch import UNINSTALLED
 from triton_ext.errors import LaunchError
+from triton_ext.host.chain import PROBE
 
 __all__ = ["load", "wrap_implicit_cvt"]
 
@@ -38,6 +39,8 @@ def wrap_implicit_cvt(
             )
 
     def convert(arg: Any) -> Any:
+        if arg is PROBE:
+            return PROBE
         value = previous(arg)
         geometry = getattr(getattr(arg, "shape", None), "im2col", None)
         if geometry is not None and isinstance(value, core.tensor_descriptor_base):

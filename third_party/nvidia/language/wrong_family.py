@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from triton.compiler.errors import CompilationError
 from triton_ext.errors import LaunchError
+from triton_ext.host.chain import PROBE
 
 __all__ = ["wrap_make_ir"]
 
@@ -31,6 +32,8 @@ def wrap_make_ir(previous: Callable[..., Any], is_active: Callable[[], bool]) ->
     """
 
     def make_ir(source: Any, *args: Any, **kwargs: Any) -> Any:
+        if source is PROBE:
+            return PROBE
         try:
             return previous(source, *args, **kwargs)
         except CompilationError as error:

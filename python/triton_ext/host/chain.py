@@ -1,0 +1,133 @@
+"""A place in Triton where several extensions may hook in, one behind another.
+
+Triton offers one slot or one function; whoever wants in puts a function there that calls what was
+there.  Others do so before and after us, go again in any order, or forget to call ours
+(``knobs.runtime.scope()`` restores the slot at its end as well).  Guarantees:
+
+* What is there is called before or within ours, and is there again when ours is taken out.
+* Ours is not put there twice: it is asked for, through the functions of others.
+* A seam tells whether Triton still comes through ours, and who is in front of it.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any, Final
+
+__all__ = ["PROBE", "Seam", "describe"]
+
+#: Whoever of ours gets this as its first argument returns it, so that a seam sees that it is there.
+#: It is all of the other arguments too: Triton's C++ refuses it, and dies of some that are None.
+PROBE: Final = object()
+
+# On every function of ours: itself, because functools.wraps copies this, and what was there before.
+_LINK: Final = "_triton_ext_link"
+
+
+def describe(function: object) -> str:
+    """Names a function for a person: module and name."""
+    module = getattr(function, "__module__", None) or type(function).__module__
+    name = getattr(function, "__qualname__", None) or type(function).__qualname__
+    return f"{module}.{name}"
+
+
+class Seam:
+    """One name of Triton's behind which ours stands.
+
+    Args:
+        title: What a person calls it.
+        holder: The module, class or object that has the name.
+        attribute: The name.
+        make: Given what is there, returns ours.
+        is_present: Asks what is there whether it comes through ours; by default with
+            :data:`PROBE`.
+        arguments: How many arguments ours needs.
+    """
+
+    def __init__(
+        self,
+        title: str,
+        holder: Any,
+        attribute: str,
+        make: Callable[[Any], Callable[..., Any]],
+        is_present: Callable[[Any], bool] | None = None,
+        arguments: int = 1,
+    ):
+        self.title = title
+        self._holder, self._attribute, self._make = holder, attribute, make
+        self._is_present, self._arguments = is_present or self._answers, arguments
+
+    @property
+    def _present(self) -> Any:
+        return getattr(self._holder, self._attribute)
+
+    @property
+    def in_front(self) -> str:
+        """Who stands in front of ours or in its place; empty for nobody."""
+        present = self._present
+        return "" if _is_ours(present) or _is_stock(present) else describe(present)
+
+    @property
+    def behind(self) -> str:
+        """Who stands behind ours, if ours is the first; empty for nobody but Triton."""
+        present = self._present
+        if not _is_ours(present):
+            return ""
+        last = _behind_ours(present)
+        return "" if _is_stock(last) else describe(last)
+
+    def is_reached(self) -> bool:
+        """Tells whether Triton comes through ours; costs next to nothing if nobody is in front."""
+        present = self._present
+        return _is_ours(present) or self._is_present(present)
+
+    def chain(self) -> None:
+        """Puts ours in front of what is there."""
+        previous = self._present
+        ours = self._make(previous)
+        setattr(ours, _LINK, (ours, previous))
+        setattr(self._holder, self._attribute, ours)
+
+    def unchain(self) -> None:
+        """Takes ours out.  Where somebody stands in front of it, it stays in their chain."""
+        present = self._present
+        if _is_ours(present):
+            setattr(self._holder, self._attribute, _behind_ours(present))
+
+    def _answers(self, present: Any) -> bool:
+        if _is_stock(present):
+            return False
+        number = max(self._arguments, _number_of_arguments(present))
+        try:
+            return present(*[PROBE] * number) is PROBE
+        except Exception:  # whatever somebody else's function makes of arguments that mean nothing
+            return False
+
+
+def _is_ours(function: object) -> bool:
+    link = getattr(function, _LINK, None)
+    return link is not None and link[0] is function
+
+
+def _is_stock(function: object) -> bool:
+    """Whether it is Triton's own, or an empty slot."""
+    return function is None or describe(function).startswith("triton.")
+
+
+def _behind_ours(function: Any) -> Any:
+    while _is_ours(function):
+        function = getattr(function, _LINK)[1]
+    return function
+
+
+def _number_of_arguments(function: Any) -> int:
+    """Returns how many positional arguments a function names."""
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):
+        return 0
+    return sum(
+        parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD)
+        for parameter in parameters
+    )
