@@ -12,6 +12,7 @@ _HERE: Final = "triton_ext.backends.nvidia"
 EXPORTS: Final = {
     "ConvGeometry": f"{_HERE}.backend.geometry:ConvGeometry",
     "Im2ColDescriptor": f"{_HERE}.backend.descriptors:Im2ColDescriptor",
+    "SPATIAL_LIMITS": f"{_HERE}.backend.validation:SPATIAL_LIMITS",
     "coalesce-async-copy": "triton_ext.passes.coalesce_async_copy:CoalesceAsyncCopy",
     "conv_violations": f"{_HERE}.backend.validation:conv_violations",
     "descriptor_error": f"{_HERE}.backend.validation:descriptor_error",

@@ -1,0 +1,116 @@
+"""Tile configurations of the gradient of the input and the choice among them.
+
+The model is that of the forward convolution (``conv_config.py``): the time of the busiest
+multiprocessor.  What differs are the tiles: every residue class has its own, with the steps of its
+own taps, and the model reckons with their mean.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+from triton_ext.ops.conv_config import SMEM_BYTES, ConvConfig, Cost
+
+__all__ = ["CONFIGS", "choose_config", "within_groups"]
+
+
+def _config(
+    block_m: int,
+    block_n: int,
+    num_stages: int,
+    num_warps: int,
+    *,
+    parts: int = 1,
+    group: int = 8,
+    taps_inner: bool = True,
+) -> ConvConfig:
+    """A row of the table below, short enough to be read as one."""
+    return ConvConfig(
+        block_m=block_m,
+        block_n=block_n,
+        num_stages=num_stages,
+        num_warps=num_warps,
+        store_parts=parts,
+        group_size_m=group,
+        taps_inner=taps_inner,
+    )
+
+
+# The tiles and costs of the forward convolution (H200): a step loads and multiplies the same.  To
+# be fitted to this kernel's own times by `python -m benchmarks.fit_config`.
+_COSTS: dict[ConvConfig, Cost] = {
+    _config(256, 64, 5, 4, parts=2): Cost(0.421, 1.18, 7.06),
+    _config(256, 64, 3, 4): Cost(0.501, 0.91, 8.82),
+    _config(128, 64, 5, 4): Cost(0.240, 0.64, 7.40),
+    _config(64, 64, 7, 4): Cost(0.222, 0.41, 5.98),
+    _config(128, 128, 6, 4): Cost(0.327, 1.11, 6.36),
+    _config(128, 128, 6, 4, taps_inner=False): Cost(0.329, 1.10, 6.11),
+    _config(128, 128, 5, 4, group=1): Cost(0.324, 1.11, 6.49),
+    _config(64, 128, 6, 4, group=4, taps_inner=False): Cost(0.205, 0.69, 6.12),
+    _config(64, 256, 5, 4, parts=2): Cost(0.336, 1.26, 5.27),
+    _config(256, 128, 4, 8, parts=2, group=4, taps_inner=False): Cost(0.658, 2.27, 6.06),
+    _config(128, 256, 4, 8, parts=2): Cost(0.609, 2.32, 5.53),
+    _config(128, 256, 4, 8, parts=2, group=4, taps_inner=False): Cost(0.616, 2.34, 5.12),
+}
+
+CONFIGS: tuple[ConvConfig, ...] = tuple(_COSTS)
+
+
+def choose_config(
+    m_gemm: int,
+    classes: int,
+    mean_taps: float,
+    ci: int,
+    co: int,
+    num_sms: int,
+    *,
+    groups: int = 1,
+    element_bytes: int = 2,
+    whole_tile: bool = False,
+    available_bytes: int = SMEM_BYTES,
+) -> ConvConfig | None:
+    """Returns the configuration that the model expects to be fastest.
+
+    Args:
+        m_gemm: Pixels of a class.
+        classes: Residue classes.
+        mean_taps: Filter taps of a class, on average.
+        ci: Input channels of a group.
+        co: Output channels of a group.
+        num_sms: Multiprocessors of the GPU.
+        groups: Into how many parts the channels are divided.
+        element_bytes: Size of an element of dy, w and dx, in bytes.
+        whole_tile: Whether the output tile lies in shared memory as a whole: where dx is not stored
+            by TMA, and on sm_100.
+        available_bytes: Shared memory that a CTA can use.
+
+    Returns:
+        One of ``CONFIGS``, with shorter steps where groups want them; ``None`` if none fits.
+    """
+
+    def microseconds(shipped: ConvConfig) -> float:
+        config = within_groups(shipped, co, groups)
+        tiles = math.ceil(m_gemm / config.block_m) * math.ceil(ci / config.block_n)
+        steps = mean_taps * math.ceil(co / config.block_k)
+        cost = _COSTS[shipped]
+        step_us = cost.step_us * config.block_k / shipped.block_k
+        waves = math.ceil(tiles * classes * groups / num_sms)
+        return waves * (steps * step_us + cost.tile_us) + cost.launch_us
+
+    possible = [c for c in CONFIGS if c.fits(element_bytes, whole_tile, available_bytes)]
+    best = min(possible, key=microseconds, default=None)
+    return None if best is None else within_groups(best, co, groups)
+
+
+def within_groups(config: ConvConfig, co: int, groups: int) -> ConvConfig:
+    """Returns the configuration with steps that stay in their group of output channels.
+
+    Args:
+        config: Any.
+        co: Output channels of a group; with several groups a multiple of 16.
+        groups: Into how many parts the channels are divided.
+    """
+    if groups == 1 or co % config.block_k == 0:
+        return config
+    return replace(config, block_k=math.gcd(co, config.block_k))
