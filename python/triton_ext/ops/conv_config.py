@@ -9,12 +9,29 @@ choice is as fast as the best of the table within 1.2 % in the geometric mean.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-__all__ = ["CONFIGS", "ConvConfig", "choose_config"]
+__all__ = ["CONFIGS", "SMEM_BYTES", "ConvConfig", "OutputTile", "choose_config"]
 
 # Shared memory that a CTA can use on sm_90 and sm_100: 227 KiB.
 SMEM_BYTES = 232448
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutputTile:
+    """What the store of an output tile asks of shared memory.
+
+    Attributes:
+        element_bytes: Size of an element of y; of an accumulator where they go through shared
+            memory.
+        residual_bytes: Size of an element of the residual that is loaded by TMA; 0 without one.
+        whole: Whether the output tile lies in shared memory as a whole, whatever ``store_parts``
+            says: where y is not stored by TMA, and on sm_100.
+    """
+
+    element_bytes: int = 2
+    residual_bytes: int = 0
+    whole: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,24 +58,33 @@ class ConvConfig:
     group_size_m: int = 8
     taps_inner: bool = True
 
-    def smem_bytes(self, element_bytes: int, whole_tile: bool = False) -> int:
+    def smem_bytes(
+        self, element_bytes: int, whole_tile: bool = False, output: OutputTile | None = None
+    ) -> int:
         """Shared memory for the pipeline and the output tile, in bytes.
 
         Args:
-            element_bytes: Size of an element of x, w and y.
-            whole_tile: Whether the output tile lies in shared memory as a whole, whatever
-                ``store_parts`` says: where y is not stored by TMA, and on sm_100.
+            element_bytes: Size of an element of x and w.
+            whole_tile: ``OutputTile.whole`` of a tile of elements like those of x.
+            output: How the output tile is stored, where more is to be said.
         """
+        tile = output or OutputTile(element_bytes=element_bytes, whole=whole_tile)
         stage = (self.block_m + self.block_n) * self.block_k * element_bytes
-        parts = 1 if whole_tile else self.store_parts
-        return self.num_stages * stage + self.block_m * self.block_n * element_bytes // parts
+        parts = 1 if tile.whole else self.store_parts
+        # Triton gives the residual's tile and y's memory of their own.
+        tile_bytes = tile.element_bytes + tile.residual_bytes
+        return self.num_stages * stage + self.block_m * self.block_n * tile_bytes // parts
 
     def fits(
-        self, element_bytes: int, whole_tile: bool = False, available_bytes: int = SMEM_BYTES
+        self,
+        element_bytes: int,
+        whole_tile: bool = False,
+        available_bytes: int = SMEM_BYTES,
+        output: OutputTile | None = None,
     ) -> bool:
         """Whether the configuration fits the shared memory that a CTA can use."""
         # 1 KiB for mbarriers and alignment.
-        return self.smem_bytes(element_bytes, whole_tile) + 1024 <= available_bytes
+        return self.smem_bytes(element_bytes, whole_tile, output) + 1024 <= available_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +153,7 @@ def choose_config(
     *,
     element_bytes: int = 2,
     whole_tile: bool = False,
+    output: OutputTile | None = None,
     available_bytes: int = SMEM_BYTES,
 ) -> ConvConfig | None:
     """Returns the configuration that the model expects to be fastest.
@@ -137,21 +164,38 @@ def choose_config(
         ci: Input channels.
         taps: Filter taps.
         num_sms: Multiprocessors of the GPU.
-        element_bytes: Size of an element of x, w and y, in bytes.
-        whole_tile: Whether the output tile lies in shared memory as a whole: where y is not stored
-            by TMA, and on sm_100.
+        element_bytes: Size of an element of x and w, in bytes.
+        whole_tile: ``OutputTile.whole`` of a tile of elements like those of x.
+        output: How the output tile is stored, where more is to be said.
         available_bytes: Shared memory that a CTA can use.
 
     Returns:
-        One of ``CONFIGS``; ``None`` if none of them fits.
+        One of ``CONFIGS``, with fewer stages where a residual needs their memory; ``None`` if none
+        of them fits.
     """
+    tile = output or OutputTile(element_bytes=element_bytes, whole=whole_tile)
 
     def microseconds(config: ConvConfig) -> float:
+        cost = costs[config]
         tiles = math.ceil(m_gemm / config.block_m) * math.ceil(co / config.block_n)
         steps = taps * math.ceil(ci / config.block_k)
-        cost = _COSTS[config]
         waves = math.ceil(tiles / num_sms)
         return waves * (steps * cost.step_us + cost.tile_us) + cost.launch_us
 
-    possible = [c for c in CONFIGS if c.fits(element_bytes, whole_tile, available_bytes)]
-    return min(possible, key=microseconds, default=None)
+    costs = {
+        config: cost
+        for config, cost in _candidates(tile).items()
+        if config.fits(element_bytes, available_bytes=available_bytes, output=tile)
+    }
+    return min(costs, key=microseconds, default=None)
+
+
+def _candidates(tile: OutputTile) -> dict[ConvConfig, Cost]:
+    """The table, with up to two stages less for a residual; what that costs was not measured."""
+    fewer = range(3) if tile.residual_bytes else range(1)
+    return {
+        replace(config, num_stages=config.num_stages - less): cost
+        for less in reversed(fewer)
+        for config, cost in _COSTS.items()
+        if config.num_stages - less >= 2
+    }

@@ -4,9 +4,9 @@ Symbols: x [N, ([D, ]H, )W, Ci], w [Co, ([T, ]R, )S, Ci], y [N, ([out_d, ]out_h,
 channels-last, with one to three spatial dimensions.
 
 GEMM mapping: M_GEMM = N * out_d * out_h * out_w (output pixels), N_GEMM = Co,
-K_GEMM = T * R * S * Ci.  The left operand [M_GEMM, K_GEMM] is never written down: the TMA unit reads
-its [BLOCK_M, BLOCK_K] tiles from x in im2col mode, one filter tap and one block of channels at a
-time.
+K_GEMM = T * R * S * Ci.  The left operand [M_GEMM, K_GEMM] is never written down: the TMA unit
+reads its [BLOCK_M, BLOCK_K] tiles from x in im2col mode, one filter tap and one block of channels
+at a time.
 
 Loop order: with taps inside and blocks of channels outside, consecutive steps read almost the same
 pixels, which then come from L2; the other way round, consecutive steps read whole rows of channels.
@@ -22,6 +22,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import torch
 import triton
 import triton.language as tl
 from triton.backends.compiler import GPUTarget
@@ -29,9 +30,21 @@ from triton.compiler import ASTSource
 
 import triton_ext.language as tle
 from triton_ext.ops.conv_config import ConvConfig
+from triton_ext.ops.epilogue import PLAIN, EpilogueSpec
+from triton_ext.ops.epilogue_device import finish_tile, scale_and_shift
 from triton_ext.ops.machine import IS_INTERPRETED
 
-__all__ = ["compile_conv_fprop", "conv_fprop_kernel", "kernel_constants"]
+__all__ = ["TRITON_DTYPES", "compile_conv_fprop", "conv_fprop_kernel", "kernel_constants"]
+
+TRITON_DTYPES = {
+    torch.float16: tl.float16,
+    torch.bfloat16: tl.bfloat16,
+    torch.float32: tl.float32,
+    torch.float8_e4m3fn: tl.float8e4nv,
+    torch.float8_e5m2: tl.float8e5,
+    torch.int8: tl.int8,
+    torch.int32: tl.int32,
+}
 
 
 @triton.jit
@@ -50,6 +63,13 @@ def conv_fprop_kernel(
     y_desc,  # tiled: [BLOCK_M, BLOCK_N // STORE_PARTS] tiles of y [M_GEMM, Co]; None: use y_ptr
     y_ptr,  # y as a pointer, for a Co whose rows are not multiples of 16 bytes; None: use y_desc
     bias_ptr,  # [Co] or None
+    scale_ptr,  # [Co] or None
+    tile_scale_ptr,  # one number for all channels, or None
+    residual_desc,  # as y_desc, or None
+    residual_ptr,  # [M_GEMM, Co] as a pointer, or None
+    out_scale_ptr,  # one number or None
+    amax_ptr,  # the bits of one fp32 as int32, or None
+    extra,  # further arguments of FUNCTION, a tuple; None without a function
     m_gemm,
     co,
     out_d,  # these four per spatial dimension, None for dimensions that are not there
@@ -76,7 +96,9 @@ def conv_fprop_kernel(
     TAPS_INNER: tl.constexpr,  # whether taps are the inner loop, channels the outer
     STORE_PARTS: tl.constexpr,  # 1 or 2: halves the shared memory of the epilogue
     DTYPE: tl.constexpr,  # of y
-    DOT_DTYPE: tl.constexpr,  # of the operands of tl.dot; DTYPE on every GPU
+    DOT_DTYPE: tl.constexpr,  # of the operands of tl.dot; that of x on every GPU
+    ACTIVATION: tl.constexpr,
+    FUNCTION: tl.constexpr,  # the user's part of the epilogue, or None
 ):
     # tl.cdiv would overflow for the last few legal pixel counts below 2^31.
     num_m = (m_gemm - 1) // BLOCK_M + 1
@@ -121,28 +143,33 @@ def conv_fprop_kernel(
                 )
             weight = w_desc.load([column, tap, channel]).reshape(BLOCK_N, BLOCK_K)
             acc = tl.dot(x.to(DOT_DTYPE), weight.to(DOT_DTYPE).T, acc)
-        if bias_ptr is not None:
+        if bias_ptr is not None or scale_ptr is not None or tile_scale_ptr is not None:
             offs_n = column + tl.arange(0, BLOCK_N)
-            bias = tl.load(bias_ptr + offs_n, mask=offs_n < co, other=0.0)
-            acc += bias.to(tl.float32)[None, :]
-        if y_desc is None:
-            tile_rows = tl.arange(0, BLOCK_M)
-            offs_m = row.to(tl.int64) + tile_rows
-            offs_n = column + tl.arange(0, BLOCK_N)
-            offsets_y = offs_m[:, None] * co + offs_n[None, :]
-            mask = (tile_rows < m_gemm - row)[:, None] & (offs_n < co)[None, :]
-            tl.store(y_ptr + offsets_y, acc.to(DTYPE), mask=mask)
-        elif STORE_PARTS == 1:
-            y_desc.store([row, column], acc.to(DTYPE))
+            acc = scale_and_shift(acc, offs_n, co, bias_ptr, scale_ptr, tile_scale_ptr)
+        if y_desc is None or STORE_PARTS == 1:
+            finish_tile(
+                acc, row, column, m_gemm, co, co, y_desc, y_ptr, residual_desc, residual_ptr,
+                out_scale_ptr, amax_ptr, extra, ACTIVATION, FUNCTION, DTYPE,
+            )  # fmt: skip
         else:
             halves = acc.reshape(BLOCK_M, 2, BLOCK_N // 2).permute(0, 2, 1)
             left, right = tl.split(halves)
-            y_desc.store([row, column], left.to(DTYPE))
-            y_desc.store([row, column + BLOCK_N // 2], right.to(DTYPE))
+            finish_tile(
+                left, row, column, m_gemm, co, co, y_desc, y_ptr, residual_desc, residual_ptr,
+                out_scale_ptr, amax_ptr, extra, ACTIVATION, FUNCTION, DTYPE,
+            )  # fmt: skip
+            finish_tile(
+                right, row, column + BLOCK_N // 2, m_gemm, co, co, y_desc, y_ptr, residual_desc,
+                residual_ptr, out_scale_ptr, amax_ptr, extra, ACTIVATION, FUNCTION, DTYPE,
+            )  # fmt: skip
 
 
 def kernel_constants(
-    config: ConvConfig, filter_size: tuple[int, ...], ci: int, dtype: tl.dtype
+    config: ConvConfig,
+    filter_size: tuple[int, ...],
+    ci: int,
+    dtype: tl.dtype,
+    epilogue: EpilogueSpec = PLAIN,
 ) -> dict[str, Any]:
     """Returns the kernel's constexpr arguments, in the order of its parameters.
 
@@ -150,9 +177,11 @@ def kernel_constants(
         config: The tile configuration.
         filter_size: ([T, [R, ]]S).
         ci: Input channels, padded.
-        dtype: Of x, w and y.
+        dtype: Of x and w.
+        epilogue: What is done to the output.
     """
     t, r, s = (1,) * (3 - len(filter_size)) + filter_size
+    out_dtype = dtype if epilogue.out_dtype is None else TRITON_DTYPES[epilogue.out_dtype]
     return {
         "DIMS": len(filter_size),
         "T": t,
@@ -165,9 +194,11 @@ def kernel_constants(
         "GROUP_SIZE_M": config.group_size_m,
         "TAPS_INNER": config.taps_inner,
         "STORE_PARTS": config.store_parts,
-        "DTYPE": dtype,
+        "DTYPE": out_dtype,
         # Triton's interpreter multiplies the bits of bf16 operands as integers (3.6 to 3.9).
         "DOT_DTYPE": tl.float32 if IS_INTERPRETED else dtype,
+        "ACTIVATION": epilogue.activation,
+        "FUNCTION": epilogue.function,
     }
 
 
@@ -180,6 +211,9 @@ def compile_conv_fprop(
     dtype: tl.dtype = tl.float16,
     has_bias: bool = False,
     store_through_tma: bool = True,
+    epilogue: EpilogueSpec = PLAIN,
+    scale_is_one_number: bool = True,
+    extra: tuple[str, ...] = (),
 ) -> Any:
     """Compiles the kernel ahead of time, without a GPU.
 
@@ -188,29 +222,38 @@ def compile_conv_fprop(
         capability: Compute capability of the target times ten: 90, 100.
         filter_size: ([T, [R, ]]S).
         ci: Input channels.
-        dtype: Of x, w and y.
+        dtype: Of x and w.
         has_bias: Whether a bias is added.
         store_through_tma: Whether y is stored by TMA; otherwise through a pointer.
+        epilogue: What is done to the output; its bias is ``has_bias``.
+        scale_is_one_number: Whether a scale is one number, rather than one per channel.
+        extra: Types of further arguments of the epilogue's function, such as ``"*fp32"``.
 
     Returns:
         Triton's compiled kernel; its ``asm`` holds TTGIR, PTX and cubin.
     """
     m, n, k = config.block_m, config.block_n, config.block_k
-    tensors = {
-        "x_desc": f"tensordesc<{dtype}[{m}, {k}]>",
-        "w_desc": f"tensordesc<{dtype}[{n}, 1, {k}]>",
+    constants = kernel_constants(config, filter_size, ci, dtype, epilogue)
+    out_dtype = constants["DTYPE"]
+    y_type = f"tensordesc<{out_dtype}[{m}, {n // config.store_parts}]>"
+    residual_type = f"tensordesc<{dtype}[{m}, {n // config.store_parts}]>"
+    pointer = not store_through_tma
+    possible: dict[str, Any] = {
+        "x_desc": (f"tensordesc<{dtype}[{m}, {k}]>", True),
+        "w_desc": (f"tensordesc<{dtype}[{n}, 1, {k}]>", True),
+        "y_desc": (y_type, store_through_tma),
+        "y_ptr": (f"*{out_dtype}", pointer),
+        "bias_ptr": (f"*{dtype}", has_bias or epilogue.bias),
+        "scale_ptr": ("*fp32", epilogue.scale and not scale_is_one_number),
+        "tile_scale_ptr": ("*fp32", epilogue.scale and scale_is_one_number),
+        "residual_desc": (residual_type, epilogue.residual and store_through_tma),
+        "residual_ptr": (f"*{dtype}", epilogue.residual and pointer),
+        "out_scale_ptr": ("*fp32", epilogue.out_scale),
+        "amax_ptr": ("*i32", epilogue.amax),
+        "extra": (extra, epilogue.function is not None),
     }
-    constants = kernel_constants(config, filter_size, ci, dtype)
-    if store_through_tma:
-        tensors["y_desc"] = f"tensordesc<{dtype}[{m}, {n // config.store_parts}]>"
-        constants["y_ptr"] = None
-    else:
-        tensors["y_ptr"] = f"*{dtype}"
-        constants["y_desc"] = None
-    if has_bias:
-        tensors["bias_ptr"] = f"*{dtype}"
-    else:
-        constants["bias_ptr"] = None
+    tensors = {name: kind for name, (kind, is_there) in possible.items() if is_there}
+    constants |= {name: None for name in possible if name not in tensors}
     missing = "dh"[: 3 - len(filter_size)]
     for name in ("out", "stride", "pad", "dilation"):
         constants |= {f"{name}_{letter}": None for letter in missing}

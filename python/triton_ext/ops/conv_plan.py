@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
 import torch
 import triton
@@ -18,11 +19,11 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 from triton_ext import backends
 from triton_ext.errors import UnsupportedError
-from triton_ext.ops.conv_config import ConvConfig, choose_config
+from triton_ext.ops.conv_config import ConvConfig, OutputTile, choose_config
 from triton_ext.ops.conv_fprop import conv_fprop_kernel, kernel_constants
 from triton_ext.ops.epilogue import NO_OPERANDS, PLAIN, EpilogueOperands, EpilogueSpec
 from triton_ext.ops.launcher import Launcher
-from triton_ext.ops.machine import machine_of
+from triton_ext.ops.machine import Machine, machine_of
 from triton_ext.ops.problem import ConvProblem
 
 __all__ = ["DTYPES", "ConvPlan", "conv_geometry", "make_plan"]
@@ -36,6 +37,9 @@ DTYPES = {torch.float16: tl.float16, torch.bfloat16: tl.bfloat16}
 
 # TMA wants rows of a multiple of 16 bytes.
 _ROW_BYTES = 16
+
+# Arguments of the kernel from the bias to the function's, where there is no epilogue.
+_NO_ARGUMENTS = (None,) * 8
 
 # Permutations of torch's order [N, C, *spatial] to channels-last, by spatial dimensions.
 _TO_LAST = {1: (0, 2, 1), 2: (0, 2, 3, 1), 3: (0, 2, 3, 4, 1)}
@@ -111,28 +115,91 @@ class ConvPlan:
         w_rows = self._pad_channels(weight.permute(to_last)).contiguous()
         if w_rows.data_ptr() % _ROW_BYTES:
             w_rows = w_rows.clone()
-        bias = operands.bias
-        if (bias is None) == self.epilogue.bias:
-            raise ValueError("epilogue: bias was asked for and not given, or the other way round")
-        if bias is not None:
-            bias = bias.contiguous()
         co, taps, ci = weight.shape[0], self.problem.taps, w_rows.shape[-1]
         y = self._output(x.device) if out is None else self._check_output(out)
         config = self.config
         w_block = [config.block_n, 1, config.block_k]
-        y_desc = None
-        if self.store_through_tma:
-            y_block = [config.block_m, config.block_n // config.store_parts]
-            y_desc = TensorDescriptor(y, [self.launcher.scalars[0], co], [co, 1], y_block)
-        tensors = (
+        tensors: tuple[Any, ...] = (
             self.x_desc.with_base(x_rows),
             TensorDescriptor(w_rows, [co, taps, ci], [taps * ci, ci, 1], w_block),
-            y_desc,
+            self._rows_descriptor(y) if self.store_through_tma else None,
             None if self.store_through_tma else y,
-            bias,
         )
-        self.launcher.launch(tensors, None if bias is None else bias.data_ptr() % 16 == 0)
+        if self.epilogue is PLAIN:
+            self.launcher.launch((*tensors, *_NO_ARGUMENTS))
+            return y
+        arguments = self._epilogue_arguments(operands)
+        if self.epilogue.function is None:
+            variant = tuple(None if a is None else _specialization(a) for a in arguments)
+            self.launcher.launch((*tensors, *arguments), variant)
+        else:
+            # The function's arguments can be specialized on in any way: through the front door.
+            made = self.launcher
+            made.kernel[made.grid](
+                *tensors, *arguments, *made.scalars, **made.constants, **made.options
+            )
         return y
+
+    def _rows_descriptor(self, tensor: torch.Tensor) -> TensorDescriptor:
+        """Returns a descriptor of y, or of something of its layout, as [M_GEMM, Co]."""
+        m_gemm, co = self.launcher.scalars[:2]
+        block = [self.config.block_m, self.config.block_n // self.config.store_parts]
+        return TensorDescriptor(tensor, [m_gemm, co], [co, 1], block)
+
+    def _epilogue_arguments(self, operands: EpilogueOperands) -> tuple[Any, ...]:
+        """Returns the kernel's arguments from the bias to the function's.
+
+        Raises:
+            ValueError: An operand is missing, was not asked for, or has another shape or dtype.
+        """
+        spec = self.epilogue
+        for name in ("bias", "scale", "residual", "out_scale", "amax"):
+            if (getattr(operands, name) is None) == getattr(spec, name):
+                asked = "asks for" if getattr(spec, name) else "does not ask for"
+                given = "none" if getattr(operands, name) is None else "one"
+                raise ValueError(f"epilogue: the plan {asked} {name}, the call has {given}")
+        co = self.y_shape[1]
+        bias, scale, residual = operands.bias, operands.scale, operands.residual
+        if bias is not None:
+            bias = _vector("bias", bias, co)
+        one_scale = scale is not None and scale.numel() == 1
+        if scale is not None and not one_scale:
+            scale = _vector("scale", scale, co)
+        residual_desc = None
+        if residual is not None:
+            residual = self._residual_rows(residual)
+            if self.store_through_tma and co * residual.itemsize % _ROW_BYTES == 0:
+                residual_desc, residual = self._rows_descriptor(residual), None
+        amax = operands.amax
+        if amax is not None:
+            if amax.dtype != torch.float32 or amax.numel() != 1:
+                raise ValueError(f"epilogue: amax must be one float32, got {_describe(amax)}")
+            amax.zero_()
+            amax = amax.view(torch.int32)
+        out_scale = operands.out_scale
+        if out_scale is not None and out_scale.numel() != 1:
+            raise ValueError(f"epilogue: out_scale must be one number, got {_describe(out_scale)}")
+        return (
+            bias,
+            None if one_scale else scale,
+            scale if one_scale else None,
+            residual_desc,
+            residual,
+            out_scale,
+            amax,
+            None if spec.function is None else operands.extra,
+        )
+
+    def _residual_rows(self, residual: torch.Tensor) -> torch.Tensor:
+        """Returns the residual as packed rows on a 16-byte boundary, copied where it is not."""
+        largest = max(self.out_dtype.itemsize, 2)
+        if tuple(residual.shape) != self.y_shape or residual.itemsize > largest:
+            raise ValueError(
+                f"epilogue: expected a residual {list(self.y_shape)} of at most {largest} bytes "
+                f"per element, got {_describe(residual)}"
+            )
+        rows = residual.permute(_TO_LAST[self.problem.dims]).contiguous()
+        return rows.clone() if rows.data_ptr() % _ROW_BYTES else rows
 
     def _output(self, device: torch.device) -> torch.Tensor:
         """Returns a new y, channels-last."""
@@ -224,8 +291,8 @@ def make_plan(
     problems = conv_violations(conv)
     if problems:
         raise descriptor_error(problems)
-    if problem.groups != 1 or replace(epilogue, bias=False) != PLAIN:
-        raise UnsupportedError(f"conv{problem.dims}d: groups and epilogues are not there yet")
+    if problem.groups != 1:
+        raise UnsupportedError(f"conv{problem.dims}d: groups are not there yet")
     co = problem.out_channels
     missing = -problem.in_channels % (_ROW_BYTES // dtype.itemsize)
     ci = problem.in_channels + missing
@@ -233,7 +300,8 @@ def make_plan(
     strides = tuple(x_strides[i] for i in _TO_LAST[problem.dims])
     if missing:
         strides = tuple(math.prod(shape[i + 1 :]) for i in range(len(shape)))
-    store_through_tma = co * dtype.itemsize % _ROW_BYTES == 0
+    out_dtype = epilogue.out_dtype or dtype
+    store_through_tma = co * out_dtype.itemsize % _ROW_BYTES == 0
     if config is None:
         config = choose_config(
             conv.m_gemm,
@@ -242,7 +310,7 @@ def make_plan(
             problem.taps,
             machine.num_sms,
             element_bytes=dtype.itemsize,
-            whole_tile=not store_through_tma or machine.capability >= (10, 0),
+            output=_output_tile(epilogue, out_dtype, store_through_tma, machine),
             available_bytes=machine.smem_bytes,
         )
     if config is None:
@@ -265,7 +333,7 @@ def make_plan(
         epilogue=epilogue,
         x_desc=x_desc,
         y_shape=problem.y_shape,
-        out_dtype=dtype,
+        out_dtype=out_dtype,
         missing_channels=missing,
         store_through_tma=store_through_tma,
         launcher=Launcher(
@@ -279,10 +347,41 @@ def make_plan(
                 *_three([low for low, _ in conv.padding]),
                 *_three(conv.dilation),
             ),
-            constants=kernel_constants(config, conv.filter_size, ci, DTYPES[dtype]),
+            constants=kernel_constants(config, conv.filter_size, ci, DTYPES[dtype], epilogue),
             options={"num_stages": config.num_stages, "num_warps": config.num_warps},
         ),
     )
+
+
+def _output_tile(
+    epilogue: EpilogueSpec, out_dtype: torch.dtype, through_tma: bool, machine: Machine
+) -> OutputTile:
+    """What the end of a tile asks of shared memory, measured at compiled kernels."""
+    whole = not through_tma or machine.capability >= (10, 0)
+    if through_tma:
+        residual_bytes = max(out_dtype.itemsize, 2) if epilogue.residual else 0
+        return OutputTile(
+            element_bytes=out_dtype.itemsize, residual_bytes=residual_bytes, whole=whole
+        )
+    # Where pointers are more than one, accumulators take their order in fp32.
+    more = epilogue.residual or epilogue.amax or epilogue.function is not None
+    return OutputTile(element_bytes=4 if more else out_dtype.itemsize, whole=whole)
+
+
+def _vector(name: str, tensor: torch.Tensor, co: int) -> torch.Tensor:
+    if tuple(tensor.shape) != (co,):
+        raise ValueError(f"epilogue: expected {name} [{co}], got {_describe(tensor)}")
+    return tensor.contiguous()
+
+
+def _describe(tensor: torch.Tensor) -> str:
+    return f"{list(tensor.shape)} of {tensor.dtype}"
+
+
+def _specialization(argument: Any) -> tuple[torch.dtype, bool]:
+    """What Triton's front door specializes a tensor or a descriptor on, besides the plan's."""
+    tensor = argument.base if isinstance(argument, TensorDescriptor) else argument
+    return tensor.dtype, tensor.data_ptr() % _ROW_BYTES == 0
 
 
 def _three(values: Sequence[int]) -> tuple[int | None, ...]:
