@@ -3,14 +3,15 @@
 
 PYTHON ?= python3
 ARCH ?= $(shell uname -m)
-HOSTS ?= 3.6.0 3.7.1 3.8.0 3.9.0
+HOSTS ?= 3.6.0 3.7.0 3.7.1 3.8.0 3.9.0
 
-.PHONY: help test test-hosts nightly lint c-test demo wheel clean
+.PHONY: help test test-hosts test-utlx nightly lint c-test demo wheel clean
 
 help:
 	@echo "make test        all checks over the installed package, with Triton 3.9.0"
 	@echo "make test-hosts  pytest and lit with each Triton of HOSTS ($(HOSTS))"
-	@echo "make nightly     the slow tests, with more and larger cases than make test has; Triton 3.7.0"
+	@echo "make test-utlx   the tests beside triton-utlx, a C++ extension of Triton 3.8"
+	@echo "make nightly     the slow tests, with more and larger cases than make test has; all of 3.7.0"
 	@echo "make lint        ruff and mypy only"
 	@echo "make c-test      the C tests only (needs a C compiler, nothing else)"
 	@echo "make demo        filter a photograph, compare, compile for sm_90 and sm_100"
@@ -24,10 +25,13 @@ test:
 test-hosts:
 	@$(PYTHON) tools/check.py --every-host-only $(addprefix --host ,$(HOSTS))
 
-# Triton 3.7.0 differs too little from 3.7.1 for every run of CI to pay for it.
+test-utlx:
+	@$(PYTHON) tools/check.py --host 3.8.0 --beside 'triton-utlx~=3.8.0' --only pytest-beside
+
+# test-hosts runs a part of the tests with 3.7.0, which differs little from 3.7.1.
 nightly:
 	@status=0; $(PYTHON) tools/check.py --nightly || status=1; \
-	$(PYTHON) tools/check.py --every-host-only --host 3.7.0 || status=1; exit $$status
+	$(PYTHON) tools/check.py --every-host-only --all --host 3.7.0 || status=1; exit $$status
 
 lint:
 	@$(PYTHON) tools/check.py --only ruff-check --only ruff-format --only mypy --only mypy-tools

@@ -1,4 +1,4 @@
-"""Runs checks over the installed package: ``make test``, ``test-hosts`` and ``nightly``.
+"""Runs checks over the installed package: what ``make test`` and its like do.
 
 Each Triton has an environment of its own, ``.venv/test-<release>``, with the package built and
 installed as a user would.  A failing check does not hide the ones behind it; the exit status is
@@ -12,12 +12,32 @@ import os
 import sys
 import tempfile
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from environment import ROOT, Environment, EnvironmentProblem, say
 
 # The release that the static checks run with, once.
 MAIN_HOST = "3.9.0"
+
+# What is tested with a release that differs too little from its neighbour for every run of CI to
+# pay for all of pytest: what its compiler is asked to do, and what asks it.  make nightly runs all.
+_PART = {
+    "3.7.0": tuple(
+        f"unittest/{name}"
+        for name in (
+            *("host", "language", "llvm_ir", "nvidia", "passes"),
+            *("test_foreign_hooks.py", "test_no_trace.py", "test_plugin.py", "test_support.py"),
+            *("tools/test_doctor.py", "tools/test_host_passes.py", "tools/test_selftest.py"),
+        )
+    ),
+}
+# What has to do with another extension beside the package.
+_BESIDE = (
+    "test_beside_utlx.py",
+    "test_foreign_hooks.py",
+    "test_plugin.py",
+    "tools/test_selftest.py",
+)
 
 _C_TESTS = "unittest/nvidia/c"
 _PYTEST = ("python", "-m", "pytest", "-q", "-p", "no:cacheprovider")
@@ -38,6 +58,7 @@ class Check:
         command: Program and arguments, run in the root of the tree.
         every_host: Whether ``make test-hosts`` runs it too.
         nightly: Whether only ``make nightly`` runs it.
+        asked: Whether it runs only where ``--only`` names it.
         variables: More environment variables.
     """
 
@@ -45,6 +66,7 @@ class Check:
     command: tuple[str, ...]
     every_host: bool = False
     nightly: bool = False
+    asked: bool = False
     variables: dict[str, str] = field(default_factory=dict)
 
 
@@ -64,6 +86,12 @@ CHECKS: tuple[Check, ...] = (
         (*_PYTEST, "-m", "slow", "unittest"),
         nightly=True,
         variables={**_PYTEST_VARIABLES, "TRITON_EXT_NIGHTLY": "1"},
+    ),
+    Check(
+        "pytest-beside",
+        (*_PYTEST, *(f"unittest/{name}" for name in _BESIDE)),
+        asked=True,
+        variables=_PYTEST_VARIABLES,
     ),
     Check("lit", ("lit", "-v", "test"), every_host=True),
     Check("c-test", ("make", "--no-print-directory", "-C", _C_TESTS, "test")),
@@ -85,11 +113,15 @@ class Outcome:
         return "ok" if self.status == 0 else "FAILED"
 
 
-def run_checks(host: str, checks: tuple[Check, ...]) -> list[Outcome]:
+def run_checks(host: str, checks: tuple[Check, ...], beside: tuple[str, ...]) -> list[Outcome]:
     """Prepares the environment of one host and runs the checks in it."""
     start = time.monotonic()
+    folder = "-".join(["test", host, *(name.partition("~")[0] for name in beside)])
     environment = Environment(
-        folder=ROOT / ".venv" / f"test-{host}", triton=host, extras=("test", "interpreter")
+        folder=ROOT / ".venv" / folder,
+        triton=host,
+        extras=("test", "interpreter"),
+        beside=beside,
     )
     try:
         environment.prepare()
@@ -110,6 +142,14 @@ def run_checks(host: str, checks: tuple[Check, ...]) -> list[Outcome]:
                 f"{outcomes[-1].seconds:.1f} s"
             )
     return outcomes
+
+
+def _part_for(host: str, check: Check) -> Check:
+    """Returns a check with what is tested of it with a release."""
+    if check.name != "pytest" or host not in _PART:
+        return check
+    say(f"note: triton {host} gets a part of pytest: {' '.join(_PART[host])}")
+    return replace(check, command=(*_PYTEST, *_PART[host]))
 
 
 def _program(environment: Environment, command: tuple[str, ...]) -> tuple[str, ...]:
@@ -141,18 +181,23 @@ def main() -> int:
     parser.add_argument("--host", action="append", help=f"release of Triton ({MAIN_HOST})")
     parser.add_argument("--every-host-only", action="store_true", help="pytest and lit only")
     parser.add_argument("--nightly", action="store_true", help="the slow tests only, all of them")
+    parser.add_argument("--all", action="store_true", help="all of pytest with every release")
+    parser.add_argument("--beside", action="append", default=[], help="a package to install too")
     parser.add_argument("--only", action="append", choices=names, help="run this check only")
     arguments = parser.parse_args()
     if arguments.only:
         checks = tuple(check for check in CHECKS if check.name in arguments.only)
     else:
-        checks = tuple(check for check in CHECKS if check.nightly == arguments.nightly)
+        checks = tuple(
+            check for check in CHECKS if check.nightly == arguments.nightly and not check.asked
+        )
     if arguments.every_host_only:
         checks = tuple(check for check in checks if check.every_host)
     os.environ.pop("TRITON_INTERPRET", None)
     outcomes: list[Outcome] = []
     for host in arguments.host or [MAIN_HOST]:
-        outcomes.extend(run_checks(host, checks))
+        of_host = checks if arguments.all else tuple(_part_for(host, check) for check in checks)
+        outcomes.extend(run_checks(host, of_host, tuple(arguments.beside)))
     return report(outcomes)
 
 

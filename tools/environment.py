@@ -64,11 +64,13 @@ class Environment:
         folder: Where it lies.
         triton: Release of Triton, such as ``"3.9.0"``.
         extras: Extras of the package to install, such as ``("test",)``.
+        beside: Other packages to install, such as ``("triton-utlx~=3.8.0",)``.
     """
 
     folder: pathlib.Path
     triton: str
     extras: tuple[str, ...] = ()
+    beside: tuple[str, ...] = ()
 
     @property
     def python(self) -> pathlib.Path:
@@ -87,7 +89,7 @@ class Environment:
             self._check_python()
             timed(f"make {_relative(self.folder)}", self._create)
             timed(f"install torch {TORCH}", lambda: self._pip(f"torch=={TORCH}"))
-            wheels = (f"triton=={self.triton}", *_COMPANIONS.get(self.triton, ()))
+            wheels = (f"triton=={self.triton}", *_COMPANIONS.get(self.triton, ()), *self.beside)
             timed(f"install {' '.join(wheels)}", lambda: self._pip(*wheels))
             stamp.write_text(wanted)
         sources = digest(_source_files())
@@ -106,7 +108,7 @@ class Environment:
         return subprocess.run(command, cwd=ROOT, env=environment, check=False).returncode
 
     def _digest_of_environment(self) -> str:
-        parts = [sys.version, self.triton, TORCH, ",".join(self.extras)]
+        parts = [sys.version, self.triton, TORCH, ",".join(self.extras), ",".join(self.beside)]
         return digest([ROOT / "pyproject.toml", pathlib.Path(__file__)], *parts)
 
     def _check_python(self) -> None:

@@ -11,6 +11,7 @@ import ctypes
 import importlib
 import importlib.metadata
 import json
+import os
 import pathlib
 import platform
 import sys
@@ -132,6 +133,7 @@ def examine() -> Report:
         Finding("python", None, f"{platform.python_version()}, {sys.executable}"),
         host,
         _guarded("plugin", _examine_plugin),
+        *_examine_native_plugins(),
         extension,
         driver,
         gpu,
@@ -292,6 +294,27 @@ def _examine_plugin() -> Finding:
     ]
     beside = f"; beside others: {', '.join(others)}" if others else ""
     return Finding("plugin", True, f"installs; importing triton_ext.language does it{beside}")
+
+
+def _examine_native_plugins() -> tuple[Finding, ...]:
+    """C++ plugins, each of which is built for one release of Triton; most people have none."""
+    found = [Finding("native plugin", None, path) for path in _plugin_paths()]
+    try:
+        version = importlib.metadata.version("triton-utlx")
+        of_triton = importlib.metadata.version("triton")
+    except importlib.metadata.PackageNotFoundError:
+        return tuple(found)
+    release = ".".join(of_triton.split(".")[:2])
+    good = version.startswith(f"{release}.")
+    text = "works beside triton-ext, in any order of imports"
+    if not good:
+        text = f"is for another triton than {of_triton}: pip install 'triton-utlx~={release}.0'"
+    return (*found, Finding("triton-utlx", good, f"{version}, {text}"))
+
+
+def _plugin_paths() -> list[str]:
+    # What Triton reads from 3.7 on.
+    return [path for path in os.environ.get("TRITON_PLUGIN_PATHS", "").split(os.pathsep) if path]
 
 
 def _examine_extension() -> Finding:
