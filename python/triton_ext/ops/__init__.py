@@ -9,6 +9,34 @@ from triton_ext import plugin
 
 plugin.install()
 
-from triton_ext.ops.functional import conv2d  # noqa: E402 - the kernels it imports need the plugin
+# The kernels they import need the plugin.
+from triton_ext.ops import library  # noqa: E402, F401 - registers the operators
+from triton_ext.ops.functional import (  # noqa: E402
+    conv1d,
+    conv1d_input,
+    conv1d_weight,
+    conv2d,
+    conv2d_input,
+    conv2d_weight,
+    conv3d,
+    conv3d_input,
+    conv3d_weight,
+    conv_transpose1d,
+    conv_transpose2d,
+    conv_transpose3d,
+)
 
-__all__ = ["conv2d"]
+__all__ = [
+    "conv1d",
+    "conv1d_input",
+    "conv1d_weight",
+    "conv2d",
+    "conv2d_input",
+    "conv2d_weight",
+    "conv3d",
+    "conv3d_input",
+    "conv3d_weight",
+    "conv_transpose1d",
+    "conv_transpose2d",
+    "conv_transpose3d",
+]

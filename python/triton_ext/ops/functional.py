@@ -1,81 +1,422 @@
-"""``conv2d`` for torch: arguments, refusals, and the registration as a torch operator."""
+"""Convolutions with the signatures of ``torch.nn.functional`` and ``torch.nn.grad``.
+
+What they share: x is channels-last, the filter may have any memory format.  Sums are accumulated
+in fp32.  The same input gives the same bits.  Where a kernel does not take a call, that is an error
+that says why; ``fallback="torch"`` gives such a call to torch instead, and ``support`` tells
+beforehand which it will be.
+"""
 
 from __future__ import annotations
 
-import operator
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from typing import Any
 
 import torch
-from torch.autograd import forward_ad
 
+from triton_ext.ops.arguments import check_pair, problem_of
+from triton_ext.ops.checks import Fallback, Numbers, Padding
 from triton_ext.ops.conv_config import ConvConfig
-from triton_ext.ops.conv_plan import DTYPES, conv_geometry, make_plan
+from triton_ext.ops.conv_plan import make_plan
 from triton_ext.ops.epilogue import NO_OPERANDS, PLAIN, EpilogueOperands, EpilogueSpec
-from triton_ext.ops.problem import ConvProblem
+from triton_ext.ops.forward import convolve, convolve_fused
+from triton_ext.ops.gradients import convolve_transposed, input_gradient, weight_gradient
+from triton_ext.ops.plans import tensor_refusal
 
-__all__ = ["conv2d", "conv2d_with_config"]
+__all__ = [
+    "conv1d",
+    "conv1d_input",
+    "conv1d_weight",
+    "conv2d",
+    "conv2d_input",
+    "conv2d_weight",
+    "conv2d_with_config",
+    "conv3d",
+    "conv3d_input",
+    "conv3d_weight",
+    "conv_transpose1d",
+    "conv_transpose2d",
+    "conv_transpose3d",
+]
 
-_BIAS = EpilogueSpec(bias=True)
+Tensor = torch.Tensor
+
+_WITH_BIAS = EpilogueSpec(bias=True)
+
+
+# --- convolutions -------------------------------------------------------------------------------
 
 
 def conv2d(
-    x: torch.Tensor,
-    weight: torch.Tensor,
-    bias: torch.Tensor | None = None,
-    stride: int | Sequence[int] = 1,
-    padding: int | Sequence[int] | Sequence[Sequence[int]] = 0,
-    dilation: int | Sequence[int] = 1,
-) -> torch.Tensor:
-    """Convolves x with weight, like ``torch.nn.functional.conv2d`` with ``groups=1``.
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    stride: Numbers = 1,
+    padding: Padding = 0,
+    dilation: Numbers = 1,
+    groups: int = 1,
+    *,
+    scale: Tensor | None = None,
+    residual: Tensor | None = None,
+    activation: str = "none",
+    out_scale: Tensor | None = None,
+    out_dtype: torch.dtype | None = None,
+    amax: Tensor | None = None,
+    epilogue: Any = None,
+    epilogue_operands: Sequence[Tensor] = (),
+    out: Tensor | None = None,
+    fallback: Fallback = "error",
+) -> Tensor:
+    """Convolves x with weight, like ``torch.nn.functional.conv2d``.
 
-    Accumulates in fp32 and rounds once.  Deterministic: the same input gives the same bits.
-    Differentiable; the gradients are torch's own (cuDNN's on a GPU).
+    ``out_scale * epilogue(activation(conv(x, weight) * scale + bias + residual))``, accumulated and
+    computed in fp32 and rounded once.  Differentiable to any order: the gradients are kernels of
+    this package where they take the problem, otherwise torch's (``support`` tells which).
 
     Args:
-        x: [N, Ci, H, W], fp16 or bf16, in ``torch.channels_last`` memory format; on an NVIDIA GPU
-            of compute capability 9.0 or newer, or on the CPU under ``TRITON_INTERPRET=1``.
-        weight: [Co, Ci, R, S], dtype and device of x.  In another memory format than channels-last
-            it is copied at every call; ``module.to(memory_format=torch.channels_last)`` avoids it.
+        x: [N, Ci, H, W] or [Ci, H, W], fp16 or bf16, in ``torch.channels_last`` memory format; on
+            an NVIDIA GPU of compute capability 9.0 or newer, or on the CPU under
+            ``TRITON_INTERPRET=1``.
+        weight: [Co, Ci / groups, R, S], dtype and device of x.  In another memory format than
+            channels-last it is copied at every call; ``module.to(memory_format=
+            torch.channels_last)`` avoids it.
         bias: [Co], dtype and device of x, or None.
         stride: One number or (h, w), 1 to 8.
-        padding: One number, (h, w), or ((top, bottom), (left, right)); zeros.
+        padding: One number, (h, w), ((top, bottom), (left, right)), ``"same"`` or ``"valid"``;
+            with zeros.
         dilation: One number or (h, w).
+        groups: Parts into which both channels are divided.
+        scale: [Co] or one number, in a tensor.
+        residual: Of y's shape, added.
+        activation: ``"none"``, ``"relu"``, ``"gelu"``, ``"gelu_tanh"``, ``"silu"`` or ``"tanh"``.
+        out_scale: One fp32 in a tensor; multiplies y just before it is cast.
+        out_dtype: Of y; ``None`` for that of x.
+        amax: One fp32; the largest absolute value of y, before ``out_scale``, is written to it.
+        epilogue: A ``@triton.jit`` function ``f(tile, rows, columns, *operands)`` that is applied
+            behind the activation; ``triton_ext.ops.epilogue`` says what it gets.
+        epilogue_operands: Its further tensors.
+        out: Where to put y, dense and channels-last; not differentiable.
+        fallback: ``"error"``, or ``"torch"`` to let torch do what the kernel does not take.
 
     Returns:
-        [N, Co, out_h, out_w], dtype and device of x, channels-last.
+        y [N, Co, out_h, out_w] (without N where x has none), channels-last.
 
     Raises:
-        ValueError: Shapes that do not fit each other; ``DescriptorError``, a ValueError, for a
+        ValueError: Arguments that do not fit each other; ``DescriptorError``, a ValueError, for a
             geometry that TMA cannot express, with every violation.
-        TypeError: Another dtype than fp16 or bf16, or mixed ones.
-        UnsupportedError: No GPU, too old a GPU or too old a Triton.
-        NotImplementedError: Forward-mode differentiation.
+        TypeError: A dtype that the kernel does not know, or mixed ones.
+        UnsupportedError: No GPU, too old a GPU or too old a Triton; a combination that no kernel
+            takes.
+        NotImplementedError: Forward-mode differentiation, or a derivative that there is not.
+        RuntimeError: ``out`` or ``amax`` where a derivative is asked for.
     """
-    for name, value in (("x", x), ("weight", weight), ("bias", bias)):
-        if not isinstance(value, torch.Tensor) and not (name == "bias" and value is None):
-            raise TypeError(f"conv2d: {name} must be a tensor, got {type(value).__name__}")
-    _refuse_tangents(x, weight, bias)
-    # torch enters Python for an operator with a backward even where nothing is differentiated.
-    plain = not _is_differentiated(x, weight, bias)
-    op = torch.ops.triton_ext.conv2d_fprop if plain else torch.ops.triton_ext.conv2d
-    return op.default(
-        x, weight, bias, _pair("stride", stride), _sides(padding), _pair("dilation", dilation)
+    if scale is residual is out_scale is out_dtype is amax is epilogue is out is None and (
+        activation == "none"
+    ):
+        return convolve("conv2d", 2, x, weight, bias, stride, padding, dilation, groups, fallback)
+    return convolve_fused(
+        "conv2d", 2, x, weight, bias, stride, padding, dilation, groups, fallback, scale, residual,
+        activation, out_scale, out_dtype, amax, epilogue, epilogue_operands, out,
+    )  # fmt: skip
+
+
+def conv1d(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    stride: Numbers = 1,
+    padding: Padding = 0,
+    dilation: Numbers = 1,
+    groups: int = 1,
+    *,
+    scale: Tensor | None = None,
+    residual: Tensor | None = None,
+    activation: str = "none",
+    out_scale: Tensor | None = None,
+    out_dtype: torch.dtype | None = None,
+    amax: Tensor | None = None,
+    epilogue: Any = None,
+    epilogue_operands: Sequence[Tensor] = (),
+    out: Tensor | None = None,
+    fallback: Fallback = "error",
+) -> Tensor:
+    """Convolves x [N, Ci, L] with weight [Co, Ci / groups, S]; otherwise as :func:`conv2d`.
+
+    torch has no memory format for such an x; ``x.stride(1) == 1`` is what counts, as in
+    ``torch.empty(n, l, ci).transpose(1, 2)``.
+    """
+    if scale is residual is out_scale is out_dtype is amax is epilogue is out is None and (
+        activation == "none"
+    ):
+        return convolve("conv1d", 1, x, weight, bias, stride, padding, dilation, groups, fallback)
+    return convolve_fused(
+        "conv1d", 1, x, weight, bias, stride, padding, dilation, groups, fallback, scale, residual,
+        activation, out_scale, out_dtype, amax, epilogue, epilogue_operands, out,
+    )  # fmt: skip
+
+
+def conv3d(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    stride: Numbers = 1,
+    padding: Padding = 0,
+    dilation: Numbers = 1,
+    groups: int = 1,
+    *,
+    scale: Tensor | None = None,
+    residual: Tensor | None = None,
+    activation: str = "none",
+    out_scale: Tensor | None = None,
+    out_dtype: torch.dtype | None = None,
+    amax: Tensor | None = None,
+    epilogue: Any = None,
+    epilogue_operands: Sequence[Tensor] = (),
+    out: Tensor | None = None,
+    fallback: Fallback = "error",
+) -> Tensor:
+    """Convolves x [N, Ci, D, H, W] with weight [Co, Ci / groups, T, R, S].
+
+    x is in ``torch.channels_last_3d`` memory format; otherwise as :func:`conv2d`.
+    """
+    if scale is residual is out_scale is out_dtype is amax is epilogue is out is None and (
+        activation == "none"
+    ):
+        return convolve("conv3d", 3, x, weight, bias, stride, padding, dilation, groups, fallback)
+    return convolve_fused(
+        "conv3d", 3, x, weight, bias, stride, padding, dilation, groups, fallback, scale, residual,
+        activation, out_scale, out_dtype, amax, epilogue, epilogue_operands, out,
+    )  # fmt: skip
+
+
+# --- transposed convolutions --------------------------------------------------------------------
+
+
+def conv_transpose2d(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    stride: Numbers = 1,
+    padding: Padding = 0,
+    output_padding: Numbers = 0,
+    groups: int = 1,
+    dilation: Numbers = 1,
+    *,
+    fallback: Fallback = "error",
+) -> Tensor:
+    """Convolves x with a transposed filter, like ``torch.nn.functional.conv_transpose2d``.
+
+    It is the gradient of the input of the convolution with the same filter, by the same kernel.
+
+    Args:
+        x: [N, Ci, H, W] or [Ci, H, W]; as for :func:`conv2d`.
+        weight: [Ci, Co / groups, R, S]; as for :func:`conv2d`.
+        bias: [Co], dtype and device of x, or None.
+        stride: One number or (h, w).
+        padding: One number, (h, w) or ((top, bottom), (left, right)); pixels that are left out.
+        output_padding: One number or (h, w); pixels added at the high side, fewer than the stride.
+        groups: Parts into which both channels are divided.
+        dilation: One number or (h, w).
+        fallback: ``"error"``, or ``"torch"`` to let torch do what the kernel does not take.
+
+    Returns:
+        [N, Co, out_h, out_w] (without N where x has none), channels-last.
+
+    Raises:
+        ValueError: As :func:`conv2d`.
+        TypeError: As :func:`conv2d`.
+        UnsupportedError: As :func:`conv2d`.
+        NotImplementedError: As :func:`conv2d`.
+    """
+    return convolve_transposed(
+        2, x, weight, bias, stride, padding, output_padding, groups, dilation, fallback
     )
 
 
+def conv_transpose1d(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    stride: Numbers = 1,
+    padding: Padding = 0,
+    output_padding: Numbers = 0,
+    groups: int = 1,
+    dilation: Numbers = 1,
+    *,
+    fallback: Fallback = "error",
+) -> Tensor:
+    """As :func:`conv_transpose2d`, of x [N, Ci, L] and weight [Ci, Co / groups, S]."""
+    return convolve_transposed(
+        1, x, weight, bias, stride, padding, output_padding, groups, dilation, fallback
+    )
+
+
+def conv_transpose3d(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    stride: Numbers = 1,
+    padding: Padding = 0,
+    output_padding: Numbers = 0,
+    groups: int = 1,
+    dilation: Numbers = 1,
+    *,
+    fallback: Fallback = "error",
+) -> Tensor:
+    """As :func:`conv_transpose2d`, of x [N, Ci, D, H, W] and weight [Ci, Co / groups, T, R, S]."""
+    return convolve_transposed(
+        3, x, weight, bias, stride, padding, output_padding, groups, dilation, fallback
+    )
+
+
+# --- gradients ----------------------------------------------------------------------------------
+
+
+def conv2d_input(
+    input_size: Sequence[int],
+    weight: Tensor,
+    grad_output: Tensor,
+    stride: Numbers = 1,
+    padding: Padding = 0,
+    dilation: Numbers = 1,
+    groups: int = 1,
+    *,
+    fallback: Fallback = "error",
+) -> Tensor:
+    """Computes the gradient of :func:`conv2d`'s x, like ``torch.nn.grad.conv2d_input``.
+
+    Args:
+        input_size: [N, Ci, H, W] of x.
+        weight: [Co, Ci / groups, R, S].
+        grad_output: [N, Co, out_h, out_w], channels-last.
+        stride: As for :func:`conv2d`, but of any size.
+        padding: As for :func:`conv2d`.
+        dilation: As for :func:`conv2d`.
+        groups: As for :func:`conv2d`.
+        fallback: As for :func:`conv2d`.
+
+    Returns:
+        dx [N, Ci, H, W], channels-last.
+    """
+    return input_gradient(
+        2, input_size, weight, grad_output, stride, padding, dilation, groups, fallback
+    )
+
+
+def conv1d_input(
+    input_size: Sequence[int],
+    weight: Tensor,
+    grad_output: Tensor,
+    stride: Numbers = 1,
+    padding: Padding = 0,
+    dilation: Numbers = 1,
+    groups: int = 1,
+    *,
+    fallback: Fallback = "error",
+) -> Tensor:
+    """As :func:`conv2d_input`, for :func:`conv1d`."""
+    return input_gradient(
+        1, input_size, weight, grad_output, stride, padding, dilation, groups, fallback
+    )
+
+
+def conv3d_input(
+    input_size: Sequence[int],
+    weight: Tensor,
+    grad_output: Tensor,
+    stride: Numbers = 1,
+    padding: Padding = 0,
+    dilation: Numbers = 1,
+    groups: int = 1,
+    *,
+    fallback: Fallback = "error",
+) -> Tensor:
+    """As :func:`conv2d_input`, for :func:`conv3d`."""
+    return input_gradient(
+        3, input_size, weight, grad_output, stride, padding, dilation, groups, fallback
+    )
+
+
+def conv2d_weight(
+    x: Tensor,
+    weight_size: Sequence[int],
+    grad_output: Tensor,
+    stride: Numbers = 1,
+    padding: Padding = 0,
+    dilation: Numbers = 1,
+    groups: int = 1,
+    *,
+    fallback: Fallback = "error",
+) -> Tensor:
+    """Computes the gradient of :func:`conv2d`'s weight, like ``torch.nn.grad.conv2d_weight``.
+
+    Args:
+        x: [N, Ci, H, W], channels-last.
+        weight_size: [Co, Ci / groups, R, S].
+        grad_output: [N, Co, out_h, out_w], channels-last.
+        stride: As for :func:`conv2d`.
+        padding: As for :func:`conv2d`.
+        dilation: As for :func:`conv2d`.
+        groups: As for :func:`conv2d`.
+        fallback: As for :func:`conv2d`.
+
+    Returns:
+        dw [Co, Ci / groups, R, S], channels-last.  The same bits at every call.
+    """
+    return weight_gradient(
+        2, x, weight_size, grad_output, stride, padding, dilation, groups, fallback
+    )
+
+
+def conv1d_weight(
+    x: Tensor,
+    weight_size: Sequence[int],
+    grad_output: Tensor,
+    stride: Numbers = 1,
+    padding: Padding = 0,
+    dilation: Numbers = 1,
+    groups: int = 1,
+    *,
+    fallback: Fallback = "error",
+) -> Tensor:
+    """As :func:`conv2d_weight`, for :func:`conv1d`."""
+    return weight_gradient(
+        1, x, weight_size, grad_output, stride, padding, dilation, groups, fallback
+    )
+
+
+def conv3d_weight(
+    x: Tensor,
+    weight_size: Sequence[int],
+    grad_output: Tensor,
+    stride: Numbers = 1,
+    padding: Padding = 0,
+    dilation: Numbers = 1,
+    groups: int = 1,
+    *,
+    fallback: Fallback = "error",
+) -> Tensor:
+    """As :func:`conv2d_weight`, for :func:`conv3d`."""
+    return weight_gradient(
+        3, x, weight_size, grad_output, stride, padding, dilation, groups, fallback
+    )
+
+
+# --- for tests and benchmarks -------------------------------------------------------------------
+
+
 def conv2d_with_config(
-    x: torch.Tensor,
-    weight: torch.Tensor,
-    bias: torch.Tensor | None,
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
     stride: Sequence[int],
     padding: Sequence[int],
     dilation: Sequence[int],
     config: ConvConfig | None = None,
-) -> torch.Tensor:
+) -> Tensor:
     """Convolves with a given tile configuration; tests and benchmarks use it.
 
     Args:
-        x: As for :func:`conv2d`.
+        x: As for :func:`conv2d`; its batch is not empty.
         weight: As for :func:`conv2d`.
         bias: As for :func:`conv2d`.
         stride: (h, w).
@@ -83,178 +424,12 @@ def conv2d_with_config(
         dilation: (h, w).
         config: The configuration; ``None`` lets ``choose_config`` choose.
     """
-    _check_tensors(x, weight, bias)
-    if x.shape[0] == 0:
-        return _empty_output(x, weight, bias, stride, padding, dilation)
-    problem = ConvProblem(
-        batch=x.shape[0],
-        in_channels=x.shape[1],
-        out_channels=weight.shape[0],
-        input_size=tuple(x.shape[2:]),
-        filter_size=tuple(weight.shape[2:]),
-        stride=tuple(stride),
-        padding=((padding[0], padding[1]), (padding[2], padding[3])),
-        dilation=tuple(dilation),
-    )
-    epilogue = PLAIN if bias is None else _BIAS
-    plan = make_plan(problem, x.stride(), x.dtype, x.device, epilogue, config)
+    check_pair("conv2d", ("x", x), weight, bias, 1)
+    refusal = tensor_refusal("fprop", "conv2d", {"x": x})
+    if refusal is not None:
+        raise refusal.error()
+    walk = (tuple(stride), tuple(padding), tuple(dilation), 1)
+    problem = problem_of(tuple(x.shape), tuple(weight.shape), *walk)
+    spec = PLAIN if bias is None else _WITH_BIAS
+    plan = make_plan(problem, x.stride(), x.dtype, x.device, spec, config)
     return plan.run(x, weight, NO_OPERANDS if bias is None else EpilogueOperands(bias=bias))
-
-
-def _empty_output(
-    x: torch.Tensor,
-    weight: torch.Tensor,
-    bias: torch.Tensor | None,
-    stride: Sequence[int],
-    padding: Sequence[int],
-    dilation: Sequence[int],
-) -> torch.Tensor:
-    _check_tensors(x, weight, bias)
-    n = x.shape[0]
-    # An empty batch has a geometry as well: that of one image.
-    one_image = (1, *x.shape[1:])
-    size = conv_geometry(one_image, weight.shape, stride, padding, dilation).output_size
-    shape = (n, weight.shape[0], *size)
-    return torch.empty(shape, device=x.device, dtype=x.dtype, memory_format=torch.channels_last)
-
-
-def _is_differentiated(*tensors: torch.Tensor | None) -> bool:
-    """Tells whether torch may ask for a derivative of what is computed from these tensors."""
-    if torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors):
-        return True
-    # torch.func's transforms do not show in requires_grad.
-    return torch._C._functorch.peek_interpreter_stack() is not None
-
-
-def _refuse_tangents(*tensors: torch.Tensor | None) -> None:
-    """Refuses forward-mode differentiation, which torch would answer with zeros."""
-    if forward_ad._current_level < 0:
-        return
-    if any(t is not None and forward_ad.unpack_dual(t).tangent is not None for t in tensors):
-        raise NotImplementedError(
-            "conv2d: forward-mode derivatives are not supported; torch.nn.functional.conv2d has "
-            "them, and reverse mode (backward) works here"
-        )
-
-
-def _setup_context(ctx, inputs, output):  # type: ignore[no-untyped-def]
-    x, weight, bias, ctx.stride, ctx.padding, ctx.dilation = inputs
-    ctx.save_for_backward(x, weight)
-    ctx.has_bias = bias is not None
-
-
-def _backward(ctx, grad):  # type: ignore[no-untyped-def]
-    x, weight = ctx.saved_tensors
-    top, bottom, left, right = ctx.padding
-    # torch's backward knows equal sides only: what is unequal is padded in front of it.
-    equal = top == bottom and left == right
-    padded = x if equal else torch.nn.functional.pad(x, (left, right, top, bottom))
-    grad_x, grad_w, grad_b = torch.ops.aten.convolution_backward(
-        grad,
-        padded,
-        weight,
-        [weight.shape[0]] if ctx.has_bias else None,
-        ctx.stride,
-        [top, left] if equal else [0, 0],
-        ctx.dilation,
-        False,
-        [0, 0],
-        1,
-        [ctx.needs_input_grad[0], ctx.needs_input_grad[1], ctx.has_bias],
-    )
-    if not equal and grad_x is not None:
-        grad_x = grad_x[:, :, top : top + x.shape[2], left : left + x.shape[3]]
-    return grad_x, grad_w, grad_b, None, None, None
-
-
-# Registered by hand rather than by torch.library.custom_op, whose wrapper alone costs 11 us a call
-# (conv2d_fprop: 3 us; torch 2.13, CPU build, 2026-11-20).
-_SCHEMA = (
-    "(Tensor x, Tensor weight, Tensor? bias, int[] stride, int[] padding, int[] dilation) -> Tensor"
-)
-for _name in ("triton_ext::conv2d", "triton_ext::conv2d_fprop"):
-    torch.library.define(_name, _SCHEMA, tags=(torch.Tag.needs_fixed_stride_order,))
-    torch.library.impl(_name, ("CPU", "CUDA"))(conv2d_with_config)
-    torch.library.register_fake(_name)(_empty_output)
-torch.library.register_autograd("triton_ext::conv2d", _backward, setup_context=_setup_context)
-
-
-def _integers(value: object) -> list[int] | None:
-    """Returns a sequence of integers of any kind as ints; ``None`` if it is something else."""
-    if not isinstance(value, Iterable) or isinstance(value, str):
-        return None
-    try:
-        return [operator.index(item) for item in value]
-    except TypeError:
-        return None
-
-
-def _integer(value: object) -> int | None:
-    try:
-        return operator.index(value)  # type: ignore[arg-type]
-    except TypeError:
-        return None
-
-
-def _pair(name: str, value: int | Sequence[int]) -> list[int]:
-    number = _integer(value)
-    values = [number, number] if number is not None else _integers(value)
-    if values is None or len(values) != 2:
-        raise ValueError(f"{name}: expected one integer or (h, w), got {value!r}")
-    return values
-
-
-def _sides(padding: int | Sequence[int] | Sequence[Sequence[int]]) -> list[int]:
-    """Returns (top, bottom, left, right)."""
-    number = _integer(padding)
-    if number is not None:
-        sides: list[int] | None = [number] * 4
-    elif isinstance(padding, Iterable) and not isinstance(padding, str):
-        # (h, w), or a pair of sides for each.
-        pairs = [_integers((side, side)) or _integers(side) or [] for side in padding]
-        sides = [side for pair in pairs for side in pair]
-        sides = sides if [len(pair) for pair in pairs] == [2, 2] else None
-    else:
-        sides = None
-    if sides is None:
-        raise ValueError(
-            "padding: expected one integer, (h, w) or ((top, bottom), (left, right)), "
-            f"got {padding!r}"
-        )
-    if min(sides) < 0:
-        raise ValueError(f"padding: must not be negative, got {padding!r}")
-    return sides
-
-
-def _check_tensors(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
-    if x.dim() != 4 or weight.dim() != 4:
-        raise ValueError(
-            "conv2d: expected x [N, Ci, H, W] and weight [Co, Ci, R, S], "
-            f"got {list(x.shape)} and {list(weight.shape)}"
-        )
-    if x.shape[1] != weight.shape[1]:
-        raise ValueError(
-            f"conv2d: x has {x.shape[1]} channels, weight {list(weight.shape)} expects "
-            f"{weight.shape[1]}; groups are not supported"
-        )
-    if 0 in weight.shape or 0 in x.shape[1:]:
-        raise ValueError(
-            f"conv2d: expected sizes of at least 1 (only the batch may be empty), "
-            f"got x {list(x.shape)} and weight {list(weight.shape)}"
-        )
-    if bias is not None and list(bias.shape) != [weight.shape[0]]:
-        raise ValueError(f"conv2d: expected bias [{weight.shape[0]}], got {list(bias.shape)}")
-    if x.dtype not in DTYPES:
-        raise TypeError(f"conv2d: dtype {x.dtype} is not supported, use float16 or bfloat16")
-    for name, tensor in (("weight", weight), ("bias", bias)):
-        if tensor is None:
-            continue
-        if tensor.dtype != x.dtype:
-            raise TypeError(f"conv2d: {name} is {tensor.dtype}, x is {x.dtype}")
-        if tensor.device != x.device:
-            raise ValueError(f"conv2d: {name} is on {tensor.device}, x is on {x.device}")
-    if x.stride(1) != 1 and x.shape[1] > 1:
-        raise ValueError(
-            f"conv2d: channels must be contiguous (channels-last), got channel stride "
-            f"{x.stride(1)}; call x.contiguous(memory_format=torch.channels_last)"
-        )

@@ -1,0 +1,328 @@
+"""torch's arguments of a convolution: their spellings, what fits what, and the problem they mean.
+
+Numbers per dimension travel as lists in torch's order of dimensions; padding as (low, high) of each
+dimension one behind the other: (top, bottom, left, right).  Sizes may be symbolic where torch
+traces with dynamic shapes; nothing here turns such a size into a number.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
+from typing import Any
+
+import torch
+
+from triton_ext.ops.problem import ConvProblem
+
+__all__ = [
+    "channels_last",
+    "channels_last_strides",
+    "check_pair",
+    "dgrad_size",
+    "empty_channels_last",
+    "fprop_size",
+    "numbers",
+    "operator_name",
+    "padding_sides",
+    "problem_of",
+    "rank_error",
+]
+
+# Names of the dimensions in messages, by their number.
+_SPATIAL = {1: ("L",), 2: ("H", "W"), 3: ("D", "H", "W")}
+_TAPS = {1: ("S",), 2: ("R", "S"), 3: ("T", "R", "S")}
+_SIDES = {
+    1: "((left, right),)",
+    2: "((top, bottom), (left, right))",
+    3: "((front, back), (top, bottom), (left, right))",
+}
+
+
+def operator_name(rank: int) -> str:
+    """Returns what torch calls a convolution of tensors of this rank: ``"conv2d"``."""
+    return f"conv{rank - 2}d"
+
+
+# --- numbers ------------------------------------------------------------------------------------
+
+
+def _integers(value: object) -> list[int] | None:
+    """Returns a sequence of integers of any kind as ints; ``None`` if it is something else."""
+    if not isinstance(value, Iterable) or isinstance(value, str):
+        return None
+    try:
+        return [operator.index(item) for item in value]
+    except TypeError:
+        return None
+
+
+def _integer(value: object) -> int | None:
+    try:
+        return operator.index(value)  # type: ignore[arg-type]
+    except TypeError:
+        return None
+
+
+def numbers(name: str, value: int | Sequence[int], dims: int) -> list[int]:
+    """Returns one number per spatial dimension.
+
+    Args:
+        name: Of the argument, for the error.
+        value: One integer, or one per dimension; a sequence of one counts for all, as in torch.
+        dims: Spatial dimensions.
+
+    Raises:
+        ValueError: Something else.
+    """
+    if type(value) is int:
+        return [value] * dims
+    number = _integer(value)
+    values = [number] * dims if number is not None else _integers(value)
+    if values is not None and len(values) == 1:
+        values *= dims
+    if values is None or len(values) != dims:
+        letters = ", ".join(_SPATIAL[dims]).lower() + ("," if dims == 1 else "")
+        raise ValueError(f"{name}: expected one integer or ({letters}), got {value!r}")
+    return values
+
+
+def padding_sides(
+    padding: int | str | Sequence[int] | Sequence[Sequence[int]],
+    filter_size: Sequence[int],
+    stride: Sequence[int],
+    dilation: Sequence[int],
+) -> list[int]:
+    """Returns (low, high) of every spatial dimension, one behind the other.
+
+    Args:
+        padding: One integer, one per dimension, one (low, high) pair per dimension, ``"valid"`` for
+            none, or ``"same"`` for an output of the input's size, which needs stride 1; where that
+            is odd, the high side gets one more, as in torch.
+        filter_size: Taps per dimension.
+        stride: One number per dimension.
+        dilation: One number per dimension.
+
+    Raises:
+        ValueError: Something else, or ``"same"`` with a stride.
+    """
+    dims = len(filter_size)
+    if type(padding) is int and padding >= 0:
+        return [padding] * (2 * dims)
+    if padding == "valid":
+        return [0] * (2 * dims)
+    if padding == "same":
+        if any(step != 1 for step in stride):
+            raise ValueError(f'padding: "same" needs stride 1, got stride {tuple(stride)}')
+        reaches = [(taps - 1) * step for taps, step in zip(filter_size, dilation, strict=True)]
+        return [side for reach in reaches for side in (reach // 2, reach - reach // 2)]
+    number = _integer(padding)
+    if number is not None:
+        sides: list[int] | None = [number] * (2 * dims)
+    elif isinstance(padding, Iterable) and not isinstance(padding, str):
+        pairs = [_integers((side, side)) or _integers(side) or [] for side in padding]
+        # One number, not one pair, counts for every dimension.
+        if len(pairs) == 1 and dims > 1 and _integer(next(iter(padding))) is not None:
+            pairs *= dims
+        sides = [side for pair in pairs for side in pair]
+        sides = sides if [len(pair) for pair in pairs] == [2] * dims else None
+    else:
+        sides = None
+    if sides is None:
+        letters = ", ".join(_SPATIAL[dims]).lower() + ("," if dims == 1 else "")
+        raise ValueError(
+            f'padding: expected one integer, ({letters}), {_SIDES[dims]}, "same" or "valid", '
+            f"got {padding!r}"
+        )
+    if min(sides) < 0:
+        raise ValueError(f"padding: must not be negative, got {padding!r}")
+    return sides
+
+
+# --- sizes --------------------------------------------------------------------------------------
+
+
+def fprop_size(
+    input_size: Sequence[Any],
+    filter_size: Sequence[Any],
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+) -> list[Any]:
+    """Returns the output size of a convolution per dimension; sizes may be symbolic."""
+    return [
+        (size + low + high - (taps - 1) * step - 1) // jump + 1
+        for size, taps, jump, low, high, step in zip(
+            input_size, filter_size, stride, padding[::2], padding[1::2], dilation, strict=True
+        )
+    ]
+
+
+def dgrad_size(
+    input_size: Sequence[Any],
+    filter_size: Sequence[Any],
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    output_padding: Sequence[int],
+) -> list[Any]:
+    """Returns the output size of a transposed convolution per dimension.
+
+    ``(size - 1) * stride - low - high + (taps - 1) * dilation + output_padding + 1``, as in torch.
+    """
+    return [
+        (size - 1) * jump - low - high + (taps - 1) * step + extra + 1
+        for size, taps, jump, low, high, step, extra in zip(
+            input_size,
+            filter_size,
+            stride,
+            padding[::2],
+            padding[1::2],
+            dilation,
+            output_padding,
+            strict=True,
+        )
+    ]
+
+
+@lru_cache(maxsize=4096)
+def problem_of(
+    x_shape: tuple[int, ...],
+    w_shape: tuple[int, ...],
+    stride: tuple[int, ...],
+    padding: tuple[int, ...],
+    dilation: tuple[int, ...],
+    groups: int,
+) -> ConvProblem:
+    """Returns the problem of a convolution given as torch gives it.
+
+    Args:
+        x_shape: [N, Ci, *input_size].
+        w_shape: [Co, Ci / groups, *filter_size].
+        stride: One number per dimension.
+        padding: (low, high) of every dimension, one behind the other.
+        dilation: One number per dimension.
+        groups: Of both channels.
+    """
+    return ConvProblem(
+        batch=x_shape[0],
+        in_channels=x_shape[1],
+        out_channels=w_shape[0],
+        input_size=tuple(x_shape[2:]),
+        filter_size=tuple(w_shape[2:]),
+        stride=stride,
+        padding=tuple(zip(padding[::2], padding[1::2], strict=True)),
+        dilation=dilation,
+        groups=groups,
+    )
+
+
+# --- memory order -------------------------------------------------------------------------------
+
+
+def channels_last_strides(shape: Sequence[Any]) -> tuple[Any, ...]:
+    """Returns the strides of a dense tensor [N, C, *size] whose channels lie side by side."""
+    strides: list[Any] = []
+    step = shape[1]
+    for size in reversed(shape[2:]):
+        strides.insert(0, step)
+        step = step * size
+    return (step, 1, *strides)
+
+
+def empty_channels_last(
+    shape: Sequence[Any], dtype: torch.dtype, device: torch.device
+) -> torch.Tensor:
+    """Returns a dense tensor [N, C, *size] without values, channels contiguous."""
+    return torch.empty_strided(
+        tuple(shape), channels_last_strides(shape), dtype=dtype, device=device
+    )
+
+
+def channels_last(tensor: torch.Tensor) -> torch.Tensor:
+    """Returns the tensor [N, C, *size] dense and with channels contiguous; copies if it has to."""
+    rank = tensor.dim()
+    rows = tensor.permute(0, *range(2, rank), 1).contiguous()
+    return rows.permute(0, rank - 1, *range(1, rank - 1))
+
+
+# --- what fits what -----------------------------------------------------------------------------
+
+
+def rank_error(
+    operator: str,
+    dims: int,
+    first: tuple[str, torch.Tensor],
+    weight: torch.Tensor,
+    transposed: bool = False,
+) -> ValueError:
+    """Returns the error for an input and a filter that have not ``dims`` spatial dimensions."""
+    name, x = first
+    sizes, taps = ", ".join(_SPATIAL[dims]), ", ".join(_TAPS[dims])
+    channels = "Ci, Co / groups" if transposed else "Co, Ci / groups"
+    return ValueError(
+        f"{operator}: expected {name} [N, Ci, {sizes}] and weight [{channels}, {taps}], "
+        f"got {list(x.shape)} and {list(weight.shape)}"
+    )
+
+
+def check_pair(
+    operator: str,
+    first: tuple[str, torch.Tensor],
+    weight: torch.Tensor,
+    bias: torch.Tensor | None,
+    groups: int,
+    transposed: bool = False,
+    mixed_bias: bool = False,
+    mixed_dtypes: bool = False,
+) -> None:
+    """Refuses an input, a filter and a bias that do not fit each other.
+
+    Args:
+        operator: Who asks, for the errors.
+        first: The tensor that is convolved, behind its name.
+        weight: [Co, Ci / groups, *filter_size]; of a transposed convolution
+            [Ci, Co / groups, *filter_size].
+        bias: One per output channel, or None.
+        groups: Of both channels.
+        transposed: Whether the convolution is transposed.
+        mixed_bias: Whether the bias may have a dtype of its own.
+        mixed_dtypes: Whether all may; autocast brings them together.
+
+    Raises:
+        ValueError: Ranks, sizes, groups or devices that do not fit.
+        TypeError: Mixed dtypes.
+    """
+    name, x = first
+    if x.dim() not in (3, 4, 5) or weight.dim() != x.dim():
+        raise rank_error(operator, 2, first, weight, transposed)
+    if groups < 1:
+        raise ValueError(f"{operator}: groups must be at least 1, got {groups}")
+    if weight.shape[0] % groups:
+        raise ValueError(
+            f"{operator}: {weight.shape[0]} channels of weight {list(weight.shape)} do not divide "
+            f"into {groups} groups"
+        )
+    expected = weight.shape[0] if transposed else weight.shape[1] * groups
+    if x.shape[1] != expected:
+        how = f" with groups={groups}" if groups != 1 and not transposed else ""
+        raise ValueError(
+            f"{operator}: {name} has {x.shape[1]} channels, weight {list(weight.shape)}{how} "
+            f"expects {expected}"
+        )
+    if any(size == 0 for size in (*weight.shape, *x.shape[1:])):
+        raise ValueError(
+            f"{operator}: expected sizes of at least 1 (only the batch may be empty), "
+            f"got {name} {list(x.shape)} and weight {list(weight.shape)}"
+        )
+    outputs = weight.shape[1] * groups if transposed else weight.shape[0]
+    if bias is not None and (bias.dim() != 1 or bias.shape[0] != outputs):
+        raise ValueError(f"{operator}: expected bias [{outputs}], got {list(bias.shape)}")
+    for other, tensor in (("weight", weight), ("bias", bias)):
+        if tensor is None:
+            continue
+        if tensor.dtype != x.dtype and not (mixed_dtypes or (mixed_bias and tensor is bias)):
+            raise TypeError(f"{operator}: {other} is {tensor.dtype}, {name} is {x.dtype}")
+        if tensor.device != x.device:
+            raise ValueError(f"{operator}: {other} is on {tensor.device}, {name} is on {x.device}")

@@ -1,0 +1,144 @@
+"""What the functions refuse before an operator is called."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import torch
+from torch.autograd import forward_ad
+
+from triton_ext.ops.arguments import channels_last_strides, fprop_size
+from triton_ext.ops.plans import layout_refusal
+
+__all__ = [
+    "Fallback",
+    "Numbers",
+    "Padding",
+    "check_epilogue",
+    "check_out",
+    "check_output_size",
+    "check_types",
+    "parse_fallback",
+    "refuse_layout",
+]
+
+Tensor = torch.Tensor
+Numbers = int | Sequence[int]
+Padding = int | str | Sequence[int] | Sequence[Sequence[int]]
+Fallback = Literal["error", "torch"]
+
+
+def check_types(
+    name: str, x: Tensor, weight: Tensor, bias: Tensor | None, **others: Tensor | None
+) -> None:
+    """Refuses what is no tensor, and forward-mode differentiation."""
+    if not isinstance(x, Tensor) or not isinstance(weight, Tensor):
+        which, value = ("x", x) if not isinstance(x, Tensor) else ("weight", weight)
+        raise TypeError(f"{name}: {which} must be a tensor, got {type(value).__name__}")
+    if bias is not None and not isinstance(bias, Tensor):
+        raise TypeError(f"{name}: bias must be a tensor, got {type(bias).__name__}")
+    for which, other in others.items():
+        if other is not None and not isinstance(other, Tensor):
+            raise TypeError(f"{name}: {which} must be a tensor, got {type(other).__name__}")
+    if forward_ad._current_level < 0:
+        return
+    # torch would answer with zeros.
+    for tensor in (x, weight, bias, *others.values()):
+        if tensor is not None and forward_ad.unpack_dual(tensor).tangent is not None:
+            raise NotImplementedError(
+                f"{name}: forward-mode derivatives are not supported; torch.nn.functional has "
+                "them, and reverse mode (backward) works here"
+            )
+
+
+def parse_fallback(fallback: str) -> bool:
+    if fallback == "error":
+        return False
+    if fallback == "torch":
+        return True
+    raise ValueError(f'fallback: expected "error" or "torch", got {fallback!r}')
+
+
+def refuse_layout(name: str, **tensors: Tensor) -> None:
+    for which, tensor in tensors.items():
+        refusal = layout_refusal(name, which, tensor)
+        if refusal is not None:
+            raise refusal.error()
+
+
+def check_output_size(
+    name: str,
+    input_size: Sequence[Any],
+    filter_size: Sequence[Any],
+    stride: Sequence[int],
+    sides: Sequence[int],
+    dilation: Sequence[int],
+    grad_output: Tensor,
+) -> None:
+    size = fprop_size(input_size, filter_size, stride, sides, dilation)
+    if list(grad_output.shape[2:]) != size:
+        raise ValueError(
+            f"{name}: expected grad_output [N, Co, {', '.join(map(str, size))}], got "
+            f"{list(grad_output.shape)}"
+        )
+
+
+def check_epilogue(
+    name: str,
+    x: Tensor,
+    shape: Sequence[Any],
+    scale: Tensor | None,
+    residual: Tensor | None,
+    out_scale: Tensor | None,
+    amax: Tensor | None,
+) -> None:
+    if scale is not None and scale.numel() != 1 and tuple(scale.shape) != (shape[1],):
+        raise ValueError(
+            f"{name}: expected scale [{shape[1]}] or one number, got {list(scale.shape)}"
+        )
+    if residual is not None and tuple(residual.shape) != tuple(shape):
+        raise ValueError(f"{name}: expected residual {list(shape)}, got {list(residual.shape)}")
+    for which, tensor in (("out_scale", out_scale), ("amax", amax)):
+        if tensor is not None and (tensor.numel() != 1 or tensor.dtype != torch.float32):
+            raise ValueError(
+                f"{name}: expected {which} of one float32, got {list(tensor.shape)} of "
+                f"{tensor.dtype}"
+            )
+    others = {"scale": scale, "residual": residual, "out_scale": out_scale, "amax": amax}
+    for which, tensor in others.items():
+        if tensor is not None and tensor.device != x.device:
+            raise ValueError(f"{name}: {which} is on {tensor.device}, x is on {x.device}")
+
+
+def check_out(
+    name: str,
+    out: Tensor,
+    shape: Sequence[Any],
+    dtype: torch.dtype,
+    tensors: Sequence[Tensor | None],
+) -> None:
+    if tuple(out.shape) != tuple(shape) or out.dtype != dtype:
+        raise ValueError(
+            f"{name}: expected out {list(shape)} of {dtype}, got {list(out.shape)} of {out.dtype}"
+        )
+    strides = zip(out.stride(), channels_last_strides(shape), shape, strict=True)
+    if any(found != wanted and size != 1 for found, wanted, size in strides):
+        raise ValueError(
+            f"{name}: expected out dense and channels-last, got strides {list(out.stride())}"
+        )
+    if torch.compiler.is_compiling():
+        return  # addresses are not known while torch traces
+    for tensor in tensors:
+        if tensor is not None and _share_memory(out, tensor):
+            raise ValueError(f"{name}: out lies in the memory of an operand; use another tensor")
+
+
+def _share_memory(dense: Tensor, other: Tensor) -> bool:
+    """Tells whether a dense tensor lies anywhere between another's first and last element."""
+    if dense.device.type == "meta" or not dense.numel() or not other.numel():
+        return False
+    reach = sum((n - 1) * step for n, step in zip(other.shape, other.stride(), strict=True))
+    first, last = other.data_ptr(), other.data_ptr() + (reach + 1) * other.element_size()
+    begin, end = dense.data_ptr(), dense.data_ptr() + dense.numel() * dense.element_size()
+    return begin < last and first < end

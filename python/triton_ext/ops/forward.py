@@ -1,0 +1,127 @@
+"""The forward convolutions of any number of dimensions, from torch's arguments to an operator."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from triton_ext.ops import calls
+from triton_ext.ops.arguments import (
+    empty_channels_last,
+    fprop_size,
+    numbers,
+    padding_sides,
+    rank_error,
+)
+from triton_ext.ops.checks import (
+    Fallback,
+    Numbers,
+    Padding,
+    check_epilogue,
+    check_out,
+    check_types,
+    parse_fallback,
+)
+from triton_ext.ops.epilogue import ACTIVATIONS
+from triton_ext.ops.reference import apply_activation
+
+__all__ = ["convolve", "convolve_fused"]
+
+Tensor = torch.Tensor
+
+
+def convolve(
+    name: str,
+    dims: int,
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    stride: Numbers,
+    padding: Padding,
+    dilation: Numbers,
+    groups: int,
+    fallback: Fallback,
+) -> Tensor:
+    check_types(name, x, weight, bias)
+    if x.dim() == dims + 1:
+        x = x.unsqueeze(0)
+        return convolve(
+            name, dims, x, weight, bias, stride, padding, dilation, groups, fallback
+        ).squeeze(0)
+    if x.dim() != dims + 2 or weight.dim() != dims + 2:
+        raise rank_error(name, dims, ("x", x), weight)
+    stride = numbers("stride", stride, dims)
+    dilation = numbers("dilation", dilation, dims)
+    padding = padding_sides(padding, weight.shape[2:], stride, dilation)
+    return calls.fprop(x, weight, bias, stride, padding, dilation, groups, parse_fallback(fallback))
+
+
+def convolve_fused(
+    name: str,
+    dims: int,
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    stride: Numbers,
+    padding: Padding,
+    dilation: Numbers,
+    groups: int,
+    fallback: Fallback,
+    scale: Tensor | None,
+    residual: Tensor | None,
+    activation: str,
+    out_scale: Tensor | None,
+    out_dtype: torch.dtype | None,
+    amax: Tensor | None,
+    epilogue: Any,
+    extra: Sequence[Tensor],
+    out: Tensor | None,
+) -> Tensor:
+    check_types(name, x, weight, bias, scale=scale, residual=residual, out_scale=out_scale)
+    check_types(name, x, weight, None, amax=amax, out=out)
+    if x.dim() == dims + 1:
+        x, residual, out = (t if t is None else t.unsqueeze(0) for t in (x, residual, out))
+        return convolve_fused(
+            name, dims, x, weight, bias, stride, padding, dilation, groups, fallback, scale,
+            residual, activation, out_scale, out_dtype, amax, epilogue, extra, out,
+        ).squeeze(0)  # fmt: skip
+    if x.dim() != dims + 2 or weight.dim() != dims + 2:
+        raise rank_error(name, dims, ("x", x), weight)
+    if activation not in ACTIVATIONS:
+        raise ValueError(
+            f"{name}: expected an activation of {', '.join(ACTIVATIONS)}, got {activation!r}"
+        )
+    stride = numbers("stride", stride, dims)
+    dilation = numbers("dilation", dilation, dims)
+    sides = padding_sides(padding, weight.shape[2:], stride, dilation)
+    may_fall_back = parse_fallback(fallback)
+    size = fprop_size(x.shape[2:], weight.shape[2:], stride, sides, dilation)
+    shape = (x.shape[0], weight.shape[0], *size)
+    check_epilogue(name, x, shape, scale, residual, out_scale, amax)
+    function = None if epilogue is None else calls.function_handle(epilogue)
+    operands = (bias, scale, residual, out_scale, list(extra))
+    walk = (stride, sides, dilation, groups)
+    tensors = (x, weight, bias, scale, residual, out_scale, *extra)
+    differentiated = calls.is_differentiated(*tensors)
+    if out is not None or amax is not None:
+        if differentiated and any(t is not None and t.requires_grad for t in (*tensors, out)):
+            raise RuntimeError(
+                f"{name}: out= and amax= do not support automatic differentiation, but one of the "
+                "arguments requires grad; call it under torch.no_grad()"
+            )
+        dtype = out_dtype or x.dtype
+        if out is None:
+            out = empty_channels_last(shape, dtype, x.device)
+        else:
+            check_out(name, out, shape, dtype, tensors)
+        rest = (*walk, activation, dtype, function, may_fall_back)
+        calls.fused_into(x, weight, *operands, *rest, out, amax)
+        return out
+    later = "none"
+    if differentiated and epilogue is None and activation not in ("none", "relu", "tanh"):
+        # Their slope needs what they are given, so that has to be kept: as torch does it.
+        activation, later = "none", activation
+    y = calls.fused(x, weight, *operands, *walk, activation, out_dtype, function, may_fall_back)
+    return apply_activation(y, later)

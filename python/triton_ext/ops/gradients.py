@@ -1,0 +1,172 @@
+"""Transposed convolutions and gradients of any number of dimensions, from torch's arguments."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from triton_ext.errors import UnsupportedError
+from triton_ext.ops import calls
+from triton_ext.ops.arguments import check_pair, dgrad_size, numbers, padding_sides, rank_error
+from triton_ext.ops.checks import (
+    Fallback,
+    Numbers,
+    Padding,
+    check_output_size,
+    check_types,
+    parse_fallback,
+    refuse_layout,
+)
+
+__all__ = ["convolve_transposed", "input_gradient", "weight_gradient"]
+
+Tensor = torch.Tensor
+
+
+def convolve_transposed(
+    dims: int,
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    stride: Numbers,
+    padding: Padding,
+    output_padding: Numbers,
+    groups: int,
+    dilation: Numbers,
+    fallback: Fallback,
+) -> Tensor:
+    name = f"conv_transpose{dims}d"
+    check_types(name, x, weight, bias)
+    if x.dim() == dims + 1:
+        return convolve_transposed(
+            dims, x.unsqueeze(0), weight, bias, stride, padding, output_padding, groups, dilation,
+            fallback,
+        ).squeeze(0)  # fmt: skip
+    if x.dim() != dims + 2 or weight.dim() != dims + 2:
+        raise rank_error(name, dims, ("x", x), weight, transposed=True)
+    if isinstance(padding, str):
+        raise ValueError(f"{name}: padding must be numbers, got {padding!r}")
+    stride = numbers("stride", stride, dims)
+    dilation = numbers("dilation", dilation, dims)
+    extra = numbers("output_padding", output_padding, dims)
+    sides = padding_sides(padding, weight.shape[2:], stride, dilation)
+    # The kernel's operands may have another dtype than these have before autocast.
+    check_pair(name, ("x", x), weight, bias, groups, transposed=True, mixed_dtypes=True)
+    may_fall_back = parse_fallback(fallback)
+    for pixels, step, distance in zip(extra, stride, dilation, strict=True):
+        if not 0 <= pixels < max(step, distance):
+            raise ValueError(
+                f"{name}: output_padding must be at least 0 and smaller than stride or dilation, "
+                f"got {tuple(extra)} for stride {tuple(stride)} and dilation {tuple(dilation)}"
+            )
+        if pixels >= step:
+            return _beyond_the_stride(
+                name, dims, (x, weight, bias), stride, sides, extra, groups, dilation, may_fall_back
+            )
+    if not may_fall_back:
+        refuse_layout(name, x=x)
+    size = dgrad_size(x.shape[2:], weight.shape[2:], stride, sides, dilation, extra)
+    if any(pixels < 1 for pixels in size):
+        raise ValueError(f"{name}: expected output sizes of at least 1, got {size}")
+    return calls.dgrad(x, weight, bias, stride, sides, dilation, groups, size, may_fall_back)
+
+
+def _beyond_the_stride(
+    name: str,
+    dims: int,
+    operands: tuple[Tensor, Tensor, Tensor | None],
+    stride: Sequence[int],
+    sides: Sequence[int],
+    extra: Sequence[int],
+    groups: int,
+    dilation: Sequence[int],
+    may_fall_back: bool,
+) -> Tensor:
+    """An output padding of a stride or more: no convolution has this as its gradient."""
+    if not may_fall_back or sides[::2] != sides[1::2]:
+        raise UnsupportedError(
+            f"{name}: output_padding {tuple(extra)} is not smaller than stride {tuple(stride)}; "
+            'fallback="torch" takes it where padding is the same on both sides'
+        )
+    torchs = getattr(torch.nn.functional, name)
+    y: Tensor = torchs(*operands, stride, sides[::2], extra, groups, dilation)
+    return y
+
+
+def input_gradient(
+    dims: int,
+    input_size: Sequence[int],
+    weight: Tensor,
+    grad_output: Tensor,
+    stride: Numbers,
+    padding: Padding,
+    dilation: Numbers,
+    groups: int,
+    fallback: Fallback,
+) -> Tensor:
+    name = f"conv{dims}d_input"
+    check_types(name, grad_output, weight, None)
+    if grad_output.dim() != dims + 2 or weight.dim() != dims + 2:
+        raise rank_error(name, dims, ("grad_output", grad_output), weight)
+    stride = numbers("stride", stride, dims)
+    dilation = numbers("dilation", dilation, dims)
+    sides = padding_sides(padding, weight.shape[2:], stride, dilation)
+    expected = (grad_output.shape[0], weight.shape[1] * groups)
+    if len(input_size) != dims + 2 or tuple(input_size[:2]) != expected:
+        raise ValueError(
+            f"{name}: expected input_size [{expected[0]}, {expected[1]}, ...] of {dims + 2} "
+            f"numbers, got {list(input_size)}"
+        )
+    check_output_size(name, input_size[2:], weight.shape[2:], stride, sides, dilation, grad_output)
+    may_fall_back = parse_fallback(fallback)
+    if not may_fall_back:
+        refuse_layout(name, grad_output=grad_output)
+    return calls.dgrad(
+        grad_output,
+        weight,
+        None,
+        stride,
+        sides,
+        dilation,
+        groups,
+        list(input_size[2:]),
+        may_fall_back,
+    )
+
+
+def weight_gradient(
+    dims: int,
+    x: Tensor,
+    weight_size: Sequence[int],
+    grad_output: Tensor,
+    stride: Numbers,
+    padding: Padding,
+    dilation: Numbers,
+    groups: int,
+    fallback: Fallback,
+) -> Tensor:
+    name = f"conv{dims}d_weight"
+    check_types(name, x, grad_output, None)
+    if x.dim() != dims + 2 or grad_output.dim() != dims + 2:
+        raise ValueError(
+            f"{name}: expected x and grad_output of rank {dims + 2}, got {list(x.shape)} and "
+            f"{list(grad_output.shape)}"
+        )
+    if groups < 1 or x.shape[1] % groups:
+        raise ValueError(f"{name}: {x.shape[1]} channels do not divide into {groups} groups")
+    expected = (grad_output.shape[1], x.shape[1] // groups)
+    if len(weight_size) != dims + 2 or tuple(weight_size[:2]) != expected:
+        raise ValueError(
+            f"{name}: expected weight_size [{expected[0]}, {expected[1]}, ...] of {dims + 2} "
+            f"numbers, got {list(weight_size)}"
+        )
+    taps = list(weight_size[2:])
+    stride = numbers("stride", stride, dims)
+    dilation = numbers("dilation", dilation, dims)
+    sides = padding_sides(padding, taps, stride, dilation)
+    check_output_size(name, x.shape[2:], taps, stride, sides, dilation, grad_output)
+    may_fall_back = parse_fallback(fallback)
+    if not may_fall_back:
+        refuse_layout(name, x=x, grad_output=grad_output)
+    return calls.wgrad(x, grad_output, stride, sides, dilation, groups, taps, may_fall_back)

@@ -1,0 +1,177 @@
+"""From tensors to a kernel: the plan of a call, or why there is none.
+
+One place asks the three directions for plans and checks what a plan cannot know: dtypes, memory
+order, addresses.  No plan is an answer too, a :class:`Refusal`; whether that is an error or torch's
+turn is the caller's decision.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+from typing import Any, Generic, Literal, TypeVar
+
+import torch
+
+from triton_ext import backends
+from triton_ext.errors import DescriptorError, TritonExtError, UnsupportedError
+from triton_ext.ops import conv_plan, dgrad_plan, wgrad_plan
+from triton_ext.ops.machine import Machine, machine_of
+from triton_ext.ops.problem import ConvProblem
+
+__all__ = [
+    "Direction",
+    "PlanCache",
+    "Refusal",
+    "address_refusal",
+    "geometry_refusal",
+    "layout_refusal",
+    "plan_or_refusal",
+    "reasons",
+    "tensor_refusal",
+]
+
+conv_violations = backends.load("nvidia", "conv_violations")
+descriptor_error = backends.load("nvidia", "descriptor_error")
+
+Direction = Literal["fprop", "dgrad", "wgrad"]
+
+_PLANNERS = {"fprop": conv_plan, "dgrad": dgrad_plan, "wgrad": wgrad_plan}
+
+# TMA reads from and writes to addresses that are multiples of this.
+_ALIGNMENT_BYTES = 16
+
+_MEMORY_FORMATS = {4: "torch.channels_last", 5: "torch.channels_last_3d"}
+
+Value = TypeVar("Value")
+
+
+class PlanCache(Generic[Value]):
+    """What was answered for calls of one look; the oldest go when it is full."""
+
+    def __init__(self, size: int = 4096) -> None:
+        self._size = size
+        self._known: dict[Hashable, Value] = {}
+        self.get = self._known.get
+
+    def keep(self, key: Hashable, value: Value) -> Value:
+        """Keeps a value and returns it."""
+        while len(self._known) >= self._size:
+            # Another thread may have taken the oldest in between.
+            self._known.pop(next(iter(self._known)), None)
+        self._known[key] = value
+        return value
+
+    def clear(self) -> None:
+        """Forgets everything; tests do that when they change what plans are made of."""
+        self._known.clear()
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why no kernel takes a call.
+
+    Attributes:
+        kind: The class of the error.
+        text: What was expected, what was found.
+    """
+
+    kind: type[Exception]
+    text: str
+
+    def error(self) -> Exception:
+        """Returns the error to raise."""
+        return self.kind(self.text)
+
+
+def layout_refusal(operator: str, name: str, tensor: torch.Tensor) -> Refusal | None:
+    """Returns what is wrong with a tensor's memory order; ``None`` if nothing is."""
+    if tensor.stride(1) == 1 or tensor.shape[1] == 1:
+        return None
+    order = _MEMORY_FORMATS.get(tensor.dim())
+    advice = (
+        f"{name}.contiguous(memory_format={order})"
+        if order
+        else f"{name}.transpose(1, 2).contiguous().transpose(1, 2)"
+    )
+    return Refusal(
+        ValueError,
+        f"{operator}: channels must be contiguous (channels-last), got channel stride "
+        f"{tensor.stride(1)} of {name}; call {advice}",
+    )
+
+
+def tensor_refusal(
+    direction: Direction, operator: str, tensors: dict[str, torch.Tensor]
+) -> Refusal | None:
+    """Returns what is wrong with dtypes and memory order; ``None`` if nothing is.
+
+    Args:
+        direction: Whose kernel is to read the tensors.
+        operator: Who asks, for the text.
+        tensors: Those with pixels, by name.
+    """
+    dtypes = _PLANNERS[direction].DTYPES
+    for name, tensor in tensors.items():
+        if tensor.dtype not in dtypes:
+            known = " or ".join(str(dtype).removeprefix("torch.") for dtype in dtypes)
+            return Refusal(
+                TypeError, f"{operator}: dtype {tensor.dtype} is not supported, use {known}"
+            )
+        refusal = layout_refusal(operator, name, tensor)
+        if refusal is not None:
+            return refusal
+    return None
+
+
+def address_refusal(operator: str, tensors: dict[str, torch.Tensor]) -> Refusal | None:
+    """Returns what is wrong with the addresses of real tensors; ``None`` if nothing is."""
+    for name, tensor in tensors.items():
+        if tensor.data_ptr() % _ALIGNMENT_BYTES:
+            return Refusal(
+                DescriptorError,
+                f"{operator}: {name} begins at an address that is no multiple of "
+                f"{_ALIGNMENT_BYTES} bytes; call {name}.clone()",
+            )
+    return None
+
+
+def plan_or_refusal(direction: Direction, make: Callable[[Any], Any]) -> Any | Refusal:
+    """Returns the plan that a module makes, or its refusal.
+
+    Args:
+        direction: Whose module plans.
+        make: Makes the plan with the module.
+    """
+    try:
+        return make(_PLANNERS[direction])
+    except TritonExtError as error:
+        return Refusal(type(error), str(error))
+
+
+def geometry_refusal(problem: ConvProblem) -> Refusal | None:
+    """Returns what TMA cannot express of a problem, every violation; ``None`` if nothing."""
+    violations = conv_violations(problem.geometry)
+    return Refusal(DescriptorError, str(descriptor_error(violations))) if violations else None
+
+
+def reasons(
+    direction: Direction, problem: ConvProblem, dtype: torch.dtype, device: torch.device
+) -> tuple[str, ...]:
+    """Returns why the kernel of a direction does not take a problem; empty if it does.
+
+    Args:
+        direction: Whose kernel.
+        problem: What is computed.
+        dtype: Of the operands.
+        device: Where they are; nothing is said of ``meta``.
+    """
+    machine: Machine | None = None
+    found: list[str] = []
+    if device.type != "meta":
+        try:
+            machine = machine_of(device, f"conv{problem.dims}d")
+        except UnsupportedError as error:
+            found.append(str(error))
+    found.extend(_PLANNERS[direction].reasons(problem, dtype, machine))
+    return tuple(found)

@@ -1,0 +1,154 @@
+"""The same convolutions by torch's own operators, for what ``fallback="torch"`` leaves to them.
+
+Padding whose two sides differ, which torch's operators do not know, is done in front of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch.nn import functional as F
+
+from triton_ext.ops.arguments import channels_last, channels_last_strides
+
+__all__ = ["apply_activation", "apply_epilogue", "torch_dgrad", "torch_fprop", "torch_wgrad"]
+
+
+def _is_equal(padding: Sequence[int]) -> bool:
+    return all(low == high for low, high in zip(padding[::2], padding[1::2], strict=True))
+
+
+def _pad(x: torch.Tensor, padding: Sequence[int]) -> torch.Tensor:
+    """Pads with zeros; torch's pad begins with the last dimension."""
+    pairs = zip(padding[::2], padding[1::2], strict=True)
+    return F.pad(x, [side for pair in reversed(list(pairs)) for side in pair])
+
+
+def _as_promised(y: torch.Tensor) -> torch.Tensor:
+    """Returns y with exactly the strides that a fake tensor of the operator has."""
+    strides = channels_last_strides(y.shape)
+    return y if y.stride() == strides else channels_last(y).as_strided(y.shape, strides)
+
+
+def torch_fprop(
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None,
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    groups: int,
+) -> torch.Tensor:
+    """Returns y; arguments as the operators of ``library`` have them."""
+    zeros = [0] * len(stride)
+    if _is_equal(padding):
+        y = torch.ops.aten.convolution(
+            x, weight, bias, stride, padding[::2], dilation, False, zeros, groups
+        )
+    else:
+        y = torch.ops.aten.convolution(
+            _pad(x, padding), weight, bias, stride, zeros, dilation, False, zeros, groups
+        )
+    return _as_promised(y)
+
+
+def _backward(
+    dy: torch.Tensor,
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    groups: int,
+    mask: list[bool],
+) -> Any:
+    zeros = [0] * len(stride)
+    return torch.ops.aten.convolution_backward(
+        dy, x, weight, None, stride, padding, dilation, False, zeros, groups, mask
+    )
+
+
+def torch_dgrad(
+    dy: torch.Tensor,
+    weight: torch.Tensor,
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    groups: int,
+    input_size: Sequence[int],
+) -> torch.Tensor:
+    """Returns dx; arguments as the operators of ``library`` have them."""
+    sides = list(zip(padding[::2], padding[1::2], strict=True))
+    equal = _is_equal(padding)
+    outer = [
+        size if equal else low + size + high
+        for size, (low, high) in zip(input_size, sides, strict=True)
+    ]
+    shape = (dy.shape[0], weight.shape[1] * groups, *outer)
+    # Of x, torch looks at the shape only.
+    x = dy.new_empty(()).expand(shape)
+    inner = list(padding[::2]) if equal else [0] * len(stride)
+    dx = _backward(dy, x, weight, stride, inner, dilation, groups, [True, False, False])[0]
+    if not equal:
+        inner_pixels = [slice(low, low + n) for (low, _), n in zip(sides, input_size, strict=True)]
+        at = (slice(None), slice(None), *inner_pixels)
+        dx = dx[at]
+    return _as_promised(dx)
+
+
+def torch_wgrad(
+    x: torch.Tensor,
+    dy: torch.Tensor,
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    groups: int,
+    filter_size: Sequence[int],
+) -> torch.Tensor:
+    """Returns dw; arguments as the operators of ``library`` have them."""
+    weight = x.new_empty(()).expand((dy.shape[1], x.shape[1] // groups, *filter_size))
+    equal = _is_equal(padding)
+    padded = x if equal else _pad(x, padding)
+    inner = list(padding[::2]) if equal else [0] * len(stride)
+    mask = [False, True, False]
+    return _as_promised(_backward(dy, padded, weight, stride, inner, dilation, groups, mask)[1])
+
+
+def apply_activation(z: torch.Tensor, activation: str) -> torch.Tensor:
+    """Returns the activation of z by its name in ``EpilogueSpec``."""
+    if activation == "none":
+        return z
+    if activation in ("gelu", "gelu_tanh"):
+        return F.gelu(z, approximate="none" if activation == "gelu" else "tanh")
+    functions = {"relu": torch.relu, "silu": F.silu, "tanh": torch.tanh}
+    return functions[activation](z)
+
+
+def apply_epilogue(
+    y: torch.Tensor,
+    bias: torch.Tensor | None,
+    scale: torch.Tensor | None,
+    residual: torch.Tensor | None,
+    activation: str,
+    out_scale: torch.Tensor | None,
+    amax: torch.Tensor | None,
+    out_dtype: torch.dtype,
+) -> torch.Tensor:
+    """Returns an epilogue of y [N, Co, *output_size] in fp32; ``amax`` is written over."""
+    ones = (1,) * (y.dim() - 2)
+    z = y.float()
+    if scale is not None:
+        z = z * (scale.float().view(-1, *ones) if scale.numel() > 1 else scale.float())
+    if bias is not None:
+        z = z + bias.float().view(-1, *ones)
+    if residual is not None:
+        z = z + residual.float()
+    z = apply_activation(z, activation)
+    if amax is not None:
+        largest = z.abs().max() if z.numel() else z.new_zeros(())
+        amax.copy_(largest.reshape(amax.shape))
+    if out_scale is not None:
+        z = z * out_scale.float()
+    return _as_promised(z.to(out_dtype))
