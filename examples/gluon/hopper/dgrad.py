@@ -60,6 +60,7 @@ from triton_ext.ops.residues import Residues
 
 from . import fprop
 from .launch import (
+    Launcher,
     check_config,
     compile_kernel,
     filter_descriptor,
@@ -410,14 +411,16 @@ def conv_dgrad_kernel(
 # ---- Launcher ----------------------------------------------------------------------------------
 
 
-def _check_arguments(dy: torch.Tensor, w: torch.Tensor, input_size: tuple[int, ...]) -> None:
+def _check_arguments(
+    dy: torch.Tensor, w: torch.Tensor, input_size: tuple[int, ...], launcher: Launcher | None
+) -> None:
     """Refuses what the descriptors do not.
 
     Raises:
         DescriptorError: All that is wrong with the tensors.
     """
     channels = {"Ci": w.shape[-1], "Co": w.shape[0]}
-    problems = operand_problems({"dy": dy, "w": w}, ("dy", "w"), channels)
+    problems = operand_problems({"dy": dy, "w": w}, ("dy", "w"), channels, launcher)
     if not 3 <= dy.ndim <= 5 or w.ndim != dy.ndim or w.shape[0] != dy.shape[-1]:
         problems.append(
             f"dy is {list(dy.shape)} and w {list(w.shape)}: expected "
@@ -456,6 +459,7 @@ def conv_dgrad(
     dilation: int | tuple[int, ...] = 1,
     *,
     config: TileConfig | None = None,
+    launcher: Launcher | None = None,
 ) -> torch.Tensor:
     """Returns the gradient of a convolution's input.
 
@@ -469,6 +473,7 @@ def conv_dgrad(
         dilation: One int, or one per spatial dimension.
         config: How to compile; by default :func:`~examples.gluon.hopper.fprop.choose_config`
             chooses.
+        launcher: What is launched in place of the kernel: ``xnv.emulated`` runs it on CPU tensors.
 
     Returns:
         dx [N, (D, (H,)) W, Ci], contiguous.
@@ -477,7 +482,7 @@ def conv_dgrad(
         DescriptorError: TMA cannot express the convolution.
         LaunchError: The configuration cannot run.
     """
-    _check_arguments(dy, w, tuple(input_size))
+    _check_arguments(dy, w, tuple(input_size), launcher)
     rank = dy.ndim - 2
     co, ci = w.shape[0], w.shape[-1]
     dims = [
@@ -536,7 +541,8 @@ def conv_dgrad(
         walk_size=tuple(dim.walk_size for dim in padded),
     )
     tiles = math.ceil(m_gemm / config.block_m) * math.ceil(ci / config.block_n) * classes
-    conv_dgrad_kernel[(num_programs(config, tiles, ci, num_sms),)](
+    kernel = conv_dgrad_kernel if launcher is None else launcher(conv_dgrad_kernel)
+    kernel[(num_programs(config, tiles, ci, num_sms),)](
         dy_desc,
         w_desc(config.block_n_main),
         w_desc(config.block_n_rest) if config.block_n_rest else None,

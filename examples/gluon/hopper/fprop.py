@@ -71,6 +71,7 @@ from triton_ext.errors import DescriptorError
 from triton_ext.gluon import nvidia as xnv
 
 from .launch import (
+    Launcher,
     check_config,
     compile_kernel,
     filter_descriptor,
@@ -318,14 +319,14 @@ def conv_fprop_kernel(
 # ---- Launcher ----------------------------------------------------------------------------------
 
 
-def _check_arguments(x: torch.Tensor, w: torch.Tensor) -> None:
+def _check_arguments(x: torch.Tensor, w: torch.Tensor, launcher: Launcher | None) -> None:
     """Refuses what the descriptors do not.
 
     Raises:
         DescriptorError: All that is wrong with the tensors.
     """
     channels = {"Ci": x.shape[-1], "Co": w.shape[0]}
-    problems = operand_problems({"x": x, "w": w}, ("w",), channels)
+    problems = operand_problems({"x": x, "w": w}, ("w",), channels, launcher)
     if not 3 <= x.ndim <= 5 or w.ndim != x.ndim or w.shape[-1] != x.shape[-1]:
         problems.append(
             f"x is {list(x.shape)} and w {list(w.shape)}: expected [N, (D, (H,)) W, Ci] and "
@@ -343,6 +344,7 @@ def conv_fprop(
     dilation: int | tuple[int, ...] = 1,
     *,
     config: TileConfig | None = None,
+    launcher: Launcher | None = None,
 ) -> torch.Tensor:
     """Convolves.
 
@@ -353,6 +355,7 @@ def conv_fprop(
         padding: One int, one per spatial dimension, or (low, high) per spatial dimension.
         dilation: One int, or one per spatial dimension.
         config: How to compile; by default :func:`choose_config` chooses.
+        launcher: What is launched in place of the kernel: ``xnv.emulated`` runs it on CPU tensors.
 
     Returns:
         y [N, (out_d, (out_h,)) out_w, Co], contiguous.
@@ -361,7 +364,7 @@ def conv_fprop(
         DescriptorError: TMA cannot express the convolution; everything that is wrong is listed.
         LaunchError: The configuration cannot run.
     """
-    _check_arguments(x, w)
+    _check_arguments(x, w, launcher)
     filter_size = tuple(w.shape[1:-1])
     co, ci, taps = w.shape[0], w.shape[-1], math.prod(filter_size)
     num_sms = multiprocessors(x.device)
@@ -395,7 +398,8 @@ def conv_fprop(
         padding=tuple(low for low, _ in conv.padding),
     )
     tiles = math.ceil(conv.m_gemm / config.block_m) * math.ceil(co / config.block_n)
-    conv_fprop_kernel[(num_programs(config, tiles, co, num_sms),)](
+    kernel = conv_fprop_kernel if launcher is None else launcher(conv_fprop_kernel)
+    kernel[(num_programs(config, tiles, co, num_sms),)](
         x_desc,
         w_desc(config.block_n_main),
         w_desc(config.block_n_rest) if config.block_n_rest else None,

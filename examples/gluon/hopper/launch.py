@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -19,6 +19,7 @@ from .pipeline import smem_layout
 from .tiles import TileConfig
 
 __all__ = [
+    "Launcher",
     "check_config",
     "compile_kernel",
     "filter_descriptor",
@@ -35,8 +36,18 @@ __all__ = [
 ]
 
 
+#: Makes of a kernel what is launched in its place: ``xnv.emulated``, for CPU tensors.
+Launcher = Callable[[Any], Any]
+
+# CTAs of a launch on CPU tensors at most: few, so that each computes several tiles.
+_EMULATED_MULTIPROCESSORS = 4
+
+
 def operand_problems(
-    operands: Mapping[str, torch.Tensor], packed: Iterable[str], channels: Mapping[str, int]
+    operands: Mapping[str, torch.Tensor],
+    packed: Iterable[str],
+    channels: Mapping[str, int],
+    launcher: Launcher | None,
 ) -> list[str]:
     """Returns what the descriptors would not refuse by themselves; nothing where all is well.
 
@@ -44,6 +55,7 @@ def operand_problems(
         operands: The two tensors by name.
         packed: Names of those that must be contiguous.
         channels: Channel counts by name.
+        launcher: What launches the kernel, where that is not the kernel itself.
     """
     (first, a), (second, b) = operands.items()
     problems = []
@@ -57,7 +69,7 @@ def operand_problems(
     for name, count in channels.items():
         if count % 8:
             problems.append(f"{name} is {count}: TMA needs rows of a multiple of 8 channels")
-    if not a.is_cuda or b.device != a.device:
+    if b.device != a.device or (launcher is None and not a.is_cuda):
         problems.append(
             f"{first} is on {a.device} and {second} on {b.device}: expected one CUDA device"
         )
@@ -100,7 +112,9 @@ def num_programs(config: TileConfig, tiles: int, columns: int, num_sms: int) -> 
 
 
 def multiprocessors(device: torch.device) -> int:
-    """Returns the multiprocessors of a GPU."""
+    """Returns the multiprocessors of a GPU, or how many the CPU is taken to have."""
+    if device.type == "cpu":
+        return _EMULATED_MULTIPROCESSORS
     count: int = torch.cuda.get_device_properties(device).multi_processor_count
     return count
 

@@ -81,6 +81,7 @@ from triton_ext.errors import DescriptorError, LaunchError
 from triton_ext.gluon import nvidia as xnv
 
 from .launch import (
+    Launcher,
     compile_kernel,
     filter_descriptor,
     im2col_descriptor,
@@ -342,14 +343,16 @@ def conv_wgrad_kernel(
 # ---- Launcher ----------------------------------------------------------------------------------
 
 
-def _check_arguments(x: torch.Tensor, dy: torch.Tensor, filter_size: tuple[int, ...]) -> None:
+def _check_arguments(
+    x: torch.Tensor, dy: torch.Tensor, filter_size: tuple[int, ...], launcher: Launcher | None
+) -> None:
     """Refuses what the descriptors do not.
 
     Raises:
         DescriptorError: All that is wrong with the tensors.
     """
     channels = {"Ci": x.shape[-1], "Co": dy.shape[-1]}
-    problems = operand_problems({"x": x, "dy": dy}, ("dy",), channels)
+    problems = operand_problems({"x": x, "dy": dy}, ("dy",), channels, launcher)
     if not 3 <= x.ndim <= 5 or dy.ndim != x.ndim or dy.shape[0] != x.shape[0]:
         problems.append(
             f"x is {list(x.shape)} and dy {list(dy.shape)}: expected [N, (D, (H,)) W, Ci] and "
@@ -370,7 +373,7 @@ def _stream_flags(device: torch.device, stream: int, count: int) -> torch.Tensor
 
 def _flags(device: torch.device, count: int) -> torch.Tensor:
     """Returns zeroed flags that no kernel of another stream uses.  A kernel leaves zeros behind."""
-    if torch.cuda.is_current_stream_capturing():
+    if device.type == "cpu" or torch.cuda.is_current_stream_capturing():
         # Memory of the graph: it is zeroed in every replay.
         return torch.zeros(count, dtype=torch.int32, device=device)
     return _stream_flags(device, torch.cuda.current_stream(device).cuda_stream, count)
@@ -399,6 +402,7 @@ def conv_wgrad(
     *,
     config: WgradConfig | None = None,
     add_in_place: bool = False,
+    launcher: Launcher | None = None,
 ) -> torch.Tensor:
     """Returns the gradient of a convolution's filter.
 
@@ -412,6 +416,7 @@ def conv_wgrad(
         config: How to compile; by default :func:`~examples.gluon.hopper.wgrad_tiles.choose_plan`
             chooses.
         add_in_place: With a configuration: which kernel adds the parts of a tile.
+        launcher: What is launched in place of a kernel: ``xnv.emulated`` runs it on CPU tensors.
 
     Returns:
         dw [Co, (T, (R,)) S, Ci], contiguous.
@@ -420,7 +425,7 @@ def conv_wgrad(
         DescriptorError: TMA cannot express the convolution, or dy is not of its size.
         LaunchError: The configuration cannot run.
     """
-    _check_arguments(x, dy, filter_size)
+    _check_arguments(x, dy, filter_size, launcher)
     co, ci, taps = dy.shape[-1], x.shape[-1], math.prod(filter_size)
 
     def describe(pixels: int) -> Any:
@@ -467,7 +472,8 @@ def conv_wgrad(
         stride=conv.stride,
         padding=tuple(low for low, _ in conv.padding),
     )
-    conv_wgrad_kernel[(partition.ctas,)](
+    kernel = conv_wgrad_kernel if launcher is None else launcher(conv_wgrad_kernel)
+    kernel[(partition.ctas,)](
         x_desc,
         matrix_descriptor(dy, block),
         partial,
@@ -483,7 +489,8 @@ def conv_wgrad(
         grid = (blocks * 4 * (_BLOCK_C // columns), partition.rest)
         # Starts while the first kernel's last CTAs run.  Not earlier: its CTAs would all gather on
         # multiprocessors that the first kernel leaves free, if any.
-        reduce_kernel[grid](
+        reduction = reduce_kernel if launcher is None else launcher(reduce_kernel)
+        reduction[grid](
             partial, dw, problem, config, columns, parts, num_warps=warps, launch_pdl=True
         )
     return dw

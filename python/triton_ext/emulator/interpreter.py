@@ -29,6 +29,7 @@ from .faults import deadlock, fault
 from .fibers import Fibers, StuckError
 from .memory import GlobalMemory
 from .operations_arith import ARITH
+from .operations_atomic import ATOMIC
 from .operations_tensor import TENSOR
 from .operations_ttg import TTG
 from .races import Races
@@ -73,7 +74,7 @@ def _target_of(module: Module) -> str:
 def _operations(target: str) -> dict[str, Prepare]:
     """All operations; where vendors have one of the same name, the target's."""
     table: dict[str, Prepare] = {name: _nothing for name in _NOTHING}
-    table |= CONTROL_FLOW | ARITH | TENSOR | TTG
+    table |= CONTROL_FLOW | ARITH | TENSOR | ATOMIC | TTG
     for vendor in sorted(VENDORS, key=lambda vendor: vendor == _VENDORS.get(target)):
         table |= load(vendor, "emulator.operations")
     return table

@@ -2,7 +2,7 @@
 
 ``async_load_im2col`` and ``im2col_start`` are for kernels; ``TensorDescriptorIm2Col``,
 ``im2col_layout`` and ``with_base`` are for the host.  Triton 3.8 or newer is needed; an older one
-is refused by name when one of them is used.
+is refused by name when one of them is used.  ``emulated(kernel)`` is launched on CPU tensors.
 """
 
 from __future__ import annotations
@@ -10,15 +10,19 @@ from __future__ import annotations
 from triton_ext import backends
 
 __all__ = [
+    "Emulated",
     "TensorDescriptorIm2Col",
     "async_load_im2col",
+    "emulated",
     "im2col_layout",
     "im2col_start",
     "with_base",
 ]
 
+Emulated = backends.load("nvidia", "gluon.Emulated")
 TensorDescriptorIm2Col = backends.load("nvidia", "gluon.TensorDescriptorIm2Col")
 async_load_im2col = backends.load("nvidia", "gluon.async_load_im2col")
+emulated = backends.load("nvidia", "gluon.emulated")
 im2col_layout = backends.load("nvidia", "gluon.im2col_layout")
 im2col_start = backends.load("nvidia", "gluon.im2col_start")
 with_base = backends.load("nvidia", "gluon.with_base")

@@ -23,6 +23,10 @@ from .mbarriers import agent_of, races_of
 __all__ = ["WGMMA"]
 
 
+#: Multiplications of a product that OpenBLAS leaves to one thread.
+_ONE_THREAD = 1 << 18
+
+
 @dataclass(slots=True, eq=False)
 class _Product:
     """A product that was issued.
@@ -105,6 +109,17 @@ class _Products:
             )
 
 
+def _matmul(a: Array, b: Array) -> Array:
+    """The product, in pieces that OpenBLAS gives to one thread.
+
+    Its threads wait for each other by polling; on a machine that does other things as well, one
+    product in two threads took 46 ms instead of 0.1.
+    """
+    rows = max(1, _ONE_THREAD // b.size)
+    pieces = [np.matmul(a[row : row + rows], b) for row in range(0, a.shape[0], rows)]
+    return pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
+
+
 def _dot(op: Operation, context: Context) -> Step:
     view = mma.WarpGroupDotOp.match(op)
     assert view is not None
@@ -124,7 +139,7 @@ def _dot(op: Operation, context: Context) -> Step:
             buffers.append(value)
             return value.data.astype(wide)
 
-        found = np.matmul(operand(values[view.a]), operand(values[view.b]))
+        found = _matmul(operand(values[view.a]), operand(values[view.b]))
         if view.use_c is None or values[view.use_c]:
             c = values[view.c]
             # Products of one accumulator follow each other in order.

@@ -1,0 +1,150 @@
+"""Kernels on CPU tensors, launched as on a GPU.
+
+``emulated(kernel)[grid](x_desc, y, n, BLOCK=64)`` compiles the kernel for sm_90, without a GPU, and
+runs the TTGIR of that compile in the emulator.  So the launcher of a kernel can be written once.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Any, Final
+
+from triton_ext.errors import LaunchError
+from triton_ext.host import features
+
+from ..backend.geometry import normalize_dtype
+
+__all__ = ["Emulated", "emulated"]
+
+_OPTIONS: Final = ("num_warps", "num_ctas", "num_stages", "maxnreg", "launch_pdl")
+
+
+class Emulated:
+    """A kernel that runs over numpy.
+
+    Args:
+        kernel: A ``@gluon.jit`` or ``@triton.jit`` function.
+        capability: Compute capability times ten of what it is compiled for.
+        seed: Decides the order in which the partitions of a CTA take turns.
+        edit: Changes the TTGIR before it runs; for experiments.
+    """
+
+    def __init__(
+        self,
+        kernel: Any,
+        capability: int = 90,
+        seed: int = 0,
+        edit: Callable[[str], str] | None = None,
+    ) -> None:
+        self.kernel = kernel
+        self.capability = capability
+        self.seed = seed
+        self.edit = edit
+
+    def __getitem__(self, grid: Any) -> Callable[..., None]:
+        """A launch: call it with the kernel's arguments, constants and options."""
+
+        def launch(*args: Any, **kwargs: Any) -> None:
+            compiled, values = self._compile(args, kwargs)
+            sizes = grid(kwargs) if callable(grid) else grid
+            text = compiled.asm["ttgir"]
+            if self.edit is not None:
+                text = self.edit(text)
+            _program(text).run(sizes, values, self.seed)
+
+        return launch
+
+    def compile(self, *args: Any, **kwargs: Any) -> Any:
+        """What ``triton.compile`` makes of the kernel for these arguments."""
+        return self._compile(args, kwargs)[0]
+
+    def _compile(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, list[Any]]:
+        import triton
+        from triton.backends.compiler import GPUTarget
+
+        options = {name: kwargs.pop(name) for name in _OPTIONS if name in kwargs}
+        # What starts the kernel early changes nothing here.
+        options.pop("launch_pdl", None)
+        kernel = self.kernel
+        names = list(kernel.arg_names)
+        bound = inspect.signature(kernel.fn).bind(*args, **kwargs)
+        bound.apply_defaults()
+        given = bound.arguments
+        is_gluon = getattr(kernel, "is_gluon", lambda: False)()
+        constants = {names[p.num] for p in kernel.params if p.is_constexpr}
+        constants |= {name for name, value in given.items() if value is None}
+        signature = {
+            name: "constexpr" if name in constants else _type(name, value, is_gluon=is_gluon)
+            for name, value in given.items()
+        }
+        # As a launch says of what an allocator gave.
+        aligned = {
+            (names.index(name),): [["tt.divisibility", 16]]
+            for name, type_ in signature.items()
+            if isinstance(type_, str) and type_.startswith("*")
+        }
+        constexprs = {(names.index(name),): given[name] for name in constants}
+        source = _source_class(is_gluon)(kernel, signature, constexprs, aligned)
+        target = GPUTarget("cuda", self.capability, 32)
+        compiled = triton.compile(source, target=target, options=options)
+        return compiled, [given[name] for name in names if name not in constants]
+
+
+def emulated(
+    kernel: Any,
+    capability: int = 90,
+    seed: int = 0,
+    edit: Callable[[str], str] | None = None,
+) -> Emulated:
+    """A kernel that is launched on CPU tensors; see :class:`Emulated`."""
+    return Emulated(kernel, capability, seed, edit)
+
+
+@functools.lru_cache(maxsize=16)
+def _program(text: str) -> Any:
+    # Needs numpy, which only those who launch have to have.
+    from triton_ext.emulator import Program
+
+    return Program(text, host_features=features)
+
+
+def _source_class(is_gluon: bool) -> Any:
+    if is_gluon:
+        from triton.experimental.gluon._runtime import GluonASTSource
+
+        return GluonASTSource
+    from triton.compiler import ASTSource
+
+    return ASTSource
+
+
+def _type(name: str, value: Any, *, is_gluon: bool) -> Any:
+    """How Triton's signatures spell the type of an argument."""
+    if hasattr(value, "block_shape"):
+        return _descriptor_type(value, is_gluon=is_gluon)
+    if hasattr(value, "dtype") and getattr(value, "shape", ()):
+        return f"*{normalize_dtype(value.dtype)}"
+    if isinstance(value, tuple):
+        types = [_type(name, each, is_gluon=is_gluon) for each in value]
+        return type(value)(*types) if hasattr(value, "_fields") else tuple(types)
+    if isinstance(value, bool):
+        return "i1"
+    if isinstance(value, int):
+        return "i32" if -(1 << 31) <= value < 1 << 31 else "i64"
+    if isinstance(value, float):
+        return "fp32"
+    raise LaunchError(
+        f"'{name}': expected a CPU tensor, a descriptor, a tuple, an int or a float, got "
+        f"{type(value).__name__}"
+    )
+
+
+def _descriptor_type(desc: Any, *, is_gluon: bool) -> str:
+    block = f"{normalize_dtype(desc.base.dtype)}{list(desc.block_shape)}"
+    if not is_gluon:
+        return f"tensordesc<{block}>"
+    if hasattr(desc, "pixel_box_lower_corner"):
+        return f"tensordesc_im2col<{block},input_rank={len(desc.shape)},{desc.layout!r}>"
+    return f"tensordesc<{block},{desc.layout!r}>"

@@ -1,0 +1,81 @@
+"""Gluon convolutions for Hopper in the emulator: equal to torch in any order of the partitions."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import random
+
+import pytest
+
+pytest.importorskip("numpy")
+pytest.importorskip("torch", reason="the examples' launchers need torch")
+
+from triton_ext.host import capabilities
+
+CAPABILITY = capabilities()["im2col-gluon"]
+if not CAPABILITY.available:
+    pytest.skip(CAPABILITY.reason, allow_module_level=True)
+
+from conv_cases import Case, assert_close, draw  # noqa: E402
+from hopper_kernels import CONFIGS, WGRAD_CONFIGS, keep_filter, run  # noqa: E402
+
+NIGHTLY = bool(os.environ.get("TRITON_EXT_NIGHTLY"))
+SMALL = Case(
+    n=2, size=(9, 11), ci=72, co=80, filter_size=(3, 3), stride=(2, 1), padding=(1, 1),
+    dilation=(1, 1),
+)  # fmt: skip
+UNIT = Case(
+    n=3, size=(9, 9), ci=40, co=136, filter_size=(3, 2), stride=(1, 1), padding=(1, 1),
+    dilation=(1, 2),
+)  # fmt: skip
+ONE_TILE = Case(
+    n=2, size=(9, 11), ci=40, co=64, filter_size=(1, 3), stride=(1, 2), padding=(0, 1),
+    dilation=(1, 1),
+)  # fmt: skip
+
+
+@pytest.fixture(autouse=True, scope="module")
+def one_cache(tmp_path_factory):
+    """A Triton cache for all of these tests: what they compile is the same again and again."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TRITON_CACHE_DIR", str(tmp_path_factory.mktemp("triton-cache")))
+        yield
+
+
+KERNELS = [
+    # Strided and not are two kernels of dgrad.
+    ("fprop", SMALL, CONFIGS[0], {}),
+    ("fprop", UNIT, CONFIGS[1], {}),
+    ("fprop", UNIT, keep_filter(CONFIGS[0], 6), {}),
+    ("dgrad", SMALL, CONFIGS[0], {}),
+    ("dgrad", UNIT, CONFIGS[1], {}),
+    ("wgrad", UNIT, WGRAD_CONFIGS[0], {"add_in_place": True}),
+    ("wgrad", SMALL, WGRAD_CONFIGS[1], {"add_in_place": False}),
+    ("wgrad", ONE_TILE, WGRAD_CONFIGS[2], {"add_in_place": False}),
+]
+
+
+@pytest.mark.parametrize(
+    ("kernel", "case", "config", "options"), KERNELS, ids=[f"{k[0]}-{k[2]}" for k in KERNELS]
+)
+def test_it_equals_torch_in_every_order(kernel, case, config, options):
+    for seed in range(20 if NIGHTLY else 4):
+        assert_close(*run(kernel, case, config, seed, **options))
+
+
+@pytest.mark.parametrize("number", range(40 if NIGHTLY else 4))
+@pytest.mark.parametrize("kernel", ["fprop", "dgrad", "wgrad"])
+def test_random_geometries(kernel, number):
+    rng = random.Random(f"{kernel} {number}")
+    if NIGHTLY:
+        case, configs = draw(rng, rng.choice((1, 2, 2, 3))), CONFIGS
+        if kernel == "wgrad":
+            # Consumers that share a tile want few tiles, which are split.
+            configs = [config for config in WGRAD_CONFIGS if config.share != "tile"]
+        config = rng.choice(configs)
+    else:
+        # What a test above compiled already.
+        case = dataclasses.replace(draw(rng, 2), dtype="float16")
+        config = WGRAD_CONFIGS[0] if kernel == "wgrad" else CONFIGS[0]
+    assert_close(*run(kernel, case, config, seed=number))
