@@ -12,11 +12,14 @@ from dataclasses import dataclass, replace
 
 import pytest
 import torch
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
 
 if os.environ.get("TRITON_INTERPRET") != "1":
     pytest.skip("set TRITON_INTERPRET=1 before pytest starts", allow_module_level=True)
 
 import triton_ext.ops  # noqa: F401 - installs the plugin
+from triton.runtime import interpreter
 from triton_ext.ops.problem import ConvProblem
 from triton_ext.ops.wgrad_config import WgradConfig
 from triton_ext.ops.wgrad_plan import WgradPlan, make_plan
@@ -155,7 +158,183 @@ FIXED = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("name", FIXED)
-def test_fixed(name, dtype):
-    run(replace(FIXED[name], dtype=dtype))
+def test_fixed(name):
+    run(FIXED[name])
+
+
+@pytest.mark.parametrize("name", ["plain", "odd channels", "groups", "3-D"])
+def test_bf16(name):
+    run(replace(FIXED[name], dtype=torch.bfloat16))
+
+
+@st.composite
+def cases(draw: st.DrawFn) -> Case:
+    """Convolutions of one to three dimensions, split in any way."""
+    dims = draw(st.integers(1, 3))
+    # What the TMA unit takes in three dimensions bounds the others as well.
+    most = {1: 24, 2: 9, 3: 5}[dims]
+
+    def per_dim(values: st.SearchStrategy) -> tuple:
+        return tuple(draw(values) for _ in range(dims))
+
+    groups = draw(st.sampled_from([1, 1, 1, 2, 3, 8]))
+    channels = st.integers(1, 8 if groups > 1 else 20)
+    return Case(
+        n=draw(st.integers(1, 3)),
+        ci=draw(channels) * groups,
+        co=draw(channels | st.sampled_from([64, 65])) * groups,
+        size=per_dim(st.integers(1, most)),
+        taps=per_dim(st.integers(1, 4 if dims < 3 else 3)),
+        stride=per_dim(st.integers(1, 3)),
+        padding=per_dim(st.tuples(st.integers(0, 3), st.integers(0, 3))),
+        dilation=per_dim(st.integers(1, 3)),
+        groups=groups,
+        dtype=draw(st.sampled_from([torch.float16, torch.bfloat16])),
+        out_dtype=draw(st.sampled_from([None, None, torch.float32])),
+        programs=draw(st.integers(1, 9)),
+        config=replace(SMALL, taps=draw(st.integers(1, 3)), store_parts=draw(st.integers(1, 2))),
+    )
+
+
+@settings(max_examples=400 if NIGHTLY else 50, deadline=None, derandomize=True)
+@given(cases())
+def test_drawn(case):
+    assume(min(case.problem.output_size) > 0)
+    run(case)
+
+
+def test_shipped_configurations():
+    run(Case(config=None, n=1, ci=72, co=72, programs=5))
+
+
+# A whole tile, split ones, taps past the last, tails of every kind.
+SPLIT = Case(
+    ci=20,
+    co=70,
+    size=(5, 6),
+    padding=((1, 1), (2, 0)),
+    programs=16,
+    config=replace(SMALL, taps=2),
+)
+
+
+def test_the_case_above_has_whole_tiles_and_parts():
+    x, dy = SPLIT.tensors()
+    partition = SPLIT.plan(x, dy).tiles.partition
+    assert partition.whole_tiles > 0
+    assert partition.splits > 1
+
+
+def test_every_element_is_written(monkeypatch):
+    empty = torch.empty
+    monkeypatch.setattr(torch, "empty", lambda *a, **k: empty(*a, **k).fill_(float("nan")))
+    for case in (SPLIT, replace(SPLIT, groups=2), FIXED["3-D"]):
+        run(case)
+
+
+def test_the_order_of_programs_changes_no_bit(monkeypatch):
+    builder = interpreter.interpreter_builder
+    first = run(SPLIT)
+    again = run(SPLIT)
+    place = builder.set_grid_idx
+
+    def backwards(*position: int) -> None:
+        place(*(n - 1 - i for n, i in zip(builder.grid_dim, position, strict=True)))
+
+    monkeypatch.setattr(builder, "set_grid_idx", backwards)
+    last_first = run(SPLIT)
+    assert torch.equal(first, again)
+    assert torch.equal(first, last_first)
+
+
+def test_parts_are_added_in_the_order_of_their_pixels():
+    # In fp32, 2^26 + 1 is 2^26: only in their order do these add up to 4.
+    case = Case(
+        n=1, ci=8, co=8, size=(64,), taps=(1,), stride=(1,), padding=((0, 0),), dilation=(1,),
+        out_dtype=torch.float32, programs=4,
+    )  # fmt: skip
+    x, dy = torch.zeros(1, 64, 8), torch.zeros(1, 64, 8)
+    # Parts of 16 pixels: 2^26, -2^26, 1 and 3.
+    x[0, ::16], dy[0, ::16] = 2.0**13, torch.tensor([2.0**13, -(2.0**13), 0, 0])[:, None]
+    x[0, 1::16], dy[0, 1::16] = 1.0, torch.tensor([0, 0, 1.0, 3.0])[:, None]
+    x, dy = (t.half().movedim(-1, 1) for t in (x, dy))
+    plan = case.plan(x, dy)
+    assert plan.tiles.partition.splits == 4
+    assert torch.equal(plan.run(x, dy), torch.full((8, 8, 1), 4.0))
+
+
+def expanded(dy: torch.Tensor) -> torch.Tensor:
+    """What the gradient of a sum looks like."""
+    return torch.ones((), dtype=dy.dtype).expand(dy.shape)
+
+
+def sliced(tensor: torch.Tensor) -> torch.Tensor:
+    """The same numbers as every second pixel column and the first channels of a larger tensor."""
+    rows = tensor.movedim(1, -1)
+    larger = torch.full((*rows.shape[:-1], 2, rows.shape[-1] + 8), float("nan"), dtype=rows.dtype)
+    larger[..., 0, : rows.shape[-1]] = rows
+    return larger[..., 0, : rows.shape[-1]].movedim(-1, 1)
+
+
+def misaligned(tensor: torch.Tensor) -> torch.Tensor:
+    """The same numbers at an address that TMA cannot read."""
+    rows = tensor.movedim(1, -1).contiguous()
+    memory = torch.zeros(rows.numel() + 8, dtype=rows.dtype)
+    start = 1 + (-memory.data_ptr() // 2) % 8
+    memory[start : start + rows.numel()] = rows.flatten()
+    return memory[start : start + rows.numel()].view(rows.shape).movedim(-1, 1)
+
+
+@pytest.mark.parametrize("layout", [torch.Tensor.contiguous, expanded, sliced, misaligned])
+@pytest.mark.parametrize("name", ["same", "odd channels", "1-D", "1x1"])
+def test_dy_may_lie_in_any_way(name, layout):
+    x, dy = FIXED[name].tensors()
+    dy = layout(dy)
+    check(FIXED[name], FIXED[name].plan(x, dy).run(x, dy), x, dy)
+
+
+@pytest.mark.parametrize("name", ["same", "1x1", "3-D"])
+def test_x_may_be_a_slice(name):
+    x, dy = FIXED[name].tensors()
+    x = sliced(x)
+    check(FIXED[name], FIXED[name].plan(x, dy).run(x, dy), x, dy)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+@pytest.mark.parametrize("name", ["same", "odd tails", "groups", "1x1"])
+def test_not_a_number_goes_where_torch_has_it(name, value):
+    case = FIXED[name]
+    for which in (0, 1):
+        tensors = case.tensors()
+        tensors[which][-1, 2, 0, 1] = value
+        ours = case.plan(*tensors).run(*tensors).double()
+        expected = reference(case.problem, *tensors)
+        assert torch.equal(ours.isnan(), expected.isnan())
+        assert torch.equal(ours.isinf(), expected.isinf())
+
+
+def test_an_empty_batch_gives_zeros(monkeypatch):
+    empty = torch.empty
+    monkeypatch.setattr(torch, "empty", lambda *a, **k: empty(*a, **k).fill_(float("nan")))
+    case = Case(n=0)
+    x, dy = torch.zeros(0, 8, 6, 7).half(), torch.zeros(0, 8, 4, 5).half()
+    assert torch.equal(case.plan(x, dy).run(x, dy), torch.zeros(8, 8, 3, 3).half())
+
+
+@pytest.mark.parametrize("packed", [True, False])
+def test_out(packed):
+    x, dy = SPLIT.tensors()
+    plan = SPLIT.plan(x, dy)
+    memory_format = torch.channels_last if packed else torch.contiguous_format
+    out = torch.full((70, 20, 3, 3), float("nan")).half().contiguous(memory_format=memory_format)
+    assert plan.run(x, dy, out) is out
+    assert torch.equal(out, plan.run(x, dy))
+
+
+def test_out_of_another_shape_or_dtype_is_refused():
+    x, dy = SPLIT.tensors()
+    plan = SPLIT.plan(x, dy)
+    for out in (torch.empty(70, 20, 3, 3), torch.empty(70, 20, 3, 1).half()):
+        with pytest.raises(ValueError, match=r"expected \[70, 20, 3, 3\] of torch.float16"):
+            plan.run(x, dy, out)

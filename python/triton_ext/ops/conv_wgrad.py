@@ -168,13 +168,20 @@ def _store_tile(
     GROUPED: tl.constexpr,
     BLOCK_CO: tl.constexpr,
     BLOCK_CI: tl.constexpr,
+    STORE_PARTS: tl.constexpr,
     DTYPE: tl.constexpr,
 ):
     """Rounds a block of dw and stores what lies within dw."""
-    if dw_desc is not None:
-        # What is past the last channel or tap is outside of the descriptor's tensor: not stored.
+    # By TMA, what is past the last channel or tap is outside of the tensor and not stored.
+    if dw_desc is not None and STORE_PARTS == 1:
         block = acc.to(DTYPE).reshape(BLOCK_CO, 1, BLOCK_CI)
         dw_desc.store([first_co, tap, first_ci], block)
+    elif dw_desc is not None:
+        HALF: tl.constexpr = BLOCK_CI // 2
+        left, right = tl.split(acc.reshape(BLOCK_CO, 2, HALF).permute(0, 2, 1))
+        dw_desc.store([first_co, tap, first_ci], left.to(DTYPE).reshape(BLOCK_CO, 1, HALF))
+        block = right.to(DTYPE).reshape(BLOCK_CO, 1, HALF)
+        dw_desc.store([first_co, tap, first_ci + HALF], block)
     else:
         offs_co = first_co + tl.arange(0, BLOCK_CO)
         offs_ci = first_ci + tl.arange(0, BLOCK_CI)
@@ -230,7 +237,7 @@ def _tile_position(
 def conv_wgrad_kernel(
     x_desc,  # im2col: [BLOCK_PIXELS, BLOCK_CI] of x; tiled where IS_MATRIX
     dy_desc,  # tiled: [BLOCK_PIXELS, BLOCK_CO] of dy [pixels, Co]
-    dw_desc,  # tiled: [BLOCK_CO, 1, BLOCK_CI] of dw [Co, taps, Ci]; None: use dw_ptr
+    dw_desc,  # tiled: [BLOCK_CO, 1, BLOCK_CI // STORE_PARTS] of dw [Co, taps, Ci]; None: use dw_ptr
     dw_ptr,  # dw [Co, taps, Ci / groups] as a pointer; None: use dw_desc
     part_ptr,  # workspace [parts, TAPS_PER_TILE, BLOCK_CO * BLOCK_CI] of fp32; None: no parts
     co,  # Co
@@ -256,6 +263,7 @@ def conv_wgrad_kernel(
     BLOCK_PIXELS: tl.constexpr,
     TAPS_PER_TILE: tl.constexpr,  # 1 to 3
     NUM_WARPS: tl.constexpr,
+    STORE_PARTS: tl.constexpr,  # 1 or 2: halves the shared memory for whole tiles
     DTYPE: tl.constexpr,  # of dw
     DOT_DTYPE: tl.constexpr,  # of the operands of tl.dot; that of x on every GPU
 ):
@@ -275,17 +283,17 @@ def conv_wgrad_kernel(
             )  # fmt: skip
             _store_tile(
                 acc0, dw_desc, dw_ptr, first_co, first_ci, tap, co, group_co, group_ci,
-                TAPS, GROUPED, BLOCK_CO, BLOCK_CI, DTYPE,
+                TAPS, GROUPED, BLOCK_CO, BLOCK_CI, STORE_PARTS, DTYPE,
             )  # fmt: skip
             if TAPS_PER_TILE > 1:
                 _store_tile(
                     acc1, dw_desc, dw_ptr, first_co, first_ci, tap + 1, co, group_co, group_ci,
-                    TAPS, GROUPED, BLOCK_CO, BLOCK_CI, DTYPE,
+                    TAPS, GROUPED, BLOCK_CO, BLOCK_CI, STORE_PARTS, DTYPE,
                 )  # fmt: skip
             if TAPS_PER_TILE > 2:
                 _store_tile(
                     acc2, dw_desc, dw_ptr, first_co, first_ci, tap + 2, co, group_co, group_ci,
-                    TAPS, GROUPED, BLOCK_CO, BLOCK_CI, DTYPE,
+                    TAPS, GROUPED, BLOCK_CO, BLOCK_CI, STORE_PARTS, DTYPE,
                 )  # fmt: skip
     if HAS_PARTS:
         # Programs with neighbouring numbers have the same pixels of different tiles: what one of
@@ -408,6 +416,7 @@ def kernel_constants(
         "BLOCK_PIXELS": config.block_pixels,
         "TAPS_PER_TILE": config.taps,
         "NUM_WARPS": config.num_warps,
+        "STORE_PARTS": config.store_parts,
         "DTYPE": out_dtype,
         # Triton's interpreter multiplies the bits of bf16 operands as integers (3.6 to 3.9).
         "DOT_DTYPE": tl.float32 if IS_INTERPRETED else dtype,
@@ -484,7 +493,8 @@ def compile_conv_wgrad(
         **dict.fromkeys(("size", "stride", "padding", "dilation"), spatial),
     }
     if store_through_tma:
-        types["dw_desc"] = f"tensordesc<{out_dtype}[{config.block_co}, 1, {config.block_ci}]>"
+        columns = config.block_ci // config.store_parts
+        types["dw_desc"] = f"tensordesc<{out_dtype}[{config.block_co}, 1, {columns}]>"
         constants["dw_ptr"] = None
     else:
         types["dw_ptr"] = f"*{out_dtype}"

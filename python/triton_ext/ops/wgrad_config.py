@@ -14,13 +14,41 @@ from dataclasses import dataclass
 
 from triton_ext.ops.problem import ConvProblem
 
-__all__ = ["CONFIGS", "Partition", "Reduction", "WgradConfig", "WgradTiles", "choose_tiles"]
+__all__ = [
+    "CONFIGS",
+    "PLAIN_STORE",
+    "SMEM_BYTES",
+    "Partition",
+    "Reduction",
+    "Store",
+    "WgradConfig",
+    "WgradTiles",
+    "choose_tiles",
+    "expected_us",
+]
 
 # Shared memory that a CTA can use on sm_90 and sm_100: 227 KiB.
 SMEM_BYTES = 232448
 
 # Of the operands; WGMMA transposes 16-bit types only.
 ELEMENT_BYTES = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Store:
+    """How whole tiles are stored, as far as shared memory is concerned.
+
+    Attributes:
+        element_bytes: Size of an element of dw.
+        in_pieces: Whether a block goes through shared memory in ``store_parts`` pieces; where dw is
+            not stored by TMA it does as a whole.
+    """
+
+    element_bytes: int = ELEMENT_BYTES
+    in_pieces: bool = True
+
+
+PLAIN_STORE = Store()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +62,7 @@ class WgradConfig:
         block_pixels: Output pixels per step.
         num_stages: Depth of the pipeline of loads.
         num_warps: Warps per CTA; 4 is one warp group, 8 are two that split the output channels.
+        store_parts: Pieces in which a block of a whole tile goes through shared memory, 1 or 2.
     """
 
     block_co: int
@@ -42,6 +71,7 @@ class WgradConfig:
     block_pixels: int = 64
     num_stages: int
     num_warps: int
+    store_parts: int = 1
 
     @property
     def tile_elements(self) -> int:
@@ -53,20 +83,24 @@ class WgradConfig:
         """fp32 accumulators per thread."""
         return self.tile_elements // (32 * self.num_warps)
 
-    def smem_bytes(self, out_bytes: int = ELEMENT_BYTES) -> int:
-        """Shared memory for the pipeline and a block of dw, in bytes.
+    def smem_bytes(self, store: Store | None) -> int:
+        """Shared memory that a CTA takes, in bytes.
 
         Args:
-            out_bytes: Size of an element of dw.
+            store: How whole tiles are stored; ``None`` where there are only parts, which are stored
+                from registers, or through what the pipeline has left.
         """
         rows = self.block_co + self.taps * self.block_ci
-        stage = rows * self.block_pixels * ELEMENT_BYTES
-        return self.num_stages * stage + self.block_co * self.block_ci * out_bytes
+        size = self.num_stages * rows * self.block_pixels * ELEMENT_BYTES
+        if store is not None:
+            block = self.block_co * self.block_ci * store.element_bytes
+            size += block // self.store_parts if store.in_pieces else block
+        return size
 
-    def fits(self, out_bytes: int = ELEMENT_BYTES, available_bytes: int = SMEM_BYTES) -> bool:
+    def fits(self, store: Store | None, available_bytes: int = SMEM_BYTES) -> bool:
         """Whether the configuration fits the shared memory that a CTA can use."""
         # 1 KiB for mbarriers and alignment.
-        return self.smem_bytes(out_bytes) + 1024 <= available_bytes
+        return self.smem_bytes(store) + 1024 <= available_bytes
 
     def problems(self) -> tuple[str, ...]:
         """Returns why the kernel cannot be compiled so; nothing where it can."""
@@ -86,6 +120,8 @@ class WgradConfig:
             found.append(f"taps is {self.taps}: expected 1 to 3")
         if self.num_stages < 1:
             found.append(f"num_stages is {self.num_stages}: expected at least 1")
+        if self.store_parts not in (1, 2):
+            found.append(f"store_parts is {self.store_parts}: expected 1 or 2")
         return tuple(found)
 
 
@@ -197,6 +233,11 @@ class WgradTiles:
             ),
         )
 
+    def fits(self, store: Store, available_bytes: int = SMEM_BYTES) -> bool:
+        """Whether a CTA has the shared memory for it."""
+        whole = store if self.partition.whole_tiles else None
+        return self.config.fits(whole, available_bytes)
+
     @property
     def workspace_elements(self) -> int:
         """Elements of fp32 that the parts take."""
@@ -251,7 +292,7 @@ _REDUCE_PROGRAMS = 1024
 
 
 def _config(
-    block_co: int, block_ci: int, taps: int, num_stages: int, num_warps: int
+    block_co: int, block_ci: int, taps: int, num_stages: int, num_warps: int, *, parts: int = 1
 ) -> WgradConfig:
     """A row of the table below, short enough to be read as one."""
     return WgradConfig(
@@ -260,33 +301,53 @@ def _config(
         taps=taps,
         num_stages=num_stages,
         num_warps=num_warps,
+        store_parts=parts,
     )
 
 
-# Microseconds of a step.  Estimates, see above.
-_STEP_US: dict[WgradConfig, float] = {
-    _config(64, 64, 1, 8, 4): 0.175,
-    _config(64, 64, 3, 6, 4): 0.35,
-    _config(64, 128, 1, 6, 4): 0.31,
-    _config(128, 64, 1, 6, 4): 0.31,
-    _config(128, 64, 3, 5, 8): 0.52,
-    _config(128, 128, 1, 6, 4): 0.34,
-    _config(128, 128, 1, 6, 8): 0.34,
-    _config(128, 128, 3, 3, 8): 0.98,
-    _config(128, 256, 1, 3, 8): 0.68,
-    _config(256, 128, 1, 3, 8): 0.68,
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """What a configuration costs on one multiprocessor, in microseconds.
+
+    Attributes:
+        step_us: One step: block_pixels pixels of a tile.
+        segment_us: A tile or a part of one besides its steps: filling the pipeline, the stores.
+    """
+
+    step_us: float
+    segment_us: float
+
+
+# Estimates, see above.
+_COSTS: dict[WgradConfig, Cost] = {
+    _config(64, 64, 1, 10, 4): Cost(0.175, 0.8),
+    _config(64, 64, 1, 6, 4): Cost(0.175, 0.8),
+    _config(64, 64, 3, 6, 4): Cost(0.350, 1.3),
+    _config(64, 128, 1, 8, 4): Cost(0.306, 1.0),
+    _config(128, 64, 1, 8, 4): Cost(0.306, 1.0),
+    _config(128, 64, 3, 5, 8): Cost(0.520, 2.0),
+    _config(128, 128, 1, 6, 4): Cost(0.340, 1.6),
+    _config(128, 128, 1, 6, 8): Cost(0.340, 1.6),
+    _config(128, 128, 2, 4, 8): Cost(0.665, 2.8),
+    _config(128, 128, 3, 3, 8): Cost(0.975, 4.0),
+    _config(128, 256, 1, 4, 8, parts=2): Cost(0.665, 2.8),
+    _config(256, 128, 1, 4, 8, parts=2): Cost(0.665, 2.8),
 }
 
-CONFIGS: tuple[WgradConfig, ...] = tuple(_STEP_US)
+CONFIGS: tuple[WgradConfig, ...] = tuple(_COSTS)
+
+# Starting the first kernel; the second one besides what it reads; a MiB of parts that it reads.
+_LAUNCH_US = 5.0
+_REDUCE_US = 3.1
+_REDUCE_US_PER_MIB = 0.53
 
 
 def expected_us(tiles: WgradTiles) -> float:
     """Returns the time that a model of the machine expects, in microseconds."""
-    partition, config = tiles.partition, tiles.config
-    tile_kib = config.tile_elements * 4 / 1024
-    time = 5.0 + partition.most_steps * _STEP_US[config] + partition.rounds * tile_kib * 0.0175
+    partition, cost = tiles.partition, _COSTS[tiles.config]
+    time = _LAUNCH_US + partition.most_steps * cost.step_us + partition.rounds * cost.segment_us
     if partition.parts:
-        time += 3.1 + partition.parts * tile_kib / 1024 * 0.53
+        time += _REDUCE_US + tiles.workspace_elements * 4 / 2**20 * _REDUCE_US_PER_MIB
     return time
 
 
@@ -294,7 +355,7 @@ def choose_tiles(
     problem: ConvProblem,
     num_sms: int,
     *,
-    out_bytes: int = ELEMENT_BYTES,
+    store: Store = PLAIN_STORE,
     available_bytes: int = SMEM_BYTES,
 ) -> WgradTiles | None:
     """Returns the tiles that the model expects to be fastest.
@@ -302,15 +363,12 @@ def choose_tiles(
     Args:
         problem: With at least one output pixel.
         num_sms: Multiprocessors of the GPU.
-        out_bytes: Size of an element of dw.
+        store: How whole tiles are stored.
         available_bytes: Shared memory that a CTA can use.
 
     Returns:
         Tiles of one of ``CONFIGS``; ``None`` if none of them fits.
     """
-    possible = [
-        WgradTiles.make(config, problem, num_sms)
-        for config in CONFIGS
-        if config.fits(out_bytes, available_bytes)
-    ]
+    every = [WgradTiles.make(config, problem, num_sms) for config in CONFIGS]
+    possible = [tiles for tiles in every if tiles.fits(store, available_bytes)]
     return min(possible, key=expected_us, default=None)

@@ -25,6 +25,7 @@ from triton_ext.ops.problem import ConvProblem
 from triton_ext.ops.wgrad_config import (
     CONFIGS,
     Reduction,
+    Store,
     WgradConfig,
     WgradTiles,
     choose_tiles,
@@ -160,7 +161,7 @@ def _other_reasons(
     if machine is not None:
         if machine.capability < (9, 0):
             found.append(f"compute capability {machine.capability}: TMA im2col needs (9, 0)")
-        smallest = min(config.smem_bytes() for config in CONFIGS) + 1024
+        smallest = min(config.smem_bytes(Store(in_pieces=False)) for config in CONFIGS) + 1024
         if smallest > machine.smem_bytes:
             found.append(
                 f"{machine.smem_bytes} bytes of shared memory per CTA: the smallest tile "
@@ -184,7 +185,7 @@ class WgradPlan:
     out_dtype: torch.dtype
     _x: _Operand
     _dy: _Operand
-    _x_desc: Any  # without memory; None where x is read as a matrix
+    _x_desc: Any  # without memory; None where x is read as a matrix, or not at all
     _store_through_tma: bool
     _launcher: Launcher
     _reducer: Launcher | None
@@ -257,7 +258,7 @@ class WgradPlan:
         dw_desc = None
         if self._store_through_tma:
             taps, row = problem.taps, problem.in_channels
-            block = [config.block_co, 1, config.block_ci]
+            block = [config.block_co, 1, config.block_ci // config.store_parts]
             shape = [problem.out_channels, taps, row]
             dw_desc = TensorDescriptor(dw, shape, [taps * row, row, 1], block)
         parts = None
@@ -307,13 +308,17 @@ def make_plan(
         others = (*others, f"out_dtype {out_dtype}: expected float16, bfloat16 or float32")
     if others:
         raise UnsupportedError("wgrad: " + "; ".join(others))
-    tiles = _tiles(problem, config, out_dtype.itemsize, machine, num_sms or machine.num_sms)
+    through_tma = problem.groups == 1 and problem.in_channels * out_dtype.itemsize % _ROW_BYTES == 0
+    store = Store(element_bytes=out_dtype.itemsize, in_pieces=through_tma)
+    tiles = _tiles(problem, config, store, machine, num_sms or machine.num_sms)
     config = tiles.config
     unpadded = all(side == (0, 0) for side in problem.padding)
     is_plain = problem.taps == 1 and set(problem.stride) == {1} and unpadded
     x = _Operand.make(problem.x_shape, x_strides, dtype.itemsize, as_matrix=False)
     dy = _Operand.make(problem.y_shape, dy_strides, dtype.itemsize, as_matrix=True)
     is_matrix = is_plain and x.pixel_stride > 0
+    # Of an empty batch nothing is read, however it lies.
+    is_described = problem.batch > 0 and not is_matrix
     through_tma = problem.groups == 1 and problem.in_channels * out_dtype.itemsize % _ROW_BYTES == 0
     return WgradPlan(
         problem=problem,
@@ -321,7 +326,7 @@ def make_plan(
         out_dtype=out_dtype,
         _x=x,
         _dy=dy,
-        _x_desc=None if is_matrix else _describe_x(problem, x, x_strides, dtype, config),
+        _x_desc=_describe_x(problem, x, x_strides, dtype, config) if is_described else None,
         _store_through_tma=through_tma,
         _launcher=_launcher(problem, tiles, dtype, out_dtype, is_matrix),
         _reducer=_reducer(problem, tiles, out_dtype) if tiles.partition.parts else None,
@@ -331,15 +336,13 @@ def make_plan(
 def _tiles(
     problem: ConvProblem,
     config: WgradConfig | None,
-    out_bytes: int,
+    store: Store,
     machine: Machine,
     num_sms: int,
 ) -> WgradTiles:
     problem = replace(problem, batch=max(problem.batch, 1))
     if config is None:
-        tiles = choose_tiles(
-            problem, num_sms, out_bytes=out_bytes, available_bytes=machine.smem_bytes
-        )
+        tiles = choose_tiles(problem, num_sms, store=store, available_bytes=machine.smem_bytes)
         if tiles is None:
             raise UnsupportedError(
                 f"wgrad: a CTA has {machine.smem_bytes} bytes of shared memory, the smallest tile "
@@ -359,7 +362,7 @@ def _describe_x(
     config: WgradConfig,
 ) -> Any:
     """Returns the im2col descriptor of x, without memory."""
-    shape = (max(problem.batch, 1), *problem.input_size, x.channels)
+    shape = (problem.batch, *problem.input_size, x.channels)
     if x.is_copied:
         rows = tuple(math.prod(shape[i + 1 :]) for i in range(len(shape)))
     else:
