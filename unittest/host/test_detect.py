@@ -23,6 +23,9 @@ def _forget():
 def pretend(monkeypatch, version, recorded=None):
     monkeypatch.setattr(triton, "__version__", version)
     monkeypatch.setattr(importlib.metadata, "version", lambda name: recorded or version)
+    # The library beside it cannot pretend (test_half_upgraded.py).
+    module = sys.modules[detect.__module__]
+    monkeypatch.setattr(module, "_IN_LIBRARY_SINCE", {})
 
 
 def test_the_installed_triton():

@@ -6,7 +6,7 @@ Nothing outside this package compares a version number or reaches into Triton's 
 from __future__ import annotations
 
 from triton_ext.host.capabilities import Capability, capabilities, features, require
-from triton_ext.host.detect import SUPPORTED, Host, HostError, detect
+from triton_ext.host.detect import SUPPORTED, Host, HostError, changed_files, detect
 from triton_ext.host.module import verify
 
 __all__ = [
@@ -15,6 +15,7 @@ __all__ = [
     "Host",
     "HostError",
     "capabilities",
+    "changed_files",
     "detect",
     "features",
     "require",

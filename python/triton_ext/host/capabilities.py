@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from triton_ext.errors import UnsupportedError
-from triton_ext.host.detect import detect
+from triton_ext.host.detect import SUPPORTED, detect
 from triton_ext.host.seams import takes_key
 
 __all__ = ["Capability", "capabilities", "features", "require"]
@@ -82,6 +82,13 @@ class _ReleaseHas:
 
 
 _NEEDS = "triton {{version}} {}; install {} or newer: pip install 'triton>={}'"
+
+# Of a release that nobody has seen: its probe failed, for a reason that is not known.
+_LAST = ".".join(map(str, SUPPORTED[1]))
+_NEWER = (
+    "triton {version} is newer than the releases that are tested, and {name} was not found in it; "
+    f"upgrade triton-ext, or pip install 'triton~={_LAST}.0'"
+)
 
 _TABLE: tuple[tuple[str, str, Callable[[], bool], str], ...] = (
     (
@@ -195,15 +202,16 @@ _TABLE: tuple[tuple[str, str, Callable[[], bool], str], ...] = (
 @lru_cache(maxsize=1)
 def capabilities() -> dict[str, Capability]:
     """Returns every capability of the installed Triton, by name."""
-    version = detect().version
+    version, is_newer = detect().version, detect().release > SUPPORTED[1]
     table = {}
     for name, summary, probe, reason in _TABLE:
         available = probe()
+        reason = _NEWER if is_newer else reason
         table[name] = Capability(
             name=name,
             summary=summary,
             available=available,
-            reason="" if available else reason.format(version=version),
+            reason="" if available else reason.format(version=version, name=name),
             probed=not isinstance(probe, _ReleaseHas) and probe is not takes_key,
         )
     return table

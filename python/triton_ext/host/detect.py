@@ -8,15 +8,25 @@ from __future__ import annotations
 import importlib.metadata
 import pathlib
 import re
+import sysconfig
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any, Final, NoReturn
 
 from triton_ext.errors import UnsupportedError
 
-__all__ = ["SUPPORTED", "Host", "HostError", "detect"]
+__all__ = ["SUPPORTED", "Host", "HostError", "changed_files", "detect"]
 
 # First and last release that the test run covers.  A newer one is used for what its probes confirm.
 SUPPORTED = ((3, 6), (3, 9))
+
+
+# What the library has since each release, by the name of its module or class and by its own.
+_IN_LIBRARY_SINCE: Final = {
+    (3, 7): ("gluon_ir.GluonOpBuilder", "create_async_tdm_gather"),
+    (3, 8): ("gluon_ir.GluonOpBuilder", "get_tensor_descriptor_im2col_layout_type"),
+    (3, 9): ("gluon_ir.GluonOpBuilder", "create_async_tdm_fused_copy_global_to_local"),
+}
 
 
 class HostError(UnsupportedError):
@@ -48,16 +58,10 @@ def detect() -> Host:
     """
     try:
         import triton
-    except ModuleNotFoundError as error:
-        if error.name == "numpy":
-            raise HostError(
-                "Triton's interpreter (TRITON_INTERPRET=1) needs numpy: pip install numpy"
-            ) from error
-        if error.name != "triton":
-            raise HostError(f"the installed Triton does not load: {error}") from error
-        raise HostError("no Triton is installed: pip install 'triton>=3.8'") from error
     except ImportError as error:
-        raise HostError(f"the installed Triton does not load: {error}") from error
+        _explain(error)
+    except AttributeError as error:  # a name that the library of another release has not
+        raise HostError(f"the installed Triton does not load: {error}{_half()}") from error
     version = triton.__version__
     match = re.match(r"(\d+)\.(\d+)", version)
     if match is None:
@@ -70,7 +74,66 @@ def detect() -> Host:
             "pip install 'triton>=3.8'"
         )
     _check_metadata(version, pathlib.Path(str(triton.__file__)).parents[1])
+    _check_library(version, release)
     return Host(version=version, release=release, tested=first <= release <= last)
+
+
+def _explain(error: ImportError) -> NoReturn:
+    """Says why Triton cannot be imported.
+
+    Raises:
+        HostError: Always.
+    """
+    name = error.name if isinstance(error, ModuleNotFoundError) else None
+    if name == "numpy":
+        raise HostError(
+            "Triton's interpreter (TRITON_INTERPRET=1) needs numpy: pip install numpy"
+        ) from error
+    if name == "triton":
+        raise HostError("no Triton is installed: pip install 'triton>=3.8'") from error
+    half = "" if "cannot open shared object file" in str(error) else _half()
+    raise HostError(f"the installed Triton does not load: {error}{half}") from error
+
+
+def _half() -> str:
+    """What to do about a Triton whose files do not fit together."""
+    try:
+        wanted = f"'triton=={importlib.metadata.version('triton')}'"
+    except importlib.metadata.PackageNotFoundError:
+        wanted = "triton"
+    return (
+        ": its Python files and its library may be of two releases, a half-finished upgrade; "
+        f"pip install --force-reinstall --no-deps {wanted}"
+    )
+
+
+def _check_library(version: str, release: tuple[int, int]) -> None:
+    """Refuses a libtriton of another release than the Python files around it.
+
+    The library does not tell its version; what its bindings have does.  A build of a commit between
+    two releases, which has a local part in its version, may have what only the next one has.
+    """
+    last = SUPPORTED[1]
+    if "+" in version or release > last:
+        return
+    from triton._C import libtriton
+
+    has = {since for since, name in _IN_LIBRARY_SINCE.items() if _has(libtriton, *name)}
+    if has != {since for since in _IN_LIBRARY_SINCE if since <= release}:
+        found = max(has, default=SUPPORTED[0])
+        wanted = ".".join(map(str, found))
+        newer = " or newer" if found == last else ""
+        raise HostError(
+            f"the Python files of the installed triton say {version}, its library "
+            f"{libtriton.__file__} is of {wanted}{newer}: a half-finished upgrade; "
+            f"pip install --force-reinstall --no-deps 'triton=={version}'"
+        )
+
+
+def _has(library: Any, path: str, name: str) -> bool:
+    for part in path.split("."):
+        library = getattr(library, part, None)
+    return hasattr(library, name)
 
 
 def _check_metadata(version: str, folder: pathlib.Path) -> None:
@@ -78,12 +141,21 @@ def _check_metadata(version: str, folder: pathlib.Path) -> None:
     try:
         recorded = importlib.metadata.version("triton")
     except importlib.metadata.PackageNotFoundError:
-        return  # A Triton on PYTHONPATH has no metadata; there is nothing to disagree with.
+        # A Triton on PYTHONPATH has no metadata; there is nothing to disagree with.  One that was
+        # installed has, unless pip was interrupted.
+        if folder in {pathlib.Path(sysconfig.get_path(name)) for name in ("purelib", "platlib")}:
+            raise HostError(
+                f"triton {version} lies in {folder} without package metadata "
+                "(triton-*.dist-info): a half-finished upgrade; "
+                f"pip install --force-reinstall --no-deps 'triton=={version}'"
+            ) from None
+        return
     # Local builds append "+git..."; the public part is what has to match.
     if recorded.split("+")[0] != version.split("+")[0]:
         raise HostError(
             f"the package metadata says triton {recorded}, the library says {version}: "
-            "a half-finished upgrade; pip install --force-reinstall triton"
+            "a half-finished upgrade, or a triton on PYTHONPATH in front of the installed one; "
+            f"pip install --force-reinstall --no-deps 'triton=={recorded}'"
         )
     # Of two records beside each other the first one found may happen to be right.
     found = importlib.metadata.distributions(name="triton", path=[str(folder)])
@@ -94,3 +166,23 @@ def _check_metadata(version: str, folder: pathlib.Path) -> None:
             f"{version}: a half-finished upgrade; remove triton and triton-*.dist-info in "
             f"{folder}, and install triton again"
         )
+
+
+def changed_files() -> tuple[str, ...]:
+    """Names the files of the installed Triton whose sizes are not those that pip recorded.
+
+    Nothing where pip recorded none.  This is no reason to refuse it: conda and distributions change
+    the library's run path behind pip, and people patch.
+    """
+    import triton
+
+    folder = pathlib.Path(str(triton.__file__)).parents[1]
+    changed = []
+    for distribution in importlib.metadata.distributions(name="triton", path=[str(folder)]):
+        for file in distribution.files or ():
+            if file.parts[0] != "triton" or file.size is None:
+                continue
+            path = folder / file
+            if not path.is_file() or path.stat().st_size != file.size:
+                changed.append(str(file))
+    return tuple(changed)

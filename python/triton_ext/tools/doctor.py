@@ -132,6 +132,7 @@ def examine() -> Report:
         Finding("triton-ext", None, f"{__version__}, {_folder('triton_ext')}"),
         Finding("python", None, f"{platform.python_version()}, {sys.executable}"),
         host,
+        *_examine_files(host_is_good),
         _guarded("plugin", _examine_plugin),
         *_examine_native_plugins(),
         extension,
@@ -245,6 +246,20 @@ def _examine_host() -> Finding:
     (first, last) = (".".join(map(str, release)) for release in SUPPORTED)
     tested = "tested" if host.tested else f"not tested with triton-ext, which covers {first}-{last}"
     return Finding("triton", True, f"{host.version} ({tested}), {_folder('triton')}")
+
+
+def _examine_files(host_is_good: bool) -> tuple[Finding, ...]:
+    from triton_ext.host import changed_files
+
+    changed = changed_files() if host_is_good else ()
+    if not changed:
+        return ()
+    more = f" and {len(changed) - 3} more" if len(changed) > 3 else ""
+    text = (
+        f"{', '.join(changed[:3])}{more}: not what pip installed; changed by hand or by the "
+        "distribution, or a half-finished upgrade: pip install --force-reinstall --no-deps triton"
+    )
+    return (Finding("triton's files", False, text),)
 
 
 def _examine_capabilities() -> tuple[Finding, ...]:
