@@ -150,9 +150,17 @@ def _seams() -> tuple[seams.Seam, ...]:
         seams.tensordesc_arg(_wrapper("wrap_make_tensordesc_arg")),
         seams.make_ir(_wrapper("wrap_make_ir"), gluon=False),
         seams.make_ir(_wrapper("wrap_make_ir"), gluon=True),
+        *_signature_seams(),
         *seams.before_compile(_keep),
         *_interpreter_seams(),
     )
+
+
+def _signature_seams() -> tuple[seams.Seam, ...]:
+    if host_has("im2col-copies"):
+        return ()
+    # There Gluon knows no im2col descriptors.
+    return seams.gluon_signature(_wrapper("gluon.wrap_source"), _wrapper("gluon.wrap_str_to_ty"))
 
 
 def _interpreter_seams() -> tuple[seams.Seam, ...]:

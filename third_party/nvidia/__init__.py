@@ -25,6 +25,8 @@ EXPORTS: Final = {
     "gluon.im2col_layout": f"{_HERE}.gluon.descriptors:im2col_layout",
     "gluon.im2col_start": f"{_HERE}.gluon.im2col:im2col_start",
     "gluon.with_base": f"{_HERE}.gluon.descriptors:with_base",
+    "gluon.wrap_source": f"{_HERE}.gluon.spelling:wrap_source",
+    "gluon.wrap_str_to_ty": f"{_HERE}.gluon.spelling:wrap_str_to_ty",
     "has-narrow-copies": "triton_ext.passes.copy_screen:has_narrow_copies",
     "im2col_start": f"{_HERE}.language.im2col:im2col_start",
     "load_im2col": f"{_HERE}.language.im2col:load_im2col",

@@ -8,14 +8,22 @@ from triton.experimental.gluon import language as ttgl
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier, tma
 from triton_ext.gluon import nvidia as xnv
 
+# Triton's own, of a tile; it has had its name since 3.8.
+ASYNC_LOAD = getattr(tma, "async_load", None) or tma.async_copy_global_to_shared
 WALK = ttgl.constexpr(((8, 8), (1, 1), (1, 1)))
+
+
+# From 3.7 on the type of a barrier has an element for each CTA of a cluster.
+PER_CTA = ttgl.constexpr(hasattr(mbarrier.MBarrierLayout, "multicta"))
+ONE_CTA = ttgl.constexpr(mbarrier.MBarrierLayout())
+TWO_CTAS = ttgl.constexpr(mbarrier.MBarrierLayout([[1 if PER_CTA.value else 0]]))
 
 
 @gluon.jit
 def make_barrier(CTAS: ttgl.constexpr):
-    CGA: ttgl.constexpr = None if CTAS == 1 else [[1]]
-    LAYOUT: ttgl.constexpr = mbarrier.MBarrierLayout(CGA)
-    bar = ttgl.allocate_shared_memory(ttgl.int64, [CTAS], LAYOUT)
+    SIZE: ttgl.constexpr = CTAS if PER_CTA else 1
+    LAYOUT: ttgl.constexpr = ONE_CTA if CTAS == 1 else TWO_CTAS
+    bar = ttgl.allocate_shared_memory(ttgl.int64, [SIZE], LAYOUT)
     mbarrier.init(bar, count=1)
     return bar
 
@@ -51,10 +59,27 @@ def load_tile(x, y, c, MODE: ttgl.constexpr, CTAS: ttgl.constexpr):
         xnv.async_load_im2col(x, [n, h, w, c.to(ttgl.int64)], [0, 0], bar, smem)
     elif MODE == "not a descriptor":
         xnv.async_load_im2col(c, [n, h, w, c], [0, 0], bar, smem)
+    elif MODE == "multicast":
+        xnv.async_load_im2col(x, [n, h, w, c], [0, 0], bar, smem, multicast=True)
+    elif MODE == "tiled":
+        ASYNC_LOAD(x, [n, c], bar, smem)
     elif MODE == "walk":
         xnv.async_load_im2col(x, [n, h, w, c], [0, 0], bar, smem, walk=WALK)
     mbarrier.wait(bar, 0)
     mbarrier.invalidate(bar)
+
+
+@gluon.jit
+def sizes_tile(x, y, c, IS_READ: ttgl.constexpr):
+    """Loads a tile whose channel comes from the descriptor's sizes and strides."""
+    if IS_READ:
+        smem = ttgl.allocate_shared_memory(x.dtype, x.block_shape, x.layout)
+        bar = make_barrier(1)
+        mbarrier.expect(bar, x.nbytes_per_cta)
+        stride = x.strides[0].to(ttgl.int32) // x.strides[2].to(ttgl.int32)
+        xnv.async_load_im2col(x, [0, 0, 0, x.shape[3] + stride * x.shape[0]], [0, 1], bar, smem)
+        mbarrier.wait(bar, 0)
+        mbarrier.invalidate(bar)
 
 
 @gluon.jit

@@ -188,12 +188,12 @@ def check_tensors_that_no_gpu_can_read():
 
 @needs("im2col-gluon")
 def check_gluon_tensors_that_no_gpu_can_read():
-    from gluon_kernels import stock_tile
+    from gluon_kernels import load_tile
     from triton_ext.gluon import nvidia as xnv
 
     def launch(tensor):
         desc = xnv.TensorDescriptorIm2Col.for_conv(tensor, 3, 1, 1, block_shape=[64, 64])
-        return stock_tile[(1,)](desc, OUT, 5, 1)
+        return load_tile[(1,)](desc, OUT, 5, "constants", 1)
 
     for _ in range(2):
         raises(LaunchError, lambda: launch(Elsewhere("cpu")), "of a tensor on cpu")
@@ -346,6 +346,39 @@ def payload(host_map):
 
 
 @needs("im2col-gluon")
+def check_gluon_descriptors_from_the_launch_to_the_map():
+    from gluon_kernels import sizes_tile
+    from triton_ext.gluon import nvidia as xnv
+
+    def sent(index, kind):
+        return kind.from_address(fake.fake_launcher_parameter(index)).value
+
+    parameters = range(1, 8)  # the last stride, of the channels, is out of sight
+    for index in parameters:
+        fake.fake_launcher_set_bytes(index, 8 if index > 4 else 4)
+    # A kernel that reads it, and one that does not; blocks of one tiled box, of two and of four.
+    for pixels, stride, is_read in (
+        (64, 1, True), (512, 2, True), (1024, 1, True), (512, 1, False),
+    ):  # fmt: skip
+        x = Tensor((3, 9, 7, 32), address=0x7F0000100000)
+        desc = xnv.TensorDescriptorIm2Col.for_conv(x, 3, stride, 1, block_shape=[pixels, 32])
+        sizes_tile[(1,)](desc, OUT, 5, is_read)
+        shape = [sent(1 + i, ctypes.c_int32) for i in range(4)]
+        strides = [sent(5 + i, ctypes.c_int64) for i in range(3)]
+        assert (shape, strides) == ([3, 9, 7, 32], [2016, 224, 32]), (shape, strides)
+        if is_read:
+            got = ctypes.string_at(fake.fake_launcher_parameter(0), 128)
+            layout = {"swizzle": 2, "elem_size": 2, "elem_type": 6, "box": (pixels, 32)}
+            assert got == conv_of(x, stride, pixels).encode(**layout)
+    for index in parameters:
+        fake.fake_launcher_set_bytes(index, 0)
+
+
+def conv_of(x, stride, pixels):
+    return Im2ColDescriptor.for_conv(x, 3, stride, 1, block_shape=[pixels, 32])
+
+
+@needs("im2col-copies")
 def check_gluons_own_descriptors():
     from gluon_kernels import stock_tile
     from triton.experimental.gluon.language import NVMMASharedLayout

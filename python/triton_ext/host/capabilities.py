@@ -121,7 +121,7 @@ _TABLE: tuple[tuple[str, str, Callable[[], bool], str], ...] = (
     (
         "im2col-gluon",
         "hardware im2col loads in Gluon kernels (NVIDIA, sm_90 and newer)",
-        _lowers_im2col,
+        _has_im2col,
         _NEEDS.format("has no im2col descriptors for Gluon kernels", "3.8", "3.8"),
     ),
     (

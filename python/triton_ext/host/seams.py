@@ -23,6 +23,7 @@ __all__ = [
     "asks_hook_for_key",
     "before_compile",
     "cache_key",
+    "gluon_signature",
     "interpreter_cvt",
     "interpreting",
     "is_gluon",
@@ -218,3 +219,26 @@ def make_ir(make: Callable[[Callable[..., Any]], Callable[..., Any]], *, gluon: 
     else:
         from triton.compiler import ASTSource as Source
     return Seam(f"{Source.__name__}.make_ir", Source, "make_ir", make)
+
+
+def gluon_signature(
+    source: Callable[[Callable[..., Any]], Callable[..., Any]],
+    str_to_ty: Callable[[Callable[..., Any]], Callable[..., Any]],
+) -> tuple[Seam, ...]:
+    """What reads the signature of a Gluon kernel.
+
+    Args:
+        source: Returns the replacement of what makes a source, which gives it its signature.
+        str_to_ty: Returns the replacement of what makes a type of a text in a signature, of
+            ``@triton.jit`` kernels too.
+
+    Both replacements return :data:`PROBE` for itself.
+    """
+    import triton.compiler.code_generator as code_generator
+    from triton.experimental.gluon._runtime import GluonASTSource
+
+    module = code_generator.__name__
+    return (
+        Seam(f"{GluonASTSource.__name__}.__init__", GluonASTSource, "__init__", source),
+        Seam(f"{module}.str_to_ty", code_generator, "str_to_ty", str_to_ty),
+    )

@@ -139,13 +139,17 @@ def wrap_make_tensordesc_arg(
             layout = _LAYOUTS.replace(id(metadata), KernelLayout.of(metadata))
         if isinstance(arg, Im2ColDescriptor):
             return _first_im2col_args(arg, layout)
+        if layout.is_im2col and layout.wanted is None:
+            return _gluon_im2col_args(arg, layout)
+        if getattr(arg, "mode", "") == "im2col":
+            # Before 3.8: those that the kernel reads look like those of @triton.jit kernels, and
+            # others like tiled ones.
+            return _gluon_im2col_args(arg, layout)
         if layout.wanted is not None:
             raise LaunchError(
                 f"the kernel reads {layout.wanted['name']!r} with load_im2col, but a tiled "
                 f"{type(arg).__name__} was passed; pass triton_ext.Im2ColDescriptor.for_conv(...)"
             )
-        if layout.is_im2col:
-            return _gluon_im2col_args(arg, layout)
         if tiled is not None:
             try:
                 return tiled(arg, layout)

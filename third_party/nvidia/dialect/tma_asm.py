@@ -15,11 +15,13 @@ from triton_ext.llvm_ir import Call, Instruction
 
 __all__ = ["TiledCopy", "im2col_asm"]
 
-# Operands: predicate, destination, descriptor, two coordinates innermost first, mbarrier.
+# Operands: predicate, destination, descriptor, two coordinates innermost first, mbarrier, and the
+# CTAs that get the data where it is for several.
 _TEMPLATE: Final = re.compile(
     r"@\$0 cp\.async\.bulk\.tensor\.2d\.(?P<space>shared::(?:cta|cluster))\.global(?:\.tile)?"
-    r"(?P<completion>\.mbarrier::complete_tx::bytes(?:\.cta_group::[12])?) "
-    r"\[\$1\], \[\$2, \{\$3, \$4\}\], \[\$5\];"
+    r"(?P<completion>\.mbarrier::complete_tx::bytes"
+    r"(?P<multicast>\.multicast::cluster)?(?:\.cta_group::[12])?) "
+    r"\[\$1\], \[\$2, \{\$3, \$4\}\], \[\$5\](?(multicast), \$6);"
 )
 _CONSTRAINTS: Final = "b,r,l,r,r,r"
 
@@ -31,16 +33,20 @@ class TiledCopy:
     Attributes:
         call: The inline assembly.
         space: ``shared::cta`` or ``shared::cluster``.
-        completion: How its end is told, as written.
+        completion: How its end is told and to whom, as written.
+        is_multicast: Whether it has a mask of CTAs.
     """
 
     call: Call
     space: str
     completion: str
+    is_multicast: bool
 
     #: Which argument is the channel, and which is the pixel: innermost first.
     channel_index = 3
     pixel_index = 4
+    #: Behind them; the mask of a multicast is the last one.
+    barrier_index = 5
 
     @classmethod
     def match(cls, instruction: Instruction) -> TiledCopy | None:
@@ -48,23 +54,29 @@ class TiledCopy:
         if "cp.async.bulk.tensor.2d." not in instruction.text:
             return None
         call = Call.match(instruction)
-        if call is None or call.constraints != f'"{_CONSTRAINTS}"' or len(call.args) != 6:
+        match = _TEMPLATE.fullmatch(call.template.strip('"')) if call is not None else None
+        if call is None or match is None:
             return None
-        match = _TEMPLATE.fullmatch(call.template.strip('"'))
-        return cls(call, match["space"], match["completion"]) if match is not None else None
+        is_multicast = match["multicast"] is not None
+        constraints = f"{_CONSTRAINTS},h" if is_multicast else _CONSTRAINTS
+        if call.constraints.strip('"') != constraints or len(call.args) != 6 + is_multicast:
+            return None
+        return cls(call, match["space"], match["completion"], is_multicast)
 
 
 def im2col_asm(copy: TiledCopy, rank: int) -> tuple[str, str]:
     """Returns the assembly and the constraints of the im2col copy of a tensor of ``rank``.
 
     Operands: predicate, destination, descriptor, ``rank`` coordinates innermost first, mbarrier,
-    ``rank - 2`` offsets of 16 bits innermost first.
+    ``rank - 2`` offsets of 16 bits innermost first, the mask of a multicast.
     """
     coordinates = ", ".join(f"${3 + i}" for i in range(rank))
     barrier = 3 + rank
     offsets = ", ".join(f"${barrier + 1 + i}" for i in range(rank - 2))
+    mask = f", ${barrier + rank - 1}" if copy.is_multicast else ""
     template = (
         f"@$0 cp.async.bulk.tensor.{rank}d.{copy.space}.global.im2col{copy.completion} "
-        f"[$1], [$2, {{{coordinates}}}], [${barrier}], {{{offsets}}};"
+        f"[$1], [$2, {{{coordinates}}}], [${barrier}], {{{offsets}}}{mask};"
     )
-    return template, ",".join(["b", "r", "l", *["r"] * rank, "r", *["h"] * (rank - 2)])
+    narrow = rank - 2 + copy.is_multicast
+    return template, ",".join(["b", "r", "l", *["r"] * rank, "r", *["h"] * narrow])

@@ -158,7 +158,7 @@ def pixels_per_cta(memdesc_type: str, module: Module) -> int | None:
         The rows; ``None`` for a type that cannot be read.
     """
     type_ = parse_type(memdesc_type, module.aliases)
-    if not isinstance(type_, MemDescType) or not type_.shape:
+    rows = type_.shape[0] if isinstance(type_, MemDescType) and type_.shape else None
+    if rows is None:
         return None
-    splits = sum(bool(basis[0]) for basis in cga_bases(memdesc_type, module))
-    return type_.shape[0] >> splits
+    return rows >> sum(bool(basis[0]) for basis in cga_bases(memdesc_type, module))

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from triton_ext.errors import DescriptorError
-from triton_ext.host import require
+from triton_ext.host import capabilities, require
 
 from ..backend.descriptors import (
     FrozenList,
@@ -48,7 +48,7 @@ def im2col_layout(
         DescriptorError: There is no such block, or it cannot be split so; all violations are
             listed.
         TypeError: An argument that should hold integers does not.
-        UnsupportedError: The host has no im2col (3.8 or newer is needed).
+        UnsupportedError: The host has no im2col.
     """
     require("im2col-gluon")
     from triton.experimental.gluon.language._layouts import NVMMASharedLayout
@@ -126,9 +126,7 @@ class _HostType(type):
 
     def __instancecheck__(cls, instance: object) -> bool:
         require("im2col-gluon")
-        from triton.experimental.gluon.nvidia.hopper import TensorDescriptorIm2Col as Host
-
-        return isinstance(instance, Host)
+        return isinstance(instance, _host_class())
 
 
 class TensorDescriptorIm2Col(metaclass=_HostType):
@@ -167,7 +165,7 @@ class TensorDescriptorIm2Col(metaclass=_HostType):
 
         Raises:
             DescriptorError: A rule is broken; all violations are listed.
-            UnsupportedError: The host has no im2col (3.8 or newer is needed).
+            UnsupportedError: The host has no im2col.
         """
         missing = [
             name
@@ -219,7 +217,7 @@ class TensorDescriptorIm2Col(metaclass=_HostType):
 
         Raises:
             DescriptorError: TMA cannot express the convolution; all violations are listed.
-            UnsupportedError: The host has no im2col (3.8 or newer is needed).
+            UnsupportedError: The host has no im2col.
         """
         checked = Im2ColDescriptor.for_conv(
             x,
@@ -273,6 +271,10 @@ def _host_descriptor(checked: Im2ColDescriptor, layout: Any) -> Any:
     if layout is None:
         layout = im2col_layout(checked.block_shape, checked.base.dtype)
     _check_layout(layout, checked)
+    if not capabilities()["im2col-copies"].available:
+        from .substitutes import Im2ColSharedLayout
+
+        layout = Im2ColSharedLayout.of(layout, len(geometry.shape))
     # The host's own __init__ asserts a part of what was checked, and cannot take a fake tensor.
     immutable = _immutable_type()
     desc = immutable.__new__(immutable)
@@ -294,17 +296,27 @@ def _host_descriptor(checked: Im2ColDescriptor, layout: Any) -> Any:
     return desc
 
 
+def _host_class() -> Any:
+    """Returns the host's class, or what takes its place (before 3.8)."""
+    if capabilities()["im2col-copies"].available:
+        from triton.experimental.gluon.nvidia.hopper import TensorDescriptorIm2Col
+    else:
+        from .substitutes import TensorDescriptorIm2Col
+    return TensorDescriptorIm2Col
+
+
 @functools.cache
 def _immutable_type() -> Any:
     """Returns the class of the descriptors that are built here."""
     from triton.experimental.gluon.nvidia.hopper import TensorDescriptor as Tiled
-    from triton.experimental.gluon.nvidia.hopper import TensorDescriptorIm2Col as Host
+
+    Host = _host_class()  # triton ships no types
 
     # Triton specializes the im2col class by its exact type only, but subclasses of the tiled one
     # too, and by what the object says of itself: with both as bases, the im2col one first, it is
     # taken for what it is.
-    class TensorDescriptorIm2Col(Host, Tiled):  # type: ignore[misc]  # triton ships no types
-        """The host's im2col descriptor, which cannot be changed."""
+    class TensorDescriptorIm2Col(Host, Tiled):  # type: ignore[misc,valid-type]  # as above
+        """An im2col descriptor of the host's class, which cannot be changed."""
 
         __qualname__ = "TensorDescriptorIm2Col"
 

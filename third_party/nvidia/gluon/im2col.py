@@ -1,25 +1,28 @@
 """im2col loads for Gluon kernels: ``async_load_im2col`` and ``im2col_start``.
 
-The host (3.8 and newer) has the copy; what it lacks is added here: every argument is checked at the
+The host has the copy from 3.8 on; what it lacks is added here: every argument is checked at the
 user's line, offsets are unsigned 16-bit numbers of the range that the hardware has, and the pixels
-of a block may be split over the CTAs of a cluster.
+of a block may be split over the CTAs of a cluster.  Before 3.8 the copy is a tiled one of markers
+(``language.im2col``), as in ``@triton.jit`` kernels.
 
 Coordinates and offsets are outermost first, (n, [d, [h,]] w, c) and ([d, [h,]] w).
 """
 
 from __future__ import annotations
 
+import inspect
+from dataclasses import dataclass
 from typing import Any, Final
 
 from triton.experimental.gluon.language import _core as ttgl
 from triton.experimental.gluon.language._core import builtin
 from triton.language import core
 from triton_ext.errors import UnsupportedError
-from triton_ext.host import require
+from triton_ext.host import capabilities, require
 
 from ..dialect.cluster import CTA_RANK_ASM, Walk, advance, first_pixel, splits_pixels
 from ..language.builtin import as_int32, as_list, describe
-from ..language.im2col import MAX_OFFSET, check_target, start_of, walk_scalars
+from ..language.im2col import MAX_OFFSET, check_target, position_markers, start_of, walk_scalars
 
 __all__ = ["async_load_im2col", "im2col_start"]
 
@@ -53,7 +56,7 @@ def async_load_im2col(  # type: ignore[no-untyped-def]
         barrier: mbarrier that counts the bytes.
         result: Shared memory of the descriptor's block shape, dtype and layout.
         pred: Whether the copy is issued.
-        multicast: Whether CTAs that hold the same data share one copy.
+        multicast: Whether CTAs that hold the same data share one copy (3.7 and newer).
         cache_policy: As for the host's operation (3.9 and newer).
         walk: (output_size, stride, padding) as for :func:`im2col_start`.  Needed where the layout
             splits the pixels over the CTAs of a cluster: each CTA's start is derived from it.
@@ -62,13 +65,11 @@ def async_load_im2col(  # type: ignore[no-untyped-def]
     Raises:
         TypeError, ValueError: At compile time, at the line of the call: an argument of the wrong
             type, a wrong count, a constant offset out of range, a split of pixels without ``walk``.
-        UnsupportedError: The host (3.8 or newer is needed) or the target (sm_90 or newer) cannot.
+        UnsupportedError: The host or the target (sm_90 or newer is needed) cannot.
     """
     require("im2col-gluon")
     check_target(_NAME, _semantic.builder.options)
-    from triton.experimental.gluon.language.nvidia.hopper import tma
-
-    if not isinstance(desc, tma.tensor_descriptor_im2col):
+    if not isinstance(desc, _descriptor_class()):
         raise TypeError(
             f"{_NAME}: expected an im2col descriptor, got {describe(desc)}; pass a "
             "triton_ext.gluon.nvidia.TensorDescriptorIm2Col for this kernel argument"
@@ -87,22 +88,112 @@ def async_load_im2col(  # type: ignore[no-untyped-def]
     multicast = core._unwrap_if_constexpr(multicast)
     if not isinstance(multicast, bool):
         raise TypeError(f"{_NAME}: multicast must be a constant bool, got {describe(multicast)}")
-    taps = [_offset(x, i, rank - 2, _semantic) for i, x in enumerate(offsets)]
+    taps = [_checked_offset(x, i, rank - 2, _semantic) for i, x in enumerate(offsets)]
     start = [as_int32(x, f"{_NAME} coordinate {i}", _semantic) for i, x in enumerate(coord)]
     parts = walk_scalars(_NAME, walk, rank - 2, _semantic)
     layout = desc.layout.cga_layout or []
-    if splits_pixels(layout):
-        start[:-1] = _start_of_cta(start[:-1], parts, layout, desc, _semantic)
+    if splits_pixels(layout) and not parts:
+        raise ValueError(
+            f"{_NAME}: the layout splits the pixels of this block over the CTAs of a cluster "
+            f"(cga_layout={layout}), and each CTA starts at another pixel: pass "
+            "walk=(output_size, stride, padding), or split the channels only"
+        )
+    load = _Load(desc, start, taps, parts if splits_pixels(layout) else (), barrier, result, pred)
+    if capabilities()["im2col-copies"].available:
+        _copy_by_host(load, multicast, cache_policy, _semantic)
+    else:
+        _copy_by_markers(load, multicast, cache_policy, _semantic)
+
+
+@dataclass(frozen=True, slots=True)
+class _Load:
+    """A load whose arguments are checked.
+
+    Attributes:
+        desc: The descriptor.
+        start: int32 scalars (n, [d, [h,]] w, c).
+        taps: Offsets, ints or integer scalars.
+        walk: (output_size, stride, padding) where pixels are split over CTAs; otherwise empty.
+        barrier: As it was passed.
+        result: As it was passed.
+        pred: As it was passed.
+    """
+
+    desc: Any
+    start: list[Any]
+    taps: list[Any]
+    walk: tuple[tuple[Any, ...], ...]
+    barrier: Any
+    result: Any
+    pred: Any
+
+
+def _descriptor_class() -> Any:
+    """What a kernel sees of a descriptor: the host's class, or what takes its place."""
+    if capabilities()["im2col-copies"].available:
+        from triton.experimental.gluon.language.nvidia.hopper.tma import tensor_descriptor_im2col
+    else:
+        from .substitutes import tensor_descriptor_im2col
+    return tensor_descriptor_im2col
+
+
+def _copy_by_host(load: _Load, multicast: bool, cache_policy: Any, semantic: Any) -> None:
+    from triton.experimental.gluon.language.nvidia.hopper import tma
+
     options: dict[str, Any] = {}
     if core._unwrap_if_constexpr(cache_policy) is not None:
-        if not _takes_cache_policy(tma.async_load_im2col):
-            raise UnsupportedError(
-                f"{_NAME}: this triton has no cache_policy; install 3.9 or newer"
-            )
+        if not _takes(tma.async_load_im2col, "cache_policy"):
+            raise _no_cache_policy()
         options["cache_policy"] = cache_policy
     tma.async_load_im2col(
-        desc, start, taps, barrier, result, pred, multicast, **options, _semantic=_semantic
+        load.desc,
+        _start_of_cta(load, semantic) if load.walk else load.start,
+        # The host makes a signed 16-bit constant; the hardware reads the same bits unsigned.
+        [
+            (tap - 0x10000 if tap > 0x7FFF else tap)
+            if isinstance(tap, int)
+            else semantic.cast(tap, core.int16)
+            for tap in load.taps
+        ],
+        load.barrier,
+        load.result,
+        load.pred,
+        multicast,
+        **options,
+        _semantic=semantic,
     )
+
+
+def _copy_by_markers(load: _Load, multicast: bool, cache_policy: Any, semantic: Any) -> None:
+    """Makes a tiled copy; what lowers it derives each CTA's start, and reads 16 bits of offsets."""
+    from triton.experimental.gluon.language.nvidia.hopper import tma
+
+    if core._unwrap_if_constexpr(cache_policy) is not None:
+        raise _no_cache_policy()
+    options: list[Any] = []
+    if _takes(tma.async_copy_global_to_shared, "multicast"):
+        options.append(multicast)
+    elif multicast:
+        raise UnsupportedError(f"{_NAME}: this triton has no multicast; install 3.7 or newer")
+    *pixel, channel = load.start
+    taps = [semantic.cast(semantic.to_tensor(tap), core.int32) for tap in load.taps]
+    walk = [number for part in load.walk for number in part]
+    semantic.builder.create_async_tma_copy_global_to_local(
+        load.desc.map,
+        [index.handle for index in position_markers([*pixel, *walk], channel, taps, semantic)],
+        load.barrier.handle,
+        load.result.handle,
+        semantic.to_tensor(load.pred).handle,
+        *options,
+    )
+
+
+def _takes(function: Any, parameter: str) -> bool:
+    return parameter in inspect.signature(function).parameters
+
+
+def _no_cache_policy() -> UnsupportedError:
+    return UnsupportedError(f"{_NAME}: this triton has no cache_policy; install 3.9 or newer")
 
 
 @builtin
@@ -146,8 +237,8 @@ def _check_result(desc: Any, result: Any) -> None:
         )
 
 
-def _offset(offset: Any, position: int, spatial_rank: int, semantic: Any) -> Any:
-    """Returns an offset as the host takes it: an int, or a tensor of 16 bits."""
+def _checked_offset(offset: Any, position: int, spatial_rank: int, semantic: Any) -> Any:
+    """Returns an offset as an int in range, or as an integer scalar."""
     limit = MAX_OFFSET[spatial_rank]
     value = core._unwrap_if_constexpr(offset)
     if isinstance(value, bool) or not isinstance(value, (int, core.tensor)):
@@ -158,38 +249,24 @@ def _offset(offset: Any, position: int, spatial_rank: int, semantic: Any) -> Any
                 f"{_NAME}: offset {position} is {value}, expected 0 to {limit}: filter tap times "
                 "dilation; the padding belongs into the start pixel"
             )
-        # The host makes a signed 16-bit constant; the hardware reads the same bits unsigned.
-        return value - 0x10000 if value > 0x7FFF else value
+        return value
     tensor = semantic.to_tensor(offset)
     if tensor.type.is_block() or not tensor.dtype.is_int() or tensor.dtype in (core.int1,):
         raise TypeError(f"{_NAME}: offset {position} must be an integer scalar, got {tensor.type}")
-    return semantic.cast(tensor, core.int16)
+    return tensor
 
 
-def _takes_cache_policy(function: Any) -> bool:
-    import inspect
-
-    return "cache_policy" in inspect.signature(function).parameters
-
-
-def _start_of_cta(
-    start: list[Any], walk: tuple[tuple[Any, ...], ...], layout: Any, desc: Any, semantic: Any
-) -> tuple[Any, ...]:
-    if not walk:
-        raise ValueError(
-            f"{_NAME}: the layout splits the pixels of this block over the CTAs of a cluster "
-            f"(cga_layout={layout}), and each CTA starts at another pixel: pass "
-            "walk=(output_size, stride, padding), or split the channels only"
-        )
-    numbers = Walk(*walk)
+def _start_of_cta(load: _Load, semantic: Any) -> list[Any]:
     arithmetic = _Traced(semantic)
     rank = core.inline_asm_elementwise(
         CTA_RANK_ASM, "=r", [], core.int32, True, 1, _semantic=semantic
     )
-    first = first_pixel(arithmetic, rank, layout, core._unwrap_if_constexpr(desc.block_shape[0]))
-    moved = advance(arithmetic, start, numbers, first)
+    *pixel, channel = load.start
+    pixels = core._unwrap_if_constexpr(load.desc.block_shape[0])
+    first = first_pixel(arithmetic, rank, load.desc.layout.cga_layout, pixels)
+    *outer, w = advance(arithmetic, pixel, Walk(*load.walk), first)
     # The host adds the same number to w, as if pixels were columns.
-    return (*moved[:-1], arithmetic.sub(moved[-1], first))
+    return [*outer, arithmetic.sub(w, first), channel]
 
 
 class _Traced:

@@ -84,10 +84,7 @@ def load_im2col(desc, coord, offsets, walk=None, _semantic=None):  # type: ignor
     _check_cluster(_semantic.builder.options)
     if getattr(_semantic.builder.options, "num_ctas", 1) > 1:
         pixel += steps
-    return desc.load(
-        [_marker(PIXEL, pixel, _semantic), _marker(CHANNEL, [channel, *taps], _semantic)],
-        _semantic=_semantic,
-    )
+    return desc.load(position_markers(pixel, channel, taps, _semantic), _semantic=_semantic)
 
 
 @builtin
@@ -238,6 +235,18 @@ def _check_cluster(options: Any) -> None:
     num_ctas = getattr(options, "num_ctas", 1)
     if num_ctas < 1 or num_ctas & (num_ctas - 1):
         raise ValueError(f"load_im2col: num_ctas must be a power of two, got {num_ctas}")
+
+
+def position_markers(pixel: list[Any], channel: Any, taps: list[Any], semantic: Any) -> list[Any]:
+    """Returns the two indices with which a tiled copy becomes one of an im2col position.
+
+    Args:
+        pixel: int32 scalars (n, [d, [h,]] w); the walk may stand behind them (``markers.PIXEL``).
+        channel: int32 scalar.
+        taps: int32 scalars ([d, [h,]] w).
+        semantic: Of the kernel, ``@triton.jit`` or Gluon, that is being traced.
+    """
+    return [_marker(PIXEL, pixel, semantic), _marker(CHANNEL, [channel, *taps], semantic)]
 
 
 def _marker(symbol: str, operands: list[Any], semantic: Any) -> Any:

@@ -266,8 +266,9 @@ def _replace_copy(module: Module, function: Function, copy: TiledCopy, tuples: _
         f"i1 {predicate}",
         *kept[1 : copy.channel_index],
         *(f"i32 {value}" for value in coordinates),
-        *kept[copy.pixel_index + 1 :],
+        kept[copy.barrier_index],
         *(f"i16 {value}" for value in narrow),
+        *kept[copy.barrier_index + 1 :],
     ]
     head, tail = text[: call.callee_span[0]], text[call.args_span[1] :]
     instruction.set_text(f'{head}"{template}", "{constraints}"({", ".join(args)}{tail}')
