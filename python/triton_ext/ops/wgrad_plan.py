@@ -217,11 +217,12 @@ class WgradPlan:
         if problem.batch == 0:
             dw_rows.zero_()
         else:
-            self._launch(self._x.rows(x), self._dy.rows(dy), dw_rows)
+            for launcher, tensors in self.launches(self._x.rows(x), self._dy.rows(dy), dw_rows):
+                launcher.launch(tensors)
         dw = dw_rows.movedim(-1, 1)
         if out is None:
             return dw
-        if out.data_ptr() != dw.data_ptr():
+        if dw.data_ptr() != out.data_ptr():
             out.copy_(dw)
         return out
 
@@ -239,35 +240,45 @@ class WgradPlan:
                 return rows
         return torch.empty((shape[0], *shape[2:], shape[1]), device=device, dtype=self.out_dtype)
 
-    def _launch(self, x: torch.Tensor, dy: torch.Tensor, dw: torch.Tensor) -> None:
+    def launches(
+        self, x: torch.Tensor, dy: torch.Tensor, dw: torch.Tensor
+    ) -> list[tuple[Launcher, tuple[Any, ...]]]:
+        """Returns what is launched, in this order, with which tensors.
+
+        Args:
+            x: [N, *input_size, channels], as ``make_plan`` was told.
+            dy: [N, *output_size, channels], dense or as ``make_plan`` was told.
+            dw: [Co, *filter_size, Ci / groups], dense.
+        """
         config, problem = self.config, self.problem
         if dy.data_ptr() % _ROW_BYTES:
             dy = dy.clone(memory_format=torch.contiguous_format)
-        pixels = dy.numel() // dy.shape[-1]
-        ci, co = self._x.channels, self._dy.channels
-        x_desc = (
-            TensorDescriptor(
-                x, [pixels, ci], [self._x.pixel_stride, 1], [config.block_pixels, config.block_ci]
-            )
-            if self._x_desc is None
-            else self._x_desc.with_base(x)
-        )
+        shape = [dy.numel() // dy.shape[-1], self._x.channels]
+        block = [config.block_pixels, config.block_ci]
+        if self._x_desc is None:
+            x_desc = TensorDescriptor(x, shape, [self._x.pixel_stride, 1], block)
+        else:
+            x_desc = self._x_desc.with_base(x)
         dy_desc = TensorDescriptor(
-            dy, [pixels, co], [self._dy.pixel_stride, 1], [config.block_pixels, config.block_co]
+            dy,
+            [shape[0], self._dy.channels],
+            [self._dy.pixel_stride, 1],
+            [config.block_pixels, config.block_co],
         )
         dw_desc = None
         if self._store_through_tma:
             taps, row = problem.taps, problem.in_channels
             block = [config.block_co, 1, config.block_ci // config.store_parts]
-            shape = [problem.out_channels, taps, row]
-            dw_desc = TensorDescriptor(dw, shape, [taps * row, row, 1], block)
+            strides = [taps * row, row, 1]
+            dw_desc = TensorDescriptor(dw, [problem.out_channels, taps, row], strides, block)
         parts = None
         if self._reducer is not None:
             elements = self.tiles.workspace_elements
             parts = torch.empty(elements, device=x.device, dtype=torch.float32)
-        self._launcher.launch((x_desc, dy_desc, dw_desc, dw if dw_desc is None else None, parts))
-        if self._reducer is not None:
-            self._reducer.launch((parts, dw))
+        tensors = (x_desc, dy_desc, dw_desc, dw if dw_desc is None else None, parts)
+        if self._reducer is None:
+            return [(self._launcher, tensors)]
+        return [(self._launcher, tensors), (self._reducer, (parts, dw))]
 
 
 @lru_cache(maxsize=4096)

@@ -1,0 +1,198 @@
+"""Tile configurations of wgrad, who reduces what, and the choice of both.  Runs anywhere."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+pytest.importorskip("torch", reason="triton_ext.ops needs torch, which is not installed")
+
+from triton_ext.ops.problem import ConvProblem
+from triton_ext.ops.wgrad_config import (
+    CONFIGS,
+    PLAIN_STORE,
+    SMEM_BYTES,
+    Partition,
+    Reduction,
+    Store,
+    WgradConfig,
+    WgradTiles,
+    choose_tiles,
+    expected_us,
+)
+
+
+@given(st.integers(1, 400), st.integers(1, 300), st.integers(1, 140), st.integers(1, 50))
+def test_every_step_of_every_tile_is_done_once(tiles, steps, num_sms, most_splits):
+    partition = Partition.make(tiles, steps, num_sms, most_splits)
+    assert 1 <= partition.programs <= num_sms
+    done = {}
+    for program in range(partition.programs):
+        for tile, some in partition.segments(program):
+            assert len(some) > 0
+            done.setdefault(tile, []).append(some)
+    assert sorted(done) == list(range(tiles))
+    for parts in done.values():
+        # In the order of programs, which is that of their slots.
+        assert [step for part in parts for step in part] == list(range(steps))
+    most = max(
+        sum(len(some) for _, some in partition.segments(program))
+        for program in range(partition.programs)
+    )
+    assert partition.most_steps == most
+
+
+@given(st.integers(1, 400), st.integers(1, 300), st.integers(1, 140))
+def test_parts_are_the_last_tiles_and_fill_at_most_one_round(tiles, steps, num_sms):
+    partition = Partition.make(tiles, steps, num_sms)
+    assert partition.whole_tiles + partition.split_tiles == tiles
+    assert partition.parts <= num_sms
+    if partition.split_tiles:
+        assert partition.splits > 1
+        assert partition.whole_tiles % num_sms == 0
+        # One more part of each would not fit, or would be empty.
+        assert partition.parts + partition.split_tiles > num_sms or partition.splits == steps
+
+
+def problem(**changes) -> ConvProblem:
+    return ConvProblem(
+        **{
+            "batch": 32,
+            "in_channels": 128,
+            "out_channels": 128,
+            "input_size": (28, 28),
+            "filter_size": (3, 3),
+            "stride": (1, 1),
+            "padding": ((1, 1), (1, 1)),
+            "dilation": (1, 1),
+            **changes,
+        }
+    )
+
+
+@st.composite
+def problems(draw) -> ConvProblem:
+    groups = draw(st.sampled_from([1, 1, 2, 3, 32, 60]))
+    return problem(
+        batch=draw(st.integers(1, 300)),
+        in_channels=draw(st.integers(1, 300)) * groups,
+        out_channels=draw(st.integers(1, 300)) * groups,
+        input_size=tuple(draw(st.integers(5, 300)) for _ in range(2)),
+        filter_size=tuple(draw(st.integers(1, 7)) for _ in range(2)),
+        groups=groups,
+    )
+
+
+@given(problems(), st.integers(1, 148), st.sampled_from([2, 4]), st.booleans())
+def test_the_choice_fits_and_is_the_fastest(case, num_sms, element_bytes, in_pieces):
+    store = Store(element_bytes=element_bytes, in_pieces=in_pieces)
+    tiles = choose_tiles(case, num_sms, store=store)
+    assert tiles.config in CONFIGS
+    assert tiles.fits(store)
+    others = [WgradTiles.make(config, case, num_sms) for config in CONFIGS]
+    assert expected_us(tiles) == min(expected_us(t) for t in others if t.fits(store))
+
+
+@given(problems(), st.sampled_from(CONFIGS))
+def test_blocks_of_input_channels_reach_every_group(case, config):
+    tiles = WgradTiles.make(config, case, 132)
+    blocks = (tiles.partition.whole_tiles + tiles.partition.split_tiles) // (
+        tiles.co_blocks * math.ceil(case.taps / config.taps)
+    )
+    group_co = case.out_channels // case.groups
+    group_ci = case.in_channels // case.groups
+    for co in range(case.out_channels):
+        first = co // config.block_co * config.block_co // group_co * group_ci // 8 * 8
+        group = co // group_co
+        # What the kernel does in _tile_position.
+        assert first <= group * group_ci
+        assert (group + 1) * group_ci <= first + blocks * config.block_ci
+
+
+def test_without_groups_there_are_as_many_tiles_as_blocks():
+    tiles = WgradTiles.make(
+        WgradConfig(block_co=128, block_ci=64, taps=2, num_stages=2, num_warps=8),
+        problem(in_channels=72, out_channels=300),
+        132,
+    )
+    # 3 blocks of output channels, 2 of input channels, 5 groups of taps: 4 parts each.
+    assert tiles.partition == Partition(math.ceil(32 * 28 * 28 / 64), 120, 0, 30, 4)
+    assert tiles.workspace_elements == 120 * 128 * 64 * 2
+
+
+def test_depthwise_groups_share_blocks():
+    case = problem(in_channels=256, out_channels=256, groups=256)
+    config = WgradConfig(block_co=64, block_ci=64, num_stages=2, num_warps=4)
+    tiles = WgradTiles.make(config, case, 132)
+    assert tiles.partition.split_tiles == 4 * 9
+
+
+def test_few_tiles_are_split_and_many_are_not():
+    assert choose_tiles(problem(), 132).partition.splits > 4
+    large = choose_tiles(problem(in_channels=1280, out_channels=1280, input_size=(16, 16)), 132)
+    assert large.partition.whole_tiles > 0
+
+
+@pytest.mark.parametrize("config", CONFIGS, ids=str)
+def test_shipped_configurations_are_possible(config):
+    assert config.problems() == ()
+    assert config.fits(PLAIN_STORE)
+    # Beside the accumulators a thread needs about 35 of 255 registers.
+    assert config.accumulators <= 192
+    assert config.num_stages >= 3
+
+
+def test_shared_memory_is_counted():
+    config = WgradConfig(block_co=128, block_ci=256, num_stages=4, num_warps=8)
+    pipeline = 4 * 64 * (128 + 256) * 2
+    assert config.smem_bytes(None) == pipeline
+    assert config.smem_bytes(PLAIN_STORE) == pipeline + 128 * 256 * 2
+    assert config.fits(None)
+    assert not config.fits(PLAIN_STORE)
+    halves = replace(config, store_parts=2)
+    assert halves.smem_bytes(PLAIN_STORE) == pipeline + 128 * 256
+    assert halves.smem_bytes(Store(in_pieces=False)) == pipeline + 128 * 256 * 2
+    assert halves.smem_bytes(Store(element_bytes=4)) == pipeline + 128 * 256 * 2
+    assert halves.fits(PLAIN_STORE, SMEM_BYTES)
+    three_taps = WgradConfig(block_co=64, block_ci=64, taps=3, num_stages=2, num_warps=4)
+    assert three_taps.smem_bytes(None) == 2 * 64 * (64 + 3 * 64) * 2
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        ({"block_ci": 48}, "block_ci is 48: expected a power of two from 16 on"),
+        ({"num_warps": 2}, "num_warps is 2: expected 4 or 8"),
+        ({"num_warps": 8}, "block_co is 64: 8 warps of 16 rows need 128"),
+        ({"taps": 4}, "taps is 4: expected 1 to 3"),
+        ({"num_stages": 0}, "num_stages is 0: expected at least 1"),
+        ({"store_parts": 3}, "store_parts is 3: expected 1 or 2"),
+    ],
+)
+def test_what_cannot_be_compiled_is_told(changes, text):
+    config = WgradConfig(block_co=64, block_ci=64, num_stages=3, num_warps=4)
+    assert config.problems() == ()
+    assert replace(config, **changes).problems() == (text,)
+
+
+@given(problems(), st.sampled_from(CONFIGS))
+def test_the_reduction_is_possible(case, config):
+    tiles = WgradTiles.make(config, case, 132)
+    reduction = Reduction.choose(tiles)
+    assert reduction.columns in (8, 16, 32, 64)
+    assert config.block_ci % reduction.columns == 0
+    per_thread = 16 * reduction.columns // (32 * reduction.num_warps)
+    assert per_thread % 4 == 0
+    assert per_thread * reduction.unroll <= 64
+
+
+def test_many_parts_of_few_tiles_are_added_by_many_programs():
+    few = WgradTiles.make(
+        CONFIGS[0], problem(in_channels=64, out_channels=64, filter_size=(1, 1)), 132
+    )
+    assert few.partition.splits == 132
+    assert Reduction.choose(few) == Reduction(columns=8, unroll=16, num_warps=1)

@@ -1,0 +1,210 @@
+"""What a wgrad plan launches, seen by kernels that only look, and what it refuses."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+pytest.importorskip("torch", reason="triton_ext.ops needs torch, which is not installed")
+
+import torch
+from triton_ext.errors import DescriptorError
+from triton_ext.ops import wgrad_plan
+from triton_ext.ops.machine import Machine
+from triton_ext.ops.problem import ConvProblem
+from triton_ext.ops.wgrad_config import SMEM_BYTES, WgradConfig
+
+H200 = Machine(132, (9, 0), SMEM_BYTES)
+CONFIG = WgradConfig(block_co=64, block_ci=64, num_stages=3, num_warps=4)
+PROBLEM = ConvProblem(
+    batch=2,
+    in_channels=64,
+    out_channels=16,
+    input_size=(9, 9),
+    filter_size=(3, 3),
+    stride=(2, 1),
+    padding=((1, 0), (2, 3)),
+    dilation=(1, 2),
+)
+
+
+class Looking:
+    """Stands in for a kernel: a launch through the front door compiles, one around it does not."""
+
+    pre_run_hooks: tuple[object, ...] = ()
+
+    def __init__(self, kernel, launches):
+        self.arg_names = kernel.arg_names
+        self.launches = launches
+
+    def __getitem__(self, grid):
+        def front(*arguments, **options):
+            named = dict(zip(self.arg_names, arguments, strict=False)) | options
+            self.launches.append(("front", grid, named))
+            return {grid: around}
+
+        def around(*arguments):
+            named = dict(zip(self.arg_names, arguments, strict=True))
+            self.launches.append(("around", grid, named))
+
+        return front
+
+
+@pytest.fixture
+def launches(monkeypatch):
+    found = []
+    for name in ("conv_wgrad_kernel", "wgrad_reduce_kernel"):
+        monkeypatch.setattr(wgrad_plan, name, Looking(getattr(wgrad_plan, name), found))
+    monkeypatch.setattr(wgrad_plan, "machine_of", lambda device, operator: H200)
+    wgrad_plan.make_plan.cache_clear()
+    yield found
+    wgrad_plan.make_plan.cache_clear()
+
+
+def tensors(problem=PROBLEM, dtype=torch.float16):
+    x = torch.zeros(problem.batch, *problem.input_size, problem.in_channels, dtype=dtype)
+    dy = torch.zeros(problem.batch, *problem.output_size, problem.out_channels, dtype=dtype)
+    return x.movedim(-1, 1), dy.movedim(-1, 1)
+
+
+def make(problem=PROBLEM, dtype=torch.float16, **options):
+    x, dy = tensors(problem, dtype)
+    return wgrad_plan.make_plan(problem, x.stride(), dy.stride(), dtype, x.device, **options)
+
+
+def test_the_second_run_goes_around_with_the_same_arguments(launches):
+    plan = make(config=CONFIG)
+    plan.run(*tensors())
+    plan.run(*tensors())
+    assert [door for door, _, _ in launches] == ["front", "front", "around", "around"]
+    for (_, grid, front), (_, again, around) in zip(launches[:2], launches[2:], strict=True):
+        assert grid == again
+        for name, value in around.items():
+            if not isinstance(value, torch.Tensor) and not name.endswith("_desc"):
+                assert front[name] == value, name
+
+
+def test_arguments_are_what_their_names_say(launches):
+    make(config=CONFIG).run(*tensors())
+    (_, grid, first), (_, second_grid, second) = launches
+    # 2 * 4 * 10 pixels are 2 steps; 9 tiles, one for each tap, in 2 parts each.
+    assert grid == (18, 1, 1)
+    for name, value in {
+        "co": 16,
+        "group_co": 16,
+        "group_ci": 64,
+        "co_blocks": 1,
+        "steps": 2,
+        "whole_tiles": 0,
+        "split_tiles": 9,
+        "splits": 2,
+        "size": (4, 10),
+        "stride": (2, 1),
+        "padding": (1, 2),
+        "dilation": (1, 2),
+        "FILTER": (3, 3),
+        "TAPS": 9,
+        "GROUPED": False,
+        "IS_MATRIX": False,
+        "HAS_WHOLE": False,
+        "HAS_PARTS": True,
+        "num_stages": 3,
+        "num_warps": 4,
+    }.items():
+        assert first[name] == value, name
+    assert list(first["x_desc"].block_shape) == [64, 64]
+    assert list(first["dy_desc"].shape) == [80, 16]
+    assert list(first["dw_desc"].shape) == [16, 9, 64]
+    assert first["dw_ptr"] is None
+    assert first["part_ptr"].shape == (18 * 64 * 64,)
+    assert second["part_ptr"] is first["part_ptr"]
+    assert second["dw_ptr"].data_ptr() == first["dw_desc"].base.data_ptr()
+    assert second_grid == (4 * (64 // second["COLUMNS"]), 1, 9)
+    assert second["launch_pdl"]
+
+
+def test_a_1x1_filter_reads_a_matrix(launches):
+    plain = replace(
+        PROBLEM, filter_size=(1, 1), stride=(1, 1), padding=((0, 0),) * 2, dilation=(1, 1)
+    )
+    make(plain).run(*tensors(plain))
+    assert launches[-1][2]["group_ci"] == 64
+    assert launches[0][2]["IS_MATRIX"]
+    assert list(launches[0][2]["x_desc"].shape) == [162, 64]
+    strided = replace(plain, stride=(2, 2))
+    make(strided).run(*tensors(strided))
+    assert not launches[2][2]["IS_MATRIX"]
+
+
+def test_whole_tiles_are_launched_alone(launches):
+    make(config=CONFIG, num_sms=9).run(*tensors())
+    ((_, grid, first),) = launches
+    assert grid == (9, 1, 1)
+    assert first["HAS_WHOLE"]
+    assert not first["HAS_PARTS"]
+    assert first["part_ptr"] is None
+
+
+@pytest.mark.parametrize(
+    "problem",
+    [replace(PROBLEM, in_channels=63), replace(PROBLEM, groups=2)],
+    ids=["odd channels", "groups"],
+)
+def test_what_tma_cannot_store_goes_through_pointers(launches, problem):
+    make(problem).run(*tensors(problem))
+    first = launches[0][2]
+    assert first["dw_desc"] is None
+    assert first["dw_ptr"] is not None
+
+
+def test_hooks_of_the_kernel_run_at_every_launch(launches):
+    plan = make()
+    plan.run(*tensors())
+    for launcher, _ in plan.launches(*(t.movedim(1, -1) for t in tensors()), torch.zeros(1)):
+        launcher.kernel.pre_run_hooks = (print,)
+    plan.run(*tensors())
+    assert {door for door, _, _ in launches} == {"front"}
+
+
+def test_plans_of_equal_geometries_are_one(launches):
+    assert make() is make()
+    assert make() is not make(out_dtype=torch.float32)
+
+
+# ---- What is refused ---------------------------------------------------------------------------
+
+
+def test_reasons():
+    assert wgrad_plan.reasons(PROBLEM, torch.bfloat16, H200) == ()
+    (dtype,) = wgrad_plan.reasons(PROBLEM, torch.float32, H200)
+    assert dtype == (
+        "dtype torch.float32: wgrad needs float16 or bfloat16, WGMMA transposes 16-bit operands "
+        "only"
+    )
+    (old,) = wgrad_plan.reasons(PROBLEM, torch.float16, Machine(108, (8, 0), SMEM_BYTES))
+    assert old == "compute capability (8, 0): TMA im2col needs (9, 0)"
+    (small,) = wgrad_plan.reasons(PROBLEM, torch.float16, Machine(20, (12, 0), 65536))
+    assert small.startswith("65536 bytes of shared memory per CTA: the smallest tile")
+    (stride,) = wgrad_plan.reasons(replace(PROBLEM, stride=(9, 1)), torch.float16, H200)
+    assert "conv stride 9 in H: TMA supports 1..8" in stride
+    both = wgrad_plan.reasons(replace(PROBLEM, stride=(9, 9)), torch.float32, H200)
+    assert len(both) == 3
+
+
+def test_make_plan_raises_what_reasons_tells(launches):
+    with pytest.raises(DescriptorError, match="conv stride 9 in H"):
+        make(replace(PROBLEM, stride=(9, 1)))
+    with pytest.raises(wgrad_plan.UnsupportedError, match=r"dtype torch.float32: wgrad needs"):
+        make(dtype=torch.float32)
+    with pytest.raises(wgrad_plan.UnsupportedError, match=r"out_dtype torch.int8: expected"):
+        make(out_dtype=torch.int8)
+    with pytest.raises(wgrad_plan.UnsupportedError, match="num_stages is 0"):
+        make(config=replace(CONFIG, num_stages=0))
+
+
+def test_a_gpu_with_little_shared_memory_is_refused_by_name(launches, monkeypatch):
+    machine = Machine(20, (12, 0), 65536)
+    monkeypatch.setattr(wgrad_plan, "machine_of", lambda device, operator: machine)
+    with pytest.raises(wgrad_plan.UnsupportedError, match="65536 bytes of shared memory"):
+        make()
