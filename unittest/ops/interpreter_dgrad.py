@@ -154,13 +154,13 @@ small_configs = st.builds(
 )
 
 
-@settings(max_examples=100 * ENLARGED, deadline=None, derandomize=True)
+@settings(max_examples=40 * ENLARGED, deadline=None, derandomize=True)
 @given(problems(), st.sampled_from(list(EPSILON)), small_configs)
 def test_drawn(problem, dtype, config):
     check(problem, dtype, config)
 
 
-@settings(max_examples=20 * ENLARGED, deadline=None, derandomize=True)
+@settings(max_examples=10 * ENLARGED, deadline=None, derandomize=True)
 @given(problems(), st.sampled_from(list(EPSILON)))
 def test_drawn_with_the_chosen_configuration(problem, dtype):
     check(problem, dtype)

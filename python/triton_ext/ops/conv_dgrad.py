@@ -93,38 +93,119 @@ def _tile_position(tile, num_m, num_n, GROUP_SIZE_M: tl.constexpr):
 
 
 @triton.jit
-def _class_taps(number, padding, dilation, lower, DIM: tl.constexpr, CLASSES: tl.constexpr):
-    """A class in one dimension: residue, first tap, taps, im2col offset of the first tap.
-
-    The number is (residue + padding) % stride.
-    """
-    TAPS: tl.constexpr = CLASSES[0][DIM]
-    STRIDE: tl.constexpr = CLASSES[1][DIM]
-    DIVISOR: tl.constexpr = CLASSES[2][DIM]
-    TAP_STEP: tl.constexpr = CLASSES[3][DIM]
-    INVERSE: tl.constexpr = CLASSES[4][DIM]
-    residue = (number + STRIDE - padding % STRIDE) % STRIDE
-    first = (number // DIVISOR) * INVERSE % TAP_STEP
-    count = tl.where(
-        (number % DIVISOR == 0) & (first < TAPS), (TAPS - 1 - first) // TAP_STEP + 1, 0
-    )
-    # Exact for a tap of the class; what it is for others does not matter.
-    offset = (residue + padding - first * dilation) // STRIDE - lower
-    return residue, first, count, offset
+def _class_position(number, CLASSES: tl.constexpr):
+    """Number of a class in each dimension: (residue + padding) % stride."""
+    STRIDE_H: tl.constexpr = CLASSES[1][1]
+    STRIDE_W: tl.constexpr = CLASSES[1][2]
+    return number // (STRIDE_H * STRIDE_W), number // STRIDE_W % STRIDE_H, number % STRIDE_W
 
 
 @triton.jit
-def _split(k, count, DIM: tl.constexpr, CLASSES: tl.constexpr):
-    """k // count and k % count for the number of taps of a class, by constants only."""
+def _residue(number, problem, DIM: tl.constexpr, CLASSES: tl.constexpr):
+    """Residue of the pixels of a class in one dimension."""
+    STRIDE: tl.constexpr = CLASSES[1][DIM]
+    return (number + STRIDE - problem.padding[DIM] % STRIDE) % STRIDE
+
+
+@triton.jit
+def _class_taps(number, DIM: tl.constexpr, CLASSES: tl.constexpr):
+    """First tap of a class in one dimension, and the number of its taps."""
     TAPS: tl.constexpr = CLASSES[0][DIM]
+    DIVISOR: tl.constexpr = CLASSES[2][DIM]
     TAP_STEP: tl.constexpr = CLASSES[3][DIM]
-    MOST: tl.constexpr = (TAPS + TAP_STEP - 1) // TAP_STEP
-    if TAPS % TAP_STEP == 0 or MOST == 1:
-        # A class has all of them, or has no steps.
-        return k // MOST, k % MOST
+    INVERSE: tl.constexpr = CLASSES[4][DIM]
+    first = number // DIVISOR * INVERSE % TAP_STEP
+    is_reached = (number % DIVISOR == 0) & (first < TAPS)
+    return first, tl.where(is_reached, (TAPS - 1 - first) // TAP_STEP + 1, 0)
+
+
+@triton.jit
+def _offset(number, first, problem, DIM: tl.constexpr, CLASSES: tl.constexpr):
+    """im2col offset of the first tap of a class in one dimension."""
+    STRIDE: tl.constexpr = CLASSES[1][DIM]
+    position = _residue(number, problem, DIM, CLASSES) + problem.padding[DIM]
+    shift = (position - first * problem.dilation[DIM]) // STRIDE
+    # A class without taps has no shift, and what it loads does not matter.
+    return max(shift - problem.lower[DIM], 0)
+
+
+@triton.jit
+def _class_steps(number, CLASSES: tl.constexpr, CHANNEL_BLOCKS: tl.constexpr):
+    """Steps of a tile of a class; one where there are no taps."""
+    number_d, number_h, number_w = _class_position(number, CLASSES)
+    _, count_d = _class_taps(number_d, 0, CLASSES)
+    _, count_h = _class_taps(number_h, 1, CLASSES)
+    _, count_w = _class_taps(number_w, 2, CLASSES)
+    return max(count_d * count_h * count_w * CHANNEL_BLOCKS, 1)
+
+
+@triton.jit
+def _num_steps(class_tiles, CLASSES: tl.constexpr, CHANNEL_BLOCKS: tl.constexpr):
+    """Steps of this program: of every num_programs-th tile, counted over all classes."""
+    NUM_CLASSES: tl.constexpr = CLASSES[1][0] * CLASSES[1][1] * CLASSES[1][2]
+    total = 0
+    before = 0
+    for number in range(NUM_CLASSES):
+        behind = (number + 1) * class_tiles - tl.program_id(0)
+        reached = tl.cdiv(max(behind, 0), tl.num_programs(0))
+        total += (reached - before) * _class_steps(number, CLASSES, CHANNEL_BLOCKS)
+        before = reached
+    return total
+
+
+@triton.jit
+def _tile_start(
+    tile, m_gemm, ci, GROUPS: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    GROUP_SIZE_M: tl.constexpr,
+):  # fmt: skip
+    """Class and group of a tile, its first row in the class, its first column in the group."""
+    # tl.cdiv would overflow for the last few legal pixel counts below 2^31.
+    num_m = (m_gemm - 1) // BLOCK_M + 1
+    num_n = tl.cdiv(ci, BLOCK_N)
+    tiles = num_m * num_n
+    tile_m, tile_n = _tile_position(tile % tiles, num_m, num_n, GROUP_SIZE_M)
+    number = tile // tiles
+    return number // GROUPS, number % GROUPS, tile_m * BLOCK_M, tile_n * BLOCK_N
+
+
+@triton.jit
+def _pixels(rows, number, problem, CLASSES: tl.constexpr):
+    """Where rows of a class lie in dx [N, D, H, W], and whether they do."""
+    number_d, number_h, number_w = _class_position(number, CLASSES)
+    walk_d, walk_h, walk_w = problem.walk_size
+    size_d, size_h, size_w = problem.size
+    w = _residue(number_w, problem, 2, CLASSES) + rows % walk_w * CLASSES[1][2]
+    rest = rows // walk_w
+    h = _residue(number_h, problem, 1, CLASSES) + rest % walk_h * CLASSES[1][1]
+    rest = rest // walk_h
+    d = _residue(number_d, problem, 0, CLASSES) + rest % walk_d * CLASSES[1][0]
+    pixels = ((rest // walk_d * size_d + d) * size_h + h) * size_w + w
+    return pixels, (d < size_d) & (h < size_h) & (w < size_w)
+
+
+@triton.jit
+def _advance(digit, carry, limit):
+    """Adds a carry to a digit of a counter; returns the digit and the carry to the next one."""
+    digit += carry
+    wraps = digit == limit
+    return tl.where(wraps, 0, digit), wraps.to(tl.int32)
+
+
+@triton.jit
+def _store(
+    values, dx_desc, dx_ptr, row, column, group, ci, pixels, mask_m, GROUPS: tl.constexpr,
+    CHANNEL_UNIT: tl.constexpr,
+):  # fmt: skip
+    """Stores a tile, or a part of its columns; ``column`` and ``ci`` are of a group."""
+    if dx_desc is None:
+        offs_n = column + tl.arange(0, values.shape[1])
+        # ci as a multiple of its divisor: Triton sees that whole vectors are in or out.
+        units = ci // CHANNEL_UNIT
+        mask = mask_m[:, None] & (offs_n // CHANNEL_UNIT < units)[None, :]
+        first = (pixels.to(tl.int64) * GROUPS + group) * units * CHANNEL_UNIT
+        tl.store(dx_ptr + first[:, None] + offs_n[None, :], values, mask=mask)
     else:
-        quotient = tl.where(count == MOST, k // MOST, k // (MOST - 1))
-        return quotient, k - quotient * count
+        dx_desc.store([row, group * ci + column], values)
 
 
 @triton.jit(do_not_specialize=["ci", "problem"])
@@ -140,6 +221,7 @@ def conv_dgrad_kernel(
     CLASSES: tl.constexpr,  # Classes
     GROUPS: tl.constexpr,
     CHANNEL_BLOCKS: tl.constexpr,  # cdiv(Co / groups, BLOCK_K)
+    CHANNEL_UNIT: tl.constexpr,  # a divisor of ci: 1 to 8
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr,
@@ -149,100 +231,110 @@ def conv_dgrad_kernel(
     DTYPE: tl.constexpr,  # of dx
     DOT_DTYPE: tl.constexpr,  # of the operands of tl.dot; DTYPE on every GPU
 ):
-    TAPS_H: tl.constexpr = CLASSES[0][1]
-    TAPS_W: tl.constexpr = CLASSES[0][2]
-    STRIDE_H: tl.constexpr = CLASSES[1][1]
-    STRIDE_W: tl.constexpr = CLASSES[1][2]
     TAP_STEP: tl.constexpr = CLASSES[3]
-    NUM_CLASSES: tl.constexpr = CLASSES[1][0] * STRIDE_H * STRIDE_W
-    # tl.cdiv would overflow for the last few legal pixel counts below 2^31.
-    num_m = (problem.m_gemm - 1) // BLOCK_M + 1
-    num_n = tl.cdiv(ci, BLOCK_N)
-    group_tiles = num_m * num_n
-    class_tiles = group_tiles * GROUPS
+    DIVISOR: tl.constexpr = CLASSES[2]
+    class_tiles = ((problem.m_gemm - 1) // BLOCK_M + 1) * tl.cdiv(ci, BLOCK_N) * GROUPS
     walk_d, walk_h, walk_w = problem.walk_size
     lower_d, lower_h, lower_w = problem.lower
-    # From one tap of a class to the next the position in dy falls by dilation / divisor.
-    fall_d = problem.dilation[0] // CLASSES[2][0]
-    fall_h = problem.dilation[1] // CLASSES[2][1]
-    fall_w = problem.dilation[2] // CLASSES[2][2]
-    # One flattened loop over tiles and K: the loads of the next tile overlap this one's epilogue.
-    for tile in tl.range(
-        tl.program_id(0), class_tiles * NUM_CLASSES, tl.num_programs(0), flatten=True
-    ):
-        number = tile // class_tiles
-        group = tile % class_tiles // group_tiles
-        tile_m, tile_n = _tile_position(tile % group_tiles, num_m, num_n, GROUP_SIZE_M)
-        row = tile_m * BLOCK_M
-        column = tile_n * BLOCK_N
-        number_d = number // (STRIDE_H * STRIDE_W)
-        number_h = number // STRIDE_W % STRIDE_H
-        number_w = number % STRIDE_W
-        residue_d, first_d, count_d, offset_d = _class_taps(
-            number_d, problem.padding[0], problem.dilation[0], lower_d, 0, CLASSES
-        )
-        residue_h, first_h, count_h, offset_h = _class_taps(
-            number_h, problem.padding[1], problem.dilation[1], lower_h, 1, CLASSES
-        )
-        residue_w, first_w, count_w, offset_w = _class_taps(
-            number_w, problem.padding[2], problem.dilation[2], lower_w, 2, CLASSES
-        )
-        w = row % walk_w + lower_w
-        h = row // walk_w % walk_h + lower_h
-        d = row // walk_w // walk_h % walk_d + lower_d
-        n = row // walk_w // walk_h // walk_d
-        acc = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
-        for k in range(count_d * count_h * count_w * CHANNEL_BLOCKS):
-            if TAPS_INNER:
-                rest, s = _split(k, count_w, 2, CLASSES)
-                rest, r = _split(rest, count_h, 1, CLASSES)
-                block, t = _split(rest, count_d, 0, CLASSES)
-            else:
-                block = k % CHANNEL_BLOCKS
-                rest, s = _split(k // CHANNEL_BLOCKS, count_w, 2, CLASSES)
-                t, r = _split(rest, count_h, 1, CLASSES)
-            tap = (first_d + t * TAP_STEP[0]) * TAPS_H + first_h + r * TAP_STEP[1]
-            tap = tap * TAPS_W + first_w + s * TAP_STEP[2]
-            channel = (group * CHANNEL_BLOCKS + block) * BLOCK_K
-            if DIMS == 1:
-                start = (n, w, channel)
-                offsets = (offset_w - s * fall_w,)
-            elif DIMS == 2:
-                start = (n, h, w, channel)
-                offsets = (offset_h - r * fall_h, offset_w - s * fall_w)
-            else:
-                start = (n, d, h, w, channel)
-                offsets = (offset_d - t * fall_d, offset_h - r * fall_h, offset_w - s * fall_w)
-            dy = tle.load_im2col(dy_desc, start, offsets)
-            weight = w_desc.load([channel, tap, column]).reshape(BLOCK_K, BLOCK_N)
-            acc = tl.dot(dy.to(DOT_DTYPE), weight.to(DOT_DTYPE), acc)
-        first_column = group * ci + column
-        offs_n = column + tl.arange(0, BLOCK_N)
-        if bias_ptr is not None:
-            bias = tl.load(bias_ptr + group * ci + offs_n, mask=offs_n < ci, other=0.0)
-            acc += bias.to(tl.float32)[None, :]
-        if dx_desc is None:
-            tile_rows = tl.arange(0, BLOCK_M)
-            offs_m = row + tile_rows
-            pixel_w = residue_w + offs_m % walk_w * STRIDE_W
-            pixel_h = residue_h + offs_m // walk_w % walk_h * STRIDE_H
-            images = offs_m // walk_w // walk_h
-            pixel_d = residue_d + images % walk_d * CLASSES[1][0]
-            size_d, size_h, size_w = problem.size
-            pixel = (images // walk_d).to(tl.int64) * size_d + pixel_d
-            pixel = (pixel * size_h + pixel_h) * size_w + pixel_w
-            mask_m = (tile_rows < problem.m_gemm - row) & (pixel_d < size_d)
-            mask_m = mask_m & (pixel_h < size_h) & (pixel_w < size_w)
-            mask = mask_m[:, None] & (offs_n < ci)[None, :]
-            offsets_dx = (pixel * (ci * GROUPS) + group * ci)[:, None] + offs_n[None, :]
-            tl.store(dx_ptr + offsets_dx, acc.to(DTYPE), mask=mask)
-        elif STORE_PARTS == 1:
-            dx_desc.store([row, first_column], acc.to(DTYPE))
+    # Of the loads: the next tile, whether to go to it, and everything of the one being loaded.
+    tile = tl.program_id(0)
+    is_new = 1
+    n, d, h, w = 0, 0, 0, 0
+    column, first_channel, blocks = 0, 0, 1
+    first_d, first_h, first_w = 0, 0, 0
+    count_d, count_h, count_w = 1, 1, 1
+    offset_d, offset_h, offset_w = 0, 0, 0
+    t, r, s, block = 0, 0, 0, 0
+    # Of the products: the tile, and how many of its steps are left.  The loads are ahead of them,
+    # and nothing but the tiles' data should have to be kept for so long.
+    stored_tile = tl.program_id(0)
+    left = _class_steps(stored_tile // class_tiles, CLASSES, CHANNEL_BLOCKS)
+    acc = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
+    # One loop over the steps of all tiles: the loads of the next tile overlap this one's epilogue.
+    # It is written by hand because Triton flattens loops of a constant number of steps only.
+    for _ in range(_num_steps(class_tiles, CLASSES, CHANNEL_BLOCKS)):
+        if is_new == 1:
+            number, group, row, column = _tile_start(
+                tile, problem.m_gemm, ci, GROUPS, BLOCK_M, BLOCK_N, GROUP_SIZE_M
+            )
+            tile += tl.num_programs(0)
+            w = row % walk_w + lower_w
+            h = row // walk_w % walk_h + lower_h
+            d = row // walk_w // walk_h % walk_d + lower_d
+            n = row // walk_w // walk_h // walk_d
+            number_d, number_h, number_w = _class_position(number, CLASSES)
+            first_d, count_d = _class_taps(number_d, 0, CLASSES)
+            first_h, count_h = _class_taps(number_h, 1, CLASSES)
+            first_w, count_w = _class_taps(number_w, 2, CLASSES)
+            offset_d = _offset(number_d, first_d, problem, 0, CLASSES)
+            offset_h = _offset(number_h, first_h, problem, 1, CLASSES)
+            offset_w = _offset(number_w, first_w, problem, 2, CLASSES)
+            # A class without taps takes one step behind the last channel, where all is zero.
+            is_empty = count_d * count_h * count_w == 0
+            blocks = tl.where(is_empty, 1, CHANNEL_BLOCKS)
+            first_channel = tl.where(is_empty, GROUPS, group) * (CHANNEL_BLOCKS * BLOCK_K)
+            count_d = tl.where(is_empty, 1, count_d)
+            count_h = tl.where(is_empty, 1, count_h)
+            count_w = tl.where(is_empty, 1, count_w)
+        tap = first_d + t * TAP_STEP[0]
+        tap = tap * CLASSES[0][1] + first_h + r * TAP_STEP[1]
+        tap = tap * CLASSES[0][2] + first_w + s * TAP_STEP[2]
+        channel = first_channel + block * BLOCK_K
+        at_h = offset_h - r * (problem.dilation[1] // DIVISOR[1])
+        at_w = offset_w - s * (problem.dilation[2] // DIVISOR[2])
+        if DIMS == 1:
+            dy = tle.load_im2col(dy_desc, (n, w, channel), (at_w,))
+        elif DIMS == 2:
+            dy = tle.load_im2col(dy_desc, (n, h, w, channel), (at_h, at_w))
         else:
-            halves = acc.reshape(BLOCK_M, 2, BLOCK_N // 2).permute(0, 2, 1)
-            left, right = tl.split(halves)
-            dx_desc.store([row, first_column], left.to(DTYPE))
-            dx_desc.store([row, first_column + BLOCK_N // 2], right.to(DTYPE))
+            at_d = offset_d - t * (problem.dilation[0] // DIVISOR[0])
+            dy = tle.load_im2col(dy_desc, (n, d, h, w, channel), (at_d, at_h, at_w))
+        weight = w_desc.load([channel, tap, column]).reshape(BLOCK_K, BLOCK_N)
+        acc = tl.dot(dy.to(DOT_DTYPE), weight.to(DOT_DTYPE), acc)
+        if TAPS_INNER:
+            s, carry = _advance(s, 1, count_w)
+            r, carry = _advance(r, carry, count_h)
+            t, carry = _advance(t, carry, count_d)
+            block, is_new = _advance(block, carry, blocks)
+        else:
+            block, carry = _advance(block, 1, blocks)
+            s, carry = _advance(s, carry, count_w)
+            r, carry = _advance(r, carry, count_h)
+            t, is_new = _advance(t, carry, count_d)
+        left -= 1
+        if left == 0:
+            number, group, row, first_n = _tile_start(
+                stored_tile, problem.m_gemm, ci, GROUPS, BLOCK_M, BLOCK_N, GROUP_SIZE_M
+            )
+            if bias_ptr is not None:
+                offs_n = first_n + tl.arange(0, BLOCK_N)
+                bias = tl.load(bias_ptr + group * ci + offs_n, mask=offs_n < ci, other=0.0)
+                acc += bias.to(tl.float32)[None, :]
+            pixels = None
+            mask_m = None
+            if dx_desc is None:
+                rows = tl.arange(0, BLOCK_M)
+                pixels, mask_m = _pixels(row + rows, number, problem, CLASSES)
+                mask_m = mask_m & (rows < problem.m_gemm - row)
+            if STORE_PARTS == 1:
+                _store(
+                    acc.to(DTYPE), dx_desc, dx_ptr, row, first_n, group, ci, pixels, mask_m,
+                    GROUPS, CHANNEL_UNIT,
+                )  # fmt: skip
+            else:
+                halves = acc.to(DTYPE).reshape(BLOCK_M, 2, BLOCK_N // 2).permute(0, 2, 1)
+                half_0, half_1 = tl.split(halves)
+                _store(
+                    half_0, dx_desc, dx_ptr, row, first_n, group, ci, pixels, mask_m,
+                    GROUPS, CHANNEL_UNIT,
+                )  # fmt: skip
+                _store(
+                    half_1, dx_desc, dx_ptr, row, first_n + BLOCK_N // 2, group, ci, pixels,
+                    mask_m, GROUPS, CHANNEL_UNIT,
+                )  # fmt: skip
+            acc = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
+            stored_tile += tl.num_programs(0)
+            left = _class_steps(stored_tile // class_tiles, CLASSES, CHANNEL_BLOCKS)
 
 
 def three_dims(dims: Sequence[Residues]) -> list[Residues]:
@@ -251,13 +343,14 @@ def three_dims(dims: Sequence[Residues]) -> list[Residues]:
 
 
 def kernel_constants(
-    config: ConvConfig, dims: Sequence[Residues], co: int, groups: int, dtype: tl.dtype
+    config: ConvConfig, dims: Sequence[Residues], ci: int, co: int, groups: int, dtype: tl.dtype
 ) -> dict[str, Any]:
     """Returns the kernel's constexpr arguments, in the order of its parameters.
 
     Args:
         config: The tile configuration.
         dims: The spatial dimensions.
+        ci: Input channels of a group.
         co: Output channels of a group.
         groups: Into how many parts the channels are divided.
         dtype: Of dy, w and dx.
@@ -274,6 +367,7 @@ def kernel_constants(
         ),
         "GROUPS": groups,
         "CHANNEL_BLOCKS": math.ceil(co / config.block_k),
+        "CHANNEL_UNIT": math.gcd(ci, 8),
         "BLOCK_M": config.block_m,
         "BLOCK_N": config.block_n,
         "BLOCK_K": config.block_k,
@@ -293,6 +387,7 @@ def compile_conv_dgrad(
     filter_size: Sequence[int] = (3, 3),
     stride: Sequence[int] = (1, 1),
     dilation: Sequence[int] = (1, 1),
+    ci: int = 128,
     co: int = 128,
     groups: int = 1,
     dtype: tl.dtype = tl.float16,
@@ -307,6 +402,7 @@ def compile_conv_dgrad(
         filter_size: Taps per spatial dimension.
         stride: Of the convolution.
         dilation: Distance of neighbouring taps.
+        ci: Input channels of a group.
         co: Output channels of a group.
         groups: Into how many parts the channels are divided.
         dtype: Of dy, w and dx.
@@ -333,7 +429,7 @@ def compile_conv_dgrad(
         tensors["dx_ptr"] = f"*{dtype}"
     if has_bias:
         tensors["bias_ptr"] = f"*{dtype}"
-    constants = kernel_constants(config, dims, co, groups, dtype)
+    constants = kernel_constants(config, dims, ci, co, groups, dtype)
     constants |= {name: None for name in ("dx_desc", "dx_ptr", "bias_ptr") if name not in tensors}
     names = conv_dgrad_kernel.arg_names
     return triton.compile(

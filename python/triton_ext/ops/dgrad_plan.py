@@ -222,9 +222,10 @@ def _geometry_reasons(problem: ConvProblem) -> list[str]:
                     f"{limits.corner_min} to {limits.corner_max}; it follows from (R-1)*dilation, "
                     "padding and stride"
                 )
-    pixels = problem.batch * math.prod(dim.walk_size for dim in dims)
+    # Some of a class may lie outside of dx, by less than a stride.
+    pixels = problem.batch * math.prod(dim.walk_size * dim.stride for dim in dims)
     if pixels > _MAX_INT32:
-        found.append(f"a residue class has {pixels} pixels: int32 pixel index overflows")
+        found.append(f"dx has {pixels} pixels, int32 pixel index overflows")
     return found
 
 
@@ -343,7 +344,7 @@ def make_plan(
             kernel=conv_dgrad.conv_dgrad_kernel,
             grid=(min(tiles, machine.num_sms), 1, 1),
             scalars=(ci, scalars),
-            constants=kernel_constants(config, dims, co, groups, DTYPES[dtype]),
+            constants=kernel_constants(config, dims, ci, co, groups, DTYPES[dtype]),
             options={"num_stages": config.num_stages, "num_warps": config.num_warps},
         ),
         missing_co=missing_co,
