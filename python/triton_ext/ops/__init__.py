@@ -25,8 +25,10 @@ from triton_ext.ops.functional import (  # noqa: E402
     conv_transpose2d,
     conv_transpose3d,
 )
+from triton_ext.ops.support import Support, support  # noqa: E402
 
 __all__ = [
+    "Support",
     "conv1d",
     "conv1d_input",
     "conv1d_weight",
@@ -39,4 +41,5 @@ __all__ = [
     "conv_transpose1d",
     "conv_transpose2d",
     "conv_transpose3d",
+    "support",
 ]

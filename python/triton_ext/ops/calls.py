@@ -1,4 +1,4 @@
-"""Calls of the operators: with or without a backward, as ``library.py`` has two of each.
+"""Calls of the operators: with or without a backward, in eager mode, compiled or transformed.
 
 The operators are looked up when they are called, so that whatever is registered with one of them
 (a gradient, a rule for vmap) can call the others.
@@ -7,23 +7,49 @@ The operators are looked up when they are called, so that whatever is registered
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
+from triton_ext.ops.autocast import cast_operands
+
 __all__ = [
+    "Functions",
     "dgrad",
     "fprop",
     "function_handle",
     "function_of",
+    "functions",
     "fused",
     "fused_into",
     "is_differentiated",
+    "is_transformed",
     "wgrad",
 ]
 
 Tensor = torch.Tensor
 Numbers = Sequence[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Functions:
+    """An operator with a backward as functions of autograd.
+
+    Attributes:
+        eager: Costs 20 us less a call than the operator, whose autograd torch.library generates
+            (torch 2.13, CPU build, 2026-11-20).
+        transformed: For the transforms of torch.func, which refuse the operator.
+        casts: Which arguments autocast casts.
+    """
+
+    eager: type[torch.autograd.Function]
+    transformed: type[torch.autograd.Function]
+    casts: tuple[bool, ...]
+
+
+#: By the name of the operator with a backward; ``library.py`` fills it.
+functions: dict[str, Functions] = {}
 
 
 def is_differentiated(*tensors: Tensor | None) -> bool:
@@ -32,8 +58,33 @@ def is_differentiated(*tensors: Tensor | None) -> bool:
         for tensor in tensors:
             if tensor is not None and tensor.requires_grad:
                 return True
-    # torch.func's transforms do not show in requires_grad.
-    return torch._C._functorch.peek_interpreter_stack() is not None
+    return is_transformed()
+
+
+def is_transformed() -> bool:
+    """Tells whether a transform of torch.func is at work, which does not show in requires_grad."""
+    return torch._C._functorch.get_dynamic_layer_stack_depth() > 0
+
+
+def _call(plain: str, differentiable: str, tensors: Sequence[Tensor | None], rest: Any) -> Tensor:
+    """Calls the operator of a direction that costs least and has the derivatives asked for."""
+    if not is_differentiated(*tensors):
+        return getattr(torch.ops.triton_ext, plain).default(*tensors, *rest)
+    transformed = is_transformed()
+    if torch.compiler.is_compiling():
+        if transformed:
+            raise NotImplementedError(
+                "convolutions under a transform of torch.func do not compile; call the transform "
+                "outside of torch.compile"
+            )
+        return getattr(torch.ops.triton_ext, differentiable).default(*tensors, *rest)
+    ways = functions[differentiable]
+    function = ways.transformed if transformed else ways.eager
+    device = tensors[0].device.type  # type: ignore[union-attr]
+    if torch.is_autocast_enabled(device):
+        # What is saved for the backward is what was computed with.
+        tensors = cast_operands(tensors, ways.casts[: len(tensors)], device)
+    return function.apply(*tensors, *rest)
 
 
 def fprop(
@@ -47,9 +98,8 @@ def fprop(
     fallback: bool,
 ) -> Tensor:
     """Returns y; arguments as for ``execution.run_fprop``."""
-    ops = torch.ops.triton_ext
-    op = ops.conv if is_differentiated(x, weight, bias) else ops.fprop
-    return op.default(x, weight, bias, stride, padding, dilation, groups, fallback)
+    rest = (stride, padding, dilation, groups, fallback)
+    return _call("fprop", "conv", (x, weight, bias), rest)
 
 
 def dgrad(
@@ -64,9 +114,8 @@ def dgrad(
     fallback: bool,
 ) -> Tensor:
     """Returns dx; arguments as for ``execution.run_dgrad``."""
-    ops = torch.ops.triton_ext
-    op = ops.conv_input if is_differentiated(dy, weight, bias) else ops.dgrad
-    return op.default(dy, weight, bias, stride, padding, dilation, groups, input_size, fallback)
+    rest = (stride, padding, dilation, groups, input_size, fallback)
+    return _call("dgrad", "conv_input", (dy, weight, bias), rest)
 
 
 def wgrad(
@@ -80,9 +129,8 @@ def wgrad(
     fallback: bool,
 ) -> Tensor:
     """Returns dw; arguments as for ``execution.run_wgrad``."""
-    ops = torch.ops.triton_ext
-    op = ops.conv_weight if is_differentiated(x, dy) else ops.wgrad
-    return op.default(x, dy, stride, padding, dilation, groups, filter_size, fallback)
+    rest = (stride, padding, dilation, groups, filter_size, fallback)
+    return _call("wgrad", "conv_weight", (x, dy), rest)
 
 
 def fused(
@@ -96,10 +144,10 @@ def fused(
     *rest: Any,
 ) -> Tensor:
     """Returns y with an epilogue; arguments as ``conv_fused`` has them."""
-    ops = torch.ops.triton_ext
-    differentiated = is_differentiated(x, weight, bias, scale, residual, out_scale, *extra)
-    op = ops.conv_fused if differentiated else ops.fprop_fused
-    return op.default(x, weight, bias, scale, residual, out_scale, extra, *rest)
+    tensors = (x, weight, bias, scale, residual, out_scale)
+    if extra and is_differentiated(*extra):
+        raise NotImplementedError("epilogue= has no derivative; call it under torch.no_grad()")
+    return _call("fprop_fused", "conv_fused", tensors, (extra, *rest))
 
 
 def fused_into(*arguments: Any) -> None:

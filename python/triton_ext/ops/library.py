@@ -21,7 +21,7 @@ from typing import Any
 
 import torch
 
-from triton_ext.ops import batching
+from triton_ext.ops import batching, calls
 from triton_ext.ops.arguments import (
     channels_last,
     check_pair,
@@ -30,6 +30,7 @@ from triton_ext.ops.arguments import (
     operator_name,
     problem_of,
 )
+from triton_ext.ops.autocast import cast_operands
 from triton_ext.ops.calls import dgrad, fprop, function_of, fused, wgrad
 from triton_ext.ops.execution import (
     Epilogue,
@@ -322,34 +323,20 @@ def _through_activation(z: Tensor, activation: str, grad: Tensor) -> Tensor:
 
 
 def _autocast(name: str, device: str) -> Callable[..., Any]:
-    """Returns what runs under autocast: operands are cast as those of torch's convolutions are.
-
-    ``scale`` and ``out_scale`` keep their dtype: they are applied to fp32.
-    """
+    """Returns what runs under autocast."""
     op = getattr(torch.ops.triton_ext, name).default
     key = getattr(torch._C.DispatchKey, f"Autocast{device.upper()}")
-    kept = {"scale", "out_scale", "extra", "out", "amax"}
-    casts = [argument.name not in kept for argument in op._schema.arguments]
-
-    def cast(value: Any, dtype: torch.dtype) -> Any:
-        if not isinstance(value, Tensor) or not value.is_floating_point():
-            return value
-        eligible = value.device.type == device and value.dtype in _CAST
-        return value.to(dtype) if eligible else value
+    casts = [argument.name not in _NOT_CAST for argument in op._schema.arguments]
 
     def run(*arguments: Any) -> Any:
-        dtype = torch.get_autocast_dtype(device)
-        arguments = tuple(
-            cast(value, dtype) if casts[i] else value for i, value in enumerate(arguments)
-        )
+        arguments = cast_operands(arguments, casts, device)
         with torch._C._ExcludeDispatchKeyGuard(torch._C.DispatchKeySet(key)):
             return op(*arguments)
 
     return run
 
 
-# float64 stays what it is, and so does what is smaller than half precision.
-_CAST = (torch.float32, torch.float16, torch.bfloat16)
+_NOT_CAST = {"scale", "out_scale", "extra", "out", "amax"}
 
 
 # --- registration -------------------------------------------------------------------------------
@@ -388,8 +375,40 @@ def _register() -> None:
             for device in ("cpu", "cuda"):
                 _library.impl(name, _autocast(name, device), f"Autocast{device.upper()}")
             torch.library.register_vmap(qualified, batching.RULES[names[0]])
-    for name, (backward, setup) in _BACKWARD.items():
-        torch.library.register_autograd(f"triton_ext::{name}", backward, setup_context=setup)
+    for (plain, *twin), _ in _SCHEMAS.items():
+        for name in twin:
+            backward, setup = _BACKWARD[name]
+            torch.library.register_autograd(f"triton_ext::{name}", backward, setup_context=setup)
+            calls.functions[name] = _functions(plain, name)
+
+
+def _functions(plain: str, name: str) -> calls.Functions:
+    """Returns an operator with a backward as functions of autograd."""
+    op = getattr(torch.ops.triton_ext, plain).default
+    backward, setup = _BACKWARD[name]
+
+    def forward(ctx: Any, *arguments: Any) -> Tensor:
+        output: Tensor = op(*arguments)
+        setup(ctx, arguments, output)
+        return output
+
+    def backward_of_lists(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        # The operators' backward gives a list for a list of tensors, autograd wants None.
+        return tuple(None if isinstance(g, list) else g for g in backward(ctx, grad))
+
+    eager = {"forward": staticmethod(forward), "backward": staticmethod(backward_of_lists)}
+    transformed = {
+        "forward": staticmethod(lambda *arguments: op(*arguments)),
+        "setup_context": staticmethod(setup),
+        "backward": staticmethod(backward_of_lists),
+        "vmap": staticmethod(batching.RULES[plain]),
+    }
+    base = (torch.autograd.Function,)
+    return calls.Functions(
+        eager=type(f"Differentiable_{plain}", base, eager),
+        transformed=type(f"Transformable_{plain}", base, transformed),
+        casts=tuple(a.name not in _NOT_CAST for a in op._schema.arguments),
+    )
 
 
 _register()

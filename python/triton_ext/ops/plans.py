@@ -8,7 +8,7 @@ turn is the caller's decision.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Generic, Literal, TypeVar
 
 import torch
@@ -173,5 +173,19 @@ def reasons(
             machine = machine_of(device, f"conv{problem.dims}d")
         except UnsupportedError as error:
             found.append(str(error))
-    found.extend(_PLANNERS[direction].reasons(problem, dtype, machine))
+    planner: Any = _PLANNERS[direction]
+    ask = getattr(planner, "reasons", _fprop_reasons)
+    # An empty batch has a geometry as well: that of one image.
+    found.extend(ask(replace(problem, batch=max(problem.batch, 1)), dtype, machine))
+    return tuple(found)
+
+
+def _fprop_reasons(
+    problem: ConvProblem, dtype: torch.dtype, machine: Machine | None
+) -> tuple[str, ...]:
+    found = list(conv_violations(problem.geometry))
+    if problem.groups != 1:
+        found.append(f"{problem.groups} groups: fprop has no groups")
+    if dtype not in conv_plan.DTYPES:
+        found.append(f"dtype {dtype}: expected float16 or bfloat16")
     return tuple(found)

@@ -1,0 +1,32 @@
+"""Autocast: which operands are brought to which dtype, as torch does it for its convolutions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+__all__ = ["cast_operands"]
+
+# float64 stays what it is, and so does what is smaller than half precision.
+_ELIGIBLE = (torch.float32, torch.float16, torch.bfloat16)
+
+
+def cast_operands(operands: Sequence[Any], casts: Sequence[bool], device: str) -> tuple[Any, ...]:
+    """Returns operands as autocast wants them.
+
+    Args:
+        operands: Tensors and other arguments.
+        casts: Which of them are cast.  A scale is not: it is applied to fp32.
+        device: The type of device whose autocast is on; others' tensors stay what they are.
+    """
+    dtype = torch.get_autocast_dtype(device)
+
+    def cast(operand: Any) -> Any:
+        if not isinstance(operand, torch.Tensor) or operand.device.type != device:
+            return operand
+        return operand.to(dtype) if operand.dtype in _ELIGIBLE else operand
+
+    pairs = zip(operands, casts, strict=True)
+    return tuple(cast(operand) if is_cast else operand for operand, is_cast in pairs)

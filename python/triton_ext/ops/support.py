@@ -1,0 +1,136 @@
+"""Whether the kernels take a call, and if not, why: direction by direction, without running it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor
+
+from triton_ext.ops.arguments import (
+    check_pair,
+    dgrad_size,
+    numbers,
+    padding_sides,
+    problem_of,
+    rank_error,
+)
+from triton_ext.ops.checks import Numbers, Padding, check_types
+from triton_ext.ops.plans import address_refusal, layout_refusal, reasons
+from triton_ext.ops.problem import ConvProblem
+
+__all__ = ["Support", "support"]
+
+_AUTOCAST = (torch.float32, torch.float16, torch.bfloat16)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Support:
+    """Which kernels take a convolution; true where the one that computes its output does.
+
+    Each of the three tuples has the reasons against a kernel, and is empty where it takes the
+    problem.  In a call with ``fallback="torch"`` and in every backward, torch computes what has
+    reasons here.
+
+    Attributes:
+        problem: What is computed; a transposed convolution is the gradient of this one.
+        is_transposed: Whether the question was about a transposed convolution.
+        fprop: Of y; of a transposed convolution, the gradient of its input.
+        dgrad: The gradient of x; of a transposed convolution, y.
+        wgrad: The gradient of the filter.
+    """
+
+    problem: ConvProblem
+    is_transposed: bool
+    fprop: tuple[str, ...]
+    dgrad: tuple[str, ...]
+    wgrad: tuple[str, ...]
+
+    @property
+    def reasons(self) -> tuple[str, ...]:
+        """Why no kernel computes the output; empty if one does."""
+        return self.dgrad if self.is_transposed else self.fprop
+
+    def __bool__(self) -> bool:
+        return not self.reasons
+
+    def __str__(self) -> str:
+        lines = []
+        for direction in ("fprop", "dgrad", "wgrad"):
+            found = getattr(self, direction)
+            lines.append(f"{direction}: {'no, ' + '; '.join(found) if found else 'yes'}")
+        return "\n".join(lines)
+
+
+def support(
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None = None,
+    stride: Numbers = 1,
+    padding: Padding = 0,
+    dilation: Numbers = 1,
+    groups: int = 1,
+    *,
+    transposed: bool = False,
+    output_padding: Numbers = 0,
+) -> Support:
+    """Tells whether the kernels take a convolution and its gradients.
+
+    Nothing is computed: tensors may be fake or on the ``meta`` device, of which nothing is said
+    about the machine.  Under autocast, the dtype is the one that autocast will give.
+
+    Args:
+        x: As for ``conv1d`` to ``conv3d``; its rank tells which.
+        weight: As for them.
+        bias: As for them.
+        stride: As for them.
+        padding: As for them.
+        dilation: As for them.
+        groups: As for them.
+        transposed: Whether it is about ``conv_transpose1d`` to ``conv_transpose3d``.
+        output_padding: As for those.
+
+    Raises:
+        ValueError: Arguments that do not fit each other, as in the call.
+        TypeError: Mixed dtypes, as in the call.
+    """
+    dims = x.dim() - 2
+    name = f"conv{'_transpose' if transposed else ''}{dims}d"
+    check_types("support", x, weight, bias)
+    if not 1 <= dims <= 3 or weight.dim() != x.dim():
+        raise rank_error("support", 2, ("x", x), weight, transposed)
+    autocast = torch.is_autocast_enabled(x.device.type) and x.dtype in _AUTOCAST
+    check_pair(name, ("x", x), weight, bias, groups, transposed=transposed, mixed_dtypes=autocast)
+    dtype = torch.get_autocast_dtype(x.device.type) if autocast else x.dtype
+    steps = numbers("stride", stride, dims)
+    distances = numbers("dilation", dilation, dims)
+    sides = padding_sides(padding, weight.shape[2:], steps, distances)
+    extra = numbers("output_padding", output_padding, dims)
+    x_shape: Sequence[int] = x.shape
+    found: list[str] = []
+    if transposed:
+        if any(pixels >= step for pixels, step in zip(extra, steps, strict=True)):
+            found.append(f"output_padding {tuple(extra)} is not smaller than stride {tuple(steps)}")
+        size = dgrad_size(x.shape[2:], weight.shape[2:], steps, sides, distances, extra)
+        x_shape = (x.shape[0], weight.shape[1] * groups, *size)
+    problem = problem_of(
+        tuple(x_shape), tuple(weight.shape), tuple(steps), tuple(sides), tuple(distances), groups
+    )
+    found += _reasons_of_x(name, x)
+    kernels = {
+        direction: reasons(direction, problem, dtype, x.device)
+        for direction in ("fprop", "dgrad", "wgrad")
+    }
+    # Whatever reads x itself; gradients are brought into the order that kernels want.
+    reads_x = ("dgrad" if transposed else "fprop", "wgrad")
+    for direction in reads_x:
+        kernels[direction] = (*found, *kernels[direction])
+    return Support(problem=problem, is_transposed=transposed, **kernels)
+
+
+def _reasons_of_x(name: str, x: torch.Tensor) -> list[str]:
+    refusals = [layout_refusal(name, "x", x)]
+    if not isinstance(x, FakeTensor) and x.device.type != "meta":
+        refusals.append(address_refusal(name, {"x": x}))
+    return [refusal.text.removeprefix(f"{name}: ") for refusal in refusals if refusal is not None]
