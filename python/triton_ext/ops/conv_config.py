@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-__all__ = ["CONFIGS", "SMEM_BYTES", "ConvConfig", "OutputTile", "choose_config"]
+__all__ = ["CONFIGS", "SMEM_BYTES", "ConvConfig", "OutputTile", "channel_block", "choose_config"]
 
 # Shared memory that a CTA can use on sm_90 and sm_100: 227 KiB.
 SMEM_BYTES = 232448
@@ -25,12 +25,14 @@ class OutputTile:
         element_bytes: Size of an element of y; of an accumulator where they go through shared
             memory.
         residual_bytes: Size of an element of the residual that is loaded by TMA; 0 without one.
+        through_pointers: Whether y is stored through pointers, not by TMA.
         whole: Whether the output tile lies in shared memory as a whole, whatever ``store_parts``
             says: where y is not stored by TMA, and on sm_100.
     """
 
     element_bytes: int = 2
     residual_bytes: int = 0
+    through_pointers: bool = False
     whole: bool = False
 
 
@@ -144,6 +146,16 @@ _COSTS: dict[ConvConfig, Cost] = {
 CONFIGS: tuple[ConvConfig, ...] = tuple(_COSTS)
 
 
+# Narrow tiles for groups of few output channels, which a wider tile would waste.  Not measured: the
+# time of a step is that of the table's, by the bytes of its loads.
+_NARROW_COSTS: dict[ConvConfig, Cost] = {
+    _config(128, 32, 6, 4): Cost(0.205, 0.50, 6.5),
+    _config(128, 16, 6, 4): Cost(0.190, 0.45, 6.5),
+    _config(64, 32, 8, 4): Cost(0.170, 0.35, 6.0),
+    _config(64, 16, 8, 4): Cost(0.150, 0.30, 6.0),
+}
+
+
 def choose_config(
     m_gemm: int,
     co: int,
@@ -152,6 +164,8 @@ def choose_config(
     num_sms: int,
     *,
     element_bytes: int = 2,
+    groups: int = 1,
+    block_k: int | None = None,
     whole_tile: bool = False,
     output: OutputTile | None = None,
     available_bytes: int = SMEM_BYTES,
@@ -160,42 +174,75 @@ def choose_config(
 
     Args:
         m_gemm: Output pixels.
-        co: Output channels.
-        ci: Input channels.
+        co: Output channels of a group.
+        ci: Input channels of a group.
         taps: Filter taps.
         num_sms: Multiprocessors of the GPU.
         element_bytes: Size of an element of x and w, in bytes.
+        groups: Groups of channels.
+        block_k: Channels per step, as :func:`channel_block` says; by default as in the table.
         whole_tile: ``OutputTile.whole`` of a tile of elements like those of x.
         output: How the output tile is stored, where more is to be said.
         available_bytes: Shared memory that a CTA can use.
 
     Returns:
-        One of ``CONFIGS``, with fewer stages where a residual needs their memory; ``None`` if none
-        of them fits.
+        One of ``CONFIGS``, with the given channels per step, and fewer stages where a residual
+        needs their memory; a narrower one for groups of few channels; ``None`` if none of them
+        fits.
     """
     tile = output or OutputTile(element_bytes=element_bytes, whole=whole_tile)
 
     def microseconds(config: ConvConfig) -> float:
         cost = costs[config]
-        tiles = math.ceil(m_gemm / config.block_m) * math.ceil(co / config.block_n)
+        tiles = math.ceil(m_gemm / config.block_m) * groups * math.ceil(co / config.block_n)
         steps = taps * math.ceil(ci / config.block_k)
         waves = math.ceil(tiles / num_sms)
         return waves * (steps * cost.step_us + cost.tile_us) + cost.launch_us
 
     costs = {
         config: cost
-        for config, cost in _candidates(tile).items()
+        for config, cost in _candidates(co, block_k, groups, tile).items()
         if config.fits(element_bytes, available_bytes=available_bytes, output=tile)
     }
     return min(costs, key=microseconds, default=None)
 
 
-def _candidates(tile: OutputTile) -> dict[ConvConfig, Cost]:
-    """The table, with up to two stages less for a residual; what that costs was not measured."""
-    fewer = range(3) if tile.residual_bytes else range(1)
+def channel_block(ci: int, element_bytes: int, groups: int) -> int:
+    """Returns the channels of a step: one 128-byte swizzle row, or less where there are fewer.
+
+    A block of a group should not reach into the next group: there it divides the group's channels
+    if it can be at least as large as a matrix instruction's 32 bytes.
+
+    Args:
+        ci: Input channels of a group.
+        element_bytes: Size of an element.
+        groups: Groups of channels.
+    """
+    largest, smallest = 128 // element_bytes, 32 // element_bytes
+    if groups > 1:
+        divisor = math.gcd(ci, largest)
+        if divisor >= smallest:
+            return divisor
+    return min(largest, max(smallest, 1 << (ci - 1).bit_length()))
+
+
+def _candidates(
+    co: int, block_k: int | None, groups: int, tile: OutputTile
+) -> dict[ConvConfig, Cost]:
+    """The table, for blocks of some channels, with what groups and residuals add to it."""
+    table = dict(_COSTS)
+    if groups > 1:
+        table |= _NARROW_COSTS
+        # TMA stores whole tiles, which must not reach into the next group.
+        if not tile.through_pointers:
+            table = {config: cost for config, cost in table.items() if co % config.block_n == 0}
+    # Up to two stages less for a residual; what that costs was not measured.
+    fewer = (2, 1, 0) if tile.residual_bytes else (0,)
     return {
-        replace(config, num_stages=config.num_stages - less): cost
-        for less in reversed(fewer)
-        for config, cost in _COSTS.items()
+        replace(
+            config, block_k=block_k or config.block_k, num_stages=config.num_stages - less
+        ): cost
+        for less in fewer
+        for config, cost in table.items()
         if config.num_stages - less >= 2
     }

@@ -8,25 +8,42 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 from typing import Any
 
 import torch
-import triton
 import triton.language as tl
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from triton_ext import backends
 from triton_ext.errors import UnsupportedError
-from triton_ext.ops.conv_config import ConvConfig, OutputTile, choose_config
-from triton_ext.ops.conv_fprop import conv_fprop_kernel, kernel_constants
-from triton_ext.ops.epilogue import NO_OPERANDS, PLAIN, EpilogueOperands, EpilogueSpec
+from triton_ext.ops.conv_config import ConvConfig, OutputTile, channel_block, choose_config
+from triton_ext.ops.conv_direct import (
+    MIN_GROUP_CHANNELS,
+    DirectConfig,
+    DirectPlan,
+    choose_direct_config,
+    conv_direct_kernel,
+    direct_constants,
+    direct_scalars,
+)
+from triton_ext.ops.conv_fprop import TRITON_DTYPES, conv_fprop_kernel, kernel_constants
+from triton_ext.ops.conv_launch import ROW_BYTES, TO_LAST, ForwardPlan, three
+from triton_ext.ops.epilogue import PLAIN, EpilogueSpec
 from triton_ext.ops.launcher import Launcher
 from triton_ext.ops.machine import Machine, machine_of
 from triton_ext.ops.problem import ConvProblem
 
-__all__ = ["DTYPES", "ConvPlan", "conv_geometry", "make_plan"]
+__all__ = [
+    "DTYPES",
+    "INPUT_DTYPES",
+    "OUT_DTYPES",
+    "ConvPlan",
+    "conv_geometry",
+    "make_plan",
+    "reasons",
+]
 
 ConvGeometry = backends.load("nvidia", "ConvGeometry")
 Im2ColDescriptor = backends.load("nvidia", "Im2ColDescriptor")
@@ -35,14 +52,23 @@ descriptor_error = backends.load("nvidia", "descriptor_error")
 
 DTYPES = {torch.float16: tl.float16, torch.bfloat16: tl.bfloat16}
 
-# TMA wants rows of a multiple of 16 bytes.
-_ROW_BYTES = 16
+#: Types of x and weight that all three directions have.
+DTYPES = {torch.float16: tl.float16, torch.bfloat16: tl.bfloat16}
+#: What x and weight may be; WGMMA takes 8-bit and 32-bit types as they lie here, channels inside.
+INPUT_DTYPES = (
+    torch.float16,
+    torch.bfloat16,
+    torch.float32,
+    torch.float8_e4m3fn,
+    torch.float8_e5m2,
+    torch.int8,
+)
+#: What y may be, through a cast of the accumulators.
+OUT_DTYPES = (*INPUT_DTYPES[:-1], torch.int32)
 
-# Arguments of the kernel from the bias to the function's, where there is no epilogue.
-_NO_ARGUMENTS = (None,) * 8
+_ROUNDS = "round_f32_to_tf32" in {field.name for field in fields(TensorDescriptor)}
 
-# Permutations of torch's order [N, C, *spatial] to channels-last, by spatial dimensions.
-_TO_LAST = {1: (0, 2, 1), 2: (0, 2, 3, 1), 3: (0, 2, 3, 4, 1)}
+_INT32 = EpilogueSpec(out_dtype=torch.int32)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,172 +87,62 @@ class _Layout:
 
 
 @dataclass(slots=True, kw_only=True)
-class ConvPlan:
-    """A forward convolution of one geometry on one device.
+class ConvPlan(ForwardPlan):
+    """A plan of the implicit GEMM.
 
     Attributes:
-        problem: What is computed.
         config: The tile configuration.
-        epilogue: What is done to the output before it is stored.
         x_desc: im2col descriptor of x [N, *input_size, Ci], channels padded, without memory.
-        y_shape: [N, Co, *output_size].
-        out_dtype: Of y.
+        x_row_stride: Distance of two pixels in elements where x is read as a matrix, else None.
         missing_channels: Zeros to add to Ci so that rows are multiples of 16 bytes.
-        store_through_tma: Whether rows of y are multiples of 16 bytes.
-        launcher: Launches the kernel; it has all arguments but the tensors.
+        missing_taps: The same for the weight's Ci / groups.
     """
 
-    problem: ConvProblem
     config: ConvConfig
-    epilogue: EpilogueSpec
     x_desc: Im2ColDescriptor
-    y_shape: tuple[int, ...]
-    out_dtype: torch.dtype
+    x_row_stride: int | None
     missing_channels: int
-    store_through_tma: bool
-    launcher: Launcher
+    missing_taps: int
 
-    def run(
-        self,
-        x: torch.Tensor,
-        weight: torch.Tensor,
-        operands: EpilogueOperands = NO_OPERANDS,
-        out: torch.Tensor | None = None,
-    ) -> torch.Tensor:
-        """Launches the kernel.
-
-        Args:
-            x: [N, Ci, *input_size], of the layout that the plan was made for.
-            weight: [Co, Ci, *filter_size] in any memory format.
-            operands: Those that the epilogue asks for.
-            out: Where to put y; a new tensor by default.
-
-        Returns:
-            y [N, Co, *output_size], channels-last.
-
-        Raises:
-            ValueError: ``out`` has another shape, dtype or layout, or an operand is missing.
-        """
-        if x.is_cuda and x.device.index != torch.cuda.current_device():
-            with torch.cuda.device(x.device):
-                return self.run(x, weight, operands, out)
-        to_last = _TO_LAST[self.problem.dims]
-        x_rows = self._pad_channels(x.permute(to_last))
-        w_rows = self._pad_channels(weight.permute(to_last)).contiguous()
-        if w_rows.data_ptr() % _ROW_BYTES:
+    def _inputs(self, x: torch.Tensor, weight: torch.Tensor) -> tuple[tuple[Any, Any], None]:
+        to_last = TO_LAST[self.problem.dims]
+        x_rows = _pad(x.permute(to_last), self.missing_channels)
+        w_rows = _pad(weight.permute(to_last), self.missing_taps).contiguous()
+        if w_rows.data_ptr() % ROW_BYTES:
             w_rows = w_rows.clone()
-        co, taps, ci = weight.shape[0], self.problem.taps, w_rows.shape[-1]
-        y = self._output(x.device) if out is None else self._check_output(out)
         config = self.config
+        # Also where it is not used: it checks the address.
+        x_desc = self.x_desc.with_base(x_rows)
+        if self.x_row_stride is not None:
+            x_desc = _tiled(
+                x_rows,
+                [self.launcher.scalars[0], x_rows.shape[-1]],
+                [self.x_row_stride, 1],
+                [config.block_m, config.block_k],
+            )
+        co, taps, ci = weight.shape[0], self.problem.taps, w_rows.shape[-1]
         w_block = [config.block_n, 1, config.block_k]
-        tensors: tuple[Any, ...] = (
-            self.x_desc.with_base(x_rows),
-            TensorDescriptor(w_rows, [co, taps, ci], [taps * ci, ci, 1], w_block),
-            self._rows_descriptor(y) if self.store_through_tma else None,
-            None if self.store_through_tma else y,
-        )
-        if self.epilogue is PLAIN:
-            self.launcher.launch((*tensors, *_NO_ARGUMENTS))
-            return y
-        arguments = self._epilogue_arguments(operands)
-        if self.epilogue.function is None:
-            variant = tuple(None if a is None else _specialization(a) for a in arguments)
-            self.launcher.launch((*tensors, *arguments), variant)
-        else:
-            # The function's arguments can be specialized on in any way: through the front door.
-            made = self.launcher
-            made.kernel[made.grid](
-                *tensors, *arguments, *made.scalars, **made.constants, **made.options
-            )
-        return y
+        w_desc = _tiled(w_rows, [co, taps, ci], [taps * ci, ci, 1], w_block)
+        return (x_desc, w_desc), None
 
-    def _rows_descriptor(self, tensor: torch.Tensor) -> TensorDescriptor:
-        """Returns a descriptor of y, or of something of its layout, as [M_GEMM, Co]."""
-        m_gemm, co = self.launcher.scalars[:2]
-        block = [self.config.block_m, self.config.block_n // self.config.store_parts]
-        return TensorDescriptor(tensor, [m_gemm, co], [co, 1], block)
+    def _tile_shape(self) -> list[int]:
+        return [self.config.block_m, self.config.block_n // self.config.store_parts]
 
-    def _epilogue_arguments(self, operands: EpilogueOperands) -> tuple[Any, ...]:
-        """Returns the kernel's arguments from the bias to the function's.
 
-        Raises:
-            ValueError: An operand is missing, was not asked for, or has another shape or dtype.
-        """
-        spec = self.epilogue
-        for name in ("bias", "scale", "residual", "out_scale", "amax"):
-            if (getattr(operands, name) is None) == getattr(spec, name):
-                asked = "asks for" if getattr(spec, name) else "does not ask for"
-                given = "none" if getattr(operands, name) is None else "one"
-                raise ValueError(f"epilogue: the plan {asked} {name}, the call has {given}")
-        co = self.y_shape[1]
-        bias, scale, residual = operands.bias, operands.scale, operands.residual
-        if bias is not None:
-            bias = _vector("bias", bias, co)
-        one_scale = scale is not None and scale.numel() == 1
-        if scale is not None and not one_scale:
-            scale = _vector("scale", scale, co)
-        residual_desc = None
-        if residual is not None:
-            residual = self._residual_rows(residual)
-            if self.store_through_tma and co * residual.itemsize % _ROW_BYTES == 0:
-                residual_desc, residual = self._rows_descriptor(residual), None
-        amax = operands.amax
-        if amax is not None:
-            if amax.dtype != torch.float32 or amax.numel() != 1:
-                raise ValueError(f"epilogue: amax must be one float32, got {_describe(amax)}")
-            amax.zero_()
-            amax = amax.view(torch.int32)
-        out_scale = operands.out_scale
-        if out_scale is not None and out_scale.numel() != 1:
-            raise ValueError(f"epilogue: out_scale must be one number, got {_describe(out_scale)}")
-        return (
-            bias,
-            None if one_scale else scale,
-            scale if one_scale else None,
-            residual_desc,
-            residual,
-            out_scale,
-            amax,
-            None if spec.function is None else operands.extra,
-        )
+def _tiled(
+    rows: torch.Tensor, shape: list[int], strides: list[int], block: list[int]
+) -> TensorDescriptor:
+    """Returns a tiled descriptor; fp32 is rounded to tf32 where Triton can (from 3.7 on).
 
-    def _residual_rows(self, residual: torch.Tensor) -> torch.Tensor:
-        """Returns the residual as packed rows on a 16-byte boundary, copied where it is not."""
-        largest = max(self.out_dtype.itemsize, 2)
-        if tuple(residual.shape) != self.y_shape or residual.itemsize > largest:
-            raise ValueError(
-                f"epilogue: expected a residual {list(self.y_shape)} of at most {largest} bytes "
-                f"per element, got {_describe(residual)}"
-            )
-        rows = residual.permute(_TO_LAST[self.problem.dims]).contiguous()
-        return rows.clone() if rows.data_ptr() % _ROW_BYTES else rows
+    Tensor cores cut off what tf32 has not, which is an error of twice the size, in one direction.
+    """
+    if rows.dtype == torch.float32 and _ROUNDS:
+        return TensorDescriptor(rows, shape, strides, block, round_f32_to_tf32=True)
+    return TensorDescriptor(rows, shape, strides, block)
 
-    def _output(self, device: torch.device) -> torch.Tensor:
-        """Returns a new y, channels-last."""
-        if self.problem.dims == 1:
-            n, co, length = self.y_shape
-            return torch.empty((n, length, co), device=device, dtype=self.out_dtype).mT
-        packed = torch.channels_last if self.problem.dims == 2 else torch.channels_last_3d
-        return torch.empty(self.y_shape, device=device, dtype=self.out_dtype, memory_format=packed)
 
-    def _check_output(self, out: torch.Tensor) -> torch.Tensor:
-        rows = out.permute(_TO_LAST[self.problem.dims])
-        if tuple(out.shape) != self.y_shape or out.dtype != self.out_dtype:
-            raise ValueError(
-                f"out: expected {list(self.y_shape)} of {self.out_dtype}, got {list(out.shape)} "
-                f"of {out.dtype}"
-            )
-        if not rows.is_contiguous() or out.data_ptr() % _ROW_BYTES:
-            raise ValueError(
-                "out: expected packed channels-last memory on a 16-byte boundary, got strides "
-                f"{list(out.stride())}"
-            )
-        return out
-
-    def _pad_channels(self, rows: torch.Tensor) -> torch.Tensor:
-        if not self.missing_channels:
-            return rows
-        return torch.nn.functional.pad(rows, (0, self.missing_channels))
+def _pad(rows: torch.Tensor, missing: int) -> torch.Tensor:
+    return torch.nn.functional.pad(rows, (0, missing)) if missing else rows
 
 
 def conv_geometry(
@@ -263,6 +179,57 @@ def conv_geometry(
     return conv
 
 
+def reasons(
+    problem: ConvProblem, dtype: torch.dtype, machine: Machine | None = None
+) -> tuple[str, ...]:
+    """Returns why no kernel of this direction takes a problem; nothing if one does.
+
+    Args:
+        problem: What is computed; its batch is not looked at.
+        dtype: Of x and weight.
+        machine: The device; ``None`` where only the problem is asked about.
+    """
+    found: list[str] = []
+    if dtype not in INPUT_DTYPES:
+        names = ", ".join(str(known).removeprefix("torch.") for known in INPUT_DTYPES)
+        found.append(f"dtype {dtype} is not supported; supported are {names}")
+    if machine is not None and machine.capability < (9, 0):
+        major, minor = machine.capability
+        found.append(f"TMA im2col needs sm_90 or newer, the GPU is sm_{major}{minor}")
+    groups = problem.groups
+    if groups < 1 or problem.in_channels % groups or problem.out_channels % groups:
+        found.append(
+            f"groups={groups} must divide both {problem.in_channels} input channels and "
+            f"{problem.out_channels} output channels"
+        )
+    if not 1 <= problem.dims <= 3:
+        found.append(f"1 to 3 spatial dimensions are supported, not {problem.dims}")
+    else:
+        found += conv_violations(replace(problem, batch=max(1, problem.batch)).geometry)
+    return tuple(found)
+
+
+def _check(problem: ConvProblem, dtype: torch.dtype, epilogue: EpilogueSpec, name: str) -> None:
+    """Refuses what no kernel takes.
+
+    Raises:
+        DescriptorError: TMA cannot express the geometry.
+        UnsupportedError: Anything else.
+    """
+    # Geometry has an error of its own, which lists what is wrong.
+    violations = conv_violations(problem.geometry) if 1 <= problem.dims <= 3 else []
+    other = [reason for reason in reasons(problem, dtype) if reason not in violations]
+    is_float = epilogue.out_dtype is not None and epilogue.out_dtype.is_floating_point
+    if dtype == torch.int8 and not is_float and epilogue not in (PLAIN, _INT32):
+        other.append("an epilogue of int8 needs an out_dtype of floating point")
+    if epilogue.out_dtype is not None and epilogue.out_dtype not in OUT_DTYPES:
+        other.append(f"out_dtype {epilogue.out_dtype} is not supported")
+    if other:
+        raise UnsupportedError(f"{name}: " + "; ".join(other))
+    if violations:
+        raise descriptor_error(violations)
+
+
 @lru_cache(maxsize=4096)
 def make_plan(
     problem: ConvProblem,
@@ -270,8 +237,8 @@ def make_plan(
     dtype: torch.dtype,
     device: torch.device,
     epilogue: EpilogueSpec = PLAIN,
-    config: ConvConfig | None = None,
-) -> ConvPlan:
+    config: ConvConfig | DirectConfig | None = None,
+) -> ForwardPlan:
     """Returns the plan of a convolution.
 
     Args:
@@ -280,43 +247,50 @@ def make_plan(
         dtype: Of x and weight.
         device: Where x is.
         epilogue: What is done to the output before it is stored.
-        config: The tile configuration; ``None`` lets :func:`choose_config` choose.
+        config: The tile configuration, whose class says which kernel; ``None`` lets a model choose.
 
     Raises:
         DescriptorError: TMA cannot express the geometry.
-        UnsupportedError: No GPU, too old a GPU or too old a Triton.
+        UnsupportedError: No GPU, too old a GPU or too old a Triton, or a problem with
+            :func:`reasons`.
     """
-    machine = machine_of(device, f"conv{problem.dims}d")
+    name = f"conv{problem.dims}d"
+    machine = machine_of(device, name)
+    _check(problem, dtype, epilogue, name)
+    out_dtype = epilogue.out_dtype or (torch.int32 if dtype == torch.int8 else dtype)
+    is_small = problem.groups > 1 and problem.in_channels // problem.groups < MIN_GROUP_CHANNELS
+    if isinstance(config, DirectConfig) or (config is None and is_small):
+        return _direct_plan(problem, x_strides, dtype, out_dtype, machine, epilogue, config)
+    group_ci, group_co = (c // problem.groups for c in (problem.in_channels, problem.out_channels))
     conv = problem.geometry
-    problems = conv_violations(conv)
-    if problems:
-        raise descriptor_error(problems)
-    if problem.groups != 1:
-        raise UnsupportedError(f"conv{problem.dims}d: groups are not there yet")
-    co = problem.out_channels
-    missing = -problem.in_channels % (_ROW_BYTES // dtype.itemsize)
-    ci = problem.in_channels + missing
-    shape = (problem.batch, *problem.input_size, ci)
-    strides = tuple(x_strides[i] for i in _TO_LAST[problem.dims])
+    unit = ROW_BYTES // dtype.itemsize
+    missing = -problem.in_channels % unit
+    shape = (problem.batch, *problem.input_size, problem.in_channels + missing)
+    strides = tuple(x_strides[i] for i in TO_LAST[problem.dims])
     if missing:
         strides = tuple(math.prod(shape[i + 1 :]) for i in range(len(shape)))
-    out_dtype = epilogue.out_dtype or dtype
-    store_through_tma = co * out_dtype.itemsize % _ROW_BYTES == 0
+    # TMA does not stop at the end of a group: its tiles have to.
+    column_unit = 1 if problem.groups == 1 else 16 if config is None else config.block_n
+    store_through_tma = (
+        problem.out_channels * out_dtype.itemsize % ROW_BYTES == 0 and group_co % column_unit == 0
+    )
     if config is None:
         config = choose_config(
             conv.m_gemm,
-            co,
-            ci,
+            group_co,
+            group_ci + (missing if problem.groups == 1 else 0),
             problem.taps,
             machine.num_sms,
             element_bytes=dtype.itemsize,
+            groups=problem.groups,
+            block_k=channel_block(group_ci, dtype.itemsize, problem.groups),
             output=_output_tile(epilogue, out_dtype, store_through_tma, machine),
             available_bytes=machine.smem_bytes,
         )
     if config is None:
         raise UnsupportedError(
-            f"conv{problem.dims}d: {device} gives a CTA {machine.smem_bytes} bytes of shared "
-            "memory, the smallest tile configuration needs more"
+            f"{name}: {device} gives a CTA {machine.smem_bytes} bytes of shared memory, the "
+            "smallest tile configuration needs more"
         )
     x_desc = Im2ColDescriptor.for_conv(
         _Layout(shape, strides, dtype),
@@ -325,32 +299,94 @@ def make_plan(
         padding=conv.padding,
         dilation=conv.dilation,
         block_shape=[config.block_m, config.block_k],
+        round_f32_to_tf32=dtype == torch.float32,
     )
-    tiles = triton.cdiv(conv.m_gemm, config.block_m) * triton.cdiv(co, config.block_n)
+    row_stride = _matrix_row_stride(x_desc)
+    if problem.groups > 1 and group_ci % unit:
+        # Tiled loads are only known to begin on 16-byte boundaries.
+        row_stride = None
+    tiles = math.ceil(conv.m_gemm / config.block_m) * math.ceil(group_co / config.block_n)
     return ConvPlan(
         problem=problem,
         config=config,
         epilogue=epilogue,
         x_desc=x_desc,
+        x_row_stride=row_stride,
         y_shape=problem.y_shape,
         out_dtype=out_dtype,
         missing_channels=missing,
+        missing_taps=-group_ci % unit,
         store_through_tma=store_through_tma,
         launcher=Launcher(
             kernel=conv_fprop_kernel,
-            grid=(min(tiles, machine.num_sms), 1, 1),
+            grid=(min(tiles * problem.groups, machine.num_sms), 1, 1),
             scalars=(
                 conv.m_gemm,
-                co,
-                *_three(conv.output_size),
-                *_three(conv.stride),
-                *_three([low for low, _ in conv.padding]),
-                *_three(conv.dilation),
+                problem.out_channels,
+                *three(conv.output_size),
+                *three(conv.stride),
+                *three([low for low, _ in conv.padding]),
+                *three(conv.dilation),
             ),
-            constants=kernel_constants(config, conv.filter_size, ci, DTYPES[dtype], epilogue),
+            constants=kernel_constants(
+                config,
+                conv.filter_size,
+                group_ci,
+                TRITON_DTYPES[dtype],
+                epilogue,
+                groups=problem.groups,
+                x_is_matrix=row_stride is not None,
+            ),
             options={"num_stages": config.num_stages, "num_warps": config.num_warps},
         ),
     )
+
+
+def _direct_plan(
+    problem: ConvProblem,
+    x_strides: tuple[int, ...],
+    dtype: torch.dtype,
+    out_dtype: torch.dtype,
+    machine: Machine,
+    epilogue: EpilogueSpec,
+    config: DirectConfig | None,
+) -> DirectPlan:
+    m_gemm, co = problem.geometry.m_gemm, problem.out_channels
+    if config is None:
+        config = choose_direct_config(m_gemm, co, machine.num_sms)
+    triton_dtype, triton_out = TRITON_DTYPES[dtype], TRITON_DTYPES[out_dtype]
+    return DirectPlan(
+        problem=problem,
+        config=config,
+        epilogue=epilogue,
+        y_shape=problem.y_shape,
+        out_dtype=out_dtype,
+        store_through_tma=False,
+        launcher=Launcher(
+            kernel=conv_direct_kernel,
+            grid=(math.ceil(m_gemm / config.block_m) * math.ceil(co / config.block_n), 1, 1),
+            scalars=direct_scalars(problem, x_strides),
+            constants=direct_constants(config, problem, triton_dtype, triton_out, epilogue),
+            options={"num_warps": config.num_warps},
+        ),
+    )
+
+
+def _matrix_row_stride(x_desc: Im2ColDescriptor) -> int | None:
+    """Distance of two pixels where x is a matrix and im2col the identity; None where not."""
+    conv, geometry = x_desc.conv, x_desc.geometry
+    is_identity = (
+        math.prod(conv.filter_size) == 1
+        and set(conv.stride) == {1}
+        and all(sides == (0, 0) for sides in conv.padding)
+    )
+    row_stride = geometry.strides[-2]
+    pixels = 1
+    for size, stride in zip(geometry.shape[-2::-1], geometry.strides[-2::-1], strict=True):
+        # Strides of size-1 dimensions mean nothing.
+        is_identity &= size == 1 or stride == row_stride * pixels
+        pixels *= size
+    return row_stride if is_identity else None
 
 
 def _output_tile(
@@ -365,25 +401,6 @@ def _output_tile(
         )
     # Where pointers are more than one, accumulators take their order in fp32.
     more = epilogue.residual or epilogue.amax or epilogue.function is not None
-    return OutputTile(element_bytes=4 if more else out_dtype.itemsize, whole=whole)
-
-
-def _vector(name: str, tensor: torch.Tensor, co: int) -> torch.Tensor:
-    if tuple(tensor.shape) != (co,):
-        raise ValueError(f"epilogue: expected {name} [{co}], got {_describe(tensor)}")
-    return tensor.contiguous()
-
-
-def _describe(tensor: torch.Tensor) -> str:
-    return f"{list(tensor.shape)} of {tensor.dtype}"
-
-
-def _specialization(argument: Any) -> tuple[torch.dtype, bool]:
-    """What Triton's front door specializes a tensor or a descriptor on, besides the plan's."""
-    tensor = argument.base if isinstance(argument, TensorDescriptor) else argument
-    return tensor.dtype, tensor.data_ptr() % _ROW_BYTES == 0
-
-
-def _three(values: Sequence[int]) -> tuple[int | None, ...]:
-    """One value per spatial dimension of the kernel, None for those that are not there."""
-    return (None,) * (3 - len(values)) + tuple(values)
+    return OutputTile(
+        element_bytes=4 if more else out_dtype.itemsize, through_pointers=True, whole=whole
+    )

@@ -1,0 +1,284 @@
+"""Forward convolution without tensor cores, for groups of very few channels: depthwise ones.
+
+An output channel of a depthwise convolution sees one input channel.  A tile of an implicit GEMM
+would use one column of BLOCK_K of what it loads and multiplies; with fewer than
+``MIN_GROUP_CHANNELS`` channels per group, loading each pixel's channels once per tap and
+multiplying them where they are costs less.  Neighbouring threads read neighbouring channels.
+
+Pointers and masks: no tensor maps, so any stride, padding, dilation and alignment would do.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+
+from triton_ext.ops.conv_launch import ROW_BYTES, TO_LAST, ForwardPlan, three
+from triton_ext.ops.epilogue import PLAIN, EpilogueSpec
+from triton_ext.ops.epilogue_device import finish_tile, scale_and_shift
+from triton_ext.ops.problem import ConvProblem
+
+__all__ = [
+    "MIN_GROUP_CHANNELS",
+    "DirectConfig",
+    "DirectPlan",
+    "choose_direct_config",
+    "compile_conv_direct",
+    "conv_direct_kernel",
+    "direct_constants",
+    "direct_scalars",
+]
+
+# With 4 channels per group a tile of 16 columns and 16 channels has 1/16 of use, which on sm_90 is
+# about what fp32 units do; with 8 a quarter.  An estimate, not measured.
+MIN_GROUP_CHANNELS = 4
+
+
+@triton.jit
+def conv_direct_kernel(
+    x_ptr,  # x [N, ([D, ]H, )W, Ci], pixels of any stride, channels contiguous
+    w_ptr,  # w [Co, T * R * S, Ci / groups], packed
+    y_desc,  # None
+    y_ptr,  # y [M_GEMM, Co], packed
+    bias_ptr,  # from here to extra: as for conv_fprop_kernel
+    scale_ptr,
+    tile_scale_ptr,
+    residual_desc,  # None
+    residual_ptr,
+    out_scale_ptr,
+    amax_ptr,
+    extra,
+    m_gemm,
+    co,
+    size_d,  # input pixels; these six per spatial dimension, None for dimensions that are not there
+    size_h,
+    size_w,
+    out_d,
+    out_h,
+    out_w,
+    stride_d,
+    stride_h,
+    stride_w,
+    pad_d,  # in front
+    pad_h,
+    pad_w,
+    dilation_d,
+    dilation_h,
+    dilation_w,
+    x_stride_d,  # in elements
+    x_stride_h,
+    x_stride_w,
+    x_stride_n,
+    DIMS: tl.constexpr,
+    T: tl.constexpr,
+    R: tl.constexpr,
+    S: tl.constexpr,
+    GROUP_CI: tl.constexpr,  # Ci / groups
+    GROUP_CO: tl.constexpr,  # Co / groups
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    DTYPE: tl.constexpr,  # of y
+    ACTIVATION: tl.constexpr,
+    FUNCTION: tl.constexpr,
+    ACC_DTYPE: tl.constexpr,
+):
+    num_n = (co - 1) // BLOCK_N + 1
+    row = tl.program_id(0) // num_n * BLOCK_M
+    column = tl.program_id(0) % num_n * BLOCK_N
+    tile_rows = tl.arange(0, BLOCK_M)
+    rows = row.to(tl.int64) + tile_rows
+    columns = column + tl.arange(0, BLOCK_N)
+    row_mask = tile_rows < m_gemm - row
+    column_mask = columns < co
+    # Where tap 0 reads.
+    w = rows % out_w * stride_w - pad_w
+    rest = rows // out_w
+    if DIMS > 1:
+        h = rest % out_h * stride_h - pad_h
+        rest = rest // out_h
+    if DIMS > 2:
+        d = rest % out_d * stride_d - pad_d
+        rest = rest // out_d
+    images = x_ptr + rest * x_stride_n
+    channels = columns // GROUP_CO * GROUP_CI
+    weights = w_ptr + columns * (T * R * S * GROUP_CI)
+    ZERO: tl.constexpr = 0 if ACC_DTYPE.is_int() else 0.0
+    acc = tl.zeros((BLOCK_M, BLOCK_N), dtype=ACC_DTYPE)
+    for line in range(T * R):
+        inside = row_mask
+        lines = images
+        if DIMS > 1:
+            this_h = h + line % R * dilation_h
+            inside = inside & (this_h >= 0) & (this_h < size_h)
+            lines = lines + this_h * x_stride_h
+        if DIMS > 2:
+            this_d = d + line // R * dilation_d
+            inside = inside & (this_d >= 0) & (this_d < size_d)
+            lines = lines + this_d * x_stride_d
+        for s in range(S):
+            this_w = w + s * dilation_w
+            is_pixel = inside & (this_w >= 0) & (this_w < size_w)
+            pixels = lines + this_w * x_stride_w
+            for c in tl.static_range(GROUP_CI):
+                mask = is_pixel[:, None] & column_mask[None, :]
+                x = tl.load(pixels[:, None] + (channels + c)[None, :], mask=mask, other=ZERO)
+                tap = weights + (line * S + s) * GROUP_CI + c
+                weight = tl.load(tap, mask=column_mask, other=ZERO)
+                acc += x.to(ACC_DTYPE) * weight.to(ACC_DTYPE)[None, :]
+    if bias_ptr is not None or scale_ptr is not None or tile_scale_ptr is not None:
+        acc = scale_and_shift(acc, columns, co, bias_ptr, scale_ptr, tile_scale_ptr)
+    finish_tile(
+        acc, row, column, m_gemm, co, co, y_desc, y_ptr, residual_desc, residual_ptr,
+        out_scale_ptr, amax_ptr, extra, ACTIVATION, FUNCTION, DTYPE,
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DirectConfig:
+    """One way to compile the kernel.
+
+    Attributes:
+        block_m: Output pixels per tile.
+        block_n: Output channels per tile.
+        num_warps: Warps per CTA.
+    """
+
+    block_m: int
+    block_n: int
+    num_warps: int = 4
+
+
+def choose_direct_config(m_gemm: int, co: int, num_sms: int) -> DirectConfig:
+    """Returns a configuration; not measured: a thread has 8 channels, 16 bytes of a load.
+
+    Args:
+        m_gemm: Output pixels.
+        co: Output channels.
+        num_sms: Multiprocessors of the GPU.
+    """
+    block_n = min(64, max(8, triton.next_power_of_2(co)))
+    columns = math.ceil(co / block_n)
+    # 32 accumulators per thread, fewer where that gives too few CTAs.
+    for block_m in (4096 // block_n, 2048 // block_n):
+        if math.ceil(m_gemm / block_m) * columns >= 4 * num_sms:
+            break
+    return DirectConfig(block_m=block_m, block_n=block_n)
+
+
+def direct_constants(
+    config: DirectConfig,
+    problem: ConvProblem,
+    dtype: tl.dtype,
+    out_dtype: tl.dtype,
+    epilogue: EpilogueSpec,
+) -> dict[str, Any]:
+    """Returns the kernel's constexpr arguments, in the order of its parameters."""
+    t, r, s = (1,) * (3 - problem.dims) + problem.filter_size
+    return {
+        "DIMS": problem.dims,
+        "T": t,
+        "R": r,
+        "S": s,
+        "GROUP_CI": problem.in_channels // problem.groups,
+        "GROUP_CO": problem.out_channels // problem.groups,
+        "BLOCK_M": config.block_m,
+        "BLOCK_N": config.block_n,
+        "DTYPE": out_dtype,
+        "ACTIVATION": epilogue.activation,
+        "FUNCTION": epilogue.function,
+        "ACC_DTYPE": tl.int32 if dtype == tl.int8 else tl.float32,
+    }
+
+
+@dataclass(slots=True, kw_only=True)
+class DirectPlan(ForwardPlan):
+    """A plan of the kernel without tensor cores.
+
+    Attributes:
+        config: The tile configuration.
+    """
+
+    config: DirectConfig
+
+    def _inputs(
+        self, x: torch.Tensor, weight: torch.Tensor
+    ) -> tuple[tuple[Any, Any], tuple[bool, bool]]:
+        w_rows = weight.permute(TO_LAST[self.problem.dims]).contiguous()
+        return (x, w_rows), (x.data_ptr() % ROW_BYTES == 0, w_rows.data_ptr() % ROW_BYTES == 0)
+
+
+def direct_scalars(problem: ConvProblem, x_strides: tuple[int, ...]) -> tuple[int | None, ...]:
+    """Returns the kernel's runtime arguments.
+
+    Args:
+        problem: What is computed.
+        x_strides: Of x [N, Ci, *input_size].
+    """
+    conv = problem.geometry
+    return (
+        conv.m_gemm,
+        problem.out_channels,
+        *three(problem.input_size),
+        *three(conv.output_size),
+        *three(problem.stride),
+        *three([low for low, _ in problem.padding]),
+        *three(problem.dilation),
+        *three(x_strides[2:]),
+        x_strides[0],
+    )
+
+
+def compile_conv_direct(
+    config: DirectConfig,
+    problem: ConvProblem,
+    capability: int,
+    *,
+    dtype: tl.dtype = tl.float16,
+    epilogue: EpilogueSpec = PLAIN,
+) -> Any:
+    """Compiles the kernel ahead of time, without a GPU and without an epilogue's tensors.
+
+    Args:
+        config: The tile configuration.
+        problem: What is computed; its filter, groups and channels are compiled in.
+        capability: Compute capability of the target times ten: 90, 100.
+        dtype: Of x, w and y.
+        epilogue: An activation.
+
+    Returns:
+        Triton's compiled kernel; its ``asm`` holds TTGIR, PTX and cubin.
+    """
+    constants = direct_constants(config, problem, dtype, dtype, epilogue)
+    pointers = dict.fromkeys(("x_ptr", "w_ptr", "y_ptr"), f"*{dtype}")
+    none = [
+        name
+        for name in conv_direct_kernel.arg_names
+        if (name.endswith(("_ptr", "_desc")) or name == "extra") and name not in pointers
+    ]
+    for letter in "dh"[: 3 - problem.dims]:
+        none += [
+            f"{name}_{letter}" for name in ("size", "out", "stride", "pad", "dilation", "x_stride")
+        ]
+    constants |= dict.fromkeys(none)
+    signature = {
+        name: pointers.get(name, "constexpr" if name in constants else "i32")
+        for name in conv_direct_kernel.arg_names
+    }
+    # As Triton's front door does for channels-last tensors of 16 and more channels.
+    known = [*pointers, "co", *(f"x_stride_{letter}" for letter in "ndhw")]
+    names = list(conv_direct_kernel.arg_names)
+    attributes = {
+        (names.index(name),): [["tt.divisibility", 16]] for name in known if name not in constants
+    }
+    return triton.compile(
+        ASTSource(conv_direct_kernel, signature, constexprs=constants, attrs=attributes),
+        target=GPUTarget("cuda", capability, 32),
+        options={"num_warps": config.num_warps},
+    )

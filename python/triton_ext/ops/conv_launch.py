@@ -1,0 +1,204 @@
+"""What the plans of all forward kernels share: the output, the epilogue's arguments, the launch."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from triton.tools.tensor_descriptor import TensorDescriptor
+
+from triton_ext.ops.epilogue import NO_OPERANDS, PLAIN, EpilogueOperands, EpilogueSpec
+from triton_ext.ops.launcher import Launcher
+from triton_ext.ops.problem import ConvProblem
+
+__all__ = ["NO_ARGUMENTS", "ROW_BYTES", "TO_LAST", "ForwardPlan", "three"]
+
+# TMA wants rows of a multiple of 16 bytes, on 16-byte boundaries.
+ROW_BYTES = 16
+
+# Permutations of torch's order [N, C, *spatial] to channels-last, by spatial dimensions.
+TO_LAST = {1: (0, 2, 1), 2: (0, 2, 3, 1), 3: (0, 2, 3, 4, 1)}
+
+# Arguments of a kernel from the bias to those of the user's function, where there is no epilogue.
+NO_ARGUMENTS = (None,) * 8
+
+
+@dataclass(slots=True, kw_only=True)
+class ForwardPlan:
+    """A forward convolution of one geometry on one device; holds no tensor.
+
+    Attributes:
+        problem: What is computed.
+        epilogue: What is done to the output before it is stored.
+        y_shape: [N, Co, *output_size].
+        out_dtype: Of y.
+        store_through_tma: Whether y is stored by TMA, otherwise through a pointer.
+        launcher: Launches the kernel; it has all arguments but the tensors.  These are x, w, y as
+            a descriptor, y as a pointer, and what :meth:`_epilogue_arguments` returns.
+    """
+
+    problem: ConvProblem
+    epilogue: EpilogueSpec
+    y_shape: tuple[int, ...]
+    out_dtype: torch.dtype
+    store_through_tma: bool
+    launcher: Launcher
+
+    def run(
+        self,
+        x: torch.Tensor,
+        weight: torch.Tensor,
+        operands: EpilogueOperands = NO_OPERANDS,
+        out: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """Launches the kernel.
+
+        Args:
+            x: [N, Ci, *input_size], of the layout that the plan was made for.
+            weight: [Co, Ci / groups, *filter_size] in any memory format.
+            operands: Those that the epilogue asks for.
+            out: Where to put y; a new tensor by default.
+
+        Returns:
+            y [N, Co, *output_size], channels-last.
+
+        Raises:
+            ValueError: ``out`` has another shape, dtype or layout, or the operands are not those
+                that the epilogue asks for.
+        """
+        if x.is_cuda and x.device.index != torch.cuda.current_device():
+            with torch.cuda.device(x.device):
+                return self.run(x, weight, operands, out)
+        y = self._output(x.device) if out is None else self._check_output(out)
+        inputs, variant = self._inputs(x, weight)
+        tensors = (
+            *inputs,
+            self._rows_descriptor(y) if self.store_through_tma else None,
+            None if self.store_through_tma else y,
+        )
+        if self.epilogue == PLAIN:
+            self.launcher.launch((*tensors, *NO_ARGUMENTS), variant)
+            return y
+        arguments = self._epilogue_arguments(operands)
+        if self.epilogue.function is None:
+            kinds = tuple(None if a is None else _specialization(a) for a in arguments)
+            self.launcher.launch((*tensors, *arguments), (variant, kinds))
+        else:
+            # The function's arguments can be specialized on in any way: through the front door.
+            made = self.launcher
+            made.kernel[made.grid](
+                *tensors, *arguments, *made.scalars, **made.constants, **made.options
+            )
+        return y
+
+    def _inputs(self, x: torch.Tensor, weight: torch.Tensor) -> tuple[tuple[Any, Any], Hashable]:
+        """Returns the kernel's x and w, and what of them Triton specializes on besides the plan."""
+        raise NotImplementedError
+
+    def _tile_shape(self) -> list[int]:
+        """Returns the shape of the tiles of y that TMA stores."""
+        raise NotImplementedError
+
+    def _rows_descriptor(self, tensor: torch.Tensor) -> TensorDescriptor:
+        """Returns a descriptor of y, or of something of its layout, as [M_GEMM, Co]."""
+        m_gemm, co = self.launcher.scalars[:2]
+        return TensorDescriptor(tensor, [m_gemm, co], [co, 1], self._tile_shape())
+
+    def _output(self, device: torch.device) -> torch.Tensor:
+        """Returns a new y, channels-last."""
+        if self.problem.dims == 1:
+            n, co, length = self.y_shape
+            return torch.empty((n, length, co), device=device, dtype=self.out_dtype).mT
+        packed = torch.channels_last if self.problem.dims == 2 else torch.channels_last_3d
+        return torch.empty(self.y_shape, device=device, dtype=self.out_dtype, memory_format=packed)
+
+    def _check_output(self, out: torch.Tensor) -> torch.Tensor:
+        if tuple(out.shape) != self.y_shape or out.dtype != self.out_dtype:
+            raise ValueError(
+                f"out: expected {list(self.y_shape)} of {self.out_dtype}, got {_describe(out)}"
+            )
+        rows = out.permute(TO_LAST[self.problem.dims])
+        if not rows.is_contiguous() or out.data_ptr() % ROW_BYTES:
+            raise ValueError(
+                "out: expected packed channels-last memory on a 16-byte boundary, got strides "
+                f"{list(out.stride())}"
+            )
+        return out
+
+    def _epilogue_arguments(self, operands: EpilogueOperands) -> tuple[Any, ...]:
+        """Returns the kernel's arguments from the bias to the function's.
+
+        Raises:
+            ValueError: An operand is missing, was not asked for, or has another shape or dtype.
+        """
+        spec = self.epilogue
+        for name in ("bias", "scale", "residual", "out_scale", "amax"):
+            is_given = getattr(operands, name) is not None
+            if is_given and not getattr(spec, name):
+                raise ValueError(f"epilogue: {name} was given, the specification has none")
+            if getattr(spec, name) and not is_given:
+                raise ValueError(f"epilogue: the specification has {name}, none was given")
+        co = self.y_shape[1]
+        bias, scale, residual = operands.bias, operands.scale, operands.residual
+        if bias is not None:
+            bias = _vector("bias", bias, co)
+        one_scale = scale is not None and scale.numel() == 1
+        if scale is not None and not one_scale:
+            scale = _vector("scale", scale, co)
+        residual_desc = None
+        if residual is not None:
+            residual = self._residual_rows(residual)
+            if self.store_through_tma and co * residual.itemsize % ROW_BYTES == 0:
+                residual_desc, residual = self._rows_descriptor(residual), None
+        amax = operands.amax
+        if amax is not None:
+            if amax.dtype != torch.float32 or amax.numel() != 1:
+                raise ValueError(f"epilogue: amax must be one float32, got {_describe(amax)}")
+            amax = amax.zero_().view(torch.int32)
+        out_scale = operands.out_scale
+        if out_scale is not None and out_scale.numel() != 1:
+            raise ValueError(f"epilogue: out_scale must be one number, got {_describe(out_scale)}")
+        return (
+            bias,
+            None if one_scale else scale,
+            scale if one_scale else None,
+            residual_desc,
+            residual,
+            out_scale,
+            amax,
+            None if spec.function is None else operands.extra,
+        )
+
+    def _residual_rows(self, residual: torch.Tensor) -> torch.Tensor:
+        """Returns the residual as packed rows on a 16-byte boundary, copied where it is not."""
+        largest = max(self.out_dtype.itemsize, 2)
+        if tuple(residual.shape) != self.y_shape or residual.itemsize > largest:
+            raise ValueError(
+                f"epilogue: expected a residual {list(self.y_shape)} of at most {largest} bytes "
+                f"per element, got {_describe(residual)}"
+            )
+        rows = residual.permute(TO_LAST[self.problem.dims]).contiguous()
+        return rows.clone() if rows.data_ptr() % ROW_BYTES else rows
+
+
+def _vector(name: str, tensor: torch.Tensor, co: int) -> torch.Tensor:
+    if tuple(tensor.shape) != (co,):
+        raise ValueError(f"epilogue: expected {name} [{co}], got {_describe(tensor)}")
+    return tensor.contiguous()
+
+
+def _describe(tensor: torch.Tensor) -> str:
+    return f"{list(tensor.shape)} of {tensor.dtype}"
+
+
+def _specialization(argument: Any) -> tuple[torch.dtype, bool]:
+    """What Triton's front door specializes a tensor or a descriptor on, besides the plan's."""
+    tensor = argument.base if isinstance(argument, TensorDescriptor) else argument
+    return tensor.dtype, tensor.data_ptr() % ROW_BYTES == 0
+
+
+def three(values: tuple[int, ...] | list[int]) -> tuple[int | None, ...]:
+    """Returns one value per spatial dimension of a kernel, None for those that are not there."""
+    return (None,) * (3 - len(values)) + tuple(values)
