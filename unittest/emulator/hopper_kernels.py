@@ -9,7 +9,7 @@ import sys
 from triton_ext.gluon import nvidia as xnv
 
 # The examples are not installed; they are imported from the root of the checkout.
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
+sys.path.insert(0, str(pathlib.Path(__file__).absolute().parents[2]))
 
 from examples.gluon.hopper.dgrad import conv_dgrad
 from examples.gluon.hopper.fprop import conv_fprop

@@ -67,7 +67,9 @@ def _one_by_one(
     """Replaces element after element by ``new(number, old)``; the old ones."""
     found: Array = np.zeros(addresses.size, element.dtype)
     one: Array = np.ones(1, np.bool_)
-    for number in np.flatnonzero(mask):
+    for number in range(addresses.size):
+        if not mask[number]:
+            continue
         address = addresses[number : number + 1]
         found[number] = group.load(op, element, address, one)[0]
         group.store(op, element, address, one, element.rounded(new(number, found[number])))

@@ -19,6 +19,11 @@ from .races import Agent, Races
 __all__ = ["Context", "Prepare", "Step", "Workgroup"]
 
 
+def _kind(op: Operation) -> str:
+    """What an asynchronous operation is, in a word."""
+    return "product" if op.name.endswith("dot") else "copy"
+
+
 class Workgroup:
     """What the operations of a kernel read and change.
 
@@ -113,9 +118,9 @@ class Workgroup:
         if view.draining.any():
             raise fault(
                 op,
-                f"overwrites '{view.name}' while a copy from it is in flight",
+                f"overwrites '{view.name}' while {self._reader(view)} is in flight",
                 *self._who(view),
-                "wait for the copy first: it may read LDS at any time until then",
+                "wait for it first: it may read the buffer at any time until then",
             )
         if view.filling.any():
             raise fault(
@@ -127,13 +132,19 @@ class Workgroup:
         if self.races is not None and self.agent is not None:
             self.races.check_write(self.agent, op, view)
 
+    def _reader(self, view: LdsView) -> str:
+        """What reads a part of a buffer."""
+        readers = [op for op, other in self.copies if np.shares_memory(view.data, other.data)]
+        is_product = bool(readers) and _kind(readers[0]) == "product"
+        return "a matrix product that reads it" if is_product else "a copy from it"
+
     def _who(self, view: LdsView) -> tuple[str, ...]:
         """A note for each copy in flight that has to do with a part of a buffer."""
         found = []
         for op, other in self.copies:
             if not np.shares_memory(view.filling, other.filling):
                 continue
-            found.append(at_place("the copy", op))
+            found.append(at_place(f"the {_kind(op)}", op))
             if not np.shares_memory(view.data, other.data):
                 found.append(
                     f"it is one of '{other.name}', whose LDS was given to '{view.name}' behind its "

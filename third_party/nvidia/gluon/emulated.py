@@ -72,7 +72,7 @@ class Emulated:
         bound = inspect.signature(kernel.fn).bind(*args, **kwargs)
         bound.apply_defaults()
         given = bound.arguments
-        is_gluon = getattr(kernel, "is_gluon", lambda: False)()
+        is_gluon = hasattr(kernel, "is_gluon") and bool(kernel.is_gluon())
         constants = {names[p.num] for p in kernel.params if p.is_constexpr}
         constants |= {name for name, value in given.items() if value is None}
         signature = {
@@ -86,7 +86,8 @@ class Emulated:
             if isinstance(type_, str) and type_.startswith("*")
         }
         constexprs = {(names.index(name),): given[name] for name in constants}
-        source = _source_class(is_gluon)(kernel, signature, constexprs, aligned)
+        make_source = _source_class(is_gluon=is_gluon)
+        source = make_source(kernel, signature, constexprs, aligned)
         target = GPUTarget("cuda", self.capability, 32)
         compiled = triton.compile(source, target=target, options=options)
         return compiled, [given[name] for name in names if name not in constants]
@@ -110,7 +111,7 @@ def _program(text: str) -> Any:
     return Program(text, host_features=features)
 
 
-def _source_class(is_gluon: bool) -> Any:
+def _source_class(*, is_gluon: bool) -> Any:
     if is_gluon:
         from triton.experimental.gluon._runtime import GluonASTSource
 
@@ -124,7 +125,8 @@ def _type(name: str, value: Any, *, is_gluon: bool) -> Any:
     """How Triton's signatures spell the type of an argument."""
     if hasattr(value, "block_shape"):
         return _descriptor_type(value, is_gluon=is_gluon)
-    if hasattr(value, "dtype") and getattr(value, "shape", ()):
+    shape: Any = getattr(value, "shape", None)
+    if shape is not None and len(shape) and hasattr(value, "dtype"):
         return f"*{normalize_dtype(value.dtype)}"
     if isinstance(value, tuple):
         types = [_type(name, each, is_gluon=is_gluon) for each in value]

@@ -1,0 +1,341 @@
+"""mbarriers, copies and products of Hopper, operation by operation, in small TTGIR kernels."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+
+np = pytest.importorskip("numpy")
+
+from triton_ext.emulator import EmulationError, Program  # noqa: E402
+
+BUFFER = "!ttg.memdesc<64x64xf16, #s, #smem, mutable>"
+BAR = "!ttg.memdesc<1xi64, #b, #smem, mutable>"
+DESC = "!tt.tensordesc<64x64xf16, #s>"
+ACC = "tensor<64x64xf32, #mma>"
+HEAD = """#blocked = #ttg.blocked<{sizePerThread = [1, 1], threadsPerWarp = [1, 32], warpsPerCTA = [4, 1], order = [1, 0]}>
+#mma = #ttg.nvidia_mma<{versionMajor = 3, versionMinor = 0, warpsPerCTA = [4, 1], instrShape = [16, 64, 16]}>
+#s = #ttg.nvmma_shared<{swizzlingByteWidth = 128, transposed = false, elementBitWidth = 16}>
+#b = #ttg.swizzled_shared<{vec = 1, perPhase = 1, maxPhase = 1, order = [0]}>
+#smem = #ttg.shared_memory
+module attributes {"ttg.num-ctas" = CTAS : i32, "ttg.num-warps" = 4 : i32, ttg.target = "cuda:90", "ttg.threads-per-warp" = 32 : i32} {
+"""  # noqa: E501 - TTGIR
+
+# One line each; `$load a bar` stands for `load` with `a` and `bar`.
+MACROS = {
+    "alloc": f"%{{0}} = ttg.local_alloc : () -> {BUFFER}",
+    "bar": f"%{{0}} = ttg.local_alloc : () -> {BAR}\nttng.init_barrier %{{0}}, {{1}} : {BAR}",
+    "raw": f"%{{0}} = ttg.local_alloc : () -> {BAR}",
+    "expect": f"ttng.barrier_expect %{{0}}, {{1}}, %true : {BAR}",
+    "arrive": f"ttng.arrive_barrier %{{0}}, {{1}} : {BAR}",
+    "wait": f"ttng.wait_barrier %{{0}}, %c{{1}} : {BAR}",
+    "inval": f"ttng.inval_barrier %{{0}} : {BAR}",
+    "load": (
+        "ttng.async_tma_copy_global_to_local %x[%{2}, %c0] %{0}, %{1}, %true : "
+        f"{DESC}, {BAR} -> {BUFFER}"
+    ),
+    "store": f"ttng.async_tma_copy_local_to_global %y[%{{1}}, %c0] %{{0}} : {DESC}, {BUFFER}",
+    "stores": "ttng.async_tma_store_wait {{pendings = {0} : i32{1}}}",
+    "read": f"%{{0}} = ttg.local_load %{{1}} : {BUFFER} -> tensor<64x64xf16, #blocked>",
+    "write": f"ttg.local_store %{{1}}, %{{0}} : tensor<64x64xf16, #blocked> -> {BUFFER}",
+    "fence": "ttng.fence_async_shared {{bCluster = false}}",
+    "dot": (
+        "%{0} = ttng.warp_group_dot %{1}, %{2}, %{3} {{inputPrecision = 0 : i32, isAsync = true}} "
+        f": {BUFFER} * {BUFFER} -> {ACC}"
+    ),
+    "dots": f"%{{0}} = ttng.warp_group_dot_wait %{{1}} {{{{pendings = {{2}} : i32}}}} : {ACC}",
+    "half": f"%{{0}} = arith.truncf %{{1}} : {ACC} to tensor<64x64xf16, #mma>",
+    "put": f"ttg.local_store %{{1}}, %{{0}} : tensor<64x64xf16, #mma> -> {BUFFER}",
+}
+
+
+def kernel(body, ctas=1):
+    """A kernel over a source %x and a target %y of blocks of 64 x 64."""
+    lines = ["%true = arith.constant true", f"%zero = arith.constant dense<0.0> : {ACC}"]
+    lines.append("%ones = arith.constant dense<1.0> : tensor<64x64xf16, #blocked>")
+    lines += [f"%c{n} = arith.constant {n} : i32" for n in (0, 1, 32, 64)]
+    lines += ["%before = arith.constant -32 : i32"]
+    for line in body.strip().splitlines():
+        line = line.strip()
+        if line.startswith("$"):
+            name, *words = line[1:].split()
+            line = MACROS[name].format(*words, *[""] * 4)
+        lines.append(line)
+    parameters = ", ".join(
+        f"%{name}: {DESC}, %{name}.shape.0: i32, %{name}.shape.1: i32, "
+        f"%{name}.stride.0: i64, %{name}.stride.1: i64"
+        for name in ("x", "y")
+    )
+    text = "\n".join(lines)
+    head = HEAD.replace("CTAS", str(ctas))
+    return f"{head}tt.func public @kernel({parameters}) {{\n{text}\ntt.return\n}}\n}}\n"
+
+
+@dataclass
+class Descriptor:
+    """What the emulator asks of a descriptor of the host."""
+
+    base: object
+    shape: list[int]
+    strides: list[int]
+    block_shape: list[int]
+    padding: str = "zero"
+
+
+def run(body, x=None, *, padding="zero", seed=0, ctas=1):
+    """What a kernel leaves in y, which is 1 everywhere at first; x counts from 0 by default."""
+    if x is None:
+        x = np.arange(64 * 64, dtype=np.float16).reshape(64, 64) % 61
+    y = np.ones((64, 64), np.float16)
+    descriptors = [
+        Descriptor(array, list(array.shape), [array.shape[1], 1], [64, 64], padding)
+        for array in (x, y)
+    ]
+    Program(kernel(body, ctas)).run((1,), descriptors, seed)
+    return x, y
+
+
+def message(body, **options):
+    with pytest.raises(EmulationError) as caught:
+        run(body, **options)
+    return str(caught.value)
+
+
+COPY = """
+    $alloc a
+    $bar full 1
+    $expect full 8192
+    $load a full c0
+    $wait full 0
+    $store a c0
+    $stores 0
+"""
+
+
+# ---- Copies ------------------------------------------------------------------------------------
+
+
+def test_a_block_is_copied():
+    x, y = run(COPY)
+    assert (x == y).all()
+
+
+@pytest.mark.parametrize("padding", ["zero", "nan"])
+def test_what_is_out_of_bounds(padding):
+    x, y = run(COPY.replace("full c0", "full c32"), padding=padding)
+    assert (y[:32] == x[32:]).all()
+    assert (np.isnan(y[32:]) if padding == "nan" else y[32:] == 0).all()
+    x, y = run(COPY.replace("full c0", "full before"), padding=padding)
+    assert (y[32:] == x[:32]).all()
+    assert (np.isnan(y[:32]) if padding == "nan" else y[:32] == 0).all()
+
+
+def test_stores_end_at_the_bounds():
+    x, y = run(COPY.replace("store a c0", "store a c32"))
+    assert (y[32:] == x[:32]).all()
+    assert (y[:32] == 1).all()
+
+
+def test_a_store_is_done_when_the_kernel_ends():
+    x, y = run(COPY.replace("$stores 0", "$stores 0 ,read_only"))
+    assert (x == y).all()
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "expected"),
+    [
+        ("$wait full 0\n", "", "reads 'a' while a copy into it is in flight"),
+        ("$stores 0\n", "", "the kernel ends while this store may still read shared memory"),
+        ("$stores 0", "$stores 1", "the kernel ends while this store may still read"),
+        ("$store a c0", "$write a ones\n$store a c0", "may not see what was written there"),
+        ("$store a c0", "$store a c0\n$write a ones", "overwrites 'a' while a copy from it is in"),
+        ("$wait full 0\n", "$load a full c0\n$wait full 0\n", "overwrites 'a' while a copy into"),
+        ("$store a c0\n", "$inval full\n$wait full 1\n", "'full' is no mbarrier"),
+    ],
+)
+def test_copies_that_are_wrong(before, after, expected):
+    assert before in COPY
+    assert expected in message(COPY.replace(before, after))
+
+
+def test_a_fence_makes_a_write_visible():
+    _, y = run(COPY.replace("$store a c0", "$write a ones\n$fence\n$store a c0"))
+    assert (y == 1).all()
+
+
+def test_a_kernel_does_not_end_in_front_of_its_copies():
+    text = message("$alloc a\n$bar full 1\n$load a full c0")
+    assert "the kernel ends while this copy into shared memory is in flight" in text
+
+
+def test_clusters_are_refused():
+    assert "the emulator has no clusters, the kernel has 2 CTAs" in message(COPY, ctas=2)
+
+
+# ---- mbarriers ---------------------------------------------------------------------------------
+
+
+def test_a_fresh_mbarrier_is_over_for_the_odd_parity():
+    run("$bar full 1\n$wait full 1")
+
+
+def test_phases_follow_each_other():
+    run(
+        "$bar full 2\n"
+        + "$arrive full 1\n$arrive full 1\n$wait full 0\n$arrive full 2\n$wait full 1"
+    )
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        ("$bar full 2\n$arrive full 1\n$wait full 0", "its phase 0 has 1 of 2 arrivals"),
+        ("$bar full 1\n$arrive full 1\n$wait full 1", "waits for the phase of parity 1"),
+        (
+            "$bar full 1\n$arrive full 2",
+            "arrives 2 times at mbarrier 'full', whose phase expects 1",
+        ),
+        ("$bar full 1\n$expect full 64\n$arrive full 1", "whose phase expects 0 more"),
+        ("$bar full 1\n$expect full 64\n$wait full 0", "and 64 bytes outstanding"),
+        ("$bar full 1\n$expect full 1048576", "counts 1048575 bytes, not 1048576"),
+        ("$raw full\n$wait full 0", "'full' is no mbarrier: it was not initialised"),
+        ("$alloc a\n$bar full 1\n$load a full c0\n$inval full", "on which a copy in flight"),
+    ],
+)
+def test_mbarriers_that_are_wrong(body, expected):
+    assert expected in message(body)
+
+
+def test_copies_land_one_by_one_until_the_phase_can_go_on():
+    body = """
+        $alloc a
+        $alloc b
+        $bar full 1
+        $expect full 8192
+        $load a full c0
+        $load b full c0
+        $wait full 0
+        $store a c0
+        $store b c0
+        $stores 0
+    """
+    # One of the two is there, and the kernel reads both; which one, the seed decides.
+    found = {message(body, seed=seed).split("'")[1] for seed in range(20)}
+    assert found == {"a", "b"}
+
+
+# ---- products ----------------------------------------------------------------------------------
+
+PRODUCT = """
+    $alloc a
+    $bar full 1
+    $expect full 8192
+    $load a full c0
+    $wait full 0
+    $dot p a a zero
+    $dot q a a p
+    $dots r q 0
+    $half h r
+    $alloc out
+    $put out h
+    $fence
+    $store out c0
+    $stores 0
+"""
+
+
+def test_products_follow_each_other():
+    x, y = run(PRODUCT, np.random.default_rng(0).standard_normal((64, 64)).astype(np.float16))
+    wide = x.astype(np.float64)
+    assert np.abs(y - 2 * wide @ wide).max() < 0.1
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "expected"),
+    [
+        ("$dots r q 0", "$dots r q 1", "reads the result of a matrix product that is in flight"),
+        ("$half h r", "$half h q", "reads the result of a matrix product that is in flight"),
+        ("$dots r q 0", "$write a ones\n$dots r q 0", "overwrites 'a' while a matrix product"),
+        ("$dot p", "$write a ones\n$dot p", "may not see what was written there"),
+        ("$wait full 0\n", "", "reads 'a' while a copy into it is in flight"),
+        ("$fence\n", "", "may not see what was written there"),
+        ("$dots r q 0\n", "$dots r q 2\n", "in flight"),
+    ],
+)
+def test_products_that_are_wrong(before, after, expected):
+    assert before in PRODUCT
+    assert expected in message(PRODUCT.replace(before, after))
+
+
+def test_a_kernel_does_not_end_in_front_of_its_products():
+    body = PRODUCT.partition("$dots")[0]
+    assert "the kernel ends while this matrix product may still read" in message(body)
+
+
+# ---- partitions --------------------------------------------------------------------------------
+
+PARTITIONS = f"""
+    $alloc a
+    $bar full 1
+    $bar done 1
+    ttg.warp_specialize(%a, %full, %done, %x, %true, %c0)
+    default {{
+        $expect full 8192
+        $load a full c0
+        $wait done 0
+        $store a c0
+        $stores 0
+        ttg.warp_yield
+    }}
+    partition0(%a0: {BUFFER}, %full0: {BAR}, %done0: {BAR}, %x0: {DESC}, %t0: i1, %n: i32) num_warps(4) {{
+        %two = arith.constant dense<2.0> : tensor<64x64xf16, #blocked>
+        ttng.wait_barrier %full0, %n : {BAR}
+        $read v a0
+        %w = arith.mulf %v, %two : tensor<64x64xf16, #blocked>
+        $write a0 w
+        $fence
+        $arrive done0 1
+        ttg.warp_return
+    }} : ({BUFFER}, {BAR}, {BAR}, {DESC}, i1, i32) -> ()
+"""  # noqa: E501 - TTGIR
+
+
+def test_partitions_take_turns():
+    for seed in range(20):
+        x, y = run(PARTITIONS, seed=seed)
+        assert (y == 2 * x).all()
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "expected"),
+    [
+        (f"ttng.wait_barrier %full0, %n : {BAR}", "", ("in flight", "in front of the other")),
+        ("$wait done 0\n", "", ("in flight", "in front of the other")),
+        ("$fence\n", "", ("may not see what was written there",)),
+        ("$arrive done0 1\n", "", ("deadlock: the default partition waits for the phase",)),
+        ("$expect full 8192\n", "", ("deadlock",)),
+    ],
+)
+def test_partitions_that_are_wrong(before, after, expected):
+    assert before in PARTITIONS
+    for seed in range(10):
+        text = message(PARTITIONS.replace(before, after), seed=seed)
+        assert any(each in text for each in expected), text
+
+
+def test_a_deadlock_names_all_that_wait():
+    text = message(PARTITIONS.replace("$expect full 8192\n", ""))
+    assert "and partition 0 waits for the phase of parity 0 of mbarrier 'full'" in text
+    assert "its phase 0 has 0 of 1 arrivals" in text
+
+
+def test_an_arrival_that_comes_too_early_is_a_race_in_every_order():
+    body = PARTITIONS.replace(
+        "        $write a0 w\n        $fence\n        $arrive done0 1\n",
+        "        $arrive done0 1\n        $write a0 w\n        $fence\n",
+    )
+    assert body != PARTITIONS
+    for seed in range(20):
+        text = message(body, seed=seed)
+        assert "in front of the other" in text or "a copy from it is in flight" in text
