@@ -18,6 +18,7 @@ CASES = {
     "launch": "benchmarks.launch",
     "small_copies": "benchmarks.small_copies",
     "waits": "benchmarks.waits",
+    "wgrad_sweep": "benchmarks.wgrad_sweep",
 }
 
 

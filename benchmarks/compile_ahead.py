@@ -125,6 +125,10 @@ class CompilePool:
             "dtype": dtype,
             "config": asdict(config),
         }
+        return self.submit_job(job)
+
+    def submit_job(self, job: dict[str, object]) -> Future[Compiled]:
+        """Has a job done; one with a ``module`` by that module's ``compile_job``."""
         return self._threads.submit(self._run, job)
 
     def _run(self, job: dict[str, object]) -> Compiled:
@@ -163,6 +167,13 @@ class _CompiledOnly:
             self.compiled = self._kernel.warmup(*arguments, grid=grid, **keywords)
 
         return launch
+
+
+def _compile_elsewhere(job: dict[str, Any], capability: tuple[int, int]) -> Compiled:
+    """Has a module's own function compile the job."""
+    begin = time.perf_counter()
+    shared: int = importlib.import_module(job["module"]).compile_job(job, capability)
+    return Compiled("", shared, time.perf_counter() - begin)
 
 
 def _compile(kernel: _CompiledOnly, job: dict[str, Any]) -> Compiled:
@@ -209,7 +220,11 @@ def _serve(arch: int) -> None:
     plans.machine_of = lambda device, operator: machine
     for line in sys.stdin:
         try:
-            result = _compile(kernel, json.loads(line))
+            job = json.loads(line)
+            if "module" in job:
+                result = _compile_elsewhere(job, machine.capability)
+            else:
+                result = _compile(kernel, job)
         except Exception as error:  # any failure of one configuration is an answer, not an end
             result = Compiled(f"{type(error).__name__}: {str(error)[:300]}")
         answers.write(json.dumps(asdict(result)) + "\n")

@@ -71,7 +71,7 @@ def each(capability: int, *quick: int) -> list[object]:
     ]
 
 
-@pytest.mark.parametrize(("config", "capability"), [*each(90, 0, 5, 10), *each(100, 6)])
+@pytest.mark.parametrize(("config", "capability"), [*each(90, 0, 7, 12), *each(100, 8)])
 def test_shipped_configurations(config, capability, fresh_triton_cache, tmp_path):
     compiled = compile_conv_wgrad(tiles_of(config, BOTH), capability)
     ptx, ttgir = compiled.asm["ptx"], compiled.asm["ttgir"]

@@ -191,8 +191,8 @@ def test_the_reduction_is_possible(case, config):
 
 
 def test_many_parts_of_few_tiles_are_added_by_many_programs():
-    few = WgradTiles.make(
-        CONFIGS[0], problem(in_channels=64, out_channels=64, filter_size=(1, 1)), 132
-    )
+    config = WgradConfig(block_co=64, block_ci=64, num_stages=4, num_warps=4)
+    case = problem(in_channels=64, out_channels=64, filter_size=(1, 1))
+    few = WgradTiles.make(config, case, 132)
     assert few.partition.splits == 132
     assert Reduction.choose(few) == Reduction(columns=8, unroll=16, num_warps=1)

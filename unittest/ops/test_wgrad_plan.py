@@ -161,7 +161,7 @@ def test_what_tma_cannot_store_goes_through_pointers(launches, problem):
 def test_hooks_of_the_kernel_run_at_every_launch(launches):
     plan = make()
     plan.run(*tensors())
-    for launcher, _ in plan.launches(*(t.movedim(1, -1) for t in tensors()), torch.zeros(1)):
+    for launcher, _ in plan.launches(*tensors(), torch.zeros(1)):
         launcher.kernel.pre_run_hooks = (print,)
     plan.run(*tensors())
     assert {door for door, _, _ in launches} == {"front"}

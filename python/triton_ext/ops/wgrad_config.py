@@ -320,6 +320,8 @@ class Cost:
 
 # Estimates, see above.
 _COSTS: dict[WgradConfig, Cost] = {
+    _config(64, 16, 3, 8, 4): Cost(0.300, 1.0),
+    _config(64, 32, 3, 8, 4): Cost(0.320, 1.1),
     _config(64, 64, 1, 10, 4): Cost(0.175, 0.8),
     _config(64, 64, 1, 6, 4): Cost(0.175, 0.8),
     _config(64, 64, 3, 6, 4): Cost(0.350, 1.3),

@@ -217,7 +217,7 @@ class WgradPlan:
         if problem.batch == 0:
             dw_rows.zero_()
         else:
-            for launcher, tensors in self.launches(self._x.rows(x), self._dy.rows(dy), dw_rows):
+            for launcher, tensors in self.launches(x, dy, dw_rows):
                 launcher.launch(tensors)
         dw = dw_rows.movedim(-1, 1)
         if out is None:
@@ -246,11 +246,12 @@ class WgradPlan:
         """Returns what is launched, in this order, with which tensors.
 
         Args:
-            x: [N, *input_size, channels], as ``make_plan`` was told.
-            dy: [N, *output_size, channels], dense or as ``make_plan`` was told.
+            x: As for :meth:`run`.
+            dy: As for :meth:`run`.
             dw: [Co, *filter_size, Ci / groups], dense.
         """
         config, problem = self.config, self.problem
+        x, dy = self._x.rows(x), self._dy.rows(dy)
         if dy.data_ptr() % _ROW_BYTES:
             dy = dy.clone(memory_format=torch.contiguous_format)
         shape = [dy.numel() // dy.shape[-1], self._x.channels]
