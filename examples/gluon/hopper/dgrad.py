@@ -1,7 +1,7 @@
 """Gradient of a convolution's input (dgrad) on Hopper: warp-specialised, persistent, in Gluon.
 
 1-D, 2-D and 3-D with any stride, dilation and padding, in one launch, without atomics and without
-zeros written between pixels.  fp16 and bf16, fp32 accumulation, stock Triton 3.8 or newer, sm_90.
+zeros written between pixels.  fp16 and bf16, fp32 accumulation, stock Triton 3.6 or newer, sm_90.
 
 Symbols
     dy          [N, (out_d, (out_h,)) out_w, Co]  gradient of the output, channels-last
@@ -72,6 +72,7 @@ from .launch import (
     pixels_type,
     tiled_type,
 )
+from .names import async_load
 from .pipeline import (
     accumulator_layout,
     allocate_shared,
@@ -207,10 +208,10 @@ def load_filter(
 ):
     """Starts the loads of a step's block of the filter."""
     main = shared.w_main_smem.index(block)
-    tma.async_load(w_main_desc, [channel, tap, column], ready, main)
+    async_load(w_main_desc, [channel, tap, column], ready, main)
     if CONFIG.block_n_rest > 0:
         rest = shared.w_rest_smem.index(block)
-        tma.async_load(w_rest_desc, [channel, tap, column + CONFIG.block_n_main], ready, rest)
+        async_load(w_rest_desc, [channel, tap, column + CONFIG.block_n_main], ready, rest)
 
 
 @gluon.jit

@@ -1,7 +1,7 @@
 """Forward convolution (fprop) on Hopper: warp-specialised, persistent, written in Gluon.
 
 1-D, 2-D and 3-D with any stride, dilation and padding come from one kernel text: the rank is the
-descriptor's.  fp16 and bf16, fp32 accumulation, stock Triton 3.8 or newer, sm_90.
+descriptor's.  fp16 and bf16, fp32 accumulation, stock Triton 3.6 or newer, sm_90.
 
 Symbols
     x           [N, (D, (H,)) W, Ci]             input, channels-last

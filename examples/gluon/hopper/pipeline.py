@@ -20,6 +20,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 from triton_ext.gluon import nvidia as xnv
 
+from .names import aggregate, allocate_mbarrier, async_load, async_store
 from .tiles import Barrier
 
 __all__ = [
@@ -50,7 +51,7 @@ def arrivals(config, barrier):
     return config.row_groups if barrier == Barrier.EMPTY else 1
 
 
-@gluon.aggregate
+@aggregate
 class Shared:
     """Shared memory of the CTA: the ring, the staging buffers, the barriers."""
 
@@ -80,9 +81,9 @@ def allocate_shared(x_desc, w_main_desc, w_rest_desc, y_desc, CONFIG: gl.constex
             w_rest_desc.dtype, [STAGES] + w_rest_desc.block_shape, w_rest_desc.layout
         )
     y_smem = gl.allocate_shared_memory(y_desc.dtype, [BUFFERS] + y_desc.block_shape, y_desc.layout)
-    ready_bars = mbarrier.allocate_mbarrier(batch=STAGES)
-    empty_bars = mbarrier.allocate_mbarrier(batch=STAGES)
-    turn_bars = mbarrier.allocate_mbarrier(batch=2)
+    ready_bars = allocate_mbarrier(batch=STAGES)
+    empty_bars = allocate_mbarrier(batch=STAGES)
+    turn_bars = allocate_mbarrier(batch=2)
     for i in gl.static_range(STAGES):
         mbarrier.init(ready_bars.index(i), count=arrivals(CONFIG, READY))
         mbarrier.init(empty_bars.index(i), count=arrivals(CONFIG, EMPTY))
@@ -136,9 +137,9 @@ def next_stage(stage, phase, STAGES: gl.constexpr):
 def load_filter(w_main_desc, w_rest_desc, shared, ready, block, coord, CONFIG: gl.constexpr):
     """Starts the loads of a step's block of the filter."""
     column, tap, channel = coord
-    tma.async_load(w_main_desc, [column, tap, channel], ready, shared.w_main_smem.index(block))
+    async_load(w_main_desc, [column, tap, channel], ready, shared.w_main_smem.index(block))
     if CONFIG.block_n_rest > 0:
-        tma.async_load(
+        async_load(
             w_rest_desc, [column + CONFIG.block_n_main, tap, channel], ready,
             shared.w_rest_smem.index(block),
         )  # fmt: skip
@@ -151,7 +152,7 @@ def load_pixels(x_desc, shared, ready, stage, starts, channel, offsets, CONFIG: 
     for group in gl.static_range(GROUPS):
         target = shared.x_smem.index(stage * GROUPS + group)
         if is_matrix(x_desc):
-            tma.async_load(x_desc, starts[group] + (channel,), ready, target)
+            async_load(x_desc, starts[group] + (channel,), ready, target)
         else:
             xnv.async_load_im2col(x_desc, starts[group] + (channel,), offsets, ready, target)
 
@@ -269,7 +270,7 @@ def store_columns(
         tma.store_wait(CONFIG.store_buffers - 1)
         buffer.store(values.to(y_desc.dtype))
         fence_async_shared()
-        tma.async_store(y_desc, [row, column], buffer)
+        async_store(y_desc, [row, column], buffer)
 
 
 @gluon.constexpr_function

@@ -1,7 +1,7 @@
 """Gradient of a convolution's filter (wgrad) on Hopper: warp-specialised, persistent, in Gluon.
 
 1-D, 2-D and 3-D with any stride, dilation and padding.  fp16 and bf16, fp32 accumulation, the same
-bits in every run; stock Triton 3.8 or newer, sm_90.
+bits in every run; stock Triton 3.6 or newer, sm_90.
 
 Symbols
     x           [N, (D, (H,)) W, Ci]              input, channels-last
@@ -93,6 +93,7 @@ from .launch import (
     pixels_type,
     tiled_type,
 )
+from .names import async_load, barrier
 from .pipeline import accumulator_layout, next_stage
 from .wgrad_parts import reduce_kernel, store_accumulator, wait_for
 from .wgrad_pipeline import (
@@ -187,7 +188,7 @@ def producer(x_desc, dy_desc, ring, problem, CONFIG: gl.constexpr):
                         target = column_target(ring, stage, block, group, CONFIG)
                     else:
                         target = row_target(ring, stage, block, group, CONFIG)
-                    tma.async_load(dy_desc, [pixel, (dy_block + block) * BLOCK_C], ready, target)
+                    async_load(dy_desc, [pixel, (dy_block + block) * BLOCK_C], ready, target)
                 if not IS_MATRIX:
                     start = xnv.im2col_start(
                         pixel, problem.output_size, problem.stride, problem.padding
@@ -201,7 +202,7 @@ def producer(x_desc, dy_desc, ring, problem, CONFIG: gl.constexpr):
                     t, r, s, channel = position
                     # Behind the last block of x the channels are behind Ci: zeros.
                     if IS_MATRIX:
-                        tma.async_load(x_desc, [pixel, channel], ready, target)
+                        async_load(x_desc, [pixel, channel], ready, target)
                     else:
                         offsets = (t * dilation_d, r * dilation_h, s * dilation_w)
                         coord = start + (channel,)  # noqa: RUF005  # no starred expressions
@@ -283,7 +284,7 @@ def consumer(outputs, flag_ptr, ring, problem, ME: gl.constexpr, CONFIG: gl.cons
                 CONFIG,
             )  # fmt: skip
         if is_part & (problem.add_in_place == 1):
-            gl.barrier()
+            barrier()
             flag = flag_ptr + gl.program_id(0) * CONSUMERS + ME
             gl.atomic_xchg(flag, 1, sem="release", scope="gpu")
     tma.store_wait(0)

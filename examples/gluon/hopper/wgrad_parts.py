@@ -10,6 +10,7 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, tma
 from triton.language.extra.cuda import gdc_wait
 
+from .names import async_store
 from .pipeline import accumulator_layout
 from .wgrad_pipeline import tile_blocks
 from .wgrad_tiles import BLOCK_C as _BLOCK_C
@@ -59,9 +60,14 @@ def store_staged(
     tma.store_wait(CONFIG.store_buffers - 1)
     target.store(block.to(dw_desc.dtype))
     fence_async_shared()
-    tma.async_store(
-        dw_desc, [co_block * BLOCK_C, x_block % taps, x_block // taps * BLOCK_C], buffer
-    )
+    async_store(dw_desc, [co_block * BLOCK_C, x_block % taps, x_block // taps * BLOCK_C], buffer)
+
+
+@gluon.jit
+def store_part(values, partial_ptr, slot, offsets, CONFIG: gl.constexpr):
+    """Stores a block of a part to a slot of the workspace."""
+    first = slot.to(gl.int64) * CONFIG.tile_elements
+    gl.store(partial_ptr + first + offsets, block_to_line(values))
 
 
 @gluon.jit
@@ -92,13 +98,12 @@ def store_accumulator(
         BLOCK: gl.constexpr = (ROW * CONFIG.column_blocks + COLUMN) * BLOCK_C * BLOCK_C
         values = gl.convert_layout(acc, layout, assert_trivial=True)
         offsets = BLOCK + gl.arange(0, BLOCK_C * BLOCK_C, layout=line_layout())
-        if is_part:
-            slot = gl.program_id(0)
-            if CONFIG.pixel_groups > 1:
-                # Consumers that share a tile have a part of it each.
-                slot += BUFFER // CONFIG.store_buffers * problem.parts
-            slot = slot.to(gl.int64) * CONFIG.tile_elements
-            gl.store(partial_ptr + slot + offsets, block_to_line(values))
+        if CONFIG.pixel_groups > 1:
+            # Consumers that share a tile have a part of it each, always.
+            slot = gl.program_id(0) + BUFFER // CONFIG.store_buffers * problem.parts
+            store_part(values, partial_ptr, slot, offsets, CONFIG)
+        elif is_part:
+            store_part(values, partial_ptr, gl.program_id(0), offsets, CONFIG)
         else:
             for other in range(others):
                 slot = gl.program_id(0) % problem.rest + other * problem.rest

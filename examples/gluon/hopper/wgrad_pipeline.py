@@ -11,6 +11,7 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier
 
+from .names import aggregate, allocate_mbarrier
 from .wgrad_tiles import BLOCK_C as _BLOCK_C
 
 __all__ = [
@@ -27,7 +28,7 @@ __all__ = [
 BLOCK_C = gl.constexpr(_BLOCK_C)
 
 
-@gluon.aggregate
+@aggregate
 class Ring:
     """Shared memory of the CTA: the ring of loads and its barriers."""
 
@@ -65,8 +66,8 @@ def allocate_ring(dw_desc, CONFIG: gl.constexpr):
             dtype, [STAGES * CONFIG.rest_buffers, PIXELS, BLOCK_C * CONFIG.rest_blocks], layout
         )
     dw_smem = gl.allocate_shared_memory(dtype, [BUFFERS] + dw_desc.block_shape, dw_desc.layout)
-    ready_bars = mbarrier.allocate_mbarrier(batch=STAGES)
-    empty_bars = mbarrier.allocate_mbarrier(batch=STAGES)
+    ready_bars = allocate_mbarrier(batch=STAGES)
+    empty_bars = allocate_mbarrier(batch=STAGES)
     for i in gl.static_range(STAGES):
         mbarrier.init(ready_bars.index(i), count=1)
         mbarrier.init(empty_bars.index(i), count=CONFIG.consumers)

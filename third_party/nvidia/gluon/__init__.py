@@ -1,1 +1,1 @@
-"""im2col for Gluon kernels on NVIDIA, on top of the host's own operations (3.8 and newer)."""
+"""im2col for Gluon kernels on NVIDIA: the host's own operations, or what takes their place before 3.8."""
