@@ -122,8 +122,9 @@ def test_fakes_are_what_real_tensors_are(dims, n):
 
 def test_meta_tensors_have_outputs():
     x, weight, bias = (t.half().to("meta") for t in operands(2))
-    y = ops.conv2d(channels_last(x), weight, bias, padding=1)
-    assert (y.shape, y.device.type) == ((2, 6, 7, 7), "meta")
+    for requires_grad in (False, True):
+        y = ops.conv2d(channels_last(x), weight.requires_grad_(requires_grad), bias, padding=1)
+        assert (y.shape, y.device.type) == ((2, 6, 7, 7), "meta")
 
 
 # --- derivatives ---------------------------------------------------------------------------------

@@ -7,10 +7,15 @@ from typing import Any
 
 import torch
 
-__all__ = ["cast_operands"]
+__all__ = ["cast_operands", "is_autocast"]
 
 # float64 stays what it is, and so does what is smaller than half precision.
 _ELIGIBLE = (torch.float32, torch.float16, torch.bfloat16)
+
+
+def is_autocast(device: str) -> bool:
+    """Tells whether autocast is on for a type of device; there are others, such as ``meta``."""
+    return device in ("cuda", "cpu") and torch.is_autocast_enabled(device)
 
 
 def cast_operands(operands: Sequence[Any], casts: Sequence[bool], device: str) -> tuple[Any, ...]:

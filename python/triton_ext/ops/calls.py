@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from triton_ext.ops.autocast import cast_operands
+from triton_ext.ops.autocast import cast_operands, is_autocast
 
 __all__ = [
     "Functions",
@@ -81,7 +81,7 @@ def _call(plain: str, differentiable: str, tensors: Sequence[Tensor | None], res
     ways = functions[differentiable]
     function = ways.transformed if transformed else ways.eager
     device = tensors[0].device.type  # type: ignore[union-attr]
-    if torch.is_autocast_enabled(device):
+    if is_autocast(device):
         # What is saved for the backward is what was computed with.
         tensors = cast_operands(tensors, ways.casts[: len(tensors)], device)
     return function.apply(*tensors, *rest)

@@ -16,6 +16,7 @@ from triton_ext.ops.arguments import (
     problem_of,
     rank_error,
 )
+from triton_ext.ops.autocast import is_autocast
 from triton_ext.ops.checks import Numbers, Padding, check_types
 from triton_ext.ops.plans import address_refusal, layout_refusal, reasons
 from triton_ext.ops.problem import ConvProblem
@@ -100,7 +101,7 @@ def support(
     check_types("support", x, weight, bias)
     if not 1 <= dims <= 3 or weight.dim() != x.dim():
         raise rank_error("support", 2, ("x", x), weight, transposed)
-    autocast = torch.is_autocast_enabled(x.device.type) and x.dtype in _AUTOCAST
+    autocast = is_autocast(x.device.type) and x.dtype in _AUTOCAST
     check_pair(name, ("x", x), weight, bias, groups, transposed=transposed, mixed_dtypes=autocast)
     dtype = torch.get_autocast_dtype(x.device.type) if autocast else x.dtype
     steps = numbers("stride", stride, dims)

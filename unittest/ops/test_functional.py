@@ -1,0 +1,401 @@
+"""The arguments of the operators: every spelling and every refusal.
+
+``interpreter_functional.py`` has the results, in a process whose kernels are interpreted.
+"""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+pytest.importorskip("torch", reason="triton_ext.ops needs torch, which is not installed")
+
+import torch
+from torch.autograd import forward_ad
+from triton_ext import ops
+from triton_ext.errors import DescriptorError, UnsupportedError
+from triton_ext.ops import arguments
+from triton_ext.ops.arguments import channels_last
+from triton_ext.ops.plans import PlanCache
+
+F = torch.nn.functional
+FOLDER = pathlib.Path(__file__).parent
+
+
+@pytest.mark.slow
+def test_everything_in_the_interpreter():
+    pytest.importorskip("numpy", reason="Triton's interpreter needs numpy, which is not installed")
+    cases = str(FOLDER / "interpreter_functional.py")
+    result = subprocess.run(
+        [sys.executable, "-m", "pytest", cases, "-q", "-p", "no:cacheprovider"],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "TRITON_INTERPRET": "1"},
+        cwd=FOLDER.parent.parent,
+        timeout=1800,
+        check=False,
+    )
+    assert result.returncode == 0, result.stdout[-8000:] + result.stderr[-2000:]
+
+
+def half(*shape: int) -> torch.Tensor:
+    return channels_last(torch.ones(shape, dtype=torch.float16))
+
+
+X, WEIGHT, BIAS = half(2, 8, 6, 5), half(16, 8, 3, 3), torch.ones(16, dtype=torch.float16)
+DY = half(2, 16, 4, 3)
+
+
+# --- spellings -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("value", "dims", "expected"),
+    [
+        (2, 1, [2]),
+        (2, 3, [2, 2, 2]),
+        ((1, 2), 2, [1, 2]),
+        ([3], 2, [3, 3]),
+        (torch.tensor(2), 2, [2, 2]),
+        (torch.Size((1, 2, 3)), 3, [1, 2, 3]),
+    ],
+)
+def test_numbers(value, dims, expected):
+    assert arguments.numbers("stride", value, dims) == expected
+
+
+@pytest.mark.parametrize(
+    ("padding", "expected"),
+    [
+        (1, [1, 1, 1, 1]),
+        ((1, 2), [1, 1, 2, 2]),
+        ((3,), [3, 3, 3, 3]),
+        (((1, 2), (3, 4)), [1, 2, 3, 4]),
+        ([1, (3, 4)], [1, 1, 3, 4]),
+        ("valid", [0, 0, 0, 0]),
+        # Reach 2 * 2 and 3 * 1: the odd one is larger at its high side.
+        ("same", [2, 2, 1, 2]),
+    ],
+)
+def test_padding(padding, expected):
+    assert arguments.padding_sides(padding, (3, 4), (1, 1), (2, 1)) == expected
+
+
+@pytest.mark.parametrize("stride", [1, 2, 3])
+@pytest.mark.parametrize("extra", [0, 1, 2])
+def test_sizes_are_torchs(stride, extra):
+    if extra >= stride:
+        return
+    y = F.conv_transpose2d(torch.ones(1, 1, 5, 6), torch.ones(1, 1, 3, 2), None, stride, 1, extra)
+    walk = ([stride] * 2, [1, 1, 1, 1], [1, 1])
+    size = arguments.dgrad_size((5, 6), (3, 2), *walk, [extra] * 2)
+    assert tuple(size) == y.shape[2:]
+    assert arguments.fprop_size(size, (3, 2), *walk) == [5, 6]
+
+
+def test_the_oldest_plans_go():
+    cache: PlanCache[int] = PlanCache(size=2)
+    for key in range(3):
+        cache.keep(key, key * 10)
+    assert [cache.get(key) for key in range(3)] == [None, 10, 20]
+    cache.clear()
+    assert cache.get(2) is None
+
+
+# --- refusals of all ------------------------------------------------------------------------------
+
+
+def refused(error, match, function, *given, **keywords):
+    with pytest.raises(error, match=match):
+        function(*given, **keywords)
+
+
+@pytest.mark.parametrize(
+    ("keywords", "error", "match"),
+    [
+        ({"stride": "1"}, ValueError, r"stride: expected one integer or \(h, w\), got '1'"),
+        ({"stride": (1, 2, 3)}, ValueError, r"stride: expected one integer or \(h, w\)"),
+        ({"dilation": 1.5}, ValueError, "dilation: expected one integer .* got 1.5"),
+        ({"padding": (1, 2, 3)}, ValueError, r'\(\(top, bottom\), \(left, right\)\), "same" or'),
+        ({"padding": "full"}, ValueError, "padding: expected .* got 'full'"),
+        ({"padding": -1}, ValueError, "padding: must not be negative, got -1"),
+        ({"padding": "same", "stride": 2}, ValueError, r'"same" needs stride 1, got .*\(2, 2\)'),
+        ({"groups": 0}, ValueError, "conv2d: groups must be at least 1, got 0"),
+        ({"groups": 3}, ValueError, r"16 channels of weight .* do not divide into 3 groups"),
+        ({"groups": 2}, ValueError, r"x has 8 channels, weight .* with groups=2 expects 16"),
+        ({"fallback": "cudnn"}, ValueError, 'expected "error" or "torch", got \'cudnn\''),
+        ({"bias": BIAS[:3]}, ValueError, r"expected bias \[16\], got \[3\]"),
+        ({"bias": 1}, TypeError, "conv2d: bias must be a tensor, got int"),
+        ({"bias": BIAS.float()}, TypeError, "bias is torch.float32, x is torch.float16"),
+        ({"bias": BIAS.to("meta")}, ValueError, "bias is on meta, x is on cpu"),
+        ({"activation": "swish"}, ValueError, "an activation of none, relu, .*, got 'swish'"),
+        ({"residual": DY[:1]}, ValueError, r"residual \[2, 16, 4, 3\], got \[1, 16, 4, 3\]"),
+        ({"residual": 1}, TypeError, "residual must be a tensor, got int"),
+        ({"scale": BIAS[:3]}, ValueError, r"expected scale \[16\] or one number, got \[3\]"),
+        ({"scale": BIAS.to("meta")}, ValueError, "scale is on meta, x is on cpu"),
+        ({"amax": torch.zeros(2)}, ValueError, r"amax of one float32, got \[2\]"),
+        ({"out_scale": BIAS[:1]}, ValueError, r"out_scale of one float32, got .*float16"),
+        ({"out": DY.float()}, ValueError, r"expected out .* of torch.float16, got .*float32"),
+        ({"out": DY[:1]}, ValueError, r"expected out \[2, 16, 4, 3\]"),
+        ({"out": DY.contiguous()}, ValueError, r"expected out dense and channels-last, got"),
+        ({"epilogue": max}, TypeError, r"expected a @triton.jit function"),
+    ],
+)
+def test_arguments_that_do_not_fit(keywords, error, match):
+    refused(error, match, ops.conv2d, X, WEIGHT, **keywords)
+
+
+@pytest.mark.parametrize("fallback", ["error", "torch"])
+@pytest.mark.parametrize(
+    ("given", "error", "match"),
+    [
+        ((1, WEIGHT), TypeError, "x must be a tensor, got int"),
+        ((X, None), TypeError, "weight must be a tensor, got NoneType"),
+        ((X[0, 0], WEIGHT), ValueError, r"expected x \[N, Ci, H, W\] and weight \[Co, Ci / groups"),
+        ((half(2, 8, 6), half(16, 8, 3)), ValueError, r"got \[1, 2, 8, 6\] and \[16, 8, 3\]"),
+        ((X[:, :4], WEIGHT), ValueError, r"x has 4 channels, weight \[16, 8, 3, 3\] expects 8"),
+        ((X, WEIGHT.bfloat16()), TypeError, "weight is torch.bfloat16, x is torch.float16"),
+        ((X, WEIGHT.to("meta")), ValueError, "weight is on meta, x is on cpu"),
+        ((X[:, :, :0], WEIGHT), ValueError, "only the batch may be empty"),
+    ],
+)
+def test_tensors_that_do_not_fit(given, error, match, fallback):
+    refused(error, f"conv2d: {match}|{match}", ops.conv2d, *given, fallback=fallback)
+
+
+def test_other_numbers_of_dimensions():
+    refused(ValueError, r"conv1d: expected x \[N, Ci, L\]", ops.conv1d, X, WEIGHT)
+    refused(ValueError, r"conv3d: expected x \[N, Ci, D, H, W\]", ops.conv3d, X[0], WEIGHT)
+    refused(
+        ValueError,
+        r"conv_transpose1d: expected x \[N, Ci, L\] and weight \[Ci, Co",
+        ops.conv_transpose1d,
+        X,
+        WEIGHT,
+    )
+
+
+# --- what kernels do not take ---------------------------------------------------------------------
+
+
+def test_memory_order_is_named_with_what_to_do():
+    for x, weight, function, advice in (
+        (X, WEIGHT, ops.conv2d, r"x.contiguous\(memory_format=torch.channels_last\)"),
+        (half(1, 8, 3, 4, 5), half(4, 8, 1, 1, 1), ops.conv3d, r"torch.channels_last_3d\)"),
+        (half(1, 8, 7), half(4, 8, 3), ops.conv1d, r"x.transpose\(1, 2\).contiguous\(\).transp"),
+    ):
+        match = rf"channels must be contiguous .* channel stride \d+ of x; call .*{advice}"
+        refused(ValueError, match, function, x.contiguous(), weight)
+    name = "conv_transpose2d: channels must .* of x"
+    refused(ValueError, name, ops.conv_transpose2d, DY.contiguous(), half(16, 8, 3, 3))
+    name = "conv2d_input: channels must .* of grad_output"
+    refused(ValueError, name, ops.conv2d_input, X.shape, WEIGHT, DY.contiguous())
+    name = "conv2d_weight: channels must .* of grad_output"
+    refused(ValueError, name, ops.conv2d_weight, X, WEIGHT.shape, DY.contiguous())
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.int32, torch.complex64], ids=str)
+def test_dtypes_are_named_with_those_that_work(dtype):
+    match = rf"dtype {dtype} is not supported, use float16 or bfloat16"
+    refused(TypeError, match, ops.conv2d, X.to(dtype), WEIGHT.to(dtype))
+
+
+def test_without_a_gpu_the_way_out_is_named():
+    if torch.cuda.is_available():
+        pytest.skip("tensors on the CPU are refused all the same, with the same words")
+    for function in (
+        lambda: ops.conv2d(X, WEIGHT),
+        lambda: ops.conv_transpose2d(DY, WEIGHT),
+        lambda: ops.conv2d_weight(X, WEIGHT.shape, DY),
+        lambda: ops.conv2d(X, WEIGHT, activation="relu"),
+    ):
+        # Before 3.6 there is nothing; every release that is supported has im2col.
+        refused(UnsupportedError, r"set TRITON_INTERPRET=1 before importing", function)
+
+
+# --- transposed convolutions and gradients --------------------------------------------------------
+
+BACK = half(16, 8, 3, 3)
+
+
+@pytest.mark.parametrize(
+    ("keywords", "error", "match"),
+    [
+        ({"padding": "same"}, ValueError, "conv_transpose2d: padding must be numbers, got 'same'"),
+        (
+            {"output_padding": 1},
+            ValueError,
+            r"output_padding must be .* smaller than stride or dil",
+        ),
+        ({"output_padding": -1}, ValueError, "output_padding must be at least 0"),
+        ({"output_padding": 1, "dilation": 2}, UnsupportedError, 'fallback="torch" takes it'),
+        ({"padding": 4}, ValueError, r"output sizes of at least 1, got \[-2, -3\]"),
+        ({"bias": BIAS}, ValueError, r"expected bias \[8\], got \[16\]"),
+        ({"groups": 3}, ValueError, "16 channels of weight .* do not divide into 3 groups"),
+    ],
+)
+def test_transposed_arguments_that_do_not_fit(keywords, error, match):
+    refused(error, match, ops.conv_transpose2d, DY, BACK, **keywords)
+
+
+def test_an_output_padding_beyond_the_stride_is_left_to_torch():
+    x, weight = DY.float(), BACK.float()
+    how = {"output_padding": 1, "dilation": 2}
+    y = ops.conv_transpose2d(x, weight, fallback="torch", **how)
+    torch.testing.assert_close(y, F.conv_transpose2d(x, weight, **how))
+
+
+def test_gradients_of_what_does_not_fit():
+    refused(
+        ValueError,
+        r"conv2d_input: expected input_size \[2, 8, \.\.\.\] of 4 numbers, got \[2, 4",
+        ops.conv2d_input,
+        (2, 4, 6, 5),
+        WEIGHT,
+        DY,
+    )
+    refused(
+        ValueError,
+        r"conv2d_input: expected grad_output \[N, Co, 5, 3\], got",
+        ops.conv2d_input,
+        (2, 8, 7, 5),
+        WEIGHT,
+        DY,
+    )
+    refused(
+        ValueError,
+        r"conv2d_weight: expected weight_size \[16, 8, \.\.\.\] of 4 numbers",
+        ops.conv2d_weight,
+        X,
+        (16, 8, 3),
+        DY,
+    )
+    refused(
+        ValueError,
+        r"conv2d_weight: expected grad_output \[N, Co, 5, 3\]",
+        ops.conv2d_weight,
+        X,
+        (16, 8, 2, 3),
+        DY,
+    )
+    refused(
+        ValueError,
+        "conv2d_weight: 8 channels do not divide into 3 groups",
+        ops.conv2d_weight,
+        X,
+        (16, 2, 3, 3),
+        DY,
+        groups=3,
+    )
+    refused(
+        ValueError,
+        "conv2d_weight: expected x and grad_output of rank 4",
+        ops.conv2d_weight,
+        X[0],
+        (16, 8, 3, 3),
+        DY,
+    )
+    refused(
+        ValueError,
+        "conv2d_weight: x has 2 images, dy has 1",
+        ops.conv2d_weight,
+        X,
+        (16, 8, 3, 3),
+        DY[:1],
+    )
+    refused(
+        TypeError,
+        "conv2d_weight: dy is torch.float32, x is",
+        ops.conv2d_weight,
+        X,
+        (16, 8, 3, 3),
+        DY.float(),
+    )
+
+
+def test_operators_called_by_name_check_too():
+    walk = ([1, 1], [0, 0, 0, 0], [1, 1], 1)
+    dgrad, wgrad = torch.ops.triton_ext.dgrad, torch.ops.triton_ext.wgrad
+    refused(
+        ValueError,
+        r"expected dy with \[5, 3\] pixels .* got \[4, 3\]",
+        dgrad,
+        DY,
+        WEIGHT,
+        None,
+        *walk,
+        [7, 5],
+        True,
+    )
+    refused(ValueError, r"x and dy of the same rank", wgrad, X[0, 0], DY, *walk, [3, 3], True)
+    refused(
+        ValueError,
+        "8 channels of x and 16 of dy do not divide into 3",
+        wgrad,
+        X,
+        DY,
+        *walk[:3],
+        3,
+        [3, 3],
+        True,
+    )
+
+
+# --- derivatives that there are not ---------------------------------------------------------------
+
+
+def test_out_and_amax_are_not_differentiated():
+    weight = WEIGHT.clone().requires_grad_()
+    for keywords in ({"out": DY.clone()}, {"amax": torch.zeros(1)}):
+        match = "out= and amax= do not support automatic differentiation"
+        refused(RuntimeError, match, ops.conv2d, X, weight, **keywords)
+
+
+def test_out_must_not_lie_in_an_operand():
+    memory = half(2, 16, 4, 3)
+    weight = half(16, 16, 1, 1)
+    for keywords in ({}, {"residual": memory}):
+        x = memory if not keywords else memory.clone()
+        match = "out lies in the memory of an operand"
+        refused(ValueError, match, ops.conv2d, x, weight, out=memory, **keywords)
+
+
+@pytest.mark.parametrize("name", ["weight", "residual"])
+def test_forward_mode_is_not_silently_zero(name):
+    with forward_ad.dual_level():
+        tensors = {"weight": WEIGHT, "residual": DY}
+        primal = tensors[name]
+        tensors[name] = forward_ad.make_dual(primal, torch.ones_like(primal))
+        match = "forward-mode derivatives are not supported"
+        refused(NotImplementedError, match, ops.conv2d, X, **tensors)
+
+
+# --- left to torch --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_fallback_is_torchs_result(dtype):
+    x, weight, bias = (torch.randn(t.shape).to(dtype) for t in (X, WEIGHT, BIAS))
+    how = {"stride": (2, 1), "padding": 1, "dilation": 2}
+    y = ops.conv2d(x, weight, bias, fallback="torch", **how)
+    torch.testing.assert_close(y, F.conv2d(x, weight, bias, **how))
+    assert y.is_contiguous(memory_format=torch.channels_last)
+    out = torch.empty_like(y)
+    amax = torch.zeros(1)
+    ops.conv2d(x, weight, bias, out=out, amax=amax, fallback="torch", **how)
+    torch.testing.assert_close(out, y, rtol=1e-4, atol=1e-4)
+    assert amax.item() == pytest.approx(y.abs().max().item(), rel=1e-4)
+
+
+def test_fallback_takes_strides_that_tma_has_not():
+    x, weight = torch.randn(1, 4, 30, 30), torch.randn(4, 4, 3, 3)
+    y = ops.conv2d(x, weight, stride=9, fallback="torch")
+    torch.testing.assert_close(y, F.conv2d(x, weight, stride=9))
+    with torch._subclasses.fake_tensor.FakeTensorMode() as mode:
+        fakes = [channels_last(mode.from_tensor(t).half()) for t in (x, weight)]
+        refused(DescriptorError, "conv stride 9 in H", ops.conv2d, *fakes, stride=9)
+        assert ops.conv2d(*fakes, stride=9, fallback="torch").shape == (1, 4, 4, 4)
