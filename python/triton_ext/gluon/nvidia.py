@@ -1,8 +1,8 @@
 """im2col for Gluon kernels on NVIDIA: ``from triton_ext.gluon import nvidia as xnv``.
 
 ``async_load_im2col`` and ``im2col_start`` are for kernels; ``TensorDescriptorIm2Col``,
-``im2col_layout`` and ``with_base`` are for the host.  Kernels are the same with every Triton from 3.6
-on.
+``im2col_layout`` and ``with_base`` are for the host.  ``emulated(kernel)`` is launched on CPU
+tensors.  Kernels are the same with every Triton from 3.6 on.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""im2col for Gluon kernels on NVIDIA: the host's own operations, or what takes their place before 3.8."""
+"""im2col for Gluon kernels on NVIDIA: the host's operations, or what replaces them before 3.8."""
