@@ -271,7 +271,7 @@ def test_refuses_channels_that_are_not_contiguous():
     refused(ValueError, r"channels must be contiguous .* got channel stride 36", x=x)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.int8], ids=str)
+@pytest.mark.parametrize("dtype", [torch.float64, torch.int16], ids=str)
 def test_refuses_other_dtypes(dtype):
     x, weight, _ = Case().tensors()
     match = rf"dtype {dtype} is not supported"

@@ -435,3 +435,31 @@ def test_nan_and_inf_go_where_torch_puts_them(value):
     y, z = (f(x, weight, None, 1, 1) for f in (ops.conv2d, F.conv2d))
     assert torch.equal(y.isfinite(), z.isfinite())
     assert torch.equal(y.isnan(), z.isnan())
+
+
+# --- other types ---------------------------------------------------------------------------------
+
+
+def test_fp32():
+    x, weight, bias = (t.float() for t in BLOCK.operands())
+    y, z = ops.conv2d(x, weight, bias), F.conv2d(x, weight, bias)
+    as_exact(y, z, F.conv2d(*(t.double() for t in (x, weight, bias))))
+
+
+def test_int8_sums_exactly():
+    shapes = ((2, 32, 5, 5), (16, 32, 3, 3))
+    x, weight = (channels_last(torch.randint(-128, 128, s).to(torch.int8)) for s in shapes)
+    y = ops.conv2d(x, weight, padding=1)
+    assert y.dtype == torch.int32
+    assert torch.equal(y.double(), F.conv2d(x.double(), weight.double(), padding=1))
+    fake_y = ops.conv2d(x.to("meta"), weight.to("meta"), padding=1)
+    assert (fake_y.dtype, fake_y.stride()) == (y.dtype, y.stride())
+
+
+@pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.float8_e5m2], ids=str)
+def test_fp8_with_a_bias_of_another_type(dtype):
+    x, weight = (t.to(dtype) for t in BLOCK.operands()[:2])
+    bias = torch.randn(16)
+    y = ops.conv2d(x, weight, bias, out_dtype=torch.float16, scale=torch.tensor(0.5))
+    z = F.conv2d(x.double(), weight.double()) * 0.5 + bias.double().view(-1, 1, 1)
+    as_exact(y, z.half(), z)

@@ -200,7 +200,7 @@ def test_memory_order_is_named_with_what_to_do():
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.int32, torch.complex64], ids=str)
 def test_dtypes_are_named_with_those_that_work(dtype):
-    match = rf"dtype {dtype} is not supported, use float16 or bfloat16"
+    match = rf"dtype {dtype} is not supported, use float16, bfloat16"
     refused(TypeError, match, ops.conv2d, X.to(dtype), WEIGHT.to(dtype))
 
 

@@ -8,7 +8,8 @@ pytest.importorskip("torch", reason="triton_ext.ops needs torch, which is not in
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
-from triton_ext.ops import support
+from triton_ext.errors import UnsupportedError
+from triton_ext.ops import plans, support
 from triton_ext.ops.arguments import channels_last
 
 
@@ -104,9 +105,22 @@ def test_autocast_counts():
 
 
 def test_what_does_not_fit_is_an_error_not_an_answer():
-    with pytest.raises(ValueError, match="conv2d: x has 8 channels, weight .* expects 4"):
+    with pytest.raises(ValueError, match=r"conv2d: x has 8 channels, weight .* expects 4"):
         support(meta(1, 8, 6, 6), meta(8, 4, 3, 3))
-    with pytest.raises(TypeError, match="weight is torch.bfloat16"):
+    with pytest.raises(TypeError, match=r"weight is torch.bfloat16"):
         support(meta(1, 8, 6, 6), meta(8, 8, 3, 3, dtype=torch.bfloat16))
     with pytest.raises(ValueError, match=r"support: expected x \[N, Ci, H, W\]"):
         support(meta(8, 6, 6), meta(8, 8, 3, 3))
+
+
+@pytest.mark.parametrize("precision", ["ieee", "tf32"])
+def test_fp32_asks_torch_whether_it_may_be_rounded(precision, monkeypatch):
+    monkeypatch.setattr(torch.backends.cudnn.conv, "fp32_precision", precision)
+    with FakeTensorMode():
+        x = channels_last(torch.empty(1, 8, 6, 6, device="cuda"))
+    refusal = plans.tensor_refusal("fprop", "conv2d", {"x": x})
+    if precision == "tf32":
+        assert refusal is None
+        return
+    assert refusal.kind is UnsupportedError
+    assert 'TF32, which torch.backends.cudnn.conv.fp32_precision = "ieee" forbids' in refusal.text

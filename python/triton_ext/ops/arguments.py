@@ -25,6 +25,7 @@ __all__ = [
     "fprop_size",
     "numbers",
     "operator_name",
+    "output_dtype",
     "padding_sides",
     "problem_of",
     "rank_error",
@@ -218,6 +219,11 @@ def problem_of(
     )
 
 
+def output_dtype(dtype: torch.dtype, out_dtype: torch.dtype | None = None) -> torch.dtype:
+    """Returns the dtype of y for that of x, where another one is not asked for."""
+    return out_dtype or (torch.int32 if dtype == torch.int8 else dtype)
+
+
 # --- memory order -------------------------------------------------------------------------------
 
 
@@ -322,7 +328,9 @@ def check_pair(
     for other, tensor in (("weight", weight), ("bias", bias)):
         if tensor is None:
             continue
-        if tensor.dtype != x.dtype and not (mixed_dtypes or (mixed_bias and tensor is bias)):
+        # 8-bit types have no bias of their own.
+        is_mixed = mixed_dtypes or (tensor is bias and (mixed_bias or x.dtype.itemsize == 1))
+        if tensor.dtype != x.dtype and not is_mixed:
             raise TypeError(f"{operator}: {other} is {tensor.dtype}, {name} is {x.dtype}")
         if tensor.device != x.device:
             raise ValueError(f"{operator}: {other} is on {tensor.device}, {name} is on {x.device}")

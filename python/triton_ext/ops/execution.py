@@ -17,6 +17,7 @@ from triton_ext.ops.arguments import (
     check_pair,
     empty_channels_last,
     operator_name,
+    output_dtype,
     problem_of,
 )
 from triton_ext.ops.epilogue import NO_OPERANDS, PLAIN, EpilogueOperands, EpilogueSpec
@@ -24,6 +25,7 @@ from triton_ext.ops.plans import (
     PlanCache,
     Refusal,
     address_refusal,
+    allows_tf32,
     plan_or_refusal,
     tensor_refusal,
 )
@@ -108,7 +110,7 @@ def run_fprop(
     key = (
         x.shape,
         x.stride(),
-        x.dtype,
+        x.dtype if x.dtype is not torch.float32 else allows_tf32(),
         x.device,
         weight.shape,
         weight.dtype,
@@ -152,7 +154,7 @@ def _plan_fprop(
     plan = plan_or_refusal("fprop", make)
     if problem.batch or type(plan) is Refusal:
         return plan
-    return _Nothing(problem.y_shape, spec.out_dtype or x.dtype)
+    return _Nothing(problem.y_shape, output_dtype(x.dtype, spec.out_dtype))
 
 
 # --- fprop with an epilogue ---------------------------------------------------------------------
@@ -206,6 +208,7 @@ def run_fused(
     walk = (tuple(stride), tuple(padding), tuple(dilation), groups)
     key = (
         x.stride(),
+        x.dtype is torch.float32 and allows_tf32(),
         _look(x, weight, e.bias, e.scale, e.residual, e.out_scale),
         walk,
         (e.activation, e.out_dtype, e.function, amax is None),
@@ -237,7 +240,7 @@ def run_fused(
             e.activation,
             e.out_scale,
             amax,
-            e.out_dtype or x.dtype,
+            output_dtype(x.dtype, e.out_dtype),
         )
         return y if out is None else out.copy_(y)
     operands = EpilogueOperands(

@@ -12,6 +12,7 @@ from triton_ext.ops.arguments import (
     empty_channels_last,
     fprop_size,
     numbers,
+    output_dtype,
     padding_sides,
     rank_error,
 )
@@ -111,7 +112,7 @@ def convolve_fused(
                 f"{name}: out= and amax= do not support automatic differentiation, but one of the "
                 "arguments requires grad; call it under torch.no_grad()"
             )
-        dtype = out_dtype or x.dtype
+        dtype = output_dtype(x.dtype, out_dtype)
         if out is None:
             out = empty_channels_last(shape, dtype, x.device)
         else:

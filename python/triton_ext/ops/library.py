@@ -28,6 +28,7 @@ from triton_ext.ops.arguments import (
     empty_channels_last,
     fprop_size,
     operator_name,
+    output_dtype,
     problem_of,
 )
 from triton_ext.ops.autocast import cast_operands
@@ -128,7 +129,7 @@ def _fake_y(  # type: ignore[no-untyped-def]
             raise refusal.error()
     size = fprop_size(x.shape[2:], weight.shape[2:], stride, padding, dilation)
     shape = (x.shape[0], weight.shape[0], *size)
-    return empty_channels_last(shape, out_dtype or x.dtype, x.device)
+    return empty_channels_last(shape, output_dtype(x.dtype, out_dtype), x.device)
 
 
 def _fake_dx(  # type: ignore[no-untyped-def]

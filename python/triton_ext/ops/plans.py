@@ -24,6 +24,7 @@ __all__ = [
     "PlanCache",
     "Refusal",
     "address_refusal",
+    "allows_tf32",
     "geometry_refusal",
     "layout_refusal",
     "plan_or_refusal",
@@ -111,17 +112,37 @@ def tensor_refusal(
         operator: Who asks, for the text.
         tensors: Those with pixels, by name.
     """
-    dtypes = _PLANNERS[direction].DTYPES
+    planner: Any = _PLANNERS[direction]
+    dtypes = tuple(getattr(planner, "INPUT_DTYPES", planner.DTYPES))
     for name, tensor in tensors.items():
         if tensor.dtype not in dtypes:
-            known = " or ".join(str(dtype).removeprefix("torch.") for dtype in dtypes)
+            known = ", ".join(str(dtype).removeprefix("torch.") for dtype in dtypes)
             return Refusal(
                 TypeError, f"{operator}: dtype {tensor.dtype} is not supported, use {known}"
             )
         refusal = layout_refusal(operator, name, tensor)
         if refusal is not None:
             return refusal
+        reason = _tf32_reason(tensor.dtype, tensor.device)
+        if reason is not None:
+            return Refusal(UnsupportedError, f"{operator}: {reason}")
     return None
+
+
+def allows_tf32() -> bool:
+    """Tells whether torch's settings let convolutions of fp32 round their operands to TF32."""
+    precision: str = torch.backends.cudnn.conv.fp32_precision
+    return precision == "tf32"
+
+
+def _tf32_reason(dtype: torch.dtype, device: torch.device) -> str | None:
+    # Triton's interpreter multiplies fp32 as it is.
+    if dtype != torch.float32 or device.type != "cuda" or allows_tf32():
+        return None
+    return (
+        "float32 is computed through TF32, which torch.backends.cudnn.conv.fp32_precision = "
+        f'"{torch.backends.cudnn.conv.fp32_precision}" forbids; set it to "tf32"'
+    )
 
 
 def address_refusal(operator: str, tensors: dict[str, torch.Tensor]) -> Refusal | None:
@@ -173,19 +194,10 @@ def reasons(
             machine = machine_of(device, f"conv{problem.dims}d")
         except UnsupportedError as error:
             found.append(str(error))
+    rounded = _tf32_reason(dtype, device)
+    if direction == "fprop" and rounded is not None:
+        found.append(rounded)
     planner: Any = _PLANNERS[direction]
-    ask = getattr(planner, "reasons", _fprop_reasons)
     # An empty batch has a geometry as well: that of one image.
-    found.extend(ask(replace(problem, batch=max(problem.batch, 1)), dtype, machine))
-    return tuple(found)
-
-
-def _fprop_reasons(
-    problem: ConvProblem, dtype: torch.dtype, machine: Machine | None
-) -> tuple[str, ...]:
-    found = list(conv_violations(problem.geometry))
-    if problem.groups != 1:
-        found.append(f"{problem.groups} groups: fprop has no groups")
-    if dtype not in conv_plan.DTYPES:
-        found.append(f"dtype {dtype}: expected float16 or bfloat16")
+    found.extend(planner.reasons(replace(problem, batch=max(problem.batch, 1)), dtype, machine))
     return tuple(found)
