@@ -50,5 +50,17 @@ def pytest_collection_modifyitems(items):
 # Tests import the benchmarks from the root.  Helper modules stand beside the tests that use them;
 # importlib mode does not add their folder.
 sys.path.append(str(pathlib.Path(__file__).parents[1]))
-for folder in ("language", "gluon", "nvidia", "host", "ir", "llvm_ir", "amd", "passes", "emulator"):
+FOLDERS = (  # of those helpers
+    "language",
+    "gluon",
+    "nvidia",
+    "host",
+    "ir",
+    "llvm_ir",
+    "amd",
+    "passes",
+    "emulator",
+    "ops",
+)
+for folder in FOLDERS:
     sys.path.append(str(pathlib.Path(__file__).parent / folder))

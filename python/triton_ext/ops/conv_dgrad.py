@@ -50,6 +50,7 @@ class DgradProblem(NamedTuple):
 
     Attributes:
         m_gemm: Pixels of a class; some may lie outside of dx.
+        channel_blocks: cdiv(Co / groups, BLOCK_K).
         size: Pixels of dx.
         walk_size: Pixels of a class.
         padding: In front.
@@ -58,11 +59,12 @@ class DgradProblem(NamedTuple):
     """
 
     m_gemm: int
-    size: tuple[int, int, int]
-    walk_size: tuple[int, int, int]
-    padding: tuple[int, int, int]
-    dilation: tuple[int, int, int]
-    lower: tuple[int, int, int]
+    channel_blocks: int
+    size: tuple[int, ...]
+    walk_size: tuple[int, ...]
+    padding: tuple[int, ...]
+    dilation: tuple[int, ...]
+    lower: tuple[int, ...]
 
 
 class Classes(NamedTuple):
@@ -76,11 +78,11 @@ class Classes(NamedTuple):
         inverse: For the first tap of a class.
     """
 
-    taps: tuple[int, int, int]
-    stride: tuple[int, int, int]
-    divisor: tuple[int, int, int]
-    tap_step: tuple[int, int, int]
-    inverse: tuple[int, int, int]
+    taps: tuple[int, ...]
+    stride: tuple[int, ...]
+    divisor: tuple[int, ...]
+    tap_step: tuple[int, ...]
+    inverse: tuple[int, ...]
 
 
 @triton.jit
@@ -130,17 +132,17 @@ def _offset(number, first, problem, DIM: tl.constexpr, CLASSES: tl.constexpr):
 
 
 @triton.jit
-def _class_steps(number, CLASSES: tl.constexpr, CHANNEL_BLOCKS: tl.constexpr):
+def _class_steps(number, channel_blocks, CLASSES: tl.constexpr):
     """Steps of a tile of a class; one where there are no taps."""
     number_d, number_h, number_w = _class_position(number, CLASSES)
     _, count_d = _class_taps(number_d, 0, CLASSES)
     _, count_h = _class_taps(number_h, 1, CLASSES)
     _, count_w = _class_taps(number_w, 2, CLASSES)
-    return max(count_d * count_h * count_w * CHANNEL_BLOCKS, 1)
+    return max(count_d * count_h * count_w * channel_blocks, 1)
 
 
 @triton.jit
-def _num_steps(class_tiles, CLASSES: tl.constexpr, CHANNEL_BLOCKS: tl.constexpr):
+def _num_steps(class_tiles, channel_blocks, CLASSES: tl.constexpr):
     """Steps of this program: of every num_programs-th tile, counted over all classes."""
     NUM_CLASSES: tl.constexpr = CLASSES[1][0] * CLASSES[1][1] * CLASSES[1][2]
     total = 0
@@ -148,7 +150,7 @@ def _num_steps(class_tiles, CLASSES: tl.constexpr, CHANNEL_BLOCKS: tl.constexpr)
     for number in range(NUM_CLASSES):
         behind = (number + 1) * class_tiles - tl.program_id(0)
         reached = tl.cdiv(max(behind, 0), tl.num_programs(0))
-        total += (reached - before) * _class_steps(number, CLASSES, CHANNEL_BLOCKS)
+        total += (reached - before) * _class_steps(number, channel_blocks, CLASSES)
         before = reached
     return total
 
@@ -220,7 +222,6 @@ def conv_dgrad_kernel(
     DIMS: tl.constexpr,  # spatial dimensions of dy_desc
     CLASSES: tl.constexpr,  # Classes
     GROUPS: tl.constexpr,
-    CHANNEL_BLOCKS: tl.constexpr,  # cdiv(Co / groups, BLOCK_K)
     CHANNEL_UNIT: tl.constexpr,  # a divisor of ci: 1 to 8
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
@@ -248,11 +249,11 @@ def conv_dgrad_kernel(
     # Of the products: the tile, and how many of its steps are left.  The loads are ahead of them,
     # and nothing but the tiles' data should have to be kept for so long.
     stored_tile = tl.program_id(0)
-    left = _class_steps(stored_tile // class_tiles, CLASSES, CHANNEL_BLOCKS)
+    left = _class_steps(stored_tile // class_tiles, problem.channel_blocks, CLASSES)
     acc = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
     # One loop over the steps of all tiles: the loads of the next tile overlap this one's epilogue.
     # It is written by hand because Triton flattens loops of a constant number of steps only.
-    for _ in range(_num_steps(class_tiles, CLASSES, CHANNEL_BLOCKS)):
+    for _ in range(_num_steps(class_tiles, problem.channel_blocks, CLASSES)):
         if is_new == 1:
             number, group, row, column = _tile_start(
                 tile, problem.m_gemm, ci, GROUPS, BLOCK_M, BLOCK_N, GROUP_SIZE_M
@@ -271,8 +272,8 @@ def conv_dgrad_kernel(
             offset_w = _offset(number_w, first_w, problem, 2, CLASSES)
             # A class without taps takes one step behind the last channel, where all is zero.
             is_empty = count_d * count_h * count_w == 0
-            blocks = tl.where(is_empty, 1, CHANNEL_BLOCKS)
-            first_channel = tl.where(is_empty, GROUPS, group) * (CHANNEL_BLOCKS * BLOCK_K)
+            blocks = tl.where(is_empty, 1, problem.channel_blocks)
+            first_channel = tl.where(is_empty, GROUPS, group) * problem.channel_blocks * BLOCK_K
             count_d = tl.where(is_empty, 1, count_d)
             count_h = tl.where(is_empty, 1, count_h)
             count_w = tl.where(is_empty, 1, count_w)
@@ -334,7 +335,7 @@ def conv_dgrad_kernel(
                 )  # fmt: skip
             acc = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
             stored_tile += tl.num_programs(0)
-            left = _class_steps(stored_tile // class_tiles, CLASSES, CHANNEL_BLOCKS)
+            left = _class_steps(stored_tile // class_tiles, problem.channel_blocks, CLASSES)
 
 
 def three_dims(dims: Sequence[Residues]) -> list[Residues]:
@@ -343,7 +344,7 @@ def three_dims(dims: Sequence[Residues]) -> list[Residues]:
 
 
 def kernel_constants(
-    config: ConvConfig, dims: Sequence[Residues], ci: int, co: int, groups: int, dtype: tl.dtype
+    config: ConvConfig, dims: Sequence[Residues], ci: int, groups: int, dtype: tl.dtype
 ) -> dict[str, Any]:
     """Returns the kernel's constexpr arguments, in the order of its parameters.
 
@@ -351,7 +352,6 @@ def kernel_constants(
         config: The tile configuration.
         dims: The spatial dimensions.
         ci: Input channels of a group.
-        co: Output channels of a group.
         groups: Into how many parts the channels are divided.
         dtype: Of dy, w and dx.
     """
@@ -366,7 +366,6 @@ def kernel_constants(
             inverse=tuple(dim.inverse for dim in padded),
         ),
         "GROUPS": groups,
-        "CHANNEL_BLOCKS": math.ceil(co / config.block_k),
         "CHANNEL_UNIT": math.gcd(ci, 8),
         "BLOCK_M": config.block_m,
         "BLOCK_N": config.block_n,
@@ -388,7 +387,6 @@ def compile_conv_dgrad(
     stride: Sequence[int] = (1, 1),
     dilation: Sequence[int] = (1, 1),
     ci: int = 128,
-    co: int = 128,
     groups: int = 1,
     dtype: tl.dtype = tl.float16,
     has_bias: bool = False,
@@ -403,7 +401,6 @@ def compile_conv_dgrad(
         stride: Of the convolution.
         dilation: Distance of neighbouring taps.
         ci: Input channels of a group.
-        co: Output channels of a group.
         groups: Into how many parts the channels are divided.
         dtype: Of dy, w and dx.
         has_bias: Whether a bias is added.
@@ -421,7 +418,7 @@ def compile_conv_dgrad(
         "dy_desc": f"tensordesc<{dtype}[{m}, {k}]>",
         "w_desc": f"tensordesc<{dtype}[{k}, 1, {n}]>",
         "ci": "i32",
-        "problem": DgradProblem("i32", *(("i32",) * 3,) * 5),  # type: ignore[arg-type]
+        "problem": DgradProblem("i32", "i32", *(("i32",) * 3,) * 5),  # type: ignore[arg-type]
     }
     if store_through_tma:
         tensors["dx_desc"] = f"tensordesc<{dtype}[{m}, {n // config.store_parts}]>"
@@ -429,7 +426,7 @@ def compile_conv_dgrad(
         tensors["dx_ptr"] = f"*{dtype}"
     if has_bias:
         tensors["bias_ptr"] = f"*{dtype}"
-    constants = kernel_constants(config, dims, ci, co, groups, dtype)
+    constants = kernel_constants(config, dims, ci, groups, dtype)
     constants |= {name: None for name in ("dx_desc", "dx_ptr", "bias_ptr") if name not in tensors}
     names = conv_dgrad_kernel.arg_names
     return triton.compile(

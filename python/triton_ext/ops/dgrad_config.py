@@ -81,8 +81,8 @@ def choose_config(
         num_sms: Multiprocessors of the GPU.
         groups: Into how many parts the channels are divided.
         element_bytes: Size of an element of dy, w and dx, in bytes.
-        whole_tile: Whether the output tile lies in shared memory as a whole: where dx is not stored
-            by TMA, and on sm_100.
+        whole_tile: Whether the output tile lies in shared memory as a whole: where dx is stored by
+            TMA on sm_100.
         available_bytes: Shared memory that a CTA can use.
 
     Returns:

@@ -1,0 +1,258 @@
+"""What a plan of the gradient of the input launches, refuses and chooses.  Runs where torch is."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.importorskip("torch", reason="triton_ext.ops needs torch, which is not installed")
+
+import torch
+from dgrad_cases import channels_last, problem_of
+from hypothesis import given
+from hypothesis import strategies as st
+from triton_ext.errors import DescriptorError, UnsupportedError
+from triton_ext.ops import conv_dgrad, dgrad_plan
+from triton_ext.ops.conv_config import SMEM_BYTES
+from triton_ext.ops.conv_dgrad import conv_dgrad_kernel
+from triton_ext.ops.dgrad_config import CONFIGS, choose_config
+from triton_ext.ops.machine import Machine
+
+H200 = Machine(132, (9, 0), SMEM_BYTES)
+
+
+class Looking:
+    """Stands in for the kernel: a launch through the front door compiles, one around it does not.
+
+    ``launches`` holds (door, arguments by name).
+    """
+
+    arg_names = conv_dgrad_kernel.arg_names
+    pre_run_hooks: tuple[object, ...] = ()
+
+    def __init__(self):
+        self.launches = []
+
+    def __getitem__(self, grid):
+        def front(*arguments, **options):
+            named = dict(zip(self.arg_names, arguments, strict=False)) | options
+            self.launches.append(("front", named))
+            return {grid: self._around(named)}
+
+        return front
+
+    def _around(self, compiled_for):
+        def around(*arguments):
+            named = dict(zip(self.arg_names, arguments, strict=True))
+            for name in ("bias_ptr", "dx_ptr", "dx_desc"):
+                assert (named[name] is None) == (compiled_for[name] is None)
+            self.launches.append(("around", named))
+
+        return around
+
+
+@pytest.fixture
+def kernel(monkeypatch):
+    looking = Looking()
+    monkeypatch.setattr(conv_dgrad, "conv_dgrad_kernel", looking)
+    monkeypatch.setattr(dgrad_plan, "machine_of", lambda device, operator: H200)
+    dgrad_plan.make_plan.cache_clear()
+    yield looking
+    dgrad_plan.make_plan.cache_clear()
+
+
+def launch(problem, dtype=torch.float16, **arguments):
+    dy, weight = channels_last(problem.y_shape, dtype, 1), channels_last(problem.w_shape, dtype, 2)
+    plan = dgrad_plan.make_plan(problem, dy.stride(), dtype, torch.device("cpu"))
+    return plan, plan.run(dy, weight, **arguments)
+
+
+STRIDED = problem_of(
+    n=2, ci=24, co=72, size=(11, 13), taps=(3, 2), stride=(2, 3), padding=((1, 0), (0, 2)),
+    dilation=(1, 2),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("problem", [problem_of(n=2, ci=64, padding=1), STRIDED], ids=str)
+def test_the_second_launch_goes_around_with_the_same_arguments(kernel, problem):
+    launch(problem)
+    launch(problem)
+    (first, front), (second, around) = kernel.launches
+    assert (first, second) == ("front", "around")
+    assert list(around) == list(conv_dgrad_kernel.arg_names)
+    for name, value in around.items():
+        if not name.endswith(("_desc", "_ptr")):
+            assert front[name] == value, name
+
+
+def test_arguments_are_what_their_names_say(kernel):
+    launch(STRIDED)
+    ((_, named),) = kernel.launches
+    assert named["dx_desc"] is None
+    assert named["dx_ptr"].shape == (2, 24, 11, 13)
+    assert named["ci"] == 24
+    assert named["problem"]._asdict() == {
+        # ceil(11 / 2) x ceil(13 / 3) pixels of two images.
+        "m_gemm": 2 * 6 * 5,
+        "channel_blocks": 2,
+        "size": (1, 11, 13),
+        "walk_size": (1, 6, 5),
+        "padding": (0, 1, 0),
+        "dilation": (1, 1, 2),
+        # Rows: (a + 1 - r) / 2 is 0 or 1.  Columns: (b - 2 * s) / 3 is 0 for s = 0 and b = 0 or
+        # for s = 1 and b = 2.
+        "lower": (0, 0, 0),
+    }
+    assert named["CLASSES"]._asdict() == {
+        "taps": (1, 3, 2),
+        "stride": (1, 2, 3),
+        "divisor": (1, 1, 1),
+        "tap_step": (1, 2, 3),
+        # Of 1 modulo 1, 1 modulo 2, 2 modulo 3.
+        "inverse": (0, 1, 2),
+    }
+    assert named["dy_desc"].geometry.pixel_box_lower_corner == (0, 0)
+    # A walk of 6 x 5 pixels in a dy of 5 x 5.
+    assert STRIDED.output_size == (5, 5)
+    assert named["dy_desc"].geometry.walk_size == (6, 5)
+
+
+def test_rows_go_through_tma_where_they_are_neighbours(kernel):
+    for problem, through_tma in (
+        (problem_of(ci=16), True),
+        (problem_of(ci=12), False),
+        (problem_of(ci=16, stride=(1, 2)), False),
+        (problem_of(ci=256, co=128, groups=2), True),
+        (problem_of(ci=48, co=128, groups=2), False),
+    ):
+        launch(problem)
+        named = kernel.launches[-1][1]
+        assert (named["dx_desc"] is not None) == through_tma, problem
+        assert (named["dx_ptr"] is None) == through_tma, problem
+
+
+def test_a_kernel_is_compiled_for_each_kind_of_bias(kernel):
+    bias = torch.zeros(32, dtype=torch.float16)
+    kinds = (None, bias[:16], bias[1:17])
+    for one in kinds * 2:
+        launch(problem_of(ci=16), bias=one)
+    assert [door for door, _ in kernel.launches] == ["front"] * 3 + ["around"] * 3
+
+
+def test_hooks_of_the_kernel_run_at_every_launch(kernel):
+    kernel.pre_run_hooks = (print,)
+    launch(problem_of())
+    launch(problem_of())
+    assert [door for door, _ in kernel.launches] == ["front", "front"]
+
+
+def test_image_sizes_and_channels_share_a_kernel(kernel):
+    # All that may differ between two of a bucket is told at run time.
+    one = problem_of(n=2, ci=64, co=64, size=(14, 14), padding=1)
+    other = problem_of(n=3, ci=64, co=128, size=(15, 13), padding=2)
+    plans = [launch(problem)[0] for problem in (one, other)]
+    constants = [plan.launcher.constants for plan in plans]
+    assert plans[0].config == plans[1].config
+    assert constants[0] == constants[1]
+
+
+# ---- Refusals ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("problem", "match"),
+    [
+        (problem_of(taps=(7, 3)), "filter larger than the padded input in H: empty output"),
+        (problem_of(stride=0), r"stride \(0, 0\): must be at least 1"),
+        (problem_of(padding=((-1, 0), (0, 0))), r"padding \(-1, 0\): must not be negative"),
+        (
+            problem_of(size=(300, 6), taps=(3, 1), dilation=(140, 1)),
+            "in H reach over 280 pixels of dy: im2col offsets go to 255",
+        ),
+        (
+            problem_of(size=(6, 6), padding=130),
+            r"lower corner 128 of the pixel box in H: must be -128 to 127",
+        ),
+        (
+            problem_of(size=(40, 5, 5), taps=(18, 1, 1)),
+            r"lower corner -17 of the pixel box in D: must be -16 to 15",
+        ),
+        (problem_of(n=1 << 20, size=(64, 64)), "dx has 4294967296 pixels, int32 pixel index"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_refuses_what_tma_cannot_express(kernel, problem, match):
+    with pytest.raises(DescriptorError, match=match):
+        dgrad_plan.make_plan(problem, (1,) * 4, torch.float16, torch.device("cpu"))
+    assert any(reason for reason in dgrad_plan.reasons(problem, torch.float16))
+
+
+def test_refuses_small_groups_and_other_dtypes_by_name(kernel):
+    depthwise = problem_of(ci=32, co=32, groups=32)
+    (reason,) = dgrad_plan.reasons(depthwise, torch.float16)
+    assert reason == "1 output channels in each of 32 groups: must be a multiple of 16"
+    with pytest.raises(UnsupportedError, match="conv_dgrad: 1 output channels in each of 32"):
+        dgrad_plan.make_plan(depthwise, (1,) * 4, torch.float16, torch.device("cpu"))
+    (reason,) = dgrad_plan.reasons(problem_of(), torch.float64)
+    assert reason == "dtype torch.float64: expected float16, bfloat16"
+
+
+def test_a_machine_with_little_shared_memory_is_refused(kernel):
+    small = Machine(20, (12, 0), 32 * 1024)
+    (reason,) = dgrad_plan.reasons(problem_of(), torch.float16, small)
+    assert "32768 bytes of shared memory" in reason
+    assert dgrad_plan.reasons(problem_of(), torch.float16, H200) == ()
+
+
+def test_a_stride_that_the_forward_has_not_is_taken():
+    # Strides are no element strides here: patches of 16 x 16 pixels, say.
+    patches = problem_of(ci=8, co=768, size=(224, 224), taps=(16, 16), stride=16)
+    assert dgrad_plan.reasons(patches, torch.float16, H200) == ()
+
+
+# ---- Choice ------------------------------------------------------------------------------------
+
+problems = st.fixed_dictionaries(
+    {
+        "m_gemm": st.integers(1, 2**31 - 1),
+        "classes": st.integers(1, 64),
+        "mean_taps": st.floats(0.01, 225),
+        "ci": st.integers(1, 65536),
+        "co": st.integers(1, 4096).map(lambda n: 16 * n),
+        "num_sms": st.integers(1, 256),
+        "groups": st.integers(1, 8),
+        "whole_tile": st.booleans(),
+    }
+)
+
+
+@given(problems)
+def test_the_choice_fits_and_stays_in_its_group(problem):
+    config = choose_config(**problem)
+    assert config == choose_config(**problem)
+    assert config.fits(2, problem["whole_tile"])
+    if problem["groups"] == 1:
+        assert config in CONFIGS
+    else:
+        assert config.block_k >= 16
+        assert problem["co"] % config.block_k == 0
+
+
+def test_a_small_problem_gets_a_small_tile():
+    config = choose_config(49, 1, 9.0, 16, 64, 132)
+    assert (config.block_m, config.block_n) == (64, 64)
+
+
+def test_many_classes_fill_the_machine_with_large_tiles():
+    # 3136 pixels are 25 tiles of 128 x 256 in a class, too few; those of 16 classes are not.
+    one = choose_config(3136, 1, 9.0, 256, 512, 132)
+    many = choose_config(3136, 16, 9.0, 256, 512, 132)
+    assert one.block_m * one.block_n < many.block_m * many.block_n
+
+
+@pytest.mark.parametrize("config", CONFIGS, ids=str)
+def test_shipped_configurations_are_possible(config):
+    assert config.fits(2)
+    assert config.block_m % 64 == 0
+    assert config.num_warps in (4, 8)
+    # More than 128 accumulators per thread do not fit beside the rest of 255 registers.
+    assert config.block_m * config.block_n // (32 * config.num_warps) <= 128
