@@ -5,7 +5,7 @@ PYTHON ?= python3
 ARCH ?= $(shell uname -m)
 HOSTS ?= 3.6.0 3.7.0 3.7.1 3.8.0 3.9.0
 
-.PHONY: help test test-hosts test-utlx nightly lint c-test demo wheel clean
+.PHONY: help test test-hosts test-utlx nightly lint c-test demo wheel try-wheel clean
 
 help:
 	@echo "make test        all checks over the installed package, with Triton 3.9.0"
@@ -16,6 +16,7 @@ help:
 	@echo "make c-test      the C tests only (needs a C compiler, nothing else)"
 	@echo "make demo        filter a photograph, compare, compile for sm_90 and sm_100"
 	@echo "make wheel       dist/: wheel and sdist, built twice and compared (ARCH=$(ARCH))"
+	@echo "make try-wheel   that wheel beside each Triton, selftest, uninstall; ARCH=aarch64 in qemu"
 	@echo "make clean       remove all that the targets made"
 	@echo "PYTHON=...       the Python to make the environments with ($(PYTHON))"
 
@@ -44,6 +45,9 @@ demo:
 
 wheel:
 	@$(PYTHON) tools/build_wheel.py --arch $(ARCH)
+
+try-wheel:
+	@$(PYTHON) tools/try_wheel.py --arch $(ARCH)
 
 clean:
 	rm -rf .venv .demo build dist python/*.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

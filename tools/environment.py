@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-__all__ = ["ROOT", "TORCH", "Environment", "EnvironmentProblem", "say", "timed"]
+__all__ = ["COMPANIONS", "ROOT", "TORCH", "Environment", "EnvironmentProblem", "say", "timed"]
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 
@@ -28,7 +28,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 TORCH = "2.13.0"
 
 # What a release of Triton needs beside it and does not ask for.
-_COMPANIONS = {
+COMPANIONS = {
     # Its interpreter turns one-element arrays into numbers, which numpy 2.4 refuses.
     "3.6.0": ("numpy<2.4",),
 }
@@ -89,7 +89,7 @@ class Environment:
             self._check_python()
             timed(f"make {_relative(self.folder)}", self._create)
             timed(f"install torch {TORCH}", lambda: self._pip(f"torch=={TORCH}"))
-            wheels = (f"triton=={self.triton}", *_COMPANIONS.get(self.triton, ()), *self.beside)
+            wheels = (f"triton=={self.triton}", *COMPANIONS.get(self.triton, ()), *self.beside)
             timed(f"install {' '.join(wheels)}", lambda: self._pip(*wheels))
             stamp.write_text(wanted)
         sources = digest(_source_files())

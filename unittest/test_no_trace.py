@@ -81,6 +81,9 @@ class Machine:
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory):
     """The package as pip builds it, from a copy: setuptools writes into the source tree."""
+    given = os.environ.get("TRITON_EXT_WHEEL")
+    if given:
+        return pathlib.Path(given)
     # Not imported: setuptools refuses that in a process that has the library's distutils already.
     if importlib.util.find_spec("setuptools") is None:
         pytest.skip("the wheel is built with setuptools 77 or newer")

@@ -207,13 +207,7 @@ def test_a_host_that_cannot_is_refused_by_name(fresh_triton_cache, monkeypatch):
 
 
 def test_more_pixels_than_a_tiled_box_has(fresh_triton_cache):
-    if capabilities()["im2col-copies"].available:
-        assert "im2col" in compile_kernel(copy_pixels, "good", block="512, 64").asm["ptx"]
-        return
-    with pytest.raises(PassError, match="has 512 pixels per CTA, this Triton cuts it") as caught:
-        compile_kernel(copy_pixels, "good", block="512, 64")
-    assert caught.value.line == line_of(copy_pixels, "tle.load_im2col")
-    assert "im2col" in compile_kernel(copy_pixels, "good", block="256, 64").asm["ptx"]
+    assert "im2col" in compile_kernel(copy_pixels, "good", block="512, 64").asm["ptx"]
 
 
 @needs_im2col

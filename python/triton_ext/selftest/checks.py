@@ -6,17 +6,21 @@ checks themselves: what one of them needs may be missing on a Triton that serves
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from triton_ext import backends, host
 
-__all__ = ["CHECKS", "GPU", "Check", "NotShown"]
+__all__ = ["CHECKS", "CPU", "GPU", "NUMPY", "TORCH", "Check", "NotShown"]
 
-#: The target of checks that run on the GPU that is here.
-GPU = "gpu"
+#: Targets of checks that run something: on the GPU that is here, on the CPU alone, with numpy, and
+#: with torch in Triton's interpreter.
+GPU, CPU, NUMPY, TORCH = "gpu", "cpu", "numpy", "torch"
 
 
 class NotShown(Exception):
@@ -28,7 +32,7 @@ class Check:
     """One check.
 
     Attributes:
-        target: ``"sm_90"``, ``"gfx950"`` or :data:`GPU`.
+        target: ``"sm_90"``, ``"gfx950"`` or one of those that run something.
         feature: What a user would call it.
         needs: Capability of the host without which it cannot work; empty for none.
         run: Compiles and looks; returns what it saw.
@@ -62,6 +66,17 @@ def _im2col_copies(stages: dict[str, Any]) -> str:
     if number == 0:
         raise NotShown("the PTX has no im2col copy")
     return f"{number} im2col copies, cubin of {len(stages['cubin'])} bytes"
+
+
+def _tiled(target: str) -> str:
+    from triton_ext.selftest import kernels
+
+    ptx = kernels.compile_conv(target)["ptx"]
+    loads = len(re.findall(r"cp\.async\.bulk\.tensor\.2d\.shared\S*\.global\.mbarrier", ptx))
+    stores = len(re.findall(r"cp\.async\.bulk\.tensor\.2d\.global\.shared", ptx))
+    if loads == 0 or stores == 0:
+        raise NotShown(f"the PTX has {loads} tiled loads and {stores} tiled stores")
+    return f"{loads} tiled loads and {stores} tiled stores beside them"
 
 
 def _nvidia_copies(target: str) -> str:
@@ -110,6 +125,101 @@ def _waits(target: str) -> str:
     return f"verified; the waits of the assembly leave {', '.join(map(str, counts))} in flight"
 
 
+def _tdm(target: str) -> str:
+    from triton_ext.selftest import cdna5
+
+    return _instructions(cdna5.compile_block(target), 1, 1)
+
+
+def _tdm_rows(target: str) -> str:
+    from triton_ext.selftest import cdna5
+
+    # A wave has four of the rows.
+    return _instructions(cdna5.compile_rows(target), 1, 1)
+
+
+def _instructions(stages: dict[str, Any], loads: int, stores: int) -> str:
+    text = stages["amdgcn"]
+    found = (text.count("tensor_load_to_lds"), text.count("tensor_store_from_lds"))
+    if found != (loads, stores):
+        raise NotShown(f"{found[0]} TDM loads and {found[1]} stores, expected {loads}, {stores}")
+    return f"{loads} TDM loads and {stores} stores, waits of the assembly: {_tensor_waits(text)}"
+
+
+def _tensor_waits(text: str) -> str:
+    counts = re.findall(r"s_wait_tensorcnt (0x\w+|\d+)", text)
+    if not counts:
+        raise NotShown("nothing waits for the TDM")
+    return ", ".join(str(int(count, 0)) for count in counts)
+
+
+def _partitioned(target: str) -> str:
+    from triton_ext.selftest import cdna5
+
+    stages, taken = cdna5.compile_partitioned(target)
+    if "#ttg.partitioned_shared" not in stages["ttgir"]:
+        raise NotShown("the TTGIR has no partitioned value")
+    return f"two values of 4096 bytes, each in two partitions; LDS up to byte {taken}"
+
+
+_CANONICAL = """module {
+  tt.func public @kernel(%x: i32) -> i32 {
+    %zero = arith.constant 0 : i32
+    %sum = arith.addi %x, %zero : i32
+    tt.return %sum : i32
+  }
+}
+"""
+
+
+def _triton_opt(_: str) -> str:
+    command = [sys.executable, "-m", "triton_ext.tools.opt", "-canonicalize", "--host=always", "-"]
+    done = subprocess.run(
+        command, input=_CANONICAL, capture_output=True, text=True, check=False, timeout=60
+    )
+    if done.returncode != 0:
+        raise NotShown(f"status {done.returncode}: {done.stderr.strip()}")
+    if "arith.addi" in done.stdout or "tt.return" not in done.stdout:
+        raise NotShown(f"-canonicalize left {done.stdout!r}")
+    return "Triton's -canonicalize folds an addition of 0, through triton-opt"
+
+
+def _emulator(_: str) -> str:
+    from triton_ext.selftest import cdna5
+
+    wrong = cdna5.copy_over_numpy()
+    if wrong:
+        raise NotShown(f"{wrong} elements are not what was copied")
+    return "a TDM copy for gfx1250, run over numpy, copies what it should"
+
+
+_CONV2D = """
+import torch
+from triton_ext.ops import conv2d
+torch.manual_seed(0)
+x = torch.randn(1, 16, 9, 9).half().contiguous(memory_format=torch.channels_last)
+w = torch.randn(8, 16, 3, 3).half() / 12
+exact = torch.nn.functional.conv2d(x.double(), w.double(), padding=1)
+print("off by", float((conv2d(x, w, padding=1).double() - exact).abs().max()))
+"""
+
+
+def _interpreted(_: str) -> str:
+    # Triton asks for the interpreter when a kernel is defined.
+    environment = {**os.environ, "TRITON_INTERPRET": "1"}
+    command = [sys.executable, "-c", _CONV2D]
+    done = subprocess.run(
+        command, env=environment, capture_output=True, text=True, check=False, timeout=100
+    )
+    found = re.search(r"^off by (\S+)$", done.stdout, re.M)
+    if found is None:
+        raise NotShown(f"status {done.returncode}: {done.stderr.strip()[-300:]}")
+    # fp16 sums of 144 products of about 1.
+    if not float(found[1]) < 4e-3:
+        raise NotShown(f"off by {found[1]}, 0.004 is allowed")
+    return f"conv2d of 16 to 8 channels off by {float(found[1]):.2g}"
+
+
 def _shared(target: str) -> str:
     from triton_ext.analysis.allocation import allocate, unknown_scratch
     from triton_ext.ir import parse
@@ -136,7 +246,8 @@ def _conv2d(_: str) -> str:
     weight = torch.randn(128, 64, 3, 3, device="cuda").half() / 24
     exact = torch.nn.functional.conv2d(x.double(), weight.double(), padding=1)
     theirs = torch.nn.functional.conv2d(x, weight, padding=1)
-    error = float((conv2d(x, weight, padding=1).double() - exact).abs().max())
+    ours: Any = conv2d(x, weight, padding=1)
+    error = float((ours.double() - exact).abs().max())
     # Twice torch's own in the same type, and a floor of some units in the last place of 1.
     allowed = 2 * float((theirs.double() - exact).abs().max()) + 2e-3
     if not error <= allowed:
@@ -148,10 +259,17 @@ _NVIDIA, _AMD = ("sm_90", "sm_100"), ("gfx942", "gfx950", "gfx1250")
 
 CHECKS: tuple[Check, ...] = (
     *(Check(target, "im2col convolution", "im2col", _im2col) for target in _NVIDIA),
+    *(Check(target, "tiled copies", "im2col", _tiled) for target in _NVIDIA),
     *(Check(target, "im2col in Gluon", "im2col-gluon", _gluon_im2col) for target in _NVIDIA),
     *(Check(target, "wide copies", "stages-hook-key", _nvidia_copies) for target in _NVIDIA),
     *(Check(target, "wide copies", "stages-hook-key", _amd_copies) for target in _AMD),
     *(Check(target, "wait counts", "stages-hook-key", _waits) for target in _AMD),
+    Check("gfx1250", "TDM copies", "", _tdm),
+    Check("gfx1250", "TDM gather and scatter", "amd-tdm-rows", _tdm_rows),
+    Check("gfx1250", "partitioned values", "amd-partitioned-shared", _partitioned),
     *(Check(target, "shared memory", "", _shared) for target in (*_NVIDIA, *_AMD)),
+    Check(CPU, "triton-opt", "", _triton_opt),
+    Check(NUMPY, "emulator", "", _emulator),
+    Check(TORCH, "interpreter", "interpreter", _interpreted),
     Check(GPU, "conv2d against torch", "im2col", _conv2d),
 )

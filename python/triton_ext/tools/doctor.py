@@ -106,8 +106,14 @@ def run(arguments: argparse.Namespace) -> int:
 
 def with_selftest(report: Report) -> Report:
     """Returns a report with what a selftest found."""
+    facts = {fact.topic: fact for fact in report.facts}
     on_gpu = next(work for work in report.works if work.topic.startswith("triton_ext.ops"))
-    skipped = {} if on_gpu.good else {"gpu": "no GPU that can run it, or no torch: see above"}
+    skipped = {name: facts[name].text for name in ("numpy", "torch") if not facts[name].good}
+    if not on_gpu.good:
+        skipped["gpu"] = "no GPU that can run it, or no torch: see above"
+    # Both run on numpy as well.
+    if "numpy" in skipped:
+        skipped["torch"] = skipped["numpy"]
     try:
         tested = selftest.run_checks(skipped)
     except TritonExtError as error:

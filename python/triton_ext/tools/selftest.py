@@ -110,7 +110,12 @@ def _child(arguments: Sequence[str], limit: float) -> tuple[list[dict[str, objec
         environment["TRITON_CACHE_DIR"] = folder
         try:
             done = subprocess.run(
-                command, env=environment, capture_output=True, timeout=limit, check=False
+                command,
+                cwd=folder,  # a file there that is named like a module is none of ours
+                env=environment,
+                capture_output=True,
+                timeout=limit,
+                check=False,
             )
         except subprocess.TimeoutExpired as expired:
             return _lines(expired.stdout or b""), f"no end after {limit:g} seconds"
