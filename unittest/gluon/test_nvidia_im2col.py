@@ -384,8 +384,10 @@ def test_arguments_are_named(fresh_triton_cache, mode, message):
         pytest.skip("Triton 3.6 itself refuses a list with a string")
     with pytest.raises(CompilationError) as caught:
         compile_tile(mode, kernel=refused_tile)
-    # One sentence, and no dump of what the builder takes.
-    assert message in str(caught.value).splitlines()[-1]
+    # One sentence at the line, and no dump of what the builder takes.
+    last = str(caught.value).splitlines()[-1]
+    assert re.match(r"\S+gluon_kernels\.py:\d+:\d+: error: ", last)
+    assert message in last
 
 
 @needs_im2col

@@ -20,15 +20,22 @@ __all__ = [
     "async_wait",
     "async_wait_instructions",
     "async_wait_stage",
+    "block_problems",
+    "column_problems",
     "emulated",
     "index_layout",
+    "index_layout_problems",
+    "layout_problems",
     "load_instructions",
     "make_tensor_descriptor",
+    "partition_problems",
     "partitioned_dot_layouts",
     "partitioned_layout",
     "rows_instructions",
     "smem_layout",
+    "tensor_problems",
     "update_tensor_descriptor",
+    "wait_problems",
     "wmma",
     "wmma_layout",
 ]
@@ -44,14 +51,21 @@ async_store = backends.load("amd", "gluon.async_store")
 async_wait = backends.load("amd", "gluon.async_wait")
 async_wait_instructions = backends.load("amd", "gluon.async_wait_instructions")
 async_wait_stage = backends.load("amd", "gluon.async_wait_stage")
+block_problems = backends.load("amd", "gluon.block_problems")
+column_problems = backends.load("amd", "gluon.column_problems")
 emulated = backends.load("amd", "gluon.emulated")
 index_layout = backends.load("amd", "gluon.index_layout")
+index_layout_problems = backends.load("amd", "gluon.index_layout_problems")
+layout_problems = backends.load("amd", "gluon.layout_problems")
 load_instructions = backends.load("amd", "gluon.load_instructions")
 make_tensor_descriptor = backends.load("amd", "gluon.make_tensor_descriptor")
+partition_problems = backends.load("amd", "gluon.partition_problems")
 partitioned_dot_layouts = backends.load("amd", "gluon.partitioned_dot_layouts")
 partitioned_layout = backends.load("amd", "gluon.partitioned_layout")
 rows_instructions = backends.load("amd", "gluon.rows_instructions")
 smem_layout = backends.load("amd", "gluon.smem_layout")
+tensor_problems = backends.load("amd", "gluon.tensor_problems")
 update_tensor_descriptor = backends.load("amd", "gluon.update_tensor_descriptor")
+wait_problems = backends.load("amd", "gluon.wait_problems")
 wmma = backends.load("amd", "gluon.wmma")
 wmma_layout = backends.load("amd", "gluon.wmma_layout")

@@ -20,6 +20,7 @@ __all__ = [
     "layout_problems",
     "partition_problems",
     "row_index_problems",
+    "tensor_problems",
     "wait_problems",
 ]
 
@@ -55,6 +56,31 @@ def block_problems(block_shape: Sequence[int], bits: int, *, of_rows: bool = Fal
             f"a row of {block_shape[-1]} elements of {bits} bits is no whole dword: expected a "
             f"multiple of {_DWORD_BITS // bits} columns"
         )
+    return found
+
+
+def tensor_problems(shape: Sequence[int | None], strides: Sequence[int | None]) -> list[str]:
+    """What is wrong with the tensor of a descriptor.
+
+    Args:
+        shape: Sizes, outermost first; ``None`` where one is no constant.
+        strides: In elements, likewise.
+    """
+    found = [
+        f"size {dim} of the tensor is {size}, expected 0 or more"
+        for dim, size in enumerate(shape)
+        if size is not None and size < 0
+    ]
+    found += [
+        f"stride {dim} is {stride}, expected 0 or more: the data mover only goes forward"
+        for dim, stride in enumerate(strides[:-1])
+        if stride is not None and stride < 0
+    ]
+    last = strides[-1] if strides else 1
+    if last is None:
+        found.append("the last stride is no constant, expected 1: rows lie in one piece")
+    elif last != 1:
+        found.append(f"the last stride is {last}, expected 1: rows lie in one piece")
     return found
 
 

@@ -42,6 +42,9 @@ class Emulated:
         types: Parameters whose type the arguments do not tell: ``{"x_ptr": "*bf16"}`` for an array
             of ``uint16`` that holds bf16 numbers.
         edit: Changes the TTGIR before it runs; for experiments.
+
+    Raises:
+        TypeError: ``kernel`` is none.
     """
 
     def __init__(
@@ -51,6 +54,9 @@ class Emulated:
         types: Mapping[str, str] | None = None,
         edit: Callable[[str], str] | None = None,
     ) -> None:
+        if not hasattr(kernel, "arg_names") or not hasattr(kernel, "params"):
+            name = getattr(kernel, "__name__", kernel)
+            raise TypeError(f"emulated: expected a @gluon.jit function, got {name!r}")
         self.kernel = kernel
         self.arch = arch
         self.types = dict(types or {})

@@ -6,9 +6,8 @@ written down in :mod:`.checks`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, TypeVar, cast
+from typing import Any
 
 from triton.experimental.gluon.language import (
     BlockedLayout,
@@ -16,9 +15,9 @@ from triton.experimental.gluon.language import (
     SliceLayout,
     SwizzledSharedLayout,
 )
-from triton.runtime.jit import constexpr_function
 
 from . import hosts
+from .numbers import constant_function, opaque, positive, power_of_two, powers_of_two
 
 __all__ = [
     "PartitionedDot",
@@ -35,15 +34,29 @@ _PAD_BITS = 128
 _MAX_INTERVAL_BITS = 256 * 32
 
 
-F = TypeVar("F", bound=Callable[..., Any])
+_require_partitions = opaque(hosts.require_partitions)
 
 
-def _constant(function: F) -> F:
-    """Lets a function be called on the host and, with constants, inside of a kernel."""
-    return cast(F, constexpr_function(function))
+@opaque
+def _partitioned_class() -> Any:
+    return hosts.cdna5().PartitionedSharedLayout
 
 
-@_constant
+@opaque
+def _wmma_class() -> Any:
+    from triton.experimental.gluon.language.amd import AMDWMMALayout
+
+    return AMDWMMALayout
+
+
+@opaque
+def _bits(function: str, bits: Any) -> int:
+    if power_of_two(function, "bits", bits) not in (8, 16, 32, 64):
+        raise ValueError(f"{function}: elements of {bits} bits, expected 8, 16, 32 or 64")
+    return int(bits)
+
+
+@constant_function
 def index_layout(rows: int, num_warps: int, threads_per_warp: int = 32) -> Any:
     """The layout of the row numbers of a gather or scatter.
 
@@ -54,7 +67,14 @@ def index_layout(rows: int, num_warps: int, threads_per_warp: int = 32) -> Any:
         rows: Rows of the block, a power of two.
         num_warps: Waves of the workgroup, a power of two.
         threads_per_warp: Lanes of a wave.
+
+    Raises:
+        TypeError, ValueError: A number is no power of two.
     """
+    name = "index_layout"
+    rows = power_of_two(name, "rows", rows)
+    num_warps = power_of_two(name, "num_warps", num_warps)
+    threads_per_warp = power_of_two(name, "threads_per_warp", threads_per_warp)
     split = num_warps if rows >= num_warps else 1
     parent = BlockedLayout(
         [rows // split, 1], [1, threads_per_warp], [split, num_warps // split], [1, 0]
@@ -62,7 +82,7 @@ def index_layout(rows: int, num_warps: int, threads_per_warp: int = 32) -> Any:
     return SliceLayout(1, parent)
 
 
-@_constant
+@constant_function
 def smem_layout(block_shape: list[int], bits: int, pad: bool = True) -> Any:
     """A layout of a block in LDS, with one access of padding behind each row.
 
@@ -70,7 +90,12 @@ def smem_layout(block_shape: list[int], bits: int, pad: bool = True) -> Any:
         block_shape: Shape of the block, outermost first, powers of two.
         bits: Of an element.
         pad: Whether there is padding; gathers of Triton 3.7 take none.
+
+    Raises:
+        TypeError, ValueError: A size is no power of two, or elements are no bytes.
     """
+    block_shape = powers_of_two("smem_layout", "block_shape", block_shape)
+    bits = _bits("smem_layout", bits)
     interval = min(block_shape[-1], _MAX_INTERVAL_BITS // bits)
     order = list(reversed(range(len(block_shape))))
     if not pad:
@@ -80,7 +105,7 @@ def smem_layout(block_shape: list[int], bits: int, pad: bool = True) -> Any:
     )
 
 
-@_constant
+@constant_function
 def partitioned_layout(
     block_shape: list[int], bits: int, dim: int, num_partitions: int = 2, num_groups: int = 1
 ) -> Any:
@@ -97,9 +122,15 @@ def partitioned_layout(
 
     Raises:
         UnsupportedError: The host has no such layouts (before 3.8).
-        ValueError: The dimension cannot be cut into so many pieces.
+        TypeError, ValueError: The dimension cannot be cut into so many pieces; or as smem_layout.
     """
-    hosts.require_partitions()
+    _require_partitions()
+    name = "partitioned_layout"
+    block_shape = powers_of_two(name, "block_shape", block_shape)
+    num_partitions = positive(name, "num_partitions", num_partitions)
+    num_groups = positive(name, "num_groups", num_groups)
+    if dim not in range(len(block_shape)):
+        raise ValueError(f"{name}: dim is {dim}, the block has {len(block_shape)} dimensions")
     pieces = num_partitions * num_groups
     size = block_shape[dim]
     if num_partitions < 2 or pieces & (pieces - 1) or size % pieces:
@@ -109,11 +140,10 @@ def partitioned_layout(
         )
     piece = list(block_shape)
     piece[dim] = size // pieces
-    layout = hosts.cdna5().PartitionedSharedLayout
-    return layout(num_partitions, num_groups, dim, smem_layout(piece, bits))
+    return _partitioned_class()(num_partitions, num_groups, dim, smem_layout(piece, bits))
 
 
-@_constant
+@constant_function
 def wmma_layout(num_warps: int, warps_m: int, instr_shape: list[int]) -> Any:
     """The layout of a product, with ``warps_m`` waves along M and the others along N.
 
@@ -121,23 +151,33 @@ def wmma_layout(num_warps: int, warps_m: int, instr_shape: list[int]) -> Any:
         num_warps: Waves of the workgroup, a power of two.
         warps_m: Of them along M, a power of two.
         instr_shape: M, N and K of one WMMA instruction.
+
+    Raises:
+        TypeError, ValueError: A number is no power of two, or there are fewer waves than along M.
     """
+    name = "wmma_layout"
+    num_warps = power_of_two(name, "num_warps", num_warps)
+    warps_m = power_of_two(name, "warps_m", warps_m)
+    instr_shape = powers_of_two(name, "instr_shape", instr_shape, 3)
+    if warps_m > num_warps:
+        raise ValueError(f"{name}: {warps_m} waves along M, the workgroup has {num_warps}")
     return _wmma(_bases(warps_m, num_warps // warps_m), [], instr_shape)
 
 
+@constant_function
 def _bases(warps_m: int, warps_n: int) -> list[list[int]]:
     along_n = [[0, 1 << i] for i in range(warps_n.bit_length() - 1)]
     return along_n + [[1 << i, 0] for i in range(warps_m.bit_length() - 1)]
 
 
+@constant_function
 def _wmma(warp_bases: list[list[int]], reg_bases: list[list[int]], instr_shape: list[int]) -> Any:
-    from triton.experimental.gluon.language.amd import AMDWMMALayout
-
-    if "warp_bases" in AMDWMMALayout.__dataclass_fields__:
-        return AMDWMMALayout(3, True, warp_bases, reg_bases, list(instr_shape))
+    layout = _wmma_class()
+    if "warp_bases" in layout.__dataclass_fields__:
+        return layout(3, True, warp_bases, reg_bases, list(instr_shape))
     # 3.6 counts waves along each dimension instead.
     waves = [1 << sum(bool(b[dim]) for b in warp_bases) for dim in (0, 1)]
-    return AMDWMMALayout(3, True, waves, list(instr_shape))
+    return layout(3, True, waves, list(instr_shape))
 
 
 @dataclass(frozen=True)
@@ -155,7 +195,7 @@ class PartitionedDot:
     acc: Any
 
 
-@_constant
+@constant_function
 def partitioned_dot_layouts(
     block_shape: list[int],
     bits: int,
@@ -183,10 +223,14 @@ def partitioned_dot_layouts(
 
     Raises:
         UnsupportedError: The host has no partitioned layouts (before 3.8).
-        ValueError: The block is too small to be cut, or the number of waves is another one.
+        TypeError, ValueError: The block is too small to be cut, the number of waves is another
+            one, or a number is no power of two.
     """
-    hosts.require_partitions()
-    block_m, block_n, block_k = block_shape
+    _require_partitions()
+    name = "partitioned_dot_layouts"
+    block_m, block_n, block_k = powers_of_two(name, "block_shape", block_shape, 3)
+    instr_shape = powers_of_two(name, "instr_shape", instr_shape, 3)
+    num_warps = positive(name, "num_warps", num_warps)
     tiles_m, tiles_n = block_m // instr_shape[0], block_n // instr_shape[1]
     # 8 waves: the third bit halves the rows of a quarter.
     least_m = num_warps // 2

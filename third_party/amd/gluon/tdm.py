@@ -14,8 +14,20 @@ from typing import Any
 from triton.experimental.gluon.language import _core as ttgl
 from triton.experimental.gluon.language._core import builtin
 from triton.language import core
+from triton_ext.host.place import located
 
 from . import checks, hosts
+from .arguments import (
+    constant,
+    describe,
+    flag,
+    integer,
+    integers,
+    predicate,
+    refuse,
+    sequence,
+    wave_mask,
+)
 from .waits import TdmStage
 
 __all__ = [
@@ -34,6 +46,7 @@ __all__ = [
 
 
 @builtin
+@located
 def make_tensor_descriptor(base, shape, strides, block_shape, layout, _semantic=None):  # type: ignore[no-untyped-def]
     """Describes a tensor in global memory to the tensor data mover.
 
@@ -51,29 +64,32 @@ def make_tensor_descriptor(base, shape, strides, block_shape, layout, _semantic=
     """
     name = "make_tensor_descriptor"
     hosts.check_target(name, _semantic.builder.options)
-    block = [core._unwrap_if_constexpr(size) for size in core._unwrap_if_constexpr(block_shape)]
+    block = [constant(name, "block_shape", x) for x in sequence(name, "block_shape", block_shape)]
     layout = core._unwrap_if_constexpr(layout)
-    if not isinstance(base, core.tensor) or not isinstance(base.dtype, core.pointer_type):
-        raise TypeError(f"{name}: base must be a pointer, got {_describe(base)}")
-    if not len(shape) == len(strides) == len(block):
+    if not isinstance(base, core.tensor) or not isinstance(base.type, core.pointer_type):
+        raise TypeError(f"{name}: base must be a pointer, got {describe(base)}")
+    sizes = integers(name, "shape", shape)
+    steps = integers(name, "strides", strides, 64)
+    if not len(sizes) == len(steps) == len(block):
         raise ValueError(
-            f"{name}: expected as many sizes, strides and block sizes, got {len(shape)}, "
-            f"{len(strides)} and {len(block)}"
+            f"{name}: expected as many sizes, strides and block sizes, got {len(sizes)}, "
+            f"{len(steps)} and {len(block)}"
         )
     bits = base.dtype.element_ty.primitive_bitwidth
     found = checks.block_problems(block, bits)
-    last = core._unwrap_if_constexpr(strides[-1]) if len(strides) else 1
-    if isinstance(last, int) and last != 1:
-        found.append(f"the last stride is {last}, expected 1: rows lie in one piece")
+    found += checks.tensor_problems(
+        *([x if isinstance(x, int) else None for x in of] for of in (sizes, steps))
+    )
     if not found:
         found = _layout_problems(layout, block, bits, "load", _semantic)
-    _refuse(name, found)
+    refuse(name, found)
     return hosts.tdm().make_tensor_descriptor(
         base, shape, strides, block, layout, _semantic=_semantic
     )
 
 
 @builtin
+@located
 def update_tensor_descriptor(  # type: ignore[no-untyped-def]
     desc, add_offsets=None, set_bounds=None, pred=None, clamp_bounds=False, _semantic=None
 ):
@@ -96,12 +112,17 @@ def update_tensor_descriptor(  # type: ignore[no-untyped-def]
     hosts.needs_positions(name)
     _check_descriptor(name, desc)
     rank = len(desc.block_shape)
+    given = False
     for what, numbers in (("add_offsets", add_offsets), ("set_bounds", set_bounds)):
-        if numbers is not None and len(numbers) != rank:
-            raise ValueError(f"{name}: {what} has {len(numbers)} numbers, the descriptor {rank}")
-    if add_offsets is None and set_bounds is None and core._unwrap_if_constexpr(pred) is None:
+        if core._unwrap_if_constexpr(numbers) is None:
+            continue
+        given = True
+        if (count := len(integers(name, what, numbers))) != rank:
+            raise ValueError(f"{name}: {what} has {count} numbers, the descriptor {rank}")
+    if not predicate(name, pred) and not given:
         raise ValueError(f"{name}: expected add_offsets, set_bounds or pred, got none of them")
-    if core._unwrap_if_constexpr(clamp_bounds) and (add_offsets is None or set_bounds is not None):
+    clamp_bounds = flag(name, "clamp_bounds", clamp_bounds)
+    if clamp_bounds and (add_offsets is None or set_bounds is not None):
         raise ValueError(f"{name}: clamp_bounds goes with add_offsets and without set_bounds")
     return hosts.tdm().update_tensor_descriptor(
         desc, add_offsets, set_bounds, pred, clamp_bounds, _semantic=_semantic
@@ -109,6 +130,7 @@ def update_tensor_descriptor(  # type: ignore[no-untyped-def]
 
 
 @builtin
+@located
 def async_load(desc, offsets, smem, pred=None, warp_used_hint=None, _semantic=None):  # type: ignore[no-untyped-def]
     """Starts the copy of a block into LDS.
 
@@ -125,15 +147,18 @@ def async_load(desc, offsets, smem, pred=None, warp_used_hint=None, _semantic=No
     """
     _check_block("async_load", desc, offsets, smem, "load", _semantic)
     options: dict[str, Any] = {}
-    if core._unwrap_if_constexpr(pred) is not None:
+    if predicate("async_load", pred):
         options["pred"] = pred
     if core._unwrap_if_constexpr(warp_used_hint) is not None:
         hosts.needs_positions("warp_used_hint of async_load")
-        options["warp_used_hint"] = warp_used_hint
+        num_warps = _semantic.builder.options.num_warps
+        mask = wave_mask("async_load", "warp_used_hint", warp_used_hint, num_warps)
+        options["warp_used_hint"] = mask
     hosts.tdm().async_load(desc, offsets, smem, **options, _semantic=_semantic)
 
 
 @builtin
+@located
 def async_load_fused(members, _semantic=None):  # type: ignore[no-untyped-def]
     """Starts 2 to 4 loads with one instruction (Triton 3.9 or newer).
 
@@ -142,14 +167,32 @@ def async_load_fused(members, _semantic=None):  # type: ignore[no-untyped-def]
             mask of the waves that do it.
 
     Raises:
+        ValueError, TypeError: At compile time, at the line of the call: what does not fit.
         UnsupportedError: The target is not gfx1250, or the host is older.
     """
-    hosts.check_target("async_load_fused", _semantic.builder.options)
+    name = "async_load_fused"
+    hosts.check_target(name, _semantic.builder.options)
     hosts.require_fused()
+    members = [tuple(sequence(name, "members", x)) for x in sequence(name, "members", members)]
+    if not 2 <= len(members) <= 4 or any(len(member) != 3 for member in members):
+        raise ValueError(
+            f"{name}: expected 2 to 4 members (descriptor, shared memory, mask of waves), got "
+            f"{len(members)} of {sorted({len(member) for member in members})} parts"
+        )
+    taken = 0
+    for number, (desc, smem, mask) in enumerate(members):
+        _check_descriptor(name, desc)
+        _check_smem(name, desc, smem)
+        what = f"mask of member {number}"
+        mask = wave_mask(name, what, mask, _semantic.builder.options.num_warps)
+        if mask & taken:
+            raise ValueError(f"{name}: {what} is {mask:#x}, and has waves of an earlier member")
+        taken |= mask
     hosts.tdm().async_load_fused(members, _semantic=_semantic)
 
 
 @builtin
+@located
 def async_store(desc, offsets, smem, _semantic=None):  # type: ignore[no-untyped-def]
     """Starts the copy of a block from LDS, which may not be overwritten before a wait.
 
@@ -167,6 +210,7 @@ def async_store(desc, offsets, smem, _semantic=None):  # type: ignore[no-untyped
 
 
 @builtin
+@located
 def async_gather(desc, rows, column, smem, pred=None, _semantic=None):  # type: ignore[no-untyped-def]
     """Starts the copy of rows of a matrix into the rows of an LDS buffer (3.7 or newer).
 
@@ -186,6 +230,7 @@ def async_gather(desc, rows, column, smem, pred=None, _semantic=None):  # type: 
 
 
 @builtin
+@located
 def async_scatter(desc, rows, column, smem, _semantic=None):  # type: ignore[no-untyped-def]
     """Starts the copy of the rows of an LDS buffer to rows of a matrix (3.7 or newer).
 
@@ -203,6 +248,7 @@ def async_scatter(desc, rows, column, smem, _semantic=None):  # type: ignore[no-
 
 
 @builtin
+@located
 def async_wait(num_ops=0, _semantic=None):  # type: ignore[no-untyped-def]
     """Waits until at most ``num_ops`` TDM operations, the newest ones, are in flight.
 
@@ -210,10 +256,11 @@ def async_wait(num_ops=0, _semantic=None):  # type: ignore[no-untyped-def]
         ValueError: At compile time: not a constant of 0 to 63.
         UnsupportedError: The target is not gfx1250.
     """
-    _wait("async_wait", core._unwrap_if_constexpr(num_ops), _semantic)
+    _wait("async_wait", num_ops, _semantic)
 
 
 @builtin
+@located
 def async_wait_stage(stage, behind=0, newer=0, _semantic=None):  # type: ignore[no-untyped-def]
     """Waits for all of a stage.
 
@@ -226,12 +273,14 @@ def async_wait_stage(stage, behind=0, newer=0, _semantic=None):  # type: ignore[
         ValueError: At compile time: more would be in flight than TENSORcnt holds.
         UnsupportedError: The target is not gfx1250.
     """
-    stage = _stage("async_wait_stage", stage)
-    number = stage.behind(core._unwrap_if_constexpr(behind), core._unwrap_if_constexpr(newer))
-    _wait("async_wait_stage", number, _semantic)
+    name = "async_wait_stage"
+    stage = _stage(name, stage)
+    number = stage.behind(constant(name, "behind", behind), constant(name, "newer", newer))
+    _wait(name, number, _semantic)
 
 
 @builtin
+@located
 def async_wait_instructions(count, stage, _semantic=None):  # type: ignore[no-untyped-def]
     """Waits until at most ``count`` TDM instructions of a wave are in flight.
 
@@ -243,39 +292,41 @@ def async_wait_instructions(count, stage, _semantic=None):  # type: ignore[no-un
         ValueError: At compile time: not a constant of 0 to 63.
         UnsupportedError: The target is not gfx1250.
     """
-    stage = _stage("async_wait_instructions", stage)
-    _wait("async_wait_instructions", stage.within(core._unwrap_if_constexpr(count)), _semantic)
+    name = "async_wait_instructions"
+    stage = _stage(name, stage)
+    _wait(name, stage.within(constant(name, "count", count)), _semantic)
 
 
 @builtin
+@located
 def wmma(a, b, acc, _semantic=None):  # type: ignore[no-untyped-def]
-    """``a @ b + acc`` on the matrix cores."""
+    """``a @ b + acc`` on the matrix cores.
+
+    Args:
+        a: [M, K], in the operand layout of ``acc``'s layout.
+        b: [K, N], likewise.
+        acc: [M, N], in a layout such as :func:`wmma_layout` gives.
+
+    Raises:
+        TypeError: At compile time, at the line of the call: an operand is no matrix.
+        UnsupportedError: The target is not gfx1250.
+    """
     hosts.check_target("wmma", _semantic.builder.options)
+    for what, operand in (("a", a), ("b", b), ("acc", acc)):
+        if not isinstance(operand, core.tensor) or len(getattr(operand, "shape", ())) != 2:
+            raise TypeError(
+                f"wmma: {what}: expected a matrix in registers, got {describe(operand)}"
+            )
     return hosts.cdna5().wmma(a, b, acc, _semantic=_semantic)
 
 
 # ---- what they share
 
 
-def _refuse(name: str, problems: list[str]) -> None:
-    if len(problems) == 1:
-        raise ValueError(f"{name}: {problems[0]}")
-    if problems:
-        lines = "".join(f"\n  - {problem}" for problem in problems)
-        raise ValueError(f"{name}: {len(problems)} things are wrong:{lines}")
-
-
-def _describe(value: Any) -> str:
-    value = core._unwrap_if_constexpr(value)
-    if isinstance(value, core.tensor):
-        return f"a tensor of {value.dtype}" if value.type.is_block() else f"a scalar {value.dtype}"
-    return repr(value) if isinstance(value, (bool, int, float, str)) else type(value).__name__
-
-
 def _check_descriptor(name: str, desc: Any) -> None:
     if not isinstance(desc, hosts.tdm().tensor_descriptor):
         raise TypeError(
-            f"{name}: expected a TDM descriptor, got {_describe(desc)}; "
+            f"{name}: expected a TDM descriptor, got {describe(desc)}; "
             "xamd.make_tensor_descriptor makes one"
         )
 
@@ -300,7 +351,7 @@ def _layout_problems(
 
 def _check_smem(name: str, desc: Any, smem: Any) -> None:
     if not isinstance(smem, ttgl.shared_memory_descriptor):
-        raise TypeError(f"{name}: expected shared memory, got {_describe(smem)}")
+        raise TypeError(f"{name}: expected shared memory, got {describe(smem)}")
     wanted = ([*map(int, desc.block_shape)], desc.dtype, desc.layout)
     if ([*map(int, smem.shape)], smem.dtype, smem.layout) != wanted:
         raise ValueError(
@@ -313,14 +364,13 @@ def _check_block(name: str, desc: Any, offsets: Any, smem: Any, kind: str, seman
     hosts.check_target(name, semantic.builder.options)
     _check_descriptor(name, desc)
     rank = len(desc.block_shape)
-    offsets = core._unwrap_if_constexpr(offsets)
-    if not isinstance(offsets, (list, tuple, core.tuple)) or len(offsets) != rank:
-        got = len(offsets) if isinstance(offsets, (list, tuple, core.tuple)) else _describe(offsets)
-        raise ValueError(f"{name}: expected {rank} offsets, outermost first, got {got}")
+    count = len(integers(name, "offsets", offsets))
+    if count != rank:
+        raise ValueError(f"{name}: expected {rank} offsets, outermost first, got {count}")
     _check_smem(name, desc, smem)
     block = [int(size) for size in desc.block_shape]
     bits = desc.dtype.primitive_bitwidth
-    _refuse(name, _layout_problems(desc.layout, block, bits, kind, semantic))
+    refuse(name, _layout_problems(desc.layout, block, bits, kind, semantic))
 
 
 def _copy_rows(
@@ -335,11 +385,12 @@ def _copy_rows(
     found = checks.block_problems(block, bits, of_rows=True)
     found += _layout_problems(desc.layout, block, bits, kind, semantic)
     found += _row_problems(name, rows, block[0], semantic)
-    constant = core._unwrap_if_constexpr(column)
-    found += checks.column_problems(constant if isinstance(constant, int) else None, bits)
-    _refuse(name, found)
+    first = core._unwrap_if_constexpr(column)
+    found += checks.column_problems(first if isinstance(first, int) else None, bits)
+    refuse(name, found)
+    integer(name, "column", column)
     copy = getattr(hosts.tdm(), name)
-    has_pred = core._unwrap_if_constexpr(pred) is not None
+    has_pred = predicate(name, pred)
     if not hosts.has_positions():
         if has_pred:
             hosts.needs_positions(f"pred of {name}")
@@ -354,11 +405,16 @@ def _copy_rows(
 
 def _row_problems(name: str, rows: Any, expected: int, semantic: Any) -> list[str]:
     if not isinstance(rows, core.tensor) or not rows.type.is_block():
-        raise TypeError(f"{name}: expected a tensor of row numbers, got {_describe(rows)}")
+        raise TypeError(f"{name}: expected a tensor of row numbers, got {describe(rows)}")
     shape = [int(core._unwrap_if_constexpr(size)) for size in rows.shape]
     lanes = registers = None
     layout = rows.type.layout
-    if len(shape) == 1 and type(layout).__name__ != "AutoLayout":
+    if type(layout).__name__ == "AutoLayout":
+        raise TypeError(
+            f"{name}: row numbers need a layout that says which wave has which row: "
+            "xamd.index_layout(rows, num_warps)"
+        )
+    if len(shape) == 1:
         linear = core._unwrap_if_constexpr(semantic.to_linear_layout(layout, shape))
         lanes, registers = linear.lane_bases, linear.reg_bases
     found = checks.row_index_problems(shape, str(rows.dtype), expected, lanes, registers)
@@ -375,11 +431,14 @@ def _row_problems(name: str, rows: Any, expected: int, semantic: Any) -> list[st
 def _stage(name: str, stage: Any) -> TdmStage:
     stage = core._unwrap_if_constexpr(stage)
     if not isinstance(stage, TdmStage):
-        raise TypeError(f"{name}: expected a constant TdmStage, got {_describe(stage)}")
+        raise TypeError(f"{name}: expected a constant TdmStage, got {describe(stage)}")
     return stage
 
 
 def _wait(name: str, number: Any, semantic: Any) -> None:
     hosts.check_target(name, semantic.builder.options)
-    _refuse(name, checks.wait_problems(number))
+    number = core._unwrap_if_constexpr(number)
+    if isinstance(number, core.tensor):
+        number = constant(name, "num_ops", number)
+    refuse(name, checks.wait_problems(number))
     hosts.tdm().async_wait(number, _semantic=semantic)

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
+
+from .numbers import positive
 
 __all__ = [
     "MAX_TENSORCNT",
@@ -28,7 +30,13 @@ def rows_instructions(rows_per_wave: int, index_bits: int) -> int:
     Args:
         rows_per_wave: Rows that each wave names, side by side in its registers.
         index_bits: 16 or 32.
+
+    Raises:
+        TypeError, ValueError: A number is no integer, or out of range.
     """
+    rows_per_wave = positive("rows_instructions", "rows_per_wave", rows_per_wave)
+    if index_bits not in (16, 32):
+        raise ValueError(f"rows_instructions: index_bits is {index_bits!r}, expected 16 or 32")
     return max(1, math.ceil(rows_per_wave / (16 if index_bits == 16 else 8)))
 
 
@@ -38,8 +46,17 @@ def load_instructions(pieces: int, num_warps: int) -> int:
     Args:
         pieces: Partitions times groups of the layout; 1 where it is not partitioned.
         num_warps: Waves of the workgroup.
+
+    Raises:
+        TypeError, ValueError: A number is no integer, or less than 1.
     """
+    pieces = positive("load_instructions", "pieces", pieces)
+    num_warps = positive("load_instructions", "num_warps", num_warps)
     return math.ceil(pieces / math.gcd(num_warps, pieces))
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
 
 
 @dataclass(frozen=True)
@@ -54,8 +71,8 @@ class TdmStage:
     instructions: tuple[int, ...]
 
     def __post_init__(self) -> None:
-        counts = tuple(self.instructions)
-        if not counts or any(not isinstance(n, int) or n < 1 for n in counts):
+        counts = tuple(self.instructions) if isinstance(self.instructions, (list, tuple)) else ()
+        if not counts or any(not _is_count(n) or n < 1 for n in counts):
             raise ValueError(
                 "TdmStage: expected a number of instructions, 1 or more, for each TDM operation of "
                 f"the stage, got {self.instructions!r}"
@@ -75,9 +92,14 @@ class TdmStage:
             newer: Further operations that were issued behind it.
 
         Raises:
+            TypeError: A number is no integer.
             ValueError: A number is negative, or more than TENSORcnt holds: such a wait would let
                 the hardware wrap around.
         """
+        if not _is_count(stages) or not _is_count(newer):
+            raise TypeError(
+                f"expected numbers of stages and of operations, got {stages!r} and {newer!r}"
+            )
         if stages < 0 or newer < 0:
             raise ValueError(
                 f"expected 0 or more stages and operations behind the one that is waited for, got "
@@ -99,8 +121,11 @@ class TdmStage:
         ``instructions`` instructions be in flight.
 
         Raises:
+            TypeError: ``instructions`` is no integer.
             ValueError: ``instructions`` is negative, or more than TENSORcnt holds.
         """
+        if not _is_count(instructions):
+            raise TypeError(f"expected a number of instructions in flight, got {instructions!r}")
         if not 0 <= instructions <= MAX_TENSORCNT:
             raise ValueError(
                 f"expected 0 to {MAX_TENSORCNT} instructions in flight, got {instructions}"

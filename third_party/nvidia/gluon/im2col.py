@@ -19,6 +19,7 @@ from triton.experimental.gluon.language._core import builtin
 from triton.language import core
 from triton_ext.errors import UnsupportedError
 from triton_ext.host import capabilities, require
+from triton_ext.host.place import located
 
 from ..dialect.cluster import CTA_RANK_ASM, Walk, advance, first_pixel, splits_pixels
 from ..language.builtin import as_int32, as_list, describe
@@ -30,6 +31,7 @@ _NAME: Final = "async_load_im2col"
 
 
 @builtin
+@located
 def async_load_im2col(  # type: ignore[no-untyped-def]
     desc,
     coord,
@@ -197,6 +199,7 @@ def _no_cache_policy() -> UnsupportedError:
 
 
 @builtin
+@located
 def im2col_start(pixel, output_size, stride, padding, _semantic=None):  # type: ignore[no-untyped-def]
     """Returns the start pixel (n, [d, [h,]] w) of an output pixel; see ``tle.im2col_start``."""
     return ttgl.tuple(start_of(pixel, output_size, stride, padding, _semantic))

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 from triton import knobs
 from triton.language import core
+from triton_ext.host.place import located
 
 __all__ = ["as_int32", "as_list", "builtin", "describe", "interpreting"]
 
@@ -20,7 +21,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 def builtin(function: F) -> F:
     """Marks a function as a Triton builtin that also works under ``TRITON_INTERPRET=1``."""
-    compiled = core.builtin(function)
+    compiled = core.builtin(located(function))
 
     @functools.wraps(compiled)
     def wrapper(*args: Any, **kwargs: Any) -> Any:

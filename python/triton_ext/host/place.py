@@ -1,0 +1,54 @@
+"""The line of a kernel in front of what a device function refuses.
+
+Triton's ``CompilationError`` counts lines from the function's first one and does not name the file.
+The builder knows the place that is being compiled, on every release; it prints as
+``loc("kernel.py":12:5)``.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from triton_ext.errors import UnsupportedError
+
+__all__ = ["located", "place"]
+
+_PLACE = re.compile(r'"([^"]+)":(\d+):(\d+)')
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def located(function: F) -> F:
+    """Makes a device function name the user's line in what it refuses: ``file:line:col: error:``.
+
+    It stands between the host's decorator and the function.  Errors keep their type.
+    """
+
+    @functools.wraps(function)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return function(*args, **kwargs)
+        except (AssertionError, TypeError, ValueError, UnsupportedError) as error:
+            found = place(kwargs.get("_semantic"))
+            text = str(error)
+            if found and not text.startswith(found):
+                error.args = (f"{found}: error: {text}", *error.args[1:])
+            raise
+
+    return wrapper  # type: ignore[return-value]
+
+
+def place(semantic: Any) -> str:
+    """``file:line:col`` of what is being compiled; nothing where that is not known.
+
+    Args:
+        semantic: What Triton hands to a device function.
+    """
+    get_loc = getattr(getattr(semantic, "builder", None), "get_loc", None)
+    if get_loc is None:
+        return ""
+    match = _PLACE.search(str(get_loc()))
+    return "" if match is None else ":".join(match.groups())
