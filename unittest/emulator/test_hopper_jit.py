@@ -17,11 +17,14 @@ IM2COL = capabilities()["im2col-copies"]
 if not IM2COL.available:
     pytest.skip(IM2COL.reason, allow_module_level=True)
 
+import triton  # noqa: E402
 import triton.language as tl  # noqa: E402
+import triton_ext.language as tle  # noqa: E402
 from conv_cases import Case, assert_close, draw  # noqa: E402
 from triton.tools.tensor_descriptor import TensorDescriptor  # noqa: E402
 from triton_ext import backends  # noqa: E402
 from triton_ext.emulator import Program  # noqa: E402
+from triton_ext.gluon import nvidia as xnv  # noqa: E402
 from triton_ext.ops.conv_config import ConvConfig  # noqa: E402
 from triton_ext.ops.conv_fprop import compile_conv_fprop  # noqa: E402
 
@@ -88,3 +91,22 @@ def test_random_geometries(number, fresh_triton_cache):
         store_parts=rng.choice((1, 2)), taps_inner=rng.random() < 0.5,
     )  # fmt: skip
     assert_close(*run(draw(rng, 2), chosen, rng.random() < 0.7, rng.randint(1, 5)))
+
+
+@triton.jit
+def copy_pixels(x_desc, scale_ptr, y_desc, n, h, w, TAP: tl.constexpr):
+    pixels = tle.load_im2col(x_desc, [n, h, w, 0], [0, TAP])
+    scale = tl.load(scale_ptr)
+    y_desc.store([0, 0], (pixels * scale).to(y_desc.dtype))
+
+
+def test_a_kernel_is_launched_on_cpu_tensors(fresh_triton_cache):
+    x = torch.arange(2 * 5 * 6 * 64).reshape(2, 5, 6, 64).remainder(97).half()
+    y = torch.zeros(64, 64, dtype=torch.float16)
+    x_desc = Im2ColDescriptor.for_conv(x, (1, 3), 1, (0, 1), 1, block_shape=[64, 64])
+    y_desc = TensorDescriptor(y, [64, 64], [64, 1], [64, 64])
+    xnv.emulated(copy_pixels)[(1,)](x_desc, torch.full((1,), 2.0), y_desc, 0, 0, -1, TAP=2)
+    # The third tap of the first pixel is the second pixel of the line; behind the last is padding.
+    expected = torch.nn.functional.pad(x, (0, 0, 0, 1))[:, :, 1:].reshape(-1, 64) * 2
+    assert (y[:60] == expected).all()
+    assert (y[60:] == 0).all()

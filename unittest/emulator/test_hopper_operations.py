@@ -173,6 +173,41 @@ def test_clusters_are_refused():
     assert "the emulator has no clusters, the kernel has 2 CTAs" in message(COPY, ctas=2)
 
 
+WIDE = "!ttg.memdesc<128x32xf16, #s, #smem, mutable>"
+INTEGERS = "!ttg.memdesc<64x64xi16, #s, #smem, mutable>"
+
+
+def test_a_buffer_in_another_shape():
+    x, y = run(
+        COPY.replace(
+            "$store a c0",
+            f"""%w = ttg.memdesc_reinterpret %a : {BUFFER} -> {WIDE}
+            %b = ttg.memdesc_reinterpret %w : {WIDE} -> {BUFFER}
+            $store b c0""",
+        )
+    )
+    assert (x == y).all()
+    text = message(COPY + f"%i = ttg.memdesc_reinterpret %a : {BUFFER} -> {INTEGERS}")
+    assert "the emulator cannot view f16 in a buffer as i16" in text
+
+
+def test_a_part_of_a_buffer():
+    half = "!ttg.memdesc<32x64xf16, #s, #smem, mutable, 64x64>"
+    x, y = run(
+        COPY.replace(
+            "$store a c0",
+            f"""%h = ttg.memdesc_subslice %a[32, 0] : {BUFFER} -> {half}
+            %l = ttg.memdesc_subslice %a[0, 0] : {BUFFER} -> {half}
+            %v = ttg.local_load %h : {half} -> tensor<32x64xf16, #blocked>
+            ttg.local_store %v, %l : tensor<32x64xf16, #blocked> -> {half}
+            $fence
+            $store a c0""",
+        )
+    )
+    assert (y[:32] == x[32:]).all()
+    assert (y[32:] == x[32:]).all()
+
+
 # ---- mbarriers ---------------------------------------------------------------------------------
 
 

@@ -42,6 +42,7 @@ class _Fiber:
     """One part.
 
     Attributes:
+        starter: The part that started it; ``None`` for the first one.
         priority: Who goes on.
         turn: Released for it to go on.
         is_ready: Whether what it waits for came about; ``None`` where it does not wait.
@@ -49,6 +50,7 @@ class _Fiber:
         is_done: Whether it ended.
     """
 
+    starter: _Fiber | None = None
     priority: float = 0.0
     turn: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))
     is_ready: Callable[[], bool] | None = None
@@ -138,7 +140,7 @@ class Fibers:
             raise _CancelledError
 
     def _start(self, job: Callable[[], None]) -> _Fiber:
-        fiber = _Fiber()
+        fiber = _Fiber(self._running)
         self._all.append(fiber)
 
         def run() -> None:
@@ -152,21 +154,22 @@ class Fibers:
             except BaseException as error:  # handed on to the part that started this one
                 self._failure = error
             fiber.is_done = True
-            self._end()
+            self._end(fiber)
 
         threading.Thread(target=run, daemon=True).start()
         return fiber
 
-    def _end(self) -> None:
-        """Hands over from a part that ended; a part that starts others is in front of them."""
-        first = self._all[0]
+    def _end(self, fiber: _Fiber) -> None:
+        """Hands over from a part that ended; behind an error, to the one that started it."""
+        chosen = fiber.starter
         if self._failure is None:
             try:
-                first = self._next()
-            except StuckError as error:
+                chosen = self._next()
+            except BaseException as error:  # handed on like one of the part itself
                 self._failure = error
-        self._running = first
-        first.turn.release()
+        assert chosen is not None
+        self._running = chosen
+        chosen.turn.release()
 
     def _unwind(self, children: Sequence[_Fiber], error: BaseException) -> None:
         """Ends what still runs behind an error in the part that started it."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 from triton_ext.ir import Operation
@@ -107,6 +108,17 @@ def _reshape(op: Operation, context: Context) -> Step:
     return step
 
 
+def _reinterpret(op: Operation, context: Context) -> Step:
+    """Another layout, or another shape of all elements; the values are where they were."""
+    (source,), (result,) = op.operands, op.results
+    before, after = context.element(source), context.element(result)
+    if before != after:
+        raise fault(op, f"the emulator cannot view {before.name} in a buffer as {after.name}")
+    if math.prod(context.shape(source)) != math.prod(context.shape(result)):
+        raise fault(op, "the emulator cannot view a part of this buffer as a buffer")
+    return _reshape(op, context)
+
+
 def _warp_specialize(op: Operation, context: Context) -> Step:
     view = ttg.WarpSpecializeOp.match(op)
     assert view is not None
@@ -155,6 +167,7 @@ TTG: dict[str, Prepare] = {
     "ttg.memdesc_index": _index,
     "ttg.memdesc_subslice": _subslice,
     "ttg.memdesc_trans": _trans,
+    "ttg.memdesc_reinterpret": _reinterpret,
     "ttg.memdesc_reshape": _reshape,
     "ttg.convert_layout": _same,
     "ttg.warp_specialize": _warp_specialize,

@@ -227,7 +227,9 @@ def _init(op: Operation, context: Context) -> Step:
         buffer: LdsView = group.values[view.barrier]
         barriers = _Mbarriers.of(group).all
         name = _name_of(buffer)
-        barriers.append(Mbarrier(op, name, view.count, races_of(group).agent(f"a copy of '{name}'")))
+        barriers.append(
+            Mbarrier(op, name, view.count, races_of(group).agent(f"a copy of '{name}'"))
+        )
         buffer.data[...] = len(barriers) - 1
 
     return step

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from triton_ext.errors import LaunchError
-from triton_ext.host import features
+from triton_ext.host import features, require
 
 from ..backend.geometry import normalize_dtype
 
@@ -29,6 +29,9 @@ class Emulated:
         capability: Compute capability times ten of what it is compiled for.
         seed: Decides the order in which the partitions of a CTA take turns.
         edit: Changes the TTGIR before it runs; for experiments.
+
+    Raises:
+        UnsupportedError: At a launch with an im2col descriptor: the host is older than 3.8.
     """
 
     def __init__(
@@ -144,6 +147,9 @@ def _type(name: str, value: Any, *, is_gluon: bool) -> Any:
 
 
 def _descriptor_type(desc: Any, *, is_gluon: bool) -> str:
+    if getattr(desc, "geometry", None) is not None:
+        # Without them the loads become calls, and that behind TTGIR.
+        require("im2col-copies")
     block = f"{normalize_dtype(desc.base.dtype)}{list(desc.block_shape)}"
     if not is_gluon:
         return f"tensordesc<{block}>"

@@ -1,0 +1,109 @@
+"""Parts that run by turns: order, ends and errors."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+pytest.importorskip("numpy")
+
+from triton_ext.emulator.fibers import Fibers, StuckError
+
+
+def pipe(seed, items=5, wanted=5, fail_at=None):
+    """A producer and a consumer with room for two items; what they did."""
+    fibers, log, queue = Fibers(seed), [], []
+
+    def produce():
+        for item in range(items):
+            fibers.wait(lambda: len(queue) < 2, "room")
+            queue.append(item)
+            fibers.pause()
+            log.append(f"+{item}")
+            if item == fail_at:
+                raise ValueError("broken")
+
+    def consume():
+        for _ in range(wanted):
+            fibers.wait(lambda: queue, "an item")
+            log.append(f"-{queue.pop(0)}")
+            fibers.pause()
+
+    fibers.together([consume, produce])
+    return log
+
+
+def test_a_seed_decides_the_order():
+    orders = {tuple(pipe(seed)) for seed in range(40)}
+    assert len(orders) > 10
+    for seed in range(10):
+        log = pipe(seed)
+        assert log == pipe(seed)
+        assert [entry for entry in log if entry[0] == "-"] == [f"-{item}" for item in range(5)]
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_who_waits_for_nothing_is_stuck(seed):
+    with pytest.raises(StuckError) as caught:
+        pipe(seed, wanted=6)
+    assert caught.value.waiting == ("an item",)
+    with pytest.raises(StuckError) as caught:
+        pipe(seed, items=9)
+    assert caught.value.waiting == ("room",)
+    assert threading.active_count() == 1
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_an_error_ends_all(seed):
+    with pytest.raises(ValueError, match="broken"):
+        pipe(seed, fail_at=3)
+    assert threading.active_count() == 1
+
+
+def test_an_error_in_front_of_the_first_turn_of_others():
+    fibers, log = Fibers(0), []
+
+    def fail():
+        raise ValueError("at once")
+
+    with pytest.raises(ValueError, match="at once"):
+        fibers.together([fail, lambda: log.append("ran")])
+    assert log == []
+    assert threading.active_count() == 1
+
+
+def test_parts_can_have_parts():
+    fibers, log = Fibers(3), []
+
+    def pair(name):
+        def run():
+            fibers.together([lambda: log.append(f"{name}0"), lambda: log.append(f"{name}1")])
+
+        return run
+
+    fibers.together([pair("a"), pair("b"), lambda: log.append("c")])
+    assert sorted(log) == ["a0", "a1", "b0", "b1", "c"]
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_an_error_in_a_part_of_a_part(seed):
+    fibers = Fibers(seed)
+
+    def fail():
+        fibers.pause()
+        raise ValueError("deep")
+
+    def outer():
+        fibers.together([lambda: fibers.wait(lambda: False, "nothing"), fail])
+
+    with pytest.raises(ValueError, match="deep"):
+        fibers.together([lambda: fibers.wait(lambda: False, "nothing"), outer, fibers.pause])
+    assert threading.active_count() == 1
+
+
+def test_one_part_waits_for_itself():
+    fibers = Fibers(0)
+    fibers.wait(lambda: True, "nothing")
+    with pytest.raises(StuckError):
+        fibers.wait(lambda: False, "nothing")
