@@ -237,7 +237,7 @@ def _candidates(
         if not tile.through_pointers:
             table = {config: cost for config, cost in table.items() if co % config.block_n == 0}
     # Up to two stages less for a residual; what that costs was not measured.
-    fewer = (2, 1, 0) if tile.residual_bytes else (0,)
+    fewer = (0, 1, 2) if tile.residual_bytes else (0,)
     return {
         replace(
             config, block_k=block_k or config.block_k, num_stages=config.num_stages - less

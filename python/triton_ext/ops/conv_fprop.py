@@ -77,7 +77,7 @@ def conv_fprop_kernel(
     residual_ptr,  # [M_GEMM, Co] as a pointer, or None
     out_scale_ptr,  # one number or None
     amax_ptr,  # the bits of one fp32 as int32, or None
-    extra,  # further arguments of FUNCTION, a tuple; None without a function
+    extra,  # further arguments of FUNCTION, a tuple; None for none
     m_gemm,
     co,
     out_d,  # these four per spatial dimension, None for dimensions that are not there
@@ -304,7 +304,7 @@ def compile_conv_fprop(
         "residual_ptr": (f"*{element}", epilogue.residual and pointer),
         "out_scale_ptr": ("*fp32", epilogue.out_scale),
         "amax_ptr": ("*i32", epilogue.amax),
-        "extra": (extra, epilogue.function is not None),
+        "extra": (extra, bool(extra)),
     }
     tensors = {name: kind for name, (kind, is_there) in possible.items() if is_there}
     constants |= {name: None for name in possible if name not in tensors}

@@ -82,7 +82,7 @@ class ForwardPlan:
             self.launcher.launch((*tensors, *NO_ARGUMENTS), variant)
             return y
         arguments = self._epilogue_arguments(operands)
-        if self.epilogue.function is None:
+        if not operands.extra:
             kinds = tuple(None if a is None else _specialization(a) for a in arguments)
             self.launcher.launch((*tensors, *arguments), (variant, kinds))
         else:
@@ -140,6 +140,8 @@ class ForwardPlan:
                 raise ValueError(f"epilogue: {name} was given, the specification has none")
             if getattr(spec, name) and not is_given:
                 raise ValueError(f"epilogue: the specification has {name}, none was given")
+        if operands.extra and spec.function is None:
+            raise ValueError("epilogue: extra arguments were given, there is no function")
         co = self.y_shape[1]
         bias, scale, residual = operands.bias, operands.scale, operands.residual
         if bias is not None:
@@ -168,7 +170,7 @@ class ForwardPlan:
             residual,
             out_scale,
             amax,
-            None if spec.function is None else operands.extra,
+            operands.extra or None,
         )
 
     def _residual_rows(self, residual: torch.Tensor) -> torch.Tensor:

@@ -112,7 +112,7 @@ def finish_tile(
         residual_ptr: As y_ptr, or None.
         out_scale_ptr: One number or None.
         amax_ptr: One int32 or None.
-        extra: Further arguments of FUNCTION, a tuple.
+        extra: Further arguments of FUNCTION, a tuple; None for none.
         ACTIVATION: An activation of :func:`activate` or "none".
         FUNCTION: The user's function or None.
         DTYPE: Of y.
@@ -132,7 +132,10 @@ def finish_tile(
     if ACTIVATION != "none":
         tile = activate(tile.to(tl.float32), ACTIVATION)
     if FUNCTION is not None:
-        tile = FUNCTION(tile.to(tl.float32), offs_m, offs_n, *extra)
+        if extra is None:
+            tile = FUNCTION(tile.to(tl.float32), offs_m, offs_n)
+        else:
+            tile = FUNCTION(tile.to(tl.float32), offs_m, offs_n, *extra)
     if amax_ptr is not None:
         report_amax(tile.to(tl.float32), mask, amax_ptr)
     if out_scale_ptr is not None:

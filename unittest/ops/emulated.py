@@ -1,0 +1,81 @@
+"""Runs the kernels of forward plans in the emulator: stands in for a kernel and for a GPU."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+from triton.tools.tensor_descriptor import TensorDescriptor
+from triton_ext.emulator import Program
+from triton_ext.ops import conv_plan
+from triton_ext.ops.conv_config import SMEM_BYTES
+from triton_ext.ops.machine import Machine
+
+NAMES = {
+    torch.float16: "fp16",
+    torch.bfloat16: "bf16",
+    torch.float32: "fp32",
+    torch.float8_e4m3fn: "fp8e4nv",
+    torch.float8_e5m2: "fp8e5",
+    torch.int8: "i8",
+    torch.int32: "i32",
+}
+
+
+class EmulatedKernel:
+    """A launch through the front door compiles for sm_90 and emulates; there is no other door."""
+
+    pre_run_hooks: tuple[object, ...] = ()
+
+    def __init__(self, kernel: Any) -> None:
+        self.kernel = kernel
+        self.arg_names = kernel.arg_names
+
+    def __getitem__(self, grid: tuple[int, ...]) -> Any:
+        def launch(*arguments: Any, **keywords: Any) -> None:
+            options = {k: v for k, v in keywords.items() if k not in self.arg_names}
+            values = dict(zip(self.arg_names, arguments, strict=False))
+            constants = {k: v for k, v in keywords.items() if k in self.arg_names}
+            constants |= {name: None for name, value in values.items() if value is None}
+            signature = {
+                name: "constexpr" if name in constants else kind_of(values[name])
+                for name in self.arg_names
+            }
+            compiled = triton.compile(
+                ASTSource(self.kernel, signature, constexprs=constants),
+                target=GPUTarget("cuda", 90, 32),
+                options=options,
+            )
+            assert compiled.metadata.shared <= SMEM_BYTES
+            given = [v for name, v in values.items() if name not in constants]
+            Program(compiled.asm["ttgir"]).run(grid, flat(given), 0)
+
+        return launch
+
+
+def kind_of(value: Any) -> Any:
+    """The type of an argument, as Triton's signatures have it."""
+    if isinstance(value, tuple):
+        return tuple(kind_of(each) for each in value)
+    if isinstance(value, TensorDescriptor):
+        return f"tensordesc<{NAMES[value.base.dtype]}{list(value.block_shape)}>"
+    if isinstance(value, torch.Tensor):
+        return f"*{NAMES[value.dtype]}"
+    return "fp32" if isinstance(value, float) else "i32"
+
+
+def flat(values: Any) -> list[Any]:
+    """Arguments one after another, without tuples."""
+    return [x for v in values for x in (flat(v) if isinstance(v, tuple) else [v])]
+
+
+def emulate(monkeypatch: Any, num_sms: int = 3) -> None:
+    """Lets plans run in the emulator, on CPU tensors, as on a GPU of ``num_sms``."""
+    for name in ("conv_fprop_kernel", "conv_direct_kernel"):
+        monkeypatch.setattr(conv_plan, name, EmulatedKernel(getattr(conv_plan, name)))
+    machine = Machine(num_sms, (9, 0), SMEM_BYTES)
+    monkeypatch.setattr(conv_plan, "machine_of", lambda device, operator: machine)
+    conv_plan.make_plan.cache_clear()

@@ -1,0 +1,239 @@
+"""Forward plans in Triton's interpreter; ``test_epilogue.py`` runs this file.
+
+The interpreter casts to fp8 wrongly (3.6 to 3.9), so fp8 outputs are for the GPU's tests, and it
+truncates where it casts to bf16.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from dataclasses import replace
+
+import pytest
+import torch
+
+if os.environ.get("TRITON_INTERPRET") != "1":
+    pytest.skip("set TRITON_INTERPRET=1 before pytest starts", allow_module_level=True)
+
+from fprop_cases import ACTIVATIONS, Case, check, clamp_and_tilt, convolve, draw
+from triton_ext.errors import DescriptorError, UnsupportedError
+from triton_ext.ops.conv_direct import DirectConfig, DirectPlan
+from triton_ext.ops.conv_plan import INPUT_DTYPES, make_plan
+from triton_ext.ops.epilogue import EpilogueOperands, EpilogueSpec
+from triton_ext.ops.problem import ConvProblem
+
+# Infinities and what they become are part of the tests.
+pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
+
+NIGHTLY = os.environ.get("TRITON_EXT_NIGHTLY") == "1"
+
+
+def conv(**changes: object) -> ConvProblem:
+    """3x3, 8 channels to 8."""
+    values = {
+        "batch": 1,
+        "in_channels": 8,
+        "out_channels": 8,
+        "input_size": (5, 5),
+        "filter_size": (3, 3),
+        "stride": (1, 1),
+        "padding": ((1, 1), (1, 1)),
+        "dilation": (1, 1),
+    }
+    return ConvProblem(**{**values, **changes})
+
+
+@pytest.mark.parametrize("number", range(300 if NIGHTLY else 30))
+def test_drawn(number):
+    check(draw(random.Random(number), INPUT_DTYPES))
+
+
+@pytest.mark.parametrize("dtype", INPUT_DTYPES, ids=str)
+def test_every_dtype(dtype):
+    out_dtype = None if dtype == torch.int8 else torch.float32
+    check(Case(problem=conv(), dtype=dtype, spec=EpilogueSpec(out_dtype=out_dtype)))
+
+
+@pytest.mark.parametrize("co", [8, 7, 136])
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_every_activation(activation, co):
+    spec = EpilogueSpec(bias=True, activation=activation, out_dtype=torch.float32)
+    check(Case(problem=conv(out_channels=co), dtype=torch.float16, spec=spec))
+
+
+def tile_of(values: torch.Tensor, activation: str) -> torch.Tensor:
+    """An activation of a row of numbers: a 1x1 convolution with the filter 1."""
+    problem = conv(
+        in_channels=1, out_channels=1, input_size=(1, values.numel()), filter_size=(1, 1),
+        padding=((0, 0), (0, 0)),
+    )  # fmt: skip
+    x = values.view(1, 1, 1, -1)
+    spec = EpilogueSpec(activation=activation, out_dtype=torch.float32)
+    plan = make_plan(problem, x.stride(), x.dtype, x.device, spec)
+    return plan.run(x, torch.ones(1, 1, 1, 1, dtype=x.dtype)).flatten()
+
+
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_activations_are_exact_near_zero_and_far_from_it(activation):
+    # All powers of two of bf16, and numbers around the seam of tanh.
+    values = torch.cat([2.0 ** torch.arange(-60.0, 12.0), torch.linspace(0.2, 0.3, 50)])
+    values = torch.cat([values, -values]).bfloat16()
+    expected = ACTIVATIONS[activation](values.double())
+    found = tile_of(values, activation).double()
+    # gelu's 1 + erf cancels, here and in torch, and torch's 1 + tanh; what is left is small beside
+    # the input.
+    floor = 2e-7 * values.double().abs() if activation.startswith("gelu") else 1e-30
+    assert ((found - expected).abs() <= 4e-6 * expected.abs() + floor).all()
+
+
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_activations_of_nan_and_infinity_are_torchs(activation):
+    values = torch.tensor([torch.inf, -torch.inf, torch.nan]).bfloat16()
+    # In float64, because torch's gelu of infinity is NaN in vectorised fp32.
+    expected = ACTIVATIONS[activation](values.double()).float()
+    torch.testing.assert_close(tile_of(values, activation), expected, equal_nan=True)
+
+
+def test_amax_of_what_is_no_number():
+    x = torch.zeros(1, 1, 1, 8).half()
+    spec = EpilogueSpec(amax=True)
+    problem = conv(
+        in_channels=1, out_channels=1, input_size=(1, 8), filter_size=(1, 1),
+        padding=((0, 0), (0, 0)),
+    )  # fmt: skip
+    plan = make_plan(problem, x.stride(), x.dtype, x.device, spec)
+    weight = torch.ones(1, 1, 1, 1).half()
+    amax = torch.zeros(1)
+    for value, largest in ((-3.5, 3.5), (torch.inf, torch.inf), (torch.nan, torch.nan), (0, 0)):
+        x[..., 5] = value
+        plan.run(x, weight, EpilogueOperands(amax=amax))
+        assert torch.equal(amax, torch.tensor([largest])) or amax.isnan().item() == (
+            largest != largest
+        )
+
+
+# --- groups -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("group_ci", [1, 4, 5, 8, 16, 20, 40, 66])
+@pytest.mark.parametrize("bad", [torch.nan, torch.inf])
+def test_a_group_does_not_see_its_neighbours(group_ci, bad):
+    # Blocks of channels reach over the end of a group where they do not divide it.
+    problem = conv(in_channels=3 * group_ci, out_channels=3 * 24, groups=3)
+    case = Case(problem=problem, dtype=torch.float16)
+    x, weight, _ = case.tensors()
+    x = x.clone(memory_format=torch.preserve_format)
+    x[:, group_ci : 2 * group_ci] = bad
+    y = case.plan(x).run(x, weight)
+    expected = convolve(problem, x.double(), weight.double())
+    assert not y[:, 24:48].isfinite().any()
+    for part in (slice(0, 24), slice(48, 72)):
+        assert y[:, part].isfinite().all()
+        assert (y[:, part].double() - expected[:, part]).abs().max() < 0.05
+
+
+def test_few_channels_of_a_group_go_without_tensor_cores():
+    for group_ci, is_direct in ((1, True), (3, True), (4, False), (16, False)):
+        problem = conv(in_channels=4 * group_ci, out_channels=8, groups=4)
+        x = Case(problem=problem, dtype=torch.float16).tensors()[0]
+        plan = make_plan(problem, x.stride(), x.dtype, x.device)
+        assert isinstance(plan, DirectPlan) == is_direct
+
+
+def test_the_kernel_without_tensor_cores_takes_everything():
+    for number in range(20):
+        case = draw(random.Random(1000 + number), (torch.float16, torch.int8))
+        x, weight, operands = case.tensors()
+        config = DirectConfig(block_m=32, block_n=32)
+        plan = make_plan(case.problem, x.stride(), x.dtype, x.device, case.spec, config)
+        y = plan.run(x, weight, operands)
+        expected, _ = case.reference(x, weight, operands)
+        error = (y.double() - expected).abs().max().item()
+        assert error <= case.tolerance * expected.abs().max().item() + 1e-9
+
+
+# --- refusals -----------------------------------------------------------------------------------
+
+
+def run(case: Case, **changes: object) -> torch.Tensor:
+    x, weight, operands = case.tensors()
+    return case.plan(x).run(x, weight, replace(operands, **changes))
+
+
+FULL = Case(
+    problem=conv(),
+    dtype=torch.float16,
+    spec=EpilogueSpec(bias=True, scale=True, residual=True, out_scale=True, amax=True),
+)
+
+
+@pytest.mark.parametrize("name", ["bias", "scale", "residual", "out_scale", "amax"])
+def test_operands_have_to_be_those_of_the_specification(name):
+    with pytest.raises(ValueError, match=f"the specification has {name}, none was given"):
+        run(FULL, **{name: None})
+    plain = Case(problem=conv(), dtype=torch.float16, spec=EpilogueSpec(activation="relu"))
+    with pytest.raises(ValueError, match=f"{name} was given, the specification has none"):
+        run(plain, **{name: torch.zeros(1)})
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "match"),
+    [
+        ("bias", torch.zeros(9), r"expected bias \[8\], got \[9\] of torch.float32"),
+        ("scale", torch.zeros(9), r"expected scale \[8\], got \[9\]"),
+        ("residual", torch.zeros(1, 8, 5, 4).half(), r"expected a residual \[1, 8, 5, 5\]"),
+        ("residual", torch.zeros(1, 8, 5, 5).double(), "at most 2 bytes per element, got"),
+        ("amax", torch.zeros(1).half(), r"amax must be one float32, got \[1\] of torch.float16"),
+        ("out_scale", torch.zeros(2), r"out_scale must be one number, got \[2\]"),
+        ("extra", (1,), "extra arguments were given, there is no function"),
+    ],
+)
+def test_refuses_operands_that_do_not_fit(name, value, match):
+    with pytest.raises(ValueError, match=match):
+        run(FULL, **{name: value})
+
+
+@pytest.mark.parametrize(
+    ("out", "match"),
+    [
+        (torch.zeros(1, 5, 5, 9).half().movedim(-1, 1), r"expected \[1, 8, 5, 5\]"),
+        (torch.zeros(1, 5, 5, 8).movedim(-1, 1), "of torch.float16, got"),
+        (torch.zeros(1, 8, 5, 5).half(), "packed channels-last memory"),
+    ],
+)
+def test_refuses_an_output_that_does_not_fit(out, match):
+    x, weight, _ = Case(problem=conv(), dtype=torch.float16).tensors()
+    plan = make_plan(conv(), x.stride(), x.dtype, x.device)
+    with pytest.raises(ValueError, match=match):
+        plan.run(x, weight, out=out)
+
+
+@pytest.mark.parametrize(
+    ("changes", "dtype", "spec", "match"),
+    [
+        ({"groups": 3}, torch.float16, {}, "groups=3 must divide both 8 input channels and 8"),
+        ({}, torch.float64, {}, "dtype torch.float64 is not supported; supported are float16"),
+        ({}, torch.int8, {"bias": True}, "int8 needs an out_dtype of floating point"),
+        ({}, torch.float16, {"out_dtype": torch.float64}, "out_dtype torch.float64 is not"),
+    ],
+)
+def test_refuses_what_no_kernel_takes(changes, dtype, spec, match):
+    with pytest.raises(UnsupportedError, match=match):
+        make_plan(
+            conv(**changes), (200, 1, 40, 8), dtype, torch.device("cpu"), EpilogueSpec(**spec)
+        )
+
+
+def test_geometry_is_refused_with_every_violation():
+    with pytest.raises(DescriptorError, match=r"(?s)conv stride 9.*padding 200"):
+        make_plan(
+            conv(stride=(9, 1), padding=((0, 0), (200, 0))), (200, 1, 40, 8), torch.float16,
+            torch.device("cpu"),
+        )  # fmt: skip
+
+
+def test_a_function_that_is_not_compiled_is_refused():
+    with pytest.raises(TypeError, match=r"expected a @triton.jit function .* got function .*jit$"):
+        EpilogueSpec(function=lambda tile, rows, columns: tile)
+    EpilogueSpec(function=clamp_and_tilt)
