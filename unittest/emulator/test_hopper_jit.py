@@ -23,7 +23,7 @@ import triton_ext.language as tle  # noqa: E402
 from conv_cases import Case, assert_close, draw  # noqa: E402
 from triton.tools.tensor_descriptor import TensorDescriptor  # noqa: E402
 from triton_ext import backends  # noqa: E402
-from triton_ext.emulator import Program  # noqa: E402
+from triton_ext.emulator import EmulationError, Program  # noqa: E402
 from triton_ext.gluon import nvidia as xnv  # noqa: E402
 from triton_ext.ops.conv_config import ConvConfig  # noqa: E402
 from triton_ext.ops.conv_fprop import compile_conv_fprop  # noqa: E402
@@ -110,3 +110,12 @@ def test_a_kernel_is_launched_on_cpu_tensors(fresh_triton_cache):
     expected = torch.nn.functional.pad(x, (0, 0, 0, 1))[:, :, 1:].reshape(-1, 64) * 2
     assert (y[:60] == expected).all()
     assert (y[60:] == 0).all()
+
+
+def test_a_start_outside_of_the_pixel_box_is_an_error(fresh_triton_cache):
+    x = torch.zeros(2, 5, 6, 64, dtype=torch.float16)
+    x_desc = Im2ColDescriptor.for_conv(x, (1, 3), 1, (0, 1), 1, block_shape=[64, 64])
+    y_desc = TensorDescriptor(torch.zeros(64, 64).half(), [64, 64], [64, 1], [64, 64])
+    with pytest.raises(EmulationError, match="start coordinate -2 of dim 2") as caught:
+        xnv.emulated(copy_pixels)[(1,)](x_desc, torch.ones(1), y_desc, 0, 0, -2, TAP=2)
+    assert "load_im2col(x_desc" in caught.value.source_line

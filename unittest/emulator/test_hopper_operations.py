@@ -151,6 +151,7 @@ def test_a_store_is_done_when_the_kernel_ends():
         ("$store a c0", "$write a ones\n$store a c0", "may not see what was written there"),
         ("$store a c0", "$store a c0\n$write a ones", "overwrites 'a' while a copy from it is in"),
         ("$wait full 0\n", "$load a full c0\n$wait full 0\n", "overwrites 'a' while a copy into"),
+        ("$load a full c0", "$write a ones\n$load a full c0", "may do so in front of what was"),
         ("$store a c0\n", "$inval full\n$wait full 1\n", "'full' is no mbarrier"),
     ],
 )

@@ -5,8 +5,11 @@ looks at, so the three see one program.  What it is for is asynchronous copies: 
 the last moment at which the hardware may still let them, and until then LDS that is being filled is
 poison.  A missing wait shows on every run, not on one in a thousand.
 
-The waves of a workgroup run in step; tensors have their values and no layout.  What is left out
-stands in ``docs/tdm-waits.md``.  Needs numpy: ``pip install 'triton-ext[interpreter]'``.
+The waves of a workgroup run in step; the partitions of ``ttg.warp_specialize`` take turns, and for
+NVIDIA's GPUs what they do to shared memory has to be in order.  Tensors have their values and no
+layout.  What is left out stands in ``docs/tdm-waits.md`` and ``docs/gluon-conv.md``.
+
+Needs numpy: ``pip install 'triton-ext[interpreter]'``.
 """
 
 from __future__ import annotations

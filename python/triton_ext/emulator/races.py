@@ -97,29 +97,37 @@ class Races:
         self._agents.append(found)
         return found
 
-    def check_read(
-        self, agent: Agent, op: Operation, view: LdsView, *, is_async: bool = False
-    ) -> None:
+    def check_read(self, agent: Agent, op: Operation, view: LdsView) -> None:
         """Refuses to read what another one writes at the same time.
 
-        Args:
-            agent: Who reads.
-            op: The operation.
-            view: What is read.
-            is_async: Whether the asynchronous proxy reads it.
-
         Raises:
-            EmulationError: It is a race, or a fence is missing.
+            EmulationError: It is a race.
         """
         for number in _numbers(view.history[0]):
             write = self._accesses[number]
             for who in write.unknown_to(agent):
                 raise self._race(op, agent, "reads", view, who, write, "wrote")
-            if is_async and write.unfenced:
+
+    def check_fence(self, op: Operation, view: LdsView, *, writes: bool = False) -> None:
+        """Refuses that the asynchronous proxy meets a write that it may not see.
+
+        Args:
+            op: What goes through that proxy.
+            view: What it reads or writes.
+            writes: Whether it writes.
+
+        Raises:
+            EmulationError: A fence is missing.
+        """
+        does, may = "reads", "may not see what was written there"
+        if writes:
+            does, may = "writes", "may do so in front of what was written there before"
+        for number in _numbers(view.history[0]):
+            write = self._accesses[number]
+            if write.unfenced:
                 raise fault(
                     op,
-                    f"reads '{view.name}' through the asynchronous proxy, which may not see what "
-                    "was written there",
+                    f"{does} '{view.name}' through the asynchronous proxy, which {may}",
                     *(at_place("written here", each) for each in write.ops.values()),
                     "put fence_async_shared() behind the write, in front of what makes it known to "
                     "others",

@@ -29,7 +29,8 @@ def check_async_read(op: Operation, group: Workgroup, view: LdsView) -> None:
     """
     if view.filling.any():
         group.read_lds(op, view)  # raises
-    races_of(group).check_read(agent_of(group), op, view, is_async=True)
+    races_of(group).check_read(agent_of(group), op, view)
+    races_of(group).check_fence(op, view)
 
 
 def _block(
@@ -62,6 +63,7 @@ def _load(op: Operation, context: Context) -> Step:
         coord, offsets = ([group.scalar(x) for x in xs] for xs in (view.coord, view.offsets))
         addresses, inside = _block(op, desc, buffer, coord, offsets)
         group.check_refill(op, buffer)
+        races_of(group).check_fence(op, buffer, writes=True)
         found = group.load(op, desc.element, addresses, inside)
         if desc.fills_nan:
             found = np.where(inside, found, np.nan).astype(found.dtype)
