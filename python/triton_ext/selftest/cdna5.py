@@ -96,7 +96,7 @@ def copy_over_numpy() -> int:
     """Runs the copy of a block in the emulator; returns how many elements came out wrong."""
     import numpy as np
 
-    x = np.arange(2500, dtype=np.float32).reshape(50, 50)
+    x: Any = np.arange(2500, dtype=np.float32).reshape(50, 50)
     y = np.zeros_like(x)
     xamd.emulated(copy_block)[1,](x, y, 50, 1, xamd.smem_layout(_SHAPE, 32, False))
     wanted = np.zeros_like(x)
