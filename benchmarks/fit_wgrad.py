@@ -20,7 +20,7 @@ from typing import Any
 
 from benchmarks.harness import emit, geometric_mean
 from benchmarks.suites import select_layers
-from benchmarks.wgrad_sweep import describe
+from benchmarks.wgrad_sweep import Choice
 
 __all__ = ["Measured", "fit", "load", "main"]
 
@@ -29,6 +29,9 @@ FIT_LAYERS = 6
 FIT_ROUNDS = 10
 # Relative error below which a layer counts as described.
 FIT_TOLERANCE = 0.02
+
+# Of a time that DRAM takes, beyond which it says nothing of the steps.
+MEMORY_BOUND = 0.35
 
 # What all configurations share: the names in wgrad_config.
 SHARED = ("_LAUNCH_US", "_REDUCE_US", "_REDUCE_US_PER_MIB")
@@ -43,25 +46,35 @@ class Measured:
         problem: What it computes.
         num_sms: Multiprocessors of the GPU.
         cudnn_ms: cuDNN's time in the same run; NaN where it was not measured.
-        times: Milliseconds per configuration.
+        times: Milliseconds per choice.
     """
 
     name: str
     problem: Any
     num_sms: int
     cudnn_ms: float
-    times: dict[Any, float]
+    times: dict[Choice, float]
 
     @property
     def best(self) -> Any:
         """The fastest configuration."""
         return min(self.times, key=self.times.__getitem__)
 
-    def features(self, config: Any) -> tuple[list[float], list[float]]:
-        """What the model multiplies: with the shared numbers, and with those of ``Cost``."""
+    def tiles(self, choice: Choice) -> Any:
+        """The tiles of a choice."""
         from triton_ext.ops.wgrad_config import WgradTiles
 
-        tiles = WgradTiles.make(config, self.problem, self.num_sms)
+        return WgradTiles.make(choice.config, self.problem, self.num_sms, choice.part_rounds)
+
+    def is_memory_bound(self, choice: Choice) -> bool:
+        """Whether DRAM, and not the steps, may have set the time."""
+        from triton_ext.ops.wgrad_config import memory_us
+
+        return memory_us(self.tiles(choice)) > MEMORY_BOUND * self.times[choice] * 1e3
+
+    def features(self, choice: Choice) -> tuple[list[float], list[float]]:
+        """What the model multiplies: with the shared numbers, and with those of ``Cost``."""
+        tiles = self.tiles(choice)
         partition = tiles.partition
         shared = [1.0, float(partition.parts > 0), tiles.workspace_elements * 4 / 2**20]
         return shared, [partition.most_steps, partition.rounds]
@@ -69,15 +82,13 @@ class Measured:
 
 def load(paths: list[pathlib.Path]) -> list[Measured]:
     """Reads sweeps; of a layer that several hold, the last counts."""
-    from triton_ext.ops.wgrad_config import WgradConfig
-
     problems = {layer.name: layer.problem for layer in select_layers("all")}
     found: dict[str, Measured] = {}
     for path in paths:
         sweep = json.loads(path.read_text("utf-8"))
         for name, entry in sweep["layers"].items():
             times = {
-                WgradConfig(**result["config"]): result["ms"]
+                Choice.of(result): result["ms"]
                 for result in entry["results"]
                 if result["status"] == "ok"
             }
@@ -95,18 +106,18 @@ def judge(measured: list[Measured]) -> float:
     losses, to_chosen, to_best = [], [], []
     for one in measured:
         tiles = choose_tiles(one.problem, one.num_sms)
-        chosen = tiles.config if tiles is not None else None
-        if chosen not in one.times:
-            emit(f"{one.name:<44} chosen but not measured: {chosen and describe(chosen)}")
+        chosen = next((choice for choice in one.times if one.tiles(choice) == tiles), None)
+        if chosen is None:
+            emit(f"{one.name:<44} chosen but not measured: {tiles}")
             continue
         ms, best_ms = one.times[chosen], one.times[one.best]
         losses.append(ms / best_ms)
         to_chosen.append(one.cudnn_ms / ms)
         to_best.append(one.cudnn_ms / best_ms)
-        change = "" if one.best == chosen else f" -> {describe(one.best)}"
+        change = "" if one.best == chosen else f" -> {one.best}"
         emit(
             f"{one.name:<44} {(losses[-1] - 1) * 100:>7.1f} {to_chosen[-1]:>13.3f} "
-            f"{to_best[-1]:>11.3f}  {describe(chosen)}{change}"
+            f"{to_best[-1]:>11.3f}  {chosen}{change}"
         )
     if not losses:
         return math.nan
@@ -129,19 +140,19 @@ def fit(measured: list[Measured]) -> tuple[list[float], dict[Any, tuple[float, f
     import numpy as np
 
     counts: dict[Any, int] = {}
-    for one in measured:
-        for config in one.times:
-            counts[config] = counts.get(config, 0) + 1
+    usable = [(one, c) for one in measured for c in one.times if not one.is_memory_bound(c)]
+    for _, choice in usable:
+        counts[choice.config] = counts.get(choice.config, 0) + 1
     configs = [config for config, count in counts.items() if count >= FIT_LAYERS]
     place = {config: len(SHARED) + 2 * i for i, config in enumerate(configs)}
     rows = []
-    for one in measured:
-        for config, ms in one.times.items():
-            if config not in place:
-                continue
-            row = np.zeros(len(SHARED) + 2 * len(configs))
-            row[: len(SHARED)], row[place[config] : place[config] + 2] = one.features(config)
-            rows.append(row / (ms * 1e3))
+    for one, choice in usable:
+        at = place.get(choice.config)
+        if at is None:
+            continue
+        row = np.zeros(len(SHARED) + 2 * len(configs))
+        row[: len(SHARED)], row[at : at + 2] = one.features(choice)
+        rows.append(row / (one.times[choice] * 1e3))
     matrix = np.array(rows)
     numbers = _nonnegative(matrix, np.ones(len(rows)))
     for _ in range(FIT_ROUNDS):
@@ -172,7 +183,7 @@ def print_fit(measured: list[Measured]) -> None:
     shared, costs, error = fit(measured)
     for name, number in zip(SHARED, shared, strict=True):
         emit(f"{name} = {number:.3g}")
-    for config, (step_us, segment_us) in sorted(costs.items(), key=lambda item: describe(item[0])):
+    for config, (step_us, segment_us) in sorted(costs.items(), key=lambda item: str(item[0])):
         pieces = f", parts={config.store_parts}" if config.store_parts > 1 else ""
         emit(
             f"    _config({config.block_co}, {config.block_ci}, {config.taps}, "
@@ -184,23 +195,29 @@ def print_fit(measured: list[Measured]) -> None:
 
 def print_pick(measured: list[Measured], count: int) -> None:
     """Prints a greedy choice of configurations and what is lost with the first 1, 2, ... of it."""
-    everything = {config for one in measured for config in one.times}
+    # The best number of rounds of each.
+    times: list[dict[Any, float]] = []
+    for one in measured:
+        times.append({})
+        for choice, ms in one.times.items():
+            times[-1][choice.config] = min(ms, times[-1].get(choice.config, math.inf))
+    everything = {config for each in times for config in each}
     picked: list[Any] = []
 
     def loss(configs: list[Any]) -> float:
         # A layer that none of them fits counts as ten times too slow.
+        bests = [min(each.values()) for each in times]
         return geometric_mean(
             [
-                min((one.times[c] for c in configs if c in one.times), default=10 * best) / best
-                for one in measured
-                for best in [one.times[one.best]]
+                min((each[c] for c in configs if c in each), default=10 * best) / best
+                for each, best in zip(times, bests, strict=True)
             ]
         )
 
     for _ in range(min(count, len(everything))):
-        rest = sorted(everything - set(picked), key=describe)
+        rest = sorted(everything - set(picked), key=str)
         picked.append(min(rest, key=lambda config: loss([*picked, config])))
-        emit(f"{len(picked):>3} {loss(picked):.4f}  + {describe(picked[-1])}")
+        emit(f"{len(picked):>3} {loss(picked):.4f}  + {picked[-1]}")
 
 
 def main(argv: list[str] | None = None) -> int:

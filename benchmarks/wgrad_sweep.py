@@ -20,7 +20,7 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from benchmarks.compile_ahead import Compiled, CompilePool
@@ -52,11 +52,10 @@ __all__ = ["add_arguments", "candidates", "compile_job", "run"]
 DEFAULT_OUT = pathlib.Path("wgrad_sweep.json")
 BLOCKS_CO = (64, 128, 256)
 BLOCKS_CI = (16, 32, 64, 128, 256)
+TAPS = (1, 2, 3, 5, 7)
 MAX_STAGES = 10
-# fp32 accumulators per thread: more do not fit beside the rest.
-MAX_ACCUMULATORS = 192
 # Slower than this by estimate is not worth compiling.
-WORTHWHILE = 1.5
+WORTHWHILE = 1.25
 ROUNDS = 3
 TARGET_MS = 8.0
 HANG_SECONDS = 30.0
@@ -78,27 +77,60 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 # ---- What is tried -----------------------------------------------------------------------------
 
 
-def candidates(problem: Any, num_sms: int, narrow: bool = False) -> list[Any]:
-    """Returns the configurations worth timing for a problem, the shipped ones first."""
-    from triton_ext.ops.wgrad_config import CONFIGS, PLAIN_STORE, WgradTiles
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What is varied.
+
+    Attributes:
+        config: The tile configuration.
+        part_rounds: Parts of tiles that the busiest program has.
+    """
+
+    config: Any
+    part_rounds: int
+
+    def fields(self) -> dict[str, object]:
+        """The JSON form."""
+        return {"config": asdict(self.config), "part_rounds": self.part_rounds}
+
+    @classmethod
+    def of(cls, fields: dict[str, Any]) -> Choice:
+        """The inverse of :meth:`fields`."""
+        from triton_ext.ops.wgrad_config import WgradConfig
+
+        return cls(WgradConfig(**fields["config"]), fields["part_rounds"])
+
+    def __str__(self) -> str:
+        c = self.config
+        return (
+            f"{c.block_co}x{c.block_ci}x{c.taps}_p{c.block_pixels}_s{c.num_stages}"
+            f"_w{c.num_warps}_e{c.store_parts}_r{self.part_rounds}"
+        )
+
+
+def candidates(problem: Any, num_sms: int, narrow: bool = False) -> list[Choice]:
+    """Returns what is worth timing for a problem, the shipped configurations first."""
+    from triton_ext.ops.wgrad_config import CONFIGS, MOST_PART_ROUNDS, PLAIN_STORE, WgradTiles
 
     wide = [] if narrow else list(_tiles())
-    found = []
+    found: dict[Any, tuple[float, Choice]] = {}
     for config in dict.fromkeys([*CONFIGS, *wide]):
-        tiles = WgradTiles.make(config, problem, num_sms)
-        if tiles.fits(PLAIN_STORE) and config.taps <= problem.taps:
-            found.append((_estimate_us(tiles), config))
-    best = min(estimate for estimate, _ in found)
-    return [config for estimate, config in found if estimate <= WORTHWHILE * best]
+        for part_rounds in range(1, MOST_PART_ROUNDS + 1):
+            tiles = WgradTiles.make(config, problem, num_sms, part_rounds)
+            # More rounds may give the same parts.
+            if config.taps <= problem.taps and tiles.fits(PLAIN_STORE):
+                found.setdefault(tiles, (_estimate_us(tiles), Choice(config, part_rounds)))
+    best = min(estimate for estimate, _ in found.values())
+    return [choice for estimate, choice in found.values() if estimate <= WORTHWHILE * best]
 
 
 def _tiles() -> Iterator[Any]:
     """Every tile with 4 and 8 warps and as many stages as fit."""
-    from triton_ext.ops.wgrad_config import PLAIN_STORE, WgradConfig
+    from triton_ext.ops.wgrad_config import MAX_ACCUMULATORS, PLAIN_STORE, WgradConfig
 
     for block_co in BLOCKS_CO:
         for block_ci in BLOCKS_CI:
-            for taps in (1, 2, 3):
+            for taps in TAPS if block_ci < 128 else TAPS[:3]:
                 for warps in (4, 8):
                     config = WgradConfig(
                         block_co=block_co,
@@ -124,15 +156,7 @@ def _estimate_us(tiles: Any) -> float:
     rows = math.ceil(config.block_co / 64) + config.taps * math.ceil(config.block_ci / 64)
     loads = rows * config.block_pixels * 1.4e-3
     added = tiles.workspace_elements * 4 / 2**20 * 0.5
-    return 8.0 + partition.most_steps * float(max(products, loads)) + added
-
-
-def describe(config: Any) -> str:
-    """A configuration in one word."""
-    return (
-        f"{config.block_co}x{config.block_ci}x{config.taps}_p{config.block_pixels}"
-        f"_s{config.num_stages}_w{config.num_warps}_e{config.store_parts}"
-    )
+    return 8.0 + partition.most_steps * float(max(products, loads)) + partition.rounds + added
 
 
 # ---- Compiling ---------------------------------------------------------------------------------
@@ -156,8 +180,7 @@ def compile_job(job: dict[str, Any], capability: tuple[int, int]) -> int:
     wgrad_plan.machine_of = lambda device, operator: machine
     (layer,) = select_layers("all", [job["layer"]])
     operands = make_operands(layer.problem, job["dtype"], "meta")
-    config = _config_of(job["config"])
-    plan = _plan(operands, config)
+    plan = _plan(operands, Choice.of(job))
     dw = operands.weight.movedim(1, -1)
     shared = 0
     for launcher, tensors in plan.launches(operands.x, operands.dy, dw):
@@ -169,17 +192,14 @@ def compile_job(job: dict[str, Any], capability: tuple[int, int]) -> int:
     return shared
 
 
-def _config_of(fields: dict[str, Any]) -> Any:
-    from triton_ext.ops.wgrad_config import WgradConfig
-
-    return WgradConfig(**fields)
-
-
-def _plan(operands: Operands, config: Any) -> Any:
+def _plan(operands: Operands, choice: Choice) -> Any:
     from triton_ext.ops.wgrad_plan import make_plan
 
     x, dy = operands.x, operands.dy
-    return make_plan(operands.problem, x.stride(), dy.stride(), x.dtype, x.device, config)
+    return make_plan(
+        operands.problem, x.stride(), dy.stride(), x.dtype, x.device, choice.config,
+        part_rounds=choice.part_rounds,
+    )  # fmt: skip
 
 
 # ---- Timing ------------------------------------------------------------------------------------
@@ -215,32 +235,34 @@ class Sweep:
             },
         )
 
-    def record(self, layer: Layer, config: Any, status: str, timing: Timing | None = None) -> None:
+    def record(
+        self, layer: Layer, choice: Choice, status: str, timing: Timing | None = None
+    ) -> None:
         """Keeps what became of a configuration."""
         self.layers[layer.name]["results"].append(
             {
-                "config": asdict(config),
+                **choice.fields(),
                 "status": status,
                 "ms": timing.ms if timing else None,
                 "spread": timing.spread if timing else None,
             }
         )
 
-    def wanted(self, layer: Layer) -> list[Any]:
+    def wanted(self, layer: Layer) -> list[Choice]:
         """The configurations of a layer that no earlier run has timed."""
         entry = self.layers.setdefault(layer.name, {"cudnn_ms": None, "results": []})
-        done = [result["config"] for result in entry["results"]]
+        done = {Choice.of(result) for result in entry["results"]}
         every = candidates(layer.problem, self.num_sms, self.arguments.narrow)
-        return [config for config in every if asdict(config) not in done]
+        return [choice for choice in every if choice not in done]
 
     @contextlib.contextmanager
-    def watched(self, layer: Layer, config: Any) -> Iterator[None]:
+    def watched(self, layer: Layer, choice: Choice) -> Iterator[None]:
         """Ends the process, with everything saved, if the kernel inside does not come back."""
 
         def give_up() -> None:
-            self.record(layer, config, f"hangs: no end after {HANG_SECONDS:.0f} s")
+            self.record(layer, choice, f"hangs: no end after {HANG_SECONDS:.0f} s")
             self.save()
-            emit(f"{layer.name} {describe(config)} hangs; use --resume")
+            emit(f"{layer.name} {choice} hangs; use --resume")
             os._exit(3)
 
         watch = threading.Timer(HANG_SECONDS, give_up)
@@ -253,31 +275,31 @@ class Sweep:
 
 
 def _check(
-    sweep: Sweep, layer: Layer, operands: Operands, config: Any, reference: Any, limit: Any
+    sweep: Sweep, layer: Layer, operands: Operands, choice: Choice, reference: Any, limit: Any
 ) -> bool:
     """Runs a configuration once; tells whether the result is right."""
     import torch
 
     try:
-        with sweep.watched(layer, config):
-            errors = measure_errors(_plan(operands, config).run(operands.x, operands.dy), reference)
+        with sweep.watched(layer, choice):
+            errors = measure_errors(_plan(operands, choice).run(operands.x, operands.dy), reference)
     except Exception as error:  # recorded; the sweep goes on unless the context is gone
-        sweep.record(layer, config, f"does not run: {type(error).__name__}: {str(error)[:200]}")
+        sweep.record(layer, choice, f"does not run: {type(error).__name__}: {str(error)[:200]}")
         try:
             torch.cuda.synchronize()
         except Exception as lost:
-            raise ContextLostError(f"{layer.name} {describe(config)}: {lost}") from error
+            raise ContextLostError(f"{layer.name} {choice}: {lost}") from error
         return False
     if not errors.within(limit):
-        sweep.record(layer, config, "wrong result")
+        sweep.record(layer, choice, "wrong result")
     return errors.within(limit)
 
 
-def _time_layer(sweep: Sweep, layer: Layer, configs: list[Any]) -> None:
+def _time_layer(sweep: Sweep, layer: Layer, choices: list[Choice]) -> None:
     """Checks the configurations of a layer, then times the right ones against each other."""
     rounds = min(sweep.arguments.rounds, ROUNDS)
     variants: dict[str, Function] = {BASELINE: lambda: None}
-    right = configs
+    right = choices
     if not sweep.arguments.dry_run:
         operands = make_operands(layer.problem, sweep.arguments.dtype)
         import torch
@@ -287,17 +309,17 @@ def _time_layer(sweep: Sweep, layer: Layer, configs: list[Any]) -> None:
         torch.backends.cudnn.benchmark = True
         variants[BASELINE] = lambda: operands.run_torch("wgrad")
         limit = measure_errors(variants[BASELINE](), reference)
-        right = [c for c in configs if _check(sweep, layer, operands, c, reference, limit)]
+        right = [c for c in choices if _check(sweep, layer, operands, c, reference, limit)]
         del reference
-        for config in right:
-            plan = _plan(operands, config)
-            variants[describe(config)] = lambda plan=plan: plan.run(operands.x, operands.dy)
+        for choice in right:
+            plan = _plan(operands, choice)
+            variants[str(choice)] = lambda plan=plan: plan.run(operands.x, operands.dy)
     else:
-        variants |= {describe(config): lambda: None for config in right}
+        variants |= {str(choice): lambda: None for choice in right}
     timings = time_interleaved(variants, sweep.timer, rounds)
     sweep.layers[layer.name]["cudnn_ms"] = timings[BASELINE].ms
-    for config in right:
-        sweep.record(layer, config, "ok", timings[describe(config)])
+    for choice in right:
+        sweep.record(layer, choice, "ok", timings[str(choice)])
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -344,36 +366,36 @@ def run(arguments: argparse.Namespace) -> int:
     return code or int(wrong > 0)
 
 
-def _time_all(sweep: Sweep, pool: CompilePool | None, work: dict[Layer, list[Any]]) -> None:
-    futures: dict[tuple[Layer, Any], Future[Compiled]] = {}
+def _time_all(sweep: Sweep, pool: CompilePool | None, work: dict[Layer, list[Choice]]) -> None:
+    futures: dict[tuple[Layer, Choice], Future[Compiled]] = {}
     if pool is not None:
-        for layer, configs in work.items():
-            for config in configs:
-                futures[layer, config] = pool.submit_job(_job(sweep, layer, config))
-    for layer, configs in work.items():
+        for layer, choices in work.items():
+            for choice in choices:
+                futures[layer, choice] = pool.submit_job(_job(sweep, layer, choice))
+    for layer, choices in work.items():
         if sweep.deadline.left() < RESERVE_SECONDS:
             emit(f"{layer.name:<44} skipped (time limit)")
             for future in futures.values():
                 future.cancel()
             continue
-        ready = [c for c in configs if _is_ready(sweep, layer, c, futures.get((layer, c)))]
+        ready = [c for c in choices if _is_ready(sweep, layer, c, futures.get((layer, c)))]
         if ready:
             _time_layer(sweep, layer, ready)
             sweep.save()
             _report(sweep, layer)
 
 
-def _job(sweep: Sweep, layer: Layer, config: Any) -> dict[str, object]:
+def _job(sweep: Sweep, layer: Layer, choice: Choice) -> dict[str, object]:
     return {
         "module": "benchmarks.wgrad_sweep",
         "layer": layer.name,
         "dtype": sweep.arguments.dtype,
         "num_sms": sweep.num_sms,
-        "config": asdict(config),
+        **choice.fields(),
     }
 
 
-def _is_ready(sweep: Sweep, layer: Layer, config: Any, future: Future[Compiled] | None) -> bool:
+def _is_ready(sweep: Sweep, layer: Layer, choice: Choice, future: Future[Compiled] | None) -> bool:
     """Waits for the compiler; tells whether there are kernels."""
     if future is None:
         return True
@@ -383,7 +405,7 @@ def _is_ready(sweep: Sweep, layer: Layer, config: Any, future: Future[Compiled] 
     except FutureTimeoutError:
         return False
     if compiled.error:
-        sweep.record(layer, config, f"does not compile: {compiled.error}")
+        sweep.record(layer, choice, f"does not compile: {compiled.error}")
     return not compiled.error
 
 
@@ -394,9 +416,8 @@ def _report(sweep: Sweep, layer: Layer) -> None:
     )
     bad = [result for result in entry["results"] if result["status"] != "ok"]
     best = "  ".join(
-        f"{describe(_config_of(result['config']))} {entry['cudnn_ms'] / result['ms']:.3f}"
-        for result in timed[:3]
+        f"{Choice.of(result)} {entry['cudnn_ms'] / result['ms']:.3f}" for result in timed[:3]
     )
     emit(f"{layer.name:<44} {len(timed)} timed, {len(bad)} bad; cuDNN/ours: {best}")
     for result in bad:
-        emit(f"    {describe(_config_of(result['config']))}: {result['status']}")
+        emit(f"    {Choice.of(result)}: {result['status']}")

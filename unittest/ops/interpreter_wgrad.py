@@ -52,6 +52,7 @@ class Case:
     out_dtype: torch.dtype | None = None
     programs: int = 4
     config: WgradConfig | None = SMALL
+    part_rounds: int = 1
 
     @property
     def problem(self) -> ConvProblem:
@@ -89,6 +90,7 @@ class Case:
             self.config,
             self.out_dtype,
             self.programs,
+            self.part_rounds,
         )
 
 
@@ -193,7 +195,8 @@ def cases(draw: st.DrawFn) -> Case:
         dtype=draw(st.sampled_from([torch.float16, torch.bfloat16])),
         out_dtype=draw(st.sampled_from([None, None, torch.float32])),
         programs=draw(st.integers(1, 9)),
-        config=replace(SMALL, taps=draw(st.integers(1, 3)), store_parts=draw(st.integers(1, 2))),
+        part_rounds=draw(st.integers(1, 3)),
+        config=replace(SMALL, taps=draw(st.integers(1, 5)), store_parts=draw(st.integers(1, 2))),
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+from dataclasses import replace
 
 import pytest
 
@@ -101,6 +102,10 @@ CASE = Case(
 @pytest.mark.parametrize("programs", [1, 16, 64], ids=["whole", "both", "parts"])
 def test_it_equals_torch(programs, fresh_triton_cache):
     assert_close(*run(CASE, config(taps=2), programs))
+
+
+def test_many_taps_of_few_channels(fresh_triton_cache):
+    assert_close(*run(replace(CASE, ci=8), config(ci=16, taps=5), 3))
 
 
 def test_through_pointers(fresh_triton_cache):

@@ -109,23 +109,20 @@ def _reduce_pixels(
     TAPS_PER_TILE: tl.constexpr,
     DOT_DTYPE: tl.constexpr,
 ):
-    """The accumulators of a tile for some steps, one per tap, or the first again."""
-    acc0 = tl.zeros((BLOCK_CO, BLOCK_CI), dtype=tl.float32)
-    acc1 = acc0
-    acc2 = acc0
+    """The accumulators of a tile for some steps, one per tap."""
+    accumulators = ()
+    for _ in tl.static_range(TAPS_PER_TILE):
+        accumulators += (tl.zeros((BLOCK_CO, BLOCK_CI), dtype=tl.float32),)
     for step in range(first, last):
         pixel = step * BLOCK_PIXELS
         dy = dy_desc.load([pixel, co]).to(DOT_DTYPE).T
         start = tle.im2col_start(pixel, size, stride, padding)
-        x0 = _load_x(x_desc, pixel, start, ci, tap, dilation, FILTER, TAPS, IS_MATRIX)
-        acc0 = tl.dot(dy, x0.to(DOT_DTYPE), acc0)
-        if TAPS_PER_TILE > 1:
-            x1 = _load_x(x_desc, pixel, start, ci, tap + 1, dilation, FILTER, TAPS, IS_MATRIX)
-            acc1 = tl.dot(dy, x1.to(DOT_DTYPE), acc1)
-        if TAPS_PER_TILE > 2:
-            x2 = _load_x(x_desc, pixel, start, ci, tap + 2, dilation, FILTER, TAPS, IS_MATRIX)
-            acc2 = tl.dot(dy, x2.to(DOT_DTYPE), acc2)
-    return acc0, acc1, acc2
+        added = ()
+        for i in tl.static_range(TAPS_PER_TILE):
+            x = _load_x(x_desc, pixel, start, ci, tap + i, dilation, FILTER, TAPS, IS_MATRIX)
+            added += (tl.dot(dy, x.to(DOT_DTYPE), accumulators[i]),)
+        accumulators = added
+    return accumulators
 
 
 @triton.jit
@@ -261,7 +258,7 @@ def conv_wgrad_kernel(
     BLOCK_CO: tl.constexpr,
     BLOCK_CI: tl.constexpr,
     BLOCK_PIXELS: tl.constexpr,
-    TAPS_PER_TILE: tl.constexpr,  # 1 to 3
+    TAPS_PER_TILE: tl.constexpr,
     NUM_WARPS: tl.constexpr,
     STORE_PARTS: tl.constexpr,  # 1 or 2: halves the shared memory for whole tiles
     DTYPE: tl.constexpr,  # of dw
@@ -277,49 +274,36 @@ def conv_wgrad_kernel(
                 tile, co_blocks, group_co, group_ci,
                 TAP_GROUPS, BLOCK_CO, BLOCK_CI, TAPS_PER_TILE, GROUPED,
             )  # fmt: skip
-            acc0, acc1, acc2 = _reduce_pixels(
+            accumulators = _reduce_pixels(
                 x_desc, dy_desc, first_co, first_ci, tap, 0, steps, size, stride, padding, dilation,
                 FILTER, TAPS, IS_MATRIX, BLOCK_CO, BLOCK_CI, BLOCK_PIXELS, TAPS_PER_TILE, DOT_DTYPE,
             )  # fmt: skip
-            _store_tile(
-                acc0, dw_desc, dw_ptr, first_co, first_ci, tap, co, group_co, group_ci,
-                TAPS, GROUPED, BLOCK_CO, BLOCK_CI, STORE_PARTS, DTYPE,
-            )  # fmt: skip
-            if TAPS_PER_TILE > 1:
+            for i in tl.static_range(TAPS_PER_TILE):
                 _store_tile(
-                    acc1, dw_desc, dw_ptr, first_co, first_ci, tap + 1, co, group_co, group_ci,
-                    TAPS, GROUPED, BLOCK_CO, BLOCK_CI, STORE_PARTS, DTYPE,
-                )  # fmt: skip
-            if TAPS_PER_TILE > 2:
-                _store_tile(
-                    acc2, dw_desc, dw_ptr, first_co, first_ci, tap + 2, co, group_co, group_ci,
-                    TAPS, GROUPED, BLOCK_CO, BLOCK_CI, STORE_PARTS, DTYPE,
+                    accumulators[i], dw_desc, dw_ptr, first_co, first_ci, tap + i, co, group_co,
+                    group_ci, TAPS, GROUPED, BLOCK_CO, BLOCK_CI, STORE_PARTS, DTYPE,
                 )  # fmt: skip
     if HAS_PARTS:
         # Programs with neighbouring numbers have the same pixels of different tiles: what one of
         # them loads another one loads at the same time, and L2 answers both at once.
-        part = program // split_tiles
-        if part < splits:
+        for slot in tl.range(program, split_tiles * splits, tl.num_programs(0)):
+            part = slot // split_tiles
             first_co, first_ci, tap = _tile_position(
-                whole_tiles + program % split_tiles, co_blocks, group_co, group_ci,
+                whole_tiles + slot % split_tiles, co_blocks, group_co, group_ci,
                 TAP_GROUPS, BLOCK_CO, BLOCK_CI, TAPS_PER_TILE, GROUPED,
             )  # fmt: skip
             # The first steps % splits parts have one step more.
             first = part * (steps // splits) + min(part, steps % splits)
             last = (part + 1) * (steps // splits) + min(part + 1, steps % splits)
-            acc0, acc1, acc2 = _reduce_pixels(
+            accumulators = _reduce_pixels(
                 x_desc, dy_desc, first_co, first_ci, tap, first, last,
                 size, stride, padding, dilation,
                 FILTER, TAPS, IS_MATRIX, BLOCK_CO, BLOCK_CI, BLOCK_PIXELS, TAPS_PER_TILE, DOT_DTYPE,
             )  # fmt: skip
-            blocks = part_ptr + program.to(tl.int64) * (TAPS_PER_TILE * BLOCK_CO * BLOCK_CI)
-            _store_part(acc0, blocks, BLOCK_CO, BLOCK_CI, NUM_WARPS)
-            if TAPS_PER_TILE > 1:
-                block = blocks + BLOCK_CO * BLOCK_CI
-                _store_part(acc1, block, BLOCK_CO, BLOCK_CI, NUM_WARPS)
-            if TAPS_PER_TILE > 2:
-                block = blocks + 2 * BLOCK_CO * BLOCK_CI
-                _store_part(acc2, block, BLOCK_CO, BLOCK_CI, NUM_WARPS)
+            blocks = part_ptr + tl.cast(slot, tl.int64) * (TAPS_PER_TILE * BLOCK_CO * BLOCK_CI)
+            for i in tl.static_range(TAPS_PER_TILE):
+                block = blocks + i * (BLOCK_CO * BLOCK_CI)
+                _store_part(accumulators[i], block, BLOCK_CO, BLOCK_CI, NUM_WARPS)
 
 
 @triton.jit

@@ -16,6 +16,7 @@ from triton_ext.ops.problem import ConvProblem
 
 __all__ = [
     "CONFIGS",
+    "MOST_PART_ROUNDS",
     "PLAIN_STORE",
     "SMEM_BYTES",
     "Partition",
@@ -25,6 +26,7 @@ __all__ = [
     "WgradTiles",
     "choose_tiles",
     "expected_us",
+    "memory_us",
 ]
 
 # Shared memory that a CTA can use on sm_90 and sm_100: 227 KiB.
@@ -58,7 +60,7 @@ class WgradConfig:
     Attributes:
         block_co: Output channels per tile.
         block_ci: Input channels per tile.
-        taps: Filter taps per tile, 1 to 3: a block of dy is loaded once for all of them.
+        taps: Filter taps per tile, 1 to 9: a block of dy is loaded once for all of them.
         block_pixels: Output pixels per step.
         num_stages: Depth of the pipeline of loads.
         num_warps: Warps per CTA; 4 is one warp group, 8 are two that split the output channels.
@@ -116,8 +118,8 @@ class WgradConfig:
                 f"block_co is {self.block_co}: {self.num_warps} warps of 16 rows need "
                 f"{16 * self.num_warps}"
             )
-        if not 1 <= self.taps <= 3:
-            found.append(f"taps is {self.taps}: expected 1 to 3")
+        if not 1 <= self.taps <= 9:
+            found.append(f"taps is {self.taps}: expected 1 to 9")
         if self.num_stages < 1:
             found.append(f"num_stages is {self.num_stages}: expected at least 1")
         if self.store_parts not in (1, 2):
@@ -131,9 +133,9 @@ class Partition:
 
     The first ``whole_tiles`` are computed as a whole, by program p those numbered p,
     p + programs, ...  Those that would leave most multiprocessors idle in a last round, the
-    ``split_tiles``, are split over pixels: program p has the steps of part p // split_tiles of tile
-    p % split_tiles of them.  Neighbours always have the same steps of different tiles, and load the
-    same pixels at the same time.
+    ``split_tiles``, are split over pixels: slot s has the steps of part s // split_tiles of tile
+    s % split_tiles of them, and program p computes the slots p, p + programs, ...  So neighbours
+    have the same steps of different tiles, and load the same pixels at the same time.
 
     Attributes:
         steps: Steps of a tile, the whole reduction.
@@ -150,21 +152,22 @@ class Partition:
     splits: int
 
     @classmethod
-    def make(cls, tiles: int, steps: int, num_sms: int, most_splits: int = 1 << 30) -> Partition:
+    def make(cls, tiles: int, steps: int, num_sms: int, part_rounds: int = 1) -> Partition:
         """Returns the partition for a number of multiprocessors.
 
         Args:
             tiles: Tiles.
             steps: Steps of a tile.
             num_sms: Multiprocessors, one program on each.
-            most_splits: Limit of parts of a tile.
+            part_rounds: Slots of the busiest program: more of them leave fewer multiprocessors
+                idle, and more parts to add.
         """
         rest = tiles % num_sms
-        splits = min(num_sms // rest, steps, most_splits) if rest else 1
+        splits = min(part_rounds * num_sms // rest, steps) if rest else 1
         if splits <= 1:
             return cls(steps, min(tiles, num_sms), tiles, 0, 1)
         whole = tiles - rest
-        return cls(steps, num_sms if whole else rest * splits, whole, rest, splits)
+        return cls(steps, num_sms if whole else min(rest * splits, num_sms), whole, rest, splits)
 
     def part(self, number: int) -> range:
         """Returns the steps of a part."""
@@ -176,8 +179,8 @@ class Partition:
         """Yields what a program computes, in its order: tiles, and which of their steps."""
         for tile in range(program, self.whole_tiles, self.programs):
             yield tile, range(self.steps)
-        if program < self.parts:
-            number, tile = divmod(program, self.split_tiles)
+        for slot in range(program, self.parts, self.programs):
+            number, tile = divmod(slot, self.split_tiles)
             yield self.whole_tiles + tile, self.part(number)
 
     @property
@@ -187,14 +190,15 @@ class Partition:
 
     @property
     def rounds(self) -> int:
-        """Segments of the busiest program."""
-        return math.ceil(self.whole_tiles / self.programs) + (self.split_tiles > 0)
+        """Segments of the busiest program, the first one."""
+        return math.ceil(self.whole_tiles / self.programs) + math.ceil(self.parts / self.programs)
 
     @property
     def most_steps(self) -> int:
-        """Steps of the busiest program."""
-        whole = math.ceil(self.whole_tiles / self.programs)
-        return whole * self.steps + (len(self.part(0)) if self.split_tiles else 0)
+        """Steps of the busiest program, the first one."""
+        slots = range(0, self.parts, self.programs)
+        parts = sum(len(self.part(slot // self.split_tiles)) for slot in slots)
+        return math.ceil(self.whole_tiles / self.programs) * self.steps + parts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -205,24 +209,30 @@ class WgradTiles:
         config: The tile configuration.
         co_blocks: Blocks of output channels.
         partition: Who computes what.
+        operand_mib: MiB of x and dy, which come from DRAM once.
     """
 
     config: WgradConfig
     co_blocks: int
     partition: Partition
+    operand_mib: float = 0.0
 
     @classmethod
-    def make(cls, config: WgradConfig, problem: ConvProblem, num_sms: int) -> WgradTiles:
+    def make(
+        cls, config: WgradConfig, problem: ConvProblem, num_sms: int, part_rounds: int = 1
+    ) -> WgradTiles:
         """Returns the tiles of a problem.
 
         Args:
             config: The tile configuration.
             problem: With at least one output pixel.
             num_sms: Multiprocessors.
+            part_rounds: Parts of tiles that the busiest program has.
         """
         co_blocks = math.ceil(problem.out_channels / config.block_co)
         tap_groups = math.ceil(problem.taps / config.taps)
         pixels = problem.batch * math.prod(problem.output_size)
+        operands = pixels * problem.out_channels + math.prod(problem.x_shape)
         return cls(
             config=config,
             co_blocks=co_blocks,
@@ -230,7 +240,9 @@ class WgradTiles:
                 co_blocks * _ci_blocks(config, problem) * tap_groups,
                 math.ceil(pixels / config.block_pixels),
                 num_sms,
+                part_rounds,
             ),
+            operand_mib=operands * ELEMENT_BYTES / 2**20,
         )
 
     def fits(self, store: Store, available_bytes: int = SMEM_BYTES) -> bool:
@@ -318,9 +330,14 @@ class Cost:
     segment_us: float
 
 
+# What a thread has for accumulators beside some 35 registers for the rest, of 255.
+MAX_ACCUMULATORS = 192
+
 # Estimates, see above.
 _COSTS: dict[WgradConfig, Cost] = {
+    _config(64, 16, 7, 5, 4): Cost(0.600, 1.3),
     _config(64, 16, 3, 8, 4): Cost(0.300, 1.0),
+    _config(64, 32, 5, 5, 4): Cost(0.500, 1.6),
     _config(64, 32, 3, 8, 4): Cost(0.320, 1.1),
     _config(64, 64, 1, 10, 4): Cost(0.175, 0.8),
     _config(64, 64, 1, 6, 4): Cost(0.175, 0.8),
@@ -338,16 +355,27 @@ _COSTS: dict[WgradConfig, Cost] = {
 
 CONFIGS: tuple[WgradConfig, ...] = tuple(_COSTS)
 
-# Starting the first kernel; the second one besides what it reads; a MiB of parts that it reads.
+# More leave less than a tenth of the multiprocessors' time unused, and too many parts.
+MOST_PART_ROUNDS = 4
+
+# Starting the first kernel; the second one besides what it reads; a MiB of parts that it reads; a
+# MiB from DRAM.
 _LAUNCH_US = 5.0
 _REDUCE_US = 3.1
 _REDUCE_US_PER_MIB = 0.53
+_DRAM_US_PER_MIB = 0.35
+
+
+def memory_us(tiles: WgradTiles) -> float:
+    """Returns the time in which x and dy come from DRAM, below which no configuration gets."""
+    return tiles.operand_mib * _DRAM_US_PER_MIB
 
 
 def expected_us(tiles: WgradTiles) -> float:
     """Returns the time that a model of the machine expects, in microseconds."""
     partition, cost = tiles.partition, _COSTS[tiles.config]
-    time = _LAUNCH_US + partition.most_steps * cost.step_us + partition.rounds * cost.segment_us
+    steps_us = partition.most_steps * cost.step_us
+    time = _LAUNCH_US + max(steps_us, memory_us(tiles)) + partition.rounds * cost.segment_us
     if partition.parts:
         time += _REDUCE_US + tiles.workspace_elements * 4 / 2**20 * _REDUCE_US_PER_MIB
     return time
@@ -371,6 +399,10 @@ def choose_tiles(
     Returns:
         Tiles of one of ``CONFIGS``; ``None`` if none of them fits.
     """
-    every = [WgradTiles.make(config, problem, num_sms) for config in CONFIGS]
+    every = [
+        WgradTiles.make(config, problem, num_sms, part_rounds)
+        for config in CONFIGS
+        for part_rounds in range(1, MOST_PART_ROUNDS + 1)
+    ]
     possible = [tiles for tiles in every if tiles.fits(store, available_bytes)]
     return min(possible, key=expected_us, default=None)

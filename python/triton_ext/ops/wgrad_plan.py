@@ -292,6 +292,7 @@ def make_plan(
     config: WgradConfig | None = None,
     out_dtype: torch.dtype | None = None,
     num_sms: int | None = None,
+    part_rounds: int = 1,
 ) -> WgradPlan:
     """Returns the plan of a gradient of a filter.
 
@@ -305,6 +306,7 @@ def make_plan(
         config: The tile configuration; ``None`` lets ``choose_tiles`` choose.
         out_dtype: Of dw: float16, bfloat16 or float32; ``None`` for ``dtype``.
         num_sms: Programs that run at a time; ``None`` for one per multiprocessor.
+        part_rounds: With a configuration: parts of tiles that the busiest program has.
 
     Raises:
         DescriptorError: TMA cannot express the geometry; every violation is listed.
@@ -322,7 +324,9 @@ def make_plan(
         raise UnsupportedError("wgrad: " + "; ".join(others))
     through_tma = problem.groups == 1 and problem.in_channels * out_dtype.itemsize % _ROW_BYTES == 0
     store = Store(element_bytes=out_dtype.itemsize, in_pieces=through_tma)
-    tiles = _tiles(problem, config, store, machine, num_sms or machine.num_sms)
+    if num_sms is not None:
+        machine = replace(machine, num_sms=num_sms)
+    tiles = _tiles(problem, config, store, machine, part_rounds)
     config = tiles.config
     unpadded = all(side == (0, 0) for side in problem.padding)
     is_plain = problem.taps == 1 and set(problem.stride) == {1} and unpadded
@@ -350,11 +354,13 @@ def _tiles(
     config: WgradConfig | None,
     store: Store,
     machine: Machine,
-    num_sms: int,
+    part_rounds: int,
 ) -> WgradTiles:
     problem = replace(problem, batch=max(problem.batch, 1))
     if config is None:
-        tiles = choose_tiles(problem, num_sms, store=store, available_bytes=machine.smem_bytes)
+        tiles = choose_tiles(
+            problem, machine.num_sms, store=store, available_bytes=machine.smem_bytes
+        )
         if tiles is None:
             raise UnsupportedError(
                 f"wgrad: a CTA has {machine.smem_bytes} bytes of shared memory, the smallest tile "
@@ -363,7 +369,7 @@ def _tiles(
         return tiles
     if config.problems():
         raise UnsupportedError(f"wgrad: configuration {config}: " + "; ".join(config.problems()))
-    return WgradTiles.make(config, problem, num_sms)
+    return WgradTiles.make(config, problem, machine.num_sms, part_rounds)
 
 
 def _describe_x(
