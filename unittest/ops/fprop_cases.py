@@ -1,7 +1,8 @@
 """Random forward convolutions with epilogues, and what they should give, in float64.
 
 Tolerance of a result, relative to the largest value of the reference: what rounding the output
-costs, and for fp32 inputs what rounding to tf32 costs.
+costs, and for fp32 inputs what rounding to tf32 costs.  On a GPU: twice torch's own error plus half
+of the output's epsilon, where torch has the type.
 """
 
 from __future__ import annotations
@@ -175,8 +176,17 @@ def check(case: Case, device: str = "cpu") -> torch.Tensor:
     assert y.dtype == plan.out_dtype
     largest = expected.abs().max().item()
     error = (y.double() - expected).abs().max().item()
+    # sm_90 adds products of fp8 with about 14 bits.
+    is_fp8 = case.dtype.itemsize == 1 and case.dtype.is_floating_point
+    sums = 4e-3 if device == "cuda" and is_fp8 else 0
+    limit = (case.tolerance + sums) * largest + 1e-9
+    if device == "cuda" and case.dtype.itemsize > 1 and plan.out_dtype.is_floating_point:
+        # torch's own error is the yardstick: two kernels, what lies between them rounded.
+        torchs, _ = finish(convolve(case.problem, x, weight).float(), case.spec, operands)
+        torch_error = (torchs.to(plan.out_dtype).double() - expected).abs().max().item()
+        limit = 2 * torch_error + torch.finfo(plan.out_dtype).eps / 2 * largest + 1e-9
     # "not greater" would let NaN through.
-    assert error <= case.tolerance * largest + 1e-9, f"{error} of {largest}: {case}"
+    assert error <= limit, f"{error} of {largest}, allowed {limit}: {case}"
     if operands.amax is not None:
         found = operands.amax.item()
         limit = (TF32 if case.dtype == torch.float32 else 1e-5) * amax.item() + 1e-6
