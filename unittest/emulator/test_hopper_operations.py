@@ -360,6 +360,16 @@ def test_partitions_that_are_wrong(before, after, expected):
         assert any(each in text for each in expected), text
 
 
+def test_the_default_partition_waits_for_what_was_started_in_front_of_it():
+    body = PARTITIONS.replace(
+        "ttg.warp_specialize(",
+        "$alloc b\n$write b ones\n$fence\n$store b c64\nttg.warp_specialize(",
+    )
+    x, y = run(body)
+    assert (y == 2 * x).all()
+    assert "may still read shared memory" in message(body.replace("$stores 0", "$stores 2"))
+
+
 def test_a_deadlock_names_all_that_wait():
     text = message(PARTITIONS.replace("$expect full 8192\n", ""))
     assert "and partition 0 waits for the phase of parity 0 of mbarrier 'full'" in text

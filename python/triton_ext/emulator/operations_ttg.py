@@ -140,6 +140,8 @@ def _warp_specialize(op: Operation, context: Context) -> Step:
         forks: list[Workgroup] = []
         others = [partition(number) for number in range(len(parts))]
         first = group.fork("the default partition")
+        # The same warps as in front: what they started is theirs to wait for.
+        first.own = group.own
         forks.append(first)
         group.fibers.together([lambda: first.run(default), *others])
         for part in forks:
