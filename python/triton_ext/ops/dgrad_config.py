@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from triton_ext.ops.conv_config import SMEM_BYTES, ConvConfig, Cost
 
-__all__ = ["CONFIGS", "choose_config", "within_groups"]
+__all__ = ["CONFIGS", "choose_config", "with_steps"]
 
 
 def _config(
@@ -86,31 +86,37 @@ def choose_config(
         available_bytes: Shared memory that a CTA can use.
 
     Returns:
-        One of ``CONFIGS``, with shorter steps where groups want them; ``None`` if none fits.
+        One of ``CONFIGS``, with shorter steps where groups or the type want them; ``None`` if none
+        fits.
     """
 
     def microseconds(shipped: ConvConfig) -> float:
-        config = within_groups(shipped, co, groups)
+        config = with_steps(shipped, co, groups, element_bytes)
         tiles = math.ceil(m_gemm / config.block_m) * math.ceil(ci / config.block_n)
         steps = mean_taps * math.ceil(co / config.block_k)
         cost = _COSTS[shipped]
-        step_us = cost.step_us * config.block_k / shipped.block_k
+        step_us = cost.step_us * config.block_k * element_bytes / (shipped.block_k * 2)
         waves = math.ceil(tiles * classes * groups / num_sms)
         return waves * (steps * step_us + cost.tile_us) + cost.launch_us
 
-    possible = [c for c in CONFIGS if c.fits(element_bytes, whole_tile, available_bytes)]
-    best = min(possible, key=microseconds, default=None)
-    return None if best is None else within_groups(best, co, groups)
+    def fits(shipped: ConvConfig) -> bool:
+        config = with_steps(shipped, co, groups, element_bytes)
+        return config.fits(element_bytes, whole_tile, available_bytes)
+
+    best = min(filter(fits, CONFIGS), key=microseconds, default=None)
+    return None if best is None else with_steps(best, co, groups, element_bytes)
 
 
-def within_groups(config: ConvConfig, co: int, groups: int) -> ConvConfig:
-    """Returns the configuration with steps that stay in their group of output channels.
+def with_steps(config: ConvConfig, co: int, groups: int, element_bytes: int) -> ConvConfig:
+    """Returns the configuration with steps of a 128-byte row that stay in their group.
 
     Args:
-        config: Any.
+        config: One for 16-bit elements.
         co: Output channels of a group; with several groups a multiple of 16.
         groups: Into how many parts the channels are divided.
+        element_bytes: Size of an element of dy.
     """
-    if groups == 1 or co % config.block_k == 0:
-        return config
-    return replace(config, block_k=math.gcd(co, config.block_k))
+    block_k = config.block_k * 2 // element_bytes
+    if groups > 1:
+        block_k = math.gcd(co, block_k)
+    return config if block_k == config.block_k else replace(config, block_k=block_k)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import lru_cache
 
 import torch
@@ -21,6 +21,7 @@ from triton_ext.errors import UnsupportedError
 from triton_ext.ops import conv_dgrad
 from triton_ext.ops.conv_config import ConvConfig
 from triton_ext.ops.conv_dgrad import DgradProblem, kernel_constants, three_dims
+from triton_ext.ops.conv_launch import ROW_BYTES, TO_LAST
 from triton_ext.ops.dgrad_config import choose_config
 from triton_ext.ops.launcher import Launcher
 from triton_ext.ops.machine import Machine, machine_of
@@ -33,10 +34,15 @@ Im2ColDescriptor = backends.load("nvidia", "Im2ColDescriptor")
 SPATIAL_LIMITS = backends.load("nvidia", "SPATIAL_LIMITS")
 descriptor_error = backends.load("nvidia", "descriptor_error")
 
-DTYPES = {torch.float16: tl.float16, torch.bfloat16: tl.bfloat16}
+# fp32 is multiplied as tf32.
+DTYPES = {
+    torch.float16: tl.float16,
+    torch.bfloat16: tl.bfloat16,
+    torch.float32: tl.float32,
+}
 
-# TMA wants rows of a multiple of 16 bytes.
-_ROW_BYTES = 16
+# Triton's tiled descriptors round fp32 to tf32 from 3.7 on; before, tensor cores cut off the rest.
+_ROUNDS = "round_f32_to_tf32" in {field.name for field in fields(TensorDescriptor)}
 _MAX_INT32 = (1 << 31) - 1
 # Fewer channels than this are no operand of a matrix product.
 _MIN_BLOCK_K = 16
@@ -98,20 +104,18 @@ class DgradPlan:
             dx [N, Ci, *input_size], channels-last.
 
         Raises:
-            ValueError: ``out`` has another shape, dtype or layout.
+            ValueError: ``out`` has another shape, dtype or layout, or the bias another shape.
         """
         if dy.is_cuda and dy.device.index != torch.cuda.current_device():
             with torch.cuda.device(dy.device):
                 return self.run(dy, weight, out, bias)
         problem, config = self.problem, self.config
         dx = self._new_output(dy.device) if out is None else self._checked_output(out)
-        dy_rows = _pad_channels(dy.movedim(1, -1), self.missing_co)
-        w_rows = _pad_channels(weight.movedim(1, -1), self.missing_ci).contiguous()
-        if w_rows.data_ptr() % _ROW_BYTES:
-            w_rows = w_rows.clone()
         if bias is not None:
+            if tuple(bias.shape) != (problem.in_channels,):
+                raise ValueError(f"bias: expected [{problem.in_channels}], got {list(bias.shape)}")
             bias = bias.contiguous()
-        co, taps, ci = problem.out_channels, problem.taps, w_rows.shape[-1]
+        dy_rows = _pad(dy.permute(TO_LAST[problem.dims]), self.missing_co)
         dx_desc = None
         if self.store_through_tma:
             rows, columns = dx.numel() // problem.in_channels, problem.in_channels
@@ -119,26 +123,44 @@ class DgradPlan:
             dx_desc = TensorDescriptor(dx, [rows, columns], [columns, 1], dx_block)
         tensors = (
             self.dy_desc.with_base(dy_rows),
-            TensorDescriptor(
-                w_rows,
-                [co, taps, ci],
-                [taps * ci, ci, 1],
-                [config.block_k, 1, config.block_n],
-            ),
+            self._filter_descriptor(weight),
             dx_desc,
             None if self.store_through_tma else dx,
             bias,
         )
         variant = (
             self.store_through_tma or dx.data_ptr() % 16 == 0,
-            None if bias is None else bias.data_ptr() % 16 == 0,
+            None if bias is None else (bias.dtype, bias.data_ptr() % 16 == 0),
         )
         self.launcher.launch(tensors, variant)
         return dx
 
+    def _filter_descriptor(self, weight: torch.Tensor) -> TensorDescriptor:
+        """Returns the descriptor of the filter as the kernel wants it, copied where it is not."""
+        config = self.config
+        if self.dtype == torch.float32:
+            # [Ci / groups, taps, Co]; a step's block is [BLOCK_N, 1, BLOCK_K].
+            rows = _pad(weight.movedim(0, -1), self.missing_co)
+            block = [config.block_n, 1, config.block_k]
+        else:
+            rows = _pad(weight.permute(TO_LAST[self.problem.dims]), self.missing_ci)
+            block = [config.block_k, 1, config.block_n]
+        rows = rows.contiguous()
+        if rows.data_ptr() % ROW_BYTES:
+            rows = rows.clone()
+        taps, columns = self.problem.taps, rows.shape[-1]
+        rounding = {"round_f32_to_tf32": True} if _ROUNDS and self.dtype == torch.float32 else {}
+        shape, strides = [rows.shape[0], taps, columns], [taps * columns, columns, 1]
+        return TensorDescriptor(rows, shape, strides, block, **rounding)
+
     def _new_output(self, device: torch.device) -> torch.Tensor:
-        n, ci, *size = self.problem.x_shape
-        return torch.empty((n, *size, ci), device=device, dtype=self.dtype).movedim(-1, 1)
+        """Returns a new dx, channels-last."""
+        if self.problem.dims == 1:
+            n, ci, length = self.problem.x_shape
+            return torch.empty((n, length, ci), device=device, dtype=self.dtype).mT
+        packed = torch.channels_last if self.problem.dims == 2 else torch.channels_last_3d
+        shape = self.problem.x_shape
+        return torch.empty(shape, device=device, dtype=self.dtype, memory_format=packed)
 
     def _checked_output(self, out: torch.Tensor) -> torch.Tensor:
         shape = self.problem.x_shape
@@ -146,12 +168,12 @@ class DgradPlan:
             raise ValueError(
                 f"out: expected {list(shape)} of {self.dtype}, got {list(out.shape)} of {out.dtype}"
             )
-        if not out.movedim(1, -1).is_contiguous():
+        if not out.permute(TO_LAST[self.problem.dims]).is_contiguous():
             raise ValueError(
                 f"out: expected channels-last and packed, got strides {list(out.stride())}"
             )
-        if self.store_through_tma and out.data_ptr() % _ROW_BYTES:
-            raise ValueError(f"out: expected an address that is a multiple of {_ROW_BYTES}")
+        if self.store_through_tma and out.data_ptr() % ROW_BYTES:
+            raise ValueError(f"out: expected an address that is a multiple of {ROW_BYTES}")
         return out
 
 
@@ -252,7 +274,7 @@ def _other_reasons(problem: ConvProblem, dtype: torch.dtype, machine: Machine | 
 def _is_packed(problem: ConvProblem, dtype: torch.dtype) -> bool:
     """Tells whether rows of a tile are neighbours in dx, of a multiple of 16 bytes."""
     packed = all(stride == 1 for stride in problem.stride)
-    return packed and problem.in_channels * dtype.itemsize % _ROW_BYTES == 0
+    return packed and problem.in_channels * dtype.itemsize % ROW_BYTES == 0
 
 
 def _choose(problem: ConvProblem, dtype: torch.dtype, machine: Machine) -> ConvConfig | None:
@@ -306,7 +328,7 @@ def make_plan(
     assert config is not None  # _other_reasons has asked
     groups = problem.groups
     ci, co = problem.in_channels // groups, problem.out_channels // groups
-    unit = _ROW_BYTES // dtype.itemsize
+    unit = ROW_BYTES // dtype.itemsize
     missing_co = -problem.out_channels % unit
     padded_co = problem.out_channels + missing_co
     n, size = problem.batch, problem.output_size
@@ -323,6 +345,7 @@ def make_plan(
         [config.block_m, config.block_k],
         pixel_box_lower_corner=[lower for lower, _ in corners],
         pixel_box_upper_corner=[upper for _, upper in corners],
+        round_f32_to_tf32=dtype == torch.float32,
     )
     m_gemm = n * math.prod(dim.walk_size for dim in dims)
     padded = three_dims(dims)
@@ -359,5 +382,5 @@ def _packed_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(math.prod(shape[i + 1 :]) for i in range(len(shape)))
 
 
-def _pad_channels(rows: torch.Tensor, missing: int) -> torch.Tensor:
+def _pad(rows: torch.Tensor, missing: int) -> torch.Tensor:
     return torch.nn.functional.pad(rows, (0, missing)) if missing else rows

@@ -1,0 +1,225 @@
+"""The gradient of the input on a GPU, against cuDNN.
+
+Tolerance: the largest and the mean error against torch in fp32 (TF32 off) are at most twice torch's
+own in the same dtype, plus 1/8 of the dtype's epsilon relative to the largest and the mean absolute
+value of the reference.  Every result is written over NaN, and computed a second time: same bits.
+
+Kernels are compiled ahead by other processes, because compiling takes most of the time.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import subprocess
+import sys
+
+import pytest
+
+pytest.importorskip("torch", reason="needs torch, which is not installed")
+
+import torch
+
+if not torch.cuda.is_available():
+    pytest.skip("needs an NVIDIA GPU, torch sees none", allow_module_level=True)
+if torch.cuda.get_device_capability() < (9, 0):
+    pytest.skip("needs an NVIDIA GPU of compute capability 9.0", allow_module_level=True)
+if os.environ.get("TRITON_INTERPRET") == "1":
+    pytest.skip("TRITON_INTERPRET=1 is set, nothing would run on the GPU", allow_module_level=True)
+
+# This file is also run as a program.
+sys.path.append(os.path.dirname(os.path.abspath(__file__)))
+
+import triton_ext
+from dgrad_cases import channels_last, draw, problem_of, reference
+from triton_ext.host import capabilities
+from triton_ext.ops.dgrad_config import CONFIGS
+from triton_ext.ops.dgrad_plan import DTYPES, make_plan, reasons
+
+IM2COL = capabilities()["im2col"]
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not IM2COL.available, reason=IM2COL.reason)]
+
+NIGHTLY = bool(os.environ.get("TRITON_EXT_NIGHTLY"))
+CASES = 500 if NIGHTLY else 40
+MAX_FLOPS = 2e10
+
+
+def draw_all():
+    """The same cases at every call and on every machine: CASES per dtype."""
+    rng = random.Random(2026)
+    problems = []
+    while len(problems) < CASES:
+        problem = draw(rng, MAX_FLOPS)
+        if all(not reasons(problem, dtype) for dtype in DTYPES):
+            problems.append(problem)
+    return [(problem, dtype) for problem in problems for dtype in DTYPES]
+
+
+RANDOM_CASES = draw_all()
+
+FIXED_CASES = [
+    problem_of(n=32, ci=64, co=64, size=(56, 56), padding=1),
+    problem_of(n=8, ci=128, co=256, size=(56, 56), stride=2, padding=1),
+    problem_of(n=8, ci=256, co=512, size=(28, 28), taps=(1, 1), stride=2),
+    problem_of(n=16, ci=512, co=512, size=(7, 7), padding=1),
+    problem_of(n=8, ci=3, co=64, size=(112, 112), taps=(7, 7), stride=2, padding=3),
+    problem_of(n=4, ci=192, co=64, size=(64, 64), taps=(4, 4), stride=2, padding=1),
+    problem_of(n=8, ci=128, co=384, size=(202,), taps=(3,), padding=1),
+    problem_of(n=2, ci=64, co=128, size=(16, 28, 28), taps=(3, 3, 3), stride=(1, 2, 2), padding=1),
+    problem_of(n=8, ci=256, co=256, size=(28, 28), padding=1, groups=4),
+    problem_of(n=2, ci=16, co=768, size=(112, 112), taps=(16, 16), stride=16),
+]
+
+
+def operands(problem, dtype):
+    return (
+        channels_last(problem.y_shape, dtype, 1, "cuda"),
+        channels_last(problem.w_shape, dtype, 2, "cuda"),
+    )
+
+
+def run(problem, dy, weight, config=None, bias=None):
+    """dx of the kernel, twice: where nothing but NaN was before."""
+    plan = make_plan(problem, dy.stride(), dy.dtype, dy.device, config)
+    n, ci, *size = problem.x_shape
+
+    def once():
+        nan = torch.full((n, *size, ci), torch.nan, dtype=dy.dtype, device=dy.device)
+        return plan.run(dy, weight, nan.movedim(-1, 1), bias)
+
+    first, second = once(), once()
+    bits = torch.int32 if dy.dtype == torch.float32 else torch.int16
+    assert torch.equal(first.view(bits), second.view(bits)), "another run gave other bits"
+    return first
+
+
+def errors(dx, expected):
+    """Largest and mean absolute error."""
+    difference = (dx.float() - expected).abs()
+    return difference.max().item(), difference.mean().item()
+
+
+def check(problem, dtype, config=None):
+    dy, weight = operands(problem, dtype)
+    dx = run(problem, dy, weight, config)
+    expected = reference(problem, dy, weight, torch.float32)
+    assert dx.shape == expected.shape
+    assert torch.isfinite(dx).all(), "part of the output was not written, or is not finite"
+    torchs = errors(reference(problem, dy, weight, dtype), expected)
+    scale = errors(torch.zeros_like(expected), expected)
+    for what, found, other, size in zip(
+        ("largest", "mean"), errors(dx, expected), torchs, scale, strict=True
+    ):
+        allowed = 2 * other + torch.finfo(dtype).eps / 8 * size
+        assert found <= allowed, f"{what} error {found}, allowed {allowed}, torch's {other}"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def cudnn_in_full_precision():
+    """The reference is meant to be fp32; the plugin may have been taken out by another test."""
+    triton_ext.install()
+    before = torch.backends.cudnn.allow_tf32
+    torch.backends.cudnn.allow_tf32 = False
+    yield
+    torch.backends.cudnn.allow_tf32 = before
+
+
+@pytest.fixture(scope="module", autouse=True)
+def compiled_ahead(request):
+    """Runs the random cases in several processes first, for Triton's cache only."""
+    selected = sum(item.path == request.path for item in request.session.items)
+    processes = min(12, (os.cpu_count() or 1) * 3 // 4)
+    if selected < len(RANDOM_CASES) // 2 or processes < 2 or "PYTEST_XDIST_WORKER" in os.environ:
+        return
+    running = [
+        subprocess.Popen(
+            [sys.executable, __file__, str(index), str(processes)],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        for index in range(processes)
+    ]
+    for process in running:
+        try:
+            process.wait(timeout=400 if NIGHTLY else 100)
+        except subprocess.TimeoutExpired:
+            # The tests themselves will show what is wrong.
+            process.kill()
+            process.wait()
+
+
+def test_the_cases_cover_what_they_are_meant_to():
+    problems = [problem for problem, _ in RANDOM_CASES]
+    assert {problem.dims for problem in problems} == {1, 2, 3}
+    assert {stride for problem in problems for stride in problem.stride} == {1, 2, 3, 4}
+    assert {step for problem in problems for step in problem.dilation} == {1, 2, 3}
+    assert {taps for problem in problems for taps in problem.filter_size} == {1, 2, 3, 4, 5}
+    assert any(problem.groups > 1 for problem in problems)
+    assert any(low != high for problem in problems for low, high in problem.padding)
+    assert sum(problem.in_channels % 8 > 0 for problem in problems) >= len(problems) // 8
+    assert sum(problem.out_channels % 8 > 0 for problem in problems) >= len(problems) // 8
+
+
+@pytest.mark.parametrize(("problem", "dtype"), RANDOM_CASES, ids=str)
+def test_random_geometry(problem, dtype):
+    check(problem, dtype)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("problem", FIXED_CASES, ids=str)
+def test_layers_of_networks(problem, dtype):
+    check(problem, dtype)
+
+
+@pytest.mark.parametrize("stride", [1, 2])
+@pytest.mark.parametrize("config", CONFIGS, ids=str)
+def test_every_configuration(config, stride):
+    # Tails in M, N (200 columns) and K (72 channels) of every tile.
+    problem = problem_of(n=5, ci=200, co=72, size=(37, 41), stride=stride, padding=1)
+    check(problem, torch.float16, config)
+
+
+@pytest.mark.parametrize("problem", [FIXED_CASES[0], FIXED_CASES[4]], ids=str)
+def test_a_bias_is_added_in_fp32(problem):
+    dy, weight = operands(problem, torch.float16)
+    bias = torch.randn(problem.in_channels, device="cuda").half()
+    dx = run(problem, dy, weight, bias=bias)
+    dims = (1,) * problem.dims
+    expected = reference(problem, dy, weight, torch.float32) + bias.float().view(1, -1, *dims)
+    torch.testing.assert_close(dx.float(), expected, rtol=2e-3, atol=2e-2)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+@pytest.mark.parametrize("problem", FIXED_CASES[:3], ids=str)
+def test_what_is_not_finite_shows_where_torch_shows_it(problem, value):
+    dy, weight = operands(problem, torch.float16)
+    pixel = tuple(size // 2 for size in problem.output_size)
+    dy[(0, 5, *pixel)] = value
+    dx = run(problem, dy, weight)
+    # On the CPU, whose convolutions multiply no zeros that padding or strides insert.
+    expected = reference(problem, dy.cpu(), weight.cpu()).cuda()
+    assert torch.equal(torch.isnan(dx), torch.isnan(expected))
+    assert torch.equal(torch.isinf(dx), torch.isinf(expected))
+
+
+def test_a_captured_graph_reads_what_is_in_the_inputs_then():
+    problem = FIXED_CASES[1]
+    dy, weight = operands(problem, torch.float16)
+    plan = make_plan(problem, dy.stride(), dy.dtype, dy.device)
+    out = plan.run(dy, weight)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        plan.run(dy, weight, out)
+    dy.copy_(channels_last(problem.y_shape, dy.dtype, 3, "cuda"))
+    graph.replay()
+    assert torch.equal(out, plan.run(dy, weight))
+
+
+def compile_slice(index: int, count: int) -> None:
+    """Runs every count-th random case, whatever comes of it."""
+    for problem, dtype in RANDOM_CASES[index::count]:
+        run(problem, *operands(problem, dtype))
+
+
+if __name__ == "__main__":
+    compile_slice(int(sys.argv[1]), int(sys.argv[2]))
