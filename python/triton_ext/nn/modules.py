@@ -1,0 +1,162 @@
+"""``torch.nn``'s convolutions with the kernels of :mod:`triton_ext.ops`.
+
+Each is a subclass of torch's: the same constructor and one keyword more, the same parameters, state
+dict and initialization, and ``isinstance`` tells no difference.  The weight has torch's shape and
+lies in memory with its channels side by side, as the kernels read it: no copy is kept that an
+in-place update would miss, and none is made per call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from triton_ext import ops
+from triton_ext.ops.arguments import channels_last
+from triton_ext.ops.checks import Fallback, parse_fallback
+
+__all__ = [
+    "Conv1d",
+    "Conv2d",
+    "Conv3d",
+    "ConvTranspose1d",
+    "ConvTranspose2d",
+    "ConvTranspose3d",
+]
+
+Tensor = torch.Tensor
+
+
+class _Convolution:
+    """What all six have beside torch's module; comes first among their bases.
+
+    Args:
+        arguments: torch's.
+        fallback: ``"error"``, or ``"torch"`` to let torch do what the kernels do not take.
+        keywords: torch's.
+    """
+
+    weight: torch.nn.Parameter
+    fallback: Fallback = "error"
+
+    def __init__(self, *arguments: Any, fallback: Fallback = "error", **keywords: Any) -> None:
+        parse_fallback(fallback)
+        super().__init__(*arguments, **keywords)
+        self.fallback = fallback
+        self.pack_weight()
+
+    def pack_weight(self) -> None:
+        """Puts the weight's channels side by side in memory; the parameter stays the same one.
+
+        Only needed where the parameter was replaced, as ``load_state_dict(assign=True)`` does: the
+        kernels take a weight in another order too, but copy it at every call.
+        """
+        with torch.no_grad():
+            self.weight.data = channels_last(self.weight.data)
+
+    def extra_repr(self) -> str:
+        """torch's, with the fallback where it is not the default."""
+        text: str = super().extra_repr()  # type: ignore[misc]
+        return text if self.fallback == "error" else f"{text}, fallback={self.fallback}"
+
+
+class _Forward(_Convolution):
+    """The forward convolutions; subclasses name their operator."""
+
+    _operator: Any
+
+    def _conv_forward(self, input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        # torch's modules call this one with what they are to use for weight and bias.
+        module: Any = self
+        padding = module.padding
+        if module.padding_mode != "zeros":
+            sides = module._reversed_padding_repeated_twice
+            padded = torch.nn.functional.pad(input, sides, mode=module.padding_mode)
+            # An empty dimension in front where there is no batch.
+            if padded.dim() == weight.dim():
+                input = channels_last(padded)
+            else:
+                input = channels_last(padded.unsqueeze(0)).squeeze(0)
+            padding = 0
+        result: Tensor = type(self)._operator(
+            input,
+            weight,
+            bias,
+            module.stride,
+            padding,
+            module.dilation,
+            module.groups,
+            fallback=self.fallback,
+        )
+        return result
+
+
+class _Transposed(_Convolution):
+    """The transposed convolutions; subclasses name their operator."""
+
+    _operator: Any
+
+    def forward(self, input: Tensor, output_size: Sequence[int] | None = None) -> Tensor:
+        """Convolves; ``output_size`` is as for torch's module."""
+        module: Any = self
+        if module.padding_mode != "zeros":
+            raise ValueError(f"{type(self).__name__}: only zeros are known as padding_mode")
+        output_padding = module._output_padding(
+            input,
+            output_size,
+            module.stride,
+            module.padding,
+            module.kernel_size,
+            len(module.kernel_size),
+            module.dilation,
+        )
+        result: Tensor = type(self)._operator(
+            input,
+            module.weight,
+            module.bias,
+            module.stride,
+            module.padding,
+            output_padding,
+            module.groups,
+            module.dilation,
+            fallback=self.fallback,
+        )
+        return result
+
+
+class Conv1d(_Forward, torch.nn.Conv1d):
+    """``torch.nn.Conv1d`` by :func:`triton_ext.ops.conv1d`; ``x.stride(1)`` has to be 1."""
+
+    _operator = staticmethod(ops.conv1d)
+
+
+class Conv2d(_Forward, torch.nn.Conv2d):
+    """``torch.nn.Conv2d`` by :func:`triton_ext.ops.conv2d`, on ``torch.channels_last`` inputs."""
+
+    _operator = staticmethod(ops.conv2d)
+
+
+class Conv3d(_Forward, torch.nn.Conv3d):
+    """``torch.nn.Conv3d`` by :func:`triton_ext.ops.conv3d`, ``torch.channels_last_3d`` inputs."""
+
+    _operator = staticmethod(ops.conv3d)
+
+
+class ConvTranspose1d(_Transposed, torch.nn.ConvTranspose1d):
+    """``torch.nn.ConvTranspose1d`` by :func:`triton_ext.ops.conv_transpose1d`."""
+
+    _operator = staticmethod(ops.conv_transpose1d)
+
+
+class ConvTranspose2d(_Transposed, torch.nn.ConvTranspose2d):
+    """``torch.nn.ConvTranspose2d`` by :func:`triton_ext.ops.conv_transpose2d`."""
+
+    _operator = staticmethod(ops.conv_transpose2d)
+
+
+class ConvTranspose3d(_Transposed, torch.nn.ConvTranspose3d):
+    """``torch.nn.ConvTranspose3d`` by :func:`triton_ext.ops.conv_transpose3d`."""
+
+    _operator = staticmethod(ops.conv_transpose3d)
