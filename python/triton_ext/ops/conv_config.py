@@ -11,7 +11,15 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-__all__ = ["CONFIGS", "SMEM_BYTES", "ConvConfig", "OutputTile", "channel_block", "choose_config"]
+__all__ = [
+    "CONFIGS",
+    "NARROW_CONFIGS",
+    "SMEM_BYTES",
+    "ConvConfig",
+    "OutputTile",
+    "channel_block",
+    "choose_config",
+]
 
 # Shared memory that a CTA can use on sm_90 and sm_100: 227 KiB.
 SMEM_BYTES = 232448
@@ -154,6 +162,8 @@ _NARROW_COSTS: dict[ConvConfig, Cost] = {
     _config(64, 32, 8, 4): Cost(0.170, 0.35, 6.0),
     _config(64, 16, 8, 4): Cost(0.150, 0.30, 6.0),
 }
+
+NARROW_CONFIGS: tuple[ConvConfig, ...] = tuple(_NARROW_COSTS)
 
 
 def choose_config(
