@@ -12,6 +12,7 @@ import pytest
 import triton
 import triton.language as tl
 import triton_ext.language as tle
+from ptx_machine import Copy, Expected, run
 from ptx_values import evaluate, im2col_copies
 from triton import knobs
 from triton.backends.compiler import GPUTarget
@@ -46,7 +47,7 @@ NAMES = ("n", "d", "h", "w", "c", "i", "j", "k")
 VALUES = dict(zip(NAMES, (3, -2, -1, 5, 64, 2, 7, 4), strict=True))
 
 
-def compile_one_load(rank, block=(64, 64), arch=90, dtype="fp16"):
+def compile_one_load(rank, block=(64, 64), arch=90, dtype="fp16", num_warps=4):
     signature = {
         "x_desc": f"tensordesc<{dtype}[{block[0]}, {block[1]}]>",
         "y_ptr": f"*{dtype}",
@@ -55,7 +56,8 @@ def compile_one_load(rank, block=(64, 64), arch=90, dtype="fp16"):
     }
     constants = {"RANK": rank, "ROWS": block[0], "COLUMNS": block[1]}
     source = ASTSource(one_load, signature, constexprs=constants)
-    return triton.compile(source, target=GPUTarget("cuda", arch, 32))
+    options = {"num_warps": num_warps}
+    return triton.compile(source, target=GPUTarget("cuda", arch, 32), options=options)
 
 
 def given(values=VALUES, tid=0):
@@ -132,6 +134,27 @@ def test_each_box_has_its_channel(dtype, channels, box, fresh_triton_cache):
             assert values[1:] == [VALUES["w"], VALUES["h"], VALUES["n"]]
             found.add(values[0] - VALUES["c"])
     assert found == set(range(0, channels, box))
+
+
+@pytest.mark.parametrize(
+    ("block", "warps"), [((512, 64), 4), ((1024, 32), 8), ((512, 128), 4), ((512, 128), 2)]
+)
+def test_a_block_of_many_pixels_is_one_copy_of_each_channel_box(block, warps, fresh_triton_cache):
+    """Triton before 3.8 cuts it at 256 rows; only the first of these copies is issued then."""
+    kernel = compile_one_load(4, block, num_warps=warps)
+    rows, channels = kernel.metadata.tensordesc_meta[0]["block_size"]
+    assert rows == block[0]
+    parameters = {name: value for name, value in given().items() if name != "%tid.x"}
+    events = run(kernel.asm["ptx"], parameters)
+    (told,) = (event for event in events if isinstance(event, Expected))
+    assert told.size == 2 * block[0] * block[1]
+    copies = [event for event in events if isinstance(event, Copy)]
+    base = min(copy.target for copy in copies)
+    w, h, n = VALUES["w"], VALUES["h"], VALUES["n"]
+    assert sorted((copy.coordinates, copy.target - base) for copy in copies) == [
+        ((VALUES["c"] + first, w, h, n), 2 * first * rows) for first in range(0, block[1], channels)
+    ]
+    assert {copy.barrier for copy in copies} == {told.barrier}
 
 
 @triton.jit
