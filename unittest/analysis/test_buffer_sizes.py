@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 
 import pytest
-from triton_ext.analysis.allocation import BufferSize, buffer_size
+from triton_ext.analysis.allocation import BufferSize, buffer_size, reserved_bytes
 from triton_ext.errors import VerifyError
 from triton_ext.ir.encodings import (
     NvmmaSharedEncoding,
@@ -28,6 +28,13 @@ def test_plain_buffers():
     assert size_of("3x64x32", PLAIN) == BufferSize(3 * 4096, 16)
     assert size_of("1", SwizzledSharedEncoding(1, 1, 1, (0,)), "i64") == BufferSize(8, 16)
     assert size_of("1", SwizzledSharedEncoding(1, 1, 1, (0,)), "i1") == BufferSize(1, 16)
+
+
+def test_elements_of_one_bit_take_a_byte_and_triton_reserves_a_bit():
+    assert size_of("64x32", PLAIN, "i1") == size_of("64x32", PLAIN, "i8") == BufferSize(2048, 16)
+    text = f"!ttg.memdesc<64x32xi1, {PLAIN}, #ttg.shared_memory, mutable>"
+    assert reserved_bytes(parse_type(text)) == 256
+    assert size_of("64x32", PLAIN, "f4E2M1FN") == BufferSize(1024, 16)
 
 
 @pytest.mark.parametrize(("width", "alignment"), [(0, 128), (32, 256), (64, 512), (128, 1024)])

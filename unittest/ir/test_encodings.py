@@ -435,3 +435,14 @@ def test_a_parameter_that_nobody_knows_keeps_the_text():
     assert found == OpaqueAttr(text)
     later = SWIZZLED.replace("}>", ", fancy = #ttg.new<{x = 1}>}>")
     assert parse_attribute(later) == OpaqueAttr(later)
+
+
+def test_what_is_not_known_of_an_encoding_is_named():
+    found = parse_attribute(
+        "#ttg.swizzled_shared<{vek = 1, perPhase = 1, maxPhase = 1, order = [0], colour = 3}>"
+    )
+    assert isinstance(found, OpaqueAttr)
+    assert (
+        found.why == "'#ttg.swizzled_shared' has no 'vek'; '#ttg.swizzled_shared' has no 'colour'"
+    )
+    assert parse_attribute("#dialect.unknown<a = 1>").why == ""

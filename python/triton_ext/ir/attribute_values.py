@@ -12,7 +12,7 @@ import math
 import re
 import struct
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from ..errors import VerifyError
@@ -334,9 +334,15 @@ class DictionaryAttr(Attribute):
 
 @dataclass(frozen=True, slots=True)
 class OpaqueAttr(Attribute):
-    """An attribute that is kept as its text: a keyword, a location, an unknown dialect's."""
+    """An attribute that is kept as its text: a keyword, a location, an unknown dialect's.
+
+    Attributes:
+        text: The text.
+        why: What is not known of an encoding, ``"'#ttg.blocked' has no 'colour'"``.
+    """
 
     text: str
+    why: str = field(default="", compare=False, repr=False)
 
     @property
     def value(self) -> str:

@@ -54,11 +54,30 @@ class AllocateSharedMemoryNv(Pass):
 
         Raises:
             PassError: It needs more than there is, or what an operation needs is not known.
-            VerifyError: A buffer has no size that is known.
+            VerifyError: A buffer has no size that is known, or the module is for no GPU that is.
         """
         target = f"cuda:{self.compute_capability}" if self.compute_capability else None
+        if target is None:
+            _check_target(module)
         allocation = allocation_of(module, features=context.host_features(), target=target)
         if self.capacity:
             check_capacity(allocation, self.capacity, "shared memory")
         annotate(module, allocation)
         context.count("bytes", allocation.total)
+
+
+def _check_target(module: Module) -> None:
+    """Refuses a module for a GPU that is none of NVIDIA's; one that does not say passes.
+
+    Raises:
+        VerifyError: It is for one.
+    """
+    text = module.op.attributes.get("ttg.target")
+    if text is None:
+        return
+    vendor, _, arch = text.strip('"').partition(":")
+    if vendor != "cuda" or not arch.isdecimal() or shared_memory(arch) is None:
+        module.op.fail(
+            f"expected 'ttg.target' such as \"cuda:90\", found {text}",
+            f"known are {', '.join(map(str, COMPUTE_CAPABILITIES))}; 'compute-capability' sets one",
+        )

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ...errors import VerifyError
+from ...ir.attribute_values import OpaqueAttr
 from ...ir.encodings import (
     Encoding,
     NvmmaSharedEncoding,
@@ -51,9 +52,11 @@ def buffer_size(type_: MemDescType) -> BufferSize:
     Raises:
         VerifyError: The encoding is not known, is none for this shape, or an element has no size.
     """
-    encoding, _ = _known(type_)
+    encoding, bits = _known(type_)
     type_.verify()
-    return _size(type_, encoding)
+    # An address steps by a byte from one i1 to the next.  Triton 3.6 and 3.7 reserve a bit, newer
+    # ones refuse such buffers.
+    return _size(type_, encoding, 8 if bits == 1 else bits)
 
 
 def reserved_size(type_: MemDescType) -> BufferSize:
@@ -67,7 +70,7 @@ def reserved_size(type_: MemDescType) -> BufferSize:
     """
     encoding, bits = _known(type_)
     if not isinstance(encoding, PartitionedSharedEncoding):
-        return _size(type_, encoding)
+        return _size(type_, encoding, bits)
     layout = encoding.partition_layout
     elements = _product(shape_per_cta(encoding.cga_bases, type_.full_alloc_shape))
     if isinstance(layout, PaddedSharedEncoding):
@@ -89,14 +92,21 @@ def _known(type_: MemDescType) -> tuple[SharedEncoding, int]:
     """
     encoding, bits = type_.encoding, type_.bit_width
     if not isinstance(encoding, SharedEncoding):
-        raise VerifyError(f"the size of a buffer with the encoding '{encoding}' is not known")
+        raise VerifyError(
+            f"the size of a buffer with the encoding '{encoding}' is not known{_why(encoding)}"
+        )
     if bits is None:
         raise VerifyError(f"the size of an element '{type_.element}' is not known")
     return encoding, bits
 
 
-def _size(type_: MemDescType, encoding: SharedEncoding) -> BufferSize:
-    _, bits = _known(type_)
+def _why(encoding: object) -> str:
+    """What is not known of an encoding, as the end of a sentence."""
+    why = encoding.why if isinstance(encoding, OpaqueAttr) else ""
+    return f": {why}" if why else ""
+
+
+def _size(type_: MemDescType, encoding: SharedEncoding, bits: int) -> BufferSize:
     shape = type_.full_alloc_shape
     rank = encoding.rank if encoding.rank is not None else len(shape)
     buffers, shape = _product(shape[: len(shape) - rank]), shape[len(shape) - rank :]
@@ -110,7 +120,9 @@ def _elements(encoding: SharedEncoding, buffers: int, shape: Sequence[int]) -> t
     if isinstance(encoding, PartitionedSharedEncoding):
         layout = encoding.partition_layout
         if not isinstance(layout, SharedEncoding):
-            raise VerifyError(f"the size of a piece with the encoding '{layout}' is not known")
+            raise VerifyError(
+                f"the size of a piece with the encoding '{layout}' is not known{_why(layout)}"
+            )
         piece = encoding.piece_shape(shape)
         encoding.to_linear_layout(shape)  # checks that the pieces are what their encoding says
         _, elements = _elements(layout, buffers * encoding.num_groups, piece)

@@ -28,6 +28,7 @@ __all__ = [
     "Encoding",
     "Fields",
     "Ints",
+    "Names",
     "SharedEncoding",
     "TensorMemory",
     "cga_parameter",
@@ -39,6 +40,7 @@ __all__ = [
 T = TypeVar("T")
 Ints = tuple[int, ...]
 Bases = tuple[Ints, ...]
+Names = tuple[str, ...]
 
 
 class Fields:
@@ -65,17 +67,16 @@ class Fields:
             self.parser.fail(f"expected '{name}' once", start)
         self.values[name] = (value, start)
 
-    def finish(self) -> bool:
-        """Whether all parameters are known, to be asked when all were taken.
+    def finish(self) -> Names:
+        """The parameters that are not known, to be asked when all were taken.
 
         Raises:
             ParseError: A parameter is missing, and none is unknown: then it may have a new name.
         """
-        if not self.taken >= self.values.keys():
-            return False
-        if self.missing:
+        unknown = tuple(name for name in self.values if name not in self.taken)
+        if self.missing and not unknown:
             self.parser.fail(f"expected the parameter '{self.missing[0]}'", self.start)
-        return True
+        return unknown
 
     def has(self, name: str) -> bool:
         """Whether a parameter is printed."""
@@ -239,17 +240,18 @@ class Encoding(Attribute):
         Returns:
             The encoding; an :class:`OpaqueAttr` if it has a parameter that is not known here.
         """
-        encoding, known = cls._read(parser)
+        encoding, unknown = cls._read(parser)
         text = parser.text[start : parser.position]
-        if not known:
-            return OpaqueAttr(text)
+        if unknown:
+            name = text.partition("<")[0]
+            return OpaqueAttr(text, why="; ".join(f"'{name}' has no '{key}'" for key in unknown))
         if "#" not in text[1:] and encoding.print() != text:
             object.__setattr__(encoding, "spelling", text)
         return encoding
 
     @classmethod
-    def _read(cls, parser: ValueParser) -> tuple[Encoding, bool]:
-        """The encoding, and whether all of its parameters are known."""
+    def _read(cls, parser: ValueParser) -> tuple[Encoding, Names]:
+        """The encoding, and those of its parameters that are not known."""
         for character in cls.OPEN:
             parser.expect(character)
         fields = Fields(parser, cls.CLOSE)

@@ -14,6 +14,7 @@ from .base import (
     Encoding,
     Fields,
     Ints,
+    Names,
     SharedEncoding,
     ordered_parameters,
     print_bases,
@@ -187,7 +188,7 @@ class PaddedSharedEncoding(SharedEncoding):
         return cls(interval_padding_pairs, *bases, tuple(shape))
 
     @classmethod
-    def _read(cls, parser: ValueParser) -> tuple[Encoding, bool]:
+    def _read(cls, parser: ValueParser) -> tuple[Encoding, Names]:
         """``'<' '[' (interval ':' '+' padding),* ']' '{' parameters '}' '>'``."""
         parser.expect("<")
         parser.expect("[")
@@ -307,7 +308,7 @@ class SharedLinearEncoding(SharedEncoding):
     alignment: int = 16
 
     @classmethod
-    def _read(cls, parser: ValueParser) -> tuple[Encoding, bool]:
+    def _read(cls, parser: ValueParser) -> tuple[Encoding, Names]:
         """``'<' '{' parameters '}' (',' 'alignment' '=' integer)? '>'``."""
         parser.expect("<")
         parser.expect("{")
