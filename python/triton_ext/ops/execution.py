@@ -309,7 +309,8 @@ def run_dgrad(
     """
     walk = (tuple(stride), tuple(padding), tuple(dilation), groups)
     size = tuple(input_size)
-    key = ("dgrad", dy.stride(), _look(dy, weight, bias), walk, size)
+    is_rounded = dy.dtype is torch.float32 and allows_tf32()
+    key = ("dgrad", dy.stride(), _look(dy, weight, bias), is_rounded, walk, size)
     plan = _plans.get(key)
     if plan is None:
         operator = f"conv_transpose{dy.dim() - 2}d"
@@ -359,7 +360,8 @@ def run_wgrad(
     """
     walk = (tuple(stride), tuple(padding), tuple(dilation), groups)
     size = tuple(filter_size)
-    key = ("wgrad", x.stride(), dy.stride(), _look(x, dy), walk, size)
+    is_rounded = x.dtype is torch.float32 and allows_tf32()
+    key = ("wgrad", x.stride(), dy.stride(), _look(x, dy), is_rounded, walk, size)
     plan = _plans.get(key)
     if plan is None:
         check_operands(x, dy, groups)

@@ -102,6 +102,12 @@ def layout_refusal(operator: str, name: str, tensor: torch.Tensor) -> Refusal | 
     )
 
 
+def _dtypes(direction: Direction) -> tuple[torch.dtype, ...]:
+    """Returns the dtypes that a direction's kernels read."""
+    planner: Any = _PLANNERS[direction]
+    return tuple(getattr(planner, "INPUT_DTYPES", planner.DTYPES))
+
+
 def tensor_refusal(
     direction: Direction, operator: str, tensors: dict[str, torch.Tensor]
 ) -> Refusal | None:
@@ -112,8 +118,7 @@ def tensor_refusal(
         operator: Who asks, for the text.
         tensors: Those with pixels, by name.
     """
-    planner: Any = _PLANNERS[direction]
-    dtypes = tuple(getattr(planner, "INPUT_DTYPES", planner.DTYPES))
+    dtypes = _dtypes(direction)
     for name, tensor in tensors.items():
         if tensor.dtype not in dtypes:
             known = ", ".join(str(dtype).removeprefix("torch.") for dtype in dtypes)
@@ -195,7 +200,7 @@ def reasons(
         except UnsupportedError as error:
             found.append(str(error))
     rounded = _tf32_reason(dtype, device)
-    if direction == "fprop" and rounded is not None:
+    if rounded is not None and dtype in _dtypes(direction):
         found.append(rounded)
     planner: Any = _PLANNERS[direction]
     # An empty batch has a geometry as well: that of one image.
