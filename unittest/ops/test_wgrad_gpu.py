@@ -1,0 +1,350 @@
+"""The gradient of the filter on a GPU, against cuDNN.
+
+Tolerance: the largest and the mean error against torch in fp32 (TF32 off) are at most twice torch's
+own in the same dtype, plus 1/8 of the dtype's epsilon relative to the largest and the mean absolute
+value of the reference.  Every result is written over NaN, with a workspace of NaN, and computed a
+second time: same bits.
+
+Kernels are compiled ahead by other processes, because compiling takes most of the time.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import random
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+
+pytest.importorskip("torch", reason="needs torch, which is not installed")
+
+import torch
+
+if not torch.cuda.is_available():
+    pytest.skip("needs an NVIDIA GPU, torch sees none", allow_module_level=True)
+if torch.cuda.get_device_capability() < (9, 0):
+    pytest.skip("needs an NVIDIA GPU of compute capability 9.0", allow_module_level=True)
+if os.environ.get("TRITON_INTERPRET") == "1":
+    pytest.skip("TRITON_INTERPRET=1 is set, nothing would run on the GPU", allow_module_level=True)
+
+import triton_ext
+from triton_ext.host import capabilities
+from triton_ext.ops.problem import ConvProblem
+from triton_ext.ops.wgrad_config import CONFIGS, MOST_PART_ROUNDS
+from triton_ext.ops.wgrad_plan import DTYPES, make_plan, reasons
+
+IM2COL = capabilities()["im2col"]
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not IM2COL.available, reason=IM2COL.reason)]
+
+NIGHTLY = os.environ.get("TRITON_EXT_NIGHTLY") == "1"
+CASES = 500 if NIGHTLY else 40
+MAX_FLOPS = 2e10
+MAX_ELEMENTS = 1 << 24
+
+
+def problem_of(n, ci, co, size, taps=(3, 3), stride=1, padding=0, dilation=1, groups=1):
+    """A convolution whose numbers are per dimension where they are sequences."""
+    dims = len(size)
+    stride, dilation = (v if isinstance(v, tuple) else (v,) * dims for v in (stride, dilation))
+    if isinstance(padding, int):
+        padding = ((padding, padding),) * dims
+    return ConvProblem(
+        batch=n,
+        in_channels=ci,
+        out_channels=co,
+        input_size=size,
+        filter_size=taps,
+        stride=stride,
+        padding=padding,
+        dilation=dilation,
+        groups=groups,
+    )
+
+
+def draw(rng: random.Random) -> ConvProblem:
+    """Draws a convolution that is small enough for a test and that TMA can express."""
+
+    def channels() -> int:
+        # Even on a logarithmic scale; half are multiples of 8, which need no padding.
+        count = round(2 ** rng.uniform(0, 9.3))
+        return max(8, count // 8 * 8) if rng.random() < 0.5 else count
+
+    while True:
+        dims = rng.choice((1, 2, 2, 2, 3))
+        longest = {1: 3000, 2: 60, 3: 16}[dims]
+
+        def numbers(low: int, high: int, dims: int = dims) -> tuple[int, ...]:
+            return tuple(rng.randint(low, high) for _ in range(dims))
+
+        groups = rng.choice((1, 1, 1, 2, 4))
+        depthwise = rng.random() < 0.05
+        ci = channels()
+        problem = problem_of(
+            n=rng.choice((1, 1, 2, 3, 8, 32)),
+            ci=ci if depthwise else ci * groups,
+            co=ci if depthwise else channels() * groups,
+            size=numbers(1, longest),
+            taps=numbers(1, 5 if dims < 3 else 3),
+            stride=numbers(1, 3),
+            padding=tuple(zip(numbers(0, 3), numbers(0, 3), strict=True)),
+            dilation=numbers(1, 3),
+            groups=ci if depthwise else groups,
+        )
+        if min(problem.output_size) < 1 or problem.flops > MAX_FLOPS:
+            continue
+        elements = max(math.prod(problem.x_shape), math.prod(problem.y_shape))
+        if elements <= MAX_ELEMENTS and not reasons(problem, torch.float16):
+            return problem
+
+
+def draw_all() -> list[tuple[ConvProblem, torch.dtype]]:
+    """The same cases at every call and on every machine: CASES per dtype."""
+    rng = random.Random(2026)
+    return [(problem, dtype) for _ in range(CASES) for problem in [draw(rng)] for dtype in DTYPES]
+
+
+RANDOM_CASES = draw_all()
+
+FIXED_CASES = [
+    problem_of(n=32, ci=64, co=64, size=(56, 56), padding=1),
+    problem_of(n=32, ci=256, co=64, size=(56, 56), taps=(1, 1)),
+    problem_of(n=8, ci=128, co=256, size=(56, 56), stride=2, padding=1),
+    problem_of(n=8, ci=256, co=512, size=(28, 28), taps=(1, 1), stride=2),
+    problem_of(n=32, ci=512, co=512, size=(7, 7), padding=1),
+    problem_of(n=8, ci=3, co=64, size=(112, 112), taps=(7, 7), stride=2, padding=3),
+    problem_of(n=2, ci=1280, co=1280, size=(16, 16), padding=1),
+    problem_of(n=8, ci=128, co=384, size=(202,), taps=(3,), padding=1),
+    problem_of(n=2, ci=64, co=128, size=(16, 28, 28), taps=(3, 3, 3), stride=(1, 2, 2), padding=1),
+    problem_of(n=8, ci=256, co=256, size=(28, 28), padding=1, groups=4),
+    problem_of(n=8, ci=96, co=96, size=(28, 28), taps=(7, 7), padding=3, groups=96),
+]
+
+# Tails of every kind, for any tile.
+TAILS = problem_of(n=2, ci=72, co=200, size=(37, 41), padding=((1, 2), (0, 1)))
+
+
+def name_of(value: object) -> str:
+    """A short name of a case."""
+    if not isinstance(value, ConvProblem):
+        return str(value).removeprefix("torch.")
+    p = value
+    sizes = ("x".join(map(str, v)) for v in (p.input_size, p.filter_size, p.stride, p.dilation))
+    size, taps, stride, dilation = sizes
+    channels = f"{p.batch}x{p.in_channels}x{size}-{p.out_channels}"
+    return f"{channels}-{taps}-s{stride}-d{dilation}-g{p.groups}"
+
+
+def normal(shape: tuple[int, ...], dtype: torch.dtype, seed: int) -> torch.Tensor:
+    """Standard normal, [N, C, *size] in channels-last memory."""
+    generator = torch.Generator("cuda").manual_seed(seed)
+    rows = torch.randn(shape[0], *shape[2:], shape[1], generator=generator, device="cuda")
+    return rows.to(dtype).movedim(-1, 1)
+
+
+def reference(problem, x, dy, dtype):
+    """What torch gives; it knows equal sides only, so all padding is done in front."""
+    sides = [side for pair in reversed(problem.padding) for side in pair]
+    padded = torch.nn.functional.pad(x.to(dtype), sides)
+    weight = torch.empty((), dtype=dtype, device=x.device).expand(problem.w_shape)
+    zeros = [0] * problem.dims
+    return torch.ops.aten.convolution_backward(
+        dy.to(dtype), padded, weight, None, problem.stride, zeros, problem.dilation, False, zeros,
+        problem.groups, [False, True, False],
+    )[1]  # fmt: skip
+
+
+def poison(elements: int) -> None:
+    """Fills what the caching allocator will hand out next with NaN."""
+    blocks = [torch.full((max(1, elements),), torch.nan, device="cuda") for _ in range(3)]
+    del blocks
+
+
+def run(problem, x, dy, **options):
+    """dw of the kernels, twice: where nothing but NaN was before."""
+    plan = make_plan(problem, x.stride(), dy.stride(), x.dtype, x.device, **options)
+    co, ci, *taps = problem.w_shape
+
+    def once():
+        dw = torch.full((co, *taps, ci), torch.nan, dtype=plan.out_dtype, device=x.device)
+        poison(plan.tiles.workspace_elements)
+        return plan.run(x, dy, dw.movedim(-1, 1))
+
+    first, second = once(), once()
+    bits = torch.int32 if plan.out_dtype == torch.float32 else torch.int16
+    assert torch.equal(first.view(bits), second.view(bits)), "another run gave other bits"
+    return first
+
+
+def errors(dw, expected):
+    """Largest and mean absolute error."""
+    difference = (dw.double() - expected.double()).abs()
+    return difference.max().item(), difference.mean().item()
+
+
+def check(problem, dtype, **options):
+    x, dy = normal(problem.x_shape, dtype, 1), normal(problem.y_shape, dtype, 2)
+    dw = run(problem, x, dy, **options)
+    expected = reference(problem, x, dy, torch.float32)
+    assert dw.shape == expected.shape
+    assert torch.isfinite(dw).all(), "part of the output was not written, or is not finite"
+    torchs = errors(reference(problem, x, dy, dtype), expected)
+    scale = errors(torch.zeros_like(expected), expected)
+    for what, found, other, size in zip(
+        ("largest", "mean"), errors(dw, expected), torchs, scale, strict=True
+    ):
+        allowed = 2 * other + torch.finfo(dtype).eps / 8 * size
+        assert found <= allowed, f"{what} error {found}, allowed {allowed}, torch's {other}"
+    return dw
+
+
+@pytest.fixture(scope="module", autouse=True)
+def cudnn_in_full_precision():
+    """The reference is meant to be fp32; the plugin may have been taken out by another test."""
+    triton_ext.install()
+    before = torch.backends.cudnn.allow_tf32
+    torch.backends.cudnn.allow_tf32 = False
+    yield
+    torch.backends.cudnn.allow_tf32 = before
+
+
+@pytest.fixture(scope="module", autouse=True)
+def compiled_ahead(request):
+    """Runs the random cases in several processes first, for Triton's cache only."""
+    selected = sum(item.path == request.path for item in request.session.items)
+    processes = min(12, (os.cpu_count() or 1) * 3 // 4)
+    if selected < len(RANDOM_CASES) // 2 or processes < 2 or "PYTEST_XDIST_WORKER" in os.environ:
+        return
+    running = [
+        subprocess.Popen(
+            [sys.executable, __file__, str(index), str(processes)],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        for index in range(processes)
+    ]
+    for process in running:
+        try:
+            process.wait(timeout=400 if NIGHTLY else 100)
+        except subprocess.TimeoutExpired:
+            # The tests themselves will show what is wrong.
+            process.kill()
+            process.wait()
+
+
+@pytest.mark.parametrize(("problem", "dtype"), RANDOM_CASES, ids=name_of)
+def test_random_geometry(problem, dtype):
+    check(problem, dtype)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=name_of)
+@pytest.mark.parametrize("problem", FIXED_CASES, ids=name_of)
+def test_layers_of_networks(problem, dtype):
+    check(problem, dtype)
+
+
+@pytest.mark.parametrize("config", CONFIGS, ids=str)
+@pytest.mark.parametrize("num_sms", [1, 20], ids=["whole", "split"])
+def test_every_configuration(config, num_sms):
+    check(TAILS, torch.float16, config=config, num_sms=num_sms)
+
+
+@pytest.mark.parametrize("part_rounds", range(1, MOST_PART_ROUNDS + 1))
+def test_rounds_of_parts(part_rounds):
+    check(TAILS, torch.bfloat16, config=CONFIGS[4], part_rounds=part_rounds)
+
+
+@pytest.mark.parametrize("num_sms", [None, 1], ids=["split", "whole"])
+@pytest.mark.parametrize("dtype", DTYPES, ids=name_of)
+def test_fp32_out_is_as_exact_as_torchs_fp32(dtype, num_sms):
+    x, dy = normal(TAILS.x_shape, dtype, 1), normal(TAILS.y_shape, dtype, 2)
+    dw = run(TAILS, x, dy, out_dtype=torch.float32, num_sms=num_sms)
+    assert dw.dtype == torch.float32
+    expected = reference(TAILS, x, dy, torch.float64)
+    torchs = errors(reference(TAILS, x, dy, torch.float32), expected)
+    scale = errors(torch.zeros_like(expected), expected)
+    for found, other, size in zip(errors(dw, expected), torchs, scale, strict=True):
+        assert found <= 2 * other + 1e-6 * size
+
+
+def test_a_hundred_runs_give_identical_bits():
+    problem = FIXED_CASES[0]
+    dtype = torch.float16
+    x, dy = normal(problem.x_shape, dtype, 1), normal(problem.y_shape, dtype, 2)
+    plan = make_plan(problem, x.stride(), dy.stride(), dtype, x.device)
+    assert plan.tiles.partition.parts
+    first = plan.run(x, dy)
+    for _ in range(100):
+        assert torch.equal(plan.run(x, dy).view(torch.int16), first.view(torch.int16))
+
+
+@pytest.mark.parametrize("value", [torch.nan, torch.inf], ids=str)
+@pytest.mark.parametrize("problem", [TAILS, replace(TAILS, groups=2)], ids=name_of)
+def test_not_a_number_goes_where_torch_has_it(problem, value):
+    for which in (0, 1):
+        tensors = [
+            normal(problem.x_shape, torch.float16, 1),
+            normal(problem.y_shape, torch.float16, 2),
+        ]
+        tensors[which][-1, 2, 5, 7] = value
+        plan = make_plan(problem, *(t.stride() for t in tensors), torch.float16, tensors[0].device)
+        ours = plan.run(*tensors).cpu()
+        expected = reference(problem, *(t.cpu() for t in tensors), torch.float64)
+        assert torch.equal(ours.isnan(), expected.isnan())
+        assert torch.equal(ours.isinf(), expected.isinf())
+
+
+@pytest.mark.parametrize("out", [None, torch.float32], ids=["same dtype", "fp32"])
+def test_a_cuda_graph_replays_with_other_inputs(out):
+    dtype = torch.float16
+    x, dy = normal(TAILS.x_shape, dtype, 1), normal(TAILS.y_shape, dtype, 2)
+    plan = make_plan(TAILS, x.stride(), dy.stride(), dtype, x.device, out_dtype=out)
+    plan.run(x, dy)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        dw = plan.run(x, dy)
+    x.copy_(normal(TAILS.x_shape, dtype, 3))
+    dy.copy_(normal(TAILS.y_shape, dtype, 4))
+    dw.fill_(torch.nan)
+    graph.replay()
+    assert torch.equal(dw, plan.run(x, dy))
+
+
+def test_another_stream():
+    dtype = torch.float16
+    x, dy = normal(TAILS.x_shape, dtype, 1), normal(TAILS.y_shape, dtype, 2)
+    plan = make_plan(TAILS, x.stride(), dy.stride(), dtype, x.device)
+    expected = plan.run(x, dy)
+    torch.cuda.synchronize()
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        for _ in range(20):
+            assert torch.equal(plan.run(x, dy), expected)
+
+
+@pytest.mark.parametrize("layout", ["NCHW", "expanded", "misaligned"])
+def test_dy_may_lie_in_any_way(layout):
+    dtype = torch.float16
+    x, dy = normal(TAILS.x_shape, dtype, 1), normal(TAILS.y_shape, dtype, 2)
+    if layout == "NCHW":
+        dy = dy.contiguous()
+    elif layout == "expanded":
+        dy = torch.ones((), dtype=dtype, device="cuda").expand(dy.shape)
+    else:
+        rows = dy.movedim(1, -1)
+        memory = torch.empty(rows.numel() + 1, dtype=dtype, device="cuda")[1:]
+        dy = memory.view(rows.shape).copy_(rows).movedim(-1, 1)
+    dw = run(TAILS, x, dy)
+    dense = dy.contiguous(memory_format=torch.channels_last)
+    assert torch.equal(dw, run(TAILS, x, dense))
+
+
+if __name__ == "__main__":
+    # What compiled_ahead starts: every processes-th case, from index on.
+    index, processes = (int(word) for word in sys.argv[1:])
+    for problem, dtype in RANDOM_CASES[index::processes]:
+        x, dy = normal(problem.x_shape, dtype, 1), normal(problem.y_shape, dtype, 2)
+        make_plan(problem, x.stride(), dy.stride(), dtype, x.device).run(x, dy)
