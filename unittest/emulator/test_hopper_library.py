@@ -1,0 +1,71 @@
+"""The @triton.jit gradients of triton_ext.ops, as their plans launch them, in the emulator."""
+
+from __future__ import annotations
+
+import os
+import random
+
+import pytest
+
+pytest.importorskip("numpy")
+torch = pytest.importorskip("torch", reason="triton_ext.ops needs torch, which is not installed")
+
+from triton_ext.host import capabilities  # noqa: E402
+
+# Where TTGIR has no such copies, the loads become calls, and that later.
+IM2COL = capabilities()["im2col-copies"]
+if not IM2COL.available:
+    pytest.skip(IM2COL.reason, allow_module_level=True)
+
+from conv_cases import assert_close, draw  # noqa: E402
+from triton_ext.gluon import nvidia as xnv  # noqa: E402
+from triton_ext.ops import dgrad_plan, wgrad_plan  # noqa: E402
+from triton_ext.ops.launcher import Launcher  # noqa: E402
+from triton_ext.ops.machine import Machine  # noqa: E402
+from triton_ext.ops.problem import ConvProblem  # noqa: E402
+
+NIGHTLY = bool(os.environ.get("TRITON_EXT_NIGHTLY"))
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(autouse=True)
+def hopper_with_three_multiprocessors(fresh_triton_cache, monkeypatch):
+    """Plans are made for a small Hopper, and launched in the emulator."""
+
+    def launch(self, tensors, variant=None):
+        kernel = xnv.emulated(self.kernel)[self.grid]
+        kernel(*tensors, *self.scalars, **self.constants, **self.options)
+
+    def machine_of(device, operator):
+        return Machine(3, (9, 0), 227 * 1024)
+
+    monkeypatch.setattr(Launcher, "launch", launch)
+    monkeypatch.setattr(dgrad_plan, "machine_of", machine_of)
+    monkeypatch.setattr(wgrad_plan, "machine_of", machine_of)
+
+
+@pytest.mark.parametrize("number", range(20 if NIGHTLY else 2))
+@pytest.mark.parametrize("kernel", ["dgrad", "wgrad"])
+def test_random_geometries(kernel, number):
+    case = draw(random.Random(f"{kernel} {number}"), 2)
+    x, w, dy = case.tensors()
+    dx, dw = case.gradients(x, w, dy)
+    problem = ConvProblem(
+        batch=case.n,
+        in_channels=case.ci,
+        out_channels=case.co,
+        input_size=case.size,
+        filter_size=case.filter_size,
+        stride=case.stride,
+        padding=tuple((pad, pad) for pad in case.padding),
+        dilation=case.dilation,
+    )
+    x, w, dy = (tensor.movedim(-1, 1) for tensor in (x, w, dy))
+    # Plans are kept by device; what is made here is for no other.
+    if kernel == "dgrad":
+        plan = dgrad_plan.make_plan.__wrapped__(problem, dy.stride(), dy.dtype, CPU)
+        found, expected = plan.run(dy, w), dx
+    else:
+        plan = wgrad_plan.make_plan.__wrapped__(problem, x.stride(), dy.stride(), x.dtype, CPU)
+        found, expected = plan.run(x, dy), dw
+    assert_close(found.movedim(1, -1), expected)
