@@ -9,6 +9,11 @@ from triton.experimental.gluon.language.nvidia.hopper import mbarrier, tma
 from triton_ext.gluon import nvidia as xnv
 
 SCALARS = ("n", "d", "h", "w", "c", "t", "r", "s")
+# Triton's own; it has had its name since 3.8.
+ASYNC_STORE = getattr(tma, "async_store", None) or tma.async_copy_shared_to_global
+# From 3.7 on the type of a barrier has an element for each CTA of a cluster.
+CTAS = ttgl.constexpr(2 if hasattr(mbarrier.MBarrierLayout, "multicta") else 1)
+CLUSTER = ttgl.constexpr(mbarrier.MBarrierLayout([[CTAS.value - 1]]))
 
 
 # Not specialized: one kernel per layout and rank, whatever the coordinates are.
@@ -37,8 +42,64 @@ def fetch(x, y, n, d, h, w, c, t, r, s, RANK: ttgl.constexpr):
 
 
 @gluon.jit
+def _load(x, smem, bar, start, channel, offsets):
+    mbarrier.expect(bar, x.nbytes_per_cta)
+    FIRST_DIM: ttgl.constexpr = 5 - len(x.shape)
+    coord = (start[0],) + start[FIRST_DIM + 1 :] + (channel,)  # noqa: RUF005
+    xnv.async_load_im2col(x, coord, offsets[FIRST_DIM:], bar, smem)
+
+
+@gluon.jit
+def _write(smem, bar, y, PIXELS: ttgl.constexpr, CHANNELS: ttgl.constexpr):
+    LAYOUT: ttgl.constexpr = ttgl.BlockedLayout([1, 1], [1, 32], [4, 1], [1, 0])
+    # A part at a time: blocks may have more elements than there are registers.
+    PART: ttgl.constexpr = min(PIXELS, 64)
+    rows = ttgl.arange(0, PART, layout=ttgl.SliceLayout(1, LAYOUT))
+    columns = ttgl.arange(0, CHANNELS, layout=ttgl.SliceLayout(0, LAYOUT))
+    mbarrier.wait(bar, 0)
+    for part in ttgl.static_range(PIXELS // PART):
+        tile = smem.slice(part * PART, PART).load(LAYOUT)
+        first = y + part * PART * CHANNELS
+        ttgl.store(first + rows[:, None] * CHANNELS + columns[None, :], tile)
+
+
+@gluon.jit(do_not_specialize=SCALARS)
+def fetch_in_partition(x, y, n, d, h, w, c, t, r, s, WARPS: ttgl.constexpr):
+    """The same of blocks of any size; a partition loads, the CTA's own warps write."""
+    smem = ttgl.allocate_shared_memory(x.dtype, x.block_shape, x.layout)
+    bar = ttgl.allocate_shared_memory(ttgl.int64, [1], mbarrier.MBarrierLayout())
+    mbarrier.init(bar, count=1)
+    PIXELS: ttgl.constexpr = x.block_shape[0]
+    CHANNELS: ttgl.constexpr = x.block_shape[1]
+    ttgl.warp_specialize(
+        [
+            (_write, (smem, bar, y, PIXELS, CHANNELS)),
+            (_load, (x, smem, bar, (n, d, h, w), c, (t, r, s))),
+        ],
+        [WARPS],
+        [64],
+    )
+
+
+@triton.jit(do_not_specialize=SCALARS)
+def fetch_jit(
+    x, y, n, d, h, w, c, t, r, s,
+    RANK: tl.constexpr, PIXELS: tl.constexpr, CHANNELS: tl.constexpr,
+):  # fmt: skip
+    """The same in Triton."""
+    if RANK == 3:
+        tile = tle.load_im2col(x, [n, w, c], [s])
+    elif RANK == 4:
+        tile = tle.load_im2col(x, [n, h, w, c], [r, s])
+    else:
+        tile = tle.load_im2col(x, [n, d, h, w, c], [t, r, s])
+    rows, columns = tl.arange(0, PIXELS)[:, None], tl.arange(0, CHANNELS)[None, :]
+    tl.store(y + rows * CHANNELS + columns, tile)
+
+
+@gluon.jit
 def _copy_out(smem, y_desc):
-    tma.async_store(y_desc, [ttgl.program_id(0) * y_desc.block_shape[0], 0], smem)
+    ASYNC_STORE(y_desc, [ttgl.program_id(0) * y_desc.block_shape[0], 0], smem)
     tma.store_wait(0)
 
 
@@ -46,7 +107,7 @@ def _copy_out(smem, y_desc):
 def share(x, y_desc, OURS: ttgl.constexpr, MULTICAST: ttgl.constexpr, WALK: ttgl.constexpr):
     """A cluster of two CTAs loads one block per program, as the layout of x splits it."""
     smem = ttgl.allocate_shared_memory(x.dtype, x.block_shape, x.layout)
-    bar = ttgl.allocate_shared_memory(ttgl.int64, [2], mbarrier.MBarrierLayout([[1]]))
+    bar = ttgl.allocate_shared_memory(ttgl.int64, [CTAS], CLUSTER)
     mbarrier.init(bar, count=1)
     mbarrier.expect(bar, x.nbytes_per_cta)
     n, h, w = xnv.im2col_start(ttgl.program_id(0) * x.block_shape[0], WALK[0], WALK[1], WALK[2])
