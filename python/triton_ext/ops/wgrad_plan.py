@@ -183,6 +183,8 @@ class WgradPlan:
     problem: ConvProblem
     tiles: WgradTiles
     out_dtype: torch.dtype
+    _pixels: int  # of dy
+    _part_elements: int  # of the workspace
     _x: _Operand
     _dy: _Operand
     _x_desc: Any  # without memory; None where x is read as a matrix, or not at all
@@ -254,15 +256,16 @@ class WgradPlan:
         x, dy = self._x.rows(x), self._dy.rows(dy)
         if dy.data_ptr() % _ROW_BYTES:
             dy = dy.clone(memory_format=torch.contiguous_format)
-        shape = [dy.numel() // dy.shape[-1], self._x.channels]
-        block = [config.block_pixels, config.block_ci]
+        pixels = self._pixels
         if self._x_desc is None:
+            shape = [pixels, self._x.channels]
+            block = [config.block_pixels, config.block_ci]
             x_desc = TensorDescriptor(x, shape, [self._x.pixel_stride, 1], block)
         else:
             x_desc = self._x_desc.with_base(x)
         dy_desc = TensorDescriptor(
             dy,
-            [shape[0], self._dy.channels],
+            [pixels, self._dy.channels],
             [self._dy.pixel_stride, 1],
             [config.block_pixels, config.block_co],
         )
@@ -274,8 +277,7 @@ class WgradPlan:
             dw_desc = TensorDescriptor(dw, [problem.out_channels, taps, row], strides, block)
         parts = None
         if self._reducer is not None:
-            elements = self.tiles.workspace_elements
-            parts = torch.empty(elements, device=x.device, dtype=torch.float32)
+            parts = torch.empty(self._part_elements, device=x.device, dtype=torch.float32)
         tensors = (x_desc, dy_desc, dw_desc, dw if dw_desc is None else None, parts)
         if self._reducer is None:
             return [(self._launcher, tensors)]
@@ -340,6 +342,8 @@ def make_plan(
         problem=problem,
         tiles=tiles,
         out_dtype=out_dtype,
+        _pixels=problem.batch * math.prod(problem.output_size),
+        _part_elements=tiles.workspace_elements,
         _x=x,
         _dy=dy,
         _x_desc=_describe_x(problem, x, x_strides, dtype, config) if is_described else None,
