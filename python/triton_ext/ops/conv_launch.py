@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -45,6 +45,15 @@ class ForwardPlan:
     out_dtype: torch.dtype
     store_through_tma: bool
     launcher: Launcher
+    _is_plain: bool = field(init=False)
+    # shape, strides and block of a descriptor of y: lists that nobody changes.
+    _y_layout: tuple[list[int], list[int], list[int]] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._is_plain = replace(self.epilogue, out_dtype=None) == PLAIN
+        if self.store_through_tma:
+            m_gemm, co = self.problem.geometry.m_gemm, self.problem.out_channels
+            self._y_layout = ([m_gemm, co], [co, 1], self._tile_shape())
 
     def run(
         self,
@@ -75,10 +84,10 @@ class ForwardPlan:
         inputs, variant = self._inputs(x, weight)
         tensors = (
             *inputs,
-            self._rows_descriptor(y) if self.store_through_tma else None,
+            TensorDescriptor(y, *self._y_layout) if self.store_through_tma else None,
             None if self.store_through_tma else y,
         )
-        if self.epilogue == PLAIN:
+        if self._is_plain and operands is NO_OPERANDS:
             self.launcher.launch((*tensors, *NO_ARGUMENTS), variant)
             return y
         arguments = self._epilogue_arguments(operands)
@@ -100,11 +109,6 @@ class ForwardPlan:
     def _tile_shape(self) -> list[int]:
         """Returns the shape of the tiles of y that TMA stores."""
         raise NotImplementedError
-
-    def _rows_descriptor(self, tensor: torch.Tensor) -> TensorDescriptor:
-        """Returns a descriptor of y, or of something of its layout, as [M_GEMM, Co]."""
-        m_gemm, co = self.launcher.scalars[:2]
-        return TensorDescriptor(tensor, [m_gemm, co], [co, 1], self._tile_shape())
 
     def _output(self, device: torch.device) -> torch.Tensor:
         """Returns a new y, channels-last."""
@@ -134,12 +138,14 @@ class ForwardPlan:
             ValueError: An operand is missing, was not asked for, or has another shape or dtype.
         """
         spec = self.epilogue
-        for name in ("bias", "scale", "residual", "out_scale", "amax"):
-            is_given = getattr(operands, name) is not None
-            if is_given and not getattr(spec, name):
-                raise ValueError(f"epilogue: {name} was given, the specification has none")
-            if getattr(spec, name) and not is_given:
-                raise ValueError(f"epilogue: the specification has {name}, none was given")
+        if (
+            (operands.bias is not None) != spec.bias
+            or (operands.scale is not None) != spec.scale
+            or (operands.residual is not None) != spec.residual
+            or (operands.out_scale is not None) != spec.out_scale
+            or (operands.amax is not None) != spec.amax
+        ):
+            raise ValueError(_difference(spec, operands))
         if operands.extra and spec.function is None:
             raise ValueError("epilogue: extra arguments were given, there is no function")
         co = self.y_shape[1]
@@ -153,7 +159,8 @@ class ForwardPlan:
         if residual is not None:
             residual = self._residual_rows(residual)
             if self.store_through_tma and co * residual.itemsize % ROW_BYTES == 0:
-                residual_desc, residual = self._rows_descriptor(residual), None
+                residual_desc = TensorDescriptor(residual, *self._y_layout)
+                residual = None
         amax = operands.amax
         if amax is not None:
             if amax.dtype != torch.float32 or amax.numel() != 1:
@@ -185,8 +192,19 @@ class ForwardPlan:
         return rows.clone() if rows.data_ptr() % ROW_BYTES else rows
 
 
+def _difference(spec: EpilogueSpec, operands: EpilogueOperands) -> str:
+    """Says which operand was given and not asked for, or the other way round."""
+    for name in ("bias", "scale", "residual", "out_scale", "amax"):
+        is_given = getattr(operands, name) is not None
+        if is_given and not getattr(spec, name):
+            return f"epilogue: {name} was given, the specification has none"
+        if getattr(spec, name) and not is_given:
+            return f"epilogue: the specification has {name}, none was given"
+    raise ValueError("the operands are those of the specification")
+
+
 def _vector(name: str, tensor: torch.Tensor, co: int) -> torch.Tensor:
-    if tuple(tensor.shape) != (co,):
+    if tensor.dim() != 1 or tensor.shape[0] != co:
         raise ValueError(f"epilogue: expected {name} [{co}], got {_describe(tensor)}")
     return tensor.contiguous()
 

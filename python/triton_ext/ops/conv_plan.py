@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import lru_cache
 from typing import Any
 
@@ -66,7 +66,7 @@ INPUT_DTYPES = (
 #: What y may be, through a cast of the accumulators.
 OUT_DTYPES = (*INPUT_DTYPES[:-1], torch.int32)
 
-_ROUNDS = "round_f32_to_tf32" in {field.name for field in fields(TensorDescriptor)}
+_ROUNDS = "round_f32_to_tf32" in {each.name for each in fields(TensorDescriptor)}
 
 _INT32 = EpilogueSpec(out_dtype=torch.int32)
 
@@ -104,45 +104,46 @@ class ConvPlan(ForwardPlan):
     missing_channels: int
     missing_taps: int
 
+    # shape, strides and block of the descriptors of w and of x as a matrix: lists that nobody
+    # changes, made once because making them takes as long as a descriptor.
+    _w_layout: tuple[list[int], list[int], list[int]] = field(init=False)
+    _x_layout: tuple[list[int], list[int], list[int]] | None = field(init=False)
+    _options: dict[str, bool] = field(init=False)
+
+    def __post_init__(self) -> None:
+        ForwardPlan.__post_init__(self)
+        problem, config = self.problem, self.config
+        co, taps = problem.out_channels, problem.taps
+        ci = problem.in_channels // problem.groups + self.missing_taps
+        block = [config.block_n, 1, config.block_k]
+        self._w_layout = ([co, taps, ci], [taps * ci, ci, 1], block)
+        self._x_layout = None
+        if self.x_row_stride is not None:
+            shape = [problem.geometry.m_gemm, problem.in_channels + self.missing_channels]
+            self._x_layout = (shape, [self.x_row_stride, 1], [config.block_m, config.block_k])
+        # fp32 is rounded to tf32 where Triton can (from 3.7 on); tensor cores cut off what tf32
+        # has not, which is an error of twice the size, in one direction.
+        rounds = self.x_desc.round_f32_to_tf32 and _ROUNDS
+        self._options = {"round_f32_to_tf32": True} if rounds else {}
+
     def _inputs(self, x: torch.Tensor, weight: torch.Tensor) -> tuple[tuple[Any, Any], None]:
         to_last = TO_LAST[self.problem.dims]
-        x_rows = _pad(x.permute(to_last), self.missing_channels)
-        w_rows = _pad(weight.permute(to_last), self.missing_taps).contiguous()
+        x_rows, w_rows = x.permute(to_last), weight.permute(to_last)
+        if self.missing_channels:
+            x_rows = torch.nn.functional.pad(x_rows, (0, self.missing_channels))
+        if self.missing_taps:
+            w_rows = torch.nn.functional.pad(w_rows, (0, self.missing_taps))
+        w_rows = w_rows.contiguous()
         if w_rows.data_ptr() % ROW_BYTES:
             w_rows = w_rows.clone()
-        config = self.config
         # Also where it is not used: it checks the address.
         x_desc = self.x_desc.with_base(x_rows)
-        if self.x_row_stride is not None:
-            x_desc = _tiled(
-                x_rows,
-                [self.launcher.scalars[0], x_rows.shape[-1]],
-                [self.x_row_stride, 1],
-                [config.block_m, config.block_k],
-            )
-        co, taps, ci = weight.shape[0], self.problem.taps, w_rows.shape[-1]
-        w_block = [config.block_n, 1, config.block_k]
-        w_desc = _tiled(w_rows, [co, taps, ci], [taps * ci, ci, 1], w_block)
-        return (x_desc, w_desc), None
+        if self._x_layout is not None:
+            x_desc = TensorDescriptor(x_rows, *self._x_layout, **self._options)
+        return (x_desc, TensorDescriptor(w_rows, *self._w_layout, **self._options)), None
 
     def _tile_shape(self) -> list[int]:
         return [self.config.block_m, self.config.block_n // self.config.store_parts]
-
-
-def _tiled(
-    rows: torch.Tensor, shape: list[int], strides: list[int], block: list[int]
-) -> TensorDescriptor:
-    """Returns a tiled descriptor; fp32 is rounded to tf32 where Triton can (from 3.7 on).
-
-    Tensor cores cut off what tf32 has not, which is an error of twice the size, in one direction.
-    """
-    if rows.dtype == torch.float32 and _ROUNDS:
-        return TensorDescriptor(rows, shape, strides, block, round_f32_to_tf32=True)
-    return TensorDescriptor(rows, shape, strides, block)
-
-
-def _pad(rows: torch.Tensor, missing: int) -> torch.Tensor:
-    return torch.nn.functional.pad(rows, (0, missing)) if missing else rows
 
 
 def conv_geometry(
