@@ -112,7 +112,7 @@ def _reduce_pixels(
     """The accumulators of a tile for some steps, one per tap."""
     accumulators = ()
     for _ in tl.static_range(TAPS_PER_TILE):
-        accumulators += (tl.zeros((BLOCK_CO, BLOCK_CI), dtype=tl.float32),)
+        accumulators += (tl.zeros((BLOCK_CO, BLOCK_CI), tl.float32),)  # type: ignore[assignment]
     for step in range(first, last):
         pixel = step * BLOCK_PIXELS
         dy = dy_desc.load([pixel, co]).to(DOT_DTYPE).T
@@ -120,7 +120,8 @@ def _reduce_pixels(
         added = ()
         for i in tl.static_range(TAPS_PER_TILE):
             x = _load_x(x_desc, pixel, start, ci, tap + i, dilation, FILTER, TAPS, IS_MATRIX)
-            added += (tl.dot(dy, x.to(DOT_DTYPE), accumulators[i]),)
+            acc = tl.dot(dy, x.to(DOT_DTYPE), accumulators[i])
+            added += (acc,)  # type: ignore[assignment]
         accumulators = added
     return accumulators
 
