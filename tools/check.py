@@ -14,7 +14,7 @@ import tempfile
 import time
 from dataclasses import dataclass, field, replace
 
-from environment import ROOT, Environment, EnvironmentProblem, say
+from environment import Environment, EnvironmentProblem, environment_for, say
 
 # The release that the static checks run with, once.
 MAIN_HOST = "3.9.0"
@@ -116,13 +116,7 @@ class Outcome:
 def run_checks(host: str, checks: tuple[Check, ...], beside: tuple[str, ...]) -> list[Outcome]:
     """Prepares the environment of one host and runs the checks in it."""
     start = time.monotonic()
-    folder = "-".join(["test", host, *(name.partition("~")[0] for name in beside)])
-    environment = Environment(
-        folder=ROOT / ".venv" / folder,
-        triton=host,
-        extras=("test", "interpreter"),
-        beside=beside,
-    )
+    environment = environment_for(host, *beside)
     try:
         environment.prepare()
     except EnvironmentProblem as problem:

@@ -19,7 +19,16 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-__all__ = ["COMPANIONS", "ROOT", "TORCH", "Environment", "EnvironmentProblem", "say", "timed"]
+__all__ = [
+    "COMPANIONS",
+    "ROOT",
+    "TORCH",
+    "Environment",
+    "EnvironmentProblem",
+    "environment_for",
+    "say",
+    "timed",
+]
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 
@@ -156,6 +165,17 @@ class Environment:
         if done.returncode != 0:
             say(f"{done.stdout}{done.stderr}".rstrip())
             raise EnvironmentProblem(advice)
+
+
+def environment_for(triton: str, *beside: str) -> Environment:
+    """Returns the environment of the tests with a Triton, and with other packages beside it."""
+    folder = "-".join(["test", triton, *(name.partition("~")[0] for name in beside)])
+    return Environment(
+        folder=ROOT / ".venv" / folder,
+        triton=triton,
+        extras=("test", "interpreter"),
+        beside=beside,
+    )
 
 
 def digest(paths: list[pathlib.Path], *more: str) -> str:

@@ -1,6 +1,6 @@
 """Makes the table in ``docs/support.md`` from what each Triton release does.
 
-    python3 tools/support_table.py            # writes the table; needs 'make test-hosts' of HOSTS
+    python3 tools/support_table.py            # brings the environments up to date, writes the table
     python3 tools/support_table.py --check    # fails where the table is not what would be written
     python tools/support_table.py --probe     # inside one environment: prints its column as JSON
 
@@ -20,8 +20,10 @@ import sys
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
+from environment import ROOT, environment_for
+
 PAGE = ROOT / "docs" / "support.md"
 HOSTS = ("3.6.0", "3.7.0", "3.7.1", "3.8.0", "3.9.0")
 BEGIN, END = "<!-- table: tools/support_table.py -->", "<!-- end of table -->"
@@ -157,11 +159,19 @@ assert (y.float() - exact).abs().max() < 4e-3
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A feature and how to see whether it works in the running environment."""
+    """A feature and how to see whether it works in the running environment.
+
+    Attributes:
+        name: What the page calls it.
+        since: The first release of triton-ext that has it.
+        probe: Tells whether it works.
+        how: Tells in some words how it is done here, where that differs between releases of Triton.
+    """
 
     name: str
     since: str
     probe: Callable[[], bool]
+    how: Callable[[], str] | None = None
 
 
 def readme_kernel() -> str:
@@ -195,10 +205,39 @@ def _optimizes(*flags: str) -> bool:
     return done.returncode == 0 and "module" in done.stdout
 
 
+@lru_cache(maxsize=1)
+def _selftested() -> dict[tuple[str, str], str]:
+    """What the selftest compiles, as it does for a user: status by feature and target."""
+    from triton_ext.tools import selftest
+
+    skipped = dict.fromkeys(("gpu", "cpu", "numpy", "torch"), "other rows are about these")
+    return {(each.feature, each.target): each.status for each in selftest.run_checks(skipped)}
+
+
+def _shown(feature: str) -> Callable[[], bool]:
+    """Tells whether the selftest saw a feature in the code for each of its targets."""
+
+    def probe() -> bool:
+        statuses = [status for (name, _), status in _selftested().items() if name == feature]
+        return bool(statuses) and all(status == "yes" for status in statuses)
+
+    return probe
+
+
+def _where_im2col_is_made() -> str:
+    return "in TTGIR" if _capability("im2col-copies") else "in LLVM IR"
+
+
+def _where_the_key_is() -> str:
+    from triton_ext.host import seams
+
+    return "in the hook's" if seams.asks_hook_for_key() else "behind Triton's"
+
+
 def _capability(name: str) -> bool:
     from triton_ext.host import capabilities
 
-    return capabilities()[name].available
+    return bool(capabilities()[name].available)
 
 
 def _compiles(capability: int) -> bool:
@@ -211,20 +250,38 @@ ROWS = (
         "plugin enters Triton's cache key (`stages-hook-key`)",
         "0.1.0",
         lambda: _capability("stages-hook-key"),
+        _where_the_key_is,
     ),
     Row(
         "`load_im2col` in the interpreter",
         "0.1.0",
         lambda: _runs(readme_kernel() + _CHECK, TRITON_INTERPRET="1"),
     ),
-    Row("`load_im2col` compiled for sm_90 (`im2col`)", "0.1.0", lambda: _compiles(90)),
-    Row("`load_im2col` compiled for sm_100 (`im2col`)", "0.1.0", lambda: _compiles(100)),
+    Row(
+        "`load_im2col` compiled for sm_90 (`im2col`)",
+        "0.1.0",
+        lambda: _compiles(90),
+        _where_im2col_is_made,
+    ),
+    Row(
+        "`load_im2col` compiled for sm_100 (`im2col`)",
+        "0.1.0",
+        lambda: _compiles(100),
+        _where_im2col_is_made,
+    ),
+    Row("tiled copies beside im2col ones, sm_90 and sm_100", "0.1.0", _shown("tiled copies")),
     Row(
         "`load_im2col` with pixels split over CTAs (`walk=`)",
         "0.1.0",
         lambda: _runs(_SPLIT_PIXELS),
     ),
-    Row("`gluon.nvidia`: im2col descriptors and loads", "0.1.0", lambda: _runs(_GLUON)),
+    Row("`gluon.nvidia`: im2col descriptors", "0.1.0", lambda: _runs(_GLUON)),
+    Row(
+        "`gluon.nvidia`: im2col loads compiled for sm_90 and sm_100 (`im2col-gluon`)",
+        "0.1.0",
+        _shown("im2col in Gluon"),
+        _where_im2col_is_made,
+    ),
     Row(
         "`gluon.amd`: TDM loads, stores and waits, run over numpy",
         "0.1.0",
@@ -254,9 +311,19 @@ ROWS = (
         lambda: _runs(_GLUON_COPIES),
     ),
     Row(
+        "asynchronous copies of full width in the assembly of all five targets",
+        "0.1.0",
+        _shown("wide copies"),
+    ),
+    Row(
         "AMD: waits are counted by triton-ext in a compile (`TRITON_EXT_WAITS`)",
         "0.1.0",
         lambda: _runs(_AMD_WAITS),
+    ),
+    Row(
+        "AMD: waits in the assembly of all three targets leave the newer copies in flight",
+        "0.1.0",
+        _shown("wait counts"),
     ),
     Row(
         "AMD: `tritonext-verify-async-waits` and `triton-ext waits`",
@@ -264,27 +331,59 @@ ROWS = (
         lambda: _optimizes("-tritonext-verify-async-waits=gfx-arch=gfx1250", "--host=none"),
     ),
     Row(
-        "AMD: TDM gathers and scatters (`amd-tdm-rows`)",
+        "AMD: TDM copies compiled for gfx1250",
         "0.1.0",
-        lambda: _capability("amd-tdm-rows"),
+        _shown("TDM copies"),
     ),
     Row(
-        "AMD: partitioned shared memory (`amd-partitioned-shared`)",
+        "AMD: TDM gathers and scatters compiled for gfx1250 (`amd-tdm-rows`)",
         "0.1.0",
-        lambda: _capability("amd-partitioned-shared"),
+        _shown("TDM gather and scatter"),
+    ),
+    Row(
+        "AMD: partitioned shared memory compiled for gfx1250 (`amd-partitioned-shared`)",
+        "0.1.0",
+        _shown("partitioned values"),
     ),
     Row(
         "AMD: Triton places partitioned values by itself (`amd-partition-placement`)",
         "0.1.0",
         lambda: _capability("amd-partition-placement"),
     ),
+    Row(
+        "placement of shared memory in no more bytes than Triton takes, all five targets",
+        "0.1.0",
+        _shown("shared memory"),
+    ),
     Row("`ops.conv2d` in the interpreter", "0.1.0", lambda: _runs(_CONV2D, TRITON_INTERPRET="1")),
 )
 
 
 def probe() -> dict[str, str]:
-    """Returns this environment's column: row to ``yes`` or ``no``."""
-    return {row.name: "yes" if row.probe() else "no" for row in ROWS}
+    """Returns this environment's column: row to ``yes``, ``yes, <how>`` or ``no``."""
+    return {row.name: _cell(row) for row in ROWS}
+
+
+def _cell(row: Row) -> str:
+    if not row.probe():
+        return "no"
+    return f"yes, {row.how()}" if row.how is not None else "yes"
+
+
+def _with_the_first(cells: dict[str, str]) -> dict[str, str]:
+    """Returns a row's cells, with the release from which on it is there where it is not."""
+    with_it = [host for host, cell in cells.items() if cell != "no"]
+    hosts = list(cells)
+    told = {}
+    for host, cell in cells.items():
+        later = [other for other in with_it if hosts.index(other) > hosts.index(host)]
+        told[host] = f"no, from {later[0]} on" if cell == "no" and later else cell
+    return told
+
+
+def plain(cell: str) -> str:
+    """Returns a cell of the page as :func:`probe` says it."""
+    return "no" if cell.startswith("no, from ") else cell
 
 
 def parse_page() -> dict[str, dict[str, str]]:
@@ -294,24 +393,28 @@ def parse_page() -> dict[str, dict[str, str]]:
     return {row[0]: dict(zip(head[1:], row[1:], strict=True)) for row in rows}
 
 
-def make_table() -> str:
-    """Returns the table; every release's environment must be there."""
+def make_table(*, update: bool) -> str:
+    """Returns the table.
+
+    Args:
+        update: Whether to bring the environments up to date, or to make them.
+    """
     columns = {}
     for host in HOSTS:
-        python = ROOT / ".venv" / f"test-{host}" / "bin" / "python"
-        if not python.exists():
-            raise SystemExit(
-                f"no environment for triton {host}: run 'make test-hosts HOSTS={host}' first"
-            )
-        command = [str(python), str(pathlib.Path(__file__)), "--probe"]
+        place = environment_for(host)
+        if update:
+            place.prepare()
+        elif not place.python.exists():
+            raise SystemExit(f"no environment for triton {host}: leave --check out once")
+        command = [str(place.python), str(pathlib.Path(__file__)), "--probe"]
         columns[host] = json.loads(subprocess.check_output(command, cwd=ROOT, text=True))
     lines = [
         f"| feature | {' | '.join(HOSTS)} | since |",
         f"| --- |{' --- |' * (len(HOSTS) + 1)}",
     ]
     for row in ROWS:
-        cells = " | ".join(columns[host][row.name] for host in HOSTS)
-        lines.append(f"| {row.name} | {cells} | {row.since} |")
+        cells = _with_the_first({host: columns[host][row.name] for host in HOSTS})
+        lines.append(f"| {row.name} | {' | '.join(cells.values())} | {row.since} |")
     return "\n".join(lines)
 
 
@@ -326,7 +429,7 @@ def main() -> int:
         return 0
     page = PAGE.read_text()
     before, rest = page.split(BEGIN)
-    wanted = f"{before}{BEGIN}\n{make_table()}\n{END}{rest.split(END)[1]}"
+    wanted = f"{before}{BEGIN}\n{make_table(update=not arguments.check)}\n{END}{rest.split(END)[1]}"
     if arguments.check:
         if wanted != page:
             sys.stderr.write("docs/support.md is not what tools/support_table.py writes\n")
