@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from triton_ext.nn.conversion import Conversion, Layer, convert, revert
 from triton_ext.nn.modules import (
     Conv1d,
     Conv2d,
@@ -18,4 +19,8 @@ __all__ = [
     "ConvTranspose1d",
     "ConvTranspose2d",
     "ConvTranspose3d",
+    "Conversion",
+    "Layer",
+    "convert",
+    "revert",
 ]
