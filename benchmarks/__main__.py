@@ -12,6 +12,7 @@ CASES = {
     "conv": "benchmarks.conv",
     "conv_fprop": "benchmarks.conv_fprop",
     "copy_widths": "benchmarks.copy_widths",
+    "dgrad_sweep": "benchmarks.dgrad_sweep",
     "fprop_kinds": "benchmarks.fprop_kinds",
     "gluon_conv": "benchmarks.gluon_conv",
     "import_time": "benchmarks.import_time",

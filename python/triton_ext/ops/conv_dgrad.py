@@ -196,12 +196,17 @@ def _advance(digit, carry, limit):
 
 @triton.jit
 def _store(
-    values, dx_desc, dx_ptr, row, column, group, ci, pixels, mask_m, GROUPS: tl.constexpr,
-    CHANNEL_UNIT: tl.constexpr,
+    acc, dx_desc, dx_ptr, bias_ptr, row, column, group, ci, pixels, mask_m,
+    GROUPS: tl.constexpr, CHANNEL_UNIT: tl.constexpr, DTYPE: tl.constexpr,
 ):  # fmt: skip
     """Stores a tile, or a part of its columns; ``column`` and ``ci`` are of a group."""
+    if bias_ptr is not None:
+        offs_n = column + tl.arange(0, acc.shape[1])
+        bias = tl.load(bias_ptr + group * ci + offs_n, mask=offs_n < ci, other=0.0)
+        acc += bias.to(tl.float32)[None, :]
+    values = acc.to(DTYPE)
     if dx_desc is None:
-        offs_n = column + tl.arange(0, values.shape[1])
+        offs_n = column + tl.arange(0, acc.shape[1])
         # ci as a multiple of its divisor: Triton sees that whole vectors are in or out.
         units = ci // CHANNEL_UNIT
         mask = mask_m[:, None] & (offs_n // CHANNEL_UNIT < units)[None, :]
@@ -312,10 +317,6 @@ def conv_dgrad_kernel(
             number, group, row, first_n = _tile_start(
                 stored_tile, problem.m_gemm, ci, GROUPS, BLOCK_M, BLOCK_N, GROUP_SIZE_M
             )
-            if bias_ptr is not None:
-                offs_n = first_n + tl.arange(0, BLOCK_N)
-                bias = tl.load(bias_ptr + group * ci + offs_n, mask=offs_n < ci, other=0.0)
-                acc += bias.to(tl.float32)[None, :]
             pixels = None
             mask_m = None
             if dx_desc is None:
@@ -324,19 +325,20 @@ def conv_dgrad_kernel(
                 mask_m = mask_m & (rows < problem.m_gemm - row)
             if STORE_PARTS == 1:
                 _store(
-                    acc.to(DTYPE), dx_desc, dx_ptr, row, first_n, group, ci, pixels, mask_m,
-                    GROUPS, CHANNEL_UNIT,
+                    acc, dx_desc, dx_ptr, bias_ptr, row, first_n, group, ci, pixels, mask_m,
+                    GROUPS, CHANNEL_UNIT, DTYPE,
                 )  # fmt: skip
             else:
-                halves = acc.to(DTYPE).reshape(BLOCK_M, 2, BLOCK_N // 2).permute(0, 2, 1)
-                half_0, half_1 = tl.split(halves)
+                left_half, right_half = tl.split(
+                    acc.reshape(BLOCK_M, 2, BLOCK_N // 2).permute(0, 2, 1)
+                )
                 _store(
-                    half_0, dx_desc, dx_ptr, row, first_n, group, ci, pixels, mask_m,
-                    GROUPS, CHANNEL_UNIT,
+                    left_half, dx_desc, dx_ptr, bias_ptr, row, first_n, group, ci, pixels, mask_m,
+                    GROUPS, CHANNEL_UNIT, DTYPE,
                 )  # fmt: skip
                 _store(
-                    half_1, dx_desc, dx_ptr, row, first_n + BLOCK_N // 2, group, ci, pixels,
-                    mask_m, GROUPS, CHANNEL_UNIT,
+                    right_half, dx_desc, dx_ptr, bias_ptr, row, first_n + BLOCK_N // 2, group, ci,
+                    pixels, mask_m, GROUPS, CHANNEL_UNIT, DTYPE,
                 )  # fmt: skip
             acc = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
             stored_tile += tl.num_programs(0)

@@ -28,7 +28,7 @@ from triton_ext.ops.machine import Machine, machine_of
 from triton_ext.ops.problem import ConvProblem
 from triton_ext.ops.residues import Residues
 
-__all__ = ["DTYPES", "DgradPlan", "make_plan", "reasons"]
+__all__ = ["DTYPES", "DgradPlan", "make_plan", "reasons", "residues_of"]
 
 Im2ColDescriptor = backends.load("nvidia", "Im2ColDescriptor")
 SPATIAL_LIMITS = backends.load("nvidia", "SPATIAL_LIMITS")
@@ -190,7 +190,7 @@ def reasons(
     return (*_geometry_reasons(problem), *_other_reasons(problem, dtype, machine))
 
 
-def _dims(problem: ConvProblem) -> list[Residues]:
+def residues_of(problem: ConvProblem) -> list[Residues]:
     """Returns the residue classes of each spatial dimension."""
     return [
         Residues(size=size, taps=taps, stride=stride, dilation=dilation, low=low)
@@ -225,7 +225,7 @@ def _geometry_reasons(problem: ConvProblem) -> list[str]:
     found += [f"padding {pair}: must not be negative" for pair in problem.padding if min(pair) < 0]
     if found:
         return found
-    letters, dims = _LETTERS[problem.dims], _dims(problem)
+    letters, dims = _LETTERS[problem.dims], residues_of(problem)
     empty = [name for name, out in zip(letters, problem.output_size, strict=True) if out < 1]
     if empty:
         return [f"filter larger than the padded input in {name}: empty output" for name in empty]
@@ -279,7 +279,7 @@ def _is_packed(problem: ConvProblem, dtype: torch.dtype) -> bool:
 
 def _choose(problem: ConvProblem, dtype: torch.dtype, machine: Machine) -> ConvConfig | None:
     """Returns the configuration that the model expects to be fastest; ``None`` if none fits."""
-    dims, groups = _dims(problem), problem.groups
+    dims, groups = residues_of(problem), problem.groups
     through_tma = _is_packed(problem, dtype) and groups == 1
     return choose_config(
         problem.batch * math.prod(dim.walk_size for dim in dims),
@@ -335,7 +335,7 @@ def make_plan(
     strides = (dy_strides[0], *dy_strides[2:], dy_strides[1])
     if missing_co:
         strides = _packed_strides((n, *size, padded_co))
-    dims = _dims(problem)
+    dims = residues_of(problem)
     corners = _corners(dims, size)
     through_tma = _is_packed(problem, dtype) and (groups == 1 or ci % config.block_n == 0)
     dy_desc = Im2ColDescriptor(

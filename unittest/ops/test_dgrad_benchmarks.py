@@ -1,0 +1,70 @@
+"""The sweep of dgrad's configurations, without a GPU."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import subprocess
+import sys
+from dataclasses import asdict
+
+import pytest
+
+pytest.importorskip("torch", reason="the benchmarks need torch, which is not installed")
+
+from dgrad_cases import problem_of
+from triton_ext.host import capabilities
+from triton_ext.ops.dgrad_config import CONFIGS
+
+from benchmarks.compile_ahead import CompilePool
+from benchmarks.dgrad_sweep import configurations, geometry_of
+from benchmarks.fit_config import load_problems
+from benchmarks.suites import select_layers
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+IM2COL = capabilities()["im2col"]
+
+
+def test_a_layer_is_one_product():
+    # 9 taps over 4 classes; 13 x 13 pixels rounded up to 14 x 14.
+    problem = problem_of(n=2, ci=24, co=72, size=(13, 13), stride=2, padding=1)
+    assert geometry_of(problem) == {"m_gemm": 2 * 14 * 14, "co": 24, "ci": 72, "r": 9 / 4, "s": 1}
+
+
+def test_what_is_tried_fits():
+    for layer in select_layers("resnet"):
+        found = configurations(layer.problem, 132, narrow=False)
+        assert found[: len(CONFIGS)] == list(CONFIGS)
+        assert len(set(found)) == len(found) <= 60
+        assert all(config.fits(2) for config in found)
+
+
+def test_a_dry_run_writes_what_the_fit_reads(tmp_path):
+    out = tmp_path / "sweep.json"
+    result = subprocess.run(
+        [sys.executable, "-m", "benchmarks", "dgrad_sweep", "--dry-run", "--suite", "unet",
+         "--narrow", "--out", str(out)],
+        cwd=ROOT, capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert result.returncode == 0, result.stderr
+    assert "0 wrong results" in result.stdout
+    assert len(json.loads(out.read_text("utf-8"))["shapes"]) > 10
+    for problem in load_problems([out]):
+        assert set(problem.times) == set(CONFIGS)
+
+
+@pytest.mark.skipif(not IM2COL.available, reason=IM2COL.reason)
+def test_kernels_are_compiled_in_another_process(fresh_triton_cache):
+    layer = select_layers("resnet")[0]
+    job = {
+        "module": "benchmarks.dgrad_sweep",
+        "layer": layer.name,
+        "dtype": "float16",
+        "num_sms": 132,
+        "config": asdict(CONFIGS[0]),
+    }
+    with CompilePool(1, (9, 0)) as pool:
+        compiled = pool.submit_job(job).result(timeout=100)
+    assert compiled.error == ""
+    assert compiled.shared_bytes > 100_000
+    assert list(fresh_triton_cache.rglob("*.cubin"))
