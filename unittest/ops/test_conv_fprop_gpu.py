@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
+import subprocess
+import sys
 from dataclasses import replace
 
 import pytest
@@ -33,16 +36,47 @@ def installed():
     triton_ext.install()
 
 
+CASES = [(dtype, number) for number in range(500 if NIGHTLY else 40) for dtype in INPUT_DTYPES]
+
+
+def drawn(dtype: torch.dtype, number: int) -> Case:
+    """The same case at every call and on every machine."""
+    rng = random.Random(f"{dtype} {number}")
+    return draw(rng, (dtype,), pixels=24, fp8_out=True)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def compiled_ahead(request):
+    """Runs the random cases in several processes first, for Triton's cache only."""
+    selected = sum(item.path == request.path for item in request.session.items)
+    processes = min(16, (os.cpu_count() or 1) // 2)
+    if selected < len(CASES) // 2 or processes < 2 or "PYTEST_XDIST_WORKER" in os.environ:
+        return
+    running = [
+        subprocess.Popen(
+            [sys.executable, __file__, str(index), str(processes)],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        for index in range(processes)
+    ]
+    for process in running:
+        try:
+            process.wait(timeout=900 if NIGHTLY else 150)
+        except subprocess.TimeoutExpired:
+            # The tests themselves will show what is wrong.
+            process.kill()
+            process.wait()
+
+
 def bits(tensor: torch.Tensor) -> torch.Tensor:
     """The bytes of a tensor in memory order, so that equality is exact and NaN equals itself."""
     return tensor.movedim(1, -1).contiguous().view(torch.uint8)
 
 
-@pytest.mark.parametrize("number", range(500 if NIGHTLY else 40))
-@pytest.mark.parametrize("dtype", INPUT_DTYPES, ids=str)
+@pytest.mark.parametrize(("dtype", "number"), CASES, ids=str)
 def test_random_geometry(dtype, number):
-    rng = random.Random(f"{dtype} {number}")
-    case = draw(rng, (dtype,), pixels=24, fp8_out=True)
+    case = drawn(dtype, number)
     first = check(case, "cuda")
     # The second launch goes around Triton's front door.
     second = check(case, "cuda")
@@ -142,3 +176,16 @@ def test_a_graph_with_an_epilogue_replays():
     expected = plan.run(x, weight, operands)
     assert torch.equal(bits(y), bits(expected))
     assert torch.equal(amax, operands.amax)
+
+
+def compile_part(index: int, count: int) -> None:
+    """Runs every ``count``-th random case once; errors are for the tests to find."""
+    for dtype, number in CASES[index::count]:
+        case = drawn(dtype, number)
+        x, weight, operands = case.tensors("cuda")
+        with contextlib.suppress(Exception):
+            case.plan(x).run(x, weight, operands)
+
+
+if __name__ == "__main__":
+    compile_part(int(sys.argv[1]), int(sys.argv[2]))

@@ -76,6 +76,10 @@ def test_a_function_has_to_be_compiled():
 # --- in the emulator ----------------------------------------------------------------------------
 
 
+COPIES = capabilities()["im2col-copies"]
+
+
+@pytest.mark.skipif(not COPIES.available, reason=COPIES.reason)
 @pytest.mark.parametrize("number", range(200 if NIGHTLY else 12))
 def test_drawn_in_the_emulator(number, monkeypatch, fresh_triton_cache):
     emulate(monkeypatch)
