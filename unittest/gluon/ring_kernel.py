@@ -7,6 +7,8 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier
 from triton_ext.gluon import nvidia as xnv
 
+from examples.gluon.hopper.names import typed
+
 BARRIER = gl.constexpr(mbarrier.MBarrierLayout())
 
 
@@ -45,6 +47,7 @@ def wait_ring(bars, problem, STAGES: gl.constexpr):
 @gluon.jit
 def ring_kernel(x_desc, problem, STAGES: gl.constexpr, PRODUCER_WARPS: gl.constexpr):
     """The kernel; ``problem`` is a tuple, sizes, strides and paddings in it are of (d, h, w)."""
+    problem = typed(problem)
     BLOCK: gl.constexpr = [STAGES] + x_desc.block_shape
     smem = gl.allocate_shared_memory(x_desc.dtype, BLOCK, x_desc.layout)
     bars = gl.allocate_shared_memory(gl.int64, [STAGES, 1], BARRIER)

@@ -374,6 +374,19 @@ def check_gluon_descriptors_from_the_launch_to_the_map():
         fake.fake_launcher_set_bytes(index, 0)
 
 
+@needs("im2col-gluon")
+def check_a_gluon_descriptor_beside_a_tuple():
+    from ring_kernel import ring_kernel
+    from triton_ext.gluon import nvidia as xnv
+
+    problem = (1, 1, 1, 1, 64, (1, 8, 8), (1, 1, 1), (0, 1, 1))
+    for address in (0x7F0000100000, 0x7F0000200000):
+        x = Tensor((2, 8, 8, 64), address=address)
+        desc = xnv.TensorDescriptorIm2Col.for_conv(x, 3, 1, 1, block_shape=[64, 64])
+        ring_kernel[(1,)](desc, problem, 2, 1)
+        assert launched_address() == address
+
+
 def conv_of(x, stride, pixels):
     return Im2ColDescriptor.for_conv(x, 3, stride, 1, block_shape=[pixels, 32])
 

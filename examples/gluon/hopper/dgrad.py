@@ -72,7 +72,7 @@ from .launch import (
     pixels_type,
     tiled_type,
 )
-from .names import async_load
+from .names import async_load, typed
 from .pipeline import (
     accumulator_layout,
     allocate_shared,
@@ -374,6 +374,7 @@ def conv_dgrad_kernel(
     STRIDED: gl.constexpr,  # whether any stride is not 1
 ):
     """Computes dx; a grid of any size works, a multiple of num_n where the filter stays."""
+    problem = typed(problem)
     shared = allocate_shared(dy_desc, w_main_desc, w_rest_desc, dx_desc, CONFIG)
     CONSUMER_REGISTERS: gl.constexpr = CONFIG.consumer_registers
     PRODUCER_REGISTERS: gl.constexpr = CONFIG.producer_registers

@@ -85,6 +85,7 @@ from .launch import (
     pixels_type,
     tiled_type,
 )
+from .names import typed
 from .pipeline import (
     allocate_shared,
     is_matrix,
@@ -280,6 +281,7 @@ def conv_fprop_kernel(
     CONFIG: gl.constexpr,  # TileConfig
 ):
     """Computes y; a grid of any size works, a multiple of num_n where the filter stays."""
+    problem = typed(problem)
     shared = allocate_shared(x_desc, w_main_desc, w_rest_desc, y_desc, CONFIG)
     CONSUMER_REGISTERS: gl.constexpr = CONFIG.consumer_registers
     PRODUCER_REGISTERS: gl.constexpr = CONFIG.producer_registers

@@ -1,4 +1,4 @@
-"""Gluon's names for what the kernels use, where Triton 3.6 and 3.7 spell them in another way."""
+"""What the kernels use of Gluon, where Triton 3.6 and 3.7 name it or do it in another way."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ from typing import Any
 
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language._core import builtin
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier, tma
 from triton.language import core
 
-__all__ = ["aggregate", "allocate_mbarrier", "async_load", "async_store", "barrier"]
+__all__ = ["aggregate", "allocate_mbarrier", "async_load", "async_store", "barrier", "typed"]
 
 
 def _aggregate(cls: type) -> Any:
@@ -40,3 +41,17 @@ def _allocate_mbarrier(batch: gl.constexpr):
 # New in 3.7.
 allocate_mbarrier = getattr(mbarrier, "allocate_mbarrier", None) or _allocate_mbarrier
 barrier = getattr(gl, "barrier", None) or gl.thread_barrier
+
+
+@builtin
+def typed(values, _semantic=None):  # type: ignore[no-untyped-def]
+    """A tuple of tuples whose type knows the constants in it, which 3.6 forgets for partitions."""
+    return values if hasattr(gl, "barrier") else _typed(values)
+
+
+def _typed(values: Any) -> Any:
+    if not isinstance(values, core.tuple):
+        return values
+    made = [_typed(value) for value in values.values]
+    types = core.tuple_type([value.type for value in made], values.type.fields)
+    return core.tuple(made, types)

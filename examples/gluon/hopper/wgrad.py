@@ -93,7 +93,7 @@ from .launch import (
     pixels_type,
     tiled_type,
 )
-from .names import async_load, barrier
+from .names import async_load, barrier, typed
 from .pipeline import accumulator_layout, next_stage
 from .wgrad_parts import reduce_kernel, store_accumulator, wait_for
 from .wgrad_pipeline import (
@@ -304,6 +304,7 @@ def conv_wgrad_kernel(
     CONFIG: gl.constexpr,  # WgradConfig
 ):
     """Reduces over pixels: whole tiles to dw, parts of tiles to the workspace."""
+    problem = typed(problem)
     outputs = (partial_ptr, dw_desc)
     ring = allocate_ring(dw_desc, CONFIG)
     CONSUMER_REGISTERS: gl.constexpr = CONFIG.consumer_registers

@@ -66,6 +66,18 @@ define ptx_kernel void @tall(ptr %x, i1 %p, i32 %n, i32 %w, i32 %c, i32 %s, i32 
   ret void
 }
 
+; The mask of a multicast stands behind the offsets.
+; CHECK-LABEL: define ptx_kernel void @multicast
+; CHECK-NEXT: [[S:%.*]] = trunc i32 %s to i16
+; CHECK-NEXT: call void asm sideeffect "@$0 cp.async.bulk.tensor.3d.shared::cluster.global.im2col.mbarrier::complete_tx::bytes.multicast::cluster [$1], [$2, {$3, $4, $5}], [$6], {$7}, $8;", "b,r,l,r,r,r,r,h,h"(i1 %p, ptr %x, ptr %x, i32 %c, i32 %w, i32 %n, ptr %x, i16 [[S]], i32 3)
+; CHECK-NEXT: ret void
+define ptx_kernel void @multicast(ptr %x, i1 %p, i32 %n, i32 %w, i32 %c, i32 %s) {
+  %1 = call i32 @triton_ext.im2col.pixel.2(i32 %n, i32 %w)
+  %2 = call i32 @triton_ext.im2col.channel.2(i32 %c, i32 %s)
+  call void asm sideeffect "@$0 cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [$1], [$2, {$3, $4}], [$5], $6;", "b,r,l,r,r,r,h"(i1 %p, ptr %x, ptr %x, i32 %2, i32 %1, ptr %x, i32 3)
+  ret void
+}
+
 ; A tiled copy stays one.
 ; CHECK-LABEL: define ptx_kernel void @tiled
 ; CHECK-NEXT: cp.async.bulk.tensor.2d.shared::cta.global.mbarrier
