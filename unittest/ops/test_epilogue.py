@@ -239,3 +239,12 @@ def test_reasons():
     fine = replace(problem, stride=(2, 1), groups=1)
     assert conv_plan.reasons(fine, torch.float8_e5m2) == ()
     assert conv_plan.reasons(fine, torch.int8, replace(old, capability=(9, 0))) == ()
+
+
+def test_outputs_of_32_bits_take_stages_rather_than_small_tiles(monkeypatch):
+    plan = make(
+        monkeypatch, dtype=torch.float32, in_channels=512, out_channels=512, input_size=(56, 56)
+    )
+    config = plan.config
+    assert config.block_m * config.block_n >= 128 * 128
+    assert config.fits(4, output=OutputTile(element_bytes=4))

@@ -196,9 +196,9 @@ def choose_config(
         available_bytes: Shared memory that a CTA can use.
 
     Returns:
-        One of ``CONFIGS``, with the given channels per step, and fewer stages where a residual
-        needs their memory; a narrower one for groups of few channels; ``None`` if none of them
-        fits.
+        One of ``CONFIGS``, with the given channels per step, and fewer stages where a residual or
+        32-bit outputs need their memory; a narrower one for groups of few channels; ``None`` if
+        none of them fits.
     """
     tile = output or OutputTile(element_bytes=element_bytes, whole=whole_tile)
 
@@ -246,8 +246,8 @@ def _candidates(
         # TMA stores whole tiles, which must not reach into the next group.
         if not tile.through_pointers:
             table = {config: cost for config, cost in table.items() if co % config.block_n == 0}
-    # Up to two stages less for a residual; what that costs was not measured.
-    fewer = (0, 1, 2) if tile.residual_bytes else (0,)
+    # Up to two stages less for a residual or 32-bit outputs; what that costs was not measured.
+    fewer = (0, 1, 2) if tile.element_bytes + tile.residual_bytes > 2 else (0,)
     return {
         replace(
             config, block_k=block_k or config.block_k, num_stages=config.num_stages - less
