@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import _thread
 import threading
+import time
 
 import pytest
 
@@ -107,3 +109,24 @@ def test_one_part_waits_for_itself():
     fibers.wait(lambda: True, "nothing")
     with pytest.raises(StuckError):
         fibers.wait(lambda: False, "nothing")
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_an_interrupt_ends_the_wait_for_others(seed):
+    fibers, interrupted = Fibers(seed), []
+
+    def interrupt():
+        while True:
+            if not interrupted:
+                interrupted.append(True)
+                _thread.interrupt_main()
+                # The main thread, which waits for its turn, gets it here.
+                time.sleep(0.05)
+            fibers.pause()
+
+    def run_on():
+        while True:
+            fibers.pause()
+
+    with pytest.raises(KeyboardInterrupt):
+        fibers.together([run_on, interrupt, run_on])

@@ -174,6 +174,26 @@ def test_clusters_are_refused():
     assert "the emulator has no clusters, the kernel has 2 CTAs" in message(COPY, ctas=2)
 
 
+@pytest.mark.parametrize("target", ['ttg.target = "hip:gfx950", ', ""])
+def test_modules_for_other_gpus_are_refused(target):
+    text = kernel(COPY).replace('ttg.target = "cuda:90", ', target)
+    with pytest.raises(EmulationError) as caught:
+        Program(text)
+    assert 'needs a module with ttg.target = "cuda:90", this one has' in str(caught.value)
+
+
+def test_a_descriptor_of_a_tensor_of_another_type_is_refused():
+    with pytest.raises(TypeError, match="2 bytes each: got the descriptor of a tensor of float32"):
+        run(COPY, np.zeros((64, 64), np.float32))
+
+
+def test_a_tensor_without_memory_is_refused():
+    torch = pytest.importorskip("torch", reason="numpy has no such arrays")
+    x = torch.zeros(64, 64, dtype=torch.float16, device="meta")
+    with pytest.raises(TypeError, match="expected a numpy array or a CPU tensor, got one on meta"):
+        run(COPY, x)
+
+
 WIDE = "!ttg.memdesc<128x32xf16, #s, #smem, mutable>"
 INTEGERS = "!ttg.memdesc<64x64xi16, #s, #smem, mutable>"
 
@@ -234,6 +254,10 @@ def test_phases_follow_each_other():
         ),
         ("$bar full 1\n$expect full 64\n$arrive full 1", "whose phase expects 0 more"),
         ("$bar full 1\n$expect full 64\n$wait full 0", "and 64 bytes outstanding"),
+        (
+            "$alloc a\n$bar full 1\n$expect full 64\n$load a full c0\n$wait full 0",
+            "and copies brought 8128 bytes that it does not expect",
+        ),
         ("$bar full 1\n$expect full 1048576", "counts 1048575 bytes, not 1048576"),
         ("$raw full\n$wait full 0", "'full' is no mbarrier: it was not initialised"),
         ("$alloc a\n$bar full 1\n$load a full c0\n$inval full", "on which a copy in flight"),

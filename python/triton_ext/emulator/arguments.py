@@ -102,9 +102,15 @@ def _descriptor(
             f"{parameter.name} is {type_}, the descriptor has blocks of "
             f"{list(argument.block_shape)}"
         )
-    raw, _ = _memory_of(parameter.name, type_, argument.base)
+    element = element_of(type_.element)
+    raw, item_bytes = _memory_of(parameter.name, type_, argument.base)
+    if item_bytes != element.size_bytes:
+        raise TypeError(
+            f"{parameter.name} is {type_}, of {element.size_bytes} bytes each: got the descriptor "
+            f"of a tensor of {argument.base.dtype}"
+        )
     address = memory.place(raw, parameter.name.lstrip("%"))
-    return make(argument, element_of(type_.element), address)
+    return make(argument, element, address)
 
 
 def _sizes(
@@ -133,8 +139,10 @@ def _memory_of(name: str, type_: Type, argument: Any) -> tuple[Array, int]:
     """The memory of a tensor, from its first element to its last, and the size of an element."""
     if isinstance(argument, np.ndarray):
         return argument, argument.dtype.itemsize
-    if not hasattr(argument, "data_ptr") or getattr(argument, "is_cuda", False):
-        what = "one on a GPU" if hasattr(argument, "data_ptr") else repr(argument)
+    # A tensor that does not say where it is has memory of the CPU.
+    device = str(getattr(argument, "device", "cpu"))
+    if not hasattr(argument, "data_ptr") or device.partition(":")[0] != "cpu":
+        what = f"one on {device}" if hasattr(argument, "data_ptr") else repr(argument)
         raise TypeError(f"{name} is {type_}: expected a numpy array or a CPU tensor, got {what}")
     item_bytes = int(argument.element_size())
     shape, strides = tuple(argument.shape), tuple(argument.stride())

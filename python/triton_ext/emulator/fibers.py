@@ -77,12 +77,19 @@ class Fibers:
         Raises:
             StuckError: No part can go on.
         """
+        me = self._running
         children = [self._start(job) for job in jobs[1:]]
         self._draw()
         try:
             jobs[0]()
             self.wait(lambda: all(child.is_done for child in children), None)
         except BaseException as error:
+            if self._running is not me:
+                # Ctrl-C while another part runs: it cannot be waited for, and ends at its next turn.
+                self._failure = error
+                for child in children:
+                    child.turn.release()
+                raise
             self._unwind(children, error)
             # What failed first: another part may have ended this one.
             failure, self._failure = self._failure, None

@@ -20,7 +20,7 @@ from .workgroup import Context, Prepare, Step, Workgroup
 
 __all__ = ["ATOMIC"]
 
-#: Comparisons in a row that fail, of one operation, until nobody is expected to help.
+#: Comparisons in a row that fail, of one part of a kernel, until nobody is expected to help.
 _MOST_POLLS = 2000
 
 _KINDS: dict[str, Callable[[Any, Any], Any]] = {

@@ -57,7 +57,7 @@ class Mbarrier:
         count: Arrivals of a phase.
         agent: What tells that copies are done; its time counts the phases.
         pending: Arrivals of this phase that are missing.
-        tx_bytes: Bytes that are outstanding.
+        tx_bytes: Bytes that are outstanding; negative where more came than were expected.
         phases: Phases that are complete.
         copies: Copies in flight that complete on it.
         known: What is known to those who waited for the last complete phase.
@@ -125,8 +125,10 @@ class Mbarrier:
         found = [at_place(f"'{self.name}' has a count of {self.count}", self.op)]
         arrived = self.count - self.pending
         found.append(f"its phase {self.phases} has {arrived} of {self.count} arrivals")
-        if self.tx_bytes:
+        if self.tx_bytes > 0:
             found.append(f"and {self.tx_bytes} bytes outstanding")
+        if self.tx_bytes < 0:
+            found.append(f"and copies brought {-self.tx_bytes} bytes that it does not expect")
         return tuple(found)
 
     def _complete(self) -> None:

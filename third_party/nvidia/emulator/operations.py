@@ -24,10 +24,23 @@ def _inline_asm(op: Operation, context: Context) -> Step:
     return _nothing(op, context)
 
 
+def _for_cuda(prepare: Prepare) -> Prepare:
+    """Refuses an operation where the order of accesses to shared memory is not kept."""
+
+    def prepared(op: Operation, context: Context) -> Step:
+        module = op.module
+        text = module.op.attributes.get("ttg.target", "none") if module is not None else "none"
+        if not text.strip('"').startswith("cuda:"):
+            raise fault(
+                op, f"'{op.name}' needs a module with ttg.target = \"cuda:90\", this one has {text}"
+            )
+        return prepare(op, context)
+
+    return prepared
+
+
 OPERATIONS: dict[str, Prepare] = {
-    **MBARRIERS,
-    **COPIES,
-    **WGMMA,
+    **{name: _for_cuda(prepare) for name, prepare in (MBARRIERS | COPIES | WGMMA).items()},
     "tt.elementwise_inline_asm": _inline_asm,
     "tt.grid_dependency_launch_dependents": _nothing,
     "tt.grid_dependency_wait": _nothing,
