@@ -13,7 +13,7 @@ torch = pytest.importorskip("torch", reason="triton_ext.ops needs torch, which i
 
 from triton_ext.host import capabilities  # noqa: E402
 
-IM2COL = capabilities()["im2col"]
+IM2COL = capabilities()["im2col-copies"]
 if not IM2COL.available:
     pytest.skip(IM2COL.reason, allow_module_level=True)
 
