@@ -48,6 +48,20 @@ def block_of(x, row, column):
 # ---- what they do
 
 
+def test_a_grid_sees_all_arguments(fresh_triton_cache):
+    x, y, seen = np.ones((40, 80), np.float32), np.zeros((40, 80), np.float32), {}
+    layout = xamd.smem_layout([16, 32], 32, False)
+
+    def grid(given):
+        seen.update(given)
+        return (1,)
+
+    xamd.emulated(copy_block)[grid](x, y, 40, 80, 0, 0, layout, num_warps=4)
+    assert list(seen) == copy_block.arg_names
+    assert list(seen.values())[-1] is layout
+    assert y.sum() == 16 * 32
+
+
 @pytest.mark.parametrize("pad", [True, False] if PADS_STORES else [False])
 @pytest.mark.parametrize(("row", "column"), [(0, 0), (3, 10), (30, 64)])
 def test_load_and_store(fresh_triton_cache, pad, row, column):

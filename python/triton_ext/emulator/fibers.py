@@ -85,7 +85,7 @@ class Fibers:
             self.wait(lambda: all(child.is_done for child in children), None)
         except BaseException as error:
             if self._running is not me:
-                # Ctrl-C while another part runs: it cannot be waited for, and ends at its next turn.
+                # Ctrl-C while another part runs: nobody waits for it; it ends at its next turn.
                 self._failure = error
                 for child in children:
                     child.turn.release()

@@ -68,7 +68,8 @@ class Emulated:
 
         def launch(*args: Any, **kwargs: Any) -> None:
             compiled, values = self._compile(args, kwargs)
-            sizes = grid(kwargs) if callable(grid) else grid
+            # As Triton asks for it: with all arguments by name, wherever they stood.
+            sizes = grid(self._bound(args, kwargs)) if callable(grid) else grid
             text = compiled.asm["ttgir"]
             if self.edit is not None:
                 text = self.edit(text)
@@ -93,21 +94,25 @@ class Emulated:
 
         options = {name: kwargs.pop(name) for name in _OPTIONS if name in kwargs}
         names = list(self.kernel.arg_names)
-        bound = inspect.signature(self.kernel.fn).bind(*args, **kwargs)
-        bound.apply_defaults()
+        given = self._bound(args, kwargs)
         constants = {names[p.num] for p in self.kernel.params if p.is_constexpr}
         signature = {
             name: "constexpr" if name in constants else self._type(name, value)
-            for name, value in bound.arguments.items()
+            for name, value in given.items()
         }
         source = GluonASTSource(
             self.kernel,
             signature,
-            {(names.index(name),): bound.arguments[name] for name in constants},
+            {(names.index(name),): given[name] for name in constants},
             {},
         )
         compiled = triton.compile(source, target=GPUTarget("hip", self.arch, 32), options=options)
-        return compiled, [bound.arguments[name] for name in names if name not in constants]
+        return compiled, [given[name] for name in names if name not in constants]
+
+    def _bound(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+        bound = inspect.signature(self.kernel.fn).bind(*args, **kwargs)
+        bound.apply_defaults()
+        return dict(bound.arguments)
 
     def _type(self, name: str, value: Any) -> str:
         if name in self.types:

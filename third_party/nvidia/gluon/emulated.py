@@ -31,6 +31,7 @@ class Emulated:
         edit: Changes the TTGIR before it runs; for experiments.
 
     Raises:
+        TypeError: ``kernel`` is none.
         UnsupportedError: At a launch with an im2col descriptor: the host is older than 3.8.
     """
 
@@ -41,6 +42,11 @@ class Emulated:
         seed: int = 0,
         edit: Callable[[str], str] | None = None,
     ) -> None:
+        if not hasattr(kernel, "arg_names") or not hasattr(kernel, "params"):
+            name = getattr(kernel, "__name__", kernel)
+            raise TypeError(
+                f"emulated: expected a @gluon.jit or @triton.jit function, got {name!r}"
+            )
         self.kernel = kernel
         self.capability = capability
         self.seed = seed
@@ -50,34 +56,46 @@ class Emulated:
         """A launch: call it with the kernel's arguments, constants and options."""
 
         def launch(*args: Any, **kwargs: Any) -> None:
-            compiled, values = self._compile(args, kwargs)
-            sizes = grid(kwargs) if callable(grid) else grid
-            text = compiled.asm["ttgir"]
+            given, options = self._bind(args, kwargs)
+            text = self._compile(given, options).asm["ttgir"]
             if self.edit is not None:
                 text = self.edit(text)
+            # As Triton asks for it: with all arguments by name, wherever they stood.
+            sizes = grid(given) if callable(grid) else grid
+            constants = self._constants(given)
+            values = [value for name, value in given.items() if name not in constants]
             _program(text).run(sizes, values, self.seed)
 
         return launch
 
     def compile(self, *args: Any, **kwargs: Any) -> Any:
         """What ``triton.compile`` makes of the kernel for these arguments."""
-        return self._compile(args, kwargs)[0]
+        return self._compile(*self._bind(args, kwargs))
 
-    def _compile(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, list[Any]]:
+    def _bind(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
+        """The arguments by name, in the kernel's order, and the options."""
+        options: dict[str, Any] = {name: kwargs.pop(name) for name in _OPTIONS if name in kwargs}
+        # What starts the kernel early changes nothing here.
+        options.pop("launch_pdl", None)
+        bound = inspect.signature(self.kernel.fn).bind(*args, **kwargs)
+        bound.apply_defaults()
+        return dict(bound.arguments), options
+
+    def _constants(self, given: dict[str, Any]) -> set[str]:
+        names = self.kernel.arg_names
+        constants = {names[p.num] for p in self.kernel.params if p.is_constexpr}
+        return constants | {name for name, value in given.items() if value is None}
+
+    def _compile(self, given: dict[str, Any], options: dict[str, Any]) -> Any:
         import triton
         from triton.backends.compiler import GPUTarget
 
-        options = {name: kwargs.pop(name) for name in _OPTIONS if name in kwargs}
-        # What starts the kernel early changes nothing here.
-        options.pop("launch_pdl", None)
         kernel = self.kernel
         names = list(kernel.arg_names)
-        bound = inspect.signature(kernel.fn).bind(*args, **kwargs)
-        bound.apply_defaults()
-        given = bound.arguments
         is_gluon = hasattr(kernel, "is_gluon") and bool(kernel.is_gluon())
-        constants = {names[p.num] for p in kernel.params if p.is_constexpr}
-        constants |= {name for name, value in given.items() if value is None}
+        constants = self._constants(given)
         signature = {
             name: "constexpr" if name in constants else _type(name, value, is_gluon=is_gluon)
             for name, value in given.items()
@@ -89,11 +107,9 @@ class Emulated:
             if isinstance(type_, str) and type_.startswith("*")
         }
         constexprs = {(names.index(name),): given[name] for name in constants}
-        make_source = _source_class(is_gluon=is_gluon)
-        source = make_source(kernel, signature, constexprs, aligned)
+        source = _source_class(is_gluon=is_gluon)(kernel, signature, constexprs, aligned)
         target = GPUTarget("cuda", self.capability, 32)
-        compiled = triton.compile(source, target=target, options=options)
-        return compiled, [given[name] for name in names if name not in constants]
+        return triton.compile(source, target=target, options=options)
 
 
 def emulated(
@@ -106,6 +122,7 @@ def emulated(
     return Emulated(kernel, capability, seed, edit)
 
 
+# Launchers make an Emulated at each call; what was prepared outlives it.
 @functools.lru_cache(maxsize=16)
 def _program(text: str) -> Any:
     # Needs numpy, which only those who launch have to have.
@@ -128,8 +145,9 @@ def _type(name: str, value: Any, *, is_gluon: bool) -> Any:
     """How Triton's signatures spell the type of an argument."""
     if hasattr(value, "block_shape"):
         return _descriptor_type(value, is_gluon=is_gluon)
-    shape: Any = getattr(value, "shape", None)
-    if shape is not None and len(shape) and hasattr(value, "dtype"):
+    shape: Any = getattr(value, "shape", ())
+    # A number of numpy's has a type and a shape as well, and is no tensor.
+    if hasattr(value, "dtype") and (hasattr(value, "data_ptr") or shape):
         return f"*{normalize_dtype(value.dtype)}"
     if isinstance(value, tuple):
         types = [_type(name, each, is_gluon=is_gluon) for each in value]
