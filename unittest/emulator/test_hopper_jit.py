@@ -119,27 +119,3 @@ def test_a_start_outside_of_the_pixel_box_is_an_error(fresh_triton_cache):
     with pytest.raises(EmulationError, match="start coordinate -2 of dim 2") as caught:
         xnv.emulated(copy_pixels)[(1,)](x_desc, torch.ones(1), y_desc, 0, 0, -2, TAP=2)
     assert "load_im2col(x_desc" in caught.value.source_line
-
-
-@triton.jit
-def count_up(x_ptr, total_ptr, size, BLOCK: tl.constexpr = 64):
-    offs = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    tl.store(x_ptr + offs, offs, mask=offs < size)
-    tl.atomic_add(total_ptr, 1)
-
-
-@pytest.mark.parametrize("constant", [(), (32,)], ids=["default", "by position"])
-def test_a_grid_sees_all_arguments(constant, fresh_triton_cache):
-    x, total = torch.zeros(128, dtype=torch.int32), torch.zeros((), dtype=torch.int32)
-
-    def grid(given):
-        return (triton.cdiv(given["size"], given["BLOCK"]),)
-
-    xnv.emulated(count_up)[grid](x, total, 100, *constant)
-    assert x.tolist() == [*range(100), *[0] * 28]
-    assert total.item() == (4 if constant else 2)
-
-
-def test_what_is_no_kernel_is_refused():
-    with pytest.raises(TypeError, match="jit function, got 'print'"):
-        xnv.emulated(print)

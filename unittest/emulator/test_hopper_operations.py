@@ -187,6 +187,25 @@ def test_a_descriptor_of_a_tensor_of_another_type_is_refused():
         run(COPY, np.zeros((64, 64), np.float32))
 
 
+def test_names_of_sizes_are_those_of_any_release():
+    text = kernel(COPY)
+    for name in "xy":
+        for dim in (0, 1):
+            text = text.replace(f"%{name}.shape.{dim}", f"%{name}_{dim}")
+            text = text.replace(f"%{name}.stride.{dim}", f"%{name}_{dim + 2}")
+    x, y = np.arange(4096, dtype=np.float16).reshape(64, 64), np.zeros((64, 64), np.float16)
+    Program(text).run((1,), [Descriptor(z, [64, 64], [64, 1], [64, 64]) for z in (x, y)])
+    assert (x == y).all()
+
+
+@pytest.mark.parametrize("rank", [1, 3])
+def test_a_descriptor_of_a_tensor_of_another_rank_is_refused(rank):
+    x = np.zeros((64, 64), np.float16)
+    wrong = Descriptor(x, [64] * rank, [1] * rank, [64, 64])
+    with pytest.raises(TypeError, match=f"%x: the descriptor's tensor has {rank} dimensions"):
+        Program(kernel(COPY)).run((1,), [wrong, wrong])
+
+
 def test_a_tensor_without_memory_is_refused():
     torch = pytest.importorskip("torch", reason="numpy has no such arrays")
     x = torch.zeros(64, 64, dtype=torch.float16, device="meta")

@@ -116,23 +116,19 @@ def _descriptor(
 def _sizes(
     parameters: Sequence[tuple[Value, Type]], start: int, parameter: Value, argument: Any
 ) -> list[Any]:
-    """Sizes and strides that follow a descriptor."""
-    found: list[Any] = []
-    for kind, numbers in (("shape", argument.shape), ("stride", argument.strides)):
-        prefix = f"{parameter.name}.{kind}."
-        place = start + len(found)
-        count = 0
-        while place + count < len(parameters) and parameters[place + count][0].name.startswith(
-            prefix
-        ):
-            count += 1
-        if count != len(numbers):
-            raise TypeError(
-                f"{parameter.name} has {count} dimensions, the descriptor's tensor {len(numbers)}"
-            )
-        for (_, type_), number in zip(parameters[place:], numbers, strict=False):
-            found.append(np.asarray(int(number)).astype(element_of(type_).dtype))
-    return found
+    """Sizes and strides that follow a descriptor, whose names differ between releases of Triton."""
+    numbers = [*argument.shape, *argument.strides]
+    expected = ["i32"] * len(argument.shape) + ["i64"] * len(argument.strides)
+    types = [type_ for _, type_ in parameters[start : start + len(numbers)]]
+    if [str(type_) for type_ in types] != expected:
+        raise TypeError(
+            f"{parameter.name}: the descriptor's tensor has {len(argument.shape)} dimensions, but "
+            f"the parameters behind are not as many sizes and strides: {', '.join(map(str, types))}"
+        )
+    return [
+        np.asarray(int(number)).astype(element_of(type_).dtype)
+        for number, type_ in zip(numbers, types, strict=True)
+    ]
 
 
 def _memory_of(name: str, type_: Type, argument: Any) -> tuple[Array, int]:

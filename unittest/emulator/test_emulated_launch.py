@@ -1,0 +1,75 @@
+"""Kernels for sm_90 launched on CPU tensors, on every release of Triton."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.importorskip("numpy")
+torch = pytest.importorskip("torch", reason="descriptors need tensors with an address")
+
+import triton  # noqa: E402
+import triton.language as tl  # noqa: E402
+from triton.experimental import gluon  # noqa: E402
+from triton.experimental.gluon import language as gl  # noqa: E402
+from triton.experimental.gluon.language.nvidia.hopper import mbarrier, tma  # noqa: E402
+from triton.experimental.gluon.nvidia.hopper import TensorDescriptor  # noqa: E402
+from triton_ext.emulator import EmulationError  # noqa: E402
+from triton_ext.gluon import nvidia as xnv  # noqa: E402
+
+# Before 3.8 they are called so.
+async_load = getattr(tma, "async_load", None) or tma.async_copy_global_to_shared
+async_store = getattr(tma, "async_store", None) or tma.async_copy_shared_to_global
+
+
+@gluon.jit
+def copy_block(x_desc, y_desc, row, WAITS: gl.constexpr):
+    """Copies a block through shared memory."""
+    smem = gl.allocate_shared_memory(x_desc.dtype, x_desc.block_type.shape, x_desc.layout)
+    bar = gl.allocate_shared_memory(gl.int64, [1], mbarrier.MBarrierLayout())
+    mbarrier.init(bar, count=1)
+    mbarrier.expect(bar, x_desc.block_type.nbytes)
+    async_load(x_desc, [row, 0], bar, smem)
+    if WAITS:
+        mbarrier.wait(bar, 0)
+    async_store(y_desc, [0, 0], smem)
+    tma.store_wait(0)
+
+
+def blocks(x):
+    layout = gl.NVMMASharedLayout(swizzle_byte_width=128, element_bitwidth=16, rank=2)
+    return TensorDescriptor(x, list(x.shape), list(x.stride()), [64, 64], layout)
+
+
+def test_tiled_copies_of_a_gluon_kernel(fresh_triton_cache):
+    x = torch.arange(80 * 64).remainder(97).reshape(80, 64).half()
+    y = torch.zeros(64, 64, dtype=torch.float16)
+    xnv.emulated(copy_block)[(1,)](blocks(x), blocks(y), 32, True)
+    assert (y[:48] == x[32:]).all()
+    assert (y[48:] == 0).all()
+    with pytest.raises(EmulationError, match="while a copy into it is in flight") as caught:
+        xnv.emulated(copy_block)[(1,)](blocks(x), blocks(y), 32, False)
+    assert "async_store(y_desc" in caught.value.source_line
+
+
+@triton.jit
+def count_up(x_ptr, total_ptr, size, BLOCK: tl.constexpr = 64):
+    offs = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(x_ptr + offs, offs, mask=offs < size)
+    tl.atomic_add(total_ptr, 1)
+
+
+@pytest.mark.parametrize("constant", [(), (32,)], ids=["default", "by position"])
+def test_a_grid_sees_all_arguments(constant, fresh_triton_cache):
+    x, total = torch.zeros(128, dtype=torch.int32), torch.zeros((), dtype=torch.int32)
+
+    def grid(given):
+        return (triton.cdiv(given["size"], given["BLOCK"]),)
+
+    xnv.emulated(count_up)[grid](x, total, 100, *constant)
+    assert x.tolist() == [*range(100), *[0] * 28]
+    assert total.item() == (4 if constant else 2)
+
+
+def test_what_is_no_kernel_is_refused():
+    with pytest.raises(TypeError, match="jit function, got 'print'"):
+        xnv.emulated(print)
