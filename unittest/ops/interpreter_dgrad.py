@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 if os.environ.get("TRITON_INTERPRET") != "1":
     pytest.skip("set TRITON_INTERPRET=1 before pytest starts", allow_module_level=True)
 
-from dgrad_cases import channels_last, problem_of, reference
+from dgrad_cases import reference
+from problem_cases import channels_last, problem_of
 from triton_ext.ops.conv_config import ConvConfig
 from triton_ext.ops.dgrad_plan import make_plan
 

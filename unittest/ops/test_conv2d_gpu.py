@@ -1,8 +1,6 @@
 """conv2d and load_im2col on a GPU, against cuDNN and the software model of the im2col walk.
 
-Tolerance: the largest and the mean error against an fp32 reference (cuDNN, TF32 off) are at most
-twice torch's own in the same dtype, plus 1/8 of the dtype's epsilon relative to the largest and the
-mean absolute value of the reference.
+Tolerance: that of ``gpu_comparison.py``, against an fp32 reference (cuDNN, TF32 off).
 
 Every convolution runs with a poisoned allocator: the memory it is going to write was filled with
 NaN before, so that an output that is not written fails.  Kernels are compiled ahead by other
@@ -11,9 +9,7 @@ processes, because compiling takes most of the time of these tests.
 
 from __future__ import annotations
 
-import os
 import random
-import subprocess
 import sys
 from dataclasses import dataclass
 
@@ -26,25 +22,26 @@ import triton
 import triton.language as tl
 import triton_ext
 import triton_ext.language as tle
+from gpu_comparison import (
+    MARKS,
+    assert_as_exact_as_torch,
+    bits,
+    compile_ahead,
+    cudnn_in_full_precision,
+    poison,
+    skip_without_gpu,
+)
 from torch.nn.functional import conv2d as torch_conv2d
 from torch.nn.functional import pad
 from triton.tools.tensor_descriptor import TensorDescriptor
 from triton_ext.backends.nvidia.backend import im2col_model
 from triton_ext.errors import DescriptorError, LaunchError
-from triton_ext.host import capabilities
 from triton_ext.ops import conv2d
 from triton_ext.ops.conv_config import CONFIGS
 from triton_ext.ops.functional import conv2d_with_config
 
-if not torch.cuda.is_available():
-    pytest.skip("needs an NVIDIA GPU, torch sees none", allow_module_level=True)
-if torch.cuda.get_device_capability() < (9, 0):
-    pytest.skip("needs an NVIDIA GPU of compute capability 9.0", allow_module_level=True)
-if os.environ.get("TRITON_INTERPRET") == "1":
-    pytest.skip("TRITON_INTERPRET=1 is set, nothing would run on the GPU", allow_module_level=True)
-
-IM2COL = capabilities()["im2col"]
-pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not IM2COL.available, reason=IM2COL.reason)]
+skip_without_gpu()
+pytestmark = MARKS
 
 SEED = 2026
 CASES = 72
@@ -178,26 +175,6 @@ FIXED_CASES = [
 ]
 
 
-def poison(size_bytes: int) -> set[int]:
-    """Fills what the caching allocator will hand out next with NaN; returns the addresses."""
-    blocks = [
-        torch.full((max(1, size_bytes // 2),), float("nan"), dtype=torch.float16, device="cuda")
-        for _ in range(4)
-    ]
-    return {block.data_ptr() for block in blocks}
-
-
-def bits(tensor: torch.Tensor) -> torch.Tensor:
-    """The tensor's bit patterns, so that equality is exact and NaN equals itself."""
-    return tensor.view(torch.int16)
-
-
-def errors(y: torch.Tensor, reference: torch.Tensor) -> tuple[float, float]:
-    """Largest and mean absolute error."""
-    difference = (y.float() - reference).abs()
-    return difference.max().item(), difference.mean().item()
-
-
 def check(
     case: Case,
     y: torch.Tensor,
@@ -210,48 +187,16 @@ def check(
     assert y.shape == reference.shape
     assert y.dtype == x.dtype
     assert y.is_contiguous(memory_format=torch.channels_last)
-    assert torch.isfinite(y).all(), "part of the output was not written, or is not finite"
-    scale = errors(torch.zeros_like(reference), reference)
-    torchs = errors(case.torch(x, weight, bias), reference)
-    for what, found, other, size in zip(
-        ("largest", "mean"), errors(y, reference), torchs, scale, strict=True
-    ):
-        allowed = 2 * other + torch.finfo(x.dtype).eps / 8 * size
-        assert found <= allowed, f"{what} error {found}, allowed {allowed}, torch's {other}"
+    assert_as_exact_as_torch(y, case.torch(x, weight, bias), reference)
 
 
 @pytest.fixture(scope="module", autouse=True)
-def cudnn_in_full_precision():
-    """The reference is meant to be fp32; the plugin may have been taken out by another test."""
+def prepared(request):
+    """The plugin, which another test may have taken out, kernels, and an fp32 reference."""
     triton_ext.install()
-    before = torch.backends.cudnn.allow_tf32
-    torch.backends.cudnn.allow_tf32 = False
-    yield
-    torch.backends.cudnn.allow_tf32 = before
-
-
-@pytest.fixture(scope="module", autouse=True)
-def compiled_ahead(request):
-    """Runs the random cases in several processes first, for Triton's cache only."""
-    selected = sum(item.path == request.path for item in request.session.items)
-    processes = min(8, (os.cpu_count() or 1) // 2)
-    if selected < CASES // 2 or processes < 2 or "PYTEST_XDIST_WORKER" in os.environ:
-        return
-    running = [
-        subprocess.Popen(
-            [sys.executable, __file__, str(index), str(processes)],
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        )
-        for index in range(processes)
-    ]
-    for process in running:
-        try:
-            process.wait(timeout=100)
-        except subprocess.TimeoutExpired:
-            # The tests themselves will show what is wrong.
-            process.kill()
-            process.wait()
+    compile_ahead(request, len(RANDOM_CASES), timeout_s=100)
+    with cudnn_in_full_precision():
+        yield
 
 
 # --- against cuDNN ------------------------------------------------------------------------------

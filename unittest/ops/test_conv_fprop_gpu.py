@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import random
-import subprocess
 import sys
 from dataclasses import replace
 
@@ -16,25 +14,13 @@ pytest.importorskip("torch", reason="needs torch, which is not installed")
 import torch
 import triton_ext
 from fprop_cases import ACTIVATIONS, Case, check, clamp_and_tilt, convolve, draw
-from triton_ext.host import capabilities
+from gpu_comparison import MARKS, NIGHTLY, bits, compile_ahead, skip_without_gpu
 from triton_ext.ops.conv_plan import INPUT_DTYPES, make_plan
 from triton_ext.ops.epilogue import EpilogueOperands, EpilogueSpec
 from triton_ext.ops.problem import ConvProblem
 
-if os.environ.get("TRITON_INTERPRET") == "1":
-    pytest.skip("TRITON_INTERPRET=1 is set, nothing would run on the GPU", allow_module_level=True)
-
-IM2COL = capabilities()["im2col"]
-pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not IM2COL.available, reason=IM2COL.reason)]
-
-NIGHTLY = os.environ.get("TRITON_EXT_NIGHTLY") == "1"
-
-
-@pytest.fixture(scope="module", autouse=True)
-def installed():
-    """Another test may have taken the plugin out."""
-    triton_ext.install()
-
+skip_without_gpu()
+pytestmark = MARKS
 
 CASES = [(dtype, number) for number in range(500 if NIGHTLY else 40) for dtype in INPUT_DTYPES]
 
@@ -46,32 +32,10 @@ def drawn(dtype: torch.dtype, number: int) -> Case:
 
 
 @pytest.fixture(scope="module", autouse=True)
-def compiled_ahead(request):
-    """Runs the random cases in several processes first, for Triton's cache only."""
-    selected = sum(item.path == request.path for item in request.session.items)
-    processes = min(16, (os.cpu_count() or 1) // 2)
-    if selected < len(CASES) // 2 or processes < 2 or "PYTEST_XDIST_WORKER" in os.environ:
-        return
-    running = [
-        subprocess.Popen(
-            [sys.executable, __file__, str(index), str(processes)],
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        )
-        for index in range(processes)
-    ]
-    for process in running:
-        try:
-            process.wait(timeout=900 if NIGHTLY else 150)
-        except subprocess.TimeoutExpired:
-            # The tests themselves will show what is wrong.
-            process.kill()
-            process.wait()
-
-
-def bits(tensor: torch.Tensor) -> torch.Tensor:
-    """The bytes of a tensor in memory order, so that equality is exact and NaN equals itself."""
-    return tensor.movedim(1, -1).contiguous().view(torch.uint8)
+def prepared(request):
+    """The plugin, which another test may have taken out, and kernels."""
+    triton_ext.install()
+    compile_ahead(request, len(CASES), timeout_s=900 if NIGHTLY else 150)
 
 
 @pytest.mark.parametrize(("dtype", "number"), CASES, ids=str)

@@ -12,7 +12,7 @@ import pytest
 
 pytest.importorskip("torch", reason="the benchmarks need torch, which is not installed")
 
-from dgrad_cases import problem_of
+from problem_cases import problem_of
 from triton_ext.host import capabilities
 from triton_ext.ops.dgrad_config import CONFIGS
 

@@ -20,7 +20,8 @@ pytest.importorskip("numpy", reason="the emulator needs numpy, which is not inst
 import torch
 import triton
 import triton.language as tl
-from dgrad_cases import channels_last, draw, problem_of, reference
+from dgrad_cases import draw, reference
+from problem_cases import channels_last, problem_of
 from triton_ext.host import capabilities
 from triton_ext.ops import dgrad_plan
 from triton_ext.ops.conv_config import SMEM_BYTES, ConvConfig

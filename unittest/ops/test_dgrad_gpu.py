@@ -1,17 +1,14 @@
 """The gradient of the input on a GPU, against cuDNN.
 
-Tolerance: the largest and the mean error against torch in fp32 (TF32 off) are at most twice torch's
-own in the same dtype, plus 1/8 of the dtype's epsilon relative to the largest and the mean absolute
-value of the reference.  Every result is written over NaN, and computed a second time: same bits.
+Tolerance: that of ``gpu_comparison.py``, against torch in fp32 (TF32 off).  Every result is written
+over NaN, and computed a second time: same bits.
 
 Kernels are compiled ahead by other processes, because compiling takes most of the time.
 """
 
 from __future__ import annotations
 
-import os
 import random
-import subprocess
 import sys
 
 import pytest
@@ -19,27 +16,25 @@ import pytest
 pytest.importorskip("torch", reason="needs torch, which is not installed")
 
 import torch
-
-if not torch.cuda.is_available():
-    pytest.skip("needs an NVIDIA GPU, torch sees none", allow_module_level=True)
-if torch.cuda.get_device_capability() < (9, 0):
-    pytest.skip("needs an NVIDIA GPU of compute capability 9.0", allow_module_level=True)
-if os.environ.get("TRITON_INTERPRET") == "1":
-    pytest.skip("TRITON_INTERPRET=1 is set, nothing would run on the GPU", allow_module_level=True)
-
-# This file is also run as a program.
-sys.path.append(os.path.dirname(os.path.abspath(__file__)))
-
 import triton_ext
-from dgrad_cases import channels_last, draw, problem_of, reference
-from triton_ext.host import capabilities
+from dgrad_cases import draw, reference
+from gpu_comparison import (
+    MARKS,
+    NIGHTLY,
+    assert_as_exact_as_torch,
+    compile_ahead,
+    cudnn_in_full_precision,
+    poisoned,
+    skip_without_gpu,
+    twice,
+)
+from problem_cases import channels_last, problem_of
 from triton_ext.ops.dgrad_config import CONFIGS
 from triton_ext.ops.dgrad_plan import DTYPES, make_plan, reasons
 
-IM2COL = capabilities()["im2col"]
-pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not IM2COL.available, reason=IM2COL.reason)]
+skip_without_gpu()
+pytestmark = MARKS
 
-NIGHTLY = bool(os.environ.get("TRITON_EXT_NIGHTLY"))
 CASES = 500 if NIGHTLY else 40
 MAX_FLOPS = 2e10
 
@@ -81,71 +76,23 @@ def operands(problem, dtype):
 def run(problem, dy, weight, config=None, bias=None):
     """dx of the kernel, twice: where nothing but NaN was before."""
     plan = make_plan(problem, dy.stride(), dy.dtype, dy.device, config)
-    n, ci, *size = problem.x_shape
-
-    def once():
-        nan = torch.full((n, *size, ci), torch.nan, dtype=dy.dtype, device=dy.device)
-        return plan.run(dy, weight, nan.movedim(-1, 1), bias)
-
-    first, second = once(), once()
-    bits = torch.int32 if dy.dtype == torch.float32 else torch.int16
-    assert torch.equal(first.view(bits), second.view(bits)), "another run gave other bits"
-    return first
-
-
-def errors(dx, expected):
-    """Largest and mean absolute error."""
-    difference = (dx.float() - expected).abs()
-    return difference.max().item(), difference.mean().item()
+    return twice(lambda: plan.run(dy, weight, poisoned(problem.x_shape, dy.dtype), bias))
 
 
 def check(problem, dtype, config=None):
     dy, weight = operands(problem, dtype)
     dx = run(problem, dy, weight, config)
     expected = reference(problem, dy, weight, torch.float32)
-    assert dx.shape == expected.shape
-    assert torch.isfinite(dx).all(), "part of the output was not written, or is not finite"
-    torchs = errors(reference(problem, dy, weight, dtype), expected)
-    scale = errors(torch.zeros_like(expected), expected)
-    for what, found, other, size in zip(
-        ("largest", "mean"), errors(dx, expected), torchs, scale, strict=True
-    ):
-        allowed = 2 * other + torch.finfo(dtype).eps / 8 * size
-        assert found <= allowed, f"{what} error {found}, allowed {allowed}, torch's {other}"
+    assert_as_exact_as_torch(dx, reference(problem, dy, weight, dtype), expected)
 
 
 @pytest.fixture(scope="module", autouse=True)
-def cudnn_in_full_precision():
-    """The reference is meant to be fp32; the plugin may have been taken out by another test."""
+def prepared(request):
+    """The plugin, which another test may have taken out, kernels, and an fp32 reference."""
     triton_ext.install()
-    before = torch.backends.cudnn.allow_tf32
-    torch.backends.cudnn.allow_tf32 = False
-    yield
-    torch.backends.cudnn.allow_tf32 = before
-
-
-@pytest.fixture(scope="module", autouse=True)
-def compiled_ahead(request):
-    """Runs the random cases in several processes first, for Triton's cache only."""
-    selected = sum(item.path == request.path for item in request.session.items)
-    processes = min(12, (os.cpu_count() or 1) * 3 // 4)
-    if selected < len(RANDOM_CASES) // 2 or processes < 2 or "PYTEST_XDIST_WORKER" in os.environ:
-        return
-    running = [
-        subprocess.Popen(
-            [sys.executable, __file__, str(index), str(processes)],
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        )
-        for index in range(processes)
-    ]
-    for process in running:
-        try:
-            process.wait(timeout=400 if NIGHTLY else 100)
-        except subprocess.TimeoutExpired:
-            # The tests themselves will show what is wrong.
-            process.kill()
-            process.wait()
+    compile_ahead(request, len(RANDOM_CASES), timeout_s=400 if NIGHTLY else 100)
+    with cudnn_in_full_precision():
+        yield
 
 
 def test_the_cases_cover_what_they_are_meant_to():

@@ -7,9 +7,9 @@ import pytest
 pytest.importorskip("torch", reason="triton_ext.ops needs torch, which is not installed")
 
 import torch
-from dgrad_cases import channels_last, problem_of
 from hypothesis import given
 from hypothesis import strategies as st
+from problem_cases import channels_last, problem_of
 from triton_ext.errors import DescriptorError, UnsupportedError
 from triton_ext.ops import conv_dgrad, dgrad_plan
 from triton_ext.ops.conv_config import SMEM_BYTES

@@ -6,27 +6,18 @@ The kernels' results over many geometries are tested direction by direction in
 
 from __future__ import annotations
 
-import os
-
 import pytest
 
 pytest.importorskip("torch", reason="needs torch, which is not installed")
 
 import torch
+from gpu_comparison import MARKS, skip_without_gpu
 from triton_ext import ops
 from triton_ext.errors import UnsupportedError
-from triton_ext.host import capabilities
 from triton_ext.ops.arguments import channels_last
 
-if not torch.cuda.is_available():
-    pytest.skip("needs an NVIDIA GPU, torch sees none", allow_module_level=True)
-if torch.cuda.get_device_capability() < (9, 0):
-    pytest.skip("needs an NVIDIA GPU of compute capability 9.0", allow_module_level=True)
-if os.environ.get("TRITON_INTERPRET") == "1":
-    pytest.skip("TRITON_INTERPRET=1 is set, nothing would run on the GPU", allow_module_level=True)
-
-IM2COL = capabilities()["im2col"]
-pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not IM2COL.available, reason=IM2COL.reason)]
+skip_without_gpu()
+pytestmark = MARKS
 
 F = torch.nn.functional
 DTYPES = (torch.float16, torch.bfloat16)

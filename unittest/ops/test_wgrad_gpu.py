@@ -1,9 +1,7 @@
 """The gradient of the filter on a GPU, against cuDNN.
 
-Tolerance: the largest and the mean error against torch in fp32 (TF32 off) are at most twice torch's
-own in the same dtype, plus 1/8 of the dtype's epsilon relative to the largest and the mean absolute
-value of the reference.  Every result is written over NaN, with a workspace of NaN, and computed a
-second time: same bits.
+Tolerance: that of ``gpu_comparison.py``, against torch in fp32 (TF32 off).  Every result is written
+over NaN, with a workspace of NaN, and computed a second time: same bits.
 
 Kernels are compiled ahead by other processes, because compiling takes most of the time.
 """
@@ -11,9 +9,7 @@ Kernels are compiled ahead by other processes, because compiling takes most of t
 from __future__ import annotations
 
 import math
-import os
 import random
-import subprocess
 import sys
 from dataclasses import replace
 
@@ -22,46 +18,29 @@ import pytest
 pytest.importorskip("torch", reason="needs torch, which is not installed")
 
 import torch
-
-if not torch.cuda.is_available():
-    pytest.skip("needs an NVIDIA GPU, torch sees none", allow_module_level=True)
-if torch.cuda.get_device_capability() < (9, 0):
-    pytest.skip("needs an NVIDIA GPU of compute capability 9.0", allow_module_level=True)
-if os.environ.get("TRITON_INTERPRET") == "1":
-    pytest.skip("TRITON_INTERPRET=1 is set, nothing would run on the GPU", allow_module_level=True)
-
 import triton_ext
-from triton_ext.host import capabilities
+from gpu_comparison import (
+    MARKS,
+    NIGHTLY,
+    assert_as_exact_as_torch,
+    compile_ahead,
+    cudnn_in_full_precision,
+    poison,
+    poisoned,
+    skip_without_gpu,
+    twice,
+)
+from problem_cases import channels_last, problem_of
 from triton_ext.ops.problem import ConvProblem
 from triton_ext.ops.wgrad_config import CONFIGS, MOST_PART_ROUNDS
 from triton_ext.ops.wgrad_plan import DTYPES, make_plan, reasons
 
-IM2COL = capabilities()["im2col"]
-pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not IM2COL.available, reason=IM2COL.reason)]
+skip_without_gpu()
+pytestmark = MARKS
 
-NIGHTLY = os.environ.get("TRITON_EXT_NIGHTLY") == "1"
 CASES = 500 if NIGHTLY else 40
 MAX_FLOPS = 2e10
 MAX_ELEMENTS = 1 << 24
-
-
-def problem_of(n, ci, co, size, taps=(3, 3), stride=1, padding=0, dilation=1, groups=1):
-    """A convolution whose numbers are per dimension where they are sequences."""
-    dims = len(size)
-    stride, dilation = (v if isinstance(v, tuple) else (v,) * dims for v in (stride, dilation))
-    if isinstance(padding, int):
-        padding = ((padding, padding),) * dims
-    return ConvProblem(
-        batch=n,
-        in_channels=ci,
-        out_channels=co,
-        input_size=size,
-        filter_size=taps,
-        stride=stride,
-        padding=padding,
-        dilation=dilation,
-        groups=groups,
-    )
 
 
 def draw(rng: random.Random) -> ConvProblem:
@@ -139,9 +118,7 @@ def name_of(value: object) -> str:
 
 def normal(shape: tuple[int, ...], dtype: torch.dtype, seed: int) -> torch.Tensor:
     """Standard normal, [N, C, *size] in channels-last memory."""
-    generator = torch.Generator("cuda").manual_seed(seed)
-    rows = torch.randn(shape[0], *shape[2:], shape[1], generator=generator, device="cuda")
-    return rows.to(dtype).movedim(-1, 1)
+    return channels_last(shape, dtype, seed, "cuda")
 
 
 def reference(problem, x, dy, dtype):
@@ -156,82 +133,33 @@ def reference(problem, x, dy, dtype):
     )[1]  # fmt: skip
 
 
-def poison(elements: int) -> None:
-    """Fills what the caching allocator will hand out next with NaN."""
-    blocks = [torch.full((max(1, elements),), torch.nan, device="cuda") for _ in range(3)]
-    del blocks
-
-
 def run(problem, x, dy, **options):
     """dw of the kernels, twice: where nothing but NaN was before."""
     plan = make_plan(problem, x.stride(), dy.stride(), x.dtype, x.device, **options)
-    co, ci, *taps = problem.w_shape
 
     def once():
-        dw = torch.full((co, *taps, ci), torch.nan, dtype=plan.out_dtype, device=x.device)
-        poison(plan.tiles.workspace_elements)
-        return plan.run(x, dy, dw.movedim(-1, 1))
+        dw = poisoned(problem.w_shape, plan.out_dtype)
+        poison(4 * plan.tiles.workspace_elements)
+        return plan.run(x, dy, dw)
 
-    first, second = once(), once()
-    bits = torch.int32 if plan.out_dtype == torch.float32 else torch.int16
-    assert torch.equal(first.view(bits), second.view(bits)), "another run gave other bits"
-    return first
-
-
-def errors(dw, expected):
-    """Largest and mean absolute error."""
-    difference = (dw.double() - expected.double()).abs()
-    return difference.max().item(), difference.mean().item()
+    return twice(once)
 
 
 def check(problem, dtype, **options):
     x, dy = normal(problem.x_shape, dtype, 1), normal(problem.y_shape, dtype, 2)
     dw = run(problem, x, dy, **options)
     expected = reference(problem, x, dy, torch.float32)
-    assert dw.shape == expected.shape
-    assert torch.isfinite(dw).all(), "part of the output was not written, or is not finite"
-    torchs = errors(reference(problem, x, dy, dtype), expected)
-    scale = errors(torch.zeros_like(expected), expected)
-    for what, found, other, size in zip(
-        ("largest", "mean"), errors(dw, expected), torchs, scale, strict=True
-    ):
-        allowed = 2 * other + torch.finfo(dtype).eps / 8 * size
-        assert found <= allowed, f"{what} error {found}, allowed {allowed}, torch's {other}"
+    assert_as_exact_as_torch(dw, reference(problem, x, dy, dtype), expected)
     return dw
 
 
 @pytest.fixture(scope="module", autouse=True)
-def cudnn_in_full_precision():
-    """The reference is meant to be fp32; the plugin may have been taken out by another test."""
+def prepared(request):
+    """The plugin, which another test may have taken out, kernels, and an fp32 reference."""
     triton_ext.install()
-    before = torch.backends.cudnn.allow_tf32
-    torch.backends.cudnn.allow_tf32 = False
-    yield
-    torch.backends.cudnn.allow_tf32 = before
-
-
-@pytest.fixture(scope="module", autouse=True)
-def compiled_ahead(request):
-    """Runs the random cases in several processes first, for Triton's cache only."""
-    selected = sum(item.path == request.path for item in request.session.items)
-    processes = min(12, (os.cpu_count() or 1) * 3 // 4)
-    if selected < len(RANDOM_CASES) // 2 or processes < 2 or "PYTEST_XDIST_WORKER" in os.environ:
-        return
-    running = [
-        subprocess.Popen(
-            [sys.executable, __file__, str(index), str(processes)],
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        )
-        for index in range(processes)
-    ]
-    for process in running:
-        try:
-            process.wait(timeout=400 if NIGHTLY else 100)
-        except subprocess.TimeoutExpired:
-            # The tests themselves will show what is wrong.
-            process.kill()
-            process.wait()
+    compile_ahead(request, len(RANDOM_CASES), timeout_s=400 if NIGHTLY else 100)
+    with cudnn_in_full_precision():
+        yield
 
 
 @pytest.mark.parametrize(("problem", "dtype"), RANDOM_CASES, ids=name_of)
@@ -263,10 +191,8 @@ def test_fp32_out_is_as_exact_as_torchs_fp32(dtype, num_sms):
     dw = run(TAILS, x, dy, out_dtype=torch.float32, num_sms=num_sms)
     assert dw.dtype == torch.float32
     expected = reference(TAILS, x, dy, torch.float64)
-    torchs = errors(reference(TAILS, x, dy, torch.float32), expected)
-    scale = errors(torch.zeros_like(expected), expected)
-    for found, other, size in zip(errors(dw, expected), torchs, scale, strict=True):
-        assert found <= 2 * other + 1e-6 * size
+    torchs = reference(TAILS, x, dy, torch.float32)
+    assert_as_exact_as_torch(dw, torchs, expected, relative_floor=1e-6)
 
 
 def test_a_hundred_runs_give_identical_bits():

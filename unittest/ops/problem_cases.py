@@ -1,0 +1,51 @@
+"""Problems and tensors that the tests of all directions are written with."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from triton_ext.ops.problem import ConvProblem
+
+__all__ = ["channels_last", "problem_of"]
+
+
+def problem_of(
+    *,
+    n: int = 1,
+    ci: int = 8,
+    co: int = 8,
+    size: Sequence[int] = (6, 6),
+    taps: Sequence[int] = (3, 3),
+    stride: int | Sequence[int] = 1,
+    padding: int | Sequence[int | tuple[int, int]] = 0,
+    dilation: int | Sequence[int] = 1,
+    groups: int = 1,
+) -> ConvProblem:
+    """A problem from numbers or one value per spatial dimension; padding also in pairs."""
+    dims = len(size)
+
+    def each(value):
+        return (value,) * dims if isinstance(value, int) else tuple(value)
+
+    return ConvProblem(
+        batch=n,
+        in_channels=ci,
+        out_channels=co,
+        input_size=tuple(size),
+        filter_size=tuple(taps),
+        stride=each(stride),
+        padding=tuple((p, p) if isinstance(p, int) else p for p in each(padding)),
+        dilation=each(dilation),
+        groups=groups,
+    )
+
+
+def channels_last(
+    shape: Sequence[int], dtype: torch.dtype, seed: int, device: str = "cpu"
+) -> torch.Tensor:
+    """Standard normal numbers [N, C, *size] whose channels lie next to each other."""
+    generator = torch.Generator(device).manual_seed(seed)
+    n, c, *size = shape
+    numbers = torch.randn((n, *size, c), generator=generator, device=device)
+    return numbers.to(dtype).movedim(-1, 1)
