@@ -14,7 +14,9 @@ BUFFER = "!ttg.memdesc<64x64xf16, #s, #smem, mutable>"
 BAR = "!ttg.memdesc<1xi64, #b, #smem, mutable>"
 DESC = "!tt.tensordesc<64x64xf16, #s>"
 ACC = "tensor<64x64xf32, #mma>"
+BLOCKED = "tensor<64x64xf32, #blocked>"
 HEAD = """#blocked = #ttg.blocked<{sizePerThread = [1, 1], threadsPerWarp = [1, 32], warpsPerCTA = [4, 1], order = [1, 0]}>
+#line = #ttg.blocked<{sizePerThread = [1], threadsPerWarp = [32], warpsPerCTA = [4], order = [0]}>
 #mma = #ttg.nvidia_mma<{versionMajor = 3, versionMinor = 0, warpsPerCTA = [4, 1], instrShape = [16, 64, 16]}>
 #s = #ttg.nvmma_shared<{swizzlingByteWidth = 128, transposed = false, elementBitWidth = 16}>
 #b = #ttg.swizzled_shared<{vec = 1, perPhase = 1, maxPhase = 1, order = [0]}>
@@ -255,6 +257,12 @@ def test_a_fresh_mbarrier_is_over_for_the_odd_parity():
     run("$bar full 1\n$wait full 1")
 
 
+def test_an_mbarrier_that_was_invalidated_can_be_one_again():
+    body = f"$bar full 1\n$inval full\nttng.init_barrier %full, 2 : {BAR}\n$arrive full 2\n"
+    run(body + "$wait full 0")
+    assert "its phase 1 has 0 of 2 arrivals" in message(body + "$wait full 1")
+
+
 def test_phases_follow_each_other():
     run(
         "$bar full 2\n"
@@ -279,6 +287,15 @@ def test_phases_follow_each_other():
         ),
         ("$bar full 1\n$expect full 1048576", "counts 1048575 bytes, not 1048576"),
         ("$raw full\n$wait full 0", "'full' is no mbarrier: it was not initialised"),
+        (
+            "$bar other 1\n%zero64 = arith.constant dense<0> : tensor<1xi64, #line>\n"
+            f"%full = ttg.local_alloc %zero64 : (tensor<1xi64, #line>) -> {BAR}\n$wait full 0",
+            "'full' is no mbarrier: it was not initialised",
+        ),
+        (
+            f"$bar full 1\nttng.init_barrier %full, 2 : {BAR}",
+            "initialises mbarrier 'full', which is one already",
+        ),
         ("$alloc a\n$bar full 1\n$load a full c0\n$inval full", "on which a copy in flight"),
     ],
 )
@@ -334,6 +351,11 @@ def test_products_follow_each_other():
     ("before", "after", "expected"),
     [
         ("$dots r q 0", "$dots r q 1", "reads the result of a matrix product that is in flight"),
+        (
+            "$dots r q 0",
+            f"%b = ttg.convert_layout %q : {ACC} -> {BLOCKED}\n$dots r q 0",
+            "reads the result of a matrix product that is in flight",
+        ),
         ("$half h r", "$half h q", "reads the result of a matrix product that is in flight"),
         ("$dots r q 0", "$write a ones\n$dots r q 0", "overwrites 'a' while a matrix product"),
         ("$dot p", "$write a ones\n$dot p", "may not see what was written there"),

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
+import numpy as np
+
 from triton_ext.ir import Operation
 from triton_ext.ir.dialects import ttg
 from triton_ext.ir.dialects.view import OpReader
@@ -153,11 +155,14 @@ def _warp_specialize(op: Operation, context: Context) -> Step:
     return step
 
 
-def _same(op: Operation, context: Context) -> Step:
+def _convert_layout(op: Operation, context: Context) -> Step:
     (source,), (result,) = op.operands, op.results
+    moves = source.type != result.type
 
     def step(group: Workgroup) -> None:
-        group.values[result] = group.values[source]
+        found = group.values[source]
+        # To move registers is to read them: a value that is not there yet refuses.
+        group.values[result] = np.asarray(found) if moves else found
 
     return step
 
@@ -171,6 +176,6 @@ TTG: dict[str, Prepare] = {
     "ttg.memdesc_trans": _trans,
     "ttg.memdesc_reinterpret": _reinterpret,
     "ttg.memdesc_reshape": _reshape,
-    "ttg.convert_layout": _same,
+    "ttg.convert_layout": _convert_layout,
     "ttg.warp_specialize": _warp_specialize,
 }

@@ -31,6 +31,9 @@ __all__ = [
 #: Largest number of outstanding bytes of a phase (PTX ISA, "Tracking asynchronous operations").
 _MAX_TX_BYTES = (1 << 20) - 1
 
+#: Number of the first mbarrier in shared memory: nothing else that is stored looks like one.
+_FIRST = 1 << 40
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class InFlight:
@@ -144,6 +147,21 @@ class _Mbarriers:
     def __init__(self) -> None:
         self.all: list[Mbarrier | None] = []
 
+    def at(self, view: LdsView) -> Mbarrier | None:
+        """The one in shared memory."""
+        number = int(view.data.flat[0]) - _FIRST
+        return self.all[number] if 0 <= number < len(self.all) else None
+
+    def put(self, view: LdsView, barrier: Mbarrier) -> None:
+        """Puts one into shared memory."""
+        view.data[...] = _FIRST + len(self.all)
+        self.all.append(barrier)
+
+    def remove(self, view: LdsView) -> None:
+        """Takes the one in shared memory out."""
+        self.all[int(view.data.flat[0]) - _FIRST] = None
+        view.data[...] = view.element.poison()
+
     @classmethod
     def of(cls, group: Workgroup) -> _Mbarriers:
         """Those of a workgroup."""
@@ -187,9 +205,7 @@ def barrier_of(op: Operation, group: Workgroup, view: LdsView) -> Mbarrier:
     Raises:
         EmulationError: There is none.
     """
-    barriers = _Mbarriers.of(group).all
-    number = int(view.data.flat[0])
-    found = barriers[number] if 0 <= number < len(barriers) else None
+    found = _Mbarriers.of(group).at(view)
     if found is None:
         raise fault(op, f"'{_name_of(view)}' is no mbarrier: it was not initialised")
     return found
@@ -227,12 +243,17 @@ def _init(op: Operation, context: Context) -> Step:
 
     def step(group: Workgroup) -> None:
         buffer: LdsView = group.values[view.barrier]
-        barriers = _Mbarriers.of(group).all
-        name = _name_of(buffer)
-        barriers.append(
-            Mbarrier(op, name, view.count, races_of(group).agent(f"a copy of '{name}'"))
-        )
-        buffer.data[...] = len(barriers) - 1
+        barriers, name = _Mbarriers.of(group), _name_of(buffer)
+        known = barriers.at(buffer)
+        if known is not None:
+            raise fault(
+                op,
+                f"initialises mbarrier '{name}', which is one already",
+                at_place("initialised here", known.op),
+                "invalidate it first (PTX ISA, mbarrier.init)",
+            )
+        agent = races_of(group).agent(f"a copy of '{name}'")
+        barriers.put(buffer, Mbarrier(op, name, view.count, agent))
 
     return step
 
@@ -250,8 +271,7 @@ def _inval(op: Operation, context: Context) -> Step:
                 f"invalidates mbarrier '{barrier.name}' on which a copy in flight completes",
                 at_place("the copy", copy.op),
             )
-        _Mbarriers.of(group).all[int(buffer.data.flat[0])] = None
-        buffer.data[...] = buffer.element.poison()
+        _Mbarriers.of(group).remove(buffer)
 
     return step
 
