@@ -18,11 +18,11 @@ if not IM2COL.available:
     pytest.skip(IM2COL.reason, allow_module_level=True)
 
 from conv_cases import assert_close, draw  # noqa: E402
+from problem_cases import problem_of_case  # noqa: E402
 from triton_ext.gluon import nvidia as xnv  # noqa: E402
 from triton_ext.ops import dgrad_plan, wgrad_plan  # noqa: E402
 from triton_ext.ops.launcher import Launcher  # noqa: E402
 from triton_ext.ops.machine import Machine  # noqa: E402
-from triton_ext.ops.problem import ConvProblem  # noqa: E402
 
 NIGHTLY = bool(os.environ.get("TRITON_EXT_NIGHTLY"))
 CPU = torch.device("cpu")
@@ -50,16 +50,7 @@ def test_random_geometries(kernel, number):
     case = draw(random.Random(f"{kernel} {number}"), 2)
     x, w, dy = case.tensors()
     dx, dw = case.gradients(x, w, dy)
-    problem = ConvProblem(
-        batch=case.n,
-        in_channels=case.ci,
-        out_channels=case.co,
-        input_size=case.size,
-        filter_size=case.filter_size,
-        stride=case.stride,
-        padding=tuple((pad, pad) for pad in case.padding),
-        dilation=case.dilation,
-    )
+    problem = problem_of_case(case)
     x, w, dy = (tensor.movedim(-1, 1) for tensor in (x, w, dy))
     # Plans are kept by device; what is made here is for no other.
     if kernel == "dgrad":

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import torch
 from triton_ext.ops.problem import ConvProblem
 
-__all__ = ["channels_last", "problem_of"]
+if TYPE_CHECKING:
+    from conv_cases import Case
+
+__all__ = ["channels_last", "problem_of", "problem_of_case"]
 
 
 def problem_of(
@@ -38,6 +42,20 @@ def problem_of(
         padding=tuple((p, p) if isinstance(p, int) else p for p in each(padding)),
         dilation=each(dilation),
         groups=groups,
+    )
+
+
+def problem_of_case(case: Case) -> ConvProblem:
+    """The problem of a case of the emulator's tests."""
+    return problem_of(
+        n=case.n,
+        ci=case.ci,
+        co=case.co,
+        size=case.size,
+        taps=case.filter_size,
+        stride=case.stride,
+        padding=case.padding,
+        dilation=case.dilation,
     )
 
 

@@ -7,19 +7,14 @@ Whether kernels are interpreted is fixed when they are defined, so everything th
 
 from __future__ import annotations
 
-import os
-import pathlib
-import subprocess
-import sys
-
 import pytest
 
 pytest.importorskip("torch", reason="triton_ext.ops needs torch, which is not installed")
 pytest.importorskip("numpy", reason="Triton's interpreter needs numpy, which is not installed")
 
+from interpreted import assert_passes_in_the_interpreter, run_python
 from triton_ext.host import capabilities
 
-FOLDER = pathlib.Path(__file__).parent
 IM2COL = capabilities()["im2col"]
 
 CONV_ON_CPU = """
@@ -34,24 +29,9 @@ except triton_ext.errors.UnsupportedError as error:
 """
 
 
-def run_python(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
-    return subprocess.run(
-        [sys.executable, *arguments],
-        capture_output=True,
-        text=True,
-        env={**environment, **variables},
-        cwd=FOLDER.parent.parent,
-        timeout=900,
-        check=False,
-    )
-
-
 @pytest.mark.slow
 def test_everything_in_the_interpreter():
-    cases = str(FOLDER / "interpreter_conv2d.py")
-    result = run_python("-m", "pytest", cases, "-q", "-p", "no:cacheprovider", TRITON_INTERPRET="1")
-    assert result.returncode == 0, result.stdout[-8000:] + result.stderr[-2000:]
+    assert_passes_in_the_interpreter("interpreter_conv2d.py")
 
 
 @pytest.mark.skipif(not IM2COL.available, reason=IM2COL.reason)

@@ -7,6 +7,7 @@ import pytest
 pytest.importorskip("torch", reason="triton_ext.ops needs torch, which is not installed")
 
 import torch
+from looking_kernel import LookingKernel
 from triton_ext.ops import conv_plan
 from triton_ext.ops.conv_config import SMEM_BYTES
 from triton_ext.ops.conv_fprop import conv_fprop_kernel
@@ -14,38 +15,9 @@ from triton_ext.ops.functional import conv2d_with_config
 from triton_ext.ops.machine import Machine
 
 
-class Looking:
-    """Stands in for the kernel: a launch through the front door compiles, one around it does not.
-
-    ``launches`` holds (door, arguments by name).
-    """
-
-    arg_names = conv_fprop_kernel.arg_names
-    pre_run_hooks: tuple[object, ...] = ()
-
-    def __init__(self):
-        self.launches = []
-
-    def __getitem__(self, grid):
-        def front(*arguments, **options):
-            named = dict(zip(self.arg_names, arguments, strict=False)) | options
-            self.launches.append(("front", named))
-            return {grid: self._around(named)}
-
-        return front
-
-    def _around(self, compiled_for):
-        def around(*arguments):
-            named = dict(zip(self.arg_names, arguments, strict=True))
-            assert (named["bias_ptr"] is None) == (compiled_for["bias_ptr"] is None)
-            self.launches.append(("around", named))
-
-        return around
-
-
 @pytest.fixture
 def kernel(monkeypatch):
-    looking = Looking()
+    looking = LookingKernel(conv_fprop_kernel.arg_names, optional=["bias_ptr"])
     machine = Machine(132, (9, 0), SMEM_BYTES)
     monkeypatch.setattr(conv_plan, "conv_fprop_kernel", looking)
     monkeypatch.setattr(conv_plan, "machine_of", lambda device, operator: machine)
@@ -67,7 +39,7 @@ def launch(x, weight, bias=None):
 def test_the_second_launch_goes_around_with_the_same_arguments(kernel):
     launch(*tensors())
     launch(*tensors())
-    (first, front), (second, around) = kernel.launches
+    (first, _, front), (second, _, around) = kernel.launches
     assert (first, second) == ("front", "around")
     assert list(around) == list(conv_fprop_kernel.arg_names)
     for name, value in around.items():
@@ -78,7 +50,7 @@ def test_the_second_launch_goes_around_with_the_same_arguments(kernel):
 def test_arguments_are_what_their_names_say(kernel):
     launch(*tensors())
     launch(*tensors())
-    for _, named in kernel.launches:
+    for *_, named in kernel.launches:
         picked = {
             name: named[name]
             for name in (
@@ -109,9 +81,9 @@ def test_a_kernel_without_bias_is_never_given_one(kernel):
     aligned, unaligned = bias[:16], bias[1:17]
     for one in (None, aligned, unaligned, None, aligned, unaligned):
         launch(x, weight, one)
-    doors = [door for door, _ in kernel.launches]
+    doors = [door for door, *_ in kernel.launches]
     assert doors == ["front"] * 3 + ["around"] * 3
-    for (_, named), given in zip(kernel.launches, (None, aligned, unaligned) * 2, strict=True):
+    for (*_, named), given in zip(kernel.launches, (None, aligned, unaligned) * 2, strict=True):
         assert (named["bias_ptr"] is None) == (given is None)
 
 
@@ -119,7 +91,7 @@ def test_hooks_of_the_kernel_run_at_every_launch(kernel):
     kernel.pre_run_hooks = (print,)
     launch(*tensors())
     launch(*tensors())
-    assert [door for door, _ in kernel.launches] == ["front", "front"]
+    assert [door for door, *_ in kernel.launches] == ["front", "front"]
 
 
 def test_a_gpu_with_little_shared_memory_is_refused_by_name(kernel, monkeypatch):

@@ -9,6 +9,7 @@ pytest.importorskip("torch", reason="triton_ext.ops needs torch, which is not in
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from looking_kernel import LookingKernel
 from problem_cases import channels_last, problem_of
 from triton_ext.errors import DescriptorError, UnsupportedError
 from triton_ext.ops import conv_dgrad, dgrad_plan
@@ -20,39 +21,9 @@ from triton_ext.ops.machine import Machine
 H200 = Machine(132, (9, 0), SMEM_BYTES)
 
 
-class Looking:
-    """Stands in for the kernel: a launch through the front door compiles, one around it does not.
-
-    ``launches`` holds (door, arguments by name).
-    """
-
-    arg_names = conv_dgrad_kernel.arg_names
-    pre_run_hooks: tuple[object, ...] = ()
-
-    def __init__(self):
-        self.launches = []
-
-    def __getitem__(self, grid):
-        def front(*arguments, **options):
-            named = dict(zip(self.arg_names, arguments, strict=False)) | options
-            self.launches.append(("front", named))
-            return {grid: self._around(named)}
-
-        return front
-
-    def _around(self, compiled_for):
-        def around(*arguments):
-            named = dict(zip(self.arg_names, arguments, strict=True))
-            for name in ("bias_ptr", "dx_ptr", "dx_desc"):
-                assert (named[name] is None) == (compiled_for[name] is None)
-            self.launches.append(("around", named))
-
-        return around
-
-
 @pytest.fixture
 def kernel(monkeypatch):
-    looking = Looking()
+    looking = LookingKernel(conv_dgrad_kernel.arg_names, optional=["bias_ptr", "dx_ptr", "dx_desc"])
     monkeypatch.setattr(conv_dgrad, "conv_dgrad_kernel", looking)
     monkeypatch.setattr(dgrad_plan, "machine_of", lambda device, operator: H200)
     dgrad_plan.make_plan.cache_clear()
@@ -76,7 +47,7 @@ STRIDED = problem_of(
 def test_the_second_launch_goes_around_with_the_same_arguments(kernel, problem):
     launch(problem)
     launch(problem)
-    (first, front), (second, around) = kernel.launches
+    (first, _, front), (second, _, around) = kernel.launches
     assert (first, second) == ("front", "around")
     assert list(around) == list(conv_dgrad_kernel.arg_names)
     for name, value in around.items():
@@ -86,7 +57,7 @@ def test_the_second_launch_goes_around_with_the_same_arguments(kernel, problem):
 
 def test_arguments_are_what_their_names_say(kernel):
     launch(STRIDED)
-    ((_, named),) = kernel.launches
+    ((*_, named),) = kernel.launches
     assert named["dx_desc"] is None
     assert named["dx_ptr"].shape == (2, 24, 11, 13)
     assert named["ci"] == 24
@@ -125,7 +96,7 @@ def test_rows_go_through_tma_where_they_are_neighbours(kernel):
         (problem_of(ci=48, co=128, groups=2), False),
     ):
         launch(problem)
-        named = kernel.launches[-1][1]
+        named = kernel.launches[-1][2]
         assert (named["dx_desc"] is not None) == through_tma, problem
         assert (named["dx_ptr"] is None) == through_tma, problem
 
@@ -135,14 +106,14 @@ def test_a_kernel_is_compiled_for_each_kind_of_bias(kernel):
     kinds = (None, bias[:16], bias[1:17])
     for one in kinds * 2:
         launch(problem_of(ci=16), bias=one)
-    assert [door for door, _ in kernel.launches] == ["front"] * 3 + ["around"] * 3
+    assert [door for door, *_ in kernel.launches] == ["front"] * 3 + ["around"] * 3
 
 
 def test_hooks_of_the_kernel_run_at_every_launch(kernel):
     kernel.pre_run_hooks = (print,)
     launch(problem_of())
     launch(problem_of())
-    assert [door for door, _ in kernel.launches] == ["front", "front"]
+    assert [door for door, *_ in kernel.launches] == ["front", "front"]
 
 
 def test_image_sizes_and_channels_share_a_kernel(kernel):

@@ -8,11 +8,8 @@ lives in ``interpreter_epilogue.py`` and runs in a process of its own.  By hand:
 from __future__ import annotations
 
 import os
-import pathlib
 import random
 import re
-import subprocess
-import sys
 from dataclasses import replace
 
 import pytest
@@ -23,6 +20,7 @@ pytest.importorskip("numpy", reason="Triton's interpreter needs numpy, which is 
 import torch
 from emulated import emulate
 from fprop_cases import Case, check, clamp_and_tilt, draw
+from interpreted import assert_passes_in_the_interpreter
 from triton_ext.host import capabilities
 from triton_ext.ops import conv_plan
 from triton_ext.ops.conv_config import CONFIGS, SMEM_BYTES, OutputTile
@@ -30,7 +28,6 @@ from triton_ext.ops.conv_fprop import compile_conv_fprop
 from triton_ext.ops.epilogue import ACTIVATIONS, PLAIN, EpilogueSpec
 from triton_ext.ops.problem import ConvProblem
 
-FOLDER = pathlib.Path(__file__).parent
 IM2COL = capabilities()["im2col"]
 pytestmark = pytest.mark.skipif(not IM2COL.available, reason=IM2COL.reason)
 
@@ -39,17 +36,7 @@ NIGHTLY = os.environ.get("TRITON_EXT_NIGHTLY") == "1"
 
 @pytest.mark.slow
 def test_everything_in_the_interpreter():
-    cases = str(FOLDER / "interpreter_epilogue.py")
-    result = subprocess.run(
-        [sys.executable, "-m", "pytest", cases, "-q", "-p", "no:cacheprovider"],
-        capture_output=True,
-        text=True,
-        env={**os.environ, "TRITON_INTERPRET": "1"},
-        cwd=FOLDER.parent.parent,
-        timeout=900,
-        check=False,
-    )
-    assert result.returncode == 0, result.stdout[-8000:] + result.stderr[-2000:]
+    assert_passes_in_the_interpreter("interpreter_epilogue.py")
 
 
 # --- the specification --------------------------------------------------------------------------

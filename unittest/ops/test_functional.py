@@ -5,16 +5,12 @@
 
 from __future__ import annotations
 
-import os
-import pathlib
-import subprocess
-import sys
-
 import pytest
 
 pytest.importorskip("torch", reason="triton_ext.ops needs torch, which is not installed")
 
 import torch
+from interpreted import assert_passes_in_the_interpreter
 from torch.autograd import forward_ad
 from triton_ext import ops
 from triton_ext.errors import DescriptorError, UnsupportedError
@@ -23,23 +19,11 @@ from triton_ext.ops.arguments import channels_last
 from triton_ext.ops.plans import PlanCache
 
 F = torch.nn.functional
-FOLDER = pathlib.Path(__file__).parent
 
 
 @pytest.mark.slow
 def test_everything_in_the_interpreter():
-    pytest.importorskip("numpy", reason="Triton's interpreter needs numpy, which is not installed")
-    cases = str(FOLDER / "interpreter_functional.py")
-    result = subprocess.run(
-        [sys.executable, "-m", "pytest", cases, "-q", "-p", "no:cacheprovider"],
-        capture_output=True,
-        text=True,
-        env={**os.environ, "TRITON_INTERPRET": "1"},
-        cwd=FOLDER.parent.parent,
-        timeout=1800,
-        check=False,
-    )
-    assert result.returncode == 0, result.stdout[-8000:] + result.stderr[-2000:]
+    assert_passes_in_the_interpreter("interpreter_functional.py", timeout_s=1800)
 
 
 def half(*shape: int) -> torch.Tensor:

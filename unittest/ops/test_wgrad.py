@@ -7,29 +7,14 @@ Whether kernels are interpreted is fixed when they are defined, so what runs one
 
 from __future__ import annotations
 
-import os
-import pathlib
-import subprocess
-import sys
-
 import pytest
 
 pytest.importorskip("torch", reason="triton_ext.ops needs torch, which is not installed")
 pytest.importorskip("numpy", reason="Triton's interpreter needs numpy, which is not installed")
 
-FOLDER = pathlib.Path(__file__).parent
+from interpreted import assert_passes_in_the_interpreter
 
 
 @pytest.mark.slow
 def test_everything_in_the_interpreter():
-    cases = str(FOLDER / "interpreter_wgrad.py")
-    result = subprocess.run(
-        [sys.executable, "-m", "pytest", cases, "-q", "-p", "no:cacheprovider"],
-        capture_output=True,
-        text=True,
-        env={**os.environ, "TRITON_INTERPRET": "1"},
-        cwd=FOLDER.parent.parent,
-        timeout=900,
-        check=False,
-    )
-    assert result.returncode == 0, result.stdout[-8000:] + result.stderr[-2000:]
+    assert_passes_in_the_interpreter("interpreter_wgrad.py")

@@ -19,11 +19,11 @@ if not IM2COL.available:
 
 import triton.language as tl  # noqa: E402
 from conv_cases import Case, assert_close, draw  # noqa: E402
+from problem_cases import problem_of_case  # noqa: E402
 from triton.tools.tensor_descriptor import TensorDescriptor  # noqa: E402
 from triton_ext import backends  # noqa: E402
 from triton_ext.emulator import Program  # noqa: E402
 from triton_ext.ops.conv_wgrad import compile_conv_wgrad, compile_reduce  # noqa: E402
-from triton_ext.ops.problem import ConvProblem  # noqa: E402
 from triton_ext.ops.wgrad_config import Reduction, WgradConfig, WgradTiles  # noqa: E402
 
 NIGHTLY = os.environ.get("TRITON_EXT_NIGHTLY") == "1"
@@ -31,23 +31,10 @@ Im2ColDescriptor = backends.load("nvidia", "Im2ColDescriptor")
 DTYPES = {"float16": tl.float16, "bfloat16": tl.bfloat16}
 
 
-def problem_of(case: Case) -> ConvProblem:
-    return ConvProblem(
-        batch=case.n,
-        in_channels=case.ci,
-        out_channels=case.co,
-        input_size=case.size,
-        filter_size=case.filter_size,
-        stride=case.stride,
-        padding=tuple((side, side) for side in case.padding),
-        dilation=case.dilation,
-    )
-
-
 def run(case, config, programs, through_tma=True, seed=0):
     """dw of the kernels, and what it should be."""
     x, w, dy = case.tensors()
-    tiles = WgradTiles.make(config, problem_of(case), programs)
+    tiles = WgradTiles.make(config, problem_of_case(case), programs)
     partition = tiles.partition
     dtype = DTYPES[case.dtype]
     compiled = compile_conv_wgrad(

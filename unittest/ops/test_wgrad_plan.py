@@ -9,6 +9,7 @@ import pytest
 pytest.importorskip("torch", reason="triton_ext.ops needs torch, which is not installed")
 
 import torch
+from looking_kernel import LookingKernel
 from triton_ext.errors import DescriptorError
 from triton_ext.ops import wgrad_plan
 from triton_ext.ops.machine import Machine
@@ -29,33 +30,12 @@ PROBLEM = ConvProblem(
 )
 
 
-class Looking:
-    """Stands in for a kernel: a launch through the front door compiles, one around it does not."""
-
-    pre_run_hooks: tuple[object, ...] = ()
-
-    def __init__(self, kernel, launches):
-        self.arg_names = kernel.arg_names
-        self.launches = launches
-
-    def __getitem__(self, grid):
-        def front(*arguments, **options):
-            named = dict(zip(self.arg_names, arguments, strict=False)) | options
-            self.launches.append(("front", grid, named))
-            return {grid: around}
-
-        def around(*arguments):
-            named = dict(zip(self.arg_names, arguments, strict=True))
-            self.launches.append(("around", grid, named))
-
-        return front
-
-
 @pytest.fixture
 def launches(monkeypatch):
     found = []
     for name in ("conv_wgrad_kernel", "wgrad_reduce_kernel"):
-        monkeypatch.setattr(wgrad_plan, name, Looking(getattr(wgrad_plan, name), found))
+        arg_names = getattr(wgrad_plan, name).arg_names
+        monkeypatch.setattr(wgrad_plan, name, LookingKernel(arg_names, launches=found))
     monkeypatch.setattr(wgrad_plan, "machine_of", lambda device, operator: H200)
     wgrad_plan.make_plan.cache_clear()
     yield found
