@@ -170,6 +170,27 @@ def test_arguments_that_do_not_fit(arguments, message):
     assert str(caught.value) == message
 
 
+@pytest.mark.parametrize("grid", [1, (), (1, 1, 1, 1), (1.5,), (-1,), "1"])
+def test_a_grid_that_is_none(grid):
+    with pytest.raises(TypeError, match="expected a grid of one to three numbers, got "):
+        Program(kernel("", OUT)).run(grid, [np.zeros(1, np.int32), 1])
+
+
+def test_a_grid_of_three_dimensions():
+    body = """
+        %x = tt.get_program_id x : i32
+        %y = tt.get_program_id y : i32
+        %z = tt.get_program_id z : i32
+        %xy = arith.muli %y, %n : i32
+        %xyz = arith.addi %xy, %x : i32
+        %p = tt.addptr %out, %xyz : !tt.ptr<i32>, i32
+        tt.store %p, %z : !tt.ptr<i32>
+    """
+    out = np.full(6, -1, np.int32)
+    Program(kernel(body, OUT)).run((np.int64(2), 3, 2), [out, 2])
+    assert (out == 1).all()
+
+
 def test_an_array_that_is_not_contiguous():
     with pytest.raises(ValueError, match="out: expected a contiguous array, got strides"):
         Program(kernel("", OUT)).run((1,), [np.zeros((4, 4), np.int32)[:, ::2], 1])

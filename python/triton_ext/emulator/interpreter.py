@@ -11,6 +11,7 @@ uniform, for a workgroup runs as one.
 from __future__ import annotations
 
 import itertools
+import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -136,9 +137,9 @@ class Program:
 
         Raises:
             EmulationError: The kernel did something that it must never do.
-            TypeError: The arguments do not fit the parameters.
+            TypeError: The arguments do not fit the parameters, or the grid is none.
         """
-        sizes = (*(int(n) for n in grid), 1, 1, 1)[:3]
+        sizes = _sizes_of(grid)
         memory = GlobalMemory()
         parameters = self.kernel.regions[0].blocks[0].args
         values = bind(
@@ -207,6 +208,19 @@ class Program:
             return []
 
         return run
+
+
+def _sizes_of(grid: Sequence[int]) -> tuple[int, ...]:
+    """How many workgroups there are in x, y and z.
+
+    Raises:
+        TypeError: The grid has another form.
+    """
+    is_grid = isinstance(grid, Sequence) and all(hasattr(n, "__index__") for n in grid)
+    sizes = tuple(map(operator.index, grid)) if is_grid else ()
+    if not 1 <= len(sizes) <= 3 or min(sizes) < 0:
+        raise TypeError(f"expected a grid of one to three numbers, got {grid!r}")
+    return (*sizes, 1, 1)[:3]
 
 
 def _place_buffers(module: Module, host_features: Features) -> int:
