@@ -9,6 +9,8 @@ torch = pytest.importorskip("torch", reason="descriptors need tensors with an ad
 
 import triton  # noqa: E402
 import triton.language as tl  # noqa: E402
+from conv_cases import Case, assert_close  # noqa: E402
+from hopper_kernels import CONFIGS, WGRAD_CONFIGS, run  # noqa: E402
 from triton.experimental import gluon  # noqa: E402
 from triton.experimental.gluon import language as gl  # noqa: E402
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier, tma  # noqa: E402
@@ -49,6 +51,22 @@ def test_tiled_copies_of_a_gluon_kernel(fresh_triton_cache):
     with pytest.raises(EmulationError, match="while a copy into it is in flight") as caught:
         xnv.emulated(copy_block)[(1,)](blocks(x), blocks(y), 32, False)
     assert "async_store(y_desc" in caught.value.source_line
+
+
+# A matrix product: everything is loaded through tiled descriptors, so any release has TTGIR for it.
+POINTS = Case(
+    n=2, size=(9, 11), ci=72, co=80, filter_size=(1, 1), stride=(1, 1), padding=(0, 0),
+    dilation=(1, 1),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("kernel", "config"),
+    [("fprop", CONFIGS[0]), ("dgrad", CONFIGS[1]), ("wgrad", WGRAD_CONFIGS[0])],
+    ids=["fprop", "dgrad", "wgrad"],
+)
+def test_partitions_of_a_gluon_kernel(kernel, config, fresh_triton_cache):
+    assert_close(*run(kernel, POINTS, config, seed=1))
 
 
 @triton.jit
