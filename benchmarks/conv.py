@@ -16,15 +16,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from benchmarks.conv_fprop import announce, machine_rate, make_timer, prepare_torch
+from benchmarks.conv_runs import (
+    add_suite_arguments,
+    announce,
+    machine_rate,
+    make_timer,
+    opened_suite,
+)
 from benchmarks.conv_variants import BASELINE, DIRECTIONS, OURS, make_operands, variants_of
 from benchmarks.harness import (
     Deadline,
     Errors,
     Timer,
     Timing,
-    add_conv_arguments,
-    collect_environment,
     emit,
     geometric_mean,
     measure_each,
@@ -32,16 +36,15 @@ from benchmarks.harness import (
     time_interleaved,
     write_rows,
 )
-from benchmarks.suites import SUITES, Layer, select_layers
+from benchmarks.suites import SUITES, Layer
 
 __all__ = ["add_arguments", "run"]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the options of the case."""
-    parser.add_argument("--suite", choices=(*SUITES, "all"), default="all")
+    add_suite_arguments(parser)
     parser.add_argument("--direction", choices=DIRECTIONS, default="fprop")
-    add_conv_arguments(parser, shapes="indices into the suite, or names of layers; all by default")
     parser.add_argument("--inductor", action="store_true", help="torch.compile's as well (slow)")
     parser.add_argument("--gluon", action="store_true", help="examples/gluon/hopper as well")
     parser.add_argument("--markdown", type=pathlib.Path, metavar="FILE", help="table to write")
@@ -201,24 +204,14 @@ def format_row(row: Row, names: Sequence[str]) -> str:
 
 def run(arguments: argparse.Namespace) -> int:
     """Runs the case; returns 1 where a result was wrong or a layer failed."""
-    if arguments.out is not None and arguments.out.suffix not in (".csv", ".json"):
-        emit(f"--out {arguments.out}: expected a name that ends in .csv or .json")
-        return 2
     if arguments.plot is not None and importlib.util.find_spec("matplotlib") is None:
         emit("--plot: needs matplotlib, pip install 'triton-ext[demo]'")
         return 2
-    try:
-        layers = select_layers(arguments.suite, arguments.shapes)
-    except ValueError as error:
-        emit(str(error))
+    opening = opened_suite(arguments)
+    if opening is None:
         return 2
+    layers, environment = opening
     deadline = Deadline(arguments.time_limit)
-    environment = collect_environment()
-    if not arguments.dry_run:
-        if environment.device == "none":
-            emit("no CUDA GPU: nothing to time (--dry-run shows the output without one)")
-            return 2
-        prepare_torch()
     timer = make_timer(arguments, arguments.target_ms)
     announce(arguments, environment, timer)
     if arguments.dry_run:

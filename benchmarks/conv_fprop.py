@@ -12,18 +12,21 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Any
 
+from benchmarks.conv_runs import (
+    H200_MULTIPROCESSORS,
+    TABLES,
+    announce,
+    make_timer,
+    multiprocessors,
+    opened,
+)
 from benchmarks.harness import (
     Deadline,
-    Environment,
     Errors,
-    EventTimer,
-    FakeTimer,
     Function,
-    GraphTimer,
     Timer,
     Timing,
     add_conv_arguments,
-    collect_environment,
     emit,
     geometric_mean,
     measure_errors,
@@ -31,16 +34,9 @@ from benchmarks.harness import (
     write_rows,
 )
 from benchmarks.shapes import ConvShape, select_shapes
+from benchmarks.sweeping import add_sweep_arguments
 
 __all__ = ["Tensors", "add_arguments", "describe_config", "make_tensors", "run"]
-
-# What dry runs choose configurations for.
-H200_MULTIPROCESSORS = 132
-
-FORMULA = (
-    "TFLOP/s = 2 * (N * out_h * out_w) * Co * (R * S * Ci) / time; "
-    "ratio = cuDNN time / our time; spread = (slowest - fastest round) / median"
-)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -48,11 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_conv_arguments(parser)
     sweep = parser.add_argument_group("sweep of tile configurations")
     sweep.add_argument("--sweep", action="store_true", help="time configurations, write JSON")
-    sweep.add_argument("--narrow", action="store_true", help="the shipped configurations only")
-    sweep.add_argument(
-        "--resume", action="store_true", help="keep what --out holds and time the rest"
-    )
-    sweep.add_argument("--jobs", type=int, default=0, help="compiling processes (cores - 1)")
+    add_sweep_arguments(sweep)
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,42 +115,6 @@ def chosen_config(shape: ConvShape, num_sms: int) -> Any:
     from triton_ext.ops.conv_config import choose_config
 
     return choose_config(shape.m_gemm, shape.co, shape.ci, shape.r * shape.s, num_sms)
-
-
-def multiprocessors() -> int:
-    """Returns the multiprocessors of the GPU."""
-    import torch
-
-    count: int = torch.cuda.get_device_properties(0).multi_processor_count
-    return count
-
-
-def prepare_torch() -> None:
-    """Sets the one thing that cuDNN is to be compared with."""
-    import torch
-
-    torch.backends.cudnn.allow_tf32 = False
-    torch.backends.cudnn.benchmark = True
-
-
-def machine_rate(timer: Timer) -> float:
-    """Returns TFLOP/s of an 8192^3 fp16 product of torch: is the GPU in good shape?"""
-    import torch
-
-    size = 8192
-    a = torch.randn(size, size, device="cuda", dtype=torch.float16)
-    b = torch.randn(size, size, device="cuda", dtype=torch.float16)
-    timing = time_interleaved({"matmul": lambda: a @ b}, timer, rounds=3)["matmul"]
-    return 2 * size**3 / timing.ms / 1e9
-
-
-def make_timer(arguments: argparse.Namespace, target_ms: float) -> Timer:
-    """Returns the timer that the options ask for."""
-    if arguments.dry_run:
-        return FakeTimer()
-    if arguments.graph:
-        return GraphTimer(target_ms)
-    return EventTimer(target_ms, prefill=not arguments.no_prefill)
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,46 +203,18 @@ def measure_nothing(shape: ConvShape, timer: Timer, rounds: int) -> Row:
     return Row(shape, config, {"cudnn": zero, "ours": zero}, timings)
 
 
-def announce(arguments: argparse.Namespace, environment: Environment, timer: Timer) -> None:
-    """Prints what the numbers below are."""
-    for line in environment.lines():
-        emit(line)
-    if arguments.dry_run:
-        emit("DRY RUN: every time below is invented")
-    elif arguments.graph:
-        emit("timing:     CUDA graphs of many calls, warm L2")
-    else:
-        host = "host time included" if arguments.no_prefill else "host time hidden"
-        emit(f"timing:     CUDA events per call, L2 flushed before each, {host}")
-    emit(f"inputs:     {arguments.dtype}; x normal(0, 1), weight normal(0, 1/(R*S*Ci))")
-    emit(f"rounds:     {arguments.rounds}, interleaved; a round is the median over its calls")
-    emit(f"formula:    {FORMULA}")
-    if not arguments.dry_run:
-        emit(f"machine:    8192^3 fp16 torch matmul at {machine_rate(timer):.0f} TFLOP/s")
-    emit()
-
-
 def run(arguments: argparse.Namespace) -> int:
     """Runs the case; returns 1 where a result was wrong or a shape failed."""
-    if arguments.out is not None and arguments.out.suffix not in (".csv", ".json"):
-        emit(f"--out {arguments.out}: expected a name that ends in .csv or .json")
+    suffixes = (".json",) if arguments.sweep else TABLES
+    opening = opened(arguments, lambda: select_shapes(arguments.shapes), suffixes)
+    if opening is None:
         return 2
-    try:
-        shapes = select_shapes(arguments.shapes)
-    except ValueError as error:
-        emit(str(error))
-        return 2
+    shapes, environment = opening
     deadline = Deadline(arguments.time_limit)
-    environment = collect_environment()
-    if not arguments.dry_run:
-        if environment.device == "none":
-            emit("no CUDA GPU: nothing to time (--dry-run shows the output without one)")
-            return 2
-        prepare_torch()
     if arguments.sweep:
         from benchmarks import sweep
 
-        return sweep.run(arguments, shapes, environment, deadline)
+        return sweep.run(arguments, tuple(shapes), environment, deadline)
     timer = make_timer(arguments, arguments.target_ms)
     announce(arguments, environment, timer)
     num_sms = H200_MULTIPROCESSORS if arguments.dry_run else multiprocessors()

@@ -10,54 +10,39 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import functools
 import math
-import os
 import pathlib
 from concurrent.futures import Future
-from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import asdict
 from types import SimpleNamespace
 from typing import Any
 
 from benchmarks.compile_ahead import Compiled, CompilePool
-from benchmarks.conv_fprop import (
-    H200_MULTIPROCESSORS,
-    announce,
-    describe_config,
-    make_timer,
-    multiprocessors,
-    prepare_torch,
-)
+from benchmarks.conv_fprop import describe_config
+from benchmarks.conv_runs import add_suite_arguments, announce, opened_suite
 from benchmarks.conv_variants import BASELINE, Operands, make_operands
-from benchmarks.harness import (
-    Deadline,
-    Errors,
-    Function,
-    add_conv_arguments,
-    collect_environment,
-    emit,
-    measure_errors,
-    time_interleaved,
-    write_json,
-)
-from benchmarks.suites import SUITES, Layer, select_layers
+from benchmarks.harness import Environment, Errors, Function, emit, measure_errors, time_interleaved
+from benchmarks.suites import Layer, select_layers
 from benchmarks.sweep import candidates
+from benchmarks.sweeping import (
+    RESERVE_SECONDS,
+    LayerSweep,
+    add_sweep_arguments,
+    compiling_processes,
+    gradient_of_torch,
+    is_compiled,
+)
 
 __all__ = ["add_arguments", "compile_job", "geometry_of", "run"]
 
 DEFAULT_OUT = pathlib.Path("dgrad_sweep.json")
-ROUNDS = 3
-TARGET_MS = 8.0
-# Kept back from the time limit, to finish a layer and write.
-RESERVE_SECONDS = 15.0
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the options of the case."""
-    parser.add_argument("--suite", choices=(*SUITES, "all"), default="all")
-    add_conv_arguments(parser, shapes="indices into the suite, or names of layers; all by default")
-    parser.add_argument("--narrow", action="store_true", help="the shipped configurations only")
-    parser.add_argument("--jobs", type=int, default=0, help="compiling processes (cores - 1)")
+    add_suite_arguments(parser)
+    add_sweep_arguments(parser, resume=False)
 
 
 def geometry_of(problem: Any) -> dict[str, float]:
@@ -120,31 +105,15 @@ def compile_job(job: dict[str, Any], capability: tuple[int, int]) -> int:
     return int(compiled[0].metadata.shared)
 
 
-class Sweep:
-    """The state of a run: what was measured, and the file it goes to."""
+class Sweep(LayerSweep):
+    """The state of a run, in the form of the forward sweep."""
 
-    def __init__(self, arguments: argparse.Namespace) -> None:
-        self.arguments = arguments
-        self.out: pathlib.Path = arguments.out or DEFAULT_OUT
-        self.environment = collect_environment()
-        self.deadline = Deadline(arguments.time_limit)
-        self.timer = make_timer(arguments, min(arguments.target_ms, TARGET_MS))
-        self.shapes: dict[str, dict[str, Any]] = {}
-        self.num_sms = H200_MULTIPROCESSORS if arguments.dry_run else multiprocessors()
-
-    def save(self) -> None:
-        """Writes all that is known."""
-        document = {
-            "environment": asdict(self.environment),
-            "dtype": self.arguments.dtype,
-            "num_sms": self.num_sms,
-            "shapes": self.shapes,
-        }
-        write_json(self.out, document)
+    def __init__(self, arguments: argparse.Namespace, environment: Environment) -> None:
+        super().__init__(arguments, environment, DEFAULT_OUT, key="shapes")
 
     def record(self, layer: Layer, config: Any, status: str, ms: float | None = None) -> None:
         """Keeps what became of a configuration."""
-        results = self.shapes[layer.name]["results"]
+        results = self.layers[layer.name]["results"]
         results.append({"config": asdict(config), "status": status, "ms": ms})
         if status != "ok":
             emit(f"    {describe_config(config)}: {status}")
@@ -170,14 +139,8 @@ def _time_layer(sweep: Sweep, layer: Layer, configs: list[Any]) -> None:
     if sweep.arguments.dry_run:
         variants |= {describe_config(config): lambda: None for config in configs}
     else:
-        import torch
-
         operands = make_operands(layer.problem, sweep.arguments.dtype)
-        torch.backends.cudnn.benchmark = False
-        reference = operands.in_fp32().run_torch("dgrad")
-        torch.backends.cudnn.benchmark = True
-        variants[BASELINE] = lambda: operands.run_torch("dgrad")
-        limit = measure_errors(variants[BASELINE](), reference)
+        reference, variants[BASELINE], limit = gradient_of_torch(operands, "dgrad")
         configs = [c for c in configs if _is_right(sweep, layer, operands, c, reference, limit)]
         del reference
         for config in configs:
@@ -185,8 +148,8 @@ def _time_layer(sweep: Sweep, layer: Layer, configs: list[Any]) -> None:
             variants[describe_config(config)] = lambda plan=plan: plan.run(
                 operands.dy, operands.weight
             )
-    timings = time_interleaved(variants, sweep.timer, min(sweep.arguments.rounds, ROUNDS))
-    cudnn_ms = sweep.shapes[layer.name]["cudnn_ms"] = timings[BASELINE].ms
+    timings = time_interleaved(variants, sweep.timer, sweep.rounds)
+    cudnn_ms = sweep.layers[layer.name]["cudnn_ms"] = timings[BASELINE].ms
     for config in configs:
         sweep.record(layer, config, "ok", timings[describe_config(config)].ms)
     best = sorted(configs, key=lambda config: timings[describe_config(config)].ms)[:3]
@@ -194,18 +157,6 @@ def _time_layer(sweep: Sweep, layer: Layer, configs: list[Any]) -> None:
         f"{describe_config(c)} {cudnn_ms / timings[describe_config(c)].ms:.3f}" for c in best
     )
     emit(f"{layer.name:<44} {len(configs)} timed; cuDNN/ours: {shown}")
-
-
-def _is_compiled(sweep: Sweep, layer: Layer, config: Any, future: Future[Compiled] | None) -> bool:
-    if future is None:
-        return True
-    try:
-        compiled = future.result(timeout=max(sweep.deadline.left() - RESERVE_SECONDS / 2, 0.0))
-    except FutureTimeoutError:
-        return False
-    if compiled.error:
-        sweep.record(layer, config, f"does not compile: {compiled.error}")
-    return not compiled.error
 
 
 def _submit(sweep: Sweep, pool: CompilePool, layer: Layer, config: Any) -> Future[Compiled]:
@@ -222,30 +173,21 @@ def _submit(sweep: Sweep, pool: CompilePool, layer: Layer, config: Any) -> Futur
 
 def run(arguments: argparse.Namespace) -> int:
     """Runs the case; returns 1 where a result was wrong."""
-    if arguments.out is not None and arguments.out.suffix != ".json":
-        emit(f"--out {arguments.out}: the sweep writes .json")
+    opening = opened_suite(arguments, suffixes=[".json"])
+    if opening is None:
         return 2
-    try:
-        layers = select_layers(arguments.suite, arguments.shapes)
-    except ValueError as error:
-        emit(str(error))
-        return 2
-    if not arguments.dry_run:
-        if collect_environment().device == "none":
-            emit("no CUDA GPU: nothing to time (--dry-run shows the output without one)")
-            return 2
-        prepare_torch()
+    layers, environment = opening
     import torch
     from triton_ext.ops.dgrad_plan import reasons
 
     dtype = getattr(torch, arguments.dtype)
     taken = [e for e in layers if e.problem.groups == 1 and not reasons(e.problem, dtype)]
-    sweep = Sweep(arguments)
-    announce(arguments, sweep.environment, sweep.timer)
+    sweep = Sweep(arguments, environment)
+    announce(arguments, environment, sweep.timer)
     work = {
         layer: configurations(layer.problem, sweep.num_sms, arguments.narrow) for layer in taken
     }
-    jobs = arguments.jobs or max(1, (os.cpu_count() or 2) - 1)
+    jobs = compiling_processes(arguments)
     total = sum(map(len, work.values()))
     emit(f"{len(taken)} layers, {total} configurations, compiled by {jobs} processes")
     with contextlib.ExitStack() as stack:
@@ -260,12 +202,17 @@ def run(arguments: argparse.Namespace) -> int:
                 emit(f"{layer.name:<44} skipped (time limit)")
                 continue
             entry = {"geometry": geometry_of(layer.problem), "cudnn_ms": None, "results": []}
-            sweep.shapes[layer.name] = entry
-            ready = [c for c in configs if _is_compiled(sweep, layer, c, futures.get((layer, c)))]
+            sweep.layers[layer.name] = entry
+            ready = [
+                config
+                for config in configs
+                if is_compiled(
+                    futures.get((layer, config)),
+                    sweep.deadline,
+                    functools.partial(sweep.record, layer, config),
+                )
+            ]
             if ready:
                 _time_layer(sweep, layer, ready)
             sweep.save()
-    results = [result for entry in sweep.shapes.values() for result in entry["results"]]
-    wrong = sum(result["status"] == "wrong result" for result in results)
-    emit(f"{wrong} wrong results; written to {sweep.out}")
-    return int(wrong > 0)
+    return sweep.finish(taken)

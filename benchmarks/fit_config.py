@@ -20,7 +20,7 @@ import math
 import pathlib
 import statistics
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -219,25 +219,33 @@ def _nonnegative(rows: Any, targets: Any) -> Any:
     return cost
 
 
-def print_pick(problems: list[Problem], count: int) -> None:
-    """Prints a greedy choice of configurations and what is lost with the first 1, 2, ... of it."""
-    everything = {config for problem in problems for config in problem.times}
+def print_pick(
+    times: Sequence[Mapping[Any, float]], count: int, describe: Callable[[Any], str]
+) -> None:
+    """Prints a greedy choice of configurations and what is lost with the first 1, 2, ... of it.
+
+    Args:
+        times: Per problem, milliseconds of each configuration.
+        count: How many to choose.
+        describe: Names a configuration; ties are broken in the order of the names.
+    """
+    everything = {config for each in times for config in each}
     picked: list[Any] = []
 
     def loss(configs: list[Any]) -> float:
-        # A shape that none of them fits counts as ten times too slow.
+        # A problem that none of them fits counts as ten times too slow.
+        bests = [min(each.values()) for each in times]
         return geometric_mean(
             [
-                min((p.times[c] for c in configs if c in p.times), default=10 * p.times[p.best])
-                / p.times[p.best]
-                for p in problems
+                min((each[c] for c in configs if c in each), default=10 * best) / best
+                for each, best in zip(times, bests, strict=True)
             ]
         )
 
     for _ in range(min(count, len(everything))):
-        rest = sorted(everything - set(picked), key=describe_config)
+        rest = sorted(everything - set(picked), key=describe)
         picked.append(min(rest, key=lambda config: loss([*picked, config])))
-        emit(f"{len(picked):>3} {loss(picked):.4f}  + {describe_config(picked[-1])}")
+        emit(f"{len(picked):>3} {loss(picked):.4f}  + {describe(picked[-1])}")
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -265,7 +273,7 @@ def main(argv: list[str] | None = None) -> int:
         print_fit(problems)
     if arguments.pick:
         emit()
-        print_pick(problems, arguments.pick)
+        print_pick([problem.times for problem in problems], arguments.pick, describe_config)
     return 0
 
 

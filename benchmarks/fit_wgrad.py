@@ -18,6 +18,7 @@ import sys
 from dataclasses import dataclass
 from typing import Any
 
+from benchmarks.fit_config import print_pick
 from benchmarks.harness import emit, geometric_mean
 from benchmarks.suites import select_layers
 from benchmarks.wgrad_sweep import Choice
@@ -193,31 +194,14 @@ def print_fit(measured: list[Measured]) -> None:
     emit(f"median error {error * 100:.1f} %")
 
 
-def print_pick(measured: list[Measured], count: int) -> None:
-    """Prints a greedy choice of configurations and what is lost with the first 1, 2, ... of it."""
-    # The best number of rounds of each.
+def times_per_config(measured: list[Measured]) -> list[dict[Any, float]]:
+    """Returns each layer's milliseconds by configuration, with its best number of rounds."""
     times: list[dict[Any, float]] = []
     for one in measured:
         times.append({})
         for choice, ms in one.times.items():
             times[-1][choice.config] = min(ms, times[-1].get(choice.config, math.inf))
-    everything = {config for each in times for config in each}
-    picked: list[Any] = []
-
-    def loss(configs: list[Any]) -> float:
-        # A layer that none of them fits counts as ten times too slow.
-        bests = [min(each.values()) for each in times]
-        return geometric_mean(
-            [
-                min((each[c] for c in configs if c in each), default=10 * best) / best
-                for each, best in zip(times, bests, strict=True)
-            ]
-        )
-
-    for _ in range(min(count, len(everything))):
-        rest = sorted(everything - set(picked), key=str)
-        picked.append(min(rest, key=lambda config: loss([*picked, config])))
-        emit(f"{len(picked):>3} {loss(picked):.4f}  + {picked[-1]}")
+    return times
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -237,7 +221,7 @@ def main(argv: list[str] | None = None) -> int:
     judge(measured)
     if arguments.pick:
         emit()
-        print_pick(measured, arguments.pick)
+        print_pick(times_per_config(measured), arguments.pick, str)
     if arguments.fit:
         emit()
         print_fit(measured)

@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from benchmarks.compile_ahead import CompilePool
-from benchmarks.conv_fprop import make_timer, prepare_torch
+from benchmarks.conv_runs import make_timer, prepare_torch
 from benchmarks.harness import (
     Deadline,
     add_conv_arguments,

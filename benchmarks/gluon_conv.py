@@ -11,14 +11,13 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Any
 
-from benchmarks.conv_fprop import (
+from benchmarks.conv_fprop import Tensors, make_tensors
+from benchmarks.conv_runs import (
     H200_MULTIPROCESSORS,
-    Tensors,
     announce,
-    make_tensors,
     make_timer,
     multiprocessors,
-    prepare_torch,
+    opened,
 )
 from benchmarks.harness import (
     Deadline,
@@ -27,7 +26,6 @@ from benchmarks.harness import (
     Timer,
     Timing,
     add_conv_arguments,
-    collect_environment,
     emit,
     geometric_mean,
     measure_each,
@@ -245,21 +243,11 @@ def measure_nothing(kernel: str, shape: ConvShape, timer: Timer, rounds: int) ->
 
 def run(arguments: argparse.Namespace) -> int:
     """Runs the case; returns 1 where a result was wrong or a shape failed."""
-    if arguments.out is not None and arguments.out.suffix not in (".csv", ".json"):
-        emit(f"--out {arguments.out}: expected a name that ends in .csv or .json")
+    opening = opened(arguments, lambda: select_shapes(arguments.shapes))
+    if opening is None:
         return 2
-    try:
-        shapes = select_shapes(arguments.shapes)
-    except ValueError as error:
-        emit(str(error))
-        return 2
+    shapes, environment = opening
     deadline = Deadline(arguments.time_limit)
-    environment = collect_environment()
-    if not arguments.dry_run:
-        if environment.device == "none":
-            emit("no CUDA GPU: nothing to time (--dry-run shows the output without one)")
-            return 2
-        prepare_torch()
     timer = make_timer(arguments, arguments.target_ms)
     announce(arguments, environment, timer)
     emit(format_header(VARIANTS[arguments.kernel]))

@@ -17,25 +17,15 @@ import contextlib
 import dataclasses
 import json
 import math
-import os
 import pathlib
-import threading
 from collections.abc import Iterator
 from concurrent.futures import Future
-from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from benchmarks.compile_ahead import Compiled, CompilePool
-from benchmarks.conv_fprop import (
-    H200_MULTIPROCESSORS,
-    Tensors,
-    announce,
-    describe_config,
-    make_tensors,
-    make_timer,
-    multiprocessors,
-)
+from benchmarks.conv_fprop import Tensors, describe_config, make_tensors
+from benchmarks.conv_runs import H200_MULTIPROCESSORS, announce, make_timer, multiprocessors
 from benchmarks.harness import (
     Deadline,
     Environment,
@@ -49,6 +39,16 @@ from benchmarks.harness import (
     write_json,
 )
 from benchmarks.shapes import ConvShape
+from benchmarks.sweeping import (
+    RESERVE_SECONDS,
+    ROUNDS,
+    TARGET_MS,
+    ContextLostError,
+    check_context,
+    compiling_processes,
+    is_compiled,
+    watched,
+)
 
 __all__ = ["candidates", "run"]
 
@@ -60,13 +60,7 @@ GROUP_SIZES = (1, 4, 8, 16)
 MAX_STAGES = 7
 # fp32 accumulators per thread: more do not fit beside the rest, fewer leave warps without work.
 ACCUMULATORS = (32, 128)
-# GPU time of one measurement, and measurements per configuration.
-TARGET_MS = 8.0
-ROUNDS = 3
 TUNED_PER_SHAPE = 3
-HANG_SECONDS = 30.0
-# Kept back from the time limit, to finish a shape and write.
-RESERVE_SECONDS = 15.0
 
 
 def candidates(shape: ConvShape, num_sms: int, narrow: bool = False) -> list[Any]:
@@ -218,27 +212,15 @@ class Sweep:
         shapes: dict[str, dict[str, Any]] = json.loads(self.out.read_text("utf-8"))["shapes"]
         return shapes
 
-    @contextlib.contextmanager
-    def watched(self, result: Result, name: str) -> Iterator[None]:
+    def watched(self, result: Result, name: str) -> contextlib.AbstractContextManager[None]:
         """Ends the process, with everything saved, if the kernel inside does not come back."""
 
-        def give_up() -> None:
-            result.status = f"hangs: no end after {HANG_SECONDS:.0f} s"
+        def last_words(status: str) -> None:
+            result.status = status
             self.save()
-            emit(f"{name} {describe_config(result.config)}: {result.status}; use --resume")
-            os._exit(3)
+            emit(f"{name} {describe_config(result.config)}: {status}; use --resume")
 
-        watch = threading.Timer(HANG_SECONDS, give_up)
-        watch.daemon = True
-        watch.start()
-        try:
-            yield
-        finally:
-            watch.cancel()
-
-
-class ContextLostError(Exception):
-    """The CUDA context is broken; nothing more can run in this process."""
+        return watched(last_words)
 
 
 def run(
@@ -248,9 +230,6 @@ def run(
     deadline: Deadline,
 ) -> int:
     """Runs the sweep; returns 1 where a result was wrong, 3 where the GPU has to be left."""
-    if arguments.out is not None and arguments.out.suffix != ".json":
-        emit(f"--out {arguments.out}: the sweep writes .json")
-        return 2
     sweep = Sweep(arguments, environment, deadline)
     announce(arguments, environment, sweep.timer)
     earlier = sweep.load() if arguments.resume else {}
@@ -261,7 +240,7 @@ def run(
         results = [Result(config) for config in wanted if asdict(config) not in done]
         sweep.shapes[shape.name] = ShapeResults(shape, results, kept=kept)
     total = sum(len(each.results) for each in sweep.shapes.values())
-    jobs = arguments.jobs or max(1, (os.cpu_count() or 2) - 1)
+    jobs = compiling_processes(arguments)
     emit(f"{len(shapes)} shapes, {total} configurations, compiled by {jobs} processes")
     code = 0
     with contextlib.ExitStack() as stack:
@@ -343,25 +322,21 @@ def _phase(sweep: Sweep, pool: CompilePool | None, work: dict[str, list[Result]]
             raise
         except Exception as error:  # one shape that fails as a whole must not end the others
             emit(f"{name:<28} FAILED: {type(error).__name__}: {str(error)[:300]}")
-            _check_context(name, error)
+            check_context(name, error)
         sweep.save()
         _report(sweep.shapes[name], results)
 
 
 def _take_compiled(sweep: Sweep, result: Result, future: Future[Compiled] | None) -> bool:
     """Waits for the compiler; tells whether there is a kernel."""
-    if future is None:
-        return True
-    left = sweep.deadline.left() - RESERVE_SECONDS / 2
-    try:
-        compiled = future.result(timeout=max(left, 0.0))
-    except FutureTimeoutError:
-        return False
-    if compiled.error:
-        result.status = f"does not compile: {compiled.error}"
-        return False
-    result.shared_bytes = compiled.shared_bytes
-    return True
+
+    def record(status: str) -> None:
+        result.status = status
+
+    ready = is_compiled(future, sweep.deadline, record)
+    if ready and future is not None:
+        result.shared_bytes = future.result().shared_bytes
+    return ready
 
 
 def _time_shape(sweep: Sweep, each: ShapeResults, results: list[Result]) -> None:
@@ -417,19 +392,9 @@ def _check(result: Result, tensors: Tensors, reference: Any, limit: Errors) -> N
         result.errors = measure_errors(_function(tensors, result.config)(), reference)
     except Exception as error:  # recorded; the sweep goes on unless the context is gone
         result.status = f"does not run: {type(error).__name__}: {str(error)[:200]}"
-        _check_context(f"{tensors.shape.name} {describe_config(result.config)}", error)
+        check_context(f"{tensors.shape.name} {describe_config(result.config)}", error)
         return
     result.status = "ok" if result.errors.within(limit) else "wrong result"
-
-
-def _check_context(what: str, error: Exception) -> None:
-    """Raises a ContextLostError if the GPU answers nothing any more after ``error``."""
-    import torch
-
-    try:
-        torch.cuda.synchronize()
-    except Exception as lost:
-        raise ContextLostError(f"{what}: {lost}") from error
 
 
 def _report(each: ShapeResults, results: list[Result]) -> None:

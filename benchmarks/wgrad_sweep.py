@@ -12,40 +12,31 @@ from __future__ import annotations
 import argparse
 import contextlib
 import dataclasses
+import functools
 import json
 import math
-import os
 import pathlib
-import threading
 from collections.abc import Iterator
 from concurrent.futures import Future
-from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from benchmarks.compile_ahead import Compiled, CompilePool
-from benchmarks.conv_fprop import (
-    H200_MULTIPROCESSORS,
-    announce,
-    make_timer,
-    multiprocessors,
-    prepare_torch,
-)
+from benchmarks.conv_runs import add_suite_arguments, announce, opened_suite
 from benchmarks.conv_variants import BASELINE, Operands, make_operands
-from benchmarks.harness import (
-    Deadline,
-    Environment,
-    Function,
-    Timer,
-    Timing,
-    add_conv_arguments,
-    collect_environment,
-    emit,
-    measure_errors,
-    time_interleaved,
-    write_json,
+from benchmarks.harness import Environment, Function, Timing, emit, measure_errors, time_interleaved
+from benchmarks.suites import Layer, select_layers
+from benchmarks.sweeping import (
+    RESERVE_SECONDS,
+    ContextLostError,
+    LayerSweep,
+    add_sweep_arguments,
+    check_context,
+    compiling_processes,
+    gradient_of_torch,
+    is_compiled,
+    watched,
 )
-from benchmarks.suites import SUITES, Layer, select_layers
 
 __all__ = ["add_arguments", "candidates", "compile_job", "run"]
 
@@ -56,22 +47,12 @@ TAPS = (1, 2, 3, 5, 7)
 MAX_STAGES = 10
 # Slower than this by estimate is not worth compiling.
 WORTHWHILE = 1.25
-ROUNDS = 3
-TARGET_MS = 8.0
-HANG_SECONDS = 30.0
-# Kept back from the time limit, to finish a layer and write.
-RESERVE_SECONDS = 15.0
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the options of the case."""
-    parser.add_argument("--suite", choices=(*SUITES, "all"), default="all")
-    add_conv_arguments(parser, shapes="indices into the suite, or names of layers; all by default")
-    parser.add_argument("--narrow", action="store_true", help="the shipped configurations only")
-    parser.add_argument(
-        "--resume", action="store_true", help="keep what --out holds and time the rest"
-    )
-    parser.add_argument("--jobs", type=int, default=0, help="compiling processes (cores - 1)")
+    add_suite_arguments(parser)
+    add_sweep_arguments(parser)
 
 
 # ---- What is tried -----------------------------------------------------------------------------
@@ -205,35 +186,13 @@ def _plan(operands: Operands, choice: Choice) -> Any:
 # ---- Timing ------------------------------------------------------------------------------------
 
 
-class ContextLostError(Exception):
-    """The CUDA context is broken; nothing more can run in this process."""
-
-
-class Sweep:
-    """The state of a run: results per layer, and the file they go to."""
+class Sweep(LayerSweep):
+    """The state of a run: results per layer, those of an earlier one included."""
 
     def __init__(self, arguments: argparse.Namespace, environment: Environment) -> None:
-        self.arguments = arguments
-        self.out: pathlib.Path = arguments.out or DEFAULT_OUT
-        self.environment = environment
-        self.deadline = Deadline(arguments.time_limit)
-        self.timer: Timer = make_timer(arguments, min(arguments.target_ms, TARGET_MS))
-        self.num_sms = H200_MULTIPROCESSORS if arguments.dry_run else multiprocessors()
-        self.layers: dict[str, dict[str, Any]] = {}
+        super().__init__(arguments, environment, DEFAULT_OUT, key="layers")
         if arguments.resume and self.out.exists():
             self.layers = json.loads(self.out.read_text("utf-8"))["layers"]
-
-    def save(self) -> None:
-        """Writes all that is known."""
-        write_json(
-            self.out,
-            {
-                "environment": asdict(self.environment),
-                "dtype": self.arguments.dtype,
-                "num_sms": self.num_sms,
-                "layers": self.layers,
-            },
-        )
 
     def record(
         self, layer: Layer, choice: Choice, status: str, timing: Timing | None = None
@@ -255,40 +214,27 @@ class Sweep:
         every = candidates(layer.problem, self.num_sms, self.arguments.narrow)
         return [choice for choice in every if choice not in done]
 
-    @contextlib.contextmanager
-    def watched(self, layer: Layer, choice: Choice) -> Iterator[None]:
+    def watched(self, layer: Layer, choice: Choice) -> contextlib.AbstractContextManager[None]:
         """Ends the process, with everything saved, if the kernel inside does not come back."""
 
-        def give_up() -> None:
-            self.record(layer, choice, f"hangs: no end after {HANG_SECONDS:.0f} s")
+        def last_words(status: str) -> None:
+            self.record(layer, choice, status)
             self.save()
             emit(f"{layer.name} {choice} hangs; use --resume")
-            os._exit(3)
 
-        watch = threading.Timer(HANG_SECONDS, give_up)
-        watch.daemon = True
-        watch.start()
-        try:
-            yield
-        finally:
-            watch.cancel()
+        return watched(last_words)
 
 
 def _check(
     sweep: Sweep, layer: Layer, operands: Operands, choice: Choice, reference: Any, limit: Any
 ) -> bool:
     """Runs a configuration once; tells whether the result is right."""
-    import torch
-
     try:
         with sweep.watched(layer, choice):
             errors = measure_errors(_plan(operands, choice).run(operands.x, operands.dy), reference)
     except Exception as error:  # recorded; the sweep goes on unless the context is gone
         sweep.record(layer, choice, f"does not run: {type(error).__name__}: {str(error)[:200]}")
-        try:
-            torch.cuda.synchronize()
-        except Exception as lost:
-            raise ContextLostError(f"{layer.name} {choice}: {lost}") from error
+        check_context(f"{layer.name} {choice}", error)
         return False
     if not errors.within(limit):
         sweep.record(layer, choice, "wrong result")
@@ -297,18 +243,11 @@ def _check(
 
 def _time_layer(sweep: Sweep, layer: Layer, choices: list[Choice]) -> None:
     """Checks the configurations of a layer, then times the right ones against each other."""
-    rounds = min(sweep.arguments.rounds, ROUNDS)
     variants: dict[str, Function] = {BASELINE: lambda: None}
     right = choices
     if not sweep.arguments.dry_run:
         operands = make_operands(layer.problem, sweep.arguments.dtype)
-        import torch
-
-        torch.backends.cudnn.benchmark = False
-        reference = operands.in_fp32().run_torch("wgrad")
-        torch.backends.cudnn.benchmark = True
-        variants[BASELINE] = lambda: operands.run_torch("wgrad")
-        limit = measure_errors(variants[BASELINE](), reference)
+        reference, variants[BASELINE], limit = gradient_of_torch(operands, "wgrad")
         right = [c for c in choices if _check(sweep, layer, operands, c, reference, limit)]
         del reference
         for choice in right:
@@ -316,7 +255,7 @@ def _time_layer(sweep: Sweep, layer: Layer, choices: list[Choice]) -> None:
             variants[str(choice)] = lambda plan=plan: plan.run(operands.x, operands.dy)
     else:
         variants |= {str(choice): lambda: None for choice in right}
-    timings = time_interleaved(variants, sweep.timer, rounds)
+    timings = time_interleaved(variants, sweep.timer, sweep.rounds)
     sweep.layers[layer.name]["cudnn_ms"] = timings[BASELINE].ms
     for choice in right:
         sweep.record(layer, choice, "ok", timings[str(choice)])
@@ -324,24 +263,14 @@ def _time_layer(sweep: Sweep, layer: Layer, choices: list[Choice]) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Runs the case; returns 1 where a result was wrong, 3 where the GPU has to be left."""
-    if arguments.out is not None and arguments.out.suffix != ".json":
-        emit(f"--out {arguments.out}: the sweep writes .json")
+    opening = opened_suite(arguments, suffixes=[".json"])
+    if opening is None:
         return 2
-    try:
-        layers = select_layers(arguments.suite, arguments.shapes)
-    except ValueError as error:
-        emit(str(error))
-        return 2
-    environment = collect_environment()
-    if not arguments.dry_run:
-        if environment.device == "none":
-            emit("no CUDA GPU: nothing to time (--dry-run shows the output without one)")
-            return 2
-        prepare_torch()
+    layers, environment = opening
     sweep = Sweep(arguments, environment)
     announce(arguments, environment, sweep.timer)
     work = {layer: sweep.wanted(layer) for layer in layers}
-    jobs = arguments.jobs or max(1, (os.cpu_count() or 2) - 1)
+    jobs = compiling_processes(arguments)
     total = sum(map(len, work.values()))
     emit(f"{len(layers)} layers, {total} configurations, compiled by {jobs} processes")
     code = 0
@@ -357,13 +286,8 @@ def run(arguments: argparse.Namespace) -> int:
             emit(f"{error}; the results so far are in {sweep.out}; use --resume")
             code = 3
         sweep.save()
-    wrong = sum(
-        result["status"] == "wrong result"
-        for layer in layers
-        for result in sweep.layers[layer.name]["results"]
-    )
-    emit(f"{wrong} wrong results; written to {sweep.out}")
-    return code or int(wrong > 0)
+    wrong = sweep.finish(layers)
+    return code or wrong
 
 
 def _time_all(sweep: Sweep, pool: CompilePool | None, work: dict[Layer, list[Choice]]) -> None:
@@ -378,7 +302,15 @@ def _time_all(sweep: Sweep, pool: CompilePool | None, work: dict[Layer, list[Cho
             for future in futures.values():
                 future.cancel()
             continue
-        ready = [c for c in choices if _is_ready(sweep, layer, c, futures.get((layer, c)))]
+        ready = [
+            choice
+            for choice in choices
+            if is_compiled(
+                futures.get((layer, choice)),
+                sweep.deadline,
+                functools.partial(sweep.record, layer, choice),
+            )
+        ]
         if ready:
             _time_layer(sweep, layer, ready)
             sweep.save()
@@ -393,20 +325,6 @@ def _job(sweep: Sweep, layer: Layer, choice: Choice) -> dict[str, object]:
         "num_sms": sweep.num_sms,
         **choice.fields(),
     }
-
-
-def _is_ready(sweep: Sweep, layer: Layer, choice: Choice, future: Future[Compiled] | None) -> bool:
-    """Waits for the compiler; tells whether there are kernels."""
-    if future is None:
-        return True
-    left = sweep.deadline.left() - RESERVE_SECONDS / 2
-    try:
-        compiled = future.result(timeout=max(left, 0.0))
-    except FutureTimeoutError:
-        return False
-    if compiled.error:
-        sweep.record(layer, choice, f"does not compile: {compiled.error}")
-    return not compiled.error
 
 
 def _report(sweep: Sweep, layer: Layer) -> None:

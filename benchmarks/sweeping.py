@@ -1,0 +1,195 @@
+"""What the sweeps of tile configurations share: options, limits, and what ends a sweep early."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import pathlib
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeoutError
+from dataclasses import asdict
+from typing import Any
+
+from benchmarks.compile_ahead import Compiled
+from benchmarks.conv_runs import H200_MULTIPROCESSORS, make_timer, multiprocessors
+from benchmarks.conv_variants import Operands
+from benchmarks.harness import (
+    Deadline,
+    Environment,
+    Errors,
+    Function,
+    Timer,
+    emit,
+    measure_errors,
+    write_json,
+)
+from benchmarks.suites import Layer
+
+__all__ = [
+    "HANG_SECONDS",
+    "RESERVE_SECONDS",
+    "ROUNDS",
+    "TARGET_MS",
+    "ContextLostError",
+    "LayerSweep",
+    "add_sweep_arguments",
+    "check_context",
+    "compiling_processes",
+    "gradient_of_torch",
+    "is_compiled",
+    "watched",
+]
+
+# GPU time of one measurement, and measurements per configuration.
+TARGET_MS = 8.0
+ROUNDS = 3
+HANG_SECONDS = 30.0
+# Kept back from the time limit, to finish a shape and write.
+RESERVE_SECONDS = 15.0
+
+
+class ContextLostError(Exception):
+    """The CUDA context is broken; nothing more can run in this process."""
+
+
+def add_sweep_arguments(parser: Any, resume: bool = True) -> None:
+    """Declares the options of a sweep on a parser, or on a group of one.
+
+    Args:
+        parser: What gets the options.
+        resume: Whether the sweep can go on behind an earlier one.
+    """
+    parser.add_argument("--narrow", action="store_true", help="the shipped configurations only")
+    if resume:
+        parser.add_argument(
+            "--resume", action="store_true", help="keep what --out holds and time the rest"
+        )
+    parser.add_argument("--jobs", type=int, default=0, help="compiling processes (cores - 1)")
+
+
+def compiling_processes(arguments: argparse.Namespace) -> int:
+    """Returns how many processes compile."""
+    jobs: int = arguments.jobs
+    return jobs or max(1, (os.cpu_count() or 2) - 1)
+
+
+def is_compiled(
+    future: Future[Compiled] | None, deadline: Deadline, record: Callable[[str], None]
+) -> bool:
+    """Waits for the compiler, not beyond the time limit; tells whether there is a kernel.
+
+    Args:
+        future: Of the compiling process; ``None`` in a dry run.
+        deadline: Of the sweep.
+        record: Takes the status of a configuration that does not compile.
+    """
+    if future is None:
+        return True
+    try:
+        compiled = future.result(timeout=max(deadline.left() - RESERVE_SECONDS / 2, 0.0))
+    except FutureTimeoutError:
+        return False
+    if compiled.error:
+        record(f"does not compile: {compiled.error}")
+    return not compiled.error
+
+
+def check_context(what: str, error: Exception) -> None:
+    """Raises a ContextLostError if the GPU answers nothing any more after ``error``."""
+    import torch
+
+    try:
+        torch.cuda.synchronize()
+    except Exception as lost:
+        raise ContextLostError(f"{what}: {lost}") from error
+
+
+@contextlib.contextmanager
+def watched(last_words: Callable[[str], None]) -> Iterator[None]:
+    """Ends the process if the kernel inside does not come back.
+
+    Args:
+        last_words: Takes the status of the configuration, to save and print it.
+    """
+
+    def give_up() -> None:
+        last_words(f"hangs: no end after {HANG_SECONDS:.0f} s")
+        os._exit(3)
+
+    watch = threading.Timer(HANG_SECONDS, give_up)
+    watch.daemon = True
+    watch.start()
+    try:
+        yield
+    finally:
+        watch.cancel()
+
+
+def gradient_of_torch(operands: Operands, direction: str) -> tuple[Any, Function, Errors]:
+    """Returns torch's gradient in fp32, a call of that in the operands' dtype, and its errors."""
+    import torch
+
+    torch.backends.cudnn.benchmark = False
+    reference = operands.in_fp32().run_torch(direction)
+    torch.backends.cudnn.benchmark = True
+
+    def baseline() -> object:
+        return operands.run_torch(direction)
+
+    return reference, baseline, measure_errors(baseline(), reference)
+
+
+class LayerSweep:
+    """The state of a sweep over layers of networks, and the file it goes to.
+
+    Attributes:
+        layers: What was measured, by the layer's name; ``results`` of each has a ``status``.
+    """
+
+    def __init__(
+        self,
+        arguments: argparse.Namespace,
+        environment: Environment,
+        default_out: pathlib.Path,
+        key: str,
+    ) -> None:
+        """Begins one.
+
+        Args:
+            arguments: The options.
+            environment: Where it runs.
+            default_out: The file, where the options name none.
+            key: Under which the layers stand in the file.
+        """
+        self.arguments = arguments
+        self.out: pathlib.Path = arguments.out or default_out
+        self.environment = environment
+        self.deadline = Deadline(arguments.time_limit)
+        self.timer: Timer = make_timer(arguments, min(arguments.target_ms, TARGET_MS))
+        self.rounds: int = min(arguments.rounds, ROUNDS)
+        self.num_sms = H200_MULTIPROCESSORS if arguments.dry_run else multiprocessors()
+        self.layers: dict[str, dict[str, Any]] = {}
+        self._key = key
+
+    def save(self) -> None:
+        """Writes all that is known."""
+        document = {
+            "environment": asdict(self.environment),
+            "dtype": self.arguments.dtype,
+            "num_sms": self.num_sms,
+            self._key: self.layers,
+        }
+        write_json(self.out, document)
+
+    def finish(self, layers: Sequence[Layer]) -> int:
+        """Prints how many results of some layers were wrong; returns the exit code."""
+        wrong = sum(
+            result["status"] == "wrong result"
+            for layer in layers
+            for result in self.layers.get(layer.name, {"results": []})["results"]
+        )
+        emit(f"{wrong} wrong results; written to {self.out}")
+        return int(wrong > 0)
