@@ -180,6 +180,21 @@ def test_every_order_of_coming_and_going(compiled, calls_previous, has_key, rest
         plugin.uninstall()
 
 
+def test_a_hook_that_unpacks_its_arguments_has_no_key(compiled):
+    """It binds no arguments, as one with a key does, and fails with a ValueError."""
+    seen = []
+
+    def unpacks(*arguments):
+        _, stages, *_ = arguments
+        seen.append(stages)
+
+    knobs.runtime.add_stages_inspection_hook = unpacks
+    plugin.install()
+    assert plugin.is_installed()
+    assert compiled() == (1, 1)
+    assert len(seen) == 1
+
+
 def test_a_hook_that_replaced_ours_is_told_of_once(compiled, caplog):
     plugin.install()
     Foreign("alone", calls_previous=False).install()

@@ -388,11 +388,9 @@ def _stages_hook(previous: seams.StagesHook | None) -> seams.StagesHook:
     if previous is None:
         key = mine
     else:
-        # A hook written for 3.6 takes the five arguments only; it has no key to add.
-        keyless = not seams.accepts_no_arguments(previous)
 
         def key() -> tuple[str, str]:
-            theirs, digest = ("", "") if keyless else previous()
+            theirs, digest = seams.key_of(previous) or ("", "")
             text, own_digest = mine()
             if text in theirs:
                 return (theirs, digest)  # Another link of ours, further back.

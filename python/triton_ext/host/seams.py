@@ -19,7 +19,6 @@ __all__ = [
     "PROBE",
     "Seam",
     "StagesHook",
-    "accepts_no_arguments",
     "asks_hook_for_key",
     "before_compile",
     "cache_key",
@@ -27,6 +26,7 @@ __all__ = [
     "interpreter_cvt",
     "interpreting",
     "is_gluon",
+    "key_of",
     "key_places",
     "make_ir",
     "plugin_is_reached",
@@ -58,10 +58,20 @@ def plugin_is_reached() -> bool:
     hook = knobs.runtime.add_stages_inspection_hook
     if hook is None:
         return False
+    theirs = key_of(hook)
+    return theirs is not None and KEY_PREFIX in theirs[0]
+
+
+def key_of(hook: StagesHook) -> tuple[str, str] | None:
+    """Returns the key and digest of a stages hook; ``None`` for one that has none.
+
+    A hook written for 3.6 cannot be asked: it needs its five arguments, or unpacks ``*args``.
+    """
     try:
-        return KEY_PREFIX in hook()[0]
-    except TypeError:
-        return False  # a hook written for 3.6, which cannot be asked
+        key: tuple[str, str] = hook()
+    except (TypeError, ValueError, IndexError):
+        return None
+    return key
 
 
 def stages_hook(make: Callable[[StagesHook | None], StagesHook]) -> Seam:
@@ -155,15 +165,6 @@ def takes_key() -> bool:
     return all(
         hasattr(importlib.import_module(module), name) for module, name in _KEY_PLACES.values()
     )
-
-
-def accepts_no_arguments(hook: StagesHook) -> bool:
-    """Tells whether a hook can be asked for its cache key (hooks written for 3.6 cannot)."""
-    try:
-        inspect.signature(hook).bind()
-    except TypeError:
-        return False
-    return True
 
 
 def interpreting() -> bool:
