@@ -33,6 +33,7 @@ import triton_ext.language as tle
 from triton_ext.ops.conv_config import ConvConfig
 from triton_ext.ops.machine import IS_INTERPRETED
 from triton_ext.ops.residues import Residues
+from triton_ext.ops.tiles_device import tile_position
 
 __all__ = [
     "Classes",
@@ -84,15 +85,6 @@ class Classes(NamedTuple):
     divisor: tuple[int, ...]
     tap_step: tuple[int, ...]
     inverse: tuple[int, ...]
-
-
-@triton.jit
-def _tile_position(tile, num_m, num_n, GROUP_SIZE_M: tl.constexpr):
-    """Row and column of a tile, GROUP_SIZE_M rows at a time so that weights stay in L2."""
-    width = GROUP_SIZE_M * num_n
-    first_m = (tile // width) * GROUP_SIZE_M
-    group_m = min(num_m - first_m, GROUP_SIZE_M)
-    return first_m + (tile % width) % group_m, (tile % width) // group_m
 
 
 @triton.jit
@@ -166,7 +158,7 @@ def _tile_start(
     num_m = (m_gemm - 1) // BLOCK_M + 1
     num_n = tl.cdiv(ci, BLOCK_N)
     tiles = num_m * num_n
-    tile_m, tile_n = _tile_position(tile % tiles, num_m, num_n, GROUP_SIZE_M)
+    tile_m, tile_n = tile_position(tile % tiles, num_m, num_n, GROUP_SIZE_M)
     number = tile // tiles
     return number // GROUPS, number % GROUPS, tile_m * BLOCK_M, tile_n * BLOCK_N
 

@@ -20,7 +20,8 @@ import triton.language as tl
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from triton_ext.ops.conv_launch import ROW_BYTES, TO_LAST, ForwardPlan, three
+from triton_ext.ops.conv_launch import TO_LAST, ForwardPlan, three
+from triton_ext.ops.descriptors import ROW_BYTES
 from triton_ext.ops.epilogue import PLAIN, EpilogueSpec
 from triton_ext.ops.epilogue_device import finish_tile, scale_and_shift
 from triton_ext.ops.problem import ConvProblem

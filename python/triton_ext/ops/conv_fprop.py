@@ -41,6 +41,7 @@ from triton_ext.ops.conv_config import ConvConfig
 from triton_ext.ops.epilogue import PLAIN, EpilogueSpec
 from triton_ext.ops.epilogue_device import finish_tile, scale_and_shift
 from triton_ext.ops.machine import IS_INTERPRETED
+from triton_ext.ops.tiles_device import tile_position
 
 __all__ = ["TRITON_DTYPES", "compile_conv_fprop", "conv_fprop_kernel", "kernel_constants"]
 
@@ -53,15 +54,6 @@ TRITON_DTYPES = {
     torch.int8: tl.int8,
     torch.int32: tl.int32,
 }
-
-
-@triton.jit
-def _tile_position(tile, num_m, num_n, GROUP_SIZE_M: tl.constexpr):
-    """Row and column of a tile, GROUP_SIZE_M rows at a time so that weights stay in L2."""
-    width = GROUP_SIZE_M * num_n
-    first_m = (tile // width) * GROUP_SIZE_M
-    group_m = min(num_m - first_m, GROUP_SIZE_M)
-    return first_m + (tile % width) % group_m, (tile % width) // group_m
 
 
 @triton.jit
@@ -123,7 +115,7 @@ def conv_fprop_kernel(
         num_n = GROUPS * group_n
     # One flattened loop over tiles and K: the loads of the next tile overlap this one's epilogue.
     for tile in tl.range(tl.program_id(0), num_m * num_n, tl.num_programs(0), flatten=True):
-        tile_m, tile_n = _tile_position(tile, num_m, num_n, GROUP_SIZE_M)
+        tile_m, tile_n = tile_position(tile, num_m, num_n, GROUP_SIZE_M)
         row = tile_m * BLOCK_M
         if GROUPS == 1:
             column = tile_n * BLOCK_N

@@ -9,14 +9,12 @@ from typing import Any
 import torch
 from triton.tools.tensor_descriptor import TensorDescriptor
 
+from triton_ext.ops.descriptors import ROW_BYTES
 from triton_ext.ops.epilogue import NO_OPERANDS, PLAIN, EpilogueOperands, EpilogueSpec
 from triton_ext.ops.launcher import Launcher
 from triton_ext.ops.problem import ConvProblem
 
-__all__ = ["NO_ARGUMENTS", "ROW_BYTES", "TO_LAST", "ForwardPlan", "three"]
-
-# TMA wants rows of a multiple of 16 bytes, on 16-byte boundaries.
-ROW_BYTES = 16
+__all__ = ["NO_ARGUMENTS", "TO_LAST", "ForwardPlan", "three"]
 
 # Permutations of torch's order [N, C, *spatial] to channels-last, by spatial dimensions.
 TO_LAST = {1: (0, 2, 1), 2: (0, 2, 3, 1), 3: (0, 2, 3, 4, 1)}

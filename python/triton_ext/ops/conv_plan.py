@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any
 
@@ -29,7 +29,8 @@ from triton_ext.ops.conv_direct import (
     direct_scalars,
 )
 from triton_ext.ops.conv_fprop import TRITON_DTYPES, conv_fprop_kernel, kernel_constants
-from triton_ext.ops.conv_launch import ROW_BYTES, TO_LAST, ForwardPlan, three
+from triton_ext.ops.conv_launch import TO_LAST, ForwardPlan, three
+from triton_ext.ops.descriptors import ROUNDS_TO_TF32, ROW_BYTES, Layout, packed_strides
 from triton_ext.ops.epilogue import PLAIN, EpilogueSpec
 from triton_ext.ops.launcher import Launcher
 from triton_ext.ops.machine import Machine, machine_of
@@ -66,24 +67,7 @@ INPUT_DTYPES = (
 #: What y may be, through a cast of the accumulators.
 OUT_DTYPES = (*INPUT_DTYPES[:-1], torch.int32)
 
-_ROUNDS = "round_f32_to_tf32" in {each.name for each in fields(TensorDescriptor)}
-
 _INT32 = EpilogueSpec(out_dtype=torch.int32)
-
-
-@dataclass(frozen=True, slots=True)
-class _Layout:
-    """A tensor without memory, to validate a geometry with."""
-
-    shape: tuple[int, ...]
-    strides: tuple[int, ...]
-    dtype: torch.dtype
-
-    def stride(self) -> tuple[int, ...]:
-        return self.strides
-
-    def data_ptr(self) -> int:
-        return 0
 
 
 @dataclass(slots=True, kw_only=True)
@@ -123,7 +107,7 @@ class ConvPlan(ForwardPlan):
             self._x_layout = (shape, [self.x_row_stride, 1], [config.block_m, config.block_k])
         # fp32 is rounded to tf32 where Triton can (from 3.7 on); tensor cores cut off what tf32
         # has not, which is an error of twice the size, in one direction.
-        rounds = self.x_desc.round_f32_to_tf32 and _ROUNDS
+        rounds = self.x_desc.round_f32_to_tf32 and ROUNDS_TO_TF32
         self._options = {"round_f32_to_tf32": True} if rounds else {}
 
     def _inputs(self, x: torch.Tensor, weight: torch.Tensor) -> tuple[tuple[Any, Any], None]:
@@ -269,7 +253,7 @@ def make_plan(
     shape = (problem.batch, *problem.input_size, problem.in_channels + missing)
     strides = tuple(x_strides[i] for i in TO_LAST[problem.dims])
     if missing:
-        strides = tuple(math.prod(shape[i + 1 :]) for i in range(len(shape)))
+        strides = packed_strides(shape)
     # TMA does not stop at the end of a group: its tiles have to.
     column_unit = 1 if problem.groups == 1 else 16 if config is None else config.block_n
     store_through_tma = (
@@ -294,7 +278,7 @@ def make_plan(
             "smallest tile configuration needs more"
         )
     x_desc = Im2ColDescriptor.for_conv(
-        _Layout(shape, strides, dtype),
+        Layout(shape, strides, dtype),
         conv.filter_size,
         stride=conv.stride,
         padding=conv.padding,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import lru_cache
 
 import torch
@@ -21,7 +21,8 @@ from triton_ext.errors import UnsupportedError
 from triton_ext.ops import conv_dgrad
 from triton_ext.ops.conv_config import ConvConfig
 from triton_ext.ops.conv_dgrad import DgradProblem, kernel_constants, three_dims
-from triton_ext.ops.conv_launch import ROW_BYTES, TO_LAST
+from triton_ext.ops.conv_launch import TO_LAST
+from triton_ext.ops.descriptors import ROUNDS_TO_TF32, ROW_BYTES, Layout, packed_strides
 from triton_ext.ops.dgrad_config import choose_config
 from triton_ext.ops.launcher import Launcher
 from triton_ext.ops.machine import Machine, machine_of
@@ -41,24 +42,10 @@ DTYPES = {
     torch.float32: tl.float32,
 }
 
-# Triton's tiled descriptors round fp32 to tf32 from 3.7 on; before, tensor cores cut off the rest.
-_ROUNDS = "round_f32_to_tf32" in {field.name for field in fields(TensorDescriptor)}
 _MAX_INT32 = (1 << 31) - 1
 # Fewer channels than this are no operand of a matrix product.
 _MIN_BLOCK_K = 16
 _LETTERS = {1: "W", 2: "HW", 3: "DHW"}
-
-
-@dataclass(frozen=True, slots=True)
-class _Layout:
-    """A tensor without memory, to validate a geometry with."""
-
-    shape: tuple[int, ...]
-    strides: tuple[int, ...]
-    dtype: torch.dtype
-
-    def data_ptr(self) -> int:
-        return 0
 
 
 @dataclass(slots=True, kw_only=True)
@@ -149,7 +136,9 @@ class DgradPlan:
         if rows.data_ptr() % ROW_BYTES:
             rows = rows.clone()
         taps, columns = self.problem.taps, rows.shape[-1]
-        rounding = {"round_f32_to_tf32": True} if _ROUNDS and self.dtype == torch.float32 else {}
+        rounding = (
+            {"round_f32_to_tf32": True} if ROUNDS_TO_TF32 and self.dtype == torch.float32 else {}
+        )
         shape, strides = [rows.shape[0], taps, columns], [taps * columns, columns, 1]
         return TensorDescriptor(rows, shape, strides, block, **rounding)
 
@@ -334,12 +323,12 @@ def make_plan(
     n, size = problem.batch, problem.output_size
     strides = (dy_strides[0], *dy_strides[2:], dy_strides[1])
     if missing_co:
-        strides = _packed_strides((n, *size, padded_co))
+        strides = packed_strides((n, *size, padded_co))
     dims = residues_of(problem)
     corners = _corners(dims, size)
     through_tma = _is_packed(problem, dtype) and (groups == 1 or ci % config.block_n == 0)
     dy_desc = Im2ColDescriptor(
-        _Layout((n, *size, padded_co), strides, dtype),
+        Layout((n, *size, padded_co), strides, dtype),
         (n, *size, padded_co),
         strides,
         [config.block_m, config.block_k],
@@ -376,10 +365,6 @@ def make_plan(
         missing_ci=-ci % unit,
         store_through_tma=through_tma,
     )
-
-
-def _packed_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
-    return tuple(math.prod(shape[i + 1 :]) for i in range(len(shape)))
 
 
 def _pad(rows: torch.Tensor, missing: int) -> torch.Tensor:

@@ -19,6 +19,7 @@ from triton_ext.ops.conv_wgrad import (
     reduce_constants,
     wgrad_reduce_kernel,
 )
+from triton_ext.ops.descriptors import ROW_BYTES, Layout, packed_strides
 from triton_ext.ops.launcher import Launcher
 from triton_ext.ops.machine import IS_INTERPRETED, Machine, machine_of
 from triton_ext.ops.problem import ConvProblem
@@ -40,24 +41,6 @@ descriptor_error = backends.load("nvidia", "descriptor_error")
 # WGMMA reads operands whose rows are the reduction for 16-bit types only.
 DTYPES = {torch.float16: tl.float16, torch.bfloat16: tl.bfloat16}
 OUT_DTYPES = {**DTYPES, torch.float32: tl.float32}
-
-# TMA wants addresses and rows of multiples of 16 bytes.
-_ROW_BYTES = 16
-
-
-@dataclass(frozen=True, slots=True)
-class _Layout:
-    """A tensor without memory, to validate a geometry with."""
-
-    shape: tuple[int, ...]
-    strides: tuple[int, ...]
-    dtype: torch.dtype
-
-    def stride(self) -> tuple[int, ...]:
-        return self.strides
-
-    def data_ptr(self) -> int:
-        return 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,7 +71,7 @@ class _Operand:
             itemsize: Bytes of an element.
             as_matrix: Whether it has to be [pixels, channels]; it is copied where it is not.
         """
-        unit = _ROW_BYTES // itemsize
+        unit = ROW_BYTES // itemsize
         missing = -shape[1] % unit
         channels = shape[1] + missing
         if missing:
@@ -238,7 +221,7 @@ class WgradPlan:
                     f"{out.dtype}"
                 )
             rows = out.movedim(1, -1)
-            if rows.is_contiguous() and rows.data_ptr() % _ROW_BYTES == 0:
+            if rows.is_contiguous() and rows.data_ptr() % ROW_BYTES == 0:
                 return rows
         return torch.empty((shape[0], *shape[2:], shape[1]), device=device, dtype=self.out_dtype)
 
@@ -254,7 +237,7 @@ class WgradPlan:
         """
         config, problem = self.config, self.problem
         x, dy = self._x.rows(x), self._dy.rows(dy)
-        if dy.data_ptr() % _ROW_BYTES:
+        if dy.data_ptr() % ROW_BYTES:
             dy = dy.clone(memory_format=torch.contiguous_format)
         pixels = self._pixels
         if self._x_desc is None:
@@ -324,7 +307,7 @@ def make_plan(
         others = (*others, f"out_dtype {out_dtype}: expected float16, bfloat16 or float32")
     if others:
         raise UnsupportedError("wgrad: " + "; ".join(others))
-    through_tma = problem.groups == 1 and problem.in_channels * out_dtype.itemsize % _ROW_BYTES == 0
+    through_tma = problem.groups == 1 and problem.in_channels * out_dtype.itemsize % ROW_BYTES == 0
     store = Store(element_bytes=out_dtype.itemsize, in_pieces=through_tma)
     if num_sms is not None:
         machine = replace(machine, num_sms=num_sms)
@@ -337,7 +320,7 @@ def make_plan(
     is_matrix = is_plain and x.pixel_stride > 0
     # Of an empty batch nothing is read, however it lies.
     is_described = problem.batch > 0 and not is_matrix
-    through_tma = problem.groups == 1 and problem.in_channels * out_dtype.itemsize % _ROW_BYTES == 0
+    through_tma = problem.groups == 1 and problem.in_channels * out_dtype.itemsize % ROW_BYTES == 0
     return WgradPlan(
         problem=problem,
         tiles=tiles,
@@ -385,12 +368,9 @@ def _describe_x(
 ) -> Any:
     """Returns the im2col descriptor of x, without memory."""
     shape = (problem.batch, *problem.input_size, x.channels)
-    if x.is_copied:
-        rows = tuple(math.prod(shape[i + 1 :]) for i in range(len(shape)))
-    else:
-        rows = (strides[0], *strides[2:], strides[1])
+    rows = packed_strides(shape) if x.is_copied else (strides[0], *strides[2:], strides[1])
     return Im2ColDescriptor.for_conv(
-        _Layout(shape, rows, dtype),
+        Layout(shape, rows, dtype),
         problem.filter_size,
         stride=problem.stride,
         padding=problem.padding,
