@@ -29,6 +29,7 @@ __all__ = [
     "padding_sides",
     "problem_of",
     "rank_error",
+    "walk_of",
 ]
 
 # Names of the dimensions in messages, by their number.
@@ -139,6 +140,22 @@ def padding_sides(
     if min(sides) < 0:
         raise ValueError(f"padding: must not be negative, got {padding!r}")
     return sides
+
+
+def walk_of(
+    stride: int | Sequence[int],
+    padding: int | str | Sequence[int] | Sequence[Sequence[int]],
+    dilation: int | Sequence[int],
+    filter_size: Sequence[int],
+) -> tuple[list[int], list[int], list[int]]:
+    """Returns stride, padding as of :func:`padding_sides`, and dilation, as numbers per dimension.
+
+    Raises:
+        ValueError: Something else; the message names the argument.
+    """
+    dims = len(filter_size)
+    steps, distances = numbers("stride", stride, dims), numbers("dilation", dilation, dims)
+    return steps, padding_sides(padding, filter_size, steps, distances), distances
 
 
 # --- sizes --------------------------------------------------------------------------------------

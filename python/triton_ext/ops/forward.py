@@ -11,10 +11,9 @@ from triton_ext.ops import calls
 from triton_ext.ops.arguments import (
     empty_channels_last,
     fprop_size,
-    numbers,
     output_dtype,
-    padding_sides,
     rank_error,
+    walk_of,
 )
 from triton_ext.ops.checks import (
     Fallback,
@@ -53,9 +52,7 @@ def convolve(
         ).squeeze(0)
     if x.dim() != dims + 2 or weight.dim() != dims + 2:
         raise rank_error(name, dims, ("x", x), weight)
-    stride = numbers("stride", stride, dims)
-    dilation = numbers("dilation", dilation, dims)
-    padding = padding_sides(padding, weight.shape[2:], stride, dilation)
+    stride, padding, dilation = walk_of(stride, padding, dilation, weight.shape[2:])
     return calls.fprop(x, weight, bias, stride, padding, dilation, groups, parse_fallback(fallback))
 
 
@@ -94,9 +91,7 @@ def convolve_fused(
         raise ValueError(
             f"{name}: expected an activation of {', '.join(ACTIVATIONS)}, got {activation!r}"
         )
-    stride = numbers("stride", stride, dims)
-    dilation = numbers("dilation", dilation, dims)
-    sides = padding_sides(padding, weight.shape[2:], stride, dilation)
+    stride, sides, dilation = walk_of(stride, padding, dilation, weight.shape[2:])
     may_fall_back = parse_fallback(fallback)
     size = fprop_size(x.shape[2:], weight.shape[2:], stride, sides, dilation)
     shape = (x.shape[0], weight.shape[0], *size)

@@ -8,7 +8,7 @@ import torch
 
 from triton_ext.errors import UnsupportedError
 from triton_ext.ops import calls
-from triton_ext.ops.arguments import check_pair, dgrad_size, numbers, padding_sides, rank_error
+from triton_ext.ops.arguments import check_pair, dgrad_size, numbers, rank_error, walk_of
 from triton_ext.ops.checks import (
     Fallback,
     Numbers,
@@ -47,10 +47,8 @@ def convolve_transposed(
         raise rank_error(name, dims, ("x", x), weight, transposed=True)
     if isinstance(padding, str):
         raise ValueError(f"{name}: padding must be numbers, got {padding!r}")
-    stride = numbers("stride", stride, dims)
-    dilation = numbers("dilation", dilation, dims)
+    stride, sides, dilation = walk_of(stride, padding, dilation, weight.shape[2:])
     extra = numbers("output_padding", output_padding, dims)
-    sides = padding_sides(padding, weight.shape[2:], stride, dilation)
     # The kernel's operands may have another dtype than these have before autocast.
     check_pair(name, ("x", x), weight, bias, groups, transposed=True, mixed_dtypes=True)
     may_fall_back = parse_fallback(fallback)
@@ -109,9 +107,7 @@ def input_gradient(
     check_types(name, grad_output, weight, None)
     if grad_output.dim() != dims + 2 or weight.dim() != dims + 2:
         raise rank_error(name, dims, ("grad_output", grad_output), weight)
-    stride = numbers("stride", stride, dims)
-    dilation = numbers("dilation", dilation, dims)
-    sides = padding_sides(padding, weight.shape[2:], stride, dilation)
+    stride, sides, dilation = walk_of(stride, padding, dilation, weight.shape[2:])
     expected = (grad_output.shape[0], weight.shape[1] * groups)
     if len(input_size) != dims + 2 or tuple(input_size[:2]) != expected:
         raise ValueError(
@@ -162,9 +158,7 @@ def weight_gradient(
             f"numbers, got {list(weight_size)}"
         )
     taps = list(weight_size[2:])
-    stride = numbers("stride", stride, dims)
-    dilation = numbers("dilation", dilation, dims)
-    sides = padding_sides(padding, taps, stride, dilation)
+    stride, sides, dilation = walk_of(stride, padding, dilation, taps)
     check_output_size(name, x.shape[2:], taps, stride, sides, dilation, grad_output)
     may_fall_back = parse_fallback(fallback)
     if not may_fall_back:

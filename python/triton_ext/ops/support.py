@@ -12,9 +12,9 @@ from triton_ext.ops.arguments import (
     check_pair,
     dgrad_size,
     numbers,
-    padding_sides,
     problem_of,
     rank_error,
+    walk_of,
 )
 from triton_ext.ops.autocast import is_autocast
 from triton_ext.ops.checks import Numbers, Padding, check_types
@@ -104,9 +104,7 @@ def support(
     autocast = is_autocast(x.device.type) and x.dtype in _AUTOCAST
     check_pair(name, ("x", x), weight, bias, groups, transposed=transposed, mixed_dtypes=autocast)
     dtype = torch.get_autocast_dtype(x.device.type) if autocast else x.dtype
-    steps = numbers("stride", stride, dims)
-    distances = numbers("dilation", dilation, dims)
-    sides = padding_sides(padding, weight.shape[2:], steps, distances)
+    steps, sides, distances = walk_of(stride, padding, dilation, weight.shape[2:])
     extra = numbers("output_padding", output_padding, dims)
     x_shape: Sequence[int] = x.shape
     found: list[str] = []
