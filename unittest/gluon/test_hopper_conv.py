@@ -14,7 +14,7 @@ import sys
 import weakref
 
 import pytest
-import triton
+from cubin_resources import resources
 from triton_ext.errors import DescriptorError, LaunchError
 from triton_ext.gluon import nvidia as xnv
 from triton_ext.host import capabilities
@@ -138,19 +138,6 @@ def test_whatever_is_chosen_can_run():
 
 
 # ---- Compiled code -----------------------------------------------------------------------------
-
-
-def resources(cubin: bytes, folder: pathlib.Path) -> dict[str, int]:
-    """What cuobjdump says of the kernel: registers, stack and local memory in bytes."""
-    tool = pathlib.Path(triton.__file__).parent / "backends/nvidia/bin/cuobjdump"
-    if not tool.exists():
-        pytest.skip("this Triton ships no cuobjdump")
-    path = folder / "kernel.cubin"
-    path.write_bytes(cubin)
-    text = subprocess.run(
-        [str(tool), "--dump-resource-usage", str(path)], capture_output=True, text=True, check=True
-    ).stdout
-    return {name: int(value) for name, value in re.findall(r"(REG|STACK|LOCAL):(\d+)", text)}
 
 
 def fast(configs: tuple[TileConfig, ...], *indices: int) -> list[object]:

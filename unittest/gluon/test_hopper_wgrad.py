@@ -7,11 +7,10 @@ import math
 import os
 import pathlib
 import re
-import subprocess
 import sys
 
 import pytest
-import triton
+from cubin_resources import resources
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from triton_ext.errors import DescriptorError
@@ -191,19 +190,6 @@ def test_all_plans_differ():
 
 
 # ---- Compiled code -----------------------------------------------------------------------------
-
-
-def resources(cubin: bytes, folder: pathlib.Path) -> dict[str, int]:
-    """What cuobjdump says of the kernel: registers, stack and local memory in bytes."""
-    tool = pathlib.Path(triton.__file__).parent / "backends/nvidia/bin/cuobjdump"
-    if not tool.exists():
-        pytest.skip("this Triton ships no cuobjdump")
-    path = folder / "kernel.cubin"
-    path.write_bytes(cubin)
-    text = subprocess.run(
-        [str(tool), "--dump-resource-usage", str(path)], capture_output=True, text=True, check=True
-    ).stdout
-    return {name: int(value) for name, value in re.findall(r"(REG|STACK|LOCAL):(\d+)", text)}
 
 
 def fast(configs: tuple[WgradConfig, ...], *indices: int) -> list[object]:

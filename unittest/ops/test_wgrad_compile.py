@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import os
-import pathlib
 import re
-import subprocess
 from dataclasses import replace
 
 import pytest
 
 pytest.importorskip("torch", reason="triton_ext.ops needs torch, which is not installed")
 
-import triton
 import triton.language as tl
+from cubin_resources import resources
 from triton_ext.host import capabilities
 from triton_ext.ops.conv_wgrad import compile_conv_wgrad, compile_reduce
 from triton_ext.ops.wgrad_config import (
@@ -43,19 +41,6 @@ SMALL = WgradConfig(block_co=64, block_ci=64, num_stages=4, num_warps=4)
 
 def tiles_of(config: WgradConfig, partition: Partition) -> WgradTiles:
     return WgradTiles(config=config, co_blocks=2, partition=partition)
-
-
-def resources(cubin: bytes, folder: pathlib.Path) -> dict[str, int]:
-    """What cuobjdump says of the kernel: registers, stack and local memory in bytes."""
-    tool = pathlib.Path(triton.__file__).parent / "backends/nvidia/bin/cuobjdump"
-    if not tool.exists():
-        pytest.skip("this Triton ships no cuobjdump")
-    path = folder / "kernel.cubin"
-    path.write_bytes(cubin)
-    text = subprocess.run(
-        [str(tool), "--dump-resource-usage", str(path)], capture_output=True, text=True, check=True
-    ).stdout
-    return {name: int(value) for name, value in re.findall(r"(REG|STACK|LOCAL):(\d+)", text)}
 
 
 def each(capability: int, *quick: int) -> list[object]:
