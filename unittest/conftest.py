@@ -16,6 +16,16 @@ def fresh_triton_cache(tmp_path, monkeypatch):
     return folder
 
 
+@pytest.fixture(autouse=True)
+def plugin_stays_installed():
+    """What a test takes out is put back: kernels of later modules need the plugin."""
+    plugin = sys.modules.get("triton_ext.plugin")
+    was_installed = plugin is not None and plugin.is_installed()
+    yield
+    if was_installed and not plugin.is_installed():
+        plugin.install()
+
+
 def gpu_problem() -> str | None:
     """Tells why there is no usable GPU, or ``None`` if there is one."""
     try:

@@ -209,8 +209,10 @@ def test_options_that_mean_nothing(options, words):
 @pytest.fixture
 def installed(tmp_path, monkeypatch):
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+    was_installed = plugin.is_installed()
     yield
-    plugin.uninstall()
+    if not was_installed:
+        plugin.uninstall()
 
 
 def compiled(source, passes=True):
