@@ -21,7 +21,7 @@ if os.environ.get("TRITON_INTERPRET") != "1":
     pytest.skip("set TRITON_INTERPRET=1 before pytest starts", allow_module_level=True)
 
 from triton_ext import ops
-from triton_ext.errors import TritonExtError
+from triton_ext.errors import TritonExtError, UnsupportedError
 from triton_ext.ops.arguments import channels_last
 from triton_ext.ops.reference import apply_activation
 
@@ -253,7 +253,7 @@ def test_an_epilogue_with_everything(activation, channels):
     as_exact(y, z.half(), z)
 
 
-@pytest.mark.parametrize("out_dtype", [torch.float32, torch.bfloat16, torch.float8_e4m3fn], ids=str)
+@pytest.mark.parametrize("out_dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_another_dtype_with_amax(out_dtype):
     x, weight, bias = BLOCK.operands()
     amax = torch.full((1,), float("nan"))
@@ -265,6 +265,18 @@ def test_another_dtype_with_amax(out_dtype):
     assert amax.item() == pytest.approx(z.abs().max().item(), rel=1e-5)
     eps = torch.finfo(out_dtype).eps
     torch.testing.assert_close(y.float(), z / 4, rtol=eps, atol=eps * z.abs().max().item())
+
+
+@pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.float8_e5m2], ids=str)
+def test_fp8_outputs_are_refused_because_the_interpreter_casts_them_wrongly(dtype):
+    x, weight, _ = BLOCK.operands()
+    match = f"conv2d: Triton's interpreter casts to {dtype} wrongly; a GPU"
+    with pytest.raises(UnsupportedError, match=match):
+        ops.conv2d(x, weight, out_dtype=dtype)
+    with pytest.raises(UnsupportedError, match=match):
+        ops.conv2d(x.to(dtype), weight.to(dtype))
+    assert "casts to" in ops.support(x.to(dtype), weight.to(dtype)).fprop[0]
+    assert ops.conv2d(x, weight, out_dtype=dtype, fallback="torch").dtype == dtype
 
 
 def test_a_function_of_the_users():

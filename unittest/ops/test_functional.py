@@ -125,6 +125,9 @@ def refused(error, match, function, *given, **keywords):
         ({"out_scale": BIAS[:1]}, ValueError, r"out_scale of one float32, got .*float16"),
         ({"out": DY.float()}, ValueError, r"expected out .* of torch.float16, got .*float32"),
         ({"out": DY[:1]}, ValueError, r"expected out \[2, 16, 4, 3\]"),
+        ({"out": DY.to("meta")}, ValueError, "conv2d: out is on meta, x is on cpu"),
+        ({"out": DY.clone().requires_grad_()}, RuntimeError, "out= and amax= do not support auto"),
+        ({"amax": torch.zeros(1, device="meta")}, ValueError, "amax is on meta, x is on cpu"),
         ({"out": DY.contiguous()}, ValueError, r"expected out dense and channels-last, got"),
         ({"epilogue": max}, TypeError, r"expected a @triton.jit function"),
     ],
@@ -161,6 +164,25 @@ def test_other_numbers_of_dimensions():
         X,
         WEIGHT,
     )
+
+
+def test_what_is_written_lies_nowhere_else():
+    one, bias, y = torch.ones(1), torch.ones(16), DY.float()
+    for keywords in (
+        {"scale": one},
+        {"out_scale": one},
+        {"bias": bias, "amax": bias[3:4]},
+        {"residual": y, "amax": y[0, 0, 0, :1]},
+        {"out": y, "amax": y[1, 0, 0, :1]},
+    ):
+        match = "conv2d: amax lies in the memory of an operand"
+        refused(
+            ValueError, match, ops.conv2d, X.float(), WEIGHT.float(), **{"amax": one, **keywords}
+        )
+    x, weight = X.float(), WEIGHT.float()
+    for amax in (x[0, 0, 0, :1], weight[0, 0, 0, :1]):
+        refused(ValueError, "amax lies in the memory", ops.conv2d, x, weight, amax=amax)
+    refused(ValueError, "out lies in the memory", ops.conv2d, x, weight, out=y, residual=y)
 
 
 # --- what kernels do not take ---------------------------------------------------------------------

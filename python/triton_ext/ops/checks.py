@@ -6,9 +6,11 @@ from collections.abc import Sequence
 from typing import Any, Literal
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.autograd import forward_ad
 
 from triton_ext.ops.arguments import channels_last_strides, fprop_size
+from triton_ext.ops.calls import is_transformed
 from triton_ext.ops.plans import layout_refusal
 
 __all__ = [
@@ -16,6 +18,7 @@ __all__ = [
     "Numbers",
     "Padding",
     "check_epilogue",
+    "check_memory",
     "check_out",
     "check_output_size",
     "check_types",
@@ -92,6 +95,7 @@ def check_epilogue(
     residual: Tensor | None,
     out_scale: Tensor | None,
     amax: Tensor | None,
+    extra: Sequence[Tensor],
 ) -> None:
     if scale is not None and scale.numel() != 1 and tuple(scale.shape) != (shape[1],):
         raise ValueError(
@@ -106,6 +110,7 @@ def check_epilogue(
                 f"{tensor.dtype}"
             )
     others = {"scale": scale, "residual": residual, "out_scale": out_scale, "amax": amax}
+    others |= {f"epilogue_operands[{index}]": tensor for index, tensor in enumerate(extra)}
     for which, tensor in others.items():
         if tensor is not None and tensor.device != x.device:
             raise ValueError(f"{name}: {which} is on {tensor.device}, x is on {x.device}")
@@ -116,8 +121,10 @@ def check_out(
     out: Tensor,
     shape: Sequence[Any],
     dtype: torch.dtype,
-    tensors: Sequence[Tensor | None],
+    device: torch.device,
 ) -> None:
+    if out.device != device:
+        raise ValueError(f"{name}: out is on {out.device}, x is on {device}")
     if tuple(out.shape) != tuple(shape) or out.dtype != dtype:
         raise ValueError(
             f"{name}: expected out {list(shape)} of {dtype}, got {list(out.shape)} of {out.dtype}"
@@ -127,16 +134,26 @@ def check_out(
         raise ValueError(
             f"{name}: expected out dense and channels-last, got strides {list(out.stride())}"
         )
-    if torch.compiler.is_compiling():
+
+
+def check_memory(name: str, which: str, written: Tensor, tensors: Sequence[Tensor | None]) -> None:
+    """Refuses a dense tensor that is written and lies in the memory of another one."""
+    if torch.compiler.is_compiling() or is_transformed():
         return  # addresses are not known while torch traces
     for tensor in tensors:
-        if tensor is not None and _share_memory(out, tensor):
-            raise ValueError(f"{name}: out lies in the memory of an operand; use another tensor")
+        if tensor is not None and _share_memory(written, tensor):
+            raise ValueError(
+                f"{name}: {which} lies in the memory of an operand; use another tensor"
+            )
 
 
 def _share_memory(dense: Tensor, other: Tensor) -> bool:
     """Tells whether a dense tensor lies anywhere between another's first and last element."""
-    if dense.device.type == "meta" or not dense.numel() or not other.numel():
+    if isinstance(dense, FakeTensor) or isinstance(other, FakeTensor):
+        return False
+    if dense.device.type == "meta" or other.device.type == "meta":
+        return False
+    if not dense.numel() or not other.numel():
         return False
     reach = sum((n - 1) * step for n, step in zip(other.shape, other.stride(), strict=True))
     first, last = other.data_ptr(), other.data_ptr() + (reach + 1) * other.element_size()

@@ -33,7 +33,7 @@ from triton_ext.ops.conv_launch import TO_LAST, ForwardPlan, three
 from triton_ext.ops.descriptors import ROUNDS_TO_TF32, ROW_BYTES, Layout, packed_strides
 from triton_ext.ops.epilogue import PLAIN, EpilogueSpec
 from triton_ext.ops.launcher import Launcher
-from triton_ext.ops.machine import Machine, machine_of
+from triton_ext.ops.machine import IS_INTERPRETED, Machine, machine_of
 from triton_ext.ops.problem import ConvProblem
 
 __all__ = [
@@ -42,6 +42,7 @@ __all__ = [
     "OUT_DTYPES",
     "ConvPlan",
     "conv_geometry",
+    "fp8_output_reason",
     "make_plan",
     "reasons",
 ]
@@ -50,8 +51,6 @@ ConvGeometry = backends.load("nvidia", "ConvGeometry")
 Im2ColDescriptor = backends.load("nvidia", "Im2ColDescriptor")
 conv_violations = backends.load("nvidia", "conv_violations")
 descriptor_error = backends.load("nvidia", "descriptor_error")
-
-DTYPES = {torch.float16: tl.float16, torch.bfloat16: tl.bfloat16}
 
 #: Types of x and weight that all three directions have.
 DTYPES = {torch.float16: tl.float16, torch.bfloat16: tl.bfloat16}
@@ -194,7 +193,24 @@ def reasons(
     return tuple(found)
 
 
-def _check(problem: ConvProblem, dtype: torch.dtype, epilogue: EpilogueSpec, name: str) -> None:
+def fp8_output_reason(dtype: torch.dtype, device: torch.device) -> str | None:
+    """Returns why y cannot be of a dtype where kernels are interpreted; None where it can."""
+    is_fp8 = dtype.itemsize == 1 and dtype.is_floating_point
+    if not is_fp8 or device.type != "cpu" or not IS_INTERPRETED:
+        return None
+    return (
+        f"Triton's interpreter casts to {dtype} wrongly; a GPU and the emulator round right, and "
+        "out_dtype=torch.float16 works here"
+    )
+
+
+def _check(
+    problem: ConvProblem,
+    dtype: torch.dtype,
+    device: torch.device,
+    epilogue: EpilogueSpec,
+    name: str,
+) -> None:
     """Refuses what no kernel takes.
 
     Raises:
@@ -209,6 +225,9 @@ def _check(problem: ConvProblem, dtype: torch.dtype, epilogue: EpilogueSpec, nam
         other.append("an epilogue of int8 needs an out_dtype of floating point")
     if epilogue.out_dtype is not None and epilogue.out_dtype not in OUT_DTYPES:
         other.append(f"out_dtype {epilogue.out_dtype} is not supported")
+    fp8_reason = fp8_output_reason(epilogue.out_dtype or dtype, device)
+    if fp8_reason is not None:
+        other.append(fp8_reason)
     if other:
         raise UnsupportedError(f"{name}: " + "; ".join(other))
     if violations:
@@ -241,7 +260,7 @@ def make_plan(
     """
     name = f"conv{problem.dims}d"
     machine = machine_of(device, name)
-    _check(problem, dtype, epilogue, name)
+    _check(problem, dtype, device, epilogue, name)
     out_dtype = epilogue.out_dtype or (torch.int32 if dtype == torch.int8 else dtype)
     is_small = problem.groups > 1 and problem.in_channels // problem.groups < MIN_GROUP_CHANNELS
     if isinstance(config, DirectConfig) or (config is None and is_small):

@@ -20,6 +20,7 @@ from triton_ext.ops.checks import (
     Numbers,
     Padding,
     check_epilogue,
+    check_memory,
     check_out,
     check_types,
     parse_fallback,
@@ -95,14 +96,14 @@ def convolve_fused(
     may_fall_back = parse_fallback(fallback)
     size = fprop_size(x.shape[2:], weight.shape[2:], stride, sides, dilation)
     shape = (x.shape[0], weight.shape[0], *size)
-    check_epilogue(name, x, shape, scale, residual, out_scale, amax)
+    check_epilogue(name, x, shape, scale, residual, out_scale, amax, extra)
     function = None if epilogue is None else calls.function_handle(epilogue)
     operands = (bias, scale, residual, out_scale, list(extra))
     walk = (stride, sides, dilation, groups)
     tensors = (x, weight, bias, scale, residual, out_scale, *extra)
-    differentiated = calls.is_differentiated(*tensors)
+    differentiated = calls.is_differentiated(*tensors, out, amax)
     if out is not None or amax is not None:
-        if differentiated and any(t is not None and t.requires_grad for t in (*tensors, out)):
+        if differentiated and any(t is not None and t.requires_grad for t in (*tensors, out, amax)):
             raise RuntimeError(
                 f"{name}: out= and amax= do not support automatic differentiation, but one of the "
                 "arguments requires grad; call it under torch.no_grad()"
@@ -111,7 +112,10 @@ def convolve_fused(
         if out is None:
             out = empty_channels_last(shape, dtype, x.device)
         else:
-            check_out(name, out, shape, dtype, tensors)
+            check_out(name, out, shape, dtype, x.device)
+            check_memory(name, "out", out, tensors)
+        if amax is not None:
+            check_memory(name, "amax", amax, (*tensors, out))
         rest = (*walk, activation, dtype, function, may_fall_back)
         calls.fused_into(x, weight, *operands, *rest, out, amax)
         return out

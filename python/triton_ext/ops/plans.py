@@ -202,6 +202,8 @@ def reasons(
     rounded = _tf32_reason(dtype, device)
     if rounded is not None and dtype in _dtypes(direction):
         found.append(rounded)
+    if direction == "fprop" and (unrounded := conv_plan.fp8_output_reason(dtype, device)):
+        found.append(unrounded)
     planner: Any = _PLANNERS[direction]
     # An empty batch has a geometry as well: that of one image.
     found.extend(planner.reasons(replace(problem, batch=max(problem.batch, 1)), dtype, machine))
