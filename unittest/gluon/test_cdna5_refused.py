@@ -61,3 +61,40 @@ def test_on_this_triton(fresh_triton_cache, start):
 def test_on_another_gpu(fresh_triton_cache, start, arch):
     with pytest.raises(CompilationError, match=f"the target is {arch}"):
         start(lambda kernel: xamd.emulated(kernel, arch))
+
+
+def attend(seq_lens, dtype=np.float16, kv_heads=1, page_size=16):
+    """Three sequences of two pages; refused before anything is launched."""
+    q, cache = np.ones((3, 2, 64), dtype), np.ones((96, 64), dtype)
+    table, lens = np.zeros((3, 2), np.int32), np.array(seq_lens, np.int32)
+    paged.paged_attention(
+        q, cache, cache, table, lens, q.copy(), kv_heads, page_size, launcher=None
+    )
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: attend([1, 33, 2]), r"^seq_lens\[1\] is 33: expected 0 to 32, 2 pages of 16"),
+        (lambda: attend([1, 2, -1]), r"^seq_lens\[2\] is -1: expected 0 to 32"),
+        (lambda: attend([1, 2]), "q has 3 sequences, seq_lens 2, block_table 3"),
+        (lambda: attend([1, 2, 3], np.float32), "^q is of float32: expected fp16 or bf16"),
+        (lambda: attend([1, 2, 3], kv_heads=0), "^kv_heads is 0: expected an int of at least 1$"),
+        (lambda: attend([1, 2, 3], page_size=0), "^page_size is 0: expected an int of at least 1$"),
+        (
+            lambda: moe.route(np.array([[0.5]]), 1, 64),
+            "^experts are of float64: expected integers$",
+        ),
+        (lambda: moe.route(np.zeros((1, 1), int), 1, 0), "^block_m is 0: expected at least 1$"),
+    ],
+)
+def test_what_is_checked_on_the_host(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()
+
+
+@pytest.mark.parametrize("block_d", [1, 2])
+def test_bags_of_few_columns(block_d):
+    assert bags.Config(block_d=block_d).problems() == [
+        f"block_d is {block_d}: expected at least 4, two lanes of two columns"
+    ]

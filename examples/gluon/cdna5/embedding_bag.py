@@ -69,6 +69,10 @@ class Config:
             size = getattr(self, name)
             if size < 1 or size & (size - 1):
                 found.append(f"{name} is {size}: expected a power of two")
+        if 0 < self.block_d < 4:
+            found.append(
+                f"block_d is {self.block_d}: expected at least 4, two lanes of two columns"
+            )
         if not 2 <= self.num_buffers <= 4:
             found.append(f"num_buffers is {self.num_buffers}: expected 2 to 4")
         if self.lds_bytes > LDS_BYTES:

@@ -331,9 +331,14 @@ def route(experts: np.ndarray, num_experts: int, block_m: int) -> Routing:
         block_m: Rows of a block.
 
     Raises:
-        ValueError: An expert is out of range.
+        ValueError: An expert is out of range or no integer, or ``block_m`` is less than 1.
     """
-    flat = np.asarray(experts, np.int64).reshape(-1)
+    if block_m < 1:
+        raise ValueError(f"block_m is {block_m}: expected at least 1")
+    given = np.asarray(experts)
+    if given.dtype.kind not in "iu":
+        raise ValueError(f"experts are of {given.dtype}: expected integers")
+    flat = given.astype(np.int64).reshape(-1)
     if ((flat < -1) | (flat >= num_experts)).any():
         raise ValueError(f"expected experts of 0 to {num_experts - 1}, or -1")
     order = np.argsort(flat, kind="stable")

@@ -55,7 +55,7 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton_ext.gluon import amd as xamd
 
-__all__ = ["Config", "decode", "paged_attention"]
+__all__ = ["Config", "cache_problems", "decode", "paged_attention"]
 
 #: Rows of the block of query heads: those of one WMMA instruction.
 BLOCK_M = 16
@@ -243,6 +243,46 @@ def decode(
 # ---- host
 
 
+def cache_problems(
+    q: Any,
+    k_cache: Any,
+    v_cache: Any,
+    block_table: Any,
+    seq_lens: Any,
+    kv_heads: int,
+    page_size: int,
+) -> list[str]:
+    """What keeps a cache from being attended to; empty if nothing does.
+
+    The lengths are read: of tensors on a GPU, that waits for it.
+    """
+    found = []
+    for name, value in (("kv_heads", kv_heads), ("page_size", page_size)):
+        if not isinstance(value, int) or value < 1:
+            found.append(f"{name} is {value!r}: expected an int of at least 1")
+    for name, array in (("q", q), ("k_cache", k_cache), ("v_cache", v_cache)):
+        dtype = str(array.dtype).removeprefix("torch.")
+        # numpy has no bf16: its arrays of uint16 may hold such numbers.
+        if dtype not in ("float16", "bfloat16", "uint16"):
+            found.append(f"{name} is of {dtype}: expected fp16 or bf16")
+    if len(seq_lens) != q.shape[0] or block_table.shape[0] != q.shape[0]:
+        found.append(
+            f"q has {q.shape[0]} sequences, seq_lens {len(seq_lens)}, block_table "
+            f"{block_table.shape[0]}: expected the same number"
+        )
+    if found:
+        return found
+    tokens = block_table.shape[1] * page_size
+    for seq, length in enumerate(seq_lens.tolist()):
+        if not 0 <= length <= tokens:
+            # The kernel would go on in the pages of the next sequence.
+            found.append(
+                f"seq_lens[{seq}] is {length}: expected 0 to {tokens}, "
+                f"{block_table.shape[1]} pages of {page_size} tokens"
+            )
+    return found
+
+
 def paged_attention(
     q: Any,
     k_cache: Any,
@@ -262,7 +302,7 @@ def paged_attention(
         k_cache: [PAGES * page_size * kv_heads, D].
         v_cache: The same shape.
         block_table: [B, MAX_PAGES] int32.
-        seq_lens: [B] int32.
+        seq_lens: [B] int32, each of at most MAX_PAGES * page_size tokens.
         out: [B, heads, D], is overwritten.
         kv_heads: Heads of keys and values; they divide the query heads.
         page_size: Tokens of a page.
@@ -270,10 +310,13 @@ def paged_attention(
         launcher: What launches a kernel: the kernel itself, or ``xamd.emulated`` for numpy arrays.
 
     Raises:
-        ValueError: The configuration cannot run, or the heads do not divide.
+        ValueError: The configuration cannot run, the heads do not divide, or the cache cannot be
+            attended to (:func:`cache_problems`).
     """
     config = config or Config()
     num_seqs, heads, dim = q.shape
+    if problems := cache_problems(q, k_cache, v_cache, block_table, seq_lens, kv_heads, page_size):
+        raise ValueError("\n".join(problems))
     if heads % kv_heads:
         raise ValueError(f"{heads} query heads cannot share {kv_heads} kv heads evenly")
     if problems := config.problems(dim, heads // kv_heads):
