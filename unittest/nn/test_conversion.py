@@ -102,3 +102,10 @@ def test_fallback_is_passed_on():
         net(torch.ones(1, 8, 5, 5))
     with pytest.raises(ValueError, match='expected "error" or "torch"'):
         nn.convert(net, fallback="no")
+    with pytest.raises(ValueError, match='expected "error" or "torch"'):
+        nn.Conv2d(8, 8, 3, fallback="no")
+
+
+def test_what_is_no_module_is_refused():
+    with pytest.raises(TypeError, match="convert: expected a torch.nn.Module, got int"):
+        nn.convert(3)

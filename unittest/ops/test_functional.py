@@ -10,6 +10,7 @@ import pytest
 pytest.importorskip("torch", reason="triton_ext.ops needs torch, which is not installed")
 
 import torch
+import triton
 from interpreted import assert_passes_in_the_interpreter
 from torch.autograd import forward_ad
 from triton_ext import ops
@@ -129,6 +130,18 @@ def refused(error, match, function, *given, **keywords):
         ({"out": DY.clone().requires_grad_()}, RuntimeError, "out= and amax= do not support auto"),
         ({"amax": torch.zeros(1, device="meta")}, ValueError, "amax is on meta, x is on cpu"),
         ({"out": DY.contiguous()}, ValueError, r"expected out dense and channels-last, got"),
+        ({"groups": 1.0}, ValueError, "conv2d: groups must be an integer, got 1.0"),
+        ({"groups": "2", "activation": "relu"}, ValueError, "groups must be an integer, got '2'"),
+        ({"groups": True}, ValueError, "groups must be an integer, got True"),
+        ({"stride": True}, ValueError, "stride: expected one integer .* got True"),
+        ({"padding": (True, 1)}, ValueError, "padding: expected one integer"),
+        ({"out_dtype": "float32"}, TypeError, "out_dtype must be a torch.dtype, got 'float32'"),
+        ({"out_dtype": torch.int32}, TypeError, "torch.int32 would cut off the fractions"),
+        ({"scale": BIAS.to(torch.complex64)}, TypeError, "scale must be real, got torch.complex64"),
+        ({"residual": DY.bool()}, TypeError, "residual must hold real numbers, got torch.bool"),
+        ({"epilogue_operands": (BIAS,)}, ValueError, "epilogue_operands without epilogue"),
+        ({"epilogue_operands": BIAS}, TypeError, "a sequence of tensors, got Tensor"),
+        ({"epilogue_operands": (1.0,)}, TypeError, "a sequence of tensors, got float"),
         ({"epilogue": max}, TypeError, r"expected a @triton.jit function"),
     ],
 )
@@ -164,6 +177,44 @@ def test_other_numbers_of_dimensions():
         X,
         WEIGHT,
     )
+
+
+@triton.jit
+def takes_one_operand(tile, rows, columns, operand):
+    return tile
+
+
+def test_epilogues_with_other_parameters_are_named():
+    match = r"takes_one_operand\(tile, rows, columns, operand\) .* and {} epilogue_operands"
+    for operands in ((), (BIAS, BIAS)):
+        keywords = {"epilogue": takes_one_operand, "epilogue_operands": operands}
+        refused(TypeError, match.format(len(operands)), ops.conv2d, X, WEIGHT, **keywords)
+
+
+def test_tensors_that_are_not_dense():
+    match = "x must be a dense tensor, got torch.sparse_coo"
+    refused(TypeError, match, ops.conv2d, X.to_sparse(), WEIGHT)
+
+
+def test_unbatched_tensors_go_together():
+    match = r"x has no batch dimension, so residual must have 3 dimensions, got \[1, 16, 4, 3\]"
+    refused(ValueError, match, ops.conv2d, X[0], WEIGHT, residual=DY[:1])
+
+
+def test_gradients_name_their_own_arguments():
+    match = "conv2d_input: expected input_size of 4 integers, got "
+    for size, found in ((6, "6"), (None, "NoneType"), (X, "Tensor"), ((2, 8, 6.0, 5), "")):
+        refused(ValueError, match + found, ops.conv2d_input, size, WEIGHT, DY)
+    match = "conv2d_weight: expected weight_size of 4 integers, got 3"
+    refused(ValueError, match, ops.conv2d_weight, X, 3, DY)
+    match = "conv2d_weight: grad_output must be a tensor, got NoneType"
+    refused(TypeError, match, ops.conv2d_weight, X, WEIGHT.shape, None)
+    match = r"conv2d_input: grad_output has 16 channels, weight \[8, 8, 3, 3\] expects 8"
+    refused(ValueError, match, ops.conv2d_input, X.shape, WEIGHT[:8], DY)
+    match = "conv2d_input: 16 channels of weight .* do not divide into 3 groups"
+    refused(ValueError, match, ops.conv2d_input, X.shape, WEIGHT, DY, groups=3)
+    match = "conv_transpose2d: stride and dilation must be at least 1"
+    refused(ValueError, match, ops.conv_transpose2d, DY, WEIGHT, stride=0)
 
 
 def test_what_is_written_lies_nowhere_else():

@@ -108,6 +108,10 @@ def test_what_does_not_fit_is_an_error_not_an_answer():
         support(meta(1, 8, 6, 6), meta(8, 4, 3, 3))
     with pytest.raises(TypeError, match=r"weight is torch.bfloat16"):
         support(meta(1, 8, 6, 6), meta(8, 8, 3, 3, dtype=torch.bfloat16))
+    with pytest.raises(TypeError, match="support: x must be a tensor, got tuple"):
+        support((2, 8, 6, 6), (16, 8, 3, 3))
+    with pytest.raises(ValueError, match=r"output_padding \(1, 1\) needs transposed=True"):
+        support(torch.ones(1, 8, 6, 6).half(), torch.ones(8, 8, 3, 3).half(), output_padding=1)
     with pytest.raises(ValueError, match=r"support: expected x \[N, Ci, H, W\]"):
         support(meta(8, 6, 6), meta(8, 8, 3, 3))
 

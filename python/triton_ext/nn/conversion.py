@@ -71,6 +71,8 @@ def convert(model: torch.nn.Module, fallback: Fallback = "torch") -> Conversion:
         model: Any module; of convolutions, their subclasses are left.
         fallback: What converted layers do with an input that no kernel takes.
     """
+    if not isinstance(model, torch.nn.Module):
+        raise TypeError(f"convert: expected a torch.nn.Module, got {type(model).__name__}")
     parse_fallback(fallback)
     layers = []
     for name, module in model.named_modules():

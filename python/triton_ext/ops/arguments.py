@@ -19,7 +19,9 @@ from triton_ext.ops.problem import ConvProblem
 __all__ = [
     "channels_last",
     "channels_last_strides",
+    "check_groups",
     "check_pair",
+    "check_sizes",
     "dgrad_size",
     "empty_channels_last",
     "fprop_size",
@@ -54,13 +56,20 @@ def _integers(value: object) -> list[int] | None:
     """Returns a sequence of integers of any kind as ints; ``None`` if it is something else."""
     if not isinstance(value, Iterable) or isinstance(value, str):
         return None
+    if isinstance(value, torch.Tensor) and value.dim() == 0:
+        return None
+    values = list(value)
+    if any(isinstance(item, bool) for item in values):
+        return None
     try:
-        return [operator.index(item) for item in value]
+        return [operator.index(item) for item in values]
     except TypeError:
         return None
 
 
 def _integer(value: object) -> int | None:
+    if isinstance(value, bool):
+        return None
     try:
         return operator.index(value)  # type: ignore[arg-type]
     except TypeError:
@@ -88,6 +97,27 @@ def numbers(name: str, value: int | Sequence[int], dims: int) -> list[int]:
         letters = ", ".join(_SPATIAL[dims]).lower() + ("," if dims == 1 else "")
         raise ValueError(f"{name}: expected one integer or ({letters}), got {value!r}")
     return values
+
+
+def check_groups(name: str, groups: object) -> None:
+    """Refuses groups that are no integer; torch may trace with symbolic ones."""
+    if type(groups) is int or isinstance(groups, torch.SymInt):
+        return
+    if _integer(groups) is None:
+        raise ValueError(f"{name}: groups must be an integer, got {groups!r}")
+
+
+def check_sizes(name: str, which: str, value: object, count: int) -> None:
+    """Refuses what is no sequence of integers, of which ``count`` are expected.
+
+    They may be symbolic.
+    """
+    if isinstance(value, (tuple, list)) and all(
+        hasattr(item, "__index__") and not isinstance(item, bool) for item in value
+    ):
+        return
+    found = repr(value) if isinstance(value, (tuple, list, int, str)) else type(value).__name__
+    raise ValueError(f"{name}: expected {which} of {count} integers, got {found}")
 
 
 def padding_sides(

@@ -6,6 +6,7 @@ The operators are looked up when they are called, so that whatever is registered
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,6 +14,7 @@ from typing import Any
 import torch
 
 from triton_ext.ops.autocast import cast_operands, is_autocast
+from triton_ext.ops.epilogue import is_device_function
 
 __all__ = [
     "Functions",
@@ -157,13 +159,32 @@ def fused_into(*arguments: Any) -> None:
 
 # An operator takes no function: it goes by a name, which lasts as long as the process.
 _functions: dict[str, Any] = {}
+_fitting: set[tuple[str, int]] = set()
 
 
 @torch.compiler.assume_constant_result
-def function_handle(function: Any) -> str:
-    """Returns the name under which an operator finds a ``@triton.jit`` function."""
+def function_handle(function: Any, operands: int) -> str:
+    """Returns the name under which an operator finds a ``@triton.jit`` function.
+
+    Args:
+        function: The function.
+        operands: How many tensors it gets behind tile, rows and columns.
+
+    Raises:
+        TypeError: It does not take as many.
+    """
     name = getattr(function, "__name__", "function")
     handle = f"{getattr(function, '__module__', '')}.{name}#{id(function)}"
+    if (handle, operands) not in _fitting and is_device_function(function):
+        signature = inspect.signature(function.fn)
+        try:
+            signature.bind(*range(3 + operands))
+        except TypeError:
+            raise TypeError(
+                f"epilogue: {name}{signature} is called with tile, rows, columns and {operands} "
+                "epilogue_operands, which it does not take"
+            ) from None
+        _fitting.add((handle, operands))
     # What is in the table lives on, so that no other function gets its id.
     _functions[handle] = function
     return handle

@@ -18,10 +18,13 @@ __all__ = [
     "Numbers",
     "Padding",
     "check_epilogue",
+    "check_extra",
     "check_memory",
     "check_out",
+    "check_out_dtype",
     "check_output_size",
     "check_types",
+    "check_unbatched",
     "parse_fallback",
     "refuse_layout",
 ]
@@ -33,17 +36,35 @@ Fallback = Literal["error", "torch"]
 
 
 def check_types(
-    name: str, x: Tensor, weight: Tensor, bias: Tensor | None, **others: Tensor | None
+    name: str,
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    names: tuple[str, str] = ("x", "weight"),
+    **others: Tensor | None,
 ) -> None:
-    """Refuses what is no tensor, and forward-mode differentiation."""
+    """Refuses what is no dense tensor, and forward-mode differentiation.
+
+    Args:
+        name: Who asks, for the errors.
+        x: The first tensor.
+        weight: The second one.
+        bias: A tensor or None.
+        names: What the first two are called.
+        others: More tensors, or None, by their names.
+    """
     if not isinstance(x, Tensor) or not isinstance(weight, Tensor):
-        which, value = ("x", x) if not isinstance(x, Tensor) else ("weight", weight)
+        which, value = (names[0], x) if not isinstance(x, Tensor) else (names[1], weight)
         raise TypeError(f"{name}: {which} must be a tensor, got {type(value).__name__}")
     if bias is not None and not isinstance(bias, Tensor):
         raise TypeError(f"{name}: bias must be a tensor, got {type(bias).__name__}")
     for which, other in others.items():
         if other is not None and not isinstance(other, Tensor):
             raise TypeError(f"{name}: {which} must be a tensor, got {type(other).__name__}")
+    for which, tensor in ((names[0], x), (names[1], weight), ("bias", bias), *others.items()):
+        if tensor is not None and (tensor.layout is not torch.strided or tensor.is_quantized):
+            kind = "a quantized one" if tensor.is_quantized else str(tensor.layout)
+            raise TypeError(f"{name}: {which} must be a dense tensor, got {kind}")
     if forward_ad._current_level < 0:
         return
     # torch would answer with zeros.
@@ -87,6 +108,38 @@ def check_output_size(
         )
 
 
+def check_extra(name: str, epilogue: object, extra: object) -> None:
+    """Refuses operands of an epilogue that are no tensors, or that nobody reads."""
+    if not isinstance(extra, (tuple, list)) or not all(isinstance(t, Tensor) for t in extra):
+        found = (
+            ", ".join(type(t).__name__ for t in extra)
+            if isinstance(extra, (tuple, list))
+            else type(extra).__name__
+        )
+        raise TypeError(f"{name}: epilogue_operands must be a sequence of tensors, got {found}")
+    if extra and epilogue is None:
+        raise ValueError(f"{name}: epilogue_operands without epilogue, which would read them")
+
+
+def check_out_dtype(name: str, x: Tensor, out_dtype: object) -> None:
+    if out_dtype is None:
+        return
+    if not isinstance(out_dtype, torch.dtype):
+        raise TypeError(f"{name}: out_dtype must be a torch.dtype, got {out_dtype!r}")
+    if x.is_floating_point() and not out_dtype.is_floating_point:
+        raise TypeError(f"{name}: out_dtype {out_dtype} would cut off the fractions of {x.dtype}")
+
+
+def check_unbatched(name: str, dims: int, **tensors: Tensor | None) -> None:
+    """Refuses tensors with a batch dimension beside an x without one."""
+    for which, tensor in tensors.items():
+        if tensor is not None and tensor.dim() != dims + 1:
+            raise ValueError(
+                f"{name}: x has no batch dimension, so {which} must have {dims + 1} dimensions, "
+                f"got {list(tensor.shape)}"
+            )
+
+
 def check_epilogue(
     name: str,
     x: Tensor,
@@ -101,6 +154,10 @@ def check_epilogue(
         raise ValueError(
             f"{name}: expected scale [{shape[1]}] or one number, got {list(scale.shape)}"
         )
+    if scale is not None and scale.is_complex():
+        raise TypeError(f"{name}: scale must be real, got {scale.dtype}")
+    if residual is not None and (residual.is_complex() or residual.dtype == torch.bool):
+        raise TypeError(f"{name}: residual must hold real numbers, got {residual.dtype}")
     if residual is not None and tuple(residual.shape) != tuple(shape):
         raise ValueError(f"{name}: expected residual {list(shape)}, got {list(residual.shape)}")
     for which, tensor in (("out_scale", out_scale), ("amax", amax)):

@@ -31,14 +31,22 @@ from triton.runtime.jit import JITFunction
 
 from triton_ext.ops.machine import IS_INTERPRETED
 
-__all__ = ["ACTIVATIONS", "NO_OPERANDS", "PLAIN", "EpilogueOperands", "EpilogueSpec"]
+__all__ = [
+    "ACTIVATIONS",
+    "NO_OPERANDS",
+    "PLAIN",
+    "EpilogueOperands",
+    "EpilogueSpec",
+    "is_device_function",
+]
 
 Activation = Literal["none", "relu", "gelu", "gelu_tanh", "silu", "tanh"]
 
 ACTIVATIONS: tuple[Activation, ...] = ("none", "relu", "gelu", "gelu_tanh", "silu", "tanh")
 
 
-def _is_device_function(function: object) -> bool:
+def is_device_function(function: object) -> bool:
+    """Tells whether Triton can compile, or interpret, a function."""
     if IS_INTERPRETED:
         from triton.runtime.interpreter import InterpretedFunction
 
@@ -80,7 +88,7 @@ class EpilogueSpec:
                 f"epilogue: expected an activation of {', '.join(ACTIVATIONS)}, "
                 f"got {self.activation!r}"
             )
-        if self.function is not None and not _is_device_function(self.function):
+        if self.function is not None and not is_device_function(self.function):
             raise TypeError(
                 "epilogue: expected a @triton.jit function f(tile, rows, columns, *extra), got "
                 f"{type(self.function).__name__} {getattr(self.function, '__name__', '')}".rstrip()

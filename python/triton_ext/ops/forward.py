@@ -9,6 +9,7 @@ import torch
 
 from triton_ext.ops import calls
 from triton_ext.ops.arguments import (
+    check_groups,
     empty_channels_last,
     fprop_size,
     output_dtype,
@@ -20,9 +21,12 @@ from triton_ext.ops.checks import (
     Numbers,
     Padding,
     check_epilogue,
+    check_extra,
     check_memory,
     check_out,
+    check_out_dtype,
     check_types,
+    check_unbatched,
     parse_fallback,
 )
 from triton_ext.ops.epilogue import ACTIVATIONS
@@ -46,6 +50,7 @@ def convolve(
     fallback: Fallback,
 ) -> Tensor:
     check_types(name, x, weight, bias)
+    check_groups(name, groups)
     if x.dim() == dims + 1:
         x = x.unsqueeze(0)
         return convolve(
@@ -75,12 +80,17 @@ def convolve_fused(
     out_dtype: torch.dtype | None,
     amax: Tensor | None,
     epilogue: Any,
-    extra: Sequence[Tensor],
+    extra: Sequence[Tensor] | None,
     out: Tensor | None,
 ) -> Tensor:
     check_types(name, x, weight, bias, scale=scale, residual=residual, out_scale=out_scale)
     check_types(name, x, weight, None, amax=amax, out=out)
+    check_groups(name, groups)
+    extra = () if extra is None else extra
+    check_extra(name, epilogue, extra)
+    check_out_dtype(name, x, out_dtype)
     if x.dim() == dims + 1:
+        check_unbatched(name, dims, residual=residual, out=out)
         x, residual, out = (t if t is None else t.unsqueeze(0) for t in (x, residual, out))
         return convolve_fused(
             name, dims, x, weight, bias, stride, padding, dilation, groups, fallback, scale,
@@ -97,7 +107,7 @@ def convolve_fused(
     size = fprop_size(x.shape[2:], weight.shape[2:], stride, sides, dilation)
     shape = (x.shape[0], weight.shape[0], *size)
     check_epilogue(name, x, shape, scale, residual, out_scale, amax, extra)
-    function = None if epilogue is None else calls.function_handle(epilogue)
+    function = None if epilogue is None else calls.function_handle(epilogue, len(extra))
     operands = (bias, scale, residual, out_scale, list(extra))
     walk = (stride, sides, dilation, groups)
     tensors = (x, weight, bias, scale, residual, out_scale, *extra)

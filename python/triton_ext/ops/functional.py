@@ -62,7 +62,7 @@ def conv2d(
     out_dtype: torch.dtype | None = None,
     amax: Tensor | None = None,
     epilogue: Any = None,
-    epilogue_operands: Sequence[Tensor] = (),
+    epilogue_operands: Sequence[Tensor] | None = None,
     out: Tensor | None = None,
     fallback: Fallback = "error",
 ) -> Tensor:
@@ -109,8 +109,17 @@ def conv2d(
         NotImplementedError: Forward-mode differentiation, or a derivative that there is not.
         RuntimeError: ``out`` or ``amax`` where a derivative is asked for.
     """
-    if scale is residual is out_scale is out_dtype is amax is epilogue is out is None and (
-        activation == "none"
+    if (
+        scale
+        is residual
+        is out_scale
+        is out_dtype
+        is amax
+        is epilogue
+        is epilogue_operands
+        is out
+        is None
+        and (activation == "none")
     ):
         return convolve("conv2d", 2, x, weight, bias, stride, padding, dilation, groups, fallback)
     return convolve_fused(
@@ -135,7 +144,7 @@ def conv1d(
     out_dtype: torch.dtype | None = None,
     amax: Tensor | None = None,
     epilogue: Any = None,
-    epilogue_operands: Sequence[Tensor] = (),
+    epilogue_operands: Sequence[Tensor] | None = None,
     out: Tensor | None = None,
     fallback: Fallback = "error",
 ) -> Tensor:
@@ -144,8 +153,17 @@ def conv1d(
     torch has no memory format for such an x; ``x.stride(1) == 1`` is what counts, as in
     ``torch.empty(n, l, ci).transpose(1, 2)``.
     """
-    if scale is residual is out_scale is out_dtype is amax is epilogue is out is None and (
-        activation == "none"
+    if (
+        scale
+        is residual
+        is out_scale
+        is out_dtype
+        is amax
+        is epilogue
+        is epilogue_operands
+        is out
+        is None
+        and (activation == "none")
     ):
         return convolve("conv1d", 1, x, weight, bias, stride, padding, dilation, groups, fallback)
     return convolve_fused(
@@ -170,7 +188,7 @@ def conv3d(
     out_dtype: torch.dtype | None = None,
     amax: Tensor | None = None,
     epilogue: Any = None,
-    epilogue_operands: Sequence[Tensor] = (),
+    epilogue_operands: Sequence[Tensor] | None = None,
     out: Tensor | None = None,
     fallback: Fallback = "error",
 ) -> Tensor:
@@ -178,8 +196,17 @@ def conv3d(
 
     x is in ``torch.channels_last_3d`` memory format; otherwise as :func:`conv2d`.
     """
-    if scale is residual is out_scale is out_dtype is amax is epilogue is out is None and (
-        activation == "none"
+    if (
+        scale
+        is residual
+        is out_scale
+        is out_dtype
+        is amax
+        is epilogue
+        is epilogue_operands
+        is out
+        is None
+        and (activation == "none")
     ):
         return convolve("conv3d", 3, x, weight, bias, stride, padding, dilation, groups, fallback)
     return convolve_fused(

@@ -8,7 +8,15 @@ import torch
 
 from triton_ext.errors import UnsupportedError
 from triton_ext.ops import calls
-from triton_ext.ops.arguments import check_pair, dgrad_size, numbers, rank_error, walk_of
+from triton_ext.ops.arguments import (
+    check_groups,
+    check_pair,
+    check_sizes,
+    dgrad_size,
+    numbers,
+    rank_error,
+    walk_of,
+)
 from triton_ext.ops.checks import (
     Fallback,
     Numbers,
@@ -38,6 +46,7 @@ def convolve_transposed(
 ) -> Tensor:
     name = f"conv_transpose{dims}d"
     check_types(name, x, weight, bias)
+    check_groups(name, groups)
     if x.dim() == dims + 1:
         return convolve_transposed(
             dims, x.unsqueeze(0), weight, bias, stride, padding, output_padding, groups, dilation,
@@ -49,6 +58,11 @@ def convolve_transposed(
         raise ValueError(f"{name}: padding must be numbers, got {padding!r}")
     stride, sides, dilation = walk_of(stride, padding, dilation, weight.shape[2:])
     extra = numbers("output_padding", output_padding, dims)
+    if min(*stride, *dilation) < 1:
+        raise ValueError(
+            f"{name}: stride and dilation must be at least 1, got {tuple(stride)} and "
+            f"{tuple(dilation)}"
+        )
     # The kernel's operands may have another dtype than these have before autocast.
     check_pair(name, ("x", x), weight, bias, groups, transposed=True, mixed_dtypes=True)
     may_fall_back = parse_fallback(fallback)
@@ -104,10 +118,22 @@ def input_gradient(
     fallback: Fallback,
 ) -> Tensor:
     name = f"conv{dims}d_input"
-    check_types(name, grad_output, weight, None)
+    check_types(name, grad_output, weight, None, ("grad_output", "weight"))
+    check_groups(name, groups)
+    check_sizes(name, "input_size", input_size, dims + 2)
     if grad_output.dim() != dims + 2 or weight.dim() != dims + 2:
         raise rank_error(name, dims, ("grad_output", grad_output), weight)
     stride, sides, dilation = walk_of(stride, padding, dilation, weight.shape[2:])
+    if groups < 1 or weight.shape[0] % groups:
+        raise ValueError(
+            f"{name}: {weight.shape[0]} channels of weight {list(weight.shape)} do not divide "
+            f"into {groups} groups"
+        )
+    if grad_output.shape[1] != weight.shape[0]:
+        raise ValueError(
+            f"{name}: grad_output has {grad_output.shape[1]} channels, weight "
+            f"{list(weight.shape)} expects {weight.shape[0]}"
+        )
     expected = (grad_output.shape[0], weight.shape[1] * groups)
     if len(input_size) != dims + 2 or tuple(input_size[:2]) != expected:
         raise ValueError(
@@ -143,7 +169,9 @@ def weight_gradient(
     fallback: Fallback,
 ) -> Tensor:
     name = f"conv{dims}d_weight"
-    check_types(name, x, grad_output, None)
+    check_types(name, x, grad_output, None, ("x", "grad_output"))
+    check_groups(name, groups)
+    check_sizes(name, "weight_size", weight_size, dims + 2)
     if x.dim() != dims + 2 or grad_output.dim() != dims + 2:
         raise ValueError(
             f"{name}: expected x and grad_output of rank {dims + 2}, got {list(x.shape)} and "

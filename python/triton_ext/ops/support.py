@@ -9,6 +9,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
 from triton_ext.ops.arguments import (
+    check_groups,
     check_pair,
     dgrad_size,
     numbers,
@@ -96,9 +97,10 @@ def support(
         ValueError: Arguments that do not fit each other, as in the call.
         TypeError: Mixed dtypes, as in the call.
     """
+    check_types("support", x, weight, bias)
+    check_groups("support", groups)
     dims = x.dim() - 2
     name = f"conv{'_transpose' if transposed else ''}{dims}d"
-    check_types("support", x, weight, bias)
     if not 1 <= dims <= 3 or weight.dim() != x.dim():
         raise rank_error("support", 2, ("x", x), weight, transposed)
     autocast = is_autocast(x.device.type) and x.dtype in _AUTOCAST
@@ -106,6 +108,8 @@ def support(
     dtype = torch.get_autocast_dtype(x.device.type) if autocast else x.dtype
     steps, sides, distances = walk_of(stride, padding, dilation, weight.shape[2:])
     extra = numbers("output_padding", output_padding, dims)
+    if not transposed and any(extra):
+        raise ValueError(f"support: output_padding {tuple(extra)} needs transposed=True")
     x_shape: Sequence[int] = x.shape
     found: list[str] = []
     if transposed:
