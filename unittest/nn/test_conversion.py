@@ -107,5 +107,5 @@ def test_fallback_is_passed_on():
 
 
 def test_what_is_no_module_is_refused():
-    with pytest.raises(TypeError, match="convert: expected a torch.nn.Module, got int"):
+    with pytest.raises(TypeError, match=r"expected a torch\.nn\.Module, got int"):
         nn.convert(3)
