@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-pytest.importorskip("numpy")
+np = pytest.importorskip("numpy")
 torch = pytest.importorskip("torch", reason="descriptors need tensors with an address")
 
 import triton  # noqa: E402
@@ -16,6 +16,8 @@ from triton.experimental.gluon import language as gl  # noqa: E402
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier, tma  # noqa: E402
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor  # noqa: E402
 from triton_ext.emulator import EmulationError  # noqa: E402
+from triton_ext.errors import LaunchError  # noqa: E402
+from triton_ext.gluon import amd as xamd  # noqa: E402
 from triton_ext.gluon import nvidia as xnv  # noqa: E402
 
 # Before 3.8 they are called so.
@@ -91,3 +93,41 @@ def test_a_grid_sees_all_arguments(constant, fresh_triton_cache):
 def test_what_is_no_kernel_is_refused():
     with pytest.raises(TypeError, match="jit function, got 'print'"):
         xnv.emulated(print)
+
+
+@gluon.jit
+def through_shared(
+    x_ptr, SIZE: gl.constexpr, STAGES: gl.constexpr, LAYOUT: gl.constexpr, SHARED: gl.constexpr
+):
+    """Copies a block of 4-byte numbers onto itself, through shared memory."""
+    offs = gl.arange(0, SIZE, layout=LAYOUT)
+    smem = gl.allocate_shared_memory(gl.int32, [STAGES, SIZE], SHARED).index(0)
+    smem.store(gl.load(x_ptr + offs))
+    gl.store(x_ptr + offs, smem.load(LAYOUT))
+
+
+def start_through_shared(emulated, x, stages):
+    layout = gl.BlockedLayout([1], [32], [4], [0])
+    shared = gl.SwizzledSharedLayout(1, 1, 1, order=[0])
+    emulated(through_shared)[(1,)](x, len(x), stages, layout, shared)
+
+
+@pytest.mark.parametrize(
+    ("emulated", "message"),
+    [
+        (xnv.emulated, "524288 bytes of shared memory; a CTA of sm_90 has 232448$"),
+        (xamd.emulated, "524288 bytes of LDS; a workgroup of gfx1250 has 327680$"),
+    ],
+    ids=["sm_90", "gfx1250"],
+)
+def test_shared_memory_has_a_size(emulated, message, fresh_triton_cache):
+    x = np.ones(1024, np.int32)
+    if emulated is xnv.emulated:
+        x = torch.from_numpy(x)
+    with pytest.raises(LaunchError, match=message):
+        start_through_shared(emulated, x, 128)
+
+
+def test_tensors_of_torch_are_none_of_numpy():
+    with pytest.raises(LaunchError, match=r"^'x_ptr': got a torch.Tensor, expected a numpy array"):
+        start_through_shared(xamd.emulated, torch.ones(128, dtype=torch.int32), 1)

@@ -31,6 +31,8 @@ _ELEMENTS: Final = {
     "uint64": "u64",
 }
 _OPTIONS: Final = ("num_warps", "num_ctas", "num_stages", "waves_per_eu")
+#: What a workgroup can have.
+_LDS_BYTES: Final = {"gfx1250": 320 * 1024}
 
 
 class Emulated:
@@ -45,6 +47,7 @@ class Emulated:
 
     Raises:
         TypeError: ``kernel`` is none.
+        LaunchError: At a launch that the GPU would refuse, or with arguments of another type.
     """
 
     def __init__(
@@ -68,6 +71,12 @@ class Emulated:
 
         def launch(*args: Any, **kwargs: Any) -> None:
             compiled, values = self._compile(args, kwargs)
+            limit = _LDS_BYTES.get(self.arch)
+            if limit is not None and compiled.metadata.shared > limit:
+                raise LaunchError(
+                    f"the kernel needs {compiled.metadata.shared} bytes of LDS; a workgroup of "
+                    f"{self.arch} has {limit}"
+                )
             # As Triton asks for it: with all arguments by name, wherever they stood.
             sizes = grid(self._bound(args, kwargs)) if callable(grid) else grid
             text = compiled.asm["ttgir"]
@@ -119,6 +128,10 @@ class Emulated:
             return self.types[name]
         dtype = getattr(value, "dtype", None)
         shape: Any = getattr(value, "shape", ())
+        if str(dtype).startswith("torch."):
+            raise LaunchError(
+                f"'{name}': got a torch.{type(value).__name__}, expected a numpy array: x.numpy()"
+            )
         if dtype is not None and shape:
             if str(dtype) not in _ELEMENTS:
                 raise LaunchError(

@@ -15,10 +15,13 @@ from triton_ext.errors import LaunchError
 from triton_ext.host import features, require
 
 from ..backend.geometry import normalize_dtype
+from ..backend.validation import SHARED_MEMORY_BYTES
 
 __all__ = ["Emulated", "emulated"]
 
 _OPTIONS: Final = ("num_warps", "num_ctas", "num_stages", "maxnreg", "launch_pdl")
+#: Where a CTA has that much.
+_CAPABILITIES: Final = (90, 100, 103)
 
 
 class Emulated:
@@ -32,6 +35,7 @@ class Emulated:
 
     Raises:
         TypeError: ``kernel`` is none.
+        LaunchError: At a launch that the GPU would refuse, or with arguments of another type.
         UnsupportedError: At a launch with an im2col descriptor: the host is older than 3.8.
     """
 
@@ -57,7 +61,14 @@ class Emulated:
 
         def launch(*args: Any, **kwargs: Any) -> None:
             given, options = self._bind(args, kwargs)
-            text = self._compile(given, options).asm["ttgir"]
+            compiled = self._compile(given, options)
+            needed = compiled.metadata.shared
+            if self.capability in _CAPABILITIES and needed > SHARED_MEMORY_BYTES:
+                raise LaunchError(
+                    f"the kernel needs {needed} bytes of shared memory; a CTA of "
+                    f"sm_{self.capability} has {SHARED_MEMORY_BYTES}"
+                )
+            text = compiled.asm["ttgir"]
             if self.edit is not None:
                 text = self.edit(text)
             # As Triton asks for it: with all arguments by name, wherever they stood.
