@@ -6,6 +6,7 @@ import copy
 import dataclasses
 import pickle
 import re
+import types
 
 import pytest
 import triton
@@ -506,3 +507,20 @@ def test_the_host_adds_the_first_pixel_of_a_cta_to_w(fresh_triton_cache):
     shifted = re.search(rf"\tand\.b32 \t{first}, (%r\d+), 32;", ptx)[1]
     rank = re.search(rf"\tshl\.b32 \t{shifted}, (%r\d+), 5;", ptx)[1]
     assert f"mov.u32 \t{rank}, %cluster_ctarank;" in ptx
+
+
+@pytest.mark.parametrize("ctas", ["[]", "((1, 0),)", "[[1, 0], [2, 0]]"])
+def test_a_source_spells_layouts_with_bases(ctas):
+    from triton_ext.backends.nvidia.gluon.spelling import wrap_source
+
+    layout = f"NVMMASharedLayout(swizzle_byte_width=128, rank=2, cga_layout={ctas})"
+    source = types.SimpleNamespace()
+
+    def init(source, signature):
+        source.signature = signature
+
+    spelled = {"x": f"tensordesc_im2col<fp16[64, 64],input_rank=4,{layout}>"}
+    wrap_source(init, lambda: True)(source, spelled)
+    assert source.signature == {
+        "x": f"tensordesc<fp16[1, 1, 64, 64],Im2ColSharedLayout(input_rank=4,{layout})>"
+    }

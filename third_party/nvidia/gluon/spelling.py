@@ -23,7 +23,7 @@ __all__ = ["wrap_source", "wrap_str_to_ty"]
 
 _SPELLED: Final = re.compile(
     r"tensordesc(?:_im2col)?<(?P<dtype>\w+)\[(?P<block>[\d, ]+)\],(?:Im2ColSharedLayout\()?"
-    r"input_rank=(?P<rank>\d+),(?P<layout>NVMMASharedLayout\([^()]*\))\)?>"
+    r"input_rank=(?P<rank>\d+),(?P<layout>NVMMASharedLayout\((?:[^()]|\((?:[^()]|\([^()]*\))*\))*\))\)?>"
 )
 
 
