@@ -40,7 +40,12 @@ _BESIDE = (
 )
 
 _C_TESTS = "unittest/nvidia/c"
-_PYTEST = ("python", "-m", "pytest", "-q", "-p", "no:cacheprovider")
+# A file's tests stay together: their fixtures compile what all of them look at.
+_WORKERS = str(min(os.cpu_count() or 1, 8))
+_PYTEST = (
+    *("python", "-m", "pytest", "-q", "-p", "no:cacheprovider"),
+    *("-n", _WORKERS, "--dist", "loadfile"),
+)
 _PYTEST_VARIABLES = {
     "TRITON_EXT_TEST_INSTALLED": "1",
     # The interpreter multiplies small matrices: threads only wait for each other.
