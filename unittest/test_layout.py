@@ -50,7 +50,7 @@ RULES: dict[str, tuple[set[str], set[str]]] = {
     "selftest": (
         {"analysis", "backends", "errors", "gluon", "host", "ir", "language", "ops", "passes"}
         | {"selftest"},
-        {"torch", "triton"},
+        {"numpy", "torch", "triton"},
     ),
     "backends": ({"backends"}, set()),
     "backends.V": (set(), set()),
@@ -105,7 +105,10 @@ def modules() -> dict[str, pathlib.Path]:
     for vendor in backends.VENDORS:
         roots += [(path, f"backends.{vendor}") for path in backends.folders(vendor)]
     for root, prefix in roots:
-        for path in root.rglob("*.py"):
+        # Links too, in which a checkout may lie beside what is installed.
+        walked = os.walk(root, followlinks=True)
+        paths = (pathlib.Path(folder, file) for folder, _, files in walked for file in files)
+        for path in (path for path in paths if path.suffix == ".py"):
             parts = [*prefix.split("."), *path.relative_to(root).with_suffix("").parts]
             name = ".".join(part for part in parts if part and part != "__init__")
             found[name] = path
