@@ -249,7 +249,6 @@ def cache_problems(
     v_cache: Any,
     block_table: Any,
     seq_lens: Any,
-    kv_heads: int,
     page_size: int,
 ) -> list[str]:
     """What keeps a cache from being attended to; empty if nothing does.
@@ -257,9 +256,8 @@ def cache_problems(
     The lengths are read: of tensors on a GPU, that waits for it.
     """
     found = []
-    for name, value in (("kv_heads", kv_heads), ("page_size", page_size)):
-        if not isinstance(value, int) or value < 1:
-            found.append(f"{name} is {value!r}: expected an int of at least 1")
+    if not isinstance(page_size, int) or page_size < 1:
+        found.append(f"page_size is {page_size!r}: expected an int of at least 1")
     for name, array in (("q", q), ("k_cache", k_cache), ("v_cache", v_cache)):
         dtype = str(array.dtype).removeprefix("torch.")
         # numpy has no bf16: its arrays of uint16 may hold such numbers.
@@ -315,11 +313,13 @@ def paged_attention(
     """
     config = config or Config()
     num_seqs, heads, dim = q.shape
-    if problems := cache_problems(q, k_cache, v_cache, block_table, seq_lens, kv_heads, page_size):
-        raise ValueError("\n".join(problems))
+    if not isinstance(kv_heads, int) or kv_heads < 1:
+        raise ValueError(f"kv_heads is {kv_heads!r}: expected an int of at least 1")
     if heads % kv_heads:
         raise ValueError(f"{heads} query heads cannot share {kv_heads} kv heads evenly")
     if problems := config.problems(dim, heads // kv_heads):
+        raise ValueError("\n".join(problems))
+    if problems := cache_problems(q, k_cache, v_cache, block_table, seq_lens, page_size):
         raise ValueError("\n".join(problems))
     launcher(decode)[num_seqs, kv_heads](
         q, k_cache, v_cache, block_table, seq_lens, out,
