@@ -12,6 +12,7 @@ import pytest
 
 pytest.importorskip("torch", reason="the benchmarks need torch, which is not installed")
 
+import triton
 from problem_cases import problem_of
 from triton_ext.host import capabilities
 from triton_ext.ops.dgrad_config import CONFIGS
@@ -54,6 +55,11 @@ def test_a_dry_run_writes_what_the_fit_reads(tmp_path):
 
 
 @pytest.mark.skipif(not IM2COL.available, reason=IM2COL.reason)
+@pytest.mark.xfail(
+    triton.__version__.startswith("3.6"),
+    reason="3.6 loses a 1 of a nested tuple: dgrad with odd Ci and a stride does not compile",
+    strict=False,
+)
 def test_kernels_are_compiled_in_another_process(fresh_triton_cache):
     layer = select_layers("resnet")[0]
     job = {
