@@ -136,7 +136,7 @@ def test_what_the_document_imports_and_names_is_there():
     text = DOCUMENT.read_text()
     assert re.search(r"error_at\(op, \"message\"\)`, from\s+`triton_ext\.passes`", text)
     assert callable(passes.error_at)
-    assert "pip install 'triton-ext[test]'" in text
+    assert "pip install '.[test]'" in text
     if (ROOT / "pyproject.toml").exists():
         extra = re.search(r"^test = \[(.*?)^\]", (ROOT / "pyproject.toml").read_text(), re.M | re.S)
         assert '"lit>=' in extra[1]
