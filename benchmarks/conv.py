@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from benchmarks.conv_ahead import compile_layers
 from benchmarks.conv_runs import (
     add_suite_arguments,
     announce,
@@ -47,6 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--direction", choices=DIRECTIONS, default="fprop")
     parser.add_argument("--inductor", action="store_true", help="torch.compile's as well (slow)")
     parser.add_argument("--gluon", action="store_true", help="examples/gluon/hopper as well")
+    parser.add_argument("--jobs", type=int, help="compiling processes (cores - 1)")
     parser.add_argument("--markdown", type=pathlib.Path, metavar="FILE", help="table to write")
     parser.add_argument("--plot", type=pathlib.Path, metavar="FILE", help=".png or .svg to write")
 
@@ -78,6 +80,7 @@ class Row:
         errors: Of every variant, against fp32.
         timings: By variant; empty where a result was wrong or refused.
         roofline_ms: Time that no kernel can fall below.
+        chosen: Which kernel of ours ran, where a direction has several.
     """
 
     layer: Layer
@@ -85,6 +88,7 @@ class Row:
     errors: dict[str, Errors]
     timings: dict[str, Timing]
     roofline_ms: float
+    chosen: str = ""
 
     @property
     def wrong(self) -> tuple[str, ...]:
@@ -100,6 +104,7 @@ class Row:
         row: dict[str, object] = {"suite": self.layer.suite, "layer": self.layer.name}
         row |= {"flops": self.layer.problem.flops, "refused": self.refused}
         row |= {"wrong": " ".join(self.wrong), "roofline_ms": self.roofline_ms}
+        row["chosen"] = self.chosen
         for name in names:
             timing, errors = self.timings.get(name), self.errors.get(name)
             row[f"{name}_ms"] = timing.ms if timing else ""
@@ -146,6 +151,7 @@ def measure(layer: Layer, arguments: argparse.Namespace, timer: Timer, machine: 
     row = Row(layer, refused, errors, {}, roofline)
     if row.wrong or refused:
         return row
+    row = dataclasses.replace(row, chosen=operands.chosen(direction))
     return dataclasses.replace(row, timings=time_interleaved(functions, timer, arguments.rounds))
 
 
@@ -170,7 +176,7 @@ def format_header(names: Sequence[str]) -> str:
     """Returns the head of the table."""
     times = " ".join(f"{name + ' us':>12} {'+-%':>5}" for name in names)
     ratios = " ".join(f"{name + '/ours':>13}" for name in names if name != OURS)
-    return f"{'layer':<44} {times} {ratios} {'of roofline':>11} {'rel. error':>10}"
+    return f"{'layer':<44} {times} {ratios} {'of roofline':>11} {'rel. error':>10} kernel"
 
 
 def format_row(row: Row, names: Sequence[str]) -> str:
@@ -198,7 +204,7 @@ def format_row(row: Row, names: Sequence[str]) -> str:
     fraction = row.roofline_ms / row.timings[OURS].ms
     return (
         f"{head} {' '.join(map(told, names))} {ratios} {fraction:>11.2f} "
-        f"{row.errors[OURS].l2:>10.1e}{marks}"
+        f"{row.errors[OURS].l2:>10.1e} {row.chosen}{marks}"
     )
 
 
@@ -220,6 +226,10 @@ def run(arguments: argparse.Namespace) -> int:
         machine = Machine(machine_rate(timer), copy_rate(timer))
     measured = measure_nothing if arguments.dry_run else measure
     emit(f"roofline:   {machine.tflops:.0f} TFLOP/s, {machine.gbytes:.0f} GB/s")
+    if not arguments.dry_run:
+        direction, dtype, jobs = arguments.direction, arguments.dtype, arguments.jobs
+        seconds = compile_layers(layers, direction, dtype, gluon=arguments.gluon, jobs=jobs)
+        emit(f"compiled:   in {seconds:.0f} s, in other processes")
     names = names_of(arguments)
     emit(format_header(names))
 

@@ -102,7 +102,15 @@ def make_tensors(shape: ConvShape, dtype: str, device: str = "cuda") -> Tensors:
 
 
 def describe_config(config: Any) -> str:
-    """Returns a configuration in one word, which docs/performance.md spells out."""
+    """Returns a configuration in one word, which docs/performance.md spells out.
+
+    Those of the Gluon kernel are spelled out in docs/gluon-conv.md and begin with ``gluon:``.
+    """
+    kind = type(config).__name__
+    if kind == "TileConfig":
+        return f"gluon:{config}"
+    if kind != "ConvConfig":
+        return str(config).replace(" ", "")
     order = "t" if config.taps_inner else "c"
     return (
         f"{config.block_m}x{config.block_n}x{config.block_k}"
@@ -111,10 +119,24 @@ def describe_config(config: Any) -> str:
 
 
 def chosen_config(shape: ConvShape, num_sms: int) -> Any:
-    """Returns the configuration with which ``conv2d`` runs the shape."""
-    from triton_ext.ops.conv_config import choose_config
+    """Returns the configuration with which ``conv2d`` runs the shape, by the models alone."""
+    import torch
+    from triton_ext.ops.conv_config import SMEM_BYTES
+    from triton_ext.ops.conv_plan import ranking
+    from triton_ext.ops.machine import Machine
+    from triton_ext.ops.problem import ConvProblem
 
-    return choose_config(shape.m_gemm, shape.co, shape.ci, shape.r * shape.s, num_sms)
+    problem = ConvProblem(
+        batch=shape.n,
+        in_channels=shape.ci,
+        out_channels=shape.co,
+        input_size=(shape.h, shape.w),
+        filter_size=(shape.r, shape.s),
+        stride=(shape.stride,) * 2,
+        padding=tuple((side, side) for side in shape.padding),
+        dilation=(1, 1),
+    )
+    return ranking(problem, torch.float16, Machine(num_sms, (9, 0), SMEM_BYTES))[0]
 
 
 @dataclass(frozen=True, slots=True)

@@ -71,6 +71,18 @@ class Operands:
             return getattr(ops, f"{name}_input")(self.x.shape, self.weight, self.dy, *common)
         return getattr(ops, f"{name}_weight")(self.x, self.weight.shape, self.dy, *common)
 
+    def chosen(self, direction: str) -> str:
+        """Which kernel of ours runs, and with which configuration, in one word; not for wgrad."""
+        from triton_ext.ops import conv_plan, dgrad_plan
+
+        from benchmarks.conv_fprop import describe_config
+
+        if direction == "wgrad":
+            return ""
+        planner, read = (conv_plan, self.x) if direction == "fprop" else (dgrad_plan, self.dy)
+        plan = planner.make_plan(self.problem, read.stride(), read.dtype, read.device)
+        return describe_config(plan.config)
+
     def bytes_moved(self, direction: str) -> int:
         """Bytes that every kernel of a direction has to read and write at least."""
         by_direction = {

@@ -13,12 +13,11 @@ import contextlib
 import functools
 import math
 import pathlib
-from concurrent.futures import Future
 from dataclasses import asdict
 from types import SimpleNamespace
 from typing import Any
 
-from benchmarks.compile_ahead import Compiled, CompilePool
+from benchmarks.compile_ahead import CompilePool
 from benchmarks.conv_fprop import describe_config
 from benchmarks.conv_runs import add_suite_arguments, announce, opened_suite
 from benchmarks.conv_variants import BASELINE, Operands, make_operands
@@ -26,12 +25,11 @@ from benchmarks.harness import Environment, Errors, Function, emit, measure_erro
 from benchmarks.suites import Layer, select_layers
 from benchmarks.sweep import candidates
 from benchmarks.sweeping import (
-    RESERVE_SECONDS,
     LayerSweep,
     add_sweep_arguments,
+    compiled_layers,
     compiling_processes,
     gradient_of_torch,
-    is_compiled,
 )
 
 __all__ = ["add_arguments", "compile_job", "geometry_of", "run"]
@@ -111,6 +109,11 @@ class Sweep(LayerSweep):
     def __init__(self, arguments: argparse.Namespace, environment: Environment) -> None:
         super().__init__(arguments, environment, DEFAULT_OUT, key="shapes")
 
+    def begin(self, layer: Layer) -> None:
+        """Makes room for the results of a layer."""
+        entry = {"geometry": geometry_of(layer.problem), "cudnn_ms": None, "results": []}
+        self.layers[layer.name] = entry
+
     def record(self, layer: Layer, config: Any, status: str, ms: float | None = None) -> None:
         """Keeps what became of a configuration."""
         results = self.layers[layer.name]["results"]
@@ -159,16 +162,14 @@ def _time_layer(sweep: Sweep, layer: Layer, configs: list[Any]) -> None:
     emit(f"{layer.name:<44} {len(configs)} timed; cuDNN/ours: {shown}")
 
 
-def _submit(sweep: Sweep, pool: CompilePool, layer: Layer, config: Any) -> Future[Compiled]:
-    return pool.submit_job(
-        {
-            "module": "benchmarks.dgrad_sweep",
-            "layer": layer.name,
-            "dtype": sweep.arguments.dtype,
-            "num_sms": sweep.num_sms,
-            "config": asdict(config),
-        }
-    )
+def _job(sweep: Sweep, layer: Layer, config: Any) -> dict[str, Any]:
+    return {
+        "module": "benchmarks.dgrad_sweep",
+        "layer": layer.name,
+        "dtype": sweep.arguments.dtype,
+        "num_sms": sweep.num_sms,
+        "config": asdict(config),
+    }
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -191,27 +192,10 @@ def run(arguments: argparse.Namespace) -> int:
     total = sum(map(len, work.values()))
     emit(f"{len(taken)} layers, {total} configurations, compiled by {jobs} processes")
     with contextlib.ExitStack() as stack:
-        futures: dict[tuple[Layer, Any], Future[Compiled]] = {}
+        pool = None
         if not arguments.dry_run:
             pool = stack.enter_context(CompilePool(jobs, torch.cuda.get_device_capability()))
-            for layer, configs in work.items():
-                for config in configs:
-                    futures[layer, config] = _submit(sweep, pool, layer, config)
-        for layer, configs in work.items():
-            if sweep.deadline.left() < RESERVE_SECONDS:
-                emit(f"{layer.name:<44} skipped (time limit)")
-                continue
-            entry = {"geometry": geometry_of(layer.problem), "cudnn_ms": None, "results": []}
-            sweep.layers[layer.name] = entry
-            ready = [
-                config
-                for config in configs
-                if is_compiled(
-                    futures.get((layer, config)),
-                    sweep.deadline,
-                    functools.partial(sweep.record, layer, config),
-                )
-            ]
+        for layer, ready in compiled_layers(sweep, pool, work, functools.partial(_job, sweep)):
             if ready:
                 _time_layer(sweep, layer, ready)
             sweep.save()

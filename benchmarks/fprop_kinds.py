@@ -198,11 +198,13 @@ def _plan(kind: Kind, x: Any, config: Any = None) -> Any:
 
 
 def _job(name: str, config: Any) -> dict[str, object]:
+    from triton_ext.ops.tuning_store.kinds import encode, kind_of
+
     return {
         "module": "benchmarks.fprop_kinds",
         "kind": name,
-        "class": type(config).__name__,
-        "config": asdict(config),
+        "kernel": kind_of(config),
+        "config": encode(config),
     }
 
 
@@ -216,12 +218,11 @@ def compile_job(job: dict[str, Any], capability: tuple[int, int]) -> int:
     Returns:
         Bytes of shared memory that the kernel asks for.
     """
-    from triton_ext.ops import conv_config, conv_direct
+    from triton_ext.ops.tuning_store.kinds import decode
 
     kind = KINDS[job["kind"]]
-    module = conv_direct if job["class"] == "DirectConfig" else conv_config
     x, weight, operands = _inputs(kind, "meta")
-    plan = _plan(kind, x, getattr(module, job["class"])(**job["config"]))
+    plan = _plan(kind, x, decode(job["kernel"], job["config"]))
     compiled: list[Any] = []
 
     class Warm:

@@ -1,5 +1,8 @@
 """Convolutions in Gluon (examples/gluon/hopper) beside cuDNN and this package's @triton.jit ones.
 
+``--clusters`` puts forward convolutions in clusters of two CTAs beside the chosen configuration:
+the two configurations that the model expects to be fastest in clusters, and the first without.
+
 cuDNN runs channels-last with ``torch.backends.cudnn.benchmark = True``.  Every result is checked
 against cuDNN in fp32 with TF32 off before anything is timed.
 """
@@ -8,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -44,12 +48,16 @@ VARIANTS = {
     "fprop": (BASELINE, "triton", GLUON),
     "dgrad": (BASELINE, GLUON),
     "wgrad": (BASELINE, GLUON),
+    "clusters": (BASELINE, GLUON, "alone", "cluster", "cluster 2"),
 }
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the options of the case."""
-    parser.add_argument("--kernel", choices=tuple(VARIANTS), default="fprop")
+    parser.add_argument("--kernel", choices=("fprop", "dgrad", "wgrad"), default="fprop")
+    parser.add_argument(
+        "--clusters", action="store_true", help="fprop in clusters beside the chosen configurations"
+    )
     add_conv_arguments(parser)
 
 
@@ -65,6 +73,42 @@ def fprop_functions(tensors: Tensors) -> tuple[dict[str, Function], Any]:
         GLUON: lambda: conv_fprop(x, weight, shape.stride, shape.padding).permute(0, 3, 1, 2),
     }
     return functions, tensors.reference()
+
+
+def clustered(shape: ConvShape, num_sms: int) -> list[Any]:
+    """Returns the two configurations, without clusters, whose clusters the model likes best."""
+    from triton_ext.ops.hopper.fprop_config import expected_times
+
+    # A cluster is a multiprocessor with half of the pixels of each tile, of half as many.
+    times = expected_times(
+        math.ceil(shape.m_gemm / 2), shape.co, shape.ci, shape.r * shape.s, num_sms // 2,
+        may_keep_filter=False,
+    )  # fmt: skip
+    return sorted(times, key=lambda config: times[config])[:2]
+
+
+def cluster_functions(tensors: Tensors) -> tuple[dict[str, Function], Any]:
+    """Returns the forward convolution in and without clusters by name, and the reference."""
+    from examples.gluon.hopper.fprop import conv_fprop
+    from examples.gluon.hopper.fprop_cluster import in_cluster
+
+    shape = tensors.shape
+    x, weight = (tensor.permute(0, 2, 3, 1) for tensor in (tensors.x, tensors.weight))
+    first, second = clustered(shape, multiprocessors())
+
+    def with_config(config: Any) -> Function:
+        return lambda: conv_fprop(x, weight, shape.stride, shape.padding, config=config).permute(
+            0, 3, 1, 2
+        )
+
+    configs = {
+        GLUON: None,
+        "alone": first,
+        "cluster": in_cluster(first),
+        "cluster 2": in_cluster(second),
+    }
+    functions = {name: with_config(config) for name, config in configs.items()}
+    return {BASELINE: tensors.torch, **functions}, tensors.reference()
 
 
 def make_gradient(tensors: Tensors) -> Any:
@@ -136,7 +180,12 @@ def wgrad_functions(tensors: Tensors) -> tuple[dict[str, Function], Any]:
     return functions, torch_backward(tensors, nchw, 1, in_fp32=True)
 
 
-FUNCTIONS = {"fprop": fprop_functions, "dgrad": dgrad_functions, "wgrad": wgrad_functions}
+FUNCTIONS = {
+    "fprop": fprop_functions,
+    "dgrad": dgrad_functions,
+    "wgrad": wgrad_functions,
+    "clusters": cluster_functions,
+}
 
 
 def chosen_config(kernel: str, shape: ConvShape, num_sms: int) -> str:
@@ -152,8 +201,10 @@ def chosen_config(kernel: str, shape: ConvShape, num_sms: int) -> str:
         return str(
             choose_plan(shape.m_gemm, shape.co, shape.ci, taps, num_sms, input_pixels=pixels)
         )
-    if kernel == "fprop":
-        return str(fprop.choose_config(shape.m_gemm, shape.co, shape.ci, taps, num_sms))
+    if kernel in ("fprop", "clusters"):
+        chosen = fprop.choose_config(shape.m_gemm, shape.co, shape.ci, taps, num_sms)
+        others = clustered(shape, num_sms) if kernel == "clusters" else []
+        return ", ".join(map(str, [chosen, *others]))
     dims = [
         Residues(size=size, taps=taps, stride=shape.stride, dilation=1, low=low)
         for size, taps, low in (
@@ -247,15 +298,16 @@ def run(arguments: argparse.Namespace) -> int:
     if opening is None:
         return 2
     shapes, environment = opening
+    kernel = "clusters" if arguments.clusters else arguments.kernel
     deadline = Deadline(arguments.time_limit)
     timer = make_timer(arguments, arguments.target_ms)
     announce(arguments, environment, timer)
-    emit(format_header(VARIANTS[arguments.kernel]))
+    emit(format_header(VARIANTS[kernel]))
 
     def measured(shape: ConvShape) -> Row:
         if arguments.dry_run:
-            return measure_nothing(arguments.kernel, shape, timer, arguments.rounds)
-        return measure(arguments.kernel, shape, arguments.dtype, timer, arguments.rounds)
+            return measure_nothing(kernel, shape, timer, arguments.rounds)
+        return measure(kernel, shape, arguments.dtype, timer, arguments.rounds)
 
     def show(rows: list[Row]) -> None:
         emit(format_row(rows[-1]))

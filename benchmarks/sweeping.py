@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import functools
 import os
 import pathlib
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import asdict
 from typing import Any
 
-from benchmarks.compile_ahead import Compiled
+from benchmarks.compile_ahead import Compiled, CompilePool
 from benchmarks.conv_runs import H200_MULTIPROCESSORS, make_timer, multiprocessors
 from benchmarks.conv_variants import Operands
 from benchmarks.harness import (
@@ -37,6 +38,7 @@ __all__ = [
     "LayerSweep",
     "add_sweep_arguments",
     "check_context",
+    "compiled_layers",
     "compiling_processes",
     "gradient_of_torch",
     "is_compiled",
@@ -174,6 +176,13 @@ class LayerSweep:
         self.layers: dict[str, dict[str, Any]] = {}
         self._key = key
 
+    def begin(self, layer: Layer) -> None:
+        """Makes room for the results of a layer, where a sweep has not done so before."""
+
+    def record(self, layer: Layer, candidate: Any, status: str) -> None:
+        """Keeps what became of a configuration."""
+        raise NotImplementedError
+
     def save(self) -> None:
         """Writes all that is known."""
         document = {
@@ -193,3 +202,48 @@ class LayerSweep:
         )
         emit(f"{wrong} wrong results; written to {self.out}")
         return int(wrong > 0)
+
+
+def compiled_layers(
+    sweep: LayerSweep,
+    pool: CompilePool | None,
+    work: Mapping[Layer, Sequence[Any]],
+    job_of: Callable[[Layer, Any], dict[str, Any]],
+) -> Iterator[tuple[Layer, list[Any]]]:
+    """Compiles everything ahead, and goes through the layers that there is time for.
+
+    Args:
+        sweep: The sweep.
+        pool: The compiling processes; ``None`` in a dry run.
+        work: Configurations by layer.
+        job_of: What a process is told to compile.
+
+    Yields:
+        A layer, and its configurations that compiled; those that did not are recorded.
+    """
+    futures = {}
+    if pool is not None:
+        futures = {
+            (layer, candidate): pool.submit_job(job_of(layer, candidate))
+            for layer, candidates in work.items()
+            for candidate in candidates
+        }
+    for layer, candidates in work.items():
+        if sweep.deadline.left() < RESERVE_SECONDS:
+            emit(f"{layer.name:<44} skipped (time limit)")
+            for future in futures.values():
+                future.cancel()
+            continue
+        sweep.begin(layer)
+        yield (
+            layer,
+            [
+                candidate
+                for candidate in candidates
+                if is_compiled(
+                    futures.get((layer, candidate)),
+                    sweep.deadline,
+                    functools.partial(sweep.record, layer, candidate),
+                )
+            ],
+        )

@@ -17,24 +17,22 @@ import json
 import math
 import pathlib
 from collections.abc import Iterator
-from concurrent.futures import Future
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from benchmarks.compile_ahead import Compiled, CompilePool
+from benchmarks.compile_ahead import CompilePool
 from benchmarks.conv_runs import add_suite_arguments, announce, opened_suite
 from benchmarks.conv_variants import BASELINE, Operands, make_operands
 from benchmarks.harness import Environment, Function, Timing, emit, measure_errors, time_interleaved
 from benchmarks.suites import Layer, select_layers
 from benchmarks.sweeping import (
-    RESERVE_SECONDS,
     ContextLostError,
     LayerSweep,
     add_sweep_arguments,
     check_context,
+    compiled_layers,
     compiling_processes,
     gradient_of_torch,
-    is_compiled,
     watched,
 )
 
@@ -291,26 +289,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _time_all(sweep: Sweep, pool: CompilePool | None, work: dict[Layer, list[Choice]]) -> None:
-    futures: dict[tuple[Layer, Choice], Future[Compiled]] = {}
-    if pool is not None:
-        for layer, choices in work.items():
-            for choice in choices:
-                futures[layer, choice] = pool.submit_job(_job(sweep, layer, choice))
-    for layer, choices in work.items():
-        if sweep.deadline.left() < RESERVE_SECONDS:
-            emit(f"{layer.name:<44} skipped (time limit)")
-            for future in futures.values():
-                future.cancel()
-            continue
-        ready = [
-            choice
-            for choice in choices
-            if is_compiled(
-                futures.get((layer, choice)),
-                sweep.deadline,
-                functools.partial(sweep.record, layer, choice),
-            )
-        ]
+    for layer, ready in compiled_layers(sweep, pool, work, functools.partial(_job, sweep)):
         if ready:
             _time_layer(sweep, layer, ready)
             sweep.save()

@@ -17,6 +17,7 @@ import argparse
 import os
 import pathlib
 import platform
+import re
 import shutil
 import subprocess
 import sys
@@ -38,6 +39,8 @@ _DEBS = (
 )
 _PLATFORMS = ("manylinux_2_27_aarch64", "manylinux_2_28_aarch64", "manylinux_2_34_aarch64")
 _EMULATED_TRITON = "3.9.0"
+# What stands behind a release's number, oldest first.
+_SUFFIXES = ("dev", "a", "b", "rc", "", "post")
 # What starts another Python cannot be emulated without a change of the machine.
 _SELFTEST = """
 from triton_ext.selftest.checks import CHECKS, CPU, GPU, TORCH
@@ -51,10 +54,26 @@ def wheel_for(arch: str) -> pathlib.Path:
     Raises:
         EnvironmentProblem: There is none.
     """
-    found = sorted((ROOT / "dist").glob(f"triton_ext-*_{arch}.whl"))
+    found = list((ROOT / "dist").glob(f"triton_ext-*_{arch}.whl"))
     if not found:
         raise EnvironmentProblem(f"no wheel for {arch} in dist/: run 'make wheel ARCH={arch}'")
-    return found[-1]
+    return max(found, key=version_order)
+
+
+def version_order(wheel: pathlib.Path) -> tuple[tuple[int, ...], int, tuple[int, ...]]:
+    """What puts wheels in the order of their versions, the newest last (PEP 440, without epochs).
+
+    Args:
+        wheel: Its file, whose name says the version.
+    """
+    version = wheel.name.split("-")[1].partition("+")[0]
+    match = re.match(r"[\d.]*\d", version)
+    release = match[0] if match is not None else "0"
+    behind = version[len(release) :].strip("._-")
+    kind = re.match(r"[a-z]*", behind)
+    rank = _SUFFIXES.index(kind[0]) if kind is not None and kind[0] in _SUFFIXES else 0
+    numbers = tuple(int(number) for number in re.findall(r"\d+", behind))
+    return tuple(int(number) for number in release.split(".")), rank, numbers
 
 
 def run(command: list[str], **variables: str) -> str:

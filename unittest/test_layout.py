@@ -38,12 +38,21 @@ RULES: dict[str, tuple[set[str], set[str]]] = {
     "emulator": ({"errors", "ir", "passes", "backends", "emulator"}, {"numpy"}),
     "language": ({"backends", "plugin"}, {"triton"}),
     "gluon": ({"backends", "plugin"}, {"triton"}),
-    "ops": ({"backends", "errors", "host", "language", "ops", "plugin"}, {"torch", "triton"}),
-    "nn": ({"errors", "ops", "nn"}, {"torch"}),
+    "ops": (
+        {"backends", "errors", "gluon", "host", "language", "ops", "plugin"},
+        {"torch", "triton"},
+    ),
+    # Measures the kernels of ops, which know nothing of it; rich, if there, shows how far it is.
+    "ops.tuning": ({"errors", "ops", "ops.tuning"}, {"rich", "torch", "triton"}),
+    # rich draws its table where it is installed.
+    "nn": ({"errors", "ops", "nn"}, {"torch", "rich"}),
     "tools": (
-        {"", "backends", "errors", "host", "strings", "tools", "tools.doctor"} | COMPILER,
+        {"", "backends", "errors", "host", "strings", "tools", "tools.doctor", "tools.tune"}
+        | COMPILER,
         set(),
     ),
+    # Its command runs where torch and a GPU are.
+    "tools.tune": ({"errors", "ops.tuning", "tools"}, set()),
     # It looks at what is installed; every import stands in a guarded probe.
     "tools.doctor": ({"", "backends", "errors", "host", "plugin", "tools"}, {"torch"}),
     # It compiles with all of the package, in processes of its own.

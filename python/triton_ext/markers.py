@@ -10,7 +10,17 @@ from __future__ import annotations
 import re
 from typing import Final
 
-__all__ = ["CHANNEL", "LIBRARY", "MARKED", "METADATA_KEY", "PIXEL", "kind_of", "rows_of", "sized"]
+__all__ = [
+    "CHANNEL",
+    "LIBRARY",
+    "MARKED",
+    "METADATA_KEY",
+    "PIXEL",
+    "channel_problem",
+    "kind_of",
+    "rows_of",
+    "sized",
+]
 
 # Never part of a module that does not use us: the fast path searches the printed module for it.
 LIBRARY: Final = "triton_ext.markers"
@@ -27,6 +37,10 @@ PIXEL: Final = f"{MARKED}.pixel"
 
 # (c, [[offset_d,] offset_h,] offset_w) -> i32: first channel and filter offsets, outermost first.
 CHANNEL: Final = f"{MARKED}.channel"
+
+# An H200 answers any other first channel with an illegal instruction, whatever the elements are
+# (Triton 3.9.0, 2026-11-20).
+_CHANNEL_BYTES: Final = 16
 
 _SIZED: Final = re.compile(
     rf"(?P<kind>{re.escape(PIXEL)}|{re.escape(CHANNEL)})(\.\d+(\.(?P<rows>\d+))?)?"
@@ -54,3 +68,19 @@ def rows_of(symbol: str) -> int:
     """The rows in the symbol of a marker; 0 where it has none."""
     match = _SIZED.fullmatch(symbol)
     return int(match["rows"] or 0) if match is not None else 0
+
+
+def channel_problem(channel: int, element_bytes: int) -> str:
+    """What is wrong with the first channel of an im2col copy; empty where nothing is.
+
+    Args:
+        channel: The coordinate, in elements; it may lie outside of the tensor.
+        element_bytes: Size of an element.
+    """
+    if channel * element_bytes % _CHANNEL_BYTES == 0:
+        return ""
+    return (
+        f"an im2col copy starts at channel {channel} of {element_bytes}-byte elements, expected a "
+        f"multiple of {_CHANNEL_BYTES // element_bytes}: the TMA unit stops with an illegal "
+        f"instruction where the first channel is not at a multiple of {_CHANNEL_BYTES} bytes"
+    )

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import pathlib
 import sys
 
+import pytest
 from triton_ext.gluon import nvidia as xnv
 
 # The examples are not installed; they are imported from the root of the checkout.
 sys.path.insert(0, str(pathlib.Path(__file__).absolute().parents[2]))
 
+from triton_ext.ops.hopper.tiles import cooperative, keep_filter, ping_pong
+
 from examples.gluon.hopper.dgrad import conv_dgrad
 from examples.gluon.hopper.fprop import conv_fprop
-from examples.gluon.hopper.tiles import cooperative, keep_filter, ping_pong
 from examples.gluon.hopper.wgrad import conv_wgrad
 from examples.gluon.hopper.wgrad_tiles import WgradConfig
 
-__all__ = ["CONFIGS", "WGRAD_CONFIGS", "keep_filter", "run"]
+__all__ = ["CONFIGS", "WGRAD_CONFIGS", "keep_filter", "one_triton_cache", "run"]
 
 CONFIGS = (
     ping_pong(64, 64, 3, store_n=32, store_buffers=2, group_m=2),
@@ -53,3 +56,11 @@ def run(kernel, case, config, seed=0, edit=None, **options):
     if kernel == "dgrad":
         return conv_dgrad(dy, w, case.size, **options), dx
     return conv_wgrad(x, dy, case.filter_size, **options), dw
+
+
+@contextlib.contextmanager
+def one_triton_cache(tmp_path_factory):
+    """Within, a Triton cache for a whole module: its tests compile the same again and again."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TRITON_CACHE_DIR", str(tmp_path_factory.mktemp("triton-cache")))
+        yield patch

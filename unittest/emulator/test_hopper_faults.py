@@ -46,10 +46,13 @@ PRODUCTS = r"warpgroup_mma\("
 #: What is said about an operation that is missing, and the source lines that it is said at.
 EXPECTED = {
     "ttng.wait_barrier": (
-        r"in flight|in front of the other|deadlock|expects 0 more",
+        r"in flight|in front of the other|nothing has written|deadlock|expects 0 more",
         rf"{PRODUCTS}|{LOADS}|mbarrier\.",
     ),
-    "ttng.barrier_expect": (r"deadlock|in flight", rf"mbarrier\.wait|{PRODUCTS}|{LOADS}"),
+    "ttng.barrier_expect": (
+        r"deadlock|in flight|nothing has written",
+        rf"mbarrier\.wait|{PRODUCTS}|{LOADS}",
+    ),
     "ttng.arrive_barrier": (r"deadlock", r"mbarrier\.wait"),
     "ttng.fence_async_shared": (r"asynchronous proxy", r"async_store"),
     "ttng.async_tma_store_wait": (
@@ -65,9 +68,7 @@ EXPECTED = {
 
 @pytest.fixture(autouse=True, scope="module")
 def one_cache(tmp_path_factory):
-    """A Triton cache for all of these tests: what they compile is the same again and again."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("TRITON_CACHE_DIR", str(tmp_path_factory.mktemp("triton-cache")))
+    with hopper_kernels.one_triton_cache(tmp_path_factory) as patch:
         # One CTA computes all tiles, so that every buffer is used more than once.
         patch.setattr(launch, "_EMULATED_MULTIPROCESSORS", 1)
         yield

@@ -19,7 +19,7 @@ if not CAPABILITY.available:
     pytest.skip(CAPABILITY.reason, allow_module_level=True)
 
 from conv_cases import Case, assert_close, draw  # noqa: E402
-from hopper_kernels import CONFIGS, WGRAD_CONFIGS, keep_filter, run  # noqa: E402
+from hopper_kernels import CONFIGS, WGRAD_CONFIGS, keep_filter, one_triton_cache, run  # noqa: E402
 
 NIGHTLY = bool(os.environ.get("TRITON_EXT_NIGHTLY"))
 SMALL = Case(
@@ -43,9 +43,7 @@ POINTS = Case(
 
 @pytest.fixture(autouse=True, scope="module")
 def one_cache(tmp_path_factory):
-    """A Triton cache for all of these tests: what they compile is the same again and again."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("TRITON_CACHE_DIR", str(tmp_path_factory.mktemp("triton-cache")))
+    with one_triton_cache(tmp_path_factory):
         yield
 
 

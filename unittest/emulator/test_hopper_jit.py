@@ -94,8 +94,8 @@ def test_random_geometries(number, fresh_triton_cache):
 
 
 @triton.jit
-def copy_pixels(x_desc, scale_ptr, y_desc, n, h, w, TAP: tl.constexpr):
-    pixels = tle.load_im2col(x_desc, [n, h, w, 0], [0, TAP])
+def copy_pixels(x_desc, scale_ptr, y_desc, n, h, w, TAP: tl.constexpr, channel=0):
+    pixels = tle.load_im2col(x_desc, [n, h, w, channel], [0, TAP])
     scale = tl.load(scale_ptr)
     y_desc.store([0, 0], (pixels * scale).to(y_desc.dtype))
 
@@ -119,3 +119,17 @@ def test_a_start_outside_of_the_pixel_box_is_an_error(fresh_triton_cache):
     with pytest.raises(EmulationError, match="start coordinate -2 of dim 2") as caught:
         xnv.emulated(copy_pixels)[(1,)](x_desc, torch.ones(1), y_desc, 0, 0, -2, TAP=2)
     assert "load_im2col(x_desc" in caught.value.source_line
+
+
+def test_a_first_channel_at_which_the_hardware_stops_is_an_error(fresh_triton_cache):
+    x = torch.arange(72).half().expand(2, 5, 6, 72).contiguous()
+    x_desc = Im2ColDescriptor.for_conv(x, (1, 3), 1, (0, 1), 1, block_shape=[64, 64])
+    y = torch.zeros(64, 64).half()
+    y_desc = TensorDescriptor(y, [64, 64], [64, 1], [64, 64])
+    launch = xnv.emulated(copy_pixels)[(1,)]
+    launch(x_desc, torch.ones(1), y_desc, 0, 0, 0, TAP=1, channel=8)
+    assert y[0].tolist() == list(range(8, 72))
+    with pytest.raises(EmulationError, match=r"starts at channel 12 of 2-byte .* of 8") as caught:
+        launch(x_desc, torch.ones(1), y_desc, 0, 0, 0, TAP=1, channel=12)
+    assert "load_im2col(x_desc" in caught.value.source_line
+    assert caught.value.column

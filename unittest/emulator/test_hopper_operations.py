@@ -19,6 +19,7 @@ HEAD = """#blocked = #ttg.blocked<{sizePerThread = [1, 1], threadsPerWarp = [1, 
 #line = #ttg.blocked<{sizePerThread = [1], threadsPerWarp = [32], warpsPerCTA = [4], order = [0]}>
 #mma = #ttg.nvidia_mma<{versionMajor = 3, versionMinor = 0, warpsPerCTA = [4, 1], instrShape = [16, 64, 16]}>
 #s = #ttg.nvmma_shared<{swizzlingByteWidth = 128, transposed = false, elementBitWidth = 16}>
+#f = #ttg.nvmma_shared<{swizzlingByteWidth = 128, transposed = false, elementBitWidth = 32}>
 #b = #ttg.swizzled_shared<{vec = 1, perPhase = 1, maxPhase = 1, order = [0]}>
 #smem = #ttg.shared_memory
 module attributes {"ttg.num-ctas" = CTAS : i32, "ttg.num-warps" = 4 : i32, ttg.target = "cuda:90", "ttg.threads-per-warp" = 32 : i32} {
@@ -172,8 +173,12 @@ def test_a_kernel_does_not_end_in_front_of_its_copies():
     assert "the kernel ends while this copy into shared memory is in flight" in text
 
 
-def test_clusters_are_refused():
-    assert "the emulator has no clusters, the kernel has 2 CTAs" in message(COPY, ctas=2)
+def test_ctas_of_a_cluster_that_share_nothing_are_each_alone():
+    x, y = run(COPY, ctas=2)
+    assert (x == y).all()
+    assert "reads 'a' while a copy into it is in flight" in message(
+        COPY.replace("$wait full 0\n", ""), ctas=2
+    )
 
 
 @pytest.mark.parametrize("target", ['ttg.target = "hip:gfx950", ', ""])
@@ -216,6 +221,7 @@ def test_a_tensor_without_memory_is_refused():
 
 
 WIDE = "!ttg.memdesc<128x32xf16, #s, #smem, mutable>"
+HALF = "<32x64xf16, #s, #smem, mutable, 64x64>"
 INTEGERS = "!ttg.memdesc<64x64xi16, #s, #smem, mutable>"
 
 
@@ -250,6 +256,33 @@ def test_a_part_of_a_buffer():
     assert (y[32:] == x[32:]).all()
 
 
+@pytest.mark.parametrize(
+    "body",
+    [
+        "$alloc a\n$store a c0\n$stores 0",
+        "$alloc a\n$read v a",
+        "$alloc a\n$dot p a a zero\n$dots r p 0",
+        f"""$alloc a
+        %h = ttg.memdesc_subslice %a[32, 0] : {BUFFER} -> !ttg.memdesc{HALF}
+        ttg.local_store %half, %h : tensor<32x64xf16, #blocked> -> !ttg.memdesc{HALF}
+        $fence
+        $store a c0
+        $stores 0""",
+    ],
+    ids=["store", "load", "product", "half"],
+)
+def test_what_nothing_has_written_is_not_read(body):
+    text = message(f"%half = arith.constant dense<1.0> : tensor<32x64xf16, #blocked>\n{body}")
+    assert "reads 'a', of which nothing has written all elements" in text
+
+
+def test_a_kernel_needs_no_more_than_there_is():
+    large = BUFFER.replace("<", "<64x")
+    with pytest.raises(EmulationError, match="needs 524288 bytes of shared memory; a sm_90 has 23"):
+        Program(kernel(f"%a = ttg.local_alloc : () -> {large}"))
+    Program(kernel(f"%a = ttg.local_alloc : () -> {BUFFER.replace('<', '<28x')}"))
+
+
 # ---- mbarriers ---------------------------------------------------------------------------------
 
 
@@ -275,6 +308,12 @@ def test_phases_follow_each_other():
     [
         ("$bar full 2\n$arrive full 1\n$wait full 0", "its phase 0 has 1 of 2 arrivals"),
         ("$bar full 1\n$arrive full 1\n$wait full 1", "waits for the phase of parity 1"),
+        ("$bar full 1\n$wait full 0", "no phase of it is complete yet: a wait for parity 0 is for"),
+        (
+            "$bar full 1\n$arrive full 1\n$wait full 1",
+            "its phase 0, of parity 0, is complete: a wait for parity 0 goes on, one for parity 1 "
+            "is for phase 1",
+        ),
         (
             "$bar full 1\n$arrive full 2",
             "arrives 2 times at mbarrier 'full', whose phase expects 1",
@@ -369,6 +408,25 @@ def test_products_that_are_wrong(before, after, expected):
     assert expected in message(PRODUCT.replace(before, after))
 
 
+def test_products_of_float32_read_10_bits_of_the_mantissa():
+    wide, shared = "64x64xf32", "!ttg.memdesc<64x64xf32, #f, #smem>"
+    body = f"""
+        %long = arith.constant dense<1.000732421875> : tensor<{wide}, #blocked>
+        %a = ttg.local_alloc %long : (tensor<{wide}, #blocked>) -> {shared}
+        $fence
+        %p = ttng.warp_group_dot %a, %a, %zero {{inputPrecision = 0 : i32}} : {shared} * {shared} -> {ACC}
+        $half h p
+        $alloc out
+        $put out h
+        $fence
+        $store out c0
+        $stores 0
+    """  # noqa: E501 - TTGIR
+    # 1 + 2^-10 - 2^-12 is 1 in tf32; the sums of the long numbers would be 64.09.
+    _, y = run(body)
+    assert (y == 64).all()
+
+
 def test_a_kernel_does_not_end_in_front_of_its_products():
     body = PRODUCT.partition("$dots")[0]
     assert "the kernel ends while this matrix product may still read" in message(body)
@@ -411,7 +469,11 @@ def test_partitions_take_turns():
 @pytest.mark.parametrize(
     ("before", "after", "expected"),
     [
-        (f"ttng.wait_barrier %full0, %n : {BAR}", "", ("in flight", "in front of the other")),
+        (
+            f"ttng.wait_barrier %full0, %n : {BAR}",
+            "",
+            ("in flight", "in front of the other", "nothing has written"),
+        ),
         ("$wait done 0\n", "", ("in flight", "in front of the other")),
         ("$fence\n", "", ("may not see what was written there",)),
         ("$arrive done0 1\n", "", ("deadlock: the default partition waits for the phase",)),

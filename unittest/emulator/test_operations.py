@@ -222,6 +222,7 @@ def test_bf16_rounds_to_the_nearest_even(values):
         ("sin", math.sin),
         ("cos", math.cos),
         ("tanh", math.tanh),
+        ("erf", math.erf),
         ("floor", math.floor),
         ("ceil", math.ceil),
         ("absf", abs),

@@ -55,6 +55,8 @@ def load_tile(x, y, c, MODE: ttgl.constexpr, CTAS: ttgl.constexpr):
         xnv.async_load_im2col(x, [n, h, c], [0], bar, smem)
     elif MODE == "offsets":
         xnv.async_load_im2col(x, [n, h, w, c], [0], bar, smem)
+    elif MODE == "channel":
+        xnv.async_load_im2col(x, [n, h, w, 4], [0, 0], bar, smem)
     elif MODE == "int64":
         xnv.async_load_im2col(x, [n, h, w, c.to(ttgl.int64)], [0, 0], bar, smem)
     elif MODE == "not a descriptor":

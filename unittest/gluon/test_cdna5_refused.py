@@ -63,10 +63,10 @@ def test_on_another_gpu(fresh_triton_cache, start, arch):
         start(lambda kernel: xamd.emulated(kernel, arch))
 
 
-def attend(seq_lens, dtype=np.float16, kv_heads=1, page_size=16):
-    """Three sequences of two pages; refused before anything is launched."""
+def attend(seq_lens, dtype=np.float16, kv_heads=1, page_size=16, pages=0):
+    """Three sequences of two pages of a cache of 6; refused before anything is launched."""
     q, cache = np.ones((3, 2, 64), dtype), np.ones((96, 64), dtype)
-    table, lens = np.zeros((3, 2), np.int32), np.array(seq_lens, np.int32)
+    table, lens = np.full((3, 2), pages, np.int32), np.array(seq_lens, np.int32)
     paged.paged_attention(
         q, cache, cache, table, lens, q.copy(), kv_heads, page_size, launcher=None
     )
@@ -77,6 +77,12 @@ def attend(seq_lens, dtype=np.float16, kv_heads=1, page_size=16):
     [
         (lambda: attend([1, 33, 2]), r"^seq_lens\[1\] is 33: expected 0 to 32, 2 pages of 16"),
         (lambda: attend([1, 2, -1]), r"^seq_lens\[2\] is -1: expected 0 to 32"),
+        (
+            lambda: attend([0, 17, 0], pages=6),
+            r"^block_table\[1, 0\] is 6: expected 0 to 5, .*\nblock_table\[1, 1\] is 6",
+        ),
+        (lambda: attend([0, 16, 0], pages=-1), r"^block_table\[1, 0\] is -1: expected 0 to 5, "),
+        (lambda: attend([0, 1, 0], kv_heads=2, pages=3), r"\[1, 0\] is 3: expected 0 to 2, "),
         (lambda: attend([1, 2]), "q has 3 sequences, seq_lens 2, block_table 3"),
         (lambda: attend([1, 2, 3], np.float32), "^q is of float32: expected fp16 or bf16"),
         (lambda: attend([1, 2, 3], kv_heads=0), "^kv_heads is 0: expected an int of at least 1$"),

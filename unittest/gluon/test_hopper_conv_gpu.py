@@ -41,9 +41,9 @@ from hopper_cases import (  # noqa: E402
     assert_close,
     poison,
 )
+from triton_ext.ops.hopper.tiles import TileConfig, keep_filter  # noqa: E402
 
 from examples.gluon.hopper import dgrad, fprop  # noqa: E402
-from examples.gluon.hopper.tiles import TileConfig, keep_filter  # noqa: E402
 
 pytestmark = pytest.mark.gpu
 

@@ -338,6 +338,7 @@ def test_largest_offset_of_one_dimension(fresh_triton_cache):
         ("float offset", "offset 0 must be an integer, got 1.5"),
         ("coordinates", "of rank 4: expected 4 coordinates"),
         ("offsets", "and 2 offsets, got 4 and 1"),
+        ("channel", "starts at channel 4 of 2-byte elements, expected a multiple of 8"),
         ("int64", "expected an int32 scalar, got int64"),
         ("result", "the result is fp16[32, 64]"),
         (

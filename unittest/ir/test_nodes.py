@@ -197,6 +197,19 @@ def test_a_type_that_nothing_tells_is_an_error():
     assert (caught.value.filename, caught.value.line, caught.value.column) == ("a.mlir", 1, 1)
 
 
+def test_the_type_of_a_result_without_operands():
+    text = """
+module {
+  %rank = tt.elementwise_inline_asm "mov.u32 $0, %cluster_ctarank;" {constraints = "=r", packed_element = 1 : i32, pure = true} -> i32
+  %sum = arith.addi %rank, %rank : i32
+}
+"""  # noqa: E501 - TTGIR
+    rank, total = parse(text).op.regions[0].blocks[0].ops
+    assert rank.results[0].type == total.results[0].type == "i32"
+    rank.results[0].set_type("i64")
+    assert "pure = true} -> i64" in rank.text
+
+
 def test_a_type_is_learned_from_a_user():
     module = parse('%x = other.op\n"other.use"(%x) : (i8) -> ()\n')
     assert module.body[0].results[0].type == "i8"

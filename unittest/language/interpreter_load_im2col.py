@@ -111,6 +111,12 @@ def test_another_rank():
     refused("with 3 coordinates, .* rank 4", load_1d, descriptor(2)[1], 0, 0, 0, 0)
 
 
+def test_a_first_channel_at_which_the_hardware_stops():
+    # 4 elements of float32 are 16 bytes.
+    _, desc = descriptor(2)
+    refused("at channel 6 of 4-byte elements, expected a mul", load_2d, desc, 0, 0, 0, 6, 0, 0)
+
+
 @triton.jit
 def load_with_walk(x_desc, y_ptr, size, stride, pad, PIXELS: tl.constexpr, CHANNELS: tl.constexpr):
     tile = tle.load_im2col(x_desc, [0, -1, 0], [0], walk=((size,), (stride,), (pad,)))

@@ -70,6 +70,11 @@ def copy_tile(x_desc, y_ptr, MODE: tl.constexpr):
         tile = tile + tle.load_im2col(x_desc, [n, 0, 0, 0], [0, 0])
     elif MODE == "noinline":
         tile = load_elsewhere(x_desc, n)
+    elif MODE == "constant channel":
+        tile = tle.load_im2col(x_desc, [n, 0, 0, 4], [0, 0])
+    elif MODE == "folded channel":
+        blocks = n * 0 + 3
+        tile = tle.load_im2col(x_desc, [n, 0, 0, blocks * 4], [0, 0])
     rows = tl.arange(0, 64)[:, None]
     tl.store(y_ptr + rows * 64 + tl.arange(0, 64)[None, :], tile)
 
@@ -153,6 +158,7 @@ def test_good_kernel_compiles(fresh_triton_cache):
         ("block", "expected a scalar, got a tensor of shape [4]"),
         ("pointer", "expected a tensor descriptor"),
         ("start lengths", "must have one length, got 2, 1 and 2"),
+        ("constant channel", "starts at channel 4 of 2-byte elements, expected a multiple of 8"),
     ],
 )
 @needs_im2col
@@ -248,6 +254,14 @@ def test_descriptor_read_with_two_ranks_is_an_error(fresh_triton_cache):
     with pytest.raises(PassError, match="with 4 coordinates here and with 3 elsewhere") as caught:
         compile_kernel(copy_tile, "two ranks")
     assert caught.value.line == line_of(copy_tile, "+ tle.load_im2col(x_desc, [n, 0, 0, 0]")
+
+
+@needs_im2col
+def test_a_first_channel_that_folds_to_a_constant_is_an_error(fresh_triton_cache):
+    with pytest.raises(PassError, match="starts at channel 12 of 2-byte elements") as caught:
+        compile_kernel(copy_tile, "folded channel")
+    assert caught.value.line == line_of(copy_tile, "[n, 0, 0, blocks * 4]")
+    assert caught.value.column > 1
 
 
 @needs_im2col

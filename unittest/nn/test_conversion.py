@@ -29,7 +29,11 @@ def model() -> torch.nn.Sequential:
 
 def test_what_is_converted_and_what_is_left():
     net = model()
-    found = nn.convert(net)
+    found = nn.survey(net)
+    assert [type(net[i]) for i in (0, 2, 3)] == [
+        torch.nn.Conv2d, torch.nn.Conv2d, torch.nn.ConvTranspose2d,
+    ]  # fmt: skip
+    assert nn.convert(net) is net
     assert [(layer.name, bool(layer.reason)) for layer in found.layers] == [
         ("0", False), ("2", False), ("3", False), ("4", True), ("5", True),
     ]  # fmt: skip
@@ -41,7 +45,8 @@ def test_what_is_converted_and_what_is_left():
     assert lines[0].endswith("  converted")
     assert "left: conv stride 9 in H: TMA supports 1..8; conv stride 9 in W" in lines[3]
     assert lines[4].endswith("left: it is a Subclass")
-    again = nn.convert(net)
+    assert lines[5] == "5 convolutions: 3 converted, 2 left"
+    again = nn.survey(net)
     assert [layer.reason for layer in again.layers[:3]] == ["it is ours already"] * 3
 
 
@@ -80,7 +85,7 @@ def test_what_else_is_left():
         torch.nn.utils.weight_norm(torch.nn.Conv2d(8, 8, 3)),
     )
     net[3].forward = net[3].forward
-    reasons = [layer.reason for layer in nn.convert(net).layers]
+    reasons = [layer.reason for layer in nn.survey(net).layers]
     assert "float64 is not supported" in reasons[0]
     assert reasons[1] == "it is a LazyConv2d"
     assert reasons[2] == "it is a ParametrizedConv2d"
@@ -91,8 +96,8 @@ def test_what_else_is_left():
 def test_meta_models_and_models_without_convolutions():
     with torch.device("meta"):
         net = torch.nn.Sequential(torch.nn.Conv3d(8, 8, 3))
-    assert not nn.convert(net).layers[0].reason
-    assert str(nn.convert(torch.nn.Linear(2, 2))) == "no convolutions"
+    assert not nn.survey(net).layers[0].reason
+    assert str(nn.survey(torch.nn.Linear(2, 2))) == "no convolutions"
 
 
 def test_fallback_is_passed_on():

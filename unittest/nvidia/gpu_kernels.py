@@ -11,6 +11,8 @@ from triton_ext.gluon import nvidia as xnv
 SCALARS = ("n", "d", "h", "w", "c", "t", "r", "s")
 # Triton's own; it has had its name since 3.8.
 ASYNC_STORE = getattr(tma, "async_store", None) or tma.async_copy_shared_to_global
+# Triton's own, since 3.8; before, only ours is called.
+STOCK_LOAD = getattr(tma, "async_load_im2col", xnv.async_load_im2col)
 # From 3.7 on the type of a barrier has an element for each CTA of a cluster.
 CTAS = ttgl.constexpr(2 if hasattr(mbarrier.MBarrierLayout, "multicta") else 1)
 CLUSTER = ttgl.constexpr(mbarrier.MBarrierLayout([[CTAS.value - 1]]))
@@ -114,7 +116,7 @@ def share(x, y_desc, OURS: ttgl.constexpr, MULTICAST: ttgl.constexpr, WALK: ttgl
     if OURS:
         xnv.async_load_im2col(x, [n, h, w, 0], [1, 2], bar, smem, multicast=MULTICAST, walk=WALK)
     else:
-        tma.async_load_im2col(x, [n, h, w, 0], [1, 2], bar, smem, multicast=MULTICAST)
+        STOCK_LOAD(x, [n, h, w, 0], [1, 2], bar, smem, multicast=MULTICAST)
     mbarrier.wait(bar, 0)
     mbarrier.invalidate(bar)
     _copy_out(smem, y_desc)

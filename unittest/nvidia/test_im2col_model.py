@@ -209,8 +209,8 @@ def convolutions(draw: Any) -> tuple[ConvGeometry, tuple[int, int], int]:
         strides.append(draw(st.integers(1, 8)))
         paddings.append((low, high))
         dilations.append(dilation)
-    shape = (draw(st.integers(1, 3)), *sizes, draw(st.integers(1, 5)))
-    block = (draw(st.sampled_from([1, 2, 8, 32])), draw(st.sampled_from([1, 2, 4])))
+    shape = (draw(st.integers(1, 3)), *sizes, draw(st.integers(1, 9)))
+    block = (draw(st.sampled_from([1, 2, 8, 32])), draw(st.sampled_from([4, 8])))
     conv = ConvGeometry.make(shape, taps, strides, paddings, dilations)
     return conv, block, draw(st.integers(0, 2**32 - 1))
 
@@ -285,6 +285,12 @@ def test_start_behind_the_last_image_loads_nothing() -> None:
 
 
 def test_block_and_channel_of_the_load() -> None:
-    where, mask = element_offsets(GEOMETRY, (0, 1, 0), (0, 0), 6, block_shape=(2, 4))
-    assert where.tolist() == [[38, 39, 0, 0], [46, 47, 0, 0]]
-    assert mask.tolist() == [[True, True, False, False]] * 2
+    where, mask = element_offsets(GEOMETRY, (0, 1, 0), (0, 0), 4, block_shape=(2, 6))
+    assert where.tolist() == [[36, 37, 38, 39, 0, 0], [44, 45, 46, 47, 0, 0]]
+    assert mask.tolist() == [[True, True, True, True, False, False]] * 2
+
+
+@pytest.mark.parametrize("channel", [-2, 1, 6, 9])
+def test_a_first_channel_that_the_hardware_stops_at(channel: int) -> None:
+    with pytest.raises(DescriptorError, match=rf"channel {channel} of 4-byte.* a multiple of 4: "):
+        element_offsets(GEOMETRY, (0, 1, 0), (0, 0), channel)

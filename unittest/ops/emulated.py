@@ -10,8 +10,10 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 from triton.tools.tensor_descriptor import TensorDescriptor
 from triton_ext.emulator import Program
-from triton_ext.ops import conv_plan
+from triton_ext.gluon import nvidia as xnv
+from triton_ext.ops import conv_plan, depthwise_plan, row_copy
 from triton_ext.ops.conv_config import SMEM_BYTES
+from triton_ext.ops.hopper import fprop_plan
 from triton_ext.ops.machine import Machine
 
 NAMES = {
@@ -21,8 +23,12 @@ NAMES = {
     torch.float8_e4m3fn: "fp8e4nv",
     torch.float8_e5m2: "fp8e5",
     torch.int8: "i8",
+    torch.int16: "i16",
     torch.int32: "i32",
 }
+
+
+_load_kernel = fprop_plan.load_kernel
 
 
 class EmulatedKernel:
@@ -72,10 +78,31 @@ def flat(values: Any) -> list[Any]:
     return [x for v in values for x in (flat(v) if isinstance(v, tuple) else [v])]
 
 
-def emulate(monkeypatch: Any, num_sms: int = 3) -> None:
-    """Lets plans run in the emulator, on CPU tensors, as on a GPU of ``num_sms``."""
-    for name in ("conv_fprop_kernel", "conv_direct_kernel"):
-        monkeypatch.setattr(conv_plan, name, EmulatedKernel(getattr(conv_plan, name)))
+def without_gluon(monkeypatch: Any) -> None:
+    """Lets forward plans think that the Gluon kernel takes nothing."""
+    monkeypatch.setattr(fprop_plan, "reasons", lambda *arguments: ("the test has none",))
+
+
+def emulate(monkeypatch: Any, num_sms: int = 3, *, gluon: bool = False) -> None:
+    """Lets plans run in the emulator, on CPU tensors, as on a GPU of ``num_sms``.
+
+    Args:
+        monkeypatch: pytest's.
+        num_sms: Multiprocessors.
+        gluon: Whether there is the Gluon kernel.
+    """
+    for module, name in (
+        (conv_plan, "conv_fprop_kernel"),
+        (conv_plan, "conv_direct_kernel"),
+        (depthwise_plan, "conv_depthwise_kernel"),
+        (row_copy, "row_copy_kernel"),
+    ):
+        monkeypatch.setattr(module, name, EmulatedKernel(getattr(module, name)))
+    if gluon:
+        kernel = xnv.emulated(_load_kernel())
+        monkeypatch.setattr(fprop_plan, "load_kernel", lambda: kernel)
+    else:
+        without_gluon(monkeypatch)
     machine = Machine(num_sms, (9, 0), SMEM_BYTES)
     monkeypatch.setattr(conv_plan, "machine_of", lambda device, operator: machine)
     conv_plan.make_plan.cache_clear()

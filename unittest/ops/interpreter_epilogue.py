@@ -20,6 +20,7 @@ from fprop_cases import ACTIVATIONS, Case, check, clamp_and_tilt, convolve, draw
 from triton_ext.errors import DescriptorError, UnsupportedError
 from triton_ext.ops.conv_direct import DirectConfig, DirectPlan
 from triton_ext.ops.conv_plan import INPUT_DTYPES, make_plan
+from triton_ext.ops.depthwise_plan import DepthwisePlan
 from triton_ext.ops.epilogue import EpilogueOperands, EpilogueSpec
 from triton_ext.ops.problem import ConvProblem
 
@@ -134,11 +135,41 @@ def test_a_group_does_not_see_its_neighbours(group_ci, bad):
 
 
 def test_few_channels_of_a_group_go_without_tensor_cores():
-    for group_ci, is_direct in ((1, True), (3, True), (4, False), (16, False)):
+    for group_ci, is_direct in ((1, True), (7, True), (8, False), (16, False)):
         problem = conv(in_channels=4 * group_ci, out_channels=8, groups=4)
         x = Case(problem=problem, dtype=torch.float16).tensors()[0]
         plan = make_plan(problem, x.stride(), x.dtype, x.device)
         assert isinstance(plan, DirectPlan) == is_direct
+    problem = conv(in_channels=4, out_channels=4, groups=4)
+    x = Case(problem=problem, dtype=torch.float16).tensors()[0]
+    assert isinstance(make_plan(problem, x.stride(), x.dtype, x.device), DepthwisePlan)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_depthwise_with_every_epilogue(seed):
+    rng = random.Random(seed)
+    while True:
+        case = draw(rng, (torch.float16, torch.float32, torch.int8), pixels=5)
+        channels = case.problem.in_channels
+        if 1 < channels < 70:
+            break
+    problem = replace(case.problem, out_channels=channels, groups=channels)
+    case = replace(case, problem=problem)
+    assert isinstance(case.plan(case.tensors()[0]), DepthwisePlan)
+    check(case)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.int8], ids=str)
+@pytest.mark.parametrize("group_ci", [16, 20, 66])
+def test_a_copy_never_begins_between_multiples_of_16_bytes(dtype, group_ci):
+    problem = conv(in_channels=4 * group_ci, out_channels=32, groups=4)
+    case = Case(problem=problem, dtype=dtype)
+    plan = case.plan(case.tensors()[0])
+    begin = plan.launcher.constants["GROUP_CI"]
+    assert begin * dtype.itemsize % 16 == 0
+    assert plan.x_desc.geometry.shape[-1] == 4 * begin
+    assert begin - group_ci < 16 // dtype.itemsize
+    check(case)
 
 
 def test_the_kernel_without_tensor_cores_takes_everything():

@@ -12,6 +12,7 @@ pytest.importorskip("torch", reason="triton_ext.ops needs torch, which is not in
 
 from triton_ext.ops.conv_config import (
     CONFIGS,
+    NARROW_CONFIGS,
     SMEM_BYTES,
     ConvConfig,
     choose_config,
@@ -38,7 +39,7 @@ def accumulators(config: ConvConfig) -> int:
 @given(problems)
 def test_choice_is_a_configuration_that_fits(problem):
     config = choose_config(**problem)
-    assert config in CONFIGS
+    assert config in CONFIGS or (config in NARROW_CONFIGS and problem["co"] <= 32)
     where = (problem["element_bytes"], problem["whole_tile"])
     assert config.fits(*where)
     assert config.smem_bytes(*where) < SMEM_BYTES
@@ -52,6 +53,8 @@ def test_choice_is_deterministic(problem):
 def test_a_small_problem_gets_a_small_tile():
     # 49 output pixels and 16 channels: every larger tile computes more that nobody asked for.
     config = choose_config(49, 16, 64, 9, 132)
+    assert (config.block_m, config.block_n) == (64, 16)
+    config = choose_config(49, 40, 64, 9, 132)
     assert (config.block_m, config.block_n) == (64, 64)
 
 

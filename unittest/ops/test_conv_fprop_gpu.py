@@ -45,6 +45,8 @@ def test_random_geometry(dtype, number):
     # The second launch goes around Triton's front door.
     second = check(case, "cuda")
     assert torch.equal(bits(first), bits(second))
+    for config in case.other_configs("cuda"):
+        check(case, "cuda", config)
 
 
 def problem(**changes: object) -> ConvProblem:
@@ -148,7 +150,8 @@ def compile_part(index: int, count: int) -> None:
         case = drawn(dtype, number)
         x, weight, operands = case.tensors("cuda")
         with contextlib.suppress(Exception):
-            case.plan(x).run(x, weight, operands)
+            for config in (None, *case.other_configs("cuda")):
+                case.plan(x, config).run(x, weight, operands)
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ import pytest
 pytest.importorskip("torch", reason="triton_ext.ops needs torch, which is not installed")
 
 import torch
+from emulated import without_gluon
 from looking_kernel import LookingKernel
 from triton_ext.ops import conv_plan
 from triton_ext.ops.conv_config import SMEM_BYTES
@@ -21,6 +22,7 @@ def kernel(monkeypatch):
     machine = Machine(132, (9, 0), SMEM_BYTES)
     monkeypatch.setattr(conv_plan, "conv_fprop_kernel", looking)
     monkeypatch.setattr(conv_plan, "machine_of", lambda device, operator: machine)
+    without_gluon(monkeypatch)
     conv_plan.make_plan.cache_clear()
     yield looking
     conv_plan.make_plan.cache_clear()

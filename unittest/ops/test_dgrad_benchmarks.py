@@ -6,21 +6,23 @@ import json
 import pathlib
 import subprocess
 import sys
+from concurrent.futures import Future
 from dataclasses import asdict
+from types import SimpleNamespace
 
 import pytest
 
 pytest.importorskip("torch", reason="the benchmarks need torch, which is not installed")
 
-import triton
 from problem_cases import problem_of
 from triton_ext.host import capabilities
 from triton_ext.ops.dgrad_config import CONFIGS
 
-from benchmarks.compile_ahead import CompilePool
+from benchmarks.compile_ahead import Compiled, CompilePool
 from benchmarks.dgrad_sweep import configurations, geometry_of
 from benchmarks.fit_config import load_problems
 from benchmarks.suites import select_layers
+from benchmarks.sweeping import RESERVE_SECONDS, compiled_layers
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 IM2COL = capabilities()["im2col"]
@@ -54,12 +56,41 @@ def test_a_dry_run_writes_what_the_fit_reads(tmp_path):
         assert set(problem.times) == set(CONFIGS)
 
 
+class Pool:
+    """Compiles at once; what is named "bad" does not compile."""
+
+    def submit_job(self, job):
+        future = Future()
+        error = "no registers left" if job["config"] == "bad" else ""
+        future.set_result(Compiled(shared_bytes=0, error=error))
+        return future
+
+
+class Recording:
+    """As much of a sweep as goes through layers."""
+
+    def __init__(self, seconds):
+        self.deadline = SimpleNamespace(left=lambda: seconds.pop(0))
+        self.begun, self.statuses = [], []
+
+    def begin(self, layer):
+        self.begun.append(layer.name)
+
+    def record(self, layer, config, status):
+        self.statuses.append((layer.name, config, status))
+
+
+def test_layers_come_with_what_compiled_until_the_time_is_over():
+    one, two = select_layers("resnet")[:2]
+    work = {one: ["good", "bad"], two: ["good"]}
+    sweep = Recording([99.0, 99.0, 99.0, RESERVE_SECONDS / 2])
+    found = list(compiled_layers(sweep, Pool(), work, lambda layer, config: {"config": config}))
+    assert [(layer.name, ready) for layer, ready in found] == [(one.name, ["good"])]
+    assert sweep.begun == [one.name]
+    assert sweep.statuses == [(one.name, "bad", "does not compile: no registers left")]
+
+
 @pytest.mark.skipif(not IM2COL.available, reason=IM2COL.reason)
-@pytest.mark.xfail(
-    triton.__version__.startswith("3.6"),
-    reason="3.6 loses a 1 of a nested tuple: dgrad with odd Ci and a stride does not compile",
-    strict=False,
-)
 def test_kernels_are_compiled_in_another_process(fresh_triton_cache):
     layer = select_layers("resnet")[0]
     job = {

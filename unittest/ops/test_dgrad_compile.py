@@ -167,8 +167,9 @@ def emulate(monkeypatch, problem, config, dtype=torch.float16, programs=3, seed=
     dx, expected = plan.run(dy, weight, out), reference(problem, dy, weight)
     assert torch.isfinite(dx).all(), "part of the result was not written, or is poison"
     error = (dx.double() - expected).abs()
-    eps = torch.finfo(dtype).eps
-    allowed = expected.abs() * eps / 2 + expected.abs().mean() * 1e-4
+    # Products read 10 bits of an fp32 mantissa, and cut off the others.
+    eps, sums = (2**-8, 5e-3) if dtype == torch.float32 else (torch.finfo(dtype).eps, 1e-4)
+    allowed = expected.abs() * eps / 2 + expected.abs().mean() * sums
     assert (error <= allowed).all(), f"{(error - allowed).max()} too much"
 
 

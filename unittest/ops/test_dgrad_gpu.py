@@ -30,7 +30,10 @@ from gpu_comparison import (
 )
 from problem_cases import channels_last, problem_of
 from triton_ext.ops.dgrad_config import CONFIGS
-from triton_ext.ops.dgrad_plan import DTYPES, make_plan, reasons
+from triton_ext.ops.dgrad_plan import DTYPES, make_plan, ranking, reasons
+from triton_ext.ops.hopper.fprop_config import CONFIGS as GLUON_CONFIGS
+from triton_ext.ops.hopper.plans import common_reasons
+from triton_ext.ops.machine import machine_of
 
 skip_without_gpu()
 pytestmark = MARKS
@@ -83,7 +86,9 @@ def check(problem, dtype, config=None):
     dy, weight = operands(problem, dtype)
     dx = run(problem, dy, weight, config)
     expected = reference(problem, dy, weight, torch.float32)
-    assert_as_exact_as_torch(dx, reference(problem, dy, weight, dtype), expected)
+    # Ours rounds to TF32, torch's yardstick here does not.
+    floor = 1e-3 if dtype == torch.float32 else None
+    assert_as_exact_as_torch(dx, reference(problem, dy, weight, dtype), expected, floor)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -107,9 +112,19 @@ def test_the_cases_cover_what_they_are_meant_to():
     assert sum(problem.out_channels % 8 > 0 for problem in problems) >= len(problems) // 8
 
 
+def other_configs(problem, dtype):
+    """The best configuration of every kernel that takes the problem and was not chosen."""
+    machine = machine_of(torch.device("cuda"), "test")
+    ranked = ranking(problem, dtype, machine)
+    best = {type(config): config for config in reversed(ranked)}
+    return [config for config in best.values() if config != ranked[0]]
+
+
 @pytest.mark.parametrize(("problem", "dtype"), RANDOM_CASES, ids=str)
 def test_random_geometry(problem, dtype):
     check(problem, dtype)
+    for config in other_configs(problem, dtype):
+        check(problem, dtype, config)
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
@@ -119,10 +134,13 @@ def test_layers_of_networks(problem, dtype):
 
 
 @pytest.mark.parametrize("stride", [1, 2])
-@pytest.mark.parametrize("config", CONFIGS, ids=str)
+@pytest.mark.parametrize("config", [*CONFIGS, *GLUON_CONFIGS], ids=str)
 def test_every_configuration(config, stride):
     # Tails in M, N (200 columns) and K (72 channels) of every tile.
     problem = problem_of(n=5, ci=200, co=72, size=(37, 41), stride=stride, padding=1)
+    machine = machine_of(torch.device("cuda"), "test")
+    if config in GLUON_CONFIGS and common_reasons(problem, torch.float16, machine):
+        pytest.skip("; ".join(common_reasons(problem, torch.float16, machine)))
     check(problem, torch.float16, config)
 
 

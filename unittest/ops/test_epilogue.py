@@ -179,7 +179,7 @@ def test_pixels_with_gaps_between_rows_are_no_matrix(monkeypatch):
     ],
 )  # fmt: skip
 def test_a_step_is_a_swizzle_row_or_what_channels_there_are(monkeypatch, dtype, ci, block_k):
-    plan = make(monkeypatch, dtype=dtype, in_channels=ci, batch=1)
+    plan = make(monkeypatch, dtype=dtype, in_channels=ci, batch=1, **NO_PADDING)
     assert plan.config.block_k == block_k
 
 

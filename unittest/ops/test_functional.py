@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
 pytest.importorskip("torch", reason="triton_ext.ops needs torch, which is not installed")
@@ -456,3 +458,90 @@ def test_fallback_takes_strides_that_tma_has_not():
         fakes = [channels_last(mode.from_tensor(t).half()) for t in (x, weight)]
         refused(DescriptorError, "conv stride 9 in H", ops.conv2d, *fakes, stride=9)
         assert ops.conv2d(*fakes, stride=9, fallback="torch").shape == (1, 4, 4, 4)
+
+
+# --- who refuses ---------------------------------------------------------------------------------
+
+DOUBLE_DY, DOUBLE_WEIGHT, DOUBLE_X = (tensor.double() for tensor in (DY, WEIGHT, X))
+
+
+@pytest.mark.parametrize(
+    ("name", "call"),
+    [
+        ("conv_transpose2d", lambda: ops.conv_transpose2d(DOUBLE_DY, DOUBLE_WEIGHT)),
+        ("conv2d_input", lambda: ops.conv2d_input(X.shape, DOUBLE_WEIGHT, DOUBLE_DY)),
+        ("conv2d_weight", lambda: ops.conv2d_weight(DOUBLE_X, WEIGHT.shape, DOUBLE_DY)),
+    ],
+)
+def test_a_refused_dtype_is_refused_by_the_function_that_was_called(name, call):
+    with pytest.raises(TypeError, match=rf"^{name}: dtype torch.float64 is not supported, use "):
+        call()
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU may take it")
+@pytest.mark.parametrize(
+    ("name", "call"),
+    [
+        ("conv_transpose2d", lambda: ops.conv_transpose2d(DY, WEIGHT)),
+        ("conv2d_input", lambda: ops.conv2d_input(X.shape, WEIGHT, DY)),
+        ("conv2d_weight", lambda: ops.conv2d_weight(X, WEIGHT.shape, DY)),
+    ],
+)
+def test_a_refused_device_is_refused_by_the_function_that_was_called(name, call):
+    with pytest.raises(UnsupportedError, match=rf"^{name}: "):
+        call()
+
+
+def test_a_refusal_has_the_words_of_the_function():
+    from triton_ext.ops.gradients import _said_by
+
+    refusal = UnsupportedError("conv_dgrad: dy has 1 output channels in each of 2 groups")
+    found = _said_by("conv_transpose1d", refusal, {"dy": "x", "output channels": "input channels"})
+    assert str(found) == "conv_transpose1d: x has 1 input channels in each of 2 groups"
+    assert type(found) is UnsupportedError
+    other = ValueError("conv_transpose1d: something else")
+    assert _said_by("conv_transpose1d", other, {}) is other
+
+
+@triton.jit
+def returns_nothing(tile, rows, columns):
+    tile + 1
+
+
+@triton.jit
+def returns_none(tile, rows, columns):
+    if columns is None:
+        return tile
+    return None
+
+
+@triton.jit
+def returns_two(tile, rows, columns):
+    return tile, rows
+
+
+@triton.jit
+def returns_from_both_branches(tile, rows, columns):
+    if rows is None:
+        return tile
+    else:
+        return tile * 2
+
+
+@pytest.mark.parametrize(
+    ("function", "what"),
+    [(returns_nothing, "nothing"), (returns_none, "nothing"), (returns_two, "a tuple")],
+)
+def test_an_epilogue_returns_a_tile(function, what):
+    name = function.fn.__name__
+    message = rf"^epilogue: {name}\(tile, rows, columns\) returns {what}, expected a tile of the "
+    with pytest.raises(TypeError, match=message):
+        ops.conv2d(X, WEIGHT, epilogue=function)
+
+
+def test_an_epilogue_may_return_in_branches():
+    from triton_ext.ops.epilogue import result_problem
+
+    assert result_problem(returns_from_both_branches) == ""
+    # Without a source there is nothing to read.
+    assert result_problem(SimpleNamespace(fn=len)) == ""

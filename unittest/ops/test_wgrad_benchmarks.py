@@ -84,7 +84,8 @@ def test_the_fit_finds_the_numbers_of_the_model(modelled):
     shared, costs, error = fit(load([modelled]))
     # A few layers are bound by memory all the same.
     assert error < 1e-3
-    assert shared == pytest.approx([getattr(wgrad_config, name) for name in SHARED], rel=0.05)
+    wanted = [getattr(wgrad_config, name) for name in SHARED]
+    assert shared == pytest.approx(wanted, rel=0.05, abs=0.02)
     assert len(costs) >= 5
     for config, (step_us, segment_us) in costs.items():
         cost = wgrad_config._COSTS[config]
@@ -98,7 +99,7 @@ def test_a_choice_that_is_the_best_loses_nothing(modelled, capsys):
     assert main([str(modelled), "--pick", "3", "--fit"]) == 0
     printed = capsys.readouterr().out
     assert "chosen/best 1.0000, worst 1.0000" in printed
-    assert "_LAUNCH_US = 5" in printed
+    assert "_LAUNCH_US = 2.5" in printed
 
 
 @pytest.mark.skipif(not IM2COL.available, reason=IM2COL.reason)

@@ -56,7 +56,7 @@ def each(capability: int, *quick: int) -> list[object]:
     ]
 
 
-@pytest.mark.parametrize(("config", "capability"), [*each(90, 0, 9, 14), *each(100, 10)])
+@pytest.mark.parametrize(("config", "capability"), [*each(90, 0, 9, 14, 16), *each(100, 10)])
 def test_shipped_configurations(config, capability, fresh_triton_cache, tmp_path):
     compiled = compile_conv_wgrad(tiles_of(config, BOTH), capability)
     ptx, ttgir = compiled.asm["ptx"], compiled.asm["ttgir"]

@@ -31,6 +31,7 @@ from gpu_comparison import (
     twice,
 )
 from problem_cases import channels_last, problem_of
+from triton_ext.ops.depthwise_wgrad import DepthwiseWgradPlan
 from triton_ext.ops.problem import ConvProblem
 from triton_ext.ops.wgrad_config import CONFIGS, MOST_PART_ROUNDS
 from triton_ext.ops.wgrad_plan import DTYPES, make_plan, reasons
@@ -136,10 +137,12 @@ def reference(problem, x, dy, dtype):
 def run(problem, x, dy, **options):
     """dw of the kernels, twice: where nothing but NaN was before."""
     plan = make_plan(problem, x.stride(), dy.stride(), x.dtype, x.device, **options)
+    # Those of depthwise filters have no tiles.
+    workspace = plan if isinstance(plan, DepthwiseWgradPlan) else plan.tiles
 
     def once():
         dw = poisoned(problem.w_shape, plan.out_dtype)
-        poison(4 * plan.tiles.workspace_elements)
+        poison(4 * workspace.workspace_elements)
         return plan.run(x, dy, dw)
 
     return twice(once)

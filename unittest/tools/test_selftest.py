@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.util
 import json
 
 import pytest
 from triton_ext.errors import UnsupportedError
 from triton_ext.host import capabilities
-from triton_ext.selftest.checks import CHECKS, NotShown, _all_of, _im2col_copies
+from triton_ext.selftest.checks import CHECKS, NotShown, _all_of, _im2col_copies, _two_partitioned
 from triton_ext.tools import cli, doctor, selftest
 from triton_ext.tools.selftest import Outcome
 
@@ -42,6 +43,37 @@ def test_code_that_does_not_show_it_fails():
         _all_of({4, 16}, 16)
     with pytest.raises(NotShown, match="there are: none"):
         _all_of(set(), 16)
+
+
+PARTITIONED = """#s = #ttg.partitioned_shared<{numPartitions = 2, numGroups = 1}>
+%one = ttg.local_alloc : () -> !ttg.memdesc<64x32xf16, #s, #smem, mutable>
+%two = ttg.local_alloc : () -> !ttg.memdesc<64x32xf16, #s, #smem, mutable>
+"""
+
+
+def test_partitioned_values_are_counted():
+    assert "LDS up to byte 70648" in _two_partitioned(PARTITIONED, 70648)
+    with pytest.raises(NotShown, match="1 of 2 values in two partitions, expected 2"):
+        _two_partitioned(PARTITIONED.replace("#s, ", "#t, ", 1), 70648)
+    with pytest.raises(NotShown, match="0 of 2 values in two partitions"):
+        _two_partitioned(PARTITIONED.replace("numPartitions = 2", "numPartitions = 1"), 70648)
+    with pytest.raises(NotShown, match="up to byte 8192: all of both values is in the first"):
+        _two_partitioned(PARTITIONED, 8192)
+
+
+@pytest.mark.parametrize("missing", ["torch", "GPU"])
+def test_the_check_on_a_gpu_says_what_it_lacks(monkeypatch, missing):
+    monkeypatch.setattr(selftest, "run_checks", lambda skipped: seen.append(skipped) or ())
+    seen = []
+    report = doctor.examine()
+    works = [
+        dataclasses.replace(work, good=False, text=f"see above: {missing}")
+        if work.topic.startswith("triton_ext.ops (")
+        else work
+        for work in report.works
+    ]
+    doctor.with_selftest(dataclasses.replace(report, works=tuple(works)))
+    assert seen[0]["gpu"] == f"see above: {missing}"
 
 
 # A stand-in for the module that compiles.

@@ -249,11 +249,12 @@ def cache_problems(
     v_cache: Any,
     block_table: Any,
     seq_lens: Any,
+    kv_heads: int,
     page_size: int,
 ) -> list[str]:
     """What keeps a cache from being attended to; empty if nothing does.
 
-    The lengths are read: of tensors on a GPU, that waits for it.
+    Lengths and page numbers are read: of tensors on a GPU, that waits for it.
     """
     found = []
     if not isinstance(page_size, int) or page_size < 1:
@@ -268,8 +269,15 @@ def cache_problems(
             f"q has {q.shape[0]} sequences, seq_lens {len(seq_lens)}, block_table "
             f"{block_table.shape[0]}: expected the same number"
         )
+    if tuple(k_cache.shape) != tuple(v_cache.shape):
+        found.append(
+            f"k_cache is {list(k_cache.shape)} and v_cache {list(v_cache.shape)}: expected the "
+            "same shape"
+        )
     if found:
         return found
+    pages = k_cache.shape[0] // (page_size * kv_heads)
+    table = block_table.tolist()
     tokens = block_table.shape[1] * page_size
     for seq, length in enumerate(seq_lens.tolist()):
         if not 0 <= length <= tokens:
@@ -278,6 +286,14 @@ def cache_problems(
                 f"seq_lens[{seq}] is {length}: expected 0 to {tokens}, "
                 f"{block_table.shape[1]} pages of {page_size} tokens"
             )
+            continue
+        # Pages behind a sequence are not looked at.
+        for index, page in enumerate(table[seq][: -(-length // page_size)]):
+            if not 0 <= page < pages:
+                found.append(
+                    f"block_table[{seq}, {index}] is {page}: expected 0 to {pages - 1}, the pages "
+                    "of the cache"
+                )
     return found
 
 
@@ -299,7 +315,7 @@ def paged_attention(
         q: [B, heads, D].
         k_cache: [PAGES * page_size * kv_heads, D].
         v_cache: The same shape.
-        block_table: [B, MAX_PAGES] int32.
+        block_table: [B, MAX_PAGES] int32, pages of the cache as far as a sequence goes.
         seq_lens: [B] int32, each of at most MAX_PAGES * page_size tokens.
         out: [B, heads, D], is overwritten.
         kv_heads: Heads of keys and values; they divide the query heads.
@@ -319,7 +335,7 @@ def paged_attention(
         raise ValueError(f"{heads} query heads cannot share {kv_heads} kv heads evenly")
     if problems := config.problems(dim, heads // kv_heads):
         raise ValueError("\n".join(problems))
-    if problems := cache_problems(q, k_cache, v_cache, block_table, seq_lens, page_size):
+    if problems := cache_problems(q, k_cache, v_cache, block_table, seq_lens, kv_heads, page_size):
         raise ValueError("\n".join(problems))
     launcher(decode)[num_seqs, kv_heads](
         q, k_cache, v_cache, block_table, seq_lens, out,

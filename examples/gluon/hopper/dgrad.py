@@ -1,64 +1,30 @@
-"""Gradient of a convolution's input (dgrad) on Hopper: warp-specialised, persistent, in Gluon.
+"""Gradient of a convolution's input (dgrad) on Hopper: how the Gluon kernel is launched.
+
+The kernel is ``triton_ext.ops.hopper.dgrad``, the one that ``triton_ext.ops`` launches: its module
+opens with symbols, residue classes, GEMM mapping, warp roles and stores, and is what to copy from.
+Here are descriptors, the choice of a configuration and the grid, for tensors that lie packed with
+channels last, dy [N, (out_d, (out_h,)) out_w, Co] and w [Co, (T, (R,)) S, Ci].
 
 1-D, 2-D and 3-D with any stride, dilation and padding, in one launch, without atomics and without
 zeros written between pixels.  fp16 and bf16, fp32 accumulation, stock Triton 3.6 or newer, sm_90.
-
-Symbols
-    dy          [N, (out_d, (out_h,)) out_w, Co]  gradient of the output, channels-last
-    w           [Co, (T, (R,)) S, Ci]             filter
-    dx          [N, (D, (H,)) W, Ci]              gradient of the input
-    s, d, p     stride, dilation and padding in front, per spatial dimension
-    a           residue: a pixel's position mod s
-
-Residue classes
-    Pixel h of dx gets dy[q] * w[r] for every q, r with q * s - p + r * d = h.  With h = a + s * y:
-
-        q = y + f(a, r),    f(a, r) = (a + p - r * d) / s    for taps r that make this an integer
-
-    So the pixels of one residue are a convolution of dy with stride 1 and some of the taps.  With
-    g = gcd(d, s) these taps are r0, r0 + s/g, ..., where r0 = (a + p)/g * (d/g)^-1 mod s/g, or none
-    where g does not divide a + p or r0 is no tap.  From tap to tap f falls by d/g.
-
-    A class without taps is a tile without steps: its zeros are stored like any other result.
-
-    All classes share one tensor map.  Its box starts at lower = min f over all classes and is
-    ceil(D/s), ceil(H/s), ceil(W/s) large; the taps' im2col offsets are f - lower, never negative.
-    Classes with one pixel less compute it and do not store it.
-
-GEMM mapping of a class
-    M_GEMM = N * ceil(D/s) * ceil(H/s) * ceil(W/s)
-    N_GEMM = Ci
-    K_GEMM = taps of the class x Co
-
-    The filter's blocks are [BLOCK_K, BLOCK_N] as they lie in memory: WGMMA reads them transposed.
-    A 1x1 filter with stride 1 and no padding takes dy as a matrix, through tiled loads.
-    With a single class, that is stride 1, a small filter stays in shared memory as in fprop.py.
-
-Warp roles, barriers, timeline
-    As in fprop.py.  Tiles differ in their number of steps, so a consumer counts those of the other
-    consumer's tiles too, to know where in the ring its own begin.
-
-Stores
-    With stride 1 through TMA, as in fprop.py.  Else a class's pixels are s apart, which no tile of
-    a tensor map is: its rows go through the staging buffer and are written 16 bytes per thread.
 """
 
 from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
-from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
-from triton.experimental.gluon.language.nvidia.hopper import mbarrier, tma
 from triton_ext.errors import DescriptorError
 from triton_ext.gluon import nvidia as xnv
+from triton_ext.ops.hopper.dgrad import DgradProblem, conv_dgrad_kernel, dgrad_problem
+from triton_ext.ops.hopper.dgrad_config import choose_config
+from triton_ext.ops.hopper.tiles import TileConfig, num_programs
 from triton_ext.ops.residues import Residues
 
-from . import fprop
+from .arguments import check_parameters
 from .launch import (
     Launcher,
     check_config,
@@ -66,26 +32,11 @@ from .launch import (
     filter_descriptor,
     matrix_descriptor,
     multiprocessors,
-    num_programs,
     operand_problems,
     per_dim,
     pixels_type,
     tiled_type,
 )
-from .names import async_load, typed
-from .pipeline import (
-    accumulator_layout,
-    allocate_shared,
-    is_matrix,
-    load_pixels,
-    multiply_tile,
-    next_stage,
-    num_own,
-    store_tile,
-    tile_counts,
-    tile_origin,
-)
-from .tiles import TileConfig
 
 __all__ = [
     "DgradProblem",
@@ -99,323 +50,7 @@ __all__ = [
 _MAX_OFFSET = {1: 65535, 2: 255, 3: 31}
 
 
-def choose_config(dims: Sequence[Residues], n: int, ci: int, co: int, num_sms: int) -> TileConfig:
-    """Returns the configuration that the model of fprop.py expects to be fastest.
-
-    Args:
-        dims: The spatial dimensions.
-        n: Images.
-        ci: Input channels.
-        co: Output channels.
-        num_sms: Multiprocessors of the GPU.
-    """
-    pixels = n * math.prod(dim.walk_size * dim.stride for dim in dims)
-    mean_taps = math.prod(dim.mean_taps for dim in dims)
-    # With several classes a CTA needs several filters.
-    one_class = all(dim.stride == 1 for dim in dims)
-    return fprop.choose_config(pixels, ci, co, mean_taps, num_sms, may_keep_filter=one_class)
-
-
-class DgradProblem(NamedTuple):
-    """What the kernel is told; a runtime argument with named fields.
-
-    Tuples are (d, h, w), with 1 (or 0 where 0 means nothing) for missing dimensions.
-
-    Attributes:
-        m_gemm: Pixels of a class.
-        ci: Input channels.
-        channel_blocks: cdiv(Co, BLOCK_K).
-        size: Pixels of dx.
-        filter_size: Taps.
-        stride: Stride of the convolution; its product is the number of classes.
-        dilation: Distance of two taps.
-        padding: In front.
-        divisor: gcd of dilation and stride.
-        tap_step: Of a class.
-        offset_step: Of a class.
-        inverse: For the first tap of a class.
-        lower: Lower corner of the pixel box.
-        walk_size: Pixels of a class.
-    """
-
-    m_gemm: int
-    ci: int
-    channel_blocks: int
-    size: tuple[int, int, int]
-    filter_size: tuple[int, int, int]
-    stride: tuple[int, int, int]
-    dilation: tuple[int, int, int]
-    padding: tuple[int, int, int]
-    divisor: tuple[int, int, int]
-    tap_step: tuple[int, int, int]
-    offset_step: tuple[int, int, int]
-    inverse: tuple[int, int, int]
-    lower: tuple[int, int, int]
-    walk_size: tuple[int, int, int]
-
-
-# ---- Device helpers ----------------------------------------------------------------------------
-
-
-@gluon.jit
-def split_tile(tile, problem, CONFIG: gl.constexpr):
-    """First row and column of a tile within its class, and the residues of the class."""
-    num_m, num_n = tile_counts(problem.m_gemm, problem.ci, CONFIG)
-    tiles = num_m * num_n
-    row, column = tile_origin(tile % tiles, problem.m_gemm, problem.ci, CONFIG)
-    number = tile // tiles
-    _, stride_h, stride_w = problem.stride
-    rest = number // stride_w
-    return row, column, (rest // stride_h, rest % stride_h, number % stride_w)
-
-
-@gluon.jit
-def num_tiles(problem, CONFIG: gl.constexpr):
-    """Tiles of all classes."""
-    num_m, num_n = tile_counts(problem.m_gemm, problem.ci, CONFIG)
-    stride_d, stride_h, stride_w = problem.stride
-    return num_m * num_n * stride_d * stride_h * stride_w
-
-
-@gluon.jit
-def class_taps(residues, problem, DIM: gl.constexpr):
-    """First tap of a class, number of its taps, im2col offset of the first."""
-    position = residues[DIM] + problem.padding[DIM]
-    divisor = problem.divisor[DIM]
-    step = problem.tap_step[DIM]
-    taps = problem.filter_size[DIM]
-    first = (position // divisor) * problem.inverse[DIM] % step
-    is_reached = (position % divisor == 0) & (first < taps)
-    count = gl.where(is_reached, (taps - 1 - first) // step + 1, 0)
-    shift = (position - first * problem.dilation[DIM]) // problem.stride[DIM]
-    return first, count, shift - problem.lower[DIM]
-
-
-@gluon.jit
-def num_steps_of(index, problem, CONFIG: gl.constexpr):
-    """Steps of a tile of this CTA."""
-    tile = gl.program_id(0) + index * gl.num_programs(0)
-    _, _, residues = split_tile(tile, problem, CONFIG)
-    _, count_d, _ = class_taps(residues, problem, 0)
-    _, count_h, _ = class_taps(residues, problem, 1)
-    _, count_w, _ = class_taps(residues, problem, 2)
-    return count_d * count_h * count_w * problem.channel_blocks
-
-
-@gluon.jit
-def load_filter(
-    w_main_desc, w_rest_desc, shared, ready, block, channel, tap, column, CONFIG: gl.constexpr
-):
-    """Starts the loads of a step's block of the filter."""
-    main = shared.w_main_smem.index(block)
-    async_load(w_main_desc, [channel, tap, column], ready, main)
-    if CONFIG.block_n_rest > 0:
-        rest = shared.w_rest_smem.index(block)
-        async_load(w_rest_desc, [channel, tap, column + CONFIG.block_n_main], ready, rest)
-
-
-@gluon.jit
-def producer(dy_desc, w_main_desc, w_rest_desc, shared, problem, CONFIG: gl.constexpr):
-    """Loads all tiles of this CTA, as far ahead as the ring allows."""
-    STAGES: gl.constexpr = CONFIG.stages
-    GROUPS: gl.constexpr = CONFIG.row_groups
-    MISSING: gl.constexpr = 5 - len(dy_desc.shape)
-    _, taps_h, taps_w = problem.filter_size
-    step_d, step_h, step_w = problem.tap_step
-    fall_d, fall_h, fall_w = problem.offset_step
-    lower_d, lower_h, lower_w = problem.lower
-    ones = (1, 1, 1)
-    front = (-lower_d, -lower_h, -lower_w)
-    stage = gl.to_tensor(0)
-    phase = gl.to_tensor(1)  # a fresh barrier counts as one whose odd phase is over
-    for index in range(num_own(num_tiles(problem, CONFIG))):
-        tile = gl.program_id(0) + index * gl.num_programs(0)
-        row, column, residues = split_tile(tile, problem, CONFIG)
-        first_d, count_d, offset_d = class_taps(residues, problem, 0)
-        first_h, count_h, offset_h = class_taps(residues, problem, 1)
-        first_w, count_w, offset_w = class_taps(residues, problem, 2)
-        starts = ()
-        for group in gl.static_range(GROUPS):
-            first = row + group * CONFIG.rows
-            if is_matrix(dy_desc):
-                start = (first,)
-            else:
-                start = xnv.im2col_start(
-                    first, problem.walk_size[MISSING:], ones[MISSING:], front[MISSING:]
-                )
-            starts = starts + (start,)  # noqa: RUF005  # Gluon has no starred expressions
-        for block in range(problem.channel_blocks):
-            channel = block * CONFIG.block_k
-            for t in range(count_d):
-                for r in range(count_h):
-                    for s in range(count_w):
-                        tap = (first_d + t * step_d) * taps_h + first_h + r * step_h
-                        tap = tap * taps_w + first_w + s * step_w
-                        offsets = (
-                            offset_d - t * fall_d, offset_h - r * fall_h, offset_w - s * fall_w,
-                        )  # fmt: skip
-                        ready = shared.ready_bars.index(stage)
-                        mbarrier.wait(shared.empty_bars.index(stage), phase)
-                        if CONFIG.filter_steps == 0:
-                            mbarrier.expect(ready, CONFIG.x_bytes + CONFIG.w_bytes)
-                            load_filter(
-                                w_main_desc, w_rest_desc, shared, ready, stage, channel, tap,
-                                column, CONFIG,
-                            )  # fmt: skip
-                        elif index == 0:
-                            mbarrier.expect(ready, CONFIG.x_bytes + CONFIG.w_bytes)
-                            step = ((block * count_d + t) * count_h + r) * count_w + s
-                            load_filter(
-                                w_main_desc, w_rest_desc, shared, ready, step, channel, tap,
-                                column, CONFIG,
-                            )  # fmt: skip
-                        else:
-                            mbarrier.expect(ready, CONFIG.x_bytes)
-                        load_pixels(
-                            dy_desc, shared, ready, stage, starts, channel, offsets[MISSING:],
-                            CONFIG,
-                        )  # fmt: skip
-                        stage, phase = next_stage(stage, phase, STAGES)
-
-
-@gluon.constexpr_function
-def rows_layout(columns):
-    """Returns the layout in which rows are written, 8 channels per thread."""
-    threads = columns // 8
-    return gl.BlockedLayout([1, 8], [32 // threads, threads], [4, 1], [1, 0])
-
-
-@gluon.jit
-def store_rows(
-    acc, dx_ptr, dx_smem, row, column, residues, problem, FIRST: gl.constexpr, CONFIG: gl.constexpr
-):
-    """Converts an accumulator, STORE_N columns at a time, and writes its rows where they belong."""
-    if acc.shape[1] > CONFIG.store_n:
-        HALF: gl.constexpr = acc.shape[1] // 2
-        left, right = acc.reshape([acc.shape[0], 2, HALF]).permute(0, 2, 1).split()
-        store_rows(left, dx_ptr, dx_smem, row, column, residues, problem, FIRST, CONFIG)
-        store_rows(right, dx_ptr, dx_smem, row, column + HALF, residues, problem, FIRST, CONFIG)
-    else:
-        layout: gl.constexpr = accumulator_layout(acc.shape[1])
-        rows: gl.constexpr = rows_layout(acc.shape[1])
-        buffer = dx_smem.index(FIRST)
-        values = gl.convert_layout(acc, layout, assert_trivial=True)
-        buffer.store(values.to(dx_ptr.dtype.element_ty))
-        offs_m = row + gl.arange(0, acc.shape[0], layout=gl.SliceLayout(1, rows))
-        offs_n = column + gl.arange(0, acc.shape[1], layout=gl.SliceLayout(0, rows))
-        size_d, size_h, size_w = problem.size
-        stride_d, stride_h, stride_w = problem.stride
-        walk_d, walk_h, walk_w = problem.walk_size
-        rest = offs_m // walk_w
-        pixel_w = residues[2] + offs_m % walk_w * stride_w
-        pixel_h = residues[1] + rest % walk_h * stride_h
-        rest = rest // walk_h
-        pixel_d = residues[0] + rest % walk_d * stride_d
-        pixel = ((rest // walk_d * size_d + pixel_d) * size_h + pixel_h) * size_w + pixel_w
-        mask_m = (offs_m < problem.m_gemm) & (pixel_d < size_d)
-        mask_m = mask_m & (pixel_h < size_h) & (pixel_w < size_w)
-        # Ci is a multiple of 8, said in a way that Triton's axis analysis follows: 16-byte stores.
-        eighths = problem.ci // 8
-        mask = mask_m[:, None] & (offs_n // 8 < eighths)[None, :]
-        offsets = (pixel.to(gl.int64) * eighths * 8)[:, None] + offs_n[None, :]
-        gl.store(dx_ptr + offsets, buffer.load(rows), mask=mask)
-
-
-@gluon.jit
-def consumer(
-    dx_desc, dx_ptr, shared, problem, ME: gl.constexpr, CONFIG: gl.constexpr, STRIDED: gl.constexpr
-):
-    """Multiplies and stores: every tile's rows of group ME, or every second tile."""
-    FIRST_TILE: gl.constexpr = ME if CONFIG.ping_pong else 0
-    TILE_STEP: gl.constexpr = 2 if CONFIG.ping_pong else 1
-    FIRST_ROW: gl.constexpr = 0 if CONFIG.ping_pong else ME * CONFIG.rows
-    FIRST_BUFFER: gl.constexpr = ME * CONFIG.store_buffers
-    first_step = gl.to_tensor(0)
-    if FIRST_TILE == 1:
-        first_step += num_steps_of(0, problem, CONFIG)
-    for index in range(FIRST_TILE, num_own(num_tiles(problem, CONFIG)), TILE_STEP):
-        tile = gl.program_id(0) + index * gl.num_programs(0)
-        row, column, residues = split_tile(tile, problem, CONFIG)
-        num_steps = num_steps_of(index, problem, CONFIG)
-        acc_main, acc_rest = multiply_tile(
-            shared, index, first_step, num_steps, ME, CONFIG, W_IS_NK=False
-        )
-        first_step += num_steps
-        if TILE_STEP == 2:
-            first_step += num_steps_of(index + 1, problem, CONFIG)
-        row += FIRST_ROW
-        if STRIDED:
-            store_rows(
-                acc_main, dx_ptr, shared.y_smem, row, column, residues, problem, FIRST_BUFFER,
-                CONFIG,
-            )  # fmt: skip
-            if CONFIG.block_n_rest > 0:
-                store_rows(
-                    acc_rest, dx_ptr, shared.y_smem, row, column + CONFIG.block_n_main, residues,
-                    problem, FIRST_BUFFER, CONFIG,
-                )  # fmt: skip
-        else:
-            store_tile(acc_main, acc_rest, dx_desc, shared.y_smem, row, column, ME, CONFIG)
-    tma.store_wait(0)
-
-
-# ---- Kernel ------------------------------------------------------------------------------------
-
-
-@gluon.jit(do_not_specialize=["problem"])
-def conv_dgrad_kernel(
-    dy_desc,  # im2col: [ROWS, BLOCK_K] of dy; tiled for a 1x1 filter
-    w_main_desc,  # tiled: [BLOCK_K, 1, BLOCK_N_MAIN] of w [Co, T * R * S, Ci]
-    w_rest_desc,  # tiled: [BLOCK_K, 1, BLOCK_N_REST] of w, None without a second accumulator
-    dx_desc,  # tiled: [ROWS, STORE_N] of dx [pixels, Ci]; without stores if STRIDED
-    dx_ptr,  # dx
-    problem,  # DgradProblem
-    CONFIG: gl.constexpr,  # TileConfig
-    STRIDED: gl.constexpr,  # whether any stride is not 1
-):
-    """Computes dx; a grid of any size works, a multiple of num_n where the filter stays."""
-    problem = typed(problem)
-    shared = allocate_shared(dy_desc, w_main_desc, w_rest_desc, dx_desc, CONFIG)
-    CONSUMER_REGISTERS: gl.constexpr = CONFIG.consumer_registers
-    PRODUCER_REGISTERS: gl.constexpr = CONFIG.producer_registers
-    if CONFIG.consumers == 1:
-        gl.warp_specialize(
-            [
-                (consumer, (dx_desc, dx_ptr, shared, problem, 0, CONFIG, STRIDED)),
-                (producer, (dy_desc, w_main_desc, w_rest_desc, shared, problem, CONFIG)),
-            ],
-            [1],
-            [PRODUCER_REGISTERS],
-        )
-    elif CONFIG.consumers == 2:
-        gl.warp_specialize(
-            [
-                (consumer, (dx_desc, dx_ptr, shared, problem, 0, CONFIG, STRIDED)),
-                (consumer, (dx_desc, dx_ptr, shared, problem, 1, CONFIG, STRIDED)),
-                (producer, (dy_desc, w_main_desc, w_rest_desc, shared, problem, CONFIG)),
-            ],
-            [4, 1],
-            [CONSUMER_REGISTERS, PRODUCER_REGISTERS],
-        )
-    else:
-        gl.warp_specialize(
-            [
-                (consumer, (dx_desc, dx_ptr, shared, problem, 0, CONFIG, STRIDED)),
-                (consumer, (dx_desc, dx_ptr, shared, problem, 1, CONFIG, STRIDED)),
-                (consumer, (dx_desc, dx_ptr, shared, problem, 2, CONFIG, STRIDED)),
-                (producer, (dy_desc, w_main_desc, w_rest_desc, shared, problem, CONFIG)),
-            ],
-            [4, 4, 1],
-            [CONSUMER_REGISTERS, CONSUMER_REGISTERS, PRODUCER_REGISTERS],
-        )
-
-
-# ---- Launcher ----------------------------------------------------------------------------------
-
-
-def _check_arguments(
-    dy: torch.Tensor, w: torch.Tensor, input_size: tuple[int, ...], launcher: Launcher | None
-) -> None:
+def _check_arguments(dy: torch.Tensor, w: torch.Tensor, launcher: Launcher | None) -> None:
     """Refuses what the descriptors do not.
 
     Raises:
@@ -428,8 +63,6 @@ def _check_arguments(
             f"dy is {list(dy.shape)} and w {list(w.shape)}: expected "
             "[N, (out_d, (out_h,)) out_w, Co] and [Co, (T, (R,)) S, Ci]"
         )
-    if len(input_size) != dy.ndim - 2:
-        problems.append(f"input_size {input_size} has {len(input_size)} entries for {dy.ndim - 2}")
     if problems:
         raise DescriptorError("; ".join(problems))
 
@@ -482,9 +115,13 @@ def conv_dgrad(
 
     Raises:
         DescriptorError: TMA cannot express the convolution.
-        LaunchError: The configuration cannot run.
+        LaunchError: An argument has a wrong type, count or range; the configuration cannot run.
     """
-    _check_arguments(dy, w, tuple(input_size), launcher)
+    _check_arguments(dy, w, launcher)
+    check_parameters(
+        dy.ndim - 2, (TileConfig,), config, launcher, sizes=("input_size", input_size),
+        stride=stride, padding=padding, dilation=dilation, has_sides=False,
+    )  # fmt: skip
     rank = dy.ndim - 2
     co, ci = w.shape[0], w.shape[-1]
     dims = [
@@ -525,23 +162,7 @@ def conv_dgrad(
     def w_desc(columns: int) -> Any:
         return filter_descriptor(w, [config.block_k, 1, columns])
 
-    padded = [Residues(size=1, taps=1, stride=1, dilation=1, low=0)] * (3 - rank) + dims
-    problem = DgradProblem(
-        m_gemm=m_gemm,
-        ci=ci,
-        channel_blocks=math.ceil(co / config.block_k),
-        size=tuple(dim.size for dim in padded),
-        filter_size=tuple(dim.taps for dim in padded),
-        stride=tuple(dim.stride for dim in padded),
-        dilation=tuple(dim.dilation for dim in padded),
-        padding=tuple(dim.low for dim in padded),
-        divisor=tuple(dim.divisor for dim in padded),
-        tap_step=tuple(dim.tap_step for dim in padded),
-        offset_step=tuple(dim.offset_step for dim in padded),
-        inverse=tuple(dim.inverse for dim in padded),
-        lower=tuple(dim.lower for dim in padded),
-        walk_size=tuple(dim.walk_size for dim in padded),
-    )
+    problem = dgrad_problem(dims, dy.shape[0], ci, math.ceil(co / config.block_k))
     tiles = math.ceil(m_gemm / config.block_m) * math.ceil(ci / config.block_n) * classes
     kernel = conv_dgrad_kernel if launcher is None else launcher(conv_dgrad_kernel)
     kernel[(num_programs(config, tiles, ci, num_sms),)](
@@ -550,6 +171,7 @@ def conv_dgrad(
         w_desc(config.block_n_rest) if config.block_n_rest else None,
         matrix_descriptor(dx, [config.rows, config.store_n]),
         dx,
+        None,
         problem,
         config,
         classes > 1,
@@ -587,7 +209,7 @@ def compile_conv_dgrad(
         "dx_ptr": f"*{dtype}",
         "problem": DgradProblem(*("i32",) * 3, *(("i32",) * 3,) * 11),
     }
-    constants: dict[str, Any] = {"CONFIG": config, "STRIDED": strided}
+    constants: dict[str, Any] = {"bias_ptr": None, "CONFIG": config, "STRIDED": strided}
     if not config.block_n_rest:
         del signature["w_rest_desc"]
         constants["w_rest_desc"] = None

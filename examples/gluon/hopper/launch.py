@@ -14,9 +14,8 @@ from triton.experimental.gluon._runtime import GluonASTSource
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 from triton_ext.errors import LaunchError
 from triton_ext.gluon import nvidia as xnv
-
-from .pipeline import smem_layout
-from .tiles import TileConfig
+from triton_ext.ops.hopper.pipeline import smem_layout
+from triton_ext.ops.hopper.tiles import TileConfig, launch_problems
 
 __all__ = [
     "Launcher",
@@ -27,7 +26,6 @@ __all__ = [
     "is_plain_product",
     "matrix_descriptor",
     "multiprocessors",
-    "num_programs",
     "operand_problems",
     "pad_dims",
     "per_dim",
@@ -69,10 +67,13 @@ def operand_problems(
     for name, count in channels.items():
         if count % 8:
             problems.append(f"{name} is {count}: TMA needs rows of a multiple of 8 channels")
-    if b.device != a.device or (launcher is None and not a.is_cuda):
-        problems.append(
-            f"{first} is on {a.device} and {second} on {b.device}: expected one CUDA device"
-        )
+    expected = ""
+    if b.device != a.device:
+        expected = "one device"
+    elif launcher is None and not a.is_cuda:
+        expected = "one CUDA device, or launcher=xnv.emulated for tensors of the CPU"
+    if expected:
+        problems.append(f"{first} is on {a.device} and {second} on {b.device}: expected {expected}")
     return problems
 
 
@@ -88,27 +89,9 @@ def check_config(config: TileConfig, steps: int, columns: int, num_sms: int) -> 
     Raises:
         LaunchError: All that is wrong with the configuration.
     """
-    problems = config.problems()
-    if config.filter_steps not in (0, steps):
-        problems.append(f"filter_steps is {config.filter_steps}, the convolution has {steps}")
-    num_n = math.ceil(columns / config.block_n)
-    if config.filter_steps and num_n > num_sms:
-        problems.append(f"{num_n} tiles of columns on {num_sms} multiprocessors: filters change")
+    problems = launch_problems(config, steps, columns, num_sms)
     if problems:
         raise LaunchError(f"configuration {config}: " + "; ".join(problems))
-
-
-def num_programs(config: TileConfig, tiles: int, columns: int, num_sms: int) -> int:
-    """Returns the CTAs; where the filter stays, a multiple of the tiles of columns.
-
-    Args:
-        config: How the kernel is compiled.
-        tiles: All tiles.
-        columns: Columns of the product.
-        num_sms: Multiprocessors of the GPU.
-    """
-    num_n = math.ceil(columns / config.block_n)
-    return min(tiles, num_sms // num_n * num_n if config.filter_steps else num_sms)
 
 
 def multiprocessors(device: torch.device) -> int:
@@ -133,26 +116,27 @@ def pad_dims(values: Sequence[int], fill: int = 1) -> tuple[int, ...]:
 
 
 def im2col_descriptor(
-    x: torch.Tensor, filter_size: Any, stride: Any, padding: Any, dilation: Any, block: list[int]
-) -> Any:
+    x: torch.Tensor, filter_size: Any, stride: Any, padding: Any, dilation: Any, block: list[int],
+    layout: Any = None,
+) -> Any:  # fmt: skip
     """Returns the descriptor through which a convolution reads x; ``.conv`` is its geometry.
 
     What depends only on shapes is kept: checking all of TMA's rules takes longer than a launch.
     """
     geometry = map(_freeze, (filter_size, stride, padding, dilation, block))
-    kept = _im2col_template(tuple(x.shape), x.stride(), x.dtype, *geometry)
+    kept = _im2col_template(tuple(x.shape), x.stride(), x.dtype, *geometry, layout)
     return xnv.with_base(kept, x)
 
 
 @functools.lru_cache(maxsize=1024)
 def _im2col_template(
     shape: tuple[int, ...], strides: tuple[int, ...], dtype: torch.dtype, filter_size: Any,
-    stride: Any, padding: Any, dilation: Any, block: tuple[int, ...],
+    stride: Any, padding: Any, dilation: Any, block: tuple[int, ...], layout: Any,
 ) -> Any:  # fmt: skip
     # Without memory, so that the cache keeps no tensor alive.
     stand_in = torch.empty_strided(shape, strides, dtype=dtype, device="meta")
     return xnv.TensorDescriptorIm2Col.for_conv(
-        stand_in, filter_size, stride, padding, dilation, block_shape=list(block)
+        stand_in, filter_size, stride, padding, dilation, block_shape=list(block), layout=layout
     )
 
 
@@ -173,38 +157,42 @@ def is_plain_product(x: torch.Tensor, taps: int, conv: Any) -> bool:
     return taps == 1 and not steps_over and x.is_contiguous()
 
 
-def filter_descriptor(w: torch.Tensor, block: list[int]) -> TensorDescriptor:
+def filter_descriptor(w: torch.Tensor, block: list[int], layout: Any = None) -> TensorDescriptor:
     """Returns the descriptor of a filter as [Co, taps, Ci].
 
     The taps are a dimension of their own, so that a block ends with the channels of its tap.
     """
     co, ci, taps = w.shape[0], w.shape[-1], math.prod(w.shape[1:-1])
-    return TensorDescriptor(w, [co, taps, ci], [taps * ci, ci, 1], block, smem_layout(block))
+    strides = [taps * ci, ci, 1]
+    return TensorDescriptor(w, [co, taps, ci], strides, block, layout or smem_layout(block))
 
 
-def matrix_descriptor(pixels: torch.Tensor, block: list[int]) -> TensorDescriptor:
+def matrix_descriptor(
+    pixels: torch.Tensor, block: list[int], layout: Any = None
+) -> TensorDescriptor:
     """Returns the descriptor of a contiguous channels-last tensor as [pixels, channels]."""
     channels = pixels.shape[-1]
     shape = [pixels.numel() // channels, channels]
-    return TensorDescriptor(pixels, shape, [channels, 1], block, smem_layout(block))
+    return TensorDescriptor(pixels, shape, [channels, 1], block, layout or smem_layout(block))
 
 
 # ---- Compiling ahead ---------------------------------------------------------------------------
 
 
-def tiled_type(dtype: Any, block: list[int]) -> str:
+def tiled_type(dtype: Any, block: list[int], layout: Any = None) -> str:
     """Returns how a signature spells a tiled descriptor."""
-    return f"tensordesc<{dtype}{block},{smem_layout(block)!r}>"
+    return f"tensordesc<{dtype}{block},{layout or smem_layout(block)!r}>"
 
 
-def pixels_type(dtype: Any, block: list[int], rank: int) -> str:
+def pixels_type(dtype: Any, block: list[int], rank: int, layout: Any = None) -> str:
     """Returns how a signature spells an im2col descriptor of a tensor of that rank.
 
     Rank 2 is that of a matrix, whose descriptor is a tiled one.
     """
     if rank == 2:
-        return tiled_type(dtype, block)
-    return f"tensordesc_im2col<{dtype}{block},input_rank={rank},{smem_layout(block)!r}>"
+        return tiled_type(dtype, block, layout)
+    layout = layout or smem_layout(block)
+    return f"tensordesc_im2col<{dtype}{block},input_rank={rank},{layout!r}>"
 
 
 def compile_kernel(
@@ -213,6 +201,7 @@ def compile_kernel(
     constants: dict[str, Any],
     capability: int,
     num_warps: int = 4,
+    num_ctas: int = 1,
 ) -> Any:
     """Compiles a kernel ahead of time, without a GPU; its pointers are 16-byte aligned.
 
@@ -222,6 +211,7 @@ def compile_kernel(
         constants: Its constexpr arguments by name.
         capability: Compute capability times ten.
         num_warps: Warps of a CTA, or of its first partition.
+        num_ctas: CTAs of a cluster.
 
     Returns:
         Triton's compiled kernel; its ``asm`` holds TTGIR, PTX and cubin.
@@ -235,5 +225,5 @@ def compile_kernel(
     return triton.compile(
         GluonASTSource(kernel, types, constexprs=constants, attrs=attributes),
         target=GPUTarget("cuda", capability, 32),
-        options={"num_warps": num_warps},
+        options={"num_warps": num_warps, "num_ctas": num_ctas},
     )

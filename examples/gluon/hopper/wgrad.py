@@ -79,7 +79,10 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 from triton_ext.errors import DescriptorError, LaunchError
 from triton_ext.gluon import nvidia as xnv
+from triton_ext.ops.hopper.names import async_load, barrier, typed
+from triton_ext.ops.hopper.pipeline import accumulator_layout, next_stage
 
+from .arguments import check_parameters
 from .launch import (
     Launcher,
     compile_kernel,
@@ -93,8 +96,6 @@ from .launch import (
     pixels_type,
     tiled_type,
 )
-from .names import async_load, barrier, typed
-from .pipeline import accumulator_layout, next_stage
 from .wgrad_parts import reduce_kernel, store_accumulator, wait_for
 from .wgrad_pipeline import (
     allocate_ring,
@@ -345,9 +346,7 @@ def conv_wgrad_kernel(
 # ---- Launcher ----------------------------------------------------------------------------------
 
 
-def _check_arguments(
-    x: torch.Tensor, dy: torch.Tensor, filter_size: tuple[int, ...], launcher: Launcher | None
-) -> None:
+def _check_arguments(x: torch.Tensor, dy: torch.Tensor, launcher: Launcher | None) -> None:
     """Refuses what the descriptors do not.
 
     Raises:
@@ -359,10 +358,6 @@ def _check_arguments(
         problems.append(
             f"x is {list(x.shape)} and dy {list(dy.shape)}: expected [N, (D, (H,)) W, Ci] and "
             "[N, (out_d, (out_h,)) out_w, Co]"
-        )
-    if len(filter_size) != x.ndim - 2:
-        problems.append(
-            f"filter_size {filter_size} has {len(filter_size)} entries for {x.ndim - 2}"
         )
     if problems:
         raise DescriptorError("; ".join(problems))
@@ -425,9 +420,13 @@ def conv_wgrad(
 
     Raises:
         DescriptorError: TMA cannot express the convolution, or dy is not of its size.
-        LaunchError: The configuration cannot run.
+        LaunchError: An argument has a wrong type, count or range; the configuration cannot run.
     """
-    _check_arguments(x, dy, filter_size, launcher)
+    _check_arguments(x, dy, launcher)
+    check_parameters(
+        x.ndim - 2, (WgradConfig,), config, launcher, sizes=("filter_size", filter_size),
+        stride=stride, padding=padding, dilation=dilation,
+    )  # fmt: skip
     co, ci, taps = dy.shape[-1], x.shape[-1], math.prod(filter_size)
 
     def describe(pixels: int) -> Any:

@@ -10,8 +10,8 @@ from __future__ import annotations
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier
+from triton_ext.ops.hopper.names import aggregate, allocate_mbarrier
 
-from .names import aggregate, allocate_mbarrier
 from .wgrad_tiles import BLOCK_C as _BLOCK_C
 
 __all__ = [

@@ -11,7 +11,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from .tiles import ELEMENT_BYTES, RESERVED_BYTES, SMEM_BYTES, WARP_GROUP_THREADS
+from triton_ext.ops.hopper.tiles import (
+    ELEMENT_BYTES,
+    RESERVED_BYTES,
+    SMEM_BYTES,
+    WARP_GROUP_THREADS,
+)
 
 __all__ = [
     "BLOCK_C",

@@ -184,6 +184,8 @@ class Fibers:
         self._failure = self._failure or error
         for child in children:
             if not child.is_done:
+                # It may have started others, and ends these first.
+                self._running = child
                 child.turn.release()
                 me.turn.acquire()
         self._running = me

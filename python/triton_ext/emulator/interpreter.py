@@ -25,6 +25,7 @@ from triton_ext.ir.types import Type
 from triton_ext.passes import PassManager
 
 from .arguments import MakeDescriptor, bind
+from .clusters import Cluster, check_operation, num_ctas_of, share_of
 from .control_flow import CONTROL_FLOW
 from .faults import deadlock, fault
 from .fibers import Fibers, StuckError
@@ -99,7 +100,8 @@ class Program:
             operations need of LDS (``triton_ext.host.features``).
 
     Raises:
-        EmulationError: The kernel has an operation that the emulator does not know.
+        EmulationError: The kernel has an operation that the emulator does not know, or needs more
+            shared memory than its GPU has.
         UnsupportedError: It has values of a type that the emulator does not know.
         ValueError: The module has no such kernel, or several and no name was given.
     """
@@ -113,6 +115,7 @@ class Program:
         self.module = parse(str(module), "kernel.ttgir")
         self.lds_bytes = _place_buffers(self.module, host_features)
         self._target = _target_of(self.module)
+        self._num_ctas = num_ctas_of(self.module)
         self._make_descriptor = _make_descriptor(self._target)
         self._table = _operations(self._target)
         self._types: dict[Value, Type] = {}
@@ -123,10 +126,11 @@ class Program:
             self._block, self._type_of, self._function, int(warps), host_features()
         )
         self.kernel = self._find(name)
+        self._check_capacity()
         self._entry = self._function(self.kernel)
 
     def run(self, grid: Sequence[int], arguments: Sequence[Any], seed: int = 0) -> None:
-        """Runs all workgroups of a grid.
+        """Runs all workgroups of a grid, or clusters of them.
 
         Args:
             grid: How many there are in x, y and z; fewer numbers mean 1.
@@ -149,12 +153,18 @@ class Program:
             for z, y, x in itertools.product(*(range(n) for n in reversed(sizes))):
                 fibers = Fibers(hash((seed, x, y, z)))
                 races = Races() if self._target == "cuda" else None
-                group = Workgroup(memory, self.lds_bytes, (x, y, z), sizes, fibers, races)
+                groups = [
+                    Workgroup(memory, self.lds_bytes, (x, y, z), sizes, fibers, races)
+                    for _ in range(self._num_ctas)
+                ]
                 try:
-                    self._entry(group, values)
+                    if self._num_ctas == 1:
+                        self._entry(groups[0], values)
+                    else:
+                        Cluster(groups, fibers).run(lambda group: self._entry(group, values))
                 except StuckError as error:
                     raise deadlock(self.kernel, error.waiting) from error
-                for check in group.at_end:
+                for check in itertools.chain(*(group.at_end for group in groups)):
                     check(self.kernel)
 
     def _find(self, name: str | None) -> Operation:
@@ -169,12 +179,27 @@ class Program:
             raise ValueError(f"expected one kernel{f' {name!r}' if name else ''}, found: {names}")
         return found[0]
 
+    def _check_capacity(self) -> None:
+        _, _, arch = self.module.op.attributes.get("ttg.target", "").strip('"').partition(":")
+        vendor = _VENDORS.get(self._target)
+        memory = load(vendor, "shared-memory")(arch) if vendor is not None else None
+        if memory is not None and self.lds_bytes > memory.bytes:
+            raise fault(
+                self.kernel,
+                f"the kernel needs {self.lds_bytes} bytes of {memory.name}; a {memory.arch} has "
+                f"{memory.bytes}",
+                "smaller blocks or fewer stages need less",
+            )
+
     # ---- preparing
 
     def _type_of(self, value: Value) -> Type:
         found = self._types.get(value)
         if found is None:
-            found = self._types[value] = parse_type(value.type, self.module.aliases)
+            found = parse_type(value.type, self.module.aliases)
+            if self._num_ctas > 1:
+                found = share_of(found)
+            self._types[value] = found
         return found
 
     def _block(self, block: Block) -> list[tuple[Operation, Step]]:
@@ -184,6 +209,8 @@ class Program:
                 prepare = self._table.get(op.name)
                 if prepare is None:
                     raise fault(op, f"the emulator does not know '{op.name}'")
+                if self._num_ctas > 1:
+                    check_operation(op, self._type_of)
                 steps.append((op, prepare(op, self._context)))
         return self._blocks[block]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable
 from typing import Any
@@ -118,6 +119,7 @@ _SIMPLE: dict[str, Function] = {
     "math.absi": np.abs,
     "math.ceil": np.ceil,
     "math.cos": np.cos,
+    "math.erf": np.vectorize(math.erf, otypes=[np.float64]),
     "math.exp": np.exp,
     "math.exp2": np.exp2,
     "math.floor": np.floor,

@@ -36,7 +36,7 @@ def _local_alloc(op: Operation, context: Context) -> Step:
         buffer = LdsView.allocate(element, shape, name, group.lds, offset, has_history=has_history)
         if view.src is not None:
             group.write_lds(op, buffer, group.values[view.src])
-        group.values[view.result] = buffer
+        group.values[view.result] = group.buffers[op] = buffer
 
     return step
 

@@ -29,6 +29,9 @@ __all__ = ["Access", "Agent", "Races"]
 
 Clock = dict[int, int]
 
+#: What a history has for an element that nobody wrote.
+_NEVER = 0
+
 
 class Agent:
     """Who accesses, or tells that something is done.
@@ -98,12 +101,19 @@ class Races:
         return found
 
     def check_read(self, agent: Agent, op: Operation, view: LdsView) -> None:
-        """Refuses to read what another one writes at the same time.
+        """Refuses to read what another one writes at the same time, or what nobody wrote.
 
         Raises:
-            EmulationError: It is a race.
+            EmulationError: It is a race, or part of it was never written.
         """
         for number in _numbers(view.history[0]):
+            if number == _NEVER:
+                raise fault(
+                    op,
+                    f"reads '{view.name}', of which nothing has written all elements",
+                    "shared memory starts with what another kernel left there; where something "
+                    "fills it, a wait for that is missing",
+                )
             write = self._accesses[number]
             for who in write.unknown_to(agent):
                 raise self._race(op, agent, "reads", view, who, write, "wrote")

@@ -10,6 +10,7 @@ import numpy as np
 
 from triton_ext.ir import Block, Operation, Value
 
+from .clusters import Cluster
 from .elements import Array, Element, element_of
 from .faults import EmulationError, UnreadyError, at_place, fault
 from .fibers import Fibers
@@ -40,6 +41,9 @@ class Workgroup:
 
     Attributes:
         agent: Who a part is to ``races``.
+        cluster: The CTAs that it belongs to; ``None`` where it is alone.
+        rank: Its number among them.
+        buffers: Its LDS buffers, by what allocated them.
     """
 
     def __init__(
@@ -55,6 +59,9 @@ class Workgroup:
         self.fibers = fibers or Fibers(0)
         self.races = races
         self.agent: Agent | None = races.agent("the kernel") if races is not None else None
+        self.cluster: Cluster | None = None
+        self.rank = 0
+        self.buffers: dict[Operation, LdsView] = {}
         self.lds = LdsBytes(lds_bytes)
         self.program_id = program_id
         self.grid = grid
@@ -74,6 +81,8 @@ class Workgroup:
         """A part of the kernel that runs beside this one."""
         found = copy.copy(self)
         found.values, found.own, found.branch = dict(self.values), {}, None
+        if self.cluster is not None:
+            name = f"{name} of CTA {self.rank}"
         if self.races is not None:
             found.agent = self.races.agent(name, self.agent)
         return found

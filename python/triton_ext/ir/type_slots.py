@@ -130,7 +130,9 @@ def read_signature(op: Operation) -> Signature | None:
         if match is None or match.lastindex is None:
             return None
         position = match.end()
-        if match.lastindex == 1 or (match.lastindex == 2 and op.name in HEADER_TYPES):
+        # Without operands there is no colon: ``tt.elementwise_inline_asm "..." {..} -> i32``.
+        has_no_inputs = op.name in HEADER_TYPES or not op._operand_spans
+        if match.lastindex == 1 or (match.lastindex == 2 and has_no_inputs):
             signature = Signature(has_arrow=match.lastindex == 2)
             end = _read_types(op, signature, position, limit)
             if end is None:

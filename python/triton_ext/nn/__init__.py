@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from triton_ext.nn.conversion import Conversion, Layer, convert, revert
+from triton_ext.nn.conversion import convert, refresh, revert, survey
 from triton_ext.nn.modules import (
     Conv1d,
     Conv2d,
@@ -11,6 +11,7 @@ from triton_ext.nn.modules import (
     ConvTranspose2d,
     ConvTranspose3d,
 )
+from triton_ext.nn.report import Conversion, Layer
 
 __all__ = [
     "Conv1d",
@@ -22,5 +23,7 @@ __all__ = [
     "Conversion",
     "Layer",
     "convert",
+    "refresh",
     "revert",
+    "survey",
 ]

@@ -6,17 +6,25 @@ and frozen weights, optimizers and names are what they were.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import sys
+from dataclasses import replace
 from typing import Any
 
 import torch
+from torch.nn.parallel import DistributedDataParallel
+from torch.nn.utils.parametrize import is_parametrized
 
 from triton_ext.nn import modules
+from triton_ext.nn.folded import fold as fold_module
+from triton_ext.nn.folded import folds_of, recipe_of, unfold
+from triton_ext.nn.folding import CONVOLUTIONS, has_hooks
+from triton_ext.nn.patterns import Recipe, find_recipe
+from triton_ext.nn.report import ALREADY_OURS, Conversion, Layer, show
 from triton_ext.ops import support
-from triton_ext.ops.arguments import channels_last
+from triton_ext.ops.arguments import channels_last, channels_last_strides
 from triton_ext.ops.checks import Fallback, parse_fallback
 
-__all__ = ["Conversion", "Layer", "convert", "revert"]
+__all__ = ["convert", "refresh", "revert", "survey"]
 
 _OURS: dict[type[torch.nn.Module], Any] = {
     getattr(torch.nn, name): getattr(modules, name) for name in modules.__all__
@@ -26,40 +34,18 @@ _TORCHS = {ours: theirs for theirs, ours in _OURS.items()}
 # Pixels per dimension of the input that a layer is asked about; filters that are larger get more.
 _NOMINAL_SIZE = 64
 
-
-@dataclass(frozen=True, slots=True)
-class Layer:
-    """A convolution of a model.
-
-    Attributes:
-        name: As ``named_modules`` calls it.
-        text: The module's own.
-        reason: Why it was left; empty if it was converted.
-    """
-
-    name: str
-    text: str
-    reason: str
+# On a converted module whose weight had torch's memory order; revert gives it back.
+_REPACKED = "_triton_ext_repacked"
 
 
-@dataclass(frozen=True, slots=True)
-class Conversion:
-    """What became of a model's convolutions; its text is a table."""
-
-    layers: tuple[Layer, ...]
-
-    def __str__(self) -> str:
-        if not self.layers:
-            return "no convolutions"
-        width = max(len(layer.name) for layer in self.layers)
-        return "\n".join(
-            f"{layer.name:<{width}}  {layer.text}  "
-            + (f"left: {layer.reason}" if layer.reason else "converted")
-            for layer in self.layers
-        )
-
-
-def convert(model: torch.nn.Module, fallback: Fallback = "torch") -> Conversion:
+def convert(
+    model: torch.nn.Module,
+    fallback: Fallback = "torch",
+    report: bool = True,
+    fold: bool = False,
+    *,
+    pack: bool = True,
+) -> torch.nn.Module:
     """Gives the convolutions of a model the kernels of this package, in place.
 
     A layer is left, with the reason, where its numbers or its dtype are such that no kernel
@@ -70,42 +56,243 @@ def convert(model: torch.nn.Module, fallback: Fallback = "torch") -> Conversion:
     Args:
         model: Any module; of convolutions, their subclasses are left.
         fallback: What converted layers do with an input that no kernel takes.
+        report: Whether to print a table of what became of every convolution.
+        fold: Whether BatchNorm, activations and sums behind convolutions become part of them, for
+            inference; :mod:`triton_ext.nn.folding` has what that means, :mod:`triton_ext.nn.
+            patterns` where it is done.
+        pack: Whether weights are brought into the kernels' memory order.  Otherwise they are copied
+            at every call; FSDP's ``fully_shard`` refuses parameters in another order than torch's.
+
+    Returns:
+        The model.
+
+    Raises:
+        TypeError: ``model`` is no module.
+        ValueError: A module that is in training mode, with ``fold=True``.
     """
+    parse_fallback(fallback)
+    found, recipes = _survey(model, fold)
+    # DDP's first step is wrong where weights have got another memory order since it was made.
+    pack = pack and not any(isinstance(m, DistributedDataParallel) for m in model.modules())
+    for layer in found.layers:
+        module: Any = model.get_submodule(layer.name)
+        if layer.reason or type(module) not in _OURS:
+            continue
+        module.__class__ = _OURS[type(module)]
+        module.fallback = fallback
+        if pack:
+            _pack(module)
+    for name, recipe in recipes.items():
+        fold_module(model.get_submodule(name), recipe)
+    if report:
+        show(found, sys.stdout)
+    return model
+
+
+def survey(model: torch.nn.Module, fold: bool = False) -> Conversion:
+    """Tells what :func:`convert` would do to a model; changes nothing.
+
+    Args:
+        model: As for :func:`convert`.
+        fold: As for :func:`convert`.
+    """
+    return _survey(model, fold)[0]
+
+
+def revert(model: torch.nn.Module) -> torch.nn.Module:
+    """Undoes :func:`convert`, in place.
+
+    Modules, parameters and buffers are the same objects before, between and after; weights lie in
+    memory as they did before.
+
+    Returns:
+        The model.
+    """
+    for module in model.modules():
+        if recipe_of(module) is not None:
+            unfold(module)
+        theirs = _torchs(module)
+        if theirs is not None:
+            module.__class__ = theirs
+            module.__dict__.pop("fallback", None)
+            if module.__dict__.pop(_REPACKED, False) and not is_parametrized(module):
+                weight: Any = module.weight
+                with torch.no_grad():
+                    weight.data = weight.data.contiguous()
+    return model
+
+
+def _torchs(module: torch.nn.Module) -> Any:
+    """Returns the class that a module had; ``None`` if it is not one of ours."""
+    kind: Any = type(module)
+    if not is_parametrized(module):
+        return _TORCHS.get(kind)
+    # Parametrized behind the conversion: a class of its own that torch derived from ours.
+    theirs: Any = _TORCHS.get(kind.__bases__[0])
+    if theirs is None:
+        return None
+    own = {k: v for k, v in vars(kind).items() if k not in ("__dict__", "__weakref__")}
+    return type(kind)(kind.__name__, (theirs,), own)
+
+
+def refresh(model: torch.nn.Module) -> torch.nn.Module:
+    """Lets a folded model look at its norms again.
+
+    Only needed where one was written to past torch: ``bn.weight.data.mul_(2)``, a replayed CUDA
+    graph, another library.
+
+    Returns:
+        The model.
+    """
+    for module in model.modules():
+        for fold in folds_of(module):
+            fold.clear()
+    return model
+
+
+# --- what there is to do ------------------------------------------------------------------------
+
+
+def _survey(model: torch.nn.Module, fold: bool) -> tuple[Conversion, dict[str, Recipe]]:
     if not isinstance(model, torch.nn.Module):
         raise TypeError(f"convert: expected a torch.nn.Module, got {type(model).__name__}")
-    parse_fallback(fallback)
-    layers = []
+    if fold:
+        _check_eval(model)
+    layers = {}
     for name, module in model.named_modules():
-        if not isinstance(module, tuple(_OURS)):
+        if _is_convolution(module):
+            reason = _reason_to_leave(module)
+            layers[name] = Layer(name, repr(module), _shape(module), reason, (), "")
+    recipes: dict[str, Recipe] = {}
+    if fold:
+        recipes, parts, reasons = _find_recipes(model, layers)
+        for name, layer in layers.items():
+            folded = parts.get(name, ())
+            is_left = layer.reason not in ("", ALREADY_OURS)
+            why = "" if folded or is_left else reasons.get(name, "no module here calls it")
+            layers[name] = replace(layer, folded=folded, unfolded=why)
+    return Conversion(tuple(layers.values())), recipes
+
+
+def _check_eval(model: torch.nn.Module) -> None:
+    for name, module in model.named_modules():
+        if module.training:
+            which = f"{name} ({type(module).__name__})" if name else f"{type(module).__name__}"
+            raise ValueError(
+                f"convert: fold=True is for inference, but {which} is in training mode; call "
+                "model.eval() first"
+            )
+
+
+def _find_recipes(
+    model: torch.nn.Module, layers: dict[str, Layer]
+) -> tuple[dict[str, Recipe], dict[str, tuple[str, ...]], dict[str, str]]:
+    """Returns recipes by module; by convolution, what is folded, and why nothing is."""
+    recipes: dict[str, Recipe] = {}
+    parts: dict[str, tuple[str, ...]] = {}
+    reasons: dict[str, str] = {}
+    for name, module in model.named_modules():
+        prefix = f"{name}." if name else ""
+        inner = {n[len(prefix) :] for n in layers if n.startswith(prefix) and n != name}
+        own = {n for n in inner if _is_called_by(module, n)}
+        if name in layers or not own:
             continue
-        reason = _reason_to_leave(module)
-        text = repr(module)
-        if not reason:
-            module.__class__ = _OURS[type(module)]
-            module.fallback = fallback
-            module.pack_weight()
-        layers.append(Layer(name, text, reason))
-    return Conversion(tuple(layers))
+        refused = {n: _reason_to_unfold(module.get_submodule(n), layers[prefix + n]) for n in own}
+        able = {n for n, reason in refused.items() if not reason}
+        known = recipe_of(module)
+        recipe, why = (known, {}) if known is not None else find_recipe(module, able)
+        for child, reason in {**why, **{n: r for n, r in refused.items() if r}}.items():
+            reasons[prefix + child] = reason
+        if recipe is None:
+            continue
+        if known is None:
+            recipes[name] = recipe
+        for site in recipe.sites:
+            parts[prefix + site.convolution] = site.parts
+    return recipes, parts, reasons
 
 
-def revert(model: torch.nn.Module) -> None:
-    """Turns a model's convolutions back into torch's, in place; parameters stay as they are."""
-    for module in model.modules():
-        if type(module) in _TORCHS:
-            module.__class__ = _TORCHS[type(module)]
-            module.__dict__.pop("fallback", None)
+def _is_called_by(module: torch.nn.Module, name: str) -> bool:
+    """Tells whether a convolution is a module's own child, or lies in its lists only."""
+    *path, _ = name.split(".")
+    return all(
+        isinstance(module.get_submodule(".".join(path[: i + 1])), _LISTS) for i in range(len(path))
+    )
+
+
+_LISTS = (torch.nn.ModuleList, torch.nn.ModuleDict)
+
+
+def _reason_to_unfold(module: Any, layer: Layer) -> str:
+    if layer.reason not in ("", ALREADY_OURS):
+        return layer.reason
+    if type(module) not in CONVOLUTIONS and _OURS.get(type(module)) not in CONVOLUTIONS:
+        return "transposed convolutions have no epilogue"
+    return "it has hooks" if has_hooks(module) else ""
+
+
+# --- single layers ------------------------------------------------------------------------------
+
+
+def _is_convolution(module: torch.nn.Module) -> bool:
+    if isinstance(module, tuple(_OURS)):
+        return True
+    # Not a subclass of torch's, but what a reader of the table looks for.
+    kind = type(module)
+    return "quantized" in kind.__module__ and kind.__name__.startswith(("Conv", "LazyConv"))
+
+
+def _shape(module: Any) -> str:
+    """Returns the shape of a layer's weight, where it is known."""
+    weight = module.weight() if callable(module.weight) else module.weight
+    if isinstance(weight, torch.nn.parameter.UninitializedParameter):
+        return "?"
+    return "x".join(str(size) for size in weight.shape)
+
+
+def _pack(module: Any) -> None:
+    """Packs a weight that has its memory for itself."""
+    data = module.weight.data
+    if _is_sharded(module.weight):
+        return
+    whole = data.untyped_storage().nbytes() == data.numel() * data.element_size()
+    is_packed = data.stride() == channels_last_strides(data.shape)
+    # A part of another tensor (FSDP's, DDP's or the user's) has to stay one.
+    if is_packed or not whole:
+        return
+    was_contiguous = data.is_contiguous()
+    module.pack_weight()
+    if was_contiguous and not module.weight.data.is_contiguous():
+        module.__dict__[_REPACKED] = True
 
 
 def _reason_to_leave(module: Any) -> str:
-    if type(module) in _TORCHS:
-        return "it is ours already"
-    if type(module) not in _OURS:
-        return f"it is a {type(module).__name__}"
+    kind = type(module)
+    if kind in _TORCHS:
+        return ALREADY_OURS
+    if "quantized" in kind.__module__ or "nn.qat" in kind.__module__:
+        return f"it is quantized ({kind.__module__}.{kind.__name__})"
+    if kind not in _OURS:
+        return f"it is a {kind.__name__}"
     if "forward" in module.__dict__:
         return "its forward was replaced"
     weight = module.weight
     if not isinstance(weight, torch.nn.Parameter):
         return "its weight is no parameter"
+    if type(weight.data) is not torch.Tensor and not _is_sharded(weight):
+        return f"its weight is a {type(weight.data).__name__}"
+    if weight.layout is not torch.strided:
+        return f"its weight is {weight.layout}"
+    return _reason_of_kernels(module)
+
+
+def _is_sharded(weight: Any) -> bool:
+    """Tells whether a weight is torch's distributed tensor, of which a forward sees a plain one."""
+    return type(weight.data).__module__.startswith("torch.distributed.tensor")
+
+
+def _reason_of_kernels(module: Any) -> str:
+    weight = module.weight
     transposed = isinstance(module, torch.nn.modules.conv._ConvTransposeNd)
     size = [
         max(_NOMINAL_SIZE, (taps - 1) * step + 1)

@@ -12,6 +12,8 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+from torch.fx import Proxy
+from torch.overrides import handle_torch_function
 
 from triton_ext import ops
 from triton_ext.ops.arguments import channels_last
@@ -27,6 +29,15 @@ __all__ = [
 ]
 
 Tensor = torch.Tensor
+
+
+def _call(operator: Any, arguments: tuple[Any, ...], **keywords: Any) -> Tensor:
+    """Calls an operator, or records the call where torch.fx traces the module."""
+    if isinstance(arguments[0], Proxy):
+        result: Tensor = handle_torch_function(operator, arguments[:3], *arguments, **keywords)
+        return result
+    result = operator(*arguments, **keywords)
+    return result
 
 
 class _Convolution:
@@ -69,6 +80,19 @@ class _Forward(_Convolution):
 
     def _conv_forward(self, input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         # torch's modules call this one with what they are to use for weight and bias.
+        return self.convolve(input, weight, bias)
+
+    def convolve(
+        self, input: Tensor, weight: Tensor, bias: Tensor | None, **epilogue: Any
+    ) -> Tensor:
+        """Convolves as this module does, with what is given.
+
+        Args:
+            input: As for the module.
+            weight: Of the parameter's shape.
+            bias: One per output channel, or None.
+            epilogue: ``scale``, ``residual`` and ``activation`` of the operator.
+        """
         module: Any = self
         padding = module.padding
         if module.padding_mode != "zeros":
@@ -80,17 +104,9 @@ class _Forward(_Convolution):
             else:
                 input = channels_last(padded.unsqueeze(0)).squeeze(0)
             padding = 0
-        result: Tensor = type(self)._operator(
-            input,
-            weight,
-            bias,
-            module.stride,
-            padding,
-            module.dilation,
-            module.groups,
-            fallback=self.fallback,
-        )
-        return result
+        walk = (module.stride, padding, module.dilation, module.groups)
+        arguments = (input, weight, bias, *walk)
+        return _call(type(self)._operator, arguments, fallback=self.fallback, **epilogue)
 
 
 class _Transposed(_Convolution):
@@ -112,18 +128,9 @@ class _Transposed(_Convolution):
             len(module.kernel_size),
             module.dilation,
         )
-        result: Tensor = type(self)._operator(
-            input,
-            module.weight,
-            module.bias,
-            module.stride,
-            module.padding,
-            output_padding,
-            module.groups,
-            module.dilation,
-            fallback=self.fallback,
-        )
-        return result
+        walk = (module.stride, module.padding, output_padding, module.groups, module.dilation)
+        arguments = (input, module.weight, module.bias, *walk)
+        return _call(type(self)._operator, arguments, fallback=self.fallback)
 
 
 class Conv1d(_Forward, torch.nn.Conv1d):

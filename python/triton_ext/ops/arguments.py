@@ -52,6 +52,10 @@ def operator_name(rank: int) -> str:
 # --- numbers ------------------------------------------------------------------------------------
 
 
+# Asked before ``operator.index``, which torch 2.11 does not trace for tuples; bool has an index.
+_NO_INTEGERS = (bool, tuple, list)
+
+
 def _integers(value: object) -> list[int] | None:
     """Returns a sequence of integers of any kind as ints; ``None`` if it is something else."""
     if not isinstance(value, Iterable) or isinstance(value, str):
@@ -59,7 +63,7 @@ def _integers(value: object) -> list[int] | None:
     if isinstance(value, torch.Tensor) and value.dim() == 0:
         return None
     values = list(value)
-    if any(isinstance(item, bool) for item in values):
+    if any(isinstance(item, _NO_INTEGERS) for item in values):
         return None
     try:
         return [operator.index(item) for item in values]
@@ -68,7 +72,7 @@ def _integers(value: object) -> list[int] | None:
 
 
 def _integer(value: object) -> int | None:
-    if isinstance(value, bool):
+    if isinstance(value, _NO_INTEGERS):
         return None
     try:
         return operator.index(value)  # type: ignore[arg-type]

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from triton_ext.ops.autocast import cast_operands, is_autocast
-from triton_ext.ops.epilogue import is_device_function
+from triton_ext.ops.epilogue import is_device_function, result_problem
 
 __all__ = [
     "Functions",
@@ -50,6 +50,9 @@ class Functions:
     casts: tuple[bool, ...]
 
 
+#: Whether torch.compile can look for transforms: seen with torch 2.13, not with 2.11.
+SEES_LAYERS = tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 13)
+
 #: By the name of the operator with a backward; ``library.py`` fills it.
 functions: dict[str, Functions] = {}
 
@@ -65,6 +68,9 @@ def is_differentiated(*tensors: Tensor | None) -> bool:
 
 def is_transformed() -> bool:
     """Tells whether a transform of torch.func is at work, which does not show in requires_grad."""
+    if torch.compiler.is_compiling() and not SEES_LAYERS:
+        # The operator's own refusal is what is left to say there.
+        return False
     return torch._C._functorch.get_dynamic_layer_stack_depth() > 0
 
 
@@ -171,7 +177,7 @@ def function_handle(function: Any, operands: int) -> str:
         operands: How many tensors it gets behind tile, rows and columns.
 
     Raises:
-        TypeError: It does not take as many.
+        TypeError: It does not take as many, or returns nothing or a tuple.
     """
     name = getattr(function, "__name__", "function")
     handle = f"{getattr(function, '__module__', '')}.{name}#{id(function)}"
@@ -184,6 +190,12 @@ def function_handle(function: Any, operands: int) -> str:
                 f"epilogue: {name}{signature} is called with tile, rows, columns and {operands} "
                 "epilogue_operands, which it does not take"
             ) from None
+        result = result_problem(function)
+        if result:
+            raise TypeError(
+                f"epilogue: {name}{signature} returns {result}, expected a tile of the shape of "
+                "its first argument"
+            )
         _fitting.add((handle, operands))
     # What is in the table lives on, so that no other function gets its id.
     _functions[handle] = function

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from typing import Any
 
 __all__ = [
     "CONFIGS",
@@ -19,6 +20,8 @@ __all__ = [
     "OutputTile",
     "channel_block",
     "choose_config",
+    "expected_times",
+    "rank_configs",
 ]
 
 # Shared memory that a CTA can use on sm_90 and sm_100: 227 KiB.
@@ -154,8 +157,8 @@ _COSTS: dict[ConvConfig, Cost] = {
 CONFIGS: tuple[ConvConfig, ...] = tuple(_COSTS)
 
 
-# Narrow tiles for groups of few output channels, which a wider tile would waste.  Not measured: the
-# time of a step is that of the table's, by the bytes of its loads.
+# Narrow tiles for few output channels, of a group or of all, which a wider tile would waste.  Not
+# measured: the time of a step is that of the table's, by the bytes of its loads.
 _NARROW_COSTS: dict[ConvConfig, Cost] = {
     _config(128, 32, 6, 4): Cost(0.205, 0.50, 6.5),
     _config(128, 16, 6, 4): Cost(0.190, 0.45, 6.5),
@@ -165,8 +168,28 @@ _NARROW_COSTS: dict[ConvConfig, Cost] = {
 
 NARROW_CONFIGS: tuple[ConvConfig, ...] = tuple(_NARROW_COSTS)
 
+# The widest of the narrow tiles.
+_NARROW_COLUMNS = 32
 
-def choose_config(
+
+def choose_config(*sizes: int, **options: Any) -> ConvConfig | None:
+    """Returns the configuration that the model expects to be fastest; ``None`` if none fits.
+
+    Arguments as for :func:`rank_configs`.
+    """
+    return next(iter(rank_configs(*sizes, **options)), None)
+
+
+def rank_configs(*sizes: int, **options: Any) -> list[ConvConfig]:
+    """Returns the configurations that fit, in the order of the times that the model expects.
+
+    Arguments as for :func:`expected_times`.
+    """
+    times = expected_times(*sizes, **options)
+    return sorted(times, key=lambda config: times[config])
+
+
+def expected_times(
     m_gemm: int,
     co: int,
     ci: int,
@@ -179,8 +202,8 @@ def choose_config(
     whole_tile: bool = False,
     output: OutputTile | None = None,
     available_bytes: int = SMEM_BYTES,
-) -> ConvConfig | None:
-    """Returns the configuration that the model expects to be fastest.
+) -> dict[ConvConfig, float]:
+    """Returns the configurations that fit, with the microseconds that the model expects.
 
     Args:
         m_gemm: Output pixels.
@@ -196,25 +219,22 @@ def choose_config(
         available_bytes: Shared memory that a CTA can use.
 
     Returns:
-        One of ``CONFIGS``, with the given channels per step, and fewer stages where a residual or
-        32-bit outputs need their memory; a narrower one for groups of few channels; ``None`` if
-        none of them fits.
+        Those of ``CONFIGS``, with the given channels per step, and fewer stages where a residual or
+        32-bit outputs need their memory; narrower ones for few output channels.
     """
     tile = output or OutputTile(element_bytes=element_bytes, whole=whole_tile)
 
-    def microseconds(config: ConvConfig) -> float:
-        cost = costs[config]
+    def microseconds(config: ConvConfig, cost: Cost) -> float:
         tiles = math.ceil(m_gemm / config.block_m) * groups * math.ceil(co / config.block_n)
         steps = taps * math.ceil(ci / config.block_k)
         waves = math.ceil(tiles / num_sms)
         return waves * (steps * cost.step_us + cost.tile_us) + cost.launch_us
 
-    costs = {
-        config: cost
+    return {
+        config: microseconds(config, cost)
         for config, cost in _candidates(co, block_k, groups, tile).items()
         if config.fits(element_bytes, available_bytes=available_bytes, output=tile)
     }
-    return min(costs, key=microseconds, default=None)
 
 
 def channel_block(ci: int, element_bytes: int, groups: int) -> int:
@@ -241,11 +261,11 @@ def _candidates(
 ) -> dict[ConvConfig, Cost]:
     """The table, for blocks of some channels, with what groups and residuals add to it."""
     table = dict(_COSTS)
-    if groups > 1:
+    if groups > 1 or co <= _NARROW_COLUMNS:
         table |= _NARROW_COSTS
-        # TMA stores whole tiles, which must not reach into the next group.
-        if not tile.through_pointers:
-            table = {config: cost for config, cost in table.items() if co % config.block_n == 0}
+    # TMA stores whole tiles, which must not reach into the next group.
+    if groups > 1 and not tile.through_pointers:
+        table = {config: cost for config, cost in table.items() if co % config.block_n == 0}
     # Up to two stages less for a residual or 32-bit outputs; what that costs was not measured.
     fewer = (0, 1, 2) if tile.element_bytes + tile.residual_bytes > 2 else (0,)
     return {

@@ -233,6 +233,9 @@ def conv_dgrad_kernel(
 ):
     TAP_STEP: tl.constexpr = CLASSES[3]
     DIVISOR: tl.constexpr = CLASSES[2]
+    # Assigning a tuple makes its type anew: Triton 3.6 types a parameter before it fills in the 1s
+    # of nested tuples, and takes them for None wherever it copies the scope.
+    problem = problem
     class_tiles = ((problem.m_gemm - 1) // BLOCK_M + 1) * tl.cdiv(ci, BLOCK_N) * GROUPS
     walk_d, walk_h, walk_w = problem.walk_size
     lower_d, lower_h, lower_w = problem.lower

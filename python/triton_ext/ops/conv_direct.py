@@ -1,9 +1,14 @@
-"""Forward convolution without tensor cores, for groups of very few channels: depthwise ones.
+"""Convolution without tensor cores for groups of very few channels, and its gradient of the input.
 
 An output channel of a depthwise convolution sees one input channel.  A tile of an implicit GEMM
 would use one column of BLOCK_K of what it loads and multiplies; with fewer than
-``MIN_GROUP_CHANNELS`` channels per group, loading each pixel's channels once per tap and
-multiplying them where they are costs less.  Neighbouring threads read neighbouring channels.
+``MIN_GROUP_BYTES`` bytes of channels per group, loading each pixel's channels once per tap and
+multiplying them where they are costs less, and TMA could not begin a copy where a group begins.
+Neighbouring threads read neighbouring channels.  Groups of one channel each way have a kernel of
+their own, ``conv_depthwise.py``.
+
+The gradient is the same over dy: the filter is read from its end, its channels are exchanged, and
+what would be a fraction of a pixel of dy, where the convolution has a stride, is none.
 
 Pointers and masks: no tensor maps, so any stride, padding, dilation and alignment would do.
 """
@@ -20,26 +25,30 @@ import triton.language as tl
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
+from triton_ext.ops.conv_fprop import TRITON_DTYPES
 from triton_ext.ops.conv_launch import TO_LAST, ForwardPlan, three
-from triton_ext.ops.descriptors import ROW_BYTES
+from triton_ext.ops.depthwise_config import Walk
+from triton_ext.ops.descriptors import ROW_BYTES, packed_strides
 from triton_ext.ops.epilogue import PLAIN, EpilogueSpec
 from triton_ext.ops.epilogue_device import finish_tile, scale_and_shift
+from triton_ext.ops.launcher import Launcher
+from triton_ext.ops.machine import Machine
 from triton_ext.ops.problem import ConvProblem
 
 __all__ = [
-    "MIN_GROUP_CHANNELS",
+    "MIN_GROUP_BYTES",
     "DirectConfig",
     "DirectPlan",
     "choose_direct_config",
     "compile_conv_direct",
     "conv_direct_kernel",
     "direct_constants",
+    "direct_dgrad_plan",
     "direct_scalars",
 ]
 
-# With 4 channels per group a tile of 16 columns and 16 channels has 1/16 of use, which on sm_90 is
-# about what fp32 units do; with 8 a quarter.  An estimate, not measured.
-MIN_GROUP_CHANNELS = 4
+# What TMA addresses: smaller groups would have to be spread out by a copy first.
+MIN_GROUP_BYTES = ROW_BYTES
 
 
 @triton.jit
@@ -83,6 +92,7 @@ def conv_direct_kernel(
     S: tl.constexpr,
     GROUP_CI: tl.constexpr,  # Ci / groups
     GROUP_CO: tl.constexpr,  # Co / groups
+    IS_GRADIENT: tl.constexpr,  # strides are distances of the input's pixels, not the output's
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
     DTYPE: tl.constexpr,  # of y
@@ -99,13 +109,13 @@ def conv_direct_kernel(
     row_mask = tile_rows < m_gemm - row
     column_mask = columns < co
     # Where tap 0 reads.
-    w = rows % out_w * stride_w - pad_w
+    w = rows % out_w * (1 if IS_GRADIENT else stride_w) - pad_w
     rest = rows // out_w
     if DIMS > 1:
-        h = rest % out_h * stride_h - pad_h
+        h = rest % out_h * (1 if IS_GRADIENT else stride_h) - pad_h
         rest = rest // out_h
     if DIMS > 2:
-        d = rest % out_d * stride_d - pad_d
+        d = rest % out_d * (1 if IS_GRADIENT else stride_d) - pad_d
         rest = rest // out_d
     images = x_ptr + rest * x_stride_n
     channels = columns // GROUP_CO * GROUP_CI
@@ -117,21 +127,33 @@ def conv_direct_kernel(
         lines = images
         if DIMS > 1:
             this_h = h + line % R * dilation_h
+            if IS_GRADIENT:
+                inside = inside & (this_h % stride_h == 0)
+                this_h = this_h // stride_h
             inside = inside & (this_h >= 0) & (this_h < size_h)
             lines = lines + this_h * x_stride_h
         if DIMS > 2:
             this_d = d + line // R * dilation_d
+            if IS_GRADIENT:
+                inside = inside & (this_d % stride_d == 0)
+                this_d = this_d // stride_d
             inside = inside & (this_d >= 0) & (this_d < size_d)
             lines = lines + this_d * x_stride_d
         for s in range(S):
             this_w = w + s * dilation_w
-            is_pixel = inside & (this_w >= 0) & (this_w < size_w)
+            is_pixel = inside
+            if IS_GRADIENT:
+                is_pixel = is_pixel & (this_w % stride_w == 0)
+                this_w = this_w // stride_w
+            is_pixel = is_pixel & (this_w >= 0) & (this_w < size_w)
             pixels = lines + this_w * x_stride_w
             for c in tl.static_range(GROUP_CI):
                 mask = is_pixel[:, None] & column_mask[None, :]
                 x = tl.load(pixels[:, None] + (channels + c)[None, :], mask=mask, other=ZERO)
-                tap = weights + (line * S + s) * GROUP_CI + c
-                weight = tl.load(tap, mask=column_mask, other=ZERO)
+                tap = line * S + s
+                if IS_GRADIENT:
+                    tap = T * R * S - 1 - tap
+                weight = tl.load(weights + tap * GROUP_CI + c, mask=column_mask, other=ZERO)
                 acc += x.to(ACC_DTYPE) * weight.to(ACC_DTYPE)[None, :]
     if bias_ptr is not None or scale_ptr is not None or tile_scale_ptr is not None:
         acc = scale_and_shift(acc, columns, co, bias_ptr, scale_ptr, tile_scale_ptr)
@@ -179,16 +201,20 @@ def direct_constants(
     dtype: tl.dtype,
     out_dtype: tl.dtype,
     epilogue: EpilogueSpec,
+    is_gradient: bool = False,
 ) -> dict[str, Any]:
     """Returns the kernel's constexpr arguments, in the order of its parameters."""
     t, r, s = (1,) * (3 - problem.dims) + problem.filter_size
+    channels = (problem.in_channels // problem.groups, problem.out_channels // problem.groups)
+    group_ci, group_co = reversed(channels) if is_gradient else channels
     return {
         "DIMS": problem.dims,
         "T": t,
         "R": r,
         "S": s,
-        "GROUP_CI": problem.in_channels // problem.groups,
-        "GROUP_CO": problem.out_channels // problem.groups,
+        "GROUP_CI": group_ci,
+        "GROUP_CO": group_co,
+        "IS_GRADIENT": is_gradient,
         "BLOCK_M": config.block_m,
         "BLOCK_N": config.block_n,
         "DTYPE": out_dtype,
@@ -204,14 +230,24 @@ class DirectPlan(ForwardPlan):
 
     Attributes:
         config: The tile configuration.
+        is_gradient: Whether x is dy, and y is dx.
     """
 
     config: DirectConfig
+    is_gradient: bool = False
 
     def _inputs(
         self, x: torch.Tensor, weight: torch.Tensor
     ) -> tuple[tuple[Any, Any], tuple[bool, bool]]:
-        w_rows = weight.permute(TO_LAST[self.problem.dims]).contiguous()
+        if self.is_gradient:
+            # The kernel wants contiguous channels, a gradient lies as autograd makes it.
+            if x.stride(1) != 1:
+                x = x.permute(TO_LAST[self.problem.dims]).contiguous().movedim(-1, 1)
+            # [groups, Co, Ci, taps] of a group to [groups * Ci, taps, Co].
+            by_group = weight.unflatten(0, (self.problem.groups, -1)).flatten(3)
+            w_rows = by_group.permute(0, 2, 3, 1).contiguous()
+        else:
+            w_rows = weight.permute(TO_LAST[self.problem.dims]).contiguous()
         return (x, w_rows), (x.data_ptr() % ROW_BYTES == 0, w_rows.data_ptr() % ROW_BYTES == 0)
 
 
@@ -233,6 +269,63 @@ def direct_scalars(problem: ConvProblem, x_strides: tuple[int, ...]) -> tuple[in
         *three(problem.dilation),
         *three(x_strides[2:]),
         x_strides[0],
+    )
+
+
+def direct_dgrad_plan(
+    problem: ConvProblem,
+    dy_strides: tuple[int, ...],
+    dtype: torch.dtype,
+    machine: Machine,
+    epilogue: EpilogueSpec,
+    config: DirectConfig | None,
+) -> DirectPlan:
+    """Returns the plan that computes the gradient of the input from dy; arguments were checked.
+
+    Args:
+        problem: The convolution.
+        dy_strides: Of dy [N, Co, *output_size], in elements.
+        dtype: Of dy, weight and dx.
+        machine: The device.
+        epilogue: What is done to dx before it is stored.
+        config: The tile configuration; ``None`` for one that fits.
+    """
+    walk = Walk.backward(problem)
+    m_gemm, ci = problem.batch * math.prod(problem.input_size), problem.in_channels
+    if config is None:
+        config = choose_direct_config(m_gemm, ci, machine.num_sms)
+    if dy_strides[1] != 1:
+        pixels = (problem.batch, *problem.output_size, problem.out_channels)
+        packed = packed_strides(pixels)
+        dy_strides = (packed[0], 1, *packed[1:-1])
+    triton_dtype = TRITON_DTYPES[dtype]
+    return DirectPlan(
+        problem=problem,
+        config=config,
+        is_gradient=True,
+        epilogue=epilogue,
+        y_shape=problem.x_shape,
+        out_dtype=dtype,
+        store_through_tma=False,
+        launcher=Launcher(
+            kernel=conv_direct_kernel,
+            grid=(math.ceil(m_gemm / config.block_m) * math.ceil(ci / config.block_n), 1, 1),
+            scalars=(
+                m_gemm,
+                ci,
+                *three(walk.in_size),
+                *three(walk.out_size),
+                *three(walk.up),
+                *three(walk.low),
+                *three(walk.dilation),
+                *three(dy_strides[2:]),
+                dy_strides[0],
+            ),
+            constants=direct_constants(
+                config, problem, triton_dtype, triton_dtype, epilogue, is_gradient=True
+            ),
+            options={"num_warps": config.num_warps},
+        ),
     )
 
 

@@ -80,13 +80,9 @@ class ForwardPlan:
                 return self.run(x, weight, operands, out)
         y = self._output(x.device) if out is None else self._check_output(out)
         inputs, variant = self._inputs(x, weight)
-        tensors = (
-            *inputs,
-            TensorDescriptor(y, *self._y_layout) if self.store_through_tma else None,
-            None if self.store_through_tma else y,
-        )
+        tensors = (*inputs, *self._outputs(y))
         if self._is_plain and operands is NO_OPERANDS:
-            self.launcher.launch((*tensors, *NO_ARGUMENTS), variant)
+            self.launcher.launch((*tensors, *self._no_arguments()), variant)
             return y
         arguments = self._epilogue_arguments(operands)
         if not operands.extra:
@@ -103,6 +99,22 @@ class ForwardPlan:
     def _inputs(self, x: torch.Tensor, weight: torch.Tensor) -> tuple[tuple[Any, Any], Hashable]:
         """Returns the kernel's x and w, and what of them Triton specializes on besides the plan."""
         raise NotImplementedError
+
+    def _outputs(self, y: torch.Tensor) -> tuple[Any, ...]:
+        """Returns y as the kernel's arguments behind the inputs: a descriptor, or a pointer."""
+        if self.store_through_tma:
+            return TensorDescriptor(y, *self._y_layout), None
+        return None, y
+
+    def _no_arguments(self) -> tuple[None, ...]:
+        """Returns the kernel's arguments behind y where there is no epilogue."""
+        return NO_ARGUMENTS
+
+    def _residual_descriptor(self, residual: torch.Tensor) -> TensorDescriptor | None:
+        """Returns the residual, packed rows, as a descriptor; None where it is read otherwise."""
+        if self.store_through_tma and self.y_shape[1] * residual.itemsize % ROW_BYTES == 0:
+            return TensorDescriptor(residual, *self._y_layout)
+        return None
 
     def _tile_shape(self) -> list[int]:
         """Returns the shape of the tiles of y that TMA stores."""
@@ -156,9 +168,8 @@ class ForwardPlan:
         residual_desc = None
         if residual is not None:
             residual = self._residual_rows(residual)
-            if self.store_through_tma and co * residual.itemsize % ROW_BYTES == 0:
-                residual_desc = TensorDescriptor(residual, *self._y_layout)
-                residual = None
+            residual_desc = self._residual_descriptor(residual)
+            residual = None if residual_desc is not None else residual
         amax = operands.amax
         if amax is not None:
             if amax.dtype != torch.float32 or amax.numel() != 1:

@@ -8,19 +8,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
 import torch
-import triton.language as tl
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from triton_ext import backends
 from triton_ext.errors import UnsupportedError
-from triton_ext.ops.conv_config import ConvConfig, OutputTile, channel_block, choose_config
+from triton_ext.ops.conv_config import (
+    ConvConfig,
+    OutputTile,
+    channel_block,
+    expected_times,
+)
 from triton_ext.ops.conv_direct import (
-    MIN_GROUP_CHANNELS,
+    MIN_GROUP_BYTES,
     DirectConfig,
     DirectPlan,
     choose_direct_config,
@@ -30,11 +34,35 @@ from triton_ext.ops.conv_direct import (
 )
 from triton_ext.ops.conv_fprop import TRITON_DTYPES, conv_fprop_kernel, kernel_constants
 from triton_ext.ops.conv_launch import TO_LAST, ForwardPlan, three
-from triton_ext.ops.descriptors import ROUNDS_TO_TF32, ROW_BYTES, Layout, packed_strides
+from triton_ext.ops.conv_refusals import (
+    DTYPES,
+    INPUT_DTYPES,
+    OUT_DTYPES,
+    check_problem,
+    conv_violations,
+    fp8_output_reason,
+    reasons,
+)
+from triton_ext.ops.depthwise_config import DepthwiseConfig, Walk, is_depthwise
+from triton_ext.ops.depthwise_config import ranking as depthwise_ranking
+from triton_ext.ops.depthwise_plan import forward_plan as depthwise_plan
+from triton_ext.ops.descriptors import (
+    ROUNDS_TO_TF32,
+    ROW_BYTES,
+    Layout,
+    matrix_row_stride,
+    packed_strides,
+)
 from triton_ext.ops.epilogue import PLAIN, EpilogueSpec
+from triton_ext.ops.hopper import fprop_plan
+from triton_ext.ops.hopper.tiles import TileConfig
 from triton_ext.ops.launcher import Launcher
-from triton_ext.ops.machine import IS_INTERPRETED, Machine, machine_of
+from triton_ext.ops.machine import Machine, machine_of
 from triton_ext.ops.problem import ConvProblem
+from triton_ext.ops.row_copy import RowCopies
+from triton_ext.ops.row_packing import PackedConfig, RowPacking
+from triton_ext.ops.tuning_store.cases import Case
+from triton_ext.ops.tuning_store.lookup import find
 
 __all__ = [
     "DTYPES",
@@ -42,31 +70,16 @@ __all__ = [
     "OUT_DTYPES",
     "ConvPlan",
     "conv_geometry",
+    "conv_violations",
     "fp8_output_reason",
     "make_plan",
+    "ranking",
     "reasons",
 ]
 
 ConvGeometry = backends.load("nvidia", "ConvGeometry")
 Im2ColDescriptor = backends.load("nvidia", "Im2ColDescriptor")
-conv_violations = backends.load("nvidia", "conv_violations")
 descriptor_error = backends.load("nvidia", "descriptor_error")
-
-#: Types of x and weight that all three directions have.
-DTYPES = {torch.float16: tl.float16, torch.bfloat16: tl.bfloat16}
-#: What x and weight may be; WGMMA takes 8-bit and 32-bit types as they lie here, channels inside.
-INPUT_DTYPES = (
-    torch.float16,
-    torch.bfloat16,
-    torch.float32,
-    torch.float8_e4m3fn,
-    torch.float8_e5m2,
-    torch.int8,
-)
-#: What y may be, through a cast of the accumulators.
-OUT_DTYPES = (*INPUT_DTYPES[:-1], torch.int32)
-
-_INT32 = EpilogueSpec(out_dtype=torch.int32)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -77,15 +90,17 @@ class ConvPlan(ForwardPlan):
         config: The tile configuration.
         x_desc: im2col descriptor of x [N, *input_size, Ci], channels padded, without memory.
         x_row_stride: Distance of two pixels in elements where x is read as a matrix, else None.
-        missing_channels: Zeros to add to Ci so that rows are multiples of 16 bytes.
-        missing_taps: The same for the weight's Ci / groups.
+        missing_channels: Zeros to add to the channels of each group, of x and of the weight.
+            TMA wants rows of multiples of 16 bytes, and an im2col copy that begins at a channel
+            between two such multiples is an illegal instruction (measured on an H200).
+        row_copies: Packs rows of the filter, where x_desc describes packed pixels; else None.
     """
 
     config: ConvConfig
     x_desc: Im2ColDescriptor
     x_row_stride: int | None
     missing_channels: int
-    missing_taps: int
+    row_copies: RowCopies | None = None
 
     # shape, strides and block of the descriptors of w and of x as a matrix: lists that nobody
     # changes, made once because making them takes as long as a descriptor.
@@ -97,12 +112,15 @@ class ConvPlan(ForwardPlan):
         ForwardPlan.__post_init__(self)
         problem, config = self.problem, self.config
         co, taps = problem.out_channels, problem.taps
-        ci = problem.in_channels // problem.groups + self.missing_taps
+        ci = problem.in_channels // problem.groups + self.missing_channels
+        if self.row_copies is not None:
+            _, *rows, ci = self.row_copies.packing.weight_shape
+            taps = math.prod(rows)
         block = [config.block_n, 1, config.block_k]
         self._w_layout = ([co, taps, ci], [taps * ci, ci, 1], block)
         self._x_layout = None
         if self.x_row_stride is not None:
-            shape = [problem.geometry.m_gemm, problem.in_channels + self.missing_channels]
+            shape = [problem.geometry.m_gemm, self.x_desc.input_shape[-1]]
             self._x_layout = (shape, [self.x_row_stride, 1], [config.block_m, config.block_k])
         # fp32 is rounded to tf32 where Triton can (from 3.7 on); tensor cores cut off what tf32
         # has not, which is an error of twice the size, in one direction.
@@ -110,20 +128,27 @@ class ConvPlan(ForwardPlan):
         self._options = {"round_f32_to_tf32": True} if rounds else {}
 
     def _inputs(self, x: torch.Tensor, weight: torch.Tensor) -> tuple[tuple[Any, Any], None]:
+        if self.row_copies is not None:
+            return self._described(self.row_copies.x(x), self.row_copies.weight(weight)), None
         to_last = TO_LAST[self.problem.dims]
         x_rows, w_rows = x.permute(to_last), weight.permute(to_last)
         if self.missing_channels:
-            x_rows = torch.nn.functional.pad(x_rows, (0, self.missing_channels))
-        if self.missing_taps:
-            w_rows = torch.nn.functional.pad(w_rows, (0, self.missing_taps))
+            more = (0, self.missing_channels)
+            by_group = x_rows.unflatten(-1, (self.problem.groups, -1))
+            x_rows = torch.nn.functional.pad(by_group, more).flatten(-2)
+            w_rows = torch.nn.functional.pad(w_rows, more)
         w_rows = w_rows.contiguous()
         if w_rows.data_ptr() % ROW_BYTES:
             w_rows = w_rows.clone()
+        return self._described(x_rows, w_rows), None
+
+    def _described(self, x_rows: torch.Tensor, w_rows: torch.Tensor) -> tuple[Any, Any]:
+        """Returns the descriptors of x and of the weight, channels-last."""
         # Also where it is not used: it checks the address.
         x_desc = self.x_desc.with_base(x_rows)
         if self._x_layout is not None:
             x_desc = TensorDescriptor(x_rows, *self._x_layout, **self._options)
-        return (x_desc, TensorDescriptor(w_rows, *self._w_layout, **self._options)), None
+        return x_desc, TensorDescriptor(w_rows, *self._w_layout, **self._options)
 
     def _tile_shape(self) -> list[int]:
         return [self.config.block_m, self.config.block_n // self.config.store_parts]
@@ -163,77 +188,6 @@ def conv_geometry(
     return conv
 
 
-def reasons(
-    problem: ConvProblem, dtype: torch.dtype, machine: Machine | None = None
-) -> tuple[str, ...]:
-    """Returns why no kernel of this direction takes a problem; nothing if one does.
-
-    Args:
-        problem: What is computed; its batch is not looked at.
-        dtype: Of x and weight.
-        machine: The device; ``None`` where only the problem is asked about.
-    """
-    found: list[str] = []
-    if dtype not in INPUT_DTYPES:
-        names = ", ".join(str(known).removeprefix("torch.") for known in INPUT_DTYPES)
-        found.append(f"dtype {dtype} is not supported; supported are {names}")
-    if machine is not None and machine.capability < (9, 0):
-        major, minor = machine.capability
-        found.append(f"TMA im2col needs sm_90 or newer, the GPU is sm_{major}{minor}")
-    groups = problem.groups
-    if groups < 1 or problem.in_channels % groups or problem.out_channels % groups:
-        found.append(
-            f"groups={groups} must divide both {problem.in_channels} input channels and "
-            f"{problem.out_channels} output channels"
-        )
-    if not 1 <= problem.dims <= 3:
-        found.append(f"1 to 3 spatial dimensions are supported, not {problem.dims}")
-    else:
-        found += conv_violations(replace(problem, batch=max(1, problem.batch)).geometry)
-    return tuple(found)
-
-
-def fp8_output_reason(dtype: torch.dtype, device: torch.device) -> str | None:
-    """Returns why y cannot be of a dtype where kernels are interpreted; None where it can."""
-    is_fp8 = dtype.itemsize == 1 and dtype.is_floating_point
-    if not is_fp8 or device.type != "cpu" or not IS_INTERPRETED:
-        return None
-    return (
-        f"Triton's interpreter casts to {dtype} wrongly; a GPU and the emulator round right, and "
-        "out_dtype=torch.float16 works here"
-    )
-
-
-def _check(
-    problem: ConvProblem,
-    dtype: torch.dtype,
-    device: torch.device,
-    epilogue: EpilogueSpec,
-    name: str,
-) -> None:
-    """Refuses what no kernel takes.
-
-    Raises:
-        DescriptorError: TMA cannot express the geometry.
-        UnsupportedError: Anything else.
-    """
-    # Geometry has an error of its own, which lists what is wrong.
-    violations = conv_violations(problem.geometry) if 1 <= problem.dims <= 3 else []
-    other = [reason for reason in reasons(problem, dtype) if reason not in violations]
-    is_float = epilogue.out_dtype is not None and epilogue.out_dtype.is_floating_point
-    if dtype == torch.int8 and not is_float and epilogue not in (PLAIN, _INT32):
-        other.append("an epilogue of int8 needs an out_dtype of floating point")
-    if epilogue.out_dtype is not None and epilogue.out_dtype not in OUT_DTYPES:
-        other.append(f"out_dtype {epilogue.out_dtype} is not supported")
-    fp8_reason = fp8_output_reason(epilogue.out_dtype or dtype, device)
-    if fp8_reason is not None:
-        other.append(fp8_reason)
-    if other:
-        raise UnsupportedError(f"{name}: " + "; ".join(other))
-    if violations:
-        raise descriptor_error(violations)
-
-
 @lru_cache(maxsize=4096)
 def make_plan(
     problem: ConvProblem,
@@ -241,7 +195,8 @@ def make_plan(
     dtype: torch.dtype,
     device: torch.device,
     epilogue: EpilogueSpec = PLAIN,
-    config: ConvConfig | DirectConfig | None = None,
+    config: ConvConfig | DepthwiseConfig | DirectConfig | PackedConfig | TileConfig | None = None,
+    pack_rows: bool | RowPacking | None = None,
 ) -> ForwardPlan:
     """Returns the plan of a convolution.
 
@@ -252,6 +207,8 @@ def make_plan(
         device: Where x is.
         epilogue: What is done to the output before it is stored.
         config: The tile configuration, whose class says which kernel; ``None`` lets a model choose.
+        pack_rows: Whether rows of the filter become channels (``row_packing.py``) if they can, or
+            in which way; ``None``: as a model expects, and not where a configuration is given.
 
     Raises:
         DescriptorError: TMA cannot express the geometry.
@@ -260,44 +217,181 @@ def make_plan(
     """
     name = f"conv{problem.dims}d"
     machine = machine_of(device, name)
-    _check(problem, dtype, device, epilogue, name)
+    check_problem(problem, dtype, device, epilogue, name)
+    kept = config is None and pack_rows is None
+    if kept:
+        config = find(
+            Case(direction="fprop", problem=problem, dtype=dtype, epilogue=epilogue), machine
+        )
+    if isinstance(config, PackedConfig):
+        inner: ConvConfig | TileConfig = config.config
+        config, pack_rows = inner, True
+    if pack_rows is None and config is not None:
+        pack_rows = False
+    packing = _packing(problem, x_strides, dtype, machine, pack_rows)
+    if kept and isinstance(config, TileConfig):
+        # A table says what was fastest, not that it can run here, nor which rows were packed.
+        tiled = problem if packing is None else packing.padded
+        if fprop_plan.reasons(tiled, dtype, machine, epilogue, config):
+            config, packing = None, _packing(problem, x_strides, dtype, machine, None)
+    if isinstance(config, TileConfig):
+        return fprop_plan.make_plan(problem, x_strides, dtype, machine, epilogue, config, packing)
     out_dtype = epilogue.out_dtype or (torch.int32 if dtype == torch.int8 else dtype)
-    is_small = problem.groups > 1 and problem.in_channels // problem.groups < MIN_GROUP_CHANNELS
+    if isinstance(config, DepthwiseConfig) or (config is None and is_depthwise(problem)):
+        return depthwise_plan(problem, x_strides, dtype, out_dtype, machine, epilogue, config)
+    group_bytes = problem.in_channels // problem.groups * dtype.itemsize
+    is_small = problem.groups > 1 and group_bytes < MIN_GROUP_BYTES
     if isinstance(config, DirectConfig) or (config is None and is_small):
         return _direct_plan(problem, x_strides, dtype, out_dtype, machine, epilogue, config)
-    group_ci, group_co = (c // problem.groups for c in (problem.in_channels, problem.out_channels))
-    conv = problem.geometry
-    unit = ROW_BYTES // dtype.itemsize
-    missing = -problem.in_channels % unit
-    shape = (problem.batch, *problem.input_size, problem.in_channels + missing)
-    strides = tuple(x_strides[i] for i in TO_LAST[problem.dims])
-    if missing:
-        strides = packed_strides(shape)
+    walked = _Walked.make(problem, x_strides, dtype, packing)
     # TMA does not stop at the end of a group: its tiles have to.
     column_unit = 1 if problem.groups == 1 else 16 if config is None else config.block_n
-    store_through_tma = (
+    group_co = problem.out_channels // problem.groups
+    through_tma = (
         problem.out_channels * out_dtype.itemsize % ROW_BYTES == 0 and group_co % column_unit == 0
     )
     if config is None:
-        config = choose_config(
-            conv.m_gemm,
-            group_co,
-            group_ci + (missing if problem.groups == 1 else 0),
-            problem.taps,
-            machine.num_sms,
-            element_bytes=dtype.itemsize,
-            groups=problem.groups,
-            block_k=channel_block(group_ci, dtype.itemsize, problem.groups),
-            output=_output_tile(epilogue, out_dtype, store_through_tma, machine),
-            available_bytes=machine.smem_bytes,
-        )
+        output = _output_tile(epilogue, out_dtype, through_tma, machine)
+        tiled = problem if packing is None else packing.padded
+        chosen = _choose(walked, tiled, dtype, machine, epilogue, output)
+        if isinstance(chosen, TileConfig):
+            return fprop_plan.make_plan(
+                problem, x_strides, dtype, machine, epilogue, chosen, packing
+            )
+        config = chosen
     if config is None:
         raise UnsupportedError(
             f"{name}: {device} gives a CTA {machine.smem_bytes} bytes of shared memory, the "
             "smallest tile configuration needs more"
         )
+    return _gemm_plan(problem, walked, dtype, out_dtype, machine, epilogue, config, through_tma)
+
+
+def _packing(
+    problem: ConvProblem,
+    x_strides: tuple[int, ...],
+    dtype: torch.dtype,
+    machine: Machine,
+    pack_rows: bool | RowPacking | None,
+) -> RowPacking | None:
+    """Returns how rows of the filter become channels; None where they do not."""
+    if isinstance(pack_rows, RowPacking):
+        return pack_rows
+    if pack_rows is False:
+        return None
+    packing = RowPacking.make(problem, x_strides, dtype.itemsize, machine.num_sms)
+    if packing is None or pack_rows or packing.cost(machine.num_sms).pays:
+        return packing
+    return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Walked:
+    """What the implicit GEMM walks over, which is not always x as it was given.
+
+    Attributes:
+        problem: What the kernel computes; its output is that of the problem asked for.
+        group_ci: Input channels of a group, as they lie in memory.
+        missing: Zeros among them.
+        shape: Of x, channels last.
+        strides: Of that, in elements.
+        block_k: Channels of a step.
+        copies: How x and the weight are packed, if they are.
+    """
+
+    problem: ConvProblem
+    group_ci: int
+    missing: int
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    block_k: int
+    copies: RowCopies | None = None
+
+    @classmethod
+    def make(
+        cls,
+        problem: ConvProblem,
+        x_strides: tuple[int, ...],
+        dtype: torch.dtype,
+        packing: RowPacking | None,
+    ) -> _Walked:
+        if packing is not None:
+            return cls(
+                problem=packing.packed,
+                group_ci=packing.window_channels,
+                missing=0,
+                shape=packing.x_shape,
+                strides=packing.strides,
+                block_k=packing.block_k,
+                copies=RowCopies(packing, x_strides),
+            )
+        group_ci = problem.in_channels // problem.groups
+        missing = -group_ci % (ROW_BYTES // dtype.itemsize)
+        group_ci += missing
+        shape = (problem.batch, *problem.input_size, problem.groups * group_ci)
+        strides = tuple(x_strides[i] for i in TO_LAST[problem.dims])
+        return cls(
+            problem=problem,
+            group_ci=group_ci,
+            missing=missing,
+            shape=shape,
+            strides=packed_strides(shape) if missing else strides,
+            block_k=channel_block(group_ci, dtype.itemsize, problem.groups),
+        )
+
+
+def _choose(
+    walked: _Walked,
+    tiled: ConvProblem,
+    dtype: torch.dtype,
+    machine: Machine,
+    epilogue: EpilogueSpec,
+    output: OutputTile,
+) -> ConvConfig | TileConfig | None:
+    """Returns the configuration that the models of both kernels expect to be fastest.
+
+    Args:
+        walked: What the ``@triton.jit`` kernel walks over.
+        tiled: What the Gluon kernel computes.
+        dtype: Of x and weight.
+        machine: The device.
+        epilogue: What is done to the output before it is stored.
+        output: How the ``@triton.jit`` kernel stores a tile.
+    """
+    problem = walked.problem
+    times = expected_times(
+        problem.geometry.m_gemm,
+        problem.out_channels // problem.groups,
+        walked.group_ci,
+        problem.taps,
+        machine.num_sms,
+        element_bytes=dtype.itemsize,
+        groups=problem.groups,
+        block_k=walked.block_k,
+        output=output,
+        available_bytes=machine.smem_bytes,
+    )
+    config = min(times, key=lambda config: times[config], default=None)
+    if not fprop_plan.reasons(tiled, dtype, machine, epilogue):
+        gluon, us = fprop_plan.best_config(tiled, machine.num_sms)
+        if config is None or us <= fprop_plan.MOST_EXPECTED * times[config]:
+            return gluon
+    return config
+
+
+def _gemm_plan(
+    asked: ConvProblem,
+    walked: _Walked,
+    dtype: torch.dtype,
+    out_dtype: torch.dtype,
+    machine: Machine,
+    epilogue: EpilogueSpec,
+    config: ConvConfig,
+    through_tma: bool,
+) -> ConvPlan:
+    problem, conv = walked.problem, walked.problem.geometry
     x_desc = Im2ColDescriptor.for_conv(
-        Layout(shape, strides, dtype),
+        Layout(walked.shape, walked.strides, dtype),
         conv.filter_size,
         stride=conv.stride,
         padding=conv.padding,
@@ -305,22 +399,20 @@ def make_plan(
         block_shape=[config.block_m, config.block_k],
         round_f32_to_tf32=dtype == torch.float32,
     )
-    row_stride = _matrix_row_stride(x_desc)
-    if problem.groups > 1 and group_ci % unit:
-        # Tiled loads are only known to begin on 16-byte boundaries.
-        row_stride = None
+    row_stride = matrix_row_stride(x_desc)
+    group_co = problem.out_channels // problem.groups
     tiles = math.ceil(conv.m_gemm / config.block_m) * math.ceil(group_co / config.block_n)
     return ConvPlan(
-        problem=problem,
+        problem=asked,
         config=config,
         epilogue=epilogue,
         x_desc=x_desc,
         x_row_stride=row_stride,
         y_shape=problem.y_shape,
         out_dtype=out_dtype,
-        missing_channels=missing,
-        missing_taps=-group_ci % unit,
-        store_through_tma=store_through_tma,
+        missing_channels=walked.missing,
+        row_copies=walked.copies,
+        store_through_tma=through_tma,
         launcher=Launcher(
             kernel=conv_fprop_kernel,
             grid=(min(tiles * problem.groups, machine.num_sms), 1, 1),
@@ -335,7 +427,7 @@ def make_plan(
             constants=kernel_constants(
                 config,
                 conv.filter_size,
-                group_ci,
+                walked.group_ci,
                 TRITON_DTYPES[dtype],
                 epilogue,
                 groups=problem.groups,
@@ -344,6 +436,45 @@ def make_plan(
             options={"num_stages": config.num_stages, "num_warps": config.num_warps},
         ),
     )
+
+
+def ranking(
+    problem: ConvProblem,
+    dtype: torch.dtype,
+    machine: Machine,
+    epilogue: EpilogueSpec = PLAIN,
+) -> list[ConvConfig | DepthwiseConfig | DirectConfig | TileConfig]:
+    """Returns the configurations that fit, in the order of the times that the models expect."""
+    out_dtype = epilogue.out_dtype or (torch.int32 if dtype == torch.int8 else dtype)
+    groups, m_gemm = problem.groups, problem.geometry.m_gemm
+    group_ci, group_co = problem.in_channels // groups, problem.out_channels // groups
+    if is_depthwise(problem):
+        direct = choose_direct_config(m_gemm, problem.out_channels, machine.num_sms)
+        return [*depthwise_ranking(Walk.forward(problem), machine.num_sms), direct]
+    if groups > 1 and group_ci * dtype.itemsize < MIN_GROUP_BYTES:
+        return [choose_direct_config(m_gemm, problem.out_channels, machine.num_sms)]
+    group_ci += -group_ci % (ROW_BYTES // dtype.itemsize)
+    column_unit = 1 if groups == 1 else 16
+    through_tma = problem.out_channels * out_dtype.itemsize % ROW_BYTES == 0
+    through_tma &= group_co % column_unit == 0
+    times: dict[ConvConfig | DepthwiseConfig | DirectConfig | TileConfig, float] = dict(
+        expected_times(
+            m_gemm,
+            group_co,
+            group_ci,
+            problem.taps,
+            machine.num_sms,
+            element_bytes=dtype.itemsize,
+            groups=groups,
+            block_k=channel_block(group_ci, dtype.itemsize, groups),
+            output=_output_tile(epilogue, out_dtype, through_tma, machine),
+            available_bytes=machine.smem_bytes,
+        ).items()
+    )
+    if not fprop_plan.reasons(problem, dtype, machine, epilogue):
+        for tiles, us in fprop_plan.ranking(problem, machine.num_sms).items():
+            times[tiles] = us / fprop_plan.MOST_EXPECTED
+    return sorted(times, key=lambda config: times[config])
 
 
 def _direct_plan(
@@ -374,23 +505,6 @@ def _direct_plan(
             options={"num_warps": config.num_warps},
         ),
     )
-
-
-def _matrix_row_stride(x_desc: Im2ColDescriptor) -> int | None:
-    """Distance of two pixels where x is a matrix and im2col the identity; None where not."""
-    conv, geometry = x_desc.conv, x_desc.geometry
-    is_identity = (
-        math.prod(conv.filter_size) == 1
-        and set(conv.stride) == {1}
-        and all(sides == (0, 0) for sides in conv.padding)
-    )
-    row_stride = geometry.strides[-2]
-    pixels = 1
-    for size, stride in zip(geometry.shape[-2::-1], geometry.strides[-2::-1], strict=True):
-        # Strides of size-1 dimensions mean nothing.
-        is_identity &= size == 1 or stride == row_stride * pixels
-        pixels *= size
-    return row_stride if is_identity else None
 
 
 def _output_tile(

@@ -4,11 +4,19 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, fields
+from typing import Any
 
 import torch
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-__all__ = ["ROUNDS_TO_TF32", "ROW_BYTES", "Layout", "packed_strides"]
+__all__ = [
+    "ROUNDS_TO_TF32",
+    "ROW_BYTES",
+    "Layout",
+    "matrix_row_stride",
+    "packed_strides",
+    "pixel_stride",
+]
 
 # TMA wants addresses and rows of multiples of this many bytes.
 ROW_BYTES = 16
@@ -37,3 +45,34 @@ class Layout:
 def packed_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
     """Returns the strides of a tensor without gaps whose last dimension is innermost."""
     return tuple(math.prod(shape[i + 1 :]) for i in range(len(shape)))
+
+
+def matrix_row_stride(x_desc: Any) -> int | None:
+    """Returns the distance of two pixels where x is a matrix and im2col the identity, else None.
+
+    Args:
+        x_desc: im2col descriptor of x, of ``@triton.jit`` kernels or of Gluon's.
+    """
+    conv = x_desc.conv
+    is_identity = (
+        math.prod(conv.filter_size) == 1
+        and set(conv.stride) == {1}
+        and all(sides == (0, 0) for sides in conv.padding)
+    )
+    return pixel_stride(x_desc.geometry) if is_identity else None
+
+
+def pixel_stride(geometry: Any) -> int | None:
+    """Returns the distance of two pixels of a channels-last tensor; None where it varies.
+
+    Args:
+        geometry: Of the tensor's im2col descriptor.
+    """
+    row_stride: int = geometry.strides[-2]
+    pixels = 1
+    for size, stride in zip(geometry.shape[-2::-1], geometry.strides[-2::-1], strict=True):
+        # Strides of size-1 dimensions mean nothing.
+        if size != 1 and stride != row_stride * pixels:
+            return None
+        pixels *= size
+    return row_stride

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import Any
 
 from triton_ext.ops.conv_config import SMEM_BYTES, ConvConfig, Cost
 
-__all__ = ["CONFIGS", "choose_config", "with_steps"]
+__all__ = ["CONFIGS", "choose_config", "expected_times", "rank_configs", "with_steps"]
 
 
 def _config(
@@ -57,7 +58,24 @@ _COSTS: dict[ConvConfig, Cost] = {
 CONFIGS: tuple[ConvConfig, ...] = tuple(_COSTS)
 
 
-def choose_config(
+def choose_config(*sizes: Any, **options: Any) -> ConvConfig | None:
+    """Returns the configuration that the model expects to be fastest; ``None`` if none fits.
+
+    Arguments as for :func:`rank_configs`.
+    """
+    return next(iter(rank_configs(*sizes, **options)), None)
+
+
+def rank_configs(*sizes: Any, **options: Any) -> list[ConvConfig]:
+    """Returns the configurations that fit, in the order of the times that the model expects.
+
+    Arguments as for :func:`expected_times`.
+    """
+    times = expected_times(*sizes, **options)
+    return sorted(times, key=lambda config: times[config])
+
+
+def expected_times(
     m_gemm: int,
     classes: int,
     mean_taps: float,
@@ -69,8 +87,8 @@ def choose_config(
     element_bytes: int = 2,
     whole_tile: bool = False,
     available_bytes: int = SMEM_BYTES,
-) -> ConvConfig | None:
-    """Returns the configuration that the model expects to be fastest.
+) -> dict[ConvConfig, float]:
+    """Returns the configurations that fit, with the microseconds that the model expects.
 
     Args:
         m_gemm: Pixels of a class.
@@ -86,8 +104,7 @@ def choose_config(
         available_bytes: Shared memory that a CTA can use.
 
     Returns:
-        One of ``CONFIGS``, with shorter steps where groups or the type want them; ``None`` if none
-        fits.
+        Those of ``CONFIGS``, with shorter steps where groups or the type want them.
     """
 
     def microseconds(shipped: ConvConfig) -> float:
@@ -103,8 +120,10 @@ def choose_config(
         config = with_steps(shipped, co, groups, element_bytes)
         return config.fits(element_bytes, whole_tile, available_bytes)
 
-    best = min(filter(fits, CONFIGS), key=microseconds, default=None)
-    return None if best is None else with_steps(best, co, groups, element_bytes)
+    return {
+        with_steps(config, co, groups, element_bytes): microseconds(config)
+        for config in filter(fits, CONFIGS)
+    }
 
 
 def with_steps(config: ConvConfig, co: int, groups: int, element_bytes: int) -> ConvConfig:

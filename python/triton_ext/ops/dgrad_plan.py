@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import torch
@@ -21,15 +21,35 @@ from triton_ext.errors import UnsupportedError
 from triton_ext.ops import conv_dgrad
 from triton_ext.ops.conv_config import ConvConfig
 from triton_ext.ops.conv_dgrad import DgradProblem, kernel_constants, three_dims
+from triton_ext.ops.conv_direct import MIN_GROUP_BYTES, DirectConfig, choose_direct_config
 from triton_ext.ops.conv_launch import TO_LAST
+from triton_ext.ops.depthwise_config import MAX_UP, DepthwiseConfig, Walk, is_depthwise
+from triton_ext.ops.depthwise_config import ranking as depthwise_ranking
+from triton_ext.ops.depthwise_plan import input_gradient_plan
 from triton_ext.ops.descriptors import ROUNDS_TO_TF32, ROW_BYTES, Layout, packed_strides
-from triton_ext.ops.dgrad_config import choose_config
+from triton_ext.ops.dgrad_config import expected_times
+from triton_ext.ops.dgrad_forward import fastest_way, make_forward_plan
+from triton_ext.ops.dgrad_outputs import checked_bias, checked_output, new_output
+from triton_ext.ops.hopper import dgrad_plan as gluon
+from triton_ext.ops.hopper.plans import MOST_EXPECTED
+from triton_ext.ops.hopper.tiles import TileConfig
+from triton_ext.ops.input_gradient import InputGradientPlan
 from triton_ext.ops.launcher import Launcher
 from triton_ext.ops.machine import Machine, machine_of
 from triton_ext.ops.problem import ConvProblem
 from triton_ext.ops.residues import Residues
+from triton_ext.ops.tuning_store.cases import Case
+from triton_ext.ops.tuning_store.lookup import find
 
-__all__ = ["DTYPES", "DgradPlan", "make_plan", "reasons", "residues_of"]
+__all__ = [
+    "DTYPES",
+    "DgradPlan",
+    "PaddedDgradPlan",
+    "make_plan",
+    "ranking",
+    "reasons",
+    "residues_of",
+]
 
 Im2ColDescriptor = backends.load("nvidia", "Im2ColDescriptor")
 SPATIAL_LIMITS = backends.load("nvidia", "SPATIAL_LIMITS")
@@ -97,11 +117,12 @@ class DgradPlan:
             with torch.cuda.device(dy.device):
                 return self.run(dy, weight, out, bias)
         problem, config = self.problem, self.config
-        dx = self._new_output(dy.device) if out is None else self._checked_output(out)
+        if out is None:
+            dx = new_output(problem, self.dtype, dy.device)
+        else:
+            dx = checked_output(problem, self.dtype, out, is_aligned=self.store_through_tma)
         if bias is not None:
-            if tuple(bias.shape) != (problem.in_channels,):
-                raise ValueError(f"bias: expected [{problem.in_channels}], got {list(bias.shape)}")
-            bias = bias.contiguous()
+            bias = checked_bias(problem, bias)
         dy_rows = _pad(dy.permute(TO_LAST[problem.dims]), self.missing_co)
         dx_desc = None
         if self.store_through_tma:
@@ -142,28 +163,50 @@ class DgradPlan:
         shape, strides = [rows.shape[0], taps, columns], [taps * columns, columns, 1]
         return TensorDescriptor(rows, shape, strides, block, **rounding)
 
-    def _new_output(self, device: torch.device) -> torch.Tensor:
-        """Returns a new dx, channels-last."""
-        if self.problem.dims == 1:
-            n, ci, length = self.problem.x_shape
-            return torch.empty((n, length, ci), device=device, dtype=self.dtype).mT
-        packed = torch.channels_last if self.problem.dims == 2 else torch.channels_last_3d
-        shape = self.problem.x_shape
-        return torch.empty(shape, device=device, dtype=self.dtype, memory_format=packed)
 
-    def _checked_output(self, out: torch.Tensor) -> torch.Tensor:
-        shape = self.problem.x_shape
-        if tuple(out.shape) != shape or out.dtype != self.dtype:
-            raise ValueError(
-                f"out: expected {list(shape)} of {self.dtype}, got {list(out.shape)} of {out.dtype}"
-            )
-        if not out.permute(TO_LAST[self.problem.dims]).is_contiguous():
-            raise ValueError(
-                f"out: expected channels-last and packed, got strides {list(out.stride())}"
-            )
-        if self.store_through_tma and out.data_ptr() % ROW_BYTES:
-            raise ValueError(f"out: expected an address that is a multiple of {ROW_BYTES}")
-        return out
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PaddedDgradPlan:
+    """A gradient of the input whose groups get zeros as further output channels.
+
+    Attributes:
+        problem: The convolution.
+        padded: The plan with them.
+    """
+
+    problem: ConvProblem
+    padded: DgradPlan
+
+    @property
+    def config(self) -> ConvConfig:
+        """The tile configuration."""
+        return self.padded.config
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of dy, weight and dx."""
+        return self.padded.dtype
+
+    @property
+    def launcher(self) -> Launcher:
+        """Of the padded plan."""
+        return self.padded.launcher
+
+    def run(
+        self,
+        dy: torch.Tensor,
+        weight: torch.Tensor,
+        out: torch.Tensor | None = None,
+        bias: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """Copies dy and the weight, and launches the kernel; as :meth:`DgradPlan.run`."""
+        groups = self.problem.groups
+        missing = (self.padded.problem.out_channels - self.problem.out_channels) // groups
+        rows = dy.permute(TO_LAST[self.problem.dims]).unflatten(-1, (groups, -1))
+        dy = _pad(rows, missing).flatten(-2).movedim(-1, 1)
+        more = (0, 0) * (weight.dim() - 1) + (0, missing)
+        by_group = weight.unflatten(0, (groups, -1))
+        weight = torch.nn.functional.pad(by_group, more).flatten(0, 1)
+        return self.padded.run(dy, weight, out, bias)
 
 
 def reasons(
@@ -246,13 +289,7 @@ def _other_reasons(problem: ConvProblem, dtype: torch.dtype, machine: Machine | 
     if dtype not in DTYPES:
         names = ", ".join(str(each).removeprefix("torch.") for each in DTYPES)
         found.append(f"dtype {dtype}: expected {names}")
-    co = problem.out_channels // problem.groups
-    if problem.groups > 1 and co % _MIN_BLOCK_K:
-        found.append(
-            f"{co} output channels in each of {problem.groups} groups: must be a multiple of "
-            f"{_MIN_BLOCK_K}"
-        )
-    if not found and machine is not None and _choose(problem, dtype, machine) is None:
+    if not found and machine is not None and not ranking(problem, dtype, machine):
         found.append(
             f"a CTA has {machine.smem_bytes} bytes of shared memory, the smallest tile "
             "configuration needs more"
@@ -266,23 +303,56 @@ def _is_packed(problem: ConvProblem, dtype: torch.dtype) -> bool:
     return packed and problem.in_channels * dtype.itemsize % ROW_BYTES == 0
 
 
-def _choose(problem: ConvProblem, dtype: torch.dtype, machine: Machine) -> ConvConfig | None:
-    """Returns the configuration that the model expects to be fastest; ``None`` if none fits."""
+def _is_small(problem: ConvProblem, dtype: torch.dtype) -> bool:
+    """Tells whether groups are for the kernels without tensor cores."""
+    group_co = problem.out_channels // problem.groups
+    return problem.groups > 1 and group_co * dtype.itemsize < MIN_GROUP_BYTES
+
+
+def _padded(problem: ConvProblem) -> ConvProblem:
+    """Returns the problem whose groups have as many output channels as a block needs."""
+    if problem.groups == 1:
+        return problem
+    group_co = -(-problem.out_channels // problem.groups // _MIN_BLOCK_K) * _MIN_BLOCK_K
+    return replace(problem, out_channels=problem.groups * group_co)
+
+
+def ranking(
+    problem: ConvProblem, dtype: torch.dtype, machine: Machine
+) -> list[ConvConfig | DepthwiseConfig | DirectConfig | TileConfig]:
+    """Returns the configurations that fit, in the order of the times that the model expects."""
+    if is_depthwise(problem) and problem.stride[-1] <= MAX_UP:
+        return [*depthwise_ranking(Walk.backward(problem), machine.num_sms)]
+    if _is_small(problem, dtype):
+        pixels = problem.batch * math.prod(problem.input_size)
+        return [choose_direct_config(pixels, problem.in_channels, machine.num_sms)]
+    return [*_gemm_ranking(_padded(problem), dtype, machine)]
+
+
+def _gemm_ranking(
+    problem: ConvProblem, dtype: torch.dtype, machine: Machine
+) -> list[ConvConfig | TileConfig]:
     dims, groups = residues_of(problem), problem.groups
     through_tma = _is_packed(problem, dtype) and groups == 1
-    return choose_config(
-        problem.batch * math.prod(dim.walk_size for dim in dims),
-        math.prod(problem.stride),
-        math.prod(dim.mean_taps for dim in dims),
-        problem.in_channels // groups,
-        problem.out_channels // groups,
-        machine.num_sms,
-        groups=groups,
-        element_bytes=dtype.itemsize,
-        # Measured: what goes through pointers takes less than its parts.
-        whole_tile=through_tma and machine.capability >= (10, 0),
-        available_bytes=machine.smem_bytes,
+    times: dict[ConvConfig | TileConfig, float] = dict(
+        expected_times(
+            problem.batch * math.prod(dim.walk_size for dim in dims),
+            math.prod(problem.stride),
+            math.prod(dim.mean_taps for dim in dims),
+            problem.in_channels // groups,
+            problem.out_channels // groups,
+            machine.num_sms,
+            groups=groups,
+            element_bytes=dtype.itemsize,
+            # Measured: what goes through pointers takes less than its parts.
+            whole_tile=through_tma and machine.capability >= (10, 0),
+            available_bytes=machine.smem_bytes,
+        ).items()
     )
+    if not gluon.reasons(problem, dims, dtype, machine):
+        for tiles, us in gluon.ranking(problem, dims, machine.num_sms).items():
+            times[tiles] = us / MOST_EXPECTED
+    return sorted(times, key=lambda config: times[config])
 
 
 @lru_cache(maxsize=4096)
@@ -291,8 +361,8 @@ def make_plan(
     dy_strides: tuple[int, ...],
     dtype: torch.dtype,
     device: torch.device,
-    config: ConvConfig | None = None,
-) -> DgradPlan:
+    config: ConvConfig | DepthwiseConfig | DirectConfig | TileConfig | None = None,
+) -> DgradPlan | InputGradientPlan | PaddedDgradPlan | gluon.HopperDgradPlan:
     """Returns the plan of a gradient of the input.
 
     Args:
@@ -300,7 +370,7 @@ def make_plan(
         dy_strides: Of dy [N, Co, *output_size], in elements; channels-last.
         dtype: Of dy, weight and dx.
         device: Where dy is.
-        config: The tile configuration; ``None`` lets the model choose.
+        config: The tile configuration; ``None``: the one that was measured, else the model's.
 
     Raises:
         DescriptorError: TMA cannot express the geometry.
@@ -313,8 +383,38 @@ def make_plan(
     wrong = _other_reasons(problem, dtype, machine)
     if wrong:
         raise UnsupportedError("conv_dgrad: " + "; ".join(wrong))
-    config = config or _choose(problem, dtype, machine)
-    assert config is not None  # _other_reasons has asked
+    dims = residues_of(problem)
+    if config is None:
+        way = fastest_way(problem, dy_strides, dtype.itemsize, machine.num_sms)
+        if way is not None:
+            return make_forward_plan(problem, dy_strides, dtype, device, way)
+        config = find(Case(direction="dgrad", problem=problem, dtype=dtype), machine)
+        if isinstance(config, TileConfig) and gluon.reasons(problem, dims, dtype, machine, config):
+            config = None
+    if config is None:
+        config = ranking(problem, dtype, machine)[0]  # there is one: _other_reasons has asked
+    if isinstance(config, TileConfig):
+        return gluon.make_plan(problem, dims, dy_strides, dtype, machine, config)
+    if not isinstance(config, ConvConfig):
+        return input_gradient_plan(problem, dy_strides, dtype, machine, config)
+    padded = _padded(problem)
+    if padded != problem:
+        pixels = (problem.batch, *problem.output_size, padded.out_channels)
+        outer, *inner, innermost = packed_strides(pixels)
+        strides = (outer, innermost, *inner)
+        return PaddedDgradPlan(
+            problem=problem, padded=_gemm_plan(padded, strides, dtype, machine, config)
+        )
+    return _gemm_plan(problem, dy_strides, dtype, machine, config)
+
+
+def _gemm_plan(
+    problem: ConvProblem,
+    dy_strides: tuple[int, ...],
+    dtype: torch.dtype,
+    machine: Machine,
+    config: ConvConfig,
+) -> DgradPlan:
     groups = problem.groups
     ci, co = problem.in_channels // groups, problem.out_channels // groups
     unit = ROW_BYTES // dtype.itemsize

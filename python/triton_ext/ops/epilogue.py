@@ -23,6 +23,10 @@ occur: what is returned for them is dropped, but what the function loads there i
 
 from __future__ import annotations
 
+import ast
+import inspect
+import textwrap
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -38,6 +42,7 @@ __all__ = [
     "EpilogueOperands",
     "EpilogueSpec",
     "is_device_function",
+    "result_problem",
 ]
 
 Activation = Literal["none", "relu", "gelu", "gelu_tanh", "silu", "tanh"]
@@ -52,6 +57,35 @@ def is_device_function(function: object) -> bool:
 
         return isinstance(function, (JITFunction, InterpretedFunction))
     return isinstance(function, JITFunction)
+
+
+def result_problem(function: Any) -> str:
+    """What is wrong with what a ``@triton.jit`` function returns, read from its source.
+
+    Returns:
+        What it returns where that is no tile; empty where it may be one, or without a source.
+    """
+    try:
+        tree = ast.parse(textwrap.dedent(inspect.getsource(function.fn)))
+    except (OSError, TypeError, SyntaxError):
+        return ""
+    results = [node.value for node in _returns(tree.body[0])]
+    if not results or any(_is_nothing(result) for result in results):
+        return "nothing"
+    return "a tuple" if any(isinstance(result, ast.Tuple) for result in results) else ""
+
+
+def _returns(node: ast.AST) -> Iterator[ast.Return]:
+    """The ``return`` statements of a function, without those of functions in it."""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.Return):
+            yield child
+        elif not isinstance(child, (ast.FunctionDef, ast.Lambda)):
+            yield from _returns(child)
+
+
+def _is_nothing(result: ast.expr | None) -> bool:
+    return result is None or (isinstance(result, ast.Constant) and result.value is None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from triton_ext.ops import shortcut
 from triton_ext.ops.arguments import (
     check_pair,
     empty_channels_last,
@@ -32,7 +33,16 @@ from triton_ext.ops.plans import (
 from triton_ext.ops.problem import ConvProblem
 from triton_ext.ops.reference import apply_epilogue, torch_dgrad, torch_fprop, torch_wgrad
 
-__all__ = ["Epilogue", "clear_plans", "run_dgrad", "run_fprop", "run_fused", "run_wgrad"]
+__all__ = [
+    "Epilogue",
+    "clear_plans",
+    "known_fprop",
+    "known_fused",
+    "run_dgrad",
+    "run_fprop",
+    "run_fused",
+    "run_wgrad",
+]
 
 _WITH_BIAS = EpilogueSpec(bias=True)
 
@@ -42,6 +52,7 @@ _plans: PlanCache[Any] = PlanCache()
 def clear_plans() -> None:
     """Forgets the plans of all calls; tests do that when they change what plans are made of."""
     _plans.clear()
+    shortcut.forget()
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,17 +118,7 @@ def run_fprop(
         y [N, Co, *output_size], dense, channels contiguous.
     """
     walk = (tuple(stride), tuple(padding), tuple(dilation), groups)
-    key = (
-        x.shape,
-        x.stride(),
-        x.dtype if x.dtype is not torch.float32 else allows_tf32(),
-        x.device,
-        weight.shape,
-        weight.dtype,
-        weight.device,
-        None if bias is None else (bias.shape, bias.dtype, bias.device),
-        walk,
-    )
+    key = _fprop_key(x, weight, bias, walk)
     plan = _plans.get(key)
     if plan is None:
         spec = PLAIN if bias is None else _WITH_BIAS
@@ -128,6 +129,37 @@ def run_fprop(
     ):
         return torch_fprop(x, weight, bias, stride, padding, dilation, groups)
     return plan.run(x, weight, NO_OPERANDS if bias is None else EpilogueOperands(bias=bias))
+
+
+def _fprop_key(
+    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, walk: tuple[Any, ...]
+) -> tuple[object, ...]:
+    return (
+        x.shape,
+        x.stride(),
+        x.dtype if x.dtype is not torch.float32 else allows_tf32(),
+        x.device,
+        weight.shape,
+        weight.dtype,
+        weight.device,
+        None if bias is None else (bias.shape, bias.dtype, bias.device),
+        walk,
+    )
+
+
+def known_fprop(
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None,
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    groups: int,
+) -> Any:
+    """Returns the plan that :func:`run_fprop` runs; ``None`` if that was not asked, or torch's."""
+    walk = (tuple(stride), tuple(padding), tuple(dilation), groups)
+    plan = _plans.get(_fprop_key(x, weight, bias, walk))
+    return None if type(plan) is Refusal else plan
 
 
 def _plan_fprop(
@@ -206,13 +238,7 @@ def run_fused(
     """
     e = epilogue
     walk = (tuple(stride), tuple(padding), tuple(dilation), groups)
-    key = (
-        x.stride(),
-        x.dtype is torch.float32 and allows_tf32(),
-        _look(x, weight, e.bias, e.scale, e.residual, e.out_scale),
-        walk,
-        (e.activation, e.out_dtype, e.function, amax is None),
-    )
+    key = _fused_key(x, weight, e, walk, amax is None)
     plan = _plans.get(key)
     if plan is None:
         spec = EpilogueSpec(
@@ -252,6 +278,33 @@ def run_fused(
         extra=e.extra,
     )
     return plan.run(x, weight, operands, out=out)
+
+
+def _fused_key(
+    x: torch.Tensor, weight: torch.Tensor, e: Epilogue, walk: tuple[Any, ...], without_amax: bool
+) -> tuple[object, ...]:
+    return (
+        x.stride(),
+        x.dtype is torch.float32 and allows_tf32(),
+        _look(x, weight, e.bias, e.scale, e.residual, e.out_scale),
+        walk,
+        (e.activation, e.out_dtype, e.function, without_amax),
+    )
+
+
+def known_fused(
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    epilogue: Epilogue,
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    groups: int,
+) -> Any:
+    """Returns the plan that :func:`run_fused` runs; ``None`` if that was not asked, or torch's."""
+    walk = (tuple(stride), tuple(padding), tuple(dilation), groups)
+    plan = _plans.get(_fused_key(x, weight, epilogue, walk, True))
+    return None if type(plan) is Refusal else plan
 
 
 # --- gradients ----------------------------------------------------------------------------------

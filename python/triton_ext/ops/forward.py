@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from triton_ext.ops import calls
+from triton_ext.ops import calls, shortcut
 from triton_ext.ops.arguments import (
     check_groups,
     empty_channels_last,
@@ -29,7 +29,8 @@ from triton_ext.ops.checks import (
     check_unbatched,
     parse_fallback,
 )
-from triton_ext.ops.epilogue import ACTIVATIONS
+from triton_ext.ops.epilogue import ACTIVATIONS, NO_OPERANDS, EpilogueOperands
+from triton_ext.ops.execution import Epilogue, known_fprop, known_fused
 from triton_ext.ops.reference import apply_activation
 
 __all__ = ["convolve", "convolve_fused"]
@@ -50,6 +51,12 @@ def convolve(
     fallback: Fallback,
 ) -> Tensor:
     check_types(name, x, weight, bias)
+    key = shortcut.key_of(name, (x, weight, bias), (stride, padding, dilation, groups), (fallback,))
+    plan = shortcut.plan_of(key)
+    if plan is not None:
+        operands = NO_OPERANDS if bias is None else EpilogueOperands(bias=bias)
+        known: Tensor = plan.run(x, weight, operands)
+        return known
     check_groups(name, groups)
     if x.dim() == dims + 1:
         x = x.unsqueeze(0)
@@ -59,7 +66,11 @@ def convolve(
     if x.dim() != dims + 2 or weight.dim() != dims + 2:
         raise rank_error(name, dims, ("x", x), weight)
     stride, padding, dilation = walk_of(stride, padding, dilation, weight.shape[2:])
-    return calls.fprop(x, weight, bias, stride, padding, dilation, groups, parse_fallback(fallback))
+    may_fall_back = parse_fallback(fallback)
+    y = calls.fprop(x, weight, bias, stride, padding, dilation, groups, may_fall_back)
+    if key is not None:
+        shortcut.keep(key, known_fprop(x, weight, bias, stride, padding, dilation, groups))
+    return y
 
 
 def convolve_fused(
@@ -85,6 +96,18 @@ def convolve_fused(
 ) -> Tensor:
     check_types(name, x, weight, bias, scale=scale, residual=residual, out_scale=out_scale)
     check_types(name, x, weight, None, amax=amax, out=out)
+    key = None
+    if amax is epilogue is extra is out is None:
+        tensors = (x, weight, bias, scale, residual, out_scale)
+        numbers = (stride, padding, dilation, groups)
+        key = shortcut.key_of(name, tensors, numbers, (fallback, activation, out_dtype))
+        plan = shortcut.plan_of(key)
+        if plan is not None:
+            operands = EpilogueOperands(
+                bias=bias, scale=scale, residual=residual, out_scale=out_scale
+            )
+            known: Tensor = plan.run(x, weight, operands)
+            return known
     check_groups(name, groups)
     extra = () if extra is None else extra
     check_extra(name, epilogue, extra)
@@ -108,7 +131,7 @@ def convolve_fused(
     shape = (x.shape[0], weight.shape[0], *size)
     check_epilogue(name, x, shape, scale, residual, out_scale, amax, extra)
     function = None if epilogue is None else calls.function_handle(epilogue, len(extra))
-    operands = (bias, scale, residual, out_scale, list(extra))
+    arguments = (bias, scale, residual, out_scale, list(extra))
     walk = (stride, sides, dilation, groups)
     tensors = (x, weight, bias, scale, residual, out_scale, *extra)
     differentiated = calls.is_differentiated(*tensors, out, amax)
@@ -127,11 +150,23 @@ def convolve_fused(
         if amax is not None:
             check_memory(name, "amax", amax, (*tensors, out))
         rest = (*walk, activation, dtype, function, may_fall_back)
-        calls.fused_into(x, weight, *operands, *rest, out, amax)
+        calls.fused_into(x, weight, *arguments, *rest, out, amax)
         return out
     later = "none"
     if differentiated and epilogue is None and activation not in ("none", "relu", "tanh"):
         # Their slope needs what they are given, so that has to be kept: as torch does it.
         activation, later = "none", activation
-    y = calls.fused(x, weight, *operands, *walk, activation, out_dtype, function, may_fall_back)
+    y = calls.fused(x, weight, *arguments, *walk, activation, out_dtype, function, may_fall_back)
+    if key is not None:
+        done = Epilogue(
+            bias=bias,
+            scale=scale,
+            residual=residual,
+            activation=activation,
+            out_dtype=out_dtype,
+            out_scale=out_scale,
+            function=None,
+            extra=(),
+        )
+        shortcut.keep(key, known_fused(x, weight, done, *walk))
     return apply_activation(y, later)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
+from typing import Final
 
 import torch
 
-from triton_ext.errors import UnsupportedError
+from triton_ext.errors import DescriptorError, UnsupportedError
 from triton_ext.ops import calls
 from triton_ext.ops.arguments import (
     check_groups,
@@ -30,6 +32,28 @@ from triton_ext.ops.checks import (
 __all__ = ["convolve_transposed", "input_gradient", "weight_gradient"]
 
 Tensor = torch.Tensor
+
+#: Who refuses below the functions here: plans and operators, which several functions share.
+_REFUSER: Final = re.compile(r"(conv_dgrad|dgrad|wgrad|conv\dd \((dgrad|wgrad)\)): ")
+_REFUSALS: Final = (DescriptorError, UnsupportedError, TypeError, ValueError)
+
+
+def _said_by(name: str, error: Exception, words: Mapping[str, str]) -> Exception:
+    """A refusal as the function that was called says it; the error itself where it is no refusal.
+
+    Args:
+        name: The function.
+        error: What was raised.
+        words: What is called otherwise in that function.
+    """
+    text = str(error)
+    match = _REFUSER.match(text)
+    if match is None or type(error) not in _REFUSALS:
+        return error
+    text = text[match.end() :]
+    for word, other in words.items():
+        text = re.sub(rf"\b{word}\b", other, text)
+    return type(error)(f"{name}: {text}")
 
 
 def convolve_transposed(
@@ -81,7 +105,10 @@ def convolve_transposed(
     size = dgrad_size(x.shape[2:], weight.shape[2:], stride, sides, dilation, extra)
     if any(pixels < 1 for pixels in size):
         raise ValueError(f"{name}: expected output sizes of at least 1, got {size}")
-    return calls.dgrad(x, weight, bias, stride, sides, dilation, groups, size, may_fall_back)
+    try:
+        return calls.dgrad(x, weight, bias, stride, sides, dilation, groups, size, may_fall_back)
+    except _REFUSALS as error:
+        raise _said_by(name, error, {"dy": "x", "output channels": "input channels"}) from None
 
 
 def _beyond_the_stride(
@@ -104,6 +131,17 @@ def _beyond_the_stride(
     torchs = getattr(torch.nn.functional, name)
     y: Tensor = torchs(*operands, stride, sides[::2], extra, groups, dilation)
     return y
+
+
+def _check_first(
+    name: str, which: str, size: Sequence[int], dims: int, expected: tuple[int, int]
+) -> None:
+    """Refuses the size of a gradient that begins otherwise than the other operands say."""
+    if len(size) != dims + 2 or tuple(size[:2]) != expected:
+        raise ValueError(
+            f"{name}: expected {which} [{expected[0]}, {expected[1]}, ...] of {dims + 2} numbers, "
+            f"got {list(size)}"
+        )
 
 
 def input_gradient(
@@ -134,27 +172,19 @@ def input_gradient(
             f"{name}: grad_output has {grad_output.shape[1]} channels, weight "
             f"{list(weight.shape)} expects {weight.shape[0]}"
         )
-    expected = (grad_output.shape[0], weight.shape[1] * groups)
-    if len(input_size) != dims + 2 or tuple(input_size[:2]) != expected:
-        raise ValueError(
-            f"{name}: expected input_size [{expected[0]}, {expected[1]}, ...] of {dims + 2} "
-            f"numbers, got {list(input_size)}"
-        )
+    channels = weight.shape[1] * groups
+    _check_first(name, "input_size", input_size, dims, (grad_output.shape[0], channels))
     check_output_size(name, input_size[2:], weight.shape[2:], stride, sides, dilation, grad_output)
     may_fall_back = parse_fallback(fallback)
     if not may_fall_back:
         refuse_layout(name, grad_output=grad_output)
-    return calls.dgrad(
-        grad_output,
-        weight,
-        None,
-        stride,
-        sides,
-        dilation,
-        groups,
-        list(input_size[2:]),
-        may_fall_back,
-    )
+    size = list(input_size[2:])
+    try:
+        return calls.dgrad(
+            grad_output, weight, None, stride, sides, dilation, groups, size, may_fall_back
+        )
+    except _REFUSALS as error:
+        raise _said_by(name, error, {"dy": "grad_output"}) from None
 
 
 def weight_gradient(
@@ -179,16 +209,15 @@ def weight_gradient(
         )
     if groups < 1 or x.shape[1] % groups:
         raise ValueError(f"{name}: {x.shape[1]} channels do not divide into {groups} groups")
-    expected = (grad_output.shape[1], x.shape[1] // groups)
-    if len(weight_size) != dims + 2 or tuple(weight_size[:2]) != expected:
-        raise ValueError(
-            f"{name}: expected weight_size [{expected[0]}, {expected[1]}, ...] of {dims + 2} "
-            f"numbers, got {list(weight_size)}"
-        )
+    channels = x.shape[1] // groups
+    _check_first(name, "weight_size", weight_size, dims, (grad_output.shape[1], channels))
     taps = list(weight_size[2:])
     stride, sides, dilation = walk_of(stride, padding, dilation, taps)
     check_output_size(name, x.shape[2:], taps, stride, sides, dilation, grad_output)
     may_fall_back = parse_fallback(fallback)
     if not may_fall_back:
         refuse_layout(name, x=x, grad_output=grad_output)
-    return calls.wgrad(x, grad_output, stride, sides, dilation, groups, taps, may_fall_back)
+    try:
+        return calls.wgrad(x, grad_output, stride, sides, dilation, groups, taps, may_fall_back)
+    except _REFUSALS as error:
+        raise _said_by(name, error, {"dy": "grad_output"}) from None

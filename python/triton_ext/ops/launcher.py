@@ -2,13 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+import contextlib
+from collections.abc import Callable, Hashable, Iterator
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
 
 from triton_ext import plugin
 
-__all__ = ["Launcher"]
+__all__ = ["Launcher", "compiling"]
+
+_compiled: ContextVar[list[Any] | None] = ContextVar("compiled", default=None)
+
+
+@contextlib.contextmanager
+def compiling() -> Iterator[list[Any]]:
+    """Within, launches compile their kernels, which the list collects, and launch nothing.
+
+    Only those that have not been launched yet: what was is launched around Triton's front door.
+    """
+    kernels: list[Any] = []
+    token = _compiled.set(kernels)
+    try:
+        yield kernels
+    finally:
+        _compiled.reset(token)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -47,6 +65,11 @@ class Launcher:
         around = self._around.get(key)
         if around is not None and plugin.is_installed() and not self.kernel.pre_run_hooks:
             around(*tensors, *self.scalars, *self.constants.values())
+            return
+        kernels = _compiled.get()
+        if kernels is not None:
+            options = {**self.constants, **self.options}
+            kernels.append(self.kernel.warmup(*tensors, *self.scalars, grid=self.grid, **options))
             return
         compiled = self.kernel[self.grid](*tensors, *self.scalars, **self.constants, **self.options)
         # The interpreter compiles nothing.

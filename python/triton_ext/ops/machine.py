@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
+from contextvars import ContextVar
 from dataclasses import dataclass
 
 import torch
@@ -11,7 +14,7 @@ from triton_ext.host import require
 from triton_ext.host.seams import interpreting
 from triton_ext.ops.conv_config import SMEM_BYTES
 
-__all__ = ["IS_INTERPRETED", "Machine", "machine_of"]
+__all__ = ["IS_INTERPRETED", "Machine", "assumed_machine", "machine_of"]
 
 # Triton decides where a kernel is defined, when this package is imported, whether it is interpreted
 # or compiled.
@@ -29,11 +32,26 @@ class Machine:
         num_sms: Multiprocessors.
         capability: Compute capability, such as (9, 0).
         smem_bytes: Shared memory that a CTA can use.
+        name: As the driver calls it, such as ``"NVIDIA H200"``; empty where there is no GPU.
     """
 
     num_sms: int
     capability: tuple[int, int]
     smem_bytes: int
+    name: str = ""
+
+
+_assumed: ContextVar[Machine | None] = ContextVar("assumed_machine", default=None)
+
+
+@contextlib.contextmanager
+def assumed_machine(machine: Machine) -> Iterator[None]:
+    """Within, the device ``meta`` is this machine: kernels can be planned and compiled for it."""
+    token = _assumed.set(machine)
+    try:
+        yield
+    finally:
+        _assumed.reset(token)
 
 
 def machine_of(device: torch.device, operator: str) -> Machine:
@@ -48,6 +66,9 @@ def machine_of(device: torch.device, operator: str) -> Machine:
     """
     if device.type == "cpu" and IS_INTERPRETED:
         return Machine(_INTERPRETED_PROGRAMS, (9, 0), SMEM_BYTES)
+    assumed = _assumed.get()
+    if assumed is not None and device.type == "meta":
+        return assumed
     require("im2col")
     if device.type == "cuda":
         properties = torch.cuda.get_device_properties(device)
@@ -61,6 +82,7 @@ def machine_of(device: torch.device, operator: str) -> Machine:
             properties.multi_processor_count,
             capability,
             properties.shared_memory_per_block_optin,
+            properties.name,
         )
     raise UnsupportedError(
         f"{operator}: needs an NVIDIA GPU of sm_90 or newer, x is on {device}; to try it on a CPU, "

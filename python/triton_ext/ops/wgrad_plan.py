@@ -19,20 +19,38 @@ from triton_ext.ops.conv_wgrad import (
     reduce_constants,
     wgrad_reduce_kernel,
 )
+from triton_ext.ops.depthwise_config import DepthwiseWgradConfig, Walk, is_depthwise, rank_wgrad
+from triton_ext.ops.depthwise_wgrad import DepthwiseWgradPlan
+from triton_ext.ops.depthwise_wgrad import wgrad_plan as depthwise_plan
 from triton_ext.ops.descriptors import ROW_BYTES, Layout, packed_strides
 from triton_ext.ops.launcher import Launcher
 from triton_ext.ops.machine import IS_INTERPRETED, Machine, machine_of
 from triton_ext.ops.problem import ConvProblem
+from triton_ext.ops.row_copy import RowCopies
+from triton_ext.ops.row_packing import MARGIN, PackedConfig, RowPacking
+from triton_ext.ops.tuning_store.cases import Case
+from triton_ext.ops.tuning_store.lookup import find
 from triton_ext.ops.wgrad_config import (
     CONFIGS,
     Reduction,
     Store,
+    WgradChoice,
     WgradConfig,
     WgradTiles,
-    choose_tiles,
+    expected_us,
+    rank_tiles,
 )
 
-__all__ = ["DTYPES", "WgradPlan", "make_plan", "reasons"]
+__all__ = [
+    "DTYPES",
+    "PackedWgradPlan",
+    "WgradPlan",
+    "fastest_packing",
+    "make_plan",
+    "packing_pays",
+    "ranking",
+    "reasons",
+]
 
 Im2ColDescriptor = backends.load("nvidia", "Im2ColDescriptor")
 conv_violations = backends.load("nvidia", "conv_violations")
@@ -137,7 +155,7 @@ def _other_reasons(
     problem: ConvProblem, dtype: torch.dtype, machine: Machine | None
 ) -> tuple[str, ...]:
     found = []
-    if dtype not in DTYPES:
+    if dtype not in (OUT_DTYPES if is_depthwise(problem) else DTYPES):
         found.append(
             f"dtype {dtype}: wgrad needs float16 or bfloat16, WGMMA transposes 16-bit operands only"
         )
@@ -215,11 +233,7 @@ class WgradPlan:
         """Returns memory [Co, *filter_size, Ci / groups] for dw, that of ``out`` if possible."""
         shape = self.problem.w_shape
         if out is not None:
-            if tuple(out.shape) != shape or out.dtype != self.out_dtype:
-                raise ValueError(
-                    f"out: expected {list(shape)} of {self.out_dtype}, got {list(out.shape)} of "
-                    f"{out.dtype}"
-                )
+            _check_out(self.problem, self.out_dtype, out)
             rows = out.movedim(1, -1)
             if rows.is_contiguous() and rows.data_ptr() % ROW_BYTES == 0:
                 return rows
@@ -267,6 +281,68 @@ class WgradPlan:
         return [(self._launcher, tensors), (self._reducer, (parts, dw))]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PackedWgradPlan:
+    """A gradient of a filter whose rows are packed into channels.
+
+    Attributes:
+        problem: The convolution.
+        packed: The plan of the gradient of the packed filter, [Co, S * C', ([T, ]R, )1].
+        copies: How x is packed.
+    """
+
+    problem: ConvProblem
+    packed: WgradPlan
+    copies: RowCopies
+
+    @property
+    def tiles(self) -> WgradTiles:
+        """Those of the packed plan."""
+        return self.packed.tiles
+
+    @property
+    def config(self) -> WgradConfig:
+        """That of the packed plan."""
+        return self.packed.config
+
+    @property
+    def out_dtype(self) -> torch.dtype:
+        """Of dw."""
+        return self.packed.out_dtype
+
+    def run(
+        self, x: torch.Tensor, dy: torch.Tensor, out: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """Packs x, launches the kernels and unpacks dw; as :meth:`WgradPlan.run`."""
+        if x.is_cuda and x.device.index != torch.cuda.current_device():
+            with torch.cuda.device(x.device):
+                return self.run(x, dy, out)
+        if out is not None:
+            _check_out(self.problem, self.out_dtype, out)
+        packing = self.copies.packing
+        packed = self.packed.run(self.copies.x(x).movedim(-1, 1), dy)
+        windows = packed.movedim(1, -1).squeeze(-2)[..., : packing.window_channels]
+        by_tap = windows.unflatten(-1, (-1, packing.channels))
+        ci = self.problem.in_channels
+        if packing.columns:
+            # [Co, ([T, ])1, S, C'], and C' holds R taps of a column.
+            rows = self.problem.filter_size[-2]
+            column = by_tap[..., : rows * ci].unflatten(-1, (rows, ci))
+            by_tap = column.squeeze(-4).transpose(-2, -3)
+        dw = by_tap[..., :ci]
+        if out is not None:
+            return out.copy_(dw.movedim(-1, 1))
+        return dw.contiguous().movedim(-1, 1)
+
+
+def _check_out(problem: ConvProblem, dtype: torch.dtype, out: torch.Tensor) -> None:
+    if tuple(out.shape) != problem.w_shape or out.dtype != dtype:
+        raise ValueError(
+            f"out: expected {list(problem.w_shape)} of {dtype}, got {list(out.shape)} of "
+            f"{out.dtype}"
+        )
+
+
 @lru_cache(maxsize=4096)
 def make_plan(
     problem: ConvProblem,
@@ -274,11 +350,12 @@ def make_plan(
     dy_strides: tuple[int, ...],
     dtype: torch.dtype,
     device: torch.device,
-    config: WgradConfig | None = None,
+    config: WgradConfig | WgradChoice | PackedConfig | DepthwiseWgradConfig | None = None,
     out_dtype: torch.dtype | None = None,
     num_sms: int | None = None,
     part_rounds: int = 1,
-) -> WgradPlan:
+    pack_rows: bool | RowPacking | None = None,
+) -> WgradPlan | PackedWgradPlan | DepthwiseWgradPlan:
     """Returns the plan of a gradient of a filter.
 
     Args:
@@ -288,10 +365,13 @@ def make_plan(
             every run, because gradients come as autograd makes them.
         dtype: Of x and dy: float16 or bfloat16.
         device: Where they are.
-        config: The tile configuration; ``None`` lets ``choose_tiles`` choose.
+        config: The tile configuration, with or without the parts of tiles; ``None``: the choice
+            that was measured, else the model's.
         out_dtype: Of dw: float16, bfloat16 or float32; ``None`` for ``dtype``.
         num_sms: Programs that run at a time; ``None`` for one per multiprocessor.
         part_rounds: With a configuration: parts of tiles that the busiest program has.
+        pack_rows: Whether rows of the filter become channels (``row_packing.py``) if they can, or
+            in which way; ``None``: as a model expects, and not where a configuration is given.
 
     Raises:
         DescriptorError: TMA cannot express the geometry; every violation is listed.
@@ -307,21 +387,45 @@ def make_plan(
         others = (*others, f"out_dtype {out_dtype}: expected float16, bfloat16 or float32")
     if others:
         raise UnsupportedError("wgrad: " + "; ".join(others))
-    through_tma = problem.groups == 1 and problem.in_channels * out_dtype.itemsize % ROW_BYTES == 0
-    store = Store(element_bytes=out_dtype.itemsize, in_pieces=through_tma)
+    if config is None and num_sms is None and pack_rows is None:
+        case = Case(direction="wgrad", problem=problem, dtype=dtype, out_dtype=out_dtype)
+        config = find(case, machine)
     if num_sms is not None:
         machine = replace(machine, num_sms=num_sms)
-    tiles = _tiles(problem, config, store, machine, part_rounds)
+    if isinstance(config, DepthwiseWgradConfig) or (
+        is_depthwise(problem) and config is None and not isinstance(pack_rows, RowPacking)
+    ):
+        return depthwise_plan(problem, x_strides, dy_strides, out_dtype, machine, config)
+    if isinstance(config, PackedConfig):
+        inner: WgradConfig | WgradChoice = config.config
+        config, pack_rows = inner, True
+    asked, packing = problem, pack_rows if isinstance(pack_rows, RowPacking) else None
+    if pack_rows is True or (pack_rows is None and config is None):
+        ways = RowPacking.ways(problem, x_strides, dtype.itemsize) if problem.batch else []
+        packing = fastest_packing(ways, out_dtype, machine)
+        if packing and not (pack_rows or packing_pays(packing, out_dtype, machine)):
+            packing = None
+    if packing is not None:
+        problem = packing.padded
+    if isinstance(config, WgradChoice):
+        config, part_rounds = config.config, config.part_rounds
+    tiles = _tiles(problem, config, out_dtype, machine, part_rounds)
     config = tiles.config
     unpadded = all(side == (0, 0) for side in problem.padding)
     is_plain = problem.taps == 1 and set(problem.stride) == {1} and unpadded
-    x = _Operand.make(problem.x_shape, x_strides, dtype.itemsize, as_matrix=False)
+    if packing is None:
+        rows = x_strides
+        x = _Operand.make(problem.x_shape, x_strides, dtype.itemsize, as_matrix=False)
+    else:
+        channels, view = packing.window_channels, packing.strides
+        x = _Operand(missing_channels=0, is_copied=False, pixel_stride=0, channels=channels)
+        rows = (view[0], view[-1], *view[1:-1])
     dy = _Operand.make(problem.y_shape, dy_strides, dtype.itemsize, as_matrix=True)
     is_matrix = is_plain and x.pixel_stride > 0
     # Of an empty batch nothing is read, however it lies.
     is_described = problem.batch > 0 and not is_matrix
-    through_tma = problem.groups == 1 and problem.in_channels * out_dtype.itemsize % ROW_BYTES == 0
-    return WgradPlan(
+    through_tma = _stores_through_tma(problem, out_dtype)
+    plan = WgradPlan(
         problem=problem,
         tiles=tiles,
         out_dtype=out_dtype,
@@ -329,31 +433,82 @@ def make_plan(
         _part_elements=tiles.workspace_elements,
         _x=x,
         _dy=dy,
-        _x_desc=_describe_x(problem, x, x_strides, dtype, config) if is_described else None,
+        _x_desc=_describe_x(problem, x, rows, dtype, config) if is_described else None,
         _store_through_tma=through_tma,
         _launcher=_launcher(problem, tiles, dtype, out_dtype, is_matrix),
         _reducer=_reducer(problem, tiles, out_dtype) if tiles.partition.parts else None,
     )
+    if packing is None:
+        return plan
+    return PackedWgradPlan(problem=asked, packed=plan, copies=RowCopies(packing, x_strides))
+
+
+def _packed_us(packing: RowPacking, out_dtype: torch.dtype, machine: Machine) -> float:
+    """Expected time of the gradient of a packed filter."""
+    # Windows overlap: x comes from DRAM once.
+    elements = math.prod(packing.problem.y_shape) + math.prod(packing.memory_shape)
+    every = (
+        replace(tiles, operand_mib=elements * packing.element_bytes / 2**20)
+        for _, tiles in _ranked_tiles(packing.padded, out_dtype, machine)
+    )
+    return min(map(expected_us, every), default=math.inf) + packing.copy_us
+
+
+def fastest_packing(
+    ways: list[RowPacking], out_dtype: torch.dtype, machine: Machine
+) -> RowPacking | None:
+    """Returns the way to pack rows in which the gradient is expected first."""
+    return min(ways, key=lambda way: _packed_us(way, out_dtype, machine), default=None)
+
+
+def packing_pays(packing: RowPacking, out_dtype: torch.dtype, machine: Machine) -> bool:
+    """Whether the gradient of a packed filter is expected clearly sooner than tap by tap."""
+    ranked = _ranked_tiles(packing.problem, out_dtype, machine)
+    plain_us = expected_us(ranked[0][1]) + packing.unpacked_copy_us if ranked else 0.0
+    return _packed_us(packing, out_dtype, machine) < MARGIN * plain_us
+
+
+def ranking(
+    problem: ConvProblem,
+    dtype: torch.dtype,
+    machine: Machine,
+    out_dtype: torch.dtype | None = None,
+) -> list[WgradChoice | DepthwiseWgradConfig]:
+    """Returns the choices that fit, in the order of the times that the model expects."""
+    problem = replace(problem, batch=max(problem.batch, 1))
+    if is_depthwise(problem):
+        return [*rank_wgrad(Walk.forward(problem), machine.num_sms)]
+    return [choice for choice, _ in _ranked_tiles(problem, out_dtype or dtype, machine)]
+
+
+def _ranked_tiles(
+    problem: ConvProblem, out_dtype: torch.dtype, machine: Machine
+) -> list[tuple[WgradChoice, WgradTiles]]:
+    in_pieces = _stores_through_tma(problem, out_dtype)
+    store = Store(element_bytes=out_dtype.itemsize, in_pieces=in_pieces)
+    return rank_tiles(problem, machine.num_sms, store=store, available_bytes=machine.smem_bytes)
+
+
+def _stores_through_tma(problem: ConvProblem, out_dtype: torch.dtype) -> bool:
+    return problem.groups == 1 and problem.in_channels * out_dtype.itemsize % ROW_BYTES == 0
 
 
 def _tiles(
     problem: ConvProblem,
     config: WgradConfig | None,
-    store: Store,
+    out_dtype: torch.dtype,
     machine: Machine,
     part_rounds: int,
 ) -> WgradTiles:
     problem = replace(problem, batch=max(problem.batch, 1))
     if config is None:
-        tiles = choose_tiles(
-            problem, machine.num_sms, store=store, available_bytes=machine.smem_bytes
-        )
-        if tiles is None:
+        ranked = _ranked_tiles(problem, out_dtype, machine)
+        if not ranked:
             raise UnsupportedError(
                 f"wgrad: a CTA has {machine.smem_bytes} bytes of shared memory, the smallest tile "
                 "configuration needs more"
             )
-        return tiles
+        return ranked[0][1]
     if config.problems():
         raise UnsupportedError(f"wgrad: configuration {config}: " + "; ".join(config.problems()))
     return WgradTiles.make(config, problem, machine.num_sms, part_rounds)

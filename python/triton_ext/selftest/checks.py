@@ -23,6 +23,10 @@ __all__ = ["CHECKS", "CPU", "GPU", "NUMPY", "TORCH", "Check", "NotShown"]
 GPU, CPU, NUMPY, TORCH = "gpu", "cpu", "numpy", "torch"
 
 
+#: Of a physical partition of gfx1250's LDS.
+_PARTITION_BYTES = 1 << 16
+
+
 class NotShown(Exception):
     """A kernel compiled, and its code does not show what it should."""
 
@@ -157,8 +161,18 @@ def _partitioned(target: str) -> str:
     from triton_ext.selftest import cdna5
 
     stages, taken = cdna5.compile_partitioned(target)
-    if "#ttg.partitioned_shared" not in stages["ttgir"]:
-        raise NotShown("the TTGIR has no partitioned value")
+    return _two_partitioned(stages["ttgir"], taken)
+
+
+def _two_partitioned(ttgir: str, taken: int) -> str:
+    """Looks at two values and how far LDS is used: a part of each lies in the second partition."""
+    names = re.findall(r"(#\w+) = #ttg\.partitioned_shared<\{numPartitions = 2,", ttgir)
+    values = re.findall(r"= ttg\.local_alloc .*!ttg\.memdesc<64x32xf16, (#\w+),", ttgir)
+    partitioned = sum(name in names for name in values)
+    if partitioned != 2:
+        raise NotShown(f"{partitioned} of {len(values)} values in two partitions, expected 2")
+    if taken <= _PARTITION_BYTES:
+        raise NotShown(f"LDS up to byte {taken}: all of both values is in the first partition")
     return f"two values of 4096 bytes, each in two partitions; LDS up to byte {taken}"
 
 

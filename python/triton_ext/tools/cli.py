@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 
 from triton_ext import __version__
-from triton_ext.tools import doctor, lds, opt, waits
+from triton_ext.tools import doctor, lds, opt, tune, waits
 
 __all__ = ["main"]
 
@@ -35,6 +35,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     command = commands.add_parser("lds", help=lds.SUMMARY, description=lds.SUMMARY)
     lds.add_arguments(command)
     command.set_defaults(run=lds.run)
+    command = commands.add_parser("tune", help=tune.SUMMARY, description=tune.SUMMARY)
+    tune.add_arguments(command)
+    command.set_defaults(run=tune.run)
     arguments = parser.parse_args(given)
     status: int = arguments.run(arguments)
     return status

@@ -110,7 +110,7 @@ def with_selftest(report: Report) -> Report:
     on_gpu = next(work for work in report.works if work.topic.startswith("triton_ext.ops"))
     skipped = {name: facts[name].text for name in ("numpy", "torch") if not facts[name].good}
     if not on_gpu.good:
-        skipped["gpu"] = "no GPU that can run it, or no torch: see above"
+        skipped["gpu"] = on_gpu.text
     # Both run on numpy as well.
     if "numpy" in skipped:
         skipped["torch"] = skipped["numpy"]

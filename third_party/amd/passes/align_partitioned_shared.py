@@ -39,7 +39,7 @@ from triton_ext.analysis.allocation import (
     reserved_bytes,
     unknown_scratch,
 )
-from triton_ext.analysis.allocation.triton_order import offsets_of_triton
+from triton_ext.analysis.allocation.triton_order import values_first
 from triton_ext.errors import VerifyError
 from triton_ext.ir import Module, Operation
 from triton_ext.ir.aliases import AliasTable
@@ -225,8 +225,8 @@ def _total_with(
 ) -> Callable[[Sequence[Operation]], float]:
     """Tells the bytes that the host needs if it aligns some values; infinite if it never ends."""
     groups = {b.op: n for n, b in enumerate(function.buffers) if b.index}
-    # The host looks at values first, then at what operations need.
-    buffers = sorted(function.buffers, key=lambda buffer: buffer.kind is not BufferKind.EXPLICIT)
+    buffers = function.buffers
+    are_values = [buffer.kind is BufferKind.EXPLICIT for buffer in buffers]
     sizes = {op: reserved_bytes(type_) for op, type_ in partitioned.items()}
 
     def total(aligned: Sequence[Operation]) -> float:
@@ -239,7 +239,7 @@ def _total_with(
             )
             for buffer in buffers
         ]
-        offsets = offsets_of_triton(items, lds.partition_bytes)
+        offsets = values_first(items, are_values, lds.partition_bytes)
         if offsets is None:
             return math.inf
         return max((at + item.size for at, item in zip(offsets, items, strict=True)), default=0)

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 from triton_ext.backends.nvidia.backend.geometry import Im2ColGeometry, dim_name
 from triton_ext.backends.nvidia.backend.validation import SPATIAL_LIMITS
 from triton_ext.errors import DescriptorError
+from triton_ext.markers import channel_problem
 
 if TYPE_CHECKING:
     import numpy as np
@@ -133,7 +134,7 @@ def element_offsets(
         geometry: The tensor map.
         start: As for :func:`walk`.
         offsets: As for :func:`walk`.
-        channel: First channel of the block.
+        channel: First channel of the block, at a multiple of 16 bytes.
         block_shape: (pixels, channels) of the block; the descriptor's by default.
 
     Returns:
@@ -141,15 +142,19 @@ def element_offsets(
         the mask, bool [pixels, channels]: false means the element reads as the fill value.
 
     Raises:
-        DescriptorError: As for :func:`walk`.
+        DescriptorError: As for :func:`walk`, or the first channel is not at a multiple of 16 bytes.
     """
     import numpy as np
 
+    channel = operator.index(channel)
+    problem = channel_problem(channel, geometry.element_bytes)
+    if problem:
+        raise DescriptorError(problem)
     if block_shape is None:
         block_shape = (geometry.pixels_per_column, geometry.channels_per_pixel)
     pixels, channels = block_shape
     coords, pixel_valid = walk(geometry, start, offsets, pixels)
-    channel_index: np.ndarray = operator.index(channel) + np.arange(channels, dtype=np.int64)
+    channel_index: np.ndarray = channel + np.arange(channels, dtype=np.int64)
     channel_valid = (channel_index >= 0) & (channel_index < geometry.shape[-1])
     strides = np.asarray(geometry.strides[:-1], dtype=np.int64)
     mask = pixel_valid[:, None] & channel_valid[None, :]

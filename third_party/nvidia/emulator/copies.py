@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from triton_ext.emulator.clusters import cga_bases, shared_bits
 from triton_ext.emulator.elements import Array
 from triton_ext.emulator.faults import fault
 from triton_ext.emulator.memory import LdsView, OutOfBoundsError
@@ -15,7 +16,7 @@ from triton_ext.ir import Operation
 
 from ..dialect import tma
 from .descriptors import Descriptor
-from .mbarriers import InFlight, Mbarrier, agent_of, barrier_of, races_of, refuse_clusters
+from .mbarriers import InFlight, Mbarrier, agent_of, barrier_of, races_of
 
 __all__ = ["COPIES", "check_async_read"]
 
@@ -48,28 +49,58 @@ def _block(
 def _load(op: Operation, context: Context) -> Step:
     view = tma.AsyncTmaCopyGlobalToLocalOp.match(op)
     assert view is not None
-    refuse_clusters(op)
-    if view.multicast:
-        raise fault(op, "the emulator has no clusters, and so no multicast")
+    bases = cga_bases(context.type_of(view.result))
+    shared = shared_bits(bases) if view.multicast else 0
+    if shared_bits(cga_bases(context.type_of(view.barrier))):
+        raise fault(op, "the emulator does not know copies on an mbarrier that CTAs share")
 
     def step(group: Workgroup) -> None:
         values = group.values
-        if not values[view.pred]:
+        if not values[view.pred] or group.rank & shared:
+            # Of the CTAs that share a block, the first one loads it for all.
             return
         group.fibers.pause()
         desc: Descriptor = values[view.desc]
         buffer: LdsView = values[view.result]
-        barrier = barrier_of(op, group, values[view.barrier])
         coord, offsets = ([group.scalar(x) for x in xs] for xs in (view.coord, view.offsets))
+        _shift(coord, bases, group.rank, buffer.shape)
         addresses, inside = _block(op, desc, buffer, coord, offsets)
-        group.check_refill(op, buffer)
-        races_of(group).check_fence(op, buffer, writes=True)
         found = group.load(op, desc.element, addresses, inside)
         if desc.fills_nan:
             found = np.where(inside, found, np.nan).astype(found.dtype)
-        _start_load(op, group, buffer, found, barrier)
+        for rank in _ranks(group.rank, shared):
+            owner, target = group, buffer
+            if group.cluster is not None:
+                owner = group.cluster.groups[rank]
+                target = group.cluster.twin(buffer, group.rank, rank)
+            barrier = barrier_of(op, group, values[view.barrier], rank)
+            group.check_refill(op, target)
+            races_of(group).check_fence(op, target, writes=True)
+            _start_load(op, owner, target, found, barrier)
 
     return step
+
+
+def _ranks(rank: int, shared: int) -> list[int]:
+    """The CTAs that differ from one in some of these bits, itself in front."""
+    found = [rank]
+    for bit in range(shared.bit_length()):
+        if shared >> bit & 1:
+            found += [each | 1 << bit for each in found]
+    return found
+
+
+def _shift(
+    coord: list[int], bases: Sequence[Sequence[int]], rank: int, shape: Sequence[int]
+) -> None:
+    """Moves a block's start to a CTA's share, as Triton's lowering of the copies does.
+
+    The dimensions of an im2col block are w and the channels, the last two coordinates.
+    """
+    for bit, basis in enumerate(bases):
+        if rank >> bit & 1:
+            for dim, step in enumerate(basis):
+                coord[dim - len(basis)] += step * shape[dim]
 
 
 def _start_load(
@@ -154,14 +185,16 @@ class _Stores:
 def _store(op: Operation, context: Context) -> Step:
     view = tma.AsyncTmaCopyLocalToGlobalOp.match(op)
     assert view is not None
-    refuse_clusters(op)
+    bases = cga_bases(context.type_of(view.src))
 
     def step(group: Workgroup) -> None:
         values = group.values
         group.fibers.pause()
         desc: Descriptor = values[view.desc]
         buffer: LdsView = values[view.src]
-        addresses, inside = _block(op, desc, buffer, [group.scalar(x) for x in view.coord], [])
+        coord = [group.scalar(x) for x in view.coord]
+        _shift(coord, bases, group.rank, buffer.shape)
+        addresses, inside = _block(op, desc, buffer, coord, [])
         check_async_read(op, group, buffer)
         _Stores.of(group).flying.append(_start_store(op, group, desc, buffer, addresses, inside))
 

@@ -7,14 +7,16 @@ order that the seed decides, and none that the phase can do without.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from triton_ext.emulator.clusters import cga_bases, shared_bits
 from triton_ext.emulator.faults import Waiting, at_place, fault
 from triton_ext.emulator.memory import LdsView
 from triton_ext.emulator.races import Agent, Races
 from triton_ext.emulator.workgroup import Context, Prepare, Step, Workgroup
-from triton_ext.ir import Operation
+from triton_ext.ir import Operation, Value
 
 from ..dialect import mbarrier
 
@@ -25,7 +27,6 @@ __all__ = [
     "agent_of",
     "barrier_of",
     "races_of",
-    "refuse_clusters",
 ]
 
 #: Largest number of outstanding bytes of a phase (PTX ISA, "Tracking asynchronous operations").
@@ -59,6 +60,7 @@ class Mbarrier:
         name: What the kernel calls it.
         count: Arrivals of a phase.
         agent: What tells that copies are done; its time counts the phases.
+        number: Its number among those of the CTA.
         pending: Arrivals of this phase that are missing.
         tx_bytes: Bytes that are outstanding; negative where more came than were expected.
         phases: Phases that are complete.
@@ -70,6 +72,7 @@ class Mbarrier:
     name: str
     count: int
     agent: Agent
+    number: int
     pending: int = field(init=False)
     tx_bytes: int = 0
     phases: int = 0
@@ -133,6 +136,19 @@ class Mbarrier:
         if self.tx_bytes < 0:
             found.append(f"and copies brought {-self.tx_bytes} bytes that it does not expect")
         return tuple(found)
+
+    def last_phase(self) -> str:
+        """A note: which phase is complete, and so which parity a wait would go on for."""
+        if not self.phases:
+            return (
+                "no phase of it is complete yet: a wait for parity 0 is for the first one, and one "
+                "for parity 1 goes on at once"
+            )
+        last = self.phases - 1
+        return (
+            f"its phase {last}, of parity {last % 2}, is complete: a wait for parity {last % 2} "
+            f"goes on, one for parity {1 - last % 2} is for phase {self.phases}"
+        )
 
     def _complete(self) -> None:
         if self.pending == 0 and self.tx_bytes == 0:
@@ -199,28 +215,43 @@ def agent_of(group: Workgroup) -> Agent:
     return group.agent
 
 
-def barrier_of(op: Operation, group: Workgroup, view: LdsView) -> Mbarrier:
+def barrier_of(op: Operation, group: Workgroup, view: LdsView, rank: int | None = None) -> Mbarrier:
     """The mbarrier in shared memory.
+
+    Args:
+        op: What uses it.
+        group: The CTA that does.
+        view: Where it lies.
+        rank: Number of the CTA in whose shared memory; by default its own.
 
     Raises:
         EmulationError: There is none.
     """
+    owner = group
+    if group.cluster is not None:
+        group.cluster.meet(group.rank)
+        if rank is not None:
+            owner = group.cluster.groups[rank]
+    # All CTAs initialise the same mbarriers in the same order, and so give them the same numbers.
     found = _Mbarriers.of(group).at(view)
+    if found is not None and owner is not group:
+        found = _Mbarriers.of(owner).all[found.number]
     if found is None:
         raise fault(op, f"'{_name_of(view)}' is no mbarrier: it was not initialised")
     return found
 
 
-def refuse_clusters(op: Operation) -> None:
-    """Refuses kernels for clusters.
+def _reach(op: Operation, group: Workgroup, view: LdsView, rank: int) -> Mbarrier:
+    """The mbarrier at which a CTA arrives, in its own shared memory or another one's."""
+    if group.cluster is not None and rank != group.rank:
+        group.cluster.note_arrival(op, agent_of(group), rank)
+    return barrier_of(op, group, view, rank)
 
-    Raises:
-        EmulationError: The module has several CTAs in a cluster.
-    """
-    module = op.module
-    text = module.op.attributes.get("ttg.num-ctas", "1") if module is not None else "1"
-    if text.partition(":")[0].strip() != "1":
-        raise fault(op, f"the emulator has no clusters, the kernel has {text.split()[0]} CTAs")
+
+def _lead_of(barrier: Value, context: Context) -> Callable[[Workgroup], int]:
+    """Says which CTA has the mbarrier that a CTA uses: the first of those that share it."""
+    shared = shared_bits(cga_bases(context.type_of(barrier)))
+    return lambda group: group.rank & ~shared
 
 
 def _name_of(view: LdsView) -> str:
@@ -232,6 +263,16 @@ def _name_of(view: LdsView) -> str:
     return f"{view.name}[{number}]"
 
 
+def _refuse_routes(op: Operation) -> None:
+    """Refuses arrivals that go from one CTA to several.
+
+    Raises:
+        EmulationError: It is one.
+    """
+    if re.search(r"\b(from_?CTA|multicast_?CTA)\b", op.text, re.IGNORECASE):
+        raise fault(op, "the emulator does not know arrivals at the mbarriers of several CTAs")
+
+
 def _is_on(group: Workgroup, pred: object) -> bool:
     return pred is None or bool(group.values[pred])  # type: ignore[index]
 
@@ -239,7 +280,7 @@ def _is_on(group: Workgroup, pred: object) -> bool:
 def _init(op: Operation, context: Context) -> Step:
     view = mbarrier.InitBarrierOp.match(op)
     assert view is not None
-    refuse_clusters(op)
+    sharing = 1 << shared_bits(cga_bases(context.type_of(view.barrier))).bit_count()
 
     def step(group: Workgroup) -> None:
         buffer: LdsView = group.values[view.barrier]
@@ -253,7 +294,8 @@ def _init(op: Operation, context: Context) -> Step:
                 "invalidate it first (PTX ISA, mbarrier.init)",
             )
         agent = races_of(group).agent(f"a copy of '{name}'")
-        barriers.put(buffer, Mbarrier(op, name, view.count, agent))
+        # Each CTA that shares it arrives as often; all but the first keep one that nobody uses.
+        barriers.put(buffer, Mbarrier(op, name, view.count * sharing, agent, len(barriers.all)))
 
     return step
 
@@ -279,11 +321,13 @@ def _inval(op: Operation, context: Context) -> Step:
 def _expect(op: Operation, context: Context) -> Step:
     view = mbarrier.BarrierExpectOp.match(op)
     assert view is not None
+    _refuse_routes(op)
+    lead = _lead_of(view.barrier, context)
 
     def step(group: Workgroup) -> None:
         if _is_on(group, view.pred):
             group.fibers.pause()
-            barrier = barrier_of(op, group, group.values[view.barrier])
+            barrier = _reach(op, group, group.values[view.barrier], lead(group))
             barrier.expect(op, view.size)
             barrier.arrive(op, agent_of(group), 1)
 
@@ -293,11 +337,13 @@ def _expect(op: Operation, context: Context) -> Step:
 def _arrive(op: Operation, context: Context) -> Step:
     view = mbarrier.ArriveBarrierOp.match(op)
     assert view is not None
+    _refuse_routes(op)
+    lead = _lead_of(view.barrier, context)
 
     def step(group: Workgroup) -> None:
         if _is_on(group, view.pred):
             group.fibers.pause()
-            barrier = barrier_of(op, group, group.values[view.barrier])
+            barrier = _reach(op, group, group.values[view.barrier], lead(group))
             barrier.arrive(op, agent_of(group), view.count)
 
     return step
@@ -306,9 +352,11 @@ def _arrive(op: Operation, context: Context) -> Step:
 def _wait(op: Operation, context: Context) -> Step:
     view = mbarrier.WaitBarrierOp.match(op)
     assert view is not None
+    lead = _lead_of(view.barrier, context)
 
     def step(group: Workgroup) -> None:
-        if not _is_on(group, view.pred):
+        # Only the CTA that has the mbarrier waits (Triton's lowering of ttng.wait_barrier).
+        if not _is_on(group, view.pred) or lead(group) != group.rank:
             return
         barrier = barrier_of(op, group, group.values[view.barrier])
         parity = group.scalar(view.phase) & 1
@@ -319,7 +367,7 @@ def _wait(op: Operation, context: Context) -> Step:
                 f"{agent.name} waits for the phase of parity {parity} of mbarrier "
                 f"'{barrier.name}', which never completes"
             )
-            return (what, *barrier.state())
+            return (what, *barrier.state(), barrier.last_phase())
 
         group.fibers.wait(lambda: barrier.land(group, parity), Waiting(op, describe))
         agent.learn(barrier.known)

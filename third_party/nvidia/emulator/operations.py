@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import numpy as np
 from triton_ext.emulator.faults import fault
-from triton_ext.emulator.workgroup import Context, Prepare, Step
+from triton_ext.emulator.workgroup import Context, Prepare, Step, Workgroup
 from triton_ext.ir import Operation
 
+from ..dialect.cluster import CTA_RANK_ASM
 from .copies import COPIES
 from .mbarriers import MBARRIERS
 from .wgmma import WGMMA
@@ -18,7 +20,17 @@ def _nothing(op: Operation, context: Context) -> Step:
 
 
 def _inline_asm(op: Operation, context: Context) -> Step:
-    """Grid dependencies, which hosts up to 3.8 write in PTX: kernels run one after the other."""
+    """The number of a CTA, and grid dependencies: hosts up to 3.8 write these in PTX.
+
+    Kernels run one after the other.
+    """
+    if CTA_RANK_ASM in op.text:
+        (result,) = op.results
+
+        def step(group: Workgroup) -> None:
+            group.values[result] = np.asarray(group.rank, np.int32)
+
+        return step
     if "griddepcontrol." not in op.text:
         raise fault(op, "the emulator does not know inline assembly")
     return _nothing(op, context)

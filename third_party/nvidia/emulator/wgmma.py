@@ -109,6 +109,16 @@ class _Products:
             )
 
 
+def _as_tf32(values: Array) -> Array:
+    """What a product reads of float32: the sign, the exponent and 10 bits of the mantissa.
+
+    The lower 13 bits are not looked at (PTX ISA, "Alternate floating-point data formats"), which
+    rounds towards zero.
+    """
+    bits: Array = np.ascontiguousarray(values, np.float32).view(np.uint32)
+    return (bits & np.uint32(0xFFFFE000)).view(np.float32)
+
+
 def _matmul(a: Array, b: Array) -> Array:
     """The product, in pieces that OpenBLAS gives to one thread.
 
@@ -124,8 +134,9 @@ def _dot(op: Operation, context: Context) -> Step:
     view = mma.WarpGroupDotOp.match(op)
     assert view is not None
     element = context.element(view.result)
-    # Products of 16-bit numbers are exact in float32, and are added in it.
+    # Products of 16-bit numbers, and of tf32, are exact in float32, and are added in it.
     wide = np.dtype(np.float32) if element.is_float else np.dtype(np.int64)
+    is_tf32 = context.element(view.a).name == "f32"
 
     def step(group: Workgroup) -> None:
         values = group.values
@@ -133,11 +144,11 @@ def _dot(op: Operation, context: Context) -> Step:
         buffers: list[LdsView] = []
 
         def operand(value: Any) -> Array:
-            if not isinstance(value, LdsView):
-                return np.asarray(value).astype(wide)
-            check_async_read(op, group, value)
-            buffers.append(value)
-            return value.data.astype(wide)
+            if isinstance(value, LdsView):
+                check_async_read(op, group, value)
+                buffers.append(value)
+                value = value.data
+            return _as_tf32(value) if is_tf32 else np.asarray(value).astype(wide)
 
         found = _matmul(operand(values[view.a]), operand(values[view.b]))
         if view.use_c is None or values[view.use_c]:

@@ -261,7 +261,12 @@ def with_base(desc: Any, base: TensorLike) -> Any:
             "desc must be a descriptor that triton_ext.gluon.nvidia.TensorDescriptorIm2Col built, "
             f"got {type(desc).__module__}.{type(desc).__qualname__}"
         )
-    return _host_descriptor(desc.checked.with_base(base), desc.layout)
+    checked = desc.checked.with_base(base)
+    immutable = _immutable_type()
+    made = immutable.__new__(immutable)
+    # The layout, and all else, was checked when the first one was made.
+    made.__dict__.update(desc.__dict__, base=base, checked=checked)
+    return made
 
 
 def _host_descriptor(checked: Im2ColDescriptor, layout: Any) -> Any:

@@ -23,7 +23,14 @@ from triton_ext.host.place import located
 
 from ..dialect.cluster import CTA_RANK_ASM, Walk, advance, first_pixel, splits_pixels
 from ..language.builtin import as_int32, as_list, describe
-from ..language.im2col import MAX_OFFSET, check_target, position_markers, start_of, walk_scalars
+from ..language.im2col import (
+    MAX_OFFSET,
+    check_channel,
+    check_target,
+    position_markers,
+    start_of,
+    walk_scalars,
+)
 
 __all__ = ["async_load_im2col", "im2col_start"]
 
@@ -52,7 +59,9 @@ def async_load_im2col(  # type: ignore[no-untyped-def]
     Args:
         desc: Kernel argument for which a ``TensorDescriptorIm2Col`` is passed.
         coord: int32 scalars (n, [d, [h,]] w, c): the start pixel of the whole block, which must
-            lie inside the descriptor's pixel box, and the first channel.
+            lie inside the descriptor's pixel box, and the first channel.  It lies at a multiple
+            of 16 bytes, 8 channels of 16 bits: a GPU stops at any other one with an illegal
+            instruction, the emulator with an error.
         offsets: Integer scalars ([d, [h,]] w), filter tap times dilation: 0 to 65535, 255 or 31
             for 1, 2 or 3 spatial dimensions.
         barrier: mbarrier that counts the bytes.
@@ -66,7 +75,8 @@ def async_load_im2col(  # type: ignore[no-untyped-def]
 
     Raises:
         TypeError, ValueError: At compile time, at the line of the call: an argument of the wrong
-            type, a wrong count, a constant offset out of range, a split of pixels without ``walk``.
+            type, a wrong count, a constant offset out of range, a constant first channel that is
+            not at a multiple of 16 bytes, a split of pixels without ``walk``.
         UnsupportedError: The host or the target (sm_90 or newer is needed) cannot.
     """
     require("im2col-gluon")
@@ -91,6 +101,7 @@ def async_load_im2col(  # type: ignore[no-untyped-def]
     if not isinstance(multicast, bool):
         raise TypeError(f"{_NAME}: multicast must be a constant bool, got {describe(multicast)}")
     taps = [_checked_offset(x, i, rank - 2, _semantic) for i, x in enumerate(offsets)]
+    check_channel(_NAME, coord[-1], desc.dtype)
     start = [as_int32(x, f"{_NAME} coordinate {i}", _semantic) for i, x in enumerate(coord)]
     parts = walk_scalars(_NAME, walk, rank - 2, _semantic)
     layout = desc.layout.cga_layout or []

@@ -21,7 +21,7 @@ from triton.language import core
 from triton_ext.errors import UnsupportedError
 from triton_ext.host import require
 from triton_ext.host.seams import plugin_is_reached
-from triton_ext.markers import CHANNEL, LIBRARY, PIXEL
+from triton_ext.markers import CHANNEL, LIBRARY, PIXEL, channel_problem
 
 from .builtin import as_int32, as_list, builtin, describe, interpreting
 
@@ -46,7 +46,9 @@ def load_im2col(desc, coord, offsets, walk=None, _semantic=None):  # type: ignor
         desc: Kernel argument for which an ``Im2ColDescriptor`` is passed; its block shape is
             [pixels, channels].
         coord: int32 scalars (n, [d, [h,]] w, c): the start pixel, outermost first, then the first
-            channel.  3, 4 or 5 of them: the rank of the tensor.
+            channel.  3, 4 or 5 of them: the rank of the tensor.  The first channel lies at a
+            multiple of 16 bytes, 8 channels of 16 bits: a GPU stops at any other one with an
+            illegal instruction, Triton's interpreter and the emulator with an error.
         offsets: int32 scalars, one per spatial dimension, outermost first: filter tap times
             dilation.  0 to 65535, 255 or 31 for 1, 2 or 3 spatial dimensions; never negative.
         walk: (output_size, stride, padding) as for :func:`im2col_start`.  Needed where num_ctas > 1
@@ -57,7 +59,8 @@ def load_im2col(desc, coord, offsets, walk=None, _semantic=None):  # type: ignor
 
     Raises:
         TypeError, ValueError: At compile time, at the line of the call: arguments that are not
-            scalars of at most 32 bits, a wrong count, a constant offset out of range.
+            scalars of at most 32 bits, a wrong count, a constant offset out of range, a constant
+            first channel that is not at a multiple of 16 bytes.
         UnsupportedError: The target (sm_90 or newer is needed) or the host cannot.
     """
     if not isinstance(desc, core.tensor_descriptor_base):
@@ -71,6 +74,7 @@ def load_im2col(desc, coord, offsets, walk=None, _semantic=None):  # type: ignor
     for position, offset in enumerate(offsets):
         _check_offset(offset, position, len(offsets))
     pixel = [as_int32(x, "load_im2col coordinate", _semantic) for x in coord[:-1]]
+    check_channel("load_im2col", coord[-1], desc.dtype)
     channel = as_int32(coord[-1], "load_im2col channel", _semantic)
     taps = [as_int32(x, "load_im2col offset", _semantic) for x in offsets]
     parts = walk_scalars("load_im2col", walk, len(offsets), _semantic)
@@ -205,6 +209,16 @@ def _check_offset(offset: Any, position: int, spatial_rank: int) -> None:
             f"load_im2col: offset {position} is {value}, expected 0 to {limit}: "
             "filter tap times dilation; the padding belongs into the start pixel"
         )
+
+
+def check_channel(name: str, channel: Any, dtype: Any) -> None:
+    """Refuses a constant first channel at which the TMA unit stops."""
+    value = core._unwrap_if_constexpr(channel)
+    problem = ""
+    if isinstance(value, int):
+        problem = channel_problem(value, dtype.primitive_bitwidth // 8)
+    if problem:
+        raise ValueError(f"{name}: {problem}")
 
 
 def _check_plugin() -> None:

@@ -43,7 +43,8 @@ class LowerIm2Col(Pass):
 
         Raises:
             PassError: See :class:`MarkerFlow`; or a descriptor is read both ways, is not a kernel
-                argument, or its pixels are split over the CTAs of a cluster without a walk.
+                argument, its pixels are split over the CTAs of a cluster without a walk, or a
+                first channel is a constant that is not at a multiple of 16 bytes.
         """
         flow = MarkerFlow.of(module)
         if not flow.markers:

@@ -11,7 +11,10 @@ from dataclasses import dataclass, field
 
 from triton_ext.errors import PassError
 from triton_ext.ir import BlockArgument, Builder, Operation, OpResult, Region, Value
+from triton_ext.ir.dialects.arith import constant_int
 from triton_ext.ir.structured import append_captures, append_if_results, append_iter_args
+from triton_ext.ir.types import parse_type
+from triton_ext.markers import channel_problem
 from triton_ext.passes import error_at
 
 from ..dialect.cluster import splits_pixels
@@ -181,7 +184,8 @@ def position_of(
         builder: Where arithmetic is put that this takes.
 
     Raises:
-        PassError: The two markers do not fit each other, or the pixels are split without a walk.
+        PassError: The two markers do not fit each other, the pixels are split without a walk, or
+            the first channel is a constant that is not at a multiple of 16 bytes.
     """
     position, (channel, *offsets) = (tuples.of(index) for index in load.coord)
     spatial_rank = len(offsets)
@@ -193,6 +197,17 @@ def position_of(
             f"a start pixel of {len(position)} values meets {spatial_rank} filter offsets: "
             "one offset per spatial dimension is needed",
         )
+    _check_channel(load, channel)
     if splits_pixels(bases):
         pixel = start_of_cta(load, pixel, walk, bases, builder)
     return Position(pixel, channel, tuple(offsets))
+
+
+def _check_channel(load: TmaLoad, channel: Value) -> None:
+    number, module = constant_int(channel), load.op.module
+    bits = None
+    if number is not None and module is not None:
+        bits = parse_type(load.result.type, module.aliases).bit_width
+    problem = channel_problem(number or 0, bits // 8) if bits is not None else ""
+    if problem:
+        raise error_at(load.op, problem)

@@ -31,7 +31,7 @@ from ..liveness import Liveness, LiveRange
 from .placement import Item, Placement, Problem, place
 from .scratch import SCRATCH_ALIGNMENT, Scratch
 from .sizes import buffer_size, reserved_size
-from .triton_order import offsets_of_triton
+from .triton_order import values_first
 
 __all__ = [
     "Buffer",
@@ -297,21 +297,16 @@ class _Allocator:
     def _as_triton(
         self, function: Operation, buffers: Sequence[Buffer], items: Sequence[Item]
     ) -> Placement:
-        """Where Triton puts them: it looks at values first, then at what operations need."""
-        order = sorted(range(len(items)), key=lambda i: buffers[i].kind is not BufferKind.EXPLICIT)
-        found = offsets_of_triton(
-            [items[i] for i in order],
-            self.partition_size,
-            knows_partitions=self.knows_partitions,
+        """Where Triton puts them."""
+        are_values = [buffer.kind is BufferKind.EXPLICIT for buffer in buffers]
+        offsets = values_first(
+            items, are_values, self.partition_size, knows_partitions=self.knows_partitions
         )
-        if found is None:
+        if offsets is None:
             function.fail(
                 f"Triton's own allocation of the partitioned values of '{symbol_of(function)}' "
                 "never ends on this release"
             )
-        offsets = [0] * len(items)
-        for i, offset in zip(order, found, strict=True):
-            offsets[i] = offset
         problem = Problem(items, self.partition_size)
         bound, total = problem.lower_bound(), problem.total(offsets)
         return Placement(tuple(offsets), total, bound, total == bound)

@@ -19,7 +19,7 @@ from typing import Final, Protocol
 
 from ..liveness import LiveRange, pairs_that_meet
 
-__all__ = ["SizedItem", "offsets_of_triton"]
+__all__ = ["SizedItem", "offsets_of_triton", "values_first"]
 
 # Of the placements of random values that end, none took more than 12.
 _ROUNDS: Final = 1000
@@ -74,6 +74,33 @@ def offsets_of_triton(
             return None
         seen.add(state)
     return None
+
+
+def values_first(
+    items: Sequence[SizedItem],
+    are_values: Sequence[bool],
+    partition_size: int = 0,
+    *,
+    knows_partitions: bool = False,
+) -> list[int] | None:
+    """As :func:`offsets_of_triton`, of items in any order: Triton looks at values first.
+
+    Args:
+        items: What needs memory.
+        are_values: Of each, whether it is a value; otherwise an operation needs it.
+        partition_size: As there.
+        knows_partitions: As there.
+    """
+    order = sorted(range(len(items)), key=lambda i: not are_values[i])
+    found = offsets_of_triton(
+        [items[i] for i in order], partition_size, knows_partitions=knows_partitions
+    )
+    if found is None:
+        return None
+    offsets = [0] * len(items)
+    for i, offset in zip(order, found, strict=True):
+        offsets[i] = offset
+    return offsets
 
 
 @dataclass(frozen=True, slots=True)

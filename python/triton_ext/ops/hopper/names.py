@@ -22,7 +22,7 @@ def _aggregate(cls: type) -> Any:
         for name, value in zip(fields, values, strict=True):
             setattr(self, name, value)
 
-    init.__triton_builtin__ = True  # type: ignore[attr-defined]
+    init.__triton_builtin__ = True
     cls.__annotations__ = fields
     cls.__init__ = init  # type: ignore[misc]
     return core._aggregate(cls)
@@ -44,7 +44,7 @@ barrier = getattr(gl, "barrier", None) or gl.thread_barrier
 
 
 @builtin
-def typed(values, _semantic=None):  # type: ignore[no-untyped-def]
+def typed(values, _semantic=None):
     """A tuple of tuples whose type knows the constants in it, which 3.6 forgets for partitions."""
     return values if hasattr(gl, "barrier") else _typed(values)
 

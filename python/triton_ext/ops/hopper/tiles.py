@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import math
 from dataclasses import dataclass
+
+from triton_ext.errors import LaunchError
 
 __all__ = [
     "RESERVED_BYTES",
@@ -14,6 +17,8 @@ __all__ = [
     "TileConfig",
     "cooperative",
     "keep_filter",
+    "launch_problems",
+    "num_programs",
     "ping_pong",
 ]
 
@@ -66,6 +71,18 @@ class TileConfig:
     store_buffers: int = 1
     group_m: int = 8
     filter_steps: int = 0
+
+    def __post_init__(self) -> None:
+        """Refuses what cannot be computed with: anything but whole numbers, and those too small."""
+        found = []
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            # 0 is what these two say where there is none.
+            least = 0 if field.name in ("block_n_rest", "filter_steps") else 1
+            if field.name != "ping_pong" and (type(value) is not int or value < least):
+                found.append(f"{field.name} is {value!r}: expected an int of at least {least}")
+        if found:
+            raise LaunchError("configuration: " + "; ".join(found))
 
     @property
     def row_groups(self) -> int:
@@ -158,9 +175,10 @@ class TileConfig:
         rest = f"+{self.block_n_rest}" if self.block_n_rest else ""
         role = "pp" if self.ping_pong else f"co{self.consumers}"
         kept = f"_f{self.filter_steps}" if self.filter_steps else ""
+        step = f"_k{self.block_k}" if self.block_k != 64 else ""
         return (
             f"{self.block_m}x{self.block_n_main}{rest}_{role}_s{self.stages}"
-            f"_e{self.store_n}x{self.store_buffers}_g{self.group_m}{kept}"
+            f"_e{self.store_n}x{self.store_buffers}_g{self.group_m}{kept}{step}"
         )
 
 
@@ -212,3 +230,34 @@ def keep_filter(config: TileConfig, steps: int) -> TileConfig | None:
         return None
     # A stage also has two mbarriers.
     return dataclasses.replace(kept, stages=4 + spare_bytes // (config.x_bytes + 16))
+
+
+def launch_problems(config: TileConfig, steps: int, columns: int, num_sms: int) -> list[str]:
+    """Returns why a configuration cannot run, or not this convolution; nothing where it can.
+
+    Args:
+        config: The configuration.
+        steps: Steps of the whole reduction, 0 where the filter cannot stay in shared memory.
+        columns: Columns of the product.
+        num_sms: Multiprocessors of the GPU.
+    """
+    problems = config.problems()
+    if config.filter_steps not in (0, steps):
+        problems.append(f"filter_steps is {config.filter_steps}, the convolution has {steps}")
+    num_n = math.ceil(columns / config.block_n)
+    if config.filter_steps and num_n > num_sms:
+        problems.append(f"{num_n} tiles of columns on {num_sms} multiprocessors: filters change")
+    return problems
+
+
+def num_programs(config: TileConfig, tiles: int, columns: int, num_sms: int) -> int:
+    """Returns the CTAs; where the filter stays, a multiple of the tiles of columns.
+
+    Args:
+        config: How the kernel is compiled.
+        tiles: All tiles.
+        columns: Columns of the product.
+        num_sms: Multiprocessors of the GPU.
+    """
+    num_n = math.ceil(columns / config.block_n)
+    return min(tiles, num_sms // num_n * num_n if config.filter_steps else num_sms)

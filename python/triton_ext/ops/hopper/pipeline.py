@@ -3,11 +3,14 @@
 The kernels' docstrings have the symbols, the warp roles and the table of barriers.
 """
 
+# mypy: disable-error-code="call-arg"
 # ruff: noqa: RUF005  # Gluon traces these bodies, and has no starred expressions
 
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
+from typing import Any
 
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
@@ -18,10 +21,11 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma,
     warpgroup_mma_wait,
 )
-from triton_ext.gluon import nvidia as xnv
 
-from .names import aggregate, allocate_mbarrier, async_load, async_store
-from .tiles import Barrier
+from triton_ext.gluon import nvidia as xnv
+from triton_ext.ops.hopper.epilogue import finish_columns
+from triton_ext.ops.hopper.names import aggregate, allocate_mbarrier, async_load, async_store
+from triton_ext.ops.hopper.tiles import Barrier
 
 __all__ = [
     "Shared",
@@ -237,21 +241,31 @@ def multiply_tile(
 
 @gluon.jit
 def store_tile(
-    acc_main, acc_rest, y_desc, y_smem, row, column, ME: gl.constexpr, CONFIG: gl.constexpr
-):
-    """Stores a tile's accumulators through TMA; row and column are the consumer's first."""
+    acc_main, acc_rest, y_desc, y_smem, row, column, ME: gl.constexpr, CONFIG: gl.constexpr,
+    epilogue=None, ACTIVATION: gl.constexpr = None,
+):  # fmt: skip
+    """Stores a tile's accumulators through TMA; row and column are the consumer's first.
+
+    epilogue and ACTIVATION are those of finish_columns; both None for neither.
+    """
     N_MAIN: gl.constexpr = CONFIG.block_n_main
     FIRST: gl.constexpr = ME * CONFIG.store_buffers
-    store_columns(acc_main, y_desc, y_smem, row, column, FIRST, 0, CONFIG)
+    store_columns(
+        acc_main, y_desc, y_smem, row, column, FIRST, 0, CONFIG, epilogue, ACTIVATION
+    )  # fmt: skip
     if CONFIG.block_n_rest > 0:
         PARTS: gl.constexpr = N_MAIN // CONFIG.store_n
-        store_columns(acc_rest, y_desc, y_smem, row, column + N_MAIN, FIRST, PARTS, CONFIG)
+        store_columns(
+            acc_rest, y_desc, y_smem, row, column + N_MAIN, FIRST, PARTS, CONFIG, epilogue,
+            ACTIVATION,
+        )  # fmt: skip
 
 
 @gluon.jit
 def store_columns(
-    acc, y_desc, y_smem, row, column, FIRST: gl.constexpr, PART: gl.constexpr, CONFIG: gl.constexpr
-):
+    acc, y_desc, y_smem, row, column, FIRST: gl.constexpr, PART: gl.constexpr, CONFIG: gl.constexpr,
+    epilogue, ACTIVATION: gl.constexpr,
+):  # fmt: skip
     """Converts an accumulator, STORE_N columns at a time, and starts their TMA stores.
 
     FIRST is the consumer's first staging buffer, PART counts its stores of this tile.
@@ -261,11 +275,18 @@ def store_columns(
         PARTS: gl.constexpr = HALF // CONFIG.store_n
         # The columns of a WGMMA accumulator are registers: halving it moves nothing.
         left, right = acc.reshape([acc.shape[0], 2, HALF]).permute(0, 2, 1).split()
-        store_columns(left, y_desc, y_smem, row, column, FIRST, PART, CONFIG)
-        store_columns(right, y_desc, y_smem, row, column + HALF, FIRST, PART + PARTS, CONFIG)
+        store_columns(
+            left, y_desc, y_smem, row, column, FIRST, PART, CONFIG, epilogue, ACTIVATION
+        )  # fmt: skip
+        store_columns(
+            right, y_desc, y_smem, row, column + HALF, FIRST, PART + PARTS, CONFIG, epilogue,
+            ACTIVATION,
+        )  # fmt: skip
     else:
         layout: gl.constexpr = accumulator_layout(acc.shape[1])
         values = gl.convert_layout(acc, layout, assert_trivial=True)
+        if ACTIVATION is not None:
+            values = finish_columns(values, row, column, epilogue, ACTIVATION)
         buffer = y_smem.index(FIRST + PART % CONFIG.store_buffers)
         tma.store_wait(CONFIG.store_buffers - 1)
         buffer.store(values.to(y_desc.dtype))
@@ -281,7 +302,7 @@ def accumulator_layout(columns):
     )
 
 
-def smem_layout(block):
+def smem_layout(block: Sequence[int]) -> Any:
     """Returns the layout in shared memory of a block of 16-bit elements, on the host."""
     return _smem_layout(tuple(block))
 

@@ -1,0 +1,178 @@
+"""Makes the table of choices that the package ships out of sweeps and of tuning.
+
+    python -m benchmarks.make_table SWEEP.json [...] [--out python/triton_ext/ops/tables/X.json]
+
+Takes what ``sweep``, ``dgrad_sweep`` and ``wgrad_sweep`` wrote, and tables of ``triton-ext tune``.
+Of every convolution the fastest right configuration goes into the table, of several convolutions
+with one key that which loses least to the best on all of them.  What the table has already is
+kept unless it is older, or ``--fresh`` is given.  By default, the file is that of the GPU of the
+sweeps.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import math
+import pathlib
+import sys
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from benchmarks.harness import emit
+from benchmarks.suites import select_layers
+
+__all__ = ["main", "measurements_of", "table_of"]
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """One convolution of a sweep.
+
+    Attributes:
+        key: As the package's tables have it.
+        times: Microseconds by configuration.
+        measured: When.
+        triton: With which version.
+    """
+
+    key: str
+    times: dict[Any, float]
+    measured: str
+    triton: str
+
+
+def _problem(name: str, entry: dict[str, Any]) -> Any:
+    """Returns the problem of a sweep's entry; the forward sweep has its own names."""
+    from triton_ext.ops.tuning.collect import parse_shape
+
+    layers = select_layers("all", [name]) if "_k" in name else ()
+    if layers:
+        return layers[0].problem
+    if "_k" in name:
+        return parse_shape(name)
+    from benchmarks.shapes import select_shapes
+
+    (shape,) = select_shapes([name])
+    stride = f"_s{shape.stride}" if shape.stride != 1 else ""
+    pad_h, pad_w = shape.padding
+    return parse_shape(
+        f"{shape.n}x{shape.ci}x{shape.h}x{shape.w}_{shape.co}_k{shape.r}x{shape.s}{stride}"
+        f"_p{pad_h}x{pad_w}"
+    )
+
+
+def measurements_of(sweep: dict[str, Any]) -> Iterator[Measurement]:
+    """Yields what a sweep holds, or what one file of ``triton-ext tune`` does."""
+    from triton_ext.ops.conv_config import ConvConfig
+    from triton_ext.ops.tuning_store.keys import key_of
+    from triton_ext.ops.wgrad_config import WgradChoice, WgradConfig
+
+    is_wgrad = "layers" in sweep
+    environment = sweep["environment"]
+    date = environment["date"].removesuffix(" UTC")
+    made = datetime.datetime.strptime(date, "%Y-%m-%d %H:%M")
+    for name, entry in sweep["layers" if is_wgrad else "shapes"].items():
+        # The forward sweep's names are sizes; the others' those of the suites.
+        direction: Any = "wgrad" if is_wgrad else "dgrad" if "_k" in name else "fprop"
+        times = {}
+        for result in entry["results"]:
+            if result["status"] != "ok" or not result["ms"]:
+                continue
+            config: Any
+            if is_wgrad:
+                inner = WgradConfig(**result["config"])
+                config = WgradChoice(config=inner, part_rounds=result["part_rounds"])
+            else:
+                config = ConvConfig(**result["config"])
+            times[config] = result["ms"] * 1e3
+        if times:
+            key = key_of(direction, _problem(name, entry), sweep["dtype"], sweep["num_sms"])
+            stamp = made.strftime("%Y-%m-%dT%H:%M:%S.000000Z")
+            yield Measurement(key, times, stamp, environment["triton"])
+
+
+def _best(measurements: Sequence[Measurement]) -> tuple[Any, float]:
+    """Returns the configuration that loses least on measurements of one key, and its time."""
+    common = set.intersection(*(set(each.times) for each in measurements))
+    if not common:
+        # Nothing ran on all of them: the last one decides.
+        measurements = measurements[-1:]
+        common = set(measurements[0].times)
+
+    def loss(config: Any) -> float:
+        return sum(math.log(e.times[config] / min(e.times.values())) for e in measurements)
+
+    best = min(common, key=loss)
+    return best, measurements[-1].times[best]
+
+
+def table_of(documents: Sequence[dict[str, Any]]) -> Any:
+    """Returns the table of sweeps and of other tables.
+
+    Args:
+        documents: Contents of the files.
+
+    Raises:
+        ValueError: They are of several GPUs.
+    """
+    from triton_ext.ops.tuning_store.files import Entry, Table, merged
+    from triton_ext.ops.tuning_store.kinds import encode, kind_of
+
+    gpus = {d["gpu"] if "gpu" in d else d["environment"]["device"] for d in documents}
+    if len(gpus) != 1:
+        raise ValueError(f"expected files of one GPU, got {', '.join(sorted(gpus)) or 'none'}")
+    by_key: dict[str, list[Measurement]] = defaultdict(list)
+    table = Table(gpus.pop())
+    for document in documents:
+        if "gpu" in document:
+            table.entries = merged(table.entries, document["entries"])
+            continue
+        for measurement in measurements_of(document):
+            by_key[measurement.key].append(measurement)
+    for key, measurements in by_key.items():
+        config, us = _best(measurements)
+        last = measurements[-1]
+        entry = Entry(
+            kind=kind_of(config),
+            config=encode(config),
+            us=round(us, 2),
+            measured=last.measured,
+            triton=last.triton,
+        )
+        table.entries = merged(table.entries, {key: entry.raw()})
+    return table
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Writes the table; returns 2 where the files do not go together."""
+    from triton_ext.ops.tuning_store.files import TableError, read_table, update_table, write_table
+    from triton_ext.ops.tuning_store.lookup import shipped_path
+
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.make_table", description=__doc__)
+    parser.add_argument("files", nargs="+", type=pathlib.Path, metavar="FILE")
+    parser.add_argument("--out", type=pathlib.Path, help="by default the one that is shipped")
+    parser.add_argument("--fresh", action="store_true", help="leave out what the table has so far")
+    arguments = parser.parse_args(argv)
+    try:
+        documents = [json.loads(path.read_text("utf-8")) for path in arguments.files]
+        table = table_of(documents)
+        path = arguments.out or shipped_path(table.gpu)
+        before = read_table(path, table.gpu)
+    except (ValueError, KeyError, OSError, TableError) as error:
+        emit(f"error: {type(error).__name__}: {error}")
+        return 2
+    if arguments.fresh or before is None:
+        write_table(path, table)
+    else:
+        table = update_table(path, table)
+        path.with_name(path.name + ".lock").unlink(missing_ok=True)
+    emit(f"{path}: {len(table.entries)} choices for {table.gpu}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,242 @@
+"""Forward convolutions over few channels: rows of the filter packed, tap by tap, and cuDNN.
+
+Every layer is checked against cuDNN in fp32, then timed in the variants ``cudnn``, ``rows``,
+``columns`` and ``taps``; the copies of both ways of packing are timed alone as well.  ``chosen``
+says what the model of ``triton_ext.ops.row_packing`` takes, beside the multiplications per output
+element of each.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from typing import Any
+
+from triton_ext.ops.descriptors import packed_strides
+from triton_ext.ops.problem import ConvProblem
+from triton_ext.ops.row_packing import RowPacking
+
+from benchmarks.conv_runs import H200_MULTIPROCESSORS, announce, make_timer, opened
+from benchmarks.conv_variants import make_operands
+from benchmarks.harness import (
+    ROOT,
+    Deadline,
+    Function,
+    add_conv_arguments,
+    emit,
+    measure_each,
+    measure_errors,
+    time_interleaved,
+    write_rows,
+)
+
+__all__ = ["LAYERS", "add_arguments", "run"]
+
+COMPILE_SECONDS = 60.0
+VARIANTS = ("cudnn", "taps", "rows", "columns", "rows_copies", "columns_copies")
+
+
+@dataclass(frozen=True, slots=True)
+class FewChannels:
+    """A layer over few channels.
+
+    Attributes:
+        name: What it is of.
+        problem: What is computed.
+    """
+
+    name: str
+    problem: ConvProblem
+
+
+def _layer(
+    name: str,
+    batch: int,
+    channels: tuple[int, int],
+    size: tuple[int, ...],
+    taps: int,
+    stride: int = 1,
+    padding: int = 0,
+) -> FewChannels:
+    dims = len(size)
+    problem = ConvProblem(
+        batch=batch,
+        in_channels=channels[0],
+        out_channels=channels[1],
+        input_size=size,
+        filter_size=(taps,) * dims,
+        stride=(stride,) * dims,
+        padding=((padding, padding),) * dims,
+        dilation=(1,) * dims,
+    )
+    return FewChannels(name, problem)
+
+
+LAYERS = (
+    _layer("resnet_stem_32", 32, (3, 64), (224, 224), 7, 2, 3),
+    _layer("resnet_stem_128", 128, (3, 64), (224, 224), 7, 2, 3),
+    _layer("convnext_stem", 64, (3, 96), (224, 224), 4, 4),
+    _layer("efficientnet_stem", 64, (3, 32), (224, 224), 3, 2, 1),
+    _layer("patches_8", 64, (3, 384), (224, 224), 8, 8),
+    _layer("unet_in", 8, (4, 320), (64, 64), 3, 1, 1),
+    _layer("vae_in", 1, (4, 512), (128, 128), 3, 1, 1),
+    _layer("vae_encoder_in", 1, (3, 128), (512, 512), 3, 1, 1),
+    _layer("resnet3d_stem", 8, (3, 64), (16, 112, 112), 7, 2, 3),
+    _layer("wav2vec_stem", 16, (1, 512), (160000,), 10, 5),
+    _layer("codec_in", 8, (1, 64), (240000,), 7, 1, 3),
+    _layer("c8", 32, (8, 64), (112, 112), 3, 1, 1),
+    _layer("c16", 32, (16, 64), (112, 112), 3, 1, 1),
+    _layer("c16_valid", 32, (16, 64), (114, 114), 3),
+    _layer("c32", 32, (32, 64), (112, 112), 3, 1, 1),
+    _layer("c32_valid", 32, (32, 64), (114, 114), 3),
+    _layer("c32_stride2", 32, (32, 64), (112, 112), 3, 2, 1),
+)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declares the options of the case."""
+    add_conv_arguments(parser, shapes="names of layers; all by default")
+    parser.add_argument("--once", action="store_true", help="run once, to fill Triton's cache")
+
+
+def select(words: list[str] | None) -> tuple[FewChannels, ...]:
+    """Returns layers by name.
+
+    Raises:
+        ValueError: There is no such layer; the text says what there is.
+    """
+    known = {layer.name: layer for layer in LAYERS}
+    for word in words or ():
+        if word not in known:
+            raise ValueError(f"layer {word!r}: expected one of {', '.join(known)}")
+    return LAYERS if not words else tuple(known[word] for word in words)
+
+
+def name_of(way: RowPacking) -> str:
+    """Its variant."""
+    return "columns" if way.columns else "rows"
+
+
+def ways_of(problem: ConvProblem) -> list[RowPacking]:
+    """The ways to pack rows of a dense channels-last x of 16 bits."""
+    strides = packed_strides((problem.batch, *problem.input_size, problem.in_channels))
+    return RowPacking.ways(problem, (strides[0], 1, *strides[1:-1]), 2)
+
+
+def functions_of(layer: FewChannels, dtype: str) -> tuple[dict[str, Function], dict[str, str], Any]:
+    """Returns the variants, their kernels' configurations, and a reference's function."""
+    from triton_ext.ops.conv_plan import make_plan
+
+    operands = make_operands(layer.problem, dtype)
+    x, weight = operands.x, operands.weight
+    common = (layer.problem, x.stride(), x.dtype, x.device)
+    taps = make_plan(*common, pack_rows=False)
+    functions: dict[str, Function] = {
+        "cudnn": lambda: operands.run_torch("fprop"),
+        "taps": lambda: taps.run(x, weight),
+    }
+    configs = {"taps": str(taps.config)}
+    for way in ways_of(layer.problem):
+        plan, name = make_plan(*common, pack_rows=way), name_of(way)
+        copies = plan.row_copies
+        configs[name] = str(plan.config)
+        functions[name] = lambda plan=plan: plan.run(x, weight)
+        functions[f"{name}_copies"] = lambda copies=copies: (copies.x(x), copies.weight(weight))
+    return functions, configs, lambda: operands.in_fp32().run_torch("fprop")
+
+
+def measure(layer: FewChannels, arguments: argparse.Namespace, timer: Any) -> dict[str, object]:
+    """Checks and times one layer."""
+    import torch
+
+    functions, configs, reference_of = functions_of(layer, arguments.dtype)
+    torch.backends.cudnn.benchmark = False
+    reference = reference_of()
+    torch.backends.cudnn.benchmark = True
+    errors = {name: measure_errors(functions[name](), reference) for name in ("cudnn", *configs)}
+    del reference
+    row = describe(layer)
+    row["wrong"] = " ".join(n for n, e in errors.items() if not e.within(errors["cudnn"]))
+    timings = time_interleaved(functions, timer, arguments.rounds)
+    for name in VARIANTS:
+        row[f"{name}_us"] = timings[name].ms * 1e3 if name in timings else float("nan")
+        row[f"{name}_config"] = configs.get(name, "")
+    return row
+
+
+def describe(layer: FewChannels) -> dict[str, object]:
+    """What is known of a layer without measuring, on 132 multiprocessors and in 16 bits."""
+    ways = {name_of(way): way for way in ways_of(layer.problem)}
+    costs = {name: way.cost(H200_MULTIPROCESSORS) for name, way in ways.items()}
+    fastest = min(costs, key=lambda name: costs[name].packed_us)
+    cost = costs[fastest]
+    row: dict[str, object] = {"layer": layer.name, "chosen": fastest if cost.pays else "taps"}
+    row["taps_k_gemm"] = cost.unpacked_k_gemm
+    for name in ("rows", "columns"):
+        row[f"{name}_k_gemm"] = costs[name].k_gemm if name in costs else ""
+        row[f"{name}_mb"] = round(ways[name].copied_bytes / 1e6, 2) if name in ways else ""
+    return row
+
+
+def _compile(layers: tuple[FewChannels, ...], dtype: str) -> None:
+    """Fills Triton's cache from several processes, each with a share of the layers."""
+    jobs = min(len(layers), (os.cpu_count() or 1) - 1)
+    command = [sys.executable, "-m", "benchmarks", "row_packing", "--once", "--dtype", dtype]
+    running = [
+        subprocess.Popen(
+            [*command, "--shapes", *(layer.name for layer in layers[index::jobs])],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            cwd=ROOT,
+        )
+        for index in range(jobs)
+    ]
+    for process in running:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(timeout=COMPILE_SECONDS)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Runs the case; returns 1 where a result was wrong or a layer failed."""
+    opening = opened(arguments, lambda: select(arguments.shapes))
+    if opening is None:
+        return 2
+    chosen, environment = opening
+    layers = tuple(chosen)
+    if arguments.dry_run:
+        for layer in layers:
+            emit(" ".join(f"{key}={value}" for key, value in describe(layer).items()))
+        return 0
+    if arguments.once:
+        for layer in layers:
+            for function in functions_of(layer, arguments.dtype)[0].values():
+                function()
+        return 0
+    timer = make_timer(arguments, arguments.target_ms)
+    _compile(layers, arguments.dtype)
+    announce(arguments, environment, timer)
+    head = (*describe(layers[0]), *(f"{name}_us" for name in VARIANTS), "cudnn/chosen")
+    emit("| " + " | ".join(head) + " |")
+    emit("| --- " * len(head) + "|")
+
+    def show(rows: list[dict[str, Any]]) -> None:
+        row = rows[-1]
+        ratio = row["cudnn_us"] / row[f"{row['chosen']}_us"]
+        cells = [f"{row[k]:.1f}" if k.endswith("_us") else str(row[k]) for k in head[:-1]]
+        wrong = f" WRONG: {row['wrong']}" if row["wrong"] else ""
+        wrong += "".join(f" {name}: {row[f'{name}_config']};" for name in ("rows", "columns"))
+        emit(f"| {' | '.join([*cells, f'{ratio:.3f}'])} |{wrong}")
+        if arguments.out is not None:
+            write_rows(arguments.out, environment, rows)
+
+    deadline = Deadline(arguments.time_limit)
+    rows, missing = measure_each(
+        layers, lambda layer: measure(layer, arguments, timer), show, deadline
+    )
+    for name in missing:
+        emit(f"missing: {name}")
+    return 1 if missing or any(row["wrong"] for row in rows) else 0

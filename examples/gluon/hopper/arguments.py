@@ -1,0 +1,76 @@
+"""What the launchers take besides tensors: what is wrong with it, by the argument's name."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from triton_ext.errors import LaunchError
+
+__all__ = ["check_parameters"]
+
+
+def check_parameters(
+    dims: int,
+    config_classes: tuple[type, ...],
+    config: object,
+    launcher: object,
+    *,
+    stride: object,
+    padding: object,
+    dilation: object,
+    sizes: tuple[str, object] | None = None,
+    has_sides: bool = True,
+) -> None:
+    """Refuses arguments of a wrong type, count or range.
+
+    Args:
+        dims: Spatial dimensions of the tensors; counts are compared where these are 1 to 3.
+        config_classes: Of the kernel's configurations.  Subclasses do not count: the tile of a
+            cluster's configuration is that of another kernel.
+        config: A configuration, or ``None``.
+        launcher: What launches the kernel, or ``None``.
+        stride: One int, or one per spatial dimension; at least 1.
+        padding: The same; negative ones cut off.
+        dilation: The same; at least 1.
+        sizes: Name and value of a size that is given per spatial dimension; at least 1.
+        has_sides: Whether a padding may be (low, high) per spatial dimension.
+
+    Raises:
+        LaunchError: All that is wrong with them.
+    """
+    problems = []
+    for name, value, least in (("stride", stride, 1), ("dilation", dilation, 1)):
+        if not (_is_int(value, least) or _are_ints(value, dims, least)):
+            problems.append(
+                f"{name} is {value!r}: expected an int, or {dims} of them, each at least {least}"
+            )
+    if not (_is_int(padding) or _are_ints(padding, dims) or (has_sides and _sides(padding, dims))):
+        sides = " or pairs (low, high)" if has_sides else ", what is in front"
+        problems.append(f"padding is {padding!r}: expected an int, or {dims} ints{sides}")
+    if sizes is not None and not _are_ints(sizes[1], dims, 1):
+        problems.append(f"{sizes[0]} is {sizes[1]!r}: expected {dims} ints, each at least 1")
+    if config is not None and type(config) not in config_classes:
+        names = " or ".join(each.__name__ for each in config_classes)
+        problems.append(f"config is a {type(config).__name__}: expected a {names}, or None")
+    if launcher is not None and not callable(launcher):
+        problems.append(f"launcher is {launcher!r}: expected a function such as xnv.emulated")
+    if problems:
+        raise LaunchError("; ".join(problems))
+
+
+def _is_int(value: Any, least: int | None = None) -> bool:
+    return type(value) is int and (least is None or value >= least)
+
+
+def _are_ints(value: Any, count: int, least: int | None = None) -> bool:
+    """Whether it is a sequence of as many ints; of any number where ``count`` is no rank."""
+    if not isinstance(value, (tuple, list)) or (1 <= count <= 3 and len(value) != count):
+        return False
+    return all(_is_int(each, least) for each in value)
+
+
+def _sides(value: Any, count: int) -> bool:
+    """Whether it is a sequence of as many pairs of ints."""
+    if not isinstance(value, (tuple, list)) or (1 <= count <= 3 and len(value) != count):
+        return False
+    return all(_are_ints(each, 0) and len(each) == 2 for each in value)

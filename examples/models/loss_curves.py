@@ -1,0 +1,261 @@
+"""``python -m examples.models.loss_curves``: does training go as with torch's convolutions?
+
+1. Some hundred steps on synthetic data, with torch's convolutions from several seeds and with ours
+   from the first of them.  In every window of steps our mean loss has to lie where one more run of
+   torch's would in 99 of 100 cases; one window in twenty may be the hundredth.  How often it lies
+   between the lowest and the highest of the runs themselves is told too.
+2. A checkpoint of torch's model and optimizer is loaded after ``convert``, trained on, saved, and
+   loaded into torch's model, which then gives the same outputs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import functools
+import io
+import math
+import pathlib
+import statistics
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+
+from benchmarks.harness import collect_environment, emit, measure_errors, write_json
+from examples.models import modes, networks, options
+from examples.models.training import Step
+
+__all__ = ["Comparison", "checkpoint", "compare", "curve", "main"]
+
+WINDOW = 10
+# Student's t for 99 of 100, by the number of runs.
+_STUDENT = {2: 63.66, 3: 9.925, 4: 5.841, 5: 4.604, 6: 4.032, 7: 3.707, 8: 3.499, 9: 3.355}
+_STUDENT_OF_MORE = 3.25
+_WINDOWS_PER_STRAY = 20
+# Different batches, which repeat: something that can be learnt by heart.
+_BATCHES = 8
+_LEARNING_RATE = 3e-4
+
+
+def parse(argv: list[str] | None) -> argparse.Namespace:
+    """Reads the command line."""
+    parser = argparse.ArgumentParser(
+        prog="python -m examples.models.loss_curves", description=__doc__.partition("\n")[0]
+    )
+    parser.add_argument("--model", choices=networks.MODELS, default="resnet50")
+    parser.add_argument("--size", choices=networks.SIZES, default="full")
+    parser.add_argument("--batch", type=int, help="pictures per step (by network)")
+    parser.add_argument("--attention", action="store_true", help="in the UNet and the decoder")
+    parser.add_argument("--dtype", choices=("bfloat16", "float16"), default="bfloat16")
+    parser.add_argument("--steps", type=int, default=200, help="of every run (200)")
+    parser.add_argument("--seeds", type=int, default=5, help="runs with torch's convolutions (5)")
+    parser.add_argument("--out", type=pathlib.Path, metavar="FILE", help=".json to write")
+    parser.add_argument("--plot", type=pathlib.Path, metavar="FILE", help=".png or .svg to write")
+    return parser.parse_args(argv)
+
+
+def prepare(mode: str, seed: int, arguments: argparse.Namespace) -> Step:
+    """Makes a training step: weights in fp32, autocast to the dtype, AdamW."""
+    network = networks.build(
+        arguments.model,
+        size=arguments.size,
+        batch=arguments.batch,
+        attention=arguments.attention,
+        device=options.device(),
+        seed=seed,
+    )
+    made = modes.variant(network, mode, dtype=torch.float32)
+    optimizer = functools.partial(torch.optim.AdamW, lr=_LEARNING_RATE)
+    return Step(made, optimizer, modes.DTYPES[arguments.dtype])
+
+
+def curve(mode: str, seed: int, arguments: argparse.Namespace) -> list[float]:
+    """Trains a network from a seed; returns the loss of every step."""
+    step = prepare(mode, seed, arguments)
+    x, target = step.network.inputs[0], step.network.target
+    torch.manual_seed(1000 + seed)
+    batches = []
+    for _ in range(_BATCHES):
+        shuffled = target[torch.randperm(len(target), device=target.device)]
+        batches.append((torch.randn_like(x), shuffled))
+    losses = []
+    for number in range(arguments.steps):
+        picture, wanted = batches[number % _BATCHES]
+        x.copy_(picture)
+        target.copy_(wanted)
+        losses.append(step())
+    return torch.stack(losses).tolist()
+
+
+def _windows(losses: Sequence[float]) -> list[float]:
+    parts = [losses[i : i + WINDOW] for i in range(0, len(losses), WINDOW)]
+    return [sum(part) / len(part) for part in parts]
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """How a curve lies to others.
+
+    Attributes:
+        windows: How many there are.
+        between: In how many it lies between the lowest and the highest.
+        outside: First steps of the windows where it lies farther out than one more run would.
+    """
+
+    windows: int
+    between: int
+    outside: tuple[int, ...]
+
+    @property
+    def good(self) -> bool:
+        """Whether it is one of them."""
+        return len(self.outside) <= self.windows // _WINDOWS_PER_STRAY
+
+
+def compare(ours: Sequence[float], theirs: Sequence[Sequence[float]]) -> Comparison:
+    """Compares a curve with the spread of others.
+
+    Args:
+        ours: Losses, step by step.
+        theirs: Of at least two runs.
+    """
+    outside = []
+    between = 0
+    values = _windows(ours)
+    for number, others in enumerate(zip(*map(_windows, theirs), strict=True)):
+        count = len(others)
+        between += min(others) <= values[number] <= max(others)
+        # The interval for one more draw from a normal distribution that count draws are known of.
+        width = statistics.stdev(others) * math.sqrt(1 + 1 / count)
+        width *= _STUDENT.get(count, _STUDENT_OF_MORE)
+        if not abs(values[number] - statistics.mean(others)) <= width:
+            outside.append(number * WINDOW)
+    return Comparison(len(values), between, tuple(outside))
+
+
+def checkpoint(arguments: argparse.Namespace, steps: int = 3) -> dict[str, Any]:
+    """Takes a checkpoint from torch to ours and back.
+
+    Args:
+        arguments: Of the script.
+        steps: Training steps before and between.
+
+    Returns:
+        Errors of outputs in relation to torch's model with the same weights in fp32, by mode, and
+        whether the weights came back as they were saved.
+    """
+    theirs, ours, back = (prepare(mode, 0, arguments) for mode in ("eager", "ours", "eager"))
+    for _ in range(steps):
+        theirs()
+    _load(_saved(theirs), ours)
+    for _ in range(steps):
+        ours()
+    saved = _saved(ours)
+    _load(saved, back)
+    kept = torch.load(io.BytesIO(saved), weights_only=True)["model"]
+    same = all(torch.equal(kept[name], tensor) for name, tensor in _state(back).items())
+    # Training goes on from there.
+    exact = copy.deepcopy(back.model).eval()
+    dtype = modes.DTYPES[arguments.dtype]
+    errors = {}
+    with torch.no_grad():
+        reference = exact(*back.network.inputs)
+        for name, step in (("torch", back), ("ours", ours)):
+            step.model.eval()
+            with torch.autocast(reference.device.type, dtype):
+                errors[name] = measure_errors(step.model(*back.network.inputs), reference)
+            step.model.train()
+    finite = bool(back().isfinite())
+    good = same and finite and errors["ours"].within(errors["torch"])
+    return {
+        "weights equal": same,
+        "error of torch": errors["torch"].l2,
+        "error of ours": errors["ours"].l2,
+        "good": good,
+    }
+
+
+def _state(step: Step) -> dict[str, torch.Tensor]:
+    return step.model.state_dict()
+
+
+def _saved(step: Step) -> bytes:
+    file = io.BytesIO()
+    torch.save({"model": _state(step), "optimizer": step.optimizer.state_dict()}, file)
+    return file.getvalue()
+
+
+def _load(saved: bytes, step: Step) -> None:
+    state = torch.load(io.BytesIO(saved), weights_only=True)
+    step.model.load_state_dict(state["model"])
+    step.optimizer.load_state_dict(state["optimizer"])
+
+
+def draw(path: pathlib.Path, runs: dict[str, list[float]], title: str) -> None:
+    """Draws the curves, the last one in front."""
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(figsize=(7, 4), layout="constrained")
+    for name, losses in runs.items():
+        ours = name == "ours"
+        means = _windows(losses)
+        places = [WINDOW * (number + 0.5) for number in range(len(means))]
+        axes.plot(places, means, color="C1" if ours else "C0", alpha=1.0 if ours else 0.4)
+        axes.plot([], [], label=name, color="C1" if ours else "C0")
+    axes.set_xlabel("step")
+    axes.set_ylabel(f"loss, mean of {WINDOW} steps")
+    axes.set_title(title, fontsize=9)
+    axes.legend(fontsize=7)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=150)
+    pyplot.close(figure)
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Runs the script; returns 1 where training went otherwise, 2 for wrong options."""
+    arguments = parse(argv)
+    for name, least in (("steps", 1), ("seeds", 2)):
+        if getattr(arguments, name) < least:
+            emit(f"--{name} {getattr(arguments, name)}: expected at least {least}")
+            return 2
+    for text in collect_environment().lines():
+        emit(text)
+    try:
+        runs = {}
+        for seed in range(arguments.seeds):
+            runs[f"torch, seed {seed}"] = curve("eager", seed, arguments)
+            emit(_told(f"torch, seed {seed}", runs[f"torch, seed {seed}"]))
+        theirs = list(runs.values())
+        runs["ours"] = curve("ours", 0, arguments)
+        emit(_told("ours, seed 0", runs["ours"]))
+        carried = checkpoint(arguments)
+    except networks.MissingPackage as missing:
+        emit(str(missing))
+        return 1
+    found = compare(runs["ours"], theirs)
+    told = "inside the spread" if found.good else f"OUTSIDE the spread at steps {found.outside}"
+    emit(
+        f"{arguments.model}: {arguments.steps} steps, {told}; between the lowest and the highest "
+        f"run in {found.between} of {found.windows} windows"
+    )
+    emit(f"checkpoint: {', '.join(f'{name}: {value}' for name, value in carried.items())}")
+    if arguments.out is not None:
+        write_json(arguments.out, {"runs": runs, "curve": asdict(found), "checkpoint": carried})
+    if arguments.plot is not None:
+        draw(arguments.plot, runs, f"{arguments.model}, {arguments.dtype}")
+    return 0 if found.good and carried["good"] else 1
+
+
+def _told(name: str, losses: Sequence[float]) -> str:
+    means = _windows(losses)
+    return f"{name:<16} loss {means[0]:.4f} at first, {means[-1]:.4f} at last"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,228 @@
+"""One model's modes beside each other: right first, then time and memory.
+
+A mode is right where its error against fp32 is at most twice that of eager torch in the same dtype.
+The times are of consecutive steps, host time included, a measurement of every mode per round; with
+CUDA graphs they are the GPU's alone.  The timing itself is that of ``benchmarks/harness.py``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import torch
+
+from benchmarks.harness import (
+    Deadline,
+    Errors,
+    Plan,
+    Timer,
+    Timing,
+    emit,
+    measure_errors,
+    time_interleaved,
+)
+from examples.models.modes import BASELINE
+
+__all__ = ["Job", "Row", "StepTimer", "compare", "synchronize"]
+
+Tensor = torch.Tensor
+
+# Steps in front of a measurement of memory: what is compiled or tuned is there by then.
+_WARM_UP = 3
+
+
+def synchronize() -> None:
+    """Waits for the GPU, if there is one."""
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+
+
+class StepTimer:
+    """Wall time of consecutive steps, on any device; a ``benchmarks.harness.Timer``.
+
+    The number of steps is fixed: ranks of a job have to make the same.
+
+    Args:
+        steps: Per measurement.
+    """
+
+    def __init__(self, steps: int) -> None:
+        self._steps = steps
+
+    def plan(self, function: Callable[[], object]) -> Plan:
+        function()
+        synchronize()
+        start = time.perf_counter()
+        function()
+        host_us = (time.perf_counter() - start) * 1e6
+        return Plan(function, self._steps, host_us)
+
+    def measure(self, plan: Plan) -> float:
+        synchronize()
+        start = time.perf_counter()
+        for _ in range(plan.calls):
+            plan.function()
+        synchronize()
+        step_ms = (time.perf_counter() - start) * 1e3 / plan.calls
+        # Not on a CPU, where the host is all there is.
+        plan.host_bound = torch.cuda.is_available() and plan.host_us > 900 * step_ms
+        return step_ms
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A mode of a model, ready to run.
+
+    Attributes:
+        step: What is timed.
+        result: Computes what is compared with the reference, without a change of the weights.
+        taken: How many convolutions were converted, and how many of them all.
+        folded: How many of them took in what stands behind them.
+        notes: Why the others were left.
+        first: What is done once, before anything is measured.
+    """
+
+    step: Callable[[], object]
+    result: Callable[[], Tensor]
+    taken: tuple[int, int]
+    folded: int = 0
+    notes: tuple[str, ...] = ()
+    first: Callable[[], object] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """What became of one mode of one model.
+
+    Attributes:
+        task: ``inference`` or ``training``, and how many ranks.
+        model: Its name.
+        mode: One of ``MODES``.
+        problem: Why there is no time; empty where there is one.
+        errors: Against fp32.
+        timing: Of a step.
+        peak_bytes: Of this mode's weights and one step; 0 without a GPU.
+        taken: How many convolutions were converted, and how many of them all.
+        folded: How many of them took in what stands behind them.
+    """
+
+    task: str
+    model: str
+    mode: str
+    problem: str = ""
+    errors: Errors | None = None
+    timing: Timing | None = None
+    peak_bytes: int = 0
+    taken: tuple[int, int] = (0, 0)
+    folded: int = 0
+
+    def fields(self) -> dict[str, object]:
+        """Everything, flat, for CSV and JSON."""
+        timing, errors = self.timing, self.errors
+        return {
+            "task": self.task,
+            "model": self.model,
+            "mode": self.mode,
+            "ms": timing.ms if timing else "",
+            "spread": timing.spread if timing else "",
+            "host_ms": timing.host_us / 1e3 if timing else "",
+            "error_l2": errors.l2 if errors else "",
+            "error_max": errors.maximum if errors else "",
+            "peak_mib": self.peak_bytes / 2**20,
+            "converted": self.taken[0],
+            "convolutions": self.taken[1],
+            "folded": self.folded,
+            "problem": self.problem,
+        }
+
+
+def _allocated() -> int:
+    return torch.cuda.memory_allocated() if torch.cuda.is_available() else 0
+
+
+def _peak_of(step: Callable[[], object]) -> int:
+    if not torch.cuda.is_available():
+        return 0
+    torch.cuda.synchronize()
+    torch.cuda.reset_peak_memory_stats()
+    step()
+    torch.cuda.synchronize()
+    return torch.cuda.max_memory_allocated()
+
+
+def compare(
+    task: str,
+    model: str,
+    makers: Mapping[str, Callable[[], Job]],
+    reference: Tensor | None,
+    timer: Timer,
+    *,
+    rounds: int,
+    deadline: Deadline,
+    agree: Callable[[bool], bool] = bool,
+    tolerant: bool = True,
+    say: Callable[[str], None] = emit,
+) -> list[Row]:
+    """Checks every mode, measures its memory, then times those that are right together.
+
+    Args:
+        task: For the rows.
+        model: For the rows.
+        makers: Makes a mode; the baseline is the first.
+        reference: The result in fp32; ``None`` where the modes have been checked before.
+        timer: Measures.
+        rounds: Measurements per mode.
+        deadline: Modes that are not begun by then are left out, with that reason.
+        agree: Whether something is true on all ranks.
+        tolerant: Whether a mode that fails becomes a row.  Of several ranks the others would wait
+            for one that goes on, so it has to end there, and torchrun ends the job.
+        say: Tells what goes on.
+    """
+    rows: dict[str, Row] = {}
+    steps: dict[str, Callable[[], object]] = {}
+    for mode, make in makers.items():
+        if deadline.over:
+            rows[mode] = Row(task=task, model=model, mode=mode, problem="time limit")
+            continue
+        say(f"{model}: preparing {mode}, {deadline.left():.0f} s left")
+        baseline = rows[BASELINE].errors if mode != BASELINE else None
+        before = _allocated()
+        try:
+            job = make()
+            if job.first is not None:
+                job.first()
+            errors = None if reference is None else measure_errors(job.result(), reference)
+            for _ in range(_WARM_UP):
+                job.step()
+            peak = _peak_of(job.step) - before
+        except Exception as error:  # whatever one does, the others are still worth timing
+            if mode == BASELINE or not tolerant:
+                raise
+            problem = f"{type(error).__name__}: {str(error)[:300]}"
+            rows[mode] = Row(task=task, model=model, mode=mode, problem=problem)
+            continue
+        for note in job.notes:
+            say(f"  left: {note}")
+        right = agree(errors is None or baseline is None or errors.within(baseline))
+        rows[mode] = Row(
+            task=task,
+            model=model,
+            mode=mode,
+            problem="" if right else _wrong(errors),
+            errors=errors,
+            peak_bytes=max(peak, 0),
+            taken=job.taken,
+            folded=job.folded,
+        )
+        if right:
+            steps[mode] = job.step
+    timings = time_interleaved(steps, timer, rounds) if steps else {}
+    return [dataclasses.replace(row, timing=timings.get(mode)) for mode, row in rows.items()]
+
+
+def _wrong(errors: Errors | None) -> str:
+    found = "" if errors is None else f", relative error {errors.l2:.1e}"
+    return f"WRONG RESULT{found}"

@@ -1,0 +1,167 @@
+"""What the scripts have in common: options, the device, the timer, and the end of a run."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import importlib.util
+import pathlib
+from collections.abc import Callable, Sequence
+
+import torch
+
+from benchmarks.harness import Environment, GraphTimer, Timer, emit
+from examples.models import report
+from examples.models.measure import Row, StepTimer
+from examples.models.modes import DTYPES, MODES
+from examples.models.networks import MODELS, SIZES
+
+__all__ = [
+    "add_arguments",
+    "announce",
+    "device",
+    "exactly",
+    "finish",
+    "models_of",
+    "problem_of",
+    "show",
+    "timer_of",
+]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declares the options of inference and training."""
+    parser.add_argument(
+        "--model", nargs="+", choices=(*MODELS, "all"), default=["resnet50"], metavar="MODEL",
+        help=f"{', '.join(MODELS)} or all; all leaves convnext-timm out, the same network again",
+    )  # fmt: skip
+    parser.add_argument(
+        "--mode", nargs="+", choices=(*MODES, "all"), default=["eager", "ours"], metavar="MODE",
+        help=f"{', '.join(MODES)} or all; eager is always among them, to compare with",
+    )  # fmt: skip
+    parser.add_argument("--dtype", choices=tuple(DTYPES), default="bfloat16")
+    parser.add_argument("--size", choices=SIZES, default="full", help="tiny runs on a CPU")
+    parser.add_argument("--batch", type=int, help="pictures per step and rank (by network)")
+    parser.add_argument("--side", type=int, help="pixels or latents per side (by network)")
+    parser.add_argument("--attention", action="store_true", help="in the UNet and the decoder")
+    parser.add_argument("--steps", type=int, default=10, help="steps per measurement (10)")
+    parser.add_argument("--rounds", type=int, default=5, help="measurements per mode (5)")
+    parser.add_argument(
+        "--graph", action="store_true", help="time CUDA graphs of ten steps or more: no host time"
+    )
+    parser.add_argument(
+        "--ahead", type=int, default=0, metavar="N",
+        help="compile our kernels in N processes first (0)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--tune", action="store_true",
+        help="measure the tiles of our kernels in the first steps; the table is kept",
+    )  # fmt: skip
+    parser.add_argument("--compile-mode", default="default", help="torch.compile's mode")
+    parser.add_argument(
+        "--time-limit", type=float, default=1800.0, metavar="S", help="seconds to stop after (1800)"
+    )
+    parser.add_argument("--out", type=pathlib.Path, metavar="FILE", help=".csv or .json to write")
+    parser.add_argument("--markdown", type=pathlib.Path, metavar="FILE", help="table to write")
+    parser.add_argument("--plot", type=pathlib.Path, metavar="FILE", help=".png or .svg to write")
+    parser.add_argument(
+        "--per-layer", type=pathlib.Path, metavar="FILE",
+        help="every convolution's time before and after, as .png, .svg or .json; the model's name "
+        "is put into FILE",
+    )  # fmt: skip
+
+
+def problem_of(arguments: argparse.Namespace) -> str:
+    """Why the options cannot be followed here; empty if they can."""
+    for name in ("steps", "rounds", "batch", "side"):
+        value = getattr(arguments, name)
+        if value is not None and value < 1:
+            return f"--{name} {value}: expected at least 1"
+    if arguments.out is not None and arguments.out.suffix not in (".csv", ".json"):
+        return f"--out {arguments.out}: expected a name that ends in .csv or .json"
+    layers = arguments.per_layer
+    if layers is not None and layers.suffix not in (".png", ".svg", ".json"):
+        return f"--per-layer {layers}: expected a name that ends in .png, .svg or .json"
+    plots = arguments.plot is not None or (layers is not None and layers.suffix != ".json")
+    if plots and importlib.util.find_spec("matplotlib") is None:
+        return "--plot and --per-layer need matplotlib, pip install 'triton-ext[demo]'"
+    if arguments.graph and not torch.cuda.is_available():
+        return "--graph needs a CUDA GPU"
+    return ""
+
+
+def models_of(names: Sequence[str]) -> tuple[str, ...]:
+    """The networks asked for, ``all`` written out."""
+    every = [name for name in MODELS if name != "convnext-timm"]
+    return tuple(dict.fromkeys(each for n in names for each in (every if n == "all" else [n])))
+
+
+def device() -> torch.device:
+    """The current GPU, or the CPU; sets what cuDNN is to be compared with."""
+    if not torch.cuda.is_available():
+        return torch.device("cpu")
+    torch.backends.cudnn.allow_tf32 = False  # the reference is fp32
+    torch.backends.cudnn.benchmark = True
+    return torch.device("cuda", torch.cuda.current_device())
+
+
+def exactly() -> contextlib.AbstractContextManager[None]:
+    """For references in fp32: no TF32, and no search for the fastest algorithm."""
+    return torch.backends.cudnn.flags(enabled=True, benchmark=False, allow_tf32=False)
+
+
+def announce(
+    arguments: argparse.Namespace, environment: Environment, say: Callable[[str], None]
+) -> None:
+    """Tells what the numbers below are."""
+    for text in environment.lines():
+        say(text)
+    kind = "CUDA graphs, no host time" if arguments.graph else f"{arguments.steps} steps in a row"
+    say(f"timing:     {kind}; {arguments.rounds} rounds, interleaved; medians")
+    say(f"numbers:    {arguments.dtype}, channels-last, random weights, synthetic pictures")
+
+
+def first_steps(
+    arguments: argparse.Namespace, mode: str, step: Callable[[], object]
+) -> Callable[[], object] | None:
+    """What a mode does before it is measured: with ``--tune``, ours tunes what it meets."""
+    if not arguments.tune or not mode.startswith("ours"):
+        return None
+
+    def tune() -> None:
+        from triton_ext.ops.tuning import warmup_steps
+
+        # The first step meets everything; the second one runs with what was chosen.
+        with warmup_steps(2) as warmup:
+            for _ in range(2):
+                step()
+                warmup.step()
+
+    return tune
+
+
+def timer_of(arguments: argparse.Namespace) -> Timer:
+    """The timer that the options ask for."""
+    return GraphTimer(20.0) if arguments.graph else StepTimer(arguments.steps)
+
+
+def show(
+    arguments: argparse.Namespace,
+    rows: Sequence[Row],
+    found: Sequence[Row],
+    environment: Environment,
+) -> None:
+    """Prints the rows of a network; writes all so far, so that nothing measured is lost."""
+    emit(report.header())
+    for row in found:
+        emit(report.line(rows, row))
+    report.write(rows, environment, arguments.out, arguments.markdown, None)
+
+
+def finish(arguments: argparse.Namespace, rows: Sequence[Row], environment: Environment) -> int:
+    """Prints the means, writes all files; returns 1 where something was wrong or is missing."""
+    emit()
+    for line in report.summary(rows):
+        emit(line)
+    report.write(rows, environment, arguments.out, arguments.markdown, arguments.plot)
+    return 1 if any(row.problem for row in rows) else 0

@@ -1,0 +1,155 @@
+"""torch's own engines for several GPUs: DDP and FSDP, over NCCL or, without GPUs, gloo.
+
+Networks with converted convolutions go through them like any other; how many ranks there are is
+torchrun's affair, and a rank that dies is torchrun's too: it ends the others and tells which.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from benchmarks.harness import Deadline
+
+__all__ = ["KINDS", "AgreedDeadline", "Ranks", "blocks", "gathered", "gradients", "joined", "wrap"]
+
+KINDS = ("ddp", "fsdp", "fsdp1")
+
+
+@dataclass(frozen=True, slots=True)
+class Ranks:
+    """The processes of the job.
+
+    Attributes:
+        rank: Of this one.
+        size: Of them all; 1 without torchrun.
+    """
+
+    rank: int = 0
+    size: int = 1
+
+    def agree(self, good: bool) -> bool:
+        """Whether something is true on every rank; what they do next depends on it."""
+        if self.size == 1:
+            return good
+        flag = torch.tensor(int(good), device=_device())
+        dist.all_reduce(flag, dist.ReduceOp.MIN)
+        return bool(flag.item())
+
+    def part(self, tensor: torch.Tensor) -> torch.Tensor:
+        """This rank's part of a joined batch."""
+        step = tensor.shape[0] // self.size
+        return tensor[self.rank * step : (self.rank + 1) * step]
+
+    def barrier(self) -> None:
+        """Waits for all ranks."""
+        self.agree(True)
+
+
+class AgreedDeadline(Deadline):
+    """A time limit that is over on all ranks or on none."""
+
+    def __init__(self, seconds: float, ranks: Ranks) -> None:
+        super().__init__(seconds)
+        self._ranks = ranks
+
+    @property
+    def over(self) -> bool:
+        return not self._ranks.agree(self.left() > 0)
+
+
+def _device() -> torch.device:
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+@contextlib.contextmanager
+def joined() -> Iterator[Ranks]:
+    """Joins the job that torchrun started; alone where it did not."""
+    if "RANK" not in os.environ:
+        yield Ranks()
+        return
+    if torch.cuda.is_available():
+        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+    dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
+    try:
+        yield Ranks(dist.get_rank(), dist.get_world_size())
+        # gloo's threads abort the process where models still hold on to the group, or where
+        # another rank is gone while they listen to it.
+        gc.collect()
+        dist.barrier()
+    finally:
+        dist.destroy_process_group()
+
+
+def wrap(model: nn.Module, kind: str) -> nn.Module:
+    """Gives a model to DDP or FSDP.
+
+    Args:
+        model: On this rank's device; changed in place by ``fsdp``.
+        kind: ``ddp``; ``fsdp`` for ``fully_shard``, or the older one where this torch lacks it;
+            ``fsdp1`` for the older one.
+    """
+    if kind == "ddp":
+        return nn.parallel.DistributedDataParallel(model)
+    fully_shard = _fully_shard() if kind == "fsdp" else None
+    if fully_shard is None:
+        from torch.distributed.fsdp import FullyShardedDataParallel
+
+        place = torch.cuda.current_device() if torch.cuda.is_available() else torch.device("cpu")
+        return FullyShardedDataParallel(model, use_orig_params=True, device_id=place)
+    # fully_shard takes contiguous parameters only.  Filters are channels-last no longer, then, and
+    # both torch and we copy them at each call; the activations stay channels-last.
+    for parameter in model.parameters():
+        parameter.data = parameter.data.contiguous()
+    for block in blocks(model):
+        fully_shard(block)
+    return fully_shard(model)
+
+
+def _fully_shard() -> Any:
+    try:
+        from torch.distributed.fsdp import fully_shard
+    except ImportError:
+        return None
+    return fully_shard
+
+
+def blocks(model: nn.Module) -> Iterator[nn.Module]:
+    """The parts of a model that are gathered one at a time: what containers hold."""
+    for child in model.children():
+        if isinstance(child, nn.Sequential | nn.ModuleList):
+            yield from blocks(child)
+        elif any(True for _ in child.parameters()):
+            yield child
+
+
+@contextlib.contextmanager
+def gathered(model: nn.Module) -> Iterator[None]:
+    """Gives parameters of the older FSDP their whole shape, and their gradients."""
+    from torch.distributed.fsdp import FullyShardedDataParallel
+
+    if not isinstance(model, FullyShardedDataParallel):
+        yield
+        return
+    with FullyShardedDataParallel.summon_full_params(model, with_grads=True, writeback=False):
+        yield
+
+
+def gradients(model: nn.Module) -> torch.Tensor:
+    """All gradients of a model, wherever they lie, in one fp32 vector; every rank gets it."""
+    with gathered(model):
+        return torch.cat([_whole(parameter.grad) for parameter in model.parameters()])
+
+
+def _whole(tensor: Any) -> torch.Tensor:
+    if hasattr(tensor, "full_tensor"):
+        tensor = tensor.full_tensor()
+    return tensor.detach().float().flatten()

@@ -1,0 +1,108 @@
+"""Modules whose forward is a folded one: the same object of a class made for it.
+
+The class is a subclass of the module's own with the same name.  Its forward is the folded one where
+that stands for the original, for tensors in eval mode, and otherwise the original.  Instances copy
+and pickle by the recipe; constructing the class (as slices of a ``Sequential`` do) gives an
+instance of the module's own.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+from typing import Any
+
+import torch
+
+from triton_ext.nn.folding import Fold
+from triton_ext.nn.patterns import FOLDS, Recipe
+
+__all__ = ["fold", "folds_of", "recipe_of", "unfold"]
+
+_RECIPE = "_triton_ext_recipe"
+
+
+def recipe_of(module: torch.nn.Module) -> Recipe | None:
+    """Returns by which recipe a module is folded; ``None`` if it is not."""
+    recipe: Recipe | None = vars(type(module)).get(_RECIPE)
+    return recipe
+
+
+def folds_of(module: torch.nn.Module) -> tuple[Fold, ...]:
+    """Returns the folds of a folded module; none of another one."""
+    folds: tuple[Fold, ...] = vars(module).get(FOLDS, ())
+    return folds
+
+
+def fold(module: torch.nn.Module, recipe: Recipe) -> None:
+    """Gives a module the forward of a recipe."""
+    kind: Any = type(module)
+    module.__class__ = _folded_class(kind, recipe)
+    module.__dict__[FOLDS] = tuple(Fold() for _ in recipe.sites)
+
+
+def unfold(module: torch.nn.Module) -> None:
+    """Gives a folded module its own class back."""
+    module.__class__ = type(module).__bases__[0]
+    module.__dict__.pop(FOLDS, None)
+
+
+@functools.lru_cache(maxsize=1024)  # blocks of the same kind share a class, and what is compiled
+def _folded_class(base: Any, recipe: Recipe) -> Any:
+    inputs, folded = recipe.inputs, _function(recipe)
+    original: Any = base.forward
+
+    def forward(self: Any, *arguments: Any, **keywords: Any) -> Any:
+        if (
+            self.training
+            or keywords
+            or len(arguments) != inputs
+            or not all(isinstance(a, torch.Tensor) for a in arguments)
+            or _is_changed(self, recipe)
+        ):
+            return original(self, *arguments, **keywords)
+        return folded(self, *arguments)
+
+    def construct(cls: type, *arguments: Any, **keywords: Any) -> Any:
+        return base(*arguments, **keywords)
+
+    def reduce(self: Any, protocol: Any) -> Any:
+        # Without a __reduce__ of the module's own: the class, then its arguments; then the state.
+        _, arguments, *rest = base.__reduce_ex__(self, 2)
+        return _empty, (base, recipe, *arguments[1:]), *rest
+
+    namespace = {
+        "__doc__": base.__doc__,
+        "__module__": base.__module__,
+        "__qualname__": base.__qualname__,
+        "__new__": construct,
+        "__reduce_ex__": reduce,
+        "forward": functools.wraps(original)(forward),
+        _RECIPE: recipe,
+    }
+    return type(base)(base.__name__, (base,), namespace)
+
+
+def _is_changed(module: Any, recipe: Recipe) -> bool:
+    """Tells whether a forward may do something else than when it was recorded."""
+    state, children = module.__dict__, module._modules
+    for name, value in recipe.attributes:
+        if name not in state or state[name] != value:
+            return True
+    return any(children.get(name) is None for name in recipe.children)
+
+
+def _function(recipe: Recipe) -> Any:
+    names: dict[str, Any] = {
+        name: importlib.import_module(value.removeprefix("module:"))
+        if isinstance(value, str) and value.startswith("module:")
+        else value
+        for name, value in recipe.names
+    }
+    exec(compile(recipe.source, "<folded forward>", "exec"), names)
+    return names["forward"]
+
+
+def _empty(base: Any, recipe: Recipe, *arguments: Any) -> Any:
+    """Returns an instance that gets its attributes next; copies and pickles name it."""
+    return base.__new__(_folded_class(base, recipe), *arguments)

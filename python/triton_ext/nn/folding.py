@@ -1,0 +1,285 @@
+"""What stands in a folded forward for a convolution and what follows it: one call of a kernel.
+
+BatchNorm goes into the epilogue as a scale and a bias per channel, in fp32, and not into the
+weight: the weight would be rounded to its dtype once more, and it would no longer be the
+parameter.  So the result is rounded once where torch rounds behind every layer.
+
+Every call looks whether the kernel may stand for the modules, because anything may have happened to
+them since the model was folded.  Where it may not (derivatives are recorded, a module has hooks, is
+in training mode or was replaced, a residual has another shape or dtype), the modules are called one
+by one, as in the model's own forward.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from triton_ext.nn.modules import Conv1d, Conv2d, Conv3d
+from triton_ext.ops.autocast import is_autocast
+from triton_ext.ops.calls import is_differentiated
+from triton_ext.ops.reference import apply_activation
+
+__all__ = ["CONVOLUTIONS", "NORMS", "Fold", "activation_of", "convolve_folded", "has_hooks"]
+
+Tensor = torch.Tensor
+
+#: Those whose kernels have an epilogue, and the norms that fit their output.
+CONVOLUTIONS = (Conv1d, Conv2d, Conv3d)
+NORMS = (torch.nn.BatchNorm1d, torch.nn.BatchNorm2d, torch.nn.BatchNorm3d)
+
+# Those whose epilogue is computed in fp32 without a loss.
+_DTYPES = (torch.float16, torch.bfloat16, torch.float32)
+
+
+def activation_of(module: object) -> str | None:
+    """Returns the name by which epilogues know a module's function; ``None`` without one."""
+    kind = type(module)
+    if kind is torch.nn.GELU:
+        return "gelu" if module.approximate == "none" else "gelu_tanh"
+    return _ACTIVATIONS.get(kind)
+
+
+_ACTIVATIONS: dict[type, str] = {
+    torch.nn.ReLU: "relu",
+    torch.nn.SiLU: "silu",
+    torch.nn.Tanh: "tanh",
+}
+
+
+def has_hooks(module: Any) -> bool:
+    """Tells whether somebody looks at a module's inputs, outputs or gradients."""
+    return bool(
+        module._forward_hooks
+        or module._forward_pre_hooks
+        or module._backward_hooks
+        or module._backward_pre_hooks
+    )
+
+
+# --- BatchNorm as two vectors -------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Vectors:
+    """A norm's scale and bias, and what they were computed from.
+
+    The sources are kept so that no other tensor gets their memory, and with it their address.
+    """
+
+    key: tuple[object, ...]
+    sources: tuple[Tensor | None, ...]
+    scale: Tensor
+    bias: Tensor
+
+
+class Fold:
+    """A norm behind a convolution as scale and bias, computed again where one of them changed.
+
+    What changes a tensor's version or its memory is seen: optimizers, ``load_state_dict``,
+    ``copy_``, ``lerp_``, ``to``, another tensor in its place or behind ``.data``.  What writes past
+    that (``tensor.data.mul_``, a replayed CUDA graph) is not; :meth:`clear` is for it.
+
+    Copies and pickles of a fold are empty: they follow the copies of the modules.
+    """
+
+    __slots__ = ("_known",)
+
+    def __init__(self) -> None:
+        self._known: _Vectors | None = None
+
+    def __reduce__(self) -> tuple[type[Fold], tuple[()]]:
+        return Fold, ()
+
+    def clear(self) -> None:
+        """Forgets what was computed."""
+        self._known = None
+
+    def vectors(self, norm: Any, bias: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Returns scale and bias, fp32 [C] each.
+
+        Args:
+            norm: A BatchNorm with running statistics.
+            bias: The convolution's own, or None.
+        """
+        if torch.compiler.is_compiling():
+            return _vectors(norm, bias)
+        tensors, buffers = norm._parameters, norm._buffers
+        mean, variance = buffers["running_mean"], buffers["running_var"]
+        weight, addend = tensors["weight"], tensors["bias"]
+        # A norm in training mode writes its statistics past their versions, but counts its batches.
+        batches = buffers["num_batches_tracked"]
+        if batches is None:
+            return _vectors(norm, bias)  # what changes is not seen
+        try:
+            key = (
+                norm.eps,
+                batches._version,
+                batches.data_ptr(),
+                mean._version,
+                mean.data_ptr(),
+                variance._version,
+                variance.data_ptr(),
+                None if weight is None else (weight._version, weight.data_ptr()),
+                None if addend is None else (addend._version, addend.data_ptr()),
+                None if bias is None else (bias._version, bias.data_ptr()),
+            )
+        except RuntimeError:  # a tensor that was made in inference mode counts no versions
+            return _vectors(norm, bias)
+        known = self._known
+        if known is not None and known.key == key:
+            return known.scale, known.bias
+        # What is kept is used with and without inference mode.
+        with torch.inference_mode(False), torch.no_grad():
+            scale, shift = _vectors(norm, bias)
+            if scale.is_cuda and torch.cuda.is_current_stream_capturing():
+                return scale, shift  # they get their values when the graph is replayed
+            if known is not None and known.scale.device == scale.device:
+                # In place: a captured graph reads these.
+                scale, shift = known.scale.copy_(scale), known.bias.copy_(shift)
+            sources = (batches, mean, variance, weight, addend, bias)
+            kept = tuple(None if t is None else t.detach() for t in sources)
+        self._known = _Vectors(key, kept, scale, shift)
+        return scale, shift
+
+
+def _vectors(norm: Any, bias: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Computes scale and bias of ``(y + bias - mean) / sqrt(var + eps) * weight + norm.bias``."""
+    scale = torch.rsqrt(norm.running_var.float() + norm.eps)
+    if norm.weight is not None:
+        scale = scale * norm.weight.float()
+    mean = norm.running_mean.float()
+    shift = -mean * scale if bias is None else (bias.float() - mean) * scale
+    if norm.bias is not None:
+        shift = shift + norm.bias.float()
+    return scale, shift
+
+
+# --- the call -----------------------------------------------------------------------------------
+
+
+def convolve_folded(
+    conv: Any,
+    norm: Any,
+    activation: Any,
+    fold: Fold,
+    x: Any,
+    residual: Any,
+    adds: str,
+) -> Any:
+    """Convolves, normalizes, adds and activates; generated forwards call it.
+
+    Args:
+        conv: The convolution.
+        norm: The BatchNorm behind it, or None.
+        activation: The module of the activation, its name where it is a function, or None.
+        fold: Of this place in the model.
+        x: What the convolution gets.
+        residual: What is added.
+        adds: ``"+"``, ``"+="``, or empty if nothing is added.
+    """
+    name = _name_of(activation)
+    if name is None or not _may_fold(conv, norm, activation, x, residual, adds):
+        return _one_by_one(conv, norm, activation, x, residual, adds)
+    weight, bias = conv._parameters["weight"], conv._parameters["bias"]
+    scale = None
+    if norm is not None:
+        scale, bias = fold.vectors(norm, bias)
+    epilogue = {"scale": scale, "residual": residual if adds else None, "activation": name}
+    device = x.device.type
+    if not is_autocast(device):
+        return conv.convolve(x, weight, bias, **epilogue)
+    # By hand, because autocast would round the bias as well.
+    dtype = torch.get_autocast_dtype(device)
+    with torch.autocast(device, enabled=False):
+        return conv.convolve(x.to(dtype), weight.to(dtype), bias, **epilogue)
+
+
+def _name_of(activation: Any) -> str | None:
+    if activation is None:
+        return "none"
+    return activation if isinstance(activation, str) else activation_of(activation)
+
+
+def _one_by_one(conv: Any, norm: Any, activation: Any, x: Any, residual: Any, adds: str) -> Any:
+    y = conv(x)
+    if norm is not None:
+        y = norm(y)
+    if adds == "+=":
+        y += residual
+    elif adds:
+        y = y + residual
+    if activation is None:
+        return y
+    return apply_activation(y, activation) if isinstance(activation, str) else activation(y)
+
+
+def _may_fold(conv: Any, norm: Any, activation: Any, x: Any, residual: Any, adds: str) -> bool:
+    """Tells whether the kernel gives what the modules would give, and nobody sees a difference."""
+    if type(conv) not in CONVOLUTIONS or has_hooks(conv) or "forward" in conv.__dict__:
+        return False
+    if isinstance(activation, torch.nn.Module) and (
+        has_hooks(activation) or "forward" in activation.__dict__
+    ):
+        return False
+    if torch.nn.modules.module._has_any_global_hook():
+        return False
+    weight, bias = conv._parameters.get("weight"), conv._parameters.get("bias")
+    if not _is_plain(x) or not _is_plain(weight):
+        return False
+    if x.dim() != weight.dim() or x.dtype not in _DTYPES or weight.dtype not in _DTYPES:
+        return False
+    # torch takes another memory order, and its own norm does that faster than an epilogue by torch.
+    if x.stride(1) != 1 and x.shape[1] != 1:
+        return False
+    tensors = [x, weight, bias]
+    if norm is not None:
+        if not _is_fixed(norm, conv.out_channels):
+            return False
+        tensors += norm._parameters.values()
+    if adds:
+        if not _is_plain(residual) or not _is_addend(conv, x, residual):
+            return False
+        tensors.append(residual)
+    return not is_differentiated(*tensors)
+
+
+def _is_plain(tensor: object) -> bool:
+    """Tells whether something is a tensor with values, of no subclass that computes by itself."""
+    return type(tensor) in (Tensor, torch.nn.Parameter) or (
+        torch.compiler.is_compiling() and isinstance(tensor, Tensor)
+    )
+
+
+def _is_fixed(norm: Any, channels: int) -> bool:
+    """Tells whether a norm multiplies each of its channels by one number and adds one."""
+    return (
+        type(norm) in NORMS
+        and not norm.training
+        and norm._buffers["running_mean"] is not None
+        and norm.num_features == channels
+        and not has_hooks(norm)
+        and "forward" not in norm.__dict__
+    )
+
+
+def _is_addend(conv: Any, x: Tensor, residual: Tensor) -> bool:
+    """Tells whether a tensor has shape, dtype and device of the convolution's output."""
+    device = x.device
+    dtype = torch.get_autocast_dtype(device.type) if is_autocast(device.type) else x.dtype
+    shape = residual.shape
+    if residual.dtype != dtype or residual.device != device or len(shape) != x.dim():
+        return False
+    if shape[0] != x.shape[0] or shape[1] != conv.out_channels:
+        return False
+    # torch's modules have (low, high) of every dimension, the last one first, in every mode.
+    sides = conv._reversed_padding_repeated_twice
+    numbers = (conv.kernel_size[::-1], conv.stride[::-1], conv.dilation[::-1])
+    walk = zip(x.shape[:1:-1], *numbers, strict=True)
+    for index, (pixels, taps, step, distance) in enumerate(walk):
+        reach = pixels + sides[2 * index] + sides[2 * index + 1] - (taps - 1) * distance - 1
+        if shape[-1 - index] != reach // step + 1:
+            return False
+    return True

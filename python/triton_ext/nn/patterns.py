@@ -1,0 +1,447 @@
+"""Convolutions in a forward, and what behind them goes into their epilogue.
+
+A module's own forward is recorded by torch.fx, with every module that it calls as one step.  In the
+record the pattern is a chain whose every link is used by the next one only:
+
+    convolution -> BatchNorm? -> + residual? -> activation?
+
+with modules, functions (``F.relu``, ``torch.relu``) or methods (``x.relu_()``), ``+`` and ``+=``.
+The chain becomes one call at the place of its last link.  What stands between its first and last
+link must not write to tensors, because the convolution is then computed behind it.
+
+Safe direction: a chain that could be folded may be left.
+"""
+
+from __future__ import annotations
+
+import abc
+import operator
+import types
+from dataclasses import dataclass
+from typing import Any, Generic
+
+import torch
+from torch import fx
+from torch.nn import functional as F
+
+from triton_ext.nn.folding import NORMS, activation_of, convolve_folded, has_hooks
+from triton_ext.nn.traceable import hazard, names_read
+
+__all__ = ["FOLDS", "Recipe", "Site", "find_recipe"]
+
+#: The attribute of a folded module that has a fold for each of its sites.
+FOLDS = "_triton_ext_folds"
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """A convolution with what is folded into it.
+
+    Attributes:
+        convolution: Its name in the module.
+        parts: What is folded, in order: classes of modules, names of functions, ``+``.
+    """
+
+    convolution: str
+    parts: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """A forward with folded convolutions, as text and what the text names; pickles.
+
+    Attributes:
+        source: Defines ``forward(self, ...)``.
+        names: Global names of the source; of modules, their name stands behind ``module:``.
+        inputs: How many tensors it takes.
+        attributes: What the forward was recorded with: attributes of the module that it may read.
+        children: Modules that it may ask for, which must not be None.
+        sites: The convolutions, in the order of the folds.
+    """
+
+    source: str
+    names: tuple[tuple[str, Any], ...]
+    inputs: int
+    attributes: tuple[tuple[str, Any], ...]
+    children: tuple[str, ...]
+    sites: tuple[Site, ...]
+
+
+class _NotRecorded(Exception):
+    """A forward whose record would not be the forward."""
+
+
+class _StandIn(fx.Proxy):
+    """A stand-in for a tensor that also records ``+=`` and its kin, which fx takes for ``+``."""
+
+
+def _recording(target: Any) -> Any:
+    def record(self: fx.Proxy, other: Any) -> Any:
+        return self.tracer.create_proxy("call_function", target, (self, other), {})
+
+    return record
+
+
+for _name in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "and", "or", "xor"):
+    setattr(_StandIn, f"__i{_name}__", _recording(getattr(operator, f"i{_name}")))
+
+
+class _Tracer(fx.Tracer):
+    """Records one module's own forward: what it calls are single steps."""
+
+    def proxy(self, node: fx.Node) -> fx.Proxy:
+        return _StandIn(node, self)
+
+    def is_leaf_module(self, m: torch.nn.Module, module_qualified_name: str) -> bool:
+        return True
+
+    def create_arg(self, a: Any) -> Any:
+        if isinstance(a, torch.Tensor) and not self._is_known(a):
+            raise _NotRecorded("makes a tensor of its own")
+        return super().create_arg(a)
+
+    def _is_known(self, tensor: torch.Tensor) -> bool:
+        known = (*self.root.parameters(), *self.root.buffers())
+        return any(tensor is t for t in known)
+
+
+# --- the record ---------------------------------------------------------------------------------
+
+_HAS_STARS = 0x04 | 0x08  # inspect.CO_VARARGS, CO_VARKEYWORDS
+
+
+def find_recipe(
+    module: torch.nn.Module, convolutions: set[str]
+) -> tuple[Recipe | None, dict[str, str]]:
+    """Returns a module's folded forward, or None; by convolution, why nothing is folded into it.
+
+    Args:
+        module: Whose own forward is meant; no convolution itself.
+        convolutions: The names in the module of those that have an epilogue.
+    """
+    reason = _reason_against(module)
+    if reason:
+        return None, dict.fromkeys(convolutions, reason)
+    tracer = _Tracer()
+    try:
+        graph = tracer.trace(module)
+    # A stand-in is no tensor: what a forward does with one may end in any error.
+    except Exception as error:
+        first = (str(error).splitlines() or [type(error).__name__])[0]
+        reason = f"its module's forward does not trace: {first}"
+        return None, dict.fromkeys(convolutions, reason)
+    reasons = dict.fromkeys(convolutions, "its module's forward does not call it")
+    sites = _fold(module, graph, convolutions, reasons)
+    if not sites:
+        return None, reasons
+    inputs = sum(node.op == "placeholder" for node in graph.nodes)
+    for node in graph.nodes:
+        node.type = None
+    code = graph.python_code("self")
+    used = _used_names(code.src)
+    names = tuple(
+        (name, f"module:{value.__name__}" if isinstance(value, types.ModuleType) else value)
+        for name, value in sorted(code.globals.items())
+        if name in used
+    )
+    read = names_read(module)
+    attributes = tuple((k, v) for k, v in vars(module).items() if k in read and _is_simple(v))
+    children = tuple(k for k, v in module._modules.items() if k in read and v is not None)
+    return Recipe(code.src, names, inputs, attributes, children, tuple(sites)), reasons
+
+
+def _is_simple(value: object) -> bool:
+    return value is None or type(value) in (bool, int, float, str)
+
+
+def _used_names(source: str) -> set[str]:
+    def names(code: types.CodeType) -> set[str]:
+        inner = (c for c in code.co_consts if isinstance(c, types.CodeType))
+        return set(code.co_names).union(*map(names, inner))
+
+    return names(compile(source, "<folded forward>", "exec"))
+
+
+# What copies, pickles and makes instances; a class that is made for a folded forward has its own.
+_OF_INSTANCES = ("__deepcopy__", "__reduce__", "__reduce_ex__", "__getnewargs_ex__", "__new__")
+
+
+def _reason_against(module: torch.nn.Module) -> str:
+    kind = type(module)
+    for made in (torch.jit.ScriptModule, fx.GraphModule):
+        if isinstance(module, made):
+            return f"its module is a {made.__name__}"
+    if "forward" in module.__dict__:
+        return "its module's forward was replaced"
+    for name in _OF_INSTANCES:
+        if getattr(kind, name, None) is not getattr(torch.nn.Module, name, None):
+            return f"its module has a {name} of its own"
+    if type(kind) not in (type, abc.ABCMeta):
+        return f"its module's class is made by {type(kind).__name__}"
+    makers = [base for base in kind.__mro__ if "__init_subclass__" in vars(base)]
+    if not set(makers) <= {object, Generic}:
+        return "its module's class has an __init_subclass__"
+    forward = kind.forward
+    if not isinstance(forward, types.FunctionType):
+        return "its module's forward is no function"
+    code = forward.__code__
+    if code.co_flags & _HAS_STARS or code.co_kwonlyargcount or forward.__defaults__:
+        return "its module's forward has optional arguments"
+    found = hazard(module)
+    return f"not recorded: {found}" if found else ""
+
+
+# --- the pattern --------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class _Chain:
+    """A convolution's node and the links behind it, while they are found."""
+
+    first: fx.Node
+    last: fx.Node
+    norm: fx.Node | None = None
+    add: fx.Node | None = None
+    activation: fx.Node | None = None
+    residual: fx.Node | None = None
+    adds: str = ""
+    name: str = ""  # of an activation that is a function
+
+    @property
+    def links(self) -> list[fx.Node]:
+        return [n for n in (self.first, self.norm, self.add, self.activation) if n is not None]
+
+    def parts(self, root: torch.nn.Module) -> tuple[str, ...]:
+        """Returns what is folded, as :class:`Site` has it."""
+
+        def kind(node: fx.Node | None) -> str:
+            return "" if node is None else type(root.get_submodule(str(node.target))).__name__
+
+        found = (kind(self.norm), self.adds, self.name or kind(self.activation))
+        return tuple(filter(None, found))
+
+
+def _fold(
+    root: torch.nn.Module, graph: fx.Graph, convolutions: set[str], reasons: dict[str, str]
+) -> list[Site]:
+    """Replaces the chains in a graph by single calls, and says why there is no chain.
+
+    The last ones first: of two convolutions that are added, the later one takes the sum.
+    """
+    _skip_identities(root, graph)
+    sites: list[Site] = []
+    firsts = [n for n in graph.nodes if n.op == "call_module" and n.target in convolutions]
+    for first in reversed(firsts):
+        if len(first.args) != 1 or first.kwargs or not isinstance(first.args[0], fx.Node):
+            continue
+        chain = _chain_from(root, first)
+        reasons[str(first.target)] = _behind(root, first)
+        if chain.first is not chain.last:
+            _replace(graph, chain, len(sites))
+            sites.append(Site(str(first.target), chain.parts(root)))
+    return sites
+
+
+def _skip_identities(root: torch.nn.Module, graph: fx.Graph) -> None:
+    """Takes modules out of a graph that stand where another model has something."""
+    for node in list(graph.nodes):
+        if node.op != "call_module" or len(node.args) != 1 or node.kwargs:
+            continue
+        module = root.get_submodule(str(node.target))
+        if type(module) is torch.nn.Identity and not has_hooks(module):
+            node.replace_all_uses_with(node.args[0])
+            graph.erase_node(node)
+
+
+def _chain_from(root: torch.nn.Module, first: fx.Node) -> _Chain:
+    chain = _Chain(first, first)
+    node = _next(chain)
+    if node is not None and _is_norm(root, node, root.get_submodule(str(first.target))):
+        chain.norm = chain.last = node
+        node = _next(chain)
+    short = _Chain(first, chain.last, chain.norm)
+    if node is not None and _take_sum(chain, node):
+        node = _next(chain)
+    if node is not None:
+        _take_activation(root, chain, node)
+    if _is_quiet_between(root, chain):
+        return chain
+    return short if _is_quiet_between(root, short) else _Chain(first, first)
+
+
+def _behind(root: torch.nn.Module, node: fx.Node) -> str:
+    """Tells what uses a convolution's output."""
+    users = list(node.users)
+    if len(users) != 1:
+        return "nothing uses its output" if not users else "its output is used more than once"
+    user = users[0]
+    if user.op == "output":
+        return "nothing is behind it in its module"
+    if user.op == "call_module":
+        return f"behind it: {type(root.get_submodule(str(user.target))).__name__}"
+    return f"behind it: {getattr(user.target, '__name__', user.target)}"
+
+
+def _next(chain: _Chain) -> fx.Node | None:
+    """Returns the only user of a chain's last link."""
+    users = list(chain.last.users)
+    return users[0] if len(users) == 1 else None
+
+
+def _is_norm(root: torch.nn.Module, node: fx.Node, convolution: Any) -> bool:
+    if node.op != "call_module" or len(node.args) != 1 or node.kwargs:
+        return False
+    norm: Any = root.get_submodule(str(node.target))
+    return (
+        type(norm) in NORMS
+        and type(norm).__name__[-2:] == f"{len(convolution.kernel_size)}d"
+        and norm.running_mean is not None
+        and norm.num_features == convolution.out_channels
+        and all(type(t.data) is torch.Tensor for t in (*norm.parameters(), *norm.buffers()))
+        and not has_hooks(norm)
+        and "forward" not in norm.__dict__
+    )
+
+
+def _take_sum(chain: _Chain, node: fx.Node) -> bool:
+    """Makes a sum the next link, if it is one of the chain and one other tensor."""
+    is_sum = node.op == "call_function" and node.target in (operator.add, torch.add)
+    in_place = node.op == "call_function" and node.target is operator.iadd
+    if node.op == "call_method":
+        is_sum, in_place = node.target == "add", node.target == "add_"
+    if not (is_sum or in_place) or len(node.args) != 2 or node.kwargs:
+        return False
+    left, right = node.args
+    if in_place and left is not chain.last:
+        return False  # the other one is what is written to
+    residual = right if left is chain.last else left
+    if not isinstance(residual, fx.Node) or residual is chain.last:
+        return False
+    chain.last = chain.add = node
+    chain.residual, chain.adds = residual, "+=" if in_place else "+"
+    return True
+
+
+_FUNCTIONS: dict[Any, str] = {
+    F.relu: "relu",
+    F.relu_: "relu",
+    torch.relu: "relu",
+    torch.relu_: "relu",
+    F.silu: "silu",
+    F.tanh: "tanh",
+    torch.tanh: "tanh",
+    torch.tanh_: "tanh",
+}
+_METHODS = {"relu": "relu", "relu_": "relu", "tanh": "tanh", "tanh_": "tanh"}
+
+
+def _take_activation(root: torch.nn.Module, chain: _Chain, node: fx.Node) -> None:
+    if not node.args or node.args[0] is not chain.last:
+        return
+    if node.op == "call_module":
+        module: Any = root.get_submodule(str(node.target))
+        known = activation_of(module) is not None and not has_hooks(module)
+        if not known or "forward" in module.__dict__ or len(node.args) != 1 or node.kwargs:
+            return
+    else:
+        chain.name = _function_name(node)
+        if not chain.name:
+            return
+    chain.last = chain.activation = node
+
+
+def _function_name(node: fx.Node) -> str:
+    """Returns the activation that a function or a method of a tensor is; empty if it is none."""
+    # Whether it is in place: nobody else sees the tensor.
+    others = [name for name in node.kwargs if name != "inplace"]
+    if node.op == "call_method":
+        return "" if others or len(node.args) != 1 else _METHODS.get(str(node.target), "")
+    if node.op != "call_function":
+        return ""
+    if node.target is F.gelu and len(node.args) == 1 and set(others) <= {"approximate"}:
+        approximate = node.kwargs.get("approximate", "none")
+        return {"none": "gelu", "tanh": "gelu_tanh"}.get(str(approximate), "")
+    if others or len(node.args) > 2:
+        return ""
+    return _FUNCTIONS.get(node.target, "")
+
+
+# --- what stands between ------------------------------------------------------------------------
+
+_HARMLESS = {
+    operator.add, operator.sub, operator.mul, operator.truediv, operator.neg, operator.getitem,
+    getattr, torch.add, torch.mul, torch.cat, torch.relu, torch.sigmoid, torch.tanh, torch.flatten,
+    F.avg_pool2d, F.max_pool2d, F.adaptive_avg_pool2d, F.interpolate, F.pad, F.gelu,
+    convolve_folded,
+}  # fmt: skip
+
+_FRESH = (
+    torch.nn.modules.conv._ConvNd,
+    torch.nn.modules.pooling._MaxPoolNd,
+    torch.nn.modules.pooling._AvgPoolNd,
+    torch.nn.modules.pooling._AdaptiveAvgPoolNd,
+    torch.nn.modules.pooling._AdaptiveMaxPoolNd,
+    torch.nn.modules.batchnorm._BatchNorm,
+    torch.nn.GroupNorm,
+    torch.nn.LayerNorm,
+    torch.nn.Linear,
+    torch.nn.Upsample,
+)
+
+
+def _is_quiet_between(root: torch.nn.Module, chain: _Chain) -> bool:
+    """Tells whether nothing between a chain's first and last link writes to a tensor."""
+    links, node = chain.links, chain.first
+    while node is not chain.last:
+        node = node.next
+        if node not in links and not _is_quiet(root, node):
+            return False
+    return True
+
+
+def _is_quiet(root: torch.nn.Module, node: fx.Node) -> bool:
+    if node.op in ("placeholder", "get_attr"):
+        return True
+    if node.op == "call_function":
+        return node.target in _HARMLESS
+    if node.op == "call_method":
+        return not str(node.target).endswith("_")
+    return node.op == "call_module" and _leaves_input(root.get_submodule(str(node.target)))
+
+
+def _leaves_input(module: Any) -> bool:
+    """Tells whether a module surely does not write to what it is given."""
+    if has_hooks(module) or "forward" in module.__dict__:
+        return False
+    if isinstance(module, torch.nn.Sequential):
+        for child in module:
+            if not _leaves_input(child):
+                return False
+            if not isinstance(child, (torch.nn.Identity, torch.nn.Sequential)):
+                return True  # what follows is given a new tensor
+        return True
+    if type(module).__module__.startswith(("torch.nn.", "triton_ext.nn.")):
+        if isinstance(module, (*_FRESH, torch.nn.Identity)):
+            return True
+        return activation_of(module) is not None and not getattr(module, "inplace", False)
+    return False
+
+
+# --- the replacement ----------------------------------------------------------------------------
+
+
+def _replace(graph: fx.Graph, chain: _Chain, index: int) -> None:
+    def module(node: fx.Node | None) -> fx.Node | None:
+        return None if node is None else graph.create_node("get_attr", str(node.target))
+
+    with graph.inserting_before(chain.last):
+        folds = graph.create_node("get_attr", FOLDS)
+        fold = graph.call_function(operator.getitem, (folds, index))
+        activation = chain.name or module(chain.activation)
+        arguments = (module(chain.first), module(chain.norm), activation, fold)
+        node = graph.call_function(
+            convolve_folded, (*arguments, chain.first.args[0], chain.residual, chain.adds)
+        )
+    chain.last.replace_all_uses_with(node)
+    for link in reversed(chain.links):
+        graph.erase_node(link)

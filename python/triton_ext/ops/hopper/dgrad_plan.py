@@ -1,0 +1,227 @@
+"""Plans of the Gluon kernel of the gradient of the input: which problems it takes, its launch.
+
+Pure arithmetic and torch until a plan is made: only then is the kernel imported, which not every
+host's Gluon can do.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import torch
+
+from triton_ext import backends
+from triton_ext.errors import UnsupportedError
+from triton_ext.ops.conv_config import channel_block
+from triton_ext.ops.conv_launch import TO_LAST
+from triton_ext.ops.descriptors import ROW_BYTES, Layout, pixel_stride
+from triton_ext.ops.dgrad_outputs import checked_bias, checked_output, new_output
+from triton_ext.ops.hopper.dgrad_config import expected_times
+from triton_ext.ops.hopper.plans import Tiled, common_reasons
+from triton_ext.ops.hopper.tiles import TileConfig, launch_problems, num_programs
+from triton_ext.ops.launcher import Launcher
+from triton_ext.ops.machine import Machine
+from triton_ext.ops.problem import ConvProblem
+from triton_ext.ops.residues import Residues
+
+__all__ = ["HopperDgradPlan", "load_kernel", "make_plan", "ranking", "reasons"]
+
+TensorDescriptorIm2Col = backends.load("nvidia", "gluon.TensorDescriptorIm2Col")
+with_base = backends.load("nvidia", "gluon.with_base")
+
+
+def reasons(
+    problem: ConvProblem,
+    dims: Sequence[Residues],
+    dtype: torch.dtype,
+    machine: Machine,
+    config: TileConfig | None = None,
+) -> tuple[str, ...]:
+    """Returns why this kernel does not take a problem; nothing if it does.
+
+    Args:
+        problem: The convolution; its gradient is one that TMA can express.
+        dims: Its residue classes.
+        dtype: Of dy, weight and dx.
+        machine: The device.
+        config: A configuration, where that is given.
+    """
+    found = common_reasons(problem, dtype, machine)
+    if config is not None:
+        steps = 0
+        if all(dim.stride == 1 for dim in dims):
+            steps = problem.taps * math.ceil(problem.out_channels / config.block_k)
+        found += launch_problems(config, steps, problem.in_channels, machine.num_sms)
+    return tuple(found)
+
+
+def ranking(
+    problem: ConvProblem, dims: Sequence[Residues], num_sms: int
+) -> dict[TileConfig, float]:
+    """Returns the configurations that can run, by the microseconds that the model expects.
+
+    Args:
+        problem: One without :func:`reasons`.
+        dims: Its residue classes.
+        num_sms: Multiprocessors of the GPU.
+    """
+    ci, co = problem.in_channels, problem.out_channels
+    block_k = channel_block(co, 2, problem.groups)
+    times = expected_times(dims, problem.batch, ci, co, num_sms, block_k=block_k)
+    return dict(sorted(times.items(), key=lambda item: item[1]))
+
+
+@cache
+def load_kernel() -> Any:
+    """Returns the kernel; hosts without im2col in Gluon cannot import it."""
+    from triton_ext.ops.hopper.dgrad import conv_dgrad_kernel
+
+    return conv_dgrad_kernel
+
+
+@dataclass(slots=True, kw_only=True)
+class HopperDgradPlan:
+    """The gradient of the input of one geometry on one device, by the Gluon kernel.
+
+    Descriptors are Gluon's, without memory.
+
+    Attributes:
+        problem: The convolution.
+        dtype: Of dy, weight and dx.
+        config: The tile configuration.
+        dy_desc: im2col descriptor of dy [N, *output_size, Co].
+        dy_matrix: That of dy as a matrix; None where a tap is not the identity.
+        w_tiles: Those of the weight [Co, taps, Ci], for each accumulator.
+        dx_tiles: That of dx [pixels, Ci].
+        launcher: The kernel with all that is fixed.
+    """
+
+    problem: ConvProblem
+    dtype: torch.dtype
+    config: TileConfig
+    dy_desc: Any
+    dy_matrix: Tiled | None
+    w_tiles: tuple[Tiled, ...]
+    dx_tiles: Tiled
+    launcher: Launcher
+
+    def run(
+        self,
+        dy: torch.Tensor,
+        weight: torch.Tensor,
+        out: torch.Tensor | None = None,
+        bias: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """Launches the kernel.
+
+        Args:
+            dy: [N, Co, *output_size], of the layout that the plan was made for.
+            weight: [Co, Ci, *filter_size] in any memory format.
+            out: Where to put dx; a new tensor by default.
+            bias: [Ci] or None; added to dx, for transposed convolutions.
+
+        Returns:
+            dx [N, Ci, *input_size], channels-last.
+
+        Raises:
+            ValueError: ``out`` has another shape, dtype or layout, or the bias another shape.
+        """
+        if dy.is_cuda and dy.device.index != torch.cuda.current_device():
+            with torch.cuda.device(dy.device):
+                return self.run(dy, weight, out, bias)
+        if out is None:
+            dx = new_output(self.problem, self.dtype, dy.device)
+        else:
+            dx = checked_output(self.problem, self.dtype, out, is_aligned=True)
+        if bias is not None:
+            bias = checked_bias(self.problem, bias)
+        to_last = TO_LAST[self.problem.dims]
+        dy_rows, w_rows = dy.permute(to_last), weight.permute(to_last).contiguous()
+        if w_rows.data_ptr() % ROW_BYTES:
+            w_rows = w_rows.clone()
+        # Also where it is not used: it checks the address.
+        dy_desc = with_base(self.dy_desc, dy_rows)
+        if self.dy_matrix is not None:
+            dy_desc = self.dy_matrix.at(dy_rows)
+        filters = [tiles.at(w_rows) for tiles in self.w_tiles]
+        rest = filters[1] if len(filters) == 2 else None
+        variant = None if bias is None else (bias.dtype, bias.data_ptr() % ROW_BYTES == 0)
+        self.launcher.launch((dy_desc, filters[0], rest, self.dx_tiles.at(dx), dx, bias), variant)
+        return dx
+
+
+def make_plan(
+    problem: ConvProblem,
+    dims: Sequence[Residues],
+    dy_strides: tuple[int, ...],
+    dtype: torch.dtype,
+    machine: Machine,
+    config: TileConfig,
+) -> HopperDgradPlan:
+    """Returns the plan of a gradient of the input.
+
+    Args:
+        problem: The convolution.
+        dims: Its residue classes.
+        dy_strides: Of dy [N, Co, *output_size], in elements; channels-last.
+        dtype: Of dy, weight and dx.
+        machine: The device.
+        config: The tile configuration.
+
+    Raises:
+        UnsupportedError: The problem, or the configuration, has :func:`reasons`.
+    """
+    found = reasons(problem, dims, dtype, machine, config)
+    if found:
+        text = "; ".join(found)
+        raise UnsupportedError(f"conv_dgrad: the Gluon kernel does not take it: {text}")
+    from triton_ext.ops.hopper.dgrad import dgrad_problem
+
+    n, ci, co = problem.batch, problem.in_channels, problem.out_channels
+    classes = math.prod(problem.stride)
+    m_gemm = n * math.prod(dim.walk_size for dim in dims)
+    shape = (n, *problem.output_size, co)
+    strides = tuple(dy_strides[i] for i in TO_LAST[problem.dims])
+    block = [config.rows, config.block_k]
+    dy_desc = TensorDescriptorIm2Col(
+        Layout(shape, strides, dtype),
+        shape,
+        strides,
+        block,
+        pixel_box_lower_corner=[dim.lower for dim in dims],
+        pixel_box_upper_corner=[
+            dim.lower + dim.walk_size - out
+            for dim, out in zip(dims, problem.output_size, strict=True)
+        ],
+    )
+    row = None
+    same_pixels = problem.output_size == problem.input_size and not any(dim.low for dim in dims)
+    if problem.taps == classes == 1 and same_pixels:
+        row = pixel_stride(dy_desc.geometry)
+    widths = (config.block_n_main, config.block_n_rest)
+    pixels = n * math.prod(problem.input_size)
+    tiles = math.ceil(m_gemm / config.block_m) * math.ceil(ci / config.block_n) * classes
+    return HopperDgradPlan(
+        problem=problem,
+        dtype=dtype,
+        config=config,
+        dy_desc=dy_desc,
+        dy_matrix=None if row is None else Tiled.of(dtype, [m_gemm, co], row, block),
+        w_tiles=tuple(
+            Tiled.of(dtype, [co, problem.taps, ci], ci, [config.block_k, 1, width])
+            for width in widths
+            if width
+        ),
+        dx_tiles=Tiled.of(dtype, [pixels, ci], ci, [config.rows, config.store_n]),
+        launcher=Launcher(
+            kernel=load_kernel(),
+            grid=(num_programs(config, tiles, ci, machine.num_sms), 1, 1),
+            scalars=(dgrad_problem(dims, n, ci, math.ceil(co / config.block_k)),),
+            constants={"CONFIG": config, "STRIDED": classes > 1},
+            options={"num_warps": 4},
+        ),
+    )

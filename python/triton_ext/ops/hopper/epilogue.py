@@ -1,0 +1,48 @@
+"""What is done to accumulators in registers before they are stored: the device part, in Gluon.
+
+The arithmetic is that of the ``@triton.jit`` kernels (``ops.epilogue_device``), traced for tensors
+that have a layout.  Order: ``activation(acc * scale + bias + residual) * out_scale``.
+"""
+
+from __future__ import annotations
+
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+
+from triton_ext.ops.epilogue_device import activate, scale_and_shift
+
+__all__ = ["finish_columns"]
+
+
+@gluon.jit
+def finish_columns(values, row, column, epilogue, ACTIVATION: gl.constexpr):
+    """Returns some columns of a consumer's rows as they are stored, but for the cast.
+
+    A thread has pairs of neighbouring columns, so a residual is read 4 bytes at a time; the other
+    half of each sector comes from L1.
+
+    Args:
+        values: fp32 [ROWS, STORE_N], accumulators.
+        row: First output pixel.
+        column: First output channel.
+        epilogue: (bias_ptr, scale_ptr, tile_scale_ptr, residual_ptr, out_scale_ptr, m_gemm, co);
+            pointers are None for what there is not.  co is a multiple of 8.
+        ACTIVATION: One of ``epilogue_device.activate``, or ``"none"``.
+    """
+    bias_ptr, scale_ptr, tile_scale_ptr, residual_ptr, out_scale_ptr, m_gemm, co = epilogue
+    layout: gl.constexpr = values.type.layout
+    # Says to the compiler what the host has checked: TMA stores rows of multiples of 16 bytes.
+    co = co // 8 * 8
+    offs_n = column + gl.arange(0, values.shape[1], layout=gl.SliceLayout(0, layout))
+    values = scale_and_shift(values, offs_n, co, bias_ptr, scale_ptr, tile_scale_ptr)
+    if residual_ptr is not None:
+        rows = gl.arange(0, values.shape[0], layout=gl.SliceLayout(1, layout))
+        offs_m = row.to(gl.int64) + rows
+        offsets = offs_m[:, None] * co + offs_n[None, :]
+        mask = (rows < m_gemm - row)[:, None] & (offs_n < co)[None, :]
+        values = values + gl.load(residual_ptr + offsets, mask=mask, other=0.0).to(gl.float32)
+    if ACTIVATION != "none":
+        values = activate(values, ACTIVATION)
+    if out_scale_ptr is not None:
+        values = values * gl.load(out_scale_ptr).to(gl.float32)
+    return values

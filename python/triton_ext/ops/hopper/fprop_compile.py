@@ -1,0 +1,79 @@
+"""Compiles the forward Gluon kernel ahead of time, without a GPU."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon._runtime import GluonASTSource
+
+from triton_ext.ops.epilogue import PLAIN, EpilogueSpec
+from triton_ext.ops.hopper.fprop import FpropProblem, conv_fprop_kernel
+from triton_ext.ops.hopper.pipeline import smem_layout
+from triton_ext.ops.hopper.tiles import TileConfig
+
+__all__ = ["compile_conv_fprop"]
+
+
+def compile_conv_fprop(
+    config: TileConfig,
+    *,
+    dims: int = 2,
+    x_is_matrix: bool = False,
+    dtype: Any = gl.float16,
+    epilogue: EpilogueSpec = PLAIN,
+    one_scale: bool = True,
+) -> Any:
+    """Compiles the kernel for sm_90.
+
+    Args:
+        config: How to compile.
+        dims: Spatial dimensions.
+        x_is_matrix: Whether im2col is the identity.
+        dtype: Of x, w, y, the bias and the residual; scales are fp32.
+        epilogue: What is done to the output.
+        one_scale: Whether a scale is one number, rather than one per channel.
+
+    Returns:
+        Triton's compiled kernel; its ``asm`` holds TTGIR, PTX and cubin.
+    """
+
+    def tiled(block: list[int]) -> str:
+        return f"tensordesc<{dtype}{block},{smem_layout(block)!r}>"
+
+    block = [config.rows, config.block_k]
+    pixels = f"tensordesc_im2col<{dtype}{block},input_rank={dims + 2},{smem_layout(block)!r}>"
+    # Types take the places of values.
+    problem: Any = FpropProblem
+    spatial = ("i32",) * dims
+    types: dict[str, Any] = {
+        "x_desc": tiled(block) if x_is_matrix else pixels,
+        "w_main_desc": tiled([config.block_n_main, 1, config.block_k]),
+        "w_rest_desc": config.block_n_rest and tiled([config.block_n_rest, 1, config.block_k]),
+        "y_desc": tiled([config.rows, config.store_n]),
+        "bias_ptr": epilogue.bias and f"*{dtype}",
+        "scale_ptr": epilogue.scale and not one_scale and "*fp32",
+        "tile_scale_ptr": epilogue.scale and one_scale and "*fp32",
+        "residual_ptr": epilogue.residual and f"*{dtype}",
+        "out_scale_ptr": epilogue.out_scale and "*fp32",
+        "problem": problem("i32", "i32", "i32", *(("i32",) * 3,) * 2, *(spatial,) * 3),
+    }
+    constants: dict[str, Any] = {name: None for name, kind in types.items() if not kind}
+    constants |= {"CONFIG": config, "ACTIVATION": epilogue.activation}
+    signature = {
+        name: "constexpr" if name in constants else types[name]
+        for name in conv_fprop_kernel.arg_names
+    }
+    names = list(conv_fprop_kernel.arg_names)
+    aligned = {
+        (names.index(name),): [["tt.divisibility", 16]]
+        for name, kind in signature.items()
+        if isinstance(kind, str) and kind.startswith("*")
+    }
+    return triton.compile(
+        GluonASTSource(conv_fprop_kernel, signature, constexprs=constants, attrs=aligned),
+        target=GPUTarget("cuda", 90, 32),
+        options={"num_warps": 4},
+    )

@@ -1,0 +1,92 @@
+"""Tile configurations of the forward convolution on Hopper, and the choice among them.
+
+The choice is a model, not a measurement: the time of the busiest multiprocessor.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+
+from triton_ext.ops.hopper.tiles import Cost, TileConfig, cooperative, keep_filter, ping_pong
+
+__all__ = ["CONFIGS", "KEEPING_CONFIGS", "choose_config", "expected_times"]
+
+# Measured on an H200 (Triton 3.9.0, fp16, 2026-11-20) over 29 shapes; docs/gluon-conv.md.
+_COSTS: dict[TileConfig, Cost] = {
+    ping_pong(128, 128, 6, store_n=32, store_buffers=2, group_m=2): Cost(0.323, 0.55, 7.0),
+    ping_pong(64, 128, 8, group_m=2): Cost(0.165, 1.10, 6.7),
+    ping_pong(64, 64, 10): Cost(0.130, 0.40, 7.1),
+    cooperative(64, 3, 128, 5, group_m=2): Cost(0.468, 1.25, 7.8),
+    cooperative(64, 2, 256, 4, store_buffers=2): Cost(0.633, 2.06, 7.1),
+    cooperative(64, 2, 256, 3, block_n_rest=64, store_buffers=2, group_m=1): Cost(0.824, 2.1, 7.0),
+    cooperative(64, 2, 128, 5, block_n_rest=32, store_n=32, store_buffers=2): Cost(0.436, 1.6, 6.7),
+    cooperative(64, 2, 128, 6, store_buffers=2, group_m=2): Cost(0.323, 1.14, 6.5),
+    # Not measured: interpolated between the others.  192 and 384 columns without waste.
+    cooperative(64, 2, 128, 5, block_n_rest=64, group_m=2): Cost(0.500, 1.80, 6.9),
+    cooperative(64, 3, 128, 4, block_n_rest=64, group_m=2): Cost(0.700, 1.90, 7.8),
+}
+
+# With the filter kept in shared memory, where it fits; keep_filter sets the stages.
+_KEEPING_COSTS: dict[TileConfig, Cost] = {
+    ping_pong(128, 64, 4, store_n=32, store_buffers=2): Cost(0.205, 0.70, 7.0),
+    ping_pong(128, 128, 4, store_n=32, store_buffers=2): Cost(0.323, 0.50, 7.0),
+}
+
+CONFIGS: tuple[TileConfig, ...] = tuple(_COSTS)
+KEEPING_CONFIGS: tuple[TileConfig, ...] = tuple(_KEEPING_COSTS)
+
+
+@functools.lru_cache(maxsize=1024)
+def choose_config(
+    m_gemm: int, co: int, ci: int, taps: float, num_sms: int, *, may_keep_filter: bool = True
+) -> TileConfig:
+    """Returns the configuration that the model expects to be fastest.
+
+    Arguments as for :func:`expected_times`.
+    """
+    times = expected_times(m_gemm, co, ci, taps, num_sms, may_keep_filter=may_keep_filter)
+    return min(times, key=lambda config: times[config])
+
+
+def expected_times(
+    m_gemm: int,
+    co: int,
+    ci: int,
+    taps: float,
+    num_sms: int,
+    *,
+    block_k: int = 64,
+    may_keep_filter: bool = True,
+) -> dict[TileConfig, float]:
+    """Returns the configurations that can run, with the microseconds that the model expects.
+
+    The model is the busiest multiprocessor, which computes ceil(tiles / multiprocessors) tiles one
+    after another; a filter that stays ties a multiprocessor to its columns.
+
+    Args:
+        m_gemm: Output pixels.
+        co: Output channels.
+        ci: Input channels.
+        taps: Filter taps of a tile; an average where tiles differ.
+        num_sms: Multiprocessors of the GPU.
+        block_k: Channels of a step; what fewer than 64 cost was not measured, and counts as 64.
+        may_keep_filter: Whether the kernel can keep the filter in shared memory.
+    """
+    times: dict[TileConfig, float] = {}
+    blocks = math.ceil(ci / block_k)
+
+    def consider(config: TileConfig, cost: Cost, waves: int) -> None:
+        times[config] = waves * (taps * blocks * cost.step_us + cost.tile_us) + cost.launch_us
+
+    for base, cost in _COSTS.items():
+        config = dataclasses.replace(base, block_k=block_k)
+        tiles = math.ceil(m_gemm / config.block_m) * math.ceil(co / config.block_n)
+        consider(config, cost, math.ceil(tiles / num_sms))
+    for base, cost in _KEEPING_COSTS.items() if may_keep_filter else ():
+        kept = keep_filter(dataclasses.replace(base, block_k=block_k), round(taps) * blocks)
+        num_n = math.ceil(co / base.block_n)
+        if kept is not None and num_n <= num_sms:
+            consider(kept, cost, math.ceil(math.ceil(m_gemm / kept.block_m) / (num_sms // num_n)))
+    return times

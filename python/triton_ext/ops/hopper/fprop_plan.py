@@ -1,0 +1,259 @@
+"""Plans of the forward Gluon kernel: which problems it takes, when it is chosen, its launch.
+
+Pure arithmetic and torch until a plan is made: only then is the kernel imported, which not every
+host's Gluon can do.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import torch
+
+from triton_ext import backends
+from triton_ext.errors import UnsupportedError
+from triton_ext.ops.conv_config import channel_block
+from triton_ext.ops.conv_launch import TO_LAST, ForwardPlan
+from triton_ext.ops.descriptors import ROW_BYTES, Layout, matrix_row_stride
+from triton_ext.ops.epilogue import PLAIN, EpilogueOperands, EpilogueSpec
+from triton_ext.ops.hopper.fprop_config import expected_times
+from triton_ext.ops.hopper.plans import DTYPES, MOST_EXPECTED, Tiled, common_reasons
+from triton_ext.ops.hopper.tiles import TileConfig, launch_problems, num_programs
+from triton_ext.ops.launcher import Launcher
+from triton_ext.ops.machine import Machine
+from triton_ext.ops.problem import ConvProblem
+from triton_ext.ops.row_copy import RowCopies
+from triton_ext.ops.row_packing import RowPacking
+
+__all__ = [
+    "DTYPES",
+    "MOST_EXPECTED",
+    "HopperPlan",
+    "best_config",
+    "load_kernel",
+    "make_plan",
+    "ranking",
+    "reasons",
+]
+
+TensorDescriptorIm2Col = backends.load("nvidia", "gluon.TensorDescriptorIm2Col")
+with_base = backends.load("nvidia", "gluon.with_base")
+
+# The epilogue's arguments of this kernel among those of ForwardPlan._epilogue_arguments: bias,
+# scale, one scale, the residual as a pointer, out_scale.
+_USED_ARGUMENTS = (0, 1, 2, 4, 5)
+_NO_ARGUMENTS = (None,) * len(_USED_ARGUMENTS)
+
+
+def reasons(
+    problem: ConvProblem,
+    dtype: torch.dtype,
+    machine: Machine,
+    epilogue: EpilogueSpec = PLAIN,
+    config: TileConfig | None = None,
+) -> tuple[str, ...]:
+    """Returns why this kernel does not take a problem; nothing if it does.
+
+    Args:
+        problem: What is computed; its geometry is one that TMA can express.
+        dtype: Of x and weight.
+        machine: The device.
+        epilogue: What is done to the output before it is stored.
+        config: A configuration, where that is given.
+    """
+    found = common_reasons(problem, dtype, machine)
+    if epilogue.out_dtype not in (None, *DTYPES):
+        found.append(f"out_dtype is {epilogue.out_dtype}, expected float16 or bfloat16")
+    if epilogue.function is not None:
+        found.append("a function of the user's needs the @triton.jit kernel")
+    if epilogue.amax:
+        found.append("amax needs the @triton.jit kernel")
+    if config is not None:
+        steps = problem.taps * math.ceil(problem.in_channels / config.block_k)
+        found += launch_problems(config, steps, problem.out_channels, machine.num_sms)
+    return tuple(found)
+
+
+def ranking(problem: ConvProblem, num_sms: int) -> dict[TileConfig, float]:
+    """Returns the configurations that can run, by the microseconds that the model expects.
+
+    Args:
+        problem: One without :func:`reasons`.
+        num_sms: Multiprocessors of the GPU.
+    """
+    co, ci = problem.out_channels, problem.in_channels
+    block_k = channel_block(ci, 2, problem.groups)
+    m_gemm = problem.geometry.m_gemm
+    times = expected_times(m_gemm, co, ci, problem.taps, num_sms, block_k=block_k)
+    return dict(sorted(times.items(), key=lambda item: item[1]))
+
+
+def best_config(problem: ConvProblem, num_sms: int) -> tuple[TileConfig, float]:
+    """Returns the first of :func:`ranking`, and its microseconds."""
+    return next(iter(ranking(problem, num_sms).items()))
+
+
+@cache
+def load_kernel() -> Any:
+    """Returns the kernel; hosts without im2col in Gluon cannot import it."""
+    from triton_ext.ops.hopper.fprop import conv_fprop_kernel
+
+    return conv_fprop_kernel
+
+
+@dataclass(slots=True, kw_only=True)
+class HopperPlan(ForwardPlan):
+    """A plan of the Gluon kernel.
+
+    Descriptors are Gluon's, without memory.
+
+    Attributes:
+        config: The tile configuration.
+        x_desc: im2col descriptor of x [N, *input_size, Ci].
+        x_matrix: That of x as a matrix; None where im2col is not the identity.
+        w_tiles: Those of the weight [Co, taps, Ci], for each accumulator.
+        y_tiles: That of y [M_GEMM, Co].
+        row_copies: Packs rows of the filter, where x_desc describes packed pixels; else None.
+    """
+
+    config: TileConfig
+    x_desc: Any
+    x_matrix: Tiled | None
+    w_tiles: tuple[Tiled, ...]
+    y_tiles: Tiled
+    row_copies: RowCopies | None = None
+
+    def _inputs(self, x: torch.Tensor, weight: torch.Tensor) -> tuple[tuple[Any, ...], Hashable]:
+        if self.row_copies is None:
+            to_last = TO_LAST[self.problem.dims]
+            x_rows, w_rows = x.permute(to_last), weight.permute(to_last).contiguous()
+            if w_rows.data_ptr() % ROW_BYTES:
+                w_rows = w_rows.clone()
+        else:
+            x_rows, w_rows = self.row_copies.x(x), self.row_copies.weight(weight)
+        # Also where it is not used: it checks the address.
+        x_desc = with_base(self.x_desc, x_rows)
+        if self.x_matrix is not None:
+            x_desc = self.x_matrix.at(x_rows)
+        filters = [tiles.at(w_rows) for tiles in self.w_tiles]
+        return (x_desc, filters[0], filters[1] if len(filters) == 2 else None), None
+
+    def _outputs(self, y: torch.Tensor) -> tuple[Any, ...]:
+        return (self.y_tiles.at(y),)
+
+    def _no_arguments(self) -> tuple[None, ...]:
+        return _NO_ARGUMENTS
+
+    def _epilogue_arguments(self, operands: EpilogueOperands) -> tuple[Any, ...]:
+        arguments = ForwardPlan._epilogue_arguments(self, operands)
+        return tuple(arguments[number] for number in _USED_ARGUMENTS)
+
+    def _residual_descriptor(self, residual: torch.Tensor) -> None:
+        """The residual is read through a pointer."""
+
+    def _tile_shape(self) -> list[int]:
+        return [self.config.rows, self.config.store_n]
+
+
+def make_plan(
+    problem: ConvProblem,
+    x_strides: tuple[int, ...],
+    dtype: torch.dtype,
+    machine: Machine,
+    epilogue: EpilogueSpec = PLAIN,
+    config: TileConfig | None = None,
+    packing: RowPacking | None = None,
+) -> HopperPlan:
+    """Returns the plan of a convolution.
+
+    Args:
+        problem: What is computed; its batch is not empty.
+        x_strides: Of x [N, Ci, *input_size], in elements; channels-last.
+        dtype: Of x and weight.
+        machine: The device.
+        epilogue: What is done to the output before it is stored.
+        config: The tile configuration; by default the model's choice.
+        packing: How rows of the filter become channels; by default they do not.
+
+    Raises:
+        UnsupportedError: The problem, or the configuration, has :func:`reasons`.
+    """
+    name = f"conv{problem.dims}d"
+    asked, copies = problem, None
+    if packing is not None:
+        problem, copies = packing.padded, RowCopies(packing, x_strides)
+    num_sms = machine.num_sms
+    found = reasons(problem, dtype, machine, epilogue, config)
+    if found:
+        raise UnsupportedError(f"{name}: the Gluon kernel does not take it: " + "; ".join(found))
+    if config is None:
+        config, _ = best_config(problem, num_sms)
+    conv, co, ci = problem.geometry, problem.out_channels, problem.in_channels
+    from triton_ext.ops.hopper.fprop import FpropProblem
+
+    if packing is None:
+        shape = (problem.batch, *problem.input_size, ci)
+        strides = tuple(x_strides[i] for i in TO_LAST[problem.dims])
+    else:
+        shape, strides = packing.x_shape, packing.strides
+    x_block = [config.rows, config.block_k]
+    x_desc = TensorDescriptorIm2Col.for_conv(
+        Layout(shape, strides, dtype),
+        conv.filter_size,
+        conv.stride,
+        conv.padding,
+        conv.dilation,
+        block_shape=x_block,
+    )
+    row_stride = matrix_row_stride(x_desc)
+    widths = (config.block_n_main, config.block_n_rest)
+    out_dtype = epilogue.out_dtype or dtype
+    tiles = math.ceil(conv.m_gemm / config.block_m) * math.ceil(co / config.block_n)
+
+    return HopperPlan(
+        problem=asked,
+        config=config,
+        epilogue=epilogue,
+        x_desc=x_desc,
+        x_matrix=(
+            None if row_stride is None else Tiled.of(dtype, [conv.m_gemm, ci], row_stride, x_block)
+        ),
+        w_tiles=tuple(
+            Tiled.of(dtype, [co, problem.taps, ci], ci, [width, 1, config.block_k])
+            for width in widths
+            if width
+        ),
+        y_tiles=Tiled.of(out_dtype, [conv.m_gemm, co], co, [config.rows, config.store_n]),
+        row_copies=copies,
+        y_shape=problem.y_shape,
+        out_dtype=out_dtype,
+        store_through_tma=True,
+        launcher=Launcher(
+            kernel=load_kernel(),
+            grid=(num_programs(config, tiles, co, num_sms), 1, 1),
+            scalars=(
+                FpropProblem(
+                    m_gemm=conv.m_gemm,
+                    co=co,
+                    channel_blocks=math.ceil(ci / config.block_k),
+                    filter_size=_padded(conv.filter_size),
+                    dilation=_padded(conv.dilation),
+                    output_size=conv.output_size,
+                    stride=conv.stride,
+                    padding=tuple(low for low, _ in conv.padding),
+                ),
+            ),
+            constants={"CONFIG": config, "ACTIVATION": epilogue.activation},
+            options={"num_warps": 4},
+        ),
+    )
+
+
+def _padded(values: tuple[int, ...]) -> tuple[int, int, int]:
+    """Returns (d, h, w), 1 for missing dimensions."""
+    d, h, w = (1,) * (3 - len(values)) + tuple(values)
+    return d, h, w

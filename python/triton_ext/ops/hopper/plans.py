@@ -1,0 +1,99 @@
+"""What the plans of the Gluon kernels share: what they do not take, descriptors without memory."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from triton_ext.host import capabilities
+from triton_ext.ops.descriptors import Layout
+from triton_ext.ops.hopper.tiles import SMEM_BYTES
+from triton_ext.ops.machine import IS_INTERPRETED, Machine
+from triton_ext.ops.problem import ConvProblem
+
+__all__ = ["DTYPES", "MOST_EXPECTED", "Tiled", "common_reasons"]
+
+#: Types of all tensors: the layouts in shared memory are those of 16-bit elements.
+DTYPES = (torch.float16, torch.bfloat16)
+
+#: A Gluon kernel is taken where its model expects at most so many times what the model of the
+#: @triton.jit kernel does.  It is faster than its model by 2 to 16 % with 64 output channels, and
+#: by 2 to 3 % with 256 to 512 (H200, fp16, 2026-11-20; docs/gluon-conv.md has the table).
+MOST_EXPECTED = 1.08
+
+
+def common_reasons(problem: ConvProblem, dtype: torch.dtype, machine: Machine) -> list[str]:
+    """Returns why no Gluon kernel takes a problem; nothing if they do.
+
+    Args:
+        problem: What is computed.
+        dtype: Of the operands.
+        machine: The device.
+    """
+    found: list[str] = []
+    gluon = capabilities()["im2col-gluon"]
+    if IS_INTERPRETED:
+        found.append("Triton's interpreter does not run Gluon kernels")
+    elif not gluon.available:
+        found.append(gluon.reason)
+    if machine.capability != (9, 0):
+        major, minor = machine.capability
+        found.append(f"WGMMA is an instruction of sm_90 alone, the GPU is sm_{major}{minor}")
+    if machine.smem_bytes < SMEM_BYTES:
+        found.append(
+            f"a CTA needs {SMEM_BYTES} bytes of shared memory, the GPU has {machine.smem_bytes}"
+        )
+    if dtype not in DTYPES:
+        found.append(f"dtype is {dtype}, expected float16 or bfloat16")
+    if problem.groups != 1:
+        found.append(f"groups={problem.groups}, expected 1")
+    for name, count in (("Ci", problem.in_channels), ("Co", problem.out_channels)):
+        if count % 8:
+            found.append(f"{name} is {count}, TMA needs rows of a multiple of 8 channels")
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Tiled:
+    """A tiled descriptor of Gluon's without memory.
+
+    Attributes:
+        kind: Its class.
+        fields: All but the tensor, checked.
+    """
+
+    kind: Any
+    fields: dict[str, Any]
+
+    @classmethod
+    def of(cls, dtype: torch.dtype, shape: list[int], row: int, block: list[int]) -> Tiled:
+        """Checks and returns a descriptor.
+
+        Args:
+            dtype: Of the tensor.
+            shape: Its sizes.
+            row: Distance of two entries of the last but one dimension.
+            block: Of a load or a store.
+        """
+        from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
+
+        from triton_ext.ops.hopper.pipeline import smem_layout
+
+        strides = [*(row * math.prod(shape[i + 1 : -1]) for i in range(len(shape) - 1)), 1]
+        stand_in = Layout(tuple(shape), tuple(strides), dtype)
+        checked = TensorDescriptor(stand_in, shape, strides, block, smem_layout(block))
+        fields = {name: value for name, value in vars(checked).items() if name != "base"}
+        return cls(TensorDescriptor, fields)
+
+    def at(self, base: torch.Tensor) -> Any:
+        """Returns the descriptor of a tensor; checking all again would take longer than a launch.
+
+        Args:
+            base: Begins at a multiple of 16 bytes.
+        """
+        made = self.kind.__new__(self.kind)
+        made.__dict__.update(self.fields, base=base)
+        return made

@@ -1,0 +1,35 @@
+"""Tuning: measured choices of tile configurations, kept on disk and looked up by plans.
+
+Every direction has a model that ranks configurations.  ``tune`` compiles the first few, measures
+them, and keeps the fastest in a table that plans look at before they ask the model.
+"""
+
+from __future__ import annotations
+
+from triton_ext.ops.tuning.calls import candidates
+from triton_ext.ops.tuning.collect import Calls, collect, parse_shape, record
+from triton_ext.ops.tuning.job import JobError, Warmup, warmup_steps
+from triton_ext.ops.tuning.processes import CompilePool
+from triton_ext.ops.tuning.runs import Outcome, Report, reload, tune, use
+from triton_ext.ops.tuning_store.cases import Case
+from triton_ext.ops.tuning_store.files import TableError, TuningWarning
+
+__all__ = [
+    "Calls",
+    "Case",
+    "CompilePool",
+    "JobError",
+    "Outcome",
+    "Report",
+    "TableError",
+    "TuningWarning",
+    "Warmup",
+    "candidates",
+    "collect",
+    "parse_shape",
+    "record",
+    "reload",
+    "tune",
+    "use",
+    "warmup_steps",
+]

@@ -1,0 +1,195 @@
+"""A case as a call: its candidates, its plan, tensors for it, and running it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from triton_ext.ops import conv_plan, dgrad_plan, wgrad_plan
+from triton_ext.ops.conv_config import ConvConfig
+from triton_ext.ops.dgrad_forward import fastest_way
+from triton_ext.ops.epilogue import PLAIN, EpilogueOperands, EpilogueSpec
+from triton_ext.ops.machine import Machine
+from triton_ext.ops.problem import ConvProblem
+from triton_ext.ops.row_packing import PackedConfig, RowPacking
+from triton_ext.ops.tuning_store.cases import Case
+from triton_ext.ops.tuning_store.keys import Direction
+
+__all__ = ["MOST_CANDIDATES", "candidates", "make_plan", "make_tensors", "run_plan"]
+
+#: Compiling one takes 1.5 s of a core, which is most of what tuning costs.
+MOST_CANDIDATES = 6
+
+_PLANNERS = {"fprop": conv_plan, "dgrad": dgrad_plan, "wgrad": wgrad_plan}
+
+# So much slower by the model of row packing, a kernel is not tried.
+_HOPELESS = 1.5
+
+Tensors = tuple[torch.Tensor, ...]
+
+
+def candidates(
+    problem: ConvProblem,
+    direction: Direction,
+    dtype: torch.dtype,
+    machine: Machine,
+    *,
+    epilogue: EpilogueSpec = PLAIN,
+    out_dtype: torch.dtype | None = None,
+    count: int = MOST_CANDIDATES,
+) -> list[Any]:
+    """Returns the configurations worth measuring, what the model takes for the fastest first.
+
+    Args:
+        problem: What is computed.
+        direction: Whose kernel.
+        dtype: Of the operands.
+        machine: Where it is to run.
+        epilogue: Of fprop.
+        out_dtype: Of wgrad's output; ``None`` for that of the operands.
+        count: How many at most.
+
+    Returns:
+        Configurations; none where no kernel of ours takes the problem.
+    """
+    planner: Any = _PLANNERS[direction]
+    if planner.reasons(problem, dtype, machine):
+        return []
+    ranked: list[Any]
+    if direction == "dgrad":
+        ranked = [*dgrad_plan.ranking(problem, dtype, machine)]
+        if fastest_way(problem, _strides(problem.y_shape), dtype.itemsize, machine.num_sms):
+            # Computed as a forward convolution of packed rows, which no table chooses.
+            ranked = ranked[:1]
+    else:
+        ranked = _with_packing(problem, direction, dtype, machine, epilogue, out_dtype, count)
+    found: dict[Any, Any] = {}
+    for config in ranked:
+        # One with fewer stages is there for problems that leave less shared memory.
+        found.setdefault(_without_stages(config), config)
+    return list(found.values())[:count]
+
+
+def _with_packing(
+    problem: ConvProblem,
+    direction: Direction,
+    dtype: torch.dtype,
+    machine: Machine,
+    epilogue: EpilogueSpec,
+    out_dtype: torch.dtype | None,
+    count: int,
+) -> list[Any]:
+    """Returns a ranking; where rows can be packed, some that do and some that do not."""
+
+    def rank(each: ConvProblem) -> list[Any]:
+        if direction == "fprop":
+            return [*conv_plan.ranking(each, dtype, machine, epilogue)]
+        return [*wgrad_plan.ranking(each, dtype, machine, out_dtype)]
+
+    plain = rank(problem)
+    ways = RowPacking.ways(problem, _strides(problem.x_shape), dtype.itemsize)
+    if direction == "fprop":
+        packing = min(ways, key=lambda way: way.cost(machine.num_sms).packed_us, default=None)
+    else:
+        packing = wgrad_plan.fastest_packing(ways, out_dtype or dtype, machine)
+    if packing is None:
+        return plain
+    cost = packing.cost(machine.num_sms)
+    if direction == "fprop":
+        pays = cost.pays
+    else:
+        pays = wgrad_plan.packing_pays(packing, out_dtype or dtype, machine)
+    if not pays and cost.packed_us > _HOPELESS * cost.unpacked_us:
+        return plain
+    packed = []
+    for config in rank(packing.padded):
+        is_gemm = isinstance(config, ConvConfig)
+        packed.append(PackedConfig(replace(config, block_k=packing.block_k) if is_gemm else config))
+    first, second = (packed, plain) if pays else (plain, packed)
+    few = count // 3
+    return first[: count - few] + second[:few]
+
+
+def _without_stages(config: Any) -> Any:
+    inner = getattr(config, "config", None)
+    if inner is not None:
+        return replace(config, config=_without_stages(inner))
+    return replace(config, num_stages=1) if hasattr(config, "num_stages") else config
+
+
+def make_plan(case: Case, device: torch.device, config: Any = None) -> Any:
+    """Returns the plan of a case for packed channels-last tensors.
+
+    Args:
+        case: What is computed.
+        device: Where the tensors are.
+        config: The configuration; ``None`` as for the planners.
+    """
+    problem, dtype = case.problem, case.dtype
+    x_strides, y_strides = _strides(problem.x_shape), _strides(problem.y_shape)
+    if case.direction == "fprop":
+        return conv_plan.make_plan(problem, x_strides, dtype, device, case.epilogue, config)
+    if case.direction == "dgrad":
+        return dgrad_plan.make_plan(problem, y_strides, dtype, device, config)
+    return wgrad_plan.make_plan(
+        problem, x_strides, y_strides, dtype, device, config, case.out_dtype
+    )
+
+
+def _strides(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Returns strides of [N, C, *spatial] in channels-last memory."""
+    strides, step = [0] * len(shape), shape[1]
+    strides[1] = 1
+    for dim in (*range(len(shape) - 1, 1, -1), 0):
+        strides[dim] = step
+        step *= shape[dim]
+    return tuple(strides)
+
+
+def make_tensors(case: Case, device: torch.device) -> tuple[Tensors, EpilogueOperands]:
+    """Returns the operands of a case, drawn without touching torch's generators.
+
+    Args:
+        case: What is computed.
+        device: Where to; on ``meta`` they have no values.
+    """
+    generator = None
+    if device.type != "meta":
+        generator = torch.Generator(device).manual_seed(0)
+
+    def draw(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+        size = (shape[0], *shape[2:], shape[1])
+        if dtype == torch.int8:
+            drawn = torch.randint(-8, 8, size, generator=generator, device=device)
+        else:
+            half = torch.float32 if dtype == torch.float32 else torch.bfloat16
+            drawn = torch.randn(size, generator=generator, device=device, dtype=half)
+        return drawn.to(dtype).movedim(-1, 1)
+
+    def vector() -> torch.Tensor:
+        return torch.randn(co, generator=generator, device=device, dtype=torch.float32)
+
+    problem, spec, dtype = case.problem, case.epilogue, case.dtype
+    co = problem.out_channels
+    if case.direction == "wgrad":
+        return (draw(problem.x_shape, dtype), draw(problem.y_shape, dtype)), EpilogueOperands()
+    first = problem.x_shape if case.direction == "fprop" else problem.y_shape
+    residual_dtype = dtype if dtype.itemsize > 1 else torch.float16
+    operands = EpilogueOperands(
+        bias=vector() if spec.bias else None,
+        scale=vector() if spec.scale else None,
+        residual=draw(problem.y_shape, residual_dtype) if spec.residual else None,
+        out_scale=torch.ones(1, device=device) if spec.out_scale else None,
+        amax=torch.zeros(1, device=device) if spec.amax else None,
+    )
+    return (draw(first, dtype), draw(problem.w_shape, dtype)), operands
+
+
+def run_plan(case: Case, plan: Any, tensors: tuple[Tensors, EpilogueOperands]) -> torch.Tensor:
+    """Runs a plan once; returns its output."""
+    operands, epilogue = tensors
+    if case.direction == "fprop":
+        return plan.run(*operands, epilogue)
+    return plan.run(*operands)

@@ -1,0 +1,329 @@
+"""Which convolutions a model has: what it calls is recorded while it runs, for the most part faked.
+
+Recorded are torch's own convolutions and those of this package, forward and backward.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves, tree_map
+
+from triton_ext.ops.arguments import dgrad_size, problem_of
+from triton_ext.ops.epilogue import PLAIN, EpilogueSpec
+from triton_ext.ops.plans import reasons
+from triton_ext.ops.problem import ConvProblem
+from triton_ext.ops.tuning_store.cases import Case
+from triton_ext.ops.tuning_store.keys import Direction
+
+__all__ = ["Calls", "collect", "parse_shape", "record"]
+
+
+@dataclass(slots=True)
+class Calls:
+    """What was recorded; it iterates over what can be tuned.
+
+    Attributes:
+        cases: Those that a kernel of ours takes, each once, in the order in which they were met.
+        refused: The others, and why not.
+    """
+
+    cases: list[Case] = field(default_factory=list)
+    refused: dict[Case, str] = field(default_factory=dict)
+
+    def __iter__(self) -> Iterator[Case]:
+        return iter(self.cases)
+
+    def add(self, case: Case) -> None:
+        """Takes a case that was met."""
+        if case in self.refused or case in self.cases or not case.problem.batch:
+            return
+        meta = torch.device("meta")
+        found = reasons(case.direction, case.problem, case.dtype, meta)
+        if case.epilogue.function is not None:
+            found = ("functions of the user's are not tuned",)
+        if found:
+            self.refused[case] = "; ".join(found)
+        else:
+            self.cases.append(case)
+
+    def in_dtype(self, dtype: torch.dtype) -> Calls:
+        """Returns the same calls on operands of another dtype."""
+        calls = Calls()
+        for case in (*self.cases, *self.refused):
+            out = case.epilogue.out_dtype
+            epilogue = replace(case.epilogue, out_dtype=None if out == case.dtype else out)
+            calls.add(replace(case, dtype=dtype, epilogue=epilogue, out_dtype=None))
+        return calls
+
+
+class _Recorder(TorchDispatchMode):
+    def __init__(self, calls: Calls) -> None:
+        super().__init__()
+        self._calls = calls
+
+    def __torch_dispatch__(
+        self,
+        func: Any,
+        types: Any,
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        read = _READERS.get(str(func))
+        if read is not None and not kwargs:
+            for case in read(*args):
+                self._calls.add(case)
+        return func(*args, **(kwargs or {}))
+
+
+@contextlib.contextmanager
+def record() -> Iterator[Calls]:
+    """Within, what convolutions this thread and its backward call are recorded.
+
+    Operators see all of a model but what torch.compile has compiled; ``warmup_steps`` sees that,
+    too, because it looks at the plans that are made.
+    """
+    calls = Calls()
+    with _Recorder(calls):
+        yield calls
+
+
+def _shape(values: Sequence[Any]) -> tuple[int, ...]:
+    return tuple(int(value) for value in values)
+
+
+def _torchs(
+    x_shape: Sequence[Any],
+    weight: torch.Tensor,
+    stride: Sequence[Any],
+    padding: Sequence[Any],
+    dilation: Sequence[Any],
+    transposed: bool,
+    output_padding: Sequence[Any],
+    groups: int,
+) -> ConvProblem:
+    """Returns the problem of a call of torch's; of a transposed one, that which it is dgrad of."""
+    dims = len(x_shape) - 2
+
+    def each(values: Sequence[Any]) -> tuple[int, ...]:
+        # torch takes one number for all dimensions.
+        return _shape(values) if len(values) == dims else _shape(values) * dims
+
+    steps, distances = each(stride), each(dilation)
+    sides = tuple(side for side in each(padding) for _ in range(2))
+    size = _shape(x_shape)
+    if transposed:
+        pixels = dgrad_size(
+            size[2:], _shape(weight.shape[2:]), steps, sides, distances, each(output_padding)
+        )
+        size = (size[0], int(weight.shape[1]) * groups, *pixels)
+    return problem_of(size, _shape(weight.shape), steps, sides, distances, groups)
+
+
+def _read_convolution(
+    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, *walk: Any
+) -> Iterator[Case]:
+    problem, transposed = _torchs(x.shape, weight, *walk), walk[3]
+    epilogue = PLAIN if bias is None or transposed else EpilogueSpec(bias=True)
+    direction: Direction = "dgrad" if transposed else "fprop"
+    yield Case(direction=direction, problem=problem, dtype=x.dtype, epilogue=epilogue)
+
+
+def _read_backward(
+    grad: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, _: Any, *rest: Any
+) -> Iterator[Case]:
+    *walk, wanted = rest
+    problem, transposed = _torchs(x.shape, weight, *walk), walk[3]
+    if wanted[0]:
+        direction: Direction = "fprop" if transposed else "dgrad"
+        yield Case(direction=direction, problem=problem, dtype=grad.dtype)
+    if wanted[1]:
+        yield Case(direction="wgrad", problem=problem, dtype=x.dtype)
+
+
+def _problem(x_shape: Sequence[Any], w_shape: Sequence[Any], walk: Sequence[Any]) -> ConvProblem:
+    stride, padding, dilation, groups = walk
+    return problem_of(
+        _shape(x_shape), _shape(w_shape), _shape(stride), _shape(padding), _shape(dilation), groups
+    )
+
+
+def _read_fprop(x: Any, weight: Any, bias: Any, *rest: Any) -> Iterator[Case]:
+    epilogue = PLAIN if bias is None else EpilogueSpec(bias=True)
+    problem = _problem(x.shape, weight.shape, rest[:4])
+    yield Case(direction="fprop", problem=problem, dtype=x.dtype, epilogue=epilogue)
+
+
+def _read_dgrad(dy: Any, weight: Any, bias: Any, *rest: Any) -> Iterator[Case]:
+    x_shape = (dy.shape[0], weight.shape[1] * rest[3], *rest[4])
+    problem = _problem(x_shape, weight.shape, rest[:4])
+    yield Case(direction="dgrad", problem=problem, dtype=dy.dtype)
+
+
+def _read_wgrad(x: Any, dy: Any, *rest: Any) -> Iterator[Case]:
+    w_shape = (dy.shape[1], x.shape[1] // rest[3], *rest[4])
+    yield Case(direction="wgrad", problem=_problem(x.shape, w_shape, rest[:4]), dtype=x.dtype)
+
+
+def _read_fused(
+    x: Any,
+    weight: Any,
+    bias: Any,
+    scale: Any,
+    residual: Any,
+    out_scale: Any,
+    extra: Any,
+    *rest: Any,
+) -> Iterator[Case]:
+    activation, out_dtype, function = rest[4:7]
+    if function is not None:
+        return
+    epilogue = EpilogueSpec(
+        bias=bias is not None,
+        scale=scale is not None,
+        residual=residual is not None,
+        activation=activation,
+        out_dtype=out_dtype,
+        out_scale=out_scale is not None,
+        amax=len(rest) > 9 and rest[9] is not None,
+    )
+    problem = _problem(x.shape, weight.shape, rest[:4])
+    yield Case(direction="fprop", problem=problem, dtype=x.dtype, epilogue=epilogue)
+
+
+_READERS: dict[str, Callable[..., Iterator[Case]]] = {
+    "aten.convolution.default": _read_convolution,
+    "aten.convolution_backward.default": _read_backward,
+    **dict.fromkeys(("triton_ext.fprop.default", "triton_ext.conv.default"), _read_fprop),
+    **dict.fromkeys(("triton_ext.dgrad.default", "triton_ext.conv_input.default"), _read_dgrad),
+    **dict.fromkeys(("triton_ext.wgrad.default", "triton_ext.conv_weight.default"), _read_wgrad),
+    **dict.fromkeys(
+        (
+            "triton_ext.fprop_fused.default",
+            "triton_ext.conv_fused.default",
+            "triton_ext.fprop_into.default",
+        ),
+        _read_fused,
+    ),
+}
+
+
+def collect(
+    model: torch.nn.Module,
+    example_inputs: torch.Tensor | Sequence[Any] | Mapping[str, Any],
+    *,
+    training: bool = False,
+    fake: bool = True,
+) -> Calls:
+    """Returns the convolutions of a model's forward, and of its backward.
+
+    Args:
+        model: Any module; its parameters are not changed.
+        example_inputs: Its positional arguments, or its only one, or its keyword arguments.
+        training: Whether to run the backward, too, of the sum of all that it returns.
+        fake: Whether to compute nothing and take no memory; not every model can be run so.
+    """
+    if isinstance(example_inputs, torch.Tensor):
+        example_inputs = (example_inputs,)
+    named = isinstance(example_inputs, Mapping)
+    arguments: Any = () if named else tuple(example_inputs)
+    keywords: Any = dict(example_inputs) if named else {}
+    if not fake:
+        with record() as calls, torch.set_grad_enabled(training):
+            _backward(model(*arguments, **keywords), training)
+        model.zero_grad(set_to_none=True)
+        return calls
+    mode = FakeTensorMode(allow_non_fake_inputs=True)
+
+    def faked(value: Any) -> Any:
+        if not isinstance(value, torch.Tensor):
+            return value
+        return mode.from_tensor(value.detach()).requires_grad_(value.requires_grad)
+
+    tensors = dict(model.named_parameters(remove_duplicate=False))
+    tensors |= dict(model.named_buffers(remove_duplicate=False))
+    state = {name: faked(tensor) for name, tensor in tensors.items()}
+    arguments, keywords = tree_map(faked, (arguments, keywords))
+    with mode, record() as calls, torch.set_grad_enabled(training):
+        output = torch.func.functional_call(model, state, arguments, keywords, tie_weights=True)
+        _backward(output, training)
+    return calls
+
+
+def _backward(output: Any, training: bool) -> None:
+    if not training:
+        return
+    # What is no pytree of torch's, such as an output class of a library, often is a mapping.
+    leaves = tree_leaves(dict(output) if isinstance(output, Mapping) else output)
+    sums = [
+        leaf.sum(dtype=torch.float32)
+        for leaf in leaves
+        if isinstance(leaf, torch.Tensor) and leaf.requires_grad
+    ]
+    if sums:
+        torch.stack(sums).sum().backward()
+
+
+_SHAPE = re.compile(
+    r"(?P<x>\d+(?:x\d+){2,4})_(?P<co>\d+)_k(?P<k>\d+(?:x\d+)*)"
+    r"(?:_s(?P<s>\d+(?:x\d+)*))?(?:_d(?P<d>\d+(?:x\d+)*))?"
+    r"(?:_p(?P<p>\d+(?:-\d+)?(?:x\d+(?:-\d+)?)*))?(?:_g(?P<g>\d+))?"
+)
+
+
+def parse_shape(text: str) -> ConvProblem:
+    """Returns the problem that a text such as ``"32x64x56x56_128_k3x3_s2x2"`` names.
+
+    Batch, Ci and input size; Co; the filter ``k``; then, where they differ from the usual: stride
+    ``s``, dilation ``d``, padding ``p`` (half the filter is usual; ``p1-2`` is 1 in front, 2
+    behind), groups ``g``.
+
+    Raises:
+        ValueError: It is not of this form.
+    """
+    match = _SHAPE.fullmatch(text)
+    if match is None:
+        raise ValueError(
+            f"shape '{text}': expected NxCixSIZE_Co_kTAPS[_sSTRIDE][_dDILATION][_pPADDING]"
+            "[_gGROUPS], such as 32x64x56x56_128_k3x3_s2x2"
+        )
+    batch, ci, *size = map(int, match["x"].split("x"))
+    dims = len(size)
+
+    def each(name: str, default: int) -> tuple[int, ...]:
+        values = tuple(map(int, match[name].split("x"))) if match[name] else (default,)
+        if len(values) not in (1, dims):
+            raise ValueError(f"shape '{text}': {name} has {len(values)} numbers, expected {dims}")
+        return values if len(values) == dims else values * dims
+
+    taps, stride, dilation = each("k", 1), each("s", 1), each("d", 1)
+    halves = tuple(d * (k // 2) for k, d in zip(taps, dilation, strict=True))
+    padding = tuple((half, half) for half in halves)
+    if match["p"]:
+        pairs = [pair.partition("-")[::2] for pair in match["p"].split("x")]
+        padding = tuple((int(low), int(high or low)) for low, high in pairs)
+        padding = padding if len(padding) == dims else padding * dims
+    co, groups = int(match["co"]), int(match["g"] or 1)
+    if groups < 1 or ci % groups or co % groups:
+        raise ValueError(
+            f"shape '{text}': g{groups} must divide both {ci} input channels and {co} output "
+            "channels"
+        )
+    return ConvProblem(
+        batch=batch,
+        in_channels=ci,
+        out_channels=co,
+        input_size=tuple(size),
+        filter_size=taps,
+        stride=stride,
+        padding=padding,
+        dilation=dilation,
+        groups=groups,
+    )

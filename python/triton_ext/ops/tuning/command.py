@@ -1,0 +1,189 @@
+"""What ``triton-ext tune`` does; its options are declared in ``triton_ext.tools.tune``."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import pathlib
+import sys
+from collections.abc import Sequence
+from contextlib import ExitStack
+from typing import Any
+
+import torch
+
+from triton_ext.errors import TritonExtError, UnsupportedError
+from triton_ext.ops.conv_plan import INPUT_DTYPES
+from triton_ext.ops.tuning.collect import Calls, collect, parse_shape
+from triton_ext.ops.tuning.processes import CompilePool
+from triton_ext.ops.tuning.runs import reload, tune
+from triton_ext.ops.tuning_store.cases import Case
+from triton_ext.ops.tuning_store.files import Table, TableError, read_table, update_table
+from triton_ext.ops.tuning_store.keys import DIRECTIONS, Direction
+from triton_ext.ops.tuning_store.lookup import user_path
+
+__all__ = ["CommandError", "load_model", "run"]
+
+
+class CommandError(TritonExtError):
+    """A command line, or a file that it names, that cannot be used."""
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Runs the command; returns its exit status: 1 where a candidate failed, 2 for a wrong call."""
+    try:
+        if arguments.merge:
+            return _merge(arguments)
+        return _tune(arguments)
+    except (CommandError, UnsupportedError, TableError) as error:
+        sys.stderr.write(f"triton-ext tune: error: {error}\n")
+        return 2
+
+
+def _merge(arguments: argparse.Namespace) -> int:
+    """Merges files into the one of ``--out``, or each into the user's table of its GPU."""
+    if arguments.model or arguments.shapes:
+        raise CommandError("--merge takes files only: no model, no shapes")
+    tables = []
+    for path in arguments.merge:
+        table = read_table(path)
+        if table is None:
+            raise CommandError(f"{path}: there is no such file")
+        tables.append(table)
+    gpus = sorted({table.gpu for table in tables})
+    if arguments.out is not None and len(gpus) > 1:
+        raise CommandError(f"--out takes tables of one GPU, these are of {', '.join(gpus)}")
+    for table in tables:
+        path = arguments.out or user_path(table.gpu)
+        result = _write(path, table)
+        sys.stdout.write(f"{path}: {len(result.entries)} choices for {table.gpu}\n")
+    reload()
+    return 0
+
+
+def _write(path: pathlib.Path, table: Table) -> Table:
+    """Merges choices into a file and returns what it then holds."""
+    try:
+        return update_table(path, table)
+    except OSError as error:
+        raise CommandError(f"{path}: cannot be written: {error.strerror or error}") from error
+
+
+def _tune(arguments: argparse.Namespace) -> int:
+    if not arguments.model and not arguments.shapes:
+        raise CommandError("expected a model's file, --shapes or --merge")
+    if not torch.cuda.is_available():
+        built = torch.version.cuda or "none"
+        raise UnsupportedError(
+            "there is no GPU to measure on: torch.cuda.is_available() is false "
+            f"(torch {torch.__version__}, CUDA {built})"
+        )
+    with ExitStack() as stack:
+        pool = stack.enter_context(CompilePool(arguments.jobs))
+        # What they import takes as long as the model.
+        pool.start()
+        cases = _cases(arguments)
+        report = tune(
+            cases,
+            rounds=arguments.rounds,
+            count=arguments.candidates,
+            force=arguments.force,
+            progress=not arguments.quiet,
+            compiler=pool,
+        )
+    shown = any(outcome.is_new for outcome in report.outcomes) and not arguments.quiet
+    # What was measured has been told as it came.
+    text = "\n".join([*report.failures, report.summary]) if shown else str(report)
+    sys.stdout.write(f"{text}\n")
+    if report.outcomes:
+        sys.stdout.write(f"kept in {user_path(report.gpu)}\n")
+    if arguments.out is not None:
+        result = _write(arguments.out, report.table)
+        sys.stdout.write(f"{arguments.out}: {len(result.entries)} choices for {report.gpu}\n")
+    return int(bool(report.failures))
+
+
+def _directions(arguments: argparse.Namespace) -> tuple[Direction, ...]:
+    """Returns the directions that are asked for."""
+    if arguments.direction:
+        return tuple(each for each in DIRECTIONS if each in arguments.direction)
+    return (
+        DIRECTIONS if arguments.training else ("fprop", "dgrad") if arguments.model else ("fprop",)
+    )
+
+
+def _dtype(name: str) -> torch.dtype:
+    names = [str(dtype).removeprefix("torch.") for dtype in INPUT_DTYPES]
+    if name not in names:
+        raise CommandError(f"dtype '{name}': expected one of {', '.join(names)}")
+    return INPUT_DTYPES[names.index(name)]
+
+
+def _cases(arguments: argparse.Namespace) -> list[Case]:
+    dtype = _dtype(arguments.dtype) if arguments.dtype else None
+    directions = _directions(arguments)
+    calls = Calls()
+    for text in arguments.shapes or ():
+        try:
+            problem = parse_shape(text)
+        except ValueError as error:
+            raise CommandError(str(error)) from error
+        for direction in directions:
+            calls.add(Case(direction=direction, problem=problem, dtype=dtype or torch.bfloat16))
+    if arguments.model:
+        training = arguments.training or "wgrad" in directions
+        met = _collected(*load_model(arguments.model), training)
+        if dtype is not None:
+            met = met.in_dtype(dtype)
+        for case in (*met.cases, *met.refused):
+            if case.direction in directions:
+                calls.add(case)
+    for case, reason in calls.refused.items():
+        sys.stderr.write(f"not tuned: {case}: {reason}\n")
+    return calls.cases
+
+
+def _collected(model: torch.nn.Module, example_inputs: Any, training: bool) -> Calls:
+    try:
+        return collect(model, example_inputs, training=training)
+    except Exception as error:  # whatever a model does that fake tensors cannot
+        text = str(error).partition("\n")[0][:200]
+        sys.stderr.write(
+            f"the model is run, because fake tensors do not do: {type(error).__name__}: {text}\n"
+        )
+    return collect(model, example_inputs, training=training, fake=False)
+
+
+def load_model(path: pathlib.Path) -> tuple[torch.nn.Module, Sequence[Any]]:
+    """Returns the model and its inputs that a Python file defines.
+
+    Args:
+        path: A file with ``model`` and ``example_inputs``, or ``build()`` that returns both.
+
+    Raises:
+        CommandError: There is no such file, or it defines neither.
+    """
+    if not path.is_file():
+        raise CommandError(f"{path}: there is no such file")
+    spec = importlib.util.spec_from_file_location("__triton_ext_model__", path)
+    if spec is None or spec.loader is None:
+        raise CommandError(f"{path}: is no Python file")
+    module = importlib.util.module_from_spec(spec)
+    # Files beside it, as where Python runs it.
+    sys.path.insert(0, str(path.resolve().parent))
+    try:
+        spec.loader.exec_module(module)
+        build = getattr(module, "build", None)
+        if build is not None:
+            model, example_inputs = build()
+        elif hasattr(module, "model") and hasattr(module, "example_inputs"):
+            model, example_inputs = module.model, module.example_inputs
+        else:
+            raise CommandError(
+                f"{path}: defines neither model and example_inputs nor build(), which returns both"
+            )
+    finally:
+        sys.path.remove(str(path.resolve().parent))
+    if isinstance(example_inputs, torch.Tensor):
+        example_inputs = (example_inputs,)
+    return model, example_inputs

@@ -1,0 +1,128 @@
+"""Tuning in a job: what the first steps meet is tuned at their ends, once for all ranks.
+
+While steps run, plans that are made are watched, whoever makes them: eager code, the backward,
+compiled graphs.  At a step's end the ranks put together what no table knew, rank 0 measures it, and
+all others get the results through the default process group.  Every rank calls ``step`` as often as
+every other, as it does with collectives of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from triton_ext.errors import TritonExtError, UnsupportedError
+from triton_ext.ops.machine import Machine
+from triton_ext.ops.tuning.runs import Report, reload, tune
+from triton_ext.ops.tuning_store.cases import Case
+from triton_ext.ops.tuning_store.files import RawEntry
+from triton_ext.ops.tuning_store.lookup import lookup
+
+__all__ = ["JobError", "Warmup", "warmup_steps"]
+
+
+class JobError(TritonExtError):
+    """Rank 0 could not measure; the text says why."""
+
+
+class Warmup:
+    """Steps whose convolutions are tuned; also a context manager, which ends it early."""
+
+    def __init__(self, steps: int, options: Mapping[str, Any]) -> None:
+        self._left = steps
+        self._options = dict(options)
+        self._met: dict[Case, None] = {}
+        if steps > 0:
+            lookup.observers.append(self._observe)
+            # Plans that were made before are made again, so that they are seen.
+            reload()
+
+    def __enter__(self) -> Warmup:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Ends it: later steps do nothing."""
+        self._left = 0
+        if self._observe in lookup.observers:
+            lookup.observers.remove(self._observe)
+
+    def _observe(self, case: Case, machine: Machine, is_known: bool) -> None:
+        # Functions are compiled into their kernel, and do not go to other processes.
+        if not is_known and case.epilogue.function is None:
+            self._met[case] = None
+
+    def step(self) -> Report | None:
+        """Tunes what the step has met; to be called by every rank at the end of its step.
+
+        Returns:
+            What was measured; ``None`` on other ranks than 0, where there was nothing to measure,
+            and after the last of the steps.
+
+        Raises:
+            UnsupportedError: A CUDA graph is being captured.
+            JobError: Rank 0 could not measure; on every rank.
+        """
+        if not self._left:
+            return None
+        if torch.cuda.is_available() and torch.cuda.is_current_stream_capturing():
+            raise UnsupportedError(
+                "warmup_steps: a CUDA graph is being captured; call step() outside of it"
+            )
+        self._left -= 1
+        met, self._met = tuple(self._met), {}
+        try:
+            if dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1:
+                return self._together(met)
+            return tune(met, **self._options) if met else None
+        finally:
+            if not self._left:
+                self.close()
+
+    def _together(self, met: tuple[Case, ...]) -> Report | None:
+        """Tunes what any rank has met, on rank 0, and tells all what came out."""
+        gathered: list[Any] = [None] * dist.get_world_size()
+        dist.all_gather_object(gathered, met)
+        every = tuple(dict.fromkeys(case for cases in gathered for case in cases))
+        if not every:
+            return None
+        report, message = None, [None]
+        if dist.get_rank() == 0:
+            report, message = self._measured(every)
+        dist.broadcast_object_list(message, src=0)
+        answer: Any = message[0]
+        if isinstance(answer, str):
+            raise JobError(f"warmup_steps: rank 0 could not measure: {answer}")
+        gpu, entries = answer
+        lookup.add(gpu, entries)
+        reload()
+        return report
+
+    def _measured(self, cases: tuple[Case, ...]) -> tuple[Report | None, list[Any]]:
+        """Returns the report, and what to tell the others: GPU and entries, or what went wrong."""
+        try:
+            report = tune(cases, **self._options)
+        except Exception as error:  # the others wait for an answer, whatever it is
+            return None, [f"{type(error).__name__}: {error}"]
+        entries: dict[str, RawEntry] = report.table.entries
+        return report, [(report.gpu, entries)]
+
+
+def warmup_steps(steps: int, **options: Any) -> Warmup:
+    """Begins to watch which convolutions a job has; ``step()`` at the end of a step tunes them.
+
+        with warmup_steps(3) as warmup:
+            for batch in loader:
+                train(batch)
+                warmup.step()
+
+    Args:
+        steps: After so many calls of ``step`` it is over, and ``step`` costs nothing any more.
+        options: As for :func:`triton_ext.ops.tuning.tune`; rank 0's count.
+    """
+    return Warmup(steps, options)

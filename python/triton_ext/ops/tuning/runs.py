@@ -1,0 +1,410 @@
+"""Tuning: compile the model's candidates in other processes, measure each, keep the fastest."""
+
+from __future__ import annotations
+
+import datetime
+import importlib.metadata
+import math
+import pathlib
+import time
+import warnings
+from collections.abc import Iterable, Sequence
+from concurrent.futures import Future
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+
+from triton_ext.errors import UnsupportedError
+from triton_ext.ops import conv_plan, dgrad_plan, execution, wgrad_plan
+from triton_ext.ops.machine import Machine, machine_of
+from triton_ext.ops.tuning.calls import (
+    MOST_CANDIDATES,
+    candidates,
+    make_plan,
+    make_tensors,
+    run_plan,
+)
+from triton_ext.ops.tuning.processes import Compiled, CompilePool
+from triton_ext.ops.tuning.progress import Progress, make_progress
+from triton_ext.ops.tuning.timing import Clock, EventClock, interleaved
+from triton_ext.ops.tuning_store.cases import Case
+from triton_ext.ops.tuning_store.files import (
+    Entry,
+    RawEntry,
+    Table,
+    TableError,
+    TuningWarning,
+    read_table,
+    update_table,
+)
+from triton_ext.ops.tuning_store.kinds import KindError, decode, encode, kind_of
+from triton_ext.ops.tuning_store.lookup import lookup, user_path
+
+__all__ = ["Compiler", "Outcome", "Report", "Trial", "reload", "tune", "use"]
+
+ROUNDS = 5
+# Candidates may add in another order: so many units in the last place of the largest value.
+_ROUNDING_UNITS = 8.0
+
+
+class Compiler(Protocol):
+    """Compiles configurations into Triton's cache."""
+
+    def submit(self, case: Case, config: Any, machine: Machine) -> Future[Compiled]:
+        """Begins to compile one."""
+
+
+@dataclass(slots=True)
+class Trial:
+    """A configuration of a case as a function that runs it, which clocks measure.
+
+    Attributes:
+        case: What is computed.
+        config: The configuration.
+    """
+
+    case: Case
+    config: Any
+    _device: torch.device
+    _tensors: Any
+    _plan: Any = None
+
+    def __call__(self) -> torch.Tensor:
+        if self._plan is None:
+            self._plan = make_plan(self.case, self._device, self.config)
+        return run_plan(self.case, self._plan, self._tensors)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What became of a case.
+
+    Attributes:
+        case: The first one with its key.
+        key: Under which its choice is kept.
+        entry: The choice; ``None`` where there is none, and ``note`` says why.
+        is_new: Whether it was measured now.
+        note: What was noticed.
+        failures: Candidates that did not compile, did not run, or disagreed with the others.
+    """
+
+    case: Case
+    key: str
+    entry: Entry | None = None
+    is_new: bool = False
+    note: str = ""
+    failures: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        entry = self.entry
+        if entry is None:
+            return f"{self.case}: {self.note}"
+        text = f"{self.case}: {entry.us:.1f} us"
+        if entry.model_us:
+            text += f", {entry.model_us / entry.us:.3f}x of the model's choice"
+        return f"{text} ({self.note})" if self.note else text
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What a run found; its text is a table.
+
+    Attributes:
+        gpu: Where.
+        outcomes: One per key, in the order in which they were met.
+        seconds: Time of the run.
+    """
+
+    gpu: str
+    outcomes: tuple[Outcome, ...]
+    seconds: float
+
+    @property
+    def table(self) -> Table:
+        """The choices for all that was asked for, those known before included."""
+        return Table(self.gpu, {o.key: o.entry.raw() for o in self.outcomes if o.entry is not None})
+
+    @property
+    def summary(self) -> str:
+        """How many were measured, and what that gained."""
+        new = sum(outcome.is_new for outcome in self.outcomes)
+        known = sum(outcome.entry is not None for outcome in self.outcomes) - new
+        failures = sum(len(outcome.failures) for outcome in self.outcomes)
+        gains = [
+            math.log(o.entry.model_us / o.entry.us)
+            for o in self.outcomes
+            if o.is_new and o.entry is not None and o.entry.model_us
+        ]
+        text = f"{new} measured, {known} known before, {failures} candidates failed"
+        if gains:
+            text += f", {math.exp(sum(gains) / len(gains)):.3f}x of the model's choices"
+        return f"{text}; {self.seconds:.1f} s on {self.gpu}"
+
+    @property
+    def failures(self) -> tuple[str, ...]:
+        """Candidates that are left out, and why."""
+        return tuple(failure for outcome in self.outcomes for failure in outcome.failures)
+
+    def __str__(self) -> str:
+        failures = [f"  {failure}" for failure in self.failures]
+        return "\n".join([*map(str, self.outcomes), *failures, self.summary])
+
+
+def reload() -> None:
+    """Has tables read again, and plans made anew when they are next asked for.
+
+    Call it where a table was changed by another process, or written by hand.  A plan that is
+    running, or captured in a CUDA graph, stays what it is.
+    """
+    lookup.forget()
+    for module in (conv_plan, dgrad_plan, wgrad_plan):
+        module.make_plan.cache_clear()
+    execution.clear_plans()
+
+
+def use(path: pathlib.Path | str) -> int:
+    """Takes the choices of a file into account in this process; returns how many it has.
+
+    Args:
+        path: What ``triton-ext tune --out`` wrote, for any GPU.
+
+    Raises:
+        TableError: There is no such file, or it is no table.
+    """
+    table = read_table(pathlib.Path(path))
+    if table is None:
+        raise TableError(f"{path}: there is no such file")
+    lookup.add(table.gpu, table.entries)
+    reload()
+    return len(table.entries)
+
+
+def tune(
+    cases: Iterable[Case],
+    *,
+    device: torch.device | str | None = None,
+    rounds: int = ROUNDS,
+    count: int = MOST_CANDIDATES,
+    force: bool = False,
+    progress: bool = True,
+    save: bool = True,
+    jobs: int | None = None,
+    compiler: Compiler | None = None,
+    clock: Clock | None = None,
+    machine: Machine | None = None,
+) -> Report:
+    """Measures candidates for every case and keeps the fastest in the user's table.
+
+    Each case is saved as soon as it is measured, and used from then on: plans are made anew.
+
+    Args:
+        cases: What to tune; of several with one key, the first.
+        device: Where to measure; the current GPU by default.
+        rounds: Measurements of each candidate.
+        count: Candidates per case at most.
+        force: Whether what is known, too, is measured.
+        progress: Whether it is shown on standard error.
+        save: Whether the user's table is written, or only this process told.
+        jobs: Compiling processes; one per core but one by default.
+        compiler: Compiles; by default processes that live as long as the call.
+        clock: Measures; CUDA events by default.
+        machine: What the device is; asked of the driver by default.
+
+    Raises:
+        UnsupportedError: There is no GPU that runs the kernels, or a CUDA graph is being captured.
+    """
+    begin = time.perf_counter()
+    place = _checked_device(device, machine is not None)
+    found = machine_of(place, "tune") if machine is None else machine
+    asked = list({case.key(found.num_sms): case for case in reversed(list(cases))}.items())[::-1]
+    outcomes: dict[str, Outcome] = {}
+    todo: list[tuple[str, Case, list[Any]]] = []
+    for key, case in asked:
+        entry = None if force else _known(key, found.name)
+        configs = [] if entry is not None else _candidates(case, found, count)
+        if entry is not None:
+            outcomes[key] = Outcome(case=case, key=key, entry=entry, note="known")
+        elif len(configs) < 2:
+            note = "one configuration only" if configs else "no kernel takes it"
+            outcomes[key] = Outcome(case=case, key=key, note=note)
+        else:
+            todo.append((key, case, configs))
+    if todo:
+        with ExitStack() as stack:
+            if place.type == "cuda":
+                stack.enter_context(torch.cuda.device(place))
+            if compiler is None:
+                compiler = stack.enter_context(CompilePool(jobs))
+            shown = stack.enter_context(make_progress(progress))
+            run = _Run(place, found, compiler, shown, rounds, save)
+            for outcome in run.each(todo, clock):
+                outcomes[outcome.key] = outcome
+            if place.type == "cuda":
+                # What was taken for measuring is not kept from whoever called.
+                torch.cuda.empty_cache()
+        reload()
+    return Report(
+        found.name,
+        tuple(outcomes[key] for key, _ in asked if key in outcomes),
+        time.perf_counter() - begin,
+    )
+
+
+def _checked_device(device: torch.device | str | None, is_named: bool) -> torch.device:
+    if device is None:
+        if not torch.cuda.is_available() and not is_named:
+            raise UnsupportedError(
+                f"tune: there is no GPU to measure on (torch {torch.__version__} sees none)"
+            )
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    place = torch.device(device)
+    if place.type == "cuda":
+        if torch.cuda.is_current_stream_capturing():
+            raise UnsupportedError("tune: a CUDA graph is being captured; tune before the capture")
+        if place.index is None:
+            place = torch.device("cuda", torch.cuda.current_device())
+    return place
+
+
+def _known(key: str, gpu: str) -> Entry | None:
+    """Returns a choice that was measured with this version of Triton."""
+    try:
+        entry = Entry.of(lookup.entries(gpu).get(key))
+        decode(entry.kind, entry.config)
+    except (TableError, KindError):
+        return None
+    return entry if entry.triton == _triton_version() else None
+
+
+def _triton_version() -> str:
+    return importlib.metadata.version("triton")
+
+
+def _candidates(case: Case, machine: Machine, count: int) -> list[Any]:
+    return candidates(
+        case.problem,
+        case.direction,
+        case.dtype,
+        machine,
+        epilogue=case.epilogue,
+        out_dtype=case.out_dtype,
+        count=count,
+    )
+
+
+@dataclass(slots=True)
+class _Run:
+    """The parts that measuring one case after another needs."""
+
+    device: torch.device
+    machine: Machine
+    compiler: Compiler
+    progress: Progress
+    rounds: int
+    save: bool
+
+    def each(
+        self, todo: Sequence[tuple[str, Case, list[Any]]], clock: Clock | None
+    ) -> Iterable[Outcome]:
+        """Yields what becomes of every case; compiling runs ahead."""
+        self.progress.begin(sum(len(configs) for _, _, configs in todo), len(todo))
+        futures = [[self._submit(case, config) for config in configs] for _, case, configs in todo]
+        if clock is None:
+            clock = EventClock(self.device)
+        for (key, case, configs), waiting in zip(todo, futures, strict=True):
+            compiled = [future.result() for future in waiting]
+            outcome = self._measured(key, case, configs, compiled, clock)
+            if outcome.entry is not None:
+                self._keep(outcome.key, outcome.entry)
+            self.progress.tuned(str(outcome))
+            yield outcome
+
+    def _submit(self, case: Case, config: Any) -> Future[Compiled]:
+        future = self.compiler.submit(case, config, self.machine)
+        future.add_done_callback(lambda _: self.progress.compiled())
+        return future
+
+    def _measured(
+        self,
+        key: str,
+        case: Case,
+        configs: Sequence[Any],
+        compiled: Sequence[Compiled],
+        clock: Clock,
+    ) -> Outcome:
+        failures = [
+            f"{case} {config}: {result.error}"
+            for config, result in zip(configs, compiled, strict=True)
+            if result.error
+        ]
+        ready = [c for c, result in zip(configs, compiled, strict=True) if not result.error]
+        try:
+            tensors = make_tensors(case, self.device)
+            trials = [Trial(case, config, self.device, tensors) for config in ready]
+            trials, wrong = _agreeing(trials)
+            times = interleaved(trials, clock, self.rounds)
+        except torch.OutOfMemoryError:
+            return Outcome(case=case, key=key, note="no memory to measure in")
+        failures += wrong
+        if not trials:
+            return Outcome(case=case, key=key, note="no candidate runs", failures=tuple(failures))
+        best = min(range(len(trials)), key=times.__getitem__)
+        model_us = times[0] if trials[0].config == configs[0] else 0.0
+        config = trials[best].config
+        now = datetime.datetime.now(datetime.timezone.utc)
+        entry = Entry(
+            kind=kind_of(config),
+            config=encode(config),
+            us=round(times[best], 2),
+            model_us=round(model_us, 2),
+            measured=now.strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
+            triton=_triton_version(),
+        )
+        return Outcome(case=case, key=key, entry=entry, is_new=True, failures=tuple(failures))
+
+    def _keep(self, key: str, entry: Entry) -> None:
+        """Saves a choice, and tells this process, also where it cannot be saved."""
+        entries: dict[str, RawEntry] = {key: entry.raw()}
+        lookup.add(self.machine.name, entries)
+        if not self.save:
+            return
+        try:
+            update_table(user_path(self.machine.name), Table(self.machine.name, entries))
+        except (OSError, TableError) as error:
+            self.save = False
+            warnings.warn(
+                f"choices are used, but cannot be saved: {error}", TuningWarning, stacklevel=2
+            )
+
+
+def _agreeing(trials: Sequence[Trial]) -> tuple[list[Trial], list[str]]:
+    """Returns the trials that run and give what the first one gives, and what became of others."""
+    expected: torch.Tensor | None = None
+    kept, failures = [], []
+    for trial in trials:
+        try:
+            result = trial()
+        except torch.OutOfMemoryError:
+            raise
+        except Exception as error:  # whatever one does, the others may be right
+            text = str(error).partition("\n")[0][:200]
+            failures.append(f"{trial.case} {trial.config}: {type(error).__name__}: {text}")
+            continue
+        if expected is None:
+            expected = result
+        elif not _agree(result, expected):
+            failures.append(f"{trial.case} {trial.config}: another result than the first candidate")
+            continue
+        kept.append(trial)
+    return kept, failures
+
+
+def _agree(result: torch.Tensor, expected: torch.Tensor) -> bool:
+    if not result.dtype.is_floating_point:
+        return torch.equal(result, expected)
+    reference = expected.float()
+    largest = reference.abs().max()
+    eps = 2.0**-10 if result.dtype == torch.float32 else torch.finfo(result.dtype).eps
+    return bool((result.float() - reference).abs().max() <= _ROUNDING_UNITS * eps * largest)

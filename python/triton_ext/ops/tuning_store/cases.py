@@ -1,0 +1,76 @@
+"""What is tuned: one direction of one convolution, as a plan asks for it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from triton_ext.ops.epilogue import PLAIN, EpilogueSpec
+from triton_ext.ops.problem import ConvProblem
+from triton_ext.ops.tuning_store.keys import Direction, key_of
+
+__all__ = ["Case"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """A convolution to choose a configuration for.
+
+    Attributes:
+        direction: ``"fprop"``, ``"dgrad"`` or ``"wgrad"``.
+        problem: What is computed.
+        dtype: Of the operands.
+        epilogue: Of fprop.
+        out_dtype: Of wgrad's output; ``None`` for that of the operands.
+    """
+
+    direction: Direction
+    problem: ConvProblem
+    dtype: torch.dtype
+    epilogue: EpilogueSpec = PLAIN
+    out_dtype: torch.dtype | None = None
+
+    def key(self, num_sms: int) -> str:
+        """Returns the name under which its choice is kept, on a GPU of some multiprocessors."""
+        out = self.out_dtype or self.epilogue.out_dtype
+        if out is None and self.dtype == torch.int8:
+            out = torch.int32
+        return key_of(
+            self.direction,
+            self.problem,
+            _name(self.dtype),
+            num_sms,
+            out_dtype=None if out is None else _name(out),
+            epilogue=self.epilogue_class,
+        )
+
+    @property
+    def epilogue_class(self) -> str:
+        """What of the epilogue changes the choice: what needs shared memory or registers.
+
+        Biases, scales and activations do not.
+        """
+        spec = self.epilogue
+        parts = (
+            ("residual", spec.residual),
+            ("amax", spec.amax),
+            ("function", spec.function is not None),
+        )
+        return "+".join(name for name, is_there in parts if is_there)
+
+    def __str__(self) -> str:
+        p = self.problem
+        size, taps = ("x".join(map(str, values)) for values in (p.input_size, p.filter_size))
+        text = f"{self.direction} {p.batch}x{p.in_channels}x{size} -> {p.out_channels} k{taps}"
+        if set(p.stride) != {1}:
+            text += f" s{'x'.join(map(str, p.stride))}"
+        if p.groups > 1:
+            text += f" g{p.groups}"
+        if self.epilogue_class:
+            text += f" {self.epilogue_class}"
+        return f"{text} {_name(self.dtype)}"
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")

@@ -1,0 +1,202 @@
+"""The look-up that plans make when no configuration is given: the user's table, then ours.
+
+It is made when a plan is made, not when it runs.  Tables are read once and kept;
+``triton_ext.ops.tuning.reload`` forgets them together with the plans that were made of them.
+
+    TRITON_EXT_TUNING_DIR   folder of the user's tables; else $XDG_DATA_HOME/triton-ext/tuning, else
+                            ~/.local/share/triton-ext/tuning
+    TRITON_EXT_TUNING=0     no table is looked at, models choose alone
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pathlib
+import threading
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from triton_ext.ops.depthwise_config import is_depthwise
+from triton_ext.ops.machine import Machine
+from triton_ext.ops.tuning_store.cases import Case
+from triton_ext.ops.tuning_store.files import (
+    Entry,
+    RawEntry,
+    TableError,
+    TuningWarning,
+    file_name,
+    merged,
+    read_table,
+    slug,
+)
+from triton_ext.ops.tuning_store.keys import Direction
+from triton_ext.ops.tuning_store.kinds import KindError, decode
+
+__all__ = [
+    "Lookup",
+    "find",
+    "lookup",
+    "observed",
+    "shipped_path",
+    "user_folder",
+    "user_path",
+]
+
+Observer = Callable[[Case, Machine, bool], None]
+
+
+def user_folder() -> pathlib.Path:
+    """Returns the folder of the user's tables.
+
+    Raises:
+        TableError: It is in a home folder that cannot be found out.
+    """
+    named = os.environ.get("TRITON_EXT_TUNING_DIR")
+    data = os.environ.get("XDG_DATA_HOME") or "~/.local/share"
+    folder = pathlib.Path(named) if named else pathlib.Path(data) / "triton-ext" / "tuning"
+    try:
+        return folder.expanduser()
+    except RuntimeError as error:
+        raise TableError(f"{folder}: no such home folder; set TRITON_EXT_TUNING_DIR") from error
+
+
+def user_path(gpu: str) -> pathlib.Path:
+    """Returns where the user's table for a GPU is, or would be."""
+    return user_folder() / file_name(gpu)
+
+
+def shipped_path(gpu: str) -> pathlib.Path:
+    """Returns where the package's table for a GPU is, or would be."""
+    return pathlib.Path(__file__).resolve().parent.parent / "tables" / f"{slug(gpu)}.json"
+
+
+class Lookup:
+    """Tables that have been read, what was added to them in memory, and who watches."""
+
+    def __init__(self) -> None:
+        self._tables: dict[str, Mapping[str, RawEntry]] = {}
+        self._added: dict[str, dict[str, RawEntry]] = {}
+        self._lock = threading.Lock()
+        self.observers: list[Observer] = []
+
+    def entries(self, gpu: str) -> Mapping[str, RawEntry]:
+        """Returns what is known of a GPU, by key; what is the user's goes before what is ours."""
+        table = self._tables.get(gpu)
+        if table is None:
+            with self._lock:
+                table = {**_read(shipped_path, gpu), **self.users(gpu)}
+                self._tables[gpu] = table
+        return table
+
+    def users(self, gpu: str) -> dict[str, RawEntry]:
+        """Returns the user's entries, those in memory included."""
+        return merged(_read(user_path, gpu), self._added.get(gpu, {}))
+
+    def add(self, gpu: str, entries: Mapping[str, RawEntry]) -> None:
+        """Takes entries into account in this process, whatever the files say."""
+        with self._lock:
+            self._added[gpu] = merged(self._added.get(gpu, {}), entries)
+            self._tables.pop(gpu, None)
+
+    def forget(self, added: bool = False) -> None:
+        """Has files read again.
+
+        Args:
+            added: Whether what :meth:`add` was given is forgotten, too.
+        """
+        with self._lock:
+            self._tables.clear()
+            if added:
+                self._added.clear()
+
+
+def _read(path_of: Callable[[str], pathlib.Path], gpu: str) -> dict[str, RawEntry]:
+    try:
+        table = read_table(path_of(gpu), gpu)
+    except TableError as error:
+        warnings.warn(f"{error}; it is not used", TuningWarning, stacklevel=4)
+        return {}
+    return {} if table is None else table.entries
+
+
+lookup = Lookup()
+
+# The kernels of each direction, by the kinds of their configurations.
+_KINDS: dict[Direction, tuple[str, ...]] = {
+    "fprop": ("gemm", "gluon", "packed", "direct", "depthwise"),
+    "dgrad": ("gemm", "gluon", "direct", "depthwise"),
+    "wgrad": ("wgrad", "packed", "depthwise_wgrad"),
+}
+_PACKED_KINDS: dict[Direction, tuple[str, ...]] = {
+    "fprop": ("gemm", "gluon"),
+    "dgrad": (),
+    "wgrad": ("wgrad",),
+}
+
+
+def find(case: Case, machine: Machine) -> Any | None:
+    """Returns the configuration that was measured to be fastest; ``None`` where nothing is known.
+
+    Args:
+        case: What a plan is made for.
+        machine: Where it is to run.
+    """
+    config = _find(case, machine)
+    for observer in tuple(lookup.observers):
+        observer(case, machine, config is not None)
+    return config
+
+
+def _find(case: Case, machine: Machine) -> Any | None:
+    if not machine.name or os.environ.get("TRITON_EXT_TUNING") == "0":
+        return None
+    entries = lookup.entries(machine.name)
+    if not entries:
+        return None
+    key = case.key(machine.num_sms)
+    raw = entries.get(key)
+    if raw is None:
+        return None
+    try:
+        entry = Entry.of(raw)
+        config = decode(entry.kind, entry.config)
+        _check_kind(case, entry)
+        return config
+    except (TableError, KindError) as error:
+        warnings.warn(
+            f"choice for '{key}' on {machine.name} is not used: {error}",
+            TuningWarning,
+            stacklevel=3,
+        )
+        return None
+
+
+def _check_kind(case: Case, entry: Entry) -> None:
+    """Refuses a configuration of a kernel that does not compute what the key says.
+
+    Raises:
+        KindError: It is of another direction, or for depthwise convolutions only.
+    """
+    kind, expected = entry.kind, _KINDS[case.direction]
+    if kind == "packed" and kind in expected:
+        kind, expected = entry.config["config"]["kind"], _PACKED_KINDS[case.direction]
+    if kind not in expected:
+        raise KindError(f"{kind} is no kernel of {case.direction}")
+    if kind.startswith("depthwise") and not is_depthwise(case.problem):
+        raise KindError(f"{kind} is no kernel of this convolution")
+
+
+@contextlib.contextmanager
+def observed(observer: Observer) -> Iterator[None]:
+    """Within, the observer is told of every case that a plan is made for, from any thread.
+
+    Args:
+        observer: Takes the case, the machine, and whether its choice was known.
+    """
+    lookup.observers.append(observer)
+    try:
+        yield
+    finally:
+        lookup.observers.remove(observer)

@@ -1,0 +1,106 @@
+"""Wrong arguments of the convolutions in examples/gluon/hopper: one error each, by name."""
+
+from __future__ import annotations
+
+import pathlib
+import sys
+
+import pytest
+from triton_ext.errors import DescriptorError, LaunchError
+from triton_ext.gluon import nvidia as xnv
+from triton_ext.host import capabilities
+
+torch = pytest.importorskip("torch", reason="the examples' launchers need torch")
+CAPABILITY = capabilities()["im2col-gluon"]
+if not CAPABILITY.available:
+    pytest.skip(CAPABILITY.reason, allow_module_level=True)
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
+
+from triton_ext.ops.hopper.tiles import ping_pong  # noqa: E402
+
+from examples.gluon.hopper.dgrad import conv_dgrad  # noqa: E402
+from examples.gluon.hopper.fprop import conv_fprop  # noqa: E402
+from examples.gluon.hopper.fprop_cluster import in_cluster  # noqa: E402
+from examples.gluon.hopper.wgrad import conv_wgrad  # noqa: E402
+from examples.gluon.hopper.wgrad_tiles import WgradConfig  # noqa: E402
+
+
+def start(kernel, **options):
+    """Calls a launcher with tensors that are right; ``size`` is of the filter or of the input."""
+    x, w = torch.zeros(1, 8, 8, 64).half(), torch.zeros(64, 3, 3, 64).half()
+    dy = torch.zeros(1, 8, 8, 64).half()
+    options = {"padding": 1, "launcher": xnv.emulated, **options}
+    if kernel == "fprop":
+        return conv_fprop(x, w, **options)
+    if kernel == "dgrad":
+        return conv_dgrad(dy, w, options.pop("size", (8, 8)), **options)
+    return conv_wgrad(x, dy, options.pop("size", (3, 3)), **options)
+
+
+EVERY = ("fprop", "dgrad", "wgrad")
+WRONG = [
+    *((each, {"stride": 1.5}, r"stride is 1.5: expected an int, or 2 of them, ") for each in EVERY),
+    *((each, {"stride": 0}, "stride is 0: .* each at least 1") for each in EVERY),
+    *((each, {"stride": (1, 0)}, r"stride is \(1, 0\): .* at least 1") for each in EVERY),
+    *((each, {"stride": (1,)}, r"stride is \(1,\): expected an int, or 2 of") for each in EVERY),
+    *((each, {"dilation": "a"}, "dilation is 'a': expected an int") for each in EVERY),
+    *((each, {"dilation": 0}, "dilation is 0: .* each at least 1") for each in EVERY),
+    *((each, {"padding": "same"}, "padding is 'same': expected an int, or 2") for each in EVERY),
+    *((each, {"padding": ((1, 1),)}, r"padding is \(\(1, 1\),\): expected") for each in EVERY),
+    *((each, {"launcher": 3}, "launcher is 3: expected a function such as") for each in ["fprop"]),
+    ("dgrad", {"padding": ((1, 1), (1, 1))}, "expected an int, or 2 ints, what is in front$"),
+    ("dgrad", {"size": 8}, "input_size is 8: expected 2 ints, each at least 1"),
+    ("dgrad", {"size": (8,)}, r"input_size is \(8,\): expected 2 ints"),
+    ("wgrad", {"size": 3}, "filter_size is 3: expected 2 ints, each at least 1"),
+    ("wgrad", {"size": (3,)}, r"filter_size is \(3,\): expected 2 ints"),
+    ("fprop", {"config": WgradConfig(main_blocks=2, stages=3)}, "a WgradConfig: expected a TileC"),
+    ("dgrad", {"config": WgradConfig(main_blocks=2, stages=3)}, "a WgradConfig: expected a TileC"),
+    ("dgrad", {"config": in_cluster(ping_pong(64, 64, 3))}, "a ClusterConfig: expected a TileC"),
+    ("wgrad", {"config": ping_pong(64, 64, 3)}, "config is a TileConfig: expected a WgradConfig"),
+]
+
+
+@pytest.mark.parametrize(("kernel", "changes", "message"), WRONG)
+def test_a_wrong_argument_is_named(kernel, changes, message):
+    with pytest.raises(LaunchError, match=message) as caught:
+        start(kernel, **changes)
+    assert ";" not in str(caught.value)
+
+
+def test_all_that_is_wrong_is_named():
+    with pytest.raises(LaunchError, match=r"stride is 0: .*; dilation is -1: .*; padding is None"):
+        start("fprop", stride=0, dilation=-1, padding=None)
+
+
+def test_tensors_on_two_devices():
+    x, w = torch.zeros(1, 8, 8, 64).half(), torch.zeros(64, 3, 3, 64, device="meta").half()
+    with pytest.raises(DescriptorError, match=r"x is on cpu and w on meta: expected one device$"):
+        conv_fprop(x, w, launcher=xnv.emulated)
+    with pytest.raises(
+        DescriptorError, match=r"expected one CUDA device, or launcher=xnv.emulated"
+    ):
+        conv_fprop(x, torch.zeros(64, 3, 3, 64).half())
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"store_n": 0}, "store_n is 0: expected an int of at least 1"),
+        ({"stages": 4.0}, "stages is 4.0: expected an int of at least 1"),
+        ({"block_n_rest": -64}, "block_n_rest is -64: expected an int of at least 0"),
+        (
+            {"columns": None, "group_m": 0},
+            "block_n_main is None: .*; group_m is 0: expected an int",
+        ),
+        ({"rows": "64"}, "rows is '64': expected an int of at least 1"),
+    ],
+)
+def test_numbers_of_a_configuration(changes, message):
+    with pytest.raises(LaunchError, match=message):
+        ping_pong(**{"rows": 64, "columns": 64, "stages": 4, **changes})
+
+
+def test_what_is_put_in_a_cluster():
+    with pytest.raises(LaunchError, match="config is a NoneType: expected a TileConfig"):
+        in_cluster(None)

@@ -1,0 +1,160 @@
+"""Converted models with the kernels, in Triton's interpreter; run by ``test_interpreted_nn.py``.
+
+``fallback="error"``: what no kernel computes would be an error.  Tolerance: the distance (of norms)
+from float64's result is at most twice that of torch's in the same dtype, plus an epsilon of it;
+of fp32, which the kernels round to TF32, plus TF32's.
+"""
+
+from __future__ import annotations
+
+import copy
+import os
+
+import pytest
+import torch
+
+if os.environ.get("TRITON_INTERPRET") != "1":
+    pytest.skip("set TRITON_INTERPRET=1 before pytest starts", allow_module_level=True)
+
+from triton_ext import nn
+from triton_ext.nn import folding
+
+TORCH = torch.nn
+
+
+class Block(TORCH.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv1 = TORCH.Conv2d(8, 16, 3, padding=1, stride=2, bias=False)
+        self.bn1 = TORCH.BatchNorm2d(16)
+        self.conv2 = TORCH.Conv2d(16, 16, 3, padding=1)
+        self.bn2 = TORCH.BatchNorm2d(16)
+        self.shortcut = TORCH.Sequential(TORCH.Conv2d(8, 16, 1, stride=2), TORCH.BatchNorm2d(16))
+        self.relu = TORCH.ReLU(inplace=True)
+
+    def forward(self, x):
+        y = self.relu(self.bn1(self.conv1(x)))
+        y = self.bn2(self.conv2(y))
+        y += self.shortcut(x)
+        return self.relu(y)
+
+
+def sequence(dims: int) -> TORCH.Sequential:
+    convolution, norm = (getattr(TORCH, f"{n}{dims}d") for n in ("Conv", "BatchNorm"))
+    return TORCH.Sequential(convolution(8, 8, 3, padding=1), norm(8), TORCH.SiLU(),
+                            convolution(8, 8, 1), TORCH.GELU())  # fmt: skip
+
+
+def settled(model: torch.nn.Module, dtype: torch.dtype) -> torch.nn.Module:
+    torch.manual_seed(0)
+    for module in model.modules():
+        if isinstance(module, TORCH.modules.batchnorm._BatchNorm):
+            for tensor, low in ((module.running_mean, -1), (module.running_var, 0.5)):
+                tensor.uniform_(low, 1.5)
+            module.weight.data.uniform_(0.5, 1.5)
+            module.bias.data.uniform_(-1, 1)
+    return model.to(dtype)
+
+
+def image(dims: int, dtype: torch.dtype) -> torch.Tensor:
+    torch.manual_seed(1)
+    x = torch.randn(2, *(6, 5, 4)[:dims], 8).to(dtype)
+    return x.movedim(-1, 1)
+
+
+def ours_of(model: torch.nn.Module, **how) -> torch.nn.Module:
+    return nn.convert(copy.deepcopy(model), fallback="error", report=False, **how)
+
+
+def as_exact(ours, theirs, exact) -> None:
+    one, other = ((t.double() - exact).norm() for t in (ours, theirs))
+    assert ours.dtype == theirs.dtype
+    eps = 2**-10 if ours.dtype == torch.float32 else torch.finfo(ours.dtype).eps
+    assert one <= 2 * other + eps * exact.norm()
+
+
+MODELS = {"block": (Block, 2), **{f"{d}d": (lambda d=d: sequence(d), d) for d in (1, 2, 3)}}
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32], ids=str)
+@pytest.mark.parametrize("name", MODELS)
+@torch.no_grad()
+def test_folded_models(name, dtype, monkeypatch):
+    make, dims = MODELS[name]
+    torch.manual_seed(0)
+    model = settled(make(), dtype).eval()
+    x = image(dims, dtype)
+    ours = ours_of(model, fold=True)
+    monkeypatch.setattr(folding, "_one_by_one", None)  # every place is one kernel
+    exact = copy.deepcopy(model).double()(x.double())
+    as_exact(ours(x), model(x), exact)
+    with torch.inference_mode():
+        as_exact(ours(x), model(x), exact)
+
+
+@torch.no_grad()
+def test_a_folded_model_under_autocast():
+    model = settled(Block(), torch.float32).eval()
+    x = image(2, torch.float32)
+    exact = copy.deepcopy(model).double()(x.double())
+    ours = ours_of(model, fold=True)
+    with torch.autocast("cpu", dtype=torch.float16):
+        as_exact(ours(x), model(x), exact)
+
+
+def gradients(model, x):
+    x = x.detach().requires_grad_()
+    y = model(x)
+    torch.manual_seed(2)
+    y.backward(torch.randn(y.shape).to(y.dtype))
+    return [y.detach(), x.grad, *(p.grad for p in model.parameters())]
+
+
+def test_training():
+    torch.manual_seed(0)
+    model = settled(Block(), torch.float16).train()
+    x = image(2, torch.float16)
+    found = gradients(ours_of(model), x)
+    exact = gradients(copy.deepcopy(model).double(), x.double())
+    for our, their, right in zip(found, gradients(model, x), exact, strict=True):
+        one, other = ((t.double() - right).norm() for t in (our, their))
+        assert one <= 2 * other + 0.01 * right.norm()
+
+
+def test_weights_that_change_are_seen_in_any_order():
+    theirs = TORCH.Sequential(TORCH.Conv2d(8, 8, 3)).half()
+    ours = ours_of(theirs)
+    x = image(2, torch.float16)
+
+    def same():
+        with torch.no_grad():
+            exact = copy.deepcopy(theirs).double()(x.double())
+            as_exact(ours(x), theirs(x), exact)
+
+    same()
+    for index in range(4):
+        for model in (ours, theirs):
+            weight = model[0].weight
+            torch.manual_seed(index)
+            new = torch.randn(weight.shape).half() / 8
+            if index == 0:
+                weight.data.lerp_(new, 0.5)
+            elif index == 1:
+                weight.data = new  # torch's order
+            elif index == 2:
+                model[0].weight = TORCH.Parameter(new)
+            else:
+                model.load_state_dict({"0.weight": new, "0.bias": new[0, :, 0, 0]}, assign=True)
+        same()
+
+
+def test_transposed_and_depthwise_layers():
+    model = TORCH.Sequential(
+        TORCH.Conv2d(8, 8, 3, padding=1, groups=8), TORCH.ReLU(),
+        TORCH.ConvTranspose2d(8, 8, 4, stride=2, padding=1), TORCH.ReLU(),
+    ).half().eval()  # fmt: skip
+    x = image(2, torch.float16)
+    ours = ours_of(model, fold=True)
+    assert [layer.folded for layer in nn.survey(ours, fold=True).layers] == [("ReLU",), ()]
+    with torch.no_grad():
+        as_exact(ours(x), model(x), copy.deepcopy(model).double()(x.double()))

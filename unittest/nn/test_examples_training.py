@@ -1,0 +1,179 @@
+"""examples/models: the training script and the loss curves, in tiny sizes on the CPU."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import random
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from benchmarks.harness import Timing  # noqa: E402
+from examples.models import (  # noqa: E402
+    ahead,
+    loss_curves,
+    measure,
+    modes,
+    networks,
+    parallel,
+    training,
+)
+
+TINY = ["--model", "vae", "--size", "tiny", "--steps", "1", "--rounds", "2"]
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    """Small products on few cores: threads that wait for each other cost more than they bring."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("more", [[], ["--amp", "--optimizer", "adamw"]], ids=["pure", "amp"])
+def test_the_script_runs(more, tmp_path, capsys):
+    out = tmp_path / "out.json"
+    assert training.main([*TINY, *more, "--out", str(out)]) == 0
+    rows = json.loads(out.read_text())["rows"]
+    assert [(row["task"], row["mode"]) for row in rows] == [
+        ("training", "eager"),
+        ("training", "ours"),
+    ]
+    assert all(row["ms"] > 0 and row["error_l2"] < 0.05 for row in rows)
+    assert "training, eager / ours" in capsys.readouterr().out
+
+
+def test_a_check_of_one_process_is_refused(capsys):
+    assert training.main([*TINY, "--check"]) == 2
+    assert "torchrun" in capsys.readouterr().out
+
+
+def test_graphs_of_ranks_are_refused(monkeypatch, capsys):
+    monkeypatch.setattr(training.options, "problem_of", lambda arguments: "")
+    monkeypatch.setattr(
+        training.parallel, "joined", lambda: contextlib.nullcontext(parallel.Ranks(0, 2))
+    )
+    assert training.main([*TINY, "--graph"]) == 2
+    assert "one process" in capsys.readouterr().out
+
+
+def test_gradients_are_those_of_torch_and_the_weights_stay():
+    network = networks.build("vae", size="tiny")
+    before = [p.clone() for p in network.model.parameters()]
+    arguments = training.parse([*TINY, "--dtype", "float32"])
+    found = training.make(network, "ours", arguments).result()
+    network.loss(network.model(*network.inputs), network.target).backward()
+    expected = torch.cat([p.grad.flatten() for p in network.model.parameters()])
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-6)
+    assert all(torch.equal(*pair) for pair in zip(before, network.model.parameters(), strict=True))
+
+
+def test_backward_times_are_in_the_times_of_layers(tmp_path):
+    path = tmp_path / "layers.json"
+    assert training.main([*TINY, "--per-layer", str(path)]) == 0
+    layers = json.loads((tmp_path / "layers-vae-training.json").read_text())
+    assert len(layers) == 12
+    assert layers[0]["name"] == "conv_in"
+    assert layers[0]["text"].startswith("Conv2d(4, 32")
+    assert all(layer["before_ms"] > 0 and layer["after_ms"] > 0 for layer in layers)
+
+
+def test_efficiency_is_the_time_alone_over_the_time_together():
+    def row(task, ms):
+        return measure.Row(task=task, model="m", mode="ours", timing=Timing((ms,), 0.0))
+
+    (line,) = training.efficiency([row("training", 9.0), row("training ddp x4", 10.0)])
+    assert line.startswith("training ddp x4, m, ours: scaling efficiency 90.0%")
+
+
+def test_parts_of_a_joined_batch_are_disjoint_and_whole():
+    batch = torch.arange(12)
+    parts = [parallel.Ranks(rank, 3).part(batch) for rank in range(3)]
+    assert torch.equal(torch.cat(parts), batch)
+
+
+def test_a_batch_is_per_rank():
+    arguments = training.parse(TINY)
+    alone, part = training.build("unet", arguments, parallel.Ranks(1, 3))
+    assert (alone.batch, part.batch) == (6, 2)
+    for whole, mine in zip(alone.inputs, part.inputs, strict=True):
+        assert torch.equal(mine, whole[2:4])
+    assert torch.equal(part.target, alone.target[2:4])
+    assert part.inputs[0].is_contiguous(memory_format=torch.channels_last)
+
+
+@pytest.mark.parametrize("name", ["unet", "vae"])
+def test_blocks_hold_every_convolution_once(name):
+    model = networks.build(name, size="tiny").model
+    inside = [
+        id(module)
+        for block in parallel.blocks(model)
+        for module in block.modules()
+        if isinstance(module, torch.nn.Conv2d)
+    ]
+    assert len(inside) == len(set(inside))
+    assert len(inside) == sum(isinstance(m, torch.nn.Conv2d) for m in model.modules())
+
+
+@pytest.mark.parametrize("is_training", [False, True])
+def test_every_block_runs_on_its_own(is_training):
+    """What the processes do that compile ahead."""
+    arguments = training.parse(TINY)
+    arguments.fold = True
+    network = networks.build("unet", size="tiny")
+    network.model.train(is_training)
+    calls = list(ahead.calls_of(modes.variant(network, "eager", dtype=torch.bfloat16).network))
+    assert len(calls) > 5
+    for block, inputs in calls:
+        assert all(each.device.type == "meta" for each in inputs)
+        ahead.run_once(block, inputs, arguments, training=is_training)
+
+
+# --- loss curves --------------------------------------------------------------------------------
+
+
+def curves(count, *, offset=0.0, seed=0):
+    draw = random.Random(seed)
+    return [
+        [3.0 - step / 100 + offset + draw.gauss(0, 0.1) for step in range(200)]
+        for _ in range(count)
+    ]
+
+
+def test_one_more_run_of_the_same_is_inside_the_spread():
+    good = [
+        loss_curves.compare(curves(1, seed=100 + trial)[0], curves(5, seed=trial)).good
+        for trial in range(50)
+    ]
+    assert sum(good) >= 45
+
+
+def test_a_run_that_learns_less_is_outside():
+    found = loss_curves.compare(curves(1, offset=0.5, seed=9)[0], curves(5))
+    assert not found.good
+    assert found.windows == 20
+    assert found.between == 0
+    assert len(found.outside) > 15
+
+
+def test_a_run_that_is_no_number_is_outside():
+    ours = curves(1)[0]
+    ours[150:] = [float("nan")] * 50
+    assert loss_curves.compare(ours, curves(5)).outside == (150, 160, 170, 180, 190)
+
+
+def test_training_learns_as_with_torch_and_checkpoints_go_both_ways(tmp_path, capsys):
+    out = tmp_path / "out.json"
+    arguments = ["--model", "vae", "--size", "tiny", "--steps", "20", "--seeds", "2"]
+    assert loss_curves.main([*arguments, "--out", str(out)]) == 0
+    found = json.loads(out.read_text())
+    assert found["checkpoint"]["weights equal"] is True
+    ours = found["runs"]["ours"]
+    assert len(ours) == 20
+    assert sum(ours[-5:]) < sum(ours[:5])
+    # On the CPU both are torch's kernels: what convert changes is nothing.
+    assert ours == pytest.approx(found["runs"]["torch, seed 0"], rel=1e-3)
+    assert "inside the spread" in capsys.readouterr().out

@@ -1,0 +1,350 @@
+"""Converted networks on a GPU: exactness, folding, training, checkpoints, graphs, memory.
+
+Tolerance of a network's output: its distance (of norms) from fp32's output on the same rounded
+weights is at most twice that of torch's own network in the same dtype, plus an eighth of the
+dtype's epsilon.
+"""
+
+from __future__ import annotations
+
+import copy
+import io
+
+import pytest
+
+pytest.importorskip("torch", reason="needs torch, which is not installed")
+
+import torch
+from gpu_comparison import MARKS, cudnn_in_full_precision, skip_without_gpu
+from triton_ext import nn
+
+skip_without_gpu()
+pytestmark = MARKS
+
+NETWORKS = ("resnet18", "resnet50", "convnext_tiny")
+FOLDED = {"resnet18": 20, "resnet50": 53, "convnext_tiny": 0}  # convolutions
+SIZE = 64  # pixels
+CLASSES = 10
+
+
+def network(name: str) -> torch.nn.Module:
+    """A network with random weights and statistics, channels-last on the GPU."""
+    models = pytest.importorskip("torchvision", reason="needs torchvision's networks").models
+    torch.manual_seed(0)
+    return settled(getattr(models, name)(weights=None, num_classes=CLASSES))
+
+
+def settled(model: torch.nn.Module) -> torch.nn.Module:
+    generator = torch.Generator().manual_seed(1)
+    for module in model.modules():
+        if isinstance(module, torch.nn.BatchNorm2d):
+            for tensor, low, high in (
+                (module.weight, 0.3, 0.6),  # sums of blocks do not grow
+                (module.bias, -0.1, 0.1),
+                (module.running_mean, -0.2, 0.2),
+                (module.running_var, 0.5, 1.5),
+            ):
+                tensor.data.uniform_(low, high, generator=generator)
+    return model.cuda().to(memory_format=torch.channels_last)
+
+
+class Block(torch.nn.Module):
+    """Convolutions, norms, a sum and functions: what is small enough to be compiled in a test."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv1 = torch.nn.Conv2d(64, 64, 3, padding=1, bias=False)
+        self.bn1 = torch.nn.BatchNorm2d(64)
+        self.conv2 = torch.nn.Conv2d(64, 64, 3, padding=1)
+        self.bn2 = torch.nn.BatchNorm2d(64)
+        self.relu = torch.nn.ReLU(inplace=True)
+
+    def forward(self, x):
+        y = self.relu(self.bn1(self.conv1(x)))
+        y = self.bn2(self.conv2(y))
+        y += x
+        return self.relu(y)
+
+
+def block(dtype: torch.dtype = torch.bfloat16) -> torch.nn.Module:
+    torch.manual_seed(0)
+    return settled(torch.nn.Sequential(Block(), Block())).to(dtype)
+
+
+def images(*shape: int, dtype: torch.dtype = torch.bfloat16, seed: int = 0) -> torch.Tensor:
+    generator = torch.Generator(device="cuda").manual_seed(seed)
+    x = torch.randn(shape, generator=generator, device="cuda").to(dtype)
+    return x.to(memory_format=torch.channels_last)
+
+
+def ours_of(model: torch.nn.Module, **how) -> torch.nn.Module:
+    """A converted copy; what no kernel takes would be an error."""
+    return nn.convert(copy.deepcopy(model), fallback="error", report=False, **how)
+
+
+def distance(one: torch.Tensor, other: torch.Tensor) -> float:
+    other = other.double()
+    return ((one.double() - other).norm() / other.norm()).item()
+
+
+def assert_as_exact(ours: torch.Tensor, theirs: torch.Tensor, exact: torch.Tensor) -> None:
+    assert torch.isfinite(ours).all()
+    floor = torch.finfo(theirs.dtype).eps / 8
+    assert distance(ours, exact) <= 2 * distance(theirs, exact) + floor
+
+
+# --- inference ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+@torch.no_grad()
+def test_a_network_is_as_exact_as_torchs(name, dtype):
+    model = network(name).eval().to(dtype)
+    x = images(4, 3, SIZE, SIZE, dtype=dtype)
+    theirs = model(x)
+    with cudnn_in_full_precision():
+        exact = copy.deepcopy(model).float()(x.float())
+    converted, folded = ours_of(model), ours_of(model, fold=True)
+    found = nn.survey(folded, fold=True)
+    assert sum(bool(layer.folded) for layer in found.layers) == FOLDED[name]
+    for ours in (converted, folded):
+        y = ours(x)
+        assert_as_exact(y, theirs, exact)
+        assert torch.equal(ours(x), y)
+    assert torch.equal(nn.revert(folded)(x), theirs)
+
+
+@torch.no_grad()
+def test_a_folded_network_in_a_graph():
+    model = block().eval()
+    ours = ours_of(model, fold=True)
+    x = images(2, 64, 16, 16)
+    ours(x)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        y = ours(x)
+    for seed in (1, 2):
+        x.copy_(images(2, 64, 16, 16, seed=seed))
+        graph.replay()
+        assert torch.equal(y, ours(x))
+    # The vectors of a norm are computed where the graph reads them.
+    ours[0].bn1.bias.add_(1)
+    expected = ours(x)
+    graph.replay()
+    assert torch.equal(y, expected)
+
+
+@torch.no_grad()
+def test_a_norm_is_computed_in_a_graph_that_is_captured_before_any_call():
+    ours = ours_of(block().eval(), fold=True)
+    x = images(2, 64, 16, 16)
+    expected = ours(x)
+    nn.refresh(ours)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        y = ours(x)
+    torch.testing.assert_close(ours(x), expected, rtol=0, atol=0)
+    graph.replay()
+    assert torch.equal(y, expected)
+
+
+@torch.no_grad()
+def test_a_folded_network_compiles():
+    torch._dynamo.reset()
+    model = block().eval()
+    x = images(2, 64, 16, 16)
+    ours = ours_of(model, fold=True)
+    compiled = torch.compile(ours, fullgraph=True)
+    with cudnn_in_full_precision():
+        exact = copy.deepcopy(model).float()(x.float())
+    assert_as_exact(compiled(x), model(x), exact)
+
+
+# --- training -----------------------------------------------------------------------------------
+
+
+def step(model, optimizer, x, target, scaler=None):
+    """One training step under autocast; returns the loss."""
+    dtype = torch.bfloat16 if scaler is None else torch.float16
+    optimizer.zero_grad(set_to_none=True)
+    with torch.autocast("cuda", dtype=dtype):
+        loss = torch.nn.functional.cross_entropy(model(x), target)
+    if scaler is None:
+        loss.backward()
+        optimizer.step()
+    else:
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+    return loss.item()
+
+
+def sgd(model):
+    return torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_a_checkpoint_goes_from_torch_to_ours_and_back(name):
+    """A step with torch, three with ours, then torch again; beside it torch alone."""
+    x, target = images(8, 3, SIZE, SIZE, dtype=torch.float32), torch.arange(8, device="cuda")
+    torch.manual_seed(0)  # stochastic depth
+    theirs = network(name).train()
+    optimizer = sgd(theirs)
+    step(theirs, optimizer, x, target)
+    checkpoint = io.BytesIO()
+    torch.save({"model": theirs.state_dict(), "optimizer": optimizer.state_dict()}, checkpoint)
+
+    def resumed(model, file):
+        file.seek(0)
+        state = torch.load(file, weights_only=True)
+        model.load_state_dict(state["model"], strict=True)
+        optimizer = sgd(model)
+        optimizer.load_state_dict(state["optimizer"])
+        return optimizer
+
+    losses = {}
+    trained = {}
+    for who in ("torch", "ours"):
+        model = network(name).train()
+        if who == "ours":
+            nn.convert(model, report=False)
+        optimizer = resumed(model, checkpoint)
+        torch.manual_seed(1)
+        losses[who] = [step(model, optimizer, x, target) for _ in range(3)]
+        trained[who] = model, optimizer
+    assert losses["ours"] == pytest.approx(losses["torch"], rel=0.05, abs=0.02)
+    saved = io.BytesIO()
+    model, optimizer = trained["ours"]
+    torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, saved)
+    back = network(name)
+    resumed(back, saved)
+    for key, value in back.state_dict().items():
+        assert torch.equal(value, model.state_dict()[key]), key
+    assert torch.isfinite(back.eval()(x)).all()
+
+
+def test_a_gradient_scaler_sees_what_overflows():
+    x, target = images(8, 64, 16, 16, dtype=torch.float32), torch.arange(8, device="cuda")
+    head = torch.nn.Sequential(torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten())
+    model = torch.nn.Sequential(nn.convert(block(torch.float32), report=False), head).train()
+    optimizer, scaler = sgd(model), torch.amp.GradScaler("cuda", init_scale=2.0**40)
+    before = copy.deepcopy(model.state_dict())
+    step(model, optimizer, x, target, scaler)
+    assert scaler.get_scale() == 2.0**39
+    assert torch.equal(model[0][0].conv1.weight, before["0.0.conv1.weight"])
+    scaler = torch.amp.GradScaler("cuda", init_scale=2.0**10)
+    losses = [step(model, optimizer, x, target, scaler) for _ in range(4)]
+    assert losses[-1] < losses[0]
+    assert not torch.equal(model[0][0].conv1.weight, before["0.0.conv1.weight"])
+
+
+def gradients(model, x, run=None):
+    model.zero_grad(set_to_none=True)
+    x = x.detach().requires_grad_()
+    y = (model if run is None else run)(x)
+    y.backward(images(*y.shape, dtype=y.dtype, seed=5))
+    return [y.detach(), x.grad, *(p.grad for p in model.parameters())]
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_gradient_checkpointing_gives_the_same_bits(reentrant):
+    ours = ours_of(block()).train()
+    x = images(2, 64, 16, 16)
+
+    def run(x):
+        for layer in ours:
+            x = torch.utils.checkpoint.checkpoint(layer, x, use_reentrant=reentrant)
+        return x
+
+    for one, other in zip(gradients(ours, x, run), gradients(ours, x), strict=True):
+        assert torch.equal(one, other)
+
+
+def test_deterministic_mode_gives_the_same_bits():
+    ours = ours_of(block()).train()
+    x = images(2, 64, 16, 16)
+    torch.use_deterministic_algorithms(True)
+    try:
+        for one, other in zip(gradients(ours, x), gradients(ours, x), strict=True):
+            assert torch.equal(one, other)
+    finally:
+        torch.use_deterministic_algorithms(False)
+
+
+def test_a_compiled_training_step():
+    torch._dynamo.reset()
+    model, x = block(), images(2, 64, 16, 16)
+    ours = ours_of(model).train()
+    exact = gradients(copy.deepcopy(model).double().train(), x.double())
+    compiled = torch.compile(ours, fullgraph=True)
+    found, theirs = gradients(ours, x, compiled), gradients(model.train(), x)
+    for our, their, right in zip(found, theirs, exact, strict=True):
+        assert distance(our, right) <= 2 * distance(their, right) + 0.01
+
+
+def test_a_captured_training_step_sees_its_own_updates():
+    def made():
+        model = ours_of(block()).train()
+        return model, torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
+
+    x, grad = images(2, 64, 16, 16), images(2, 64, 16, 16, seed=5)
+
+    def train(model, optimizer):
+        optimizer.zero_grad(set_to_none=True)
+        model(x).backward(grad)
+        optimizer.step()
+
+    eager, captured = made(), made()
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        for _ in range(3):
+            train(*captured)
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    captured[1].zero_grad(set_to_none=True)
+    with torch.cuda.graph(graph):
+        train(*captured)
+    for _ in range(3):
+        graph.replay()
+    for _ in range(6):
+        train(*eager)
+    for one, other in zip(eager[0].parameters(), captured[0].parameters(), strict=True):
+        assert torch.equal(one, other)
+
+
+# --- memory -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["resnet18", "resnet50"])
+def test_what_is_kept_for_the_backward_is_no_more_than_torchs(name):
+    x = images(8, 3, SIZE, SIZE)
+    model = network(name).to(torch.bfloat16).train()
+
+    def kept(model):
+        sizes = {}
+
+        def pack(tensor):
+            sizes[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
+            return tensor
+
+        with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+            y = model(x)
+        del y
+        return sum(sizes.values())
+
+    def peak(model):
+        for _ in range(2):  # the first step compiles, and allocates the gradients
+            torch.cuda.synchronize()
+            torch.cuda.reset_peak_memory_stats()
+            before = torch.cuda.memory_allocated()
+            model(x).float().sum().backward()
+        return torch.cuda.max_memory_allocated() - before
+
+    theirs = kept(model), peak(model)
+    del model
+    ours = ours_of(network(name).to(torch.bfloat16).train())
+    found = kept(ours), peak(ours)
+    assert found[0] <= theirs[0]
+    assert found[1] <= 1.02 * theirs[1]

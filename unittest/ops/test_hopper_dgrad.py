@@ -1,0 +1,139 @@
+"""The Gluon kernel of the gradient of the input: when it is chosen, what it gives, its registers.
+
+It runs in the emulator, as a plan launches it, against autograd in float64.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from dataclasses import replace
+
+import pytest
+
+pytest.importorskip("numpy", reason="the emulator needs numpy, which is not installed")
+torch = pytest.importorskip("torch", reason="triton_ext.ops needs torch, which is not installed")
+
+from triton_ext.host import capabilities  # noqa: E402
+
+GLUON = capabilities()["im2col-gluon"]
+if not GLUON.available:
+    pytest.skip(GLUON.reason, allow_module_level=True)
+
+from dgrad_cases import draw, reference  # noqa: E402
+from problem_cases import problem_of  # noqa: E402
+from triton_ext.errors import UnsupportedError  # noqa: E402
+from triton_ext.gluon import nvidia as xnv  # noqa: E402
+from triton_ext.ops import dgrad_plan  # noqa: E402
+from triton_ext.ops.conv_config import SMEM_BYTES, ConvConfig  # noqa: E402
+from triton_ext.ops.hopper import dgrad_plan as hopper_plan  # noqa: E402
+from triton_ext.ops.hopper.tiles import TileConfig, cooperative, keep_filter, ping_pong  # noqa: E402
+from triton_ext.ops.machine import Machine  # noqa: E402
+
+NIGHTLY = os.environ.get("TRITON_EXT_NIGHTLY") == "1"
+COPIES = capabilities()["im2col-copies"]
+needs_copies = pytest.mark.skipif(not COPIES.available, reason=COPIES.reason)
+H200 = Machine(132, (9, 0), SMEM_BYTES)
+CPU = torch.device("cpu")
+TYPES = (torch.float16, torch.bfloat16)
+
+CONFIGS = (
+    ping_pong(64, 64, 3, store_n=32, store_buffers=2, group_m=2),
+    cooperative(64, 2, 64, 3, block_n_rest=32, store_n=32),
+    cooperative(64, 3, 64, 2),
+)
+
+
+@pytest.fixture(autouse=True)
+def hopper_with_three_multiprocessors(fresh_triton_cache, monkeypatch):
+    """Plans are made for a small Hopper, and the Gluon kernel launched in the emulator."""
+    kernel = xnv.emulated(hopper_plan.load_kernel())
+    monkeypatch.setattr(hopper_plan, "load_kernel", lambda: kernel)
+    machine = Machine(3, (9, 0), SMEM_BYTES)
+    monkeypatch.setattr(dgrad_plan, "machine_of", lambda device, operator: machine)
+    dgrad_plan.make_plan.cache_clear()
+    yield
+    dgrad_plan.make_plan.cache_clear()
+
+
+def operands(problem, dtype):
+    generator = torch.Generator().manual_seed(0)
+
+    def drawn(shape):
+        size = (shape[0], *shape[2:], shape[1])
+        return torch.randn(size, generator=generator).to(dtype).movedim(-1, 1)
+
+    return drawn(problem.y_shape), drawn(problem.w_shape), torch.randn(problem.in_channels)
+
+
+def check(problem, dtype, config, *, with_bias=False):
+    dy, weight, bias = operands(problem, dtype)
+    plan = dgrad_plan.make_plan(problem, dy.stride(), dtype, CPU, config)
+    assert isinstance(plan, hopper_plan.HopperDgradPlan)
+    out = torch.full((problem.batch, *problem.input_size, problem.in_channels), torch.nan)
+    out = out.to(dtype).movedim(-1, 1)
+    dx = plan.run(dy, weight, out, bias if with_bias else None)
+    assert dx is out
+    expected = reference(problem, dy.double(), weight.double())
+    if with_bias:
+        expected += bias.double().view(1, -1, *(1,) * problem.dims)
+    largest = expected.abs().max().item()
+    error = (dx.double() - expected).abs().max().item()
+    assert error <= torch.finfo(dtype).eps * largest + 1e-9
+
+
+@needs_copies
+@pytest.mark.parametrize("number", range(60 if NIGHTLY else 8))
+def test_random_geometries(number):
+    rng = random.Random(f"hopper {number}")
+    problem = replace(
+        draw(rng, most_flops=2e7),
+        groups=1,
+        in_channels=rng.choice((8, 48, 64, 104)),
+        out_channels=rng.choice((8, 24, 64, 72)),
+    )
+    config = replace(CONFIGS[number % 3], block_k=rng.choice((16, 32, 64)))
+    check(problem, rng.choice(TYPES), config, with_bias=rng.random() < 0.5)
+
+
+@pytest.mark.parametrize("with_bias", [False, True])
+def test_one_tap_reads_a_matrix(with_bias):
+    problem = problem_of(n=2, ci=72, co=80, size=(7, 9), taps=(1, 1))
+    check(problem, torch.float16, CONFIGS[0], with_bias=with_bias)
+
+
+@needs_copies
+def test_a_filter_that_stays():
+    problem = problem_of(n=3, ci=64, co=64, size=(9, 12), taps=(3, 2), padding=1)
+    check(problem, torch.bfloat16, keep_filter(ping_pong(64, 64, 4), 6), with_bias=True)
+
+
+def test_the_model_chooses_it_and_names_what_it_does_not_take(monkeypatch):
+    monkeypatch.setattr(dgrad_plan, "machine_of", lambda device, operator: H200)
+    problem = problem_of(n=8, ci=320, co=320, size=(64, 64), taps=(3, 3), padding=1)
+
+    def chosen(problem, dtype=torch.float16, config=None):
+        strides = operands(replace(problem, batch=1), dtype)[0].stride()
+        return dgrad_plan.make_plan(problem, strides, dtype, CPU, config).config
+
+    assert isinstance(chosen(problem), TileConfig)
+    assert isinstance(chosen(problem, torch.float32), ConvConfig)
+    kinds = {type(config) for config in dgrad_plan.ranking(problem, torch.float16, H200)}
+    assert kinds == {TileConfig, ConvConfig}
+    with pytest.raises(UnsupportedError, match=r"the Gluon kernel does not take it: dtype is"):
+        chosen(problem, torch.float32, CONFIGS[0])
+    with pytest.raises(UnsupportedError, match=r"Ci is 4, TMA needs rows"):
+        chosen(replace(problem, in_channels=4), config=CONFIGS[0])
+    kept = keep_filter(ping_pong(128, 64, 4), 6)
+    with pytest.raises(UnsupportedError, match=r"filter_steps is 6, the convolution has 45"):
+        chosen(problem, config=kept)
+
+
+def test_wrong_operands_are_named():
+    problem = problem_of(n=1, ci=8, co=8, size=(4, 4), taps=(1, 1))
+    dy, weight, _ = operands(problem, torch.float16)
+    plan = dgrad_plan.make_plan(problem, dy.stride(), dy.dtype, CPU, CONFIGS[0])
+    with pytest.raises(ValueError, match=r"bias: expected \[8\], got \[7\]"):
+        plan.run(dy, weight, bias=torch.zeros(7))
+    with pytest.raises(ValueError, match=r"out: expected \[1, 8, 4, 4\]"):
+        plan.run(dy, weight, out=torch.zeros(1, 8, 4, 5).half())

@@ -1,0 +1,248 @@
+"""The forward Gluon kernel of the library: when it is chosen, what it gives, what it compiles to.
+
+It runs in the emulator, as a plan launches it, against torch in float64.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from dataclasses import replace
+
+import pytest
+
+pytest.importorskip("numpy", reason="the emulator needs numpy, which is not installed")
+torch = pytest.importorskip("torch", reason="triton_ext.ops needs torch, which is not installed")
+
+from triton_ext.host import capabilities  # noqa: E402
+
+GLUON = capabilities()["im2col-gluon"]
+if not GLUON.available:
+    pytest.skip(GLUON.reason, allow_module_level=True)
+
+from cubin_resources import resources  # noqa: E402
+from emulated import emulate  # noqa: E402
+from fprop_cases import ACTIVATIONS, Case, check, clamp_and_tilt, draw  # noqa: E402
+from triton.experimental.gluon import language as gl  # noqa: E402
+from triton_ext.errors import UnsupportedError  # noqa: E402
+from triton_ext.ops import conv_plan  # noqa: E402
+from triton_ext.ops.conv_config import SMEM_BYTES, ConvConfig  # noqa: E402
+from triton_ext.ops.epilogue import PLAIN, EpilogueSpec  # noqa: E402
+from triton_ext.ops.hopper import fprop_config, fprop_plan, plans  # noqa: E402
+from triton_ext.ops.hopper.fprop_compile import compile_conv_fprop  # noqa: E402
+from triton_ext.ops.hopper.fprop_plan import HopperPlan  # noqa: E402
+from triton_ext.ops.hopper.tiles import TileConfig, cooperative, keep_filter, ping_pong  # noqa: E402
+from triton_ext.ops.machine import Machine  # noqa: E402
+from triton_ext.ops.problem import ConvProblem  # noqa: E402
+
+NIGHTLY = os.environ.get("TRITON_EXT_NIGHTLY") == "1"
+COPIES = capabilities()["im2col-copies"]
+needs_copies = pytest.mark.skipif(not COPIES.available, reason=COPIES.reason)
+H200 = Machine(132, (9, 0), SMEM_BYTES)
+
+
+def problem(**changes: object) -> ConvProblem:
+    values = {
+        "batch": 2,
+        "in_channels": 72,
+        "out_channels": 80,
+        "input_size": (9, 11),
+        "filter_size": (3, 3),
+        "stride": (2, 1),
+        "padding": ((1, 1), (1, 0)),
+        "dilation": (1, 1),
+    }
+    return ConvProblem(**{**values, **changes})
+
+
+FULL = EpilogueSpec(bias=True, scale=True, residual=True, out_scale=True)
+MATRIX = {"filter_size": (1, 1), "stride": (1, 1), "padding": ((0, 0), (0, 0))}
+
+# ---- Choice ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("machine", "dtype", "changes", "spec", "words"),
+    [
+        (H200, torch.float16, {}, PLAIN, None),
+        (H200, torch.bfloat16, {}, replace(FULL, activation="gelu"), None),
+        (H200, torch.float16, {}, EpilogueSpec(out_dtype=torch.bfloat16), None),
+        (H200, torch.float32, {}, PLAIN, "dtype is torch.float32"),
+        (H200, torch.float16, {}, EpilogueSpec(out_dtype=torch.float8_e5m2), "out_dtype is"),
+        (H200, torch.float16, {"groups": 8}, PLAIN, "groups=8, expected 1"),
+        (H200, torch.float16, {"in_channels": 3}, PLAIN, "Ci is 3"),
+        (H200, torch.float16, {"out_channels": 4}, PLAIN, "Co is 4"),
+        (H200, torch.float16, {}, EpilogueSpec(amax=True), "amax"),
+        (H200, torch.float16, {}, EpilogueSpec(function=clamp_and_tilt), "a function"),
+        (Machine(148, (10, 0), SMEM_BYTES), torch.float16, {}, PLAIN, "the GPU is sm_100"),
+        (Machine(20, (9, 0), 100000), torch.float16, {}, PLAIN, "the GPU has 100000"),
+    ],
+)
+def test_what_it_does_not_take_is_named(machine, dtype, changes, spec, words):
+    found = fprop_plan.reasons(problem(**changes), dtype, machine, spec)
+    if words is None:
+        assert found == ()
+    else:
+        assert len(found) == 1
+        assert words in found[0]
+
+
+def test_a_host_that_cannot_is_named_and_gets_the_other_kernel(monkeypatch):
+    emulate(monkeypatch, gluon=True)
+    missing = replace(GLUON, available=False, reason="Gluon of Triton 3.5 has no im2col loads")
+    monkeypatch.setattr(plans, "capabilities", lambda: {"im2col-gluon": missing})
+    case = Case(problem=problem(), dtype=torch.float16)
+    x, _, _ = case.tensors()
+    assert isinstance(case.plan(x).config, ConvConfig)
+    conv_plan.make_plan.cache_clear()
+    with pytest.raises(UnsupportedError, match=r"Gluon kernel does not take it: Gluon of Triton 3"):
+        case.plan(x, ping_pong(64, 64, 4))
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({}, TileConfig),
+        # One block of channels in 27 taps does not fit shared memory, and 64x64 tiles are slow.
+        (
+            {"batch": 8, "in_channels": 64, "out_channels": 64, "input_size": (16, 56, 56),
+             "filter_size": (3, 3, 3), "stride": (1,) * 3, "padding": ((1, 1),) * 3,
+             "dilation": (1,) * 3},
+            ConvConfig,
+        ),
+        ({"batch": 8, "in_channels": 320, "out_channels": 320, "input_size": (64, 64)}, TileConfig),
+        ({"in_channels": 3}, ConvConfig),
+    ],
+    ids=["small", "27 taps", "320 channels", "3 channels"],
+)  # fmt: skip
+def test_the_models_choose(monkeypatch, changes, expected):
+    emulate(monkeypatch, num_sms=132, gluon=True)
+    asked = problem(**changes)
+    x = Case(problem=replace(asked, batch=1), dtype=torch.float16).tensors()[0]
+    plan = conv_plan.make_plan(asked, x.stride(), x.dtype, x.device)
+    assert isinstance(plan.config, expected)
+    ranked = conv_plan.ranking(asked, x.dtype, H200)
+    assert isinstance(ranked[0], expected)
+    # Both can be measured where both take the problem.
+    both = fprop_plan.reasons(asked, x.dtype, H200) == ()
+    assert {type(config) for config in ranked} == {ConvConfig, *([TileConfig] if both else [])}
+
+
+def test_a_configuration_that_cannot_run_is_refused(monkeypatch):
+    emulate(monkeypatch, gluon=True)
+    case = Case(problem=problem(), dtype=torch.float16)
+    kept = keep_filter(ping_pong(128, 64, 4), 6)
+    with pytest.raises(UnsupportedError, match=r"filter_steps is 6, the convolution has 18"):
+        case.plan(case.tensors()[0], kept)
+
+
+def test_fewer_channels_are_smaller_steps():
+    for ci, block_k in ((8, 16), (16, 16), (24, 32), (32, 32), (40, 64), (200, 64)):
+        configs = fprop_plan.ranking(problem(in_channels=ci), 132)
+        assert {config.block_k for config in configs} == {block_k}
+        for config in configs:
+            assert config.problems() == []
+
+
+# ---- Results -----------------------------------------------------------------------------------
+
+
+CONFIGS = (
+    ping_pong(64, 64, 3, store_n=32, store_buffers=2, group_m=2),
+    cooperative(64, 2, 64, 3, block_n_rest=32, store_n=32),
+    cooperative(64, 3, 64, 2),
+)
+
+
+def drawn(number: int) -> Case:
+    """A random case that the kernel takes: 16-bit types, one group, channels in eights."""
+    rng = random.Random(f"hopper {number}")
+    while True:
+        case = draw(rng, fprop_plan.DTYPES, pixels=5)
+        ci, co = rng.choice((8, 24, 64, 72, 136)), rng.choice((8, 48, 64, 104, 160))
+        spec = replace(
+            case.spec, activation=rng.choice(tuple(ACTIVATIONS)), function=None, amax=False,
+            out_dtype=rng.choice((None, *fprop_plan.DTYPES)),
+        )  # fmt: skip
+        one = replace(case.problem, in_channels=ci, out_channels=co, groups=1)
+        if spec.out_dtype == torch.float16:
+            spec = replace(spec, residual=False)
+        return replace(case, problem=one, spec=spec)
+
+
+@needs_copies
+@pytest.mark.parametrize("number", range(100 if NIGHTLY else 6))
+def test_random_geometries(number, monkeypatch, fresh_triton_cache):
+    emulate(monkeypatch, gluon=True)
+    case = drawn(number)
+    # Of every three cases one as chosen.
+    config = (None, *CONFIGS)[number % 4]
+    if config is not None:
+        config = replace(config, block_k=random.Random(number).choice((16, 32, 64)))
+    check(case, config=config)
+
+
+@needs_copies
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_every_epilogue(activation, monkeypatch, fresh_triton_cache):
+    emulate(monkeypatch, gluon=True)
+    spec = replace(FULL, activation=activation)
+    check(Case(problem=problem(), dtype=torch.float16, spec=spec, one_scale=False))
+
+
+@needs_copies
+@pytest.mark.parametrize("operand", ["bias", "scale", "residual", "out_scale"])
+def test_every_operand_alone(operand, monkeypatch, fresh_triton_cache):
+    emulate(monkeypatch, gluon=True)
+    case = Case(problem=problem(), dtype=torch.bfloat16, spec=EpilogueSpec(**{operand: True}))
+    check(case, config=CONFIGS[1])
+
+
+def test_a_filter_of_one_tap_reads_a_matrix(monkeypatch, fresh_triton_cache):
+    emulate(monkeypatch, gluon=True)
+    case = Case(problem=problem(**MATRIX), dtype=torch.float16, spec=FULL)
+    x, _, _ = case.tensors()
+    assert case.plan(x).x_matrix.fields["strides"] == [72, 1]
+    check(case, config=CONFIGS[0])
+
+
+def test_pixels_with_gaps_between_them(monkeypatch, fresh_triton_cache):
+    emulate(monkeypatch, gluon=True)
+    whole = torch.randn(2, 6, 9, 16).half().permute(0, 3, 1, 2)
+    weight = torch.randn(24, 8, 1, 1).half()
+    for x, is_matrix in ((whole[:, :8], True), (whole[:, :8, :, :6], False)):
+        if not is_matrix and not COPIES.available:
+            continue
+        asked = problem(in_channels=8, out_channels=24, input_size=tuple(x.shape[2:]), **MATRIX)
+        plan = conv_plan.make_plan(
+            asked, x.stride(), x.dtype, x.device, config=replace(CONFIGS[0], block_k=16)
+        )
+        assert isinstance(plan, HopperPlan)
+        assert (plan.x_matrix is not None) == is_matrix
+        expected = torch.nn.functional.conv2d(x.double(), weight.double())
+        torch.testing.assert_close(plan.run(x, weight).double(), expected, rtol=1e-3, atol=5e-3)
+
+
+# ---- Compiled ----------------------------------------------------------------------------------
+
+
+COMPILED = (
+    *fprop_config.CONFIGS,
+    *(keep_filter(config, 6) for config in fprop_config.KEEPING_CONFIGS),
+)
+
+
+# By default two accumulators, which take the most registers, and a filter that stays.
+@pytest.mark.parametrize("config", COMPILED if NIGHTLY else COMPILED[5::3], ids=str)
+def test_an_epilogue_fits_the_registers(config, tmp_path, fresh_triton_cache):
+    spec = replace(FULL, activation="gelu")
+    compiled = compile_conv_fprop(config, epilogue=spec, one_scale=False)
+    ptx = compiled.asm["ptx"]
+    assert "wgmma.mma_async" in ptx
+    assert "im2col" in ptx
+    assert "cp.async.bulk.tensor.2d.global.shared::cta" in ptx
+    assert compiled.metadata.shared <= SMEM_BYTES
+    found = resources(compiled.asm["cubin"], tmp_path)
+    assert found["LOCAL"] == 0
+    # Triton 3.6 has no name for a barrier of threads, and 56 bytes of stack for two accumulators.
+    assert found["STACK"] <= (0 if hasattr(gl, "barrier") else 64)

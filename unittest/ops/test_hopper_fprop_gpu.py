@@ -1,0 +1,76 @@
+"""The forward Gluon kernel on a GPU: every configuration, with and without an epilogue."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+pytest.importorskip("torch", reason="needs torch, which is not installed")
+
+import torch
+import triton_ext
+from fprop_cases import Case, check
+from gpu_comparison import MARKS, bits, skip_without_gpu
+from triton_ext.host import capabilities
+from triton_ext.ops.epilogue import PLAIN, EpilogueSpec
+from triton_ext.ops.hopper import fprop_config, fprop_plan
+from triton_ext.ops.hopper.tiles import keep_filter
+from triton_ext.ops.problem import ConvProblem
+
+skip_without_gpu()
+GLUON = capabilities()["im2col-gluon"]
+SM_90 = torch.cuda.get_device_capability() == (9, 0)
+pytestmark = [
+    *MARKS,
+    pytest.mark.skipif(not GLUON.available, reason=GLUON.reason),
+    pytest.mark.skipif(not SM_90, reason="the kernel is for sm_90 alone"),
+]
+
+PROBLEM = ConvProblem(
+    batch=4,
+    in_channels=128,
+    out_channels=328,
+    input_size=(29, 31),
+    filter_size=(3, 1),
+    stride=(1, 1),
+    padding=((1, 1), (0, 0)),
+    dilation=(1, 1),
+)
+FULL = EpilogueSpec(bias=True, scale=True, residual=True, out_scale=True, activation="gelu")
+# A filter of 3 taps and 128 channels is 6 steps.
+CONFIGS = (
+    *fprop_config.CONFIGS,
+    *(keep_filter(config, 6) for config in fprop_config.KEEPING_CONFIGS),
+)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def installed():
+    """The plugin, which another test may have taken out."""
+    triton_ext.install()
+
+
+@pytest.mark.parametrize("dtype", fprop_plan.DTYPES, ids=str)
+@pytest.mark.parametrize("spec", [PLAIN, FULL], ids=["plain", "full"])
+@pytest.mark.parametrize("config", CONFIGS, ids=str)
+def test_every_configuration(config, spec, dtype):
+    case = Case(problem=PROBLEM, dtype=dtype, spec=spec, one_scale=False, given_out=True)
+    first = check(case, "cuda", config)
+    assert torch.equal(bits(first), bits(check(case, "cuda", config)))
+
+
+@pytest.mark.parametrize("config", CONFIGS[:8:3], ids=str)
+def test_a_matrix(config):
+    one = replace(PROBLEM, filter_size=(1, 1), padding=((0, 0), (0, 0)))
+    check(Case(problem=one, dtype=torch.float16, spec=FULL), "cuda", config)
+
+
+@pytest.mark.parametrize("bad", [torch.nan, torch.inf])
+def test_nan_and_infinity_stay_where_they_are_seen(bad):
+    case = Case(problem=PROBLEM, dtype=torch.float16)
+    x, weight, _ = case.tensors("cuda")
+    x[1, 5, 3, 4] = bad
+    y = case.plan(x, CONFIGS[0]).run(x, weight)
+    expected = torch.nn.functional.conv2d(x.double(), weight.double(), padding=(1, 0))
+    assert torch.equal(y.isfinite(), expected.isfinite())

@@ -1,0 +1,395 @@
+"""Row packing without a GPU: its geometry and model, in the interpreter, the emulator, compiled."""
+
+from __future__ import annotations
+
+import os
+import random
+from dataclasses import replace
+
+import pytest
+
+pytest.importorskip("torch", reason="triton_ext.ops needs torch, which is not installed")
+pytest.importorskip("numpy", reason="Triton's interpreter needs numpy, which is not installed")
+
+import numpy as np
+import torch
+from emulated import EmulatedKernel, emulate
+from fprop_cases import ACTIVATIONS, check, convolve
+from interpreted import assert_passes_in_the_interpreter, run_python
+from packing_cases import PackedCase, draw, draw_problem, finite_where_torch_is
+from problem_cases import channels_last, problem_of
+from triton_ext.host import capabilities
+from triton_ext.ops import conv_plan, dgrad_plan, wgrad_plan
+from triton_ext.ops.conv_config import SMEM_BYTES
+from triton_ext.ops.descriptors import packed_strides
+from triton_ext.ops.dgrad_forward import ForwardDgradPlan
+from triton_ext.ops.epilogue import EpilogueSpec
+from triton_ext.ops.hopper.fprop_plan import HopperPlan
+from triton_ext.ops.hopper.tiles import ping_pong
+from triton_ext.ops.machine import Machine
+from triton_ext.ops.row_copy import compile_row_copy
+from triton_ext.ops.row_packing import RowPacking, packing_reasons
+
+IM2COL = capabilities()["im2col"]
+needs_im2col = pytest.mark.skipif(not IM2COL.available, reason=IM2COL.reason)
+GLUON = capabilities()["im2col-gluon"]
+COPIES = capabilities()["im2col-copies"]
+emulates = pytest.mark.skipif(not COPIES.available, reason=COPIES.reason)
+
+NIGHTLY = os.environ.get("TRITON_EXT_NIGHTLY") == "1"
+
+STEM = problem_of(n=32, ci=3, co=64, size=(224, 224), taps=(7, 7), stride=2, padding=3)
+
+
+def dense(problem):
+    """Strides of a dense channels-last x."""
+    strides = packed_strides((problem.batch, *problem.input_size, problem.in_channels))
+    return (strides[0], 1, *strides[1:-1])
+
+
+def packing_of(problem, element_bytes=2, columns=False):
+    """Of a dense channels-last x; of rows if there are no columns."""
+    ways = RowPacking.ways(problem, dense(problem), element_bytes)
+    return ways[-1 if columns else 0] if ways else None
+
+
+def fastest_of(problem):
+    """What the model takes."""
+    return RowPacking.make(problem, dense(problem), 2, 132)
+
+
+# --- geometry -----------------------------------------------------------------------------------
+
+
+def test_a_stem_of_seven_taps():
+    packing = packing_of(STEM)
+    # Four channels of 2 bytes, and a step of two pixels, are 16 bytes.
+    assert packing.channels == 4
+    assert packing.window_channels == 28
+    # 111 steps of 2 pixels, and 7 pixels: 229, rounded to 16 bytes of rows.
+    assert packing.row_pixels == 230
+    assert packing.is_copied
+    assert packing.x_shape == (32, 224, 112, 28)
+    assert packing.strides == (224 * 230 * 4, 230 * 4, 8, 1)
+    assert packing.weight_shape == (64, 7, 32)
+    assert packing.block_k == 32
+    assert packing.packed.filter_size == (7, 1)
+    assert packing.packed.output_size == STEM.output_size == (112, 112)
+    cost = packing.cost(132)
+    # Tap by tap, 3 channels are a step of 16.
+    assert (cost.k_gemm, cost.unpacked_k_gemm) == (7 * 32, 49 * 16)
+    assert cost.pays
+
+
+def test_columns_of_a_stem_of_seven_taps():
+    packing = packing_of(STEM, columns=True)
+    assert packing.columns
+    # Seven pixels of three channels, and two such columns are a multiple of 16 bytes: 24, not 21.
+    assert packing.channels == 24
+    assert packing.window_channels == 7 * 24
+    assert packing.memory_shape == (32, 112, 229, 24)
+    assert packing.x_shape == (32, 112, 112, 168)
+    assert packing.strides == (112 * 229 * 24, 229 * 24, 48, 1)
+    assert packing.weight_shape == (64, 1, 168)
+    assert packing.packed.filter_size == packing.packed.stride == (1, 1)
+    assert packing.packed.padding == ((0, 0), (0, 0))
+    assert packing.packed.output_size == (112, 112)
+    assert packing.k_gemm == 3 * 64
+    # In three dimensions, D is still walked.
+    deep = problem_of(
+        ci=3, size=(9, 32, 32), taps=(5, 3, 3), stride=2, padding=1, dilation=(2, 3, 1)
+    )
+    packed = packing_of(deep, columns=True).packed
+    assert packed.input_size == (9, *deep.output_size[1:])
+    assert packed.filter_size == (5, 1, 1)
+    assert packed.stride == (2, 1, 1)
+    assert packed.padding == ((1, 1), (0, 0), (0, 0))
+    assert packed.dilation == (2, 1, 1)
+    # One dimension has no columns, nor has a filter of one row.
+    for problem in (problem_of(size=(9,), taps=(3,)), problem_of(taps=(1, 3))):
+        assert not packing_of(problem, columns=True).columns
+
+
+@pytest.mark.parametrize(
+    ("problem", "element_bytes", "channels", "block_k"),
+    [
+        (problem_of(ci=3, size=(224, 224), taps=(4, 4), stride=4), 2, 4, 16),
+        (problem_of(ci=3, size=(224, 224), taps=(4, 4), stride=4), 4, 3, 16),
+        (problem_of(ci=3, size=(224, 224), taps=(7, 7), stride=2), 1, 8, 64),
+        (problem_of(ci=4, size=(64, 64), taps=(3, 3), padding=1), 2, 8, 32),
+        (problem_of(ci=16, size=(64, 64), taps=(3, 3), padding=1), 2, 16, 64),
+        (problem_of(ci=1, size=(999,), taps=(10,), stride=5), 2, 8, 64),
+        (problem_of(ci=1, size=(999,), taps=(16,), stride=8), 2, 1, 16),
+    ],
+)
+def test_channels_and_blocks(problem, element_bytes, channels, block_k):
+    packing = packing_of(problem, element_bytes)
+    assert packing.channels == channels
+    assert packing.block_k == block_k
+
+
+def test_without_padding_aligned_channels_are_read_in_place():
+    problem = problem_of(ci=8, size=(20, 20), taps=(3, 3), padding=((1, 1), (0, 0)))
+    packing = packing_of(problem)
+    assert not packing.is_copied
+    assert packing.copied_bytes == 0
+    assert packing.strides == (20 * 20 * 8, 20 * 8, 8, 1)
+    # Padding behind the last pixel that no window reaches is none.
+    behind = replace(problem, stride=(1, 2), padding=((0, 0), (0, 0)), input_size=(20, 21))
+    assert not packing_of(behind).is_copied
+    assert not packing_of(replace(behind, input_size=(20, 20), padding=((0, 0), (0, 0)))).is_copied
+    assert packing_of(replace(behind, input_size=(20, 20), padding=((0, 0), (0, 1)))).is_copied
+
+
+def test_a_slice_of_channels_is_copied():
+    # Its windows would hold the channels beside it.
+    problem = problem_of(ci=8, size=(20, 20), taps=(3, 3))
+    strides = (20 * 20 * 16, 1, 20 * 16, 16)
+    assert RowPacking.ways(problem, strides, 2)[0].is_copied
+
+
+@pytest.mark.parametrize(
+    ("problem", "match"),
+    [
+        (problem_of(ci=8, co=8, groups=2), "groups=2"),
+        (problem_of(taps=(3, 1)), "one tap"),
+        (problem_of(dilation=(1, 2)), "dilation 2 in W"),
+    ],
+)
+def test_what_cannot_be_packed_has_a_reason(problem, match):
+    assert match in packing_reasons(problem)[0]
+    assert packing_of(problem) is None
+
+
+@pytest.mark.parametrize("element_bytes", [1, 2, 4])
+def test_windows_stay_in_their_rows_and_on_16_bytes(element_bytes):
+    rng = random.Random(element_bytes)
+    for _ in range(1000):
+        problem = draw_problem(rng, pixels=30)
+        packing = packing_of(problem, element_bytes, columns=rng.random() < 0.5)
+        if packing is None:
+            continue
+        rows = problem.filter_size[-2] if packing.columns else 1
+        shape, strides = packing.x_shape, packing.strides
+        # Strides of dimensions of size 1 mean nothing.
+        outer = [stride for size, stride in zip(shape, strides, strict=True) if size > 1][:-1]
+        assert all(stride * element_bytes % 16 == 0 for stride in outer)
+        last = (shape[-2] - 1) * strides[-2] + shape[-1]
+        assert last <= packing.row_pixels * packing.channels
+        assert packing.weight_shape[-1] * element_bytes % 16 == 0
+        assert packing.packed.output_size == problem.output_size
+        # Fewer channels would not do.
+        least, smaller = rows * problem.in_channels, packing.channels - 1
+        assert smaller >= least - 1
+        assert smaller < least or problem.stride[-1] * smaller * element_bytes % 16 != 0
+
+
+def test_the_view_holds_the_windows_of_a_padded_image():
+    rng = random.Random(7)
+    for _ in range(100):
+        problem = draw_problem(rng, pixels=9)
+        # Of columns, the copy is compared where it runs.
+        packing = packing_of(problem)
+        n, *size, c = (problem.batch, *problem.input_size, problem.in_channels)
+        x = np.arange(1, n * np.prod(size) * c + 1).reshape(n, *size, c)
+        low, _ = problem.padding[-1]
+        memory = np.zeros((n, *size[:-1], 100, packing.channels), np.int64)
+        memory[..., low : low + size[-1], :c] = x
+        rows = memory[..., : packing.row_pixels, :].copy() if packing.is_copied else x
+        view = np.lib.stride_tricks.as_strided(
+            rows, packing.x_shape, [stride * 8 for stride in packing.strides]
+        )
+        taps, step = problem.filter_size[-1], problem.stride[-1]
+        for out_w in range(problem.output_size[-1]):
+            window = memory[..., out_w * step : out_w * step + taps, :]
+            assert np.array_equal(view[..., out_w, :], window.reshape(*window.shape[:-2], -1))
+
+
+# --- model --------------------------------------------------------------------------------------
+
+
+def test_stems_are_packed_and_wide_layers_are_not():
+    vae = problem_of(ci=4, co=512, size=(64, 64), taps=(3, 3), padding=1)
+    patches = problem_of(n=64, ci=3, co=96, size=(224, 224), taps=(4, 4), stride=4)
+    wide = problem_of(n=32, ci=64, co=64, size=(56, 56), taps=(3, 3), padding=1)
+    found = [fastest_of(problem) for problem in (STEM, patches, vae, wide)]
+    assert [packing.cost(132).pays for packing in found] == [True, True, True, False]
+    assert [packing.columns for packing in found[:3]] == [False, True, True]
+    assert [packing.k_gemm for packing in found[:3]] == [224, 64, 64]
+    # More channels than a step has: rows are smaller copies.
+    assert not fastest_of(problem_of(n=32, ci=16, co=64, size=(112, 112), padding=1)).columns
+
+
+# --- plans --------------------------------------------------------------------------------------
+
+
+def plan_of(monkeypatch, problem, *, gluon=False, **arguments):
+    emulate(monkeypatch, num_sms=132, gluon=gluon)
+    return conv_plan.make_plan(
+        problem, dense(problem), torch.float16, torch.device("cpu"), **arguments
+    )
+
+
+@needs_im2col
+def test_a_model_decides_unless_told(monkeypatch):
+    plan = plan_of(monkeypatch, STEM)
+    assert plan.row_copies is not None
+    assert plan.problem is STEM
+    assert plan.y_shape == STEM.y_shape
+    assert plan.config.block_k == 32
+    assert plan_of(monkeypatch, STEM, pack_rows=False).row_copies is None
+    # What a sweep measures is what it asked for.
+    assert plan_of(monkeypatch, STEM, config=plan.config).row_copies is None
+    packed = plan_of(monkeypatch, STEM, config=plan.config, pack_rows=True)
+    assert packed.row_copies is not None
+    wide = problem_of(ci=64, taps=(3, 3), padding=1)
+    assert plan_of(monkeypatch, wide).row_copies is None
+
+
+# --- run ----------------------------------------------------------------------------------------
+
+
+@needs_im2col
+@pytest.mark.slow
+def test_everything_in_the_interpreter():
+    assert_passes_in_the_interpreter("interpreter_row_packing.py")
+
+
+@emulates
+@pytest.mark.parametrize("number", range(200 if NIGHTLY else 10))
+def test_drawn_in_the_emulator(number, monkeypatch, fresh_triton_cache):
+    emulate(monkeypatch)
+    # The emulator knows no fp8 and no erf.
+    dtypes = (torch.float16, torch.bfloat16, torch.float32, torch.int8)
+    activations = tuple(name for name in ACTIVATIONS if name != "gelu")
+    check(draw(random.Random(number), dtypes, activations=activations, pixels=6))
+
+
+@emulates
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.parametrize("number", range(100 if NIGHTLY else 6))
+def test_a_window_sees_its_own_pixels_only(number, monkeypatch, fresh_triton_cache):
+    emulate(monkeypatch)
+    rng = random.Random(number)
+    case = PackedCase(
+        problem=draw_problem(rng, pixels=6),
+        dtype=torch.bfloat16,
+        spec=EpilogueSpec(out_dtype=torch.float32),
+        columns=number % 2 == 1,
+    )
+    finite_where_torch_is(case, rng.choice((torch.nan, torch.inf)), "cpu", rng)
+
+
+@emulates
+@pytest.mark.skipif(not GLUON.available, reason=GLUON.reason)
+@pytest.mark.parametrize("number", range(100 if NIGHTLY else 6))
+def test_the_gluon_kernel_in_the_emulator(number, monkeypatch, fresh_triton_cache):
+    emulate(monkeypatch, gluon=True)
+    rng = random.Random(number)
+    problem = replace(draw_problem(rng, pixels=6), out_channels=rng.choice((8, 24, 64)))
+    dtype = rng.choice((torch.float16, torch.bfloat16))
+    spec = EpilogueSpec(bias=rng.random() < 0.5)
+    case = PackedCase(problem=problem, dtype=dtype, spec=spec, columns=number % 2 == 1)
+    config = ping_pong(64, 64, 3, block_k=rng.choice((16, 32, 64)))
+    plan = case.plan(case.tensors()[0], config)
+    assert isinstance(plan, HopperPlan)
+    check(case, config=config)
+
+
+@needs_im2col
+@pytest.mark.skipif(not GLUON.available, reason=GLUON.reason)
+def test_the_gluon_kernel_is_chosen_for_stems_too(monkeypatch):
+    plan = plan_of(monkeypatch, STEM, gluon=True)
+    assert isinstance(plan, HopperPlan)
+    assert plan.row_copies is not None
+    assert plan.problem is STEM
+    assert plan.config.block_k == 32
+    assert plan.config.filter_steps == 7
+
+
+def emulate_gradients(monkeypatch, num_sms=3):
+    """Lets gradients of filters run in the emulator."""
+    emulate(monkeypatch, num_sms)
+    for name in ("conv_wgrad_kernel", "wgrad_reduce_kernel"):
+        monkeypatch.setattr(wgrad_plan, name, EmulatedKernel(getattr(wgrad_plan, name)))
+    machine = Machine(num_sms, (9, 0), SMEM_BYTES)
+    monkeypatch.setattr(wgrad_plan, "machine_of", lambda device, operator: machine)
+    wgrad_plan.make_plan.cache_clear()
+
+
+@emulates
+@pytest.mark.parametrize("number", range(60 if NIGHTLY else 4))
+def test_gradients_of_filters_in_the_emulator(number, monkeypatch, fresh_triton_cache):
+    emulate_gradients(monkeypatch)
+    rng = random.Random(number)
+    problem = draw_problem(rng, pixels=6)
+    x, dy = (channels_last(s, torch.float16, 1, "cpu") for s in (problem.x_shape, problem.y_shape))
+    plan = wgrad_plan.make_plan(problem, x.stride(), dy.stride(), x.dtype, x.device, pack_rows=True)
+    assert isinstance(plan, wgrad_plan.PackedWgradPlan)
+    weight = torch.zeros(problem.w_shape, dtype=torch.float64, requires_grad=True)
+    convolve(problem, x.double(), weight).backward(dy.double())
+    error = (plan.run(x, dy).double() - weight.grad).abs().max()
+    assert error <= 1e-3 * max(1.0, weight.grad.abs().max())
+
+
+@needs_im2col
+def test_a_model_packs_gradients_of_stems(monkeypatch):
+    emulate_gradients(monkeypatch, num_sms=132)
+
+    def plan_of(problem):
+        strides = [
+            (s[0], 1, *s[1:-1])
+            for c, size in (
+                (problem.in_channels, problem.input_size),
+                (problem.out_channels, problem.output_size),
+            )
+            for s in [packed_strides((problem.batch, *size, c))]
+        ]
+        return wgrad_plan.make_plan(problem, *strides, torch.float16, torch.device("cpu"))
+
+    stem = plan_of(STEM)
+    assert isinstance(stem, wgrad_plan.PackedWgradPlan)
+    assert stem.problem is STEM
+    wide = problem_of(n=32, ci=64, co=64, size=(56, 56), padding=1)
+    assert isinstance(plan_of(wide), wgrad_plan.WgradPlan)
+
+
+@needs_im2col
+def test_a_model_packs_gradients_of_inputs_of_few_output_channels(monkeypatch):
+    emulate(monkeypatch, num_sms=132)
+    monkeypatch.setattr(dgrad_plan, "machine_of", conv_plan.machine_of)
+    dgrad_plan.make_plan.cache_clear()
+
+    def plan_of(problem):
+        strides = packed_strides((problem.batch, *problem.output_size, problem.out_channels))
+        dy_strides = (strides[0], 1, *strides[1:-1])
+        return dgrad_plan.make_plan(problem, dy_strides, torch.float16, torch.device("cpu"))
+
+    end = problem_of(ci=128, co=3, size=(512, 512), padding=1)
+    plan = plan_of(end)
+    assert isinstance(plan, ForwardDgradPlan)
+    assert plan.problem is end
+    assert plan.plain.row_copies is not None
+    assert plan.plain.y_shape == end.x_shape
+    for other in (replace(end, out_channels=64), replace(end, stride=(2, 2))):
+        assert not isinstance(plan_of(other), ForwardDgradPlan)
+
+
+@pytest.mark.parametrize("capability", [90, 100])
+def test_a_copy_stores_16_bytes_at_a_time(capability, fresh_triton_cache):
+    for channels, column in (((3, 4), 1), ((16, 16), 1), ((3, 24), 7)):
+        ptx = compile_row_copy(channels, capability, column=column).asm["ptx"]
+        assert "st.global.v4" in ptx
+        # Neighbouring channels are loaded together where there are enough of them.
+        assert ("ld.global.v4" in ptx) == (channels == (16, 16))
+
+
+# --- benchmark ----------------------------------------------------------------------------------
+
+
+def test_a_dry_run_of_the_benchmark_needs_no_gpu():
+    arguments = ("-m", "benchmarks", "row_packing", "--dry-run", "--shapes", "resnet_stem_32")
+    result = run_python(*arguments, timeout_s=120)
+    assert result.returncode == 0, result.stderr
+    assert "taps_k_gemm=784 rows_k_gemm=224" in result.stdout
+    assert run_python(*arguments, "none", timeout_s=120).returncode == 2

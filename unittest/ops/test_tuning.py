@@ -1,0 +1,462 @@
+"""Tuning without a GPU: what is recorded of models, the command, compiling, tables from sweeps."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import re
+import subprocess
+import sys
+import textwrap
+import time
+
+import pytest
+
+pytest.importorskip("torch", reason="triton_ext.ops needs torch, which is not installed")
+
+import torch
+from interpreted import assert_passes_in_the_interpreter
+from triton_ext.host import capabilities
+from triton_ext.ops import tuning
+from triton_ext.ops.machine import Machine
+from triton_ext.ops.tuning import progress, timing
+from triton_ext.ops.tuning.calls import make_plan
+from triton_ext.ops.tuning.collect import parse_shape
+from triton_ext.ops.tuning.processes import Processes
+from triton_ext.ops.tuning_store.files import Table, read_table, write_table
+from triton_ext.ops.tuning_store.lookup import shipped_path
+from triton_ext.tools import cli
+from tuning_fakes import GPU
+
+IM2COL = capabilities()["im2col"]
+needs_im2col = pytest.mark.skipif(not IM2COL.available, reason=IM2COL.reason)
+HALF = torch.float16
+H200 = Machine(132, (9, 0), 232448, "NVIDIA H200")
+
+
+@pytest.mark.slow
+@needs_im2col
+def test_everything_in_the_interpreter():
+    assert_passes_in_the_interpreter("interpreter_tuning.py")
+
+
+# ---- What is recorded --------------------------------------------------------------------------
+
+
+def model() -> torch.nn.Module:
+    torch.manual_seed(0)
+    return torch.nn.Sequential(
+        torch.nn.Conv2d(16, 32, 3, 2, 1),
+        torch.nn.BatchNorm2d(32),
+        torch.nn.ReLU(),
+        torch.nn.Conv2d(32, 32, 3, padding=1, groups=2, bias=False),
+        torch.nn.Conv2d(32, 32, 3, padding=1, groups=2, bias=False),
+        torch.nn.ConvTranspose2d(32, 16, 4, 2, 1, output_padding=1),
+    ).half()
+
+
+def texts(calls) -> list[str]:
+    return [str(case) for case in calls]
+
+
+FORWARD = [
+    "fprop 2x16x16x16 -> 32 k3x3 s2x2 float16",
+    "fprop 2x32x8x8 -> 32 k3x3 g2 float16",
+    "dgrad 2x16x17x17 -> 32 k4x4 s2x2 float16",
+]
+BACKWARD = [
+    "fprop 2x16x17x17 -> 32 k4x4 s2x2 float16",
+    "wgrad 2x16x17x17 -> 32 k4x4 s2x2 float16",
+    "dgrad 2x32x8x8 -> 32 k3x3 g2 float16",
+    "wgrad 2x32x8x8 -> 32 k3x3 g2 float16",
+    "wgrad 2x16x16x16 -> 32 k3x3 s2x2 float16",
+]
+
+
+@pytest.mark.parametrize("converted", [False, True], ids=["torch's", "ours"])
+def test_a_models_convolutions_are_recorded_once_each(converted, capsys):
+    made = model()
+    if converted:
+        from triton_ext import nn
+
+        nn.convert(made)
+    x = torch.randn(2, 16, 16, 16).half().to(memory_format=torch.channels_last)
+    state = {name: tensor.clone() for name, tensor in made.state_dict().items()}
+    assert texts(tuning.collect(made, (x,))) == texts(tuning.collect(made, x)) == FORWARD
+    calls = tuning.collect(made, {"input": x}, training=True)
+    assert texts(calls) == FORWARD + BACKWARD
+    # Only the backward's kernel wants every output channel count.
+    assert calls.refused == {}
+    assert all(parameter.grad is None for parameter in made.parameters())
+    assert all(torch.equal(state[name], tensor) for name, tensor in made.state_dict().items())
+
+
+def test_a_model_that_no_fake_tensor_passes_is_run():
+    class Reads(torch.nn.Conv2d):
+        def forward(self, x):
+            y = super().forward(x)
+            return y * y.abs().max().item()
+
+    made, x = Reads(8, 16, 3), torch.randn(1, 8, 6, 6)
+    with pytest.raises(Exception, match="_local_scalar_dense"):
+        tuning.collect(made, (x,))
+    assert len(tuning.collect(made, (x,), training=True, fake=False).cases) == 1
+    assert made.weight.grad is None
+
+
+def test_what_no_kernel_takes_has_a_reason():
+    made = torch.nn.Conv2d(8, 8, 3, stride=9)
+    calls = tuning.collect(made, (torch.randn(1, 8, 30, 30),))
+    assert calls.cases == []
+    assert "TMA supports 1..8" in next(iter(calls.refused.values()))
+
+
+def test_another_dtype_instead_of_the_models():
+    calls = tuning.collect(torch.nn.Conv1d(8, 16, 3), (torch.randn(1, 8, 30),), training=True)
+    (refused,) = calls.refused
+    assert refused.direction == "wgrad"
+    halved = calls.in_dtype(torch.bfloat16)
+    assert {case.dtype for case in halved.cases} == {torch.bfloat16}
+    assert [case.direction for case in halved.cases] == ["fprop", "wgrad"]
+
+
+def test_epilogues_are_recorded():
+    from triton_ext import ops
+
+    x = torch.empty(2, 16, 8, 8, dtype=torch.float16, device="meta")
+    x = x.to(memory_format=torch.channels_last)
+    w = torch.empty(32, 16, 3, 3, dtype=torch.float16, device="meta")
+    y = torch.empty(2, 32, 8, 8, dtype=torch.float16, device="meta")
+    with torch.no_grad(), tuning.record() as calls:
+        ops.conv2d(x, w, padding=1, residual=y, activation="relu")
+        ops.conv2d(x, w, padding=1)
+    assert [case.epilogue_class for case in calls.cases] == ["residual", ""]
+    assert calls.cases[0].epilogue.activation == "relu"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("32x64x56x56_128_k3x3_s2x2", (32, 64, 128, (56, 56), (3, 3), (2, 2), ((1, 1),) * 2, 1)),
+        ("1x8x9_16_k3", (1, 8, 16, (9,), (3,), (1,), ((1, 1),), 1)),
+        ("1x8x9x9_16_k3_d2_g4", (1, 8, 16, (9, 9), (3, 3), (1, 1), ((2, 2),) * 2, 4)),
+        ("1x8x9x9_16_k3x5_p0-1x2", (1, 8, 16, (9, 9), (3, 5), (1, 1), ((0, 1), (2, 2)), 1)),
+        ("2x8x4x9x9_16_k1x3x3_p0", (2, 8, 16, (4, 9, 9), (1, 3, 3), (1,) * 3, ((0, 0),) * 3, 1)),
+    ],
+)
+def test_shapes_as_texts(text, expected):
+    p = parse_shape(text)
+    assert expected == (
+        p.batch, p.in_channels, p.out_channels, p.input_size, p.filter_size, p.stride, p.padding,
+        p.groups,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "3x3", "1x8x9x9_16", "1x8x9x9_16_k3x3x3", "1x8_16_k3", "x", "1x8x9_16_k3_g3",
+     "1x8x9_16_k3_g0"],
+)  # fmt: skip
+def test_texts_that_are_no_shapes(text):
+    with pytest.raises(ValueError, match="shape"):
+        parse_shape(text)
+
+
+def test_the_suites_names_are_such_texts():
+    from benchmarks.suites import select_layers
+
+    for layer in select_layers("all", None):
+        assert parse_shape(layer.name) == layer.problem
+
+
+# ---- Candidates --------------------------------------------------------------------------------
+
+
+def innermost(config):
+    """Returns the tile configuration of a choice."""
+    while hasattr(config, "config"):
+        config = config.config
+    return config
+
+
+@pytest.mark.parametrize("direction", ["fprop", "dgrad", "wgrad"])
+def test_candidates_begin_with_the_models_choice_and_are_few(direction):
+    from triton_ext.ops.machine import assumed_machine
+
+    from benchmarks.suites import select_layers
+
+    for layer in select_layers("all", None):
+        made = tuning.candidates(layer.problem, direction, torch.float16, H200)
+        assert len(made) <= 6
+        assert len(set(made)) == len(made)
+        if len(made) < 2:  # there is nothing to choose
+            continue
+        case = tuning.Case(direction=direction, problem=layer.problem, dtype=torch.float16)
+        with assumed_machine(Machine(132, (9, 0), 232448)):
+            plan = make_plan(case, torch.device("meta"))
+        assert innermost(made[0]) == plan.config
+
+
+@pytest.mark.slow
+@needs_im2col
+def test_candidates_are_compiled_into_the_cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+    cases = [
+        tuning.Case(direction=d, problem=parse_shape("2x64x14x14_64_k3x3"), dtype=torch.float16)
+        for d in ("fprop", "dgrad", "wgrad")
+    ]
+    with tuning.CompilePool(1) as pool:
+        pool.start()
+        futures = [
+            pool.submit(case, tuning.candidates(case.problem, case.direction, HALF, H200)[0], H200)
+            for case in cases
+        ]
+        bad = pool.submit(cases[0], 3, H200)
+        results = [future.result() for future in futures]
+        assert [result.error for result in results] == [""] * 3
+        assert all(0 < result.shared_bytes <= 232448 for result in results)
+        assert "Error" in bad.result().error
+    assert len(list(tmp_path.rglob("*.cubin"))) >= 3
+
+
+def test_processes_end_while_they_have_a_job():
+    silent = [sys.executable, "-c", "import sys; sys.stdin.readline(); sys.stdin.read()"]
+    for _ in range(5):
+        with Processes(2, silent) as pool:
+            futures = [pool.submit_job({"job": number}) for number in range(2)]
+            while not all(future.running() for future in futures):
+                time.sleep(0.001)
+
+
+# ---- Timing ------------------------------------------------------------------------------------
+
+
+class Counting:
+    """A clock for functions that are numbers."""
+
+    def __init__(self):
+        self.turns = []
+
+    def prepare(self, function):
+        return function()
+
+    def measure(self, value):
+        self.turns.append(value)
+        return value
+
+
+def test_rounds_are_interleaved_and_the_hopeless_left_out():
+    clock = Counting()
+    functions = [lambda value=value: value for value in (1.0, 1.1, 5.0)]
+    assert timing.interleaved(functions, clock, 4) == [1.0, 1.1, 5.0]
+    assert clock.turns == [1.0, 1.1, 5.0, 1.1, 5.0, 1.0, 1.0, 1.1, 1.1, 1.0]
+
+
+def test_progress_is_lines_where_there_is_no_terminal(capsys):
+    with progress.make_progress(True) as shown:
+        shown.begin(6, 2)
+        shown.compiled()
+        shown.tuned("a")
+        shown.tuned("b")
+    assert capsys.readouterr().err.splitlines() == [
+        "2 convolutions, 6 configurations to compile",
+        "[1/2] a",
+        "[2/2] b",
+    ]
+    with progress.make_progress(False) as shown:
+        shown.begin(1, 1)
+        shown.tuned("x")
+    assert capsys.readouterr().err == ""
+
+
+def test_progress_is_bars_on_a_terminal(capsys):
+    pytest.importorskip("rich")
+    import io
+
+    class Terminal(io.StringIO):
+        def isatty(self):
+            return True
+
+    stream = Terminal()
+    with progress.make_progress(True, stream) as shown:
+        shown.begin(2, 1)
+        shown.compiled()
+        shown.tuned("fprop [1x1]")
+    assert "fprop [1x1]" in stream.getvalue()
+    assert "measuring" in stream.getvalue()
+
+
+# ---- The command -------------------------------------------------------------------------------
+
+
+def test_without_a_gpu_the_command_says_so(capsys):
+    if torch.cuda.is_available():
+        pytest.skip("there is a GPU")
+    assert cli.main(["tune", "--shapes", "1x8x9x9_16_k3"]) == 2
+    assert "error: there is no GPU to measure on" in capsys.readouterr().err
+
+
+@pytest.fixture
+def with_a_gpu(monkeypatch, tmp_path):
+    """Lets the command come as far as what it would tune; returns that."""
+    from triton_ext.ops.tuning import command
+
+    asked = []
+
+    def tune(cases, **options):
+        asked.extend(cases)
+        return tuning.Report(GPU, (), 0.0)
+
+    class Pool:
+        def __init__(self, jobs):
+            pass
+
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *_):
+            pass
+
+        def start(self):
+            pass
+
+    monkeypatch.setattr(command, "tune", tune)
+    monkeypatch.setattr(command, "CompilePool", Pool)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setenv("TRITON_EXT_TUNING_DIR", str(tmp_path))
+    return asked
+
+
+MODEL = """
+import torch
+model = torch.nn.Conv2d(8, 16, 3, padding=1)
+example_inputs = torch.randn(2, 8, 16, 16)
+"""
+BUILD = """
+import torch
+import beside
+def build():
+    return torch.nn.Conv2d(8, 16, 3, padding=1), (torch.randn(2, 8, 16, 16),)
+"""
+
+
+@pytest.mark.parametrize("text", [MODEL, BUILD], ids=["names", "build"])
+def test_a_models_file(text, with_a_gpu, tmp_path, capsys):
+    path = tmp_path / "my_model.py"
+    path.write_text(text)
+    (tmp_path / "beside.py").write_text("")
+    assert cli.main(["tune", str(path), "--dtype", "bfloat16", "--training"]) == 0
+    assert [str(case) for case in with_a_gpu] == [
+        "fprop 2x8x16x16 -> 16 k3x3 bfloat16",
+        "wgrad 2x8x16x16 -> 16 k3x3 bfloat16",
+    ]
+    with_a_gpu.clear()
+    out = tmp_path / "out.json"
+    assert cli.main(["tune", str(path), "--out", str(out)]) == 0
+    assert [str(case) for case in with_a_gpu] == ["fprop 2x8x16x16 -> 16 k3x3 float32"]
+    assert read_table(out) == Table(GPU)
+
+
+def test_shapes_and_directions(with_a_gpu, capsys):
+    shapes = ["1x64x9x9_16_k3", "1x8x30x30_8_k3_s9"]
+    assert cli.main(["tune", "--shapes", *shapes, "--direction", "dgrad", "fprop"]) == 0
+    assert [str(case)[:5] for case in with_a_gpu] == ["fprop", "dgrad", "dgrad"]
+    assert "not tuned: fprop 1x8x30x30" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "expected a model's file, --shapes or --merge"),
+        (["missing.py"], "missing.py: there is no such file"),
+        (["--shapes", "3x3"], "shape '3x3': expected NxCixSIZE"),
+        (["--shapes", "1x8x9x9_16_k3", "--dtype", "float"], "dtype 'float'"),
+        (["--merge", "missing.json"], "missing.json: there is no such file"),
+        (["--merge", "a", "--shapes", "b"], "--merge takes files only"),
+        (["empty.py"], "defines neither model and example_inputs nor build"),
+    ],
+)
+def test_wrong_calls_are_named(arguments, message, with_a_gpu, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    pathlib.Path("empty.py").write_text("")
+    assert cli.main(["tune", *arguments]) == 2
+    assert message in capsys.readouterr().err
+
+
+def raw(us, day):
+    return {"kind": "gemm", "config": {}, "us": us, "measured": f"2026-11-{day:02}", "triton": ""}
+
+
+def test_files_are_merged(tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("TRITON_EXT_TUNING_DIR", str(tmp_path / "mine"))
+    a, b, c = (tmp_path / f"{name}.json" for name in "abc")
+    write_table(a, Table(GPU, {"x": raw(1.0, 1), "y": raw(2.0, 2)}))
+    write_table(b, Table(GPU, {"x": raw(3.0, 3)}))
+    write_table(c, Table("NVIDIA Other", {"z": raw(4.0, 4)}))
+    expected = {"x": raw(3.0, 3), "y": raw(2.0, 2)}
+    assert cli.main(["tune", "--merge", str(a), str(b), "--out", str(tmp_path / "d.json")]) == 0
+    assert read_table(tmp_path / "d.json", GPU).entries == expected
+    assert cli.main(["tune", "--merge", str(b), str(a), str(c)]) == 0
+    (mine, other) = sorted((tmp_path / "mine").glob("*.json"), key=lambda path: len(path.name))
+    assert read_table(mine, "NVIDIA Other").entries == {"z": raw(4.0, 4)}
+    assert read_table(other, GPU).entries == expected
+    assert cli.main(["tune", "--merge", str(a), str(c), "--out", str(tmp_path / "e.json")]) == 2
+    assert "tables of one GPU" in capsys.readouterr().err
+    assert cli.main(["tune", "--merge", str(a), "--out", str(tmp_path)]) == 2
+    assert f"{tmp_path}: cannot be written: is a folder" in capsys.readouterr().err
+    assert cli.main(["tune", "--merge", str(a), "--out", str(a / "f.json")]) == 2
+    assert "f.json: cannot be written: " in capsys.readouterr().err
+
+
+def test_the_help_needs_no_torch():
+    code = textwrap.dedent("""
+        import sys
+        sys.modules["torch"] = None
+        from triton_ext.tools import cli
+        try:
+            cli.main(["tune", "--help"])
+        except SystemExit as end:
+            assert end.code == 0
+        sys.exit(cli.main(["tune", "--shapes", "1x8x9x9_16_k3"]))
+    """)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 2, done.stderr
+    assert "--merge" in done.stdout
+    assert "error: it needs torch" in done.stderr
+
+
+PAGE = pathlib.Path(__file__).parents[2] / "docs" / "tuning.md"
+
+
+def test_the_programs_of_the_page(tmp_path, capsys):
+    from triton_ext.ops.tuning.command import load_model
+
+    blocks = re.findall(r"```python\n(.*?)```", PAGE.read_text("utf-8"), re.DOTALL)
+    (model_file,) = [block for block in blocks if "def build" in block]
+    (program,) = [block for block in blocks if "tuning.collect" in block]
+    (tmp_path / "m.py").write_text(model_file)
+    assert texts(tuning.collect(*load_model(tmp_path / "m.py"))) == [
+        "fprop 8x16x56x56 -> 32 k3x3 float16"
+    ]
+    if torch.cuda.is_available():
+        pytest.skip("it would tune")
+    exec(compile(program, str(PAGE), "exec"), {})
+    assert "'fprop 8x64x28x28 -> 64 k3x3 float16'" in capsys.readouterr().out
+
+
+# ---- The shipped table -------------------------------------------------------------------------
+
+
+def test_the_shipped_tables_are_tables():
+    from triton_ext.ops.tuning_store.files import Entry
+    from triton_ext.ops.tuning_store.kinds import decode
+
+    paths = sorted(shipped_path("NVIDIA H200").parent.glob("*.json"))
+    assert shipped_path("NVIDIA H200") in paths
+    for path in paths:
+        table = read_table(path)
+        assert shipped_path(table.gpu) == path
+        for key, entry in table.entries.items():
+            made = Entry.of(entry)
+            assert decode(made.kind, made.config) is not None, key
+            assert json.loads(json.dumps(entry)) == entry

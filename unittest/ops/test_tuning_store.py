@@ -1,0 +1,501 @@
+"""Keys of tuning, configurations as JSON, and tables as files that several processes write."""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+from dataclasses import replace
+from fractions import Fraction
+
+import pytest
+
+hypothesis = pytest.importorskip("hypothesis")
+pytest.importorskip("torch")
+
+import torch  # noqa: E402
+from hypothesis import given, settings  # noqa: E402
+from hypothesis import strategies as st  # noqa: E402
+from triton_ext.ops import conv_config, wgrad_config  # noqa: E402
+from triton_ext.ops.conv_direct import DirectConfig  # noqa: E402
+from triton_ext.ops.epilogue import EpilogueSpec  # noqa: E402
+from triton_ext.ops.hopper import fprop_config  # noqa: E402
+from triton_ext.ops.machine import Machine  # noqa: E402
+from triton_ext.ops.problem import ConvProblem  # noqa: E402
+from triton_ext.ops.row_packing import PackedConfig  # noqa: E402
+from triton_ext.ops.tuning_store import lookup as lookups  # noqa: E402
+from triton_ext.ops.tuning_store.cases import Case  # noqa: E402
+from triton_ext.ops.tuning_store.files import (  # noqa: E402
+    SCHEMA,
+    Entry,
+    Table,
+    TableError,
+    TuningWarning,
+    file_name,
+    merged,
+    read_table,
+    update_table,
+    write_table,
+)
+from triton_ext.ops.tuning_store.keys import DIRECTIONS, extent, key_of, round_up  # noqa: E402
+from triton_ext.ops.tuning_store.kinds import (  # noqa: E402
+    KINDS,
+    KindError,
+    decode,
+    encode,
+    kind_of,
+)
+
+GPU = "NVIDIA Test GPU"
+MACHINE = Machine(132, (9, 0), 232448, GPU)
+
+
+def problem(**changes) -> ConvProblem:
+    plain = {
+        "batch": 8,
+        "in_channels": 64,
+        "out_channels": 128,
+        "input_size": (28, 28),
+        "filter_size": (3, 3),
+        "stride": (1, 1),
+        "padding": ((1, 1), (1, 1)),
+        "dilation": (1, 1),
+    }
+    return ConvProblem(**{**plain, **changes})
+
+
+# ---- keys --------------------------------------------------------------------------------------
+
+counts = st.integers(0, 1 << 40)
+units = st.integers(1, 4096)
+
+
+@given(counts, units)
+def test_rounding_up_is_total_and_by_less_than_a_quarter(count, unit):
+    exact, rounded = Fraction(count, unit), Fraction(round_up(count, unit))
+    assert exact <= rounded
+    assert rounded < exact * Fraction(5, 4) or count == 0
+    # Three significant binary digits, so that a rounded number stays what it is.
+    digits = rounded.numerator >> max(0, rounded.numerator.bit_length() - 3)
+    assert rounded.numerator == digits << max(0, rounded.numerator.bit_length() - 3)
+
+
+@given(counts, counts, units)
+def test_rounding_up_is_monotone(a, b, unit):
+    assert (a <= b) <= (round_up(a, unit) <= round_up(b, unit))
+
+
+@pytest.mark.parametrize(
+    ("count", "unit", "expected"),
+    [
+        (0, 9, 0.0),
+        (132, 132, 1.0),
+        (133, 132, 1.25),
+        (264, 132, 2.0),
+        (265, 132, 2.5),
+        (1, 3, 0.375),
+    ],
+)
+def test_rounding_up(count, unit, expected):
+    assert round_up(count, unit) == expected
+
+
+problems = st.builds(
+    lambda dims, batch, ci, co, size, taps, stride, pad, dilation, groups: ConvProblem(
+        batch=batch,
+        in_channels=ci * groups,
+        out_channels=co * groups,
+        input_size=(size,) * dims,
+        filter_size=(taps,) * dims,
+        stride=(stride,) * dims,
+        padding=((pad, pad),) * dims,
+        dilation=(dilation,) * dims,
+        groups=groups,
+    ),
+    st.integers(1, 3), st.integers(0, 300), st.integers(1, 600), st.integers(1, 600),
+    st.integers(1, 200), st.integers(1, 7), st.integers(1, 3), st.integers(0, 3),
+    st.integers(1, 2), st.sampled_from([1, 2, 32]),
+)  # fmt: skip
+
+
+@settings(deadline=None)
+@given(st.sampled_from(DIRECTIONS), problems, st.integers(1, 200), st.integers(0, 100))
+def test_more_images_never_mean_a_smaller_extent(direction, case, num_sms, more):
+    larger = replace(case, batch=case.batch + more)
+    assert extent(direction, case, num_sms) <= extent(direction, larger, num_sms)
+
+
+@settings(deadline=None)
+@given(st.sampled_from(DIRECTIONS), problems, problems)
+def test_keys_differ_where_what_they_stand_for_does(direction, a, b):
+    def stands_for(p):
+        sides = any(side for pair in p.padding for side in pair)
+        return (
+            p.in_channels, p.out_channels, p.filter_size, p.stride, p.dilation, p.groups, sides,
+            extent(direction, p, 132),
+        )  # fmt: skip
+
+    keys = [key_of(direction, p, "float16", 132) for p in (a, b)]
+    assert (keys[0] == keys[1]) == (stands_for(a) == stands_for(b))
+
+
+def test_a_dynamic_batch_has_few_keys():
+    keys = {key_of("fprop", problem(batch=n), "float16", 132) for n in range(1, 1025)}
+    assert len(keys) < 45
+    # Sizes that take as many waves share one.
+    one = key_of("fprop", problem(batch=16, input_size=(14, 14)), "float16", 132)
+    assert one == key_of("fprop", problem(batch=4), "float16", 132)
+
+
+def test_what_a_key_says():
+    assert key_of("fprop", problem(), "float16", 132) == (
+        "fprop float16 64->128 k3x3 padded waves 0.375"
+    )
+    text = key_of("wgrad", problem(stride=(2, 2), groups=2), "bfloat16", 132, out_dtype="float32")
+    assert text == "wgrad bfloat16 64->128 k3x3 s2x2 padded g2 to-float32 steps 28"
+
+
+def test_epilogues_that_cost_no_memory_share_a_choice():
+    def key(**spec):
+        case = Case(
+            direction="fprop", problem=problem(), dtype=torch.float16, epilogue=EpilogueSpec(**spec)
+        )
+        return case.key(132)
+
+    plain = key()
+    assert key(bias=True, scale=True, activation="gelu", out_scale=True) == plain
+    assert key(out_dtype=torch.float16) == plain
+    different = [key(residual=True), key(amax=True), key(out_dtype=torch.float32)]
+    assert len({plain, *different}) == 4
+    eight = Case(direction="fprop", problem=problem(), dtype=torch.int8)
+    assert "to-int32" in eight.key(132)
+
+
+# ---- configurations as JSON --------------------------------------------------------------------
+
+
+def every_config():
+    yield from conv_config.CONFIGS
+    yield from fprop_config.CONFIGS
+    yield PackedConfig(conv_config.CONFIGS[0])
+    yield PackedConfig(wgrad_config.WgradChoice(config=wgrad_config.CONFIGS[0]))
+    yield DirectConfig(block_m=64, block_n=32)
+    for config in wgrad_config.CONFIGS:
+        yield wgrad_config.WgradChoice(config=config, part_rounds=3)
+
+
+def test_configurations_survive_json():
+    for config in every_config():
+        text = json.dumps(encode(config))
+        assert decode(kind_of(config), json.loads(text)) == config
+
+
+def test_every_kind_has_a_class():
+    for kind, where in KINDS.items():
+        module, _, name = where.partition(":")
+        cls = getattr(__import__(module, fromlist=[name]), name)
+        assert f"{cls.__module__}:{cls.__qualname__}" == where, kind
+
+
+@pytest.mark.parametrize(
+    ("kind", "change", "message"),
+    [
+        ("none", {}, "kind 'none': expected one of gemm"),
+        ("gemm", {"block_m": "128"}, "gemm.block_m: expected"),
+        ("gemm", {"block_m": True}, "gemm.block_m: expected"),
+        ("gemm", {"block_m": -1}, "out of range"),
+        ("gemm", {"block_m": 1 << 40}, "out of range"),
+        ("gemm", {"color": 1}, "unknown field 'color'"),
+        ("gemm", {"num_stages": None}, "num_stages"),
+        ("wgrad", {"config": 3}, "wgrad.config"),
+        ("packed", {"config": {"block_m": 3}}, "packed.config: expected a configuration and its"),
+        ("packed", {"config": {"kind": "none"}}, "kind 'none'"),
+    ],
+)
+def test_what_makes_no_configuration(kind, change, message):
+    config = conv_config.CONFIGS[0]
+    fields = encode(config) if kind == "gemm" else {}
+    with pytest.raises(KindError, match=message):
+        decode(kind, {**fields, **change})
+
+
+def test_a_missing_field_is_named():
+    fields = encode(conv_config.CONFIGS[0])
+    del fields["block_n"]
+    with pytest.raises(KindError, match="block_n"):
+        decode("gemm", fields)
+    with pytest.raises(KindError, match="has no kind"):
+        kind_of(problem())
+
+
+# ---- files -------------------------------------------------------------------------------------
+
+
+def entry(us: float = 10.0, measured: str = "2026-11-20T00:00:00Z", **changes) -> dict:
+    config = conv_config.CONFIGS[0]
+    made = Entry(kind="gemm", config=encode(config), us=us, measured=measured, triton="3.9.0")
+    return {**made.raw(), **changes}
+
+
+def test_a_table_survives_its_file(tmp_path):
+    path = tmp_path / "deep" / file_name(GPU)
+    assert read_table(path) is None
+    table = Table(GPU, {"b 2": entry(), 'a "quoted"\n': entry(3.5)})
+    write_table(path, table)
+    assert read_table(path, GPU) == table
+    # A line per entry, sorted, so that files can be compared by eye.
+    text = path.read_text("utf-8")
+    assert len(text.splitlines()) == 9
+    assert json.loads(text)["schema"] == SCHEMA
+    write_table(path, Table(GPU))
+    assert read_table(path) == Table(GPU)
+    assert [p.name for p in path.parent.iterdir()] == [path.name]
+
+
+raw_entries = st.one_of(
+    st.builds(
+        entry,
+        st.floats(0.1, 1e6),
+        st.dates().map(lambda day: f"{day.isoformat()}T00:00:00Z"),
+    ),
+    st.just({"kind": "of a later version"}),
+    st.integers(),
+)
+tables = st.dictionaries(st.text(max_size=8), raw_entries, max_size=6)
+
+
+@given(tables, tables, tables)
+def test_merging_has_no_order(a, b, c):
+    assert merged(a, b) == merged(b, a)
+    assert merged(merged(a, b), c) == merged(a, merged(b, c))
+    assert merged(a, a) == a
+    assert set(merged(a, b)) == {*a, *b}
+
+
+def test_the_newer_entry_stays():
+    old, new = entry(5.0), entry(7.0, "2027-01-01T00:00:00Z")
+    assert merged({"k": old}, {"k": new}) == {"k": new} == merged({"k": new}, {"k": old})
+    broken = {"kind": 3}
+    assert merged({"k": broken}, {"k": old}) == {"k": old}
+
+
+@settings(deadline=None, max_examples=30)
+@given(entries=tables)
+def test_whatever_an_entry_holds_is_kept(entries, tmp_path_factory):
+    path = tmp_path_factory.mktemp("tables") / "t.json"
+    write_table(path, Table(GPU, entries))
+    update_table(path, Table(GPU, {"mine": entry()}))
+    assert read_table(path, GPU).entries == merged(entries, {"mine": entry()})
+
+
+BROKEN = {
+    "empty": b"",
+    "half": b'{"format": "triton-ext tuning", "schema": 1, "gpu"',
+    "binary": b"\xff\xfe\x00",
+    "another format": b'{"entries": {}}',
+    "a list": b"[]",
+    "another schema": b'{"format": "triton-ext tuning", "schema": 99, "gpu": "x", "entries": {}}',
+    "no entries": b'{"format": "triton-ext tuning", "schema": 1, "gpu": "x"}',
+    "another GPU": b'{"format": "triton-ext tuning", "schema": 1, "gpu": "x", "entries": {}}',
+    "too deep": b"[" * 100_000,
+}
+
+
+@pytest.mark.parametrize("content", BROKEN.values(), ids=BROKEN)
+def test_what_is_no_table_is_set_aside_and_not_lost(content, tmp_path):
+    path = tmp_path / file_name(GPU)
+    path.write_bytes(content)
+    with pytest.raises(TableError, match=path.name):
+        read_table(path, GPU)
+    with pytest.warns(TuningWarning, match="it is now"):
+        update_table(path, Table(GPU, {"k": entry()}))
+    assert read_table(path, GPU).entries == {"k": entry()}
+    (aside,) = tmp_path.glob("*.aside-*")
+    assert aside.read_bytes() == content
+
+
+WRITER = """
+import pathlib, sys
+from triton_ext.ops.tuning_store.files import Entry, Table, update_table
+path, name, count = pathlib.Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
+for index in range(count):
+    made = Entry(kind="gemm", config={}, us=1.0, measured=f"{index:04}")
+    entries = {f"{name} {index}": made.raw(), "both": made.raw()}
+    update_table(path, Table("NVIDIA Test GPU", entries))
+"""
+
+
+def test_writers_do_not_undo_each_others_work(tmp_path):
+    path, count = tmp_path / "t.json", 12
+    writers = [
+        subprocess.Popen([sys.executable, "-c", WRITER, str(path), name, str(count)])
+        for name in ("a", "b")
+    ]
+    while any(writer.poll() is None for writer in writers):
+        # A reader sees a whole table at every moment.
+        read_table(path, GPU)
+    assert [writer.returncode for writer in writers] == [0, 0]
+    entries = read_table(path, GPU).entries
+    assert set(entries) == {"both", *(f"{n} {i}" for n in "ab" for i in range(count))}
+    assert entries["both"]["measured"] == f"{count - 1:04}"
+
+
+def test_a_failed_write_leaves_the_file_as_it_was(tmp_path, monkeypatch):
+    path = tmp_path / "t.json"
+    write_table(path, Table(GPU, {"k": entry()}))
+    before = path.read_bytes()
+
+    def full(*_):
+        raise OSError("no space left on device")
+
+    monkeypatch.setattr(os, "replace", full)
+    with pytest.raises(OSError, match="no space"):
+        update_table(path, Table(GPU, {"l": entry()}))
+    assert path.read_bytes() == before
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["t.json", "t.json.lock"]
+
+
+# ---- look-up -----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.setenv("TRITON_EXT_TUNING_DIR", str(tmp_path))
+    monkeypatch.delenv("TRITON_EXT_TUNING", raising=False)
+    monkeypatch.setattr(lookups, "shipped_path", lambda gpu: tmp_path / f"shipped {gpu}.json")
+    lookups.lookup.forget(added=True)
+    yield tmp_path
+    lookups.lookup.forget(added=True)
+
+
+CASE = Case(direction="fprop", problem=problem(), dtype=torch.float16)
+KEY = CASE.key(MACHINE.num_sms)
+
+
+def table_of(config, **changes):
+    return Table(GPU, {KEY: entry(kind=kind_of(config), config=encode(config), **changes)})
+
+
+def test_the_users_table_goes_before_ours_and_ours_before_the_model(folder):
+    ours, mine, added = conv_config.CONFIGS[:3]
+    assert lookups.find(CASE, MACHINE) is None
+    write_table(folder / f"shipped {GPU}.json", table_of(ours, measured="2099-01-01T00:00:00Z"))
+    # Files are read once ...
+    assert lookups.find(CASE, MACHINE) is None
+    # ... until that is to be forgotten.
+    lookups.lookup.forget()
+    assert lookups.find(CASE, MACHINE) == ours
+    write_table(folder / file_name(GPU), table_of(mine))
+    lookups.lookup.forget()
+    assert lookups.find(CASE, MACHINE) == mine
+    lookups.lookup.add(GPU, table_of(added, measured="2098-01-01T00:00:00Z").entries)
+    assert lookups.find(CASE, MACHINE) == added
+    assert lookups.find(CASE, replace(MACHINE, name="NVIDIA Other")) is None
+    assert lookups.find(CASE, replace(MACHINE, name="")) is None
+
+
+def test_tables_can_be_left_out(folder, monkeypatch):
+    write_table(folder / file_name(GPU), table_of(conv_config.CONFIGS[0]))
+    monkeypatch.setenv("TRITON_EXT_TUNING", "0")
+    assert lookups.find(CASE, MACHINE) is None
+
+
+def test_a_broken_table_is_reported_and_not_used(folder):
+    (folder / file_name(GPU)).write_text("{", encoding="utf-8")
+    write_table(folder / f"shipped {GPU}.json", table_of(conv_config.CONFIGS[0]))
+    with pytest.warns(TuningWarning, match="is not JSON.*it is not used"):
+        assert lookups.find(CASE, MACHINE) == conv_config.CONFIGS[0]
+
+
+def test_the_table_of_another_gpu_is_reported_and_not_used(folder):
+    other = table_of(conv_config.CONFIGS[0])
+    other.gpu = "NVIDIA Other"
+    write_table(folder / file_name(GPU), other)
+    with pytest.warns(TuningWarning, match="is for NVIDIA Other, this is NVIDIA Test GPU"):
+        assert lookups.find(CASE, MACHINE) is None
+
+
+@pytest.mark.parametrize("raw", [3, {"kind": "gemm"}, entry(kind="later"), entry(config={"a": 1})])
+def test_a_broken_entry_is_reported_and_not_used(folder, raw):
+    write_table(folder / file_name(GPU), Table(GPU, {KEY: raw}))
+    with pytest.warns(TuningWarning, match="is not used"):
+        assert lookups.find(CASE, MACHINE) is None
+
+
+def test_without_a_home_folder_there_is_no_users_table(folder, monkeypatch):
+    write_table(folder / f"shipped {GPU}.json", table_of(conv_config.CONFIGS[0]))
+    monkeypatch.setenv("TRITON_EXT_TUNING_DIR", "~nobody-is-called-so/x")
+    with pytest.warns(TuningWarning, match="no such home folder; set TRITON_EXT_TUNING_DIR"):
+        assert lookups.find(CASE, MACHINE) == conv_config.CONFIGS[0]
+
+
+def test_a_folder_is_not_set_aside(tmp_path):
+    with pytest.raises(IsADirectoryError, match="is a folder, not a file"):
+        update_table(tmp_path, Table(GPU, {}))
+    assert tmp_path.is_dir()
+    assert not list(tmp_path.parent.glob("*.aside-*"))
+
+
+DEPTHWISE = {"kind": "depthwise", "config": {"qw": 4, "block_p": 16, "block_c": 64}}
+WGRAD = {"block_co": 64, "block_ci": 64, "num_stages": 4, "num_warps": 4}
+WGRAD_CHOICE = {"kind": "wgrad", "config": {"config": WGRAD}}
+
+
+@pytest.mark.parametrize(
+    ("direction", "choice", "message"),
+    [
+        ("fprop", DEPTHWISE, "depthwise is no kernel of this convolution"),
+        ("dgrad", DEPTHWISE, "depthwise is no kernel of this convolution"),
+        ("wgrad", DEPTHWISE, "depthwise is no kernel of wgrad"),
+        ("fprop", WGRAD_CHOICE, "wgrad is no kernel of fprop"),
+        ("dgrad", WGRAD_CHOICE, "wgrad is no kernel of dgrad"),
+        ("wgrad", {}, "gemm is no kernel of wgrad"),
+        ("fprop", {"kind": "packed", "config": {"config": WGRAD_CHOICE}}, "wgrad is no kernel of"),
+        ("dgrad", {"kind": "packed", "config": {"config": WGRAD_CHOICE}}, "packed is no kernel of"),
+    ],
+)
+def test_a_choice_of_another_kernel_is_reported_and_not_used(folder, direction, choice, message):
+    case = replace(CASE, direction=direction)
+    write_table(folder / file_name(GPU), Table(GPU, {case.key(132): {**entry(), **choice}}))
+    with pytest.warns(TuningWarning, match=f"is not used: {message}"):
+        assert lookups.find(case, MACHINE) is None
+
+
+def test_a_depthwise_choice_is_used_where_it_belongs(folder):
+    case = replace(CASE, problem=problem(in_channels=64, out_channels=64, groups=64))
+    write_table(folder / file_name(GPU), Table(GPU, {case.key(132): {**entry(), **DEPTHWISE}}))
+    assert encode(lookups.find(case, MACHINE))["qw"] == 4
+
+
+@pytest.mark.parametrize("name", ["block_m", "block_n", "num_warps", "store_parts"])
+def test_zeros_are_out_of_range(name):
+    with pytest.raises(KindError, match=f"gemm.{name}: 0 is out of range"):
+        decode("gemm", {**encode(conv_config.CONFIGS[0]), name: 0})
+
+
+def test_where_tables_are(monkeypatch):
+    monkeypatch.setenv("TRITON_EXT_TUNING_DIR", "/a")
+    assert lookups.user_path("NVIDIA H200") == pathlib.Path(f"/a/nvidia_h200.v{SCHEMA}.json")
+    monkeypatch.delenv("TRITON_EXT_TUNING_DIR")
+    monkeypatch.setenv("XDG_DATA_HOME", "/b")
+    assert lookups.user_folder() == pathlib.Path("/b/triton-ext/tuning")
+    monkeypatch.delenv("XDG_DATA_HOME")
+    assert lookups.user_folder() == pathlib.Path.home() / ".local/share/triton-ext/tuning"
+    monkeypatch.undo()
+    assert lookups.shipped_path("NVIDIA H200").name == "nvidia_h200.json"
+    assert file_name("???") == f"unknown.v{SCHEMA}.json"
+
+
+def test_observers_are_told_what_is_asked_for(folder):
+    write_table(folder / file_name(GPU), table_of(conv_config.CONFIGS[0]))
+    seen = []
+    with lookups.observed(lambda *told: seen.append(told)):
+        lookups.find(CASE, MACHINE)
+        lookups.find(replace(CASE, dtype=torch.bfloat16), MACHINE)
+    lookups.find(CASE, MACHINE)
+    assert [(case.dtype, known) for case, _, known in seen] == [
+        (torch.float16, True),
+        (torch.bfloat16, False),
+    ]

@@ -1,0 +1,44 @@
+"""tools/try_wheel.py: which wheel of several is tried."""
+
+from __future__ import annotations
+
+import importlib.util
+import pathlib
+import sys
+
+import pytest
+
+TOOLS = pathlib.Path(__file__).parent.parent / "tools"
+
+
+@pytest.fixture(scope="module")
+def tool():
+    sys.path.insert(0, str(TOOLS))
+    spec = importlib.util.spec_from_file_location("try_wheel", TOOLS / "try_wheel.py")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["try_wheel"] = module
+    spec.loader.exec_module(module)
+    yield module
+    del sys.modules["try_wheel"]
+    sys.path.remove(str(TOOLS))
+
+
+VERSIONS = ["0.9", "0.9.1", "0.10.0.dev2", "0.10.0a1", "0.10.0rc2", "0.10.0rc10", "0.10.0"]
+VERSIONS += ["0.10.0.post1", "0.10.1+local", "1.0"]
+
+
+@pytest.mark.parametrize("newest", range(1, len(VERSIONS) + 1))
+def test_the_newest_version_is_tried(tool, tmp_path, monkeypatch, newest):
+    monkeypatch.setattr(tool, "ROOT", tmp_path)
+    (tmp_path / "dist").mkdir()
+    names = [f"triton_ext-{version}-cp310-abi3-manylinux_x86_64.whl" for version in VERSIONS]
+    for name in names[:newest]:
+        (tmp_path / "dist" / name).touch()
+    (tmp_path / "dist" / "triton_ext-9.0-cp310-abi3-manylinux_aarch64.whl").touch()
+    assert tool.wheel_for("x86_64").name == names[newest - 1]
+
+
+def test_no_wheel(tool, tmp_path, monkeypatch):
+    monkeypatch.setattr(tool, "ROOT", tmp_path)
+    with pytest.raises(tool.EnvironmentProblem, match="no wheel for x86_64 in dist/: run 'make"):
+        tool.wheel_for("x86_64")
