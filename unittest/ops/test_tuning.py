@@ -219,13 +219,16 @@ def test_candidates_are_compiled_into_the_cache(tmp_path, monkeypatch):
     assert len(list(tmp_path.rglob("*.cubin"))) >= 3
 
 
-def test_processes_end_while_they_have_a_job():
-    silent = [sys.executable, "-c", "import sys; sys.stdin.readline(); sys.stdin.read()"]
+@pytest.mark.parametrize("size", [1, 1_000_000])  # a pipe holds 65536 bytes
+def test_processes_end_while_they_have_a_job(size):
+    silent = [sys.executable, "-c", "import sys; sys.stdin.readline(1); sys.stdin.read(1)"]
     for _ in range(5):
         with Processes(2, silent) as pool:
-            futures = [pool.submit_job({"job": number}) for number in range(2)]
+            futures = [pool.submit_job({"job": "x" * size}) for _ in range(2)]
             while not all(future.running() for future in futures):
                 time.sleep(0.001)
+        for future in futures:
+            assert re.match("the compiling process(es)? .*ended", future.result(0).error)
 
 
 # ---- Timing ------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ A process reads a JSON object per line and answers each with a JSON line, the fi
 from __future__ import annotations
 
 import base64
+import contextlib
 import json
 import os
 import pickle
@@ -47,7 +48,10 @@ def usable_cores() -> int:
 
 
 class _Process:
-    """One process, started on first use and again after a crash."""
+    """One process, started on first use and again after a crash, until :meth:`end`.
+
+    One thread at a time has it do jobs; any thread may end it.
+    """
 
     def __init__(
         self, command: Sequence[str], folder: str | None, environment: Mapping[str, str] | None
@@ -55,25 +59,31 @@ class _Process:
         self._command = list(command)
         self._folder = folder
         self._environment = environment
+        self._lock = threading.Lock()  # of the two below
         self._running: subprocess.Popen[str] | None = None
-        # Lives as long as the object; stop() closes it.
+        self._ended = False
+        # Lives as long as the object; close() closes it.
         self._errors = tempfile.TemporaryFile(mode="w+", errors="replace")  # noqa: SIM115
 
-    def start(self) -> subprocess.Popen[str]:
-        if self._running is None:
-            self._running = subprocess.Popen(
-                self._command,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=self._errors,
-                text=True,
-                cwd=self._folder,
-                env=self._environment,
-            )
-        return self._running
+    def start(self) -> subprocess.Popen[str] | None:
+        """Returns the running process; ``None`` after :meth:`end`."""
+        with self._lock:
+            if self._running is None and not self._ended:
+                self._running = subprocess.Popen(
+                    self._command,
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    stderr=self._errors,
+                    text=True,
+                    cwd=self._folder,
+                    env=self._environment,
+                )
+            return self._running
 
     def run(self, job: Mapping[str, object]) -> Compiled:
         process = self.start()
+        if process is None:
+            return Compiled("the compiling processes were ended before this job began")
         assert process.stdin is not None
         assert process.stdout is not None
         killer = threading.Timer(_JOB_SECONDS, process.kill)
@@ -86,24 +96,37 @@ class _Process:
             answer = ""
         finally:
             killer.cancel()
-        if answer:
+        if answer.endswith("\n"):  # else the process ended in the middle of it, or before
             return Compiled(**json.loads(answer))
         code = process.wait()
-        self._running = None
+        with self._lock:
+            self._running = None
+        _close_streams(process)
         self._errors.seek(0)
         said = self._errors.read()[-300:].strip()
         return Compiled(f"the compiling process ended with {code}: {said}")
 
-    def stop(self) -> None:
-        # A thread that waits for an answer sees the end, too, and takes the process out.
-        process, self._running = self._running, None
-        if process is not None:
-            process.kill()
-            process.wait()
-            for stream in (process.stdin, process.stdout):
-                if stream is not None:
-                    stream.close()
+    def end(self) -> None:
+        """Kills the process; a thread that waits for its answer sees that as a crash."""
+        with self._lock:
+            self._ended = True
+            if self._running is not None:
+                self._running.kill()
+
+    def close(self) -> None:
+        """Frees what an ended process holds; no thread may use it any more."""
+        if self._running is not None:
+            self._running.wait()
+            _close_streams(self._running)
         self._errors.close()
+
+
+def _close_streams(process: subprocess.Popen[str]) -> None:
+    for stream in (process.stdin, process.stdout):
+        if stream is not None:
+            # What the process did not read any more is written once again when its pipe is closed.
+            with contextlib.suppress(BrokenPipeError):
+                stream.close()
 
 
 class Processes:
@@ -133,9 +156,12 @@ class Processes:
         return self
 
     def __exit__(self, *exception: object) -> None:
-        self._threads.shutdown(wait=False, cancel_futures=True)
         for process in self._all:
-            process.stop()
+            process.end()
+        # The threads end at once: what they wait for is dead, and nothing starts again.
+        self._threads.shutdown(wait=True, cancel_futures=True)
+        for process in self._all:
+            process.close()
 
     def start(self) -> None:
         """Starts all processes now: what they import takes seconds."""
