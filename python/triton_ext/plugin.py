@@ -380,7 +380,7 @@ def _stages_hook(previous: seams.StagesHook | None) -> seams.StagesHook:
                 if name in stages:
                     is_gluon = seams.is_gluon(language)
                     stages[name] = _wrap_stage(name, stages[name], now, is_gluon)
-            if "llir" in stages and not host_has("im2col-copies"):
+            if "llir" in stages:
                 stages["llir"] = _wrap_llir(stages["llir"])
         return None
 
@@ -437,14 +437,17 @@ def _wrap_stage(
 
 
 def _wrap_llir(inner: Callable[[Any, Any], str]) -> Callable[[Any, Any], str]:
-    """Puts what is left of the im2col lowering behind LLVM IR."""
+    """Puts what the host cannot do of im2col copies behind LLVM IR."""
+    if host_has("im2col-copies"):
+        word, export = ".multicast::cluster", "order-multicast-operands"
+    else:
+        word, export = MARKED, "lower-im2col-calls"
 
     def wrapped(source: Any, metadata: Any) -> str:
-        text = inner(source, metadata)
-        if MARKED not in text:
-            return text
-        lowered: str = backends.load("nvidia", "lower-im2col-calls")(text)
-        return lowered
+        text: str = inner(source, metadata)
+        if word in text:
+            text = backends.load("nvidia", export)(text)
+        return text
 
     return wrapped
 
