@@ -48,6 +48,12 @@ def gpu():
         pytest.skip(problem)
 
 
+def pytest_configure(config):
+    import lost_context  # from a folder that is added below
+
+    lost_context.register(config)
+
+
 def pytest_collection_modifyitems(items):
     problem = gpu_problem()
     if problem is None:
@@ -71,6 +77,7 @@ FOLDERS = (  # of those helpers
     "passes",
     "emulator",
     "ops",
+    "gpu",
 )
 for folder in FOLDERS:
     sys.path.append(str(pathlib.Path(__file__).parent / folder))
