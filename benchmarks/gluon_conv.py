@@ -190,16 +190,16 @@ FUNCTIONS = {
 
 def chosen_config(kernel: str, shape: ConvShape, num_sms: int) -> str:
     """Returns the configuration with which the Gluon kernel runs the shape."""
+    from triton_ext.ops.hopper.wgrad_tiles import choose_work
     from triton_ext.ops.residues import Residues
 
     from examples.gluon.hopper import dgrad, fprop
-    from examples.gluon.hopper.wgrad_tiles import choose_plan
 
     taps = shape.r * shape.s
     if kernel == "wgrad":
         pixels = shape.n * shape.h * shape.w
         return str(
-            choose_plan(shape.m_gemm, shape.co, shape.ci, taps, num_sms, input_pixels=pixels)
+            choose_work(shape.m_gemm, shape.co, shape.ci, taps, num_sms, input_pixels=pixels)
         )
     if kernel in ("fprop", "clusters"):
         chosen = fprop.choose_config(shape.m_gemm, shape.co, shape.ci, taps, num_sms)

@@ -14,11 +14,11 @@ from triton_ext.gluon import nvidia as xnv
 sys.path.insert(0, str(pathlib.Path(__file__).absolute().parents[2]))
 
 from triton_ext.ops.hopper.tiles import cooperative, keep_filter, ping_pong
+from triton_ext.ops.hopper.wgrad_tiles import WgradTileConfig
 
 from examples.gluon.hopper.dgrad import conv_dgrad
 from examples.gluon.hopper.fprop import conv_fprop
 from examples.gluon.hopper.wgrad import conv_wgrad
-from examples.gluon.hopper.wgrad_tiles import WgradConfig
 
 __all__ = ["CONFIGS", "WGRAD_CONFIGS", "keep_filter", "one_triton_cache", "run"]
 
@@ -28,10 +28,12 @@ CONFIGS = (
     cooperative(64, 1, 128, 2),
 )
 WGRAD_CONFIGS = (
-    WgradConfig(main_blocks=2, stages=3, store_buffers=2),
-    WgradConfig(share="rows", main_blocks=2, rest_blocks=1, rest_consumers=1, pixels=32, stages=3),
-    WgradConfig(share="tile", main_blocks=2, rest_blocks=1, pixels=32, stages=3),
-    WgradConfig(main_blocks=2, stages=4, rows_from_x=True),
+    WgradTileConfig(main_blocks=2, stages=3, store_buffers=2),
+    WgradTileConfig(
+        share="rows", main_blocks=2, rest_blocks=1, rest_consumers=1, pixels=32, stages=3
+    ),
+    WgradTileConfig(share="tile", main_blocks=2, rest_blocks=1, pixels=32, stages=3),
+    WgradTileConfig(main_blocks=2, stages=4, rows_from_x=True),
 )
 
 

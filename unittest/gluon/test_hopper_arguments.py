@@ -18,12 +18,12 @@ if not CAPABILITY.available:
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
 
 from triton_ext.ops.hopper.tiles import ping_pong  # noqa: E402
+from triton_ext.ops.hopper.wgrad_tiles import WgradTileConfig  # noqa: E402
 
 from examples.gluon.hopper.dgrad import conv_dgrad  # noqa: E402
 from examples.gluon.hopper.fprop import conv_fprop  # noqa: E402
 from examples.gluon.hopper.fprop_cluster import in_cluster  # noqa: E402
 from examples.gluon.hopper.wgrad import conv_wgrad  # noqa: E402
-from examples.gluon.hopper.wgrad_tiles import WgradConfig  # noqa: E402
 
 
 def start(kernel, **options):
@@ -38,6 +38,7 @@ def start(kernel, **options):
     return conv_wgrad(x, dy, options.pop("size", (3, 3)), **options)
 
 
+OF_WGRAD = WgradTileConfig(main_blocks=2, stages=3)
 EVERY = ("fprop", "dgrad", "wgrad")
 WRONG = [
     *((each, {"stride": 1.5}, r"stride is 1.5: expected an int, or 2 of them, ") for each in EVERY),
@@ -54,10 +55,22 @@ WRONG = [
     ("dgrad", {"size": (8,)}, r"input_size is \(8,\): expected 2 ints"),
     ("wgrad", {"size": 3}, "filter_size is 3: expected 2 ints, each at least 1"),
     ("wgrad", {"size": (3,)}, r"filter_size is \(3,\): expected 2 ints"),
-    ("fprop", {"config": WgradConfig(main_blocks=2, stages=3)}, "a WgradConfig: expected a TileC"),
-    ("dgrad", {"config": WgradConfig(main_blocks=2, stages=3)}, "a WgradConfig: expected a TileC"),
+    (
+        "fprop",
+        {"config": OF_WGRAD},
+        "a WgradTileConfig: expected a TileC",
+    ),
+    (
+        "dgrad",
+        {"config": OF_WGRAD},
+        "a WgradTileConfig: expected a TileC",
+    ),
     ("dgrad", {"config": in_cluster(ping_pong(64, 64, 3))}, "a ClusterConfig: expected a TileC"),
-    ("wgrad", {"config": ping_pong(64, 64, 3)}, "config is a TileConfig: expected a WgradConfig"),
+    (
+        "wgrad",
+        {"config": ping_pong(64, 64, 3)},
+        "is a TileConfig: expected a WgradTileConfig",
+    ),
 ]
 
 

@@ -27,23 +27,23 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
 
 from triton.experimental.gluon import language as gl  # noqa: E402
 from triton_ext.ops.hopper.tiles import RESERVED_BYTES  # noqa: E402
-
-from examples.gluon.hopper import wgrad  # noqa: E402
-from examples.gluon.hopper.wgrad_tiles import (  # noqa: E402
+from triton_ext.ops.hopper.wgrad_tiles import (  # noqa: E402
     CONFIGS,
     MOST_ADDED_PARTS,
     Partition,
-    Plan,
-    WgradConfig,
-    choose_plan,
-    plans,
+    WgradTileConfig,
+    WgradWork,
+    choose_work,
+    possible_work,
 )
 
-SQUARE = WgradConfig(main_blocks=2, stages=6, store_buffers=2)
-SHARED_ROWS = WgradConfig(
+from examples.gluon.hopper import wgrad  # noqa: E402
+
+SQUARE = WgradTileConfig(main_blocks=2, stages=6, store_buffers=2)
+SHARED_ROWS = WgradTileConfig(
     share="rows", main_blocks=4, rest_blocks=1, rest_consumers=1, pixels=32, stages=5
 )
-SHARED_TILE = WgradConfig(share="tile", main_blocks=2, rest_blocks=1, pixels=32, stages=6)
+SHARED_TILE = WgradTileConfig(share="tile", main_blocks=2, rest_blocks=1, pixels=32, stages=6)
 
 
 # ---- Configurations ----------------------------------------------------------------------------
@@ -93,9 +93,9 @@ def test_what_cannot_run_is_named(change, message):
 
 
 def test_a_shared_tile_must_be_split_and_added_by_the_second_kernel():
-    whole = Plan.make(SHARED_TILE, 4096, 1024, 1024, 132)
+    whole = WgradWork.make(SHARED_TILE, 4096, 1024, 1024, 132)
     assert whole.problems() == ["consumers share a tile, and 5472 tiles are not split"]
-    in_place = Plan.make(SHARED_TILE, 4096, 64, 9, 132, add_in_place=True)
+    in_place = WgradWork.make(SHARED_TILE, 4096, 64, 9, 132, add_in_place=True)
     assert in_place.problems() == ["consumers that share a tile leave adding to the second kernel"]
 
 
@@ -156,7 +156,7 @@ def test_neighbours_have_the_same_steps():
     num_sms=st.sampled_from((1, 78, 114, 132)),
 )
 def test_a_plan_for_every_convolution(pixels, co, ci, taps, num_sms):
-    plan = choose_plan(pixels, co, ci, taps, num_sms)
+    plan = choose_work(pixels, co, ci, taps, num_sms)
     assert plan.problems() == []
     assert plan.config in CONFIGS
     blocks = math.ceil(co / 64) * taps * math.ceil(ci / 64)
@@ -172,7 +172,7 @@ def test_a_plan_for_every_convolution(pixels, co, ci, taps, num_sms):
 
 def test_what_the_choice_knows():
     def name(*sizes: int) -> str:
-        return str(choose_plan(*sizes, 132))
+        return str(choose_work(*sizes, 132))
 
     # Few channels and long reductions: consumers share a tile, 44 CTAs and 2 parts of each.
     assert name(100352, 64, 64, 9) == "yx64x192_p2_n128+64_p32_s6_e1_k88"
@@ -185,14 +185,14 @@ def test_what_the_choice_knows():
 
 
 def test_all_plans_differ():
-    found = [str(plan) for plan in plans(6272, 256, 36, 132)]
+    found = [str(plan) for plan in possible_work(6272, 256, 36, 132)]
     assert len(found) == len(set(found)) > len(CONFIGS)
 
 
 # ---- Compiled code -----------------------------------------------------------------------------
 
 
-def fast(configs: tuple[WgradConfig, ...], *indices: int) -> list[object]:
+def fast(configs: tuple[WgradTileConfig, ...], *indices: int) -> list[object]:
     """Leaves all but some of the configurations to the nightly run: compiling one takes 4 s."""
     nightly = pytest.mark.skipif(
         not os.environ.get("TRITON_EXT_NIGHTLY"),
@@ -238,7 +238,7 @@ def test_compiled_code(config, fresh_triton_cache, tmp_path):
 
 @pytest.mark.parametrize("rank", [2, 3, 5])
 def test_every_rank_from_one_text(rank, fresh_triton_cache):
-    config = WgradConfig(consumers=1, main_blocks=1, stages=4)
+    config = WgradTileConfig(consumers=1, main_blocks=1, stages=4)
     ptx = wgrad.compile_conv_wgrad(config, rank=rank, dtype=gl.bfloat16).asm["ptx"]
     im2col = re.findall(r"cp\.async\.bulk\.tensor\.(\d)d\S*\.im2col", ptx)
     assert im2col == ([] if rank == 2 else [str(rank)])

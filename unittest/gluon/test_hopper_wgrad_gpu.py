@@ -35,9 +35,9 @@ from hopper_cases import (  # noqa: E402
     assert_close,
     poison,
 )
+from triton_ext.ops.hopper.wgrad_tiles import CONFIGS, WgradTileConfig  # noqa: E402
 
 from examples.gluon.hopper import wgrad  # noqa: E402
-from examples.gluon.hopper.wgrad_tiles import CONFIGS, WgradConfig  # noqa: E402
 
 pytestmark = pytest.mark.gpu
 
@@ -47,7 +47,7 @@ POINTWISE = dataclasses.replace(
 )
 # More tiles than multiprocessors, of which some are left after the last round.
 ROUNDS = dataclasses.replace(TAILS, ci=584, co=1096, dtype="bfloat16")
-SHARED_ROWS = WgradConfig(
+SHARED_ROWS = WgradTileConfig(
     share="rows", main_blocks=4, rest_blocks=1, rest_consumers=1, pixels=32, stages=5
 )
 
@@ -81,7 +81,7 @@ def torch_wgrad(case: Case, x: torch.Tensor, dy: torch.Tensor) -> torch.Tensor:
     return gradients[1].movedim(1, -1)
 
 
-def check(case: Case, config: WgradConfig | None = None, *, add_in_place: bool = False) -> None:
+def check(case: Case, config: WgradTileConfig | None = None, *, add_in_place: bool = False) -> None:
     """Compares a result with cuDNN within the tolerance, and more runs with the first."""
     x, dy = operands(case)
 

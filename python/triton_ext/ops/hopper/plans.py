@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -14,7 +15,7 @@ from triton_ext.ops.hopper.tiles import SMEM_BYTES
 from triton_ext.ops.machine import IS_INTERPRETED, Machine
 from triton_ext.ops.problem import ConvProblem
 
-__all__ = ["DTYPES", "MOST_EXPECTED", "Tiled", "common_reasons"]
+__all__ = ["DTYPES", "MOST_EXPECTED", "Tiled", "common_reasons", "zeroed_flags"]
 
 #: Types of all tensors: the layouts in shared memory are those of 16-bit elements.
 DTYPES = (torch.float16, torch.bfloat16)
@@ -97,3 +98,23 @@ class Tiled:
         made = self.kind.__new__(self.kind)
         made.__dict__.update(self.fields, base=base)
         return made
+
+
+def zeroed_flags(device: torch.device, count: int) -> torch.Tensor:
+    """Returns flags of a kernel, int32 zeros, that no kernel of another stream uses.
+
+    A kernel leaves zeros behind, so those of a stream are made once.
+
+    Args:
+        device: Where the kernel runs.
+        count: How many.
+    """
+    if device.type != "cuda" or torch.cuda.is_current_stream_capturing():
+        # Memory of the graph: it is zeroed in every replay.
+        return torch.zeros(count, dtype=torch.int32, device=device)
+    return _stream_flags(device, torch.cuda.current_stream(device).cuda_stream, count)
+
+
+@lru_cache(maxsize=64)
+def _stream_flags(device: torch.device, stream: int, count: int) -> torch.Tensor:
+    return torch.zeros(count, dtype=torch.int32, device=device)

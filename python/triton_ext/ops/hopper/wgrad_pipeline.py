@@ -10,9 +10,9 @@ from __future__ import annotations
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier
-from triton_ext.ops.hopper.names import aggregate, allocate_mbarrier
 
-from .wgrad_tiles import BLOCK_C as _BLOCK_C
+from triton_ext.ops.hopper.names import aggregate, allocate_mbarrier
+from triton_ext.ops.hopper.wgrad_tiles import BLOCK_C as _BLOCK_C
 
 __all__ = [
     "Ring",
@@ -47,9 +47,9 @@ def swizzled_layout():
 
 
 @gluon.jit
-def allocate_ring(dw_desc, CONFIG: gl.constexpr):
+def allocate_ring(dy_desc, dw_desc, CONFIG: gl.constexpr):
     """Allocates shared memory and initialises the barriers."""
-    dtype: gl.constexpr = dw_desc.dtype
+    dtype: gl.constexpr = dy_desc.dtype
     STAGES: gl.constexpr = CONFIG.stages
     PIXELS: gl.constexpr = CONFIG.pixels
     BUFFERS: gl.constexpr = CONFIG.consumers * CONFIG.store_buffers
@@ -65,7 +65,9 @@ def allocate_ring(dw_desc, CONFIG: gl.constexpr):
         rest_smem = gl.allocate_shared_memory(
             dtype, [STAGES * CONFIG.rest_buffers, PIXELS, BLOCK_C * CONFIG.rest_blocks], layout
         )
-    dw_smem = gl.allocate_shared_memory(dtype, [BUFFERS] + dw_desc.block_shape, dw_desc.layout)
+    dw_smem = gl.allocate_shared_memory(
+        dw_desc.dtype, [BUFFERS] + dw_desc.block_shape, dw_desc.layout
+    )
     ready_bars = allocate_mbarrier(batch=STAGES)
     empty_bars = allocate_mbarrier(batch=STAGES)
     for i in gl.static_range(STAGES):

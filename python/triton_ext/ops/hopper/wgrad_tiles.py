@@ -23,10 +23,14 @@ __all__ = [
     "CONFIGS",
     "MOST_ADDED_PARTS",
     "Partition",
-    "Plan",
-    "WgradConfig",
-    "choose_plan",
-    "plans",
+    "Reduction",
+    "WgradTileChoice",
+    "WgradTileConfig",
+    "WgradWork",
+    "choose_work",
+    "expected_us",
+    "possible_work",
+    "ranking",
 ]
 
 # A CTA that adds the other parts of its tile reads them one after another; beyond this many a
@@ -37,7 +41,7 @@ BLOCK_C = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WgradConfig:
+class WgradTileConfig:
     """How the kernel is compiled.
 
     A block is 64 channels: of dy, or of x seen through one filter tap.
@@ -198,6 +202,19 @@ class WgradConfig:
         )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WgradTileChoice:
+    """All that is chosen for a convolution.
+
+    Attributes:
+        config: How the kernel is compiled.
+        add_in_place: Whether the CTA with a tile's last part adds the others; else a second kernel.
+    """
+
+    config: WgradTileConfig
+    add_in_place: bool = False
+
+
 @dataclass(frozen=True, slots=True)
 class Partition:
     """Who reduces what.
@@ -263,8 +280,8 @@ class Partition:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
-    """How one convolution is computed.
+class WgradWork:
+    """The tiles of one convolution, and who computes them.
 
     Attributes:
         config: How the kernel is compiled.
@@ -273,7 +290,7 @@ class Plan:
         add_in_place: Whether the CTA with a tile's last part adds the others; else a second kernel.
     """
 
-    config: WgradConfig
+    config: WgradTileConfig
     partition: Partition
     dy_tiles: int
     add_in_place: bool
@@ -281,15 +298,15 @@ class Plan:
     @classmethod
     def make(
         cls,
-        config: WgradConfig,
+        config: WgradTileConfig,
         pixels: int,
         co: int,
         x_blocks: int,
         num_sms: int,
         *,
         add_in_place: bool = False,
-    ) -> Plan:
-        """Returns a plan.
+    ) -> WgradWork:
+        """Returns the work of a convolution.
 
         Args:
             config: How the kernel is compiled.
@@ -307,6 +324,11 @@ class Plan:
         return cls(config, partition, dy_tiles, add_in_place)
 
     @property
+    def choice(self) -> WgradTileChoice:
+        """What of it was chosen."""
+        return WgradTileChoice(config=self.config, add_in_place=self.add_in_place)
+
+    @property
     def parts(self) -> int:
         """Parts of a tile that is split."""
         return self.partition.splits * self.config.pixel_groups
@@ -321,8 +343,18 @@ class Plan:
         """Tiles of the workspace."""
         return self.partition.slots * self.config.pixel_groups if self.is_split else 0
 
+    @property
+    def workspace_elements(self) -> int:
+        """Elements of the workspace, fp32; never 0, so that it has an address."""
+        return max(self.slots * self.config.tile_elements, 4)
+
+    @property
+    def flags(self) -> int:
+        """Flags between the CTAs that split a tile."""
+        return self.partition.ctas * self.config.consumers
+
     def problems(self) -> list[str]:
-        """Returns why the plan cannot run; nothing where it can."""
+        """Returns why the work cannot run; nothing where it can."""
         found = self.config.problems()
         if self.config.share == "tile" and self.partition.waves:
             found.append(f"consumers share a tile, and {self.partition.tiles} tiles are not split")
@@ -333,6 +365,47 @@ class Plan:
     def __str__(self) -> str:
         added = ("_a" if self.add_in_place else "_k") + str(self.parts) if self.is_split else ""
         return f"{self.config}{added}"
+
+
+@dataclass(frozen=True, slots=True)
+class Reduction:
+    """How the second kernel is compiled.
+
+    Attributes:
+        parts: Parts that a program reads at a time.
+        columns: Columns of a block per program, beside 16 rows.
+        num_warps: Warps of a program.
+    """
+
+    parts: int
+    columns: int
+    num_warps: int
+
+    @classmethod
+    def choose(cls, parts: int, blocks: int) -> Reduction:
+        """Returns a reduction.
+
+        Enough threads have loads in flight if a block of 64 x 64 is cut the finer, the more of the
+        work is in parts instead of blocks.
+
+        Args:
+            parts: Parts of a tile.
+            blocks: Blocks of all tiles that are split.
+        """
+        if parts <= 4:
+            return cls(4, 64, 4)
+        if parts <= 16:
+            return cls(16, 32, 8)
+        return cls(64, 16 if blocks > 8 else 8, 16)
+
+    @classmethod
+    def of(cls, work: WgradWork) -> tuple[Reduction, tuple[int, int]] | None:
+        """Returns a work's reduction and its grid; ``None`` where nothing is left to add."""
+        if not work.is_split or work.add_in_place:
+            return None
+        blocks, rest = work.config.row_blocks * work.config.column_blocks, work.partition.rest
+        made = cls.choose(work.parts, blocks * rest)
+        return made, (blocks * 4 * (BLOCK_C // made.columns), rest)
 
 
 @dataclass(frozen=True, slots=True)
@@ -351,52 +424,53 @@ class _Rates:
 
 # Measured on an H200 (Triton 3.9.0, fp16, 2026-11-20) over 21 shapes, microseconds of a step;
 # docs/gluon-conv.md.
-_STEP_US: dict[WgradConfig, float] = {
-    WgradConfig(main_blocks=2, stages=6, store_buffers=2): 0.34,
-    WgradConfig(main_blocks=2, rest_blocks=1, stages=5): 0.52,
-    WgradConfig(rows_from_x=True, main_blocks=2, rest_blocks=1, stages=5): 0.52,
-    WgradConfig(main_blocks=4, stages=4, store_buffers=2): 0.665,
-    WgradConfig(main_blocks=4, rest_blocks=1, pixels=32, stages=7): 0.415,
-    WgradConfig(rows_from_x=True, main_blocks=4, rest_blocks=1, pixels=32, stages=7): 0.418,
-    WgradConfig(main_blocks=4, rest_blocks=2, stages=3, store_buffers=2): 0.975,
-    WgradConfig(consumers=3, main_blocks=2, rest_blocks=1, stages=4): 0.76,
-    WgradConfig(share="rows", main_blocks=1, stages=8, store_buffers=2): 0.306,
-    WgradConfig(consumers=1, main_blocks=1, stages=10, store_buffers=2): 0.175,
-    WgradConfig(share="tile", main_blocks=2, rest_blocks=1, pixels=32, stages=6): 0.365,
+_STEP_US: dict[WgradTileConfig, float] = {
+    WgradTileConfig(main_blocks=2, stages=6, store_buffers=2): 0.34,
+    WgradTileConfig(main_blocks=2, rest_blocks=1, stages=5): 0.52,
+    WgradTileConfig(rows_from_x=True, main_blocks=2, rest_blocks=1, stages=5): 0.52,
+    WgradTileConfig(main_blocks=4, stages=4, store_buffers=2): 0.665,
+    WgradTileConfig(main_blocks=4, rest_blocks=1, pixels=32, stages=7): 0.415,
+    WgradTileConfig(rows_from_x=True, main_blocks=4, rest_blocks=1, pixels=32, stages=7): 0.418,
+    WgradTileConfig(main_blocks=4, rest_blocks=2, stages=3, store_buffers=2): 0.975,
+    WgradTileConfig(consumers=3, main_blocks=2, rest_blocks=1, stages=4): 0.76,
+    WgradTileConfig(share="rows", main_blocks=1, stages=8, store_buffers=2): 0.306,
+    WgradTileConfig(consumers=1, main_blocks=1, stages=10, store_buffers=2): 0.175,
+    WgradTileConfig(share="tile", main_blocks=2, rest_blocks=1, pixels=32, stages=6): 0.365,
 }
 _RATES = _Rates(4.8, 0.0175, 3.3, 0.0126, 3.1, 0.53, 0.35)
 
-CONFIGS: tuple[WgradConfig, ...] = tuple(_STEP_US)
+CONFIGS: tuple[WgradTileConfig, ...] = tuple(_STEP_US)
 
 
-def plans(pixels: int, co: int, x_blocks: int, num_sms: int) -> Iterator[Plan]:
+def possible_work(pixels: int, co: int, x_blocks: int, num_sms: int) -> Iterator[WgradWork]:
     """Yields the plans of all shipped configurations that can compute a convolution."""
     for config in CONFIGS:
         for in_place in (False, True):
-            plan = Plan.make(config, pixels, co, x_blocks, num_sms, add_in_place=in_place)
-            if not plan.problems() and (plan.is_split or not in_place):
-                yield plan
+            work = WgradWork.make(config, pixels, co, x_blocks, num_sms, add_in_place=in_place)
+            if not work.problems() and (work.is_split or not in_place):
+                yield work
 
 
-def expected_us(plan: Plan, mib: float) -> float:
+def expected_us(work: WgradWork, mib: float) -> float:
     """Returns the time that a model of the machine expects, for so many MiB of x and dy."""
-    partition, rates = plan.partition, _RATES
-    tile_kib = plan.config.tile_elements * 4 / 1024
+    partition, rates = work.partition, _RATES
+    tile_kib = work.config.tile_elements * 4 / 1024
     rounds = partition.waves + (partition.rest > 0)
-    work = partition.most_steps * _STEP_US[plan.config]
-    time = rates.launch + max(work, mib * rates.per_mib) + rounds * tile_kib * rates.store_per_kib
-    if plan.is_split and plan.add_in_place:
-        time += rates.add + (plan.parts - 1) * tile_kib * rates.add_per_kib
-    elif plan.is_split:
-        time += rates.reduce + plan.slots * tile_kib / 1024 * rates.reduce_per_mib
+    steps_us = partition.most_steps * _STEP_US[work.config]
+    time = rates.launch + max(steps_us, mib * rates.per_mib)
+    time += rounds * tile_kib * rates.store_per_kib
+    if work.is_split and work.add_in_place:
+        time += rates.add + (work.parts - 1) * tile_kib * rates.add_per_kib
+    elif work.is_split:
+        time += rates.reduce + work.slots * tile_kib / 1024 * rates.reduce_per_mib
     return time
 
 
 @functools.lru_cache(maxsize=1024)
-def choose_plan(
+def ranking(
     pixels: int, co: int, ci: int, taps: int, num_sms: int, *, input_pixels: int = 0
-) -> Plan:
-    """Returns the plan that a model expects to be fastest.
+) -> tuple[tuple[WgradWork, float], ...]:
+    """Returns what can be done, in the order of the microseconds that a model expects.
 
     Args:
         pixels: Output pixels.
@@ -408,4 +482,13 @@ def choose_plan(
     """
     mib = ELEMENT_BYTES * (pixels * co + (input_pixels or pixels) * ci) / 2**20
     x_blocks = taps * math.ceil(ci / BLOCK_C)
-    return min(plans(pixels, co, x_blocks, num_sms), key=lambda plan: expected_us(plan, mib))
+    every = possible_work(pixels, co, x_blocks, num_sms)
+    timed = ((work, expected_us(work, mib)) for work in every)
+    return tuple(sorted(timed, key=lambda item: item[1]))
+
+
+def choose_work(
+    pixels: int, co: int, ci: int, taps: int, num_sms: int, *, input_pixels: int = 0
+) -> WgradWork:
+    """Returns what a model expects to be fastest; arguments as for :func:`ranking`."""
+    return ranking(pixels, co, ci, taps, num_sms, input_pixels=input_pixels)[0][0]
