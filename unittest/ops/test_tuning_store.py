@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import os
 import pathlib
+import re
 import subprocess
 import sys
+import warnings
 from dataclasses import replace
 from fractions import Fraction
 
@@ -25,6 +27,7 @@ from triton_ext.ops.hopper import fprop_config  # noqa: E402
 from triton_ext.ops.machine import Machine  # noqa: E402
 from triton_ext.ops.problem import ConvProblem  # noqa: E402
 from triton_ext.ops.row_packing import PackedConfig  # noqa: E402
+from triton_ext.ops.tuning.calls import candidates  # noqa: E402
 from triton_ext.ops.tuning_store import lookup as lookups  # noqa: E402
 from triton_ext.ops.tuning_store.cases import Case  # noqa: E402
 from triton_ext.ops.tuning_store.files import (  # noqa: E402
@@ -47,6 +50,7 @@ from triton_ext.ops.tuning_store.kinds import (  # noqa: E402
     encode,
     kind_of,
 )
+from triton_ext.ops.tuning_store.possible import problems_of  # noqa: E402
 
 GPU = "NVIDIA Test GPU"
 MACHINE = Machine(132, (9, 0), 232448, GPU)
@@ -390,7 +394,7 @@ def test_the_users_table_goes_before_ours_and_ours_before_the_model(folder):
     write_table(folder / file_name(GPU), table_of(mine))
     lookups.lookup.forget()
     assert lookups.find(CASE, MACHINE) == mine
-    lookups.lookup.add(GPU, table_of(added, measured="2098-01-01T00:00:00Z").entries)
+    lookups.lookup.add(GPU, table_of(added, measured="2098-01-01T00:00:00Z").entries, "here")
     assert lookups.find(CASE, MACHINE) == added
     assert lookups.find(CASE, replace(MACHINE, name="NVIDIA Other")) is None
     assert lookups.find(CASE, replace(MACHINE, name="")) is None
@@ -422,6 +426,84 @@ def test_a_broken_entry_is_reported_and_not_used(folder, raw):
     write_table(folder / file_name(GPU), Table(GPU, {KEY: raw}))
     with pytest.warns(TuningWarning, match="is not used"):
         assert lookups.find(CASE, MACHINE) is None
+
+
+IMPOSSIBLE = {
+    "stages": (
+        conv_config.CONFIGS[0], {"num_stages": 60},
+        r"gemm: its tiles and stages take \d+ bytes of shared memory, a CTA has 232448: expected "
+        "fewer stages or smaller tiles",
+    ),
+    "many stages": (conv_config.CONFIGS[0], {"num_stages": 200}, "num_stages is 200: expected 1"),
+    "rows": (conv_config.CONFIGS[0], {"block_m": 100}, "block_m is 100: expected a power of two"),
+    "warps": (conv_config.CONFIGS[0], {"num_warps": 3}, "num_warps is 3: expected a power of two"),
+    # The kernels know halves only.
+    "parts": (conv_config.CONFIGS[0], {"store_parts": 4}, "store_parts is 4: expected 1 to 2"),
+    "type": (conv_config.CONFIGS[0], {"block_m": "128"}, "block_m: expected .*int.* found '128'"),
+    "gluon": (fprop_config.CONFIGS[0], {"rows": 96}, "gluon: rows is 96: a consumer multiplies 64"),
+    "direct": (
+        DirectConfig(block_m=64, block_n=64), {"block_n": 65}, "block_n is 65: expected a power",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("config", "change", "message"), IMPOSSIBLE.values(), ids=IMPOSSIBLE)
+def test_impossible_numbers_are_not_used_and_told_once(folder, config, change, message):
+    raw = entry(kind=kind_of(config), config={**encode(config), **change})
+    write_table(folder / file_name(GPU), Table(GPU, {KEY: raw}))
+    where = re.escape(f"{folder / file_name(GPU)}: entry '{KEY}' is not used: ")
+    with pytest.warns(TuningWarning, match=f"{where}.*{message}.*; the model chooses, until"):
+        assert lookups.find(CASE, MACHINE) is None
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert lookups.find(CASE, MACHINE) is None
+
+
+def test_a_warning_names_the_file_that_was_used(folder):
+    write_table(folder / f"shipped {GPU}.json", table_of(conv_config.CONFIGS[0]))
+    wrong = replace(conv_config.CONFIGS[0], num_warps=5)
+    lookups.lookup.add(GPU, table_of(wrong).entries, "/shared.json")
+    with pytest.warns(TuningWarning, match=rf"^/shared\.json: entry '{KEY}' is not used: gemm"):
+        lookups.find(CASE, MACHINE)
+    lookups.lookup.forget(added=True)
+    write_table(folder / f"shipped {GPU}.json", table_of(wrong))
+    with pytest.warns(TuningWarning, match=re.escape(f"{folder / f'shipped {GPU}.json'}: entry")):
+        lookups.find(CASE, MACHINE)
+
+
+def test_a_depthwise_gradient_takes_whole_strides_only(folder):
+    """A position begins at a pixel of dy, which its kernel takes for granted."""
+    strided = problem(in_channels=64, out_channels=64, groups=64, stride=(2, 2))
+    case = replace(CASE, direction="dgrad", problem=strided)
+    raw = {**entry(), **DEPTHWISE, "config": {**DEPTHWISE["config"], "qw": 3}}
+    write_table(folder / file_name(GPU), Table(GPU, {case.key(132): raw}))
+    with pytest.warns(TuningWarning, match="qw is 3: expected a multiple of the stride, 2"):
+        assert lookups.find(case, MACHINE) is None
+
+
+def test_what_the_models_choose_is_possible():
+    shipped = lookups.shipped_path("NVIDIA H200")
+    for key, raw in read_table(shipped).entries.items():
+        direction = key.partition(" ")[0]
+        read = Entry.of(raw)
+        case = replace(CASE, direction=direction)
+        assert not problems_of(decode(read.kind, read.config), case, MACHINE), key
+    cases = {
+        "plain": problem(),
+        "strided": problem(stride=(2, 2)),
+        "grouped": problem(groups=4),
+        "depthwise": problem(in_channels=64, out_channels=64, groups=64),
+        "depthwise strided": problem(in_channels=64, out_channels=64, groups=64, stride=(3, 3)),
+        "large depthwise": problem(in_channels=8, out_channels=8, groups=8, filter_size=(31, 31)),
+        "few channels": problem(in_channels=3, filter_size=(7, 7)),
+        "small groups": problem(groups=32),
+    }
+    for name, one in cases.items():
+        for direction in DIRECTIONS:
+            for dtype in (torch.float16, torch.float32):
+                case = Case(direction=direction, problem=one, dtype=dtype)
+                for config in candidates(one, direction, dtype, MACHINE, count=100):
+                    assert not problems_of(config, case, MACHINE), (name, direction, config)
 
 
 def test_without_a_home_folder_there_is_no_users_table(folder, monkeypatch):

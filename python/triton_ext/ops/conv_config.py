@@ -12,6 +12,8 @@ import math
 from dataclasses import dataclass, replace
 from typing import Any
 
+from triton_ext.ops.config_checks import power_problems, range_problems
+
 __all__ = [
     "CONFIGS",
     "NARROW_CONFIGS",
@@ -70,6 +72,18 @@ class ConvConfig:
     store_parts: int = 1
     group_size_m: int = 8
     taps_inner: bool = True
+
+    def problems(self) -> list[str]:
+        """Returns why the kernels cannot be compiled so; nothing where they can."""
+        return [
+            *power_problems(self, 16, 1024, "block_m"),
+            *power_problems(self, 8, 1024, "block_n"),
+            *power_problems(self, 8, 256, "block_k"),
+            *power_problems(self, 4, 8, "num_warps"),
+            *range_problems(self, 1, 64, "num_stages"),
+            *range_problems(self, 1, 2, "store_parts"),
+            *range_problems(self, 1, 1 << 16, "group_size_m"),
+        ]
 
     def smem_bytes(
         self, element_bytes: int, whole_tile: bool = False, output: OutputTile | None = None

@@ -25,12 +25,13 @@ import triton.language as tl
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
+from triton_ext.ops.config_checks import power_problems, range_problems
 from triton_ext.ops.conv_fprop import TRITON_DTYPES
 from triton_ext.ops.conv_launch import TO_LAST, ForwardPlan, three
 from triton_ext.ops.depthwise_config import Walk
 from triton_ext.ops.descriptors import ROW_BYTES, packed_strides
 from triton_ext.ops.epilogue import PLAIN, EpilogueSpec
-from triton_ext.ops.epilogue_device import finish_tile, scale_and_shift
+from triton_ext.ops.epilogue_device import finish_tile, pixels_of_image, scale_and_shift
 from triton_ext.ops.launcher import Launcher
 from triton_ext.ops.machine import Machine
 from triton_ext.ops.problem import ConvProblem
@@ -99,7 +100,9 @@ def conv_direct_kernel(
     ACTIVATION: tl.constexpr,
     FUNCTION: tl.constexpr,
     ACC_DTYPE: tl.constexpr,
+    RESIDUAL_PER_IMAGE: tl.constexpr,
 ):
+    image_pixels = pixels_of_image(out_d, out_h, out_w, DIMS) if RESIDUAL_PER_IMAGE else None
     num_n = (co - 1) // BLOCK_N + 1
     row = tl.program_id(0) // num_n * BLOCK_M
     column = tl.program_id(0) % num_n * BLOCK_N
@@ -159,7 +162,7 @@ def conv_direct_kernel(
         acc = scale_and_shift(acc, columns, co, bias_ptr, scale_ptr, tile_scale_ptr)
     finish_tile(
         acc, row, column, m_gemm, co, co, y_desc, y_ptr, residual_desc, residual_ptr,
-        out_scale_ptr, amax_ptr, extra, ACTIVATION, FUNCTION, DTYPE,
+        image_pixels, out_scale_ptr, amax_ptr, extra, ACTIVATION, FUNCTION, DTYPE,
     )  # fmt: skip
 
 
@@ -176,6 +179,19 @@ class DirectConfig:
     block_m: int
     block_n: int
     num_warps: int = 4
+
+    def problems(self) -> list[str]:
+        """Returns why the kernel cannot be compiled so; nothing where it can."""
+        found = [
+            *power_problems(self, 1, 1024, "block_m", "block_n"),
+            *power_problems(self, 1, 32, "num_warps"),
+        ]
+        return found or range_problems(self, 1, 1 << 16, "tile_elements")
+
+    @property
+    def tile_elements(self) -> int:
+        """Elements of a tile."""
+        return self.block_m * self.block_n
 
 
 def choose_direct_config(m_gemm: int, co: int, num_sms: int) -> DirectConfig:
@@ -221,6 +237,7 @@ def direct_constants(
         "ACTIVATION": epilogue.activation,
         "FUNCTION": epilogue.function,
         "ACC_DTYPE": tl.int32 if dtype == tl.int8 else tl.float32,
+        "RESIDUAL_PER_IMAGE": epilogue.residual_per_image,
     }
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from triton_ext.ops.config_checks import power_problems, range_problems
 from triton_ext.ops.problem import ConvProblem
 
 __all__ = [
@@ -29,6 +30,8 @@ _MAX_INT32 = (1 << 31) - 1
 MAX_UP = 8
 # Of a thread of the filter's gradient, out of 168.
 _LIVE_REGISTERS = 116
+# More are unrolled into kernels that nobody waits for.
+_MOST_PIXELS, _MOST_SUMS = 32, 128
 
 
 def is_depthwise(problem: ConvProblem) -> bool:
@@ -148,6 +151,14 @@ class Walk:
         return max(reads, writes) > _MAX_INT32
 
 
+def _block_problems(config: DepthwiseConfig | DepthwiseWgradConfig) -> list[str]:
+    return [
+        *power_problems(config, 1, 4096, "block_p"),
+        *power_problems(config, 1, 1024, "block_c"),
+        *power_problems(config, 1, 32, "num_warps"),
+    ]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DepthwiseConfig:
     """One way to compile the kernel.
@@ -163,6 +174,10 @@ class DepthwiseConfig:
     block_p: int
     block_c: int
     num_warps: int = 4
+
+    def problems(self) -> list[str]:
+        """Returns why the kernel cannot be compiled so; nothing where it can."""
+        return [*range_problems(self, 1, _MOST_PIXELS, "qw"), *_block_problems(self)]
 
     @property
     def thread_channels(self) -> int:
@@ -260,6 +275,20 @@ class DepthwiseWgradConfig:
     block_c: int
     num_warps: int = 4
     max_registers: int = 168
+
+    def problems(self) -> list[str]:
+        """Returns why the kernel cannot be compiled so; nothing where it can."""
+        return [
+            *range_problems(self, 1, _MOST_PIXELS, "qw"),
+            *range_problems(self, 1, _MOST_SUMS, "lines", "taps", "sums"),
+            *range_problems(self, 24, 255, "max_registers"),
+            *_block_problems(self),
+        ]
+
+    @property
+    def sums(self) -> int:
+        """Taps of a program, all unrolled."""
+        return self.lines * self.taps
 
     @property
     def thread_channels(self) -> int:

@@ -99,7 +99,7 @@ class Warmup:
         if isinstance(answer, str):
             raise JobError(f"warmup_steps: rank 0 could not measure: {answer}")
         gpu, entries = answer
-        lookup.add(gpu, entries)
+        lookup.add(gpu, entries, "what rank 0 measured")
         reload()
         return report
 

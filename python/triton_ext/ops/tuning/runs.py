@@ -39,8 +39,8 @@ from triton_ext.ops.tuning_store.files import (
     read_table,
     update_table,
 )
-from triton_ext.ops.tuning_store.kinds import KindError, decode, encode, kind_of
-from triton_ext.ops.tuning_store.lookup import lookup, user_path
+from triton_ext.ops.tuning_store.kinds import KindError, encode, kind_of
+from triton_ext.ops.tuning_store.lookup import lookup, read_choice, user_path
 
 __all__ = ["Compiler", "Outcome", "Report", "Trial", "reload", "tune", "use"]
 
@@ -176,7 +176,7 @@ def use(path: pathlib.Path | str) -> int:
     table = read_table(pathlib.Path(path))
     if table is None:
         raise TableError(f"{path}: there is no such file")
-    lookup.add(table.gpu, table.entries)
+    lookup.add(table.gpu, table.entries, str(path))
     reload()
     return len(table.entries)
 
@@ -222,7 +222,7 @@ def tune(
     outcomes: dict[str, Outcome] = {}
     todo: list[tuple[str, Case, list[Any]]] = []
     for key, case in asked:
-        entry = None if force else _known(key, found.name)
+        entry = None if force else _known(key, case, found)
         configs = [] if entry is not None else _candidates(case, found, count)
         if entry is not None:
             outcomes[key] = Outcome(case=case, key=key, entry=entry, note="known")
@@ -268,11 +268,10 @@ def _checked_device(device: torch.device | str | None, is_named: bool) -> torch.
     return place
 
 
-def _known(key: str, gpu: str) -> Entry | None:
-    """Returns a choice that was measured with this version of Triton."""
+def _known(key: str, case: Case, machine: Machine) -> Entry | None:
+    """Returns a choice that was measured with this version of Triton, and can be used."""
     try:
-        entry = Entry.of(lookup.entries(gpu).get(key))
-        decode(entry.kind, entry.config)
+        entry, _ = read_choice(lookup.entries(machine.name).get(key), case, machine)
     except (TableError, KindError):
         return None
     return entry if entry.triton == _triton_version() else None
@@ -367,7 +366,7 @@ class _Run:
     def _keep(self, key: str, entry: Entry) -> None:
         """Saves a choice, and tells this process, also where it cannot be saved."""
         entries: dict[str, RawEntry] = {key: entry.raw()}
-        lookup.add(self.machine.name, entries)
+        lookup.add(self.machine.name, entries, "what this process measured")
         if not self.save:
             return
         try:

@@ -53,7 +53,8 @@ class Case:
         """
         spec = self.epilogue
         parts = (
-            ("residual", spec.residual),
+            ("residual", spec.residual and not spec.residual_per_image),
+            ("image-residual", spec.residual_per_image),
             ("amax", spec.amax),
             ("function", spec.function is not None),
         )

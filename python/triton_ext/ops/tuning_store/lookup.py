@@ -33,12 +33,14 @@ from triton_ext.ops.tuning_store.files import (
 )
 from triton_ext.ops.tuning_store.keys import Direction
 from triton_ext.ops.tuning_store.kinds import KindError, decode
+from triton_ext.ops.tuning_store.possible import problems_of
 
 __all__ = [
     "Lookup",
     "find",
     "lookup",
     "observed",
+    "read_choice",
     "shipped_path",
     "user_folder",
     "user_path",
@@ -78,6 +80,8 @@ class Lookup:
     def __init__(self) -> None:
         self._tables: dict[str, Mapping[str, RawEntry]] = {}
         self._added: dict[str, dict[str, RawEntry]] = {}
+        self._origins: dict[tuple[str, str], str] = {}
+        self._told: set[tuple[str, str]] = set()
         self._lock = threading.Lock()
         self.observers: list[Observer] = []
 
@@ -94,11 +98,19 @@ class Lookup:
         """Returns the user's entries, those in memory included."""
         return merged(_read(user_path, gpu), self._added.get(gpu, {}))
 
-    def add(self, gpu: str, entries: Mapping[str, RawEntry]) -> None:
-        """Takes entries into account in this process, whatever the files say."""
+    def add(self, gpu: str, entries: Mapping[str, RawEntry], origin: str) -> None:
+        """Takes entries into account in this process, whatever the files say.
+
+        Args:
+            gpu: For which GPU.
+            entries: By key, as JSON has them.
+            origin: Where they come from, for warnings.
+        """
         with self._lock:
+            self._origins |= {(gpu, key): origin for key in entries}
             self._added[gpu] = merged(self._added.get(gpu, {}), entries)
             self._tables.pop(gpu, None)
+            self._told.clear()
 
     def forget(self, added: bool = False) -> None:
         """Has files read again.
@@ -108,8 +120,29 @@ class Lookup:
         """
         with self._lock:
             self._tables.clear()
+            self._told.clear()
             if added:
                 self._added.clear()
+                self._origins.clear()
+
+    def tell(self, gpu: str, key: str, reason: object) -> None:
+        """Warns, once, that an entry is not used, and says where it stands."""
+        with self._lock:
+            if (gpu, key) in self._told:
+                return
+            self._told.add((gpu, key))
+            added, users = self._added.get(gpu, {}), self.users(gpu)
+        raw = self.entries(gpu).get(key)
+        if added.get(key) == raw:
+            place = self._origins[gpu, key]
+        else:
+            place = str(user_path(gpu) if key in users else shipped_path(gpu))
+        warnings.warn(
+            f"{place}: entry '{key}' is not used: {reason}; the model chooses, until the entry is "
+            "removed or triton-ext tune measures it again",
+            TuningWarning,
+            stacklevel=5,
+        )
 
 
 def _read(path_of: Callable[[str], pathlib.Path], gpu: str) -> dict[str, RawEntry]:
@@ -160,17 +193,31 @@ def _find(case: Case, machine: Machine) -> Any | None:
     if raw is None:
         return None
     try:
-        entry = Entry.of(raw)
-        config = decode(entry.kind, entry.config)
-        _check_kind(case, entry)
-        return config
+        return read_choice(raw, case, machine)[1]
     except (TableError, KindError) as error:
-        warnings.warn(
-            f"choice for '{key}' on {machine.name} is not used: {error}",
-            TuningWarning,
-            stacklevel=3,
-        )
+        lookup.tell(machine.name, key, error)
         return None
+
+
+def read_choice(raw: object, case: Case, machine: Machine) -> tuple[Entry, Any]:
+    """Returns what an entry says for a case, and its configuration.
+
+    Args:
+        raw: The entry, as JSON has it.
+        case: What is computed.
+        machine: Where.
+
+    Raises:
+        TableError: It is no entry.
+        KindError: Its configuration is none, or not one for the case and the machine.
+    """
+    entry = Entry.of(raw)
+    config = decode(entry.kind, entry.config)
+    _check_kind(case, entry)
+    problems = problems_of(config, case, machine)
+    if problems:
+        raise KindError(f"{entry.kind}: {'; '.join(problems)}")
+    return entry, config
 
 
 def _check_kind(case: Case, entry: Entry) -> None:

@@ -1,0 +1,67 @@
+"""Whether a configuration that a table holds can be compiled for what its key says.
+
+A table is a file that anybody may have edited or sent: what its numbers would make the compiler
+refuse, or the kernel compute wrongly, is told here, before a plan is made of it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from triton_ext.ops.conv_config import ConvConfig, OutputTile
+from triton_ext.ops.conv_direct import DirectConfig
+from triton_ext.ops.depthwise_config import DepthwiseConfig, DepthwiseWgradConfig
+from triton_ext.ops.hopper.tiles import TileConfig
+from triton_ext.ops.machine import Machine
+from triton_ext.ops.row_packing import PackedConfig
+from triton_ext.ops.tuning_store.cases import Case
+from triton_ext.ops.wgrad_config import WgradChoice
+
+__all__ = ["problems_of"]
+
+# mbarriers and alignment.
+_RESERVED_BYTES = 1024
+
+
+def problems_of(config: Any, case: Case, machine: Machine) -> list[str]:
+    """Returns why a configuration cannot be what is fastest; nothing where it can.
+
+    Args:
+        config: Of a kind that the case's direction has.
+        case: What it is to compute.
+        machine: Where.
+    """
+    if isinstance(config, PackedConfig):
+        return problems_of(config.config, case, machine)
+    if isinstance(config, WgradChoice):
+        tiles = config.config
+        found = [*tiles.problems()]
+        # What stores take on top depends on who computes which tile.
+        return found or _over(tiles.smem_bytes(None), machine)
+    if isinstance(config, ConvConfig):
+        element_bytes = case.dtype.itemsize
+        # The least that the output takes: its tile in parts, of elements like those of x.
+        least = config.problems() or _over(
+            config.smem_bytes(element_bytes, output=OutputTile(element_bytes=element_bytes)),
+            machine,
+        )
+        return [*least]
+    if isinstance(config, DepthwiseConfig):
+        found = config.problems()
+        up = case.problem.stride[-1] if case.direction == "dgrad" else 1
+        if not found and config.qw % up:
+            found.append(f"qw is {config.qw}: expected a multiple of the stride, {up}")
+        return found
+    if isinstance(config, (TileConfig, DirectConfig, DepthwiseWgradConfig)):
+        return config.problems()
+    return []
+
+
+def _over(smem_bytes: int, machine: Machine) -> list[str]:
+    needed = smem_bytes + _RESERVED_BYTES
+    if needed <= machine.smem_bytes:
+        return []
+    return [
+        f"its tiles and stages take {needed} bytes of shared memory, a CTA has "
+        f"{machine.smem_bytes}: expected fewer stages or smaller tiles"
+    ]
