@@ -260,6 +260,13 @@ def test_without_folding_nothing_has_to_be_told(name):
         compare(ours, theirs)
 
 
+@pytest.mark.parametrize("model", [None, 3, torch.nn.Conv2d])
+def test_refresh_wants_a_module(model):
+    kind = type(model).__name__
+    with pytest.raises(TypeError, match=f"^refresh: expected a torch.nn.Module, got {kind}$"):
+        nn.refresh(model)
+
+
 def test_what_refresh_is_for():
     """Were this not so, refresh could go."""
     ours = nn.convert(network(), report=False, fold=True)

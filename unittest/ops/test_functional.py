@@ -120,7 +120,14 @@ def refused(error, match, function, *given, **keywords):
         ({"bias": BIAS.float()}, TypeError, "bias is torch.float32, x is torch.float16"),
         ({"bias": BIAS.to("meta")}, ValueError, "bias is on meta, x is on cpu"),
         ({"activation": "swish"}, ValueError, "an activation of none, relu, .*, got 'swish'"),
-        ({"residual": DY[:1]}, ValueError, r"residual \[2, 16, 4, 3\], got \[1, 16, 4, 3\]"),
+        (
+            {"residual": DY[:1]},
+            ValueError,
+            r"residual \[2, 16, 4, 3\] or \[2, 16, 1, 1\], got \[1, 16, 4, 3\]",
+        ),
+        ({"residual": DY[:1, :, :1, :1]}, ValueError, r"\[2, 16, 1, 1\], got \[1, 16, 1, 1\]"),
+        ({"residual": DY[:, :1, :1, :1]}, ValueError, r"\[2, 16, 1, 1\], got \[2, 1, 1, 1\]"),
+        ({"residual": DY[:, :, :1]}, ValueError, r"\[2, 16, 1, 1\], got \[2, 16, 1, 3\]"),
         ({"residual": 1}, TypeError, "residual must be a tensor, got int"),
         ({"scale": BIAS[:3]}, ValueError, r"expected scale \[16\] or one number, got \[3\]"),
         ({"scale": BIAS.to("meta")}, ValueError, "scale is on meta, x is on cpu"),
@@ -167,6 +174,20 @@ def test_arguments_that_do_not_fit(keywords, error, match):
 )
 def test_tensors_that_do_not_fit(given, error, match, fallback):
     refused(error, f"conv2d: {match}|{match}", ops.conv2d, *given, fallback=fallback)
+
+
+def test_arrays_of_numpy_are_named_with_the_way_out():
+    numpy = pytest.importorskip("numpy")
+    array, way_out = numpy.zeros((2, 16, 6, 6)), "a ndarray of numpy; torch.from_numpy makes"
+    for call, which in (
+        (lambda: ops.conv2d(array, WEIGHT), "conv2d: x"),
+        (lambda: ops.conv2d(X, array), "conv2d: weight"),
+        (lambda: ops.conv2d(X, WEIGHT, array), "conv2d: bias"),
+        (lambda: ops.conv2d(X, WEIGHT, residual=array), "conv2d: residual"),
+        (lambda: ops.conv2d_weight(X, (32, 16, 3, 3), array), "conv2d_weight: grad_output"),
+    ):
+        with pytest.raises(TypeError, match=f"^{which} must be a tensor, got {way_out}"):
+            call()
 
 
 def test_other_numbers_of_dimensions():

@@ -143,7 +143,11 @@ def refresh(model: torch.nn.Module) -> torch.nn.Module:
 
     Returns:
         The model.
+
+    Raises:
+        TypeError: It is no module.
     """
+    _check_model("refresh", model)
     for module in model.modules():
         for fold in folds_of(module):
             fold.clear()
@@ -153,9 +157,13 @@ def refresh(model: torch.nn.Module) -> torch.nn.Module:
 # --- what there is to do ------------------------------------------------------------------------
 
 
-def _survey(model: torch.nn.Module, fold: bool) -> tuple[Conversion, dict[str, Recipe]]:
+def _check_model(name: str, model: object) -> None:
     if not isinstance(model, torch.nn.Module):
-        raise TypeError(f"convert: expected a torch.nn.Module, got {type(model).__name__}")
+        raise TypeError(f"{name}: expected a torch.nn.Module, got {type(model).__name__}")
+
+
+def _survey(model: torch.nn.Module, fold: bool) -> tuple[Conversion, dict[str, Recipe]]:
+    _check_model("convert", model)
     if fold:
         _check_eval(model)
     layers = {}

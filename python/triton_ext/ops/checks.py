@@ -53,14 +53,12 @@ def check_types(
         names: What the first two are called.
         others: More tensors, or None, by their names.
     """
-    if not isinstance(x, Tensor) or not isinstance(weight, Tensor):
-        which, value = (names[0], x) if not isinstance(x, Tensor) else (names[1], weight)
-        raise TypeError(f"{name}: {which} must be a tensor, got {type(value).__name__}")
-    if bias is not None and not isinstance(bias, Tensor):
-        raise TypeError(f"{name}: bias must be a tensor, got {type(bias).__name__}")
-    for which, other in others.items():
-        if other is not None and not isinstance(other, Tensor):
-            raise TypeError(f"{name}: {which} must be a tensor, got {type(other).__name__}")
+    for which, value in ((names[0], x), (names[1], weight)):
+        if not isinstance(value, Tensor):
+            raise TypeError(f"{name}: {which} must be a tensor, got {_kind_of(value)}")
+    for which, value in (("bias", bias), *others.items()):
+        if value is not None and not isinstance(value, Tensor):
+            raise TypeError(f"{name}: {which} must be a tensor, got {_kind_of(value)}")
     for which, tensor in ((names[0], x), (names[1], weight), ("bias", bias), *others.items()):
         if tensor is not None and (tensor.layout is not torch.strided or tensor.is_quantized):
             kind = "a quantized one" if tensor.is_quantized else str(tensor.layout)
@@ -74,6 +72,13 @@ def check_types(
                 f"{name}: forward-mode derivatives are not supported; torch.nn.functional has "
                 "them, and reverse mode (backward) works here"
             )
+
+
+def _kind_of(value: object) -> str:
+    kind = type(value).__name__
+    if type(value).__module__.partition(".")[0] == "numpy":
+        return f"a {kind} of numpy; torch.from_numpy makes a tensor of an array"
+    return kind
 
 
 def parse_fallback(fallback: str) -> bool:
