@@ -65,7 +65,9 @@ class EmulatedKernel:
 def kind_of(value: Any) -> Any:
     """The type of an argument, as Triton's signatures have it."""
     if isinstance(value, tuple):
-        return tuple(kind_of(each) for each in value)
+        kinds = [kind_of(each) for each in value]
+        # Names of fields are part of a type.
+        return type(value)(*kinds) if hasattr(value, "_fields") else tuple(kinds)
     if isinstance(value, TensorDescriptor):
         return f"tensordesc<{NAMES[value.base.dtype]}{list(value.block_shape)}>"
     if isinstance(value, torch.Tensor):

@@ -16,10 +16,13 @@ import interpreter_wgrad as wgrad
 from fprop_cases import ACTIVATIONS, check, convolve
 from packing_cases import PackedCase, draw, draw_problem, finite_where_torch_is
 from problem_cases import channels_last
+from triton_ext.ops import conv2d, conv2d_input
 from triton_ext.ops.conv_plan import INPUT_DTYPES
 from triton_ext.ops.dgrad_forward import as_forward, make_forward_plan
 from triton_ext.ops.epilogue import EpilogueSpec
+from triton_ext.ops.launcher import Launcher
 from triton_ext.ops.problem import ConvProblem
+from triton_ext.ops.row_copy import FilledChannels, RowCopies
 from triton_ext.ops.row_packing import RowPacking
 from triton_ext.ops.wgrad_plan import PackedWgradPlan, make_plan
 
@@ -150,3 +153,108 @@ def test_drawn_gradients_of_inputs(number):
     out = torch.full_like(dx, torch.nan)
     assert plan.run(dy, weight, out, bias) is out
     assert torch.equal(out, dx)
+
+
+# --- copies -------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def poisoned(monkeypatch):
+    """Memory that nothing was written to is not a number."""
+    empty = torch.empty
+
+    def poisoned_empty(*arguments, **keywords):
+        made = empty(*arguments, **keywords)
+        return made.fill_(torch.nan) if made.is_floating_point() else made
+
+    monkeypatch.setattr(torch, "empty", poisoned_empty)
+
+
+@pytest.fixture
+def launches(monkeypatch):
+    """The kernels that are launched, by name."""
+    names = []
+    launch = Launcher.launch
+
+    def counted(launcher, *arguments):
+        names.append(launcher.kernel.__name__)
+        launch(launcher, *arguments)
+
+    monkeypatch.setattr(Launcher, "launch", counted)
+    return names
+
+
+@pytest.mark.usefixtures("poisoned")
+@pytest.mark.parametrize("number", range(200 if NIGHTLY else 40))
+def test_both_copies_of_one_launch_are_those_of_two(number, launches):
+    rng = random.Random(number)
+    problem = draw_problem(rng, pixels=8)
+    dtype = rng.choice((torch.float16, torch.float32))
+    x = channels_last(problem.x_shape, dtype, 1)
+    weight = channels_last(problem.w_shape, dtype, 2)
+    if number % 2:
+        weight = weight.contiguous()
+    way = rng.choice(RowPacking.ways(problem, x.stride(), dtype.itemsize))
+    way = replace(way, is_turned=number % 3 == 0)
+    copies = RowCopies(way, x.stride())
+    both = copies.both(x, weight)
+    assert len(launches) <= 1
+    for found, expected in zip(both, (copies.x(x), copies.weight(weight)), strict=True):
+        assert found.stride() == expected.stride()
+        assert torch.equal(found, expected)
+    if way.is_turned:
+        turned = weight.flip(tuple(range(2, weight.dim())))
+        expected = RowCopies(replace(way, is_turned=False), x.stride()).weight(turned)
+        assert torch.equal(both[1], expected)
+
+
+@pytest.mark.usefixtures("poisoned")
+@pytest.mark.parametrize("missing", [(4, 4), (2, 0), (0, 3), (0, 0)])
+@pytest.mark.parametrize("dims", [1, 2, 3])
+def test_channels_are_filled_with_zeros(dims, missing, launches):
+    size = (3, 2, 5)[-dims:]
+    tensors = [
+        torch.randn(n, 16 - more, *size[:taps]).movedim(1, -1).half()
+        for n, more, taps in ((2, missing[0], dims), (7, missing[1], 1))
+    ]
+    filled = FilledChannels(*missing).fill(*tensors)
+    assert launches == ["row_copy_kernel"] * (missing != (0, 0))
+    for found, tensor, more in zip(filled, tensors, missing, strict=True):
+        assert torch.equal(found, torch.nn.functional.pad(tensor, (0, more)))
+
+
+@pytest.mark.usefixtures("poisoned")
+@pytest.mark.parametrize("groups", [1, 2])
+@pytest.mark.parametrize("is_slice", [False, True])
+def test_a_convolution_that_fills_channels_copies_once(groups, is_slice, launches):
+    torch.manual_seed(0)
+    whole = torch.randn(2, 5, 6, 44).half()
+    rows = whole[..., 8:]
+    x = (rows if is_slice else rows.contiguous()).movedim(-1, 1)
+    weight = torch.randn(32, 36 // groups, 1, 1).half()
+    y = conv2d(x, weight, groups=groups)
+    assert launches == ["row_copy_kernel", "conv_fprop_kernel"]
+    expected = torch.nn.functional.conv2d(x.double(), weight.double(), groups=groups)
+    assert (y.double() - expected).abs().max() <= 1e-3 * expected.abs().max()
+
+
+@pytest.mark.usefixtures("poisoned")
+def test_a_gradient_that_fills_channels_copies_once(launches):
+    torch.manual_seed(0)
+    weight = torch.randn(20, 12, 3, 3).half()
+    dy = torch.randn(2, 6, 7, 20).half().movedim(-1, 1)
+    shape, walk = (2, 12, 11, 13), {"stride": 2, "padding": 1}
+    dx = conv2d_input(shape, weight, dy, **walk)
+    assert launches == ["row_copy_kernel", "conv_dgrad_kernel"]
+    expected = torch.nn.grad.conv2d_input(shape, weight.double(), dy.double(), **walk)
+    assert (dx.double() - expected).abs().max() <= 1e-3 * expected.abs().max()
+
+
+def test_a_gradient_over_few_channels_is_two_kernels(launches):
+    torch.manual_seed(0)
+    weight = torch.randn(3, 64, 3, 3).half()
+    dy = torch.randn(1, 64, 64, 3).half().movedim(-1, 1)
+    dx = conv2d_input((1, 64, 64, 64), weight, dy, padding=1)
+    assert launches == ["row_copy_kernel", "conv_fprop_kernel"]
+    expected = torch.nn.grad.conv2d_input((1, 64, 64, 64), weight.double(), dy.double(), padding=1)
+    assert (dx.double() - expected).abs().max() <= 1e-3 * expected.abs().max()

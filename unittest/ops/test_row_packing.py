@@ -19,7 +19,7 @@ from interpreted import assert_passes_in_the_interpreter, run_python
 from packing_cases import PackedCase, draw, draw_problem, finite_where_torch_is
 from problem_cases import channels_last, problem_of
 from triton_ext.host import capabilities
-from triton_ext.ops import conv_plan, dgrad_plan, wgrad_plan
+from triton_ext.ops import conv_plan, dgrad_plan, wgrad_gemm, wgrad_plan
 from triton_ext.ops.conv_config import SMEM_BYTES
 from triton_ext.ops.descriptors import packed_strides
 from triton_ext.ops.dgrad_forward import ForwardDgradPlan
@@ -311,7 +311,7 @@ def emulate_gradients(monkeypatch, num_sms=3):
     """Lets gradients of filters run in the emulator."""
     emulate(monkeypatch, num_sms)
     for name in ("conv_wgrad_kernel", "wgrad_reduce_kernel"):
-        monkeypatch.setattr(wgrad_plan, name, EmulatedKernel(getattr(wgrad_plan, name)))
+        monkeypatch.setattr(wgrad_gemm, name, EmulatedKernel(getattr(wgrad_gemm, name)))
     machine = Machine(num_sms, (9, 0), SMEM_BYTES)
     monkeypatch.setattr(wgrad_plan, "machine_of", lambda device, operator: machine)
     wgrad_plan.make_plan.cache_clear()
@@ -382,6 +382,14 @@ def test_a_copy_stores_16_bytes_at_a_time(capability, fresh_triton_cache):
         assert "st.global.v4" in ptx
         # Neighbouring channels are loaded together where there are enough of them.
         assert ("ld.global.v4" in ptx) == (channels == (16, 16))
+
+
+@pytest.mark.parametrize("capability", [90, 100])
+def test_two_copies_are_one_kernel(capability, fresh_triton_cache):
+    ptx = compile_row_copy((16, 16), capability, second=(3, 8)).asm["ptx"]
+    assert ptx.count(".entry") == 1
+    stores = compile_row_copy((16, 16), capability).asm["ptx"].count("st.global.v4")
+    assert ptx.count("st.global.v4") == 2 * stores
 
 
 # --- benchmark ----------------------------------------------------------------------------------

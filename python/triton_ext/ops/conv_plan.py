@@ -59,7 +59,7 @@ from triton_ext.ops.hopper.tiles import TileConfig
 from triton_ext.ops.launcher import Launcher
 from triton_ext.ops.machine import Machine, machine_of
 from triton_ext.ops.problem import ConvProblem
-from triton_ext.ops.row_copy import RowCopies
+from triton_ext.ops.row_copy import FilledChannels, RowCopies
 from triton_ext.ops.row_packing import PackedConfig, RowPacking
 from triton_ext.ops.tuning_store.cases import Case
 from triton_ext.ops.tuning_store.lookup import find
@@ -107,6 +107,7 @@ class ConvPlan(ForwardPlan):
     _w_layout: tuple[list[int], list[int], list[int]] = field(init=False)
     _x_layout: tuple[list[int], list[int], list[int]] | None = field(init=False)
     _options: dict[str, bool] = field(init=False)
+    _fill: FilledChannels = field(init=False)
 
     def __post_init__(self) -> None:
         ForwardPlan.__post_init__(self)
@@ -118,6 +119,7 @@ class ConvPlan(ForwardPlan):
             taps = math.prod(rows)
         block = [config.block_n, 1, config.block_k]
         self._w_layout = ([co, taps, ci], [taps * ci, ci, 1], block)
+        self._fill = FilledChannels(self.missing_channels, self.missing_channels)
         self._x_layout = None
         if self.x_row_stride is not None:
             shape = [problem.geometry.m_gemm, self.x_desc.input_shape[-1]]
@@ -129,18 +131,31 @@ class ConvPlan(ForwardPlan):
 
     def _inputs(self, x: torch.Tensor, weight: torch.Tensor) -> tuple[tuple[Any, Any], None]:
         if self.row_copies is not None:
-            return self._described(self.row_copies.x(x), self.row_copies.weight(weight)), None
+            return self._described(*self.row_copies.both(x, weight)), None
         to_last = TO_LAST[self.problem.dims]
         x_rows, w_rows = x.permute(to_last), weight.permute(to_last)
         if self.missing_channels:
-            more = (0, self.missing_channels)
-            by_group = x_rows.unflatten(-1, (self.problem.groups, -1))
-            x_rows = torch.nn.functional.pad(by_group, more).flatten(-2)
-            w_rows = torch.nn.functional.pad(w_rows, more)
+            x_rows, w_rows = self._filled(x_rows, w_rows)
         w_rows = w_rows.contiguous()
         if w_rows.data_ptr() % ROW_BYTES:
             w_rows = w_rows.clone()
         return self._described(x_rows, w_rows), None
+
+    def _filled(
+        self, x_rows: torch.Tensor, w_rows: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Returns x and the weight with the missing channels."""
+        if self.problem.groups == 1:
+            x_rows, w_rows = self._fill.fill(x_rows, w_rows)
+            return x_rows, w_rows
+        # Groups are further pixels of a row, where pixels lie side by side.
+        *pixels, channels = x_rows.shape
+        if x_rows.stride(-2) != channels or x_rows.stride(-1) != 1:
+            x_rows = x_rows.contiguous()
+        groups = self.problem.groups
+        rows = x_rows.unflatten(-1, (groups, -1)).flatten(-3, -2)
+        rows, w_rows = self._fill.fill(rows, w_rows)
+        return rows.view(*pixels, -1), w_rows
 
     def _described(self, x_rows: torch.Tensor, w_rows: torch.Tensor) -> tuple[Any, Any]:
         """Returns the descriptors of x and of the weight, channels-last."""
@@ -514,6 +529,9 @@ def _output_tile(
     whole = not through_tma or machine.capability >= (10, 0)
     if through_tma:
         residual_bytes = max(out_dtype.itemsize, 2) if epilogue.residual else 0
+        if epilogue.residual_per_image:
+            # It comes through pointers, and meets the accumulators in the order of either, in fp32.
+            residual_bytes = 4
         return OutputTile(
             element_bytes=out_dtype.itemsize, residual_bytes=residual_bytes, whole=whole
         )

@@ -27,7 +27,8 @@ class ForwardDgradPlan(InputGradientPlan):
     """A gradient of the input as the forward convolution of dy with the filter turned round."""
 
     def _filter(self, weight: torch.Tensor) -> torch.Tensor:
-        return weight.flip(tuple(range(2, weight.dim()))).transpose(0, 1)
+        # The copy that packs it reads it from its ends.
+        return weight.transpose(0, 1)
 
 
 def as_forward(problem: ConvProblem) -> ConvProblem | None:
@@ -84,6 +85,8 @@ def make_forward_plan(
         device: Where dy is.
         way: How rows of dy are packed.
     """
+
+    way = replace(way, is_turned=True)
 
     def plan_of(spec: EpilogueSpec) -> ForwardPlan:
         return conv_plan.make_plan(way.problem, dy_strides, dtype, device, spec, pack_rows=way)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
 import torch
@@ -38,6 +38,7 @@ from triton_ext.ops.launcher import Launcher
 from triton_ext.ops.machine import Machine, machine_of
 from triton_ext.ops.problem import ConvProblem
 from triton_ext.ops.residues import Residues
+from triton_ext.ops.row_copy import FilledChannels
 from triton_ext.ops.tuning_store.cases import Case
 from triton_ext.ops.tuning_store.lookup import find
 
@@ -91,6 +92,11 @@ class DgradPlan:
     missing_co: int
     missing_ci: int
     store_through_tma: bool
+    _fill: FilledChannels = field(init=False)
+
+    def __post_init__(self) -> None:
+        missing_of_w = self.missing_co if self.dtype == torch.float32 else self.missing_ci
+        self._fill = FilledChannels(self.missing_co, missing_of_w)
 
     def run(
         self,
@@ -123,7 +129,7 @@ class DgradPlan:
             dx = checked_output(problem, self.dtype, out, is_aligned=self.store_through_tma)
         if bias is not None:
             bias = checked_bias(problem, bias)
-        dy_rows = _pad(dy.permute(TO_LAST[problem.dims]), self.missing_co)
+        dy_rows, w_rows = self._fill.fill(dy.permute(TO_LAST[problem.dims]), self._rows_of(weight))
         dx_desc = None
         if self.store_through_tma:
             rows, columns = dx.numel() // problem.in_channels, problem.in_channels
@@ -131,7 +137,7 @@ class DgradPlan:
             dx_desc = TensorDescriptor(dx, [rows, columns], [columns, 1], dx_block)
         tensors = (
             self.dy_desc.with_base(dy_rows),
-            self._filter_descriptor(weight),
+            self._filter_descriptor(w_rows),
             dx_desc,
             None if self.store_through_tma else dx,
             bias,
@@ -143,16 +149,18 @@ class DgradPlan:
         self.launcher.launch(tensors, variant)
         return dx
 
-    def _filter_descriptor(self, weight: torch.Tensor) -> TensorDescriptor:
-        """Returns the descriptor of the filter as the kernel wants it, copied where it is not."""
-        config = self.config
+    def _rows_of(self, weight: torch.Tensor) -> torch.Tensor:
+        """Returns the filter [Ci / groups, *taps, Co] for fp32, [Co, *taps, Ci / groups] else."""
         if self.dtype == torch.float32:
-            # [Ci / groups, taps, Co]; a step's block is [BLOCK_N, 1, BLOCK_K].
-            rows = _pad(weight.movedim(0, -1), self.missing_co)
+            return weight.movedim(0, -1)
+        return weight.permute(TO_LAST[self.problem.dims])
+
+    def _filter_descriptor(self, rows: torch.Tensor) -> TensorDescriptor:
+        """Returns the descriptor of the filter's rows, which are copied where they are apart."""
+        config = self.config
+        block = [config.block_k, 1, config.block_n]
+        if self.dtype == torch.float32:
             block = [config.block_n, 1, config.block_k]
-        else:
-            rows = _pad(weight.permute(TO_LAST[self.problem.dims]), self.missing_ci)
-            block = [config.block_k, 1, config.block_n]
         rows = rows.contiguous()
         if rows.data_ptr() % ROW_BYTES:
             rows = rows.clone()

@@ -37,7 +37,15 @@ from triton_ext.ops.conv_config import channel_block
 from triton_ext.ops.descriptors import ROW_BYTES, packed_strides
 from triton_ext.ops.problem import ConvProblem
 
-__all__ = ["MARGIN", "PackedConfig", "PackingCost", "RowPacking", "packing_reasons", "step_us"]
+__all__ = [
+    "KERNEL_US",
+    "MARGIN",
+    "PackedConfig",
+    "PackingCost",
+    "RowPacking",
+    "packing_reasons",
+    "step_us",
+]
 
 _H200_MULTIPROCESSORS = 132
 
@@ -50,7 +58,8 @@ _STEP_PIXELS, _STEP_CHANNELS = 128, 64
 _FULL_STEP_BYTES = 128
 # Copies: bytes read and written by all multiprocessors, of rows and of columns, whose addresses
 # take longer; and what a kernel costs at all.
-_BYTES_PER_US, _COLUMN_BYTES_PER_US, _KERNEL_US = 3.5e6, 2.0e6, 3.0
+_BYTES_PER_US, _COLUMN_BYTES_PER_US = 3.5e6, 2.0e6
+KERNEL_US = 3.0
 #: What the models are believed to miss by: what is packed should be faster by more.
 MARGIN = 0.85
 
@@ -78,6 +87,8 @@ class RowPacking:
         row_pixels: Pixels of a row in memory; those of x where it is not copied.
         is_copied: Whether x is copied; otherwise its own memory is read.
         strides: Of the overlapping view of x, [N, ([D, ]H, )out_w, S * C'].
+        is_turned: Whether the weight that is packed is the filter turned round, as a gradient of
+            the input wants it; it is given as it is.
     """
 
     problem: ConvProblem
@@ -87,6 +98,7 @@ class RowPacking:
     row_pixels: int
     is_copied: bool
     strides: tuple[int, ...]
+    is_turned: bool = False
 
     @classmethod
     def make(
@@ -271,9 +283,9 @@ class RowPacking:
 
     @property
     def copy_us(self) -> float:
-        """Time in which x and the weight are packed; of a weight alone, it is within the error."""
+        """Time in which one launch packs x and the weight; of a weight alone, within the error."""
         rate = _COLUMN_BYTES_PER_US if self.columns else _BYTES_PER_US
-        return 2 * _KERNEL_US + self.copied_bytes / rate if self.is_copied else 0.0
+        return KERNEL_US + self.copied_bytes / rate if self.is_copied else 0.0
 
     @property
     def unpacked_copy_us(self) -> float:
@@ -283,10 +295,9 @@ class RowPacking:
         aligned = math.ceil(problem.in_channels / unit) * unit
         if aligned == problem.in_channels:
             return 0.0
-        # torch's pad fills and copies.
         pixels = problem.batch * math.prod(problem.input_size)
-        elements = pixels * (problem.in_channels + 2 * aligned)
-        return 4 * _KERNEL_US + elements * self.element_bytes / _BYTES_PER_US
+        elements = pixels * (problem.in_channels + aligned)
+        return KERNEL_US + elements * self.element_bytes / _BYTES_PER_US
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
