@@ -47,10 +47,13 @@ setup(
         Extension(
             "triton_ext.backends.nvidia.backend._driver",
             sources=[
-                "third_party/nvidia/backend/driver.c",
-                "third_party/nvidia/backend/tensor_map.c",
+                f"third_party/nvidia/backend/{name}.c"
+                for name in ("driver", "launch_binding", "prepared_launch", "tensor_map")
             ],
-            depends=["third_party/nvidia/backend/tensor_map.h"],
+            depends=[
+                f"third_party/nvidia/backend/{name}.h"
+                for name in ("launch_binding", "prepared_launch", "tensor_map")
+            ],
             define_macros=[("Py_LIMITED_API", "0x030A0000")] if limited_api else [],
             # No path of the build in the file: two builds give the same bytes.
             extra_compile_args=[

@@ -8,9 +8,11 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
 
-from triton_ext import plugin
+from triton_ext import backends, plugin
 
 __all__ = ["Launcher", "compiling"]
+
+_prepare_launch = backends.load("nvidia", "prepare_launch")
 
 _compiled: ContextVar[list[Any] | None] = ContextVar("compiled", default=None)
 
@@ -29,6 +31,19 @@ def compiling() -> Iterator[list[Any]]:
         _compiled.reset(token)
 
 
+@dataclass(frozen=True, slots=True)
+class _Around:
+    """A way around the front door.
+
+    Attributes:
+        run: Launches the compiled kernel through Triton's launcher.
+        prepared: Launches it with the addresses of tensors; ``None`` where that cannot be.
+    """
+
+    run: Callable[..., Any]
+    prepared: Callable[[tuple[Any, ...]], bool] | None
+
+
 @dataclass(slots=True, kw_only=True)
 class Launcher:
     """Launches through Triton's front door once, then the compiled kernel itself.
@@ -36,6 +51,9 @@ class Launcher:
     The front door specializes a kernel on its arguments: types, integers that are 1 or a multiple
     of 16, pointers on 16-byte boundaries.  A plan fixes them all but what ``launch`` is told.
     Going around the front door saves 25 us of 70 a call (H200 machine, 2026-11-20).
+
+    A compiled kernel is launched with all its parameters prepared but the addresses of the tensors
+    (docs/adr/0016-prepared-launches.md), or through Triton's launcher where that has more to do.
 
     Attributes:
         kernel: The ``@triton.jit`` function; its tensors come first among its parameters, then
@@ -51,20 +69,22 @@ class Launcher:
     scalars: tuple[Any, ...]
     constants: dict[str, Any]
     options: dict[str, Any]
-    _around: dict[Hashable, Callable[..., Any]] = field(default_factory=dict)
+    _around: dict[Hashable, _Around] = field(default_factory=dict)
 
     def launch(self, tensors: tuple[Any, ...], variant: Hashable = None) -> None:
         """Launches the kernel.
 
         Args:
-            tensors: Descriptors, tensors and ``None``, the kernel's first arguments.
+            tensors: Descriptors, tensors and ``None``, the kernel's first arguments.  The
+                descriptors of a parameter differ in their tensors' addresses only.
             variant: What the front door would specialize on and may differ from launch to launch:
                 which tensors there are, and whether they are aligned.
         """
         key = (variant, plugin.passes_key())
         around = self._around.get(key)
         if around is not None and plugin.is_installed() and not self.kernel.pre_run_hooks:
-            around(*tensors, *self.scalars, *self.constants.values())
+            if around.prepared is None or not around.prepared(tensors):
+                around.run(*tensors, *self.scalars, *self.constants.values())
             return
         kernels = _compiled.get()
         if kernels is not None:
@@ -74,4 +94,6 @@ class Launcher:
         compiled = self.kernel[self.grid](*tensors, *self.scalars, **self.constants, **self.options)
         # The interpreter compiles nothing.
         if compiled is not None:
-            self._around[key] = compiled[self.grid]
+            others = (*self.scalars, *self.constants.values())
+            prepared = _prepare_launch(compiled, self.grid, tensors, others)
+            self._around[key] = _Around(compiled[self.grid], prepared)

@@ -1,4 +1,5 @@
 /* CPython layer over tensor_map.c: the module triton_ext.backends.nvidia.backend._driver.
+ * (What launches is in launch_binding.c.)
  *
  * It converts arguments and nothing else.  Every length and every integer is checked before an
  * array is written; the GIL is released around calls into the CUDA driver.  Failures of the core
@@ -7,6 +8,7 @@
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 
+#include "launch_binding.h"
 #include "tensor_map.h"
 
 #include <limits.h>
@@ -463,6 +465,10 @@ static PyMethodDef methods[] = {
     {"map_place", new_map_place, METH_VARARGS, map_place_doc},
     {"new_tma_arguments", (PyCFunction)(void (*)(void))new_arguments, METH_FASTCALL,
      new_arguments_doc},
+    {"prepare_launch", KEYWORD_FUNCTION(prepare_launch), METH_VARARGS | METH_KEYWORDS,
+     prepare_launch_doc},
+    {"launch_prepared", (PyCFunction)(void (*)(void))launch_prepared, METH_FASTCALL,
+     launch_prepared_doc},
     {NULL, NULL, 0, NULL},
 };
 
@@ -503,7 +509,8 @@ static PyModuleDef_Slot slots[] = {
 static struct PyModuleDef definition = {
     PyModuleDef_HEAD_INIT,
     .m_name = "_driver",
-    .m_doc = "Encodes TMA tensor maps through the CUDA driver, which is opened on first use.",
+    .m_doc = "Encodes TMA tensor maps, and launches, through the CUDA driver, which is opened on\n"
+             "first use.",
     .m_size = sizeof(module_state),
     .m_methods = methods,
     .m_slots = slots,

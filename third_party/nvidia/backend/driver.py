@@ -30,6 +30,7 @@ __all__ = [
     "encode_tiled",
     "library_path",
     "open_library",
+    "prepare_launch",
     "replace_address",
 ]
 
@@ -264,3 +265,22 @@ def arguments_factory(encoded: bytes, sizes: tuple[int, ...]) -> Callable[[int],
     _open_once()
     place = extension.map_place(*map_object_layout())
     return functools.partial(extension.new_tma_arguments, place, encoded, sizes)
+
+
+def prepare_launch(**request: Any) -> Callable[[int, tuple[Any, ...]], bool]:
+    """Returns what launches a kernel on a stream, with tensors, and tells whether it did.
+
+    Args:
+        **request: As ``_driver.prepare_launch`` describes them.
+
+    Raises:
+        DriverError: The driver is missing, too old, or no context is current.
+        ValueError: The request makes no sense.
+    """
+    extension = _extension()
+    _open_once()
+    try:
+        prepared = extension.prepare_launch(**request)
+    except RuntimeError as error:
+        raise DriverError(str(error)) from error
+    return functools.partial(extension.launch_prepared, prepared)

@@ -34,6 +34,7 @@ enum {
 typedef struct library {
     struct library *next; /* all that were ever opened: other threads may be inside any of them */
     char *path;
+    void *handle; /* of dlopen; never closed */
     cu_result (*init)(unsigned flags);
     cu_result (*get_error_name)(cu_result, const char **);
     cu_result (*get_error_string)(cu_result, const char **);
@@ -240,6 +241,7 @@ static library *load_library(const char *path, tm_error *error) {
             goto failed;
         }
     }
+    cuda->handle = handle;
     return cuda;
 
 failed:
@@ -288,6 +290,14 @@ tm_status tm_driver_version(int *version, tm_error *error) {
     text out = start_message(error, TM_REFUSED, result);
     append_driver_error(&out, cuda, "cuDriverGetVersion", result);
     return TM_REFUSED;
+}
+
+tm_status tm_find_function(const char *name, void **function, tm_error *error) {
+    const library *cuda = get_library(error);
+    if (cuda == NULL) return error->status;
+    *function = dlsym(cuda->handle, name);
+    if (*function != NULL) return succeed(error);
+    return fail(error, TM_NO_SYMBOL, "driver too old: %s is missing in %s", name, cuda->path);
 }
 
 /* ---- Contexts ------------------------------------------------------------------------------- */

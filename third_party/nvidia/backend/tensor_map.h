@@ -78,6 +78,9 @@ tm_status tm_open_library(const char *path, tm_error *error);
 /* Stores the CUDA version that the driver supports, such as 13010 for 13.1. */
 tm_status tm_driver_version(int *version, tm_error *error);
 
+/* Finds another function of the library that is used. */
+tm_status tm_find_function(const char *name, void **function, tm_error *error);
+
 /* Encode a map.  Where no context is current on the calling thread, the primary context of the device
  * that owns the address is made current for the call.  Both repair the maps of small tensors that
  * drivers up to CUDA 13.1 encode wrongly. */

@@ -27,10 +27,22 @@ static int parameter_bytes[MAX_PARAMETERS];
 EXPORT void fake_launcher_set_bytes(int index, int bytes);
 void fake_launcher_set_bytes(int index, int bytes) { parameter_bytes[index] = bytes; }
 
+/* What is told of every launch, so that a test that knows the sizes sees all of it; and what the
+ * launches answer. */
+typedef void launch_listener(const void *config, void *function, void **arguments);
+static launch_listener *listener;
+static int launch_result;
+EXPORT void fake_launcher_listen(launch_listener *wanted);
+EXPORT void fake_launcher_set_result(int result);
+void fake_launcher_listen(launch_listener *wanted) { listener = wanted; }
+void fake_launcher_set_result(int result) { launch_result = result; }
+
 EXPORT int cuLaunchKernelEx(const void *config, void *function, void **arguments, void **extra);
 int cuLaunchKernelEx(const void *config, void *function, void **arguments, void **extra) {
-    (void)config, (void)function, (void)extra;
+    (void)extra;
     ++launches;
+    if (listener != NULL) listener(config, function, arguments);
+    if (launch_result != 0) return launch_result;
     for (int i = 0; i < MAX_PARAMETERS; ++i)
         if (parameter_bytes[i] > 0) memcpy(parameters[i], arguments[i], (size_t)parameter_bytes[i]);
     return 0;

@@ -1,0 +1,40 @@
+"""The operators on a GPU that is not there: plans for an H200, tensors on the CPU, no launch.
+
+For a process that was started with ``stand_in_driver.environment_of``.  Everything between a call
+of an operator and ``cuLaunchKernelEx`` is what it is on a GPU, but for three things: memory comes
+from the CPU's allocator, torch has no current device to ask for, and the driver does nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from unittest import mock
+
+import triton
+from triton_ext.backends.nvidia.backend import launch
+from triton_ext.ops import conv_plan, dgrad_plan, plans, shortcut, wgrad_plan
+from triton_ext.ops.conv_config import SMEM_BYTES
+from triton_ext.ops.machine import Machine
+
+from benchmarks.stand_in_driver import StandInDriver
+
+__all__ = ["H200", "operators_on_stand_in"]
+
+H200 = Machine(132, (9, 0), SMEM_BYTES)
+
+
+@contextlib.contextmanager
+def operators_on_stand_in() -> Iterator[None]:
+    """Within, operators take tensors on the CPU for those of a GPU, whose driver is the stand-in.
+
+    What they have planned and compiled before is not forgotten.
+    """
+    triton.runtime.driver.set_active(StandInDriver())
+    with contextlib.ExitStack() as stack:
+        for module in (conv_plan, dgrad_plan, plans, wgrad_plan):
+            stack.enter_context(mock.patch.object(module, "machine_of", return_value=H200))
+        # What lets calls with tensors on the CPU go the short way, and be launched.
+        stack.enter_context(mock.patch.object(shortcut, "IS_INTERPRETED", True))
+        stack.enter_context(mock.patch.object(launch, "is_on_gpu", return_value=True))
+        yield

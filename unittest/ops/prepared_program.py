@@ -1,0 +1,421 @@
+"""Prepared launches beside those of Triton's launcher, byte by byte: test_prepared_launch.py.
+
+Needs a process whose libcuda is the stand-in (``benchmarks.stand_in_driver.environment_of``).  Runs
+every function whose name starts with ``check_`` and prints a JSON object: name to "", to "skip: "
+and a reason, or to a traceback.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+import traceback
+from dataclasses import replace
+from typing import Any
+from unittest import mock
+
+import pytest
+import torch
+import triton
+import triton.language as tl
+from launch_recorder import Launch, Recorder
+from triton.tools.tensor_descriptor import TensorDescriptor
+from triton_ext.backends.nvidia.backend.prepared import parameter_sizes
+from triton_ext.host import capabilities
+from triton_ext.ops import conv_plan, dgrad_plan, launcher, wgrad_plan
+from triton_ext.ops.conv_config import ConvConfig
+from triton_ext.ops.descriptors import packed_strides
+from triton_ext.ops.epilogue import PLAIN, EpilogueOperands, EpilogueSpec
+from triton_ext.ops.hopper.tiles import TileConfig
+from triton_ext.ops.launcher import Launcher
+from triton_ext.ops.problem import ConvProblem
+
+from benchmarks.stand_in_operators import H200, operators_on_stand_in
+
+CPU = torch.device("cpu")
+HALF = torch.float16
+BASIC = ConvProblem(
+    batch=2,
+    in_channels=64,
+    out_channels=64,
+    input_size=(10, 10),
+    filter_size=(3, 3),
+    stride=(1, 1),
+    padding=((1, 1), (1, 1)),
+    dilation=(1, 1),
+)
+
+recorder = Recorder()
+sizes: dict[int, list[int]] = {}  # of a kernel's parameters, by its launcher's way around
+compared: list[Launch] = []
+prepare = launcher._prepare_launch
+
+
+def prepare_and_look(compiled: Any, *rest: Any) -> Any:
+    """Prepares as usual, and keeps what the kernel's PTX says of its parameters."""
+    prepared = prepare(compiled, *rest)
+    assert prepared is not None, f"{compiled.name} was not prepared"
+    sizes[id(prepared)] = parameter_sizes(compiled.asm["ptx"])
+    return prepared
+
+
+def compare(made: Launcher, tensors: tuple[Any, ...], variant: Any = None) -> None:
+    """Launches both ways, instead of ``Launcher.launch``."""
+    way = made._around[variant, ()]
+    counts = sizes[id(way.prepared)]
+    others = (*made.scalars, *made.constants.values())
+    expected = recorder.record(counts, lambda: way.run(*tensors, *others))
+    done: list[bool] = []
+    got = recorder.record(counts, lambda: done.append(way.prepared(tensors)))
+    assert done == [True]
+    assert len(expected) == 1
+    assert got == expected
+    compared.extend(got)
+
+
+def both_ways(run: Any) -> list[Launch]:
+    """Calls run(), which launches through the front door, then again, comparing each launch."""
+    run()
+    compared.clear()
+    with mock.patch.object(Launcher, "launch", compare):
+        run()
+    assert compared
+    return list(compared)
+
+
+def last(shape: tuple[int, ...], dtype: torch.dtype = HALF) -> torch.Tensor:
+    """A new channels-last tensor [N, C, *spatial]; what is kept gives the next another address."""
+    kept.append(torch.zeros(shape[0], *shape[2:], shape[1], dtype=dtype))
+    return kept[-1].movedim(-1, 1)
+
+
+kept: list[torch.Tensor] = []
+
+
+def strides_of(shape: tuple[int, ...]) -> tuple[int, ...]:
+    packed = packed_strides((shape[0], *shape[2:], shape[1]))
+    return (packed[0], packed[-1], *packed[1:-1])
+
+
+def smallest(ranking: Any, kind: type) -> Any:
+    """The smallest configuration of a kernel, which compiles fastest."""
+    found = [config for config in ranking if isinstance(config, kind)]
+    return min(found, key=lambda config: config.block_m * config.block_n)
+
+
+def fprop(
+    problem: ConvProblem = BASIC,
+    config: Any = None,
+    epilogue: EpilogueSpec = PLAIN,
+    dtype: torch.dtype = HALF,
+    **options: Any,
+) -> list[Launch]:
+    plan = conv_plan.make_plan(
+        problem, strides_of(problem.x_shape), dtype, CPU, epilogue, config, **options
+    )
+    co = problem.out_channels
+
+    def run() -> None:
+        operands = EpilogueOperands(
+            bias=torch.zeros(co, dtype=dtype) if epilogue.bias else None,
+            scale=torch.zeros(co) if epilogue.scale else None,
+            residual=last(problem.y_shape, dtype) if epilogue.residual else None,
+        )
+        kept.append(plan.run(last(problem.x_shape, dtype), last(problem.w_shape, dtype), operands))
+
+    return both_ways(run)
+
+
+def dgrad(problem: ConvProblem, config: Any = None, bias: bool = False) -> list[Launch]:
+    plan = dgrad_plan.make_plan(problem, strides_of(problem.y_shape), HALF, CPU, config)
+
+    def run() -> None:
+        added = torch.zeros(problem.in_channels, dtype=HALF) if bias else None
+        dy, weight = last(problem.y_shape), last(problem.w_shape)
+        kept.append(plan.run(dy, weight, None, added))
+
+    return both_ways(run)
+
+
+def wgrad(problem: ConvProblem, dtype: torch.dtype = HALF, **options: Any) -> list[Launch]:
+    x_strides, dy_strides = strides_of(problem.x_shape), strides_of(problem.y_shape)
+    plan = wgrad_plan.make_plan(problem, x_strides, dy_strides, dtype, CPU, **options)
+    return both_ways(
+        lambda: kept.append(plan.run(last(problem.x_shape, dtype), last(problem.y_shape, dtype)))
+    )
+
+
+def jit_config(problem: ConvProblem = BASIC) -> ConvConfig:
+    return smallest(conv_plan.ranking(problem, HALF, H200), ConvConfig)
+
+
+def needs_gluon() -> None:
+    if not capabilities()["im2col-gluon"].available:
+        pytest.skip(capabilities()["im2col-gluon"].reason)
+
+
+# ---- Every kind of plan ------------------------------------------------------------------------
+
+
+def check_fprop() -> None:
+    (made,) = fprop(config=jit_config())
+    assert made.attributes == ()
+
+
+def check_fprop_with_epilogue() -> None:
+    fprop(config=jit_config(), epilogue=EpilogueSpec(bias=True, residual=True, activation="relu"))
+
+
+def check_fprop_through_pointers() -> None:
+    odd = replace(BASIC, out_channels=63)
+    fprop(odd, jit_config(odd), EpilogueSpec(bias=True, scale=True))
+
+
+def check_fprop_of_a_matrix_in_3d() -> None:
+    ones = (1, 1, 1)
+    problem = replace(
+        BASIC,
+        input_size=(4, 5, 6),
+        filter_size=ones,
+        stride=ones,
+        padding=((0, 0),) * 3,
+        dilation=ones,
+    )
+    fprop(problem, jit_config(problem))
+
+
+def check_fprop_in_gluon() -> None:
+    needs_gluon()
+    config = smallest(conv_plan.ranking(BASIC, HALF, H200), TileConfig)
+    fprop(config=config, epilogue=EpilogueSpec(bias=True))
+
+
+def check_dgrad() -> None:
+    strided = replace(BASIC, stride=(2, 2))
+    dgrad(strided, smallest(dgrad_plan.ranking(strided, HALF, H200), ConvConfig))
+
+
+def check_dgrad_with_bias() -> None:
+    dgrad(BASIC, smallest(dgrad_plan.ranking(BASIC, HALF, H200), ConvConfig), bias=True)
+
+
+def check_dgrad_in_gluon() -> None:
+    needs_gluon()
+    dgrad(BASIC, smallest(dgrad_plan.ranking(BASIC, HALF, H200), TileConfig), bias=True)
+
+
+def check_wgrad() -> None:
+    first, second = wgrad(replace(BASIC, batch=32))
+    # The reducer starts while the kernel in front of it ends.
+    assert first.attributes == ()
+    assert len(second.attributes) == 1
+
+
+def check_direct() -> None:
+    fprop(
+        replace(BASIC, in_channels=32, out_channels=32, groups=8), epilogue=EpilogueSpec(bias=True)
+    )
+
+
+def check_depthwise() -> None:
+    channels = replace(BASIC, groups=64)
+    fprop(channels)
+    assert len(wgrad(channels)) == 2
+
+
+def check_row_copies() -> None:
+    few = replace(BASIC, in_channels=3, input_size=(32, 32), filter_size=(7, 7), stride=(2, 2))
+    assert len(fprop(few, pack_rows=True)) >= 2
+
+
+# ---- What launches have besides ----------------------------------------------------------------
+
+
+@triton.jit
+def small_kernel(x_desc, y_ptr, n, BLOCK: tl.constexpr):
+    rows = tl.arange(0, BLOCK)[:, None]
+    tile = x_desc.load([0, n])
+    tl.store(y_ptr + rows * BLOCK + tl.arange(0, BLOCK)[None, :], tile)
+
+
+def small(grid: tuple[int, int, int] = (3, 2, 1), **options: Any) -> Launcher:
+    return Launcher(
+        kernel=small_kernel, grid=grid, scalars=(7,), constants={"BLOCK": 64}, options=options
+    )
+
+
+def tensors() -> tuple[Any, ...]:
+    kept.append(torch.zeros(128, 64, dtype=HALF))
+    kept.append(torch.zeros(64, 64, dtype=HALF))
+    return TensorDescriptor(kept[-2], [128, 64], [64, 1], [64, 64]), kept[-1]
+
+
+def check_attributes() -> None:
+    for options, count in (
+        ({"num_ctas": 2}, 2),
+        ({"launch_cooperative_grid": True}, 1),
+        ({"launch_pdl": True, "num_ctas": 2}, 3),
+    ):
+        made = small(**options)
+        (got,) = both_ways(lambda made=made: made.launch(tensors()))
+        assert len(got.attributes) == count, options
+        assert got.grid == (3 * options.get("num_ctas", 1), 2, 1)
+
+
+def check_tensor_in_place_of_its_descriptor() -> None:
+    made = small()
+    made.launch(tensors())
+    (way,) = made._around.values()
+    described, y = tensors()
+    counts = sizes[id(way.prepared)]
+    expected = recorder.record(counts, lambda: made.launch((described, y)))
+    assert expected == recorder.record(counts, lambda: way.prepared((described.base, y)))
+
+
+def check_hooks_are_called() -> None:
+    made = small()
+    made.launch(tensors())
+    (way,) = made._around.values()
+    seen: list[str] = []
+
+    def enter(metadata: Any) -> None:
+        seen.append(metadata.get()["name"])
+
+    for chain in (triton.knobs.runtime.launch_enter_hook, triton.knobs.runtime.launch_exit_hook):
+        chain.add(enter)
+        assert not way.prepared(tensors())
+        made.launch(tensors())
+        assert seen == ["small_kernel"]
+        chain.remove(enter)
+        seen.clear()
+    made.launch(tensors())
+    assert not seen
+    with mock.patch.object(triton.knobs.runtime, "launch_exit_hook", enter):
+        assert not way.prepared(tensors())
+
+
+def launched(way: Any, *arguments: Any) -> int:
+    """How often a prepared launch launches."""
+    done: list[bool] = []
+    count = len(recorder.record((), lambda: done.append(way.prepared(arguments))))
+    assert done == [bool(count)]
+    return count
+
+
+def check_what_is_not_launched() -> None:
+    made = small()
+    made.launch(tensors())
+    (way,) = made._around.values()
+    x, y = tensors()
+    assert launched(way, x, y) == 1
+    assert not launched(way, x)
+    assert not launched(way, x, None)
+    assert not launched(way, None, y)
+    assert not launched(way, x, "y")
+    # No address of a map.
+    odd = torch.zeros(128 * 64 + 1, dtype=HALF)[1:].view(128, 64)
+    assert not launched(way, TensorDescriptor.__new__(TensorDescriptor), y)
+    assert not launched(way, odd, y)
+    assert not launched(way, torch.empty(0), y)
+    # Another context: that of a thread without one.
+    state = recorder.library.fake_libcuda_state()
+    state[STATE.index("has_context")] = 0
+    try:
+        assert not launched(way, x, y)
+    finally:
+        state[STATE.index("has_context")] = 1
+    other = type(triton.runtime.driver.active)()
+    with mock.patch.object(triton.runtime.driver, "_active", other):
+        assert not launched(way, x, y)
+
+
+def check_errors() -> None:
+    made = small()
+    made.launch(tensors())
+    (way,) = made._around.values()
+    others = (*made.scalars, *made.constants.values())
+    x, y = tensors()
+    recorder.library.fake_launcher_set_result(1)
+    try:
+        with pytest.raises(RuntimeError) as expected:
+            way.run(x, y, *others)
+        with pytest.raises(RuntimeError) as got:
+            way.prepared((x, y))
+    finally:
+        recorder.library.fake_launcher_set_result(0)
+    assert type(got.value) is type(expected.value)
+    assert str(got.value) == str(expected.value) == "Triton Error [CUDA]: invalid argument"
+
+
+def check_threads_do_not_share_parameters() -> None:
+    made = small()
+    made.launch(tensors())
+    (way,) = made._around.values()
+    pairs = [tensors() for _ in range(4)]
+    counts = sizes[id(way.prepared)]
+    expected = {
+        recorder.record(counts, lambda pair=pair: way.prepared(pair))[0].parameters
+        for pair in pairs
+    }
+
+    def launch_often() -> None:
+        threads = [
+            threading.Thread(target=lambda pair=pair: [way.prepared(pair) for _ in range(200)])
+            for pair in pairs
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+
+    seen = [launch.parameters for launch in recorder.record(counts, launch_often)]
+    assert len(seen) == 800
+    assert set(seen) == expected
+    assert all(seen.count(each) == 200 for each in expected)
+
+
+def check_kernels_of_other_layouts_are_not_prepared() -> None:
+    kernel = small_kernel[(1, 1, 1)](*tensors(), 7, 64)
+    arguments = (kernel, (1, 1, 1), tensors(), (7, 64))
+    assert prepare(*arguments) is not None
+    assert prepare(kernel, (0, 1, 1), *arguments[2:]) is None
+    assert prepare(*arguments[:3], (7, 64, 1)) is None
+    assert prepare(*arguments[:3], (7.0, 64)) is None
+    assert prepare(*arguments[:3], (1 << 31, 64)) is None
+    ptx = kernel.asm["ptx"]
+    for other in (ptx.replace(".param .u32", ".param .u64", 1), "", ptx + ptx):
+        assert other != ptx
+        with mock.patch.dict(kernel.asm, {"ptx": other}):
+            assert prepare(*arguments) is None, other
+    run = kernel.run
+    for name in ("global_scratch_size", "profile_scratch_size", "gsan_enabled"):
+        with mock.patch.object(run, name, 128, create=True):
+            assert prepare(*arguments) is None, name
+    with mock.patch.object(kernel, "packed_metadata", (4, 16, 0)):
+        assert prepare(*arguments) is None
+    with mock.patch.object(kernel, "packed_metadata", (4, 1, 228 * 1024 + 1)):
+        assert prepare(*arguments) is None
+
+
+def main() -> None:
+    results: dict[str, str] = {}
+    with (
+        operators_on_stand_in(),
+        mock.patch.object(launcher, "_prepare_launch", prepare_and_look),
+    ):
+        for name, check in list(globals().items()):
+            if not name.startswith("check_") or (len(sys.argv) > 2 and name not in sys.argv[2:]):
+                continue
+            try:
+                check()
+                results[name] = ""
+            except pytest.skip.Exception as skipped:
+                results[name] = f"skip: {skipped}"
+            except Exception:
+                results[name] = traceback.format_exc()
+    print(json.dumps(results))  # noqa: T201
+
+
+STATE = json.loads(sys.argv[1])
+main()
