@@ -11,7 +11,7 @@ pytest.importorskip("torch", reason="triton_ext.ops needs torch, which is not in
 import torch
 from looking_kernel import LookingKernel
 from triton_ext.errors import DescriptorError
-from triton_ext.ops import wgrad_plan
+from triton_ext.ops import wgrad_gemm, wgrad_plan
 from triton_ext.ops.machine import Machine
 from triton_ext.ops.problem import ConvProblem
 from triton_ext.ops.wgrad_config import SMEM_BYTES, WgradConfig
@@ -34,8 +34,8 @@ PROBLEM = ConvProblem(
 def launches(monkeypatch):
     found = []
     for name in ("conv_wgrad_kernel", "wgrad_reduce_kernel"):
-        arg_names = getattr(wgrad_plan, name).arg_names
-        monkeypatch.setattr(wgrad_plan, name, LookingKernel(arg_names, launches=found))
+        arg_names = getattr(wgrad_gemm, name).arg_names
+        monkeypatch.setattr(wgrad_gemm, name, LookingKernel(arg_names, launches=found))
     monkeypatch.setattr(wgrad_plan, "machine_of", lambda device, operator: H200)
     wgrad_plan.make_plan.cache_clear()
     yield found

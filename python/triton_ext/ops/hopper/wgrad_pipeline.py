@@ -3,6 +3,7 @@
 wgrad.py has the symbols, the warp roles and the table of barriers.
 """
 
+# mypy: disable-error-code="call-arg, no-redef"
 # ruff: noqa: RUF005  # Gluon traces these bodies, and has no starred expressions
 
 from __future__ import annotations

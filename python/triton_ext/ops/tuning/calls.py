@@ -83,10 +83,10 @@ def _with_packing(
 ) -> list[Any]:
     """Returns a ranking; where rows can be packed, some that do and some that do not."""
 
-    def rank(each: ConvProblem) -> list[Any]:
+    def rank(each: ConvProblem, is_packed: bool = False) -> list[Any]:
         if direction == "fprop":
             return [*conv_plan.ranking(each, dtype, machine, epilogue)]
-        return [*wgrad_plan.ranking(each, dtype, machine, out_dtype)]
+        return [*wgrad_plan.ranking(each, dtype, machine, out_dtype, packed=is_packed)]
 
     plain = rank(problem)
     ways = RowPacking.ways(problem, _strides(problem.x_shape), dtype.itemsize)
@@ -104,7 +104,7 @@ def _with_packing(
     if not pays and cost.packed_us > _HOPELESS * cost.unpacked_us:
         return plain
     packed = []
-    for config in rank(packing.padded):
+    for config in rank(packing.padded, is_packed=True):
         is_gemm = isinstance(config, ConvConfig)
         packed.append(PackedConfig(replace(config, block_k=packing.block_k) if is_gemm else config))
     first, second = (packed, plain) if pays else (plain, packed)

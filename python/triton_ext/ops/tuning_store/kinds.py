@@ -25,6 +25,7 @@ KINDS: dict[str, str] = {
     "depthwise": "triton_ext.ops.depthwise_config:DepthwiseConfig",
     "depthwise_wgrad": "triton_ext.ops.depthwise_config:DepthwiseWgradConfig",
     "wgrad": "triton_ext.ops.wgrad_config:WgradChoice",
+    "gluon_wgrad": "triton_ext.ops.hopper.wgrad_tiles:WgradTileChoice",
 }
 
 

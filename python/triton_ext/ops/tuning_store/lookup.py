@@ -160,7 +160,7 @@ lookup = Lookup()
 _KINDS: dict[Direction, tuple[str, ...]] = {
     "fprop": ("gemm", "gluon", "packed", "direct", "depthwise"),
     "dgrad": ("gemm", "gluon", "direct", "depthwise"),
-    "wgrad": ("wgrad", "packed", "depthwise_wgrad"),
+    "wgrad": ("wgrad", "gluon_wgrad", "packed", "depthwise_wgrad"),
 }
 _PACKED_KINDS: dict[Direction, tuple[str, ...]] = {
     "fprop": ("gemm", "gluon"),
