@@ -118,9 +118,15 @@ def draw_case(draw: st.DrawFn) -> Case:
 
 
 def as_exact(ours: torch.Tensor, theirs: torch.Tensor, exact: torch.Tensor) -> None:
-    """Asserts that a result is as exact as torch's."""
+    """Asserts that a result is as exact as torch's, or as rounding alone where torch's is NaN.
+
+    torch's CPU convolution leaves a part of a result unwritten in few cases (torch 2.13, 3-D, fp16,
+    strided and dilated): what lay in that memory before shows.
+    """
     assert ours.shape == theirs.shape == exact.shape
     assert ours.dtype == theirs.dtype
+    if not theirs.isfinite().all():
+        theirs = exact.to(ours.dtype)
     error, torchs = ((t.double() - exact).abs().max().item() for t in (ours, theirs))
     # "not greater" would let NaN through.
     assert error <= 2 * torchs + FLOOR[ours.dtype] * exact.abs().max().item()
@@ -305,10 +311,11 @@ def test_out_is_written_and_returned():
     assert torch.equal(out, ops.conv2d(x, weight, bias, padding=1))
 
 
-def test_epilogues_have_gradients():
+@pytest.mark.parametrize("pixels", [(6, 5), (1, 1)], ids=str)
+def test_epilogues_have_gradients(pixels):
     case = BLOCK
     x, weight, bias = case.operands()
-    residual, scale = case.tensor(2, 16, 6, 5, seed=3), torch.rand(16).half() + 0.5
+    residual, scale = case.tensor(2, 16, *pixels, seed=3), torch.rand(16).half() + 0.5
     ours, exact = fresh(x, weight, bias, scale, residual), doubled(x, weight, bias, scale, residual)
     theirs = fresh(x, weight, bias, scale, residual)
     y = ops.conv2d(*ours[:3], padding=1, scale=ours[3], residual=ours[4], activation="relu")

@@ -18,10 +18,18 @@ SHAPES = ("1x64x8x8_32_k3x3", "6x64x8x8_32_k3x3")
 
 
 def main(folder: str, fails: bool) -> None:
-    """Runs a rank; rank 0's compiler raises where it is to fail."""
+    """Runs a rank from joining the others to leaving them."""
     rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     meeting = f"file://{pathlib.Path(folder) / 'meeting'}"
     dist.init_process_group("gloo", init_method=meeting, rank=rank, world_size=ranks)
+    tune_and_print(rank, fails)
+    dist.barrier()
+    # Else a thread of gloo's may still run when the interpreter ends, which aborts the process.
+    dist.destroy_process_group()
+
+
+def tune_and_print(rank: int, fails: bool) -> None:
+    """Does the steps; rank 0's compiler raises where it is to fail."""
     plans_for(MACHINE)
     compiler = None if fails else InstantCompiler()
     if fails:
@@ -49,7 +57,6 @@ def main(folder: str, fails: bool) -> None:
         assert config == candidates[1], (shape, config)
         sys.stdout.write(f"{config.block_m}x{config.block_n}x{config.num_stages}\n")
     assert conv_plan.make_plan.cache_info().currsize
-    dist.barrier()
 
 
 if __name__ == "__main__":
