@@ -95,6 +95,25 @@ def test_what_is_no_kernel_is_refused():
         xnv.emulated(print)
 
 
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"seed": [1]}, r"^emulated: seed is \[1\]: expected an int$"),
+        ({"seed": "a", "edit": 3}, "seed is 'a': expected an int; edit is 3: expected a function"),
+        ({"capability": "90"}, "capability is '90': expected an int, the compute capability times"),
+    ],
+)
+def test_wrong_options_are_named(options, message):
+    with pytest.raises(TypeError, match=message):
+        xnv.emulated(count_up, **options)
+
+
+def test_arguments_that_are_not_the_kernels_are_named():
+    wanted = "^count_up: missing a required argument: 'total_ptr'; it takes x_ptr, total_ptr, size"
+    with pytest.raises(TypeError, match=wanted):
+        xnv.emulated(count_up)[(1,)](torch.zeros(128, dtype=torch.int32))
+
+
 @gluon.jit
 def through_shared(
     x_ptr, SIZE: gl.constexpr, STAGES: gl.constexpr, LAYOUT: gl.constexpr, SHARED: gl.constexpr

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import pathlib
 import sys
 
 import pytest
-from triton_ext.errors import DescriptorError, LaunchError
+from triton_ext.errors import DescriptorError, LaunchError, UnsupportedError
 from triton_ext.gluon import nvidia as xnv
 from triton_ext.host import capabilities
 
@@ -17,12 +18,16 @@ if not CAPABILITY.available:
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
 
+from triton.experimental.gluon.language.nvidia.hopper import tma  # noqa: E402
 from triton_ext.ops.hopper.tiles import ping_pong  # noqa: E402
 from triton_ext.ops.hopper.wgrad_tiles import WgradTileConfig  # noqa: E402
 
-from examples.gluon.hopper.dgrad import conv_dgrad  # noqa: E402
-from examples.gluon.hopper.fprop import conv_fprop  # noqa: E402
-from examples.gluon.hopper.fprop_cluster import in_cluster  # noqa: E402
+from examples.gluon.hopper.dgrad import compile_conv_dgrad, conv_dgrad  # noqa: E402
+from examples.gluon.hopper.fprop import compile_conv_fprop, conv_fprop  # noqa: E402
+from examples.gluon.hopper.fprop_cluster import (  # noqa: E402
+    compile_conv_fprop_cluster,
+    in_cluster,
+)
 from examples.gluon.hopper.wgrad import conv_wgrad  # noqa: E402
 
 
@@ -38,6 +43,7 @@ def start(kernel, **options):
     return conv_wgrad(x, dy, options.pop("size", (3, 3)), **options)
 
 
+PLAIN = ping_pong(64, 64, 3)
 OF_WGRAD = WgradTileConfig(main_blocks=2, stages=3)
 EVERY = ("fprop", "dgrad", "wgrad")
 WRONG = [
@@ -84,6 +90,35 @@ def test_a_wrong_argument_is_named(kernel, changes, message):
 def test_all_that_is_wrong_is_named():
     with pytest.raises(LaunchError, match=r"stride is 0: .*; dilation is -1: .*; padding is None"):
         start("fprop", stride=0, dilation=-1, padding=None)
+
+
+@pytest.mark.parametrize(
+    ("function", "config", "options", "message"),
+    [
+        (compile_conv_fprop, None, {}, "config is a NoneType: expected a TileConfig$"),
+        (compile_conv_fprop, PLAIN, {"rank": 7}, "rank is 7: expected 2 to 5"),
+        (compile_conv_fprop, PLAIN, {"dtype": torch.float16}, "expected gl.float16 or gl.bfloat16"),
+        (compile_conv_fprop, PLAIN, {"capability": 80}, "capability is 80: expected 90"),
+        (
+            compile_conv_fprop,
+            dataclasses.replace(PLAIN, stages=60),
+            {},
+            "configuration .*: .* B of shared memory, a CTA has 232448",
+        ),
+        (compile_conv_dgrad, "128x128", {"strided": False}, "config is a str: expected a TileConf"),
+        (
+            compile_conv_fprop_cluster,
+            PLAIN,
+            {},
+            "config is a TileConfig: expected a ClusterConfig; in_cluster makes one of a TileConf",
+        ),
+    ],
+)
+def test_what_cannot_be_compiled_ahead_is_named(function, config, options, message):
+    if function is compile_conv_fprop_cluster and not hasattr(tma, "async_load"):
+        message = "convolutions in clusters need Triton 3.8 or newer"
+    with pytest.raises((LaunchError, UnsupportedError), match=message):
+        function(config, **options)
 
 
 def test_tensors_on_two_devices():

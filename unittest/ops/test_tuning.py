@@ -20,7 +20,7 @@ from triton_ext.host import capabilities
 from triton_ext.ops import tuning
 from triton_ext.ops.machine import Machine
 from triton_ext.ops.tuning import progress, timing
-from triton_ext.ops.tuning.calls import make_plan
+from triton_ext.ops.tuning.calls import make_plan, make_tensors
 from triton_ext.ops.tuning.collect import parse_shape
 from triton_ext.ops.tuning.processes import Processes
 from triton_ext.ops.tuning_store.files import Table, read_table, write_table
@@ -104,8 +104,121 @@ def test_a_model_that_no_fake_tensor_passes_is_run():
     assert made.weight.grad is None
 
 
+class Stateful(torch.nn.Module):
+    """Everything that a run for real changes."""
+
+    def __init__(self, fails):
+        super().__init__()
+        self.convolution = torch.nn.Conv2d(8, 16, 3)
+        self.norm = torch.nn.BatchNorm2d(16)
+        self.fails = fails
+        self.register_buffer("mean", torch.zeros(16))
+
+    def forward(self, x):
+        y = torch.nn.functional.dropout(self.norm(self.convolution(x)))
+        self.mean = self.mean + y.detach().mean(dim=(0, 2, 3))
+        if self.fails:
+            raise RuntimeError("the model's own")
+        return y
+
+
+@pytest.mark.parametrize("training", [False, True])
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_run_for_real_leaves_all_as_it_was(fails, training):
+    made, x = Stateful(fails), torch.randn(2, 8, 6, 6, requires_grad=True)
+    weight, mean = made.convolution.weight, made.mean
+    kept = weight.grad = torch.full_like(weight, 3.0)
+    state = {name: tensor.clone() for name, tensor in made.state_dict().items()}
+    drawn = torch.get_rng_state()
+    if fails:
+        with pytest.raises(RuntimeError, match="the model's own"):
+            tuning.collect(made, x, training=training, fake=False)
+    else:
+        assert tuning.collect(made, x, training=training, fake=False).cases
+    assert weight.grad is kept
+    assert torch.equal(kept, torch.full_like(weight, 3.0))
+    assert made.convolution.bias.grad is None
+    assert x.grad is None
+    assert made.mean is mean
+    assert all(torch.equal(state[name], tensor) for name, tensor in made.state_dict().items())
+    assert torch.equal(torch.get_rng_state(), drawn)
+
+
+LAYER, IMAGE = torch.nn.Conv2d(8, 8, 3), torch.zeros(1, 8, 8, 8)
+CASE = {"direction": "fprop", "problem": tuning.parse_shape("1x8x8x8_8_k3"), "dtype": torch.float16}
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (lambda: tuning.collect(len, IMAGE), TypeError, "expected a torch.nn.Module, got builtin_"),
+        (lambda: tuning.collect(None, IMAGE), TypeError, "Module, got NoneType; record.. rec"),
+        (lambda: tuning.collect(LAYER, None), TypeError, "must be a tensor, a seq.*, got NoneType"),
+        (lambda: tuning.collect(LAYER, "x"), TypeError, "must be a tensor, a sequence.*, got str"),
+        (
+            lambda: tuning.warmup_steps("3"),
+            TypeError,
+            "^warmup_steps: steps is '3': expected an int",
+        ),
+        (lambda: tuning.warmup_steps(True), TypeError, "steps is True: expected an int"),
+        (lambda: tuning.warmup_steps(-1), ValueError, "steps is -1: expected 0 or more"),
+        (lambda: tuning.warmup_steps(1, round=3), TypeError, "round: expected an option of tune"),
+        (lambda: tuning.tune(3), TypeError, "tune: expected cases, such as what .*, got int"),
+        (lambda: tuning.tune("abc"), TypeError, "tune: expected cases, such as what .*, got str"),
+        (lambda: tuning.tune([LAYER]), TypeError, "such as what .*, got a Conv2d among them"),
+        (
+            lambda: tuning.tune([], device="gpu"),
+            ValueError,
+            "tune: device is 'gpu': Expected one of",
+        ),
+        (
+            lambda: tuning.tune([], rounds=0),
+            ValueError,
+            "rounds is 0: expected an int of at least 1",
+        ),
+        (lambda: tuning.tune([], jobs=0), ValueError, "jobs is 0: expected an int of at least 1"),
+        (lambda: tuning.use(None), TypeError, "use: expected the path of a file, got NoneType"),
+        (lambda: tuning.parse_shape(3), TypeError, "shape: expected a text, got int"),
+        (
+            lambda: tuning.Case(**CASE | {"direction": "up"}),
+            TypeError,
+            "is 'up': expected fprop or",
+        ),
+        (
+            lambda: tuning.Case(**CASE | {"dtype": "half"}),
+            TypeError,
+            "dtype is 'half': expected a d",
+        ),
+        (lambda: tuning.Case(**CASE | {"problem": 3}), TypeError, "problem is 3: expected a ConvP"),
+        (
+            lambda: tuning.Case(**CASE, out_dtype=3),
+            TypeError,
+            "out_dtype is 3: expected a dtype, or",
+        ),
+        (
+            lambda: tuning.candidates(machine=None, **CASE),
+            TypeError,
+            "candidates: machine is None: expected a Machine",
+        ),
+    ],
+)
+def test_what_is_of_another_type_is_named(call, error, message):
+    with pytest.raises(error, match=message):
+        call()
+
+
+def test_arrays_of_numpy_are_named():
+    numpy = pytest.importorskip("numpy")
+    array = numpy.zeros((1, 8, 8, 8), numpy.float32)
+    for inputs in (array, (array,), {"input": array}):
+        with pytest.raises(
+            TypeError, match=r"^collect: .*ndarray of numpy; torch\.from_numpy makes"
+        ):
+            tuning.collect(LAYER, inputs)
+
+
 def test_what_no_kernel_takes_has_a_reason():
-    made = torch.nn.Conv2d(8, 8, 3, stride=9)
+    made = torch.nn.Conv2d(8, 8, 1, stride=9)
     calls = tuning.collect(made, (torch.randn(1, 8, 30, 30),))
     assert calls.cases == []
     assert "TMA supports 1..8" in next(iter(calls.refused.values()))
@@ -130,7 +243,11 @@ def test_epilogues_are_recorded():
     with torch.no_grad(), tuning.record() as calls:
         ops.conv2d(x, w, padding=1, residual=y, activation="relu")
         ops.conv2d(x, w, padding=1)
-    assert [case.epilogue_class for case in calls.cases] == ["residual", ""]
+        ops.conv2d(x, w, padding=1, residual=y[:, :, :1, :1])
+    classes = [case.epilogue_class for case in calls.cases]
+    assert classes == ["residual", "", "image-residual"]
+    per_image = make_tensors(calls.cases[2], torch.device("meta"))[1].residual
+    assert per_image.shape == (2, 32, 1, 1)
     assert calls.cases[0].epilogue.activation == "relu"
 
 
@@ -155,7 +272,7 @@ def test_shapes_as_texts(text, expected):
 @pytest.mark.parametrize(
     "text",
     ["", "3x3", "1x8x9x9_16", "1x8x9x9_16_k3x3x3", "1x8_16_k3", "x", "1x8x9_16_k3_g3",
-     "1x8x9_16_k3_g0"],
+     "1x8x9_16_k3_g0", "0x8x9_16_k3", "1x8x9_0_k3", "1x8x9_16_k0", "1x8x9_16_k3_s0"],
 )  # fmt: skip
 def test_texts_that_are_no_shapes(text):
     with pytest.raises(ValueError, match="shape"):
@@ -383,6 +500,30 @@ def test_wrong_calls_are_named(arguments, message, with_a_gpu, capsys, tmp_path,
     monkeypatch.chdir(tmp_path)
     pathlib.Path("empty.py").write_text("")
     assert cli.main(["tune", *arguments]) == 2
+    assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("model = 3\nexample_inputs = 3", "the model is a int: expected a Module"),
+        ("def build():\n    return 3", "build() returned int: expected the model and its"),
+        ("x = 1\nmodel = x / 0", "line 2: ZeroDivisionError: division by zero"),
+        ("model = (", "line 1: SyntaxError: "),
+        (
+            MODEL.replace("(2, 8,", "(2, 9,"),
+            "the model does not run on its example_inputs: Runtime",
+        ),
+        (
+            MODEL + "example_inputs = None",
+            "does not run on its example_inputs: TypeError: collect:",
+        ),
+    ],
+)
+def test_a_models_file_that_cannot_be_used(text, message, with_a_gpu, capsys, tmp_path):
+    path = tmp_path / "my_model.py"
+    path.write_text(text)
+    assert cli.main(["tune", str(path)]) == 2
     assert message in capsys.readouterr().err
 
 

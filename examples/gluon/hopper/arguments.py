@@ -6,7 +6,9 @@ from typing import Any
 
 from triton_ext.errors import LaunchError
 
-__all__ = ["check_parameters"]
+__all__ = ["check_compile", "check_parameters"]
+
+_DTYPES = ("fp16", "bf16")
 
 
 def check_parameters(
@@ -54,6 +56,38 @@ def check_parameters(
         problems.append(f"config is a {type(config).__name__}: expected a {names}, or None")
     if launcher is not None and not callable(launcher):
         problems.append(f"launcher is {launcher!r}: expected a function such as xnv.emulated")
+    if problems:
+        raise LaunchError("; ".join(problems))
+
+
+def check_compile(
+    config_class: type, config: object, rank: object, dtype: object, capability: object
+) -> None:
+    """Refuses what a kernel cannot be compiled ahead of time for.
+
+    Args:
+        config_class: Of the kernel's configurations; subclasses do not count.
+        config: The configuration.
+        rank: Of the tensor that is loaded through an im2col descriptor; 2 for a matrix.
+        dtype: Of the tensors.
+        capability: Compute capability times ten.
+
+    Raises:
+        LaunchError: All that is wrong with them.
+    """
+    problems = []
+    if type(config) is not config_class:
+        wanted = config_class.__name__
+        hint = "; in_cluster makes one of a TileConfig" if wanted == "ClusterConfig" else ""
+        problems.append(f"config is a {type(config).__name__}: expected a {wanted}{hint}")
+    else:
+        problems += [f"configuration {config}: {problem}" for problem in config.problems()]
+    if type(rank) is not int or not 2 <= rank <= 5:
+        problems.append(f"rank is {rank!r}: expected 2 to 5")
+    if str(dtype) not in _DTYPES:
+        problems.append(f"dtype is {dtype!r}: expected gl.float16 or gl.bfloat16")
+    if type(capability) is not int or not 90 <= capability < 100:
+        problems.append(f"capability is {capability!r}: expected 90, WGMMA is of sm_90 alone")
     if problems:
         raise LaunchError("; ".join(problems))
 

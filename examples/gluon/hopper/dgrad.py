@@ -24,7 +24,7 @@ from triton_ext.ops.hopper.dgrad_config import choose_config
 from triton_ext.ops.hopper.tiles import TileConfig, num_programs
 from triton_ext.ops.residues import Residues
 
-from .arguments import check_parameters
+from .arguments import check_compile, check_parameters
 from .launch import (
     Launcher,
     check_config,
@@ -199,8 +199,11 @@ def compile_conv_dgrad(
 
     Returns:
         Triton's compiled kernel; its ``asm`` holds TTGIR, PTX and cubin.
-    """
 
+    Raises:
+        LaunchError: All that is wrong with the arguments.
+    """
+    check_compile(TileConfig, config, rank, dtype, capability)
     signature: dict[str, Any] = {
         "dy_desc": pixels_type(dtype, [config.rows, config.block_k], rank),
         "w_main_desc": tiled_type(dtype, [config.block_k, 1, config.block_n_main]),

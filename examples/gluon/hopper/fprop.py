@@ -25,7 +25,7 @@ from triton_ext.ops.hopper.fprop import EPILOGUE_POINTERS, FpropProblem, conv_fp
 from triton_ext.ops.hopper.fprop_config import CONFIGS, KEEPING_CONFIGS, choose_config
 from triton_ext.ops.hopper.tiles import TileConfig, num_programs
 
-from .arguments import check_parameters
+from .arguments import check_compile, check_parameters
 from .fprop_cluster import NUM_CTAS, ClusterConfig, conv_fprop_cluster_kernel
 from .fprop_cluster import descriptors as cluster_descriptors
 from .launch import (
@@ -176,8 +176,11 @@ def compile_conv_fprop(
 
     Returns:
         Triton's compiled kernel; its ``asm`` holds TTGIR, PTX and cubin.
-    """
 
+    Raises:
+        LaunchError: All that is wrong with the arguments.
+    """
+    check_compile(TileConfig, config, rank, dtype, capability)
     block = [config.rows, config.block_k]
     spatial = ("i32",) * max(rank - 2, 1)
     signature: dict[str, Any] = {

@@ -91,6 +91,7 @@ from triton_ext.ops.hopper.pipeline import (
 )
 from triton_ext.ops.hopper.tiles import TileConfig
 
+from .arguments import check_compile
 from .launch import (
     compile_kernel,
     filter_descriptor,
@@ -544,8 +545,12 @@ def compile_conv_fprop_cluster(
 
     Returns:
         Triton's compiled kernel; its ``asm`` holds TTGIR, PTX and cubin.
+
+    Raises:
+        LaunchError: All that is wrong with the arguments.
     """
     check_host()
+    check_compile(ClusterConfig, config, rank, dtype, capability)
     spatial = ("i32",) * max(rank - 2, 1)
 
     def pixels(columns: int, rank: int) -> str:

@@ -25,6 +25,7 @@ __all__ = [
     "check_output_size",
     "check_types",
     "check_unbatched",
+    "kind_of",
     "parse_fallback",
     "refuse_layout",
 ]
@@ -55,10 +56,10 @@ def check_types(
     """
     for which, value in ((names[0], x), (names[1], weight)):
         if not isinstance(value, Tensor):
-            raise TypeError(f"{name}: {which} must be a tensor, got {_kind_of(value)}")
+            raise TypeError(f"{name}: {which} must be a tensor, got {kind_of(value)}")
     for which, value in (("bias", bias), *others.items()):
         if value is not None and not isinstance(value, Tensor):
-            raise TypeError(f"{name}: {which} must be a tensor, got {_kind_of(value)}")
+            raise TypeError(f"{name}: {which} must be a tensor, got {kind_of(value)}")
     for which, tensor in ((names[0], x), (names[1], weight), ("bias", bias), *others.items()):
         if tensor is not None and (tensor.layout is not torch.strided or tensor.is_quantized):
             kind = "a quantized one" if tensor.is_quantized else str(tensor.layout)
@@ -74,7 +75,8 @@ def check_types(
             )
 
 
-def _kind_of(value: object) -> str:
+def kind_of(value: object) -> str:
+    """Returns the class of what is no tensor, with the way from an array of numpy to one."""
     kind = type(value).__name__
     if type(value).__module__.partition(".")[0] == "numpy":
         return f"a {kind} of numpy; torch.from_numpy makes a tensor of an array"

@@ -34,7 +34,8 @@ class Emulated:
         edit: Changes the TTGIR before it runs; for experiments.
 
     Raises:
-        TypeError: ``kernel`` is none.
+        TypeError: ``kernel`` is none, another argument is of another type; at a launch: the
+            arguments are not those of the kernel.
         LaunchError: At a launch that the GPU would refuse, or with arguments of another type.
         UnsupportedError: At a launch with an im2col descriptor: the host is older than 3.8.
     """
@@ -51,6 +52,18 @@ class Emulated:
             raise TypeError(
                 f"emulated: expected a @gluon.jit or @triton.jit function, got {name!r}"
             )
+        problems = [
+            f"{which} is {value!r}: expected an int{of}"
+            for which, value, of in (
+                ("capability", capability, ", the compute capability times ten, such as 90"),
+                ("seed", seed, ""),
+            )
+            if type(value) is not int
+        ]
+        if edit is not None and not callable(edit):
+            problems.append(f"edit is {edit!r}: expected a function from TTGIR to TTGIR")
+        if problems:
+            raise TypeError("emulated: " + "; ".join(problems))
         self.kernel = kernel
         self.capability = capability
         self.seed = seed
@@ -90,7 +103,12 @@ class Emulated:
         options: dict[str, Any] = {name: kwargs.pop(name) for name in _OPTIONS if name in kwargs}
         # What starts the kernel early changes nothing here.
         options.pop("launch_pdl", None)
-        bound = inspect.signature(self.kernel.fn).bind(*args, **kwargs)
+        try:
+            bound = inspect.signature(self.kernel.fn).bind(*args, **kwargs)
+        except TypeError as error:
+            raise TypeError(
+                f"{self.kernel.fn.__name__}: {error}; it takes {', '.join(self.kernel.arg_names)}"
+            ) from error
         bound.apply_defaults()
         return dict(bound.arguments), options
 

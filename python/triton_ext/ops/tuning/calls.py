@@ -53,7 +53,14 @@ def candidates(
 
     Returns:
         Configurations; none where no kernel of ours takes the problem.
+
+    Raises:
+        TypeError: What describes the problem is of another type, or there is no such direction.
     """
+    # Refuses what would be an error in the depths of a model.
+    Case(direction=direction, problem=problem, dtype=dtype, epilogue=epilogue, out_dtype=out_dtype)
+    if not isinstance(machine, Machine):
+        raise TypeError(f"candidates: machine is {machine!r}: expected a Machine")
     planner: Any = _PLANNERS[direction]
     if planner.reasons(problem, dtype, machine):
         return []
@@ -177,10 +184,13 @@ def make_tensors(case: Case, device: torch.device) -> tuple[Tensors, EpilogueOpe
         return (draw(problem.x_shape, dtype), draw(problem.y_shape, dtype)), EpilogueOperands()
     first = problem.x_shape if case.direction == "fprop" else problem.y_shape
     residual_dtype = dtype if dtype.itemsize > 1 else torch.float16
+    residual_shape = problem.y_shape
+    if spec.residual_per_image:
+        residual_shape = (*problem.y_shape[:2], *(1,) * problem.dims)
     operands = EpilogueOperands(
         bias=vector() if spec.bias else None,
         scale=vector() if spec.scale else None,
-        residual=draw(problem.y_shape, residual_dtype) if spec.residual else None,
+        residual=draw(residual_shape, residual_dtype) if spec.residual else None,
         out_scale=torch.ones(1, device=device) if spec.out_scale else None,
         amax=torch.zeros(1, device=device) if spec.amax else None,
     )

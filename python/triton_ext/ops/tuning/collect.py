@@ -16,7 +16,8 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
-from triton_ext.ops.arguments import dgrad_size, problem_of
+from triton_ext.ops.arguments import dgrad_size, is_per_image, problem_of
+from triton_ext.ops.checks import kind_of
 from triton_ext.ops.epilogue import PLAIN, EpilogueSpec
 from triton_ext.ops.plans import reasons
 from triton_ext.ops.problem import ConvProblem
@@ -185,16 +186,17 @@ def _read_fused(
     activation, out_dtype, function = rest[4:7]
     if function is not None:
         return
+    problem = _problem(x.shape, weight.shape, rest[:4])
     epilogue = EpilogueSpec(
         bias=bias is not None,
         scale=scale is not None,
         residual=residual is not None,
+        residual_per_image=is_per_image(residual, problem.y_shape),
         activation=activation,
         out_dtype=out_dtype,
         out_scale=out_scale is not None,
         amax=len(rest) > 9 and rest[9] is not None,
     )
-    problem = _problem(x.shape, weight.shape, rest[:4])
     yield Case(direction="fprop", problem=problem, dtype=x.dtype, epilogue=epilogue)
 
 
@@ -225,20 +227,24 @@ def collect(
     """Returns the convolutions of a model's forward, and of its backward.
 
     Args:
-        model: Any module; its parameters are not changed.
+        model: Any module; its parameters, gradients and buffers are left as they are.
         example_inputs: Its positional arguments, or its only one, or its keyword arguments.
         training: Whether to run the backward, too, of the sum of all that it returns.
         fake: Whether to compute nothing and take no memory; not every model can be run so.
+
+    Raises:
+        TypeError: ``model`` is no module, or ``example_inputs`` are none.
     """
+    _check(model, example_inputs)
     if isinstance(example_inputs, torch.Tensor):
         example_inputs = (example_inputs,)
     named = isinstance(example_inputs, Mapping)
     arguments: Any = () if named else tuple(example_inputs)
     keywords: Any = dict(example_inputs) if named else {}
+    training = bool(training)
     if not fake:
-        with record() as calls, torch.set_grad_enabled(training):
+        with _unchanged(model, example_inputs), record() as calls, torch.set_grad_enabled(training):
             _backward(model(*arguments, **keywords), training)
-        model.zero_grad(set_to_none=True)
         return calls
     mode = FakeTensorMode(allow_non_fake_inputs=True)
 
@@ -255,6 +261,56 @@ def collect(
         output = torch.func.functional_call(model, state, arguments, keywords, tie_weights=True)
         _backward(output, training)
     return calls
+
+
+def _check(model: object, example_inputs: object) -> None:
+    """Refuses what can be run on nothing, and arrays where tensors are wanted."""
+    if not isinstance(model, torch.nn.Module):
+        raise TypeError(
+            f"collect: expected a torch.nn.Module, got {type(model).__name__}; record() records "
+            "what any function calls"
+        )
+    is_inputs = isinstance(example_inputs, (torch.Tensor, Sequence, Mapping))
+    if not is_inputs or isinstance(example_inputs, (str, bytes)):
+        raise TypeError(
+            "collect: example_inputs must be a tensor, a sequence of arguments or a mapping of "
+            f"keyword arguments, got {kind_of(example_inputs)}"
+        )
+    for leaf in tree_leaves(example_inputs):
+        if kind_of(leaf) != type(leaf).__name__:
+            raise TypeError(f"collect: example_inputs hold {kind_of(leaf)}")
+
+
+@contextlib.contextmanager
+def _unchanged(model: torch.nn.Module, inputs: Any) -> Iterator[None]:
+    """Puts back what a run for real changes, also where it fails.
+
+    That is gradients, the model's buffers (statistics of batch norms, counters) and torch's
+    generators, from which dropout draws.
+    """
+    tensors = [*model.parameters(), *tree_leaves(inputs)]
+    leaves = [each for each in tensors if isinstance(each, torch.Tensor) and each.is_leaf]
+    grads = [(leaf, leaf.grad) for leaf in leaves]
+    buffers = [(module._buffers, dict(module._buffers)) for module in model.modules()]
+    values = [(buffer, buffer.detach().clone()) for buffer in model.buffers() if not buffer.is_meta]
+    devices = {leaf.device.index for leaf in leaves if leaf.device.type == "cuda"}
+    for leaf, _ in grads:
+        # Or the gradients of the run would be added to the user's.
+        leaf.grad = None
+    try:
+        with torch.random.fork_rng(sorted(devices)):
+            yield
+    finally:
+        for leaf, grad in grads:
+            leaf.grad = grad
+        for there, before in buffers:
+            there.clear()
+            there.update(before)
+        with torch.no_grad():
+            for buffer, value in values:
+                # What is written need not count its versions: batch norms do not.
+                if not torch.equal(buffer, value):
+                    buffer.copy_(value)
 
 
 def _backward(output: Any, training: bool) -> None:
@@ -286,8 +342,11 @@ def parse_shape(text: str) -> ConvProblem:
     behind), groups ``g``.
 
     Raises:
-        ValueError: It is not of this form.
+        TypeError: It is no text.
+        ValueError: It is not of this form, or a number is out of range.
     """
+    if not isinstance(text, str):
+        raise TypeError(f"shape: expected a text, got {type(text).__name__}")
     match = _SHAPE.fullmatch(text)
     if match is None:
         raise ValueError(
@@ -304,6 +363,11 @@ def parse_shape(text: str) -> ConvProblem:
         return values if len(values) == dims else values * dims
 
     taps, stride, dilation = each("k", 1), each("s", 1), each("d", 1)
+    numbers = {"x": (batch, ci, *size), "co": (int(match["co"]),)}
+    for name, values in (numbers | {"k": taps, "s": stride, "d": dilation}).items():
+        if min(values) < 1:
+            where = {"x": "batch, input channels or size", "co": "output channels"}.get(name, name)
+            raise ValueError(f"shape '{text}': {where} 0: expected at least 1")
     halves = tuple(d * (k // 2) for k, d in zip(taps, dilation, strict=True))
     padding = tuple((half, half) for half in halves)
     if match["p"]:

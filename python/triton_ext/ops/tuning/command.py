@@ -6,6 +6,7 @@ import argparse
 import importlib.util
 import pathlib
 import sys
+import traceback
 from collections.abc import Sequence
 from contextlib import ExitStack
 from typing import Any
@@ -151,7 +152,12 @@ def _collected(model: torch.nn.Module, example_inputs: Any, training: bool) -> C
         sys.stderr.write(
             f"the model is run, because fake tensors do not do: {type(error).__name__}: {text}\n"
         )
-    return collect(model, example_inputs, training=training, fake=False)
+    try:
+        return collect(model, example_inputs, training=training, fake=False)
+    except Exception as error:  # whatever a model does that its inputs do not fit
+        raise CommandError(
+            f"the model does not run on its example_inputs: {type(error).__name__}: {error}"
+        ) from error
 
 
 def load_model(path: pathlib.Path) -> tuple[torch.nn.Module, Sequence[Any]]:
@@ -161,7 +167,7 @@ def load_model(path: pathlib.Path) -> tuple[torch.nn.Module, Sequence[Any]]:
         path: A file with ``model`` and ``example_inputs``, or ``build()`` that returns both.
 
     Raises:
-        CommandError: There is no such file, or it defines neither.
+        CommandError: There is no such file, it cannot be run, or it defines neither.
     """
     if not path.is_file():
         raise CommandError(f"{path}: there is no such file")
@@ -175,15 +181,40 @@ def load_model(path: pathlib.Path) -> tuple[torch.nn.Module, Sequence[Any]]:
         spec.loader.exec_module(module)
         build = getattr(module, "build", None)
         if build is not None:
-            model, example_inputs = build()
+            built = build()
+            if not isinstance(built, tuple) or len(built) != 2:
+                raise CommandError(
+                    f"{path}: build() returned {type(built).__name__}: expected the model and its "
+                    "example_inputs"
+                )
+            model, example_inputs = built
         elif hasattr(module, "model") and hasattr(module, "example_inputs"):
             model, example_inputs = module.model, module.example_inputs
         else:
             raise CommandError(
                 f"{path}: defines neither model and example_inputs nor build(), which returns both"
             )
+    except CommandError:
+        raise
+    except Exception as error:  # whatever the file does
+        raise CommandError(
+            f"{path}: {_place(error, path)}{type(error).__name__}: {error}"
+        ) from error
     finally:
         sys.path.remove(str(path.resolve().parent))
+    if not isinstance(model, torch.nn.Module):
+        raise CommandError(f"{path}: the model is a {type(model).__name__}: expected a Module")
     if isinstance(example_inputs, torch.Tensor):
         example_inputs = (example_inputs,)
     return model, example_inputs
+
+
+def _place(error: Exception, path: pathlib.Path) -> str:
+    """Returns the line of a file at which an error came out; empty where it has none."""
+    name = str(path)
+    if isinstance(error, SyntaxError) and error.filename == name:
+        return f"line {error.lineno}: "
+    lines = [
+        each.lineno for each in traceback.extract_tb(error.__traceback__) if each.filename == name
+    ]
+    return f"line {lines[-1]}: " if lines else ""

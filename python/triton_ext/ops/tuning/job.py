@@ -8,6 +8,7 @@ every other, as it does with collectives of its own.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping
 from typing import Any
 
@@ -124,5 +125,20 @@ def warmup_steps(steps: int, **options: Any) -> Warmup:
     Args:
         steps: After so many calls of ``step`` it is over, and ``step`` costs nothing any more.
         options: As for :func:`triton_ext.ops.tuning.tune`; rank 0's count.
+
+    Raises:
+        TypeError: ``steps`` is no int, or ``tune`` has no such option.
+        ValueError: ``steps`` is negative.
     """
+    if type(steps) is not int:
+        raise TypeError(f"warmup_steps: steps is {steps!r}: expected an int")
+    if steps < 0:
+        raise ValueError(f"warmup_steps: steps is {steps}: expected 0 or more")
+    known = [name for name in inspect.signature(tune).parameters if name != "cases"]
+    unknown = [name for name in options if name not in known]
+    if unknown:
+        raise TypeError(
+            f"warmup_steps: {', '.join(unknown)}: expected an option of tune, which has "
+            f"{', '.join(known)}"
+        )
     return Warmup(steps, options)

@@ -172,7 +172,10 @@ def use(path: pathlib.Path | str) -> int:
 
     Raises:
         TableError: There is no such file, or it is no table.
+        TypeError: It is no path.
     """
+    if not isinstance(path, (str, pathlib.PurePath)):
+        raise TypeError(f"use: expected the path of a file, got {type(path).__name__}")
     table = read_table(pathlib.Path(path))
     if table is None:
         raise TableError(f"{path}: there is no such file")
@@ -213,12 +216,18 @@ def tune(
         machine: What the device is; asked of the driver by default.
 
     Raises:
+        TypeError: ``cases`` holds what is no ``Case``.
         UnsupportedError: There is no GPU that runs the kernels, or a CUDA graph is being captured.
+        ValueError: There is no such device; ``rounds`` or ``count`` is less than 1.
     """
     begin = time.perf_counter()
+    cases = _checked_cases(cases)
+    for name, value in (("rounds", rounds), ("count", count), ("jobs", jobs)):
+        if (value is not None or name != "jobs") and (type(value) is not int or value < 1):
+            raise ValueError(f"tune: {name} is {value!r}: expected an int of at least 1")
     place = _checked_device(device, machine is not None)
     found = machine_of(place, "tune") if machine is None else machine
-    asked = list({case.key(found.num_sms): case for case in reversed(list(cases))}.items())[::-1]
+    asked = list({case.key(found.num_sms): case for case in reversed(cases)}.items())[::-1]
     outcomes: dict[str, Outcome] = {}
     todo: list[tuple[str, Case, list[Any]]] = []
     for key, case in asked:
@@ -252,6 +261,22 @@ def tune(
     )
 
 
+def _checked_cases(cases: object) -> list[Case]:
+    """Returns what is to be tuned, as a list."""
+    if not isinstance(cases, Iterable) or isinstance(cases, (str, bytes)):
+        raise TypeError(
+            f"tune: expected cases, such as what collect returns, got {type(cases).__name__}"
+        )
+    found = list(cases)
+    for case in found:
+        if not isinstance(case, Case):
+            raise TypeError(
+                f"tune: expected cases, such as what collect returns, got a {type(case).__name__} "
+                "among them"
+            )
+    return found
+
+
 def _checked_device(device: torch.device | str | None, is_named: bool) -> torch.device:
     if device is None:
         if not torch.cuda.is_available() and not is_named:
@@ -259,7 +284,12 @@ def _checked_device(device: torch.device | str | None, is_named: bool) -> torch.
                 f"tune: there is no GPU to measure on (torch {torch.__version__} sees none)"
             )
         device = "cuda" if torch.cuda.is_available() else "cpu"
-    place = torch.device(device)
+    try:
+        place = torch.device(device)
+    except (RuntimeError, TypeError) as error:
+        raise ValueError(
+            f"tune: device is {device!r}: {str(error).partition(chr(10))[0]}"
+        ) from error
     if place.type == "cuda":
         if torch.cuda.is_current_stream_capturing():
             raise UnsupportedError("tune: a CUDA graph is being captured; tune before the capture")

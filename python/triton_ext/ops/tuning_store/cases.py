@@ -8,7 +8,7 @@ import torch
 
 from triton_ext.ops.epilogue import PLAIN, EpilogueSpec
 from triton_ext.ops.problem import ConvProblem
-from triton_ext.ops.tuning_store.keys import Direction, key_of
+from triton_ext.ops.tuning_store.keys import DIRECTIONS, Direction, key_of
 
 __all__ = ["Case"]
 
@@ -30,6 +30,24 @@ class Case:
     dtype: torch.dtype
     epilogue: EpilogueSpec = PLAIN
     out_dtype: torch.dtype | None = None
+
+    def __post_init__(self) -> None:
+        """Refuses what is no case; others find its fields as they should be."""
+        problems = []
+        if self.direction not in DIRECTIONS:
+            problems.append(f"direction is {self.direction!r}: expected {' or '.join(DIRECTIONS)}")
+        for name, wanted in (
+            ("problem", ConvProblem),
+            ("dtype", torch.dtype),
+            ("epilogue", EpilogueSpec),
+        ):
+            value = getattr(self, name)
+            if not isinstance(value, wanted):
+                problems.append(f"{name} is {value!r}: expected a {wanted.__name__}")
+        if self.out_dtype is not None and not isinstance(self.out_dtype, torch.dtype):
+            problems.append(f"out_dtype is {self.out_dtype!r}: expected a dtype, or None")
+        if problems:
+            raise TypeError("Case: " + "; ".join(problems))
 
     def key(self, num_sms: int) -> str:
         """Returns the name under which its choice is kept, on a GPU of some multiprocessors."""
