@@ -79,22 +79,38 @@ class ForwardPlan:
             with torch.cuda.device(x.device):
                 return self.run(x, weight, operands, out)
         y = self._output(x.device) if out is None else self._check_output(out)
-        inputs, variant = self._inputs(x, weight)
-        tensors = (*inputs, *self._outputs(y))
-        if self._is_plain and operands is NO_OPERANDS:
-            self.launcher.launch((*tensors, *self._no_arguments()), variant)
-            return y
-        arguments = self._epilogue_arguments(operands)
+        arguments, variant = self.arguments(x, weight, y, operands)
         if not operands.extra:
-            kinds = tuple(None if a is None else _specialization(a) for a in arguments)
-            self.launcher.launch((*tensors, *arguments), (variant, kinds))
+            self.launcher.launch(arguments, variant)
         else:
             # The function's arguments can be specialized on in any way: through the front door.
             made = self.launcher
-            made.kernel[made.grid](
-                *tensors, *arguments, *made.scalars, **made.constants, **made.options
-            )
+            made.kernel[made.grid](*arguments, *made.scalars, **made.constants, **made.options)
         return y
+
+    def arguments(
+        self, x: torch.Tensor, weight: torch.Tensor, y: torch.Tensor, operands: EpilogueOperands
+    ) -> tuple[tuple[Any, ...], Hashable]:
+        """Returns the kernel's tensors, described, and what of them Triton specializes on.
+
+        Args:
+            x: As for :meth:`run`.
+            weight: As for :meth:`run`.
+            y: The output, channels-last.
+            operands: As for :meth:`run`.
+
+        Raises:
+            ValueError: The operands are not those that the epilogue asks for.
+        """
+        inputs, variant = self._inputs(x, weight)
+        tensors = (*inputs, *self._outputs(y))
+        if self._is_plain and operands is NO_OPERANDS:
+            return (*tensors, *self._no_arguments()), variant
+        arguments = self._epilogue_arguments(operands)
+        if operands.extra:
+            return (*tensors, *arguments), variant
+        kinds = tuple(None if a is None else _specialization(a) for a in arguments)
+        return (*tensors, *arguments), (variant, kinds)
 
     def _inputs(self, x: torch.Tensor, weight: torch.Tensor) -> tuple[tuple[Any, Any], Hashable]:
         """Returns the kernel's x and w, and what of them Triton specializes on besides the plan."""

@@ -29,7 +29,7 @@ from triton_ext.ops.checks import (
     check_unbatched,
     parse_fallback,
 )
-from triton_ext.ops.epilogue import ACTIVATIONS, NO_OPERANDS, EpilogueOperands
+from triton_ext.ops.epilogue import ACTIVATIONS
 from triton_ext.ops.execution import Epilogue, known_fprop, known_fused
 from triton_ext.ops.reference import apply_activation
 
@@ -50,13 +50,11 @@ def convolve(
     groups: int,
     fallback: Fallback,
 ) -> Tensor:
-    check_types(name, x, weight, bias)
     key = shortcut.key_of(name, (x, weight, bias), (stride, padding, dilation, groups), (fallback,))
-    plan = shortcut.plan_of(key)
-    if plan is not None:
-        operands = NO_OPERANDS if bias is None else EpilogueOperands(bias=bias)
-        known: Tensor = plan.run(x, weight, operands)
-        return known
+    known = shortcut.plan_of(key)
+    if known is not None:
+        return known.run(x, weight, bias)
+    check_types(name, x, weight, bias)
     check_groups(name, groups)
     if x.dim() == dims + 1:
         x = x.unsqueeze(0)
@@ -94,20 +92,16 @@ def convolve_fused(
     extra: Sequence[Tensor] | None,
     out: Tensor | None,
 ) -> Tensor:
-    check_types(name, x, weight, bias, scale=scale, residual=residual, out_scale=out_scale)
-    check_types(name, x, weight, None, amax=amax, out=out)
     key = None
     if amax is epilogue is extra is out is None:
         tensors = (x, weight, bias, scale, residual, out_scale)
         numbers = (stride, padding, dilation, groups)
         key = shortcut.key_of(name, tensors, numbers, (fallback, activation, out_dtype))
-        plan = shortcut.plan_of(key)
-        if plan is not None:
-            operands = EpilogueOperands(
-                bias=bias, scale=scale, residual=residual, out_scale=out_scale
-            )
-            known: Tensor = plan.run(x, weight, operands)
-            return known
+        known = shortcut.plan_of(key)
+        if known is not None:
+            return known.run(*tensors)
+    check_types(name, x, weight, bias, scale=scale, residual=residual, out_scale=out_scale)
+    check_types(name, x, weight, None, amax=amax, out=out)
     check_groups(name, groups)
     extra = () if extra is None else extra
     check_extra(name, epilogue, extra)

@@ -81,8 +81,8 @@ class Launcher:
                 which tensors there are, and whether they are aligned.
         """
         key = (variant, plugin.passes_key())
-        around = self._around.get(key)
-        if around is not None and plugin.is_installed() and not self.kernel.pre_run_hooks:
+        around = self._way_around(key)
+        if around is not None:
             if around.prepared is None or not around.prepared(tensors):
                 around.run(*tensors, *self.scalars, *self.constants.values())
             return
@@ -97,3 +97,23 @@ class Launcher:
             others = (*self.scalars, *self.constants.values())
             prepared = _prepare_launch(compiled, self.grid, tensors, others)
             self._around[key] = _Around(compiled[self.grid], prepared)
+
+    def launch_again(self, tensors: tuple[Any, ...], variant: Hashable = None) -> bool:
+        """Launches the kernel as an earlier :meth:`launch` of the same variant prepared it.
+
+        Args:
+            tensors: As for :meth:`launch`; for descriptors, the tensors that they describe.
+            variant: As for :meth:`launch`.
+
+        Returns:
+            False where nothing was launched, so that it takes a :meth:`launch`.
+        """
+        around = self._way_around((variant, plugin.passes_key()))
+        return around is not None and around.prepared is not None and around.prepared(tensors)
+
+    def _way_around(self, key: Hashable) -> _Around | None:
+        """Returns the way around the front door, where that would do nothing that we do not."""
+        around = self._around.get(key)
+        if around is None or not plugin.is_installed() or self.kernel.pre_run_hooks:
+            return None
+        return around

@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from triton import knobs
+from triton.compiler import CompiledKernel
 from triton.runtime import driver as _drivers
 from triton_ext.errors import DriverError, UnsupportedError
 from triton_ext.host.tensor_map import MAP_BYTES, map_object_layout
@@ -159,6 +160,8 @@ class _Kernel:
         """Returns it, or ``None`` where Triton's launcher does more than launch."""
         from triton.backends.nvidia.driver import CudaLauncher
 
+        if not isinstance(compiled, CompiledKernel):
+            return None
         run, ptx = compiled.run, compiled.asm.get("ptx")
         if type(run) is not CudaLauncher or ptx is None or getattr(run, "gsan_enabled", False):
             return None
