@@ -14,7 +14,7 @@ if os.environ.get("TRITON_INTERPRET") != "1":
 
 import interpreter_wgrad as wgrad
 from fprop_cases import ACTIVATIONS, check, convolve
-from packing_cases import PackedCase, draw, draw_problem, finite_where_torch_is
+from packing_cases import PackedCase, draw, draw_patches, draw_problem, finite_where_torch_is
 from problem_cases import channels_last
 from triton_ext.ops import conv2d, conv2d_input
 from triton_ext.ops.conv_plan import INPUT_DTYPES
@@ -31,9 +31,73 @@ pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
 NIGHTLY = os.environ.get("TRITON_EXT_NIGHTLY") == "1"
 
 
+@pytest.fixture
+def poisoned(monkeypatch):
+    """Memory that nothing was written to is not a number."""
+    empty = torch.empty
+
+    def poisoned_empty(*arguments, **keywords):
+        made = empty(*arguments, **keywords)
+        return made.fill_(torch.nan) if made.is_floating_point() else made
+
+    monkeypatch.setattr(torch, "empty", poisoned_empty)
+
+
+@pytest.fixture
+def launches(monkeypatch):
+    """The kernels that are launched, by name."""
+    names = []
+    launch = Launcher.launch
+
+    def counted(launcher, *arguments):
+        names.append(launcher.kernel.__name__)
+        launch(launcher, *arguments)
+
+    monkeypatch.setattr(Launcher, "launch", counted)
+    return names
+
+
 @pytest.mark.parametrize("number", range(400 if NIGHTLY else 60))
 def test_drawn(number):
     check(draw(random.Random(number), INPUT_DTYPES, activations=tuple(ACTIVATIONS)))
+
+
+@pytest.mark.parametrize("number", range(400 if NIGHTLY else 40))
+def test_drawn_patches(number):
+    rng = random.Random(number)
+    case = draw(rng, INPUT_DTYPES, activations=tuple(ACTIVATIONS))
+    check(replace(case, problem=draw_patches(rng, pixels=16), planes=True))
+
+
+@pytest.mark.parametrize("stride", [(9, 3), (3, 12), (16, 16), (14, 14)])
+@pytest.mark.parametrize("kernel", [3, 14])
+def test_any_stride_is_taken(stride, kernel, launches):
+    torch.manual_seed(0)
+    size = (kernel + 2 * stride[0], kernel + 3 * stride[1] + 1)
+    x = torch.randn(2, *size, 3).half().movedim(-1, 1)
+    weight = torch.randn(24, 3, kernel, kernel).half()
+    for padding in (0, 1):
+        y = conv2d(x, weight, stride=stride, padding=padding)
+        expected = torch.nn.functional.conv2d(
+            x.double(), weight.double(), stride=stride, padding=padding
+        )
+        assert y.shape == expected.shape
+        assert (y.double() - expected).abs().max() <= 1e-3 * expected.abs().max()
+    assert launches.count("conv_fprop_kernel") == 2
+    assert len(launches) <= 4
+
+
+def test_gradients_with_any_stride():
+    # dgrad has no limit; wgrad's is torch's turn.
+    torch.manual_seed(0)
+    x = torch.randn(2, 32, 34, 8, dtype=torch.float16).movedim(-1, 1).requires_grad_()
+    weight = torch.randn(16, 8, 16, 16, dtype=torch.float16, requires_grad=True)
+    dy = torch.randn(2, 16, 2, 2, dtype=torch.float16)
+    found = torch.autograd.grad(conv2d(x, weight, stride=16), (x, weight), dy)
+    wide = [t.detach().double().requires_grad_() for t in (x, weight)]
+    y = torch.nn.functional.conv2d(*wide, stride=16)
+    for gradient, expected in zip(found, torch.autograd.grad(y, wide, dy.double()), strict=True):
+        assert (gradient.double() - expected).abs().max() <= 2e-3 * expected.abs().max()
 
 
 @pytest.mark.parametrize("bad", [torch.nan, torch.inf, -torch.inf])
@@ -41,10 +105,11 @@ def test_drawn(number):
 def test_a_window_sees_its_own_pixels_only(number, bad):
     rng = random.Random(number)
     case = PackedCase(
-        problem=draw_problem(rng, pixels=8),
+        problem=draw_problem(rng, pixels=8) if number % 3 else draw_patches(rng, pixels=16),
         dtype=torch.float16,
         spec=EpilogueSpec(out_dtype=torch.float32),
         columns=number % 2 == 1,
+        planes=number % 3 == 0,
     )
     finite_where_torch_is(case, bad, "cpu", rng)
 
@@ -156,32 +221,6 @@ def test_drawn_gradients_of_inputs(number):
 
 
 # --- copies -------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def poisoned(monkeypatch):
-    """Memory that nothing was written to is not a number."""
-    empty = torch.empty
-
-    def poisoned_empty(*arguments, **keywords):
-        made = empty(*arguments, **keywords)
-        return made.fill_(torch.nan) if made.is_floating_point() else made
-
-    monkeypatch.setattr(torch, "empty", poisoned_empty)
-
-
-@pytest.fixture
-def launches(monkeypatch):
-    """The kernels that are launched, by name."""
-    names = []
-    launch = Launcher.launch
-
-    def counted(launcher, *arguments):
-        names.append(launcher.kernel.__name__)
-        launch(launcher, *arguments)
-
-    monkeypatch.setattr(Launcher, "launch", counted)
-    return names
 
 
 @pytest.mark.usefixtures("poisoned")

@@ -16,7 +16,7 @@ from triton_ext.ops.hopper.tiles import TileConfig
 from triton_ext.ops.problem import ConvProblem
 from triton_ext.ops.row_packing import RowPacking
 
-__all__ = ["PackedCase", "draw", "draw_problem", "finite_where_torch_is"]
+__all__ = ["PackedCase", "draw", "draw_patches", "draw_problem", "finite_where_torch_is"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,15 +25,24 @@ class PackedCase(Case):
 
     Attributes:
         columns: Whether columns are, where there are any.
+        planes: Whether planes are, which have to be there.
     """
 
     columns: bool = False
+    planes: bool = False
+
+    def way(self, x: torch.Tensor) -> RowPacking:
+        """How rows are packed."""
+        ways = RowPacking.ways(self.problem, x.stride(), x.itemsize, with_planes=self.planes)
+        if self.planes:
+            return next(way for way in ways if way.planes)
+        return ways[-1 if self.columns else 0]
 
     def plan(
         self, x: torch.Tensor, config: ConvConfig | TileConfig | None = None
     ) -> ConvPlan | HopperPlan:
         """Ours."""
-        way = RowPacking.ways(self.problem, x.stride(), x.itemsize)[-1 if self.columns else 0]
+        way = self.way(x)
         plan = make_plan(
             self.problem, x.stride(), x.dtype, x.device, self.spec, config, pack_rows=way
         )
@@ -69,6 +78,30 @@ def draw_problem(rng: random.Random, *, pixels: int) -> ConvProblem:
             # Without padding in W, and often with channels that need no copy.
             problem = _replace_last(problem, padding=(0, 0), channels=rng.choice((4, 8, 16)))
         if 0 not in problem.output_size:
+            return problem
+
+
+def draw_patches(rng: random.Random, *, pixels: int) -> ConvProblem:
+    """A random problem of two dimensions whose rows are planes, often a layer of patches.
+
+    Args:
+        rng: Draws.
+        pixels: The largest side.
+    """
+    while True:
+        taps = (rng.randint(1, 5), rng.randint(2, 12))
+        is_patches = rng.random() < 0.5
+        problem = ConvProblem(
+            batch=rng.randint(1, 3),
+            in_channels=rng.choice((1, 2, 3, 3, 3, 4, 8, 20)),
+            out_channels=rng.choice((1, 3, 8, 16, 24, 64, 72)),
+            input_size=(rng.randint(1, pixels), rng.randint(1, 2 * pixels)),
+            filter_size=taps,
+            stride=taps if is_patches else (rng.randint(1, 12), rng.randint(1, 12)),
+            padding=((0, 0), (0, 0) if is_patches else (rng.randint(0, 3), rng.randint(0, 3))),
+            dilation=(1 if is_patches else rng.randint(1, 3), 1),
+        )
+        if min(problem.output_size) > 0:
             return problem
 
 

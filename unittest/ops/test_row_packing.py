@@ -16,7 +16,7 @@ import torch
 from emulated import EmulatedKernel, emulate
 from fprop_cases import ACTIVATIONS, check, convolve
 from interpreted import assert_passes_in_the_interpreter, run_python
-from packing_cases import PackedCase, draw, draw_problem, finite_where_torch_is
+from packing_cases import PackedCase, draw, draw_patches, draw_problem, finite_where_torch_is
 from problem_cases import channels_last, problem_of
 from triton_ext.host import capabilities
 from triton_ext.ops import conv_plan, dgrad_plan, wgrad_gemm, wgrad_plan
@@ -28,7 +28,7 @@ from triton_ext.ops.hopper.fprop_plan import HopperPlan
 from triton_ext.ops.hopper.tiles import ping_pong
 from triton_ext.ops.machine import Machine
 from triton_ext.ops.row_copy import compile_row_copy
-from triton_ext.ops.row_packing import RowPacking, packing_reasons
+from triton_ext.ops.row_packing import RowPacking, packing_reasons, violations
 
 IM2COL = capabilities()["im2col"]
 needs_im2col = pytest.mark.skipif(not IM2COL.available, reason=IM2COL.reason)
@@ -108,6 +108,50 @@ def test_columns_of_a_stem_of_seven_taps():
     # One dimension has no columns, nor has a filter of one row.
     for problem in (problem_of(size=(9,), taps=(3,)), problem_of(taps=(1, 3))):
         assert not packing_of(problem, columns=True).columns
+
+
+VIT = problem_of(n=64, ci=3, co=768, size=(224, 224), taps=(16, 16), stride=16)
+
+
+def planes_of(problem):
+    ways = RowPacking.ways(problem, dense(problem), 2, with_planes=True)
+    return next((way for way in ways if way.planes), None)
+
+
+def test_planes_of_patches():
+    packing = planes_of(VIT)
+    # A row of a patch is 16 pixels of 3 channels, 96 bytes; nothing is copied.
+    assert (packing.window_channels, packing.is_copied) == (48, False)
+    assert packing.x_shape == (64, 14, 16, 14, 48)
+    row = 224 * 3
+    assert packing.strides == (224 * row, 16 * row, row, 48, 1)
+    assert packing.packed.output_size == (14, 1, 14)
+    assert packing.packed.geometry.m_gemm == VIT.geometry.m_gemm
+    assert packing.weight_shape == (768, 1, 16, 48)
+    assert packing.k_gemm == 16 * 64
+    # Pixels behind the last patch are in no window; 14 pixels of 3 channels are no 16 bytes.
+    assert not planes_of(replace(VIT, input_size=(230, 232))).is_copied
+    fourteen = planes_of(replace(VIT, filter_size=(14, 14), stride=(14, 14)))
+    assert (fourteen.channels, fourteen.memory_shape) == (4, (64, 224, 224, 4))
+    # Rows above x are nowhere in memory, nor are those below.
+    for side in ((1, 0), (0, 16)):
+        assert planes_of(replace(VIT, padding=(side, (0, 0)))) is None
+    # Padding that no patch reaches is none.
+    assert planes_of(replace(VIT, padding=((0, 9), (0, 0)))) is not None
+
+
+def test_a_model_takes_planes_where_strides_leave_no_rows():
+    found = fastest_of(VIT)
+    assert (found.kind, found.cost(132).pays) == ("planes", True)
+    eight = replace(VIT, filter_size=(8, 8), stride=(8, 8))
+    assert fastest_of(eight).kind != "planes"
+    assert violations(VIT) == []
+    one_tap = replace(VIT, filter_size=(1, 1))
+    assert violations(one_tap) == [
+        f"conv stride 16 in {letter}: TMA supports 1..8" for letter in "HW"
+    ]
+    # What is wrong besides a stride is said together with it.
+    assert len(violations(replace(VIT, padding=((300, 0), (0, 0))))) > 1
 
 
 @pytest.mark.parametrize(
@@ -266,6 +310,16 @@ def test_drawn_in_the_emulator(number, monkeypatch, fresh_triton_cache):
 
 
 @emulates
+@pytest.mark.parametrize("number", range(100 if NIGHTLY else 4))
+def test_patches_in_the_emulator(number, monkeypatch, fresh_triton_cache):
+    emulate(monkeypatch)
+    rng = random.Random(number)
+    dtypes = (torch.float16, torch.bfloat16, torch.int8)
+    case = draw(rng, dtypes, activations=("none", "relu"), pixels=6)
+    check(replace(case, problem=draw_patches(rng, pixels=10), planes=True))
+
+
+@emulates
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 @pytest.mark.parametrize("number", range(100 if NIGHTLY else 6))
 def test_a_window_sees_its_own_pixels_only(number, monkeypatch, fresh_triton_cache):
@@ -290,6 +344,9 @@ def test_the_gluon_kernel_in_the_emulator(number, monkeypatch, fresh_triton_cach
     dtype = rng.choice((torch.float16, torch.bfloat16))
     spec = EpilogueSpec(bias=rng.random() < 0.5)
     case = PackedCase(problem=problem, dtype=dtype, spec=spec, columns=number % 2 == 1)
+    if number % 3 == 0:
+        patches = replace(draw_patches(rng, pixels=10), out_channels=problem.out_channels)
+        case = replace(case, problem=patches, planes=True)
     config = ping_pong(64, 64, 3, block_k=rng.choice((16, 32, 64)))
     plan = case.plan(case.tensors()[0], config)
     assert isinstance(plan, HopperPlan)

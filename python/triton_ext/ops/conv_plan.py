@@ -423,7 +423,7 @@ def _gemm_plan(
         epilogue=epilogue,
         x_desc=x_desc,
         x_row_stride=row_stride,
-        y_shape=problem.y_shape,
+        y_shape=asked.y_shape,
         out_dtype=out_dtype,
         missing_channels=walked.missing,
         row_copies=walked.copies,

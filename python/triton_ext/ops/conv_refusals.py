@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import torch
 import triton.language as tl
 
@@ -12,6 +10,7 @@ from triton_ext.errors import UnsupportedError
 from triton_ext.ops.epilogue import PLAIN, EpilogueSpec
 from triton_ext.ops.machine import IS_INTERPRETED, Machine
 from triton_ext.ops.problem import ConvProblem
+from triton_ext.ops.row_packing import violations
 
 __all__ = [
     "DTYPES",
@@ -69,7 +68,7 @@ def reasons(
     if not 1 <= problem.dims <= 3:
         found.append(f"1 to 3 spatial dimensions are supported, not {problem.dims}")
     else:
-        found += conv_violations(replace(problem, batch=max(1, problem.batch)).geometry)
+        found += violations(problem)
     return tuple(found)
 
 
@@ -98,8 +97,8 @@ def check_problem(
         UnsupportedError: Anything else.
     """
     # Geometry has an error of its own, which lists what is wrong.
-    violations = conv_violations(problem.geometry) if 1 <= problem.dims <= 3 else []
-    other = [reason for reason in reasons(problem, dtype) if reason not in violations]
+    wrong = violations(problem) if 1 <= problem.dims <= 3 else []
+    other = [reason for reason in reasons(problem, dtype) if reason not in wrong]
     is_float = epilogue.out_dtype is not None and epilogue.out_dtype.is_floating_point
     if dtype == torch.int8 and not is_float and epilogue not in (PLAIN, _INT32):
         other.append("an epilogue of int8 needs an out_dtype of floating point")
@@ -110,5 +109,5 @@ def check_problem(
         other.append(fp8_reason)
     if other:
         raise UnsupportedError(f"{name}: " + "; ".join(other))
-    if violations:
-        raise descriptor_error(violations)
+    if wrong:
+        raise descriptor_error(wrong)

@@ -18,6 +18,7 @@ from triton_ext.errors import DescriptorError, TritonExtError, UnsupportedError
 from triton_ext.ops import conv_plan, dgrad_plan, wgrad_plan
 from triton_ext.ops.machine import Machine, machine_of
 from triton_ext.ops.problem import ConvProblem
+from triton_ext.ops.row_packing import violations
 
 __all__ = [
     "Direction",
@@ -32,7 +33,6 @@ __all__ = [
     "tensor_refusal",
 ]
 
-conv_violations = backends.load("nvidia", "conv_violations")
 descriptor_error = backends.load("nvidia", "descriptor_error")
 
 Direction = Literal["fprop", "dgrad", "wgrad"]
@@ -176,9 +176,9 @@ def plan_or_refusal(direction: Direction, make: Callable[[Any], Any]) -> Any | R
 
 
 def geometry_refusal(problem: ConvProblem) -> Refusal | None:
-    """Returns what TMA cannot express of a problem, every violation; ``None`` if nothing."""
-    violations = conv_violations(problem.geometry)
-    return Refusal(DescriptorError, str(descriptor_error(violations))) if violations else None
+    """Returns what TMA cannot express of a forward problem, every violation, or ``None``."""
+    found = violations(problem)
+    return Refusal(DescriptorError, str(descriptor_error(found))) if found else None
 
 
 def reasons(

@@ -318,6 +318,9 @@ class RowCopies:
         self._both: dict[tuple[int, ...], CopyLauncher] = {}
         self._weights: dict[tuple[int, ...], CopyLauncher] = {}
 
+    def __repr__(self) -> str:
+        return f"RowCopies({self.packing.kind}, is_copied={self.packing.is_copied})"
+
     def both(self, x: torch.Tensor, weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Returns what :meth:`x` and :meth:`weight` do, of one launch where both are copied."""
         rows = self._rows_of(weight)
@@ -334,7 +337,7 @@ class RowCopies:
         return memory.as_strided(self.packing.x_shape, self.packing.strides), packed
 
     def x(self, x: torch.Tensor) -> torch.Tensor:
-        """Returns the overlapping view [N, ([D, ]H, )out_w, S * C'] of x or of a copy of it.
+        """Returns the overlapping view of x or of a copy of it, as the packing describes it.
 
         Args:
             x: [N, Ci, *input_size], of the strides that were given.

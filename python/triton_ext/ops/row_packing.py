@@ -19,6 +19,15 @@ has no rows left, and a window is S * C' channels of the whole R x S filter.  Th
 R / stride_h; half of a step of the GEMM costs the same however few channels it has, so that fewer
 and fuller steps may pay for it.
 
+Planes are for strides that im2col has not (it walks 1 to 8), as of the patches in front of a vision
+transformer: without padding in H, the R rows that an output row reads are a dimension of the view
+as well,
+
+    [N, out_h, R, out_w, S * C'], strides [..., stride_h * row, dilation_h * row, stride_w * C', 1],
+
+over which a filter of R x 1 is a convolution of three dimensions without strides.  Nothing but what
+rows need is copied.
+
 A window covers pixels of its own row only, and its channels end behind its last tap, where TMA
 reads zeros: what lies beside a window, NaN or not, is never multiplied.
 
@@ -45,6 +54,7 @@ __all__ = [
     "RowPacking",
     "packing_reasons",
     "step_us",
+    "violations",
 ]
 
 _H200_MULTIPROCESSORS = 132
@@ -83,6 +93,7 @@ class RowPacking:
         problem: What is computed.
         element_bytes: Size of an element of x and the weight.
         columns: Whether a pixel in memory holds what a column of the filter reads.
+        planes: Whether the rows that an output row reads are a dimension of the view.
         channels: C', elements of a pixel in memory.
         row_pixels: Pixels of a row in memory; those of x where it is not copied.
         is_copied: Whether x is copied; otherwise its own memory is read.
@@ -99,6 +110,7 @@ class RowPacking:
     is_copied: bool
     strides: tuple[int, ...]
     is_turned: bool = False
+    planes: bool = False
 
     @classmethod
     def make(
@@ -116,20 +128,31 @@ class RowPacking:
             element_bytes: Size of an element.
             num_sms: Multiprocessors of the GPU.
         """
-        ways = cls.ways(problem, x_strides, element_bytes)
+        ways = cls.ways(problem, x_strides, element_bytes, with_planes=True)
         return min(ways, key=lambda way: way.cost(num_sms).packed_us, default=None)
 
     @classmethod
     def ways(
-        cls, problem: ConvProblem, x_strides: tuple[int, ...], element_bytes: int
+        cls,
+        problem: ConvProblem,
+        x_strides: tuple[int, ...],
+        element_bytes: int,
+        *,
+        with_planes: bool = False,
     ) -> list[RowPacking]:
-        """Returns how rows can be packed: rows, then columns.
+        """Returns how rows can be packed: rows, planes where they may be, then columns.
 
-        Arguments as for :meth:`make`.
+        Other arguments as for :meth:`make`.
+
+        Args:
+            with_planes: Whether the caller computes in three dimensions what had two.
         """
         if packing_reasons(problem):
             return []
-        found = [cls._rows(problem, x_strides, element_bytes)]
+        rows = cls._rows(problem, x_strides, element_bytes)
+        found = [rows]
+        if with_planes and _has_planes(problem):
+            found.append(rows._with_planes())
         if problem.dims > 1 and problem.filter_size[-2] > 1:
             found.append(cls._columns(problem, element_bytes))
         return [way for way in found if not conv_violations(way.packed.geometry)]
@@ -156,6 +179,12 @@ class RowPacking:
             is_copied=False,
             strides=(x_strides[0], *x_strides[2:-1], problem.stride[-1] * channels, 1),
         )
+
+    def _with_planes(self) -> RowPacking:
+        """Returns rows whose outer walk is part of the view."""
+        image, row, pixel, one = self.strides
+        (step, _), (dilation, _) = self.problem.stride, self.problem.dilation
+        return replace(self, planes=True, strides=(image, step * row, dilation * row, pixel, one))
 
     @classmethod
     def _columns(cls, problem: ConvProblem, element_bytes: int) -> RowPacking:
@@ -201,6 +230,17 @@ class RowPacking:
     def packed(self) -> ConvProblem:
         """The convolution that the kernel computes: one column, S * C' channels."""
         problem, walked = self.problem, self.walked
+        if self.planes:
+            rows, (out_h, out_w) = problem.filter_size[0], problem.output_size
+            return replace(
+                problem,
+                in_channels=self.window_channels,
+                input_size=(out_h, rows, out_w),
+                filter_size=(1, rows, 1),
+                stride=(1, 1, 1),
+                padding=((0, 0),) * 3,
+                dilation=(1, 1, 1),
+            )
         rest = problem.dims - walked
         return replace(
             problem,
@@ -226,7 +266,14 @@ class RowPacking:
     @property
     def memory_shape(self) -> tuple[int, ...]:
         """Of the copy of x, [N, ([D, ]H, )row_pixels, C']."""
-        return (*self.x_shape[:-2], self.row_pixels, self.channels)
+        problem = self.problem
+        outer = (problem.batch, problem.input_size[0]) if self.planes else self.x_shape[:-2]
+        return (*outer, self.row_pixels, self.channels)
+
+    @property
+    def kind(self) -> str:
+        """The way in a word, for benchmarks and texts."""
+        return "columns" if self.columns else "planes" if self.planes else "rows"
 
     @property
     def weight_shape(self) -> tuple[int, ...]:
@@ -274,11 +321,15 @@ class RowPacking:
         aligned = math.ceil(problem.in_channels / unit) * unit
         block_k = channel_block(aligned, self.element_bytes, 1)
         unpacked_k = problem.taps * math.ceil(aligned / block_k) * block_k
+        unpacked_us = gemm_us(unpacked_k, block_k) + self.unpacked_copy_us
+        if conv_violations(problem.geometry):
+            # im2col cannot walk it tap by tap.
+            unpacked_us = math.inf
         return PackingCost(
             k_gemm=self.k_gemm,
             unpacked_k_gemm=unpacked_k,
             packed_us=gemm_us(self.k_gemm, self.block_k) + self.copy_us,
-            unpacked_us=gemm_us(unpacked_k, block_k) + self.unpacked_copy_us,
+            unpacked_us=unpacked_us,
         )
 
     @property
@@ -308,7 +359,7 @@ class PackingCost:
         k_gemm: Multiplications per output element, packed; those with zeros count.
         unpacked_k_gemm: The same tap by tap.
         packed_us: Time of copies and steps, packed.
-        unpacked_us: The same tap by tap.
+        unpacked_us: The same tap by tap; infinite where im2col has no such stride.
     """
 
     k_gemm: int
@@ -338,6 +389,24 @@ def packing_reasons(problem: ConvProblem) -> tuple[str, ...]:
     return tuple(found)
 
 
+def violations(problem: ConvProblem) -> list[str]:
+    """Returns what neither im2col nor packed rows can express of a forward convolution.
+
+    Args:
+        problem: What is computed; an empty batch counts as one image.
+    """
+    problem = replace(problem, batch=max(problem.batch, 1))
+    found: list[str] = conv_violations(problem.geometry)
+    unstrided = replace(problem, stride=(1,) * problem.dims)
+    if not found or min(problem.stride) < 1 or conv_violations(unstrided.geometry):
+        return found
+    # Steps that im2col cannot make are steps between rows and windows in memory.
+    strides = packed_strides((problem.batch, *problem.input_size, problem.in_channels))
+    x_strides = (strides[0], 1, *strides[1:-1])
+    # The size of an element changes how many channels are in memory, not whether it can be.
+    return [] if RowPacking.ways(problem, x_strides, 2, with_planes=True) else found
+
+
 def step_us(block_bytes: int) -> float:
     """Returns the time of a step of the K loop of a 128x64 tile.
 
@@ -345,6 +414,15 @@ def step_us(block_bytes: int) -> float:
         block_bytes: BLOCK_K in bytes.
     """
     return _STEP_US * (_FIXED_PART + (1 - _FIXED_PART) * block_bytes / _FULL_STEP_BYTES)
+
+
+def _has_planes(problem: ConvProblem) -> bool:
+    """Whether rows of an image are there for every row of the filter."""
+    if problem.dims != 2 or problem.padding[0][0]:
+        return False
+    reach = (problem.filter_size[0] - 1) * problem.dilation[0]
+    last = (problem.output_size[0] - 1) * problem.stride[0] + reach
+    return last < problem.input_size[0]
 
 
 def _covered(problem: ConvProblem) -> int:
