@@ -616,6 +616,55 @@ def test_attributes_that_change_later(monkeypatch):
     close(ours(x), theirs(x))
 
 
+class Timed(TORCH.Module):
+    """A convolution that is told the time behind it, as in diffusion models."""
+
+    def __init__(self, dims: int) -> None:
+        super().__init__()
+        self.conv = getattr(TORCH, f"Conv{dims}d")(4, 6, 3, padding=1)
+        self.norm = getattr(TORCH, f"BatchNorm{dims}d")(6)
+        self.shift = TORCH.Linear(5, 6)
+        self.dims = dims
+
+    def forward(self, x, time):
+        if self.dims == 1:
+            return F.silu(self.norm(self.conv(x)) + self.shift(time)[:, :, None])
+        if self.dims == 2:
+            return F.silu(self.shift(time)[:, :, None, None] + self.norm(self.conv(x)))
+        y = self.norm(self.conv(x))
+        y += self.shift(time)[:, :, None, None, None]
+        return F.silu(y)
+
+
+@pytest.mark.parametrize("dims", [1, 2, 3])
+@torch.no_grad()
+def test_a_number_per_image_and_channel_is_added_in_the_kernel(dims, only_kernels):
+    model = settled(Timed(dims))
+    x, time = image(dims=dims), torch.randn(2, 5)
+    before = model(x, time)
+    spread = f"[:, :{', None' * dims}]"
+    adds = ("+=" if dims == 3 else "+") + spread
+    assert parts(model) == {"conv": (f"BatchNorm{dims}d", adds, "silu")}
+    assert adds in str(nn.survey(model, fold=True))
+    close(nn.convert(model, fold=True, report=False)(x, time), before)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        torch.testing.assert_close(model(x, time).float(), before, rtol=0.05, atol=0.05)
+
+
+def test_only_an_index_that_adds_dimensions_is_told():
+    class Indexes(TORCH.Module):
+        def __init__(self, index) -> None:
+            super().__init__()
+            self.conv, self.index = conv(), index
+
+        def forward(self, x, other):
+            return self.conv(x) + other[self.index]
+
+    everything = slice(None)
+    for index in (0, (everything, everything, 0, 0), (everything, None), (everything, everything)):
+        assert parts(Indexes(index).eval())["conv"] == ("+",)
+
+
 @torch.no_grad()
 def test_residuals_of_another_shape_or_dtype():
     class Sums(TORCH.Module):
@@ -631,6 +680,9 @@ def test_residuals_of_another_shape_or_dtype():
     others = (
         torch.randn_like(x),
         torch.randn(4, 1, 1),
+        torch.randn(1, 4, 1, 1),
+        torch.randn(2, 1, 1, 1),
+        torch.randn(2, 4, 1, 6),
         torch.randn(2, 2, 4, 7, 6),
         torch.ones(x.shape, dtype=torch.float64),
         torch.ones(x.shape, dtype=torch.int64),

@@ -8,7 +8,7 @@ of the output's epsilon, where torch has the type.
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -97,7 +97,10 @@ class Case:
         wide = torch.float16 if self.dtype.itemsize == 1 else self.dtype
         # A residual is not wider than the output that it goes into.
         narrow = spec.out_dtype == torch.float16
-        residual = normal(*problem.y_shape, dtype=torch.float16 if narrow else wide)
+        shape = problem.y_shape
+        if spec.residual_per_image:
+            shape = (*shape[:2], *(1,) * problem.dims)
+        residual = normal(*shape, dtype=torch.float16 if narrow else wide)
         if not self.plain_order:
             residual = residual.movedim(1, -1).contiguous().movedim(-1, 1)
         if self.plain_order:
@@ -269,7 +272,7 @@ def draw(
         )
         if dtype == torch.int8 and is_so(0.5):
             spec = EpilogueSpec()
-        return Case(
+        case = Case(
             problem=problem,
             dtype=dtype,
             spec=spec,
@@ -277,3 +280,5 @@ def draw(
             plain_order=is_so(),
             given_out=is_so(0.5),
         )
+        per_image = spec.residual and is_so(0.5)
+        return replace(case, spec=replace(spec, residual_per_image=per_image))

@@ -114,6 +114,34 @@ def test_amax_of_what_is_no_number():
         )
 
 
+# --- residuals per image ------------------------------------------------------------------------
+
+ONE = {"filter_size": (1,), "stride": (1,), "padding": ((0, 0),), "dilation": (1,)}
+THREE = {"filter_size": (2, 1, 3), "stride": (1, 2, 1), "dilation": (1, 1, 1)}
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"batch": 3},
+        {"batch": 3, "out_channels": 7},
+        {"batch": 3, "groups": 8},  # depthwise
+        {"batch": 3, "in_channels": 12, "groups": 4, "out_channels": 8},  # direct
+        {"batch": 40, "input_size": (2, 2)},  # tens of images in a tile
+        {"batch": 5, "input_size": (1, 1)},
+        {"batch": 3, "input_size": (70,), **ONE},
+        {"batch": 2, "input_size": (3, 4, 5), "padding": ((1, 1), (0, 0), (1, 1)), **THREE},
+    ],
+    ids=str,
+)
+def test_a_residual_per_image(changes):
+    spec = EpilogueSpec(bias=True, residual=True, residual_per_image=True, activation="silu")
+    check(Case(problem=conv(**changes), dtype=torch.float16, spec=spec))
+    # In torch's order, with the mask that a function and amax need.
+    spec = replace(spec, amax=True, function=clamp_and_tilt, out_dtype=torch.float32)
+    check(Case(problem=conv(**changes), dtype=torch.bfloat16, spec=spec, plain_order=True))
+
+
 # --- groups -------------------------------------------------------------------------------------
 
 
@@ -185,6 +213,16 @@ def test_the_kernel_without_tensor_cores_takes_everything():
 
 
 # --- refusals -----------------------------------------------------------------------------------
+
+
+def test_a_residual_per_image_has_one_pixel():
+    spec = EpilogueSpec(residual=True, residual_per_image=True)
+    case = Case(problem=conv(batch=2), dtype=torch.float16, spec=spec)
+    for shape in ((2, 8, 5, 5), (1, 8, 1, 1), (2, 8, 1, 5), (2, 8)):
+        with pytest.raises(ValueError, match=r"expected a residual \[2, 8, 1, 1\] of at most"):
+            run(case, residual=torch.zeros(shape).half())
+    with pytest.raises(ValueError, match=r"residual_per_image says .* expected residual=True"):
+        EpilogueSpec(residual_per_image=True)
 
 
 def run(case: Case, **changes: object) -> torch.Tensor:

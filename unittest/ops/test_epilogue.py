@@ -76,6 +76,17 @@ def test_drawn_in_the_emulator(number, monkeypatch, fresh_triton_cache):
     check(draw(random.Random(number), dtypes, activations=activations, pixels=5))
 
 
+@pytest.mark.skipif(not COPIES.available, reason=COPIES.reason)
+def test_a_residual_per_image_in_the_emulator(monkeypatch, fresh_triton_cache):
+    emulate(monkeypatch)
+    problem = ConvProblem(
+        batch=20, in_channels=8, out_channels=16, input_size=(3, 3), filter_size=(3, 3),
+        stride=(1, 1), padding=((1, 1), (1, 1)), dilation=(1, 1),
+    )  # fmt: skip
+    spec = EpilogueSpec(residual=True, residual_per_image=True, activation="silu")
+    check(Case(problem=problem, dtype=torch.float16, spec=spec))
+
+
 # --- compiled -----------------------------------------------------------------------------------
 
 FULL = EpilogueSpec(
@@ -93,12 +104,17 @@ FULL = EpilogueSpec(
 @pytest.mark.parametrize("through_tma", [True, False])
 @pytest.mark.parametrize("config", CONFIGS[::3] if NIGHTLY else CONFIGS[3:4], ids=str)
 def test_shared_memory_is_what_the_model_says(config, through_tma, capability, fresh_triton_cache):
-    for spec in (EpilogueSpec(residual=True), FULL):
+    per_image = EpilogueSpec(residual=True, residual_per_image=True)
+    for spec in (EpilogueSpec(residual=True), FULL, per_image):
         fp8 = spec is FULL
         whole = capability == 100 or not through_tma
         tile = OutputTile(element_bytes=4, through_pointers=True, whole=True)
         if through_tma:
-            tile = OutputTile(element_bytes=1 if fp8 else 2, residual_bytes=2, whole=whole)
+            tile = OutputTile(
+                element_bytes=1 if fp8 else 2,
+                residual_bytes=4 if spec is per_image else 2,
+                whole=whole,
+            )
         stages = config.num_stages
         while not replace(config, num_stages=stages).fits(2, output=tile) and stages > 1:
             stages -= 1

@@ -166,7 +166,7 @@ def drawn(number: int) -> Case:
         )  # fmt: skip
         one = replace(case.problem, in_channels=ci, out_channels=co, groups=1)
         if spec.out_dtype == torch.float16:
-            spec = replace(spec, residual=False)
+            spec = replace(spec, residual=False, residual_per_image=False)
         return replace(case, problem=one, spec=spec)
 
 
@@ -196,6 +196,16 @@ def test_every_operand_alone(operand, monkeypatch, fresh_triton_cache):
     emulate(monkeypatch, gluon=True)
     case = Case(problem=problem(), dtype=torch.bfloat16, spec=EpilogueSpec(**{operand: True}))
     check(case, config=CONFIGS[1])
+
+
+@needs_copies
+@pytest.mark.parametrize("config", CONFIGS[:2], ids=str)
+def test_a_residual_per_image(config, monkeypatch, fresh_triton_cache):
+    # Tiles of 64 and of 128 pixels hold parts of some images, of 3 pixels by 3.
+    emulate(monkeypatch, gluon=True)
+    asked = problem(batch=20, in_channels=16, out_channels=24, input_size=(5, 3))
+    spec = replace(FULL, residual_per_image=True)
+    check(Case(problem=asked, dtype=torch.float16, spec=spec), config=replace(config, block_k=16))
 
 
 def test_a_filter_of_one_tap_reads_a_matrix(monkeypatch, fresh_triton_cache):
@@ -246,3 +256,16 @@ def test_an_epilogue_fits_the_registers(config, tmp_path, fresh_triton_cache):
     assert found["LOCAL"] == 0
     # Triton 3.6 has no name for a barrier of threads, and 56 bytes of stack for two accumulators.
     assert found["STACK"] <= (0 if hasattr(gl, "barrier") else 64)
+
+
+@pytest.mark.parametrize("config", COMPILED if NIGHTLY else COMPILED[6:7], ids=str)
+def test_a_residual_per_image_spills_no_more_than_one_per_pixel(
+    config, tmp_path, fresh_triton_cache
+):
+    stacks = []
+    for per_image in (False, True):
+        spec = replace(FULL, activation="gelu", residual_per_image=per_image)
+        compiled = compile_conv_fprop(config, epilogue=spec, one_scale=False)
+        assert compiled.metadata.shared <= SMEM_BYTES
+        stacks.append(resources(compiled.asm["cubin"], tmp_path)["STACK"])
+    assert stacks[1] <= stacks[0]

@@ -76,12 +76,12 @@ def test_opcheck_wgrad(name, dims):
 
 
 @pytest.mark.parametrize(
-    ("name", "activation"),
-    [("fprop_fused", "silu"), ("conv_fused", "relu"), ("conv_fused", "gelu")],
+    ("name", "activation", "pixels"),
+    [("fprop_fused", "silu", 7), ("conv_fused", "relu", 1), ("conv_fused", "gelu", 7)],
 )
-def test_opcheck_fused(name, activation):
+def test_opcheck_fused(name, activation, pixels):
     x, weight, bias = operands(2, dtype=torch.float32)
-    residual = randn(2, 6, 7, 7, dtype=torch.float32, seed=3)
+    residual = randn(2, 6, pixels, pixels, dtype=torch.float32, seed=3)
     tensors = [
         t.requires_grad_(name == "conv_fused")
         for t in (x, weight, bias, randn(6, dtype=torch.float32), residual)
@@ -167,9 +167,13 @@ def test_derivatives_of_the_gradient_of_the_filter():
 
 @pytest.mark.parametrize("activation", ["none", "relu", "gelu", "gelu_tanh", "silu", "tanh"])
 @pytest.mark.parametrize("decomposed", [False, True])
-def test_derivatives_of_epilogues(activation, decomposed):
+@pytest.mark.parametrize("pixels", [(7, 7), (1, 1)], ids=str)
+def test_derivatives_of_epilogues(activation, decomposed, pixels):
     x, weight, bias = operands(2, dtype=torch.float32)
-    scale, residual = randn(6, dtype=torch.float32), randn(2, 6, 7, 7, dtype=torch.float32, seed=5)
+    scale, residual = (
+        randn(6, dtype=torch.float32),
+        randn(2, 6, *pixels, dtype=torch.float32, seed=5),
+    )
     ours = leaves(x, weight, bias, scale, residual)
     exact = [t.detach().double().requires_grad_() for t in ours]
     if decomposed:
@@ -188,6 +192,46 @@ def test_derivatives_of_epilogues(activation, decomposed):
     z.backward(grad)
     for our, their in zip(ours, exact, strict=True):
         torch.testing.assert_close(our.grad.double(), their.grad, rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("dims", [1, 2, 3])
+def test_a_residual_per_image_is_added_to_its_pixels(dims):
+    x, weight, bias = operands(dims, dtype=torch.float32)
+    residual = randn(2, 6, *(1,) * dims, dtype=torch.float32, seed=5)
+    ours, theirs = leaves(x, weight, bias, residual), leaves(x, weight, bias, residual)
+    how = {"residual": ours[3], "fallback": "torch"}
+    y = getattr(ops, f"conv{dims}d")(*ours[:3], padding=1, **how)
+    z = getattr(F, f"conv{dims}d")(*theirs[:3], padding=1) + theirs[3]
+    torch.testing.assert_close(y, z, rtol=1e-5, atol=1e-5)
+    grad = randn(*z.shape, dtype=torch.float32, seed=9)
+    for result in (y, z):
+        result.backward(grad)
+    for our, their in zip(ours, theirs, strict=True):
+        assert our.grad.shape == their.grad.shape
+        torch.testing.assert_close(our.grad, their.grad, rtol=1e-4, atol=1e-4)
+    one = getattr(ops, f"conv{dims}d")(
+        x[1], weight, bias, padding=1, residual=residual[1], fallback="torch"
+    )
+    torch.testing.assert_close(one, y[1].detach())
+
+
+def test_a_residual_per_image_is_compiled():
+    x, weight, bias = operands(2, dtype=torch.float32)
+    residual = randn(2, 6, dtype=torch.float32, seed=5).requires_grad_()
+
+    def function(x, residual):
+        how = {"padding": 1, "activation": "relu", "fallback": "torch"}
+        return ops.conv2d(x, weight, bias, residual=residual[:, :, None, None], **how)
+
+    compiled = torch.compile(function, fullgraph=True, dynamic=True, backend="aot_eager")
+    for size in (7, 9):
+        given = torch.nn.functional.interpolate(x, size).contiguous(
+            memory_format=torch.channels_last
+        )
+        results = [f(given, residual) for f in (function, compiled)]
+        grads = [torch.autograd.grad(y.square().sum(), residual)[0] for y in results]
+        torch.testing.assert_close(*results)
+        torch.testing.assert_close(*grads)
 
 
 def test_one_number_as_scale_has_a_gradient():
@@ -361,9 +405,10 @@ def test_gradients_per_sample():
         torch.testing.assert_close(our, their)
 
 
-def test_vmap_of_an_epilogue():
+@pytest.mark.parametrize("pixels", [7, 1])
+def test_vmap_of_an_epilogue(pixels):
     x, weight, bias = operands(2, dtype=torch.float32)
-    residual = randn(2, 6, 7, 7, dtype=torch.float32)
+    residual = randn(2, 6, pixels, pixels, dtype=torch.float32)
     xs, residuals = batch(x, 1), batch(residual, 0)
 
     def ours(x, residual):

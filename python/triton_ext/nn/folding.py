@@ -266,7 +266,10 @@ def _is_fixed(norm: Any, channels: int) -> bool:
 
 
 def _is_addend(conv: Any, x: Tensor, residual: Tensor) -> bool:
-    """Tells whether a tensor has shape, dtype and device of the convolution's output."""
+    """Tells whether a tensor has dtype and device of the convolution's output, and fits its shape.
+
+    That is: it has the output's shape, or one number per image and channel, [N, Co, 1, ...].
+    """
     device = x.device
     dtype = torch.get_autocast_dtype(device.type) if is_autocast(device.type) else x.dtype
     shape = residual.shape
@@ -274,6 +277,8 @@ def _is_addend(conv: Any, x: Tensor, residual: Tensor) -> bool:
         return False
     if shape[0] != x.shape[0] or shape[1] != conv.out_channels:
         return False
+    if all(size == 1 for size in shape[2:]):
+        return True
     # torch's modules have (low, high) of every dimension, the last one first, in every mode.
     sides = conv._reversed_padding_repeated_twice
     numbers = (conv.kernel_size[::-1], conv.stride[::-1], conv.dilation[::-1])

@@ -6,6 +6,8 @@ record the pattern is a chain whose every link is used by the next one only:
     convolution -> BatchNorm? -> + residual? -> activation?
 
 with modules, functions (``F.relu``, ``torch.relu``) or methods (``x.relu_()``), ``+`` and ``+=``.
+The residual has the output's shape or is one number per image and channel, such as the
+``embedding[:, :, None, None]`` of a time; which one it is, calls look at.
 The chain becomes one call at the place of its last link.  What stands between its first and last
 link must not write to tensors, because the convolution is then computed behind it.
 
@@ -39,7 +41,8 @@ class Site:
 
     Attributes:
         convolution: Its name in the module.
-        parts: What is folded, in order: classes of modules, names of functions, ``+``.
+        parts: What is folded, in order: classes of modules, names of functions, ``+`` or ``+=``,
+            with ``[:, :, None, None]`` where that is what is done to the residual.
     """
 
     convolution: str
@@ -217,8 +220,22 @@ class _Chain:
         def kind(node: fx.Node | None) -> str:
             return "" if node is None else type(root.get_submodule(str(node.target))).__name__
 
-        found = (kind(self.norm), self.adds, self.name or kind(self.activation))
+        adds = self.adds + _spread(self.residual)
+        found = (kind(self.norm), adds, self.name or kind(self.activation))
         return tuple(filter(None, found))
+
+
+def _spread(residual: fx.Node | None) -> str:
+    """Returns how a residual [N, Co] is spread over pixels, if it is by an index."""
+    if residual is None or residual.op != "call_function" or len(residual.args) != 2:
+        return ""
+    index = residual.args[1]
+    if residual.target is not operator.getitem or not isinstance(index, tuple):
+        return ""
+    news = index[2:]
+    if index[:2] != (slice(None),) * 2 or not news or any(new is not None for new in news):
+        return ""
+    return f"[:, :{', None' * len(news)}]"
 
 
 def _fold(

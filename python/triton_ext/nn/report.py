@@ -26,7 +26,8 @@ class Layer:
         text: The module's own.
         shape: Of its weight, such as ``64x3x7x7``; ``?`` where it is not known yet.
         reason: Why it was left; empty if it was converted.
-        folded: What became part of it, in order: classes of modules, names of functions, ``+``.
+        folded: What became part of it, in order: classes of modules, names of functions, ``+``,
+            ``+[:, :, None, None]``.
         unfolded: Why nothing did; empty if something did, or nothing was to.
     """
 

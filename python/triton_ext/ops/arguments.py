@@ -25,6 +25,7 @@ __all__ = [
     "dgrad_size",
     "empty_channels_last",
     "fprop_size",
+    "is_per_image",
     "numbers",
     "operator_name",
     "output_dtype",
@@ -273,6 +274,11 @@ def problem_of(
 def output_dtype(dtype: torch.dtype, out_dtype: torch.dtype | None = None) -> torch.dtype:
     """Returns the dtype of y for that of x, where another one is not asked for."""
     return out_dtype or (torch.int32 if dtype == torch.int8 else dtype)
+
+
+def is_per_image(residual: torch.Tensor | None, y_shape: Sequence[Any]) -> bool:
+    """Tells whether a residual that fits y has one number per image and channel, not per pixel."""
+    return residual is not None and tuple(residual.shape) != tuple(y_shape)
 
 
 # --- memory order -------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.autograd import forward_ad
 
-from triton_ext.ops.arguments import channels_last_strides, fprop_size
+from triton_ext.ops.arguments import channels_last_strides, fprop_size, is_per_image
 from triton_ext.ops.calls import is_transformed
 from triton_ext.ops.plans import layout_refusal
 
@@ -165,8 +165,13 @@ def check_epilogue(
         raise TypeError(f"{name}: scale must be real, got {scale.dtype}")
     if residual is not None and (residual.is_complex() or residual.dtype == torch.bool):
         raise TypeError(f"{name}: residual must hold real numbers, got {residual.dtype}")
-    if residual is not None and tuple(residual.shape) != tuple(shape):
-        raise ValueError(f"{name}: expected residual {list(shape)}, got {list(residual.shape)}")
+    if residual is not None:
+        per_image = (*shape[:2], *(1,) * (len(shape) - 2))
+        if is_per_image(residual, shape) and is_per_image(residual, per_image):
+            raise ValueError(
+                f"{name}: expected residual {list(shape)} or {list(per_image)}, got "
+                f"{list(residual.shape)}"
+            )
     for which, tensor in (("out_scale", out_scale), ("amax", amax)):
         if tensor is not None and (tensor.numel() != 1 or tensor.dtype != torch.float32):
             raise ValueError(

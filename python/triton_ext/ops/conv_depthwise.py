@@ -32,7 +32,7 @@ from triton_ext.ops.conv_launch import three
 from triton_ext.ops.depthwise_columns import columns_of, tap_of, taps_up_to
 from triton_ext.ops.depthwise_config import DepthwiseConfig, Walk
 from triton_ext.ops.epilogue import PLAIN, EpilogueSpec
-from triton_ext.ops.epilogue_device import activate, report_amax
+from triton_ext.ops.epilogue_device import activate, pixels_of_image, report_amax
 
 __all__ = [
     "compile_conv_depthwise",
@@ -97,6 +97,7 @@ def conv_depthwise_kernel(
     ACTIVATION: tl.constexpr,
     FUNCTION: tl.constexpr,
     ACC_DTYPE: tl.constexpr,
+    RESIDUAL_PER_IMAGE: tl.constexpr,
 ):
     NUM_C: tl.constexpr = (C + BLOCK_C - 1) // BLOCK_C
     ZERO: tl.constexpr = 0 if ACC_DTYPE.is_int() else 0.0
@@ -167,21 +168,13 @@ def conv_depthwise_kernel(
                 accs, columns_from, mask, column, size_w, line_from, is_channel, S, C, X_STRIDE_W,
                 STEP_W, UP_W, DILATION_W, PHASE_W, IS_FLIPPED, QW, BLOCK_C, ACC_DTYPE, ZERO,
             )  # fmt: skip
-    pixel += image * _pixels_of_image(out_d, out_h, out_w, DIMS)
+    pixel += image * pixels_of_image(out_d, out_h, out_w, DIMS)
+    images = image if RESIDUAL_PER_IMAGE else None
     _finish(
-        accs, pixel, valid, out_w - first, channels, y_ptr, bias_ptr, scale_ptr, tile_scale_ptr,
-        residual_ptr, out_scale_ptr, amax_ptr, extra, C, QW, DTYPE, ACTIVATION, FUNCTION,
+        accs, pixel, images, valid, out_w - first, channels, y_ptr, bias_ptr, scale_ptr,
+        tile_scale_ptr, residual_ptr, out_scale_ptr, amax_ptr, extra, C, QW, DTYPE, ACTIVATION,
+        FUNCTION,
     )  # fmt: skip
-
-
-@triton.jit
-def _pixels_of_image(out_d, out_h, out_w, DIMS: tl.constexpr):
-    pixels = out_w
-    if DIMS > 1:
-        pixels *= out_h
-    if DIMS > 2:
-        pixels *= out_d
-    return pixels
 
 
 @triton.jit
@@ -253,6 +246,7 @@ def _add_line(
 def _finish(
     accs,
     pixel,
+    images,
     valid,
     pixels_left,
     channels,
@@ -275,6 +269,7 @@ def _finish(
     Args:
         accs: QW accumulators [P, C] of neighbouring pixels.
         pixel: [P], the first pixel of each position, of all of the output.
+        images: [P], of each position, for a residual per image; None for one per pixel.
         valid: [P], whether there is such a position.
         pixels_left: [P], how many pixels a row has from there on.
         channels: [C].
@@ -296,7 +291,11 @@ def _finish(
         if bias_ptr is not None:
             tile = tile.to(tl.float32) + bias.to(tl.float32)
         if residual_ptr is not None:
-            residual = tl.load(residual_ptr + offsets + q * C, mask=mask, other=0.0)
+            if images is None:
+                residual = tl.load(residual_ptr + offsets + q * C, mask=mask, other=0.0)
+            else:
+                of_images = images[:, None] * C + channels[None, :]
+                residual = tl.load(residual_ptr + of_images, mask=mask, other=0.0)
             tile = tile.to(tl.float32) + residual.to(tl.float32)
         if ACTIVATION != "none":
             tile = activate(tile.to(tl.float32), ACTIVATION)
@@ -356,6 +355,7 @@ def depthwise_constants(
         "ACTIVATION": epilogue.activation,
         "FUNCTION": epilogue.function,
         "ACC_DTYPE": tl.int32 if dtype == tl.int8 else tl.float32,
+        "RESIDUAL_PER_IMAGE": epilogue.residual_per_image,
     }
 
 

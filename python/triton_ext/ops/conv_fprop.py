@@ -39,7 +39,7 @@ from triton.compiler import ASTSource
 import triton_ext.language as tle
 from triton_ext.ops.conv_config import ConvConfig
 from triton_ext.ops.epilogue import PLAIN, EpilogueSpec
-from triton_ext.ops.epilogue_device import finish_tile, scale_and_shift
+from triton_ext.ops.epilogue_device import finish_tile, pixels_of_image, scale_and_shift
 from triton_ext.ops.machine import IS_INTERPRETED
 from triton_ext.ops.tiles_device import tile_position
 
@@ -66,7 +66,7 @@ def conv_fprop_kernel(
     scale_ptr,  # [Co] or None
     tile_scale_ptr,  # one number for all channels, or None
     residual_desc,  # as y_desc, or None
-    residual_ptr,  # [M_GEMM, Co] as a pointer, or None
+    residual_ptr,  # [M_GEMM, Co] as a pointer, [N, Co] if RESIDUAL_PER_IMAGE, or None
     out_scale_ptr,  # one number or None
     amax_ptr,  # the bits of one fp32 as int32, or None
     extra,  # further arguments of FUNCTION, a tuple; None for none
@@ -104,7 +104,9 @@ def conv_fprop_kernel(
     GROUP_CI: tl.constexpr,  # Ci / GROUPS
     MASK_CHANNELS: tl.constexpr,  # whether a block of channels may reach into the next group
     X_IS_MATRIX: tl.constexpr,
+    RESIDUAL_PER_IMAGE: tl.constexpr,
 ):
+    image_pixels = pixels_of_image(out_d, out_h, out_w, DIMS) if RESIDUAL_PER_IMAGE else None
     # tl.cdiv would overflow for the last few legal pixel counts below 2^31.
     num_m = (m_gemm - 1) // BLOCK_M + 1
     if GROUPS == 1:
@@ -173,7 +175,7 @@ def conv_fprop_kernel(
         if y_desc is None or STORE_PARTS == 1:
             finish_tile(
                 acc, row, column, m_gemm, co, column_end, y_desc, y_ptr,
-                residual_desc, residual_ptr, out_scale_ptr, amax_ptr, extra,
+                residual_desc, residual_ptr, image_pixels, out_scale_ptr, amax_ptr, extra,
                 ACTIVATION, FUNCTION, DTYPE,
             )  # fmt: skip
         else:
@@ -181,12 +183,12 @@ def conv_fprop_kernel(
             left, right = tl.split(halves)
             finish_tile(
                 left, row, column, m_gemm, co, column_end, y_desc, y_ptr,
-                residual_desc, residual_ptr, out_scale_ptr, amax_ptr, extra,
+                residual_desc, residual_ptr, image_pixels, out_scale_ptr, amax_ptr, extra,
                 ACTIVATION, FUNCTION, DTYPE,
             )  # fmt: skip
             finish_tile(
                 right, row, column + BLOCK_N // 2, m_gemm, co, column_end, y_desc, y_ptr,
-                residual_desc, residual_ptr, out_scale_ptr, amax_ptr, extra,
+                residual_desc, residual_ptr, image_pixels, out_scale_ptr, amax_ptr, extra,
                 ACTIVATION, FUNCTION, DTYPE,
             )  # fmt: skip
 
@@ -240,6 +242,7 @@ def kernel_constants(
         "GROUP_CI": ci,
         "MASK_CHANNELS": groups > 1 and ci % config.block_k != 0,
         "X_IS_MATRIX": x_is_matrix,
+        "RESIDUAL_PER_IMAGE": epilogue.residual_per_image,
     }
 
 
@@ -284,6 +287,8 @@ def compile_conv_fprop(
     element, out_element = _name(dtype), _name(constants["DTYPE"])
     tile = f"[{m}, {n // config.store_parts}]"
     pointer = not store_through_tma
+    # Through TMA comes what has the tiles of y.
+    residual_tiles = epilogue.residual and store_through_tma and not epilogue.residual_per_image
     possible: dict[str, Any] = {
         "x_desc": (f"tensordesc<{element}[{m}, {k}]>", True),
         "w_desc": (f"tensordesc<{element}[{n}, 1, {k}]>", True),
@@ -292,8 +297,8 @@ def compile_conv_fprop(
         "bias_ptr": (f"*{element}", has_bias or epilogue.bias),
         "scale_ptr": ("*fp32", epilogue.scale and not scale_is_one_number),
         "tile_scale_ptr": ("*fp32", epilogue.scale and scale_is_one_number),
-        "residual_desc": (f"tensordesc<{element}{tile}>", epilogue.residual and store_through_tma),
-        "residual_ptr": (f"*{element}", epilogue.residual and pointer),
+        "residual_desc": (f"tensordesc<{element}{tile}>", residual_tiles),
+        "residual_ptr": (f"*{element}", epilogue.residual and not residual_tiles),
         "out_scale_ptr": ("*fp32", epilogue.out_scale),
         "amax_ptr": ("*i32", epilogue.amax),
         "extra": (extra, bool(extra)),

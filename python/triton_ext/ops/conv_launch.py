@@ -184,7 +184,8 @@ class ForwardPlan:
         residual_desc = None
         if residual is not None:
             residual = self._residual_rows(residual)
-            residual_desc = self._residual_descriptor(residual)
+            if not spec.residual_per_image:
+                residual_desc = self._residual_descriptor(residual)
             residual = None if residual_desc is not None else residual
         amax = operands.amax
         if amax is not None:
@@ -208,9 +209,12 @@ class ForwardPlan:
     def _residual_rows(self, residual: torch.Tensor) -> torch.Tensor:
         """Returns the residual as packed rows on a 16-byte boundary, copied where it is not."""
         largest = max(self.out_dtype.itemsize, 2)
-        if tuple(residual.shape) != self.y_shape or residual.itemsize > largest:
+        shape = self.y_shape
+        if self.epilogue.residual_per_image:
+            shape = (*shape[:2], *(1,) * self.problem.dims)
+        if tuple(residual.shape) != shape or residual.itemsize > largest:
             raise ValueError(
-                f"epilogue: expected a residual {list(self.y_shape)} of at most {largest} bytes "
+                f"epilogue: expected a residual {list(shape)} of at most {largest} bytes "
                 f"per element, got {_describe(residual)}"
             )
         rows = residual.permute(TO_LAST[self.problem.dims]).contiguous()

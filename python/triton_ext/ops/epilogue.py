@@ -96,6 +96,8 @@ class EpilogueSpec:
         bias: Whether a number per output channel is added.
         scale: Whether the accumulators are multiplied, by one number or one per output channel.
         residual: Whether a tensor of the output's shape is added.
+        residual_per_image: Whether the residual is [N, Co, 1, ...], one number per image and
+            channel, which counts for all pixels of the image.
         activation: ``"gelu"`` is the exact one, by erf; ``"gelu_tanh"`` its approximation.
         out_dtype: Of the output; ``None`` for that of the input (int32 for int8).
         out_scale: Whether one number multiplies the output just before it is cast.
@@ -103,13 +105,14 @@ class EpilogueSpec:
         function: A ``@triton.jit`` function of the user's, or None.
 
     Raises:
-        ValueError: An activation without a meaning.
+        ValueError: An activation without a meaning, or ``residual_per_image`` without a residual.
         TypeError: ``function`` is not a ``@triton.jit`` function.
     """
 
     bias: bool = False
     scale: bool = False
     residual: bool = False
+    residual_per_image: bool = False
     activation: Activation = "none"
     out_dtype: torch.dtype | None = None
     out_scale: bool = False
@@ -121,6 +124,10 @@ class EpilogueSpec:
             raise ValueError(
                 f"epilogue: expected an activation of {', '.join(ACTIVATIONS)}, "
                 f"got {self.activation!r}"
+            )
+        if self.residual_per_image and not self.residual:
+            raise ValueError(
+                "epilogue: residual_per_image says how large a residual is, expected residual=True"
             )
         if self.function is not None and not is_device_function(self.function):
             raise TypeError(
@@ -137,7 +144,7 @@ class EpilogueOperands:
     Attributes:
         bias: [Co].
         scale: [Co], or one number in a tensor of one element.
-        residual: [N, Co, *output_size], any strides.
+        residual: [N, Co, *output_size], any strides; [N, Co, 1, ...] where it is per image.
         out_scale: One number in a tensor of one element, fp32.
         amax: One fp32, which is written over.
         extra: Further arguments of the function.

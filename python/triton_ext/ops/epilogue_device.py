@@ -9,7 +9,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-__all__ = ["activate", "finish_tile", "report_amax", "scale_and_shift"]
+__all__ = ["activate", "finish_tile", "pixels_of_image", "report_amax", "scale_and_shift"]
 
 
 @triton.jit
@@ -62,6 +62,17 @@ def scale_and_shift(acc, columns, co, bias_ptr, scale_ptr, tile_scale_ptr):
 
 
 @triton.jit
+def pixels_of_image(out_d, out_h, out_w, DIMS: tl.constexpr):
+    """Output pixels of one image."""
+    pixels = out_w
+    if DIMS > 1:
+        pixels *= out_h
+    if DIMS > 2:
+        pixels *= out_d
+    return pixels
+
+
+@triton.jit
 def report_amax(tile, valid, amax_ptr):
     """Raises a number to the largest absolute value of a tile.
 
@@ -90,6 +101,7 @@ def finish_tile(
     y_ptr,
     residual_desc,
     residual_ptr,
+    image_pixels,
     out_scale_ptr,
     amax_ptr,
     extra,
@@ -109,7 +121,8 @@ def finish_tile(
         y_desc: Tiles of y [M_GEMM, Co], or None.
         y_ptr: y as a pointer where there is no descriptor.
         residual_desc: As y_desc, or None.
-        residual_ptr: As y_ptr, or None.
+        residual_ptr: As y_ptr, or None; [N, Co] where image_pixels are given.
+        image_pixels: Output pixels of an image, for a residual per image; None for one per pixel.
         out_scale_ptr: One number or None.
         amax_ptr: One int32 or None.
         extra: Further arguments of FUNCTION, a tuple; None for none.
@@ -127,7 +140,13 @@ def finish_tile(
     if residual_desc is not None:
         tile = tile.to(tl.float32) + residual_desc.load([row, column]).to(tl.float32)
     elif residual_ptr is not None:
-        residual = tl.load(residual_ptr + offsets, mask=mask, other=0.0)
+        if image_pixels is None:
+            residual = tl.load(residual_ptr + offsets, mask=mask, other=0.0)
+        else:
+            # Rows whose number overflows lie behind the output.
+            images = (row + tile_rows) // image_pixels
+            of_images = images.to(tl.int64)[:, None] * co + offs_n[None, :]
+            residual = tl.load(residual_ptr + of_images, mask=mask, other=0.0)
         tile = tile.to(tl.float32) + residual.to(tl.float32)
     if ACTIVATION != "none":
         tile = activate(tile.to(tl.float32), ACTIVATION)

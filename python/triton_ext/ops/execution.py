@@ -17,6 +17,8 @@ from triton_ext.ops import shortcut
 from triton_ext.ops.arguments import (
     check_pair,
     empty_channels_last,
+    fprop_size,
+    is_per_image,
     operator_name,
     output_dtype,
     problem_of,
@@ -199,7 +201,7 @@ class Epilogue:
     Attributes:
         bias: [Co] or None.
         scale: [Co], one number, or None.
-        residual: [N, Co, *output_size] or None.
+        residual: [N, Co, *output_size], [N, Co, 1, ...] or None.
         activation: By its name in ``EpilogueSpec``.
         out_dtype: Of y; ``None`` for that of x.
         out_scale: One fp32 or None.
@@ -215,6 +217,11 @@ class Epilogue:
     out_scale: torch.Tensor | None
     function: Any
     extra: tuple[torch.Tensor, ...]
+
+
+def _y_shape(x: torch.Tensor, weight: torch.Tensor, walk: tuple[Any, ...]) -> tuple[int, ...]:
+    size = fprop_size(x.shape[2:], weight.shape[2:], *walk[:3])
+    return (x.shape[0], weight.shape[0], *size)
 
 
 def run_fused(
@@ -245,6 +252,8 @@ def run_fused(
             bias=e.bias is not None,
             scale=e.scale is not None,
             residual=e.residual is not None,
+            residual_per_image=e.residual is not None
+            and is_per_image(e.residual, _y_shape(x, weight, walk)),
             activation=e.activation,
             out_dtype=e.out_dtype,
             out_scale=e.out_scale is not None,

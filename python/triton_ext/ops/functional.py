@@ -86,7 +86,8 @@ def conv2d(
         dilation: One number or (h, w).
         groups: Parts into which both channels are divided.
         scale: [Co] or one number, in a tensor.
-        residual: Of y's shape, added.
+        residual: Of y's shape, added; or [N, Co, 1, 1], added to all pixels of its image, as torch
+            would broadcast it.  Nothing else is broadcast.
         activation: ``"none"``, ``"relu"``, ``"gelu"``, ``"gelu_tanh"``, ``"silu"`` or ``"tanh"``.
         out_scale: One fp32 in a tensor; multiplies y just before it is cast.
         out_dtype: Of y; ``None`` for that of x.

@@ -27,6 +27,7 @@ from triton_ext.ops.arguments import (
     check_pair,
     empty_channels_last,
     fprop_size,
+    is_per_image,
     operator_name,
     output_dtype,
     problem_of,
@@ -290,7 +291,10 @@ def _fused_backward(ctx, grad):  # type: ignore[no-untyped-def]
     ones = (1,) * (grad.dim() - 2)
     ds = db = dr = None
     if needs_r:
-        dr = grad.to(residual.dtype)
+        dr = grad
+        if is_per_image(residual, grad.shape):
+            dr = grad.sum(_pixels(grad)[1:], keepdim=True, dtype=torch.float32)
+        dr = dr.to(residual.dtype)
     if needs_b:
         db = grad.sum(_pixels(grad), dtype=torch.float32).to(bias.dtype)
     if needs_s:

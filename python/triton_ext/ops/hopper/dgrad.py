@@ -376,7 +376,7 @@ def conv_dgrad_kernel(
 ):
     """Computes dx; a grid of any size works, a multiple of num_n where the filter stays."""
     problem = typed(problem)
-    epilogue = typed((bias_ptr, None, None, None, None, problem.m_gemm, problem.ci))
+    epilogue = typed((bias_ptr, None, None, None, None, problem.m_gemm, problem.ci, None))
     shared = allocate_shared(dy_desc, w_main_desc, w_rest_desc, dx_desc, CONFIG)
     CONSUMER_REGISTERS: gl.constexpr = CONFIG.consumer_registers
     PRODUCER_REGISTERS: gl.constexpr = CONFIG.producer_registers

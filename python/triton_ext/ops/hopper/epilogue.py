@@ -25,11 +25,14 @@ def finish_columns(values, row, column, epilogue, ACTIVATION: gl.constexpr):
         values: fp32 [ROWS, STORE_N], accumulators.
         row: First output pixel.
         column: First output channel.
-        epilogue: (bias_ptr, scale_ptr, tile_scale_ptr, residual_ptr, out_scale_ptr, m_gemm, co);
-            pointers are None for what there is not.  co is a multiple of 8.
+        epilogue: (bias_ptr, scale_ptr, tile_scale_ptr, residual_ptr, out_scale_ptr, m_gemm, co,
+            image_size); pointers are None for what there is not.  co is a multiple of 8.  Where
+            image_size, output pixels per dimension, is not None, the residual is [N, Co].
         ACTIVATION: One of ``epilogue_device.activate``, or ``"none"``.
     """
-    bias_ptr, scale_ptr, tile_scale_ptr, residual_ptr, out_scale_ptr, m_gemm, co = epilogue
+    bias_ptr, scale_ptr, tile_scale_ptr, residual_ptr, out_scale_ptr, m_gemm, co, image_size = (
+        epilogue
+    )
     layout: gl.constexpr = values.type.layout
     # Says to the compiler what the host has checked: TMA stores rows of multiples of 16 bytes.
     co = co // 8 * 8
@@ -38,6 +41,12 @@ def finish_columns(values, row, column, epilogue, ACTIVATION: gl.constexpr):
     if residual_ptr is not None:
         rows = gl.arange(0, values.shape[0], layout=gl.SliceLayout(1, layout))
         offs_m = row.to(gl.int64) + rows
+        if image_size is not None:
+            image_pixels = image_size[0]
+            for dim in gl.static_range(1, len(image_size)):
+                image_pixels *= image_size[dim]
+            # Rows whose number overflows lie behind the output.
+            offs_m = ((row + rows) // image_pixels).to(gl.int64)
         offsets = offs_m[:, None] * co + offs_n[None, :]
         mask = (rows < m_gemm - row)[:, None] & (offs_n < co)[None, :]
         values = values + gl.load(residual_ptr + offsets, mask=mask, other=0.0).to(gl.float32)

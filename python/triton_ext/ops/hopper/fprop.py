@@ -208,16 +208,18 @@ def conv_fprop_kernel(
     bias_ptr,  # [Co] or None
     scale_ptr,  # [Co] or None
     tile_scale_ptr,  # one number for all channels, or None
-    residual_ptr,  # [M_GEMM, Co] or None
+    residual_ptr,  # [M_GEMM, Co], [N, Co] if RESIDUAL_PER_IMAGE, or None
     out_scale_ptr,  # one number or None
     problem,  # FpropProblem
     CONFIG: gl.constexpr,  # TileConfig
     ACTIVATION: gl.constexpr,  # "none", or a name of ops.epilogue.ACTIVATIONS
+    RESIDUAL_PER_IMAGE: gl.constexpr,
 ):
     """Computes y; a grid of any size works, a multiple of num_n where the filter stays."""
     problem = typed(problem)
     epilogue = typed((
-        bias_ptr, scale_ptr, tile_scale_ptr, residual_ptr, out_scale_ptr, problem.m_gemm, problem.co
+        bias_ptr, scale_ptr, tile_scale_ptr, residual_ptr, out_scale_ptr, problem.m_gemm,
+        problem.co, problem.output_size if RESIDUAL_PER_IMAGE else None,
     ))  # fmt: skip
     shared = allocate_shared(x_desc, w_main_desc, w_rest_desc, y_desc, CONFIG)
     CONSUMER_REGISTERS: gl.constexpr = CONFIG.consumer_registers

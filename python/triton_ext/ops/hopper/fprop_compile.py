@@ -61,7 +61,11 @@ def compile_conv_fprop(
         "problem": problem("i32", "i32", "i32", *(("i32",) * 3,) * 2, *(spatial,) * 3),
     }
     constants: dict[str, Any] = {name: None for name, kind in types.items() if not kind}
-    constants |= {"CONFIG": config, "ACTIVATION": epilogue.activation}
+    constants |= {
+        "CONFIG": config,
+        "ACTIVATION": epilogue.activation,
+        "RESIDUAL_PER_IMAGE": epilogue.residual_per_image,
+    }
     signature = {
         name: "constexpr" if name in constants else types[name]
         for name in conv_fprop_kernel.arg_names

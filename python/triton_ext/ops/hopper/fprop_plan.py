@@ -247,7 +247,11 @@ def make_plan(
                     padding=tuple(low for low, _ in conv.padding),
                 ),
             ),
-            constants={"CONFIG": config, "ACTIVATION": epilogue.activation},
+            constants={
+                "CONFIG": config,
+                "ACTIVATION": epilogue.activation,
+                "RESIDUAL_PER_IMAGE": epilogue.residual_per_image,
+            },
             options={"num_warps": 4},
         ),
     )
