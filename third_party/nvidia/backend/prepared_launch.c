@@ -14,6 +14,7 @@ enum {
     CU_LAUNCH_ATTRIBUTE_CLUSTER_SCHEDULING_POLICY_PREFERENCE = 5,
     CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION = 6,
     CU_CLUSTER_SCHEDULING_POLICY_SPREAD = 1,
+    MAP_ALIGNMENT = 16, /* of the address in a tensor map */
 };
 
 /* CUlaunchAttribute and CUlaunchConfig of the CUDA driver API, "Execution Control". */
@@ -170,7 +171,7 @@ uint32_t pl_slots(const pl_launch *prepared) { return prepared->slots; }
 /* Writes an address into the parameters; false where the driver refuses it. */
 static bool write_address(const pl_launch *prepared, pl_kind kind, uint8_t *at, uint64_t address) {
     if (kind == PL_MAP)
-        return address != 0 &&
+        return address != 0 && address % MAP_ALIGNMENT == 0 &&
                prepared->replace_address(at, (void *)(uintptr_t)address) == CU_SUCCESS;
     uint64_t on_device = address;
     /* As Triton's launcher does: pinned memory has another address there, other memory has none. */

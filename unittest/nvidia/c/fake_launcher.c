@@ -2,6 +2,7 @@
  *
  * Linked with fake_libcuda.c where a test launches through Triton's own launcher.  A launch leaves
  * the bytes of its first parameters, so that a test sees what a kernel would have read. */
+#include <stdatomic.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
@@ -10,7 +11,7 @@
 
 enum { MAX_PARAMETERS = 8, MAP_BYTES = 128 };
 
-static uint64_t launches;
+static _Atomic uint64_t launches;
 static _Thread_local uint8_t parameters[MAX_PARAMETERS][MAP_BYTES];
 static char anything[MAP_BYTES];
 
