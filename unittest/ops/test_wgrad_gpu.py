@@ -203,7 +203,7 @@ def test_a_hundred_runs_give_identical_bits():
     dtype = torch.float16
     x, dy = normal(problem.x_shape, dtype, 1), normal(problem.y_shape, dtype, 2)
     plan = make_plan(problem, x.stride(), dy.stride(), dtype, x.device)
-    assert plan.tiles.partition.parts
+    assert plan.tiles.workspace_elements > 4
     first = plan.run(x, dy)
     for _ in range(100):
         assert torch.equal(plan.run(x, dy).view(torch.int16), first.view(torch.int16))
