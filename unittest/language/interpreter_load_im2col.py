@@ -83,6 +83,26 @@ def test_loads_what_the_model_walks(spatial_rank, channel):
     assert torch.equal(y, expected)
 
 
+def test_it_rounds_to_tf32_where_the_interpreter_does():
+    """Triton 3.9 rounds what tiled descriptors load: both operands alike, or neither."""
+    x = torch.linspace(1, 2, PIXELS * CHANNELS).view(1, PIXELS, CHANNELS)
+    desc = triton_ext.Im2ColDescriptor.for_conv(
+        x, 1, block_shape=[PIXELS, CHANNELS], round_f32_to_tf32=True
+    )
+    loaded, tiled = torch.empty(PIXELS, CHANNELS), torch.empty(PIXELS, CHANNELS)
+    load_1d[(1,)](desc, loaded, 0, 0, 0, 0, PIXELS=PIXELS, CHANNELS=CHANNELS)
+    try:
+        plain = TensorDescriptor.from_tensor(x[0], [PIXELS, CHANNELS], round_f32_to_tf32=True)
+    except TypeError:  # 3.6
+        assert torch.equal(loaded, x[0])
+        return
+    load_tiled[(1,)](plain, tiled, PIXELS=PIXELS, CHANNELS=CHANNELS)
+    assert torch.equal(loaded, tiled)
+    if triton.__version__ >= "3.9":
+        ten_bits = torch.equal(loaded.view(torch.int32) & 0x1FFF, torch.zeros_like(loaded).int())
+        assert ten_bits, "more than tf32 has"
+
+
 def test_start_pixels():
     y = torch.zeros(24, 3, dtype=torch.int32)
     starts[(1,)](y, PIXELS=24)

@@ -51,6 +51,8 @@ def wrap_implicit_cvt(
                 stock.base, stock.shape, stock.strides, stock.block_shape, stock.padding
             )
             handle.im2col = geometry
+            # From 3.9 on.
+            handle.round_f32_to_tf32 = getattr(stock, "round_f32_to_tf32", False)
             value.handle = handle
         return value
 
@@ -108,6 +110,11 @@ def load(desc: Any, pixel: list[Any], channel: Any, offsets: list[Any], walk: li
     addresses = base + (elements * (dtype.primitive_bitwidth // 8)).astype(np.uint64)
     fill = np.nan if desc.handle.padding == ir.PADDING_OPTION.PAD_NAN else 0
     data = memory.load(addresses, valid, np.full(elements.shape, fill, np_dtype), np_dtype)
+    if getattr(desc.handle, "round_f32_to_tf32", False) and np_dtype == np.float32:
+        # As the interpreter rounds what it loads through tiled descriptors.
+        from triton.runtime.interpreter import _round_f32_to_tf32
+
+        data = _round_f32_to_tf32(data)
     return core.tensor(TensorHandle(data, dtype), core.block_type(dtype, list(elements.shape)))
 
 
