@@ -9,6 +9,7 @@ import sys
 # Name of the case: the module with its add_arguments(parser) and run(arguments) -> exit code.
 CASES = {
     "bank_conflicts": "benchmarks.bank_conflicts",
+    "calls": "benchmarks.calls",
     "conv": "benchmarks.conv",
     "conv_fprop": "benchmarks.conv_fprop",
     "copy_widths": "benchmarks.copy_widths",

@@ -1,0 +1,166 @@
+"""Host time of a whole call of an operator, without a GPU: prepared launches beside Triton's.
+
+Method.  As ``launch --stand-in``: Triton's launcher and ours are linked to a driver that does
+nothing, and what is timed is a call from Python to the end of ``cuLaunchKernelEx``.  Tensors are on
+the CPU, so that outputs come from its allocator, and torch is not asked for a current device; the
+shapes are small, so that the allocator has no pages to clear.  Encoding tensor maps costs nothing
+here, which favours Triton's launcher: it encodes one per descriptor and call.
+
+Times are of the thread's CPU clock, the fastest of many short chunks, so that other processes do
+not show.  A round measures each variant once; the table has the median of the rounds.
+
+Variants: ``triton``, the compiled kernel through Triton's launcher; ``prepared``, through
+``_driver.launch_prepared``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import importlib
+import os
+import pathlib
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from unittest import mock
+
+from benchmarks.harness import collect_environment, emit, write_rows
+from benchmarks.launch import STAND_IN_VARIABLE, start_on_stand_in
+
+__all__ = ["add_arguments", "run"]
+
+VARIANTS = ("triton", "prepared")
+CHUNK = 100
+WARM_UP = 20
+
+FORMULA = (
+    "us = host time per call, fastest chunk of 100 calls, median of the rounds; ratio = time / time "
+    "of 'triton'"
+)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declares the options of the case."""
+    parser.add_argument("--rounds", type=int, default=5, help="measurements per variant (5)")
+    parser.add_argument("--chunks", type=int, default=20, help="chunks of a measurement (20)")
+    parser.add_argument("--out", type=pathlib.Path, metavar="FILE", help=".csv or .json to write")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Runs the case.
+
+    Returns:
+        1 where a launch was not prepared, 2 without a C compiler, else 0.
+    """
+    if os.environ.get(STAND_IN_VARIABLE) is None:
+        return start_on_stand_in()
+    environment = collect_environment()
+    for line in (*environment.lines(), FORMULA, "driver: a stand-in that does nothing"):
+        emit(line)
+    # Triton's driver, which this patches, is there in the process of the stand-in only.
+    stand_in = importlib.import_module("benchmarks.stand_in_operators")
+    times: dict[tuple[str, str], list[float]] = {}
+    with stand_in.operators_on_stand_in():
+        calls = make_calls()
+        unprepared = [name for name, call in calls.items() if not is_prepared(call)]
+        for _ in range(arguments.rounds):
+            for variant in VARIANTS:
+                with through(variant):
+                    for name, call in calls.items():
+                        took = fastest_us(call, arguments.chunks)
+                        times.setdefault((name, variant), []).append(took)
+    report(times, arguments, environment)
+    for name in unprepared:
+        emit(f"{name}: a launch is not prepared")
+    return int(bool(unprepared))
+
+
+def make_calls() -> dict[str, Callable[[], object]]:
+    """Returns the calls by name, each with tensors of its own."""
+    import torch
+    from triton_ext import ops
+
+    def last(*shape: int) -> torch.Tensor:
+        tensor = torch.zeros(shape, dtype=torch.bfloat16)
+        return tensor.to(memory_format=torch.channels_last)
+
+    x, weight, dy = last(2, 64, 16, 16), last(64, 64, 3, 3), last(2, 64, 16, 16)
+    residual, bias = last(2, 64, 16, 16), torch.zeros(64, dtype=torch.bfloat16)
+    relu = {"activation": "relu"}
+    return {
+        "conv2d": lambda: ops.conv2d(x, weight, None, 1, 1),
+        "conv2d, bias": lambda: ops.conv2d(x, weight, bias, 1, 1),
+        "conv2d, bias, relu": lambda: ops.conv2d(x, weight, bias, 1, 1, **relu),
+        "conv2d, bias, residual, relu": lambda: ops.conv2d(
+            x, weight, bias, 1, 1, residual=residual, **relu
+        ),
+        "conv2d_input": lambda: ops.conv2d_input(x.shape, weight, dy, 1, 1),
+        "conv2d_weight": lambda: ops.conv2d_weight(x, weight.shape, dy, 1, 1),
+    }
+
+
+def is_prepared(call: Callable[[], object]) -> bool:
+    """Compiles what a call launches, and tells whether the next ones are prepared launches."""
+    from triton_ext.backends.nvidia.backend.prepared import PreparedLaunch
+
+    launched: list[bool] = []
+    real = PreparedLaunch.__call__
+
+    def launch(self: PreparedLaunch, tensors: tuple[object, ...]) -> bool:
+        launched.append(real(self, tensors))
+        return launched[-1]
+
+    call()
+    call()
+    with mock.patch.object(PreparedLaunch, "__call__", launch):
+        call()
+    return bool(launched) and all(launched)
+
+
+@contextlib.contextmanager
+def through(variant: str) -> Iterator[None]:
+    """Within, launches go this way."""
+    from triton_ext.backends.nvidia.backend.prepared import PreparedLaunch
+
+    if variant == "prepared":
+        yield
+        return
+    with mock.patch.object(PreparedLaunch, "__call__", lambda self, tensors: False):
+        yield
+
+
+def fastest_us(call: Callable[[], object], chunks: int) -> float:
+    """Returns the microseconds of a call in the fastest chunk."""
+    for _ in range(WARM_UP):
+        call()
+    best = float("inf")
+    for _ in range(chunks):
+        start = time.thread_time()
+        for _ in range(CHUNK):
+            call()
+        best = min(best, time.thread_time() - start)
+    return best / CHUNK * 1e6
+
+
+def report(
+    times: dict[tuple[str, str], list[float]], arguments: argparse.Namespace, environment: object
+) -> None:
+    """Prints the table and writes it where the user wants it."""
+    rows = []
+    emit(f"{'call':<30}{'variant':<14}{'us':>8}{'ratio':>8}")
+    for (name, variant), rounds in sorted(times.items(), key=lambda item: item[0][0]):
+        median = statistics.median(rounds)
+        ratio = median / statistics.median(times[name, "triton"])
+        emit(f"{name:<30}{variant:<14}{median:>8.2f}{ratio:>8.3f}")
+        rows.append(
+            {
+                "call": name,
+                "variant": variant,
+                "us": round(median, 3),
+                "ratio": round(ratio, 4),
+                "rounds": len(rounds),
+            }
+        )
+    if arguments.out is not None:
+        write_rows(arguments.out, environment, rows)
