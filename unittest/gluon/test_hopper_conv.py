@@ -29,6 +29,7 @@ if not CAPABILITY.available:
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
 
 from triton.experimental.gluon import language as gl  # noqa: E402
+from triton_ext.ops.hopper.dgrad_config import narrow_configs  # noqa: E402
 from triton_ext.ops.hopper.tiles import (  # noqa: E402
     RESERVED_BYTES,
     SMEM_BYTES,
@@ -312,6 +313,20 @@ def test_compiled_dgrad(config, strided, fresh_triton_cache, tmp_path):
     allowed_stack = 32 if config.block_n >= 256 else 0
     assert used["LOCAL"] == 0
     assert used["STACK"] <= allowed_stack, "registers were spilled"
+
+
+@pytest.mark.parametrize("strided", [False, True], ids=["through TMA", "strided"])
+@pytest.mark.parametrize("ci", [16, 32])
+def test_compiled_dgrad_of_few_channels(ci, strided, fresh_triton_cache, tmp_path):
+    for config in narrow_configs(ci, 64, 0 if strided else 9):
+        compiled = dgrad.compile_conv_dgrad(config, strided=strided)
+        assert compiled.metadata.shared <= SMEM_BYTES
+        # Per consumer: K of a step in 16s, rows in 64s.
+        count = config.consumers * config.block_k // 16 * config.rows // 64
+        products = rf"wgmma\.mma_async\S*m64n{config.block_n}k16\S*f16\.f16"
+        assert len(re.findall(products, compiled.asm["ptx"])) == count
+        used = resources(compiled.asm["cubin"], tmp_path)
+        assert used["STACK"] == used["LOCAL"] == 0, "registers were spilled"
 
 
 def test_dgrad_refuses_what_does_not_fit():

@@ -31,6 +31,7 @@ from gpu_comparison import (
 from problem_cases import channels_last, problem_of
 from triton_ext.ops.dgrad_config import CONFIGS
 from triton_ext.ops.dgrad_plan import DTYPES, make_plan, ranking, reasons
+from triton_ext.ops.hopper.dgrad_config import narrow_configs
 from triton_ext.ops.hopper.fprop_config import CONFIGS as GLUON_CONFIGS
 from triton_ext.ops.hopper.plans import common_reasons
 from triton_ext.ops.machine import machine_of
@@ -131,6 +132,17 @@ def test_random_geometry(problem, dtype):
 @pytest.mark.parametrize("problem", FIXED_CASES, ids=str)
 def test_layers_of_networks(problem, dtype):
     check(problem, dtype)
+
+
+@pytest.mark.parametrize("stride", [1, 2])
+@pytest.mark.parametrize("ci", [8, 16, 24, 32])
+def test_narrow_tiles(ci, stride):
+    for size, co in ((37, 72), (64, 128)):
+        problem = problem_of(n=5, ci=ci, co=co, size=(size, 41), stride=stride, padding=1)
+        steps = 9 * -(-co // 64) if stride == 1 else 0
+        for config in narrow_configs(ci, 64, steps):
+            for dtype in (torch.float16, torch.bfloat16):
+                check(problem, dtype, config)
 
 
 @pytest.mark.parametrize("stride", [1, 2])

@@ -5,6 +5,7 @@ It runs in the emulator, as a plan launches it, against autograd in float64.
 
 from __future__ import annotations
 
+import itertools
 import os
 import random
 from dataclasses import replace
@@ -27,7 +28,14 @@ from triton_ext.gluon import nvidia as xnv  # noqa: E402
 from triton_ext.ops import dgrad_plan  # noqa: E402
 from triton_ext.ops.conv_config import SMEM_BYTES, ConvConfig  # noqa: E402
 from triton_ext.ops.hopper import dgrad_plan as hopper_plan  # noqa: E402
-from triton_ext.ops.hopper.tiles import TileConfig, cooperative, keep_filter, ping_pong  # noqa: E402
+from triton_ext.ops.hopper.dgrad_config import narrow_configs  # noqa: E402
+from triton_ext.ops.hopper.tiles import (  # noqa: E402
+    TileConfig,
+    cooperative,
+    keep_filter,
+    launch_problems,
+    ping_pong,
+)
 from triton_ext.ops.machine import Machine  # noqa: E402
 
 NIGHTLY = os.environ.get("TRITON_EXT_NIGHTLY") == "1"
@@ -106,6 +114,62 @@ def test_one_tap_reads_a_matrix(with_bias):
 def test_a_filter_that_stays():
     problem = problem_of(n=3, ci=64, co=64, size=(9, 12), taps=(3, 2), padding=1)
     check(problem, torch.bfloat16, keep_filter(ping_pong(64, 64, 4), 6), with_bias=True)
+
+
+# ---- Few input channels --------------------------------------------------------------------------
+
+
+def narrow(ci, steps, block_k=64):
+    return list(narrow_configs(ci, block_k, steps))
+
+
+@needs_copies
+@pytest.mark.parametrize("number", range(40 if NIGHTLY else 6))
+def test_narrow_tiles(number):
+    rng = random.Random(f"narrow {number}")
+    drawn = replace(
+        draw(rng, most_flops=1e7),
+        groups=1,
+        in_channels=rng.choice((8, 16, 24, 32)),
+        out_channels=rng.choice((8, 24, 64, 72)),
+    )
+    # Every second one without a stride, so that a filter stays now and then.
+    problem = drawn if number % 2 else replace(drawn, stride=(1,) * drawn.dims)
+    if min(problem.output_size) < 1:
+        pytest.skip("the filter is larger than the input without a stride")
+    steps = 0
+    if set(problem.stride) == {1}:
+        steps = problem.taps * -(-problem.out_channels // 64)
+    configs = narrow(problem.in_channels, steps)
+    check(problem, rng.choice(TYPES), rng.choice(configs), with_bias=rng.random() < 0.5)
+
+
+@pytest.mark.parametrize("ci", [8, 32])
+def test_a_narrow_tile_reads_a_matrix(ci):
+    problem = problem_of(n=2, ci=ci, co=80, size=(7, 9), taps=(1, 1))
+    for config in narrow(ci, 2):
+        check(problem, torch.float16, config, with_bias=True)
+
+
+def test_narrow_tiles_are_for_few_input_channels_alone():
+    for ci, co, size, stride in itertools.product(
+        (8, 16, 24, 32, 40, 64), (8, 64, 512), (7, 56), (1, 2)
+    ):
+        problem = problem_of(
+            n=8, ci=ci, co=co, size=(size, size), taps=(3, 3), stride=stride, padding=1
+        )
+        times = hopper_plan.ranking(problem, dgrad_plan.residues_of(problem), 132)
+        found = [config for config in times if config.block_n < 64]
+        first = next(iter(times))
+        if ci > 32:
+            assert not found
+            continue
+        # What has more columns than it stores is never expected to be faster.
+        assert first.block_n == (16 if ci <= 16 and stride == 1 else 32)
+        assert all(ci <= config.block_n for config in found)
+        for config in found:
+            steps = 0 if stride > 1 else 9 * -(-co // config.block_k)
+            assert not launch_problems(config, steps, ci, 132), str(config)
 
 
 def test_the_model_chooses_it_and_names_what_it_does_not_take(monkeypatch):
