@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import threading
 from types import SimpleNamespace
 
 import pytest
@@ -91,6 +92,24 @@ def test_the_oldest_plans_go():
     assert [cache.get(key) for key in range(3)] == [None, 10, 20]
     cache.clear()
     assert cache.get(2) is None
+
+
+def test_threads_wait_for_each_other_where_a_cache_changes():
+    cache: PlanCache[int] = PlanCache(size=1)
+    other = threading.Thread(target=cache.clear)
+
+    class Interrupted(dict):
+        def __len__(self):
+            size = super().__len__()
+            if not other.ident:
+                other.start()
+                other.join(0.05)
+            return size
+
+    cache._known = Interrupted(first=1)
+    assert cache.keep("second", 2) == 2
+    other.join()
+    assert not cache._known
 
 
 # --- refusals of all ------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ turn is the caller's decision.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, replace
 from typing import Any, Generic, Literal, TypeVar
@@ -53,19 +54,21 @@ class PlanCache(Generic[Value]):
     def __init__(self, size: int = 4096) -> None:
         self._size = size
         self._known: dict[Hashable, Value] = {}
+        self._changing = threading.RLock()  # who asks needs none
         self.get = self._known.get
 
     def keep(self, key: Hashable, value: Value) -> Value:
         """Keeps a value and returns it."""
-        while len(self._known) >= self._size:
-            # Another thread may have taken the oldest in between.
-            self._known.pop(next(iter(self._known)), None)
-        self._known[key] = value
+        with self._changing:
+            while len(self._known) >= self._size:
+                del self._known[next(iter(self._known))]
+            self._known[key] = value
         return value
 
     def clear(self) -> None:
         """Forgets everything; tests do that when they change what plans are made of."""
-        self._known.clear()
+        with self._changing:
+            self._known.clear()
 
 
 @dataclass(frozen=True, slots=True)
