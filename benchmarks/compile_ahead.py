@@ -51,21 +51,9 @@ class CompilePool(Processes):
 def _compile(job: dict[str, Any], machine: Machine) -> int:
     """Compiles a forward kernel; returns the shared memory that it asks for."""
     import torch
-    from triton_ext.ops.problem import ConvProblem
 
     (shape,) = select_shapes([job["shape"]])
-    pad_h, pad_w = shape.padding
-    problem = ConvProblem(
-        batch=shape.n,
-        in_channels=shape.ci,
-        out_channels=shape.co,
-        input_size=(shape.h, shape.w),
-        filter_size=(shape.r, shape.s),
-        stride=(shape.stride,) * 2,
-        padding=((pad_h, pad_h), (pad_w, pad_w)),
-        dilation=(1, 1),
-    )
-    case = Case(direction="fprop", problem=problem, dtype=getattr(torch, job["dtype"]))
+    case = Case(direction="fprop", problem=shape.problem(), dtype=getattr(torch, job["dtype"]))
     return compile_plan(case, ConvConfig(**job["config"]), machine)
 
 

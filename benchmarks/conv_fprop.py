@@ -124,19 +124,9 @@ def chosen_config(shape: ConvShape, num_sms: int) -> Any:
     from triton_ext.ops.conv_config import SMEM_BYTES
     from triton_ext.ops.conv_plan import ranking
     from triton_ext.ops.machine import Machine
-    from triton_ext.ops.problem import ConvProblem
 
-    problem = ConvProblem(
-        batch=shape.n,
-        in_channels=shape.ci,
-        out_channels=shape.co,
-        input_size=(shape.h, shape.w),
-        filter_size=(shape.r, shape.s),
-        stride=(shape.stride,) * 2,
-        padding=tuple((side, side) for side in shape.padding),
-        dilation=(1, 1),
-    )
-    return ranking(problem, torch.float16, Machine(num_sms, (9, 0), SMEM_BYTES))[0]
+    machine = Machine(num_sms, (9, 0), SMEM_BYTES)
+    return ranking(shape.problem(), torch.float16, machine)[0]
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,7 +27,7 @@ from typing import Any
 from benchmarks.conv_fprop import describe_config
 from benchmarks.harness import emit, geometric_mean
 
-__all__ = ["Problem", "main"]
+__all__ = ["Problem", "fit_cost", "main", "print_pick"]
 
 # A configuration that ran on fewer shapes is not fitted.
 FIT_SHAPES = 8
@@ -174,28 +174,40 @@ def print_rates(problems: list[Problem]) -> None:
 
 
 def print_fit(problems: list[Problem]) -> None:
-    """Prints the cost model of every configuration: microseconds per step, per tile, per launch.
-
-    Least squares of the relative error, reweighted towards the absolute one so that a few shapes
-    that the model does not describe (memory-bound ones) do not bend it.
-    """
-    import numpy as np
-
+    """Prints the cost model of every configuration: microseconds per step, per tile, per launch."""
     for config in sorted({c for p in problems for c in p.times}, key=describe_config):
         measured = [p for p in problems if config in p.times]
         if len(measured) < FIT_SHAPES:
             continue
-        rows = np.array([_features(config, p) for p in measured])
-        rows /= np.array([p.times[config] * 1e3 for p in measured])[:, None]
-        cost = _nonnegative(rows, np.ones(len(measured)))
-        for _ in range(FIT_ROUNDS):
-            weights = 1 / np.sqrt(np.abs(rows @ cost - 1) + FIT_TOLERANCE)
-            cost = _nonnegative(rows * weights[:, None], weights)
-        error = float(np.median(np.abs(rows @ cost - 1)))
+        features = [_features(config, p) for p in measured]
+        cost, error = fit_cost(features, [p.times[config] * 1e3 for p in measured])
         emit(
             f"{describe_config(config):<30} Cost({cost[0]:.3f}, {cost[1]:.2f}, {cost[2]:.2f})"
             f"  median error {error * 100:.1f} %, {len(measured)} shapes"
         )
+
+
+def fit_cost(features: Sequence[Sequence[float]], us: Sequence[float]) -> tuple[Any, float]:
+    """Fits a time as a sum of features, each with a cost of at least 0.
+
+    Least squares of the relative error, reweighted towards the absolute one so that a few shapes
+    that the model does not describe (memory-bound ones) do not bend it.
+
+    Args:
+        features: Per shape: how often it has what each cost is of.
+        us: Measured microseconds per shape.
+
+    Returns:
+        The costs in microseconds, and the median relative error.
+    """
+    import numpy as np
+
+    rows = np.array(features, dtype=float) / np.array(us)[:, None]
+    cost = _nonnegative(rows, np.ones(len(us)))
+    for _ in range(FIT_ROUNDS):
+        weights = 1 / np.sqrt(np.abs(rows @ cost - 1) + FIT_TOLERANCE)
+        cost = _nonnegative(rows * weights[:, None], weights)
+    return cost, float(np.median(np.abs(rows @ cost - 1)))
 
 
 def _features(config: Any, problem: Problem) -> list[float]:

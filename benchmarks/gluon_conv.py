@@ -3,6 +3,8 @@
 ``--clusters`` puts forward convolutions in clusters of two CTAs beside the chosen configuration:
 the two configurations that the model expects to be fastest in clusters, and the first without.
 
+``--sweep`` times every tile configuration of the kernel instead (:mod:`benchmarks.gluon_sweep`).
+
 cuDNN runs channels-last with ``torch.backends.cudnn.benchmark = True``.  Every result is checked
 against cuDNN in fp32 with TF32 off before anything is timed.
 """
@@ -23,6 +25,7 @@ from benchmarks.conv_runs import (
     multiprocessors,
     opened,
 )
+from benchmarks.gluon_sweep import case_of, jit_config, run_sweep
 from benchmarks.harness import (
     Deadline,
     Errors,
@@ -38,16 +41,18 @@ from benchmarks.harness import (
     write_rows,
 )
 from benchmarks.shapes import ConvShape, select_shapes
+from benchmarks.sweeping import add_sweep_arguments
 
 __all__ = ["add_arguments", "run"]
 
 BASELINE = "cudnn"
 GLUON = "gluon"
-# Only the forward convolution has a @triton.jit kernel to stand beside it.
+# The package's @triton.jit kernel, as its own model configures it.
+JIT = "triton"
 VARIANTS = {
-    "fprop": (BASELINE, "triton", GLUON),
-    "dgrad": (BASELINE, GLUON),
-    "wgrad": (BASELINE, GLUON),
+    "fprop": (BASELINE, JIT, GLUON),
+    "dgrad": (BASELINE, JIT, GLUON),
+    "wgrad": (BASELINE, JIT, GLUON),
     "clusters": (BASELINE, GLUON, "alone", "cluster", "cluster 2"),
 }
 
@@ -59,6 +64,27 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--clusters", action="store_true", help="fprop in clusters beside the chosen configurations"
     )
     add_conv_arguments(parser)
+    sweep = parser.add_argument_group("sweep of tile configurations")
+    sweep.add_argument("--sweep", action="store_true", help="time configurations, write CSV")
+    add_sweep_arguments(sweep, resume=False)
+
+
+def jit_function(kernel: str, tensors: Tensors, *operands: Any) -> Function:
+    """Returns the package's @triton.jit kernel of a direction, as a function.
+
+    Args:
+        kernel: fprop, dgrad or wgrad.
+        tensors: The convolution.
+        operands: Of the direction, NCHW: x and weight, dy and weight, or x and dy.
+    """
+    from triton_ext.ops.epilogue import NO_OPERANDS
+    from triton_ext.ops.tuning.calls import make_plan, run_plan
+
+    problem, x = tensors.shape.problem(), tensors.x
+    case = case_of(kernel, problem, str(x.dtype).removeprefix("torch."))
+    config = jit_config(kernel, problem, x.dtype, multiprocessors())
+    plan = make_plan(case, x.device, config)
+    return lambda: run_plan(case, plan, (operands, NO_OPERANDS))
 
 
 def fprop_functions(tensors: Tensors) -> tuple[dict[str, Function], Any]:
@@ -69,7 +95,7 @@ def fprop_functions(tensors: Tensors) -> tuple[dict[str, Function], Any]:
     x, weight = (tensor.permute(0, 2, 3, 1) for tensor in (tensors.x, tensors.weight))
     functions: dict[str, Function] = {
         BASELINE: tensors.torch,
-        "triton": tensors.ours,
+        JIT: jit_function("fprop", tensors, tensors.x, tensors.weight),
         GLUON: lambda: conv_fprop(x, weight, shape.stride, shape.padding).permute(0, 3, 1, 2),
     }
     return functions, tensors.reference()
@@ -156,6 +182,7 @@ def dgrad_functions(tensors: Tensors) -> tuple[dict[str, Function], Any]:
     nchw = dy.permute(0, 3, 1, 2)
     functions: dict[str, Function] = {
         BASELINE: lambda: torch_backward(tensors, nchw, 0),
+        JIT: jit_function("dgrad", tensors, nchw, tensors.weight),
         GLUON: lambda: conv_dgrad(
             dy, weight, (shape.h, shape.w), shape.stride, shape.padding
         ).permute(0, 3, 1, 2),
@@ -173,6 +200,7 @@ def wgrad_functions(tensors: Tensors) -> tuple[dict[str, Function], Any]:
     nchw = dy.permute(0, 3, 1, 2)
     functions: dict[str, Function] = {
         BASELINE: lambda: torch_backward(tensors, nchw, 1),
+        JIT: jit_function("wgrad", tensors, tensors.x, nchw),
         GLUON: lambda: conv_wgrad(x, dy, (shape.r, shape.s), shape.stride, shape.padding).permute(
             0, 3, 1, 2
         ),
@@ -294,6 +322,8 @@ def measure_nothing(kernel: str, shape: ConvShape, timer: Timer, rounds: int) ->
 
 def run(arguments: argparse.Namespace) -> int:
     """Runs the case; returns 1 where a result was wrong or a shape failed."""
+    if arguments.sweep:
+        return run_sweep(arguments)
     opening = opened(arguments, lambda: select_shapes(arguments.shapes))
     if opening is None:
         return 2

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 __all__ = ["FPROP_SHAPES", "ConvShape", "select_shapes"]
 
@@ -46,6 +47,21 @@ class ConvShape:
         """``N,H,W,Ci,Co,R,S,stride``, which :func:`select_shapes` reads."""
         sizes = (self.n, self.h, self.w, self.ci, self.co, self.r, self.s, self.stride)
         return ",".join(map(str, sizes))
+
+    def problem(self) -> Any:
+        """The same in the package's terms."""
+        from triton_ext.ops.problem import ConvProblem
+
+        return ConvProblem(
+            batch=self.n,
+            in_channels=self.ci,
+            out_channels=self.co,
+            input_size=(self.h, self.w),
+            filter_size=(self.r, self.s),
+            stride=(self.stride,) * 2,
+            padding=tuple((side, side) for side in self.padding),
+            dilation=(1, 1),
+        )
 
     @property
     def output_size(self) -> tuple[int, int]:

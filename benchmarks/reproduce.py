@@ -1,0 +1,414 @@
+"""Measurements behind the figures of README and docs, by name, within a time budget.
+
+Every case runs in a process of its own with a Triton cache of its own, checks its results before it
+times them, and writes its rows as it goes.  Behind each case, at once, its figures go to stdout, to
+``summary.csv`` and to ``summary.md`` in ``--out``, beside the goal: nothing is lost when the time
+ends.  A case that crashes, hangs or is wrong is named, what it measured so far is read, and the
+rest goes on.
+
+    python -m benchmarks reproduce --list
+    python -m benchmarks reproduce --only gluon_conv.dgrad conv.fprop --budget 550 --out results
+    python -m benchmarks reproduce --budget 550 --out results --resume    # what is not there yet
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import csv
+import dataclasses
+import fnmatch
+import math
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from benchmarks.harness import ROOT, emit
+from benchmarks.reproduce_cases import CASES, Case, Figure, Reading, Rows, Step, load_rows
+
+__all__ = ["Finding", "add_arguments", "allowance", "run", "run_cases", "select_cases"]
+
+# Of a case's limit, what it is told to keep to itself; the rest is for its start and its end.
+OVERHEAD_SECONDS = 12.0
+# Kept back from the budget, to write.
+RESERVE_SECONDS = 3.0
+# With less than this, or half of what it takes, a case is not begun.
+LEAST_SECONDS = 25.0
+# A process that is told to end gets so long before it is killed.
+GRACE_SECONDS = 3.0
+FIELDS = ("case", "figure", "value", "reach", "stretch", "result", "rows", "spread", "seconds",
+          "note")  # fmt: skip
+# Of a case without figures.
+RAN = Figure("ran", lambda rows: Reading())
+FAILED = ("FAIL", "CRASH", "TIMEOUT", "PARTIAL", "SKIPPED")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declares the options of the case."""
+    parser.add_argument("--list", action="store_true", help="print the cases and their goals")
+    parser.add_argument(
+        "--only", nargs="+", metavar="NAME",
+        help="names or patterns such as 'conv.*', also with commas between; all by default",
+    )  # fmt: skip
+    parser.add_argument(
+        "--budget", type=float, default=550.0, metavar="S", help="seconds in all (550)"
+    )
+    parser.add_argument(
+        "--case-limit", type=float, metavar="S", help="seconds of a case at most (its own)"
+    )
+    parser.add_argument(
+        "--out", type=pathlib.Path, default=pathlib.Path("reproduced"), metavar="DIR",
+        help="folder of all that is written (reproduced)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--other-triton", type=pathlib.Path, metavar="DIR",
+        help="folder with another release of Triton, as pip install --target makes one",
+    )  # fmt: skip
+    parser.add_argument(
+        "--resume", action="store_true", help="leave out what the summary has a figure of"
+    )
+    parser.add_argument("--dry-run", action="store_true", help="no GPU: invented times")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """A line of the summary.
+
+    Attributes:
+        name: Of the case.
+        figure: What the value is.
+        value: NaN where nothing was measured.
+        reach: The goal, or ``None``.
+        stretch: What would be better still, or ``None``.
+        result: PASS, FAIL, DONE (there is no goal), PARTIAL (some rows are missing), CRASH,
+            TIMEOUT, SKIPPED or DRY.
+        rows: How many the value is of.
+        spread: (slowest - fastest round) / median, of the median row; NaN if there is none.
+        seconds: Of the whole case.
+        note: What was noticed.
+    """
+
+    name: str
+    figure: str
+    value: float = math.nan
+    reach: float | None = None
+    stretch: float | None = None
+    result: str
+    rows: int = 0
+    spread: float = math.nan
+    seconds: float = 0.0
+    note: str = ""
+
+    def cells(self) -> tuple[str, ...]:
+        """The texts of :data:`FIELDS`; a number that is not there is empty."""
+
+        def number(value: float | None, digits: int) -> str:
+            return "" if value is None or math.isnan(value) else f"{value:.{digits}f}"
+
+        goals = [number(goal, 2) for goal in (self.reach, self.stretch)]
+        spread = "" if math.isnan(self.spread) else f"{self.spread * 100:.1f} %"
+        return (
+            self.name, self.figure, number(self.value, 3), *goals, self.result, str(self.rows),
+            spread, number(self.seconds, 0), self.note,
+        )  # fmt: skip
+
+    def line(self) -> str:
+        """The summary's line on stdout."""
+        name, figure, value, reach, stretch, result, rows, spread, seconds, note = self.cells()
+        goal = f" (reach {reach}{f', stretch {stretch}' if stretch else ''})" if reach else ""
+        text = f"{result:<8} {name}: {figure} {value or '-'}{goal}; {rows} rows"
+        text += f", spread {spread}" if spread else ""
+        return f"{text}, {seconds} s" + (f"; {note}" if note else "")
+
+
+def select_cases(words: Sequence[str] | None, cases: Mapping[str, Case]) -> list[Case]:
+    """Returns the cases that names or patterns mean, in the order of the table.
+
+    Raises:
+        ValueError: A word means no case; the text says which there are.
+    """
+    if not words:
+        return list(cases.values())
+    patterns = [part for word in words for part in word.split(",") if part]
+    found: set[str] = set()
+    for pattern in patterns:
+        matched = fnmatch.filter(cases, pattern)
+        if not matched:
+            raise ValueError(f"no case {pattern!r}; there are {', '.join(cases)}")
+        found.update(matched)
+    return [case for name, case in cases.items() if name in found]
+
+
+def allowance(case: Case, left: float, limit: float | None) -> float:
+    """Returns the seconds that a case gets, 0 where too few are left for it.
+
+    Args:
+        case: The case.
+        left: Seconds of the budget.
+        limit: Of every case; ``None`` for its own.
+    """
+    wanted = case.seconds if limit is None else min(case.seconds, limit)
+    given = min(wanted, left - RESERVE_SECONDS)
+    return given if given >= min(LEAST_SECONDS, wanted / 2) else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a run writes, and what it runs with.
+
+    Attributes:
+        folder: Of results.
+        other_triton: Folder of another release, or ``None``.
+        dry_run: Whether nothing is measured.
+    """
+
+    folder: pathlib.Path
+    other_triton: pathlib.Path | None = None
+    dry_run: bool = False
+
+    def path_of(self, case: Case, step: Step) -> pathlib.Path:
+        """What a step writes."""
+        return self.folder / f"{case.name}{step.suffix}"
+
+    def environment(self, case: Case, step: Step) -> dict[str, str]:
+        """The environment of a step: caches and tables that no other case has."""
+        caches = self.folder / "caches" / f"{case.name}{'.other' * step.on_other_triton}"
+        environment = {
+            **os.environ,
+            "TRITON_CACHE_DIR": str(caches / "triton"),
+            "TORCHINDUCTOR_CACHE_DIR": str(caches / "inductor"),
+            "TRITON_EXT_TUNING_DIR": str(caches / "tables"),
+        }
+        if step.on_other_triton:
+            paths = [str(self.other_triton), environment.get("PYTHONPATH", "")]
+            environment["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
+        return environment
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """Ends a process and those that it started, which are a group of their own."""
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, number)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(timeout=GRACE_SECONDS)
+
+
+def _run_step(case: Case, step: Step, seconds: float, place: Place) -> str:
+    """Runs a command; returns what went wrong, in one word or two, and nothing if all is well."""
+    out = place.path_of(case, step).resolve()
+    limit = max(1.0, seconds - OVERHEAD_SECONDS)
+    words = [word.format(out=out, limit=f"{limit:.0f}") for word in step.command]
+    if place.dry_run:
+        words.append("--dry-run")
+    with (place.folder / f"{case.name}.log").open("ab") as log:
+        log.write(f"$ {' '.join(words)}\n".encode())
+        log.flush()
+        process = subprocess.Popen(
+            [sys.executable, *words], cwd=ROOT, env=place.environment(case, step),
+            stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, start_new_session=True,
+        )  # fmt: skip
+        try:
+            code = process.wait(timeout=seconds)
+        except subprocess.TimeoutExpired:
+            return f"TIMEOUT after {seconds:.0f} s"
+        finally:
+            _end(process)
+    if code < 0:
+        return f"CRASH by {signal.Signals(-code).name}"
+    return f"exit status {code}" if code else ""
+
+
+def _finding(
+    case: Case, figure: Figure, rows: Mapping[str, Rows], trouble: str, seconds: float
+) -> Finding:
+    """Reads a figure out of what a case wrote."""
+    common = {"name": case.name, "figure": figure.name, "reach": figure.reach,
+              "stretch": figure.stretch, "seconds": seconds}  # fmt: skip
+    try:
+        reading = figure.read(rows)
+    except (KeyError, ValueError, ZeroDivisionError) as error:
+        reading = Reading(math.nan, 0, note=f"not read: {type(error).__name__} {error}")
+    notes = [note for note in (trouble, reading.note) if note]
+    fields = {**common, "value": reading.value, "rows": reading.count, "spread": reading.spread}
+    if not math.isnan(reading.value):
+        missing = reading.count < figure.expected
+        if reading.wrong:
+            result = "FAIL"
+            notes.append(f"{reading.wrong} wrong")
+        elif figure.reach is not None and not figure.reaches(reading.value):
+            result = "FAIL"
+        elif missing or trouble:
+            # A goal that some rows reach is not reached yet.
+            result = "PARTIAL"
+        else:
+            result = "DONE" if figure.reach is None else "PASS"
+        if missing:
+            notes.append(f"{reading.count} of {figure.expected} rows")
+    else:
+        result = trouble.partition(" ")[0]
+        result = result if result in ("CRASH", "TIMEOUT") else "FAIL"
+    return Finding(**fields, result=result, note="; ".join(notes))  # type: ignore[arg-type]
+
+
+def run_case(case: Case, seconds: float, place: Place) -> list[Finding]:
+    """Runs a case, however it ends; returns a finding for each of its figures."""
+    begin = time.monotonic()
+    trouble, rows = "", {}
+    for step in case.steps:
+        place.path_of(case, step).unlink(missing_ok=True)
+    for step in case.steps:
+        left = seconds - (time.monotonic() - begin)
+        # A case of several commands shares its time among those to come.
+        share = left / (len(case.steps) - case.steps.index(step))
+        trouble = _run_step(case, step, share, place)
+        rows[step.suffix] = load_rows(place.path_of(case, step))
+        if trouble:
+            break
+    took = time.monotonic() - begin
+    found = [_finding(case, figure, rows, trouble, took) for figure in case.figures]
+    if not case.figures:
+        first = trouble.partition(" ")[0]
+        result = "DONE" if not trouble else first if first in ("CRASH", "TIMEOUT") else "FAIL"
+        count = sum(map(len, rows.values()))
+        found = [Finding(name=case.name, figure=RAN.name, result=result, rows=count,
+                         seconds=took, note=trouble)]  # fmt: skip
+    return found
+
+
+def _append(path: pathlib.Path, head: str, text: str) -> None:
+    """Adds lines to a file, which begins with ``head``, and has them written."""
+    is_new = not path.exists()
+    with path.open("a", encoding="utf-8", newline="") as file:
+        file.write(head * is_new + text)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+class Summary:
+    """The two files of findings."""
+
+    def __init__(self, folder: pathlib.Path) -> None:
+        self._csv, self._md = folder / "summary.csv", folder / "summary.md"
+
+    def add(self, finding: Finding) -> None:
+        """Writes a finding to both, at once, and prints it."""
+        cells = finding.cells()
+        quoted = ",".join('"' + cell.replace('"', '""') + '"' for cell in cells)
+        _append(self._csv, ",".join(FIELDS) + "\n", quoted + "\n")
+        head = f"| {' | '.join(FIELDS)} |\n{'| --- ' * len(FIELDS)}|\n"
+        _append(self._md, head, f"| {' | '.join(c.replace('|', '/') for c in cells)} |\n")
+        emit(finding.line())
+
+    def measured(self) -> set[str]:
+        """Names of the cases whose latest findings are all figures."""
+        if not self._csv.exists():
+            return set()
+        with self._csv.open(encoding="utf-8", newline="") as file:
+            latest = {(row["case"], row["figure"]): row for row in csv.DictReader(file)}
+        missing = {
+            name
+            for (name, figure), row in latest.items()
+            if row["result"] not in ("PASS", "FAIL", "DONE")
+            or (figure != RAN.name and not row["value"])
+        }
+        return {name for name, _ in latest} - missing
+
+
+def run_cases(
+    cases: Sequence[Case], place: Place, budget: float, limit: float | None, resume: bool = False
+) -> list[Finding]:
+    """Runs cases one after another until the time is used up; returns all findings.
+
+    Args:
+        cases: In this order.
+        place: Where to write.
+        budget: Seconds in all.
+        limit: Seconds of a case at most; ``None`` for its own.
+        resume: Whether to leave out what the summary has.
+    """
+    end = time.monotonic() + budget
+    place.folder.mkdir(parents=True, exist_ok=True)
+    summary = Summary(place.folder)
+    known = summary.measured() if resume else set()
+    findings: list[Finding] = []
+    for case in cases:
+        if case.name in known:
+            emit(f"known    {case.name}")
+            continue
+        seconds = allowance(case, end - time.monotonic(), limit)
+        reason = "" if seconds else "the time is used up"
+        if place.other_triton is None and any(step.on_other_triton for step in case.steps):
+            reason = "needs --other-triton DIR"
+        if reason:
+            found = [
+                Finding(name=case.name, figure=figure.name, reach=figure.reach,
+                        stretch=figure.stretch, result="SKIPPED", note=reason)
+                for figure in case.figures or (RAN,)
+            ]  # fmt: skip
+        else:
+            found = run_case(case, seconds, place)
+        if place.dry_run:
+            found = [_as_dry(finding) for finding in found]
+        for finding in found:
+            summary.add(finding)
+        findings += found
+    return findings
+
+
+def _as_dry(finding: Finding) -> Finding:
+    """A dry run's finding says so, unless nothing was read."""
+    if math.isnan(finding.value) and finding.figure != RAN.name:
+        return finding
+    return dataclasses.replace(finding, result="DRY", note="invented")
+
+
+def _print_list(cases: Sequence[Case]) -> None:
+    for case in cases:
+        emit(f"{case.name:<24} {case.seconds:>4.0f} s  {case.about}")
+        for figure in case.figures:
+            sign = "<=" if figure.less_is_better else ">="
+            goal = "" if figure.reach is None else f" {sign} {figure.reach:g}"
+            goal += "" if figure.stretch is None else f", stretch {figure.stretch:g}"
+            emit(f"{'':<32}{figure.name}{goal}")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Runs the case; returns 1 where something is missing, wrong or behind its goal."""
+    try:
+        cases = select_cases(arguments.only, CASES)
+    except ValueError as error:
+        emit(f"--only: {error}")
+        return 2
+    if arguments.list:
+        _print_list(cases)
+        return 0
+    other = arguments.other_triton
+    if other is not None and not (other / "triton" / "__init__.py").exists():
+        emit(f"--other-triton {other}: has no triton/__init__.py; pip install --target makes one")
+        return 2
+    for name in ("budget", "case_limit"):
+        value = getattr(arguments, name)
+        if value is not None and not value > 0:
+            emit(f"--{name.replace('_', '-')} {value}: expected a number of seconds above 0")
+            return 2
+    if arguments.dry_run:
+        cases = [case for case in cases if case.has_dry_run]
+    else:
+        import torch
+
+        if not torch.cuda.is_available():
+            emit("no CUDA GPU: nothing to time (--dry-run shows the output without one)")
+            return 2
+    place = Place(arguments.out, None if other is None else other.resolve(), arguments.dry_run)
+    findings = run_cases(
+        cases, place, arguments.budget, arguments.case_limit, resume=arguments.resume
+    )
+    failed = [finding for finding in findings if finding.result in FAILED]
+    emit(f"{len(findings)} figures, {len(failed)} not reached; {arguments.out}/summary.md")
+    return int(bool(failed))

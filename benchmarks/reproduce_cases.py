@@ -1,0 +1,391 @@
+"""The cases of ``python -m benchmarks reproduce``: commands, figures in what they write, goals."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+import pathlib
+import statistics
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from benchmarks.epilogue import COMPILED_SHAPES
+from benchmarks.fp8 import SHAPES as FP8_SHAPES
+from benchmarks.harness import geometric_mean
+from benchmarks.shapes import FPROP_SHAPES
+from benchmarks.suites import select_layers
+
+__all__ = ["CASES", "Case", "Figure", "Reading", "Rows", "Step", "load_rows"]
+
+# Of examples.models.networks, which needs torch.
+MODELS = ("resnet50", "convnext", "unet", "vae")
+
+#: What a command wrote: rows of texts by column.
+Rows = list[dict[str, str]]
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """A figure as it was read.
+
+    Attributes:
+        value: NaN where there is nothing to read.
+        count: Rows that it is of.
+        spread: Of the median row; NaN if there is none.
+        wrong: Rows with a wrong result.
+        note: What else there is to say, such as the worst row.
+    """
+
+    value: float = math.nan
+    count: int = 0
+    spread: float = math.nan
+    wrong: int = 0
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """A number that a case gives.
+
+    Attributes:
+        name: What it is.
+        read: Reads it out of rows, by the suffix of the step that wrote them.
+        reach: The goal; ``None`` for none.
+        stretch: What would be better still.
+        less_is_better: Whether the goal is an upper limit.
+        expected: Rows that it is of when all is there.
+    """
+
+    name: str
+    read: Callable[[Mapping[str, Rows]], Reading]
+    reach: float | None = None
+    stretch: float | None = None
+    less_is_better: bool = False
+    expected: int = 1
+
+    def reaches(self, value: float) -> bool:
+        """Whether a value is as good as the goal."""
+        if self.reach is None:
+            return True
+        return value <= self.reach if self.less_is_better else value >= self.reach
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A command behind Python's name.
+
+    Attributes:
+        command: Words; ``{out}`` is the file to write, ``{limit}`` the seconds to keep to.
+        suffix: Of that file, behind the name of the case.
+        on_other_triton: Whether it runs with the release of ``--other-triton``.
+    """
+
+    command: tuple[str, ...]
+    suffix: str = ".csv"
+    on_other_triton: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """What is run under a name.
+
+    Attributes:
+        name: For ``--only``.
+        about: What it measures.
+        steps: Commands, one after another.
+        figures: What is read out of what they write; none where running is all.
+        seconds: That it may take; about twice what it should.
+        has_dry_run: Whether the commands take ``--dry-run``.
+    """
+
+    name: str
+    about: str
+    steps: tuple[Step, ...]
+    figures: tuple[Figure, ...] = ()
+    seconds: float = 300.0
+    has_dry_run: bool = True
+
+
+def load_rows(path: pathlib.Path) -> Rows:
+    """Returns the rows of a CSV file, or of a JSON file's ``rows``; none where there is no file."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError:
+        return []
+    if path.suffix == ".json":
+        try:
+            rows = json.loads(text)["rows"]
+        except (ValueError, KeyError, TypeError):
+            return []
+        return [{name: str(value) for name, value in row.items()} for row in rows]
+    return list(csv.DictReader(line for line in text.splitlines() if not line.startswith("#")))
+
+
+# ---- Reading -----------------------------------------------------------------------------------
+
+
+def _spread(rows: Rows) -> float:
+    """The largest spread of a row, of the median row."""
+    found = [
+        max(values)
+        for row in rows
+        if (values := [float(v) for name, v in row.items() if name.endswith("spread") and v])
+    ]
+    return statistics.median(found) if found else math.nan
+
+
+def _name(row: Mapping[str, str]) -> str:
+    return next((row[key] for key in ("shape", "layer", "model", "case") if key in row), "")
+
+
+def mean_of(column: str, suffix: str = ".csv") -> Callable[[Mapping[str, Rows]], Reading]:
+    """Reads the geometric mean of a column; empty cells were not timed."""
+
+    def read(rows: Mapping[str, Rows]) -> Reading:
+        timed = [row for row in rows.get(suffix, []) if row.get(column)]
+        wrong = sum(bool(row.get("wrong")) for row in rows.get(suffix, []))
+        if not timed:
+            return Reading(wrong=wrong, note=f"{wrong} wrong" if wrong else "")
+        worst = min(timed, key=lambda row: float(row[column]))
+        return Reading(
+            geometric_mean([float(row[column]) for row in timed]),
+            len(timed),
+            _spread(timed),
+            wrong,
+            f"worst {float(worst[column]):.3f} ({_name(worst)})",
+        )
+
+    return read
+
+
+def worst_of(column: str, suffix: str = ".csv") -> Callable[[Mapping[str, Rows]], Reading]:
+    """Reads the smallest value of a column."""
+
+    def read(rows: Mapping[str, Rows]) -> Reading:
+        timed = [row for row in rows.get(suffix, []) if row.get(column)]
+        if not timed:
+            return Reading()
+        worst = min(timed, key=lambda row: float(row[column]))
+        wrong = sum(bool(row.get("wrong")) for row in rows[suffix])
+        spread = _spread([worst])
+        return Reading(float(worst[column]), len(timed), spread, wrong, _name(worst))
+
+    return read
+
+
+def first_of(column: str) -> Callable[[Mapping[str, Rows]], Reading]:
+    """Reads a column of the only row, whose ``exit`` tells whether it was wrong."""
+
+    def read(rows: Mapping[str, Rows]) -> Reading:
+        for row in rows.get(".csv", []):
+            return Reading(float(row[column]), 1, wrong=int(row.get("exit", "0") != "0"))
+        return Reading()
+
+    return read
+
+
+def packed_ratio(rows: Mapping[str, Rows]) -> Reading:
+    """Reads cuDNN's time over that of the chosen way, of ``row_packing``."""
+    found = rows.get(".csv", [])
+    ratios = [float(row["cudnn_us"]) / float(row[f"{row['chosen']}_us"]) for row in found]
+    wrong = sum(bool(row["wrong"]) for row in found)
+    return Reading(geometric_mean(ratios), len(ratios), wrong=wrong)
+
+
+def depthwise_ratio(direction: str) -> Callable[[Mapping[str, Rows]], Reading]:
+    """Reads torch's time over that of the chosen configuration, of ``depthwise``."""
+
+    def read(rows: Mapping[str, Rows]) -> Reading:
+        mine = [row for row in rows.get(".json", []) if row["direction"] == direction]
+        torch = {row["layer"]: float(row["us"]) for row in mine if row["config"] == "torch"}
+        chosen = {
+            row["layer"]: float(row["us"])
+            for row in mine
+            if row.get("chosen") == "True" and row.get("us")
+        }
+        ratios = [torch[layer] / us for layer, us in chosen.items()]
+        wrong = sum(row["status"] == "wrong" for row in mine)
+        return Reading(geometric_mean(ratios), len(ratios), wrong=wrong)
+
+    return read
+
+
+def models_ratio(over: str, mode: str) -> Callable[[Mapping[str, Rows]], Reading]:
+    """Reads the geometric mean of a mode's time over another's, of ``examples.models``."""
+
+    def read(rows: Mapping[str, Rows]) -> Reading:
+        found = [row for row in rows.get(".csv", []) if row["mode"] in (over, mode)]
+        times = {(row["model"], row["mode"]): float(row["ms"]) for row in found if row["ms"]}
+        ratios = [
+            times[model, over] / ms
+            for (model, each), ms in times.items()
+            if each == mode and (model, over) in times
+        ]
+        problems = [f"{row['mode']}: {row['problem']}" for row in found if row["problem"]]
+        timed = [row for row in found if row["ms"]]
+        value = geometric_mean(ratios)
+        return Reading(value, len(ratios), _spread(timed), len(problems), "; ".join(problems))
+
+    return read
+
+
+def across_releases(rows: Mapping[str, Rows]) -> Reading:
+    """Reads the time on another release over that on this one, of ``conv_fprop``'s ``ours``."""
+    this, other = (
+        {row["shape"]: row for row in rows.get(suffix, [])} for suffix in (".csv", ".other.csv")
+    )
+    ratios = {
+        name: float(other[name]["ours_ms"]) / float(this[name]["ours_ms"])
+        for name in this
+        if name in other and other[name]["ours_ms"] and this[name]["ours_ms"]
+    }
+    wrong = sum(row["correct"] != "True" for row in (*this.values(), *other.values()))
+    if not ratios:
+        return Reading(wrong=wrong)
+    worst = min(ratios, key=ratios.__getitem__)
+    note = f"worst {ratios[worst]:.3f} ({worst})"
+    values = list(ratios.values())
+    return Reading(geometric_mean(values), len(values), _spread([*this.values()]), wrong, note)
+
+
+# ---- Cases -------------------------------------------------------------------------------------
+
+
+def _step(name: str, *options: str, suffix: str = ".csv", on_other_triton: bool = False) -> Step:
+    """A case of the benchmarks that keeps to a time limit."""
+    words = ("-m", "benchmarks", name, *options, "--time-limit", "{limit}", "--out", "{out}")
+    return Step(words, suffix, on_other_triton)
+
+
+def _gluon(kernel: str) -> Case:
+    count = len(FPROP_SHAPES)
+    return Case(
+        f"gluon_conv.{kernel}",
+        f"the Gluon example of {kernel} beside cuDNN and the @triton.jit kernel",
+        (_step("gluon_conv", "--kernel", kernel),),
+        (
+            Figure("cuDNN / Gluon, mean", mean_of("ratio_to_cudnn"), 1.10, expected=count),
+            Figure("@triton.jit / Gluon, mean", mean_of("ratio_to_triton"), 1.0, expected=count),
+        ),
+        seconds=240,
+    )
+
+
+def _conv(direction: str, reach: float, stretch: float) -> Case:
+    count = len(select_layers("all"))
+    return Case(
+        f"conv.{direction}",
+        f"triton_ext.ops, {direction} of all suites, beside cuDNN",
+        (_step("conv", "--suite", "all", "--direction", direction),),
+        (
+            Figure("cuDNN / ours, mean", mean_of("ratio_to_cudnn"), reach, stretch, False, count),
+            Figure("cuDNN / ours, worst", worst_of("ratio_to_cudnn"),
+                   *((0.95, 1.0) if direction == "fprop" else (None, None)), False, count),
+        ),
+        seconds=540,
+    )  # fmt: skip
+
+
+def _models(task: str, model: str) -> Case:
+    command = (
+        "-m", f"examples.models.{task}", "--model", model, "--mode", "all", "--graph", "--rounds",
+        "5", "--ahead", "8", "--time-limit", "{limit}", "--out", "{out}",
+    )  # fmt: skip
+    return Case(
+        f"models.{task}.{model}",
+        f"{model}, {task}, eager and compiled, in CUDA graphs",
+        (Step(command),),
+        (
+            Figure("eager / ours", models_ratio("eager", "ours"), 1.15),
+            # The goal is of the mean over the networks.
+            Figure("compile / ours+compile", models_ratio("compile", "ours+compile"), 1.05),
+        ),
+        seconds=240,
+        has_dry_run=False,
+    )
+
+
+def _depthwise() -> Case:
+    from benchmarks.depthwise import LAYERS
+
+    figures = tuple(
+        Figure(f"torch / chosen, {direction}", depthwise_ratio(direction), expected=len(LAYERS))
+        for direction in ("fprop", "dgrad", "wgrad")
+    )
+    step = _step("depthwise", "--per-width", "2", "--rounds", "3", "--target-ms", "4",
+                 suffix=".json")  # fmt: skip
+    return Case(
+        "depthwise", "depthwise layers of three directions beside torch", (step,), figures, 300,
+        has_dry_run=False,
+    )  # fmt: skip
+
+
+def _cases() -> dict[str, Case]:
+    """All, the figures of the smallest goals first: what is at the end is left out first."""
+    from benchmarks.row_packing import LAYERS
+
+    every = len(select_layers("all"))
+    found = [
+        *map(_gluon, ("dgrad", "fprop", "wgrad")),
+        _conv("fprop", 1.12, 1.25),
+        _conv("dgrad", 1.10, 1.25),
+        _conv("wgrad", 1.20, 1.50),
+        Case(
+            "epilogue.eager", "conv + bias + residual + ReLU beside torch eager",
+            (_step("epilogue"),),
+            (Figure("eager / ours, mean", mean_of("ratio_to_eager"), 1.8, 2.3,
+                    expected=len(FPROP_SHAPES)),),
+            180,
+        ),
+        Case(
+            "epilogue.compile", "the same beside torch.compile(mode='max-autotune')",
+            (_step("epilogue", "--compile"),),
+            (Figure("compile / ours, mean", mean_of("ratio_to_compile"), 1.2, 1.5,
+                    expected=len(COMPILED_SHAPES)),),
+            420,
+        ),
+        Case(
+            "fp8", "fp8 beside our bf16, 256 channels and more", (_step("fp8"),),
+            (Figure("bf16 / fp8, mean", mean_of("ratio_to_bfloat16"), 1.5, 1.8,
+                    expected=len(FP8_SHAPES)),),
+            180,
+        ),
+        Case(
+            "conv.1d", "3072,128,202 -> 384, k3 beside cuDNN",
+            (_step("conv", "--suite", "audio", "--shapes", "3072x128x202_384_k3"),),
+            (Figure("cuDNN / ours", mean_of("ratio_to_cudnn"), 1.05, 1.2),), 90,
+        ),
+        Case(
+            "choosing.cold", "triton-ext tune of ResNet-50's forward convolutions, nothing cached",
+            (_step("choosing", "--what", "cold"),),
+            (Figure("seconds", first_of("seconds"), 90, 20, less_is_better=True),), 150,
+        ),
+        Case(
+            "choosing.model", "what the model ranks first beside the fastest candidate",
+            (_step("choosing", "--what", "model", "--rounds", "5"),),
+            # Layers with one candidate have no row.
+            (Figure("best found / model alone, mean", mean_of("ratio"), 0.93, 0.97,
+                    expected=int(3 * every * 0.8)),),
+            560,
+        ),
+        _depthwise(),
+        Case(
+            "row_packing", "layers over few channels beside cuDNN", (_step("row_packing"),),
+            (Figure("cuDNN / chosen, mean", packed_ratio, expected=len(LAYERS)),), 240,
+            has_dry_run=False,
+        ),
+        *(_models(task, model) for task in ("inference", "training") for model in MODELS),
+        Case(
+            "releases", "conv_fprop with the Triton of --other-triton beside this one",
+            (
+                _step("conv_fprop", suffix=".csv"),
+                _step("conv_fprop", suffix=".other.csv", on_other_triton=True),
+            ),
+            (Figure("other / this, mean", across_releases, 0.95, expected=len(FPROP_SHAPES)),), 400,
+        ),
+    ]  # fmt: skip
+    return {case.name: case for case in found}
+
+
+CASES: dict[str, Case] = _cases()

@@ -1,0 +1,297 @@
+"""``python -m benchmarks reproduce`` without a GPU: plans, budgets, crashes, summaries, readers."""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import dataclasses
+import importlib
+import json
+import math
+import pathlib
+import time
+
+import pytest
+
+pytest.importorskip("torch", reason="the benchmarks need torch, which is not installed")
+
+from benchmarks import reproduce
+from benchmarks.__main__ import CASES as BENCHMARKS
+from benchmarks.reproduce import Place, allowance, run_cases, select_cases
+from benchmarks.reproduce_cases import (
+    CASES,
+    Case,
+    Figure,
+    Step,
+    across_releases,
+    depthwise_ratio,
+    first_of,
+    load_rows,
+    mean_of,
+    models_ratio,
+    packed_ratio,
+    worst_of,
+)
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+
+# A stand-in for a benchmark: writes some rows, then does what it is told.
+WRITE = """
+import os, sys, time
+with open(sys.argv[1], "w") as file:
+    file.write("# device: none\\nshape,ratio,ours_spread,wrong\\n")
+    file.writelines(f"s{{i}},{{float(v)}},0.02,\\n" for i, v in enumerate({values}))
+{then}
+"""
+
+
+def fake(name, values="[2.0, 0.5]", then="", **changes):
+    code = WRITE.format(values=values, then=then).replace("{", "{{").replace("}", "}}")
+    figure = Figure("mean", mean_of("ratio"), reach=1.0, stretch=2.0, expected=2)
+    figure = dataclasses.replace(figure, **changes.pop("figure", {}))
+    case = Case(name, "a stand-in", (Step(("-c", code, "{out}")),), (figure,), seconds=20)
+    return dataclasses.replace(case, **changes)
+
+
+def results(findings):
+    return {finding.name: finding.result for finding in findings}
+
+
+def run_all(cases, folder, budget=100.0, limit=None, **options):
+    return run_cases(cases, Place(folder), budget, limit, **options)
+
+
+def summary(folder):
+    with (folder / "summary.csv").open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+# ---- What is run -------------------------------------------------------------------------------
+
+
+def test_names_and_patterns_select_cases():
+    names = [case.name for case in select_cases(["conv.*,fp8", "gluon_conv.dgrad"], CASES)]
+    assert names == ["gluon_conv.dgrad", "conv.fprop", "conv.dgrad", "conv.wgrad", "fp8", "conv.1d"]
+    assert select_cases(None, CASES) == list(CASES.values())
+    with pytest.raises(ValueError, match=r"no case 'nothing'; there are gluon_conv\.dgrad, "):
+        select_cases(["fp8", "nothing"], CASES)
+
+
+def test_a_case_gets_what_is_left_or_nothing():
+    case = fake("a", seconds=240.0)
+    assert allowance(case, 500.0, None) == 240.0
+    assert allowance(case, 500.0, 60.0) == 60.0
+    assert allowance(case, 103.0, None) == 100.0
+    assert allowance(case, 20.0, None) == 0.0
+    assert allowance(dataclasses.replace(case, seconds=10.0), 10.0, None) == 7.0
+
+
+@pytest.mark.parametrize("case", CASES.values(), ids=lambda case: case.name)
+def test_the_commands_know_their_options(case, tmp_path, monkeypatch):
+    for step in case.steps:
+        python, module, *words = step.command
+        words = [word.format(out=tmp_path / f"x{step.suffix}", limit="100") for word in words]
+        assert python == "-m"
+        if module == "benchmarks":
+            parser = argparse.ArgumentParser()
+            importlib.import_module(BENCHMARKS[words[0]]).add_arguments(parser)
+            assert parser.parse_args(words[1:]).time_limit == 100.0
+        else:
+            assert importlib.import_module(module).parse(words).time_limit == 100.0
+
+
+# ---- Running -----------------------------------------------------------------------------------
+
+
+def test_whatever_a_case_does_the_rest_goes_on(tmp_path):
+    is_written = (
+        "sys.exit(0 if 'good' in open(os.path.dirname(sys.argv[1]) + '/summary.md').read() else 9)"
+    )
+    cases = [
+        fake("good", "[2.0, 1.0]"),
+        fake("behind", "[0.5, 1.0]"),
+        fake("less", "[0.5, 1.0]", figure={"less_is_better": True}),
+        fake("few", "[2.0]"),
+        fake("segfault", "[2.0, 2.0]", "os.kill(os.getpid(), 11)"),
+        fake("nothing", "[]", "os.abort()"),
+        fake("exit", "[]", "sys.exit(5)"),
+        fake("no goal", figure={"reach": None}),
+        fake("no figures", figures=()),
+        fake("sees the summary", "[2.0, 2.0]", is_written),
+    ]
+    findings = run_all(cases, tmp_path)
+    assert results(findings) == {
+        "good": "PASS",
+        "behind": "FAIL",
+        "less": "PASS",
+        "few": "PARTIAL",
+        "segfault": "PARTIAL",
+        "nothing": "CRASH",
+        "exit": "FAIL",
+        "no goal": "DONE",
+        "no figures": "DONE",
+        "sees the summary": "PASS",
+    }
+    by_name = {finding.name: finding for finding in findings}
+    assert by_name["good"].value == pytest.approx(math.sqrt(2))
+    assert by_name["good"].spread == 0.02
+    assert "CRASH by SIGSEGV" in by_name["segfault"].note
+    assert by_name["nothing"].note == "CRASH by SIGABRT"
+    assert by_name["exit"].note == "exit status 5"
+    assert "1 of 2 rows" in by_name["few"].note
+    assert [row["result"] for row in summary(tmp_path)] == [f.result for f in findings]
+    assert (tmp_path / "summary.md").read_text().count("\n") == 2 + len(cases)
+    assert (tmp_path / "exit.log").read_text().startswith("$ -c")
+
+
+def test_a_wrong_result_is_no_pass(tmp_path):
+    code = "open(__import__('sys').argv[1],'w').write('shape,ratio,wrong\\na,3,ours\\nb,3,\\n')"
+    case = fake("wrong", steps=(Step(("-c", code, "{out}")),))
+    (finding,) = run_all([case], tmp_path)
+    assert (finding.result, finding.value) == ("FAIL", pytest.approx(3.0))
+    assert "1 wrong" in finding.note
+
+
+def test_what_hangs_is_ended_with_all_that_it_started(tmp_path):
+    beats = tmp_path / "beats"
+    child = f"import time\nwhile True: open({str(beats)!r}, 'a').write('.'); time.sleep(0.05)"
+    then = f"import subprocess; subprocess.Popen([sys.executable, '-c', {child!r}]); time.sleep(99)"
+    begin = time.monotonic()
+    findings = run_all([fake("hangs", "[2.0]", then), fake("next", "[2.0, 2.0]")], tmp_path, 100, 2)
+    assert time.monotonic() - begin < 30
+    assert results(findings) == {"hangs": "PARTIAL", "next": "PASS"}
+    assert "TIMEOUT after 2 s" in findings[0].note
+    assert beats.exists()
+    before = beats.stat().st_size
+    time.sleep(0.3)
+    assert beats.stat().st_size == before
+
+
+def test_what_there_is_no_time_for_is_named(tmp_path):
+    cases = [fake("first", "[2.0, 2.0]", "time.sleep(1)", seconds=3.0), fake("second", seconds=20)]
+    findings = run_all(cases, tmp_path, budget=6.5)
+    assert results(findings) == {"first": "PASS", "second": "SKIPPED"}
+    assert findings[1].note == "the time is used up"
+    assert summary(tmp_path)[1]["result"] == "SKIPPED"
+
+
+def test_a_resumed_run_leaves_out_what_is_known(tmp_path):
+    cases = [fake("good", "[2.0, 2.0]"), fake("behind", "[0.1, 0.1]"), fake("nothing", "[]")]
+    run_all(cases, tmp_path)
+    again = [fake("good", "[9.0, 9.0]"), fake("behind", "[9.0, 9.0]"), fake("nothing", "[3, 3]")]
+    assert results(run_all(again, tmp_path, resume=True)) == {"nothing": "PASS"}
+    assert run_all(again, tmp_path, resume=True) == []
+    assert len(summary(tmp_path)) == 4
+
+
+def test_every_case_has_caches_of_its_own(tmp_path, monkeypatch):
+    monkeypatch.setenv("TRITON_CACHE_DIR", "/nowhere")
+    names = ("TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR", "TRITON_EXT_TUNING_DIR")
+    then = "print([os.environ[name] for name in %r])" % (names,)  # noqa: UP031
+    run_all([fake("a", then=then), fake("b", then=then)], tmp_path)
+    told = [(tmp_path / f"{name}.log").read_text().splitlines()[-1] for name in "ab"]
+    assert all(str(tmp_path) in each and "/nowhere" not in each for each in told)
+    assert told[0] != told[1]
+
+
+def test_another_triton_comes_first(tmp_path):
+    other = tmp_path / "other"
+    (other / "triton").mkdir(parents=True)
+    (other / "triton" / "__init__.py").write_text("__version__ = '0.0.other'\n")
+    code = "import sys, triton; open(sys.argv[1], 'w').write('shape,ratio\\n' + triton.__version__ + ',2\\n')"  # noqa: E501
+    steps = tuple(
+        Step(("-c", code, "{out}"), suffix, on_other_triton=suffix == ".other.csv")
+        for suffix in (".csv", ".other.csv")
+    )
+    case = fake("both", steps=steps, figure={"expected": 1})
+    findings = run_cases([case], Place(tmp_path), 100, None)
+    assert (findings[0].result, findings[0].note) == ("SKIPPED", "needs --other-triton DIR")
+    findings = run_cases([case], Place(tmp_path, other_triton=other), 100, None)
+    assert findings[0].result == "PASS"
+    versions = [load_rows(tmp_path / f"both{step.suffix}")[0]["shape"] for step in steps]
+    assert versions[0] != versions[1] == "0.0.other"
+
+
+# ---- Reading -----------------------------------------------------------------------------------
+
+
+def test_figures_are_read_out_of_rows(tmp_path):
+    path = tmp_path / "rows.json"
+    path.write_text(json.dumps({"rows": [{"us": 1.5, "chosen": True}]}))
+    assert load_rows(path) == [{"us": "1.5", "chosen": "True"}]
+    path.write_text("{")
+    assert load_rows(path) == load_rows(tmp_path / "none.csv") == []
+
+    rows = [{"layer": "a", "r": "2"}, {"layer": "b", "r": ""}, {"layer": "c", "r": "0.5"}]
+    mean, worst = mean_of("r")({".csv": rows}), worst_of("r")({".csv": rows})
+    assert (mean.value, mean.count, mean.note) == (1.0, 2, "worst 0.500 (c)")
+    assert (worst.value, worst.note) == (0.5, "c")
+    assert math.isnan(mean_of("r")({".csv": []}).value)
+    assert first_of("seconds")({".csv": [{"seconds": "14.5", "exit": "0"}]}).value == 14.5
+    assert first_of("seconds")({".csv": [{"seconds": "14.5", "exit": "1"}]}).wrong == 1
+
+    packed = [{"cudnn_us": "30", "chosen": "rows", "rows_us": "10", "taps_us": "60", "wrong": ""}]
+    assert packed_ratio({".csv": packed}).value == pytest.approx(3.0)
+
+    def depthwise(config, us, chosen=""):
+        row = {"layer": "a", "direction": "wgrad", "config": config, "us": us, "status": "ok"}
+        return row | ({"chosen": chosen} if chosen else {})
+
+    found = [depthwise("torch", "8"), depthwise("{}", "4", "True"), depthwise("{}", "2", "False")]
+    assert depthwise_ratio("wgrad")({".json": found}).value == pytest.approx(2.0)
+    assert math.isnan(depthwise_ratio("fprop")({".json": found}).value)
+
+    def mode(name, ms, problem=""):
+        return {"model": "unet", "mode": name, "ms": ms, "problem": problem, "spread": "0.01"}
+
+    times = [mode("eager", "6"), mode("ours", "3"), mode("compile", "", "crashed")]
+    assert models_ratio("eager", "ours")({".csv": times}).value == pytest.approx(2.0)
+    compiled = models_ratio("compile", "ours+compile")({".csv": times})
+    assert (compiled.wrong, compiled.note) == (1, "compile: crashed")
+
+    def shape(ms, correct="True"):
+        return {"shape": "s", "ours_ms": ms, "ours_spread": "0.1", "correct": correct}
+
+    both = {".csv": [shape("2")], ".other.csv": [shape("3")]}
+    assert across_releases(both).value == pytest.approx(1.5)
+    assert across_releases(both | {".csv": [shape("2", "False")]}).wrong == 1
+
+
+# ---- The command -------------------------------------------------------------------------------
+
+
+def command(*words):
+    parser = argparse.ArgumentParser()
+    reproduce.add_arguments(parser)
+    return reproduce.run(parser.parse_args(words))
+
+
+def test_the_list_names_cases_and_goals(capsys):
+    assert command("--list") == 0
+    text = capsys.readouterr().out
+    assert all(name in text for name in CASES)
+    assert "bf16 / fp8, mean >= 1.5, stretch 1.8" in text
+    assert "seconds <= 90, stretch 20" in text
+
+
+def test_a_dry_run_reads_what_the_cases_write(tmp_path):
+    assert command("--dry-run", "--only", "fp8,choosing.cold", "--out", str(tmp_path / "out")) == 0
+    rows = {row["case"]: row for row in summary(tmp_path / "out")}
+    assert {name: row["result"] for name, row in rows.items()} == {
+        "fp8": "DRY",
+        "choosing.cold": "DRY",
+    }
+    assert rows["fp8"]["rows"] == "14"
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--only", "cond.fprop"], "no case 'cond.fprop'"),
+        (["--budget", "-1"], "--budget -1.0: expected a number of seconds above 0"),
+        (["--other-triton", "/nowhere"], "has no triton/__init__.py"),
+    ],
+)
+def test_a_wrong_call_is_told(words, message, capsys):
+    assert command(*words) == 2
+    assert message in capsys.readouterr().out
