@@ -1,11 +1,13 @@
-"""Fits the model of ``triton_ext.ops.wgrad_config`` to a sweep and judges its choice, without GPU.
+"""Fits the models of wgrad's two kernels to a sweep and judges the choice, without GPU.
 
     python -m benchmarks.fit_wgrad wgrad_sweep.json [more.json] [--pick N] [--fit]
 
 Prints, per layer, how much slower the chosen configuration is than the best measured one, and the
 geometric mean.  ``--pick N`` finds by greedy search the N configurations that lose least when the
-best of them is always chosen.  ``--fit`` prints the numbers of the model for all configurations
-that ran on enough layers: those of ``Cost``, and those that all configurations share.
+best of them is always chosen.  ``--fit`` prints the numbers of the models for all configurations
+that ran on enough layers: those of each, and those that all configurations share; for the
+@triton.jit kernel as ``triton_ext.ops.wgrad_config`` has them, for the Gluon kernel as
+``triton_ext.ops.hopper.wgrad_tiles`` does.
 """
 
 from __future__ import annotations
@@ -15,15 +17,16 @@ import json
 import math
 import pathlib
 import sys
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, fields
 from typing import Any
 
 from benchmarks.fit_config import print_pick
 from benchmarks.harness import emit, geometric_mean
 from benchmarks.suites import select_layers
-from benchmarks.wgrad_sweep import Choice
+from benchmarks.wgrad_sweep import Candidate, Choice, GluonChoice, candidate_of
 
-__all__ = ["Measured", "fit", "load", "main"]
+__all__ = ["GLUON", "JIT", "Kernel", "Measured", "fit", "load", "main"]
 
 # A configuration that ran on fewer layers is not fitted.
 FIT_LAYERS = 6
@@ -33,9 +36,65 @@ FIT_TOLERANCE = 0.02
 
 # Of a time that DRAM takes, beyond which it says nothing of the steps.
 MEMORY_BOUND = 0.35
+ELEMENT_BYTES = 2
 
-# What all configurations share: the names in wgrad_config.
-SHARED = ("_LAUNCH_US", "_REDUCE_US", "_REDUCE_US_PER_MIB")
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """What the model of a kernel multiplies with numbers that are fitted.
+
+    Attributes:
+        choice: Class of its candidates in a sweep.
+        shared: Names of the numbers that all configurations share.
+        features: Of tiles: what these numbers are multiplied with, and what those of a
+            configuration are.
+        memory_us: Of tiles and MiB of x and dy: time in which these come from DRAM.
+    """
+
+    choice: type[Candidate]
+    shared: tuple[str, ...]
+    features: Callable[[Any], tuple[list[float], list[float]]]
+    memory_us: Callable[[Any, float], float]
+
+
+def _jit_features(tiles: Any) -> tuple[list[float], list[float]]:
+    partition = tiles.partition
+    shared = [1.0, float(partition.parts > 0), tiles.workspace_elements * 4 / 2**20]
+    return shared, [partition.most_steps, partition.rounds]
+
+
+def _jit_memory_us(tiles: Any, mib: float) -> float:
+    from triton_ext.ops.wgrad_config import memory_us
+
+    return memory_us(tiles)
+
+
+def _gluon_features(work: Any) -> tuple[list[float], list[float]]:
+    tile_kib = work.config.tile_elements * 4 / 1024
+    rounds = work.partition.waves + (work.partition.rest > 0)
+    added, reduced = [0.0, 0.0], [0.0, 0.0]
+    if work.is_split and work.add_in_place:
+        added = [1.0, (work.parts - 1) * tile_kib]
+    elif work.is_split:
+        reduced = [1.0, work.slots * tile_kib / 1024]
+    return [1.0, rounds * tile_kib, *added, *reduced], [work.partition.most_steps]
+
+
+def _gluon_memory_us(work: Any, mib: float) -> float:
+    from triton_ext.ops.hopper.wgrad_tiles import RATES
+
+    return mib * RATES.per_mib
+
+
+JIT = Kernel(
+    Choice, ("_LAUNCH_US", "_REDUCE_US", "_REDUCE_US_PER_MIB"), _jit_features, _jit_memory_us
+)
+GLUON = Kernel(
+    GluonChoice,
+    ("launch", "store_per_kib", "add", "add_per_kib", "reduce", "reduce_per_mib"),
+    _gluon_features,
+    _gluon_memory_us,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,31 +113,22 @@ class Measured:
     problem: Any
     num_sms: int
     cudnn_ms: float
-    times: dict[Choice, float]
+    times: dict[Candidate, float]
 
     @property
     def best(self) -> Any:
         """The fastest configuration."""
         return min(self.times, key=self.times.__getitem__)
 
-    def tiles(self, choice: Choice) -> Any:
+    def tiles(self, choice: Candidate) -> Any:
         """The tiles of a choice."""
-        from triton_ext.ops.wgrad_config import WgradTiles
+        return choice.tiles(self.problem, self.num_sms)
 
-        return WgradTiles.make(choice.config, self.problem, self.num_sms, choice.part_rounds)
-
-    def is_memory_bound(self, choice: Choice) -> bool:
+    def is_memory_bound(self, kernel: Kernel, choice: Candidate) -> bool:
         """Whether DRAM, and not the steps, may have set the time."""
-        from triton_ext.ops.wgrad_config import memory_us
-
-        return memory_us(self.tiles(choice)) > MEMORY_BOUND * self.times[choice] * 1e3
-
-    def features(self, choice: Choice) -> tuple[list[float], list[float]]:
-        """What the model multiplies: with the shared numbers, and with those of ``Cost``."""
-        tiles = self.tiles(choice)
-        partition = tiles.partition
-        shared = [1.0, float(partition.parts > 0), tiles.workspace_elements * 4 / 2**20]
-        return shared, [partition.most_steps, partition.rounds]
+        elements = math.prod(self.problem.x_shape) + math.prod(self.problem.y_shape)
+        us = kernel.memory_us(self.tiles(choice), elements * ELEMENT_BYTES / 2**20)
+        return us > MEMORY_BOUND * self.times[choice] * 1e3
 
 
 def load(paths: list[pathlib.Path]) -> list[Measured]:
@@ -89,7 +139,7 @@ def load(paths: list[pathlib.Path]) -> list[Measured]:
         sweep = json.loads(path.read_text("utf-8"))
         for name, entry in sweep["layers"].items():
             times = {
-                Choice.of(result): result["ms"]
+                candidate_of(result): result["ms"]
                 for result in entry["results"]
                 if result["status"] == "ok"
             }
@@ -99,17 +149,34 @@ def load(paths: list[pathlib.Path]) -> list[Measured]:
     return list(found.values())
 
 
+def _chosen(one: Measured) -> Candidate:
+    """Returns what the models choose; dw has the type of the operands, 16 bits."""
+    import torch
+    from triton_ext.ops.hopper.wgrad_tiles import WgradTileChoice
+    from triton_ext.ops.machine import Machine
+    from triton_ext.ops.wgrad_config import SMEM_BYTES
+    from triton_ext.ops.wgrad_plan import expected_times
+
+    half, machine = torch.float16, Machine(one.num_sms, (9, 0), SMEM_BYTES)
+    times = expected_times(one.problem, half, machine, half)
+    best = min(times, key=lambda choice: times[choice])
+    if isinstance(best, WgradTileChoice):
+        return GluonChoice(best.config, best.add_in_place)
+    return Choice(best.config, best.part_rounds)
+
+
 def judge(measured: list[Measured]) -> float:
     """Prints the loss per layer; returns the geometric mean of chosen over best time."""
-    from triton_ext.ops.wgrad_config import choose_tiles
-
     emit(f"{'layer':<44} {'loss %':>7} {'cuDNN/chosen':>13} {'cuDNN/best':>11}  chosen -> best")
     losses, to_chosen, to_best = [], [], []
     for one in measured:
-        tiles = choose_tiles(one.problem, one.num_sms)
-        chosen = next((choice for choice in one.times if one.tiles(choice) == tiles), None)
+        wanted = _chosen(one)
+        tiles = one.tiles(wanted)
+        chosen = next(
+            (c for c in one.times if type(c) is type(wanted) and one.tiles(c) == tiles), None
+        )
         if chosen is None:
-            emit(f"{one.name:<44} chosen but not measured: {tiles}")
+            emit(f"{one.name:<44} chosen but not measured: {wanted}")
             continue
         ms, best_ms = one.times[chosen], one.times[one.best]
         losses.append(ms / best_ms)
@@ -132,8 +199,13 @@ def judge(measured: list[Measured]) -> float:
     return mean
 
 
-def fit(measured: list[Measured]) -> tuple[list[float], dict[Any, tuple[float, float]], float]:
-    """Fits the model: the shared numbers, (step_us, segment_us) by configuration, median error.
+def fit(
+    measured: list[Measured], kernel: Kernel = JIT
+) -> tuple[list[float], dict[Any, tuple[float, ...]], float]:
+    """Fits a model: the shared numbers, those by configuration, median error.
+
+    A configuration of the @triton.jit kernel has step_us and segment_us, one of the Gluon kernel
+    step_us; without measurements of the kernel there are none.
 
     Least squares of the relative error, all configurations together, reweighted towards the
     absolute one so that a few layers that the model does not describe do not bend it.
@@ -141,18 +213,27 @@ def fit(measured: list[Measured]) -> tuple[list[float], dict[Any, tuple[float, f
     import numpy as np
 
     counts: dict[Any, int] = {}
-    usable = [(one, c) for one in measured for c in one.times if not one.is_memory_bound(c)]
+    usable = [
+        (one, choice)
+        for one in measured
+        for choice in one.times
+        if isinstance(choice, kernel.choice) and not one.is_memory_bound(kernel, choice)
+    ]
     for _, choice in usable:
         counts[choice.config] = counts.get(choice.config, 0) + 1
     configs = [config for config, count in counts.items() if count >= FIT_LAYERS]
-    place = {config: len(SHARED) + 2 * i for i, config in enumerate(configs)}
+    if not configs:
+        return [], {}, math.nan
+    shared = len(kernel.shared)
+    own = len(kernel.features(usable[0][0].tiles(usable[0][1]))[1])
+    place = {config: shared + own * i for i, config in enumerate(configs)}
     rows = []
     for one, choice in usable:
         at = place.get(choice.config)
         if at is None:
             continue
-        row = np.zeros(len(SHARED) + 2 * len(configs))
-        row[: len(SHARED)], row[at : at + 2] = one.features(choice)
+        row = np.zeros(shared + own * len(configs))
+        row[:shared], row[at : at + own] = kernel.features(one.tiles(choice))
         rows.append(row / (one.times[choice] * 1e3))
     matrix = np.array(rows)
     numbers = _nonnegative(matrix, np.ones(len(rows)))
@@ -160,8 +241,11 @@ def fit(measured: list[Measured]) -> tuple[list[float], dict[Any, tuple[float, f
         weights = 1 / np.sqrt(np.abs(matrix @ numbers - 1) + FIT_TOLERANCE)
         numbers = _nonnegative(matrix * weights[:, None], weights)
     error = float(np.median(np.abs(matrix @ numbers - 1)))
-    costs = {config: (float(numbers[at]), float(numbers[at + 1])) for config, at in place.items()}
-    return [float(number) for number in numbers[: len(SHARED)]], costs, error
+    costs = {
+        config: tuple(float(number) for number in numbers[at : at + own])
+        for config, at in place.items()
+    }
+    return [float(number) for number in numbers[:shared]], costs, error
 
 
 def _nonnegative(rows: Any, targets: Any) -> Any:
@@ -180,18 +264,32 @@ def _nonnegative(rows: Any, targets: Any) -> Any:
 
 
 def print_fit(measured: list[Measured]) -> None:
-    """Prints the model's numbers as ``wgrad_config`` has them."""
-    shared, costs, error = fit(measured)
-    for name, number in zip(SHARED, shared, strict=True):
-        emit(f"{name} = {number:.3g}")
-    for config, (step_us, segment_us) in sorted(costs.items(), key=lambda item: str(item[0])):
-        pieces = f", parts={config.store_parts}" if config.store_parts > 1 else ""
-        emit(
-            f"    _config({config.block_co}, {config.block_ci}, {config.taps}, "
-            f"{config.num_stages}, {config.num_warps}{pieces}): Cost({step_us:.3f}, "
-            f"{segment_us:.2f}),"
-        )
-    emit(f"median error {error * 100:.1f} %")
+    """Prints the models' numbers as ``wgrad_config`` and ``hopper.wgrad_tiles`` have them."""
+    for kernel in (JIT, GLUON):
+        shared, costs, error = fit(measured, kernel)
+        if not costs:
+            continue
+        for name, number in zip(kernel.shared, shared, strict=True):
+            emit(f"{name} = {number:.3g}")
+        for config, numbers in sorted(costs.items(), key=lambda item: str(item[0])):
+            emit(f"    {_row(config, numbers)},")
+        emit(f"median error {error * 100:.1f} %")
+
+
+def _row(config: Any, numbers: tuple[float, ...]) -> str:
+    """Returns a row of a model's table."""
+    if len(numbers) == 1:
+        changed = [
+            f"{field.name}={getattr(config, field.name)!r}"
+            for field in fields(config)
+            if getattr(config, field.name) != field.default
+        ]
+        return f"WgradTileConfig({', '.join(changed)}): {numbers[0]:.3f}"
+    pieces = f", parts={config.store_parts}" if config.store_parts > 1 else ""
+    return (
+        f"_config({config.block_co}, {config.block_ci}, {config.taps}, {config.num_stages}, "
+        f"{config.num_warps}{pieces}): Cost({numbers[0]:.3f}, {numbers[1]:.2f})"
+    )
 
 
 def times_per_config(measured: list[Measured]) -> list[dict[Any, float]]:

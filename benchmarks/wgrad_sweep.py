@@ -1,10 +1,11 @@
 """Sweep of wgrad's tile configurations: compile many, check each, time those that are right.
 
-The JSON that it writes, after each layer, is what ``python -m benchmarks.fit_wgrad`` fits the model
-of ``triton_ext.ops.wgrad_config`` to.  Compiling runs ahead in other processes while the GPU times
-what is ready.  What does not compile or computes something wrong is recorded as such and skipped;
-what hangs or breaks the CUDA context ends the process after it has been recorded, and ``--resume``
-goes on behind it.
+Of the @triton.jit kernel, and of the Gluon kernel where that takes a layer.  The JSON that it
+writes, after each layer, is what ``python -m benchmarks.fit_wgrad`` fits the models of
+``triton_ext.ops.wgrad_config`` and ``triton_ext.ops.hopper.wgrad_tiles`` to.  Compiling runs ahead
+in other processes while the GPU times what is ready.  What does not compile or computes something
+wrong is recorded as such and skipped; what hangs or breaks the CUDA context ends the process after
+it has been recorded, and ``--resume`` goes on behind it.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import argparse
 import contextlib
 import dataclasses
 import functools
+import itertools
 import json
 import math
 import pathlib
@@ -36,7 +38,16 @@ from benchmarks.sweeping import (
     watched,
 )
 
-__all__ = ["add_arguments", "candidates", "compile_job", "run"]
+__all__ = [
+    "Candidate",
+    "Choice",
+    "GluonChoice",
+    "add_arguments",
+    "candidate_of",
+    "candidates",
+    "compile_job",
+    "run",
+]
 
 DEFAULT_OUT = pathlib.Path("wgrad_sweep.json")
 BLOCKS_CO = (64, 128, 256)
@@ -79,6 +90,16 @@ class Choice:
 
         return cls(WgradConfig(**fields["config"]), fields["part_rounds"])
 
+    def asked(self) -> dict[str, Any]:
+        """What a plan is asked for."""
+        return {"config": self.config, "part_rounds": self.part_rounds}
+
+    def tiles(self, problem: Any, num_sms: int) -> Any:
+        """The tiles of a problem."""
+        from triton_ext.ops.wgrad_config import WgradTiles
+
+        return WgradTiles.make(self.config, problem, num_sms, self.part_rounds)
+
     def __str__(self) -> str:
         c = self.config
         return (
@@ -87,20 +108,150 @@ class Choice:
         )
 
 
-def candidates(problem: Any, num_sms: int, narrow: bool = False) -> list[Choice]:
+@dataclass(frozen=True, slots=True)
+class GluonChoice:
+    """What is varied of the Gluon kernel.
+
+    Attributes:
+        config: The tile configuration.
+        add_in_place: Whether the CTA with a tile's last part adds the others.
+    """
+
+    config: Any
+    add_in_place: bool
+
+    def fields(self) -> dict[str, object]:
+        """The JSON form."""
+        fields = {"config": asdict(self.config), "add_in_place": self.add_in_place}
+        return {"kind": GLUON_KIND, **fields}
+
+    @classmethod
+    def of(cls, fields: dict[str, Any]) -> GluonChoice:
+        """The inverse of :meth:`fields`."""
+        from triton_ext.ops.hopper.wgrad_tiles import WgradTileConfig
+
+        return cls(WgradTileConfig(**fields["config"]), fields["add_in_place"])
+
+    def asked(self) -> dict[str, Any]:
+        """What a plan is asked for."""
+        from triton_ext.ops.hopper.wgrad_tiles import WgradTileChoice
+
+        return {"config": WgradTileChoice(config=self.config, add_in_place=self.add_in_place)}
+
+    def tiles(self, problem: Any, num_sms: int) -> Any:
+        """The tiles of a problem, and who computes them."""
+        from triton_ext.ops.hopper.wgrad_plan import work_of
+
+        return work_of(problem, self.asked()["config"], num_sms)
+
+    def __str__(self) -> str:
+        return f"{self.config}_{'a' if self.add_in_place else 'k'}"
+
+
+Candidate = Choice | GluonChoice
+
+# Of tuning's tables; results of the other kernel have no kind.
+GLUON_KIND = "gluon_wgrad"
+
+
+def candidate_of(fields: dict[str, Any]) -> Candidate:
+    """Returns what has the fields in a sweep."""
+    return GluonChoice.of(fields) if fields.get("kind") == GLUON_KIND else Choice.of(fields)
+
+
+def candidates(problem: Any, num_sms: int, narrow: bool = False) -> list[Candidate]:
     """Returns what is worth timing for a problem, the shipped configurations first."""
-    from triton_ext.ops.wgrad_config import CONFIGS, MOST_PART_ROUNDS, PLAIN_STORE, WgradTiles
+    every = [_jit_candidates(problem, num_sms, narrow)]
+    if _is_for_gluon(problem, num_sms):
+        every.append(_gluon_candidates(problem, num_sms, narrow))
+    kept: list[Candidate] = []
+    for found in every:
+        # Estimates of the two kernels are not compared: the sweep is to find out.
+        best = min(estimate for estimate, _ in found.values())
+        kept += [choice for us, choice in found.values() if us <= WORTHWHILE * best]
+    return kept
+
+
+def _jit_candidates(problem: Any, num_sms: int, narrow: bool) -> dict[Any, tuple[float, Candidate]]:
+    from triton_ext.ops.wgrad_config import CONFIGS, MOST_PART_ROUNDS, PLAIN_STORE
 
     wide = [] if narrow else list(_tiles())
-    found: dict[Any, tuple[float, Choice]] = {}
+    found: dict[Any, tuple[float, Candidate]] = {}
     for config in dict.fromkeys([*CONFIGS, *wide]):
         for part_rounds in range(1, MOST_PART_ROUNDS + 1):
-            tiles = WgradTiles.make(config, problem, num_sms, part_rounds)
+            choice = Choice(config, part_rounds)
+            tiles = choice.tiles(problem, num_sms)
             # More rounds may give the same parts.
             if config.taps <= problem.taps and tiles.fits(PLAIN_STORE):
-                found.setdefault(tiles, (_estimate_us(tiles), Choice(config, part_rounds)))
-    best = min(estimate for estimate, _ in found.values())
-    return [choice for estimate, choice in found.values() if estimate <= WORTHWHILE * best]
+                found.setdefault(tiles, (_estimate_us(tiles), choice))
+    return found
+
+
+def _is_for_gluon(problem: Any, num_sms: int) -> bool:
+    import torch
+    from triton_ext.ops.hopper.wgrad_plan import reasons
+    from triton_ext.ops.machine import Machine
+    from triton_ext.ops.wgrad_config import SMEM_BYTES
+
+    # What the layer is computed in makes no difference among 16-bit types.
+    half, machine = torch.float16, Machine(num_sms, (9, 0), SMEM_BYTES)
+    return not reasons(problem, half, half, machine)
+
+
+def _gluon_candidates(
+    problem: Any, num_sms: int, narrow: bool
+) -> dict[Any, tuple[float, Candidate]]:
+    from triton_ext.ops.hopper.wgrad_tiles import CONFIGS
+
+    wide = [] if narrow else list(_gluon_tiles())
+    found: dict[Any, tuple[float, Candidate]] = {}
+    for config in dict.fromkeys([*CONFIGS, *wide]):
+        for in_place in (False, True):
+            choice = GluonChoice(config, in_place)
+            work = choice.tiles(problem, num_sms)
+            if not work.problems() and (work.is_split or not in_place):
+                found[work] = (_gluon_estimate_us(work), choice)
+    return found
+
+
+def _gluon_tiles() -> Iterator[Any]:
+    """Every tile of two accumulators at most, with as many stages as fit."""
+    from triton_ext.ops.hopper.wgrad_tiles import WgradTileConfig
+
+    shares: list[tuple[Any, int]] = [("columns", 1), ("columns", 2), ("columns", 3)]
+    shares += [("rows", 2), ("tile", 2)]
+    accumulators = ((1, 0), (2, 0), (2, 1), (4, 0), (4, 1), (4, 2))
+    sides = (False, True)
+    for (share, consumers), (main, rest), rows_from_x in itertools.product(
+        shares, accumulators, sides
+    ):
+        for pixels, stages in ((64, MAX_STAGES), (32, 2 * MAX_STAGES)):
+            config = WgradTileConfig(
+                rows_from_x=rows_from_x,
+                share=share,
+                consumers=consumers,
+                main_blocks=main,
+                rest_blocks=rest,
+                rest_consumers=consumers if share == "rows" and rest else 0,
+                pixels=pixels,
+                stages=stages,
+                store_buffers=1 if rest else 2,
+            )
+            while config.problems() and config.stages > 3:
+                config = dataclasses.replace(config, stages=config.stages - 1)
+            if not config.problems():
+                yield config
+
+
+def _gluon_estimate_us(work: Any) -> float:
+    """A guess of a time, as :func:`_estimate_us`."""
+    config, partition = work.config, work.partition
+    pixels = config.step_pixels
+    products = config.tile_elements * pixels / 64**3 * 0.084
+    loads = (config.row_blocks + config.column_blocks) * pixels * 1.4e-3
+    added = work.slots * config.tile_elements * 4 / 2**20 * 0.5
+    rounds = partition.waves + (partition.rest > 0)
+    return 8.0 + partition.most_steps * float(max(products, loads)) + rounds + added
 
 
 def _tiles() -> Iterator[Any]:
@@ -159,7 +310,7 @@ def compile_job(job: dict[str, Any], capability: tuple[int, int]) -> int:
     wgrad_plan.machine_of = lambda device, operator: machine
     (layer,) = select_layers("all", [job["layer"]])
     operands = make_operands(layer.problem, job["dtype"], "meta")
-    plan = _plan(operands, Choice.of(job))
+    plan = _plan(operands, candidate_of(job))
     dw = operands.weight.movedim(1, -1)
     shared = 0
     for launcher, tensors in plan.launches(operands.x, operands.dy, dw):
@@ -171,13 +322,12 @@ def compile_job(job: dict[str, Any], capability: tuple[int, int]) -> int:
     return shared
 
 
-def _plan(operands: Operands, choice: Choice) -> Any:
+def _plan(operands: Operands, choice: Candidate) -> Any:
     from triton_ext.ops.wgrad_plan import make_plan
 
     x, dy = operands.x, operands.dy
     return make_plan(
-        operands.problem, x.stride(), dy.stride(), x.dtype, x.device, choice.config,
-        part_rounds=choice.part_rounds,
+        operands.problem, x.stride(), dy.stride(), x.dtype, x.device, **choice.asked()
     )  # fmt: skip
 
 
@@ -193,7 +343,7 @@ class Sweep(LayerSweep):
             self.layers = json.loads(self.out.read_text("utf-8"))["layers"]
 
     def record(
-        self, layer: Layer, choice: Choice, status: str, timing: Timing | None = None
+        self, layer: Layer, choice: Candidate, status: str, timing: Timing | None = None
     ) -> None:
         """Keeps what became of a configuration."""
         self.layers[layer.name]["results"].append(
@@ -205,14 +355,14 @@ class Sweep(LayerSweep):
             }
         )
 
-    def wanted(self, layer: Layer) -> list[Choice]:
+    def wanted(self, layer: Layer) -> list[Candidate]:
         """The configurations of a layer that no earlier run has timed."""
         entry = self.layers.setdefault(layer.name, {"cudnn_ms": None, "results": []})
-        done = {Choice.of(result) for result in entry["results"]}
+        done = {candidate_of(result) for result in entry["results"]}
         every = candidates(layer.problem, self.num_sms, self.arguments.narrow)
         return [choice for choice in every if choice not in done]
 
-    def watched(self, layer: Layer, choice: Choice) -> contextlib.AbstractContextManager[None]:
+    def watched(self, layer: Layer, choice: Candidate) -> contextlib.AbstractContextManager[None]:
         """Ends the process, with everything saved, if the kernel inside does not come back."""
 
         def last_words(status: str) -> None:
@@ -224,7 +374,7 @@ class Sweep(LayerSweep):
 
 
 def _check(
-    sweep: Sweep, layer: Layer, operands: Operands, choice: Choice, reference: Any, limit: Any
+    sweep: Sweep, layer: Layer, operands: Operands, choice: Candidate, reference: Any, limit: Any
 ) -> bool:
     """Runs a configuration once; tells whether the result is right."""
     try:
@@ -239,7 +389,7 @@ def _check(
     return errors.within(limit)
 
 
-def _time_layer(sweep: Sweep, layer: Layer, choices: list[Choice]) -> None:
+def _time_layer(sweep: Sweep, layer: Layer, choices: list[Candidate]) -> None:
     """Checks the configurations of a layer, then times the right ones against each other."""
     variants: dict[str, Function] = {BASELINE: lambda: None}
     right = choices
@@ -288,7 +438,7 @@ def run(arguments: argparse.Namespace) -> int:
     return code or wrong
 
 
-def _time_all(sweep: Sweep, pool: CompilePool | None, work: dict[Layer, list[Choice]]) -> None:
+def _time_all(sweep: Sweep, pool: CompilePool | None, work: dict[Layer, list[Candidate]]) -> None:
     for layer, ready in compiled_layers(sweep, pool, work, functools.partial(_job, sweep)):
         if ready:
             _time_layer(sweep, layer, ready)
@@ -296,7 +446,7 @@ def _time_all(sweep: Sweep, pool: CompilePool | None, work: dict[Layer, list[Cho
             _report(sweep, layer)
 
 
-def _job(sweep: Sweep, layer: Layer, choice: Choice) -> dict[str, object]:
+def _job(sweep: Sweep, layer: Layer, choice: Candidate) -> dict[str, object]:
     return {
         "module": "benchmarks.wgrad_sweep",
         "layer": layer.name,
@@ -313,8 +463,8 @@ def _report(sweep: Sweep, layer: Layer) -> None:
     )
     bad = [result for result in entry["results"] if result["status"] != "ok"]
     best = "  ".join(
-        f"{Choice.of(result)} {entry['cudnn_ms'] / result['ms']:.3f}" for result in timed[:3]
+        f"{candidate_of(result)} {entry['cudnn_ms'] / result['ms']:.3f}" for result in timed[:3]
     )
     emit(f"{layer.name:<44} {len(timed)} timed, {len(bad)} bad; cuDNN/ours: {best}")
     for result in bad:
-        emit(f"    {Choice.of(result)}: {result['status']}")
+        emit(f"    {candidate_of(result)}: {result['status']}")

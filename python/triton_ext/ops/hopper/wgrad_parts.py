@@ -10,7 +10,7 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, tma
 from triton.language.extra.cuda import gdc_wait
 
-from triton_ext.ops.hopper.names import async_store
+from triton_ext.ops.hopper.names import async_store, typed
 from triton_ext.ops.hopper.pipeline import accumulator_layout
 from triton_ext.ops.hopper.wgrad_pipeline import tile_blocks
 from triton_ext.ops.hopper.wgrad_tiles import BLOCK_C as _BLOCK_C
@@ -178,6 +178,7 @@ def reduce_kernel(
 
     The grid is (blocks of a tile * 4 * 64 // COLUMNS, tiles that are split).
     """
+    problem = typed(problem)
     WARPS: gl.constexpr = gl.num_warps()
     EIGHTHS: gl.constexpr = COLUMNS // 8
     PIECES: gl.constexpr = BLOCK_C // COLUMNS

@@ -30,7 +30,7 @@ from triton_ext.ops.machine import Machine
 from triton_ext.ops.problem import ConvProblem
 from triton_ext.ops.wgrad_launch import FilterGradientPlan, Launches, Operand, is_plain_product
 
-__all__ = ["HopperWgradPlan", "load_kernels", "make_plan", "ranking", "reasons"]
+__all__ = ["HopperWgradPlan", "load_kernels", "make_plan", "ranking", "reasons", "work_of"]
 
 TensorDescriptorIm2Col = backends.load("nvidia", "gluon.TensorDescriptorIm2Col")
 with_base = backends.load("nvidia", "gluon.with_base")
@@ -60,7 +60,7 @@ def reasons(
     if choice is not None:
         wrong = choice.config.problems()
         # What is wrong with a configuration may keep its tiles from being counted.
-        wrong = wrong or (_work(problem, choice, machine.num_sms).problems() if not found else [])
+        wrong = wrong or (work_of(problem, choice, machine.num_sms).problems() if not found else [])
         found += wrong
     return tuple(found)
 
@@ -82,7 +82,14 @@ def ranking(problem: ConvProblem, num_sms: int) -> tuple[tuple[WgradWork, float]
     )
 
 
-def _work(problem: ConvProblem, choice: WgradTileChoice, num_sms: int) -> WgradWork:
+def work_of(problem: ConvProblem, choice: WgradTileChoice, num_sms: int) -> WgradWork:
+    """Returns the tiles of a choice, and who computes them.
+
+    Args:
+        problem: With at least one output pixel.
+        choice: A configuration without problems, and where parts are added.
+        num_sms: Multiprocessors of the GPU.
+    """
     pixels = problem.batch * math.prod(problem.output_size)
     x_blocks = problem.taps * math.ceil(problem.in_channels / BLOCK_C)
     return WgradWork.make(
@@ -184,7 +191,7 @@ def make_plan(
     x_strides, dy_strides = strides
     x = Operand.make(problem.x_shape, x_strides, dtype.itemsize, as_matrix=False)
     dy = Operand.make(problem.y_shape, dy_strides, dtype.itemsize, as_matrix=True)
-    work = _work(problem, choice, machine.num_sms)
+    work = work_of(problem, choice, machine.num_sms)
     config = work.config
     block = [config.pixels, BLOCK_C]
     pixels = problem.batch * math.prod(problem.output_size)

@@ -22,7 +22,9 @@ __all__ = [
     "BLOCK_C",
     "CONFIGS",
     "MOST_ADDED_PARTS",
+    "RATES",
     "Partition",
+    "Rates",
     "Reduction",
     "WgradTileChoice",
     "WgradTileConfig",
@@ -409,7 +411,7 @@ class Reduction:
 
 
 @dataclass(frozen=True, slots=True)
-class _Rates:
+class Rates:
     """What everything but the steps costs, in microseconds; KiB are those of fp32 tiles."""
 
     launch: float
@@ -437,7 +439,7 @@ _STEP_US: dict[WgradTileConfig, float] = {
     WgradTileConfig(consumers=1, main_blocks=1, stages=10, store_buffers=2): 0.175,
     WgradTileConfig(share="tile", main_blocks=2, rest_blocks=1, pixels=32, stages=6): 0.365,
 }
-_RATES = _Rates(4.8, 0.0175, 3.3, 0.0126, 3.1, 0.53, 0.35)
+RATES = Rates(4.8, 0.0175, 3.3, 0.0126, 3.1, 0.53, 0.35)
 
 CONFIGS: tuple[WgradTileConfig, ...] = tuple(_STEP_US)
 
@@ -453,7 +455,7 @@ def possible_work(pixels: int, co: int, x_blocks: int, num_sms: int) -> Iterator
 
 def expected_us(work: WgradWork, mib: float) -> float:
     """Returns the time that a model of the machine expects, for so many MiB of x and dy."""
-    partition, rates = work.partition, _RATES
+    partition, rates = work.partition, RATES
     tile_kib = work.config.tile_elements * 4 / 1024
     rounds = partition.waves + (partition.rest > 0)
     steps_us = partition.most_steps * _STEP_US[work.config]
