@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from itertools import pairwise
 
 import pytest
 
@@ -10,6 +11,8 @@ pytest.importorskip("torch", reason="triton_ext.nn needs torch, which is not ins
 
 import torch
 import torch.distributed as dist
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.checkpoint import checkpoint
 from triton_ext import nn
 
 pytestmark = pytest.mark.skipif(
@@ -94,3 +97,150 @@ def test_fully_sharded(mesh):
     torch.testing.assert_close(train(after), expected)
     with pytest.raises(NotImplementedError, match="non-contiguous"):
         fully_shard(nn.convert(network(), report=False), mesh=mesh)
+
+
+# --- copies of gathered filters -----------------------------------------------------------------
+
+CHANNELS = (8, 16, 24, 40)  # so that filters are told by how many numbers they have
+
+
+class Copies(TorchDispatchMode):
+    """Counts by layer how often its filter is brought into the order of the kernels.
+
+    That is a copy from torch's order, or an operator that is given the filter in torch's order and
+    whose kernel would copy it.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.counts = [0] * (len(CHANNELS) - 1)
+        self.layers = {a * b * 9: i for i, (a, b) in enumerate(pairwise(CHANNELS))}
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        result = function(*args, **(kwargs or {}))
+        name = function._schema.name
+        if name in ("triton_ext::fprop", "triton_ext::dgrad") and args[1].stride(1) != 1:
+            self.counts[self.layers[args[1].numel()]] += 1
+        if name in ("aten::clone", "aten::copy_") and result.numel() in self.layers:
+            source = args[-1] if name == "aten::copy_" else args[0]
+            if result.dim() == 4 and source.stride(result.stride().index(1)) == 9:
+                self.counts[self.layers[result.numel()]] += 1
+        return result
+
+
+def deep() -> torch.nn.Sequential:
+    torch.manual_seed(0)
+    return torch.nn.Sequential(
+        *(torch.nn.Conv2d(a, b, 3, padding=1) for a, b in pairwise(CHANNELS))
+    )
+
+
+def losses_of(model, inputs, steps=3, run=lambda model, x: model(x), behind=lambda model: None):
+    """Losses of some steps, and the copies of the last one."""
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    losses = []
+    for _ in range(steps):
+        copies = Copies()
+        for x in inputs:
+            with copies:
+                loss = run(model, x).square().mean()
+                loss.backward()
+            losses.append(loss.detach())
+        behind(model)
+        optimizer.step()
+        optimizer.zero_grad()
+    return losses, copies.counts
+
+
+def pictures(count: int) -> list[torch.Tensor]:
+    torch.manual_seed(1)
+    x = torch.randn(count, 2, CHANNELS[0], 5, 4)
+    return [each.contiguous(memory_format=torch.channels_last) for each in x]
+
+
+def sharded(mesh, each: bool, **how) -> torch.nn.Module:
+    from torch.distributed.fsdp import fully_shard
+
+    model = nn.convert(deep(), report=False, pack=False)
+    for layer in model if each else ():
+        fully_shard(layer, mesh=mesh, **how)
+    return fully_shard(model, mesh=mesh, **how)
+
+
+# The first layer's filter is read in the forward only, since pictures need no gradient.
+@pytest.mark.parametrize(
+    ("each", "how", "expected"),
+    [
+        (False, {}, [1, 1, 1]),
+        (True, {"reshard_after_forward": False}, [1, 1, 1]),
+        (True, {"reshard_after_forward": True}, [1, 2, 2]),  # two all-gathers
+    ],
+    ids=["together", "kept", "each"],
+)
+def test_filters_are_copied_once_per_all_gather(mesh, each, how, expected):
+    theirs, _ = losses_of(deep(), pictures(1))
+    ours, copies = losses_of(sharded(mesh, each, **how), pictures(1))
+    torch.testing.assert_close(ours, theirs)
+    assert copies == expected
+
+
+def test_filters_are_copied_once_for_several_batches(mesh):
+    model = sharded(mesh, each=False)
+    model.set_reshard_after_backward(False)
+    theirs, _ = losses_of(deep(), pictures(3))
+    ours, copies = losses_of(model, pictures(3), behind=lambda model: model.reshard())
+    torch.testing.assert_close(ours, theirs)
+    assert copies == [3, 1, 1]
+
+
+def test_filters_are_copied_once_for_a_checkpoint(mesh):
+    def run(model, x):
+        return checkpoint(model, x, use_reentrant=False)
+
+    theirs, _ = losses_of(deep(), pictures(1))
+    ours, copies = losses_of(sharded(mesh, each=False), pictures(1), run=run)
+    torch.testing.assert_close(ours, theirs)
+    assert copies[1:] == [1, 1]
+
+
+def test_a_copy_goes_with_the_gathered_filter(mesh):
+    model = sharded(mesh, each=True)
+    x = pictures(1)[0]
+    for _ in range(2):
+        y = model(x)
+    held = [layer._gathered._copy for layer in model[1:]]
+    # Of the root's own there is nothing; its parts are sharded again behind their forward.
+    assert [copy.untyped_storage().nbytes() for copy in held] == [0, 0]
+    y.sum().backward()
+    assert [copy.untyped_storage().nbytes() for copy in held] == [0, 0]
+
+
+def test_reverted_modules_keep_nothing(mesh):
+    model = sharded(mesh, each=False)
+    losses_of(model, pictures(1), steps=1)
+    assert model[1]._gathered is not None
+    assert copy.deepcopy(model[1]._gathered)._copy is None
+    nn.revert(model)
+    assert not any("_gathered" in vars(layer) for layer in model)
+
+
+def test_a_filter_that_somebody_writes_to_is_copied_again(mesh):
+    model = sharded(mesh, each=False)
+    x = pictures(1)[0]
+    with torch.no_grad():
+        model(x)
+        model.unshard()
+        before = model[2](torch.ones(1, CHANNELS[2], 3, 3))
+        model[2].weight.mul_(2)
+        model[2].bias.mul_(2)
+        torch.testing.assert_close(model[2](torch.ones(1, CHANNELS[2], 3, 3)), 2 * before)
+    model.reshard()
+
+
+def test_filters_that_are_exchanged_otherwise_are_not_kept():
+    layer = nn.Conv2d(4, 8, 3, fallback="torch")
+    layer.weight = torch.nn.Parameter(layer.weight.detach().contiguous())
+    layer.weight = torch.nn.Parameter(layer.weight.detach().contiguous())
+    assert layer._gathered is None
+    layer(image()).sum().backward()
+    assert layer._gathered is None

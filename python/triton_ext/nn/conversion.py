@@ -18,6 +18,7 @@ from triton_ext.nn import modules
 from triton_ext.nn.folded import fold as fold_module
 from triton_ext.nn.folded import folds_of, recipe_of, unfold
 from triton_ext.nn.folding import CONVOLUTIONS, has_hooks
+from triton_ext.nn.gathered import GATHERED
 from triton_ext.nn.patterns import Recipe, find_recipe
 from triton_ext.nn.report import ALREADY_OURS, Conversion, Layer, show
 from triton_ext.ops import support
@@ -115,6 +116,7 @@ def revert(model: torch.nn.Module) -> torch.nn.Module:
         if theirs is not None:
             module.__class__ = theirs
             module.__dict__.pop("fallback", None)
+            module.__dict__.pop(GATHERED, None)
             if module.__dict__.pop(_REPACKED, False) and not is_parametrized(module):
                 weight: Any = module.weight
                 with torch.no_grad():

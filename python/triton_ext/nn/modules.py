@@ -16,6 +16,7 @@ from torch.fx import Proxy
 from torch.overrides import handle_torch_function
 
 from triton_ext import ops
+from triton_ext.nn import gathered
 from triton_ext.ops.arguments import channels_last
 from triton_ext.ops.checks import Fallback, parse_fallback
 
@@ -51,12 +52,21 @@ class _Convolution:
 
     weight: torch.nn.Parameter
     fallback: Fallback = "error"
+    _gathered: gathered.Gathered | None = None
 
     def __init__(self, *arguments: Any, fallback: Fallback = "error", **keywords: Any) -> None:
         parse_fallback(fallback)
         super().__init__(*arguments, **keywords)
         self.fallback = fallback
         self.pack_weight()
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name != "weight":
+            super().__setattr__(name, value)
+            return
+        old = self.__dict__.get("_parameters", {}).get(name)
+        super().__setattr__(name, value)
+        gathered.replaced(self, old, value)
 
     def pack_weight(self) -> None:
         """Puts the weight's channels side by side in memory; the parameter stays the same one.
@@ -80,6 +90,8 @@ class _Forward(_Convolution):
 
     def _conv_forward(self, input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         # torch's modules call this one with what they are to use for weight and bias.
+        if self._gathered is not None:
+            weight = gathered.in_order(self._gathered, input, weight)
         return self.convolve(input, weight, bias)
 
     def convolve(
@@ -129,7 +141,10 @@ class _Transposed(_Convolution):
             module.dilation,
         )
         walk = (module.stride, module.padding, output_padding, module.groups, module.dilation)
-        arguments = (input, module.weight, module.bias, *walk)
+        weight = module.weight
+        if self._gathered is not None:
+            weight = gathered.in_order(self._gathered, input, weight)
+        arguments = (input, weight, module.bias, *walk)
         return _call(type(self)._operator, arguments, fallback=self.fallback)
 
 
