@@ -21,12 +21,13 @@ import triton
 import triton.language as tl
 from launch_recorder import Launch, Recorder
 from triton.tools.tensor_descriptor import TensorDescriptor
+from triton_ext import ops
 from triton_ext.backends.nvidia.backend.prepared import parameter_sizes
 from triton_ext.host import capabilities
-from triton_ext.ops import conv_plan, dgrad_plan, launcher, wgrad_plan
+from triton_ext.ops import conv_plan, dgrad_plan, execution, launcher, shortcut, wgrad_plan
 from triton_ext.ops.conv_config import ConvConfig
 from triton_ext.ops.descriptors import packed_strides
-from triton_ext.ops.epilogue import PLAIN, EpilogueOperands, EpilogueSpec
+from triton_ext.ops.epilogue import NO_OPERANDS, PLAIN, EpilogueOperands, EpilogueSpec
 from triton_ext.ops.hopper.tiles import TileConfig
 from triton_ext.ops.launcher import Launcher
 from triton_ext.ops.problem import ConvProblem
@@ -227,6 +228,95 @@ def check_depthwise() -> None:
 def check_row_copies() -> None:
     few = replace(BASIC, in_channels=3, input_size=(32, 32), filter_size=(7, 7), stride=(2, 2))
     assert len(fprop(few, pack_rows=True)) >= 2
+
+
+# ---- Calls that look like one before -----------------------------------------------------------
+
+
+def repeated(make: Any, expected_in_place: bool = True, **options: Any) -> None:
+    """Calls conv2d thrice; the launch of the third is what the plan itself launches.
+
+    Args:
+        make: Returns new x, weight and bias, and the epilogue's operands by name.
+        expected_in_place: Whether the plan passes its tensors as they are.
+        options: Of conv2d.
+    """
+    execution.clear_plans()
+    for _ in range(2):
+        x, weight, bias, others = make()
+        kept.append(ops.conv2d(x, weight, bias, 1, 1, **others, **options))
+    (known,) = shortcut._known._known.values()
+    x, weight, bias, others = make()
+    kept.append(ops.conv2d(x, weight, bias, 1, 1, **others, **options))
+    assert (known._places is not None) == expected_in_place
+    (way,) = known._plan.launcher._around.values()
+    counts = sizes[id(way.prepared)]
+
+    def call() -> None:
+        kept.append(ops.conv2d(x, weight, bias, 1, 1, **others, **options))
+
+    got = recorder.record(counts, call)
+    operands = EpilogueOperands(bias=bias, **others)
+    operands = operands if bias is not None or others else NO_OPERANDS
+    with mock.patch.object(type(way.prepared), "__call__", return_value=False):
+        expected = recorder.record(counts, lambda: known._plan.run(x, weight, operands, kept[-1]))
+    if expected_in_place:
+        assert got == expected
+    assert len(got) == len(expected) == 1
+
+
+def plain() -> Any:
+    return last(BASIC.x_shape), last(BASIC.w_shape), None, {}
+
+
+def with_operands() -> Any:
+    x, weight, _, _ = plain()
+    kept.append(torch.zeros(64, dtype=HALF))
+    return x, weight, kept[-1], {"residual": last(BASIC.y_shape), "scale": torch.zeros(64)}
+
+
+def check_repeated_calls() -> None:
+    repeated(plain)
+    repeated(with_operands, activation="relu")
+    repeated(lambda: (last((2, 64, 9, 9)), last((63, 64, 3, 3)), torch.zeros(63, dtype=HALF), {}))
+
+
+def check_calls_whose_weight_is_copied_are_not_repeated() -> None:
+    repeated(lambda: (plain()[0], torch.zeros(BASIC.w_shape, dtype=HALF), None, {}), False)
+
+
+def check_calls_of_two_tensors_that_are_one() -> None:
+    def same() -> Any:
+        x, weight, _, _ = plain()
+        return x, weight, None, {"residual": x}
+
+    repeated(same, False)
+
+
+def check_unaligned_tensors_are_copied() -> None:
+    repeated(plain)
+    x, _, _, _ = plain()
+    odd = torch.zeros(64 * 9 * 64 + 1, dtype=HALF)[1:].view(64, 3, 3, 64).movedim(-1, 1)
+    (known,) = shortcut._known._known.values()
+    (way,) = known._plan.launcher._around.values()
+    (launch,) = recorder.record(
+        sizes[id(way.prepared)], lambda: kept.append(ops.conv2d(x, odd, None, 1, 1))
+    )
+    # The second map of the kernel is that of the weight; the stand-in's begin with the address.
+    maps = [p for p in launch.parameters if len(p) == 128]
+    address = int.from_bytes(maps[1][:8], "little")
+    assert address % 16 == 0
+    assert address != odd.data_ptr()
+
+
+def check_output_of_a_repeated_call() -> None:
+    repeated(plain)
+    first, again = kept[-2], kept[-1]
+    for one in (first, again):
+        assert one.shape == BASIC.y_shape
+        assert one.is_contiguous(memory_format=torch.channels_last)
+        assert one.dtype == HALF
+    assert first.data_ptr() != again.data_ptr()
 
 
 # ---- What launches have besides ----------------------------------------------------------------
