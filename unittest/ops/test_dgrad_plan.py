@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from looking_kernel import LookingKernel
 from problem_cases import channels_last, problem_of
 from triton_ext.errors import DescriptorError
-from triton_ext.ops import conv_dgrad, dgrad_plan
+from triton_ext.ops import conv_dgrad, dgrad_plan, row_copy
 from triton_ext.ops.conv_config import SMEM_BYTES
 from triton_ext.ops.conv_dgrad import conv_dgrad_kernel
 from triton_ext.ops.dgrad_config import CONFIGS, choose_config
@@ -26,6 +26,8 @@ H200 = Machine(132, (9, 0), SMEM_BYTES)
 def kernel(monkeypatch):
     looking = LookingKernel(conv_dgrad_kernel.arg_names, optional=["bias_ptr", "dx_ptr", "dx_desc"])
     monkeypatch.setattr(conv_dgrad, "conv_dgrad_kernel", looking)
+    copy = LookingKernel(row_copy.row_copy_kernel.arg_names)
+    monkeypatch.setattr(row_copy, "row_copy_kernel", copy)
     monkeypatch.setattr(hopper_plan, "reasons", lambda *arguments: ("the test has none",))
     monkeypatch.setattr(dgrad_plan, "machine_of", lambda device, operator: H200)
     dgrad_plan.make_plan.cache_clear()

@@ -18,7 +18,7 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 from triton_ext import backends
 from triton_ext.errors import UnsupportedError
-from triton_ext.ops import conv_dgrad
+from triton_ext.ops import conv_dgrad, patch_dgrad
 from triton_ext.ops.conv_config import ConvConfig
 from triton_ext.ops.conv_dgrad import DgradProblem, kernel_constants, three_dims
 from triton_ext.ops.conv_direct import MIN_GROUP_BYTES, DirectConfig, choose_direct_config
@@ -36,6 +36,7 @@ from triton_ext.ops.hopper.tiles import TileConfig
 from triton_ext.ops.input_gradient import InputGradientPlan
 from triton_ext.ops.launcher import Launcher
 from triton_ext.ops.machine import Machine, machine_of
+from triton_ext.ops.patch_dgrad import PatchDgradPlan
 from triton_ext.ops.problem import ConvProblem
 from triton_ext.ops.residues import Residues
 from triton_ext.ops.row_copy import FilledChannels
@@ -46,6 +47,7 @@ __all__ = [
     "DTYPES",
     "DgradPlan",
     "PaddedDgradPlan",
+    "fastest_patches",
     "make_plan",
     "ranking",
     "reasons",
@@ -62,6 +64,10 @@ DTYPES = {
     torch.bfloat16: tl.bfloat16,
     torch.float32: tl.float32,
 }
+
+# Patches are stored by a kernel whose time was not measured: it is taken where its model leaves no
+# doubt, which is what few channels make of residue classes.
+PATCH_MARGIN = 0.6
 
 _MAX_INT32 = (1 << 31) - 1
 # Fewer channels than this are no operand of a matrix product.
@@ -334,12 +340,13 @@ def ranking(
     if _is_small(problem, dtype):
         pixels = problem.batch * math.prod(problem.input_size)
         return [choose_direct_config(pixels, problem.in_channels, machine.num_sms)]
-    return [*_gemm_ranking(_padded(problem), dtype, machine)]
+    return [*_gemm_times(_padded(problem), dtype, machine)]
 
 
-def _gemm_ranking(
+def _gemm_times(
     problem: ConvProblem, dtype: torch.dtype, machine: Machine
-) -> list[ConvConfig | TileConfig]:
+) -> dict[ConvConfig | TileConfig, float]:
+    """Returns the configurations that fit by the times that the model expects, in their order."""
     dims, groups = residues_of(problem), problem.groups
     through_tma = _is_packed(problem, dtype) and groups == 1
     times: dict[ConvConfig | TileConfig, float] = dict(
@@ -360,7 +367,24 @@ def _gemm_ranking(
     if not gluon.reasons(problem, dims, dtype, machine):
         for tiles, us in gluon.ranking(problem, dims, machine.num_sms).items():
             times[tiles] = us / MOST_EXPECTED
-    return sorted(times, key=lambda config: times[config])
+    return dict(sorted(times.items(), key=lambda item: item[1]))
+
+
+def fastest_patches(
+    problem: ConvProblem, dtype: torch.dtype, machine: Machine
+) -> ConvConfig | None:
+    """Returns how patches are computed where a model expects it to be far faster; else ``None``.
+
+    Args:
+        problem: The convolution; one without :func:`reasons`.
+        dtype: Of dy, weight and dx.
+        machine: Where it is to run.
+    """
+    if not patch_dgrad.has_patches(problem):
+        return None
+    found = next(iter(patch_dgrad.ranking(problem, dtype, machine).items()), None)
+    by_classes = min(_gemm_times(problem, dtype, machine).values())
+    return found[0] if found is not None and found[1] < PATCH_MARGIN * by_classes else None
 
 
 @lru_cache(maxsize=4096)
@@ -370,7 +394,7 @@ def make_plan(
     dtype: torch.dtype,
     device: torch.device,
     config: ConvConfig | DepthwiseConfig | DirectConfig | TileConfig | None = None,
-) -> DgradPlan | InputGradientPlan | PaddedDgradPlan | gluon.HopperDgradPlan:
+) -> DgradPlan | InputGradientPlan | PaddedDgradPlan | PatchDgradPlan | gluon.HopperDgradPlan:
     """Returns the plan of a gradient of the input.
 
     Args:
@@ -396,6 +420,9 @@ def make_plan(
         way = fastest_way(problem, dy_strides, dtype.itemsize, machine.num_sms)
         if way is not None:
             return make_forward_plan(problem, dy_strides, dtype, device, way)
+        patches = fastest_patches(problem, dtype, machine)
+        if patches is not None:
+            return patch_dgrad.make_plan(problem, dy_strides, dtype, machine, patches)
         config = find(Case(direction="dgrad", problem=problem, dtype=dtype), machine)
         if isinstance(config, TileConfig) and gluon.reasons(problem, dims, dtype, machine, config):
             config = None

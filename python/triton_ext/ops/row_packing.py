@@ -47,6 +47,7 @@ from triton_ext.ops.descriptors import ROW_BYTES, packed_strides
 from triton_ext.ops.problem import ConvProblem
 
 __all__ = [
+    "BYTES_PER_US",
     "KERNEL_US",
     "MARGIN",
     "PackedConfig",
@@ -68,7 +69,7 @@ _STEP_PIXELS, _STEP_CHANNELS = 128, 64
 _FULL_STEP_BYTES = 128
 # Copies: bytes read and written by all multiprocessors, of rows and of columns, whose addresses
 # take longer; and what a kernel costs at all.
-_BYTES_PER_US, _COLUMN_BYTES_PER_US = 3.5e6, 2.0e6
+BYTES_PER_US, _COLUMN_BYTES_PER_US = 3.5e6, 2.0e6
 KERNEL_US = 3.0
 #: What the models are believed to miss by: what is packed should be faster by more.
 MARGIN = 0.85
@@ -335,7 +336,7 @@ class RowPacking:
     @property
     def copy_us(self) -> float:
         """Time in which one launch packs x and the weight; of a weight alone, within the error."""
-        rate = _COLUMN_BYTES_PER_US if self.columns else _BYTES_PER_US
+        rate = _COLUMN_BYTES_PER_US if self.columns else BYTES_PER_US
         return KERNEL_US + self.copied_bytes / rate if self.is_copied else 0.0
 
     @property
@@ -348,7 +349,7 @@ class RowPacking:
             return 0.0
         pixels = problem.batch * math.prod(problem.input_size)
         elements = pixels * (problem.in_channels + aligned)
-        return KERNEL_US + elements * self.element_bytes / _BYTES_PER_US
+        return KERNEL_US + elements * self.element_bytes / BYTES_PER_US
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,116 @@
+"""Gradients of inputs of patches without a GPU: interpreter, emulator, compiled, the model."""
+
+from __future__ import annotations
+
+import os
+import random
+from dataclasses import replace
+
+import pytest
+
+pytest.importorskip("torch", reason="triton_ext.ops needs torch, which is not installed")
+pytest.importorskip("numpy", reason="Triton's interpreter needs numpy, which is not installed")
+
+import torch
+import triton.language as tl
+from emulated import EmulatedKernel, emulate
+from interpreted import assert_passes_in_the_interpreter
+from patch_cases import check, draw
+from problem_cases import problem_of
+from triton_ext.host import capabilities
+from triton_ext.ops import patch_dgrad
+from triton_ext.ops.conv_config import SMEM_BYTES
+from triton_ext.ops.dgrad_plan import fastest_patches
+from triton_ext.ops.machine import Machine
+from triton_ext.ops.patch_dgrad import compile_patch_dgrad, has_patches, ranking
+
+IM2COL = capabilities()["im2col"]
+needs_im2col = pytest.mark.skipif(not IM2COL.available, reason=IM2COL.reason)
+COPIES = capabilities()["im2col-copies"]
+emulates = pytest.mark.skipif(not COPIES.available, reason=COPIES.reason)
+
+NIGHTLY = os.environ.get("TRITON_EXT_NIGHTLY") == "1"
+H200 = Machine(132, (9, 0), SMEM_BYTES)
+STEM = problem_of(n=64, ci=3, co=96, size=(224, 224), taps=(4, 4), stride=4)
+VIT = problem_of(n=64, ci=3, co=768, size=(224, 224), taps=(16, 16), stride=16)
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({}, True),
+        ({"input_size": (227, 225)}, True),
+        # Padding that no patch reaches is none.
+        ({"padding": ((0, 3), (0, 0))}, True),
+        ({"padding": ((0, 4), (0, 0))}, False),
+        ({"padding": ((1, 0), (0, 0))}, False),
+        ({"stride": (4, 2)}, False),
+        ({"stride": (5, 4)}, False),
+        ({"dilation": (1, 2)}, False),
+        ({"groups": 3}, False),
+        ({"filter_size": (1, 1), "stride": (1, 1)}, False),
+        ({"filter_size": (1, 4), "stride": (1, 4), "dilation": (3, 1)}, True),
+    ],
+)
+def test_what_patches_are(changes, expected):
+    assert has_patches(replace(STEM, **changes)) == expected
+
+
+def test_a_model_takes_patches_of_few_channels():
+    for problem in (STEM, VIT):
+        config = fastest_patches(problem, torch.float16, H200)
+        assert config == next(iter(ranking(problem, torch.float16, H200)))
+    # Residue classes fill their tiles here.
+    wide = problem_of(n=64, ci=96, co=192, size=(56, 56), taps=(2, 2), stride=2)
+    assert has_patches(wide)
+    assert fastest_patches(wide, torch.float16, H200) is None
+    assert fastest_patches(replace(STEM, padding=((1, 1), (1, 1))), torch.float16, H200) is None
+
+
+def test_the_stem_of_a_convnext_is_bound_by_memory():
+    # dy, 38.5 MB, is read once, dx, 19.3 MB, written: at 3.5 TB/s 16.5 us.
+    assert min(ranking(STEM, torch.float16, H200).values()) < 25
+
+
+@pytest.mark.slow
+def test_everything_in_the_interpreter():
+    assert_passes_in_the_interpreter("interpreter_patches.py")
+
+
+@emulates
+@pytest.mark.parametrize("number", range(60 if NIGHTLY else 4))
+def test_drawn_in_the_emulator(number, monkeypatch, fresh_triton_cache):
+    emulate(monkeypatch)
+    kernel = EmulatedKernel(patch_dgrad.patch_dgrad_kernel)
+    monkeypatch.setattr(patch_dgrad, "patch_dgrad_kernel", kernel)
+    rng = random.Random(number)
+    dtype = (torch.float16, torch.bfloat16)[number % 2]
+    check(draw(rng, patches=4), dtype, Machine(3, (9, 0), SMEM_BYTES), bias=number % 2 == 0)
+
+
+@needs_im2col
+@pytest.mark.parametrize(
+    ("problem", "capability", "is_matrix", "vector"),
+    [
+        # 12 elements of a row are vectors of 8 bytes, 48 are of 16.
+        (STEM, 90, True, 2),
+        (VIT, 90, False, 4),
+        (STEM, 100, False, 2),
+    ],
+)
+def test_rows_of_patches_are_stored_in_vectors(
+    problem, capability, is_matrix, vector, fresh_triton_cache
+):
+    config = next(iter(ranking(problem, torch.float16, H200)))
+    ptx = compile_patch_dgrad(config, problem, capability, is_matrix=is_matrix).asm["ptx"]
+    assert f"st.global.v{vector}.b32" in ptx
+    assert "st.global.b16" not in ptx
+
+
+@needs_im2col
+@pytest.mark.parametrize("dtype", [tl.bfloat16, tl.float32], ids=str)
+def test_other_types_compile(dtype, fresh_triton_cache):
+    torch_dtype = torch.bfloat16 if dtype == tl.bfloat16 else torch.float32
+    config = next(iter(ranking(STEM, torch_dtype, H200)))
+    compiled = compile_patch_dgrad(config, STEM, 90, dtype=dtype, is_matrix=False, has_bias=True)
+    assert "wgmma" in compiled.asm["ptx"]
