@@ -134,7 +134,7 @@ class HopperPlan(ForwardPlan):
             if w_rows.data_ptr() % ROW_BYTES:
                 w_rows = w_rows.clone()
         else:
-            x_rows, w_rows = self.row_copies.x(x), self.row_copies.weight(weight)
+            x_rows, w_rows = self.row_copies.both(x, weight)
         # Also where it is not used: it checks the address.
         x_desc = with_base(self.x_desc, x_rows)
         if self.x_matrix is not None:
@@ -229,7 +229,7 @@ def make_plan(
         ),
         y_tiles=Tiled.of(out_dtype, [conv.m_gemm, co], co, [config.rows, config.store_n]),
         row_copies=copies,
-        y_shape=problem.y_shape,
+        y_shape=asked.y_shape,
         out_dtype=out_dtype,
         store_through_tma=True,
         launcher=Launcher(
