@@ -69,7 +69,8 @@ def measurements_of(sweep: dict[str, Any]) -> Iterator[Measurement]:
     """Yields what a sweep holds, or what one file of ``triton-ext tune`` does."""
     from triton_ext.ops.conv_config import ConvConfig
     from triton_ext.ops.tuning_store.keys import key_of
-    from triton_ext.ops.wgrad_config import WgradChoice, WgradConfig
+
+    from benchmarks.wgrad_sweep import candidate_of
 
     is_wgrad = "layers" in sweep
     environment = sweep["environment"]
@@ -82,12 +83,8 @@ def measurements_of(sweep: dict[str, Any]) -> Iterator[Measurement]:
         for result in entry["results"]:
             if result["status"] != "ok" or not result["ms"]:
                 continue
-            config: Any
-            if is_wgrad:
-                inner = WgradConfig(**result["config"])
-                config = WgradChoice(config=inner, part_rounds=result["part_rounds"])
-            else:
-                config = ConvConfig(**result["config"])
+            config: Any = result["config"]
+            config = candidate_of(result).entry() if is_wgrad else ConvConfig(**config)
             times[config] = result["ms"] * 1e3
         if times:
             key = key_of(direction, _problem(name, entry), sweep["dtype"], sweep["num_sms"])

@@ -90,9 +90,11 @@ class Choice:
 
         return cls(WgradConfig(**fields["config"]), fields["part_rounds"])
 
-    def asked(self) -> dict[str, Any]:
-        """What a plan is asked for."""
-        return {"config": self.config, "part_rounds": self.part_rounds}
+    def entry(self) -> Any:
+        """What plans take and tables hold."""
+        from triton_ext.ops.wgrad_config import WgradChoice
+
+        return WgradChoice(config=self.config, part_rounds=self.part_rounds)
 
     def tiles(self, problem: Any, num_sms: int) -> Any:
         """The tiles of a problem."""
@@ -132,17 +134,17 @@ class GluonChoice:
 
         return cls(WgradTileConfig(**fields["config"]), fields["add_in_place"])
 
-    def asked(self) -> dict[str, Any]:
-        """What a plan is asked for."""
+    def entry(self) -> Any:
+        """What plans take and tables hold."""
         from triton_ext.ops.hopper.wgrad_tiles import WgradTileChoice
 
-        return {"config": WgradTileChoice(config=self.config, add_in_place=self.add_in_place)}
+        return WgradTileChoice(config=self.config, add_in_place=self.add_in_place)
 
     def tiles(self, problem: Any, num_sms: int) -> Any:
         """The tiles of a problem, and who computes them."""
         from triton_ext.ops.hopper.wgrad_plan import work_of
 
-        return work_of(problem, self.asked()["config"], num_sms)
+        return work_of(problem, self.entry(), num_sms)
 
     def __str__(self) -> str:
         return f"{self.config}_{'a' if self.add_in_place else 'k'}"
@@ -327,7 +329,7 @@ def _plan(operands: Operands, choice: Candidate) -> Any:
 
     x, dy = operands.x, operands.dy
     return make_plan(
-        operands.problem, x.stride(), dy.stride(), x.dtype, x.device, **choice.asked()
+        operands.problem, x.stride(), dy.stride(), x.dtype, x.device, choice.entry()
     )  # fmt: skip
 
 

@@ -39,7 +39,9 @@ from triton_ext.ops.machine import Machine  # noqa: E402
 from triton_ext.ops.row_packing import PackedConfig  # noqa: E402
 from triton_ext.ops.tuning.calls import candidates  # noqa: E402
 from triton_ext.ops.tuning.compiling import target_only  # noqa: E402
+from triton_ext.ops.tuning_store.cases import Case  # noqa: E402
 from triton_ext.ops.tuning_store.kinds import decode, encode, kind_of  # noqa: E402
+from triton_ext.ops.tuning_store.lookup import lookup  # noqa: E402
 from triton_ext.ops.wgrad_config import SMEM_BYTES, WgradChoice  # noqa: E402
 
 NIGHTLY = os.environ.get("TRITON_EXT_NIGHTLY") == "1"
@@ -289,6 +291,24 @@ def test_a_measured_choice_goes_first(monkeypatch):
     table["choice"] = WgradTileChoice(config=replace(CONFIGS[2], stages=64))
     wgrad_plan.make_plan.cache_clear()
     assert isinstance(chosen(monkeypatch, WIDE), WgradTileConfig)
+
+
+def test_the_shipped_table_goes_before_the_models(monkeypatch):
+    # Without a user's settings and tables.
+    monkeypatch.delenv("TRITON_EXT_TUNING", raising=False)
+    monkeypatch.setattr(lookup, "users", lambda gpu: {})
+    lookup.forget()
+    entries = lookup.entries("NVIDIA H200")
+    assert {raw["kind"] for raw in entries.values()} == {"wgrad", "gluon_wgrad"}
+    machine, found = replace(H200, name="NVIDIA H200"), set()
+    for channels, size, batch in ((64, 56, 128), (128, 28, 128), (512, 7, 32), (512, 7, 128)):
+        problem = problem_of(n=batch, ci=channels, co=channels, size=(size, size), padding=1)
+        key = Case(direction="wgrad", problem=problem, dtype=HALF).key(machine.num_sms)
+        config = decode(entries[key]["kind"], entries[key]["config"]).config
+        assert chosen(monkeypatch, problem, machine=machine) == config
+        found.add(type(config))
+    assert len(found) == 2
+    lookup.forget()
 
 
 # ---- Compiled code -----------------------------------------------------------------------------

@@ -178,3 +178,25 @@ def test_kernels_in_gluon_are_compiled_ahead(fresh_triton_cache):
     assert 0 <= compiled.shared_bytes - choice.config.smem_bytes <= 1024
     names = {path.name for path in fresh_triton_cache.rglob("*.cubin")}
     assert names == {"conv_wgrad_kernel.cubin", "reduce_kernel.cubin"}
+
+
+def test_a_table_holds_the_faster_kernel():
+    from triton_ext.ops.tuning_store.kinds import decode
+
+    from benchmarks.make_table import table_of
+
+    jit, gluon = Choice(CONFIGS[4], 1), GluonChoice(wgrad_tiles.CONFIGS[0], add_in_place=True)
+    results = [
+        {**choice.fields(), "status": "ok", "ms": ms} for choice, ms in ((jit, 0.2), (gluon, 0.1))
+    ]
+    environment = {"device": "NVIDIA H200", "date": "2026-11-20 10:30 UTC", "triton": "3.9.0"}
+    sweep = {
+        "environment": environment,
+        "dtype": "float16",
+        "num_sms": 132,
+        "layers": {"32x128x28x28_128_k3x3": {"results": results}},
+    }
+    ((key, entry),) = table_of([sweep]).entries.items()
+    assert key == "wgrad float16 128->128 k3x3 padded steps 448"
+    assert decode(entry["kind"], entry["config"]) == gluon.entry()
+    assert entry["us"] == 100.0
