@@ -23,6 +23,7 @@ CASES = {
     "import_time": "benchmarks.import_time",
     "ir": "benchmarks.ir",
     "launch": "benchmarks.launch",
+    "memcheck": "benchmarks.memcheck",
     "reproduce": "benchmarks.reproduce",
     "row_packing": "benchmarks.row_packing",
     "small_copies": "benchmarks.small_copies",

@@ -20,9 +20,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from benchmarks.conv_runs import TABLES, add_suite_arguments, opened_suite
-from benchmarks.conv_variants import DIRECTIONS
+from benchmarks.conv_variants import DIRECTIONS, case_of
 from benchmarks.harness import ROOT, Deadline, emit, geometric_mean, write_rows
-from benchmarks.suites import Layer, select_layers
+from benchmarks.suites import select_layers
 
 __all__ = ["add_arguments", "cold_command", "resnet_names", "run"]
 
@@ -85,30 +85,17 @@ def _run_cold(arguments: argparse.Namespace) -> int:
     return int(code != 0)
 
 
-def _cases(layers: Sequence[Layer], arguments: argparse.Namespace) -> list[Any]:
-    import torch
-    from triton_ext.ops.tuning_store.cases import Case
-
-    dtype = getattr(torch, arguments.dtype)
-    return [
-        Case(
-            direction=direction,
-            problem=layer.problem,
-            dtype=dtype,
-            out_dtype=dtype if direction == "wgrad" else None,
-        )
-        for direction in arguments.direction
-        for layer in layers
-    ]
-
-
 def _run_model(arguments: argparse.Namespace) -> int:
     opening = opened_suite(arguments, TABLES)
     if opening is None:
         return 2
     layers, environment = opening
     deadline = Deadline(arguments.time_limit)
-    cases = _cases(layers, arguments)
+    cases = [
+        case_of(direction, layer.problem, arguments.dtype)
+        for direction in arguments.direction
+        for layer in layers
+    ]
     rows: list[dict[str, object]] = []
     failures: list[str] = []
     with contextlib.ExitStack() as stack:

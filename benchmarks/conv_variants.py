@@ -11,7 +11,15 @@ from triton_ext.ops.problem import ConvProblem
 
 from benchmarks.harness import Function
 
-__all__ = ["BASELINE", "DIRECTIONS", "OURS", "Operands", "make_operands", "variants_of"]
+__all__ = [
+    "BASELINE",
+    "DIRECTIONS",
+    "OURS",
+    "Operands",
+    "case_of",
+    "make_operands",
+    "variants_of",
+]
 
 DIRECTIONS = ("fprop", "dgrad", "wgrad")
 BASELINE = "cudnn"
@@ -91,6 +99,22 @@ class Operands:
             "wgrad": (self.x, self.dy, self.weight),
         }
         return sum(t.numel() * t.element_size() for t in by_direction[direction])
+
+
+def case_of(direction: str, problem: ConvProblem, dtype: str) -> Any:
+    """Returns a convolution in the terms of the tuning, which makes and runs plans of all kernels.
+
+    Args:
+        direction: One of :data:`DIRECTIONS`.
+        problem: What is computed.
+        dtype: Of the operands and the result, torch's name.
+    """
+    import torch
+    from triton_ext.ops.tuning_store.cases import Case
+
+    kind = getattr(torch, dtype)
+    out_dtype = kind if direction == "wgrad" else None
+    return Case(direction=direction, problem=problem, dtype=kind, out_dtype=out_dtype)  # type: ignore[arg-type]
 
 
 def _channels_last(tensor: Any) -> Any:

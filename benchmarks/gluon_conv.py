@@ -25,7 +25,8 @@ from benchmarks.conv_runs import (
     multiprocessors,
     opened,
 )
-from benchmarks.gluon_sweep import case_of, jit_config, run_sweep
+from benchmarks.conv_variants import case_of
+from benchmarks.gluon_sweep import jit_config, run_sweep
 from benchmarks.harness import (
     Deadline,
     Errors,

@@ -19,7 +19,7 @@ from typing import Any
 
 from benchmarks.compile_ahead import CompilePool
 from benchmarks.conv_runs import H200_MULTIPROCESSORS, announce, make_timer, multiprocessors, opened
-from benchmarks.conv_variants import BASELINE, Operands, make_operands
+from benchmarks.conv_variants import BASELINE, Operands, case_of, make_operands
 from benchmarks.harness import Deadline, emit, geometric_mean, time_interleaved, write_rows
 from benchmarks.shapes import ConvShape, select_shapes
 from benchmarks.sweeping import (
@@ -33,7 +33,7 @@ from benchmarks.sweeping import (
     watched,
 )
 
-__all__ = ["candidates", "case_of", "compile_job", "jit_config", "model_us", "run_sweep"]
+__all__ = ["candidates", "compile_job", "jit_config", "model_us", "run_sweep"]
 
 WIDTHS = ((32, 0), (64, 0), (128, 0), (256, 0), (128, 32), (128, 64), (256, 64))
 # (rows, consumers, in ping-pong).
@@ -41,16 +41,6 @@ ROLES = ((64, 2, True), (128, 2, True), (64, 1, False), (64, 2, False), (64, 3, 
 STORES = ((64, 1), (32, 2))
 GROUPS_M = (2, 8)
 MOST_STAGES = 12
-
-
-def case_of(kernel: str, problem: Any, dtype: str) -> Any:
-    """The convolution in the tuning's terms."""
-    import torch
-    from triton_ext.ops.tuning_store.cases import Case
-
-    kind = getattr(torch, dtype)
-    out_dtype = kind if kernel == "wgrad" else None
-    return Case(direction=kernel, problem=problem, dtype=kind, out_dtype=out_dtype)  # type: ignore[arg-type]
 
 
 def _ranking(kernel: str, problem: Any, dtype: Any, num_sms: int) -> list[Any]:
