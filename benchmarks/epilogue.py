@@ -27,17 +27,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--compile", action="store_true", help="beside torch.compile, not eager")
 
 
-def make(shape: ConvShape, dtype: str, is_compiled: bool) -> Pair:
+def make(shape: ConvShape, dtype: str, is_compiled: bool, device: str = "cuda") -> Pair:
     """Draws the tensors of a shape."""
     import torch
     from torch.nn.functional import conv2d
     from triton_ext import ops
 
-    tensors = make_tensors(shape, dtype)
+    tensors = make_tensors(shape, dtype, device)
     x, weight = tensors.x, tensors.weight
     out_h, out_w = shape.output_size
-    bias = torch.randn(shape.co, device="cuda").to(x.dtype)
-    rows = torch.randn(shape.n, out_h, out_w, shape.co, device="cuda")
+    bias = torch.randn(shape.co, device=device).to(x.dtype)
+    rows = torch.randn(shape.n, out_h, out_w, shape.co, device=device)
     residual = rows.to(x.dtype).permute(0, 3, 1, 2)
 
     def block(x: Any, weight: Any, bias: Any, residual: Any) -> Any:

@@ -26,22 +26,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_conv_arguments(parser)
 
 
-def make(shape: ConvShape) -> Pair:
+def make(shape: ConvShape, device: str = "cuda") -> Pair:
     """Draws the tensors of a shape."""
     import torch
     from torch.nn.functional import conv2d
     from triton_ext import ops
 
-    generator = torch.Generator("cuda").manual_seed(0)
+    generator = torch.Generator(device).manual_seed(0)
 
     def draw(*sizes: int) -> torch.Tensor:
-        rows = torch.randn(*sizes, generator=generator, device="cuda")
+        rows = torch.randn(*sizes, generator=generator, device=device)
         return rows.to(torch.float8_e4m3fn)
 
     x = draw(shape.n, shape.h, shape.w, shape.ci).permute(0, 3, 1, 2)
     weight = draw(shape.co, shape.r, shape.s, shape.ci).permute(0, 3, 1, 2)
     exponent = -(shape.k_gemm.bit_length() // 2)
-    scale = torch.full((1,), 2.0**exponent, device="cuda")
+    scale = torch.full((1,), 2.0**exponent, device=device)
     wide_x, wide_weight = x.bfloat16(), (weight.float() * scale).bfloat16()
     torch.backends.cudnn.benchmark = False
     reference = conv2d(x.float(), weight.float() * scale, None, shape.stride, shape.padding)

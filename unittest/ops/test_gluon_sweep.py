@@ -5,6 +5,10 @@ from __future__ import annotations
 import argparse
 import csv
 import math
+import os
+import pathlib
+import subprocess
+import sys
 from concurrent.futures import Future
 
 import pytest
@@ -19,6 +23,7 @@ from benchmarks.compile_ahead import Compiled, CompilePool  # noqa: E402
 from benchmarks.harness import Errors, FakeTimer  # noqa: E402
 from benchmarks.shapes import FPROP_SHAPES, select_shapes  # noqa: E402
 
+ROOT = pathlib.Path(__file__).resolve().parents[2]
 GLUON = capabilities()["im2col-gluon"]
 needs_gluon = pytest.mark.skipif(not GLUON.available, reason=GLUON.reason)
 
@@ -160,6 +165,27 @@ def test_a_wrong_result_of_a_pair_is_not_timed():
     fields = row.fields(("eager", pairs.OURS))
     assert fields["ratio_to_eager"] == row.timings["eager"].ms / row.timings[pairs.OURS].ms
     assert not math.isnan(row.ratio("eager"))
+
+
+INTERPRETED = """
+from benchmarks import epilogue, fp8, pairs
+from benchmarks.harness import FakeTimer
+from benchmarks.shapes import ConvShape
+
+shape = ConvShape.make(1, 6, 5, 32, 32, 3, 3, 1)
+for pair in (epilogue.make(shape, "float16", False, "cpu"), fp8.make(shape, "cpu")):
+    row = pairs.measure(shape, pair, FakeTimer(), 1)
+    print(*row.timings, row.wrong, all(0 < found.l2 < 0.01 for found in row.errors.values()))
+"""
+
+
+def test_pairs_give_what_they_are_compared_with():
+    result = subprocess.run(
+        [sys.executable, "-c", INTERPRETED], cwd=ROOT, capture_output=True, text=True, timeout=100,
+        check=False, env={**os.environ, "TRITON_INTERPRET": "1"},
+    )  # fmt: skip
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.splitlines() == ["eager ours () True", "bfloat16 ours () True"]
 
 
 def test_choosing_runs_over_the_layers_of_resnet():
