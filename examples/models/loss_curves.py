@@ -6,6 +6,8 @@
    between the lowest and the highest of the runs themselves is told too.
 2. A checkpoint of torch's model and optimizer is loaded after ``convert``, trained on, saved, and
    loaded into torch's model, which then gives the same outputs.
+
+Each of the two ends in a line that begins with PASS or FAIL.
 """
 
 from __future__ import annotations
@@ -239,17 +241,36 @@ def main(argv: list[str] | None = None) -> int:
         emit(str(missing))
         return 1
     found = compare(runs["ours"], theirs)
-    told = "inside the spread" if found.good else f"OUTSIDE the spread at steps {found.outside}"
-    emit(
-        f"{arguments.model}: {arguments.steps} steps, {told}; between the lowest and the highest "
-        f"run in {found.between} of {found.windows} windows"
-    )
-    emit(f"checkpoint: {', '.join(f'{name}: {value}' for name, value in carried.items())}")
+    for text in verdicts(arguments, found, carried):
+        emit(text)
     if arguments.out is not None:
         write_json(arguments.out, {"runs": runs, "curve": asdict(found), "checkpoint": carried})
     if arguments.plot is not None:
         draw(arguments.plot, runs, f"{arguments.model}, {arguments.dtype}")
     return 0 if found.good and carried["good"] else 1
+
+
+def verdicts(
+    arguments: argparse.Namespace, found: Comparison, carried: dict[str, Any]
+) -> tuple[str, str]:
+    """Says of the curve and of the checkpoint whether they are as they should be, with figures."""
+    strays = f", farther out at steps {', '.join(map(str, found.outside))}" if found.outside else ""
+    inside = found.windows - len(found.outside)
+    figures = [f"{name}: {_short(value)}" for name, value in carried.items() if name != "good"]
+    return (
+        f"{_verdict(found.good)} loss curve: {arguments.model}, {arguments.steps} steps, "
+        f"in {inside} of {found.windows} windows inside the spread of {arguments.seeds} runs of "
+        f"torch's{strays}; between the lowest and the highest of them in {found.between}",
+        f"{_verdict(carried['good'])} checkpoint: {arguments.model}, {', '.join(figures)}",
+    )
+
+
+def _verdict(good: bool) -> str:
+    return "PASS" if good else "FAIL"
+
+
+def _short(value: object) -> str:
+    return f"{value:.2e}" if isinstance(value, float) else str(value)
 
 
 def _told(name: str, losses: Sequence[float]) -> str:

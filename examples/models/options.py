@@ -66,8 +66,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--plot", type=pathlib.Path, metavar="FILE", help=".png or .svg to write")
     parser.add_argument(
         "--per-layer", type=pathlib.Path, metavar="FILE",
-        help="every convolution's time before and after, as .png, .svg or .json; the model's name "
-        "is put into FILE",
+        help="every convolution's time before and after, as .png or .svg with a .csv beside it, or "
+        "as .csv or .json alone; the model's name is put into FILE",
     )  # fmt: skip
 
 
@@ -80,9 +80,9 @@ def problem_of(arguments: argparse.Namespace) -> str:
     if arguments.out is not None and arguments.out.suffix not in (".csv", ".json"):
         return f"--out {arguments.out}: expected a name that ends in .csv or .json"
     layers = arguments.per_layer
-    if layers is not None and layers.suffix not in (".png", ".svg", ".json"):
-        return f"--per-layer {layers}: expected a name that ends in .png, .svg or .json"
-    plots = arguments.plot is not None or (layers is not None and layers.suffix != ".json")
+    if layers is not None and layers.suffix not in (".png", ".svg", ".csv", ".json"):
+        return f"--per-layer {layers}: expected a name that ends in .png, .svg, .csv or .json"
+    plots = arguments.plot is not None or (layers is not None and layers.suffix in (".png", ".svg"))
     if plots and importlib.util.find_spec("matplotlib") is None:
         return "--plot and --per-layer need matplotlib, pip install 'triton-ext[demo]'"
     if arguments.graph and not torch.cuda.is_available():

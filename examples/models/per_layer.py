@@ -1,7 +1,7 @@
 """Time of every convolution of a network, before and after ``convert``.
 
-Hooks record CUDA events around each layer: its own time on the GPU.  Nothing is folded into layers
-here, since a layer with hooks runs by itself.
+Hooks record CUDA events around each layer: its own time on the GPU; without one, the host's.
+Nothing is folded into layers here, since a layer with hooks runs by itself.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from benchmarks.harness import emit, write_json
+from benchmarks.harness import collect_environment, emit, write_json, write_rows
 from examples.models import modes
 from examples.models.measure import synchronize
 from examples.models.networks import Network
@@ -50,6 +50,10 @@ class LayerTimes:
     text: str
     before_ms: float
     after_ms: float
+
+    def row(self) -> dict[str, object]:
+        """What a table says of it."""
+        return {**asdict(self), "before / after": self.before_ms / self.after_ms}
 
 
 class _Clock:
@@ -146,7 +150,9 @@ def times_of_layers(
 
 
 def compare(network: Network, arguments: argparse.Namespace, *, training: bool) -> None:
-    """Measures the layers of torch's and of our convolutions; draws them or writes them.
+    """Measures the layers of torch's and of our convolutions; draws them, or writes them.
+
+    A plot has its numbers beside it, in a .csv of the same name.
 
     Args:
         network: The network.
@@ -178,6 +184,9 @@ def compare(network: Network, arguments: argparse.Namespace, *, training: bool) 
     if path.suffix == ".json":
         write_json(path, [asdict(each) for each in both])
     else:
+        rows = [each.row() for each in both]
+        write_rows(path.with_suffix(".csv"), collect_environment(), rows)
+    if path.suffix not in (".csv", ".json"):
         draw(path, both, f"{network.name}, {task}, {arguments.dtype}")
     before, after = sum(each.before_ms for each in both), sum(each.after_ms for each in both)
     emit(

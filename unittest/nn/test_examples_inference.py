@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import math
 import os
@@ -255,6 +256,32 @@ def test_plots_are_written(tmp_path):
     assert inference.main([*arguments, "--plot", str(plot), "--per-layer", str(layers)]) == 0
     for path in (plot, tmp_path / "layers-vae-inference.png"):
         assert path.read_bytes().startswith(b"\x89PNG")
+    # The numbers lie beside the plot.
+    rows = numbers_of(tmp_path / "layers-vae-inference.csv")
+    assert len(rows) == 12
+    assert rows[0]["name"] == "conv_in"
+    for row in rows:
+        before, after, ratio = (
+            float(row[key]) for key in ("before_ms", "after_ms", "before / after")
+        )
+        assert min(before, after) > 0
+        assert ratio == pytest.approx(before / after)
+
+
+def numbers_of(path):
+    lines = [line for line in path.read_text().splitlines() if not line.startswith("# ")]
+    return list(csv.DictReader(lines))
+
+
+def test_numbers_of_layers_alone(tmp_path, capsys):
+    layers = tmp_path / "layers.csv"
+    arguments = ["--model", "vae", "--size", "tiny", "--steps", "1", "--rounds", "1"]
+    assert inference.main([*arguments, "--per-layer", str(layers)]) == 0
+    assert [path.name for path in tmp_path.iterdir()] == ["layers-vae-inference.csv"]
+    rows = numbers_of(tmp_path / "layers-vae-inference.csv")
+    before, after = (sum(float(row[key]) for row in rows) for key in ("before_ms", "after_ms"))
+    told = f"vae: 12 convolutions {before:.3f} ms before, {after:.3f} ms after"
+    assert told in capsys.readouterr().out
 
 
 def test_real_kernels_run_in_the_interpreter():

@@ -66,69 +66,50 @@ def test_efficiency_is_told_for_both(tmp_path):
     assert tasks == ["training"] * 2 + ["training ddp x2"] * 2
 
 
-def visible() -> dict[str, str]:
-    return {"CUDA_VISIBLE_DEVICES": os.environ.get("CUDA_VISIBLE_DEVICES", "0,1")}
-
-
-# Both ranks train and, beside it, write into the caches as fast as they can; the second one is
-# killed in the middle of that.
-KILLED = """
-import json, os, pathlib, signal, sys, threading
-from examples.models import training
-from triton.runtime.cache import get_cache_manager
-from triton_ext.ops.tuning_store.files import Entry, Table, update_table
-
-rank = int(os.environ["RANK"])
-table = pathlib.Path(os.environ["TRITON_EXT_TUNING_DIR"]) / "gpu.json"
-
-def write():
-    is_dying = False
-    for number in range(10**6):
-        text = json.dumps({"rank": rank, "number": number, "filler": "x" * 200000})
-        get_cache_manager(f"{number % 7:064x}").put(text, "kernel.json", binary=False)
-        entry = Entry(kind="k", config={"n": number}, us=1.0, measured=f"{number:09}")
-        update_table(table, Table("gpu", {f"rank{rank}": entry.raw()}))
-        if rank == 1 and number >= 40 and not is_dying and "rank0" in table.read_text():
-            # While this thread goes on.
-            is_dying = True
-            threading.Timer(0.05, os.kill, (os.getpid(), signal.SIGKILL)).start()
-
-threading.Thread(target=write, daemon=True).start()
-sys.exit(training.main(sys.argv[1:]))
-"""
-
-
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
-def test_a_killed_rank_ends_the_job_and_leaves_the_caches_whole(device, tmp_path):
+def test_a_killed_rank_ends_the_job_and_leaves_the_caches_whole(device):
     pytest.importorskip("triton")
+    pytest.importorskip("triton_ext.ops.tuning_store.files")
     if device == "cuda" and torch.cuda.device_count() < 2:
         pytest.skip(f"needs two GPUs, torch sees {torch.cuda.device_count()}")
-    files = pytest.importorskip("triton_ext.ops.tuning_store.files")
-    script = tmp_path / "job.py"
-    script.write_text(KILLED)
-    cache, tables = tmp_path / "cache", tmp_path / "tables"
-    done = run_ranks(
-        str(script),
-        *[*TINY, "--steps", "100000", "--rounds", "1"],
-        TRITON_CACHE_DIR=str(cache),
-        TRITON_EXT_TUNING_DIR=str(tables),
-        **({} if device == "cpu" else visible()),
+    hidden = {} if device == "cuda" else {"CUDA_VISIBLE_DEVICES": ""}
+    path = os.pathsep.join([*os.environ.get("PYTHONPATH", "").split(os.pathsep), str(ROOT)])
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "examples.models.killed_rank",
+            "--size",
+            "tiny",
+            "--time-limit",
+            "80",
+        ],
+        cwd=ROOT,
+        env={**os.environ, **hidden, "OMP_NUM_THREADS": "1", "PYTHONPATH": path.strip(os.pathsep)},
+        capture_output=True,
+        text=True,
+        check=False,
     )
-    assert done.returncode != 0
-    assert "ChildFailedError" in done.stderr
-    assert "Signal 9 (SIGKILL)" in done.stderr
-    kernels = [p for p in cache.rglob("kernel.json") if "tmp." not in str(p)]
-    assert len(kernels) == 7
-    for path in kernels:
-        assert len(json.loads(path.read_text())["filler"]) == 200000
-    for path in cache.rglob("*.json"):  # of kernels that were compiled, too
-        if "tmp." not in str(path):
-            json.loads(path.read_text())
-    found = files.read_table(tables / "gpu.json", "gpu")
-    assert sorted(found.entries) == ["rank0", "rank1"]
-    for raw in found.entries.values():
-        assert files.Entry.of(raw).kind == "k"
-    # The next job goes on from there: the dead rank's lock is gone.
-    more = files.Entry(kind="k", config={}, us=1.0, measured="1").raw()
-    files.update_table(tables / "gpu.json", files.Table("gpu", {"next": more}))
-    assert "next" in files.read_table(tables / "gpu.json", "gpu").entries
+    assert done.returncode == 0, done.stdout + done.stderr[-3000:]
+    lines = done.stdout.splitlines()
+    assert [line.split(":")[0] for line in lines] == [
+        "PASS the job ends",
+        "PASS Triton's cache",
+        "PASS the table of tuning",
+    ]
+    assert "names SIGKILL" in lines[0]
+
+
+def test_files_that_are_not_whole_are_told(tmp_path):
+    pytest.importorskip("triton_ext.ops.tuning_store.files")
+    from examples.models import killed_rank
+
+    for number in range(7):
+        (tmp_path / str(number)).mkdir()
+        whole = json.dumps({"filler": "x" * 200000})
+        (tmp_path / str(number) / "kernel.json").write_text(whole if number else whole[:-1])
+    good, text = killed_rank._cache(tmp_path)
+    assert (good, text.endswith(", kernel.json broken")) == (False, True)
+    (tmp_path / "gpu.json").write_text("{")
+    good, text = killed_rank._tables(tmp_path)
+    assert (good, text.startswith("the table of tuning: ")) == (False, True)

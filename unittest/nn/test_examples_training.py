@@ -176,4 +176,22 @@ def test_training_learns_as_with_torch_and_checkpoints_go_both_ways(tmp_path, ca
     assert sum(ours[-5:]) < sum(ours[:5])
     # On the CPU both are torch's kernels: what convert changes is nothing.
     assert ours == pytest.approx(found["runs"]["torch, seed 0"], rel=1e-3)
-    assert "inside the spread" in capsys.readouterr().out
+    verdicts = [
+        line for line in capsys.readouterr().out.splitlines() if line[:4] in ("PASS", "FAIL")
+    ]
+    assert [line.split(",")[0] for line in verdicts] == [
+        "PASS loss curve: vae",
+        "PASS checkpoint: vae",
+    ]
+    assert "in 2 of 2 windows inside the spread of 2 runs" in verdicts[0]
+    assert "weights equal: True" in verdicts[1]
+
+
+def test_what_is_not_as_it_should_be_is_told():
+    arguments = loss_curves.parse(["--model", "vae", "--seeds", "5"])
+    found = loss_curves.compare(curves(1, offset=0.5, seed=9)[0], curves(5))
+    carried = {"weights equal": False, "error of ours": 0.25, "good": False}
+    curve, checkpoint = loss_curves.verdicts(arguments, found, carried)
+    assert curve.startswith("FAIL loss curve: vae, 200 steps")
+    assert f"farther out at steps {found.outside[0]}, " in curve
+    assert checkpoint == "FAIL checkpoint: vae, weights equal: False, error of ours: 2.50e-01"
