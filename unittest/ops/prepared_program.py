@@ -29,8 +29,10 @@ from triton_ext.ops.conv_config import ConvConfig
 from triton_ext.ops.descriptors import packed_strides
 from triton_ext.ops.epilogue import NO_OPERANDS, PLAIN, EpilogueOperands, EpilogueSpec
 from triton_ext.ops.hopper.tiles import TileConfig
+from triton_ext.ops.hopper.wgrad_tiles import WgradTileChoice
 from triton_ext.ops.launcher import Launcher
 from triton_ext.ops.problem import ConvProblem
+from triton_ext.ops.wgrad_config import WgradChoice
 
 from benchmarks.stand_in_operators import H200, operators_on_stand_in
 
@@ -206,11 +208,23 @@ def check_dgrad_in_gluon() -> None:
     dgrad(BASIC, smallest(dgrad_plan.ranking(BASIC, HALF, H200), TileConfig), bias=True)
 
 
+def wgrad_choices(problem: ConvProblem, kind: type) -> list[Any]:
+    return [choice for choice in wgrad_plan.ranking(problem, HALF, H200) if type(choice) is kind]
+
+
 def check_wgrad() -> None:
-    first, second = wgrad(replace(BASIC, batch=32))
+    problem = replace(BASIC, batch=32)
+    first, second = wgrad(problem, config=wgrad_choices(problem, WgradChoice)[0])
     # The reducer starts while the kernel in front of it ends.
     assert first.attributes == ()
     assert len(second.attributes) == 1
+
+
+def check_wgrad_in_gluon() -> None:
+    needs_gluon()
+    problem = replace(BASIC, batch=32)
+    choices = wgrad_choices(problem, WgradTileChoice)
+    assert len(wgrad(problem, config=choices[0])) in (1, 2)
 
 
 def check_direct() -> None:
