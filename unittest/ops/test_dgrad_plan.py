@@ -231,3 +231,10 @@ def test_shipped_configurations_are_possible(config):
     assert config.num_warps in (4, 8)
     # More than 128 accumulators per thread do not fit beside the rest of 255 registers.
     assert config.block_m * config.block_n // (32 * config.num_warps) <= 128
+
+
+@pytest.mark.parametrize("stride", [0, 1 << 40])
+def test_strides_that_no_plan_divides_by(stride):
+    problem = problem_of(stride=stride)
+    (reason,) = dgrad_plan.reasons(problem, torch.float16, H200)
+    assert f"stride ({stride}, {stride}): must be at " in reason

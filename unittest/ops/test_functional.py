@@ -209,6 +209,37 @@ def test_arrays_of_numpy_are_named_with_the_way_out():
             call()
 
 
+def test_steps_of_nothing_are_refused():
+    """Sizes are divided by strides before a plan looks at them."""
+    given = {"stride": 0, "dilation": (1, -1)}
+    for name, value in given.items():
+        refused(
+            ValueError, f"^conv2d_input: stride and dilation must be at least 1, got .*{value}",
+            ops.conv2d_input, X.shape, WEIGHT, DY, **{name: value},
+        )  # fmt: skip
+        refused(
+            ValueError, f"^conv2d_weight: stride and dilation must be at least 1, got .*{value}",
+            ops.conv2d_weight, X, WEIGHT.shape, DY, **{name: value},
+        )  # fmt: skip
+
+
+def test_an_endless_stride_is_refused_and_not_walked():
+    found = ops.support(X.to("meta"), WEIGHT.to("meta"), stride=1 << 40)
+    assert f"stride ({1 << 40}, {1 << 40}): must be at most 65536" in "".join(found.dgrad)
+
+
+def test_padding_as_an_array():
+    numpy = pytest.importorskip("numpy")
+    sides = arguments.padding_sides(numpy.array([1, 2]), (3, 3), (1, 1), (1, 1))
+    assert sides == [1, 1, 2, 2]
+
+
+def test_nested_tensors_are_named():
+    images = [torch.ones(8, 6, 5), torch.ones(8, 6, 5)]
+    nested = torch.nested.nested_tensor(images)
+    refused(TypeError, "x must be a dense tensor, got a nested one", ops.conv2d, nested, WEIGHT)
+
+
 def test_other_numbers_of_dimensions():
     refused(ValueError, r"conv1d: expected x \[N, Ci, L\]", ops.conv1d, X, WEIGHT)
     refused(ValueError, r"conv3d: expected x \[N, Ci, D, H, W\]", ops.conv3d, X[0], WEIGHT)

@@ -147,9 +147,9 @@ def padding_sides(
     dims = len(filter_size)
     if type(padding) is int and padding >= 0:
         return [padding] * (2 * dims)
-    if padding == "valid":
+    if isinstance(padding, str) and padding == "valid":
         return [0] * (2 * dims)
-    if padding == "same":
+    if isinstance(padding, str) and padding == "same":
         if any(step != 1 for step in stride):
             raise ValueError(f'padding: "same" needs stride 1, got stride {tuple(stride)}')
         reaches = [(taps - 1) * step for taps, step in zip(filter_size, dilation, strict=True)]

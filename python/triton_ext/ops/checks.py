@@ -23,6 +23,7 @@ __all__ = [
     "check_out",
     "check_out_dtype",
     "check_output_size",
+    "check_steps",
     "check_types",
     "check_unbatched",
     "kind_of",
@@ -61,8 +62,12 @@ def check_types(
         if value is not None and not isinstance(value, Tensor):
             raise TypeError(f"{name}: {which} must be a tensor, got {kind_of(value)}")
     for which, tensor in ((names[0], x), (names[1], weight), ("bias", bias), *others.items()):
-        if tensor is not None and (tensor.layout is not torch.strided or tensor.is_quantized):
-            kind = "a quantized one" if tensor.is_quantized else str(tensor.layout)
+        if tensor is None:
+            continue
+        is_other = tensor.is_quantized or tensor.is_nested
+        if is_other or tensor.layout is not torch.strided:
+            kind = "quantized" if tensor.is_quantized else "nested"
+            kind = f"a {kind} one" if is_other else str(tensor.layout)
             raise TypeError(f"{name}: {which} must be a dense tensor, got {kind}")
     if forward_ad._current_level < 0:
         return
@@ -96,6 +101,14 @@ def refuse_layout(name: str, **tensors: Tensor) -> None:
         refusal = layout_refusal(name, which, tensor)
         if refusal is not None:
             raise refusal.error()
+
+
+def check_steps(name: str, stride: Sequence[int], dilation: Sequence[int]) -> None:
+    if min(*stride, *dilation) < 1:
+        raise ValueError(
+            f"{name}: stride and dilation must be at least 1, got {tuple(stride)} and "
+            f"{tuple(dilation)}"
+        )
 
 
 def check_output_size(

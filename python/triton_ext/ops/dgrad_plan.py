@@ -70,6 +70,8 @@ DTYPES = {
 PATCH_MARGIN = 0.6
 
 _MAX_INT32 = (1 << 31) - 1
+# Classes of pixels of a dimension, which are looked at one by one when a plan is made.
+_MAX_STRIDE = 1 << 16
 # Fewer channels than this are no operand of a matrix product.
 _MIN_BLOCK_K = 16
 _LETTERS = {1: "W", 2: "HW", 3: "DHW"}
@@ -233,7 +235,9 @@ def reasons(
         dtype: Of dy, weight and dx.
         machine: Where it is to run; ``None`` asks about no machine.
     """
-    return (*_geometry_reasons(problem), *_other_reasons(problem, dtype, machine))
+    wrong = _geometry_reasons(problem)
+    # Models rank what has a geometry.
+    return tuple(wrong or _other_reasons(problem, dtype, machine))
 
 
 def residues_of(problem: ConvProblem) -> list[Residues]:
@@ -269,6 +273,8 @@ def _geometry_reasons(problem: ConvProblem) -> list[str]:
         if min(value) < 1
     ]
     found += [f"padding {pair}: must not be negative" for pair in problem.padding if min(pair) < 0]
+    if max(problem.stride) > _MAX_STRIDE:
+        found.append(f"stride {problem.stride}: must be at most {_MAX_STRIDE}")
     if found:
         return found
     letters, dims = _LETTERS[problem.dims], residues_of(problem)

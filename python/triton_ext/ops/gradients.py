@@ -24,6 +24,7 @@ from triton_ext.ops.checks import (
     Numbers,
     Padding,
     check_output_size,
+    check_steps,
     check_types,
     parse_fallback,
     refuse_layout,
@@ -82,11 +83,7 @@ def convolve_transposed(
         raise ValueError(f"{name}: padding must be numbers, got {padding!r}")
     stride, sides, dilation = walk_of(stride, padding, dilation, weight.shape[2:])
     extra = numbers("output_padding", output_padding, dims)
-    if min(*stride, *dilation) < 1:
-        raise ValueError(
-            f"{name}: stride and dilation must be at least 1, got {tuple(stride)} and "
-            f"{tuple(dilation)}"
-        )
+    check_steps(name, stride, dilation)
     # The kernel's operands may have another dtype than these have before autocast.
     check_pair(name, ("x", x), weight, bias, groups, transposed=True, mixed_dtypes=True)
     may_fall_back = parse_fallback(fallback)
@@ -162,6 +159,7 @@ def input_gradient(
     if grad_output.dim() != dims + 2 or weight.dim() != dims + 2:
         raise rank_error(name, dims, ("grad_output", grad_output), weight)
     stride, sides, dilation = walk_of(stride, padding, dilation, weight.shape[2:])
+    check_steps(name, stride, dilation)
     if groups < 1 or weight.shape[0] % groups:
         raise ValueError(
             f"{name}: {weight.shape[0]} channels of weight {list(weight.shape)} do not divide "
@@ -213,6 +211,7 @@ def weight_gradient(
     _check_first(name, "weight_size", weight_size, dims, (grad_output.shape[1], channels))
     taps = list(weight_size[2:])
     stride, sides, dilation = walk_of(stride, padding, dilation, taps)
+    check_steps(name, stride, dilation)
     check_output_size(name, x.shape[2:], taps, stride, sides, dilation, grad_output)
     may_fall_back = parse_fallback(fallback)
     if not may_fall_back:

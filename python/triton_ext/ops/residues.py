@@ -83,9 +83,8 @@ class Residues:
     @property
     def largest_offset(self) -> int:
         """Largest im2col offset of all classes."""
-        return max(
-            self.shift(a, r) - self.lower for a in range(self.stride) for r in self.class_taps(a)
-        )
+        lower = self.lower
+        return max(self.shift(a, r) - lower for a in range(self.stride) for r in self.class_taps(a))
 
     @property
     def mean_taps(self) -> float:
