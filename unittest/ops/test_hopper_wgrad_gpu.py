@@ -27,6 +27,7 @@ from gpu_comparison import (
 from problem_cases import channels_last, problem_of
 from triton_ext import ops
 from triton_ext.host import capabilities
+from triton_ext.ops.hopper import plans
 from triton_ext.ops.hopper.plans import DTYPES
 from triton_ext.ops.hopper.wgrad_plan import HopperWgradPlan
 from triton_ext.ops.hopper.wgrad_tiles import CONFIGS, WgradTileChoice
@@ -171,3 +172,21 @@ def test_operators_and_autograd_take_it():
     assert torch.equal(weight.grad, dw)
     torchs, exact = (reference(problem, x, dy, dtype) for dtype in (torch.float16, torch.float32))
     assert_as_exact_as_torch(dw, torchs, exact)
+
+
+def test_torch_compile_with_graphs_keeps_no_memory_of_theirs():
+    # Tiles in three parts, which the CTAs with the last ones add.
+    problem = problem_of(n=32, ci=256, co=256, size=(14, 14), padding=1)
+    x, dy = operands(problem, torch.float16)
+    plan = plan_of(problem, x, dy)
+    assert isinstance(plan, HopperWgradPlan)
+    assert plan.tiles.add_in_place
+    plans._stream_flags.cache_clear()
+
+    @torch.compile(mode="reduce-overhead", fullgraph=True)
+    def weight_gradient(x, dy):
+        return ops.conv2d_weight(x, problem.w_shape, dy, padding=1)
+
+    results = [weight_gradient(x, dy).clone() for _ in range(4)]
+    expected = ops.conv2d_weight(x, problem.w_shape, dy, padding=1)
+    assert all(torch.equal(result, expected) for result in results)

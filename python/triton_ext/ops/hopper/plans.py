@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -117,4 +118,13 @@ def zeroed_flags(device: torch.device, count: int) -> torch.Tensor:
 
 @lru_cache(maxsize=64)
 def _stream_flags(device: torch.device, stream: int, count: int) -> torch.Tensor:
-    return torch.zeros(count, dtype=torch.int32, device=device)
+    def make() -> torch.Tensor:
+        with torch.cuda.device(device):
+            flags = torch.zeros(count, dtype=torch.int32, device=device)
+            torch.cuda.current_stream().synchronize()
+        return flags
+
+    # In a thread of its own: torch.compile runs functions, before it captures them in a graph, with
+    # the graph's memory for what their thread allocates, and lets them keep none of it.
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(make).result()
