@@ -20,7 +20,7 @@ from typing import Any
 from benchmarks.compile_ahead import CompilePool
 from benchmarks.conv_fprop import describe_config
 from benchmarks.conv_runs import add_suite_arguments, announce, opened_suite
-from benchmarks.conv_variants import BASELINE, Operands, make_operands
+from benchmarks.conv_variants import BASELINE, Operands, case_of, make_operands
 from benchmarks.harness import Environment, Errors, Function, emit, measure_errors, time_interleaved
 from benchmarks.suites import Layer, select_layers
 from benchmarks.sweep import candidates
@@ -83,24 +83,14 @@ def compile_job(job: dict[str, Any], capability: tuple[int, int]) -> int:
     Returns:
         Bytes of shared memory that the kernel asks for.
     """
-    from triton_ext.ops import dgrad_plan
     from triton_ext.ops.conv_config import SMEM_BYTES, ConvConfig
     from triton_ext.ops.machine import Machine
+    from triton_ext.ops.tuning.compiling import compile_plan
 
-    machine = Machine(job["num_sms"], capability, SMEM_BYTES)
-    dgrad_plan.machine_of = lambda device, operator: machine
     (layer,) = select_layers("all", [job["layer"]])
-    operands = make_operands(layer.problem, job["dtype"], "meta")
-    plan = _plan(operands, ConvConfig(**job["config"]))
-    made, compiled = plan.launcher, []
-
-    def warm_up(tensors: tuple[Any, ...], variant: object) -> None:
-        options = {**made.constants, **made.options}
-        compiled.append(made.kernel.warmup(*tensors, *made.scalars, grid=made.grid, **options))
-
-    plan.launcher = SimpleNamespace(launch=warm_up)
-    plan.run(operands.dy, operands.weight)
-    return int(compiled[0].metadata.shared)
+    machine = Machine(job["num_sms"], capability, SMEM_BYTES)
+    case = case_of("dgrad", layer.problem, job["dtype"])
+    return compile_plan(case, ConvConfig(**job["config"]), machine)
 
 
 class Sweep(LayerSweep):
