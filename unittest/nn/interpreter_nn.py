@@ -110,6 +110,32 @@ def gradients(model, x):
     return [y.detach(), x.grad, *(p.grad for p in model.parameters())]
 
 
+class Timed(TORCH.Module):
+    """Convolutions that are told the time behind them, as in diffusion models."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv1 = TORCH.Conv2d(8, 16, 3, padding=1)
+        self.conv2 = TORCH.Conv2d(16, 16, 3, padding=1, groups=16)
+        self.shift1, self.shift2 = TORCH.Linear(4, 16), TORCH.Linear(4, 16)
+
+    def forward(self, x, time):
+        y = TORCH.functional.silu(self.conv1(x) + self.shift1(time)[:, :, None, None])
+        return self.shift2(time)[:, :, None, None] + self.conv2(y)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32], ids=str)
+def test_the_embedding_of_a_time(dtype, monkeypatch):
+    torch.manual_seed(0)
+    model, x, time = Timed().to(dtype).eval(), image(2, dtype), torch.randn(2, 4).to(dtype)
+    exact = copy.deepcopy(model).double()(x.double(), time.double())
+    ours = ours_of(model, fold=True)
+    as_exact(ours(x, time), model(x, time), exact)  # derivatives are recorded: one by one
+    monkeypatch.setattr(folding, "_one_by_one", None)
+    with torch.no_grad():
+        as_exact(ours(x, time), model(x, time), exact)
+
+
 def test_training():
     torch.manual_seed(0)
     model = settled(Block(), torch.float16).train()

@@ -314,6 +314,48 @@ def test_a_captured_training_step_sees_its_own_updates():
         assert torch.equal(one, other)
 
 
+# --- filters that FSDP gathers ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("each", [False, True])
+def test_filters_that_are_gathered(each, tmp_path):
+    import torch.distributed as dist
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    def layers():
+        torch.manual_seed(0)
+        made = [torch.nn.Conv2d(64, 64, 3, padding=1) for _ in range(4)]
+        return torch.nn.Sequential(*made).cuda().to(torch.bfloat16)
+
+    def train(model):
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        losses = []
+        for _ in range(4):
+            loss = model(images(8, 64, 28, 28)).float().square().mean()
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            losses.append(loss.detach())
+        return torch.stack(losses)
+
+    expected = train(ours_of(layers()))
+    store = dist.FileStore(str(tmp_path / "store"), 1)
+    dist.init_process_group("nccl", store=store, rank=0, world_size=1)
+    try:
+        mesh = init_device_mesh("cuda", (1,))
+        model = ours_of(layers(), pack=False)
+        for layer in model if each else ():
+            fully_shard(layer, mesh=mesh)
+        fully_shard(model, mesh=mesh)
+        # The same kernels on the same filters, wherever these lie.
+        torch.testing.assert_close(train(model), expected, rtol=1e-2, atol=1e-4)
+        copies = [layer._gathered._copy for layer in model]
+        assert [copy is not None for copy in copies] == [False, True, True, True]
+    finally:
+        dist.destroy_process_group()
+
+
 # --- memory -------------------------------------------------------------------------------------
 
 

@@ -75,8 +75,11 @@ def test_every_epilogue(dtype, activation):
 
 
 @pytest.mark.parametrize("co", [64, 128, 256, 320, 512, 1280])
-def test_a_residual_fits_beside_every_tile(co):
-    spec = EpilogueSpec(bias=True, residual=True, activation="relu")
+@pytest.mark.parametrize("per_image", [False, True])
+def test_a_residual_fits_beside_every_tile(co, per_image):
+    spec = EpilogueSpec(
+        bias=True, residual=True, residual_per_image=per_image, activation="relu", amax=per_image
+    )
     for size in ((7, 7), (28, 28), (56, 56)):
         case = Case(
             problem=problem(out_channels=co, input_size=size), dtype=torch.float16, spec=spec

@@ -60,6 +60,15 @@ def test_every_configuration(config, spec, dtype):
     assert torch.equal(bits(first), bits(check(case, "cuda", config)))
 
 
+@pytest.mark.parametrize("config", CONFIGS, ids=str)
+def test_a_residual_per_image(config):
+    # Tiles hold parts of some images, or of one.
+    for size in ((3, 5), (29, 31)):
+        asked = replace(PROBLEM, batch=20, input_size=size)
+        spec = replace(FULL, residual_per_image=True)
+        check(Case(problem=asked, dtype=torch.bfloat16, spec=spec, one_scale=False), "cuda", config)
+
+
 @pytest.mark.parametrize("config", CONFIGS[:8:3], ids=str)
 def test_a_matrix(config):
     one = replace(PROBLEM, filter_size=(1, 1), padding=((0, 0), (0, 0)))
