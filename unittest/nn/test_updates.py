@@ -261,10 +261,11 @@ def test_without_folding_nothing_has_to_be_told(name):
 
 
 @pytest.mark.parametrize("model", [None, 3, torch.nn.Conv2d])
-def test_refresh_wants_a_module(model):
-    kind = type(model).__name__
-    with pytest.raises(TypeError, match=f"^refresh: expected a torch.nn.Module, got {kind}$"):
-        nn.refresh(model)
+@pytest.mark.parametrize("function", [nn.refresh, nn.revert])
+def test_modules_are_wanted(function, model):
+    text = f"^{function.__name__}: expected a torch.nn.Module, got {type(model).__name__}$"
+    with pytest.raises(TypeError, match=text):
+        function(model)
 
 
 def test_what_refresh_is_for():

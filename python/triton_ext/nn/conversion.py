@@ -108,7 +108,11 @@ def revert(model: torch.nn.Module) -> torch.nn.Module:
 
     Returns:
         The model.
+
+    Raises:
+        TypeError: It is no module.
     """
+    _check_model("revert", model)
     for module in model.modules():
         if recipe_of(module) is not None:
             unfold(module)
