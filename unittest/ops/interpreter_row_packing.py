@@ -87,13 +87,13 @@ def test_any_stride_is_taken(stride, kernel, launches):
     assert len(launches) <= 4
 
 
-def test_gradients_with_any_stride():
-    # dgrad has no limit; wgrad's is torch's turn.
+def test_gradients_with_any_stride(launches):
     torch.manual_seed(0)
     x = torch.randn(2, 32, 34, 8, dtype=torch.float16).movedim(-1, 1).requires_grad_()
     weight = torch.randn(16, 8, 16, 16, dtype=torch.float16, requires_grad=True)
     dy = torch.randn(2, 16, 2, 2, dtype=torch.float16)
     found = torch.autograd.grad(conv2d(x, weight, stride=16), (x, weight), dy)
+    assert "conv_wgrad_kernel" in launches
     wide = [t.detach().double().requires_grad_() for t in (x, weight)]
     y = torch.nn.functional.conv2d(*wide, stride=16)
     for gradient, expected in zip(found, torch.autograd.grad(y, wide, dy.double()), strict=True):
@@ -129,6 +129,19 @@ def draw_wgrad(rng: random.Random) -> wgrad.Case:
         out_dtype=rng.choice((None, torch.float32)),
         config=rng.choice((None, wgrad.SMALL)),
     )
+
+
+@pytest.mark.parametrize("number", range(100 if NIGHTLY else 20))
+def test_drawn_gradients_of_filters_of_patches(number):
+    rng = random.Random(number)
+    problem = draw_patches(rng, pixels=16)
+    x, dy = (channels_last(s, torch.float16, 1) for s in (problem.x_shape, problem.y_shape))
+    ways = RowPacking.ways(problem, x.stride(), x.itemsize, with_planes=True)
+    way = next(way for way in ways if way.planes)
+    dw = make_plan(problem, x.stride(), dy.stride(), x.dtype, x.device, pack_rows=way).run(x, dy)
+    expected = wgrad.reference(problem, x, dy)
+    assert dw.shape == expected.shape
+    assert (dw.double() - expected).abs().max() <= 2e-3 * max(1.0, expected.abs().max())
 
 
 def packed_plan(case: wgrad.Case, x: torch.Tensor, dy: torch.Tensor) -> PackedWgradPlan:

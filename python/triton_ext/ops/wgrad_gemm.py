@@ -126,7 +126,8 @@ class PackedWgradPlan:
 
     Attributes:
         problem: The convolution.
-        packed: The plan of the gradient of the packed filter, [Co, S * C', ([T, ]R, )1].
+        packed: The plan of the gradient of the packed filter, [Co, S * C', ([T, ]R, )1];
+            of planes, [Co, S * C', 1, R, 1].
         copies: How x is packed.
     """
 
@@ -161,6 +162,8 @@ class PackedWgradPlan:
         packing = self.copies.packing
         packed = self.packed.run(self.copies.x(x).movedim(-1, 1), dy)
         windows = packed.movedim(1, -1).squeeze(-2)[..., : packing.window_channels]
+        if packing.planes:
+            windows = windows.squeeze(1)
         by_tap = windows.unflatten(-1, (-1, packing.channels))
         ci = self.problem.in_channels
         if packing.columns:
@@ -202,7 +205,7 @@ def make_plan(
     else:
         rows = x_strides
         x = Operand.make(problem.x_shape, x_strides, dtype.itemsize, as_matrix=False)
-    dy = Operand.make(problem.y_shape, dy_strides, dtype.itemsize, as_matrix=True)
+    dy = Operand.make(asked.y_shape, dy_strides, dtype.itemsize, as_matrix=True)
     is_matrix = is_plain_product(problem) and x.pixel_stride > 0
     # Of an empty batch nothing is read, however it lies.
     is_described = problem.batch > 0 and not is_matrix

@@ -21,7 +21,7 @@ from triton_ext.ops.hopper import wgrad_plan as gluon
 from triton_ext.ops.hopper.wgrad_tiles import WgradTileChoice
 from triton_ext.ops.machine import Machine, machine_of
 from triton_ext.ops.problem import ConvProblem
-from triton_ext.ops.row_packing import KERNEL_US, MARGIN, PackedConfig, RowPacking
+from triton_ext.ops.row_packing import KERNEL_US, MARGIN, PackedConfig, RowPacking, violations
 from triton_ext.ops.tuning_store.cases import Case
 from triton_ext.ops.tuning_store.lookup import find
 from triton_ext.ops.wgrad_config import (
@@ -75,8 +75,7 @@ def _geometry_reasons(problem: ConvProblem) -> tuple[str, ...]:
     """What TMA cannot express."""
     if not 1 <= problem.dims <= 3:
         return (f"{problem.dims} spatial dimensions: expected 1 to 3",)
-    # An empty batch has a geometry as well: that of one image.
-    return tuple(conv_violations(replace(problem, batch=max(problem.batch, 1)).geometry))
+    return tuple(violations(problem))
 
 
 def _other_reasons(
@@ -231,9 +230,9 @@ def make_plan(
         UnsupportedError: No GPU, too old a GPU or too old a Triton; another dtype.
     """
     machine = machine_of(device, "wgrad")
-    violations = _geometry_reasons(problem)
-    if violations:
-        raise descriptor_error(violations)
+    wrong = _geometry_reasons(problem)
+    if wrong:
+        raise descriptor_error(wrong)
     others = _other_reasons(problem, dtype, machine)
     out_dtype = dtype if out_dtype is None else out_dtype
     if out_dtype not in OUT_DTYPES:
@@ -258,9 +257,11 @@ def make_plan(
         config, pack_rows = inner, True
     packing = pack_rows if isinstance(pack_rows, RowPacking) else None
     if pack_rows is True or (pack_rows is None and config is None):
-        ways = RowPacking.ways(problem, x_strides, dtype.itemsize) if problem.batch else []
-        packing = fastest_packing(ways, out_dtype, machine)
-        if packing and not (pack_rows or packing_pays(packing, out_dtype, machine)):
+        ways = RowPacking.ways(problem, x_strides, dtype.itemsize, with_planes=True)
+        packing = fastest_packing(ways if problem.batch else [], out_dtype, machine)
+        # What im2col cannot walk tap by tap is packed whatever it costs.
+        has_to = pack_rows or conv_violations(problem.geometry)
+        if packing and not (has_to or packing_pays(packing, out_dtype, machine)):
             packing = None
     if packing is None and config is None and problem.batch:
         config = _fastest(problem, dtype, out_dtype, machine)

@@ -67,8 +67,9 @@ def candidates(
     ranked: list[Any]
     if direction == "dgrad":
         ranked = [*dgrad_plan.ranking(problem, dtype, machine)]
-        if fastest_way(problem, _strides(problem.y_shape), dtype.itemsize, machine.num_sms):
-            # Computed as a forward convolution of packed rows, which no table chooses.
+        way = fastest_way(problem, _strides(problem.y_shape), dtype.itemsize, machine.num_sms)
+        if way is not None or dgrad_plan.fastest_patches(problem, dtype, machine) is not None:
+            # Computed by packed rows or patch by patch, which no table chooses.
             ranked = ranked[:1]
     else:
         ranked = _with_packing(problem, direction, dtype, machine, epilogue, out_dtype, count)
@@ -95,8 +96,10 @@ def _with_packing(
             return [*conv_plan.ranking(each, dtype, machine, epilogue)]
         return [*wgrad_plan.ranking(each, dtype, machine, out_dtype, packed=is_packed)]
 
-    plain = rank(problem)
-    ways = RowPacking.ways(problem, _strides(problem.x_shape), dtype.itemsize)
+    # Some strides im2col cannot walk tap by tap.
+    plain = [] if conv_plan.conv_violations(problem.geometry) else rank(problem)
+    strides = _strides(problem.x_shape)
+    ways = RowPacking.ways(problem, strides, dtype.itemsize, with_planes=True)
     if direction == "fprop":
         packing = min(ways, key=lambda way: way.cost(machine.num_sms).packed_us, default=None)
     else:
@@ -108,7 +111,7 @@ def _with_packing(
         pays = cost.pays
     else:
         pays = wgrad_plan.packing_pays(packing, out_dtype or dtype, machine)
-    if not pays and cost.packed_us > _HOPELESS * cost.unpacked_us:
+    if plain and not pays and cost.packed_us > _HOPELESS * cost.unpacked_us:
         return plain
     packed = []
     for config in rank(packing.padded, is_packed=True):
