@@ -26,7 +26,7 @@ from triton_ext.host import capabilities
 from triton_ext.ops import dgrad_plan
 from triton_ext.ops.conv_config import SMEM_BYTES, ConvConfig
 from triton_ext.ops.conv_dgrad import compile_conv_dgrad
-from triton_ext.ops.dgrad_config import CONFIGS, with_steps
+from triton_ext.ops.dgrad_config import CONFIGS, NARROW_CONFIGS, with_steps
 from triton_ext.ops.machine import Machine
 
 IM2COL = capabilities()["im2col"]
@@ -53,10 +53,10 @@ later = (
     pytest.mark.slow,
     pytest.mark.skipif(not NIGHTLY, reason="takes minutes; TRITON_EXT_NIGHTLY=1 runs it"),
 )
-FEW = {(10, 90, 1), (10, 90, 2), (4, 100, 1)}
+FEW = {(10, 90, 1), (10, 90, 2), (4, 100, 1), (13, 90, 2)}
 VARIANTS = [
     pytest.param(config, capability, stride, id=f"{i}-sm_{capability}-stride={stride}", marks=marks)
-    for i, config in enumerate(CONFIGS)
+    for i, config in enumerate((*CONFIGS, *NARROW_CONFIGS))
     for capability in (90, 100)
     for stride in (1, 2)
     # choose_config offers nothing else.
@@ -198,12 +198,21 @@ def test_it_equals_torch_in_fp32(monkeypatch, fresh_triton_cache):
 
 
 @emulated
+@pytest.mark.parametrize("config", NARROW_CONFIGS, ids=str)
+def test_narrow_tiles_equal_torch(config, monkeypatch, fresh_triton_cache):
+    ci = 8 if config.block_n == 16 else 24
+    stride = 2 if config.block_m == 64 else 1
+    problem = problem_of(n=2, ci=ci, co=72, size=(9, 11), stride=stride, padding=1)
+    emulate(monkeypatch, problem, config)
+
+
+@emulated
 @pytest.mark.parametrize("number", range(100 if NIGHTLY else 3))
 def test_random_problems_equal_torch(number, monkeypatch, fresh_triton_cache):
     rng = random.Random(number)
     config = ConvConfig(
         block_m=rng.choice((64, 128)),
-        block_n=rng.choice((64, 128)),
+        block_n=rng.choice((16, 32, 64, 128)),
         num_stages=rng.randint(2, 5),
         num_warps=rng.choice((4, 8)),
         store_parts=rng.choice((1, 2)),

@@ -29,7 +29,7 @@ from gpu_comparison import (
     twice,
 )
 from problem_cases import channels_last, problem_of
-from triton_ext.ops.dgrad_config import CONFIGS
+from triton_ext.ops.dgrad_config import CONFIGS, NARROW_CONFIGS
 from triton_ext.ops.dgrad_plan import DTYPES, make_plan, ranking, reasons
 from triton_ext.ops.hopper.dgrad_config import narrow_configs
 from triton_ext.ops.hopper.fprop_config import CONFIGS as GLUON_CONFIGS
@@ -146,7 +146,7 @@ def test_narrow_tiles(ci, stride):
 
 
 @pytest.mark.parametrize("stride", [1, 2])
-@pytest.mark.parametrize("config", [*CONFIGS, *GLUON_CONFIGS], ids=str)
+@pytest.mark.parametrize("config", [*CONFIGS, *NARROW_CONFIGS, *GLUON_CONFIGS], ids=str)
 def test_every_configuration(config, stride):
     # Tails in M, N (200 columns) and K (72 channels) of every tile.
     problem = problem_of(n=5, ci=200, co=72, size=(37, 41), stride=stride, padding=1)

@@ -15,7 +15,7 @@ from triton_ext.errors import DescriptorError
 from triton_ext.ops import conv_dgrad, dgrad_plan, row_copy
 from triton_ext.ops.conv_config import SMEM_BYTES
 from triton_ext.ops.conv_dgrad import conv_dgrad_kernel
-from triton_ext.ops.dgrad_config import CONFIGS, choose_config
+from triton_ext.ops.dgrad_config import CONFIGS, NARROW_CONFIGS, choose_config
 from triton_ext.ops.hopper import dgrad_plan as hopper_plan
 from triton_ext.ops.machine import Machine
 
@@ -213,7 +213,7 @@ def test_the_choice_fits_and_stays_in_its_group(problem):
 
 
 def test_a_small_problem_gets_a_small_tile():
-    config = choose_config(49, 1, 9.0, 16, 64, 132)
+    config = choose_config(49, 1, 9.0, 64, 64, 132)
     assert (config.block_m, config.block_n) == (64, 64)
 
 
@@ -224,7 +224,18 @@ def test_many_classes_fill_the_machine_with_large_tiles():
     assert one.block_m * one.block_n < many.block_m * many.block_n
 
 
-@pytest.mark.parametrize("config", CONFIGS, ids=str)
+def test_few_input_channels_have_narrow_tiles():
+    for ci, groups in ((3, 1), (16, 1), (24, 1), (32, 1), (16, 8)):
+        for stride in (1, 4):
+            classes = stride**2
+            chosen = choose_config(
+                40_000 // classes, classes, 9 / classes, ci, 64, 132, groups=groups
+            )
+            assert chosen.block_n == (16 if ci <= 16 else 32)
+    assert choose_config(40_000, 1, 9, 40, 64, 132).block_n == 64
+
+
+@pytest.mark.parametrize("config", [*CONFIGS, *NARROW_CONFIGS], ids=str)
 def test_shipped_configurations_are_possible(config):
     assert config.fits(2)
     assert config.block_m % 64 == 0

@@ -13,7 +13,14 @@ from typing import Any
 
 from triton_ext.ops.conv_config import SMEM_BYTES, ConvConfig, Cost
 
-__all__ = ["CONFIGS", "choose_config", "expected_times", "rank_configs", "with_steps"]
+__all__ = [
+    "CONFIGS",
+    "NARROW_CONFIGS",
+    "choose_config",
+    "expected_times",
+    "rank_configs",
+    "with_steps",
+]
 
 
 def _config(
@@ -55,7 +62,20 @@ _COSTS: dict[ConvConfig, Cost] = {
     _config(128, 256, 4, 8, parts=2, group=4, taps_inner=False): Cost(0.616, 2.34, 5.12),
 }
 
+# Narrow tiles for few input channels, of a group or of all, which a wider tile would waste.  Not
+# measured: those of the forward convolution, where they are for few output channels.
+_NARROW_COSTS: dict[ConvConfig, Cost] = {
+    _config(128, 32, 6, 4): Cost(0.205, 0.50, 6.5),
+    _config(128, 16, 6, 4): Cost(0.190, 0.45, 6.5),
+    _config(64, 32, 8, 4): Cost(0.170, 0.35, 6.0),
+    _config(64, 16, 8, 4): Cost(0.150, 0.30, 6.0),
+}
+
 CONFIGS: tuple[ConvConfig, ...] = tuple(_COSTS)
+NARROW_CONFIGS: tuple[ConvConfig, ...] = tuple(_NARROW_COSTS)
+
+# The widest of the narrow tiles.
+_NARROW_COLUMNS = 32
 
 
 def choose_config(*sizes: Any, **options: Any) -> ConvConfig | None:
@@ -104,14 +124,16 @@ def expected_times(
         available_bytes: Shared memory that a CTA can use.
 
     Returns:
-        Those of ``CONFIGS``, with shorter steps where groups or the type want them.
+        Those of ``CONFIGS``, with shorter steps where groups or the type want them; for few input
+        channels those of ``NARROW_CONFIGS`` too.
     """
+    table = _COSTS | _NARROW_COSTS if ci <= _NARROW_COLUMNS else _COSTS
 
     def microseconds(shipped: ConvConfig) -> float:
         config = with_steps(shipped, co, groups, element_bytes)
         tiles = math.ceil(m_gemm / config.block_m) * math.ceil(ci / config.block_n)
         steps = mean_taps * math.ceil(co / config.block_k)
-        cost = _COSTS[shipped]
+        cost = table[shipped]
         step_us = cost.step_us * config.block_k * element_bytes / (shipped.block_k * 2)
         waves = math.ceil(tiles * classes * groups / num_sms)
         return waves * (steps * step_us + cost.tile_us) + cost.launch_us
@@ -122,7 +144,7 @@ def expected_times(
 
     return {
         with_steps(config, co, groups, element_bytes): microseconds(config)
-        for config in filter(fits, CONFIGS)
+        for config in filter(fits, table)
     }
 
 
