@@ -121,9 +121,33 @@ def test_what_cannot_be_compiled_ahead_is_named(function, config, options, messa
         function(config, **options)
 
 
+@pytest.mark.parametrize("kernel", [conv_fprop, conv_dgrad, conv_wgrad])
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        (None, "is NoneType: expected a tensor"),
+        (torch.tensor(1.0), r"is \[\]: expected 3 to 5 dimensions, none of them empty"),
+        (torch.zeros(0, 8, 8, 64), r"is \[0, 8, 8, 64\]: expected 3 to 5 dimensions, none of them"),
+        (torch.zeros(1, 8, 8, 64).to_sparse(), "is torch.sparse_coo: expected a dense tensor"),
+        (torch.nested.nested_tensor([torch.zeros(8, 8, 64)]), "is nested: expected a dense tensor"),
+        (torch.zeros(1, 8, 8, 64, device="meta"), "is on meta: expected a CUDA device, or the CPU"),
+    ],
+)
+def test_what_is_no_tensor_of_pixels_is_named(kernel, value, message):
+    size = () if kernel is conv_fprop else ((3, 3),)
+    with pytest.raises(LaunchError, match=rf"^(x|dy) {message}.*; (w|dy) {message}"):
+        kernel(value, value, *size, launcher=xnv.emulated)
+
+
+def test_arrays_of_numpy_are_named():
+    array = pytest.importorskip("numpy").zeros((1, 8, 8, 64))
+    with pytest.raises(LaunchError, match=r"^x is a ndarray of numpy; torch\.from_numpy makes"):
+        conv_fprop(array, torch.zeros(64, 3, 3, 64), launcher=xnv.emulated)
+
+
 def test_tensors_on_two_devices():
     x, w = torch.zeros(1, 8, 8, 64).half(), torch.zeros(64, 3, 3, 64, device="meta").half()
-    with pytest.raises(DescriptorError, match=r"x is on cpu and w on meta: expected one device$"):
+    with pytest.raises(LaunchError, match=r"^w is on meta: expected a CUDA device, or the CPU$"):
         conv_fprop(x, w, launcher=xnv.emulated)
     with pytest.raises(
         DescriptorError, match=r"expected one CUDA device, or launcher=xnv.emulated"

@@ -4,11 +4,37 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from triton_ext.errors import LaunchError
+from triton_ext.ops.checks import kind_of
 
-__all__ = ["check_compile", "check_parameters"]
+__all__ = ["check_compile", "check_parameters", "check_tensors"]
 
 _DTYPES = ("fp16", "bf16")
+
+
+def check_tensors(**tensors: object) -> None:
+    """Refuses what is no dense tensor of 1 to 3 spatial dimensions, by the argument's name.
+
+    Raises:
+        LaunchError: All that is wrong with them.
+    """
+    problems = []
+    for name, value in tensors.items():
+        if not isinstance(value, torch.Tensor):
+            problems.append(f"{name} is {kind_of(value)}: expected a tensor")
+        elif value.layout is not torch.strided or value.is_nested or value.is_quantized:
+            kind = "nested" if value.is_nested else "quantized"
+            kind = str(value.layout) if value.layout is not torch.strided else kind
+            problems.append(f"{name} is {kind}: expected a dense tensor")
+        elif not 3 <= value.dim() <= 5 or 0 in value.shape:
+            problems.append(
+                f"{name} is {list(value.shape)}: expected 3 to 5 dimensions, none of them empty"
+            )
+        elif value.device.type not in ("cpu", "cuda"):
+            problems.append(f"{name} is on {value.device}: expected a CUDA device, or the CPU")
+    if problems:
+        raise LaunchError("; ".join(problems))
 
 
 def check_parameters(

@@ -24,7 +24,7 @@ from triton_ext.ops.hopper.dgrad_config import choose_config
 from triton_ext.ops.hopper.tiles import TileConfig, num_programs
 from triton_ext.ops.residues import Residues
 
-from .arguments import check_compile, check_parameters
+from .arguments import check_compile, check_parameters, check_tensors
 from .launch import (
     Launcher,
     check_config,
@@ -117,6 +117,7 @@ def conv_dgrad(
         DescriptorError: TMA cannot express the convolution.
         LaunchError: An argument has a wrong type, count or range; the configuration cannot run.
     """
+    check_tensors(dy=dy, w=w)
     _check_arguments(dy, w, launcher)
     check_parameters(
         dy.ndim - 2, (TileConfig,), config, launcher, sizes=("input_size", input_size),

@@ -25,7 +25,7 @@ from triton_ext.ops.hopper.fprop import EPILOGUE_POINTERS, FpropProblem, conv_fp
 from triton_ext.ops.hopper.fprop_config import CONFIGS, KEEPING_CONFIGS, choose_config
 from triton_ext.ops.hopper.tiles import TileConfig, num_programs
 
-from .arguments import check_compile, check_parameters
+from .arguments import check_compile, check_parameters, check_tensors
 from .fprop_cluster import NUM_CTAS, ClusterConfig, conv_fprop_cluster_kernel
 from .fprop_cluster import descriptors as cluster_descriptors
 from .launch import (
@@ -100,6 +100,7 @@ def conv_fprop(
         LaunchError: An argument has a wrong type, count or range; the configuration cannot run.
         UnsupportedError: A configuration for clusters needs Triton 3.8 or newer.
     """
+    check_tensors(x=x, w=w)
     _check_arguments(x, w, launcher)
     check_parameters(
         x.ndim - 2, (TileConfig, ClusterConfig), config, launcher,
@@ -158,6 +159,7 @@ def conv_fprop(
         problem,
         config,
         "none",
+        False,
         num_warps=4,
     )
     return y
@@ -194,6 +196,7 @@ def compile_conv_fprop(
         **dict.fromkeys(EPILOGUE_POINTERS),
         "CONFIG": config,
         "ACTIVATION": "none",
+        "RESIDUAL_PER_IMAGE": False,
     }
     if not config.block_n_rest:
         del signature["w_rest_desc"]

@@ -28,7 +28,7 @@ from triton_ext.ops.hopper.wgrad_tiles import (
     choose_work,
 )
 
-from .arguments import check_parameters
+from .arguments import check_parameters, check_tensors
 from .launch import (
     Launcher,
     compile_kernel,
@@ -102,6 +102,7 @@ def conv_wgrad(
         DescriptorError: TMA cannot express the convolution, or dy is not of its size.
         LaunchError: An argument has a wrong type, count or range; the configuration cannot run.
     """
+    check_tensors(x=x, dy=dy)
     _check_arguments(x, dy, launcher)
     check_parameters(
         x.ndim - 2, (WgradTileConfig,), config, launcher, sizes=("filter_size", filter_size),
