@@ -39,8 +39,13 @@ class Tensor:
 class Descriptor:
     """What describes a tensor."""
 
-    def __init__(self, base: object) -> None:
+    def __init__(self, base: object, shape: object = (8, 8), strides: object = (8, 1)) -> None:
         self.base = base
+        self.shape = shape
+        self.strides = strides
+
+
+KINDS = ((Descriptor, (8, 8), (8, 1)), None, None)
 
 
 @pytest.fixture(scope="module")
@@ -66,7 +71,7 @@ def launches(library: Any) -> int:
 
 
 def test_launches(extension: Any, library: Any) -> None:
-    prepared = extension.prepare_launch(**REQUEST | {"kinds": (Descriptor, None, None)})
+    prepared = extension.prepare_launch(**REQUEST | {"kinds": KINDS})
     before = launches(library)
     for x in (Tensor(0x1000), Descriptor(Tensor(0x2000))):
         assert extension.launch_prepared(prepared, 7, (x, None, Tensor(0))) is True
@@ -74,7 +79,7 @@ def test_launches(extension: Any, library: Any) -> None:
 
 
 def test_launches_nothing(extension: Any, library: Any) -> None:
-    prepared = extension.prepare_launch(**REQUEST | {"kinds": (Descriptor, None, None)})
+    prepared = extension.prepare_launch(**REQUEST | {"kinds": KINDS})
     before = launches(library)
     x, y = Tensor(0x1000), Tensor(0x2000)
     for tensors in (
@@ -86,6 +91,9 @@ def test_launches_nothing(extension: Any, library: Any) -> None:
         (x, None, None),
         (x, None, Descriptor(y)),  # not of the type prepared for in that place
         (Descriptor(None), None, y),
+        (Descriptor(x, (8, 9)), None, y),
+        (Descriptor(x, (8, 8), (16, 1)), None, y),
+        (Descriptor(x, (8, 8), None), None, y),
         (Tensor(0), None, y),  # a map of no memory
         (Tensor(0x1008), None, y),
         (Tensor(-1), None, y),
@@ -126,7 +134,9 @@ def test_requests_that_make_no_sense(extension: Any, wrong: dict[str, Any]) -> N
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"grid": 1}, {"grid": (1, 2)}, {"kinds": [None]}, {"values": "text"}], ids=str
+    "wrong",
+    [{"grid": 1}, {"grid": (1, 2)}, {"kinds": [None]}, {"kinds": (int,)}, {"values": "text"}],
+    ids=str,
 )
 def test_requests_of_wrong_types(extension: Any, wrong: dict[str, Any]) -> None:
     with pytest.raises(TypeError):

@@ -417,6 +417,8 @@ def check_what_is_not_launched() -> None:
     assert not launched(way, x, None)
     assert not launched(way, None, y)
     assert not launched(way, x, "y")
+    other = TensorDescriptor(x.base, [64, 64], [64, 1], [64, 64])
+    assert not launched(way, other, y)
     # No address of a map.
     odd = torch.zeros(128 * 64 + 1, dtype=HALF)[1:].view(128, 64)
     assert not launched(way, TensorDescriptor.__new__(TensorDescriptor), y)

@@ -15,7 +15,7 @@ const char prepare_launch_doc[] =
     "values are the bytes of all parameters, offsets where each begins, as uint32_t.  slots are\n"
     "three uint32_t for each tensor of a launch that is a parameter: its index among the tensors,\n"
     "0 for a pointer or 1 for a tensor map, its place in values.  kinds has for each tensor the\n"
-    "type of descriptor whose base it may be, or None.\n\n"
+    "(type, shape, strides) of the descriptor of which it may be the base, or None.\n\n"
     "Raises ValueError where that makes no sense, RuntimeError where the driver is missing, too\n"
     "old, or has no context.";
 
@@ -33,6 +33,8 @@ typedef struct {
     PyObject *kinds; /* tuple, one for each tensor */
     PyObject *data_ptr; /* the names of what is looked up */
     PyObject *base;
+    PyObject *shape;
+    PyObject *strides;
     uint32_t index[PL_MAX_SLOTS]; /* of the slot's tensor */
     uint64_t is_given; /* a bit for each tensor that has a slot */
 } prepared;
@@ -42,6 +44,8 @@ static void free_prepared(prepared *self) {
     Py_XDECREF(self->kinds);
     Py_XDECREF(self->data_ptr);
     Py_XDECREF(self->base);
+    Py_XDECREF(self->shape);
+    Py_XDECREF(self->strides);
     PyMem_Free(self);
 }
 
@@ -53,6 +57,25 @@ static void free_capsule(PyObject *capsule) {
 /* ---- Preparing ------------------------------------------------------------------------------- */
 
 enum { MAX_TENSORS = 64, SLOT_WORDS = 3 };
+
+/* What an entry of kinds has. */
+enum { KIND_TYPE, KIND_SHAPE, KIND_STRIDES, KIND_ENTRIES };
+
+/* Checks the kinds; false with an exception set. */
+static bool check_kinds(PyObject *kinds) {
+    Py_ssize_t count = PyTuple_Size(kinds);
+    for (Py_ssize_t i = 0; i < count; ++i) {
+        PyObject *kind = PyTuple_GetItem(kinds, i);
+        if (kind == Py_None) continue;
+        if (!PyTuple_Check(kind) || PyTuple_Size(kind) != KIND_ENTRIES ||
+            !PyType_Check(PyTuple_GetItem(kind, KIND_TYPE))) {
+            PyErr_Format(PyExc_TypeError, "kinds[%zd] must be (type, shape, strides), got %R", i,
+                         kind);
+            return false;
+        }
+    }
+    return true;
+}
 
 /* Reads the slots; false with an exception set. */
 static bool read_slots(prepared *self, const char *bytes, Py_ssize_t size, pl_slot *slot,
@@ -113,11 +136,14 @@ PyObject *prepare_launch(PyObject *module, PyObject *arguments, PyObject *keywor
     self->kinds = kinds;
     self->data_ptr = PyUnicode_InternFromString("data_ptr");
     self->base = PyUnicode_InternFromString("base");
+    self->shape = PyUnicode_InternFromString("shape");
+    self->strides = PyUnicode_InternFromString("strides");
     pl_slot slot[PL_MAX_SLOTS];
     uint32_t offset[PL_MAX_PARAMETERS];
     uint32_t slot_count = 0;
     PyObject *capsule = NULL;
-    if (self->data_ptr == NULL || self->base == NULL ||
+    if (self->data_ptr == NULL || self->base == NULL || self->shape == NULL ||
+        self->strides == NULL || !check_kinds(kinds) ||
         !read_slots(self, slots, slots_size, slot, &slot_count))
         goto done;
     memcpy(offset, offsets, (size_t)offsets_size);
@@ -163,12 +189,26 @@ static bool read_address(PyObject *tensor, PyObject *data_ptr, uint64_t *address
     return false;
 }
 
-/* Stores the address of a tensor, or of the base of a descriptor of the type prepared for. */
+/* Tells whether an attribute is what it was; without an exception. */
+static bool is_same(PyObject *object, PyObject *name, PyObject *expected) {
+    PyObject *value = PyObject_GetAttr(object, name);
+    int equal = value == NULL ? -1 : PyObject_RichCompareBool(value, expected, Py_EQ);
+    Py_XDECREF(value);
+    if (equal < 0) PyErr_Clear();
+    return equal > 0;
+}
+
+/* Stores the address of a tensor, or of the base of a descriptor like the one prepared for. */
 static bool address_of(const prepared *self, uint32_t index, PyObject *tensor, uint64_t *address) {
     PyObject *kind = PyTuple_GetItem(self->kinds, (Py_ssize_t)index);
     if (tensor == Py_None) return false;
-    if (!Py_IS_TYPE(tensor, (PyTypeObject *)kind))
+    if (kind == Py_None ||
+        !Py_IS_TYPE(tensor, (PyTypeObject *)PyTuple_GetItem(kind, KIND_TYPE)))
         return read_address(tensor, self->data_ptr, address);
+    /* Plans describe all tensors of a parameter alike; one that did not would be read wrongly. */
+    if (!is_same(tensor, self->shape, PyTuple_GetItem(kind, KIND_SHAPE)) ||
+        !is_same(tensor, self->strides, PyTuple_GetItem(kind, KIND_STRIDES)))
+        return false;
     PyObject *base = PyObject_GetAttr(tensor, self->base);
     if (base == NULL) {
         PyErr_Clear();

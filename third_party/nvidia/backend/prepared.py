@@ -191,27 +191,30 @@ class _Parameters:
         offsets: Where each begins.
         sizes: Of each, in bytes.
         slots: For each tensor that is a parameter: its index, the kind of address, its offset.
-        kinds: For each tensor, the type of descriptor that may come in its place, or ``None``.
+        kinds: For each tensor, type, shape and strides of the descriptor that may come in its
+            place, or ``None``.
     """
 
     values: bytearray = field(default_factory=bytearray)
     offsets: list[int] = field(default_factory=list)
     sizes: list[int] = field(default_factory=list)
     slots: list[tuple[int, int, int]] = field(default_factory=list)
-    kinds: tuple[type | None, ...] = ()
+    kinds: tuple[tuple[type, Any, Any] | None, ...] = ()
 
     def fill(self, kernel: _Kernel, tensors: Sequence[Any], others: Sequence[Any]) -> bool:
         """Lays the arguments out; tells whether all of them are known."""
         if len(kernel.signature) != len(tensors) + len(others):
             return False
         descriptors = iter(kernel.descriptors)
-        kinds: list[type | None] = []
+        kinds: list[tuple[type, Any, Any] | None] = []
         for index, (kind, tensor) in enumerate(zip(kernel.signature, tensors, strict=False)):
             is_descriptor = isinstance(kind, str) and kind.startswith("tensordesc")
-            kinds.append(type(tensor) if is_descriptor else None)
+            kinds.append(None)
             if is_descriptor:
                 if not self._add_descriptor(index, tensor, next(descriptors, None)):
                     return False
+                # Copied: descriptors share their lists, which can be changed.
+                kinds[-1] = (type(tensor), tensor.shape[:], tensor.strides[:])
             elif isinstance(kind, str) and kind.startswith("*"):
                 self.slots.append((index, _POINTER, self._add(bytes(_POINTER_BYTES))))
             elif kind != "constexpr":
