@@ -51,9 +51,9 @@ conv_violations = backends.load("nvidia", "conv_violations")
 descriptor_error = backends.load("nvidia", "descriptor_error")
 
 #: The Gluon kernel is taken where its model expects at most so many times what that of the
-#: @triton.jit kernel does.  Both models were fitted on the same GPU.  Of the 36 layers in which the
-#: shipped table has the @triton.jit kernel's measured time (H200, fp16, 2026-11-20), 12 would be the
-#: Gluon kernel's, one of them by 0.3 % wrongly; with 1.0 there would be 15, two by 8 % wrongly.
+#: @triton.jit kernel does.  Both models were fitted on the same GPU.  Of the 36 layers whose
+#: @triton.jit time is measured (docs/wgrad.md; H200, fp16, 2026-11-20), 12 would be the Gluon
+#: kernel's, one of them by 0.3 % wrongly; with 1.0 there would be 15, two by 8 % wrongly.
 MOST_EXPECTED = 0.96
 
 
