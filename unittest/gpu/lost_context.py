@@ -1,8 +1,8 @@
 """A pytest plugin for GPU tests: names the test that broke the CUDA context, and ends its process.
 
-After an illegal instruction or address, or a failed launch, every later call of CUDA in the process
-fails, and with it every later test.  So the GPU is waited for after each test marked ``gpu``.  Where
-the context is lost this test fails as the culprit, and then
+After an illegal instruction or address, or a failed launch, every later call of CUDA in the
+process fails, and with it every later test.  So the GPU is waited for after each test marked
+``gpu``.  Where the context is lost this test fails as the culprit, and then
 
 1. under pytest-xdist the worker process ends behind the report of the test; xdist names the test
    once more as the one that crashed its worker, starts another worker, and the rest goes on there;
