@@ -230,6 +230,17 @@ def test_what_is_no_tensor_is_named(thing: object) -> None:
         )
 
 
+def test_arrays_of_numpy_and_nested_tensors_are_named() -> None:
+    torch = pytest.importorskip("torch")
+    numpy = pytest.importorskip("numpy")
+    array = numpy.zeros((2, 8, 8, 64), numpy.float16)
+    with pytest.raises(TypeError, match=r"ndarray has no stride; torch\.from_numpy makes one"):
+        Im2ColDescriptor.for_conv(array, 3, block_shape=[64, 64])
+    nested = torch.nested.nested_tensor([torch.zeros(8, 8, 64)])
+    with pytest.raises(TypeError, match="x must be a dense tensor, got one whose shape torch does"):
+        Im2ColDescriptor.for_conv(nested, 3, block_shape=[64, 64])
+
+
 def test_wrong_types_are_named(make_tensor: MakeTensor) -> None:
     with pytest.raises(TypeError, match="block_shape must be a sequence of ints, got"):
         Im2ColDescriptor.for_conv(make_tensor((2, 14, 14, 64)), 3, block_shape=[64.0, 64])

@@ -48,6 +48,8 @@ __all__ = [
 
 # Largest im2col offset for 1, 2 and 3 spatial dimensions (PTX ISA, cp.async.bulk.tensor).
 _MAX_OFFSET = {1: 65535, 2: 255, 3: 31}
+# Classes of pixels of a dimension, which are looked at one by one.
+_MAX_STRIDE = 1 << 16
 
 
 def _check_arguments(dy: torch.Tensor, w: torch.Tensor, launcher: Launcher | None) -> None:
@@ -125,6 +127,8 @@ def conv_dgrad(
     )  # fmt: skip
     rank = dy.ndim - 2
     co, ci = w.shape[0], w.shape[-1]
+    if max(per_dim(stride, rank)) > _MAX_STRIDE:
+        raise DescriptorError(f"stride is {stride}: expected at most {_MAX_STRIDE}")
     dims = [
         Residues(size=size, taps=taps, stride=step, dilation=distance, low=low)
         for size, taps, step, distance, low in zip(

@@ -70,7 +70,6 @@ __all__ = [
     "OUT_DTYPES",
     "ConvPlan",
     "conv_geometry",
-    "conv_violations",
     "fp8_output_reason",
     "make_plan",
     "ranking",

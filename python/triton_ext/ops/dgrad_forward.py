@@ -14,6 +14,7 @@ import torch
 
 from triton_ext.ops import conv_plan
 from triton_ext.ops.conv_launch import ForwardPlan
+from triton_ext.ops.conv_refusals import conv_violations
 from triton_ext.ops.epilogue import EpilogueSpec
 from triton_ext.ops.input_gradient import InputGradientPlan
 from triton_ext.ops.problem import ConvProblem
@@ -63,7 +64,7 @@ def fastest_way(
         num_sms: Multiprocessors of the GPU.
     """
     forward = as_forward(problem)
-    if forward is None or conv_plan.conv_violations(forward.geometry):
+    if forward is None or conv_violations(forward.geometry):
         return None
     way = RowPacking.make(forward, dy_strides, element_bytes, num_sms)
     return way if way is not None and way.cost(num_sms).pays else None

@@ -80,11 +80,22 @@ def check_tensor(name: str, tensor: object, *needed: str) -> None:
     Raises:
         TypeError: ``tensor`` lacks one of the attributes of :class:`TensorLike`, or of ``needed``.
     """
+    kind = type(tensor)
     for attribute in needed or ("dtype", "shape", "stride", "data_ptr"):
-        if not hasattr(tensor, attribute):
+        try:
+            is_there = hasattr(tensor, attribute)
+        except RuntimeError as error:
+            # A nested one of torch has no shape.
             raise TypeError(
-                f"{name} must be a tensor of torch, or one like it; {type(tensor).__name__} has "
-                f"no {attribute}"
+                f"{name} must be a dense tensor, got one whose {attribute} torch does not tell; "
+                "pad nested tensors"
+            ) from error
+        if not is_there:
+            is_array = kind.__module__.partition(".")[0] == "numpy"
+            way_out = "; torch.from_numpy makes one of an array" if is_array else ""
+            raise TypeError(
+                f"{name} must be a tensor of torch, or one like it; {kind.__name__} has no "
+                f"{attribute}{way_out}"
             )
 
 

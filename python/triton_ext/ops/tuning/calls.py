@@ -9,6 +9,7 @@ import torch
 
 from triton_ext.ops import conv_plan, dgrad_plan, wgrad_plan
 from triton_ext.ops.conv_config import ConvConfig
+from triton_ext.ops.conv_refusals import conv_violations
 from triton_ext.ops.dgrad_forward import fastest_way
 from triton_ext.ops.epilogue import PLAIN, EpilogueOperands, EpilogueSpec
 from triton_ext.ops.machine import Machine
@@ -97,7 +98,7 @@ def _with_packing(
         return [*wgrad_plan.ranking(each, dtype, machine, out_dtype, packed=is_packed)]
 
     # Some strides im2col cannot walk tap by tap.
-    plain = [] if conv_plan.conv_violations(problem.geometry) else rank(problem)
+    plain = [] if conv_violations(problem.geometry) else rank(problem)
     strides = _strides(problem.x_shape)
     ways = RowPacking.ways(problem, strides, dtype.itemsize, with_planes=True)
     if direction == "fprop":
