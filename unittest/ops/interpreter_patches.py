@@ -13,14 +13,18 @@ if os.environ.get("TRITON_INTERPRET") != "1":
 
 from patch_cases import check, draw
 from problem_cases import channels_last, problem_of
-from triton_ext.ops import conv2d_input, conv_transpose2d
+from triton_ext.ops import conv_transpose2d
 from triton_ext.ops.conv_config import SMEM_BYTES
-from triton_ext.ops.dgrad_plan import make_plan
 from triton_ext.ops.machine import Machine
-from triton_ext.ops.patch_dgrad import PatchDgradPlan
+from triton_ext.ops.patch_dgrad import make_plan, ranking
 
 NIGHTLY = os.environ.get("TRITON_EXT_NIGHTLY") == "1"
 MACHINE = Machine(3, (9, 0), SMEM_BYTES)
+
+
+def plan_of(problem, dy):
+    config = next(iter(ranking(problem, dy.dtype, MACHINE)))
+    return make_plan(problem, dy.stride(), dy.dtype, MACHINE, config)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32], ids=str)
@@ -42,11 +46,10 @@ def test_what_is_not_finite_stays_in_its_patches(place, bad):
     shape = (1, 3, 11, 14)
     dy = channels_last((1, 16, 2, 3), torch.half, 1)
     weight = channels_last((16, 3, 4, 4), torch.half, 2)
-    problem = problem_of(n=1, ci=3, co=16, size=(11, 14), taps=(4, 4), stride=4)
-    assert isinstance(make_plan(problem, dy.stride(), dy.dtype, dy.device), PatchDgradPlan)
+    plan = plan_of(problem_of(n=1, ci=3, co=16, size=(11, 14), taps=(4, 4), stride=4), dy)
     weight = torch.where(weight == 0, torch.ones_like(weight), weight)
     (dy if place == "dy" else weight)[0, 1, 1, 2] = bad
-    found = conv2d_input(shape, weight, dy, stride=4)
+    found = plan.run(dy, weight)
     expected = torch.nn.grad.conv2d_input(shape, weight.double(), dy.double(), stride=4)
     assert torch.equal(found.isfinite(), expected.isfinite())
     assert torch.equal(found.isnan(), expected.isnan())
@@ -69,8 +72,7 @@ def test_a_transposed_convolution_with_output_padding():
 def test_outputs_and_biases_of_other_shapes_are_refused():
     dy = channels_last((1, 16, 2, 3), torch.half, 1)
     weight = channels_last((16, 3, 4, 4), torch.half, 2)
-    problem = problem_of(n=1, ci=3, co=16, size=(8, 12), taps=(4, 4), stride=4)
-    plan = make_plan(problem, dy.stride(), dy.dtype, dy.device)
+    plan = plan_of(problem_of(n=1, ci=3, co=16, size=(8, 12), taps=(4, 4), stride=4), dy)
     with pytest.raises(ValueError, match=r"out: expected \[1, 3, 8, 12\]"):
         plan.run(dy, weight, dy)
     with pytest.raises(ValueError, match=r"bias: expected \[3\], got \[4\]"):
