@@ -116,7 +116,9 @@ def zeroed_flags(device: torch.device, count: int) -> torch.Tensor:
     return _stream_flags(device, torch.cuda.current_stream(device).cuda_stream, count)
 
 
-@lru_cache(maxsize=64)
+# None is ever freed: a kernel of its stream might still use it.  torch has few streams, counts are
+# few, and one entry takes some KB.
+@lru_cache(maxsize=None)
 def _stream_flags(device: torch.device, stream: int, count: int) -> torch.Tensor:
     def make() -> torch.Tensor:
         with torch.cuda.device(device):
