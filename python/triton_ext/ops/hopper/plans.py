@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache
 from typing import Any
 
 import torch
@@ -118,7 +118,7 @@ def zeroed_flags(device: torch.device, count: int) -> torch.Tensor:
 
 # None is ever freed: a kernel of its stream might still use it.  torch has few streams, counts are
 # few, and one entry takes some KB.
-@lru_cache(maxsize=None)
+@cache
 def _stream_flags(device: torch.device, stream: int, count: int) -> torch.Tensor:
     def make() -> torch.Tensor:
         with torch.cuda.device(device):
