@@ -26,7 +26,7 @@ LAYERS = {
     "vit": problem_of(n=4, ci=3, co=768, size=(224, 224), taps=(16, 16), stride=16),
     "vit of 14": problem_of(n=2, ci=3, co=256, size=(224, 230), taps=(14, 14), stride=14),
     "tubelets": problem_of(
-        n=2, ci=3, co=128, size=(4, 64, 64), taps=(2, 16, 16), stride=(2, 16, 16)
+        n=2, ci=3, co=128, size=(16, 224, 224), taps=(2, 16, 16), stride=(2, 16, 16)
     ),
 }
 
