@@ -25,9 +25,8 @@ from typing import Any
 
 import triton
 import triton.language as tl
-from triton.backends.compiler import GPUTarget
-from triton.compiler import ASTSource
 
+from triton_ext.ops.compiling_ahead import compile_ahead, without_tensors
 from triton_ext.ops.conv_launch import three
 from triton_ext.ops.depthwise_columns import columns_of, tap_of, taps_up_to
 from triton_ext.ops.depthwise_config import DepthwiseConfig, Walk
@@ -408,21 +407,10 @@ def compile_conv_depthwise(
     constants = depthwise_constants(config, walk, walk.channels, dtype, dtype, epilogue)
     pointer = "*i8" if dtype == tl.int8 else f"*{dtype}"
     pointers = dict.fromkeys(("x_ptr", "w_ptr", "y_ptr"), pointer)
-    names = list(conv_depthwise_kernel.arg_names)
-    none = [
-        name
-        for name in names
-        if (name.endswith(("_ptr", "_desc")) or name == "extra") and name not in pointers
-    ]
+    constants |= without_tensors(conv_depthwise_kernel, pointers)
     for letter in "dh"[: 3 - walk.dims]:
-        none += [f"{name}_{letter}" for name in ("size", "out", "rows", "low", "x_stride")]
-    constants |= dict.fromkeys(none)
-    signature = {
-        name: pointers.get(name, "constexpr" if name in constants else "i32") for name in names
-    }
-    attributes = {(names.index(name),): [["tt.divisibility", 16]] for name in pointers}
-    return triton.compile(
-        ASTSource(conv_depthwise_kernel, signature, constexprs=constants, attrs=attributes),
-        target=GPUTarget("cuda", capability, 32),
-        options={"num_warps": config.num_warps},
+        kinds = ("size", "out", "rows", "low", "x_stride")
+        constants |= dict.fromkeys(f"{kind}_{letter}" for kind in kinds)
+    return compile_ahead(
+        conv_depthwise_kernel, pointers, constants, capability, num_warps=config.num_warps
     )

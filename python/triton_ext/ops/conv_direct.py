@@ -22,9 +22,8 @@ from typing import Any
 import torch
 import triton
 import triton.language as tl
-from triton.backends.compiler import GPUTarget
-from triton.compiler import ASTSource
 
+from triton_ext.ops.compiling_ahead import compile_ahead, without_tensors
 from triton_ext.ops.config_checks import power_problems, range_problems
 from triton_ext.ops.conv_fprop import TRITON_DTYPES
 from triton_ext.ops.conv_launch import TO_LAST, ForwardPlan, three
@@ -368,28 +367,16 @@ def compile_conv_direct(
     """
     constants = direct_constants(config, problem, dtype, dtype, epilogue)
     pointers = dict.fromkeys(("x_ptr", "w_ptr", "y_ptr"), f"*{dtype}")
-    none = [
-        name
-        for name in conv_direct_kernel.arg_names
-        if (name.endswith(("_ptr", "_desc")) or name == "extra") and name not in pointers
-    ]
+    constants |= without_tensors(conv_direct_kernel, pointers)
     for letter in "dh"[: 3 - problem.dims]:
-        none += [
-            f"{name}_{letter}" for name in ("size", "out", "stride", "pad", "dilation", "x_stride")
-        ]
-    constants |= dict.fromkeys(none)
-    signature = {
-        name: pointers.get(name, "constexpr" if name in constants else "i32")
-        for name in conv_direct_kernel.arg_names
-    }
-    # As Triton's front door does for channels-last tensors of 16 and more channels.
-    known = [*pointers, "co", *(f"x_stride_{letter}" for letter in "ndhw")]
-    names = list(conv_direct_kernel.arg_names)
-    attributes = {
-        (names.index(name),): [["tt.divisibility", 16]] for name in known if name not in constants
-    }
-    return triton.compile(
-        ASTSource(conv_direct_kernel, signature, constexprs=constants, attrs=attributes),
-        target=GPUTarget("cuda", capability, 32),
-        options={"num_warps": config.num_warps},
+        kinds = ("size", "out", "stride", "pad", "dilation", "x_stride")
+        constants |= dict.fromkeys(f"{kind}_{letter}" for kind in kinds)
+    return compile_ahead(
+        conv_direct_kernel,
+        pointers,
+        constants,
+        capability,
+        # Of channels-last tensors of 16 and more channels.
+        multiples=["co", *(f"x_stride_{letter}" for letter in "ndhw")],
+        num_warps=config.num_warps,
     )

@@ -22,9 +22,8 @@ from typing import Any
 import torch
 import triton
 import triton.language as tl
-from triton.backends.compiler import GPUTarget
-from triton.compiler import ASTSource
 
+from triton_ext.ops.compiling_ahead import compile_ahead
 from triton_ext.ops.conv_fprop import TRITON_DTYPES
 from triton_ext.ops.conv_launch import three
 from triton_ext.ops.depthwise_columns import columns_of, tap_of
@@ -420,18 +419,16 @@ def compile_depthwise_wgrad(
     Returns:
         Triton's compiled kernel; its ``asm`` holds TTGIR, PTX and cubin.
     """
-    names = list(depthwise_wgrad_kernel.arg_names)
     constants = _constants(config, walk, walk.channels, walk.channels)
     for letter in "dh"[: 3 - walk.dims]:
         kinds = ("size", "out", "low", "x_stride", "dy_stride")
         constants |= dict.fromkeys(f"{kind}_{letter}" for kind in kinds)
     pointers = {"x_ptr": f"*{dtype}", "dy_ptr": f"*{dtype}", "parts_ptr": "*fp32"}
-    signature = {
-        name: pointers.get(name, "constexpr" if name in constants else "i32") for name in names
-    }
-    attributes = {(names.index(name),): [["tt.divisibility", 16]] for name in pointers}
-    return triton.compile(
-        ASTSource(depthwise_wgrad_kernel, signature, constexprs=constants, attrs=attributes),
-        target=GPUTarget("cuda", capability, 32),
-        options={"num_warps": config.num_warps, "maxnreg": config.max_registers},
+    return compile_ahead(
+        depthwise_wgrad_kernel,
+        pointers,
+        constants,
+        capability,
+        num_warps=config.num_warps,
+        maxnreg=config.max_registers,
     )
