@@ -481,6 +481,18 @@ def test_a_depthwise_gradient_takes_whole_strides_only(folder):
         assert lookups.find(case, MACHINE) is None
 
 
+def test_a_stride_that_im2col_does_not_take_needs_packed_rows(folder):
+    case = replace(CASE, problem=problem(in_channels=3, stride=(16, 16), filter_size=(16, 16)))
+    config = conv_config.CONFIGS[0]
+    raw = entry(kind="gemm", config=encode(config))
+    write_table(folder / file_name(GPU), Table(GPU, {case.key(132): raw}))
+    with pytest.warns(TuningWarning, match="im2col cannot walk x tap by tap: expected a config"):
+        assert lookups.find(case, MACHINE) is None
+    packed = entry(kind="packed", config=encode(PackedConfig(config)), measured="2099-01-01")
+    lookups.lookup.add(GPU, {case.key(132): packed}, "here")
+    assert lookups.find(case, MACHINE) == PackedConfig(config)
+
+
 def test_what_the_models_choose_is_possible():
     shipped = lookups.shipped_path("NVIDIA H200")
     for key, raw in read_table(shipped).entries.items():
@@ -497,6 +509,7 @@ def test_what_the_models_choose_is_possible():
         "large depthwise": problem(in_channels=8, out_channels=8, groups=8, filter_size=(31, 31)),
         "few channels": problem(in_channels=3, filter_size=(7, 7)),
         "small groups": problem(groups=32),
+        "patches": problem(in_channels=3, stride=(16, 16), filter_size=(16, 16)),
     }
     for name, one in cases.items():
         for direction in DIRECTIONS:

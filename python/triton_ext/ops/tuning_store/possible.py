@@ -10,6 +10,7 @@ from typing import Any
 
 from triton_ext.ops.conv_config import ConvConfig, OutputTile
 from triton_ext.ops.conv_direct import DirectConfig
+from triton_ext.ops.conv_refusals import conv_violations
 from triton_ext.ops.depthwise_config import DepthwiseConfig, DepthwiseWgradConfig
 from triton_ext.ops.hopper.tiles import TileConfig
 from triton_ext.ops.machine import Machine
@@ -32,7 +33,15 @@ def problems_of(config: Any, case: Case, machine: Machine) -> list[str]:
         machine: Where.
     """
     if isinstance(config, PackedConfig):
-        return problems_of(config.config, case, machine)
+        return _alone(config.config, case, machine)
+    through_im2col = isinstance(config, (ConvConfig, TileConfig, WgradChoice))
+    if through_im2col and case.direction != "dgrad" and conv_violations(case.problem.geometry):
+        return ["im2col cannot walk x tap by tap: expected a configuration of packed rows"]
+    return _alone(config, case, machine)
+
+
+def _alone(config: Any, case: Case, machine: Machine) -> list[str]:
+    """Returns what is wrong with the numbers, whatever they are read from."""
     if isinstance(config, WgradChoice):
         tiles = config.config
         found = [*tiles.problems()]
