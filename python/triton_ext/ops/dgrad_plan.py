@@ -29,7 +29,7 @@ from triton_ext.ops.depthwise_plan import input_gradient_plan
 from triton_ext.ops.descriptors import ROUNDS_TO_TF32, ROW_BYTES, Layout, packed_strides
 from triton_ext.ops.dgrad_config import expected_times
 from triton_ext.ops.dgrad_forward import fastest_way, make_forward_plan
-from triton_ext.ops.dgrad_outputs import checked_bias, checked_output, new_output
+from triton_ext.ops.dgrad_run import DgradRun
 from triton_ext.ops.hopper import dgrad_plan as gluon
 from triton_ext.ops.hopper.plans import MOST_EXPECTED
 from triton_ext.ops.hopper.tiles import TileConfig
@@ -78,7 +78,7 @@ _LETTERS = {1: "W", 2: "HW", 3: "DHW"}
 
 
 @dataclass(slots=True, kw_only=True)
-class DgradPlan:
+class DgradPlan(DgradRun):
     """The gradient of the input of one geometry on one device.
 
     Attributes:
@@ -106,37 +106,15 @@ class DgradPlan:
         missing_of_w = self.missing_co if self.dtype == torch.float32 else self.missing_ci
         self._fill = FilledChannels(self.missing_co, missing_of_w)
 
-    def run(
-        self,
-        dy: torch.Tensor,
-        weight: torch.Tensor,
-        out: torch.Tensor | None = None,
-        bias: torch.Tensor | None = None,
-    ) -> torch.Tensor:
-        """Launches the kernel.
+    @property
+    def stores_aligned(self) -> bool:
+        """Whether dx has to begin at a multiple of 16 bytes."""
+        return self.store_through_tma
 
-        Args:
-            dy: [N, Co, *output_size], of the layout that the plan was made for.
-            weight: [Co, Ci / groups, *filter_size] in any memory format.
-            out: Where to put dx; a new tensor by default.
-            bias: [Ci] or None; added to dx, for transposed convolutions.
-
-        Returns:
-            dx [N, Ci, *input_size], channels-last.
-
-        Raises:
-            ValueError: ``out`` has another shape, dtype or layout, or the bias another shape.
-        """
-        if dy.is_cuda and dy.device.index != torch.cuda.current_device():
-            with torch.cuda.device(dy.device):
-                return self.run(dy, weight, out, bias)
+    def launch(
+        self, dy: torch.Tensor, weight: torch.Tensor, dx: torch.Tensor, bias: torch.Tensor | None
+    ) -> None:
         problem, config = self.problem, self.config
-        if out is None:
-            dx = new_output(problem, self.dtype, dy.device)
-        else:
-            dx = checked_output(problem, self.dtype, out, is_aligned=self.store_through_tma)
-        if bias is not None:
-            bias = checked_bias(problem, bias)
         dy_rows, w_rows = self._fill.fill(dy.permute(TO_LAST[problem.dims]), self._rows_of(weight))
         dx_desc = None
         if self.store_through_tma:
@@ -155,7 +133,6 @@ class DgradPlan:
             None if bias is None else (bias.dtype, bias.data_ptr() % 16 == 0),
         )
         self.launcher.launch(tensors, variant)
-        return dx
 
     def _rows_of(self, weight: torch.Tensor) -> torch.Tensor:
         """Returns the filter [Ci / groups, *taps, Co] for fp32, [Co, *taps, Ci / groups] else."""

@@ -41,7 +41,7 @@ from triton_ext.ops.descriptors import (
     packed_strides,
     pixel_stride,
 )
-from triton_ext.ops.dgrad_outputs import checked_bias, checked_output, new_output
+from triton_ext.ops.dgrad_run import DgradRun
 from triton_ext.ops.launcher import Launcher
 from triton_ext.ops.machine import IS_INTERPRETED, Machine
 from triton_ext.ops.problem import ConvProblem
@@ -240,7 +240,7 @@ def ranking(problem: ConvProblem, dtype: torch.dtype, machine: Machine) -> dict[
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PatchDgradPlan:
+class PatchDgradPlan(DgradRun):
     """The gradient of the input of one geometry on one device; holds no tensor.
 
     Attributes:
@@ -267,37 +267,15 @@ class PatchDgradPlan:
         missing_of_w = missing_co if is_nk else -_Patches.of(self.problem).columns % unit
         object.__setattr__(self, "_fill", FilledChannels(missing_co, missing_of_w))
 
-    def run(
-        self,
-        dy: torch.Tensor,
-        weight: torch.Tensor,
-        out: torch.Tensor | None = None,
-        bias: torch.Tensor | None = None,
-    ) -> torch.Tensor:
-        """Launches the kernel.
+    @property
+    def stores_aligned(self) -> bool:
+        """Whether dx has to begin at a multiple of 16 bytes."""
+        return False
 
-        Args:
-            dy: [N, Co, *output_size], of the layout that the plan was made for.
-            weight: [Co, Ci, *filter_size] in any memory format.
-            out: Where to put dx; a new tensor by default.
-            bias: [Ci] or None; added to dx, for transposed convolutions.
-
-        Returns:
-            dx [N, Ci, *input_size], channels-last.
-
-        Raises:
-            ValueError: ``out`` has another shape, dtype or layout, or the bias another shape.
-        """
-        if dy.is_cuda and dy.device.index != torch.cuda.current_device():
-            with torch.cuda.device(dy.device):
-                return self.run(dy, weight, out, bias)
+    def launch(
+        self, dy: torch.Tensor, weight: torch.Tensor, dx: torch.Tensor, bias: torch.Tensor | None
+    ) -> None:
         problem = self.problem
-        if out is None:
-            dx = new_output(problem, self.dtype, dy.device)
-        else:
-            dx = checked_output(problem, self.dtype, out, is_aligned=False)
-        if bias is not None:
-            bias = checked_bias(problem, bias)
         to_last = TO_LAST[problem.dims]
         ones = (1,) * (3 - problem.dims)
         dy_rows = dy.permute(to_last).unflatten(0, (-1, *ones)) if ones else dy.permute(to_last)
@@ -311,7 +289,6 @@ class PatchDgradPlan:
             None if bias is None else (bias.dtype, bias.data_ptr() % ROW_BYTES == 0),
         )
         self.launcher.launch(tensors, variant)
-        return dx
 
     def _dy_descriptor(self, rows: torch.Tensor) -> Any:
         # Also where it is not used: it checks the address.

@@ -19,7 +19,7 @@ from triton_ext.errors import UnsupportedError
 from triton_ext.ops.conv_config import channel_block
 from triton_ext.ops.conv_launch import TO_LAST
 from triton_ext.ops.descriptors import ROW_BYTES, Layout, pixel_stride
-from triton_ext.ops.dgrad_outputs import checked_bias, checked_output, new_output
+from triton_ext.ops.dgrad_run import DgradRun
 from triton_ext.ops.hopper.dgrad_config import expected_times
 from triton_ext.ops.hopper.plans import Tiled, common_reasons
 from triton_ext.ops.hopper.tiles import TileConfig, launch_problems, num_programs
@@ -84,7 +84,7 @@ def load_kernel() -> Any:
 
 
 @dataclass(slots=True, kw_only=True)
-class HopperDgradPlan:
+class HopperDgradPlan(DgradRun):
     """The gradient of the input of one geometry on one device, by the Gluon kernel.
 
     Descriptors are Gluon's, without memory.
@@ -109,36 +109,14 @@ class HopperDgradPlan:
     dx_tiles: Tiled
     launcher: Launcher
 
-    def run(
-        self,
-        dy: torch.Tensor,
-        weight: torch.Tensor,
-        out: torch.Tensor | None = None,
-        bias: torch.Tensor | None = None,
-    ) -> torch.Tensor:
-        """Launches the kernel.
+    @property
+    def stores_aligned(self) -> bool:
+        """Whether dx has to begin at a multiple of 16 bytes."""
+        return True
 
-        Args:
-            dy: [N, Co, *output_size], of the layout that the plan was made for.
-            weight: [Co, Ci, *filter_size] in any memory format.
-            out: Where to put dx; a new tensor by default.
-            bias: [Ci] or None; added to dx, for transposed convolutions.
-
-        Returns:
-            dx [N, Ci, *input_size], channels-last.
-
-        Raises:
-            ValueError: ``out`` has another shape, dtype or layout, or the bias another shape.
-        """
-        if dy.is_cuda and dy.device.index != torch.cuda.current_device():
-            with torch.cuda.device(dy.device):
-                return self.run(dy, weight, out, bias)
-        if out is None:
-            dx = new_output(self.problem, self.dtype, dy.device)
-        else:
-            dx = checked_output(self.problem, self.dtype, out, is_aligned=True)
-        if bias is not None:
-            bias = checked_bias(self.problem, bias)
+    def launch(
+        self, dy: torch.Tensor, weight: torch.Tensor, dx: torch.Tensor, bias: torch.Tensor | None
+    ) -> None:
         to_last = TO_LAST[self.problem.dims]
         dy_rows, w_rows = dy.permute(to_last), weight.permute(to_last).contiguous()
         if w_rows.data_ptr() % ROW_BYTES:
@@ -151,7 +129,6 @@ class HopperDgradPlan:
         rest = filters[1] if len(filters) == 2 else None
         variant = None if bias is None else (bias.dtype, bias.data_ptr() % ROW_BYTES == 0)
         self.launcher.launch((dy_desc, filters[0], rest, self.dx_tiles.at(dx), dx, bias), variant)
-        return dx
 
 
 def make_plan(
