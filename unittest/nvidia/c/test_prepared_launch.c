@@ -5,36 +5,15 @@
 #define _POSIX_C_SOURCE 200809L
 
 #include "fake_libcuda.h"
+#include "harness.h"
 #include "prepared_launch.h"
 
-#include <dlfcn.h>
-#include <inttypes.h>
 #include <pthread.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
-static const char *folder;
 static fake_state *fake;
 static fake_reset_function *reset;
 static void (*listen_to)(void (*)(const void *, void *, void **));
 static void (*set_result)(int);
-static int failed_checks;
-
-#define CHECK(condition)                                                               \
-    do {                                                                               \
-        if (!(condition)) {                                                            \
-            ++failed_checks;                                                           \
-            fprintf(stderr, "%s:%d: %s: not true: %s\n", __FILE__, __LINE__, __func__, \
-                    #condition);                                                       \
-        }                                                                              \
-    } while (0)
-
-static const char *path_of(const char *name) {
-    static char buffer[4096];
-    snprintf(buffer, sizeof buffer, "%s/%s", folder, name);
-    return buffer;
-}
 
 /* ---- A kernel: a map, an int, a pointer, and a map -------------------------------------------- */
 
@@ -347,12 +326,6 @@ static void test_threads_share_a_prepared_launch(void) {
 
 /* ---- Main ------------------------------------------------------------------------------------- */
 
-typedef struct {
-    const char *name;
-    void (*run)(void);
-} test;
-
-#define TEST(function) {#function, function}
 static const test tests[] = {
     TEST(test_a_launch),
     TEST(test_a_launch_changes_nothing_for_the_next),
@@ -367,14 +340,11 @@ static const test tests[] = {
     TEST(test_threads_share_a_prepared_launch),
 };
 
-/* dlsym's object pointer, as POSIX allows. */
-static void load_symbol(void *handle, const char *name, void *function) {
-    void *address = dlsym(handle, name);
-    if (address == NULL) {
-        fprintf(stderr, "%s is not in the stand-in\n", name);
-        exit(2);
-    }
-    memcpy(function, &address, sizeof address);
+static void start_again(void) {
+    reset();
+    set_result(0);
+    memset(&seen, 0, sizeof seen);
+    listen_to(listen);
 }
 
 int main(int count, char **arguments) {
@@ -397,22 +367,5 @@ int main(int count, char **arguments) {
     load_symbol(handle, "fake_launcher_set_result", &set_result);
     fake = get_state();
 
-    int passed = 0;
-    int failed = 0;
-    for (size_t i = 0; i < sizeof tests / sizeof tests[0]; ++i) {
-        failed_checks = 0;
-        reset();
-        set_result(0);
-        memset(&seen, 0, sizeof seen);
-        listen_to(listen);
-        tests[i].run();
-        if (failed_checks == 0) {
-            ++passed;
-        } else {
-            ++failed;
-            fprintf(stderr, "FAILED %s\n", tests[i].name);
-        }
-    }
-    printf("%d passed, %d failed\n", passed, failed);
-    return failed == 0 ? 0 : 1;
+    return run_tests(tests, sizeof tests / sizeof tests[0], start_again);
 }

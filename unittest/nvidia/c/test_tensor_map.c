@@ -6,56 +6,14 @@
 #define _POSIX_C_SOURCE 200809L
 
 #include "fake_libcuda.h"
+#include "harness.h"
 #include "tensor_map.h"
 
-#include <dlfcn.h>
-#include <inttypes.h>
 #include <pthread.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
-static const char *folder;
 static fake_state *fake;
 static fake_record_function *last_record;
 static fake_reset_function *reset;
-static int failed_checks;
-
-/* ---- Harness --------------------------------------------------------------------------------- */
-
-#define CHECK(condition)                                                                \
-    do {                                                                                \
-        if (!(condition)) {                                                             \
-            ++failed_checks;                                                            \
-            fprintf(stderr, "%s:%d: %s: not true: %s\n", __FILE__, __LINE__, __func__,  \
-                    #condition);                                                        \
-        }                                                                               \
-    } while (0)
-
-#define CHECK_EQUAL(got, expected)                                                          \
-    do {                                                                                    \
-        int64_t got_ = (int64_t)(got), expected_ = (int64_t)(expected);                     \
-        if (got_ != expected_) {                                                            \
-            ++failed_checks;                                                                \
-            fprintf(stderr, "%s:%d: %s: %s is %" PRId64 ", expected %" PRId64 "\n",         \
-                    __FILE__, __LINE__, __func__, #got, got_, expected_);                   \
-        }                                                                                   \
-    } while (0)
-
-#define CHECK_CONTAINS(error, part)                                                           \
-    do {                                                                                      \
-        if (strstr((error).message, part) == NULL) {                                          \
-            ++failed_checks;                                                                  \
-            fprintf(stderr, "%s:%d: %s: no \"%s\" in:\n%s\n", __FILE__, __LINE__, __func__,   \
-                    part, (error).message);                                                   \
-        }                                                                                     \
-    } while (0)
-
-static const char *path_of(const char *name) {
-    static char buffer[4096];
-    snprintf(buffer, sizeof buffer, "%s/%s", folder, name);
-    return buffer;
-}
 
 /* A legal request whose every number differs from every other. */
 static tm_im2col request_of_rank(uint32_t rank) {
@@ -692,12 +650,6 @@ static void test_reopening_is_harmless(void) {
 
 /* ---- Main ------------------------------------------------------------------------------------- */
 
-typedef struct {
-    const char *name;
-    void (*run)(void);
-} test;
-
-#define TEST(function) {#function, function}
 static const test tests[] = {
     TEST(test_32_threads_open_and_encode), /* must be first */
     TEST(test_32_threads_borrow_contexts),
@@ -740,16 +692,6 @@ static const test tests[] = {
     TEST(test_reopening_is_harmless),
 };
 
-/* dlsym's object pointer, as POSIX allows. */
-static void load_symbol(void *handle, const char *name, void *function) {
-    void *address = dlsym(handle, name);
-    if (address == NULL) {
-        fprintf(stderr, "%s is not in the stand-in: is LD_LIBRARY_PATH set?\n", name);
-        exit(2);
-    }
-    memcpy(function, &address, sizeof address);
-}
-
 int main(int count, char **arguments) {
     if (count != 2) {
         fprintf(stderr, "usage: %s FOLDER\n", arguments[0]);
@@ -767,19 +709,5 @@ int main(int count, char **arguments) {
     load_symbol(handle, "fake_libcuda_reset", &reset);
     fake = get_state();
 
-    int passed = 0;
-    int failed = 0;
-    for (size_t i = 0; i < sizeof tests / sizeof tests[0]; ++i) {
-        failed_checks = 0;
-        reset();
-        tests[i].run();
-        if (failed_checks == 0) {
-            ++passed;
-        } else {
-            ++failed;
-            fprintf(stderr, "FAILED %s\n", tests[i].name);
-        }
-    }
-    printf("%d passed, %d failed\n", passed, failed);
-    return failed == 0 ? 0 : 1;
+    return run_tests(tests, sizeof tests / sizeof tests[0], reset);
 }
