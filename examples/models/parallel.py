@@ -105,8 +105,8 @@ def wrap(model: nn.Module, kind: str) -> nn.Module:
 
         place = torch.cuda.current_device() if torch.cuda.is_available() else torch.device("cpu")
         return FullyShardedDataParallel(model, use_orig_params=True, device_id=place)
-    # fully_shard takes contiguous parameters only.  Filters are channels-last no longer, then, and
-    # both torch and we copy them at each call; the activations stay channels-last.
+    # fully_shard takes contiguous parameters only.  Filters are channels-last no longer, then:
+    # torch copies them at each call, we once per all-gather.  The activations stay channels-last.
     for parameter in model.parameters():
         parameter.data = parameter.data.contiguous()
     for block in blocks(model):

@@ -226,15 +226,49 @@ def test_reverted_modules_keep_nothing(mesh):
 
 def test_a_filter_that_somebody_writes_to_is_copied_again(mesh):
     model = sharded(mesh, each=False)
-    x = pictures(1)[0]
+    model(pictures(1)[0])
+    model.unshard()
+    x = torch.ones(1, CHANNELS[2], 3, 3, requires_grad=True)
+    before = model[2](x)
+    assert model[2]._gathered._copy is not None
     with torch.no_grad():
-        model(x)
-        model.unshard()
-        before = model[2](torch.ones(1, CHANNELS[2], 3, 3))
         model[2].weight.mul_(2)
         model[2].bias.mul_(2)
-        torch.testing.assert_close(model[2](torch.ones(1, CHANNELS[2], 3, 3)), 2 * before)
+    torch.testing.assert_close(model[2](x), 2 * before)
     model.reshard()
+
+
+@pytest.mark.parametrize("kept", [True, False])
+@pytest.mark.parametrize("mode", [torch.inference_mode, torch.no_grad])
+def test_validation_between_steps(mesh, kept, mode):
+    def results(model):
+        seen = []
+
+        def run(model, x):
+            if seen:  # FSDP's first forward may not be one of inference mode
+                with mode():
+                    seen.append(model(x).mean().item())
+            y = model(x)
+            seen.append(y.mean().item())
+            return y
+
+        return losses_of(model, pictures(1), run=run)[0], seen
+
+    ours = results(sharded(mesh, each=True, reshard_after_forward=not kept))
+    torch.testing.assert_close(ours, results(deep()))
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_without_gradients_a_filter_is_read_as_it_is(mesh, kept):
+    """Versions do not tell of what is written through ``.data``."""
+    x = pictures(1)[0]
+    theirs, ours = deep(), sharded(mesh, each=True, reshard_after_forward=not kept)
+    with torch.no_grad():
+        for model in (theirs, ours):
+            model(x)
+            for layer in model:
+                layer.weight.data.mul_(0.5)
+        torch.testing.assert_close(ours(x), theirs(x))
 
 
 def test_filters_that_are_exchanged_otherwise_are_not_kept():

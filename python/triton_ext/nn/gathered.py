@@ -9,7 +9,7 @@ all-gather, and the sharded one back before it frees the memory of the gathered 
 2.13: ``FSDPParam._setattr_on_modules``, which calls ``setattr`` of modules that have their own).
 So the copy is freed with the parameter, although a graph of autograd may have kept it, and filled
 again with it, as FSDP does with the memory of parameters.  Where parameters are exchanged
-otherwise, nothing is kept, and kernels copy at every call.
+otherwise, and where gradients are off, nothing is kept, and kernels copy at every call.
 """
 
 from __future__ import annotations
@@ -103,8 +103,9 @@ def replaced(module: Any, old: object, new: object) -> None:
 
 def in_order(known: Gathered, x: Tensor, weight: Tensor) -> Tensor:
     """Returns a gathered filter with its channels side by side, differentiable; else as it is."""
-    if torch.compiler.is_compiling() or (torch.is_grad_enabled() and not x.requires_grad):
-        return weight  # the backward would not read it
+    if torch.compiler.is_compiling() or not torch.is_grad_enabled() or not x.requires_grad:
+        # No backward would read it; and a copy of inference mode could not be filled again.
+        return weight
     copy = known.of(weight)
     if copy is None:
         return weight
