@@ -428,6 +428,20 @@ def test_vmap_of_an_epilogue(pixels):
         )
 
 
+@pytest.mark.parametrize("pixels", [7, 1])
+def test_vmap_of_a_residual_alone(pixels):
+    x, weight, bias = operands(2, dtype=torch.float32)
+    residuals = batch(randn(2, 6, pixels, pixels, dtype=torch.float32), 1)
+
+    def ours(residual):
+        return ops.conv2d(
+            x, weight, bias, padding=1, residual=residual, activation="relu", fallback="torch"
+        )
+
+    expected = torch.stack([ours(residual) for residual in residuals.unbind(1)])
+    torch.testing.assert_close(torch.vmap(ours, in_dims=1)(residuals), expected)
+
+
 def test_vmap_says_what_it_does_not_do():
     x, weight, bias = operands(2, dtype=torch.float32)
     weights, biases = batch(weight, 0), batch(bias, 0)

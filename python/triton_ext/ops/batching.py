@@ -34,6 +34,13 @@ def _into_images(tensor: Tensor, dim: int) -> Tensor:
     return channels_last(tensor.movedim(dim, 0).flatten(0, 1))
 
 
+def _all_into_images(tensor: Tensor, dim: int | None, count: int) -> Tensor:
+    """The same of a tensor that is not mapped, too: every element has it."""
+    if dim is None:
+        tensor, dim = tensor.expand(count, *tensor.shape), 0
+    return _into_images(tensor, dim)
+
+
 def _into_channels(tensor: Tensor, dim: int) -> Tensor:
     """[B, N, C, ...] to [N, B * C, ...]."""
     return channels_last(tensor.movedim(dim, 1).flatten(1, 2))
@@ -130,13 +137,14 @@ def _wgrad(info, in_dims, x, dy, stride, padding, dilation, groups, size, fallba
 def _fused(info, in_dims, x, weight, bias, scale, residual, out_scale, extra, *rest):  # type: ignore[no-untyped-def]
     x_dim, *others, r_dim, _, _ = in_dims[:7]
     others += [in_dims[5], *(in_dims[6] or ())]
-    if x_dim is None or any(dim is not None for dim in others):
+    if any(dim is not None for dim in others):
         _refuse("an epilogue where anything but x and residual is mapped")
+    count = info.batch_size
+    x = _all_into_images(x, x_dim, count)
     if residual is not None:
-        whole = residual.expand(info.batch_size, *residual.shape) if r_dim is None else residual
-        residual = _into_images(whole, r_dim or 0)
-    y = calls.fused(_into_images(x, x_dim), weight, bias, scale, residual, out_scale, extra, *rest)
-    return y.unflatten(0, (info.batch_size, y.shape[0] // info.batch_size)), 0
+        residual = _all_into_images(residual, r_dim, count)
+    y = calls.fused(x, weight, bias, scale, residual, out_scale, extra, *rest)
+    return y.unflatten(0, (count, y.shape[0] // count)), 0
 
 
 def _into(info, in_dims, *arguments):  # type: ignore[no-untyped-def]
