@@ -16,7 +16,7 @@ import interpreter_wgrad as wgrad
 from fprop_cases import ACTIVATIONS, check, convolve
 from packing_cases import PackedCase, draw, draw_patches, draw_problem, finite_where_torch_is
 from problem_cases import channels_last
-from triton_ext.ops import conv2d, conv2d_input
+from triton_ext.ops import conv2d, conv2d_input, conv2d_weight
 from triton_ext.ops.conv_plan import INPUT_DTYPES
 from triton_ext.ops.dgrad_forward import as_forward, make_forward_plan
 from triton_ext.ops.epilogue import EpilogueSpec
@@ -310,3 +310,20 @@ def test_a_gradient_over_few_channels_is_two_kernels(launches):
     assert launches == ["row_copy_kernel", "conv_fprop_kernel"]
     expected = torch.nn.grad.conv2d_input((1, 64, 64, 64), weight.double(), dy.double(), padding=1)
     assert (dx.double() - expected).abs().max() <= 1e-3 * expected.abs().max()
+
+
+@pytest.mark.parametrize("dilation", [9, 10, 12])
+def test_windows_that_reach_over_the_next_one(dilation):
+    # Rows of a window further apart than windows: no planes, whose descriptor is in memory's order.
+    x = channels_last((2, 8, 45, 40), torch.half, 1)
+    weight = channels_last((16, 8, 3, 3), torch.half, 2)
+    y = conv2d(x, weight, stride=(9, 1), dilation=(dilation, 1))
+    expected = torch.nn.functional.conv2d(
+        x.double(), weight.double(), stride=(9, 1), dilation=(dilation, 1)
+    )
+    assert (y.double() - expected).abs().max() <= 1e-3 * expected.abs().max()
+    dw = conv2d_weight(x, weight.shape, y, stride=(9, 1), dilation=(dilation, 1))
+    exact = torch.nn.grad.conv2d_weight(
+        x.double(), weight.shape, y.double(), stride=(9, 1), dilation=(dilation, 1)
+    )
+    assert (dw.double() - exact).abs().max() <= 1e-3 * exact.abs().max()

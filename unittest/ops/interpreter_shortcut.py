@@ -129,6 +129,8 @@ def test_only_plain_tensors_are_known():
     unaligned = torch.empty(x.numel() + 1, dtype=x.dtype)[1:].view(x.shape)
     assert shortcut.key_of("conv2d", (unaligned, weight, None), numbers) is None
     assert shortcut.key_of("conv2d", (x, weight, None), (1, 0, 1, [1])) is None
+    nested = torch.nested.nested_tensor([torch.zeros(8, 6, 6, dtype=x.dtype)] * 2)
+    assert shortcut.key_of("conv2d", (nested, weight, None), numbers) is None
 
 
 def test_forgotten_plans_are_forgotten_here_too(dispatched):

@@ -234,6 +234,11 @@ def test_padding_as_an_array():
     assert sides == [1, 1, 2, 2]
 
 
+def test_a_gradient_of_no_channels_is_refused():
+    with pytest.raises(ValueError, match=r"expected sizes of at least 1 .*\[1, 0, 6"):
+        ops.conv2d_weight(torch.zeros(1, 8, 8, 8), (0, 8, 3, 3), torch.zeros(1, 0, 6, 6))
+
+
 def test_nested_tensors_are_named():
     images = [torch.ones(8, 6, 5), torch.ones(8, 6, 5)]
     nested = torch.nested.nested_tensor(images)

@@ -143,3 +143,15 @@ def test_another_device(launches):
         for _ in range(3):
             y = call(*there)
     assert torch.equal(y.to(0), expected)
+
+
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
+def test_packed_rows_on_a_device_that_is_not_current():
+    # Three channels are packed by a kernel of their own, on the tensors' device as well.
+    x = channels_last(torch.randn(2, 3, 18, 18, device=1).half())
+    weight = torch.randn(16, 3, 3, 3, device=1).half()
+    expected = torch.nn.functional.conv2d(x.double(), weight.double())
+    with torch.no_grad():
+        results = [ops.conv2d(x, weight) for _ in range(4)]
+    assert all(torch.equal(result, results[0]) for result in results)
+    assert (results[0] - expected).abs().max() <= 1e-2

@@ -18,6 +18,7 @@ from fprop_cases import ACTIVATIONS, check, convolve
 from interpreted import assert_passes_in_the_interpreter, run_python
 from packing_cases import PackedCase, draw, draw_patches, draw_problem, finite_where_torch_is
 from problem_cases import channels_last, problem_of
+from triton_ext.errors import UnsupportedError
 from triton_ext.host import capabilities
 from triton_ext.ops import conv_plan, dgrad_plan, wgrad_gemm, wgrad_plan
 from triton_ext.ops.conv_config import SMEM_BYTES
@@ -27,7 +28,7 @@ from triton_ext.ops.epilogue import EpilogueSpec
 from triton_ext.ops.hopper.fprop_plan import HopperPlan
 from triton_ext.ops.hopper.tiles import ping_pong
 from triton_ext.ops.machine import Machine
-from triton_ext.ops.row_copy import compile_row_copy
+from triton_ext.ops.row_copy import RowCopy, compile_row_copy
 from triton_ext.ops.row_packing import RowPacking, packing_reasons, violations
 
 IM2COL = capabilities()["im2col"]
@@ -59,6 +60,13 @@ def fastest_of(problem):
 
 
 # --- geometry -----------------------------------------------------------------------------------
+
+
+def test_rows_beyond_32_bits_are_refused():
+    shape = {"channels": 1, "target_channels": 8, "target_h": 1, "element_bytes": 2}
+    pixels = (1 << 31) // 8
+    with pytest.raises(UnsupportedError, match=r"rows of 2147483648 elements: the kernel counts"):
+        RowCopy(size=(1, 1, 1, pixels), strides=(1,) * 5, target_elements=8 * pixels, **shape)
 
 
 def test_a_stem_of_seven_taps():

@@ -212,10 +212,12 @@ class ForwardPlan:
         shape = self.y_shape
         if self.epilogue.residual_per_image:
             shape = (*shape[:2], *(1,) * self.problem.dims)
-        if tuple(residual.shape) != shape or residual.itemsize > largest:
+        is_number = residual.is_floating_point() == self.out_dtype.is_floating_point
+        if tuple(residual.shape) != shape or residual.itemsize > largest or not is_number:
+            kind = "floating-point" if self.out_dtype.is_floating_point else "integer"
             raise ValueError(
-                f"epilogue: expected a residual {list(shape)} of at most {largest} bytes "
-                f"per element, got {_describe(residual)}"
+                f"epilogue: expected a residual {list(shape)} of {kind} numbers of at most "
+                f"{largest} bytes, got {_describe(residual)}"
             )
         rows = residual.permute(TO_LAST[self.problem.dims]).contiguous()
         return rows.clone() if rows.data_ptr() % ROW_BYTES else rows

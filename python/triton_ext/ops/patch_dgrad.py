@@ -135,7 +135,7 @@ def patch_dgrad_kernel(
         reached = reached & ((p_d * T)[:, None] + t[None, :] < size_d)
         mask = reached & (offs_m < m_gemm)[:, None] & (unit < COLUMNS // UNIT)[None, :]
         image_row = (n.to(tl.int64) * size_d + p_d * T) * size_h + p_h * R
-        first = image_row * row_units * UNIT + q * ROW
+        first = image_row * row_units * UNIT + q.to(tl.int64) * ROW
         down = (t.to(tl.int64) * size_h + r) * row_units * UNIT
         tl.store(
             dx_ptr + first[:, None] + (down + offs_n % ROW)[None, :], values.to(DTYPE), mask=mask

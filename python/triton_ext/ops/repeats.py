@@ -91,6 +91,9 @@ class Repeats:
     def _look(self, given: Tensors, y: torch.Tensor, operands: EpilogueOperands) -> None:
         """Finds out where the plan passes which tensor, if it passes them as they are."""
         x, weight, *_ = given
+        if x.is_cuda and x.device.index != torch.cuda.current_device():
+            # What the arguments are copied by would be launched on another device.
+            return
         tensors = (*given, y)
         places = {t.data_ptr(): i for i, t in enumerate(tensors) if t is not None}
         if len(places) < sum(t is not None for t in tensors):

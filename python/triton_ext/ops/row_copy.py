@@ -20,6 +20,7 @@ import triton.language as tl
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
+from triton_ext.errors import UnsupportedError
 from triton_ext.ops.conv_launch import TO_LAST
 from triton_ext.ops.descriptors import ROW_BYTES
 from triton_ext.ops.launcher import Launcher
@@ -42,6 +43,8 @@ _NUM_WARPS = 4
 # Elements of a CTA's tile: 8 per thread, 16 bytes of 16-bit types.
 _TILE = 1024
 _MANY_ELEMENTS = 1 << 21
+# Of a row of the target: the kernel counts them, and those of its last tile, in 32 bits.
+_MOST_ELEMENTS = (1 << 31) - (1 << 16)
 
 
 class CopySizes(NamedTuple):
@@ -209,6 +212,13 @@ class RowCopy:
     column: int = 1
     target_channels: int
     element_bytes: int
+
+    def __post_init__(self) -> None:
+        if self.target_elements > _MOST_ELEMENTS:
+            raise UnsupportedError(
+                f"a copy of rows of {self.target_elements} elements: the kernel counts to "
+                f"{_MOST_ELEMENTS}; split the tensor along its last dimension"
+            )
 
     @property
     def rows(self) -> int:

@@ -421,6 +421,10 @@ def _has_planes(problem: ConvProblem) -> bool:
     """Whether rows of an image are there for every row of the filter."""
     if problem.dims != 2 or problem.padding[0][0]:
         return False
+    # Descriptors have the dimensions in the order of memory.
+    is_ordered = problem.dilation[0] <= problem.stride[0]
+    if not is_ordered and problem.filter_size[0] > 1 and problem.output_size[0] > 1:
+        return False
     reach = (problem.filter_size[0] - 1) * problem.dilation[0]
     last = (problem.output_size[0] - 1) * problem.stride[0] + reach
     return last < problem.input_size[0]

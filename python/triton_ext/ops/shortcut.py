@@ -78,7 +78,7 @@ def key_of(
             continue
         if type(tensor) not in _PLAIN_TYPES or not (tensor.is_cuda or IS_INTERPRETED):
             return None
-        if tensor.layout is not torch.strided or tensor.is_neg():
+        if tensor.layout is not torch.strided or tensor.is_nested or tensor.is_neg():
             return None
         if may_differentiate and tensor.requires_grad:
             return None

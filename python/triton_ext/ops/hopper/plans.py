@@ -6,6 +6,7 @@ import math
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache
+from threading import Lock
 from typing import Any
 
 import torch
@@ -16,7 +17,14 @@ from triton_ext.ops.hopper.tiles import SMEM_BYTES
 from triton_ext.ops.machine import IS_INTERPRETED, Machine
 from triton_ext.ops.problem import ConvProblem
 
-__all__ = ["DTYPES", "MOST_EXPECTED", "Tiled", "common_reasons", "zeroed_flags"]
+__all__ = [
+    "DTYPES",
+    "MOST_EXPECTED",
+    "Tiled",
+    "common_reasons",
+    "problem_reasons",
+    "zeroed_flags",
+]
 
 #: Types of all tensors: the layouts in shared memory are those of 16-bit elements.
 DTYPES = (torch.float16, torch.bfloat16)
@@ -48,6 +56,15 @@ def common_reasons(problem: ConvProblem, dtype: torch.dtype, machine: Machine) -
         found.append(
             f"a CTA needs {SMEM_BYTES} bytes of shared memory, the GPU has {machine.smem_bytes}"
         )
+    return found + problem_reasons(problem, dtype)
+
+
+def problem_reasons(problem: ConvProblem, dtype: torch.dtype) -> list[str]:
+    """Returns why no Gluon kernel takes a problem, on whatever host and GPU.
+
+    Arguments as for :func:`common_reasons`.
+    """
+    found: list[str] = []
     if dtype not in DTYPES:
         found.append(f"dtype is {dtype}, expected float16 or bfloat16")
     if problem.groups != 1:
@@ -113,7 +130,11 @@ def zeroed_flags(device: torch.device, count: int) -> torch.Tensor:
     if device.type != "cuda" or torch.cuda.is_current_stream_capturing():
         # Memory of the graph: it is zeroed in every replay.
         return torch.zeros(count, dtype=torch.int32, device=device)
-    return _stream_flags(device, torch.cuda.current_stream(device).cuda_stream, count)
+    with _flags_lock:  # two threads of one stream get the same
+        return _stream_flags(device, torch.cuda.current_stream(device).cuda_stream, count)
+
+
+_flags_lock = Lock()
 
 
 # None is ever freed: a kernel of its stream might still use it.  torch has few streams, counts are
