@@ -144,6 +144,44 @@ def test_a_run_for_real_leaves_all_as_it_was(fails, training):
     assert torch.equal(torch.get_rng_state(), drawn)
 
 
+class Grows(torch.nn.Module):
+    """A buffer takes the shape of the output."""
+
+    def __init__(self, fails):
+        super().__init__()
+        self.convolution, self.fails = torch.nn.Conv2d(8, 16, 3), fails
+        self.register_buffer("cache", torch.empty(0))
+
+    def forward(self, x):
+        y = self.convolution(x)
+        self.cache.resize_(y.shape).copy_(y.detach())
+        if self.fails:
+            raise RuntimeError("the model's own")
+        return y
+
+
+def test_a_run_for_real_of_buffers_without_a_fixed_shape():
+    x = torch.randn(2, 8, 6, 6)
+    lazy = torch.nn.Sequential(torch.nn.LazyConv2d(16, 3), torch.nn.LazyBatchNorm2d())
+    assert tuning.collect(lazy, x, fake=False).cases
+    grows = Grows(fails=False)
+    assert tuning.collect(grows, x, fake=False).cases
+    assert grows.cache.shape == (0,)
+    with pytest.raises(RuntimeError, match="the model's own"):
+        tuning.collect(Grows(fails=True), x, fake=False)
+
+
+def test_a_run_for_real_between_forward_and_backward():
+    made = torch.nn.Sequential(torch.nn.Conv2d(8, 16, 3), torch.nn.BatchNorm2d(16))
+    x = torch.randn(2, 8, 6, 6)
+    made.eval()
+    total = made(x).sum()
+    made.train()
+    assert tuning.collect(made, x, fake=False).cases
+    total.backward()
+    assert made[0].weight.grad is not None
+
+
 LAYER, IMAGE = torch.nn.Conv2d(8, 8, 3), torch.zeros(1, 8, 8, 8)
 CASE = {"direction": "fprop", "problem": tuning.parse_shape("1x8x8x8_8_k3"), "dtype": torch.float16}
 

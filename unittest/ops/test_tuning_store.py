@@ -22,8 +22,10 @@ from hypothesis import given, settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
 from triton_ext.ops import conv_config, wgrad_config  # noqa: E402
 from triton_ext.ops.conv_direct import DirectConfig  # noqa: E402
+from triton_ext.ops.depthwise_config import DepthwiseConfig, DepthwiseWgradConfig  # noqa: E402
 from triton_ext.ops.epilogue import EpilogueSpec  # noqa: E402
 from triton_ext.ops.hopper import fprop_config  # noqa: E402
+from triton_ext.ops.hopper.wgrad_tiles import WgradTileChoice, WgradTileConfig  # noqa: E402
 from triton_ext.ops.machine import Machine  # noqa: E402
 from triton_ext.ops.problem import ConvProblem  # noqa: E402
 from triton_ext.ops.row_packing import PackedConfig  # noqa: E402
@@ -441,6 +443,10 @@ IMPOSSIBLE = {
     "parts": (conv_config.CONFIGS[0], {"store_parts": 4}, "store_parts is 4: expected 1 to 2"),
     "type": (conv_config.CONFIGS[0], {"block_m": "128"}, "block_m: expected .*int.* found '128'"),
     "gluon": (fprop_config.CONFIGS[0], {"rows": 96}, "gluon: rows is 96: a consumer multiplies 64"),
+    "store": (fprop_config.CONFIGS[0], {"store_n": 2}, "store_n is 2: expected at least 16, one"),
+    "filter": (
+        fprop_config.CONFIGS[0], {"filter_steps": 7}, "filter_steps is 7, the convolution has 9",
+    ),
     "direct": (
         DirectConfig(block_m=64, block_n=64), {"block_n": 65}, "block_n is 65: expected a power",
     ),
@@ -457,6 +463,57 @@ def test_impossible_numbers_are_not_used_and_told_once(folder, config, change, m
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert lookups.find(CASE, MACHINE) is None
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"stages": 100}, r"\d+ B of shared memory, a CTA has"),
+        ({"pixels": 100}, "pixels is 100: expected 16, 32, 64 or 128"),
+        ({"consumers": 7}, "consumers is 7: expected 1 to 3"),
+        ({"share": "tile"}, "consumers that share a tile leave adding to the second kernel"),
+    ],
+)
+def test_impossible_tiles_of_wgrad_are_told(folder, change, message):
+    case = replace(CASE, direction="wgrad")
+    choice = WgradTileChoice(config=WgradTileConfig(main_blocks=1, stages=4), add_in_place=True)
+    assert not problems_of(choice, case, MACHINE)
+    raw = entry(kind="gluon_wgrad", config=encode(choice))
+    raw["config"]["config"] |= change
+    write_table(folder / file_name(GPU), Table(GPU, {case.key(132): raw}))
+    where = re.escape(f"{folder / file_name(GPU)}: entry '{case.key(132)}' is not used: ")
+    with pytest.warns(TuningWarning, match=f"{where}gluon_wgrad: .*{message}"):
+        assert lookups.find(case, MACHINE) is None
+    wide = replace(case, out_dtype=torch.float32)
+    assert "out_dtype is torch.float32" in problems_of(choice, wide, MACHINE)[0]
+
+
+def test_tiles_of_a_strided_gradient_keep_no_filter():
+    narrow = replace(fprop_config.CONFIGS[0], stages=2, block_n_main=16, store_n=16)
+    config = replace(narrow, filter_steps=18)
+    case = replace(CASE, direction="dgrad")
+    assert not problems_of(config, case, MACHINE)
+    strided = replace(case, problem=problem(stride=(2, 2)))
+    found = problems_of(config, strided, MACHINE)
+    assert found == ["filter_steps is 18, the convolution has 0"]
+    assert "groups=2" in problems_of(config, replace(case, problem=problem(groups=2)), MACHINE)[0]
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        DepthwiseConfig(qw=4, block_p=1024, block_c=1024),
+        DepthwiseConfig(qw=32, block_p=32, block_c=64),
+        DepthwiseWgradConfig(qw=1, lines=1, taps=3, block_p=1024, block_c=1024),
+        DepthwiseWgradConfig(qw=32, lines=8, taps=12, block_p=4, block_c=64),
+    ],
+    ids=str,
+)
+def test_depthwise_programs_too_large_to_compile_are_not_used(config):
+    direction = "wgrad" if isinstance(config, DepthwiseWgradConfig) else "fprop"
+    one = problem(in_channels=64, out_channels=64, groups=64)
+    (found,) = problems_of(config, replace(CASE, direction=direction, problem=one), MACHINE)
+    assert re.match(r"block_p \* block_c is \d+, \d+ elements of each thread", found)
 
 
 def test_a_warning_names_the_file_that_was_used(folder):
@@ -498,7 +555,10 @@ def test_what_the_models_choose_is_possible():
     for key, raw in read_table(shipped).entries.items():
         direction = key.partition(" ")[0]
         read = Entry.of(raw)
-        case = replace(CASE, direction=direction)
+        # "wgrad float16 512->512 k3x3 padded steps 112": all have one stride and one group.
+        ci, co, *taps = map(int, re.search(r" (\d+)->(\d+) k(\d+)x(\d+) ", key).groups())
+        one = problem(in_channels=ci, out_channels=co, filter_size=tuple(taps))
+        case = replace(CASE, direction=direction, problem=one)
         assert not problems_of(decode(read.kind, read.config), case, MACHINE), key
     cases = {
         "plain": problem(),

@@ -32,6 +32,8 @@ MAX_UP = 8
 _LIVE_REGISTERS = 116
 # More are unrolled into kernels that nobody waits for.
 _MOST_PIXELS, _MOST_SUMS = 32, 128
+# More than is ever proposed, of a thread: elements of a pixel, of all pixels, and products.
+_MOST_ELEMENTS, _MOST_OUTPUTS, _MOST_PRODUCTS = 16, 256, 1024
 
 
 def is_depthwise(problem: ConvProblem) -> bool:
@@ -151,12 +153,24 @@ class Walk:
         return max(reads, writes) > _MAX_INT32
 
 
-def _block_problems(config: DepthwiseConfig | DepthwiseWgradConfig) -> list[str]:
-    return [
+def _block_problems(
+    config: DepthwiseConfig | DepthwiseWgradConfig, unrolled: int, most: int
+) -> list[str]:
+    """Returns what is wrong with a program whose threads do all ``unrolled`` times, in elements."""
+    found = [
         *power_problems(config, 1, 4096, "block_p"),
         *power_problems(config, 1, 1024, "block_c"),
         *power_problems(config, 1, 32, "num_warps"),
     ]
+    if found:
+        return found
+    elements, at_most = config.thread_channels, min(_MOST_ELEMENTS, most // max(unrolled, 1))
+    if elements > at_most:
+        found.append(
+            f"block_p * block_c is {config.block_p * config.block_c}, {elements} elements of each "
+            f"thread of {config.num_warps} warps: expected at most {at_most}"
+        )
+    return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -177,7 +191,10 @@ class DepthwiseConfig:
 
     def problems(self) -> list[str]:
         """Returns why the kernel cannot be compiled so; nothing where it can."""
-        return [*range_problems(self, 1, _MOST_PIXELS, "qw"), *_block_problems(self)]
+        return [
+            *range_problems(self, 1, _MOST_PIXELS, "qw"),
+            *_block_problems(self, self.qw, _MOST_OUTPUTS),
+        ]
 
     @property
     def thread_channels(self) -> int:
@@ -282,7 +299,7 @@ class DepthwiseWgradConfig:
             *range_problems(self, 1, _MOST_PIXELS, "qw"),
             *range_problems(self, 1, _MOST_SUMS, "lines", "taps", "sums"),
             *range_problems(self, 24, 255, "max_registers"),
-            *_block_problems(self),
+            *_block_problems(self, self.qw * self.sums, _MOST_PRODUCTS),
         ]
 
     @property

@@ -29,6 +29,9 @@ RESERVED_BYTES = 1024
 # Bytes of an element: fp16 and bf16.
 ELEMENT_BYTES = 2
 WARP_GROUP_THREADS = 128
+# Elements of the narrowest swizzle row, 32 bytes: fewer have another layout in shared memory, and
+# below 8 there is no layout of a WGMMA's accumulator.
+MIN_STORE_N = 16
 # Largest N of a WGMMA (PTX ISA, wgmma shapes).
 WGMMA_MAX_N = 256
 
@@ -155,6 +158,10 @@ class TileConfig:
                 )
             if width % self.store_n:
                 found.append(f"store_n is {self.store_n}: it must divide {width}")
+        if self.store_n < MIN_STORE_N:
+            found.append(
+                f"store_n is {self.store_n}: expected at least {MIN_STORE_N}, one swizzle row"
+            )
         if self.block_k not in (16, 32, 64):
             found.append(f"block_k is {self.block_k}: 16, 32 or 64 are one swizzle row")
         if self.stages < 2:

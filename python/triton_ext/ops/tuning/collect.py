@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.nn.parameter import is_lazy
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
@@ -286,13 +287,19 @@ def _unchanged(model: torch.nn.Module, inputs: Any) -> Iterator[None]:
     """Puts back what a run for real changes, also where it fails.
 
     That is gradients, the model's buffers (statistics of batch norms, counters) and torch's
-    generators, from which dropout draws.
+    generators, from which dropout draws.  Parameters are not: what the user's hooks do to them,
+    such as an optimizer's step during the backward, stays.
     """
     tensors = [*model.parameters(), *tree_leaves(inputs)]
     leaves = [each for each in tensors if isinstance(each, torch.Tensor) and each.is_leaf]
     grads = [(leaf, leaf.grad) for leaf in leaves]
     buffers = [(module._buffers, dict(module._buffers)) for module in model.modules()]
-    values = [(buffer, buffer.detach().clone()) for buffer in model.buffers() if not buffer.is_meta]
+    # Lazy modules have nothing to put back before their first run.
+    values = [
+        (buffer, buffer.detach().clone())
+        for buffer in model.buffers()
+        if not (buffer.is_meta or is_lazy(buffer))
+    ]
     devices = {leaf.device.index for leaf in leaves if leaf.device.type == "cuda"}
     for leaf, _ in grads:
         # Or the gradients of the run would be added to the user's.
@@ -308,9 +315,11 @@ def _unchanged(model: torch.nn.Module, inputs: Any) -> Iterator[None]:
             there.update(before)
         with torch.no_grad():
             for buffer, value in values:
-                # What is written need not count its versions: batch norms do not.
-                if not torch.equal(buffer, value):
-                    buffer.copy_(value)
+                # Through data, which counts no version: a graph of the user's may hold the buffer.
+                if buffer.shape != value.shape:
+                    buffer.data = value
+                elif not torch.equal(buffer, value):
+                    buffer.data.copy_(value)
 
 
 def _backward(output: Any, training: bool) -> None:

@@ -6,13 +6,17 @@ refuse, or the kernel compute wrongly, is told here, before a plan is made of it
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from triton_ext.ops.conv_config import ConvConfig, OutputTile
 from triton_ext.ops.conv_direct import DirectConfig
 from triton_ext.ops.conv_refusals import conv_violations
 from triton_ext.ops.depthwise_config import DepthwiseConfig, DepthwiseWgradConfig
-from triton_ext.ops.hopper.tiles import TileConfig
+from triton_ext.ops.hopper.plans import DTYPES, problem_reasons
+from triton_ext.ops.hopper.tiles import TileConfig, launch_problems
+from triton_ext.ops.hopper.wgrad_plan import work_of
+from triton_ext.ops.hopper.wgrad_tiles import WgradTileChoice
 from triton_ext.ops.machine import Machine
 from triton_ext.ops.row_packing import PackedConfig
 from triton_ext.ops.tuning_store.cases import Case
@@ -33,11 +37,41 @@ def problems_of(config: Any, case: Case, machine: Machine) -> list[str]:
         machine: Where.
     """
     if isinstance(config, PackedConfig):
+        # Which rows are packed depends on strides: what depends on the problem is asked later.
         return _alone(config.config, case, machine)
     through_im2col = isinstance(config, (ConvConfig, TileConfig, WgradChoice))
     if through_im2col and case.direction != "dgrad" and conv_violations(case.problem.geometry):
         return ["im2col cannot walk x tap by tap: expected a configuration of packed rows"]
+    if isinstance(config, TileConfig):
+        found = problem_reasons(case.problem, case.dtype)
+        return found or _tile_problems(config, case, machine.num_sms)
+    if isinstance(config, WgradTileChoice):
+        return _wgrad_tile_problems(config, case, machine.num_sms)
     return _alone(config, case, machine)
+
+
+def _tile_problems(config: TileConfig, case: Case, num_sms: int) -> list[str]:
+    """Returns why the Gluon kernels of fprop and dgrad do not compute a problem so."""
+    problem, is_fprop = case.problem, case.direction == "fprop"
+    columns, depth = problem.out_channels, problem.in_channels
+    if not is_fprop:
+        columns, depth = depth, columns
+    # Pixels of dgrad see different taps with a stride, and no filter can stay.
+    may_stay = is_fprop or set(problem.stride) == {1}
+    steps = problem.taps * math.ceil(depth / config.block_k) if may_stay else 0
+    return launch_problems(config, steps, columns, num_sms)
+
+
+def _wgrad_tile_problems(choice: WgradTileChoice, case: Case, num_sms: int) -> list[str]:
+    """Returns why the Gluon kernels of wgrad do not compute a problem so."""
+    found = [*choice.config.problems(), *problem_reasons(case.problem, case.dtype)]
+    out_dtype = case.out_dtype or case.dtype
+    if out_dtype not in DTYPES:
+        found.append(f"out_dtype is {out_dtype}: expected float16 or bfloat16")
+    # Tiles can be counted of what is right so far.
+    if found or not case.problem.batch:
+        return found
+    return work_of(case.problem, choice, num_sms).problems()
 
 
 def _alone(config: Any, case: Case, machine: Machine) -> list[str]:
