@@ -91,7 +91,7 @@ class Repeats:
     def _look(self, given: Tensors, y: torch.Tensor, operands: EpilogueOperands) -> None:
         """Finds out where the plan passes which tensor, if it passes them as they are."""
         x, weight, *_ = given
-        if x.is_cuda and x.device.index != torch.cuda.current_device():
+        if y.is_cuda and y.device.index != torch.cuda.current_device():
             # What the arguments are copied by would be launched on another device.
             return
         tensors = (*given, y)
