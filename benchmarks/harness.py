@@ -15,6 +15,7 @@ import argparse
 import csv
 import datetime
 import gc
+import io
 import json
 import math
 import os
@@ -429,12 +430,18 @@ def geometric_mean(values: Sequence[float]) -> float:
     return math.exp(sum(map(math.log, values)) / len(values))
 
 
-def write_json(path: pathlib.Path, value: object) -> None:
-    """Writes JSON so that the file is always whole."""
+def write_text(path: pathlib.Path, text: str) -> None:
+    """Writes a file, lines as they are, so that it is always whole."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(path.name + ".new")
-    temporary.write_text(json.dumps(value, indent=1) + "\n", encoding="utf-8")
+    with temporary.open("w", encoding="utf-8", newline="") as file:
+        file.write(text)
     os.replace(temporary, path)
+
+
+def write_json(path: pathlib.Path, value: object) -> None:
+    """Writes JSON so that the file is always whole."""
+    write_text(path, json.dumps(value, indent=1) + "\n")
 
 
 def write_rows(
@@ -450,13 +457,13 @@ def write_rows(
         return
     if path.suffix != ".csv":
         raise ValueError(f"{path}: expected a name that ends in .csv or .json")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("w", encoding="utf-8", newline="") as file:
-        file.writelines(f"# {line}\n" for line in environment.lines())
-        if rows:
-            writer = csv.DictWriter(file, fieldnames=list(rows[0]))
-            writer.writeheader()
-            writer.writerows(rows)
+    file = io.StringIO(newline="")
+    file.writelines(f"# {line}\n" for line in environment.lines())
+    if rows:
+        writer = csv.DictWriter(file, fieldnames=list(rows[0]))
+        writer.writeheader()
+        writer.writerows(rows)
+    write_text(path, file.getvalue())
 
 
 Item = TypeVar("Item", bound="Named")

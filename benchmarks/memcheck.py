@@ -22,6 +22,7 @@ from typing import Any
 
 from benchmarks.conv_variants import DIRECTIONS, case_of
 from benchmarks.harness import ROOT, Deadline, emit
+from benchmarks.reproduce import end_group, end_on_sigterm
 
 __all__ = ["add_arguments", "draw_problems", "find_checker", "run", "verdict"]
 
@@ -194,22 +195,33 @@ def _fill_cache(directions: Sequence[str], cases: int, deadline: Deadline) -> No
             process.wait()
 
 
-def check(checker: str, direction: str, arguments: argparse.Namespace, deadline: Deadline) -> bool:
-    """Runs a direction under the checker; prints and returns whether it is clean."""
+def check(checker: str, direction: str, arguments: argparse.Namespace, seconds: float) -> bool:
+    """Runs a direction under the checker; prints and returns whether it is clean.
+
+    Args:
+        checker: The program.
+        direction: Of the convolutions.
+        arguments: The command's.
+        seconds: After which the checker and what it started are ended.
+    """
     log = arguments.out / f"{arguments.tool}.{direction}.log"
     log.unlink(missing_ok=True)
     options = ["--tool", arguments.tool, "--error-exitcode", str(ERROR_STATUS)]
     command = [checker, *options, "--log-file", str(log.resolve())]
-    try:
-        result = subprocess.run(
+    printed = arguments.out / f"{arguments.tool}.{direction}.out"
+    with printed.open("wb") as file:
+        process = subprocess.Popen(
             [*command, *_command(direction, arguments.cases)], cwd=ROOT, env=_environment(),
-            capture_output=True, text=True, timeout=max(1.0, deadline.left()), check=False,
+            stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT,
+            start_new_session=True,
         )  # fmt: skip
-        output, status = result.stdout + result.stderr, f"exit status {result.returncode}"
-    except subprocess.TimeoutExpired as stopped:
-        output = (stopped.stdout or b"").decode(errors="replace")
-        status = "stopped by the time limit"
-    (arguments.out / f"{arguments.tool}.{direction}.out").write_text(output, encoding="utf-8")
+        try:
+            status = f"exit status {process.wait(timeout=seconds)}"
+        except subprocess.TimeoutExpired:
+            status = "stopped by the time limit"
+        finally:
+            end_group(process)
+    output = printed.read_text(encoding="utf-8", errors="replace")
     text = log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
     found = verdict(text, output)
     errors = "no summary" if found.errors is None else f"{found.errors} errors"
@@ -240,7 +252,11 @@ def run(arguments: argparse.Namespace) -> int:
         emit("no CUDA GPU: nothing to check")
         return 2
     arguments.out.mkdir(parents=True, exist_ok=True)
+    end_on_sigterm()
     deadline = Deadline(arguments.time_limit)
     _fill_cache(arguments.direction, arguments.cases, deadline)
-    clean = [check(checker, each, arguments, deadline) for each in arguments.direction]
+    clean = []
+    for index, direction in enumerate(arguments.direction):
+        share = deadline.left() / (len(arguments.direction) - index)
+        clean.append(check(checker, direction, arguments, max(1.0, share)))
     return int(not all(clean))

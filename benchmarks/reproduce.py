@@ -24,6 +24,7 @@ import pathlib
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -31,7 +32,16 @@ from dataclasses import dataclass
 from benchmarks.harness import ROOT, emit
 from benchmarks.reproduce_cases import CASES, Case, Figure, Reading, Rows, Step, load_rows
 
-__all__ = ["Finding", "add_arguments", "allowance", "run", "run_cases", "select_cases"]
+__all__ = [
+    "Finding",
+    "add_arguments",
+    "allowance",
+    "end_group",
+    "end_on_sigterm",
+    "run",
+    "run_cases",
+    "select_cases",
+]
 
 # Of a case's limit, what it is told to keep to itself; the rest is for its start and its end.
 OVERHEAD_SECONDS = 12.0
@@ -64,6 +74,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--out", type=pathlib.Path, default=pathlib.Path("reproduced"), metavar="DIR",
         help="folder of all that is written (reproduced)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--caches", type=pathlib.Path, metavar="DIR",
+        help="folder of compiled kernels, kept (a temporary one, removed at the end)",
     )  # fmt: skip
     parser.add_argument(
         "--other-triton", type=pathlib.Path, metavar="DIR",
@@ -163,11 +177,13 @@ class Place:
 
     Attributes:
         folder: Of results.
+        caches: Folder of the cases' caches.
         other_triton: Folder of another release, or ``None``.
         dry_run: Whether nothing is measured.
     """
 
     folder: pathlib.Path
+    caches: pathlib.Path
     other_triton: pathlib.Path | None = None
     dry_run: bool = False
 
@@ -177,7 +193,7 @@ class Place:
 
     def environment(self, case: Case, step: Step) -> dict[str, str]:
         """The environment of a step: caches and tables that no other case has."""
-        caches = self.folder / "caches" / f"{case.name}{'.other' * step.on_other_triton}"
+        caches = self.caches / f"{case.name}{'.other' * step.on_other_triton}"
         environment = {
             **os.environ,
             "TRITON_CACHE_DIR": str(caches / "triton"),
@@ -190,13 +206,18 @@ class Place:
         return environment
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
+def end_group(process: subprocess.Popen[bytes]) -> None:
     """Ends a process and those that it started, which are a group of their own."""
     for number in (signal.SIGTERM, signal.SIGKILL):
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(process.pid, number)
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(timeout=GRACE_SECONDS)
+
+
+def end_on_sigterm() -> None:
+    """Lets SIGTERM, which ``timeout`` sends, run what is in ``finally``: the end of children."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
 
 
 def _run_step(case: Case, step: Step, seconds: float, place: Place) -> str:
@@ -218,7 +239,7 @@ def _run_step(case: Case, step: Step, seconds: float, place: Place) -> str:
         except subprocess.TimeoutExpired:
             return f"TIMEOUT after {seconds:.0f} s"
         finally:
-            _end(process)
+            end_group(process)
     if code < 0:
         return f"CRASH by {signal.Signals(-code).name}"
     return f"exit status {code}" if code else ""
@@ -241,11 +262,11 @@ def _finding(
         if reading.wrong:
             result = "FAIL"
             notes.append(f"{reading.wrong} wrong")
+        elif missing or trouble:
+            # Some rows neither reach a goal nor miss it; --resume runs the case again.
+            result = "PARTIAL"
         elif figure.reach is not None and not figure.reaches(reading.value):
             result = "FAIL"
-        elif missing or trouble:
-            # A goal that some rows reach is not reached yet.
-            result = "PARTIAL"
         else:
             result = "DONE" if figure.reach is None else "PASS"
         if missing:
@@ -261,7 +282,9 @@ def run_case(case: Case, seconds: float, place: Place) -> list[Finding]:
     begin = time.monotonic()
     trouble, rows = "", {}
     for step in case.steps:
-        place.path_of(case, step).unlink(missing_ok=True)
+        path = place.path_of(case, step)
+        if path.exists():
+            os.replace(path, path.with_name(path.name + ".before"))
     for step in case.steps:
         left = seconds - (time.monotonic() - begin)
         # A case of several commands shares its time among those to come.
@@ -405,10 +428,21 @@ def run(arguments: argparse.Namespace) -> int:
         if not torch.cuda.is_available():
             emit("no CUDA GPU: nothing to time (--dry-run shows the output without one)")
             return 2
-    place = Place(arguments.out, None if other is None else other.resolve(), arguments.dry_run)
-    findings = run_cases(
-        cases, place, arguments.budget, arguments.case_limit, resume=arguments.resume
-    )
+    end_on_sigterm()
+    with contextlib.ExitStack() as stack:
+        caches = arguments.caches
+        if caches is None:
+            folder = tempfile.TemporaryDirectory(
+                prefix="triton-ext-reproduce-", ignore_cleanup_errors=True
+            )
+            caches = pathlib.Path(stack.enter_context(folder))
+        place = Place(
+            arguments.out, caches.resolve(), None if other is None else other.resolve(),
+            arguments.dry_run,
+        )  # fmt: skip
+        findings = run_cases(
+            cases, place, arguments.budget, arguments.case_limit, resume=arguments.resume
+        )
     failed = [finding for finding in findings if finding.result in FAILED]
     emit(f"{len(findings)} figures, {len(failed)} not reached; {arguments.out}/summary.md")
     return int(bool(failed))

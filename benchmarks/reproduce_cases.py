@@ -339,7 +339,7 @@ def _cases() -> dict[str, Case]:
             180,
         ),
         Case(
-            "epilogue.compile", "the same beside torch.compile(mode='max-autotune')",
+            "epilogue.compile", "the same beside torch.compile(mode='max-autotune-no-cudagraphs')",
             (_step("epilogue", "--compile"),),
             (Figure("compile / ours, mean", mean_of("ratio_to_compile"), 1.2, 1.5,
                     expected=len(COMPILED_SHAPES)),),

@@ -64,7 +64,8 @@ class LostContext:
         self.in_worker = in_worker
         self.reason = ""
 
-    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    # Last: what pytest prepares for a test's teardown is there, even of one that is skipped here.
+    @pytest.hookimpl(wrapper=True, trylast=True)
     def pytest_runtest_setup(self, item: pytest.Item) -> Generator[None, object, object]:
         """Skips what cannot run; fixtures can lose the context, too."""
         if self.reason and item.get_closest_marker("gpu") is not None:
@@ -74,6 +75,11 @@ class LostContext:
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_call(self, item: pytest.Item) -> Generator[None, object, object]:
         """Looks at the context behind a test, whether it passed or failed."""
+        return (yield from self._watched(item))
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_teardown(self, item: pytest.Item) -> Generator[None, object, object]:
+        """Looks at the context behind a test's fixtures, before another test begins."""
         return (yield from self._watched(item))
 
     def _watched(self, item: pytest.Item) -> Generator[None, object, object]:

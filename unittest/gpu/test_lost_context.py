@@ -122,6 +122,32 @@ def test_of_it(broken):
     assert "never comes here" not in text
 
 
+def test_the_end_of_a_fixture_is_watched_too(tmp_path):
+    tests = tmp_path / "test_fixture.py"
+    text = """
+import pytest
+import torch
+
+@pytest.fixture
+def late():
+    yield
+    torch.cuda.lost = "an illegal memory access was encountered"
+
+@pytest.mark.gpu
+def test_of_it(late):
+    pass
+
+@pytest.mark.gpu
+def test_victim():
+    raise AssertionError("never comes here")
+"""
+    tests.write_text(text, encoding="utf-8")
+    text = run(tmp_path, "-p", "no:xdist", "test_fixture.py").stdout
+    assert "ERROR test_fixture.py::test_of_it" in text
+    assert "test_fixture.py::test_of_it lost the CUDA context" in text
+    assert "1 passed, 1 skipped, 1 error" in text
+
+
 def test_what_the_test_itself_raised_is_kept(tmp_path):
     text = run(tmp_path, "-p", "no:xdist", failure="assert 1 == 2").stdout
     assert "assert 1 == 2" in text

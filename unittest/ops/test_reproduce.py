@@ -8,7 +8,11 @@ import dataclasses
 import importlib
 import json
 import math
+import os
 import pathlib
+import signal
+import subprocess
+import sys
 import time
 
 import pytest
@@ -58,7 +62,7 @@ def results(findings):
 
 
 def run_all(cases, folder, budget=100.0, limit=None, **options):
-    return run_cases(cases, Place(folder), budget, limit, **options)
+    return run_cases(cases, Place(folder, folder / "caches"), budget, limit, **options)
 
 
 def summary(folder):
@@ -112,6 +116,7 @@ def test_whatever_a_case_does_the_rest_goes_on(tmp_path):
         fake("behind", "[0.5, 1.0]"),
         fake("less", "[0.5, 1.0]", figure={"less_is_better": True}),
         fake("few", "[2.0]"),
+        fake("few behind", "[0.5]"),
         fake("segfault", "[2.0, 2.0]", "os.kill(os.getpid(), 11)"),
         fake("nothing", "[]", "os.abort()"),
         fake("exit", "[]", "sys.exit(5)"),
@@ -125,6 +130,7 @@ def test_whatever_a_case_does_the_rest_goes_on(tmp_path):
         "behind": "FAIL",
         "less": "PASS",
         "few": "PARTIAL",
+        "few behind": "PARTIAL",
         "segfault": "PARTIAL",
         "nothing": "CRASH",
         "exit": "FAIL",
@@ -167,6 +173,29 @@ def test_what_hangs_is_ended_with_all_that_it_started(tmp_path):
     assert beats.stat().st_size == before
 
 
+def test_sigterm_ends_what_runs_too(tmp_path):
+    child = "import os, sys, time; open(sys.argv[1], 'w').write(str(os.getpid())); time.sleep(99)"
+    parent = f"""
+import subprocess, sys
+from benchmarks.reproduce import end_group, end_on_sigterm
+end_on_sigterm()
+process = subprocess.Popen([sys.executable, "-c", {child!r}, sys.argv[1]], start_new_session=True)
+try:
+    process.wait()
+finally:
+    end_group(process)
+"""
+    told = tmp_path / "pid"
+    process = subprocess.Popen([sys.executable, "-c", parent, str(told)], cwd=ROOT)
+    while not (told.exists() and told.read_text()):
+        assert process.poll() is None
+        time.sleep(0.05)
+    process.terminate()
+    assert process.wait(timeout=30) == 128 + signal.SIGTERM
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(told.read_text()), 0)
+
+
 def test_what_there_is_no_time_for_is_named(tmp_path):
     cases = [fake("first", "[2.0, 2.0]", "time.sleep(1)", seconds=3.0), fake("second", seconds=20)]
     findings = run_all(cases, tmp_path, budget=6.5)
@@ -182,6 +211,14 @@ def test_a_resumed_run_leaves_out_what_is_known(tmp_path):
     assert results(run_all(again, tmp_path, resume=True)) == {"nothing": "PASS"}
     assert run_all(again, tmp_path, resume=True) == []
     assert len(summary(tmp_path)) == 4
+
+
+def test_a_resumed_run_runs_again_what_was_stopped_behind_its_goal(tmp_path):
+    run_all([fake("slow", "[0.5]", "time.sleep(99)")], tmp_path, limit=2)
+    again = [fake("slow", "[2.0, 2.0]")]
+    assert results(run_all(again, tmp_path, resume=True)) == {"slow": "PASS"}
+    assert [row["ratio"] for row in load_rows(tmp_path / "slow.csv")] == ["2.0", "2.0"]
+    assert "s0,0.5" in (tmp_path / "slow.csv.before").read_text()
 
 
 def test_every_case_has_caches_of_its_own(tmp_path, monkeypatch):
@@ -204,9 +241,9 @@ def test_another_triton_comes_first(tmp_path):
         for suffix in (".csv", ".other.csv")
     )
     case = fake("both", steps=steps, figure={"expected": 1})
-    findings = run_cases([case], Place(tmp_path), 100, None)
+    findings = run_cases([case], Place(tmp_path, tmp_path / "caches"), 100, None)
     assert (findings[0].result, findings[0].note) == ("SKIPPED", "needs --other-triton DIR")
-    findings = run_cases([case], Place(tmp_path, other_triton=other), 100, None)
+    findings = run_cases([case], Place(tmp_path, tmp_path / "caches", other), 100, None)
     assert findings[0].result == "PASS"
     versions = [load_rows(tmp_path / f"both{step.suffix}")[0]["shape"] for step in steps]
     assert versions[0] != versions[1] == "0.0.other"
