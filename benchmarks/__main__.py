@@ -6,6 +6,8 @@ import argparse
 import importlib
 import sys
 
+from benchmarks.harness import emit
+
 # Name of the case: the module with its add_arguments(parser) and run(arguments) -> exit code.
 CASES = {
     "bank_conflicts": "benchmarks.bank_conflicts",
@@ -42,7 +44,11 @@ def main(argv: list[str] | None = None) -> int:
         case = cases.add_parser(name, help=summary, description=summary)
         module.add_arguments(case)
     arguments = parser.parse_args(argv)
-    code: int = modules[arguments.case].run(arguments)
+    try:
+        code: int = modules[arguments.case].run(arguments)
+    except KeyboardInterrupt:
+        emit("interrupted")
+        return 130
     return code
 
 

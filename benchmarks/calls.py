@@ -51,8 +51,16 @@ def run(arguments: argparse.Namespace) -> int:
     """Runs the case.
 
     Returns:
-        1 where a launch was not prepared, 2 without a C compiler, else 0.
+        1 where a launch was not prepared, 2 without a C compiler or with options that cannot be
+        followed, else 0.
     """
+    for name in ("rounds", "chunks"):
+        if getattr(arguments, name) < 1:
+            emit(f"--{name} {getattr(arguments, name)}: expected at least 1")
+            return 2
+    if arguments.out is not None and arguments.out.suffix not in (".csv", ".json"):
+        emit(f"--out {arguments.out}: expected a name that ends in .csv or .json")
+        return 2
     if os.environ.get(STAND_IN_VARIABLE) is None:
         return start_on_stand_in()
     environment = collect_environment()

@@ -17,6 +17,7 @@ import argparse
 import contextlib
 import csv
 import dataclasses
+import fcntl
 import fnmatch
 import math
 import os
@@ -72,8 +73,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--case-limit", type=float, metavar="S", help="seconds of a case at most (its own)"
     )
     parser.add_argument(
-        "--out", type=pathlib.Path, default=pathlib.Path("reproduced"), metavar="DIR",
-        help="folder of all that is written (reproduced)",
+        "--out", type=pathlib.Path, metavar="DIR",
+        help="folder of all that is written (reproduced; reproduced.dry of a dry run)",
     )  # fmt: skip
     parser.add_argument(
         "--caches", type=pathlib.Path, metavar="DIR",
@@ -401,6 +402,23 @@ def _print_list(cases: Sequence[Case]) -> None:
             emit(f"{'':<32}{figure.name}{goal}")
 
 
+def _take_folder(folder: pathlib.Path, is_dry: bool, stack: contextlib.ExitStack) -> None:
+    """Makes the folder, and keeps it to this process until the stack is closed.
+
+    Raises:
+        OSError: It cannot be made or written.
+        ValueError: Another process uses it, or invented times would replace measured ones.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    lock = stack.enter_context((folder / ".lock").open("w"))
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise ValueError("another run writes there; wait for it or name another folder") from None
+    if is_dry and Summary(folder).measured():
+        raise ValueError("has measured times, a dry run invents some; name another folder")
+
+
 def run(arguments: argparse.Namespace) -> int:
     """Runs the case; returns 1 where something is missing, wrong or behind its goal."""
     try:
@@ -429,20 +447,29 @@ def run(arguments: argparse.Namespace) -> int:
             emit("no CUDA GPU: nothing to time (--dry-run shows the output without one)")
             return 2
     end_on_sigterm()
+    folder = arguments.out or pathlib.Path("reproduced.dry" if arguments.dry_run else "reproduced")
     with contextlib.ExitStack() as stack:
+        try:
+            _take_folder(folder, arguments.dry_run, stack)
+        except OSError as error:
+            emit(f"--out {folder}: {error.strerror}")
+            return 2
+        except ValueError as error:
+            emit(f"--out {folder}: {error}")
+            return 2
         caches = arguments.caches
         if caches is None:
-            folder = tempfile.TemporaryDirectory(
+            temporary = tempfile.TemporaryDirectory(
                 prefix="triton-ext-reproduce-", ignore_cleanup_errors=True
             )
-            caches = pathlib.Path(stack.enter_context(folder))
+            caches = pathlib.Path(stack.enter_context(temporary))
         place = Place(
-            arguments.out, caches.resolve(), None if other is None else other.resolve(),
+            folder, caches.resolve(), None if other is None else other.resolve(),
             arguments.dry_run,
         )  # fmt: skip
         findings = run_cases(
             cases, place, arguments.budget, arguments.case_limit, resume=arguments.resume
         )
     failed = [finding for finding in findings if finding.result in FAILED]
-    emit(f"{len(findings)} figures, {len(failed)} not reached; {arguments.out}/summary.md")
+    emit(f"{len(findings)} figures, {len(failed)} not reached; {folder}/summary.md")
     return int(bool(failed))

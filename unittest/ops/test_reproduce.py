@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import csv
 import dataclasses
 import importlib
@@ -332,3 +333,20 @@ def test_a_dry_run_reads_what_the_cases_write(tmp_path):
 def test_a_wrong_call_is_told(words, message, capsys):
     assert command(*words) == 2
     assert message in capsys.readouterr().out
+
+
+def test_a_folder_is_written_by_one_run_and_never_by_invented_times(tmp_path, capsys):
+    dry = ("--dry-run", "--only", "choosing.cold", "--out", str(tmp_path))
+    with contextlib.ExitStack() as stack:
+        reproduce._take_folder(tmp_path, False, stack)
+        assert command(*dry) == 2
+        assert "another run writes there" in capsys.readouterr().out
+    reproduce.Summary(tmp_path).add(
+        reproduce.Finding(name="conv.1d", figure="mean", value=1.1, result="PASS")
+    )
+    assert command(*dry) == 2
+    assert "has measured times, a dry run invents some" in capsys.readouterr().out
+    assert [row["result"] for row in summary(tmp_path)] == ["PASS"]
+    (tmp_path / "file").touch()
+    assert command("--dry-run", "--out", str(tmp_path / "file")) == 2
+    assert f"--out {tmp_path / 'file'}: File exists" in capsys.readouterr().out
