@@ -8,7 +8,7 @@ traces with dynamic shapes; nothing here turns such a size into a number.
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -20,6 +20,7 @@ __all__ = [
     "channels_last",
     "channels_last_strides",
     "check_groups",
+    "check_not_empty",
     "check_pair",
     "check_sizes",
     "dgrad_size",
@@ -110,6 +111,15 @@ def check_groups(name: str, groups: object) -> None:
         return
     if _integer(groups) is None:
         raise ValueError(f"{name}: groups must be an integer, got {groups!r}")
+
+
+def check_not_empty(name: str, sizes: Iterable[int], tensors: Mapping[str, torch.Tensor]) -> None:
+    """Refuses sizes of 0, of which the batch's is none; the tensors that they are of are named."""
+    if any(size == 0 for size in sizes):
+        got = " and ".join(f"{which} {list(tensor.shape)}" for which, tensor in tensors.items())
+        raise ValueError(
+            f"{name}: expected sizes of at least 1 (only the batch may be empty), got {got}"
+        )
 
 
 def check_sizes(name: str, which: str, value: object, count: int) -> None:
@@ -374,11 +384,7 @@ def check_pair(
             f"{operator}: {name} has {x.shape[1]} channels, weight {list(weight.shape)}{how} "
             f"expects {expected}"
         )
-    if any(size == 0 for size in (*weight.shape, *x.shape[1:])):
-        raise ValueError(
-            f"{operator}: expected sizes of at least 1 (only the batch may be empty), "
-            f"got {name} {list(x.shape)} and weight {list(weight.shape)}"
-        )
+    check_not_empty(operator, (*weight.shape, *x.shape[1:]), {name: x, "weight": weight})
     outputs = weight.shape[1] * groups if transposed else weight.shape[0]
     if bias is not None and (bias.dim() != 1 or bias.shape[0] != outputs):
         raise ValueError(f"{operator}: expected bias [{outputs}], got {list(bias.shape)}")

@@ -12,6 +12,7 @@ from triton_ext.errors import DescriptorError, UnsupportedError
 from triton_ext.ops import calls
 from triton_ext.ops.arguments import (
     check_groups,
+    check_not_empty,
     check_pair,
     check_sizes,
     dgrad_size,
@@ -207,11 +208,8 @@ def weight_gradient(
         )
     if groups < 1 or x.shape[1] % groups:
         raise ValueError(f"{name}: {x.shape[1]} channels do not divide into {groups} groups")
-    if not x.shape[1] or not grad_output.shape[1]:
-        raise ValueError(
-            f"{name}: expected sizes of at least 1 (only the batch may be empty), got x "
-            f"{list(x.shape)} and grad_output {list(grad_output.shape)}"
-        )
+    all_channels = (x.shape[1], grad_output.shape[1])
+    check_not_empty(name, all_channels, {"x": x, "grad_output": grad_output})
     channels = x.shape[1] // groups
     _check_first(name, "weight_size", weight_size, dims, (grad_output.shape[1], channels))
     taps = list(weight_size[2:])
