@@ -25,7 +25,7 @@ import time
 from collections.abc import Callable, Iterator
 from unittest import mock
 
-from benchmarks.harness import collect_environment, emit, write_rows
+from benchmarks.harness import collect_environment, emit, suffix_problem, write_rows
 from benchmarks.launch import STAND_IN_VARIABLE, start_on_stand_in
 
 __all__ = ["add_arguments", "run"]
@@ -58,8 +58,9 @@ def run(arguments: argparse.Namespace) -> int:
         if getattr(arguments, name) < 1:
             emit(f"--{name} {getattr(arguments, name)}: expected at least 1")
             return 2
-    if arguments.out is not None and arguments.out.suffix not in (".csv", ".json"):
-        emit(f"--out {arguments.out}: expected a name that ends in .csv or .json")
+    problem = suffix_problem(arguments.out)
+    if problem:
+        emit(f"--out {problem}")
         return 2
     if os.environ.get(STAND_IN_VARIABLE) is None:
         return start_on_stand_in()

@@ -19,9 +19,9 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from benchmarks.conv_runs import TABLES, add_suite_arguments, opened_suite
+from benchmarks.conv_runs import add_suite_arguments, opened_suite
 from benchmarks.conv_variants import DIRECTIONS, case_of
-from benchmarks.harness import ROOT, Deadline, emit, geometric_mean, write_rows
+from benchmarks.harness import ROOT, TABLES, Deadline, emit, geometric_mean, write_rows
 from benchmarks.suites import select_layers
 
 __all__ = ["add_arguments", "cold_command", "resnet_names", "run"]

@@ -14,13 +14,13 @@ from typing import Any
 
 from benchmarks.conv_runs import (
     H200_MULTIPROCESSORS,
-    TABLES,
     announce,
     make_timer,
     multiprocessors,
     opened,
 )
 from benchmarks.harness import (
+    TABLES,
     Deadline,
     Errors,
     Function,

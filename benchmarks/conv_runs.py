@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from benchmarks.harness import (
+    TABLES,
     Environment,
     EventTimer,
     FakeTimer,
@@ -15,13 +16,13 @@ from benchmarks.harness import (
     add_conv_arguments,
     collect_environment,
     emit,
+    suffix_problem,
     time_interleaved,
 )
 from benchmarks.suites import SUITES, Layer, select_layers
 
 __all__ = [
     "H200_MULTIPROCESSORS",
-    "TABLES",
     "add_suite_arguments",
     "announce",
     "machine_rate",
@@ -40,7 +41,6 @@ FORMULA = (
     "ratio = cuDNN time / our time; spread = (slowest - fastest round) / median"
 )
 
-TABLES = (".csv", ".json")
 
 Problem = TypeVar("Problem")
 
@@ -67,8 +67,9 @@ def opened(
         What ``select`` gave, and where it runs.  ``None``, after a line that says why, where
         nothing can be measured.
     """
-    if arguments.out is not None and arguments.out.suffix not in suffixes:
-        emit(f"--out {arguments.out}: expected a name that ends in {' or '.join(suffixes)}")
+    problem = suffix_problem(arguments.out, suffixes)
+    if problem:
+        emit(f"--out {problem}")
         return None
     try:
         problems = select()

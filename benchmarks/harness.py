@@ -30,6 +30,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Protocol, TypeVar
 
 __all__ = [
+    "TABLES",
     "Deadline",
     "Environment",
     "Errors",
@@ -45,6 +46,7 @@ __all__ = [
     "measure_each",
     "measure_errors",
     "milliseconds",
+    "suffix_problem",
     "time_interleaved",
     "write_json",
     "write_rows",
@@ -444,6 +446,17 @@ def write_json(path: pathlib.Path, value: object) -> None:
     write_text(path, json.dumps(value, indent=1) + "\n")
 
 
+#: How the names of files end that write_rows writes.
+TABLES = (".csv", ".json")
+
+
+def suffix_problem(path: pathlib.Path | None, suffixes: Sequence[str] = TABLES) -> str:
+    """Why a file cannot be written by its name; empty if it can, or none is asked for."""
+    if path is None or path.suffix in suffixes:
+        return ""
+    return f"{path}: expected a name that ends in {' or '.join(suffixes)}"
+
+
 def write_rows(
     path: pathlib.Path, environment: Environment, rows: Sequence[Mapping[str, object]]
 ) -> None:
@@ -452,11 +465,12 @@ def write_rows(
     Raises:
         ValueError: Another suffix than .csv or .json.
     """
+    problem = suffix_problem(path)
+    if problem:
+        raise ValueError(problem)
     if path.suffix == ".json":
         write_json(path, {"environment": asdict(environment), "rows": list(rows)})
         return
-    if path.suffix != ".csv":
-        raise ValueError(f"{path}: expected a name that ends in .csv or .json")
     file = io.StringIO(newline="")
     file.writelines(f"# {line}\n" for line in environment.lines())
     if rows:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from benchmarks.harness import Environment, GraphTimer, Timer, emit
+from benchmarks.harness import Environment, GraphTimer, Timer, emit, suffix_problem
 from examples.models import report
 from examples.models.measure import Row, StepTimer
 from examples.models.modes import DTYPES, MODES
@@ -77,8 +77,9 @@ def problem_of(arguments: argparse.Namespace) -> str:
         value = getattr(arguments, name)
         if value is not None and value < 1:
             return f"--{name} {value}: expected at least 1"
-    if arguments.out is not None and arguments.out.suffix not in (".csv", ".json"):
-        return f"--out {arguments.out}: expected a name that ends in .csv or .json"
+    wrong_out = suffix_problem(arguments.out)
+    if wrong_out:
+        return f"--out {wrong_out}"
     layers = arguments.per_layer
     if layers is not None and layers.suffix not in (".png", ".svg", ".csv", ".json"):
         return f"--per-layer {layers}: expected a name that ends in .png, .svg, .csv or .json"
