@@ -3,11 +3,16 @@
 Tolerance: the largest and the mean error against a reference in higher precision are at most twice
 torch's own, plus 1/8 of the dtype's epsilon relative to the largest and the mean absolute value of
 the reference.
+
+Where fp32 products are added to an fp32 result, no last rounding hides in which order, and torch's
+few errors may all be small by luck: for sums in another order than torch's the floor is
+``pairwise_floor`` relative to the largest and the mean norm of a sum's products.
 """
 
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import subprocess
 import sys
@@ -24,6 +29,7 @@ __all__ = [
     "bits",
     "compile_ahead",
     "cudnn_in_full_precision",
+    "pairwise_floor",
     "poison",
     "poisoned",
     "skip_without_gpu",
@@ -128,11 +134,34 @@ def errors(found: torch.Tensor, reference: torch.Tensor) -> tuple[float, float]:
     return difference.max().item(), difference.mean().item()
 
 
+def pairwise_floor(products: int) -> float:
+    """Returns what an fp32 sum of products may be off by in the best order, relative to their norm.
+
+    The best order adds in pairs: the products are rounded, and so are the sums of each of
+    ceil(log2 products) levels.  Rounding moves a value v by at most u |v|, u = eps / 2.  Factors
+    are drawn independently with mean zero: the squares of a level's sums add up to those of the
+    products, as expected values.  Roundings are independent with mean zero, too (the model of
+    Higham and Mary, "A new approach to probabilistic rounding error analysis", SIAM J. Sci. Comput.
+    41, 2019): the variance of their sum is below u^2 times the norm's square for each rounding that
+    a product goes through.  A chain of additions goes beyond it: a product in the middle of n goes
+    through n / 2 of them.
+
+    Args:
+        products: That are added.
+
+    Returns:
+        The bound of the standard deviation over the root of the sum of the products' squares.
+    """
+    roundings = math.ceil(math.log2(products)) + 1
+    return torch.finfo(torch.float32).eps / 2 * math.sqrt(roundings)
+
+
 def assert_as_exact_as_torch(
     ours: torch.Tensor,
     torchs: torch.Tensor,
     reference: torch.Tensor,
     relative_floor: float | None = None,
+    norms: torch.Tensor | None = None,
 ) -> None:
     """Compares a result with the reference, within the tolerance that this module states.
 
@@ -141,11 +170,12 @@ def assert_as_exact_as_torch(
         torchs: The same, computed by torch in the same precision.
         reference: The same in a higher precision.
         relative_floor: Instead of 1/8 of the epsilon of the dtype of ``torchs``.
+        norms: What the floor is relative to, instead of the reference.
     """
     assert ours.shape == reference.shape
     assert torch.isfinite(ours).all(), "part of the output was not written, or is not finite"
     floor = torch.finfo(torchs.dtype).eps / 8 if relative_floor is None else relative_floor
-    scale = errors(torch.zeros_like(reference), reference)
+    scale = errors(torch.zeros_like(reference), reference if norms is None else norms)
     for what, found, other, size in zip(
         PARTS, errors(ours, reference), errors(torchs, reference), scale, strict=True
     ):
