@@ -27,11 +27,11 @@ from gpu_comparison import (
 from problem_cases import channels_last, problem_of
 from triton_ext import ops
 from triton_ext.host import capabilities
+from triton_ext.ops import tuning, wgrad_plan
 from triton_ext.ops.hopper import plans
 from triton_ext.ops.hopper.plans import DTYPES
 from triton_ext.ops.hopper.wgrad_plan import HopperWgradPlan
 from triton_ext.ops.hopper.wgrad_tiles import CONFIGS, WgradTileChoice
-from triton_ext.ops.wgrad_plan import make_plan
 
 skip_without_gpu()
 GLUON = capabilities()["im2col-gluon"]
@@ -61,6 +61,19 @@ def prepared():
         yield
 
 
+@pytest.fixture
+def choose(monkeypatch):
+    """A function that has operators compute in one way, whatever tables and models say."""
+
+    def chosen(choice):
+        monkeypatch.setattr(wgrad_plan, "find", lambda case, machine: choice)
+        tuning.reload()
+
+    yield chosen
+    monkeypatch.undo()
+    tuning.reload()
+
+
 def reference(problem, x, dy, dtype):
     weight = torch.zeros(problem.w_shape, dtype=dtype, device=x.device, requires_grad=True)
     sides = [side for pair in reversed(problem.padding) for side in pair]
@@ -77,7 +90,7 @@ def operands(problem, dtype):
 
 def plan_of(problem, x, dy, choice=None, **options):
     strides = (x.stride(), dy.stride())
-    return make_plan(problem, *strides, x.dtype, x.device, choice, **options)
+    return wgrad_plan.make_plan(problem, *strides, x.dtype, x.device, choice, **options)
 
 
 def check(problem, dtype, choice, out_dtype=None):
@@ -162,8 +175,9 @@ def test_nan_and_infinity_go_where_torch_has_them(bad):
         assert torch.equal(ours.isinf(), expected.isinf())
 
 
-def test_operators_and_autograd_take_it():
+def test_operators_and_autograd_take_it(choose):
     problem = problem_of(n=8, ci=320, co=320, size=(64, 64), padding=1)
+    choose(WgradTileChoice(config=CONFIGS[0]))
     x, dy = operands(problem, torch.float16)
     assert isinstance(plan_of(problem, x, dy), HopperWgradPlan)
     dw = ops.conv2d_weight(x, problem.w_shape, dy, padding=1)
@@ -174,13 +188,15 @@ def test_operators_and_autograd_take_it():
     assert_as_exact_as_torch(dw, torchs, exact)
 
 
-def test_torch_compile_with_graphs_keeps_no_memory_of_theirs():
+def test_torch_compile_with_graphs_keeps_no_memory_of_theirs(choose):
     # Tiles in three parts, which the CTAs with the last ones add.
     problem = problem_of(n=32, ci=256, co=256, size=(14, 14), padding=1)
+    choose(WgradTileChoice(config=CONFIGS[0], add_in_place=True))
     x, dy = operands(problem, torch.float16)
     plan = plan_of(problem, x, dy)
     assert isinstance(plan, HopperWgradPlan)
     assert plan.tiles.add_in_place
+    assert plan.tiles.is_split
     plans._stream_flags.cache_clear()
 
     @torch.compile(mode="reduce-overhead", fullgraph=True)
