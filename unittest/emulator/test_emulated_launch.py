@@ -108,6 +108,37 @@ def test_wrong_options_are_named(options, message):
         xnv.emulated(count_up, **options)
 
 
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"arch": 1250}, "^emulated: arch is 1250: expected a GPU whose waves have 32 lanes"),
+        ({"arch": "gfx950", "edit": 3}, "arch is 'gfx950': .* edit is 3: expected a function"),
+        ({"types": "*bf16"}, r"types is '\*bf16': expected types by parameter, such as {'x_ptr': "),
+        ({"types": {"y": "*bf16"}}, "^emulated: types has 'y': expected one of x_ptr, total_ptr"),
+        ({"types": {"x_ptr": 16}}, r"^emulated: types\['x_ptr'\] is 16: expected a type's name"),
+    ],
+)
+def test_wrong_options_of_amd_are_named(options, message):
+    with pytest.raises(TypeError, match=message):
+        xamd.emulated(count_up, **options)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"num_wraps": 8}, "^through_shared: .*'num_wraps'; it takes x_ptr, .*also num_warps"),
+        (
+            {"num_warps": "4", "waves_per_eu": 1.5},
+            "^through_shared: num_warps is '4': expected an int; waves_per_eu is 1.5: expected an",
+        ),
+    ],
+)
+def test_wrong_options_of_a_launch_on_amd_are_named(options, message):
+    x = np.ones(128, np.int32)
+    with pytest.raises(TypeError, match=message):
+        xamd.emulated(through_shared)[(1,)](x, 128, 1, None, None, **options)
+
+
 def test_arguments_that_are_not_the_kernels_are_named():
     wanted = "^count_up: missing a required argument: 'total_ptr'; it takes x_ptr, total_ptr, size"
     with pytest.raises(TypeError, match=wanted):

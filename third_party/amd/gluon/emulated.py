@@ -7,6 +7,7 @@ runs the TTGIR of that compile in the emulator.  So the launcher of a kernel can
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
@@ -31,6 +32,8 @@ _ELEMENTS: Final = {
     "uint64": "u64",
 }
 _OPTIONS: Final = ("num_warps", "num_ctas", "num_stages", "waves_per_eu")
+#: Names of GPUs whose waves have 32 lanes, as the layouts of kernels for gfx1250 have.
+_WAVES_OF_32: Final = re.compile(r"gfx1\d[0-9a-f]{2}", re.ASCII)
 #: What a workgroup can have.
 _LDS_BYTES: Final = {"gfx1250": 320 * 1024}
 
@@ -46,7 +49,8 @@ class Emulated:
         edit: Changes the TTGIR before it runs; for experiments.
 
     Raises:
-        TypeError: ``kernel`` is none.
+        TypeError: ``kernel`` is none, another argument is of another type; at a launch: the
+            arguments are not those of the kernel, an option is no int.
         LaunchError: At a launch that the GPU would refuse, or with arguments of another type.
     """
 
@@ -60,6 +64,16 @@ class Emulated:
         if not hasattr(kernel, "arg_names") or not hasattr(kernel, "params"):
             name = getattr(kernel, "__name__", kernel)
             raise TypeError(f"emulated: expected a @gluon.jit function, got {name!r}")
+        problems = []
+        if not isinstance(arch, str) or _WAVES_OF_32.fullmatch(arch) is None:
+            problems.append(
+                f"arch is {arch!r}: expected a GPU whose waves have 32 lanes, such as 'gfx1250'"
+            )
+        problems += _type_problems(types, kernel.arg_names)
+        if edit is not None and not callable(edit):
+            problems.append(f"edit is {edit!r}: expected a function from TTGIR to TTGIR")
+        if problems:
+            raise TypeError("emulated: " + "; ".join(problems))
         self.kernel = kernel
         self.arch = arch
         self.types = dict(types or {})
@@ -102,6 +116,13 @@ class Emulated:
         from triton.experimental.gluon._runtime import GluonASTSource
 
         options = {name: kwargs.pop(name) for name in _OPTIONS if name in kwargs}
+        wrong = [
+            f"{name} is {value!r}: expected an int"
+            for name, value in options.items()
+            if type(value) is not int
+        ]
+        if wrong:
+            raise TypeError(f"{self.kernel.fn.__name__}: {'; '.join(wrong)}")
         names = list(self.kernel.arg_names)
         given = self._bound(args, kwargs)
         constants = {names[p.num] for p in self.kernel.params if p.is_constexpr}
@@ -119,7 +140,13 @@ class Emulated:
         return compiled, [given[name] for name in names if name not in constants]
 
     def _bound(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-        bound = inspect.signature(self.kernel.fn).bind(*args, **kwargs)
+        try:
+            bound = inspect.signature(self.kernel.fn).bind(*args, **kwargs)
+        except TypeError as error:
+            raise TypeError(
+                f"{self.kernel.fn.__name__}: {error}; it takes {', '.join(self.kernel.arg_names)}, "
+                f"a launch also {', '.join(_OPTIONS)}"
+            ) from error
         bound.apply_defaults()
         return dict(bound.arguments)
 
@@ -148,6 +175,26 @@ class Emulated:
         raise LaunchError(
             f"'{name}': expected a numpy array, an int or a float, got {type(value).__name__}"
         )
+
+
+def _type_problems(types: Any, parameters: list[str]) -> list[str]:
+    """What is wrong with the types of some parameters."""
+    if types is None:
+        return []
+    if not isinstance(types, Mapping):
+        return [f"types is {types!r}: expected types by parameter, such as {{'x_ptr': '*bf16'}}"]
+    return [
+        *(
+            f"types has {name!r}: expected one of {', '.join(parameters)}"
+            for name in types
+            if name not in parameters
+        ),
+        *(
+            f"types[{name!r}] is {value!r}: expected a type's name, such as '*bf16'"
+            for name, value in types.items()
+            if not isinstance(value, str)
+        ),
+    ]
 
 
 def emulated(
