@@ -191,7 +191,7 @@ def _submit(
     shared: dict[object, Any] = {}
     for shape, configs in work.items():
         # What kernels are compiled for besides the configuration; wgrad's depend on more.
-        kind: object = (shape.r * shape.s == 1, shape.stride > 1)
+        kind: object = (shape.r * shape.s == 1, shape.stride)
         if kernel == "wgrad":
             kind = shape
         for config in configs:

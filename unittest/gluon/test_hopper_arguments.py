@@ -105,7 +105,13 @@ def test_all_that_is_wrong_is_named():
             {},
             "configuration .*: .* B of shared memory, a CTA has 232448",
         ),
-        (compile_conv_dgrad, "128x128", {"strided": False}, "config is a str: expected a TileConf"),
+        (compile_conv_dgrad, "128x128", {}, "config is a str: expected a TileConf"),
+        (
+            compile_conv_dgrad,
+            PLAIN,
+            {"stride": (2, 0)},
+            r"stride is \(2, 0\) and dilation 1: expected a positive int, or one for each of 2 spa",
+        ),
         (
             compile_conv_fprop_cluster,
             PLAIN,

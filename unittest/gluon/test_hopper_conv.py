@@ -119,7 +119,7 @@ def test_a_kept_filter_fills_shared_memory_with_stages(base):
         ((8 * 16 * 16, 1280, 1280, 9), "128x128+32_co2_s5_e32x2_g8"),
         ((128 * 28 * 28, 128, 128, 9), "128x128_pp_s6_e32x2_g2"),
         # 98 tiles of 64 rows on 132 multiprocessors.
-        ((32 * 7 * 7, 512, 512, 9), "64x128_pp_s8_e64x1_g2"),
+        ((32 * 7 * 7, 512, 512, 9), "64x128_pp_s8_e32x2_g2"),
     ],
 )
 def test_the_model_chooses_what_was_fastest(sizes, expected):
@@ -179,7 +179,7 @@ def test_every_rank_from_one_text(kernel, rank, fresh_triton_cache):
     if kernel == "fprop":
         compiled = fprop.compile_conv_fprop(config, rank=rank, dtype=gl.bfloat16)
     else:
-        compiled = dgrad.compile_conv_dgrad(config, strided=False, rank=rank, dtype=gl.bfloat16)
+        compiled = dgrad.compile_conv_dgrad(config, rank=rank, dtype=gl.bfloat16)
     ptx = compiled.asm["ptx"]
     # A 1x1 filter's pixels are rows of a matrix.
     im2col = [] if rank == 2 else [str(rank)]
@@ -253,7 +253,7 @@ def test_one_consumer_compiles(kernel, fresh_triton_cache):
     if kernel == "fprop":
         compiled = fprop.compile_conv_fprop(config)
     else:
-        compiled = dgrad.compile_conv_dgrad(config, strided=True)
+        compiled = dgrad.compile_conv_dgrad(config, stride=2)
     assert len(re.findall(r"wgmma\.mma_async\S*m64n64k16", compiled.asm["ptx"])) == 4
 
 
@@ -299,7 +299,7 @@ def test_residue_classes_reach_what_the_convolution_reaches():
 @pytest.mark.parametrize("strided", [False, True], ids=["through TMA", "strided"])
 @pytest.mark.parametrize("config", fast(fprop.CONFIGS, 2))
 def test_compiled_dgrad(config, strided, fresh_triton_cache, tmp_path):
-    compiled = dgrad.compile_conv_dgrad(config, strided=strided)
+    compiled = dgrad.compile_conv_dgrad(config, stride=2 if strided else 1)
     ptx = compiled.asm["ptx"]
     assert compiled.metadata.shared <= SMEM_BYTES
     assert len(re.findall(r"cp\.async\.bulk\.tensor\.4d\S*\.im2col", ptx)) == config.row_groups
@@ -319,7 +319,7 @@ def test_compiled_dgrad(config, strided, fresh_triton_cache, tmp_path):
 @pytest.mark.parametrize("ci", [16, 32])
 def test_compiled_dgrad_of_few_channels(ci, strided, fresh_triton_cache, tmp_path):
     for config in narrow_configs(ci, 64, 0 if strided else 9):
-        compiled = dgrad.compile_conv_dgrad(config, strided=strided)
+        compiled = dgrad.compile_conv_dgrad(config, stride=2 if strided else 1)
         assert compiled.metadata.shared <= SMEM_BYTES
         # Per consumer: K of a step in 16s, rows in 64s.
         count = config.consumers * config.block_k // 16 * config.rows // 64

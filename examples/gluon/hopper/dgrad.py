@@ -17,9 +17,14 @@ from typing import Any
 
 import torch
 from triton.experimental.gluon import language as gl
-from triton_ext.errors import DescriptorError
+from triton_ext.errors import DescriptorError, LaunchError
 from triton_ext.gluon import nvidia as xnv
-from triton_ext.ops.hopper.dgrad import DgradProblem, conv_dgrad_kernel, dgrad_problem
+from triton_ext.ops.hopper.dgrad import (
+    DgradProblem,
+    conv_dgrad_kernel,
+    dgrad_problem,
+    residue_classes,
+)
 from triton_ext.ops.hopper.dgrad_config import choose_config
 from triton_ext.ops.hopper.tiles import TileConfig, num_programs
 from triton_ext.ops.residues import Residues
@@ -179,7 +184,7 @@ def conv_dgrad(
         None,
         problem,
         config,
-        classes > 1,
+        residue_classes(dims),
         num_warps=4,
     )
     return dx
@@ -188,7 +193,8 @@ def conv_dgrad(
 def compile_conv_dgrad(
     config: TileConfig,
     *,
-    strided: bool,
+    stride: int | tuple[int, ...] = 1,
+    dilation: int | tuple[int, ...] = 1,
     rank: int = 4,
     dtype: Any = gl.float16,
     capability: int = 90,
@@ -197,7 +203,8 @@ def compile_conv_dgrad(
 
     Args:
         config: How to compile.
-        strided: Whether any stride is not 1.
+        stride: One int, or one per spatial dimension.
+        dilation: As stride.
         rank: Rank of dy: 3, 4 or 5; 2 for a 1x1 filter, with which dy is a matrix.
         dtype: Of dy, w and dx.
         capability: Compute capability times ten.
@@ -209,15 +216,26 @@ def compile_conv_dgrad(
         LaunchError: All that is wrong with the arguments.
     """
     check_compile(TileConfig, config, rank, dtype, capability)
+    pairs = list(zip(*(per_dim(steps, rank - 2) for steps in (stride, dilation)), strict=False))
+    if len(pairs) != rank - 2 or any(type(n) is not int or n < 1 for pair in pairs for n in pair):
+        raise LaunchError(
+            f"stride is {stride!r} and dilation {dilation!r}: expected a positive int, or one for "
+            f"each of {rank - 2} spatial dimensions"
+        )
+    dims = [Residues(size=1, taps=1, stride=s, dilation=d, low=0) for s, d in pairs]
     signature: dict[str, Any] = {
         "dy_desc": pixels_type(dtype, [config.rows, config.block_k], rank),
         "w_main_desc": tiled_type(dtype, [config.block_k, 1, config.block_n_main]),
         "w_rest_desc": tiled_type(dtype, [config.block_k, 1, config.block_n_rest]),
         "dx_desc": tiled_type(dtype, [config.rows, config.store_n]),
         "dx_ptr": f"*{dtype}",
-        "problem": DgradProblem(*("i32",) * 3, *(("i32",) * 3,) * 11),
+        "problem": DgradProblem(*("i32",) * 3, *(("i32",) * 3,) * 6),
     }
-    constants: dict[str, Any] = {"bias_ptr": None, "CONFIG": config, "STRIDED": strided}
+    constants: dict[str, Any] = {
+        "bias_ptr": None,
+        "CONFIG": config,
+        "CLASSES": residue_classes(dims),
+    }
     if not config.block_n_rest:
         del signature["w_rest_desc"]
         constants["w_rest_desc"] = None

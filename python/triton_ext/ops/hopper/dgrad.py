@@ -49,6 +49,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from triton.experimental import gluon
@@ -72,7 +73,41 @@ from triton_ext.ops.hopper.pipeline import (
 )
 from triton_ext.ops.residues import Residues
 
-__all__ = ["DgradProblem", "consumer", "conv_dgrad_kernel", "dgrad_problem", "producer"]
+__all__ = [
+    "Classes",
+    "DgradProblem",
+    "consumer",
+    "conv_dgrad_kernel",
+    "dgrad_problem",
+    "producer",
+    "residue_classes",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Classes:
+    """The residue classes; constants of the kernel, because it divides by them for every tile.
+
+    Tuples are (d, h, w), with 1 for missing dimensions.
+
+    Attributes:
+        stride: Stride of the convolution; its product is the number of classes.
+        divisor: gcd of dilation and stride.
+        tap_step: From one tap of a class to its next.
+        offset_step: By which the position in dy falls from one tap of a class to its next.
+        inverse: For the first tap of a class.
+    """
+
+    stride: tuple[int, int, int]
+    divisor: tuple[int, int, int]
+    tap_step: tuple[int, int, int]
+    offset_step: tuple[int, int, int]
+    inverse: tuple[int, int, int]
+
+    @property
+    def count(self) -> int:
+        """Number of classes."""
+        return math.prod(self.stride)
 
 
 class DgradProblem(NamedTuple):
@@ -86,13 +121,8 @@ class DgradProblem(NamedTuple):
         channel_blocks: cdiv(Co, BLOCK_K).
         size: Pixels of dx.
         filter_size: Taps.
-        stride: Stride of the convolution; its product is the number of classes.
         dilation: Distance of two taps.
         padding: In front.
-        divisor: gcd of dilation and stride.
-        tap_step: Of a class.
-        offset_step: Of a class.
-        inverse: For the first tap of a class.
         lower: Lower corner of the pixel box.
         walk_size: Pixels of a class.
     """
@@ -102,15 +132,35 @@ class DgradProblem(NamedTuple):
     channel_blocks: int
     size: tuple[int, int, int]
     filter_size: tuple[int, int, int]
-    stride: tuple[int, int, int]
     dilation: tuple[int, int, int]
     padding: tuple[int, int, int]
-    divisor: tuple[int, int, int]
-    tap_step: tuple[int, int, int]
-    offset_step: tuple[int, int, int]
-    inverse: tuple[int, int, int]
     lower: tuple[int, int, int]
     walk_size: tuple[int, int, int]
+
+
+def _padded(dims: Sequence[Residues]) -> list[Residues]:
+    return [Residues(size=1, taps=1, stride=1, dilation=1, low=0)] * (3 - len(dims)) + [*dims]
+
+
+def _three(values: Iterable[int]) -> tuple[int, int, int]:
+    d, h, w = values
+    return d, h, w
+
+
+def residue_classes(dims: Sequence[Residues]) -> Classes:
+    """Returns the constants of the kernel.
+
+    Args:
+        dims: The spatial dimensions.
+    """
+    padded = _padded(dims)
+    return Classes(
+        stride=_three(dim.stride for dim in padded),
+        divisor=_three(dim.divisor for dim in padded),
+        tap_step=_three(dim.tap_step for dim in padded),
+        offset_step=_three(dim.offset_step for dim in padded),
+        inverse=_three(dim.inverse for dim in padded),
+    )
 
 
 def dgrad_problem(dims: Sequence[Residues], n: int, ci: int, channel_blocks: int) -> DgradProblem:
@@ -122,27 +172,17 @@ def dgrad_problem(dims: Sequence[Residues], n: int, ci: int, channel_blocks: int
         ci: Input channels.
         channel_blocks: cdiv(Co, BLOCK_K).
     """
-    padded = [Residues(size=1, taps=1, stride=1, dilation=1, low=0)] * (3 - len(dims)) + [*dims]
-
-    def three(values: Iterable[int]) -> tuple[int, int, int]:
-        d, h, w = values
-        return d, h, w
-
+    padded = _padded(dims)
     return DgradProblem(
         m_gemm=n * math.prod(dim.walk_size for dim in dims),
         ci=ci,
         channel_blocks=channel_blocks,
-        size=three(dim.size for dim in padded),
-        filter_size=three(dim.taps for dim in padded),
-        stride=three(dim.stride for dim in padded),
-        dilation=three(dim.dilation for dim in padded),
-        padding=three(dim.low for dim in padded),
-        divisor=three(dim.divisor for dim in padded),
-        tap_step=three(dim.tap_step for dim in padded),
-        offset_step=three(dim.offset_step for dim in padded),
-        inverse=three(dim.inverse for dim in padded),
-        lower=three(dim.lower for dim in padded),
-        walk_size=three(dim.walk_size for dim in padded),
+        size=_three(dim.size for dim in padded),
+        filter_size=_three(dim.taps for dim in padded),
+        dilation=_three(dim.dilation for dim in padded),
+        padding=_three(dim.low for dim in padded),
+        lower=_three(dim.lower for dim in padded),
+        walk_size=_three(dim.walk_size for dim in padded),
     )
 
 
@@ -150,47 +190,50 @@ def dgrad_problem(dims: Sequence[Residues], n: int, ci: int, channel_blocks: int
 
 
 @gluon.jit
-def split_tile(tile, problem, CONFIG: gl.constexpr):
+def split_tile(tile, problem, CONFIG: gl.constexpr, CLASSES: gl.constexpr):
     """First row and column of a tile within its class, and the residues of the class."""
+    STRIDE_H: gl.constexpr = CLASSES.stride[1]
+    STRIDE_W: gl.constexpr = CLASSES.stride[2]
+    if CLASSES.count == 1:
+        row, column = tile_origin(tile, problem.m_gemm, problem.ci, CONFIG)
+        return row, column, (0, 0, 0)
     num_m, num_n = tile_counts(problem.m_gemm, problem.ci, CONFIG)
     tiles = num_m * num_n
     row, column = tile_origin(tile % tiles, problem.m_gemm, problem.ci, CONFIG)
     number = tile // tiles
-    _, stride_h, stride_w = problem.stride
-    rest = number // stride_w
-    return row, column, (rest // stride_h, rest % stride_h, number % stride_w)
+    rest = number // STRIDE_W
+    return row, column, (rest // STRIDE_H, rest % STRIDE_H, number % STRIDE_W)
 
 
 @gluon.jit
-def num_tiles(problem, CONFIG: gl.constexpr):
+def num_tiles(problem, CONFIG: gl.constexpr, CLASSES: gl.constexpr):
     """Tiles of all classes."""
     num_m, num_n = tile_counts(problem.m_gemm, problem.ci, CONFIG)
-    stride_d, stride_h, stride_w = problem.stride
-    return num_m * num_n * stride_d * stride_h * stride_w
+    return num_m * num_n * CLASSES.count
 
 
 @gluon.jit
-def class_taps(residues, problem, DIM: gl.constexpr):
+def class_taps(residues, problem, DIM: gl.constexpr, CLASSES: gl.constexpr):
     """First tap of a class, number of its taps, im2col offset of the first."""
+    DIVISOR: gl.constexpr = CLASSES.divisor[DIM]
+    STEP: gl.constexpr = CLASSES.tap_step[DIM]
     position = residues[DIM] + problem.padding[DIM]
-    divisor = problem.divisor[DIM]
-    step = problem.tap_step[DIM]
     taps = problem.filter_size[DIM]
-    first = (position // divisor) * problem.inverse[DIM] % step
-    is_reached = (position % divisor == 0) & (first < taps)
-    count = gl.where(is_reached, (taps - 1 - first) // step + 1, 0)
-    shift = (position - first * problem.dilation[DIM]) // problem.stride[DIM]
+    first = (position // DIVISOR) * CLASSES.inverse[DIM] % STEP
+    is_reached = (position % DIVISOR == 0) & (first < taps)
+    count = gl.where(is_reached, (taps - 1 - first) // STEP + 1, 0)
+    shift = (position - first * problem.dilation[DIM]) // CLASSES.stride[DIM]
     return first, count, shift - problem.lower[DIM]
 
 
 @gluon.jit
-def num_steps_of(index, problem, CONFIG: gl.constexpr):
+def num_steps_of(index, problem, CONFIG: gl.constexpr, CLASSES: gl.constexpr):
     """Steps of a tile of this CTA."""
     tile = gl.program_id(0) + index * gl.num_programs(0)
-    _, _, residues = split_tile(tile, problem, CONFIG)
-    _, count_d, _ = class_taps(residues, problem, 0)
-    _, count_h, _ = class_taps(residues, problem, 1)
-    _, count_w, _ = class_taps(residues, problem, 2)
+    _, _, residues = split_tile(tile, problem, CONFIG, CLASSES)
+    _, count_d, _ = class_taps(residues, problem, 0, CLASSES)
+    _, count_h, _ = class_taps(residues, problem, 1, CLASSES)
+    _, count_w, _ = class_taps(residues, problem, 2, CLASSES)
     return count_d * count_h * count_w * problem.channel_blocks
 
 
@@ -207,25 +250,32 @@ def load_filter(
 
 
 @gluon.jit
-def producer(dy_desc, w_main_desc, w_rest_desc, shared, problem, CONFIG: gl.constexpr):
+def producer(
+    dy_desc, w_main_desc, w_rest_desc, shared, problem, CONFIG: gl.constexpr,
+    CLASSES: gl.constexpr,
+):  # fmt: skip
     """Loads all tiles of this CTA, as far ahead as the ring allows."""
     STAGES: gl.constexpr = CONFIG.stages
     GROUPS: gl.constexpr = CONFIG.row_groups
     MISSING: gl.constexpr = 5 - len(dy_desc.shape)
     _, taps_h, taps_w = problem.filter_size
-    step_d, step_h, step_w = problem.tap_step
-    fall_d, fall_h, fall_w = problem.offset_step
+    STEP_D: gl.constexpr = CLASSES.tap_step[0]
+    STEP_H: gl.constexpr = CLASSES.tap_step[1]
+    STEP_W: gl.constexpr = CLASSES.tap_step[2]
+    FALL_D: gl.constexpr = CLASSES.offset_step[0]
+    FALL_H: gl.constexpr = CLASSES.offset_step[1]
+    FALL_W: gl.constexpr = CLASSES.offset_step[2]
     lower_d, lower_h, lower_w = problem.lower
     ones = (1, 1, 1)
     front = (-lower_d, -lower_h, -lower_w)
     stage = gl.to_tensor(0)
     phase = gl.to_tensor(1)  # a fresh barrier counts as one whose odd phase is over
-    for index in range(num_own(num_tiles(problem, CONFIG))):
+    for index in range(num_own(num_tiles(problem, CONFIG, CLASSES))):
         tile = gl.program_id(0) + index * gl.num_programs(0)
-        row, column, residues = split_tile(tile, problem, CONFIG)
-        first_d, count_d, offset_d = class_taps(residues, problem, 0)
-        first_h, count_h, offset_h = class_taps(residues, problem, 1)
-        first_w, count_w, offset_w = class_taps(residues, problem, 2)
+        row, column, residues = split_tile(tile, problem, CONFIG, CLASSES)
+        first_d, count_d, offset_d = class_taps(residues, problem, 0, CLASSES)
+        first_h, count_h, offset_h = class_taps(residues, problem, 1, CLASSES)
+        first_w, count_w, offset_w = class_taps(residues, problem, 2, CLASSES)
         starts = ()
         for group in gl.static_range(GROUPS):
             first = row + group * CONFIG.rows
@@ -241,10 +291,10 @@ def producer(dy_desc, w_main_desc, w_rest_desc, shared, problem, CONFIG: gl.cons
             for t in range(count_d):
                 for r in range(count_h):
                     for s in range(count_w):
-                        tap = (first_d + t * step_d) * taps_h + first_h + r * step_h
-                        tap = tap * taps_w + first_w + s * step_w
+                        tap = (first_d + t * STEP_D) * taps_h + first_h + r * STEP_H
+                        tap = tap * taps_w + first_w + s * STEP_W
                         offsets = (
-                            offset_d - t * fall_d, offset_h - r * fall_h, offset_w - s * fall_w,
+                            offset_d - t * FALL_D, offset_h - r * FALL_H, offset_w - s * FALL_W,
                         )  # fmt: skip
                         ready = shared.ready_bars.index(stage)
                         mbarrier.wait(shared.empty_bars.index(stage), phase)
@@ -280,16 +330,20 @@ def rows_layout(columns):
 @gluon.jit
 def store_rows(
     acc, dx_ptr, dx_smem, row, column, residues, problem, epilogue, FIRST: gl.constexpr,
-    CONFIG: gl.constexpr,
+    CONFIG: gl.constexpr, CLASSES: gl.constexpr,
 ):  # fmt: skip
     """Converts an accumulator, STORE_N columns at a time, and writes its rows where they belong."""
     if acc.shape[1] > CONFIG.store_n:
         HALF: gl.constexpr = acc.shape[1] // 2
         left, right = acc.reshape([acc.shape[0], 2, HALF]).permute(0, 2, 1).split()
-        store_rows(left, dx_ptr, dx_smem, row, column, residues, problem, epilogue, FIRST, CONFIG)
         store_rows(
-            right, dx_ptr, dx_smem, row, column + HALF, residues, problem, epilogue, FIRST, CONFIG
-        )
+            left, dx_ptr, dx_smem, row, column, residues, problem, epilogue, FIRST, CONFIG,
+            CLASSES,
+        )  # fmt: skip
+        store_rows(
+            right, dx_ptr, dx_smem, row, column + HALF, residues, problem, epilogue, FIRST,
+            CONFIG, CLASSES,
+        )  # fmt: skip
     else:
         layout: gl.constexpr = accumulator_layout(acc.shape[1])
         rows: gl.constexpr = rows_layout(acc.shape[1])
@@ -300,13 +354,12 @@ def store_rows(
         offs_m = row + gl.arange(0, acc.shape[0], layout=gl.SliceLayout(1, rows))
         offs_n = column + gl.arange(0, acc.shape[1], layout=gl.SliceLayout(0, rows))
         size_d, size_h, size_w = problem.size
-        stride_d, stride_h, stride_w = problem.stride
         walk_d, walk_h, walk_w = problem.walk_size
         rest = offs_m // walk_w
-        pixel_w = residues[2] + offs_m % walk_w * stride_w
-        pixel_h = residues[1] + rest % walk_h * stride_h
+        pixel_w = residues[2] + offs_m % walk_w * CLASSES.stride[2]
+        pixel_h = residues[1] + rest % walk_h * CLASSES.stride[1]
         rest = rest // walk_h
-        pixel_d = residues[0] + rest % walk_d * stride_d
+        pixel_d = residues[0] + rest % walk_d * CLASSES.stride[0]
         pixel = ((rest // walk_d * size_d + pixel_d) * size_h + pixel_h) * size_w + pixel_w
         mask_m = (offs_m < problem.m_gemm) & (pixel_d < size_d)
         mask_m = mask_m & (pixel_h < size_h) & (pixel_w < size_w)
@@ -320,7 +373,7 @@ def store_rows(
 @gluon.jit
 def consumer(
     dx_desc, dx_ptr, shared, problem, epilogue, ME: gl.constexpr, CONFIG: gl.constexpr,
-    STRIDED: gl.constexpr,
+    CLASSES: gl.constexpr,
 ):  # fmt: skip
     """Multiplies and stores: every tile's rows of group ME, or every second tile."""
     FIRST_TILE: gl.constexpr = ME if CONFIG.ping_pong else 0
@@ -329,27 +382,27 @@ def consumer(
     FIRST_BUFFER: gl.constexpr = ME * CONFIG.store_buffers
     first_step = gl.to_tensor(0)
     if FIRST_TILE == 1:
-        first_step += num_steps_of(0, problem, CONFIG)
-    for index in range(FIRST_TILE, num_own(num_tiles(problem, CONFIG)), TILE_STEP):
+        first_step += num_steps_of(0, problem, CONFIG, CLASSES)
+    for index in range(FIRST_TILE, num_own(num_tiles(problem, CONFIG, CLASSES)), TILE_STEP):
         tile = gl.program_id(0) + index * gl.num_programs(0)
-        row, column, residues = split_tile(tile, problem, CONFIG)
-        num_steps = num_steps_of(index, problem, CONFIG)
+        row, column, residues = split_tile(tile, problem, CONFIG, CLASSES)
+        num_steps = num_steps_of(index, problem, CONFIG, CLASSES)
         acc_main, acc_rest = multiply_tile(
             shared, index, first_step, num_steps, ME, CONFIG, W_IS_NK=False
         )
         first_step += num_steps
         if TILE_STEP == 2:
-            first_step += num_steps_of(index + 1, problem, CONFIG)
+            first_step += num_steps_of(index + 1, problem, CONFIG, CLASSES)
         row += FIRST_ROW
-        if STRIDED:
+        if CLASSES.count > 1:
             store_rows(
                 acc_main, dx_ptr, shared.y_smem, row, column, residues, problem, epilogue,
-                FIRST_BUFFER, CONFIG,
+                FIRST_BUFFER, CONFIG, CLASSES,
             )  # fmt: skip
             if CONFIG.block_n_rest > 0:
                 store_rows(
                     acc_rest, dx_ptr, shared.y_smem, row, column + CONFIG.block_n_main, residues,
-                    problem, epilogue, FIRST_BUFFER, CONFIG,
+                    problem, epilogue, FIRST_BUFFER, CONFIG, CLASSES,
                 )  # fmt: skip
         else:
             store_tile(
@@ -367,12 +420,12 @@ def conv_dgrad_kernel(
     dy_desc,  # im2col: [ROWS, BLOCK_K] of dy; tiled for a 1x1 filter
     w_main_desc,  # tiled: [BLOCK_K, 1, BLOCK_N_MAIN] of w [Co, T * R * S, Ci]
     w_rest_desc,  # tiled: [BLOCK_K, 1, BLOCK_N_REST] of w, None without a second accumulator
-    dx_desc,  # tiled: [ROWS, STORE_N] of dx [pixels, Ci]; without stores if STRIDED
+    dx_desc,  # tiled: [ROWS, STORE_N] of dx [pixels, Ci]; without stores if there are classes
     dx_ptr,  # dx
     bias_ptr,  # [Ci] or None
     problem,  # DgradProblem
     CONFIG: gl.constexpr,  # TileConfig
-    STRIDED: gl.constexpr,  # whether any stride is not 1
+    CLASSES: gl.constexpr,  # Classes
 ):
     """Computes dx; a grid of any size works, a multiple of num_n where the filter stays."""
     problem = typed(problem)
@@ -383,8 +436,8 @@ def conv_dgrad_kernel(
     if CONFIG.consumers == 1:
         gl.warp_specialize(
             [
-                (consumer, (dx_desc, dx_ptr, shared, problem, epilogue, 0, CONFIG, STRIDED)),
-                (producer, (dy_desc, w_main_desc, w_rest_desc, shared, problem, CONFIG)),
+                (consumer, (dx_desc, dx_ptr, shared, problem, epilogue, 0, CONFIG, CLASSES)),
+                (producer, (dy_desc, w_main_desc, w_rest_desc, shared, problem, CONFIG, CLASSES)),
             ],
             [1],
             [PRODUCER_REGISTERS],
@@ -392,9 +445,9 @@ def conv_dgrad_kernel(
     elif CONFIG.consumers == 2:
         gl.warp_specialize(
             [
-                (consumer, (dx_desc, dx_ptr, shared, problem, epilogue, 0, CONFIG, STRIDED)),
-                (consumer, (dx_desc, dx_ptr, shared, problem, epilogue, 1, CONFIG, STRIDED)),
-                (producer, (dy_desc, w_main_desc, w_rest_desc, shared, problem, CONFIG)),
+                (consumer, (dx_desc, dx_ptr, shared, problem, epilogue, 0, CONFIG, CLASSES)),
+                (consumer, (dx_desc, dx_ptr, shared, problem, epilogue, 1, CONFIG, CLASSES)),
+                (producer, (dy_desc, w_main_desc, w_rest_desc, shared, problem, CONFIG, CLASSES)),
             ],
             [4, 1],
             [CONSUMER_REGISTERS, PRODUCER_REGISTERS],
@@ -402,10 +455,10 @@ def conv_dgrad_kernel(
     else:
         gl.warp_specialize(
             [
-                (consumer, (dx_desc, dx_ptr, shared, problem, epilogue, 0, CONFIG, STRIDED)),
-                (consumer, (dx_desc, dx_ptr, shared, problem, epilogue, 1, CONFIG, STRIDED)),
-                (consumer, (dx_desc, dx_ptr, shared, problem, epilogue, 2, CONFIG, STRIDED)),
-                (producer, (dy_desc, w_main_desc, w_rest_desc, shared, problem, CONFIG)),
+                (consumer, (dx_desc, dx_ptr, shared, problem, epilogue, 0, CONFIG, CLASSES)),
+                (consumer, (dx_desc, dx_ptr, shared, problem, epilogue, 1, CONFIG, CLASSES)),
+                (consumer, (dx_desc, dx_ptr, shared, problem, epilogue, 2, CONFIG, CLASSES)),
+                (producer, (dy_desc, w_main_desc, w_rest_desc, shared, problem, CONFIG, CLASSES)),
             ],
             [4, 4, 1],
             [CONSUMER_REGISTERS, CONSUMER_REGISTERS, PRODUCER_REGISTERS],

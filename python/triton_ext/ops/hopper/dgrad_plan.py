@@ -156,7 +156,7 @@ def make_plan(
     if found:
         text = "; ".join(found)
         raise UnsupportedError(f"conv_dgrad: the Gluon kernel does not take it: {text}")
-    from triton_ext.ops.hopper.dgrad import dgrad_problem
+    from triton_ext.ops.hopper.dgrad import dgrad_problem, residue_classes
 
     n, ci, co = problem.batch, problem.in_channels, problem.out_channels
     classes = math.prod(problem.stride)
@@ -198,7 +198,7 @@ def make_plan(
             kernel=load_kernel(),
             grid=(num_programs(config, tiles, ci, machine.num_sms), 1, 1),
             scalars=(dgrad_problem(dims, n, ci, math.ceil(co / config.block_k)),),
-            constants={"CONFIG": config, "STRIDED": classes > 1},
+            constants={"CONFIG": config, "CLASSES": residue_classes(dims)},
             options={"num_warps": 4},
         ),
     )
