@@ -19,13 +19,12 @@ import argparse
 import contextlib
 import importlib
 import os
-import pathlib
 import statistics
 import time
 from collections.abc import Callable, Iterator
 from unittest import mock
 
-from benchmarks.harness import collect_environment, emit, suffix_problem, write_rows
+from benchmarks.harness import add_out_argument, collect_environment, emit, write_rows
 from benchmarks.launch import STAND_IN_VARIABLE, start_on_stand_in
 
 __all__ = ["add_arguments", "run"]
@@ -44,7 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the options of the case."""
     parser.add_argument("--rounds", type=int, default=5, help="measurements per variant (5)")
     parser.add_argument("--chunks", type=int, default=20, help="chunks of a measurement (20)")
-    parser.add_argument("--out", type=pathlib.Path, metavar="FILE", help=".csv or .json to write")
+    add_out_argument(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -58,10 +57,6 @@ def run(arguments: argparse.Namespace) -> int:
         if getattr(arguments, name) < 1:
             emit(f"--{name} {getattr(arguments, name)}: expected at least 1")
             return 2
-    problem = suffix_problem(arguments.out)
-    if problem:
-        emit(f"--out {problem}")
-        return 2
     if os.environ.get(STAND_IN_VARIABLE) is None:
         return start_on_stand_in()
     environment = collect_environment()

@@ -16,7 +16,7 @@ from benchmarks.harness import (
     add_conv_arguments,
     collect_environment,
     emit,
-    suffix_problem,
+    out_problem,
     time_interleaved,
 )
 from benchmarks.suites import SUITES, Layer, select_layers
@@ -67,7 +67,7 @@ def opened(
         What ``select`` gave, and where it runs.  ``None``, after a line that says why, where
         nothing can be measured.
     """
-    problem = suffix_problem(arguments.out, suffixes)
+    problem = out_problem(arguments.out, suffixes)
     if problem:
         emit(f"--out {problem}")
         return None

@@ -26,7 +26,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
-from benchmarks.harness import emit, write_json
+from benchmarks.harness import add_out_argument, emit, write_json
 
 __all__ = ["add_arguments", "run"]
 
@@ -49,7 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--only", choices=SETS, action="append", help="one of the sets; repeatable")
     parser.add_argument("--count", type=int, default=200, help="generated copies per vendor (200)")
     parser.add_argument("--seed", type=int, default=11, help="of the generated copies (11)")
-    parser.add_argument("--out", type=pathlib.Path, metavar="FILE", help=".json to write")
+    add_out_argument(parser, [".json"])
 
 
 @dataclass(slots=True)

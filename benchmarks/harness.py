@@ -40,13 +40,14 @@ __all__ = [
     "Timer",
     "Timing",
     "add_conv_arguments",
+    "add_out_argument",
     "collect_environment",
     "emit",
     "geometric_mean",
     "measure_each",
     "measure_errors",
     "milliseconds",
-    "suffix_problem",
+    "out_problem",
     "time_interleaved",
     "write_json",
     "write_rows",
@@ -100,9 +101,50 @@ def add_conv_arguments(
         action="store_true",
         help="do not hide host time behind a spin kernel; measures as triton.testing.do_bench does",
     )
-    parser.add_argument("--out", type=pathlib.Path, metavar="FILE", help=".csv or .json to write")
+    add_out_argument(parser)
     parser.add_argument(
         "--dry-run", action="store_true", help="no GPU: invented times, nothing is computed"
+    )
+
+
+#: How the names of files end that write_rows writes.
+TABLES = (".csv", ".json")
+
+
+def out_problem(path: pathlib.Path | None, suffixes: Sequence[str] = TABLES) -> str:
+    """Why a file cannot be written; empty if it seems that it can, or none is asked for."""
+    if path is None:
+        return ""
+    if path.suffix not in suffixes:
+        return f"{path}: expected a name that ends in {' or '.join(suffixes)}"
+    if os.path.isdir(path):
+        return f"{path}: is a folder"
+    # Folders that are not there will be made.
+    folder = next(parent for parent in path.absolute().parents if os.path.exists(parent))
+    if not os.path.isdir(folder):
+        return f"{path}: {folder} is no folder"
+    if not os.access(folder, os.W_OK | os.X_OK):
+        return f"{path}: nothing can be written to {folder}"
+    return ""
+
+
+def add_out_argument(parser: argparse.ArgumentParser, suffixes: Sequence[str] = TABLES) -> None:
+    """Declares the file to write; one that cannot be written ends the program at its start.
+
+    Args:
+        parser: Of the options.
+        suffixes: How its name may end.
+    """
+
+    def checked(text: str) -> pathlib.Path:
+        path = pathlib.Path(text)
+        problem = out_problem(path, suffixes)
+        if problem:
+            raise argparse.ArgumentTypeError(problem)
+        return path
+
+    parser.add_argument(
+        "--out", type=checked, metavar="FILE", help=f"{' or '.join(suffixes)} to write"
     )
 
 
@@ -446,26 +488,15 @@ def write_json(path: pathlib.Path, value: object) -> None:
     write_text(path, json.dumps(value, indent=1) + "\n")
 
 
-#: How the names of files end that write_rows writes.
-TABLES = (".csv", ".json")
-
-
-def suffix_problem(path: pathlib.Path | None, suffixes: Sequence[str] = TABLES) -> str:
-    """Why a file cannot be written by its name; empty if it can, or none is asked for."""
-    if path is None or path.suffix in suffixes:
-        return ""
-    return f"{path}: expected a name that ends in {' or '.join(suffixes)}"
-
-
 def write_rows(
     path: pathlib.Path, environment: Environment, rows: Sequence[Mapping[str, object]]
 ) -> None:
     """Writes rows with equal keys: CSV with the environment in comments, or JSON, by the suffix.
 
     Raises:
-        ValueError: Another suffix than .csv or .json.
+        ValueError: It cannot be written, by its name or place.
     """
-    problem = suffix_problem(path)
+    problem = out_problem(path)
     if problem:
         raise ValueError(problem)
     if path.suffix == ".json":

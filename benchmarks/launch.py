@@ -34,7 +34,7 @@ import triton
 import triton.language as tl
 import triton_ext.language as tle
 
-from benchmarks.harness import collect_environment, emit, write_rows
+from benchmarks.harness import add_out_argument, collect_environment, emit, write_rows
 from benchmarks.stand_in_driver import StandInDriver, compile_stand_in, environment_of
 
 __all__ = ["add_arguments", "run"]
@@ -115,7 +115,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="launches with new addresses that must neither leak nor grow (1000000; 0: none)",
     )
-    parser.add_argument("--out", type=pathlib.Path, metavar="FILE", help=".csv or .json to write")
+    add_out_argument(parser)
     parser.add_argument(
         "--dry-run", action="store_true", help="no GPU: compiles for sm_90, times are invented"
     )

@@ -251,7 +251,11 @@ def run(arguments: argparse.Namespace) -> int:
     if not torch.cuda.is_available():
         emit("no CUDA GPU: nothing to check")
         return 2
-    arguments.out.mkdir(parents=True, exist_ok=True)
+    try:
+        arguments.out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        emit(f"--out {arguments.out}: {error.strerror}")
+        return 2
     end_on_sigterm()
     deadline = Deadline(arguments.time_limit)
     _fill_cache(arguments.direction, arguments.cases, deadline)

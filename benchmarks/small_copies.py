@@ -15,7 +15,6 @@ GB/s are the bytes that all programs copy over the time.
 from __future__ import annotations
 
 import argparse
-import pathlib
 import re
 import time
 from collections import Counter
@@ -26,6 +25,7 @@ from typing import Any
 from benchmarks.harness import (
     Environment,
     GraphTimer,
+    add_out_argument,
     collect_environment,
     emit,
     geometric_mean,
@@ -87,7 +87,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the options of the case."""
     parser.add_argument("--rounds", type=int, default=9, help="measurements per variant (9)")
     parser.add_argument("--target-ms", type=float, default=20.0, help="GPU time of one (20)")
-    parser.add_argument("--out", type=pathlib.Path, metavar="FILE", help=".csv or .json to write")
+    add_out_argument(parser)
     parser.add_argument(
         "--compile",
         action="store_true",

@@ -8,7 +8,6 @@ Needs no GPU.
 from __future__ import annotations
 
 import argparse
-import json
 import pathlib
 import re
 import statistics
@@ -17,7 +16,7 @@ import tempfile
 from collections.abc import Callable
 from typing import Any
 
-from benchmarks.harness import milliseconds
+from benchmarks.harness import add_out_argument, milliseconds, write_json
 
 __all__ = ["add_arguments", "run"]
 
@@ -31,7 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--rounds", type=int, default=9, help="repetitions; the medians are printed"
     )
-    parser.add_argument("--out", help="write the numbers to this file as JSON")
+    add_out_argument(parser, [".json"])
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -69,8 +68,8 @@ def run(arguments: argparse.Namespace) -> int:
         f"pass and verifier: {share:.2f} % of the compile in the geometric mean "
         f"(limit {LIMIT_PERCENT:.0f} %): {'ok' if good else 'TOO SLOW'}\n"
     )
-    if arguments.out:
-        pathlib.Path(arguments.out).write_text(json.dumps(rows, indent=1), encoding="utf-8")
+    if arguments.out is not None:
+        write_json(arguments.out, rows)
     return 0 if good else 1
 
 

@@ -9,8 +9,9 @@ import pathlib
 from collections.abc import Callable, Sequence
 
 import torch
+from triton_ext.host import HostError, detect
 
-from benchmarks.harness import Environment, GraphTimer, Timer, emit, suffix_problem
+from benchmarks.harness import Environment, GraphTimer, Timer, emit, out_problem
 from examples.models import report
 from examples.models.measure import Row, StepTimer
 from examples.models.modes import DTYPES, MODES
@@ -77,7 +78,7 @@ def problem_of(arguments: argparse.Namespace) -> str:
         value = getattr(arguments, name)
         if value is not None and value < 1:
             return f"--{name} {value}: expected at least 1"
-    wrong_out = suffix_problem(arguments.out)
+    wrong_out = out_problem(arguments.out)
     if wrong_out:
         return f"--out {wrong_out}"
     layers = arguments.per_layer
@@ -88,6 +89,10 @@ def problem_of(arguments: argparse.Namespace) -> str:
         return "--plot and --per-layer need matplotlib, pip install 'triton-ext[demo]'"
     if arguments.graph and not torch.cuda.is_available():
         return "--graph needs a CUDA GPU"
+    try:
+        detect()
+    except HostError as error:
+        return str(error)
     return ""
 
 

@@ -119,6 +119,32 @@ def test_without_a_gpu_it_says_so():
     assert "no CUDA GPU" in result.stdout
 
 
+@pytest.mark.parametrize("case", ["conv", "launch", "ir"])
+def test_a_file_that_cannot_be_written_is_said_at_the_start(case, tmp_path, capsys):
+    from benchmarks.__main__ import main
+
+    (tmp_path / "file").touch()
+    (tmp_path / "folder.json").mkdir()
+    for name, problem in (
+        ("rows.txt", "expected a name that ends in "),
+        ("folder.json", "is a folder"),
+        ("file/new/rows.json", f"{tmp_path / 'file'} is no folder"),
+    ):
+        with pytest.raises(SystemExit, match="2"):
+            main([case, "--out", str(tmp_path / name)])
+        assert f"argument --out: {tmp_path / name}: {problem}" in capsys.readouterr().err
+
+
+def test_folders_of_a_file_to_write_are_made(tmp_path):
+    from benchmarks.harness import out_problem, write_json
+
+    path = tmp_path / "a" / "b" / "c.json"
+    assert out_problem(path) == ""
+    write_json(path, [1])
+    assert json.loads(path.read_text()) == [1]
+    assert out_problem(None) == ""
+
+
 def test_sweep_resume_and_fit(tmp_path):
     out = tmp_path / "sweep.json"
     arguments = ("benchmarks", "conv_fprop", "--dry-run", "--sweep", "--shapes", "3", "--out")
