@@ -97,7 +97,7 @@ NEW = {
     },
     (3, 8): {
         *("im2col-copies", "amd-async-marks", "amd-masked-loads-predicated"),
-        "amd-partitioned-shared",
+        *("amd-partitioned-shared", "fp32-dots-of-8"),
         *("amd-tdm-rows-by-layout", "reductions-by-conversion"),
     },
     (3, 9): {

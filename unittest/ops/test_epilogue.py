@@ -23,7 +23,7 @@ from fprop_cases import Case, check, clamp_and_tilt, draw
 from interpreted import assert_passes_in_the_interpreter
 from triton_ext.host import capabilities
 from triton_ext.ops import conv_plan
-from triton_ext.ops.conv_config import CONFIGS, SMEM_BYTES, OutputTile
+from triton_ext.ops.conv_config import CONFIGS, SMEM_BYTES, OutputTile, least_block
 from triton_ext.ops.conv_fprop import compile_conv_fprop
 from triton_ext.ops.epilogue import ACTIVATIONS, PLAIN, EpilogueSpec
 from triton_ext.ops.problem import ConvProblem
@@ -190,7 +190,7 @@ def test_pixels_with_gaps_between_rows_are_no_matrix(monkeypatch):
     ("dtype", "ci", "block_k"),
     [
         (torch.float16, 64, 64), (torch.float16, 200, 64), (torch.float16, 24, 32),
-        (torch.float16, 3, 16), (torch.float32, 64, 32), (torch.float32, 3, 8),
+        (torch.float16, 3, 16), (torch.float32, 64, 32), (torch.float32, 3, least_block(4)),
         (torch.int8, 64, 64), (torch.int8, 300, 128), (torch.float8_e5m2, 3, 32),
     ],
 )  # fmt: skip

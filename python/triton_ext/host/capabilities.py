@@ -14,6 +14,7 @@ from functools import lru_cache
 
 from triton_ext.errors import UnsupportedError
 from triton_ext.host.detect import SUPPORTED, detect
+from triton_ext.host.dots import INSTRUCTION_BITS, least_dot_depth
 from triton_ext.host.seams import takes_key
 
 __all__ = ["Capability", "capabilities", "features", "require"]
@@ -58,6 +59,10 @@ def _interprets() -> bool:
         return False
     # 3.6 turns one-element arrays into numbers, which numpy refuses from 2.4 on.
     return detect().release >= (3, 7) or tuple(map(int, numpy.split(".")[:2])) < (2, 4)
+
+
+def _multiplies_8_of_fp32() -> bool:
+    return least_dot_depth(32) <= INSTRUCTION_BITS // 32
 
 
 def _gluon_builder_has(method: str) -> Callable[[], bool]:
@@ -123,6 +128,12 @@ _TABLE: tuple[tuple[str, str, Callable[[], bool], str], ...] = (
         "hardware im2col loads in Gluon kernels (NVIDIA, sm_90 and newer)",
         _has_im2col,
         _NEEDS.format("has no im2col descriptors for Gluon kernels", "3.8", "3.8"),
+    ),
+    (
+        "fp32-dots-of-8",
+        "tl.dot over 8 columns of fp32, for steps of few channels (NVIDIA)",
+        _multiplies_8_of_fp32,
+        _NEEDS.format("multiplies no fewer than 16 columns of fp32", "3.8", "3.8"),
     ),
     (
         "amd-async-stores",

@@ -12,7 +12,8 @@ import math
 from dataclasses import dataclass, replace
 from typing import Any
 
-from triton_ext.ops.config_checks import power_problems, range_problems
+from triton_ext.host.dots import INSTRUCTION_BITS, least_dot_depth
+from triton_ext.ops.config_checks import depth_problems, power_problems, range_problems
 
 __all__ = [
     "CONFIGS",
@@ -23,6 +24,7 @@ __all__ = [
     "channel_block",
     "choose_config",
     "expected_times",
+    "least_block",
     "rank_configs",
 ]
 
@@ -73,12 +75,19 @@ class ConvConfig:
     group_size_m: int = 8
     taps_inner: bool = True
 
-    def problems(self) -> list[str]:
-        """Returns why the kernels cannot be compiled so; nothing where they can."""
+    def problems(self, element_bytes: int) -> list[str]:
+        """Returns why the kernels cannot be compiled so; nothing where they can.
+
+        Args:
+            element_bytes: Size of an element of the operands.
+        """
         return [
             *power_problems(self, 16, 1024, "block_m"),
             *power_problems(self, 8, 1024, "block_n"),
-            *power_problems(self, 8, 256, "block_k"),
+            *(
+                power_problems(self, 8, 256, "block_k")
+                or depth_problems(self, element_bytes, "block_k")
+            ),
             *power_problems(self, 4, 8, "num_warps"),
             *range_problems(self, 1, 64, "num_stages"),
             *range_problems(self, 1, 2, "store_parts"),
@@ -255,19 +264,29 @@ def channel_block(ci: int, element_bytes: int, groups: int) -> int:
     """Returns the channels of a step: one 128-byte swizzle row, or less where there are fewer.
 
     A block of a group should not reach into the next group: there it divides the group's channels
-    if it can be at least as large as a matrix instruction's 32 bytes.
+    if it can be at least :func:`least_block`.
 
     Args:
         ci: Input channels of a group.
         element_bytes: Size of an element.
         groups: Groups of channels.
     """
-    largest, smallest = 128 // element_bytes, 32 // element_bytes
+    largest, smallest = 128 // element_bytes, least_block(element_bytes)
     if groups > 1:
         divisor = math.gcd(ci, largest)
         if divisor >= smallest:
             return divisor
     return min(largest, max(smallest, 1 << (ci - 1).bit_length()))
+
+
+def least_block(element_bytes: int) -> int:
+    """Returns the fewest channels of a step: a matrix instruction's, or more where Triton wants it.
+
+    Args:
+        element_bytes: Size of an element.
+    """
+    bits = 8 * element_bytes
+    return max(INSTRUCTION_BITS // bits, least_dot_depth(bits))
 
 
 def _candidates(

@@ -227,7 +227,7 @@ def make_plan(
     Raises:
         DescriptorError: TMA cannot express the geometry.
         UnsupportedError: No GPU, too old a GPU or too old a Triton, or a problem with
-            :func:`reasons`.
+            :func:`reasons`; a configuration that cannot be compiled.
     """
     name = f"conv{problem.dims}d"
     machine = machine_of(device, name)
@@ -240,6 +240,10 @@ def make_plan(
     if isinstance(config, PackedConfig):
         inner: ConvConfig | TileConfig = config.config
         config, pack_rows = inner, True
+    if isinstance(config, ConvConfig):
+        wrong = config.problems(dtype.itemsize)
+        if wrong:
+            raise UnsupportedError(f"{name}: configuration {config}: " + "; ".join(wrong))
     if pack_rows is None and config is not None:
         pack_rows = False
     packing = _packing(problem, x_strides, dtype, machine, pack_rows)

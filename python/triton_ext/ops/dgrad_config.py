@@ -18,6 +18,8 @@ __all__ = [
     "NARROW_CONFIGS",
     "choose_config",
     "expected_times",
+    "group_channels",
+    "problems_of",
     "rank_configs",
     "with_steps",
 ]
@@ -76,6 +78,10 @@ NARROW_CONFIGS: tuple[ConvConfig, ...] = tuple(_NARROW_COSTS)
 
 # The widest of the narrow tiles.
 _NARROW_COLUMNS = 32
+
+# What groups are filled up to multiples of: as many channels of 16 and of 32 bits are an operand of
+# a matrix product with every Triton.
+_GROUP_UNIT = 16
 
 
 def choose_config(*sizes: Any, **options: Any) -> ConvConfig | None:
@@ -146,6 +152,32 @@ def expected_times(
         with_steps(config, co, groups, element_bytes): microseconds(config)
         for config in filter(fits, table)
     }
+
+
+def group_channels(co: int, groups: int) -> int:
+    """Returns the output channels of a group that the kernel walks, zeros at its end among them.
+
+    Args:
+        co: Output channels.
+        groups: Into how many parts they are divided.
+    """
+    return co if groups == 1 else math.ceil(co // groups / _GROUP_UNIT) * _GROUP_UNIT
+
+
+def problems_of(config: ConvConfig, co: int, groups: int, element_bytes: int) -> list[str]:
+    """Returns why the kernel does not compute a problem so; nothing where it does.
+
+    Args:
+        config: The tile configuration.
+        co: Output channels.
+        groups: Into how many parts they are divided.
+        element_bytes: Size of an element of dy.
+    """
+    found, walked = config.problems(element_bytes), group_channels(co, groups)
+    if not found and groups > 1 and walked % config.block_k:
+        # Groups begin at multiples of blocks.
+        found.append(f"block_k is {config.block_k}: expected a divisor of {walked}, a group's")
+    return found
 
 
 def with_steps(config: ConvConfig, co: int, groups: int, element_bytes: int) -> ConvConfig:

@@ -27,7 +27,7 @@ from triton_ext.ops.depthwise_config import MAX_UP, DepthwiseConfig, Walk, is_de
 from triton_ext.ops.depthwise_config import ranking as depthwise_ranking
 from triton_ext.ops.depthwise_plan import input_gradient_plan
 from triton_ext.ops.descriptors import ROUNDS_TO_TF32, ROW_BYTES, Layout, packed_strides
-from triton_ext.ops.dgrad_config import expected_times
+from triton_ext.ops.dgrad_config import expected_times, group_channels, problems_of
 from triton_ext.ops.dgrad_forward import fastest_way, make_forward_plan
 from triton_ext.ops.dgrad_run import DgradRun
 from triton_ext.ops.hopper import dgrad_plan as gluon
@@ -72,8 +72,6 @@ PATCH_MARGIN = 0.6
 _MAX_INT32 = (1 << 31) - 1
 # Classes of pixels of a dimension, which are looked at one by one when a plan is made.
 _MAX_STRIDE = 1 << 16
-# Fewer channels than this are no operand of a matrix product.
-_MIN_BLOCK_K = 16
 _LETTERS = {1: "W", 2: "HW", 3: "DHW"}
 
 
@@ -310,7 +308,7 @@ def _padded(problem: ConvProblem) -> ConvProblem:
     """Returns the problem whose groups have as many output channels as a block needs."""
     if problem.groups == 1:
         return problem
-    group_co = -(-problem.out_channels // problem.groups // _MIN_BLOCK_K) * _MIN_BLOCK_K
+    group_co = group_channels(problem.out_channels, problem.groups)
     return replace(problem, out_channels=problem.groups * group_co)
 
 
@@ -389,7 +387,8 @@ def make_plan(
 
     Raises:
         DescriptorError: TMA cannot express the geometry.
-        UnsupportedError: The kernel does not take the problem, or the device cannot run it.
+        UnsupportedError: The kernel does not take the problem or the configuration, or the device
+            cannot run it.
     """
     machine = machine_of(device, "conv_dgrad")
     wrong = _geometry_reasons(problem)
@@ -415,6 +414,9 @@ def make_plan(
         return gluon.make_plan(problem, dims, dy_strides, dtype, machine, config)
     if not isinstance(config, ConvConfig):
         return input_gradient_plan(problem, dy_strides, dtype, machine, config)
+    wrong = problems_of(config, problem.out_channels, problem.groups, dtype.itemsize)
+    if wrong:
+        raise UnsupportedError(f"conv_dgrad: configuration {config}: " + "; ".join(wrong))
     padded = _padded(problem)
     if padded != problem:
         pixels = (problem.batch, *problem.output_size, padded.out_channels)

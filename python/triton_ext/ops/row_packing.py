@@ -42,7 +42,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from triton_ext import backends
-from triton_ext.ops.conv_config import channel_block
+from triton_ext.ops.conv_config import channel_block, least_block
 from triton_ext.ops.descriptors import ROW_BYTES, packed_strides
 from triton_ext.ops.problem import ConvProblem
 
@@ -453,7 +453,7 @@ def _is_aligned(problem: ConvProblem, x_strides: tuple[int, ...], element_bytes:
 def _best_block(channels: int, element_bytes: int) -> int:
     """Returns the channels per step, a power of two, with which channels take the least time."""
     largest = channel_block(channels, element_bytes, 1)
-    smallest = 32 // element_bytes
+    smallest = least_block(element_bytes)
     blocks = [largest >> shift for shift in range(4) if largest >> shift >= smallest]
     return min(
         blocks, key=lambda block: math.ceil(channels / block) * step_us(block * element_bytes)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from triton_ext.ops import dgrad_config
 from triton_ext.ops.conv_config import ConvConfig, OutputTile
 from triton_ext.ops.conv_direct import DirectConfig
 from triton_ext.ops.conv_refusals import conv_violations
@@ -83,8 +84,14 @@ def _alone(config: Any, case: Case, machine: Machine) -> list[str]:
         return found or _over(tiles.smem_bytes(None), machine)
     if isinstance(config, ConvConfig):
         element_bytes = case.dtype.itemsize
+        wrong = config.problems(element_bytes)
+        if case.direction == "dgrad":
+            problem = case.problem
+            wrong = dgrad_config.problems_of(
+                config, problem.out_channels, problem.groups, element_bytes
+            )
         # The least that the output takes: its tile in parts, of elements like those of x.
-        least = config.problems() or _over(
+        least = wrong or _over(
             config.smem_bytes(element_bytes, output=OutputTile(element_bytes=element_bytes)),
             machine,
         )
