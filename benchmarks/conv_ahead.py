@@ -10,14 +10,13 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
-import subprocess
 import sys
 import time
 from collections.abc import Sequence
 
 from benchmarks.conv_runs import add_suite_arguments
 from benchmarks.conv_variants import BASELINE, DIRECTIONS, make_operands, variants_of
-from benchmarks.harness import ROOT
+from benchmarks.harness import run_at_once
 from benchmarks.suites import Layer, select_layers
 
 __all__ = ["compile_layers"]
@@ -42,22 +41,9 @@ def compile_layers(
         return 0.0
     begin = time.perf_counter()
     common = ["--direction", direction, "--dtype", dtype, *(["--gluon"] if gluon else [])]
-    running = [
-        subprocess.Popen(
-            [sys.executable, "-m", "benchmarks.conv_ahead", *common, "--shapes"]
-            + [layer.name for layer in layers[index::jobs]],
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            cwd=ROOT,
-        )
-        for index in range(jobs)
-    ]
-    for process in running:
-        try:
-            process.wait(timeout=max(0.0, begin + SECONDS - time.perf_counter()))
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+    command = [sys.executable, "-m", "benchmarks.conv_ahead", *common, "--shapes"]
+    names = [layer.name for layer in layers]
+    run_at_once(([*command, *names[index::jobs]] for index in range(jobs)), SECONDS)
     return time.perf_counter() - begin
 
 

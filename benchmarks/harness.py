@@ -12,6 +12,7 @@ Clocks are left as they are.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import csv
 import datetime
 import gc
@@ -48,6 +49,7 @@ __all__ = [
     "measure_errors",
     "milliseconds",
     "out_problem",
+    "run_at_once",
     "time_interleaved",
     "write_json",
     "write_rows",
@@ -162,6 +164,35 @@ class Deadline:
     def over(self) -> bool:
         """Whether the time is used up."""
         return self.left() <= 0
+
+
+def run_at_once(
+    commands: Iterable[Sequence[str]],
+    seconds: float,
+    environment: Mapping[str, str] | None = None,
+) -> list[int]:
+    """Runs commands side by side, in silence; returns their exit codes.
+
+    Args:
+        commands: Each with its arguments; they start in the root of the checkout.
+        seconds: For all of them together; what is not done by then is killed, and so is everything
+            that runs when this is interrupted.
+        environment: Their variables; those of this process by default.
+    """
+    end, silent = time.monotonic() + seconds, subprocess.DEVNULL
+    running: list[subprocess.Popen[bytes]] = []
+    try:
+        for command in commands:
+            running.append(
+                subprocess.Popen(command, stdout=silent, stderr=silent, cwd=ROOT, env=environment)
+            )
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            for process in running:
+                process.wait(timeout=max(0.0, end - time.monotonic()))
+    finally:
+        for process in running:
+            process.kill()
+    return [process.wait() for process in running]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from benchmarks.conv_variants import DIRECTIONS, case_of
-from benchmarks.harness import ROOT, Deadline, emit
+from benchmarks.harness import ROOT, Deadline, emit, run_at_once
 from benchmarks.reproduce import end_group, end_on_sigterm
 
 __all__ = ["add_arguments", "draw_problems", "find_checker", "run", "verdict"]
@@ -180,19 +180,8 @@ def _environment() -> dict[str, str]:
 
 def _fill_cache(directions: Sequence[str], cases: int, deadline: Deadline) -> None:
     """Runs all directions at once without the checker, to compile what they need."""
-    running = [
-        subprocess.Popen(
-            _command(direction, cases), cwd=ROOT, env=_environment(),
-            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-        )
-        for direction in directions
-    ]  # fmt: skip
-    for process in running:
-        try:
-            process.wait(timeout=max(1.0, deadline.left() / 2))
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+    commands = (_command(direction, cases) for direction in directions)
+    run_at_once(commands, max(1.0, deadline.left() / 2), _environment())
 
 
 def check(checker: str, direction: str, arguments: argparse.Namespace, seconds: float) -> bool:

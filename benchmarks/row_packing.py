@@ -9,9 +9,7 @@ element of each.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import os
-import subprocess
 import sys
 from dataclasses import dataclass
 from typing import Any
@@ -23,13 +21,13 @@ from triton_ext.ops.row_packing import RowPacking
 from benchmarks.conv_runs import H200_MULTIPROCESSORS, announce, make_timer, opened
 from benchmarks.conv_variants import make_operands
 from benchmarks.harness import (
-    ROOT,
     Deadline,
     Function,
     add_conv_arguments,
     emit,
     measure_each,
     measure_errors,
+    run_at_once,
     time_interleaved,
     write_rows,
 )
@@ -186,18 +184,13 @@ def _compile(layers: tuple[FewChannels, ...], dtype: str) -> None:
     """Fills Triton's cache from several processes, each with a share of the layers."""
     jobs = min(len(layers), (os.cpu_count() or 1) - 1)
     command = [sys.executable, "-m", "benchmarks", "row_packing", "--once", "--dtype", dtype]
-    running = [
-        subprocess.Popen(
-            [*command, "--shapes", *(layer.name for layer in layers[index::jobs])],
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            cwd=ROOT,
-        )
-        for index in range(jobs)
-    ]
-    for process in running:
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(timeout=COMPILE_SECONDS)
+    run_at_once(
+        (
+            [*command, "--shapes", *(layer.name for layer in layers[index::jobs])]
+            for index in range(jobs)
+        ),
+        COMPILE_SECONDS,
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
-import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -19,7 +18,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from benchmarks.harness import ROOT
+from benchmarks.harness import run_at_once
 from examples.models import modes, networks, options
 from examples.models.parallel import blocks
 
@@ -42,25 +41,14 @@ def compile_ahead(arguments: argparse.Namespace, argv: list[str], task: str) -> 
     begin = time.monotonic()
     # They are no ranks of torchrun's; WORLD_SIZE stays, for the joined batch of a check.
     environment = {name: value for name, value in os.environ.items() if name != "RANK"}
-    running = [
-        subprocess.Popen(
-            [sys.executable, "-m", "examples.models.ahead", task, str(index), *argv],
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            cwd=ROOT,
-            env=environment,
-        )
-        for index in range(arguments.ahead)
-    ]
-    for process in running:
-        try:
-            process.wait(timeout=max(0.0, begin + _PART * arguments.time_limit - time.monotonic()))
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-    failed = sum(process.returncode != 0 for process in running)
-    seconds = time.monotonic() - begin
-    return f"compiled ahead in {seconds:.0f} s, {failed} of {len(running)} processes failed"
+    command = [sys.executable, "-m", "examples.models.ahead", task]
+    codes = run_at_once(
+        ([*command, str(index), *argv] for index in range(arguments.ahead)),
+        _PART * arguments.time_limit,
+        environment,
+    )
+    failed, seconds = sum(code != 0 for code in codes), time.monotonic() - begin
+    return f"compiled ahead in {seconds:.0f} s, {failed} of {len(codes)} processes failed"
 
 
 def calls_of(network: networks.Network) -> Iterator[tuple[nn.Module, tuple[Any, ...]]]:

@@ -9,6 +9,7 @@ import math
 import pathlib
 import subprocess
 import sys
+import time
 
 import pytest
 
@@ -143,6 +144,17 @@ def test_folders_of_a_file_to_write_are_made(tmp_path):
     write_json(path, [1])
     assert json.loads(path.read_text()) == [1]
     assert out_problem(None) == ""
+
+
+def test_commands_side_by_side_have_one_time_limit():
+    from benchmarks.harness import run_at_once
+
+    quick, slow = (
+        [sys.executable, "-c", code] for code in ("exit(3)", "import time; time.sleep(99)")
+    )
+    begin = time.monotonic()
+    assert run_at_once([slow, quick, slow], 3.0) == [-9, 3, -9]
+    assert time.monotonic() - begin < 30.0
 
 
 def test_sweep_resume_and_fit(tmp_path):
