@@ -155,9 +155,19 @@ def test_a_model_takes_planes_where_strides_leave_no_rows():
     assert fastest_of(eight).kind != "planes"
     assert violations(VIT) == []
     one_tap = replace(VIT, filter_size=(1, 1))
-    assert violations(one_tap) == [
-        f"conv stride 16 in {letter}: TMA supports 1..8" for letter in "HW"
-    ]
+    limits = [f"conv stride 16 in {letter}: TMA supports 1..8" for letter in "HW"]
+    needs = "larger strides need taps of a row that are read as channels; "
+    assert violations(one_tap) == [*limits, f"{needs}one tap in W: there is nothing to pack"]
+    grouped = replace(VIT, in_channels=4, out_channels=8, groups=2)
+    assert violations(grouped) == [
+        *limits, f"{needs}groups=2: a window would hold channels of other groups"
+    ]  # fmt: skip
+    # Without groups, either: the outermost of three dimensions has no larger strides.
+    volume = problem_of(ci=8, co=8, size=(30, 30, 30), taps=(3, 3, 3), stride=(9, 9, 9))
+    for groups in (1, 2):
+        found = violations(replace(volume, groups=groups))
+        assert found[0] == "conv stride 9 in D: TMA supports 1..8"
+        assert not any("larger" in reason for reason in found)
     # What is wrong besides a stride is said together with it.
     assert len(violations(replace(VIT, padding=((300, 0), (0, 0))))) > 1
 

@@ -405,7 +405,15 @@ def violations(problem: ConvProblem) -> list[str]:
     strides = packed_strides((problem.batch, *problem.input_size, problem.in_channels))
     x_strides = (strides[0], 1, *strides[1:-1])
     # The size of an element changes how many channels are in memory, not whether it can be.
-    return [] if RowPacking.ways(problem, x_strides, 2, with_planes=True) else found
+    if RowPacking.ways(problem, x_strides, 2, with_planes=True):
+        return []
+    why = "; ".join(packing_reasons(problem))
+    # Nothing helps the outermost of three dimensions.
+    outermost = problem.stride[0] if problem.dims == 3 else 1
+    inner = replace(problem, stride=(outermost, 1, 1)[-problem.dims :])
+    if why and not conv_violations(inner.geometry):
+        found.append(f"larger strides need taps of a row that are read as channels; {why}")
+    return found
 
 
 def step_us(block_bytes: int) -> float:
