@@ -84,6 +84,25 @@ def gradients(
         return (y.detach(), *torch.autograd.grad(y, (x, weight), dy))
 
 
+def floors_of(
+    problem: ConvProblem, x: torch.Tensor, weight: torch.Tensor, dy: torch.Tensor
+) -> list[tuple[float, torch.Tensor] | tuple[float] | tuple[()]]:
+    """What comparisons of y, dx and dw need: a floor, and what it is relative to."""
+    if x.dtype != torch.float32:
+        return [()] * 3
+    if not problem.groups == problem.in_channels == problem.out_channels:
+        # Tensor cores have TF32 for groups of more channels.
+        return [(2e-3,)] * 3
+    # Torch may add in any order.  All three are linear in both of their factors: of the squares of
+    # these they are the sums of the products' squares.
+    squares = gradients(problem, *(tensor.double().square() for tensor in (x, weight, dy)))
+    products = (problem.taps, problem.taps, problem.batch * math.prod(problem.output_size))
+    return [
+        (pairwise_floor(count), square.sqrt())
+        for count, square in zip(products, squares, strict=True)
+    ]
+
+
 @pytest.fixture(scope="module", autouse=True)
 def prepared(request):
     """The plugin, which another test may have taken out, and kernels."""
@@ -99,12 +118,10 @@ def test_random_geometry(dtype, number):
     references = gradients(problem, x.double(), weight.double(), dy.double())
     torchs = gradients(problem, x, weight, dy)
     device = x.device
-    is_depthwise = problem.groups == problem.in_channels == problem.out_channels
-    # Tensor cores have TF32 for groups of more channels.
-    floor = 2e-3 if dtype == torch.float32 and not is_depthwise else None
+    floors = floors_of(problem, x, weight, dy)
 
     def check(ours: torch.Tensor, which: int) -> None:
-        assert_as_exact_as_torch(ours, torchs[which], references[which], floor)
+        assert_as_exact_as_torch(ours, torchs[which], references[which], *floors[which])
 
     plan = conv_plan.make_plan(problem, x.stride(), dtype, device)
     check(twice(lambda: plan.run(x, weight, out=poisoned(problem.y_shape, dtype))), 0)
@@ -113,16 +130,7 @@ def test_random_geometry(dtype, number):
     if not wgrad_plan.reasons(problem, dtype):
         plan = wgrad_plan.make_plan(problem, x.stride(), dy.stride(), dtype, device)
         poison(4 * problem.taps * problem.in_channels)
-        dw = twice(lambda: plan.run(x, dy))
-        if dtype == torch.float32:
-            # Torch may add the positions in any order.  The gradient is linear in x and in dy: of
-            # their squares it is the sum of the products' squares.
-            squares = (tensor.double().square() for tensor in (x, weight, dy))
-            norms = gradients(problem, *squares)[2].sqrt()
-            floor = pairwise_floor(problem.batch * math.prod(problem.output_size))
-            assert_as_exact_as_torch(dw, torchs[2], references[2], floor, norms)
-        else:
-            check(dw, 2)
+        check(twice(lambda: plan.run(x, dy)), 2)
 
 
 LAYERS = {
