@@ -251,11 +251,17 @@ def test_an_epilogue_fits_the_registers(config, tmp_path, fresh_triton_cache):
     assert "wgmma.mma_async" in ptx
     assert "im2col" in ptx
     assert "cp.async.bulk.tensor.2d.global.shared::cta" in ptx
+    # The residual of a tile is asked for before its sums, 64 values a line, for each accumulator.
+    widths = [width for width in (config.block_n_main, config.block_n_rest) if width]
+    lines = [max(config.rows * max(width // 64, 1) // 128, 1) for width in widths]
+    assert ptx.count("prefetch.global.L2") == config.consumers * sum(lines)
     assert compiled.metadata.shared <= SMEM_BYTES
     found = resources(compiled.asm["cubin"], tmp_path)
     assert found["LOCAL"] == 0
-    # Triton 3.6 has no name for a barrier of threads, and 56 bytes of stack for two accumulators.
-    assert found["STACK"] <= (0 if hasattr(gl, "barrier") else 64)
+    # Triton 3.6 has no name for a barrier of threads, and 56 bytes of stack for two accumulators;
+    # three consumers with two of them spill a few values behind the sums.
+    three = config.consumers == 3 and config.block_n_rest
+    assert found["STACK"] <= (96 if three else 0 if hasattr(gl, "barrier") else 64)
 
 
 @pytest.mark.parametrize("config", COMPILED if NIGHTLY else COMPILED[6:7], ids=str)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+from triton_ext.emulator.elements import Element
 from triton_ext.emulator.faults import fault
 from triton_ext.emulator.workgroup import Context, Prepare, Step, Workgroup
 from triton_ext.ir import Operation
@@ -19,10 +20,25 @@ def _nothing(op: Operation, context: Context) -> Step:
     return lambda group: None
 
 
-def _inline_asm(op: Operation, context: Context) -> Step:
-    """The number of a CTA, and grid dependencies: hosts up to 3.8 write these in PTX.
+_BYTE = Element("i8", np.dtype(np.int8), 1)
 
-    Kernels run one after the other.
+
+def _prefetch(op: Operation, context: Context) -> Step:
+    """Changes nothing, since there are no caches, but what is asked for has to be there."""
+    (addresses,), (result,) = op.operands, op.results
+    shape = context.shape(result)
+
+    def step(group: Workgroup) -> None:
+        group.load(op, _BYTE, group.values[addresses], np.broadcast_to(True, shape))
+        group.values[result] = np.zeros(shape, np.int32)
+
+    return step
+
+
+def _inline_asm(op: Operation, context: Context) -> Step:
+    """The number of a CTA; grid dependencies, which hosts up to 3.8 write in PTX; prefetches.
+
+    Kernels run one after the other, and there are no caches.
     """
     if CTA_RANK_ASM in op.text:
         (result,) = op.results
@@ -31,6 +47,8 @@ def _inline_asm(op: Operation, context: Context) -> Step:
             group.values[result] = np.asarray(group.rank, np.int32)
 
         return step
+    if "prefetch.global." in op.text:
+        return _prefetch(op, context)
     if "griddepcontrol." not in op.text:
         raise fault(op, "the emulator does not know inline assembly")
     return _nothing(op, context)

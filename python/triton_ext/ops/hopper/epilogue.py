@@ -11,7 +11,38 @@ from triton.experimental.gluon import language as gl
 
 from triton_ext.ops.epilogue_device import activate, scale_and_shift
 
-__all__ = ["finish_columns"]
+__all__ = ["finish_columns", "prefetch_residual"]
+
+# What one prefetch brings (PTX ISA, prefetch): a line of the cache.
+LINE_BYTES = gl.constexpr(128)
+
+
+@gluon.jit
+def prefetch_residual(row, column, epilogue, ROWS: gl.constexpr, COLUMNS: gl.constexpr):
+    """Asks for a tile's residual in L2 before its sums begin: behind them it is read at once.
+
+    A hint: rows that do not begin with a line miss their last one, a residual per image is small
+    and shared.  Nothing behind the residual's end is asked for.
+
+    Args:
+        row: First output pixel.
+        column: First output channel.
+        epilogue: That of :func:`finish_columns`.
+        ROWS: Output pixels.
+        COLUMNS: Output channels.
+    """
+    _, _, _, residual_ptr, _, m_gemm, co, image_size = epilogue
+    if residual_ptr is not None and image_size is None:
+        LINE: gl.constexpr = LINE_BYTES * 8 // residual_ptr.dtype.element_ty.primitive_bitwidth
+        LINES: gl.constexpr = max(COLUMNS // LINE, 1)
+        layout: gl.constexpr = gl.BlockedLayout([1, 1], [32 // LINES, LINES], [4, 1], [1, 0])
+        rows = row.to(gl.int64) + gl.arange(0, ROWS, layout=gl.SliceLayout(1, layout))
+        columns = column + gl.arange(0, LINES, layout=gl.SliceLayout(0, layout)) * LINE
+        offsets = gl.minimum(rows, m_gemm - 1)[:, None] * co + gl.minimum(columns, co - 1)[None, :]
+        gl.inline_asm_elementwise(
+            "prefetch.global.L2 [$1]; mov.b32 $0, 0;", "=r,l",
+            [residual_ptr + offsets], gl.int32, False, 1,
+        )  # fmt: skip
 
 
 @gluon.jit

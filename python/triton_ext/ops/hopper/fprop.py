@@ -68,6 +68,7 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier, tma
 
 from triton_ext.gluon import nvidia as xnv
+from triton_ext.ops.hopper.epilogue import prefetch_residual
 from triton_ext.ops.hopper.names import typed
 from triton_ext.ops.hopper.pipeline import (
     allocate_shared,
@@ -186,12 +187,18 @@ def consumer(
     for index in range(FIRST_TILE, num_own(num_m * num_n), TILE_STEP):
         tile = gl.program_id(0) + index * gl.num_programs(0)
         row, column = tile_origin(tile, problem.m_gemm, problem.co, CONFIG)
+        first = row + FIRST_ROW
+        prefetch_residual(first, column, epilogue, CONFIG.rows, CONFIG.block_n_main)
+        if CONFIG.block_n_rest > 0:
+            prefetch_residual(
+                first, column + CONFIG.block_n_main, epilogue, CONFIG.rows, CONFIG.block_n_rest
+            )
         acc_main, acc_rest = multiply_tile(
             shared, index, index * num_steps, num_steps, ME, CONFIG, W_IS_NK=True
         )
         store_tile(
-            acc_main, acc_rest, y_desc, shared.y_smem, row + FIRST_ROW, column, ME, CONFIG,
-            epilogue, ACTIVATION,
+            acc_main, acc_rest, y_desc, shared.y_smem, first, column, ME, CONFIG, epilogue,
+            ACTIVATION,
         )  # fmt: skip
     tma.store_wait(0)
 
