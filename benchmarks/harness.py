@@ -408,14 +408,16 @@ class GraphTimer:
     Args:
         target_ms: GPU time that one replay takes.
         replays: Replays of one measurement.
+        least_calls: In a graph, however long they take.
     """
 
-    def __init__(self, target_ms: float, replays: int = 5) -> None:
+    def __init__(self, target_ms: float, replays: int = 5, least_calls: int = MIN_CALLS) -> None:
         import torch
 
         self._cuda = torch.cuda
         self._target_ms = target_ms
         self._replays = replays
+        self._least_calls = least_calls
 
     def plan(self, function: Function) -> Plan:
         stream = self._cuda.Stream()
@@ -432,7 +434,7 @@ class GraphTimer:
         self._cuda.current_stream().wait_stream(stream)
         self._cuda.synchronize()
         estimate_ms = max(start.elapsed_time(end) / 5, 1e-3)
-        calls = min(MAX_CALLS, max(MIN_CALLS, round(self._target_ms / estimate_ms)))
+        calls = min(MAX_CALLS, max(self._least_calls, round(self._target_ms / estimate_ms)))
         graph = self._cuda.CUDAGraph()
         with self._cuda.graph(graph):
             for _ in range(calls):

@@ -14,20 +14,23 @@ rest goes on.
 from __future__ import annotations
 
 import argparse
+import concurrent.futures
 import contextlib
 import csv
 import dataclasses
 import fcntl
 import fnmatch
+import itertools
 import math
 import os
 import pathlib
+import queue
 import signal
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
 
 from benchmarks.harness import ROOT, emit
@@ -56,7 +59,13 @@ FIELDS = ("case", "figure", "value", "reach", "stretch", "result", "rows", "spre
           "note")  # fmt: skip
 # Of a case without figures.
 RAN = Figure("ran", lambda rows: Reading())
+# What a script says of itself whose rows say more.
+WRONG = "exit status 1"
 FAILED = ("FAIL", "CRASH", "TIMEOUT", "PARTIAL", "SKIPPED")
+
+
+# Of cases that run.
+_PROCESSES: set[subprocess.Popen[bytes]] = set()
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -181,16 +190,22 @@ class Place:
         caches: Folder of the cases' caches.
         other_triton: Folder of another release, or ``None``.
         dry_run: Whether nothing is measured.
+        gpus: Names of the GPUs, as CUDA_VISIBLE_DEVICES has them; ``None`` where nobody asks.
     """
 
     folder: pathlib.Path
     caches: pathlib.Path
     other_triton: pathlib.Path | None = None
     dry_run: bool = False
+    gpus: tuple[str, ...] | None = None
 
     def path_of(self, case: Case, step: Step) -> pathlib.Path:
         """What a step writes."""
         return self.folder / f"{case.name}{step.suffix}"
+
+    def on(self, gpu: str) -> Place:
+        """The same with one of the GPUs."""
+        return dataclasses.replace(self, gpus=(gpu,))
 
     def environment(self, case: Case, step: Step) -> dict[str, str]:
         """The environment of a step: caches and tables that no other case has."""
@@ -201,6 +216,8 @@ class Place:
             "TORCHINDUCTOR_CACHE_DIR": str(caches / "inductor"),
             "TRITON_EXT_TUNING_DIR": str(caches / "tables"),
         }
+        if self.gpus is not None and len(self.gpus) == 1:
+            environment["CUDA_VISIBLE_DEVICES"] = self.gpus[0]
         if step.on_other_triton:
             paths = [str(self.other_triton), environment.get("PYTHONPATH", "")]
             environment["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
@@ -227,7 +244,7 @@ def _run_step(case: Case, step: Step, seconds: float, place: Place) -> str:
     limit = max(1.0, seconds - OVERHEAD_SECONDS)
     words = [word.format(out=out, limit=f"{limit:.0f}") for word in step.command]
     if place.dry_run:
-        words.append("--dry-run")
+        words += step.dry
     with (place.folder / f"{case.name}.log").open("ab") as log:
         log.write(f"$ {' '.join(words)}\n".encode())
         log.flush()
@@ -235,12 +252,14 @@ def _run_step(case: Case, step: Step, seconds: float, place: Place) -> str:
             [sys.executable, *words], cwd=ROOT, env=place.environment(case, step),
             stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, start_new_session=True,
         )  # fmt: skip
+        _PROCESSES.add(process)
         try:
             code = process.wait(timeout=seconds)
         except subprocess.TimeoutExpired:
             return f"TIMEOUT after {seconds:.0f} s"
         finally:
             end_group(process)
+            _PROCESSES.discard(process)
     if code < 0:
         return f"CRASH by {signal.Signals(-code).name}"
     return f"exit status {code}" if code else ""
@@ -263,7 +282,7 @@ def _finding(
         if reading.wrong:
             result = "FAIL"
             notes.append(f"{reading.wrong} wrong")
-        elif missing or trouble:
+        elif missing or (trouble and not (case.tells_by_status and trouble == WRONG)):
             # Some rows neither reach a goal nor miss it; --resume runs the case again.
             result = "PARTIAL"
         elif figure.reach is not None and not figure.reaches(reading.value):
@@ -281,7 +300,7 @@ def _finding(
 def run_case(case: Case, seconds: float, place: Place) -> list[Finding]:
     """Runs a case, however it ends; returns a finding for each of its figures."""
     begin = time.monotonic()
-    trouble, rows = "", {}
+    trouble, rows = "", {name: load_rows(place.folder / name) for name in case.sources}
     for step in case.steps:
         path = place.path_of(case, step)
         if path.exists():
@@ -360,29 +379,88 @@ def run_cases(
     place.folder.mkdir(parents=True, exist_ok=True)
     summary = Summary(place.folder)
     known = summary.measured() if resume else set()
-    findings: list[Finding] = []
     for case in cases:
         if case.name in known:
             emit(f"known    {case.name}")
-            continue
-        seconds = allowance(case, end - time.monotonic(), limit)
-        reason = "" if seconds else "the time is used up"
-        if place.other_triton is None and any(step.on_other_triton for step in case.steps):
-            reason = "needs --other-triton DIR"
-        if reason:
-            found = [
-                Finding(name=case.name, figure=figure.name, reach=figure.reach,
-                        stretch=figure.stretch, result="SKIPPED", note=reason)
-                for figure in case.figures or (RAN,)
-            ]  # fmt: skip
-        else:
-            found = run_case(case, seconds, place)
-        if place.dry_run:
-            found = [_as_dry(finding) for finding in found]
-        for finding in found:
-            summary.add(finding)
-        findings += found
+    findings: list[Finding] = []
+    left = [case for case in cases if case.name not in known]
+    with contextlib.closing(_outcomes(left, place, end, limit)) as outcomes:
+        for found in outcomes:
+            shown = [_as_dry(finding) for finding in found] if place.dry_run else found
+            for finding in shown:
+                summary.add(finding)
+            findings += shown
     return findings
+
+
+def _outcomes(
+    cases: Sequence[Case], place: Place, end: float, limit: float | None
+) -> Generator[list[Finding], None, None]:
+    """Runs cases in order, those that may share the host one per GPU; yields as they end."""
+    gpus = place.gpus or ()
+    for shared, group in itertools.groupby(cases, lambda c: c.shares_host and len(gpus) > 1):
+        if shared:
+            yield from _side_by_side(list(group), place, end, limit)
+        else:
+            for case in group:
+                yield _outcome(case, place, end, limit)
+
+
+def _side_by_side(
+    cases: Sequence[Case], place: Place, end: float, limit: float | None
+) -> Generator[list[Finding], None, None]:
+    """Runs cases at the same time, each on a GPU of its own."""
+    free: queue.SimpleQueue[str] = queue.SimpleQueue()
+    for gpu in place.gpus or ():
+        free.put(gpu)
+
+    def run_next(case: Case) -> list[Finding]:
+        gpu = free.get()
+        try:
+            return _outcome(case, place.on(gpu), end, limit)
+        finally:
+            free.put(gpu)
+
+    with concurrent.futures.ThreadPoolExecutor(len(place.gpus or ())) as pool:
+        running = [pool.submit(run_next, case) for case in cases]
+        try:
+            for each in concurrent.futures.as_completed(running):
+                yield each.result()
+        except BaseException:
+            # What this process is told to end with; what it started is to end first.
+            for each in running:
+                each.cancel()
+            while not all(each.done() for each in running):
+                for process in list(_PROCESSES):
+                    end_group(process)
+                time.sleep(0.05)
+            raise
+
+
+def _outcome(case: Case, place: Place, end: float, limit: float | None) -> list[Finding]:
+    """Runs a case, or says why not."""
+    seconds = allowance(case, end - time.monotonic(), limit)
+    reason = "" if seconds else "the time is used up"
+    if place.other_triton is None and any(step.on_other_triton for step in case.steps):
+        reason = "needs --other-triton DIR"
+    if place.gpus is not None and len(place.gpus) < case.gpus:
+        reason = f"needs {case.gpus} GPUs, torch sees {len(place.gpus)}"
+    if not reason:
+        return run_case(case, seconds, place)
+    return [
+        Finding(name=case.name, figure=figure.name, reach=figure.reach,
+                stretch=figure.stretch, result="SKIPPED", note=reason)
+        for figure in case.figures or (RAN,)
+    ]  # fmt: skip
+
+
+def _visible_gpus() -> tuple[str, ...]:
+    """Names of the GPUs that torch sees, as CUDA_VISIBLE_DEVICES has them."""
+    import torch
+
+    count = torch.cuda.device_count()
+    named = os.environ.get("CUDA_VISIBLE_DEVICES")
+    return tuple(named.split(",")[:count] if named else map(str, range(count)))
 
 
 def _as_dry(finding: Finding) -> Finding:
@@ -394,7 +472,8 @@ def _as_dry(finding: Finding) -> Finding:
 
 def _print_list(cases: Sequence[Case]) -> None:
     for case in cases:
-        emit(f"{case.name:<24} {case.seconds:>4.0f} s  {case.about}")
+        needs = f" ({case.gpus} GPUs)" if case.gpus > 1 else ""
+        emit(f"{case.name:<26} {case.seconds:>4.0f} s  {case.about}{needs}")
         for figure in case.figures:
             sign = "<=" if figure.less_is_better else ">="
             goal = "" if figure.reach is None else f" {sign} {figure.reach:g}"
@@ -465,7 +544,7 @@ def run(arguments: argparse.Namespace) -> int:
             caches = pathlib.Path(stack.enter_context(temporary))
         place = Place(
             folder, caches.resolve(), None if other is None else other.resolve(),
-            arguments.dry_run,
+            arguments.dry_run, None if arguments.dry_run else _visible_gpus(),
         )  # fmt: skip
         findings = run_cases(
             cases, place, arguments.budget, arguments.case_limit, resume=arguments.resume

@@ -79,11 +79,13 @@ class Step:
         command: Words; ``{out}`` is the file to write, ``{limit}`` the seconds to keep to.
         suffix: Of that file, behind the name of the case.
         on_other_triton: Whether it runs with the release of ``--other-triton``.
+        dry: What else a dry run says.
     """
 
     command: tuple[str, ...]
     suffix: str = ".csv"
     on_other_triton: bool = False
+    dry: tuple[str, ...] = ("--dry-run",)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +98,12 @@ class Case:
         steps: Commands, one after another.
         figures: What is read out of what they write; none where running is all.
         seconds: That it may take; about twice what it should.
-        has_dry_run: Whether the commands take ``--dry-run``.
+        has_dry_run: Whether the commands have a dry run.
+        gpus: How many it needs.
+        shares_host: Whether cases on other GPUs may run at the same time: nothing that is timed
+            is the host's.
+        sources: Files of other cases that the figures are read from.
+        tells_by_status: Whether exit status 1 says what the rows say: something is wrong.
     """
 
     name: str
@@ -105,6 +112,10 @@ class Case:
     figures: tuple[Figure, ...] = ()
     seconds: float = 300.0
     has_dry_run: bool = True
+    gpus: int = 1
+    shares_host: bool = False
+    sources: tuple[str, ...] = ()
+    tells_by_status: bool = False
 
 
 def load_rows(path: pathlib.Path) -> Rows:
@@ -211,23 +222,105 @@ def depthwise_ratio(direction: str) -> Callable[[Mapping[str, Rows]], Reading]:
     return read
 
 
-def models_ratio(over: str, mode: str) -> Callable[[Mapping[str, Rows]], Reading]:
-    """Reads the geometric mean of a mode's time over another's, of ``examples.models``."""
+#: Reads rows by suffix, or by the names of sources.
+Reader = Callable[[Mapping[str, Rows]], Reading]
+
+
+def of_modes(column: str, over: str, mode: str, suffix: str = ".csv") -> Reader:
+    """Reads the geometric mean of a mode's value over another's, of ``examples.models``.
+
+    Args:
+        column: ``ms`` or ``peak_mib``.
+        over: The mode above the line.
+        mode: The one below it.
+        suffix: Of the files, of one case or of all sources.
+    """
 
     def read(rows: Mapping[str, Rows]) -> Reading:
-        found = [row for row in rows.get(".csv", []) if row["mode"] in (over, mode)]
-        times = {(row["model"], row["mode"]): float(row["ms"]) for row in found if row["ms"]}
-        ratios = [
-            times[model, over] / ms
-            for (model, each), ms in times.items()
-            if each == mode and (model, over) in times
-        ]
-        problems = [f"{row['mode']}: {row['problem']}" for row in found if row["problem"]]
+        files = [each for name, found in rows.items() if name.endswith(suffix) for each in found]
+        found = [row for row in files if row["mode"] in (over, mode)]
+        # What is not timed has a peak too, but is wrong.
+        values = {(row["model"], row["mode"]): float(row[column]) for row in found if row["ms"]}
+        # Without a GPU all peaks are 0.
+        ratios = {
+            model: values[model, over] / value if value else 1.0
+            for (model, each), value in values.items()
+            if each == mode and (model, over) in values
+        }
+        problems = [f"{row['model']} {row['mode']}: {row['problem']}"
+                    for row in found if row["problem"]]  # fmt: skip
+        notes = list(problems)
+        if len(ratios) > 1:
+            name = min(ratios, key=ratios.__getitem__)
+            notes.append(f"worst {ratios[name]:.3f} ({name})")
         timed = [row for row in found if row["ms"]]
-        value = geometric_mean(ratios)
-        return Reading(value, len(ratios), _spread(timed), len(problems), "; ".join(problems))
+        value = geometric_mean([*ratios.values()])
+        spread = _spread(timed) if column == "ms" else math.nan
+        return Reading(value, len(ratios), spread, len(problems), "; ".join(notes))
 
     return read
+
+
+def models_ratio(over: str, mode: str) -> Reader:
+    """Reads the geometric mean of a mode's time over another's, of ``examples.models``."""
+    return of_modes("ms", over, mode)
+
+
+def ranks_error(kind: str) -> Reader:
+    """Reads ranks' error over that of one process, the largest of all modes."""
+
+    def read(rows: Mapping[str, Rows]) -> Reading:
+        found = [row for row in rows.get(".csv", []) if row["task"].startswith("check")]
+        one = {row["mode"]: float(row["error_l2"]) for row in found if row["task"] == "check"}
+        mine = [row for row in found if row["task"].startswith(f"check {kind} ")]
+        ratios = {row["mode"]: float(row["error_l2"]) / one[row["mode"]] for row in mine}
+        wrong = sum(bool(row["problem"]) for row in mine)
+        note = ", ".join(f"{mode} {ratio:.2f}" for mode, ratio in ratios.items())
+        return Reading(max(ratios.values(), default=math.nan), len(ratios), math.nan, wrong, note)
+
+    return read
+
+
+def ranks_efficiency(kind: str) -> Reader:
+    """Reads our scaling efficiency over that of torch's own convolutions."""
+
+    def read(rows: Mapping[str, Rows]) -> Reading:
+        found = rows.get(".csv", [])
+        tasks = {row["task"] for row in found}
+        together = next((task for task in tasks if task.startswith(f"training {kind} ")), "")
+        mine = [row for row in found if row["task"] in ("training", together) and row["ms"]]
+        ms = {(row["task"], row["mode"]): float(row["ms"]) for row in mine}
+        wrong = [row for row in found if row["problem"] and row["task"] in ("training", together)]
+        note = "; ".join(f"{row['mode']}: {row['problem']}" for row in wrong)
+        modes = ("eager", "ours")
+        if not all((task, mode) in ms for task in ("training", together) for mode in modes):
+            return Reading(wrong=len(wrong), note=note)
+        theirs, ours = (ms["training", mode] / ms[together, mode] for mode in modes)
+        told = f"torch's own {theirs:.3f}, ours {ours:.3f}"
+        note = "; ".join(filter(None, (told, note)))
+        return Reading(ours / theirs, 1, _spread(mine), len(wrong), note)
+
+    return read
+
+
+def of_curve(column: str, trouble: str) -> Reader:
+    """Reads a column of what ``loss_curves`` writes; another says what is wrong."""
+
+    def read(rows: Mapping[str, Rows]) -> Reading:
+        for row in rows.get(".json", []):
+            return Reading(float(row[column]), 1, math.nan, int(bool(row[trouble])), row[trouble])
+        return Reading()
+
+    return read
+
+
+def good_findings(rows: Mapping[str, Rows]) -> Reading:
+    """Reads how many findings of ``killed_rank`` are as they should be."""
+    found = rows.get(".csv", [])
+    if not found:
+        return Reading()
+    wrong = [row["finding"] for row in found if row["good"] != "True"]
+    return Reading(len(found) - len(wrong), len(found), math.nan, len(wrong), "; ".join(wrong))
 
 
 def across_releases(rows: Mapping[str, Rows]) -> Reading:
@@ -287,22 +380,127 @@ def _conv(direction: str, reach: float, stretch: float) -> Case:
     )  # fmt: skip
 
 
+# Blocks of memory have sizes that are multiples of 512 bytes, so 1 % is no difference.
+_PEAK = 1.01
+_TINY = ("--size", "tiny", "--batch", "2", "--side")
+
+
+def _tiny(model: str) -> tuple[str, ...]:
+    """What a dry run says of a network: a size for CPUs."""
+    return (*_TINY, "64" if model in ("resnet50", "convnext") else "8")
+
+
 def _models(task: str, model: str) -> Case:
     command = (
         "-m", f"examples.models.{task}", "--model", model, "--mode", "all", "--graph", "--rounds",
         "5", "--ahead", "8", "--time-limit", "{limit}", "--out", "{out}",
     )  # fmt: skip
+    dry = (
+        *_tiny(model), "--no-graph", "--rounds", "1", "--steps", "1", "--compile-backend", "eager",
+    )  # fmt: skip
     return Case(
         f"models.{task}.{model}",
         f"{model}, {task}, eager and compiled, in CUDA graphs",
-        (Step(command),),
+        (Step(command, dry=dry),),
         (
             Figure("eager / ours", models_ratio("eager", "ours"), 1.15),
-            # The goal is of the mean over the networks.
-            Figure("compile / ours+compile", models_ratio("compile", "ours+compile"), 1.05),
+            Figure("eager / ours+compile", models_ratio("eager", "ours+compile"), 1.15),
+            # The goal of 1.05 is the mean's over the networks.
+            Figure("compile / ours+compile", models_ratio("compile", "ours+compile"), 1.0),
+            Figure("memory peak, ours / eager", of_modes("peak_mib", "ours", "eager"),
+                   _PEAK, None, True),
+            Figure("memory peak, ours+compile / compile",
+                   of_modes("peak_mib", "ours+compile", "compile"), _PEAK, None, True),
         ),
         seconds=240,
-        has_dry_run=False,
+        shares_host=True,
+        tells_by_status=True,
+    )  # fmt: skip
+
+
+def _models_mean(task: str) -> Case:
+    ratios = (("eager", "ours", 1.15), ("compile", "ours+compile", 1.05), ("compile", "ours", None))
+    count = len(MODELS)
+    return Case(
+        f"models.mean.{task}",
+        f"geometric means over the networks of models.{task}.*, out of what these wrote",
+        (),
+        tuple(
+            Figure(f"{over} / {mode}, mean", models_ratio(over, mode), reach, expected=count)
+            for over, mode, reach in ratios
+        ),
+        seconds=4,
+        sources=tuple(f"models.{task}.{model}.csv" for model in MODELS),
+    )
+
+
+# Pictures per step and side, so that 1200 steps take about a minute.
+_CURVES = {
+    "resnet50": ("32", "128"), "convnext": ("16", "128"), "unet": ("2", "32"), "vae": ("1", "32"),
+}  # fmt: skip
+
+
+def _curves(model: str) -> Case:
+    batch, side = _CURVES[model]
+    command = (
+        "-m", "examples.models.loss_curves", "--model", model, "--batch", batch, "--side", side,
+        "--steps", "200", "--seeds", "5", "--ahead", "8", "--time-limit", "{limit}",
+        "--out", "{out}",
+    )  # fmt: skip
+    return Case(
+        f"models.curves.{model}",
+        f"{model}, 200 steps of training beside five seeds of torch's; a checkpoint both ways",
+        (Step(command, ".json", dry=(*_tiny(model), "--steps", "20", "--seeds", "2")),),
+        (
+            Figure("windows inside torch's spread", of_curve("inside", "curve_wrong"), 0.95),
+            Figure("checkpoint, error ours / torch's",
+                   of_curve("checkpoint_error", "checkpoint_wrong"), 2.0, None, True),
+        ),
+        seconds=200,
+        shares_host=True,
+        tells_by_status=True,
+    )  # fmt: skip
+
+
+# Pictures per step and rank: the joined batch has to fit in fp32.
+_RANKS = {"resnet50": "64", "convnext": "32", "unet": "4", "vae": "2"}
+
+
+def _ranks(model: str) -> Case:
+    kinds = ("ddp", "fsdp")
+    command = (
+        "-m", "examples.models.training", "--ranks", "2", "--parallel", *kinds, "--model", model,
+        "--batch", _RANKS[model], "--check", "too", "--rounds", "7", "--steps", "5",
+        "--ahead", "12", "--time-limit", "{limit}", "--out", "{out}",
+    )  # fmt: skip
+    return Case(
+        f"ranks.{model}",
+        f"{model} on two GPUs: the joined batch's gradients, and scaling beside torch's own",
+        (Step(command, dry=(*_tiny(model), "--rounds", "2", "--steps", "1")),),
+        (
+            *(Figure(f"{kind}, error of ranks / one process", ranks_error(kind), 2.0, None, True, 2)
+              for kind in kinds),
+            *(Figure(f"{kind}, scaling ours / torch's", ranks_efficiency(kind), 0.98)
+              for kind in kinds),
+        ),
+        seconds=200,
+        gpus=2,
+        tells_by_status=True,
+    )  # fmt: skip
+
+
+def _killed() -> Case:
+    command = (
+        "-m", "examples.models.killed_rank", "--time-limit", "{limit}", "--out", "{out}",
+    )  # fmt: skip
+    return Case(
+        "ranks.killed",
+        "one of two ranks is killed: torch's error, the cache and the tables whole",
+        (Step(command, dry=("--size", "tiny")),),
+        (Figure("findings as they should be", good_findings, 3.0, expected=3),),
+        seconds=110,
+        gpus=2,
+        tells_by_status=True,
     )
 
 
@@ -376,6 +574,10 @@ def _cases() -> dict[str, Case]:
             has_dry_run=False,
         ),
         *(_models(task, model) for task in ("inference", "training") for model in MODELS),
+        *map(_curves, MODELS),
+        *map(_models_mean, ("inference", "training")),
+        *map(_ranks, MODELS),
+        _killed(),
         Case(
             "releases", "conv_fprop with the Triton of --other-triton beside this one",
             (

@@ -39,6 +39,7 @@ def make(network: networks.Network, mode: str, arguments: argparse.Namespace) ->
         dtype=modes.DTYPES[arguments.dtype],
         fold=arguments.fold,
         compile_mode=arguments.compile_mode,
+        compile_backend=arguments.compile_backend,
     )
 
     @torch.no_grad()

@@ -19,12 +19,13 @@ import sys
 import tempfile
 import threading
 
-from benchmarks.harness import emit
-from examples.models import networks, parallel, training
+from benchmarks.harness import add_out_argument, collect_environment, emit, write_rows
+from examples.models import networks, options, parallel, training
 
 __all__ = ["Findings", "main"]
 
 _AS_RANK = "--as-rank"
+_RANKS = 2
 
 # What the ranks write: so many files of the cache, over and over, and entries of one table.
 _FILES = 7
@@ -42,12 +43,17 @@ class Findings:
     """Verdicts, one line each."""
 
     def __init__(self) -> None:
-        self.good = True
+        self.rows: list[dict[str, object]] = []
+
+    @property
+    def good(self) -> bool:
+        """Whether all of them are."""
+        return all(row["good"] for row in self.rows)
 
     def tell(self, good: bool, text: str) -> None:
         """Prints one of them."""
         emit(f"{'PASS' if good else 'FAIL'} {text}")
-        self.good &= good
+        self.rows.append({"finding": text, "good": good})
 
 
 def parse(argv: list[str] | None) -> argparse.Namespace:
@@ -60,6 +66,7 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--batch", type=int, default=2, help="pictures per rank and step (2)")
     parser.add_argument("--parallel", choices=parallel.KINDS, default="ddp")
     parser.add_argument("--time-limit", type=float, default=300.0, metavar="S", help="(300)")
+    add_out_argument(parser)
     return parser.parse_args(argv)
 
 
@@ -70,30 +77,30 @@ def main(argv: list[str] | None = None) -> int:
         threading.Thread(target=_write, daemon=True).start()
         return training.main(argv[1:])
     arguments = parse(argv)
+    problem = options.run_problem(arguments.out) or parallel.ranks_problem(_RANKS)
+    if problem:
+        emit(problem)
+        return 2
     findings = Findings()
     with tempfile.TemporaryDirectory() as folder:
         _run(arguments, pathlib.Path(folder), findings)
+    if arguments.out is not None:
+        write_rows(arguments.out, collect_environment(), findings.rows)
     return 0 if findings.good else 1
 
 
 def _run(arguments: argparse.Namespace, folder: pathlib.Path, findings: Findings) -> None:
     cache, tables = folder / "cache", folder / "tables"
-    root = str(pathlib.Path(__file__).parents[2])
-    paths = [*os.environ.get("PYTHONPATH", "").split(os.pathsep), root]
-    variables = {
-        "TRITON_CACHE_DIR": str(cache),
-        "TRITON_EXT_TUNING_DIR": str(tables),
-        "PYTHONPATH": os.pathsep.join(filter(None, paths)),
-    }
+    variables = {"TRITON_CACHE_DIR": str(cache), "TRITON_EXT_TUNING_DIR": str(tables)}
+    launch, environment = parallel.torchrun(_RANKS)
     command = [
-        *(sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"),
-        *("-m", "examples.models.killed_rank", _AS_RANK, "--model", arguments.model),
+        *(*launch, "-m", "examples.models.killed_rank", _AS_RANK, "--model", arguments.model),
         *("--size", arguments.size, "--batch", str(arguments.batch), "--mode", "ours"),
         *("--parallel", arguments.parallel, "--steps", "100000", "--rounds", "1"),
     ]
     with subprocess.Popen(
         command,
-        env={**os.environ, **variables},
+        env={**environment, **variables},
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,

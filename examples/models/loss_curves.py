@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import copy
 import functools
+import importlib.util
 import io
 import math
 import pathlib
@@ -26,8 +27,15 @@ from typing import Any
 
 import torch
 
-from benchmarks.harness import collect_environment, emit, measure_errors, write_json
-from examples.models import modes, networks, options
+from benchmarks.harness import (
+    Deadline,
+    add_out_argument,
+    collect_environment,
+    emit,
+    measure_errors,
+    write_json,
+)
+from examples.models import ahead, modes, networks, options, training
 from examples.models.training import Step
 
 __all__ = ["Comparison", "checkpoint", "compare", "curve", "main"]
@@ -40,6 +48,7 @@ _WINDOWS_PER_STRAY = 20
 # Different batches, which repeat: something that can be learnt by heart.
 _BATCHES = 8
 _LEARNING_RATE = 3e-4
+_OUT = (".json",)
 
 
 def parse(argv: list[str] | None) -> argparse.Namespace:
@@ -50,11 +59,20 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--model", choices=networks.MODELS, default="resnet50")
     parser.add_argument("--size", choices=networks.SIZES, default="full")
     parser.add_argument("--batch", type=int, help="pictures per step (by network)")
+    parser.add_argument("--side", type=int, help="pixels or latents per side (by network)")
     parser.add_argument("--attention", action="store_true", help="in the UNet and the decoder")
     parser.add_argument("--dtype", choices=("bfloat16", "float16"), default="bfloat16")
     parser.add_argument("--steps", type=int, default=200, help="of every run (200)")
     parser.add_argument("--seeds", type=int, default=5, help="runs with torch's convolutions (5)")
-    parser.add_argument("--out", type=pathlib.Path, metavar="FILE", help=".json to write")
+    parser.add_argument(
+        "--ahead", type=int, default=0, metavar="N",
+        help="compile our kernels in N processes first (0)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--time-limit", type=float, default=1800.0, metavar="S",
+        help="seconds behind which no run is begun (1800)",
+    )  # fmt: skip
+    add_out_argument(parser, _OUT)
     parser.add_argument("--plot", type=pathlib.Path, metavar="FILE", help=".png or .svg to write")
     return parser.parse_args(argv)
 
@@ -65,6 +83,7 @@ def prepare(mode: str, seed: int, arguments: argparse.Namespace) -> Step:
         arguments.model,
         size=arguments.size,
         batch=arguments.batch,
+        side=arguments.side,
         attention=arguments.attention,
         device=options.device(),
         seed=seed,
@@ -219,35 +238,88 @@ def draw(path: pathlib.Path, runs: dict[str, list[float]], title: str) -> None:
     pyplot.close(figure)
 
 
+def problem_of(arguments: argparse.Namespace) -> str:
+    """Why the options cannot be followed here; empty if they can."""
+    for name, least in (("steps", 1), ("seeds", 2), ("batch", 1), ("side", 1)):
+        value = getattr(arguments, name)
+        if value is not None and value < least:
+            return f"--{name} {value}: expected at least {least}"
+    if arguments.plot is not None and importlib.util.find_spec("matplotlib") is None:
+        return "--plot needs matplotlib, pip install 'triton-ext[demo]'"
+    return options.run_problem(arguments.out, _OUT)
+
+
+def compile_ahead(arguments: argparse.Namespace) -> str:
+    """Compiles the kernels of a training step; returns a line that says how that went."""
+    words = ["--model", arguments.model, "--size", arguments.size, "--dtype", arguments.dtype]
+    for name in ("batch", "side"):
+        value = getattr(arguments, name)
+        words += [f"--{name}", str(value)] if value is not None else []
+    words += ["--attention"] if arguments.attention else []
+    words += ["--amp", "--ahead", str(arguments.ahead)]
+    words += ["--time-limit", str(arguments.time_limit)]
+    return ahead.compile_ahead(training.parse(words), words, "training")
+
+
+def train_all(arguments: argparse.Namespace, deadline: Deadline) -> dict[str, list[float]]:
+    """Trains with torch's convolutions from every seed and with ours; returns losses by name.
+
+    Raises:
+        TimeoutError: The time was over before the last run.
+    """
+    runs: dict[str, list[float]] = {}
+    for mode, seed in [*(("eager", seed) for seed in range(arguments.seeds)), ("ours", 0)]:
+        if deadline.over:
+            count = arguments.seeds + 1
+            raise TimeoutError(f"{len(runs)} of {count} runs within --time-limit")
+        name = "ours" if mode == "ours" else f"torch, seed {seed}"
+        runs[name] = curve(mode, seed, arguments)
+        emit(_told("ours, seed 0" if mode == "ours" else name, runs[name]))
+    return runs
+
+
 def main(argv: list[str] | None = None) -> int:
     """Runs the script; returns 1 where training went otherwise, 2 for wrong options."""
     arguments = parse(argv)
-    for name, least in (("steps", 1), ("seeds", 2)):
-        if getattr(arguments, name) < least:
-            emit(f"--{name} {getattr(arguments, name)}: expected at least {least}")
-            return 2
+    problem = problem_of(arguments)
+    if problem:
+        emit(problem)
+        return 2
+    deadline = Deadline(arguments.time_limit)
     for text in collect_environment().lines():
         emit(text)
+    emit(compile_ahead(arguments))
     try:
-        runs = {}
-        for seed in range(arguments.seeds):
-            runs[f"torch, seed {seed}"] = curve("eager", seed, arguments)
-            emit(_told(f"torch, seed {seed}", runs[f"torch, seed {seed}"]))
-        theirs = list(runs.values())
-        runs["ours"] = curve("ours", 0, arguments)
-        emit(_told("ours, seed 0", runs["ours"]))
+        runs = train_all(arguments, deadline)
         carried = checkpoint(arguments)
     except networks.MissingPackage as missing:
         emit(str(missing))
         return 1
-    found = compare(runs["ours"], theirs)
+    except TimeoutError as error:
+        emit(f"FAIL loss curve: {arguments.model}, {error}")
+        return 1
+    *theirs, ours = runs.values()
+    found = compare(ours, theirs)
     for text in verdicts(arguments, found, carried):
         emit(text)
     if arguments.out is not None:
-        write_json(arguments.out, {"runs": runs, "curve": asdict(found), "checkpoint": carried})
+        rows = [row_of(arguments.model, found, carried)]
+        result = {"rows": rows, "runs": runs, "curve": asdict(found), "checkpoint": carried}
+        write_json(arguments.out, result)
     if arguments.plot is not None:
         draw(arguments.plot, runs, f"{arguments.model}, {arguments.dtype}")
     return 0 if found.good and carried["good"] else 1
+
+
+def row_of(model: str, found: Comparison, carried: dict[str, Any]) -> dict[str, object]:
+    """The verdicts as one row."""
+    return {
+        "model": model,
+        "inside": 1 - len(found.outside) / found.windows,
+        "curve_wrong": "" if found.good else f"outside at steps {found.outside}",
+        "checkpoint_error": carried["error of ours"] / max(carried["error of torch"], 1e-9),
+        "checkpoint_wrong": "" if carried["good"] else "WRONG",
+    }
 
 
 def verdicts(
@@ -260,8 +332,10 @@ def verdicts(
     return (
         f"{_verdict(found.good)} loss curve: {arguments.model}, {arguments.steps} steps, "
         f"in {inside} of {found.windows} windows inside the spread of {arguments.seeds} runs of "
-        f"torch's{strays}; between the lowest and the highest of them in {found.between}",
-        f"{_verdict(carried['good'])} checkpoint: {arguments.model}, {', '.join(figures)}",
+        f"torch's{strays} (goal: all but {found.windows // _WINDOWS_PER_STRAY}); "
+        f"between the lowest and the highest of them in {found.between}",
+        f"{_verdict(carried['good'])} checkpoint: {arguments.model}, {', '.join(figures)} "
+        "(goal: equal, and at most twice torch's error)",
     )
 
 

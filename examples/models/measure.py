@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -26,7 +27,7 @@ from benchmarks.harness import (
 )
 from examples.models.modes import BASELINE
 
-__all__ = ["Job", "Row", "StepTimer", "compare", "synchronize"]
+__all__ = ["Job", "Prepared", "Row", "StepTimer", "compare", "prepare", "synchronize", "timed"]
 
 Tensor = torch.Tensor
 
@@ -153,6 +154,38 @@ def _peak_of(step: Callable[[], object]) -> int:
     return torch.cuda.max_memory_allocated()
 
 
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """What is going to be timed.
+
+    Attributes:
+        rows: Of every mode, without times.
+        plans: Of those that are right, by task and mode.
+    """
+
+    rows: list[Row]
+    plans: dict[tuple[str, str], Plan]
+
+
+class _Ready:
+    """A timer whose functions have their plans already.
+
+    Args:
+        timer: What made them.
+        plans: By function.
+    """
+
+    def __init__(self, timer: Timer, plans: Mapping[Callable[[], object], Plan]) -> None:
+        self._timer = timer
+        self._plans = plans
+
+    def plan(self, function: Callable[[], object]) -> Plan:
+        return self._plans[function]
+
+    def measure(self, plan: Plan) -> float:
+        return self._timer.measure(plan)
+
+
 def compare(
     task: str,
     model: str,
@@ -161,10 +194,7 @@ def compare(
     timer: Timer,
     *,
     rounds: int,
-    deadline: Deadline,
-    agree: Callable[[bool], bool] = bool,
-    tolerant: bool = True,
-    say: Callable[[str], None] = emit,
+    **options: Any,
 ) -> list[Row]:
     """Checks every mode, measures its memory, then times those that are right together.
 
@@ -172,9 +202,47 @@ def compare(
         task: For the rows.
         model: For the rows.
         makers: Makes a mode; the baseline is the first.
-        reference: The result in fp32; ``None`` where the modes have been checked before.
+        reference: The result in fp32.
         timer: Measures.
         rounds: Measurements per mode.
+        options: Of :func:`prepare`.
+    """
+    return timed([prepare(task, model, makers, reference, timer, **options)], timer, rounds)
+
+
+def timed(prepared: Sequence[Prepared], timer: Timer, rounds: int) -> list[Row]:
+    """Times what was prepared, all of it once per round; returns all rows."""
+    plans = {f"{task} {mode}": p for each in prepared for (task, mode), p in each.plans.items()}
+    steps = {name: plan.function for name, plan in plans.items()}
+    ready = _Ready(timer, {plan.function: plan for plan in plans.values()})
+    timings = time_interleaved(steps, ready, rounds) if steps else {}
+    return [
+        dataclasses.replace(row, timing=timings.get(f"{row.task} {row.mode}"))
+        for each in prepared
+        for row in each.rows
+    ]
+
+
+def prepare(
+    task: str,
+    model: str,
+    makers: Mapping[str, Callable[[], Job]],
+    reference: Tensor | None,
+    timer: Timer,
+    *,
+    deadline: Deadline,
+    agree: Callable[[bool], bool] = bool,
+    tolerant: bool = True,
+    say: Callable[[str], None] = emit,
+) -> Prepared:
+    """Checks every mode, measures its memory, and makes ready what is right.
+
+    Args:
+        task: For the rows.
+        model: For the rows.
+        makers: Makes a mode; the baseline is the first.
+        reference: The result in fp32; ``None`` where the modes have been checked before.
+        timer: Is going to measure.
         deadline: Modes that are not begun by then are left out, with that reason.
         agree: Whether something is true on all ranks.
         tolerant: Whether a mode that fails becomes a row.  Of several ranks the others would wait
@@ -182,7 +250,7 @@ def compare(
         say: Tells what goes on.
     """
     rows: dict[str, Row] = {}
-    steps: dict[str, Callable[[], object]] = {}
+    plans: dict[tuple[str, str], Plan] = {}
     for mode, make in makers.items():
         if deadline.over:
             rows[mode] = Row(task=task, model=model, mode=mode, problem="time limit")
@@ -198,6 +266,9 @@ def compare(
             for _ in range(_WARM_UP):
                 job.step()
             peak = _peak_of(job.step) - before
+            right = agree(errors is None or baseline is None or errors.within(baseline))
+            if right:
+                plans[task, mode] = timer.plan(job.step)
         except Exception as error:  # whatever one does, the others are still worth timing
             if mode == BASELINE or not tolerant:
                 raise
@@ -206,7 +277,6 @@ def compare(
             continue
         for note in job.notes:
             say(f"  left: {note}")
-        right = agree(errors is None or baseline is None or errors.within(baseline))
         rows[mode] = Row(
             task=task,
             model=model,
@@ -217,10 +287,7 @@ def compare(
             taken=job.taken,
             folded=job.folded,
         )
-        if right:
-            steps[mode] = job.step
-    timings = time_interleaved(steps, timer, rounds) if steps else {}
-    return [dataclasses.replace(row, timing=timings.get(mode)) for mode, row in rows.items()]
+    return Prepared([*rows.values()], plans)
 
 
 def _wrong(errors: Errors | None) -> str:

@@ -15,10 +15,22 @@ from torch import nn
 
 from examples.models.networks import Network
 
-__all__ = ["BASELINE", "DTYPES", "MODES", "Variant", "fp32", "modes_of", "settle", "variant"]
+__all__ = [
+    "BASELINE",
+    "DTYPES",
+    "MODES",
+    "THEIRS",
+    "Variant",
+    "fp32",
+    "modes_of",
+    "settle",
+    "variant",
+]
 
 MODES = ("eager", "ours", "compile", "ours+compile")
 BASELINE = MODES[0]
+#: What each of ours is to be compared with: the same, with torch's convolutions.
+THEIRS = {"ours": "eager", "ours+compile": "compile"}
 
 DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
 
@@ -115,6 +127,7 @@ def variant(
     weight_dtype: torch.dtype | None = None,
     fold: bool = False,
     compile_mode: str = "default",
+    compile_backend: str = "inductor",
     wrap: Callable[[nn.Module], nn.Module] | None = None,
 ) -> Variant:
     """Makes a mode of a network; the network stays as it is.
@@ -125,7 +138,8 @@ def variant(
         dtype: Of inputs and, if nothing else is said, weights.
         weight_dtype: Of the weights, where autocast casts them.
         fold: Whether ``convert`` folds what stands behind convolutions into them; for inference.
-        compile_mode: As ``torch.compile`` calls it.
+        compile_mode: As ``torch.compile`` calls it; of inductor.
+        compile_backend: As ``torch.compile`` calls it.
         wrap: What is done to the converted model before it is compiled, as DDP does.
     """
     model = copy.deepcopy(network.model).to(weight_dtype or dtype)
@@ -135,7 +149,8 @@ def variant(
         conversion = _convert(model, fold)
     call = model if wrap is None else wrap(model)
     if mode.endswith("compile"):
-        call = torch.compile(call, mode=compile_mode)
+        inductors = {"mode": compile_mode} if compile_backend == "inductor" else {}
+        call = torch.compile(call, backend=compile_backend, **inductors)
     return Variant(_with_model(network, model, dtype), call, conversion)
 
 

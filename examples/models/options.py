@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 import torch
 from triton_ext.host import HostError, detect
 
-from benchmarks.harness import Environment, GraphTimer, Timer, emit, out_problem
+from benchmarks.harness import TABLES, Environment, GraphTimer, Timer, emit, out_problem
 from examples.models import report
 from examples.models.measure import Row, StepTimer
 from examples.models.modes import DTYPES, MODES
@@ -25,6 +25,7 @@ __all__ = [
     "finish",
     "models_of",
     "problem_of",
+    "run_problem",
     "show",
     "timer_of",
 ]
@@ -48,8 +49,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--steps", type=int, default=10, help="steps per measurement (10)")
     parser.add_argument("--rounds", type=int, default=5, help="measurements per mode (5)")
     parser.add_argument(
-        "--graph", action="store_true", help="time CUDA graphs of ten steps or more: no host time"
-    )
+        "--graph", action=argparse.BooleanOptionalAction, default=False,
+        help="time CUDA graphs of two steps or more: no host time",
+    )  # fmt: skip
     parser.add_argument(
         "--ahead", type=int, default=0, metavar="N",
         help="compile our kernels in N processes first (0)",
@@ -59,6 +61,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="measure the tiles of our kernels in the first steps; the table is kept",
     )  # fmt: skip
     parser.add_argument("--compile-mode", default="default", help="torch.compile's mode")
+    parser.add_argument("--compile-backend", default="inductor", help="torch.compile's backend")
     parser.add_argument(
         "--time-limit", type=float, default=1800.0, metavar="S", help="seconds to stop after (1800)"
     )
@@ -78,9 +81,6 @@ def problem_of(arguments: argparse.Namespace) -> str:
         value = getattr(arguments, name)
         if value is not None and value < 1:
             return f"--{name} {value}: expected at least 1"
-    wrong_out = out_problem(arguments.out)
-    if wrong_out:
-        return f"--out {wrong_out}"
     layers = arguments.per_layer
     if layers is not None and layers.suffix not in (".png", ".svg", ".csv", ".json"):
         return f"--per-layer {layers}: expected a name that ends in .png, .svg, .csv or .json"
@@ -89,6 +89,19 @@ def problem_of(arguments: argparse.Namespace) -> str:
         return "--plot and --per-layer need matplotlib, pip install 'triton-ext[demo]'"
     if arguments.graph and not torch.cuda.is_available():
         return "--graph needs a CUDA GPU"
+    return run_problem(arguments.out)
+
+
+def run_problem(out: pathlib.Path | None, suffixes: Sequence[str] = TABLES) -> str:
+    """Why nothing can run here, or be written there; empty if it seems that all can.
+
+    Args:
+        out: The file to write, or ``None``.
+        suffixes: How its name may end.
+    """
+    wrong_out = out_problem(out, suffixes)
+    if wrong_out:
+        return f"--out {wrong_out}"
     try:
         detect()
     except HostError as error:
@@ -148,7 +161,7 @@ def first_steps(
 
 def timer_of(arguments: argparse.Namespace) -> Timer:
     """The timer that the options ask for."""
-    return GraphTimer(20.0) if arguments.graph else StepTimer(arguments.steps)
+    return GraphTimer(20.0, least_calls=2) if arguments.graph else StepTimer(arguments.steps)
 
 
 def show(

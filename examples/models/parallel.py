@@ -9,7 +9,9 @@ from __future__ import annotations
 import contextlib
 import gc
 import os
-from collections.abc import Iterator
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,9 +19,24 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from benchmarks.harness import Deadline
+from benchmarks.harness import ROOT, Deadline, Plan
+from examples.models.measure import StepTimer
 
-__all__ = ["KINDS", "AgreedDeadline", "Ranks", "blocks", "gathered", "gradients", "joined", "wrap"]
+__all__ = [
+    "KINDS",
+    "AgreedDeadline",
+    "Ranks",
+    "RanksTimer",
+    "blocks",
+    "gathered",
+    "gradients",
+    "is_rank",
+    "joined",
+    "ranks_problem",
+    "start",
+    "torchrun",
+    "wrap",
+]
 
 KINDS = ("ddp", "fsdp", "fsdp1")
 
@@ -49,6 +66,14 @@ class Ranks:
         step = tensor.shape[0] // self.size
         return tensor[self.rank * step : (self.rank + 1) * step]
 
+    def slowest(self, milliseconds: float) -> float:
+        """The longest of all ranks' times."""
+        if self.size == 1:
+            return milliseconds
+        longest = torch.tensor(milliseconds, device=_device())
+        dist.all_reduce(longest, dist.ReduceOp.MAX)
+        return float(longest.item())
+
     def barrier(self) -> None:
         """Waits for all ranks."""
         self.agree(True)
@@ -66,14 +91,64 @@ class AgreedDeadline(Deadline):
         return not self._ranks.agree(self.left() > 0)
 
 
+class RanksTimer(StepTimer):
+    """Times of the slowest rank; all begin together.
+
+    Args:
+        steps: Per measurement.
+        ranks: All of them.
+    """
+
+    def __init__(self, steps: int, ranks: Ranks) -> None:
+        super().__init__(steps)
+        self._ranks = ranks
+
+    def measure(self, plan: Plan) -> float:
+        self._ranks.barrier()
+        return self._ranks.slowest(super().measure(plan))
+
+
 def _device() -> torch.device:
     return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def is_rank() -> bool:
+    """Whether torchrun started this process."""
+    return "RANK" in os.environ
+
+
+def ranks_problem(count: int) -> str:
+    """Why so many ranks cannot be started here; empty if they can."""
+    if count < 2:
+        return "expected at least 2"
+    if torch.cuda.is_available() and torch.cuda.device_count() < count:
+        return f"needs {count} GPUs, torch sees {torch.cuda.device_count()}"
+    return ""
+
+
+def torchrun(count: int) -> tuple[tuple[str, ...], dict[str, str]]:
+    """Returns how torchrun is started for ranks on this machine, and its environment."""
+    launch = ("-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={count}")
+    paths = [*os.environ.get("PYTHONPATH", "").split(os.pathsep), str(ROOT)]
+    path = os.pathsep.join(filter(None, paths))
+    return (sys.executable, *launch), {**os.environ, "PYTHONPATH": path}
+
+
+def start(count: int, module: str, words: Sequence[str]) -> int:
+    """Starts a module's ranks on this machine; returns torchrun's exit status."""
+    launch, environment = torchrun(count)
+    with subprocess.Popen([*launch, "-m", module, *words], env=environment) as process:
+        try:
+            return process.wait()
+        except BaseException:
+            process.terminate()  # torchrun ends its ranks
+            raise
 
 
 @contextlib.contextmanager
 def joined() -> Iterator[Ranks]:
     """Joins the job that torchrun started; alone where it did not."""
-    if "RANK" not in os.environ:
+    if not is_rank():
         yield Ranks()
         return
     if torch.cuda.is_available():

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from benchmarks.harness import Environment, geometric_mean, write_rows
 from examples.models.measure import Row
-from examples.models.modes import BASELINE, MODES
+from examples.models.modes import BASELINE, MODES, THEIRS
 
 __all__ = ["header", "line", "ratio", "summary", "write"]
 
@@ -42,7 +42,7 @@ def line(rows: Sequence[Row], row: Row) -> str:
     """
     head = f"{row.model:<14} {row.task:<18} {row.mode:<13}"
     if row.timing is None:
-        return f"{head} {row.problem}"
+        return f"{head} {row.problem or f'right, error {_error(row)}'}"
     gain = ratio(rows, row, BASELINE) or float("nan")
     return (
         f"{head} {row.timing.ms:>9.3f} {row.timing.spread * 100:>5.1f} {gain:>8.3f} "
@@ -85,12 +85,8 @@ def summary(rows: Sequence[Row]) -> list[str]:
 
 def _is_heavier(rows: Sequence[Row], row: Row) -> bool:
     """Whether the peak is more than 1 % above that of the same mode without our convolutions."""
-    if not row.mode.startswith("ours"):
-        return False
-    theirs = {"ours": "eager", "ours+compile": "compile"}[row.mode]
-    peaks = [
-        o.peak_bytes for o in rows if (o.task, o.model, o.mode) == (row.task, row.model, theirs)
-    ]
+    theirs = (row.task, row.model, THEIRS.get(row.mode))
+    peaks = [each.peak_bytes for each in rows if (each.task, each.model, each.mode) == theirs]
     return any(0 < peak < row.peak_bytes / 1.01 for peak in peaks)
 
 

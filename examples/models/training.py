@@ -1,6 +1,6 @@
 """``python -m examples.models.training``: training steps with torch's convolutions and with ours.
 
-Under ``torchrun --nproc-per-node N -m examples.models.training`` the same through DDP or FSDP.
+With ``--ranks N``, or under ``torchrun --nproc-per-node N``, the same through DDP or FSDP.
 Every mode's gradients are checked against fp32 before it is timed; README.md has examples of calls.
 """
 
@@ -9,17 +9,21 @@ from __future__ import annotations
 import argparse
 import contextlib
 import functools
+import statistics
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
 from torch import nn
 
 from benchmarks.harness import collect_environment, emit, measure_errors
 from examples.models import ahead, modes, networks, options, parallel, per_layer
-from examples.models.measure import Job, Row, compare
+from examples.models.measure import Job, Prepared, Row, compare, prepare, timed
 
 __all__ = ["Step", "main"]
+
+# How far our scaling efficiency may be behind torch's own, of torch's.
+EFFICIENCY_LOSS = 0.02
 
 _OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
     "sgd": functools.partial(torch.optim.SGD, momentum=0.9),
@@ -47,9 +51,13 @@ def parse(argv: list[str]) -> argparse.Namespace:
         help=f"under torchrun: {', '.join(parallel.KINDS)} (ddp)",
     )
     parser.add_argument(
-        "--check", action="store_true",
-        help="under torchrun: only compare the ranks' step with one of the joined batch",
+        "--check", nargs="?", const="only", choices=("only", "too"),
+        help="under torchrun: compare the ranks' step with one of the joined batch; "
+        "'too' measures then, else nothing is timed",
     )  # fmt: skip
+    parser.add_argument(
+        "--ranks", type=int, default=0, metavar="N", help="start N of them, as torchrun would"
+    )
     return parser.parse_args(argv)
 
 
@@ -115,6 +123,7 @@ def make(
         dtype=modes.DTYPES[arguments.dtype],
         weight_dtype=torch.float32 if arguments.amp else None,
         compile_mode=arguments.compile_mode,
+        compile_backend=arguments.compile_backend,
         wrap=functools.partial(parallel.wrap, kind=kind) if kind else None,
     )
     optimizer = functools.partial(_OPTIMIZERS[arguments.optimizer], lr=_LEARNING_RATE)
@@ -168,7 +177,6 @@ def measure(
     _, network = build(name, arguments, ranks)
     asked = modes.modes_of(arguments.mode)
     common = {
-        "rounds": arguments.rounds,
         "deadline": deadline,
         "agree": ranks.agree,
         "tolerant": ranks.size == 1,
@@ -176,18 +184,20 @@ def measure(
     }
     makers = {mode: functools.partial(make, network, mode, arguments) for mode in asked}
     reference = reference_of(network, arguments)
-    timer = options.timer_of(arguments)
-    rows = compare("training", name, makers, reference, timer, **common)
-    if ranks.size > 1:
-        for kind in arguments.parallel:
-            makers = {
-                mode: functools.partial(make, network, mode, arguments, kind) for mode in asked
-            }
-            task = f"training {kind} x{ranks.size}"
-            rows += compare(task, name, makers, None, timer, **common)
-    elif arguments.per_layer is not None and not deadline.over:
-        per_layer.compare(network, arguments, training=True)
-    return rows
+    rounds = arguments.rounds
+    if ranks.size == 1:
+        timer = options.timer_of(arguments)
+        rows = compare("training", name, makers, reference, timer, rounds=rounds, **common)
+        if arguments.per_layer is not None and not deadline.over:
+            per_layer.compare(network, arguments, training=True)
+        return rows
+    timer = parallel.RanksTimer(arguments.steps, ranks)
+    prepared: list[Prepared] = [prepare("training", name, makers, reference, timer, **common)]
+    for kind in arguments.parallel:
+        makers = {mode: functools.partial(make, network, mode, arguments, kind) for mode in asked}
+        task = f"training {kind} x{ranks.size}"
+        prepared.append(prepare(task, name, makers, None, timer, **common))
+    return timed(prepared, timer, rounds)
 
 
 @contextlib.contextmanager
@@ -206,44 +216,81 @@ def check(
     arguments: argparse.Namespace,
     ranks: parallel.Ranks,
     say: Callable[[str], None],
-) -> bool:
+) -> list[Row]:
     """Compares the ranks' gradients with one process's of the joined batch, mode by mode.
 
     Both are compared with fp32; the ranks may be twice as far from it as the one process.
     """
     alone, part = build(name, arguments, ranks)
-    good = True
+    rows: list[Row] = []
     modes.settle(alone)
     with fixed_statistics(alone.model):
         reference = reference_of(alone, arguments)
         for mode in modes.modes_of(arguments.mode):
             one = measure_errors(make(alone, mode, arguments).result(), reference)
+            rows.append(Row(task="check", model=name, mode=mode, errors=one))
             for kind in arguments.parallel:
                 many = measure_errors(make(part, mode, arguments, kind).result(), reference)
                 right = ranks.agree(many.within(one))
                 say(
-                    f"{name} {mode}: gradients of {ranks.size} ranks through {kind} "
-                    f"{many.l2:.2e} from fp32, of one process with the joined batch "
-                    f"{one.l2:.2e}: {'equal within tolerance' if right else 'WRONG'}"
+                    f"{_verdict(right)} {name} {mode}: gradients of {ranks.size} ranks through "
+                    f"{kind} {many.l2:.2e} from fp32, of one process with the joined batch "
+                    f"{one.l2:.2e} (goal: at most twice that)"
                 )
-                good &= right
-    return good
+                task, problem = f"check {kind} x{ranks.size}", "" if right else "WRONG RESULT"
+                rows.append(Row(task=task, model=name, mode=mode, errors=many, problem=problem))
+    return rows
 
 
-def efficiency(rows: list[Row]) -> list[str]:
-    """How much of the ranks' speed is left when they work together, by mode."""
-    alone = {(row.model, row.mode): row for row in rows if row.task == "training"}
-    lines = []
+def efficiencies(rows: Sequence[Row]) -> dict[tuple[str, str, str], tuple[float, ...]]:
+    """How much of the ranks' speed is left when they work together, round by round.
+
+    Returns:
+        By task, model and mode, the time alone over the time together.
+    """
+    alone = {(row.model, row.mode): row.timing for row in rows if row.task == "training"}
+    found = {}
     for row in rows:
         one = alone.get((row.model, row.mode))
-        if row.task == "training" or row.timing is None or one is None or one.timing is None:
+        if row.task == "training" or row.timing is None or one is None:
             continue
+        pairs = zip(one.rounds_ms, row.timing.rounds_ms, strict=True)
+        found[row.task, row.model, row.mode] = tuple(a / b for a, b in pairs)
+    return found
+
+
+def scaling(rows: Sequence[Row], is_judged: bool) -> tuple[bool, list[str]]:
+    """Tells the scaling efficiency of every mode, and whether ours are as good as torch's own.
+
+    Args:
+        rows: Of ranks alone and together.
+        is_judged: Whether there are GPUs; ranks that share a CPU's cores say nothing.
+
+    Returns:
+        Whether they are, and lines; those that are judged begin with PASS or FAIL.
+    """
+    found = efficiencies(rows)
+    good, lines = True, []
+    for (task, model, mode), values in found.items():
+        middle = statistics.median(values)
+        spread = (max(values) - min(values)) / middle
+        text = f"{task}, {model}, {mode}: scaling efficiency {middle:.1%}, spread {spread:.1%}"
+        theirs = found.get((task, model, modes.THEIRS.get(mode, "")))
+        if theirs is None or not is_judged:
+            lines.append(text)
+            continue
+        part = middle / statistics.median(theirs)
+        right = part >= 1 - EFFICIENCY_LOSS
+        good &= right
         lines.append(
-            f"{row.task}, {row.model}, {row.mode}: scaling efficiency "
-            f"{one.timing.ms / row.timing.ms:.1%} ({one.timing.ms:.3f} ms alone, "
-            f"{row.timing.ms:.3f} ms together)"
+            f"{_verdict(right)} {text}; {part:.3f} of torch's "
+            f"(goal: at least {1 - EFFICIENCY_LOSS:.2f})"
         )
-    return lines
+    return good, lines
+
+
+def _verdict(good: bool) -> str:
+    return "PASS" if good else "FAIL"
 
 
 def run(arguments: argparse.Namespace, argv: list[str], ranks: parallel.Ranks) -> int:
@@ -258,11 +305,12 @@ def run(arguments: argparse.Namespace, argv: list[str], ranks: parallel.Ranks) -
     rows: list[Row] = []
     good = True
     for name in options.models_of(arguments.model):
+        found: list[Row] = []
         try:
             if arguments.check:
-                good &= check(name, arguments, ranks, say)
-                continue
-            found = measure(name, arguments, ranks, deadline, say)
+                found += check(name, arguments, ranks, say)
+            if arguments.check != "only":
+                found += measure(name, arguments, ranks, deadline, say)
         except networks.MissingPackage as missing:
             found = [Row(task="training", model=name, mode="eager", problem=str(missing))]
             good = False
@@ -270,9 +318,11 @@ def run(arguments: argparse.Namespace, argv: list[str], ranks: parallel.Ranks) -
         if ranks.rank == 0:
             options.show(arguments, rows, found, environment)
         torch._dynamo.reset()
-    for text in efficiency(rows):
+    is_scaling, told = scaling(rows, torch.cuda.is_available())
+    good &= is_scaling
+    for text in told:
         say(text)
-    if ranks.rank == 0 and rows:
+    if ranks.rank == 0:
         good &= options.finish(arguments, rows, environment) == 0
     return 0 if good else 1
 
@@ -289,6 +339,12 @@ def main(argv: list[str] | None = None) -> int:
     if problem:
         emit(problem)
         return 2
+    if arguments.ranks and not parallel.is_rank():
+        problem = parallel.ranks_problem(arguments.ranks)
+        if problem:
+            emit(f"--ranks {arguments.ranks}: {problem}")
+            return 2
+        return parallel.start(arguments.ranks, "examples.models.training", argv)
     with parallel.joined() as ranks:
         if arguments.check and ranks.size == 1:
             emit("--check needs several ranks, torchrun --nproc-per-node 2 -m ...")

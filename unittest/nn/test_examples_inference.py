@@ -170,6 +170,23 @@ def test_a_mode_that_fails_leaves_the_others():
         run_compare({"eager": lambda: job_of(exact), "ours": fails}, exact, tolerant=False)
 
 
+def test_a_mode_that_cannot_be_timed_leaves_the_others():
+    class Timer(measure.StepTimer):
+        def plan(self, function):
+            if function() == "ours":
+                raise RuntimeError("not in a graph")
+            return super().plan(function)
+
+    exact = torch.ones(3)
+    jobs = {
+        mode: lambda mode=mode: measure.Job(lambda: mode, lambda: exact, (1, 1))
+        for mode in ("eager", "ours", "compile")
+    }
+    rows = measure.compare("inference", "m", jobs, exact, Timer(1), rounds=2, deadline=Deadline(60))
+    assert [row.timing is not None for row in rows] == [True, False, True]
+    assert rows[1].problem == "RuntimeError: not in a graph"
+
+
 def test_what_comes_first_is_done_once_and_before_all_else():
     done = []
     exact = torch.ones(3)

@@ -81,12 +81,66 @@ def test_backward_times_are_in_the_times_of_layers(tmp_path):
     assert all(layer["before_ms"] > 0 and layer["after_ms"] > 0 for layer in layers)
 
 
-def test_efficiency_is_the_time_alone_over_the_time_together():
-    def row(task, ms):
-        return measure.Row(task=task, model="m", mode="ours", timing=Timing((ms,), 0.0))
+def rows_of(times):
+    """Rows by task and mode, each with the times of its rounds."""
+    return [
+        measure.Row(task=task, model="m", mode=mode, timing=Timing(rounds, 0.0))
+        for (task, mode), rounds in times.items()
+    ]
 
-    (line,) = training.efficiency([row("training", 9.0), row("training ddp x4", 10.0)])
-    assert line.startswith("training ddp x4, m, ours: scaling efficiency 90.0%")
+
+def test_efficiency_is_the_time_alone_over_the_time_together():
+    rows = rows_of(
+        {
+            ("training", "eager"): (9.0, 9.0, 9.9),
+            ("training", "ours"): (4.5, 4.5, 4.5),
+            ("training ddp x4", "eager"): (10.0, 10.0, 10.0),
+            ("training ddp x4", "ours"): (5.0, 5.0, 5.0),
+            ("training fsdp x4", "eager"): (10.0, 10.0, 10.0),
+            ("training fsdp x4", "ours"): (5.2, 5.2, 5.2),
+        }
+    )
+    good, lines = training.scaling(rows, is_judged=True)
+    assert not good
+    assert lines == [
+        "training ddp x4, m, eager: scaling efficiency 90.0%, spread 10.0%",
+        "PASS training ddp x4, m, ours: scaling efficiency 90.0%, spread 0.0%; 1.000 of torch's "
+        "(goal: at least 0.98)",
+        "training fsdp x4, m, eager: scaling efficiency 90.0%, spread 10.0%",
+        "FAIL training fsdp x4, m, ours: scaling efficiency 86.5%, spread 0.0%; 0.962 of torch's "
+        "(goal: at least 0.98)",
+    ]
+    good, lines = training.scaling(rows, is_judged=False)
+    assert good
+    assert not any(line.startswith(("PASS", "FAIL")) for line in lines)
+    assert training.scaling(rows[:2], is_judged=True) == (True, [])
+
+
+def test_what_is_timed_together_is_interleaved():
+    calls = []
+
+    class Fake:
+        def plan(self, function):
+            return measure.Plan(function)
+
+        def measure(self, plan):
+            plan.function()
+            return 1.0
+
+    def job(name):
+        return lambda: measure.Job(lambda: calls.append(name), lambda: torch.ones(3), (1, 1))
+
+    prepared = [
+        measure.prepare(
+            task, "m", {"eager": job(task)}, None, Fake(), deadline=training.parallel.Deadline(60)
+        )
+        for task in ("training", "training ddp x2")
+    ]
+    calls.clear()
+    rows = measure.timed(prepared, Fake(), 3)
+    assert [row.task for row in rows] == ["training", "training ddp x2"]
+    assert all(len(row.timing.rounds_ms) == 3 for row in rows)
+    assert [each.endswith("x2") for each in calls] == [False, True, True, False, False, True]
 
 
 def test_parts_of_a_joined_batch_are_disjoint_and_whole():
@@ -185,6 +239,43 @@ def test_training_learns_as_with_torch_and_checkpoints_go_both_ways(tmp_path, ca
     ]
     assert "in 2 of 2 windows inside the spread of 2 runs" in verdicts[0]
     assert "weights equal: True" in verdicts[1]
+    (row,) = found["rows"]
+    assert (row["inside"], row["curve_wrong"], row["checkpoint_wrong"]) == (1.0, "", "")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [["--steps", "0"], ["--seeds", "1"], ["--batch", "0"]],
+    ids=lambda words: words[0],
+)
+def test_wrong_options_of_loss_curves_end_at_once(words, capsys):
+    assert loss_curves.main(words) == 2
+    assert capsys.readouterr().out.startswith(words[0])
+
+
+def test_a_file_that_loss_curves_cannot_write_ends_it_at_once(capsys):
+    with pytest.raises(SystemExit) as ended:
+        loss_curves.main(["--out", "x.csv"])
+    assert ended.value.code == 2
+    assert "x.csv: expected a name that ends in .json" in capsys.readouterr().err
+
+
+def test_runs_that_there_is_no_time_for_are_told(capsys):
+    arguments = ["--model", "vae", "--size", "tiny", "--steps", "1", "--time-limit", "0"]
+    assert loss_curves.main(arguments) == 1
+    assert "FAIL loss curve: vae, 0 of 6 runs within --time-limit" in capsys.readouterr().out
+
+
+def test_what_loss_curves_compiles_ahead_is_a_training_step(monkeypatch):
+    seen = []
+    monkeypatch.setattr(ahead, "compile_ahead", lambda *words: seen.append(words) or "")
+    words = ["--model", "unet", "--batch", "2", "--side", "32", "--ahead", "3"]
+    loss_curves.compile_ahead(loss_curves.parse(words))
+    ((arguments, argv, task),) = seen
+    assert task == "training"
+    assert training.parse(argv) == arguments
+    assert (arguments.model, arguments.batch, arguments.side) == (["unet"], 2, 32)
+    assert (arguments.amp, arguments.ahead, arguments.dtype) == (True, 3, "bfloat16")
 
 
 def test_what_is_not_as_it_should_be_is_told():
@@ -194,4 +285,7 @@ def test_what_is_not_as_it_should_be_is_told():
     curve, checkpoint = loss_curves.verdicts(arguments, found, carried)
     assert curve.startswith("FAIL loss curve: vae, 200 steps")
     assert f"farther out at steps {found.outside[0]}, " in curve
-    assert checkpoint == "FAIL checkpoint: vae, weights equal: False, error of ours: 2.50e-01"
+    assert checkpoint == (
+        "FAIL checkpoint: vae, weights equal: False, error of ours: 2.50e-01 "
+        "(goal: equal, and at most twice torch's error)"
+    )

@@ -27,14 +27,20 @@ from benchmarks.reproduce_cases import (
     CASES,
     Case,
     Figure,
+    Reading,
     Step,
     across_releases,
     depthwise_ratio,
     first_of,
+    good_findings,
     load_rows,
     mean_of,
     models_ratio,
+    of_curve,
+    of_modes,
     packed_ratio,
+    ranks_efficiency,
+    ranks_error,
     worst_of,
 )
 
@@ -102,7 +108,10 @@ def test_the_commands_know_their_options(case, tmp_path, monkeypatch):
             importlib.import_module(BENCHMARKS[words[0]]).add_arguments(parser)
             assert parser.parse_args(words[1:]).time_limit == 100.0
         else:
-            assert importlib.import_module(module).parse(words).time_limit == 100.0
+            parse = importlib.import_module(module).parse
+            assert parse(words).time_limit == 100.0
+            if case.has_dry_run:
+                assert parse([*words, *step.dry]).size == "tiny"
 
 
 # ---- Running -----------------------------------------------------------------------------------
@@ -250,6 +259,63 @@ def test_another_triton_comes_first(tmp_path):
     assert versions[0] != versions[1] == "0.0.other"
 
 
+def test_cases_that_share_the_host_run_side_by_side(tmp_path):
+    name = "' '.join([sys.argv[1], os.environ['CUDA_VISIBLE_DEVICES'], str(time.monotonic())])"
+    then = f"begin = {name}\ntime.sleep(1)\nprint(begin, time.monotonic())"
+    cases = [fake(each, "[2.0, 2.0]", then, shares_host=True) for each in "abc"]
+    then = "assert os.environ.get('CUDA_VISIBLE_DEVICES') != '7'"
+    cases.append(fake("alone", "[2.0, 2.0]", then, gpus=2))
+    cases.append(fake("more", gpus=3))
+    place = Place(tmp_path, tmp_path / "caches", gpus=("3", "7"))
+    findings = run_cases(cases, place, 100, None)
+    passed = dict.fromkeys(("a", "b", "c", "alone"), "PASS")
+    assert results(findings) == passed | {"more": "SKIPPED"}
+    assert findings[-1].note == "needs 3 GPUs, torch sees 2"
+    told = {each: (tmp_path / f"{each}.log").read_text().split()[-4:] for each in "abc"}
+    spans = sorted((float(begin), float(end), gpu) for _, gpu, begin, end in told.values())
+    assert {gpu for _, _, gpu in spans} == {"3", "7"}
+    first, second, third = spans
+    assert second[0] < first[1] <= third[0]
+    assert first[2] != second[2]
+
+
+def test_what_runs_side_by_side_ends_with_the_run(tmp_path, monkeypatch):
+    cases = [fake(each, "[2.0]", "time.sleep(99)", shares_host=True) for each in "abc"]
+    cases[0] = fake("a", "[2.0, 2.0]", shares_host=True)
+    place = Place(tmp_path, tmp_path / "caches", gpus=("0", "1"))
+    begin = time.monotonic()
+
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(reproduce.Summary, "add", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        run_cases(cases, place, 100, None)
+    assert time.monotonic() - begin < 15
+    assert not reproduce._PROCESSES
+
+
+def test_a_figure_out_of_what_other_cases_wrote(tmp_path):
+    def mean(rows):
+        return Reading(sum(len(each) for each in rows.values()), len(rows.get("a.csv", [])))
+
+    figure = Figure("rows", mean, 2.0, expected=2)
+    both = Case("both", "of a", (), (figure,), seconds=4, sources=("a.csv",))
+    assert results(run_all([both], tmp_path)) == {"both": "PARTIAL"}
+    findings = run_all([fake("a"), both], tmp_path, resume=True)
+    assert results(findings) == {"a": "PASS", "both": "PASS"}
+
+
+def test_a_status_that_says_what_the_rows_say_is_no_missing_row(tmp_path):
+    cases = [
+        fake("told", "[2.0, 2.0]", "sys.exit(1)", tells_by_status=True),
+        fake("not", "[2.0, 2.0]", "sys.exit(1)"),
+        fake("broken", "[2.0, 2.0]", "sys.exit(3)", tells_by_status=True),
+    ]
+    findings = run_all(cases, tmp_path)
+    assert results(findings) == {"told": "PASS", "not": "PARTIAL", "broken": "PARTIAL"}
+
+
 # ---- Reading -----------------------------------------------------------------------------------
 
 
@@ -285,7 +351,17 @@ def test_figures_are_read_out_of_rows(tmp_path):
     times = [mode("eager", "6"), mode("ours", "3"), mode("compile", "", "crashed")]
     assert models_ratio("eager", "ours")({".csv": times}).value == pytest.approx(2.0)
     compiled = models_ratio("compile", "ours+compile")({".csv": times})
-    assert (compiled.wrong, compiled.note) == (1, "compile: crashed")
+    assert (compiled.wrong, compiled.note) == (1, "unet compile: crashed")
+    four = {f"{name}.csv": [dict(row, model=name) for row in times[:2]] for name in "abcd"}
+    four["a.csv"][1]["ms"] = "6"
+    mean = models_ratio("eager", "ours")(four)
+    assert (mean.value, mean.count) == (pytest.approx(8**0.25), 4)
+    assert mean.note == "worst 1.000 (a)"
+
+    peaks = [mode("eager", "6") | {"peak_mib": "100"}, mode("ours", "3") | {"peak_mib": "105"}]
+    assert of_modes("peak_mib", "ours", "eager")({".csv": peaks}).value == pytest.approx(1.05)
+    none = [dict(row, peak_mib="0.0") for row in peaks]
+    assert of_modes("peak_mib", "ours", "eager")({".csv": none}).value == 1.0
 
     def shape(ms, correct="True"):
         return {"shape": "s", "ours_ms": ms, "ours_spread": "0.1", "correct": correct}
@@ -293,6 +369,36 @@ def test_figures_are_read_out_of_rows(tmp_path):
     both = {".csv": [shape("2")], ".other.csv": [shape("3")]}
     assert across_releases(both).value == pytest.approx(1.5)
     assert across_releases(both | {".csv": [shape("2", "False")]}).wrong == 1
+
+
+def test_figures_of_ranks_curves_and_killed_ranks():
+    def row(task, mode, ms="", error="", problem=""):
+        return {"task": task, "model": "m", "mode": mode, "ms": ms, "error_l2": error,
+                "problem": problem, "spread": "0.01" if ms else ""}  # fmt: skip
+
+    rows = [
+        row("check", "eager", error="1e-3"), row("check ddp x2", "eager", error="1.5e-3"),
+        row("check", "ours", error="1e-3"), row("check ddp x2", "ours", error="1.2e-3"),
+        row("training", "eager", "9"), row("training", "ours", "4.5"),
+        row("training ddp x2", "eager", "10"), row("training ddp x2", "ours", "4.8"),
+    ]  # fmt: skip
+    error, speed = ranks_error("ddp")({".csv": rows}), ranks_efficiency("ddp")({".csv": rows})
+    assert (error.value, error.count, error.wrong) == (pytest.approx(1.5), 2, 0)
+    assert error.note == "eager 1.50, ours 1.20"
+    assert (speed.value, speed.spread) == (pytest.approx(4.5 / 4.8 / 0.9), 0.01)
+    assert speed.note == "torch's own 0.900, ours 0.938"
+    rows[3]["problem"] = "WRONG RESULT"
+    assert ranks_error("ddp")({".csv": rows}).wrong == 1
+    assert math.isnan(ranks_error("fsdp")({".csv": rows}).value)
+    assert math.isnan(ranks_efficiency("fsdp")({".csv": rows}).value)
+
+    curve = {"inside": "0.9", "curve_wrong": "outside at steps (3, 7)"}
+    read = of_curve("inside", "curve_wrong")({".json": [curve]})
+    assert (read.value, read.wrong, read.note) == (0.9, 1, "outside at steps (3, 7)")
+
+    found = [{"finding": "the job ends", "good": "True"}, {"finding": "cache", "good": "False"}]
+    read = good_findings({".csv": found})
+    assert (read.value, read.wrong, read.note) == (1, 1, "cache")
 
 
 # ---- The command -------------------------------------------------------------------------------
