@@ -22,6 +22,7 @@ import math
 import os
 import pathlib
 import platform
+import signal
 import statistics
 import subprocess
 import sys
@@ -44,6 +45,7 @@ __all__ = [
     "add_out_argument",
     "collect_environment",
     "emit",
+    "end_group",
     "geometric_mean",
     "measure_each",
     "measure_errors",
@@ -66,6 +68,9 @@ MAX_SPIN_MS = 200.0
 
 # A kernel may err twice as much as cuDNN in the same dtype, plus this much of the reference.
 RELATIVE_FLOOR = 1e-5
+
+# A process that is told to end gets so long before it is killed.
+GRACE_SECONDS = 3.0
 
 Function = Callable[[], object]
 
@@ -166,6 +171,15 @@ class Deadline:
         return self.left() <= 0
 
 
+def end_group(process: subprocess.Popen[bytes]) -> None:
+    """Ends a process and those that it started, which are a group of their own."""
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, number)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(timeout=GRACE_SECONDS)
+
+
 def run_at_once(
     commands: Iterable[Sequence[str]],
     seconds: float,
@@ -175,8 +189,8 @@ def run_at_once(
 
     Args:
         commands: Each with its arguments; they start in the root of the checkout.
-        seconds: For all of them together; what is not done by then is killed, and so is everything
-            that runs when this is interrupted.
+        seconds: For all of them together; what is not done by then is ended with all that it
+            started, and so is everything that runs when this is interrupted.
         environment: Their variables; those of this process by default.
     """
     end, silent = time.monotonic() + seconds, subprocess.DEVNULL
@@ -184,14 +198,21 @@ def run_at_once(
     try:
         for command in commands:
             running.append(
-                subprocess.Popen(command, stdout=silent, stderr=silent, cwd=ROOT, env=environment)
+                subprocess.Popen(
+                    command,
+                    stdout=silent,
+                    stderr=silent,
+                    cwd=ROOT,
+                    env=environment,
+                    start_new_session=True,
+                )
             )
         with contextlib.suppress(subprocess.TimeoutExpired):
             for process in running:
                 process.wait(timeout=max(0.0, end - time.monotonic()))
     finally:
         for process in running:
-            process.kill()
+            end_group(process)
     return [process.wait() for process in running]
 
 

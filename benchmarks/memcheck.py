@@ -21,8 +21,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from benchmarks.conv_variants import DIRECTIONS, case_of
-from benchmarks.harness import ROOT, Deadline, emit, run_at_once
-from benchmarks.reproduce import end_group, end_on_sigterm
+from benchmarks.harness import ROOT, Deadline, emit, end_group, run_at_once
+from benchmarks.reproduce import end_on_sigterm
 
 __all__ = ["add_arguments", "draw_problems", "find_checker", "run", "verdict"]
 

@@ -33,14 +33,13 @@ import time
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
 
-from benchmarks.harness import ROOT, emit
+from benchmarks.harness import ROOT, emit, end_group
 from benchmarks.reproduce_cases import CASES, Case, Figure, Reading, Rows, Step, load_rows
 
 __all__ = [
     "Finding",
     "add_arguments",
     "allowance",
-    "end_group",
     "end_on_sigterm",
     "run",
     "run_cases",
@@ -53,8 +52,6 @@ OVERHEAD_SECONDS = 12.0
 RESERVE_SECONDS = 3.0
 # With less than this, or half of what it takes, a case is not begun.
 LEAST_SECONDS = 25.0
-# A process that is told to end gets so long before it is killed.
-GRACE_SECONDS = 3.0
 FIELDS = ("case", "figure", "value", "reach", "stretch", "result", "rows", "spread", "seconds",
           "note")  # fmt: skip
 # Of a case without figures.
@@ -222,15 +219,6 @@ class Place:
             paths = [str(self.other_triton), environment.get("PYTHONPATH", "")]
             environment["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
         return environment
-
-
-def end_group(process: subprocess.Popen[bytes]) -> None:
-    """Ends a process and those that it started, which are a group of their own."""
-    for number in (signal.SIGTERM, signal.SIGKILL):
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(process.pid, number)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(timeout=GRACE_SECONDS)
 
 
 def end_on_sigterm() -> None:

@@ -18,7 +18,15 @@ from triton.compiler import ASTSource
 from triton_ext.errors import UnsupportedError
 from triton_ext.host import capabilities, dots
 from triton_ext.host.dots import least_dot_depth
-from triton_ext.ops import conv_config, conv_plan, dgrad_config, dgrad_plan, patch_dgrad, wgrad_plan
+from triton_ext.ops import (
+    config_checks,
+    conv_config,
+    conv_plan,
+    dgrad_config,
+    dgrad_plan,
+    patch_dgrad,
+    wgrad_plan,
+)
 from triton_ext.ops.conv_config import SMEM_BYTES, ConvConfig, least_block
 from triton_ext.ops.conv_fprop import compile_conv_fprop
 from triton_ext.ops.machine import Machine, assumed_machine
@@ -144,12 +152,16 @@ def depths_of(direction: str, problem: ConvProblem, dtype: torch.dtype) -> list[
 def test_every_step_is_one_that_triton_multiplies(monkeypatch, direction, dtype, depth):
     if depth is None:
         depth = least_dot_depth(8 * dtype.itemsize)
-    monkeypatch.setattr(conv_config, "least_dot_depth", lambda bits: depth)
+    for module in (conv_config, config_checks):
+        monkeypatch.setattr(module, "least_dot_depth", lambda bits: depth)
     seen = [k for each in few_channels(direction) for k in depths_of(direction, each, dtype)]
     assert seen
     assert min(seen) >= depth
-    # No more than there has to be.
+    # No more than there has to be, and less is refused.
     assert direction != "fprop" or min(seen) == depth
+    refused = replace(TILES, block_k=depth // 2).problems(dtype.itemsize)
+    wanted = f"at least {depth} elements" if depth > 8 else "a power of two from 8"
+    assert f"block_k is {depth // 2}: expected {wanted}" in refused[0]
 
 
 @needs_im2col

@@ -187,7 +187,8 @@ def test_sigterm_ends_what_runs_too(tmp_path):
     child = "import os, sys, time; open(sys.argv[1], 'w').write(str(os.getpid())); time.sleep(99)"
     parent = f"""
 import subprocess, sys
-from benchmarks.reproduce import end_group, end_on_sigterm
+from benchmarks.harness import end_group
+from benchmarks.reproduce import end_on_sigterm
 end_on_sigterm()
 process = subprocess.Popen([sys.executable, "-c", {child!r}, sys.argv[1]], start_new_session=True)
 try:
