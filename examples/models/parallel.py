@@ -174,16 +174,17 @@ def wrap(model: nn.Module, kind: str) -> nn.Module:
     """
     if kind == "ddp":
         return nn.parallel.DistributedDataParallel(model)
+    # fully_shard takes contiguous parameters only, and the older one trains others wrongly (torch
+    # 2.13).  Filters are channels-last no longer, then: torch copies them at each call, we once per
+    # all-gather, or at each call with the older one.  The activations stay channels-last.
+    for parameter in model.parameters():
+        parameter.data = parameter.data.contiguous()
     fully_shard = _fully_shard() if kind == "fsdp" else None
     if fully_shard is None:
         from torch.distributed.fsdp import FullyShardedDataParallel
 
         place = torch.cuda.current_device() if torch.cuda.is_available() else torch.device("cpu")
         return FullyShardedDataParallel(model, use_orig_params=True, device_id=place)
-    # fully_shard takes contiguous parameters only.  Filters are channels-last no longer, then:
-    # torch copies them at each call, we once per all-gather.  The activations stay channels-last.
-    for parameter in model.parameters():
-        parameter.data = parameter.data.contiguous()
     for block in blocks(model):
         fully_shard(block)
     return fully_shard(model)

@@ -184,6 +184,54 @@ def test_filters_are_copied_once_per_all_gather(mesh, each, how, expected):
     assert copies == expected
 
 
+def older(model, **how):
+    from torch.distributed.fsdp import FullyShardedDataParallel
+
+    return FullyShardedDataParallel(
+        model, use_orig_params=True, device_id=torch.device("cpu"), **how
+    )
+
+
+@pytest.mark.parametrize("how", ["FULL_SHARD", "SHARD_GRAD_OP"])
+@pytest.mark.parametrize("checkpoints", [False, True])
+@pytest.mark.filterwarnings("ignore")
+def test_the_older_fsdp_copies_at_every_call(group, how, checkpoints):
+    """What docs/models.md says that it costs."""
+    from torch.distributed.fsdp import ShardingStrategy
+
+    def run(model, x):
+        return checkpoint(model, x, use_reentrant=False) if checkpoints else model(x)
+
+    model = older(
+        nn.convert(deep(), report=False, pack=False), sharding_strategy=ShardingStrategy[how]
+    )
+    theirs, _ = losses_of(deep(), pictures(1), run=run)
+    ours, copies = losses_of(model, pictures(1), run=run)
+    torch.testing.assert_close(ours, theirs)
+    again = int(checkpoints)
+    assert copies == [1 + again, 2 + again, 2 + again]
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.filterwarnings("ignore")
+def test_the_older_fsdp_before_the_conversion(group, bias):
+    """A filter that is all of a flat parameter is a view of it nevertheless, and not packed."""
+    from torch.distributed.fsdp.wrap import ModuleWrapPolicy
+
+    def made():
+        layers = deep()
+        if not bias:
+            for layer in layers:
+                layer.bias = None
+        return layers
+
+    late = older(made(), auto_wrap_policy=ModuleWrapPolicy({torch.nn.Conv2d}))
+    nn.convert(late, report=False)
+    assert sum(isinstance(module, nn.Conv2d) for module in late.modules()) == len(CHANNELS) - 1
+    theirs, _ = losses_of(made(), pictures(1))
+    torch.testing.assert_close(losses_of(late, pictures(1))[0], theirs)
+
+
 def test_filters_are_copied_once_for_several_batches(mesh):
     model = sharded(mesh, each=False)
     model.set_reshard_after_backward(False)

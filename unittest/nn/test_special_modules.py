@@ -247,6 +247,43 @@ def test_shared_weights_stay_one_tensor():
     assert ours[0].weight.stride() == theirs[0].weight.stride() != strides
 
 
+def test_memory_that_others_have_too_stays_shared():
+    """Other parameters over the same memory, and other processes."""
+    theirs = TORCH.Sequential(conv(4, 4, 3), TORCH.ReLU(), conv(4, 4, 3), TORCH.Linear(36, 4))
+    theirs[2].weight.data = theirs[0].weight.data
+    theirs[3].weight.data = conv(4, 4, 3).weight.data.flatten(1)
+    theirs.append(conv(4, 4, 3))
+    theirs[4].weight.data = theirs[3].weight.data.view(4, 4, 3, 3)
+    nn.convert(theirs, report=False)
+    assert [type(theirs[i]) for i in (0, 2, 4)] == [nn.Conv2d] * 3
+    for one, other in ((0, 2), (3, 4)):
+        assert theirs[one].weight.data_ptr() == theirs[other].weight.data_ptr()
+        with torch.no_grad():
+            theirs[one].weight.fill_(one)
+        assert (theirs[other].weight == one).all()
+    processes = nn.convert(TORCH.Sequential(conv()).share_memory(), report=False)
+    assert processes[0].weight.is_shared()
+    assert type(processes[0]) is nn.Conv2d
+
+
+def test_what_is_made_or_converted_in_inference_mode():
+    theirs = TORCH.Sequential(conv())
+    ours = copy.deepcopy(theirs)
+    with torch.inference_mode():
+        nn.convert(ours, report=False)
+    assert not ours[0].weight.is_inference()
+    assert_same(ours, theirs, image())
+    with torch.inference_mode():
+        nn.revert(ours)
+    assert_same(ours, theirs, image())
+    with torch.inference_mode():
+        made = TORCH.Sequential(conv())
+        made.load_state_dict(theirs.state_dict())
+    nn.convert(made, report=False)
+    with torch.inference_mode():
+        torch.testing.assert_close(made(image()), theirs(image()))
+
+
 def test_a_shared_module_stays_one():
     shared = conv(4, 4, 3)
     theirs = TORCH.Sequential(shared, TORCH.ReLU(), shared)
@@ -393,6 +430,32 @@ def test_quantized_models_are_left():
 
 
 @pytest.mark.filterwarnings("ignore")
+def test_quantizing_later_takes_the_other_layers():
+    quantization = pytest.importorskip("torch.ao.quantization")
+    engines = [e for e in torch.backends.quantized.supported_engines if e != "none"]
+    if not engines:
+        pytest.skip("this torch has no engine for quantized tensors")
+    torch.backends.quantized.engine = engines[0]
+    theirs = TORCH.Sequential(conv(), TORCH.Flatten(), TORCH.Linear(6 * 5 * 4, 3)).eval()
+    ours, other = (
+        quantization.quantize_dynamic(model, {TORCH.Linear}, torch.qint8)
+        for model in (converted(theirs), theirs)
+    )
+    assert type(ours[0]) is nn.Conv2d
+    torch.testing.assert_close(ours(image()), other(image()))
+    model = TORCH.Sequential(quantization.QuantStub(), conv(), quantization.DeQuantStub()).eval()
+    model.qconfig = quantization.get_default_qconfig(engines[0])
+    prepared = quantization.prepare(nn.convert(model, report=False))
+    prepared(image())
+    with pytest.raises(TypeError, match="must be a dense tensor, got a quantized one"):
+        quantization.convert(prepared)(image())
+    # Reverted before, it is quantized as ever.
+    prepared = quantization.prepare(nn.revert(model))
+    prepared(image())
+    assert quantization.convert(prepared)(image()).shape == (2, 6, 5, 4)
+
+
+@pytest.mark.filterwarnings("ignore")
 def test_modules_for_quantization_aware_training_are_left():
     quantization = pytest.importorskip("torch.ao.quantization")
     qat = pytest.importorskip("torch.ao.nn.qat")
@@ -415,6 +478,77 @@ def test_weights_that_are_other_tensors_are_left():
         model[1].weight = TORCH.Parameter(model[1].weight.data.to_sparse(), requires_grad=False)
     assert outcome(model) == {"0": "its weight is a Wrapped", "1": "its weight is torch.sparse_coo"}
     nn.convert(model, report=False)
+
+
+def test_modules_without_a_weight_are_left():
+    """Whose weight comes with every call, as that of a network that another one makes."""
+    model = TORCH.Sequential(conv(), conv(), conv())
+    model[0].register_parameter("weight", None)
+    del model[1].weight
+    model[2].weight = TORCH.Parameter(torch.empty(6, 0, 3, 3))
+    *reasons, empty = outcome(nn.convert(model, report=False)).values()
+    assert reasons == ["it has no weight"] * 2
+    assert "expected sizes of at least 1" in empty
+    assert [layer.shape for layer in nn.survey(model).layers] == ["?", "?", "6x0x3x3"]
+    assert [type(layer) for layer in model] == [TORCH.Conv2d] * 3
+    y = conv()
+    model[1].weight = y.weight.detach()
+    model[1].bias = y.bias
+    torch.testing.assert_close(model[1](image()), y(image()))
+
+
+def test_numbers_that_were_written_to_a_module():
+    """Pruning libraries give modules other weights, and not always other numbers."""
+    theirs = TORCH.Sequential(conv(8, 6, 3))
+    theirs[0].weight = TORCH.Parameter(theirs[0].weight.data[:, :4].clone())
+    theirs[0].stride = 2
+    assert outcome(theirs) == {"0": ""}
+    assert_same(converted(theirs), theirs, image())
+    theirs[0].groups = 4
+    (reason,) = outcome(theirs).values()
+    assert "groups" in reason
+    assert type(nn.convert(theirs, report=False)[0]) is TORCH.Conv2d
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_pruned_modules():
+    from torch.nn.utils import prune
+
+    model = TORCH.Sequential(prune.random_unstructured(conv(), "weight", 0.5))
+    assert outcome(model) == {"0": "its weight is no parameter"}
+    before = model(image())
+    assert torch.equal(nn.convert(model, report=False)(image()), before)
+    theirs = TORCH.Sequential(conv())
+    ours = nn.convert(copy.deepcopy(theirs), report=False, pack=False)
+    for each in (ours, theirs):
+        prune.l1_unstructured(each[0], "weight", 0.5)
+    assert_same(ours, theirs, image())
+    prune.remove(ours[0], "weight")
+    assert type(nn.revert(ours)[0]) is TORCH.Conv2d
+
+
+def test_replicas_and_functional_calls():
+    """What DataParallel and torch.func give a module instead of its parameters."""
+    theirs = TORCH.Sequential(conv())
+    ours = converted(theirs)
+    doubled = {name: 2 * p for name, p in theirs.named_parameters()}
+    found, expected = (
+        torch.func.functional_call(model, doubled, (image(),)) for model in (ours, theirs)
+    )
+    torch.testing.assert_close(found, expected)
+    replica = ours[0]._replicate_for_data_parallel()
+    replica.weight, replica.bias = doubled["0.weight"], doubled["0.bias"]
+    torch.testing.assert_close(replica(image()), expected)
+    assert_same(ours, theirs, image())
+
+
+def test_fake_tensors_are_left():
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    with FakeTensorMode():
+        model = TORCH.Sequential(TORCH.Conv2d(4, 6, 3))
+        assert outcome(nn.convert(model, report=False)) == {"0": "its weight is a FakeTensor"}
+        assert model(torch.empty(2, 4, 7, 6)).shape == (2, 6, 5, 4)
 
 
 def test_a_forward_that_was_replaced_is_left():

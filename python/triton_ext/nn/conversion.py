@@ -32,6 +32,9 @@ _OURS: dict[type[torch.nn.Module], Any] = {
 }
 _TORCHS = {ours: theirs for theirs, ours in _OURS.items()}
 
+# How torch's FullyShardedDataParallel marks parameters that it has flattened (torch 2.13).
+_OF_OLDER_FSDP = "_fsdp_flattened"
+
 # Pixels per dimension of the input that a layer is asked about; filters that are larger get more.
 _NOMINAL_SIZE = 64
 
@@ -75,6 +78,7 @@ def convert(
     found, recipes = _survey(model, fold)
     # DDP's first step is wrong where weights have got another memory order since it was made.
     pack = pack and not any(isinstance(m, DistributedDataParallel) for m in model.modules())
+    shared = _shared_memory(model) if pack else frozenset()
     for layer in found.layers:
         module: Any = model.get_submodule(layer.name)
         if layer.reason or type(module) not in _OURS:
@@ -82,7 +86,7 @@ def convert(
         module.__class__ = _OURS[type(module)]
         module.fallback = fallback
         if pack:
-            _pack(module)
+            _pack(module, shared)
     for name, recipe in recipes.items():
         fold_module(model.get_submodule(name), recipe)
     if report:
@@ -123,7 +127,7 @@ def revert(model: torch.nn.Module) -> torch.nn.Module:
             module.__dict__.pop(GATHERED, None)
             if module.__dict__.pop(_REPACKED, False) and not is_parametrized(module):
                 weight: Any = module.weight
-                with torch.no_grad():
+                with torch.inference_mode(False), torch.no_grad():
                     weight.data = weight.data.contiguous()
     return model
 
@@ -258,17 +262,40 @@ def _is_convolution(module: torch.nn.Module) -> bool:
 
 def _shape(module: Any) -> str:
     """Returns the shape of a layer's weight, where it is known."""
-    weight = module.weight() if callable(module.weight) else module.weight
-    if isinstance(weight, torch.nn.parameter.UninitializedParameter):
+    weight = getattr(module, "weight", None)
+    if callable(weight):
+        weight = weight()
+    if weight is None or isinstance(weight, torch.nn.parameter.UninitializedParameter):
         return "?"
     return "x".join(str(size) for size in weight.shape)
 
 
-def _pack(module: Any) -> None:
-    """Packs a weight that has its memory for itself."""
+def _shared_memory(model: torch.nn.Module) -> frozenset[int]:
+    """Returns the memory that several parameters and buffers have, as torch knows it."""
+    seen: set[int] = set()
+    shared: set[int] = set()
+    for tensor in (*model.parameters(), *model.buffers()):
+        if type(tensor.data) is not torch.Tensor or tensor.layout is not torch.strided:
+            continue
+        memory = tensor.data.untyped_storage()._cdata
+        (shared if memory in seen else seen).add(memory)
+    return frozenset(shared)
+
+
+def _pack(module: Any, shared: frozenset[int]) -> None:
+    """Packs a weight that has its memory for itself.
+
+    Args:
+        module: Of the weight.
+        shared: Memory that weights do not have for themselves.
+    """
     data = module.weight.data
-    if _is_sharded(module.weight):
+    if _is_sharded(module.weight) or data.untyped_storage()._cdata in shared:
         return
+    if data.device.type == "cpu" and data.is_shared():
+        return  # with other processes
+    if getattr(module.weight, _OF_OLDER_FSDP, False):
+        return  # a view, of all that it is of where that is one parameter
     whole = data.untyped_storage().nbytes() == data.numel() * data.element_size()
     is_packed = data.stride() == channels_last_strides(data.shape)
     # A part of another tensor (FSDP's, DDP's or the user's) has to stay one.
@@ -290,7 +317,9 @@ def _reason_to_leave(module: Any) -> str:
         return f"it is a {kind.__name__}"
     if "forward" in module.__dict__:
         return "its forward was replaced"
-    weight = module.weight
+    weight = getattr(module, "weight", None)
+    if weight is None:
+        return "it has no weight"
     if not isinstance(weight, torch.nn.Parameter):
         return "its weight is no parameter"
     if type(weight.data) is not torch.Tensor and not _is_sharded(weight):
@@ -308,21 +337,27 @@ def _is_sharded(weight: Any) -> bool:
 def _reason_of_kernels(module: Any) -> str:
     weight = module.weight
     transposed = isinstance(module, torch.nn.modules.conv._ConvTransposeNd)
+    # What was written to attributes since the module was made; torch asks the weight, too.
+    channels = weight.shape[0] if transposed else weight.shape[1] * module.groups
     size = [
         max(_NOMINAL_SIZE, (taps - 1) * step + 1)
-        for taps, step in zip(module.kernel_size, module.dilation, strict=True)
+        for taps, step in zip(weight.shape[2:], module.dilation, strict=False)
     ]
-    x = torch.empty(1, module.in_channels, *size, dtype=weight.dtype, device="meta")
+    x = torch.empty(1, channels, *size, dtype=weight.dtype, device="meta")
     padding = module.padding if module.padding_mode == "zeros" else 0
-    found = support(
-        channels_last(x),
-        torch.empty(weight.shape, dtype=weight.dtype, device="meta"),
-        None,
-        module.stride,
-        padding,
-        module.dilation,
-        module.groups,
-        transposed=transposed,
-        output_padding=module.output_padding if transposed else 0,
-    )
+    try:
+        found = support(
+            channels_last(x),
+            torch.empty(weight.shape, dtype=weight.dtype, device="meta"),
+            None,
+            module.stride,
+            padding,
+            module.dilation,
+            module.groups,
+            transposed=transposed,
+            output_padding=module.output_padding if transposed else 0,
+        )
+    except (TypeError, ValueError) as error:
+        # Empty weights, and numbers that do not fit each other.
+        return str(error)
     return "; ".join(found.reasons)

@@ -74,7 +74,8 @@ class _Convolution:
         Only needed where the parameter was replaced, as ``load_state_dict(assign=True)`` does: the
         kernels take a weight in another order too, but copy it at every call.
         """
-        with torch.no_grad():
+        # What inference mode makes could not be trained.
+        with torch.inference_mode(False), torch.no_grad():
             self.weight.data = channels_last(self.weight.data)
 
     def extra_repr(self) -> str:
