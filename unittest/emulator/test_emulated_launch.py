@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import pytest
 
 np = pytest.importorskip("numpy")
@@ -16,7 +18,7 @@ from triton.experimental.gluon import language as gl  # noqa: E402
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier, tma  # noqa: E402
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor  # noqa: E402
 from triton_ext.emulator import EmulationError  # noqa: E402
-from triton_ext.errors import LaunchError  # noqa: E402
+from triton_ext.errors import LaunchError, UnsupportedError  # noqa: E402
 from triton_ext.gluon import amd as xamd  # noqa: E402
 from triton_ext.gluon import nvidia as xnv  # noqa: E402
 
@@ -109,34 +111,63 @@ def test_wrong_options_are_named(options, message):
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("options", "kind", "message"),
     [
-        ({"arch": 1250}, "^emulated: arch is 1250: expected a GPU whose waves have 32 lanes"),
-        ({"arch": "gfx950", "edit": 3}, "arch is 'gfx950': .* edit is 3: expected a function"),
-        ({"types": "*bf16"}, r"types is '\*bf16': expected types by parameter, such as {'x_ptr': "),
-        ({"types": {"y": "*bf16"}}, "^emulated: types has 'y': expected one of x_ptr, total_ptr"),
-        ({"types": {"x_ptr": 16}}, r"^emulated: types\['x_ptr'\] is 16: expected a type's name"),
+        ({"arch": 1250}, TypeError, "^emulated: arch is 1250: expected gfx1250 or gfx1251$"),
+        (
+            {"arch": "gfx950", "edit": 3},
+            TypeError,
+            "arch is 'gfx950': .* edit is 3: expected a fun",
+        ),
+        (
+            {"arch": "gfx1100"},
+            UnsupportedError,
+            "^emulated: arch is 'gfx1100': expected gfx1250 or",
+        ),
+        ({"types": "*bf16"}, TypeError, r"types is '\*bf16': expected types by parameter, such as"),
+        (
+            {"types": {"y": "*bf16"}},
+            ValueError,
+            "^emulated: types has 'y': expected one of x_ptr, t",
+        ),
+        (
+            {"types": {"x_ptr": 16}},
+            TypeError,
+            r"^emulated: types\['x_ptr'\] is 16: expected a type",
+        ),
+        ({"types": {"x_ptr": "*bf17"}}, ValueError, r"is '\*bf17': expected one of bf16, fp16, .*"),
     ],
 )
-def test_wrong_options_of_amd_are_named(options, message):
-    with pytest.raises(TypeError, match=message):
+def test_wrong_options_of_amd_are_named(options, kind, message):
+    with pytest.raises(kind, match=message) as caught:
         xamd.emulated(count_up, **options)
+    assert type(caught.value) is kind
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"num_wraps": 8}, "^through_shared: .*'num_wraps'; it takes x_ptr, .*also num_warps"),
-        (
-            {"num_warps": "4", "waves_per_eu": 1.5},
-            "^through_shared: num_warps is '4': expected an int; waves_per_eu is 1.5: expected an",
-        ),
-    ],
+    ("emulated", "last"),
+    [(xnv.emulated, "maxnreg, launch_pdl$"), (xamd.emulated, "waves_per_eu$")],
+    ids=["nvidia", "amd"],
 )
-def test_wrong_options_of_a_launch_on_amd_are_named(options, message):
-    x = np.ones(128, np.int32)
-    with pytest.raises(TypeError, match=message):
-        xamd.emulated(through_shared)[(1,)](x, 128, 1, None, None, **options)
+def test_wrong_options_of_a_launch_are_named(emulated, last):
+    """The same of both vendors, before anything is compiled."""
+    other = "launch_pdl" if emulated is xnv.emulated else "waves_per_eu"
+    for options, kind, message in (
+        (
+            {"num_wraps": 8},
+            TypeError,
+            "^through_shared: .*'num_wraps'; it takes x_ptr, .*, " + last,
+        ),
+        (
+            {"num_warps": "4", other: 1.5},
+            TypeError,
+            f"^through_shared: num_warps is '4': expected an int; {other} is 1.5: expected a",
+        ),
+        ({"num_warps": 3, "num_stages": -1}, ValueError, "is 3: expected a power of two; num_stag"),
+    ):
+        with pytest.raises(kind, match=message) as caught:
+            emulated(through_shared)[(1,)](np.ones(128, np.int32), 128, 1, None, None, **options)
+        assert type(caught.value) is kind
 
 
 def test_arguments_that_are_not_the_kernels_are_named():
@@ -167,8 +198,12 @@ def start_through_shared(emulated, x, stages):
     [
         (xnv.emulated, "524288 bytes of shared memory; a CTA of sm_90 has 232448$"),
         (xamd.emulated, "524288 bytes of LDS; a workgroup of gfx1250 has 327680$"),
+        (
+            functools.partial(xamd.emulated, arch="gfx1251"),
+            "524288 bytes of LDS; a workgroup of gfx1251 has 327680$",
+        ),
     ],
-    ids=["sm_90", "gfx1250"],
+    ids=["sm_90", "gfx1250", "gfx1251"],
 )
 def test_shared_memory_has_a_size(emulated, message, fresh_triton_cache):
     x = np.ones(1024, np.int32)

@@ -87,7 +87,8 @@ class Launcher:
         class At:
             def __getitem__(self, grid):
                 def launch(*args, **kwargs):
-                    compiled, values = emulated._compile(args, dict(kwargs))
+                    compiled = emulated.compile(*args, **kwargs)
+                    values = emulated._values(emulated._bind(args, kwargs)[0])
                     name = kernel.fn.__name__
                     launcher.launches.append(
                         Launch(name, compiled.asm, compiled.metadata.shared, grid, values)

@@ -8,6 +8,7 @@ np = pytest.importorskip("numpy")
 
 from cdna5_helpers import MISSING  # noqa: E402
 from triton.compiler.errors import CompilationError  # noqa: E402
+from triton_ext.errors import UnsupportedError  # noqa: E402
 from triton_ext.gluon import amd as xamd  # noqa: E402
 from triton_ext.host import capabilities  # noqa: E402
 
@@ -59,8 +60,18 @@ def test_on_this_triton(fresh_triton_cache, start):
 @STARTS
 @pytest.mark.parametrize("arch", ["gfx942", "gfx950", "gfx1201"])
 def test_on_another_gpu(fresh_triton_cache, start, arch):
+    def launcher(kernel):
+        with pytest.raises(
+            UnsupportedError, match=f"^emulated: arch is '{arch}': expected gfx1250"
+        ):
+            xamd.emulated(kernel, arch)
+        # What the kernel says by itself.
+        emulated = xamd.emulated(kernel)
+        emulated.arch = arch
+        return emulated
+
     with pytest.raises(CompilationError, match=f"the target is {arch}"):
-        start(lambda kernel: xamd.emulated(kernel, arch))
+        start(launcher)
 
 
 def attend(seq_lens, dtype=np.float16, kv_heads=1, page_size=16, pages=0):

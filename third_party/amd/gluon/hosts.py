@@ -15,12 +15,15 @@ host   position                          predicate
 from __future__ import annotations
 
 import importlib
-from typing import Any
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any, Final
 
 from triton_ext.errors import UnsupportedError
 from triton_ext.host import capabilities, detect, require
 
 __all__ = [
+    "LDS_BYTES",
     "cdna5",
     "check_target",
     "has_positions",
@@ -32,6 +35,12 @@ __all__ = [
     "splits_rows",
     "tdm",
 ]
+
+#: The GPUs that have a tensor data mover, with the LDS that a workgroup can have (AMDGPU backend of
+#: LLVM: gfx1250 and gfx1251 share FeatureAddressableLocalMemorySize327680).
+LDS_BYTES: Final[Mapping[str, int]] = MappingProxyType(
+    dict.fromkeys(("gfx1250", "gfx1251"), 320 * 1024)
+)
 
 _MODULE = "triton.experimental.gluon.language.amd.{}"
 
@@ -115,7 +124,7 @@ def check_target(name: str, options: Any) -> None:
     """
     arch = str(getattr(options, "arch", "")).partition("-")[0]
     backend = getattr(options, "backend_name", "")
-    if backend != "hip" or arch not in ("gfx1250", "gfx1251"):
+    if backend != "hip" or arch not in LDS_BYTES:
         target = arch if backend == "hip" else f"{backend} {arch}".strip()
         raise UnsupportedError(
             f"{name} needs the tensor data mover of gfx1250 (CDNA5), the target is {target}"

@@ -6,12 +6,10 @@ runs the TTGIR of that compile in the emulator.  So the launcher of a kernel can
 
 from __future__ import annotations
 
-import functools
-import inspect
-from collections.abc import Callable
-from typing import Any, Final
+from collections.abc import Callable, Iterable
+from typing import Any, ClassVar, Final
 
-from triton_ext.errors import LaunchError
+from triton_ext.emulator.launching import EmulatedKernel, Problem, scalar_type
 from triton_ext.host import features, require
 
 from ..backend.geometry import normalize_dtype
@@ -19,12 +17,11 @@ from ..backend.validation import SHARED_MEMORY_BYTES
 
 __all__ = ["Emulated", "emulated"]
 
-_OPTIONS: Final = ("num_warps", "num_ctas", "num_stages", "maxnreg", "launch_pdl")
 #: Where a CTA has that much.
 _CAPABILITIES: Final = (90, 100, 103)
 
 
-class Emulated:
+class Emulated(EmulatedKernel):
     """A kernel that runs over numpy.
 
     Args:
@@ -35,10 +32,18 @@ class Emulated:
 
     Raises:
         TypeError: ``kernel`` is none, another argument is of another type; at a launch: the
-            arguments are not those of the kernel.
+            arguments are not those of the kernel, an option is of another type.
+        ValueError: At a launch: an option that is an int and none that it may be.
         LaunchError: At a launch that the GPU would refuse, or with arguments of another type.
         UnsupportedError: At a launch with an im2col descriptor: the host is older than 3.8.
     """
+
+    OPTIONS: ClassVar = dict.fromkeys(("num_warps", "num_ctas", "num_stages"), False) | {
+        "maxnreg": True
+    }
+    MEMORY: ClassVar = "shared memory"
+    # It starts the kernel early, which changes nothing here.
+    IGNORED: ClassVar = ("launch_pdl",)
 
     def __init__(
         self,
@@ -47,75 +52,19 @@ class Emulated:
         seed: int = 0,
         edit: Callable[[str], str] | None = None,
     ) -> None:
-        if not hasattr(kernel, "arg_names") or not hasattr(kernel, "params"):
-            name = getattr(kernel, "__name__", kernel)
-            raise TypeError(
-                f"emulated: expected a @gluon.jit or @triton.jit function, got {name!r}"
-            )
-        problems = [
-            f"{which} is {value!r}: expected an int{of}"
-            for which, value, of in (
-                ("capability", capability, ", the compute capability times ten, such as 90"),
-                ("seed", seed, ""),
-            )
-            if type(value) is not int
-        ]
-        if edit is not None and not callable(edit):
-            problems.append(f"edit is {edit!r}: expected a function from TTGIR to TTGIR")
-        if problems:
-            raise TypeError("emulated: " + "; ".join(problems))
-        self.kernel = kernel
+        super().__init__(
+            kernel,
+            expected="a @gluon.jit or @triton.jit",
+            problems=lambda: _int_problems(capability, seed),
+            edit=edit,
+            seed=seed,
+            host_features=features,
+        )
         self.capability = capability
-        self.seed = seed
-        self.edit = edit
 
-    def __getitem__(self, grid: Any) -> Callable[..., None]:
-        """A launch: call it with the kernel's arguments, constants and options."""
-
-        def launch(*args: Any, **kwargs: Any) -> None:
-            given, options = self._bind(args, kwargs)
-            compiled = self._compile(given, options)
-            needed = compiled.metadata.shared
-            if self.capability in _CAPABILITIES and needed > SHARED_MEMORY_BYTES:
-                raise LaunchError(
-                    f"the kernel needs {needed} bytes of shared memory; a CTA of "
-                    f"sm_{self.capability} has {SHARED_MEMORY_BYTES}"
-                )
-            text = compiled.asm["ttgir"]
-            if self.edit is not None:
-                text = self.edit(text)
-            # As Triton asks for it: with all arguments by name, wherever they stood.
-            sizes = grid(given) if callable(grid) else grid
-            constants = self._constants(given)
-            values = [value for name, value in given.items() if name not in constants]
-            _program(text).run(sizes, values, self.seed)
-
-        return launch
-
-    def compile(self, *args: Any, **kwargs: Any) -> Any:
-        """What ``triton.compile`` makes of the kernel for these arguments."""
-        return self._compile(*self._bind(args, kwargs))
-
-    def _bind(
-        self, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> tuple[dict[str, Any], dict[str, Any]]:
-        """The arguments by name, in the kernel's order, and the options."""
-        options: dict[str, Any] = {name: kwargs.pop(name) for name in _OPTIONS if name in kwargs}
-        # What starts the kernel early changes nothing here.
-        options.pop("launch_pdl", None)
-        try:
-            bound = inspect.signature(self.kernel.fn).bind(*args, **kwargs)
-        except TypeError as error:
-            raise TypeError(
-                f"{self.kernel.fn.__name__}: {error}; it takes {', '.join(self.kernel.arg_names)}"
-            ) from error
-        bound.apply_defaults()
-        return dict(bound.arguments), options
-
-    def _constants(self, given: dict[str, Any]) -> set[str]:
-        names = self.kernel.arg_names
-        constants = {names[p.num] for p in self.kernel.params if p.is_constexpr}
-        return constants | {name for name, value in given.items() if value is None}
+    def _limit(self) -> tuple[int | None, str]:
+        limit = SHARED_MEMORY_BYTES if self.capability in _CAPABILITIES else None
+        return limit, f"a CTA of sm_{self.capability}"
 
     def _compile(self, given: dict[str, Any], options: dict[str, Any]) -> Any:
         import triton
@@ -151,13 +100,13 @@ def emulated(
     return Emulated(kernel, capability, seed, edit)
 
 
-# Launchers make an Emulated at each call; what was prepared outlives it.
-@functools.lru_cache(maxsize=16)
-def _program(text: str) -> Any:
-    # Needs numpy, which only those who launch have to have.
-    from triton_ext.emulator import Program
-
-    return Program(text, host_features=features)
+def _int_problems(capability: Any, seed: Any) -> Iterable[Problem]:
+    for which, value, of in (
+        ("capability", capability, ", the compute capability times ten, such as 90"),
+        ("seed", seed, ""),
+    ):
+        if type(value) is not int:
+            yield TypeError, f"{which} is {value!r}: expected an int{of}"
 
 
 def _source_class(*, is_gluon: bool) -> Any:
@@ -181,16 +130,7 @@ def _type(name: str, value: Any, *, is_gluon: bool) -> Any:
     if isinstance(value, tuple):
         types = [_type(name, each, is_gluon=is_gluon) for each in value]
         return type(value)(*types) if hasattr(value, "_fields") else tuple(types)
-    if isinstance(value, bool):
-        return "i1"
-    if isinstance(value, int):
-        return "i32" if -(1 << 31) <= value < 1 << 31 else "i64"
-    if isinstance(value, float):
-        return "fp32"
-    raise LaunchError(
-        f"'{name}': expected a CPU tensor, a descriptor, a tuple, an int or a float, got "
-        f"{type(value).__name__}"
-    )
+    return scalar_type(name, value, "a CPU tensor, a descriptor, a tuple, an int or a float")
 
 
 def _descriptor_type(desc: Any, *, is_gluon: bool) -> str:
