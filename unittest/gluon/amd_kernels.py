@@ -37,12 +37,15 @@ def copy_rows(
 
 @gluon.jit
 def move(x_ptr, y_ptr, height, width, on, LAYOUT: gl.constexpr):
-    """Loads through a descriptor that is moved and switched, and one that is bounded."""
+    """Loads through a descriptor that is moved and switched, and one that is bounded.
+
+    Arguments that are ``None`` are as if they were left out.
+    """
     x_desc = xamd.make_tensor_descriptor(x_ptr, [height, width], [width, 1], [16, 32], LAYOUT)
     y_desc = xamd.make_tensor_descriptor(y_ptr, [height, width], [width, 1], [16, 32], LAYOUT)
     smem = gl.allocate_shared_memory(x_ptr.dtype.element_ty, [2, 16, 32], LAYOUT)
-    moved = xamd.update_tensor_descriptor(x_desc, add_offsets=[2, 4], pred=on, clamp_bounds=True)
-    bounded = xamd.update_tensor_descriptor(x_desc, set_bounds=[5, 6])
+    moved = xamd.update_tensor_descriptor(x_desc, [2, 4], None, on, clamp_bounds=True)
+    bounded = xamd.update_tensor_descriptor(x_desc, None, [5, 6], None)
     xamd.async_load(moved, [0, 0], smem.index(0))
     xamd.async_load(bounded, [0, 0], smem.index(1), warp_used_hint=3)
     xamd.async_wait(1)

@@ -121,6 +121,10 @@ def wrong_call(
         xamd.wmma(s, s, n)
     elif CASE == 41:
         xamd.wmma(rows, rows, rows)
+    elif CASE == 42:
+        xamd.update_tensor_descriptor(d, None, pred=True, clamp_bounds=True)
+    elif CASE == 43:
+        xamd.update_tensor_descriptor(d, None, None, None)
 
 
 CALLS = (
@@ -296,5 +300,15 @@ CALLS = (
     Call(
         "xamd.wmma(rows, rows, rows)",
         "wmma: a: expected a matrix in registers, got a tensor of int32",
+    ),
+    Call(
+        "xamd.update_tensor_descriptor(d, None, pred=True, clamp_bounds=True)",
+        "update_tensor_descriptor: clamp_bounds goes with add_offsets and without set_bounds",
+        positions=True,
+    ),
+    Call(
+        "xamd.update_tensor_descriptor(d, None, None, None)",
+        "update_tensor_descriptor: expected add_offsets, set_bounds or pred, got none of them",
+        positions=True,
     ),
 )

@@ -111,10 +111,14 @@ def update_tensor_descriptor(  # type: ignore[no-untyped-def]
     hosts.check_target(name, _semantic.builder.options)
     hosts.needs_positions(name)
     _check_descriptor(name, desc)
+    # A None that stands in the kernel arrives as a constant.
+    add_offsets, set_bounds, pred, clamp_bounds = map(
+        core._unwrap_if_constexpr, (add_offsets, set_bounds, pred, clamp_bounds)
+    )
     rank = len(desc.block_shape)
     given = False
     for what, numbers in (("add_offsets", add_offsets), ("set_bounds", set_bounds)):
-        if core._unwrap_if_constexpr(numbers) is None:
+        if numbers is None:
             continue
         given = True
         if (count := len(integers(name, what, numbers))) != rank:
