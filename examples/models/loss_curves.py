@@ -176,7 +176,7 @@ def checkpoint(arguments: argparse.Namespace, steps: int = 3) -> dict[str, Any]:
         ours()
     saved = _saved(ours)
     _load(saved, back)
-    kept = torch.load(io.BytesIO(saved), weights_only=True)["model"]
+    kept = _read(saved)["model"]
     same = all(torch.equal(kept[name], tensor) for name, tensor in _state(back).items())
     # Training goes on from there.
     exact = copy.deepcopy(back.model).eval()
@@ -203,14 +203,19 @@ def _state(step: Step) -> dict[str, torch.Tensor]:
     return step.model.state_dict()
 
 
-def _saved(step: Step) -> bytes:
+def _saved(step: Step) -> io.BytesIO:
     file = io.BytesIO()
     torch.save({"model": _state(step), "optimizer": step.optimizer.state_dict()}, file)
-    return file.getvalue()
+    return file
 
 
-def _load(saved: bytes, step: Step) -> None:
-    state = torch.load(io.BytesIO(saved), weights_only=True)
+def _read(saved: io.BytesIO) -> dict[str, Any]:
+    saved.seek(0)
+    return torch.load(saved, weights_only=True)
+
+
+def _load(saved: io.BytesIO, step: Step) -> None:
+    state = _read(saved)
     step.model.load_state_dict(state["model"])
     step.optimizer.load_state_dict(state["optimizer"])
 

@@ -429,6 +429,18 @@ def test_a_dry_run_reads_what_the_cases_write(tmp_path):
     assert rows["fp8"]["rows"] == "14"
 
 
+def test_a_dry_run_of_models_and_ranks_runs_tiny_ones(tmp_path):
+    if not importlib.import_module("torch.distributed").is_available():
+        pytest.skip("this torch has no torch.distributed")
+    words = ("--only", "models.curves.vae,ranks.vae", "--out", str(tmp_path))
+    assert command("--dry-run", *words) == 0
+    rows = {(row["case"], row["figure"]): row for row in summary(tmp_path)}
+    assert len(rows) == 6
+    assert {row["result"] for row in rows.values()} == {"DRY"}
+    assert float(rows["models.curves.vae", "windows inside torch's spread"]["value"]) == 1.0
+    assert float(rows["ranks.vae", "fsdp, error of ranks / one process"]["value"]) < 2.0
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
