@@ -456,7 +456,7 @@ def _curves(model: str) -> Case:
             Figure("checkpoint, error ours / torch's",
                    of_curve("checkpoint_error", "checkpoint_wrong"), 2.0, None, True),
         ),
-        # Checkpoints of the UNet have ten gigabytes.
+        # Weights and moments of the UNet are 7 GB, which are saved and loaded twice.
         seconds=280 if model == "unet" else 200,
         shares_host=True,
         tells_by_status=True,
