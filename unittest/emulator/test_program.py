@@ -150,8 +150,8 @@ def test_an_operation_that_is_not_known():
 
 
 def test_a_type_that_is_not_known():
-    text = kernel("%r = arith.constant 1.0 : f8E4M3FN", OUT)
-    with pytest.raises(UnsupportedError, match="no values of type f8E4M3FN"):
+    text = kernel("%r = arith.constant 1.0 : f8E3M4", OUT)
+    with pytest.raises(UnsupportedError, match="no values of type f8E3M4"):
         Program(text)
 
 

@@ -17,6 +17,7 @@ import triton
 import triton.language as tl
 from triton_ext.ops.conv_plan import ForwardPlan, make_plan, ranking
 from triton_ext.ops.epilogue import PLAIN, EpilogueOperands, EpilogueSpec
+from triton_ext.ops.hopper.plans import DTYPES, FP8_DTYPES
 from triton_ext.ops.machine import machine_of
 from triton_ext.ops.problem import ConvProblem
 
@@ -282,3 +283,27 @@ def draw(
         )
         per_image = spec.residual and is_so(0.5)
         return replace(case, spec=replace(spec, residual_per_image=per_image))
+
+
+def draw_fp8(rng: random.Random, *, pixels: int) -> Case:
+    """A random case of fp8 that the Gluon kernel takes: one group, channels in sixteens."""
+    case = draw(rng, FP8_DTYPES, pixels=pixels)
+    out_dtypes = (None, *FP8_DTYPES, *DTYPES, torch.float32)
+    spec = replace(
+        case.spec,
+        activation=rng.choice(tuple(ACTIVATIONS)),
+        function=None,
+        amax=False,
+        out_dtype=rng.choice(out_dtypes),
+    )
+    channels = {
+        "in_channels": rng.choice((16, 48, 128, 144)),
+        "out_channels": rng.choice((16, 48, 112, 160, 320)),
+    }
+    case = replace(case, problem=replace(case.problem, **channels, groups=1), spec=spec)
+    expected, _ = case.reference(*case.tensors())
+    if expected.abs().max() > torch.finfo(torch.float8_e4m3fn).max:
+        # Only e5m2 has such numbers among the outputs of 8 bits.
+        small = torch.float8_e5m2 if (spec.out_dtype or case.dtype).itemsize == 1 else None
+        case = replace(case, spec=replace(spec, out_dtype=small or spec.out_dtype))
+    return case

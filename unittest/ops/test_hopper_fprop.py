@@ -22,7 +22,14 @@ if not GLUON.available:
 
 from cubin_resources import resources  # noqa: E402
 from emulated import emulate  # noqa: E402
-from fprop_cases import ACTIVATIONS, Case, check, clamp_and_tilt, draw  # noqa: E402
+from fprop_cases import (  # noqa: E402
+    ACTIVATIONS,
+    Case,
+    check,
+    clamp_and_tilt,
+    draw,
+    draw_fp8,
+)
 from triton.experimental.gluon import language as gl  # noqa: E402
 from triton_ext.errors import UnsupportedError  # noqa: E402
 from triton_ext.ops import conv_plan  # noqa: E402
@@ -69,6 +76,12 @@ MATRIX = {"filter_size": (1, 1), "stride": (1, 1), "padding": ((0, 0), (0, 0))}
         (H200, torch.float16, {}, EpilogueSpec(out_dtype=torch.bfloat16), None),
         (H200, torch.float32, {}, PLAIN, "dtype is torch.float32"),
         (H200, torch.float16, {}, EpilogueSpec(out_dtype=torch.float8_e5m2), "out_dtype is"),
+        (H200, torch.float8_e4m3fn, {"in_channels": 80}, PLAIN, None),
+        (H200, torch.float8_e5m2, {"in_channels": 80}, EpilogueSpec(out_dtype=torch.float32), None),
+        (H200, torch.float8_e4m3fn, {}, PLAIN, "Ci is 72"),
+        (H200, torch.float8_e4m3fn, {"in_channels": 80, "out_channels": 72}, PLAIN, "Co is 72"),
+        (H200, torch.float8_e4m3fn, {"in_channels": 80}, EpilogueSpec(amax=True), "amax"),
+        (H200, torch.int8, {"in_channels": 80}, PLAIN, "expected float16, bfloat16 or fp8"),
         (H200, torch.float16, {"groups": 8}, PLAIN, "groups=8, expected 1"),
         (H200, torch.float16, {"in_channels": 3}, PLAIN, "Ci is 3"),
         (H200, torch.float16, {"out_channels": 4}, PLAIN, "Co is 4"),
@@ -136,6 +149,41 @@ def test_a_configuration_that_cannot_run_is_refused(monkeypatch):
         case.plan(case.tensors()[0], kept)
 
 
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"element_bytes": 2}, "element_bytes is 2, the convolution has 1"),
+        ({"out_bytes": 2}, "out_bytes is 2, the convolution has 1"),
+        ({"block_k": 16}, "block_k is 16: 32, 64 or 128 are one swizzle row"),
+        ({"store_n": 16}, "store_n is 16: expected at least 32, one swizzle row"),
+        ({"element_bytes": 3}, "element_bytes is 3: WGMMA reads 8 or 16 bits here"),
+        ({"out_bytes": 3}, "out_bytes is 3: expected 1, 2 or 4"),
+        ({}, None),
+    ],
+)
+def test_a_configuration_is_for_bytes(changes, words):
+    config = replace(ping_pong(64, 64, 4, element_bytes=1, out_bytes=1), **changes)
+    found = fprop_plan.reasons(problem(in_channels=80), torch.float8_e4m3fn, H200, PLAIN, config)
+    assert bool(found) == (words is not None)
+    assert words is None or words in found[0]
+
+
+@pytest.mark.parametrize("out_dtype", [None, torch.bfloat16, torch.float32], ids=str)
+def test_both_kernels_are_there_for_fp8(out_dtype):
+    asked = problem(batch=8, in_channels=320, out_channels=320, input_size=(64, 64))
+    dtype, spec = torch.float8_e4m3fn, EpilogueSpec(out_dtype=out_dtype)
+    ranked = conv_plan.ranking(asked, dtype, H200, spec)
+    assert isinstance(ranked[0], TileConfig)
+    assert ranked[0].block_n_rest > 0
+    assert {type(config) for config in ranked} == {ConvConfig, TileConfig}
+    for config in ranked:
+        assert config.block_k == 128
+        if isinstance(config, TileConfig):
+            assert fprop_plan.reasons(asked, dtype, H200, spec, config) == ()
+        else:
+            assert config.problems(1) == []
+
+
 def test_fewer_channels_are_smaller_steps():
     for ci, block_k in ((8, 16), (16, 16), (24, 32), (32, 32), (40, 64), (200, 64)):
         configs = fprop_plan.ranking(problem(in_channels=ci), 132)
@@ -179,6 +227,33 @@ def test_random_geometries(number, monkeypatch, fresh_triton_cache):
     config = (None, *CONFIGS)[number % 4]
     if config is not None:
         config = replace(config, block_k=random.Random(number).choice((16, 32, 64)))
+    check(case, config=config)
+
+
+def drawn_fp8(number: int) -> tuple[Case, TileConfig | None]:
+    """A random case of fp8 that the kernel takes, and how: ``None`` as chosen."""
+    rng = random.Random(f"fp8 {number}")
+    case = draw_fp8(rng, pixels=5)
+    out_bytes = (case.spec.out_dtype or case.dtype).itemsize
+    config = (*CONFIGS, None)[number % (1 + len(CONFIGS))]
+    if config is not None:
+        config = replace(
+            config,
+            block_k=rng.choice((32, 64, 128)),
+            store_n=config.store_n * 2 // max(out_bytes, 2),
+            element_bytes=1,
+            out_bytes=out_bytes,
+        )
+    return case, config
+
+
+@needs_copies
+@pytest.mark.parametrize("number", range(100 if NIGHTLY else 8))
+def test_random_geometries_of_fp8(number, monkeypatch, fresh_triton_cache):
+    emulate(monkeypatch, gluon=True)
+    case, config = drawn_fp8(number)
+    x, _, _ = case.tensors()
+    assert config is None or isinstance(case.plan(x, config), HopperPlan)
     check(case, config=config)
 
 
@@ -262,6 +337,41 @@ def test_an_epilogue_fits_the_registers(config, tmp_path, fresh_triton_cache):
     # three consumers with two of them spill a few values behind the sums.
     three = config.consumers == 3 and config.block_n_rest
     assert found["STACK"] <= (96 if three else 0 if hasattr(gl, "barrier") else 64)
+
+
+def fp8_configs(out_bytes: int) -> list[TileConfig]:
+    """Those of a filter of 3 taps and 128 channels, with which some keep it."""
+    found = fprop_config.expected_times(
+        1000, 320, 128, 3, 132, block_k=128, element_bytes=1, out_bytes=out_bytes
+    )
+    return [*found]
+
+
+# 256 + 64 columns, and a filter that stays.
+@pytest.mark.parametrize("number", range(12) if NIGHTLY else (5, 10))
+@pytest.mark.parametrize(
+    ("dtype", "name", "out_dtype"),
+    [(gl.float8e4nv, "e4m3", gl.bfloat16), (gl.float8e5, "e5m2", gl.float8e5)],
+)
+def test_fp8_is_multiplied_as_it_is(dtype, name, out_dtype, number, tmp_path, fresh_triton_cache):
+    out_bytes = out_dtype.primitive_bitwidth // 8
+    config = fp8_configs(out_bytes)[number]
+    compiled = compile_conv_fprop(
+        config, dtype=dtype, out_dtype=out_dtype, epilogue=EpilogueSpec(scale=True)
+    )
+    ptx = compiled.asm["ptx"]
+    # 32 channels each, 64 rows; every consumer has a loop of its own.
+    each = config.consumers * config.rows // 64 * config.block_k // 32
+    counts = {config.block_n_main: each, config.block_n_rest: each}
+    for columns in (16, 32, 64, 128, 256):
+        made = ptx.count(f"wgmma.mma_async.sync.aligned.m64n{columns}k32.f32.{name}.{name}")
+        assert made == counts.get(columns, 0)
+    assert ptx.count("wgmma.mma_async") == sum(count for n, count in counts.items() if n)
+    # The whole reduction stays in the accumulators of the tensor cores, as with tl.dot.
+    assert "maxNumImpreciseAcc = 1073741824" in compiled.asm["ttgir"]
+    assert compiled.metadata.shared <= SMEM_BYTES
+    found = resources(compiled.asm["cubin"], tmp_path)
+    assert (found["LOCAL"], found["STACK"]) == (0, 0)
 
 
 @pytest.mark.parametrize("config", COMPILED if NIGHTLY else COMPILED[6:7], ids=str)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import random
 from dataclasses import replace
 
 import pytest
@@ -10,7 +12,7 @@ pytest.importorskip("torch", reason="needs torch, which is not installed")
 
 import torch
 import triton_ext
-from fprop_cases import Case, check
+from fprop_cases import Case, check, draw_fp8
 from gpu_comparison import MARKS, bits, skip_without_gpu
 from triton_ext.host import capabilities
 from triton_ext.ops.epilogue import PLAIN, EpilogueSpec
@@ -19,6 +21,7 @@ from triton_ext.ops.hopper.tiles import keep_filter
 from triton_ext.ops.problem import ConvProblem
 
 skip_without_gpu()
+NIGHTLY = os.environ.get("TRITON_EXT_NIGHTLY") == "1"
 GLUON = capabilities()["im2col-gluon"]
 SM_90 = torch.cuda.get_device_capability() == (9, 0)
 pytestmark = [
@@ -58,6 +61,36 @@ def test_every_configuration(config, spec, dtype):
     case = Case(problem=PROBLEM, dtype=dtype, spec=spec, one_scale=False, given_out=True)
     first = check(case, "cuda", config)
     assert torch.equal(bits(first), bits(check(case, "cuda", config)))
+
+
+@pytest.mark.parametrize(
+    ("dtype", "out_dtype"),
+    [
+        (torch.float8_e4m3fn, torch.bfloat16),
+        (torch.float8_e4m3fn, None),
+        (torch.float8_e5m2, torch.float32),
+    ],
+    ids=["e4m3 to bf16", "e4m3", "e5m2 to fp32"],
+)
+@pytest.mark.parametrize("number", range(len(CONFIGS)))
+def test_every_configuration_of_fp8(number, dtype, out_dtype):
+    # TMA stores rows of 16 bytes.  A filter of 3 taps and 128 channels, which is 3 steps, can stay.
+    asked = replace(PROBLEM, out_channels=336)
+    config = tuple(fprop_plan.ranking(asked, 132, dtype, out_dtype))[number]
+    spec = replace(FULL, out_scale=False, out_dtype=out_dtype)
+    case = Case(problem=asked, dtype=dtype, spec=spec, one_scale=True, given_out=True)
+    first = check(case, "cuda", config)
+    assert torch.equal(bits(first), bits(check(case, "cuda", config)))
+
+
+@pytest.mark.parametrize("number", range(500 if NIGHTLY else 24))
+def test_random_geometries_of_fp8(number):
+    case = draw_fp8(random.Random(f"fp8 {number}"), pixels=24)
+    ranked = fprop_plan.ranking(case.problem, 132, case.dtype, case.spec.out_dtype)
+    config = tuple(ranked)[number % len(ranked)]
+    x, _, _ = case.tensors("cuda")
+    assert isinstance(case.plan(x, config), fprop_plan.HopperPlan)
+    check(case, "cuda", config)
 
 
 @pytest.mark.parametrize("config", CONFIGS, ids=str)

@@ -321,10 +321,10 @@ def test_everything_in_the_interpreter():
 @pytest.mark.parametrize("number", range(200 if NIGHTLY else 10))
 def test_drawn_in_the_emulator(number, monkeypatch, fresh_triton_cache):
     emulate(monkeypatch)
-    # The emulator knows no fp8 and no erf.
-    dtypes = (torch.float16, torch.bfloat16, torch.float32, torch.int8)
+    # The emulator knows no erf.
     activations = tuple(name for name in ACTIVATIONS if name != "gelu")
-    check(draw(random.Random(number), dtypes, activations=activations, pixels=6))
+    rng = random.Random(number)
+    check(draw(rng, conv_plan.INPUT_DTYPES, activations=activations, pixels=6, fp8_out=True))
 
 
 @emulates
@@ -366,6 +366,9 @@ def test_the_gluon_kernel_in_the_emulator(number, monkeypatch, fresh_triton_cach
         patches = replace(draw_patches(rng, pixels=10), out_channels=problem.out_channels)
         case = replace(case, problem=patches, planes=True)
     config = ping_pong(64, 64, 3, block_k=rng.choice((16, 32, 64)))
+    if number % 3 == 2:
+        case = replace(case, dtype=torch.float8_e4m3fn, spec=replace(spec, out_dtype=dtype))
+        config = replace(config, block_k=2 * config.block_k, element_bytes=1)
     plan = case.plan(case.tensors()[0], config)
     assert isinstance(plan, HopperPlan)
     check(case, config=config)

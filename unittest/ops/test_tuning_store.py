@@ -488,6 +488,22 @@ def test_impossible_tiles_of_wgrad_are_told(folder, change, message):
     assert "out_dtype is torch.float32" in problems_of(choice, wide, MACHINE)[0]
 
 
+def test_bytes_of_elements_are_written_where_they_are_not_two():
+    config = fprop_config.CONFIGS[0]
+    written = encode(config)
+    assert not {"element_bytes", "out_bytes"} & set(written)
+    assert decode("gluon", written) == config
+    narrow = replace(config, element_bytes=1, block_k=128)
+    assert encode(narrow) == {**written, "element_bytes": 1, "block_k": 128}
+    assert decode("gluon", encode(narrow)) == narrow
+    asked = problem(in_channels=64, out_channels=64)
+    case = replace(CASE, problem=asked, dtype=torch.float8_e4m3fn)
+    half = replace(case, epilogue=EpilogueSpec(out_dtype=torch.float16))
+    assert problems_of(narrow, half, MACHINE) == []
+    assert problems_of(narrow, case, MACHINE) == ["out_bytes is 2, the convolution has 1"]
+    assert "dtype is" in problems_of(narrow, replace(case, direction="dgrad"), MACHINE)[0]
+
+
 def test_tiles_of_a_strided_gradient_keep_no_filter():
     narrow = replace(fprop_config.CONFIGS[0], stages=2, block_n_main=16, store_n=16)
     config = replace(narrow, filter_steps=18)

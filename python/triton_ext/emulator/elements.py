@@ -1,8 +1,8 @@
 """Element types: how the values of a kernel lie in numpy arrays and in memory.
 
 Integers are kept signed, whatever a kernel calls them; operations that read them as unsigned do so
-themselves.  ``bf16``, which numpy has not, is kept as the float32 of the same value and rounded
-after each operation.
+themselves.  ``bf16`` and the two fp8 types that GPUs multiply, which numpy has not, are kept as the
+float32 of the same value and rounded after each operation.
 """
 
 from __future__ import annotations
@@ -21,7 +21,55 @@ __all__ = ["Array", "Element", "element_of"]
 Array = Any
 
 _INTEGERS = {1: np.bool_, 8: np.int8, 16: np.int16, 32: np.int32, 64: np.int64}
-_FLOATS = {"f16": np.float16, "bf16": np.float32, "f32": np.float32, "f64": np.float64}
+_FLOATS = {
+    "f16": np.float16,
+    "bf16": np.float32,
+    "f32": np.float32,
+    "f64": np.float64,
+    "f8E4M3FN": np.float32,
+    "f8E5M2": np.float32,
+}
+#: Bytes of those that lie in memory otherwise than in numpy.
+_NARROW = {"bf16": 2, "f8E4M3FN": 1, "f8E5M2": 1}
+
+
+def _fp8_numbers(exponent_bits: int, finite: int) -> Array:
+    """The numbers of the codes of an fp8 type without a sign, as far as they are finite."""
+    code: Array = np.arange(finite, dtype=np.int64)
+    mantissa_bits = 7 - exponent_bits
+    exponent, mantissa = code >> mantissa_bits, code & ((1 << mantissa_bits) - 1)
+    bias = (1 << (exponent_bits - 1)) - 1
+    is_normal = exponent > 0
+    fraction = mantissa / (1 << mantissa_bits) + is_normal
+    return np.ldexp(fraction, np.maximum(exponent, 1) - bias).astype(np.float32)
+
+
+#: OCP 8-bit Floating Point Specification: E4M3 has one NaN and no infinity, E5M2 is as IEEE 754 has
+#: it.
+_FP8 = {"f8E4M3FN": _fp8_numbers(4, 0x7F), "f8E5M2": _fp8_numbers(5, 0x7C)}
+
+
+def _fp8_from_memory(name: str, raw: Array) -> Array:
+    numbers = _FP8[name]
+    magnitudes: Array = np.full(128, np.nan, np.float32)
+    magnitudes[: len(numbers)] = numbers
+    if name == "f8E5M2":
+        magnitudes[len(numbers)] = np.inf
+    return np.concatenate([magnitudes, -magnitudes])[raw]
+
+
+def _fp8_to_memory(name: str, values: Array) -> Array:
+    """Rounds to the nearest, ties to even; what is too large becomes the largest finite number.
+
+    That is what ``cvt.rn.satfinite`` does (PTX ISA, cvt), which Triton casts by.
+    """
+    numbers, size = _FP8[name], np.abs(values)
+    middles = (numbers[:-1] + numbers[1:]) / 2
+    below, above = (np.searchsorted(middles, size, side) for side in ("left", "right"))
+    # Where they differ it is a tie: one of the two codes is even.
+    codes = np.where(below % 2 == 0, below, above)
+    codes = np.where(np.isnan(values), 0x7F, codes)
+    return (codes | np.signbit(values).astype(codes.dtype) << 7).astype(np.uint8)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +104,8 @@ class Element:
     def rounded(self, values: Any) -> Any:
         """Values of the type that are nearest to given ones."""
         array = np.asarray(values).astype(self.dtype, copy=False)
+        if self.name in _FP8:
+            return _fp8_from_memory(self.name, _fp8_to_memory(self.name, array))
         if self.name != "bf16":
             return array
         bits = array.astype(np.float32).view(np.uint32)
@@ -67,6 +117,8 @@ class Element:
         """Values of what memory holds, given as unsigned integers of its size."""
         if self.name == "bf16":
             return (raw.astype(np.uint32) << np.uint32(16)).view(np.float32)
+        if self.name in _FP8:
+            return _fp8_from_memory(self.name, raw)
         if self.dtype == np.bool_:
             return raw != 0
         return raw.view(self.dtype)
@@ -76,6 +128,8 @@ class Element:
         array = np.asarray(np.asarray(values).astype(self.dtype, copy=False), order="C")
         if self.name == "bf16":
             return (self.rounded(array).view(np.uint32) >> np.uint32(16)).astype(np.uint16)
+        if self.name in _FP8:
+            return _fp8_to_memory(self.name, array)
         return array.view(f"u{self.size_bytes}")
 
 
@@ -89,8 +143,8 @@ def element_of(type_: Type) -> Element:
         dtype = np.dtype(_INTEGERS[type_.width])
         return Element(f"i{type_.width}", dtype, max(1, type_.width // 8))
     if isinstance(type_, FloatType) and type_.name in _FLOATS:
-        size = 2 if type_.name == "bf16" else np.dtype(_FLOATS[type_.name]).itemsize
-        return Element(type_.name, np.dtype(_FLOATS[type_.name]), size)
+        dtype = np.dtype(_FLOATS[type_.name])
+        return Element(type_.name, dtype, _NARROW.get(type_.name, dtype.itemsize))
     if isinstance(type_, IndexType):
         return Element("index", np.dtype(np.int64), 8)
     if isinstance(type_, PointerType):

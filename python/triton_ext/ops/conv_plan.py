@@ -391,7 +391,7 @@ def _choose(
     )
     config = min(times, key=lambda config: times[config], default=None)
     if not fprop_plan.reasons(tiled, dtype, machine, epilogue):
-        gluon, us = fprop_plan.best_config(tiled, machine.num_sms)
+        gluon, us = fprop_plan.best_config(tiled, machine.num_sms, dtype, epilogue.out_dtype)
         if config is None or us <= fprop_plan.MOST_EXPECTED * times[config]:
             return gluon
     return config
@@ -490,7 +490,8 @@ def ranking(
         ).items()
     )
     if not fprop_plan.reasons(problem, dtype, machine, epilogue):
-        for tiles, us in fprop_plan.ranking(problem, machine.num_sms).items():
+        ranked = fprop_plan.ranking(problem, machine.num_sms, dtype, epilogue.out_dtype)
+        for tiles, us in ranked.items():
             times[tiles] = us / fprop_plan.MOST_EXPECTED
     return sorted(times, key=lambda config: times[config])
 

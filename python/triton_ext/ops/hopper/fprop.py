@@ -1,7 +1,11 @@
 """Forward convolution (fprop) on Hopper: a warp-specialised, persistent kernel in Gluon.
 
 1-D, 2-D and 3-D with any stride, dilation and padding come from one kernel text: the rank is the
-descriptor's.  fp16 and bf16, fp32 accumulation, stock Triton 3.6 or newer, sm_90.
+descriptor's.  fp16, bf16 and fp8 (e4m3, e5m2), stock Triton 3.6 or newer, sm_90.
+
+Sums are fp32.  With fp8 they are of the class of ``tl.dot`` as Triton sets it for sm_90: a tile's
+whole reduction stays in the tensor cores (``max_num_imprecise_acc`` is that of the host, 2^30),
+whose additions of fp8 products keep fewer bits than fp32, about 14.
 
 Symbols
     x           [N, (D, (H,)) W, Ci]             input, channels-last

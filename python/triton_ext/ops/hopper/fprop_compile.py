@@ -23,6 +23,7 @@ def compile_conv_fprop(
     dims: int = 2,
     x_is_matrix: bool = False,
     dtype: Any = gl.float16,
+    out_dtype: Any = None,
     epilogue: EpilogueSpec = PLAIN,
     one_scale: bool = True,
 ) -> Any:
@@ -32,7 +33,9 @@ def compile_conv_fprop(
         config: How to compile.
         dims: Spatial dimensions.
         x_is_matrix: Whether im2col is the identity.
-        dtype: Of x, w, y, the bias and the residual; scales are fp32.
+        dtype: Of x and w; where it is of 16 bits, of the bias and the residual as well, which are
+            fp16 otherwise.  Scales are fp32.
+        out_dtype: Of y; that of x by default.
         epilogue: What is done to the output.
         one_scale: Whether a scale is one number, rather than one per channel.
 
@@ -40,11 +43,14 @@ def compile_conv_fprop(
         Triton's compiled kernel; its ``asm`` holds TTGIR, PTX and cubin.
     """
 
-    def tiled(block: list[int]) -> str:
-        return f"tensordesc<{dtype}{block},{smem_layout(block)!r}>"
+    def tiled(block: list[int], element: Any = dtype) -> str:
+        layout = smem_layout(block, element.primitive_bitwidth // 8)
+        return f"tensordesc<{element}{block},{layout!r}>"
 
     block = [config.rows, config.block_k]
-    pixels = f"tensordesc_im2col<{dtype}{block},input_rank={dims + 2},{smem_layout(block)!r}>"
+    layout = smem_layout(block, config.element_bytes)
+    pixels = f"tensordesc_im2col<{dtype}{block},input_rank={dims + 2},{layout!r}>"
+    wide = gl.float16 if config.element_bytes == 1 else dtype
     # Types take the places of values.
     problem: Any = FpropProblem
     spatial = ("i32",) * dims
@@ -52,11 +58,11 @@ def compile_conv_fprop(
         "x_desc": tiled(block) if x_is_matrix else pixels,
         "w_main_desc": tiled([config.block_n_main, 1, config.block_k]),
         "w_rest_desc": config.block_n_rest and tiled([config.block_n_rest, 1, config.block_k]),
-        "y_desc": tiled([config.rows, config.store_n]),
-        "bias_ptr": epilogue.bias and f"*{dtype}",
+        "y_desc": tiled([config.rows, config.store_n], out_dtype or dtype),
+        "bias_ptr": epilogue.bias and f"*{wide}",
         "scale_ptr": epilogue.scale and not one_scale and "*fp32",
         "tile_scale_ptr": epilogue.scale and one_scale and "*fp32",
-        "residual_ptr": epilogue.residual and f"*{dtype}",
+        "residual_ptr": epilogue.residual and f"*{wide}",
         "out_scale_ptr": epilogue.out_scale and "*fp32",
         "problem": problem("i32", "i32", "i32", *(("i32",) * 3,) * 2, *(spatial,) * 3),
     }

@@ -58,6 +58,8 @@ def expected_times(
     num_sms: int,
     *,
     block_k: int = 64,
+    element_bytes: int = 2,
+    out_bytes: int = 2,
     may_keep_filter: bool = True,
 ) -> dict[TileConfig, float]:
     """Returns the configurations that can run, with the microseconds that the model expects.
@@ -72,20 +74,33 @@ def expected_times(
         taps: Filter taps of a tile; an average where tiles differ.
         num_sms: Multiprocessors of the GPU.
         block_k: Channels of a step; what fewer than 64 cost was not measured, and counts as 64.
+        element_bytes: Bytes of an element of the operands.  Not measured: what a step of fp8 costs
+            counts as that of as many bytes of fp16, which take as long to load and to multiply.
+        out_bytes: Bytes of an element of the output.
         may_keep_filter: Whether the kernel can keep the filter in shared memory.
     """
     times: dict[TileConfig, float] = {}
     blocks = math.ceil(ci / block_k)
 
+    def specialize(base: TileConfig) -> TileConfig:
+        # Staging buffers of fp32 have half of the columns, and the same bytes.
+        return dataclasses.replace(
+            base,
+            block_k=block_k,
+            store_n=base.store_n * 2 // max(out_bytes, 2),
+            element_bytes=element_bytes,
+            out_bytes=out_bytes,
+        )
+
     def consider(config: TileConfig, cost: Cost, waves: int) -> None:
         times[config] = waves * (taps * blocks * cost.step_us + cost.tile_us) + cost.launch_us
 
     for base, cost in _COSTS.items():
-        config = dataclasses.replace(base, block_k=block_k)
+        config = specialize(base)
         tiles = math.ceil(m_gemm / config.block_m) * math.ceil(co / config.block_n)
         consider(config, cost, math.ceil(tiles / num_sms))
     for base, cost in _KEEPING_COSTS.items() if may_keep_filter else ():
-        kept = keep_filter(dataclasses.replace(base, block_k=block_k), round(taps) * blocks)
+        kept = keep_filter(specialize(base), round(taps) * blocks)
         num_n = math.ceil(co / base.block_n)
         if kept is not None and num_n <= num_sms:
             consider(kept, cost, math.ceil(math.ceil(m_gemm / kept.block_m) / (num_sms // num_n)))

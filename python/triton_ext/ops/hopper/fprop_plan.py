@@ -21,7 +21,13 @@ from triton_ext.ops.conv_launch import TO_LAST, ForwardPlan
 from triton_ext.ops.descriptors import ROW_BYTES, Layout, matrix_row_stride
 from triton_ext.ops.epilogue import PLAIN, EpilogueOperands, EpilogueSpec
 from triton_ext.ops.hopper.fprop_config import expected_times
-from triton_ext.ops.hopper.plans import DTYPES, MOST_EXPECTED, Tiled, common_reasons
+from triton_ext.ops.hopper.plans import (
+    DTYPES,
+    FP8_DTYPES,
+    MOST_EXPECTED,
+    Tiled,
+    common_reasons,
+)
 from triton_ext.ops.hopper.tiles import TileConfig, launch_problems, num_programs
 from triton_ext.ops.launcher import Launcher
 from triton_ext.ops.machine import Machine
@@ -31,6 +37,7 @@ from triton_ext.ops.row_packing import RowPacking
 
 __all__ = [
     "DTYPES",
+    "FP8_DTYPES",
     "MOST_EXPECTED",
     "HopperPlan",
     "best_config",
@@ -65,8 +72,17 @@ def reasons(
         epilogue: What is done to the output before it is stored.
         config: A configuration, where that is given.
     """
-    found = common_reasons(problem, dtype, machine)
-    if epilogue.out_dtype not in (None, *DTYPES):
+    found = common_reasons(problem, dtype, machine, takes_fp8=True)
+    out_dtype = epilogue.out_dtype or dtype
+    if dtype in FP8_DTYPES:
+        if out_dtype not in (*DTYPES, *FP8_DTYPES, torch.float32):
+            found.append(f"out_dtype is {out_dtype}, expected float32, float16, bfloat16 or fp8")
+        co_unit = ROW_BYTES // out_dtype.itemsize
+        if co_unit > 8 and problem.out_channels % co_unit:
+            found.append(
+                f"Co is {problem.out_channels}, TMA needs rows of a multiple of {co_unit} channels"
+            )
+    elif epilogue.out_dtype not in (None, *DTYPES):
         found.append(f"out_dtype is {epilogue.out_dtype}, expected float16 or bfloat16")
     if epilogue.function is not None:
         found.append("a function of the user's needs the @triton.jit kernel")
@@ -74,27 +90,53 @@ def reasons(
         found.append("amax needs the @triton.jit kernel")
     if config is not None:
         steps = problem.taps * math.ceil(problem.in_channels / config.block_k)
-        found += launch_problems(config, steps, problem.out_channels, machine.num_sms)
+        found += launch_problems(
+            config,
+            steps,
+            problem.out_channels,
+            machine.num_sms,
+            element_bytes=dtype.itemsize,
+            out_bytes=out_dtype.itemsize,
+        )
     return tuple(found)
 
 
-def ranking(problem: ConvProblem, num_sms: int) -> dict[TileConfig, float]:
+def ranking(
+    problem: ConvProblem,
+    num_sms: int,
+    dtype: torch.dtype = torch.float16,
+    out_dtype: torch.dtype | None = None,
+) -> dict[TileConfig, float]:
     """Returns the configurations that can run, by the microseconds that the model expects.
 
     Args:
         problem: One without :func:`reasons`.
         num_sms: Multiprocessors of the GPU.
+        dtype: Of x and weight.
+        out_dtype: Of y; that of x by default.
     """
     co, ci = problem.out_channels, problem.in_channels
-    block_k = channel_block(ci, 2, problem.groups)
-    m_gemm = problem.geometry.m_gemm
-    times = expected_times(m_gemm, co, ci, problem.taps, num_sms, block_k=block_k)
+    times = expected_times(
+        problem.geometry.m_gemm,
+        co,
+        ci,
+        problem.taps,
+        num_sms,
+        block_k=channel_block(ci, dtype.itemsize, problem.groups),
+        element_bytes=dtype.itemsize,
+        out_bytes=(out_dtype or dtype).itemsize,
+    )
     return dict(sorted(times.items(), key=lambda item: item[1]))
 
 
-def best_config(problem: ConvProblem, num_sms: int) -> tuple[TileConfig, float]:
+def best_config(
+    problem: ConvProblem,
+    num_sms: int,
+    dtype: torch.dtype = torch.float16,
+    out_dtype: torch.dtype | None = None,
+) -> tuple[TileConfig, float]:
     """Returns the first of :func:`ranking`, and its microseconds."""
-    return next(iter(ranking(problem, num_sms).items()))
+    return next(iter(ranking(problem, num_sms, dtype, out_dtype).items()))
 
 
 @cache
@@ -191,7 +233,7 @@ def make_plan(
     if found:
         raise UnsupportedError(f"{name}: the Gluon kernel does not take it: " + "; ".join(found))
     if config is None:
-        config, _ = best_config(problem, num_sms)
+        config, _ = best_config(problem, num_sms, dtype, epilogue.out_dtype)
     conv, co, ci = problem.geometry, problem.out_channels, problem.in_channels
     from triton_ext.ops.hopper.fprop import FpropProblem
 

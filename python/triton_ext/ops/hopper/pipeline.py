@@ -217,8 +217,9 @@ def multiply_tile(
     phase = (first_step // STAGES) & 1
     # Its own value on purpose: `previous = stage` would not be carried by the loop.
     previous = first_step - (first_step // STAGES) * STAGES
-    acc_main = gl.zeros((ROWS, N_MAIN), gl.float32, layout=accumulator_layout(N_MAIN))
-    acc_rest = gl.zeros((ROWS, N_REST), gl.float32, layout=accumulator_layout(N_REST))
+    BYTES: gl.constexpr = CONFIG.element_bytes
+    acc_main = gl.zeros((ROWS, N_MAIN), gl.float32, layout=accumulator_layout(N_MAIN, BYTES))
+    acc_rest = gl.zeros((ROWS, N_REST), gl.float32, layout=accumulator_layout(N_REST, BYTES))
     if CONFIG.ping_pong:
         mbarrier.wait(shared.turn_bars.index(ME), ((index // 2) & 1) ^ (1 - ME))
     for step in range(num_steps):
@@ -283,7 +284,7 @@ def store_columns(
             ACTIVATION,
         )  # fmt: skip
     else:
-        layout: gl.constexpr = accumulator_layout(acc.shape[1])
+        layout: gl.constexpr = accumulator_layout(acc.shape[1], CONFIG.element_bytes)
         values = gl.convert_layout(acc, layout, assert_trivial=True)
         if ACTIVATION is not None:
             values = finish_columns(values, row, column, epilogue, ACTIVATION)
@@ -295,18 +296,20 @@ def store_columns(
 
 
 @gluon.constexpr_function
-def accumulator_layout(columns):
-    """Returns the layout of a warp group's accumulator."""
+def accumulator_layout(columns, element_bytes=2):
+    """Returns the layout of a warp group's accumulator; operands are 32 bytes deep."""
     return gl.NVMMADistributedLayout(
-        version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, columns, 16]
+        version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, columns, 32 // element_bytes]
     )
 
 
-def smem_layout(block: Sequence[int]) -> Any:
-    """Returns the layout in shared memory of a block of 16-bit elements, on the host."""
-    return _smem_layout(tuple(block))
+def smem_layout(block: Sequence[int], element_bytes: int = 2) -> Any:
+    """Returns the layout in shared memory of a block, on the host."""
+    return _smem_layout(tuple(block), element_bytes)
 
 
 @functools.cache
-def _smem_layout(block):
-    return gl.NVMMASharedLayout.get_default_for(list(block), gl.float16)
+def _smem_layout(block, element_bytes):
+    # Types of one size have one layout.
+    dtype = {1: gl.float8e5, 2: gl.float16, 4: gl.float32}[element_bytes]
+    return gl.NVMMASharedLayout.get_default_for(list(block), dtype)

@@ -19,6 +19,7 @@ from triton_ext.ops.problem import ConvProblem
 
 __all__ = [
     "DTYPES",
+    "FP8_DTYPES",
     "MOST_EXPECTED",
     "Tiled",
     "common_reasons",
@@ -26,8 +27,11 @@ __all__ = [
     "zeroed_flags",
 ]
 
-#: Types of all tensors: the layouts in shared memory are those of 16-bit elements.
+#: Types that all Gluon kernels take.
 DTYPES = (torch.float16, torch.bfloat16)
+
+#: Types that fprop takes as well: WGMMA reads 8-bit operands with channels inside only, as there.
+FP8_DTYPES = (torch.float8_e4m3fn, torch.float8_e5m2)
 
 #: A Gluon kernel is taken where its model expects at most so many times what the model of the
 #: @triton.jit kernel does.  It is faster than its model by 2 to 16 % with 64 output channels, and
@@ -35,13 +39,16 @@ DTYPES = (torch.float16, torch.bfloat16)
 MOST_EXPECTED = 1.08
 
 
-def common_reasons(problem: ConvProblem, dtype: torch.dtype, machine: Machine) -> list[str]:
+def common_reasons(
+    problem: ConvProblem, dtype: torch.dtype, machine: Machine, *, takes_fp8: bool = False
+) -> list[str]:
     """Returns why no Gluon kernel takes a problem; nothing if they do.
 
     Args:
         problem: What is computed.
         dtype: Of the operands.
         machine: The device.
+        takes_fp8: Whether the kernel takes fp8.
     """
     found: list[str] = []
     gluon = capabilities()["im2col-gluon"]
@@ -56,22 +63,27 @@ def common_reasons(problem: ConvProblem, dtype: torch.dtype, machine: Machine) -
         found.append(
             f"a CTA needs {SMEM_BYTES} bytes of shared memory, the GPU has {machine.smem_bytes}"
         )
-    return found + problem_reasons(problem, dtype)
+    return found + problem_reasons(problem, dtype, takes_fp8=takes_fp8)
 
 
-def problem_reasons(problem: ConvProblem, dtype: torch.dtype) -> list[str]:
+def problem_reasons(
+    problem: ConvProblem, dtype: torch.dtype, *, takes_fp8: bool = False
+) -> list[str]:
     """Returns why no Gluon kernel takes a problem, on whatever host and GPU.
 
     Arguments as for :func:`common_reasons`.
     """
     found: list[str] = []
-    if dtype not in DTYPES:
-        found.append(f"dtype is {dtype}, expected float16 or bfloat16")
+    is_fp8 = takes_fp8 and dtype in FP8_DTYPES
+    if dtype not in DTYPES and not is_fp8:
+        expected = "float16, bfloat16 or fp8" if takes_fp8 else "float16 or bfloat16"
+        found.append(f"dtype is {dtype}, expected {expected}")
     if problem.groups != 1:
         found.append(f"groups={problem.groups}, expected 1")
-    for name, count in (("Ci", problem.in_channels), ("Co", problem.out_channels)):
-        if count % 8:
-            found.append(f"{name} is {count}, TMA needs rows of a multiple of 8 channels")
+    channels = (("Ci", problem.in_channels, 16 if is_fp8 else 8), ("Co", problem.out_channels, 8))
+    for name, count, unit in channels:
+        if count % unit:
+            found.append(f"{name} is {count}, TMA needs rows of a multiple of {unit} channels")
     return found
 
 
@@ -103,7 +115,8 @@ class Tiled:
 
         strides = [*(row * math.prod(shape[i + 1 : -1]) for i in range(len(shape) - 1)), 1]
         stand_in = Layout(tuple(shape), tuple(strides), dtype)
-        checked = TensorDescriptor(stand_in, shape, strides, block, smem_layout(block))
+        layout = smem_layout(block, dtype.itemsize)
+        checked = TensorDescriptor(stand_in, shape, strides, block, layout)
         fields = {name: value for name, value in vars(checked).items() if name != "base"}
         return cls(TensorDescriptor, fields)
 

@@ -26,11 +26,14 @@ __all__ = [
 SMEM_BYTES = 232448
 # Triton's own: alignment of the buffers, a few words for the warp groups.
 RESERVED_BYTES = 1024
-# Bytes of an element: fp16 and bf16.
+# Bytes of an element of fp16 and bf16, which all kernels here take.
 ELEMENT_BYTES = 2
 WARP_GROUP_THREADS = 128
-# Elements of the narrowest swizzle row, 32 bytes: fewer have another layout in shared memory, and
-# below 8 there is no layout of a WGMMA's accumulator.
+# Fields that tables do not write where they say what was the only way before they were there.
+OMIT_DEFAULT = {"omit_default": True}
+# The swizzle rows of shared memory; what is narrower has another layout.
+SWIZZLE_BYTES = (32, 64, 128)
+# Narrowest accumulator, and with it the narrowest store.
 MIN_STORE_N = 16
 # Largest N of a WGMMA (PTX ISA, wgmma shapes).
 WGMMA_MAX_N = 256
@@ -54,13 +57,16 @@ class TileConfig:
         ping_pong: Whether consumers take turns with whole tiles; otherwise they share each tile.
         block_n_main: Output channels of the first accumulator.
         block_n_rest: Output channels of the second accumulator, 0 for none.
-        block_k: Input channels of a step; 64 of 16 bits are one 128-byte swizzle row.
+        block_k: Input channels of a step; 64 of 16 bits, and 128 of 8, are one 128-byte swizzle
+            row.
         stages: Depth of the ring of loads.
         store_n: Output channels of one TMA store.
         store_buffers: Staging buffers of a consumer: 2 let it convert while the last store reads.
         group_m: Rows of tiles that are walked together, so that the filter stays in L2.
         filter_steps: Steps of the whole reduction, to keep the filter in shared memory; 0 to load
             it again for every tile.
+        element_bytes: Bytes of an element of the operands: 2 for fp16 and bf16, 1 for fp8.
+        out_bytes: Bytes of an element of the output: 2, or 1 to 4 where operands are fp8.
     """
 
     rows: int
@@ -74,6 +80,8 @@ class TileConfig:
     store_buffers: int = 1
     group_m: int = 8
     filter_steps: int = 0
+    element_bytes: int = dataclasses.field(default=ELEMENT_BYTES, metadata=OMIT_DEFAULT)
+    out_bytes: int = dataclasses.field(default=ELEMENT_BYTES, metadata=OMIT_DEFAULT)
 
     def __post_init__(self) -> None:
         """Refuses what cannot be computed with: anything but whole numbers, and those too small."""
@@ -105,12 +113,12 @@ class TileConfig:
     @property
     def x_bytes(self) -> int:
         """What a stage loads of x."""
-        return self.block_m * self.block_k * ELEMENT_BYTES
+        return self.block_m * self.block_k * self.element_bytes
 
     @property
     def w_bytes(self) -> int:
         """What a step needs of w."""
-        return self.block_n * self.block_k * ELEMENT_BYTES
+        return self.block_n * self.block_k * self.element_bytes
 
     @property
     def w_blocks(self) -> int:
@@ -120,7 +128,7 @@ class TileConfig:
     @property
     def smem_bytes(self) -> int:
         """Shared memory of the ring, the filter, the staging buffers and the barriers."""
-        staging = self.consumers * self.store_buffers * self.rows * self.store_n * ELEMENT_BYTES
+        staging = self.consumers * self.store_buffers * self.rows * self.store_n * self.out_bytes
         barriers = 8 * (2 * self.stages + 2)
         return self.stages * self.x_bytes + self.w_blocks * self.w_bytes + staging + barriers
 
@@ -158,12 +166,21 @@ class TileConfig:
                 )
             if width % self.store_n:
                 found.append(f"store_n is {self.store_n}: it must divide {width}")
-        if self.store_n < MIN_STORE_N:
+        if self.element_bytes not in (1, 2):
+            found.append(f"element_bytes is {self.element_bytes}: WGMMA reads 8 or 16 bits here")
+            return found
+        if self.out_bytes not in (1, 2, 4):
+            found.append(f"out_bytes is {self.out_bytes}: expected 1, 2 or 4")
+            return found
+        least = max(MIN_STORE_N, SWIZZLE_BYTES[0] // self.out_bytes)
+        if self.store_n < least:
+            found.append(f"store_n is {self.store_n}: expected at least {least}, one swizzle row")
+        steps = [row // self.element_bytes for row in SWIZZLE_BYTES]
+        if self.block_k not in steps:
             found.append(
-                f"store_n is {self.store_n}: expected at least {MIN_STORE_N}, one swizzle row"
+                f"block_k is {self.block_k}: {steps[0]}, {steps[1]} or {steps[2]} are one "
+                "swizzle row"
             )
-        if self.block_k not in (16, 32, 64):
-            found.append(f"block_k is {self.block_k}: 16, 32 or 64 are one swizzle row")
         if self.stages < 2:
             found.append(f"stages is {self.stages}: the producer needs at least 2")
         if self.smem_bytes + RESERVED_BYTES > SMEM_BYTES:
@@ -183,9 +200,11 @@ class TileConfig:
         role = "pp" if self.ping_pong else f"co{self.consumers}"
         kept = f"_f{self.filter_steps}" if self.filter_steps else ""
         step = f"_k{self.block_k}" if self.block_k != 64 else ""
+        bits = "" if self.element_bytes == 2 else f"_b{8 * self.element_bytes}"
+        bits += "" if self.out_bytes == 2 else f"_y{8 * self.out_bytes}"
         return (
             f"{self.block_m}x{self.block_n_main}{rest}_{role}_s{self.stages}"
-            f"_e{self.store_n}x{self.store_buffers}_g{self.group_m}{kept}{step}"
+            f"_e{self.store_n}x{self.store_buffers}_g{self.group_m}{kept}{step}{bits}"
         )
 
 
@@ -239,7 +258,15 @@ def keep_filter(config: TileConfig, steps: int) -> TileConfig | None:
     return dataclasses.replace(kept, stages=4 + spare_bytes // (config.x_bytes + 16))
 
 
-def launch_problems(config: TileConfig, steps: int, columns: int, num_sms: int) -> list[str]:
+def launch_problems(
+    config: TileConfig,
+    steps: int,
+    columns: int,
+    num_sms: int,
+    *,
+    element_bytes: int = 2,
+    out_bytes: int = 2,
+) -> list[str]:
     """Returns why a configuration cannot run, or not this convolution; nothing where it can.
 
     Args:
@@ -247,8 +274,14 @@ def launch_problems(config: TileConfig, steps: int, columns: int, num_sms: int) 
         steps: Steps of the whole reduction, 0 where the filter cannot stay in shared memory.
         columns: Columns of the product.
         num_sms: Multiprocessors of the GPU.
+        element_bytes: Bytes of an element of the convolution's operands.
+        out_bytes: Those of its output.
     """
     problems = config.problems()
+    for name, expected in (("element_bytes", element_bytes), ("out_bytes", out_bytes)):
+        found = getattr(config, name)
+        if found != expected:
+            problems.append(f"{name} is {found}, the convolution has {expected}")
     if config.filter_steps not in (0, steps):
         problems.append(f"filter_steps is {config.filter_steps}, the convolution has {steps}")
     num_n = math.ceil(columns / config.block_n)

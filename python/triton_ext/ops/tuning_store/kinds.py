@@ -57,12 +57,15 @@ def kind_of(config: object) -> str:
 def encode(config: Any) -> dict[str, Any]:
     """Returns the fields of a configuration, ready for JSON.
 
-    A configuration in a field that may hold any of them is with its kind.
+    A configuration in a field that may hold any of them is with its kind.  A field whose metadata
+    has ``omit_default`` is left out at its default: it is newer than files that know all others.
     """
     annotations = typing.get_type_hints(type(config))
     found = {}
     for field in fields(config):
         value = getattr(config, field.name)
+        if field.metadata.get("omit_default") and value == field.default:
+            continue
         if annotations[field.name] is Any:
             value = {"kind": kind_of(value), "config": encode(value)}
         found[field.name] = encode(value) if is_dataclass(value) else value

@@ -44,7 +44,8 @@ def problems_of(config: Any, case: Case, machine: Machine) -> list[str]:
     if through_im2col and case.direction != "dgrad" and conv_violations(case.problem.geometry):
         return ["im2col cannot walk x tap by tap: expected a configuration of packed rows"]
     if isinstance(config, TileConfig):
-        found = problem_reasons(case.problem, case.dtype)
+        takes_fp8 = case.direction == "fprop"
+        found = problem_reasons(case.problem, case.dtype, takes_fp8=takes_fp8)
         return found or _tile_problems(config, case, machine.num_sms)
     if isinstance(config, WgradTileChoice):
         return _wgrad_tile_problems(config, case, machine.num_sms)
@@ -60,7 +61,15 @@ def _tile_problems(config: TileConfig, case: Case, num_sms: int) -> list[str]:
     # Pixels of dgrad see different taps with a stride, and no filter can stay.
     may_stay = is_fprop or set(problem.stride) == {1}
     steps = problem.taps * math.ceil(depth / config.block_k) if may_stay else 0
-    return launch_problems(config, steps, columns, num_sms)
+    out_dtype = case.epilogue.out_dtype or case.dtype
+    return launch_problems(
+        config,
+        steps,
+        columns,
+        num_sms,
+        element_bytes=case.dtype.itemsize,
+        out_bytes=out_dtype.itemsize,
+    )
 
 
 def _wgrad_tile_problems(choice: WgradTileChoice, case: Case, num_sms: int) -> list[str]:
