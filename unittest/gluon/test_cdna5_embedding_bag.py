@@ -90,6 +90,27 @@ def test_a_row_that_holds_inf_is_not_touched_by_others(launcher):
     assert np.isinf(out[1]).all()
 
 
+def test_rows_of_bags_that_32_bits_do_not_hold(launcher):
+    """Bag 32 of 2**26 columns is at element 2**31; all but the first columns is never touched."""
+    config, dim = bags.Config(), 1 << 26
+    table, out = np.zeros((1, dim), np.float16), np.zeros((33, dim), np.float16)
+    table[0, :64] = np.arange(64)
+    launcher(bags.bag_sum)[33, 1](
+        table, np.zeros(33, np.int32), np.arange(34, dtype=np.int32), np.ones(33, np.float32), out,
+        1, dim, BLOCK_R=config.block_r, BLOCK_D=config.block_d, NUM_BUFFERS=config.num_buffers,
+        STAGE=config.stage(), num_warps=config.num_warps, **config.layouts(),
+    )  # fmt: skip
+    for bag in (0, 32):
+        np.testing.assert_array_equal(out[bag, :66], [*range(64), 0, 0])
+
+
+def test_sums_of_fp32(launcher):
+    bag = draw(np.random.default_rng(0), [40, 3])
+    out = np.zeros((2, bag[0].shape[1]), np.float32)
+    bags.embedding_bag(*bag, out, launcher=launcher)
+    np.testing.assert_allclose(out, reference(*bag), atol=1e-4, rtol=1e-4)
+
+
 def test_bf16(tmp_path, monkeypatch):
     torch = pytest.importorskip("torch", reason="the reference is torch's")
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))

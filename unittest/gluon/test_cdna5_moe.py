@@ -91,6 +91,28 @@ def test_equals_numpy(launcher, config, seed):
     np.testing.assert_allclose(y, reference(*layer), atol=4e-3, rtol=4e-3)
 
 
+def test_rows_of_pairs_that_32_bits_do_not_hold(launcher):
+    """Row 32 of 2**26 columns is at element 2**31; all but the first columns is never touched."""
+    dim = 1 << 26
+    pairs, y = np.zeros((34, dim), np.float16), np.zeros((17, dim), np.float16)
+    pairs[1, :64], pairs[32, :64] = 1, 2
+    layout = moe.gl.BlockedLayout([1, 8], [4, 8], [4, 1], [1, 0])
+    launcher(moe.combine)[1, 1](pairs, y, 17, dim, TOP_K=2, BLOCK_M=32, BLOCK_N=64, LAYOUT=layout)
+    for token, sum_of_pairs in ((0, 1), (15, 0), (16, 2)):
+        np.testing.assert_array_equal(y[token, :66], [*[sum_of_pairs] * 64, 0, 0])
+
+
+def test_sums_of_fp32(launcher):
+    x, w_up, w_down, weights, experts = draw(np.random.default_rng(1), num_tokens=9)
+    y = np.zeros(x.shape, np.float32)
+    hidden = np.zeros((experts.size, w_up.shape[2]), np.float16)
+    pairs = np.zeros((experts.size, x.shape[1]), np.float16)
+    routing = moe.route(experts, len(w_up), 64)
+    moe.moe(x, w_up, w_down, weights, routing, hidden, pairs, y, launcher=launcher)
+    expected = reference(x, w_up, w_down, weights, experts)
+    np.testing.assert_allclose(y, expected, atol=4e-3, rtol=4e-3)
+
+
 @pytest.mark.parametrize("config", CONFIGS, ids=str)
 def test_every_wait_is_needed(launcher, config):
     """Without any wait, or with one that lets one instruction more through, both object."""
@@ -159,6 +181,7 @@ def test_routing():
     assert routing.block_expert.tolist() == [0, 1, 1, 3]
     assert routing.block_start.tolist() == [2, 3, 5, 7]
     assert routing.map(len).expert_end == 4
+    assert routing.map(len).block_m == 2
     assert routing.order.dtype == np.int32
 
 

@@ -92,6 +92,22 @@ def test_lengths_at_the_edges_of_blocks(launcher, length):
     np.testing.assert_allclose(found, reference(*inputs), atol=4e-3, rtol=4e-3)
 
 
+def test_rows_of_heads_that_32_bits_do_not_hold(launcher):
+    """Row 32 * 2**20 of 64 columns is at element 2**31; the rest is never touched."""
+    config, kv_heads, rows = paged.Config(), 1 << 20, 33 << 20
+    out = np.zeros((rows, 64), np.float16)
+    # One token, with one key and one value.
+    cache = np.arange(64, dtype=np.float16)[None].copy()
+    launcher(paged.decode)[33, 1](
+        out, cache, cache, np.zeros((33, 1), np.int32), np.ones(33, np.int32), out, 1, 1, 1.0,
+        GROUP=1, KV_HEADS=kv_heads, PAGE_SIZE=16, D=64, BLOCK_T=config.block_t,
+        NUM_BUFFERS=config.num_buffers, STAGE=config.stage(), num_warps=config.num_warps,
+        **config.layouts(64),
+    )  # fmt: skip
+    for row in (0, 32 * kv_heads):
+        np.testing.assert_array_equal(out[row : row + 2], [cache[0], np.zeros(64)])
+
+
 @pytest.mark.parametrize("config", CONFIGS, ids=str)
 def test_every_wait_is_needed(launcher, config):
     del launcher.launches[:]
@@ -137,6 +153,7 @@ def test_waits_of_the_machine_code(launcher, config):
     ],
 )
 def test_configurations_that_cannot_run(config, heads, message):
-    q = np.zeros((1, heads[0], 64), np.float16)
+    q, cache = np.zeros((1, heads[0], 64), np.float16), np.zeros((16 * heads[1], 64), np.float16)
+    table, lens = np.zeros((1, 1), np.int32), np.ones(1, np.int32)
     with pytest.raises(ValueError, match=message):
-        paged.paged_attention(q, None, None, None, None, None, heads[1], 16, config)
+        paged.paged_attention(q, cache, cache, table, lens, q.copy(), heads[1], 16, config)

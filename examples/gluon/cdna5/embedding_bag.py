@@ -41,7 +41,9 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton_ext.gluon import amd as xamd
 
-__all__ = ["Config", "bag_sum", "embedding_bag"]
+from .arguments import HALVES, INT32_MAX, array_problems, has_rank, same_type
+
+__all__ = ["Config", "bag_problems", "bag_sum", "embedding_bag"]
 
 LDS_BYTES = 320 * 1024
 
@@ -186,10 +188,52 @@ def bag_sum(
         )  # fmt: skip
 
     offs_d = off_d + gl.arange(0, BLOCK_D, layout=gl.SliceLayout(0, ACC_LAYOUT))
-    gl.store(out_ptr + bag * D + offs_d, acc.to(out_ptr.dtype.element_ty), mask=offs_d < D)
+    # Of 64 bits: bags times columns may be more than 32 bits hold.
+    out_row_ptr = out_ptr + bag.to(gl.int64) * D
+    gl.store(out_row_ptr + offs_d, acc.to(out_ptr.dtype.element_ty), mask=offs_d < D)
 
 
 # ---- host
+
+
+def bag_problems(table: Any, indices: Any, offsets: Any, weights: Any, out: Any) -> list[str]:
+    """What keeps the operands of :func:`embedding_bag` from being bags; empty if nothing does.
+
+    Offsets are read: of tensors on a GPU, that waits for it.
+    """
+    found: list[str] = []
+    ranks = (("table", table, 2), ("indices", indices, 1), ("offsets", offsets, 1))
+    # All of them, so that all that is wrong is said.
+    if not all([has_rank(name, array, rank, found) for name, array, rank in ranks]):
+        return found
+    num_rows, dim = map(int, table.shape)
+    length, bags = len(indices), len(offsets) - 1
+    if bags < 0 or num_rows < 1 or dim < 1 or max(num_rows, dim) > INT32_MAX:
+        found.append(
+            f"table is {[num_rows, dim]}, offsets {list(offsets.shape)}: expected at least a row, "
+            f"a column and an offset, at most {INT32_MAX} rows and columns"
+        )
+        return found
+    for name, array, sizes, dtypes in (
+        ("table", table, {"V": num_rows, "D": dim}, HALVES),
+        ("indices", indices, {"L": length}, ("int32",)),
+        ("offsets", offsets, {"B + 1": bags + 1}, ("int32",)),
+        ("weights", weights, {"L": length}, ("float32",)),
+        ("out", out, {"B": bags, "D": dim}, (*same_type(table), "float32")),
+    ):
+        found += array_problems(name, array, sizes, dtypes)
+    if found:
+        return found
+    first = 0
+    for bag, start in enumerate(offsets.tolist()):
+        if not first <= start <= length:
+            found.append(
+                f"offsets[{bag}] is {start}: expected {first} to {length}, none before the one in "
+                "front of it, none behind the indices"
+            )
+            break
+        first = start
+    return found
 
 
 def embedding_bag(
@@ -208,15 +252,16 @@ def embedding_bag(
         indices: [L] int32.
         offsets: [B + 1] int32.
         weights: [L] fp32.
-        out: [B, D], is overwritten.
+        out: [B, D], of the table's type or fp32, is overwritten.
         config: Tiles.
         launcher: What launches a kernel: the kernel itself, or ``xamd.emulated`` for numpy arrays.
 
     Raises:
-        ValueError: The configuration cannot run.
+        ValueError: The configuration cannot run, or the operands are no bags
+            (:func:`bag_problems`).
     """
     config = config or Config()
-    if problems := config.problems():
+    if problems := config.problems() or bag_problems(table, indices, offsets, weights, out):
         raise ValueError("\n".join(problems))
     num_rows, dim = table.shape
     launcher(bag_sum)[len(offsets) - 1, -(-dim // config.block_d)](

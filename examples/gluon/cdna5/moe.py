@@ -54,7 +54,7 @@ Partitioned LDS (PARTITIONED)
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -62,7 +62,9 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton_ext.gluon import amd as xamd
 
-__all__ = ["Config", "Routing", "combine", "expert_matmul", "moe", "route"]
+from .arguments import HALVES, INT32_MAX, array_problems, has_rank, same_type
+
+__all__ = ["Config", "Routing", "combine", "expert_matmul", "layer_problems", "moe", "route"]
 
 LDS_BYTES = 320 * 1024
 
@@ -289,7 +291,8 @@ def combine(
     """Adds the rows of each token."""
     offs_m = gl.program_id(0) * BLOCK_M + gl.arange(0, BLOCK_M, layout=gl.SliceLayout(1, LAYOUT))
     offs_n = gl.program_id(1) * BLOCK_N + gl.arange(0, BLOCK_N, layout=gl.SliceLayout(0, LAYOUT))
-    offs_m = gl.expand_dims(offs_m, 1)
+    # Of 64 bits: rows times columns may be more than 32 bits hold.
+    offs_m = gl.expand_dims(offs_m, 1).to(gl.int64)
     offs_n = gl.expand_dims(offs_n, 0)
     mask = (offs_m < num_tokens) & (offs_n < N)
     total = gl.zeros([BLOCK_M, BLOCK_N], gl.float32, LAYOUT)
@@ -306,12 +309,14 @@ class Routing:
     """Where the rows of a layer go; all arrays of int32.
 
     Attributes:
+        block_m: Rows of a block.
         order: [R] row of ``pairs`` at each place, ordered by expert.
         block_expert: [B] expert of each block.
         block_start: [B] its first place.
         expert_end: [E] one more than the last place of each expert.
     """
 
+    block_m: int
     order: np.ndarray
     block_expert: np.ndarray
     block_start: np.ndarray
@@ -319,7 +324,13 @@ class Routing:
 
     def map(self, convert: Callable[[np.ndarray], Any]) -> Routing:
         """The same with converted arrays: ``lambda a: torch.from_numpy(a).cuda()``."""
-        return Routing(**{f.name: convert(getattr(self, f.name)) for f in fields(self)})
+        return replace(
+            self,
+            order=convert(self.order),
+            block_expert=convert(self.block_expert),
+            block_start=convert(self.block_start),
+            expert_end=convert(self.expert_end),
+        )
 
 
 def route(experts: np.ndarray, num_experts: int, block_m: int) -> Routing:
@@ -328,7 +339,7 @@ def route(experts: np.ndarray, num_experts: int, block_m: int) -> Routing:
     Args:
         experts: [T, TOP_K] experts of each token; -1 for a row that goes nowhere.
         num_experts: E.
-        block_m: Rows of a block.
+        block_m: Rows of a block, those of the configuration that the layer is computed with.
 
     Raises:
         ValueError: An expert is out of range or no integer, or ``block_m`` is less than 1.
@@ -350,9 +361,77 @@ def route(experts: np.ndarray, num_experts: int, block_m: int) -> Routing:
     number = np.arange(blocks.sum()) - np.repeat(np.cumsum(blocks) - blocks, blocks)
     block_start = (ends - counts)[block_expert] + number * block_m
     found = Routing(
-        order=order, block_expert=block_expert, block_start=block_start, expert_end=ends
+        block_m=block_m,
+        order=order,
+        block_expert=block_expert,
+        block_start=block_start,
+        expert_end=ends,
     )
     return found.map(lambda array: array.astype(np.int32))
+
+
+def layer_problems(
+    x: Any,
+    w_up: Any,
+    w_down: Any,
+    weights: Any,
+    routing: Any,
+    hidden: Any,
+    pairs: Any,
+    y: Any,
+    config: Config,
+) -> list[str]:
+    """What keeps the operands of :func:`moe` from being a layer; empty if nothing does.
+
+    The numbers in the arrays of ``routing`` are taken as :func:`route` made them.
+    """
+    found: list[str] = []
+    ranks = (("x", x, 2), ("w_up", w_up, 3), ("weights", weights, 2))
+    # All of them, so that all that is wrong is said.
+    if not all([has_rank(name, array, rank, found) for name, array, rank in ranks]):
+        return found
+    if not isinstance(routing, Routing):
+        return [f"routing is a {type(routing).__name__}: expected what route() gives"]
+    tokens, dim = map(int, x.shape)
+    experts, dim_hidden = int(w_up.shape[0]), int(w_up.shape[2])
+    top_k = int(weights.shape[1])
+    rows = tokens * top_k
+    if min(tokens, dim, experts, dim_hidden, top_k) < 1:
+        return [f"x is {list(x.shape)}, w_up {list(w_up.shape)}: expected no empty dimension"]
+    if rows > INT32_MAX:
+        found.append(f"{tokens} tokens of {top_k} experts: expected at most {INT32_MAX} rows")
+    if routing.block_m != config.block_m:
+        # Blocks of more rows than a workgroup computes would leave tokens out.
+        found.append(
+            f"routing has blocks of {routing.block_m} rows and config of {config.block_m}: "
+            f"expected the same, route(experts, {experts}, {config.block_m})"
+        )
+    found += array_problems("x", x, {"T": tokens, "D": dim}, HALVES)
+    same = same_type(x)
+    for name, array, sizes, dtypes in (
+        ("w_up", w_up, {"E": experts, "D": dim, "H": dim_hidden}, same),
+        ("w_down", w_down, {"E": experts, "H": dim_hidden, "D": dim}, same),
+        ("weights", weights, {"T": tokens, "TOP_K": top_k}, ("float32",)),
+        ("hidden", hidden, {"T * TOP_K": rows, "H": dim_hidden}, same),
+        ("pairs", pairs, {"T * TOP_K": rows, "D": dim}, same),
+        ("y", y, {"T": tokens, "D": dim}, (*same, "float32")),
+        ("routing.order", routing.order, {"T * TOP_K": rows}, ("int32",)),
+        ("routing.expert_end", routing.expert_end, {"E": experts}, ("int32",)),
+        (
+            "routing.block_start",
+            routing.block_start,
+            {"B": len(routing.block_expert)},
+            ("int32",),
+        ),
+        (
+            "routing.block_expert",
+            routing.block_expert,
+            {"B": len(routing.block_expert)},
+            ("int32",),
+        ),
+    ):
+        found += array_problems(name, array, sizes, dtypes)
+    return found
 
 
 def moe(
@@ -377,15 +456,19 @@ def moe(
         routing: Of :func:`route`, with its arrays where the others are.
         hidden: [T * TOP_K, H], is overwritten.
         pairs: [T * TOP_K, D], zeros: rows of no expert stay as they are.
-        y: [T, D], is overwritten.
-        config: Tiles.
+        y: [T, D], of the others' type or fp32, is overwritten.
+        config: Tiles; its ``block_m`` is that of ``routing``.
         launcher: What launches a kernel: the kernel itself, or ``xamd.emulated`` for numpy arrays.
 
     Raises:
-        ValueError: The configuration cannot run.
+        ValueError: The configuration cannot run, or the operands are no layer
+            (:func:`layer_problems`).
     """
     config = config or Config()
-    if problems := config.problems():
+    problems = config.problems() or layer_problems(
+        x, w_up, w_down, weights, routing, hidden, pairs, y, config
+    )
+    if problems:
         raise ValueError("\n".join(problems))
     num_tokens, dim = x.shape
     dim_hidden = w_up.shape[2]

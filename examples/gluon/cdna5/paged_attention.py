@@ -55,6 +55,8 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton_ext.gluon import amd as xamd
 
+from .arguments import HALVES, INT32_MAX, array_problems, has_rank, same_type
+
 __all__ = ["Config", "cache_problems", "decode", "paged_attention"]
 
 #: Rows of the block of query heads: those of one WMMA instruction.
@@ -184,7 +186,8 @@ def decode(
     seq = gl.program_id(0)
     head = gl.program_id(1)
     seq_len = gl.load(seq_lens_ptr + seq)
-    pages_ptr = block_table_ptr + seq * max_pages
+    # Of 64 bits, as the rows of q and out: sequences times sizes may be more than 32 bits hold.
+    pages_ptr = block_table_ptr + seq.to(gl.int64) * max_pages
     num_blocks = gl.cdiv(seq_len, BLOCK_T)
     dtype: gl.constexpr = k_ptr.dtype.element_ty
 
@@ -203,7 +206,7 @@ def decode(
     Q_LAYOUT: gl.constexpr = gl.DotOperandLayout(0, ACC_LAYOUT, 8)
     offs_m = gl.expand_dims(gl.arange(0, 16, layout=gl.SliceLayout(1, Q_LAYOUT)), 1)
     offs_d = gl.expand_dims(gl.arange(0, D, layout=gl.SliceLayout(0, Q_LAYOUT)), 0)
-    heads = (seq * KV_HEADS + head) * GROUP
+    heads = (seq.to(gl.int64) * KV_HEADS + head) * GROUP
     q = gl.load(q_ptr + (heads + offs_m) * D + offs_d, mask=offs_m < GROUP, other=0.0)
     q = (q.to(gl.float32) * scale).to(dtype)
 
@@ -249,6 +252,7 @@ def cache_problems(
     v_cache: Any,
     block_table: Any,
     seq_lens: Any,
+    out: Any,
     kv_heads: int,
     page_size: int,
 ) -> list[str]:
@@ -256,23 +260,33 @@ def cache_problems(
 
     Lengths and page numbers are read: of tensors on a GPU, that waits for it.
     """
-    found = []
-    if not isinstance(page_size, int) or page_size < 1:
-        found.append(f"page_size is {page_size!r}: expected an int of at least 1")
-    for name, array in (("q", q), ("k_cache", k_cache), ("v_cache", v_cache)):
-        dtype = str(array.dtype).removeprefix("torch.")
-        # numpy has no bf16: its arrays of uint16 may hold such numbers.
-        if dtype not in ("float16", "bfloat16", "uint16"):
-            found.append(f"{name} is of {dtype}: expected fp16 or bf16")
-    if len(seq_lens) != q.shape[0] or block_table.shape[0] != q.shape[0]:
+    found: list[str] = []
+    for what, number in (("kv_heads", kv_heads), ("page_size", page_size)):
+        if not isinstance(number, int) or number < 1:
+            found.append(f"{what} is {number!r}: expected an int of at least 1")
+    ranks = (("q", q, 3), ("k_cache", k_cache, 2), ("block_table", block_table, 2))
+    # All of them, so that all that is wrong is said.
+    fits = all([has_rank(name, array, rank, found) for name, array, rank in ranks])
+    if found or not fits:
+        return found
+    seqs, heads, dim = map(int, q.shape)
+    rows, max_pages = int(k_cache.shape[0]), int(block_table.shape[1])
+    same = same_type(q)
+    for name, array, sizes, dtypes in (
+        ("q", q, {"B": seqs, "heads": heads, "D": dim}, HALVES),
+        ("k_cache", k_cache, {"rows": rows, "D": dim}, same),
+        ("v_cache", v_cache, {"rows": rows, "D": dim}, same),
+        ("block_table", block_table, {"B": seqs, "MAX_PAGES": max_pages}, ("int32",)),
+        ("seq_lens", seq_lens, {"B": seqs}, ("int32",)),
+        ("out", out, {"B": seqs, "heads": heads, "D": dim}, same),
+    ):
+        found += array_problems(name, array, sizes, dtypes)
+    if heads % kv_heads:
+        found.append(f"{heads} query heads cannot share {kv_heads} kv heads evenly")
+    if rows % (page_size * kv_heads) or not 0 < rows <= INT32_MAX:
         found.append(
-            f"q has {q.shape[0]} sequences, seq_lens {len(seq_lens)}, block_table "
-            f"{block_table.shape[0]}: expected the same number"
-        )
-    if tuple(k_cache.shape) != tuple(v_cache.shape):
-        found.append(
-            f"k_cache is {list(k_cache.shape)} and v_cache {list(v_cache.shape)}: expected the "
-            "same shape"
+            f"k_cache has {rows} rows: expected PAGES * {page_size} * {kv_heads}, a row for each "
+            f"token of a page and kv head, at most {INT32_MAX}"
         )
     if found:
         return found
@@ -313,29 +327,27 @@ def paged_attention(
 
     Args:
         q: [B, heads, D].
-        k_cache: [PAGES * page_size * kv_heads, D].
-        v_cache: The same shape.
+        k_cache: [PAGES * page_size * kv_heads, D], of one type with ``q``.
+        v_cache: The same.
         block_table: [B, MAX_PAGES] int32, pages of the cache as far as a sequence goes.
         seq_lens: [B] int32, each of at most MAX_PAGES * page_size tokens.
-        out: [B, heads, D], is overwritten.
+        out: [B, heads, D], of the same type, is overwritten.
         kv_heads: Heads of keys and values; they divide the query heads.
         page_size: Tokens of a page.
         config: Tiles.
         launcher: What launches a kernel: the kernel itself, or ``xamd.emulated`` for numpy arrays.
 
     Raises:
-        ValueError: The configuration cannot run, the heads do not divide, or the cache cannot be
-            attended to (:func:`cache_problems`).
+        ValueError: The configuration cannot run, or the cache cannot be attended to
+            (:func:`cache_problems`).
     """
     config = config or Config()
-    num_seqs, heads, dim = q.shape
-    if not isinstance(kv_heads, int) or kv_heads < 1:
-        raise ValueError(f"kv_heads is {kv_heads!r}: expected an int of at least 1")
-    if heads % kv_heads:
-        raise ValueError(f"{heads} query heads cannot share {kv_heads} kv heads evenly")
-    if problems := config.problems(dim, heads // kv_heads):
+    if problems := cache_problems(
+        q, k_cache, v_cache, block_table, seq_lens, out, kv_heads, page_size
+    ):
         raise ValueError("\n".join(problems))
-    if problems := cache_problems(q, k_cache, v_cache, block_table, seq_lens, kv_heads, page_size):
+    num_seqs, heads, dim = q.shape
+    if problems := config.problems(dim, heads // kv_heads):
         raise ValueError("\n".join(problems))
     launcher(decode)[num_seqs, kv_heads](
         q, k_cache, v_cache, block_table, seq_lens, out,

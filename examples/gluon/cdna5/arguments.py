@@ -1,0 +1,70 @@
+"""What the launchers are given: what is wrong with an array, by the argument's name.
+
+A kernel reads and writes by the sizes that it is told, so an array of another shape, type or order
+would be read out of its bounds, or give other numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+__all__ = ["HALVES", "INT32_MAX", "array_problems", "has_rank", "same_type"]
+
+#: Elements of 16 bits.  numpy has no bf16: its arrays of uint16 may hold such numbers.
+HALVES = ("float16", "bfloat16", "uint16")
+
+INT32_MAX = (1 << 31) - 1
+
+
+def same_type(array: Any) -> tuple[str, ...]:
+    """Names of the types that arrays of one type with this one, of 16 bits, may have."""
+    name = _dtype_of(array)
+    return (name,) if name in HALVES else HALVES
+
+
+def has_rank(name: str, array: Any, rank: int, problems: list[str]) -> bool:
+    """Whether it is an array of so many dimensions; adds a sentence where it is not."""
+    if not hasattr(array, "dtype") or not hasattr(array, "shape"):
+        problems.append(f"{name} is a {type(array).__name__}: expected an array")
+        return False
+    if len(array.shape) != rank:
+        problems.append(f"{name} is {list(array.shape)}: expected {rank} dimensions")
+        return False
+    return True
+
+
+def array_problems(
+    name: str, array: Any, sizes: Mapping[str, int], dtypes: Sequence[str]
+) -> list[str]:
+    """What keeps an array from being an operand; empty if nothing does.
+
+    Args:
+        name: The argument.
+        array: What it was given.
+        sizes: Of each dimension, outermost first, by symbol.
+        dtypes: Names of the types that it may have.
+    """
+    found: list[str] = []
+    if not has_rank(name, array, len(sizes), found):
+        return found
+    shape = [int(size) for size in array.shape]
+    if shape != list(sizes.values()):
+        found.append(
+            f"{name} is {shape}: expected [{', '.join(sizes)}], here {list(sizes.values())}"
+        )
+    if _dtype_of(array) not in dtypes:
+        found.append(f"{name} is of {_dtype_of(array)}: expected {' or '.join(dtypes)}")
+    if not _is_contiguous(array):
+        found.append(f"{name} is not contiguous: expected rows that lie one behind the other")
+    return found
+
+
+def _dtype_of(array: Any) -> str:
+    """The name of an array's type: ``float16`` for numpy's and torch's."""
+    return str(array.dtype).removeprefix("torch.")
+
+
+def _is_contiguous(array: Any) -> bool:
+    flags = getattr(array, "flags", None)
+    return bool(array.is_contiguous() if flags is None else flags.c_contiguous)
