@@ -20,6 +20,9 @@ if not CAPABILITY.available:
 
 from conv_cases import Case, assert_close, draw  # noqa: E402
 from hopper_kernels import CONFIGS, WGRAD_CONFIGS, keep_filter, one_triton_cache, run  # noqa: E402
+from triton_ext.ops.hopper.pipeline import stores_in_flight  # noqa: E402
+from triton_ext.ops.hopper.tiles import cooperative, ping_pong  # noqa: E402
+from triton_ext.ops.hopper.wgrad_tiles import WgradTileConfig  # noqa: E402
 
 NIGHTLY = bool(os.environ.get("TRITON_EXT_NIGHTLY"))
 SMALL = Case(
@@ -68,6 +71,42 @@ KERNELS = [
 def test_it_equals_torch_in_every_order(kernel, case, config, options):
     for seed in range(20 if NIGHTLY else 3):
         assert_close(*run(kernel, case, config, seed, **options))
+
+
+# Tiles with as many stores as leave the first buffer the newest: 3 and 1 through 2.
+MANY_TILES = dataclasses.replace(POINTS, size=(20, 20), ci=32, co=96)
+FEW_PIXELS = dataclasses.replace(UNIT, n=1, size=(7, 7), ci=64, co=64, dilation=(1, 1))
+STAGED = [
+    (
+        "fprop",
+        MANY_TILES,
+        cooperative(64, 2, 64, 3, block_n_rest=32, store_n=32, store_buffers=2),
+    ),
+    ("dgrad", MANY_TILES, ping_pong(64, 32, 4, store_n=32, store_buffers=2)),
+    ("wgrad", FEW_PIXELS, WgradTileConfig(consumers=1, main_blocks=1, stages=3, store_buffers=2)),
+    ("wgrad", FEW_PIXELS, WgradTileConfig(share="rows", main_blocks=1, stages=3, store_buffers=2)),
+]
+
+
+@pytest.mark.parametrize(("kernel", "case", "config"), STAGED, ids=[str(s[2]) for s in STAGED])
+def test_a_buffer_is_filled_again_behind_its_store(kernel, case, config):
+    assert_close(*run(kernel, case, config))
+
+
+def test_stores_in_flight_keep_every_buffer():
+    rng = random.Random(5)
+    for _ in range(200):
+        count = rng.randint(1, 4)
+        order = [rng.randrange(count) for _ in range(rng.randint(1, 6))]
+        issued: list[int] = []
+        for number in range(3 * len(order)):
+            store = number % len(order)
+            allowed = stores_in_flight(order, store)
+            newest = issued[len(issued) - allowed :] if allowed else []
+            assert order[store] not in newest
+            # No stricter than it has to be.
+            assert order[store] in issued[-allowed - 1 :] or len(issued) <= allowed
+            issued.append(order[store])
 
 
 @pytest.mark.parametrize("number", range(40 if NIGHTLY else 4))

@@ -86,6 +86,8 @@ from triton_ext.ops.hopper.pipeline import (
     is_matrix,
     next_stage,
     num_own,
+    staging_order,
+    stores_in_flight,
     tile_counts,
     tile_origin,
 )
@@ -388,7 +390,7 @@ def store_columns(
         layout: gl.constexpr = accumulator_layout(acc.shape[1])
         values = gl.convert_layout(acc, layout, assert_trivial=True)
         buffer = y_smem.index(FIRST + PART % CONFIG.store_buffers)
-        tma.store_wait(CONFIG.store_buffers - 1)
+        tma.store_wait(stores_in_flight(staging_order(CONFIG), PART))
         buffer.store(values.to(y_desc.dtype))
         fence_async_shared()
         async_store(y_desc, [row, column], buffer)

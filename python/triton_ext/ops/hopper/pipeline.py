@@ -39,7 +39,9 @@ __all__ = [
     "next_stage",
     "num_own",
     "smem_layout",
+    "staging_order",
     "store_tile",
+    "stores_in_flight",
     "tile_counts",
     "tile_origin",
 ]
@@ -240,6 +242,26 @@ def multiply_tile(
     return acc_main, acc_rest
 
 
+@gluon.constexpr_function
+def stores_in_flight(buffers, store):
+    """Returns how many of its newest stores a consumer may have in flight as it refills a buffer.
+
+    These are the ones behind the last store from the same buffer, which may be of the tile before.
+
+    Args:
+        buffers: The staging buffers of a tile's stores, in order; every tile has the same.
+        store: Number of the store within its tile.
+    """
+    behind = range(1, len(buffers) + 1)
+    return next(n for n in behind if buffers[store - n] == buffers[store]) - 1
+
+
+@gluon.constexpr_function
+def staging_order(config):
+    """Returns the staging buffers of a tile's stores, of those of a consumer, in order."""
+    return tuple(n % config.store_buffers for n in range(config.block_n // config.store_n))
+
+
 @gluon.jit
 def store_tile(
     acc_main, acc_rest, y_desc, y_smem, row, column, ME: gl.constexpr, CONFIG: gl.constexpr,
@@ -289,7 +311,7 @@ def store_columns(
         if ACTIVATION is not None:
             values = finish_columns(values, row, column, epilogue, ACTIVATION)
         buffer = y_smem.index(FIRST + PART % CONFIG.store_buffers)
-        tma.store_wait(CONFIG.store_buffers - 1)
+        tma.store_wait(stores_in_flight(staging_order(CONFIG), PART))
         buffer.store(values.to(y_desc.dtype))
         fence_async_shared()
         async_store(y_desc, [row, column], buffer)

@@ -287,7 +287,6 @@ def consumer(outputs, flag_ptr, ring, problem, ME: gl.constexpr, CONFIG: gl.cons
     REST: gl.constexpr = CONFIG.first_rest_column(ME)
     # Consumers that share a tile have a part of it each.
     SHARED: gl.constexpr = CONFIG.pixel_groups > 1
-    BUFFER: gl.constexpr = ME * CONFIG.store_buffers
     done = gl.to_tensor(0)
     for index in range(num_segments(problem)):
         tile, first, last = segment(index, problem)
@@ -301,12 +300,11 @@ def consumer(outputs, flag_ptr, ring, problem, ME: gl.constexpr, CONFIG: gl.cons
                 slot = gl.program_id(0) % problem.rest + other * problem.rest
                 wait_for(flag_ptr + slot * CONSUMERS + ME)
         store_accumulator(
-            acc_main, outputs, ring.dw_smem, tile, others, is_part, problem, ROW, MAIN, BUFFER,
-            CONFIG,
-        )  # fmt: skip
+            acc_main, outputs, ring.dw_smem, tile, others, is_part, problem, ROW, MAIN, ME, CONFIG
+        )
         if HAS_REST:
             store_accumulator(
-                acc_rest, outputs, ring.dw_smem, tile, others, is_part, problem, ROW, REST, BUFFER,
+                acc_rest, outputs, ring.dw_smem, tile, others, is_part, problem, ROW, REST, ME,
                 CONFIG,
             )  # fmt: skip
         if is_part & (problem.add_in_place == 1):

@@ -11,7 +11,7 @@ from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared,
 from triton.language.extra.cuda import gdc_wait
 
 from triton_ext.ops.hopper.names import async_store, typed
-from triton_ext.ops.hopper.pipeline import accumulator_layout
+from triton_ext.ops.hopper.pipeline import accumulator_layout, stores_in_flight
 from triton_ext.ops.hopper.wgrad_pipeline import tile_blocks
 from triton_ext.ops.hopper.wgrad_tiles import BLOCK_C as _BLOCK_C
 
@@ -44,20 +44,44 @@ def line_to_block(line):
     return gl.convert_layout(block, accumulator_layout(BLOCK_C), assert_trivial=True)
 
 
+@gluon.constexpr_function
+def staging_order(config, consumer):
+    """Returns the staging buffers of a consumer's stores of a tile, of its own, in order."""
+    first, rest = config.first_column(consumer), config.first_rest_column(consumer)
+    columns = [*range(first, first + config.main_blocks)]
+    if config.has_rest(consumer):
+        columns += range(rest, rest + config.rest_blocks)
+    return tuple(column % config.store_buffers for column in columns)
+
+
+@gluon.constexpr_function
+def store_number(config, consumer, column):
+    """Returns which of a consumer's stores of a tile a column block is."""
+    number = column - config.first_column(consumer)
+    if 0 <= number < config.main_blocks:
+        return number
+    return config.main_blocks + column - config.first_rest_column(consumer)
+
+
 @gluon.jit
 def store_staged(
-    block, dw_desc, dw_smem, row, column, problem, BUFFER: gl.constexpr, CONFIG: gl.constexpr
-):
-    """Converts a block and starts its TMA store; what is behind Co or Ci is not stored."""
+    block, dw_desc, dw_smem, row, column, problem, ME: gl.constexpr, COLUMN: gl.constexpr,
+    CONFIG: gl.constexpr,
+):  # fmt: skip
+    """Converts a block and starts its TMA store; what is behind Co or Ci is not stored.
+
+    ME is the consumer, COLUMN the block's column within the tile.
+    """
     taps_d, taps_h, taps_w = problem.filter_size
     taps = taps_d * taps_h * taps_w
     x_block = row if CONFIG.rows_from_x else column
     co_block = column if CONFIG.rows_from_x else row
-    buffer = dw_smem.index(BUFFER)
+    buffer = dw_smem.index(ME * CONFIG.store_buffers + COLUMN % CONFIG.store_buffers)
     target = buffer.reshape([BLOCK_C, BLOCK_C])
     if CONFIG.rows_from_x:
         target = target.permute((1, 0))
-    tma.store_wait(CONFIG.store_buffers - 1)
+    ORDER: gl.constexpr = staging_order(CONFIG, ME)
+    tma.store_wait(stores_in_flight(ORDER, store_number(CONFIG, ME, COLUMN)))
     target.store(block.to(dw_desc.dtype))
     fence_async_shared()
     async_store(dw_desc, [co_block * BLOCK_C, x_block % taps, x_block // taps * BLOCK_C], buffer)
@@ -73,12 +97,12 @@ def store_part(values, partial_ptr, slot, offsets, CONFIG: gl.constexpr):
 @gluon.jit
 def store_accumulator(
     acc, outputs, dw_smem, tile, others, is_part, problem, ROW: gl.constexpr, COLUMN: gl.constexpr,
-    BUFFER: gl.constexpr, CONFIG: gl.constexpr,
+    ME: gl.constexpr, CONFIG: gl.constexpr,
 ):  # fmt: skip
     """Stores an accumulator: a part to the workspace, else to dw, after adding others' parts.
 
-    ROW and COLUMN are its first block within the tile, BUFFER is the consumer's first.  The others'
-    parts are those of the CTAs that have the tile's earlier steps, in this order.
+    ROW and COLUMN are its first block within the tile, ME is the consumer.  The others' parts are
+    those of the CTAs that have the tile's earlier steps, in this order.
     """
     if acc.shape[1] > BLOCK_C:
         HALF: gl.constexpr = acc.shape[1] // 2
@@ -86,10 +110,10 @@ def store_accumulator(
         # The columns of a WGMMA accumulator are registers: halving it moves nothing.
         left, right = acc.reshape([acc.shape[0], 2, HALF]).permute(0, 2, 1).split()
         store_accumulator(
-            left, outputs, dw_smem, tile, others, is_part, problem, ROW, COLUMN, BUFFER, CONFIG
+            left, outputs, dw_smem, tile, others, is_part, problem, ROW, COLUMN, ME, CONFIG
         )
         store_accumulator(
-            right, outputs, dw_smem, tile, others, is_part, problem, ROW, COLUMN + BLOCKS, BUFFER,
+            right, outputs, dw_smem, tile, others, is_part, problem, ROW, COLUMN + BLOCKS, ME,
             CONFIG,
         )  # fmt: skip
     else:
@@ -100,7 +124,7 @@ def store_accumulator(
         offsets = BLOCK + gl.arange(0, BLOCK_C * BLOCK_C, layout=line_layout())
         if CONFIG.pixel_groups > 1:
             # Consumers that share a tile have a part of it each, always.
-            slot = gl.program_id(0) + BUFFER // CONFIG.store_buffers * problem.parts
+            slot = gl.program_id(0) + ME * problem.parts
             store_part(values, partial_ptr, slot, offsets, CONFIG)
         elif is_part:
             store_part(values, partial_ptr, gl.program_id(0), offsets, CONFIG)
@@ -112,8 +136,8 @@ def store_accumulator(
                 values += line_to_block(part)
             row, column = tile_blocks(tile, problem, CONFIG)
             store_staged(
-                values, dw_desc, dw_smem, row + ROW, column + COLUMN, problem,
-                BUFFER + COLUMN % CONFIG.store_buffers, CONFIG,
+                values, dw_desc, dw_smem, row + ROW, column + COLUMN, problem, ME, COLUMN,
+                CONFIG,
             )  # fmt: skip
 
 
