@@ -83,7 +83,8 @@ def test_any_stride_is_taken(stride, kernel, launches):
         )
         assert y.shape == expected.shape
         assert (y.double() - expected).abs().max() <= 1e-3 * expected.abs().max()
-    assert launches.count("conv_fprop_kernel") == 2
+    # Few taps are gathered.
+    assert sum(name.startswith("conv_") for name in launches) == 2
     assert len(launches) <= 4
 
 

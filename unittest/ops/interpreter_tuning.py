@@ -14,6 +14,7 @@ from interpreted import FOLDER
 from triton_ext import ops
 from triton_ext.errors import UnsupportedError
 from triton_ext.ops import conv_plan, execution, tuning
+from triton_ext.ops.conv_gather import GatherPlan
 from triton_ext.ops.epilogue import EpilogueSpec
 from triton_ext.ops.tuning import runs
 from triton_ext.ops.tuning.calls import make_plan, make_tensors, run_plan
@@ -230,12 +231,15 @@ def test_what_has_no_candidates():
 def test_rows_that_can_be_packed_are_tried_both_ways():
     asked = case(shape="1x3x16x16_32_k7x7_s2x2")
     kinds = {type(config).__name__ for config in configs_of(asked)}
-    assert kinds == {"PackedConfig", "ConvConfig"}
+    assert kinds == {"PackedConfig", "ConvConfig", "GatherConfig"}
     for wanted, is_packed in (("PackedConfig", True), ("ConvConfig", False)):
         clock = MadeUpClock(lambda t, w=wanted: 1.0 + (type(t.config).__name__ != w))
         (outcome,) = tune([asked], clock=clock, force=True).outcomes
         assert not outcome.failures
         assert (make_plan(asked, CPU).row_copies is not None) == is_packed
+    clock = MadeUpClock(lambda t: 1.0 + (type(t.config).__name__ != "GatherConfig"))
+    assert not tune([asked], clock=clock, force=True).outcomes[0].failures
+    assert isinstance(make_plan(asked, CPU), GatherPlan)
 
 
 def test_epilogues_have_choices_of_their_own():

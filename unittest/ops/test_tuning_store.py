@@ -24,6 +24,7 @@ from triton_ext.ops import conv_config, wgrad_config  # noqa: E402
 from triton_ext.ops.conv_direct import DirectConfig  # noqa: E402
 from triton_ext.ops.depthwise_config import DepthwiseConfig, DepthwiseWgradConfig  # noqa: E402
 from triton_ext.ops.epilogue import EpilogueSpec  # noqa: E402
+from triton_ext.ops.gather_config import GatherConfig  # noqa: E402
 from triton_ext.ops.hopper import fprop_config  # noqa: E402
 from triton_ext.ops.hopper.wgrad_tiles import WgradTileChoice, WgradTileConfig  # noqa: E402
 from triton_ext.ops.machine import Machine  # noqa: E402
@@ -188,6 +189,7 @@ def every_config():
     yield PackedConfig(conv_config.CONFIGS[0])
     yield PackedConfig(wgrad_config.WgradChoice(config=wgrad_config.CONFIGS[0]))
     yield DirectConfig(block_m=64, block_n=32)
+    yield GatherConfig(block_m=64, block_n=32, block_k=32)
     for config in wgrad_config.CONFIGS:
         yield wgrad_config.WgradChoice(config=config, part_rounds=3)
 
@@ -449,6 +451,9 @@ IMPOSSIBLE = {
     ),
     "direct": (
         DirectConfig(block_m=64, block_n=64), {"block_n": 65}, "block_n is 65: expected a power",
+    ),
+    "gather": (
+        GatherConfig(block_m=64, block_n=64, block_k=32), {"block_k": 8}, "channels: from 16 bytes",
     ),
 }  # fmt: skip
 

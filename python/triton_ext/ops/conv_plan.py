@@ -33,6 +33,7 @@ from triton_ext.ops.conv_direct import (
     direct_scalars,
 )
 from triton_ext.ops.conv_fprop import TRITON_DTYPES, conv_fprop_kernel, kernel_constants
+from triton_ext.ops.conv_gather import gather_plan
 from triton_ext.ops.conv_launch import TO_LAST, ForwardPlan, three
 from triton_ext.ops.conv_refusals import (
     DTYPES,
@@ -54,13 +55,14 @@ from triton_ext.ops.descriptors import (
     packed_strides,
 )
 from triton_ext.ops.epilogue import PLAIN, EpilogueSpec
+from triton_ext.ops.gather_config import GatherConfig, Window, best_config, gather_reasons
 from triton_ext.ops.hopper import fprop_plan
 from triton_ext.ops.hopper.tiles import TileConfig
 from triton_ext.ops.launcher import Launcher
 from triton_ext.ops.machine import Machine, machine_of
 from triton_ext.ops.problem import ConvProblem
 from triton_ext.ops.row_copy import FilledChannels, RowCopies
-from triton_ext.ops.row_packing import PackedConfig, RowPacking
+from triton_ext.ops.row_packing import KERNEL_US, MARGIN, PackedConfig, RowPacking
 from triton_ext.ops.tuning_store.cases import Case
 from triton_ext.ops.tuning_store.lookup import find
 
@@ -71,6 +73,7 @@ __all__ = [
     "ConvPlan",
     "conv_geometry",
     "fp8_output_reason",
+    "gathering_pays",
     "make_plan",
     "ranking",
     "reasons",
@@ -79,6 +82,10 @@ __all__ = [
 ConvGeometry = backends.load("nvidia", "ConvGeometry")
 Im2ColDescriptor = backends.load("nvidia", "Im2ColDescriptor")
 descriptor_error = backends.load("nvidia", "descriptor_error")
+
+# Columns of K, of one step, up to which a model that was not measured may choose to gather.  Larger
+# filters are gathered where that is asked for, or was measured.
+_MOST_GATHERED = 64
 
 
 @dataclass(slots=True, kw_only=True)
@@ -209,7 +216,13 @@ def make_plan(
     dtype: torch.dtype,
     device: torch.device,
     epilogue: EpilogueSpec = PLAIN,
-    config: ConvConfig | DepthwiseConfig | DirectConfig | PackedConfig | TileConfig | None = None,
+    config: ConvConfig
+    | DepthwiseConfig
+    | DirectConfig
+    | GatherConfig
+    | PackedConfig
+    | TileConfig
+    | None = None,
     pack_rows: bool | RowPacking | None = None,
 ) -> ForwardPlan:
     """Returns the plan of a convolution.
@@ -237,6 +250,8 @@ def make_plan(
         config = find(
             Case(direction="fprop", problem=problem, dtype=dtype, epilogue=epilogue), machine
         )
+    if isinstance(config, GatherConfig):
+        return gather_plan(problem, x_strides, dtype, machine, epilogue, config)
     if isinstance(config, PackedConfig):
         inner: ConvConfig | TileConfig = config.config
         config, pack_rows = inner, True
@@ -252,6 +267,8 @@ def make_plan(
         tiled = problem if packing is None else packing.padded
         if fprop_plan.reasons(tiled, dtype, machine, epilogue, config):
             config, packing = None, _packing(problem, x_strides, dtype, machine, None)
+    if kept and config is None and gathering_pays(problem, x_strides, dtype, machine, epilogue):
+        return gather_plan(problem, x_strides, dtype, machine, epilogue)
     if isinstance(config, TileConfig):
         return fprop_plan.make_plan(problem, x_strides, dtype, machine, epilogue, config, packing)
     out_dtype = epilogue.out_dtype or (torch.int32 if dtype == torch.int8 else dtype)
@@ -271,7 +288,7 @@ def make_plan(
     if config is None:
         output = _output_tile(epilogue, out_dtype, through_tma, machine)
         tiled = problem if packing is None else packing.padded
-        chosen = _choose(walked, tiled, dtype, machine, epilogue, output)
+        chosen, _ = _choose(walked, tiled, dtype, machine, epilogue, output)
         if isinstance(chosen, TileConfig):
             return fprop_plan.make_plan(
                 problem, x_strides, dtype, machine, epilogue, chosen, packing
@@ -365,8 +382,10 @@ def _choose(
     machine: Machine,
     epilogue: EpilogueSpec,
     output: OutputTile,
-) -> ConvConfig | TileConfig | None:
+) -> tuple[ConvConfig | TileConfig | None, float]:
     """Returns the configuration that the models of both kernels expect to be fastest.
+
+    And the microseconds that they expect, without copies; infinite where nothing fits.
 
     Args:
         walked: What the ``@triton.jit`` kernel walks over.
@@ -393,8 +412,44 @@ def _choose(
     if not fprop_plan.reasons(tiled, dtype, machine, epilogue):
         gluon, us = fprop_plan.best_config(tiled, machine.num_sms, dtype, epilogue.out_dtype)
         if config is None or us <= fprop_plan.MOST_EXPECTED * times[config]:
-            return gluon
-    return config
+            return gluon, us
+    return config, math.inf if config is None else times[config]
+
+
+def gathering_pays(
+    problem: ConvProblem,
+    x_strides: tuple[int, ...],
+    dtype: torch.dtype,
+    machine: Machine,
+    epilogue: EpilogueSpec = PLAIN,
+) -> bool:
+    """Tells whether gathering few channels is expected to be clearly faster than all else.
+
+    Args:
+        problem: What is computed.
+        x_strides: Of x, in elements.
+        dtype: Of x and weight.
+        machine: The device.
+        epilogue: What is done to the output before it is stored.
+    """
+    if gather_reasons(problem, dtype):
+        return False
+    window = Window.make(problem, x_strides)
+    if window.columns > _MOST_GATHERED:
+        return False
+    packing = _packing(problem, x_strides, dtype, machine, None)
+    walked = _Walked.make(problem, x_strides, dtype, packing)
+    out_dtype = epilogue.out_dtype or dtype
+    through_tma = problem.out_channels * out_dtype.itemsize % ROW_BYTES == 0
+    output = _output_tile(epilogue, out_dtype, through_tma, machine)
+    tiled = problem if packing is None else packing.padded
+    _, other_us = _choose(walked, tiled, dtype, machine, epilogue, output)
+    if packing is not None:
+        other_us += packing.copy_us
+    elif walked.missing:
+        other_us += KERNEL_US
+    _, us = best_config(problem, window, machine)
+    return us < MARGIN * other_us
 
 
 def _gemm_plan(

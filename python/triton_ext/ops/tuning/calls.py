@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from triton_ext.ops import conv_plan, dgrad_plan, wgrad_plan
+from triton_ext.ops import conv_plan, dgrad_plan, gather_config, wgrad_plan
 from triton_ext.ops.conv_config import ConvConfig
 from triton_ext.ops.conv_refusals import conv_violations
 from triton_ext.ops.dgrad_forward import fastest_way
@@ -73,7 +73,16 @@ def candidates(
             # Computed by packed rows or patch by patch, which no table chooses.
             ranked = ranked[:1]
     else:
-        ranked = _with_packing(problem, direction, dtype, machine, epilogue, out_dtype, count)
+        gathered: list[Any] = []
+        if direction == "fprop":
+            gathered = [*gather_config.ranking(problem, dtype, machine)]
+        few = count // 3 if gathered else 0
+        ranked = _with_packing(problem, direction, dtype, machine, epilogue, out_dtype, count - few)
+        strides = _strides(problem.x_shape)
+        if gathered and conv_plan.gathering_pays(problem, strides, dtype, machine, epilogue):
+            ranked = gathered[: count - few] + ranked
+        else:
+            ranked = ranked[: count - few] + gathered
     found: dict[Any, Any] = {}
     for config in ranked:
         # One with fewer stages is there for problems that leave less shared memory.

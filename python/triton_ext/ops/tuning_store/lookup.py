@@ -158,7 +158,7 @@ lookup = Lookup()
 
 # The kernels of each direction, by the kinds of their configurations.
 _KINDS: dict[Direction, tuple[str, ...]] = {
-    "fprop": ("gemm", "gluon", "packed", "direct", "depthwise"),
+    "fprop": ("gemm", "gluon", "packed", "gather", "direct", "depthwise"),
     "dgrad": ("gemm", "gluon", "direct", "depthwise"),
     "wgrad": ("wgrad", "gluon_wgrad", "packed", "depthwise_wgrad"),
 }

@@ -14,6 +14,7 @@ from triton_ext.ops.conv_config import ConvConfig, OutputTile
 from triton_ext.ops.conv_direct import DirectConfig
 from triton_ext.ops.conv_refusals import conv_violations
 from triton_ext.ops.depthwise_config import DepthwiseConfig, DepthwiseWgradConfig
+from triton_ext.ops.gather_config import GatherConfig, gather_reasons
 from triton_ext.ops.hopper.plans import DTYPES, problem_reasons
 from triton_ext.ops.hopper.tiles import TileConfig, launch_problems
 from triton_ext.ops.hopper.wgrad_plan import work_of
@@ -40,6 +41,9 @@ def problems_of(config: Any, case: Case, machine: Machine) -> list[str]:
     if isinstance(config, PackedConfig):
         # Which rows are packed depends on strides: what depends on the problem is asked later.
         return _alone(config.config, case, machine)
+    if isinstance(config, GatherConfig):
+        # Its memory depends on strides as well.
+        return [*gather_reasons(case.problem, case.dtype), *config.problems()]
     through_im2col = isinstance(config, (ConvConfig, TileConfig, WgradChoice))
     if through_im2col and case.direction != "dgrad" and conv_violations(case.problem.geometry):
         return ["im2col cannot walk x tap by tap: expected a configuration of packed rows"]

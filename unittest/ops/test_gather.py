@@ -1,0 +1,188 @@
+"""Gathered few channels without a GPU: windows, the choice, what is compiled, and what it gives.
+
+Kernels run in the interpreter, in a process of its own, and compiled ones in the emulator.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import re
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+
+pytest.importorskip("torch", reason="triton_ext.ops needs torch, which is not installed")
+
+import torch
+import triton.language as tl
+from cubin_resources import resources
+from emulated import EmulatedKernel, emulate
+from fprop_cases import ACTIVATIONS, check
+from gather_cases import draw, draw_config, draw_problem
+from interpreted import assert_passes_in_the_interpreter
+from problem_cases import problem_of
+from triton_ext.ops import conv_gather, tuning
+from triton_ext.ops.conv_gather import (
+    GatherPlan,
+    compile_conv_gather,
+    conv_gather_kernel,
+    gather_plan,
+)
+from triton_ext.ops.conv_plan import gathering_pays
+from triton_ext.ops.gather_config import (
+    GatherConfig,
+    Window,
+    gather_reasons,
+    num_programs,
+    ranking,
+)
+from triton_ext.ops.machine import Machine
+
+HALF = torch.float16
+H200 = Machine(132, (9, 0), 232448)
+EFFICIENTNET = problem_of(n=32, ci=3, co=32, size=(224, 224), stride=2, padding=1)
+VAE = problem_of(ci=4, co=512, size=(64, 64), padding=1)
+RESNET = problem_of(n=32, ci=3, co=64, size=(224, 224), taps=(7, 7), stride=2, padding=3)
+CONVNEXT = problem_of(n=64, ci=3, co=96, size=(224, 224), taps=(4, 4), stride=4)
+
+
+def dense(problem):
+    strides, step = [0, 1] + [0] * problem.dims, problem.in_channels
+    for dim in (*range(problem.dims + 1, 1, -1), 0):
+        strides[dim] = step
+        step *= problem.x_shape[dim]
+    return tuple(strides)
+
+
+# --- windows ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("number", range(60))
+def test_vectors_are_aligned_and_inside_or_outside(number):
+    problem = draw_problem(random.Random(number), pixels=12)
+    window = Window.dense(problem)
+    ci, vector, strides = problem.in_channels, window.vector, dense(problem)
+    assert window == Window.make(problem, strides)
+    assert window.row % vector == 0
+    assert 0 <= window.shift < vector
+    assert 0 <= window.row - window.shift - window.elements < vector
+    assert problem.input_size[-1] * ci % vector == 0
+    for out_w in range(problem.output_size[-1]):
+        first = out_w * problem.stride[-1] - problem.padding[-1][0]
+        assert (first * ci - window.shift) % vector == 0
+    for extent, stride in zip(problem.x_shape, strides, strict=True):
+        assert extent == 1 or stride in (1, ci) or stride % vector == 0
+
+
+def test_windows_of_stems():
+    found = [Window.dense(problem) for problem in (EFFICIENTNET, VAE, RESNET, CONVNEXT)]
+    assert [window.vector for window in found] == [2, 4, 2, 4]
+    assert [window.shift for window in found] == [1, 0, 1, 0]
+    assert [window.columns for window in found] == [30, 36, 154, 48]
+    # With stride 1, pixels of three channels begin anywhere.
+    odd = problem_of(ci=3, co=128, size=(512, 512), padding=1)
+    assert Window.dense(odd).vector == 1
+    # Pixels that lie apart, and images that are one.
+    assert Window.make(VAE, (4 * 64 * 66, 1, 4 * 66, 4)).vector == 4
+    assert Window.make(VAE, (8 * 64 * 64, 1, 8 * 64, 8)).vector == 1
+
+
+# --- the choice ---------------------------------------------------------------------------------
+
+
+def test_what_is_gathered():
+    for problem in (EFFICIENTNET, VAE, CONVNEXT):
+        assert gathering_pays(problem, dense(problem), HALF, H200)
+    # Larger filters are left to packed rows until they are measured; bf16 is as fp16.
+    assert not gathering_pays(RESNET, dense(RESNET), HALF, H200)
+    assert gathering_pays(VAE, dense(VAE), torch.bfloat16, H200)
+    assert not gathering_pays(VAE, dense(VAE), torch.float32, H200)
+    assert gather_reasons(VAE, torch.int8) == ("dtype is torch.int8: expected float16 or bfloat16",)
+    grouped = problem_of(ci=6, co=6, groups=2)
+    assert "groups=2" in gather_reasons(grouped, HALF)[0]
+
+
+def test_a_tuner_tries_it():
+    first, *_ = tuning.candidates(VAE, "fprop", HALF, H200)
+    assert first == ranking(VAE, HALF, H200)[0]
+    kinds = Counter(type(c).__name__ for c in tuning.candidates(RESNET, "fprop", HALF, H200))
+    assert kinds["GatherConfig"] == 2
+    assert kinds["PackedConfig"] >= 2
+    for config in ranking(RESNET, HALF, H200):
+        assert not config.problems()
+        columns = RESNET.out_channels // config.block_n
+        assert num_programs(config, RESNET, 132) % columns == 0
+
+
+# --- what is compiled ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("problem", "dtype", "load", "loads", "store"),
+    [
+        (EFFICIENTNET, tl.bfloat16, "b32", 128 * 32 // 2 // 128, 4),
+        (VAE, tl.float16, "v2.b32", 128 * 64 // 4 // 256, 8),
+        (RESNET, tl.float16, "b32", 128 * 5 * 32 // 2 // 256, 4),
+    ],
+    ids=["efficientnet", "vae", "resnet"],
+)
+def test_loads_are_as_wide_as_pixels_allow(
+    problem, dtype, load, loads, store, tmp_path, fresh_triton_cache
+):
+    config = ranking(problem, HALF, H200)[0]
+    compiled = compile_conv_gather(config, problem, 90, dtype=dtype)
+    ptx = compiled.asm["ptx"]
+    found = Counter(re.findall(r"\bld\.global\.(\S+)", ptx))
+    of_filter = config.block_n * config.block_k // (32 * config.num_warps)
+    if problem is VAE:
+        # Rows of 36 elements: the filter has loads of the same width.
+        loads += of_filter // 4
+    assert found[load] == loads
+    # The filter is loaded in front of the loop, and lies in shared memory there.
+    in_front, loop = compiled.asm["ttgir"].split("scf.for", 1)
+    steps = math.ceil(Window.dense(problem).columns / config.block_k)
+    assert (in_front.count("tt.load"), loop.count("tt.load")) == (steps, steps)
+    assert in_front.count("ttg.local_alloc") == steps
+    assert re.findall(r"\bst\.global\.(\S+)", ptx) == ["v4.b32"] * store
+    used = resources(compiled.asm["cubin"], tmp_path)
+    assert used["STACK"] == used["LOCAL"] == 0, "registers were spilled"
+    assert compiled.metadata.shared <= config.smem_bytes(Window.dense(problem).columns)
+
+
+def test_loads_that_are_ahead_fit_in_their_bound(fresh_triton_cache):
+    for config in (
+        GatherConfig(block_m=128, block_n=64, block_k=32, num_warps=8, loads_ahead=1),
+        GatherConfig(block_m=64, block_n=32, block_k=64, loads_ahead=2),
+    ):
+        compiled = compile_conv_gather(config, RESNET, 90)
+        assert "cp.async" in compiled.asm["ptx"]
+        assert compiled.metadata.shared <= config.smem_bytes(Window.dense(RESNET).columns)
+
+
+# --- run ----------------------------------------------------------------------------------------
+
+
+def test_everything_in_the_interpreter():
+    assert_passes_in_the_interpreter("interpreter_gather.py")
+
+
+@pytest.mark.parametrize("number", range(6))
+def test_drawn_in_the_emulator(number, monkeypatch, fresh_triton_cache):
+    emulate(monkeypatch)
+    monkeypatch.setattr(conv_gather, "conv_gather_kernel", EmulatedKernel(conv_gather_kernel))
+    rng = random.Random(number)
+    # The emulator knows no erf.
+    activations = tuple(name for name in ACTIVATIONS if name != "gelu")
+    case = draw(rng, pixels=8, activations=activations)
+    config = draw_config(rng)
+    if config is not None:
+        # The emulator does not carry out cp.async.
+        config = replace(config, loads_ahead=0)
+    else:
+        x, _, _ = case.tensors()
+        plan = gather_plan(case.problem, x.stride(), x.dtype, H200, case.spec)
+        assert isinstance(plan, GatherPlan)
+        config = plan.config
+    check(case, config=config)
