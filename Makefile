@@ -16,7 +16,7 @@ help:
 	@echo "make c-test      the C tests only (needs a C compiler, nothing else)"
 	@echo "make demo        filter a photograph, compare, compile for sm_90 and sm_100"
 	@echo "make wheel       dist/: wheel and sdist, built twice and compared (ARCH=$(ARCH))"
-	@echo "make try-wheel   that wheel beside each Triton, selftest, uninstall; ARCH=aarch64 in qemu"
+	@echo "make try-wheel   that wheel beside each Triton of HOSTS, selftest, uninstall; ARCH=aarch64 in qemu"
 	@echo "make clean       remove all that the targets made"
 	@echo "PYTHON=...       the Python to make the environments with ($(PYTHON))"
 
@@ -47,7 +47,7 @@ wheel:
 	@$(PYTHON) tools/build_wheel.py --arch $(ARCH)
 
 try-wheel:
-	@$(PYTHON) tools/try_wheel.py --arch $(ARCH)
+	@$(PYTHON) tools/try_wheel.py --arch $(ARCH) $(addprefix --host ,$(HOSTS))
 
 clean:
 	rm -rf .venv .demo build dist python/*.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
