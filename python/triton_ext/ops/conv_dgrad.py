@@ -32,7 +32,7 @@ from triton.compiler import ASTSource
 import triton_ext.language as tle
 from triton_ext.ops.conv_config import ConvConfig
 from triton_ext.ops.machine import IS_INTERPRETED
-from triton_ext.ops.residues import Residues
+from triton_ext.ops.residues import Residues, three_dims
 from triton_ext.ops.tiles_device import tile_position
 
 __all__ = [
@@ -41,10 +41,7 @@ __all__ = [
     "compile_conv_dgrad",
     "conv_dgrad_kernel",
     "kernel_constants",
-    "three_dims",
 ]
-
-_MISSING = Residues(size=1, taps=1, stride=1, dilation=1, low=0)
 
 
 class DgradProblem(NamedTuple):
@@ -338,11 +335,6 @@ def conv_dgrad_kernel(
             acc = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
             stored_tile += tl.num_programs(0)
             left = _class_steps(stored_tile // class_tiles, problem.channel_blocks, CLASSES)
-
-
-def three_dims(dims: Sequence[Residues]) -> list[Residues]:
-    """Returns three spatial dimensions: what is missing comes first, of one pixel and one tap."""
-    return [_MISSING] * (3 - len(dims)) + list(dims)
 
 
 def kernel_constants(

@@ -20,7 +20,7 @@ from triton_ext import backends
 from triton_ext.errors import UnsupportedError
 from triton_ext.ops import conv_dgrad, patch_dgrad
 from triton_ext.ops.conv_config import ConvConfig
-from triton_ext.ops.conv_dgrad import DgradProblem, kernel_constants, three_dims
+from triton_ext.ops.conv_dgrad import DgradProblem, kernel_constants
 from triton_ext.ops.conv_direct import MIN_GROUP_BYTES, DirectConfig, choose_direct_config
 from triton_ext.ops.conv_launch import TO_LAST
 from triton_ext.ops.depthwise_config import MAX_UP, DepthwiseConfig, Walk, is_depthwise
@@ -38,7 +38,7 @@ from triton_ext.ops.launcher import Launcher
 from triton_ext.ops.machine import Machine, machine_of
 from triton_ext.ops.patch_dgrad import PatchDgradPlan
 from triton_ext.ops.problem import ConvProblem
-from triton_ext.ops.residues import Residues
+from triton_ext.ops.residues import Residues, class_problems, three_dims
 from triton_ext.ops.row_copy import FilledChannels
 from triton_ext.ops.tuning_store.cases import Case
 from triton_ext.ops.tuning_store.lookup import find
@@ -55,7 +55,6 @@ __all__ = [
 ]
 
 Im2ColDescriptor = backends.load("nvidia", "Im2ColDescriptor")
-SPATIAL_LIMITS = backends.load("nvidia", "SPATIAL_LIMITS")
 descriptor_error = backends.load("nvidia", "descriptor_error")
 
 # fp32 is multiplied as tf32.
@@ -69,9 +68,6 @@ DTYPES = {
 # doubt, which is what few channels make of residue classes.
 PATCH_MARGIN = 0.6
 
-_MAX_INT32 = (1 << 31) - 1
-# Classes of pixels of a dimension, which are looked at one by one when a plan is made.
-_MAX_STRIDE = 1 << 16
 _LETTERS = {1: "W", 2: "HW", 3: "DHW"}
 
 
@@ -248,34 +244,14 @@ def _geometry_reasons(problem: ConvProblem) -> list[str]:
         if min(value) < 1
     ]
     found += [f"padding {pair}: must not be negative" for pair in problem.padding if min(pair) < 0]
-    if max(problem.stride) > _MAX_STRIDE:
-        found.append(f"stride {problem.stride}: must be at most {_MAX_STRIDE}")
     if found:
         return found
     letters, dims = _LETTERS[problem.dims], residues_of(problem)
     empty = [name for name, out in zip(letters, problem.output_size, strict=True) if out < 1]
     if empty:
         return [f"filter larger than the padded input in {name}: empty output" for name in empty]
-    limits = SPATIAL_LIMITS[problem.dims]
-    corners = _corners(dims, problem.output_size)
-    for name, dim, (lower, upper) in zip(letters, dims, corners, strict=True):
-        if dim.largest_offset > limits.offset_max:
-            found.append(
-                f"taps of a residue class in {name} reach over {dim.largest_offset} pixels of dy: "
-                f"im2col offsets go to {limits.offset_max}"
-            )
-        for corner, value in (("lower", lower), ("upper", upper)):
-            if not limits.corner_min <= value <= limits.corner_max:
-                found.append(
-                    f"{corner} corner {value} of the pixel box in {name}: must be "
-                    f"{limits.corner_min} to {limits.corner_max}; it follows from (R-1)*dilation, "
-                    "padding and stride"
-                )
-    # Some of a class may lie outside of dx, by less than a stride.
-    pixels = problem.batch * math.prod(dim.walk_size * dim.stride for dim in dims)
-    if pixels > _MAX_INT32:
-        found.append(f"dx has {pixels} pixels, int32 pixel index overflows")
-    return found
+    size, channels = problem.output_size, problem.in_channels
+    return class_problems(dims, size, problem.batch, channels, problem.groups)
 
 
 def _other_reasons(problem: ConvProblem, dtype: torch.dtype, machine: Machine | None) -> list[str]:

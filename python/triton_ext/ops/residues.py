@@ -9,15 +9,27 @@ So the pixels of residue a are a convolution of dy with stride 1 and some of the
 g = gcd(d, s) these taps are r0, r0 + s/g, ..., where r0 = (a + p)/g * (d/g)^-1 mod s/g, or none
 where g does not divide a + p or r0 is no tap.  From tap to tap f falls by d/g.
 
-Pure arithmetic, one spatial dimension at a time.
+Pure arithmetic, one spatial dimension at a time; and what kernels, which count in int32, cannot.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-__all__ = ["Residues"]
+from triton_ext import backends
+
+__all__ = ["Residues", "class_problems", "three_dims"]
+
+SPATIAL_LIMITS = backends.load("nvidia", "SPATIAL_LIMITS")
+
+_MAX_INT32 = (1 << 31) - 1
+# A program adds the size of the grid to the number of its tile before it sees that none is left.
+_MAX_TILES = _MAX_INT32 - (1 << 16)
+# The smallest tile that a configuration may have.
+_LEAST_ROWS, _LEAST_COLUMNS = 16, 8
+_LETTERS = {1: "W", 2: "HW", 3: "DHW"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,3 +102,75 @@ class Residues:
     def mean_taps(self) -> float:
         """Taps of a class, on average."""
         return sum(len(self.class_taps(a)) for a in range(self.stride)) / self.stride
+
+
+_MISSING = Residues(size=1, taps=1, stride=1, dilation=1, low=0)
+
+
+def three_dims(dims: Sequence[Residues]) -> list[Residues]:
+    """Returns three spatial dimensions: what is missing comes first, of one pixel and one tap."""
+    return [_MISSING] * (3 - len(dims)) + list(dims)
+
+
+def class_problems(
+    dims: Sequence[Residues],
+    output_size: Sequence[int],
+    batch: int,
+    channels: int,
+    groups: int = 1,
+) -> list[str]:
+    """Returns why no kernel computes the classes of a convolution; nothing where they do.
+
+    Args:
+        dims: The 1 to 3 spatial dimensions, without negative padding.
+        output_size: Pixels of dy.
+        batch: Images.
+        channels: Of dx.
+        groups: Into how many parts the channels are divided.
+    """
+    letters = _LETTERS[len(dims)]
+    # Before anything that looks at the classes one by one.
+    found = [
+        f"stride {dim.stride} in {name}: must be at most {_largest_stride(dim.low)} with a padding "
+        f"of {dim.low}, int32 arithmetic of residues overflows"
+        for name, dim in zip(letters, dims, strict=True)
+        if dim.stride > _largest_stride(dim.low)
+    ]
+    if found:
+        return found
+    limits = SPATIAL_LIMITS[len(dims)]
+    for name, dim, out in zip(letters, dims, output_size, strict=True):
+        lower = dim.lower
+        if dim.largest_offset > limits.offset_max:
+            found.append(
+                f"taps of a residue class in {name} reach over {dim.largest_offset} pixels of dy: "
+                f"im2col offsets go to {limits.offset_max}"
+            )
+        for corner, value in (("lower", lower), ("upper", lower + dim.walk_size - out)):
+            if not limits.corner_min <= value <= limits.corner_max:
+                found.append(
+                    f"{corner} corner {value} of the pixel box in {name}: must be "
+                    f"{limits.corner_min} to {limits.corner_max}; it follows from (R-1)*dilation, "
+                    "padding and stride"
+                )
+    # Some of a class may lie outside of dx, by less than a stride.
+    pixels = batch * math.prod(dim.walk_size * dim.stride for dim in dims)
+    if pixels > _MAX_INT32:
+        found.append(f"dx has {pixels} pixels, int32 pixel index overflows")
+    classes = math.prod(dim.stride for dim in dims)
+    columns = groups * math.ceil(channels / groups / _LEAST_COLUMNS)
+    tiles = classes * columns * math.ceil(pixels / classes / _LEAST_ROWS)
+    if tiles > _MAX_TILES:
+        found.append(
+            f"{classes} residue classes of {channels} channels have up to {tiles} tiles: must be "
+            f"at most {_MAX_TILES}"
+        )
+    return found
+
+
+def _largest_stride(low: int) -> int:
+    """Returns the largest s with s * (s + low) below 2^31.
+
+    Kernels multiply a position, residue + padding, with an inverse modulo s / g; both in int32.
+    """
+    return (math.isqrt(low * low + 4 * _MAX_INT32) - low) // 2

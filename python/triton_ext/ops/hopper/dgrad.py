@@ -71,7 +71,7 @@ from triton_ext.ops.hopper.pipeline import (
     tile_counts,
     tile_origin,
 )
-from triton_ext.ops.residues import Residues
+from triton_ext.ops.residues import Residues, three_dims
 
 __all__ = [
     "Classes",
@@ -94,14 +94,12 @@ class Classes:
         stride: Stride of the convolution; its product is the number of classes.
         divisor: gcd of dilation and stride.
         tap_step: From one tap of a class to its next.
-        offset_step: By which the position in dy falls from one tap of a class to its next.
         inverse: For the first tap of a class.
     """
 
     stride: tuple[int, int, int]
     divisor: tuple[int, int, int]
     tap_step: tuple[int, int, int]
-    offset_step: tuple[int, int, int]
     inverse: tuple[int, int, int]
 
     @property
@@ -138,10 +136,6 @@ class DgradProblem(NamedTuple):
     walk_size: tuple[int, int, int]
 
 
-def _padded(dims: Sequence[Residues]) -> list[Residues]:
-    return [Residues(size=1, taps=1, stride=1, dilation=1, low=0)] * (3 - len(dims)) + [*dims]
-
-
 def _three(values: Iterable[int]) -> tuple[int, int, int]:
     d, h, w = values
     return d, h, w
@@ -153,12 +147,11 @@ def residue_classes(dims: Sequence[Residues]) -> Classes:
     Args:
         dims: The spatial dimensions.
     """
-    padded = _padded(dims)
+    padded = three_dims(dims)
     return Classes(
         stride=_three(dim.stride for dim in padded),
         divisor=_three(dim.divisor for dim in padded),
         tap_step=_three(dim.tap_step for dim in padded),
-        offset_step=_three(dim.offset_step for dim in padded),
         inverse=_three(dim.inverse for dim in padded),
     )
 
@@ -172,7 +165,7 @@ def dgrad_problem(dims: Sequence[Residues], n: int, ci: int, channel_blocks: int
         ci: Input channels.
         channel_blocks: cdiv(Co, BLOCK_K).
     """
-    padded = _padded(dims)
+    padded = three_dims(dims)
     return DgradProblem(
         m_gemm=n * math.prod(dim.walk_size for dim in dims),
         ci=ci,
@@ -262,9 +255,10 @@ def producer(
     STEP_D: gl.constexpr = CLASSES.tap_step[0]
     STEP_H: gl.constexpr = CLASSES.tap_step[1]
     STEP_W: gl.constexpr = CLASSES.tap_step[2]
-    FALL_D: gl.constexpr = CLASSES.offset_step[0]
-    FALL_H: gl.constexpr = CLASSES.offset_step[1]
-    FALL_W: gl.constexpr = CLASSES.offset_step[2]
+    # By which the position in dy falls from one tap of a class to its next.
+    fall_d = problem.dilation[0] // CLASSES.divisor[0]
+    fall_h = problem.dilation[1] // CLASSES.divisor[1]
+    fall_w = problem.dilation[2] // CLASSES.divisor[2]
     lower_d, lower_h, lower_w = problem.lower
     ones = (1, 1, 1)
     front = (-lower_d, -lower_h, -lower_w)
@@ -294,7 +288,7 @@ def producer(
                         tap = (first_d + t * STEP_D) * taps_h + first_h + r * STEP_H
                         tap = tap * taps_w + first_w + s * STEP_W
                         offsets = (
-                            offset_d - t * FALL_D, offset_h - r * FALL_H, offset_w - s * FALL_W,
+                            offset_d - t * fall_d, offset_h - r * fall_h, offset_w - s * fall_w,
                         )  # fmt: skip
                         ready = shared.ready_bars.index(stage)
                         mbarrier.wait(shared.empty_bars.index(stage), phase)

@@ -34,7 +34,7 @@ def narrow_configs(ci: int, block_k: int, steps: int) -> dict[TileConfig, Cost]:
         steps: Steps of the whole reduction; 0 with a stride, where the filter cannot stay.
 
     Returns:
-        None where ``ci`` is above :data:`NARROW_COLUMNS`.
+        An empty dict where ``ci`` is above :data:`NARROW_COLUMNS`.
     """
     if ci > NARROW_COLUMNS:
         return {}

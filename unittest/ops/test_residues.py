@@ -1,0 +1,130 @@
+"""Residue classes as the kernels compute them, in int32, at the largest strides.  No GPU."""
+
+from __future__ import annotations
+
+import types
+
+import pytest
+
+np = pytest.importorskip("numpy", reason="kernels' arithmetic is done in numpy")
+pytest.importorskip("torch", reason="triton_ext.ops needs torch, which is not installed")
+
+from triton_ext.host import capabilities  # noqa: E402
+from triton_ext.ops import conv_dgrad  # noqa: E402
+from triton_ext.ops.residues import Residues, class_problems  # noqa: E402
+
+GLUON = capabilities()["im2col-gluon"]
+EDGES = (
+    Residues(size=46340, taps=3, stride=46340, dilation=46339, low=0),
+    # 46337 is a prime, so every dilation has an inverse.
+    Residues(size=46337, taps=40, stride=46337, dilation=12345, low=6),
+    Residues(size=46336, taps=7, stride=46336, dilation=46330, low=8),
+    # A padding takes from the stride: 30000 * (30000 + 41582) is the last product below 2^31.
+    Residues(size=30000, taps=3, stride=30000, dilation=29999, low=41582),
+    Residues(size=9, taps=4, stride=3, dilation=2, low=5),
+)
+
+
+def int32(values):
+    return tuple(np.int32(value) for value in values)
+
+
+def of(dim, name):
+    """A triple (d, h, w) whose last is the dimension's."""
+    return int32((1, 1, getattr(dim, name)))
+
+
+def problem_of(dim):
+    return types.SimpleNamespace(
+        padding=of(dim, "low"),
+        filter_size=of(dim, "taps"),
+        dilation=of(dim, "dilation"),
+        lower=of(dim, "lower"),
+    )
+
+
+def expected(dim):
+    """First tap, number of taps and im2col offset for every residue; 0 where there is no tap."""
+    found, lower = [], dim.lower
+    for residue in range(dim.stride):
+        taps = dim.class_taps(residue)
+        offset = dim.shift(residue, taps[0]) - lower if taps else 0
+        found.append((taps[0] if taps else 0, len(taps), offset))
+    return np.array(found).T
+
+
+def compare(dim, first, count, offset):
+    wanted = expected(dim)
+    assert {part.dtype for part in (first, offset)} == {np.dtype(np.int32)}
+    np.testing.assert_array_equal(count, wanted[1])
+    has_taps = count > 0
+    for part, right in ((first, wanted[0]), (offset, wanted[2])):
+        np.testing.assert_array_equal(part[has_taps], right[has_taps])
+
+
+@pytest.mark.skipif(not GLUON.available, reason=GLUON.reason)
+@pytest.mark.parametrize("dim", EDGES, ids=str)
+def test_the_gluon_kernel(dim, monkeypatch):
+    from triton_ext.ops.hopper import dgrad
+
+    monkeypatch.setattr(dgrad, "gl", types.SimpleNamespace(where=np.where))
+    names = ("stride", "divisor", "tap_step", "inverse")
+    classes = types.SimpleNamespace(**{name: of(dim, name) for name in names})
+    residues = (0, 0, np.arange(dim.stride, dtype=np.int32))
+    compare(dim, *dgrad.class_taps.fn(residues, problem_of(dim), 2, classes))
+
+
+@pytest.mark.parametrize("dim", EDGES, ids=str)
+def test_the_jit_kernel(dim, monkeypatch):
+    monkeypatch.setattr(conv_dgrad, "tl", types.SimpleNamespace(where=np.where))
+    monkeypatch.setattr(conv_dgrad, "max", np.maximum, raising=False)
+    monkeypatch.setattr(conv_dgrad, "_residue", conv_dgrad._residue.fn)
+    names = ("taps", "stride", "divisor", "tap_step", "inverse")
+    classes = tuple(of(dim, name) for name in names)
+    residues = np.arange(dim.stride, dtype=np.int32)
+    number = (residues + np.int32(dim.low)) % np.int32(dim.stride)
+    problem = problem_of(dim)
+    np.testing.assert_array_equal(conv_dgrad._residue(number, problem, 2, classes), residues)
+    first, count = conv_dgrad._class_taps.fn(number, 2, classes)
+    compare(dim, first, count, conv_dgrad._offset.fn(number, first, problem, 2, classes))
+
+
+@pytest.mark.parametrize("dim", EDGES, ids=str)
+def test_what_is_right_is_taken(dim):
+    assert class_problems([dim], (1,), 1, 512) == []
+
+
+def test_what_overflows_is_refused():
+    def problems(stride, low, size=1):
+        dim = Residues(size=size, taps=1, stride=stride, dilation=1, low=low)
+        return class_problems([dim], (1,), 1, 8)
+
+    for low, most in ((0, 46340), (1, 46340), (41582, 30000), (41583, 29999)):
+        assert problems(most, low) == []
+        (problem,) = problems(most + 1, low)
+        assert problem.startswith(f"stride {most + 1} in W: must be at most {most} with a padding")
+    # Both dimensions of a class of one pixel: 2^15 * (2^15 - 1) classes.
+    dims = [
+        Residues(size=stride, taps=1, stride=stride, dilation=1, low=0) for stride in (32768, 32767)
+    ]
+    assert class_problems(dims, (1, 1), 1, 8) == []
+    (problem,) = class_problems(dims, (1, 1), 1, 24)
+    assert problem == (
+        "1073709056 residue classes of 24 channels have up to 3221127168 tiles: must be at most "
+        "2147418111"
+    )
+    # Channels of a group are in tiles of their own.
+    assert class_problems(dims, (1, 1), 1, 3, 3)
+
+
+@pytest.mark.skipif(not GLUON.available, reason=GLUON.reason)
+@pytest.mark.parametrize(("stride", "dilations"), [(1, (1, 2, 7)), (2, (1, 3)), (6, (4, 10))])
+def test_a_kernel_is_compiled_for_the_dilation_modulo_the_stride(stride, dilations):
+    from triton_ext.ops.hopper.dgrad import residue_classes
+
+    def classes(dilation):
+        dim = Residues(size=9, taps=3, stride=stride, dilation=dilation, low=1)
+        return str(residue_classes([dim]))
+
+    assert len({classes(dilation) for dilation in dilations}) == 1
+    assert stride == 1 or classes(dilations[0]) != classes(dilations[0] + 1)
