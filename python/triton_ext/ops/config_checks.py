@@ -2,10 +2,32 @@
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Collection
+from typing import Any
+
 from triton_ext.host import capabilities
 from triton_ext.host.dots import INSTRUCTION_BITS, least_dot_depth
 
-__all__ = ["depth_problems", "power_problems", "range_problems"]
+__all__ = ["depth_problems", "power_problems", "range_problems", "type_problems"]
+
+
+def type_problems(config: Any, *, may_be_zero: Collection[str] = ()) -> list[str]:
+    """Returns which fields that are annotated as int or bool hold something else, or too little.
+
+    Args:
+        config: A dataclass; its module postpones the evaluation of annotations.
+        may_be_zero: Names of the ints that may be 0; others are at least 1.
+    """
+    found = []
+    for field in dataclasses.fields(config):
+        value = getattr(config, field.name)
+        least = 0 if field.name in may_be_zero else 1
+        if field.type == "int" and (type(value) is not int or value < least):
+            found.append(f"{field.name} is {value!r}: expected an int of at least {least}")
+        elif field.type == "bool" and type(value) is not bool:
+            found.append(f"{field.name} is {value!r}: expected True or False")
+    return found
 
 
 def power_problems(config: object, least: int, most: int, *names: str) -> list[str]:

@@ -9,8 +9,10 @@ import functools
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
+from triton_ext.errors import LaunchError
+from triton_ext.ops.config_checks import type_problems
 from triton_ext.ops.hopper.tiles import (
     ELEMENT_BYTES,
     RESERVED_BYTES,
@@ -41,6 +43,8 @@ MOST_ADDED_PARTS = 5
 # Channels of a block: 64 of 16 bits are one 128-byte swizzle row, and one consumer's rows.
 BLOCK_C = 64
 
+Share = Literal["columns", "rows", "tile"]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WgradTileConfig:
@@ -56,14 +60,15 @@ class WgradTileConfig:
         consumers: Consumer warp groups.
         main_blocks: Column blocks of a consumer's first accumulator: 1, 2 or 4.
         rest_blocks: Column blocks of the second accumulator: 0 for none.
-        rest_consumers: Consumers that have the second accumulator, for "rows"; else all have it.
+        rest_consumers: Consumers that have the second accumulator, for "rows", where it is 0 if
+            there is none; else all have it.
         pixels: Pixels of a load; a step has as many of each consumer's own.
         stages: Depth of the ring of loads.
         store_buffers: Staging buffers of a consumer: 2 let it convert while the last store reads.
     """
 
     rows_from_x: bool = False
-    share: Literal["columns", "rows", "tile"] = "columns"
+    share: Share = "columns"
     consumers: int = 2
     main_blocks: int
     rest_blocks: int = 0
@@ -71,6 +76,15 @@ class WgradTileConfig:
     pixels: int = 64
     stages: int
     store_buffers: int = 1
+
+    def __post_init__(self) -> None:
+        """Refuses what cannot be computed with: numbers of another type, and those too small."""
+        found = type_problems(self, may_be_zero=("rest_blocks", "rest_consumers"))
+        if self.share not in get_args(Share):
+            names = ", ".join(map(repr, get_args(Share)))
+            found.append(f"share is {self.share!r}: expected one of {names}")
+        if found:
+            raise LaunchError("configuration: " + "; ".join(found))
 
     @property
     def row_blocks(self) -> int:
@@ -177,8 +191,14 @@ class WgradTileConfig:
         for name, blocks in (("main_blocks", self.main_blocks), ("rest_blocks", self.rest_blocks)):
             if blocks not in (1, 2, 4) and not (name == "rest_blocks" and blocks == 0):
                 found.append(f"{name} is {blocks}: an accumulator has 1, 2 or 4 blocks of columns")
-        if self.share == "rows" and not self.rest_consumers <= self.consumers:
-            found.append(f"rest_consumers is {self.rest_consumers}: there are {self.consumers}")
+        if self.share == "rows":
+            expected = range(1, self.consumers + 1) if self.rest_blocks else range(1)
+            if self.rest_consumers not in expected:
+                found.append(
+                    f"rest_consumers is {self.rest_consumers}: expected {expected[0]} to "
+                    f"{expected[-1]}, with {self.rest_blocks} rest_blocks of {self.consumers} "
+                    "consumers"
+                )
         if self.pixels not in (16, 32, 64, 128):
             found.append(f"pixels is {self.pixels}: expected 16, 32, 64 or 128")
         if self.stages < 2:
@@ -194,6 +214,8 @@ class WgradTileConfig:
         return found
 
     def __str__(self) -> str:
+        # Of a constant, this is what Triton's cache key holds: it has to tell apart whatever two
+        # configurations compile differently.
         rows, columns = self.row_blocks * BLOCK_C, self.column_blocks * BLOCK_C
         sides = "xy" if self.rows_from_x else "yx"
         role = {"columns": "r", "rows": "c", "tile": "p"}[self.share]
