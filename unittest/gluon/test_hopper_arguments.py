@@ -28,7 +28,11 @@ from examples.gluon.hopper.fprop_cluster import (  # noqa: E402
     compile_conv_fprop_cluster,
     in_cluster,
 )
-from examples.gluon.hopper.wgrad import conv_wgrad  # noqa: E402
+from examples.gluon.hopper.wgrad import (  # noqa: E402
+    compile_conv_wgrad,
+    compile_reduce,
+    conv_wgrad,
+)
 
 
 def start(kernel, **options):
@@ -44,6 +48,7 @@ def start(kernel, **options):
 
 
 PLAIN = ping_pong(64, 64, 3)
+KEPT = ping_pong(64, 64, 4, filter_steps=9)
 OF_WGRAD = WgradTileConfig(main_blocks=2, stages=3)
 EVERY = ("fprop", "dgrad", "wgrad")
 WRONG = [
@@ -56,7 +61,14 @@ WRONG = [
     *((each, {"padding": "same"}, "padding is 'same': expected an int, or 2") for each in EVERY),
     *((each, {"padding": ((1, 1),)}, r"padding is \(\(1, 1\),\): expected") for each in EVERY),
     *((each, {"launcher": 3}, "launcher is 3: expected a function such as") for each in ["fprop"]),
-    ("dgrad", {"padding": ((1, 1), (1, 1))}, "expected an int, or 2 ints, what is in front$"),
+    (
+        "dgrad",
+        {"padding": ((1, 1), (1, 1))},
+        "expected an int, or 2 ints, what is in front, each at least 0$",
+    ),
+    # Residues are counted from the first pixel that a tap reaches: they would be negative.
+    ("dgrad", {"padding": -1, "stride": 2}, "padding is -1: expected an int, or 2 .* at least 0$"),
+    ("dgrad", {"padding": (1, -1)}, r"padding is \(1, -1\): expected .* each at least 0$"),
     ("dgrad", {"size": 8}, "input_size is 8: expected 2 ints, each at least 1"),
     ("dgrad", {"size": (8,)}, r"input_size is \(8,\): expected 2 ints"),
     ("wgrad", {"size": 3}, "filter_size is 3: expected 2 ints, each at least 1"),
@@ -110,7 +122,55 @@ def test_all_that_is_wrong_is_named():
             compile_conv_dgrad,
             PLAIN,
             {"stride": (2, 0)},
-            r"stride is \(2, 0\) and dilation 1: expected a positive int, or one for each of 2 spa",
+            r"^stride is \(2, 0\): expected an int, or 2 of them, each at least 1$",
+        ),
+        (
+            compile_conv_dgrad,
+            PLAIN,
+            {"stride": (2, 2, 2), "dilation": (1,)},
+            r"^stride is \(2, 2, 2\): expected an int, or 2 .*; dilation is \(1,\): expected an",
+        ),
+        (compile_conv_dgrad, PLAIN, {"stride": 2.0}, "^stride is 2.0: expected an int, or 2 of"),
+        (compile_conv_dgrad, PLAIN, {"stride": None}, "^stride is None: expected an int, or 2 of"),
+        (
+            compile_conv_dgrad,
+            PLAIN,
+            {"stride": 2, "rank": 2},
+            "^stride is 2: expected 1 for a matrix, rank 2$",
+        ),
+        (
+            compile_conv_dgrad,
+            PLAIN,
+            {"dilation": (), "rank": 2},
+            r"^dilation is \(\): expected an int of at least 1$",
+        ),
+        (
+            compile_conv_dgrad,
+            KEPT,
+            {"stride": (1, 2)},
+            "filter_steps is 9, with a stride no filter stays in shared memory",
+        ),
+        (
+            compile_conv_dgrad,
+            PLAIN,
+            {"stride": 65535, "rank": 3},
+            "stride 65535 in W: must be at most 46340",
+        ),
+        (compile_conv_wgrad, "128x128", {}, "config is a str: expected a WgradTileConfig$"),
+        (compile_conv_wgrad, OF_WGRAD, {"rank": 6}, "rank is 6: expected 2 to 5"),
+        (compile_conv_wgrad, OF_WGRAD, {"capability": 80}, "capability is 80: expected 90"),
+        (
+            compile_conv_wgrad,
+            dataclasses.replace(OF_WGRAD, stages=60),
+            {},
+            "configuration .*: .* B of shared memory, a CTA has 232448",
+        ),
+        (compile_reduce, PLAIN, {"parts": 2}, "config is a TileConfig: expected a WgradTileConfig"),
+        (
+            compile_reduce,
+            OF_WGRAD,
+            {"parts": 0, "blocks": 1.5},
+            "^parts is 0: expected an int of at least 1; blocks is 1.5: expected an int",
         ),
         (
             compile_conv_fprop_cluster,
@@ -177,6 +237,27 @@ def test_tensors_on_two_devices():
 def test_numbers_of_a_configuration(changes, message):
     with pytest.raises(LaunchError, match=message):
         ping_pong(**{"rows": 64, "columns": 64, "stages": 4, **changes})
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            {"share": "row"},
+            r"^configuration: share is 'row': expected one of 'columns', 'rows', 't",
+        ),
+        ({"store_buffers": 0}, "store_buffers is 0: expected an int of at least 1$"),
+        ({"store_buffers": -1}, "store_buffers is -1: expected an int of at least 1$"),
+        ({"rest_consumers": -1}, "rest_consumers is -1: expected an int of at least 0$"),
+        (
+            {"rows_from_x": 1, "stages": 3.0},
+            "rows_from_x is 1: expected True or False; stages is 3.0: expected an int of at least",
+        ),
+    ],
+)
+def test_numbers_of_a_configuration_of_wgrad(changes, message):
+    with pytest.raises(LaunchError, match=message):
+        WgradTileConfig(**{"main_blocks": 2, "stages": 3, **changes})
 
 
 def test_what_is_put_in_a_cluster():

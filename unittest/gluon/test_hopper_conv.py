@@ -338,6 +338,21 @@ def test_dgrad_refuses_what_does_not_fit():
         dgrad.conv_dgrad(dy, w[:32], (8, 8), padding=1)
 
 
+@pytest.mark.parametrize(
+    ("size", "stride", "message"),
+    [
+        ((65535, 1), (65535, 1), "^stride 65535 in H: must be at most 46340 with a padding of 0"),
+        ((46341, 46341), 46340, "^dx has 8589582400 pixels, int32 pixel index overflows$"),
+        ((2, 600), (1, 2), "^upper corner 292 of the pixel box in W: must be -128 to 127"),
+    ],
+)
+def test_dgrad_refuses_what_int32_does_not_count(size, stride, message):
+    # As triton_ext.ops does, before anything is allocated.
+    dy, w = torch.zeros(1, 1, 8, 8).half(), torch.zeros(8, 1, 1, 8).half()
+    with pytest.raises(DescriptorError, match=message):
+        dgrad.conv_dgrad(dy, w, size, stride, launcher=xnv.emulated)
+
+
 # ---- Benchmark ---------------------------------------------------------------------------------
 
 

@@ -8,7 +8,7 @@ import torch
 from triton_ext.errors import LaunchError
 from triton_ext.ops.checks import kind_of
 
-__all__ = ["check_compile", "check_parameters", "check_tensors"]
+__all__ = ["check_compile", "check_parameters", "check_tensors", "steps_of"]
 
 _DTYPES = ("fp16", "bf16")
 
@@ -48,6 +48,7 @@ def check_parameters(
     dilation: object,
     sizes: tuple[str, object] | None = None,
     has_sides: bool = True,
+    least_padding: int | None = None,
 ) -> None:
     """Refuses arguments of a wrong type, count or range.
 
@@ -58,10 +59,11 @@ def check_parameters(
         config: A configuration, or ``None``.
         launcher: What launches the kernel, or ``None``.
         stride: One int, or one per spatial dimension; at least 1.
-        padding: The same; negative ones cut off.
+        padding: The same; negative ones cut off, where there is no least one.
         dilation: The same; at least 1.
         sizes: Name and value of a size that is given per spatial dimension; at least 1.
         has_sides: Whether a padding may be (low, high) per spatial dimension.
+        least_padding: The least value of a padding without sides.
 
     Raises:
         LaunchError: All that is wrong with them.
@@ -72,9 +74,16 @@ def check_parameters(
             problems.append(
                 f"{name} is {value!r}: expected an int, or {dims} of them, each at least {least}"
             )
-    if not (_is_int(padding) or _are_ints(padding, dims) or (has_sides and _sides(padding, dims))):
+    if not (
+        _is_int(padding, least_padding)
+        or _are_ints(padding, dims, least_padding)
+        or (has_sides and _sides(padding, dims))
+    ):
         sides = " or pairs (low, high)" if has_sides else ", what is in front"
-        problems.append(f"padding is {padding!r}: expected an int, or {dims} ints{sides}")
+        least_text = "" if least_padding is None else f", each at least {least_padding}"
+        problems.append(
+            f"padding is {padding!r}: expected an int, or {dims} ints{sides}{least_text}"
+        )
     if sizes is not None and not _are_ints(sizes[1], dims, 1):
         problems.append(f"{sizes[0]} is {sizes[1]!r}: expected {dims} ints, each at least 1")
     if config is not None and type(config) not in config_classes:
@@ -87,7 +96,12 @@ def check_parameters(
 
 
 def check_compile(
-    config_class: type, config: object, rank: object, dtype: object, capability: object
+    config_class: type,
+    config: object,
+    rank: object,
+    dtype: object,
+    capability: object,
+    **counts: object,
 ) -> None:
     """Refuses what a kernel cannot be compiled ahead of time for.
 
@@ -97,11 +111,16 @@ def check_compile(
         rank: Of the tensor that is loaded through an im2col descriptor; 2 for a matrix.
         dtype: Of the tensors.
         capability: Compute capability times ten.
+        counts: Further numbers by name; at least 1.
 
     Raises:
         LaunchError: All that is wrong with them.
     """
-    problems = []
+    problems = [
+        f"{name} is {value!r}: expected an int of at least 1"
+        for name, value in counts.items()
+        if not _is_int(value, 1)
+    ]
     if type(config) is not config_class:
         wanted = config_class.__name__
         hint = "; in_cluster makes one of a TileConfig" if wanted == "ClusterConfig" else ""
@@ -116,6 +135,28 @@ def check_compile(
         problems.append(f"capability is {capability!r}: expected 90, WGMMA is of sm_90 alone")
     if problems:
         raise LaunchError("; ".join(problems))
+
+
+def steps_of(rank: int, **steps: object) -> list[tuple[int, ...]]:
+    """Returns what is given for all spatial dimensions or for each, one int for each.
+
+    Args:
+        rank: Of the tensor that is loaded through an im2col descriptor; 2 for a matrix.
+        steps: What is given, by the argument's name.
+
+    Raises:
+        LaunchError: All that is no int, or not one for each dimension, of at least 1.
+    """
+    dims = rank - 2
+    wanted = f"an int, or {dims} of them, each at least 1" if dims else "an int of at least 1"
+    problems = [
+        f"{name} is {value!r}: expected {wanted}"
+        for name, value in steps.items()
+        if not (_is_int(value, 1) or (dims and _are_ints(value, dims, 1)))
+    ]
+    if problems:
+        raise LaunchError("; ".join(problems))
+    return [(value,) * dims if isinstance(value, int) else tuple(value) for value in steps.values()]
 
 
 def _is_int(value: Any, least: int | None = None) -> bool:

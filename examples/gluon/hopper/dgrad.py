@@ -27,9 +27,9 @@ from triton_ext.ops.hopper.dgrad import (
 )
 from triton_ext.ops.hopper.dgrad_config import choose_config
 from triton_ext.ops.hopper.tiles import TileConfig, num_programs
-from triton_ext.ops.residues import Residues
+from triton_ext.ops.residues import Residues, class_problems
 
-from .arguments import check_compile, check_parameters, check_tensors
+from .arguments import check_compile, check_parameters, check_tensors, steps_of
 from .launch import (
     Launcher,
     check_config,
@@ -50,11 +50,6 @@ __all__ = [
     "conv_dgrad",
     "conv_dgrad_kernel",
 ]
-
-# Largest im2col offset for 1, 2 and 3 spatial dimensions (PTX ISA, cp.async.bulk.tensor).
-_MAX_OFFSET = {1: 65535, 2: 255, 3: 31}
-# Classes of pixels of a dimension, which are looked at one by one.
-_MAX_STRIDE = 1 << 16
 
 
 def _check_arguments(dy: torch.Tensor, w: torch.Tensor, launcher: Launcher | None) -> None:
@@ -111,29 +106,27 @@ def conv_dgrad(
         input_size: Pixels of the input per spatial dimension.
         stride: One int, or one per spatial dimension.
         padding: In front of each dimension: one int, or one per spatial dimension.  What is behind
-            follows from the sizes.
+            follows from the sizes.  Not negative.
         dilation: One int, or one per spatial dimension.
-        config: How to compile; by default :func:`~examples.gluon.hopper.fprop.choose_config`
-            chooses.
+        config: How to compile; by default
+            :func:`~triton_ext.ops.hopper.dgrad_config.choose_config` chooses.
         launcher: What is launched in place of the kernel: ``xnv.emulated`` runs it on CPU tensors.
 
     Returns:
         dx [N, (D, (H,)) W, Ci], contiguous.
 
     Raises:
-        DescriptorError: TMA cannot express the convolution.
+        DescriptorError: TMA cannot express the convolution, or int32 does not count its tiles.
         LaunchError: An argument has a wrong type, count or range; the configuration cannot run.
     """
     check_tensors(dy=dy, w=w)
     _check_arguments(dy, w, launcher)
     check_parameters(
         dy.ndim - 2, (TileConfig,), config, launcher, sizes=("input_size", input_size),
-        stride=stride, padding=padding, dilation=dilation, has_sides=False,
+        stride=stride, padding=padding, dilation=dilation, has_sides=False, least_padding=0,
     )  # fmt: skip
     rank = dy.ndim - 2
     co, ci = w.shape[0], w.shape[-1]
-    if max(per_dim(stride, rank)) > _MAX_STRIDE:
-        raise DescriptorError(f"stride is {stride}: expected at most {_MAX_STRIDE}")
     dims = [
         Residues(size=size, taps=taps, stride=step, dilation=distance, low=low)
         for size, taps, step, distance, low in zip(
@@ -145,11 +138,9 @@ def conv_dgrad(
             strict=True,
         )
     ]
-    for i, dim in enumerate(dims):
-        if dim.largest_offset > _MAX_OFFSET[rank]:
-            raise DescriptorError(
-                f"filter offset {dim.largest_offset} in dim {i} exceeds {_MAX_OFFSET[rank]}"
-            )
+    problems = class_problems(dims, dy.shape[1:-1], dy.shape[0], ci)
+    if problems:
+        raise DescriptorError("; ".join(problems))
     classes = math.prod(dim.stride for dim in dims)
     m_gemm = dy.shape[0] * math.prod(dim.walk_size for dim in dims)
     num_sms = multiprocessors(dy.device)
@@ -203,8 +194,9 @@ def compile_conv_dgrad(
 
     Args:
         config: How to compile.
-        stride: One int, or one per spatial dimension.
-        dilation: As stride.
+        stride: One int, or one per spatial dimension.  1 where the configuration keeps the filter,
+            and for a matrix.
+        dilation: As stride, of any size.
         rank: Rank of dy: 3, 4 or 5; 2 for a 1x1 filter, with which dy is a matrix.
         dtype: Of dy, w and dx.
         capability: Compute capability times ten.
@@ -216,13 +208,21 @@ def compile_conv_dgrad(
         LaunchError: All that is wrong with the arguments.
     """
     check_compile(TileConfig, config, rank, dtype, capability)
-    pairs = list(zip(*(per_dim(steps, rank - 2) for steps in (stride, dilation)), strict=False))
-    if len(pairs) != rank - 2 or any(type(n) is not int or n < 1 for pair in pairs for n in pair):
+    strides, dilations = steps_of(rank, stride=stride, dilation=dilation)
+    if rank == 2 and stride != 1:
+        raise LaunchError(f"stride is {stride}: expected 1 for a matrix, rank 2")
+    if config.filter_steps and any(step != 1 for step in strides):
         raise LaunchError(
-            f"stride is {stride!r} and dilation {dilation!r}: expected a positive int, or one for "
-            f"each of {rank - 2} spatial dimensions"
+            f"configuration {config}: filter_steps is {config.filter_steps}, with a stride no "
+            "filter stays in shared memory"
         )
-    dims = [Residues(size=1, taps=1, stride=s, dilation=d, low=0) for s, d in pairs]
+    dims = [
+        Residues(size=1, taps=1, stride=step, dilation=distance, low=0)
+        for step, distance in zip(strides, dilations, strict=True)
+    ]
+    problems = class_problems(dims, (1,) * len(dims), 1, 1) if dims else []
+    if problems:
+        raise LaunchError("; ".join(problems))
     signature: dict[str, Any] = {
         "dy_desc": pixels_type(dtype, [config.rows, config.block_k], rank),
         "w_main_desc": tiled_type(dtype, [config.block_k, 1, config.block_n_main]),

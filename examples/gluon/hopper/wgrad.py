@@ -28,7 +28,7 @@ from triton_ext.ops.hopper.wgrad_tiles import (
     choose_work,
 )
 
-from .arguments import check_parameters, check_tensors
+from .arguments import check_compile, check_parameters, check_tensors
 from .launch import (
     Launcher,
     compile_kernel,
@@ -175,7 +175,11 @@ def compile_conv_wgrad(
 
     Returns:
         Triton's compiled kernel; its ``asm`` holds TTGIR, PTX and cubin.
+
+    Raises:
+        LaunchError: All that is wrong with the arguments.
     """
+    check_compile(WgradTileConfig, config, rank, dtype, capability)
     block = [config.pixels, BLOCK_C]
     signature = {
         "x_desc": pixels_type(dtype, block, rank),
@@ -204,7 +208,11 @@ def compile_reduce(
         blocks: Blocks of all tiles that are split.
         dtype: Of dw.
         capability: Compute capability times ten.
+
+    Raises:
+        LaunchError: All that is wrong with the arguments.
     """
+    check_compile(WgradTileConfig, config, 4, dtype, capability, parts=parts, blocks=blocks)
     made = Reduction.choose(parts, blocks)
     signature = {"partial_ptr": "*fp32", "dw_ptr": f"*{dtype}", "problem": problem_type(2)}
     constants = {"CONFIG": config, "COLUMNS": made.columns, "PARTS": made.parts}
