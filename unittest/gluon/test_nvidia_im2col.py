@@ -283,6 +283,23 @@ def test_a_descriptor_checks_how_its_layout_splits():
         xnv.TensorDescriptorIm2Col.for_conv(tensor(), 3, block_shape=[64, 64], layout=layout)
 
 
+@needs_im2col
+def test_a_swizzle_is_no_wider_than_what_one_cta_has():
+    from triton.experimental.gluon.language import NVMMASharedLayout
+
+    x = tensor()
+    # 64 channels are 128 bytes; each of two CTAs has 64 of them.
+    split = NVMMASharedLayout(128, 16, 2, cga_layout=[[0, 1]])
+    with pytest.raises(
+        DescriptorError, match=r"a CTA's part of the block, 32 channels = 64 B, is narrower than"
+    ):
+        xnv.TensorDescriptorIm2Col.for_conv(x, 3, block_shape=[64, 64], layout=split)
+    for bases in ([[0, 1]], [[1, 0]]):
+        layout = xnv.im2col_layout([64, 64], "torch.float16", bases)
+        desc = xnv.TensorDescriptorIm2Col.for_conv(x, 3, block_shape=[64, 64], layout=layout)
+        assert desc.geometry.channels_per_pixel == 64
+
+
 # ---- Kernels -----------------------------------------------------------------------------------
 
 if CAPABILITY.available:

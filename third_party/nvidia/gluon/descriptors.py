@@ -360,12 +360,16 @@ def _check_layout(layout: Any, checked: Im2ColDescriptor) -> None:
     block = (geometry.pixels_per_column, geometry.channels_per_pixel)
     if layout.rank == 2:
         bases = _bases(layout.cga_layout)
-        problems.extend(_split_violations(bases, block, geometry.element_bytes))
-    channel_bytes = geometry.channels_per_pixel * geometry.element_bytes
-    if channel_bytes < layout.swizzle_byte_width:
-        problems.append(
-            f"block of {geometry.channels_per_pixel} channels = {channel_bytes} B is narrower than "
-            f"the {layout.swizzle_byte_width}-byte swizzle; use im2col_layout(block_shape, dtype)"
-        )
+        wrong = _split_violations(bases, block, geometry.element_bytes)
+        _, channels = block if wrong else _block_of_cta(bases, block)
+        channel_bytes = channels * geometry.element_bytes
+        if channel_bytes < layout.swizzle_byte_width:
+            whole = "block" if channels == block[1] else "a CTA's part of the block"
+            wrong.append(
+                f"{whole}, {channels} channels = {channel_bytes} B, is narrower than the "
+                f"{layout.swizzle_byte_width}-byte swizzle; use im2col_layout(block_shape, dtype, "
+                "cga_layout)"
+            )
+        problems.extend(wrong)
     if problems:
         raise descriptor_error(problems)
