@@ -1,9 +1,10 @@
-"""Forward convolutions over few channels: rows of the filter packed, tap by tap, and cuDNN.
+"""Forward convolutions over few channels: rows packed, tap by tap, gathered, and cuDNN.
 
 Every layer is checked against cuDNN in fp32, then timed in the variants ``cudnn``, ``rows``,
-``columns`` and ``taps``; the copies of both ways of packing are timed alone as well.  ``chosen``
-says what the model of ``triton_ext.ops.row_packing`` takes, beside the multiplications per output
-element of each.
+``columns``, ``taps`` and, of fewer than 16 bytes of channels, ``gather``; the copies of both ways
+of packing are timed alone as well, and every configuration of the kernel that gathers, of which
+``gather_best`` is the fastest.  ``chosen`` says what the models of ``triton_ext.ops.row_packing``
+and ``triton_ext.ops.gather_config`` take, beside the multiplications per output element of each.
 """
 
 from __future__ import annotations
@@ -14,7 +15,10 @@ import sys
 from dataclasses import dataclass
 from typing import Any
 
+from triton_ext.ops import gather_config
+from triton_ext.ops.conv_config import SMEM_BYTES
 from triton_ext.ops.descriptors import packed_strides
+from triton_ext.ops.machine import Machine, machine_of
 from triton_ext.ops.problem import ConvProblem
 from triton_ext.ops.row_packing import RowPacking
 
@@ -35,7 +39,12 @@ from benchmarks.harness import (
 __all__ = ["LAYERS", "add_arguments", "run"]
 
 COMPILE_SECONDS = 60.0
-VARIANTS = ("cudnn", "taps", "rows", "columns", "rows_copies", "columns_copies")
+VARIANTS = (
+    "cudnn", "taps", "rows", "columns", "rows_copies", "columns_copies", "gather", "gather_best",
+)  # fmt: skip
+# Whose configurations are printed.
+SHOWN = ("rows", "columns", "gather_best")
+_H200 = Machine(H200_MULTIPROCESSORS, (9, 0), SMEM_BYTES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,8 +88,10 @@ LAYERS = (
     _layer("resnet_stem_128", 128, (3, 64), (224, 224), 7, 2, 3),
     _layer("convnext_stem", 64, (3, 96), (224, 224), 4, 4),
     _layer("efficientnet_stem", 64, (3, 32), (224, 224), 3, 2, 1),
+    _layer("efficientnet_stem_32", 32, (3, 32), (224, 224), 3, 2, 1),
     _layer("patches_8", 64, (3, 384), (224, 224), 8, 8),
     _layer("unet_in", 8, (4, 320), (64, 64), 3, 1, 1),
+    _layer("vae_in_64", 1, (4, 512), (64, 64), 3, 1, 1),
     _layer("vae_in", 1, (4, 512), (128, 128), 3, 1, 1),
     _layer("vae_encoder_in", 1, (3, 128), (512, 512), 3, 1, 1),
     _layer("resnet3d_stem", 8, (3, 64), (16, 112, 112), 7, 2, 3),
@@ -121,8 +132,13 @@ def name_of(way: RowPacking) -> str:
 
 def ways_of(problem: ConvProblem) -> list[RowPacking]:
     """The ways to pack rows of a dense channels-last x of 16 bits."""
+    return RowPacking.ways(problem, _strides(problem), 2)
+
+
+def _strides(problem: ConvProblem) -> tuple[int, ...]:
+    """Of a dense channels-last x."""
     strides = packed_strides((problem.batch, *problem.input_size, problem.in_channels))
-    return RowPacking.ways(problem, (strides[0], 1, *strides[1:-1]), 2)
+    return (strides[0], 1, *strides[1:-1])
 
 
 def functions_of(layer: FewChannels, dtype: str) -> tuple[dict[str, Function], dict[str, str], Any]:
@@ -144,6 +160,12 @@ def functions_of(layer: FewChannels, dtype: str) -> tuple[dict[str, Function], d
         configs[name] = str(plan.config)
         functions[name] = lambda plan=plan: plan.run(x, weight)
         functions[f"{name}_copies"] = lambda copies=copies: (copies.x(x), copies.weight(weight))
+    machine = machine_of(x.device, "row_packing")
+    for number, config in enumerate(gather_config.ranking(layer.problem, x.dtype, machine)):
+        name = f"gather_{number}" if number else "gather"
+        plan = make_plan(*common, config=config)
+        configs[name] = str(config)
+        functions[name] = lambda plan=plan: plan.run(x, weight)
     return functions, configs, lambda: operands.in_fp32().run_torch("fprop")
 
 
@@ -160,6 +182,10 @@ def measure(layer: FewChannels, arguments: argparse.Namespace, timer: Any) -> di
     row = describe(layer)
     row["wrong"] = " ".join(n for n, e in errors.items() if not e.within(errors["cudnn"]))
     timings = time_interleaved(functions, timer, arguments.rounds)
+    gathered = [name for name in configs if name.startswith("gather")]
+    if gathered:
+        best = min(gathered, key=lambda name: timings[name].ms)
+        timings["gather_best"], configs["gather_best"] = timings[best], configs[best]
     for name in VARIANTS:
         row[f"{name}_us"] = timings[name].ms * 1e3 if name in timings else float("nan")
         row[f"{name}_config"] = configs.get(name, "")
@@ -168,11 +194,16 @@ def measure(layer: FewChannels, arguments: argparse.Namespace, timer: Any) -> di
 
 def describe(layer: FewChannels) -> dict[str, object]:
     """What is known of a layer without measuring, on 132 multiprocessors and in 16 bits."""
+    import torch
+    from triton_ext.ops.conv_plan import gathering_pays
+
     ways = {name_of(way): way for way in ways_of(layer.problem)}
     costs = {name: way.cost(H200_MULTIPROCESSORS) for name, way in ways.items()}
     fastest = min(costs, key=lambda name: costs[name].packed_us)
     cost = costs[fastest]
     row: dict[str, object] = {"layer": layer.name, "chosen": fastest if cost.pays else "taps"}
+    if gathering_pays(layer.problem, _strides(layer.problem), torch.float16, _H200):
+        row["chosen"] = "gather"
     row["taps_k_gemm"] = cost.unpacked_k_gemm
     for name in ("rows", "columns"):
         row[f"{name}_k_gemm"] = costs[name].k_gemm if name in costs else ""
@@ -221,7 +252,7 @@ def run(arguments: argparse.Namespace) -> int:
         ratio = row["cudnn_us"] / row[f"{row['chosen']}_us"]
         cells = [f"{row[k]:.1f}" if k.endswith("_us") else str(row[k]) for k in head[:-1]]
         wrong = f" WRONG: {row['wrong']}" if row["wrong"] else ""
-        wrong += "".join(f" {name}: {row[f'{name}_config']};" for name in ("rows", "columns"))
+        wrong += "".join(f" {name}: {row[f'{name}_config']};" for name in SHOWN)
         emit(f"| {' | '.join([*cells, f'{ratio:.3f}'])} |{wrong}")
         if arguments.out is not None:
             write_rows(arguments.out, environment, rows)

@@ -477,8 +477,17 @@ def test_two_copies_are_one_kernel(capability, fresh_triton_cache):
 
 
 def test_a_dry_run_of_the_benchmark_needs_no_gpu():
-    arguments = ("-m", "benchmarks", "row_packing", "--dry-run", "--shapes", "resnet_stem_32")
+    arguments = (
+        "-m",
+        "benchmarks",
+        "row_packing",
+        "--dry-run",
+        "--shapes",
+        "resnet_stem_32",
+        "vae_in",
+    )
     result = run_python(*arguments, timeout_s=120)
     assert result.returncode == 0, result.stderr
-    assert "taps_k_gemm=784 rows_k_gemm=224" in result.stdout
+    assert "chosen=rows taps_k_gemm=784 rows_k_gemm=224" in result.stdout
+    assert "layer=vae_in chosen=gather" in result.stdout
     assert run_python(*arguments, "none", timeout_s=120).returncode == 2

@@ -213,7 +213,7 @@ def conv_gather_kernel(
         filters = ()
         for part in tl.static_range(STEPS):
             weight = _load_filter(w_ptr, columns, co, part, BLOCK_K, LINES, ROW, SHIFT, WINDOW)
-            filters += (weight.to(DOT_DTYPE),)
+            filters += (weight.to(DOT_DTYPE),)  # type: ignore[assignment]
     tile_rows = tl.arange(0, BLOCK_M)
     # The grid is a multiple of num_n: a CTA's tiles have the same output channels.
     for tile_m in range(tl.program_id(0) // num_n, num_m, tl.num_programs(0) // num_n):
