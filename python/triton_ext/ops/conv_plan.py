@@ -411,7 +411,7 @@ def _choose(
     config = min(times, key=lambda config: times[config], default=None)
     if not fprop_plan.reasons(tiled, dtype, machine, epilogue):
         gluon, us = fprop_plan.best_config(tiled, machine.num_sms, dtype, epilogue.out_dtype)
-        if config is None or us <= fprop_plan.MOST_EXPECTED * times[config]:
+        if config is None or us <= fprop_plan.most_expected(gluon) * times[config]:
             return gluon, us
     return config, math.inf if config is None else times[config]
 
@@ -547,7 +547,7 @@ def ranking(
     if not fprop_plan.reasons(problem, dtype, machine, epilogue):
         ranked = fprop_plan.ranking(problem, machine.num_sms, dtype, epilogue.out_dtype)
         for tiles, us in ranked.items():
-            times[tiles] = us / fprop_plan.MOST_EXPECTED
+            times[tiles] = us / fprop_plan.most_expected(tiles)
     return sorted(times, key=lambda config: times[config])
 
 

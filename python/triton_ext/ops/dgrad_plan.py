@@ -31,7 +31,7 @@ from triton_ext.ops.dgrad_config import expected_times, group_channels, problems
 from triton_ext.ops.dgrad_forward import fastest_way, make_forward_plan
 from triton_ext.ops.dgrad_run import DgradRun
 from triton_ext.ops.hopper import dgrad_plan as gluon
-from triton_ext.ops.hopper.plans import MOST_EXPECTED
+from triton_ext.ops.hopper.plans import most_expected
 from triton_ext.ops.hopper.tiles import TileConfig
 from triton_ext.ops.input_gradient import InputGradientPlan
 from triton_ext.ops.launcher import Launcher
@@ -323,7 +323,7 @@ def _gemm_times(
     )
     if not gluon.reasons(problem, dims, dtype, machine):
         for tiles, us in gluon.ranking(problem, dims, machine.num_sms).items():
-            times[tiles] = us / MOST_EXPECTED
+            times[tiles] = us / most_expected(tiles)
     return dict(sorted(times.items(), key=lambda item: item[1]))
 
 

@@ -24,9 +24,9 @@ from triton_ext.ops.hopper.fprop_config import expected_times
 from triton_ext.ops.hopper.plans import (
     DTYPES,
     FP8_DTYPES,
-    MOST_EXPECTED,
     Tiled,
     common_reasons,
+    most_expected,
 )
 from triton_ext.ops.hopper.tiles import TileConfig, launch_problems, num_programs
 from triton_ext.ops.launcher import Launcher
@@ -38,11 +38,11 @@ from triton_ext.ops.row_packing import RowPacking
 __all__ = [
     "DTYPES",
     "FP8_DTYPES",
-    "MOST_EXPECTED",
     "HopperPlan",
     "best_config",
     "load_kernel",
     "make_plan",
+    "most_expected",
     "ranking",
     "reasons",
 ]
