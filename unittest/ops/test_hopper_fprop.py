@@ -124,7 +124,8 @@ def test_a_host_that_cannot_is_named_and_gets_the_other_kernel(monkeypatch):
             ConvConfig,
         ),
         ({"batch": 8, "in_channels": 320, "out_channels": 320, "input_size": (64, 64)}, TileConfig),
-        ({"in_channels": 3}, ConvConfig),
+        # Nor gathered: taps of a row are not side by side.
+        ({"in_channels": 3, "dilation": (1, 2)}, ConvConfig),
     ],
     ids=["small", "27 taps", "320 channels", "3 channels"],
 )  # fmt: skip

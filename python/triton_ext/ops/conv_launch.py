@@ -45,7 +45,8 @@ class ForwardPlan:
     launcher: Launcher
     _is_plain: bool = field(init=False)
     # shape, strides and block of a descriptor of y: lists that nobody changes.
-    _y_layout: tuple[list[int], list[int], list[int]] = field(init=False)
+    # Only where the output is stored through TMA.
+    _y_layout: tuple[list[int], list[int], list[int]] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         self._is_plain = replace(self.epilogue, out_dtype=None) == PLAIN
