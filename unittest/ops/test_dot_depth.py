@@ -160,8 +160,7 @@ def test_every_step_is_one_that_triton_multiplies(monkeypatch, direction, dtype,
     # No more than there has to be, and less is refused.
     assert direction != "fprop" or min(seen) == depth
     refused = replace(TILES, block_k=depth // 2).problems(dtype.itemsize)
-    wanted = f"at least {depth} elements" if depth > 8 else "a power of two from 8"
-    assert f"block_k is {depth // 2}: expected {wanted}" in refused[0]
+    assert f"block_k is {depth // 2}: expected at least {depth} elements" in refused[0]
 
 
 @needs_im2col
@@ -198,6 +197,12 @@ REFUSED = {
     torch.float8_e5m2: (16, "expected at least 32 elements of 8 bits$"),
     torch.int8: (16, "expected at least 32 elements of 8 bits$"),
 }
+
+
+@pytest.mark.parametrize("value", ["8", 8.0, None])
+def test_steps_that_are_no_numbers_are_named(value):
+    refused = replace(TILES, block_k=value).problems(2)
+    assert refused == [f"block_k is {value!r}: expected an int of at least 1"]
 
 
 @needs_im2col

@@ -13,7 +13,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from triton_ext.host.dots import INSTRUCTION_BITS, least_dot_depth
-from triton_ext.ops.config_checks import depth_problems, power_problems, range_problems
+from triton_ext.ops.config_checks import (
+    depth_problems,
+    power_problems,
+    range_problems,
+    type_problems,
+)
 
 __all__ = [
     "CONFIGS",
@@ -81,12 +86,15 @@ class ConvConfig:
         Args:
             element_bytes: Size of an element of the operands.
         """
+        # Numbers are compared below.
+        if wrong := type_problems(self):
+            return wrong
         return [
             *power_problems(self, 16, 1024, "block_m"),
             *power_problems(self, 8, 1024, "block_n"),
             *(
-                power_problems(self, 8, 256, "block_k")
-                or depth_problems(self, element_bytes, "block_k")
+                depth_problems(self, element_bytes, "block_k")
+                or power_problems(self, 8, 256, "block_k")
             ),
             *power_problems(self, 4, 8, "num_warps"),
             *range_problems(self, 1, 64, "num_stages"),
