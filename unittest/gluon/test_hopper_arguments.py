@@ -239,6 +239,11 @@ def test_numbers_of_a_configuration(changes, message):
         ping_pong(**{"rows": 64, "columns": 64, "stages": 4, **changes})
 
 
+def test_turns_are_taken_or_not():
+    with pytest.raises(LaunchError, match="ping_pong is 'no': expected True or False"):
+        dataclasses.replace(PLAIN, ping_pong="no")
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [

@@ -8,6 +8,7 @@ import math
 from dataclasses import dataclass
 
 from triton_ext.errors import LaunchError
+from triton_ext.ops.config_checks import type_problems
 
 __all__ = [
     "RESERVED_BYTES",
@@ -85,13 +86,8 @@ class TileConfig:
 
     def __post_init__(self) -> None:
         """Refuses what cannot be computed with: anything but whole numbers, and those too small."""
-        found = []
-        for field in dataclasses.fields(self):
-            value = getattr(self, field.name)
-            # 0 is what these two say where there is none.
-            least = 0 if field.name in ("block_n_rest", "filter_steps") else 1
-            if field.name != "ping_pong" and (type(value) is not int or value < least):
-                found.append(f"{field.name} is {value!r}: expected an int of at least {least}")
+        # 0 is what these two say where there is none.
+        found = type_problems(self, may_be_zero=("block_n_rest", "filter_steps"))
         if found:
             raise LaunchError("configuration: " + "; ".join(found))
 
