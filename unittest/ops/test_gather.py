@@ -18,16 +18,15 @@ pytest.importorskip("torch", reason="triton_ext.ops needs torch, which is not in
 import torch
 import triton.language as tl
 from cubin_resources import resources
-from emulated import EmulatedKernel, emulate
+from emulated import emulate
 from fprop_cases import ACTIVATIONS, check
 from gather_cases import draw, draw_config, draw_problem
 from interpreted import assert_passes_in_the_interpreter
 from problem_cases import problem_of
-from triton_ext.ops import conv_gather, tuning
+from triton_ext.ops import tuning
 from triton_ext.ops.conv_gather import (
     GatherPlan,
     compile_conv_gather,
-    conv_gather_kernel,
     gather_plan,
 )
 from triton_ext.ops.conv_plan import gathering_pays
@@ -171,7 +170,6 @@ def test_everything_in_the_interpreter():
 @pytest.mark.parametrize("number", range(6))
 def test_drawn_in_the_emulator(number, monkeypatch, fresh_triton_cache):
     emulate(monkeypatch)
-    monkeypatch.setattr(conv_gather, "conv_gather_kernel", EmulatedKernel(conv_gather_kernel))
     rng = random.Random(number)
     # The emulator knows no erf.
     activations = tuple(name for name in ACTIVATIONS if name != "gelu")
