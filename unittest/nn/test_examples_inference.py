@@ -248,25 +248,6 @@ def test_wrong_options_end_the_script_at_once(arguments, capsys):
     assert capsys.readouterr().out.startswith(arguments[0])
 
 
-def test_triton_without_its_needs_ends_the_script_in_a_line():
-    script = (
-        "import sys; sys.modules['numpy'] = None; from examples.models import inference; "
-        "sys.exit(inference.main([]))"
-    )
-    result = subprocess.run(
-        [sys.executable, "-c", script],
-        cwd=ROOT,
-        env={**os.environ, "TRITON_INTERPRET": "1"},
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert result.returncode == 2, result.stderr
-    assert "Triton's interpreter (TRITON_INTERPRET=1) needs numpy" in result.stdout
-    assert len(result.stdout.splitlines()) == 1
-
-
 def test_the_script_runs(tmp_path, capsys):
     out, markdown = tmp_path / "out.json", tmp_path / "out.md"
     arguments = ["--model", "vae", "--size", "tiny", "--steps", "1", "--rounds", "2"]

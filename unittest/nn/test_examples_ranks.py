@@ -114,7 +114,7 @@ def test_a_killed_rank_ends_the_job_and_leaves_the_caches_whole(device, tmp_path
     ]
 
 
-@pytest.mark.parametrize("name", ["loss_curves", "killed_rank"])
+@pytest.mark.parametrize("name", ["inference", "loss_curves", "killed_rank"])
 def test_triton_without_its_needs_ends_the_script_in_a_line(name):
     code = (
         f"import sys; sys.modules['numpy'] = None; from examples.models import {name}; "

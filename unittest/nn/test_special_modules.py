@@ -400,13 +400,19 @@ def test_meta_models_are_converted_and_get_their_values_later():
     assert_same(other, theirs, image())
 
 
-@pytest.mark.filterwarnings("ignore")
-def test_quantized_models_are_left():
+def quantization_and_engine():
+    """torch's module for quantization, and the engine that is set for it."""
     quantization = pytest.importorskip("torch.ao.quantization")
     engines = [e for e in torch.backends.quantized.supported_engines if e != "none"]
     if not engines:
         pytest.skip("this torch has no engine for quantized tensors")
     torch.backends.quantized.engine = engines[0]
+    return quantization, engines[0]
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_quantized_models_are_left():
+    quantization, engine = quantization_and_engine()
 
     class Net(TORCH.Module):
         def __init__(self):
@@ -418,7 +424,7 @@ def test_quantized_models_are_left():
             return self.dequant(self.conv(self.quant(x)))
 
     model = Net().eval()
-    model.qconfig = quantization.get_default_qconfig(engines[0])
+    model.qconfig = quantization.get_default_qconfig(engine)
     prepared = quantization.prepare(model)
     prepared(image())
     quantized = quantization.convert(prepared)
@@ -431,11 +437,7 @@ def test_quantized_models_are_left():
 
 @pytest.mark.filterwarnings("ignore")
 def test_quantizing_later_takes_the_other_layers():
-    quantization = pytest.importorskip("torch.ao.quantization")
-    engines = [e for e in torch.backends.quantized.supported_engines if e != "none"]
-    if not engines:
-        pytest.skip("this torch has no engine for quantized tensors")
-    torch.backends.quantized.engine = engines[0]
+    quantization, engine = quantization_and_engine()
     theirs = TORCH.Sequential(conv(), TORCH.Flatten(), TORCH.Linear(6 * 5 * 4, 3)).eval()
     ours, other = (
         quantization.quantize_dynamic(model, {TORCH.Linear}, torch.qint8)
@@ -444,7 +446,7 @@ def test_quantizing_later_takes_the_other_layers():
     assert type(ours[0]) is nn.Conv2d
     torch.testing.assert_close(ours(image()), other(image()))
     model = TORCH.Sequential(quantization.QuantStub(), conv(), quantization.DeQuantStub()).eval()
-    model.qconfig = quantization.get_default_qconfig(engines[0])
+    model.qconfig = quantization.get_default_qconfig(engine)
     prepared = quantization.prepare(nn.convert(model, report=False))
     prepared(image())
     with pytest.raises(TypeError, match="must be a dense tensor, got a quantized one"):
