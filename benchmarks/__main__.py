@@ -29,6 +29,7 @@ CASES = {
     "reproduce": "benchmarks.reproduce",
     "row_packing": "benchmarks.row_packing",
     "small_copies": "benchmarks.small_copies",
+    "tune_suites": "benchmarks.tune_suites",
     "waits": "benchmarks.waits",
     "wgrad_sweep": "benchmarks.wgrad_sweep",
 }

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import argparse
 import os
+import pathlib
 import subprocess
 import sys
 import warnings
+from concurrent.futures import Future
 from dataclasses import replace
 
 import pytest
@@ -22,6 +25,8 @@ from triton_ext.ops.tuning.collect import parse_shape
 from triton_ext.ops.tuning_store import lookup as lookups
 from triton_ext.ops.tuning_store.files import Table, TuningWarning, read_table, write_table
 from tuning_fakes import GPU, MACHINE, InstantCompiler, MadeUpClock, last_is_fastest, plans_for
+
+from benchmarks import suites, tune_suites
 
 CPU = torch.device("cpu")
 
@@ -208,6 +213,61 @@ def test_nothing_is_saved_if_that_is_asked_for(table):
     assert chosen(case()) == configs_of(case())[-1]
 
 
+def test_choices_go_to_another_file_if_that_is_asked_for(tmp_path, table):
+    path = tmp_path / "mine" / "out.json"
+    report = tune([case(), case("wgrad")], save=path)
+    assert read_table(path, GPU) == report.table
+    assert len(report.table.entries) == 2
+    assert not table.exists()
+
+
+class FakeTime:
+    """The time of day and a clock: every measurement takes a second, all else none."""
+
+    def __init__(self):
+        self.now, self.clock = 0.0, MadeUpClock(self._measured)
+
+    def _measured(self, trial):
+        self.now += 1.0
+        return 100.0
+
+    def perf_counter(self):
+        return self.now
+
+
+@pytest.fixture
+def seconds(monkeypatch):
+    fake = FakeTime()
+    monkeypatch.setattr(runs, "time", fake)
+    return fake
+
+
+def test_what_the_time_leaves_out_is_told_and_all_before_is_kept(seconds, table):
+    asked = [case(), case("dgrad"), case("wgrad")]
+    # 3 measurements of 2 candidates: the second case begins before the end, and is finished.
+    report = tune(asked, clock=seconds.clock, rounds=3, count=2, seconds=8.0)
+    assert [outcome.note for outcome in report.outcomes] == ["", "", "no time left"]
+    assert "2 measured, 0 known before" in report.summary
+    assert "1 not reached in the time" in report.summary
+    assert read_table(table, GPU) == report.table
+    assert set(report.table.entries) == {each.key(2) for each in asked[:2]}
+    with pytest.raises(ValueError, match=r"seconds is 0\.0: expected a positive number"):
+        tune(asked, seconds=0.0)
+
+
+def test_what_does_not_compile_in_time_is_not_waited_for():
+    class Stuck(InstantCompiler):
+        def submit(self, case, config, machine):
+            self.last = Future()
+            return self.last
+
+    compiler = Stuck()
+    report = tune([case(), case("dgrad")], compiler=compiler, seconds=0.05)
+    assert report.unreached == 2
+    assert report.table.entries == {}
+    assert compiler.last.cancelled()
+
+
 def test_a_shared_file_is_used(tmp_path, table):
     report = tune([case()], save=False)
     lookups.lookup.forget(added=True)
@@ -334,3 +394,117 @@ def test_rank_0_measures_and_all_ranks_use_it(fails, tmp_path):
     # Only rank 0 writes.
     assert (tmp_path / "home0").exists()
     assert not (tmp_path / "home1").exists()
+
+
+# ---- The layers of the suites ------------------------------------------------------------------
+
+SMALL = [
+    suites.Layer("resnet", parse_shape(shape))
+    for shape in ("1x64x8x8_32_k3x3", "1x64x8x8_64_k1x1", "1x3x8x8_32_k3x3")
+]
+BEFORE = """# device: a GPU
+layer,ratio_to_cudnn
+1x64x8x8_64_k1x1,0.9
+1x64x8x8_32_k3x3,1.1
+"""
+
+
+def tune_suites_of(tmp_path, monkeypatch, *words, **stand_ins) -> tuple[int, pathlib.Path]:
+    """Runs the benchmark over small layers; returns its status and the table that it wrote."""
+    monkeypatch.setattr(tune_suites, "select_layers", lambda suite, words: tuple(SMALL))
+    parser = argparse.ArgumentParser()
+    tune_suites.add_arguments(parser)
+    before, out = tmp_path / "conv.fprop.csv", tmp_path / "out" / "fprop.json"
+    before.write_text(BEFORE)
+    plain = {
+        "machine": MACHINE, "compiler": InstantCompiler(), "clock": last_is_fastest(),
+        "progress": False, "device": "cpu",
+    }  # fmt: skip
+    arguments = parser.parse_args(["--from", str(before), "--out", str(out), *words])
+    return tune_suites.run(arguments, **{**plain, **stand_ins}), out
+
+
+def test_layers_of_the_suites_are_tuned_the_worst_first(tmp_path, monkeypatch, capsys, table):
+    compiler = InstantCompiler()
+    code, out = tune_suites_of(
+        tmp_path, monkeypatch, "--candidates", "3", "--dtype", "bfloat16", compiler=compiler
+    )
+    assert code == 0
+    met = list(dict.fromkeys(str(asked) for asked, _ in compiler.jobs))
+    assert [text.split()[1] for text in met] == ["1x64x8x8", "1x64x8x8", "1x3x8x8"]
+    assert [text.split()[4] for text in met] == ["k1x1", "k3x3", "k3x3"]
+    assert len(read_table(out, GPU).entries) == 3
+    assert sorted(path.name for path in out.parent.iterdir()) == ["fprop.json"]
+    assert not table.exists()
+    told = capsys.readouterr().out
+    assert f"{out}: 3 choices of 3 layers" in told
+    # And the table serves the other 16-bit type.
+    tuning.use(out)
+    asked = case(shape="1x64x8x8_32_k3x3")
+    best = tuning.candidates(asked.problem, "fprop", torch.float16, MACHINE, count=3)[-1]
+    lookups.lookup.forget()
+    assert chosen(asked) == best
+
+
+def test_what_is_fast_enough_is_left_out(tmp_path, monkeypatch, capsys):
+    compiler = InstantCompiler()
+    words = ("--candidates", "2", "--only-below", "1.0")
+    code, _ = tune_suites_of(tmp_path, monkeypatch, *words, compiler=compiler)
+    assert code == 0
+    assert {str(asked).split()[1] for asked, _ in compiler.jobs} == {"1x64x8x8", "1x3x8x8"}
+    assert "2 choices of 2 layers" in capsys.readouterr().out
+    code, _ = tune_suites_of(tmp_path, monkeypatch, *words, "--dry-run", clock=None)
+    assert code == 0
+    assert capsys.readouterr().out.split("\n")[:-1] == [
+        "fprop 1x64x8x8_64_k1x1", "fprop 1x3x8x8_32_k3x3"
+    ]  # fmt: skip
+
+
+def test_the_time_ends_in_the_middle_of_the_suites(tmp_path, monkeypatch, capsys, seconds):
+    words = ("--candidates", "2", "--rounds", "3", "--time-limit", "5")
+    code, out = tune_suites_of(tmp_path, monkeypatch, *words, clock=seconds.clock)
+    assert code == 1
+    told = capsys.readouterr().out
+    assert told.count(": no time left") == 2
+    assert "1 choices of 3 layers" in told
+    (key,) = read_table(out, GPU).entries
+    assert key.startswith("fprop float16 64->64 k1x1")
+    # What comes later is added.
+    code, _ = tune_suites_of(tmp_path, monkeypatch, "--candidates", "2")
+    assert code == 0
+    assert len(read_table(out, GPU).entries) == 3
+
+
+def test_a_wrong_candidate_of_the_suites_is_left_out(tmp_path, monkeypatch, capsys):
+    asked = case(shape="1x64x8x8_64_k1x1")
+    wrong = tuning.candidates(asked.problem, "fprop", torch.float16, MACHINE, count=3)[-1]
+    real = runs.run_plan
+
+    def run_wrongly(case, plan, tensors):
+        result = real(case, plan, tensors)
+        return result + 1.0 if case == asked and plan.config == wrong else result
+
+    monkeypatch.setattr(runs, "run_plan", run_wrongly)
+    code, out = tune_suites_of(tmp_path, monkeypatch, "--candidates", "3")
+    assert code == 1
+    told = capsys.readouterr().out
+    assert "another result than the first candidate" in told
+    assert "1 candidates failed" in told
+    entry = read_table(out, GPU).entries[asked.key(2)]
+    assert runs.encode(wrong) != entry["config"]
+    assert len(read_table(out, GPU).entries) == 3
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--from", "none.csv"), "--from none.csv: is no table that conv wrote"),
+        (("--out", "table.csv"), "--out table.csv: expected a name that ends in .json"),
+        (("--candidates", "0"), "count is 0: expected an int of at least 1"),
+    ],
+)
+def test_suites_that_cannot_be_tuned(words, message, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    code, _ = tune_suites_of(tmp_path, monkeypatch, *words)
+    assert code == 2
+    assert message in capsys.readouterr().out

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import json
 import pathlib
 import re
@@ -29,6 +30,8 @@ from triton_ext.tools import cli
 from tuning_fakes import GPU
 
 IM2COL = capabilities()["im2col"]
+GLUON = capabilities()["im2col-gluon"]
+needs_gluon = pytest.mark.skipif(not GLUON.available, reason=GLUON.reason)
 needs_im2col = pytest.mark.skipif(not IM2COL.available, reason=IM2COL.reason)
 HALF = torch.float16
 H200 = Machine(132, (9, 0), 232448, "NVIDIA H200")
@@ -352,6 +355,47 @@ def test_candidates_begin_with_the_models_choice_and_are_few(direction):
         assert innermost(made[0]) == plan.config
 
 
+def tile_of(config) -> tuple:
+    """Returns the kernel of a choice and how large its tile is."""
+    inner = innermost(config)
+    names = (
+        *("block_m", "block_n", "block_co", "block_ci", "taps", "rows", "rows_from_x"),
+        *("consumers", "ping_pong", "block_n_main", "block_n_rest", "main_blocks", "rest_blocks"),
+    )
+    sizes = [getattr(inner, name) for name in names if hasattr(inner, name)]
+    return type(config).__name__, type(inner).__name__, *sizes
+
+
+@needs_gluon
+@pytest.mark.parametrize(
+    ("direction", "shape"),
+    [
+        ("fprop", "64x3072x7x7_768_k1x1"),
+        ("fprop", "32x1024x14x14_256_k1x1"),
+        ("fprop", "1x512x512x512_256_k3x3"),
+        ("dgrad", "2x640x64x64_640_k3x3_s2x2"),
+        ("wgrad", "2x1280x32x32_1280_k3x3_s2x2"),
+        ("wgrad", "64x3072x7x7_768_k1x1"),
+    ],
+)
+@pytest.mark.parametrize("count", [6, 10])
+def test_candidates_are_of_both_kernels_and_of_several_tiles(direction, shape, count):
+    problem = parse_shape(shape)
+    made = tuning.candidates(problem, direction, torch.float16, H200, count=count)
+    assert len(made) == count
+    tiles = collections.Counter(map(tile_of, made))
+    assert max(tiles.values()) <= count // 3
+    assert len({tile[1] for tile in tiles}) == 2
+
+
+def test_of_one_tile_more_are_taken_where_there_are_no_others():
+    problem = parse_shape("1x8x512x512_8_k1x1")
+    made = tuning.candidates(problem, "wgrad", torch.float16, H200, count=100)
+    assert len(made) > 33
+    ranked = tuning.candidates(problem, "wgrad", torch.float16, H200, count=10)
+    assert [config for config in made if config in ranked] == ranked
+
+
 @pytest.mark.slow
 @needs_im2col
 def test_candidates_are_compiled_into_the_cache(tmp_path, monkeypatch):
@@ -624,6 +668,60 @@ def test_the_programs_of_the_page(tmp_path, capsys):
         pytest.skip("it would tune")
     exec(compile(program, str(PAGE), "exec"), {})
     assert "'fprop 8x64x28x28 -> 64 k3x3 float16'" in capsys.readouterr().out
+
+
+# ---- From the table to the plan ----------------------------------------------------------------
+
+FEW_CHANNELS = [
+    *("32x3x224x224_64_k7x7_s2x2", "64x3x224x224_96_k4x4_s4x4_p0x0", "8x4x64x64_320_k3x3"),
+    *("1x4x64x64_512_k3x3", "8x320x64x64_4_k3x3", "1x128x512x512_3_k3x3"),
+    *("16x80x3000_512_k3", "8x64x16x56x56_64_k3x3x3", "64x192x28x28_192_k7x7_g192"),
+]
+
+
+@needs_gluon
+@pytest.mark.parametrize("direction", ["fprop", "dgrad", "wgrad"])
+def test_what_was_measured_is_what_plans_are_made_of(direction, monkeypatch, tmp_path):
+    """Through the table, every candidate makes the plan that it made while it was measured."""
+    from triton_ext.ops.machine import assumed_machine
+    from triton_ext.ops.tuning_store.kinds import encode, kind_of
+    from triton_ext.ops.tuning_store.lookup import lookup
+
+    monkeypatch.setenv("TRITON_EXT_TUNING_DIR", str(tmp_path))
+    monkeypatch.delenv("TRITON_EXT_TUNING", raising=False)
+    meta, met = torch.device("meta"), collections.Counter()
+    for shape in FEW_CHANNELS:
+        for dtype, measured_in in ((HALF, HALF), (torch.bfloat16, HALF)):
+            case = tuning.Case(direction=direction, problem=parse_shape(shape), dtype=dtype)
+            measured = tuning.Case(direction=direction, problem=case.problem, dtype=measured_in)
+            found = tuning.candidates(case.problem, direction, dtype, H200, count=12)
+            for config in found if len(found) > 1 else ():
+                raw = {
+                    "kind": kind_of(config), "config": encode(config), "us": 1.0,
+                    "measured": "2026-11-22", "triton": "3.9.0",
+                }  # fmt: skip
+                lookup.forget(added=True)
+                lookup.add(H200.name, {measured.key(132): json.loads(json.dumps(raw))}, "here")
+                with assumed_machine(H200):
+                    tuning.reload()
+                    given = make_plan(case, meta, config)
+                    tuned = make_plan(case, meta)
+                assert launches(tuned) == launches(given), (shape, config)
+                met[type(config).__name__] += 1
+    lookup.forget(added=True)
+    tuning.reload()
+    expected = {
+        "fprop": {"ConvConfig", "PackedConfig", "GatherConfig", "DepthwiseConfig"},
+        "dgrad": {"ConvConfig", "DepthwiseConfig"},
+        "wgrad": {"WgradChoice", "PackedConfig", "DepthwiseWgradConfig"},
+    }
+    assert expected[direction] <= set(met)
+
+
+def launches(plan) -> tuple:
+    """Returns what tells a plan from others: its class, its configuration, how x is packed."""
+    names = ("config", "row_copies", "packing", "part_rounds", "choice")
+    return type(plan), *(str(getattr(plan, name, None)) for name in names)
 
 
 # ---- The shipped table -------------------------------------------------------------------------

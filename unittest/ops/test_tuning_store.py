@@ -404,6 +404,36 @@ def test_the_users_table_goes_before_ours_and_ours_before_the_model(folder):
     assert lookups.find(CASE, replace(MACHINE, name="")) is None
 
 
+def test_float16_and_bfloat16_take_each_others_choices(folder):
+    theirs, own = conv_config.CONFIGS[:2]
+    other = replace(CASE, dtype=torch.bfloat16)
+    write_table(folder / f"shipped {GPU}.json", table_of(theirs))
+    assert lookups.find(other, MACHINE) == theirs
+    # What was measured in the type itself goes first, whosever it is.
+    entries = {other.key(132): entry(kind="gemm", config=encode(own))}
+    lookups.lookup.add(GPU, entries, "here")
+    assert lookups.find(other, MACHINE) == own
+    assert lookups.find(CASE, MACHINE) == theirs
+    for dtype in (torch.float32, torch.int8, torch.float8_e4m3fn):
+        assert lookups.find(replace(CASE, dtype=dtype), MACHINE) is None
+
+
+def test_the_twin_of_a_case_has_the_other_16_bit_types_everywhere():
+    half, brain = torch.float16, torch.bfloat16
+    wgrad = replace(CASE, direction="wgrad")
+    for case, outs in (
+        (CASE, (None, None)),
+        (replace(wgrad, out_dtype=half), (brain, None)),
+        (replace(wgrad, out_dtype=torch.float32), (torch.float32, None)),
+        (replace(CASE, epilogue=EpilogueSpec(residual=True, out_dtype=brain)), (None, half)),
+        (replace(CASE, epilogue=EpilogueSpec(out_dtype=torch.float32)), (None, torch.float32)),
+    ):
+        twin = case.twin
+        assert (twin.dtype, twin.out_dtype, twin.epilogue.out_dtype) == (brain, *outs)
+        assert twin.twin == case
+    assert replace(CASE, dtype=torch.float32).twin is None
+
+
 def test_tables_can_be_left_out(folder, monkeypatch):
     write_table(folder / file_name(GPU), table_of(conv_config.CONFIGS[0]))
     monkeypatch.setenv("TRITON_EXT_TUNING", "0")
@@ -669,9 +699,9 @@ def test_observers_are_told_what_is_asked_for(folder):
     seen = []
     with lookups.observed(lambda *told: seen.append(told)):
         lookups.find(CASE, MACHINE)
-        lookups.find(replace(CASE, dtype=torch.bfloat16), MACHINE)
+        lookups.find(replace(CASE, dtype=torch.float32), MACHINE)
     lookups.find(CASE, MACHINE)
     assert [(case.dtype, known) for case, _, known in seen] == [
         (torch.float16, True),
-        (torch.bfloat16, False),
+        (torch.float32, False),
     ]

@@ -49,6 +49,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--jobs", type=int, help="compiling processes (one per core but one)")
     parser.add_argument("--candidates", type=int, default=6, help="configurations each (6)")
     parser.add_argument("--rounds", type=int, default=5, help="measurements of each (5)")
+    parser.add_argument(
+        "--time-limit", type=float, metavar="S", help="seconds after which nothing more is measured"
+    )
     parser.add_argument("--force", action="store_true", help="measure what is known, too")
     parser.add_argument("--quiet", action="store_true", help="no progress")
 

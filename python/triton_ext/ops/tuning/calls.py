@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 from typing import Any
 
@@ -12,11 +13,14 @@ from triton_ext.ops.conv_config import ConvConfig
 from triton_ext.ops.conv_refusals import conv_violations
 from triton_ext.ops.dgrad_forward import fastest_way
 from triton_ext.ops.epilogue import PLAIN, EpilogueOperands, EpilogueSpec
+from triton_ext.ops.hopper.tiles import TileConfig
+from triton_ext.ops.hopper.wgrad_tiles import WgradTileConfig
 from triton_ext.ops.machine import Machine
 from triton_ext.ops.problem import ConvProblem
 from triton_ext.ops.row_packing import PackedConfig, RowPacking
 from triton_ext.ops.tuning_store.cases import Case
 from triton_ext.ops.tuning_store.keys import Direction
+from triton_ext.ops.wgrad_config import WgradConfig
 
 __all__ = ["MOST_CANDIDATES", "candidates", "make_plan", "make_tensors", "run_plan"]
 
@@ -27,6 +31,14 @@ _PLANNERS = {"fprop": conv_plan, "dgrad": dgrad_plan, "wgrad": wgrad_plan}
 
 # So much slower by the model of row packing, a kernel is not tried.
 _HOPELESS = 1.5
+
+# What of a configuration says which tile it computes.
+_TILE_SIZES: dict[type, tuple[str, ...]] = {
+    ConvConfig: ("block_m", "block_n"),
+    TileConfig: ("rows", "consumers", "ping_pong", "block_n_main", "block_n_rest"),
+    WgradConfig: ("block_co", "block_ci", "taps"),
+    WgradTileConfig: ("rows_from_x", "consumers", "main_blocks", "rest_blocks"),
+}
 
 Tensors = tuple[torch.Tensor, ...]
 
@@ -80,14 +92,50 @@ def candidates(
         ranked = _with_packing(problem, direction, dtype, machine, epilogue, out_dtype, count - few)
         strides = _strides(problem.x_shape)
         if gathered and conv_plan.gathering_pays(problem, strides, dtype, machine, epilogue):
-            ranked = gathered[: count - few] + ranked
+            ranked = _various(gathered, count - few) + ranked
         else:
-            ranked = ranked[: count - few] + gathered
+            ranked = _various(ranked, count - few) + gathered
+    return _various(ranked, count)
+
+
+def _various(ranked: list[Any], count: int) -> list[Any]:
+    """Returns so many of a ranking, in its order: of every kernel and of many tiles.
+
+    Models err by kernel and by tile more than by what else a configuration says.  So the first one
+    of every kernel is among them, and no more than a third are of one tile unless the others are
+    too few.
+    """
     found: dict[Any, Any] = {}
     for config in ranked:
         # One with fewer stages is there for problems that leave less shared memory.
         found.setdefault(_without_stages(config), config)
-    return list(found.values())[:count]
+    most = max(1, count // 3)
+    seen: Counter[Any] = Counter()
+    first, kept, surplus = [], [], []
+    for config in found.values():
+        kernel, tile = _kernel_of(config), _tile_of(config)
+        seen.update((kernel, tile))
+        part = first if seen[kernel] == 1 else kept if seen[tile] <= most else surplus
+        part.append(config)
+    taken = set((first + kept + surplus)[:count])
+    return [config for config in found.values() if config in taken]
+
+
+def _kernel_of(config: Any) -> tuple[type, ...]:
+    """Returns the classes of a configuration and of those in it, which say which kernel it is."""
+    inner = getattr(config, "config", None)
+    return (type(config), *(() if inner is None else _kernel_of(inner)))
+
+
+def _tile_of(config: Any) -> tuple[Any, ...]:
+    """Returns the kernel of a configuration and the sizes of its tile."""
+    inner = config
+    while getattr(inner, "config", None) is not None:
+        inner = inner.config
+    names = _TILE_SIZES.get(type(inner))
+    # Of the other kernels, every configuration is a tile of its own.
+    sizes = (inner,) if names is None else tuple(getattr(inner, name) for name in names)
+    return (*_kernel_of(config), sizes)
 
 
 def _with_packing(
@@ -129,7 +177,7 @@ def _with_packing(
         packed.append(PackedConfig(replace(config, block_k=packing.block_k) if is_gemm else config))
     first, second = (packed, plain) if pays else (plain, packed)
     few = count // 3
-    return first[: count - few] + second[:few]
+    return _various(first, count - few) + _various(second, few)
 
 
 def _without_stages(config: Any) -> Any:

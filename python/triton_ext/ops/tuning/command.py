@@ -89,6 +89,7 @@ def _tune(arguments: argparse.Namespace) -> int:
             rounds=arguments.rounds,
             count=arguments.candidates,
             force=arguments.force,
+            seconds=arguments.time_limit,
             progress=not arguments.quiet,
             compiler=pool,
         )

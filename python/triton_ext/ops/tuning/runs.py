@@ -9,7 +9,7 @@ import pathlib
 import time
 import warnings
 from collections.abc import Iterable, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -47,6 +47,7 @@ __all__ = ["Compiler", "Outcome", "Report", "Trial", "reload", "tune", "use"]
 ROUNDS = 5
 # Candidates may add in another order: so many units in the last place of the largest value.
 _ROUNDING_UNITS = 8.0
+_NO_TIME = "no time left"
 
 
 class Compiler(Protocol):
@@ -140,7 +141,14 @@ class Report:
         text = f"{new} measured, {known} known before, {failures} candidates failed"
         if gains:
             text += f", {math.exp(sum(gains) / len(gains)):.3f}x of the model's choices"
+        if self.unreached:
+            text += f", {self.unreached} not reached in the time"
         return f"{text}; {self.seconds:.1f} s on {self.gpu}"
+
+    @property
+    def unreached(self) -> int:
+        """How many were not measured because the time had ended."""
+        return sum(outcome.note == _NO_TIME for outcome in self.outcomes)
 
     @property
     def failures(self) -> tuple[str, ...]:
@@ -192,7 +200,8 @@ def tune(
     count: int = MOST_CANDIDATES,
     force: bool = False,
     progress: bool = True,
-    save: bool = True,
+    save: bool | pathlib.Path = True,
+    seconds: float | None = None,
     jobs: int | None = None,
     compiler: Compiler | None = None,
     clock: Clock | None = None,
@@ -203,13 +212,16 @@ def tune(
     Each case is saved as soon as it is measured, and used from then on: plans are made anew.
 
     Args:
-        cases: What to tune; of several with one key, the first.
+        cases: What to tune, in this order; of several with one key, the first.
         device: Where to measure; the current GPU by default.
         rounds: Measurements of each candidate.
         count: Candidates per case at most.
         force: Whether what is known, too, is measured.
         progress: Whether it is shown on standard error.
-        save: Whether the user's table is written, or only this process told.
+        save: Whether the user's table is written, or only this process told; a path to write to
+            that file instead.
+        seconds: After which no further case is measured, nor waited for.  What was measured until
+            then is kept; the others' outcomes say so.
         jobs: Compiling processes; one per core but one by default.
         compiler: Compiles; by default processes that live as long as the call.
         clock: Measures; CUDA events by default.
@@ -218,19 +230,24 @@ def tune(
     Raises:
         TypeError: ``cases`` holds what is no ``Case``.
         UnsupportedError: There is no GPU that runs the kernels, or a CUDA graph is being captured.
-        ValueError: There is no such device; ``rounds`` or ``count`` is less than 1.
+        ValueError: There is no such device; ``rounds`` or ``count`` is less than 1, or ``seconds``
+            is not positive.
     """
     begin = time.perf_counter()
     cases = _checked_cases(cases)
+    if seconds is not None and not seconds > 0:
+        raise ValueError(f"tune: seconds is {seconds!r}: expected a positive number")
     for name, value in (("rounds", rounds), ("count", count), ("jobs", jobs)):
         if (value is not None or name != "jobs") and (type(value) is not int or value < 1):
             raise ValueError(f"tune: {name} is {value!r}: expected an int of at least 1")
     place = _checked_device(device, machine is not None)
     found = machine_of(place, "tune") if machine is None else machine
-    asked = list({case.key(found.num_sms): case for case in reversed(cases)}.items())[::-1]
+    asked: dict[str, Case] = {}
+    for case in cases:
+        asked.setdefault(case.key(found.num_sms), case)
     outcomes: dict[str, Outcome] = {}
     todo: list[tuple[str, Case, list[Any]]] = []
-    for key, case in asked:
+    for key, case in asked.items():
         entry = None if force else _known(key, case, found)
         configs = [] if entry is not None else _candidates(case, found, count)
         if entry is not None:
@@ -247,7 +264,8 @@ def tune(
             if compiler is None:
                 compiler = stack.enter_context(CompilePool(jobs))
             shown = stack.enter_context(make_progress(progress))
-            run = _Run(place, found, compiler, shown, rounds, save)
+            end = math.inf if seconds is None else begin + seconds
+            run = _Run(place, found, compiler, shown, rounds, save, end)
             for outcome in run.each(todo, clock):
                 outcomes[outcome.key] = outcome
             if place.type == "cuda":
@@ -256,7 +274,7 @@ def tune(
         reload()
     return Report(
         found.name,
-        tuple(outcomes[key] for key, _ in asked if key in outcomes),
+        tuple(outcomes[key] for key in asked if key in outcomes),
         time.perf_counter() - begin,
     )
 
@@ -332,7 +350,8 @@ class _Run:
     compiler: Compiler
     progress: Progress
     rounds: int
-    save: bool
+    save: bool | pathlib.Path
+    end: float
 
     def each(
         self, todo: Sequence[tuple[str, Case, list[Any]]], clock: Clock | None
@@ -343,12 +362,24 @@ class _Run:
         if clock is None:
             clock = EventClock(self.device)
         for (key, case, configs), waiting in zip(todo, futures, strict=True):
+            if not self._are_done(waiting):
+                for future in waiting:
+                    future.cancel()  # those of a compiler that goes on living
+                yield Outcome(case=case, key=key, note=_NO_TIME)
+                continue
             compiled = [future.result() for future in waiting]
             outcome = self._measured(key, case, configs, compiled, clock)
             if outcome.entry is not None:
                 self._keep(outcome.key, outcome.entry)
             self.progress.tuned(str(outcome))
             yield outcome
+
+    def _are_done(self, waiting: Sequence[Future[Compiled]]) -> bool:
+        """Waits for candidates, for as long as there is time; whether there still is."""
+        left = self.end - time.perf_counter()
+        if left > 0:
+            wait(waiting, timeout=None if math.isinf(left) else left)
+        return time.perf_counter() < self.end
 
     def _submit(self, case: Case, config: Any) -> Future[Compiled]:
         future = self.compiler.submit(case, config, self.machine)
@@ -397,10 +428,11 @@ class _Run:
         """Saves a choice, and tells this process, also where it cannot be saved."""
         entries: dict[str, RawEntry] = {key: entry.raw()}
         lookup.add(self.machine.name, entries, "what this process measured")
-        if not self.save:
+        if self.save is False:
             return
         try:
-            update_table(user_path(self.machine.name), Table(self.machine.name, entries))
+            path = user_path(self.machine.name) if self.save is True else self.save
+            update_table(path, Table(self.machine.name, entries))
         except (OSError, TableError) as error:
             self.save = False
             warnings.warn(

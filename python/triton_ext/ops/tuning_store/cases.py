@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -11,6 +11,11 @@ from triton_ext.ops.problem import ConvProblem
 from triton_ext.ops.tuning_store.keys import DIRECTIONS, Direction, key_of
 
 __all__ = ["Case"]
+
+_TWINS: dict[torch.dtype | None, torch.dtype] = {
+    torch.float16: torch.bfloat16,
+    torch.bfloat16: torch.float16,
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,6 +67,20 @@ class Case:
             out_dtype=None if out is None else _name(out),
             epilogue=self.epilogue_class,
         )
+
+    @property
+    def twin(self) -> Case | None:
+        """The same case in the other one of float16 and bfloat16; ``None`` for other operands.
+
+        Kernels of both move the same bytes and multiply at the same rate: what is fastest in one is
+        fastest in the other.
+        """
+        if self.dtype not in _TWINS:
+            return None
+        spec_out = self.epilogue.out_dtype
+        spec = replace(self.epilogue, out_dtype=_TWINS.get(spec_out, spec_out))
+        out = _TWINS.get(self.out_dtype, self.out_dtype)
+        return replace(self, dtype=_TWINS[self.dtype], epilogue=spec, out_dtype=out)
 
     @property
     def epilogue_class(self) -> str:

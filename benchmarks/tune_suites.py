@@ -1,0 +1,146 @@
+"""Tunes the layers of the suites in one direction, for the table that the package ships.
+
+What ``triton-ext tune`` does, over layers of networks: candidates are compiled in processes of
+their own, measured in interleaved rounds, and the fastest goes into ``--out`` at once, so that
+nothing is lost when the time ends.  With the table that ``conv --out`` wrote (``--from``), layers
+come in the order of its ratios, worst first, and ``--only-below`` leaves out those that are fast
+enough.  ``python -m benchmarks.make_table`` takes the files into the shipped table.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import pathlib
+from collections.abc import Sequence
+from typing import Any
+
+from benchmarks.conv_variants import DIRECTIONS, case_of
+from benchmarks.harness import emit, out_problem
+from benchmarks.reproduce_cases import load_rows
+from benchmarks.suites import SUITES, Layer, select_layers
+
+__all__ = ["add_arguments", "in_order", "ratios_of", "run"]
+
+OUT = (".json",)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declares the options of the case."""
+    parser.add_argument("--direction", choices=DIRECTIONS, default="fprop")
+    parser.add_argument("--suite", choices=(*SUITES, "all"), default="all")
+    parser.add_argument(
+        "--shapes", nargs="+", metavar="SHAPE",
+        help="indices into the suite, or names of layers; all by default",
+    )  # fmt: skip
+    parser.add_argument("--dtype", choices=("float16", "bfloat16"), default="float16")
+    parser.add_argument("--candidates", type=int, default=10, help="per layer (10)")
+    parser.add_argument("--rounds", type=int, default=5, help="measurements of each (5)")
+    parser.add_argument("--jobs", type=int, help="compiling processes (cores - 1)")
+    parser.add_argument(
+        "--time-limit", type=float, default=480.0, metavar="S", help="seconds to stop after (480)"
+    )
+    parser.add_argument(
+        "--from", dest="before", type=pathlib.Path, metavar="FILE",
+        help="what conv wrote of this direction: the worst layers come first",
+    )  # fmt: skip
+    parser.add_argument(
+        "--only-below", type=float, default=math.inf, metavar="RATIO",
+        help="of --from, layers with a lower ratio to cuDNN only",
+    )  # fmt: skip
+    parser.add_argument(
+        "--out", type=pathlib.Path, required=True, metavar="FILE",
+        help="table to write, .json; what it has already is kept unless it is older",
+    )  # fmt: skip
+    parser.add_argument(
+        "--dry-run", action="store_true", help="no GPU: prints which layers would be tuned"
+    )
+
+
+def ratios_of(rows: Sequence[dict[str, str]]) -> dict[str, float]:
+    """Returns cuDNN's time over ours by the names of layers; what was not measured is not there.
+
+    Raises:
+        KeyError: These are no rows of ``conv``.
+    """
+    ratios = {row["layer"]: row["ratio_to_cudnn"] for row in rows}
+    return {name: float(ratio) for name, ratio in ratios.items() if ratio not in ("", "None")}
+
+
+def in_order(
+    layers: Sequence[Layer], ratios: dict[str, float], only_below: float = math.inf
+) -> list[Layer]:
+    """Returns layers, the lowest ratio first and those without one last.
+
+    Args:
+        layers: Of the suites.
+        ratios: By name.
+        only_below: Leaves out what has another ratio.
+    """
+    kept = [layer for layer in layers if ratios.get(layer.name, -math.inf) < only_below]
+    return sorted(kept, key=lambda layer: ratios.get(layer.name, math.inf))
+
+
+def _selected(arguments: argparse.Namespace) -> list[Layer]:
+    """Returns what the options ask for.
+
+    Raises:
+        ValueError: They name nothing, or a file that has no ratios.
+    """
+    if arguments.before is None and not math.isinf(arguments.only_below):
+        raise ValueError("--only-below needs --from, the file that conv wrote")
+    problem = out_problem(arguments.out, OUT)
+    if problem:
+        raise ValueError(f"--out {problem}")
+    ratios = {}
+    if arguments.before is not None:
+        try:
+            ratios = ratios_of(load_rows(arguments.before))
+        except (KeyError, ValueError):
+            ratios = {}
+        if not ratios:
+            raise ValueError(f"--from {arguments.before}: is no table that conv wrote, or is empty")
+    layers = select_layers(arguments.suite, arguments.shapes)
+    return in_order(layers, ratios, arguments.only_below)
+
+
+def run(arguments: argparse.Namespace, **stand_ins: Any) -> int:
+    """Runs the case.
+
+    Args:
+        arguments: The options.
+        stand_ins: What ``tune`` takes instead of a GPU, its compiler and its clock.
+
+    Returns:
+        1 where a candidate failed or a layer was not reached, 2 where nothing can be tuned.
+    """
+    try:
+        layers = _selected(arguments)
+    except ValueError as error:
+        emit(str(error))
+        return 2
+    if arguments.dry_run:
+        for layer in layers:
+            emit(f"{arguments.direction} {layer.name}")
+        return 0
+    from triton_ext.errors import UnsupportedError
+    from triton_ext.ops.tuning.runs import tune
+
+    try:
+        report = tune(
+            [case_of(arguments.direction, layer.problem, arguments.dtype) for layer in layers],
+            rounds=arguments.rounds, count=arguments.candidates, force=True, save=arguments.out,
+            seconds=arguments.time_limit, jobs=arguments.jobs, **stand_ins,
+        )  # fmt: skip
+    except (UnsupportedError, ValueError) as error:
+        emit(str(error))
+        return 2
+    arguments.out.with_name(arguments.out.name + ".lock").unlink(missing_ok=True)
+    left = [outcome for outcome in report.outcomes if outcome.entry is None]
+    for outcome in left:
+        emit(f"no choice: {outcome}")
+    for failure in report.failures:
+        emit(f"failed: {failure}")
+    emit(f"{arguments.out}: {len(report.table.entries)} choices of {len(layers)} layers")
+    emit(report.summary)
+    return int(bool(report.failures) or report.unreached > 0)
