@@ -111,7 +111,9 @@ def _various(ranked: list[Any], count: int) -> list[Any]:
         found.setdefault(_without_stages(config), config)
     most = max(1, count // 3)
     seen: Counter[Any] = Counter()
-    first, kept, surplus = [], [], []
+    first: list[Any] = []
+    kept: list[Any] = []
+    surplus: list[Any] = []
     for config in found.values():
         kernel, tile = _kernel_of(config), _tile_of(config)
         seen.update((kernel, tile))
