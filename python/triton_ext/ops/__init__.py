@@ -25,10 +25,12 @@ from triton_ext.ops.functional import (  # noqa: E402
     conv_transpose2d,
     conv_transpose3d,
 )
+from triton_ext.ops.norms import batch_norm, group_norm, norm_problem  # noqa: E402
 from triton_ext.ops.support import Support, support  # noqa: E402
 
 __all__ = [
     "Support",
+    "batch_norm",
     "conv1d",
     "conv1d_input",
     "conv1d_weight",
@@ -41,5 +43,7 @@ __all__ = [
     "conv_transpose1d",
     "conv_transpose2d",
     "conv_transpose3d",
+    "group_norm",
+    "norm_problem",
     "support",
 ]

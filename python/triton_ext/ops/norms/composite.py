@@ -1,0 +1,77 @@
+"""The same normalizations of torch's operators.
+
+For what torch itself differentiates, or compiles.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch.nn import functional
+
+from triton_ext.ops.norms.norm_config import NormShape
+
+__all__ = ["activated", "normalized"]
+
+Tensor = torch.Tensor
+
+
+def activated(y: Tensor, activation: str) -> Tensor:
+    """Applies an activation by its name."""
+    if activation == "relu":
+        return functional.relu(y)
+    if activation == "silu":
+        return functional.silu(y)
+    if activation == "gelu":
+        return functional.gelu(y)
+    if activation == "gelu_tanh":
+        return functional.gelu(y, approximate="tanh")
+    if activation == "tanh":
+        return torch.tanh(y)
+    return y
+
+
+def normalized(
+    x: Tensor,
+    shape: NormShape,
+    statistics: tuple[Tensor, Tensor] | None,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    residual: Tensor | None,
+    activation: str,
+    eps: float,
+    out_dtype: torch.dtype,
+) -> Tensor:
+    """Normalizes in fp32, differentiable to any order.
+
+    Args:
+        x: [N, C, *size].
+        shape: What is normalized together.
+        statistics: Mean and variance [C]; ``None`` for those of x.
+        weight: [C] or None.
+        bias: [C] or None.
+        residual: As x, or None.
+        activation: Its name.
+        eps: Added to variances.
+        out_dtype: Of the result.
+    """
+    channel = (1, -1, *(1,) * (x.dim() - 2))
+    wide = x.float()
+    if statistics is not None:
+        mean, variance = (each.float().view(channel) for each in statistics)
+        y = (wide - mean) * torch.rsqrt(variance + eps)
+    elif shape.images == shape.group_channels == 1:
+        # Of all images, or of one whose groups are channels.
+        dims = [0, *range(2, x.dim())]
+        variance, mean = torch.var_mean(wide, dims, correction=0, keepdim=True)
+        y = (wide - mean) * torch.rsqrt(variance + eps)
+    else:
+        parts = wide.unflatten(1, (shape.groups, -1)).flatten(2)
+        variance, mean = torch.var_mean(parts, 2, correction=0, keepdim=True)
+        y = ((parts - mean) * torch.rsqrt(variance + eps)).view(x.shape)
+    if weight is not None:
+        y = y * weight.float().view(channel)
+    if bias is not None:
+        y = y + bias.float().view(channel)
+    if residual is not None:
+        y = y + residual.float()
+    return activated(y, activation).to(out_dtype)

@@ -1,0 +1,145 @@
+"""What the kernels of normalizations do not take."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+
+from triton_ext.ops.epilogue import ACTIVATIONS
+from triton_ext.ops.machine import IS_INTERPRETED
+from triton_ext.ops.plans import PlanCache
+
+__all__ = ["NORM_ACTIVATIONS", "is_channels_last", "look", "norm_problem"]
+
+Tensor = torch.Tensor
+
+NORM_ACTIVATIONS = ("identity", *(name for name in ACTIVATIONS if name != "none"))
+_RESIDUAL_ACTIVATIONS = ("identity", "relu")
+_DTYPES = (torch.float16, torch.bfloat16, torch.float32)
+# The kernels count rows, and those of a tile behind the last, in 32 bits; so do offsets in a tile.
+_MOST_ROWS = 1 << 30
+_MOST_CHANNELS = 1 << 20
+
+_answers: PlanCache[tuple[str | None]] = PlanCache()
+
+
+def is_channels_last(x: Tensor) -> bool:
+    """Tells whether [N, C, *size] is dense and its channels lie side by side."""
+    rank = x.dim()
+    if rank == 4:
+        return x.is_contiguous(memory_format=torch.channels_last)
+    if rank == 5:
+        return x.is_contiguous(memory_format=torch.channels_last_3d)
+    return x.transpose(1, 2).is_contiguous()
+
+
+def look(*tensors: Tensor | None) -> tuple[object, ...]:
+    """What plans and refusals depend on."""
+    return tuple([None if t is None else (t.shape, t.stride(), t.dtype, t.device) for t in tensors])
+
+
+def norm_problem(
+    kind: Literal["batch", "group"],
+    x: Tensor,
+    groups: int | None,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    residual: Tensor | None,
+    activation: str,
+) -> str | None:
+    """Returns why no kernel takes a normalization; ``None`` if one does.
+
+    Args:
+        kind: ``"batch"`` or ``"group"``.
+        x: [N, C, *size].
+        groups: Of ``"group"``.
+        weight: [C] or None.
+        bias: [C] or None.
+        residual: Added in front of the activation, or None; of ``"batch"``.
+        activation: Its name.
+    """
+    key = (kind, groups, activation, look(x, weight, bias, residual))
+    known = _answers.get(key)
+    if known is None:
+        found = _find_problem(kind, x, groups, weight, bias, residual, activation)
+        known = _answers.keep(key, (found,))
+    return known[0]
+
+
+def _find_problem(
+    kind: str,
+    x: Tensor,
+    groups: int | None,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    residual: Tensor | None,
+    activation: str,
+) -> str | None:
+    problem = _input_problem(x) or _group_problem(kind, x, groups)
+    if problem is not None:
+        return problem
+    for name, term in (("weight", weight), ("bias", bias)):
+        problem = None if term is None else _term_problem(name, term, x)
+        if problem is not None:
+            return problem
+    if activation not in NORM_ACTIVATIONS:
+        return f"expected an activation of {', '.join(NORM_ACTIVATIONS)}, got {activation!r}"
+    return None if residual is None else _residual_problem(kind, x, residual, activation)
+
+
+def _input_problem(x: Tensor) -> str | None:
+    if x.dim() not in (3, 4, 5):
+        return f"expected x [N, C, *size] of one to three dimensions, got {list(x.shape)}"
+    if x.layout is not torch.strided or x.is_nested:
+        return f"expected a dense x, got {x.layout}"
+    if x.dtype not in _DTYPES:
+        return f"x is {x.dtype}: the kernels take float16, bfloat16 and float32"
+    if x.device.type != "cuda" and not (IS_INTERPRETED and x.device.type == "cpu"):
+        return f"x is on {x.device}: the kernels run on a GPU"
+    if not x.numel():
+        return f"x is empty: {list(x.shape)}"
+    rows = x.numel() // x.shape[1]
+    if rows > _MOST_ROWS or x.shape[1] > _MOST_CHANNELS:
+        return f"{rows} pixels of {x.shape[1]} channels: the kernels count to 2**30 and 2**20"
+    if not is_channels_last(x):
+        return (
+            f"x of strides {list(x.stride())} is not channels-last: expected dense pixels, "
+            "channels side by side"
+        )
+    return None
+
+
+def _group_problem(kind: str, x: Tensor, groups: int | None) -> str | None:
+    rows, channels = x.numel() // x.shape[1], x.shape[1]
+    if kind == "batch":
+        return "torch refuses one value per channel" if rows == 1 else None
+    if groups is None or groups < 1 or channels % groups:
+        return f"{channels} channels do not divide into {groups} groups"
+    values = rows // x.shape[0] * channels // groups
+    return "torch refuses one value per group" if values * x.shape[0] == 1 else None
+
+
+def _term_problem(name: str, term: Tensor, x: Tensor) -> str | None:
+    channels = x.shape[1]
+    if term.shape != (channels,):
+        return f"expected {name} [{channels}], got {list(term.shape)}"
+    if term.dtype not in (x.dtype, torch.float32):
+        return f"{name} is {term.dtype}, x is {x.dtype}: expected that or float32"
+    if term.device != x.device:
+        return f"{name} is on {term.device}, x is on {x.device}"
+    return None if term.is_contiguous() else f"{name} has strides, expected it packed"
+
+
+def _residual_problem(kind: str, x: Tensor, residual: Tensor, activation: str) -> str | None:
+    if kind != "batch":
+        return "a residual is added behind BatchNorm only"
+    if activation not in _RESIDUAL_ACTIVATIONS:
+        return f"a residual is added in front of identity and relu, not of {activation}"
+    if residual.shape != x.shape:
+        return f"expected a residual {list(x.shape)}, got {list(residual.shape)}"
+    if residual.dtype != x.dtype:
+        return f"the residual is {residual.dtype}, x is {x.dtype}"
+    if residual.device != x.device:
+        return f"the residual is on {residual.device}, x is on {x.device}"
+    return None if is_channels_last(residual) else "the residual is not channels-last"

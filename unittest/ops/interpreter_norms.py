@@ -1,0 +1,231 @@
+"""BatchNorm and GroupNorm in the interpreter; ``test_norms.py`` runs this file.
+
+Against torch in float64, gradients against its autograd.
+"""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+import torch
+
+if os.environ.get("TRITON_INTERPRET") != "1":
+    pytest.skip("set TRITON_INTERPRET=1 before pytest starts", allow_module_level=True)
+
+from norm_cases import (
+    FLOAT_DTYPES,
+    NormCase,
+    assert_close,
+    expected_of,
+    gradients_of,
+    random_case,
+    rows_of,
+    run_ours,
+)
+from triton_ext.errors import UnsupportedError
+from triton_ext.ops import batch_norm, group_norm, norm_problem
+
+HALF = torch.float16
+
+
+@pytest.mark.parametrize("seed", range(36))
+def test_batch_norm_and_its_gradients(seed):
+    case = random_case("batch", seed)
+    assert_close(run_ours(case), expected_of(case), case)
+
+
+@pytest.mark.parametrize("seed", range(36))
+def test_group_norm_and_its_gradients(seed):
+    case = random_case("group", seed)
+    assert_close(run_ours(case), expected_of(case), case)
+
+
+@pytest.mark.parametrize("kind", ["batch", "group"])
+@pytest.mark.parametrize("activation", ["relu", "silu", "gelu", "gelu_tanh", "tanh"])
+def test_every_activation(kind, activation):
+    case = NormCase(kind, (2, 24, 9, 7), torch.float32, groups=8, activation=activation, scale=3.0)
+    assert_close(run_ours(case), expected_of(case), case)
+
+
+@pytest.mark.parametrize("kind", ["batch", "group"])
+def test_a_mean_far_from_zero_costs_no_digits(kind):
+    """The difference of means of squares would have a relative error of 0.06 here."""
+    case = NormCase(kind, (2, 32, 40, 31), torch.float32, groups=8, mean=1e3)
+    # x itself is rounded to 6e-5 of its standard deviation.
+    assert_close(run_ours(case), expected_of(case), case, tolerance=2e-4)
+
+
+def test_chunks_whose_means_differ_are_merged():
+    x = rows_of((1, 8, 4000), torch.float32, 0)
+    x += torch.linspace(0, 100, 4000)
+    y = batch_norm(x, None, None, None, None, training=True)
+    expected = torch.nn.functional.batch_norm(x.double(), None, None, training=True)
+    assert (y - expected).abs().max() < 1e-5
+
+
+def test_the_first_tile_may_be_an_outlier():
+    x = rows_of((1, 8, 40000), torch.float32, 0) + 1000
+    x[:, :, :500] = 0
+    y = group_norm(x, 4)
+    expected = torch.nn.functional.group_norm(x.double(), 4)
+    assert (y - expected).abs().max() < 1e-4
+
+
+def running(channels: int, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
+    return torch.linspace(-1, 1, channels).to(dtype), torch.linspace(0.5, 2, channels).to(dtype)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, HALF])
+@pytest.mark.parametrize("momentum", [0.1, 1.0, None])
+def test_running_statistics(momentum, dtype):
+    x = rows_of((2, 24, 5, 3), HALF, 0)
+    mean, variance = running(24, dtype)
+    expected = [t.double() for t in running(24, dtype)]
+    versions = mean._version, variance._version
+    batch_norm(x, None, None, mean, variance, training=True, momentum=momentum)
+    torch.nn.functional.batch_norm(x.double(), *expected, training=True, momentum=momentum or 0.0)
+    limit = 1e-3 if dtype == HALF else 1e-5
+    assert (mean - expected[0]).abs().max() < limit
+    assert (variance - expected[1]).abs().max() < limit
+    if momentum is not None:
+        # Whoever saved them for a backward is told.
+        assert mean._version > versions[0]
+        assert variance._version > versions[1]
+
+
+@pytest.mark.parametrize("with_residual", [False, True])
+def test_evaluation_uses_running_statistics(with_residual):
+    case = NormCase(
+        "batch", (2, 40, 5, 3), HALF, activation="relu", residual=with_residual, training=False
+    )
+    assert_close(run_ours(case), expected_of(case), case)
+
+
+def test_only_what_is_asked_for_is_differentiated():
+    for needs in ("x", "weight", "bias", "residual", "weight bias", "x residual"):
+        for training in (True, False):
+            case = NormCase(
+                "batch", (2, 16, 5, 3), torch.float32, activation="relu", residual=True,
+                training=training, needs=tuple(needs.split()),
+            )  # fmt: skip
+            ours, expected = run_ours(case), expected_of(case)
+            assert ours.keys() == expected.keys() == {"y", *needs.split()}
+            assert_close(ours, expected, case)
+
+
+@pytest.mark.parametrize("kind", ["batch", "group"])
+def test_derivatives_of_gradients_are_torchs(kind):
+    case = NormCase(kind, (2, 8, 4, 3), torch.float32, groups=2, activation="tanh")
+    ours, expected = (gradients_of(case, twice=True, ours=which) for which in (True, False))
+    for found, other in zip(ours, expected, strict=True):
+        assert (found - other).abs().max() < 1e-4 * other.abs().max()
+
+
+def test_derivatives_of_gradients_behind_a_residual():
+    case = NormCase("batch", (2, 8, 4, 3), torch.float32, activation="relu", residual=True)
+    ours, expected = (gradients_of(case, twice=True, ours=which) for which in (True, False))
+    for found, other in zip(ours, expected, strict=True):
+        assert (found - other).abs().max() < 1e-4 * other.abs().max()
+
+
+def test_the_layout_is_that_of_x():
+    x = rows_of((2, 24, 5, 3), HALF, 0).requires_grad_()
+    y = group_norm(x, 8)
+    assert y.is_contiguous(memory_format=torch.channels_last)
+    # A gradient in another order, and one without memory of its own.
+    for dy in (torch.randn(2, 24, 5, 3).half(), torch.ones((), dtype=HALF).expand(2, 24, 5, 3)):
+        (dx,) = torch.autograd.grad(y, x, dy, retain_graph=True)
+        assert dx.is_contiguous(memory_format=torch.channels_last)
+        other = x.detach().double().requires_grad_()
+        expected = torch.nn.functional.group_norm(other, 8)
+        (expected,) = torch.autograd.grad(expected, other, dy.double())
+        assert (dx - expected).abs().max() < 2e-3
+
+
+def test_autocast_gives_what_torch_gives_on_a_gpu():
+    x = rows_of((2, 24, 5, 3), torch.bfloat16, 0).requires_grad_()
+    weight = torch.randn(24, requires_grad=True)
+    with torch.autocast("cpu", torch.bfloat16):
+        y = group_norm(x, 8, weight, activation="silu")
+        z = batch_norm(x, weight, None, None, None, training=True)
+    assert (y.dtype, z.dtype) == (torch.float32, torch.bfloat16)
+    other = x.detach().double().requires_grad_()
+    expected = torch.nn.functional.group_norm(other, 8, weight.double())
+    expected = torch.nn.functional.silu(expected)
+    assert (y - expected).abs().max() < 1e-5
+    dy = torch.randn(2, 24, 5, 3)
+    (dx,) = torch.autograd.grad(y, x, dy)
+    (expected,) = torch.autograd.grad(expected, other, dy.double())
+    assert dx.dtype == torch.bfloat16
+    assert (dx - expected).abs().max() < 1e-2 * expected.abs().max()
+
+
+def test_checkpoints_and_equal_bits():
+    x = rows_of((2, 24, 9, 7), HALF, 0).requires_grad_()
+    weight = torch.randn(24, requires_grad=True)
+
+    def block(x):
+        return group_norm(batch_norm(x, weight, None, None, None, training=True), 8)
+
+    dy = rows_of((2, 24, 9, 7), HALF, 1)
+    plain = torch.autograd.grad(block(x), (x, weight), dy)
+    again = torch.utils.checkpoint.checkpoint(block, x, use_reentrant=False)
+    for found, expected in zip(torch.autograd.grad(again, (x, weight), dy), plain, strict=True):
+        assert torch.equal(found, expected)
+
+
+REFUSED = {
+    "channels-last": {"x": torch.zeros(2, 8, 4, 4)},
+    "one to three": {"x": torch.zeros(2, 8)},
+    "float64": {"x": rows_of((2, 8, 4, 4), torch.float64, 0)},
+    "empty": {"x": rows_of((0, 8, 4, 4), HALF, 0)},
+    "one value per channel": {"x": rows_of((1, 8, 1, 1), HALF, 0)},
+    "expected weight": {"weight": torch.zeros(4)},
+    "weight is torch.float16": {"weight": torch.zeros(8).half()},
+    "an activation of": {"activation": "none"},
+    "not of silu": {"activation": "silu", "residual": rows_of((2, 8, 4, 4), torch.float32, 0)},
+    "expected a residual": {"residual": rows_of((2, 8, 4, 1), torch.float32, 0)},
+    "residual is not channels-last": {"residual": torch.zeros(2, 8, 4, 4)},
+    "residual is torch.float16": {"residual": rows_of((2, 8, 4, 4), HALF, 0)},
+}
+
+
+@pytest.mark.parametrize("reason", REFUSED)
+def test_refusals_say_why(reason):
+    arguments = {"x": rows_of((2, 8, 4, 4), torch.float32, 0), "activation": "relu"}
+    arguments |= {"weight": None, "residual": None, **REFUSED[reason]}
+    x, weight, residual = (arguments[name] for name in ("x", "weight", "residual"))
+    problem = norm_problem("batch", x, None, weight, None, residual, arguments["activation"])
+    assert reason in problem
+    with pytest.raises(UnsupportedError, match=reason):
+        batch_norm(
+            x, weight, None, None, None, training=True, residual=residual,
+            activation=arguments["activation"],
+        )  # fmt: skip
+
+
+def test_groups_are_checked_and_statistics_needed():
+    x = rows_of((2, 8, 4, 4), HALF, 0)
+    assert "do not divide into 3 groups" in norm_problem("group", x, 3, None, None, None, "relu")
+    assert "BatchNorm only" in norm_problem("group", x, 2, None, None, x, "relu")
+    assert norm_problem("group", x, 2, None, None, None, "relu") is None
+    with pytest.raises(ValueError, match="expected running_mean"):
+        batch_norm(x, None, None, None, None, training=False)
+    with pytest.raises(UnsupportedError, match="expected running_mean"):
+        batch_norm(x, None, None, torch.zeros(4), None, training=True)
+
+
+@pytest.mark.parametrize("dtype", FLOAT_DTYPES)
+def test_nan_and_infinity_stay_in_their_statistics(dtype):
+    x = rows_of((2, 16, 5, 3), dtype, 0)
+    x[1, 5, 2, 2] = torch.nan
+    x[0, 9, 2, 2] = torch.inf
+    for found, expected in (
+        (group_norm(x, 4), torch.nn.functional.group_norm(x.double(), 4)),
+        (
+            batch_norm(x, None, None, None, None, training=True),
+            torch.nn.functional.batch_norm(x.double(), None, None, training=True),
+        ),
+    ):
+        assert torch.equal(found.isfinite(), expected.isfinite())
