@@ -17,7 +17,7 @@ from triton_ext.ops.conv_launch import ForwardPlan
 from triton_ext.ops.conv_refusals import conv_violations
 from triton_ext.ops.epilogue import EpilogueSpec
 from triton_ext.ops.input_gradient import InputGradientPlan
-from triton_ext.ops.problem import ConvProblem
+from triton_ext.ops.problem import ConvProblem, as_forward
 from triton_ext.ops.row_packing import RowPacking
 
 __all__ = ["ForwardDgradPlan", "as_forward", "fastest_way", "make_forward_plan"]
@@ -30,26 +30,6 @@ class ForwardDgradPlan(InputGradientPlan):
     def _filter(self, weight: torch.Tensor) -> torch.Tensor:
         # The copy that packs it reads it from its ends.
         return weight.transpose(0, 1)
-
-
-def as_forward(problem: ConvProblem) -> ConvProblem | None:
-    """Returns the convolution of dy that gives dx; ``None`` with a stride or groups.
-
-    Args:
-        problem: The convolution whose gradient is asked for.
-    """
-    if problem.groups != 1 or set(problem.stride) != {1}:
-        return None
-    reach = [(r - 1) * d for r, d in zip(problem.filter_size, problem.dilation, strict=True)]
-    return replace(
-        problem,
-        in_channels=problem.out_channels,
-        out_channels=problem.in_channels,
-        input_size=problem.output_size,
-        padding=tuple(
-            (far - low, far - high) for far, (low, high) in zip(reach, problem.padding, strict=True)
-        ),
-    )
 
 
 def fastest_way(

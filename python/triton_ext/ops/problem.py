@@ -11,11 +11,11 @@ Pure arithmetic: no torch, no GPU.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from triton_ext import backends
 
-__all__ = ["ConvProblem"]
+__all__ = ["ConvProblem", "as_forward"]
 
 ConvGeometry = backends.load("nvidia", "ConvGeometry")
 
@@ -92,3 +92,26 @@ class ConvProblem:
         """Multiplications and additions of one direction; those with padding count."""
         pixels = self.batch * math.prod(self.output_size)
         return 2 * pixels * self.out_channels * self.taps * (self.in_channels // self.groups)
+
+
+def as_forward(problem: ConvProblem) -> ConvProblem | None:
+    """Returns the convolution of dy that gives dx; ``None`` with a stride or groups.
+
+    Its filter is that of the problem turned round, its two channels swapped.  Padding is negative
+    where the problem has more of it than its filter reaches.
+
+    Args:
+        problem: The convolution whose gradients are asked for.
+    """
+    if problem.groups != 1 or set(problem.stride) != {1}:
+        return None
+    reach = [(r - 1) * d for r, d in zip(problem.filter_size, problem.dilation, strict=True)]
+    return replace(
+        problem,
+        in_channels=problem.out_channels,
+        out_channels=problem.in_channels,
+        input_size=problem.output_size,
+        padding=tuple(
+            (far - low, far - high) for far, (low, high) in zip(reach, problem.padding, strict=True)
+        ),
+    )

@@ -11,7 +11,15 @@ from triton_ext.ops.descriptors import ROW_BYTES
 from triton_ext.ops.launcher import Launcher
 from triton_ext.ops.problem import ConvProblem
 
-__all__ = ["FilterGradientPlan", "Launches", "Operand", "check_out", "is_plain_product"]
+__all__ = [
+    "FilterGradientPlan",
+    "Launches",
+    "Operand",
+    "check_out",
+    "filter_rows",
+    "given_or",
+    "is_plain_product",
+]
 
 #: What is launched, in this order, with which tensors.
 Launches = list[tuple[Launcher, tuple[Any, ...]]]
@@ -104,6 +112,44 @@ def check_out(problem: ConvProblem, dtype: torch.dtype, out: torch.Tensor) -> No
         )
 
 
+def filter_rows(
+    problem: ConvProblem, dtype: torch.dtype, device: torch.device, out: torch.Tensor | None
+) -> torch.Tensor:
+    """Returns dense memory [Co, *filter_size, Ci / groups] for dw, that of ``out`` if possible.
+
+    Args:
+        problem: The convolution.
+        dtype: Of dw.
+        device: Where it is to be.
+        out: Where the caller wants dw.
+
+    Raises:
+        ValueError: ``out`` has another shape or dtype.
+    """
+    if out is not None:
+        check_out(problem, dtype, out)
+        rows = out.movedim(1, -1)
+        if rows.is_contiguous() and rows.data_ptr() % ROW_BYTES == 0:
+            return rows
+    co, ci, *taps = problem.w_shape
+    return torch.empty((co, *taps, ci), device=device, dtype=dtype)
+
+
+def given_or(rows: torch.Tensor, out: torch.Tensor | None) -> torch.Tensor:
+    """Returns dw of its rows, which are copied to ``out`` where that is other memory.
+
+    Args:
+        rows: What :func:`filter_rows` returned, filled.
+        out: As it was given to it.
+    """
+    dw = rows.movedim(-1, 1)
+    if out is None:
+        return dw
+    if dw.data_ptr() != out.data_ptr():
+        out.copy_(dw)
+    return out
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FilterGradientPlan:
     """A gradient of a filter, of one geometry on one device, by a kernel of matrix products.
@@ -146,12 +192,7 @@ class FilterGradientPlan:
         else:
             for launcher, tensors in self.launches(x, dy, dw_rows):
                 launcher.launch(tensors)
-        dw = dw_rows.movedim(-1, 1)
-        if out is None:
-            return dw
-        if dw.data_ptr() != out.data_ptr():
-            out.copy_(dw)
-        return out
+        return given_or(dw_rows, out)
 
     def launches(self, x: torch.Tensor, dy: torch.Tensor, dw: torch.Tensor) -> Launches:
         """Returns what is launched.
@@ -165,13 +206,7 @@ class FilterGradientPlan:
 
     def _output(self, device: torch.device, out: torch.Tensor | None) -> torch.Tensor:
         """Returns memory [Co, *filter_size, Ci / groups] for dw, that of ``out`` if possible."""
-        shape = self.problem.w_shape
-        if out is not None:
-            check_out(self.problem, self.out_dtype, out)
-            rows = out.movedim(1, -1)
-            if rows.is_contiguous() and rows.data_ptr() % ROW_BYTES == 0:
-                return rows
-        return torch.empty((shape[0], *shape[2:], shape[1]), device=device, dtype=self.out_dtype)
+        return filter_rows(self.problem, self.out_dtype, device, out)
 
     def _rows(self, x: torch.Tensor, dy: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Returns x and dy, channels last, as the kernel reads them."""

@@ -8,12 +8,13 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from functools import lru_cache
+from typing import Any
 
 import torch
 
 from triton_ext import backends
 from triton_ext.errors import UnsupportedError
-from triton_ext.ops import wgrad_gemm
+from triton_ext.ops import wgrad_gemm, wgrad_swapped
 from triton_ext.ops.depthwise_config import DepthwiseWgradConfig, Walk, is_depthwise, rank_wgrad
 from triton_ext.ops.depthwise_wgrad import DepthwiseWgradPlan
 from triton_ext.ops.depthwise_wgrad import wgrad_plan as depthwise_plan
@@ -33,11 +34,13 @@ from triton_ext.ops.wgrad_config import (
     expected_us,
 )
 from triton_ext.ops.wgrad_gemm import DTYPES, OUT_DTYPES, PackedWgradPlan, WgradPlan, ranked_tiles
+from triton_ext.ops.wgrad_swapped import SwappedConfig, SwappedWgradPlan
 
 __all__ = [
     "DTYPES",
     "MOST_EXPECTED",
     "PackedWgradPlan",
+    "SwappedWgradPlan",
     "WgradPlan",
     "expected_times",
     "fastest_packing",
@@ -45,6 +48,8 @@ __all__ = [
     "packing_pays",
     "ranking",
     "reasons",
+    "swapped_ranking",
+    "swapped_way",
 ]
 
 conv_violations = backends.load("nvidia", "conv_violations")
@@ -128,6 +133,38 @@ def packing_pays(packing: RowPacking, out_dtype: torch.dtype, machine: Machine) 
     return _packed_us(packing, out_dtype, machine) < MARGIN * plain_us
 
 
+def swapped_way(
+    problem: ConvProblem,
+    strides: tuple[tuple[int, ...], tuple[int, ...]],
+    packing: RowPacking | None,
+    dtype: torch.dtype,
+    out_dtype: torch.dtype,
+    machine: Machine,
+) -> RowPacking | None:
+    """Returns how rows of dy are packed where swapping x and dy is expected clearly sooner.
+
+    Args:
+        problem: The convolution, which im2col can walk tap by tap.
+        strides: Of x [N, Ci, *input_size] and of dy [N, Co, *output_size], in elements.
+        packing: The fastest way to pack rows of x, if there is one.
+        dtype: Of x and dy.
+        out_dtype: Of dw.
+        machine: The device.
+    """
+    if problem.in_channels <= problem.out_channels:
+        # Rows of x are worth packing sooner.
+        return None
+    way = fastest_packing(wgrad_swapped.ways(problem, strides, dtype.itemsize), out_dtype, machine)
+    if way is None:
+        return None
+    others = [*expected_times(problem, dtype, machine, out_dtype).values()]
+    if packing is not None:
+        others.append(_packed_us(packing, out_dtype, machine))
+    # All others read dy as it is, once its missing channels are filled up.
+    other_us = min(others, default=math.inf) + way.unpacked_copy_us
+    return way if _packed_us(way, out_dtype, machine) < MARGIN * other_us else None
+
+
 def expected_times(
     problem: ConvProblem, dtype: torch.dtype, machine: Machine, out_dtype: torch.dtype
 ) -> dict[WgradChoice | WgradTileChoice, float]:
@@ -190,6 +227,30 @@ def ranking(
     return [*ranked]
 
 
+def swapped_ranking(
+    problem: ConvProblem,
+    strides: tuple[tuple[int, ...], tuple[int, ...]],
+    dtype: torch.dtype,
+    out_dtype: torch.dtype,
+    machine: Machine,
+) -> list[SwappedConfig]:
+    """Returns the choices that swap x and dy, as :func:`ranking`; none where that does not pay.
+
+    Arguments as for :func:`swapped_way`.
+    """
+    if conv_violations(problem.geometry):
+        return []
+    ways = RowPacking.ways(problem, strides[0], dtype.itemsize, with_planes=True)
+    packing = fastest_packing(ways, out_dtype, machine)
+    way = swapped_way(problem, strides, packing, dtype, out_dtype, machine)
+    if way is None:
+        return []
+    return [SwappedConfig(choice) for choice, _ in ranked_tiles(way.padded, out_dtype, machine)]
+
+
+Plan = WgradPlan | PackedWgradPlan | SwappedWgradPlan | DepthwiseWgradPlan | gluon.HopperWgradPlan
+
+
 @lru_cache(maxsize=4096)
 def make_plan(
     problem: ConvProblem,
@@ -201,13 +262,14 @@ def make_plan(
     | WgradChoice
     | WgradTileChoice
     | PackedConfig
+    | SwappedConfig
     | DepthwiseWgradConfig
     | None = None,
     out_dtype: torch.dtype | None = None,
     num_sms: int | None = None,
     part_rounds: int = 1,
     pack_rows: bool | RowPacking | None = None,
-) -> WgradPlan | PackedWgradPlan | DepthwiseWgradPlan | gluon.HopperWgradPlan:
+) -> Plan:
     """Returns the plan of a gradient of a filter.
 
     Args:
@@ -239,19 +301,17 @@ def make_plan(
         others = (*others, f"out_dtype {out_dtype}: expected float16, bfloat16 or float32")
     if others:
         raise UnsupportedError("wgrad: " + "; ".join(others))
+    strides = (x_strides, dy_strides)
     if config is None and num_sms is None and pack_rows is None:
-        case = Case(direction="wgrad", problem=problem, dtype=dtype, out_dtype=out_dtype)
-        config = find(case, machine)
-        if isinstance(config, WgradTileChoice) and gluon.reasons(
-            problem, dtype, out_dtype, machine, config
-        ):
-            config = None
+        config = _measured(problem, strides, dtype, out_dtype, machine)
     if num_sms is not None:
         machine = replace(machine, num_sms=num_sms)
     if isinstance(config, DepthwiseWgradConfig) or (
         is_depthwise(problem) and config is None and not isinstance(pack_rows, RowPacking)
     ):
         return depthwise_plan(problem, x_strides, dy_strides, out_dtype, machine, config)
+    if isinstance(config, SwappedConfig):
+        return _swapped_plan(problem, strides, dtype, out_dtype, machine, config)
     if isinstance(config, PackedConfig):
         inner: WgradConfig | WgradChoice = config.config
         config, pack_rows = inner, True
@@ -260,12 +320,15 @@ def make_plan(
         ways = RowPacking.ways(problem, x_strides, dtype.itemsize, with_planes=True)
         packing = fastest_packing(ways if problem.batch else [], out_dtype, machine)
         # What im2col cannot walk tap by tap is packed whatever it costs.
-        has_to = pack_rows or conv_violations(problem.geometry)
-        if packing and not (has_to or packing_pays(packing, out_dtype, machine)):
-            packing = None
+        if not (pack_rows or conv_violations(problem.geometry)):
+            swapped = swapped_way(problem, strides, packing, dtype, out_dtype, machine)
+            if swapped is not None:
+                tiles = _tiles(swapped.padded, None, out_dtype, machine, part_rounds)
+                return wgrad_swapped.make_plan(problem, strides, dtype, out_dtype, tiles, swapped)
+            if packing and not packing_pays(packing, out_dtype, machine):
+                packing = None
     if packing is None and config is None and problem.batch:
         config = _fastest(problem, dtype, out_dtype, machine)
-    strides = (x_strides, dy_strides)
     if isinstance(config, WgradTileChoice):
         if packing is not None:
             raise UnsupportedError("wgrad: the Gluon kernel does not take packed rows")
@@ -275,6 +338,45 @@ def make_plan(
     computed = problem if packing is None else packing.padded
     tiles = _tiles(computed, config, out_dtype, machine, part_rounds)
     return wgrad_gemm.make_plan(problem, strides, dtype, out_dtype, tiles, packing)
+
+
+def _measured(
+    problem: ConvProblem,
+    strides: tuple[tuple[int, ...], tuple[int, ...]],
+    dtype: torch.dtype,
+    out_dtype: torch.dtype,
+    machine: Machine,
+) -> Any | None:
+    """Returns the choice that was measured, ``None`` where there is none for these strides."""
+    case = Case(direction="wgrad", problem=problem, dtype=dtype, out_dtype=out_dtype)
+    config = find(case, machine)
+    if isinstance(config, WgradTileChoice):
+        wrong = gluon.reasons(problem, dtype, out_dtype, machine, config)
+        return None if wrong else config
+    if isinstance(config, SwappedConfig):
+        return config if wgrad_swapped.ways(problem, strides, dtype.itemsize) else None
+    return config
+
+
+def _swapped_plan(
+    problem: ConvProblem,
+    strides: tuple[tuple[int, ...], tuple[int, ...]],
+    dtype: torch.dtype,
+    out_dtype: torch.dtype,
+    machine: Machine,
+    config: SwappedConfig,
+) -> SwappedWgradPlan:
+    """Returns the plan of a configuration that swaps x and dy."""
+    every = wgrad_swapped.ways(problem, strides, dtype.itemsize)
+    way = fastest_packing(every, out_dtype, machine)
+    if way is None:
+        why = wgrad_swapped.swap_reasons(problem) or ("its padding, its batch or the memory of x",)
+        raise UnsupportedError("wgrad: x and dy cannot be swapped: " + "; ".join(why))
+    inner, part_rounds = config.config, 1
+    if isinstance(inner, WgradChoice):
+        inner, part_rounds = inner.config, inner.part_rounds
+    tiles = _tiles(way.padded, inner, out_dtype, machine, part_rounds)
+    return wgrad_swapped.make_plan(problem, strides, dtype, out_dtype, tiles, way)
 
 
 def _fastest(

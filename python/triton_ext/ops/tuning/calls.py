@@ -90,6 +90,10 @@ def candidates(
             gathered = [*gather_config.ranking(problem, dtype, machine)]
         few = count // 3 if gathered else 0
         ranked = _with_packing(problem, direction, dtype, machine, epilogue, out_dtype, count - few)
+        if direction == "wgrad":
+            both = (_strides(problem.x_shape), _strides(problem.y_shape))
+            swapped = wgrad_plan.swapped_ranking(problem, both, dtype, out_dtype or dtype, machine)
+            ranked = _various(swapped, count - count // 3) + ranked
         strides = _strides(problem.x_shape)
         if gathered and conv_plan.gathering_pays(problem, strides, dtype, machine, epilogue):
             ranked = _various(gathered, count - few) + ranked

@@ -21,6 +21,7 @@ KINDS: dict[str, str] = {
     "gemm": "triton_ext.ops.conv_config:ConvConfig",
     "gluon": "triton_ext.ops.hopper.tiles:TileConfig",
     "packed": "triton_ext.ops.row_packing:PackedConfig",
+    "swapped": "triton_ext.ops.wgrad_swapped:SwappedConfig",
     "gather": "triton_ext.ops.gather_config:GatherConfig",
     "direct": "triton_ext.ops.conv_direct:DirectConfig",
     "depthwise": "triton_ext.ops.depthwise_config:DepthwiseConfig",

@@ -160,7 +160,7 @@ lookup = Lookup()
 _KINDS: dict[Direction, tuple[str, ...]] = {
     "fprop": ("gemm", "gluon", "packed", "gather", "direct", "depthwise"),
     "dgrad": ("gemm", "gluon", "direct", "depthwise"),
-    "wgrad": ("wgrad", "gluon_wgrad", "packed", "depthwise_wgrad"),
+    "wgrad": ("wgrad", "gluon_wgrad", "packed", "swapped", "depthwise_wgrad"),
 }
 _PACKED_KINDS: dict[Direction, tuple[str, ...]] = {
     "fprop": ("gemm", "gluon"),
@@ -231,7 +231,7 @@ def _check_kind(case: Case, entry: Entry) -> None:
         KindError: It is of another direction, or for depthwise convolutions only.
     """
     kind, expected = entry.kind, _KINDS[case.direction]
-    if kind == "packed" and kind in expected:
+    if kind in ("packed", "swapped") and kind in expected:
         kind, expected = entry.config["config"]["kind"], _PACKED_KINDS[case.direction]
     if kind not in expected:
         raise KindError(f"{kind} is no kernel of {case.direction}")

@@ -23,6 +23,7 @@ from triton_ext.ops.machine import Machine
 from triton_ext.ops.row_packing import PackedConfig
 from triton_ext.ops.tuning_store.cases import Case
 from triton_ext.ops.wgrad_config import WgradChoice
+from triton_ext.ops.wgrad_swapped import SwappedConfig, swap_reasons
 
 __all__ = ["problems_of"]
 
@@ -41,6 +42,9 @@ def problems_of(config: Any, case: Case, machine: Machine) -> list[str]:
     if isinstance(config, PackedConfig):
         # Which rows are packed depends on strides: what depends on the problem is asked later.
         return _alone(config.config, case, machine)
+    if isinstance(config, SwappedConfig):
+        # How much padding there is, is not in the key: that is asked later as well.
+        return [*swap_reasons(case.problem), *_alone(config.config, case, machine)]
     if isinstance(config, GatherConfig):
         # Its memory depends on strides as well.
         return [*gather_reasons(case.problem, case.dtype), *config.problems()]
