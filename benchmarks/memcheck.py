@@ -1,9 +1,10 @@
 """Random convolutions under NVIDIA's memory checker: ``compute-sanitizer --tool memcheck``.
 
-Each direction runs in a process of its own under the checker, behind one without it that fills
-Triton's cache.  A geometry runs the kernel that is chosen and the best configuration of every other
-kernel that takes it, in memory that torch's allocator does not keep, so that what lies behind a
-tensor belongs to nobody.  Nothing is timed.  ``--tool`` takes the checker's other tools too.
+Geometries are shared out among processes that run side by side: once without the checker, which
+fills Triton's cache, then under it.  A geometry runs the kernel that is chosen and the best
+configuration of every other kernel that takes it, in memory that torch's allocator does not keep,
+so that what lies behind a tensor belongs to nobody.  Nothing is timed.  ``--tool`` takes the
+checker's other tools too.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import re
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -24,7 +26,7 @@ from benchmarks.conv_variants import DIRECTIONS, case_of
 from benchmarks.harness import ROOT, Deadline, emit, end_group, run_at_once
 from benchmarks.reproduce import end_on_sigterm
 
-__all__ = ["add_arguments", "draw_problems", "find_checker", "run", "verdict"]
+__all__ = ["add_arguments", "draw_problems", "find_checker", "run", "shares_of", "verdict"]
 
 NAME = "compute-sanitizer"
 TOOLS = ("memcheck", "initcheck", "racecheck", "synccheck")
@@ -40,6 +42,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the options of the case."""
     parser.add_argument("--direction", nargs="+", choices=DIRECTIONS, default=DIRECTIONS)
     parser.add_argument("--cases", type=int, default=20, help="geometries per direction (20)")
+    parser.add_argument(
+        "--processes", type=int, default=9, help="that run under the checker at once (9)"
+    )
     parser.add_argument("--tool", choices=TOOLS, default="memcheck")
     parser.add_argument(
         "--checker", metavar="PATH", help=f"{NAME}, or its folder; by default that on the PATH"
@@ -52,6 +57,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="folder of the checker's logs (memcheck)",
     )  # fmt: skip
     parser.add_argument("--inside", action="store_true", help=argparse.SUPPRESS)
+    # Which of how many shares of a direction's geometries the process runs.
+    parser.add_argument("--share", type=int, nargs=2, default=(0, 1), help=argparse.SUPPRESS)
 
 
 def find_checker(path: str | None) -> str:
@@ -137,6 +144,16 @@ def verdict(log: str, output: str) -> Verdict:
     return Verdict(int(summaries[-1]) if summaries else None, len(ran), sum(map(int, ran)))
 
 
+def together(parts: Sequence[Verdict]) -> Verdict:
+    """Returns what the shares of a direction come to; one that did not end leaves no errors."""
+    errors = [part.errors for part in parts if part.errors is not None]
+    return Verdict(
+        sum(errors) if len(errors) == len(parts) else None,
+        sum(part.geometries for part in parts),
+        sum(part.configs for part in parts),
+    )
+
+
 def kinds(case: Any, machine: Any) -> list[Any]:
     """Returns ``None``, for what is chosen, then the best configuration of every kernel."""
     from triton_ext.ops.tuning.calls import candidates
@@ -154,7 +171,8 @@ def _inside(arguments: argparse.Namespace) -> int:
     device = torch.device("cuda", torch.cuda.current_device())
     machine = machine_of(device, "memcheck")
     (direction,) = arguments.direction
-    for problem, dtype in draw_problems(direction, arguments.cases):
+    index, count = arguments.share
+    for problem, dtype in draw_problems(direction, arguments.cases)[index::count]:
         case = case_of(direction, problem, dtype)
         tensors = make_tensors(case, device)
         configs = kinds(case, machine)
@@ -168,9 +186,35 @@ def _inside(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _command(direction: str, cases: int) -> list[str]:
-    return [sys.executable, "-m", "benchmarks", "memcheck", "--inside", "--direction", direction,
-            "--cases", str(cases)]  # fmt: skip
+@dataclass(frozen=True, slots=True)
+class Share:
+    """Geometries of a direction that one process runs.
+
+    Attributes:
+        direction: Of the convolutions.
+        index: Which of the shares it is.
+        count: How many shares the direction's geometries have.
+        cases: Geometries of the direction, in all shares.
+    """
+
+    direction: str
+    index: int
+    count: int
+    cases: int
+
+    def command(self) -> list[str]:
+        """What runs it, without the checker."""
+        return [
+            *(sys.executable, "-m", "benchmarks", "memcheck", "--inside"),
+            *("--direction", self.direction, "--cases", str(self.cases)),
+            *("--share", str(self.index), str(self.count)),
+        ]
+
+
+def shares_of(directions: Sequence[str], cases: int, processes: int) -> list[Share]:
+    """Returns about as many shares as processes, as many of each direction."""
+    count = max(1, min(cases, processes // len(directions)))
+    return [Share(each, index, count, cases) for each in directions for index in range(count)]
 
 
 def _environment() -> dict[str, str]:
@@ -178,56 +222,84 @@ def _environment() -> dict[str, str]:
     return {**os.environ, "PYTORCH_NO_CUDA_MEMORY_CACHING": "1", "TRITON_EXT_TUNING": "0"}
 
 
-def _fill_cache(directions: Sequence[str], cases: int, deadline: Deadline) -> None:
-    """Runs all directions at once without the checker, to compile what they need."""
-    commands = (_command(direction, cases) for direction in directions)
+def _fill_cache(directions: Sequence[str], cases: int, deadline: Deadline) -> float:
+    """Runs everything without the checker, to compile it; returns the seconds that it took."""
+    begin = time.perf_counter()
+    shares = shares_of(directions, cases, max(1, (os.cpu_count() or 1) - 1))
+    commands = (share.command() for share in shares)
     run_at_once(commands, max(1.0, deadline.left() / 2), _environment())
+    return time.perf_counter() - begin
 
 
-def check(checker: str, direction: str, arguments: argparse.Namespace, seconds: float) -> bool:
-    """Runs a direction under the checker; prints and returns whether it is clean.
+def check(checker: str, arguments: argparse.Namespace, seconds: float) -> list[bool]:
+    """Runs all directions under the checker, prints what was found and returns which are clean.
 
     Args:
         checker: The program.
-        direction: Of the convolutions.
         arguments: The command's.
-        seconds: After which the checker and what it started are ended.
+        seconds: After which the checkers and what they started are ended.
     """
-    log = arguments.out / f"{arguments.tool}.{direction}.log"
+    shares = shares_of(arguments.direction, arguments.cases, arguments.processes)
+    end = time.monotonic() + seconds
+    running: list[subprocess.Popen[bytes]] = []
+    statuses = []
+    try:
+        running += [_begun(checker, share, arguments) for share in shares]
+        for process in running:
+            try:
+                code = process.wait(timeout=max(0.0, end - time.monotonic()))
+                statuses.append(f"exit status {code}")
+            except subprocess.TimeoutExpired:
+                statuses.append("stopped by the time limit")
+    finally:
+        for process in running:
+            end_group(process)
+    clean = []
+    for direction in arguments.direction:
+        of_it = [index for index, share in enumerate(shares) if share.direction == direction]
+        paths = [_log_of(shares[index], arguments) for index in of_it]
+        found = together([verdict(_read(log), _read(log.with_suffix(".out"))) for log in paths])
+        odd = {statuses[index] for index in of_it} - {"exit status 0"}
+        is_clean = found.is_clean(arguments.cases) and not odd
+        errors = "no summary" if found.errors is None else f"{found.errors} errors"
+        emit(
+            f"{'clean' if is_clean else 'NOT CLEAN'}: {arguments.tool} {direction}: {errors}, "
+            f"{found.geometries} of {arguments.cases} geometries, {found.configs} launches of "
+            f"plans, {', '.join(sorted(odd)) or 'exit status 0'}; "
+            f"{arguments.out / f'{arguments.tool}.{direction}.*.log'}"
+        )
+        clean.append(is_clean)
+    return clean
+
+
+def _log_of(share: Share, arguments: argparse.Namespace) -> pathlib.Path:
+    folder: pathlib.Path = arguments.out
+    return folder.resolve() / f"{arguments.tool}.{share.direction}.{share.index}.log"
+
+
+def _read(path: pathlib.Path) -> str:
+    return path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
+
+
+def _begun(checker: str, share: Share, arguments: argparse.Namespace) -> subprocess.Popen[bytes]:
+    """Starts a share under the checker."""
+    log = _log_of(share, arguments)
     log.unlink(missing_ok=True)
     options = ["--tool", arguments.tool, "--error-exitcode", str(ERROR_STATUS)]
-    command = [checker, *options, "--log-file", str(log.resolve())]
-    printed = arguments.out / f"{arguments.tool}.{direction}.out"
-    with printed.open("wb") as file:
-        process = subprocess.Popen(
-            [*command, *_command(direction, arguments.cases)], cwd=ROOT, env=_environment(),
-            stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT,
+    with log.with_suffix(".out").open("wb") as file:
+        return subprocess.Popen(
+            [checker, *options, "--log-file", str(log), *share.command()], cwd=ROOT,
+            env=_environment(), stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT,
             start_new_session=True,
         )  # fmt: skip
-        try:
-            status = f"exit status {process.wait(timeout=seconds)}"
-        except subprocess.TimeoutExpired:
-            status = "stopped by the time limit"
-        finally:
-            end_group(process)
-    output = printed.read_text(encoding="utf-8", errors="replace")
-    text = log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
-    found = verdict(text, output)
-    errors = "no summary" if found.errors is None else f"{found.errors} errors"
-    is_clean = found.is_clean(arguments.cases) and status == "exit status 0"
-    emit(
-        f"{'clean' if is_clean else 'NOT CLEAN'}: {arguments.tool} {direction}: {errors}, "
-        f"{found.geometries} of {arguments.cases} geometries, {found.configs} launches of plans, "
-        f"{status}; {log}"
-    )
-    return is_clean
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Runs the case; returns 1 where a direction is not clean, 2 where nothing can be checked."""
-    if arguments.cases < 1:
-        emit(f"--cases {arguments.cases}: expected at least 1")
-        return 2
+    for name, value in (("cases", arguments.cases), ("processes", arguments.processes)):
+        if value < 1:
+            emit(f"--{name} {value}: expected at least 1")
+            return 2
     if arguments.inside:
         return _inside(arguments)
     try:
@@ -247,9 +319,6 @@ def run(arguments: argparse.Namespace) -> int:
         return 2
     end_on_sigterm()
     deadline = Deadline(arguments.time_limit)
-    _fill_cache(arguments.direction, arguments.cases, deadline)
-    clean = []
-    for index, direction in enumerate(arguments.direction):
-        share = deadline.left() / (len(arguments.direction) - index)
-        clean.append(check(checker, direction, arguments, max(1.0, share)))
-    return int(not all(clean))
+    seconds = _fill_cache(arguments.direction, arguments.cases, deadline)
+    emit(f"compiled in {seconds:.0f} s, without the checker")
+    return int(not all(check(checker, arguments, max(1.0, deadline.left()))))

@@ -24,10 +24,14 @@ import sys
 words = sys.argv[1:]
 log, cases = words[words.index("--log-file") + 1], int(words[words.index("--cases") + 1])
 direction = words[words.index("--direction") + 1]
+index, count = map(int, words[words.index("--share") + 1:][:2])
 assert words[words.index("--tool") + 1] == "memcheck"
-for number in range(cases):
-    print(f"ran case {number}: 3 configurations")
-errors = 2 if direction == "dgrad" else 0
+for number in range(cases)[index::count]:
+    print(f"ran case {number}: 3 configurations", flush=True)
+if direction == "wgrad" and index:
+    import time
+    time.sleep(60)
+errors = 2 if direction == "dgrad" and not index else 0
 open(log, "w").write(f"========= COMPUTE-SANITIZER\\n========= ERROR SUMMARY: {errors} errors\\n")
 sys.exit(int(words[words.index("--error-exitcode") + 1]) if errors else 0)
 """
@@ -58,6 +62,7 @@ def test_the_checker_is_looked_for(checker, monkeypatch, capsys):
     assert memcheck.run(arguments_of("--checker", "/nowhere/it")) == 2
     assert "--checker /nowhere/it: /nowhere/it is no program" in capsys.readouterr().out
     assert memcheck.run(arguments_of("--cases", "0")) == 2
+    assert memcheck.run(arguments_of("--processes", "0")) == 2
 
 
 def test_logs_are_read():
@@ -69,18 +74,52 @@ def test_logs_are_read():
     assert verdict("= RACECHECK SUMMARY: 3 hazards displayed", "").errors == 3
 
 
-def test_directions_are_checked_one_by_one(checker, tmp_path, monkeypatch, capsys):
+@pytest.fixture
+def checked(checker, tmp_path, monkeypatch):
+    """Runs the command with the stand-in; returns its status, and has what was compiled ahead."""
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     filled = []
-    monkeypatch.setattr(memcheck, "_fill_cache", lambda *given: filled.append(given[:2]))
-    words = ("--checker", str(checker), "--cases", "4", "--out", str(tmp_path / "logs"))
-    assert memcheck.run(arguments_of(*words, "--direction", "fprop", "dgrad")) == 1
+    monkeypatch.setattr(
+        memcheck, "_fill_cache", lambda *given: filled.append(given[:2]) or 1.0
+    )  # fmt: skip
+    words = ("--checker", str(checker), "--cases", "5", "--out", str(tmp_path / "logs"))
+
+    def run(*more):
+        return memcheck.run(arguments_of(*words, *more))
+
+    run.filled = filled
+    return run
+
+
+def test_shares_of_directions_are_checked_side_by_side(checked, tmp_path, capsys):
+    assert checked("--direction", "fprop", "dgrad", "--processes", "4") == 1
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0].startswith("clean: memcheck fprop: 0 errors, 4 of 4 geometries, 12 launches")
-    assert lines[1].startswith("NOT CLEAN: memcheck dgrad: 2 errors, 4 of 4 geometries")
-    assert filled == [(["fprop", "dgrad"], 4)]
-    assert memcheck.run(arguments_of(*words, "--direction", "fprop")) == 0
-    assert (tmp_path / "logs" / "memcheck.fprop.log").exists()
+    assert lines[0] == "compiled in 1 s, without the checker"
+    assert lines[1].startswith("clean: memcheck fprop: 0 errors, 5 of 5 geometries, 15 launches")
+    assert lines[2].startswith("NOT CLEAN: memcheck dgrad: 2 errors, 5 of 5 geometries, 15 laun")
+    assert "exit status 77" in lines[2]
+    assert checked.filled == [(["fprop", "dgrad"], 5)]
+    assert checked("--direction", "fprop", "--processes", "1") == 0
+    logs = sorted(path.name for path in (tmp_path / "logs").glob("*.log"))
+    assert logs == [f"memcheck.{d}.{i}.log" for d in ("dgrad", "fprop") for i in (0, 1)]
+
+
+def test_what_the_time_limit_stops_is_not_clean(checked, capsys):
+    assert checked("--processes", "6", "--time-limit", "3") == 1
+    told = capsys.readouterr().out
+    assert "clean: memcheck fprop: 0 errors, 5 of 5" in told
+    assert "NOT CLEAN: memcheck wgrad: no summary, 5 of 5 geometries" in told
+    assert "stopped by the time limit" in told
+
+
+def test_every_geometry_is_in_one_share():
+    for cases, processes in ((20, 9), (2, 30), (5, 1)):
+        shares = memcheck.shares_of(["fprop", "dgrad", "wgrad"], cases, processes)
+        for direction in ("fprop", "dgrad", "wgrad"):
+            parts = [each for each in shares if each.direction == direction]
+            numbers = [n for each in parts for n in range(cases)[each.index :: each.count]]
+            assert sorted(numbers) == list(range(cases))
+            assert all("--share" in each.command() for each in parts)
 
 
 @pytest.mark.parametrize("direction", ["fprop", "dgrad", "wgrad"])
