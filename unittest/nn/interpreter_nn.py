@@ -17,7 +17,7 @@ if os.environ.get("TRITON_INTERPRET") != "1":
     pytest.skip("set TRITON_INTERPRET=1 before pytest starts", allow_module_level=True)
 
 from triton_ext import nn
-from triton_ext.nn import folding
+from triton_ext.nn import folding, norms
 
 TORCH = torch.nn
 
@@ -108,6 +108,40 @@ def gradients(model, x):
     torch.manual_seed(2)
     y.backward(torch.randn(y.shape).to(y.dtype))
     return [y.detach(), x.grad, *(p.grad for p in model.parameters())]
+
+
+class Diffusion(TORCH.Module):
+    """Norms in front of convolutions, as in diffusion models."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm1, self.norm2 = TORCH.GroupNorm(4, 8), TORCH.GroupNorm(2, 8)
+        self.conv = TORCH.Conv2d(8, 8, 3, padding=1)
+
+    def forward(self, x):
+        y = self.conv(TORCH.functional.silu(self.norm1(x)))
+        return x + self.norm2(y)
+
+
+@pytest.mark.parametrize("training", [False, True])
+@pytest.mark.parametrize("make", [Block, Diffusion])
+def test_norms(make, training, monkeypatch):
+    torch.manual_seed(0)
+    model = settled(make(), torch.float32).train(training)
+    x = image(2, torch.float32)
+    ours, exact = ours_of(model, norms=True), copy.deepcopy(model).double()
+    for class_ in (TORCH.GroupNorm, TORCH.modules.batchnorm._BatchNorm):
+        monkeypatch.setattr(class_, "forward", None)  # every place is one kernel
+    monkeypatch.setattr(norms, "add_and_activate", None)
+    found = gradients(ours, x)
+    monkeypatch.undo()
+    theirs, right = gradients(model, x), gradients(exact, x.double())
+    models = ((ours, found), (model, theirs), (exact, right))
+    every = zip(*([*tensors, *m.buffers()] for m, tensors in models), strict=True)
+    for our, their, best in every:
+        assert our.dtype == their.dtype
+        one, other = ((t.double() - best).norm() for t in (our, their))
+        assert one <= 2 * other + 0.01 * best.double().norm()  # convolutions are TF32's
 
 
 class Timed(TORCH.Module):

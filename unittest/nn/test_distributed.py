@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import types
 from itertools import pairwise
 
 import pytest
@@ -14,6 +15,7 @@ import torch.distributed as dist
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
 from triton_ext import nn
+from triton_ext.nn import norms
 
 pytestmark = pytest.mark.skipif(
     not dist.is_available() or not dist.is_gloo_available(), reason="this torch has no gloo"
@@ -97,6 +99,40 @@ def test_fully_sharded(mesh):
     torch.testing.assert_close(train(after), expected)
     with pytest.raises(NotImplementedError, match="non-contiguous"):
         fully_shard(nn.convert(network(), report=False), mesh=mesh)
+
+
+@pytest.mark.parametrize("engine", ["ddp", "fsdp", "fsdp of each"])
+def test_norms(engine, mesh, monkeypatch):
+    """Chains are asked for as in a model of one process, with parameters that are gathered."""
+    from torch.distributed.fsdp import fully_shard
+    from torch.nn.parallel import DistributedDataParallel
+
+    asked = []
+
+    def norm_problem(kind, x, groups, weight, bias, residual, activation):
+        asked.append((type(weight), activation))
+        return "not on the CPU"
+
+    monkeypatch.setattr(norms, "kernels", types.SimpleNamespace(norm_problem=norm_problem))
+    theirs = network()
+    theirs.insert(1, torch.nn.BatchNorm2d(8))
+    theirs.append(torch.nn.Sequential(torch.nn.GroupNorm(2, 4), torch.nn.SiLU()))
+    model = nn.convert(copy.deepcopy(theirs), report=False, pack=False, norms=True)
+    if engine == "ddp":
+        model = DistributedDataParallel(model)
+    else:
+        for layer in [*model][:-1] if engine == "fsdp of each" else []:
+            if next(layer.parameters(), None) is not None:
+                fully_shard(layer, mesh=mesh)
+        fully_shard(model, mesh=mesh)
+    torch.testing.assert_close(train(model), train(theirs))
+    assert {kind for kind, _ in asked} == {torch.nn.Parameter}
+    activations = [activation for _, activation in asked]
+    # Who looks at a norm, as FSDP does, is not passed by; where no kernel was, the norm asks again.
+    if engine == "fsdp of each":
+        assert activations[:3] == ["identity", "silu", "identity"]
+    else:
+        assert activations[:4] == ["relu", "identity", "silu", "identity"]
 
 
 # --- copies of gathered filters -----------------------------------------------------------------

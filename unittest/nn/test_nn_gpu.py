@@ -17,6 +17,7 @@ pytest.importorskip("torch", reason="needs torch, which is not installed")
 import torch
 from gpu_comparison import MARKS, cudnn_in_full_precision, skip_without_gpu
 from triton_ext import nn
+from triton_ext.nn import norms
 
 skip_without_gpu()
 pytestmark = MARKS
@@ -283,9 +284,10 @@ def test_a_compiled_training_step():
         assert distance(our, right) <= 2 * distance(their, right) + 0.01
 
 
-def test_a_captured_training_step_sees_its_own_updates():
+@pytest.mark.parametrize("with_norms", [False, True])
+def test_a_captured_training_step_sees_its_own_updates(with_norms):
     def made():
-        model = ours_of(block()).train()
+        model = ours_of(block(), norms=with_norms).train()
         return model, torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
 
     x, grad = images(2, 64, 16, 16), images(2, 64, 16, 16, seed=5)
@@ -310,8 +312,85 @@ def test_a_captured_training_step_sees_its_own_updates():
         graph.replay()
     for _ in range(6):
         train(*eager)
-    for one, other in zip(eager[0].parameters(), captured[0].parameters(), strict=True):
+    states = (model.state_dict().values() for model, _ in (eager, captured))
+    for one, other in zip(*states, strict=True):
         assert torch.equal(one, other)
+
+
+# --- norms --------------------------------------------------------------------------------------
+
+
+class UNetBlock(torch.nn.Module):
+    """As in diffusion models: norm, activation, convolution."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm1, self.norm2 = torch.nn.GroupNorm(8, 64), torch.nn.GroupNorm(32, 64)
+        self.conv1 = torch.nn.Conv2d(64, 64, 3, padding=1)
+        self.conv2 = torch.nn.Conv2d(64, 64, 3, padding=1)
+
+    def forward(self, x):
+        y = self.conv1(torch.nn.functional.silu(self.norm1(x)))
+        return x + self.conv2(torch.nn.functional.silu(self.norm2(y)))
+
+
+@pytest.fixture
+def only_kernels(monkeypatch):
+    """Makes a norm that is torch's an error, and one that is not one call with what follows."""
+    for kind in (torch.nn.GroupNorm, torch.nn.modules.batchnorm._BatchNorm):
+        monkeypatch.setattr(kind, "forward", None)
+    monkeypatch.setattr(norms, "add_and_activate", None)
+    return monkeypatch
+
+
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("make", [Block, UNetBlock])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_blocks_with_norms(make, training, dtype, only_kernels):
+    torch.manual_seed(0)
+    model = settled(torch.nn.Sequential(make(), make())).to(dtype).train(training)
+    ours, exact = ours_of(model, norms=True), copy.deepcopy(model).double()
+    x = images(2, 64, 16, 16, dtype=dtype)
+    found = gradients(ours, x)
+    only_kernels.undo()
+    theirs, right = gradients(model, x), gradients(exact, x.double())
+    models = ((ours, found), (model, theirs), (exact, right))
+    for our, their, best in zip(*([*tensors, *m.buffers()] for m, tensors in models), strict=True):
+        assert our.dtype == their.dtype
+        if our.is_floating_point():
+            assert distance(our, best) <= 2 * distance(their, best) + 0.01
+        else:
+            assert torch.equal(our, their)
+
+
+def test_norms_under_autocast(only_kernels):
+    torch.manual_seed(0)
+    model = settled(torch.nn.Sequential(Block(), UNetBlock())).train()
+    ours, exact = ours_of(model, norms=True), copy.deepcopy(model).double()
+    x = images(2, 64, 16, 16, dtype=torch.float32)
+
+    def run(model):
+        with torch.autocast("cuda", dtype=torch.bfloat16):
+            return gradients(model, x)
+
+    found = run(ours)
+    only_kernels.undo()
+    right = gradients(exact, x.double())
+    for our, their, best in zip(found, run(model), right, strict=True):
+        assert our.dtype == their.dtype
+        assert distance(our, best) <= 2 * distance(their, best) + 0.01
+
+
+@torch.no_grad()
+def test_a_folded_block_with_norms(only_kernels):
+    torch.manual_seed(0)
+    model = settled(torch.nn.Sequential(Block(), UNetBlock())).eval().to(torch.bfloat16)
+    x = images(2, 64, 16, 16)
+    y = ours_of(model, fold=True, norms=True)(x)
+    only_kernels.undo()
+    with cudnn_in_full_precision():
+        exact = copy.deepcopy(model).float()(x.float())
+    assert_as_exact(y, model(x), exact)
 
 
 # --- filters that FSDP gathers ------------------------------------------------------------------
@@ -360,7 +439,8 @@ def test_filters_that_are_gathered(each, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["resnet18", "resnet50"])
-def test_what_is_kept_for_the_backward_is_no_more_than_torchs(name):
+@pytest.mark.parametrize("with_norms", [False, True])
+def test_what_is_kept_for_the_backward_is_no_more_than_torchs(name, with_norms):
     x = images(8, 3, SIZE, SIZE)
     model = network(name).to(torch.bfloat16).train()
 
@@ -386,7 +466,7 @@ def test_what_is_kept_for_the_backward_is_no_more_than_torchs(name):
 
     theirs = kept(model), peak(model)
     del model
-    ours = ours_of(network(name).to(torch.bfloat16).train())
+    ours = ours_of(network(name).to(torch.bfloat16).train(), norms=with_norms)
     found = kept(ours), peak(ours)
     assert found[0] <= theirs[0]
     assert found[1] <= 1.02 * theirs[1]

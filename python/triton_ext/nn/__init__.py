@@ -1,4 +1,4 @@
-"""torch's convolution modules on the kernels of :mod:`triton_ext.ops`."""
+"""torch's convolutions and norms on the kernels of :mod:`triton_ext.ops`."""
 
 from __future__ import annotations
 
@@ -11,9 +11,13 @@ from triton_ext.nn.modules import (
     ConvTranspose2d,
     ConvTranspose3d,
 )
+from triton_ext.nn.norms import BatchNorm1d, BatchNorm2d, BatchNorm3d, GroupNorm
 from triton_ext.nn.report import Conversion, Layer
 
 __all__ = [
+    "BatchNorm1d",
+    "BatchNorm2d",
+    "BatchNorm3d",
     "Conv1d",
     "Conv2d",
     "Conv3d",
@@ -21,6 +25,7 @@ __all__ = [
     "ConvTranspose2d",
     "ConvTranspose3d",
     "Conversion",
+    "GroupNorm",
     "Layer",
     "convert",
     "refresh",

@@ -1,4 +1,4 @@
-"""Models with torch's convolutions, turned into models with ours and back.
+"""Models with torch's convolutions and norms, turned into models with ours and back.
 
 A module stays the same object with the same parameters: only its class changes.  So hooks, shared
 and frozen weights, optimizers and names are what they were.
@@ -15,12 +15,14 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils.parametrize import is_parametrized
 
 from triton_ext.nn import modules
+from triton_ext.nn import norms as norm_modules
 from triton_ext.nn.folded import fold as fold_module
-from triton_ext.nn.folded import folds_of, recipe_of, unfold
-from triton_ext.nn.folding import CONVOLUTIONS, has_hooks
+from triton_ext.nn.folded import folds_of, recipe_of, unfold, unfolded
+from triton_ext.nn.folding import CONVOLUTIONS
 from triton_ext.nn.gathered import GATHERED
 from triton_ext.nn.patterns import Recipe, find_recipe
 from triton_ext.nn.report import ALREADY_OURS, Conversion, Layer, show
+from triton_ext.nn.steps import has_hooks
 from triton_ext.ops import support
 from triton_ext.ops.arguments import channels_last, channels_last_strides
 from triton_ext.ops.checks import Fallback, parse_fallback
@@ -30,7 +32,14 @@ __all__ = ["convert", "refresh", "revert", "survey"]
 _OURS: dict[type[torch.nn.Module], Any] = {
     getattr(torch.nn, name): getattr(modules, name) for name in modules.__all__
 }
-_TORCHS = {ours: theirs for theirs, ours in _OURS.items()}
+_OUR_NORMS: dict[type[torch.nn.Module], Any] = {
+    getattr(torch.nn, name): getattr(norm_modules, name) for name in norm_modules.NORMS
+}
+_TORCHS = {ours: theirs for theirs, ours in (*_OURS.items(), *_OUR_NORMS.items())}
+
+# What a model's reader takes for one of those norms: their subclasses as well.
+_NORMS = (torch.nn.modules.batchnorm._BatchNorm, torch.nn.GroupNorm)
+_NORM_DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 
 # How torch's FullyShardedDataParallel marks parameters that it has flattened (torch 2.13).
 _OF_OLDER_FSDP = "_fsdp_flattened"
@@ -49,6 +58,7 @@ def convert(
     fold: bool = False,
     *,
     pack: bool = True,
+    norms: bool = False,
 ) -> torch.nn.Module:
     """Gives the convolutions of a model the kernels of this package, in place.
 
@@ -60,12 +70,15 @@ def convert(
     Args:
         model: Any module; of convolutions, their subclasses are left.
         fallback: What converted layers do with an input that no kernel takes.
-        report: Whether to print a table of what became of every convolution.
+        report: Whether to print a table of what became of every convolution and norm.
         fold: Whether BatchNorm, activations and sums behind convolutions become part of them, for
             inference; :mod:`triton_ext.nn.folding` has what that means, :mod:`triton_ext.nn.
             patterns` where it is done.
         pack: Whether weights are brought into the kernels' memory order.  Otherwise they are copied
             at every call; FSDP's ``fully_shard`` refuses parameters in another order than torch's.
+        norms: Whether BatchNorm and GroupNorm run kernels of this package, too, with the
+            activations and sums behind them, in training and in eval mode;
+            :mod:`triton_ext.nn.norms` has which.
 
     Returns:
         The model.
@@ -75,7 +88,7 @@ def convert(
         ValueError: A module that is in training mode, with ``fold=True``.
     """
     parse_fallback(fallback)
-    found, recipes = _survey(model, fold)
+    found, recipes = _survey(model, fold, norms)
     # DDP's first step is wrong where weights have got another memory order since it was made.
     pack = pack and not any(isinstance(m, DistributedDataParallel) for m in model.modules())
     shared = _shared_memory(model) if pack else frozenset()
@@ -87,21 +100,29 @@ def convert(
         module.fallback = fallback
         if pack:
             _pack(module, shared)
+    for layer in found.norms:
+        module = model.get_submodule(layer.name)
+        if not layer.reason:
+            module.__class__ = _OUR_NORMS[type(module)]
     for name, recipe in recipes.items():
-        fold_module(model.get_submodule(name), recipe)
+        module = model.get_submodule(name)
+        if recipe_of(module) is not None:
+            unfold(module)
+        fold_module(module, recipe)
     if report:
         show(found, sys.stdout)
     return model
 
 
-def survey(model: torch.nn.Module, fold: bool = False) -> Conversion:
+def survey(model: torch.nn.Module, fold: bool = False, *, norms: bool = False) -> Conversion:
     """Tells what :func:`convert` would do to a model; changes nothing.
 
     Args:
         model: As for :func:`convert`.
         fold: As for :func:`convert`.
+        norms: As for :func:`convert`.
     """
-    return _survey(model, fold)[0]
+    return _survey(model, fold, norms)[0]
 
 
 def revert(model: torch.nn.Module) -> torch.nn.Module:
@@ -172,24 +193,27 @@ def _check_model(name: str, model: object) -> None:
         raise TypeError(f"{name}: expected a torch.nn.Module, got {type(model).__name__}")
 
 
-def _survey(model: torch.nn.Module, fold: bool) -> tuple[Conversion, dict[str, Recipe]]:
+def _survey(
+    model: torch.nn.Module, fold: bool, norms: bool
+) -> tuple[Conversion, dict[str, Recipe]]:
     _check_model("convert", model)
     if fold:
         _check_eval(model)
-    layers = {}
+    layers, found_norms = {}, {}
     for name, module in model.named_modules():
         if _is_convolution(module):
             reason = _reason_to_leave(module)
             layers[name] = Layer(name, repr(module), _shape(module), reason, (), "")
-    recipes: dict[str, Recipe] = {}
+        elif norms and isinstance(module, _NORMS):
+            reason = _reason_to_leave_norm(module)
+            found_norms[name] = Layer(name, repr(module), _channels(module), reason, (), "")
+    search = _Search(model, layers, found_norms, fold)
+    if fold or norms:
+        search.run()
     if fold:
-        recipes, parts, reasons = _find_recipes(model, layers)
-        for name, layer in layers.items():
-            folded = parts.get(name, ())
-            is_left = layer.reason not in ("", ALREADY_OURS)
-            why = "" if folded or is_left else reasons.get(name, "no module here calls it")
-            layers[name] = replace(layer, folded=folded, unfolded=why)
-    return Conversion(tuple(layers.values())), recipes
+        layers = {name: search.told(layer) for name, layer in layers.items()}
+    found_norms = {name: search.told(layer) for name, layer in found_norms.items()}
+    return Conversion(tuple(layers.values()), tuple(found_norms.values())), search.recipes
 
 
 def _check_eval(model: torch.nn.Module) -> None:
@@ -202,36 +226,89 @@ def _check_eval(model: torch.nn.Module) -> None:
             )
 
 
-def _find_recipes(
-    model: torch.nn.Module, layers: dict[str, Layer]
-) -> tuple[dict[str, Recipe], dict[str, tuple[str, ...]], dict[str, str]]:
-    """Returns recipes by module; by convolution, what is folded, and why nothing is."""
-    recipes: dict[str, Recipe] = {}
-    parts: dict[str, tuple[str, ...]] = {}
-    reasons: dict[str, str] = {}
-    for name, module in model.named_modules():
-        prefix = f"{name}." if name else ""
-        inner = {n[len(prefix) :] for n in layers if n.startswith(prefix) and n != name}
-        own = {n for n in inner if _is_called_by(module, n)}
-        if name in layers or not own:
-            continue
-        refused = {n: _reason_to_unfold(module.get_submodule(n), layers[prefix + n]) for n in own}
+class _Search:
+    """Looks for recipes of a model's modules.
+
+    Attributes:
+        recipes: By module, those that are new.
+        parts: By layer, what is folded into it.
+        reasons: By layer, why nothing is.
+        within: By norm, the convolution that it is folded into.
+    """
+
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        convolutions: dict[str, Layer],
+        norms: dict[str, Layer],
+        fold: bool,
+    ) -> None:
+        self._model = model
+        self._convolutions, self._norms = convolutions, norms
+        self._layers = {**convolutions, **norms}
+        self._fold = fold
+        self.recipes: dict[str, Recipe] = {}
+        self.parts: dict[str, tuple[str, ...]] = {}
+        self.reasons: dict[str, str] = {}
+        self.within: dict[str, str] = {}
+
+    def run(self) -> None:
+        """Asks every module that calls some of the layers itself."""
+        asked = self._layers if self._fold else self._norms
+        for name, module in self._model.named_modules():
+            prefix = f"{name}." if name else ""
+            inner = (n[len(prefix) :] for n in asked if n.startswith(prefix) and n != name)
+            own = [n for n in inner if _is_called_by(module, n)]
+            if name not in self._layers and own:
+                self._ask(name, prefix, module, own)
+
+    def told(self, layer: Layer) -> Layer:
+        """Returns a layer with what was found for it."""
+        name = layer.name
+        folded, within = self.parts.get(name, ()), self.within.get(name, "")
+        if folded or within or layer.reason not in ("", ALREADY_OURS):
+            return replace(layer, folded=folded, within=within)
+        return replace(layer, unfolded=self.reasons.get(name, "no module here calls it"))
+
+    def _ask(self, name: str, prefix: str, module: torch.nn.Module, own: list[str]) -> None:
+        refused = {n: self._refusal(prefix + n, module.get_submodule(n)) for n in own}
         able = {n for n, reason in refused.items() if not reason}
+        norms = {n for n in able if prefix + n in self._norms}
+        convolutions = able - norms
         known = recipe_of(module)
-        recipe, why = (known, {}) if known is not None else find_recipe(module, able)
-        for child, reason in {**why, **{n: r for n, r in refused.items() if r}}.items():
-            reasons[prefix + child] = reason
+        if known is not None:
+            # What was folded before stays, whatever is asked for now.
+            convolutions |= {site.name for site in known.sites}
+            norms |= {site.name for site in known.norms}
+        recipe = known
+        if known is None or (convolutions and not known.sites) or (norms and not known.in_training):
+            recipe, why = find_recipe(unfolded(module), convolutions, norms)
+            recipe = recipe or known
+            self.reasons.update({prefix + child: reason for child, reason in why.items()})
+        self.reasons.update({prefix + child: reason for child, reason in refused.items() if reason})
         if recipe is None:
-            continue
-        if known is None:
-            recipes[name] = recipe
-        for site in recipe.sites:
-            parts[prefix + site.convolution] = site.parts
-    return recipes, parts, reasons
+            return
+        if recipe != known:
+            self.recipes[name] = recipe
+        for site in (*recipe.sites, *recipe.norms):
+            self.parts[prefix + site.name] = site.parts
+            if site.norm:
+                self.within[prefix + site.norm] = prefix + site.name
+
+    def _refusal(self, name: str, module: Any) -> str:
+        """Returns why nothing may become part of a layer; empty if something may."""
+        layer = self._layers[name]
+        if layer.reason not in ("", ALREADY_OURS):
+            return layer.reason
+        if name in self._convolutions and not (
+            type(module) in CONVOLUTIONS or _OURS.get(type(module)) in CONVOLUTIONS
+        ):
+            return "transposed convolutions have no epilogue"
+        return "it has hooks" if has_hooks(module) else ""
 
 
 def _is_called_by(module: torch.nn.Module, name: str) -> bool:
-    """Tells whether a convolution is a module's own child, or lies in its lists only."""
+    """Tells whether a layer is a module's own child, or lies in its lists only."""
     *path, _ = name.split(".")
     return all(
         isinstance(module.get_submodule(".".join(path[: i + 1])), _LISTS) for i in range(len(path))
@@ -239,14 +316,6 @@ def _is_called_by(module: torch.nn.Module, name: str) -> bool:
 
 
 _LISTS = (torch.nn.ModuleList, torch.nn.ModuleDict)
-
-
-def _reason_to_unfold(module: Any, layer: Layer) -> str:
-    if layer.reason not in ("", ALREADY_OURS):
-        return layer.reason
-    if type(module) not in CONVOLUTIONS and _OURS.get(type(module)) not in CONVOLUTIONS:
-        return "transposed convolutions have no epilogue"
-    return "it has hooks" if has_hooks(module) else ""
 
 
 # --- single layers ------------------------------------------------------------------------------
@@ -268,6 +337,11 @@ def _shape(module: Any) -> str:
     if weight is None or isinstance(weight, torch.nn.parameter.UninitializedParameter):
         return "?"
     return "x".join(str(size) for size in weight.shape)
+
+
+def _channels(norm: Any) -> str:
+    """Returns the number of a norm's channels."""
+    return str(getattr(norm, "num_channels", None) or getattr(norm, "num_features", "?"))
 
 
 def _shared_memory(model: torch.nn.Module) -> frozenset[int]:
@@ -327,6 +401,25 @@ def _reason_to_leave(module: Any) -> str:
     if weight.layout is not torch.strided:
         return f"its weight is {weight.layout}"
     return _reason_of_kernels(module)
+
+
+def _reason_to_leave_norm(module: Any) -> str:
+    kind = type(module)
+    if kind in _TORCHS:
+        return ALREADY_OURS
+    if kind not in _OUR_NORMS:
+        return f"it is a {kind.__name__}"
+    if "forward" in module.__dict__:
+        return "its forward was replaced"
+    for name in ("weight", "bias"):
+        tensor = getattr(module, name, None)
+        if tensor is None:
+            continue
+        if type(tensor.data) is not torch.Tensor and not _is_sharded(tensor):
+            return f"its {name} is a {type(tensor.data).__name__}"
+        if tensor.dtype not in _NORM_DTYPES:
+            return f"dtype {str(tensor.dtype).removeprefix('torch.')} is not supported"
+    return ""
 
 
 def _is_sharded(weight: Any) -> bool:

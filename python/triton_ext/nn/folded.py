@@ -1,7 +1,8 @@
 """Modules whose forward is a folded one: the same object of a class made for it.
 
 The class is a subclass of the module's own with the same name.  Its forward is the folded one where
-that stands for the original, for tensors in eval mode, and otherwise the original.  Instances copy
+that stands for the original, for tensors in eval mode (with chains of norms in training mode, too),
+and otherwise the original.  Instances copy
 and pickle by the recipe; constructing the class (as slices of a ``Sequential`` do) gives an
 instance of the module's own.
 """
@@ -17,7 +18,7 @@ import torch
 from triton_ext.nn.folding import Fold
 from triton_ext.nn.patterns import FOLDS, Recipe
 
-__all__ = ["fold", "folds_of", "recipe_of", "unfold"]
+__all__ = ["fold", "folds_of", "recipe_of", "unfold", "unfolded"]
 
 _RECIPE = "_triton_ext_recipe"
 
@@ -41,6 +42,16 @@ def fold(module: torch.nn.Module, recipe: Recipe) -> None:
     module.__dict__[FOLDS] = tuple(Fold() for _ in recipe.sites)
 
 
+def unfolded(module: torch.nn.Module) -> torch.nn.Module:
+    """Returns a module as it was before it was folded, with the same attributes and children."""
+    if recipe_of(module) is None:
+        return module
+    kind: Any = type(module).__bases__[0]
+    made: torch.nn.Module = kind.__new__(kind)
+    made.__dict__ = module.__dict__
+    return made
+
+
 def unfold(module: torch.nn.Module) -> None:
     """Gives a folded module its own class back."""
     module.__class__ = type(module).__bases__[0]
@@ -49,12 +60,12 @@ def unfold(module: torch.nn.Module) -> None:
 
 @functools.lru_cache(maxsize=1024)  # blocks of the same kind share a class, and what is compiled
 def _folded_class(base: Any, recipe: Recipe) -> Any:
-    inputs, folded = recipe.inputs, _function(recipe)
+    inputs, folded, in_training = recipe.inputs, _function(recipe), recipe.in_training
     original: Any = base.forward
 
     def forward(self: Any, *arguments: Any, **keywords: Any) -> Any:
         if (
-            self.training
+            (self.training and not in_training)
             or keywords
             or len(arguments) != inputs
             or not all(isinstance(a, torch.Tensor) for a in arguments)

@@ -17,46 +17,25 @@ from typing import Any
 
 import torch
 
+from triton_ext.nn import norms
 from triton_ext.nn.modules import Conv1d, Conv2d, Conv3d
+from triton_ext.nn.steps import add_and_activate, has_hooks, is_watched, name_of
 from triton_ext.ops.autocast import is_autocast
 from triton_ext.ops.calls import is_differentiated
-from triton_ext.ops.reference import apply_activation
 
-__all__ = ["CONVOLUTIONS", "NORMS", "Fold", "activation_of", "convolve_folded", "has_hooks"]
+__all__ = ["CONVOLUTIONS", "NORMS", "Fold", "convolve_folded"]
 
 Tensor = torch.Tensor
 
 #: Those whose kernels have an epilogue, and the norms that fit their output.
 CONVOLUTIONS = (Conv1d, Conv2d, Conv3d)
-NORMS = (torch.nn.BatchNorm1d, torch.nn.BatchNorm2d, torch.nn.BatchNorm3d)
+NORMS = (
+    *(torch.nn.BatchNorm1d, torch.nn.BatchNorm2d, torch.nn.BatchNorm3d),
+    *(norms.BatchNorm1d, norms.BatchNorm2d, norms.BatchNorm3d),
+)
 
 # Those whose epilogue is computed in fp32 without a loss.
 _DTYPES = (torch.float16, torch.bfloat16, torch.float32)
-
-
-def activation_of(module: object) -> str | None:
-    """Returns the name by which epilogues know a module's function; ``None`` without one."""
-    kind = type(module)
-    if kind is torch.nn.GELU:
-        return "gelu" if module.approximate == "none" else "gelu_tanh"
-    return _ACTIVATIONS.get(kind)
-
-
-_ACTIVATIONS: dict[type, str] = {
-    torch.nn.ReLU: "relu",
-    torch.nn.SiLU: "silu",
-    torch.nn.Tanh: "tanh",
-}
-
-
-def has_hooks(module: Any) -> bool:
-    """Tells whether somebody looks at a module's inputs, outputs or gradients."""
-    return bool(
-        module._forward_hooks
-        or module._forward_pre_hooks
-        or module._backward_hooks
-        or module._backward_pre_hooks
-    )
 
 
 # --- BatchNorm as two vectors -------------------------------------------------------------------
@@ -180,7 +159,7 @@ def convolve_folded(
         residual: What is added.
         adds: ``"+"``, ``"+="``, or empty if nothing is added.
     """
-    name = _name_of(activation)
+    name = name_of(activation)
     if name is None or not _may_fold(conv, norm, activation, x, residual, adds):
         return _one_by_one(conv, norm, activation, x, residual, adds)
     weight, bias = conv._parameters["weight"], conv._parameters["bias"]
@@ -197,34 +176,17 @@ def convolve_folded(
         return conv.convolve(x.to(dtype), weight.to(dtype), bias, **epilogue)
 
 
-def _name_of(activation: Any) -> str | None:
-    if activation is None:
-        return "none"
-    return activation if isinstance(activation, str) else activation_of(activation)
-
-
 def _one_by_one(conv: Any, norm: Any, activation: Any, x: Any, residual: Any, adds: str) -> Any:
     y = conv(x)
-    if norm is not None:
-        y = norm(y)
-    if adds == "+=":
-        y += residual
-    elif adds:
-        y = y + residual
-    if activation is None:
-        return y
-    return apply_activation(y, activation) if isinstance(activation, str) else activation(y)
+    if norm is None:
+        return add_and_activate(y, activation, residual, adds)
+    # Two calls instead of one where the norm has a kernel.
+    return norms.normalize(norm, activation, y, residual, adds)
 
 
 def _may_fold(conv: Any, norm: Any, activation: Any, x: Any, residual: Any, adds: str) -> bool:
     """Tells whether the kernel gives what the modules would give, and nobody sees a difference."""
-    if type(conv) not in CONVOLUTIONS or has_hooks(conv) or "forward" in conv.__dict__:
-        return False
-    if isinstance(activation, torch.nn.Module) and (
-        has_hooks(activation) or "forward" in activation.__dict__
-    ):
-        return False
-    if torch.nn.modules.module._has_any_global_hook():
+    if type(conv) not in CONVOLUTIONS or is_watched(conv, activation):
         return False
     weight, bias = conv._parameters.get("weight"), conv._parameters.get("bias")
     if not _is_plain(x) or not _is_plain(weight):

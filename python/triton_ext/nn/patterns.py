@@ -1,4 +1,4 @@
-"""Convolutions in a forward, and what behind them goes into their epilogue.
+"""Convolutions and norms in a forward, and what behind them goes into their kernels.
 
 A module's own forward is recorded by torch.fx, with every module that it calls as one step.  In the
 record the pattern is a chain whose every link is used by the next one only:
@@ -11,6 +11,14 @@ The residual has the output's shape or is one number per image and channel, such
 The chain becomes one call at the place of its last link.  What stands between its first and last
 link must not write to tensors, because the convolution is then computed behind it.
 
+Norms that are in no chain of a convolution begin chains of their own:
+
+    BatchNorm -> + residual? -> ReLU?      BatchNorm, GroupNorm -> activation?
+
+Those are called in training mode, too, unless the forward asks for checkpoints: what it does with
+them is not in its record.  A norm that is called again between the links of its chain has none,
+because it counts what it is called with.
+
 Safe direction: a chain that could be folded may be left.
 """
 
@@ -19,6 +27,7 @@ from __future__ import annotations
 import abc
 import operator
 import types
+from collections.abc import Set
 from dataclasses import dataclass
 from typing import Any, Generic
 
@@ -26,7 +35,9 @@ import torch
 from torch import fx
 from torch.nn import functional as F
 
-from triton_ext.nn.folding import NORMS, activation_of, convolve_folded, has_hooks
+from triton_ext.nn.folding import NORMS, convolve_folded
+from triton_ext.nn.norms import normalize
+from triton_ext.nn.steps import activation_of, has_hooks
 from triton_ext.nn.traceable import hazard, names_read
 
 __all__ = ["FOLDS", "Recipe", "Site", "find_recipe"]
@@ -37,16 +48,18 @@ FOLDS = "_triton_ext_folds"
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """A convolution with what is folded into it.
+    """A convolution or a norm with what is folded into it.
 
     Attributes:
-        convolution: Its name in the module.
+        name: Its name in the module.
         parts: What is folded, in order: classes of modules, names of functions, ``+`` or ``+=``,
             with ``[:, :, None, None]`` where that is what is done to the residual.
+        norm: The name of a norm that is folded into a convolution; empty if there is none.
     """
 
-    convolution: str
+    name: str
     parts: tuple[str, ...]
+    norm: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +73,8 @@ class Recipe:
         attributes: What the forward was recorded with: attributes of the module that it may read.
         children: Modules that it may ask for, which must not be None.
         sites: The convolutions, in the order of the folds.
+        norms: The norms that begin chains.
+        in_training: Whether the forward is also that of training mode.
     """
 
     source: str
@@ -68,6 +83,8 @@ class Recipe:
     attributes: tuple[tuple[str, Any], ...]
     children: tuple[str, ...]
     sites: tuple[Site, ...]
+    norms: tuple[Site, ...] = ()
+    in_training: bool = False
 
 
 class _NotRecorded(Exception):
@@ -114,17 +131,19 @@ _HAS_STARS = 0x04 | 0x08  # inspect.CO_VARARGS, CO_VARKEYWORDS
 
 
 def find_recipe(
-    module: torch.nn.Module, convolutions: set[str]
+    module: torch.nn.Module, convolutions: Set[str], norms: Set[str] = frozenset()
 ) -> tuple[Recipe | None, dict[str, str]]:
-    """Returns a module's folded forward, or None; by convolution, why nothing is folded into it.
+    """Returns a module's folded forward, or None; by layer, why nothing is folded into it.
 
     Args:
         module: Whose own forward is meant; no convolution itself.
         convolutions: The names in the module of those that have an epilogue.
+        norms: The names in the module of those that may begin chains.
     """
+    layers = (*convolutions, *norms)
     reason = _reason_against(module)
     if reason:
-        return None, dict.fromkeys(convolutions, reason)
+        return None, dict.fromkeys(layers, reason)
     tracer = _Tracer()
     try:
         graph = tracer.trace(module)
@@ -132,10 +151,12 @@ def find_recipe(
     except Exception as error:
         first = (str(error).splitlines() or [type(error).__name__])[0]
         reason = f"its module's forward does not trace: {first}"
-        return None, dict.fromkeys(convolutions, reason)
-    reasons = dict.fromkeys(convolutions, "its module's forward does not call it")
+        return None, dict.fromkeys(layers, reason)
+    reasons = dict.fromkeys(layers, "its module's forward does not call it")
+    _skip_identities(module, graph)
     sites = _fold(module, graph, convolutions, reasons)
-    if not sites:
+    chains = _fold_norms(module, graph, norms, reasons)
+    if not sites and not chains:
         return None, reasons
     inputs = sum(node.op == "placeholder" for node in graph.nodes)
     for node in graph.nodes:
@@ -148,9 +169,20 @@ def find_recipe(
         if name in used
     )
     read = names_read(module)
-    attributes = tuple((k, v) for k, v in vars(module).items() if k in read and _is_simple(v))
-    children = tuple(k for k, v in module._modules.items() if k in read and v is not None)
-    return Recipe(code.src, names, inputs, attributes, children, tuple(sites)), reasons
+    recipe = Recipe(
+        source=code.src,
+        names=names,
+        inputs=inputs,
+        attributes=tuple((k, v) for k, v in vars(module).items() if k in read and _is_simple(v)),
+        children=tuple(k for k, v in module._modules.items() if k in read and v is not None),
+        sites=tuple(sites),
+        norms=tuple(chains),
+        in_training=bool(norms) and not read & _CHECKPOINTS,
+    )
+    return recipe, reasons
+
+
+_CHECKPOINTS = {"checkpoint", "checkpoint_sequential", "checkpoint_seq"}
 
 
 def _is_simple(value: object) -> bool:
@@ -199,7 +231,10 @@ def _reason_against(module: torch.nn.Module) -> str:
 
 @dataclass(slots=True)
 class _Chain:
-    """A convolution's node and the links behind it, while they are found."""
+    """The node of a convolution or a norm and the links behind it, while they are found.
+
+    A norm that is the first link is not the ``norm``, which stands behind a convolution.
+    """
 
     first: fx.Node
     last: fx.Node
@@ -239,24 +274,48 @@ def _spread(residual: fx.Node | None) -> str:
 
 
 def _fold(
-    root: torch.nn.Module, graph: fx.Graph, convolutions: set[str], reasons: dict[str, str]
+    root: torch.nn.Module, graph: fx.Graph, convolutions: Set[str], reasons: dict[str, str]
 ) -> list[Site]:
     """Replaces the chains in a graph by single calls, and says why there is no chain.
 
     The last ones first: of two convolutions that are added, the later one takes the sum.
     """
-    _skip_identities(root, graph)
     sites: list[Site] = []
-    firsts = [n for n in graph.nodes if n.op == "call_module" and n.target in convolutions]
-    for first in reversed(firsts):
-        if len(first.args) != 1 or first.kwargs or not isinstance(first.args[0], fx.Node):
-            continue
+    for first in reversed(_calls_of(graph, convolutions)):
         chain = _chain_from(root, first)
         reasons[str(first.target)] = _behind(root, first)
         if chain.first is not chain.last:
             _replace(graph, chain, len(sites))
+            norm = "" if chain.norm is None else str(chain.norm.target)
+            sites.append(Site(str(first.target), chain.parts(root), norm))
+    return sites
+
+
+def _fold_norms(
+    root: torch.nn.Module, graph: fx.Graph, norms: Set[str], reasons: dict[str, str]
+) -> list[Site]:
+    """Does the same for norms, the last ones first, too: of two that are added."""
+    sites: list[Site] = []
+    for first in reversed(_calls_of(graph, norms)):
+        chain = _chain_from_norm(root, first)
+        reasons[str(first.target)] = _behind(root, first)
+        if chain.first is not chain.last:
+            _replace_norm(graph, chain)
             sites.append(Site(str(first.target), chain.parts(root)))
     return sites
+
+
+def _calls_of(graph: fx.Graph, names: Set[str]) -> list[fx.Node]:
+    """Returns the calls of modules with nothing but one tensor."""
+    return [
+        node
+        for node in graph.nodes
+        if node.op == "call_module"
+        and node.target in names
+        and len(node.args) == 1
+        and not node.kwargs
+        and isinstance(node.args[0], fx.Node)
+    ]
 
 
 def _skip_identities(root: torch.nn.Module, graph: fx.Graph) -> None:
@@ -286,8 +345,31 @@ def _chain_from(root: torch.nn.Module, first: fx.Node) -> _Chain:
     return short if _is_quiet_between(root, short) else _Chain(first, first)
 
 
+def _chain_from_norm(root: torch.nn.Module, first: fx.Node) -> _Chain:
+    chain = _Chain(first, first)
+    node = _next(chain)
+    if node is not None and _is_batch_norm(root, first) and _take_sum(chain, node):
+        if _spread(chain.residual):
+            return _Chain(first, first)
+        node = _next(chain)
+    short = _Chain(first, chain.last, None, chain.add, None, chain.residual, chain.adds)
+    if node is not None:
+        _take_activation(root, chain, node)
+    if chain.adds and chain.activation is not None and _activation_name(root, chain) != "relu":
+        chain = short
+    if _is_quiet_between(root, chain):
+        return chain
+    return short if _is_quiet_between(root, short) else _Chain(first, first)
+
+
+def _activation_name(root: torch.nn.Module, chain: _Chain) -> str | None:
+    if chain.activation is None or chain.name:
+        return chain.name
+    return activation_of(root.get_submodule(str(chain.activation.target)))
+
+
 def _behind(root: torch.nn.Module, node: fx.Node) -> str:
-    """Tells what uses a convolution's output."""
+    """Tells what uses a layer's output."""
     users = list(node.users)
     if len(users) != 1:
         return "nothing uses its output" if not users else "its output is used more than once"
@@ -389,7 +471,7 @@ _HARMLESS = {
     operator.add, operator.sub, operator.mul, operator.truediv, operator.neg, operator.getitem,
     getattr, torch.add, torch.mul, torch.cat, torch.relu, torch.sigmoid, torch.tanh, torch.flatten,
     F.avg_pool2d, F.max_pool2d, F.adaptive_avg_pool2d, F.interpolate, F.pad, F.gelu,
-    convolve_folded,
+    convolve_folded, normalize,
 }  # fmt: skip
 
 _FRESH = (
@@ -409,11 +491,23 @@ _FRESH = (
 def _is_quiet_between(root: torch.nn.Module, chain: _Chain) -> bool:
     """Tells whether nothing between a chain's first and last link writes to a tensor."""
     links, node = chain.links, chain.first
+    norms = {link.target for link in links if _is_batch_norm(root, link)}
     while node is not chain.last:
         node = node.next
-        if node not in links and not _is_quiet(root, node):
+        if node in links:
+            continue
+        if not _is_quiet(root, node):
+            return False
+        if node.op in ("call_module", "get_attr") and node.target in norms:
             return False
     return True
+
+
+def _is_batch_norm(root: torch.nn.Module, node: fx.Node) -> bool:
+    """Tells whether a step is a norm that counts its calls."""
+    return node.op == "call_module" and isinstance(
+        root.get_submodule(str(node.target)), torch.nn.modules.batchnorm._BatchNorm
+    )
 
 
 def _is_quiet(root: torch.nn.Module, node: fx.Node) -> bool:
@@ -447,18 +541,32 @@ def _leaves_input(module: Any) -> bool:
 # --- the replacement ----------------------------------------------------------------------------
 
 
-def _replace(graph: fx.Graph, chain: _Chain, index: int) -> None:
-    def module(node: fx.Node | None) -> fx.Node | None:
-        return None if node is None else graph.create_node("get_attr", str(node.target))
+def _module(graph: fx.Graph, node: fx.Node | None) -> fx.Node | None:
+    return None if node is None else graph.create_node("get_attr", str(node.target))
 
+
+def _replace(graph: fx.Graph, chain: _Chain, index: int) -> None:
     with graph.inserting_before(chain.last):
         folds = graph.create_node("get_attr", FOLDS)
         fold = graph.call_function(operator.getitem, (folds, index))
-        activation = chain.name or module(chain.activation)
-        arguments = (module(chain.first), module(chain.norm), activation, fold)
+        activation = chain.name or _module(graph, chain.activation)
+        arguments = (_module(graph, chain.first), _module(graph, chain.norm), activation, fold)
         node = graph.call_function(
             convolve_folded, (*arguments, chain.first.args[0], chain.residual, chain.adds)
         )
+    _put(graph, chain, node)
+
+
+def _replace_norm(graph: fx.Graph, chain: _Chain) -> None:
+    with graph.inserting_before(chain.last):
+        activation = chain.name or _module(graph, chain.activation)
+        arguments = (_module(graph, chain.first), activation, chain.first.args[0])
+        node = graph.call_function(normalize, (*arguments, chain.residual, chain.adds))
+    _put(graph, chain, node)
+
+
+def _put(graph: fx.Graph, chain: _Chain, node: fx.Node) -> None:
+    """Puts one call in the place of a chain."""
     chain.last.replace_all_uses_with(node)
     for link in reversed(chain.links):
         graph.erase_node(link)

@@ -1,4 +1,4 @@
-"""What became of a model's convolutions, as data and as a table.
+"""What became of a model's convolutions and norms, as data and as a table.
 
 The table is drawn by rich where that is installed, and otherwise printed in plain columns.
 """
@@ -19,16 +19,18 @@ _WIDTH = 200
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """A convolution of a model.
+    """A convolution or a norm of a model.
 
     Attributes:
         name: As ``named_modules`` calls it; empty for the model itself.
         text: The module's own.
-        shape: Of its weight, such as ``64x3x7x7``; ``?`` where it is not known yet.
+        shape: Of its weight, such as ``64x3x7x7``; ``?`` where it is not known yet.  Of norms, the
+            number of their channels.
         reason: Why it was left; empty if it was converted.
         folded: What became part of it, in order: classes of modules, names of functions, ``+``,
             ``+[:, :, None, None]``.
         unfolded: Why nothing did; empty if something did, or nothing was to.
+        within: The convolution that a norm is folded into in eval mode; empty if it is not.
     """
 
     name: str
@@ -37,10 +39,13 @@ class Layer:
     reason: str
     folded: tuple[str, ...]
     unfolded: str
+    within: str = ""
 
     @property
     def outcome(self) -> str:
         """What became of it, in words."""
+        if self.within and self.reason in ("", ALREADY_OURS):
+            return f"converted, and part of {self.within} in eval mode"
         if self.folded:
             return f"converted with {', '.join(self.folded)}"
         if self.reason and not self.unfolded:
@@ -50,32 +55,43 @@ class Layer:
 
 @dataclass(frozen=True, slots=True)
 class Conversion:
-    """What became of a model's convolutions; its text is a table."""
+    """What became of a model's layers; its text is a table.
+
+    Attributes:
+        layers: The convolutions.
+        norms: The norms; none where nothing was to become of them.
+    """
 
     layers: tuple[Layer, ...]
+    norms: tuple[Layer, ...] = ()
 
     @property
     def summary(self) -> str:
-        """How many convolutions there are and what became of them."""
-        if not self.layers:
-            return "no convolutions"
-        ours = sum(not layer.reason for layer in self.layers)
-        before = sum(layer.reason == ALREADY_OURS for layer in self.layers)
-        folded = sum(bool(layer.folded) for layer in self.layers)
-        left = len(self.layers) - ours - before
-        counts = {"converted": ours, "ours before": before, "left": left, "folded": folded}
-        found = [f"{count} {what}" for what, count in counts.items() if count]
-        return f"{len(self.layers)} convolutions: {', '.join(found)}"
+        """How many convolutions and norms there are and what became of them."""
+        text = _counts("convolutions", self.layers)
+        return f"{text}; {_counts('norms', self.norms)}" if self.norms else text
 
     def __str__(self) -> str:
-        rows = [(layer.name, layer.text, layer.outcome) for layer in self.layers]
+        rows = [(layer.name, layer.text, layer.outcome) for layer in (*self.layers, *self.norms)]
         widths = [max((len(row[i]) for row in rows), default=0) for i in range(2)]
         lines = [f"{a:<{widths[0]}}  {b:<{widths[1]}}  {c}".rstrip() for a, b, c in rows]
         return "\n".join([*lines, self.summary])
 
 
+def _counts(kind: str, layers: tuple[Layer, ...]) -> str:
+    if not layers:
+        return f"no {kind}"
+    ours = sum(not layer.reason for layer in layers)
+    before = sum(layer.reason == ALREADY_OURS for layer in layers)
+    folded = sum(bool(layer.folded or layer.within) for layer in layers)
+    left = len(layers) - ours - before
+    counts = {"converted": ours, "ours before": before, "left": left, "folded": folded}
+    found = [f"{count} {what}" for what, count in counts.items() if count]
+    return f"{len(layers)} {kind}: {', '.join(found)}"
+
+
 def show(conversion: Conversion, file: TextIO) -> None:
-    """Prints a table of what became of every convolution."""
+    """Prints a table of what became of every layer."""
     try:
         from rich.console import Console
         from rich.table import Table
@@ -88,7 +104,7 @@ def show(conversion: Conversion, file: TextIO) -> None:
     table.add_column("module")
     table.add_column("weight", no_wrap=True)
     table.add_column("outcome")
-    for layer in conversion.layers:
+    for layer in (*conversion.layers, *conversion.norms):
         style = "red" if layer.outcome.startswith("left") else "green"
         cells = (layer.name or "(model)", layer.text.split("(")[0], layer.shape)
         table.add_row(*map(Text, cells), Text(layer.outcome, style=style))

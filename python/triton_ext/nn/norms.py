@@ -1,0 +1,216 @@
+"""``torch.nn``'s BatchNorm and GroupNorm with the channels-last kernels of :mod:`triton_ext.ops`.
+
+Each is a subclass of torch's: the same constructor, parameters, buffers and state dict, and
+``isinstance`` tells no difference.  What follows a norm in a forward may be computed with it, in
+training as well as in eval mode:
+
+    BatchNorm -> + residual? -> ReLU?      BatchNorm, GroupNorm -> ReLU, SiLU, GELU, Tanh?
+
+Every call looks whether a kernel gives what torch gives: the input's kind, shape, memory order and
+dtype, autocast, transforms of ``torch.func``, and, for what follows, hooks and replaced modules.
+Where it does not, torch's own forward runs, and what follows by itself.  So it does while
+``torch.compile`` traces, because Inductor fuses norms with what is around them.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.fx import Proxy
+
+from triton_ext.nn.steps import add_and_activate, is_watched, name_of
+from triton_ext.ops import norms as kernels
+from triton_ext.ops.autocast import is_autocast
+from triton_ext.ops.calls import is_transformed
+
+#: The names of the modules.
+NORMS = ("BatchNorm1d", "BatchNorm2d", "BatchNorm3d", "GroupNorm")
+
+__all__ = ["NORMS", "BatchNorm1d", "BatchNorm2d", "BatchNorm3d", "GroupNorm", "normalize"]
+
+Tensor = torch.Tensor
+
+
+class _Norm:
+    """What all four have beside torch's module; comes first among their bases."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Normalizes, by a kernel where one gives torch's result."""
+        if isinstance(input, Proxy):
+            return self._record(input)
+        y = self.normalized(input, None, "none")
+        if y is None:
+            y = super().forward(input)  # type: ignore[misc]
+        return y
+
+    def normalized(self, x: Any, residual: Any, activation: str) -> Tensor | None:
+        """Returns a kernel's output; ``None`` where torch is to compute it.
+
+        Args:
+            x: As for the module.
+            residual: What is added, or None.
+            activation: By its name in epilogues.
+        """
+        raise NotImplementedError
+
+    def _record(self, input: Any) -> Any:
+        """Records a call of this module as torch.fx records those of torch's own norms."""
+        tracer = input.tracer
+        name = tracer.path_of_module(self)
+        if not name:
+            return super().forward(input)  # type: ignore[misc]
+        return tracer.create_proxy("call_module", name, (input,), {})
+
+
+class _BatchNorm(_Norm):
+    """The norms over batches; subclasses have the number of their input's dimensions."""
+
+    _rank: int
+
+    def normalized(self, x: Any, residual: Any, activation: str) -> Tensor | None:
+        """Returns a kernel's output, as the base says; counts the batch if there is one."""
+        module: Any = self
+        if not _is_own(x) or x.dim() != self._rank or x.shape[1] != module.num_features:
+            return None
+        tracked = not module.training or module.track_running_stats
+        mean = module.running_mean if tracked else None
+        variance = module.running_var if tracked else None
+        if (mean is None) is not (variance is None):
+            return None
+        of_batch: bool = module.training or mean is None
+        if of_batch and x.numel() <= x.shape[1]:
+            return None  # torch tells that this is no batch
+        weight, bias = module.weight, module.bias
+        if not _are_plain(weight, bias) or not _fits(residual, x):
+            return None
+        if mean is not None and not (_is_running(mean, x) and _is_running(variance, x)):
+            return None
+        name = _NAMES.get(activation, activation)
+        if kernels.norm_problem("batch", x, None, weight, bias, residual, name) is not None:
+            return None
+        momentum = module.momentum
+        if module.training and module.track_running_stats:
+            # As torch's own forward counts.
+            batches = module.num_batches_tracked
+            if batches is not None:
+                batches.add_(1)
+                if momentum is None:
+                    momentum = 1.0 / float(batches)
+        result: Tensor = kernels.batch_norm(
+            x,
+            weight,
+            bias,
+            mean,
+            variance,
+            training=of_batch,
+            momentum=0.0 if momentum is None else momentum,
+            eps=module.eps,
+            activation=name,
+            residual=residual,
+        )
+        return result
+
+
+class BatchNorm1d(_BatchNorm, torch.nn.BatchNorm1d):
+    """``torch.nn.BatchNorm1d``; the kernel takes [N, C, L] with ``x.stride(1)`` of 1."""
+
+    _rank = 3
+
+
+class BatchNorm2d(_BatchNorm, torch.nn.BatchNorm2d):
+    """``torch.nn.BatchNorm2d``; the kernel takes ``torch.channels_last`` inputs."""
+
+    _rank = 4
+
+
+class BatchNorm3d(_BatchNorm, torch.nn.BatchNorm3d):
+    """``torch.nn.BatchNorm3d``; the kernel takes ``torch.channels_last_3d`` inputs."""
+
+    _rank = 5
+
+
+class GroupNorm(_Norm, torch.nn.GroupNorm):
+    """``torch.nn.GroupNorm``; the kernel takes channels-last inputs, and returns such."""
+
+    def normalized(self, x: Any, residual: Any, activation: str) -> Tensor | None:
+        """Returns a kernel's output, as the base says; there is none with a residual."""
+        if residual is not None or not _is_own(x) or not 3 <= x.dim() <= 5:
+            return None
+        groups = self.num_groups
+        if x.shape[1] != self.num_channels or x.numel() <= groups:
+            return None  # torch tells what is wrong
+        weight: Tensor | None = self.weight
+        bias: Tensor | None = self.bias
+        if not _are_plain(weight, bias):
+            return None
+        if not x.is_cuda and is_autocast(x.device.type):
+            return None  # another list of what is computed in fp32 than that of GPUs
+        name = _NAMES.get(activation, activation)
+        if kernels.norm_problem("group", x, groups, weight, bias, None, name) is not None:
+            return None
+        result: Tensor = kernels.group_norm(x, groups, weight, bias, eps=self.eps, activation=name)
+        return result
+
+
+# How the kernels call what epilogues call otherwise.
+_NAMES = {"none": "identity"}
+
+
+def _is_own(x: object) -> bool:
+    """Tells whether an input is a tensor with values that nobody but us computes with."""
+    return (
+        not torch.compiler.is_compiling()
+        and type(x) in _TENSORS
+        and not torch.jit.is_tracing()
+        and not is_transformed()
+    )
+
+
+_TENSORS = (Tensor, torch.nn.Parameter)
+
+
+def _are_plain(*tensors: object) -> bool:
+    """Tells whether there is no tensor among these that computes by itself, such as a sharded."""
+    return all(tensor is None or type(tensor) in _TENSORS for tensor in tensors)
+
+
+def _is_running(tensor: Any, x: Tensor) -> bool:
+    """Tells whether running statistics are such as the kernels read and write."""
+    return (
+        type(tensor) in _TENSORS
+        and tensor.shape == x.shape[1:2]
+        and tensor.dtype in (x.dtype, torch.float32)
+        and tensor.device == x.device
+        and tensor.is_contiguous()
+    )
+
+
+def _fits(residual: Any, x: Tensor) -> bool:
+    """Tells whether a residual can be added without being spread or cast."""
+    return residual is None or (
+        type(residual) in _TENSORS and residual.shape == x.shape and residual.dtype == x.dtype
+    )
+
+
+def normalize(norm: Any, activation: Any, x: Any, residual: Any, adds: str) -> Any:
+    """Normalizes, adds and activates; recorded forwards call it.
+
+    Args:
+        norm: The norm.
+        activation: The module of the activation, its name where it is a function, or None.
+        x: What the norm gets.
+        residual: What is added.
+        adds: ``"+"``, ``"+="``, or empty if nothing is added.
+    """
+    name = name_of(activation)
+    if name is not None and type(norm) in _CHAINED and not is_watched(norm, activation):
+        y = None
+        if not adds or residual is not None:
+            y = norm.normalized(x, residual if adds else None, name)
+        if y is not None:
+            return y
+    return add_and_activate(norm(x), activation, residual, adds)
+
+
+_CHAINED = (BatchNorm1d, BatchNorm2d, BatchNorm3d, GroupNorm)

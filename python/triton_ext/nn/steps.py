@@ -1,0 +1,79 @@
+"""What may stand behind a convolution or a norm in a forward, and its own call."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from triton_ext.ops.reference import apply_activation
+
+__all__ = ["activation_of", "add_and_activate", "has_hooks", "is_watched", "name_of"]
+
+
+def activation_of(module: object) -> str | None:
+    """Returns the name by which epilogues know a module's function; ``None`` without one."""
+    kind = type(module)
+    if kind is torch.nn.GELU:
+        return "gelu" if module.approximate == "none" else "gelu_tanh"
+    return _ACTIVATIONS.get(kind)
+
+
+_ACTIVATIONS: dict[type, str] = {
+    torch.nn.ReLU: "relu",
+    torch.nn.SiLU: "silu",
+    torch.nn.Tanh: "tanh",
+}
+
+
+def name_of(activation: Any) -> str | None:
+    """Returns the name of what a recorded forward has for an activation; ``None`` if none fits.
+
+    Args:
+        activation: A module, the name of a function, or None, whose name is ``"none"``.
+    """
+    if activation is None:
+        return "none"
+    return activation if isinstance(activation, str) else activation_of(activation)
+
+
+def has_hooks(module: Any) -> bool:
+    """Tells whether somebody looks at a module's inputs, outputs or gradients."""
+    return bool(
+        module._forward_hooks
+        or module._forward_pre_hooks
+        or module._backward_hooks
+        or module._backward_pre_hooks
+    )
+
+
+def is_watched(*modules: Any) -> bool:
+    """Tells whether calls of modules may not be left out: hooks, also of all, other forwards.
+
+    Args:
+        modules: What is no module is none that could be watched.
+    """
+    for module in modules:
+        if isinstance(module, torch.nn.Module) and (
+            has_hooks(module) or "forward" in module.__dict__
+        ):
+            return True
+    return torch.nn.modules.module._has_any_global_hook()
+
+
+def add_and_activate(y: Any, activation: Any, residual: Any, adds: str) -> Any:
+    """Adds and activates as a forward does that says so.
+
+    Args:
+        y: What is added to.
+        activation: As for :func:`name_of`.
+        residual: What is added.
+        adds: ``"+"``, ``"+="``, or empty if nothing is added.
+    """
+    if adds == "+=":
+        y += residual
+    elif adds:
+        y = y + residual
+    if activation is None:
+        return y
+    return apply_activation(y, activation) if isinstance(activation, str) else activation(y)
