@@ -31,10 +31,12 @@ from gpu_comparison import (
     twice,
 )
 from problem_cases import channels_last, problem_of
+from swapped_cases import draw_swapped
 from triton_ext.ops.depthwise_wgrad import DepthwiseWgradPlan
 from triton_ext.ops.problem import ConvProblem
 from triton_ext.ops.wgrad_config import CONFIGS, MOST_PART_ROUNDS
-from triton_ext.ops.wgrad_plan import DTYPES, make_plan, reasons
+from triton_ext.ops.wgrad_plan import DTYPES, SwappedWgradPlan, make_plan, reasons
+from triton_ext.ops.wgrad_swapped import SwappedConfig, ways
 
 skip_without_gpu()
 pytestmark = MARKS
@@ -269,6 +271,86 @@ def test_dy_may_lie_in_any_way(layout):
     dw = run(TAILS, x, dy)
     dense = dy.contiguous(memory_format=torch.channels_last)
     assert torch.equal(dw, run(TAILS, x, dense))
+
+
+# ---- Few output channels: x and dy swapped ------------------------------------------------------
+
+FEW = problem_of(n=2, ci=72, co=3, size=(37, 41), padding=((1, 0), (0, 1)))
+SWAPPED = SwappedConfig(CONFIGS[5])
+
+
+@pytest.mark.parametrize("number", range(200 if NIGHTLY else 16))
+def test_random_geometry_of_few_output_channels(number):
+    rng = random.Random(number)
+    while True:
+        problem = draw_swapped(rng, pixels=60, channels=256)
+        if math.prod(problem.x_shape) > MAX_ELEMENTS // 8:
+            continue
+        x, dy = (channels_last(s, torch.float16, 0) for s in (problem.x_shape, problem.y_shape))
+        if ways(problem, (x.stride(), dy.stride()), x.itemsize):
+            break
+    config = SwappedConfig(rng.choice(CONFIGS))
+    out_dtype = rng.choice((None, torch.float32))
+    check(problem, rng.choice(list(DTYPES)), config=config, out_dtype=out_dtype)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=name_of)
+@pytest.mark.parametrize(
+    "problem",
+    [
+        problem_of(n=1, ci=128, co=3, size=(512, 512), padding=1),
+        problem_of(n=8, ci=320, co=4, size=(64, 64), padding=1),
+    ],
+    ids=name_of,
+)
+def test_layers_of_few_output_channels_are_swapped(problem, dtype):
+    x, dy = normal(problem.x_shape, dtype, 1), normal(problem.y_shape, dtype, 2)
+    # With a number of multiprocessors no table is asked.
+    plan = make_plan(problem, x.stride(), dy.stride(), dtype, x.device, num_sms=132)
+    assert isinstance(plan, SwappedWgradPlan)
+    check(problem, dtype, num_sms=132)
+
+
+def test_a_swapped_gradient_in_fp32_is_as_exact_as_torchs():
+    x, dy = normal(FEW.x_shape, torch.float16, 1), normal(FEW.y_shape, torch.float16, 2)
+    dw = run(FEW, x, dy, config=SWAPPED, out_dtype=torch.float32)
+    expected = reference(FEW, x, dy, torch.float64)
+    torchs = reference(FEW, x, dy, torch.float32)
+    assert_as_exact_as_torch(dw, torchs, expected, relative_floor=1e-6)
+
+
+@pytest.mark.parametrize("layout", ["NCHW", "expanded", "misaligned"])
+def test_dy_of_few_channels_may_lie_in_any_way(layout):
+    x, dy = normal(FEW.x_shape, torch.float16, 1), normal(FEW.y_shape, torch.float16, 2)
+    if layout == "NCHW":
+        dy = dy.contiguous()
+    elif layout == "expanded":
+        dy = torch.ones((), dtype=dy.dtype, device="cuda").expand(dy.shape)
+    else:
+        memory = torch.empty(dy.numel() + 1, dtype=dy.dtype, device="cuda")[1:]
+        rows = dy.movedim(1, -1)
+        dy = memory.view(rows.shape).copy_(rows).movedim(-1, 1)
+    dw = run(FEW, x, dy, config=SWAPPED)
+    dense = dy.contiguous(memory_format=torch.channels_last)
+    assert torch.equal(dw, run(FEW, x, dense, config=SWAPPED))
+    out = torch.full(dw.shape, torch.nan, dtype=dw.dtype, device="cuda")
+    plan = make_plan(FEW, x.stride(), dy.stride(), x.dtype, x.device, SWAPPED)
+    assert torch.equal(plan.run(x, dy, out), dw)
+
+
+def test_a_cuda_graph_of_a_swapped_gradient_replays_with_other_inputs():
+    x, dy = normal(FEW.x_shape, torch.float16, 1), normal(FEW.y_shape, torch.float16, 2)
+    plan = make_plan(FEW, x.stride(), dy.stride(), x.dtype, x.device, SWAPPED)
+    plan.run(x, dy)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        dw = plan.run(x, dy)
+    x.copy_(normal(FEW.x_shape, torch.float16, 3))
+    dy.copy_(normal(FEW.y_shape, torch.float16, 4))
+    dw.fill_(torch.nan)
+    graph.replay()
+    assert torch.equal(dw, plan.run(x, dy))
 
 
 if __name__ == "__main__":
