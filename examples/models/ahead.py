@@ -74,7 +74,8 @@ def run_once(
     """Converts a block and runs it, with its gradients where it is to be trained."""
     from triton_ext import nn as ours
 
-    ours.convert(block, fallback="torch", report=False, fold=not training and arguments.fold)
+    fold = not training and arguments.fold
+    ours.convert(block, fallback="torch", report=False, fold=fold, norms=arguments.norms)
     tensors = [
         torch.zeros_like(each, device=options.device()).requires_grad_(
             training and each.is_floating_point()

@@ -17,19 +17,20 @@ __all__ = ["UNet", "VaeDecoder"]
 Tensor = torch.Tensor
 
 
-class _Norm(nn.GroupNorm):
+class _Norm(nn.Module):
     """GroupNorm and SiLU that keep the memory order.
 
     torch's GroupNorm on CUDA returns NCHW whatever it gets.  cuDNN would copy that in front of the
-    next convolution; doing it here is the same copy for everyone.
+    next convolution; doing it here is the same copy for everyone that needs one.
     """
 
     def __init__(self, channels: int, *, silu: bool = True) -> None:
-        super().__init__(min(32, channels // 4), channels, eps=1e-6)
+        super().__init__()
+        self.norm = nn.GroupNorm(min(32, channels // 4), channels, eps=1e-6)
         self.silu = silu
 
     def forward(self, x: Tensor) -> Tensor:
-        y = super().forward(x)
+        y = self.norm(x)
         y = functional.silu(y) if self.silu else y
         return y.contiguous(memory_format=torch.channels_last)
 

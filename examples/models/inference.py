@@ -38,6 +38,7 @@ def make(network: networks.Network, mode: str, arguments: argparse.Namespace) ->
         mode,
         dtype=modes.DTYPES[arguments.dtype],
         fold=arguments.fold,
+        norms=arguments.norms,
         compile_mode=arguments.compile_mode,
         compile_backend=arguments.compile_backend,
     )

@@ -126,6 +126,7 @@ def variant(
     dtype: torch.dtype,
     weight_dtype: torch.dtype | None = None,
     fold: bool = False,
+    norms: bool = False,
     compile_mode: str = "default",
     compile_backend: str = "inductor",
     wrap: Callable[[nn.Module], nn.Module] | None = None,
@@ -138,6 +139,7 @@ def variant(
         dtype: Of inputs and, if nothing else is said, weights.
         weight_dtype: Of the weights, where autocast casts them.
         fold: Whether ``convert`` folds what stands behind convolutions into them; for inference.
+        norms: Whether ``convert`` takes norms and what stands behind them as well.
         compile_mode: As ``torch.compile`` calls it; of inductor.
         compile_backend: As ``torch.compile`` calls it.
         wrap: What is done to the converted model before it is compiled, as DDP does.
@@ -146,7 +148,7 @@ def variant(
     model = model.to(memory_format=torch.channels_last)
     conversion = None
     if mode.startswith("ours"):
-        conversion = _convert(model, fold)
+        conversion = _convert(model, fold, norms)
     call = model if wrap is None else wrap(model)
     if mode.endswith("compile"):
         inductors = {"mode": compile_mode} if compile_backend == "inductor" else {}
@@ -154,10 +156,10 @@ def variant(
     return Variant(_with_model(network, model, dtype), call, conversion)
 
 
-def _convert(model: nn.Module, fold: bool) -> Any:
+def _convert(model: nn.Module, fold: bool, norms: bool) -> Any:
     from triton_ext import nn as ours
 
     # What convert would print as a table.
-    conversion = ours.survey(model, fold=fold)
-    ours.convert(model, fallback="torch", report=False, fold=fold)
+    conversion = ours.survey(model, fold=fold, norms=norms)
+    ours.convert(model, fallback="torch", report=False, fold=fold, norms=norms)
     return conversion

@@ -60,6 +60,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--tune", action="store_true",
         help="measure the tiles of our kernels in the first steps; the table is kept",
     )  # fmt: skip
+    parser.add_argument(
+        "--no-norms", dest="norms", action="store_false",
+        help="leave BatchNorm and GroupNorm to torch in our modes",
+    )  # fmt: skip
     parser.add_argument("--compile-mode", default="default", help="torch.compile's mode")
     parser.add_argument("--compile-backend", default="inductor", help="torch.compile's backend")
     parser.add_argument(

@@ -122,6 +122,7 @@ def make(
         mode,
         dtype=modes.DTYPES[arguments.dtype],
         weight_dtype=torch.float32 if arguments.amp else None,
+        norms=arguments.norms,
         compile_mode=arguments.compile_mode,
         compile_backend=arguments.compile_backend,
         wrap=functools.partial(parallel.wrap, kind=kind) if kind else None,

@@ -95,6 +95,19 @@ def test_modules_stay_channels_last(name):
     assert wrong == []
 
 
+@pytest.mark.parametrize("name", ["unet", "vae"])
+def test_norms_take_what_follows_them(name):
+    network = networks.build(name, size="tiny", attention=True)
+    made = modes.variant(network, "ours", dtype=torch.bfloat16, norms=True)
+    found = made.conversion.norms
+    assert len(found) > 8
+    assert not any(layer.reason for layer in found)
+    # Those of attention have no activation.
+    alone = [layer.name for layer in found if layer.folded != ("silu",)]
+    assert alone == [m for m in alone if m.endswith("norm.norm")] != []
+    assert made.taken == modes.variant(network, "ours", dtype=torch.bfloat16).taken
+
+
 def test_batch_norms_get_the_statistics_of_the_data():
     norm = torch.nn.BatchNorm2d(3)
     x = 5 + 2 * torch.randn(8, 3, 4, 4)
