@@ -2,13 +2,164 @@
 
 from __future__ import annotations
 
+import math
+import re
+
 import pytest
 
 pytest.importorskip("torch", reason="triton_ext.ops needs torch, which is not installed")
 
+from cubin_resources import resources
+from hypothesis import given
+from hypothesis import strategies as st
 from interpreted import assert_passes_in_the_interpreter
+from triton_ext.ops.compiling_ahead import compile_ahead, without_tensors
+from triton_ext.ops.norms import moments, norm_gradients
+from triton_ext.ops.norms.norm_config import NormShape, choose_merge_tiles, choose_tiles
+
+FLOAT = "*fp32"
+TERMS = dict.fromkeys(("mean_ptr", "spread_ptr", "weight_ptr", "bias_ptr"), FLOAT)
 
 
 @pytest.mark.slow
 def test_everything_in_the_interpreter():
     assert_passes_in_the_interpreter("interpreter_norms.py")
+
+
+# ---- Tiles --------------------------------------------------------------------------------------
+
+
+@given(
+    images=st.integers(1, 300),
+    rows=st.integers(1, 1 << 21),
+    group_channels=st.integers(1, 200),
+    groups=st.integers(1, 200),
+    element_bytes=st.sampled_from((2, 4)),
+    wanted=st.sampled_from(((4, 2), (12, 1))),
+)
+def test_tiles_cover_a_tensor(images, rows, group_channels, groups, element_bytes, wanted):
+    channels = groups * group_channels
+    shape = NormShape(images=images, rows=rows, channels=channels, groups=groups)
+    tiles = choose_tiles(shape, element_bytes, 132, *wanted)
+    assert tiles.problems() == []
+    assert channels % tiles.unit == 0
+    # No chunk is empty: means of nothing would be added.
+    assert (tiles.chunks - 1) * tiles.chunk_rows < rows <= tiles.chunks * tiles.chunk_rows
+    assert tiles.grid(shape)[0] == images * tiles.chunks * math.ceil(channels / tiles.block_c)
+    assert tiles.block_rows * tiles.block_c * element_bytes <= 32 * tiles.num_warps * 16 or (
+        tiles.num_warps == tiles.block_rows == 1
+    )
+    merge = choose_merge_tiles(tiles.chunks, group_channels)
+    assert merge.block_c >= group_channels
+    assert merge.parts & (merge.parts - 1) == merge.block_c & (merge.block_c - 1) == 0
+
+
+@pytest.mark.parametrize(
+    ("images", "rows", "channels", "groups"),
+    [(1, 64 * 49, 2048, 2048), (1, 64 * 3136, 256, 256), (1, 4096, 512, 32), (8, 1024, 640, 32)],
+)
+def test_every_multiprocessor_has_something_to_do(images, rows, channels, groups):
+    shape = NormShape(images=images, rows=rows, channels=channels, groups=groups)
+    for wanted in ((4, 2), (12, 1)):
+        tiles = choose_tiles(shape, 2, 132, *wanted)
+        assert tiles.grid(shape)[0] >= 1.9 * 132
+        assert tiles.num_warps == 8
+        assert channels % tiles.block_c == 0
+
+
+def test_ragged_channels_leave_few_threads_idle():
+    for channels, most in ((320, 0.0), (96, 0.0), (24, 0.25), (1000, 0.05)):
+        shape = NormShape(images=2, rows=4096, channels=channels, groups=channels)
+        tiles = choose_tiles(shape, 2, 132, 4)
+        held = math.ceil(channels / tiles.block_c) * tiles.block_c
+        assert 1 - channels / held <= most, channels
+
+
+# ---- What is compiled ---------------------------------------------------------------------------
+
+
+def compiled(kernel, shape, pointers, constants, ones=()):
+    """A kernel that walks a tensor of bf16, for sm_90."""
+    tiles = choose_tiles(shape, 2, 132, 4)
+    constants = {
+        "UNIT": tiles.unit, "BLOCK_C": tiles.block_c, "ROWS": tiles.block_rows,
+        "UNROLL": tiles.unroll, **constants, **without_tensors(kernel, pointers),
+        **dict.fromkeys(ones, 1),
+    }  # fmt: skip
+    return compile_ahead(kernel, pointers, constants, 90, num_warps=tiles.num_warps)
+
+
+def of_tensors(*names: str) -> dict[str, str]:
+    return dict.fromkeys(names, "*bf16")
+
+
+BATCH = NormShape(images=1, rows=64 * 49, channels=2048, groups=2048)
+GROUP = NormShape(images=2, rows=128 * 128, channels=320, groups=32)
+ONES = ("images", "group_channels")  # what Triton compiles for, where it is 1
+
+
+def test_statistics_load_16_bytes_and_keep_sums_in_registers(fresh_triton_cache, tmp_path):
+    pointers = {"x_ptr": "*bf16", "parts_ptr": FLOAT}
+    for shape, ones in ((BATCH, ("images",)), (GROUP, ())):
+        kernel = compiled(moments.moments_kernel, shape, pointers, {}, ones)
+        ptx = kernel.asm["ptx"]
+        # Two for the first tile, two in the loop.
+        assert len(re.findall(r"\bld\.global\.v4\.b32", ptx)) == 4
+        used = resources(kernel.asm["cubin"], tmp_path)
+        assert used["STACK"] == used["LOCAL"] == 0
+        # Two programs of 8 warps share a multiprocessor at least.
+        assert used["REG"] <= 128
+        # Rows are added between threads once, at the ends: not in the loop.
+        ttgir = kernel.asm["ttgir"]
+        loop = ttgir[ttgir.index("scf.for") : ttgir.index("scf.yield")]
+        assert "convert_layout" not in loop
+
+
+@pytest.mark.parametrize(
+    ("activation", "with_residual"), [("relu", False), ("relu", True), ("gelu", False)]
+)
+def test_nothing_is_spilled(activation, with_residual, fresh_triton_cache, tmp_path):
+    shape, ones = (BATCH, ONES) if with_residual else (GROUP, ())
+    constants = {"IS_VARIANCE": False, "ACTIVATION": activation}
+    extra = of_tensors("y_ptr", "g_ptr") if with_residual else {}
+    residual = of_tensors("residual_ptr") if with_residual else {}
+    normalize = moments.normalize_kernel
+    sums, dx = norm_gradients.gradient_sums_kernel, norm_gradients.input_gradient_kernel
+    of_sums = {**of_tensors("x_ptr", "dy_ptr"), **extra, **TERMS, "parts_ptr": FLOAT}
+    of_dx = {**of_tensors("x_ptr", "dy_ptr", "dx_ptr"), **TERMS, "means_ptr": FLOAT}
+    for kernel, pointers, loads in (
+        (normalize, {**of_tensors("x_ptr", "y_ptr"), **residual, **TERMS}, 1 + with_residual),
+        (sums, of_sums, 2 + with_residual),
+        (dx, of_dx, 2),
+    ):
+        its_ones = [name for name in ones if name in kernel.arg_names]
+        found = compiled(kernel, shape, pointers, constants, its_ones)
+        used = resources(found.asm["cubin"], tmp_path)
+        assert used["STACK"] == used["LOCAL"] == 0, (kernel, used)
+        # Tiles of two loads; whatever else is loaded is a number per channel.
+        tiles = re.findall(r"\bld\.global\.v4\.b32", found.asm["ptx"])
+        assert len(tiles) >= 2 * loads
+        assert "ld.global.b16" not in found.asm["ptx"]
+        assert not re.search(r"\b(atom|red)\.", found.asm["ptx"])
+
+
+@pytest.mark.parametrize("is_channel", [True, False])
+def test_parts_are_added_without_spilling(is_channel, fresh_triton_cache, tmp_path):
+    tiles = choose_merge_tiles(528, 1 if is_channel else 10)
+    ones = dict.fromkeys(ONES, 1) if is_channel else {}
+    running = ("running_mean_ptr", "running_var_ptr") if is_channel else ()
+    pointers = dict.fromkeys(("parts_ptr", "mean_ptr", "rstd_ptr", *running), FLOAT)
+    kernel = moments.merge_moments_kernel
+    blocks = {"IS_CHANNEL": is_channel, "BLOCK_P": tiles.parts, "BLOCK_C": tiles.block_c}
+    constants = {**blocks, **ones, **without_tensors(kernel, pointers)}
+    found = [compile_ahead(kernel, pointers, constants, 90, num_warps=8)]
+    kernel = norm_gradients.merge_gradients_kernel
+    pointers = dict.fromkeys(
+        ("parts_ptr", "weight_ptr", "means_ptr", "dweight_ptr", "dbias_ptr"), FLOAT
+    )
+    blocks = {"GROUP_P": tiles.parts, "GROUP_C": tiles.block_c, "CHANNEL_P": 1024, "CHANNEL_C": 8}
+    constants = {"IS_CHANNEL": is_channel, **blocks, **ones}
+    found.append(compile_ahead(kernel, pointers, constants, 90, num_warps=8))
+    for each in found:
+        used = resources(each.asm["cubin"], tmp_path)
+        assert used["STACK"] == used["LOCAL"] == 0

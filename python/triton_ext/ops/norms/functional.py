@@ -118,7 +118,7 @@ class _Norm(torch.autograd.Function):
         return dx, dweight, dbias, g if needs_residual else None, None
 
 
-def _differentiable_gradients(ctx, dy):  # type: ignore[no-untyped-def]
+def _differentiable_gradients(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
     """Gradients of torch's operators; torch differentiates them again."""
     x, weight, bias, mean, spread, y = ctx.saved_tensors
     plan = ctx.call.plan

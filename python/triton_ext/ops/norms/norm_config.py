@@ -16,13 +16,14 @@ __all__ = ["MergeTiles", "NormShape", "NormTiles", "choose_merge_tiles", "choose
 
 _LOAD_BYTES = 16
 _NUM_WARPS = 8
-# Programs that run on a multiprocessor at a time: 32 warps, whose loads hide the memory's latency.
-_RESIDENT = 4
+# 16-byte loads of a thread and tensor in flight.  More cost registers, and so programs that run at
+# a time: kernels with 48 to 104 registers have 32 to 40 KB in flight on a multiprocessor of sm_90.
+_UNROLL = 2
 # Channels of a tile are a row's neighbours: more than 512 bytes bring nothing.
 _MOST_BLOCK_C = 256
 # How much of the memory's rate rows of a tile of so many bytes get; not measured.
 _RATES = {16: 0.4, 32: 0.7, 64: 0.9}
-_MERGE_ELEMENTS = 4096
+_MERGE_ELEMENTS = 8192
 _MERGE_CHANNELS = 8
 
 
@@ -103,7 +104,7 @@ def _choose_block_c(channels: int, element_bytes: int) -> int:
 
 
 def choose_tiles(
-    shape: NormShape, element_bytes: int, num_sms: int, unroll: int, num_warps: int = _NUM_WARPS
+    shape: NormShape, element_bytes: int, num_sms: int, programs_per_sm: int, least_tiles: int = 1
 ) -> NormTiles:
     """Returns tiles that keep every multiprocessor's loads in flight; not measured.
 
@@ -111,20 +112,20 @@ def choose_tiles(
         shape: What is walked.
         element_bytes: Of the widest type that is loaded.
         num_sms: Multiprocessors.
-        unroll: Loads of a thread and tensor in flight.
-        num_warps: Of a program, at most.
+        programs_per_sm: Programs of 8 warps that are wanted for each multiprocessor.
+        least_tiles: Of a chunk that is not all rows.
     """
     vector = _LOAD_BYTES // element_bytes
     block_c = _choose_block_c(shape.channels, element_bytes)
-    block_rows = max(1, 32 * num_warps * vector // block_c)
+    block_rows = max(1, 32 * _NUM_WARPS * vector // block_c)
     block_rows = min(block_rows, _power_up(shape.rows))
-    unroll = min(unroll, _power_up(math.ceil(shape.rows / block_rows)))
-    num_warps = max(1, min(num_warps, block_rows * block_c // (32 * vector)))
-    # A wave of programs; a few waves, where images and channels alone are more than one.
+    unroll = min(_UNROLL, _power_up(math.ceil(shape.rows / block_rows)))
+    num_warps = max(1, min(_NUM_WARPS, block_rows * block_c // (32 * vector)))
     columns = shape.images * math.ceil(shape.channels / block_c)
-    resident = _RESIDENT * num_sms * _NUM_WARPS // num_warps
-    wanted = resident // columns if columns <= resident else math.ceil(4 * resident / columns)
-    chunks = max(1, min(wanted, math.ceil(shape.rows / (block_rows * unroll))))
+    wanted = programs_per_sm * num_sms * _NUM_WARPS // num_warps
+    # Where images and channels alone are about as many, no fraction of them may be left over.
+    wanted = wanted // columns if columns <= wanted // 2 else math.ceil(4 * wanted / columns)
+    chunks = max(1, min(wanted, math.ceil(shape.rows / (least_tiles * block_rows * unroll))))
     chunk_rows = math.ceil(math.ceil(shape.rows / chunks) / block_rows) * block_rows
     return NormTiles(
         unit=math.gcd(shape.channels, vector),

@@ -53,8 +53,8 @@ def gradient_sums_kernel(
         mean_ptr, spread_ptr, weight_ptr, bias_ptr, image, columns, channels, groups,
         group_channels, eps_bits, IS_VARIANCE,
     )  # fmt: skip
-    mean, rstd = mean[None, None, :], rstd[None, None, :]
-    scale, bias = rstd * weight[None, None, :], bias[None, None, :]
+    mean = mean[None, None, :]
+    scale, bias = (rstd * weight)[None, None, :], bias[None, None, :]
     begin = chunk * chunk_rows
     count = tl.minimum(chunk_rows, rows - begin)
     # Added along the first dimension in a thread's registers, along the second at the end.
@@ -76,12 +76,12 @@ def gradient_sums_kernel(
         if g_ptr is not None:
             tl.store(g_ptr + tile + offsets, g.to(g_ptr.dtype.element_ty), mask=mask)
         sums += tl.sum(g, axis=0)
-        products += tl.sum(g * (x * rstd), axis=0)
+        products += tl.sum(g * x, axis=0)
         tile += TILE * channels
     targets = parts_ptr + (image * chunks + chunk).to(tl.int64) * channels + columns
     tl.store(targets, tl.sum(sums, axis=0), mask=columns < channels)
     plane = tl.cast(images, tl.int64) * chunks * channels
-    tl.store(targets + plane, tl.sum(products, axis=0), mask=columns < channels)
+    tl.store(targets + plane, tl.sum(products, axis=0) * rstd, mask=columns < channels)
 
 
 @triton.jit

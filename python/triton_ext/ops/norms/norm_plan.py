@@ -30,6 +30,11 @@ __all__ = ["NormPlan"]
 Tensor = torch.Tensor
 
 _ALIGNMENT = 16
+# Programs of a multiprocessor, and tiles of a chunk; not measured.  Sums: two programs run at a
+# time, and each leaves parts to be added.  Others: several rounds, so that all end together.
+_ADDING = (4, 2)
+_NORMALIZING = (12, 1)
+_MERGE_WARPS = 8
 
 
 def _bits(number: float) -> int:
@@ -121,8 +126,7 @@ class NormPlan:
         key = ("normalize", is_variance)
         launcher = self._launchers.get(key)
         if launcher is None:
-            widest = max(self.dtype.itemsize, 1)
-            tiles = self._tiles(widest, 4 if residual is None else 2)
+            tiles = self._tiles(_NORMALIZING)
             launcher = self._launchers[key] = self._walking(
                 normalize_kernel, tiles, self._scalars(tiles), is_variance, self.activation
             )
@@ -155,7 +159,7 @@ class NormPlan:
         key = ("sums", is_variance)
         launcher = self._launchers.get(key)
         if launcher is None:
-            tiles = self._tiles(self.dtype.itemsize, 2)
+            tiles = self._tiles(_ADDING)
             launcher = self._launchers[key] = self._walking(
                 gradient_sums_kernel,
                 tiles,
@@ -226,7 +230,7 @@ class NormPlan:
         key = ("dx", is_variance, is_before)
         launcher = self._launchers.get(key)
         if launcher is None:
-            tiles = self._tiles(self.dtype.itemsize, 2)
+            tiles = self._tiles(_NORMALIZING)
             launcher = self._launchers[key] = self._walking(
                 input_gradient_kernel,
                 tiles,
@@ -240,8 +244,8 @@ class NormPlan:
 
     # ---- launchers ------------------------------------------------------------------------------
 
-    def _tiles(self, element_bytes: int, unroll: int) -> NormTiles:
-        return choose_tiles(self.shape, element_bytes, self.num_sms, unroll)
+    def _tiles(self, wanted: tuple[int, int]) -> NormTiles:
+        return choose_tiles(self.shape, self.dtype.itemsize, self.num_sms, *wanted)
 
     def _scalars(self, tiles: NormTiles, *images: int) -> tuple[int, ...]:
         shape = self.shape
@@ -266,7 +270,7 @@ class NormPlan:
 
     def _make_moments(self) -> Launcher:
         shape = self.shape
-        tiles = self._tiles(self.dtype.itemsize, 4)
+        tiles = self._tiles(_ADDING)
         scalars = (
             shape.rows, tiles.chunk_rows, tiles.chunks, shape.images, shape.channels // tiles.unit
         )  # fmt: skip
@@ -274,7 +278,7 @@ class NormPlan:
 
     def _make_merge(self, momentum: float) -> Launcher:
         shape = self.shape
-        tiles = self._tiles(self.dtype.itemsize, 4)
+        tiles = self._tiles(_ADDING)
         merge = choose_merge_tiles(tiles.chunks, shape.group_channels)
         is_channel = shape.group_channels == 1
         programs = math.ceil(shape.channels / merge.block_c) if is_channel else shape.groups
@@ -288,7 +292,7 @@ class NormPlan:
             constants={
                 "IS_CHANNEL": is_channel, "BLOCK_P": merge.parts, "BLOCK_C": merge.block_c,
             },
-            options={"num_warps": 4},
+            options={"num_warps": _MERGE_WARPS},
         )  # fmt: skip
 
     def _make_gradient_merge(
@@ -312,5 +316,5 @@ class NormPlan:
                 "IS_CHANNEL": is_channel, "GROUP_P": group.parts, "GROUP_C": group.block_c,
                 "CHANNEL_P": channel.parts, "CHANNEL_C": channel.block_c,
             },
-            options={"num_warps": 4},
+            options={"num_warps": _MERGE_WARPS},
         )  # fmt: skip
