@@ -2,7 +2,7 @@
 
 ``--what cold`` runs ``triton-ext tune`` over the distinct forward convolutions of ResNet-50 in a
 process of its own, with empty caches and tables, and times it from start to end.  ``--what model``
-measures the candidates of every layer of a suite and compares what the model ranks first with the
+measures the candidates of layers of a suite and compares what the model ranks first with the
 fastest; a ratio is the time of the best found over that of the model's.
 """
 
@@ -26,8 +26,8 @@ from benchmarks.suites import select_layers
 
 __all__ = ["add_arguments", "cold_command", "resnet_names", "run"]
 
-# Measured together, so that compiling runs ahead; the time limit is looked at in between.
-GROUP = 4
+# Measured together, so that compiling runs ahead; rows are written in between.
+GROUP = 24
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -36,6 +36,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--what", choices=("cold", "model"), default="model")
     parser.add_argument("--direction", nargs="+", choices=DIRECTIONS, default=DIRECTIONS)
     parser.add_argument("--candidates", type=int, default=12, help="per layer, with model (12)")
+    parser.add_argument(
+        "--every", type=int, default=1, metavar="N", help="with model, every Nth layer only (1)"
+    )
     parser.add_argument("--jobs", type=int, help="compiling processes (cores - 1)")
 
 
@@ -90,14 +93,16 @@ def _run_model(arguments: argparse.Namespace) -> int:
     if opening is None:
         return 2
     layers, environment = opening
+    layers = layers[:: max(1, arguments.every)]
     deadline = Deadline(arguments.time_limit)
     cases = [
         case_of(direction, layer.problem, arguments.dtype)
-        for direction in arguments.direction
         for layer in layers
+        for direction in arguments.direction
     ]
     rows: list[dict[str, object]] = []
     failures: list[str] = []
+    reached = 0
     with contextlib.ExitStack() as stack:
         pool = None
         if not arguments.dry_run:
@@ -106,16 +111,18 @@ def _run_model(arguments: argparse.Namespace) -> int:
             pool = stack.enter_context(CompilePool(arguments.jobs))
         for start in range(0, len(cases), GROUP):
             if deadline.over:
-                emit(f"missing (time limit): {len(cases) - start} of {len(cases)}")
                 break
             group = cases[start : start + GROUP]
-            found, failed = _measured(group, arguments, pool)
+            found, failed, left = _measured(group, arguments, pool, max(1.0, deadline.left()))
             rows += found
             failures += failed
+            reached += len(group) - left
             if arguments.out is not None and rows:
                 write_rows(arguments.out, environment, rows)
             for row in found:
                 emit(f"{row['ratio']:.3f} {row['direction']} {row['case']}")
+    if reached < len(cases):
+        emit(f"missing (time limit): {len(cases) - reached} of {len(cases)}")
     for direction in arguments.direction:
         ratios = [float(str(r["ratio"])) for r in rows if r["direction"] == direction]
         if ratios:
@@ -132,23 +139,27 @@ def _run_model(arguments: argparse.Namespace) -> int:
 
 
 def _measured(
-    cases: Sequence[Any], arguments: argparse.Namespace, pool: Any
-) -> tuple[list[dict[str, object]], list[str]]:
-    """Measures the candidates of some cases; a case with one candidate is not in the rows."""
+    cases: Sequence[Any], arguments: argparse.Namespace, pool: Any, seconds: float
+) -> tuple[list[dict[str, object]], list[str], int]:
+    """Measures the candidates of some cases; a case with one candidate is not in the rows.
+
+    Returns:
+        The rows, what failed, and how many cases there was no time for.
+    """
     if arguments.dry_run:
-        return [_row(case, 100.0, 102.0) for case in cases], []
+        return [_row(case, 100.0, 102.0) for case in cases], [], 0
     from triton_ext.ops.tuning.runs import tune
 
     report = tune(
         cases, rounds=arguments.rounds, count=arguments.candidates, force=True, progress=False,
-        save=False, compiler=pool,
+        save=False, compiler=pool, seconds=seconds,
     )  # fmt: skip
     rows = [
         _row(outcome.case, outcome.entry.us, outcome.entry.model_us)
         for outcome in report.outcomes
         if outcome.entry is not None and outcome.entry.model_us
     ]
-    return rows, list(report.failures)
+    return rows, list(report.failures), report.unreached
 
 
 def _row(case: Any, best_us: float, model_us: float) -> dict[str, object]:

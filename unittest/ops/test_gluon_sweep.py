@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import csv
 import math
 import os
@@ -20,8 +21,10 @@ from triton_ext.host import capabilities  # noqa: E402
 
 from benchmarks import choosing, fit_gluon, gluon_conv, gluon_sweep, pairs  # noqa: E402
 from benchmarks.compile_ahead import Compiled, CompilePool  # noqa: E402
-from benchmarks.harness import Errors, FakeTimer  # noqa: E402
+from benchmarks.harness import Errors, FakeTimer, collect_environment  # noqa: E402
+from benchmarks.reproduce_cases import load_rows  # noqa: E402
 from benchmarks.shapes import FPROP_SHAPES, select_shapes  # noqa: E402
+from benchmarks.suites import select_layers  # noqa: E402
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 GLUON = capabilities()["im2col-gluon"]
@@ -197,3 +200,45 @@ def test_choosing_runs_over_the_layers_of_resnet():
     from triton_ext.ops.tuning.collect import parse_shape
 
     assert all(parse_shape(name).batch == 32 for name in names)
+
+
+def test_models_are_judged_on_some_layers_within_the_time(tmp_path, monkeypatch, capsys):
+    """What ``choosing --what model`` asks of the tuning, and what it says of its answers."""
+    from triton_ext.ops.tuning import processes, runs
+    from triton_ext.ops.tuning_store.files import Entry
+
+    asked = []
+
+    def tune(cases, **options):
+        asked.append((list(cases), options))
+        entry = Entry(kind="gemm", config={}, us=90.0, model_us=100.0, measured="")
+        outcomes = [
+            runs.Outcome(case=case, key=str(case), entry=entry, is_new=True) for case in cases
+        ]
+        if len(asked) == 2:
+            outcomes[-3:] = [
+                runs.Outcome(case=case, key=str(case), note="no time left") for case in cases[-3:]
+            ]
+        return runs.Report("NVIDIA Test GPU", tuple(outcomes), 1.0)
+
+    monkeypatch.setattr(runs, "tune", tune)
+    monkeypatch.setattr(processes, "CompilePool", lambda jobs: contextlib.nullcontext("the pool"))
+    monkeypatch.setattr(choosing, "opened_suite", opened_without_a_gpu)
+    parser = argparse.ArgumentParser()
+    choosing.add_arguments(parser)
+    out = tmp_path / "model.csv"
+    words = ["--every", "8", "--suite", "all", "--time-limit", "50", "--out", str(out)]
+    assert choosing.run(parser.parse_args(words)) == 0
+    cases = [case for group, _ in asked for case in group]
+    layers = -(-len(select_layers("all")) // 8)
+    assert len(cases) == 3 * layers
+    assert [case.direction for case in cases[:6]] == ["fprop", "dgrad", "wgrad"] * 2
+    assert all(0 < options["seconds"] <= 50 for _, options in asked)
+    told = capsys.readouterr().out
+    assert f"missing (time limit): 3 of {3 * layers}" in told
+    assert f"geometric mean of {3 * layers - 3}: 0.900; worst 0.900" in told
+    assert len(load_rows(out)) == 3 * layers - 3
+
+
+def opened_without_a_gpu(arguments, suffixes):
+    return select_layers(arguments.suite, arguments.shapes), collect_environment()
