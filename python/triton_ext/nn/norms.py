@@ -74,14 +74,14 @@ class _BatchNorm(_Norm):
         if not _is_own(x) or x.dim() != self._rank or x.shape[1] != module.num_features:
             return None
         tracked = not module.training or module.track_running_stats
-        mean = module.running_mean if tracked else None
-        variance = module.running_var if tracked else None
+        mean = _buffer(module, "running_mean") if tracked else None
+        variance = _buffer(module, "running_var") if tracked else None
         if (mean is None) is not (variance is None):
             return None
         of_batch: bool = module.training or mean is None
         if of_batch and x.numel() <= x.shape[1]:
             return None  # torch tells that this is no batch
-        weight, bias = module.weight, module.bias
+        weight, bias = _parameter(module, "weight"), _parameter(module, "bias")
         if not _are_plain(weight, bias) or not _fits(residual, x):
             return None
         if mean is not None and not (_is_running(mean, x) and _is_running(variance, x)):
@@ -92,7 +92,7 @@ class _BatchNorm(_Norm):
         momentum = module.momentum
         if module.training and module.track_running_stats:
             # As torch's own forward counts.
-            batches = module.num_batches_tracked
+            batches = _buffer(module, "num_batches_tracked")
             if batches is not None:
                 batches.add_(1)
                 if momentum is None:
@@ -140,8 +140,7 @@ class GroupNorm(_Norm, torch.nn.GroupNorm):
         groups = self.num_groups
         if x.shape[1] != self.num_channels or x.numel() <= groups:
             return None  # torch tells what is wrong
-        weight: Tensor | None = self.weight
-        bias: Tensor | None = self.bias
+        weight, bias = _parameter(self, "weight"), _parameter(self, "bias")
         if not _are_plain(weight, bias):
             return None
         if not x.is_cuda and is_autocast(x.device.type):
@@ -155,6 +154,19 @@ class GroupNorm(_Norm, torch.nn.GroupNorm):
 
 # How the kernels call what epilogues call otherwise.
 _NAMES = {"none": "identity"}
+
+
+# As torch's modules find them, in less time where they lie as torch's modules have them.
+
+
+def _parameter(module: Any, name: str) -> Any:
+    known = module._parameters
+    return known[name] if name in known else getattr(module, name)
+
+
+def _buffer(module: Any, name: str) -> Any:
+    known = module._buffers
+    return known[name] if name in known else getattr(module, name)
 
 
 def _is_own(x: object) -> bool:
