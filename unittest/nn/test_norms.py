@@ -452,6 +452,31 @@ class Moody(TORCH.Module):
         return y if self.training else y * 2
 
 
+class Counting(TORCH.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = TORCH.BatchNorm2d(4)
+        self.register_buffer("calls", torch.zeros(()))
+        self.register_buffer("mean", torch.zeros(4))
+
+    def forward(self, x):
+        y = torch.relu(self.norm(x))
+        self.calls.add_(1)
+        self.mean.mul_(0.5).add_(y.detach().mean((0, 2, 3)), alpha=0.5)
+        return y + self.mean[:, None, None]
+
+
+def test_buffers_that_forwards_write_to(kernels):
+    theirs = Counting()
+    found = nn.survey(theirs, norms=True)
+    assert not theirs.calls.any()
+    ours = ours_of(theirs)
+    for count in (1, 2):
+        same(ours, theirs, image())
+        assert ours.calls == count
+    assert (kernels.calls == ["batch relu"] * 2) is bool(found.norms[0].folded)
+
+
 def test_forwards_that_differ_between_modes(kernels):
     theirs = Moody()
     ours = ours_of(theirs)

@@ -109,6 +109,9 @@ for _name in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "and", "
 class _Tracer(fx.Tracer):
     """Records one module's own forward: what it calls are single steps."""
 
+    # Otherwise what is done to them is done once, while it is recorded.
+    proxy_buffer_attributes = True
+
     def proxy(self, node: fx.Node) -> fx.Proxy:
         return _StandIn(node, self)
 
