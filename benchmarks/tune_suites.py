@@ -4,7 +4,9 @@ What ``triton-ext tune`` does, over layers of networks: candidates are compiled 
 their own, measured in interleaved rounds, and the fastest goes into ``--out`` at once, so that
 nothing is lost when the time ends.  With the table that ``conv --out`` wrote (``--from``), layers
 come in the order of its ratios, worst first, and ``--only-below`` leaves out those that are fast
-enough.  ``python -m benchmarks.make_table`` takes the files into the shipped table.
+enough, ``--not-below`` the others: the worst are worth more candidates.  What ``--out`` has
+already is not measured again.  ``python -m benchmarks.make_table`` takes such files into the
+shipped table.
 """
 
 from __future__ import annotations
@@ -46,11 +48,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     parser.add_argument(
         "--only-below", type=float, default=math.inf, metavar="RATIO",
-        help="of --from, layers with a lower ratio to cuDNN only",
+        help="of --from, layers with a lower ratio to cuDNN only, and those without one",
+    )  # fmt: skip
+    parser.add_argument(
+        "--not-below", type=float, default=-math.inf, metavar="RATIO",
+        help="of --from, layers with this or a higher ratio only: the others of --only-below",
     )  # fmt: skip
     parser.add_argument(
         "--out", type=pathlib.Path, required=True, metavar="FILE",
-        help="table to write, .json; what it has already is kept unless it is older",
+        help="table to write, .json; what it has already is kept and not measured again",
     )  # fmt: skip
     parser.add_argument(
         "--dry-run", action="store_true", help="no GPU: prints which layers would be tuned"
@@ -68,16 +74,22 @@ def ratios_of(rows: Sequence[dict[str, str]]) -> dict[str, float]:
 
 
 def in_order(
-    layers: Sequence[Layer], ratios: dict[str, float], only_below: float = math.inf
+    layers: Sequence[Layer],
+    ratios: dict[str, float],
+    only_below: float = math.inf,
+    not_below: float = -math.inf,
 ) -> list[Layer]:
     """Returns layers, the lowest ratio first and those without one last.
 
     Args:
         layers: Of the suites.
         ratios: By name.
-        only_below: Leaves out what has another ratio.
+        only_below: Leaves out what has this or a higher ratio.
+        not_below: Leaves out what has a lower ratio; what has none counts as lower.
     """
-    kept = [layer for layer in layers if ratios.get(layer.name, -math.inf) < only_below]
+    kept = [
+        layer for layer in layers if not_below <= ratios.get(layer.name, -math.inf) < only_below
+    ]
     return sorted(kept, key=lambda layer: ratios.get(layer.name, math.inf))
 
 
@@ -87,8 +99,9 @@ def _selected(arguments: argparse.Namespace) -> list[Layer]:
     Raises:
         ValueError: They name nothing, or a file that has no ratios.
     """
-    if arguments.before is None and not math.isinf(arguments.only_below):
-        raise ValueError("--only-below needs --from, the file that conv wrote")
+    limits = (arguments.only_below, arguments.not_below)
+    if arguments.before is None and not all(map(math.isinf, limits)):
+        raise ValueError("--only-below and --not-below need --from, the file that conv wrote")
     problem = out_problem(arguments.out, OUT)
     if problem:
         raise ValueError(f"--out {problem}")
@@ -101,7 +114,21 @@ def _selected(arguments: argparse.Namespace) -> list[Layer]:
         if not ratios:
             raise ValueError(f"--from {arguments.before}: is no table that conv wrote, or is empty")
     layers = select_layers(arguments.suite, arguments.shapes)
-    return in_order(layers, ratios, arguments.only_below)
+    return in_order(layers, ratios, *limits)
+
+
+def _unknown(cases: Sequence[Any], path: pathlib.Path, machine: Any) -> list[Any]:
+    """Returns the cases that a table has no choice for, on the GPU that there is."""
+    import torch
+    from triton_ext.ops.machine import machine_of
+    from triton_ext.ops.tuning_store.files import read_table
+
+    table = read_table(path)
+    if table is None or (machine is None and not torch.cuda.is_available()):
+        return [*cases]  # without a GPU, tune says so
+    if machine is None:
+        machine = machine_of(torch.device("cuda"), "tune_suites")
+    return [case for case in cases if case.key(machine.num_sms) not in table.entries]
 
 
 def run(arguments: argparse.Namespace, **stand_ins: Any) -> int:
@@ -125,14 +152,16 @@ def run(arguments: argparse.Namespace, **stand_ins: Any) -> int:
         return 0
     from triton_ext.errors import UnsupportedError
     from triton_ext.ops.tuning.runs import tune
+    from triton_ext.ops.tuning_store.files import TableError
 
+    cases = [case_of(arguments.direction, layer.problem, arguments.dtype) for layer in layers]
     try:
         report = tune(
-            [case_of(arguments.direction, layer.problem, arguments.dtype) for layer in layers],
+            _unknown(cases, arguments.out, stand_ins.get("machine")),
             rounds=arguments.rounds, count=arguments.candidates, force=True, save=arguments.out,
             seconds=arguments.time_limit, jobs=arguments.jobs, **stand_ins,
         )  # fmt: skip
-    except (UnsupportedError, ValueError) as error:
+    except (UnsupportedError, ValueError, TableError) as error:
         emit(str(error))
         return 2
     arguments.out.with_name(arguments.out.name + ".lock").unlink(missing_ok=True)
@@ -141,6 +170,6 @@ def run(arguments: argparse.Namespace, **stand_ins: Any) -> int:
         emit(f"no choice: {outcome}")
     for failure in report.failures:
         emit(f"failed: {failure}")
-    emit(f"{arguments.out}: {len(report.table.entries)} choices of {len(layers)} layers")
+    emit(f"{arguments.out}: {len(report.table.entries)} new choices for {len(layers)} layers")
     emit(report.summary)
     return int(bool(report.failures) or report.unreached > 0)

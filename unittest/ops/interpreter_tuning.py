@@ -437,7 +437,7 @@ def test_layers_of_the_suites_are_tuned_the_worst_first(tmp_path, monkeypatch, c
     assert sorted(path.name for path in out.parent.iterdir()) == ["fprop.json"]
     assert not table.exists()
     told = capsys.readouterr().out
-    assert f"{out}: 3 choices of 3 layers" in told
+    assert f"{out}: 3 new choices for 3 layers" in told
     # And the table serves the other 16-bit type.
     tuning.use(out)
     asked = case(shape="1x64x8x8_32_k3x3")
@@ -452,12 +452,14 @@ def test_what_is_fast_enough_is_left_out(tmp_path, monkeypatch, capsys):
     code, _ = tune_suites_of(tmp_path, monkeypatch, *words, compiler=compiler)
     assert code == 0
     assert {str(asked).split()[1] for asked, _ in compiler.jobs} == {"1x64x8x8", "1x3x8x8"}
-    assert "2 choices of 2 layers" in capsys.readouterr().out
+    assert "2 new choices for 2 layers" in capsys.readouterr().out
     code, _ = tune_suites_of(tmp_path, monkeypatch, *words, "--dry-run", clock=None)
     assert code == 0
     assert capsys.readouterr().out.split("\n")[:-1] == [
         "fprop 1x64x8x8_64_k1x1", "fprop 1x3x8x8_32_k3x3"
     ]  # fmt: skip
+    code, _ = tune_suites_of(tmp_path, monkeypatch, "--not-below", "1.0", "--dry-run")
+    assert capsys.readouterr().out == "fprop 1x64x8x8_32_k3x3\n"
 
 
 def test_the_time_ends_in_the_middle_of_the_suites(tmp_path, monkeypatch, capsys, seconds):
@@ -466,13 +468,16 @@ def test_the_time_ends_in_the_middle_of_the_suites(tmp_path, monkeypatch, capsys
     assert code == 1
     told = capsys.readouterr().out
     assert told.count(": no time left") == 2
-    assert "1 choices of 3 layers" in told
+    assert "1 new choices for 3 layers" in told
     (key,) = read_table(out, GPU).entries
     assert key.startswith("fprop float16 64->64 k1x1")
-    # What comes later is added.
+    # The next run takes what is left.
+    before = read_table(out, GPU).entries[key]
     code, _ = tune_suites_of(tmp_path, monkeypatch, "--candidates", "2")
     assert code == 0
+    assert "2 new choices for 3 layers" in capsys.readouterr().out
     assert len(read_table(out, GPU).entries) == 3
+    assert read_table(out, GPU).entries[key] == before
 
 
 def test_a_wrong_candidate_of_the_suites_is_left_out(tmp_path, monkeypatch, capsys):
