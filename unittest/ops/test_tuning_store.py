@@ -21,6 +21,7 @@ import torch  # noqa: E402
 from hypothesis import given, settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
 from triton_ext.ops import conv_config, wgrad_config  # noqa: E402
+from triton_ext.ops.col2im_config import Col2ImConfig  # noqa: E402
 from triton_ext.ops.conv_direct import DirectConfig  # noqa: E402
 from triton_ext.ops.depthwise_config import DepthwiseConfig, DepthwiseWgradConfig  # noqa: E402
 from triton_ext.ops.epilogue import EpilogueSpec  # noqa: E402
@@ -190,6 +191,7 @@ def every_config():
     yield PackedConfig(wgrad_config.WgradChoice(config=wgrad_config.CONFIGS[0]))
     yield DirectConfig(block_m=64, block_n=32)
     yield GatherConfig(block_m=64, block_n=32, block_k=32)
+    yield Col2ImConfig(block_m=64, rows=20)
     for config in wgrad_config.CONFIGS:
         yield wgrad_config.WgradChoice(config=config, part_rounds=3)
 
@@ -485,6 +487,7 @@ IMPOSSIBLE = {
     "gather": (
         GatherConfig(block_m=64, block_n=64, block_k=32), {"block_k": 8}, "channels: from 16 bytes",
     ),
+    "col2im": (Col2ImConfig(block_m=64, rows=9), {}, "columns, taps of a row and output channels"),
 }  # fmt: skip
 
 

@@ -17,6 +17,9 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 from triton_ext import backends
 from triton_ext.errors import UnsupportedError
+from triton_ext.ops.col2im_config import Col2ImConfig, col2im_reasons
+from triton_ext.ops.col2im_config import best_config as best_col2im_config
+from triton_ext.ops.conv_col2im import col2im_plan
 from triton_ext.ops.conv_config import (
     ConvConfig,
     OutputTile,
@@ -62,7 +65,7 @@ from triton_ext.ops.launcher import Launcher
 from triton_ext.ops.machine import Machine, machine_of
 from triton_ext.ops.problem import ConvProblem
 from triton_ext.ops.row_copy import FilledChannels, RowCopies
-from triton_ext.ops.row_packing import KERNEL_US, MARGIN, PackedConfig, RowPacking
+from triton_ext.ops.row_packing import KERNEL_US, PackedConfig, RowPacking
 from triton_ext.ops.tuning_store.cases import Case
 from triton_ext.ops.tuning_store.lookup import find
 
@@ -71,6 +74,8 @@ __all__ = [
     "INPUT_DTYPES",
     "OUT_DTYPES",
     "ConvPlan",
+    "col2im_pays",
+    "col2im_share",
     "conv_geometry",
     "fp8_output_reason",
     "gathering_pays",
@@ -83,9 +88,12 @@ ConvGeometry = backends.load("nvidia", "ConvGeometry")
 Im2ColDescriptor = backends.load("nvidia", "Im2ColDescriptor")
 descriptor_error = backends.load("nvidia", "descriptor_error")
 
-# Columns of K, of one step, up to which a model that was not measured may choose to gather.  Larger
-# filters are gathered where that is asked for, or was measured.
+# Columns of K, of one step, up to which a model may choose to gather: filters of 154 and more were
+# slower than packed rows.  Larger ones are gathered where that is asked for, or was measured.
 _MOST_GATHERED = 64
+# The share of what other kernels should take, from which on a model that was not measured does not
+# add shifted products.
+_MOST_OF_OTHERS = 0.5
 
 
 @dataclass(slots=True, kw_only=True)
@@ -216,7 +224,8 @@ def make_plan(
     dtype: torch.dtype,
     device: torch.device,
     epilogue: EpilogueSpec = PLAIN,
-    config: ConvConfig
+    config: Col2ImConfig
+    | ConvConfig
     | DepthwiseConfig
     | DirectConfig
     | GatherConfig
@@ -252,6 +261,8 @@ def make_plan(
         )
     if isinstance(config, GatherConfig):
         return gather_plan(problem, x_strides, dtype, machine, epilogue, config)
+    if isinstance(config, Col2ImConfig):
+        return col2im_plan(problem, x_strides, dtype, machine, epilogue, config)
     if isinstance(config, PackedConfig):
         inner: ConvConfig | TileConfig = config.config
         config, pack_rows = inner, True
@@ -269,6 +280,8 @@ def make_plan(
             config, packing = None, _packing(problem, x_strides, dtype, machine, None)
     if kept and config is None and gathering_pays(problem, x_strides, dtype, machine, epilogue):
         return gather_plan(problem, x_strides, dtype, machine, epilogue)
+    if kept and config is None and col2im_pays(problem, x_strides, dtype, machine, epilogue):
+        return col2im_plan(problem, x_strides, dtype, machine, epilogue)
     if isinstance(config, TileConfig):
         return fprop_plan.make_plan(problem, x_strides, dtype, machine, epilogue, config, packing)
     out_dtype = epilogue.out_dtype or (torch.int32 if dtype == torch.int8 else dtype)
@@ -423,7 +436,10 @@ def gathering_pays(
     machine: Machine,
     epilogue: EpilogueSpec = PLAIN,
 ) -> bool:
-    """Tells whether gathering few channels is expected to be clearly faster than all else.
+    """Tells whether gathering few channels is expected to be faster than all else.
+
+    Both models were measured, and that of the others expects less than they take (0.87 of it in
+    the geometric mean of 13 layers; docs/performance.md).
 
     Args:
         problem: What is computed.
@@ -437,6 +453,58 @@ def gathering_pays(
     window = Window.make(problem, x_strides)
     if window.columns > _MOST_GATHERED:
         return False
+    _, us = best_config(problem, window, machine)
+    return us < _other_us(problem, x_strides, dtype, machine, epilogue)
+
+
+def col2im_pays(
+    problem: ConvProblem,
+    x_strides: tuple[int, ...],
+    dtype: torch.dtype,
+    machine: Machine,
+    epilogue: EpilogueSpec = PLAIN,
+) -> bool:
+    """Tells whether adding shifted products is expected to be far faster than all else.
+
+    Args: as for :func:`col2im_share`.
+    """
+    return col2im_share(problem, x_strides, dtype, machine, epilogue) < _MOST_OF_OTHERS
+
+
+def col2im_share(
+    problem: ConvProblem,
+    x_strides: tuple[int, ...],
+    dtype: torch.dtype,
+    machine: Machine,
+    epilogue: EpilogueSpec = PLAIN,
+) -> float:
+    """Returns what adding shifted products should take, over what the fastest other kernel should.
+
+    Infinity where the kernel does not take the problem.
+
+    Args:
+        problem: What is computed.
+        x_strides: Of x, in elements.
+        dtype: Of x and weight.
+        machine: The device.
+        epilogue: What is done to the output before it is stored.
+    """
+    if problem.taps == 1 or col2im_reasons(problem, dtype):
+        return math.inf
+    config, us = best_col2im_config(problem, x_strides, machine)
+    if config is None:
+        return math.inf
+    return us / _other_us(problem, x_strides, dtype, machine, epilogue)
+
+
+def _other_us(
+    problem: ConvProblem,
+    x_strides: tuple[int, ...],
+    dtype: torch.dtype,
+    machine: Machine,
+    epilogue: EpilogueSpec,
+) -> float:
+    """Returns what the implicit GEMMs and their copies should take, in microseconds."""
     packing = _packing(problem, x_strides, dtype, machine, None)
     walked = _Walked.make(problem, x_strides, dtype, packing)
     out_dtype = epilogue.out_dtype or dtype
@@ -448,8 +516,7 @@ def gathering_pays(
         other_us += packing.copy_us
     elif walked.missing:
         other_us += KERNEL_US
-    _, us = best_config(problem, window, machine)
-    return us < MARGIN * other_us
+    return other_us
 
 
 def _gemm_plan(

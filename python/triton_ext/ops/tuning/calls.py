@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from triton_ext.ops import conv_plan, dgrad_plan, gather_config, wgrad_plan
+from triton_ext.ops import col2im_config, conv_plan, dgrad_plan, gather_config, wgrad_plan
 from triton_ext.ops.conv_config import ConvConfig
 from triton_ext.ops.conv_refusals import conv_violations
 from triton_ext.ops.dgrad_forward import fastest_way
@@ -29,7 +29,7 @@ MOST_CANDIDATES = 6
 
 _PLANNERS = {"fprop": conv_plan, "dgrad": dgrad_plan, "wgrad": wgrad_plan}
 
-# So much slower by the model of row packing, a kernel is not tried.
+# So much slower by the models of row packing and of shifted products, a kernel is not tried.
 _HOPELESS = 1.5
 
 # What of a configuration says which tile it computes.
@@ -85,20 +85,20 @@ def candidates(
             # Computed by packed rows or patch by patch, which no table chooses.
             ranked = ranked[:1]
     else:
-        gathered: list[Any] = []
+        special: list[Any] = []
+        pays = False
         if direction == "fprop":
-            gathered = [*gather_config.ranking(problem, dtype, machine)]
-        few = count // 3 if gathered else 0
+            special, pays = _special(problem, dtype, machine, epilogue)
+        few = count // 3 if special else 0
         ranked = _with_packing(problem, direction, dtype, machine, epilogue, out_dtype, count - few)
         if direction == "wgrad":
             both = (_strides(problem.x_shape), _strides(problem.y_shape))
             swapped = wgrad_plan.swapped_ranking(problem, both, dtype, out_dtype or dtype, machine)
             ranked = _various(swapped, count - count // 3) + ranked
-        strides = _strides(problem.x_shape)
-        if gathered and conv_plan.gathering_pays(problem, strides, dtype, machine, epilogue):
-            ranked = _various(gathered, count - few) + ranked
+        if pays:
+            ranked = _various(special, count - few) + ranked
         else:
-            ranked = _various(ranked, count - few) + gathered
+            ranked = _various(ranked, count - few) + special
     return _various(ranked, count)
 
 
@@ -142,6 +142,21 @@ def _tile_of(config: Any) -> tuple[Any, ...]:
     # Of the other kernels, every configuration is a tile of its own.
     sizes = (inner,) if names is None else tuple(getattr(inner, name) for name in names)
     return (*_kernel_of(config), sizes)
+
+
+def _special(
+    problem: ConvProblem, dtype: torch.dtype, machine: Machine, epilogue: EpilogueSpec
+) -> tuple[list[Any], bool]:
+    """Returns a ranking of a kernel for few channels, and whether it should be the fastest."""
+    strides = _strides(problem.x_shape)
+    gathered = gather_config.ranking(problem, dtype, machine)
+    if gathered:
+        return [*gathered], conv_plan.gathering_pays(problem, strides, dtype, machine, epilogue)
+    share = conv_plan.col2im_share(problem, strides, dtype, machine, epilogue)
+    if share > _HOPELESS:
+        return [], False
+    pays = conv_plan.col2im_pays(problem, strides, dtype, machine, epilogue)
+    return [*col2im_config.ranking(problem, dtype, machine)], pays
 
 
 def _with_packing(

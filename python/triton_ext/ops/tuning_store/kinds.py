@@ -23,6 +23,7 @@ KINDS: dict[str, str] = {
     "packed": "triton_ext.ops.row_packing:PackedConfig",
     "swapped": "triton_ext.ops.wgrad_swapped:SwappedConfig",
     "gather": "triton_ext.ops.gather_config:GatherConfig",
+    "col2im": "triton_ext.ops.col2im_config:Col2ImConfig",
     "direct": "triton_ext.ops.conv_direct:DirectConfig",
     "depthwise": "triton_ext.ops.depthwise_config:DepthwiseConfig",
     "depthwise_wgrad": "triton_ext.ops.depthwise_config:DepthwiseWgradConfig",

@@ -158,7 +158,7 @@ lookup = Lookup()
 
 # The kernels of each direction, by the kinds of their configurations.
 _KINDS: dict[Direction, tuple[str, ...]] = {
-    "fprop": ("gemm", "gluon", "packed", "gather", "direct", "depthwise"),
+    "fprop": ("gemm", "gluon", "packed", "gather", "col2im", "direct", "depthwise"),
     "dgrad": ("gemm", "gluon", "direct", "depthwise"),
     "wgrad": ("wgrad", "gluon_wgrad", "packed", "swapped", "depthwise_wgrad"),
 }

@@ -10,6 +10,7 @@ import math
 from typing import Any
 
 from triton_ext.ops import dgrad_config
+from triton_ext.ops.col2im_config import Col2ImConfig, col2im_problems, col2im_reasons
 from triton_ext.ops.conv_config import ConvConfig, OutputTile
 from triton_ext.ops.conv_direct import DirectConfig
 from triton_ext.ops.conv_refusals import conv_violations
@@ -48,6 +49,9 @@ def problems_of(config: Any, case: Case, machine: Machine) -> list[str]:
     if isinstance(config, GatherConfig):
         # Its memory depends on strides as well.
         return [*gather_reasons(case.problem, case.dtype), *config.problems()]
+    if isinstance(config, Col2ImConfig):
+        found = [*col2im_reasons(case.problem, case.dtype)]
+        return found or col2im_problems(config, case.problem, machine.smem_bytes)
     through_im2col = isinstance(config, (ConvConfig, TileConfig, WgradChoice))
     if through_im2col and case.direction != "dgrad" and conv_violations(case.problem.geometry):
         return ["im2col cannot walk x tap by tap: expected a configuration of packed rows"]
