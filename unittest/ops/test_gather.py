@@ -44,6 +44,12 @@ H200 = Machine(132, (9, 0), 232448)
 EFFICIENTNET = problem_of(n=32, ci=3, co=32, size=(224, 224), stride=2, padding=1)
 VAE = problem_of(ci=4, co=512, size=(64, 64), padding=1)
 RESNET = problem_of(n=32, ci=3, co=64, size=(224, 224), taps=(7, 7), stride=2, padding=3)
+UNET = problem_of(n=8, ci=4, co=320, size=(64, 64), padding=1)
+ENCODER = problem_of(ci=3, co=128, size=(512, 512), padding=1)
+WAV2VEC = problem_of(n=16, ci=1, co=512, size=(160000,), taps=(10,), stride=5)
+CODEC = problem_of(n=8, ci=1, co=64, size=(240000,), taps=(7,), padding=3)
+PATCHES = problem_of(n=64, ci=3, co=384, size=(224, 224), taps=(8, 8), stride=8)
+RESNET_3D = problem_of(n=8, ci=3, co=64, size=(16, 112, 112), taps=(7, 7, 7), stride=2, padding=3)
 CONVNEXT = problem_of(n=64, ci=3, co=96, size=(224, 224), taps=(4, 4), stride=4)
 
 
@@ -92,15 +98,21 @@ def test_windows_of_stems():
 
 
 def test_what_is_gathered():
-    for problem in (EFFICIENTNET, VAE, CONVNEXT):
+    for problem in (EFFICIENTNET, VAE, CONVNEXT, UNET, ENCODER, WAV2VEC, CODEC):
         assert gathering_pays(problem, dense(problem), HALF, H200)
-    # Larger filters are left to packed rows until they are measured; bf16 is as fp16.
-    assert not gathering_pays(RESNET, dense(RESNET), HALF, H200)
+    # Larger filters are faster with packed rows; bf16 is as fp16.
+    for problem in (RESNET, PATCHES, RESNET_3D):
+        assert not gathering_pays(problem, dense(problem), HALF, H200)
     assert gathering_pays(VAE, dense(VAE), torch.bfloat16, H200)
     assert not gathering_pays(VAE, dense(VAE), torch.float32, H200)
     assert gather_reasons(VAE, torch.int8) == ("dtype is torch.int8: expected float16 or bfloat16",)
     grouped = problem_of(ci=6, co=6, groups=2)
     assert "groups=2" in gather_reasons(grouped, HALF)[0]
+
+
+def test_the_fastest_tiles_that_were_measured_come_first():
+    for problem, block_m in ((VAE, 64), (CONVNEXT, 64), (UNET, 64), (WAV2VEC, 64), (CODEC, 128)):
+        assert ranking(problem, HALF, H200)[0].block_m == block_m
 
 
 def test_a_tuner_tries_it():
@@ -122,8 +134,8 @@ def test_a_tuner_tries_it():
     ("problem", "dtype", "load", "loads", "store"),
     [
         (EFFICIENTNET, tl.bfloat16, "b32", 128 * 32 // 2 // 128, 4),
-        (VAE, tl.float16, "v2.b32", 128 * 64 // 4 // 256, 8),
-        (RESNET, tl.float16, "b32", 128 * 5 * 32 // 2 // 256, 4),
+        (VAE, tl.float16, "v2.b32", 64 * 64 // 4 // 128, 8),
+        (RESNET, tl.float16, "b32", 64 * 5 * 32 // 2 // 128, 4),
     ],
     ids=["efficientnet", "vae", "resnet"],
 )

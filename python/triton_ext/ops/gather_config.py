@@ -25,7 +25,6 @@ from triton_ext.ops.config_checks import power_problems, range_problems
 from triton_ext.ops.descriptors import ROW_BYTES, packed_strides
 from triton_ext.ops.machine import Machine
 from triton_ext.ops.problem import ConvProblem
-from triton_ext.ops.row_packing import BYTES_PER_US, KERNEL_US
 
 __all__ = [
     "GatherConfig",
@@ -46,15 +45,15 @@ _MOST_ELEMENTS = 1 << 31
 _MOST_HELD_STEPS = 8
 _MOST_HELD_BYTES = 1 << 16
 
-# A model that was not measured: loads and stores of threads that a multiprocessor issues in a
-# microsecond (32 in four cycles of 1.7 GHz), and what a tile and one of its steps wait for memory
-# and barriers.
-_LOADS_PER_US = 32 / 4 * 1700
-_TILE_US, _STEP_US = 1.0, 0.6
+# A model fitted to 22 runs of 12 layers on an H200 (Triton 3.9.0, fp16, 2026-11-22;
+# docs/performance.md), which it misses by 6.5 percent in the root mean square: a launch, bytes a
+# microsecond, and what tiles wait one after another for a step, a part of it for its columns.
+# With eight warps a step takes longer.
+_LAUNCH_US, _BYTES_PER_US = 5.6, 5.2e6
+_STEP_US, _COLUMN_US = 0.37, 0.0228
+_EIGHT_WARPS = 1.4
 # Warps of a multiprocessor, of up to 128 registers a thread.
 _WARPS_AT_ONCE = 16
-# Elements of a store.
-_STORED = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -267,9 +266,6 @@ def expected_times(
 ) -> dict[GatherConfig, float]:
     """Returns the configurations that fit, with the microseconds that the model expects.
 
-    The model was not measured: bytes at the rate of copies, and the larger of what loads and stores
-    take to be issued and of what tiles wait one after another.
-
     Args:
         problem: What is computed.
         window: How x is read.
@@ -277,19 +273,18 @@ def expected_times(
     """
     num_sms = machine.num_sms
     elements = sum(map(math.prod, (problem.x_shape, problem.w_shape, problem.y_shape)))
-    bytes_us = elements * _ELEMENT_BYTES / BYTES_PER_US
+    bytes_us = elements * _ELEMENT_BYTES / _BYTES_PER_US
     times = {}
     for config in _candidates(problem, window):
         rows, columns, programs = _launched(config, problem, num_sms)
         steps = math.ceil(window.columns / config.block_k)
-        loads = steps * config.block_m * config.block_k / window.vector
-        loads += config.block_m * config.block_n / _STORED
-        issue_us = math.ceil(rows * columns / num_sms) * loads / _LOADS_PER_US
         at_once = min(programs, max(columns, num_sms * (_WARPS_AT_ONCE // config.num_warps)))
-        rounds = math.ceil(rows * columns / at_once)
-        waiting_us = rounds * (_TILE_US + steps * _STEP_US)
+        step_us = _STEP_US + _COLUMN_US * config.block_k
+        if config.num_warps > 4:
+            step_us *= _EIGHT_WARPS
         if not gather_problems(config, window, machine.smem_bytes):
-            times[config] = KERNEL_US + bytes_us + max(issue_us, waiting_us)
+            rounds = math.ceil(rows * columns / at_once)
+            times[config] = _LAUNCH_US + bytes_us + rounds * steps * step_us
     return times
 
 
