@@ -26,6 +26,7 @@ CASES = {
     "ir": "benchmarks.ir",
     "launch": "benchmarks.launch",
     "memcheck": "benchmarks.memcheck",
+    "norms": "benchmarks.norms",
     "reproduce": "benchmarks.reproduce",
     "row_packing": "benchmarks.row_packing",
     "small_copies": "benchmarks.small_copies",

@@ -161,6 +161,21 @@ def test_autocast_gives_what_torch_gives_on_a_gpu():
     assert (dx - expected).abs().max() < 1e-2 * expected.abs().max()
 
 
+def test_a_compiled_function_uses_torchs():
+    x = rows_of((2, 24, 5, 3), torch.float32, 0)
+    mean, variance = running(24, torch.float32)
+
+    def block(x):
+        y = batch_norm(x, None, None, mean, variance, training=True, activation="relu", residual=x)
+        return group_norm(y, 8, activation="silu")
+
+    expected = block(x)
+    moved = mean.clone()
+    found = torch.compile(block, backend="eager", fullgraph=True)(x)
+    assert (found - expected).abs().max() < 1e-4
+    assert not torch.equal(mean, moved)
+
+
 def test_checkpoints_and_equal_bits():
     x = rows_of((2, 24, 9, 7), HALF, 0).requires_grad_()
     weight = torch.randn(24, requires_grad=True)

@@ -177,7 +177,10 @@ def assert_close(
     case: NormCase,
     tolerance: float = 0.0,
 ) -> None:
-    """Fails where a result is farther from float64 than the tolerance."""
+    """Fails where a result is farther from float64 than the tolerance.
+
+    What is in front of a ReLU may be 0 but for rounding: one gradient in a million may differ.
+    """
     assert found.keys() == expected.keys()
     given = case.tensors()
     for name, result in found.items():
@@ -185,9 +188,14 @@ def assert_close(
         assert result.shape == other.shape, name
         assert result.dtype == given["x" if name == "y" else name].dtype, name
         limit = max(tolerance, TOLERANCE[result.dtype]) * other.abs().max().item() + 2e-6
-        error = (result.double() - other).abs().max().item()
+        errors = (result.double() - other).abs()
+        is_masked = case.activation == "relu" and name in ("x", "residual")
+        most = result.numel() // 1_000_000 if is_masked else 0
         # "not greater" would let NaN through.
-        assert error <= limit, f"{name}: {error}, allowed {limit}: {case}"
+        wrong = (~(errors <= limit)).sum().item()
+        text = f"{name}: {wrong} wrong by {errors.max().item()}, allowed {limit}: {case}"
+        assert errors.isfinite().all(), text
+        assert wrong <= most, text
 
 
 def gradients_of(case: NormCase, twice: bool, ours: bool) -> list[torch.Tensor]:

@@ -15,8 +15,14 @@ from triton_ext.ops.norms.norm_device import channel_terms, place
 
 __all__ = ["merge_moments_kernel", "moments_kernel", "normalize_kernel"]
 
+# Nothing is gained by a kernel for each kind of their values: rows are aligned by UNIT.
+_SIZES = (
+    "rows", "chunk_rows", "chunks", "units", "channels", "groups", "group_programs", "eps_bits",
+    "momentum_bits",
+)  # fmt: skip
 
-@triton.jit
+
+@triton.jit(do_not_specialize=_SIZES)
 def moments_kernel(
     x_ptr,  # x [images, rows, C], packed
     parts_ptr,  # [2, images, chunks, C] fp32: means, sums of squared distances from them
@@ -65,7 +71,7 @@ def moments_kernel(
     tl.store(targets + plane, spread, mask=columns < channels)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=_SIZES)
 def merge_moments_kernel(
     parts_ptr,  # of moments_kernel
     mean_ptr,  # [images, groups] fp32
@@ -144,7 +150,7 @@ def merge_moments_kernel(
         tl.store(running_var_ptr + columns, running, mask=is_column)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=_SIZES)
 def normalize_kernel(
     x_ptr,  # x [images, rows, C], packed
     residual_ptr,  # as x, or None

@@ -18,8 +18,14 @@ from triton_ext.ops.norms.norm_device import channel_terms, gradient_before, loa
 
 __all__ = ["gradient_sums_kernel", "input_gradient_kernel", "merge_gradients_kernel"]
 
+# Nothing is gained by a kernel for each kind of their values: rows are aligned by UNIT.
+_SIZES = (
+    "rows", "chunk_rows", "chunks", "units", "channels", "groups", "group_programs", "eps_bits",
+    "momentum_bits",
+)  # fmt: skip
 
-@triton.jit
+
+@triton.jit(do_not_specialize=_SIZES)
 def gradient_sums_kernel(
     x_ptr,  # x [images, rows, C], packed
     dy_ptr,  # as x
@@ -144,7 +150,7 @@ def _merge_channels(
         tl.store(dweight_ptr + columns, products.to(dweight_ptr.dtype.element_ty), mask=is_column)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=_SIZES)
 def merge_gradients_kernel(
     parts_ptr,  # of gradient_sums_kernel
     weight_ptr,  # [C] or None
@@ -179,7 +185,7 @@ def merge_gradients_kernel(
         )  # fmt: skip
 
 
-@triton.jit
+@triton.jit(do_not_specialize=_SIZES)
 def input_gradient_kernel(
     x_ptr,  # x [images, rows, C], packed
     dy_ptr,  # as x

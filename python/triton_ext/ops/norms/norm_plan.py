@@ -87,14 +87,10 @@ class NormPlan:
         if launcher is None:
             launcher = self._launchers["moments"] = self._make_moments()
         chunks = launcher.scalars[2]
-        new = torch.empty(
-            2 * shape.images * chunks * shape.channels + 2 * shape.statistics,
-            dtype=torch.float32,
-            device=x.device,
-        )
-        mean, rstd, parts = new.split_with_sizes(
-            (shape.statistics, shape.statistics, len(new) - 2 * shape.statistics)
-        )
+        wide = {"dtype": torch.float32, "device": x.device}
+        # In memory of their own: the parts are not kept until the backward.
+        parts = torch.empty(2 * shape.images * chunks * shape.channels, **wide)
+        mean, rstd = torch.empty((2, shape.statistics), **wide)
         _launch(launcher, x, parts)
         merge = self._merges.get(momentum)
         if merge is None:
