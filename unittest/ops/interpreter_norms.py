@@ -94,6 +94,16 @@ def test_running_statistics(momentum, dtype):
         assert variance._version > versions[1]
 
 
+def test_running_statistics_in_inference_mode():
+    x, weight = rows_of((2, 24, 5, 3), HALF, 0), torch.rand(24)
+    with torch.inference_mode():
+        mean, variance = running(24, torch.float32)
+        before = mean.clone()
+        y = batch_norm(x, weight, None, mean, variance, training=True)
+    assert y.isfinite().all()
+    assert not torch.equal(mean, before)
+
+
 @pytest.mark.parametrize("with_residual", [False, True])
 def test_evaluation_uses_running_statistics(with_residual):
     case = NormCase(

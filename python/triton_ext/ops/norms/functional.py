@@ -55,7 +55,7 @@ class _Call:
                     x, self.running_mean, self.running_var, self.momentum
                 )
                 for running in (self.running_mean, self.running_var):
-                    if running is not None:
+                    if running is not None and not running.is_inference():
                         torch.autograd.graph.increment_version(running)
             else:
                 mean, spread = self.running_mean, self.running_var

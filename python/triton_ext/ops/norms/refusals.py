@@ -116,6 +116,8 @@ def _group_problem(kind: str, x: Tensor, groups: int | None) -> str | None:
         return "torch refuses one value per channel" if rows == 1 else None
     if groups is None or groups < 1 or channels % groups:
         return f"{channels} channels do not divide into {groups} groups"
+    if x.shape[0] * groups > _MOST_ROWS:
+        return f"{groups} groups of {x.shape[0]} images: the kernels count to 2**30"
     values = rows // x.shape[0] * channels // groups
     return "torch refuses one value per group" if values * x.shape[0] == 1 else None
 
