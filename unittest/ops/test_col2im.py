@@ -1,6 +1,6 @@
 """Shifted products without a GPU: who computes what, the choice, what is compiled, what it gives.
 
-Kernels run in the interpreter, in a process of its own.
+Kernels run in the interpreter, in a process of its own, and compiled ones in the emulator.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 import random
 import re
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 
@@ -15,8 +16,10 @@ pytest.importorskip("torch", reason="triton_ext.ops needs torch, which is not in
 
 import torch
 import triton.language as tl
-from col2im_cases import draw_config, draw_problem
+from col2im_cases import draw, draw_config, draw_problem
 from cubin_resources import resources
+from emulated import emulate
+from fprop_cases import ACTIVATIONS, check
 from interpreted import assert_passes_in_the_interpreter
 from problem_cases import problem_of
 from triton_ext.ops import tuning
@@ -177,3 +180,14 @@ def test_filters_stay_where_rows_are_prefetched(fresh_triton_cache):
 
 def test_everything_in_the_interpreter():
     assert_passes_in_the_interpreter("interpreter_col2im.py")
+
+
+@pytest.mark.parametrize("number", range(6))
+def test_drawn_in_the_emulator(number, monkeypatch, fresh_triton_cache):
+    emulate(monkeypatch)
+    rng = random.Random(number)
+    # The emulator knows no erf.
+    activations = tuple(name for name in ACTIVATIONS if name != "gelu")
+    case = draw(rng, pixels=12, activations=activations)
+    # The emulator does not carry out cp.async.
+    check(case, config=replace(draw_config(rng), num_stages=1))

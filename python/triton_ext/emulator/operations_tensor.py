@@ -193,6 +193,21 @@ def _reduce(op: Operation, context: Context) -> Step:
     return step
 
 
+def _gather(op: Operation, context: Context) -> Step:
+    axis = OpReader(op).integer("axis")
+    source, indices = op.operands
+    (result,) = op.results
+
+    def step(group: Workgroup) -> None:
+        values, places = np.asarray(group.values[source]), np.asarray(group.values[indices])
+        size = values.shape[axis]
+        if ((places < 0) | (places >= size)).any():
+            raise fault(op, f"an index along axis {axis} is outside of 0 to {size - 1}")
+        group.values[result] = np.take_along_axis(values, places, axis)
+
+    return step
+
+
 def _dot(op: Operation, context: Context) -> Step:
     view = tt.DotOp.match(op)
     assert view is not None
@@ -226,5 +241,6 @@ TENSOR: dict[str, Prepare] = {
     "tt.load": _load,
     "tt.store": _store,
     "tt.reduce": _reduce,
+    "tt.gather": _gather,
     "tt.dot": _dot,
 }
