@@ -293,6 +293,28 @@ def test_reduce_over_an_axis_of_any_size():
     assert y.tolist() == [7, 11]
 
 
+def test_gather_along_an_axis():
+    body = """
+        %i = tt.make_range {end = 8 : i32, start = 0 : i32} : tensor<8xi32>
+        %p = tt.splat %x : !tt.ptr<i32> -> tensor<8x!tt.ptr<i32>>
+        %a = tt.addptr %p, %i : tensor<8x!tt.ptr<i32>>, tensor<8xi32>
+        %v = tt.load %a : tensor<8x!tt.ptr<i32>>
+        %k = tt.reshape %v : tensor<8xi32> -> tensor<4x2xi32>
+        %m = tt.reshape %i : tensor<8xi32> -> tensor<4x2xi32>
+  %g = tt.gather %m[%k] {axis = 0 : i32} : (tensor<4x2xi32>, tensor<4x2xi32>) -> tensor<4x2xi32>
+        %f = tt.reshape %g : tensor<4x2xi32> -> tensor<8xi32>
+        %q = tt.splat %y : !tt.ptr<i32> -> tensor<8x!tt.ptr<i32>>
+        %b = tt.addptr %q, %i : tensor<8x!tt.ptr<i32>>, tensor<8xi32>
+        tt.store %b, %f : tensor<8x!tt.ptr<i32>>
+    """
+    x, y = np.array([3, 0, 2, 1, 0, 1, 0, 3], np.int32), np.zeros(8, np.int32)
+    run(body, "%x: !tt.ptr<i32>, %y: !tt.ptr<i32>", [x, y])
+    assert y.tolist() == [6, 1, 4, 3, 0, 3, 0, 7]
+    x[0] = 4
+    with pytest.raises(EmulationError, match="an index along axis 0 is outside of 0 to 3"):
+        run(body, "%x: !tt.ptr<i32>, %y: !tt.ptr<i32>", [x, y])
+
+
 def test_program_ids_and_scalars():
     body = """
         %x = tt.get_program_id x : i32
