@@ -214,6 +214,7 @@ class Entry:
         shape: The shape.
         config: The configuration.
         num_sms: Multiprocessors of the GPU.
+        dtype: Of the operands, by torch's name.
         chosen: Whether the model takes it for the fastest.
         status: "ok", or why there is no time.
         us: Its time in microseconds, or NaN.
@@ -225,6 +226,7 @@ class Entry:
     shape: ConvShape
     config: Any
     num_sms: int
+    dtype: str
     chosen: bool
     status: str = "ok"
     us: float = float("nan")
@@ -239,6 +241,7 @@ class Entry:
             "kernel": self.kernel,
             "shape": self.shape.name,
             "num_sms": self.num_sms,
+            "dtype": self.dtype,
             "name": name_of(self.config),
             "kind": kind_of(self.config),
             "config": json.dumps(encode(self.config)),
@@ -351,7 +354,7 @@ def run_sweep(arguments: argparse.Namespace) -> int:
                 future = futures.get((shape, config))
                 ready = is_compiled(future, deadline, statuses.append)
                 status = "ok" if ready else (statuses or ["not compiled in time"])[0]
-                found.append(Entry(kernel, shape, config, num_sms, number == 0, status))
+                found.append(Entry(kernel, shape, config, num_sms, dtype, number == 0, status))
             if dry_run:
                 found = _invented(found, timer)
             else:

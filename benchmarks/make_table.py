@@ -2,7 +2,8 @@
 
     python -m benchmarks.make_table SWEEP.json [...] [--out python/triton_ext/ops/tables/X.json]
 
-Takes what ``sweep``, ``dgrad_sweep`` and ``wgrad_sweep`` wrote, and tables of ``triton-ext tune``.
+Takes what ``sweep``, ``dgrad_sweep`` and ``wgrad_sweep`` wrote, the CSV files of ``gluon_conv
+--sweep``, and tables of ``triton-ext tune`` and ``tune_suites``.
 Of every convolution the fastest right configuration goes into the table, of several convolutions
 with one key that which loses least to the best on all of them.  What the table has already is
 kept unless it is older, or ``--fresh`` is given.  By default, the file is that of the GPU of the
@@ -12,6 +13,7 @@ sweeps.
 from __future__ import annotations
 
 import argparse
+import csv
 import datetime
 import json
 import math
@@ -72,10 +74,10 @@ def measurements_of(sweep: dict[str, Any]) -> Iterator[Measurement]:
 
     from benchmarks.wgrad_sweep import candidate_of
 
+    if "rows" in sweep:
+        yield from _of_rows(sweep)
+        return
     is_wgrad = "layers" in sweep
-    environment = sweep["environment"]
-    date = environment["date"].removesuffix(" UTC")
-    made = datetime.datetime.strptime(date, "%Y-%m-%d %H:%M")
     for name, entry in sweep["layers" if is_wgrad else "shapes"].items():
         # The forward sweep's names are sizes; the others' those of the suites.
         direction: Any = "wgrad" if is_wgrad else "dgrad" if "_k" in name else "fprop"
@@ -88,8 +90,44 @@ def measurements_of(sweep: dict[str, Any]) -> Iterator[Measurement]:
             times[config] = result["ms"] * 1e3
         if times:
             key = key_of(direction, _problem(name, entry), sweep["dtype"], sweep["num_sms"])
-            stamp = made.strftime("%Y-%m-%dT%H:%M:%S.000000Z")
-            yield Measurement(key, times, stamp, environment["triton"])
+            yield Measurement(key, times, _stamp(sweep), sweep["environment"]["triton"])
+
+
+def _of_rows(sweep: dict[str, Any]) -> Iterator[Measurement]:
+    """Yields what a sweep of a Gluon kernel holds."""
+    from triton_ext.ops.tuning_store.keys import key_of
+    from triton_ext.ops.tuning_store.kinds import decode
+
+    times: dict[str, dict[Any, float]] = defaultdict(dict)
+    for row in sweep["rows"]:
+        if row["status"] != "ok" or row["us"] in ("", "nan"):
+            continue
+        # Files from before there was the column are of the default.
+        dtype = row.get("dtype") or "float16"
+        key = key_of(row["kernel"], _problem(row["shape"], {}), dtype, int(row["num_sms"]))
+        times[key][decode(row["kind"], json.loads(row["config"]))] = float(row["us"])
+    for key, found in times.items():
+        yield Measurement(key, found, _stamp(sweep), sweep["environment"]["triton"])
+
+
+def _stamp(sweep: dict[str, Any]) -> str:
+    """When a sweep was made, as tables have it."""
+    date = sweep["environment"]["date"].removesuffix(" UTC")
+    made = datetime.datetime.strptime(date, "%Y-%m-%d %H:%M")
+    return made.strftime("%Y-%m-%dT%H:%M:%S.000000Z")
+
+
+def _document(path: pathlib.Path) -> dict[str, Any]:
+    """Returns what a file holds; of a CSV file, the rows and the comments above them."""
+    text = path.read_text("utf-8")
+    if path.suffix != ".csv":
+        found: dict[str, Any] = json.loads(text)
+        return found
+    lines = text.splitlines()
+    comments = [line.lstrip("# ").partition(":") for line in lines if line.startswith("#")]
+    environment = {name: value.strip() for name, _, value in comments}
+    rows = csv.DictReader(line for line in lines if not line.startswith("#"))
+    return {"environment": environment, "rows": list(rows)}
 
 
 def _best(measurements: Sequence[Measurement]) -> tuple[Any, float]:
@@ -155,7 +193,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--fresh", action="store_true", help="leave out what the table has so far")
     arguments = parser.parse_args(argv)
     try:
-        documents = [json.loads(path.read_text("utf-8")) for path in arguments.files]
+        documents = [_document(path) for path in arguments.files]
         table = table_of(documents)
         path = arguments.out or shipped_path(table.gpu)
         before = read_table(path, table.gpu)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
+from dataclasses import asdict, fields
 
 import pytest
 
@@ -140,3 +140,29 @@ def test_files_that_do_not_go_together(made, tmp_path, capsys):
     assert made(forward({}), other)[0] == 2
     assert "files of one GPU" in capsys.readouterr().out
     assert main([str(tmp_path / "none.json")]) == 2
+
+
+def test_a_sweep_of_a_gluon_kernel(made, found, tmp_path):
+    from benchmarks.gluon_sweep import Entry, candidates
+    from benchmarks.harness import Environment, write_rows
+    from benchmarks.shapes import select_shapes
+
+    (shape,) = select_shapes(["64,14,14,768,3072,1,1,1"])
+    fast, slow, wrong = candidates("fprop", shape.problem(), 132, torch.bfloat16)[7:10]
+    entries = [
+        Entry("fprop", shape, config, 132, "bfloat16", False, status, us)
+        for config, status, us in (
+            (slow, "ok", 30.0),
+            (fast, "ok", 20.0),
+            (wrong, "wrong result", 10.0),
+            (wrong, "not compiled in time", float("nan")),
+        )
+    ]
+    sweep = tmp_path / "sweep.csv"
+    known = {field.name: ENVIRONMENT.get(field.name, "") for field in fields(Environment)}
+    write_rows(sweep, Environment(**known), [entry.fields() for entry in entries])
+    out = tmp_path / file_name(GPU)
+    assert main([str(sweep), "--out", str(out)]) == 0
+    assert found("fprop", "64x768x14x14_3072_k1x1", torch.bfloat16) == fast
+    (entry,) = read_table(out).entries.values()
+    assert (entry["us"], entry["measured"]) == (20.0, "2026-11-20T10:30:00.000000Z")
