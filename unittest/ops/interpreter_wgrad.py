@@ -289,7 +289,19 @@ def misaligned(tensor: torch.Tensor) -> torch.Tensor:
     return memory[start : start + rows.numel()].view(rows.shape).movedim(-1, 1)
 
 
-@pytest.mark.parametrize("layout", [torch.Tensor.contiguous, expanded, sliced, misaligned])
+def misaligned_slice(tensor: torch.Tensor) -> torch.Tensor:
+    """The same numbers as channels from the fifth on of a tensor that is not a number else."""
+    rows = tensor.movedim(1, -1)
+    channels = rows.shape[-1]
+    larger = torch.full((*rows.shape[:-1], channels + 8), float("nan"), dtype=rows.dtype)
+    larger[..., 4 : 4 + channels] = rows
+    return larger[..., 4 : 4 + channels].movedim(-1, 1)
+
+
+LAYOUTS = (torch.Tensor.contiguous, expanded, sliced, misaligned, misaligned_slice)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("name", ["same", "odd channels", "1-D", "1x1"])
 def test_dy_may_lie_in_any_way(name, layout):
     x, dy = FIXED[name].tensors()

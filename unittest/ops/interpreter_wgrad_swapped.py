@@ -52,7 +52,7 @@ def plan_of(problem, x, dy, kind=None, out_dtype=None, monkeypatch=None):
     return plan
 
 
-LAYOUTS = (lambda dy: dy, torch.Tensor.contiguous, wgrad.expanded, wgrad.sliced, wgrad.misaligned)
+LAYOUTS = (lambda dy: dy, *wgrad.LAYOUTS)
 
 
 @pytest.mark.parametrize("number", range(300 if NIGHTLY else 40))
@@ -120,6 +120,15 @@ def test_x_may_have_gaps_between_pixels():
     larger = torch.full((*x.shape[:1], *x.shape[2:], 24), torch.nan, dtype=x.dtype)
     larger[..., :16] = x.movedim(1, -1)
     apart = larger[..., :16].movedim(-1, 1)
+    assert apart.stride() != x.stride()
+    expected = plan_of(END, x, dy).run(x, dy)
+    assert torch.equal(plan_of(END, apart, dy).run(apart, dy), expected)
+
+
+def test_x_may_begin_at_any_address_with_gaps_between_pixels():
+    x, dy = tensors()
+    apart = wgrad.misaligned_slice(x)
+    assert apart.data_ptr() % 16 == 8
     assert apart.stride() != x.stride()
     expected = plan_of(END, x, dy).run(x, dy)
     assert torch.equal(plan_of(END, apart, dy).run(apart, dy), expected)

@@ -13,6 +13,7 @@ __all__ = [
     "ROUNDS_TO_TF32",
     "ROW_BYTES",
     "Layout",
+    "aligned_copy",
     "matrix_row_stride",
     "packed_strides",
     "pixel_stride",
@@ -40,6 +41,18 @@ class Layout:
     def data_ptr(self) -> int:
         """An address that is aligned to everything."""
         return 0
+
+
+def aligned_copy(tensor: torch.Tensor) -> torch.Tensor:
+    """Returns a copy that begins at a multiple of 16 bytes, of the same strides, gaps included.
+
+    Args:
+        tensor: Any that is not expanded.
+    """
+    copy = torch.empty_strided(
+        tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device
+    )
+    return copy.copy_(tensor)
 
 
 def packed_strides(shape: tuple[int, ...]) -> tuple[int, ...]:

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from triton_ext.ops.descriptors import ROW_BYTES
+from triton_ext.ops.descriptors import ROW_BYTES, aligned_copy
 from triton_ext.ops.launcher import Launcher
 from triton_ext.ops.problem import ConvProblem
 
@@ -212,5 +212,6 @@ class FilterGradientPlan:
         """Returns x and dy, channels last, as the kernel reads them."""
         x, dy = self.x_operand.rows(x), self.dy_operand.rows(dy)
         if dy.data_ptr() % ROW_BYTES:
-            dy = dy.clone(memory_format=torch.contiguous_format)
+            # Of the same strides, which the plan was made for: between pixels may be gaps.
+            dy = aligned_copy(dy)
         return x, dy
