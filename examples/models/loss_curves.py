@@ -69,6 +69,10 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
         help="compile our kernels in N processes first (0)",
     )  # fmt: skip
     parser.add_argument(
+        "--no-norms", dest="norms", action="store_false",
+        help="leave BatchNorm and GroupNorm to torch in our runs",
+    )  # fmt: skip
+    parser.add_argument(
         "--time-limit", type=float, default=1800.0, metavar="S",
         help="seconds behind which no run is begun (1800)",
     )  # fmt: skip
@@ -88,7 +92,7 @@ def prepare(mode: str, seed: int, arguments: argparse.Namespace) -> Step:
         device=options.device(),
         seed=seed,
     )
-    made = modes.variant(network, mode, dtype=torch.float32)
+    made = modes.variant(network, mode, dtype=torch.float32, norms=arguments.norms)
     optimizer = functools.partial(torch.optim.AdamW, lr=_LEARNING_RATE)
     return Step(made, optimizer, modes.DTYPES[arguments.dtype])
 
@@ -262,6 +266,8 @@ def compile_ahead(arguments: argparse.Namespace) -> str:
         words += [f"--{name}", str(value)] if value is not None else []
     words += ["--attention"] if arguments.attention else []
     words += ["--amp", "--ahead", str(arguments.ahead)]
+    if not arguments.norms:
+        words.append("--no-norms")
     words += ["--time-limit", str(arguments.time_limit)]
     return ahead.compile_ahead(training.parse(words), words, "training")
 
