@@ -22,6 +22,7 @@ from emulated import emulate
 from fprop_cases import ACTIVATIONS, check
 from interpreted import assert_passes_in_the_interpreter
 from problem_cases import problem_of
+from triton_ext.errors import DescriptorError
 from triton_ext.ops import tuning
 from triton_ext.ops.col2im_config import (
     Col2ImConfig,
@@ -122,6 +123,20 @@ def test_what_is_chosen():
     assert col2im_reasons(three, HALF) == ("3 dimensions: expected 1 or 2",)
 
 
+def test_a_tables_choice_is_for_loads_of_16_bytes(monkeypatch):
+    config = Col2ImConfig(block_m=64, rows=34)
+    monkeypatch.setattr("triton_ext.ops.conv_plan.find", lambda *_: config)
+    make_plan.cache_clear()
+    image, channel, _, _ = dense(UNET)
+    with assumed_machine(H200):
+        plan = make_plan(UNET, (image, channel, 328 * 64, 328), HALF, META)
+        assert isinstance(plan, Col2ImPlan)
+        # As where nothing was measured.
+        with pytest.raises(DescriptorError, match=r"stride of dim 2 .* is 648 bytes"):
+            make_plan(UNET, (image, channel, 324 * 64, 324), HALF, META)
+    make_plan.cache_clear()
+
+
 def test_a_tuner_tries_it():
     first, *rest = tuning.candidates(VAE, "fprop", HALF, H200)
     assert first == ranking(VAE, HALF, H200)[0]
@@ -134,6 +149,7 @@ def test_a_tuner_tries_it():
         assert not isinstance(config, Col2ImConfig)
     for config in ranking(VAE, HALF, H200):
         assert not col2im_problems(config, VAE, H200.smem_bytes)
+    assert tuning.candidates(replace(VAE, batch=0), "fprop", HALF, H200) == []
 
 
 # --- what is compiled ---------------------------------------------------------------------------

@@ -30,6 +30,7 @@ __all__ = [
     "col2im_reasons",
     "column_shape",
     "expected_times",
+    "has_full_loads",
     "ranking",
     "vector_of",
 ]
@@ -236,7 +237,7 @@ def ranking(problem: ConvProblem, dtype: torch.dtype, machine: Machine) -> list[
     """
     strides = packed_strides((problem.batch, *problem.input_size, problem.in_channels))
     x_strides = (strides[0], 1, *strides[1:-1])
-    if col2im_reasons(problem, dtype) or not _has_full_loads(problem, x_strides):
+    if col2im_reasons(problem, dtype) or not has_full_loads(problem, x_strides):
         return []
     times = expected_times(problem, machine)
     return sorted(times, key=lambda config: times[config])
@@ -254,7 +255,7 @@ def best_config(
         x_strides: Of x, in elements.
         machine: The device.
     """
-    if not _has_full_loads(problem, x_strides):
+    if not has_full_loads(problem, x_strides):
         return None, math.inf
     times = expected_times(problem, machine)
     return min(times.items(), key=lambda item: item[1], default=(None, math.inf))
@@ -316,7 +317,13 @@ def _at_once(config: Col2ImConfig, problem: ConvProblem, machine: Machine) -> in
     return machine.num_sms * max(1, per_sm)
 
 
-def _has_full_loads(problem: ConvProblem, x_strides: tuple[int, ...]) -> bool:
+def has_full_loads(problem: ConvProblem, x_strides: tuple[int, ...]) -> bool:
+    """Tells whether loads are of 16 bytes, for which alone there is a model.
+
+    Args:
+        problem: What is computed.
+        x_strides: Of x [N, Ci, *input_size], in elements.
+    """
     return vector_of(problem, x_strides) * _ELEMENT_BYTES == ROW_BYTES
 
 

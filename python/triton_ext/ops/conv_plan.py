@@ -17,7 +17,7 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 from triton_ext import backends
 from triton_ext.errors import UnsupportedError
-from triton_ext.ops.col2im_config import Col2ImConfig, col2im_reasons
+from triton_ext.ops.col2im_config import Col2ImConfig, col2im_reasons, has_full_loads
 from triton_ext.ops.col2im_config import best_config as best_col2im_config
 from triton_ext.ops.conv_col2im import col2im_plan
 from triton_ext.ops.conv_config import (
@@ -259,6 +259,9 @@ def make_plan(
         config = find(
             Case(direction="fprop", problem=problem, dtype=dtype, epilogue=epilogue), machine
         )
+        # A table's choice was measured over an x without gaps.
+        if isinstance(config, Col2ImConfig) and not has_full_loads(problem, x_strides):
+            config = None
     if isinstance(config, GatherConfig):
         return gather_plan(problem, x_strides, dtype, machine, epilogue, config)
     if isinstance(config, Col2ImConfig):

@@ -65,7 +65,7 @@ def candidates(
         count: How many at most.
 
     Returns:
-        Configurations; none where no kernel of ours takes the problem.
+        Configurations; none where no kernel of ours takes the problem, or its batch is empty.
 
     Raises:
         TypeError: What describes the problem is of another type, or there is no such direction.
@@ -75,7 +75,7 @@ def candidates(
     if not isinstance(machine, Machine):
         raise TypeError(f"candidates: machine is {machine!r}: expected a Machine")
     planner: Any = _PLANNERS[direction]
-    if planner.reasons(problem, dtype, machine):
+    if not problem.batch or planner.reasons(problem, dtype, machine):
         return []
     ranked: list[Any]
     if direction == "dgrad":
