@@ -244,7 +244,9 @@ def check(checker: str, arguments: argparse.Namespace, seconds: float) -> list[b
     running: list[subprocess.Popen[bytes]] = []
     statuses = []
     try:
-        running += [_begun(checker, share, arguments) for share in shares]
+        for share in shares:
+            # One by one: what has begun is ended also where the next one does not.
+            running.append(_begun(checker, share, arguments))
         for process in running:
             try:
                 code = process.wait(timeout=max(0.0, end - time.monotonic()))
