@@ -23,6 +23,9 @@ from norm_cases import (
     rows_of,
     run_ours,
 )
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.autograd import forward_ad
+from torch.fx.experimental.proxy_tensor import make_fx
 from triton_ext.errors import UnsupportedError
 from triton_ext.ops import batch_norm, group_norm, norm_problem
 
@@ -213,6 +216,13 @@ REFUSED = {
     "expected a residual": {"residual": rows_of((2, 8, 4, 1), torch.float32, 0)},
     "residual is not channels-last": {"residual": torch.zeros(2, 8, 4, 4)},
     "residual is torch.float16": {"residual": rows_of((2, 8, 4, 4), HALF, 0)},
+    "x must be a tensor, got list": {"x": [1.0]},
+    "x must be a dense tensor": {"x": torch.eye(8).to_sparse_csr()},
+    "x is a negated view": {"x": torch._neg_view(rows_of((2, 8, 4, 4), torch.float32, 0))},
+    "weight must be a tensor, got float": {"weight": 1.0},
+    "weight is a negated view": {"weight": torch._neg_view(torch.ones(8))},
+    "residual must be a dense tensor": {"residual": torch.zeros(2, 8, 4, 4).to_sparse()},
+    "an activation of identity": {"activation": ["relu"]},
 }
 
 
@@ -237,8 +247,69 @@ def test_groups_are_checked_and_statistics_needed():
     assert norm_problem("group", x, 2, None, None, None, "relu") is None
     with pytest.raises(ValueError, match="expected running_mean"):
         batch_norm(x, None, None, None, None, training=False)
-    with pytest.raises(UnsupportedError, match="expected running_mean"):
-        batch_norm(x, None, None, torch.zeros(4), None, training=True)
+    for mean, reason in (
+        (torch.zeros(4), r"expected running_mean \[8\], got \[4\]"),
+        (torch.zeros(16)[::2], "running_mean has strides"),
+        (torch.zeros(8).bfloat16(), "running_mean is torch.bfloat16"),
+        (torch._neg_view(torch.zeros(8)), "running_mean is a negated view"),
+        (0.0, "running_mean must be a tensor, got float"),
+    ):
+        with pytest.raises(UnsupportedError, match=reason):
+            batch_norm(x, None, None, mean, None, training=True)
+
+
+def test_numbers_are_checked_and_read_at_every_call():
+    x = rows_of((2, 8, 4, 4), torch.float32, 0)
+    expected = group_norm(x, 1)
+    # Equal to an int that is known, and of another type.
+    for groups in (1.0, True, "1", [1], torch.tensor(1)):
+        assert "expected groups as an int" in norm_problem("group", x, groups, *[None] * 3, "relu")
+        with pytest.raises(UnsupportedError, match="expected groups as an int"):
+            group_norm(x, groups)
+    assert torch.equal(group_norm(x, 1), expected)
+    for value in ("0.1", [0.1], torch.ones(2)):
+        with pytest.raises(TypeError, match="group_norm: eps must be a number"):
+            group_norm(x, 1, eps=value)
+        with pytest.raises(TypeError, match="batch_norm: momentum must be a number"):
+            batch_norm(x, None, None, None, None, training=True, momentum=value)
+    assert group_norm(x, 1, eps=1e300).count_nonzero() == 0
+    eps = torch.tensor(1e-5)
+    assert torch.equal(group_norm(x, 1, eps=eps), expected)
+    assert torch.equal(group_norm(x, 1, eps=eps.fill_(9.0)), group_norm(x, 1, eps=9.0))
+    assert "expected a kind of batch, group" in norm_problem("layer", x, 1, *[None] * 3, "relu")
+
+
+def test_what_looks_at_operators_is_shown_torchs():
+    x, tangent = rows_of((2, 8, 4, 4), torch.float32, 0), rows_of((2, 8, 4, 4), torch.float32, 1)
+    mean, variance = torch.zeros(8), torch.ones(8)
+
+    def ours(x):
+        y = batch_norm(x, None, None, mean, variance, training=False, activation="silu")
+        return group_norm(y, 2, activation="relu")
+
+    def torchs(x):
+        y = torch.nn.functional.silu(torch.nn.functional.batch_norm(x, mean, variance))
+        return torch.nn.functional.group_norm(y, 2).relu()
+
+    expected = torchs(x)
+    for traced in (make_fx(ours)(x), torch.jit.trace(ours, (x,)), torch.fx.symbolic_trace(ours)):
+        assert (traced(x) - expected).abs().max() < 1e-5
+    found, other = (torch.func.grad(lambda x, f=f: f(x).sin().sum())(x) for f in (ours, torchs))
+    assert (found - other).abs().max() < 1e-5
+
+    def norm(x):
+        return batch_norm(x, None, None, None, None, training=True)
+
+    with forward_ad.dual_level():
+        found = forward_ad.unpack_dual(norm(forward_ad.make_dual(x, tangent))).tangent
+    _, expected = torch.func.jvp(norm, (x,), (tangent,))
+    assert (found - expected).abs().max() < 1e-5
+    with FakeTensorMode() as mode:
+        assert group_norm(mode.from_tensor(x), 2).shape == x.shape
+    with torch.device("cpu"):  # a mode, but of functions
+        assert group_norm(x, 2).is_contiguous(memory_format=torch.channels_last)
+    with pytest.raises(UnsupportedError, match="x is on meta"):
+        group_norm(x.to("meta"), 2)
 
 
 @pytest.mark.parametrize("dtype", FLOAT_DTYPES)

@@ -3,18 +3,28 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
 from torch.nn import functional
+from torch.overrides import handle_torch_function, has_torch_function_variadic
 
 from triton_ext.errors import UnsupportedError
 from triton_ext.ops.arguments import channels_last
+from triton_ext.ops.autocast import is_autocast
+from triton_ext.ops.checks import kind_of
 from triton_ext.ops.norms.composite import activated, normalized
 from triton_ext.ops.norms.norm_config import NormShape
 from triton_ext.ops.norms.norm_plan import NormPlan
-from triton_ext.ops.norms.refusals import is_channels_last, look, norm_problem
+from triton_ext.ops.norms.refusals import (
+    dense_problem,
+    is_channels_last,
+    is_torchs,
+    look,
+    norm_problem,
+)
 from triton_ext.ops.plans import PlanCache
 
 __all__ = ["batch_norm", "group_norm"]
@@ -167,8 +177,16 @@ def _plan_of(
     eps: float,
     out_dtype: torch.dtype,
 ) -> NormPlan:
-    key = (kind, groups, activation, eps, out_dtype, look(x, weight, bias, residual, *running))
-    plan = _plans.get(key)
+    key: Hashable = None
+    plan = None
+    # Equal numbers of other types are the same key.
+    if groups is None or type(groups) is int:
+        try:
+            key = (kind, groups, activation, eps, out_dtype)
+            key = (*key, look(x, weight, bias, residual, *running))
+            plan = _plans.get(key)
+        except (AttributeError, RuntimeError, TypeError):
+            pass  # no tensors, or no hash: the problem says so
     if plan is not None:
         return plan
     problem = norm_problem(kind, x, groups, weight, bias, residual, activation)
@@ -200,13 +218,30 @@ def _running_problem(x: Tensor, mean: Tensor | None, variance: Tensor | None) ->
     for name, running in (("running_mean", mean), ("running_var", variance)):
         if running is None:
             continue
-        if running.shape != (x.shape[1],) or not running.is_contiguous():
-            return f"expected {name} [{x.shape[1]}], packed, got {list(running.shape)}"
-        if not running.is_floating_point() or running.dtype == torch.float64:
-            return f"{name} is {running.dtype}: expected float32 or the dtype of x"
+        problem = dense_problem(name, running)
+        if problem is not None:
+            return problem
+        if running.shape != (x.shape[1],):
+            return f"expected {name} [{x.shape[1]}], got {list(running.shape)}"
+        if not running.is_contiguous():
+            return f"{name} has strides, expected it packed"
+        if running.dtype not in (x.dtype, torch.float32):
+            return f"{name} is {running.dtype}: expected float32 or the dtype of x, {x.dtype}"
         if running.device != x.device:
             return f"{name} is on {running.device}, x is on {x.device}"
     return None
+
+
+def _number(name: str, value: object) -> float:
+    """Returns a number as plans know it: a tensor may hold another one at the next call."""
+    if type(value) is float:
+        return value
+    try:
+        if isinstance(value, str):
+            raise TypeError
+        return float(value)  # type: ignore[arg-type]
+    except (TypeError, ValueError, RuntimeError):
+        raise TypeError(f"{name} must be a number, got {kind_of(value)}") from None
 
 
 def batch_norm(
@@ -247,8 +282,17 @@ def batch_norm(
     Raises:
         UnsupportedError: What :func:`norm_problem` says no kernel takes.
         ValueError: No statistics: not training, and a running one is None.
+        TypeError: ``eps`` or ``momentum`` is no number.
     """
-    if torch.compiler.is_compiling():
+    terms = (weight, bias, running_mean, running_var, residual)
+    if not torch.compiler.is_compiling() and has_torch_function_variadic(x, *terms):
+        result: Tensor = handle_torch_function(
+            batch_norm, (x, *terms), x, weight, bias, running_mean, running_var,
+            training=training, momentum=momentum, eps=eps, activation=activation,
+            residual=residual,
+        )  # fmt: skip
+        return result
+    if is_torchs(x, *terms):
         y = functional.batch_norm(
             x, running_mean, running_var, weight, bias, training, momentum or 0.0, eps
         )
@@ -257,8 +301,12 @@ def batch_norm(
         raise ValueError(
             "batch_norm: expected running_mean and running_var for training=False, got None"
         )
+    eps = _number("batch_norm: eps", eps)
+    if momentum is not None:
+        momentum = _number("batch_norm: momentum", momentum)
     running = (running_mean, running_var)
-    plan = _plan_of("batch", x, None, weight, bias, residual, running, activation, eps, x.dtype)
+    out_dtype = getattr(x, "dtype", torch.float32)
+    plan = _plan_of("batch", x, None, weight, bias, residual, running, activation, eps, out_dtype)
     if training and momentum is None:
         running = (None, None)
     call = _Call(plan, *running, training, 0.0 if momentum is None else momentum)
@@ -291,11 +339,18 @@ def group_norm(
 
     Raises:
         UnsupportedError: What :func:`norm_problem` says no kernel takes.
+        TypeError: ``eps`` is no number.
     """
-    if torch.compiler.is_compiling():
+    if not torch.compiler.is_compiling() and has_torch_function_variadic(x, weight, bias):
+        result: Tensor = handle_torch_function(
+            group_norm, (x, weight, bias), x, groups, weight, bias, eps=eps, activation=activation
+        )
+        return result
+    if is_torchs(x, weight, bias):
         return activated(functional.group_norm(x, groups, weight, bias, eps), activation)
-    out_dtype = x.dtype
-    if torch.is_autocast_enabled(x.device.type):
+    eps = _number("group_norm: eps", eps)
+    out_dtype = getattr(x, "dtype", torch.float32)
+    if isinstance(x, Tensor) and is_autocast(x.device.type):
         # In torch's list of what is computed in fp32; the kernel reads x as it is.
         out_dtype = torch.float32
     plan = _plan_of(

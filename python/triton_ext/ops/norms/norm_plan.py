@@ -35,10 +35,13 @@ _ALIGNMENT = 16
 _ADDING = (4, 2)
 _NORMALIZING = (12, 1)
 _MERGE_WARPS = 8
+_MOST_FLOAT = torch.finfo(torch.float32).max
 
 
 def _bits(number: float) -> int:
     """The bits of an fp32, as an int32."""
+    if abs(number) > _MOST_FLOAT:
+        number = math.copysign(math.inf, number)
     return int(struct.unpack("<i", struct.pack("<f", number))[0])
 
 

@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from typing import Literal
 
 import torch
+from torch.autograd import forward_ad
 
+from triton_ext.ops.calls import is_transformed
+from triton_ext.ops.checks import kind_of
 from triton_ext.ops.epilogue import ACTIVATIONS
 from triton_ext.ops.machine import IS_INTERPRETED
 from triton_ext.ops.plans import PlanCache
 
-__all__ = ["NORM_ACTIVATIONS", "is_channels_last", "look", "norm_problem"]
+__all__ = [
+    "NORM_ACTIVATIONS",
+    "dense_problem",
+    "is_channels_last",
+    "is_torchs",
+    "look",
+    "norm_problem",
+]
 
 Tensor = torch.Tensor
 
@@ -34,9 +45,44 @@ def is_channels_last(x: Tensor) -> bool:
     return x.transpose(1, 2).is_contiguous()
 
 
+def is_torchs(*tensors: object) -> bool:
+    """Tells whether torch is to compute it: it looks at operators, which kernels do not show it.
+
+    Args:
+        tensors: What is computed with; what is no tensor says nothing.
+    """
+    if (
+        torch.compiler.is_compiling()
+        or torch.jit.is_tracing()
+        or is_transformed()
+        or forward_ad._current_level >= 0
+    ):
+        return True
+    if torch._C._len_torch_dispatch_stack() > 0:
+        modes = (torch._C._get_dispatch_mode(key) for key in _RECORDING_MODES)
+        if any(mode is not None for mode in modes):
+            return True
+    return any([type(t) not in _PLAIN_TYPES and _dispatches(t) for t in tensors])
+
+
+_PLAIN_TYPES = (Tensor, torch.nn.Parameter, type(None))
+_RECORDING_MODES = (torch._C._TorchDispatchModeKey.FAKE, torch._C._TorchDispatchModeKey.PROXY)
+
+
+def _dispatches(tensor: object) -> bool:
+    """Tells whether a tensor's class computes by itself: fake, distributed and nested ones."""
+    own = getattr(type(tensor), "__torch_dispatch__", None)
+    return isinstance(tensor, Tensor) and own is not Tensor.__torch_dispatch__
+
+
 def look(*tensors: Tensor | None) -> tuple[object, ...]:
-    """What plans and refusals depend on."""
-    return tuple([None if t is None else (t.shape, t.stride(), t.dtype, t.device) for t in tensors])
+    """What plans and refusals depend on; raises where something is no dense tensor."""
+    return tuple(
+        [
+            None if t is None else (t.shape, t.stride(), t.dtype, t.device, t.is_neg())
+            for t in tensors
+        ]
+    )
 
 
 def norm_problem(
@@ -59,12 +105,19 @@ def norm_problem(
         residual: Added in front of the activation, or None; of ``"batch"``.
         activation: Its name.
     """
-    key = (kind, groups, activation, look(x, weight, bias, residual))
-    known = _answers.get(key)
-    if known is None:
-        found = _find_problem(kind, x, groups, weight, bias, residual, activation)
-        known = _answers.keep(key, (found,))
-    return known[0]
+    key: Hashable = None
+    known = None
+    # Equal numbers of other types are the same key.
+    if groups is None or type(groups) is int:
+        try:
+            key = (kind, groups, activation, look(x, weight, bias, residual))
+            known = _answers.get(key)
+        except (AttributeError, RuntimeError, TypeError):
+            key = None  # no tensors, or no hash: the problem says so
+    if known is not None:
+        return known[0]
+    found = _find_problem(kind, x, groups, weight, bias, residual, activation)
+    return found if key is None else _answers.keep(key, (found,))[0]
 
 
 def _find_problem(
@@ -76,6 +129,10 @@ def _find_problem(
     residual: Tensor | None,
     activation: str,
 ) -> str | None:
+    for name, tensor in (("x", x), ("weight", weight), ("bias", bias), ("the residual", residual)):
+        problem = None if tensor is None and name != "x" else dense_problem(name, tensor)
+        if problem is not None:
+            return problem
     problem = _input_problem(x) or _group_problem(kind, x, groups)
     if problem is not None:
         return problem
@@ -83,16 +140,26 @@ def _find_problem(
         problem = None if term is None else _term_problem(name, term, x)
         if problem is not None:
             return problem
-    if activation not in NORM_ACTIVATIONS:
+    if not isinstance(activation, str) or activation not in NORM_ACTIVATIONS:
         return f"expected an activation of {', '.join(NORM_ACTIVATIONS)}, got {activation!r}"
     return None if residual is None else _residual_problem(kind, x, residual, activation)
+
+
+def dense_problem(name: str, tensor: object) -> str | None:
+    """Returns why something is no dense tensor whose memory holds its values."""
+    if not isinstance(tensor, Tensor):
+        return f"{name} must be a tensor, got {kind_of(tensor)}"
+    if tensor.is_nested or tensor.layout is not torch.strided:
+        kind = "a nested one" if tensor.is_nested else tensor.layout
+        return f"{name} must be a dense tensor, got {kind}"
+    if tensor.is_neg():
+        return f"{name} is a negated view, whose memory holds other values; call resolve_neg()"
+    return None
 
 
 def _input_problem(x: Tensor) -> str | None:
     if x.dim() not in (3, 4, 5):
         return f"expected x [N, C, *size] of one to three dimensions, got {list(x.shape)}"
-    if x.layout is not torch.strided or x.is_nested:
-        return f"expected a dense x, got {x.layout}"
     if x.dtype not in _DTYPES:
         return f"x is {x.dtype}: the kernels take float16, bfloat16 and float32"
     if x.device.type != "cuda" and not (IS_INTERPRETED and x.device.type == "cpu"):
@@ -114,6 +181,10 @@ def _group_problem(kind: str, x: Tensor, groups: int | None) -> str | None:
     rows, channels = x.numel() // x.shape[1], x.shape[1]
     if kind == "batch":
         return "torch refuses one value per channel" if rows == 1 else None
+    if kind != "group":
+        return f"expected a kind of batch, group, got {kind!r}"
+    if groups is not None and type(groups) is not int:
+        return f"expected groups as an int, got {groups!r}"
     if groups is None or groups < 1 or channels % groups:
         return f"{channels} channels do not divide into {groups} groups"
     if x.shape[0] * groups > _MOST_ROWS:
