@@ -147,7 +147,11 @@ def test_the_layout_is_that_of_x():
     y = group_norm(x, 8)
     assert y.is_contiguous(memory_format=torch.channels_last)
     # A gradient in another order, and one without memory of its own.
-    for dy in (torch.randn(2, 24, 5, 3).half(), torch.ones((), dtype=HALF).expand(2, 24, 5, 3)):
+    for dy in (
+        torch.randn(2, 24, 5, 3).half(),
+        torch.ones((), dtype=HALF).expand(2, 24, 5, 3),
+        torch._neg_view(rows_of((2, 24, 5, 3), HALF, 1)),
+    ):
         (dx,) = torch.autograd.grad(y, x, dy, retain_graph=True)
         assert dx.is_contiguous(memory_format=torch.channels_last)
         other = x.detach().double().requires_grad_()
@@ -187,6 +191,9 @@ def test_a_compiled_function_uses_torchs():
     found = torch.compile(block, backend="eager", fullgraph=True)(x)
     assert (found - expected).abs().max() < 1e-4
     assert not torch.equal(mean, moved)
+    other = torch.compile(lambda x: group_norm(x, 8, activation="RELU"), backend="eager")
+    with pytest.raises(UnsupportedError, match="expected an activation of identity"):
+        other(x)
 
 
 def test_checkpoints_and_equal_bits():

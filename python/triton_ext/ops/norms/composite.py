@@ -8,7 +8,9 @@ from __future__ import annotations
 import torch
 from torch.nn import functional
 
+from triton_ext.errors import UnsupportedError
 from triton_ext.ops.norms.norm_config import NormShape
+from triton_ext.ops.norms.refusals import activation_problem
 
 __all__ = ["activated", "normalized"]
 
@@ -16,7 +18,11 @@ Tensor = torch.Tensor
 
 
 def activated(y: Tensor, activation: str) -> Tensor:
-    """Applies an activation by its name."""
+    """Applies an activation by its name.
+
+    Raises:
+        UnsupportedError: There is none of this name.
+    """
     if activation == "relu":
         return functional.relu(y)
     if activation == "silu":
@@ -27,6 +33,8 @@ def activated(y: Tensor, activation: str) -> Tensor:
         return functional.gelu(y, approximate="tanh")
     if activation == "tanh":
         return torch.tanh(y)
+    if activation != "identity":
+        raise UnsupportedError(activation_problem(activation))
     return y
 
 

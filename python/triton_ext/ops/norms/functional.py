@@ -108,6 +108,7 @@ class _Norm(torch.autograd.Function):
         x, weight, bias, mean, spread, y = ctx.saved_tensors
         plan, is_variance = ctx.call.plan, not ctx.call.uses_batch
         needs_x, needs_weight, needs_bias, needs_residual = ctx.needs_input_grad[:4]
+        dy = dy.resolve_neg()
         dy = dy if is_channels_last(dy) else channels_last(dy)
         terms = (mean, spread, weight, bias)
         dx = dweight = dbias = means = None

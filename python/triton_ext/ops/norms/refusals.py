@@ -16,6 +16,7 @@ from triton_ext.ops.plans import PlanCache
 
 __all__ = [
     "NORM_ACTIVATIONS",
+    "activation_problem",
     "dense_problem",
     "is_channels_last",
     "is_torchs",
@@ -141,8 +142,13 @@ def _find_problem(
         if problem is not None:
             return problem
     if not isinstance(activation, str) or activation not in NORM_ACTIVATIONS:
-        return f"expected an activation of {', '.join(NORM_ACTIVATIONS)}, got {activation!r}"
+        return activation_problem(activation)
     return None if residual is None else _residual_problem(kind, x, residual, activation)
+
+
+def activation_problem(activation: object) -> str:
+    """Says which activations there are."""
+    return f"expected an activation of {', '.join(NORM_ACTIVATIONS)}, got {activation!r}"
 
 
 def dense_problem(name: str, tensor: object) -> str | None:
