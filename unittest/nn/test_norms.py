@@ -17,6 +17,8 @@ import pytest
 pytest.importorskip("torch", reason="triton_ext.nn needs torch, which is not installed")
 
 import torch
+from torch.autograd import forward_ad
+from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 from triton_ext import nn
@@ -360,6 +362,14 @@ def test_statistics_are_counted_as_torch_counts(how, kernels):
     same(ours, theirs, image())
 
 
+def outcome(model, x):
+    """The shape of an output, or torch's words; not all versions refuse an eps of 0."""
+    try:
+        return model(x).shape
+    except ValueError as error:
+        return str(error)
+
+
 def test_what_torch_refuses_is_refused(kernels):
     ours = ours_of(TORCH.Sequential(TORCH.BatchNorm2d(4), TORCH.ReLU(), TORCH.GroupNorm(2, 4)))
     with pytest.raises(ValueError, match="expected 4D input"):
@@ -372,6 +382,9 @@ def test_what_torch_refuses_is_refused(kernels):
         ours[2](torch.ones(2, 6, 4, 4).to(memory_format=torch.channels_last))
     assert kernels.calls == []
     assert not ours[0].running_mean.any()
+    ours[0].eps = 0.0
+    assert outcome(ours[0], image()) == outcome(TORCH.BatchNorm2d(4, eps=0.0), image())
+    assert kernels.calls == []
     pairs = ours_of(TORCH.Sequential(TORCH.BatchNorm1d(4), TORCH.ReLU()))
     assert pairs(torch.randn(3, 4)).shape == (3, 4)
 
@@ -496,6 +509,22 @@ def test_shared_norms_autocast_and_transforms(kernels):
     found, expected = (torch.func.grad(loss(model))(state) for model in (ours, theirs))
     for name, grad in expected.items():
         torch.testing.assert_close(found[name], grad)
+    assert kernels.calls == []
+
+
+def test_what_looks_at_operators_is_shown_torchs(kernels):
+    theirs = seeded(lambda: TORCH.Sequential(TORCH.BatchNorm2d(4), TORCH.SiLU()))
+    ours = ours_of(theirs)
+    x = image()
+
+    def tangent(model):
+        with forward_ad.dual_level():
+            return forward_ad.unpack_dual(model(forward_ad.make_dual(x, x + 1))).tangent
+
+    torch.testing.assert_close(tangent(ours), tangent(theirs))
+    with torch.no_grad():
+        torch.testing.assert_close(tangent(ours), tangent(theirs))
+        torch.testing.assert_close(make_fx(ours)(x)(x), theirs(x))
     assert kernels.calls == []
 
 

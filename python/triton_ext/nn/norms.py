@@ -22,7 +22,7 @@ from torch.fx import Proxy
 from triton_ext.nn.steps import add_and_activate, is_watched, name_of
 from triton_ext.ops import norms as kernels
 from triton_ext.ops.autocast import is_autocast
-from triton_ext.ops.calls import is_transformed
+from triton_ext.ops.norms.refusals import is_torchs
 
 #: The names of the modules.
 NORMS = ("BatchNorm1d", "BatchNorm2d", "BatchNorm3d", "GroupNorm")
@@ -79,8 +79,8 @@ class _BatchNorm(_Norm):
         if (mean is None) is not (variance is None):
             return None
         of_batch: bool = module.training or mean is None
-        if of_batch and x.numel() <= x.shape[1]:
-            return None  # torch tells that this is no batch
+        if of_batch and (x.numel() <= x.shape[1] or module.eps <= 0):
+            return None  # torch tells that this is no batch, or no eps
         weight, bias = _parameter(module, "weight"), _parameter(module, "bias")
         if not _are_plain(weight, bias) or not _fits(residual, x):
             return None
@@ -171,12 +171,7 @@ def _buffer(module: Any, name: str) -> Any:
 
 def _is_own(x: object) -> bool:
     """Tells whether an input is a tensor with values that nobody but us computes with."""
-    return (
-        not torch.compiler.is_compiling()
-        and type(x) in _TENSORS
-        and not torch.jit.is_tracing()
-        and not is_transformed()
-    )
+    return type(x) in _TENSORS and not is_torchs()
 
 
 _TENSORS = (Tensor, torch.nn.Parameter)
@@ -195,6 +190,7 @@ def _is_running(tensor: Any, x: Tensor) -> bool:
         and tensor.dtype in (x.dtype, torch.float32)
         and tensor.device == x.device
         and tensor.is_contiguous()
+        and not tensor.is_neg()
     )
 
 
