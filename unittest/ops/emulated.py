@@ -11,7 +11,15 @@ from triton.compiler import ASTSource
 from triton.tools.tensor_descriptor import TensorDescriptor
 from triton_ext.emulator import Program
 from triton_ext.gluon import nvidia as xnv
-from triton_ext.ops import conv_col2im, conv_gather, conv_plan, depthwise_plan, row_copy
+from triton_ext.ops import (
+    conv_col2im,
+    conv_direct,
+    conv_gather,
+    conv_gemm,
+    conv_plan,
+    depthwise_plan,
+    row_copy,
+)
 from triton_ext.ops.conv_config import SMEM_BYTES
 from triton_ext.ops.hopper import fprop_plan
 from triton_ext.ops.machine import Machine
@@ -94,8 +102,8 @@ def emulate(monkeypatch: Any, num_sms: int = 3, *, gluon: bool = False) -> None:
         gluon: Whether there is the Gluon kernel.
     """
     for module, name in (
-        (conv_plan, "conv_fprop_kernel"),
-        (conv_plan, "conv_direct_kernel"),
+        (conv_gemm, "conv_fprop_kernel"),
+        (conv_direct, "conv_direct_kernel"),
         (conv_col2im, "conv_col2im_kernel"),
         (conv_gather, "conv_gather_kernel"),
         (depthwise_plan, "conv_depthwise_kernel"),

@@ -16,7 +16,7 @@ import torch
 from interpreted import FOLDER
 from triton_ext import ops
 from triton_ext.errors import UnsupportedError
-from triton_ext.ops import conv_plan, execution, tuning
+from triton_ext.ops import conv_gemm, execution, tuning
 from triton_ext.ops.conv_gather import GatherPlan
 from triton_ext.ops.epilogue import EpilogueSpec
 from triton_ext.ops.tuning import runs
@@ -90,13 +90,13 @@ def test_an_operator_uses_the_choice_from_the_next_call_on(monkeypatch):
     weight = torch.randn(32, 64, 3, 3).half().to(memory_format=torch.channels_last)
     before = ops.conv2d(x, weight, padding=1)
     seen = []
-    real = conv_plan.kernel_constants
+    real = conv_gemm.kernel_constants
 
     def constants(config, *arguments, **keywords):
         seen.append(config)
         return real(config, *arguments, **keywords)
 
-    monkeypatch.setattr(conv_plan, "kernel_constants", constants)
+    monkeypatch.setattr(conv_gemm, "kernel_constants", constants)
     ops.conv2d(x, weight, padding=1)
     assert seen == []  # the plan is kept: a call looks nothing up
     tune([asked])

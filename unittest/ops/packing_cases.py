@@ -9,7 +9,8 @@ import torch
 from fprop_cases import Case, convolve
 from fprop_cases import draw as draw_any
 from triton_ext.ops.conv_config import ConvConfig
-from triton_ext.ops.conv_plan import ConvPlan, make_plan
+from triton_ext.ops.conv_gemm import ConvPlan
+from triton_ext.ops.conv_plan import make_plan
 from triton_ext.ops.epilogue import EpilogueSpec
 from triton_ext.ops.hopper.fprop_plan import HopperPlan
 from triton_ext.ops.hopper.tiles import TileConfig

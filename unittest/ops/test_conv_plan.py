@@ -9,7 +9,7 @@ pytest.importorskip("torch", reason="triton_ext.ops needs torch, which is not in
 import torch
 from emulated import without_gluon
 from looking_kernel import LookingKernel
-from triton_ext.ops import conv_plan
+from triton_ext.ops import conv_gemm, conv_plan
 from triton_ext.ops.conv_config import SMEM_BYTES
 from triton_ext.ops.conv_fprop import conv_fprop_kernel
 from triton_ext.ops.functional import conv2d_with_config
@@ -20,7 +20,7 @@ from triton_ext.ops.machine import Machine
 def kernel(monkeypatch):
     looking = LookingKernel(conv_fprop_kernel.arg_names, optional=["bias_ptr"])
     machine = Machine(132, (9, 0), SMEM_BYTES)
-    monkeypatch.setattr(conv_plan, "conv_fprop_kernel", looking)
+    monkeypatch.setattr(conv_gemm, "conv_fprop_kernel", looking)
     monkeypatch.setattr(conv_plan, "machine_of", lambda device, operator: machine)
     without_gluon(monkeypatch)
     conv_plan.make_plan.cache_clear()

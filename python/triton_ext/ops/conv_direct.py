@@ -44,6 +44,7 @@ __all__ = [
     "conv_direct_kernel",
     "direct_constants",
     "direct_dgrad_plan",
+    "direct_plan",
     "direct_scalars",
 ]
 
@@ -285,6 +286,47 @@ def direct_scalars(problem: ConvProblem, x_strides: tuple[int, ...]) -> tuple[in
         *three(problem.dilation),
         *three(x_strides[2:]),
         x_strides[0],
+    )
+
+
+def direct_plan(
+    problem: ConvProblem,
+    x_strides: tuple[int, ...],
+    dtype: torch.dtype,
+    out_dtype: torch.dtype,
+    machine: Machine,
+    epilogue: EpilogueSpec,
+    config: DirectConfig | None,
+) -> DirectPlan:
+    """Returns the plan of a forward convolution.
+
+    Args:
+        problem: What is computed.
+        x_strides: Of x [N, Ci, *input_size], in elements.
+        dtype: Of x and weight.
+        out_dtype: Of y.
+        machine: The device.
+        epilogue: What is done to the output before it is stored.
+        config: The configuration; ``None`` lets a model choose.
+    """
+    m_gemm, co = problem.geometry.m_gemm, problem.out_channels
+    if config is None:
+        config = choose_direct_config(m_gemm, co, machine.num_sms)
+    triton_dtype, triton_out = TRITON_DTYPES[dtype], TRITON_DTYPES[out_dtype]
+    return DirectPlan(
+        problem=problem,
+        config=config,
+        epilogue=epilogue,
+        y_shape=problem.y_shape,
+        out_dtype=out_dtype,
+        store_through_tma=False,
+        launcher=Launcher(
+            kernel=conv_direct_kernel,
+            grid=(math.ceil(m_gemm / config.block_m) * math.ceil(co / config.block_n), 1, 1),
+            scalars=direct_scalars(problem, x_strides),
+            constants=direct_constants(config, problem, triton_dtype, triton_out, epilogue),
+            options={"num_warps": config.num_warps},
+        ),
     )
 
 
