@@ -495,6 +495,45 @@ def test_forwards_that_differ_between_modes(kernels):
         assert kernels.calls == [expected]
 
 
+class Late(TORCH.Module):
+    """Something may be behind it."""
+
+    def __init__(self):
+        super().__init__()
+        self.convolution = TORCH.Conv2d(4, 4, 1)
+        self.norm = TORCH.BatchNorm2d(4)
+        self.last = TORCH.Identity()
+        self.last = None
+
+    def forward(self, x):
+        y = F.relu(self.norm(self.convolution(x)))
+        return y if self.last is None else self.last(y)
+
+
+@pytest.mark.parametrize(
+    "options", [{"norms": True}, {"fold": True}, {"norms": True, "fold": True}]
+)
+def test_modules_that_come_and_go_are_seen(options):
+    def layers():
+        return TORCH.Sequential(*Late().children(), TORCH.ReLU(), TORCH.GroupNorm(2, 4))
+
+    changes = (
+        (layers, lambda m: m.append(TORCH.Tanh())),
+        (layers, lambda m: m.insert(1, TORCH.Tanh())),
+        (layers, lambda m: m.pop(2)),
+        (Late, lambda m: setattr(m, "last", TORCH.Tanh())),
+    )
+    for make, change in changes:
+        theirs = seeded(make).eval()
+        ours = nn.convert(copy.deepcopy(theirs), report=False, **options)
+        x = image()
+        with torch.no_grad():
+            before = ours(x)
+            change(ours), change(theirs)
+            torch.testing.assert_close(ours(x), theirs(x))
+            assert not torch.equal(ours(x), before)
+
+
 def test_shared_norms_autocast_and_transforms(kernels):
     theirs = seeded(UNetBlock)
     ours = ours_of(theirs)

@@ -100,7 +100,7 @@ def _is_changed(module: Any, recipe: Recipe) -> bool:
     for name, value in recipe.attributes:
         if name not in state or state[name] != value:
             return True
-    return any(children.get(name) is None for name in recipe.children)
+    return tuple([name for name in children if children[name] is not None]) != recipe.children
 
 
 def _function(recipe: Recipe) -> Any:

@@ -71,7 +71,7 @@ class Recipe:
         names: Global names of the source; of modules, their name stands behind ``module:``.
         inputs: How many tensors it takes.
         attributes: What the forward was recorded with: attributes of the module that it may read.
-        children: Modules that it may ask for, which must not be None.
+        children: Modules that it has, in order; those that are None are not there.
         sites: The convolutions, in the order of the folds.
         norms: The norms that begin chains.
         in_training: Whether the forward is also that of training mode.
@@ -177,7 +177,7 @@ def find_recipe(
         names=names,
         inputs=inputs,
         attributes=tuple((k, v) for k, v in vars(module).items() if k in read and _is_simple(v)),
-        children=tuple(k for k, v in module._modules.items() if k in read and v is not None),
+        children=tuple(k for k, v in module._modules.items() if v is not None),
         sites=tuple(sites),
         norms=tuple(chains),
         in_training=bool(norms) and not read & _CHECKPOINTS,
