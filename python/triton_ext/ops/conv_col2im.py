@@ -47,8 +47,8 @@ from triton_ext.ops.col2im_config import (
 )
 from triton_ext.ops.compiling_ahead import compile_ahead, without_tensors
 from triton_ext.ops.conv_fprop import TRITON_DTYPES
-from triton_ext.ops.conv_launch import TO_LAST, ForwardPlan
-from triton_ext.ops.descriptors import ROW_BYTES, aligned_copy, packed_strides
+from triton_ext.ops.conv_launch import PointerPlan
+from triton_ext.ops.descriptors import ROW_BYTES, packed_strides
 from triton_ext.ops.epilogue import PLAIN, EpilogueSpec
 from triton_ext.ops.epilogue_device import finish_tile, scale_and_shift
 from triton_ext.ops.launcher import Launcher
@@ -305,25 +305,14 @@ def col2im_constants(
 
 
 @dataclass(slots=True, kw_only=True)
-class Col2ImPlan(ForwardPlan):
+class Col2ImPlan(PointerPlan):
     """A plan of the kernel that adds shifted products.
 
     Attributes:
         config: The configuration.
-        vector: Channels of a load.
     """
 
     config: Col2ImConfig
-    vector: int
-
-    def _inputs(
-        self, x: torch.Tensor, weight: torch.Tensor
-    ) -> tuple[tuple[Any, Any], tuple[bool, bool]]:
-        if x.data_ptr() % (self.vector * x.itemsize):
-            # Of the same strides, which the plan was made for.
-            x = aligned_copy(x)
-        w_rows = weight.permute(TO_LAST[self.problem.dims]).contiguous()
-        return (x, w_rows), (x.data_ptr() % ROW_BYTES == 0, w_rows.data_ptr() % ROW_BYTES == 0)
 
 
 def col2im_plan(

@@ -29,8 +29,7 @@ import triton.language as tl
 from triton_ext.errors import UnsupportedError
 from triton_ext.ops.compiling_ahead import compile_ahead, without_tensors
 from triton_ext.ops.conv_fprop import TRITON_DTYPES
-from triton_ext.ops.conv_launch import TO_LAST, ForwardPlan, three
-from triton_ext.ops.descriptors import ROW_BYTES, aligned_copy
+from triton_ext.ops.conv_launch import PointerPlan, three
 from triton_ext.ops.epilogue import PLAIN, EpilogueSpec
 from triton_ext.ops.epilogue_device import finish_tile, pixels_of_image, scale_and_shift
 from triton_ext.ops.gather_config import (
@@ -295,7 +294,7 @@ def gather_constants(
 
 
 @dataclass(slots=True, kw_only=True)
-class GatherPlan(ForwardPlan):
+class GatherPlan(PointerPlan):
     """A plan of the kernel that gathers.
 
     Attributes:
@@ -305,15 +304,6 @@ class GatherPlan(ForwardPlan):
 
     config: GatherConfig
     window: Window
-
-    def _inputs(
-        self, x: torch.Tensor, weight: torch.Tensor
-    ) -> tuple[tuple[Any, Any], tuple[bool, bool]]:
-        if x.data_ptr() % (self.window.vector * x.itemsize):
-            # Of the same strides, which the plan was made for.
-            x = aligned_copy(x)
-        w_rows = weight.permute(TO_LAST[self.problem.dims]).contiguous()
-        return (x, w_rows), (x.data_ptr() % ROW_BYTES == 0, w_rows.data_ptr() % ROW_BYTES == 0)
 
 
 def gather_plan(
@@ -358,6 +348,7 @@ def gather_plan(
         problem=problem,
         config=config,
         window=window,
+        vector=window.vector,
         epilogue=epilogue,
         y_shape=problem.y_shape,
         out_dtype=out_dtype,

@@ -9,12 +9,12 @@ from typing import Any
 import torch
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from triton_ext.ops.descriptors import ROW_BYTES
+from triton_ext.ops.descriptors import ROW_BYTES, aligned_copy
 from triton_ext.ops.epilogue import NO_OPERANDS, PLAIN, EpilogueOperands, EpilogueSpec
 from triton_ext.ops.launcher import Launcher
 from triton_ext.ops.problem import ConvProblem
 
-__all__ = ["NO_ARGUMENTS", "TO_LAST", "ForwardPlan", "three"]
+__all__ = ["NO_ARGUMENTS", "TO_LAST", "ForwardPlan", "PointerPlan", "three"]
 
 # Permutations of torch's order [N, C, *spatial] to channels-last, by spatial dimensions.
 TO_LAST = {1: (0, 2, 1), 2: (0, 2, 3, 1), 3: (0, 2, 3, 4, 1)}
@@ -249,6 +249,26 @@ def _specialization(argument: Any) -> tuple[torch.dtype, bool]:
     """What Triton's front door specializes a tensor or a descriptor on, besides the plan's."""
     tensor = argument.base if isinstance(argument, TensorDescriptor) else argument
     return tensor.dtype, tensor.data_ptr() % ROW_BYTES == 0
+
+
+@dataclass(slots=True, kw_only=True)
+class PointerPlan(ForwardPlan):
+    """A plan of a kernel that reads x and a filter of packed rows through pointers.
+
+    Attributes:
+        vector: Elements of x that a thread loads at once.
+    """
+
+    vector: int
+
+    def _inputs(
+        self, x: torch.Tensor, weight: torch.Tensor
+    ) -> tuple[tuple[Any, Any], tuple[bool, bool]]:
+        if x.data_ptr() % (self.vector * x.itemsize):
+            # Of the same strides, which the plan was made for.
+            x = aligned_copy(x)
+        w_rows = weight.permute(TO_LAST[self.problem.dims]).contiguous()
+        return (x, w_rows), (x.data_ptr() % ROW_BYTES == 0, w_rows.data_ptr() % ROW_BYTES == 0)
 
 
 def three(values: tuple[int, ...] | list[int]) -> tuple[int | None, ...]:
