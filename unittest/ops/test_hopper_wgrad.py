@@ -318,9 +318,10 @@ def test_the_shipped_table_goes_before_the_models(monkeypatch):
     monkeypatch.setattr(lookup, "users", lambda gpu: {})
     lookup.forget()
     entries = lookup.entries("NVIDIA H200")
-    assert {raw["kind"] for raw in entries.values()} == {"wgrad", "gluon_wgrad"}
+    kinds = {raw["kind"] for key, raw in entries.items() if key.startswith("wgrad ")}
+    assert kinds >= {"wgrad", "gluon_wgrad"}
     machine, found = replace(H200, name="NVIDIA H200"), set()
-    for channels, size, batch in ((64, 56, 128), (128, 28, 128), (512, 7, 32), (512, 7, 128)):
+    for channels, size, batch in ((64, 56, 128), (128, 28, 128), (512, 7, 32), (512, 512, 1)):
         problem = problem_of(n=batch, ci=channels, co=channels, size=(size, size), padding=1)
         key = Case(direction="wgrad", problem=problem, dtype=HALF).key(machine.num_sms)
         config = decode(entries[key]["kind"], entries[key]["config"]).config
