@@ -517,11 +517,15 @@ def test_modules_that_come_and_go_are_seen(options):
     def layers():
         return TORCH.Sequential(*Late().children(), TORCH.ReLU(), TORCH.GroupNorm(2, 4))
 
+    def with_identity():
+        return layers().insert(1, TORCH.Identity())
+
     changes = (
         (layers, lambda m: m.append(TORCH.Tanh())),
         (layers, lambda m: m.insert(1, TORCH.Tanh())),
         (layers, lambda m: m.pop(2)),
         (Late, lambda m: setattr(m, "last", TORCH.Tanh())),
+        (with_identity, lambda m: m.__setitem__(1, TORCH.Tanh())),
     )
     for make, change in changes:
         theirs = seeded(make).eval()
@@ -532,6 +536,17 @@ def test_modules_that_come_and_go_are_seen(options):
             change(ours), change(theirs)
             torch.testing.assert_close(ours(x), theirs(x))
             assert not torch.equal(ours(x), before)
+
+
+def test_replicas_of_data_parallel_are_converted(kernels):
+    theirs = seeded(Late)
+    ours = ours_of(theirs)
+    replica = ours._replicate_for_data_parallel()
+    for name, child in ours.named_children():
+        setattr(replica, name, child)
+    assert type(replica) is type(ours)
+    torch.testing.assert_close(replica(image()), theirs(image()))
+    assert kernels.calls == ["batch relu"]
 
 
 def test_shared_norms_autocast_and_transforms(kernels):

@@ -17,6 +17,7 @@ import torch
 
 from triton_ext.nn.folding import Fold
 from triton_ext.nn.patterns import FOLDS, Recipe
+from triton_ext.nn.steps import has_hooks
 
 __all__ = ["fold", "folds_of", "recipe_of", "unfold", "unfolded"]
 
@@ -82,12 +83,19 @@ def _folded_class(base: Any, recipe: Recipe) -> Any:
         _, arguments, *rest = base.__reduce_ex__(self, 2)
         return _empty, (base, recipe, *arguments[1:]), *rest
 
+    def replicate(self: Any) -> Any:
+        replica = unfolded(self)._replicate_for_data_parallel()
+        replica.__class__ = type(self)
+        replica.__dict__[FOLDS] = tuple(Fold() for _ in recipe.sites)
+        return replica
+
     namespace = {
         "__doc__": base.__doc__,
         "__module__": base.__module__,
         "__qualname__": base.__qualname__,
         "__new__": construct,
         "__reduce_ex__": reduce,
+        "_replicate_for_data_parallel": replicate,
         "forward": functools.wraps(original)(forward),
         _RECIPE: recipe,
     }
@@ -100,7 +108,13 @@ def _is_changed(module: Any, recipe: Recipe) -> bool:
     for name, value in recipe.attributes:
         if name not in state or state[name] != value:
             return True
-    return tuple([name for name in children if children[name] is not None]) != recipe.children
+    if tuple([name for name in children if children[name] is not None]) != recipe.children:
+        return True
+    for name in recipe.identities:
+        child = module.get_submodule(name)
+        if type(child) is not torch.nn.Identity or has_hooks(child):
+            return True
+    return False
 
 
 def _function(recipe: Recipe) -> Any:

@@ -75,6 +75,7 @@ class Recipe:
         sites: The convolutions, in the order of the folds.
         norms: The norms that begin chains.
         in_training: Whether the forward is also that of training mode.
+        identities: Modules that are left out because they return what they are given.
     """
 
     source: str
@@ -85,6 +86,7 @@ class Recipe:
     sites: tuple[Site, ...]
     norms: tuple[Site, ...] = ()
     in_training: bool = False
+    identities: tuple[str, ...] = ()
 
 
 class _NotRecorded(Exception):
@@ -156,7 +158,7 @@ def find_recipe(
         reason = f"its module's forward does not trace: {first}"
         return None, dict.fromkeys(layers, reason)
     reasons = dict.fromkeys(layers, "its module's forward does not call it")
-    _skip_identities(module, graph)
+    identities = _skip_identities(module, graph)
     sites = _fold(module, graph, convolutions, reasons)
     chains = _fold_norms(module, graph, norms, reasons)
     if not sites and not chains:
@@ -181,6 +183,7 @@ def find_recipe(
         sites=tuple(sites),
         norms=tuple(chains),
         in_training=bool(norms) and not read & _CHECKPOINTS,
+        identities=identities,
     )
     return recipe, reasons
 
@@ -321,8 +324,9 @@ def _calls_of(graph: fx.Graph, names: Set[str]) -> list[fx.Node]:
     ]
 
 
-def _skip_identities(root: torch.nn.Module, graph: fx.Graph) -> None:
-    """Takes modules out of a graph that stand where another model has something."""
+def _skip_identities(root: torch.nn.Module, graph: fx.Graph) -> tuple[str, ...]:
+    """Takes modules out of a graph that stand where another model has something; their names."""
+    skipped = []
     for node in list(graph.nodes):
         if node.op != "call_module" or len(node.args) != 1 or node.kwargs:
             continue
@@ -330,6 +334,8 @@ def _skip_identities(root: torch.nn.Module, graph: fx.Graph) -> None:
         if type(module) is torch.nn.Identity and not has_hooks(module):
             node.replace_all_uses_with(node.args[0])
             graph.erase_node(node)
+            skipped.append(str(node.target))
+    return tuple(skipped)
 
 
 def _chain_from(root: torch.nn.Module, first: fx.Node) -> _Chain:
