@@ -215,7 +215,7 @@ REFUSED = {
     "one to three": {"x": torch.zeros(2, 8)},
     "float64": {"x": rows_of((2, 8, 4, 4), torch.float64, 0)},
     "empty": {"x": rows_of((0, 8, 4, 4), HALF, 0)},
-    "one value per channel": {"x": rows_of((1, 8, 1, 1), HALF, 0)},
+    "more than one value per channel": {"x": rows_of((1, 8, 1, 1), HALF, 0)},
     "expected weight": {"weight": torch.zeros(4)},
     "weight is torch.float16": {"weight": torch.zeros(8).half()},
     "an activation of": {"activation": "none"},
@@ -251,6 +251,9 @@ def test_groups_are_checked_and_statistics_needed():
     x = rows_of((2, 8, 4, 4), HALF, 0)
     assert "do not divide into 3 groups" in norm_problem("group", x, 3, None, None, None, "relu")
     assert "BatchNorm only" in norm_problem("group", x, 2, None, None, x, "relu")
+    wide = rows_of((1, 16392, 1, 2), torch.float32, 0)
+    assert "the kernels add 8192" in norm_problem("group", wide, 1, None, None, None, "relu")
+    assert norm_problem("group", wide, 3, None, None, None, "relu") is None
     assert norm_problem("group", x, 2, None, None, None, "relu") is None
     with pytest.raises(ValueError, match="expected running_mean"):
         batch_norm(x, None, None, None, None, training=False)

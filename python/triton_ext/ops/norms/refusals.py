@@ -32,6 +32,8 @@ _DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 # The kernels count rows, and those of a tile behind the last, in 32 bits; so do offsets in a tile.
 _MOST_ROWS = 1 << 30
 _MOST_CHANNELS = 1 << 20
+# Of a group: they are a tile of the kernels that merge.
+_MOST_GROUP_CHANNELS = 1 << 13
 
 _answers: PlanCache[tuple[str | None]] = PlanCache()
 
@@ -186,13 +188,16 @@ def _input_problem(x: Tensor) -> str | None:
 def _group_problem(kind: str, x: Tensor, groups: int | None) -> str | None:
     rows, channels = x.numel() // x.shape[1], x.shape[1]
     if kind == "batch":
-        return "torch refuses one value per channel" if rows == 1 else None
+        # In training torch refuses it, too.
+        return "the kernels take more than one value per channel" if rows == 1 else None
     if kind != "group":
         return f"expected a kind of batch, group, got {kind!r}"
     if groups is not None and type(groups) is not int:
         return f"expected groups as an int, got {groups!r}"
     if groups is None or groups < 1 or channels % groups:
         return f"{channels} channels do not divide into {groups} groups"
+    if channels // groups > _MOST_GROUP_CHANNELS:
+        return f"groups of {channels // groups} channels: the kernels add {_MOST_GROUP_CHANNELS}"
     if x.shape[0] * groups > _MOST_ROWS:
         return f"{groups} groups of {x.shape[0]} images: the kernels count to 2**30"
     values = rows // x.shape[0] * channels // groups
