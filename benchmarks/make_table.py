@@ -13,7 +13,6 @@ sweeps.
 from __future__ import annotations
 
 import argparse
-import csv
 import datetime
 import json
 import math
@@ -25,6 +24,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from benchmarks.harness import emit
+from benchmarks.reproduce_cases import load_rows
 from benchmarks.suites import select_layers
 
 __all__ = ["main", "measurements_of", "table_of"]
@@ -123,11 +123,10 @@ def _document(path: pathlib.Path) -> dict[str, Any]:
     if path.suffix != ".csv":
         found: dict[str, Any] = json.loads(text)
         return found
-    lines = text.splitlines()
-    comments = [line.lstrip("# ").partition(":") for line in lines if line.startswith("#")]
+    lines = (line for line in text.splitlines() if line.startswith("#"))
+    comments = [line.lstrip("# ").partition(":") for line in lines]
     environment = {name: value.strip() for name, _, value in comments}
-    rows = csv.DictReader(line for line in lines if not line.startswith("#"))
-    return {"environment": environment, "rows": list(rows)}
+    return {"environment": environment, "rows": load_rows(path)}
 
 
 def _best(measurements: Sequence[Measurement]) -> tuple[Any, float]:
