@@ -54,6 +54,7 @@ from triton_ext.ops.tuning_store.lookup import find
 __all__ = [
     "DTYPES",
     "INPUT_DTYPES",
+    "MOST_OF_OTHERS",
     "OUT_DTYPES",
     "col2im_pays",
     "col2im_share",
@@ -73,7 +74,7 @@ descriptor_error = backends.load("nvidia", "descriptor_error")
 _MOST_GATHERED = 64
 # The share of what other kernels should take, from which on shifted products are not added: their
 # model was measured on two layers only, which take 0.91 and 1.14 of what it expects.
-_MOST_OF_OTHERS = 0.5
+MOST_OF_OTHERS = 0.5
 
 
 def conv_geometry(
@@ -309,7 +310,7 @@ def col2im_pays(
 
     Args: as for :func:`col2im_share`.
     """
-    return col2im_share(problem, x_strides, dtype, machine, epilogue) < _MOST_OF_OTHERS
+    return col2im_share(problem, x_strides, dtype, machine, epilogue) < MOST_OF_OTHERS
 
 
 def col2im_share(

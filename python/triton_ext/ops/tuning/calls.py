@@ -155,8 +155,7 @@ def _special(
     share = conv_plan.col2im_share(problem, strides, dtype, machine, epilogue)
     if share > _HOPELESS:
         return [], False
-    pays = conv_plan.col2im_pays(problem, strides, dtype, machine, epilogue)
-    return [*col2im_config.ranking(problem, dtype, machine)], pays
+    return [*col2im_config.ranking(problem, dtype, machine)], share < conv_plan.MOST_OF_OTHERS
 
 
 def _with_packing(
