@@ -39,7 +39,15 @@ from triton_ext.ops.wgrad_launch import (
     is_plain_product,
 )
 
-__all__ = ["DTYPES", "OUT_DTYPES", "PackedWgradPlan", "WgradPlan", "make_plan", "ranked_tiles"]
+__all__ = [
+    "DTYPES",
+    "OUT_DTYPES",
+    "PackedWgradPlan",
+    "PackingPlan",
+    "WgradPlan",
+    "make_plan",
+    "ranked_tiles",
+]
 
 Im2ColDescriptor = backends.load("nvidia", "Im2ColDescriptor")
 
@@ -121,14 +129,13 @@ class WgradPlan(FilterGradientPlan):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PackedWgradPlan:
-    """A gradient of a filter whose rows are packed into channels.
+class PackingPlan:
+    """A gradient of a filter by way of that of a packed one.
 
     Attributes:
-        problem: The convolution.
-        packed: The plan of the gradient of the packed filter, [Co, S * C', ([T, ]R, )1];
-            of planes, [Co, S * C', 1, R, 1].
-        copies: How x is packed.
+        problem: The convolution, as it was asked for.
+        packed: The plan of the gradient of the packed filter.
+        copies: How rows are packed.
     """
 
     problem: ConvProblem
@@ -153,10 +160,27 @@ class PackedWgradPlan:
     def run(
         self, x: torch.Tensor, dy: torch.Tensor, out: torch.Tensor | None = None
     ) -> torch.Tensor:
-        """Packs x, launches the kernels and unpacks dw; as :meth:`WgradPlan.run`."""
+        """Packs, launches the kernels and puts dw in order; as :meth:`WgradPlan.run`."""
         if x.is_cuda and x.device.index != torch.cuda.current_device():
             with torch.cuda.device(x.device):
-                return self.run(x, dy, out)
+                return self._run(x, dy, out)
+        return self._run(x, dy, out)
+
+    def _run(self, x: torch.Tensor, dy: torch.Tensor, out: torch.Tensor | None) -> torch.Tensor:
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PackedWgradPlan(PackingPlan):
+    """A gradient of a filter whose rows are packed into channels.
+
+    Attributes:
+        packed: Its dw is [Co, S * C', ([T, ]R, )1]; of planes, [Co, S * C', 1, R, 1].
+        copies: How x is packed.
+    """
+
+    def _run(self, x: torch.Tensor, dy: torch.Tensor, out: torch.Tensor | None) -> torch.Tensor:
+        """Packs x, launches the kernels and unpacks dw."""
         if out is not None:
             check_out(self.problem, self.out_dtype, out)
         packing = self.copies.packing

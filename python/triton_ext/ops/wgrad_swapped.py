@@ -29,10 +29,10 @@ import torch
 from triton_ext.ops import wgrad_gemm
 from triton_ext.ops.descriptors import ROW_BYTES, packed_strides
 from triton_ext.ops.problem import ConvProblem, as_forward
-from triton_ext.ops.row_copy import CopyLauncher, RowCopies, RowCopy
+from triton_ext.ops.row_copy import CopyLauncher, RowCopy
 from triton_ext.ops.row_packing import RowPacking, packing_reasons
-from triton_ext.ops.wgrad_config import WgradConfig, WgradTiles
-from triton_ext.ops.wgrad_gemm import PackedWgradPlan, WgradPlan
+from triton_ext.ops.wgrad_config import WgradTiles
+from triton_ext.ops.wgrad_gemm import PackedWgradPlan, PackingPlan
 from triton_ext.ops.wgrad_launch import Operand, filter_rows, given_or
 
 __all__ = [
@@ -61,43 +61,19 @@ class SwappedConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SwappedWgradPlan:
+class SwappedWgradPlan(PackingPlan):
     """A gradient of a filter as that of a packed one, whose input is dy.
 
     Attributes:
-        problem: The convolution, as it was asked for.
-        packed: The plan of the gradient of the packed filter, [Ci, S * C', ([T, ]R, )1].
+        packed: Its dw is [Ci, S * C', ([T, ]R, )1].
         copies: How dy is packed.
         turning: Unpacks dw, turns it round and swaps its channels.
     """
 
-    problem: ConvProblem
-    packed: WgradPlan
-    copies: RowCopies
     turning: CopyLauncher
 
-    @property
-    def tiles(self) -> WgradTiles:
-        """Those of the packed plan."""
-        return self.packed.tiles
-
-    @property
-    def config(self) -> WgradConfig:
-        """That of the packed plan."""
-        return self.packed.config
-
-    @property
-    def out_dtype(self) -> torch.dtype:
-        """Of dw."""
-        return self.packed.out_dtype
-
-    def run(
-        self, x: torch.Tensor, dy: torch.Tensor, out: torch.Tensor | None = None
-    ) -> torch.Tensor:
-        """Packs dy, launches the kernels and turns dw; as :meth:`WgradPlan.run`."""
-        if x.is_cuda and x.device.index != torch.cuda.current_device():
-            with torch.cuda.device(x.device):
-                return self.run(x, dy, out)
+    def _run(self, x: torch.Tensor, dy: torch.Tensor, out: torch.Tensor | None) -> torch.Tensor:
+        """Packs dy, launches the kernels and turns dw."""
         rows = filter_rows(self.problem, self.out_dtype, x.device, out)
         packed = self.packed.run(self.copies.x(dy).movedim(-1, 1), x)
         self.turning.launch((packed.movedim(1, -1), rows))
