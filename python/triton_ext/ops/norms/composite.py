@@ -44,7 +44,6 @@ def normalized(
     statistics: tuple[Tensor, Tensor] | None,
     weight: Tensor | None,
     bias: Tensor | None,
-    residual: Tensor | None,
     activation: str,
     eps: float,
     out_dtype: torch.dtype,
@@ -57,7 +56,6 @@ def normalized(
         statistics: Mean and variance [C]; ``None`` for those of x.
         weight: [C] or None.
         bias: [C] or None.
-        residual: As x, or None.
         activation: Its name.
         eps: Added to variances.
         out_dtype: Of the result.
@@ -80,6 +78,4 @@ def normalized(
         y = y * weight.float().view(channel)
     if bias is not None:
         y = y + bias.float().view(channel)
-    if residual is not None:
-        y = y + residual.float()
     return activated(y, activation).to(out_dtype)

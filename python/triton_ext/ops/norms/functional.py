@@ -139,7 +139,7 @@ def _differentiable_gradients(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]
     if y is not None:
         dy = dy * (y > 0)
     found = normalized(
-        x, plan.shape, statistics, weight, bias, None, activation, plan.eps, plan.out_dtype
+        x, plan.shape, statistics, weight, bias, activation, plan.eps, plan.out_dtype
     )
     needs = ctx.needs_input_grad[:3]
     inputs = [t for t, is_needed in zip((x, weight, bias), needs, strict=True) if is_needed]

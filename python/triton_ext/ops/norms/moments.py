@@ -11,18 +11,12 @@ import triton
 import triton.language as tl
 
 from triton_ext.ops.epilogue_device import activate
-from triton_ext.ops.norms.norm_device import channel_terms, place
+from triton_ext.ops.norms.norm_device import SIZES, channel_terms, place
 
 __all__ = ["merge_moments_kernel", "moments_kernel", "normalize_kernel"]
 
-# Nothing is gained by a kernel for each kind of their values: rows are aligned by UNIT.
-_SIZES = (
-    "rows", "chunk_rows", "chunks", "units", "channels", "groups", "group_programs", "eps_bits",
-    "momentum_bits",
-)  # fmt: skip
 
-
-@triton.jit(do_not_specialize=_SIZES)
+@triton.jit(do_not_specialize=SIZES)
 def moments_kernel(
     x_ptr,  # x [images, rows, C], packed
     parts_ptr,  # [2, images, chunks, C] fp32: means, sums of squared distances from them
@@ -71,7 +65,7 @@ def moments_kernel(
     tl.store(targets + plane, spread, mask=columns < channels)
 
 
-@triton.jit(do_not_specialize=_SIZES)
+@triton.jit(do_not_specialize=SIZES)
 def merge_moments_kernel(
     parts_ptr,  # of moments_kernel
     mean_ptr,  # [images, groups] fp32
@@ -150,7 +144,7 @@ def merge_moments_kernel(
         tl.store(running_var_ptr + columns, running, mask=is_column)
 
 
-@triton.jit(do_not_specialize=_SIZES)
+@triton.jit(do_not_specialize=SIZES)
 def normalize_kernel(
     x_ptr,  # x [images, rows, C], packed
     residual_ptr,  # as x, or None

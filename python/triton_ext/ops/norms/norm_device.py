@@ -7,7 +7,14 @@ import triton.language as tl
 
 from triton_ext.ops.epilogue_device import activate
 
-__all__ = ["channel_terms", "gradient_before", "load_terms", "place"]
+__all__ = ["SIZES", "channel_terms", "gradient_before", "load_terms", "place"]
+
+#: Arguments that kernels are not specialized on.  Nothing is gained by a kernel for each kind of
+#: their values: rows are aligned by UNIT.
+SIZES = (
+    "rows", "chunk_rows", "chunks", "units", "channels", "groups", "group_programs", "eps_bits",
+    "momentum_bits",
+)  # fmt: skip
 
 
 @triton.jit

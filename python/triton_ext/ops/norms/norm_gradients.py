@@ -14,18 +14,18 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from triton_ext.ops.norms.norm_device import channel_terms, gradient_before, load_terms, place
+from triton_ext.ops.norms.norm_device import (
+    SIZES,
+    channel_terms,
+    gradient_before,
+    load_terms,
+    place,
+)
 
 __all__ = ["gradient_sums_kernel", "input_gradient_kernel", "merge_gradients_kernel"]
 
-# Nothing is gained by a kernel for each kind of their values: rows are aligned by UNIT.
-_SIZES = (
-    "rows", "chunk_rows", "chunks", "units", "channels", "groups", "group_programs", "eps_bits",
-    "momentum_bits",
-)  # fmt: skip
 
-
-@triton.jit(do_not_specialize=_SIZES)
+@triton.jit(do_not_specialize=SIZES)
 def gradient_sums_kernel(
     x_ptr,  # x [images, rows, C], packed
     dy_ptr,  # as x
@@ -150,7 +150,7 @@ def _merge_channels(
         tl.store(dweight_ptr + columns, products.to(dweight_ptr.dtype.element_ty), mask=is_column)
 
 
-@triton.jit(do_not_specialize=_SIZES)
+@triton.jit(do_not_specialize=SIZES)
 def merge_gradients_kernel(
     parts_ptr,  # of gradient_sums_kernel
     weight_ptr,  # [C] or None
@@ -185,7 +185,7 @@ def merge_gradients_kernel(
         )  # fmt: skip
 
 
-@triton.jit(do_not_specialize=_SIZES)
+@triton.jit(do_not_specialize=SIZES)
 def input_gradient_kernel(
     x_ptr,  # x [images, rows, C], packed
     dy_ptr,  # as x
