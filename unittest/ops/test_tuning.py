@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import collections
+import concurrent.futures
+import functools
 import json
 import pathlib
 import re
@@ -27,7 +29,7 @@ from triton_ext.ops.tuning.processes import Processes
 from triton_ext.ops.tuning_store.files import Table, read_table, write_table
 from triton_ext.ops.tuning_store.lookup import shipped_path
 from triton_ext.tools import cli
-from tuning_fakes import GPU
+from tuning_fakes import GPU, MadeUpClock
 
 IM2COL = capabilities()["im2col"]
 GLUON = capabilities()["im2col-gluon"]
@@ -607,6 +609,42 @@ def test_a_models_file_that_cannot_be_used(text, message, with_a_gpu, capsys, tm
     path.write_text(text)
     assert cli.main(["tune", str(path)]) == 2
     assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "message"),
+    [
+        *(("--time-limit", value, "a positive number of seconds") for value in ("0", "nan", "1m")),
+        *((option, "0", "an integer of at least 1") for option in ("--jobs", "--candidates")),
+        ("--rounds", "1.5", "an integer of at least 1"),
+    ],
+)
+def test_numbers_are_checked_before_a_gpu_is_searched_for(
+    option, value, message, monkeypatch, capsys
+):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: pytest.fail("searched for a GPU"))
+    with pytest.raises(SystemExit) as end:
+        cli.main(["tune", "--shapes", "1x8x9x9_16_k3", option, value])
+    assert end.value.code == 2
+    assert f"argument {option}: expected {message}, found '{value}'" in capsys.readouterr().err
+
+
+def test_what_the_time_leaves_is_an_exit_status(with_a_gpu, monkeypatch, capsys, tmp_path):
+    from triton_ext.ops.tuning import command, runs
+
+    class Stuck(command.CompilePool):
+        def submit(self, case, config, machine):
+            return concurrent.futures.Future()
+
+    there = {"machine": H200, "device": "cpu", "clock": MadeUpClock(lambda trial: 1.0)}
+    monkeypatch.setattr(command, "tune", functools.partial(runs.tune, **there))
+    monkeypatch.setattr(command, "CompilePool", Stuck)
+    shapes = ("1x64x9x9_16_k3", "1x64x9x9_32_k3")
+    words = ["tune", "--shapes", *shapes, "--time-limit", "0.05", "--quiet"]
+    assert cli.main(words) == 1
+    told = capsys.readouterr().out
+    assert "0 measured, 0 known before, 0 candidates failed, 2 not reached in the time" in told
+    assert told.count(": no time left") == 2
 
 
 def raw(us, day):

@@ -11,6 +11,24 @@ __all__ = ["SUMMARY", "add_arguments", "run"]
 SUMMARY = "measure tile configurations for a model's convolutions and keep the fastest"
 
 
+def _count(text: str) -> int:
+    """Reads a number of things, of which there is at least one."""
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"expected an integer of at least 1, found '{text}'")
+    return int(text)
+
+
+def _seconds(text: str) -> float:
+    """Reads a time, which is positive."""
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not seconds > 0:
+        raise argparse.ArgumentTypeError(f"expected a positive number of seconds, found '{text}'")
+    return seconds
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the options of the command."""
     parser.add_argument(
@@ -46,11 +64,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--training", action="store_true", help="run the model's backward, and tune all directions"
     )
     parser.add_argument("--dtype", help="of the operands, instead of the model's: bfloat16")
-    parser.add_argument("--jobs", type=int, help="compiling processes (one per core but one)")
-    parser.add_argument("--candidates", type=int, default=6, help="configurations each (6)")
-    parser.add_argument("--rounds", type=int, default=5, help="measurements of each (5)")
+    parser.add_argument("--jobs", type=_count, help="compiling processes (one per core but one)")
+    parser.add_argument("--candidates", type=_count, default=6, help="configurations each (6)")
+    parser.add_argument("--rounds", type=_count, default=5, help="measurements of each (5)")
     parser.add_argument(
-        "--time-limit", type=float, metavar="S", help="seconds after which nothing more is measured"
+        "--time-limit",
+        type=_seconds,
+        metavar="S",
+        help="seconds after which nothing more is measured; exits with 1 where something is left",
     )
     parser.add_argument("--force", action="store_true", help="measure what is known, too")
     parser.add_argument("--quiet", action="store_true", help="no progress")

@@ -31,7 +31,12 @@ class CommandError(TritonExtError):
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Runs the command; returns its exit status: 1 where a candidate failed, 2 for a wrong call."""
+    """Runs the command.
+
+    Returns:
+        The exit status: 1 where a candidate failed or a convolution was not reached in the time, 2
+        for a wrong call.
+    """
     try:
         if arguments.merge:
             return _merge(arguments)
@@ -102,7 +107,7 @@ def _tune(arguments: argparse.Namespace) -> int:
     if arguments.out is not None:
         result = _write(arguments.out, report.table)
         sys.stdout.write(f"{arguments.out}: {len(result.entries)} choices for {report.gpu}\n")
-    return int(bool(report.failures))
+    return int(bool(report.failures) or report.unreached > 0)
 
 
 def _directions(arguments: argparse.Namespace) -> tuple[Direction, ...]:
