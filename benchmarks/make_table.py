@@ -203,7 +203,6 @@ def main(argv: list[str] | None = None) -> int:
         write_table(path, table)
     else:
         table = update_table(path, table)
-        path.with_name(path.name + ".lock").unlink(missing_ok=True)
     emit(f"{path}: {len(table.entries)} choices for {table.gpu}")
     return 0
 

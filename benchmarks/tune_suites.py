@@ -164,7 +164,6 @@ def run(arguments: argparse.Namespace, **stand_ins: Any) -> int:
     except (UnsupportedError, ValueError, TableError) as error:
         emit(str(error))
         return 2
-    arguments.out.with_name(arguments.out.name + ".lock").unlink(missing_ok=True)
     left = [outcome for outcome in report.outcomes if outcome.entry is None]
     for outcome in left:
         emit(f"no choice: {outcome}")

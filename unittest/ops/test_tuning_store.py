@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import pathlib
 import re
 import subprocess
 import sys
+import threading
 import warnings
 from dataclasses import replace
 from fractions import Fraction
@@ -343,15 +345,37 @@ def test_writers_do_not_undo_each_others_work(tmp_path):
     path, count = tmp_path / "t.json", 12
     writers = [
         subprocess.Popen([sys.executable, "-c", WRITER, str(path), name, str(count)])
-        for name in ("a", "b")
+        for name in "abc"
     ]
     while any(writer.poll() is None for writer in writers):
         # A reader sees a whole table at every moment.
         read_table(path, GPU)
-    assert [writer.returncode for writer in writers] == [0, 0]
+    assert [writer.returncode for writer in writers] == [0, 0, 0]
     entries = read_table(path, GPU).entries
-    assert set(entries) == {"both", *(f"{n} {i}" for n in "ab" for i in range(count))}
+    assert set(entries) == {"both", *(f"{n} {i}" for n in "abc" for i in range(count))}
     assert entries["both"]["measured"] == f"{count - 1:04}"
+    assert [file.name for file in tmp_path.iterdir()] == [path.name]
+
+
+def test_a_writer_that_waited_for_a_removed_lock_waits_for_the_next_one(tmp_path):
+    path, name = tmp_path / "t.json", tmp_path / "t.json.lock"
+    with open(name, "w") as first:
+        fcntl.flock(first, fcntl.LOCK_EX)
+        writer = threading.Thread(
+            target=update_table, args=(path, Table(GPU, {"k": entry()})), daemon=True
+        )
+        writer.start()
+        writer.join(0.2)
+        name.unlink()
+        second = open(name, "w")  # noqa: SIM115 (held beyond the first one)
+        fcntl.flock(second, fcntl.LOCK_EX)
+    writer.join(0.2)
+    assert writer.is_alive()
+    assert not path.exists()
+    second.close()
+    writer.join(60)
+    assert read_table(path, GPU).entries == {"k": entry()}
+    assert not name.exists()
 
 
 def test_a_failed_write_leaves_the_file_as_it_was(tmp_path, monkeypatch):
@@ -366,7 +390,7 @@ def test_a_failed_write_leaves_the_file_as_it_was(tmp_path, monkeypatch):
     with pytest.raises(OSError, match="no space"):
         update_table(path, Table(GPU, {"l": entry()}))
     assert path.read_bytes() == before
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["t.json", "t.json.lock"]
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["t.json"]
 
 
 # ---- look-up -----------------------------------------------------------------------------------

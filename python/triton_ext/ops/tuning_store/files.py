@@ -231,11 +231,32 @@ def _empty(head: str) -> str:
 
 @contextlib.contextmanager
 def _locked(path: pathlib.Path) -> Iterator[None]:
-    """Keeps other writers of a file waiting; readers need no lock."""
+    """Keeps other writers of a file waiting; readers need no lock.
+
+    The lock's file is removed by who holds the lock, and by nobody else.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
-    with open(path.with_name(path.name + ".lock"), "w", encoding="utf-8") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield  # closing the file ends the lock, and so does the end of the process
+    name = path.with_name(path.name + ".lock")
+    while True:
+        # Closing the file ends the lock, and so does the end of the process.
+        with open(name, "w", encoding="utf-8") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            # Who had the lock before has removed the file, and others may lock one that is newer.
+            if not _is_file_at(name, lock.fileno()):
+                continue
+            try:
+                yield
+            finally:
+                name.unlink(missing_ok=True)
+            return
+
+
+def _is_file_at(path: pathlib.Path, descriptor: int) -> bool:
+    """Whether an open file is the one that a path leads to."""
+    try:
+        return os.path.samestat(os.stat(path), os.fstat(descriptor))
+    except FileNotFoundError:
+        return False
 
 
 def update_table(path: pathlib.Path, table: Table) -> Table:
