@@ -19,6 +19,7 @@ if os.environ.get("TRITON_INTERPRET") != "1":
     pytest.skip("set TRITON_INTERPRET=1 before pytest starts", allow_module_level=True)
 
 import triton_ext.ops  # noqa: F401 - installs the plugin
+from problem_cases import misaligned_slice
 from triton.runtime import interpreter
 from triton_ext.ops.problem import ConvProblem
 from triton_ext.ops.wgrad_config import WgradConfig
@@ -287,15 +288,6 @@ def misaligned(tensor: torch.Tensor) -> torch.Tensor:
     start = 1 + (-memory.data_ptr() // 2) % 8
     memory[start : start + rows.numel()] = rows.flatten()
     return memory[start : start + rows.numel()].view(rows.shape).movedim(-1, 1)
-
-
-def misaligned_slice(tensor: torch.Tensor) -> torch.Tensor:
-    """The same numbers as channels from the fifth on of a tensor that is not a number else."""
-    rows = tensor.movedim(1, -1)
-    channels = rows.shape[-1]
-    larger = torch.full((*rows.shape[:-1], channels + 8), float("nan"), dtype=rows.dtype)
-    larger[..., 4 : 4 + channels] = rows
-    return larger[..., 4 : 4 + channels].movedim(-1, 1)
 
 
 LAYOUTS = (torch.Tensor.contiguous, expanded, sliced, misaligned, misaligned_slice)

@@ -13,7 +13,7 @@ if os.environ.get("TRITON_INTERPRET") != "1":
     pytest.skip("set TRITON_INTERPRET=1 before pytest starts", allow_module_level=True)
 
 import interpreter_wgrad as wgrad
-from problem_cases import channels_last
+from problem_cases import channels_last, misaligned_slice
 from swapped_cases import draw_swapped, swapped_of, turned
 from triton_ext.ops.launcher import Launcher
 from triton_ext.ops.wgrad_plan import SwappedWgradPlan, make_plan
@@ -127,7 +127,7 @@ def test_x_may_have_gaps_between_pixels():
 
 def test_x_may_begin_at_any_address_with_gaps_between_pixels():
     x, dy = tensors()
-    apart = wgrad.misaligned_slice(x)
+    apart = misaligned_slice(x)
     assert apart.data_ptr() % 16 == 8
     assert apart.stride() != x.stride()
     expected = plan_of(END, x, dy).run(x, dy)

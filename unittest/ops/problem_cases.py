@@ -11,7 +11,13 @@ from triton_ext.ops.problem import ConvProblem
 if TYPE_CHECKING:
     from conv_cases import Case
 
-__all__ = ["channels_last", "finite_of_torch", "problem_of", "problem_of_case"]
+__all__ = [
+    "channels_last",
+    "finite_of_torch",
+    "misaligned_slice",
+    "problem_of",
+    "problem_of_case",
+]
 
 
 def problem_of(
@@ -67,6 +73,15 @@ def channels_last(
     n, c, *size = shape
     numbers = torch.randn((n, *size, c), generator=generator, device=device)
     return numbers.to(dtype).movedim(-1, 1)
+
+
+def misaligned_slice(tensor: torch.Tensor) -> torch.Tensor:
+    """The same numbers as channels from the fifth on of a tensor that is not a number else."""
+    rows = tensor.movedim(1, -1)
+    channels = rows.shape[-1]
+    larger = rows.new_full((*rows.shape[:-1], channels + 8), float("nan"))
+    larger[..., 4 : 4 + channels] = rows
+    return larger[..., 4 : 4 + channels].movedim(-1, 1)
 
 
 def finite_of_torch(theirs: torch.Tensor, exact: torch.Tensor) -> torch.Tensor:

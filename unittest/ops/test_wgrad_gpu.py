@@ -30,8 +30,9 @@ from gpu_comparison import (
     skip_without_gpu,
     twice,
 )
-from problem_cases import channels_last, problem_of
+from problem_cases import channels_last, misaligned_slice, problem_of
 from swapped_cases import draw_swapped
+from triton_ext.errors import DescriptorError
 from triton_ext.ops.depthwise_wgrad import DepthwiseWgradPlan
 from triton_ext.ops.problem import ConvProblem
 from triton_ext.ops.wgrad_config import CONFIGS, MOST_PART_ROUNDS
@@ -256,21 +257,40 @@ def test_another_stream():
             assert torch.equal(plan.run(x, dy), expected)
 
 
-@pytest.mark.parametrize("layout", ["NCHW", "expanded", "misaligned"])
+def expanded(tensor: torch.Tensor) -> torch.Tensor:
+    """One number everywhere, as the gradient of a sum is."""
+    return tensor.new_ones(()).expand(tensor.shape)
+
+
+def misaligned(tensor: torch.Tensor) -> torch.Tensor:
+    """The same numbers at an address that TMA cannot read."""
+    rows = tensor.movedim(1, -1)
+    return rows.new_empty(rows.numel() + 1)[1:].view(rows.shape).copy_(rows).movedim(-1, 1)
+
+
+LAYOUTS = (torch.Tensor.contiguous, expanded, misaligned, misaligned_slice)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
 def test_dy_may_lie_in_any_way(layout):
-    dtype = torch.float16
-    x, dy = normal(TAILS.x_shape, dtype, 1), normal(TAILS.y_shape, dtype, 2)
-    if layout == "NCHW":
-        dy = dy.contiguous()
-    elif layout == "expanded":
-        dy = torch.ones((), dtype=dtype, device="cuda").expand(dy.shape)
-    else:
-        rows = dy.movedim(1, -1)
-        memory = torch.empty(rows.numel() + 1, dtype=dtype, device="cuda")[1:]
-        dy = memory.view(rows.shape).copy_(rows).movedim(-1, 1)
+    x, dy = normal(TAILS.x_shape, torch.float16, 1), normal(TAILS.y_shape, torch.float16, 2)
+    dy = layout(dy)
     dw = run(TAILS, x, dy)
     dense = dy.contiguous(memory_format=torch.channels_last)
     assert torch.equal(dw, run(TAILS, x, dense))
+
+
+def test_x_that_begins_at_any_address_with_gaps_between_pixels():
+    # Channels are filled up by a copy.
+    odd = replace(TAILS, in_channels=70)
+    x, dy = normal(odd.x_shape, torch.float16, 1), normal(odd.y_shape, torch.float16, 2)
+    apart = misaligned_slice(x)
+    assert apart.data_ptr() % 16 == 8
+    assert torch.equal(run(odd, apart, dy), run(odd, x, dy))
+    # Whole units of channels are read where they are.
+    x = misaligned_slice(normal(TAILS.x_shape, torch.float16, 1))
+    with pytest.raises(DescriptorError, match="must be 16-byte aligned, is off by 8"):
+        run(TAILS, x, dy)
 
 
 # ---- Few output channels: x and dy swapped ------------------------------------------------------
@@ -319,23 +339,23 @@ def test_a_swapped_gradient_in_fp32_is_as_exact_as_torchs():
     assert_as_exact_as_torch(dw, torchs, expected, relative_floor=1e-6)
 
 
-@pytest.mark.parametrize("layout", ["NCHW", "expanded", "misaligned"])
+@pytest.mark.parametrize("layout", LAYOUTS)
 def test_dy_of_few_channels_may_lie_in_any_way(layout):
     x, dy = normal(FEW.x_shape, torch.float16, 1), normal(FEW.y_shape, torch.float16, 2)
-    if layout == "NCHW":
-        dy = dy.contiguous()
-    elif layout == "expanded":
-        dy = torch.ones((), dtype=dy.dtype, device="cuda").expand(dy.shape)
-    else:
-        memory = torch.empty(dy.numel() + 1, dtype=dy.dtype, device="cuda")[1:]
-        rows = dy.movedim(1, -1)
-        dy = memory.view(rows.shape).copy_(rows).movedim(-1, 1)
+    dy = layout(dy)
     dw = run(FEW, x, dy, config=SWAPPED)
     dense = dy.contiguous(memory_format=torch.channels_last)
     assert torch.equal(dw, run(FEW, x, dense, config=SWAPPED))
     out = torch.full(dw.shape, torch.nan, dtype=dw.dtype, device="cuda")
     plan = make_plan(FEW, x.stride(), dy.stride(), x.dtype, x.device, SWAPPED)
     assert torch.equal(plan.run(x, dy, out), dw)
+
+
+def test_x_of_a_swapped_gradient_may_begin_at_any_address_with_gaps_between_pixels():
+    x, dy = normal(FEW.x_shape, torch.float16, 1), normal(FEW.y_shape, torch.float16, 2)
+    apart = misaligned_slice(x)
+    assert apart.data_ptr() % 16 == 8
+    assert torch.equal(run(FEW, apart, dy, config=SWAPPED), run(FEW, x, dy, config=SWAPPED))
 
 
 def test_a_cuda_graph_of_a_swapped_gradient_replays_with_other_inputs():
