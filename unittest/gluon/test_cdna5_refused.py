@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import inspect
+import types
+
 import pytest
 
 np = pytest.importorskip("numpy")
 
 from cdna5_helpers import MISSING  # noqa: E402
+from triton.backends.compiler import GPUTarget  # noqa: E402
 from triton.compiler.errors import CompilationError  # noqa: E402
 from triton_ext.errors import UnsupportedError  # noqa: E402
 from triton_ext.gluon import amd as xamd  # noqa: E402
 from triton_ext.host import capabilities  # noqa: E402
 
+from examples.gluon.cdna5 import arguments, moe  # noqa: E402
 from examples.gluon.cdna5 import embedding_bag as bags  # noqa: E402
-from examples.gluon.cdna5 import moe  # noqa: E402
 from examples.gluon.cdna5 import paged_attention as paged  # noqa: E402
 
 
@@ -38,6 +42,28 @@ def start_paged(launcher):
 
 
 STARTS = pytest.mark.parametrize("start", [start_bags, start_moe, start_paged])
+
+
+@STARTS
+@pytest.mark.parametrize("target", [None, GPUTarget("cuda", 90, 32)], ids=["none", "sm_90"])
+def test_without_a_gpu_that_runs_them(monkeypatch, start, target):
+    class Driver:
+        def get_current_target(self):
+            if target is None:
+                raise RuntimeError("0 active drivers ([]). There should only be one.")
+            return target
+
+    monkeypatch.setattr(arguments, "driver", types.SimpleNamespace(active=Driver()))
+    found = "and Triton finds no GPU" if target is None else "the current one is cuda:90"
+    with pytest.raises(
+        UnsupportedError,
+        match=f"needs an AMD GPU of gfx1250 or gfx1251, {found}; launcher=xamd.emulated runs it",
+    ):
+        start(arguments.on_gpu)
+    assert all(
+        inspect.signature(launch).parameters["launcher"].default is arguments.on_gpu
+        for launch in (bags.embedding_bag, moe.moe, paged.paged_attention)
+    )
 
 
 @STARTS

@@ -28,6 +28,7 @@ if not CAPABILITY.available:
 # without im2col cannot import them.
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
 
+from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
 from triton.experimental.gluon import language as gl  # noqa: E402
 from triton_ext.ops.hopper.dgrad_config import narrow_configs  # noqa: E402
 from triton_ext.ops.hopper.tiles import (  # noqa: E402
@@ -41,7 +42,11 @@ from triton_ext.ops.hopper.tiles import (  # noqa: E402
 from triton_ext.ops.residues import Residues  # noqa: E402
 
 from examples.gluon.hopper import dgrad, fprop  # noqa: E402
-from examples.gluon.hopper.launch import check_config, im2col_descriptor  # noqa: E402
+from examples.gluon.hopper.launch import (  # noqa: E402
+    check_config,
+    im2col_descriptor,
+    operand_problems,
+)
 
 KEPT = tuple(keep_filter(config, 6) for config in fprop.KEEPING_CONFIGS)
 COMPILED = (*fprop.CONFIGS, *KEPT)
@@ -242,8 +247,18 @@ def test_kept_descriptors_keep_no_tensor():
 
 
 def test_tensors_on_the_cpu_are_refused():
-    with pytest.raises(DescriptorError, match="x is on cpu and w on cpu: expected one CUDA device"):
+    message = "x is on cpu and w on cpu: expected one GPU of sm_90, or launcher=xnv.emulated"
+    with pytest.raises(DescriptorError, match=message):
         fprop.conv_fprop(*tensors())
+
+
+def test_a_gpu_of_another_capability_is_refused(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (10, 0))
+    with FakeTensorMode():
+        x = torch.empty(64, 8, dtype=torch.float16, device="cuda:0")
+    (problem,) = operand_problems({"x": x, "w": x}, (), {}, None)
+    assert problem.endswith("expected a GPU of sm_90, this one is sm_100")
+    assert operand_problems({"x": x, "w": x}, (), {}, xnv.emulated) == []
 
 
 @pytest.mark.parametrize("kernel", ["fprop", "dgrad"])

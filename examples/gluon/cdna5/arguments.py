@@ -1,4 +1,4 @@
-"""What the launchers are given: what is wrong with an array, by the argument's name.
+"""What the launchers are given: what is wrong with an array, by the argument's name; the GPU.
 
 A kernel reads and writes by the sizes that it is told, so an array of another shape, type or order
 would be read out of its bounds, or give other numbers.
@@ -9,12 +9,36 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-__all__ = ["HALVES", "INT32_MAX", "array_problems", "has_rank", "same_type"]
+from triton.runtime import driver
+from triton_ext.errors import UnsupportedError
+
+__all__ = ["GPUS", "HALVES", "INT32_MAX", "array_problems", "has_rank", "on_gpu", "same_type"]
+
+#: The GPUs that have a tensor data mover.
+GPUS = ("gfx1250", "gfx1251")
 
 #: Elements of 16 bits.  numpy has no bf16: its arrays of uint16 may hold such numbers.
 HALVES = ("float16", "bfloat16", "uint16")
 
 INT32_MAX = (1 << 31) - 1
+
+
+def on_gpu(kernel: Any) -> Any:
+    """Returns the kernel itself, which Triton launches on the current GPU.
+
+    Raises:
+        UnsupportedError: There is none, or it has no tensor data mover.
+    """
+    needed = f"{kernel.__name__} needs an AMD GPU of {' or '.join(GPUS)}"
+    instead = "launcher=xamd.emulated runs it over numpy arrays"
+    try:
+        target = driver.active.get_current_target()
+    except RuntimeError as error:  # how Triton says that it finds none
+        raise UnsupportedError(f"{needed}, and Triton finds no GPU; {instead}") from error
+    if target.arch not in GPUS:
+        found = f"{target.backend}:{target.arch}"
+        raise UnsupportedError(f"{needed}, the current one is {found}; {instead}")
+    return kernel
 
 
 def same_type(array: Any) -> tuple[str, ...]:

@@ -41,7 +41,7 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton_ext.gluon import amd as xamd
 
-from .arguments import HALVES, INT32_MAX, array_problems, has_rank, same_type
+from .arguments import HALVES, INT32_MAX, array_problems, has_rank, on_gpu, same_type
 
 __all__ = ["Config", "bag_problems", "bag_sum", "embedding_bag"]
 
@@ -243,7 +243,7 @@ def embedding_bag(
     weights: Any,
     out: Any,
     config: Config | None = None,
-    launcher: Callable[[Any], Any] = lambda kernel: kernel,
+    launcher: Callable[[Any], Any] = on_gpu,
 ) -> None:
     """Computes the bags into ``out``.
 
@@ -257,6 +257,7 @@ def embedding_bag(
         launcher: What launches a kernel: the kernel itself, or ``xamd.emulated`` for numpy arrays.
 
     Raises:
+        UnsupportedError: There is no GPU that runs the kernel.
         ValueError: The configuration cannot run, or the operands are no bags
             (:func:`bag_problems`).
     """

@@ -62,7 +62,7 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton_ext.gluon import amd as xamd
 
-from .arguments import HALVES, INT32_MAX, array_problems, has_rank, same_type
+from .arguments import HALVES, INT32_MAX, array_problems, has_rank, on_gpu, same_type
 
 __all__ = ["Config", "Routing", "combine", "expert_matmul", "layer_problems", "moe", "route"]
 
@@ -444,7 +444,7 @@ def moe(
     pairs: Any,
     y: Any,
     config: Config | None = None,
-    launcher: Callable[[Any], Any] = lambda kernel: kernel,
+    launcher: Callable[[Any], Any] = on_gpu,
 ) -> None:
     """Computes the layer into ``y``.
 
@@ -461,6 +461,7 @@ def moe(
         launcher: What launches a kernel: the kernel itself, or ``xamd.emulated`` for numpy arrays.
 
     Raises:
+        UnsupportedError: There is no GPU that runs the kernel.
         ValueError: The configuration cannot run, or the operands are no layer
             (:func:`layer_problems`).
     """

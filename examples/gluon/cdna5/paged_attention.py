@@ -55,7 +55,7 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton_ext.gluon import amd as xamd
 
-from .arguments import HALVES, INT32_MAX, array_problems, has_rank, same_type
+from .arguments import HALVES, INT32_MAX, array_problems, has_rank, on_gpu, same_type
 
 __all__ = ["Config", "cache_problems", "decode", "paged_attention"]
 
@@ -321,7 +321,7 @@ def paged_attention(
     kv_heads: int,
     page_size: int,
     config: Config | None = None,
-    launcher: Callable[[Any], Any] = lambda kernel: kernel,
+    launcher: Callable[[Any], Any] = on_gpu,
 ) -> None:
     """Computes the attention of one token per sequence into ``out``.
 
@@ -338,6 +338,7 @@ def paged_attention(
         launcher: What launches a kernel: the kernel itself, or ``xamd.emulated`` for numpy arrays.
 
     Raises:
+        UnsupportedError: There is no GPU that runs the kernel.
         ValueError: The configuration cannot run, or the cache cannot be attended to
             (:func:`cache_problems`).
     """

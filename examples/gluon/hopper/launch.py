@@ -71,7 +71,9 @@ def operand_problems(
     if b.device != a.device:
         expected = "one device"
     elif launcher is None and not a.is_cuda:
-        expected = "one CUDA device, or launcher=xnv.emulated for tensors of the CPU"
+        expected = "one GPU of sm_90, or launcher=xnv.emulated for tensors of the CPU"
+    elif launcher is None and (capability := torch.cuda.get_device_capability(a.device)) != (9, 0):
+        expected = f"a GPU of sm_90, this one is sm_{capability[0]}{capability[1]}"
     if expected:
         problems.append(f"{first} is on {a.device} and {second} on {b.device}: expected {expected}")
     return problems
