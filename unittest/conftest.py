@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pathlib
 import sys
 
@@ -52,6 +53,11 @@ def pytest_configure(config):
     import lost_context  # from a folder that is added below
 
     lost_context.register(config)
+    nightly = os.environ.get("TRITON_EXT_NIGHTLY") == "1"
+    if os.environ.get("TRITON_INTERPRET") == "1" and not nightly:
+        import quick_interpreter
+
+        quick_interpreter.hasten()
 
 
 def pytest_collection_modifyitems(items):
