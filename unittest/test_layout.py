@@ -203,6 +203,35 @@ def test_the_rules_refuse_what_they_should():
         assert problem_of(Import(importer, 1, imported)), (importer, imported)
 
 
+def probes_of(tree: ast.AST) -> list[int]:
+    """Lines that ask a module of Triton for a name that it may lack."""
+    imports = [node for node in ast.walk(tree) if isinstance(node, (ast.Import, ast.ImportFrom))]
+    names = {
+        alias.asname or alias.name.partition(".")[0]
+        for node in imports
+        for alias in node.names
+        if (getattr(node, "module", None) or alias.name).partition(".")[0] == "triton"
+    }
+    return [
+        node.lineno
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Name)
+        and node.func.id in ("getattr", "hasattr")
+        and ast.unparse(node.args[0]).partition(".")[0] in names
+    ]
+
+
+def test_only_host_asks_what_triton_has():
+    assert probes_of(ast.parse("from triton import x\nhasattr(x.y, 'z')")) == [2]
+    found = {
+        name: lines
+        for name, path in MODULES.items()
+        if layer_of(name) != "host" and (lines := probes_of(ast.parse(path.read_text("utf-8"))))
+    }
+    assert found == {}
+
+
 def run_python(code: str, **variables: str) -> str:
     environment = {**os.environ, **variables}
     environment.pop("TRITON_INTERPRET", None)

@@ -12,12 +12,10 @@ from triton.experimental.gluon.language.nvidia.ampere import async_copy
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier
 
 from triton_ext.gluon import nvidia as xnv
+from triton_ext.host.gluon_names import async_copy_load
 from triton_ext.selftest.kernels import target
 
 __all__ = ["compile_copies", "compile_im2col"]
-
-# The name since 3.8, and the one before.
-_async_load = getattr(async_copy, "async_load", None) or async_copy.async_copy_global_to_shared
 
 
 @gluon.jit
@@ -39,7 +37,7 @@ def copy_bytes(x_ptr, y_ptr):
     layout: gl.constexpr = gl.BlockedLayout([1], [32], [4], [0])
     smem = gl.allocate_shared_memory(gl.int8, [2048], gl.SwizzledSharedLayout(1, 1, 1, [0]))
     offs = gl.arange(0, 2048, layout=layout)
-    _async_load(smem, x_ptr + offs)
+    async_copy_load(smem, x_ptr + offs)
     async_copy.commit_group()
     async_copy.wait_group(0)
     gl.store(y_ptr + offs, smem.load(layout))
