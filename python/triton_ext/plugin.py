@@ -15,7 +15,8 @@ Guarantees:
 ``TRITON_EXT_WAITS=host`` leaves the wait counts of AMD kernels to Triton's own pass, and
 ``TRITON_EXT_LDS=host`` the places of partitioned values in LDS;
 ``TRITON_EXT_COALESCE=host`` leaves asynchronous copies of Gluon kernels in their layouts;
-``TRITON_EXT_VERIFY_WAITS=1`` refuses a kernel one of whose asynchronous waits is not enough.
+``TRITON_EXT_VERIFY_WAITS=1`` refuses a kernel one of whose asynchronous waits is not enough.  These
+are read once, when the first kernel is compiled or looked up.
 ``TRITON_EXT_VERIFY=1`` verifies the module behind every pass.  Without it the host's own verifier
 checks the result, and only if it refuses are the passes run again to find the one that is to blame.
 """

@@ -157,6 +157,14 @@ def test_a_wait_that_is_not_enough_is_an_error_on_request(installed):
         plugin.cache_key()
 
 
+def test_the_check_is_asked_for_when_the_first_kernel_is_looked_up(installed, monkeypatch):
+    installed()
+    key = plugin.cache_key()
+    monkeypatch.setenv("TRITON_EXT_VERIFY_WAITS", "1")
+    plugin.run_passes(UNSAFE)  # or what is found under the key would not be what is compiled
+    assert plugin.cache_key() == key
+
+
 BY_POINTERS = """
     %t = ttg.async_copy_global_to_local %p, %buffer : tensor<512x!tt.ptr<f32>, #b> -> <512xf32, #s, #smem, mutable>"""  # noqa: E501 - TTGIR
 BY_OFFSETS = """
