@@ -336,6 +336,11 @@ ROWS = (
         _shown("TDM copies"),
     ),
     Row(
+        "AMD: TDM copies compiled for gfx1251 (`amd-gfx1251`)",
+        "0.1.0",
+        lambda: _capability("amd-gfx1251"),
+    ),
+    Row(
         "AMD: TDM gathers and scatters compiled for gfx1250 (`amd-tdm-rows`)",
         "0.1.0",
         _shown("TDM gather and scatter"),

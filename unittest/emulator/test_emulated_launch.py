@@ -23,6 +23,8 @@ from triton_ext.gluon import amd as xamd  # noqa: E402
 from triton_ext.gluon import nvidia as xnv  # noqa: E402
 from triton_ext.host import capabilities  # noqa: E402
 
+GFX1251 = capabilities()["amd-gfx1251"]
+
 # Before 3.8 they are called so.
 async_load = getattr(tma, "async_load", None) or tma.async_copy_global_to_shared
 async_store = getattr(tma, "async_store", None) or tma.async_copy_shared_to_global
@@ -202,10 +204,7 @@ def start_through_shared(emulated, x, stages):
         pytest.param(
             functools.partial(xamd.emulated, arch="gfx1251"),
             "524288 bytes of LDS; a workgroup of gfx1251 has 327680$",
-            marks=pytest.mark.skipif(
-                not capabilities()["amd-partitioned-shared"].available,
-                reason="this Triton does not know gfx1251; 3.8 and newer do",
-            ),
+            marks=pytest.mark.skipif(not GFX1251.available, reason=GFX1251.reason),
         ),
     ],
     ids=["sm_90", "gfx1250", "gfx1251"],
@@ -216,6 +215,16 @@ def test_shared_memory_has_a_size(emulated, message, fresh_triton_cache):
         x = torch.from_numpy(x)
     with pytest.raises(LaunchError, match=message):
         start_through_shared(emulated, x, 128)
+
+
+def test_a_gpu_that_this_triton_does_not_know_is_refused_by_name():
+    if GFX1251.available:
+        pytest.skip("this Triton knows them all")
+    message = (
+        r"^emulated: arch is 'gfx1251': triton 3\.[67]\.\d does not know gfx1251; install 3\.8"
+    )
+    with pytest.raises(UnsupportedError, match=message):
+        xamd.emulated(through_shared, "gfx1251")
 
 
 def test_tensors_of_torch_are_none_of_numpy():

@@ -165,6 +165,16 @@ def test_another_gpu_is_refused_by_name(fresh_triton_cache, arch):
     )
 
 
+def test_a_gpu_that_this_triton_may_not_know(fresh_triton_cache):
+    capability = capabilities()["amd-gfx1251"]
+    if capability.available:
+        assert 'ttg.target = "hip:gfx1251"' in compile_any(arch="gfx1251", kind="load").asm["ttgir"]
+        return
+    with pytest.raises(CompilationError) as caught:
+        compile_any(arch="gfx1251", kind="load")
+    assert f"make_tensor_descriptor: {capability.reason}" in str(caught.value)
+
+
 def test_an_nvidia_gpu_is_refused_by_name(fresh_triton_cache):
     layout = xamd.smem_layout([16, 32], 32)
     signature = {"x_ptr": "*fp32", "y_ptr": "*fp32"}

@@ -98,7 +98,7 @@ NEW = {
     (3, 8): {
         *("im2col-copies", "amd-async-marks", "amd-masked-loads-predicated"),
         *("amd-partitioned-shared", "fp32-dots-of-8"),
-        *("amd-tdm-rows-by-layout", "reductions-by-conversion"),
+        *("amd-gfx1251", "amd-tdm-rows-by-layout", "reductions-by-conversion"),
     },
     (3, 9): {
         *("amd-tdm-fused", "amd-partition-placement", "broadcasts-by-shuffle"),

@@ -74,6 +74,14 @@ def _gluon_builder_has(method: str) -> Callable[[], bool]:
     return probe
 
 
+def _knows_gfx1251() -> bool:
+    # Every release is asked whether a GPU has clusters; one that it does not know has none.
+    from triton._C import libtriton
+
+    has_clusters = getattr(getattr(libtriton, "amd", None), "supports_multi_cta_launch", None)
+    return has_clusters is not None and bool(has_clusters("gfx1251"))
+
+
 @dataclass(frozen=True, slots=True)
 class _ReleaseHas:
     """What a lowering makes of an operation leaves no trace outside of compiled code; these are
@@ -140,6 +148,12 @@ _TABLE: tuple[tuple[str, str, Callable[[], bool], str], ...] = (
         "asynchronous copies from LDS to global memory (AMD, gfx1250)",
         _gluon_builder_has("create_async_copy_local_to_global"),
         _NEEDS.format("has no asynchronous copy from LDS", "3.7", "3.7"),
+    ),
+    (
+        "amd-gfx1251",
+        "kernels are compiled for gfx1251 as for gfx1250 (AMD)",
+        _knows_gfx1251,
+        _NEEDS.format("does not know gfx1251", "3.8", "3.8"),
     ),
     (
         "amd-tdm-rows",

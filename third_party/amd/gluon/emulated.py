@@ -124,6 +124,8 @@ def _arch_problems(arch: Any) -> Iterable[Problem]:
             UnsupportedError,
             f"arch is {arch!r}: expected {archs}, which have a tensor data mover",
         )
+    elif problem := hosts.arch_problem(arch):
+        yield UnsupportedError, f"arch is {arch!r}: {problem}"
 
 
 def _type_problems(types: Any, parameters: list[str]) -> Iterable[Problem]:

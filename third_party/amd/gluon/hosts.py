@@ -24,6 +24,7 @@ from triton_ext.host import capabilities, detect, require
 
 __all__ = [
     "LDS_BYTES",
+    "arch_problem",
     "cdna5",
     "check_target",
     "has_positions",
@@ -112,15 +113,24 @@ def splits_rows() -> bool:
     return capabilities()["amd-tdm-rows-by-layout"].available
 
 
+def arch_problem(arch: str) -> str:
+    """Why nothing is compiled for a GPU that has a data mover; empty where this release knows it.
+
+    Args:
+        arch: One of :data:`LDS_BYTES`.
+    """
+    return capabilities()["amd-gfx1251"].reason if arch == "gfx1251" else ""
+
+
 def check_target(name: str, options: Any) -> None:
-    """Refuses a GPU without a tensor data mover.
+    """Refuses a GPU without a tensor data mover, and one that the host does not know.
 
     Args:
         name: The function that was called.
         options: Options of the compile.
 
     Raises:
-        UnsupportedError: The kernel is compiled for another GPU.
+        UnsupportedError: The kernel is compiled for another GPU, or the host is older than it.
     """
     arch = str(getattr(options, "arch", "")).partition("-")[0]
     backend = getattr(options, "backend_name", "")
@@ -129,3 +139,5 @@ def check_target(name: str, options: Any) -> None:
         raise UnsupportedError(
             f"{name} needs the tensor data mover of gfx1250 (CDNA5), the target is {target}"
         )
+    if problem := arch_problem(arch):
+        raise UnsupportedError(f"{name}: {problem}")
