@@ -61,6 +61,9 @@ def pytest_configure(config):
 
 
 def pytest_collection_modifyitems(items):
+    import host_plan
+
+    host_plan.put_in_order(items)
     problem = gpu_problem()
     if problem is None:
         return
@@ -69,10 +72,18 @@ def pytest_collection_modifyitems(items):
             item.add_marker(pytest.mark.skip(reason=problem))
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item):
+    import host_plan
+
+    host_plan.skip_what_is_shown(item)
+
+
 # Tests import the benchmarks from the root.  Helper modules stand beside the tests that use them;
 # importlib mode does not add their folder.
 sys.path.append(str(pathlib.Path(__file__).parents[1]))
 FOLDERS = (  # of those helpers
+    ".",
     "language",
     "gluon",
     "nvidia",

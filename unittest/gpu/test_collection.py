@@ -8,6 +8,7 @@ import subprocess
 import sys
 
 import pytest
+from host_plan import FIRST, ONE_HOST
 
 pytest.importorskip("torch", reason="the tests for a GPU need torch, which is not installed")
 
@@ -37,3 +38,11 @@ def test_files_for_a_gpu_collect():
     assert result.returncode == 0, result.stdout + result.stderr
     for path in files:
         assert path.name in result.stdout, f"{path.name} has no test for a GPU"
+
+
+def test_what_is_planned_by_name_is_there():
+    for name in (*FIRST, *(name for names in ONE_HOST.values() for name in names)):
+        file, _, function = name.partition("::")
+        assert (UNITTEST / file).is_file(), f"{file} is in host_plan.py, not in unittest/"
+        text = (UNITTEST / file).read_text(encoding="utf-8")
+        assert f"def {function}(" in text or not function, f"{file} has no {function}"
