@@ -221,7 +221,9 @@ def check(case: Case, device: str = "cpu", config: Any = None) -> torch.Tensor:
         limit = 2 * torch_error + torch.finfo(plan.out_dtype).eps / 2 * largest + 1e-9
         if case.dtype == torch.float32:
             # cuDNN computes small convolutions in fp32 although TF32 is allowed.
-            limit = max(limit, case.tolerance * largest)
+            is_flat = case.spec.activation == "tanh"  # see above
+            sum_ = case.largest_sum(x, weight, operands) if is_flat else largest
+            limit = max(limit, case.tolerance * max(sum_, largest))
     # "not greater" would let NaN through.
     assert error <= limit, f"{error} of {largest}, allowed {limit}: {case}"
     if operands.amax is not None:
