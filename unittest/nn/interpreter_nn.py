@@ -16,10 +16,13 @@ import torch
 if os.environ.get("TRITON_INTERPRET") != "1":
     pytest.skip("set TRITON_INTERPRET=1 before pytest starts", allow_module_level=True)
 
+from recorded_graphs import recording
 from triton_ext import nn
 from triton_ext.nn import folding, norms
+from triton_ext.ops.norms.graphs import IS_OPERATOR
 
 TORCH = torch.nn
+FLOAT = torch.float32
 
 
 class Block(TORCH.Module):
@@ -56,9 +59,9 @@ def settled(model: torch.nn.Module, dtype: torch.dtype) -> torch.nn.Module:
     return model.to(dtype)
 
 
-def image(dims: int, dtype: torch.dtype) -> torch.Tensor:
+def image(dims: int, dtype: torch.dtype, size: int = 2) -> torch.Tensor:
     torch.manual_seed(1)
-    x = torch.randn(2, *(6, 5, 4)[:dims], 8).to(dtype)
+    x = torch.randn(size, *(6, 5, 4)[:dims], 8).to(dtype)
     return x.movedim(-1, 1)
 
 
@@ -142,6 +145,26 @@ def test_norms(make, training, monkeypatch):
         assert our.dtype == their.dtype
         one, other = ((t.double() - best).norm() for t in (our, their))
         assert one <= 2 * other + 0.01 * best.double().norm()  # convolutions are TF32's
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+def test_compiled_norms(dynamic, monkeypatch):
+    """Bit for bit what the modules give by themselves, running statistics too."""
+    for kind in IS_OPERATOR:
+        monkeypatch.setitem(IS_OPERATOR, kind, True)
+    torch._dynamo.reset()
+    stem = TORCH.Conv2d(8, 8, 1)
+    model = settled(TORCH.Sequential(stem, Diffusion(), Block(), TORCH.GroupNorm(4, 16)), FLOAT)
+    ours, compiled, calls = ours_of(model, norms=True), ours_of(model, norms=True), []
+    run = torch.compile(compiled, backend=recording(calls), fullgraph=True, dynamic=dynamic)
+    for size in (2, 3):
+        x = image(2, FLOAT, size)
+        found, expected = gradients(run, x), gradients(ours, x)
+        states = zip([*found, *compiled.buffers()], [*expected, *ours.buffers()], strict=True)
+        assert all(torch.equal(one, other) for one, other in states)
+    names = ("group_norm_forward", "batch_moments", "batch_norm_forward", "norm_backward")
+    times = 1 if dynamic else 2  # another batch is another graph
+    assert [calls.count(name) // times for name in names] == [3, 3, 3, 6]
 
 
 class Timed(TORCH.Module):

@@ -17,6 +17,7 @@ import pytest
 pytest.importorskip("torch", reason="triton_ext.nn needs torch, which is not installed")
 
 import torch
+from recorded_graphs import recording
 from torch.autograd import forward_ad
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn import functional as F
@@ -24,6 +25,7 @@ from torch.utils.checkpoint import checkpoint
 from triton_ext import nn
 from triton_ext.nn import norms
 from triton_ext.ops.arguments import channels_last
+from triton_ext.ops.norms.graphs import IS_OPERATOR
 
 TORCH = torch.nn
 ACTIVATIONS = {
@@ -594,9 +596,65 @@ def test_models_are_compiled_traced_and_exported(fold, kernels):
     kernels.calls.clear()
     with torch.no_grad():
         for other in (exported, compiled):
+            kernels.calls.clear()
             torch.testing.assert_close(other(x), theirs(x), rtol=1e-4, atol=1e-4)
-        assert kernels.calls == []
+            assert kernels.calls == ([] if other is exported else UNET)
         torch.testing.assert_close(traced(x), theirs(x), rtol=1e-4, atol=1e-4)
     if not fold:
         ours.train(), theirs.train()
         same(torch.compile(ours, backend="aot_eager", fullgraph=True), theirs, x)
+
+
+def test_graphs_have_the_norms_that_are_ours(kernels, monkeypatch):
+    assert IS_OPERATOR == {"group": True, "training": False, "evaluation": False}
+    theirs = seeded(lambda: TORCH.Sequential(Bottleneck(), UNetBlock()))
+    ours = ours_of(theirs)
+
+    def calls_of(model, training):
+        torch._dynamo.reset()
+        compiled = torch.compile(model, backend="aot_eager", fullgraph=True)
+        other = copy.deepcopy(theirs)
+        model.train(training), other.train(training)
+        kernels.calls.clear()
+        for _ in range(2):
+            same(compiled, other, image())
+        assert kernels.calls[: len(kernels.calls) // 2] * 2 == kernels.calls
+        return kernels.calls[: len(kernels.calls) // 2]
+
+    assert calls_of(copy.deepcopy(ours), True) == UNET
+    assert calls_of(copy.deepcopy(ours), False) == UNET
+    monkeypatch.setitem(IS_OPERATOR, "training", True)
+    assert calls_of(copy.deepcopy(ours), True) == BOTTLENECK + UNET
+    assert calls_of(copy.deepcopy(ours), False) == UNET
+    monkeypatch.setitem(IS_OPERATOR, "evaluation", True)
+    assert calls_of(copy.deepcopy(ours), False) == BOTTLENECK + UNET
+    monkeypatch.setitem(IS_OPERATOR, "group", False)
+    assert calls_of(copy.deepcopy(ours), True) == BOTTLENECK
+
+
+@pytest.mark.parametrize("how", [{"momentum": None}, {"track_running_stats": False}], ids=str)
+def test_statistics_of_graphs_are_counted_as_torch_counts(how, kernels, monkeypatch):
+    monkeypatch.setitem(IS_OPERATOR, "training", True)
+    torch._dynamo.reset()
+    theirs = TORCH.Sequential(TORCH.BatchNorm2d(4, **how), TORCH.ReLU())
+    ours = ours_of(theirs)
+    # An average over all batches asks for their number, which is no part of a graph.
+    compiled = torch.compile(ours, backend="aot_eager", fullgraph="momentum" not in how)
+    for step in range(3):
+        same(compiled, theirs, image() + step)
+    assert kernels.calls == ([] if "momentum" in how else ["batch relu"] * 3)
+
+
+def test_graphs_of_what_no_kernel_takes_are_torchs():
+    """Here the CPU."""
+    theirs = seeded(lambda: TORCH.Sequential(Bottleneck(), UNetBlock()))
+    for dynamic in (False, True):
+        torch._dynamo.reset()
+        ours, other = ours_of(theirs), copy.deepcopy(theirs)
+        calls = []
+        compiled = torch.compile(ours, backend=recording(calls), fullgraph=True, dynamic=dynamic)
+        for size in (2, 3):
+            same(compiled, other, image(size=size))
+            same(compiled, other, image(size=size).contiguous())
+        assert "conv" in calls
+        assert not [name for name in calls if "norm" in name]

@@ -23,11 +23,13 @@ from norm_cases import (
     rows_of,
     run_ours,
 )
+from recorded_graphs import recording
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.autograd import forward_ad
 from torch.fx.experimental.proxy_tensor import make_fx
 from triton_ext.errors import UnsupportedError
 from triton_ext.ops import batch_norm, group_norm, norm_problem
+from triton_ext.ops.norms.graphs import IS_OPERATOR
 
 HALF = torch.float16
 
@@ -178,22 +180,238 @@ def test_autocast_gives_what_torch_gives_on_a_gpu():
     assert (dx - expected).abs().max() < 1e-2 * expected.abs().max()
 
 
-def test_a_compiled_function_uses_torchs():
+# ---- Graphs of torch.compile --------------------------------------------------------------------
+
+
+def assert_compiles_to(calls, block, inputs, dynamic=None, as_exact=True):
+    """Compares outputs and gradients with an eager call, and operators in the graphs."""
+    torch._dynamo.reset()
+    found = []
+    compiled = torch.compile(block, backend=recording(found), fullgraph=True, dynamic=dynamic)
+    results = []
+    for function in (block, compiled):
+        leaves = [tensor.detach().clone().requires_grad_() for tensor in inputs]
+        y = function(*leaves)
+        dy = rows_of(y.shape, y.dtype, 7)
+        results.append([y, *torch.autograd.grad(y, leaves, dy)])
+    assert found == calls
+    for expected, other in zip(*results, strict=True):
+        assert (other.dtype, other.stride()) == (expected.dtype, expected.stride())
+        limit = 0.0 if as_exact else 1e-4 * expected.abs().max()
+        assert (other - expected).abs().max() <= limit
+    return compiled
+
+
+GROUP_CALLS = ["group_norm_forward", "norm_backward"]
+BATCH_CALLS = ["batch_moments", "batch_norm_forward", "norm_backward"]
+
+
+@pytest.fixture
+def everything_is_ours(monkeypatch):
+    for kind in IS_OPERATOR:
+        monkeypatch.setitem(IS_OPERATOR, kind, True)
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+def test_graphs_have_our_group_norm(dynamic):
+    def block(x, weight, bias):
+        return group_norm(x * 2, 8, weight, bias, activation="silu")
+
+    inputs = (rows_of((2, 24, 5, 3), HALF, 0), torch.rand(24), torch.rand(24))
+    compiled = assert_compiles_to(GROUP_CALLS, block, inputs, dynamic)
+    for mode in (torch.no_grad, torch.inference_mode):
+        with mode():
+            assert torch.equal(compiled(*inputs), block(*inputs))
+    other = (rows_of((3, 24, 4, 6), HALF, 1), *inputs[1:])
+    assert torch.equal(compiled(*other), block(*other))
+    # NCHW order, which no kernel takes.
+    nchw = torch.randn(2, 24, 5, 3), *inputs[1:]
+    expected = torch.nn.functional.silu(torch.nn.functional.group_norm(nchw[0] * 2, 8, *nchw[1:]))
+    assert (compiled(*nchw) - expected).abs().max() < 1e-5
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_graphs_under_autocast(dtype):
+    def block(x, weight):
+        with torch.autocast("cpu", torch.bfloat16):
+            return group_norm(x * 1, 8, weight, activation="gelu")
+
+    assert_compiles_to(GROUP_CALLS, block, (rows_of((2, 24, 5, 3), dtype, 0), torch.rand(24)))
+
+
+@pytest.mark.parametrize("activation", ["identity", "relu", "silu"])
+def test_graphs_with_our_batch_norm(activation, everything_is_ours):
+    """Running statistics are moved once per call, by the same bits."""
+    x, weight, bias = rows_of((2, 24, 5, 3), torch.float32, 0), torch.rand(24), torch.rand(24)
+    for training in (True, False):
+
+        def block(x, weight, bias, *running, training=training):
+            residual = None if activation == "silu" else x * 3
+            return batch_norm(
+                x * 1, weight, bias, *running, training=training, activation=activation,
+                residual=residual,
+            )  # fmt: skip
+
+        torch._dynamo.reset()
+        calls, statistics = [], [running_statistics() for _ in range(2)]
+        compiled = torch.compile(block, backend=recording(calls), fullgraph=True)
+        for step in range(3):
+            results = []
+            for running_of, function in zip(statistics, (block, compiled), strict=True):
+                leaves = [t.clone().requires_grad_() for t in (x + step, weight, bias)]
+                y = function(*leaves, *running_of)
+                results.append([y, *torch.autograd.grad(y.sin().sum(), leaves), *running_of])
+            for expected, found in zip(*results, strict=True):
+                assert torch.equal(found, expected)
+        assert calls == BATCH_CALLS[0 if training else 1 :]
+        assert torch.equal(statistics[0][0], running_statistics()[0]) is not training
+
+
+def running_statistics():
+    return running(24, torch.float32)
+
+
+def test_statistics_of_graphs_that_nobody_keeps(everything_is_ours):
+    mean, variance = running_statistics()
+    before = mean.clone()
+
+    def block(x, weight, momentum, *tensors):
+        return batch_norm(x * 1, weight, None, *tensors, training=True, momentum=momentum)
+
+    inputs = rows_of((2, 24, 5, 3), torch.float32, 0), torch.rand(24)
+    for rest in ((None, mean, variance), (0.1, None, None)):
+        assert_compiles_to(BATCH_CALLS, lambda *tensors, r=rest: block(*tensors, *r), inputs)
+    assert torch.equal(mean, before)
+    # A checkpoint computes y again, and the eager one moves statistics again: torch's as well.
+    moved = [running_statistics() for _ in range(2)]
+
+    def checkpointed(x, weight, tensors):
+        return torch.utils.checkpoint.checkpoint(
+            block, x, weight, 0.1, *tensors, use_reentrant=False
+        ).sin()
+
+    compiled = torch.compile(checkpointed, backend="aot_eager", fullgraph=True)
+    x, weight = (tensor.requires_grad_() for tensor in inputs)
+    compiled(x, weight, moved[0]).sum().backward()
+    block(x, weight, 0.1, *moved[1])
+    assert torch.equal(moved[0][0], moved[1][0])
+    assert torch.equal(moved[0][1], moved[1][1])
+
+
+def test_which_norms_of_graphs_are_torchs():
+    assert IS_OPERATOR == {"group": True, "training": False, "evaluation": False}
+    mean, variance = running_statistics()
+
+    def block(x, training=True):
+        y = batch_norm(
+            x, None, None, mean, variance, training=training, activation="relu", residual=x
+        )
+        return y * 2
+
     x = rows_of((2, 24, 5, 3), torch.float32, 0)
-    mean, variance = running(24, torch.float32)
-
-    def block(x):
-        y = batch_norm(x, None, None, mean, variance, training=True, activation="relu", residual=x)
-        return group_norm(y, 8, activation="silu")
-
-    expected = block(x)
-    moved = mean.clone()
-    found = torch.compile(block, backend="eager", fullgraph=True)(x)
-    assert (found - expected).abs().max() < 1e-4
-    assert not torch.equal(mean, moved)
+    assert_compiles_to([], block, (x,), as_exact=False)
+    assert_compiles_to([], lambda x: block(x, False), (x,), as_exact=False)
+    assert not torch.equal(mean, running_statistics()[0])
     other = torch.compile(lambda x: group_norm(x, 8, activation="RELU"), backend="eager")
     with pytest.raises(UnsupportedError, match="expected an activation of identity"):
         other(x)
+
+
+class Normed(torch.nn.Module):
+    def forward(self, x):
+        return group_norm(x * 1, 8, activation="silu")
+
+
+def test_what_compiled_functions_show_of_operators(everything_is_ours):
+    """Transforms, derivatives forwards and programs that are exported have torch's."""
+    x = rows_of((2, 24, 5, 3), torch.float32, 0)
+
+    def norm(x):
+        return batch_norm(x * 1, None, None, None, None, training=True, activation="silu")
+
+    def compiled(function):
+        torch._dynamo.reset()
+        return torch.compile(function, backend="aot_eager", fullgraph=True)
+
+    for function in (norm, Normed()):
+        grad = torch.func.grad(lambda x, f=function: f(x).sin().sum())
+        assert (compiled(lambda x, g=grad: g(x))(x) - grad(x)).abs().max() < 1e-5
+    # torch's GroupNorm of channels-last tensors knows neither vmap nor jvp.
+    batch, mapped = torch.stack([x, x + 1]), torch.func.vmap(norm)
+    assert (compiled(lambda x: mapped(x))(batch) - mapped(batch)).abs().max() < 1e-5
+    _, expected = torch.func.jvp(norm, (x,), (x + 1,))
+    found = compiled(lambda x: torch.func.jvp(norm, (x,), (x + 1,))[1])(x)
+    assert (found - expected).abs().max() < 1e-5
+    # Compiled before, for calls without a level.
+    torch._dynamo.reset()
+    again = torch.compile(norm, backend="aot_eager")
+    assert torch.equal(again(x), norm(x))
+    with forward_ad.dual_level():
+        found = forward_ad.unpack_dual(again(forward_ad.make_dual(x, x + 1))).tangent
+    assert (found - expected).abs().max() < 1e-5
+    for strict in (False, True):
+        exported = torch.export.export(Normed(), (x,), strict=strict)
+        assert "triton_ext" not in str(exported.graph)
+        assert (exported.module()(x) - Normed()(x)).abs().max() < 1e-5
+
+
+@pytest.mark.parametrize("kind", ["batch", "group"])
+def test_derivatives_of_gradients_of_graphs(kind, everything_is_ours):
+    """Where the backend keeps autograd; others refuse them, as torch says."""
+    torch._dynamo.reset()
+
+    def block(x, weight, residual):
+        if kind == "group":
+            return group_norm(x, 4, weight, activation="tanh") + residual
+        running = None, None
+        return batch_norm(
+            x, weight, None, *running, training=True, activation="relu", residual=residual
+        )
+
+    results = []
+    for function in (block, torch.compile(block, backend="eager", fullgraph=True)):
+        leaves = [
+            t.requires_grad_()
+            for t in (
+                rows_of((2, 8, 4, 3), torch.float32, 0), torch.rand(8, generator=seeded()),
+                rows_of((2, 8, 4, 3), torch.float32, 1),
+            )
+        ]  # fmt: skip
+        first = torch.autograd.grad(function(*leaves).sin().sum(), leaves, create_graph=True)
+        second = torch.autograd.grad(sum(g.square().sum() for g in first), leaves)
+        results.append([*first, *second])
+    for found, expected in zip(*results, strict=True):
+        assert (found - expected).abs().max() <= 1e-4 * expected.abs().max()
+
+
+def seeded():
+    return torch.Generator().manual_seed(3)
+
+
+def test_operators_are_what_torch_asks_of_them():
+    ops = torch.ops.triton_ext
+    x, dy = rows_of((2, 24, 5, 3), torch.float32, 0), rows_of((2, 24, 5, 3), torch.float32, 1)
+    weight, (mean, variance) = torch.rand(24), running_statistics()
+    moments = ops.batch_moments(x, None, None, 0.0, 1e-5)
+    none, words = [None] * 2, (1e-5, "relu")
+    tests = ("test_schema", "test_faketensor")
+    for operator, arguments in (
+        (ops.group_norm_forward, (x, weight, None, 8, 1e-5, "silu", HALF)),
+        (ops.batch_moments, (x, mean, variance, 0.1, 1e-5)),
+        (ops.batch_norm_forward, (x, weight, None, dy, moments, *none, *words)),
+        (ops.batch_norm_forward, (x, *none, None, None, mean, variance, *words)),
+        (
+            ops.norm_backward,
+            (dy, x, x, weight, None, moments, *none, None, *words, x.dtype,
+             [True, True, False, True]),
+        ),
+    ):  # fmt: skip
+        torch.library.opcheck(operator.default, arguments, test_utils=tests)
+    # What lies in another order, or negated, all the same.
+    y, _ = ops.group_norm_forward(torch._neg_view(x), weight, None, 8, 1e-5, "silu", x.dtype)
+    assert torch.equal(y, group_norm(-x, 8, weight, activation="silu"))
+    y, _ = ops.group_norm_forward(x.contiguous(), weight, None, 8, 1e-5, "silu", x.dtype)
+    assert torch.equal(y, group_norm(x, 8, weight, activation="silu"))
 
 
 def test_checkpoints_and_equal_bits():

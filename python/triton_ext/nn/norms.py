@@ -8,8 +8,9 @@ training as well as in eval mode:
 
 Every call looks whether a kernel gives what torch gives: the input's kind, shape, memory order and
 dtype, autocast, transforms of ``torch.func``, and, for what follows, hooks and replaced modules.
-Where it does not, torch's own forward runs, and what follows by itself.  So it does while
-``torch.compile`` traces, because Inductor fuses norms with what is around them.
+Where it does not, torch's own forward runs, and what follows by itself.  So it does in what
+``torch.compile`` traces for the norms that Inductor is to generate;
+:mod:`triton_ext.ops.norms.graphs` has which.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ from torch.fx import Proxy
 from triton_ext.nn.steps import add_and_activate, is_watched, name_of
 from triton_ext.ops import norms as kernels
 from triton_ext.ops.autocast import is_autocast
-from triton_ext.ops.norms.refusals import is_torchs
+from triton_ext.ops.norms.graphs import Kind, is_operator
+from triton_ext.ops.norms.refusals import is_negated, is_torchs
 
 #: The names of the modules.
 NORMS = ("BatchNorm1d", "BatchNorm2d", "BatchNorm3d", "GroupNorm")
@@ -71,14 +73,16 @@ class _BatchNorm(_Norm):
     def normalized(self, x: Any, residual: Any, activation: str) -> Tensor | None:
         """Returns a kernel's output, as the base says; counts the batch if there is one."""
         module: Any = self
-        if not _is_own(x) or x.dim() != self._rank or x.shape[1] != module.num_features:
-            return None
         tracked = not module.training or module.track_running_stats
         mean = _buffer(module, "running_mean") if tracked else None
         variance = _buffer(module, "running_var") if tracked else None
         if (mean is None) is not (variance is None):
             return None
         of_batch: bool = module.training or mean is None
+        if not _is_own(x, "training" if of_batch else "evaluation"):
+            return None
+        if x.dim() != self._rank or x.shape[1] != module.num_features:
+            return None
         if of_batch and (x.numel() <= x.shape[1] or module.eps <= 0):
             return None  # torch tells that this is no batch, or no eps
         weight, bias = _parameter(module, "weight"), _parameter(module, "bias")
@@ -91,6 +95,8 @@ class _BatchNorm(_Norm):
             return None
         momentum = module.momentum
         if module.training and module.track_running_stats:
+            if momentum is None and torch.compiler.is_compiling():
+                return None  # the number of batches is no number of a graph
             # As torch's own forward counts.
             batches = _buffer(module, "num_batches_tracked")
             if batches is not None:
@@ -135,7 +141,7 @@ class GroupNorm(_Norm, torch.nn.GroupNorm):
 
     def normalized(self, x: Any, residual: Any, activation: str) -> Tensor | None:
         """Returns a kernel's output, as the base says; there is none with a residual."""
-        if residual is not None or not _is_own(x) or not 3 <= x.dim() <= 5:
+        if residual is not None or not _is_own(x, "group") or not 3 <= x.dim() <= 5:
             return None
         groups = self.num_groups
         if x.shape[1] != self.num_channels or x.numel() <= groups:
@@ -169,9 +175,9 @@ def _buffer(module: Any, name: str) -> Any:
     return known[name] if name in known else getattr(module, name)
 
 
-def _is_own(x: object) -> bool:
-    """Tells whether an input is a tensor with values that nobody but us computes with."""
-    return type(x) in _TENSORS and not is_torchs()
+def _is_own(x: object, kind: Kind) -> bool:
+    """Tells whether an input is a tensor that nobody but us computes with, or in a graph we do."""
+    return type(x) in _TENSORS and (not is_torchs() or is_operator(kind))
 
 
 _TENSORS = (Tensor, torch.nn.Parameter)
@@ -190,7 +196,7 @@ def _is_running(tensor: Any, x: Tensor) -> bool:
         and tensor.dtype in (x.dtype, torch.float32)
         and tensor.device == x.device
         and tensor.is_contiguous()
-        and not tensor.is_neg()
+        and not is_negated(tensor)
     )
 
 

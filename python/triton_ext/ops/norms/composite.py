@@ -5,6 +5,9 @@ For what torch itself differentiates, or compiles.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import torch
 from torch.nn import functional
 
@@ -12,7 +15,7 @@ from triton_ext.errors import UnsupportedError
 from triton_ext.ops.norms.norm_config import NormShape
 from triton_ext.ops.norms.refusals import activation_problem
 
-__all__ = ["activated", "normalized"]
+__all__ = ["activated", "differentiable_gradients"]
 
 Tensor = torch.Tensor
 
@@ -38,10 +41,10 @@ def activated(y: Tensor, activation: str) -> Tensor:
     return y
 
 
-def normalized(
+def _normalized(
     x: Tensor,
     shape: NormShape,
-    statistics: tuple[Tensor, Tensor] | None,
+    statistics: Sequence[Tensor] | None,
     weight: Tensor | None,
     bias: Tensor | None,
     activation: str,
@@ -79,3 +82,46 @@ def normalized(
     if bias is not None:
         y = y + bias.float().view(channel)
     return activated(y, activation).to(out_dtype)
+
+
+def differentiable_gradients(
+    dy: Tensor,
+    x: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    y: Tensor | None,
+    *,
+    shape: NormShape,
+    statistics: Sequence[Tensor] | None,
+    activation: str,
+    eps: float,
+    out_dtype: torch.dtype,
+    needs: Sequence[bool],
+) -> tuple[Tensor | None, ...]:
+    """Returns gradients of x, weight, bias and residual, which torch differentiates again.
+
+    Args:
+        dy: Of the result.
+        x: [N, C, *size].
+        weight: [C] or None.
+        bias: [C] or None.
+        y: Of a ReLU behind a residual, which has no derivative where it passed; or None.
+        shape: What is normalized together.
+        statistics: Mean and variance [C]; ``None`` for those of x.
+        activation: ``"identity"`` where there was a residual.
+        eps: Added to variances.
+        out_dtype: Of the result.
+        needs: Of which there are gradients.
+    """
+    if y is not None:
+        dy = dy * (y > 0)
+    found = _normalized(x, shape, statistics, weight, bias, activation, eps, out_dtype)
+    terms = zip((x, weight, bias), needs[:3], strict=True)
+    inputs = [term for term, is_needed in terms if is_needed]
+    gradients: Any = iter(())
+    if inputs:
+        gradients = iter(torch.autograd.grad(found, inputs, dy, create_graph=True))
+    return (
+        *(next(gradients) if is_needed else None for is_needed in needs[:3]),
+        dy if needs[3] else None,
+    )

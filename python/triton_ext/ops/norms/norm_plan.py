@@ -75,12 +75,18 @@ class NormPlan:
     # ---- forward --------------------------------------------------------------------------------
 
     def statistics(
-        self, x: Tensor, running_mean: Tensor | None, running_var: Tensor | None, momentum: float
-    ) -> tuple[Tensor, Tensor]:
-        """Returns mean and 1 / standard deviation, fp32 [images * groups].
+        self,
+        x: Tensor,
+        moments: Tensor,
+        running_mean: Tensor | None,
+        running_var: Tensor | None,
+        momentum: float,
+    ) -> None:
+        """Writes mean and 1 / standard deviation.
 
         Args:
             x: [N, C, *size].
+            moments: fp32 [2, images * groups], where to put them.
             running_mean: [C] or None; moved towards the mean by ``momentum``.
             running_var: [C] or None; moved towards the unbiased variance.
             momentum: From 0 to 1.
@@ -90,16 +96,15 @@ class NormPlan:
         if launcher is None:
             launcher = self._launchers["moments"] = self._make_moments()
         chunks = launcher.scalars[2]
-        wide = {"dtype": torch.float32, "device": x.device}
         # In memory of their own: the parts are not kept until the backward.
-        parts = torch.empty(2 * shape.images * chunks * shape.channels, **wide)
-        mean, rstd = torch.empty((2, shape.statistics), **wide)
+        size = 2 * shape.images * chunks * shape.channels
+        parts = torch.empty(size, dtype=torch.float32, device=x.device)
+        mean, rstd = moments
         _launch(launcher, x, parts)
         merge = self._merges.get(momentum)
         if merge is None:
             merge = self._merges.keep(momentum, self._make_merge(momentum))
         _launch(merge, parts, mean, rstd, running_mean, running_var)
-        return mean, rstd
 
     def normalize(
         self,

@@ -8,6 +8,7 @@ from typing import Literal
 import torch
 from torch.autograd import forward_ad
 
+from triton_ext.ops.arguments import channels_last_strides
 from triton_ext.ops.calls import is_transformed
 from triton_ext.ops.checks import kind_of
 from triton_ext.ops.epilogue import ACTIVATIONS
@@ -19,9 +20,11 @@ __all__ = [
     "activation_problem",
     "dense_problem",
     "is_channels_last",
+    "is_negated",
     "is_torchs",
     "look",
     "norm_problem",
+    "running_problem",
 ]
 
 Tensor = torch.Tensor
@@ -41,11 +44,20 @@ _answers: PlanCache[tuple[str | None]] = PlanCache()
 def is_channels_last(x: Tensor) -> bool:
     """Tells whether [N, C, *size] is dense and its channels lie side by side."""
     rank = x.dim()
+    if torch.compiler.is_compiling():
+        # Of symbolic sizes torch 2.11 says that nothing is contiguous.
+        strides = zip(x.stride(), channels_last_strides(x.shape), x.shape, strict=True)
+        return all([found == wanted or size == 1 for found, wanted, size in strides])
     if rank == 4:
         return x.is_contiguous(memory_format=torch.channels_last)
     if rank == 5:
         return x.is_contiguous(memory_format=torch.channels_last_3d)
     return x.transpose(1, 2).is_contiguous()
+
+
+def is_negated(tensor: Tensor) -> bool:
+    """Tells whether memory holds a tensor's values negated; nobody can tell while torch traces."""
+    return not torch.compiler.is_compiling() and tensor.is_neg()
 
 
 def is_torchs(*tensors: object) -> bool:
@@ -108,6 +120,9 @@ def norm_problem(
         residual: Added in front of the activation, or None; of ``"batch"``.
         activation: Its name.
     """
+    if torch.compiler.is_compiling():
+        # What is kept is nothing to trace.
+        return _find_problem(kind, x, groups, weight, bias, residual, activation)
     key: Hashable = None
     known = None
     # Equal numbers of other types are the same key.
@@ -160,7 +175,7 @@ def dense_problem(name: str, tensor: object) -> str | None:
     if tensor.is_nested or tensor.layout is not torch.strided:
         kind = "a nested one" if tensor.is_nested else tensor.layout
         return f"{name} must be a dense tensor, got {kind}"
-    if tensor.is_neg():
+    if is_negated(tensor):
         return f"{name} is a negated view, whose memory holds other values; call resolve_neg()"
     return None
 
@@ -178,10 +193,9 @@ def _input_problem(x: Tensor) -> str | None:
     if rows > _MOST_ROWS or x.shape[1] > _MOST_CHANNELS:
         return f"{rows} pixels of {x.shape[1]} channels: the kernels count to 2**30 and 2**20"
     if not is_channels_last(x):
-        return (
-            f"x of strides {list(x.stride())} is not channels-last: expected dense pixels, "
-            "channels side by side"
-        )
+        # A graph that says which strides holds for those alone.
+        which = "" if torch.compiler.is_compiling() else f" of strides {list(x.stride())}"
+        return f"x{which} is not channels-last: expected dense pixels, channels side by side"
     return None
 
 
@@ -227,3 +241,22 @@ def _residual_problem(kind: str, x: Tensor, residual: Tensor, activation: str) -
     if residual.device != x.device:
         return f"the residual is on {residual.device}, x is on {x.device}"
     return None if is_channels_last(residual) else "the residual is not channels-last"
+
+
+def running_problem(x: Tensor, mean: Tensor | None, variance: Tensor | None) -> str | None:
+    """Returns why no kernel reads or writes running statistics; ``None`` if one does."""
+    for name, running in (("running_mean", mean), ("running_var", variance)):
+        if running is None:
+            continue
+        problem = dense_problem(name, running)
+        if problem is not None:
+            return problem
+        if running.shape != (x.shape[1],):
+            return f"expected {name} [{x.shape[1]}], got {list(running.shape)}"
+        if not running.is_contiguous():
+            return f"{name} has strides, expected it packed"
+        if running.dtype not in (x.dtype, torch.float32):
+            return f"{name} is {running.dtype}: expected float32 or the dtype of x, {x.dtype}"
+        if running.device != x.device:
+            return f"{name} is on {running.device}, x is on {x.device}"
+    return None
