@@ -49,7 +49,7 @@ class LineProcess:
             env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, path))},
         )
 
-    def exchange(self, question: dict) -> dict:
+    def exchange(self, question: dict | list) -> dict:
         """Returns the answer to a question.
 
         Raises:

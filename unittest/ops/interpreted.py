@@ -6,12 +6,16 @@ Whether kernels are interpreted is fixed when they are defined.  By hand:
 
 from __future__ import annotations
 
+import atexit
+import functools
 import os
 import pathlib
 import subprocess
 import sys
 
+import interpreted_process
 import pytest
+from line_process import LineProcess
 
 __all__ = ["assert_passes_in_the_interpreter", "run_python"]
 
@@ -34,10 +38,18 @@ def run_python(
     )
 
 
+@functools.cache
+def _process() -> LineProcess:
+    """The process that runs files of tests, one for all files of this process."""
+    process = LineProcess(interpreted_process.FILE)
+    atexit.register(process.close)
+    return process
+
+
 def assert_passes_in_the_interpreter(file: str, timeout_s: int = 900) -> None:
     """Runs a test file of this folder with interpreted kernels; skips where there is no numpy."""
     pytest.importorskip("numpy", reason="Triton's interpreter needs numpy, which is not installed")
-    cases = str(FOLDER / file)
-    options = ("-q", "-p", "no:cacheprovider")
-    result = run_python("-m", "pytest", cases, *options, timeout_s=timeout_s, TRITON_INTERPRET="1")
-    assert result.returncode == 0, result.stdout[-8000:] + result.stderr[-2000:]
+    arguments = [str(FOLDER / file), "-q", "-p", "no:cacheprovider"]
+    environment = {**os.environ, "TRITON_INTERPRET": "1"}
+    result = _process().exchange([arguments, environment, timeout_s])
+    assert result["status"] == 0, f"{result['output']}\npytest ended with {result['status']}"
