@@ -16,8 +16,10 @@ pytest.importorskip("torch", reason="needs torch, which is not installed")
 
 import torch
 from gpu_comparison import MARKS, cudnn_in_full_precision, skip_without_gpu
+from recorded_graphs import recording
 from triton_ext import nn
 from triton_ext.nn import norms
+from triton_ext.ops.norms.graphs import IS_OPERATOR
 
 skip_without_gpu()
 pytestmark = MARKS
@@ -381,6 +383,51 @@ def test_norms_under_autocast(only_kernels):
     for our, their, best in zip(found, run(model), right, strict=True):
         assert our.dtype == their.dtype
         assert distance(our, best) <= 2 * distance(their, best) + 0.01
+
+
+@pytest.mark.parametrize("ours_in_graphs", ["group", "all"])
+@pytest.mark.parametrize("training", [True, False])
+def test_compiled_blocks_with_norms(training, ours_in_graphs, monkeypatch):
+    torch._dynamo.reset()
+    if ours_in_graphs == "all":
+        for kind in IS_OPERATOR:
+            monkeypatch.setitem(IS_OPERATOR, kind, True)
+    torch.manual_seed(0)
+    model = settled(torch.nn.Sequential(Block(), UNetBlock())).to(torch.bfloat16).train(training)
+    ours, exact, calls = ours_of(model, norms=True), copy.deepcopy(model).double(), []
+    recorded = ours_of(model, norms=True)
+    x = images(2, 64, 16, 16)
+    compiled = torch.compile(ours, fullgraph=True)
+    found = [*gradients(ours, x, compiled), *ours.buffers()]
+    gradients(recorded, x, torch.compile(recorded, fullgraph=True, backend=recording(calls)))
+    theirs = [*gradients(model, x), *model.buffers()]
+    right = [*gradients(exact, x.double()), *exact.buffers()]
+    for our, their, best in zip(found, theirs, right, strict=True):
+        assert our.dtype == their.dtype
+        if our.is_floating_point():
+            assert distance(our, best) <= 2 * distance(their, best) + 0.01
+        else:
+            assert torch.equal(our, their)
+    batches = 2 if ours_in_graphs == "all" else 0
+    assert calls.count("group_norm_forward") == 2
+    assert calls.count("batch_norm_forward") == batches
+    assert calls.count("batch_moments") == (batches if training else 0)
+    assert calls.count("norm_backward") == 2 + batches
+
+
+def test_graphs_of_compiled_models_with_norms():
+    """``reduce-overhead`` replays graphs of CUDA: training, with our convolutions and norms."""
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    model = settled(torch.nn.Sequential(UNetBlock(), UNetBlock())).to(torch.bfloat16)
+    eager, ours = ours_of(model, norms=True), ours_of(model, norms=True)
+    compiled = torch.compile(ours, fullgraph=True, mode="reduce-overhead")
+    for seed in range(4):
+        x = images(2, 64, 16, 16, seed=seed)
+        torch.compiler.cudagraph_mark_step_begin()
+        found = [tensor.clone() for tensor in gradients(ours, x, compiled)]
+        for one, other in zip(found, gradients(eager, x), strict=True):
+            assert distance(one, other) < 0.02
 
 
 @torch.no_grad()

@@ -10,8 +10,11 @@ import torch
 import triton_ext
 from gpu_comparison import MARKS, bits, poison, skip_without_gpu
 from norm_cases import NormCase, assert_close, expected_of, random_case, rows_of, run_ours
+from recorded_graphs import recording
 from torch.nn import functional
 from triton_ext.ops import batch_norm, group_norm
+from triton_ext.ops.norms.graphs import IS_OPERATOR
+from triton_ext.ops.norms.norm_calls import Call
 
 skip_without_gpu()
 pytestmark = MARKS
@@ -128,19 +131,100 @@ def test_a_graph_computes_again(kind):
         assert torch.equal(bits(found.detach()), bits(expected.detach()))
 
 
-def test_a_compiled_function_uses_torchs():
-    x = rows_of((4, 64, 16, 16), BF16, 0, "cuda")
+# ---- Graphs of torch.compile --------------------------------------------------------------------
 
-    @torch.compile(fullgraph=True)
-    def block(x):
-        return group_norm(
-            batch_norm(x, None, None, None, None, training=True, activation="relu"), 8
-        )
 
-    expected = group_norm(
-        batch_norm(x, None, None, None, None, training=True, activation="relu"), 8
-    )
-    assert (block(x).float() - expected.float()).abs().max() < 5e-2
+@pytest.fixture
+def launched(monkeypatch):
+    """Makes every norm of a graph ours; notes which kernels run, in graphs of CUDA at capture."""
+    for kind in IS_OPERATOR:
+        monkeypatch.setitem(IS_OPERATOR, kind, True)
+    calls = []
+
+    def noting(name):
+        run = getattr(Call, name)
+
+        def noted(*arguments):
+            calls.append(name)
+            return run(*arguments)
+
+        return noted
+
+    for name in ("moments", "normalize", "backward"):
+        monkeypatch.setattr(Call, name, noting(name))
+    return calls
+
+
+def normed(kind, x, weight, bias, mean, variance):
+    if kind == "group":
+        return group_norm(x * 1, 32, weight, bias, activation="silu")
+    return batch_norm(
+        x * 1, weight, bias, mean, variance, training=kind == "training", activation="relu",
+        residual=x * 2,
+    )  # fmt: skip
+
+
+def step(function, kind, seed, x_dtype, running):
+    inputs = rows_of((8, 256, 28, 28), x_dtype, seed, "cuda").requires_grad_()
+    terms = [torch.full((256,), seed + 1.5, device="cuda", requires_grad=True) for _ in range(2)]
+    y = function(kind, inputs, *terms, *running)
+    found = torch.autograd.grad(y, (inputs, *terms), rows_of(y.shape, y.dtype, 9, "cuda"))
+    return [bits(tensor.detach().clone()) for tensor in (y, *found, *running)]
+
+
+@pytest.mark.parametrize("mode", ["recorded", "default", "reduce-overhead"])
+@pytest.mark.parametrize("kind", ["group", "training", "evaluation"])
+def test_compiled_functions_run_the_same_kernels(kind, mode, launched):
+    """Bit for bit, running statistics too; ``reduce-overhead`` replays graphs of CUDA."""
+    torch._dynamo.reset()
+    calls = []
+    how = {"backend": recording(calls)} if mode == "recorded" else {"mode": mode}
+    compiled = torch.compile(normed, fullgraph=True, **how)
+    running = [(torch.zeros(256, device="cuda"), torch.ones(256, device="cuda")) for _ in range(2)]
+    for seed in range(5):
+        torch.compiler.cudagraph_mark_step_begin()
+        results = []
+        for function, statistics in zip((normed, compiled), running, strict=True):
+            launched.clear()
+            results.append(step(function, kind, seed, BF16, statistics))
+            if function is normed or seed == 0:
+                assert set(launched) >= {"normalize", "backward"}
+        for expected, found in zip(*results, strict=True):
+            assert torch.equal(found, expected)
+    if mode == "recorded":
+        ours = {"group": ["group_norm_forward"], "evaluation": ["batch_norm_forward"]}
+        ours["training"] = ["batch_moments", *ours["evaluation"]]
+        assert calls == [*ours[kind], "norm_backward"]
+
+
+def test_compiled_functions_under_autocast(launched):
+    torch._dynamo.reset()
+
+    def block(kind, *tensors):
+        with torch.autocast("cuda", BF16):
+            return normed(kind, *tensors)
+
+    compiled = torch.compile(block, fullgraph=True)
+    running = [torch.zeros(256, device="cuda"), torch.ones(256, device="cuda")]
+    expected = step(block, "group", 0, BF16, running)
+    launched.clear()
+    for found, other in zip(step(compiled, "group", 0, BF16, running), expected, strict=True):
+        assert found.dtype == other.dtype
+        assert torch.equal(found, other)
+    assert "normalize" in launched
+
+
+def test_compiled_functions_without_gradients(launched):
+    torch._dynamo.reset()
+    compiled = torch.compile(normed, fullgraph=True, dynamic=True)
+    for images in (2, 5):
+        x = rows_of((images, 256, 28, 28 + images), HALF, 0, "cuda")
+        for mode in (torch.no_grad, torch.inference_mode):
+            with mode():
+                expected = normed("group", x, None, None, None, None)
+                launched.clear()
+                assert torch.equal(compiled("group", x, None, None, None, None), expected)
+                assert launched == ["moments", "normalize"]
 
 
 def test_a_tensor_that_is_not_aligned():

@@ -46,7 +46,7 @@ class Call:
     momentum: float = 0.0
 
     def moments(self, x: Tensor) -> Tensor:
-        """Returns means and 1 / standard deviations [2, images * groups]; moves the running ones."""
+        """Returns means and 1 / standard deviations, [2, images * groups]; moves running ones."""
         size = (2, self.plan.shape.statistics)
         moments = torch.empty(size, dtype=torch.float32, device=x.device)
         running = (self.running_mean, self.running_var)
