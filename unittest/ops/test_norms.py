@@ -9,10 +9,13 @@ import pytest
 
 pytest.importorskip("torch", reason="triton_ext.ops needs torch, which is not installed")
 
+import torch
 from cubin_resources import resources
 from hypothesis import given
 from hypothesis import strategies as st
 from interpreted import assert_passes_in_the_interpreter
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.proxy_tensor import make_fx
 from triton_ext.ops.compiling_ahead import compile_ahead, without_tensors
 from triton_ext.ops.norms import moments, norm_gradients
 from triton_ext.ops.norms.norm_config import NormShape, choose_merge_tiles, choose_tiles
@@ -163,3 +166,51 @@ def test_parts_are_added_without_spilling(is_channel, fresh_triton_cache, tmp_pa
     for each in found:
         used = resources(each.asm["cubin"], tmp_path)
         assert used["STACK"] == used["LOCAL"] == 0
+
+
+# ---- Operators ----------------------------------------------------------------------------------
+
+
+def channels_last_of(shape, dtype) -> torch.Tensor:
+    size = (shape[0], *shape[2:], shape[1])
+    return torch.empty(size, dtype=dtype).movedim(-1, 1)
+
+
+@pytest.mark.parametrize("kind", ["group", "training", "evaluation"])
+def test_operators_on_fake_tensors(kind):
+    """What a graph is told of them: shapes, dtypes, memory order, what is written."""
+    ops = torch.ops.triton_ext
+    wide = torch.float32
+    with FakeTensorMode():
+        x = channels_last_of((2, 32, 5, 6), torch.bfloat16).requires_grad_()
+        weight = torch.empty(32, requires_grad=True)
+        running = [torch.empty(32) for _ in range(2)]
+
+        def gradients(x, weight, *running):
+            if kind == "group":
+                y = ops.group_norm(x, weight, None, 8, 1e-5, "silu", wide)
+            else:
+                y = ops.batch_norm(
+                    x, weight, None, x * 2, *running, kind == "training", 0.1, 1e-5, "relu"
+                )
+            return y, *torch.autograd.grad(y.sum(), (x, weight))
+
+        y, dx, dweight = gradients(x, weight, *running)
+        for tensor in (y, dx):
+            assert tensor.shape == x.shape
+            assert tensor.is_contiguous(memory_format=torch.channels_last)
+        assert y.dtype == (wide if kind == "group" else x.dtype)
+        assert (dx.dtype, dweight.dtype, dweight.shape) == (x.dtype, wide, weight.shape)
+        graph = make_fx(gradients)(x, weight, *running).graph
+    calls = [node.target._opname for node in graph.nodes if _is_ours(node.target)]
+    forward = {"group": ["group_norm_forward"], "evaluation": ["batch_norm_forward"]}
+    forward["training"] = ["batch_moments", *forward["evaluation"]]
+    assert calls == [*forward[kind], "norm_backward"]
+    written = [a.name for a in ops.batch_moments.default._schema.arguments if a.is_write]
+    assert written == ["running_mean", "running_var"]
+    for name in ("group_norm_forward", "batch_norm_forward", "norm_backward"):
+        assert not getattr(ops, name).default._schema.is_mutable
+
+
+def _is_ours(target: object) -> bool:
+    return isinstance(target, torch._ops.OpOverload) and target.namespace == "triton_ext"
