@@ -274,7 +274,12 @@ def test_compiled_second_kernel(rows_from_x, parts, fresh_triton_cache):
         ((2, 8, 8, 3), (2, 8, 8, 64), (3, 3), "Ci is 3"),
         ((2, 8, 8, 64), (3, 8, 8, 64), (3, 3), r"x is .* and dy .*: expected \[N"),
         ((2, 8, 8, 64), (2, 8, 64), (3, 3), r"x is .* and dy .*: expected \[N"),
-        ((2, 8, 8, 64), (2, 8, 8, 64), (3, 3), "x is on cpu and dy on cpu: expected one CUDA"),
+        (
+            (2, 8, 8, 64),
+            (2, 8, 8, 64),
+            (3, 3),
+            "x is on cpu and dy on cpu: expected one GPU of sm_90, or",
+        ),
     ],
 )
 def test_what_does_not_fit_is_refused(x, dy, filter_size, message):
