@@ -2,7 +2,7 @@
 
 ``make test`` runs everything with the newest release.  ``make test-hosts`` sets
 ``TRITON_EXT_LATER_HOST``: what would show the same with every release is skipped then, with the
-reason.  ``make nightly`` runs it with a second release.
+reason, and fewer cases are drawn.  ``make nightly`` runs all with a second release.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Mapping
 
 import pytest
 
-__all__ = ["FIRST", "ONE_HOST", "put_in_order", "skip_what_is_shown"]
+__all__ = ["FIRST", "ONE_HOST", "drawn", "is_later_host", "put_in_order", "skip_what_is_shown"]
 
 FOLDER = pathlib.Path(__file__).parent
 
@@ -82,6 +82,20 @@ FIRST = (
 )
 
 
+def is_later_host() -> bool:
+    """Whether the newest release has been tested before."""
+    return os.environ.get("TRITON_EXT_LATER_HOST") == "1"
+
+
+def drawn(count: int) -> int:
+    """Returns how many cases to draw for a kernel whose arithmetic is the same with every release.
+
+    Args:
+        count: As many as the newest release gets; others get a quarter.
+    """
+    return count // 4 if is_later_host() else count
+
+
 def put_in_order(items: list[pytest.Item]) -> None:
     """Puts long files first."""
     turns = {FOLDER / name: turn for turn, name in enumerate(FIRST)}
@@ -90,7 +104,7 @@ def put_in_order(items: list[pytest.Item]) -> None:
 
 def skip_what_is_shown(item: pytest.Item) -> None:
     """Skips what the newest release has shown for all; one line of the summary per file."""
-    if os.environ.get("TRITON_EXT_LATER_HOST") != "1" or not item.path.is_relative_to(FOLDER):
+    if not is_later_host() or not item.path.is_relative_to(FOLDER):
         return
     file = item.path.relative_to(FOLDER).as_posix()
     names = {file, f"{file}::{item.name.partition('[')[0]}"}

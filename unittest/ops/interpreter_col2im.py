@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from host_plan import drawn
 
 if os.environ.get("TRITON_INTERPRET") != "1":
     pytest.skip("set TRITON_INTERPRET=1 before pytest starts", allow_module_level=True)
@@ -36,7 +37,7 @@ def plan_of(problem, x, config=None, epilogue=PLAIN):
     return col2im_plan(problem, x.stride(), x.dtype, MACHINE, epilogue, config)
 
 
-@pytest.mark.parametrize("number", range(400 if NIGHTLY else 32))
+@pytest.mark.parametrize("number", range(400 if NIGHTLY else drawn(32)))
 def test_drawn(number):
     rng = random.Random(number)
     # Rows of several segments as well.

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 
 import pytest
 import torch
+from host_plan import drawn
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from problem_cases import finite_of_torch
@@ -159,7 +160,7 @@ cases = st.builds(
 )
 
 
-@settings(max_examples=80, deadline=None, derandomize=True)
+@settings(max_examples=drawn(80), deadline=None, derandomize=True)
 @given(cases)
 def test_drawn(case):
     assume(case.fits)

@@ -10,6 +10,7 @@ import os
 
 import pytest
 import torch
+from host_plan import drawn
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
@@ -121,7 +122,7 @@ small_configs = st.builds(
 )
 
 
-@settings(max_examples=40 * ENLARGED, deadline=None, derandomize=True)
+@settings(max_examples=drawn(40 * ENLARGED), deadline=None, derandomize=True)
 @given(problems(), st.sampled_from(list(EPSILON)), small_configs)
 def test_drawn(problem, dtype, config):
     check(problem, dtype, config)

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 
 import pytest
 import torch
+from host_plan import drawn
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
@@ -201,7 +202,7 @@ def cases(draw: st.DrawFn) -> Case:
     )
 
 
-@settings(max_examples=400 if NIGHTLY else 50, deadline=None, derandomize=True)
+@settings(max_examples=400 if NIGHTLY else drawn(50), deadline=None, derandomize=True)
 @given(cases())
 def test_drawn(case):
     assume(min(case.problem.output_size) > 0)
