@@ -40,6 +40,10 @@ WIDTHS = ((32, 0), (64, 0), (128, 0), (256, 0), (128, 32), (128, 64), (256, 64))
 ROLES = ((64, 2, True), (128, 2, True), (64, 1, False), (64, 2, False), (64, 3, False))
 STORES = ((64, 1), (32, 2))
 GROUPS_M = (2, 8)
+# Of tiles whose rows are output channels.
+TURNED_WIDTHS = ((64, 0), (128, 0), (256, 0), (64, 16), (64, 32), (128, 16), (128, 32), (128, 64))
+TURNED_ROLES = ((64, 1, False), (64, 2, False), (64, 3, False))
+TURNED_STORES = ((16, 2), (32, 2))
 MOST_STAGES = 12
 
 
@@ -64,17 +68,20 @@ def jit_config(kernel: str, problem: Any, dtype: Any, num_sms: int) -> Any:
 # ---- What is tried -----------------------------------------------------------------------------
 
 
-def _tiles(block_k: int) -> Iterator[Any]:
+def _tiles(block_k: int, *, rows_from_w: bool = False) -> Iterator[Any]:
     """Every legal tile of the forward and input gradient kernels, with all stages that fit."""
     from triton_ext.ops.hopper.tiles import TileConfig
 
+    axes: Any = (ROLES, WIDTHS, STORES, GROUPS_M)
+    if rows_from_w:
+        axes = (TURNED_ROLES, TURNED_WIDTHS, TURNED_STORES, GROUPS_M)
     for (rows, consumers, turns), (main, rest), (store_n, buffers), group_m in itertools.product(
-        ROLES, WIDTHS, STORES, GROUPS_M
+        *axes
     ):
         made = TileConfig(
             rows=rows, consumers=consumers, ping_pong=turns, block_n_main=main, block_n_rest=rest,
             block_k=block_k, stages=2, store_n=min(store_n, main), store_buffers=buffers,
-            group_m=group_m,
+            group_m=group_m, rows_from_w=rows_from_w,
         )  # fmt: skip
         fitting = [
             config
@@ -98,6 +105,7 @@ def candidates(
 ) -> list[Any]:
     """Returns what is tried of the Gluon kernel, what its model takes for the fastest first."""
     import torch
+    from triton_ext.ops.hopper.fprop_plan import is_matrix
     from triton_ext.ops.hopper.tiles import TileConfig, keep_filter, launch_problems
     from triton_ext.ops.wgrad_config import WgradChoice
 
@@ -111,17 +119,20 @@ def candidates(
     columns = problem.out_channels if kernel == "fprop" else problem.in_channels
     steps = _steps(kernel, problem, block_k)
     wide = [c for c in _tiles(block_k) if c.block_n_main < 2 * max(columns, 32)]
+    turned = []
+    if kernel == "fprop" and is_matrix(problem):
+        turned = [*_tiles(block_k, rows_from_w=True)]
     kept = [
         k for c in wide if steps and not c.block_n_rest and (k := keep_filter(c, steps)) is not None
     ]
-    legal = [c for c in (*wide, *kept) if not launch_problems(c, steps, columns, num_sms)]
+    legal = [c for c in (*wide, *kept, *turned) if not launch_problems(c, steps, columns, num_sms)]
     return list(dict.fromkeys([*shipped, *legal]))
 
 
 def model_us(kernel: str, problem: Any, config: Any, num_sms: int) -> float:
     """What the model expects of a shipped configuration, in microseconds; else NaN."""
     from triton_ext.ops.dgrad_plan import residues_of
-    from triton_ext.ops.hopper import dgrad_config, fprop_config
+    from triton_ext.ops.hopper import dgrad_config, fprop_config, fprop_plan
 
     p = problem
     if kernel == "dgrad":
@@ -130,8 +141,9 @@ def model_us(kernel: str, problem: Any, config: Any, num_sms: int) -> float:
         )
     elif kernel == "fprop":
         times = fprop_config.expected_times(
-            p.geometry.m_gemm, p.out_channels, p.in_channels, p.taps, num_sms
-        )
+            p.geometry.m_gemm, p.out_channels, p.in_channels, p.taps, num_sms,
+            x_is_matrix=fprop_plan.is_matrix(p),
+        )  # fmt: skip
     else:
         times = {}
     return times.get(config, float("nan"))

@@ -284,11 +284,69 @@ def test_a_residual_per_image(config, monkeypatch, fresh_triton_cache):
     check(Case(problem=asked, dtype=torch.float16, spec=spec), config=replace(config, block_k=16))
 
 
+@needs_copies
+@pytest.mark.parametrize("config", fprop_config.TURNED_CONFIGS, ids=str)
+def test_rows_are_output_channels(config, monkeypatch, fresh_triton_cache):
+    # Tails in both: 200 channels are no multiple of 64, and 3 * 5 * 9 pixels none of 96.
+    emulate(monkeypatch, gluon=True)
+    asked = problem(**MATRIX, batch=3, in_channels=40, out_channels=200, input_size=(5, 9))
+    for spec in (PLAIN, FULL, replace(FULL, residual_per_image=True)):
+        case = Case(problem=asked, dtype=torch.float16, spec=spec, one_scale=False)
+        check(case, config=replace(config, block_k=32))
+
+
+@needs_copies
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float8_e5m2], ids=str)
+def test_rows_are_output_channels_of_other_types(dtype, monkeypatch, fresh_triton_cache):
+    emulate(monkeypatch, gluon=True)
+    asked = problem(**MATRIX, in_channels=64, out_channels=80)
+    config = replace(fprop_config.TURNED_CONFIGS[1], element_bytes=dtype.itemsize)
+    check(
+        Case(problem=asked, dtype=dtype, spec=EpilogueSpec(out_dtype=torch.bfloat16)), config=config
+    )
+
+
+def test_rows_are_output_channels_where_x_is_a_matrix_only():
+    config = fprop_config.TURNED_CONFIGS[0]
+    pointwise = problem(**MATRIX, batch=2, in_channels=64, out_channels=64, input_size=(8, 8))
+    for asked in (
+        problem(),
+        replace(pointwise, stride=(2, 2)),
+        replace(pointwise, padding=((0, 1), (0, 0))),
+    ):
+        assert any(
+            "no matrix" in reason
+            for reason in fprop_plan.reasons(asked, torch.float16, H200, PLAIN, config)
+        )
+        assert not any(each.rows_from_w for each in fprop_plan.ranking(asked, 132))
+    assert any(each.rows_from_w for each in fprop_plan.ranking(pointwise, 132))
+    # Every second row of an image: pixels are not evenly spaced.
+    gaps = (64 * 128, 1, 64 * 16, 64)
+    assert any(
+        "no matrix" in reason
+        for reason in fprop_plan.reasons(pointwise, torch.float16, H200, PLAIN, config, gaps)
+    )
+    assert not any(each.rows_from_w for each in fprop_plan.ranking(pointwise, 132, x_strides=gaps))
+    # Every second channel block: pixels are, further apart.
+    spread = (128 * 64, 1, 128 * 8, 128)
+    assert not fprop_plan.reasons(pointwise, torch.float16, H200, PLAIN, config, spread)
+
+
+def test_rows_that_are_output_channels_have_one_swizzle_row():
+    turned = {"rows_from_w": True, "store_n": 32}
+    for config in (
+        ping_pong(128, 128, 4, **turned),
+        cooperative(64, 2, 64, 4, **turned, out_bytes=4),
+        cooperative(64, 2, 64, 4, **turned, filter_steps=3),
+    ):
+        assert any("one swizzle row" in each for each in config.problems())
+
+
 def test_a_filter_of_one_tap_reads_a_matrix(monkeypatch, fresh_triton_cache):
     emulate(monkeypatch, gluon=True)
     case = Case(problem=problem(**MATRIX), dtype=torch.float16, spec=FULL)
     x, _, _ = case.tensors()
-    assert case.plan(x, CONFIGS[0]).x_matrix.fields["strides"] == [72, 1]
+    assert case.plan(x, CONFIGS[0]).matrix.fields["strides"] == [72, 1]
     check(case, config=CONFIGS[0])
 
 
@@ -304,7 +362,7 @@ def test_pixels_with_gaps_between_them(monkeypatch, fresh_triton_cache):
             asked, x.stride(), x.dtype, x.device, config=replace(CONFIGS[0], block_k=16)
         )
         assert isinstance(plan, HopperPlan)
-        assert (plan.x_matrix is not None) == is_matrix
+        assert (plan.matrix is not None) == is_matrix
         expected = torch.nn.functional.conv2d(x.double(), weight.double())
         torch.testing.assert_close(plan.run(x, weight).double(), expected, rtol=1e-3, atol=5e-3)
 

@@ -102,10 +102,23 @@ def test_a_residual_per_image(config):
         check(Case(problem=asked, dtype=torch.bfloat16, spec=spec, one_scale=False), "cuda", config)
 
 
-@pytest.mark.parametrize("config", CONFIGS[:8:3], ids=str)
-def test_a_matrix(config):
+MATRIX_CONFIGS = (*fprop_config.MATRIX_CONFIGS, *fprop_config.TURNED_CONFIGS)
+
+
+@pytest.mark.parametrize("spec", [PLAIN, FULL], ids=["plain", "full"])
+@pytest.mark.parametrize("config", [*CONFIGS[:8:3], *MATRIX_CONFIGS], ids=str)
+def test_a_matrix(config, spec):
     one = replace(PROBLEM, filter_size=(1, 1), padding=((0, 0), (0, 0)))
-    check(Case(problem=one, dtype=torch.float16, spec=FULL), "cuda", config)
+    case = Case(problem=one, dtype=torch.float16, spec=spec, one_scale=False, given_out=True)
+    first = check(case, "cuda", config)
+    assert torch.equal(bits(first), bits(check(case, "cuda", config)))
+
+
+@pytest.mark.parametrize("config", fprop_config.TURNED_CONFIGS, ids=str)
+def test_a_residual_per_image_of_a_matrix(config):
+    one = replace(PROBLEM, filter_size=(1, 1), padding=((0, 0), (0, 0)), batch=20)
+    spec = replace(FULL, residual_per_image=True)
+    check(Case(problem=one, dtype=torch.bfloat16, spec=spec, one_scale=False), "cuda", config)
 
 
 @pytest.mark.parametrize("bad", [torch.nan, torch.inf])

@@ -173,7 +173,8 @@ def make_plan(
     if kept and isinstance(config, TileConfig):
         # A table says what was fastest, not that it can run here, nor which rows were packed.
         tiled = problem if packing is None else packing.padded
-        if fprop_plan.reasons(tiled, dtype, machine, epilogue, config):
+        strides = x_strides if packing is None else None
+        if fprop_plan.reasons(tiled, dtype, machine, epilogue, config, strides):
             config, packing = None, _packing(problem, x_strides, dtype, machine, None)
     if kept and config is None and gathering_pays(problem, x_strides, dtype, machine, epilogue):
         return gather_plan(problem, x_strides, dtype, machine, epilogue)
@@ -198,7 +199,8 @@ def make_plan(
     if config is None:
         output = _output_tile(epilogue, out_dtype, through_tma, machine)
         tiled = problem if packing is None else packing.padded
-        chosen, _ = _choose(walked, tiled, dtype, machine, epilogue, output)
+        strides = x_strides if packing is None else None
+        chosen, _ = _choose(walked, tiled, strides, dtype, machine, epilogue, output)
         if isinstance(chosen, TileConfig):
             return fprop_plan.make_plan(
                 problem, x_strides, dtype, machine, epilogue, chosen, packing
@@ -233,6 +235,7 @@ def _packing(
 def _choose(
     walked: Walked,
     tiled: ConvProblem,
+    x_strides: tuple[int, ...] | None,
     dtype: torch.dtype,
     machine: Machine,
     epilogue: EpilogueSpec,
@@ -245,6 +248,7 @@ def _choose(
     Args:
         walked: What the ``@triton.jit`` kernel walks over.
         tiled: What the Gluon kernel computes.
+        x_strides: Of its x, in elements; ``None`` where that is dense.
         dtype: Of x and weight.
         machine: The device.
         epilogue: What is done to the output before it is stored.
@@ -265,7 +269,9 @@ def _choose(
     )
     config = min(times, key=lambda config: times[config], default=None)
     if not fprop_plan.reasons(tiled, dtype, machine, epilogue):
-        gluon, us = fprop_plan.best_config(tiled, machine.num_sms, dtype, epilogue.out_dtype)
+        gluon, us = fprop_plan.best_config(
+            tiled, machine.num_sms, dtype, epilogue.out_dtype, x_strides
+        )
         if config is None or us <= fprop_plan.most_expected(gluon) * times[config]:
             return gluon, us
     return config, math.inf if config is None else times[config]
@@ -353,7 +359,8 @@ def _other_us(
     through_tma = problem.out_channels * out_dtype.itemsize % ROW_BYTES == 0
     output = _output_tile(epilogue, out_dtype, through_tma, machine)
     tiled = problem if packing is None else packing.padded
-    _, other_us = _choose(walked, tiled, dtype, machine, epilogue, output)
+    strides = x_strides if packing is None else None
+    _, other_us = _choose(walked, tiled, strides, dtype, machine, epilogue, output)
     if packing is not None:
         other_us += packing.copy_us
     elif walked.missing:

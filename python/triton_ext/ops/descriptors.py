@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -17,6 +18,7 @@ __all__ = [
     "matrix_row_stride",
     "packed_strides",
     "pixel_stride",
+    "row_stride_of",
 ]
 
 # TMA wants addresses and rows of multiples of this many bytes.
@@ -81,11 +83,20 @@ def pixel_stride(geometry: Any) -> int | None:
     Args:
         geometry: Of the tensor's im2col descriptor.
     """
-    row_stride: int = geometry.strides[-2]
+    return row_stride_of(geometry.shape[-2::-1], geometry.strides[-2::-1])
+
+
+def row_stride_of(sizes: Sequence[int], strides: Sequence[int]) -> int | None:
+    """Returns the distance of two pixels; None where it varies.
+
+    Args:
+        sizes: Of the dimensions of pixels, the innermost first.
+        strides: Theirs, in elements.
+    """
     pixels = 1
-    for size, stride in zip(geometry.shape[-2::-1], geometry.strides[-2::-1], strict=True):
+    for size, stride in zip(sizes, strides, strict=True):
         # Strides of size-1 dimensions mean nothing.
-        if size != 1 and stride != row_stride * pixels:
+        if size != 1 and stride != strides[0] * pixels:
             return None
         pixels *= size
-    return row_stride
+    return strides[0]

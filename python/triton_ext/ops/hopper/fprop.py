@@ -23,7 +23,9 @@ GEMM mapping
     tail needs a mask.  The filter's tensor map has the taps as a dimension of its own: its channel
     tail is zero too, and 0 * Inf never happens.
 
-    A 1x1 filter with stride 1 and no padding takes x as a matrix, through tiled loads.
+    A 1x1 filter with stride 1 and no padding takes x as a matrix, through tiled loads.  Then the
+    product may be turned round (ROWS_FROM_W): M_GEMM counts output channels, N_GEMM pixels, x and w
+    change places, and tiles are turned back as they are stored.
 
     K order: blocks of channels outside, taps inside.  Consecutive taps read nearly the same pixels,
     which come from L2.
@@ -97,8 +99,8 @@ class FpropProblem(NamedTuple):
     """What the kernel is told about the convolution; a runtime argument with named fields.
 
     Attributes:
-        m_gemm: Output pixels.
-        co: Output channels.
+        m_gemm: Rows of the product: output pixels; with rows_from_w output channels.
+        co: Columns of the product: output channels; with rows_from_w output pixels.
         channel_blocks: cdiv(Ci, BLOCK_K).
         filter_size: (T, R, S), 1 for missing dimensions.
         dilation: As filter_size.
@@ -177,6 +179,15 @@ def producer(x_desc, w_main_desc, w_rest_desc, shared, problem, CONFIG: gl.const
 
 
 @gluon.jit
+def prefetch_columns(row, column, epilogue, COLUMNS: gl.constexpr, CONFIG: gl.constexpr):
+    """Asks for the residual of an accumulator; row and column are those of the product."""
+    if CONFIG.rows_from_w:
+        prefetch_residual(column, row, epilogue, COLUMNS, CONFIG.rows)
+    else:
+        prefetch_residual(row, column, epilogue, CONFIG.rows, COLUMNS)
+
+
+@gluon.jit
 def consumer(
     y_desc, shared, problem, epilogue, ME: gl.constexpr, CONFIG: gl.constexpr,
     ACTIVATION: gl.constexpr,
@@ -192,11 +203,10 @@ def consumer(
         tile = gl.program_id(0) + index * gl.num_programs(0)
         row, column = tile_origin(tile, problem.m_gemm, problem.co, CONFIG)
         first = row + FIRST_ROW
-        prefetch_residual(first, column, epilogue, CONFIG.rows, CONFIG.block_n_main)
+        prefetch_columns(first, column, epilogue, CONFIG.block_n_main, CONFIG)
         if CONFIG.block_n_rest > 0:
-            prefetch_residual(
-                first, column + CONFIG.block_n_main, epilogue, CONFIG.rows, CONFIG.block_n_rest
-            )
+            rest = column + CONFIG.block_n_main
+            prefetch_columns(first, rest, epilogue, CONFIG.block_n_rest, CONFIG)
         acc_main, acc_rest = multiply_tile(
             shared, index, index * num_steps, num_steps, ME, CONFIG, W_IS_NK=True
         )
@@ -228,9 +238,13 @@ def conv_fprop_kernel(
 ):
     """Computes y; a grid of any size works, a multiple of num_n where the filter stays."""
     problem = typed(problem)
+    if CONFIG.rows_from_w:
+        pixels, channels = problem.co, problem.m_gemm
+    else:
+        pixels, channels = problem.m_gemm, problem.co
     epilogue = typed((
-        bias_ptr, scale_ptr, tile_scale_ptr, residual_ptr, out_scale_ptr, problem.m_gemm,
-        problem.co, problem.output_size if RESIDUAL_PER_IMAGE else None,
+        bias_ptr, scale_ptr, tile_scale_ptr, residual_ptr, out_scale_ptr, pixels, channels,
+        problem.output_size if RESIDUAL_PER_IMAGE else None,
     ))  # fmt: skip
     shared = allocate_shared(x_desc, w_main_desc, w_rest_desc, y_desc, CONFIG)
     CONSUMER_REGISTERS: gl.constexpr = CONFIG.consumer_registers

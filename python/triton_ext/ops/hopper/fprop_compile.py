@@ -58,7 +58,7 @@ def compile_conv_fprop(
         "x_desc": tiled(block) if x_is_matrix else pixels,
         "w_main_desc": tiled([config.block_n_main, 1, config.block_k]),
         "w_rest_desc": config.block_n_rest and tiled([config.block_n_rest, 1, config.block_k]),
-        "y_desc": tiled([config.rows, config.store_n], out_dtype or dtype),
+        "y_desc": tiled(config.y_block, out_dtype or dtype),
         "bias_ptr": epilogue.bias and f"*{wide}",
         "scale_ptr": epilogue.scale and not one_scale and "*fp32",
         "tile_scale_ptr": epilogue.scale and one_scale and "*fp32",

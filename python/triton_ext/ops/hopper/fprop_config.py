@@ -11,7 +11,14 @@ import math
 
 from triton_ext.ops.hopper.tiles import Cost, TileConfig, cooperative, keep_filter, ping_pong
 
-__all__ = ["CONFIGS", "KEEPING_CONFIGS", "choose_config", "expected_times"]
+__all__ = [
+    "CONFIGS",
+    "KEEPING_CONFIGS",
+    "MATRIX_CONFIGS",
+    "TURNED_CONFIGS",
+    "choose_config",
+    "expected_times",
+]
 
 # Measured on an H200 (Triton 3.9.0, fp16, 2026-11-20) over 29 shapes; docs/gluon-conv.md.
 _COSTS: dict[TileConfig, Cost] = {
@@ -34,8 +41,32 @@ _KEEPING_COSTS: dict[TileConfig, Cost] = {
     ping_pong(128, 128, 4, store_n=32, store_buffers=2): Cost(0.323, 0.50, 7.0),
 }
 
+# For x that is a matrix: its tiled copies bring more pixels in a time than im2col does.  Measured
+# over three 1x1 layers (H200, Triton 3.9.0, fp16, 2026-11-23; docs/gluon-conv.md).
+_MATRIX_COSTS: dict[TileConfig, Cost] = {
+    ping_pong(128, 128, 5, block_n_rest=32, store_n=32, store_buffers=2, group_m=2): (
+        Cost(0.423, 1.52, 7.0)
+    ),
+    cooperative(64, 3, 64, 6, store_n=32, store_buffers=2, group_m=2): Cost(0.266, 0.90, 8.0),
+}
+
+# For the same, with output channels as rows and pixels as columns.
+_TURNED_COSTS: dict[TileConfig, Cost] = {
+    cooperative(
+        64, 2, 64, 7, block_n_rest=32, store_n=32, store_buffers=2, group_m=2, rows_from_w=True
+    ): Cost(0.246, 2.26, 6.6),
+    cooperative(
+        64, 2, 128, 6, block_n_rest=16, store_n=16, store_buffers=2, group_m=2, rows_from_w=True
+    ): Cost(0.417, 1.58, 6.6),
+    cooperative(
+        64, 3, 64, 5, block_n_rest=32, store_n=32, store_buffers=2, group_m=2, rows_from_w=True
+    ): Cost(0.411, 1.25, 7.8),
+}
+
 CONFIGS: tuple[TileConfig, ...] = tuple(_COSTS)
 KEEPING_CONFIGS: tuple[TileConfig, ...] = tuple(_KEEPING_COSTS)
+MATRIX_CONFIGS: tuple[TileConfig, ...] = tuple(_MATRIX_COSTS)
+TURNED_CONFIGS: tuple[TileConfig, ...] = tuple(_TURNED_COSTS)
 
 
 @functools.lru_cache(maxsize=1024)
@@ -61,6 +92,7 @@ def expected_times(
     element_bytes: int = 2,
     out_bytes: int = 2,
     may_keep_filter: bool = True,
+    x_is_matrix: bool = False,
 ) -> dict[TileConfig, float]:
     """Returns the configurations that can run, with the microseconds that the model expects.
 
@@ -78,6 +110,7 @@ def expected_times(
             counts as that of as many bytes of fp16, which take as long to load and to multiply.
         out_bytes: Bytes of an element of the output.
         may_keep_filter: Whether the kernel can keep the filter in shared memory.
+        x_is_matrix: Whether the kernel reads x as a matrix.
     """
     times: dict[TileConfig, float] = {}
     blocks = math.ceil(ci / block_k)
@@ -95,10 +128,17 @@ def expected_times(
     def consider(config: TileConfig, cost: Cost, waves: int) -> None:
         times[config] = waves * (taps * blocks * cost.step_us + cost.tile_us) + cost.launch_us
 
-    for base, cost in _COSTS.items():
-        config = specialize(base)
-        tiles = math.ceil(m_gemm / config.block_m) * math.ceil(co / config.block_n)
-        consider(config, cost, math.ceil(tiles / num_sms))
+    def consider_all(costs: dict[TileConfig, Cost], rows: int, columns: int) -> None:
+        for base, cost in costs.items():
+            config = specialize(base)
+            tiles = math.ceil(rows / config.block_m) * math.ceil(columns / config.block_n)
+            consider(config, cost, math.ceil(tiles / num_sms))
+
+    consider_all(_COSTS, m_gemm, co)
+    if x_is_matrix:
+        consider_all(_MATRIX_COSTS, m_gemm, co)
+    if x_is_matrix and out_bytes == 2:
+        consider_all(_TURNED_COSTS, co, m_gemm)
     for base, cost in _KEEPING_COSTS.items() if may_keep_filter else ():
         kept = keep_filter(specialize(base), round(taps) * blocks)
         num_n = math.ceil(co / base.block_n)

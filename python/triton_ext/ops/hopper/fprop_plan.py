@@ -18,7 +18,7 @@ from triton_ext import backends
 from triton_ext.errors import UnsupportedError
 from triton_ext.ops.conv_config import channel_block
 from triton_ext.ops.conv_launch import TO_LAST, ForwardPlan
-from triton_ext.ops.descriptors import ROW_BYTES, Layout, matrix_row_stride
+from triton_ext.ops.descriptors import ROW_BYTES, Layout, matrix_row_stride, row_stride_of
 from triton_ext.ops.epilogue import PLAIN, EpilogueOperands, EpilogueSpec
 from triton_ext.ops.hopper.fprop_config import expected_times
 from triton_ext.ops.hopper.plans import (
@@ -40,6 +40,7 @@ __all__ = [
     "FP8_DTYPES",
     "HopperPlan",
     "best_config",
+    "is_matrix",
     "load_kernel",
     "make_plan",
     "most_expected",
@@ -62,6 +63,7 @@ def reasons(
     machine: Machine,
     epilogue: EpilogueSpec = PLAIN,
     config: TileConfig | None = None,
+    x_strides: tuple[int, ...] | None = None,
 ) -> tuple[str, ...]:
     """Returns why this kernel does not take a problem; nothing if it does.
 
@@ -71,6 +73,7 @@ def reasons(
         machine: The device.
         epilogue: What is done to the output before it is stored.
         config: A configuration, where that is given.
+        x_strides: Of x, in elements; by default x is dense.
     """
     found = common_reasons(problem, dtype, machine, takes_fp8=True)
     out_dtype = epilogue.out_dtype or dtype
@@ -98,7 +101,28 @@ def reasons(
             element_bytes=dtype.itemsize,
             out_bytes=out_dtype.itemsize,
         )
+        if config.rows_from_w and not is_matrix(problem, x_strides):
+            found.append(f"configuration {config}: x is no matrix of pixels")
     return tuple(found)
+
+
+def is_matrix(problem: ConvProblem, x_strides: tuple[int, ...] | None = None) -> bool:
+    """Tells whether pixels of x are rows of a matrix, and those of y the same ones.
+
+    Args:
+        problem: What is computed.
+        x_strides: Of x [N, Ci, *input_size], in elements; by default x is dense.
+    """
+    if problem.taps != 1 or set(problem.stride) != {1}:
+        return False
+    if any(sides != (0, 0) for sides in problem.padding):
+        return False
+    if x_strides is None:
+        return True
+    last = TO_LAST[problem.dims]
+    shape = (problem.batch, problem.in_channels, *problem.input_size)
+    sizes, strides = ([values[i] for i in last[-2::-1]] for values in (shape, x_strides))
+    return row_stride_of(sizes, strides) is not None
 
 
 def ranking(
@@ -106,6 +130,7 @@ def ranking(
     num_sms: int,
     dtype: torch.dtype = torch.float16,
     out_dtype: torch.dtype | None = None,
+    x_strides: tuple[int, ...] | None = None,
 ) -> dict[TileConfig, float]:
     """Returns the configurations that can run, by the microseconds that the model expects.
 
@@ -114,6 +139,7 @@ def ranking(
         num_sms: Multiprocessors of the GPU.
         dtype: Of x and weight.
         out_dtype: Of y; that of x by default.
+        x_strides: Of x, in elements; by default x is dense.
     """
     co, ci = problem.out_channels, problem.in_channels
     times = expected_times(
@@ -125,6 +151,7 @@ def ranking(
         block_k=channel_block(ci, dtype.itemsize, problem.groups),
         element_bytes=dtype.itemsize,
         out_bytes=(out_dtype or dtype).itemsize,
+        x_is_matrix=is_matrix(problem, x_strides),
     )
     return dict(sorted(times.items(), key=lambda item: item[1]))
 
@@ -134,9 +161,10 @@ def best_config(
     num_sms: int,
     dtype: torch.dtype = torch.float16,
     out_dtype: torch.dtype | None = None,
+    x_strides: tuple[int, ...] | None = None,
 ) -> tuple[TileConfig, float]:
     """Returns the first of :func:`ranking`, and its microseconds."""
-    return next(iter(ranking(problem, num_sms, dtype, out_dtype).items()))
+    return next(iter(ranking(problem, num_sms, dtype, out_dtype, x_strides).items()))
 
 
 @cache
@@ -156,16 +184,18 @@ class HopperPlan(ForwardPlan):
     Attributes:
         config: The tile configuration.
         x_desc: im2col descriptor of x [N, *input_size, Ci].
-        x_matrix: That of x as a matrix; None where im2col is not the identity.
-        w_tiles: Those of the weight [Co, taps, Ci], for each accumulator.
+        matrix: That of the rows, x or with rows_from_w the weight, as a matrix; None where im2col
+            is not the identity.
+        column_tiles: Those of the columns, [Co, taps, Ci] or with rows_from_w [M_GEMM, 1, Ci], for
+            each accumulator.
         y_tiles: That of y [M_GEMM, Co].
         row_copies: Packs rows of the filter, where x_desc describes packed pixels; else None.
     """
 
     config: TileConfig
     x_desc: Any
-    x_matrix: Tiled | None
-    w_tiles: tuple[Tiled, ...]
+    matrix: Tiled | None
+    column_tiles: tuple[Tiled, ...]
     y_tiles: Tiled
     row_copies: RowCopies | None = None
 
@@ -178,11 +208,12 @@ class HopperPlan(ForwardPlan):
         else:
             x_rows, w_rows = self.row_copies.both(x, weight)
         # Also where it is not used: it checks the address.
-        x_desc = with_base(self.x_desc, x_rows)
-        if self.x_matrix is not None:
-            x_desc = self.x_matrix.at(x_rows)
-        filters = [tiles.at(w_rows) for tiles in self.w_tiles]
-        return (x_desc, filters[0], filters[1] if len(filters) == 2 else None), None
+        rows_desc = with_base(self.x_desc, x_rows)
+        rows, columns = (w_rows, x_rows) if self.config.rows_from_w else (x_rows, w_rows)
+        if self.matrix is not None:
+            rows_desc = self.matrix.at(rows)
+        main, rest = [*(tiles.at(columns) for tiles in self.column_tiles), None][:2]
+        return (rows_desc, main, rest), None
 
     def _outputs(self, y: torch.Tensor) -> tuple[Any, ...]:
         return (self.y_tiles.at(y),)
@@ -198,7 +229,7 @@ class HopperPlan(ForwardPlan):
         """The residual is read through a pointer."""
 
     def _tile_shape(self) -> list[int]:
-        return [self.config.rows, self.config.store_n]
+        return self.config.y_block
 
 
 def make_plan(
@@ -229,11 +260,12 @@ def make_plan(
     if packing is not None:
         problem, copies = packing.padded, RowCopies(packing, x_strides)
     num_sms = machine.num_sms
-    found = reasons(problem, dtype, machine, epilogue, config)
+    unpacked = None if packing is not None else x_strides
+    found = reasons(problem, dtype, machine, epilogue, config, unpacked)
     if found:
         raise UnsupportedError(f"{name}: the Gluon kernel does not take it: " + "; ".join(found))
     if config is None:
-        config, _ = best_config(problem, num_sms, dtype, epilogue.out_dtype)
+        config, _ = best_config(problem, num_sms, dtype, epilogue.out_dtype, unpacked)
     conv, co, ci = problem.geometry, problem.out_channels, problem.in_channels
     from triton_ext.ops.hopper.fprop import FpropProblem
 
@@ -252,35 +284,39 @@ def make_plan(
         block_shape=x_block,
     )
     row_stride = matrix_row_stride(x_desc)
-    widths = (config.block_n_main, config.block_n_rest)
     out_dtype = epilogue.out_dtype or dtype
-    tiles = math.ceil(conv.m_gemm / config.block_m) * math.ceil(co / config.block_n)
+    m_gemm, n_gemm = (co, conv.m_gemm) if config.rows_from_w else (conv.m_gemm, co)
+    tiles = math.ceil(m_gemm / config.block_m) * math.ceil(n_gemm / config.block_n)
+    matrix = None
+    if config.rows_from_w:
+        matrix = Tiled.of(dtype, [co, ci], ci, x_block)
+    elif row_stride is not None:
+        matrix = Tiled.of(dtype, [conv.m_gemm, ci], row_stride, x_block)
+    column_stride = ci if row_stride is None or not config.rows_from_w else row_stride
 
     return HopperPlan(
         problem=asked,
         config=config,
         epilogue=epilogue,
         x_desc=x_desc,
-        x_matrix=(
-            None if row_stride is None else Tiled.of(dtype, [conv.m_gemm, ci], row_stride, x_block)
-        ),
-        w_tiles=tuple(
-            Tiled.of(dtype, [co, problem.taps, ci], ci, [width, 1, config.block_k])
-            for width in widths
+        matrix=matrix,
+        column_tiles=tuple(
+            Tiled.of(dtype, [n_gemm, problem.taps, ci], column_stride, [width, 1, config.block_k])
+            for width in (config.block_n_main, config.block_n_rest)
             if width
         ),
-        y_tiles=Tiled.of(out_dtype, [conv.m_gemm, co], co, [config.rows, config.store_n]),
+        y_tiles=Tiled.of(out_dtype, [conv.m_gemm, co], co, config.y_block),
         row_copies=copies,
         y_shape=asked.y_shape,
         out_dtype=out_dtype,
         store_through_tma=True,
         launcher=Launcher(
             kernel=load_kernel(),
-            grid=(num_programs(config, tiles, co, num_sms), 1, 1),
+            grid=(num_programs(config, tiles, n_gemm, num_sms), 1, 1),
             scalars=(
                 FpropProblem(
-                    m_gemm=conv.m_gemm,
-                    co=co,
+                    m_gemm=m_gemm,
+                    co=n_gemm,
                     channel_blocks=math.ceil(ci / config.block_k),
                     filter_size=_padded(conv.filter_size),
                     dilation=_padded(conv.dilation),

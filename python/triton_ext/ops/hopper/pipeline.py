@@ -269,6 +269,8 @@ def store_tile(
 ):  # fmt: skip
     """Stores a tile's accumulators through TMA; row and column are the consumer's first.
 
+    With rows_from_w rows of the accumulators are columns of y: they are turned round on their way
+    to shared memory.
     epilogue and ACTIVATION are those of finish_columns; both None for neither.
     """
     N_MAIN: gl.constexpr = CONFIG.block_n_main
@@ -308,13 +310,18 @@ def store_columns(
     else:
         layout: gl.constexpr = accumulator_layout(acc.shape[1], CONFIG.element_bytes)
         values = gl.convert_layout(acc, layout, assert_trivial=True)
+        if CONFIG.rows_from_w:
+            values = values.permute((1, 0))
+            pixel, channel = column, row
+        else:
+            pixel, channel = row, column
         if ACTIVATION is not None:
-            values = finish_columns(values, row, column, epilogue, ACTIVATION)
+            values = finish_columns(values, pixel, channel, epilogue, ACTIVATION)
         buffer = y_smem.index(FIRST + PART % CONFIG.store_buffers)
         tma.store_wait(stores_in_flight(staging_order(CONFIG), PART))
         buffer.store(values.to(y_desc.dtype))
         fence_async_shared()
-        async_store(y_desc, [row, column], buffer)
+        async_store(y_desc, [pixel, channel], buffer)
 
 
 @gluon.constexpr_function

@@ -6,6 +6,7 @@ import dataclasses
 import enum
 import math
 from dataclasses import dataclass
+from typing import Any
 
 from triton_ext.errors import LaunchError
 from triton_ext.ops.config_checks import type_problems
@@ -53,7 +54,8 @@ class TileConfig:
     """How the kernel is compiled.
 
     Attributes:
-        rows: Pixels of a group of rows, 64 or 128: what one consumer multiplies.
+        rows: Pixels of a group of rows, 64 or 128: what one consumer multiplies.  With rows_from_w
+            output channels, and what is said of output channels holds for pixels.
         consumers: Consumer warp groups, 1 to 3.
         ping_pong: Whether consumers take turns with whole tiles; otherwise they share each tile.
         block_n_main: Output channels of the first accumulator.
@@ -68,6 +70,9 @@ class TileConfig:
             it again for every tile.
         element_bytes: Bytes of an element of the operands: 2 for fp16 and bf16, 1 for fp8.
         out_bytes: Bytes of an element of the output: 2, or 1 to 4 where operands are fp8.
+        rows_from_w: Whether rows of the product are output channels and its columns pixels, for
+            x that is a matrix.  Columns may be 96 or 144, rows may not: what splits evenly over
+            the multiprocessors may need them in either.
     """
 
     rows: int
@@ -83,6 +88,7 @@ class TileConfig:
     filter_steps: int = 0
     element_bytes: int = dataclasses.field(default=ELEMENT_BYTES, metadata=OMIT_DEFAULT)
     out_bytes: int = dataclasses.field(default=ELEMENT_BYTES, metadata=OMIT_DEFAULT)
+    rows_from_w: bool = dataclasses.field(default=False, metadata=OMIT_DEFAULT)
 
     def __post_init__(self) -> None:
         """Refuses what cannot be computed with: anything but whole numbers, and those too small."""
@@ -105,6 +111,12 @@ class TileConfig:
     def block_n(self) -> int:
         """Output channels of a tile."""
         return self.block_n_main + self.block_n_rest
+
+    @property
+    def y_block(self) -> list[int]:
+        """Pixels and output channels of one TMA store."""
+        block = [self.rows, self.store_n]
+        return block[::-1] if self.rows_from_w else block
 
     @property
     def x_bytes(self) -> int:
@@ -183,6 +195,11 @@ class TileConfig:
             found.append(f"{self.smem_bytes} B of shared memory, a CTA has {SMEM_BYTES}")
         if self.filter_steps and self.block_n_rest:
             found.append("a filter that stays in shared memory has one accumulator")
+        if self.rows_from_w and (self.rows != 64 or self.filter_steps or self.out_bytes != 2):
+            found.append(
+                "rows_from_w: a consumer has 64 output channels of 16 bits, one swizzle row, and "
+                "no filter stays"
+            )
         # Some 30 registers hold addresses and counters beside the accumulators.
         if self.accumulator_registers + 30 > self.consumer_registers:
             found.append(
@@ -198,6 +215,7 @@ class TileConfig:
         step = f"_k{self.block_k}" if self.block_k != 64 else ""
         bits = "" if self.element_bytes == 2 else f"_b{8 * self.element_bytes}"
         bits += "" if self.out_bytes == 2 else f"_y{8 * self.out_bytes}"
+        bits += "_w" * self.rows_from_w
         return (
             f"{self.block_m}x{self.block_n_main}{rest}_{role}_s{self.stages}"
             f"_e{self.store_n}x{self.store_buffers}_g{self.group_m}{kept}{step}{bits}"
@@ -219,12 +237,12 @@ class Cost:
     launch_us: float
 
 
-def ping_pong(rows: int, columns: int, stages: int, **others: int) -> TileConfig:
+def ping_pong(rows: int, columns: int, stages: int, **others: Any) -> TileConfig:
     """Returns a configuration of two consumers that take turns."""
     return TileConfig(rows=rows, ping_pong=True, block_n_main=columns, stages=stages, **others)
 
 
-def cooperative(rows: int, consumers: int, columns: int, stages: int, **others: int) -> TileConfig:
+def cooperative(rows: int, consumers: int, columns: int, stages: int, **others: Any) -> TileConfig:
     """Returns a configuration of consumers that share every tile."""
     return TileConfig(
         rows=rows,
