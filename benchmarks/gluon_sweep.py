@@ -105,7 +105,6 @@ def candidates(
 ) -> list[Any]:
     """Returns what is tried of the Gluon kernel, what its model takes for the fastest first."""
     import torch
-    from triton_ext.ops.hopper.fprop_plan import is_matrix
     from triton_ext.ops.hopper.tiles import TileConfig, keep_filter, launch_problems
     from triton_ext.ops.wgrad_config import WgradChoice
 
@@ -120,19 +119,19 @@ def candidates(
     steps = _steps(kernel, problem, block_k)
     wide = [c for c in _tiles(block_k) if c.block_n_main < 2 * max(columns, 32)]
     turned = []
-    if kernel == "fprop" and is_matrix(problem):
+    if kernel == "fprop" and problem.is_pointwise:
         turned = [*_tiles(block_k, rows_from_w=True)]
     kept = [
         k for c in wide if steps and not c.block_n_rest and (k := keep_filter(c, steps)) is not None
     ]
-    legal = [c for c in (*wide, *kept, *turned) if not launch_problems(c, steps, columns, num_sms)]
+    legal = [c for c in (*wide, *kept) if not launch_problems(c, steps, columns, num_sms)] + turned
     return list(dict.fromkeys([*shipped, *legal]))
 
 
 def model_us(kernel: str, problem: Any, config: Any, num_sms: int) -> float:
     """What the model expects of a shipped configuration, in microseconds; else NaN."""
     from triton_ext.ops.dgrad_plan import residues_of
-    from triton_ext.ops.hopper import dgrad_config, fprop_config, fprop_plan
+    from triton_ext.ops.hopper import dgrad_config, fprop_config
 
     p = problem
     if kernel == "dgrad":
@@ -142,7 +141,7 @@ def model_us(kernel: str, problem: Any, config: Any, num_sms: int) -> float:
     elif kernel == "fprop":
         times = fprop_config.expected_times(
             p.geometry.m_gemm, p.out_channels, p.in_channels, p.taps, num_sms,
-            x_is_matrix=fprop_plan.is_matrix(p),
+            x_is_matrix=p.is_pointwise,
         )  # fmt: skip
     else:
         times = {}

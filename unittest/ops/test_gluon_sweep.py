@@ -55,7 +55,9 @@ def test_what_is_tried_is_legal_and_what_is_chosen_comes_first(kernel):
         assert len(set(found)) == len(found) > 50
         columns = problem.out_channels if kernel == "fprop" else problem.in_channels
         steps = gluon_sweep._steps(kernel, problem, 64)
-        assert not [c for c in found if launch_problems(c, steps, columns, 132)]
+        turn = {"may_turn": kernel == "fprop" and problem.is_pointwise}
+        assert not [c for c in found if launch_problems(c, steps, columns, 132, **turn)]
+        assert any(c.rows_from_w for c in found) == turn["may_turn"]
         times = [gluon_sweep.model_us(kernel, problem, config, 132) for config in narrow]
         assert times[0] == min(times)
 

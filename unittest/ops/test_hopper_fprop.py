@@ -34,13 +34,16 @@ from triton.experimental.gluon import language as gl  # noqa: E402
 from triton_ext.errors import UnsupportedError  # noqa: E402
 from triton_ext.ops import conv_plan  # noqa: E402
 from triton_ext.ops.conv_config import SMEM_BYTES, ConvConfig  # noqa: E402
+from triton_ext.ops.dgrad_plan import residues_of  # noqa: E402
 from triton_ext.ops.epilogue import PLAIN, EpilogueSpec  # noqa: E402
-from triton_ext.ops.hopper import fprop_config, fprop_plan, plans  # noqa: E402
+from triton_ext.ops.hopper import dgrad_plan, fprop_config, fprop_plan, plans  # noqa: E402
 from triton_ext.ops.hopper.fprop_compile import compile_conv_fprop  # noqa: E402
 from triton_ext.ops.hopper.fprop_plan import HopperPlan  # noqa: E402
 from triton_ext.ops.hopper.tiles import TileConfig, cooperative, keep_filter, ping_pong  # noqa: E402
 from triton_ext.ops.machine import Machine  # noqa: E402
 from triton_ext.ops.problem import ConvProblem  # noqa: E402
+from triton_ext.ops.tuning_store.cases import Case as TunedCase  # noqa: E402
+from triton_ext.ops.tuning_store.possible import problems_of  # noqa: E402
 
 NIGHTLY = os.environ.get("TRITON_EXT_NIGHTLY") == "1"
 COPIES = capabilities()["im2col-copies"]
@@ -315,7 +318,7 @@ def test_rows_are_output_channels_where_x_is_a_matrix_only():
         replace(pointwise, padding=((0, 1), (0, 0))),
     ):
         assert any(
-            "no matrix" in reason
+            "x is a matrix only" in reason
             for reason in fprop_plan.reasons(asked, torch.float16, H200, PLAIN, config)
         )
         assert not any(each.rows_from_w for each in fprop_plan.ranking(asked, 132))
@@ -323,13 +326,26 @@ def test_rows_are_output_channels_where_x_is_a_matrix_only():
     # Every second row of an image: pixels are not evenly spaced.
     gaps = (64 * 128, 1, 64 * 16, 64)
     assert any(
-        "no matrix" in reason
+        "x is a matrix only" in reason
         for reason in fprop_plan.reasons(pointwise, torch.float16, H200, PLAIN, config, gaps)
     )
     assert not any(each.rows_from_w for each in fprop_plan.ranking(pointwise, 132, x_strides=gaps))
     # Every second channel block: pixels are, further apart.
     spread = (128 * 64, 1, 128 * 8, 128)
     assert not fprop_plan.reasons(pointwise, torch.float16, H200, PLAIN, config, spread)
+
+
+def test_rows_are_output_channels_of_nothing_but_fprop():
+    config = fprop_config.TURNED_CONFIGS[0]
+    pointwise = problem(**MATRIX, batch=2, in_channels=64, out_channels=64, input_size=(8, 8))
+    words = "where forward x is a matrix only"
+    dims = residues_of(pointwise)
+    found = dgrad_plan.reasons(pointwise, dims, torch.float16, H200, config)
+    assert [words in each for each in found] == [True]
+    for direction in ("fprop", "dgrad"):
+        case = TunedCase(direction=direction, problem=pointwise, dtype=torch.float16)
+        found = problems_of(config, case, H200)
+        assert [words in each for each in found] == ([] if direction == "fprop" else [True])
 
 
 def test_rows_that_are_output_channels_have_one_swizzle_row():

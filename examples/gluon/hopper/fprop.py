@@ -189,7 +189,7 @@ def compile_conv_fprop(
         "x_desc": pixels_type(dtype, block, rank),
         "w_main_desc": tiled_type(dtype, [config.block_n_main, 1, config.block_k]),
         "w_rest_desc": tiled_type(dtype, [config.block_n_rest, 1, config.block_k]),
-        "y_desc": tiled_type(dtype, [config.rows, config.store_n]),
+        "y_desc": tiled_type(dtype, config.y_block),
         "problem": FpropProblem(*("i32",) * 3, *(("i32",) * 3,) * 2, *(spatial,) * 3),
     }
     constants: dict[str, Any] = {

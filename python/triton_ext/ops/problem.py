@@ -52,6 +52,12 @@ class ConvProblem:
         return len(self.input_size)
 
     @property
+    def is_pointwise(self) -> bool:
+        """Whether each output pixel sees the one input pixel at its place: a matrix product."""
+        steps = {*self.filter_size, *self.stride}
+        return steps == {1} and all(sides == (0, 0) for sides in self.padding)
+
+    @property
     def taps(self) -> int:
         """Filter taps of all dimensions."""
         return math.prod(self.filter_size)

@@ -36,7 +36,6 @@ from triton_ext.ops.wgrad_launch import (
     Launches,
     Operand,
     check_out,
-    is_plain_product,
 )
 
 __all__ = [
@@ -230,7 +229,7 @@ def make_plan(
         rows = x_strides
         x = Operand.make(problem.x_shape, x_strides, dtype.itemsize, as_matrix=False)
     dy = Operand.make(asked.y_shape, dy_strides, dtype.itemsize, as_matrix=True)
-    is_matrix = is_plain_product(problem) and x.pixel_stride > 0
+    is_matrix = problem.is_pointwise and x.pixel_stride > 0
     # Of an empty batch nothing is read, however it lies.
     is_described = problem.batch > 0 and not is_matrix
     plan = WgradPlan(

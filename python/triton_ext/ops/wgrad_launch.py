@@ -18,7 +18,6 @@ __all__ = [
     "check_out",
     "filter_rows",
     "given_or",
-    "is_plain_product",
 ]
 
 #: What is launched, in this order, with which tensors.
@@ -91,12 +90,6 @@ def _pixel_stride(shape: tuple[int, ...], strides: tuple[int, ...]) -> int:
             return 0
         expected *= shape[dim]
     return shape[1] if pixel_stride is None else pixel_stride
-
-
-def is_plain_product(problem: ConvProblem) -> bool:
-    """Tells whether the pixels of x are those of dy: a 1x1 filter that steps over nothing."""
-    unpadded = all(side == (0, 0) for side in problem.padding)
-    return problem.taps == 1 and set(problem.stride) == {1} and unpadded
 
 
 def check_out(problem: ConvProblem, dtype: torch.dtype, out: torch.Tensor) -> None:

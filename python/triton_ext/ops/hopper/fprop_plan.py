@@ -100,9 +100,8 @@ def reasons(
             machine.num_sms,
             element_bytes=dtype.itemsize,
             out_bytes=out_dtype.itemsize,
+            may_turn=is_matrix(problem, x_strides),
         )
-        if config.rows_from_w and not is_matrix(problem, x_strides):
-            found.append(f"configuration {config}: x is no matrix of pixels")
     return tuple(found)
 
 
@@ -113,12 +112,8 @@ def is_matrix(problem: ConvProblem, x_strides: tuple[int, ...] | None = None) ->
         problem: What is computed.
         x_strides: Of x [N, Ci, *input_size], in elements; by default x is dense.
     """
-    if problem.taps != 1 or set(problem.stride) != {1}:
-        return False
-    if any(sides != (0, 0) for sides in problem.padding):
-        return False
-    if x_strides is None:
-        return True
+    if not problem.is_pointwise or x_strides is None:
+        return problem.is_pointwise
     last = TO_LAST[problem.dims]
     shape = (problem.batch, problem.in_channels, *problem.input_size)
     sizes, strides = ([values[i] for i in last[-2::-1]] for values in (shape, x_strides))

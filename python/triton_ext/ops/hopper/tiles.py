@@ -280,6 +280,7 @@ def launch_problems(
     *,
     element_bytes: int = 2,
     out_bytes: int = 2,
+    may_turn: bool = False,
 ) -> list[str]:
     """Returns why a configuration cannot run, or not this convolution; nothing where it can.
 
@@ -290,12 +291,15 @@ def launch_problems(
         num_sms: Multiprocessors of the GPU.
         element_bytes: Bytes of an element of the convolution's operands.
         out_bytes: Those of its output.
+        may_turn: Whether rows of the product can be output channels.
     """
     problems = config.problems()
     for name, expected in (("element_bytes", element_bytes), ("out_bytes", out_bytes)):
         found = getattr(config, name)
         if found != expected:
             problems.append(f"{name} is {found}, the convolution has {expected}")
+    if config.rows_from_w and not may_turn:
+        problems.append("rows_from_w: rows are output channels where forward x is a matrix only")
     if config.filter_steps not in (0, steps):
         problems.append(f"filter_steps is {config.filter_steps}, the convolution has {steps}")
     num_n = math.ceil(columns / config.block_n)

@@ -28,7 +28,7 @@ from triton_ext.ops.hopper.wgrad_tiles import (
 from triton_ext.ops.launcher import Launcher
 from triton_ext.ops.machine import Machine
 from triton_ext.ops.problem import ConvProblem
-from triton_ext.ops.wgrad_launch import FilterGradientPlan, Launches, Operand, is_plain_product
+from triton_ext.ops.wgrad_launch import FilterGradientPlan, Launches, Operand
 
 __all__ = ["HopperWgradPlan", "load_kernels", "make_plan", "ranking", "reasons", "work_of"]
 
@@ -208,7 +208,7 @@ def make_plan(
         block_shape=block,
     )
     x_matrix = None
-    if is_plain_product(problem) and x.pixel_stride:
+    if problem.is_pointwise and x.pixel_stride:
         x_matrix = Tiled.of(dtype, [pixels, ci], x.pixel_stride, block)
     walk = (problem.output_size, problem.stride, [low for low, _ in problem.padding])
     told = wgrad_problem(work, (co, ci), problem.filter_size, problem.dilation, walk)

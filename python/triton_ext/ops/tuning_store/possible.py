@@ -81,6 +81,8 @@ def _tile_problems(config: TileConfig, case: Case, num_sms: int) -> list[str]:
         num_sms,
         element_bytes=case.dtype.itemsize,
         out_bytes=out_dtype.itemsize,
+        # Gaps between pixels of x are not in the key: that is asked later.
+        may_turn=is_fprop and problem.is_pointwise,
     )
 
 
