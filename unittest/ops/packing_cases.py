@@ -139,14 +139,16 @@ def draw(
     )
 
 
-def finite_where_torch_is(case: PackedCase, bad: float, device: str, rng: random.Random) -> None:
+def finite_where_torch_is(
+    case: PackedCase, bad: float, device: str, rng: random.Random, config: TileConfig | None = None
+) -> None:
     """Puts a bad number into one element of x; exactly the outputs that see it show it."""
     x, weight, operands = case.tensors(device)
     place = tuple(rng.randrange(extent) for extent in x.shape)
     x[place] = bad
     # Of zero weights infinity makes NaN as well; none is zero here.
     weight = torch.where(weight == 0, torch.ones_like(weight), weight)
-    y = case.plan(x).run(x, weight, operands)
+    y = case.plan(x, config).run(x, weight, operands)
     expected = convolve(case.problem, x.double(), weight.double())
     assert torch.equal(y.double().isnan(), expected.isnan())
     assert torch.equal(y.isfinite(), expected.isfinite())

@@ -30,8 +30,10 @@ from fprop_cases import (  # noqa: E402
     draw,
     draw_fp8,
 )
+from triton.experimental import gluon  # noqa: E402
 from triton.experimental.gluon import language as gl  # noqa: E402
 from triton_ext.errors import UnsupportedError  # noqa: E402
+from triton_ext.gluon import nvidia as xnv  # noqa: E402
 from triton_ext.ops import conv_plan  # noqa: E402
 from triton_ext.ops.conv_config import SMEM_BYTES, ConvConfig  # noqa: E402
 from triton_ext.ops.dgrad_plan import residues_of  # noqa: E402
@@ -39,6 +41,7 @@ from triton_ext.ops.epilogue import PLAIN, EpilogueSpec  # noqa: E402
 from triton_ext.ops.hopper import dgrad_plan, fprop_config, fprop_plan, plans  # noqa: E402
 from triton_ext.ops.hopper.fprop_compile import compile_conv_fprop  # noqa: E402
 from triton_ext.ops.hopper.fprop_plan import HopperPlan  # noqa: E402
+from triton_ext.ops.hopper.pipeline import tile_counts  # noqa: E402
 from triton_ext.ops.hopper.tiles import TileConfig, cooperative, keep_filter, ping_pong  # noqa: E402
 from triton_ext.ops.machine import Machine  # noqa: E402
 from triton_ext.ops.problem import ConvProblem  # noqa: E402
@@ -356,6 +359,22 @@ def test_rows_that_are_output_channels_have_one_swizzle_row():
         cooperative(64, 2, 64, 4, **turned, filter_steps=3),
     ):
         assert any("one swizzle row" in each for each in config.problems())
+
+
+@gluon.jit
+def put_counts(counts_ptr, m_gemm, n_gemm, CONFIG: gl.constexpr):
+    num_m, num_n = tile_counts(m_gemm, n_gemm, CONFIG)
+    gl.store(counts_ptr, num_m)
+    gl.store(counts_ptr + 1, num_n)
+
+
+@pytest.mark.parametrize("size", [1, 96, 97, (1 << 31) - 1])
+def test_tiles_of_as_many_pixels_as_there_may_be(size, fresh_triton_cache):
+    # Pixels are columns of these tiles, and rows of others.
+    config = fprop_config.TURNED_CONFIGS[0]
+    counts = torch.zeros(2, dtype=torch.int32)
+    xnv.emulated(put_counts)[(1,)](counts, size, size, config)
+    assert counts.tolist() == [-(-size // config.block_m), -(-size // config.block_n)]
 
 
 def test_a_filter_of_one_tap_reads_a_matrix(monkeypatch, fresh_triton_cache):

@@ -21,10 +21,12 @@ from problem_cases import channels_last, problem_of
 from triton_ext.errors import UnsupportedError
 from triton_ext.host import capabilities
 from triton_ext.ops import conv_plan, dgrad_plan, wgrad_gemm, wgrad_plan
-from triton_ext.ops.conv_config import SMEM_BYTES
+from triton_ext.ops.conv_config import SMEM_BYTES, channel_block
 from triton_ext.ops.descriptors import packed_strides
 from triton_ext.ops.dgrad_forward import ForwardDgradPlan
 from triton_ext.ops.epilogue import EpilogueSpec
+from triton_ext.ops.hopper import fprop_plan
+from triton_ext.ops.hopper.fprop_config import TURNED_CONFIGS
 from triton_ext.ops.hopper.fprop_plan import HopperPlan
 from triton_ext.ops.hopper.tiles import ping_pong
 from triton_ext.ops.machine import Machine
@@ -372,6 +374,47 @@ def test_the_gluon_kernel_in_the_emulator(number, monkeypatch, fresh_triton_cach
     plan = case.plan(case.tensors()[0], config)
     assert isinstance(plan, HopperPlan)
     check(case, config=config)
+
+
+@emulates
+@pytest.mark.skipif(not GLUON.available, reason=GLUON.reason)
+@pytest.mark.parametrize("turned", [False, True])
+def test_windows_that_are_rows_of_a_matrix(turned, monkeypatch, fresh_triton_cache):
+    emulate(monkeypatch, gluon=True)
+    config = TURNED_CONFIGS[0] if turned else ping_pong(64, 64, 3)
+    # Windows of 28 channels, 8 apart, and a filter of 32: the last 4 are pixels of other windows.
+    row = problem_of(n=1, ci=1, co=64, size=(12,), taps=(7,), stride=2)
+    case = PackedCase(problem=row, dtype=torch.float16)
+    config = replace(config, block_k=32)
+    plan = case.plan(case.tensors()[0], config)
+    assert plan.matrix is not None
+    assert plan.x_desc.shape[-1] == 28
+    rng = random.Random(0)
+    for _ in range(4):
+        finite_where_torch_is(case, torch.nan, "cpu", rng, config)
+    check(case, config=config)
+
+
+@emulates
+@pytest.mark.skipif(not GLUON.available, reason=GLUON.reason)
+def test_windows_that_are_no_rows_of_a_matrix(monkeypatch):
+    # Rows of 9 windows end with pixels in which none begins: one tap is not enough.
+    emulate(monkeypatch, gluon=True)
+    stem = problem_of(n=2, ci=3, co=64, size=(9, 11), taps=(3, 3))
+    case = PackedCase(problem=stem, dtype=torch.float16, columns=True)
+    x = case.tensors()[0]
+    way = case.way(x)
+    assert way.padded.is_pointwise
+    config = replace(TURNED_CONFIGS[0], block_k=channel_block(way.window_channels, 2, 1))
+    with pytest.raises(UnsupportedError, match="where forward x is a matrix only"):
+        case.plan(x, config)
+    for strides, turns in ((None, True), (way.x_strides, False)):
+        ranked = fprop_plan.ranking(way.padded, 132, x_strides=strides)
+        assert any(each.rows_from_w for each in ranked) is turns
+    asked = []
+    monkeypatch.setattr(fprop_plan, "is_matrix", lambda *given: asked.append(given) or False)
+    case.plan(x)
+    assert {*asked} == {(way.padded, way.x_strides)}
 
 
 @needs_im2col

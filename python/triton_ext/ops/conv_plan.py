@@ -172,8 +172,7 @@ def make_plan(
     packing = _packing(problem, x_strides, dtype, machine, pack_rows)
     if kept and isinstance(config, TileConfig):
         # A table says what was fastest, not that it can run here, nor which rows were packed.
-        tiled = problem if packing is None else packing.padded
-        strides = x_strides if packing is None else None
+        tiled, strides = _tiled(problem, x_strides, packing)
         if fprop_plan.reasons(tiled, dtype, machine, epilogue, config, strides):
             config, packing = None, _packing(problem, x_strides, dtype, machine, None)
     if kept and config is None and gathering_pays(problem, x_strides, dtype, machine, epilogue):
@@ -198,8 +197,7 @@ def make_plan(
     )
     if config is None:
         output = _output_tile(epilogue, out_dtype, through_tma, machine)
-        tiled = problem if packing is None else packing.padded
-        strides = x_strides if packing is None else None
+        tiled, strides = _tiled(problem, x_strides, packing)
         chosen, _ = _choose(walked, tiled, strides, dtype, machine, epilogue, output)
         if isinstance(chosen, TileConfig):
             return fprop_plan.make_plan(
@@ -232,10 +230,17 @@ def _packing(
     return None
 
 
+def _tiled(
+    problem: ConvProblem, x_strides: tuple[int, ...], packing: RowPacking | None
+) -> tuple[ConvProblem, tuple[int, ...]]:
+    """Returns what the Gluon kernel computes, and the strides of its x."""
+    return (problem, x_strides) if packing is None else (packing.padded, packing.x_strides)
+
+
 def _choose(
     walked: Walked,
     tiled: ConvProblem,
-    x_strides: tuple[int, ...] | None,
+    x_strides: tuple[int, ...],
     dtype: torch.dtype,
     machine: Machine,
     epilogue: EpilogueSpec,
@@ -248,7 +253,7 @@ def _choose(
     Args:
         walked: What the ``@triton.jit`` kernel walks over.
         tiled: What the Gluon kernel computes.
-        x_strides: Of its x, in elements; ``None`` where that is dense.
+        x_strides: Of its x, in elements.
         dtype: Of x and weight.
         machine: The device.
         epilogue: What is done to the output before it is stored.
@@ -358,8 +363,7 @@ def _other_us(
     out_dtype = epilogue.out_dtype or dtype
     through_tma = problem.out_channels * out_dtype.itemsize % ROW_BYTES == 0
     output = _output_tile(epilogue, out_dtype, through_tma, machine)
-    tiled = problem if packing is None else packing.padded
-    strides = x_strides if packing is None else None
+    tiled, strides = _tiled(problem, x_strides, packing)
     _, other_us = _choose(walked, tiled, strides, dtype, machine, epilogue, output)
     if packing is not None:
         other_us += packing.copy_us

@@ -265,6 +265,11 @@ class RowPacking:
         return (packed.batch, *packed.input_size, packed.in_channels)
 
     @property
+    def x_strides(self) -> tuple[int, ...]:
+        """``strides`` in the order [N, S * C', ([D, ]H, )out_w], as a problem's x has them."""
+        return (self.strides[0], self.strides[-1], *self.strides[1:-1])
+
+    @property
     def memory_shape(self) -> tuple[int, ...]:
         """Of the copy of x, [N, ([D, ]H, )row_pixels, C']."""
         problem = self.problem

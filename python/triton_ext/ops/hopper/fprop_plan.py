@@ -254,21 +254,20 @@ def make_plan(
     asked, copies = problem, None
     if packing is not None:
         problem, copies = packing.padded, RowCopies(packing, x_strides)
+        x_strides = packing.x_strides
     num_sms = machine.num_sms
-    unpacked = None if packing is not None else x_strides
-    found = reasons(problem, dtype, machine, epilogue, config, unpacked)
+    found = reasons(problem, dtype, machine, epilogue, config, x_strides)
     if found:
         raise UnsupportedError(f"{name}: the Gluon kernel does not take it: " + "; ".join(found))
     if config is None:
-        config, _ = best_config(problem, num_sms, dtype, epilogue.out_dtype, unpacked)
+        config, _ = best_config(problem, num_sms, dtype, epilogue.out_dtype, x_strides)
     conv, co, ci = problem.geometry, problem.out_channels, problem.in_channels
     from triton_ext.ops.hopper.fprop import FpropProblem
 
-    if packing is None:
-        shape = (problem.batch, *problem.input_size, ci)
-        strides = tuple(x_strides[i] for i in TO_LAST[problem.dims])
-    else:
-        shape, strides = packing.x_shape, packing.strides
+    # Of packed pixels, what the weight is filled up with is none of x's channels.
+    x_ci = ci if packing is None else packing.window_channels
+    shape = (problem.batch, *problem.input_size, x_ci)
+    strides = tuple(x_strides[i] for i in TO_LAST[problem.dims])
     x_block = [config.rows, config.block_k]
     x_desc = TensorDescriptorIm2Col.for_conv(
         Layout(shape, strides, dtype),
@@ -286,8 +285,11 @@ def make_plan(
     if config.rows_from_w:
         matrix = Tiled.of(dtype, [co, ci], ci, x_block)
     elif row_stride is not None:
-        matrix = Tiled.of(dtype, [conv.m_gemm, ci], row_stride, x_block)
-    column_stride = ci if row_stride is None or not config.rows_from_w else row_stride
+        matrix = Tiled.of(dtype, [conv.m_gemm, x_ci], row_stride, x_block)
+    column_ci, column_stride = ci, ci
+    if config.rows_from_w:
+        assert row_stride is not None
+        column_ci, column_stride = x_ci, row_stride
 
     return HopperPlan(
         problem=asked,
@@ -296,7 +298,9 @@ def make_plan(
         x_desc=x_desc,
         matrix=matrix,
         column_tiles=tuple(
-            Tiled.of(dtype, [n_gemm, problem.taps, ci], column_stride, [width, 1, config.block_k])
+            Tiled.of(
+                dtype, [n_gemm, problem.taps, column_ci], column_stride, [width, 1, config.block_k]
+            )
             for width in (config.block_n_main, config.block_n_rest)
             if width
         ),

@@ -106,8 +106,14 @@ def is_matrix(desc):
 
 @gluon.jit
 def tile_counts(m_gemm, n_gemm, CONFIG: gl.constexpr):
-    """Tiles along M_GEMM and N_GEMM; cdiv would overflow for M_GEMM near 2^31."""
-    return (m_gemm - 1) // CONFIG.block_m + 1, gl.cdiv(n_gemm, CONFIG.block_n)
+    """Tiles along M_GEMM and N_GEMM; cdiv would overflow for pixels near 2^31."""
+    num_m = (m_gemm - 1) // CONFIG.block_m + 1
+    if CONFIG.rows_from_w:
+        num_n = (n_gemm - 1) // CONFIG.block_n + 1
+    else:
+        # For few columns on purpose: with the other form the widest tiles spill registers.
+        num_n = gl.cdiv(n_gemm, CONFIG.block_n)
+    return num_m, num_n
 
 
 @gluon.jit
