@@ -351,6 +351,24 @@ def test_rows_are_output_channels_of_nothing_but_fprop():
         assert [words in each for each in found] == ([] if direction == "fprop" else [True])
 
 
+@needs_copies
+@pytest.mark.parametrize("turned", [False, True])
+def test_one_pixel_per_row_of_a_wider_image(turned, monkeypatch, fresh_triton_cache):
+    # The stride of W, which has one pixel, says nothing: pixels are 5 * 24 elements apart.
+    emulate(monkeypatch, gluon=True)
+    x = torch.randn(2, 3, 5, 24).half()[:, :, 1:2].movedim(-1, 1)
+    weight = torch.randn(16, 24, 1, 1).half()
+    asked = problem(**MATRIX, batch=2, in_channels=24, out_channels=16, input_size=(3, 1))
+    for width in (24, 8):
+        strides = (*x.stride()[:3], width)
+        config = replace((fprop_config.TURNED_CONFIGS if turned else CONFIGS)[0], block_k=32)
+        plan = conv_plan.make_plan(asked, strides, x.dtype, x.device, config=config)
+        assert plan.matrix is not None
+        expected = torch.nn.functional.conv2d(x.double(), weight.double())
+        found = plan.run(x.as_strided(x.shape, strides), weight).double()
+        torch.testing.assert_close(found, expected, rtol=1e-3, atol=5e-3)
+
+
 def test_rows_that_are_output_channels_have_one_swizzle_row():
     turned = {"rows_from_w": True, "store_n": 32}
     for config in (

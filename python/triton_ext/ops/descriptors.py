@@ -93,10 +93,12 @@ def row_stride_of(sizes: Sequence[int], strides: Sequence[int]) -> int | None:
         sizes: Of the dimensions of pixels, the innermost first.
         strides: Theirs, in elements.
     """
+    # Strides of size-1 dimensions mean nothing.
+    counting = [pair for pair in zip(sizes, strides, strict=True) if pair[0] != 1]
+    row_stride = counting[0][1] if counting else strides[0]
     pixels = 1
-    for size, stride in zip(sizes, strides, strict=True):
-        # Strides of size-1 dimensions mean nothing.
-        if size != 1 and stride != strides[0] * pixels:
+    for size, stride in counting:
+        if stride != row_stride * pixels:
             return None
         pixels *= size
-    return strides[0]
+    return row_stride
