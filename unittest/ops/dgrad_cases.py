@@ -8,9 +8,88 @@ import torch
 from problem_cases import problem_of
 from triton_ext.ops.problem import ConvProblem
 
-__all__ = ["draw", "reference"]
+__all__ = ["HALVES", "draw", "reference"]
 
 CONV = {1: torch.nn.functional.conv1d, 2: torch.nn.functional.conv2d, 3: torch.nn.functional.conv3d}
+
+# dx was wrong on Hopper: LLVM put two small numbers of a class into one register, and what ptxas
+# 12.9 makes of adding a constant to such halves adds nothing to some (triton-lang/triton#11581).
+HALVES = [
+    problem_of(ci=66, co=8, size=(46,), taps=(2,), stride=4, padding=((3, 3),), dilation=3),
+    problem_of(n=3, ci=8, co=8, size=(123,), taps=(3,), stride=4, padding=((3, 0),), dilation=3),
+    problem_of(
+        ci=37,
+        co=36,
+        size=(20, 19),
+        taps=(3, 4),
+        stride=4,
+        padding=((1, 1), (2, 1)),
+        dilation=(3, 2),
+    ),
+    problem_of(
+        n=2,
+        ci=16,
+        co=48,
+        size=(18, 5),
+        taps=(1, 3),
+        stride=(1, 4),
+        padding=((3, 0), (3, 1)),
+        dilation=3,
+    ),
+    problem_of(
+        n=3,
+        ci=352,
+        co=18,
+        size=(19, 12),
+        taps=(5, 2),
+        stride=(4, 2),
+        padding=((3, 2), (1, 0)),
+        dilation=3,
+    ),
+    problem_of(
+        n=5,
+        ci=128,
+        co=3,
+        size=(17, 12),
+        taps=(2, 4),
+        stride=(4, 3),
+        padding=((0, 1), (2, 3)),
+        dilation=(3, 1),
+    ),
+    problem_of(
+        n=2,
+        ci=64,
+        co=32,
+        size=(15, 2),
+        taps=(5, 2),
+        stride=(4, 3),
+        padding=((1, 3), (2, 1)),
+        dilation=3,
+        groups=2,
+    ),
+    problem_of(
+        n=2,
+        ci=144,
+        co=32,
+        size=(18, 16),
+        taps=(2, 5),
+        stride=4,
+        padding=((2, 3), (3, 3)),
+        dilation=(2, 3),
+        groups=2,
+    ),
+    problem_of(
+        n=2,
+        ci=912,
+        co=48,
+        size=(6, 7, 5),
+        taps=(1, 3, 1),
+        stride=4,
+        padding=((1, 3), (2, 3), (1, 1)),
+        dilation=(1, 3, 3),
+        groups=3,
+    ),
+]
 
 
 def reference(

@@ -17,7 +17,7 @@ pytest.importorskip("torch", reason="needs torch, which is not installed")
 
 import torch
 import triton_ext
-from dgrad_cases import draw, reference
+from dgrad_cases import HALVES, draw, reference
 from gpu_comparison import (
     MARKS,
     NIGHTLY,
@@ -67,6 +67,7 @@ FIXED_CASES = [
     problem_of(n=2, ci=64, co=128, size=(16, 28, 28), taps=(3, 3, 3), stride=(1, 2, 2), padding=1),
     problem_of(n=8, ci=256, co=256, size=(28, 28), padding=1, groups=4),
     problem_of(n=2, ci=16, co=768, size=(112, 112), taps=(16, 16), stride=16),
+    *HALVES,
 ]
 
 

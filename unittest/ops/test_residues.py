@@ -76,9 +76,11 @@ def test_the_gluon_kernel(dim, monkeypatch):
 
 @pytest.mark.parametrize("dim", EDGES, ids=str)
 def test_the_jit_kernel(dim, monkeypatch):
-    monkeypatch.setattr(conv_dgrad, "tl", types.SimpleNamespace(where=np.where))
+    language = types.SimpleNamespace(where=np.where, program_id=lambda axis: np.int32(0))
+    monkeypatch.setattr(conv_dgrad, "tl", language)
     monkeypatch.setattr(conv_dgrad, "max", np.maximum, raising=False)
-    monkeypatch.setattr(conv_dgrad, "_residue", conv_dgrad._residue.fn)
+    for name in ("_residue", "_wide"):
+        monkeypatch.setattr(conv_dgrad, name, getattr(conv_dgrad, name).fn)
     names = ("taps", "stride", "divisor", "tap_step", "inverse")
     classes = tuple(of(dim, name) for name in names)
     residues = np.arange(dim.stride, dtype=np.int32)

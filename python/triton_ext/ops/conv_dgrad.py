@@ -16,6 +16,11 @@ copied to [Ci / groups, T * R * S, Co].
 
 Classes are numbered by (residue + padding) modulo the stride, which puts those with the most taps
 first: what is left for the end, when multiprocessors run out of tiles, is short.
+
+Numbers of classes, residues and taps are small.  Where LLVM knows how small, it narrows divisions
+to 8 bits and puts two of them into one register.  What ptxas 12.9, which Triton uses for Hopper,
+makes of adding a constant to such halves (``add.s16x2``) adds nothing to some of them
+(triton-lang/triton#11581): dx was wrong for some geometries.  ``_wide`` keeps them in 32 bits.
 """
 
 from __future__ import annotations
@@ -85,18 +90,28 @@ class Classes(NamedTuple):
 
 
 @triton.jit
+def _wide(number, LIMIT: tl.constexpr):
+    """Adds a zero that LLVM does not know to be one, nor to be small: no grid has a second axis."""
+    return number + tl.program_id(1) * 65537 if LIMIT > 1 else number
+
+
+@triton.jit
 def _class_position(number, CLASSES: tl.constexpr):
     """Number of a class in each dimension: (residue + padding) % stride."""
     STRIDE_H: tl.constexpr = CLASSES[1][1]
     STRIDE_W: tl.constexpr = CLASSES[1][2]
-    return number // (STRIDE_H * STRIDE_W), number // STRIDE_W % STRIDE_H, number % STRIDE_W
+    return (
+        _wide(number // (STRIDE_H * STRIDE_W), CLASSES[1][0]),
+        _wide(number // STRIDE_W % STRIDE_H, STRIDE_H),
+        _wide(number % STRIDE_W, STRIDE_W),
+    )
 
 
 @triton.jit
 def _residue(number, problem, DIM: tl.constexpr, CLASSES: tl.constexpr):
     """Residue of the pixels of a class in one dimension."""
     STRIDE: tl.constexpr = CLASSES[1][DIM]
-    return (number + STRIDE - problem.padding[DIM] % STRIDE) % STRIDE
+    return _wide((number + STRIDE - problem.padding[DIM] % STRIDE) % STRIDE, STRIDE)
 
 
 @triton.jit
@@ -106,7 +121,7 @@ def _class_taps(number, DIM: tl.constexpr, CLASSES: tl.constexpr):
     DIVISOR: tl.constexpr = CLASSES[2][DIM]
     TAP_STEP: tl.constexpr = CLASSES[3][DIM]
     INVERSE: tl.constexpr = CLASSES[4][DIM]
-    first = number // DIVISOR * INVERSE % TAP_STEP
+    first = _wide(number // DIVISOR * INVERSE % TAP_STEP, TAP_STEP)
     is_reached = (number % DIVISOR == 0) & (first < TAPS)
     return first, tl.where(is_reached, (TAPS - 1 - first) // TAP_STEP + 1, 0)
 
