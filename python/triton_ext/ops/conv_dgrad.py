@@ -21,6 +21,7 @@ Numbers of classes, residues and taps are small.  Where LLVM knows how small, it
 to 8 bits and puts two of them into one register.  What ptxas 12.9, which Triton uses for Hopper,
 makes of adding a constant to such halves (``add.s16x2``) adds nothing to some of them
 (triton-lang/triton#11581): dx was wrong for some geometries.  ``_wide`` keeps them in 32 bits.
+With strides of 1 and 2 no such addition was found, and larger tiles have no registers to spare.
 """
 
 from __future__ import annotations
@@ -92,7 +93,7 @@ class Classes(NamedTuple):
 @triton.jit
 def _wide(number, LIMIT: tl.constexpr):
     """Adds a zero that LLVM does not know to be one, nor to be small: no grid has a second axis."""
-    return number + tl.program_id(1) * 65537 if LIMIT > 1 else number
+    return number + tl.program_id(1) * 65537 if LIMIT > 2 else number
 
 
 @triton.jit
