@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -13,7 +13,7 @@ from triton_ext.errors import UnsupportedError
 from triton_ext.ops.arguments import channels_last
 from triton_ext.ops.norms.norm_config import NormShape
 from triton_ext.ops.norms.norm_plan import NormPlan
-from triton_ext.ops.norms.refusals import is_channels_last, look, norm_problem, running_problem
+from triton_ext.ops.norms.refusals import is_channels_last, norm_problem, recall, running_problem
 from triton_ext.ops.plans import PlanCache
 
 __all__ = ["Call", "plan_of"]
@@ -149,16 +149,9 @@ def plan_of(
     Raises:
         UnsupportedError: No kernel takes it.
     """
-    key: Hashable = None
-    plan = None
-    # Equal numbers of other types are the same key.
-    if groups is None or type(groups) is int:
-        try:
-            key = (kind, groups, activation, eps, out_dtype)
-            key = (*key, look(x, weight, bias, residual, *running))
-            plan = _plans.get(key)
-        except (AttributeError, RuntimeError, TypeError):
-            pass  # no tensors, or no hash: the problem says so
+    words = (kind, activation, eps, out_dtype)
+    recalled = recall(_plans, groups, words, x, weight, bias, residual, *running)
+    key, plan = recalled
     if plan is not None:
         return plan
     problem = norm_problem(kind, x, groups, weight, bias, residual, activation)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
-from typing import Literal
+from typing import Literal, TypeVar
 
 import torch
 from torch.autograd import forward_ad
@@ -22,12 +22,13 @@ __all__ = [
     "is_channels_last",
     "is_negated",
     "is_torchs",
-    "look",
     "norm_problem",
+    "recall",
     "running_problem",
 ]
 
 Tensor = torch.Tensor
+Value = TypeVar("Value")
 
 NORM_ACTIVATIONS = ("identity", *(name for name in ACTIVATIONS if name != "none"))
 _RESIDUAL_ACTIVATIONS = ("identity", "relu")
@@ -90,7 +91,7 @@ def _dispatches(tensor: object) -> bool:
     return isinstance(tensor, Tensor) and own is not Tensor.__torch_dispatch__
 
 
-def look(*tensors: Tensor | None) -> tuple[object, ...]:
+def _look(*tensors: Tensor | None) -> tuple[object, ...]:
     """What plans and refusals depend on; raises where something is no dense tensor."""
     return tuple(
         [
@@ -98,6 +99,27 @@ def look(*tensors: Tensor | None) -> tuple[object, ...]:
             for t in tensors
         ]
     )
+
+
+def recall(
+    cache: PlanCache[Value], groups: int | None, words: tuple[object, ...], *tensors: Tensor | None
+) -> tuple[Hashable, Value | None]:
+    """Returns the key of a call, and what a cache has under it; ``None`` for either without.
+
+    Args:
+        cache: What is kept by the look of calls.
+        groups: Of GroupNorm.
+        words: What else it depends on.
+        tensors: Whose look it depends on.
+    """
+    # Equal numbers of other types are the same key.
+    if groups is None or type(groups) is int:
+        try:
+            key = (groups, words, _look(*tensors))
+            return key, cache.get(key)
+        except (AttributeError, RuntimeError, TypeError):
+            pass  # no tensors, or no hash: the problem says so
+    return None, None
 
 
 def norm_problem(
@@ -123,15 +145,8 @@ def norm_problem(
     if torch.compiler.is_compiling():
         # What is kept is nothing to trace.
         return _find_problem(kind, x, groups, weight, bias, residual, activation)
-    key: Hashable = None
-    known = None
-    # Equal numbers of other types are the same key.
-    if groups is None or type(groups) is int:
-        try:
-            key = (kind, groups, activation, look(x, weight, bias, residual))
-            known = _answers.get(key)
-        except (AttributeError, RuntimeError, TypeError):
-            key = None  # no tensors, or no hash: the problem says so
+    recalled = recall(_answers, groups, (kind, activation), x, weight, bias, residual)
+    key, known = recalled
     if known is not None:
         return known[0]
     found = _find_problem(kind, x, groups, weight, bias, residual, activation)
