@@ -137,8 +137,8 @@ def expected_times(
     consider_all(_COSTS, m_gemm, co)
     if x_is_matrix:
         consider_all(_MATRIX_COSTS, m_gemm, co)
-    if x_is_matrix and out_bytes == 2:
-        consider_all(_TURNED_COSTS, co, m_gemm)
+        if out_bytes == 2:
+            consider_all(_TURNED_COSTS, co, m_gemm)
     for base, cost in _KEEPING_COSTS.items() if may_keep_filter else ():
         kept = keep_filter(specialize(base), round(taps) * blocks)
         num_n = math.ceil(co / base.block_n)

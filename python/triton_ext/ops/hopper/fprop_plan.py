@@ -279,27 +279,22 @@ def make_plan(
     )
     row_stride = matrix_row_stride(x_desc)
     out_dtype = epilogue.out_dtype or dtype
-    m_gemm, n_gemm = (co, conv.m_gemm) if config.rows_from_w else (conv.m_gemm, co)
+    # How many there are, channels of each, and from one to the next.
+    pixels, filters = (conv.m_gemm, x_ci, row_stride), (co, ci, ci)
+    rows, columns = (filters, pixels) if config.rows_from_w else (pixels, filters)
+    (m_gemm, row_ci, row_step), (n_gemm, column_ci, column_step) = rows, columns
+    assert column_step is not None  # pixels are columns where they are rows of a matrix only
     tiles = math.ceil(m_gemm / config.block_m) * math.ceil(n_gemm / config.block_n)
-    matrix = None
-    if config.rows_from_w:
-        matrix = Tiled.of(dtype, [co, ci], ci, x_block)
-    elif row_stride is not None:
-        matrix = Tiled.of(dtype, [conv.m_gemm, x_ci], row_stride, x_block)
-    column_ci, column_stride = ci, ci
-    if config.rows_from_w:
-        assert row_stride is not None
-        column_ci, column_stride = x_ci, row_stride
 
     return HopperPlan(
         problem=asked,
         config=config,
         epilogue=epilogue,
         x_desc=x_desc,
-        matrix=matrix,
+        matrix=(None if row_step is None else Tiled.of(dtype, [m_gemm, row_ci], row_step, x_block)),
         column_tiles=tuple(
             Tiled.of(
-                dtype, [n_gemm, problem.taps, column_ci], column_stride, [width, 1, config.block_k]
+                dtype, [n_gemm, problem.taps, column_ci], column_step, [width, 1, config.block_k]
             )
             for width in (config.block_n_main, config.block_n_rest)
             if width
