@@ -12,6 +12,8 @@ from typing import Final
 
 __all__ = [
     "CHANNEL",
+    "JOIN",
+    "JOIN_LIBRARY",
     "LIBRARY",
     "MARKED",
     "METADATA_KEY",
@@ -37,6 +39,13 @@ PIXEL: Final = f"{MARKED}.pixel"
 
 # (c, [[offset_d,] offset_h,] offset_w) -> i32: first channel and filter offsets, outermost first.
 CHANNEL: Final = f"{MARKED}.channel"
+
+# Of the one marker that is not pure: it says something of the WGMMAs behind it, and has to stay in
+# front of them.  Its own name, because no pass over TTGIR has anything to do with it.
+JOIN_LIBRARY: Final = "triton_ext.wgmma"
+
+# (columns, columns, ..) -> i32, which nobody uses: the WGMMAs behind it are to be one.
+JOIN: Final = f"{JOIN_LIBRARY}.join"
 
 # An H200 answers any other first channel with an illegal instruction, whatever the elements are
 # (Triton 3.9.0, 2026-11-20).

@@ -38,7 +38,7 @@ from triton_ext.errors import SourceError, UnsupportedError, VerifyError
 from triton_ext.host import module as host_module
 from triton_ext.host import seams
 from triton_ext.ir import Module, parse
-from triton_ext.markers import LIBRARY, MARKED
+from triton_ext.markers import JOIN_LIBRARY, LIBRARY, MARKED
 from triton_ext.own_passes import host_has, is_set, own_for, own_passes
 from triton_ext.passes import Pass, PassManager, Pipeline
 from triton_ext.passes.sources import add_content, add_files, add_sources
@@ -438,16 +438,18 @@ def _wrap_stage(
 
 
 def _wrap_llir(inner: Callable[[Any, Any], str]) -> Callable[[Any, Any], str]:
-    """Puts what the host cannot do of im2col copies behind LLVM IR."""
+    """Puts behind LLVM IR what the host cannot do of im2col copies, and joined WGMMAs."""
     if host_has("im2col-copies"):
         word, export = ".multicast::cluster", "order-multicast-operands"
     else:
         word, export = MARKED, "lower-im2col-calls"
+    own = ((word, export), (JOIN_LIBRARY, "join-wgmma"))
 
     def wrapped(source: Any, metadata: Any) -> str:
         text: str = inner(source, metadata)
-        if word in text:
-            text = backends.load("nvidia", export)(text)
+        for word, export in own:
+            if word in text:
+                text = backends.load("nvidia", export)(text)
         return text
 
     return wrapped

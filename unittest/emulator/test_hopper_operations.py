@@ -408,6 +408,28 @@ def test_products_that_are_wrong(before, after, expected):
     assert expected in message(PRODUCT.replace(before, after))
 
 
+def test_products_that_are_joined_are_one_for_those_who_wait():
+    text = PRODUCT.replace("$dot q a a p", "$dot q a a zero")
+    number = "    %one = arith.constant 64 : i32\n"
+    marker = (
+        '    %m = tt.extern_elementwise %one, %one {libname = "triton_ext.wgmma", libpath = "", '
+        'pure = false, symbol = "triton_ext.wgmma.join"} : (i32, i32) -> i32\n'
+    )
+    joined = text.replace("    $dot p", f"{number}{marker}    $dot p")
+    assert "$dots r q 0" in joined
+    run(joined)
+    for pendings in (0, 1):
+        # The older one of two is done behind a wait that leaves one, unless they are one.
+        waited = f"$dots r p {pendings}\n"
+        for body, is_done in ((text, True), (joined, pendings == 0)):
+            end = "    $half h r\n    $dots z q 0\n"
+            changed = body.replace("    $dots r q 0\n    $half h r\n", f"    {waited}{end}")
+            if is_done:
+                run(changed)
+            else:
+                assert "product that is in flight" in message(changed)
+
+
 def test_products_of_float32_read_10_bits_of_the_mantissa():
     wide, shared = "64x64xf32", "!ttg.memdesc<64x64xf32, #f, #smem>"
     body = f"""

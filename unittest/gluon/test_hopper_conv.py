@@ -14,7 +14,7 @@ import sys
 import weakref
 
 import pytest
-from cubin_resources import resources
+from cubin_resources import disassembled, resources
 from triton_ext.errors import DescriptorError, LaunchError
 from triton_ext.gluon import nvidia as xnv
 from triton_ext.host import capabilities
@@ -48,6 +48,8 @@ from examples.gluon.hopper.launch import (  # noqa: E402
     operand_problems,
 )
 
+JOIN = capabilities()["wgmma-join"]
+needs_join = pytest.mark.skipif(not JOIN.available, reason=JOIN.reason)
 KEPT = tuple(keep_filter(config, 6) for config in fprop.KEEPING_CONFIGS)
 COMPILED = (*fprop.CONFIGS, *KEPT)
 
@@ -159,20 +161,70 @@ def fast(configs: tuple[TileConfig, ...], *indices: int) -> list[object]:
     ]
 
 
-@pytest.mark.parametrize("config", fast(COMPILED, 2, 8))
+APART = (
+    cooperative(64, 2, 128, 5, block_n_rest=32, store_n=32, may_join=False),
+    cooperative(64, 3, 128, 4, block_n_rest=64, may_join=False),
+    ping_pong(128, 128, 5, block_n_rest=32, store_n=32, may_join=False),
+    cooperative(64, 2, 64, 7, block_n_rest=32, store_n=32, rows_from_w=True, may_join=False),
+    cooperative(64, 2, 128, 6, block_n_rest=16, store_n=16, rows_from_w=True, may_join=False),
+)
+JOINED = tuple(dataclasses.replace(config, may_join=True) for config in APART)
+
+
+@needs_join
+def test_names_tell_what_is_joined():
+    assert not any(config.joins for config in COMPILED)
+    assert [config.joins for config in APART] == [False] * len(APART)
+    assert [str(config) for config in JOINED] == [f"{config}_joined" for config in APART]
+    for columns, rest in ((64, 0), (64, 64), (256, 64)):
+        alone = cooperative(64, 2, columns, 4, block_n_rest=rest, may_join=True)
+        assert not alone.joins
+
+
+@needs_join
+def test_pieces_are_copied_in_twos():
+    # 5 * 5 pieces of 32 columns, 4 * 3 of 64, 5 * 5 of 32, 7 * 3 of 32 and 6 * 9 of 16.
+    assert [config.w_pieces for config in JOINED] == [26, 12, 26, 22, 54]
+    spare = [a.smem_bytes - b.smem_bytes for a, b in zip(JOINED, APART, strict=True)]
+    assert spare == [32 * 128, 0, 32 * 128, 32 * 128, 0]
+    assert [config.fprop_boxes for config in APART] == [
+        (128, 32), (128, 64), (128, 32), (64, 32), (128, 16)
+    ]  # fmt: skip
+    assert [config.fprop_boxes for config in JOINED] == [
+        (64, 32), (128, 64), (64, 32), (64, 32), (32, 16)
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        *fast(COMPILED, 2, 8),
+        *(pytest.param(config, id=str(config), marks=needs_join) for config in JOINED),
+        APART[0],
+    ],
+    ids=str,
+)
 def test_compiled_code(config, fresh_triton_cache, tmp_path):
-    compiled = fprop.compile_conv_fprop(config)
+    compiled = fprop.compile_conv_fprop(config, rank=2 if config.rows_from_w else 4)
     ptx = compiled.asm["ptx"]
     assert compiled.metadata.shared <= config.smem_bytes + RESERVED_BYTES
-    assert len(re.findall(r"cp\.async\.bulk\.tensor\.4d\S*\.im2col", ptx)) == config.row_groups
+    rows = r"2d\.shared" if config.rows_from_w else r"4d\S*\.im2col"
+    assert len(re.findall(rf"cp\.async\.bulk\.tensor\.{rows}", ptx)) == config.row_groups
     widths = [config.block_n_main] + [config.block_n_rest] * (config.block_n_rest > 0)
-    for width in widths:
+    copies = config.block_n // config.block_n_rest // 2 + 1 if config.joins else len(widths)
+    assert len(re.findall(r"cp\.async\.bulk\.tensor\.3d\.shared", ptx)) == copies
+    multiplied = [config.block_n] if config.joins else widths
+    assert set(re.findall(r"wgmma\.mma_async\S*m64n(\d+)k", ptx)) == set(map(str, multiplied))
+    for width in multiplied:
         # Per consumer: K of a step in 16s, rows in 64s.
         count = config.consumers * config.block_k // 16 * config.rows // 64
         assert len(re.findall(rf"wgmma\.mma_async\S*m64n{width}k16\S*f16\.f16", ptx)) == count
     stores = sum(config.consumers * width // config.store_n for width in widths)
     assert len(re.findall(r"cp\.async\.bulk\.tensor\.2d\.global\.shared", ptx)) == stores
     assert "setmaxnreg.inc" in ptx
+    # A wait in the loop and one behind it: where ptxas cannot keep WGMMAs in flight, it adds some.
+    sass = disassembled(compiled.asm["cubin"], tmp_path)
+    assert sass.count("WARPGROUP.DEPBAR") == 2 * config.consumers
     used = resources(compiled.asm["cubin"], tmp_path)
     assert used["STACK"] == used["LOCAL"] == 0, "registers were spilled"
 

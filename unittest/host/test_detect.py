@@ -91,7 +91,7 @@ def test_host_error_is_ours():
 
 # docs/support.md, as known for the releases of the test run.
 NEW = {
-    (3, 6): {"im2col", "im2col-gluon", "stages-hook-key"},
+    (3, 6): {"im2col", "im2col-gluon", "stages-hook-key", "wgmma-join"},
     (3, 7): {
         *("amd-async-stores", "amd-tdm-rows", "amd-tdm-intrinsic-wait"),
     },

@@ -51,6 +51,8 @@ from triton_ext.ops.tuning_store.possible import problems_of  # noqa: E402
 NIGHTLY = os.environ.get("TRITON_EXT_NIGHTLY") == "1"
 COPIES = capabilities()["im2col-copies"]
 needs_copies = pytest.mark.skipif(not COPIES.available, reason=COPIES.reason)
+JOIN = capabilities()["wgmma-join"]
+needs_join = pytest.mark.skipif(not JOIN.available, reason=JOIN.reason)
 H200 = Machine(132, (9, 0), SMEM_BYTES)
 
 
@@ -299,6 +301,34 @@ def test_rows_are_output_channels(config, monkeypatch, fresh_triton_cache):
     for spec in (PLAIN, FULL, replace(FULL, residual_per_image=True)):
         case = Case(problem=asked, dtype=torch.float16, spec=spec, one_scale=False)
         check(case, config=replace(config, block_k=32))
+
+
+@needs_copies
+@needs_join
+@pytest.mark.parametrize(("dtype", "rest"), [(torch.float16, 16), (torch.float8_e4m3fn, 32)])
+def test_products_are_joined(dtype, rest, monkeypatch, fresh_triton_cache):
+    # Five pieces and three, of six steps: blocks begin at even and at odd ones.
+    emulate(monkeypatch, gluon=True)
+    config = cooperative(64, 2, 64, 3, block_n_rest=rest, store_n=16, block_k=32)
+    config = replace(config, element_bytes=dtype.itemsize, may_join=True)
+    assert config.joins
+    spec = EpilogueSpec(bias=True, activation="relu", out_dtype=torch.bfloat16)
+    asked = problem(in_channels=48, filter_size=(1, 3), padding=((0, 0), (1, 0)))
+    check(Case(problem=asked, dtype=dtype, spec=spec), config=config)
+
+
+@needs_copies
+@needs_join
+@pytest.mark.parametrize("number", [0, 1])
+def test_products_are_joined_where_rows_are_output_channels(
+    number, monkeypatch, fresh_triton_cache
+):
+    # Three and nine pieces, of 3 * 5 * 9 pixels.
+    emulate(monkeypatch, gluon=True)
+    config = replace(fprop_config.TURNED_CONFIGS[number], block_k=16, may_join=True)
+    assert config.joins
+    asked = problem(**MATRIX, batch=3, in_channels=72, out_channels=200, input_size=(5, 9))
+    check(Case(problem=asked, dtype=torch.bfloat16, spec=FULL, one_scale=False), config=config)
 
 
 @needs_copies

@@ -152,8 +152,7 @@ def conv_fprop(
     kernel = conv_fprop_kernel if launcher is None else launcher(conv_fprop_kernel)
     kernel[(num_programs(config, tiles, co, num_sms),)](
         x_desc,
-        w_desc(config.block_n_main),
-        w_desc(config.block_n_rest) if config.block_n_rest else None,
+        *[*map(w_desc, config.fprop_boxes), None][:2],
         matrix_descriptor(y, [config.rows, config.store_n]),
         *(None for _ in EPILOGUE_POINTERS),
         problem,
@@ -187,8 +186,8 @@ def compile_conv_fprop(
     spatial = ("i32",) * max(rank - 2, 1)
     signature: dict[str, Any] = {
         "x_desc": pixels_type(dtype, block, rank),
-        "w_main_desc": tiled_type(dtype, [config.block_n_main, 1, config.block_k]),
-        "w_rest_desc": tiled_type(dtype, [config.block_n_rest, 1, config.block_k]),
+        "w_main_desc": tiled_type(dtype, [config.fprop_boxes[0], 1, config.block_k]),
+        "w_rest_desc": tiled_type(dtype, [config.fprop_boxes[-1], 1, config.block_k]),
         "y_desc": tiled_type(dtype, config.y_block),
         "problem": FpropProblem(*("i32",) * 3, *(("i32",) * 3,) * 2, *(spatial,) * 3),
     }

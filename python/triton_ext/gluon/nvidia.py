@@ -1,8 +1,9 @@
 """im2col for Gluon kernels on NVIDIA: ``from triton_ext.gluon import nvidia as xnv``.
 
-``async_load_im2col`` and ``im2col_start`` are for kernels; ``TensorDescriptorIm2Col``,
-``im2col_layout`` and ``with_base`` are for the host.  ``emulated(kernel)`` is launched on CPU
-tensors.  Kernels are the same with every Triton from 3.6 on.
+``async_load_im2col``, ``im2col_start`` and ``warpgroup_mma_joined`` are for kernels;
+``TensorDescriptorIm2Col``, ``im2col_layout`` and ``with_base`` are for the host.
+``emulated(kernel)`` is launched on CPU tensors.  Kernels are the same with every Triton from
+3.6 on.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ __all__ = [
     "emulated",
     "im2col_layout",
     "im2col_start",
+    "warpgroup_mma_joined",
     "with_base",
 ]
 
@@ -25,4 +27,5 @@ async_load_im2col = backends.load("nvidia", "gluon.async_load_im2col")
 emulated = backends.load("nvidia", "gluon.emulated")
 im2col_layout = backends.load("nvidia", "gluon.im2col_layout")
 im2col_start = backends.load("nvidia", "gluon.im2col_start")
+warpgroup_mma_joined = backends.load("nvidia", "gluon.warpgroup_mma_joined")
 with_base = backends.load("nvidia", "gluon.with_base")

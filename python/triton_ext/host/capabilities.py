@@ -138,6 +138,12 @@ _TABLE: tuple[tuple[str, str, Callable[[], bool], str], ...] = (
         _NEEDS.format("has no im2col descriptors for Gluon kernels", "3.8", "3.8"),
     ),
     (
+        "wgmma-join",
+        "WGMMAs of one left operand as one instruction (NVIDIA, sm_90)",
+        lambda: detect().release <= SUPPORTED[1],
+        _NEWER,
+    ),
+    (
         "fp32-dots-of-8",
         "tl.dot over 8 columns of fp32, for steps of few channels (NVIDIA)",
         _multiplies_8_of_fp32,

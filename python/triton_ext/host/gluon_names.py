@@ -23,6 +23,7 @@ __all__ = [
     "async_load",
     "async_store",
     "barrier",
+    "reinterpret",
     "typed",
 ]
 
@@ -67,5 +68,8 @@ async_store = getattr(tma, "async_store", None) or tma.async_copy_shared_to_glob
 # New in 3.7, as is the name of the barrier.
 allocate_mbarrier = getattr(mbarrier, "allocate_mbarrier", None) or gluon.jit(_allocate_mbarrier)
 barrier = getattr(gl, "barrier", None) or gl.thread_barrier
+# Public from 3.9 on.
+_memory = gl.shared_memory_descriptor
+reinterpret = getattr(_memory, "reinterpret", None) or _memory._reinterpret
 # 3.6 forgets for partitions what is constant in a tuple; it is the release without that barrier.
 typed = builtin(_as_it_is if hasattr(gl, "barrier") else _typed)

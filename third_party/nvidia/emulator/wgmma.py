@@ -15,6 +15,7 @@ from triton_ext.emulator.faults import UnreadyError, at_place, fault
 from triton_ext.emulator.memory import LdsView
 from triton_ext.emulator.workgroup import Context, Prepare, Step, Workgroup
 from triton_ext.ir import Operation
+from triton_ext.markers import JOIN
 
 from ..dialect import mma
 from .copies import check_async_read
@@ -36,12 +37,14 @@ class _Product:
         value: What it gives.
         operands: The buffers that it reads.
         is_done: Whether a wait retired it.
+        group: Number of what it is committed with.
     """
 
     op: Operation
     value: Array
     operands: list[tuple[Operation, LdsView]] = field(default_factory=list)
     is_done: bool = False
+    group: int = 0
 
 
 class _Pending:
@@ -67,6 +70,8 @@ class _Products:
 
     def __init__(self) -> None:
         self.flying: list[_Product] = []
+        self._last_group = 0
+        self._joined = 0
 
     @classmethod
     def of(cls, group: Workgroup) -> _Products:
@@ -83,11 +88,23 @@ class _Products:
             buffer.draining[...] += 1
             product.operands.append((product.op, buffer))
         group.copies.extend(product.operands)
+        if self._joined:
+            self._joined -= 1
+        else:
+            self._last_group += 1
+        product.group = self._last_group
         self.flying.append(product)
+
+    def join(self, count: int) -> None:
+        """Makes the next products one for those who wait."""
+        self._last_group += 1
+        self._joined = count
 
     def retire(self, group: Workgroup, pendings: int) -> None:
         """Retires all but the last ones."""
-        for product in self.flying[: max(0, len(self.flying) - pendings)]:
+        groups = sorted({product.group for product in self.flying})
+        done = groups[: max(0, len(groups) - pendings)]
+        for product in [product for product in self.flying if product.group in done]:
             for place in product.operands:
                 group.copies.remove(place)
                 place[1].draining[...] -= 1
@@ -184,7 +201,15 @@ def _wait(op: Operation, context: Context) -> Step:
     return step
 
 
+def _join(op: Operation, context: Context) -> Step:
+    """The marker of products that become one (``triton_ext.markers.JOIN``)."""
+    if JOIN not in op.text:
+        raise fault(op, "the emulator does not know functions of libraries")
+    return lambda group: _Products.of(group).join(len(op.operands))
+
+
 WGMMA: dict[str, Prepare] = {
+    "tt.extern_elementwise": _join,
     mma.WarpGroupDotOp.NAME: _dot,
     mma.WarpGroupDotWaitOp.NAME: _wait,
 }

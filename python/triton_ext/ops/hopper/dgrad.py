@@ -381,27 +381,24 @@ def consumer(
         tile = gl.program_id(0) + index * gl.num_programs(0)
         row, column, residues = split_tile(tile, problem, CONFIG, CLASSES)
         num_steps = num_steps_of(index, problem, CONFIG, CLASSES)
-        acc_main, acc_rest = multiply_tile(
-            shared, index, first_step, num_steps, ME, CONFIG, W_IS_NK=False
-        )
+        accs = multiply_tile(shared, index, first_step, num_steps, ME, CONFIG, W_IS_NK=False)
         first_step += num_steps
         if TILE_STEP == 2:
             first_step += num_steps_of(index + 1, problem, CONFIG, CLASSES)
         row += FIRST_ROW
         if CLASSES.count > 1:
             store_rows(
-                acc_main, dx_ptr, shared.y_smem, row, column, residues, problem, epilogue,
+                accs[0], dx_ptr, shared.y_smem, row, column, residues, problem, epilogue,
                 FIRST_BUFFER, CONFIG, CLASSES,
             )  # fmt: skip
             if CONFIG.block_n_rest > 0:
                 store_rows(
-                    acc_rest, dx_ptr, shared.y_smem, row, column + CONFIG.block_n_main, residues,
+                    accs[1], dx_ptr, shared.y_smem, row, column + CONFIG.block_n_main, residues,
                     problem, epilogue, FIRST_BUFFER, CONFIG, CLASSES,
                 )  # fmt: skip
         else:
             store_tile(
-                acc_main, acc_rest, dx_desc, shared.y_smem, row, column, ME, CONFIG, epilogue,
-                "none",
+                accs, dx_desc, shared.y_smem, row, column, ME, CONFIG, epilogue, "none"
             )  # fmt: skip
     tma.store_wait(0)
 
@@ -424,7 +421,7 @@ def conv_dgrad_kernel(
     """Computes dx; a grid of any size works, a multiple of num_n where the filter stays."""
     problem = typed(problem)
     epilogue = typed((bias_ptr, None, None, None, None, problem.m_gemm, problem.ci, None))
-    shared = allocate_shared(dy_desc, w_main_desc, w_rest_desc, dx_desc, CONFIG)
+    shared = allocate_shared(dy_desc, w_main_desc, w_rest_desc, dx_desc, CONFIG, W_IS_NK=False)
     CONSUMER_REGISTERS: gl.constexpr = CONFIG.consumer_registers
     PRODUCER_REGISTERS: gl.constexpr = CONFIG.producer_registers
     if CONFIG.consumers == 1:

@@ -207,12 +207,9 @@ def consumer(
         if CONFIG.block_n_rest > 0:
             rest = column + CONFIG.block_n_main
             prefetch_columns(first, rest, epilogue, CONFIG.block_n_rest, CONFIG)
-        acc_main, acc_rest = multiply_tile(
-            shared, index, index * num_steps, num_steps, ME, CONFIG, W_IS_NK=True
-        )
+        accs = multiply_tile(shared, index, index * num_steps, num_steps, ME, CONFIG, W_IS_NK=True)
         store_tile(
-            acc_main, acc_rest, y_desc, shared.y_smem, first, column, ME, CONFIG, epilogue,
-            ACTIVATION,
+            accs, y_desc, shared.y_smem, first, column, ME, CONFIG, epilogue, ACTIVATION
         )  # fmt: skip
     tma.store_wait(0)
 
@@ -246,7 +243,7 @@ def conv_fprop_kernel(
         bias_ptr, scale_ptr, tile_scale_ptr, residual_ptr, out_scale_ptr, pixels, channels,
         problem.output_size if RESIDUAL_PER_IMAGE else None,
     ))  # fmt: skip
-    shared = allocate_shared(x_desc, w_main_desc, w_rest_desc, y_desc, CONFIG)
+    shared = allocate_shared(x_desc, w_main_desc, w_rest_desc, y_desc, CONFIG, W_IS_NK=True)
     CONSUMER_REGISTERS: gl.constexpr = CONFIG.consumer_registers
     PRODUCER_REGISTERS: gl.constexpr = CONFIG.producer_registers
     # The first function runs in the CTA's own warps, consumer 0; the others get warps of their own.

@@ -51,13 +51,14 @@ def compile_conv_fprop(
     layout = smem_layout(block, config.element_bytes)
     pixels = f"tensordesc_im2col<{dtype}{block},input_rank={dims + 2},{layout!r}>"
     wide = gl.float16 if config.element_bytes == 1 else dtype
+    main, rest = (*config.fprop_boxes, 0)[:2]
     # Types take the places of values.
     problem: Any = FpropProblem
     spatial = ("i32",) * dims
     types: dict[str, Any] = {
         "x_desc": tiled(block) if x_is_matrix else pixels,
-        "w_main_desc": tiled([config.block_n_main, 1, config.block_k]),
-        "w_rest_desc": config.block_n_rest and tiled([config.block_n_rest, 1, config.block_k]),
+        "w_main_desc": tiled([main, 1, config.block_k]),
+        "w_rest_desc": rest and tiled([rest, 1, config.block_k]),
         "y_desc": tiled(config.y_block, out_dtype or dtype),
         "bias_ptr": epilogue.bias and f"*{wide}",
         "scale_ptr": epilogue.scale and not one_scale and "*fp32",

@@ -296,8 +296,7 @@ def make_plan(
             Tiled.of(
                 dtype, [n_gemm, problem.taps, column_ci], column_step, [width, 1, config.block_k]
             )
-            for width in (config.block_n_main, config.block_n_rest)
-            if width
+            for width in config.fprop_boxes
         ),
         y_tiles=Tiled.of(out_dtype, [conv.m_gemm, co], co, config.y_block),
         row_copies=copies,

@@ -8,7 +8,16 @@ from triton_ext.host.gluon_names import (
     async_load,
     async_store,
     barrier,
+    reinterpret,
     typed,
 )
 
-__all__ = ["aggregate", "allocate_mbarrier", "async_load", "async_store", "barrier", "typed"]
+__all__ = [
+    "aggregate",
+    "allocate_mbarrier",
+    "async_load",
+    "async_store",
+    "barrier",
+    "reinterpret",
+    "typed",
+]

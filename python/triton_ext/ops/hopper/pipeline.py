@@ -3,7 +3,7 @@
 The kernels' docstrings have the symbols, the warp roles and the table of barriers.
 """
 
-# mypy: disable-error-code="call-arg"
+# mypy: disable-error-code="call-arg,assignment"
 # ruff: noqa: RUF005  # Gluon traces these bodies, and has no starred expressions
 
 from __future__ import annotations
@@ -24,12 +24,19 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 
 from triton_ext.gluon import nvidia as xnv
 from triton_ext.ops.hopper.epilogue import finish_columns
-from triton_ext.ops.hopper.names import aggregate, allocate_mbarrier, async_load, async_store
+from triton_ext.ops.hopper.names import (
+    aggregate,
+    allocate_mbarrier,
+    async_load,
+    async_store,
+    reinterpret,
+)
 from triton_ext.ops.hopper.tiles import Barrier
 
 __all__ = [
     "Shared",
     "accumulator_layout",
+    "accumulator_widths",
     "allocate_shared",
     "arrivals",
     "is_matrix",
@@ -63,29 +70,63 @@ class Shared:
 
     x_smem: gl.shared_memory_descriptor  # [STAGES * ROW_GROUPS, ROWS, BLOCK_K]
     w_main_smem: gl.shared_memory_descriptor  # [STAGES or FILTER_STEPS, BLOCK_N_MAIN, 1, BLOCK_K]
-    w_rest_smem: gl.shared_memory_descriptor  # [STAGES, BLOCK_N_REST, 1, BLOCK_K]
+    # [STAGES, BLOCK_N_REST, 1, BLOCK_K].  Where WGMMAs are joined, all pieces of all stages, one
+    # behind the other: [W_PIECES, BLOCK_N_REST, 1, BLOCK_K]; w_main_smem are the same in twos,
+    # [W_PIECES // 2, 2 * BLOCK_N_REST, 1, BLOCK_K].
+    w_rest_smem: gl.shared_memory_descriptor
     y_smem: gl.shared_memory_descriptor  # [CONSUMERS * STORE_BUFFERS, ROWS, STORE_N]
     ready_bars: gl.shared_memory_descriptor  # [STAGES]
     empty_bars: gl.shared_memory_descriptor  # [STAGES]
     turn_bars: gl.shared_memory_descriptor  # [2]
 
 
+@gluon.constexpr_function
+def is_joined(config, w_is_nk):
+    """Tells whether one WGMMA goes over the columns of all accumulators; see multiply_stage."""
+    return w_is_nk and config.joins
+
+
+@gluon.constexpr_function
+def accumulator_widths(config, w_is_nk):
+    """Returns the columns of each accumulator: pieces of a WGMMA's, where those are joined.
+
+    Args:
+        config: The configuration.
+        w_is_nk: See multiply_stage.
+    """
+    if is_joined(config, w_is_nk):
+        return (config.block_n_rest,) * (config.block_n // config.block_n_rest)
+    return (config.block_n_main, config.block_n_rest)[: 1 + (config.block_n_rest > 0)]
+
+
 @gluon.jit
-def allocate_shared(x_desc, w_main_desc, w_rest_desc, y_desc, CONFIG: gl.constexpr):
-    """Allocates shared memory and initialises the barriers."""
+def allocate_shared(
+    x_desc, w_main_desc, w_rest_desc, y_desc, CONFIG: gl.constexpr, W_IS_NK: gl.constexpr
+):  # fmt: skip
+    """Allocates shared memory and initialises the barriers; for W_IS_NK see multiply_stage."""
     STAGES: gl.constexpr = CONFIG.stages
     BLOCKS: gl.constexpr = STAGES * CONFIG.row_groups
     BUFFERS: gl.constexpr = CONFIG.consumers * CONFIG.store_buffers
     x_smem = gl.allocate_shared_memory(x_desc.dtype, [BLOCKS] + x_desc.block_shape, x_desc.layout)
     W_BLOCKS: gl.constexpr = CONFIG.w_blocks
-    w_main_smem = gl.allocate_shared_memory(
-        w_main_desc.dtype, [W_BLOCKS] + w_main_desc.block_shape, w_main_desc.layout
-    )
-    w_rest_smem = w_main_smem
-    if CONFIG.block_n_rest > 0:
+    if is_joined(CONFIG, W_IS_NK):
+        PIECES: gl.constexpr = CONFIG.w_pieces
         w_rest_smem = gl.allocate_shared_memory(
-            w_rest_desc.dtype, [STAGES] + w_rest_desc.block_shape, w_rest_desc.layout
+            w_rest_desc.dtype, [PIECES] + w_rest_desc.block_shape, w_rest_desc.layout
         )
+        w_main_smem = reinterpret(
+            w_rest_smem, w_main_desc.dtype, [PIECES // 2] + w_main_desc.block_shape,
+            w_main_desc.layout,
+        )  # fmt: skip
+    else:
+        w_main_smem = gl.allocate_shared_memory(
+            w_main_desc.dtype, [W_BLOCKS] + w_main_desc.block_shape, w_main_desc.layout
+        )
+        w_rest_smem = w_main_smem
+        if CONFIG.block_n_rest > 0:
+            w_rest_smem = gl.allocate_shared_memory(
+                w_rest_desc.dtype, [STAGES] + w_rest_desc.block_shape, w_rest_desc.layout
+            )
     y_smem = gl.allocate_shared_memory(y_desc.dtype, [BUFFERS] + y_desc.block_shape, y_desc.layout)
     ready_bars = allocate_mbarrier(batch=STAGES)
     empty_bars = allocate_mbarrier(batch=STAGES)
@@ -147,14 +188,31 @@ def next_stage(stage, phase, STAGES: gl.constexpr):
 
 @gluon.jit
 def load_filter(w_main_desc, w_rest_desc, shared, ready, block, coord, CONFIG: gl.constexpr):
-    """Starts the loads of a step's block of the filter."""
+    """Starts the loads of a step's block of the filter, [BLOCK_N, 1, BLOCK_K]."""
     column, tap, channel = coord
-    async_load(w_main_desc, [column, tap, channel], ready, shared.w_main_smem.index(block))
-    if CONFIG.block_n_rest > 0:
+    if is_joined(CONFIG, True):
+        # Pieces go in twos, from even ones on; the one that is left is the first of a block that
+        # begins at an odd one, or the last.
+        PIECES: gl.constexpr = len(accumulator_widths(CONFIG, True))
+        first = block * PIECES
+        odd = first & 1
+        single = (1 - odd) * (PIECES - 1)
         async_load(
-            w_rest_desc, [column + CONFIG.block_n_main, tap, channel], ready,
-            shared.w_rest_smem.index(block),
+            w_rest_desc, [column + single * CONFIG.block_n_rest, tap, channel], ready,
+            shared.w_rest_smem.index(first + single),
         )  # fmt: skip
+        for pair in gl.static_range(PIECES // 2):
+            async_load(
+                w_main_desc, [column + (odd + 2 * pair) * CONFIG.block_n_rest, tap, channel],
+                ready, shared.w_main_smem.index(((first + odd) >> 1) + pair),
+            )  # fmt: skip
+    else:
+        async_load(w_main_desc, [column, tap, channel], ready, shared.w_main_smem.index(block))
+        if CONFIG.block_n_rest > 0:
+            async_load(
+                w_rest_desc, [column + CONFIG.block_n_main, tap, channel], ready,
+                shared.w_rest_smem.index(block),
+            )  # fmt: skip
 
 
 @gluon.jit
@@ -179,9 +237,23 @@ def as_kn(w_smem, W_IS_NK: gl.constexpr):
 
 
 @gluon.jit
+def filter_block(
+    shared, block, NUMBER: gl.constexpr, CONFIG: gl.constexpr, W_IS_NK: gl.constexpr
+):  # fmt: skip
+    """The right operand of a step for accumulator NUMBER."""
+    if is_joined(CONFIG, W_IS_NK):
+        PIECES: gl.constexpr = len(accumulator_widths(CONFIG, W_IS_NK))
+        w_smem = shared.w_rest_smem.index(block * PIECES + NUMBER)
+    elif NUMBER == 0:
+        w_smem = shared.w_main_smem.index(block)
+    else:
+        w_smem = shared.w_rest_smem.index(block)
+    return as_kn(w_smem, W_IS_NK)
+
+
+@gluon.jit
 def multiply_stage(
-    shared, stage, step, acc_main, acc_rest, GROUP: gl.constexpr, CONFIG: gl.constexpr,
-    W_IS_NK: gl.constexpr,
+    shared, stage, step, accs, GROUP: gl.constexpr, CONFIG: gl.constexpr, W_IS_NK: gl.constexpr
 ):  # fmt: skip
     """Starts the WGMMAs of a stage, and waits for those of the stage before.
 
@@ -189,15 +261,33 @@ def multiply_stage(
     """
     x = shared.x_smem.index(stage * CONFIG.row_groups + GROUP)
     block = step if CONFIG.filter_steps > 0 else stage
-    w_main = as_kn(shared.w_main_smem.index(block), W_IS_NK)
-    acc_main = warpgroup_mma(x, w_main, acc_main, is_async=True)
-    if CONFIG.block_n_rest > 0:
-        w_rest = as_kn(shared.w_rest_smem.index(block), W_IS_NK)
-        acc_rest = warpgroup_mma(x, w_rest, acc_rest, is_async=True)
-        acc_main, acc_rest = warpgroup_mma_wait(2, deps=(acc_main, acc_rest))
+    COUNT: gl.constexpr = len(accumulator_widths(CONFIG, W_IS_NK))
+    if is_joined(CONFIG, W_IS_NK):
+        pieces = ()
+        for i in gl.static_range(COUNT):
+            pieces = pieces + (filter_block(shared, block, i, CONFIG, W_IS_NK),)
+        return wait_for_all(1, xnv.warpgroup_mma_joined(x, pieces, accs))
     else:
-        acc_main = warpgroup_mma_wait(1, deps=(acc_main,))
-    return acc_main, acc_rest
+        started = ()
+        for i in gl.static_range(COUNT):
+            w = filter_block(shared, block, i, CONFIG, W_IS_NK)
+            started = started + (warpgroup_mma(x, w, accs[i], is_async=True),)
+        return wait_for_all(COUNT, started)
+
+
+@gluon.jit
+def wait_for_all(IN_FLIGHT: gl.constexpr, accs):
+    """The accumulators, as soon as no more than the newest IN_FLIGHT WGMMAs are in flight."""
+    if len(accs) == 1:
+        return (warpgroup_mma_wait(IN_FLIGHT, deps=accs),)
+    else:
+        return warpgroup_mma_wait(IN_FLIGHT, deps=accs)
+
+
+@gluon.jit
+def zeros(ROWS: gl.constexpr, COLUMNS: gl.constexpr, BYTES: gl.constexpr):
+    """A fresh accumulator."""
+    return gl.zeros((ROWS, COLUMNS), gl.float32, layout=accumulator_layout(COLUMNS, BYTES))
 
 
 @gluon.jit
@@ -205,7 +295,7 @@ def multiply_tile(
     shared, index, first_step, num_steps, ME: gl.constexpr, CONFIG: gl.constexpr,
     W_IS_NK: gl.constexpr,
 ):  # fmt: skip
-    """Returns a tile's accumulators; the second is of no use without BLOCK_N_REST.
+    """Returns a tile's accumulators, of the columns that accumulator_widths tells.
 
     Args:
         shared: The ring.
@@ -219,33 +309,28 @@ def multiply_tile(
     STAGES: gl.constexpr = CONFIG.stages
     ROWS: gl.constexpr = CONFIG.rows
     GROUP: gl.constexpr = 0 if CONFIG.ping_pong else ME
-    N_MAIN: gl.constexpr = CONFIG.block_n_main
-    N_REST: gl.constexpr = CONFIG.block_n_rest if CONFIG.block_n_rest > 0 else 16
+    WIDTHS: gl.constexpr = accumulator_widths(CONFIG, W_IS_NK)
     stage = first_step % STAGES
     phase = (first_step // STAGES) & 1
     # Its own value on purpose: `previous = stage` would not be carried by the loop.
     previous = first_step - (first_step // STAGES) * STAGES
     BYTES: gl.constexpr = CONFIG.element_bytes
-    acc_main = gl.zeros((ROWS, N_MAIN), gl.float32, layout=accumulator_layout(N_MAIN, BYTES))
-    acc_rest = gl.zeros((ROWS, N_REST), gl.float32, layout=accumulator_layout(N_REST, BYTES))
+    accs = ()
+    for i in gl.static_range(len(WIDTHS)):
+        accs = accs + (zeros(ROWS, WIDTHS[i], BYTES),)
     if CONFIG.ping_pong:
         mbarrier.wait(shared.turn_bars.index(ME), ((index // 2) & 1) ^ (1 - ME))
     for step in range(num_steps):
         mbarrier.wait(shared.ready_bars.index(stage), phase)
-        acc_main, acc_rest = multiply_stage(
-            shared, stage, step, acc_main, acc_rest, GROUP, CONFIG, W_IS_NK
-        )
+        accs = multiply_stage(shared, stage, step, accs, GROUP, CONFIG, W_IS_NK)
         mbarrier.arrive(shared.empty_bars.index(previous), pred=step > 0)
         previous = stage
         stage, phase = next_stage(stage, phase, STAGES)
     if CONFIG.ping_pong:
         mbarrier.arrive(shared.turn_bars.index(1 - ME))
-    if CONFIG.block_n_rest > 0:
-        acc_main, acc_rest = warpgroup_mma_wait(0, deps=(acc_main, acc_rest))
-    else:
-        acc_main = warpgroup_mma_wait(0, deps=(acc_main,))
+    accs = wait_for_all(0, accs)
     mbarrier.arrive(shared.empty_bars.index(previous), pred=num_steps > 0)
-    return acc_main, acc_rest
+    return accs
 
 
 @gluon.constexpr_function
@@ -270,7 +355,7 @@ def staging_order(config):
 
 @gluon.jit
 def store_tile(
-    acc_main, acc_rest, y_desc, y_smem, row, column, ME: gl.constexpr, CONFIG: gl.constexpr,
+    accs, y_desc, y_smem, row, column, ME: gl.constexpr, CONFIG: gl.constexpr,
     epilogue=None, ACTIVATION: gl.constexpr = None,
 ):  # fmt: skip
     """Stores a tile's accumulators through TMA; row and column are the consumer's first.
@@ -279,17 +364,18 @@ def store_tile(
     to shared memory.
     epilogue and ACTIVATION are those of finish_columns; both None for neither.
     """
-    N_MAIN: gl.constexpr = CONFIG.block_n_main
     FIRST: gl.constexpr = ME * CONFIG.store_buffers
-    store_columns(
-        acc_main, y_desc, y_smem, row, column, FIRST, 0, CONFIG, epilogue, ACTIVATION
-    )  # fmt: skip
-    if CONFIG.block_n_rest > 0:
-        PARTS: gl.constexpr = N_MAIN // CONFIG.store_n
+    for i in gl.static_range(len(accs)):
         store_columns(
-            acc_rest, y_desc, y_smem, row, column + N_MAIN, FIRST, PARTS, CONFIG, epilogue,
-            ACTIVATION,
+            accs[i], y_desc, y_smem, row, column + columns_before(accs, i), FIRST,
+            columns_before(accs, i) // CONFIG.store_n, CONFIG, epilogue, ACTIVATION,
         )  # fmt: skip
+
+
+@gluon.constexpr_function
+def columns_before(accs, count):
+    """Returns the columns of the first accumulators."""
+    return sum(acc.shape[1] for acc in accs[:count])
 
 
 @gluon.jit

@@ -5,10 +5,12 @@ from __future__ import annotations
 import dataclasses
 import enum
 import math
+import os
 from dataclasses import dataclass
 from typing import Any
 
 from triton_ext.errors import LaunchError
+from triton_ext.host import capabilities
 from triton_ext.ops.config_checks import type_problems
 
 __all__ = [
@@ -31,14 +33,14 @@ RESERVED_BYTES = 1024
 # Bytes of an element of fp16 and bf16, which all kernels here take.
 ELEMENT_BYTES = 2
 WARP_GROUP_THREADS = 128
-# Fields that tables do not write where they say what was the only way before they were there.
-OMIT_DEFAULT = {"omit_default": True}
 # The swizzle rows of shared memory; what is narrower has another layout.
 SWIZZLE_BYTES = (32, 64, 128)
 # Narrowest accumulator, and with it the narrowest store.
 MIN_STORE_N = 16
 # Largest N of a WGMMA (PTX ISA, wgmma shapes).
 WGMMA_MAX_N = 256
+# Not measured yet, and off: what the configurations cost was measured without.
+MAY_JOIN = os.environ.get("TRITON_EXT_JOIN_WGMMA") == "1"
 
 
 class Barrier(enum.Enum):
@@ -73,6 +75,8 @@ class TileConfig:
         rows_from_w: Whether rows of the product are output channels and its columns pixels, for
             x that is a matrix.  Columns may be 96 or 144, rows may not: what splits evenly over
             the multiprocessors may need them in either.
+        may_join: Whether WGMMAs of fprop go over the columns of both accumulators, where they can.
+            TRITON_EXT_JOIN_WGMMA=1 makes that the default.
     """
 
     rows: int
@@ -86,9 +90,11 @@ class TileConfig:
     store_buffers: int = 1
     group_m: int = 8
     filter_steps: int = 0
-    element_bytes: int = dataclasses.field(default=ELEMENT_BYTES, metadata=OMIT_DEFAULT)
-    out_bytes: int = dataclasses.field(default=ELEMENT_BYTES, metadata=OMIT_DEFAULT)
-    rows_from_w: bool = dataclasses.field(default=False, metadata=OMIT_DEFAULT)
+    # What tables leave out of these is what was the only way before they were there.
+    element_bytes: int = dataclasses.field(default=ELEMENT_BYTES, metadata={"omit": ELEMENT_BYTES})
+    out_bytes: int = dataclasses.field(default=ELEMENT_BYTES, metadata={"omit": ELEMENT_BYTES})
+    rows_from_w: bool = dataclasses.field(default=False, metadata={"omit": False})
+    may_join: bool = dataclasses.field(default=MAY_JOIN, metadata={"omit": False})
 
     def __post_init__(self) -> None:
         """Refuses what cannot be computed with: anything but whole numbers, and those too small."""
@@ -96,6 +102,22 @@ class TileConfig:
         found = type_problems(self, may_be_zero=("block_n_rest", "filter_steps"))
         if found:
             raise LaunchError("configuration: " + "; ".join(found))
+
+    @property
+    def joins(self) -> bool:
+        """Whether the two accumulators are those of one WGMMA.
+
+        Only for a filter of [BLOCK_N, 1, BLOCK_K] blocks.
+        """
+        fits = 0 < self.block_n_rest < self.block_n_main and self.block_n <= WGMMA_MAX_N
+        return self.may_join and fits and capabilities()["wgmma-join"].available
+
+    @property
+    def fprop_boxes(self) -> tuple[int, ...]:
+        """Columns of the TMA copies of w: of each accumulator; of two pieces and one, if joined."""
+        if self.joins:
+            return 2 * self.block_n_rest, self.block_n_rest
+        return (self.block_n_main, self.block_n_rest)[: 1 + (self.block_n_rest > 0)]
 
     @property
     def row_groups(self) -> int:
@@ -134,11 +156,23 @@ class TileConfig:
         return self.filter_steps or self.stages
 
     @property
+    def w_pieces(self) -> int:
+        """Pieces of BLOCK_N_REST columns in the buffer of w, where WGMMAs are joined.
+
+        An even number, because they are copied in twos: the last one may be of no use.
+        """
+        count = self.w_blocks * self.block_n // self.block_n_rest
+        return count + count % 2
+
+    @property
     def smem_bytes(self) -> int:
         """Shared memory of the ring, the filter, the staging buffers and the barriers."""
         staging = self.consumers * self.store_buffers * self.rows * self.store_n * self.out_bytes
         barriers = 8 * (2 * self.stages + 2)
-        return self.stages * self.x_bytes + self.w_blocks * self.w_bytes + staging + barriers
+        w_bytes = self.w_blocks * self.w_bytes
+        if self.joins:
+            w_bytes = self.w_pieces * self.block_n_rest * self.block_k * self.element_bytes
+        return self.stages * self.x_bytes + w_bytes + staging + barriers
 
     @property
     def accumulator_registers(self) -> int:
@@ -215,7 +249,7 @@ class TileConfig:
         step = f"_k{self.block_k}" if self.block_k != 64 else ""
         bits = "" if self.element_bytes == 2 else f"_b{8 * self.element_bytes}"
         bits += "" if self.out_bytes == 2 else f"_y{8 * self.out_bytes}"
-        bits += "_w" * self.rows_from_w
+        bits += "_w" * self.rows_from_w + "_joined" * self.joins
         return (
             f"{self.block_m}x{self.block_n_main}{rest}_{role}_s{self.stages}"
             f"_e{self.store_n}x{self.store_buffers}_g{self.group_m}{kept}{step}{bits}"

@@ -61,13 +61,13 @@ def encode(config: Any) -> dict[str, Any]:
     """Returns the fields of a configuration, ready for JSON.
 
     A configuration in a field that may hold any of them is with its kind.  A field whose metadata
-    has ``omit_default`` is left out at its default: it is newer than files that know all others.
+    names a value to ``omit`` is left out at that: it is newer than files that know all others.
     """
     annotations = typing.get_type_hints(type(config))
     found = {}
     for field in fields(config):
         value = getattr(config, field.name)
-        if field.metadata.get("omit_default") and value == field.default:
+        if "omit" in field.metadata and value == field.metadata["omit"]:
             continue
         if annotations[field.name] is Any:
             value = {"kind": kind_of(value), "config": encode(value)}

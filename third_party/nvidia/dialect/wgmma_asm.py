@@ -1,0 +1,140 @@
+"""The WGMMA as Triton writes it into LLVM IR: inline assembly with one operand per register.
+
+Grammar (PTX ISA, ``wgmma.mma_async``)::
+
+    wgmma.mma_async.sync.aligned.m64nNkK.f32.a.b {d}, a-desc, b-desc, scale-d, imm-scale-a,
+        imm-scale-b[, imm-trans-a, imm-trans-b];
+
+In the accumulator of fp32 a thread has N / 2 registers, 4 for 8 columns, in the order of the
+columns (PTX ISA, "Register Fragments for wgmma.mma_async.m64nNk16"): those of two neighbours, one
+behind the other, are those of one as wide as both.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from triton_ext.llvm_ir import Call, Instruction
+
+__all__ = ["MAX_N", "Wgmma", "joined_text"]
+
+#: Largest N; every multiple of 8 up to it is one.
+MAX_N: Final = 256
+
+_NAME: Final = "wgmma.mma_async.sync.aligned."
+_TEMPLATE: Final = re.compile(
+    rf"{re.escape(_NAME)}m64n(?P<n>\d+)(?P<kind>k\d+\.f32\.\w+\.\w+) \{{(?P<d>[$\d,]+)\}}, "
+    r"\$(?P<a>\d+), \$(?P<b>\d+), \$(?P<scale>\d+)(?P<flags>(?:, -?\d+)*);"
+)
+# Imm-trans-b stands behind the two scales and imm-trans-a.
+_TRANS_B: Final = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Wgmma:
+    """A WGMMA of two operands in shared memory, and accumulators of fp32.
+
+    Attributes:
+        call: The inline assembly.
+        columns: N.
+        kind: K and the types, as written.
+        flags: The immediate operands, as written.
+    """
+
+    call: Call
+    columns: int
+    kind: str
+    flags: str
+
+    @classmethod
+    def match(cls, instruction: Instruction) -> Wgmma | None:
+        """Returns the view, or ``None``."""
+        if _NAME not in instruction.text:
+            return None
+        call = Call.match(instruction)
+        match = _TEMPLATE.fullmatch(call.template.strip('"')) if call is not None else None
+        if call is None or match is None:
+            return None
+        columns = int(match["n"])
+        registers = columns // 2
+        found = (match["d"], match["a"], match["b"], match["scale"])
+        behind = (str(2 * registers + i) for i in range(3))
+        if found != (_numbers(registers), *behind) or len(call.args) != registers + 3:
+            return None
+        if call.constraints.strip('"') != _constraints(registers):
+            return None
+        return cls(call, columns, match["kind"], match["flags"])
+
+    @classmethod
+    def is_one(cls, instruction: Instruction) -> bool:
+        """Whether it is a WGMMA of any kind, also one that is not covered."""
+        return _NAME in instruction.text
+
+    @property
+    def accumulator(self) -> tuple[str, ...]:
+        """The registers that are added to, as they are passed."""
+        return tuple(arg.text for arg in self.call.args[: self.columns // 2])
+
+    @property
+    def left(self) -> str:
+        """The descriptor of the left operand."""
+        return self.call.args[self.columns // 2].text
+
+    @property
+    def right(self) -> str:
+        """The descriptor of the right operand."""
+        return self.call.args[self.columns // 2 + 1].text
+
+    @property
+    def scale(self) -> str:
+        """The predicate of whether anything is added to."""
+        return self.call.args[self.columns // 2 + 2].text
+
+    @property
+    def is_transposed(self) -> bool:
+        """Whether the columns of the right operand, not its rows, lie together."""
+        flags = self.flags.split(", ")[1:]
+        return len(flags) > _TRANS_B and flags[_TRANS_B] != "0"
+
+
+def joined_text(parts: Sequence[Wgmma], accumulator: Sequence[str]) -> str:
+    """Returns the first of neighbours over the columns of all of them, without its result.
+
+    Args:
+        parts: The neighbours, in order.
+        accumulator: The registers that are added to.
+    """
+    first = parts[0]
+    columns = sum(part.columns for part in parts)
+    registers = columns // 2
+    behind = ", ".join(f"${2 * registers + i}" for i in range(3))
+    template = f"{_NAME}m64n{columns}{first.kind} {{{_numbers(registers)}}}, {behind}{first.flags};"
+    args = [f"float {value}" for value in accumulator]
+    args += [_passed(first.call, first.columns // 2 + i) for i in range(3)]
+    text = first.call.instruction.text
+    tail = text[first.call.args_span[1] :].rstrip()
+    return (
+        f"call {result_type(columns)} asm sideeffect "
+        f'"{template}", "{_constraints(registers)}"({", ".join(args)}{tail}'
+    )
+
+
+def result_type(columns: int) -> str:
+    """The type of an accumulator."""
+    return f"{{ {', '.join(['float'] * (columns // 2))} }}"
+
+
+def _passed(call: Call, index: int) -> str:
+    arg = call.args[index]
+    return call.instruction.text[arg.type_start : arg.end]
+
+
+def _numbers(registers: int) -> str:
+    return ",".join(f"${i}" for i in range(registers))
+
+
+def _constraints(registers: int) -> str:
+    return ",".join(["=f"] * registers + [str(i) for i in range(registers)] + ["l", "l", "b"])

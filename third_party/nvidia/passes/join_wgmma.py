@@ -1,0 +1,316 @@
+"""WGMMAs behind a marker, over neighbouring columns, become one: in LLVM IR, on every host.
+
+What ``gluon.joined_mma`` leaves, here of 128 + 32 columns and one step of 16::
+
+    %1 = call i32 @triton_ext.wgmma.join(i32 128, i32 32)
+    call void @llvm.nvvm.wgmma.fence.sync.aligned()
+    %2 = call { 64 x float } asm sideeffect "wgmma... m64n128k16 ..."(.., i64 %a, i64 %b, ..)
+    call void @llvm.nvvm.wgmma.commit_group.sync.aligned()
+    call void @llvm.nvvm.wgmma.fence.sync.aligned()
+    %3 = call { 16 x float } asm sideeffect "wgmma... m64n32k16 ..."(.., i64 %a, i64 %c, ..)
+    call void @llvm.nvvm.wgmma.commit_group.sync.aligned()
+
+After::
+
+    call void @llvm.nvvm.wgmma.fence.sync.aligned()
+    %2 = call { 80 x float } asm sideeffect "wgmma... m64n160k16 ..."(.., i64 %a, i64 %b, ..)
+    call void @llvm.nvvm.wgmma.commit_group.sync.aligned()
+
+A wait behind them counts them as one, as ``warpgroup_mma_joined`` says: an empty group would be one
+more instruction for the tensor cores.
+
+Properties of the WGMMAs that become one:
+
+1. Their left operand, depth, types, flags and predicate are the same.
+2. The right operand of each begins where that of the one before ends: N / 8 groups of 8 rows behind
+   it, as far apart as its descriptor says (:mod:`.smem_descriptors`).
+3. Nothing that has an effect stands between them but their fences and ends of groups.
+
+Safe direction: a marker behind which that does not hold, or cannot be seen, is an error at the
+user's line.  Not covered: left operands in registers, transposed right operands, accumulators of
+fp16.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from triton_ext.errors import PassError
+from triton_ext.llvm_ir import Call, Entity, Function, Instruction, Module, parse
+from triton_ext.markers import JOIN
+
+from ..dialect.wgmma_asm import MAX_N, Wgmma, joined_text, result_type
+from .call_flow import error_in
+from .smem_descriptors import descriptor_of
+
+__all__ = ["join_wgmma"]
+
+_FENCE: Final = "@llvm.nvvm.wgmma.fence.sync.aligned"
+_COMMIT: Final = "@llvm.nvvm.wgmma.commit_group.sync.aligned"
+# What only computes a value.
+_PURE: Final = frozenset(
+    {"add", "and", "ashr", "bitcast", "extractelement", "extractvalue", "freeze", "getelementptr"}
+    | {"icmp", "insertelement", "insertvalue", "lshr", "mul", "or", "ptrtoint", "select", "sext"}
+    | {"shl", "shufflevector", "sub", "trunc", "xor", "zext"}
+)
+_EXTRACT: Final = re.compile(r"extractvalue \{[^}]*\} (?P<value>%[-\w$.]+), (?P<index>\d+)\b")
+
+
+def join_wgmma(text: str, filename: str = "<llir>") -> str:
+    """Joins the WGMMAs behind each marker of an LLVM IR module.
+
+    Args:
+        text: The module.
+        filename: Its name in errors about places that have no place in the user's program.
+
+    Raises:
+        ParseError: The module is malformed.
+        PassError: The WGMMAs behind a marker cannot become one.
+    """
+    if JOIN not in text:
+        return text
+    module = parse(text, filename)
+    for function in module.functions:
+        markers = [call for call in map(_marker, function.instructions()) if call is not None]
+        if markers:
+            _join_function(module, function, markers)
+    for entity in list(module.entities):
+        if isinstance(entity, Entity) and _belongs_to_marker(entity):
+            module.remove(entity)
+    return str(module)
+
+
+def _marker(instruction: Instruction) -> Call | None:
+    if JOIN not in instruction.text:
+        return None
+    call = Call.match(instruction)
+    return call if call is not None and call.callee.strip('@"') == JOIN else None
+
+
+def _belongs_to_marker(entity: Entity) -> bool:
+    if entity.keyword == "declare":
+        return JOIN in entity.name
+    return f'!DISubprogram(name: "{JOIN}"' in entity.text
+
+
+def _join_function(module: Module, function: Function, markers: Sequence[Call]) -> None:
+    names = _Names.of(function)
+    for marker in markers:
+        groups = _Groups(module, marker)
+        groups.read()
+        parts = groups.matched(names.definitions)
+        for together in parts:
+            _join(module, function, together, names, groups.fences[0])
+        for unneeded in (*groups.fences[1:], *groups.commits[1:]):
+            unneeded.erase()
+        marker.instruction.erase()
+
+
+@dataclass(frozen=True, slots=True)
+class _Names:
+    """Where values of a function come from and go.
+
+    Attributes:
+        definitions: The instructions by the names of their results.
+        extracts: For each WGMMA's result, the instructions that take a register out of it.
+        others: For each, the other instructions that use it.
+        early: For what stands behind the WGMMA that was joined, its name right behind it.
+    """
+
+    definitions: dict[str, Instruction]
+    extracts: dict[str, list[Instruction]]
+    others: dict[str, list[Instruction]]
+    early: dict[str, str]
+
+    @classmethod
+    def of(cls, function: Function) -> _Names:
+        """Reads a function once."""
+        instructions = list(function.instructions())
+        definitions = {one.result: one for one in instructions if one.result}
+        results = {one.result for one in instructions if Wgmma.is_one(one)}
+        names = cls(definitions, {name: [] for name in results}, {name: [] for name in results}, {})
+        for one in instructions:
+            extract = _EXTRACT.match(one.text, one.body_start)
+            if extract is not None:
+                if extract["value"] in results:
+                    names.extracts[extract["value"]].append(one)
+                continue
+            start = one.body_start
+            for name, at in one.local_names():
+                if name in results and at >= start:
+                    names.others[name].append(one)
+        return names
+
+
+@dataclass(slots=True)
+class _Groups:
+    """The WGMMAs behind a marker, as they are committed.
+
+    Attributes:
+        module: The module.
+        marker: The marker.
+        groups: For each count of columns that it names, the WGMMAs.
+        fences: The fences in front of them.
+        commits: The ends of the groups.
+    """
+
+    module: Module
+    marker: Call
+    groups: list[list[Wgmma]] = field(default_factory=list)
+    fences: list[Instruction] = field(default_factory=list)
+    commits: list[Instruction] = field(default_factory=list)
+
+    def read(self) -> None:
+        """Finds them, and sees that nothing that has an effect stands between them."""
+        columns = [int(arg.text) for arg in self.marker.args if arg.text.isdigit()]
+        if len(columns) != len(self.marker.args) or len(columns) < 2 or sum(columns) > MAX_N:
+            shown = ", ".join(arg.text for arg in self.marker.args)
+            raise self._error(f"expected at least 2 counts of up to {MAX_N} columns, got {shown}")
+        block = self.marker.instruction.block
+        assert block is not None
+        behind = block.instructions[block.instructions.index(self.marker.instruction) + 1 :]
+        current: list[Wgmma] = []
+        for one in behind:
+            if Wgmma.is_one(one):
+                wgmma = Wgmma.match(one)
+                if wgmma is None or wgmma.is_transposed:
+                    raise self._error(
+                        "expected both operands in shared memory, the right one not transposed, "
+                        "and accumulators of fp32",
+                        one,
+                    )
+                current.append(wgmma)
+            elif _FENCE in one.text:
+                self.fences.append(one)
+            elif _COMMIT in one.text:
+                self.groups.append(current)
+                self.commits.append(one)
+                current = []
+                if len(self.groups) == len(columns):
+                    break
+            elif (self.groups or current) and not _is_pure(one):
+                raise self._error(f"{one.opcode!r} stands between them", one)
+        self._check_widths(columns)
+
+    def _check_widths(self, columns: list[int]) -> None:
+        found = [sorted({one.columns for one in group}) for group in self.groups]
+        if found != [[width] for width in columns]:
+            shown = ", ".join("+".join(map(str, widths)) or "none" for widths in found) or "none"
+            wanted = ", ".join(map(str, columns))
+            raise self._error(f"expected groups of {wanted} columns, found {shown}")
+        if len({len(group) for group in self.groups}) != 1:
+            raise self._error("they are not as many for all columns")
+        if len(self.fences) != len(columns):
+            raise self._error(f"expected {len(columns)} fences, found {len(self.fences)}")
+
+    def matched(self, definitions: dict[str, Instruction]) -> list[tuple[Wgmma, ...]]:
+        """Returns the WGMMAs that become one each, in order."""
+        rows = list(zip(*self.groups, strict=True))
+        for row in rows:
+            for before, behind in itertools.pairwise(row):
+                self._check_neighbours(before, behind, definitions)
+        return rows
+
+    def _check_neighbours(
+        self, before: Wgmma, behind: Wgmma, definitions: dict[str, Instruction]
+    ) -> None:
+        where = behind.call.instruction
+        for what, one, other in (
+            ("depth or types", before.kind, behind.kind),
+            ("flags", before.flags, behind.flags),
+            ("predicate", before.scale, behind.scale),
+        ):
+            if one != other:
+                raise self._error(f"they differ in {what}: {one.strip(', ')}, {other}", where)
+        if before.left != behind.left:
+            lefts = [descriptor_of(one.left, definitions) for one in (before, behind)]
+            if lefts[0] is None or lefts[1] is None or lefts[0].distance_bytes(lefts[1]) != 0:
+                raise self._error("they do not read the same left operand", where)
+        rights = [descriptor_of(one.right, definitions) for one in (before, behind)]
+        if rights[0] is None or rights[1] is None:
+            raise self._error("where their right operands lie cannot be seen", where)
+        wanted = before.columns // 8 * rights[0].group_bytes
+        distance = rights[0].distance_bytes(rights[1])
+        if distance is None:
+            raise self._error(
+                "their right operands are not known to lie in a row, in one layout", where
+            )
+        if distance != wanted:
+            raise self._error(
+                f"a right operand lies {distance} bytes behind the one before: {wanted} is right "
+                "behind it",
+                where,
+            )
+
+    def _error(self, message: str, instruction: Instruction | None = None) -> PassError:
+        return _error(self.module, instruction or self.marker.instruction, message)
+
+
+def _is_pure(instruction: Instruction) -> bool:
+    return instruction.opcode in _PURE or instruction.opcode.startswith("#dbg_")
+
+
+def _join(
+    module: Module,
+    function: Function,
+    parts: tuple[Wgmma, ...],
+    names: _Names,
+    fence: Instruction,
+) -> None:
+    """Makes one WGMMA of several, where the first one stands, behind the fence that stays."""
+    first = parts[0].call.instruction
+    block = first.block
+    assert block is not None
+    columns = sum(part.columns for part in parts)
+    text = joined_text(parts, [names.early.get(name, name) for name in _added_to(parts)])
+    # A fence orders what other instructions wrote into accumulators with the WGMMAs behind it.
+    place = block.instructions.index(fence)
+    behind = {one.result for one in block.instructions[place:] if one.result}
+    for name in _added_to(parts[1:]):
+        if name not in names.early and name in behind:
+            raise _error(
+                module,
+                names.definitions[name],
+                f"the accumulator {name} is not there yet at the fence of the first one",
+            )
+    result, type_ = first.result, result_type(columns)
+    first.set_text(f"{first.text[: first.body_start]}{text}\n")
+    before = 0
+    for part in parts:
+        old = part.call.instruction
+        for use in names.others[old.result if old is not first else result]:
+            if not use.opcode.startswith("#dbg_"):
+                raise _error(module, use, f"{use.opcode!r} uses an accumulator as a whole")
+            use.erase()
+        for extract in names.extracts[result if old is first else old.result]:
+            match = _EXTRACT.match(extract.text, extract.body_start)
+            assert match is not None
+            body = f"extractvalue {type_} {result}, {before + int(match['index'])}"
+            extract.replace(match.start(), match.end(), body)
+            if old is not first:
+                # It stands too far behind for what is joined next; and stays, because LLVM wants
+                # the numbers of values in order.
+                early = names.early[extract.result] = function.fresh_name()
+                first.insert_after(f"{early} = {body}{_attached(extract)}")
+        before += part.columns // 2
+    for part in parts[1:]:
+        part.call.instruction.erase()
+
+
+def _added_to(parts: Sequence[Wgmma]) -> list[str]:
+    return [name for part in parts for name in part.accumulator]
+
+
+def _attached(instruction: Instruction) -> str:
+    """What gives an instruction that is made for another one its place in the program."""
+    location = instruction.location
+    return f", !dbg !{location}" if location is not None else ""
+
+
+def _error(module: Module, instruction: Instruction, message: str) -> PassError:
+    text = f"these WGMMAs cannot become one, as warpgroup_mma_joined asks: {message}"
+    return error_in(module, instruction, text)

@@ -1,0 +1,244 @@
+"""WGMMAs behind a marker become one that adds the same to the same registers, or an error."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from triton_ext.backends.nvidia.passes.join_wgmma import join_wgmma
+from triton_ext.backends.nvidia.passes.smem_descriptors import descriptor_of
+from triton_ext.errors import PassError
+from triton_ext.llvm_ir import Call, parse
+from triton_ext.markers import JOIN
+
+COLUMNS = (32, 16)
+STEPS = 2
+# Of the 128-byte swizzle: 1024 bytes for 8 rows, that is 128 for a row.
+HIGH = 0x40000040
+ROW_BYTES = 128
+FENCE = "  call void @llvm.nvvm.wgmma.fence.sync.aligned(), !dbg !5\n"
+COMMIT = "  call void @llvm.nvvm.wgmma.commit_group.sync.aligned(), !dbg !5\n"
+
+# An address as releases write it; "half" counts in elements, of 2 bytes.
+ADDRESSES = {
+    "bytes": """
+  %at.{i} = getelementptr i8, ptr addrspace(3) getelementptr (i8, ptr addrspace(3) @global_smem, i32 4096), i32 %bytes
+  %to.{i} = getelementptr i8, ptr addrspace(3) %at.{i}, i32 {offset}
+""",  # noqa: E501 - LLVM IR
+    "elements": """
+  %ix.{i} = add i32 %halves, {half}
+  %to.{i} = getelementptr half, ptr addrspace(3) getelementptr (i8, ptr addrspace(3) @global_smem, i32 4096), i32 %ix.{i}
+""",  # noqa: E501 - LLVM IR
+    "slots": """
+  %ix.{i} = add i32 %slots, {slot}
+  %to.{i} = getelementptr [2048 x i8], ptr addrspace(3) getelementptr inbounds (i8, ptr addrspace(3) @global_smem, i32 4096), i32 %ix.{i}
+""",  # noqa: E501 - LLVM IR
+}
+# A descriptor of it, some steps on, up to 3.8 and from 3.9 on.
+WORDS = """
+  %in.{i} = ptrtoint ptr addrspace(3) %to.{i} to i32
+  %sh.{i} = lshr exact i32 %in.{i}, 4
+  %lo.{i} = and i32 %sh.{i}, {mask}
+"""
+DESCRIPTORS = {
+    "wide": "  %ze.{i} = zext nneg i32 %lo.{i} to i64\n"
+    "  %d.{i}.0 = or disjoint i64 %ze.{i}, {high}\n"
+    "  %d.{i}.1 = add nuw nsw i64 %ze.{i}, {next}\n",
+    "pair": "  %v.{i}.0 = insertelement <2 x i32> <i32 poison, i32 {word}>, i32 %lo.{i}, i64 0\n"
+    "  %d.{i}.0 = bitcast <2 x i32> %v.{i}.0 to i64\n"
+    "  %l.{i}.1 = add nuw nsw i32 %lo.{i}, 2\n"
+    "  %v.{i}.1 = insertelement <2 x i32> <i32 poison, i32 {word}>, i32 %l.{i}.1, i64 0\n"
+    "  %d.{i}.1 = bitcast <2 x i32> %v.{i}.1 to i64\n",
+}
+
+
+def descriptor(name, offset, address="bytes", form="pair", high=HIGH):
+    values = {"i": name, "offset": offset, "half": offset // 2, "slot": offset // 2048}
+    values |= {"mask": 0x7FFF if form == "pair" else 0x3FFF, "word": high}
+    values |= {"high": high << 32, "next": (high << 32) + 2}
+    return (ADDRESSES[address] + WORDS + DESCRIPTORS[form]).format(**values).replace("\n\n", "\n")
+
+
+def wgmma(result, columns, added, left, right, flags=", 1, 1, 0, 0", scale="true"):
+    count = columns // 2
+    floats = ", ".join(["float"] * count)
+    registers = ",".join(f"${i}" for i in range(count))
+    template = f"wgmma.mma_async.sync.aligned.m64n{columns}k16.f32.f16.f16 {{{registers}}}"
+    template += f", ${2 * count}, ${2 * count + 1}, ${2 * count + 2}{flags};"
+    constraints = ",".join(["=f"] * count + [str(i) for i in range(count)] + ["l,l,b"])
+    passed = ", ".join(f"float {name}" for name in added)
+    text = f'  {result} = call {{ {floats} }} asm sideeffect "{template}", "{constraints}"'
+    text += f"({passed}, i64 {left}, i64 {right}, i1 {scale}) #1, !dbg !5\n"
+    for i in range(count):
+        text += f"  {result}.{i} = extractvalue {{ {floats} }} {result}, {i}, !dbg !5\n"
+    return text
+
+
+def module(columns=COLUMNS, offsets=None, marked=None, between="", changed="", **spelled):
+    """A step of 2 x 16 channels; ``changed`` are the flags of the last accumulator's WGMMAs."""
+    starts = [sum(columns[:i]) * ROW_BYTES for i in range(len(columns))]
+    first = ", ".join(f"i32 {n}" for n in (columns if marked is None else marked))
+    body = "  %bytes = mul i32 %stage, 8192\n  %halves = mul i32 %stage, 4096\n"
+    body += "  %slots = shl i32 %stage, 2\n"
+    body += f"  %m = call i32 @{JOIN}({first}), !dbg !5\n"
+    body += descriptor("x", 1 << 17, **spelled)
+    last = ""
+    for i, (n, start) in enumerate(zip(columns, offsets or starts, strict=True)):
+        body += descriptor(f"w{i}", start, **spelled) + FENCE
+        added = [f"%a{i}.{j}" for j in range(n // 2)]
+        for step in range(STEPS):
+            flags = {"flags": changed} if changed and i == len(columns) - 1 else {}
+            body += wgmma(f"%r{i}.{step}", n, added, f"%d.x.{step}", f"%d.w{i}.{step}", **flags)
+            added = [f"%r{i}.{step}.{j}" for j in range(n // 2)]
+        body += COMMIT + (between if i == 0 else "")
+        last += "".join(f", float {name}" for name in added)
+    arguments = [f"float %a{i}.{j}" for i, n in enumerate(columns) for j in range(n // 2)]
+    declared = ", ".join(["i32"] * first.count("i32"))
+    return f"""@global_smem = external addrspace(3) global [0 x i8], align 16
+
+declare !dbg !6 i32 @{JOIN}({declared})
+
+declare void @llvm.nvvm.wgmma.fence.sync.aligned()
+
+declare void @llvm.nvvm.wgmma.commit_group.sync.aligned()
+
+declare void @use({", ".join(["float"] * len(arguments))})
+
+define void @f(i32 %stage, {", ".join(arguments)}) !dbg !4 {{
+{body}  call void @use({last[2:]}), !dbg !5
+  ret void
+}}
+
+attributes #1 = {{ nounwind }}
+
+!llvm.dbg.cu = !{{!0}}
+!llvm.module.flags = !{{!8}}
+
+!0 = distinct !DICompileUnit(language: DW_LANG_C, file: !1, producer: "triton", emissionKind: 2)
+!1 = !DIFile(filename: "kernel.py", directory: "/src")
+!4 = distinct !DISubprogram(name: "f", scope: !1, file: !1, line: 1, type: !7, unit: !0)
+!5 = !DILocation(line: 12, column: 5, scope: !4)
+!6 = !DISubprogram(name: "{JOIN}", scope: !1, file: !1, line: 1, type: !7)
+!7 = !DISubroutineType(types: !9)
+!8 = !{{i32 2, !"Debug Info Version", i32 3}}
+!9 = !{{}}
+"""
+
+
+def used(text):
+    """What each register of the last call holds: the products that were added to it, in order."""
+    (function,) = parse(text).functions
+    definitions = {one.result: one for one in function.instructions() if one.result}
+    registers: dict[str, list[object]] = {}
+    for one in function.instructions():
+        call = Call.match(one)
+        if call is not None and "wgmma.mma_async" in call.template:
+            *added, left, right, _ = (arg.text for arg in call.args)
+            found = descriptor_of(right, definitions)
+            for i, name in enumerate(added):
+                # Four registers are 8 columns, 8 rows of the right operand.
+                at = (found.address, found.offset_bytes + i // 4 * found.group_bytes, i % 4)
+                step = found.constant & 0x3FFF
+                registers[f"{one.result} {i}"] = [*registers.get(name, [name]), (left, at, step)]
+        extract = re.search(r"extractvalue \{.*\} (%[\w.]+), (\d+)", one.text)
+        if extract is not None:
+            registers[one.result] = registers[f"{extract[1]} {extract[2]}"]
+        if call is not None and call.callee == "@use":
+            return [registers[arg.text] for arg in call.args]
+    raise AssertionError("nothing is used")
+
+
+@pytest.mark.parametrize("columns", [COLUMNS, (16, 16, 16), (128, 64)])
+@pytest.mark.parametrize("address", ADDRESSES)
+@pytest.mark.parametrize("form", DESCRIPTORS)
+def test_the_same_is_added_to_the_same_registers(columns, address, form):
+    text = module(columns, address=address, form=form)
+    joined = join_wgmma(text)
+    assert used(joined) == used(text)
+    assert re.findall(r"mma_async\S*m64n(\d+)k16", joined) == [str(sum(columns))] * STEPS
+    # One fence, one group, and nothing left of the marker.
+    assert joined.count(FENCE) == joined.count(COMMIT) == 1
+    assert JOIN not in joined
+
+
+def test_the_hosts_llvm_accepts_it():
+    llvm = pytest.importorskip("triton._C.libtriton").llvm
+    llvm.init_targets()
+    switches = [False] * re.sub(r"bool = \w+", "", llvm.translate_to_asm.__doc__).count(": bool")
+    joined = join_wgmma(module())
+    ptx = llvm.translate_to_asm(joined, "nvptx64-nvidia-cuda", "sm_90a", "+ptx80", [], *switches)
+    assert re.findall(r"mma_async\S*m64n(\d+)k16", ptx) == ["48"] * STEPS
+
+
+def test_what_has_no_marker_stays():
+    text = re.sub(rf".*{re.escape(JOIN)}.*\n", "", module())
+    assert join_wgmma(text) == text
+
+
+BARRIER = "  call void @llvm.nvvm.barrier0(), !dbg !5\n"
+REFUSED = {
+    "a gap": ({"offsets": (0, 5120)}, "lies 5120 bytes behind the one before: 4096 is right"),
+    "overlap": ({"offsets": (0, 2048)}, "lies 2048 bytes behind the one before: 4096 is right"),
+    "other order": ({"offsets": (2048, 0)}, "lies -2048 bytes behind"),
+    "other widths": ({"marked": (32, 32)}, "expected groups of 32, 32 columns, found 32, 16"),
+    "too few": ({"marked": (32, 16, 16)}, "'call' stands between them"),
+    "one": ({"marked": (32,)}, "expected at least 2 counts"),
+    "too wide": ({"marked": (128, 128, 8)}, "of up to 256 columns, got 128, 128, 8"),
+    "unknown width": ({"marked": (32, "%stage")}, "got 32, %stage"),
+    "other flags": ({"changed": ", 1, -1, 0, 0"}, "they differ in flags: 1, 1, 0, 0"),
+    "transposed": ({"changed": ", 1, 1, 0, 1"}, "the right one not transposed"),
+    "a barrier": ({"between": BARRIER}, "'call' stands between them"),
+    "a store": ({"between": "  store i32 1, ptr null, !dbg !5\n"}, "'store' stands between them"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_cannot_become_one_is_refused(case):
+    changes, expected = REFUSED[case]
+    with pytest.raises(PassError) as caught:
+        join_wgmma(module(**changes))
+    message = str(caught.value)
+    assert expected in message
+    assert "/src/kernel.py:12:5: error: these WGMMAs cannot become one" in message
+
+
+# Edits of the module: what was there, what is there then, and the error.
+EDITED = {
+    "another left operand": ("i64 %d.x.0, i64 %d.w1.0", "i64 %d.x.1, i64 %d.w1.0", "left operand"),
+    "a left operand of no form": ("%d.x.0, i64 %d.w1.0", "7, i64 %d.w1.0", "left operand"),
+    "another predicate": ("%d.w1.0, i1 true", "%d.w1.0, i1 false", "differ in predicate"),
+    "another stage": ("i32 %bytes\n", "i32 %halves\n", "not known to lie in a row"),
+    "another layout": (
+        f"i32 {HIGH}>, i32 %lo.w1",
+        f"i32 {HIGH + 64}>, i32 %lo.w1",
+        "not known to lie in a row, in one layout",
+    ),
+    "an unknown address": (
+        "ptr addrspace(3) %at.w1,",
+        "ptr addrspace(3) null,",
+        "not known to lie",
+    ),
+    "an unknown descriptor": ("i64 %d.w1.0, i1", "i64 9, i1", "lie cannot be seen"),
+    "another form": ("f32.f16.f16 {$0,$1,$2,$3,$4,$5,$6,$7},", "f16.f16.f16 {$0},", "of fp32"),
+    "a late accumulator": (
+        "float %a1.0,",
+        "float %late,",
+        "the accumulator %late is not there yet",
+    ),
+    "used as a whole": (
+        "  call void @use(",
+        "  store {} %r1.1, ptr null\n  call void @use(",
+        "as a whole",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", EDITED)
+def test_what_is_not_alike_is_refused(case):
+    before, after, expected = EDITED[case]
+    late = "  %late = bitcast i32 7 to float, !dbg !5\n" if "late" in case else ""
+    text = module().replace("  %in.w1 =", f"{late}  %in.w1 =")
+    assert before in text
+    head, _, tail = text.rpartition(before)
+    with pytest.raises(PassError, match=re.escape(expected)):
+        join_wgmma(head + after + tail)
