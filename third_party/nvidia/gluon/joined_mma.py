@@ -7,18 +7,17 @@ lowers it, ``passes/join_wgmma.py``, that the kernel wants that.
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 from triton.experimental.gluon.language import _core as ttgl
 from triton.experimental.gluon.language._core import builtin
 from triton.experimental.gluon.language.nvidia.hopper import warpgroup_mma
-from triton.language import core
 from triton_ext.host import require
 from triton_ext.host.place import located
-from triton_ext.markers import JOIN, JOIN_LIBRARY
 
 from ..dialect.wgmma_asm import MAX_N
 from ..language.builtin import describe
+from ..language.join_marker import mark_join
 
 __all__ = ["warpgroup_mma_joined"]
 
@@ -60,23 +59,10 @@ def warpgroup_mma_joined(a, b, acc, _semantic=None):  # type: ignore[no-untyped-
     columns = [int(operand.shape[-1]) for operand in b]
     if sum(columns) > MAX_N:
         raise ValueError(f"{_NAME}: expected at most {MAX_N} columns together, got {sum(columns)}")
-    _mark(columns, _semantic)
+    mark_join(columns, _semantic)
     return ttgl.tuple(
         [
             warpgroup_mma(a, operand, each, is_async=True, _semantic=_semantic)
             for operand, each in zip(b, acc, strict=True)
         ]
-    )
-
-
-def _mark(columns: list[int], semantic: Any) -> None:
-    """Leaves a call in LLVM IR; it is not pure, so it stays in front of the WGMMAs."""
-    signature = (core.int32,) * len(columns)
-    core.extern_elementwise(
-        JOIN_LIBRARY,
-        "",
-        [semantic.to_tensor(number) for number in columns],
-        {signature: (JOIN, core.int32)},
-        is_pure=False,
-        _semantic=semantic,
     )
