@@ -64,18 +64,26 @@ def wgmma(result, columns, added, left, right, flags=", 1, 1, 0, 0", scale="true
     floats = ", ".join(["float"] * count)
     registers = ",".join(f"${i}" for i in range(count))
     template = f"wgmma.mma_async.sync.aligned.m64n{columns}k16.f32.f16.f16 {{{registers}}}"
-    template += f", ${2 * count}, ${2 * count + 1}, ${2 * count + 2}{flags};"
-    constraints = ",".join(["=f"] * count + [str(i) for i in range(count)] + ["l,l,b"])
-    passed = ", ".join(f"float {name}" for name in added)
+    first = count + len(added)
+    template += f", ${first}, ${first + 1}, {f'${first + 2}' if added else 0}{flags};"
+    tied = [str(i) for i in range(len(added))]
+    constraints = ",".join(["=f"] * count + tied + ["l,l,b" if added else "l,l"])
+    passed = [*(f"float {name}" for name in added), f"i64 {left}", f"i64 {right}"]
+    passed += [f"i1 {scale}"] * bool(added)
     text = f'  {result} = call {{ {floats} }} asm sideeffect "{template}", "{constraints}"'
-    text += f"({passed}, i64 {left}, i64 {right}, i1 {scale}) #1, !dbg !5\n"
+    text += f"({', '.join(passed)}) #1, !dbg !5\n"
     for i in range(count):
         text += f"  {result}.{i} = extractvalue {{ {floats} }} {result}, {i}, !dbg !5\n"
     return text
 
 
-def module(columns=COLUMNS, offsets=None, marked=None, between="", changed="", **spelled):
-    """A step of 2 x 16 channels; ``changed`` are the flags of the last accumulator's WGMMAs."""
+def module(
+    columns=COLUMNS, offsets=None, marked=None, between="", changed="", fresh=False, **spelled
+):
+    """A step of 2 x 16 channels; ``changed`` are the flags of the last accumulator's WGMMAs.
+
+    With ``fresh`` nothing is there yet that the first ones could add to.
+    """
     starts = [sum(columns[:i]) * ROW_BYTES for i in range(len(columns))]
     first = ", ".join(f"i32 {n}" for n in (columns if marked is None else marked))
     body = "  %bytes = mul i32 %stage, 8192\n  %halves = mul i32 %stage, 4096\n"
@@ -85,7 +93,7 @@ def module(columns=COLUMNS, offsets=None, marked=None, between="", changed="", *
     last = ""
     for i, (n, start) in enumerate(zip(columns, offsets or starts, strict=True)):
         body += descriptor(f"w{i}", start, **spelled) + FENCE
-        added = [f"%a{i}.{j}" for j in range(n // 2)]
+        added = [] if fresh else [f"%a{i}.{j}" for j in range(n // 2)]
         for step in range(STEPS):
             flags = {"flags": changed} if changed and i == len(columns) - 1 else {}
             body += wgmma(f"%r{i}.{step}", n, added, f"%d.x.{step}", f"%d.w{i}.{step}", **flags)
@@ -133,8 +141,11 @@ def used(text):
     for one in function.instructions():
         call = Call.match(one)
         if call is not None and "wgmma.mma_async" in call.template:
-            *added, left, right, _ = (arg.text for arg in call.args)
+            passed = [arg.text for arg in call.args]
+            left, right = (arg.text for arg in call.args if arg.type == "i64")
             found = descriptor_of(right, definitions)
+            count = call.template.partition("}")[0].count("$")
+            added = passed[:count] if len(passed) > 2 else ["zero"] * count
             for i, name in enumerate(added):
                 # Four registers are 8 columns, 8 rows of the right operand.
                 at = (found.address, found.offset_bytes + i // 4 * found.group_bytes, i % 4)
@@ -161,11 +172,22 @@ def test_the_same_is_added_to_the_same_registers(columns, address, form):
     assert JOIN not in joined
 
 
-def test_the_hosts_llvm_accepts_it():
+@pytest.mark.parametrize("columns", [COLUMNS, (16, 16, 16)])
+def test_the_first_products_of_all_are_joined(columns):
+    # What Triton writes where it knows that the accumulators are zero: of a loop of one step.
+    text = module(columns, fresh=True)
+    joined = join_wgmma(text)
+    assert used(joined) == used(text)
+    assert used(text)[0][0] == "zero"
+    assert re.findall(r"mma_async\S*m64n(\d+)k16", joined) == [str(sum(columns))] * STEPS
+
+
+@pytest.mark.parametrize("fresh", [False, True])
+def test_the_hosts_llvm_accepts_it(fresh):
     llvm = pytest.importorskip("triton._C.libtriton").llvm
     llvm.init_targets()
     switches = [False] * re.sub(r"bool = \w+", "", llvm.translate_to_asm.__doc__).count(": bool")
-    joined = join_wgmma(module())
+    joined = join_wgmma(module(fresh=fresh))
     ptx = llvm.translate_to_asm(joined, "nvptx64-nvidia-cuda", "sm_90a", "+ptx80", [], *switches)
     assert re.findall(r"mma_async\S*m64n(\d+)k16", ptx) == ["48"] * STEPS
 

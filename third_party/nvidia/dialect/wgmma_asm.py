@@ -5,6 +5,9 @@ Grammar (PTX ISA, ``wgmma.mma_async``)::
     wgmma.mma_async.sync.aligned.m64nNkK.f32.a.b {d}, a-desc, b-desc, scale-d, imm-scale-a,
         imm-scale-b[, imm-trans-a, imm-trans-b];
 
+Scale-d is a predicate and d are operands that are read, too; or it is 0, where the compiler knows
+that nothing is added to: then the first step is the only one.
+
 In the accumulator of fp32 a thread has N / 2 registers, 4 for 8 columns, in the order of the
 columns (PTX ISA, "Register Fragments for wgmma.mma_async.m64nNk16"): those of two neighbours, one
 behind the other, are those of one as wide as both.
@@ -27,7 +30,7 @@ MAX_N: Final = 256
 _NAME: Final = "wgmma.mma_async.sync.aligned."
 _TEMPLATE: Final = re.compile(
     rf"{re.escape(_NAME)}m64n(?P<n>\d+)(?P<kind>k\d+\.f32\.\w+\.\w+) \{{(?P<d>[$\d,]+)\}}, "
-    r"\$(?P<a>\d+), \$(?P<b>\d+), \$(?P<scale>\d+)(?P<flags>(?:, -?\d+)*);"
+    r"\$(?P<a>\d+), \$(?P<b>\d+), (?:\$(?P<scale>\d+)|0)(?P<flags>(?:, -?\d+)*);"
 )
 # Imm-trans-b stands behind the two scales and imm-trans-a.
 _TRANS_B: Final = 3
@@ -42,12 +45,14 @@ class Wgmma:
         columns: N.
         kind: K and the types, as written.
         flags: The immediate operands, as written.
+        adds: Whether there is an accumulator that it may add to.
     """
 
     call: Call
     columns: int
     kind: str
     flags: str
+    adds: bool
 
     @classmethod
     def match(cls, instruction: Instruction) -> Wgmma | None:
@@ -58,15 +63,16 @@ class Wgmma:
         match = _TEMPLATE.fullmatch(call.template.strip('"')) if call is not None else None
         if call is None or match is None:
             return None
-        columns = int(match["n"])
+        columns, adds = int(match["n"]), match["scale"] is not None
         registers = columns // 2
-        found = (match["d"], match["a"], match["b"], match["scale"])
-        behind = (str(2 * registers + i) for i in range(3))
-        if found != (_numbers(registers), *behind) or len(call.args) != registers + 3:
+        operands = _operands(registers, adds)
+        found = (match["d"], *(match[name] for name in ("a", "b", "scale")[: len(operands)]))
+        wanted_args = registers * adds + len(operands)
+        if found != (_numbers(registers), *map(str, operands)) or len(call.args) != wanted_args:
             return None
-        if call.constraints.strip('"') != _constraints(registers):
+        if call.constraints.strip('"') != _constraints(registers, adds):
             return None
-        return cls(call, columns, match["kind"], match["flags"])
+        return cls(call, columns, match["kind"], match["flags"], adds)
 
     @classmethod
     def is_one(cls, instruction: Instruction) -> bool:
@@ -75,23 +81,23 @@ class Wgmma:
 
     @property
     def accumulator(self) -> tuple[str, ...]:
-        """The registers that are added to, as they are passed."""
-        return tuple(arg.text for arg in self.call.args[: self.columns // 2])
+        """The registers that are added to, as they are passed; none where nothing is added to."""
+        return tuple(arg.text for arg in self.call.args[: self.columns // 2 * self.adds])
 
     @property
     def left(self) -> str:
         """The descriptor of the left operand."""
-        return self.call.args[self.columns // 2].text
+        return self.call.args[len(self.accumulator)].text
 
     @property
     def right(self) -> str:
         """The descriptor of the right operand."""
-        return self.call.args[self.columns // 2 + 1].text
+        return self.call.args[len(self.accumulator) + 1].text
 
     @property
     def scale(self) -> str:
-        """The predicate of whether anything is added to."""
-        return self.call.args[self.columns // 2 + 2].text
+        """The predicate of whether anything is added to; ``0`` where that is known."""
+        return self.call.args[len(self.accumulator) + 2].text if self.adds else "0"
 
     @property
     def is_transposed(self) -> bool:
@@ -110,15 +116,16 @@ def joined_text(parts: Sequence[Wgmma], accumulator: Sequence[str]) -> str:
     first = parts[0]
     columns = sum(part.columns for part in parts)
     registers = columns // 2
-    behind = ", ".join(f"${2 * registers + i}" for i in range(3))
+    operands = _operands(registers, first.adds)
+    behind = ", ".join([*(f"${number}" for number in operands), *["0"] * (not first.adds)])
     template = f"{_NAME}m64n{columns}{first.kind} {{{_numbers(registers)}}}, {behind}{first.flags};"
     args = [f"float {value}" for value in accumulator]
-    args += [_passed(first.call, first.columns // 2 + i) for i in range(3)]
+    args += [_passed(first.call, len(first.accumulator) + i) for i in range(len(operands))]
     text = first.call.instruction.text
     tail = text[first.call.args_span[1] :].rstrip()
     return (
         f"call {result_type(columns)} asm sideeffect "
-        f'"{template}", "{_constraints(registers)}"({", ".join(args)}{tail}'
+        f'"{template}", "{_constraints(registers, first.adds)}"({", ".join(args)}{tail}'
     )
 
 
@@ -136,5 +143,12 @@ def _numbers(registers: int) -> str:
     return ",".join(f"${i}" for i in range(registers))
 
 
-def _constraints(registers: int) -> str:
-    return ",".join(["=f"] * registers + [str(i) for i in range(registers)] + ["l", "l", "b"])
+def _operands(registers: int, adds: bool) -> tuple[int, ...]:
+    """Numbers of both descriptors, and of the predicate where there is one."""
+    first = 2 * registers if adds else registers
+    return tuple(range(first, first + 2 + adds))
+
+
+def _constraints(registers: int, adds: bool) -> str:
+    added = [*map(str, range(registers))] * adds
+    return ",".join(["=f"] * registers + added + ["l", "l", "b"][: 2 + adds])
