@@ -23,8 +23,12 @@ from torch.fx import Proxy
 from triton_ext.nn.steps import add_and_activate, is_watched, name_of
 from triton_ext.ops import norms as kernels
 from triton_ext.ops.autocast import is_autocast
+from triton_ext.ops.norms.functional import normalize as run
 from triton_ext.ops.norms.graphs import Kind, is_operator
+from triton_ext.ops.norms.norm_calls import Call
+from triton_ext.ops.norms.norm_plan import NormPlan
 from triton_ext.ops.norms.refusals import is_negated, is_torchs
+from triton_ext.ops.norms.shortcut import batch_look, group_look, plan_of_look
 
 #: The names of the modules.
 NORMS = ("BatchNorm1d", "BatchNorm2d", "BatchNorm3d", "GroupNorm")
@@ -79,20 +83,15 @@ class _BatchNorm(_Norm):
         if (mean is None) is not (variance is None):
             return None
         of_batch: bool = module.training or mean is None
-        if not _is_own(x, "training" if of_batch else "evaluation"):
-            return None
-        if x.dim() != self._rank or x.shape[1] != module.num_features:
-            return None
-        if of_batch and (x.numel() <= x.shape[1] or module.eps <= 0):
-            return None  # torch tells that this is no batch, or no eps
         weight, bias = _parameter(module, "weight"), _parameter(module, "bias")
-        if not _are_plain(weight, bias) or not _fits(residual, x):
-            return None
-        if mean is not None and not (_is_running(mean, x) and _is_running(variance, x)):
-            return None
-        name = _NAMES.get(activation, activation)
-        if kernels.norm_problem("batch", x, None, weight, bias, residual, name) is not None:
-            return None
+        name, eps = _NAMES.get(activation, activation), module.eps
+        plan = plan_of_look(
+            batch_look(x, weight, bias, mean, variance, residual, of_batch, name, eps)
+        )
+        if plan is None or not self._is_of(plan, of_batch):
+            plan = None
+            if not self._has_kernel(x, weight, bias, mean, variance, residual, of_batch, name):
+                return None
         momentum = module.momentum
         if module.training and module.track_running_stats:
             if momentum is None and torch.compiler.is_compiling():
@@ -103,6 +102,11 @@ class _BatchNorm(_Norm):
                 batches.add_(1)
                 if momentum is None:
                     momentum = 1.0 / float(batches)
+        if momentum is None:
+            momentum = 0.0
+        if plan is not None and type(momentum) is float:
+            call = Call(plan, mean, variance, of_batch, momentum)
+            return run(call, x, weight, bias, residual)
         result: Tensor = kernels.batch_norm(
             x,
             weight,
@@ -110,12 +114,46 @@ class _BatchNorm(_Norm):
             mean,
             variance,
             training=of_batch,
-            momentum=0.0 if momentum is None else momentum,
-            eps=module.eps,
+            momentum=momentum,
+            eps=eps,
             activation=name,
             residual=residual,
         )
         return result
+
+    def _is_of(self, plan: NormPlan, of_batch: bool) -> bool:
+        """Tells whether what a plan computes is this module's to compute."""
+        module: Any = self
+        return (
+            plan.shape.channels == module.num_features
+            and len(plan.strides) == self._rank
+            and (not of_batch or module.eps > 0)
+        )
+
+    def _has_kernel(
+        self,
+        x: Any,
+        weight: Any,
+        bias: Any,
+        mean: Any,
+        variance: Any,
+        residual: Any,
+        of_batch: bool,
+        name: str,
+    ) -> bool:
+        """Tells whether a kernel gives what torch gives."""
+        module: Any = self
+        if not _is_own(x, "training" if of_batch else "evaluation"):
+            return False
+        if x.dim() != self._rank or x.shape[1] != module.num_features:
+            return False
+        if of_batch and (x.numel() <= x.shape[1] or module.eps <= 0):
+            return False  # torch tells that this is no batch, or no eps
+        if not _are_plain(weight, bias) or not _fits(residual, x):
+            return False
+        if mean is not None and not (_is_running(mean, x) and _is_running(variance, x)):
+            return False
+        return kernels.norm_problem("batch", x, None, weight, bias, residual, name) is None
 
 
 class BatchNorm1d(_BatchNorm, torch.nn.BatchNorm1d):
@@ -141,21 +179,33 @@ class GroupNorm(_Norm, torch.nn.GroupNorm):
 
     def normalized(self, x: Any, residual: Any, activation: str) -> Tensor | None:
         """Returns a kernel's output, as the base says; there is none with a residual."""
-        if residual is not None or not _is_own(x, "group") or not 3 <= x.dim() <= 5:
+        if residual is not None:
             return None
         groups = self.num_groups
+        weight, bias = _parameter(self, "weight"), _parameter(self, "bias")
+        name = _NAMES.get(activation, activation)
+        plan = plan_of_look(group_look(x, groups, weight, bias, name, self.eps))
+        if plan is not None and self._is_of(plan, x):
+            return run(Call(plan), x, weight, bias, None)
+        if not _is_own(x, "group") or not 3 <= x.dim() <= 5:
+            return None
         if x.shape[1] != self.num_channels or x.numel() <= groups:
             return None  # torch tells what is wrong
-        weight, bias = _parameter(self, "weight"), _parameter(self, "bias")
         if not _are_plain(weight, bias):
             return None
         if not x.is_cuda and is_autocast(x.device.type):
             return None  # another list of what is computed in fp32 than that of GPUs
-        name = _NAMES.get(activation, activation)
         if kernels.norm_problem("group", x, groups, weight, bias, None, name) is not None:
             return None
         result: Tensor = kernels.group_norm(x, groups, weight, bias, eps=self.eps, activation=name)
         return result
+
+    def _is_of(self, plan: NormPlan, x: Tensor) -> bool:
+        """Tells whether what a plan computes is this module's to compute."""
+        # A plan has one more value than groups at least.
+        return plan.shape.channels == self.num_channels and (
+            x.is_cuda or not is_autocast(x.device.type)
+        )
 
 
 # How the kernels call what epilogues call otherwise.

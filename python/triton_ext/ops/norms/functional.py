@@ -14,8 +14,9 @@ from triton_ext.ops.norms.composite import activated, differentiable_gradients
 from triton_ext.ops.norms.graphs import is_operator
 from triton_ext.ops.norms.norm_calls import Call, plan_of
 from triton_ext.ops.norms.refusals import is_torchs, norm_problem, running_problem
+from triton_ext.ops.norms.shortcut import batch_look, group_look, keep, plan_of_look
 
-__all__ = ["batch_norm", "group_norm"]
+__all__ = ["batch_norm", "group_norm", "normalize"]
 
 Tensor = torch.Tensor
 
@@ -31,7 +32,7 @@ class _Norm(torch.autograd.Function):
         needs_y = residual is not None and call.plan.activation == "relu"
         ctx.save_for_backward(x, weight, bias, mean, spread, y if needs_y else None)
         ctx.has_residual = residual is not None
-        ctx.call = Call(call.plan, uses_batch=call.uses_batch)
+        ctx.call = Call(call.plan, None, None, call.uses_batch)
         return y
 
     @staticmethod
@@ -58,15 +59,19 @@ def _differentiable_gradients(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]
     )  # fmt: skip
 
 
-def _run(
+def normalize(
     call: Call,
     x: Tensor,
     weight: Tensor | None,
     bias: Tensor | None,
     residual: Tensor | None,
 ) -> Tensor:
-    if torch.is_grad_enabled() and any(
-        [t is not None and t.requires_grad for t in (x, weight, bias, residual)]
+    """Returns y of a call whose plan is known; torch differentiates it."""
+    if torch.is_grad_enabled() and (
+        x.requires_grad
+        or (weight is not None and weight.requires_grad)
+        or (bias is not None and bias.requires_grad)
+        or (residual is not None and residual.requires_grad)
     ):
         return _Norm.apply(x, weight, bias, residual, call)
     return call.forward(x, weight, bias, residual)[0]
@@ -141,6 +146,13 @@ def batch_norm(
         TypeError: ``eps`` or ``momentum`` is no number.
     """
     terms = (weight, bias, running_mean, running_var, residual)
+    look = batch_look(
+        x, weight, bias, running_mean, running_var, residual, training, activation, eps
+    )
+    plan = plan_of_look(look)
+    if plan is not None and type(momentum) is float:
+        call = Call(plan, running_mean, running_var, training, momentum)
+        return normalize(call, x, weight, bias, residual)
     if not torch.compiler.is_compiling() and has_torch_function_variadic(x, *terms):
         result: Tensor = handle_torch_function(
             batch_norm, (x, *terms), x, weight, bias, running_mean, running_var,
@@ -177,10 +189,11 @@ def batch_norm(
     running = (running_mean, running_var)
     out_dtype = getattr(x, "dtype", torch.float32)
     plan = plan_of("batch", x, None, weight, bias, residual, running, activation, eps, out_dtype)
+    keep(look, plan)
     if training and momentum is None:
         running = (None, None)
     call = Call(plan, *running, training, 0.0 if momentum is None else momentum)
-    return _run(call, x, weight, bias, residual)
+    return normalize(call, x, weight, bias, residual)
 
 
 def group_norm(
@@ -211,6 +224,10 @@ def group_norm(
         UnsupportedError: What :func:`norm_problem` says no kernel takes.
         TypeError: ``eps`` is no number.
     """
+    look = group_look(x, groups, weight, bias, activation, eps)
+    plan = plan_of_look(look)
+    if plan is not None:
+        return normalize(Call(plan), x, weight, bias, None)
     if not torch.compiler.is_compiling() and has_torch_function_variadic(x, weight, bias):
         result: Tensor = handle_torch_function(
             group_norm, (x, weight, bias), x, groups, weight, bias, eps=eps, activation=activation
@@ -230,4 +247,5 @@ def group_norm(
     eps = _number("group_norm: eps", eps)
     out_dtype = _group_dtype(x)
     plan = plan_of("group", x, groups, weight, bias, None, (None, None), activation, eps, out_dtype)
-    return _run(Call(plan), x, weight, bias, None)
+    keep(look, plan)
+    return normalize(Call(plan), x, weight, bias, None)

@@ -8,18 +8,18 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
+from torch.autograd.graph import increment_version
 
 from triton_ext.errors import UnsupportedError
 from triton_ext.ops.arguments import channels_last
 from triton_ext.ops.norms.norm_config import NormShape
-from triton_ext.ops.norms.norm_plan import NormPlan
+from triton_ext.ops.norms.norm_plan import NormPlan, Terms, are_aligned
 from triton_ext.ops.norms.refusals import is_channels_last, norm_problem, recall, running_problem
 from triton_ext.ops.plans import PlanCache
 
 __all__ = ["Call", "plan_of"]
 
 Tensor = torch.Tensor
-Terms = tuple[Tensor, Tensor, Tensor | None, Tensor | None]
 
 # The interpreter runs the programs one after another; a few show how parts are merged.
 _INTERPRETED_SMS = 1
@@ -27,7 +27,7 @@ _INTERPRETED_SMS = 1
 _plans: PlanCache[NormPlan] = PlanCache()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Call:
     """What a call has beside its tensors.
 
@@ -47,33 +47,46 @@ class Call:
 
     def moments(self, x: Tensor) -> Tensor:
         """Returns means and 1 / standard deviations, [2, images * groups]; moves running ones."""
+        with _on_device(x):
+            return self._moments(x)[0]
+
+    def _moments(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Returns what :meth:`moments` does, and its second row."""
         size = (2, self.plan.shape.statistics)
         moments = torch.empty(size, dtype=torch.float32, device=x.device)
-        running = (self.running_mean, self.running_var)
-        with _on_device(x):
-            self.plan.statistics(x, moments, *running, self.momentum)
-        for tensor in running:
-            if tensor is not None and not tensor.is_inference():
-                torch.autograd.graph.increment_version(tensor)
-        return moments
+        rstd = moments[1]
+        mean, variance = self.running_mean, self.running_var
+        is_aligned = are_aligned(x, rstd, mean, variance)
+        # The first row begins where all of it begins.
+        self.plan.statistics(is_aligned, x, moments, rstd, mean, variance, self.momentum)
+        if mean is not None and not mean.is_inference():
+            increment_version(mean)
+        if variance is not None and not variance.is_inference():
+            increment_version(variance)
+        return moments, rstd
 
     def forward(
         self, x: Tensor, weight: Tensor | None, bias: Tensor | None, residual: Tensor | None
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Returns y, means and spreads."""
-        if self.uses_batch:
-            mean, spread = self.moments(x)
-        else:
-            mean, spread = self.running_mean, self.running_var
-        return self.normalize(x, (mean, spread, weight, bias), residual), mean, spread
+        """Returns y, means and spreads.
+
+        Means of x lie in front of other numbers; kernels read no further.
+        """
+        with _on_device(x):
+            if self.uses_batch:
+                mean, spread = self._moments(x)
+            else:
+                mean, spread = self.running_mean, self.running_var
+            return self._normalize(x, (mean, spread, weight, bias), residual), mean, spread
 
     def normalize(self, x: Tensor, terms: Terms, residual: Tensor | None) -> Tensor:
         """Returns y; ``terms`` are means, spreads, weight and bias."""
-        mean, spread, weight, bias = terms
         with _on_device(x):
-            return self.plan.normalize(
-                x, residual, mean, spread, weight, bias, is_variance=not self.uses_batch
-            )
+            return self._normalize(x, terms, residual)
+
+    def _normalize(self, x: Tensor, terms: Terms, residual: Tensor | None) -> Tensor:
+        is_aligned = are_aligned(x, residual, *terms)
+        return self.plan.normalize(is_aligned, x, residual, terms, not self.uses_batch)
 
     def backward(
         self, x: Tensor, dy: Tensor, y: Tensor | None, terms: Terms, needs: Sequence[bool]
@@ -90,24 +103,36 @@ class Call:
         plan, is_variance = self.plan, not self.uses_batch
         needs_x, needs_weight, needs_bias, needs_residual = needs
         _, _, weight, bias = terms
-        dy = dy.resolve_neg()
-        dy = dy if is_channels_last(dy) else channels_last(dy)
+        strides = plan.strides
+        if dy.stride() != strides or dy.is_neg():
+            dy = _in_order(dy)
         dx = dweight = dbias = means = None
         g, is_before = dy, plan.activation == "identity"
         writes_g = needs_residual and not is_before
         needs_means = needs_x and not is_variance
         with _on_device(x):
+            is_aligned = are_aligned(x, dy, y, *terms)
             if writes_g or needs_means or needs_weight or needs_bias:
-                parts, written = plan.gradient_sums(x, dy, y, terms, is_variance, writes_g)
+                parts, written = plan.gradient_sums(
+                    is_aligned, x, dy, y, terms, is_variance, writes_g
+                )
                 if written is not None:
                     g, y, is_before = written, None, True
                 dweight = torch.empty_like(weight) if needs_weight else None
                 dbias = torch.empty_like(bias) if needs_bias else None
                 if needs_means or needs_weight or needs_bias:
-                    means = plan.merge_gradients(parts, weight, dweight, dbias, needs_means)
+                    means = plan.merge_gradients(
+                        is_aligned, parts, weight, dweight, dbias, needs_means
+                    )
             if needs_x:
-                dx = plan.input_gradient(x, g, y, terms, means, is_variance, is_before)
+                dx = plan.input_gradient(is_aligned, x, g, y, terms, means, is_variance, is_before)
         return dx, dweight, dbias, g if needs_residual else None
+
+
+def _in_order(tensor: Tensor) -> Tensor:
+    """Returns a tensor whose memory holds its values in the order of the kernels."""
+    tensor = tensor.resolve_neg()
+    return tensor if is_channels_last(tensor) else channels_last(tensor)
 
 
 def _on_device(x: Tensor) -> Any:
@@ -170,6 +195,7 @@ def plan_of(
             shape=NormShape(
                 images=images, rows=rows // images, channels=channels, groups=groups or channels
             ),
+            strides=x.stride(),
             num_sms=num_sms,
             dtype=x.dtype,
             out_dtype=out_dtype,

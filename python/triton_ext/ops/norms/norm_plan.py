@@ -25,9 +25,11 @@ from triton_ext.ops.norms.norm_gradients import (
 )
 from triton_ext.ops.plans import PlanCache
 
-__all__ = ["NormPlan"]
+__all__ = ["NormPlan", "Terms", "are_aligned"]
 
 Tensor = torch.Tensor
+#: Means, spreads, weight and bias.
+Terms = tuple[Tensor, Tensor, Tensor | None, Tensor | None]
 
 _ALIGNMENT = 16
 # Programs of a multiprocessor, and tiles of a chunk; not measured.  Sums: two programs run at a
@@ -35,6 +37,8 @@ _ALIGNMENT = 16
 _ADDING = (4, 2)
 _NORMALIZING = (12, 1)
 _MERGE_WARPS = 8
+# Where the number of chunks is among the scalars of a kernel that walks a tensor.
+_CHUNKS = 2
 _MOST_FLOAT = torch.finfo(torch.float32).max
 
 
@@ -45,17 +49,49 @@ def _bits(number: float) -> int:
     return int(struct.unpack("<i", struct.pack("<f", number))[0])
 
 
-def _launch(launcher: Launcher, *tensors: Tensor | None) -> None:
-    variant = tuple([-1 if t is None else t.data_ptr() % _ALIGNMENT for t in tensors])
-    launcher.launch(tensors, variant)
+def are_aligned(*tensors: Tensor | None) -> bool:
+    """Tells whether all tensors begin where memory that was just allocated begins."""
+    addresses = 0
+    for tensor in tensors:
+        if tensor is not None:
+            addresses |= tensor.data_ptr()
+    return not addresses % _ALIGNMENT
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """A kernel with the same arguments at every launch but for its tensors.
+
+    Attributes:
+        launcher: Launches it.
+        aligned: The launcher's variant where :func:`are_aligned` of all tensors.
+    """
+
+    launcher: Launcher
+    aligned: tuple[int, ...]
+
+    def launch(self, is_aligned: bool, tensors: tuple[Tensor | None, ...]) -> None:
+        """Launches the kernel."""
+        variant = self.aligned
+        if not is_aligned:
+            variant = tuple([-1 if t is None else t.data_ptr() % _ALIGNMENT for t in tensors])
+        self.launcher.launch(tensors, variant)
+
+
+def _step(launcher: Launcher, tensors: tuple[Tensor | None, ...]) -> _Step:
+    """A kernel that is launched with some tensors, or others where these are."""
+    return _Step(launcher, tuple([-1 if t is None else 0 for t in tensors]))
 
 
 @dataclass(slots=True, kw_only=True)
 class NormPlan:
     """Computes one kind of normalization of tensors of one geometry and of the same dtypes.
 
+    Every method takes whether :func:`are_aligned` of the tensors that it gets.
+
     Attributes:
         shape: The tensor, and what is normalized together.
+        strides: Of x.
         num_sms: Multiprocessors.
         dtype: Of x.
         out_dtype: Of y.
@@ -64,20 +100,23 @@ class NormPlan:
     """
 
     shape: NormShape
+    strides: tuple[int, ...]
     num_sms: int
     dtype: torch.dtype
     out_dtype: torch.dtype
     activation: str
     eps: float
-    _launchers: dict[Hashable, Launcher] = field(default_factory=dict)
-    _merges: PlanCache[Launcher] = field(default_factory=lambda: PlanCache(16))
+    _steps: dict[Hashable, _Step] = field(default_factory=dict)
+    _merges: PlanCache[_Step] = field(default_factory=lambda: PlanCache(16))
 
     # ---- forward --------------------------------------------------------------------------------
 
     def statistics(
         self,
+        is_aligned: bool,
         x: Tensor,
-        moments: Tensor,
+        mean: Tensor,
+        rstd: Tensor,
         running_mean: Tensor | None,
         running_var: Tensor | None,
         momentum: float,
@@ -85,101 +124,96 @@ class NormPlan:
         """Writes mean and 1 / standard deviation.
 
         Args:
+            is_aligned: Of the tensors.
             x: [N, C, *size].
-            moments: fp32 [2, images * groups], where to put them.
+            mean: fp32 [images * groups], where to put it.
+            rstd: As mean.
             running_mean: [C] or None; moved towards the mean by ``momentum``.
             running_var: [C] or None; moved towards the unbiased variance.
             momentum: From 0 to 1.
         """
-        shape = self.shape
-        launcher = self._launchers.get("moments")
-        if launcher is None:
-            launcher = self._launchers["moments"] = self._make_moments()
-        chunks = launcher.scalars[2]
+        step = self._steps.get("moments")
+        if step is None:
+            step = self._keep("moments", self._make_moments(), (x, x))
         # In memory of their own: the parts are not kept until the backward.
-        size = 2 * shape.images * chunks * shape.channels
-        parts = torch.empty(size, dtype=torch.float32, device=x.device)
-        mean, rstd = moments
-        _launch(launcher, x, parts)
-        merge = self._merges.get(momentum)
-        if merge is None:
-            merge = self._merges.keep(momentum, self._make_merge(momentum))
-        _launch(merge, parts, mean, rstd, running_mean, running_var)
+        parts = self._new_parts(x, step)
+        step.launch(is_aligned, (x, parts))
+        key = (momentum, running_mean is None, running_var is None)
+        tensors = (parts, mean, rstd, running_mean, running_var)
+        step = self._merges.get(key)
+        if step is None:
+            step = self._merges.keep(key, _step(self._make_merge(momentum), tensors))
+        step.launch(is_aligned, tensors)
 
     def normalize(
         self,
+        is_aligned: bool,
         x: Tensor,
         residual: Tensor | None,
-        mean: Tensor,
-        spread: Tensor,
-        weight: Tensor | None,
-        bias: Tensor | None,
+        terms: Terms,
         is_variance: bool,
     ) -> Tensor:
         """Returns y.
 
         Args:
+            is_aligned: Of the tensors.
             x: [N, C, *size].
             residual: As x, or None.
-            mean: [images * groups].
-            spread: [images * groups], 1 / standard deviation.
-            weight: [C] or None.
-            bias: [C] or None.
-            is_variance: Whether ``spread`` is the variance instead.
+            terms: Mean and 1 / standard deviation [images * groups], weight and bias [C] or None.
+            is_variance: Whether the second is the variance instead.
         """
-        key = ("normalize", is_variance)
-        launcher = self._launchers.get(key)
-        if launcher is None:
+        y = torch.empty_like(x, dtype=self.out_dtype)
+        tensors = (x, residual, y, *terms)
+        key = ("normalize", is_variance, residual is None)
+        step = self._steps.get(key)
+        if step is None:
             tiles = self._tiles(_NORMALIZING)
-            launcher = self._launchers[key] = self._walking(
+            launcher = self._walking(
                 normalize_kernel, tiles, self._scalars(tiles), is_variance, self.activation
             )
-        y = torch.empty_like(x, dtype=self.out_dtype)
-        _launch(launcher, x, residual, y, mean, spread, weight, bias)
+            step = self._keep(key, launcher, tensors)
+        step.launch(is_aligned, tensors)
         return y
 
     # ---- backward -------------------------------------------------------------------------------
 
     def gradient_sums(
         self,
+        is_aligned: bool,
         x: Tensor,
         dy: Tensor,
         y: Tensor | None,
-        terms: tuple[Tensor, Tensor, Tensor | None, Tensor | None],
+        terms: Terms,
         is_variance: bool,
         writes_g: bool,
     ) -> tuple[Tensor, Tensor | None]:
         """Returns sums of gradients by chunks, and the gradient in front of the activation.
 
         Args:
+            is_aligned: Of the tensors.
             x: [N, C, *size].
             dy: As y.
             y: The output of a ReLU, or None to compute again what is in front of the activation.
-            terms: Mean, spread, weight and bias, as for :meth:`normalize`.
+            terms: As for :meth:`normalize`.
             is_variance: As for :meth:`normalize`.
             writes_g: Whether the second is wanted; ``None`` otherwise.
         """
-        shape = self.shape
-        key = ("sums", is_variance)
-        launcher = self._launchers.get(key)
-        if launcher is None:
-            tiles = self._tiles(_ADDING)
-            launcher = self._launchers[key] = self._walking(
-                gradient_sums_kernel,
-                tiles,
-                self._scalars(tiles, shape.images),
-                is_variance,
-                self.activation,
-            )
-        chunks = launcher.scalars[2]
-        size = (2, shape.images * chunks, shape.channels)
-        parts = torch.empty(size, dtype=torch.float32, device=x.device)
+        key = ("sums", is_variance, y is None, writes_g)
+        step = self._steps.get(key)
         g = torch.empty_like(x) if writes_g else None
-        _launch(launcher, x, dy, y, g, *terms, parts)
+        if step is None:
+            tiles = self._tiles(_ADDING)
+            scalars = self._scalars(tiles, self.shape.images)
+            constants = (is_variance, self.activation)
+            launcher = self._walking(gradient_sums_kernel, tiles, scalars, *constants)
+            step = self._keep(key, launcher, (x, dy, y, g, *terms, x))
+        parts = self._new_parts(x, step)
+        step.launch(is_aligned, (x, dy, y, g, *terms, parts))
         return parts, g
 
     def merge_gradients(
         self,
+        is_aligned: bool,
         parts: Tensor,
         weight: Tensor | None,
         dweight: Tensor | None,
@@ -189,33 +223,34 @@ class NormPlan:
         """Returns the means that dx needs, fp32 [2, images * groups]; writes dweight and dbias.
 
         Args:
+            is_aligned: Of the tensors.
             parts: Of :meth:`gradient_sums`.
             weight: [C] or None.
             dweight: [C] or None, where to put it.
             dbias: [C] or None, where to put it.
             needs_means: Whether there is something to return.
         """
-        shape = self.shape
         means = None
         if needs_means:
-            means = torch.empty(2 * shape.statistics, dtype=torch.float32, device=parts.device)
-        needs_channels = dweight is not None or dbias is not None
-        key = ("merge", needs_means, needs_channels)
-        launcher = self._launchers.get(key)
-        if launcher is None:
-            chunks = parts.shape[1] // shape.images
-            launcher = self._launchers[key] = self._make_gradient_merge(
-                chunks, needs_means, needs_channels
-            )
-        _launch(launcher, parts, weight, means, dweight, dbias)
+            size = 2 * self.shape.statistics
+            means = torch.empty(size, dtype=torch.float32, device=parts.device)
+        tensors = (parts, weight, means, dweight, dbias)
+        key = ("merge", needs_means, dweight is None, dbias is None)
+        step = self._steps.get(key)
+        if step is None:
+            needs_channels = dweight is not None or dbias is not None
+            launcher = self._make_gradient_merge(needs_means, needs_channels)
+            step = self._keep(key, launcher, tensors)
+        step.launch(is_aligned, tensors)
         return means
 
     def input_gradient(
         self,
+        is_aligned: bool,
         x: Tensor,
         dy: Tensor,
         y: Tensor | None,
-        terms: tuple[Tensor, Tensor, Tensor | None, Tensor | None],
+        terms: Terms,
         means: Tensor | None,
         is_variance: bool,
         is_before: bool,
@@ -223,30 +258,38 @@ class NormPlan:
         """Returns dx.
 
         Args:
+            is_aligned: Of the tensors.
             x: [N, C, *size].
             dy: As y.
             y: As for :meth:`gradient_sums`.
-            terms: As for :meth:`gradient_sums`.
+            terms: As for :meth:`normalize`.
             means: Of :meth:`merge_gradients`; ``None`` where statistics do not depend on x.
             is_variance: As for :meth:`normalize`.
             is_before: Whether ``dy`` is the gradient in front of the activation.
         """
-        key = ("dx", is_variance, is_before)
-        launcher = self._launchers.get(key)
-        if launcher is None:
-            tiles = self._tiles(_NORMALIZING)
-            launcher = self._launchers[key] = self._walking(
-                input_gradient_kernel,
-                tiles,
-                self._scalars(tiles, self.shape.images),
-                is_variance,
-                "identity" if is_before else self.activation,
-            )
         dx = torch.empty_like(x)
-        _launch(launcher, x, dy, y, dx, *terms, means)
+        tensors = (x, dy, y, dx, *terms, means)
+        key = ("dx", is_variance, is_before, y is None, means is None)
+        step = self._steps.get(key)
+        if step is None:
+            tiles = self._tiles(_NORMALIZING)
+            scalars = self._scalars(tiles, self.shape.images)
+            constants = (is_variance, "identity" if is_before else self.activation)
+            launcher = self._walking(input_gradient_kernel, tiles, scalars, *constants)
+            step = self._keep(key, launcher, tensors)
+        step.launch(is_aligned, tensors)
         return dx
 
     # ---- launchers ------------------------------------------------------------------------------
+
+    def _keep(self, key: Hashable, launcher: Launcher, tensors: tuple[Tensor | None, ...]) -> _Step:
+        step = self._steps[key] = _step(launcher, tensors)
+        return step
+
+    def _new_parts(self, x: Tensor, step: _Step) -> Tensor:
+        """Memory for two numbers per channel and chunk of a kernel that adds."""
+        size = 2 * self.shape.images * step.launcher.scalars[_CHUNKS] * self.shape.channels
+        return torch.empty(size, dtype=torch.float32, device=x.device)
 
     def _tiles(self, wanted: tuple[int, int]) -> NormTiles:
         return choose_tiles(self.shape, self.dtype.itemsize, self.num_sms, *wanted)
@@ -299,10 +342,8 @@ class NormPlan:
             options={"num_warps": _MERGE_WARPS},
         )  # fmt: skip
 
-    def _make_gradient_merge(
-        self, chunks: int, needs_means: bool, needs_channels: bool
-    ) -> Launcher:
-        shape = self.shape
+    def _make_gradient_merge(self, needs_means: bool, needs_channels: bool) -> Launcher:
+        shape, chunks = self.shape, self._tiles(_ADDING).chunks
         group = choose_merge_tiles(chunks, shape.group_channels)
         channel = choose_merge_tiles(shape.images * chunks, 1)
         is_channel = shape.group_channels == 1
