@@ -30,7 +30,9 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
 
 from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
 from triton.experimental.gluon import language as gl  # noqa: E402
+from triton_ext.ops.hopper import tiles  # noqa: E402
 from triton_ext.ops.hopper.dgrad_config import narrow_configs  # noqa: E402
+from triton_ext.ops.hopper.fprop_config import FEW_COLUMNS_CONFIGS  # noqa: E402
 from triton_ext.ops.hopper.tiles import (  # noqa: E402
     RESERVED_BYTES,
     SMEM_BYTES,
@@ -51,7 +53,7 @@ from examples.gluon.hopper.launch import (  # noqa: E402
 JOIN = capabilities()["wgmma-join"]
 needs_join = pytest.mark.skipif(not JOIN.available, reason=JOIN.reason)
 KEPT = tuple(keep_filter(config, 6) for config in fprop.KEEPING_CONFIGS)
-COMPILED = (*fprop.CONFIGS, *KEPT)
+COMPILED = (*fprop.CONFIGS, *KEPT, *FEW_COLUMNS_CONFIGS)
 
 
 # ---- Configurations ----------------------------------------------------------------------------
@@ -161,53 +163,60 @@ def fast(configs: tuple[TileConfig, ...], *indices: int) -> list[object]:
     ]
 
 
-APART = (
-    cooperative(64, 2, 128, 5, block_n_rest=32, store_n=32, may_join=False),
-    cooperative(64, 3, 128, 4, block_n_rest=64, may_join=False),
-    ping_pong(128, 128, 5, block_n_rest=32, store_n=32, may_join=False),
-    cooperative(64, 2, 64, 7, block_n_rest=32, store_n=32, rows_from_w=True, may_join=False),
-    cooperative(64, 2, 128, 6, block_n_rest=16, store_n=16, rows_from_w=True, may_join=False),
+JOINED = (
+    cooperative(64, 2, 128, 5, block_n_rest=32, store_n=32),
+    cooperative(64, 3, 128, 4, block_n_rest=64),
+    ping_pong(128, 128, 5, block_n_rest=32, store_n=32),
+    cooperative(64, 2, 64, 7, block_n_rest=32, store_n=32, rows_from_w=True),
+    cooperative(64, 2, 128, 6, block_n_rest=16, store_n=16, rows_from_w=True),
 )
-JOINED = tuple(dataclasses.replace(config, may_join=True) for config in APART)
 
 
 @needs_join
-def test_names_tell_what_is_joined():
-    assert not any(config.joins for config in COMPILED)
-    assert [config.joins for config in APART] == [False] * len(APART)
-    assert [str(config) for config in JOINED] == [f"{config}_joined" for config in APART]
+def test_what_is_joined():
+    assert all(config.joins for config in JOINED)
     for columns, rest in ((64, 0), (64, 64), (256, 64)):
-        alone = cooperative(64, 2, columns, 4, block_n_rest=rest, may_join=True)
-        assert not alone.joins
+        assert not cooperative(64, 2, columns, 3, block_n_rest=rest).joins
 
 
 @needs_join
 def test_pieces_are_copied_in_twos():
     # 5 * 5 pieces of 32 columns, 4 * 3 of 64, 5 * 5 of 32, 7 * 3 of 32 and 6 * 9 of 16.
     assert [config.w_pieces for config in JOINED] == [26, 12, 26, 22, 54]
-    spare = [a.smem_bytes - b.smem_bytes for a, b in zip(JOINED, APART, strict=True)]
-    assert spare == [32 * 128, 0, 32 * 128, 32 * 128, 0]
-    assert [config.fprop_boxes for config in APART] == [
-        (128, 32), (128, 64), (128, 32), (64, 32), (128, 16)
-    ]  # fmt: skip
+    assert [config.spare_bytes for config in JOINED] == [32 * 128, 0, 32 * 128, 32 * 128, 0]
     assert [config.fprop_boxes for config in JOINED] == [
         (64, 32), (128, 64), (64, 32), (64, 32), (32, 16)
     ]  # fmt: skip
 
 
+@needs_join
+def test_where_the_spare_piece_does_not_fit_nothing_is_joined():
+    fits = cooperative(64, 2, 128, 5, block_n_rest=64)
+    tight = dataclasses.replace(fits, store_n=32, store_buffers=3)
+    assert [config.problems() for config in (fits, tight)] == [[], []]
+    assert [config.spare_bytes for config in (fits, tight)] == [64 * 128, 64 * 128]
+    assert [config.joins for config in (fits, tight)] == [True, False]
+    assert tight.fprop_boxes == (128, 64)
+
+
+def test_a_host_that_cannot_joins_nothing(monkeypatch):
+    unknown = dataclasses.replace(JOIN, available=False)
+    monkeypatch.setattr(tiles, "capabilities", lambda: {"wgmma-join": unknown})
+    assert not any(config.joins for config in JOINED)
+
+
 @pytest.mark.parametrize(
     "config",
     [
-        *fast(COMPILED, 2, 8),
+        *fast(COMPILED, 2, 5),
         *(pytest.param(config, id=str(config), marks=needs_join) for config in JOINED),
-        APART[0],
     ],
-    ids=str,
 )
 def test_compiled_code(config, fresh_triton_cache, tmp_path):
     compiled = fprop.compile_conv_fprop(config, rank=2 if config.rows_from_w else 4)
     ptx = compiled.asm["ptx"]
-    assert compiled.metadata.shared <= config.smem_bytes + RESERVED_BYTES
+    spare_bytes = config.spare_bytes if config.joins else 0
+    assert compiled.metadata.shared <= config.smem_bytes + spare_bytes + RESERVED_BYTES
     rows = r"2d\.shared" if config.rows_from_w else r"4d\S*\.im2col"
     assert len(re.findall(rf"cp\.async\.bulk\.tensor\.{rows}", ptx)) == config.row_groups
     widths = [config.block_n_main] + [config.block_n_rest] * (config.block_n_rest > 0)

@@ -38,7 +38,7 @@ from triton_ext.ops import conv_plan  # noqa: E402
 from triton_ext.ops.conv_config import SMEM_BYTES, ConvConfig  # noqa: E402
 from triton_ext.ops.dgrad_plan import residues_of  # noqa: E402
 from triton_ext.ops.epilogue import PLAIN, EpilogueSpec  # noqa: E402
-from triton_ext.ops.hopper import dgrad_plan, fprop_config, fprop_plan, plans  # noqa: E402
+from triton_ext.ops.hopper import dgrad_plan, fprop_config, fprop_plan, plans, tiles  # noqa: E402
 from triton_ext.ops.hopper.fprop_compile import compile_conv_fprop  # noqa: E402
 from triton_ext.ops.hopper.fprop_plan import HopperPlan  # noqa: E402
 from triton_ext.ops.hopper.pipeline import tile_counts  # noqa: E402
@@ -297,38 +297,30 @@ def test_a_residual_per_image(config, monkeypatch, fresh_triton_cache):
 def test_rows_are_output_channels(config, monkeypatch, fresh_triton_cache):
     # Tails in both: 200 channels are no multiple of 64, and 3 * 5 * 9 pixels none of 96.
     emulate(monkeypatch, gluon=True)
-    asked = problem(**MATRIX, batch=3, in_channels=40, out_channels=200, input_size=(5, 9))
+    # Five steps, of three, six or nine pieces of pixels.
+    asked = problem(**MATRIX, batch=3, in_channels=72, out_channels=200, input_size=(5, 9))
     for spec in (PLAIN, FULL, replace(FULL, residual_per_image=True)):
         case = Case(problem=asked, dtype=torch.float16, spec=spec, one_scale=False)
-        check(case, config=replace(config, block_k=32))
+        check(case, config=replace(config, block_k=16))
 
 
 @needs_copies
 @needs_join
-@pytest.mark.parametrize(("dtype", "rest"), [(torch.float16, 16), (torch.float8_e4m3fn, 32)])
-def test_products_are_joined(dtype, rest, monkeypatch, fresh_triton_cache):
-    # Five pieces and three, of six steps: blocks begin at even and at odd ones.
+@pytest.mark.parametrize(
+    ("dtype", "rest", "joins"),
+    [(torch.float16, 16, True), (torch.float8_e4m3fn, 32, True), (torch.float16, 16, False)],
+)
+def test_products_of_two_accumulators(dtype, rest, joins, monkeypatch, fresh_triton_cache):
+    # Joined, five pieces and three, of six steps: blocks begin at even and at odd ones.
     emulate(monkeypatch, gluon=True)
+    capability = replace(JOIN, available=joins)
+    monkeypatch.setattr(tiles, "capabilities", lambda: {"wgmma-join": capability})
     config = cooperative(64, 2, 64, 3, block_n_rest=rest, store_n=16, block_k=32)
-    config = replace(config, element_bytes=dtype.itemsize, may_join=True)
-    assert config.joins
+    config = replace(config, element_bytes=dtype.itemsize)
+    assert config.joins == joins
     spec = EpilogueSpec(bias=True, activation="relu", out_dtype=torch.bfloat16)
     asked = problem(in_channels=48, filter_size=(1, 3), padding=((0, 0), (1, 0)))
     check(Case(problem=asked, dtype=dtype, spec=spec), config=config)
-
-
-@needs_copies
-@needs_join
-@pytest.mark.parametrize("number", [0, 1])
-def test_products_are_joined_where_rows_are_output_channels(
-    number, monkeypatch, fresh_triton_cache
-):
-    # Three and nine pieces, of 3 * 5 * 9 pixels.
-    emulate(monkeypatch, gluon=True)
-    config = replace(fprop_config.TURNED_CONFIGS[number], block_k=16, may_join=True)
-    assert config.joins
-    asked = problem(**MATRIX, batch=3, in_channels=72, out_channels=200, input_size=(5, 9))
-    check(Case(problem=asked, dtype=torch.bfloat16, spec=FULL, one_scale=False), config=config)
 
 
 @needs_copies
@@ -453,20 +445,24 @@ def test_pixels_with_gaps_between_them(monkeypatch, fresh_triton_cache):
 # ---- Compiled ----------------------------------------------------------------------------------
 
 
+OF_MATRICES = (*fprop_config.MATRIX_CONFIGS, *fprop_config.TURNED_CONFIGS)
 COMPILED = (
     *fprop_config.CONFIGS,
     *(keep_filter(config, 6) for config in fprop_config.KEEPING_CONFIGS),
+    *fprop_config.FEW_COLUMNS_CONFIGS,
+    *OF_MATRICES,
 )
 
 
 # By default two accumulators, which take the most registers, and a filter that stays.
-@pytest.mark.parametrize("config", COMPILED if NIGHTLY else COMPILED[5::3], ids=str)
+@pytest.mark.parametrize("config", COMPILED if NIGHTLY else COMPILED[5:12:3], ids=str)
 def test_an_epilogue_fits_the_registers(config, tmp_path, fresh_triton_cache):
     spec = replace(FULL, activation="gelu")
-    compiled = compile_conv_fprop(config, epilogue=spec, one_scale=False)
+    x_is_matrix = config in OF_MATRICES
+    compiled = compile_conv_fprop(config, epilogue=spec, one_scale=False, x_is_matrix=x_is_matrix)
     ptx = compiled.asm["ptx"]
     assert "wgmma.mma_async" in ptx
-    assert "im2col" in ptx
+    assert ("im2col" in ptx) != x_is_matrix
     assert "cp.async.bulk.tensor.2d.global.shared::cta" in ptx
     # The residual of a tile is asked for before its sums, 64 values a line, for each accumulator.
     widths = [width for width in (config.block_n_main, config.block_n_rest) if width]
@@ -504,8 +500,9 @@ def test_fp8_is_multiplied_as_it_is(dtype, name, out_dtype, number, tmp_path, fr
     ptx = compiled.asm["ptx"]
     # 32 channels each, 64 rows; every consumer has a loop of its own.
     each = config.consumers * config.rows // 64 * config.block_k // 32
-    counts = {config.block_n_main: each, config.block_n_rest: each}
-    for columns in (16, 32, 64, 128, 256):
+    widths = [config.block_n] if config.joins else [config.block_n_main, config.block_n_rest]
+    counts = dict.fromkeys(widths, each)
+    for columns in (16, 32, 64, 128, 160, 192, 256):
         made = ptx.count(f"wgmma.mma_async.sync.aligned.m64n{columns}k32.f32.{name}.{name}")
         assert made == counts.get(columns, 0)
     assert ptx.count("wgmma.mma_async") == sum(count for n, count in counts.items() if n)
@@ -523,7 +520,9 @@ def test_a_residual_per_image_spills_no_more_than_one_per_pixel(
     stacks = []
     for per_image in (False, True):
         spec = replace(FULL, activation="gelu", residual_per_image=per_image)
-        compiled = compile_conv_fprop(config, epilogue=spec, one_scale=False)
+        compiled = compile_conv_fprop(
+            config, epilogue=spec, one_scale=False, x_is_matrix=config in OF_MATRICES
+        )
         assert compiled.metadata.shared <= SMEM_BYTES
         stacks.append(resources(compiled.asm["cubin"], tmp_path)["STACK"])
     assert stacks[1] <= stacks[0]

@@ -555,14 +555,11 @@ def test_impossible_tiles_of_wgrad_are_told(folder, change, message):
 def test_bytes_of_elements_are_written_where_they_are_not_two():
     config = fprop_config.CONFIGS[0]
     written = encode(config)
-    assert not {"element_bytes", "out_bytes", "may_join"} & set(written)
+    assert not {"element_bytes", "out_bytes", "rows_from_w"} & set(written)
     assert decode("gluon", written) == config
     narrow = replace(config, element_bytes=1, block_k=128)
     assert encode(narrow) == {**written, "element_bytes": 1, "block_k": 128}
     assert decode("gluon", encode(narrow)) == narrow
-    joined = replace(config, may_join=True)
-    assert encode(joined) == {**written, "may_join": True}
-    assert decode("gluon", encode(joined)) == joined
     asked = problem(in_channels=64, out_channels=64)
     case = replace(CASE, problem=asked, dtype=torch.float8_e4m3fn)
     half = replace(case, epilogue=EpilogueSpec(out_dtype=torch.float16))

@@ -77,8 +77,9 @@ def expected_times(
         waves = math.ceil(math.ceil(pixels / config.block_m) / num_sms)
         times[config] = waves * (mean_taps * blocks * cost.step_us + cost.tile_us) + cost.launch_us
     wide = fprop_config.expected_times(
-        pixels, ci, co, mean_taps, num_sms, block_k=block_k, may_keep_filter=one_class
-    )
+        pixels, ci, co, mean_taps, num_sms, block_k=block_k, may_keep_filter=one_class,
+        may_join=False,
+    )  # fmt: skip
     return times | wide
 
 

@@ -13,6 +13,7 @@ from triton_ext.ops.hopper.tiles import Cost, TileConfig, cooperative, keep_filt
 
 __all__ = [
     "CONFIGS",
+    "FEW_COLUMNS_CONFIGS",
     "KEEPING_CONFIGS",
     "MATRIX_CONFIGS",
     "TURNED_CONFIGS",
@@ -20,7 +21,8 @@ __all__ = [
     "expected_times",
 ]
 
-# Measured on an H200 (Triton 3.9.0, fp16, 2026-11-20) over 29 shapes; docs/gluon-conv.md.
+# Measured on an H200 (Triton 3.9.0, fp16, 2026-11-20) over 29 shapes; docs/gluon-conv.md.  What is
+# joined was measured on 2026-11-23 over 1x1 layers, up to three for a configuration.
 _COSTS: dict[TileConfig, Cost] = {
     ping_pong(128, 128, 6, store_n=32, store_buffers=2, group_m=2): Cost(0.323, 0.55, 7.0),
     ping_pong(64, 128, 8, store_n=32, store_buffers=2, group_m=2): Cost(0.165, 1.10, 6.7),
@@ -28,11 +30,19 @@ _COSTS: dict[TileConfig, Cost] = {
     cooperative(64, 3, 128, 5, group_m=2): Cost(0.468, 1.25, 7.8),
     cooperative(64, 2, 256, 4, store_buffers=2): Cost(0.633, 2.06, 7.1),
     cooperative(64, 2, 256, 3, block_n_rest=64, store_buffers=2, group_m=1): Cost(0.824, 2.1, 7.0),
-    cooperative(64, 2, 128, 5, block_n_rest=32, store_n=32, store_buffers=2): Cost(0.436, 1.6, 6.7),
+    cooperative(64, 2, 128, 5, block_n_rest=32, store_n=32, store_buffers=2): (
+        Cost(0.436, 1.6, 6.7, joined=Cost(0.398, 1.83, 6.7))
+    ),
     cooperative(64, 2, 128, 6, store_buffers=2, group_m=2): Cost(0.323, 1.14, 6.5),
-    # Not measured: interpolated between the others.  192 and 384 columns without waste.
-    cooperative(64, 2, 128, 5, block_n_rest=64, group_m=2): Cost(0.500, 1.80, 6.9),
-    cooperative(64, 3, 128, 4, block_n_rest=64, group_m=2): Cost(0.700, 1.90, 7.8),
+    # 192 and 384 columns without waste.  Not measured: interpolated between the others, and joined
+    # as turned round, below.
+    cooperative(64, 2, 128, 5, block_n_rest=64, group_m=2): (
+        Cost(0.500, 1.80, 6.9, joined=Cost(0.478, 1.80, 6.9))
+    ),
+    # Measured over two layers (2026-11-22), joined over one.
+    cooperative(64, 3, 128, 4, block_n_rest=64, group_m=2): (
+        Cost(0.800, 1.36, 7.8, joined=Cost(0.775, 1.50, 7.8))
+    ),
 }
 
 # With the filter kept in shared memory, where it fits; keep_filter sets the stages.
@@ -41,30 +51,47 @@ _KEEPING_COSTS: dict[TileConfig, Cost] = {
     ping_pong(128, 128, 4, store_n=32, store_buffers=2): Cost(0.323, 0.50, 7.0),
 }
 
+# For few columns.  Measured over one layer, of three dimensions (H200, Triton 3.9.0, fp16,
+# 2026-11-23), where the model expects too little of the other tiles.
+_FEW_COLUMNS = 64
+_FEW_COLUMNS_COSTS: dict[TileConfig, Cost] = {
+    cooperative(128, 3, 64, 3, store_n=32, store_buffers=2): Cost(0.869, 1.40, 7.0),
+    cooperative(128, 2, 64, 4, store_n=32, store_buffers=2): Cost(0.577, 1.20, 7.0),
+}
+
 # For x that is a matrix: its tiled copies bring more pixels in a time than im2col does.  Measured
-# over three 1x1 layers (H200, Triton 3.9.0, fp16, 2026-11-23; docs/gluon-conv.md).
+# over 1x1 layers, up to three for a configuration (H200, Triton 3.9.0, fp16, 2026-11-23;
+# docs/gluon-conv.md).
 _MATRIX_COSTS: dict[TileConfig, Cost] = {
     ping_pong(128, 128, 5, block_n_rest=32, store_n=32, store_buffers=2, group_m=2): (
-        Cost(0.423, 1.52, 7.0)
+        Cost(0.423, 1.52, 7.0, joined=Cost(0.398, 1.42, 7.0))
     ),
     cooperative(64, 3, 64, 6, store_n=32, store_buffers=2, group_m=2): Cost(0.266, 0.90, 8.0),
 }
 
 # For the same, with output channels as rows and pixels as columns.
 _TURNED_COSTS: dict[TileConfig, Cost] = {
+    cooperative(64, 2, 64, 7, block_n_rest=32, store_n=32, store_buffers=2, rows_from_w=True): Cost(
+        0.246, 2.26, 6.6, joined=Cost(0.222, 2.20, 6.6)
+    ),
     cooperative(
-        64, 2, 64, 7, block_n_rest=32, store_n=32, store_buffers=2, group_m=2, rows_from_w=True
-    ): Cost(0.246, 2.26, 6.6),
+        64, 2, 128, 6, block_n_rest=16, store_n=16, store_buffers=2, rows_from_w=True
+    ): Cost(0.417, 1.58, 6.6, joined=Cost(0.368, 1.72, 6.6)),
+    cooperative(64, 3, 64, 5, block_n_rest=32, store_n=32, store_buffers=2, rows_from_w=True): Cost(
+        0.411, 1.25, 7.8, joined=Cost(0.360, 1.60, 7.8)
+    ),
+    # A step costs by columns what it does with 144 of them.
     cooperative(
-        64, 2, 128, 6, block_n_rest=16, store_n=16, store_buffers=2, group_m=2, rows_from_w=True
-    ): Cost(0.417, 1.58, 6.6),
+        64, 3, 128, 5, block_n_rest=16, store_n=16, store_buffers=2, rows_from_w=True
+    ): Cost(0.625, 1.50, 7.0, joined=Cost(0.552, 1.45, 7.0)),
     cooperative(
-        64, 3, 64, 5, block_n_rest=32, store_n=32, store_buffers=2, group_m=2, rows_from_w=True
-    ): Cost(0.411, 1.25, 7.8),
+        64, 2, 128, 5, block_n_rest=64, store_n=32, store_buffers=2, rows_from_w=True
+    ): Cost(0.500, 2.73, 6.6, joined=Cost(0.478, 2.60, 6.6)),
 }
 
 CONFIGS: tuple[TileConfig, ...] = tuple(_COSTS)
 KEEPING_CONFIGS: tuple[TileConfig, ...] = tuple(_KEEPING_COSTS)
+FEW_COLUMNS_CONFIGS: tuple[TileConfig, ...] = tuple(_FEW_COLUMNS_COSTS)
 MATRIX_CONFIGS: tuple[TileConfig, ...] = tuple(_MATRIX_COSTS)
 TURNED_CONFIGS: tuple[TileConfig, ...] = tuple(_TURNED_COSTS)
 
@@ -93,6 +120,7 @@ def expected_times(
     out_bytes: int = 2,
     may_keep_filter: bool = True,
     x_is_matrix: bool = False,
+    may_join: bool = True,
 ) -> dict[TileConfig, float]:
     """Returns the configurations that can run, with the microseconds that the model expects.
 
@@ -111,6 +139,7 @@ def expected_times(
         out_bytes: Bytes of an element of the output.
         may_keep_filter: Whether the kernel can keep the filter in shared memory.
         x_is_matrix: Whether the kernel reads x as a matrix.
+        may_join: Whether the kernel joins WGMMAs, where a configuration ``joins``.
     """
     times: dict[TileConfig, float] = {}
     blocks = math.ceil(ci / block_k)
@@ -132,9 +161,12 @@ def expected_times(
         for base, cost in costs.items():
             config = specialize(base)
             tiles = math.ceil(rows / config.block_m) * math.ceil(columns / config.block_n)
-            consider(config, cost, math.ceil(tiles / num_sms))
+            joined = cost.joined if may_join and config.joins else None
+            consider(config, joined or cost, math.ceil(tiles / num_sms))
 
     consider_all(_COSTS, m_gemm, co)
+    if co <= _FEW_COLUMNS:
+        consider_all(_FEW_COLUMNS_COSTS, m_gemm, co)
     if x_is_matrix:
         consider_all(_MATRIX_COSTS, m_gemm, co)
         if out_bytes == 2:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import enum
 import math
-import os
 from dataclasses import dataclass
 from typing import Any
 
@@ -39,8 +38,6 @@ SWIZZLE_BYTES = (32, 64, 128)
 MIN_STORE_N = 16
 # Largest N of a WGMMA (PTX ISA, wgmma shapes).
 WGMMA_MAX_N = 256
-# Not measured yet, and off: what the configurations cost was measured without.
-MAY_JOIN = os.environ.get("TRITON_EXT_JOIN_WGMMA") == "1"
 
 
 class Barrier(enum.Enum):
@@ -75,8 +72,6 @@ class TileConfig:
         rows_from_w: Whether rows of the product are output channels and its columns pixels, for
             x that is a matrix.  Columns may be 96 or 144, rows may not: what splits evenly over
             the multiprocessors may need them in either.
-        may_join: Whether WGMMAs of fprop go over the columns of both accumulators, where they can.
-            TRITON_EXT_JOIN_WGMMA=1 makes that the default.
     """
 
     rows: int
@@ -94,7 +89,6 @@ class TileConfig:
     element_bytes: int = dataclasses.field(default=ELEMENT_BYTES, metadata={"omit": ELEMENT_BYTES})
     out_bytes: int = dataclasses.field(default=ELEMENT_BYTES, metadata={"omit": ELEMENT_BYTES})
     rows_from_w: bool = dataclasses.field(default=False, metadata={"omit": False})
-    may_join: bool = dataclasses.field(default=MAY_JOIN, metadata={"omit": False})
 
     def __post_init__(self) -> None:
         """Refuses what cannot be computed with: anything but whole numbers, and those too small."""
@@ -105,12 +99,11 @@ class TileConfig:
 
     @property
     def joins(self) -> bool:
-        """Whether the two accumulators are those of one WGMMA.
-
-        Only for a filter of [BLOCK_N, 1, BLOCK_K] blocks.
-        """
+        """Whether the two accumulators are those of one WGMMA in fprop; in dgrad they never are."""
         fits = 0 < self.block_n_rest < self.block_n_main and self.block_n <= WGMMA_MAX_N
-        return self.may_join and fits and capabilities()["wgmma-join"].available
+        if not fits or not capabilities()["wgmma-join"].available:
+            return False
+        return self.smem_bytes + self.spare_bytes + RESERVED_BYTES <= SMEM_BYTES
 
     @property
     def fprop_boxes(self) -> tuple[int, ...]:
@@ -165,14 +158,17 @@ class TileConfig:
         return count + count % 2
 
     @property
+    def spare_bytes(self) -> int:
+        """Shared memory of a last piece that is of no use, where WGMMAs are joined."""
+        piece_bytes = self.block_n_rest * self.block_k * self.element_bytes
+        return self.w_pieces * piece_bytes - self.w_blocks * self.w_bytes
+
+    @property
     def smem_bytes(self) -> int:
         """Shared memory of the ring, the filter, the staging buffers and the barriers."""
         staging = self.consumers * self.store_buffers * self.rows * self.store_n * self.out_bytes
         barriers = 8 * (2 * self.stages + 2)
-        w_bytes = self.w_blocks * self.w_bytes
-        if self.joins:
-            w_bytes = self.w_pieces * self.block_n_rest * self.block_k * self.element_bytes
-        return self.stages * self.x_bytes + w_bytes + staging + barriers
+        return self.stages * self.x_bytes + self.w_blocks * self.w_bytes + staging + barriers
 
     @property
     def accumulator_registers(self) -> int:
@@ -249,7 +245,7 @@ class TileConfig:
         step = f"_k{self.block_k}" if self.block_k != 64 else ""
         bits = "" if self.element_bytes == 2 else f"_b{8 * self.element_bytes}"
         bits += "" if self.out_bytes == 2 else f"_y{8 * self.out_bytes}"
-        bits += "_w" * self.rows_from_w + "_joined" * self.joins
+        bits += "_w" * self.rows_from_w
         return (
             f"{self.block_m}x{self.block_n_main}{rest}_{role}_s{self.stages}"
             f"_e{self.store_n}x{self.store_buffers}_g{self.group_m}{kept}{step}{bits}"
@@ -264,11 +260,13 @@ class Cost:
         step_us: BLOCK_K channels of one tap of one tile.
         tile_us: A tile besides its steps.
         launch_us: The kernel besides its tiles.
+        joined: What it costs where WGMMAs are joined; ``None`` where they never are.
     """
 
     step_us: float
     tile_us: float
     launch_us: float
+    joined: Cost | None = None
 
 
 def ping_pong(rows: int, columns: int, stages: int, **others: Any) -> TileConfig:
