@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from triton_ext import ops
-from triton_ext.ops import calls, execution, shortcut
+from triton_ext.ops import calls, execution, library, shortcut
 from triton_ext.ops.arguments import channels_last
 
 
@@ -18,7 +18,7 @@ def nothing_known():
 def dispatched(monkeypatch):
     """Names what goes through the operators."""
     names = []
-    for name in ("fprop", "fused"):
+    for name in ("fprop", "fused", "dgrad", "wgrad"):
         real = getattr(calls, name)
 
         def naming(*arguments, real=real):
@@ -26,6 +26,8 @@ def dispatched(monkeypatch):
             return real(*arguments)
 
         monkeypatch.setattr(calls, name, naming)
+        if hasattr(library, name):
+            monkeypatch.setattr(library, name, naming)
     return names
 
 
@@ -139,3 +141,137 @@ def test_forgotten_plans_are_forgotten_here_too(dispatched):
     execution.clear_plans()
     ops.conv2d(x, weight)
     assert len(dispatched) == 2
+
+
+# --- gradients ----------------------------------------------------------------------------------
+
+
+def test_gradients_of_the_second_call_go_past_the_dispatcher(dispatched):
+    x, weight, _ = operands()
+    dy = channels_last(torch.randn(2, 16, 5, 6).half())
+
+    def both() -> list[torch.Tensor]:
+        return [
+            ops.conv2d_input(x.shape, weight, dy, padding=1),
+            ops.conv2d_weight(x, weight.shape, dy, padding=1),
+        ]
+
+    first, second = both(), both()
+    assert dispatched == ["dgrad", "wgrad"]
+    assert all(map(torch.equal, first, second))
+    # Sizes are part of the look, in whatever sequence they come.
+    ops.conv2d_input((2, 16, 5, 6), weight, dy, padding=1)
+    assert len(dispatched) == 2
+    for wrong in ((2, 16, 5, 7), (2, 16, 5.0, 6), (True, 16, 5, 6)):
+        with pytest.raises(ValueError, match="conv2d_input"):
+            ops.conv2d_input(wrong, weight, dy, padding=1)
+    weight.requires_grad_()
+    assert ops.conv2d_input(x.shape, weight, dy, padding=1).requires_grad
+
+
+def leaves(bias: bool = True) -> list[torch.Tensor]:
+    x, weight, added = operands()
+    return [t.requires_grad_() for t in ((x, weight, added) if bias else (x, weight))]
+
+
+def gradients(tensors: list[torch.Tensor], dy: torch.Tensor, **options: bool) -> list[torch.Tensor]:
+    y = ops.conv2d(*tensors, padding=1)
+    return [y, *torch.autograd.grad(y, tensors, dy, **options)]
+
+
+def test_a_step_of_training_goes_past_the_dispatcher_and_gives_the_same_bits(dispatched):
+    tensors, dy = leaves(), channels_last(torch.randn(2, 16, 5, 6).half())
+    first = gradients(tensors, dy)
+    assert dispatched == ["fprop"] * 1 + ["dgrad", "wgrad"]
+    for _ in range(3):
+        again = gradients(tensors, dy)
+        assert all(map(torch.equal, first, again))
+    # The first backward that looks like this one was seen when the second one was.
+    seen = len(dispatched)
+    gradients(tensors, dy)
+    assert len(dispatched) == seen == 7
+    # Fewer gradients, and a gradient in another memory order, are right as well.
+    y = ops.conv2d(*tensors, padding=1)
+    assert torch.equal(torch.autograd.grad(y, tensors[1], dy.contiguous())[0], first[2])
+    frozen = [t.detach() for t in tensors]
+    frozen[1].requires_grad_()
+    y = ops.conv2d(*frozen, padding=1)
+    y.backward(dy)
+    assert torch.equal(frozen[1].grad, first[2])
+    assert frozen[0].grad is None
+
+
+def test_derivatives_of_gradients_are_there_after_a_step_was_seen():
+    tensors, dy = leaves(bias=False), channels_last(torch.randn(2, 16, 5, 6).half())
+
+    def second_derivatives() -> list[torch.Tensor]:
+        _, dx, dw = gradients(tensors, dy, create_graph=True)
+        return list(torch.autograd.grad((dx * dx).sum() + (dw * dw).sum(), tensors))
+
+    first = second_derivatives()
+    for _ in range(3):
+        gradients(tensors, dy)
+    assert all(map(torch.equal, first, second_derivatives()))
+
+
+def test_tensors_that_hooks_put_in_the_place_of_saved_ones_are_looked_at():
+    tensors, dy = leaves(bias=False), channels_last(torch.randn(2, 16, 5, 6).half())
+    for _ in range(4):
+        first = gradients(tensors, dy)
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: t, lambda t: t.clone().contiguous()):
+        y = ops.conv2d(*tensors, padding=1)
+    for expected, got in zip(first[1:], torch.autograd.grad(y, tensors, dy), strict=True):
+        torch.testing.assert_close(got, expected, rtol=1e-2, atol=1e-2)
+    y = ops.conv2d(*tensors, padding=1)
+    with torch.no_grad():
+        tensors[1].add_(0)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        torch.autograd.grad(y, tensors, dy)
+
+
+def test_autocast_is_known_behind_its_casts(dispatched):
+    x, weight, bias = (t.float().requires_grad_() for t in operands())
+    dy = channels_last(torch.randn(2, 16, 5, 6).bfloat16())
+    results = []
+    for _ in range(5):
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            y = ops.conv2d(x, weight, bias, padding=1)
+        results.append([y, *torch.autograd.grad(y, (x, weight, bias), dy)])
+    assert dispatched == ["fprop", *["dgrad", "wgrad"] * 3]
+    assert results[0][0].dtype == torch.bfloat16
+    assert {t.dtype for t in results[-1][1:]} == {torch.float32}
+    for again in results[1:]:
+        assert all(map(torch.equal, results[0], again))
+
+
+def test_modes_see_a_step_that_was_seen():
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    tensors, dy = leaves(bias=False), channels_last(torch.randn(2, 16, 5, 6).half())
+    for _ in range(4):
+        gradients(tensors, dy)
+    seen = []
+
+    class Mode(TorchDispatchMode):
+        def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+            seen.append(str(function))
+            return function(*args, **(kwargs or {}))
+
+    y = ops.conv2d(*tensors, padding=1)
+    with Mode():
+        torch.autograd.grad(y, tensors, dy)
+    assert {"triton_ext.dgrad.default", "triton_ext.wgrad.default"} <= set(seen)
+
+
+def test_what_a_transform_left_behind_is_not_known():
+    x, weight, _ = operands()
+    kept = []
+
+    def keeping(one: torch.Tensor) -> torch.Tensor:
+        kept.append(one * 1)
+        return one.sum()
+
+    torch.func.grad(keeping)(x)
+    assert shortcut.key_of("conv2d", (kept[0], weight, None), (1, 0, 1, 1)) is None
+    weight.requires_grad_()
+    assert ops.conv2d(kept[0], weight, padding=1).requires_grad

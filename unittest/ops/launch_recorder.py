@@ -61,22 +61,32 @@ class Recorder:
         folder = os.environ["TRITON_LIBCUDA_PATH"]
         self.library = ctypes.CDLL(os.path.join(folder, "libcuda.so.1"))
         self.library.fake_libcuda_state.restype = ctypes.POINTER(ctypes.c_int)
-        self._sizes: Sequence[int] = ()
+        self._sizes: Callable[[int], Sequence[int]] = lambda _: ()
         self._launches: list[Launch] = []
         self._listener = _Listener(self._listen)
         self.library.fake_launcher_listen(self._listener)
 
     def record(self, sizes: Sequence[int], launch: Callable[[], Any]) -> list[Launch]:
         """Returns the launches of a kernel with parameters of these many bytes."""
+        return self._record(lambda _: sizes, launch)
+
+    def record_all(self, sizes: Sequence[Sequence[int]], launch: Callable[[], Any]) -> list[Launch]:
+        """Returns launches of several kernels; ``sizes`` are those of each launch's parameters."""
+        return self._record(lambda index: sizes[index], launch)
+
+    def _record(
+        self, sizes: Callable[[int], Sequence[int]], launch: Callable[[], Any]
+    ) -> list[Launch]:
         self._sizes, self._launches = sizes, []
         try:
             launch()
         finally:
-            self._sizes = ()
+            self._sizes = lambda _: ()
         return self._launches
 
     def _listen(self, config: Any, function: int, arguments: Any) -> None:
         it = config.contents
+        sizes = self._sizes(len(self._launches))
         at = it.attributes
         self._launches.append(
             Launch(
@@ -89,6 +99,6 @@ class Recorder:
                     ctypes.string_at(at + i * _ATTRIBUTE_BYTES, _ATTRIBUTE_BYTES)
                     for i in range(it.num_attributes)
                 ),
-                tuple(ctypes.string_at(arguments[i], n) for i, n in enumerate(self._sizes)),
+                tuple(ctypes.string_at(arguments[i], n) for i, n in enumerate(sizes)),
             )
         )

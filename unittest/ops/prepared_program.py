@@ -21,17 +21,28 @@ import triton
 import triton.language as tl
 from launch_recorder import Launch, Recorder
 from triton.tools.tensor_descriptor import TensorDescriptor
-from triton_ext import ops
-from triton_ext.backends.nvidia.backend.prepared import parameter_sizes
+from triton_ext import ops, plugin
+from triton_ext.backends.nvidia.backend.prepared import PreparedLaunch, parameter_sizes
 from triton_ext.host import capabilities
-from triton_ext.ops import conv_plan, dgrad_plan, execution, launcher, shortcut, wgrad_plan
+from triton_ext.ops import (
+    conv_plan,
+    dgrad_plan,
+    execution,
+    launcher,
+    repeats,
+    shortcut,
+    wgrad_plan,
+)
 from triton_ext.ops.conv_config import ConvConfig
 from triton_ext.ops.descriptors import packed_strides
-from triton_ext.ops.epilogue import NO_OPERANDS, PLAIN, EpilogueOperands, EpilogueSpec
+from triton_ext.ops.epilogue import PLAIN, EpilogueOperands, EpilogueSpec
+from triton_ext.ops.hopper import wgrad_plan as hopper_wgrad_plan
 from triton_ext.ops.hopper.tiles import TileConfig
 from triton_ext.ops.hopper.wgrad_tiles import WgradTileChoice
-from triton_ext.ops.launcher import Launcher
+from triton_ext.ops.launcher import Launcher, recording
 from triton_ext.ops.problem import ConvProblem
+from triton_ext.ops.repeats import Repeats
+from triton_ext.ops.seen import SeenConvolution
 from triton_ext.ops.wgrad_config import WgradChoice
 
 from benchmarks.stand_in_operators import H200, operators_on_stand_in
@@ -247,36 +258,55 @@ def check_row_copies() -> None:
 # ---- Calls that look like one before -----------------------------------------------------------
 
 
-def repeated(make: Any, expected_in_place: bool = True, **options: Any) -> None:
-    """Calls conv2d thrice; the launch of the third is what the plan itself launches.
+def repeats_of(known: Any) -> Repeats:
+    return known.run.__self__ if isinstance(known, SeenConvolution) else known
+
+
+def assert_same_but_for_memory(expected: list[Launch], got: list[Launch], given: set[int]) -> None:
+    """Memory that a call makes lies elsewhere each time, and is the same in all its launches."""
+    assert len(expected) == len(got)
+    moved: dict[int, int] = {}
+    for one, other in zip(expected, got, strict=True):
+        assert replace(one, parameters=()) == replace(other, parameters=())
+        for first, second in zip(one.parameters, other.parameters, strict=True):
+            if first == second:
+                continue
+            assert len(first) in (8, 128)
+            assert first[8:] == second[8:]
+            addresses = [int.from_bytes(each[:8], "little") for each in (first, second)]
+            assert not given.intersection(addresses)
+            assert moved.setdefault(*addresses) == addresses[1]
+    assert len(set(moved.values())) == len(moved)
+
+
+def repeated(make: Any, is_in_place: bool = True, launches: int = 1) -> None:
+    """Calls an operator again and again; the last launches are what the plan itself launches.
 
     Args:
-        make: Returns new x, weight and bias, and the epilogue's operands by name.
-        expected_in_place: Whether the plan passes its tensors as they are.
-        options: Of conv2d.
+        make: Returns a call of new tensors, and these.
+        is_in_place: Whether the plan passes its tensors as they are.
+        launches: How many kernels it takes.
     """
     execution.clear_plans()
-    for _ in range(2):
-        x, weight, bias, others = make()
-        kept.append(ops.conv2d(x, weight, bias, 1, 1, **others, **options))
+    for _ in range(3):
+        call, _ = make()
+        kept.append(call())
     (known,) = shortcut._known._known.values()
-    x, weight, bias, others = make()
-    kept.append(ops.conv2d(x, weight, bias, 1, 1, **others, **options))
-    assert (known._places is not None) == expected_in_place
-    (way,) = known._plan.launcher._around.values()
-    counts = sizes[id(way.prepared)]
-
-    def call() -> None:
-        kept.append(ops.conv2d(x, weight, bias, 1, 1, **others, **options))
-
-    got = recorder.record(counts, call)
-    operands = EpilogueOperands(bias=bias, **others)
-    operands = operands if bias is not None or others else NO_OPERANDS
-    with mock.patch.object(type(way.prepared), "__call__", return_value=False):
-        expected = recorder.record(counts, lambda: known._plan.run(x, weight, operands, kept[-1]))
-    if expected_in_place:
-        assert got == expected
-    assert len(got) == len(expected) == 1
+    found = repeats_of(known)
+    assert found.is_prepared == is_in_place
+    again = found._again
+    call, tensors = make()
+    found._again, found._tries = None, 0
+    with recording() as launched:
+        kept.append(call())
+    counts = [sizes[id(it.launcher._around[it.variant, ()].prepared)] for it in launched]
+    with mock.patch.object(PreparedLaunch, "__call__", return_value=False):
+        expected = recorder.record_all(counts, lambda: kept.append(call()))
+    found._again = again
+    got = recorder.record_all(counts, lambda: kept.append(call()))
+    given = {t.data_ptr() for t in tensors if t is not None}
+    assert_same_but_for_memory(expected, got, given)
+    assert len(got) == launches
 
 
 def plain() -> Any:
@@ -289,14 +319,115 @@ def with_operands() -> Any:
     return x, weight, kept[-1], {"residual": last(BASIC.y_shape), "scale": torch.zeros(64)}
 
 
+def forward(make: Any, **options: Any) -> Any:
+    """What makes a call of conv2d with padding; ``make`` returns x, weight, bias and the rest."""
+
+    def call() -> Any:
+        x, weight, bias, others = make()
+        return (
+            lambda: ops.conv2d(x, weight, bias, 1, 1, **others, **options),
+            (x, weight, bias, *others.values()),
+        )
+
+    return call
+
+
 def check_repeated_calls() -> None:
-    repeated(plain)
-    repeated(with_operands, activation="relu")
-    repeated(lambda: (last((2, 64, 9, 9)), last((63, 64, 3, 3)), torch.zeros(63, dtype=HALF), {}))
+    repeated(forward(plain))
+    repeated(forward(with_operands, activation="relu"))
+    odd = torch.zeros(63, dtype=HALF)
+    repeated(forward(lambda: (last((2, 64, 9, 9)), last((63, 64, 3, 3)), odd, {})))
+
+
+def check_repeated_calls_that_copy() -> None:
+    # Rows of few channels are packed by kernels of their own, into memory of the call.
+    def few() -> Any:
+        x, weight = last((2, 3, 32, 32)), last((64, 3, 7, 7))
+        return lambda: ops.conv2d(x, weight, None, 2, 3), (x, weight)
+
+    repeated(few, launches=2)
+
+
+def check_repeated_gradients() -> None:
+    def of_x() -> Any:
+        dy, weight = last(BASIC.y_shape), last(BASIC.w_shape)
+        return lambda: ops.conv2d_input(BASIC.x_shape, weight, dy, 1, 1), (dy, weight)
+
+    def of_weight(batch: int, groups: int = 1) -> Any:
+        def make() -> Any:
+            x, dy = last((batch, 64, 10, 10)), last((batch, 64, 10, 10))
+            size = (64, 64 // groups, 3, 3)
+            return lambda: ops.conv2d_weight(x, size, dy, 1, 1, 1, groups), (x, dy)
+
+        return make
+
+    repeated(of_x)
+    repeated(of_weight(32), launches=2)
+    repeated(of_weight(2, groups=64), launches=2)
+
+
+def check_flags_are_those_of_the_stream() -> None:
+    needs_gluon()
+    made: list[torch.Tensor] = []
+
+    def flags(device: torch.device, count: int) -> torch.Tensor:
+        # Without an operation of torch, as those of a stream on a GPU.
+        if not made:
+            made.append(count_flags[:count])
+        return made[0]
+
+    count_flags = torch.zeros(1 << 16, dtype=torch.int32)
+    problem = replace(BASIC, batch=32)
+    choice = next(c for c in wgrad_choices(problem, WgradTileChoice) if c.add_in_place)
+
+    def chosen(module: Any, *_: Any, **__: Any) -> Any:
+        strides = strides_of(problem.x_shape), strides_of(problem.y_shape)
+        return wgrad_plan.make_plan(problem, *strides, HALF, CPU, config=choice)
+
+    plan = chosen(None)
+
+    def run(x: torch.Tensor, dy: torch.Tensor) -> torch.Tensor:
+        return plan.run(x, dy)
+
+    again = Repeats(run)
+    x, dy = last(problem.x_shape), last(problem.y_shape)
+    with (
+        mock.patch.object(hopper_wgrad_plan, "zeroed_flags", flags),
+        mock.patch.object(repeats, "zeroed_flags", flags),
+        mock.patch.object(repeats, "_are_flags", lambda tensor: tensor is made[0]),
+    ):
+        for _ in range(3):
+            kept.append(again.run(x, dy))
+        assert again.is_prepared
+        with recording() as launched:
+            kept.append(plan.run(x, dy))
+        counts = [sizes[id(it.launcher._around[it.variant, ()].prepared)] for it in launched]
+        expected = recorder.record_all(counts, lambda: kept.append(plan.run(x, dy)))
+        other = count_flags[1 << 15 :]
+        made[:] = [other]
+        got = recorder.record_all(counts, lambda: kept.append(again.run(x, dy)))
+    assert_same_but_for_memory(expected, got, {x.data_ptr(), dy.data_ptr()})
+    assert other.data_ptr().to_bytes(8, "little") in got[0].parameters
+
+
+def check_repeated_training() -> None:
+    execution.clear_plans()
+    x = last(BASIC.x_shape).requires_grad_()
+    weight = last(BASIC.w_shape).requires_grad_()
+    bias = torch.zeros(64, dtype=HALF, requires_grad=True)
+    dy = last(BASIC.y_shape)
+    for _ in range(5):
+        y = ops.conv2d(x, weight, bias, 1, 1)
+        gradients = torch.autograd.grad(y, (x, weight, bias), dy)
+        kept.extend((y, *gradients))
+    assert [tuple(each.shape) for each in gradients] == [x.shape, weight.shape, bias.shape]
+    forward, backward = shortcut._known._known.values()
+    for each in (repeats_of(forward), backward.of_x, backward.of_weight):
+        assert each.is_prepared
 
 
 def check_calls_whose_weight_is_copied_are_not_repeated() -> None:
-    repeated(lambda: (plain()[0], torch.zeros(BASIC.w_shape, dtype=HALF), None, {}), False)
+    repeated(forward(lambda: (plain()[0], torch.zeros(BASIC.w_shape, dtype=HALF), None, {})), False)
 
 
 def check_calls_of_two_tensors_that_are_one() -> None:
@@ -304,17 +435,19 @@ def check_calls_of_two_tensors_that_are_one() -> None:
         x, weight, _, _ = plain()
         return x, weight, None, {"residual": x}
 
-    repeated(same, False)
+    repeated(forward(same), False)
 
 
 def check_unaligned_tensors_are_copied() -> None:
-    repeated(plain)
+    repeated(forward(plain))
     x, _, _, _ = plain()
     odd = torch.zeros(64 * 9 * 64 + 1, dtype=HALF)[1:].view(64, 3, 3, 64).movedim(-1, 1)
-    (known,) = shortcut._known._known.values()
-    (way,) = known._plan.launcher._around.values()
+    with recording() as launched:
+        kept.append(ops.conv2d(x, odd, None, 1, 1))
+    (it,) = launched
     (launch,) = recorder.record(
-        sizes[id(way.prepared)], lambda: kept.append(ops.conv2d(x, odd, None, 1, 1))
+        sizes[id(it.launcher._around[it.variant, ()].prepared)],
+        lambda: kept.append(ops.conv2d(x, odd, None, 1, 1)),
     )
     # The second map of the kernel is that of the weight; the stand-in's begin with the address.
     maps = [p for p in launch.parameters if len(p) == 128]
@@ -324,13 +457,38 @@ def check_unaligned_tensors_are_copied() -> None:
 
 
 def check_output_of_a_repeated_call() -> None:
-    repeated(plain)
+    repeated(forward(plain))
     first, again = kept[-2], kept[-1]
     for one in (first, again):
         assert one.shape == BASIC.y_shape
         assert one.is_contiguous(memory_format=torch.channels_last)
         assert one.dtype == HALF
     assert first.data_ptr() != again.data_ptr()
+
+
+def check_what_comes_later_is_seen_by_repeated_calls() -> None:
+    repeated(forward(plain))
+    x, weight, _, _ = plain()
+    (known,) = shortcut._known._known.values()
+    launch = repeats_of(known)._again.launch
+    y = torch.empty_like(x)
+    tensors = (x, weight, None, y, None, None, repeats._NO_MEMORY)
+    assert launch(tensors)
+    (kernel,) = launch._kernels
+    with mock.patch.object(kernel, "pre_run_hooks", [print]):
+        assert not launch(tensors)
+    with mock.patch.object(triton.knobs.runtime, "launch_enter_hook", print):
+        assert not launch(tensors)
+    plugin.uninstall()
+    try:
+        assert not launch(tensors)
+    finally:
+        plugin.install()
+    with mock.patch.object(plugin, "passes_key", return_value=("other",)):
+        assert not launch(tensors)
+    with mock.patch.object(triton.runtime.driver, "_active", type(triton.runtime.driver.active)()):
+        assert not launch(tensors)
+    assert launch(tensors)
 
 
 # ---- What launches have besides ----------------------------------------------------------------

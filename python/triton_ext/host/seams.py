@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 import inspect
 from collections.abc import Callable
+from functools import cache
 from typing import Any, Final
 
 from triton_ext.host.chain import PROBE, Seam
@@ -53,13 +54,19 @@ def plugin_is_reached() -> bool:
 
     Cheap enough for every launch (0.3 us), so it asks the hook rather than its signature.
     """
-    from triton import knobs
-
-    hook = knobs.runtime.add_stages_inspection_hook
+    hook = _knobs().runtime.add_stages_inspection_hook
     if hook is None:
         return False
     theirs = key_of(hook)
     return theirs is not None and KEY_PREFIX in theirs[0]
+
+
+@cache
+def _knobs() -> Any:
+    # An import within a function takes longer than all else that a launch asks.
+    from triton import knobs
+
+    return knobs
 
 
 def key_of(hook: StagesHook) -> tuple[str, str] | None:

@@ -313,6 +313,11 @@ def empty_channels_last(
     )
 
 
+def pixel_dims(tensor: torch.Tensor) -> tuple[int, ...]:
+    """Returns all dimensions of a tensor [N, C, *size] but that of the channels."""
+    return (0, *range(2, tensor.dim()))
+
+
 def channels_last(tensor: torch.Tensor) -> torch.Tensor:
     """Returns the tensor [N, C, *size] dense and with channels contiguous; copies if it has to."""
     rank = tensor.dim()

@@ -18,6 +18,7 @@ from triton_ext.ops.epilogue import is_device_function, result_problem
 
 __all__ = [
     "Functions",
+    "Walk",
     "dgrad",
     "fprop",
     "function_handle",
@@ -32,6 +33,8 @@ __all__ = [
 
 Tensor = torch.Tensor
 Numbers = Sequence[Any]
+#: Stride, padding, dilation and groups.
+Walk = tuple[Numbers, Numbers, Numbers, int]
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -34,12 +35,15 @@ from triton_ext.ops.plans import (
 )
 from triton_ext.ops.problem import ConvProblem
 from triton_ext.ops.reference import apply_epilogue, torch_dgrad, torch_fprop, torch_wgrad
+from triton_ext.ops.repeats import Repeats
 
 __all__ = [
     "Epilogue",
     "clear_plans",
+    "known_dgrad",
     "known_fprop",
     "known_fused",
+    "known_wgrad",
     "run_dgrad",
     "run_fprop",
     "run_fused",
@@ -149,6 +153,17 @@ def _fprop_key(
     )
 
 
+def _repeats(key: tuple[object, ...], run: Callable[..., torch.Tensor]) -> Repeats | None:
+    """Returns what runs the plan that is kept under a key; ``None`` if it is torch's, or not asked.
+
+    Args:
+        key: Of a call.
+        run: Runs the plan, its first argument, with the tensors of a call.
+    """
+    plan = _plans.get(key)
+    return None if plan is None or type(plan) is Refusal else Repeats(partial(run, plan))
+
+
 def known_fprop(
     x: torch.Tensor,
     weight: torch.Tensor,
@@ -157,11 +172,29 @@ def known_fprop(
     padding: Sequence[int],
     dilation: Sequence[int],
     groups: int,
-) -> Any:
-    """Returns the plan that :func:`run_fprop` runs; ``None`` if that was not asked, or torch's."""
+) -> Repeats | None:
+    """Returns what runs the plan of :func:`run_fprop`, of x, weight and bias.
+
+    ``None`` if that was not called, or is torch's.
+    """
     walk = (tuple(stride), tuple(padding), tuple(dilation), groups)
-    plan = _plans.get(_fprop_key(x, weight, bias, walk))
-    return None if type(plan) is Refusal else plan
+    return _repeats(_fprop_key(x, weight, bias, walk), _run_forward)
+
+
+def _run_forward(
+    plan: Any,
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None,
+    scale: torch.Tensor | None = None,
+    residual: torch.Tensor | None = None,
+    out_scale: torch.Tensor | None = None,
+) -> torch.Tensor:
+    operands = NO_OPERANDS
+    if any(tensor is not None for tensor in (bias, scale, residual, out_scale)):
+        operands = EpilogueOperands(bias=bias, scale=scale, residual=residual, out_scale=out_scale)
+    y: torch.Tensor = plan.run(x, weight, operands)
+    return y
 
 
 def _plan_fprop(
@@ -309,11 +342,12 @@ def known_fused(
     padding: Sequence[int],
     dilation: Sequence[int],
     groups: int,
-) -> Any:
-    """Returns the plan that :func:`run_fused` runs; ``None`` if that was not asked, or torch's."""
+) -> Repeats | None:
+    """As :func:`known_fprop`, of :func:`run_fused`; behind the bias come scale, residual and
+    ``out_scale``.
+    """
     walk = (tuple(stride), tuple(padding), tuple(dilation), groups)
-    plan = _plans.get(_fused_key(x, weight, epilogue, walk, True))
-    return None if type(plan) is Refusal else plan
+    return _repeats(_fused_key(x, weight, epilogue, walk, True), _run_forward)
 
 
 # --- gradients ----------------------------------------------------------------------------------
@@ -371,8 +405,7 @@ def run_dgrad(
     """
     walk = (tuple(stride), tuple(padding), tuple(dilation), groups)
     size = tuple(input_size)
-    is_rounded = dy.dtype is torch.float32 and allows_tf32()
-    key = ("dgrad", dy.stride(), _look(dy, weight, bias), is_rounded, walk, size)
+    key = _dgrad_key(dy, weight, bias, walk, size)
     plan = _plans.get(key)
     if plan is None:
         operator = f"conv_transpose{dy.dim() - 2}d"
@@ -393,6 +426,39 @@ def run_dgrad(
         dx = torch_dgrad(dy, weight, stride, padding, dilation, groups, size)
         return dx if bias is None else dx.add_(bias.view(-1, *(1,) * len(size)))
     return plan.run(dy, weight, bias=bias)
+
+
+def _dgrad_key(
+    dy: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None,
+    walk: tuple[Any, ...],
+    size: tuple[int, ...],
+) -> tuple[object, ...]:
+    is_rounded = dy.dtype is torch.float32 and allows_tf32()
+    return ("dgrad", dy.stride(), _look(dy, weight, bias), is_rounded, walk, size)
+
+
+def known_dgrad(
+    dy: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None,
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    groups: int,
+    input_size: Sequence[int],
+) -> Repeats | None:
+    """As :func:`known_fprop`, of :func:`run_dgrad`; of dy, weight and perhaps a bias."""
+    walk = (tuple(stride), tuple(padding), tuple(dilation), groups)
+    return _repeats(_dgrad_key(dy, weight, bias, walk, tuple(input_size)), _run_input_gradient)
+
+
+def _run_input_gradient(
+    plan: Any, dy: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None
+) -> torch.Tensor:
+    dx: torch.Tensor = plan.run(dy, weight, bias=bias)
+    return dx
 
 
 def run_wgrad(
@@ -422,8 +488,7 @@ def run_wgrad(
     """
     walk = (tuple(stride), tuple(padding), tuple(dilation), groups)
     size = tuple(filter_size)
-    is_rounded = x.dtype is torch.float32 and allows_tf32()
-    key = ("wgrad", x.stride(), dy.stride(), _look(x, dy), is_rounded, walk, size)
+    key = _wgrad_key(x, dy, walk, size)
     plan = _plans.get(key)
     if plan is None:
         check_operands(x, dy, groups)
@@ -442,6 +507,32 @@ def run_wgrad(
     if _refused_here(refusal, "wgrad", fallback, {"x": x, "dy": dy}):
         return torch_wgrad(x, dy, stride, padding, dilation, groups, size)
     return plan.run(x, dy)
+
+
+def _wgrad_key(
+    x: torch.Tensor, dy: torch.Tensor, walk: tuple[Any, ...], size: tuple[int, ...]
+) -> tuple[object, ...]:
+    is_rounded = x.dtype is torch.float32 and allows_tf32()
+    return ("wgrad", x.stride(), dy.stride(), _look(x, dy), is_rounded, walk, size)
+
+
+def known_wgrad(
+    x: torch.Tensor,
+    dy: torch.Tensor,
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    groups: int,
+    filter_size: Sequence[int],
+) -> Repeats | None:
+    """As :func:`known_fprop`, of :func:`run_wgrad`; of x and dy."""
+    walk = (tuple(stride), tuple(padding), tuple(dilation), groups)
+    return _repeats(_wgrad_key(x, dy, walk, tuple(filter_size)), _run_weight_gradient)
+
+
+def _run_weight_gradient(plan: Any, x: torch.Tensor, dy: torch.Tensor) -> torch.Tensor:
+    dw: torch.Tensor = plan.run(x, dy)
+    return dw
 
 
 def check_operands(x: torch.Tensor, dy: torch.Tensor, groups: int) -> None:

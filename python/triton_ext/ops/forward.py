@@ -32,6 +32,7 @@ from triton_ext.ops.checks import (
 from triton_ext.ops.epilogue import ACTIVATIONS
 from triton_ext.ops.execution import Epilogue, known_fprop, known_fused
 from triton_ext.ops.reference import apply_activation
+from triton_ext.ops.seen import SeenConvolution
 
 __all__ = ["convolve", "convolve_fused"]
 
@@ -50,10 +51,16 @@ def convolve(
     groups: int,
     fallback: Fallback,
 ) -> Tensor:
-    key = shortcut.key_of(name, (x, weight, bias), (stride, padding, dilation, groups), (fallback,))
-    known = shortcut.plan_of(key)
-    if known is not None:
-        return known.run(x, weight, bias)
+    given = (stride, padding, dilation, groups)
+    key = shortcut.key_of(name, (x, weight, bias), given, (fallback,))
+    seen = shortcut.known(key)
+    if seen is not None:
+        if shortcut.is_differentiated(x, weight, bias):
+            return seen.differentiate(x, weight, bias)
+        return seen.run(x, weight, bias)
+    if key is None and (operands := shortcut.cast(x, weight, bias)) is not None:
+        x, weight, bias = operands
+        return convolve(name, dims, x, weight, bias, stride, padding, dilation, groups, fallback)
     check_types(name, x, weight, bias)
     check_groups(name, groups)
     if x.dim() == dims + 1:
@@ -67,7 +74,10 @@ def convolve(
     may_fall_back = parse_fallback(fallback)
     y = calls.fprop(x, weight, bias, stride, padding, dilation, groups, may_fall_back)
     if key is not None:
-        shortcut.keep(key, known_fprop(x, weight, bias, stride, padding, dilation, groups))
+        walk = (stride, padding, dilation, groups)
+        forward = known_fprop(x, weight, bias, *walk)
+        if forward is not None:
+            shortcut.keep(key, SeenConvolution(forward, given, walk))
     return y
 
 
@@ -97,7 +107,9 @@ def convolve_fused(
         tensors = (x, weight, bias, scale, residual, out_scale)
         numbers = (stride, padding, dilation, groups)
         key = shortcut.key_of(name, tensors, numbers, (fallback, activation, out_dtype))
-        known = shortcut.plan_of(key)
+        if key is not None and shortcut.is_differentiated(*tensors):
+            key = None
+        known = shortcut.known(key)
         if known is not None:
             return known.run(*tensors)
     check_types(name, x, weight, bias, scale=scale, residual=residual, out_scale=out_scale)
@@ -162,5 +174,7 @@ def convolve_fused(
             function=None,
             extra=(),
         )
-        shortcut.keep(key, known_fused(x, weight, done, *walk))
+        again = known_fused(x, weight, done, *walk)
+        if again is not None:
+            shortcut.keep(key, again)
     return apply_activation(y, later)

@@ -9,7 +9,7 @@ from typing import Final
 import torch
 
 from triton_ext.errors import DescriptorError, UnsupportedError
-from triton_ext.ops import calls
+from triton_ext.ops import calls, shortcut
 from triton_ext.ops.arguments import (
     check_groups,
     check_not_empty,
@@ -30,6 +30,7 @@ from triton_ext.ops.checks import (
     parse_fallback,
     refuse_layout,
 )
+from triton_ext.ops.execution import known_dgrad, known_wgrad
 
 __all__ = ["convolve_transposed", "input_gradient", "weight_gradient"]
 
@@ -154,6 +155,13 @@ def input_gradient(
     fallback: Fallback,
 ) -> Tensor:
     name = f"conv{dims}d_input"
+    given = (stride, padding, dilation, groups, input_size)
+    key = shortcut.key_of(name, (grad_output, weight), given, (fallback,))
+    if key is not None and shortcut.is_differentiated(grad_output, weight):
+        key = None
+    known = shortcut.known(key)
+    if known is not None:
+        return known.run(grad_output, weight)
     check_types(name, grad_output, weight, None, ("grad_output", "weight"))
     check_groups(name, groups)
     check_sizes(name, "input_size", input_size, dims + 2)
@@ -177,13 +185,14 @@ def input_gradient(
     may_fall_back = parse_fallback(fallback)
     if not may_fall_back:
         refuse_layout(name, grad_output=grad_output)
-    size = list(input_size[2:])
+    walk, size = (stride, sides, dilation, groups), list(input_size[2:])
     try:
-        return calls.dgrad(
-            grad_output, weight, None, stride, sides, dilation, groups, size, may_fall_back
-        )
+        dx = calls.dgrad(grad_output, weight, None, *walk, size, may_fall_back)
     except _REFUSALS as error:
         raise _said_by(name, error, {"dy": "grad_output"}) from None
+    if key is not None and (known := known_dgrad(grad_output, weight, None, *walk, size)):
+        shortcut.keep(key, known)
+    return dx
 
 
 def weight_gradient(
@@ -198,6 +207,13 @@ def weight_gradient(
     fallback: Fallback,
 ) -> Tensor:
     name = f"conv{dims}d_weight"
+    given = (stride, padding, dilation, groups, weight_size)
+    key = shortcut.key_of(name, (x, grad_output), given, (fallback,))
+    if key is not None and shortcut.is_differentiated(x, grad_output):
+        key = None
+    known = shortcut.known(key)
+    if known is not None:
+        return known.run(x, grad_output)
     check_types(name, x, grad_output, None, ("x", "grad_output"))
     check_groups(name, groups)
     check_sizes(name, "weight_size", weight_size, dims + 2)
@@ -219,7 +235,11 @@ def weight_gradient(
     may_fall_back = parse_fallback(fallback)
     if not may_fall_back:
         refuse_layout(name, x=x, grad_output=grad_output)
+    walk = (stride, sides, dilation, groups)
     try:
-        return calls.wgrad(x, grad_output, stride, sides, dilation, groups, taps, may_fall_back)
+        dw = calls.wgrad(x, grad_output, *walk, taps, may_fall_back)
     except _REFUSALS as error:
         raise _said_by(name, error, {"dy": "grad_output"}) from None
+    if key is not None and (known := known_wgrad(x, grad_output, *walk, taps)):
+        shortcut.keep(key, known)
+    return dw

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from triton_ext import backends, plugin
 
-__all__ = ["Launcher", "compiling"]
+__all__ = ["Launched", "Launcher", "Together", "compiling", "recording"]
 
 _prepare_launch = backends.load("nvidia", "prepare_launch")
 
 _compiled: ContextVar[list[Any] | None] = ContextVar("compiled", default=None)
+_recorded: ContextVar[list[Launched] | None] = ContextVar("recorded", default=None)
 
 
 @contextlib.contextmanager
@@ -31,6 +32,23 @@ def compiling() -> Iterator[list[Any]]:
         _compiled.reset(token)
 
 
+Pick = Callable[[tuple[Any, ...]], tuple[Any, ...]]
+
+
+class _Prepared(Protocol):
+    """A kernel with all its parameters but the addresses of the tensors; the vendor has it."""
+
+    def __call__(self, tensors: tuple[Any, ...]) -> bool:
+        """Launches; False where nothing was launched."""
+        ...
+
+    def together(
+        self, first: Pick, others: Sequence[tuple[Any, Pick]]
+    ) -> Callable[[tuple[Any, ...]], bool] | None:
+        """Returns what launches this kernel, and others behind it."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class _Around:
     """A way around the front door.
@@ -41,7 +59,7 @@ class _Around:
     """
 
     run: Callable[..., Any]
-    prepared: Callable[[tuple[Any, ...]], bool] | None
+    prepared: _Prepared | None
 
 
 @dataclass(slots=True, kw_only=True)
@@ -80,6 +98,9 @@ class Launcher:
             variant: What the front door would specialize on and may differ from launch to launch:
                 which tensors there are, and whether they are aligned.
         """
+        launches = _recorded.get()
+        if launches is not None:
+            launches.append(Launched(self, tensors, variant))
         key = (variant, plugin.passes_key())
         around = self._way_around(key)
         if around is not None:
@@ -98,22 +119,90 @@ class Launcher:
             prepared = _prepare_launch(compiled, self.grid, tensors, others)
             self._around[key] = _Around(compiled[self.grid], prepared)
 
-    def launch_again(self, tensors: tuple[Any, ...], variant: Hashable = None) -> bool:
-        """Launches the kernel as an earlier :meth:`launch` of the same variant prepared it.
-
-        Args:
-            tensors: As for :meth:`launch`; for descriptors, the tensors that they describe.
-            variant: As for :meth:`launch`.
-
-        Returns:
-            False where nothing was launched, so that it takes a :meth:`launch`.
-        """
-        around = self._way_around((variant, plugin.passes_key()))
-        return around is not None and around.prepared is not None and around.prepared(tensors)
-
     def _way_around(self, key: Hashable) -> _Around | None:
         """Returns the way around the front door, where that would do nothing that we do not."""
         around = self._around.get(key)
         if around is None or not plugin.is_installed() or self.kernel.pre_run_hooks:
             return None
         return around
+
+
+@dataclass(frozen=True, slots=True)
+class Launched:
+    """What a launch got: arguments of :meth:`Launcher.launch`.
+
+    Attributes:
+        launcher: What launched.
+        tensors: The kernel's first arguments.
+        variant: What the front door would specialize on besides.
+    """
+
+    launcher: Launcher
+    tensors: tuple[Any, ...]
+    variant: Hashable
+
+
+@contextlib.contextmanager
+def recording() -> Iterator[list[Launched]]:
+    """Within, the list collects what is launched by this thread."""
+    launches: list[Launched] = []
+    token = _recorded.set(launches)
+    try:
+        yield launches
+    finally:
+        _recorded.reset(token)
+
+
+class Together:
+    """Launches of one call that differ from those of another in the addresses of tensors only.
+
+    Args:
+        key: Of the plugin's passes, for which the kernels were prepared.
+        kernels: The ``@triton.jit`` functions.
+        launch: Launches all of them.
+    """
+
+    __slots__ = ("_kernels", "_key", "_launch")
+
+    def __init__(
+        self, key: Hashable, kernels: tuple[Any, ...], launch: Callable[[tuple[Any, ...]], bool]
+    ) -> None:
+        self._key = key
+        self._kernels = kernels
+        self._launch = launch
+
+    @classmethod
+    def of(cls, launches: Sequence[tuple[Launched, Pick]]) -> Together | None:
+        """Returns what launches again; ``None`` where a launch was not prepared.
+
+        Args:
+            launches: Each with what picks its tensors out of those of a call.
+        """
+        key = plugin.passes_key()
+        steps = []
+        for launched, pick in launches:
+            around = launched.launcher._around.get((launched.variant, key))
+            if around is None or around.prepared is None:
+                return None
+            steps.append((around.prepared, pick))
+        (first, pick), *others = steps
+        launch = first.together(pick, others)
+        kernels = tuple({id(k): k for k in (each.launcher.kernel for each, _ in launches)}.values())
+        return None if launch is None else cls(key, kernels, launch)
+
+    def __call__(self, tensors: tuple[Any, ...]) -> bool:
+        """Launches.
+
+        Args:
+            tensors: Those of the call, on 16-byte boundaries; for descriptors, the tensors that
+                they describe.
+
+        Returns:
+            False where not all was launched, so that all of it takes a :meth:`Launcher.launch`.
+        """
+        if plugin.passes_key() != self._key or not plugin.is_installed():
+            return False
+        for kernel in self._kernels:
+            if kernel.pre_run_hooks:
+                return False
+        return self._launch(tensors)

@@ -30,10 +30,11 @@ from triton_ext.ops.arguments import (
     is_per_image,
     operator_name,
     output_dtype,
+    pixel_dims,
     problem_of,
 )
 from triton_ext.ops.autocast import cast_operands
-from triton_ext.ops.calls import dgrad, fprop, function_of, fused, wgrad
+from triton_ext.ops.calls import Walk, dgrad, fprop, function_of, fused, wgrad
 from triton_ext.ops.execution import (
     Epilogue,
     check_operands,
@@ -44,7 +45,7 @@ from triton_ext.ops.execution import (
 )
 from triton_ext.ops.plans import geometry_refusal, tensor_refusal
 
-__all__: list[str] = []
+__all__ = ["conv_gradients"]
 
 _WALK = "int[] stride, int[] padding, int[] dilation, SymInt groups"
 _EPILOGUE = (
@@ -174,11 +175,6 @@ def _fake_into(*arguments: Any) -> None:
 # --- autograd -----------------------------------------------------------------------------------
 
 
-def _pixels(tensor: Tensor) -> tuple[int, ...]:
-    """Returns all dimensions but that of the channels."""
-    return (0, *range(2, tensor.dim()))
-
-
 def _named(walk: Sequence[Any]) -> dict[str, Any]:
     return dict(zip(("stride", "padding", "dilation", "groups"), walk, strict=True))
 
@@ -189,21 +185,31 @@ def _setup_conv(ctx, inputs, output) -> None:  # type: ignore[no-untyped-def]
     ctx.save_for_backward(x, weight)
 
 
-def _conv_backward(ctx, grad):  # type: ignore[no-untyped-def]
-    x, weight = ctx.saved_tensors
-    needs_x, needs_w, needs_b = ctx.needs_input_grad[:3]
+def conv_gradients(
+    x: Tensor, weight: Tensor, grad: Tensor, walk: Walk, needs: Sequence[bool]
+) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+    """Returns the gradients of a forward convolution's x, weight and bias.
+
+    Args:
+        x: [N, Ci, *input_size].
+        weight: [Co, Ci / groups, *filter_size].
+        grad: [N, Co, *output_size], in whatever memory order.
+        walk: Stride, padding, dilation and groups as the operators have them.
+        needs: Which gradients are asked for; the others are ``None``.
+    """
+    needs_x, needs_w, needs_b = needs
     # Whoever computed grad did not know that channels are to be contiguous.
     grad = channels_last(grad)
-    dx = (
-        dgrad(grad, weight, None, **ctx.walk, input_size=x.shape[2:], fallback=True)
-        if needs_x
-        else None
-    )
-    dw = (
-        wgrad(x, grad, **ctx.walk, filter_size=weight.shape[2:], fallback=True) if needs_w else None
-    )
-    db = grad.sum(_pixels(grad)) if needs_b else None
-    return dx, dw, db, None, None, None, None, None
+    dx = dgrad(grad, weight, None, *walk, x.shape[2:], True) if needs_x else None
+    dw = wgrad(x, grad, *walk, weight.shape[2:], True) if needs_w else None
+    db = grad.sum(pixel_dims(grad)) if needs_b else None
+    return dx, dw, db
+
+
+def _conv_backward(ctx, grad):  # type: ignore[no-untyped-def]
+    x, weight = ctx.saved_tensors
+    gradients = conv_gradients(x, weight, grad, tuple(ctx.walk.values()), ctx.needs_input_grad[:3])
+    return *gradients, None, None, None, None, None
 
 
 def _setup_conv_input(ctx, inputs, output) -> None:  # type: ignore[no-untyped-def]
@@ -222,7 +228,7 @@ def _conv_input_backward(ctx, grad):  # type: ignore[no-untyped-def]
         if needs_w
         else None
     )
-    db = grad.sum(_pixels(grad)) if needs_b else None
+    db = grad.sum(pixel_dims(grad)) if needs_b else None
     return ddy, dw, db, None, None, None, None, None, None
 
 
@@ -293,14 +299,14 @@ def _fused_backward(ctx, grad):  # type: ignore[no-untyped-def]
     if needs_r:
         dr = grad
         if is_per_image(residual, grad.shape):
-            dr = grad.sum(_pixels(grad)[1:], keepdim=True, dtype=torch.float32)
+            dr = grad.sum(pixel_dims(grad)[1:], keepdim=True, dtype=torch.float32)
         dr = dr.to(residual.dtype)
     if needs_b:
-        db = grad.sum(_pixels(grad), dtype=torch.float32).to(bias.dtype)
+        db = grad.sum(pixel_dims(grad), dtype=torch.float32).to(bias.dtype)
     if needs_s:
         acc = fprop(x, weight, None, **ctx.walk, fallback=True)
         product = grad.float() * acc.float()
-        ds = product.sum(_pixels(grad)) if scale.numel() > 1 else product.sum()
+        ds = product.sum(pixel_dims(grad)) if scale.numel() > 1 else product.sum()
         ds = ds.reshape(scale.shape).to(scale.dtype)
     if scale is not None:
         grad = grad * (scale.view(-1, *ones) if scale.numel() > 1 else scale.reshape(()))

@@ -1,10 +1,11 @@
-"""Calls of a forward plan that look like one before, launched without describing their tensors.
+"""Calls of a plan that look like one before, launched without describing their tensors.
 
-A plan describes its tensors to the kernel: views of them, copies where the kernel wants them
-otherwise, descriptors.  Where it comes down to the tensors themselves, at their own addresses, a
-later call with tensors of the same look needs none of that: the prepared launch takes addresses.
-What it comes down to is seen at one call: an argument that begins where a tensor begins is that
-tensor, described as the plan describes all of that look.
+A plan describes its tensors to its kernels: views of them, copies where a kernel wants them
+otherwise, descriptors, memory for what one kernel leaves to another.  Where it comes down to the
+tensors themselves, at their own addresses, and to new memory, a later call with tensors of the same
+look needs none of that: prepared launches take addresses.  What it comes down to is seen at one
+call: which memory was made, that torch did nothing else, and what was launched.  An argument that
+begins where a tensor begins is that tensor, described as the plan describes all of that look.
 """
 
 from __future__ import annotations
@@ -15,106 +16,208 @@ from operator import itemgetter
 from typing import Any
 
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
-from triton_ext.ops.conv_launch import ForwardPlan
-from triton_ext.ops.descriptors import ROW_BYTES
-from triton_ext.ops.epilogue import NO_OPERANDS, EpilogueOperands
+from triton_ext.ops.hopper.plans import zeroed_flags
+from triton_ext.ops.launcher import Launched, Together, recording
 
 __all__ = ["Repeats"]
 
 Tensors = tuple[torch.Tensor | None, ...]
 
-# How often it is looked for where two tensors are one, so that it cannot be told which is meant.
+# How often it is looked for where it cannot be told: two tensors are one, kernels not prepared.
 _MOST_TRIES = 3
+
+_EMPTY = (
+    torch.ops.aten.empty.memory_format,
+    torch.ops.aten.empty_like.default,
+    torch.ops.aten.empty_strided.default,
+    torch.ops.aten.new_empty.default,
+    torch.ops.aten.new_empty_strided.default,
+)
+
+
+# Its address is that of all tensors without elements.
+_NO_MEMORY = torch.empty(0, device="cpu")
 
 
 @dataclass(frozen=True, slots=True)
-class _Places:
-    """What a plan passes to its kernel.
+class _Memory:
+    """New memory of a call.
 
     Attributes:
-        pick: The kernel's tensors, out of those of the call, the output and ``None``.
-        variant: As ``Launcher.launch`` has it.
-        shape: Of the output.
-        strides: Of the output.
-        dtype: Of the output.
+        shape: In elements.
+        strides: In elements.
+        dtype: Of an element.
     """
 
-    pick: Callable[[tuple[Any, ...]], tuple[Any, ...]]
-    variant: Any
     shape: tuple[int, ...]
     strides: tuple[int, ...]
     dtype: torch.dtype
+
+
+@dataclass(frozen=True, slots=True)
+class _Again:
+    """What a plan does with the tensors of a call.
+
+    Attributes:
+        output: The memory that it returns.
+        works: Further memory that its kernels write and read.
+        flags: How many flags its kernels have; 0 without any.
+        launch: Launches the kernels with the tensors of the call, the output, flags, further
+            memory, None and a tensor without memory, in this order.
+    """
+
+    output: _Memory
+    works: tuple[_Memory, ...]
+    flags: int
+    launch: Together
 
 
 class Repeats:
     """Runs a plan for calls of one look: shapes, strides, dtypes and device.
 
     Args:
-        plan: Any with ``run(x, weight, operands)``; those of the forward kernels get shorter.
+        run: Runs the plan with the tensors of a call, some of which may be ``None``, and returns a
+            new tensor.
     """
 
-    __slots__ = ("_places", "_plan", "_tries")
+    __slots__ = ("_again", "_run", "_tries")
 
-    def __init__(self, plan: Any) -> None:
-        self._plan = plan
-        self._places: _Places | None = None
-        self._tries = _MOST_TRIES if isinstance(plan, ForwardPlan) else 0
+    def __init__(self, run: Callable[..., torch.Tensor]) -> None:
+        self._run = run
+        self._again: _Again | None = None
+        self._tries = _MOST_TRIES
 
-    def run(
-        self,
-        x: torch.Tensor,
-        weight: torch.Tensor,
-        bias: torch.Tensor | None,
-        scale: torch.Tensor | None = None,
-        residual: torch.Tensor | None = None,
-        out_scale: torch.Tensor | None = None,
-    ) -> torch.Tensor:
-        """Returns the new output; arguments as for ``ForwardPlan.run``."""
-        given = (x, weight, bias, scale, residual, out_scale)
-        places = self._places
-        if places is not None and _are_aligned(given):
-            y = x.new_empty_strided(places.shape, places.strides, dtype=places.dtype)
-            if self._plan.launcher.launch_again(places.pick((*given, y, None)), places.variant):
-                return y
-        operands = NO_OPERANDS
-        if any(tensor is not None for tensor in given[2:]):
-            operands = EpilogueOperands(
-                bias=bias, scale=scale, residual=residual, out_scale=out_scale
-            )
-        result: torch.Tensor = self._plan.run(x, weight, operands)
-        if self._tries and places is None and _are_aligned(given):
-            self._tries -= 1
-            self._look(given, result, operands)
+    @property
+    def is_prepared(self) -> bool:
+        """Whether calls need no more than memory and launches."""
+        return self._again is not None
+
+    def run(self, *given: torch.Tensor | None) -> torch.Tensor:
+        """Returns the new output.
+
+        Args:
+            given: The tensors, x first, each on a 16-byte boundary.
+        """
+        again = self._again
+        if again is None:
+            return self._look(given) if self._tries else self._run(*given)
+        x: Any = given[0]
+        memory = again.output
+        y: torch.Tensor = x.new_empty_strided(memory.shape, memory.strides, dtype=memory.dtype)
+        if again.works or again.flags:
+            flags = zeroed_flags(x.device, again.flags) if again.flags else None
+            works = [x.new_empty_strided(m.shape, m.strides, dtype=m.dtype) for m in again.works]
+            done = again.launch((*given, y, flags, *works, None, _NO_MEMORY))
+        else:
+            done = again.launch((*given, y, None, None, _NO_MEMORY))
+        return y if done else self._run(*given)
+
+    def _look(self, given: Tensors) -> torch.Tensor:
+        """Runs the plan, and finds out what it does with which tensor."""
+        x: Any = given[0]
+        if x.is_cuda and (
+            # Another device is current within the plan only; the flags of a graph are its own.
+            x.device.index != torch.cuda.current_device()
+            or torch.cuda.is_current_stream_capturing()
+        ):
+            return self._run(*given)
+        self._tries -= 1
+        with recording() as launches, _Watch() as watch:
+            y = self._run(*given)
+        if watch.is_pure and launches:
+            self._again = _again(given, y, watch.made, launches)
+        return y
+
+
+class _Watch(TorchDispatchMode):
+    """Sees what torch does.
+
+    Attributes:
+        made: The memory that was made.
+        is_pure: Whether else there were views only.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.made: list[torch.Tensor] = []
+        self.is_pure = True
+
+    def __torch_dispatch__(
+        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        del types
+        result = function(*args, **(kwargs or {}))
+        if function in _EMPTY:
+            self.made.append(result)
+        elif not function.is_view:
+            self.is_pure = False
         return result
 
-    def _look(self, given: Tensors, y: torch.Tensor, operands: EpilogueOperands) -> None:
-        """Finds out where the plan passes which tensor, if it passes them as they are."""
-        x, weight, *_ = given
-        if y.is_cuda and y.device.index != torch.cuda.current_device():
-            # What the arguments are copied by would be launched on another device.
-            return
-        tensors = (*given, y)
-        places = {t.data_ptr(): i for i, t in enumerate(tensors) if t is not None}
-        if len(places) < sum(t is not None for t in tensors):
-            return
-        self._tries = 0
-        arguments, variant = self._plan.arguments(x, weight, y, operands)
-        nothing = len(tensors)
+
+def _again(
+    given: Tensors, y: torch.Tensor, made: list[torch.Tensor], launches: list[Launched]
+) -> _Again | None:
+    """Returns how a call is repeated; ``None`` where that cannot be told from this one.
+
+    Args:
+        given: The tensors of the call.
+        y: Its output.
+        made: All memory that was made.
+        launches: All launches.
+    """
+    memories = [tensor for tensor in made if tensor.data_ptr()]
+    own = [tensor for tensor in memories if tensor.data_ptr() == y.data_ptr()]
+    if len(own) != 1 or own[0].numel() != y.numel() or own[0].dtype != y.dtype:
+        return None
+    works = [tensor for tensor in memories if tensor is not own[0]]
+    if not all(map(_is_dense, (y, *memories))):
+        return None
+    places: dict[int, int] = {}
+    tensors = (*given, y, None, *works, None, _NO_MEMORY)
+    nothing = len(tensors) - 2
+    for index, tensor in enumerate(tensors):
+        if tensor is not None and places.setdefault(tensor.data_ptr(), index) != index:
+            return None  # two begin at one address
+    flag_place, flags = len(given) + 1, 0
+    steps = []
+    for launched in launches:
         found = []
-        for argument in arguments:
-            if argument is None:
-                found.append(nothing)
-                continue
-            place = places.get(getattr(argument, "base", argument).data_ptr())
+        for argument in launched.tensors:
+            tensor = getattr(argument, "base", argument)
+            place: int | None = nothing if tensor is None else places.get(tensor.data_ptr())
+            if place is None and not flags and _are_flags(tensor):
+                flags, place = tensor.numel(), flag_place
+                places[tensor.data_ptr()] = place
             if place is None:
-                return
+                return None
             found.append(place)
-        self._places = _Places(
-            itemgetter(*found), variant, tuple(y.shape), tuple(y.stride()), y.dtype
-        )
+        # Of one, itemgetter makes no tuple; every kernel has two tensors.
+        steps.append((launched, itemgetter(*found)))
+    launch = Together.of(steps)
+    if launch is None:
+        return None
+    return _Again(_memory(y), tuple(map(_memory, works)), flags, launch)
 
 
-def _are_aligned(tensors: Tensors) -> bool:
-    """Tells whether all begin at multiples of 16 bytes, which kernels are compiled for."""
-    return not any(t is not None and t.data_ptr() % ROW_BYTES for t in tensors)
+def _memory(tensor: torch.Tensor) -> _Memory:
+    return _Memory(tuple(tensor.shape), tuple(tensor.stride()), tensor.dtype)
+
+
+def _is_dense(tensor: torch.Tensor) -> bool:
+    """Tells whether a tensor's elements fill its memory, in whatever order."""
+    sizes = [(stride, size) for stride, size in zip(tensor.stride(), tensor.shape, strict=True)]
+    expected = 1
+    for stride, size in sorted(pair for pair in sizes if pair[1] != 1):
+        if stride != expected:
+            return False
+        expected *= size
+    return True
+
+
+def _are_flags(tensor: torch.Tensor) -> bool:
+    """Tells whether a tensor is what the kernels of a stream leave zeroed."""
+    if not tensor.is_cuda or tensor.dtype != torch.int32 or tensor.dim() != 1:
+        return False
+    return tensor.data_ptr() == zeroed_flags(tensor.device, tensor.numel()).data_ptr()

@@ -1,8 +1,8 @@
 """A way past argument checks and torch's dispatcher for calls that were seen before.
 
-An eager call on plain tensors, without a derivative, autocast, a dispatch mode or a transform at
-work, ends in its plan whatever is asked on the way.  Such calls are known by what they look like:
-the second one goes to the plan at once.
+An eager call on plain tensors, without a dispatch mode, a transform or an autocast that changes
+them, ends in its plan whatever is asked on the way.  Such calls are known by what they look like:
+the second one goes to the plan at once, or to autograd with it.
 """
 
 from __future__ import annotations
@@ -12,23 +12,34 @@ from typing import Any
 
 import torch
 from torch.autograd import forward_ad
+from torch.compiler import is_compiling
 
-from triton_ext.ops.autocast import is_autocast
-from triton_ext.ops.calls import is_transformed
+from triton_ext.ops.autocast import cast_operands, is_autocast
 from triton_ext.ops.descriptors import ROW_BYTES
 from triton_ext.ops.machine import IS_INTERPRETED
 from triton_ext.ops.plans import PlanCache, allows_tf32
-from triton_ext.ops.repeats import Repeats
 
-__all__ = ["forget", "keep", "key_of", "plan_of"]
+__all__ = ["cast", "forget", "is_differentiated", "keep", "key_of", "known"]
 
 _PLAIN_TYPES = (torch.Tensor, torch.nn.Parameter)
 # What else may be in a key: names, a dtype; other things need not even be hashable.
 _WORDS = {str, torch.dtype, type(None)}
 # Equal values of these are the same argument; 1.0 and True equal 1.
 _EXACT = {int, str}
+# Tuples of integers by their ids: modules have the same ones at every call.
+_exact_tuples: dict[int, tuple[int, ...]] = {}
+_MOST_TUPLES = 4096
 
-_known: PlanCache[Repeats] = PlanCache()
+_known: PlanCache[Any] = PlanCache()
+#: Returns what was kept for calls of a look; ``None`` where nothing was, and for no look.
+known = _known.get
+
+# Looked up once: each is asked at every call.
+_is_tracing = torch._C._is_tracing
+_dispatch_modes = torch._C._len_torch_dispatch_stack
+_transforms = torch._C._functorch.get_dynamic_layer_stack_depth
+_is_any_autocast = torch._C._is_any_autocast_enabled
+_is_grad_enabled = torch.is_grad_enabled
 
 
 def forget() -> None:
@@ -36,21 +47,64 @@ def forget() -> None:
     _known.clear()
 
 
+def keep(key: Hashable, value: Any) -> None:
+    """Keeps what does the work of calls of a look; nothing for ``None`` as the look."""
+    if key is not None:
+        _known.keep(key, value)
+
+
+def is_differentiated(*tensors: torch.Tensor | None) -> bool:
+    """Tells whether autograd has to do with a call that has a key."""
+    if _is_grad_enabled():
+        for tensor in tensors:
+            if tensor is not None and tensor.requires_grad:
+                return True
+    return False
+
+
 def _is_exact(value: object) -> bool:
     """Tells whether equal values are the same argument."""
     kind = type(value)
-    return kind in _EXACT or (kind is tuple and set(map(type, value)) == {int})  # type: ignore[call-overload]
+    if kind in _EXACT or kind is torch.Size:
+        return True
+    if kind is not tuple:
+        return False
+    if _exact_tuples.get(id(value)) is value:
+        return True
+    if set(map(type, value)) != {int}:  # type: ignore[call-overload]
+        return False
+    if len(_exact_tuples) >= _MOST_TUPLES:
+        _exact_tuples.clear()
+    _exact_tuples[id(value)] = value  # type: ignore[assignment]
+    return True
 
 
 def _is_watched() -> bool:
     """Tells whether somebody but the operators has to do with calls on plain tensors."""
     return (
-        torch.compiler.is_compiling()
-        or torch.jit.is_tracing()
-        or torch._C._len_torch_dispatch_stack() > 0
-        or is_transformed()
+        is_compiling()
+        or _is_tracing()
+        or _dispatch_modes() > 0
+        or _transforms() > 0
         or forward_ad._current_level >= 0
     )
+
+
+def cast(*tensors: torch.Tensor | None) -> tuple[Any, ...] | None:
+    """Returns the operands of a call without a key as autocast wants them.
+
+    ``None`` where it is not autocast that keeps the call from having a key.
+    """
+    if _is_watched() or not _is_any_autocast():
+        return None
+    for tensor in tensors:
+        if tensor is not None and type(tensor) not in _PLAIN_TYPES:
+            return None
+    first = tensors[0]
+    if first is None or not is_autocast(first.device.type):
+        return None
+    wanted = cast_operands(tensors, (True,) * len(tensors), first.device.type)
+    return wanted if any(a is not b for a, b in zip(tensors, wanted, strict=True)) else None
 
 
 def key_of(
@@ -61,17 +115,19 @@ def key_of(
 ) -> Hashable:
     """Returns what a call looks like; ``None`` where it has to take the whole way.
 
+    Whether something is differentiated does not show in it.
+
     Args:
         name: Of the function.
         tensors: x first; all that the call got, ``None`` for those it did not.  Nothing about them
             was checked.
-        numbers: Stride, padding, dilation and groups as the caller gave them.
+        numbers: Stride, padding, dilation and groups as the caller gave them, and sizes.
         rest: Everything else that decides what is done: names, dtypes.
     """
     if _is_watched():
         return None
-    may_differentiate = torch.is_grad_enabled()
-    looks: list[Hashable] = [name, rest]
+    looks: list[Hashable] = [name, rest, numbers]
+    addresses = 0
     for tensor in tensors:
         if tensor is None:
             looks.append(None)
@@ -80,28 +136,29 @@ def key_of(
             return None
         if tensor.layout is not torch.strided or tensor.is_nested or tensor.is_neg():
             return None
-        if may_differentiate and tensor.requires_grad:
-            return None
         looks += (tensor.shape, tensor.stride(), tensor.dtype, tensor.device)
+        try:
+            addresses |= tensor.data_ptr()
+        except RuntimeError:
+            return None  # what a transform of torch.func left behind
     x = tensors[0]
-    if x is None or x.data_ptr() % ROW_BYTES or is_autocast("cuda" if x.is_cuda else "cpu"):
+    if x is None or addresses % ROW_BYTES:
+        return None
+    if _is_any_autocast() and _is_cast(x, tensors):
         return None
     if not _EXACT.issuperset(map(type, numbers)) and not all(map(_is_exact, numbers)):
         return None
     if not _WORDS.issuperset(map(type, rest)):
         return None
-    looks.append(numbers)
     if x.dtype is torch.float32:
         looks.append(allows_tf32())
     return tuple(looks)
 
 
-def plan_of(key: Hashable) -> Repeats | None:
-    """Returns what runs the plan of calls of this look; ``None`` where none is known."""
-    return None if key is None else _known.get(key)
-
-
-def keep(key: Hashable, plan: Any) -> None:
-    """Keeps the plan of a call that took the whole way; ``None`` where it has none."""
-    if key is not None and plan is not None:
-        _known.keep(key, Repeats(plan))
+def _is_cast(x: torch.Tensor, tensors: tuple[torch.Tensor | None, ...]) -> bool:
+    """Tells whether autocast changes any of the tensors."""
+    device = "cuda" if x.is_cuda else "cpu"
+    if not is_autocast(device):
+        return False
+    dtype = torch.get_autocast_dtype(device)
+    return any(tensor is not None and tensor.dtype != dtype for tensor in tensors)

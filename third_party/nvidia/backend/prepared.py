@@ -30,6 +30,8 @@ from . import driver
 
 __all__ = ["PreparedLaunch", "parameter_sizes", "prepare_launch"]
 
+_Pick = Callable[[tuple[Any, ...]], tuple[Any, ...]]
+
 #: (size, signed) of integers as the launchers of all hosts pass them; i1 differs between hosts.
 _INTEGERS: Final = {
     f"{sign}{8 * size}": (size, sign == "i") for size in (1, 2, 4, 8) for sign in "iu"
@@ -80,6 +82,35 @@ class PreparedLaunch:
         if host is not self.host or _has_hooks():
             return False
         return self.launch(host.get_current_stream(self.device), tensors)
+
+    def together(
+        self, first: _Pick, others: Sequence[tuple[PreparedLaunch, _Pick]]
+    ) -> Callable[[tuple[Any, ...]], bool] | None:
+        """Returns what launches this kernel and others behind it, of the tensors of one call.
+
+        Args:
+            first: Picks this kernel's tensors out of those of a call.
+            others: Further kernels, each with what picks its tensors.
+
+        Returns:
+            A function like :meth:`__call__`, which may have launched the first ones where it
+            returns False; ``None`` for kernels of other devices.
+        """
+        if any((each.host, each.device) != (self.host, self.device) for each, _ in others):
+            return None
+        steps = ((self.launch, first), *((each.launch, pick) for each, pick in others))
+        host, device = self.host, self.device
+
+        def launch(tensors: tuple[Any, ...]) -> bool:
+            if _drivers.active is not host or _has_hooks():
+                return False
+            stream = host.get_current_stream(device)
+            for run, pick in steps:  # noqa: SIM110, a generator costs as much as a launch
+                if not run(stream, pick(tensors)):
+                    return False
+            return True
+
+        return launch
 
 
 def prepare_launch(
@@ -284,9 +315,8 @@ def _words(numbers: Any) -> bytes:
 def _has_hooks() -> bool:
     """Tells whether somebody is told of launches, such as a profiler."""
     runtime = knobs.runtime
-    return bool(_calls(runtime.launch_enter_hook) or _calls(runtime.launch_exit_hook))
-
-
-def _calls(hook: Any) -> Any:
-    # A chain of hooks, or a single one that somebody put in its place.
-    return hook is not None and getattr(hook, "calls", True)
+    for hook in (runtime.launch_enter_hook, runtime.launch_exit_hook):
+        # A chain of hooks, or a single one that somebody put in its place.
+        if hook is not None and getattr(hook, "calls", True):
+            return True
+    return False
