@@ -144,6 +144,76 @@ def test_derivatives_of_gradients_behind_a_residual():
         assert (found - other).abs().max() < 1e-4 * other.abs().max()
 
 
+@pytest.mark.parametrize("kind", ["batch", "group"])
+def test_calls_that_were_seen_are_looked_at_anew(kind):
+    """What decides what is computed, and where: each call differs from the first in one thing."""
+    x, weight, bias = rows_of((2, 16, 5, 3), HALF, 0), torch.rand(16), torch.rand(16)
+    odd = torch.rand(17)[1:].copy_(weight)  # not on a 16-byte boundary
+    wide = torch.nn.Parameter(weight.clone())
+
+    def y(x=x, weight=weight, bias=bias, eps=1e-5, activation="relu", groups=4):
+        if kind == "group":
+            return group_norm(x, groups, weight, bias, eps=eps, activation=activation)
+        return batch_norm(
+            x, weight, bias, None, None, training=True, eps=eps, activation=activation
+        )
+
+    first = y()
+    for _ in range(2):
+        assert torch.equal(y(), first)
+        assert torch.equal(y(weight=odd), first)
+        assert torch.equal(y(weight=wide).detach(), first)
+        assert y(weight=wide).requires_grad
+        assert not torch.equal(y(eps=1.0), first)
+        assert torch.equal(y(eps=1), y(eps=1.0))
+        assert not torch.equal(y(activation="silu"), first)
+        assert not torch.equal(y(bias=None), first)
+        assert torch.equal(y(weight=torch._neg_view(-weight).resolve_neg()), first)
+        with pytest.raises(UnsupportedError, match="negated view"):
+            y(weight=torch._neg_view(weight))
+        with pytest.raises(UnsupportedError, match="not channels-last"):
+            y(x.contiguous())
+        with pytest.raises(UnsupportedError, match="expected weight"):
+            y(weight=weight[:8])
+        if kind == "group":
+            assert not torch.equal(y(groups=2), first)
+            with torch.autocast("cpu", torch.bfloat16):
+                assert y().dtype == torch.float32
+            assert y().dtype == HALF
+
+
+def test_what_a_transform_left_behind():
+    """A tensor of a class like any other, without memory."""
+    x, weight = rows_of((2, 16, 5, 3), torch.float32, 0), torch.rand(16, requires_grad=True)
+    left = []
+    torch.func.grad(lambda t: (left.append(t * 2), t.sum())[1])(x)
+    expected = batch_norm(x * 2, weight, None, None, None, training=True)
+    for _ in range(2):
+        y = batch_norm(left[0], weight, None, None, None, training=True)
+        assert torch.equal(y, expected)
+
+
+def test_saved_tensors_may_come_back_in_another_order():
+    """As of ``save_on_cpu(pin_memory=True)``, which copies them into contiguous memory."""
+    x = rows_of((2, 16, 5, 3), torch.float32, 0)
+    residual, weight = (
+        torch.randn(2, 16, 5, 3).to(memory_format=torch.channels_last),
+        torch.rand(16),
+    )
+
+    def gradients(pack):
+        leaves = [t.clone().requires_grad_() for t in (x, residual, weight)]
+        with torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t):
+            y = batch_norm(
+                leaves[0], leaves[2], None, None, None,
+                training=True, activation="relu", residual=leaves[1],
+            )  # fmt: skip
+        return torch.autograd.grad(y.square().sum(), leaves)
+
+    found = zip(gradients(lambda t: t.contiguous()), gradients(lambda t: t), strict=True)
+    assert all(torch.equal(ours, expected) for ours, expected in found)
+
+
 def test_the_layout_is_that_of_x():
     x = rows_of((2, 24, 5, 3), HALF, 0).requires_grad_()
     y = group_norm(x, 8)

@@ -105,7 +105,7 @@ class _BatchNorm(_Norm):
         if momentum is None:
             momentum = 0.0
         if plan is not None and type(momentum) is float:
-            call = Call(plan, mean, variance, of_batch, momentum)
+            call = Call(plan, mean, variance, of_batch, momentum, was_seen=True)
             return run(call, x, weight, bias, residual)
         result: Tensor = kernels.batch_norm(
             x,
@@ -186,7 +186,7 @@ class GroupNorm(_Norm, torch.nn.GroupNorm):
         name = _NAMES.get(activation, activation)
         plan = plan_of_look(group_look(x, groups, weight, bias, name, self.eps))
         if plan is not None and self._is_of(plan, x):
-            return run(Call(plan), x, weight, bias, None)
+            return run(Call(plan, was_seen=True), x, weight, bias, None)
         if not _is_own(x, "group") or not 3 <= x.dim() <= 5:
             return None
         if x.shape[1] != self.num_channels or x.numel() <= groups:

@@ -46,6 +46,10 @@ class _Norm(torch.autograd.Function):
         return (*ctx.call.backward(x, dy, y, terms, ctx.needs_input_grad[:4]), None)
 
 
+# Function.apply asks for transforms, and for tensors that they left behind: not seen before.
+_apply: Any = super(torch.autograd.Function, _Norm).apply
+
+
 def _differentiable_gradients(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
     """Gradients of torch's operators; torch differentiates them again."""
     x, weight, bias, mean, spread, y = ctx.saved_tensors
@@ -73,7 +77,9 @@ def normalize(
         or (bias is not None and bias.requires_grad)
         or (residual is not None and residual.requires_grad)
     ):
-        return _Norm.apply(x, weight, bias, residual, call)
+        apply = _apply if call.was_seen else _Norm.apply
+        y: Tensor = apply(x, weight, bias, residual, call)
+        return y
     return call.forward(x, weight, bias, residual)[0]
 
 
@@ -151,7 +157,7 @@ def batch_norm(
     )
     plan = plan_of_look(look)
     if plan is not None and type(momentum) is float:
-        call = Call(plan, running_mean, running_var, training, momentum)
+        call = Call(plan, running_mean, running_var, training, momentum, was_seen=True)
         return normalize(call, x, weight, bias, residual)
     if not torch.compiler.is_compiling() and has_torch_function_variadic(x, *terms):
         result: Tensor = handle_torch_function(
@@ -227,7 +233,7 @@ def group_norm(
     look = group_look(x, groups, weight, bias, activation, eps)
     plan = plan_of_look(look)
     if plan is not None:
-        return normalize(Call(plan), x, weight, bias, None)
+        return normalize(Call(plan, was_seen=True), x, weight, bias, None)
     if not torch.compiler.is_compiling() and has_torch_function_variadic(x, weight, bias):
         result: Tensor = handle_torch_function(
             group_norm, (x, weight, bias), x, groups, weight, bias, eps=eps, activation=activation

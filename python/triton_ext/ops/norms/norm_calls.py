@@ -37,6 +37,7 @@ class Call:
         running_var: [C] or None.
         uses_batch: Whether statistics are those of x.
         momentum: Of the running statistics.
+        was_seen: Whether there was one of this look, whose tensors are aligned.
     """
 
     plan: NormPlan
@@ -44,21 +45,22 @@ class Call:
     running_var: Tensor | None = None
     uses_batch: bool = True
     momentum: float = 0.0
+    was_seen: bool = False
 
     def moments(self, x: Tensor) -> Tensor:
         """Returns means and 1 / standard deviations, [2, images * groups]; moves running ones."""
         with _on_device(x):
-            return self._moments(x)[0]
+            is_aligned = are_aligned(x, self.running_mean, self.running_var)
+            return self._moments(x, is_aligned)[0]
 
-    def _moments(self, x: Tensor) -> tuple[Tensor, Tensor]:
+    def _moments(self, x: Tensor, is_aligned: bool) -> tuple[Tensor, Tensor]:
         """Returns what :meth:`moments` does, and its second row."""
-        size = (2, self.plan.shape.statistics)
-        moments = torch.empty(size, dtype=torch.float32, device=x.device)
+        plan, mean, variance = self.plan, self.running_mean, self.running_var
+        moments = torch.empty(2, plan.shape.statistics, dtype=torch.float32, device=x.device)
         rstd = moments[1]
-        mean, variance = self.running_mean, self.running_var
-        is_aligned = are_aligned(x, rstd, mean, variance)
+        is_aligned = is_aligned and plan.rows_are_aligned
         # The first row begins where all of it begins.
-        self.plan.statistics(is_aligned, x, moments, rstd, mean, variance, self.momentum)
+        plan.statistics(is_aligned, x, moments, rstd, mean, variance, self.momentum)
         if mean is not None and not mean.is_inference():
             increment_version(mean)
         if variance is not None and not variance.is_inference():
@@ -72,21 +74,21 @@ class Call:
 
         Means of x lie in front of other numbers; kernels read no further.
         """
+        plan, uses_batch = self.plan, self.uses_batch
+        mean, spread = self.running_mean, self.running_var
+        is_aligned = self.was_seen or are_aligned(x, weight, bias, residual, mean, spread)
         with _on_device(x):
-            if self.uses_batch:
-                mean, spread = self._moments(x)
-            else:
-                mean, spread = self.running_mean, self.running_var
-            return self._normalize(x, (mean, spread, weight, bias), residual), mean, spread
+            if uses_batch:
+                mean, spread = self._moments(x, is_aligned)
+                is_aligned = is_aligned and plan.rows_are_aligned
+            terms = (mean, spread, weight, bias)
+            return plan.normalize(is_aligned, x, residual, terms, not uses_batch), mean, spread
 
     def normalize(self, x: Tensor, terms: Terms, residual: Tensor | None) -> Tensor:
         """Returns y; ``terms`` are means, spreads, weight and bias."""
-        with _on_device(x):
-            return self._normalize(x, terms, residual)
-
-    def _normalize(self, x: Tensor, terms: Terms, residual: Tensor | None) -> Tensor:
         is_aligned = are_aligned(x, residual, *terms)
-        return self.plan.normalize(is_aligned, x, residual, terms, not self.uses_batch)
+        with _on_device(x):
+            return self.plan.normalize(is_aligned, x, residual, terms, not self.uses_batch)
 
     def backward(
         self, x: Tensor, dy: Tensor, y: Tensor | None, terms: Terms, needs: Sequence[bool]
@@ -106,6 +108,11 @@ class Call:
         strides = plan.strides
         if dy.stride() != strides or dy.is_neg():
             dy = _in_order(dy)
+        # Hooks may have put others in the place of the saved ones.
+        if x.stride() != strides:
+            x = _in_order(x)
+        if y is not None and y.stride() != strides:
+            y = _in_order(y)
         dx = dweight = dbias = means = None
         g, is_before = dy, plan.activation == "identity"
         writes_g = needs_residual and not is_before

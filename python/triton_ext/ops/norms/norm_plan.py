@@ -25,20 +25,20 @@ from triton_ext.ops.norms.norm_gradients import (
 )
 from triton_ext.ops.plans import PlanCache
 
-__all__ = ["NormPlan", "Terms", "are_aligned"]
+__all__ = ["ALIGNMENT", "NormPlan", "Terms", "are_aligned"]
 
 Tensor = torch.Tensor
 #: Means, spreads, weight and bias.
 Terms = tuple[Tensor, Tensor, Tensor | None, Tensor | None]
 
-_ALIGNMENT = 16
+#: Where memory begins that was just allocated, in bytes, or at a multiple.
+ALIGNMENT = 16
 # Programs of a multiprocessor, and tiles of a chunk; not measured.  Sums: two programs run at a
 # time, and each leaves parts to be added.  Others: several rounds, so that all end together.
 _ADDING = (4, 2)
 _NORMALIZING = (12, 1)
 _MERGE_WARPS = 8
-# Where the number of chunks is among the scalars of a kernel that walks a tensor.
-_CHUNKS = 2
+_STATISTIC_BYTES = 4
 _MOST_FLOAT = torch.finfo(torch.float32).max
 
 
@@ -55,7 +55,7 @@ def are_aligned(*tensors: Tensor | None) -> bool:
     for tensor in tensors:
         if tensor is not None:
             addresses |= tensor.data_ptr()
-    return not addresses % _ALIGNMENT
+    return not addresses % ALIGNMENT
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +74,7 @@ class _Step:
         """Launches the kernel."""
         variant = self.aligned
         if not is_aligned:
-            variant = tuple([-1 if t is None else t.data_ptr() % _ALIGNMENT for t in tensors])
+            variant = tuple([-1 if t is None else t.data_ptr() % ALIGNMENT for t in tensors])
         self.launcher.launch(tensors, variant)
 
 
@@ -97,6 +97,8 @@ class NormPlan:
         out_dtype: Of y.
         activation: Behind everything.
         eps: Added to variances.
+        parts_size: Numbers that a kernel which adds leaves for the one that merges.
+        rows_are_aligned: Whether :func:`are_aligned` of all rows of a matrix of statistics.
     """
 
     shape: NormShape
@@ -106,8 +108,19 @@ class NormPlan:
     out_dtype: torch.dtype
     activation: str
     eps: float
+    parts_size: int = field(init=False)
+    rows_are_aligned: bool = field(init=False)
     _steps: dict[Hashable, _Step] = field(default_factory=dict)
     _merges: PlanCache[_Step] = field(default_factory=lambda: PlanCache(16))
+
+    def __post_init__(self) -> None:
+        shape = self.shape
+        self.parts_size = 2 * shape.images * self._tiles(_ADDING).chunks * shape.channels
+        self.rows_are_aligned = shape.statistics * _STATISTIC_BYTES % ALIGNMENT == 0
+
+    def new_parts(self, x: Tensor) -> Tensor:
+        """Returns memory for what a kernel that adds leaves."""
+        return torch.empty(self.parts_size, dtype=torch.float32, device=x.device)
 
     # ---- forward --------------------------------------------------------------------------------
 
@@ -136,7 +149,7 @@ class NormPlan:
         if step is None:
             step = self._keep("moments", self._make_moments(), (x, x))
         # In memory of their own: the parts are not kept until the backward.
-        parts = self._new_parts(x, step)
+        parts = self.new_parts(x)
         step.launch(is_aligned, (x, parts))
         key = (momentum, running_mean is None, running_var is None)
         tensors = (parts, mean, rstd, running_mean, running_var)
@@ -207,7 +220,7 @@ class NormPlan:
             constants = (is_variance, self.activation)
             launcher = self._walking(gradient_sums_kernel, tiles, scalars, *constants)
             step = self._keep(key, launcher, (x, dy, y, g, *terms, x))
-        parts = self._new_parts(x, step)
+        parts = self.new_parts(x)
         step.launch(is_aligned, (x, dy, y, g, *terms, parts))
         return parts, g
 
@@ -285,11 +298,6 @@ class NormPlan:
     def _keep(self, key: Hashable, launcher: Launcher, tensors: tuple[Tensor | None, ...]) -> _Step:
         step = self._steps[key] = _step(launcher, tensors)
         return step
-
-    def _new_parts(self, x: Tensor, step: _Step) -> Tensor:
-        """Memory for two numbers per channel and chunk of a kernel that adds."""
-        size = 2 * self.shape.images * step.launcher.scalars[_CHUNKS] * self.shape.channels
-        return torch.empty(size, dtype=torch.float32, device=x.device)
 
     def _tiles(self, wanted: tuple[int, int]) -> NormTiles:
         return choose_tiles(self.shape, self.dtype.itemsize, self.num_sms, *wanted)

@@ -15,7 +15,7 @@ from torch.autograd import forward_ad
 from torch.overrides import has_torch_function_variadic
 
 from triton_ext.ops.autocast import is_autocast
-from triton_ext.ops.norms.norm_plan import NormPlan
+from triton_ext.ops.norms.norm_plan import ALIGNMENT, NormPlan
 from triton_ext.ops.plans import PlanCache
 
 __all__ = ["batch_look", "group_look", "keep", "plan_of_look"]
@@ -72,17 +72,19 @@ def _look(words: tuple[Any, ...], tensors: tuple[Any, ...]) -> Hashable:
     ):
         return None
     looks: list[Any] = [words]
+    addresses = 0
     try:
         for tensor in tensors:
             if tensor is None:
                 looks.append(None)
             elif type(tensor) in _PLAIN_TYPES and not tensor.is_neg():
                 looks += (tensor.shape, tensor.stride(), tensor.dtype, tensor.device)
+                addresses |= tensor.data_ptr()
             else:
                 return None
     except RuntimeError:
-        return None  # no dense tensor
-    return tuple(looks)
+        return None  # no dense tensor, or one without memory, such as a transform leaves behind
+    return None if addresses % ALIGNMENT else tuple(looks)
 
 
 def plan_of_look(look: Hashable) -> NormPlan | None:
