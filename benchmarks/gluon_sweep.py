@@ -88,8 +88,9 @@ def _tiles(block_k: int, *, rows_from_w: bool = False) -> Iterator[Any]:
             for stages in range(2, MOST_STAGES + 1)
             if not (config := replace(made, stages=stages)).problems()
         ]
-        if fitting:
-            yield fitting[-1]
+        # Tiles with one WGMMA for both accumulators may have room for a stage less.
+        joined = [config for config in fitting if config.joins]
+        yield from dict.fromkeys([*fitting[-1:], *joined[-1:]])
 
 
 def _steps(kernel: str, problem: Any, block_k: int) -> int:

@@ -30,9 +30,8 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
 
 from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
 from triton.experimental.gluon import language as gl  # noqa: E402
-from triton_ext.ops.hopper import tiles  # noqa: E402
+from triton_ext.ops.hopper import fprop_config, tiles  # noqa: E402
 from triton_ext.ops.hopper.dgrad_config import narrow_configs  # noqa: E402
-from triton_ext.ops.hopper.fprop_config import FEW_COLUMNS_CONFIGS  # noqa: E402
 from triton_ext.ops.hopper.tiles import (  # noqa: E402
     RESERVED_BYTES,
     SMEM_BYTES,
@@ -53,7 +52,7 @@ from examples.gluon.hopper.launch import (  # noqa: E402
 JOIN = capabilities()["wgmma-join"]
 needs_join = pytest.mark.skipif(not JOIN.available, reason=JOIN.reason)
 KEPT = tuple(keep_filter(config, 6) for config in fprop.KEEPING_CONFIGS)
-COMPILED = (*fprop.CONFIGS, *KEPT, *FEW_COLUMNS_CONFIGS)
+COMPILED = (*fprop.CONFIGS, *KEPT, *fprop_config.FEW_COLUMNS_CONFIGS)
 
 
 # ---- Configurations ----------------------------------------------------------------------------
@@ -174,7 +173,9 @@ JOINED = (
 
 @needs_join
 def test_what_is_joined():
-    assert all(config.joins for config in JOINED)
+    shipped = (*COMPILED, *fprop_config.MATRIX_CONFIGS, *fprop_config.TURNED_CONFIGS)
+    for config in (*JOINED, *shipped):
+        assert config.joins == (config.block_n_rest > 0 and config.block_n <= 256)
     for columns, rest in ((64, 0), (64, 64), (256, 64)):
         assert not cooperative(64, 2, columns, 3, block_n_rest=rest).joins
 

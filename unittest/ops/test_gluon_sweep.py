@@ -18,6 +18,7 @@ torch = pytest.importorskip("torch", reason="the benchmarks need torch, which is
 pytest.importorskip("numpy", reason="the fit needs numpy, which is not installed")
 
 from triton_ext.host import capabilities  # noqa: E402
+from triton_ext.ops.hopper.fprop_config import FEW_COLUMNS_CONFIGS  # noqa: E402
 
 from benchmarks import choosing, fit_gluon, gluon_conv, gluon_sweep, pairs  # noqa: E402
 from benchmarks.compile_ahead import Compiled, CompilePool  # noqa: E402
@@ -114,6 +115,8 @@ def test_the_fit_finds_the_costs_that_times_were_made_of(tmp_path, capsys):
                 c * f
                 for c, f in zip(cost.values(), fit_gluon.features_of(measured, config), strict=True)
             )
+            # What is for few columns has too few shapes to be fitted, and is not the best.
+            us *= 9 if config in FEW_COLUMNS_CONFIGS else 1
             name = gluon_sweep.name_of(config)
             for row in rows:
                 if (row["shape"], row["name"]) == (measured.shape.name, name):

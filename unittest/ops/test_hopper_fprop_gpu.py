@@ -45,6 +45,7 @@ FULL = EpilogueSpec(bias=True, scale=True, residual=True, out_scale=True, activa
 CONFIGS = (
     *fprop_config.CONFIGS,
     *(keep_filter(config, 6) for config in fprop_config.KEEPING_CONFIGS),
+    *fprop_config.FEW_COLUMNS_CONFIGS,
 )
 
 
