@@ -93,7 +93,20 @@ class _Forward(_Convolution):
         # torch's modules call this one with what they are to use for weight and bias.
         if self._gathered is not None:
             weight = gathered.in_order(self._gathered, input, weight)
-        return self.convolve(input, weight, bias)
+        module: Any = self
+        if type(input) is not Tensor or module.padding_mode != "zeros":
+            return self.convolve(input, weight, bias)
+        y: Tensor = self._operator(
+            input,
+            weight,
+            bias,
+            module.stride,
+            module.padding,
+            module.dilation,
+            module.groups,
+            fallback=self.fallback,
+        )
+        return y
 
     def convolve(
         self, input: Tensor, weight: Tensor, bias: Tensor | None, **epilogue: Any

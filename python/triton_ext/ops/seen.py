@@ -31,7 +31,7 @@ class SeenConvolution:
 
     Args:
         forward: Runs its plan with x, weight and bias.
-        numbers: Stride, padding, dilation and groups as the caller gave them.
+        numbers: Stride, padding, dilation and groups as the caller gave them, of a call with a key.
         walk: The same as the operators have them.
     """
 
@@ -39,7 +39,7 @@ class SeenConvolution:
 
     def __init__(self, forward: Repeats, numbers: tuple[object, ...], walk: Walk) -> None:
         self.run = forward.run
-        self.numbers = numbers
+        self.numbers = ("backward", *numbers)
         self.walk = walk
 
     def differentiate(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
@@ -79,7 +79,7 @@ class _Convolution(torch.autograd.Function):
         seen = ctx.seen
         key = None
         if not _is_grad_enabled():
-            key = shortcut.key_of("backward", (grad, x, weight), seen.numbers)
+            key = shortcut.look(seen.numbers, (grad, x, weight))
         known = shortcut.known(key)
         if known is None:
             gradients = conv_gradients(x, weight, grad, seen.walk, needs)

@@ -19,7 +19,7 @@ from triton_ext.ops.descriptors import ROW_BYTES
 from triton_ext.ops.machine import IS_INTERPRETED
 from triton_ext.ops.plans import PlanCache, allows_tf32
 
-__all__ = ["cast", "forget", "is_differentiated", "keep", "key_of", "known"]
+__all__ = ["cast", "forget", "is_differentiated", "keep", "key_of", "known", "look"]
 
 _PLAIN_TYPES = (torch.Tensor, torch.nn.Parameter)
 # What else may be in a key: names, a dtype; other things need not even be hashable.
@@ -63,15 +63,11 @@ def is_differentiated(*tensors: torch.Tensor | None) -> bool:
 
 
 def _is_exact(value: object) -> bool:
-    """Tells whether equal values are the same argument."""
+    """Tells whether equal values are the same argument; torch.Size has integers alone."""
     kind = type(value)
     if kind in _EXACT or kind is torch.Size:
         return True
-    if kind is not tuple:
-        return False
-    if _exact_tuples.get(id(value)) is value:
-        return True
-    if set(map(type, value)) != {int}:  # type: ignore[call-overload]
+    if kind is not tuple or set(map(type, value)) != {int}:  # type: ignore[call-overload]
         return False
     if len(_exact_tuples) >= _MOST_TUPLES:
         _exact_tuples.clear()
@@ -124,31 +120,50 @@ def key_of(
         numbers: Stride, padding, dilation and groups as the caller gave them, and sizes.
         rest: Everything else that decides what is done: names, dtypes.
     """
+    if is_compiling():
+        return None
+    for value in numbers:
+        if type(value) is int or _exact_tuples.get(id(value)) is value:
+            continue
+        if not _is_exact(value):
+            return None
+    for value in rest:
+        if type(value) not in _WORDS:
+            return None
+    return look((name, numbers, rest), tensors)
+
+
+def look(words: Hashable, tensors: tuple[torch.Tensor | None, ...]) -> Hashable:
+    """Returns what a call looks like whose other arguments equal no others; as :func:`key_of`.
+
+    Args:
+        words: All arguments but the tensors.
+        tensors: As for :func:`key_of`.
+    """
     if _is_watched():
         return None
-    looks: list[Hashable] = [name, rest, numbers]
-    addresses = 0
-    for tensor in tensors:
-        if tensor is None:
-            looks.append(None)
-            continue
-        if type(tensor) not in _PLAIN_TYPES or not (tensor.is_cuda or IS_INTERPRETED):
-            return None
-        if tensor.layout is not torch.strided or tensor.is_nested or tensor.is_neg():
-            return None
-        looks += (tensor.shape, tensor.stride(), tensor.dtype, tensor.device)
-        try:
-            addresses |= tensor.data_ptr()
-        except RuntimeError:
-            return None  # what a transform of torch.func left behind
     x = tensors[0]
-    if x is None or addresses % ROW_BYTES:
+    looks: list[Hashable] = [words]
+    addresses = 0
+    try:
+        for tensor in tensors:
+            if tensor is None:
+                looks.append(None)
+                continue
+            if type(tensor) not in _PLAIN_TYPES:
+                return None
+            dtype = tensor.dtype
+            # Nothing complex is made of this one.
+            if dtype is not torch.bfloat16 and tensor.is_neg():
+                return None
+            looks.append((tensor.shape, tensor.stride(), dtype, tensor.device))
+            addresses |= tensor.data_ptr()
+    except (AttributeError, RuntimeError):
+        # No tensor, one that is not dense, or what a transform of torch.func left behind.
+        return None
+    if x is None or addresses % ROW_BYTES or not (x.is_cuda or IS_INTERPRETED):
         return None
     if _is_any_autocast() and _is_cast(x, tensors):
-        return None
-    if not _EXACT.issuperset(map(type, numbers)) and not all(map(_is_exact, numbers)):
-        return None
-    if not _WORDS.issuperset(map(type, rest)):
         return None
     if x.dtype is torch.float32:
         looks.append(allows_tf32())
