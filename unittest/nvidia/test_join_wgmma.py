@@ -33,11 +33,20 @@ ADDRESSES = {
   %ix.{i} = add i32 %slots, {slot}
   %to.{i} = getelementptr [2048 x i8], ptr addrspace(3) getelementptr inbounds (i8, ptr addrspace(3) @global_smem, i32 4096), i32 %ix.{i}
 """,  # noqa: E501 - LLVM IR
+    "chosen": """
+  %ix.{i} = select i1 %odd, i32 {other}, i32 {half}
+  %to.{i} = getelementptr [2 x i8], ptr addrspace(3) @global_smem, i32 %ix.{i}
+""",
+    "constant": "",
 }
+CAST = "  %in.{i} = ptrtoint ptr addrspace(3) %to.{i} to i32\n"
+CONSTANT = (
+    "ptrtoint (ptr addrspace(3) getelementptr (i8, ptr addrspace(3) @global_smem, i32 {offset}) "
+    "to i32)"
+)
 # A descriptor of it, some steps on, up to 3.8 and from 3.9 on.
 WORDS = """
-  %in.{i} = ptrtoint ptr addrspace(3) %to.{i} to i32
-  %sh.{i} = lshr exact i32 %in.{i}, 4
+  %sh.{i} = lshr exact i32 {number}, 4
   %lo.{i} = and i32 %sh.{i}, {mask}
 """
 DESCRIPTORS = {
@@ -54,9 +63,13 @@ DESCRIPTORS = {
 
 def descriptor(name, offset, address="bytes", form="pair", high=HIGH):
     values = {"i": name, "offset": offset, "half": offset // 2, "slot": offset // 2048}
+    values["other"] = offset // 2 + 4096
+    at = ADDRESSES[address]
+    values["number"] = (f"%in.{name}" if at else CONSTANT).format(**values)
     values |= {"mask": 0x7FFF if form == "pair" else 0x3FFF, "word": high}
     values |= {"high": high << 32, "next": (high << 32) + 2}
-    return (ADDRESSES[address] + WORDS + DESCRIPTORS[form]).format(**values).replace("\n\n", "\n")
+    text = at + CAST * bool(at) + WORDS + DESCRIPTORS[form]
+    return text.format(**values).replace("\n\n", "\n")
 
 
 def wgmma(result, columns, added, left, right, flags=", 1, 1, 0, 0", scale="true"):
@@ -87,7 +100,7 @@ def module(
     starts = [sum(columns[:i]) * ROW_BYTES for i in range(len(columns))]
     first = ", ".join(f"i32 {n}" for n in (columns if marked is None else marked))
     body = "  %bytes = mul i32 %stage, 8192\n  %halves = mul i32 %stage, 4096\n"
-    body += "  %slots = shl i32 %stage, 2\n"
+    body += "  %slots = shl i32 %stage, 2\n  %odd = trunc i32 %stage to i1\n"
     body += f"  %m = call i32 @{JOIN}({first}), !dbg !5\n"
     body += descriptor("x", 1 << 17, **spelled)
     last = ""
@@ -200,16 +213,20 @@ def test_what_has_no_marker_stays():
 BARRIER = "  call void @llvm.nvvm.barrier0(), !dbg !5\n"
 REFUSED = {
     "a gap": ({"offsets": (0, 5120)}, "lies 5120 bytes behind the one before: 4096 is right"),
+    "a constant gap": (
+        {"offsets": (0, 5120), "address": "constant"},
+        "lies 5120 bytes behind the one before: 4096 is right",
+    ),
     "overlap": ({"offsets": (0, 2048)}, "lies 2048 bytes behind the one before: 4096 is right"),
     "other order": ({"offsets": (2048, 0)}, "lies -2048 bytes behind"),
     "other widths": ({"marked": (32, 32)}, "expected groups of 32, 32 columns, found 32, 16"),
-    "too few": ({"marked": (32, 16, 16)}, "'call' stands between them"),
+    "too few": ({"marked": (32, 16, 16)}, "'call' of @use stands between them"),
     "one": ({"marked": (32,)}, "expected at least 2 counts"),
     "too wide": ({"marked": (128, 128, 8)}, "of up to 256 columns, got 128, 128, 8"),
     "unknown width": ({"marked": (32, "%stage")}, "got 32, %stage"),
-    "other flags": ({"changed": ", 1, -1, 0, 0"}, "they differ in flags: 1, 1, 0, 0"),
+    "other flags": ({"changed": ", 1, -1, 0, 0"}, "they differ in flags: '1, 1, 0, 0'"),
     "transposed": ({"changed": ", 1, 1, 0, 1"}, "the right one not transposed"),
-    "a barrier": ({"between": BARRIER}, "'call' stands between them"),
+    "a barrier": ({"between": BARRIER}, "'call' of @llvm.nvvm.barrier0 stands between them"),
     "a store": ({"between": "  store i32 1, ptr null, !dbg !5\n"}, "'store' stands between them"),
 }
 
@@ -264,3 +281,44 @@ def test_what_is_not_alike_is_refused(case):
     head, _, tail = text.rpartition(before)
     with pytest.raises(PassError, match=re.escape(expected)):
         join_wgmma(head + after + tail)
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        # 4096 halves behind what is chosen otherwise, as all are; then 4224, and by another choice.
+        ("i32 6144, i32 2048", "i32 6272, i32 2048"),
+        ("%ix.w1 = select i1 %odd", "%ix.w1 = select i1 %even"),
+    ],
+)
+def test_what_is_chosen_lies_in_a_row_in_both_cases(before, after):
+    text = module(address="chosen")
+    assert used(join_wgmma(text)) == used(text)
+    assert text.count(before) == 1
+    with pytest.raises(PassError, match="not known to lie in a row"):
+        join_wgmma(text.replace(before, after))
+
+
+def branches(text):
+    """The body of a module twice, behind a branch in front of which LLVM moved the marker."""
+    head, _, rest = text.partition("!dbg !4 {\n")
+    body, _, tail = rest.partition("  call void @use(")
+    use, _, tail = tail.partition("  ret void\n")
+    (marker,) = re.findall(rf".*call i32 @{JOIN}.*\n", body)
+    body = body.replace(marker, "") + f"  call void @use({use}  ret void\n"
+    other = re.sub(r"%(?!stage|a\d)", "%other.", body)
+    way = "  br i1 %way, label %one, label %other, !dbg !5\n"
+    text = f"{head}!dbg !4 {{\n{marker}{way}\none:\n{body}\nother:\n{other}{tail}"
+    return text.replace("define void @f(", "define void @f(i1 %way, ")
+
+
+def test_a_marker_in_front_of_a_branch_is_that_of_both_ways():
+    text = branches(module())
+    joined = join_wgmma(text)
+    assert re.findall(r"mma_async\S*m64n(\d+)k16", joined) == [str(sum(COLUMNS))] * STEPS * 2
+    assert joined.count(FENCE) == joined.count(COMMIT) == 2
+    assert JOIN not in joined
+    # Where one of the ways is entered from elsewhere as well, it is not known to be marked.
+    entered = text.replace("  ret void\n", "  br label %other\n", 1)
+    with pytest.raises(PassError, match="expected groups of 32, 16 columns, found none"):
+        join_wgmma(entered)

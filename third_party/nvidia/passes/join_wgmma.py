@@ -26,6 +26,9 @@ Properties of the WGMMAs that become one:
    it, as far apart as its descriptor says (:mod:`.smem_descriptors`).
 3. Nothing that has an effect stands between them but their fences and ends of groups.
 
+A marker in front of a branch, with nothing but values behind it, is that of every way that is
+entered from there alone: LLVM makes one of equal instructions that begin both.
+
 Safe direction: a marker behind which that does not hold, or cannot be seen, is an error at the
 user's line.  Not covered: left operands in registers, transposed right operands, accumulators of
 fp16.
@@ -40,7 +43,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from triton_ext.errors import PassError
-from triton_ext.llvm_ir import Call, Entity, Function, Instruction, Module, parse
+from triton_ext.llvm_ir import Block, Call, Entity, Function, Instruction, Module, parse
 from triton_ext.markers import JOIN
 
 from ..dialect.wgmma_asm import MAX_N, Wgmma, joined_text, result_type
@@ -57,6 +60,7 @@ _PURE: Final = frozenset(
     | {"icmp", "insertelement", "insertvalue", "lshr", "mul", "or", "ptrtoint", "select", "sext"}
     | {"shl", "shufflevector", "sub", "trunc", "xor", "zext"}
 )
+_LABEL: Final = re.compile(r'\blabel (%(?:"[^"]*"|[-\w$.]+))')
 _EXTRACT: Final = re.compile(r"extractvalue \{[^}]*\} (?P<value>%[-\w$.]+), (?P<index>\d+)\b")
 
 
@@ -75,7 +79,7 @@ def join_wgmma(text: str, filename: str = "<llir>") -> str:
         return text
     module = parse(text, filename)
     for function in module.functions:
-        markers = [call for call in map(_marker, function.instructions()) if call is not None]
+        markers = _markers(function)
         if markers:
             _join_function(module, function, markers)
     for entity in list(module.entities):
@@ -89,6 +93,43 @@ def _marker(instruction: Instruction) -> Call | None:
         return None
     call = Call.match(instruction)
     return call if call is not None and call.callee.strip('@"') == JOIN else None
+
+
+def _markers(function: Function) -> list[Call]:
+    """The markers, in the blocks of their WGMMAs.
+
+    Of equal ones that begin both ways of a branch LLVM makes one in front of it: that becomes two
+    again.
+    """
+    waiting = [call for call in map(_marker, function.instructions()) if call is not None]
+    found: list[Call] = []
+    while waiting:
+        marker = waiting.pop()
+        instruction = marker.instruction
+        ways = _ways(function, instruction)
+        for block in ways:
+            first = next(one for one in block.instructions if one.opcode != "phi")
+            body = instruction.text[instruction.body_start :].rstrip()
+            copy = _marker(first.insert_before(f"{function.fresh_name()} = {body}"))
+            assert copy is not None
+            waiting.append(copy)
+        if ways:
+            instruction.erase()
+        else:
+            found.append(marker)
+    return found
+
+
+def _ways(function: Function, marker: Instruction) -> list[Block]:
+    """The blocks behind a marker's, if they are entered from there alone; none if it has WGMMAs."""
+    block = marker.block
+    assert block is not None
+    *behind, end = block.instructions[block.instructions.index(marker) + 1 :]
+    labels = set(_LABEL.findall(end.text))
+    others = [one.instructions[-1].text for one in function.blocks if one is not block]
+    if not all(map(_is_pure, behind)) or labels.intersection(_LABEL.findall("".join(others))):
+        return []
+    return [one for one in function.blocks if one.label in labels and one is not block]
 
 
 def _belongs_to_marker(entity: Entity) -> bool:
@@ -193,7 +234,7 @@ class _Groups:
                 if len(self.groups) == len(columns):
                     break
             elif (self.groups or current) and not _is_pure(one):
-                raise self._error(f"{one.opcode!r} stands between them", one)
+                raise self._error(f"{_shown(one)} stands between them", one)
         self._check_widths(columns)
 
     def _check_widths(self, columns: list[int]) -> None:
@@ -222,10 +263,11 @@ class _Groups:
         for what, one, other in (
             ("depth or types", before.kind, behind.kind),
             ("flags", before.flags, behind.flags),
-            ("predicate", before.scale, behind.scale),
+            ("predicate (0: one adds to nothing)", before.scale, behind.scale),
         ):
             if one != other:
-                raise self._error(f"they differ in {what}: {one.strip(', ')}, {other}", where)
+                shown = " and ".join(repr(text.removeprefix(", ")) for text in (one, other))
+                raise self._error(f"they differ in {what}: {shown}", where)
         if before.left != behind.left:
             lefts = [descriptor_of(one.left, definitions) for one in (before, behind)]
             if lefts[0] is None or lefts[1] is None or lefts[0].distance_bytes(lefts[1]) != 0:
@@ -248,6 +290,12 @@ class _Groups:
 
     def _error(self, message: str, instruction: Instruction | None = None) -> PassError:
         return _error(self.module, instruction or self.marker.instruction, message)
+
+
+def _shown(instruction: Instruction) -> str:
+    call = Call.match(instruction)
+    called = f" of {call.callee or call.template}" if call is not None else ""
+    return f"{instruction.opcode!r}{called}"
 
 
 def _is_pure(instruction: Instruction) -> bool:

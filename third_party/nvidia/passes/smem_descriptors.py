@@ -1,8 +1,9 @@
 """How far apart two matrix descriptors of WGMMAs are, as LLVM IR computes them.
 
 A descriptor (PTX ISA, "Matrix Descriptor") is ``(address >> 4) & mask`` with constants added.  An
-address is taken apart into ``constant + factor * value + ..``; two addresses whose values and
-factors are equal are their constants apart.
+address is taken apart into ``constant + factor * value + ..``, a choice of two that are a constant
+apart with its condition as value; two addresses whose values and factors are equal are their
+constants apart.
 
 Safe direction: what is not understood is a value of its own, which equals nothing but itself, and a
 descriptor that is not of this form is none.  Addresses of shared memory have fewer than 18 bits
@@ -20,7 +21,8 @@ from triton_ext.llvm_ir import Instruction
 
 __all__ = ["Descriptor", "descriptor_of"]
 
-_VALUE: Final = r'(?:[%@](?:"[^"]*"|[-\w$.]+)|-?\d+)'
+_NAME: Final = r'(?:"[^"]*"|[-\w$.]+)'
+_VALUE: Final = rf"(?:[%@]{_NAME}|-?\d+)"
 _BINARY: Final = re.compile(
     rf"(?P<opcode>add|sub|mul|shl|or|and|lshr)(?P<flags>(?: (?:nuw|nsw|exact|disjoint))*) "
     rf"i(?:32|64) (?P<left>{_VALUE}), (?P<right>{_VALUE})\b"
@@ -36,7 +38,14 @@ _ADDRESS: Final = rf"{_VALUE}|{_GEP_WORDS} \([^()]*\([^()]*\)[^()]*\)"
 _GEP: Final = re.compile(
     rf"{_GEP_WORDS} {_ELEMENT}, {_SMEM} (?P<base>{_ADDRESS}), i32 (?P<index>{_VALUE})(?!, i32)"
 )
-_PTRTOINT: Final = re.compile(rf"ptrtoint {_SMEM} (?P<address>{_ADDRESS}) to i32\b")
+# An instruction, and with parentheses a constant.
+_PTRTOINT: Final = re.compile(rf"ptrtoint \(?{_SMEM} (?P<address>{_ADDRESS}) to i32\b")
+_SHIFT: Final = re.compile(
+    rf"lshr(?: exact)? i32 (?P<number>{_VALUE}|ptrtoint \({_SMEM} (?:{_ADDRESS}) to i32\)), 4\b"
+)
+_SELECT: Final = re.compile(
+    rf"select i1 (?P<condition>%{_NAME}), i32 (?P<yes>{_VALUE}), i32 (?P<no>{_VALUE})(?![-\w$.])"
+)
 _ZEXT: Final = re.compile(rf"zext(?: nneg)? i32 (?P<value>{_VALUE}) to i64\b")
 _BITCAST: Final = re.compile(rf"bitcast <2 x i32> (?P<value>{_VALUE}) to i64\b")
 _INSERT: Final = re.compile(
@@ -152,12 +161,8 @@ def _masked_address(mask: re.Match[str], definitions: Definitions) -> _Sum | Non
     bits = int(mask["right"]) + 1 if mask["right"].isdigit() else 0
     if bits < 1 << _ADDRESS_BITS or bits & (bits - 1) or mask["left"] not in definitions:
         return None
-    shift = _BINARY.match(_body(definitions[mask["left"]]))
-    if shift is None or (shift["opcode"], shift["right"]) != ("lshr", "4"):
-        return None
-    pointer = definitions.get(shift["left"])
-    cast = _PTRTOINT.match(_body(pointer)) if pointer is not None else None
-    return _address(cast["address"], definitions) if cast is not None else None
+    shift = _SHIFT.match(_body(definitions[mask["left"]]))
+    return _number(shift["number"], definitions) if shift is not None else None
 
 
 def _address(text: str, definitions: Definitions) -> _Sum:
@@ -176,10 +181,27 @@ def _number(text: str, definitions: Definitions) -> _Sum:
     """A 32-bit number."""
     if text.lstrip("-").isdigit():
         return _Sum(int(text) % _WORD)
-    itself = _Sum(0, ((text, 1),))
-    binary = _BINARY.match(_body(definitions[text])) if text in definitions else None
-    if binary is None:
-        return itself
+    body = _body(definitions[text]) if text in definitions else text
+    cast, chosen, binary = _PTRTOINT.match(body), _SELECT.match(body), _BINARY.match(body)
+    found = None
+    if cast is not None:
+        found = _address(cast["address"], definitions)
+    elif chosen is not None:
+        found = _choice(chosen, definitions)
+    elif binary is not None:
+        found = _result(binary, definitions)
+    return found if found is not None else _Sum(0, ((text, 1),))
+
+
+def _choice(chosen: re.Match[str], definitions: Definitions) -> _Sum | None:
+    """One of two that are a constant apart: that times the condition, 0 or 1, is added."""
+    yes, no = _number(chosen["yes"], definitions), _number(chosen["no"], definitions)
+    if yes.terms != no.terms:
+        return None
+    return no + _Sum(0, ((chosen["condition"], (yes.constant - no.constant) % _WORD),))
+
+
+def _result(binary: re.Match[str], definitions: Definitions) -> _Sum | None:
     left = _number(binary["left"], definitions)
     right = _number(binary["right"], definitions)
     opcode = "add" if _adds(binary) else binary["opcode"]
@@ -190,7 +212,7 @@ def _number(text: str, definitions: Definitions) -> _Sum:
         "shl": lambda: left.times(1 << right.constant),
     }.get(opcode)
     if made is None or (opcode in ("mul", "shl") and right.terms):
-        return itself
+        return None
     return made()
 
 
