@@ -7,21 +7,27 @@ lowers it, ``passes/join_wgmma.py``, that the kernel wants that.
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 from triton.experimental.gluon.language import _core as ttgl
 from triton.experimental.gluon.language._core import builtin
-from triton.experimental.gluon.language.nvidia.hopper import warpgroup_mma
+from triton.experimental.gluon.language.nvidia.hopper import (
+    warpgroup_mma,
+    warpgroup_mma_accumulator,
+)
+from triton_ext.errors import UnsupportedError
 from triton_ext.host import require
 from triton_ext.host.place import located
 
 from ..dialect.wgmma_asm import MAX_N
-from ..language.builtin import describe
+from ..language.builtin import describe, sm_of
 from ..language.join_marker import mark_join
 
 __all__ = ["warpgroup_mma_joined"]
 
 _NAME: Final = "warpgroup_mma_joined"
+# The descriptor of 8 columns does not say how far behind it the next 8 would lie.
+_MIN_N: Final = 16
 
 
 @builtin
@@ -35,19 +41,21 @@ def warpgroup_mma_joined(a, b, acc, _semantic=None):  # type: ignore[no-untyped-
 
     Args:
         a: Shared memory [M, K].
-        b: Tuple of shared memory [K, N], each transposed from [N, K].
-        acc: Tuple of accumulators [M, N], one for each.
+        b: Tuple of shared memory [K, N], each transposed from [N, K]; N is 16 or more.
+        acc: Tuple of accumulators [M, N] of fp32, one for each.
 
     Returns:
         The accumulators.
 
     Raises:
         TypeError, ValueError: At compile time, at the line of the call: an operand of another kind
-            or shape, more than 256 columns.
-        UnsupportedError: This Triton's LLVM IR is not known (capability ``"wgmma-join"``).
+            or shape, fewer than 16 columns or more than 256 together.
+        UnsupportedError: This Triton's LLVM IR is not known (capability ``"wgmma-join"``), or the
+            target is not sm_90.
     """
     require("wgmma-join")
-    b, acc = list(b), list(acc)
+    _check_target(_semantic.builder.options)
+    b, acc = _as_list(b, "right operands"), _as_list(acc, "accumulators")
     if len(b) != len(acc) or len(b) < 2:
         raise ValueError(
             f"{_NAME}: expected two or more right operands and as many accumulators, got "
@@ -56,9 +64,17 @@ def warpgroup_mma_joined(a, b, acc, _semantic=None):  # type: ignore[no-untyped-
     for operand in (a, *b):
         if not isinstance(operand, ttgl.shared_memory_descriptor):
             raise TypeError(f"{_NAME}: expected shared memory, got {describe(operand)}")
+        if len(operand.shape) != 2:
+            raise ValueError(f"{_NAME}: expected a matrix, got the shape {_shape(operand)}")
     columns = [int(operand.shape[-1]) for operand in b]
+    if min(columns) < _MIN_N:
+        raise ValueError(
+            f"{_NAME}: expected at least {_MIN_N} columns in each right operand, got {columns}"
+        )
     if sum(columns) > MAX_N:
         raise ValueError(f"{_NAME}: expected at most {MAX_N} columns together, got {sum(columns)}")
+    for operand, each in zip(b, acc, strict=True):
+        _check_product(a, operand, each)
     mark_join(columns, _semantic)
     return ttgl.tuple(
         [
@@ -66,3 +82,39 @@ def warpgroup_mma_joined(a, b, acc, _semantic=None):  # type: ignore[no-untyped-
             for operand, each in zip(b, acc, strict=True)
         ]
     )
+
+
+def _check_target(options: Any) -> None:
+    """Refuses a target without WGMMAs, in which LLVM would end the process."""
+    if getattr(options, "backend_name", "") != "cuda" or sm_of(options) not in ("", "90"):
+        raise UnsupportedError(
+            f"{_NAME}: WGMMAs need sm_90, the target is {getattr(options, 'arch', '')}"
+        )
+
+
+def _as_list(value: Any, what: str) -> list[Any]:
+    if not isinstance(value, tuple | list | ttgl.tuple):
+        raise TypeError(f"{_NAME}: expected a tuple of {what}, got {describe(value)}")
+    return list(value)
+
+
+def _shape(value: Any) -> list[int]:
+    return [int(size) for size in value.shape]
+
+
+def _check_product(a: Any, b: Any, acc: Any) -> None:
+    """Refuses what the host ends the process for, or does not name the line of."""
+    if not isinstance(acc, ttgl.tensor | warpgroup_mma_accumulator):
+        raise TypeError(f"{_NAME}: expected an accumulator, got {describe(acc)}")
+    (rows, depth), (b_depth, columns) = _shape(a), _shape(b)
+    if depth != b_depth:
+        raise ValueError(f"{_NAME}: expected a right operand of {depth} rows, got {b_depth}")
+    is_started = isinstance(acc, warpgroup_mma_accumulator)
+    type_ = acc.type.tensor_type if is_started else acc.type
+    if not type_.is_block():
+        raise TypeError(f"{_NAME}: expected an accumulator, got {describe(acc)}")
+    if _shape(type_) != [rows, columns] or not type_.scalar.is_fp32():
+        raise ValueError(
+            f"{_NAME}: expected an accumulator of fp32 [{rows}, {columns}], got {type_.scalar} "
+            f"{_shape(type_)}"
+        )

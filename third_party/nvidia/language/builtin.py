@@ -14,7 +14,7 @@ from triton import knobs
 from triton.language import core
 from triton_ext.host.place import located
 
-__all__ = ["as_int32", "as_list", "builtin", "describe", "interpreting"]
+__all__ = ["as_int32", "as_list", "builtin", "describe", "interpreting", "sm_of"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -87,3 +87,9 @@ def as_int32(value: Any, what: str, semantic: Any) -> Any:
     if not dtype.is_int() or dtype.primitive_bitwidth > 32 or dtype in (core.uint32, core.int1):
         raise TypeError(f"{what}: expected an int32 scalar, got {dtype}; use .to(tl.int32)")
     return semantic.cast(tensor, core.int32)
+
+
+def sm_of(options: Any) -> str:
+    """Returns the digits of a target of NVIDIA's, ``90``; none where they are not known."""
+    arch = str(getattr(options, "arch", ""))
+    return "".join(c for c in arch.removeprefix("sm") if c.isdigit())

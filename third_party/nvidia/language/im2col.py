@@ -23,7 +23,7 @@ from triton_ext.host import require
 from triton_ext.host.seams import plugin_is_reached
 from triton_ext.markers import CHANNEL, LIBRARY, PIXEL, channel_problem
 
-from .builtin import as_int32, as_list, builtin, describe, interpreting
+from .builtin import as_int32, as_list, builtin, describe, interpreting, sm_of
 
 __all__ = ["im2col_start", "load_im2col"]
 
@@ -231,12 +231,12 @@ def _check_plugin() -> None:
 
 def check_target(name: str, options: Any) -> None:
     """Refuses a target without TMA im2col, in which LLVM would end the process, and a host."""
-    arch = str(getattr(options, "arch", ""))
     if getattr(options, "backend_name", "") != "cuda":
         raise UnsupportedError(
-            f"{name}: TMA im2col needs an NVIDIA GPU of sm_90 or newer, the target is {arch}"
+            f"{name}: TMA im2col needs an NVIDIA GPU of sm_90 or newer, the target is "
+            f"{getattr(options, 'arch', '')}"
         )
-    digits = "".join(c for c in arch.removeprefix("sm") if c.isdigit())
+    digits = sm_of(options)
     if digits and int(digits) < 90:
         raise UnsupportedError(
             f"{name}: TMA im2col needs sm_90 or newer, the target is sm_{digits}"

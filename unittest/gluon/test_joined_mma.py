@@ -1,0 +1,143 @@
+"""``warpgroup_mma_joined`` in small kernels: what becomes one WGMMA, and what is refused where."""
+
+from __future__ import annotations
+
+import inspect
+import re
+
+import pytest
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler.errors import CompilationError
+from triton_ext.errors import PassError
+from triton_ext.gluon import nvidia as xnv
+from triton_ext.host import capabilities
+
+JOIN = capabilities()["wgmma-join"]
+if not JOIN.available:
+    pytest.skip(JOIN.reason, allow_module_level=True)
+
+from triton.experimental import gluon  # noqa: E402
+from triton.experimental.gluon import language as gl  # noqa: E402
+from triton.experimental.gluon._runtime import GluonASTSource  # noqa: E402
+from triton.experimental.gluon.language.nvidia.hopper import warpgroup_mma_wait  # noqa: E402
+
+ROWS, COLUMNS, DEPTH = 64, 32, 64
+
+
+@gluon.jit
+def store(acc, out, NUMBER: gl.constexpr):
+    LAYOUT: gl.constexpr = acc.type.layout
+    row = gl.arange(0, acc.shape[0], layout=gl.SliceLayout(1, LAYOUT))
+    column = gl.arange(0, acc.shape[1], layout=gl.SliceLayout(0, LAYOUT))
+    gl.store(out + NUMBER * 4096 + row[:, None] * acc.shape[1] + column[None, :], acc)
+
+
+@gluon.jit
+def kernel(out, steps, CASE: gl.constexpr, N: gl.constexpr):
+    LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, N, 16])
+    SHARED: gl.constexpr = gl.NVMMASharedLayout(128, 16, 2)
+    x = gl.allocate_shared_memory(gl.float16, [4, 64, 64], SHARED)
+    w = gl.allocate_shared_memory(gl.float16, [8, N, 64], SHARED)
+    acc = gl.zeros((64, N), gl.float32, LAYOUT)
+    accs = (acc, acc)
+    first = x.index(0)
+    w0, w1 = w.index(0).permute((1, 0)), w.index(1).permute((1, 0))
+    w2, w3 = w.index(2).permute((1, 0)), w.index(3).permute((1, 0))
+    if CASE == "constant":
+        accs = xnv.warpgroup_mma_joined(first, (w0, w1), accs)
+        accs = xnv.warpgroup_mma_joined(x.index(1), (w2, w3), accs)
+    elif CASE == "chosen":
+        for step in range(steps):
+            if step & 1 == 0:
+                accs = xnv.warpgroup_mma_joined(first, (w0, w1), accs)
+                accs = warpgroup_mma_wait(0, deps=accs)
+            else:
+                accs = xnv.warpgroup_mma_joined(x.index(1), (w2, w3), accs)
+                accs = warpgroup_mma_wait(0, deps=accs)
+    elif CASE == "a gap":
+        accs = xnv.warpgroup_mma_joined(first, (w0, w2), accs)
+    elif CASE == "one":
+        accs = xnv.warpgroup_mma_joined(first, (w0,), (acc,))
+    elif CASE == "fewer accumulators":
+        accs = xnv.warpgroup_mma_joined(first, (w0, w1), (acc,))
+    elif CASE == "no tuple of operands":
+        accs = xnv.warpgroup_mma_joined(first, w0, accs)
+    elif CASE == "no tuple of accumulators":
+        accs = xnv.warpgroup_mma_joined(first, (w0, w1), acc)
+    elif CASE == "registers":
+        accs = xnv.warpgroup_mma_joined(acc, (w0, w1), accs)
+    elif CASE == "all stages":
+        accs = xnv.warpgroup_mma_joined(first, (w, w), accs)
+    elif CASE == "no accumulator":
+        accs = xnv.warpgroup_mma_joined(first, (w0, w1), (acc, w0))
+    elif CASE == "a scalar":
+        accs = xnv.warpgroup_mma_joined(first, (w0, w1), (acc, steps))
+    elif CASE == "not transposed":
+        accs = xnv.warpgroup_mma_joined(first, (w.index(0), w1), accs)
+    elif CASE == "half":
+        half = gl.zeros((64, N), gl.float16, LAYOUT)
+        accs = xnv.warpgroup_mma_joined(first, (w0, w1), (acc, half))
+    elif CASE == "of another size":
+        accs = xnv.warpgroup_mma_joined(first, (w0, w1), accs)
+    accs = warpgroup_mma_wait(0, deps=accs)
+    store(accs[0], out, 0)
+    store(accs[1], out, 1)
+
+
+def compiled(case, columns=COLUMNS, target=90):
+    types = {"out": "*fp32", "steps": "i32", "CASE": "constexpr", "N": "constexpr"}
+    source = GluonASTSource(kernel, types, {"CASE": case, "N": columns}, {})
+    return triton.compile(source, target=GPUTarget("cuda", target, 32), options={"num_warps": 4})
+
+
+@pytest.mark.parametrize(("case", "count"), [("constant", 2), ("chosen", 2)])
+def test_pieces_at_constant_places_are_joined(case, count, fresh_triton_cache):
+    # 2 * 32 columns, 64 channels in 16s.
+    ptx = compiled(case).asm["ptx"]
+    found = re.findall(r"wgmma\.mma_async\S*m64n(\d+)k16", ptx)
+    assert found == [str(2 * COLUMNS)] * (count * DEPTH // 16)
+    assert ptx.count("wgmma.commit_group") == ptx.count("wgmma.fence") == count
+
+
+def refused(error, case, columns=COLUMNS, target=90):
+    with pytest.raises(error) as caught:
+        compiled(case, columns, target)
+    lines, start = inspect.getsourcelines(kernel.fn)
+    branch = next(at for at, line in enumerate(lines) if f'"{case}"' in line)
+    call = next(at for at in range(branch, len(lines)) if "warpgroup_mma_joined" in lines[at])
+    place = rf"{re.escape(__file__)}:{start + call}:\d+: error: "
+    message = str(caught.value)
+    assert re.search(place, message), message
+    return message
+
+
+REFUSED = {
+    "one": "two or more right operands and as many accumulators, got 1 and 1",
+    "fewer accumulators": "two or more right operands and as many accumulators, got 2 and 1",
+    "no tuple of operands": "expected a tuple of right operands, got shared_memory_descriptor",
+    "no tuple of accumulators": "expected a tuple of accumulators, got a tensor",
+    "registers": "expected shared memory, got a tensor",
+    "all stages": f"expected a matrix, got the shape [8, {COLUMNS}, {DEPTH}]",
+    "no accumulator": "expected an accumulator, got shared_memory_descriptor",
+    "a scalar": "expected an accumulator, got a scalar int32",
+    "not transposed": f"expected a right operand of {DEPTH} rows, got {COLUMNS}",
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_wrong_operands_are_refused_at_the_call(case, fresh_triton_cache):
+    assert REFUSED[case] in refused(CompilationError, case)
+
+
+def test_what_else_is_refused_at_the_call(fresh_triton_cache):
+    half = f"expected an accumulator of fp32 [{ROWS}, {COLUMNS}], got fp16 [{ROWS}, {COLUMNS}]"
+    assert half in refused(CompilationError, "half")
+    other = "of another size"
+    narrow = "expected at least 16 columns in each right operand, got [8, 8]"
+    assert narrow in refused(CompilationError, other, columns=8)
+    wide = "expected at most 256 columns together, got 512"
+    assert wide in refused(CompilationError, other, columns=256)
+    assert "need sm_90, the target is sm100" in refused(CompilationError, other, target=100)
+    gap = refused(PassError, "a gap")
+    assert "lies 8192 bytes behind the one before: 4096 is right" in gap
