@@ -195,6 +195,26 @@ def test_the_first_products_of_all_are_joined(columns):
     assert re.findall(r"mma_async\S*m64n(\d+)k16", joined) == [str(sum(columns))] * STEPS
 
 
+# What is there with LLVM_EXTRACT_DI_LOCAL_VARIABLES.
+RECORDS = """  #dbg_value(i32 %m, !10, !DIExpression(), !5)
+  #dbg_value({{ {} }} %r1.1, !10, !DIExpression(), !5)
+"""
+VARIABLE = '!10 = !DILocalVariable(name: "m", scope: !4, file: !1, line: 12)\n'
+
+
+def with_records(text):
+    """The module where variables of the user's are the marker and an accumulator."""
+    records = RECORDS.format(", ".join(["float"] * (COLUMNS[1] // 2)))
+    return text.replace("  call void @use(", f"{records}  call void @use(") + VARIABLE
+
+
+def test_what_debug_information_says_of_what_goes_goes():
+    joined = join_wgmma(with_records(module()))
+    assert "#dbg_value" not in joined
+    assert joined.removesuffix(VARIABLE) == join_wgmma(module())
+    assert "#dbg_value" not in join_wgmma(branches(with_records(module())))
+
+
 @pytest.mark.parametrize("fresh", [False, True])
 def test_the_hosts_llvm_accepts_it(fresh):
     llvm = pytest.importorskip("triton._C.libtriton").llvm
@@ -306,7 +326,7 @@ def branches(text):
     use, _, tail = tail.partition("  ret void\n")
     (marker,) = re.findall(rf".*call i32 @{JOIN}.*\n", body)
     body = body.replace(marker, "") + f"  call void @use({use}  ret void\n"
-    other = re.sub(r"%(?!stage|a\d)", "%other.", body)
+    other = re.sub(r"%(?!stage|m\b|a\d)", "%other.", body)
     way = "  br i1 %way, label %one, label %other, !dbg !5\n"
     text = f"{head}!dbg !4 {{\n{marker}{way}\none:\n{body}\nother:\n{other}{tail}"
     return text.replace("define void @f(", "define void @f(i1 %way, ")

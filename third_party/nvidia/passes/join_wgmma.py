@@ -114,10 +114,17 @@ def _markers(function: Function) -> list[Call]:
             assert copy is not None
             waiting.append(copy)
         if ways:
-            instruction.erase()
+            _erase_marker(function, instruction)
         else:
             found.append(marker)
     return found
+
+
+def _erase_marker(function: Function, marker: Instruction) -> None:
+    """Takes a marker out, and what debug information says of its result, which nobody uses."""
+    for record in function.users(marker.result) if marker.result else ():
+        record.erase()
+    marker.erase()
 
 
 def _ways(function: Function, marker: Instruction) -> list[Block]:
@@ -148,7 +155,7 @@ def _join_function(module: Module, function: Function, markers: Sequence[Call]) 
             _join(module, function, together, names, groups.fences[0])
         for unneeded in (*groups.fences[1:], *groups.commits[1:]):
             unneeded.erase()
-        marker.instruction.erase()
+        _erase_marker(function, marker.instruction)
 
 
 @dataclass(frozen=True, slots=True)
@@ -333,7 +340,8 @@ def _join(
         for use in names.others[old.result if old is not first else result]:
             if not use.opcode.startswith("#dbg_"):
                 raise _error(module, use, f"{use.opcode!r} uses an accumulator as a whole")
-            use.erase()
+            if use.block is not None:
+                use.erase()
         for extract in names.extracts[result if old is first else old.result]:
             match = _EXTRACT.match(extract.text, extract.body_start)
             assert match is not None
