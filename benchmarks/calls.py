@@ -6,11 +6,14 @@ the CPU, so that outputs come from its allocator, and torch is not asked for a c
 shapes are small, so that the allocator has no pages to clear.  Encoding tensor maps costs nothing
 here, which favours Triton's launcher: it encodes one per descriptor and call.
 
+A backward of tensors on the CPU runs in the thread that asks for it, so its time counts, and what
+autograd takes for itself does, too.
+
 Times are of the thread's CPU clock, the fastest of many short chunks, so that other processes do
 not show.  A round measures each variant once; the table has the median of the rounds.
 
 Variants: ``triton``, the compiled kernel through Triton's launcher; ``prepared``, through
-``_driver.launch_prepared``.
+``_driver.launch_prepared``, for all launches of a call together.
 """
 
 from __future__ import annotations
@@ -32,6 +35,8 @@ __all__ = ["add_arguments", "run"]
 VARIANTS = ("triton", "prepared")
 CHUNK = 100
 WARM_UP = 20
+# A call is seen at the first one, looked at at the second one; a backward begins one later.
+FIRST_CALLS = 4
 
 FORMULA = (
     "us = host time per call, fastest chunk of 100 calls, median of the rounds; ratio = time / "
@@ -83,7 +88,7 @@ def run(arguments: argparse.Namespace) -> int:
 def make_calls() -> dict[str, Callable[[], object]]:
     """Returns the calls by name, each with tensors of its own."""
     import torch
-    from triton_ext import ops
+    from triton_ext import nn, ops
 
     def last(*shape: int) -> torch.Tensor:
         tensor = torch.zeros(shape, dtype=torch.bfloat16)
@@ -92,6 +97,21 @@ def make_calls() -> dict[str, Callable[[], object]]:
     x, weight, dy = last(2, 64, 16, 16), last(64, 64, 3, 3), last(2, 64, 16, 16)
     residual, bias = last(2, 64, 16, 16), torch.zeros(64, dtype=torch.bfloat16)
     relu = {"activation": "relu"}
+    leaves = (last(2, 64, 16, 16).requires_grad_(), last(64, 64, 3, 3).requires_grad_())
+    module = nn.Conv2d(64, 64, 3, padding=1, bias=False).bfloat16()
+    module.pack_weight()
+    parameters = (leaves[0], module.weight)
+
+    def step(forward: Callable[[], torch.Tensor], given: tuple[torch.Tensor, ...]) -> None:
+        torch.autograd.backward((forward(),), (dy,))
+        for leaf in given:
+            leaf.grad = None
+
+    def in_evaluation() -> torch.Tensor:
+        with torch.no_grad():
+            y: torch.Tensor = module(x)
+        return y
+
     return {
         "conv2d": lambda: ops.conv2d(x, weight, None, 1, 1),
         "conv2d, bias": lambda: ops.conv2d(x, weight, bias, 1, 1),
@@ -101,23 +121,31 @@ def make_calls() -> dict[str, Callable[[], object]]:
         ),
         "conv2d_input": lambda: ops.conv2d_input(x.shape, weight, dy, 1, 1),
         "conv2d_weight": lambda: ops.conv2d_weight(x, weight.shape, dy, 1, 1),
+        "conv2d, forward, backward": lambda: step(lambda: ops.conv2d(*leaves, None, 1, 1), leaves),
+        "nn.Conv2d, no_grad": in_evaluation,
+        "nn.Conv2d, forward, backward": lambda: step(lambda: module(leaves[0]), parameters),
     }
 
 
 def is_prepared(call: Callable[[], object]) -> bool:
     """Compiles what a call launches, and tells whether the next ones are prepared launches."""
     from triton_ext.backends.nvidia.backend.prepared import PreparedLaunch
+    from triton_ext.ops.launcher import Together
 
     launched: list[bool] = []
-    real = PreparedLaunch.__call__
 
-    def launch(self: PreparedLaunch, tensors: tuple[object, ...]) -> bool:
-        launched.append(real(self, tensors))
-        return launched[-1]
+    def noting(real: Callable[..., bool]) -> Callable[..., bool]:
+        def launch(self: object, tensors: tuple[object, ...]) -> bool:
+            launched.append(real(self, tensors))
+            return launched[-1]
 
-    call()
-    call()
-    with mock.patch.object(PreparedLaunch, "__call__", launch):
+        return launch
+
+    for _ in range(FIRST_CALLS):
+        call()
+    with contextlib.ExitStack() as stack:
+        for kind in (PreparedLaunch, Together):
+            stack.enter_context(mock.patch.object(kind, "__call__", noting(kind.__call__)))
         call()
     return bool(launched) and all(launched)
 
@@ -126,16 +154,20 @@ def is_prepared(call: Callable[[], object]) -> bool:
 def through(variant: str) -> Iterator[None]:
     """Within, launches go this way."""
     from triton_ext.backends.nvidia.backend.prepared import PreparedLaunch
+    from triton_ext.ops.launcher import Together
 
     if variant == "prepared":
         yield
         return
 
     # A mock would take longer than what is timed.
-    def never(self: PreparedLaunch, tensors: tuple[object, ...]) -> bool:
+    def never(self: object, tensors: tuple[object, ...]) -> bool:
         return False
 
-    with mock.patch.object(PreparedLaunch, "__call__", never):
+    with (
+        mock.patch.object(PreparedLaunch, "__call__", never),
+        mock.patch.object(Together, "__call__", never),
+    ):
         yield
 
 

@@ -14,6 +14,7 @@ from gpu_comparison import MARKS, skip_without_gpu
 from triton_ext import ops
 from triton_ext.backends.nvidia.backend.prepared import PreparedLaunch
 from triton_ext.ops.arguments import channels_last
+from triton_ext.ops.launcher import Together
 
 skip_without_gpu()
 pytestmark = MARKS
@@ -50,30 +51,58 @@ CALLS = {
 
 @pytest.fixture
 def launches(monkeypatch) -> list[bool]:
-    """Whether each prepared launch launched."""
+    """Whether each prepared launch launched, or all those of a call together."""
     seen: list[bool] = []
-    real = PreparedLaunch.__call__
 
-    def watched(self, tensors):
-        seen.append(real(self, tensors))
-        return seen[-1]
+    def watching(real):
+        def watched(self, tensors):
+            seen.append(real(self, tensors))
+            return seen[-1]
 
-    monkeypatch.setattr(PreparedLaunch, "__call__", watched)
+        return watched
+
+    for kind in (PreparedLaunch, Together):
+        monkeypatch.setattr(kind, "__call__", watching(kind.__call__))
     return seen
+
+
+def take_tritons_launcher(monkeypatch) -> None:
+    for kind in (PreparedLaunch, Together):
+        monkeypatch.setattr(kind, "__call__", lambda self, tensors: False)
 
 
 @pytest.mark.parametrize("name", CALLS)
 def test_same_bits(name, launches, monkeypatch):
     call = CALLS[name]
-    call(*operands(0))
-    call(*operands(1))
+    for seed in (0, 1, 8):
+        call(*operands(seed))
     launches.clear()
     given = operands(2)
     got = call(*given)
     assert launches
     assert all(launches)
-    monkeypatch.setattr(PreparedLaunch, "__call__", lambda self, tensors: False)
+    take_tritons_launcher(monkeypatch)
     assert torch.equal(got, call(*given))
+
+
+@pytest.mark.parametrize("stride", [1, 2])
+def test_same_bits_in_training(stride, launches, monkeypatch):
+    def step(seed: int) -> list[torch.Tensor]:
+        x, weight, dy, bias = operands(seed)
+        leaves = [t.requires_grad_() for t in (x, weight, bias)]
+        y = ops.conv2d(x, weight, bias, stride, 1)
+        dy = channels_last(dy[:, :, ::stride, ::stride])
+        return [y, *torch.autograd.grad(y, leaves, dy)]
+
+    for seed in range(5):
+        step(seed)
+    launches.clear()
+    got = step(9)
+    # Forward, gradient of x, gradient of weight.
+    assert launches == [True] * 3
+    take_tritons_launcher(monkeypatch)
+    # The bias is another one; the gradients of x and weight do not depend on it.
+    assert all(map(torch.equal, got[1:3], step(9)[1:3]))
 
 
 @pytest.mark.parametrize("name", CALLS)

@@ -81,12 +81,17 @@ class _Convolution(torch.autograd.Function):
         if not _is_grad_enabled():
             key = shortcut.look(seen.numbers, (grad, x, weight))
         known = shortcut.known(key)
+        needs_x, needs_weight, needs_bias = needs
         if known is None:
             gradients = conv_gradients(x, weight, grad, seen.walk, needs)
             if key is not None and _is_in_order(grad):
-                shortcut.keep(key, _Gradients())
+                known = _Gradients()
+                if needs_x:
+                    known.of_x = known_dgrad(grad, weight, None, *seen.walk, x.shape[2:])
+                if needs_weight:
+                    known.of_weight = known_wgrad(x, grad, *seen.walk, weight.shape[2:])
+                shortcut.keep(key, known)
             return None, *gradients
-        needs_x, needs_weight, needs_bias = needs
         dx = _of_x(known, x, weight, grad, seen.walk) if needs_x else None
         dw = _of_weight(known, x, weight, grad, seen.walk) if needs_weight else None
         return None, dx, dw, grad.sum(pixel_dims(grad)) if needs_bias else None
