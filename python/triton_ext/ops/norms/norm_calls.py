@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch.autograd.graph import increment_version
@@ -13,7 +12,8 @@ from torch.autograd.graph import increment_version
 from triton_ext.errors import UnsupportedError
 from triton_ext.ops.arguments import channels_last
 from triton_ext.ops.norms.norm_config import NormShape
-from triton_ext.ops.norms.norm_plan import NormPlan, Terms, are_aligned
+from triton_ext.ops.norms.norm_launches import are_aligned
+from triton_ext.ops.norms.norm_plan import NormPlan, Terms
 from triton_ext.ops.norms.refusals import is_channels_last, norm_problem, recall, running_problem
 from triton_ext.ops.plans import PlanCache
 
@@ -49,23 +49,7 @@ class Call:
 
     def moments(self, x: Tensor) -> Tensor:
         """Returns means and 1 / standard deviations, [2, images * groups]; moves running ones."""
-        with _on_device(x):
-            is_aligned = are_aligned(x, self.running_mean, self.running_var)
-            return self._moments(x, is_aligned)[0]
-
-    def _moments(self, x: Tensor, is_aligned: bool) -> tuple[Tensor, Tensor]:
-        """Returns what :meth:`moments` does, and its second row."""
-        plan, mean, variance = self.plan, self.running_mean, self.running_var
-        moments = torch.empty(2, plan.shape.statistics, dtype=torch.float32, device=x.device)
-        rstd = moments[1]
-        is_aligned = is_aligned and plan.rows_are_aligned
-        # The first row begins where all of it begins.
-        plan.statistics(is_aligned, x, moments, rstd, mean, variance, self.momentum)
-        if mean is not None and not mean.is_inference():
-            increment_version(mean)
-        if variance is not None and not variance.is_inference():
-            increment_version(variance)
-        return moments, rstd
+        return self._forward(x, None, None, None, None)[0]
 
     def forward(
         self, x: Tensor, weight: Tensor | None, bias: Tensor | None, residual: Tensor | None
@@ -74,21 +58,47 @@ class Call:
 
         Means of x lie in front of other numbers; kernels read no further.
         """
-        plan, uses_batch = self.plan, self.uses_batch
+        plan = self.plan
+        if self.uses_batch:
+            y = torch.empty_like(x, dtype=plan.out_dtype)
+            mean, spread = self._forward(x, weight, bias, residual, y)
+            return y, mean, spread
         mean, spread = self.running_mean, self.running_var
-        is_aligned = self.was_seen or are_aligned(x, weight, bias, residual, mean, spread)
-        with _on_device(x):
-            if uses_batch:
-                mean, spread = self._moments(x, is_aligned)
-                is_aligned = is_aligned and plan.rows_are_aligned
-            terms = (mean, spread, weight, bias)
-            return plan.normalize(is_aligned, x, residual, terms, not uses_batch), mean, spread
+        return self.normalize(x, (mean, spread, weight, bias), residual), mean, spread
+
+    def _forward(
+        self,
+        x: Tensor,
+        weight: Tensor | None,
+        bias: Tensor | None,
+        residual: Tensor | None,
+        y: Tensor | None,
+    ) -> tuple[Tensor, Tensor]:
+        """Writes y, if there is one; returns the statistics of x and its second row."""
+        plan, device = self.plan, x.device
+        mean, variance = self.running_mean, self.running_var
+        moments = torch.empty(2, plan.shape.statistics, dtype=torch.float32, device=device)
+        rstd = moments[1]
+        parts = torch.empty(plan.parts_size, dtype=torch.float32, device=device)
+        # The first row begins where all of it begins.
+        tensors = (x, residual, y, moments, rstd, weight, bias, parts, mean, variance)
+        is_aligned = are_aligned(rstd) if self.was_seen else are_aligned(*tensors)
+        key = (self.momentum, mean is not None, variance is not None, y is not None)
+        plan.forward(key).launch(tensors, is_aligned)
+        if mean is not None and not mean.is_inference():
+            increment_version(mean)
+        if variance is not None and not variance.is_inference():
+            increment_version(variance)
+        return moments, rstd
 
     def normalize(self, x: Tensor, terms: Terms, residual: Tensor | None) -> Tensor:
         """Returns y; ``terms`` are means, spreads, weight and bias."""
-        is_aligned = are_aligned(x, residual, *terms)
-        with _on_device(x):
-            return self.plan.normalize(is_aligned, x, residual, terms, not self.uses_batch)
+        plan = self.plan
+        y = torch.empty_like(x, dtype=plan.out_dtype)
+        tensors = (x, residual, y, *terms)
+        is_aligned = self.was_seen or are_aligned(*tensors)
+        plan.normalize(not self.uses_batch).launch(tensors, is_aligned)
+        return y
 
     def backward(
         self, x: Tensor, dy: Tensor, y: Tensor | None, terms: Terms, needs: Sequence[bool]
@@ -102,9 +112,7 @@ class Call:
             terms: As for :meth:`normalize`.
             needs: Of which there are gradients.
         """
-        plan, is_variance = self.plan, not self.uses_batch
-        needs_x, needs_weight, needs_bias, needs_residual = needs
-        _, _, weight, bias = terms
+        plan = self.plan
         strides = plan.strides
         if dy.stride() != strides or dy.is_neg():
             dy = _in_order(dy)
@@ -113,43 +121,27 @@ class Call:
             x = _in_order(x)
         if y is not None and y.stride() != strides:
             y = _in_order(y)
-        dx = dweight = dbias = means = None
-        g, is_before = dy, plan.activation == "identity"
-        writes_g = needs_residual and not is_before
-        needs_means = needs_x and not is_variance
-        with _on_device(x):
-            is_aligned = are_aligned(x, dy, y, *terms)
-            if writes_g or needs_means or needs_weight or needs_bias:
-                parts, written = plan.gradient_sums(
-                    is_aligned, x, dy, y, terms, is_variance, writes_g
-                )
-                if written is not None:
-                    g, y, is_before = written, None, True
-                dweight = torch.empty_like(weight) if needs_weight else None
-                dbias = torch.empty_like(bias) if needs_bias else None
-                if needs_means or needs_weight or needs_bias:
-                    means = plan.merge_gradients(
-                        is_aligned, parts, weight, dweight, dbias, needs_means
-                    )
-            if needs_x:
-                dx = plan.input_gradient(is_aligned, x, g, y, terms, means, is_variance, is_before)
-        return dx, dweight, dbias, g if needs_residual else None
+        _, _, weight, bias = terms
+        needs_x, needs_weight, needs_bias, needs_residual = needs
+        how = plan.gradients((tuple(needs), y is not None, not self.uses_batch))
+        device, wide = x.device, torch.float32
+        parts = torch.empty(plan.parts_size, dtype=wide, device=device) if how.adds else None
+        means = torch.empty(plan.means_size, dtype=wide, device=device) if how.needs_means else None
+        g = torch.empty_like(x) if how.writes_g else None
+        dweight = torch.empty_like(weight) if needs_weight else None
+        dbias = torch.empty_like(bias) if needs_bias else None
+        dx = torch.empty_like(x) if needs_x else None
+        tensors = (x, dy, y, g, *terms, parts, means, dweight, dbias, dx, None)
+        how.launches.launch(tensors, are_aligned(x, dy, y, *terms))
+        if needs_residual and g is None:
+            g = dy
+        return dx, dweight, dbias, g
 
 
 def _in_order(tensor: Tensor) -> Tensor:
     """Returns a tensor whose memory holds its values in the order of the kernels."""
     tensor = tensor.resolve_neg()
     return tensor if is_channels_last(tensor) else channels_last(tensor)
-
-
-def _on_device(x: Tensor) -> Any:
-    """Makes the device of a tensor the current one; kernels are launched there."""
-    if x.is_cuda and x.device.index != torch.cuda.current_device():
-        return torch.cuda.device(x.device)
-    return _NOTHING
-
-
-_NOTHING = contextlib.nullcontext()
 
 
 def plan_of(

@@ -23,22 +23,20 @@ from triton_ext.ops.norms.norm_gradients import (
     input_gradient_kernel,
     merge_gradients_kernel,
 )
+from triton_ext.ops.norms.norm_launches import Launches
 from triton_ext.ops.plans import PlanCache
 
-__all__ = ["ALIGNMENT", "NormPlan", "Terms", "are_aligned"]
+__all__ = ["FORWARD_TENSORS", "GRADIENT_TENSORS", "Gradients", "NormPlan", "Terms"]
 
 Tensor = torch.Tensor
 #: Means, spreads, weight and bias.
 Terms = tuple[Tensor, Tensor, Tensor | None, Tensor | None]
 
-#: Where memory begins that was just allocated, in bytes, or at a multiple.
-ALIGNMENT = 16
 # Programs of a multiprocessor, and tiles of a chunk; not measured.  Sums: two programs run at a
 # time, and each leaves parts to be added.  Others: several rounds, so that all end together.
 _ADDING = (4, 2)
 _NORMALIZING = (12, 1)
 _MERGE_WARPS = 8
-_STATISTIC_BYTES = 4
 _MOST_FLOAT = torch.finfo(torch.float32).max
 
 
@@ -49,45 +47,48 @@ def _bits(number: float) -> int:
     return int(struct.unpack("<i", struct.pack("<f", number))[0])
 
 
-def are_aligned(*tensors: Tensor | None) -> bool:
-    """Tells whether all tensors begin where memory that was just allocated begins."""
-    addresses = 0
-    for tensor in tensors:
-        if tensor is not None:
-            addresses |= tensor.data_ptr()
-    return not addresses % ALIGNMENT
-
-
-@dataclass(frozen=True, slots=True)
-class _Step:
-    """A kernel with the same arguments at every launch but for its tensors.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gradients:
+    """How the gradients of a call are computed.
 
     Attributes:
-        launcher: Launches it.
-        aligned: The launcher's variant where :func:`are_aligned` of all tensors.
+        launches: Its kernels, of tensors in the order of ``GRADIENT_TENSORS``.
+        adds: Whether a kernel leaves parts to be merged.
+        writes_g: Whether the gradient in front of the activation is written.
+        needs_means: Whether dx needs means of gradients.
     """
 
-    launcher: Launcher
-    aligned: tuple[int, ...]
-
-    def launch(self, is_aligned: bool, tensors: tuple[Tensor | None, ...]) -> None:
-        """Launches the kernel."""
-        variant = self.aligned
-        if not is_aligned:
-            variant = tuple([-1 if t is None else t.data_ptr() % ALIGNMENT for t in tensors])
-        self.launcher.launch(tensors, variant)
+    launches: Launches
+    adds: bool
+    writes_g: bool
+    needs_means: bool
 
 
-def _step(launcher: Launcher, tensors: tuple[Tensor | None, ...]) -> _Step:
-    """A kernel that is launched with some tensors, or others where these are."""
-    return _Step(launcher, tuple([-1 if t is None else 0 for t in tensors]))
+#: What the launches of a forward get; the last ones only where statistics are those of x.
+FORWARD_TENSORS = (
+    *("x", "residual", "y", "mean", "spread", "weight", "bias"),
+    *("parts", "running_mean", "running_var"),
+)
+#: What the launches of a backward get; none is None.
+GRADIENT_TENSORS = (
+    *("x", "dy", "y", "g", "mean", "spread", "weight", "bias"),
+    *("parts", "means", "dweight", "dbias", "dx", "none"),
+)
+_TERMS = "mean spread weight bias"
+
+
+def _places(order: tuple[str, ...], names: str) -> tuple[int, ...]:
+    return tuple(map(order.index, names.split()))
 
 
 @dataclass(slots=True, kw_only=True)
 class NormPlan:
     """Computes one kind of normalization of tensors of one geometry and of the same dtypes.
 
-    Every method takes whether :func:`are_aligned` of the tensors that it gets.
+    Tensors of its launches: x, dy, y, g (the gradient in front of the activation), dx and the
+    residual are [N, C, *size] in the order of x; weight, bias and running statistics [C]; mean and
+    spread [images * groups], 1 / standard deviation or the variance; parts and means of gradients
+    fp32 of ``parts_size`` and ``means_size`` numbers.
 
     Attributes:
         shape: The tensor, and what is normalized together.
@@ -98,7 +99,7 @@ class NormPlan:
         activation: Behind everything.
         eps: Added to variances.
         parts_size: Numbers that a kernel which adds leaves for the one that merges.
-        rows_are_aligned: Whether :func:`are_aligned` of all rows of a matrix of statistics.
+        means_size: Numbers that dx needs, two per group of an image.
     """
 
     shape: NormShape
@@ -109,195 +110,120 @@ class NormPlan:
     activation: str
     eps: float
     parts_size: int = field(init=False)
-    rows_are_aligned: bool = field(init=False)
-    _steps: dict[Hashable, _Step] = field(default_factory=dict)
-    _merges: PlanCache[_Step] = field(default_factory=lambda: PlanCache(16))
+    means_size: int = field(init=False)
+    _launchers: dict[Hashable, Launcher] = field(default_factory=dict)
+    _forwards: PlanCache[Launches] = field(default_factory=lambda: PlanCache(16))
+    _gradients: dict[Hashable, Gradients] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         shape = self.shape
         self.parts_size = 2 * shape.images * self._tiles(_ADDING).chunks * shape.channels
-        self.rows_are_aligned = shape.statistics * _STATISTIC_BYTES % ALIGNMENT == 0
-
-    def new_parts(self, x: Tensor) -> Tensor:
-        """Returns memory for what a kernel that adds leaves."""
-        return torch.empty(self.parts_size, dtype=torch.float32, device=x.device)
+        self.means_size = 2 * shape.statistics
 
     # ---- forward --------------------------------------------------------------------------------
 
-    def statistics(
-        self,
-        is_aligned: bool,
-        x: Tensor,
-        mean: Tensor,
-        rstd: Tensor,
-        running_mean: Tensor | None,
-        running_var: Tensor | None,
-        momentum: float,
-    ) -> None:
-        """Writes mean and 1 / standard deviation.
+    def forward(self, key: tuple[float, bool, bool, bool]) -> Launches:
+        """Returns what writes y, mean, 1 / standard deviation; moves running statistics.
 
         Args:
-            is_aligned: Of the tensors.
-            x: [N, C, *size].
-            mean: fp32 [images * groups], where to put it.
-            rstd: As mean.
-            running_mean: [C] or None; moved towards the mean by ``momentum``.
-            running_var: [C] or None; moved towards the unbiased variance.
-            momentum: From 0 to 1.
+            key: By how much of their distance running ones are moved, from 0 to 1; whether there is
+                a running mean, a running variance, a y.
         """
-        step = self._steps.get("moments")
-        if step is None:
-            step = self._keep("moments", self._make_moments(), (x, x))
-        # In memory of their own: the parts are not kept until the backward.
-        parts = self.new_parts(x)
-        step.launch(is_aligned, (x, parts))
-        key = (momentum, running_mean is None, running_var is None)
-        tensors = (parts, mean, rstd, running_mean, running_var)
-        step = self._merges.get(key)
-        if step is None:
-            step = self._merges.keep(key, _step(self._make_merge(momentum), tensors))
-        step.launch(is_aligned, tensors)
+        launches = self._forwards.get(key)
+        if launches is None:
+            momentum, *_, has_y = key
+            steps = [
+                (self._moments(), _places(FORWARD_TENSORS, "x parts")),
+                (
+                    self._make_merge(momentum),
+                    _places(FORWARD_TENSORS, "parts mean spread running_mean running_var"),
+                ),
+            ]
+            if has_y:
+                steps.append(self._normalizing(is_variance=False))
+            launches = self._forwards.keep(key, Launches(steps))
+        return launches
 
-    def normalize(
-        self,
-        is_aligned: bool,
-        x: Tensor,
-        residual: Tensor | None,
-        terms: Terms,
-        is_variance: bool,
-    ) -> Tensor:
-        """Returns y.
+    def normalize(self, is_variance: bool) -> Launches:
+        """Returns what writes y of given statistics.
 
         Args:
-            is_aligned: Of the tensors.
-            x: [N, C, *size].
-            residual: As x, or None.
-            terms: Mean and 1 / standard deviation [images * groups], weight and bias [C] or None.
-            is_variance: Whether the second is the variance instead.
+            is_variance: Whether the spread is the variance.
         """
-        y = torch.empty_like(x, dtype=self.out_dtype)
-        tensors = (x, residual, y, *terms)
-        key = ("normalize", is_variance, residual is None)
-        step = self._steps.get(key)
-        if step is None:
+        launches = self._forwards.get(is_variance)
+        if launches is None:
+            launches = self._forwards.keep(is_variance, Launches([self._normalizing(is_variance)]))
+        return launches
+
+    def _normalizing(self, is_variance: bool) -> tuple[Launcher, tuple[int, ...]]:
+        key = ("normalize", is_variance)
+        launcher = self._launchers.get(key)
+        if launcher is None:
             tiles = self._tiles(_NORMALIZING)
-            launcher = self._walking(
+            launcher = self._launchers[key] = self._walking(
                 normalize_kernel, tiles, self._scalars(tiles), is_variance, self.activation
             )
-            step = self._keep(key, launcher, tensors)
-        step.launch(is_aligned, tensors)
-        return y
+        return launcher, _places(FORWARD_TENSORS, f"x residual y {_TERMS}")
 
     # ---- backward -------------------------------------------------------------------------------
 
-    def gradient_sums(
-        self,
-        is_aligned: bool,
-        x: Tensor,
-        dy: Tensor,
-        y: Tensor | None,
-        terms: Terms,
-        is_variance: bool,
-        writes_g: bool,
-    ) -> tuple[Tensor, Tensor | None]:
-        """Returns sums of gradients by chunks, and the gradient in front of the activation.
+    def gradients(self, key: tuple[tuple[bool, ...], bool, bool]) -> Gradients:
+        """Returns how gradients are computed.
 
         Args:
-            is_aligned: Of the tensors.
-            x: [N, C, *size].
-            dy: As y.
-            y: The output of a ReLU, or None to compute again what is in front of the activation.
-            terms: As for :meth:`normalize`.
-            is_variance: As for :meth:`normalize`.
-            writes_g: Whether the second is wanted; ``None`` otherwise.
+            key: Of which of x, weight, bias and residual; whether there is a y, the output of a
+                ReLU that tells where it passed; whether the spread is the variance, which does not
+                depend on x.
         """
-        key = ("sums", is_variance, y is None, writes_g)
-        step = self._steps.get(key)
-        g = torch.empty_like(x) if writes_g else None
-        if step is None:
-            tiles = self._tiles(_ADDING)
-            scalars = self._scalars(tiles, self.shape.images)
-            constants = (is_variance, self.activation)
-            launcher = self._walking(gradient_sums_kernel, tiles, scalars, *constants)
-            step = self._keep(key, launcher, (x, dy, y, g, *terms, x))
-        parts = self.new_parts(x)
-        step.launch(is_aligned, (x, dy, y, g, *terms, parts))
-        return parts, g
+        found = self._gradients.get(key)
+        if found is None:
+            found = self._gradients[key] = self._make_gradients(*key)
+        return found
 
-    def merge_gradients(
-        self,
-        is_aligned: bool,
-        parts: Tensor,
-        weight: Tensor | None,
-        dweight: Tensor | None,
-        dbias: Tensor | None,
-        needs_means: bool,
-    ) -> Tensor | None:
-        """Returns the means that dx needs, fp32 [2, images * groups]; writes dweight and dbias.
-
-        Args:
-            is_aligned: Of the tensors.
-            parts: Of :meth:`gradient_sums`.
-            weight: [C] or None.
-            dweight: [C] or None, where to put it.
-            dbias: [C] or None, where to put it.
-            needs_means: Whether there is something to return.
-        """
-        means = None
-        if needs_means:
-            size = 2 * self.shape.statistics
-            means = torch.empty(size, dtype=torch.float32, device=parts.device)
-        tensors = (parts, weight, means, dweight, dbias)
-        key = ("merge", needs_means, dweight is None, dbias is None)
-        step = self._steps.get(key)
-        if step is None:
-            needs_channels = dweight is not None or dbias is not None
-            launcher = self._make_gradient_merge(needs_means, needs_channels)
-            step = self._keep(key, launcher, tensors)
-        step.launch(is_aligned, tensors)
-        return means
-
-    def input_gradient(
-        self,
-        is_aligned: bool,
-        x: Tensor,
-        dy: Tensor,
-        y: Tensor | None,
-        terms: Terms,
-        means: Tensor | None,
-        is_variance: bool,
-        is_before: bool,
-    ) -> Tensor:
-        """Returns dx.
-
-        Args:
-            is_aligned: Of the tensors.
-            x: [N, C, *size].
-            dy: As y.
-            y: As for :meth:`gradient_sums`.
-            terms: As for :meth:`normalize`.
-            means: Of :meth:`merge_gradients`; ``None`` where statistics do not depend on x.
-            is_variance: As for :meth:`normalize`.
-            is_before: Whether ``dy`` is the gradient in front of the activation.
-        """
-        dx = torch.empty_like(x)
-        tensors = (x, dy, y, dx, *terms, means)
-        key = ("dx", is_variance, is_before, y is None, means is None)
-        step = self._steps.get(key)
-        if step is None:
-            tiles = self._tiles(_NORMALIZING)
-            scalars = self._scalars(tiles, self.shape.images)
-            constants = (is_variance, "identity" if is_before else self.activation)
-            launcher = self._walking(input_gradient_kernel, tiles, scalars, *constants)
-            step = self._keep(key, launcher, tensors)
-        step.launch(is_aligned, tensors)
-        return dx
+    def _make_gradients(self, needs: tuple[bool, ...], has_y: bool, is_variance: bool) -> Gradients:
+        needs_x, needs_weight, needs_bias, needs_residual = needs
+        is_before = self.activation == "identity"
+        writes_g = needs_residual and not is_before
+        needs_means = needs_x and not is_variance
+        needs_channels = needs_weight or needs_bias
+        merges = needs_means or needs_channels
+        steps = []
+        if writes_g or merges:
+            names = f"x dy y g {_TERMS} parts"
+            steps.append((self._sums(is_variance), _places(GRADIENT_TENSORS, names)))
+        if merges:
+            names = "parts weight means dweight dbias"
+            merge = self._make_gradient_merge(needs_means, needs_channels)
+            steps.append((merge, _places(GRADIENT_TENSORS, names)))
+        if needs_x:
+            names = f"x g none dx {_TERMS} means" if writes_g else f"x dy y dx {_TERMS} means"
+            dx = self._input_gradient(is_variance, is_before or writes_g)
+            steps.append((dx, _places(GRADIENT_TENSORS, names)))
+        return Gradients(
+            launches=Launches(steps),
+            adds=writes_g or merges,
+            writes_g=writes_g,
+            needs_means=needs_means,
+        )
 
     # ---- launchers ------------------------------------------------------------------------------
 
-    def _keep(self, key: Hashable, launcher: Launcher, tensors: tuple[Tensor | None, ...]) -> _Step:
-        step = self._steps[key] = _step(launcher, tensors)
-        return step
+    def _moments(self) -> Launcher:
+        launcher = self._launchers.get("moments")
+        if launcher is None:
+            launcher = self._launchers["moments"] = self._make_moments()
+        return launcher
+
+    def _sums(self, is_variance: bool) -> Launcher:
+        tiles = self._tiles(_ADDING)
+        scalars = self._scalars(tiles, self.shape.images)
+        return self._walking(gradient_sums_kernel, tiles, scalars, is_variance, self.activation)
+
+    def _input_gradient(self, is_variance: bool, is_before: bool) -> Launcher:
+        tiles = self._tiles(_NORMALIZING)
+        scalars = self._scalars(tiles, self.shape.images)
+        activation = "identity" if is_before else self.activation
+        return self._walking(input_gradient_kernel, tiles, scalars, is_variance, activation)
 
     def _tiles(self, wanted: tuple[int, int]) -> NormTiles:
         return choose_tiles(self.shape, self.dtype.itemsize, self.num_sms, *wanted)

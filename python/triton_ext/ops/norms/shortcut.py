@@ -15,7 +15,8 @@ from torch.autograd import forward_ad
 from torch.overrides import has_torch_function_variadic
 
 from triton_ext.ops.autocast import is_autocast
-from triton_ext.ops.norms.norm_plan import ALIGNMENT, NormPlan
+from triton_ext.ops.norms.norm_launches import ALIGNMENT
+from triton_ext.ops.norms.norm_plan import NormPlan
 from triton_ext.ops.plans import PlanCache
 
 __all__ = ["batch_look", "group_look", "keep", "plan_of_look"]
