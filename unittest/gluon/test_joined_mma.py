@@ -9,6 +9,7 @@ import pytest
 import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler.errors import CompilationError
+from triton_ext import plugin
 from triton_ext.errors import PassError
 from triton_ext.gluon import nvidia as xnv
 from triton_ext.host import capabilities
@@ -139,5 +140,10 @@ def test_what_else_is_refused_at_the_call(fresh_triton_cache):
     wide = "expected at most 256 columns together, got 512"
     assert wide in refused(CompilationError, other, columns=256)
     assert "need sm_90, the target is sm100" in refused(CompilationError, other, target=100)
+    plugin.uninstall()
+    try:
+        assert "call triton_ext.install()" in refused(CompilationError, "constant")
+    finally:
+        plugin.install()
     gap = refused(PassError, "a gap")
     assert "lies 8192 bytes behind the one before: 4096 is right" in gap

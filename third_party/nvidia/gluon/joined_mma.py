@@ -21,6 +21,7 @@ from triton_ext.host.place import located
 
 from ..dialect.wgmma_asm import MAX_N
 from ..language.builtin import describe, sm_of
+from ..language.im2col import check_plugin
 from ..language.join_marker import mark_join
 
 __all__ = ["warpgroup_mma_joined"]
@@ -50,10 +51,11 @@ def warpgroup_mma_joined(a, b, acc, _semantic=None):  # type: ignore[no-untyped-
     Raises:
         TypeError, ValueError: At compile time, at the line of the call: an operand of another kind
             or shape, fewer than 16 columns or more than 256 together.
-        UnsupportedError: This Triton's LLVM IR is not known (capability ``"wgmma-join"``), or the
-            target is not sm_90.
+        UnsupportedError: This Triton's LLVM IR is not known (capability ``"wgmma-join"``), the
+            target is not sm_90, or triton_ext is uninstalled.
     """
     require("wgmma-join")
+    check_plugin(_NAME)
     _check_target(_semantic.builder.options)
     b, acc = _as_list(b, "right operands"), _as_list(acc, "accumulators")
     if len(b) != len(acc) or len(b) < 2:

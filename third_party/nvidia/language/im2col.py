@@ -79,7 +79,7 @@ def load_im2col(desc, coord, offsets, walk=None, _semantic=None):  # type: ignor
     taps = [as_int32(x, "load_im2col offset", _semantic) for x in offsets]
     parts = walk_scalars("load_im2col", walk, len(offsets), _semantic)
     steps = [x for part in parts for x in part]
-    _check_plugin()
+    check_plugin("load_im2col")
     if interpreting(_semantic):
         from .interpreter import load
 
@@ -221,10 +221,11 @@ def check_channel(name: str, channel: Any, dtype: Any) -> None:
         raise ValueError(f"{name}: {problem}")
 
 
-def _check_plugin() -> None:
+def check_plugin(name: str) -> None:
+    """Refuses what is lowered by passes of ours where none of those would run."""
     if not plugin_is_reached():
         raise UnsupportedError(
-            "load_im2col: triton_ext is uninstalled, or another stages hook took its place; call "
+            f"{name}: triton_ext is uninstalled, or another stages hook took its place; call "
             "triton_ext.install()"
         )
 
