@@ -147,6 +147,36 @@ def test_norms(make, training, monkeypatch):
         assert one <= 2 * other + 0.01 * best.double().norm()  # convolutions are TF32's
 
 
+@pytest.mark.parametrize("momentum", [0.3, None])
+def test_batches_are_counted(momentum, monkeypatch):
+    """By a kernel where the call was seen before, and by torch where memory is none of its own."""
+    theirs = TORCH.BatchNorm2d(8, momentum=momentum)
+    ours = ours_of(TORCH.Sequential(theirs), norms=True)[0]
+    monkeypatch.setattr(TORCH.BatchNorm2d, "forward", None)
+    is_counter, by_kernel = norms._is_counter, []
+    monkeypatch.setattr(
+        norms, "_is_counter", lambda *a: by_kernel.append(is_counter(*a)) or by_kernel[-1]
+    )
+    apart = torch.zeros(3, dtype=torch.long)
+    versions = []
+    for step in range(5):
+        x = image(2, torch.float32) + step
+        statistics = (theirs.running_mean, theirs.running_var)
+        theirs.num_batches_tracked += 1
+        moved = 1.0 / float(theirs.num_batches_tracked) if momentum is None else momentum
+        TORCH.functional.batch_norm(x, *statistics, training=True, momentum=moved)
+        if step == 3:
+            ours.num_batches_tracked = apart[1].copy_(ours.num_batches_tracked)
+        ours(x)
+        versions.append(ours.num_batches_tracked._version)
+        assert ours.num_batches_tracked == theirs.num_batches_tracked == step + 1
+        torch.testing.assert_close(ours.running_mean, theirs.running_mean)
+        torch.testing.assert_close(ours.running_var, theirs.running_var)
+    assert versions[:3] == [versions[0] + step for step in range(3)]
+    assert by_kernel == ([] if momentum is None else [True, True, False, False])
+    assert apart.tolist() == [0, 5, 0]
+
+
 @pytest.mark.parametrize("dynamic", [None, True])
 def test_compiled_norms(dynamic, monkeypatch):
     """Bit for bit what the modules give by themselves, running statistics too."""

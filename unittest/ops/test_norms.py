@@ -152,6 +152,8 @@ def test_parts_are_added_without_spilling(is_channel, fresh_triton_cache, tmp_pa
     ones = dict.fromkeys(ONES, 1) if is_channel else {}
     running = ("running_mean_ptr", "running_var_ptr") if is_channel else ()
     pointers = dict.fromkeys(("parts_ptr", "mean_ptr", "rstd_ptr", *running), FLOAT)
+    if is_channel:
+        pointers["batches_ptr"] = "*i64"
     kernel = moments.merge_moments_kernel
     blocks = {"IS_CHANNEL": is_channel, "BLOCK_P": tiles.parts, "BLOCK_C": tiles.block_c}
     constants = {**blocks, **ones, **without_tensors(kernel, pointers)}

@@ -26,6 +26,7 @@ from triton_ext.ops.autocast import is_autocast
 from triton_ext.ops.norms.functional import normalize as run
 from triton_ext.ops.norms.graphs import Kind, is_operator
 from triton_ext.ops.norms.norm_calls import Call
+from triton_ext.ops.norms.norm_launches import are_aligned
 from triton_ext.ops.norms.norm_plan import NormPlan
 from triton_ext.ops.norms.refusals import is_negated, is_torchs
 from triton_ext.ops.norms.shortcut import batch_look, group_look, plan_of_look
@@ -92,20 +93,22 @@ class _BatchNorm(_Norm):
             plan = None
             if not self._has_kernel(x, weight, bias, mean, variance, residual, of_batch, name):
                 return None
-        momentum = module.momentum
+        momentum, counted = module.momentum, None
         if module.training and module.track_running_stats:
             if momentum is None and torch.compiler.is_compiling():
                 return None  # the number of batches is no number of a graph
             # As torch's own forward counts.
             batches = _buffer(module, "num_batches_tracked")
-            if batches is not None:
+            if plan is not None and type(momentum) is float and _is_counter(batches, x):
+                counted = batches
+            elif batches is not None:
                 batches.add_(1)
                 if momentum is None:
                     momentum = 1.0 / float(batches)
         if momentum is None:
             momentum = 0.0
         if plan is not None and type(momentum) is float:
-            call = Call(plan, mean, variance, of_batch, momentum, was_seen=True)
+            call = Call(plan, mean, variance, of_batch, momentum, was_seen=True, batches=counted)
             return run(call, x, weight, bias, residual)
         result: Tensor = kernels.batch_norm(
             x,
@@ -247,6 +250,18 @@ def _is_running(tensor: Any, x: Tensor) -> bool:
         and tensor.device == x.device
         and tensor.is_contiguous()
         and not is_negated(tensor)
+    )
+
+
+def _is_counter(batches: Any, x: Tensor) -> bool:
+    """Tells whether the kernel that moves running statistics can count batches as well."""
+    return (
+        type(batches) is Tensor
+        and batches.dtype is torch.int64
+        and batches.dim() == 0
+        and batches.device == x.device
+        and not batches.is_neg()
+        and are_aligned(batches)
     )
 
 

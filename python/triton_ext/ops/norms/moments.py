@@ -72,6 +72,7 @@ def merge_moments_kernel(
     rstd_ptr,  # [images, groups] fp32, 1 / standard deviation
     running_mean_ptr,  # [C] or None; of one image whose groups are channels
     running_var_ptr,
+    batches_ptr,  # int64 or None; gets 1 more
     rows,
     chunk_rows,
     chunks,
@@ -85,6 +86,9 @@ def merge_moments_kernel(
     BLOCK_P: tl.constexpr,
     BLOCK_C: tl.constexpr,
 ):
+    if batches_ptr is not None:  # noqa: SIM102 - decided while it is traced
+        if tl.program_id(0) == 0:
+            tl.store(batches_ptr, tl.load(batches_ptr) + 1)
     programs = tl.cdiv(channels, BLOCK_C) if IS_CHANNEL else groups
     image = tl.program_id(0) // programs
     group = tl.program_id(0) % programs

@@ -38,6 +38,8 @@ class Call:
         uses_batch: Whether statistics are those of x.
         momentum: Of the running statistics.
         was_seen: Whether there was one of this look, whose tensors are aligned.
+        batches: int64 [], how many batches there were, to be counted where statistics are those of
+            x; or None.
     """
 
     plan: NormPlan
@@ -46,6 +48,7 @@ class Call:
     uses_batch: bool = True
     momentum: float = 0.0
     was_seen: bool = False
+    batches: Tensor | None = None
 
     def moments(self, x: Tensor) -> Tensor:
         """Returns means and 1 / standard deviations, [2, images * groups]; moves running ones."""
@@ -76,19 +79,19 @@ class Call:
     ) -> tuple[Tensor, Tensor]:
         """Writes y, if there is one; returns the statistics of x and its second row."""
         plan, device = self.plan, x.device
-        mean, variance = self.running_mean, self.running_var
+        mean, variance, batches = self.running_mean, self.running_var, self.batches
         moments = torch.empty(2, plan.shape.statistics, dtype=torch.float32, device=device)
         rstd = moments[1]
         parts = torch.empty(plan.parts_size, dtype=torch.float32, device=device)
         # The first row begins where all of it begins.
-        tensors = (x, residual, y, moments, rstd, weight, bias, parts, mean, variance)
+        tensors = (x, residual, y, moments, rstd, weight, bias, parts, mean, variance, batches)
         is_aligned = are_aligned(rstd) if self.was_seen else are_aligned(*tensors)
-        key = (self.momentum, mean is not None, variance is not None, y is not None)
+        has_mean, has_variance = mean is not None, variance is not None
+        key = (self.momentum, has_mean, has_variance, batches is not None, y is not None)
         plan.forward(key).launch(tensors, is_aligned)
-        if mean is not None and not mean.is_inference():
-            increment_version(mean)
-        if variance is not None and not variance.is_inference():
-            increment_version(variance)
+        for moved in (mean, variance, batches):
+            if moved is not None and not moved.is_inference():
+                increment_version(moved)
         return moments, rstd
 
     def normalize(self, x: Tensor, terms: Terms, residual: Tensor | None) -> Tensor:

@@ -67,7 +67,7 @@ class Gradients:
 #: What the launches of a forward get; the last ones only where statistics are those of x.
 FORWARD_TENSORS = (
     *("x", "residual", "y", "mean", "spread", "weight", "bias"),
-    *("parts", "running_mean", "running_var"),
+    *("parts", "running_mean", "running_var", "batches"),
 )
 #: What the launches of a backward get; none is None.
 GRADIENT_TENSORS = (
@@ -87,8 +87,8 @@ class NormPlan:
 
     Tensors of its launches: x, dy, y, g (the gradient in front of the activation), dx and the
     residual are [N, C, *size] in the order of x; weight, bias and running statistics [C]; mean and
-    spread [images * groups], 1 / standard deviation or the variance; parts and means of gradients
-    fp32 of ``parts_size`` and ``means_size`` numbers.
+    spread, which is 1 / standard deviation or the variance, [images * groups]; the number of
+    batches int64 []; parts and means of gradients fp32, ``parts_size`` and ``means_size`` of them.
 
     Attributes:
         shape: The tensor, and what is normalized together.
@@ -122,12 +122,12 @@ class NormPlan:
 
     # ---- forward --------------------------------------------------------------------------------
 
-    def forward(self, key: tuple[float, bool, bool, bool]) -> Launches:
+    def forward(self, key: tuple[float, bool, bool, bool, bool]) -> Launches:
         """Returns what writes y, mean, 1 / standard deviation; moves running statistics.
 
         Args:
             key: By how much of their distance running ones are moved, from 0 to 1; whether there is
-                a running mean, a running variance, a y.
+                a running mean, a running variance, a number of batches, a y.
         """
         launches = self._forwards.get(key)
         if launches is None:
@@ -136,7 +136,7 @@ class NormPlan:
                 (self._moments(), _places(FORWARD_TENSORS, "x parts")),
                 (
                     self._make_merge(momentum),
-                    _places(FORWARD_TENSORS, "parts mean spread running_mean running_var"),
+                    _places(FORWARD_TENSORS, "parts mean spread running_mean running_var batches"),
                 ),
             ]
             if has_y:
