@@ -342,3 +342,36 @@ def test_a_marker_in_front_of_a_branch_is_that_of_both_ways():
     entered = text.replace("  ret void\n", "  br label %other\n", 1)
     with pytest.raises(PassError, match="expected groups of 32, 16 columns, found none"):
         join_wgmma(entered)
+
+
+WAYS = """define void @f(i1 %c) {{
+  br i1 %c, label %one, label %two
+
+one:
+  br label %two
+
+two:
+  %i0 = phi i32 [ 4096, %one ], [ 0, %0 ]
+  %i1 = phi i32 [ {one}, %one ], [ 2048, %0 ]
+  %t0 = getelementptr i8, ptr addrspace(3) @global_smem, i32 %i0
+  %t1 = getelementptr i8, ptr addrspace(3) @global_smem, i32 %i1
+  %n0 = ptrtoint ptr addrspace(3) %t0 to i32
+  %n1 = ptrtoint ptr addrspace(3) %t1 to i32
+  %s0 = lshr exact i32 %n0, 4
+  %s1 = lshr exact i32 %n1, 4
+  %a0 = and i32 %s0, 16383
+  %a1 = and i32 %s1, 16383
+  %d0 = zext nneg i32 %a0 to i64
+  %d1 = zext nneg i32 %a1 to i64
+  ret void
+}}
+"""
+
+
+@pytest.mark.parametrize(("one", "expected"), [("6144", 2048), ("6272", None), ("%x", None)])
+def test_what_comes_with_the_way_lies_in_a_row_on_each(one, expected):
+    (function,) = parse(WAYS.format(one=one)).functions
+    definitions = {each.result: each for each in function.instructions() if each.result}
+    first, second = (descriptor_of(name, definitions) for name in ("%d0", "%d1"))
+    assert first.distance_bytes(second) == expected
+    assert first.distance_bytes(first) == 0

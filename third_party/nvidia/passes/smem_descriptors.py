@@ -1,9 +1,9 @@
 """How far apart two matrix descriptors of WGMMAs are, as LLVM IR computes them.
 
 A descriptor (PTX ISA, "Matrix Descriptor") is ``(address >> 4) & mask`` with constants added.  An
-address is taken apart into ``constant + factor * value + ..``, a choice of two that are a constant
-apart with its condition as value; two addresses whose values and factors are equal are their
-constants apart.
+address is taken apart into ``constant + factor * value + ..``.  The value is the condition in a
+choice of two that are a constant apart, and the way in a choice of constants where ways meet.  Two
+addresses whose values and factors are equal are their constants apart.
 
 Safe direction: what is not understood is a value of its own, which equals nothing but itself, and a
 descriptor that is not of this form is none.  Addresses of shared memory have fewer than 18 bits
@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from triton_ext.llvm_ir import Instruction
+from triton_ext.llvm_ir import Instruction, Phi
 
 __all__ = ["Descriptor", "descriptor_of"]
 
@@ -190,6 +190,8 @@ def _number(text: str, definitions: Definitions) -> _Sum:
         found = _choice(chosen, definitions)
     elif binary is not None:
         found = _result(binary, definitions)
+    elif text in definitions:
+        found = _way(definitions[text])
     return found if found is not None else _Sum(0, ((text, 1),))
 
 
@@ -199,6 +201,20 @@ def _choice(chosen: re.Match[str], definitions: Definitions) -> _Sum | None:
     if yes.terms != no.terms:
         return None
     return no + _Sum(0, ((chosen["condition"], (yes.constant - no.constant) % _WORD),))
+
+
+def _way(instruction: Instruction) -> _Sum | None:
+    """A constant for each way into a block: what it is on the first one, and how far from that."""
+    phi = Phi.match(instruction)
+    if phi is None or not all(value.text.lstrip("-").isdigit() for value in phi.incoming):
+        return None
+    first, *_ = constants = [int(value.text) for value in phi.incoming]
+    block = instruction.block.label if instruction.block is not None else ""
+    ways = [
+        f"{label} {(constant - first) % _WORD}"
+        for label, constant in zip(phi.labels, constants, strict=True)
+    ]
+    return _Sum(first % _WORD, ((f"{block}: {', '.join(ways)}", 1),))
 
 
 def _result(binary: re.Match[str], definitions: Definitions) -> _Sum | None:
