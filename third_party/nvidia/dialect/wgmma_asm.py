@@ -22,7 +22,7 @@ from typing import Final
 
 from triton_ext.llvm_ir import Call, Instruction
 
-__all__ = ["MAX_N", "Wgmma", "joined_text"]
+__all__ = ["MAX_N", "Wgmma", "joined_text", "result_type"]
 
 #: Largest N; every multiple of 8 up to it is one.
 MAX_N: Final = 256

@@ -337,12 +337,12 @@ def _join(
     before = 0
     for part in parts:
         old = part.call.instruction
-        for use in names.others[old.result if old is not first else result]:
+        for use in names.others[old.result]:
             if not use.opcode.startswith("#dbg_"):
                 raise _error(module, use, f"{use.opcode!r} uses an accumulator as a whole")
             if use.block is not None:
                 use.erase()
-        for extract in names.extracts[result if old is first else old.result]:
+        for extract in names.extracts[old.result]:
             match = _EXTRACT.match(extract.text, extract.body_start)
             assert match is not None
             body = f"extractvalue {type_} {result}, {before + int(match['index'])}"
