@@ -273,3 +273,23 @@ def test_what_a_transform_left_behind_is_not_known():
     assert shortcut.key_of("conv2d", (kept[0], weight, None), (1, 0, 1, 1)) is None
     weight.requires_grad_()
     assert ops.conv2d(kept[0], weight, padding=1).requires_grad
+
+
+def test_a_step_of_a_transposed_convolution_is_seen(dispatched):
+    x, weight, bias = (t.requires_grad_() for t in operands())
+    dy = channels_last(torch.randn(2, 16, 10, 12).half())
+    results = []
+    for _ in range(4):
+        y = ops.conv_transpose2d(x, weight, bias, 2, 1, 1)
+        results.append([y, *torch.autograd.grad(y, (x, weight, bias), dy)])
+    assert dispatched == ["dgrad", *["fprop", "wgrad"] * 2]
+    for again in results[1:]:
+        assert all(map(torch.equal, results[0], again))
+    expected = torch.nn.functional.conv_transpose2d(x, weight, bias, 2, 1, 1)
+    wanted = torch.autograd.grad(expected, (x, weight, bias), dy)
+    for one, other in zip(results[-1], (expected, *wanted), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-2, atol=5e-2)
+    # Another output padding is another call, and all of it is where nothing is differentiated, too.
+    with torch.no_grad():
+        assert torch.equal(ops.conv_transpose2d(x, weight, bias, 2, 1, 1), results[0][0])
+        assert ops.conv_transpose2d(x, weight, bias, 2, 1, 0).shape[2:] == (9, 11)

@@ -173,7 +173,7 @@ def known_fprop(
     dilation: Sequence[int],
     groups: int,
 ) -> Repeats | None:
-    """Returns what runs the plan of :func:`run_fprop`, of x, weight and bias.
+    """Returns what runs the plan of :func:`run_fprop`, of x, weight and perhaps a bias.
 
     ``None`` if that was not called, or is torch's.
     """
@@ -185,7 +185,7 @@ def _run_forward(
     plan: Any,
     x: torch.Tensor,
     weight: torch.Tensor,
-    bias: torch.Tensor | None,
+    bias: torch.Tensor | None = None,
     scale: torch.Tensor | None = None,
     residual: torch.Tensor | None = None,
     out_scale: torch.Tensor | None = None,

@@ -31,6 +31,7 @@ from triton_ext.ops.checks import (
     refuse_layout,
 )
 from triton_ext.ops.execution import known_dgrad, known_wgrad
+from triton_ext.ops.seen import SeenConvolution
 
 __all__ = ["convolve_transposed", "input_gradient", "weight_gradient"]
 
@@ -72,6 +73,18 @@ def convolve_transposed(
     fallback: Fallback,
 ) -> Tensor:
     name = f"conv_transpose{dims}d"
+    given = (stride, padding, output_padding, groups, dilation)
+    key = shortcut.key_of(name, (x, weight, bias), given, (fallback,))
+    seen = shortcut.known(key)
+    if seen is not None:
+        if shortcut.is_differentiated(x, weight, bias):
+            return seen.differentiate(x, weight, bias)
+        return seen.run(x, weight, bias)
+    if key is None and (operands := shortcut.cast(x, weight, bias)) is not None:
+        x, weight, bias = operands
+        return convolve_transposed(
+            dims, x, weight, bias, stride, padding, output_padding, groups, dilation, fallback
+        )
     check_types(name, x, weight, bias)
     check_groups(name, groups)
     if x.dim() == dims + 1:
@@ -104,10 +117,14 @@ def convolve_transposed(
     size = dgrad_size(x.shape[2:], weight.shape[2:], stride, sides, dilation, extra)
     if any(pixels < 1 for pixels in size):
         raise ValueError(f"{name}: expected output sizes of at least 1, got {size}")
+    walk = (stride, sides, dilation, groups)
     try:
-        return calls.dgrad(x, weight, bias, stride, sides, dilation, groups, size, may_fall_back)
+        y = calls.dgrad(x, weight, bias, *walk, size, may_fall_back)
     except _REFUSALS as error:
         raise _said_by(name, error, {"dy": "x", "output channels": "input channels"}) from None
+    if key is not None and (forward := known_dgrad(x, weight, bias, *walk, size)):
+        shortcut.keep(key, SeenConvolution(forward, given, walk, is_transposed=True))
+    return y
 
 
 def _beyond_the_stride(

@@ -45,7 +45,7 @@ from triton_ext.ops.execution import (
 )
 from triton_ext.ops.plans import geometry_refusal, tensor_refusal
 
-__all__ = ["conv_gradients"]
+__all__ = ["conv_gradients", "transposed_gradients"]
 
 _WALK = "int[] stride, int[] padding, int[] dilation, SymInt groups"
 _EPILOGUE = (
@@ -218,18 +218,26 @@ def _setup_conv_input(ctx, inputs, output) -> None:  # type: ignore[no-untyped-d
     ctx.save_for_backward(dy, weight)
 
 
+def transposed_gradients(
+    x: Tensor, weight: Tensor, grad: Tensor, walk: Walk, needs: Sequence[bool]
+) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+    """Returns the gradients of a transposed convolution's x, weight and bias.
+
+    As :func:`conv_gradients`, but x is what the forward convolution with this weight gives.
+    """
+    needs_x, needs_w, needs_b = needs
+    grad = channels_last(grad)
+    dx = fprop(grad, weight, None, *walk, True) if needs_x else None
+    dw = wgrad(grad, x, *walk, weight.shape[2:], True) if needs_w else None
+    db = grad.sum(pixel_dims(grad)) if needs_b else None
+    return dx, dw, db
+
+
 def _conv_input_backward(ctx, grad):  # type: ignore[no-untyped-def]
     dy, weight = ctx.saved_tensors
-    needs_dy, needs_w, needs_b = ctx.needs_input_grad[:3]
-    grad = channels_last(grad)
-    ddy = fprop(grad, weight, None, **ctx.walk, fallback=True) if needs_dy else None
-    dw = (
-        wgrad(grad, dy, **ctx.walk, filter_size=weight.shape[2:], fallback=True)
-        if needs_w
-        else None
-    )
-    db = grad.sum(pixel_dims(grad)) if needs_b else None
-    return ddy, dw, db, None, None, None, None, None, None
+    walk = tuple(ctx.walk.values())
+    gradients = transposed_gradients(dy, weight, grad, walk, ctx.needs_input_grad[:3])
+    return *gradients, None, None, None, None, None, None
 
 
 def _setup_conv_weight(ctx, inputs, output) -> None:  # type: ignore[no-untyped-def]
