@@ -447,9 +447,9 @@ def _wrap_llir(inner: Callable[[Any, Any], str]) -> Callable[[Any, Any], str]:
 
     def wrapped(source: Any, metadata: Any) -> str:
         text: str = inner(source, metadata)
-        for word, export in own:
-            if word in text:
-                text = backends.load("nvidia", export)(text)
+        for mark, name in own:
+            if mark in text:
+                text = backends.load("nvidia", name)(text)
         return text
 
     return wrapped
