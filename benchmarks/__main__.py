@@ -26,6 +26,7 @@ CASES = {
     "ir": "benchmarks.ir",
     "launch": "benchmarks.launch",
     "memcheck": "benchmarks.memcheck",
+    "norm_calls": "benchmarks.norm_calls",
     "norms": "benchmarks.norms",
     "reproduce": "benchmarks.reproduce",
     "row_packing": "benchmarks.row_packing",
