@@ -26,7 +26,7 @@ from triton_ext.ops.autocast import is_autocast
 from triton_ext.ops.norms.functional import normalize as run
 from triton_ext.ops.norms.graphs import Kind, is_operator
 from triton_ext.ops.norms.norm_calls import Call
-from triton_ext.ops.norms.norm_launches import are_aligned
+from triton_ext.ops.norms.norm_launches import ALIGNMENT
 from triton_ext.ops.norms.norm_plan import NormPlan
 from triton_ext.ops.norms.refusals import is_negated, is_torchs
 from triton_ext.ops.norms.shortcut import batch_look, group_look, plan_of_look
@@ -108,7 +108,7 @@ class _BatchNorm(_Norm):
         if momentum is None:
             momentum = 0.0
         if plan is not None and type(momentum) is float:
-            call = Call(plan, mean, variance, of_batch, momentum, was_seen=True, batches=counted)
+            call = Call(plan, mean, variance, of_batch, momentum, True, counted)
             return run(call, x, weight, bias, residual)
         result: Tensor = kernels.batch_norm(
             x,
@@ -259,9 +259,9 @@ def _is_counter(batches: Any, x: Tensor) -> bool:
         type(batches) is Tensor
         and batches.dtype is torch.int64
         and batches.dim() == 0
+        and not batches.data_ptr() % ALIGNMENT
         and batches.device == x.device
         and not batches.is_neg()
-        and are_aligned(batches)
     )
 
 
