@@ -293,3 +293,23 @@ def test_a_step_of_a_transposed_convolution_is_seen(dispatched):
     with torch.no_grad():
         assert torch.equal(ops.conv_transpose2d(x, weight, bias, 2, 1, 1), results[0][0])
         assert ops.conv_transpose2d(x, weight, bias, 2, 1, 0).shape[2:] == (9, 11)
+
+
+def test_graphs_do_not_depend_on_what_was_seen():
+    x, weight, bias = operands()
+    graphs = []
+
+    def backend(graph: torch.fx.GraphModule, _: list[torch.Tensor]) -> torch.fx.GraphModule:
+        graphs.append(graph)
+        return graph
+
+    compiled = torch.compile(
+        lambda: ops.conv2d(x, weight, bias, padding=1), backend=backend, fullgraph=True
+    )
+    expected = compiled()
+    for _ in range(3):
+        for size in (3, 4):
+            ops.conv2d(x[:, :, :size], weight, bias, padding=1)
+        assert torch.equal(compiled(), expected)
+    assert len(graphs) == 1
+    assert torch.equal(ops.conv2d(x, weight, bias, padding=1), expected)

@@ -31,8 +31,6 @@ _exact_tuples: dict[int, tuple[int, ...]] = {}
 _MOST_TUPLES = 4096
 
 _known: PlanCache[Any] = PlanCache()
-#: Returns what was kept for calls of a look; ``None`` where nothing was, and for no look.
-known = _known.get
 
 # Looked up once: each is asked at every call.
 _is_tracing = torch._C._is_tracing
@@ -45,6 +43,12 @@ _is_grad_enabled = torch.is_grad_enabled
 def forget() -> None:
     """Forgets all calls."""
     _known.clear()
+
+
+def known(key: Hashable) -> Any:
+    """Returns what was kept for calls of a look; ``None`` where nothing was, and for no look."""
+    # What torch traces has no look, and is not to see what is kept.
+    return None if key is None else _known.get(key)
 
 
 def keep(key: Hashable, value: Any) -> None:
