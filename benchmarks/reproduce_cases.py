@@ -463,22 +463,30 @@ def _curves(model: str) -> Case:
     )  # fmt: skip
 
 
-# Pictures per step and rank: the joined batch has to fit in fp32.
-# Pictures of a rank: so many that the GPUs, not their hosts, are what a step waits for.
-_RANKS = {"resnet50": "384", "convnext": "192", "unet": "24", "vae": "4"}
+# Pictures of a rank, for times and to be checked.  For times so many that the GPUs, not the hosts,
+# are what a step waits for, and that it is long beside what ranks tell each other; they have to
+# fit in fp32, as the joined batch to be checked has.
+_RANKS = {
+    "resnet50": ("768", "64"),
+    "convnext": ("384", "32"),
+    "unet": ("64", "4"),
+    "vae": ("12", "2"),
+}
 
 
 def _ranks(model: str) -> Case:
     kinds = ("ddp", "fsdp")
+    batch, check_batch = _RANKS[model]
     command = (
         "-m", "examples.models.training", "--ranks", "2", "--parallel", *kinds, "--model", model,
-        "--batch", _RANKS[model], "--check", "too", "--rounds", "7", "--steps", "5",
-        "--ahead", "8", "--time-limit", "{limit}", "--out", "{out}",
+        "--batch", batch, "--check", "too", "--check-batch", check_batch, "--rounds", "5",
+        "--steps", "4", "--ahead", "8", "--time-limit", "{limit}", "--out", "{out}",
     )  # fmt: skip
+    dry = ("--check-batch", "2", "--rounds", "2", "--steps", "1")
     return Case(
         f"ranks.{model}",
         f"{model} on two GPUs: the joined batch's gradients, and scaling beside torch's own",
-        (Step(command, dry=(*_tiny(model), "--rounds", "2", "--steps", "1")),),
+        (Step(command, dry=(*_tiny(model), *dry)),),
         (
             *(Figure(f"{kind}, error of ranks / one process", ranks_error(kind), 2.0, None, True, 2)
               for kind in kinds),

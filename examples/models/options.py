@@ -81,10 +81,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def problem_of(arguments: argparse.Namespace) -> str:
     """Why the options cannot be followed here; empty if they can."""
-    for name in ("steps", "rounds", "batch", "side"):
-        value = getattr(arguments, name)
+    for name in ("steps", "rounds", "batch", "side", "check_batch"):
+        value = getattr(arguments, name, None)  # inference has nothing that ranks check
         if value is not None and value < 1:
-            return f"--{name} {value}: expected at least 1"
+            return f"--{name.replace('_', '-')} {value}: expected at least 1"
     layers = arguments.per_layer
     if layers is not None and layers.suffix not in (".png", ".svg", ".csv", ".json"):
         return f"--per-layer {layers}: expected a name that ends in .png, .svg, .csv or .json"

@@ -39,6 +39,8 @@ __all__ = [
 ]
 
 KINDS = ("ddp", "fsdp", "fsdp1")
+# Of all parameters, what a block has at least that FSDP gathers by itself.
+LEAST_PART = 1 / 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,8 +187,8 @@ def wrap(model: nn.Module, kind: str) -> nn.Module:
 
         place = torch.cuda.current_device() if torch.cuda.is_available() else torch.device("cpu")
         return FullyShardedDataParallel(model, use_orig_params=True, device_id=place)
-    for block in blocks(model):
-        fully_shard(block)
+    for part in _large_blocks(model):
+        fully_shard(part)
     return fully_shard(model)
 
 
@@ -205,6 +207,19 @@ def blocks(model: nn.Module) -> Iterator[nn.Module]:
             yield from blocks(child)
         elif any(True for _ in child.parameters()):
             yield child
+
+
+def _large_blocks(model: nn.Module) -> Iterator[nn.Module]:
+    """Blocks that FSDP gathers by themselves; the others are gathered with the whole.
+
+    Every part costs the host its hooks and calls of NCCL at each step, however small it is.
+    """
+    least = _count(model) * LEAST_PART
+    return (block for block in blocks(model) if _count(block) >= least)
+
+
+def _count(module: nn.Module) -> int:
+    return sum(parameter.numel() for parameter in module.parameters())
 
 
 @contextlib.contextmanager

@@ -56,6 +56,10 @@ def parse(argv: list[str]) -> argparse.Namespace:
         "'too' measures then, else nothing is timed",
     )  # fmt: skip
     parser.add_argument(
+        "--check-batch", type=int, metavar="N",
+        help="pictures per rank for --check (as --batch): one process has those of all ranks",
+    )  # fmt: skip
+    parser.add_argument(
         "--ranks", type=int, default=0, metavar="N", help="start N of them, as torchrun would"
     )
     return parser.parse_args(argv)
@@ -145,13 +149,20 @@ def reference_of(network: networks.Network, arguments: argparse.Namespace) -> to
 
 
 def build(
-    name: str, arguments: argparse.Namespace, ranks: parallel.Ranks
+    name: str, arguments: argparse.Namespace, ranks: parallel.Ranks, batch: int | None = None
 ) -> tuple[networks.Network, networks.Network]:
-    """Makes a network with the joined batch, and with this rank's part of it."""
+    """Makes a network with the joined batch, and with this rank's part of it.
+
+    Args:
+        name: Of the network.
+        arguments: Of the script.
+        ranks: All of them.
+        batch: Pictures per rank; ``None`` for ``--batch``.
+    """
     alone = networks.build(
         name,
         size=arguments.size,
-        batch=arguments.batch,
+        batch=arguments.batch if batch is None else batch,
         side=arguments.side,
         ranks=ranks.size,
         attention=arguments.attention,
@@ -222,7 +233,7 @@ def check(
 
     Both are compared with fp32; the ranks may be twice as far from it as the one process.
     """
-    alone, part = build(name, arguments, ranks)
+    alone, part = build(name, arguments, ranks, arguments.check_batch)
     rows: list[Row] = []
     modes.settle(alone)
     with fixed_statistics(alone.model):
