@@ -101,8 +101,12 @@ def make_calls() -> Calls:
             y: torch.Tensor = self.activation(self.norm(x))
             return y
 
-    class Added(Activated):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
+    class Added(torch.nn.Module):
+        def __init__(self, norm: torch.nn.Module, activation: torch.nn.Module) -> None:
+            super().__init__()
+            self.norm, self.activation = norm, activation
+
+        def forward(self, x: torch.Tensor, residual: torch.Tensor) -> torch.Tensor:
             y: torch.Tensor = self.activation(self.norm(x) + residual)
             return y
 
@@ -118,13 +122,14 @@ def make_calls() -> Calls:
         "batch_norm, +, relu": (lambda: batch_norm(residual=residual), terms),
         "group_norm, silu": (lambda: ops.group_norm(x, 8, *terms, activation="silu"), terms),
     }
-    for name, model in {
-        "nn.BatchNorm2d, ReLU": Activated(torch.nn.BatchNorm2d(64), torch.nn.ReLU()),
-        "nn.BatchNorm2d, +, ReLU": Added(torch.nn.BatchNorm2d(64), torch.nn.ReLU()),
-        "nn.GroupNorm, SiLU": Activated(torch.nn.GroupNorm(8, 64), torch.nn.SiLU()),
-    }.items():
+    relu, silu = torch.nn.ReLU(), torch.nn.SiLU()
+    for name, model, inputs in (
+        ("nn.BatchNorm2d, ReLU", Activated(torch.nn.BatchNorm2d(64), relu), (x,)),
+        ("nn.BatchNorm2d, +, ReLU", Added(torch.nn.BatchNorm2d(64), relu), (x, residual)),
+        ("nn.GroupNorm, SiLU", Activated(torch.nn.GroupNorm(8, 64), silu), (x,)),
+    ):
         nn.convert(model.bfloat16(), norms=True, report=False)
-        forwards[name] = functools.partial(model, x), tuple(model.parameters())
+        forwards[name] = functools.partial(model, *inputs), tuple(model.parameters())
 
     def both(forward: Callable[[], torch.Tensor], leaves: tuple[torch.Tensor, ...]) -> None:
         torch.autograd.backward((forward(),), (dy,))
