@@ -27,11 +27,11 @@ def cast_operands(operands: Sequence[Any], casts: Sequence[bool], device: str) -
         device: The type of device whose autocast is on; others' tensors stay what they are.
     """
     dtype = torch.get_autocast_dtype(device)
-
-    def cast(operand: Any) -> Any:
-        if not isinstance(operand, torch.Tensor) or operand.device.type != device:
-            return operand
-        return operand.to(dtype) if operand.dtype in _ELIGIBLE else operand
-
-    pairs = zip(operands, casts, strict=True)
-    return tuple(cast(operand) if is_cast else operand for operand, is_cast in pairs)
+    cast = []
+    for operand, is_cast in zip(operands, casts, strict=True):
+        if is_cast and isinstance(operand, torch.Tensor) and operand.device.type == device:
+            found = operand.dtype
+            if found is not dtype and found in _ELIGIBLE:
+                operand = operand.to(dtype)
+        cast.append(operand)
+    return tuple(cast)

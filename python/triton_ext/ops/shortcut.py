@@ -104,7 +104,10 @@ def cast(*tensors: torch.Tensor | None) -> tuple[Any, ...] | None:
     if first is None or not is_autocast(first.device.type):
         return None
     wanted = cast_operands(tensors, (True,) * len(tensors), first.device.type)
-    return wanted if any(a is not b for a, b in zip(tensors, wanted, strict=True)) else None
+    for given, operand in zip(tensors, wanted, strict=True):
+        if given is not operand:
+            return wanted
+    return None
 
 
 def key_of(
