@@ -214,6 +214,20 @@ def test_saved_tensors_may_come_back_in_another_order():
     assert all(torch.equal(ours, expected) for ours, expected in found)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+def test_saved_tensors_may_not_come_back_in_another_dtype(dtype):
+    # The kernels would read behind the end of smaller ones.
+    def pack(tensor):
+        return tensor.half() if tensor.dtype == torch.float32 else tensor
+
+    x = rows_of((2, 16, 5, 3), dtype, 0).requires_grad_()
+    for _ in range(2):
+        with torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t):
+            y = batch_norm(x, None, None, None, None, training=True)
+        with pytest.raises(TypeError, match=r"gave back x as torch.float16 and means as"):
+            y.sum().backward()
+
+
 def test_the_layout_is_that_of_x():
     x = rows_of((2, 24, 5, 3), HALF, 0).requires_grad_()
     y = group_norm(x, 8)

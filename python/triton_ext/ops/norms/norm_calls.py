@@ -119,12 +119,17 @@ class Call:
         strides = plan.strides
         if dy.stride() != strides or dy.is_neg():
             dy = _in_order(dy)
+        mean, _, weight, bias = terms
         # Hooks may have put others in the place of the saved ones.
+        if x.dtype is not plan.dtype or (self.uses_batch and mean.dtype is not torch.float32):
+            raise TypeError(
+                f"hooks on saved tensors gave back x as {x.dtype} and means as {mean.dtype}, "
+                f"x was {plan.dtype}"
+            )
         if x.stride() != strides:
             x = _in_order(x)
         if y is not None and y.stride() != strides:
             y = _in_order(y)
-        _, _, weight, bias = terms
         needs_x, needs_weight, needs_bias, needs_residual = needs
         how = plan.gradients((tuple(needs), y is not None, not self.uses_batch))
         device, wide = x.device, torch.float32
