@@ -119,6 +119,34 @@ def test_modes_and_transforms_see_every_call(dispatched):
         assert ops.conv2d(x, weight).dtype == torch.bfloat16
 
 
+def test_modes_are_told_of_operators_at_every_call(dispatched):
+    from torch.fx.experimental.proxy_tensor import make_fx
+    from torch.overrides import TorchFunctionMode
+
+    class Mode(TorchFunctionMode):
+        def __torch_function__(self, function, types, args=(), kwargs=None):
+            seen.append(str(function))
+            return function(*args, **(kwargs or {}))
+
+    x, weight, _ = operands()
+    for needs_grad in (False, True):
+        weight.requires_grad_(needs_grad)
+        for _ in range(3):
+            seen: list[str] = []
+            with Mode():
+                ops.conv2d(x, weight)
+            assert "triton_ext.fprop.default" in seen
+            ops.conv2d(x, weight)
+    # Before it is dispatched, a graph is recorded by such a mode.
+    graph = make_fx(lambda x: ops.conv2d(x, weight.detach()), pre_dispatch=True)(x)
+    assert "triton_ext.fprop.default" in graph.code
+    # Of a default device no operator knows.
+    dispatched.clear()
+    with torch.device("cpu"):
+        ops.conv2d(x, weight)
+    assert dispatched == []
+
+
 class Named(torch.Tensor):
     """A subclass: it may do anything with a call."""
 

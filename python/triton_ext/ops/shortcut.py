@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch.autograd import forward_ad
 from torch.compiler import is_compiling
+from torch.utils._device import DeviceContext
 
 from triton_ext.ops.autocast import cast_operands, is_autocast
 from triton_ext.ops.descriptors import ROW_BYTES
@@ -35,6 +36,7 @@ _known: PlanCache[Any] = PlanCache()
 # Looked up once: each is asked at every call.
 _is_tracing = torch._C._is_tracing
 _dispatch_modes = torch._C._len_torch_dispatch_stack
+_function_modes = torch._C._len_torch_function_stack
 _transforms = torch._C._functorch.get_dynamic_layer_stack_depth
 _is_any_autocast = torch._C._is_any_autocast_enabled
 _is_grad_enabled = torch.is_grad_enabled
@@ -87,7 +89,14 @@ def _is_watched() -> bool:
         or _dispatch_modes() > 0
         or _transforms() > 0
         or forward_ad._current_level >= 0
+        or (_function_modes() > 0 and _is_told())
     )
+
+
+def _is_told() -> bool:
+    """Tells whether a mode is told of functions that has to do with more than new tensors."""
+    modes = map(torch._C._get_function_stack_at, range(_function_modes()))
+    return any(type(mode) is not DeviceContext for mode in modes)
 
 
 def cast(*tensors: torch.Tensor | None) -> tuple[Any, ...] | None:
