@@ -228,6 +228,28 @@ def test_saved_tensors_may_not_come_back_in_another_dtype(dtype):
             y.sum().backward()
 
 
+@pytest.mark.parametrize("name", ["mean", "weight", "y"])
+def test_frozen_statistics_may_not_come_back_in_another_dtype(name):
+    x = rows_of((2, 16, 5, 3), HALF, 0).requires_grad_()
+    mean, variance = running(16, torch.float32)
+    weight = torch.rand(16, requires_grad=True)
+    saved = []
+
+    def pack(tensor):
+        saved.append(tensor)
+        of = {"mean": mean, "weight": weight}.get(name)
+        is_meant = tensor.data_ptr() == of.data_ptr() if of is not None else len(saved) == 5
+        return tensor.bfloat16() if is_meant else tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t):
+        y = batch_norm(
+            x, weight, None, mean, variance, training=False, activation="relu", residual=x
+        )
+    assert len(saved) == 5
+    with pytest.raises(TypeError, match="hooks on saved tensors"):
+        y.sum().backward()
+
+
 def test_the_layout_is_that_of_x():
     x = rows_of((2, 24, 5, 3), HALF, 0).requires_grad_()
     y = group_norm(x, 8)

@@ -119,12 +119,22 @@ class Call:
         strides = plan.strides
         if dy.stride() != strides or dy.is_neg():
             dy = _in_order(dy)
-        mean, _, weight, bias = terms
+        mean, spread, weight, bias = terms
         # Hooks may have put others in the place of the saved ones.
-        if x.dtype is not plan.dtype or (self.uses_batch and mean.dtype is not torch.float32):
+        of_mean, of_spread, of_weight, of_bias = plan.term_dtypes
+        if self.uses_batch:
+            of_mean = of_spread = torch.float32
+        if (
+            x.dtype is not plan.dtype
+            or mean.dtype is not of_mean
+            or spread.dtype is not of_spread
+            or (weight is not None and weight.dtype is not of_weight)
+            or (bias is not None and bias.dtype is not of_bias)
+            or (y is not None and y.dtype is not plan.out_dtype)
+        ):
             raise TypeError(
                 f"hooks on saved tensors gave back x as {x.dtype} and means as {mean.dtype}, "
-                f"x was {plan.dtype}"
+                f"expected {plan.dtype} and {of_mean}, and all others as they were"
             )
         if x.stride() != strides:
             x = _in_order(x)
@@ -203,6 +213,7 @@ def plan_of(
                 images=images, rows=rows // images, channels=channels, groups=groups or channels
             ),
             strides=x.stride(),
+            term_dtypes=tuple([None if t is None else t.dtype for t in (*running, weight, bias)]),
             num_sms=num_sms,
             dtype=x.dtype,
             out_dtype=out_dtype,

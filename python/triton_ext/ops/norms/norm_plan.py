@@ -93,6 +93,7 @@ class NormPlan:
     Attributes:
         shape: The tensor, and what is normalized together.
         strides: Of x.
+        term_dtypes: Of running mean and variance, weight and bias; ``None`` for one that is None.
         num_sms: Multiprocessors.
         dtype: Of x.
         out_dtype: Of y.
@@ -104,6 +105,7 @@ class NormPlan:
 
     shape: NormShape
     strides: tuple[int, ...]
+    term_dtypes: tuple[torch.dtype | None, ...]
     num_sms: int
     dtype: torch.dtype
     out_dtype: torch.dtype
