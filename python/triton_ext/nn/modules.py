@@ -93,20 +93,7 @@ class _Forward(_Convolution):
         # torch's modules call this one with what they are to use for weight and bias.
         if self._gathered is not None:
             weight = gathered.in_order(self._gathered, input, weight)
-        module: Any = self
-        if type(input) is not Tensor or module.padding_mode != "zeros":
-            return self.convolve(input, weight, bias)
-        y: Tensor = self._operator(
-            input,
-            weight,
-            bias,
-            module.stride,
-            module.padding,
-            module.dilation,
-            module.groups,
-            fallback=self.fallback,
-        )
-        return y
+        return self.convolve(input, weight, bias)
 
     def convolve(
         self, input: Tensor, weight: Tensor, bias: Tensor | None, **epilogue: Any
@@ -131,6 +118,11 @@ class _Forward(_Convolution):
                 input = channels_last(padded.unsqueeze(0)).squeeze(0)
             padding = 0
         walk = (module.stride, padding, module.dilation, module.groups)
+        if type(input) is Tensor:
+            y: Tensor = self._operator(
+                input, weight, bias, *walk, fallback=self.fallback, **epilogue
+            )
+            return y
         arguments = (input, weight, bias, *walk)
         return _call(type(self)._operator, arguments, fallback=self.fallback, **epilogue)
 
