@@ -137,6 +137,22 @@ def test_derivatives_of_gradients_are_torchs(kind):
         assert (found - other).abs().max() < 1e-4 * other.abs().max()
 
 
+@pytest.mark.parametrize("residual", [False, True])
+def test_many_gradients_at_a_time(residual):
+    x, dy = (rows_of((n, 16, 5, 3), torch.float32, n).requires_grad_(n == 2) for n in (2, 6))
+    added = torch.ones_like(x, requires_grad=True) if residual else None
+    weight = torch.rand(16, requires_grad=True)
+    leaves = [x, weight, *([added] if residual else [])]
+    y = batch_norm(x, weight, None, None, None, training=True, activation="relu", residual=added)
+    many = dy.unflatten(0, (3, 2))
+    found = torch.autograd.grad(y, leaves, many, is_grads_batched=True, retain_graph=True)
+    for index, one in enumerate(many):
+        for batched, alone in zip(
+            found, torch.autograd.grad(y, leaves, one, retain_graph=True), strict=True
+        ):
+            torch.testing.assert_close(batched[index], alone, atol=1e-5, rtol=1e-4)
+
+
 def test_derivatives_of_gradients_behind_a_residual():
     case = NormCase("batch", (2, 8, 4, 3), torch.float32, activation="relu", residual=True)
     ours, expected = (gradients_of(case, twice=True, ours=which) for which in (True, False))
@@ -266,6 +282,21 @@ def test_the_layout_is_that_of_x():
         expected = torch.nn.functional.group_norm(other, 8)
         (expected,) = torch.autograd.grad(expected, other, dy.double())
         assert (dx - expected).abs().max() < 2e-3
+
+
+def test_a_copied_gradient_is_the_residuals():
+    x = rows_of((2, 24, 5, 3), HALF, 0).requires_grad_()
+    residual = rows_of((2, 24, 5, 3), HALF, 1).requires_grad_()
+    y = batch_norm(x, None, None, None, None, training=True, residual=residual, activation="relu")
+    dy = rows_of((2, 24, 5, 3), HALF, 2)
+    plain = torch.autograd.grad(y, (x, residual), dy, retain_graph=True)
+    for other in (dy.contiguous(), torch._neg_view(-dy)):
+        before = other.clone()
+        found = torch.autograd.grad(y, (x, residual), other, retain_graph=True)
+        assert all(torch.equal(a, b) for a, b in zip(found, plain, strict=True))
+        # The one that autograd keeps is not written to.
+        assert torch.equal(other, before)
+        assert found[1].data_ptr() != other.data_ptr()
 
 
 def test_autocast_gives_what_torch_gives_on_a_gpu():

@@ -117,6 +117,7 @@ class Call:
         """
         plan = self.plan
         strides = plan.strides
+        given = dy
         if dy.stride() != strides or dy.is_neg():
             dy = _in_order(dy)
         mean, spread, weight, bias = terms
@@ -145,7 +146,12 @@ class Call:
         device, wide = x.device, torch.float32
         parts = torch.empty(plan.parts_size, dtype=wide, device=device) if how.adds else None
         means = torch.empty(plan.means_size, dtype=wide, device=device) if how.needs_means else None
-        g = torch.empty_like(x) if how.writes_g else None
+        g = None
+        if how.writes_g:
+            # A copy, as of the gradient that comes from pooling, is written over: autograd keeps
+            # the one that it was made of, and at the end of a network is where memory is short.
+            is_own = dy.data_ptr() != given.data_ptr() and dy.dtype is x.dtype
+            g = dy if is_own else torch.empty_like(x)
         dweight = torch.empty_like(weight) if needs_weight else None
         dbias = torch.empty_like(bias) if needs_bias else None
         dx = torch.empty_like(x) if needs_x else None
