@@ -20,6 +20,8 @@ __all__ = ["batch_norm", "group_norm", "normalize"]
 
 Tensor = torch.Tensor
 
+_has_storage = torch._C._has_storage
+
 
 class _Norm(torch.autograd.Function):
     """A normalization that torch differentiates."""
@@ -41,6 +43,12 @@ class _Norm(torch.autograd.Function):
         if torch.is_grad_enabled():
             # Somebody is going to differentiate them.
             return (*_differentiable_gradients(ctx, dy), None)
+        if not _has_storage(dy):
+            # Somebody asks for many of them at a time.
+            with torch.enable_grad():
+                found = _differentiable_gradients(ctx, dy)
+            # Legacy vmap, which torch.autograd.grad uses, has no detach().
+            return (*[None if t is None else t.clone() for t in found], None)
         x, weight, bias, mean, spread, y = ctx.saved_tensors
         terms = (mean, spread, weight, bias)
         return (*ctx.call.backward(x, dy, y, terms, ctx.needs_input_grad[:4]), None)
