@@ -112,5 +112,9 @@ def test_fallback_is_passed_on():
 
 
 def test_what_is_no_module_is_refused():
-    with pytest.raises(TypeError, match=r"expected a torch\.nn\.Module, got int"):
-        nn.convert(3)
+    for function in (nn.convert, nn.survey, nn.revert, nn.refresh):
+        text = rf"^{function.__name__}: expected a torch\.nn\.Module, got int"
+        with pytest.raises(TypeError, match=text):
+            function(3)
+    with pytest.raises(ValueError, match=r"^survey: fold=True is for inference"):
+        nn.survey(torch.nn.Conv2d(3, 4, 3), fold=True)

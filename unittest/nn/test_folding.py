@@ -401,6 +401,27 @@ def test_a_forward_that_is_left_and_why(kind):
     assert not any(isinstance(tensor, torch.fx.Proxy) for tensor in model.seen)
 
 
+class Shortcut(TORCH.Module):
+    """The sum of two convolutions, the later one of which gets it."""
+
+    def __init__(self):
+        super().__init__()
+        self.c1, self.c2, self.sk = conv(), conv(), conv()
+
+    def forward(self, x):
+        return self.c2(self.c1(x)) + self.sk(x)
+
+
+@pytest.mark.parametrize("norms", [False, True])
+def test_reasons_tell_of_the_program_not_of_its_folded_form(norms):
+    found = nn.survey(Shortcut().eval(), fold=True, norms=norms).layers
+    assert {layer.name: layer.outcome for layer in found} == {
+        "c1": "converted alone: behind it: Conv2d",
+        "c2": "converted alone: the sum behind it is folded into sk",
+        "sk": "converted with +",
+    }
+
+
 def test_a_shortcut_that_may_write_to_the_input_keeps_the_sum_out():
     class Preceded(Basic):
         pass

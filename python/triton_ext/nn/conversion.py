@@ -88,6 +88,9 @@ def convert(
         ValueError: A module that is in training mode, with ``fold=True``.
     """
     parse_fallback(fallback)
+    _check_model("convert", model)
+    if fold:
+        _check_eval("convert", model)
     found, recipes = _survey(model, fold, norms)
     # DDP's first step is wrong where weights have got another memory order since it was made.
     pack = pack and not any(isinstance(m, DistributedDataParallel) for m in model.modules())
@@ -121,7 +124,14 @@ def survey(model: torch.nn.Module, fold: bool = False, *, norms: bool = False) -
         model: As for :func:`convert`.
         fold: As for :func:`convert`.
         norms: As for :func:`convert`.
+
+    Raises:
+        TypeError: As for :func:`convert`.
+        ValueError: As for :func:`convert`.
     """
+    _check_model("survey", model)
+    if fold:
+        _check_eval("survey", model)
     return _survey(model, fold, norms)[0]
 
 
@@ -196,9 +206,6 @@ def _check_model(name: str, model: object) -> None:
 def _survey(
     model: torch.nn.Module, fold: bool, norms: bool
 ) -> tuple[Conversion, dict[str, Recipe]]:
-    _check_model("convert", model)
-    if fold:
-        _check_eval(model)
     layers, found_norms = {}, {}
     for name, module in model.named_modules():
         if _is_convolution(module):
@@ -216,12 +223,12 @@ def _survey(
     return Conversion(tuple(layers.values()), tuple(found_norms.values())), search.recipes
 
 
-def _check_eval(model: torch.nn.Module) -> None:
-    for name, module in model.named_modules():
+def _check_eval(name: str, model: torch.nn.Module) -> None:
+    for path, module in model.named_modules():
         if module.training:
-            which = f"{name} ({type(module).__name__})" if name else f"{type(module).__name__}"
+            which = f"{path} ({type(module).__name__})" if path else f"{type(module).__name__}"
             raise ValueError(
-                f"convert: fold=True is for inference, but {which} is in training mode; call "
+                f"{name}: fold=True is for inference, but {which} is in training mode; call "
                 "model.eval() first"
             )
 

@@ -387,7 +387,20 @@ def _behind(root: torch.nn.Module, node: fx.Node) -> str:
         return "nothing is behind it in its module"
     if user.op == "call_module":
         return f"behind it: {type(root.get_submodule(str(user.target))).__name__}"
+    if user.target in (convolve_folded, normalize):
+        return _behind_folded(root, node, user)
     return f"behind it: {getattr(user.target, '__name__', user.target)}"
+
+
+def _behind_folded(root: torch.nn.Module, node: fx.Node, user: fx.Node) -> str:
+    """Tells what the program has where a chain is one call by now."""
+    layer, x, residual = user.args[0], user.args[-3], user.args[-2]
+    name = str(layer.target) if isinstance(layer, fx.Node) else ""
+    if residual is not node:
+        return f"behind it: {type(root.get_submodule(name)).__name__}"
+    if x is node:
+        return "its output is used more than once"
+    return f"the sum behind it is folded into {name}"
 
 
 def _next(chain: _Chain) -> fx.Node | None:
