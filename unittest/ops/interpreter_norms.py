@@ -637,6 +637,11 @@ def test_numbers_are_checked_and_read_at_every_call():
             group_norm(x, 1, eps=value)
         with pytest.raises(TypeError, match="batch_norm: momentum must be a number"):
             batch_norm(x, None, None, None, None, training=True, momentum=value)
+    for value in (-1e-5, float("nan")):
+        with pytest.raises(ValueError, match="group_norm: eps must not be negative"):
+            group_norm(x, 1, eps=value)
+        with pytest.raises(ValueError, match="batch_norm: eps must not be negative"):
+            batch_norm(x, None, None, None, None, training=True, eps=value)
     assert group_norm(x, 1, eps=1e300).count_nonzero() == 0
     eps = torch.tensor(1e-5)
     assert torch.equal(group_norm(x, 1, eps=eps), expected)

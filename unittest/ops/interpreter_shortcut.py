@@ -151,6 +151,15 @@ class Named(torch.Tensor):
     """A subclass: it may do anything with a call."""
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_a_negative_bit_is_seen(dtype):
+    x, weight, _ = (tensor.to(dtype) for tensor in operands())
+    expected = ops.conv2d(-x, weight, padding=1)
+    ops.conv2d(x, weight, padding=1)
+    for _ in range(2):
+        assert torch.equal(ops.conv2d(torch._neg_view(x), weight, padding=1), expected)
+
+
 def test_only_plain_tensors_are_known():
     x, weight, _ = operands()
     numbers = (1, 0, 1, 1)

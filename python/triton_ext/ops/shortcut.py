@@ -168,11 +168,9 @@ def look(words: Hashable, tensors: tuple[torch.Tensor | None, ...]) -> Hashable:
                 continue
             if type(tensor) not in _PLAIN_TYPES:
                 return None
-            dtype = tensor.dtype
-            # Nothing complex is made of this one.
-            if dtype is not torch.bfloat16 and tensor.is_neg():
+            if tensor.is_neg():
                 return None
-            looks.append((tensor.shape, tensor.stride(), dtype, tensor.device))
+            looks.append((tensor.shape, tensor.stride(), tensor.dtype, tensor.device))
             addresses |= tensor.data_ptr()
     except (AttributeError, RuntimeError):
         # No tensor, one that is not dense, or what a transform of torch.func left behind.

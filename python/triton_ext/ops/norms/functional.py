@@ -103,6 +103,14 @@ def _number(name: str, value: object) -> float:
         raise TypeError(f"{name} must be a number, got {kind_of(value)}") from None
 
 
+def _epsilon(name: str, value: object) -> float:
+    """Returns what is added to variances, from which a root is taken then."""
+    eps = _number(name, value)
+    if not eps >= 0.0:
+        raise ValueError(f"{name} must not be negative, got {eps}")
+    return eps
+
+
 def _are_numbers(*values: object) -> bool:
     """Tells whether a graph may hold values: a tensor has another one at its next run."""
     return all([isinstance(value, _NUMBERS) for value in values])
@@ -156,7 +164,7 @@ def batch_norm(
 
     Raises:
         UnsupportedError: What :func:`norm_problem` says no kernel takes.
-        ValueError: No statistics: not training, and a running one is None.
+        ValueError: No statistics: not training, and a running one is None; ``eps`` is negative.
         TypeError: ``eps`` or ``momentum`` is no number.
     """
     terms = (weight, bias, running_mean, running_var, residual)
@@ -197,7 +205,7 @@ def batch_norm(
         raise ValueError(
             "batch_norm: expected running_mean and running_var for training=False, got None"
         )
-    eps = _number("batch_norm: eps", eps)
+    eps = _epsilon("batch_norm: eps", eps)
     if momentum is not None:
         momentum = _number("batch_norm: momentum", momentum)
     running = (running_mean, running_var)
@@ -237,6 +245,7 @@ def group_norm(
     Raises:
         UnsupportedError: What :func:`norm_problem` says no kernel takes.
         TypeError: ``eps`` is no number.
+        ValueError: ``eps`` is negative.
     """
     look = group_look(x, groups, weight, bias, activation, eps)
     plan = plan_of_look(look)
@@ -258,7 +267,7 @@ def group_norm(
             )
             return y
         return activated(functional.group_norm(x, groups, weight, bias, eps), activation)
-    eps = _number("group_norm: eps", eps)
+    eps = _epsilon("group_norm: eps", eps)
     out_dtype = _group_dtype(x)
     plan = plan_of("group", x, groups, weight, bias, None, (None, None), activation, eps, out_dtype)
     keep(look, plan)
