@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
+
 import pytest
 
 pytest.importorskip("torch", reason="triton_ext.nn needs torch, which is not installed")
@@ -88,9 +91,14 @@ def test_what_else_is_left():
     reasons = [layer.reason for layer in nn.survey(net).layers]
     assert "float64 is not supported" in reasons[0]
     assert reasons[1] == "it is a LazyConv2d"
-    assert reasons[2] == "it is a ParametrizedConv2d"
+    assert reasons[2] == (
+        "it is a ParametrizedConv2d (torch.nn.utils.parametrize); convert first, then parametrize"
+    )
     assert reasons[3] == "its forward was replaced"
-    assert reasons[4] == "its weight is no parameter"
+    assert reasons[4] == (
+        "its weight is no parameter (torch.nn.utils.weight_norm); convert first, then call "
+        "weight_norm"
+    )
 
 
 def test_meta_models_and_models_without_convolutions():
@@ -109,6 +117,52 @@ def test_fallback_is_passed_on():
         nn.convert(net, fallback="no")
     with pytest.raises(ValueError, match='expected "error" or "torch"'):
         nn.Conv2d(8, 8, 3, fallback="no")
+
+
+def test_a_second_conversion_tells_which_options_stay():
+    net = torch.nn.Sequential(torch.nn.Conv2d(8, 8, 3), torch.nn.Conv2d(8, 8, 3))
+    nn.convert(net[0], report=False)
+    nn.convert(net[1], report=False, fallback="error", pack=False)
+    assert [layer.outcome for layer in nn.survey(net).layers] == ["ours already"] * 2
+
+    def told(**how):
+        with contextlib.redirect_stdout(io.StringIO()) as out:
+            nn.convert(net, **how)
+        return out.getvalue()
+
+    text = told(pack=False)
+    assert text.count("ours already") == 2
+    assert "ours already; keeps its packed weight: revert first" in text
+    assert 'ours already; keeps fallback="error": revert first' in text
+    assert "left" not in text
+    assert "2 convolutions: 2 ours before" in text
+    text = told(fallback="error")
+    assert 'ours already; keeps fallback="torch": revert first' in text
+    assert "ours already; keeps a weight that is not packed: revert first" in text
+    text = told()
+    assert text.count("revert first") == 1
+    assert 'keeps fallback="error" and a weight that is not packed: revert first' in text
+    nn.convert(nn.revert(net), report=False)
+    assert "revert" not in told()
+
+
+def test_a_line_per_layer_of_bounded_width():
+    net = torch.nn.Sequential(
+        torch.nn.Conv2d(8, 8, 3),
+        torch.nn.utils.parametrizations.weight_norm(torch.nn.Conv2d(8, 8, 3)),
+        torch.nn.Conv2d(128, 256, 33, 1, 100, 2, 128, bias=False, padding_mode="reflect"),
+    )
+    net.add_module("deep" * 20, torch.nn.Conv2d(8, 8, 1))
+    lines = str(nn.survey(net)).splitlines()
+    assert len(lines) == 5
+    ends = ("conv", "left", "conv", "conv")
+    where = {line.index(text) for line, text in zip(lines[:4], ends, strict=True)}
+    assert len(where) == 1
+    assert max(where) <= 48 + 2 + 80 + 2
+    assert "ParametrizedConv2d(8, 8, kernel_size=(3, 3), stride=(1, 1))  " in lines[1]
+    assert "Conv2d(128, 256, kernel_size=(33, 33), " in lines[2]
+    assert "..." in lines[2]
+    assert lines[3].startswith("deepdeep")
 
 
 def test_what_is_no_module_is_refused():

@@ -134,7 +134,10 @@ class Doubled(TORCH.Module):
 @pytest.mark.parametrize("name", PARAMETRIZATIONS)
 def test_parametrized_modules_are_left(name):
     model = TORCH.Sequential(PARAMETRIZATIONS[name](conv())).eval()
-    assert outcome(model) == {"0": "it is a ParametrizedConv2d"}
+    assert outcome(model) == {
+        "0": "it is a ParametrizedConv2d (torch.nn.utils.parametrize); convert first, then "
+        "parametrize"
+    }
     assert_same(converted(model), model, image())
     # What is left of it is an ordinary convolution.
     parametrize.remove_parametrizations(model[0], "weight")
@@ -149,6 +152,9 @@ def test_converted_modules_can_be_parametrized(name):
         torch.manual_seed(2)
         PARAMETRIZATIONS[name](model[0])
     assert isinstance(ours[0], nn.Conv2d)
+    again = "ours already, and parametrized since (torch.nn.utils.parametrize)"
+    assert [layer.outcome for layer in nn.survey(ours.eval(), fold=True).layers] == [again]
+    nn.convert(ours, report=False)
     assert_same(ours.eval(), theirs.eval(), image())
     for model in (ours, theirs):
         parametrize.remove_parametrizations(model[0], "weight")
@@ -173,7 +179,11 @@ def test_what_was_parametrized_since_is_reverted_too():
 @pytest.mark.filterwarnings("ignore:.*weight_norm.*:FutureWarning")
 def test_the_old_norms_by_hooks(function):
     theirs = TORCH.Sequential(getattr(TORCH.utils, function)(conv()))
-    assert outcome(theirs) == {"0": "its weight is no parameter"}
+    (reason,) = outcome(theirs).values()
+    assert reason == (
+        f"its weight is no parameter (torch.nn.utils.{function}); convert first, then call "
+        f"{function}"
+    )
     assert type(nn.convert(theirs, report=False)[0]) is TORCH.Conv2d
     plain = TORCH.Sequential(conv())
     ours, theirs = converted(plain), plain
@@ -517,7 +527,10 @@ def test_pruned_modules():
     from torch.nn.utils import prune
 
     model = TORCH.Sequential(prune.random_unstructured(conv(), "weight", 0.5))
-    assert outcome(model) == {"0": "its weight is no parameter"}
+    assert outcome(model) == {
+        "0": "its weight is no parameter (torch.nn.utils.prune); convert with pack=False first, "
+        "then prune"
+    }
     before = model(image())
     assert torch.equal(nn.convert(model, report=False)(image()), before)
     theirs = TORCH.Sequential(conv())

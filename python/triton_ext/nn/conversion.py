@@ -94,15 +94,17 @@ def convert(
     found, recipes = _survey(model, fold, norms)
     # DDP's first step is wrong where weights have got another memory order since it was made.
     pack = pack and not any(isinstance(m, DistributedDataParallel) for m in model.modules())
-    shared = _shared_memory(model) if pack else frozenset()
+    shared = _shared_memory(model) if pack else None
+    layers = tuple(_kept(model, layer, fallback, shared) for layer in found.layers)
+    found = replace(found, layers=layers)
     for layer in found.layers:
         module: Any = model.get_submodule(layer.name)
         if layer.reason or type(module) not in _OURS:
             continue
         module.__class__ = _OURS[type(module)]
         module.fallback = fallback
-        if pack:
-            _pack(module, shared)
+        if shared is not None and _is_packable(module, shared):
+            _pack(module)
     for layer in found.norms:
         module = model.get_submodule(layer.name)
         if not layer.reason:
@@ -210,10 +212,10 @@ def _survey(
     for name, module in model.named_modules():
         if _is_convolution(module):
             reason = _reason_to_leave(module)
-            layers[name] = Layer(name, repr(module), _shape(module), reason, (), "")
+            layers[name] = Layer(name, _text(module), _shape(module), reason, (), "")
         elif norms and isinstance(module, _NORMS):
             reason = _reason_to_leave_norm(module)
-            found_norms[name] = Layer(name, repr(module), _channels(module), reason, (), "")
+            found_norms[name] = Layer(name, _text(module), _channels(module), reason, (), "")
     search = _Search(model, layers, found_norms, fold)
     if fold or norms:
         search.run()
@@ -336,6 +338,11 @@ def _is_convolution(module: torch.nn.Module) -> bool:
     return "quantized" in kind.__module__ and kind.__name__.startswith(("Conv", "LazyConv"))
 
 
+def _text(module: Any) -> str:
+    """Returns a layer's class and numbers in one line, without the modules that it has."""
+    return " ".join(f"{module._get_name()}({module.extra_repr()})".split())
+
+
 def _shape(module: Any) -> str:
     """Returns the shape of a layer's weight, where it is known."""
     weight = getattr(module, "weight", None)
@@ -363,26 +370,58 @@ def _shared_memory(model: torch.nn.Module) -> frozenset[int]:
     return frozenset(shared)
 
 
-def _pack(module: Any, shared: frozenset[int]) -> None:
-    """Packs a weight that has its memory for itself.
+def _kept(
+    model: torch.nn.Module, layer: Layer, fallback: Fallback, shared: frozenset[int] | None
+) -> Layer:
+    """Returns a layer with the options that it keeps from an earlier conversion.
+
+    Args:
+        model: Of the layer.
+        layer: Any convolution.
+        fallback: What is asked for.
+        shared: As for :func:`_is_packable`; None if weights are not to be packed.
+    """
+    if not layer.is_ours_already:
+        return layer
+    module: Any = model.get_submodule(layer.name)
+    kept = []
+    if module.fallback != fallback:
+        kept.append(f'fallback="{module.fallback}"')
+    if shared is None and module.__dict__.get(_REPACKED, False):
+        kept.append("its packed weight")
+    if shared is not None and _is_packable(module, shared):
+        kept.append("a weight that is not packed")
+    return replace(layer, kept=f"keeps {' and '.join(kept)}: revert first" if kept else "")
+
+
+def _is_packable(module: Any, shared: frozenset[int]) -> bool:
+    """Tells whether a weight has its memory for itself and lies in another order.
 
     Args:
         module: Of the weight.
         shared: Memory that weights do not have for themselves.
     """
-    data = module.weight.data
-    if _is_sharded(module.weight) or data.untyped_storage()._cdata in shared:
-        return
+    weight = getattr(module, "weight", None)
+    # What was parametrized or pruned since is computed for every call.
+    if is_parametrized(module) or not isinstance(weight, torch.nn.Parameter):
+        return False
+    data = weight.data
+    if type(data) is not torch.Tensor or data.layout is not torch.strided or not data.numel():
+        return False
+    if data.untyped_storage()._cdata in shared:
+        return False
     if data.device.type == "cpu" and data.is_shared():
-        return  # with other processes
-    if getattr(module.weight, _OF_OLDER_FSDP, False):
-        return  # a view, of all that it is of where that is one parameter
+        return False  # with other processes
+    if getattr(weight, _OF_OLDER_FSDP, False):
+        return False  # a view, of all that it is of where that is one parameter
     whole = data.untyped_storage().nbytes() == data.numel() * data.element_size()
     is_packed = data.stride() == channels_last_strides(data.shape)
     # A part of another tensor (FSDP's, DDP's or the user's) has to stay one.
-    if is_packed or not whole:
-        return
-    was_contiguous = data.is_contiguous()
+    return whole and not is_packed
+
+
+def _pack(module: Any) -> None:
+    was_contiguous = module.weight.data.is_contiguous()
     module.pack_weight()
     if was_contiguous and not module.weight.data.is_contiguous():
         module.__dict__[_REPACKED] = True
@@ -394,6 +433,15 @@ def _reason_to_leave(module: Any) -> str:
         return ALREADY_OURS
     if "quantized" in kind.__module__ or "nn.qat" in kind.__module__:
         return f"it is quantized ({kind.__module__}.{kind.__name__})"
+    if is_parametrized(module):
+        base = kind.__bases__[0]
+        if base in _TORCHS:
+            return f"{ALREADY_OURS}, and parametrized since (torch.nn.utils.parametrize)"
+        if base in _OURS:
+            return (
+                f"it is a {kind.__name__} (torch.nn.utils.parametrize); convert first, then "
+                "parametrize"
+            )
     if kind not in _OURS:
         return f"it is a {kind.__name__}"
     if "forward" in module.__dict__:
@@ -402,12 +450,23 @@ def _reason_to_leave(module: Any) -> str:
     if weight is None:
         return "it has no weight"
     if not isinstance(weight, torch.nn.Parameter):
-        return "its weight is no parameter"
+        return f"its weight is no parameter{_maker_of_weights(module)}"
     if type(weight.data) is not torch.Tensor and not _is_sharded(weight):
         return f"its weight is a {type(weight.data).__name__}"
     if weight.layout is not torch.strided:
         return f"its weight is {weight.layout}"
     return _reason_of_kernels(module)
+
+
+def _maker_of_weights(module: Any) -> str:
+    """Returns what in torch computes a weight before every call, and what to do about it."""
+    for hook in module._forward_pre_hooks.values():
+        maker = type(hook).__module__
+        if maker == "torch.nn.utils.prune":
+            return f" ({maker}); convert with pack=False first, then prune"
+        if maker in ("torch.nn.utils.weight_norm", "torch.nn.utils.spectral_norm"):
+            return f" ({maker}); convert first, then call {maker.rpartition('.')[2]}"
+    return ""
 
 
 def _reason_to_leave_norm(module: Any) -> str:

@@ -16,6 +16,9 @@ ALREADY_OURS = "it is ours already"
 # Where the output is no terminal, rich would take 80 columns and fold the texts.
 _WIDTH = 200
 
+# The most characters of a layer's name and of a module's text in a line of the plain table.
+_NAME_WIDTH, _TEXT_WIDTH = 48, 80
+
 
 @dataclass(frozen=True, slots=True)
 class Layer:
@@ -23,14 +26,17 @@ class Layer:
 
     Attributes:
         name: As ``named_modules`` calls it; empty for the model itself.
-        text: The module's own.
+        text: The module's class and its numbers, in one line.
         shape: Of its weight, such as ``64x3x7x7``; ``?`` where it is not known yet.  Of norms, the
             number of their channels.
-        reason: Why it was left; empty if it was converted.
+        reason: Why it was left; empty if it was converted.  Begins with ``it is ours already``
+            where it had been converted before.
         folded: What became part of it, in order: classes of modules, names of functions, ``+``,
             ``+[:, :, None, None]``.
         unfolded: Why nothing did; empty if something did, or nothing was to.
         within: The convolution that a norm is folded into in eval mode; empty if it is not.
+        kept: Of what had been converted before, which options it keeps that differ from those that
+            are asked for now; empty if none do.
     """
 
     name: str
@@ -40,14 +46,26 @@ class Layer:
     folded: tuple[str, ...]
     unfolded: str
     within: str = ""
+    kept: str = ""
+
+    @property
+    def is_ours_already(self) -> bool:
+        """Whether it had been converted before."""
+        return self.reason.startswith(ALREADY_OURS)
 
     @property
     def outcome(self) -> str:
         """What became of it, in words."""
+        return f"{self._became}; {self.kept}" if self.kept else self._became
+
+    @property
+    def _became(self) -> str:
         if self.within and self.reason in ("", ALREADY_OURS):
             return f"converted, and part of {self.within} in eval mode"
         if self.folded:
             return f"converted with {', '.join(self.folded)}"
+        if self.is_ours_already and not self.unfolded:
+            return self.reason.removeprefix("it is ")
         if self.reason and not self.unfolded:
             return f"left: {self.reason}"
         return f"converted alone: {self.unfolded}" if self.unfolded else "converted"
@@ -72,17 +90,24 @@ class Conversion:
         return f"{text}; {_counts('norms', self.norms)}" if self.norms else text
 
     def __str__(self) -> str:
-        rows = [(layer.name, layer.text, layer.outcome) for layer in (*self.layers, *self.norms)]
+        rows = [
+            (_cut(layer.name, _NAME_WIDTH), _cut(layer.text, _TEXT_WIDTH), layer.outcome)
+            for layer in (*self.layers, *self.norms)
+        ]
         widths = [max((len(row[i]) for row in rows), default=0) for i in range(2)]
         lines = [f"{a:<{widths[0]}}  {b:<{widths[1]}}  {c}".rstrip() for a, b, c in rows]
         return "\n".join([*lines, self.summary])
+
+
+def _cut(text: str, width: int) -> str:
+    return text if len(text) <= width else f"{text[: width - 3]}..."
 
 
 def _counts(kind: str, layers: tuple[Layer, ...]) -> str:
     if not layers:
         return f"no {kind}"
     ours = sum(not layer.reason for layer in layers)
-    before = sum(layer.reason == ALREADY_OURS for layer in layers)
+    before = sum(layer.is_ours_already for layer in layers)
     folded = sum(bool(layer.folded or layer.within) for layer in layers)
     left = len(layers) - ours - before
     counts = {"converted": ours, "ours before": before, "left": left, "folded": folded}
@@ -105,7 +130,7 @@ def show(conversion: Conversion, file: TextIO) -> None:
     table.add_column("weight", no_wrap=True)
     table.add_column("outcome")
     for layer in (*conversion.layers, *conversion.norms):
-        style = "red" if layer.outcome.startswith("left") else "green"
+        style = "red" if layer.outcome.startswith("left") else "yellow" if layer.kept else "green"
         cells = (layer.name or "(model)", layer.text.split("(")[0], layer.shape)
         table.add_row(*map(Text, cells), Text(layer.outcome, style=style))
     console = Console(file=file)
