@@ -76,12 +76,22 @@ def kernel(out, steps, CASE: gl.constexpr, N: gl.constexpr):
         accs = xnv.warpgroup_mma_joined(first, (w0, w1), (acc, steps))
     elif CASE == "not transposed":
         accs = xnv.warpgroup_mma_joined(first, (w.index(0), w1), accs)
+    elif CASE == "not permuted":
+        square = gl.allocate_shared_memory(gl.float16, [2, 64, N], gl.NVMMASharedLayout(64, 16, 2))
+        accs = xnv.warpgroup_mma_joined(first, (square.index(0), square.index(1)), accs)
+    elif CASE == "twice":
+        accs = xnv.warpgroup_mma_joined(first, (w0, w0), accs)
+    elif CASE == "twice, indexed":
+        accs = xnv.warpgroup_mma_joined(first, (w0, w.index(0).permute((1, 0))), accs)
+    elif CASE == "unused":
+        xnv.warpgroup_mma_joined(first, (w0, w1), accs)
     elif CASE == "half":
         half = gl.zeros((64, N), gl.float16, LAYOUT)
         accs = xnv.warpgroup_mma_joined(first, (w0, w1), (acc, half))
     elif CASE == "of another size":
         accs = xnv.warpgroup_mma_joined(first, (w0, w1), accs)
-    accs = warpgroup_mma_wait(0, deps=accs)
+    if CASE != "unused":
+        accs = warpgroup_mma_wait(0, deps=accs)
     store(accs[0], out, 0)
     store(accs[1], out, 1)
 
@@ -113,6 +123,7 @@ def refused(error, case, columns=COLUMNS, target=90):
     return message
 
 
+PERMUTE = "of a buffer [N, K], give .permute((1, 0))"
 REFUSED = {
     "one": "two or more right operands and as many accumulators, got 1 and 1",
     "fewer accumulators": "two or more right operands and as many accumulators, got 2 and 1",
@@ -122,7 +133,9 @@ REFUSED = {
     "all stages": f"expected a matrix, got the shape [8, {COLUMNS}, {DEPTH}]",
     "no accumulator": "expected an accumulator, got shared_memory_descriptor",
     "a scalar": "expected an accumulator, got a scalar int32",
-    "not transposed": f"expected a right operand of {DEPTH} rows, got {COLUMNS}",
+    "not transposed": f"expected a right operand of {DEPTH} rows, got {COLUMNS}; {PERMUTE}",
+    "not permuted": f"whose columns lie together in shared memory: {PERMUTE}",
+    "twice": "expected right operands that lie behind each other, got one of them twice",
 }
 
 
@@ -147,3 +160,112 @@ def test_what_else_is_refused_at_the_call(fresh_triton_cache):
         plugin.install()
     gap = refused(PassError, "a gap")
     assert "lies 8192 bytes behind the one before: 4096 is right" in gap
+    equal = refused(PassError, "twice, indexed")
+    assert "1 of 2 products are left in front of a wait: equal ones" in equal
+    unused = refused(PassError, "unused")
+    assert "found none: is the result unused, or not waited for?" in unused
+
+
+@gluon.jit
+def product(
+    out,
+    A: gl.constexpr,
+    B: gl.constexpr,
+    SHARED: gl.constexpr,
+    RIGHT: gl.constexpr,
+    LAYOUT: gl.constexpr,
+    K: gl.constexpr,
+    TURNED: gl.constexpr,
+):
+    x = gl.allocate_shared_memory(A, [64, K], SHARED)
+    w = gl.allocate_shared_memory(B, [2, 32, K], RIGHT)
+    acc = gl.zeros((64, 32), gl.float32, LAYOUT)
+    if TURNED:
+        x = x.permute((1, 0))
+    b = w.index(0).permute((1, 0)), w.index(1).permute((1, 0))
+    accs = xnv.warpgroup_mma_joined(x, b, (acc, acc))
+    accs = warpgroup_mma_wait(0, deps=accs)
+    store(accs[0], out, 0)
+    store(accs[1], out, 1)
+
+
+def product_of(a, b, depth=64, shared=None, layout=None, instr_depth=None, turned=False):
+    bits = a.primitive_bitwidth
+    swizzle = min(128, depth * bits // 8) if depth * bits >= 256 else 0
+    acc = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, 32, instr_depth or 256 // bits])
+    constants = {
+        "A": a,
+        "B": b,
+        "SHARED": shared or gl.NVMMASharedLayout(swizzle, bits, 2),
+        "RIGHT": gl.NVMMASharedLayout(swizzle, b.primitive_bitwidth, 2),
+        "LAYOUT": layout or acc,
+        "K": depth,
+        "TURNED": turned,
+    }
+    types = {"out": "*fp32"} | dict.fromkeys(constants, "constexpr")
+    source = GluonASTSource(product, types, constants, {})
+    options = {"num_warps": 4}
+    return triton.compile(source, target=GPUTarget("cuda", 90, 32), options=options).asm["ptx"]
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "kind"),
+    [
+        (gl.bfloat16, gl.bfloat16, "k16.f32.bf16.bf16"),
+        (gl.float8e4nv, gl.float8e5, "k32.f32.e4m3.e5m2"),
+        (gl.float32, gl.float32, "k8.f32.tf32.tf32"),
+    ],
+)
+def test_operands_of_other_dtypes_are_joined(a, b, kind, fresh_triton_cache):
+    # A row of 128 bytes, as wide as the swizzle.
+    depth = 1024 // a.primitive_bitwidth
+    found = re.findall(r"wgmma\.mma_async\S*m64n64(k\S+)", product_of(a, b, depth))
+    assert found == [kind] * (depth * a.primitive_bitwidth // 256)
+
+
+BLOCKED = gl.BlockedLayout([1, 1], [32, 1], [4, 1], [1, 0])
+SWIZZLED = gl.SwizzledSharedLayout(1, 1, 1, order=[1, 0])
+NO_PRODUCT = {
+    "blocked": (
+        {"layout": BLOCKED},
+        "expected an accumulator in NVMMADistributedLayout of version [3, 0] and instr_shape "
+        "[16, 32, 16] for operands of fp16, got BlockedLayout",
+    ),
+    "swizzled": (
+        {"shared": SWIZZLED},
+        "expected operands in NVMMASharedLayout of 16 bits, got SwizzledSharedLayout",
+    ),
+    "two dtypes": (
+        {"b": gl.bfloat16},
+        "expected right operands of one dtype, fp16 as the left one is fp16, got bf16, bf16",
+    ),
+    "int8": (
+        {"a": gl.int8, "b": gl.int8},
+        "expected operands of fp16, bf16, fp32, fp8e4nv, fp8e5, got int8",
+    ),
+    "fp8": (
+        {"a": gl.float8e5, "b": gl.float8e5, "instr_depth": 16},
+        "instr_shape [16, 32, 32] for operands of fp8e5, got NVMMADistributedLayout",
+    ),
+    "tf32": (
+        {"a": gl.float32, "b": gl.float32, "instr_depth": 16},
+        "instr_shape [16, 32, 8] for operands of fp32, got NVMMADistributedLayout",
+    ),
+    "K of 8": ({"depth": 8}, "expected a multiple of 16 as K of operands of fp16, got 8"),
+    "turned": (
+        {"a": gl.float32, "b": gl.float32, "turned": True},
+        "expected a left operand [M, K] that is not permuted, as it is fp32",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", NO_PRODUCT)
+def test_what_no_wgmma_multiplies_is_refused_at_the_call(case, fresh_triton_cache):
+    arguments, expected = NO_PRODUCT[case]
+    with pytest.raises(CompilationError) as caught:
+        product_of(**{"a": gl.float16, "b": gl.float16} | arguments)
+    message = str(caught.value)
+    assert expected in message
+    lines, start = inspect.getsourcelines(product.fn)
+    call = next(at for at, line in enumerate(lines) if "warpgroup_mma_joined" in line)
+    assert re.search(rf"{re.escape(__file__)}:{start + call}:\d+: error: ", message), message

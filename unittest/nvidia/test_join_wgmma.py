@@ -231,6 +231,8 @@ def test_what_has_no_marker_stays():
 
 
 BARRIER = "  call void @llvm.nvvm.barrier0(), !dbg !5\n"
+ASSEMBLY = '  call void asm sideeffect "bar.sync 0;", ""(), !dbg !5\n'
+WAIT = '  call void asm sideeffect "wgmma.wait_group.sync.aligned 0;", ""(), !dbg !5\n'
 REFUSED = {
     "a gap": ({"offsets": (0, 5120)}, "lies 5120 bytes behind the one before: 4096 is right"),
     "a constant gap": (
@@ -245,8 +247,13 @@ REFUSED = {
     "too wide": ({"marked": (128, 128, 8)}, "of up to 256 columns, got 128, 128, 8"),
     "unknown width": ({"marked": (32, "%stage")}, "got 32, %stage"),
     "other flags": ({"changed": ", 1, -1, 0, 0"}, "they differ in flags: '1, 1, 0, 0'"),
-    "transposed": ({"changed": ", 1, 1, 0, 1"}, "the right one not transposed"),
+    "transposed": ({"changed": ", 1, 1, 0, 1"}, "the columns of the right one together there"),
     "a barrier": ({"between": BARRIER}, "'call' of @llvm.nvvm.barrier0 stands between them"),
+    "assembly": (
+        {"between": ASSEMBLY},
+        "become one, as warpgroup_mma_joined asks: inline assembly stands",
+    ),
+    "a wait": ({"between": WAIT}, "1 of 2 products are left in front of a wait: equal ones"),
     "a store": ({"between": "  store i32 1, ptr null, !dbg !5\n"}, "'store' stands between them"),
 }
 

@@ -53,6 +53,7 @@ from .smem_descriptors import descriptor_of
 __all__ = ["join_wgmma"]
 
 _FENCE: Final = "@llvm.nvvm.wgmma.fence.sync.aligned"
+_WAIT: Final = "wgmma.wait_group.sync.aligned"
 _COMMIT: Final = "@llvm.nvvm.wgmma.commit_group.sync.aligned"
 # What only computes a value.
 _PURE: Final = frozenset(
@@ -227,8 +228,9 @@ class _Groups:
                 wgmma = Wgmma.match(one)
                 if wgmma is None or wgmma.is_transposed:
                     raise self._error(
-                        "expected both operands in shared memory, the right one not transposed, "
-                        "and accumulators of fp32",
+                        "expected both operands in shared memory, the columns of the right one "
+                        "together there (of a buffer [N, K], give .permute((1, 0))), and "
+                        "accumulators of fp32",
                         one,
                     )
                 current.append(wgmma)
@@ -240,6 +242,11 @@ class _Groups:
                 current = []
                 if len(self.groups) == len(columns):
                     break
+            elif _WAIT in one.text and self.groups and not current:
+                raise self._error(
+                    f"{len(self.groups)} of {len(columns)} products are left in front of a wait: "
+                    "equal ones, of one right operand and one accumulator, are computed once"
+                )
             elif (self.groups or current) and not _is_pure(one):
                 raise self._error(f"{_shown(one)} stands between them", one)
         self._check_widths(columns)
@@ -249,7 +256,8 @@ class _Groups:
         if found != [[width] for width in columns]:
             shown = ", ".join("+".join(map(str, widths)) or "none" for widths in found) or "none"
             wanted = ", ".join(map(str, columns))
-            raise self._error(f"expected groups of {wanted} columns, found {shown}")
+            hint = "" if found else ": is the result unused, or not waited for?"
+            raise self._error(f"expected groups of {wanted} columns, found {shown}{hint}")
         if len({len(group) for group in self.groups}) != 1:
             raise self._error("they are not as many for all columns")
         if len(self.fences) != len(columns):
@@ -301,7 +309,9 @@ class _Groups:
 
 def _shown(instruction: Instruction) -> str:
     call = Call.match(instruction)
-    called = f" of {call.callee or call.template}" if call is not None else ""
+    if call is not None and not call.callee:
+        return "inline assembly"
+    called = f" of {call.callee}" if call is not None else ""
     return f"{instruction.opcode!r}{called}"
 
 
