@@ -152,7 +152,7 @@ def test_a_line_per_layer_of_bounded_width():
         torch.nn.utils.parametrizations.weight_norm(torch.nn.Conv2d(8, 8, 3)),
         torch.nn.Conv2d(128, 256, 33, 1, 100, 2, 128, bias=False, padding_mode="reflect"),
     )
-    net.add_module("deep" * 20, torch.nn.Conv2d(8, 8, 1))
+    net.add_module("deep" * 20 + "er", torch.nn.Conv2d(8, 8, 1))
     lines = str(nn.survey(net)).splitlines()
     assert len(lines) == 5
     ends = ("conv", "left", "conv", "conv")
@@ -162,7 +162,8 @@ def test_a_line_per_layer_of_bounded_width():
     assert "ParametrizedConv2d(8, 8, kernel_size=(3, 3), stride=(1, 1))  " in lines[1]
     assert "Conv2d(128, 256, kernel_size=(33, 33), " in lines[2]
     assert "..." in lines[2]
-    assert lines[3].startswith("deepdeep")
+    assert lines[3].startswith("...")
+    assert "deepdeeper  Conv2d(" in lines[3]
 
 
 def test_what_is_no_module_is_refused():

@@ -472,9 +472,12 @@ def test_modules_for_quantization_aware_training_are_left():
     quantization = pytest.importorskip("torch.ao.quantization")
     qat = pytest.importorskip("torch.ao.nn.qat")
     qconfig = quantization.get_default_qat_qconfig("x86")
-    model = TORCH.Sequential(qat.Conv2d(4, 6, 3, qconfig=qconfig))
-    (reason,) = outcome(model).values()
-    assert reason.startswith("it is quantized (torch.ao.nn.qat")
+    fused = torch.ao.nn.intrinsic.qat.ConvBnReLU2d(6, 6, 3, qconfig=qconfig)
+    model = TORCH.Sequential(qat.Conv2d(4, 6, 3, qconfig=qconfig), fused)
+    reasons = list(outcome(model).values())
+    assert reasons[0].startswith("it is quantized (torch.ao.nn.qat")
+    assert reasons[1].startswith("it is quantized (torch.ao.nn.intrinsic.qat")
+    assert len(str(nn.survey(model)).splitlines()) == 3
     kind = type(model[0])
     assert type(nn.convert(model, report=False)[0]) is kind
 

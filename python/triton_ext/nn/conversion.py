@@ -6,6 +6,7 @@ and frozen weights, optimizers and names are what they were.
 
 from __future__ import annotations
 
+import re
 import sys
 from dataclasses import replace
 from typing import Any
@@ -43,6 +44,9 @@ _NORM_DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 
 # How torch's FullyShardedDataParallel marks parameters that it has flattened (torch 2.13).
 _OF_OLDER_FSDP = "_fsdp_flattened"
+
+# Where torch has its modules for training that is aware of quantization.
+_OF_QAT = re.compile(r"torch\..*nn\.(intrinsic\.)?qat\b")
 
 # Pixels per dimension of the input that a layer is asked about; filters that are larger get more.
 _NOMINAL_SIZE = 64
@@ -431,7 +435,7 @@ def _reason_to_leave(module: Any) -> str:
     kind = type(module)
     if kind in _TORCHS:
         return ALREADY_OURS
-    if "quantized" in kind.__module__ or "nn.qat" in kind.__module__:
+    if "quantized" in kind.__module__ or _OF_QAT.match(kind.__module__):
         return f"it is quantized ({kind.__module__}.{kind.__name__})"
     if is_parametrized(module):
         base = kind.__bases__[0]

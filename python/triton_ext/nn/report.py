@@ -16,7 +16,7 @@ ALREADY_OURS = "it is ours already"
 # Where the output is no terminal, rich would take 80 columns and fold the texts.
 _WIDTH = 200
 
-# The most characters of a layer's name and of a module's text in a line of the plain table.
+# The most characters of a layer's name and of a module's text in a line of a table.
 _NAME_WIDTH, _TEXT_WIDTH = 48, 80
 
 
@@ -91,7 +91,7 @@ class Conversion:
 
     def __str__(self) -> str:
         rows = [
-            (_cut(layer.name, _NAME_WIDTH), _cut(layer.text, _TEXT_WIDTH), layer.outcome)
+            (_short(layer.name), _cut(layer.text), layer.outcome)
             for layer in (*self.layers, *self.norms)
         ]
         widths = [max((len(row[i]) for row in rows), default=0) for i in range(2)]
@@ -99,8 +99,13 @@ class Conversion:
         return "\n".join([*lines, self.summary])
 
 
-def _cut(text: str, width: int) -> str:
-    return text if len(text) <= width else f"{text[: width - 3]}..."
+def _short(name: str) -> str:
+    """Returns a name, or its end: what tells layers of a model from each other."""
+    return name if len(name) <= _NAME_WIDTH else f"...{name[3 - _NAME_WIDTH :]}"
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _TEXT_WIDTH else f"{text[: _TEXT_WIDTH - 3]}..."
 
 
 def _counts(kind: str, layers: tuple[Layer, ...]) -> str:
@@ -131,7 +136,7 @@ def show(conversion: Conversion, file: TextIO) -> None:
     table.add_column("outcome")
     for layer in (*conversion.layers, *conversion.norms):
         style = "red" if layer.outcome.startswith("left") else "yellow" if layer.kept else "green"
-        cells = (layer.name or "(model)", layer.text.split("(")[0], layer.shape)
+        cells = (_short(layer.name) or "(model)", layer.text.split("(")[0], layer.shape)
         table.add_row(*map(Text, cells), Text(layer.outcome, style=style))
     console = Console(file=file)
     if not console.is_terminal:
