@@ -24,6 +24,7 @@ class Programs(Page):
 
 PAGE = Programs("gluon-conv.md")
 NEEDED = capabilities()["im2col-copies"]
+JOIN = capabilities()["wgmma-join"]
 
 
 def test_every_link_leads_somewhere():
@@ -40,4 +41,6 @@ def folder(tmp_path_factory):
 @pytest.mark.skipif(not NEEDED.available, reason=NEEDED.reason)
 @pytest.mark.parametrize("command", PAGE.commands(PAGE.text), ids=lambda command: command.line)
 def test_it_prints_what_the_page_says(folder, command):
+    if command.line == "python joined.py" and not JOIN.available:
+        pytest.skip(JOIN.reason)
     check(command, folder)
