@@ -30,7 +30,7 @@ from unittest import mock
 from benchmarks.harness import add_out_argument, collect_environment, emit, write_rows
 from benchmarks.launch import STAND_IN_VARIABLE, start_on_stand_in
 
-__all__ = ["add_arguments", "run"]
+__all__ = ["add_arguments", "fastest_us", "is_prepared", "run", "run_calls"]
 
 VARIANTS = ("triton", "prepared")
 CHUNK = 100
@@ -52,7 +52,29 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Runs the case.
+    """Runs the case; returns what :func:`run_calls` does."""
+    return run_calls(arguments, _operators_on_stand_in, make_calls)
+
+
+@contextlib.contextmanager
+def _operators_on_stand_in() -> Iterator[None]:
+    # Triton's driver, which this patches, is there in the process of the stand-in only.
+    stand_in = importlib.import_module("benchmarks.stand_in_operators")
+    with stand_in.operators_on_stand_in():
+        yield
+
+
+def run_calls(
+    arguments: argparse.Namespace,
+    on_stand_in: Callable[[], contextlib.AbstractContextManager[None]],
+    make: Callable[[], dict[str, Callable[[], object]]],
+) -> int:
+    """Times calls in the process of the stand-in, which it starts.
+
+    Args:
+        arguments: The options.
+        on_stand_in: Within, tensors on the CPU are taken for those of a GPU.
+        make: Makes the calls, by name.
 
     Returns:
         1 where a launch was not prepared, 2 without a C compiler or with options that cannot be
@@ -67,11 +89,9 @@ def run(arguments: argparse.Namespace) -> int:
     environment = collect_environment()
     for line in (*environment.lines(), FORMULA, "driver: a stand-in that does nothing"):
         emit(line)
-    # Triton's driver, which this patches, is there in the process of the stand-in only.
-    stand_in = importlib.import_module("benchmarks.stand_in_operators")
     times: dict[tuple[str, str], list[float]] = {}
-    with stand_in.operators_on_stand_in():
-        calls = make_calls()
+    with on_stand_in():
+        calls = make()
         unprepared = [name for name, call in calls.items() if not is_prepared(call)]
         for _ in range(arguments.rounds):
             for variant in VARIANTS:

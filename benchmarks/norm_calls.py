@@ -11,22 +11,11 @@ import argparse
 import contextlib
 import functools
 import importlib
-import os
 from collections.abc import Callable, Iterator
 from typing import Any
 from unittest import mock
 
-from benchmarks.calls import (
-    FORMULA,
-    VARIANTS,
-    add_arguments,
-    fastest_us,
-    is_prepared,
-    report,
-    through,
-)
-from benchmarks.harness import collect_environment, emit
-from benchmarks.launch import STAND_IN_VARIABLE, start_on_stand_in
+from benchmarks.calls import add_arguments, run_calls
 
 __all__ = ["add_arguments", "make_calls", "norms_on_stand_in", "run"]
 
@@ -34,35 +23,8 @@ Calls = dict[str, Callable[[], object]]
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Runs the case.
-
-    Returns:
-        1 where a launch was not prepared, 2 without a C compiler or with options that cannot be
-        followed, else 0.
-    """
-    for name in ("rounds", "chunks"):
-        if getattr(arguments, name) < 1:
-            emit(f"--{name} {getattr(arguments, name)}: expected at least 1")
-            return 2
-    if os.environ.get(STAND_IN_VARIABLE) is None:
-        return start_on_stand_in()
-    environment = collect_environment()
-    for line in (*environment.lines(), FORMULA, "driver: a stand-in that does nothing"):
-        emit(line)
-    times: dict[tuple[str, str], list[float]] = {}
-    with norms_on_stand_in():
-        calls = make_calls()
-        unprepared = [name for name, call in calls.items() if not is_prepared(call)]
-        for _ in range(arguments.rounds):
-            for variant in VARIANTS:
-                with through(variant):
-                    for name, call in calls.items():
-                        took = fastest_us(call, arguments.chunks)
-                        times.setdefault((name, variant), []).append(took)
-    report(times, arguments, environment)
-    for name in unprepared:
-        emit(f"{name}: a launch is not prepared")
-    return int(bool(unprepared))
+    """Runs the case; returns what ``run_calls`` does."""
+    return run_calls(arguments, norms_on_stand_in, make_calls)
 
 
 @contextlib.contextmanager

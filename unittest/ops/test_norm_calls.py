@@ -16,6 +16,7 @@ import pytest
 pytest.importorskip("torch", reason="triton_ext.ops needs torch, which is not installed")
 
 from benchmarks import norm_calls
+from benchmarks.launch import STAND_IN_VARIABLE
 from benchmarks.stand_in_driver import compile_stand_in, environment_of
 
 FOLDER = pathlib.Path(__file__).parent
@@ -60,7 +61,7 @@ def test_kernels_launched_together_get_what_each_gets(environment):
 @pytest.mark.slow
 def test_the_benchmark_times_prepared_calls(environment, tmp_path):
     out = tmp_path / "calls.csv"
-    variables = {**environment, norm_calls.STAND_IN_VARIABLE: "1"}
+    variables = {**environment, STAND_IN_VARIABLE: "1"}
     command = ("-m", "benchmarks", "norm_calls", "--rounds", "1", "--chunks", "1")
     text = run(variables, *command, "--out", str(out))
     assert "is not prepared" not in text
