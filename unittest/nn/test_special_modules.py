@@ -590,6 +590,19 @@ def test_compiled_and_scripted_models():
     nn.convert(scripted, report=False)
 
 
+@pytest.mark.filterwarnings("ignore:.*torch.jit.*:DeprecationWarning")
+@pytest.mark.parametrize(
+    "layer", [conv(), TORCH.ConvTranspose1d(4, 4, 3), TORCH.BatchNorm2d(4), TORCH.GroupNorm(2, 4)]
+)
+def test_scripting_says_to_revert_first(layer):
+    model = TORCH.Sequential(TORCH.Sequential(copy.deepcopy(layer), TORCH.ReLU())).eval()
+    name = type(layer).__name__
+    nn.convert(model, fold=True, norms=True, report=False)
+    with pytest.raises(RuntimeError, match=rf"not take the {name} of .*revert\(model\) first"):
+        torch.jit.script(model)
+    torch.jit.script(nn.revert(model))
+
+
 @pytest.mark.parametrize("fold", [False, True])
 def test_models_are_traced_and_exported(fold):
     theirs = TORCH.Sequential(

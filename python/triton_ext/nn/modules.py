@@ -9,7 +9,7 @@ in-place update would miss, and none is made per call.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch.fx import Proxy
@@ -17,6 +17,7 @@ from torch.overrides import handle_torch_function
 
 from triton_ext import ops
 from triton_ext.nn import gathered
+from triton_ext.nn.steps import refuse_scripting
 from triton_ext.ops.arguments import channels_last
 from triton_ext.ops.checks import Fallback, parse_fallback
 
@@ -59,6 +60,10 @@ class _Convolution:
         super().__init__(*arguments, **keywords)
         self.fallback = fallback
         self.pack_weight()
+
+    def __prepare_scriptable__(self) -> NoReturn:
+        # torch.jit.script asks every module for what it is to compile in its place.
+        refuse_scripting(self)
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name != "weight":

@@ -15,12 +15,12 @@ Where it does not, torch's own forward runs, and what follows by itself.  So it 
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch.fx import Proxy
 
-from triton_ext.nn.steps import add_and_activate, is_watched, name_of
+from triton_ext.nn.steps import add_and_activate, is_watched, name_of, refuse_scripting
 from triton_ext.ops import norms as kernels
 from triton_ext.ops.autocast import is_autocast
 from triton_ext.ops.norms.functional import normalize as run
@@ -41,6 +41,10 @@ Tensor = torch.Tensor
 
 class _Norm:
     """What all four have beside torch's module; comes first among their bases."""
+
+    def __prepare_scriptable__(self) -> NoReturn:
+        # torch.jit.script asks every module for what it is to compile in its place.
+        refuse_scripting(self)
 
     def forward(self, input: Tensor) -> Tensor:
         """Normalizes, by a kernel where one gives torch's result."""

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 
 from triton_ext.ops.reference import apply_activation
 
-__all__ = ["activation_of", "add_and_activate", "has_hooks", "is_watched", "name_of"]
+__all__ = [
+    "activation_of",
+    "add_and_activate",
+    "has_hooks",
+    "is_watched",
+    "name_of",
+    "refuse_scripting",
+]
 
 
 def activation_of(module: object) -> str | None:
@@ -77,3 +84,15 @@ def add_and_activate(y: Any, activation: Any, residual: Any, adds: str) -> Any:
     if activation is None:
         return y
     return apply_activation(y, activation) if isinstance(activation, str) else activation(y)
+
+
+def refuse_scripting(module: Any) -> NoReturn:
+    """Says what to do before ``torch.jit.script``, whose own errors tell of the kernels' code.
+
+    Raises:
+        RuntimeError: Always, as torch raises for what it cannot compile.
+    """
+    raise RuntimeError(
+        f"torch.jit.script does not take the {type(module).__name__} of triton_ext.nn; call "
+        "triton_ext.nn.revert(model) first"
+    )
