@@ -174,12 +174,13 @@ def product(
     SHARED: gl.constexpr,
     RIGHT: gl.constexpr,
     LAYOUT: gl.constexpr,
+    M: gl.constexpr,
     K: gl.constexpr,
     TURNED: gl.constexpr,
 ):
-    x = gl.allocate_shared_memory(A, [64, K], SHARED)
+    x = gl.allocate_shared_memory(A, [M, K], SHARED)
     w = gl.allocate_shared_memory(B, [2, 32, K], RIGHT)
-    acc = gl.zeros((64, 32), gl.float32, LAYOUT)
+    acc = gl.zeros((M, 32), gl.float32, LAYOUT)
     if TURNED:
         x = x.permute((1, 0))
     b = w.index(0).permute((1, 0)), w.index(1).permute((1, 0))
@@ -189,7 +190,7 @@ def product(
     store(accs[1], out, 1)
 
 
-def product_of(a, b, depth=64, shared=None, layout=None, instr_depth=None, turned=False):
+def product_of(a, b, depth=64, rows=64, shared=None, layout=None, instr_depth=None, turned=False):
     bits = a.primitive_bitwidth
     swizzle = min(128, depth * bits // 8) if depth * bits >= 256 else 0
     acc = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, 32, instr_depth or 256 // bits])
@@ -199,6 +200,7 @@ def product_of(a, b, depth=64, shared=None, layout=None, instr_depth=None, turne
         "SHARED": shared or gl.NVMMASharedLayout(swizzle, bits, 2),
         "RIGHT": gl.NVMMASharedLayout(swizzle, b.primitive_bitwidth, 2),
         "LAYOUT": layout or acc,
+        "M": rows,
         "K": depth,
         "TURNED": turned,
     }
@@ -252,6 +254,12 @@ NO_PRODUCT = {
         "instr_shape [16, 32, 8] for operands of fp32, got NVMMADistributedLayout",
     ),
     "K of 8": ({"depth": 8}, "expected a multiple of 16 as K of operands of fp16, got 8"),
+    "warps": (
+        {"layout": gl.NVMMADistributedLayout([3, 0], [2, 2], [16, 32, 16])},
+        "expected a multiple of 4 as the first of warps_per_cta, for a WGMMA's rows are those of a "
+        "warp group, got [2, 2]",
+    ),
+    "few rows": ({"rows": 32}, "expected 64 rows of the left operand or more, got 32"),
     "turned": (
         {"a": gl.float32, "b": gl.float32, "turned": True},
         "expected a left operand [M, K] that is not permuted, as it is fp32",

@@ -33,6 +33,7 @@ _MIN_N: Final = 16
 _STEP_BYTES: Final = 32
 # What a warp of Triton's layout has of an instruction's 64 rows.
 _INSTRUCTION_M: Final = 16
+_WARPS_OF_GROUP: Final = 4
 _FP8: Final = ("fp8e4nv", "fp8e5")
 _DTYPES: Final = ("fp16", "bf16", "fp32", *_FP8)
 _PERMUTE: Final = "of a buffer [N, K], give .permute((1, 0))"
@@ -52,12 +53,12 @@ def warpgroup_mma_joined(a, b, acc, _semantic=None):  # type: ignore[no-untyped-
     buffer no more than its swizzle, for what is beyond lies between the columns of two.
 
     Args:
-        a: Shared memory [M, K].
+        a: Shared memory [M, K]; M is 64 or more.
         b: Tuple of shared memory [K, N], each ``.permute((1, 0))`` of a buffer [N, K]; N is 16 or
             more.
         acc: Tuple of accumulators [M, N] of fp32, one for each, in ``NVMMADistributedLayout`` of
             version [3, 0] with ``instr_shape`` [16, N, 32 bytes of K]: 16 for operands of 16 bits,
-            32 for fp8, 8 for tf32.
+            32 for fp8, 8 for tf32; the first of ``warps_per_cta`` is a multiple of 4.
 
     Returns:
         The accumulators.
@@ -92,6 +93,8 @@ def warpgroup_mma_joined(a, b, acc, _semantic=None):  # type: ignore[no-untyped-
         raise ValueError(f"{_NAME}: expected at most {MAX_N} columns together, got {sum(columns)}")
     for operand, each in zip(b, acc, strict=True):
         _check_product(a, operand, each)
+    if int(a.shape[0]) % (_INSTRUCTION_M * _WARPS_OF_GROUP):
+        raise ValueError(f"{_NAME}: expected 64 rows of the left operand or more, got {a.shape[0]}")
     _check_operands(a, b)
     depth = _STEP_BYTES * 8 // a.dtype.primitive_bitwidth
     if int(a.shape[1]) % depth:
@@ -198,4 +201,9 @@ def _check_layout(layout: Any, instr_shape: list[int], dtype: Any) -> None:
         raise TypeError(
             f"{_NAME}: expected an accumulator in NVMMADistributedLayout of version [3, 0] and "
             f"instr_shape {instr_shape} for operands of {dtype}, got {layout}"
+        )
+    if layout.warps_per_cta[0] % _WARPS_OF_GROUP:
+        raise ValueError(
+            f"{_NAME}: expected a multiple of {_WARPS_OF_GROUP} as the first of warps_per_cta, for "
+            f"a WGMMA's rows are those of a warp group, got {list(layout.warps_per_cta)}"
         )
