@@ -44,8 +44,11 @@ def test_a_newer_one_is_used_and_what_is_not_confirmed_is_named(copy, version):
     first, last = (".".join(map(str, release)) for release in SUPPORTED)
     assert f"{version} (not tested with triton-ext, which covers {first}-{last})" in found["triton"]
     assert "stages-hook-key" in report["unconfirmed"]
-    # Probes see through the number: what this library lacks is refused, by name.
     offered = {each["topic"]: each for each in report["capabilities"]}
+    # What nobody has read the text of is refused, though nothing is seen to lack.
+    assert not offered["wgmma-join"]["good"]
+    assert f"triton {version} is newer than the releases" in offered["wgmma-join"]["text"]
+    # Probes see through the number: what this library lacks is refused, by name.
     for name, capability in capabilities().items():
         if not capability.probed or name in ("interpreter", "im2col", "im2col-gluon"):
             continue

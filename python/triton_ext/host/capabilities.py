@@ -94,6 +94,13 @@ class _ReleaseHas:
         return detect().release >= self.release
 
 
+class _ReleaseIsKnown:
+    """What is made of the text of a compile is known of releases whose text has been read."""
+
+    def __call__(self) -> bool:
+        return detect().release <= SUPPORTED[1]
+
+
 _NEEDS = "triton {{version}} {}; install {} or newer: pip install 'triton>={}'"
 
 # Of a release that nobody has seen: its probe failed, for a reason that is not known.
@@ -140,7 +147,7 @@ _TABLE: tuple[tuple[str, str, Callable[[], bool], str], ...] = (
     (
         "wgmma-join",
         "WGMMAs of one left operand as one instruction (NVIDIA, sm_90)",
-        lambda: detect().release <= SUPPORTED[1],
+        _ReleaseIsKnown(),
         _NEWER,
     ),
     (
@@ -243,7 +250,7 @@ def capabilities() -> dict[str, Capability]:
             summary=summary,
             available=available,
             reason="" if available else reason.format(version=version, name=name),
-            probed=not isinstance(probe, _ReleaseHas) and probe is not takes_key,
+            probed=not isinstance(probe, (_ReleaseHas, _ReleaseIsKnown)) and probe is not takes_key,
         )
     return table
 
