@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from triton_ext.ir import Operation, OpResult, Value
+from triton_ext.ir import OpResult, Value
 from triton_ext.ir.dialects import OpReader, View
-from triton_ext.markers import JOIN
 
 __all__ = [
     "TcGen5CommitOp",
@@ -18,17 +17,11 @@ __all__ = [
     "TmemStoreOp",
     "WarpGroupDotOp",
     "WarpGroupDotWaitOp",
-    "is_join",
 ]
 
 
 def _first(results: tuple[OpResult, ...]) -> OpResult | None:
     return results[0] if results else None
-
-
-def is_join(op: Operation) -> bool:
-    """Whether it is the marker in front of products that become one."""
-    return op.name == "tt.extern_elementwise" and f'"{JOIN}"' in op.text
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ from triton_ext.emulator.faults import UnreadyError, at_place, fault
 from triton_ext.emulator.memory import LdsView
 from triton_ext.emulator.workgroup import Context, Prepare, Step, Workgroup
 from triton_ext.ir import Operation
+from triton_ext.markers import JOIN
 
 from ..dialect import mma
 from .copies import check_async_read
@@ -201,8 +202,8 @@ def _wait(op: Operation, context: Context) -> Step:
 
 
 def _join(op: Operation, context: Context) -> Step:
-    """The marker of products that become one (``triton_ext.markers.JOIN``)."""
-    if not mma.is_join(op):
+    """The marker in front of products that become one."""
+    if f'"{JOIN}"' not in op.text:
         raise fault(op, "the emulator does not know functions of libraries")
     return lambda group: _Products.of(group).join(len(op.operands))
 
