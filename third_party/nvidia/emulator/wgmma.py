@@ -15,9 +15,9 @@ from triton_ext.emulator.faults import UnreadyError, at_place, fault
 from triton_ext.emulator.memory import LdsView
 from triton_ext.emulator.workgroup import Context, Prepare, Step, Workgroup
 from triton_ext.ir import Operation
-from triton_ext.markers import JOIN
 
 from ..dialect import mma
+from ..dialect.join import is_join
 from .copies import check_async_read
 from .mbarriers import agent_of, races_of
 
@@ -203,7 +203,7 @@ def _wait(op: Operation, context: Context) -> Step:
 
 def _join(op: Operation, context: Context) -> Step:
     """The marker in front of products that become one."""
-    if f'"{JOIN}"' not in op.text:
+    if not is_join(op):
         raise fault(op, "the emulator does not know functions of libraries")
     return lambda group: _Products.of(group).join(len(op.operands))
 
