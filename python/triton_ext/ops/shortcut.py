@@ -20,9 +20,20 @@ from triton_ext.ops.descriptors import ROW_BYTES
 from triton_ext.ops.machine import IS_INTERPRETED
 from triton_ext.ops.plans import PlanCache, allows_tf32
 
-__all__ = ["cast", "forget", "is_differentiated", "keep", "key_of", "known", "look"]
+__all__ = [
+    "PLAIN_TYPES",
+    "cast",
+    "forget",
+    "is_differentiated",
+    "is_watched",
+    "keep",
+    "key_of",
+    "known",
+    "look",
+]
 
-_PLAIN_TYPES = (torch.Tensor, torch.nn.Parameter)
+#: Of tensors that nothing but autograd has to do with.
+PLAIN_TYPES = (torch.Tensor, torch.nn.Parameter)
 # What else may be in a key: names, a dtype; other things need not even be hashable.
 _WORDS = {str, torch.dtype, type(None)}
 # Equal values of these are the same argument; 1.0 and True equal 1.
@@ -81,7 +92,7 @@ def _is_exact(value: object) -> bool:
     return True
 
 
-def _is_watched() -> bool:
+def is_watched() -> bool:
     """Tells whether somebody but the operators has to do with calls on plain tensors."""
     return (
         is_compiling()
@@ -104,10 +115,10 @@ def cast(*tensors: torch.Tensor | None) -> tuple[Any, ...] | None:
 
     ``None`` where it is not autocast that keeps the call from having a key.
     """
-    if _is_watched() or not _is_any_autocast():
+    if is_watched() or not _is_any_autocast():
         return None
     for tensor in tensors:
-        if tensor is not None and type(tensor) not in _PLAIN_TYPES:
+        if tensor is not None and type(tensor) not in PLAIN_TYPES:
             return None
     first = tensors[0]
     if first is None or not is_autocast(first.device.type):
@@ -156,7 +167,7 @@ def look(words: Hashable, tensors: tuple[torch.Tensor | None, ...]) -> Hashable:
         words: All arguments but the tensors.
         tensors: As for :func:`key_of`.
     """
-    if _is_watched():
+    if is_watched():
         return None
     x = tensors[0]
     looks: list[Hashable] = [words]
@@ -166,7 +177,7 @@ def look(words: Hashable, tensors: tuple[torch.Tensor | None, ...]) -> Hashable:
             if tensor is None:
                 looks.append(None)
                 continue
-            if type(tensor) not in _PLAIN_TYPES:
+            if type(tensor) not in PLAIN_TYPES:
                 return None
             if tensor.is_neg():
                 return None

@@ -10,25 +10,17 @@ from __future__ import annotations
 from collections.abc import Hashable
 from typing import Any
 
-import torch
-from torch.autograd import forward_ad
 from torch.overrides import has_torch_function_variadic
 
 from triton_ext.ops.autocast import is_autocast
 from triton_ext.ops.norms.norm_launches import ALIGNMENT
 from triton_ext.ops.norms.norm_plan import NormPlan
 from triton_ext.ops.plans import PlanCache
+from triton_ext.ops.shortcut import PLAIN_TYPES, is_watched
 
 __all__ = ["batch_look", "group_look", "keep", "plan_of_look"]
 
-Tensor = torch.Tensor
-
-_PLAIN_TYPES = (Tensor, torch.nn.Parameter)
-
 _known: PlanCache[NormPlan] = PlanCache()
-
-_number_of_modes = torch._C._len_torch_dispatch_stack
-_number_of_transforms = torch._C._functorch.get_dynamic_layer_stack_depth
 
 
 def batch_look(
@@ -58,19 +50,12 @@ def group_look(x: Any, groups: Any, weight: Any, bias: Any, activation: Any, eps
     if type(eps) is not float or type(groups) is not int or type(activation) is not str:
         return None
     # Anything else has no look.
-    is_wide = type(x) in _PLAIN_TYPES and is_autocast(x.device.type)
+    is_wide = type(x) in PLAIN_TYPES and is_autocast(x.device.type)
     return _look((groups, is_wide, activation, eps), (x, weight, bias))
 
 
 def _look(words: tuple[Any, ...], tensors: tuple[Any, ...]) -> Hashable:
-    if (
-        torch.compiler.is_compiling()
-        or torch.jit.is_tracing()
-        or _number_of_modes() > 0
-        or _number_of_transforms() > 0
-        or forward_ad._current_level >= 0
-        or has_torch_function_variadic(*tensors)
-    ):
+    if is_watched() or has_torch_function_variadic(*tensors):
         return None
     looks: list[Any] = [words]
     addresses = 0
@@ -78,7 +63,7 @@ def _look(words: tuple[Any, ...], tensors: tuple[Any, ...]) -> Hashable:
         for tensor in tensors:
             if tensor is None:
                 looks.append(None)
-            elif type(tensor) in _PLAIN_TYPES and not tensor.is_neg():
+            elif type(tensor) in PLAIN_TYPES and not tensor.is_neg():
                 looks += (tensor.shape, tensor.stride(), tensor.dtype, tensor.device)
                 addresses |= tensor.data_ptr()
             else:
