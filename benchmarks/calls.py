@@ -24,13 +24,14 @@ import importlib
 import os
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 from unittest import mock
 
 from benchmarks.harness import add_out_argument, collect_environment, emit, write_rows
 from benchmarks.launch import STAND_IN_VARIABLE, start_on_stand_in
 
-__all__ = ["add_arguments", "fastest_us", "is_prepared", "run", "run_calls"]
+__all__ = ["add_arguments", "fastest_us", "is_prepared", "run", "run_calls", "run_step"]
 
 VARIANTS = ("triton", "prepared")
 CHUNK = 100
@@ -122,11 +123,6 @@ def make_calls() -> dict[str, Callable[[], object]]:
     module.pack_weight()
     parameters = (leaves[0], module.weight)
 
-    def step(forward: Callable[[], torch.Tensor], given: tuple[torch.Tensor, ...]) -> None:
-        torch.autograd.backward((forward(),), (dy,))
-        for leaf in given:
-            leaf.grad = None
-
     def in_evaluation() -> torch.Tensor:
         with torch.no_grad():
             y: torch.Tensor = module(x)
@@ -141,10 +137,27 @@ def make_calls() -> dict[str, Callable[[], object]]:
         ),
         "conv2d_input": lambda: ops.conv2d_input(x.shape, weight, dy, 1, 1),
         "conv2d_weight": lambda: ops.conv2d_weight(x, weight.shape, dy, 1, 1),
-        "conv2d, forward, backward": lambda: step(lambda: ops.conv2d(*leaves, None, 1, 1), leaves),
+        "conv2d, forward, backward": lambda: run_step(
+            lambda: ops.conv2d(*leaves, None, 1, 1), dy, leaves
+        ),
         "nn.Conv2d, no_grad": in_evaluation,
-        "nn.Conv2d, forward, backward": lambda: step(lambda: module(leaves[0]), parameters),
+        "nn.Conv2d, forward, backward": lambda: run_step(lambda: module(leaves[0]), dy, parameters),
     }
+
+
+def run_step(forward: Callable[[], Any], dy: Any, leaves: Sequence[Any]) -> None:
+    """Runs a forward and its backward, and forgets the gradients.
+
+    Args:
+        forward: Returns y.
+        dy: The gradient of y.
+        leaves: The tensors that get gradients.
+    """
+    import torch
+
+    torch.autograd.backward((forward(),), (dy,))
+    for leaf in leaves:
+        leaf.grad = None
 
 
 def is_prepared(call: Callable[[], object]) -> bool:

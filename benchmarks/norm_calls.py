@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 from unittest import mock
 
-from benchmarks.calls import add_arguments, run_calls
+from benchmarks.calls import add_arguments, run_calls, run_step
 
 __all__ = ["add_arguments", "make_calls", "norms_on_stand_in", "run"]
 
@@ -93,14 +93,9 @@ def make_calls() -> Calls:
         nn.convert(model.bfloat16(), norms=True, report=False)
         forwards[name] = functools.partial(model, *inputs), tuple(model.parameters())
 
-    def both(forward: Callable[[], torch.Tensor], leaves: tuple[torch.Tensor, ...]) -> None:
-        torch.autograd.backward((forward(),), (dy,))
-        for leaf in leaves:
-            leaf.grad = None
-
     calls: Calls = {}
     for name, (forward, parameters) in forwards.items():
         leaves = (x, residual, *parameters)
         calls[name] = forward
-        calls[f"{name}, both"] = functools.partial(both, forward, leaves)
+        calls[f"{name}, both"] = functools.partial(run_step, forward, dy, leaves)
     return calls
