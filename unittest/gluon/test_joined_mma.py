@@ -21,7 +21,10 @@ if not JOIN.available:
 from triton.experimental import gluon  # noqa: E402
 from triton.experimental.gluon import language as gl  # noqa: E402
 from triton.experimental.gluon._runtime import GluonASTSource  # noqa: E402
-from triton.experimental.gluon.language.nvidia.hopper import warpgroup_mma_wait  # noqa: E402
+from triton.experimental.gluon.language.nvidia.hopper import (  # noqa: E402
+    warpgroup_mma,
+    warpgroup_mma_wait,
+)
 
 ROWS, COLUMNS, DEPTH = 64, 32, 64
 
@@ -85,6 +88,11 @@ def kernel(out, steps, CASE: gl.constexpr, N: gl.constexpr):
         accs = xnv.warpgroup_mma_joined(first, (w0, w.index(0).permute((1, 0))), accs)
     elif CASE == "unused":
         xnv.warpgroup_mma_joined(first, (w0, w1), accs)
+    elif CASE == "unused, before others":
+        xnv.warpgroup_mma_joined(first, (w0, w1), accs)
+        one = warpgroup_mma(x.index(1), w0, acc, is_async=True)
+        other = warpgroup_mma(x.index(1), w1, acc, is_async=True)
+        accs = warpgroup_mma_wait(1, deps=(one,)), warpgroup_mma_wait(0, deps=(other,))
     elif CASE == "half":
         half = gl.zeros((64, N), gl.float16, LAYOUT)
         accs = xnv.warpgroup_mma_joined(first, (w0, w1), (acc, half))
@@ -164,6 +172,9 @@ def test_what_else_is_refused_at_the_call(fresh_triton_cache):
     assert "1 of 2 products are left in front of a wait: equal ones" in equal
     unused = refused(PassError, "unused")
     assert "found none: is the result unused, or not waited for?" in unused
+    # Those are waited for one by one.
+    others = refused(PassError, "unused, before others")
+    assert "the next ones are of the call at" in others
 
 
 @gluon.jit

@@ -310,6 +310,22 @@ def test_what_is_not_alike_is_refused(case):
         join_wgmma(head + after + tail)
 
 
+def test_products_of_another_call_are_not_a_markers():
+    def marked_at(line, column):
+        text = re.sub(rf"(call i32 @{JOIN}.*)!5", r"\1!11", module())
+        return f"{text}!11 = !DILocation(line: {line}, column: {column}, scope: !4)\n"
+
+    for place in ((11, 5), (12, 9)):
+        with pytest.raises(PassError) as caught:
+            join_wgmma(marked_at(*place))
+        message = str(caught.value)
+        assert "/src/kernel.py:{}:{}: error: these WGMMAs cannot".format(*place) in message
+        assert "of the call at /src/kernel.py:12:5: is the result unused?" in message
+    # What LLVM makes of markers at two places is at none, or has no column.
+    for place in ((0, 0), (12, 0)):
+        assert used(join_wgmma(marked_at(*place))) == used(module())
+
+
 @pytest.mark.parametrize(
     ("before", "after"),
     [

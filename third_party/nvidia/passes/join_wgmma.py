@@ -25,6 +25,7 @@ Properties of the WGMMAs that become one:
 2. The right operand of each begins where that of the one before ends: N / 8 groups of 8 rows behind
    it, as far apart as its descriptor says (:mod:`.smem_descriptors`).
 3. Nothing that has an effect stands between them but their fences and ends of groups.
+4. They are of the call that the marker is of, as far as the places in the program are known.
 
 A marker in front of a branch, with nothing but values behind it, is that of every way that is
 entered from there alone: LLVM makes one of equal instructions that begin both.
@@ -43,7 +44,16 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from triton_ext.errors import PassError
-from triton_ext.llvm_ir import Block, Call, Entity, Function, Instruction, Module, parse
+from triton_ext.llvm_ir import (
+    Block,
+    Call,
+    Entity,
+    Function,
+    Instruction,
+    Module,
+    parse,
+    source_position,
+)
 from triton_ext.markers import JOIN
 
 from ..dialect.wgmma_asm import MAX_N, Wgmma, joined_text, result_type
@@ -225,6 +235,7 @@ class _Groups:
         current: list[Wgmma] = []
         for one in behind:
             if Wgmma.is_one(one):
+                self._check_call(one)
                 wgmma = Wgmma.match(one)
                 if wgmma is None or wgmma.is_transposed:
                     raise self._error(
@@ -250,6 +261,19 @@ class _Groups:
             elif (self.groups or current) and not _is_pure(one):
                 raise self._error(f"{_shown(one)} stands between them", one)
         self._check_widths(columns)
+
+    def _check_call(self, wgmma: Instruction) -> None:
+        """Refuses a WGMMA of another call, which the marker would take for one of its own.
+
+        Results that nobody uses are not computed; their marker stays.
+        """
+        mine, other = (source_position(self.module, at) for at in (self.marker.instruction, wgmma))
+        if mine is None or other is None or mine == other:
+            return
+        # LLVM gives what it makes of two places no line or no column; Triton counts from 1.
+        if mine[2] and other[2]:
+            where = ":".join(map(str, other))
+            raise self._error(f"the next ones are of the call at {where}: is the result unused?")
 
     def _check_widths(self, columns: list[int]) -> None:
         found = [sorted({one.columns for one in group}) for group in self.groups]
