@@ -59,6 +59,12 @@ def kernel(out, steps, CASE: gl.constexpr, N: gl.constexpr):
             else:
                 accs = xnv.warpgroup_mma_joined(x.index(1), (w2, w3), accs)
                 accs = warpgroup_mma_wait(0, deps=accs)
+    elif CASE == "reset":
+        for step in range(steps):
+            if step & 3 == 0:
+                accs = (acc, acc)
+            accs = xnv.warpgroup_mma_joined(first, (w0, w1), accs)
+            accs = warpgroup_mma_wait(0, deps=accs)
     elif CASE == "a gap":
         accs = xnv.warpgroup_mma_joined(first, (w0, w2), accs)
     elif CASE == "one":
@@ -110,7 +116,7 @@ def compiled(case, columns=COLUMNS, target=90):
     return triton.compile(source, target=GPUTarget("cuda", target, 32), options={"num_warps": 4})
 
 
-@pytest.mark.parametrize(("case", "count"), [("constant", 2), ("chosen", 2)])
+@pytest.mark.parametrize(("case", "count"), [("constant", 2), ("chosen", 2), ("reset", 1)])
 def test_pieces_at_constant_places_are_joined(case, count, fresh_triton_cache):
     # 2 * 32 columns, 64 channels in 16s.
     ptx = compiled(case).asm["ptx"]

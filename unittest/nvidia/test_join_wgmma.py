@@ -215,12 +215,36 @@ def test_what_debug_information_says_of_what_goes_goes():
     assert "#dbg_value" not in join_wgmma(branches(with_records(module())))
 
 
-@pytest.mark.parametrize("fresh", [False, True])
-def test_the_hosts_llvm_accepts_it(fresh):
+def with_late(*lines):
+    """The module where an accumulator of the second ones is computed behind the first ones."""
+    behind = "".join(f"  {line}, !dbg !5\n" for line in lines)
+    head, _, tail = module().replace("  %in.w1 =", f"{behind}  %in.w1 =").rpartition("%a1.0,")
+    return f"{head}%late,{tail}"
+
+
+LATE = ("%one = zext i1 %odd to i32", "%late = bitcast i32 %one to float")
+
+
+def test_what_is_added_to_is_computed_in_front_of_the_fence():
+    # As 3.6 and 3.7 write accumulators that are chosen: those of each product in front of it.
+    text = with_late(*LATE)
+    joined = join_wgmma(text)
+    front = joined.partition(FENCE)[0]
+    one, late = (re.search(rf"(%\S+) = {name} ", front)[1] for name in ("zext i1", "bitcast i32"))
+    assert f"{one} = zext i1 %odd to i32, !dbg !5\n" in front
+    assert f"{late} = bitcast i32 {one} to float, !dbg !5\n" in front
+    assert used(joined.replace(late, "%late")) == used(text)
+
+
+ACCEPTED = {"ready": module(), "fresh": module(fresh=True), "late": with_late(*LATE)}
+
+
+@pytest.mark.parametrize("case", ACCEPTED)
+def test_the_hosts_llvm_accepts_it(case):
     llvm = pytest.importorskip("triton._C.libtriton").llvm
     llvm.init_targets()
     switches = [False] * re.sub(r"bool = \w+", "", llvm.translate_to_asm.__doc__).count(": bool")
-    joined = join_wgmma(module(fresh=fresh))
+    joined = join_wgmma(ACCEPTED[case])
     ptx = llvm.translate_to_asm(joined, "nvptx64-nvidia-cuda", "sm_90a", "+ptx80", [], *switches)
     assert re.findall(r"mma_async\S*m64n(\d+)k16", ptx) == ["48"] * STEPS
 
@@ -286,11 +310,6 @@ EDITED = {
     ),
     "an unknown descriptor": ("i64 %d.w1.0, i1", "i64 9, i1", "lie cannot be seen"),
     "another form": ("f32.f16.f16 {$0,$1,$2,$3,$4,$5,$6,$7},", "f16.f16.f16 {$0},", "of fp32"),
-    "a late accumulator": (
-        "float %a1.0,",
-        "float %late,",
-        "the accumulator %late is not there yet",
-    ),
     "used as a whole": (
         "  call void @use(",
         "  store {} %r1.1, ptr null\n  call void @use(",
@@ -302,12 +321,23 @@ EDITED = {
 @pytest.mark.parametrize("case", EDITED)
 def test_what_is_not_alike_is_refused(case):
     before, after, expected = EDITED[case]
-    late = "  %late = bitcast i32 7 to float, !dbg !5\n" if "late" in case else ""
-    text = module().replace("  %in.w1 =", f"{late}  %in.w1 =")
+    text = module()
     assert before in text
     head, _, tail = text.rpartition(before)
     with pytest.raises(PassError, match=re.escape(expected)):
         join_wgmma(head + after + tail)
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        ("%bits = bitcast float %r0.0.0 to i32", "%late = bitcast i32 %bits to float"),
+        ("%late = freeze float poison",),
+    ],
+)
+def test_what_is_added_to_may_not_come_of_the_first_product(lines):
+    with pytest.raises(PassError, match="the accumulator %late is not there yet at the fence"):
+        join_wgmma(with_late(*lines))
 
 
 def test_products_of_another_call_are_not_a_markers():

@@ -177,7 +177,8 @@ class _Names:
         definitions: The instructions by the names of their results.
         extracts: For each WGMMA's result, the instructions that take a register out of it.
         others: For each, the other instructions that use it.
-        early: For what stands behind the WGMMA that was joined, its name right behind it.
+        early: For what stands behind the WGMMA that was joined, its name right behind it; for what
+            is added to, but is computed between WGMMAs, its name in front of their fence.
     """
 
     definitions: dict[str, Instruction]
@@ -355,17 +356,19 @@ def _join(
     block = first.block
     assert block is not None
     columns = sum(part.columns for part in parts)
-    text = joined_text(parts, [names.early.get(name, name) for name in _added_to(parts)])
     # A fence orders what other instructions wrote into accumulators with the WGMMAs behind it.
-    place = block.instructions.index(fence)
-    behind = {one.result for one in block.instructions[place:] if one.result}
+    behind = block.instructions[block.instructions.index(fence) :]
+    late = {one.result: one for one in behind if one.result}
     for name in _added_to(parts[1:]):
-        if name not in names.early and name in behind:
+        if name not in late or name in names.early:
+            continue
+        if not _compute_early(function, name, late, names, fence):
             raise _error(
                 module,
-                names.definitions[name],
+                late[name],
                 f"the accumulator {name} is not there yet at the fence of the first one",
             )
+    text = joined_text(parts, [names.early.get(name, name) for name in _added_to(parts)])
     result, type_ = first.result, result_type(columns)
     first.set_text(f"{first.text[: first.body_start]}{text}\n")
     before = 0
@@ -389,6 +392,37 @@ def _join(
         before += part.columns // 2
     for part in parts[1:]:
         part.call.instruction.erase()
+
+
+def _compute_early(
+    function: Function, name: str, late: dict[str, Instruction], names: _Names, fence: Instruction
+) -> bool:
+    """Computes a value in front of a fence, too; tells whether all that it needs is there.
+
+    Args:
+        function: The function.
+        name: Of a value that stands behind the fence.
+        late: What stands there, by the names of the results.
+        names: Gets its name in front of the fence.
+        fence: The fence.
+    """
+    if name in names.early:
+        return names.early[name] not in late
+    one = late[name]
+    # Two freezes of one value need not agree.
+    if not _is_pure(one) or one.opcode == "freeze":
+        return False
+    body = one.text[one.body_start :].rstrip()
+    for used, at in reversed(list(one.local_names())):
+        if at < one.body_start or used not in late:
+            continue
+        if not _compute_early(function, used, late, names, fence):
+            return False
+        start = at - one.body_start
+        body = f"{body[:start]}{names.early[used]}{body[start + len(used) :]}"
+    names.early[name] = function.fresh_name()
+    fence.insert_before(f"{names.early[name]} = {body}")
+    return True
 
 
 def _added_to(parts: Sequence[Wgmma]) -> list[str]:
