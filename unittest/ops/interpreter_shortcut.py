@@ -350,3 +350,24 @@ def test_graphs_do_not_depend_on_what_was_seen():
         assert torch.equal(compiled(), expected)
     assert len(graphs) == 1
     assert torch.equal(ops.conv2d(x, weight, bias, padding=1), expected)
+
+
+@pytest.mark.parametrize("activation", ["none", "relu", "gelu"])
+def test_traces_are_differentiated_whoever_traces(activation):
+    x, weight, bias = operands()
+    weight.requires_grad_()
+
+    def call(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        return ops.conv2d(x, weight, bias, padding=1, activation=activation)
+
+    expected = call(x, weight)
+    dy = torch.ones_like(expected)
+    (wanted,) = torch.autograd.grad(expected, weight, dy)
+    for traces_with_grad in (True, False):
+        with torch.set_grad_enabled(traces_with_grad):
+            traced = torch.jit.trace(call, (x, weight))
+        kinds = {node.kind() for node in traced.graph.nodes()}
+        assert kinds & {"triton_ext::conv", "triton_ext::conv_fused"}
+        y = traced(x, weight)
+        assert torch.equal(y, expected)
+        assert torch.equal(torch.autograd.grad(y, weight, dy)[0], wanted)

@@ -27,6 +27,7 @@ __all__ = [
     "fused",
     "fused_into",
     "is_differentiated",
+    "is_traced",
     "is_transformed",
     "wgrad",
 ]
@@ -56,6 +57,9 @@ class Functions:
 #: Whether torch.compile can look for transforms: seen with torch 2.13, not with 2.11.
 SEES_LAYERS = tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 13)
 
+# The others have sizes among their arguments, SymInt[], which torch.jit.trace refuses (torch 2.13).
+_TRACEABLE = ("fprop", "fprop_fused")
+
 #: By the name of the operator with a backward; ``library.py`` fills it.
 functions: dict[str, Functions] = {}
 
@@ -69,6 +73,11 @@ def is_differentiated(*tensors: Tensor | None) -> bool:
     return is_transformed()
 
 
+def is_traced() -> bool:
+    """Tells whether torch.jit.trace records what is called."""
+    return not torch.compiler.is_compiling() and torch.jit.is_tracing()
+
+
 def is_transformed() -> bool:
     """Tells whether a transform of torch.func is at work, which does not show in requires_grad."""
     if torch.compiler.is_compiling() and not SEES_LAYERS:
@@ -79,6 +88,9 @@ def is_transformed() -> bool:
 
 def _call(plain: str, differentiable: str, tensors: Sequence[Tensor | None], rest: Any) -> Tensor:
     """Calls the operator of a direction that costs least and has the derivatives asked for."""
+    if plain in _TRACEABLE and is_traced() and not is_transformed():
+        # Who runs the graph may differentiate it, whether or not who traces it does.
+        return getattr(torch.ops.triton_ext, differentiable).default(*tensors, *rest)
     if not is_differentiated(*tensors):
         return getattr(torch.ops.triton_ext, plain).default(*tensors, *rest)
     transformed = is_transformed()

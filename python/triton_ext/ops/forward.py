@@ -159,7 +159,8 @@ def convolve_fused(
         calls.fused_into(x, weight, *arguments, *rest, out, amax)
         return out
     later = "none"
-    if differentiated and epilogue is None and activation not in ("none", "relu", "tanh"):
+    is_kept = differentiated or calls.is_traced()
+    if is_kept and epilogue is None and activation not in ("none", "relu", "tanh"):
         # Their slope needs what they are given, so that has to be kept: as torch does it.
         activation, later = "none", activation
     y = calls.fused(x, weight, *arguments, *walk, activation, out_dtype, function, may_fall_back)
