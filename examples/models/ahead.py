@@ -90,17 +90,19 @@ def run_once(
 
 def _networks(arguments: argparse.Namespace, *, training: bool) -> Iterator[networks.Network]:
     """Every network that the script is going to run, in every batch."""
-    sizes = {1}
+    batches = [] if training and arguments.check == "only" else [(arguments.batch, 1)]
     if training and arguments.check:
-        sizes.add(int(os.environ.get("WORLD_SIZE", "1")))
+        # Each rank has its own pictures of a check, one process those of all.
+        checked = arguments.batch if arguments.check_batch is None else arguments.check_batch
+        batches += [(checked, 1), (checked, int(os.environ.get("WORLD_SIZE", "1")))]
     for name in options.models_of(arguments.model):
-        for size in sorted(sizes):
+        for batch, ranks in dict.fromkeys(batches):
             network = networks.build(
                 name,
                 size=arguments.size,
-                batch=arguments.batch,
+                batch=batch,
                 side=arguments.side,
-                ranks=size,
+                ranks=ranks,
                 attention=arguments.attention,
                 device=options.device(),
             )

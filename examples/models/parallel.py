@@ -175,7 +175,8 @@ def wrap(model: nn.Module, kind: str) -> nn.Module:
             ``fsdp1`` for the older one.
     """
     if kind == "ddp":
-        return nn.parallel.DistributedDataParallel(model)
+        # Gradients are where NCCL adds them: no copy back, and no memory for a second set.
+        return nn.parallel.DistributedDataParallel(model, gradient_as_bucket_view=True)
     # fully_shard takes contiguous parameters only, and the older one trains others wrongly (torch
     # 2.13).  Filters are channels-last no longer, then: torch copies them at each call, we once per
     # all-gather, or at each call with the older one.  The activations stay channels-last.

@@ -195,7 +195,8 @@ def measure(
         "say": say,
     }
     makers = {mode: functools.partial(make, network, mode, arguments) for mode in asked}
-    reference = reference_of(network, arguments)
+    # What has been checked on the ranks is not checked once more, in a larger batch.
+    reference = None if arguments.check else reference_of(network, arguments)
     rounds = arguments.rounds
     if ranks.size == 1:
         timer = options.timer_of(arguments)
