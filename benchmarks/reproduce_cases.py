@@ -469,7 +469,7 @@ def _curves(model: str) -> Case:
 _RANKS = {
     "resnet50": ("768", "64"),
     "convnext": ("384", "32"),
-    "unet": ("48", "4"),
+    "unet": ("64", "4"),
     "vae": ("12", "2"),
 }
 
