@@ -222,7 +222,14 @@ def check_channel(name: str, channel: Any, dtype: Any) -> None:
 
 
 def check_plugin(name: str) -> None:
-    """Refuses what is lowered by passes of ours where none of those would run."""
+    """Refuses what is lowered by passes of ours where none of those would run.
+
+    Args:
+        name: The function that was called.
+
+    Raises:
+        UnsupportedError: The plugin is not in Triton's pipeline.
+    """
     if not plugin_is_reached():
         raise UnsupportedError(
             f"{name}: triton_ext is uninstalled, or another stages hook took its place; call "

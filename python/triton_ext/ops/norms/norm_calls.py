@@ -114,6 +114,9 @@ class Call:
             y: Where a ReLU is behind a residual, or None.
             terms: As for :meth:`normalize`.
             needs: Of which there are gradients.
+
+        Raises:
+            TypeError: A saved tensor came back in another dtype.
         """
         plan = self.plan
         strides = plan.strides
