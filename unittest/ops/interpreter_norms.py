@@ -153,6 +153,23 @@ def test_many_gradients_at_a_time(residual):
             torch.testing.assert_close(batched[index], alone, atol=1e-5, rtol=1e-4)
 
 
+def test_compiled_autograd_leaves_kernels_to_the_eager_backward():
+    from torch._dynamo import compiled_autograd
+
+    x = rows_of((2, 16, 5, 3), torch.float32, 4).requires_grad_()
+    leaves = [x, torch.rand(16, requires_grad=True)]
+
+    def loss() -> torch.Tensor:
+        y = batch_norm(*leaves, None, None, None, training=True, activation="relu")
+        return group_norm(y, 4).square().sum()
+
+    expected = torch.autograd.grad(loss(), leaves)
+    with compiled_autograd._enable(torch.compile(backend="eager")):
+        loss().backward()
+    for leaf, gradient in zip(leaves, expected, strict=True):
+        assert torch.equal(leaf.grad, gradient)
+
+
 def test_derivatives_of_gradients_behind_a_residual():
     case = NormCase("batch", (2, 8, 4, 3), torch.float32, activation="relu", residual=True)
     ours, expected = (gradients_of(case, twice=True, ours=which) for which in (True, False))

@@ -51,8 +51,12 @@ class _Norm(torch.autograd.Function):
             return (*[None if t is None else t.clone() for t in found], None)
         x, weight, bias, mean, spread, y = ctx.saved_tensors
         terms = (mean, spread, weight, bias)
-        return (*ctx.call.backward(x, dy, y, terms, ctx.needs_input_grad[:4]), None)
+        # Compiled autograd traces the backwards of what was not compiled.
+        compute = _untraced_gradients if torch.compiler.is_compiling() else Call.backward
+        return (*compute(ctx.call, x, dy, y, terms, ctx.needs_input_grad[:4]), None)
 
+
+_untraced_gradients: Any = torch._disable_dynamo(Call.backward)
 
 # Function.apply asks for transforms, and for tensors that they left behind: not seen before.
 _apply: Any = super(torch.autograd.Function, _Norm).apply
