@@ -8,6 +8,7 @@ them, because the interpreter truncates instead of rounding.
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import dataclass
 
 import pytest
@@ -279,6 +280,38 @@ def test_fp8_outputs_are_refused_because_the_interpreter_casts_them_wrongly(dtyp
         ops.conv2d(x.to(dtype), weight.to(dtype))
     assert "casts to" in ops.support(x.to(dtype), weight.to(dtype)).fprop[0]
     assert ops.conv2d(x, weight, out_dtype=dtype, fallback="torch").dtype == dtype
+
+
+VIEWS = {
+    "images that are one": lambda t: t[:1].expand(2, -1, -1, -1),
+    "lines that are one": lambda t: t[:, :, :1].expand(-1, -1, 8, -1),
+    "rows of 40 bytes": lambda t: t[:, :16],
+    "lines as columns": lambda t: channels_last(t).transpose(2, 3),
+    "every second line": lambda t: channels_last(t)[:, :, ::2],
+}
+
+
+@pytest.mark.parametrize("view", VIEWS.values(), ids=VIEWS)
+def test_support_knows_views(view):
+    x = view(channels_last(torch.ones(2, 20, 8, 8, dtype=torch.float16)))
+    channels = x.shape[1]
+    weight = torch.ones(16, channels, 3, 3, dtype=torch.float16)
+    dy = channels_last(torch.ones(2, 16, *(size - 2 for size in x.shape[2:]), dtype=torch.float16))
+    found = ops.support(x, weight)
+    calls = [
+        (found.fprop, lambda: ops.conv2d(x, weight)),
+        (found.wgrad, lambda: ops.conv2d_weight(x, weight.shape, dy)),
+    ]
+    filters = weight.transpose(0, 1)
+    found = ops.support(x, filters, transposed=True)
+    calls.append((found.reasons, lambda: ops.conv_transpose2d(x, filters)))
+    for reasons, call in calls:
+        if reasons:
+            with pytest.raises((TritonExtError, ValueError)) as error:
+                call()
+            assert error.match(re.escape(reasons[0]))
+        else:
+            call()
 
 
 def test_a_function_of_the_users():

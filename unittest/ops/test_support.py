@@ -118,7 +118,15 @@ def test_what_does_not_fit_is_an_error_not_an_answer():
     with pytest.raises(ValueError, match=r"output_padding \(1, 1\) needs transposed=True"):
         support(torch.ones(1, 8, 6, 6).half(), torch.ones(8, 8, 3, 3).half(), output_padding=1)
     with pytest.raises(ValueError, match=r"support: expected x \[N, Ci, H, W\]"):
-        support(meta(8, 6, 6), meta(8, 8, 3, 3))
+        support(meta(8, 6), meta(8, 8, 3, 3))
+
+
+def test_without_a_batch_dimension():
+    found = support(meta(1, 8, 6, 5)[0], meta(16, 8, 3, 3), padding=1)
+    assert found
+    assert (found.problem.batch, found.problem.input_size) == (1, (6, 5))
+    found = support(meta(1, 16, 6, 5)[0], meta(16, 8, 3, 3), transposed=True)
+    assert (bool(found), found.problem.input_size) == (True, (8, 7))
 
 
 @pytest.mark.parametrize("precision", ["ieee", "tf32"])

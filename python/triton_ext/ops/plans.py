@@ -17,6 +17,7 @@ import torch
 from triton_ext import backends
 from triton_ext.errors import DescriptorError, TritonExtError, UnsupportedError
 from triton_ext.ops import conv_plan, dgrad_plan, wgrad_plan
+from triton_ext.ops.arguments import channels_last_strides
 from triton_ext.ops.machine import Machine, machine_of
 from triton_ext.ops.problem import ConvProblem
 from triton_ext.ops.row_packing import violations
@@ -31,6 +32,7 @@ __all__ = [
     "layout_refusal",
     "plan_or_refusal",
     "reasons",
+    "stride_reasons",
     "tensor_refusal",
 ]
 
@@ -211,3 +213,34 @@ def reasons(
     # An empty batch has a geometry as well: that of one image.
     found.extend(planner.reasons(replace(problem, batch=max(problem.batch, 1)), dtype, machine))
     return tuple(found)
+
+
+def stride_reasons(
+    direction: Direction,
+    problem: ConvProblem,
+    dtype: torch.dtype,
+    device: torch.device,
+    *,
+    x_strides: tuple[int, ...] | None = None,
+    dy_strides: tuple[int, ...] | None = None,
+) -> tuple[str, ...]:
+    """Returns why the kernel of a direction cannot read views in place; empty if it can.
+
+    Args:
+        direction: Whose kernel; it takes the problem of dense tensors.
+        problem: What is computed.
+        dtype: Of the operands.
+        device: Where they are.
+        x_strides: Of x, whose channels lie side by side; ``None`` if it is dense.
+        dy_strides: Of dy, likewise.
+    """
+    asked = replace(problem, batch=max(problem.batch, 1))
+    x_strides = x_strides or channels_last_strides(asked.x_shape)
+    dy_strides = dy_strides or channels_last_strides(asked.y_shape)
+    read = {"fprop": (x_strides,), "dgrad": (dy_strides,), "wgrad": (x_strides, dy_strides)}
+
+    def make(planner: Any) -> Any:
+        return planner.make_plan(asked, *read[direction], dtype, device)
+
+    plan = plan_or_refusal(direction, make)
+    return (plan.text,) if type(plan) is Refusal else ()

@@ -9,6 +9,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
 from triton_ext.ops.arguments import (
+    channels_last_strides,
     check_groups,
     check_pair,
     dgrad_size,
@@ -19,7 +20,13 @@ from triton_ext.ops.arguments import (
 )
 from triton_ext.ops.autocast import is_autocast
 from triton_ext.ops.checks import Numbers, Padding, check_types
-from triton_ext.ops.plans import address_refusal, layout_refusal, reasons
+from triton_ext.ops.plans import (
+    Direction,
+    address_refusal,
+    layout_refusal,
+    reasons,
+    stride_reasons,
+)
 from triton_ext.ops.problem import ConvProblem
 
 __all__ = ["Support", "support"]
@@ -83,8 +90,8 @@ def support(
     about the machine.  Under autocast, the dtype is the one that autocast will give.
 
     Args:
-        x: As for ``conv1d`` to ``conv3d``; its rank tells which.
-        weight: As for them.
+        x: As for ``conv1d`` to ``conv3d``, with or without a batch dimension.
+        weight: As for them; its rank tells which.
         bias: As for them.
         stride: As for them.
         padding: As for them.
@@ -99,10 +106,12 @@ def support(
     """
     check_types("support", x, weight, bias)
     check_groups("support", groups)
-    dims = x.dim() - 2
+    dims = weight.dim() - 2
     name = f"conv{'_transpose' if transposed else ''}{dims}d"
-    if not 1 <= dims <= 3 or weight.dim() != x.dim():
+    if not 1 <= dims <= 3 or x.dim() not in (dims + 1, dims + 2):
         raise rank_error("support", 2, ("x", x), weight, transposed)
+    if x.dim() == dims + 1:
+        x = x.unsqueeze(0)
     autocast = is_autocast(x.device.type) and x.dtype in _AUTOCAST
     check_pair(name, ("x", x), weight, bias, groups, transposed=transposed, mixed_dtypes=autocast)
     dtype = torch.get_autocast_dtype(x.device.type) if autocast else x.dtype
@@ -121,14 +130,17 @@ def support(
         tuple(x_shape), tuple(weight.shape), tuple(steps), tuple(sides), tuple(distances), groups
     )
     found += _reasons_of_x(name, x)
-    kernels = {
-        direction: reasons(direction, problem, dtype, x.device)
-        for direction in ("fprop", "dgrad", "wgrad")
-    }
+    directions: tuple[Direction, ...] = ("fprop", "dgrad", "wgrad")
+    kernels = {direction: reasons(direction, problem, dtype, x.device) for direction in directions}
     # Whatever reads x itself; gradients are brought into the order that kernels want.
-    reads_x = ("dgrad" if transposed else "fprop", "wgrad")
+    reads_x: tuple[Direction, ...] = ("dgrad" if transposed else "fprop", "wgrad")
+    # What autocast copies is dense.
+    is_view = dtype == x.dtype and x.stride() != channels_last_strides(x.shape)
+    views = {"dy_strides" if transposed else "x_strides": x.stride()}
     for direction in reads_x:
         kernels[direction] = (*found, *kernels[direction])
+        if is_view and not kernels[direction] and x.device.type != "meta":
+            kernels[direction] = stride_reasons(direction, problem, dtype, x.device, **views)
     return Support(problem=problem, is_transposed=transposed, **kernels)
 
 
