@@ -611,6 +611,54 @@ def test_a_models_file_that_cannot_be_used(text, message, with_a_gpu, capsys, tm
     assert message in capsys.readouterr().err
 
 
+def test_a_models_file_beside_the_user(with_a_gpu, capsys, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    for text, message in (
+        ("x = 1\nraise ValueError('x')", "m.py: line 2: ValueError: x"),
+        ("x = 1\ny = (", "m.py: line 2: SyntaxError: "),
+        ("import sys\nsys.exit('no data')", "m.py: line 2: SystemExit: no data"),
+    ):
+        (tmp_path / "m.py").write_text(text)
+        assert cli.main(["tune", "m.py"]) == 2
+        assert message in capsys.readouterr().err
+
+
+def test_a_models_file_has_a_module(with_a_gpu, tmp_path):
+    (tmp_path / "m.py").write_text(
+        textwrap.dedent("""
+            from __future__ import annotations
+            import copy, dataclasses, pickle, torch
+
+            @dataclasses.dataclass
+            class Config:
+                width: int = 4
+
+            class Model(torch.nn.Conv2d):
+                pass
+
+            def build():
+                model = pickle.loads(pickle.dumps(Model(3, Config().width, 3).half()))
+                return model, torch.randn(1, 3, 8, 8).half()
+        """)
+    )
+    assert cli.main(["tune", str(tmp_path / "m.py")]) == 0
+    assert texts(with_a_gpu) == ["fprop 1x3x8x8 -> 4 k3x3 float16"]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["no_such_model.py"], "no_such_model.py: there is no such file"),
+        (["--shapes", "1x8x9x9"], "shape '1x8x9x9': expected NxCixSIZE_Co_kTAPS"),
+        (["--shapes", "1x8x9x9_16_k3", "--dtype", "bf16"], "dtype 'bf16': expected one of"),
+    ],
+)
+def test_words_are_checked_before_a_gpu_is_searched_for(words, message, monkeypatch, capsys):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: pytest.fail("searched for a GPU"))
+    assert cli.main(["tune", *words]) == 2
+    assert f"triton-ext tune: error: {message}" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("option", "value", "message"),
     [

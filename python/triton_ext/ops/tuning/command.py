@@ -15,6 +15,7 @@ import torch
 
 from triton_ext.errors import TritonExtError, UnsupportedError
 from triton_ext.ops.conv_plan import INPUT_DTYPES
+from triton_ext.ops.problem import ConvProblem
 from triton_ext.ops.tuning.collect import Calls, collect, parse_shape
 from triton_ext.ops.tuning.processes import CompilePool
 from triton_ext.ops.tuning.runs import reload, tune
@@ -24,6 +25,10 @@ from triton_ext.ops.tuning_store.keys import DIRECTIONS, Direction
 from triton_ext.ops.tuning_store.lookup import user_path
 
 __all__ = ["CommandError", "load_model", "run"]
+
+
+#: What a model's file is called while it runs, and what its classes say of their module.
+_MODEL_MODULE = "__triton_ext_model__"
 
 
 class CommandError(TritonExtError):
@@ -78,6 +83,7 @@ def _write(path: pathlib.Path, table: Table) -> Table:
 def _tune(arguments: argparse.Namespace) -> int:
     if not arguments.model and not arguments.shapes:
         raise CommandError("expected a model's file, --shapes or --merge")
+    _check_words(arguments)
     if not torch.cuda.is_available():
         built = torch.version.cuda or "none"
         raise UnsupportedError(
@@ -110,6 +116,16 @@ def _tune(arguments: argparse.Namespace) -> int:
     return int(bool(report.failures) or report.unreached > 0)
 
 
+def _check_words(arguments: argparse.Namespace) -> None:
+    """Refuses what is wrong on any machine, before a GPU is searched for."""
+    if arguments.dtype:
+        _dtype(arguments.dtype)
+    for text in arguments.shapes or ():
+        _problem(text)
+    if arguments.model:
+        _check_file(arguments.model)
+
+
 def _directions(arguments: argparse.Namespace) -> tuple[Direction, ...]:
     """Returns the directions that are asked for."""
     if arguments.direction:
@@ -126,15 +142,19 @@ def _dtype(name: str) -> torch.dtype:
     return INPUT_DTYPES[names.index(name)]
 
 
+def _problem(text: str) -> ConvProblem:
+    try:
+        return parse_shape(text)
+    except ValueError as error:
+        raise CommandError(str(error)) from error
+
+
 def _cases(arguments: argparse.Namespace) -> list[Case]:
     dtype = _dtype(arguments.dtype) if arguments.dtype else None
     directions = _directions(arguments)
     calls = Calls()
     for text in arguments.shapes or ():
-        try:
-            problem = parse_shape(text)
-        except ValueError as error:
-            raise CommandError(str(error)) from error
+        problem = _problem(text)
         for direction in directions:
             calls.add(Case(direction=direction, problem=problem, dtype=dtype or torch.bfloat16))
     if arguments.model:
@@ -166,6 +186,11 @@ def _collected(model: torch.nn.Module, example_inputs: Any, training: bool) -> C
         ) from error
 
 
+def _check_file(path: pathlib.Path) -> None:
+    if not path.is_file():
+        raise CommandError(f"{path}: there is no such file")
+
+
 def load_model(path: pathlib.Path) -> tuple[torch.nn.Module, Sequence[Any]]:
     """Returns the model and its inputs that a Python file defines.
 
@@ -175,12 +200,13 @@ def load_model(path: pathlib.Path) -> tuple[torch.nn.Module, Sequence[Any]]:
     Raises:
         CommandError: There is no such file, it cannot be run, or it defines neither.
     """
-    if not path.is_file():
-        raise CommandError(f"{path}: there is no such file")
-    spec = importlib.util.spec_from_file_location("__triton_ext_model__", path)
+    _check_file(path)
+    spec = importlib.util.spec_from_file_location(_MODEL_MODULE, path)
     if spec is None or spec.loader is None:
         raise CommandError(f"{path}: is no Python file")
     module = importlib.util.module_from_spec(spec)
+    # Dataclasses and pickle look for the module of a class there.
+    sys.modules[_MODEL_MODULE] = module
     # Files beside it, as where Python runs it.
     sys.path.insert(0, str(path.resolve().parent))
     try:
@@ -202,7 +228,7 @@ def load_model(path: pathlib.Path) -> tuple[torch.nn.Module, Sequence[Any]]:
             )
     except CommandError:
         raise
-    except Exception as error:  # whatever the file does
+    except (Exception, SystemExit) as error:  # whatever the file does
         raise CommandError(
             f"{path}: {_place(error, path)}{type(error).__name__}: {error}"
         ) from error
@@ -215,9 +241,9 @@ def load_model(path: pathlib.Path) -> tuple[torch.nn.Module, Sequence[Any]]:
     return model, example_inputs
 
 
-def _place(error: Exception, path: pathlib.Path) -> str:
+def _place(error: BaseException, path: pathlib.Path) -> str:
     """Returns the line of a file at which an error came out; empty where it has none."""
-    name = str(path)
+    name = str(path.absolute())
     if isinstance(error, SyntaxError) and error.filename == name:
         return f"line {error.lineno}: "
     lines = [
