@@ -15,7 +15,6 @@ from __future__ import annotations
 import argparse
 import copy
 import functools
-import importlib.util
 import io
 import math
 import pathlib
@@ -253,9 +252,8 @@ def problem_of(arguments: argparse.Namespace) -> str:
         value = getattr(arguments, name)
         if value is not None and value < least:
             return f"--{name} {value}: expected at least {least}"
-    if arguments.plot is not None and importlib.util.find_spec("matplotlib") is None:
-        return "--plot needs matplotlib, pip install 'triton-ext[demo]'"
-    return options.run_problem(arguments.out, _OUT)
+    wrong_plot = options.plot_problem("--plot", arguments.plot)
+    return wrong_plot or options.run_problem(arguments.out, _OUT)
 
 
 def compile_ahead(arguments: argparse.Namespace) -> str:

@@ -77,7 +77,11 @@ def _torchvision() -> Any:
     try:
         from torchvision import models
     except ImportError as error:
-        raise MissingPackage(f"needs torchvision, pip install torchvision ({error})") from error
+        # Alone, pip takes the newest, which brings a torch and a Triton of its own.
+        torchs = torch.__version__.partition("+")[0]
+        raise MissingPackage(
+            f"needs torchvision, pip install torchvision torch=={torchs} ({error})"
+        ) from error
     except RuntimeError as error:
         # What torchvision's import ends with beside a torch that it was not built for.
         raise MissingPackage(f"torchvision does not fit this torch: {error}") from error

@@ -22,13 +22,17 @@ __all__ = [
     "announce",
     "device",
     "exactly",
+    "file_problem",
     "finish",
     "models_of",
+    "plot_problem",
     "problem_of",
     "run_problem",
     "show",
     "timer_of",
 ]
+
+PLOTS = (".png", ".svg")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -85,15 +89,28 @@ def problem_of(arguments: argparse.Namespace) -> str:
         value = getattr(arguments, name, None)  # inference has nothing that ranks check
         if value is not None and value < 1:
             return f"--{name.replace('_', '-')} {value}: expected at least 1"
-    layers = arguments.per_layer
-    if layers is not None and layers.suffix not in (".png", ".svg", ".csv", ".json"):
-        return f"--per-layer {layers}: expected a name that ends in .png, .svg, .csv or .json"
-    plots = arguments.plot is not None or (layers is not None and layers.suffix in (".png", ".svg"))
-    if plots and importlib.util.find_spec("matplotlib") is None:
-        return "--plot and --per-layer need matplotlib, pip install 'triton-ext[demo]'"
     if arguments.graph and not torch.cuda.is_available():
         return "--graph needs a CUDA GPU"
-    return run_problem(arguments.out)
+    layers, markdown = arguments.per_layer, arguments.markdown
+    wrong_file = file_problem("--per-layer", layers, (*PLOTS, ".csv", ".json")) or (
+        file_problem("--markdown", markdown, (markdown.suffix,)) if markdown is not None else ""
+    )
+    if layers is not None and layers.suffix in PLOTS:
+        wrong_file = wrong_file or plot_problem("--per-layer", layers)
+    return wrong_file or plot_problem("--plot", arguments.plot) or run_problem(arguments.out)
+
+
+def file_problem(option: str, path: pathlib.Path | None, suffixes: Sequence[str]) -> str:
+    """Why an option's file cannot be written; empty if it seems that it can."""
+    problem = out_problem(path, suffixes)
+    return f"{option} {problem}" if problem else ""
+
+
+def plot_problem(option: str, path: pathlib.Path | None) -> str:
+    """Why a plot cannot be written; empty if it seems that it can, or none is asked for."""
+    if path is not None and importlib.util.find_spec("matplotlib") is None:
+        return f"{option} needs matplotlib, pip install 'triton-ext[demo]'"
+    return file_problem(option, path, PLOTS)
 
 
 def run_problem(out: pathlib.Path | None, suffixes: Sequence[str] = TABLES) -> str:
@@ -103,9 +120,9 @@ def run_problem(out: pathlib.Path | None, suffixes: Sequence[str] = TABLES) -> s
         out: The file to write, or ``None``.
         suffixes: How its name may end.
     """
-    wrong_out = out_problem(out, suffixes)
+    wrong_out = file_problem("--out", out, suffixes)
     if wrong_out:
-        return f"--out {wrong_out}"
+        return wrong_out
     try:
         detect()
     except HostError as error:

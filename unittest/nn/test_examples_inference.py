@@ -250,6 +250,8 @@ def test_means_are_geometric_and_say_what_is_worst():
         ["--out", "x.txt"],
         ["--batch", "0"],
         ["--per-layer", "x.pdf"],
+        ["--plot", "x.json"],
+        ["--markdown", "."],
         ["--graph"],
     ],
     ids=lambda arguments: arguments[0],

@@ -245,7 +245,7 @@ def test_training_learns_as_with_torch_and_checkpoints_go_both_ways(tmp_path, ca
 
 @pytest.mark.parametrize(
     "words",
-    [["--steps", "0"], ["--seeds", "1"], ["--batch", "0"]],
+    [["--steps", "0"], ["--seeds", "1"], ["--batch", "0"], ["--plot", "x.json"]],
     ids=lambda words: words[0],
 )
 def test_wrong_options_of_loss_curves_end_at_once(words, capsys):
