@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from triton_ext import ops
+from triton_ext.errors import UnsupportedError
 from triton_ext.ops import calls, execution, library, shortcut
 from triton_ext.ops.arguments import channels_last
 
@@ -371,3 +372,15 @@ def test_traces_are_differentiated_whoever_traces(activation):
         y = traced(x, weight)
         assert torch.equal(y, expected)
         assert torch.equal(torch.autograd.grad(y, weight, dy)[0], wanted)
+
+
+def test_traces_have_torchs_transposed_convolution():
+    x, weight, bias = operands()
+
+    def call(x: torch.Tensor, fallback: str = "torch") -> torch.Tensor:
+        return ops.conv_transpose2d(x, weight, bias, 2, 1, 1, fallback=fallback)
+
+    traced = torch.jit.trace(call, (x,))
+    torch.testing.assert_close(traced(x), call(x), rtol=1e-2, atol=5e-2)
+    with pytest.raises(UnsupportedError, match=r"conv_transpose2d: torch\.jit\.trace takes no"):
+        torch.jit.trace(lambda x: call(x, "error"), (x,))

@@ -57,7 +57,7 @@ class Functions:
 #: Whether torch.compile can look for transforms: seen with torch 2.13, not with 2.11.
 SEES_LAYERS = tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 13)
 
-# The others have sizes among their arguments, SymInt[], which torch.jit.trace refuses (torch 2.13).
+# The others have sizes among their arguments, SymInt[], which ends torch.jit.trace (torch 2.13).
 _TRACEABLE = ("fprop", "fprop_fused")
 
 #: By the name of the operator with a backward; ``library.py`` fills it.

@@ -109,9 +109,17 @@ def convolve_transposed(
                 f"got {tuple(extra)} for stride {tuple(stride)} and dilation {tuple(dilation)}"
             )
         if pixels >= step:
-            return _beyond_the_stride(
-                name, dims, (x, weight, bias), stride, sides, extra, groups, dilation, may_fall_back
-            )
+            # No convolution has this as its gradient.
+            problem = f"output_padding {tuple(extra)} is not smaller than stride {tuple(stride)}"
+            return _by_torch(
+                name, problem, (x, weight, bias), stride, sides, extra, groups, dilation,
+                may_fall_back,
+            )  # fmt: skip
+    if calls.is_traced():
+        problem = "torch.jit.trace takes no operator that has sizes among its arguments"
+        return _by_torch(
+            name, problem, (x, weight, bias), stride, sides, extra, groups, dilation, may_fall_back
+        )
     if not may_fall_back:
         refuse_layout(name, x=x)
     size = dgrad_size(x.shape[2:], weight.shape[2:], stride, sides, dilation, extra)
@@ -127,9 +135,9 @@ def convolve_transposed(
     return y
 
 
-def _beyond_the_stride(
+def _by_torch(
     name: str,
-    dims: int,
+    problem: str,
     operands: tuple[Tensor, Tensor, Tensor | None],
     stride: Sequence[int],
     sides: Sequence[int],
@@ -138,11 +146,10 @@ def _beyond_the_stride(
     dilation: Sequence[int],
     may_fall_back: bool,
 ) -> Tensor:
-    """An output padding of a stride or more: no convolution has this as its gradient."""
+    """Leaves a transposed convolution that the operators do not take to torch, or refuses it."""
     if not may_fall_back or sides[::2] != sides[1::2]:
         raise UnsupportedError(
-            f"{name}: output_padding {tuple(extra)} is not smaller than stride {tuple(stride)}; "
-            'fallback="torch" takes it where padding is the same on both sides'
+            f'{name}: {problem}; fallback="torch" takes it where padding is the same on both sides'
         )
     torchs = getattr(torch.nn.functional, name)
     y: Tensor = torchs(*operands, stride, sides[::2], extra, groups, dilation)
