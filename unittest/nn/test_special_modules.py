@@ -585,9 +585,14 @@ def test_compiled_and_scripted_models():
     assert type(model[0]) is nn.Conv2d
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        scripted = torch.jit.script(TORCH.Sequential(conv()).eval())
-    assert nn.survey(scripted, fold=True).layers == ()
-    nn.convert(scripted, report=False)
+        scripted = torch.jit.script(TORCH.Sequential(conv(4, 8, 3), TORCH.ReLU()).eval())
+        traced = torch.jit.trace(TORCH.Sequential(conv(4, 8, 3), TORCH.ReLU()).eval(), image())
+    for model in (scripted, traced, TORCH.Sequential(scripted, TORCH.ReLU()).eval()):
+        before = model(image())
+        nn.convert(model, fold=True, norms=True, report=False)
+        (layer,) = nn.survey(model, fold=True).layers
+        assert (layer.shape, layer.reason) == ("8x4x3x3", "it is compiled (torch.jit)")
+        assert torch.equal(nn.revert(model)(image()), before)
 
 
 @pytest.mark.filterwarnings("ignore:.*torch.jit.*:DeprecationWarning")

@@ -102,16 +102,18 @@ def convert(
     layers = tuple(_kept(model, layer, fallback, shared) for layer in found.layers)
     found = replace(found, layers=layers)
     for layer in found.layers:
+        if layer.reason:
+            continue
         module: Any = model.get_submodule(layer.name)
-        if layer.reason or type(module) not in _OURS:
+        if type(module) not in _OURS:
             continue
         module.__class__ = _OURS[type(module)]
         module.fallback = fallback
         if shared is not None and _is_packable(module, shared):
             _pack(module)
     for layer in found.norms:
-        module = model.get_submodule(layer.name)
         if not layer.reason:
+            module = model.get_submodule(layer.name)
             module.__class__ = _OUR_NORMS[type(module)]
     for name, recipe in recipes.items():
         module = model.get_submodule(name)
@@ -269,6 +271,8 @@ class _Search:
         """Asks every module that calls some of the layers itself."""
         asked = self._layers if self._fold else self._norms
         for name, module in self._model.named_modules():
+            if isinstance(module, torch.jit.ScriptModule):
+                continue
             prefix = f"{name}." if name else ""
             inner = (n[len(prefix) :] for n in asked if n.startswith(prefix) and n != name)
             own = [n for n in inner if _is_called_by(module, n)]
@@ -337,7 +341,9 @@ _LISTS = (torch.nn.ModuleList, torch.nn.ModuleDict)
 def _is_convolution(module: torch.nn.Module) -> bool:
     if isinstance(module, tuple(_OURS)):
         return True
-    # Not a subclass of torch's, but what a reader of the table looks for.
+    # No subclasses of torch's, but what a reader of the table looks for.
+    if isinstance(module, torch.jit.ScriptModule):
+        return getattr(module, "original_name", "") in {kind.__name__ for kind in _OURS}
     kind = type(module)
     return "quantized" in kind.__module__ and kind.__name__.startswith(("Conv", "LazyConv"))
 
@@ -435,6 +441,8 @@ def _reason_to_leave(module: Any) -> str:
     kind = type(module)
     if kind in _TORCHS:
         return ALREADY_OURS
+    if isinstance(module, torch.jit.ScriptModule):
+        return "it is compiled (torch.jit)"
     if "quantized" in kind.__module__ or _OF_QAT.match(kind.__module__):
         return f"it is quantized ({kind.__module__}.{kind.__name__})"
     if is_parametrized(module):
