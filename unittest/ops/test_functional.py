@@ -289,6 +289,12 @@ def test_gradients_name_their_own_arguments():
     refused(TypeError, match, ops.conv2d_weight, X, WEIGHT.shape, None)
     match = r"conv2d_input: grad_output has 16 channels, weight \[8, 8, 3, 3\] expects 8"
     refused(ValueError, match, ops.conv2d_input, X.shape, WEIGHT[:8], DY)
+    match = "conv2d_input: weight is torch.float16, grad_output is torch.float32"
+    refused(TypeError, match, ops.conv2d_input, X.shape, WEIGHT.half(), DY.float())
+    match = "conv_transpose2d: weight is torch.float16, x is torch.float32"
+    refused(TypeError, match, ops.conv_transpose2d, DY.float(), WEIGHT.half())
+    match = "conv2d_input: weight is on cpu, grad_output is on meta"
+    refused(ValueError, match, ops.conv2d_input, X.shape, WEIGHT, DY.to("meta"))
     match = "conv2d_input: 16 channels of weight .* do not divide into 3 groups"
     refused(ValueError, match, ops.conv2d_input, X.shape, WEIGHT, DY, groups=3)
     match = "conv_transpose2d: stride and dilation must be at least 1"
@@ -575,7 +581,7 @@ def test_a_refusal_has_the_words_of_the_function():
     found = _said_by("conv_transpose1d", refusal, {"dy": "x", "output channels": "input channels"})
     assert str(found) == "conv_transpose1d: x has 1 input channels in each of 2 groups"
     assert type(found) is UnsupportedError
-    other = ValueError("conv_transpose1d: something else")
+    other = ValueError("conv1d: something else")
     assert _said_by("conv_transpose1d", other, {}) is other
 
 

@@ -38,7 +38,9 @@ __all__ = ["convolve_transposed", "input_gradient", "weight_gradient"]
 Tensor = torch.Tensor
 
 #: Who refuses below the functions here: plans and operators, which several functions share.
-_REFUSER: Final = re.compile(r"(conv_dgrad|dgrad|wgrad|conv\dd \((dgrad|wgrad)\)): ")
+_REFUSER: Final = re.compile(
+    r"(conv_dgrad|dgrad|wgrad|conv_transpose\dd|conv\dd \((dgrad|wgrad)\)): "
+)
 _REFUSALS: Final = (DescriptorError, UnsupportedError, TypeError, ValueError)
 
 
