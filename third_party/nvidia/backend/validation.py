@@ -206,7 +206,7 @@ def _tensor_problems(geometry: Im2ColGeometry) -> list[str]:
             # Where C itself is fine, the strides are those of a view of something larger.
             advice = f"pad C={channels} to a multiple of {unit}"
             if channels % unit == 0:
-                advice = "x is a view with such strides, copy it: x.contiguous()"
+                advice = "x is a view with such strides, make a dense copy with C last in memory"
             problems.append(
                 f"stride of {where} is {stride_bytes} bytes, TMA needs a multiple of "
                 f"{_ALIGNMENT_BYTES}: {advice}"
