@@ -545,6 +545,25 @@ def test_pruned_modules():
     assert type(nn.revert(ours)[0]) is TORCH.Conv2d
 
 
+def test_what_views_weights_flat_works_unpacked():
+    theirs = TORCH.Sequential(conv(), TORCH.ReLU(), conv())
+    ours = nn.convert(copy.deepcopy(theirs), report=False, pack=False)
+    losses = []
+    for model in (ours, theirs):
+        torch.manual_seed(2)
+        TORCH.init.orthogonal_(model[0].weight)
+        optimizer = torch.optim.LBFGS(model.parameters(), lr=0.1, max_iter=4)
+
+        def loss(model=model, optimizer=optimizer):
+            optimizer.zero_grad()
+            result = model(image()).square().mean()
+            result.backward()
+            return result.detach()
+
+        losses.append(torch.stack([optimizer.step(loss), loss()]))
+    torch.testing.assert_close(*losses)
+
+
 def test_replicas_and_functional_calls():
     """What DataParallel and torch.func give a module instead of its parameters."""
     theirs = TORCH.Sequential(conv())
