@@ -546,7 +546,7 @@ def test_pruned_modules():
 
 
 def test_what_views_weights_flat_works_unpacked():
-    theirs = TORCH.Sequential(conv(), TORCH.ReLU(), conv())
+    theirs = TORCH.Sequential(conv(), TORCH.ReLU())
     ours = nn.convert(copy.deepcopy(theirs), report=False, pack=False)
     losses = []
     for model in (ours, theirs):
