@@ -121,10 +121,10 @@ def test_a_kept_filter_fills_shared_memory_with_stages(base):
 @pytest.mark.parametrize(
     ("sizes", "expected"),
     [
-        # m_gemm, co, ci, taps: few channels keep their filter; 320 = 256 + 64; 1280 = 8 * 160.
+        # m_gemm, co, ci, taps: few channels keep their filter; 320 and 1280 are 2 and 8 * 160.
         ((128 * 56 * 56, 64, 64, 9), "128x64_pp_s7_e32x2_g8_f9"),
-        ((8 * 64 * 64, 320, 320, 9), "128x256+64_co2_s3_e64x2_g1"),
-        ((8 * 16 * 16, 1280, 1280, 9), "128x128+32_co2_s5_e32x2_g8"),
+        ((8 * 64 * 64, 320, 320, 9), "128x128+32_pp_s5_e32x2_g2"),
+        ((8 * 16 * 16, 1280, 1280, 9), "128x128+32_pp_s5_e32x2_g2"),
         ((128 * 28 * 28, 128, 128, 9), "128x128_pp_s6_e32x2_g2"),
         # 98 tiles of 64 rows on 132 multiprocessors.
         ((32 * 7 * 7, 512, 512, 9), "64x128_pp_s8_e32x2_g2"),

@@ -186,10 +186,11 @@ def test_both_kernels_are_there_for_fp8(out_dtype):
     assert ranked[0].block_n_rest > 0
     assert {type(config) for config in ranked} == {ConvConfig, TileConfig}
     for config in ranked:
-        assert config.block_k == 128
         if isinstance(config, TileConfig):
+            assert config.block_k == 64
             assert fprop_plan.reasons(asked, dtype, H200, spec, config) == ()
         else:
+            assert config.block_k == 128
             assert config.problems(1) == []
 
 
@@ -485,8 +486,41 @@ def fp8_configs(out_bytes: int) -> list[TileConfig]:
     return [*found]
 
 
+@pytest.mark.parametrize(
+    ("ci", "element_bytes", "channels"),
+    [(64, 1, 64), (80, 1, 128), (128, 1, 128), (192, 1, 64), (208, 1, 128), (320, 1, 64),
+     (384, 1, 128), (320, 2, 64), (96, 2, 64), (16, 2, 16)],
+)  # fmt: skip
+def test_the_last_step_of_fp8_is_not_half_empty(ci, element_bytes, channels):
+    assert fprop_config.step_channels(ci, element_bytes) == channels
+
+
+def test_half_steps_cost_half_and_are_twice_as_deep():
+    sizes = (32768, 320, 320, 9, 132)
+    half, whole = (
+        fprop_config.expected_times(*sizes, block_k=block_k, element_bytes=1)
+        for block_k in (64, 128)
+    )
+    assert len(half) == len(whole)
+    assert min(half.values()) < 0.9 * min(whole.values())
+    for shallow, deep in zip(whole, half, strict=True):
+        assert deep.problems() == []
+        assert deep.joins == shallow.joins
+        if not deep.filter_steps:
+            assert 2 * shallow.stages - deep.stages in (0, 1)
+            assert replace(deep, block_k=128, stages=shallow.stages) == shallow
+
+
+@needs_join
+def test_ping_pong_with_160_columns_is_for_joined_products_only():
+    (config,) = fprop_config.JOINED_CONFIGS
+    sizes = (32768, 320, 320, 9, 132)
+    assert fprop_config.choose_config(*sizes) == config
+    assert config not in fprop_config.expected_times(*sizes, may_join=False)
+
+
 # 256 + 64 columns, and a filter that stays.
-@pytest.mark.parametrize("number", range(12) if NIGHTLY else (5, 10))
+@pytest.mark.parametrize("number", range(len(fp8_configs(2))) if NIGHTLY else (5, -1))
 @pytest.mark.parametrize(
     ("dtype", "name", "out_dtype"),
     [(gl.float8e4nv, "e4m3", gl.bfloat16), (gl.float8e5, "e5m2", gl.float8e5)],

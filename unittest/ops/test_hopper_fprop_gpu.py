@@ -46,6 +46,7 @@ CONFIGS = (
     *fprop_config.CONFIGS,
     *(keep_filter(config, 6) for config in fprop_config.KEEPING_CONFIGS),
     *fprop_config.FEW_COLUMNS_CONFIGS,
+    *fprop_config.JOINED_CONFIGS,
 )
 
 

@@ -58,6 +58,7 @@ from triton_ext.ops.tuning_store.kinds import (  # noqa: E402
 )
 from triton_ext.ops.tuning_store.possible import problems_of  # noqa: E402
 
+from benchmarks.fp8 import SHAPES as FP8_SHAPES  # noqa: E402
 from benchmarks.suites import select_layers  # noqa: E402
 
 GPU = "NVIDIA Test GPU"
@@ -446,20 +447,36 @@ def test_float16_and_bfloat16_take_each_others_choices(folder):
         assert lookups.find(replace(CASE, dtype=dtype), MACHINE) is None
 
 
-def test_the_twin_of_a_case_has_the_other_16_bit_types_everywhere():
-    half, brain = torch.float16, torch.bfloat16
+def test_the_twins_of_a_case_have_types_of_as_many_bytes():
+    half, brain, fp8, other = (
+        torch.float16, torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2,
+    )  # fmt: skip
     wgrad = replace(CASE, direction="wgrad")
-    for case, outs in (
-        (CASE, (None, None)),
-        (replace(wgrad, out_dtype=half), (brain, None)),
-        (replace(wgrad, out_dtype=torch.float32), (torch.float32, None)),
-        (replace(CASE, epilogue=EpilogueSpec(residual=True, out_dtype=brain)), (None, half)),
-        (replace(CASE, epilogue=EpilogueSpec(out_dtype=torch.float32)), (None, torch.float32)),
+
+    def to(dtype):
+        return EpilogueSpec(residual=True, out_dtype=dtype)
+
+    for case, twins in (
+        (CASE, {(brain, None, None)}),
+        (replace(wgrad, out_dtype=torch.float32), {(brain, torch.float32, None)}),
+        (
+            replace(wgrad, out_dtype=half),
+            {(half, brain, None), (brain, half, None), (brain, brain, None)},
+        ),
+        (replace(CASE, epilogue=to(torch.float32)), {(brain, None, torch.float32)}),
+        (replace(CASE, dtype=fp8), {(other, None, None)}),
+        (
+            replace(CASE, dtype=fp8, epilogue=to(brain)),
+            {(fp8, None, half), (other, None, half), (other, None, brain)},
+        ),
+        (replace(CASE, dtype=torch.float32), set()),
+        (replace(CASE, dtype=torch.int8), set()),
     ):
-        twin = case.twin
-        assert (twin.dtype, twin.out_dtype, twin.epilogue.out_dtype) == (brain, *outs)
-        assert twin.twin == case
-    assert replace(CASE, dtype=torch.float32).twin is None
+        found = [(twin.dtype, twin.out_dtype, twin.epilogue.out_dtype) for twin in case.twins]
+        assert len(found) == len(twins)
+        assert set(found) == twins
+        assert all(case in twin.twins for twin in case.twins)
+        assert all(twin.epilogue.residual == case.epilogue.residual for twin in case.twins)
 
 
 def test_tables_can_be_left_out(folder, monkeypatch):
@@ -635,6 +652,16 @@ def test_what_ships_is_of_the_suites_and_possible():
         Case(direction=direction, problem=layer.problem, dtype=torch.float16)
         for direction in DIRECTIONS
         for layer in select_layers("all", None)
+    ]
+    to_bfloat16 = EpilogueSpec(out_dtype=torch.bfloat16)
+    cases += [
+        Case(
+            direction="fprop",
+            problem=shape.problem(),
+            dtype=torch.float8_e4m3fn,
+            epilogue=to_bfloat16,
+        )
+        for shape in FP8_SHAPES
     ]
     by_key = {case.key(132): case for case in reversed(cases)}
     for key, raw in read_table(lookups.shipped_path("NVIDIA H200")).entries.items():

@@ -9,16 +9,28 @@ import dataclasses
 import functools
 import math
 
-from triton_ext.ops.hopper.tiles import Cost, TileConfig, cooperative, keep_filter, ping_pong
+from triton_ext.ops.conv_config import channel_block
+from triton_ext.ops.hopper.tiles import (
+    ELEMENT_BYTES,
+    SWIZZLE_BYTES,
+    Cost,
+    TileConfig,
+    cooperative,
+    keep_filter,
+    ping_pong,
+    with_stages,
+)
 
 __all__ = [
     "CONFIGS",
     "FEW_COLUMNS_CONFIGS",
+    "JOINED_CONFIGS",
     "KEEPING_CONFIGS",
     "MATRIX_CONFIGS",
     "TURNED_CONFIGS",
     "choose_config",
     "expected_times",
+    "step_channels",
 ]
 
 # Measured on an H200 (Triton 3.9.0, fp16, 2026-11-20) over 29 shapes; docs/gluon-conv.md.  What is
@@ -43,6 +55,14 @@ _COSTS: dict[TileConfig, Cost] = {
     # Measured over two layers (2026-11-22), joined over one.
     cooperative(64, 3, 128, 4, block_n_rest=64, group_m=2): (
         Cost(0.800, 1.36, 7.8, joined=Cost(0.775, 1.50, 7.8))
+    ),
+}
+
+# For x that is no matrix, where WGMMAs are joined: measured so only, over seven layers (H200,
+# Triton 3.9.0, fp16, 2026-11-23).
+_JOINED_COSTS: dict[TileConfig, Cost] = {
+    ping_pong(128, 128, 5, block_n_rest=32, store_n=32, store_buffers=2, group_m=2): (
+        Cost(0.408, 1.05, 6.7)
     ),
 }
 
@@ -91,10 +111,28 @@ _TURNED_COSTS: dict[TileConfig, Cost] = {
 }
 
 CONFIGS: tuple[TileConfig, ...] = tuple(_COSTS)
+JOINED_CONFIGS: tuple[TileConfig, ...] = tuple(_JOINED_COSTS)
 KEEPING_CONFIGS: tuple[TileConfig, ...] = tuple(_KEEPING_COSTS)
 FEW_COLUMNS_CONFIGS: tuple[TileConfig, ...] = tuple(_FEW_COLUMNS_COSTS)
 MATRIX_CONFIGS: tuple[TileConfig, ...] = tuple(_MATRIX_COSTS)
 TURNED_CONFIGS: tuple[TileConfig, ...] = tuple(_TURNED_COSTS)
+
+
+def step_channels(ci: int, element_bytes: int) -> int:
+    """Returns the channels of a step: one swizzle row of 128 bytes, for fp8 of 64 where that helps.
+
+    Half a row does where the last whole one would have nothing in its other half: 320 channels of
+    fp8 are five steps of 64, not three of 128.  fp16 was not measured with it.
+
+    Args:
+        ci: Input channels.
+        element_bytes: Bytes of one.
+    """
+    whole = channel_block(ci, element_bytes, 1)
+    half = whole // 2
+    return (
+        half if element_bytes < ELEMENT_BYTES and ci > whole and 0 < ci % whole <= half else whole
+    )
 
 
 @functools.lru_cache(maxsize=1024)
@@ -134,7 +172,8 @@ def expected_times(
         ci: Input channels.
         taps: Filter taps of a tile; an average where tiles differ.
         num_sms: Multiprocessors of the GPU.
-        block_k: Channels of a step; what fewer than 64 cost was not measured, and counts as 64.
+        block_k: Channels of a step.  Steps of fewer than 128 bytes cost their part of one, where
+            there are several; a single one was not measured, and counts as a whole one.
         element_bytes: Bytes of an element of the operands.  Not measured: what a step of fp8 costs
             counts as that of as many bytes of fp16, which take as long to load and to multiply.
         out_bytes: Bytes of an element of the output.
@@ -144,19 +183,24 @@ def expected_times(
     """
     times: dict[TileConfig, float] = {}
     blocks = math.ceil(ci / block_k)
+    # fp8 over 320 channels, in steps of 64 instead of 128, with tiles of 256+64 columns: 0.500 of
+    # a step's time (H200, Triton 3.9.0, 2026-11-23).
+    part = block_k * element_bytes / SWIZZLE_BYTES[-1] if blocks > 1 else 1.0
 
     def specialize(base: TileConfig) -> TileConfig:
         # Staging buffers of fp32 have half of the columns, and the same bytes.
-        return dataclasses.replace(
+        config = dataclasses.replace(
             base,
             block_k=block_k,
             store_n=base.store_n * 2 // max(out_bytes, 2),
             element_bytes=element_bytes,
             out_bytes=out_bytes,
         )
+        return config if part == 1 else with_stages(config, round(base.stages / part))
 
     def consider(config: TileConfig, cost: Cost, waves: int) -> None:
-        times[config] = waves * (taps * blocks * cost.step_us + cost.tile_us) + cost.launch_us
+        steps_us = taps * blocks * part * cost.step_us
+        times[config] = waves * (steps_us + cost.tile_us) + cost.launch_us
 
     def consider_all(costs: dict[TileConfig, Cost], rows: int, columns: int) -> None:
         for base, cost in costs.items():
@@ -166,6 +210,9 @@ def expected_times(
             consider(config, joined or cost, math.ceil(tiles / num_sms))
 
     consider_all(_COSTS, m_gemm, co)
+    if may_join and not x_is_matrix:
+        joined = {base: cost for base, cost in _JOINED_COSTS.items() if specialize(base).joins}
+        consider_all(joined, m_gemm, co)
     if co <= _FEW_COLUMNS:
         consider_all(_FEW_COLUMNS_COSTS, m_gemm, co)
     if x_is_matrix:

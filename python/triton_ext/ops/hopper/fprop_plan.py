@@ -16,11 +16,10 @@ import torch
 
 from triton_ext import backends
 from triton_ext.errors import UnsupportedError
-from triton_ext.ops.conv_config import channel_block
 from triton_ext.ops.conv_launch import TO_LAST, ForwardPlan
 from triton_ext.ops.descriptors import ROW_BYTES, Layout, matrix_row_stride, row_stride_of
 from triton_ext.ops.epilogue import PLAIN, EpilogueOperands, EpilogueSpec
-from triton_ext.ops.hopper.fprop_config import expected_times
+from triton_ext.ops.hopper.fprop_config import expected_times, step_channels
 from triton_ext.ops.hopper.plans import (
     DTYPES,
     FP8_DTYPES,
@@ -143,7 +142,7 @@ def ranking(
         ci,
         problem.taps,
         num_sms,
-        block_k=channel_block(ci, dtype.itemsize, problem.groups),
+        block_k=step_channels(ci, dtype.itemsize),
         element_bytes=dtype.itemsize,
         out_bytes=(out_dtype or dtype).itemsize,
         x_is_matrix=is_matrix(problem, x_strides),

@@ -23,6 +23,7 @@ __all__ = [
     "launch_problems",
     "num_programs",
     "ping_pong",
+    "with_stages",
 ]
 
 # Shared memory that a CTA can use on sm_90 (CUDA C++ Programming Guide, compute capabilities).
@@ -302,6 +303,22 @@ def keep_filter(config: TileConfig, steps: int) -> TileConfig | None:
         return None
     # A stage also has two mbarriers.
     return dataclasses.replace(kept, stages=4 + spare_bytes // (config.x_bytes + 16))
+
+
+def with_stages(config: TileConfig, stages: int) -> TileConfig:
+    """Returns a configuration with more stages: so many, or as many as fit.
+
+    Where WGMMAs are joined they still are.
+
+    Args:
+        config: A configuration that fits.
+        stages: How many it should have.
+    """
+    for count in range(stages, config.stages, -1):
+        deeper = dataclasses.replace(config, stages=count)
+        if not deeper.problems() and deeper.joins == config.joins:
+            return deeper
+    return config
 
 
 def launch_problems(

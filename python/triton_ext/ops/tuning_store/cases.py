@@ -12,10 +12,11 @@ from triton_ext.ops.tuning_store.keys import DIRECTIONS, Direction, key_of
 
 __all__ = ["Case"]
 
-_TWINS: dict[torch.dtype | None, torch.dtype] = {
-    torch.float16: torch.bfloat16,
-    torch.bfloat16: torch.float16,
-}
+# Types that kernels take the same time for.
+_ALIKE: tuple[tuple[torch.dtype, ...], ...] = (
+    (torch.float16, torch.bfloat16),
+    (torch.float8_e4m3fn, torch.float8_e5m2),
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,18 +70,25 @@ class Case:
         )
 
     @property
-    def twin(self) -> Case | None:
-        """The same case in the other one of float16 and bfloat16; ``None`` for other operands.
+    def twins(self) -> tuple[Case, ...]:
+        """The same case in other types of as many bytes; none for fp32 and integers.
 
-        Kernels of both move the same bytes and multiply at the same rate: what is fastest in one is
-        fastest in the other.
+        Kernels of float16 and bfloat16, and of both kinds of fp8, move the same bytes and multiply
+        at the same rate: what is fastest in one is fastest in the others.
         """
-        if self.dtype not in _TWINS:
-            return None
-        spec_out = self.epilogue.out_dtype
-        spec = replace(self.epilogue, out_dtype=_TWINS.get(spec_out, spec_out))
-        out = _TWINS.get(self.out_dtype, self.out_dtype)
-        return replace(self, dtype=_TWINS[self.dtype], epilogue=spec, out_dtype=out)
+
+        def alike(dtype: torch.dtype | None) -> tuple[torch.dtype | None, ...]:
+            return next((both for both in _ALIKE if dtype in both), (dtype,))
+
+        found = [
+            replace(
+                self, dtype=dtype, out_dtype=out, epilogue=replace(self.epilogue, out_dtype=spec)
+            )
+            for dtype in alike(self.dtype)
+            for out in alike(self.out_dtype)
+            for spec in alike(self.epilogue.out_dtype)
+        ]
+        return tuple(case for case in found if case != self)
 
     @property
     def epilogue_class(self) -> str:

@@ -189,11 +189,11 @@ def _find(case: Case, machine: Machine) -> Any | None:
     if not entries:
         return None
     key = case.key(machine.num_sms)
-    raw, twin = entries.get(key), case.twin
-    if raw is None and twin is not None:
-        # float16 and bfloat16 take each other's choices: what is fastest is the same.
-        key = twin.key(machine.num_sms)
-        raw = entries.get(key)
+    if key not in entries:
+        # Types of as many bytes take each other's choices: what is fastest is the same.
+        keys = (twin.key(machine.num_sms) for twin in case.twins)
+        key = next((each for each in keys if each in entries), "")
+    raw = entries.get(key)
     if raw is None:
         return None
     try:
