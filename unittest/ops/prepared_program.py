@@ -7,6 +7,7 @@ and a reason, or to a traceback.
 
 from __future__ import annotations
 
+import gc
 import json
 import sys
 import threading
@@ -45,6 +46,7 @@ from triton_ext.ops.repeats import Repeats
 from triton_ext.ops.seen import SeenConvolution
 from triton_ext.ops.wgrad_config import WgradChoice
 
+from benchmarks.calls import through
 from benchmarks.stand_in_operators import H200, operators_on_stand_in
 
 CPU = torch.device("cpu")
@@ -454,6 +456,25 @@ def check_unaligned_tensors_are_copied() -> None:
     address = int.from_bytes(maps[1][:8], "little")
     assert address % 16 == 0
     assert address != odd.data_ptr()
+
+
+def check_nobody_keeps_the_tensors_of_a_call() -> None:
+    execution.clear_plans()
+    given: list[int] = []
+
+    def call() -> None:
+        x, weight, _, _ = plain()
+        kept.append(ops.conv2d(x, weight, None, 1, 1))
+        given.extend((x.data_ptr(), weight.data_ptr()))
+
+    for _ in range(4):
+        call()
+    with through("triton"):
+        call()
+    gc.collect()
+    tensors = [each for each in gc.get_objects() if type(each) is torch.Tensor]
+    # One is what last() keeps, for each.
+    assert sorted(t.data_ptr() for t in tensors if t.data_ptr() in given) == sorted(given)
 
 
 def check_output_of_a_repeated_call() -> None:
