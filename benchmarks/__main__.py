@@ -46,7 +46,10 @@ def main(argv: list[str] | None = None) -> int:
         summary = (module.__doc__ or "").partition("\n")[0]
         case = cases.add_parser(name, help=summary, description=summary)
         module.add_arguments(case)
-    arguments = parser.parse_args(argv)
+    arguments, unknown = parser.parse_known_args(argv)
+    if unknown:
+        # By the case, whose usage helps; argparse would show that of all.
+        cases.choices[arguments.case].error(f"unrecognized arguments: {' '.join(unknown)}")
     try:
         code: int = modules[arguments.case].run(arguments)
     except KeyboardInterrupt:

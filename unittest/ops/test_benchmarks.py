@@ -136,6 +136,16 @@ def test_a_file_that_cannot_be_written_is_said_at_the_start(case, tmp_path, caps
         assert f"argument --out: {tmp_path / name}: {problem}" in capsys.readouterr().err
 
 
+def test_an_unknown_option_is_told_by_the_case(capsys):
+    from benchmarks.__main__ import main
+
+    with pytest.raises(SystemExit, match="2"):
+        main(["norm_calls", "--dry-run"])
+    told = capsys.readouterr().err
+    assert told.startswith("usage: python -m benchmarks norm_calls ")
+    assert "unrecognized arguments: --dry-run" in told
+
+
 def test_folders_of_a_file_to_write_are_made(tmp_path):
     from benchmarks.harness import out_problem, write_json
 

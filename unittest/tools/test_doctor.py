@@ -171,6 +171,16 @@ def test_a_driver_that_refuses_is_a_line(no_gpu, monkeypatch):
     assert finding.text == "none: cuInit says error 100"
 
 
+@pytest.mark.parametrize("words", [["doctor", "--fast"], ["tune", "m.py", "--fast"]])
+def test_an_unknown_option_is_told_by_the_command(words, capsys):
+    with pytest.raises(SystemExit) as end:
+        cli.main(words)
+    assert end.value.code == 2
+    told = capsys.readouterr().err
+    assert told.startswith(f"usage: triton-ext {words[0]} ")
+    assert f"triton-ext {words[0]}: error: unrecognized arguments: --fast" in told
+
+
 def test_version(capsys):
     with pytest.raises(SystemExit) as caught:
         cli.main(["--version"])

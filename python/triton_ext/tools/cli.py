@@ -38,6 +38,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     command = commands.add_parser("tune", help=tune.SUMMARY, description=tune.SUMMARY)
     tune.add_arguments(command)
     command.set_defaults(run=tune.run)
-    arguments = parser.parse_args(given)
+    arguments, unknown = parser.parse_known_args(given)
+    if unknown:
+        # By the command, whose usage helps; argparse would show that of all.
+        commands.choices[arguments.command].error(f"unrecognized arguments: {' '.join(unknown)}")
     status: int = arguments.run(arguments)
     return status
