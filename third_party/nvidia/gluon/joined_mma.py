@@ -61,7 +61,8 @@ def warpgroup_mma_joined(a, b, acc, _semantic=None):  # type: ignore[no-untyped-
             32 for fp8, 8 for tf32; the first of ``warps_per_cta`` is a multiple of 4.
 
     Returns:
-        The accumulators.
+        The accumulators.  A wait has to have all of them: a product that nobody waits for is not
+        computed, and the others cannot become one then.
 
     Raises:
         TypeError, ValueError: At compile time, at the line of the call: an operand of another kind,
