@@ -47,6 +47,7 @@ from benchmarks.sweeping import (
     check_context,
     compiling_processes,
     is_compiled,
+    out_file,
     watched,
 )
 
@@ -186,7 +187,7 @@ class Sweep:
         self.dtype: str = arguments.dtype
         self.rounds: int = min(arguments.rounds, ROUNDS)
         self.dry_run: bool = arguments.dry_run
-        self.out: pathlib.Path = arguments.out or DEFAULT_OUT
+        self.out = out_file(arguments, DEFAULT_OUT)
         self.environment = environment
         self.deadline = deadline
         self.timer: Timer = make_timer(arguments, TARGET_MS)

@@ -42,6 +42,7 @@ __all__ = [
     "compiling_processes",
     "gradient_of_torch",
     "is_compiled",
+    "out_file",
     "watched",
 ]
 
@@ -70,6 +71,18 @@ def add_sweep_arguments(parser: Any, resume: bool = True) -> None:
             "--resume", action="store_true", help="keep what --out holds and time the rest"
         )
     parser.add_argument("--jobs", type=int, default=0, help="compiling processes (cores - 1)")
+
+
+def out_file(arguments: argparse.Namespace, default: pathlib.Path) -> pathlib.Path:
+    """Returns the file that a sweep writes.
+
+    Args:
+        arguments: The options.
+        default: The file, where they name none. A dry run invents times and leaves it alone.
+    """
+    if arguments.out is not None:
+        return pathlib.Path(arguments.out)
+    return default.with_suffix(".dry.json") if arguments.dry_run else default
 
 
 def compiling_processes(arguments: argparse.Namespace) -> int:
@@ -167,7 +180,7 @@ class LayerSweep:
             key: Under which the layers stand in the file.
         """
         self.arguments = arguments
-        self.out: pathlib.Path = arguments.out or default_out
+        self.out = out_file(arguments, default_out)
         self.environment = environment
         self.deadline = Deadline(arguments.time_limit)
         self.timer: Timer = make_timer(arguments, min(arguments.target_ms, TARGET_MS))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import pathlib
 import subprocess
@@ -22,7 +23,7 @@ from benchmarks.compile_ahead import Compiled, CompilePool
 from benchmarks.dgrad_sweep import configurations, geometry_of
 from benchmarks.fit_config import load_problems
 from benchmarks.suites import select_layers
-from benchmarks.sweeping import RESERVE_SECONDS, compiled_layers
+from benchmarks.sweeping import RESERVE_SECONDS, compiled_layers, out_file
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 IM2COL = capabilities()["im2col"]
@@ -54,6 +55,16 @@ def test_a_dry_run_writes_what_the_fit_reads(tmp_path):
     assert len(json.loads(out.read_text("utf-8"))["shapes"]) > 10
     for problem in load_problems([out]):
         assert set(problem.times) == set(CONFIGS)
+
+
+def test_a_dry_run_leaves_the_file_of_a_sweep_alone(tmp_path):
+    measured, named = pathlib.Path("dgrad_sweep.json"), tmp_path / "named.json"
+    for out, dry_run, expected in (
+        (None, False, measured),
+        (None, True, pathlib.Path("dgrad_sweep.dry.json")),
+        (named, True, named),
+    ):
+        assert out_file(argparse.Namespace(out=out, dry_run=dry_run), measured) == expected
 
 
 class Pool:
