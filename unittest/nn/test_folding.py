@@ -342,6 +342,11 @@ class Tries(Hazard):
             return x
 
 
+class Names(Hazard):
+    def forward(self, x):
+        return self.act(self.conv(input=x))
+
+
 class Twice(Hazard):
     def forward(self, x):
         y = self.conv(x)
@@ -378,6 +383,7 @@ LEFT = {
     Constant: "does not trace: makes a tensor of its own",
     Random: "not recorded: Random.forward gives something else each time (rand)",
     Tries: "not recorded: Tries.forward catches exceptions",
+    Names: "it is called with keyword arguments",
     Twice: "its output is used more than once",
     Adds: "behind it: iadd",
     Writes: "behind it: add",

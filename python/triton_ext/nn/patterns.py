@@ -158,6 +158,9 @@ def find_recipe(
         reason = f"its module's forward does not trace: {first}"
         return None, dict.fromkeys(layers, reason)
     reasons = dict.fromkeys(layers, "its module's forward does not call it")
+    for node in graph.nodes:
+        if node.op == "call_module" and node.kwargs and node.target in reasons:
+            reasons[node.target] = "it is called with keyword arguments"
     identities = _skip_identities(module, graph)
     sites = _fold(module, graph, convolutions, reasons)
     chains = _fold_norms(module, graph, norms, reasons)
