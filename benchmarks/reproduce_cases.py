@@ -468,9 +468,9 @@ def _curves(model: str) -> Case:
 # fit in fp32, as the joined batch to be checked has.
 _RANKS = {
     "resnet50": ("768", "64"),
-    "convnext": ("384", "32"),
-    "unet": ("64", "4"),
-    "vae": ("12", "2"),
+    "convnext": ("768", "32"),
+    "unet": ("112", "4"),
+    "vae": ("16", "2"),
 }
 
 
