@@ -12,6 +12,7 @@ shipped table.
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import math
 import pathlib
 from collections.abc import Sequence
@@ -25,6 +26,7 @@ from benchmarks.suites import SUITES, Layer, select_layers
 __all__ = ["add_arguments", "in_order", "ratios_of", "run"]
 
 OUT = (".json",)
+FP8 = "float8_e4m3fn"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -35,7 +37,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--shapes", nargs="+", metavar="SHAPE",
         help="indices into the suite, or names of layers; all by default",
     )  # fmt: skip
-    parser.add_argument("--dtype", choices=("float16", "bfloat16"), default="float16")
+    parser.add_argument(
+        "--dtype", choices=("float16", "bfloat16", FP8), default="float16",
+        help=f"of the operands (float16); {FP8} for fprop, whose output is bfloat16 then",
+    )  # fmt: skip
     parser.add_argument("--candidates", type=int, default=10, help="per layer (10)")
     parser.add_argument("--rounds", type=int, default=5, help="measurements of each (5)")
     parser.add_argument("--jobs", type=int, help="compiling processes (cores - 1)")
@@ -100,6 +105,8 @@ def _selected(arguments: argparse.Namespace) -> list[Layer]:
         ValueError: They name nothing, or a file that has no ratios.
     """
     limits = (arguments.only_below, arguments.not_below)
+    if arguments.dtype == FP8 and arguments.direction != "fprop":
+        raise ValueError(f"--dtype {FP8} is for --direction fprop")
     if arguments.before is None and not all(map(math.isinf, limits)):
         raise ValueError("--only-below and --not-below need --from, the file that conv wrote")
     problem = out_problem(arguments.out, OUT)
@@ -115,6 +122,17 @@ def _selected(arguments: argparse.Namespace) -> list[Layer]:
             raise ValueError(f"--from {arguments.before}: is no table that conv wrote, or is empty")
     layers = select_layers(arguments.suite, arguments.shapes)
     return in_order(layers, ratios, *limits)
+
+
+def _case(arguments: argparse.Namespace, layer: Layer) -> Any:
+    """Returns what is tuned of a layer; of fp8 as the benchmark ``fp8`` computes it."""
+    import torch
+    from triton_ext.ops.epilogue import EpilogueSpec
+
+    case = case_of(arguments.direction, layer.problem, arguments.dtype)
+    if arguments.dtype != FP8:
+        return case
+    return dataclasses.replace(case, epilogue=EpilogueSpec(out_dtype=torch.bfloat16))
 
 
 def _unknown(cases: Sequence[Any], path: pathlib.Path, machine: Any) -> list[Any]:
@@ -154,7 +172,7 @@ def run(arguments: argparse.Namespace, **stand_ins: Any) -> int:
     from triton_ext.ops.tuning.runs import tune
     from triton_ext.ops.tuning_store.files import TableError
 
-    cases = [case_of(arguments.direction, layer.problem, arguments.dtype) for layer in layers]
+    cases = [_case(arguments, layer) for layer in layers]
     try:
         report = tune(
             _unknown(cases, arguments.out, stand_ins.get("machine")),

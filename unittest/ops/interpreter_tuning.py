@@ -446,6 +446,20 @@ def test_layers_of_the_suites_are_tuned_the_worst_first(tmp_path, monkeypatch, c
     assert chosen(asked) == best
 
 
+def test_layers_are_tuned_in_fp8(tmp_path, monkeypatch, capsys):
+    words = ("--dtype", "float8_e4m3fn", "--candidates", "2", "--dry-run")
+    code, _ = tune_suites_of(tmp_path, monkeypatch, *words)
+    assert code == 0
+    code, _ = tune_suites_of(tmp_path, monkeypatch, *words, "--direction", "wgrad")
+    assert code == 2
+    assert capsys.readouterr().out.endswith("--dtype float8_e4m3fn is for --direction fprop\n")
+    monkeypatch.setattr(sys.modules[__name__], "SMALL", SMALL[:1])
+    code, out = tune_suites_of(tmp_path, monkeypatch, *words[:-1])
+    assert code == 0
+    (key,) = read_table(out, GPU).entries
+    assert key.startswith("fprop float8_e4m3fn 64->32 k3x3 padded to-bfloat16 waves")
+
+
 def test_what_is_fast_enough_is_left_out(tmp_path, monkeypatch, capsys):
     compiler = InstantCompiler()
     words = ("--candidates", "2", "--only-below", "1.0")
