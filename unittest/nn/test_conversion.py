@@ -173,3 +173,16 @@ def test_what_is_no_module_is_refused():
             function(3)
     with pytest.raises(ValueError, match=r"^survey: fold=True is for inference"):
         nn.survey(torch.nn.Conv2d(3, 4, 3), fold=True)
+
+
+@pytest.mark.parametrize("flag", ["report", "fold", "pack", "norms"])
+def test_flags_are_bools(flag):
+    net = model()
+    for value in ("no", 1, None):
+        text = rf"^convert: {flag} must be a bool, got {value!r}$"
+        with pytest.raises(TypeError, match=text):
+            nn.convert(net, **{flag: value})
+        if flag in ("fold", "norms"):
+            with pytest.raises(TypeError, match=text.replace("convert", "survey")):
+                nn.survey(net, **{flag: value})
+    assert type(net[0]) is torch.nn.Conv2d

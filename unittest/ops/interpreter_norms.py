@@ -206,7 +206,7 @@ def test_calls_that_were_seen_are_looked_at_anew(kind):
             y(weight=torch._neg_view(weight))
         with pytest.raises(UnsupportedError, match="not channels-last"):
             y(x.contiguous())
-        with pytest.raises(UnsupportedError, match="expected weight"):
+        with pytest.raises(ValueError, match=f"^{kind}_norm: expected weight"):
             y(weight=weight[:8])
         if kind == "group":
             assert not torch.equal(y(groups=2), first)
@@ -467,7 +467,7 @@ def test_which_norms_of_graphs_are_torchs():
     assert_compiles_to([], lambda x: block(x, False), (x,), as_exact=False)
     assert not torch.equal(mean, running_statistics()[0])
     other = torch.compile(lambda x: group_norm(x, 8, activation="RELU"), backend="eager")
-    with pytest.raises(UnsupportedError, match="expected an activation of identity"):
+    with pytest.raises(ValueError, match=r"^group_norm: expected an activation of identity"):
         other(x)
 
 
@@ -588,20 +588,41 @@ REFUSED = {
     "float64": {"x": rows_of((2, 8, 4, 4), torch.float64, 0)},
     "empty": {"x": rows_of((0, 8, 4, 4), HALF, 0)},
     "more than one value per channel": {"x": rows_of((1, 8, 1, 1), HALF, 0)},
-    "expected weight": {"weight": torch.zeros(4)},
-    "weight is torch.float16": {"weight": torch.zeros(8).half()},
-    "an activation of": {"activation": "none"},
+    "weight has strides": {"weight": torch.zeros(16)[::2]},
     "not of silu": {"activation": "silu", "residual": rows_of((2, 8, 4, 4), torch.float32, 0)},
-    "expected a residual": {"residual": rows_of((2, 8, 4, 1), torch.float32, 0)},
     "residual is not channels-last": {"residual": torch.zeros(2, 8, 4, 4)},
-    "residual is torch.float16": {"residual": rows_of((2, 8, 4, 4), HALF, 0)},
-    "x must be a tensor, got list": {"x": [1.0]},
-    "x must be a dense tensor": {"x": torch.eye(8).to_sparse_csr()},
     "x is a negated view": {"x": torch._neg_view(rows_of((2, 8, 4, 4), torch.float32, 0))},
-    "weight must be a tensor, got float": {"weight": 1.0},
     "weight is a negated view": {"weight": torch._neg_view(torch.ones(8))},
-    "residual must be a dense tensor": {"residual": torch.zeros(2, 8, 4, 4).to_sparse()},
-    "an activation of identity": {"activation": ["relu"]},
+}
+
+# By the words of the error: its class, and the argument that is wrong.
+MISTAKES = {
+    "x must be a tensor, got list": (TypeError, {"x": [1.0]}),
+    "x must be a dense tensor": (TypeError, {"x": torch.eye(8).to_sparse_csr()}),
+    "expected x of a floating-point dtype, got torch.int64": (
+        TypeError, {"x": rows_of((2, 8, 4, 4), torch.float32, 0).long()},
+    ),
+    r"expected x \[N, C, \*size\], got \[8\]": (ValueError, {"x": torch.zeros(8)}),
+    "weight must be a tensor, got float": (TypeError, {"weight": 1.0}),
+    r"expected weight \[8\], got \[4\]": (ValueError, {"weight": torch.zeros(4)}),
+    "weight is torch.float16, x is torch.float32": (TypeError, {"weight": torch.zeros(8).half()}),
+    "weight is on meta, x is on cpu": (ValueError, {"weight": torch.zeros(8, device="meta")}),
+    r"an activation of identity, .* got 'none'": (ValueError, {"activation": "none"}),
+    r"an activation of identity, .* got \['relu'\]": (ValueError, {"activation": ["relu"]}),
+}  # fmt: skip
+OF_BATCH = {
+    "residual must be a dense tensor": (TypeError, {"residual": torch.eye(8).to_sparse()}),
+    r"expected a residual \[2, 8, 4, 4\], got \[2, 8, 4, 1\]": (
+        ValueError, {"residual": rows_of((2, 8, 4, 1), torch.float32, 0)},
+    ),
+    "residual is torch.float16": (TypeError, {"residual": rows_of((2, 8, 4, 4), HALF, 0)}),
+    r"expected running_mean \[8\], got \[4\]": (ValueError, {"running_mean": torch.zeros(4)}),
+    "running_mean is torch.bfloat16": (TypeError, {"running_mean": torch.zeros(8).bfloat16()}),
+    "running_var must be a tensor, got float": (TypeError, {"running_var": 0.0}),
+}  # fmt: skip
+OF_GROUP = {
+    "8 channels do not divide into 3 groups": (ValueError, {"groups": 3}),
+    "groups must be at least 1, got 0": (ValueError, {"groups": 0}),
 }
 
 
@@ -619,6 +640,30 @@ def test_refusals_say_why(reason):
         )  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    ("kind", "words"),
+    [
+        *(("batch", words) for words in (*MISTAKES, *OF_BATCH)),
+        *(("group", words) for words in (*MISTAKES, *OF_GROUP)),
+    ],
+)
+def test_mistakes_are_those_of_convolutions(kind, words):
+    """No UnsupportedError: nothing would take them."""
+    error, given = {**MISTAKES, **OF_BATCH, **OF_GROUP}[words]
+    x, weight = rows_of((2, 8, 4, 4), torch.float32, 0), None
+    arguments = {"x": x, "weight": weight, "bias": None, **given}
+    if kind == "batch":
+        running = {"running_mean": None, "running_var": None, "training": True}
+        arguments = {**running, **arguments}
+    else:
+        arguments = {"groups": 2, **arguments}
+    norm = {"batch": batch_norm, "group": group_norm}[kind]
+    for _ in range(2):
+        with pytest.raises(error, match=f"^{kind}_norm: .*{words}") as raised:
+            norm(**arguments)
+        assert not isinstance(raised.value, UnsupportedError)
+
+
 def test_groups_are_checked_and_statistics_needed():
     x = rows_of((2, 8, 4, 4), HALF, 0)
     assert "do not divide into 3 groups" in norm_problem("group", x, 3, None, None, None, "relu")
@@ -630,11 +675,8 @@ def test_groups_are_checked_and_statistics_needed():
     with pytest.raises(ValueError, match="expected running_mean"):
         batch_norm(x, None, None, None, None, training=False)
     for mean, reason in (
-        (torch.zeros(4), r"expected running_mean \[8\], got \[4\]"),
         (torch.zeros(16)[::2], "running_mean has strides"),
-        (torch.zeros(8).bfloat16(), "running_mean is torch.bfloat16"),
         (torch._neg_view(torch.zeros(8)), "running_mean is a negated view"),
-        (0.0, "running_mean must be a tensor, got float"),
     ):
         with pytest.raises(UnsupportedError, match=reason):
             batch_norm(x, None, None, mean, None, training=True)
@@ -644,12 +686,15 @@ def test_numbers_are_checked_and_read_at_every_call():
     x = rows_of((2, 8, 4, 4), torch.float32, 0)
     expected = group_norm(x, 1)
     # Equal to an int that is known, and of another type.
+    for groups in (1.0, True, "1", [1], None):
+        with pytest.raises(ValueError, match=r"^group_norm: groups must be an integer"):
+            group_norm(x, groups)
     for groups in (1.0, True, "1", [1], torch.tensor(1)):
         assert "expected groups as an int" in norm_problem("group", x, groups, *[None] * 3, "relu")
-        with pytest.raises(UnsupportedError, match="expected groups as an int"):
-            group_norm(x, groups)
-    assert torch.equal(group_norm(x, 1), expected)
-    for value in ("0.1", [0.1], torch.ones(2)):
+    # As for convolutions.
+    for groups in (1, torch.tensor(1)):
+        assert torch.equal(group_norm(x, groups), expected)
+    for value in ("0.1", [0.1], True, torch.ones(2)):
         with pytest.raises(TypeError, match="group_norm: eps must be a number"):
             group_norm(x, 1, eps=value)
         with pytest.raises(TypeError, match="batch_norm: momentum must be a number"):

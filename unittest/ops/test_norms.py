@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import re
 
@@ -16,6 +17,8 @@ from hypothesis import strategies as st
 from interpreted import assert_passes_in_the_interpreter
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
+from triton_ext.errors import UnsupportedError
+from triton_ext.ops import batch_norm, group_norm
 from triton_ext.ops.compiling_ahead import compile_ahead, without_tensors
 from triton_ext.ops.norms import moments, norm_gradients
 from triton_ext.ops.norms.norm_config import NormShape, choose_merge_tiles, choose_tiles
@@ -168,6 +171,82 @@ def test_parts_are_added_without_spilling(is_channel, fresh_triton_cache, tmp_pa
     for each in found:
         used = resources(each.asm["cubin"], tmp_path)
         assert used["STACK"] == used["LOCAL"] == 0
+
+
+# ---- Arguments ----------------------------------------------------------------------------------
+
+X = torch.zeros(2, 8, 4, 4)
+# By the words of the error: its class, and the argument that is wrong.
+MISTAKES = {
+    "batch_norm: x must be a tensor, got NoneType": (TypeError, {"x": None}),
+    "batch_norm: bias must be a tensor, got list": (TypeError, {"bias": [0.0] * 8}),
+    "batch_norm: running_var must be a tensor, got float": (TypeError, {"running_var": 1.0}),
+    "batch_norm: residual must be a tensor, got int": (TypeError, {"residual": 1}),
+    "batch_norm: training must be a bool, got 'no'": (TypeError, {"training": "no"}),
+    "batch_norm: training must be a bool, got 1": (TypeError, {"training": 1}),
+    "batch_norm: training must be a bool, got None": (TypeError, {"training": None}),
+    "batch_norm: momentum must be a number, got str": (TypeError, {"momentum": "0.1"}),
+    "batch_norm: momentum must be a number, got bool": (TypeError, {"momentum": True}),
+    "batch_norm: eps must be a number, got list": (TypeError, {"eps": [1e-5]}),
+    "batch_norm: eps must be a number, got NoneType": (TypeError, {"eps": None}),
+    "batch_norm: expected an activation of identity, .* got 'none'": (
+        ValueError, {"activation": "none"},
+    ),
+    "batch_norm: expected running_mean and running_var for training=False": (
+        ValueError, {"training": False},
+    ),
+    "group_norm: x must be a tensor, got list": (TypeError, {"x": [1.0]}),
+    "group_norm: weight must be a tensor, got float": (TypeError, {"weight": 1.0}),
+    "group_norm: groups must be an integer, got '4'": (ValueError, {"groups": "4"}),
+    "group_norm: groups must be an integer, got True": (ValueError, {"groups": True}),
+    "group_norm: eps must be a number, got str": (TypeError, {"eps": "small"}),
+    "group_norm: expected an activation of identity, .* got None": (
+        ValueError, {"activation": None},
+    ),
+}  # fmt: skip
+
+
+def call(kind, **changed):
+    arguments = {"x": X, "weight": None, "bias": None}
+    if kind == "batch":
+        arguments |= {"running_mean": None, "running_var": None, "training": True, **changed}
+        return batch_norm(**arguments)
+    return group_norm(**{**arguments, "groups": 4, **changed})
+
+
+@pytest.mark.parametrize("words", MISTAKES)
+def test_mistakes_are_told_as_convolutions_tell_them(words):
+    """Where kernels compute, and where torch does, which would raise errors of its own."""
+    error, changed = MISTAKES[words]
+    kind = words[:5]
+    for mode in (contextlib.nullcontext(), FakeTensorMode(allow_non_fake_inputs=True)):
+        with mode, pytest.raises(error, match=f"^{words}") as raised:
+            call(kind, **changed)
+        assert not isinstance(raised.value, UnsupportedError)
+
+
+@pytest.mark.parametrize("kind", ["batch", "group"])
+def test_what_is_right_and_has_no_kernel_is_unsupported(kind):
+    for changed in ({}, {"x": X.double()}, {"x": torch.zeros(2, 8)}, {"eps": torch.tensor(1e-5)}):
+        with pytest.raises(UnsupportedError, match=f"^{kind}_norm: "):
+            call(kind, **changed)
+
+
+@pytest.mark.parametrize("kind", ["batch", "group"])
+def test_graphs_tell_mistakes_and_do_not_break_for_checks(kind):
+    def norm(x, eps=1e-5, **changed):
+        return call(kind, x=x * 1, eps=eps, activation="relu", **changed)
+
+    expected = {
+        "batch": lambda x: torch.nn.functional.batch_norm(x, None, None, training=True).relu(),
+        "group": lambda x: torch.nn.functional.group_norm(x, 4).relu(),
+    }[kind]
+    x = torch.randn(2, 8, 4, 4, generator=torch.Generator().manual_seed(0))
+    compiled = torch.compile(norm, backend="eager", fullgraph=True)
+    assert torch.equal(compiled(x), expected(x))
+    torch._dynamo.reset()
+    with pytest.raises(TypeError, match=f"^{kind}_norm: weight must be a tensor, got float"):
+        torch.compile(norm, backend="eager")(x, weight=1.0)
 
 
 # ---- Operators ----------------------------------------------------------------------------------

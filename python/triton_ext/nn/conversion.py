@@ -88,11 +88,12 @@ def convert(
         The model.
 
     Raises:
-        TypeError: ``model`` is no module.
-        ValueError: A module that is in training mode, with ``fold=True``.
+        TypeError: ``model`` is no module, ``report``, ``fold``, ``pack`` or ``norms`` no bool.
+        ValueError: A module that is in training mode, with ``fold=True``; another ``fallback``.
     """
     parse_fallback(fallback)
     _check_model("convert", model)
+    _check_flags("convert", report=report, fold=fold, pack=pack, norms=norms)
     if fold:
         _check_eval("convert", model)
     found, recipes = _survey(model, fold, norms)
@@ -138,6 +139,7 @@ def survey(model: torch.nn.Module, fold: bool = False, *, norms: bool = False) -
         ValueError: As for :func:`convert`.
     """
     _check_model("survey", model)
+    _check_flags("survey", fold=fold, norms=norms)
     if fold:
         _check_eval("survey", model)
     return _survey(model, fold, norms)[0]
@@ -209,6 +211,12 @@ def refresh(model: torch.nn.Module) -> torch.nn.Module:
 def _check_model(name: str, model: object) -> None:
     if not isinstance(model, torch.nn.Module):
         raise TypeError(f"{name}: expected a torch.nn.Module, got {type(model).__name__}")
+
+
+def _check_flags(name: str, **flags: object) -> None:
+    for which, flag in flags.items():
+        if not isinstance(flag, bool):
+            raise TypeError(f"{name}: {which} must be a bool, got {flag!r}")
 
 
 def _survey(

@@ -87,7 +87,7 @@ class _BatchNorm(_Norm):
         variance = _buffer(module, "running_var") if tracked else None
         if (mean is None) is not (variance is None):
             return None
-        of_batch: bool = module.training or mean is None
+        of_batch = True if module.training else mean is None
         weight, bias = _parameter(module, "weight"), _parameter(module, "bias")
         name, eps = _NAMES.get(activation, activation), module.eps
         plan = plan_of_look(

@@ -11,9 +11,8 @@ from typing import Any
 import torch
 from torch.nn import functional
 
-from triton_ext.errors import UnsupportedError
+from triton_ext.ops.norms.norm_arguments import activation_mistake
 from triton_ext.ops.norms.norm_config import NormShape
-from triton_ext.ops.norms.refusals import activation_problem
 
 __all__ = ["activated", "differentiable_gradients"]
 
@@ -24,7 +23,7 @@ def activated(y: Tensor, activation: str) -> Tensor:
     """Applies an activation by its name.
 
     Raises:
-        UnsupportedError: There is none of this name.
+        ValueError: There is none of this name.
     """
     if activation == "relu":
         return functional.relu(y)
@@ -36,8 +35,9 @@ def activated(y: Tensor, activation: str) -> Tensor:
         return functional.gelu(y, approximate="tanh")
     if activation == "tanh":
         return torch.tanh(y)
-    if activation != "identity":
-        raise UnsupportedError(activation_problem(activation))
+    mistake = activation_mistake(activation)
+    if mistake is not None:
+        raise mistake[0](mistake[1])
     return y
 
 

@@ -9,9 +9,15 @@ from torch.nn import functional
 from torch.overrides import handle_torch_function, has_torch_function_variadic
 
 from triton_ext.ops.autocast import is_autocast
-from triton_ext.ops.checks import kind_of
 from triton_ext.ops.norms.composite import activated, differentiable_gradients
 from triton_ext.ops.norms.graphs import is_operator
+from triton_ext.ops.norms.norm_arguments import (
+    are_numbers,
+    check_batch,
+    check_group,
+    epsilon,
+    number,
+)
 from triton_ext.ops.norms.norm_calls import Call, plan_of
 from triton_ext.ops.norms.refusals import is_torchs, norm_problem, running_problem
 from triton_ext.ops.norms.shortcut import batch_look, group_look, keep, plan_of_look
@@ -95,37 +101,9 @@ def normalize(
     return call.forward(x, weight, bias, residual)[0]
 
 
-def _number(name: str, value: object) -> float:
-    """Returns a number as plans know it: a tensor may hold another one at the next call."""
-    if type(value) is float:
-        return value
-    try:
-        if isinstance(value, str):
-            raise TypeError
-        return float(value)  # type: ignore[arg-type]
-    except (TypeError, ValueError, RuntimeError):
-        raise TypeError(f"{name} must be a number, got {kind_of(value)}") from None
-
-
-def _epsilon(name: str, value: object) -> float:
-    """Returns what is added to variances, from which a root is taken then."""
-    eps = _number(name, value)
-    if not eps >= 0.0:
-        raise ValueError(f"{name} must not be negative, got {eps}")
-    return eps
-
-
-def _are_numbers(*values: object) -> bool:
-    """Tells whether a graph may hold values: a tensor has another one at its next run."""
-    return all([isinstance(value, _NUMBERS) for value in values])
-
-
-_NUMBERS = (float, int, torch.SymFloat, torch.SymInt)
-
-
-def _group_dtype(x: object) -> torch.dtype:
+def _group_dtype(x: Tensor) -> torch.dtype:
     """Returns the dtype of GroupNorm's result."""
-    if not isinstance(x, Tensor) or is_autocast(x.device.type):
+    if is_autocast(x.device.type):
         # In torch's list of what is computed in fp32; the kernel reads x as it is.
         return torch.float32
     return x.dtype
@@ -168,8 +146,10 @@ def batch_norm(
 
     Raises:
         UnsupportedError: What :func:`norm_problem` says no kernel takes.
-        ValueError: No statistics: not training, and a running one is None; ``eps`` is negative.
-        TypeError: ``eps`` or ``momentum`` is no number.
+        ValueError: Sizes or devices that do not fit each other; an activation that there is not;
+            no statistics: not training, and a running one is None; ``eps`` is negative.
+        TypeError: What is no dense tensor, ``training`` that is no bool, ``eps`` or ``momentum``
+            that is no number; mixed dtypes.
     """
     terms = (weight, bias, running_mean, running_var, residual)
     look = batch_look(
@@ -186,11 +166,13 @@ def batch_norm(
             residual=residual,
         )  # fmt: skip
         return result
+    check_batch(
+        x, weight, bias, running_mean, running_var, residual, training, momentum, eps, activation
+    )
     if is_torchs(x, *terms):
         if (
             is_operator("training" if training else "evaluation")
-            and (training or not (running_mean is None or running_var is None))
-            and _are_numbers(eps, 0.0 if momentum is None else momentum)
+            and are_numbers(eps, 0.0 if momentum is None else momentum)
             and norm_problem("batch", x, None, weight, bias, residual, activation) is None
             and running_problem(x, running_mean, running_var) is None
         ):
@@ -205,16 +187,11 @@ def batch_norm(
             x, running_mean, running_var, weight, bias, training, momentum or 0.0, eps
         )
         return activated(y if residual is None else y + residual, activation)
-    if not training and (running_mean is None or running_var is None):
-        raise ValueError(
-            "batch_norm: expected running_mean and running_var for training=False, got None"
-        )
-    eps = _epsilon("batch_norm: eps", eps)
+    eps = epsilon("batch_norm: eps", eps)
     if momentum is not None:
-        momentum = _number("batch_norm: momentum", momentum)
+        momentum = number("batch_norm: momentum", momentum)
     running = (running_mean, running_var)
-    out_dtype = getattr(x, "dtype", torch.float32)
-    plan = plan_of("batch", x, None, weight, bias, residual, running, activation, eps, out_dtype)
+    plan = plan_of("batch", x, None, weight, bias, residual, running, activation, eps, x.dtype)
     keep(look, plan)
     if training and momentum is None:
         running = (None, None)
@@ -248,8 +225,9 @@ def group_norm(
 
     Raises:
         UnsupportedError: What :func:`norm_problem` says no kernel takes.
-        TypeError: ``eps`` is no number.
-        ValueError: ``eps`` is negative.
+        ValueError: As :func:`batch_norm`; groups that are no integer, or into which channels do
+            not divide.
+        TypeError: As :func:`batch_norm`.
     """
     look = group_look(x, groups, weight, bias, activation, eps)
     plan = plan_of_look(look)
@@ -260,10 +238,11 @@ def group_norm(
             group_norm, (x, weight, bias), x, groups, weight, bias, eps=eps, activation=activation
         )
         return result
+    check_group(x, groups, weight, bias, eps, activation)
     if is_torchs(x, weight, bias):
         if (
             is_operator("group")
-            and _are_numbers(eps)
+            and are_numbers(eps)
             and norm_problem("group", x, groups, weight, bias, None, activation) is None
         ):
             y: Tensor = torch.ops.triton_ext.group_norm.default(
@@ -271,7 +250,7 @@ def group_norm(
             )
             return y
         return activated(functional.group_norm(x, groups, weight, bias, eps), activation)
-    eps = _epsilon("group_norm: eps", eps)
+    eps, groups = epsilon("group_norm: eps", eps), int(groups)
     out_dtype = _group_dtype(x)
     plan = plan_of("group", x, groups, weight, bias, None, (None, None), activation, eps, out_dtype)
     keep(look, plan)

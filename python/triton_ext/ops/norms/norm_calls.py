@@ -11,6 +11,7 @@ from torch.autograd.graph import increment_version
 
 from triton_ext.errors import UnsupportedError
 from triton_ext.ops.arguments import channels_last
+from triton_ext.ops.norms.norm_arguments import check_fit
 from triton_ext.ops.norms.norm_config import NormShape
 from triton_ext.ops.norms.norm_launches import are_aligned
 from triton_ext.ops.norms.norm_plan import NormPlan, Terms
@@ -199,12 +200,15 @@ def plan_of(
 
     Raises:
         UnsupportedError: No kernel takes it.
+        TypeError: What :func:`check_fit` says.
+        ValueError: What :func:`check_fit` says.
     """
     words = (kind, activation, eps, out_dtype)
     recalled = recall(_plans, groups, words, x, weight, bias, residual, *running)
     key, plan = recalled
     if plan is not None:
         return plan
+    check_fit(f"{kind}_norm", x, groups, weight, bias, residual, *running)
     problem = norm_problem(kind, x, groups, weight, bias, residual, activation)
     if problem is None:
         problem = running_problem(x, *running)

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 import torch
 from torch.autograd import forward_ad
 
 from triton_ext.ops.arguments import channels_last_strides
 from triton_ext.ops.calls import is_transformed
-from triton_ext.ops.checks import kind_of
-from triton_ext.ops.epilogue import ACTIVATIONS
 from triton_ext.ops.machine import IS_INTERPRETED
+from triton_ext.ops.norms.norm_arguments import (
+    activation_mistake,
+    dense_mistake,
+    residual_mistake,
+    term_mistake,
+)
 from triton_ext.ops.plans import PlanCache
 
 __all__ = [
-    "NORM_ACTIVATIONS",
-    "activation_problem",
     "dense_problem",
     "is_channels_last",
     "is_negated",
@@ -30,7 +32,6 @@ __all__ = [
 Tensor = torch.Tensor
 Value = TypeVar("Value")
 
-NORM_ACTIVATIONS = ("identity", *(name for name in ACTIVATIONS if name != "none"))
 _RESIDUAL_ACTIVATIONS = ("identity", "relu")
 _DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 # The kernels count rows, and those of a tile behind the last, in 32 bits; so do offsets in a tile.
@@ -173,23 +174,17 @@ def _find_problem(
         problem = None if term is None else _term_problem(name, term, x)
         if problem is not None:
             return problem
-    if not isinstance(activation, str) or activation not in NORM_ACTIVATIONS:
-        return activation_problem(activation)
+    mistake = activation_mistake(activation)
+    if mistake is not None:
+        return mistake[1]
     return None if residual is None else _residual_problem(kind, x, residual, activation)
 
 
-def activation_problem(activation: object) -> str:
-    """Says which activations there are."""
-    return f"expected an activation of {', '.join(NORM_ACTIVATIONS)}, got {activation!r}"
-
-
-def dense_problem(name: str, tensor: object) -> str | None:
+def dense_problem(name: str, tensor: Any) -> str | None:
     """Returns why something is no dense tensor whose memory holds its values."""
-    if not isinstance(tensor, Tensor):
-        return f"{name} must be a tensor, got {kind_of(tensor)}"
-    if tensor.is_nested or tensor.layout is not torch.strided:
-        kind = "a nested one" if tensor.is_nested else tensor.layout
-        return f"{name} must be a dense tensor, got {kind}"
+    mistake = dense_mistake(name, tensor)
+    if mistake is not None:
+        return mistake[1]
     if is_negated(tensor):
         return f"{name} is a negated view, whose memory holds other values; call resolve_neg()"
     return None
@@ -234,13 +229,9 @@ def _group_problem(kind: str, x: Tensor, groups: int | None) -> str | None:
 
 
 def _term_problem(name: str, term: Tensor, x: Tensor) -> str | None:
-    channels = x.shape[1]
-    if term.shape != (channels,):
-        return f"expected {name} [{channels}], got {list(term.shape)}"
-    if term.dtype not in (x.dtype, torch.float32):
-        return f"{name} is {term.dtype}, x is {x.dtype}: expected that or float32"
-    if term.device != x.device:
-        return f"{name} is on {term.device}, x is on {x.device}"
+    mistake = term_mistake(name, term, x)
+    if mistake is not None:
+        return mistake[1]
     return None if term.is_contiguous() else f"{name} has strides, expected it packed"
 
 
@@ -249,12 +240,9 @@ def _residual_problem(kind: str, x: Tensor, residual: Tensor, activation: str) -
         return "a residual is added behind BatchNorm only"
     if activation not in _RESIDUAL_ACTIVATIONS:
         return f"a residual is added in front of identity and relu, not of {activation}"
-    if residual.shape != x.shape:
-        return f"expected a residual {list(x.shape)}, got {list(residual.shape)}"
-    if residual.dtype != x.dtype:
-        return f"the residual is {residual.dtype}, x is {x.dtype}"
-    if residual.device != x.device:
-        return f"the residual is on {residual.device}, x is on {x.device}"
+    mistake = residual_mistake(residual, x)
+    if mistake is not None:
+        return mistake[1]
     return None if is_channels_last(residual) else "the residual is not channels-last"
 
 
@@ -263,15 +251,7 @@ def running_problem(x: Tensor, mean: Tensor | None, variance: Tensor | None) -> 
     for name, running in (("running_mean", mean), ("running_var", variance)):
         if running is None:
             continue
-        problem = dense_problem(name, running)
+        problem = dense_problem(name, running) or _term_problem(name, running, x)
         if problem is not None:
             return problem
-        if running.shape != (x.shape[1],):
-            return f"expected {name} [{x.shape[1]}], got {list(running.shape)}"
-        if not running.is_contiguous():
-            return f"{name} has strides, expected it packed"
-        if running.dtype not in (x.dtype, torch.float32):
-            return f"{name} is {running.dtype}: expected float32 or the dtype of x, {x.dtype}"
-        if running.device != x.device:
-            return f"{name} is on {running.device}, x is on {x.device}"
     return None
