@@ -15,6 +15,7 @@ from triton_ext.ops.conv_config import (
     NARROW_CONFIGS,
     SMEM_BYTES,
     ConvConfig,
+    busiest,
     choose_config,
 )
 
@@ -95,3 +96,15 @@ def test_shared_memory_is_counted():
     assert in_halves.smem_bytes(2) == 4 * 384 * 128 + 32768
     assert in_halves.fits(2)
     assert not in_halves.fits(2, whole_tile=True)
+
+
+@given(
+    st.integers(1, 300),
+    st.lists(st.integers(0, 50), min_size=1, max_size=12),
+    st.integers(1, 140),
+)
+def test_the_busiest_program_is_that_of_dealt_tiles(tiles, costs, programs):
+    shares = [0] * programs
+    for tile in range(tiles * len(costs)):
+        shares[tile % programs] += costs[tile // tiles]
+    assert busiest(tiles, costs, programs) == max(shares)

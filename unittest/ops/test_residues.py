@@ -11,7 +11,7 @@ pytest.importorskip("torch", reason="triton_ext.ops needs torch, which is not in
 
 from triton_ext.host import capabilities  # noqa: E402
 from triton_ext.ops import conv_dgrad  # noqa: E402
-from triton_ext.ops.residues import Residues, class_problems  # noqa: E402
+from triton_ext.ops.residues import Residues, class_problems, classes_of  # noqa: E402
 
 GLUON = capabilities()["im2col-gluon"]
 EDGES = (
@@ -130,3 +130,16 @@ def test_a_kernel_is_compiled_for_the_dilation_modulo_the_stride(stride, dilatio
 
     assert len({classes(dilation) for dilation in dilations}) == 1
     assert stride == 1 or classes(dilations[0]) != classes(dilations[0] + 1)
+
+
+def test_the_taps_of_all_classes():
+    def dims(taps: int, stride: int, size: int = 14) -> list[Residues]:
+        return [Residues(size=size, taps=taps, stride=stride, dilation=1, low=taps // 2)] * 2
+
+    assert classes_of(dims(3, 1)) == (196, (9,))
+    assert classes_of(dims(3, 2)) == (49, (1, 2, 2, 4))
+    assert classes_of(dims(1, 2)) == (49, (1, 0, 0, 0))
+    # Too many to be looked at one by one.
+    pixels, taps = classes_of(dims(7, 1000, 2000))
+    assert pixels == 2000**2
+    assert taps == (pytest.approx(49 / 1000**2),)

@@ -8,7 +8,9 @@ choice is as fast as the best of the table within 1.2 % in the geometric mean.
 
 from __future__ import annotations
 
+import itertools
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -26,6 +28,7 @@ __all__ = [
     "SMEM_BYTES",
     "ConvConfig",
     "OutputTile",
+    "busiest",
     "channel_block",
     "choose_config",
     "expected_times",
@@ -266,6 +269,30 @@ def expected_times(
         for config, cost in _candidates(co, block_k, groups, tile).items()
         if config.fits(element_bytes, available_bytes=available_bytes, output=tile)
     }
+
+
+def busiest(tiles: int, costs: Sequence[float], programs: int) -> float:
+    """Returns what the busiest program has to do, where every programs-th tile is one of its own.
+
+    Args:
+        tiles: Of a class; those of the next class follow.
+        costs: Of a tile, by class.
+        programs: Among which tiles are dealt out.
+    """
+    every, rest = divmod(tiles, programs)
+    if len(costs) == 1:
+        return (every + (rest > 0)) * costs[0]
+    # By how much more a program has to do than the one before it.
+    steps = [0.0] * (programs + 1)
+    for number, cost in enumerate(costs):
+        first = number * tiles % programs
+        end = first + rest
+        steps[first] += cost
+        steps[min(end, programs)] -= cost
+        if end > programs:
+            steps[0] += cost
+            steps[end - programs] -= cost
+    return every * sum(costs) + max(itertools.accumulate(steps[:programs]))
 
 
 def channel_block(ci: int, element_bytes: int, groups: int) -> int:

@@ -2,16 +2,17 @@
 
 The model is that of the forward convolution (``conv_config.py``): the time of the busiest
 multiprocessor.  What differs are the tiles: every residue class has its own, with the steps of its
-own taps, and the model reckons with their mean.
+own taps.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from triton_ext.ops.conv_config import SMEM_BYTES, ConvConfig, Cost
+from triton_ext.ops.conv_config import SMEM_BYTES, ConvConfig, Cost, busiest
 
 __all__ = [
     "CONFIGS",
@@ -103,8 +104,7 @@ def rank_configs(*sizes: Any, **options: Any) -> list[ConvConfig]:
 
 def expected_times(
     m_gemm: int,
-    classes: int,
-    mean_taps: float,
+    class_taps: Sequence[float],
     ci: int,
     co: int,
     num_sms: int,
@@ -118,8 +118,7 @@ def expected_times(
 
     Args:
         m_gemm: Pixels of a class.
-        classes: Residue classes.
-        mean_taps: Filter taps of a class, on average.
+        class_taps: Filter taps of every class.
         ci: Input channels of a group.
         co: Output channels of a group.
         num_sms: Multiprocessors of the GPU.
@@ -138,11 +137,11 @@ def expected_times(
     def microseconds(shipped: ConvConfig) -> float:
         config = with_steps(shipped, co, groups, element_bytes)
         tiles = math.ceil(m_gemm / config.block_m) * math.ceil(ci / config.block_n)
-        steps = mean_taps * math.ceil(co / config.block_k)
         cost = table[shipped]
         step_us = cost.step_us * config.block_k * element_bytes / (shipped.block_k * 2)
-        waves = math.ceil(tiles * classes * groups / num_sms)
-        return waves * (steps * step_us + cost.tile_us) + cost.launch_us
+        tap_us = math.ceil(co / config.block_k) * step_us
+        tiles_us = [taps * tap_us + cost.tile_us for taps in class_taps]
+        return busiest(tiles * groups, tiles_us, num_sms) + cost.launch_us
 
     def fits(shipped: ConvConfig) -> bool:
         config = with_steps(shipped, co, groups, element_bytes)

@@ -38,7 +38,7 @@ from triton_ext.ops.launcher import Launcher
 from triton_ext.ops.machine import Machine, machine_of
 from triton_ext.ops.patch_dgrad import PatchDgradPlan
 from triton_ext.ops.problem import ConvProblem
-from triton_ext.ops.residues import Residues, class_problems, three_dims
+from triton_ext.ops.residues import Residues, class_problems, classes_of, three_dims
 from triton_ext.ops.row_copy import FilledChannels
 from triton_ext.ops.tuning_store.cases import Case
 from triton_ext.ops.tuning_store.lookup import find
@@ -306,11 +306,11 @@ def _gemm_times(
     """Returns the configurations that fit by the times that the model expects, in their order."""
     dims, groups = residues_of(problem), problem.groups
     through_tma = _is_packed(problem, dtype) and groups == 1
+    class_pixels, class_taps = classes_of(dims)
     times: dict[ConvConfig | TileConfig, float] = dict(
         expected_times(
-            problem.batch * math.prod(dim.walk_size for dim in dims),
-            math.prod(problem.stride),
-            math.prod(dim.mean_taps for dim in dims),
+            problem.batch * class_pixels,
+            class_taps,
             problem.in_channels // groups,
             problem.out_channels // groups,
             machine.num_sms,

@@ -79,6 +79,12 @@ class ConvProblem:
         return tuple(self.geometry.output_size)
 
     @property
+    def pixels_read(self) -> int:
+        """Pixels of x that the filter sees, at most; with a larger stride there are gaps."""
+        sizes = zip(self.input_size, self.output_size, self.filter_size, strict=True)
+        return self.batch * math.prod(min(size, out * taps) for size, out, taps in sizes)
+
+    @property
     def x_shape(self) -> tuple[int, ...]:
         """[N, Ci, *input_size], torch's order."""
         return (self.batch, self.in_channels, *self.input_size)

@@ -14,13 +14,14 @@ Pure arithmetic, one spatial dimension at a time; and what kernels, which count 
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from triton_ext import backends
 
-__all__ = ["Residues", "class_problems", "three_dims"]
+__all__ = ["Residues", "class_problems", "classes_of", "three_dims"]
 
 SPATIAL_LIMITS = backends.load("nvidia", "SPATIAL_LIMITS")
 
@@ -29,6 +30,8 @@ _MAX_INT32 = (1 << 31) - 1
 _MAX_TILES = _MAX_INT32 - (1 << 16)
 # The smallest tile that a configuration may have.
 _LEAST_ROWS, _LEAST_COLUMNS = 16, 8
+# So many are looked at one by one.
+_MOST_CLASSES = 1024
 _LETTERS = {1: "W", 2: "HW", 3: "DHW"}
 
 
@@ -110,6 +113,22 @@ _MISSING = Residues(size=1, taps=1, stride=1, dilation=1, low=0)
 def three_dims(dims: Sequence[Residues]) -> list[Residues]:
     """Returns three spatial dimensions: what is missing comes first, of one pixel and one tap."""
     return [_MISSING] * (3 - len(dims)) + list(dims)
+
+
+def classes_of(dims: Sequence[Residues]) -> tuple[int, tuple[float, ...]]:
+    """Returns the pixels of an image in a class, and the taps of every class.
+
+    More than 1024 classes count as one that has all pixels, and the mean of the taps.
+
+    Args:
+        dims: The spatial dimensions.
+    """
+    pixels = math.prod(dim.walk_size for dim in dims)
+    count = math.prod(dim.stride for dim in dims)
+    if count > _MOST_CLASSES:
+        return pixels * count, (math.prod(dim.mean_taps for dim in dims),)
+    counts = ([len(dim.class_taps(residue)) for residue in range(dim.stride)] for dim in dims)
+    return pixels, tuple(map(math.prod, itertools.product(*counts)))
 
 
 def class_problems(

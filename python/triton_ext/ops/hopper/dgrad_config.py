@@ -10,9 +10,10 @@ import dataclasses
 import math
 from collections.abc import Sequence
 
+from triton_ext.ops.conv_config import busiest
 from triton_ext.ops.hopper import fprop_config
 from triton_ext.ops.hopper.tiles import Cost, TileConfig, keep_filter, ping_pong
-from triton_ext.ops.residues import Residues
+from triton_ext.ops.residues import Residues, classes_of
 
 __all__ = ["NARROW_COLUMNS", "choose_config", "expected_times", "narrow_configs"]
 
@@ -66,18 +67,19 @@ def expected_times(
         num_sms: Multiprocessors of the GPU.
         block_k: Output channels of a step.
     """
-    pixels = n * math.prod(dim.walk_size * dim.stride for dim in dims)
-    mean_taps = math.prod(dim.mean_taps for dim in dims)
+    class_pixels, class_taps = classes_of(dims)
+    pixels = n * class_pixels
     # With several classes a CTA needs several filters.
     one_class = all(dim.stride == 1 for dim in dims)
     blocks = math.ceil(co / block_k)
     times = {}
-    steps = round(mean_taps) * blocks if one_class else 0
+    steps = round(class_taps[0]) * blocks if one_class else 0
     for config, cost in narrow_configs(ci, block_k, steps).items():
-        waves = math.ceil(math.ceil(pixels / config.block_m) / num_sms)
-        times[config] = waves * (mean_taps * blocks * cost.step_us + cost.tile_us) + cost.launch_us
+        tiles_us = [taps * blocks * cost.step_us + cost.tile_us for taps in class_taps]
+        tiles = math.ceil(pixels / config.block_m)
+        times[config] = busiest(tiles, tiles_us, num_sms) + cost.launch_us
     wide = fprop_config.expected_times(
-        pixels, ci, co, mean_taps, num_sms, block_k=block_k, may_keep_filter=one_class,
+        pixels, ci, co, class_taps, num_sms, block_k=block_k, may_keep_filter=one_class,
         may_join=False,
     )  # fmt: skip
     return times | wide

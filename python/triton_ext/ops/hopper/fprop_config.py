@@ -8,8 +8,9 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
+from collections.abc import Sequence
 
-from triton_ext.ops.conv_config import channel_block
+from triton_ext.ops.conv_config import busiest, channel_block
 from triton_ext.ops.hopper.tiles import (
     ELEMENT_BYTES,
     SWIZZLE_BYTES,
@@ -137,7 +138,7 @@ def step_channels(ci: int, element_bytes: int) -> int:
 
 @functools.lru_cache(maxsize=1024)
 def choose_config(
-    m_gemm: int, co: int, ci: int, taps: float, num_sms: int, *, may_keep_filter: bool = True
+    m_gemm: int, co: int, ci: int, taps: int, num_sms: int, *, may_keep_filter: bool = True
 ) -> TileConfig:
     """Returns the configuration that the model expects to be fastest.
 
@@ -151,7 +152,7 @@ def expected_times(
     m_gemm: int,
     co: int,
     ci: int,
-    taps: float,
+    taps: int | Sequence[float],
     num_sms: int,
     *,
     block_k: int = 64,
@@ -164,13 +165,14 @@ def expected_times(
     """Returns the configurations that can run, with the microseconds that the model expects.
 
     The model is the busiest multiprocessor, which computes ceil(tiles / multiprocessors) tiles one
-    after another; a filter that stays ties a multiprocessor to its columns.
+    after another; a filter that stays ties a multiprocessor to its columns.  Tiles of several
+    classes are dealt out class by class, as the kernel does.
 
     Args:
-        m_gemm: Output pixels.
+        m_gemm: Output pixels; of each class.
         co: Output channels.
         ci: Input channels.
-        taps: Filter taps of a tile; an average where tiles differ.
+        taps: Filter taps; of every class of pixels, where they differ.
         num_sms: Multiprocessors of the GPU.
         block_k: Channels of a step.  Steps of fewer than 128 bytes cost their part of one, where
             there are several; a single one was not measured, and counts as a whole one.
@@ -182,6 +184,7 @@ def expected_times(
         may_join: Whether the kernel joins WGMMAs, where a configuration ``joins``.
     """
     times: dict[TileConfig, float] = {}
+    class_taps = (taps,) if isinstance(taps, int) else taps
     blocks = math.ceil(ci / block_k)
     # fp8 over 320 channels, in steps of 64 instead of 128, with tiles of 256+64 columns: 0.500 of
     # a step's time (H200, Triton 3.9.0, 2026-11-23).
@@ -198,16 +201,17 @@ def expected_times(
         )
         return config if part == 1 else with_stages(config, round(base.stages / part))
 
-    def consider(config: TileConfig, cost: Cost, waves: int) -> None:
-        steps_us = taps * blocks * part * cost.step_us
-        times[config] = waves * (steps_us + cost.tile_us) + cost.launch_us
+    def consider(config: TileConfig, cost: Cost, tiles: int, programs: int) -> None:
+        tap_us = blocks * part * cost.step_us
+        tiles_us = [count * tap_us + cost.tile_us for count in class_taps]
+        times[config] = busiest(tiles, tiles_us, programs) + cost.launch_us
 
     def consider_all(costs: dict[TileConfig, Cost], rows: int, columns: int) -> None:
         for base, cost in costs.items():
             config = specialize(base)
             tiles = math.ceil(rows / config.block_m) * math.ceil(columns / config.block_n)
             joined = cost.joined if may_join and config.joins else None
-            consider(config, joined or cost, math.ceil(tiles / num_sms))
+            consider(config, joined or cost, tiles, num_sms)
 
     consider_all(_COSTS, m_gemm, co)
     if may_join and not x_is_matrix:
@@ -220,8 +224,8 @@ def expected_times(
         if out_bytes == 2:
             consider_all(_TURNED_COSTS, co, m_gemm)
     for base, cost in _KEEPING_COSTS.items() if may_keep_filter else ():
-        kept = keep_filter(specialize(base), round(taps) * blocks)
+        kept = keep_filter(specialize(base), round(class_taps[0]) * blocks)
         num_n = math.ceil(co / base.block_n)
         if kept is not None and num_n <= num_sms:
-            consider(kept, cost, math.ceil(math.ceil(m_gemm / kept.block_m) / (num_sms // num_n)))
+            consider(kept, cost, math.ceil(m_gemm / kept.block_m), num_sms // num_n)
     return times

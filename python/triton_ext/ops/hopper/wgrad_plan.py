@@ -78,7 +78,7 @@ def ranking(problem: ConvProblem, num_sms: int) -> tuple[tuple[WgradWork, float]
         problem.in_channels,
         problem.taps,
         num_sms,
-        input_pixels=problem.batch * math.prod(problem.input_size),
+        input_pixels=problem.pixels_read,
     )
 
 

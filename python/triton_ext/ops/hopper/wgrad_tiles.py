@@ -473,7 +473,7 @@ _STEP_US: dict[WgradTileConfig, float] = {
     WgradTileConfig(share="tile", main_blocks=2, rest_blocks=1, pixels=32, stages=6): 0.365,
     **dict.fromkeys(_FIVE_BLOCKS, 0.59),
 }
-RATES = Rates(4.8, 0.0175, 3.3, 0.0126, 3.1, 0.53, 0.35)
+RATES = Rates(4.8, 0.0175, 3.3, 0.0126, 3.1, 0.53, 0.28)
 
 CONFIGS: tuple[WgradTileConfig, ...] = tuple(_STEP_US)
 
