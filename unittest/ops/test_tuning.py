@@ -26,6 +26,7 @@ from triton_ext.ops.tuning import progress, timing
 from triton_ext.ops.tuning.calls import make_plan, make_tensors
 from triton_ext.ops.tuning.collect import parse_shape
 from triton_ext.ops.tuning.processes import Processes
+from triton_ext.ops.tuning_store import files
 from triton_ext.ops.tuning_store.files import Table, read_table, write_table
 from triton_ext.ops.tuning_store.lookup import shipped_path
 from triton_ext.tools import cli
@@ -657,6 +658,72 @@ def test_words_are_checked_before_a_gpu_is_searched_for(words, message, monkeypa
     monkeypatch.setattr(torch.cuda, "is_available", lambda: pytest.fail("searched for a GPU"))
     assert cli.main(["tune", *words]) == 2
     assert f"triton-ext tune: error: {message}" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("", "cannot be written: is a folder, not a file"),
+        ("file/new/out.json", "cannot be written: {folder}/file is no folder"),
+        ("new/out.json", "cannot be written: nothing can be written to {folder}"),
+    ],
+)
+def test_files_are_checked_before_a_gpu_is_searched_for(
+    name, message, monkeypatch, capsys, tmp_path
+):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: pytest.fail("searched for a GPU"))
+    (tmp_path / "file").touch()
+    out = tmp_path / name
+    # Who runs this may be allowed to write anywhere.
+    monkeypatch.setattr(files.os, "access", lambda path, mode: path != tmp_path)
+    assert cli.main(["tune", "--shapes", "1x8x9x9_16_k3", "--out", str(out)]) == 2
+    told = f"triton-ext tune: error: {out}: {message.format(folder=tmp_path)}\n"
+    assert capsys.readouterr().err == told
+    assert not (tmp_path / "new").exists()
+
+
+def test_choices_that_would_go_nowhere_are_not_measured(monkeypatch, capsys, tmp_path):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: pytest.fail("searched for a GPU"))
+    words = ["tune", "--shapes", "1x8x9x9_16_k3"]
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("TRITON_EXT_TUNING_DIR", str(tmp_path / "file"))
+    assert cli.main(words) == 2
+    told = f"{tmp_path}/file: choices cannot be kept: {tmp_path}/file is no folder; set TRITON_EXT"
+    assert f"triton-ext tune: error: {told}" in capsys.readouterr().err
+    monkeypatch.setenv("TRITON_EXT_TUNING_DIR", "~no_such_user/tables")
+    assert cli.main(words) == 2
+    assert "no such home folder; set TRITON_EXT_TUNING_DIR" in capsys.readouterr().err
+
+
+def test_choices_that_the_users_table_cannot_take_go_to_the_file(
+    with_a_gpu, monkeypatch, capsys, tmp_path
+):
+    from triton_ext.ops.tuning import command, runs
+
+    clock = MadeUpClock(lambda trial: 1.0)
+    there = {"machine": H200, "device": "cpu", "clock": clock, "compiler": None, "seconds": 1e-9}
+    kept = []
+
+    def tune(cases, **options):
+        kept.append(options["save"])
+        return runs.tune(cases, **options | there)
+
+    monkeypatch.setattr(command, "tune", tune)
+    out = tmp_path / "out.json"
+    words = ["tune", "--shapes", "1x64x9x9_16_k3", "--out", str(out), "--quiet"]
+    cli.main(words)
+    assert "kept in " in capsys.readouterr().out
+    locked = tmp_path / "locked"
+    locked.mkdir()
+    monkeypatch.setenv("TRITON_EXT_TUNING_DIR", str(locked))
+    monkeypatch.setattr(files.os, "access", lambda path, mode: path != locked)
+    cli.main(words)
+    told = capsys.readouterr()
+    assert "triton-ext tune: warning: " in told.err
+    assert f"set TRITON_EXT_TUNING_DIR; {out} alone is written" in told.err
+    assert "kept in " not in told.out
+    assert read_table(out) is not None
+    assert kept == [True, False]
 
 
 @pytest.mark.parametrize(

@@ -20,9 +20,15 @@ from triton_ext.ops.tuning.collect import Calls, collect, parse_shape
 from triton_ext.ops.tuning.processes import CompilePool
 from triton_ext.ops.tuning.runs import reload, tune
 from triton_ext.ops.tuning_store.cases import Case
-from triton_ext.ops.tuning_store.files import Table, TableError, read_table, update_table
+from triton_ext.ops.tuning_store.files import (
+    Table,
+    TableError,
+    check_writable,
+    read_table,
+    update_table,
+)
 from triton_ext.ops.tuning_store.keys import DIRECTIONS, Direction
-from triton_ext.ops.tuning_store.lookup import user_path
+from triton_ext.ops.tuning_store.lookup import user_folder, user_path
 
 __all__ = ["CommandError", "load_model", "run"]
 
@@ -77,13 +83,18 @@ def _write(path: pathlib.Path, table: Table) -> Table:
     try:
         return update_table(path, table)
     except OSError as error:
-        raise CommandError(f"{path}: cannot be written: {error.strerror or error}") from error
+        raise _unwritable(path, error) from error
+
+
+def _unwritable(path: pathlib.Path, error: OSError) -> CommandError:
+    return CommandError(f"{path}: cannot be written: {error.strerror or error}")
 
 
 def _tune(arguments: argparse.Namespace) -> int:
     if not arguments.model and not arguments.shapes:
         raise CommandError("expected a model's file, --shapes or --merge")
     _check_words(arguments)
+    is_kept = _is_kept(arguments.out)
     if not torch.cuda.is_available():
         built = torch.version.cuda or "none"
         raise UnsupportedError(
@@ -101,6 +112,7 @@ def _tune(arguments: argparse.Namespace) -> int:
             count=arguments.candidates,
             force=arguments.force,
             seconds=arguments.time_limit,
+            save=is_kept,
             progress=not arguments.quiet,
             compiler=pool,
         )
@@ -108,7 +120,7 @@ def _tune(arguments: argparse.Namespace) -> int:
     # What was measured has been told as it came.
     text = "\n".join([*report.failures, report.summary]) if shown else str(report)
     sys.stdout.write(f"{text}\n")
-    if report.outcomes:
+    if report.outcomes and is_kept:
         sys.stdout.write(f"kept in {user_path(report.gpu)}\n")
     if arguments.out is not None:
         result = _write(arguments.out, report.table)
@@ -124,6 +136,36 @@ def _check_words(arguments: argparse.Namespace) -> None:
         _problem(text)
     if arguments.model:
         _check_file(arguments.model)
+    if arguments.out is not None:
+        try:
+            check_writable(arguments.out)
+        except OSError as error:
+            raise _unwritable(arguments.out, error) from error
+
+
+def _is_kept(out: pathlib.Path | None) -> bool:
+    """Whether the user's table can be written, as far as can be seen.
+
+    Args:
+        out: Where choices go besides.
+
+    Raises:
+        CommandError: It cannot, and choices would go nowhere.
+    """
+    try:
+        folder = user_folder()
+        check_writable(folder / "table.json")
+    except TableError as error:
+        problem = str(error)
+    except OSError as error:
+        reason = error.strerror or error
+        problem = f"{folder}: choices cannot be kept: {reason}; set TRITON_EXT_TUNING_DIR"
+    else:
+        return True
+    if out is None:
+        raise CommandError(problem)
+    sys.stderr.write(f"triton-ext tune: warning: {problem}; {out} alone is written\n")
+    return False
 
 
 def _directions(arguments: argparse.Namespace) -> tuple[Direction, ...]:

@@ -34,6 +34,7 @@ __all__ = [
     "Table",
     "TableError",
     "TuningWarning",
+    "check_writable",
     "file_name",
     "merged",
     "read_table",
@@ -259,6 +260,23 @@ def _is_file_at(path: pathlib.Path, descriptor: int) -> bool:
         return False
 
 
+def check_writable(path: pathlib.Path) -> None:
+    """Looks whether a table could be written, before there is one; folders will be made.
+
+    Raises:
+        OSError: It cannot, as far as can be seen.
+    """
+    if path.is_dir():
+        raise IsADirectoryError(errno.EISDIR, "is a folder, not a file", str(path))
+    folder = path.parent
+    while not folder.exists():
+        folder = folder.parent
+    if not folder.is_dir():
+        raise NotADirectoryError(errno.ENOTDIR, f"{folder} is no folder", str(path))
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise PermissionError(errno.EACCES, f"nothing can be written to {folder}", str(path))
+
+
 def update_table(path: pathlib.Path, table: Table) -> Table:
     """Merges entries into a file.
 
@@ -272,8 +290,7 @@ def update_table(path: pathlib.Path, table: Table) -> Table:
     Raises:
         OSError: It cannot be written.
     """
-    if path.is_dir():
-        raise IsADirectoryError(errno.EISDIR, "is a folder, not a file", str(path))
+    check_writable(path)
     with _locked(path):
         try:
             there = read_table(path, table.gpu)
