@@ -20,7 +20,6 @@ from benchmarks.conv_runs import (
     opened,
 )
 from benchmarks.harness import (
-    TABLES,
     Deadline,
     Errors,
     Function,
@@ -217,16 +216,15 @@ def measure_nothing(shape: ConvShape, timer: Timer, rounds: int) -> Row:
 
 def run(arguments: argparse.Namespace) -> int:
     """Runs the case; returns 1 where a result was wrong or a shape failed."""
-    suffixes = (".json",) if arguments.sweep else TABLES
-    opening = opened(arguments, lambda: select_shapes(arguments.shapes), suffixes)
+    if arguments.sweep:
+        from benchmarks import sweep
+
+        return sweep.run(arguments)
+    opening = opened(arguments, lambda: select_shapes(arguments.shapes))
     if opening is None:
         return 2
     shapes, environment = opening
     deadline = Deadline(arguments.time_limit)
-    if arguments.sweep:
-        from benchmarks import sweep
-
-        return sweep.run(arguments, tuple(shapes), environment, deadline)
     timer = make_timer(arguments, arguments.target_ms)
     announce(arguments, environment, timer)
     num_sms = H200_MULTIPROCESSORS if arguments.dry_run else multiprocessors()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import pathlib
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
@@ -31,6 +32,7 @@ __all__ = [
     "opened",
     "opened_suite",
     "prepare_torch",
+    "wrong_out",
 ]
 
 # What dry runs choose configurations for.
@@ -51,10 +53,30 @@ def add_suite_arguments(parser: argparse.ArgumentParser) -> None:
     add_conv_arguments(parser, shapes="indices into the suite, or names of layers; all by default")
 
 
+def wrong_out(
+    arguments: argparse.Namespace,
+    suffixes: Sequence[str] = TABLES,
+    default_out: pathlib.Path | None = None,
+) -> str:
+    """Why the file to write cannot be; empty if it seems that it can, or there is none.
+
+    Args:
+        arguments: The options.
+        suffixes: How its name may end.
+        default_out: The file, where the options name none.
+    """
+    if arguments.out is None:
+        problem = out_problem(default_out, suffixes)
+        return f"{problem}; name another file with --out" if problem else ""
+    problem = out_problem(arguments.out, suffixes)
+    return f"--out {problem}" if problem else ""
+
+
 def opened(
     arguments: argparse.Namespace,
     select: Callable[[], Sequence[Problem]],
     suffixes: Sequence[str] = TABLES,
+    default_out: pathlib.Path | None = None,
 ) -> tuple[Sequence[Problem], Environment] | None:
     """Begins a run: reads the options, looks for the GPU and prepares torch.
 
@@ -62,14 +84,15 @@ def opened(
         arguments: Of :func:`benchmarks.harness.add_conv_arguments`.
         select: Gives what is to be measured; raises a ValueError where the options name nothing.
         suffixes: How the name of a file to write may end.
+        default_out: The file to write, where the options name none.
 
     Returns:
         What ``select`` gave, and where it runs.  ``None``, after a line that says why, where
         nothing can be measured.
     """
-    problem = out_problem(arguments.out, suffixes)
+    problem = wrong_out(arguments, suffixes, default_out)
     if problem:
-        emit(f"--out {problem}")
+        emit(problem)
         return None
     try:
         problems = select()
@@ -86,10 +109,16 @@ def opened(
 
 
 def opened_suite(
-    arguments: argparse.Namespace, suffixes: Sequence[str] = TABLES
+    arguments: argparse.Namespace,
+    suffixes: Sequence[str] = TABLES,
+    default_out: pathlib.Path | None = None,
 ) -> tuple[Sequence[Layer], Environment] | None:
     """Begins a run over the layers that :func:`add_suite_arguments` selects; see :func:`opened`."""
-    return opened(arguments, lambda: select_layers(arguments.suite, arguments.shapes), suffixes)
+
+    def select() -> Sequence[Layer]:
+        return select_layers(arguments.suite, arguments.shapes)
+
+    return opened(arguments, select, suffixes, default_out)
 
 
 def multiprocessors() -> int:

@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from benchmarks.compile_ahead import CompilePool
-from benchmarks.conv_runs import make_timer, prepare_torch
+from benchmarks.conv_runs import make_timer, prepare_torch, wrong_out
 from benchmarks.harness import (
     Deadline,
     add_conv_arguments,
@@ -238,6 +238,11 @@ def run(arguments: argparse.Namespace) -> int:
             found = candidates(LAYERS[name], direction, 132, arguments.per_width)
             emit(f"{name} {direction}: {len(found)} configurations, first {found[0]}")
         return 0
+    out = arguments.out or pathlib.Path("depthwise.json")
+    problem = wrong_out(arguments, default_out=out)
+    if problem:
+        emit(problem)
+        return 2
     import torch
     from triton_ext.ops.tuning_store.kinds import encode, kind_of
 
@@ -246,7 +251,6 @@ def run(arguments: argparse.Namespace) -> int:
     num_sms = torch.cuda.get_device_properties(0).multi_processor_count
     rows: list[dict[str, Any]] = []
     environment = collect_environment()
-    out = arguments.out or pathlib.Path("depthwise.json")
     with CompilePool(arguments.jobs, torch.cuda.get_device_capability()) as pool:
         jobs = {
             (name, direction): {

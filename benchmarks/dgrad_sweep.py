@@ -30,6 +30,7 @@ from benchmarks.sweeping import (
     compiled_layers,
     compiling_processes,
     gradient_of_torch,
+    out_file,
 )
 
 __all__ = ["add_arguments", "compile_job", "geometry_of", "run"]
@@ -164,7 +165,7 @@ def _job(sweep: Sweep, layer: Layer, config: Any) -> dict[str, Any]:
 
 def run(arguments: argparse.Namespace) -> int:
     """Runs the case; returns 1 where a result was wrong."""
-    opening = opened_suite(arguments, suffixes=[".json"])
+    opening = opened_suite(arguments, [".json"], out_file(arguments, DEFAULT_OUT))
     if opening is None:
         return 2
     layers, environment = opening

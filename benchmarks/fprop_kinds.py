@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from benchmarks.compile_ahead import CompilePool
-from benchmarks.conv_runs import make_timer, prepare_torch
+from benchmarks.conv_runs import make_timer, prepare_torch, wrong_out
 from benchmarks.harness import (
     Deadline,
     add_conv_arguments,
@@ -290,11 +290,15 @@ def run(arguments: argparse.Namespace) -> int:
         for name in names:
             emit(f"{name}: {len(list(candidates(KINDS[name])))} configurations")
         return 0
+    out = arguments.out or pathlib.Path("fprop_kinds.json")
+    problem = wrong_out(arguments, default_out=out)
+    if problem:
+        emit(problem)
+        return 2
     import torch
 
     prepare_torch()
     deadline = Deadline(arguments.time_limit)
-    out = arguments.out or pathlib.Path("fprop_kinds.json")
     timer = make_timer(arguments, arguments.target_ms)
     rows: list[dict[str, Any]] = []
     environment = collect_environment()

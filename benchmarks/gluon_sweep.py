@@ -30,6 +30,7 @@ from benchmarks.sweeping import (
     compiling_processes,
     gradient_of_torch,
     is_compiled,
+    out_file,
     watched,
 )
 
@@ -331,14 +332,14 @@ def _invented(entries: Sequence[Entry], timer: Any) -> list[Entry]:
 
 def run_sweep(arguments: argparse.Namespace) -> int:
     """Runs the sweep; returns 1 where a result was wrong."""
-    opening = opened(arguments, lambda: select_shapes(arguments.shapes), suffixes=[".csv"])
+    kernel, dtype, dry_run = arguments.kernel, arguments.dtype, arguments.dry_run
+    out = out_file(arguments, pathlib.Path(f"gluon_{kernel}_sweep.csv"))
+    opening = opened(arguments, lambda: select_shapes(arguments.shapes), [".csv"], out)
     if opening is None:
         return 2
     shapes, environment = opening
     import torch
 
-    kernel, dtype, dry_run = arguments.kernel, arguments.dtype, arguments.dry_run
-    out = arguments.out or pathlib.Path(f"gluon_{kernel}_sweep.csv")
     num_sms = H200_MULTIPROCESSORS if dry_run else multiprocessors()
     deadline = Deadline(arguments.time_limit)
     timer = make_timer(arguments, min(arguments.target_ms, TARGET_MS))

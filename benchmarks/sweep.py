@@ -25,7 +25,13 @@ from typing import Any
 
 from benchmarks.compile_ahead import Compiled, CompilePool
 from benchmarks.conv_fprop import Tensors, describe_config, make_tensors
-from benchmarks.conv_runs import H200_MULTIPROCESSORS, announce, make_timer, multiprocessors
+from benchmarks.conv_runs import (
+    H200_MULTIPROCESSORS,
+    announce,
+    make_timer,
+    multiprocessors,
+    opened,
+)
 from benchmarks.harness import (
     Deadline,
     Environment,
@@ -38,7 +44,7 @@ from benchmarks.harness import (
     time_interleaved,
     write_json,
 )
-from benchmarks.shapes import ConvShape
+from benchmarks.shapes import ConvShape, select_shapes
 from benchmarks.sweeping import (
     RESERVE_SECONDS,
     ROUNDS,
@@ -224,14 +230,14 @@ class Sweep:
         return watched(last_words)
 
 
-def run(
-    arguments: argparse.Namespace,
-    shapes: tuple[ConvShape, ...],
-    environment: Environment,
-    deadline: Deadline,
-) -> int:
+def run(arguments: argparse.Namespace) -> int:
     """Runs the sweep; returns 1 where a result was wrong, 3 where the GPU has to be left."""
-    sweep = Sweep(arguments, environment, deadline)
+    out = out_file(arguments, DEFAULT_OUT)
+    opening = opened(arguments, lambda: select_shapes(arguments.shapes), [".json"], out)
+    if opening is None:
+        return 2
+    shapes, environment = opening
+    sweep = Sweep(arguments, environment, Deadline(arguments.time_limit))
     announce(arguments, environment, sweep.timer)
     earlier = sweep.load() if arguments.resume else {}
     for shape in shapes:

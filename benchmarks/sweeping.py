@@ -82,7 +82,7 @@ def out_file(arguments: argparse.Namespace, default: pathlib.Path) -> pathlib.Pa
     """
     if arguments.out is not None:
         return pathlib.Path(arguments.out)
-    return default.with_suffix(".dry.json") if arguments.dry_run else default
+    return default.with_suffix(f".dry{default.suffix}") if arguments.dry_run else default
 
 
 def compiling_processes(arguments: argparse.Namespace) -> int:

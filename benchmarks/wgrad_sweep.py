@@ -35,6 +35,7 @@ from benchmarks.sweeping import (
     compiled_layers,
     compiling_processes,
     gradient_of_torch,
+    out_file,
     watched,
 )
 
@@ -413,7 +414,7 @@ def _time_layer(sweep: Sweep, layer: Layer, choices: list[Candidate]) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Runs the case; returns 1 where a result was wrong, 3 where the GPU has to be left."""
-    opening = opened_suite(arguments, suffixes=[".json"])
+    opening = opened_suite(arguments, [".json"], out_file(arguments, DEFAULT_OUT))
     if opening is None:
         return 2
     layers, environment = opening

@@ -136,6 +136,42 @@ def test_a_file_that_cannot_be_written_is_said_at_the_start(case, tmp_path, caps
         assert f"argument --out: {tmp_path / name}: {problem}" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("words", "name"),
+    [
+        (("conv_fprop", "--sweep"), "conv_fprop_sweep.dry.json"),
+        (("dgrad_sweep",), "dgrad_sweep.dry.json"),
+        (("wgrad_sweep",), "wgrad_sweep.dry.json"),
+        (("gluon_conv", "--sweep"), "gluon_fprop_sweep.dry.csv"),
+    ],
+)
+def test_a_sweep_that_cannot_write_its_own_file_says_so_at_the_start(
+    words, name, tmp_path, monkeypatch, capsys
+):
+    from benchmarks import harness
+    from benchmarks.__main__ import main
+
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / name).mkdir()
+    assert main([*words, "--dry-run"]) == 2
+    assert capsys.readouterr().out == f"{name}: is a folder; name another file with --out\n"
+    (tmp_path / name).rmdir()
+    monkeypatch.setattr(harness.os, "access", lambda *_: False)
+    assert main([*words, "--dry-run"]) == 2
+    told = f"{name}: nothing can be written to {tmp_path}; name another file with --out\n"
+    assert capsys.readouterr().out == told
+
+
+@pytest.mark.parametrize("case", ["depthwise", "fprop_kinds"])
+def test_what_sweeps_a_gpu_alone_looks_for_its_file_first(case, tmp_path, monkeypatch, capsys):
+    from benchmarks.__main__ import main
+
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / f"{case}.json").mkdir()
+    assert main([case]) == 2
+    assert f"{case}.json: is a folder; name another" in capsys.readouterr().out
+
+
 def test_an_unknown_option_is_told_by_the_case(capsys):
     from benchmarks.__main__ import main
 
