@@ -222,6 +222,11 @@ def depthwise_ratio(direction: str) -> Callable[[Mapping[str, Rows]], Reading]:
     return read
 
 
+def _told(rows: Rows) -> str:
+    """What modes say of themselves that did not run, or ran wrong."""
+    return "; ".join(f"{row['mode']}: {row['problem']}" for row in rows if row["problem"])
+
+
 #: Reads rows by suffix, or by the names of sources.
 Reader = Callable[[Mapping[str, Rows]], Reading]
 
@@ -239,6 +244,8 @@ def of_modes(column: str, over: str, mode: str, suffix: str = ".csv") -> Reader:
     def read(rows: Mapping[str, Rows]) -> Reading:
         files = [each for name, found in rows.items() if name.endswith(suffix) for each in found]
         found = [row for row in files if row["mode"] in (over, mode)]
+        if not found:
+            return Reading(note=_told(files))
         # What is not timed has a peak too, but is wrong.
         values = {(row["model"], row["mode"]): float(row[column]) for row in found if row["ms"]}
         # Without a GPU all peaks are 0.
@@ -270,7 +277,10 @@ def ranks_error(kind: str) -> Reader:
     """Reads ranks' error over that of one process, the largest of all modes."""
 
     def read(rows: Mapping[str, Rows]) -> Reading:
-        found = [row for row in rows.get(".csv", []) if row["task"].startswith("check")]
+        every = rows.get(".csv", [])
+        found = [row for row in every if row["task"].startswith("check")]
+        if not found:
+            return Reading(note=_told(every))
         one = {row["mode"]: float(row["error_l2"]) for row in found if row["task"] == "check"}
         mine = [row for row in found if row["task"].startswith(f"check {kind} ")]
         ratios = {row["mode"]: float(row["error_l2"]) / one[row["mode"]] for row in mine}
@@ -291,7 +301,7 @@ def ranks_efficiency(kind: str) -> Reader:
         mine = [row for row in found if row["task"] in ("training", together) and row["ms"]]
         ms = {(row["task"], row["mode"]): float(row["ms"]) for row in mine}
         wrong = [row for row in found if row["problem"] and row["task"] in ("training", together)]
-        note = "; ".join(f"{row['mode']}: {row['problem']}" for row in wrong)
+        note = _told(wrong)
         modes = ("eager", "ours")
         if not all((task, mode) in ms for task in ("training", together) for mode in modes):
             return Reading(wrong=len(wrong), note=note)
@@ -308,6 +318,8 @@ def of_curve(column: str, trouble: str) -> Reader:
 
     def read(rows: Mapping[str, Rows]) -> Reading:
         for row in rows.get(".json", []):
+            if row.get("problem"):
+                return Reading(note=row["problem"])
             return Reading(float(row[column]), 1, math.nan, int(bool(row[trouble])), row[trouble])
         return Reading()
 

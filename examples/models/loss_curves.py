@@ -248,12 +248,10 @@ def draw(path: pathlib.Path, runs: dict[str, list[float]], title: str) -> None:
 
 def problem_of(arguments: argparse.Namespace) -> str:
     """Why the options cannot be followed here; empty if they can."""
-    for name, least in (("steps", 1), ("seeds", 2), ("batch", 1), ("side", 1)):
-        value = getattr(arguments, name)
-        if value is not None and value < least:
-            return f"--{name} {value}: expected at least {least}"
+    least = {"steps": 1, "seeds": 2, "batch": 1, "side": 1, "ahead": 0}
+    wrong_number = options.number_problem(arguments, least)
     wrong_plot = options.plot_problem("--plot", arguments.plot)
-    return wrong_plot or options.run_problem(arguments.out, _OUT)
+    return wrong_number or wrong_plot or options.run_problem(arguments.out, _OUT)
 
 
 def compile_ahead(arguments: argparse.Namespace) -> str:
@@ -302,11 +300,9 @@ def main(argv: list[str] | None = None) -> int:
         runs = train_all(arguments, deadline)
         carried = checkpoint(arguments)
     except networks.MissingPackage as missing:
-        emit(str(missing))
-        return 1
+        return give_up(arguments, str(missing))
     except TimeoutError as error:
-        emit(f"FAIL loss curve: {arguments.model}, {error}")
-        return 1
+        return give_up(arguments, f"FAIL loss curve: {arguments.model}, {error}")
     *theirs, ours = runs.values()
     found = compare(ours, theirs)
     for text in verdicts(arguments, found, carried):
@@ -318,6 +314,14 @@ def main(argv: list[str] | None = None) -> int:
     if arguments.plot is not None:
         draw(arguments.plot, runs, f"{arguments.model}, {arguments.dtype}")
     return 0 if found.good and carried["good"] else 1
+
+
+def give_up(arguments: argparse.Namespace, problem: str) -> int:
+    """Says why there are no curves, also in the file; returns the exit status."""
+    emit(problem)
+    if arguments.out is not None:
+        write_json(arguments.out, {"rows": [{"model": arguments.model, "problem": problem}]})
+    return 1
 
 
 def row_of(model: str, found: Comparison, carried: dict[str, Any]) -> dict[str, object]:

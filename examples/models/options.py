@@ -6,7 +6,7 @@ import argparse
 import contextlib
 import importlib.util
 import pathlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from triton_ext.host import HostError, detect
@@ -25,6 +25,7 @@ __all__ = [
     "file_problem",
     "finish",
     "models_of",
+    "number_problem",
     "plot_problem",
     "problem_of",
     "run_problem",
@@ -85,10 +86,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def problem_of(arguments: argparse.Namespace) -> str:
     """Why the options cannot be followed here; empty if they can."""
-    for name in ("steps", "rounds", "batch", "side", "check_batch"):
-        value = getattr(arguments, name, None)  # inference has nothing that ranks check
-        if value is not None and value < 1:
-            return f"--{name.replace('_', '-')} {value}: expected at least 1"
+    least = {"steps": 1, "rounds": 1, "batch": 1, "side": 1, "check_batch": 1, "ahead": 0}
+    wrong_number = number_problem(arguments, least)
+    if wrong_number:
+        return wrong_number
     if arguments.graph and not torch.cuda.is_available():
         return "--graph needs a CUDA GPU"
     layers, markdown = arguments.per_layer, arguments.markdown
@@ -98,6 +99,20 @@ def problem_of(arguments: argparse.Namespace) -> str:
     if layers is not None and layers.suffix in PLOTS:
         wrong_file = wrong_file or plot_problem("--per-layer", layers)
     return wrong_file or plot_problem("--plot", arguments.plot) or run_problem(arguments.out)
+
+
+def number_problem(arguments: argparse.Namespace, least: Mapping[str, int]) -> str:
+    """Why a number of the options is too small; empty if none is, or none is given.
+
+    Args:
+        arguments: Of a script, which need not have all of them.
+        least: What each may be at least, by name.
+    """
+    for name, bound in least.items():
+        value = getattr(arguments, name, None)
+        if value is not None and value < bound:
+            return f"--{name.replace('_', '-')} {value}: expected at least {bound}"
+    return ""
 
 
 def file_problem(option: str, path: pathlib.Path | None, suffixes: Sequence[str]) -> str:

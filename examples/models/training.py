@@ -46,7 +46,6 @@ def parse(argv: list[str]) -> argparse.Namespace:
         "--parallel",
         nargs="+",
         choices=parallel.KINDS,
-        default=["ddp"],
         metavar="KIND",
         help=f"under torchrun: {', '.join(parallel.KINDS)} (ddp)",
     )
@@ -59,10 +58,13 @@ def parse(argv: list[str]) -> argparse.Namespace:
         "--check-batch", type=int, metavar="N",
         help="pictures per rank for --check (as --batch): one process has those of all ranks",
     )  # fmt: skip
-    parser.add_argument(
-        "--ranks", type=int, default=0, metavar="N", help="start N of them, as torchrun would"
-    )
+    parser.add_argument("--ranks", type=int, metavar="N", help="start N of them, as torchrun would")
     return parser.parse_args(argv)
+
+
+def kinds_of(arguments: argparse.Namespace) -> Sequence[str]:
+    """How the ranks work together: all ways that are asked for."""
+    return arguments.parallel or ["ddp"]
 
 
 class Step:
@@ -206,7 +208,7 @@ def measure(
         return rows
     timer = parallel.RanksTimer(arguments.steps, ranks)
     prepared: list[Prepared] = [prepare("training", name, makers, reference, timer, **common)]
-    for kind in arguments.parallel:
+    for kind in kinds_of(arguments):
         makers = {mode: functools.partial(make, network, mode, arguments, kind) for mode in asked}
         task = f"training {kind} x{ranks.size}"
         prepared.append(prepare(task, name, makers, None, timer, **common))
@@ -242,7 +244,7 @@ def check(
         for mode in modes.modes_of(arguments.mode):
             one = measure_errors(make(alone, mode, arguments).result(), reference)
             rows.append(Row(task="check", model=name, mode=mode, errors=one))
-            for kind in arguments.parallel:
+            for kind in kinds_of(arguments):
                 many = measure_errors(make(part, mode, arguments, kind).result(), reference)
                 right = ranks.agree(many.within(one))
                 say(
@@ -352,7 +354,7 @@ def main(argv: list[str] | None = None) -> int:
     if problem:
         emit(problem)
         return 2
-    if arguments.ranks and not parallel.is_rank():
+    if arguments.ranks is not None and not parallel.is_rank():
         problem = parallel.ranks_problem(arguments.ranks)
         if problem:
             emit(f"--ranks {arguments.ranks}: {problem}")
@@ -361,6 +363,9 @@ def main(argv: list[str] | None = None) -> int:
     with parallel.joined() as ranks:
         if arguments.check and ranks.size == 1:
             emit("--check needs several ranks, torchrun --nproc-per-node 2 -m ...")
+            return 2
+        if arguments.parallel is not None and ranks.size == 1:
+            emit("--parallel needs several ranks: --ranks 2, or torchrun")
             return 2
         if arguments.graph and ranks.size > 1:
             emit("--graph is for one process: ranks would not make the same number of steps")

@@ -249,6 +249,7 @@ def test_means_are_geometric_and_say_what_is_worst():
         ["--steps", "0"],
         ["--out", "x.txt"],
         ["--batch", "0"],
+        ["--ahead", "-1"],
         ["--per-layer", "x.pdf"],
         ["--plot", "x.json"],
         ["--markdown", "."],

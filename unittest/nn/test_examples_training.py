@@ -51,6 +51,18 @@ def test_a_check_of_one_process_is_refused(capsys):
     assert "torchrun" in capsys.readouterr().out
 
 
+def test_ways_to_work_together_need_ranks(capsys):
+    assert training.main([*TINY, "--parallel", "ddp"]) == 2
+    assert capsys.readouterr().out == "--parallel needs several ranks: --ranks 2, or torchrun\n"
+    assert training.kinds_of(training.parse(TINY)) == ["ddp"]
+
+
+@pytest.mark.parametrize("count", ["0", "-1"])
+def test_no_ranks_are_refused(count, capsys):
+    assert training.main([*TINY, "--ranks", count]) == 2
+    assert capsys.readouterr().out == f"--ranks {count}: expected at least 2\n"
+
+
 def test_graphs_of_ranks_are_refused(monkeypatch, capsys):
     monkeypatch.setattr(training.options, "problem_of", lambda arguments: "")
     monkeypatch.setattr(
@@ -186,6 +198,24 @@ def test_every_block_runs_on_its_own(is_training):
         ahead.run_once(block, inputs, arguments, training=is_training)
 
 
+@pytest.mark.parametrize(
+    ("words", "batches"),
+    [
+        ([], [4]),
+        (["--check", "too", "--check-batch", "2"], [4, 2, 6]),
+        (["--check", "too"], [4, 12]),
+        (["--check", "only", "--check-batch", "2"], [2, 6]),
+    ],
+    ids=["run", "both", "same", "check"],
+)
+def test_every_batch_is_compiled_ahead(words, batches, monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "3")
+    arguments = training.parse([*TINY, "--batch", "4", *words])
+    found = list(ahead._networks(arguments, training=True))
+    assert [network.batch for network in found] == batches
+    assert all(network.model.training for network in found)
+
+
 # --- loss curves --------------------------------------------------------------------------------
 
 
@@ -245,7 +275,7 @@ def test_training_learns_as_with_torch_and_checkpoints_go_both_ways(tmp_path, ca
 
 @pytest.mark.parametrize(
     "words",
-    [["--steps", "0"], ["--seeds", "1"], ["--batch", "0"], ["--plot", "x.json"]],
+    [["--steps", "0"], ["--seeds", "1"], ["--batch", "0"], ["--ahead", "-1"], ["--plot", "x.json"]],
     ids=lambda words: words[0],
 )
 def test_wrong_options_of_loss_curves_end_at_once(words, capsys):
@@ -260,10 +290,13 @@ def test_a_file_that_loss_curves_cannot_write_ends_it_at_once(capsys):
     assert "x.csv: expected a name that ends in .json" in capsys.readouterr().err
 
 
-def test_runs_that_there_is_no_time_for_are_told(capsys):
+def test_runs_that_there_is_no_time_for_are_told(tmp_path, capsys):
+    out = tmp_path / "out.json"
     arguments = ["--model", "vae", "--size", "tiny", "--steps", "1", "--time-limit", "0"]
-    assert loss_curves.main(arguments) == 1
-    assert "FAIL loss curve: vae, 0 of 6 runs within --time-limit" in capsys.readouterr().out
+    assert loss_curves.main([*arguments, "--out", str(out)]) == 1
+    problem = "FAIL loss curve: vae, 0 of 6 runs within --time-limit"
+    assert problem in capsys.readouterr().out
+    assert json.loads(out.read_text())["rows"] == [{"model": "vae", "problem": problem}]
 
 
 def test_what_loss_curves_compiles_ahead_is_a_training_step(monkeypatch):

@@ -397,6 +397,17 @@ def test_figures_of_ranks_curves_and_killed_ranks():
     read = of_curve("inside", "curve_wrong")({".json": [curve]})
     assert (read.value, read.wrong, read.note) == (0.9, 1, "outside at steps (3, 7)")
 
+    missing = {"task": "training", "model": "m", "mode": "eager", "problem": "needs p", "ms": ""}
+    for reader, found in (
+        (of_curve("inside", "curve_wrong"), {".json": [{"model": "m", "problem": "needs p"}]}),
+        (ranks_error("ddp"), {".csv": [missing]}),
+        (ranks_efficiency("ddp"), {".csv": [missing]}),
+        (models_ratio("compile", "ours+compile"), {".csv": [missing]}),
+    ):
+        read = reader(found)
+        assert math.isnan(read.value)
+        assert read.note.endswith("needs p")
+
     found = [{"finding": "the job ends", "good": "True"}, {"finding": "cache", "good": "False"}]
     read = good_findings({".csv": found})
     assert (read.value, read.wrong, read.note) == (1, 1, "cache")
