@@ -112,10 +112,25 @@ def waves_of(measured: Measured, config: Any) -> int:
     return math.ceil(rows * columns / measured.num_sms)
 
 
+def steps_of(measured: Measured, config: Any) -> float:
+    """Steps of the busiest multiprocessor."""
+    from triton_ext.ops.conv_config import busiest
+    from triton_ext.ops.dgrad_plan import residues_of
+    from triton_ext.ops.residues import classes_of
+
+    _, columns, steps = tiles_of(measured, config)
+    shape = measured.shape
+    if measured.kernel == "fprop" or shape.stride == 1:
+        return waves_of(measured, config) * steps
+    pixels, class_taps = classes_of(residues_of(shape.problem()))
+    tiles = math.ceil(shape.n * pixels / config.block_m) * columns
+    blocks = math.ceil(shape.co / config.block_k)
+    return busiest(tiles, [taps * blocks for taps in class_taps], measured.num_sms)
+
+
 def features_of(measured: Measured, config: Any) -> list[float]:
     """How often a time has a step, a tile, and a launch."""
-    waves = waves_of(measured, config)
-    return [waves * tiles_of(measured, config)[2], waves, 1.0]
+    return [steps_of(measured, config), waves_of(measured, config), 1.0]
 
 
 def kind_of(config: Any) -> Any:

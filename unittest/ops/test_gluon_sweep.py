@@ -150,6 +150,18 @@ def test_waves_of_a_filter_that_stays_are_counted_by_column():
     assert fit_gluon.features_of(measured, kept) == [3 * 18, 3, 1.0]
 
 
+@needs_gluon
+def test_steps_with_a_stride_are_those_of_the_busiest_multiprocessor():
+    from triton_ext.ops.hopper.tiles import ping_pong
+
+    (shape,) = select_shapes(["32,28,28,256,256,3,3,2"])
+    measured = fit_gluon.Measured("dgrad", shape, 132, None, math.nan, {})
+    # 98 tiles of each class of 1, 2, 2 and 4 taps: number 98 has tiles 98, 230 and 362, of the
+    # second, third and fourth class, of 4 steps a tap.
+    config = ping_pong(128, 128, 6, store_n=32)
+    assert fit_gluon.features_of(measured, config) == [4 * (2 + 2 + 4), 3, 1.0]
+
+
 def test_what_is_no_sweep_is_refused(tmp_path, capsys):
     path = tmp_path / "x.csv"
     path.write_text("kernel,shape\nwgrad,a\n")
