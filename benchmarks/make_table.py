@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from benchmarks.harness import emit
-from benchmarks.reproduce_cases import load_rows
+from benchmarks.readings import load_rows
 from benchmarks.suites import select_layers
 
 __all__ = ["main", "measurements_of", "table_of"]

@@ -34,7 +34,8 @@ from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
 
 from benchmarks.harness import ROOT, emit, end_group
-from benchmarks.reproduce_cases import CASES, Case, Figure, Reading, Rows, Step, load_rows
+from benchmarks.readings import Reading, Rows, load_rows
+from benchmarks.reproduce_cases import CASES, Case, Figure, Step
 
 __all__ = [
     "Finding",

@@ -20,7 +20,7 @@ from typing import Any
 
 from benchmarks.conv_variants import DIRECTIONS, case_of
 from benchmarks.harness import emit, out_problem
-from benchmarks.reproduce_cases import load_rows
+from benchmarks.readings import load_rows
 from benchmarks.suites import SUITES, Layer, select_layers
 
 __all__ = ["add_arguments", "in_order", "ratios_of", "run"]

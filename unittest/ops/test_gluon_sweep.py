@@ -23,7 +23,7 @@ from triton_ext.ops.hopper.fprop_config import FEW_COLUMNS_CONFIGS  # noqa: E402
 from benchmarks import choosing, fit_gluon, gluon_conv, gluon_sweep, pairs  # noqa: E402
 from benchmarks.compile_ahead import Compiled, CompilePool  # noqa: E402
 from benchmarks.harness import Errors, FakeTimer, collect_environment  # noqa: E402
-from benchmarks.reproduce_cases import load_rows  # noqa: E402
+from benchmarks.readings import load_rows  # noqa: E402
 from benchmarks.shapes import FPROP_SHAPES, select_shapes  # noqa: E402
 from benchmarks.suites import select_layers  # noqa: E402
 

@@ -22,13 +22,8 @@ pytest.importorskip("torch", reason="the benchmarks need torch, which is not ins
 
 from benchmarks import reproduce
 from benchmarks.__main__ import CASES as BENCHMARKS
-from benchmarks.reproduce import Place, allowance, run_cases, select_cases
-from benchmarks.reproduce_cases import (
-    CASES,
-    Case,
-    Figure,
+from benchmarks.readings import (
     Reading,
-    Step,
     across_releases,
     depthwise_ratio,
     first_of,
@@ -43,6 +38,8 @@ from benchmarks.reproduce_cases import (
     ranks_error,
     worst_of,
 )
+from benchmarks.reproduce import Place, allowance, run_cases, select_cases
+from benchmarks.reproduce_cases import CASES, Case, Figure, Step
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
