@@ -18,6 +18,7 @@ import csv
 import json
 import math
 import pathlib
+import statistics
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -88,49 +89,41 @@ def load(paths: Sequence[pathlib.Path]) -> list[Measured]:
     return list(found.values())
 
 
-def tiles_of(measured: Measured, config: Any) -> tuple[int, int, float]:
-    """Returns (rows of tiles, columns of tiles, steps of a tile on average)."""
+def tiles_of(measured: Measured, config: Any) -> tuple[int, int, list[float]]:
+    """Returns (rows of tiles of a class, columns of tiles, steps of a tile of every class)."""
     from triton_ext.ops.dgrad_plan import residues_of
+    from triton_ext.ops.residues import classes_of
 
-    problem, shape = measured.shape.problem(), measured.shape
-    if measured.kernel == "fprop":
-        pixels, columns, channels, taps = shape.m_gemm, shape.co, shape.ci, float(shape.r * shape.s)
-    else:
-        dims = residues_of(problem)
-        pixels = shape.n * math.prod(dim.walk_size * dim.stride for dim in dims)
-        columns, channels = shape.ci, shape.co
-        taps = math.prod(dim.mean_taps for dim in dims)
+    shape = measured.shape
+    class_taps: tuple[float, ...] = (shape.r * shape.s,)
+    pixels, columns, channels = shape.m_gemm, shape.co, shape.ci
+    if measured.kernel == "dgrad":
+        class_pixels, class_taps = classes_of(residues_of(shape.problem()))
+        pixels, columns, channels = shape.n * class_pixels, shape.ci, shape.co
+    blocks = math.ceil(channels / config.block_k)
     rows = math.ceil(pixels / config.block_m)
-    return rows, math.ceil(columns / config.block_n), taps * math.ceil(channels / config.block_k)
+    return rows, math.ceil(columns / config.block_n), [taps * blocks for taps in class_taps]
+
+
+def dealt(measured: Measured, config: Any) -> tuple[int, list[float], int]:
+    """Returns (tiles of a class, steps of a tile of every class, who shares these tiles)."""
+    rows, columns, steps = tiles_of(measured, config)
+    if config.filter_steps:
+        return rows, steps, measured.num_sms // columns
+    return rows * columns, steps, measured.num_sms
 
 
 def waves_of(measured: Measured, config: Any) -> int:
     """Tiles of the busiest multiprocessor."""
-    rows, columns, _ = tiles_of(measured, config)
-    if config.filter_steps:
-        return math.ceil(rows / (measured.num_sms // columns))
-    return math.ceil(rows * columns / measured.num_sms)
-
-
-def steps_of(measured: Measured, config: Any) -> float:
-    """Steps of the busiest multiprocessor."""
-    from triton_ext.ops.conv_config import busiest
-    from triton_ext.ops.dgrad_plan import residues_of
-    from triton_ext.ops.residues import classes_of
-
-    _, columns, steps = tiles_of(measured, config)
-    shape = measured.shape
-    if measured.kernel == "fprop" or shape.stride == 1:
-        return waves_of(measured, config) * steps
-    pixels, class_taps = classes_of(residues_of(shape.problem()))
-    tiles = math.ceil(shape.n * pixels / config.block_m) * columns
-    blocks = math.ceil(shape.co / config.block_k)
-    return busiest(tiles, [taps * blocks for taps in class_taps], measured.num_sms)
+    tiles, steps, programs = dealt(measured, config)
+    return math.ceil(tiles * len(steps) / programs)
 
 
 def features_of(measured: Measured, config: Any) -> list[float]:
-    """How often a time has a step, a tile, and a launch."""
-    return [steps_of(measured, config), waves_of(measured, config), 1.0]
+    """How often a time has a step, a tile, and a launch: of the busiest multiprocessor."""
+    from triton_ext.ops.conv_config import busiest
+
+    return [busiest(*dealt(measured, config)), waves_of(measured, config), 1.0]
 
 
 def kind_of(config: Any) -> Any:
@@ -202,9 +195,10 @@ def print_best(problems: Sequence[Measured], count: int) -> None:
     for measured in problems:
         emit(f"{measured.shape.name}: cuDNN {measured.cudnn_us:.1f} us")
         for config in sorted(measured.times, key=measured.times.__getitem__)[:count]:
-            rows, columns, steps = tiles_of(measured, config)
-            waves, sms = waves_of(measured, config), measured.num_sms
-            full = rows * columns / (waves * sms)
+            class_rows, columns, class_steps = tiles_of(measured, config)
+            rows, steps = class_rows * len(class_steps), statistics.mean(class_steps)
+            waves = waves_of(measured, config)
+            full = rows * columns / (waves * measured.num_sms)
             emit(
                 f"    {measured.times[config]:>8.1f} us {config!s:<36} {rows} x {columns} tiles, "
                 f"{waves} rounds {full * 100:.0f} % full, {steps:.0f} steps"

@@ -149,6 +149,17 @@ class Cost:
     tile_us: float
     launch_us: float
 
+    def expected_us(self, tiles: int, steps: Sequence[float], programs: int) -> float:
+        """Returns the time of the busiest program.
+
+        Args:
+            tiles: Of every class.
+            steps: Of a tile, by class; one where there is one class.
+            programs: Among which tiles are dealt out.
+        """
+        tiles_us = [count * self.step_us + self.tile_us for count in steps]
+        return busiest(tiles, tiles_us, programs) + self.launch_us
+
 
 def _config(
     block_m: int,
@@ -260,9 +271,7 @@ def expected_times(
 
     def microseconds(config: ConvConfig, cost: Cost) -> float:
         tiles = math.ceil(m_gemm / config.block_m) * groups * math.ceil(co / config.block_n)
-        steps = taps * math.ceil(ci / config.block_k)
-        waves = math.ceil(tiles / num_sms)
-        return waves * (steps * cost.step_us + cost.tile_us) + cost.launch_us
+        return cost.expected_us(tiles, (taps * math.ceil(ci / config.block_k),), num_sms)
 
     return {
         config: microseconds(config, cost)

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from triton_ext.ops.conv_config import SMEM_BYTES, ConvConfig, Cost, busiest
+from triton_ext.ops.conv_config import SMEM_BYTES, ConvConfig, Cost
 
 __all__ = [
     "CONFIGS",
@@ -137,11 +137,10 @@ def expected_times(
     def microseconds(shipped: ConvConfig) -> float:
         config = with_steps(shipped, co, groups, element_bytes)
         tiles = math.ceil(m_gemm / config.block_m) * math.ceil(ci / config.block_n)
-        cost = table[shipped]
-        step_us = cost.step_us * config.block_k * element_bytes / (shipped.block_k * 2)
-        tap_us = math.ceil(co / config.block_k) * step_us
-        tiles_us = [taps * tap_us + cost.tile_us for taps in class_taps]
-        return busiest(tiles * groups, tiles_us, num_sms) + cost.launch_us
+        # A shorter step costs its part of one.
+        part = config.block_k * element_bytes / (shipped.block_k * 2)
+        steps = [taps * math.ceil(co / config.block_k) * part for taps in class_taps]
+        return table[shipped].expected_us(tiles * groups, steps, num_sms)
 
     def fits(shipped: ConvConfig) -> bool:
         config = with_steps(shipped, co, groups, element_bytes)

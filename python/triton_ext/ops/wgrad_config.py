@@ -18,6 +18,7 @@ from triton_ext.ops.problem import ConvProblem
 
 __all__ = [
     "CONFIGS",
+    "DRAM_US_PER_MIB",
     "MOST_PART_ROUNDS",
     "PLAIN_STORE",
     "SMEM_BYTES",
@@ -379,18 +380,19 @@ CONFIGS: tuple[WgradConfig, ...] = tuple(_COSTS)
 # More leave less than a tenth of the multiprocessors' time unused, and too many parts.
 MOST_PART_ROUNDS = 4
 
-# Starting the first kernel; the second one besides what it reads; a MiB of parts that it reads; a
-# MiB from DRAM.  The last is from the layers that DRAM limits: 245 to 768 MiB take 0.25 to 0.30 us
-# each (H200, 2026-11-22).
+# Starting the first kernel; the second one besides what it reads; a MiB of parts that it reads.
 _LAUNCH_US = 2.55
 _REDUCE_US = 1.25
 _REDUCE_US_PER_MIB = 0.0
-_DRAM_US_PER_MIB = 0.28
+
+#: A MiB from DRAM.  From the layers that DRAM limits, with either kernel: 245 to 768 MiB take 0.25
+#: to 0.30 us each (H200, 2026-11-22).
+DRAM_US_PER_MIB = 0.28
 
 
 def memory_us(tiles: WgradTiles) -> float:
     """Returns the time in which x and dy come from DRAM, below which no configuration gets."""
-    return tiles.operand_mib * _DRAM_US_PER_MIB
+    return tiles.operand_mib * DRAM_US_PER_MIB
 
 
 def expected_us(tiles: WgradTiles) -> float:

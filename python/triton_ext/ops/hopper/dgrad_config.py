@@ -10,7 +10,6 @@ import dataclasses
 import math
 from collections.abc import Sequence
 
-from triton_ext.ops.conv_config import busiest
 from triton_ext.ops.hopper import fprop_config
 from triton_ext.ops.hopper.tiles import Cost, TileConfig, keep_filter, ping_pong
 from triton_ext.ops.residues import Residues, classes_of
@@ -73,11 +72,11 @@ def expected_times(
     one_class = all(dim.stride == 1 for dim in dims)
     blocks = math.ceil(co / block_k)
     times = {}
-    steps = round(class_taps[0]) * blocks if one_class else 0
-    for config, cost in narrow_configs(ci, block_k, steps).items():
-        tiles_us = [taps * blocks * cost.step_us + cost.tile_us for taps in class_taps]
+    class_steps = [taps * blocks for taps in class_taps]
+    kept_steps = round(class_steps[0]) if one_class else 0
+    for config, cost in narrow_configs(ci, block_k, kept_steps).items():
         tiles = math.ceil(pixels / config.block_m)
-        times[config] = busiest(tiles, tiles_us, num_sms) + cost.launch_us
+        times[config] = cost.expected_us(tiles, class_steps, num_sms)
     wide = fprop_config.expected_times(
         pixels, ci, co, class_taps, num_sms, block_k=block_k, may_keep_filter=one_class,
         may_join=False,

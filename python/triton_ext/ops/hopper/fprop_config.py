@@ -10,7 +10,7 @@ import functools
 import math
 from collections.abc import Sequence
 
-from triton_ext.ops.conv_config import busiest, channel_block
+from triton_ext.ops.conv_config import channel_block
 from triton_ext.ops.hopper.tiles import (
     ELEMENT_BYTES,
     SWIZZLE_BYTES,
@@ -131,9 +131,8 @@ def step_channels(ci: int, element_bytes: int) -> int:
     """
     whole = channel_block(ci, element_bytes, 1)
     half = whole // 2
-    return (
-        half if element_bytes < ELEMENT_BYTES and ci > whole and 0 < ci % whole <= half else whole
-    )
+    is_half_empty = ci > whole and 0 < ci % whole <= half
+    return half if element_bytes < ELEMENT_BYTES and is_half_empty else whole
 
 
 @functools.lru_cache(maxsize=1024)
@@ -189,6 +188,7 @@ def expected_times(
     # fp8 over 320 channels, in steps of 64 instead of 128, with tiles of 256+64 columns: 0.500 of
     # a step's time (H200, Triton 3.9.0, 2026-11-23).
     part = block_k * element_bytes / SWIZZLE_BYTES[-1] if blocks > 1 else 1.0
+    class_steps = [count * blocks * part for count in class_taps]
 
     def specialize(base: TileConfig) -> TileConfig:
         # Staging buffers of fp32 have half of the columns, and the same bytes.
@@ -202,21 +202,22 @@ def expected_times(
         return config if part == 1 else with_stages(config, round(base.stages / part))
 
     def consider(config: TileConfig, cost: Cost, tiles: int, programs: int) -> None:
-        tap_us = blocks * part * cost.step_us
-        tiles_us = [count * tap_us + cost.tile_us for count in class_taps]
-        times[config] = busiest(tiles, tiles_us, programs) + cost.launch_us
+        times[config] = cost.expected_us(tiles, class_steps, programs)
 
-    def consider_all(costs: dict[TileConfig, Cost], rows: int, columns: int) -> None:
+    def consider_all(
+        costs: dict[TileConfig, Cost], rows: int, columns: int, *, joined_only: bool = False
+    ) -> None:
         for base, cost in costs.items():
             config = specialize(base)
+            joins = may_join and config.joins
+            if joined_only and not joins:
+                continue
             tiles = math.ceil(rows / config.block_m) * math.ceil(columns / config.block_n)
-            joined = cost.joined if may_join and config.joins else None
-            consider(config, joined or cost, tiles, num_sms)
+            consider(config, (cost.joined if joins else None) or cost, tiles, num_sms)
 
     consider_all(_COSTS, m_gemm, co)
-    if may_join and not x_is_matrix:
-        joined = {base: cost for base, cost in _JOINED_COSTS.items() if specialize(base).joins}
-        consider_all(joined, m_gemm, co)
+    if not x_is_matrix:
+        consider_all(_JOINED_COSTS, m_gemm, co, joined_only=True)
     if co <= _FEW_COLUMNS:
         consider_all(_FEW_COLUMNS_COSTS, m_gemm, co)
     if x_is_matrix:

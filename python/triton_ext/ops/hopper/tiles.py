@@ -10,6 +10,7 @@ from typing import Any
 
 from triton_ext.errors import LaunchError
 from triton_ext.host import capabilities
+from triton_ext.ops import conv_config
 from triton_ext.ops.config_checks import type_problems
 
 __all__ = [
@@ -254,19 +255,13 @@ class TileConfig:
 
 
 @dataclass(frozen=True, slots=True)
-class Cost:
+class Cost(conv_config.Cost):
     """What a configuration costs on one multiprocessor, in microseconds.
 
     Attributes:
-        step_us: BLOCK_K channels of one tap of one tile.
-        tile_us: A tile besides its steps.
-        launch_us: The kernel besides its tiles.
         joined: What it costs where WGMMAs are joined; ``None`` where they never are.
     """
 
-    step_us: float
-    tile_us: float
-    launch_us: float
     joined: Cost | None = None
 
 

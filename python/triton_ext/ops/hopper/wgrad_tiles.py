@@ -19,6 +19,7 @@ from triton_ext.ops.hopper.tiles import (
     SMEM_BYTES,
     WARP_GROUP_THREADS,
 )
+from triton_ext.ops.wgrad_config import DRAM_US_PER_MIB
 
 __all__ = [
     "BLOCK_C",
@@ -473,7 +474,7 @@ _STEP_US: dict[WgradTileConfig, float] = {
     WgradTileConfig(share="tile", main_blocks=2, rest_blocks=1, pixels=32, stages=6): 0.365,
     **dict.fromkeys(_FIVE_BLOCKS, 0.59),
 }
-RATES = Rates(4.8, 0.0175, 3.3, 0.0126, 3.1, 0.53, 0.28)
+RATES = Rates(4.8, 0.0175, 3.3, 0.0126, 3.1, 0.53, DRAM_US_PER_MIB)
 
 CONFIGS: tuple[WgradTileConfig, ...] = tuple(_STEP_US)
 
@@ -514,7 +515,7 @@ def ranking(
         ci: Input channels.
         taps: Filter taps.
         num_sms: Multiprocessors.
-        input_pixels: Pixels of x; as many as the output has by default.
+        input_pixels: Pixels of x that are read; as many as the output has by default.
     """
     mib = ELEMENT_BYTES * (pixels * co + (input_pixels or pixels) * ci) / 2**20
     x_blocks = taps * math.ceil(ci / BLOCK_C)
