@@ -334,7 +334,7 @@ def _cases() -> dict[str, Case]:
         Case(
             "choosing.model",
             "what the model ranks first beside the fastest candidate, every fourth layer",
-            (_step("choosing", "--what", "model", "--every", "4", "--rounds", "5"),),
+            (_step("choosing", "--what", "model", "--every", "4", "--rounds", "6"),),
             # Layers with one candidate have no row.
             (Figure("best found / model alone, mean", mean_of("ratio"), 0.93, 0.97,
                     expected=int(3 * every / 4 * 0.8)),),

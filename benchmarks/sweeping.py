@@ -48,7 +48,7 @@ __all__ = [
 
 # GPU time of one measurement, and measurements per configuration.
 TARGET_MS = 8.0
-ROUNDS = 3
+ROUNDS = 4
 HANG_SECONDS = 30.0
 # Kept back from the time limit, to finish a shape and write.
 RESERVE_SECONDS = 15.0
