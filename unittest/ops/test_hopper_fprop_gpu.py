@@ -65,20 +65,26 @@ def test_every_configuration(config, spec, dtype):
     assert torch.equal(bits(first), bits(check(case, "cuda", config)))
 
 
-@pytest.mark.parametrize(
-    ("dtype", "out_dtype"),
-    [
+def fp8_cases():
+    """Every configuration that a layer of fp8 with many output channels or with few may take."""
+    types = (
         (torch.float8_e4m3fn, torch.bfloat16),
         (torch.float8_e4m3fn, None),
         (torch.float8_e5m2, torch.float32),
-    ],
-    ids=["e4m3 to bf16", "e4m3", "e5m2 to fp32"],
-)
-@pytest.mark.parametrize("number", range(len(CONFIGS)))
-def test_every_configuration_of_fp8(number, dtype, out_dtype):
-    # TMA stores rows of 16 bytes.  A filter of 3 taps and 128 channels, which is 3 steps, can stay.
-    asked = replace(PROBLEM, out_channels=336)
-    config = tuple(fprop_plan.ranking(asked, 132, dtype, out_dtype))[number]
+    )
+    for dtype, out_dtype in types:
+        seen = set()
+        # TMA stores rows of 16 bytes.  A filter of 3 taps and 128 channels is 3 steps and can stay.
+        for asked in (replace(PROBLEM, out_channels=336), replace(PROBLEM, out_channels=64)):
+            for config in fprop_plan.ranking(asked, 132, dtype, out_dtype):
+                if config not in seen:
+                    seen.add(config)
+                    name = f"{dtype} {asked.out_channels} {config}".removeprefix("torch.")
+                    yield pytest.param(asked, dtype, out_dtype, config, id=name)
+
+
+@pytest.mark.parametrize(("asked", "dtype", "out_dtype", "config"), fp8_cases())
+def test_every_configuration_of_fp8(asked, dtype, out_dtype, config):
     spec = replace(FULL, out_scale=False, out_dtype=out_dtype)
     case = Case(problem=asked, dtype=dtype, spec=spec, one_scale=True, given_out=True)
     first = check(case, "cuda", config)
