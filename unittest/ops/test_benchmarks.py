@@ -72,10 +72,30 @@ def test_rounds_are_interleaved_in_rotating_order():
 
     recorder = Recorder()
     timings = time_interleaved({name: lambda n=name: n for name in "abc"}, recorder, rounds=3)
-    assert "".join(recorder.order) == "abcbcacab"
-    assert timings["a"].rounds_ms == (1.0, 6.0, 8.0)
+    assert "".join(recorder.order) == "abccbabca"
+    assert timings["a"].rounds_ms == (1.0, 6.0, 9.0)
     assert timings["a"].ms == 6.0
-    assert timings["a"].spread == pytest.approx(7 / 6)
+    assert timings["a"].spread == pytest.approx(8 / 6)
+
+
+@pytest.mark.parametrize("count", range(1, 8))
+def test_every_other_measurement_being_longer_favours_no_variant(count):
+    from benchmarks.harness import Plan, time_interleaved
+
+    class Alternating:
+        def __init__(self) -> None:
+            self.measured = 0
+
+        def plan(self, function):
+            return Plan(function)
+
+        def measure(self, plan):
+            self.measured += 1
+            return 12.0 + self.measured % 2
+
+    variants = {str(index): lambda: None for index in range(count)}
+    timings = time_interleaved(variants, Alternating(), rounds=6)
+    assert {timing.ms for timing in timings.values()} == {12.5}
 
 
 def test_errors_are_limited_by_twice_those_of_cudnn():

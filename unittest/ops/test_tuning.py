@@ -22,7 +22,7 @@ from interpreted import assert_passes_in_the_interpreter
 from triton_ext.host import capabilities
 from triton_ext.ops import tuning
 from triton_ext.ops.machine import Machine
-from triton_ext.ops.tuning import progress, timing
+from triton_ext.ops.tuning import progress, runs, timing
 from triton_ext.ops.tuning.calls import make_plan, make_tensors
 from triton_ext.ops.tuning.collect import parse_shape
 from triton_ext.ops.tuning.processes import Processes
@@ -454,7 +454,18 @@ def test_rounds_are_interleaved_and_the_hopeless_left_out():
     clock = Counting()
     functions = [lambda value=value: value for value in (1.0, 1.1, 5.0)]
     assert timing.interleaved(functions, clock, 4) == [1.0, 1.1, 5.0]
-    assert clock.turns == [1.0, 1.1, 5.0, 1.1, 5.0, 1.0, 1.0, 1.1, 1.1, 1.0]
+    assert clock.turns == [1.0, 1.1, 5.0, 5.0, 1.1, 1.0, 1.1, 1.0, 1.0, 1.1]
+
+
+@pytest.mark.parametrize("count", range(1, 8))
+def test_every_other_measurement_being_longer_favours_no_candidate(count):
+    class Alternating(Counting):
+        def measure(self, value):
+            return super().measure(value) + len(self.turns) % 2
+
+    functions = [lambda: 12.0] * count + [lambda: 99.0]
+    *times, hopeless = timing.interleaved(functions, Alternating(), runs.ROUNDS)
+    assert times == [12.5] * count and hopeless == 99.5
 
 
 def test_progress_is_lines_where_there_is_no_terminal(capsys):
