@@ -2,9 +2,10 @@
 
 Method.  A round measures every variant once, in rotating order and every other time backwards; a
 measurement is the median of CUDA-event times over many calls.  Before each call the L2 is flushed
-by writing a 256 MB buffer (as ``triton.testing.do_bench`` does).  A spin kernel in front of a measurement keeps the GPU busy until
-the host has enqueued all of it, so that host time does not leak into kernels that are shorter than
-their own launch; ``prefill=False`` leaves the spin out and then measures as ``do_bench`` does.
+by writing a 256 MB buffer (as ``triton.testing.do_bench`` does).  A spin kernel in front of a
+measurement keeps the GPU busy until the host has enqueued all of it, so that host time does not
+leak into kernels that are shorter than their own launch; ``prefill=False`` leaves the spin out and
+then measures as ``do_bench`` does.
 :class:`GraphTimer` replays many calls from one CUDA graph instead: no launch gaps, warm L2.
 Clocks are left as they are.
 """
@@ -338,8 +339,8 @@ def time_interleaved(
 ) -> dict[str, Timing]:
     """Times every variant once per round, in rotating order, every other round backwards.
 
-    On some machines every other measurement takes 0.5 us more.  A round and the one behind it, which
-    is the same backwards, have each variant once at an even and once at an odd place.
+    On some machines every other measurement takes 0.5 us more.  A round and the one behind it,
+    which is the same backwards, have each variant once at an even and once at an odd place.
     """
     plans = {name: timer.plan(function) for name, function in variants.items()}
     times: dict[str, list[float]] = {name: [] for name in plans}
