@@ -98,7 +98,8 @@ def tiles_of(measured: Measured, config: Any) -> tuple[int, int, list[float]]:
     class_taps: tuple[float, ...] = (shape.r * shape.s,)
     pixels, columns, channels = shape.m_gemm, shape.co, shape.ci
     if measured.kernel == "dgrad":
-        class_pixels, class_taps = classes_of(residues_of(shape.problem()))
+        # Shapes of the sweep have few classes, so each is there once.
+        class_pixels, class_taps, _ = classes_of(residues_of(shape.problem()))
         pixels, columns, channels = shape.n * class_pixels, shape.ci, shape.co
     blocks = math.ceil(channels / config.block_k)
     rows = math.ceil(pixels / config.block_m)

@@ -226,7 +226,7 @@ def chosen_config(kernel: str, shape: ConvShape, num_sms: int) -> str:
 
     taps = shape.r * shape.s
     if kernel == "wgrad":
-        pixels = shape.n * shape.h * shape.w
+        pixels = shape.problem().pixels_read
         return str(
             choose_work(shape.m_gemm, shape.co, shape.ci, taps, num_sms, input_pixels=pixels)
         )

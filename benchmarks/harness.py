@@ -94,7 +94,9 @@ def add_conv_arguments(
         metavar="SHAPE",
         help=shapes,
     )
-    parser.add_argument("--rounds", type=int, default=8, help="measurements per variant (8)")
+    parser.add_argument(
+        "--rounds", type=int, default=8, help="measurements per variant; even is fair (%(default)s)"
+    )
     parser.add_argument(
         "--target-ms", type=float, default=20.0, help="GPU time of a measurement (20)"
     )

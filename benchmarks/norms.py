@@ -98,7 +98,7 @@ LAYERS: dict[str, Layer] = {
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the options of the case."""
     add_conv_arguments(parser, f"names of layers: {', '.join(LAYERS)}; all by default")
-    parser.set_defaults(dtype="bfloat16", rounds=3, target_ms=4.0)
+    parser.set_defaults(dtype="bfloat16", rounds=4, target_ms=4.0)
 
 
 def _tensors(layer: Layer, dtype: Any, device: str = "cuda") -> dict[str, Any]:

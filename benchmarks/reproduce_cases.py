@@ -283,7 +283,7 @@ def _depthwise() -> Case:
         Figure(f"torch / chosen, {direction}", depthwise_ratio(direction), expected=len(LAYERS))
         for direction in ("fprop", "dgrad", "wgrad")
     )
-    step = _step("depthwise", "--per-width", "2", "--rounds", "3", "--target-ms", "4",
+    step = _step("depthwise", "--per-width", "2", "--rounds", "4", "--target-ms", "4",
                  suffix=".json")  # fmt: skip
     return Case(
         "depthwise", "depthwise layers of three directions beside torch", (step,), figures, 300,

@@ -85,7 +85,7 @@ CASES = (
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the options of the case."""
-    parser.add_argument("--rounds", type=int, default=9, help="measurements per variant (9)")
+    parser.add_argument("--rounds", type=int, default=10, help="measurements per variant (10)")
     parser.add_argument("--target-ms", type=float, default=20.0, help="GPU time of one (20)")
     add_out_argument(parser)
     parser.add_argument(

@@ -46,7 +46,7 @@ __all__ = [
     "watched",
 ]
 
-# GPU time of one measurement, and measurements per configuration.
+# GPU time of one measurement, and measurements per configuration: an even number is fair.
 TARGET_MS = 8.0
 ROUNDS = 4
 HANG_SECONDS = 30.0

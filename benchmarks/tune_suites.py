@@ -42,7 +42,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help=f"of the operands (float16); {FP8} for fprop, whose output is bfloat16 then",
     )  # fmt: skip
     parser.add_argument("--candidates", type=int, default=10, help="per layer (10)")
-    parser.add_argument("--rounds", type=int, default=6, help="measurements of each (6)")
+    parser.add_argument(
+        "--rounds", type=int, default=6, help="measurements of each (6); even is fair"
+    )
     parser.add_argument("--jobs", type=int, help="compiling processes (cores - 1)")
     parser.add_argument(
         "--time-limit", type=float, default=480.0, metavar="S", help="seconds to stop after (480)"

@@ -17,8 +17,11 @@ from gpu_comparison import MARKS, bits, skip_without_gpu
 from triton_ext.host import capabilities
 from triton_ext.ops.epilogue import PLAIN, EpilogueSpec
 from triton_ext.ops.hopper import fprop_config, fprop_plan
-from triton_ext.ops.hopper.tiles import keep_filter
+from triton_ext.ops.hopper.tiles import TileConfig, keep_filter
 from triton_ext.ops.problem import ConvProblem
+from triton_ext.ops.tuning_store.files import read_table
+from triton_ext.ops.tuning_store.kinds import decode
+from triton_ext.ops.tuning_store.lookup import shipped_path
 
 skip_without_gpu()
 NIGHTLY = os.environ.get("TRITON_EXT_NIGHTLY") == "1"
@@ -66,7 +69,7 @@ def test_every_configuration(config, spec, dtype):
 
 
 def fp8_cases():
-    """Every configuration that a layer of fp8 with many output channels or with few may take."""
+    """Every configuration of fp8: of many output channels, of few, and where x is a matrix."""
     types = (
         (torch.float8_e4m3fn, torch.bfloat16),
         (torch.float8_e4m3fn, None),
@@ -75,7 +78,9 @@ def fp8_cases():
     for dtype, out_dtype in types:
         seen = set()
         # TMA stores rows of 16 bytes.  A filter of 3 taps and 128 channels is 3 steps and can stay.
-        for asked in (replace(PROBLEM, out_channels=336), replace(PROBLEM, out_channels=64)):
+        wide = replace(PROBLEM, out_channels=336)
+        matrix = replace(wide, filter_size=(1, 1), padding=((0, 0), (0, 0)))
+        for asked in (wide, replace(PROBLEM, out_channels=64), matrix):
             for config in fprop_plan.ranking(asked, 132, dtype, out_dtype):
                 if config not in seen:
                     seen.add(config)
@@ -110,7 +115,18 @@ def test_a_residual_per_image(config):
         check(Case(problem=asked, dtype=torch.bfloat16, spec=spec, one_scale=False), "cuda", config)
 
 
+def shipped_turned():
+    """The tiles of the shipped table that have output channels as rows."""
+    table = read_table(shipped_path("NVIDIA H200"))
+    decoded = (decode(entry["kind"], entry["config"]) for entry in table.entries.values())
+    return tuple(
+        config for config in decoded if isinstance(config, TileConfig) and config.rows_from_w
+    )
+
+
 MATRIX_CONFIGS = (*fprop_config.MATRIX_CONFIGS, *fprop_config.TURNED_CONFIGS)
+# What a sweep found has no costs in the model, and is in the table alone.
+MATRIX_CONFIGS = tuple(dict.fromkeys((*MATRIX_CONFIGS, *shipped_turned())))
 
 
 @pytest.mark.parametrize("spec", [PLAIN, FULL], ids=["plain", "full"])

@@ -11,6 +11,8 @@ pytest.importorskip("torch", reason="triton_ext.ops needs torch, which is not in
 
 from triton_ext.host import capabilities  # noqa: E402
 from triton_ext.ops import conv_dgrad  # noqa: E402
+from triton_ext.ops import dgrad_config  # noqa: E402
+from triton_ext.ops.hopper import fprop_config  # noqa: E402
 from triton_ext.ops.residues import Residues, class_problems, classes_of  # noqa: E402
 
 GLUON = capabilities()["im2col-gluon"]
@@ -136,10 +138,22 @@ def test_the_taps_of_all_classes():
     def dims(taps: int, stride: int, size: int = 14) -> list[Residues]:
         return [Residues(size=size, taps=taps, stride=stride, dilation=1, low=taps // 2)] * 2
 
-    assert classes_of(dims(3, 1)) == (196, (9,))
-    assert classes_of(dims(3, 2)) == (49, (1, 2, 2, 4))
-    assert classes_of(dims(1, 2)) == (49, (1, 0, 0, 0))
+    assert classes_of(dims(3, 1)) == (196, (9,), 1)
+    assert classes_of(dims(3, 2)) == (49, (1, 2, 2, 4), 1)
+    assert classes_of(dims(1, 2)) == (49, (1, 0, 0, 0), 1)
     # Too many to be looked at one by one.
-    pixels, taps = classes_of(dims(7, 1000, 2000))
-    assert pixels == 2000**2
+    pixels, taps, repeats = classes_of(dims(7, 1000, 2000))
+    assert (pixels, repeats) == (4, 1000**2)
     assert taps == (pytest.approx(49 / 1000**2),)
+
+
+@pytest.mark.parametrize("repeats", [1, 3, 1600])
+def test_classes_that_are_alike_may_be_counted(repeats):
+    # 49 pixels are one tile of each class, not a part of one.
+    one, every = (0.0625,), (0.0625,) * repeats
+    counted = dgrad_config.expected_times(49, one, 64, 256, 132, repeats=repeats)
+    assert counted == pytest.approx(dgrad_config.expected_times(49, every, 64, 256, 132))
+    # A filter that stays is one of a single class.
+    options = {"may_keep_filter": False, "may_join": False}
+    counted = fprop_config.expected_times(49, 64, 256, one, 132, repeats=repeats, **options)
+    assert counted == pytest.approx(fprop_config.expected_times(49, 64, 256, every, 132, **options))

@@ -109,6 +109,7 @@ def expected_times(
     co: int,
     num_sms: int,
     *,
+    repeats: int = 1,
     groups: int = 1,
     element_bytes: int = 2,
     whole_tile: bool = False,
@@ -122,6 +123,7 @@ def expected_times(
         ci: Input channels of a group.
         co: Output channels of a group.
         num_sms: Multiprocessors of the GPU.
+        repeats: How often there are these classes.
         groups: Into how many parts the channels are divided.
         element_bytes: Size of an element of dy, w and dx, in bytes.
         whole_tile: Whether the output tile lies in shared memory as a whole: where dx is stored by
@@ -140,7 +142,7 @@ def expected_times(
         # A shorter step costs its part of one.
         part = config.block_k * element_bytes / (shipped.block_k * 2)
         steps = [taps * math.ceil(co / config.block_k) * part for taps in class_taps]
-        return table[shipped].expected_us(tiles * groups, steps, num_sms)
+        return table[shipped].expected_us(tiles * groups * repeats, steps, num_sms)
 
     def fits(shipped: ConvConfig) -> bool:
         config = with_steps(shipped, co, groups, element_bytes)

@@ -306,7 +306,7 @@ def _gemm_times(
     """Returns the configurations that fit by the times that the model expects, in their order."""
     dims, groups = residues_of(problem), problem.groups
     through_tma = _is_packed(problem, dtype) and groups == 1
-    class_pixels, class_taps = classes_of(dims)
+    class_pixels, class_taps, repeats = classes_of(dims)
     times: dict[ConvConfig | TileConfig, float] = dict(
         expected_times(
             problem.batch * class_pixels,
@@ -314,6 +314,7 @@ def _gemm_times(
             problem.in_channels // groups,
             problem.out_channels // groups,
             machine.num_sms,
+            repeats=repeats,
             groups=groups,
             element_bytes=dtype.itemsize,
             # Measured: what goes through pointers takes less than its parts.

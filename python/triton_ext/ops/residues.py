@@ -30,7 +30,8 @@ _MAX_INT32 = (1 << 31) - 1
 _MAX_TILES = _MAX_INT32 - (1 << 16)
 # The smallest tile that a configuration may have.
 _LEAST_ROWS, _LEAST_COLUMNS = 16, 8
-# So many are looked at one by one.
+# More are counted alike: a model looks at all of them for every configuration, and 1024 take
+# it 6 ms.
 _MOST_CLASSES = 1024
 _LETTERS = {1: "W", 2: "HW", 3: "DHW"}
 
@@ -115,10 +116,13 @@ def three_dims(dims: Sequence[Residues]) -> list[Residues]:
     return [_MISSING] * (3 - len(dims)) + list(dims)
 
 
-def classes_of(dims: Sequence[Residues]) -> tuple[int, tuple[float, ...]]:
-    """Returns the pixels of an image in a class, and the taps of every class.
+def classes_of(dims: Sequence[Residues]) -> tuple[int, tuple[float, ...], int]:
+    """Returns the pixels of an image in a class, the taps of classes, and how often there are such.
 
-    More than 1024 classes count as one that has all pixels, and the mean of the taps.
+    Up to 1024 classes are there once each, by residue, the last dimension's fastest, as the Gluon
+    kernel walks them.  (The ``@triton.jit`` kernel begins with another residue where there is
+    padding, and takes one step where a class has no taps: by its model no choice depends on that.)
+    More of them are one with the mean of the taps, as often as there are classes.
 
     Args:
         dims: The spatial dimensions.
@@ -126,9 +130,9 @@ def classes_of(dims: Sequence[Residues]) -> tuple[int, tuple[float, ...]]:
     pixels = math.prod(dim.walk_size for dim in dims)
     count = math.prod(dim.stride for dim in dims)
     if count > _MOST_CLASSES:
-        return pixels * count, (math.prod(dim.mean_taps for dim in dims),)
+        return pixels, (math.prod(dim.mean_taps for dim in dims),), count
     counts = ([len(dim.class_taps(residue)) for residue in range(dim.stride)] for dim in dims)
-    return pixels, tuple(map(math.prod, itertools.product(*counts)))
+    return pixels, tuple(map(math.prod, itertools.product(*counts))), 1
 
 
 def class_problems(

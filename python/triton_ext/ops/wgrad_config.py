@@ -391,7 +391,7 @@ DRAM_US_PER_MIB = 0.28
 
 
 def memory_us(tiles: WgradTiles) -> float:
-    """Returns the time in which x and dy come from DRAM, below which no configuration gets."""
+    """Returns the time in which x and dy come from DRAM, about which no configuration is faster."""
     return tiles.operand_mib * DRAM_US_PER_MIB
 
 

@@ -66,7 +66,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--dtype", help="of the operands, instead of the model's: bfloat16")
     parser.add_argument("--jobs", type=_count, help="compiling processes (one per core but one)")
     parser.add_argument("--candidates", type=_count, default=6, help="configurations each (6)")
-    parser.add_argument("--rounds", type=_count, default=6, help="measurements of each (6)")
+    parser.add_argument(
+        "--rounds", type=_count, default=6, help="measurements of each (6); even is fair"
+    )
     parser.add_argument(
         "--time-limit",
         type=_seconds,

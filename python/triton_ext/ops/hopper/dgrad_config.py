@@ -66,7 +66,7 @@ def expected_times(
         num_sms: Multiprocessors of the GPU.
         block_k: Output channels of a step.
     """
-    class_pixels, class_taps = classes_of(dims)
+    class_pixels, class_taps, repeats = classes_of(dims)
     pixels = n * class_pixels
     # With several classes a CTA needs several filters.
     one_class = all(dim.stride == 1 for dim in dims)
@@ -75,11 +75,11 @@ def expected_times(
     class_steps = [taps * blocks for taps in class_taps]
     kept_steps = round(class_steps[0]) if one_class else 0
     for config, cost in narrow_configs(ci, block_k, kept_steps).items():
-        tiles = math.ceil(pixels / config.block_m)
+        tiles = math.ceil(pixels / config.block_m) * repeats
         times[config] = cost.expected_us(tiles, class_steps, num_sms)
     wide = fprop_config.expected_times(
-        pixels, ci, co, class_taps, num_sms, block_k=block_k, may_keep_filter=one_class,
-        may_join=False,
+        pixels, ci, co, class_taps, num_sms, repeats=repeats, block_k=block_k,
+        may_keep_filter=one_class, may_join=False,
     )  # fmt: skip
     return times | wide
 

@@ -154,6 +154,7 @@ def expected_times(
     taps: int | Sequence[float],
     num_sms: int,
     *,
+    repeats: int = 1,
     block_k: int = 64,
     element_bytes: int = 2,
     out_bytes: int = 2,
@@ -173,6 +174,7 @@ def expected_times(
         ci: Input channels.
         taps: Filter taps; of every class of pixels, where they differ.
         num_sms: Multiprocessors of the GPU.
+        repeats: How often there are these classes of pixels; 1 where a filter may stay.
         block_k: Channels of a step.  Steps of fewer than 128 bytes cost their part of one, where
             there are several; a single one was not measured, and counts as a whole one.
         element_bytes: Bytes of an element of the operands.  Not measured: what a step of fp8 costs
@@ -213,7 +215,7 @@ def expected_times(
             if joined_only and not joins:
                 continue
             tiles = math.ceil(rows / config.block_m) * math.ceil(columns / config.block_n)
-            consider(config, (cost.joined if joins else None) or cost, tiles, num_sms)
+            consider(config, (cost.joined if joins else None) or cost, tiles * repeats, num_sms)
 
     consider_all(_COSTS, m_gemm, co)
     if not x_is_matrix:

@@ -117,8 +117,8 @@ class EventClock:
 def interleaved(functions: Sequence[Function], clock: Clock, rounds: int) -> list[float]:
     """Returns the median time of every function over rounds that measure each once, in turns.
 
-    On some machines every other measurement takes 0.5 us more.  A round and the one behind it, which
-    is the same backwards, have each function once at an even and once at an odd place.
+    On some machines every other measurement takes 0.5 us more.  A round and the one behind it,
+    which is the same backwards, have each function once at an even and once at an odd place.
 
     Args:
         functions: What is measured.
