@@ -10,10 +10,7 @@ np = pytest.importorskip("numpy", reason="kernels' arithmetic is done in numpy")
 pytest.importorskip("torch", reason="triton_ext.ops needs torch, which is not installed")
 
 from triton_ext.host import capabilities  # noqa: E402
-from triton_ext.ops import (
-    conv_dgrad,
-    dgrad_config,
-)
+from triton_ext.ops import conv_dgrad, dgrad_config  # noqa: E402
 from triton_ext.ops.hopper import fprop_config  # noqa: E402
 from triton_ext.ops.residues import Residues, class_problems, classes_of  # noqa: E402
 
