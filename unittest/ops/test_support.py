@@ -8,8 +8,10 @@ pytest.importorskip("torch", reason="triton_ext.ops needs torch, which is not in
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
-from triton_ext.ops import plans, support
+from triton_ext.errors import UnsupportedError
+from triton_ext.ops import conv_refusals, conv_transpose2d, plans, support
 from triton_ext.ops.arguments import channels_last
+from triton_ext.ops.epilogue import EpilogueSpec
 
 
 def meta(*shape: int, dtype: torch.dtype = torch.float16) -> torch.Tensor:
@@ -119,6 +121,43 @@ def test_what_does_not_fit_is_an_error_not_an_answer():
         support(torch.ones(1, 8, 6, 6).half(), torch.ones(8, 8, 3, 3).half(), output_padding=1)
     with pytest.raises(ValueError, match=r"support: expected x \[N, Ci, H, W\]"):
         support(meta(8, 6), meta(8, 8, 3, 3))
+
+
+def said_by(function, *arguments, **keywords):
+    with pytest.raises((ValueError, UnsupportedError)) as caught:
+        function(*arguments, **keywords)
+    return str(caught.value)
+
+
+def test_int8_with_a_bias_as_the_call_says():
+    x, weight = (meta(*shape, dtype=torch.int8) for shape in ((1, 16, 6, 6), (32, 16, 3, 3)))
+    assert support(x, weight)
+    for dtype in (torch.float32, torch.int32):
+        found = support(x, weight, torch.empty(32, dtype=dtype, device="meta"))
+        assert found.fprop == ("an epilogue of int8 needs an out_dtype of floating point",)
+        assert not found
+    with pytest.raises(UnsupportedError) as caught:
+        conv_refusals.check_problem(
+            found.problem, torch.int8, x.device, EpilogueSpec(bias=True), "conv2d"
+        )
+    assert str(caught.value) == f"conv2d: {found.reasons[0]}"
+
+
+@pytest.mark.parametrize(
+    "keywords",
+    [
+        {"padding": "same"},
+        {"padding": "same", "stride": 2},
+        {"padding": "valid"},
+        {"output_padding": -1},
+    ],
+)
+def test_transposed_convolutions_refuse_as_the_call_does(keywords):
+    x, weight = meta(1, 16, 6, 6), meta(16, 8, 3, 3)
+    expected = said_by(conv_transpose2d, x, weight, **keywords)
+    assert expected.startswith(("conv_transpose2d: padding", "conv_transpose2d: output_padding"))
+    assert said_by(support, x, weight, transposed=True, **keywords) == expected
+    assert said_by(support, x[0], weight, transposed=True, **keywords) == expected
 
 
 def test_without_a_batch_dimension():

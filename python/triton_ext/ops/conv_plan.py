@@ -34,7 +34,6 @@ from triton_ext.ops.conv_refusals import (
     OUT_DTYPES,
     check_problem,
     conv_violations,
-    fp8_output_reason,
     reasons,
 )
 from triton_ext.ops.depthwise_config import DepthwiseConfig, Walk, is_depthwise
@@ -59,7 +58,6 @@ __all__ = [
     "col2im_pays",
     "col2im_share",
     "conv_geometry",
-    "fp8_output_reason",
     "gathering_pays",
     "make_plan",
     "ranking",

@@ -18,7 +18,7 @@ __all__ = [
     "OUT_DTYPES",
     "check_problem",
     "conv_violations",
-    "fp8_output_reason",
+    "epilogue_reasons",
     "reasons",
 ]
 
@@ -72,7 +72,29 @@ def reasons(
     return tuple(found)
 
 
-def fp8_output_reason(dtype: torch.dtype, device: torch.device) -> str | None:
+def epilogue_reasons(
+    dtype: torch.dtype, device: torch.device, epilogue: EpilogueSpec
+) -> tuple[str, ...]:
+    """Returns why no kernel ends in an epilogue, or in y's dtype; nothing if one does.
+
+    Args:
+        dtype: Of x and weight.
+        device: Where they are.
+        epilogue: What is done to y before it is stored.
+    """
+    found: list[str] = []
+    is_float = epilogue.out_dtype is not None and epilogue.out_dtype.is_floating_point
+    if dtype == torch.int8 and not is_float and epilogue not in (PLAIN, _INT32):
+        found.append("an epilogue of int8 needs an out_dtype of floating point")
+    if epilogue.out_dtype is not None and epilogue.out_dtype not in OUT_DTYPES:
+        found.append(f"out_dtype {epilogue.out_dtype} is not supported")
+    fp8_reason = _fp8_output_reason(epilogue.out_dtype or dtype, device)
+    if fp8_reason is not None:
+        found.append(fp8_reason)
+    return tuple(found)
+
+
+def _fp8_output_reason(dtype: torch.dtype, device: torch.device) -> str | None:
     """Returns why y cannot be of a dtype where kernels are interpreted; None where it can."""
     is_fp8 = dtype.itemsize == 1 and dtype.is_floating_point
     if not is_fp8 or device.type != "cpu" or not IS_INTERPRETED:
@@ -99,14 +121,7 @@ def check_problem(
     # Geometry has an error of its own, which lists what is wrong.
     wrong = violations(problem) if 1 <= problem.dims <= 3 else []
     other = [reason for reason in reasons(problem, dtype) if reason not in wrong]
-    is_float = epilogue.out_dtype is not None and epilogue.out_dtype.is_floating_point
-    if dtype == torch.int8 and not is_float and epilogue not in (PLAIN, _INT32):
-        other.append("an epilogue of int8 needs an out_dtype of floating point")
-    if epilogue.out_dtype is not None and epilogue.out_dtype not in OUT_DTYPES:
-        other.append(f"out_dtype {epilogue.out_dtype} is not supported")
-    fp8_reason = fp8_output_reason(epilogue.out_dtype or dtype, device)
-    if fp8_reason is not None:
-        other.append(fp8_reason)
+    other += epilogue_reasons(dtype, device, epilogue)
     if other:
         raise UnsupportedError(f"{name}: " + "; ".join(other))
     if wrong:

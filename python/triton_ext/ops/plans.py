@@ -18,6 +18,8 @@ from triton_ext import backends
 from triton_ext.errors import DescriptorError, TritonExtError, UnsupportedError
 from triton_ext.ops import conv_plan, dgrad_plan, wgrad_plan
 from triton_ext.ops.arguments import channels_last_strides
+from triton_ext.ops.conv_refusals import epilogue_reasons
+from triton_ext.ops.epilogue import PLAIN, EpilogueSpec
 from triton_ext.ops.machine import Machine, machine_of
 from triton_ext.ops.problem import ConvProblem
 from triton_ext.ops.row_packing import violations
@@ -187,7 +189,11 @@ def geometry_refusal(problem: ConvProblem) -> Refusal | None:
 
 
 def reasons(
-    direction: Direction, problem: ConvProblem, dtype: torch.dtype, device: torch.device
+    direction: Direction,
+    problem: ConvProblem,
+    dtype: torch.dtype,
+    device: torch.device,
+    epilogue: EpilogueSpec = PLAIN,
 ) -> tuple[str, ...]:
     """Returns why the kernel of a direction does not take a problem; empty if it does.
 
@@ -196,6 +202,7 @@ def reasons(
         problem: What is computed.
         dtype: Of the operands.
         device: Where they are; nothing is said of ``meta``.
+        epilogue: Of fprop; the other directions have none that could be refused.
     """
     machine: Machine | None = None
     found: list[str] = []
@@ -207,8 +214,8 @@ def reasons(
     rounded = _tf32_reason(dtype, device)
     if rounded is not None and dtype in _dtypes(direction):
         found.append(rounded)
-    if direction == "fprop" and (unrounded := conv_plan.fp8_output_reason(dtype, device)):
-        found.append(unrounded)
+    if direction == "fprop":
+        found.extend(epilogue_reasons(dtype, device, epilogue))
     planner: Any = _PLANNERS[direction]
     # An empty batch has a geometry as well: that of one image.
     found.extend(planner.reasons(replace(problem, batch=max(problem.batch, 1)), dtype, machine))

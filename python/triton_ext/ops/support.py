@@ -20,6 +20,8 @@ from triton_ext.ops.arguments import (
 )
 from triton_ext.ops.autocast import is_autocast
 from triton_ext.ops.checks import Numbers, Padding, check_types
+from triton_ext.ops.epilogue import PLAIN, EpilogueSpec
+from triton_ext.ops.gradients import convolve_transposed
 from triton_ext.ops.plans import (
     Direction,
     address_refusal,
@@ -32,6 +34,7 @@ from triton_ext.ops.problem import ConvProblem
 __all__ = ["Support", "support"]
 
 _AUTOCAST = (torch.float32, torch.float16, torch.bfloat16)
+_WITH_BIAS = EpilogueSpec(bias=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,8 +118,13 @@ def support(
     autocast = is_autocast(x.device.type) and x.dtype in _AUTOCAST
     check_pair(name, ("x", x), weight, bias, groups, transposed=transposed, mixed_dtypes=autocast)
     dtype = torch.get_autocast_dtype(x.device.type) if autocast else x.dtype
-    steps, sides, distances = walk_of(stride, padding, dilation, weight.shape[2:])
     extra = numbers("output_padding", output_padding, dims)
+    if transposed and (isinstance(padding, str) or min(extra) < 0):
+        # Refused by the call in its own words, before it computes anything.
+        convolve_transposed(
+            dims, x, weight, bias, stride, padding, output_padding, groups, dilation, "error"
+        )
+    steps, sides, distances = walk_of(stride, padding, dilation, weight.shape[2:])
     if not transposed and any(extra):
         raise ValueError(f"support: output_padding {tuple(extra)} needs transposed=True")
     x_shape: Sequence[int] = x.shape
@@ -131,7 +139,12 @@ def support(
     )
     found += _reasons_of_x(name, x)
     directions: tuple[Direction, ...] = ("fprop", "dgrad", "wgrad")
-    kernels = {direction: reasons(direction, problem, dtype, x.device) for direction in directions}
+    # The bias of a transposed convolution is dgrad's, which adds any to what it takes.
+    epilogue = PLAIN if transposed or bias is None else _WITH_BIAS
+    kernels = {
+        direction: reasons(direction, problem, dtype, x.device, epilogue)
+        for direction in directions
+    }
     # Whatever reads x itself; gradients are brought into the order that kernels want.
     reads_x: tuple[Direction, ...] = ("dgrad" if transposed else "fprop", "wgrad")
     # What autocast copies is dense.
