@@ -99,7 +99,7 @@ def opened(
     except ValueError as error:
         emit(str(error))
         return None
-    environment = collect_environment()
+    environment = collect_environment(arguments.dry_run)
     if not arguments.dry_run:
         if environment.device == "none":
             emit("no CUDA GPU: nothing to time (--dry-run shows the output without one)")

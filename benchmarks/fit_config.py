@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import argparse
 import importlib
-import json
 import math
 import pathlib
 import statistics
@@ -25,7 +24,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from benchmarks.conv_fprop import describe_config
-from benchmarks.harness import emit, geometric_mean
+from benchmarks.harness import complain, emit, geometric_mean
+from benchmarks.readings import load_sweep
 
 __all__ = ["Problem", "fit_cost", "main", "print_pick"]
 
@@ -75,7 +75,7 @@ def load_problems(paths: list[pathlib.Path]) -> list[Problem]:
 
     problems: dict[str, Problem] = {}
     for path in paths:
-        sweep = json.loads(path.read_text("utf-8"))
+        sweep = load_sweep(path, "shapes")
         for name, entry in sweep["shapes"].items():
             geometry = entry["geometry"]
             times = {
@@ -261,7 +261,7 @@ def print_pick(
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Runs the program."""
+    """Runs the program; returns 2 where there is nothing to read."""
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.fit_config",
         description="Judges a chooser of tile configurations by a sweep, without a GPU.",
@@ -272,7 +272,11 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--fit", action="store_true", help="cost model per configuration")
     parser.add_argument("--pick", type=int, default=0, metavar="N", help="greedy best N")
     arguments = parser.parse_args(argv)
-    problems = load_problems(arguments.sweeps)
+    try:
+        problems = load_problems(arguments.sweeps)
+    except ValueError as error:
+        complain(str(error))
+        return 2
     if not problems:
         emit("no timed configuration in these files")
         return 2

@@ -13,7 +13,6 @@ that ran on enough layers: those of each, and those that all configurations shar
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import pathlib
 import sys
@@ -22,7 +21,8 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from benchmarks.fit_config import print_pick
-from benchmarks.harness import emit, geometric_mean
+from benchmarks.harness import complain, emit, geometric_mean
+from benchmarks.readings import load_sweep
 from benchmarks.suites import select_layers
 from benchmarks.wgrad_sweep import Candidate, Choice, GluonChoice, candidate_of
 
@@ -136,7 +136,7 @@ def load(paths: list[pathlib.Path]) -> list[Measured]:
     problems = {layer.name: layer.problem for layer in select_layers("all")}
     found: dict[str, Measured] = {}
     for path in paths:
-        sweep = json.loads(path.read_text("utf-8"))
+        sweep = load_sweep(path, "layers")
         for name, entry in sweep["layers"].items():
             times = {
                 candidate_of(result): result["ms"]
@@ -303,7 +303,7 @@ def times_per_config(measured: list[Measured]) -> list[dict[Any, float]]:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Runs the program."""
+    """Runs the program; returns 2 where there is nothing to read."""
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.fit_wgrad",
         description="Fits the model of wgrad's configurations to a sweep, and judges its choice.",
@@ -312,7 +312,11 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--pick", type=int, default=0, metavar="N", help="greedy best N")
     parser.add_argument("--fit", action="store_true", help="the numbers of the model")
     arguments = parser.parse_args(argv)
-    measured = load(arguments.sweeps)
+    try:
+        measured = load(arguments.sweeps)
+    except ValueError as error:
+        complain(str(error))
+        return 2
     if not measured:
         emit("no timed configuration in these files")
         return 2

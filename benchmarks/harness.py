@@ -45,6 +45,7 @@ __all__ = [
     "add_conv_arguments",
     "add_out_argument",
     "collect_environment",
+    "complain",
     "emit",
     "end_group",
     "geometric_mean",
@@ -80,6 +81,11 @@ def emit(text: str = "") -> None:
     """Writes a line to stdout at once."""
     sys.stdout.write(text + "\n")
     sys.stdout.flush()
+
+
+def complain(text: str) -> None:
+    """Writes a line to stderr: why nothing is done."""
+    sys.stderr.write(text + "\n")
 
 
 def add_conv_arguments(
@@ -221,7 +227,10 @@ def run_at_once(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Environment:
-    """Where the numbers come from; a field that cannot be found out says so."""
+    """Where the numbers come from; a field that cannot be found out says so.
+
+    ``dry_run`` tells that the times are invented.
+    """
 
     device: str
     driver: str
@@ -235,10 +244,12 @@ class Environment:
     sources: str
     python: str
     date: str
+    dry_run: bool = False
 
     def lines(self) -> list[str]:
-        """The environment as text, one line per field."""
-        return [f"{name + ':':<12}{value}" for name, value in asdict(self).items()]
+        """The environment as text, one line per field; of a dry run there is one where it is."""
+        fields = {name: value for name, value in asdict(self).items() if value is not False}
+        return [f"{name + ':':<12}{value}" for name, value in fields.items()]
 
 
 def _output_of(command: Sequence[str]) -> str:
@@ -258,8 +269,12 @@ def _commit() -> str:
     return f"{commit}, changed since" if _output_of(["git", "status", "--porcelain"]) else commit
 
 
-def collect_environment() -> Environment:
-    """Asks torch, Triton, the driver and git; never raises for what is missing."""
+def collect_environment(dry_run: bool = False) -> Environment:
+    """Asks torch, Triton, the driver and git; never raises for what is missing.
+
+    Args:
+        dry_run: Whether the times are invented.
+    """
     import torch
     import triton
     import triton_ext
@@ -287,6 +302,7 @@ def collect_environment() -> Environment:
         sources=plugin.cache_key().rpartition("-")[2][:16],
         python=platform.python_version(),
         date=datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
+        dry_run=dry_run,
     )
 
 

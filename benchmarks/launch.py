@@ -286,7 +286,7 @@ def run(arguments: argparse.Namespace) -> int:
     is_stand_in = arguments.stand_in and not arguments.dry_run
     if is_stand_in and os.environ.get(STAND_IN_VARIABLE) is None:
         return start_on_stand_in()
-    environment = collect_environment()
+    environment = collect_environment(arguments.dry_run)
     for line in environment.lines():
         emit(line)
     emit(FORMULA)
@@ -411,5 +411,5 @@ def dry_run(arguments: argparse.Namespace) -> int:
     emit("DRY RUN: the times below are invented")
     invented = {"tiled stock": 6.0, "tiled": 6.1, "tiled cached": 5.5, "im2col": 5.0}
     times = collect(lambda name, kind: invented[name], arguments.rounds)
-    report(times, arguments, collect_environment())
+    report(times, arguments, collect_environment(dry_run=True))
     return 0

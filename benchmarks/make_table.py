@@ -23,8 +23,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from benchmarks.harness import emit
-from benchmarks.readings import load_rows
+from benchmarks.harness import complain, emit
+from benchmarks.readings import is_invented, load_rows
 from benchmarks.suites import select_layers
 
 __all__ = ["main", "measurements_of", "table_of"]
@@ -118,15 +118,24 @@ def _stamp(sweep: dict[str, Any]) -> str:
 
 
 def _document(path: pathlib.Path) -> dict[str, Any]:
-    """Returns what a file holds; of a CSV file, the rows and the comments above them."""
+    """Returns what a file holds; of a CSV file, the rows and the comments above them.
+
+    Raises:
+        ValueError: It is of something else, or a dry run wrote it.
+    """
     text = path.read_text("utf-8")
-    if path.suffix != ".csv":
-        found: dict[str, Any] = json.loads(text)
-        return found
-    lines = (line for line in text.splitlines() if line.startswith("#"))
-    comments = [line.lstrip("# ").partition(":") for line in lines]
-    environment = {name: value.strip() for name, _, value in comments}
-    return {"environment": environment, "rows": load_rows(path)}
+    if path.suffix == ".csv":
+        lines = (line for line in text.splitlines() if line.startswith("#"))
+        comments = [line.lstrip("# ").partition(":") for line in lines]
+        environment = {name: value.strip() for name, _, value in comments}
+        found: dict[str, Any] = {"environment": environment, "rows": load_rows(path)}
+    else:
+        found = json.loads(text)
+        if not isinstance(found, dict):
+            raise ValueError(f"{path}: expected a sweep or a table, this is other JSON")
+    if is_invented(found):
+        raise ValueError(f"{path}: expected measured times, those of a dry run are invented")
+    return found
 
 
 def _best(measurements: Sequence[Measurement]) -> tuple[Any, float]:
@@ -182,7 +191,7 @@ def table_of(documents: Sequence[dict[str, Any]]) -> Any:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Writes the table; returns 2 where the files do not go together."""
+    """Writes the table; returns 2 where the files do not go together, or are not measured."""
     from triton_ext.ops.tuning_store.files import TableError, read_table, update_table, write_table
     from triton_ext.ops.tuning_store.lookup import shipped_path
 
@@ -197,7 +206,7 @@ def main(argv: list[str] | None = None) -> int:
         path = arguments.out or shipped_path(table.gpu)
         before = read_table(path, table.gpu)
     except (ValueError, KeyError, OSError, TableError) as error:
-        emit(f"error: {type(error).__name__}: {error}")
+        complain(f"error: {type(error).__name__}: {error}")
         return 2
     if arguments.fresh or before is None:
         write_table(path, table)

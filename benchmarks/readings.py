@@ -9,6 +9,7 @@ import pathlib
 import statistics
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from benchmarks.harness import geometric_mean
 
@@ -20,7 +21,9 @@ __all__ = [
     "depthwise_ratio",
     "first_of",
     "good_findings",
+    "is_invented",
     "load_rows",
+    "load_sweep",
     "mean_of",
     "models_ratio",
     "of_curve",
@@ -71,6 +74,36 @@ def load_rows(path: pathlib.Path) -> Rows:
             return []
         return [{name: str(value) for name, value in row.items()} for row in rows]
     return list(csv.DictReader(line for line in text.splitlines() if not line.startswith("#")))
+
+
+def load_sweep(path: pathlib.Path, key: str) -> dict[str, Any]:
+    """Returns what a sweep wrote as JSON.
+
+    Args:
+        path: The file.
+        key: Under which its layers stand: ``layers`` of wgrad, ``shapes`` of the others.
+
+    Raises:
+        ValueError: It cannot be read, or is of something else.
+    """
+    expected = f"{path}: expected what a sweep wrote, with {key!r}"
+    try:
+        sweep = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ValueError(f"{expected}; {error.strerror}") from error
+    except ValueError as error:
+        raise ValueError(f"{expected}; this is no JSON") from error
+    if not isinstance(sweep, dict):
+        raise ValueError(f"{expected}; this is other JSON")
+    if not isinstance(sweep.get(key), dict):
+        raise ValueError(f"{expected}; this has {', '.join(map(repr, sweep)) or 'nothing'}")
+    return sweep
+
+
+def is_invented(sweep: Mapping[str, Any]) -> bool:
+    """Whether a dry run wrote this; of CSV files the environment is text."""
+    environment = sweep.get("environment")
+    return isinstance(environment, dict) and str(environment.get("dry_run")) == "True"
 
 
 def _spread(rows: Rows) -> float:

@@ -15,7 +15,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import dataclasses
-import json
 import math
 import pathlib
 from collections.abc import Iterator
@@ -52,6 +51,7 @@ from benchmarks.sweeping import (
     ContextLostError,
     check_context,
     compiling_processes,
+    earlier_results,
     is_compiled,
     out_file,
     watched,
@@ -212,13 +212,6 @@ class Sweep:
             },
         )
 
-    def load(self) -> dict[str, dict[str, Any]]:
-        """Returns the shapes of an earlier run; nothing where there was none."""
-        if not self.out.exists():
-            return {}
-        shapes: dict[str, dict[str, Any]] = json.loads(self.out.read_text("utf-8"))["shapes"]
-        return shapes
-
     def watched(self, result: Result, name: str) -> contextlib.AbstractContextManager[None]:
         """Ends the process, with everything saved, if the kernel inside does not come back."""
 
@@ -237,9 +230,11 @@ def run(arguments: argparse.Namespace) -> int:
     if opening is None:
         return 2
     shapes, environment = opening
+    earlier = earlier_results(arguments, out, "shapes")
+    if earlier is None:
+        return 2
     sweep = Sweep(arguments, environment, Deadline(arguments.time_limit))
     announce(arguments, environment, sweep.timer)
-    earlier = sweep.load() if arguments.resume else {}
     for shape in shapes:
         kept = earlier.pop(shape.name, None)
         done = [entry["config"] for entry in kept["results"]] if kept is not None else []

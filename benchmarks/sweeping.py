@@ -23,10 +23,12 @@ from benchmarks.harness import (
     Errors,
     Function,
     Timer,
+    complain,
     emit,
     measure_errors,
     write_json,
 )
+from benchmarks.readings import is_invented, load_sweep
 from benchmarks.suites import Layer
 
 __all__ = [
@@ -40,6 +42,7 @@ __all__ = [
     "check_context",
     "compiled_layers",
     "compiling_processes",
+    "earlier_results",
     "gradient_of_torch",
     "is_compiled",
     "out_file",
@@ -83,6 +86,35 @@ def out_file(arguments: argparse.Namespace, default: pathlib.Path) -> pathlib.Pa
     if arguments.out is not None:
         return pathlib.Path(arguments.out)
     return default.with_suffix(f".dry{default.suffix}") if arguments.dry_run else default
+
+
+def earlier_results(
+    arguments: argparse.Namespace, out: pathlib.Path, key: str
+) -> dict[str, dict[str, Any]] | None:
+    """Returns what ``--resume`` keeps, by the name of the layer; nothing where there is no file.
+
+    Args:
+        arguments: The options.
+        out: The file.
+        key: Under which the layers stand in it.
+
+    Returns:
+        ``None``, after a line that says why, where the file is no such sweep, or where one of
+        invented and measured times would go on behind the other.
+    """
+    if not arguments.resume or not out.exists():
+        return {}
+    try:
+        sweep = load_sweep(out, key)
+    except ValueError as error:
+        complain(f"--resume: {error}")
+        return None
+    if is_invented(sweep) != arguments.dry_run:
+        kinds = ("measured", "invented") if is_invented(sweep) else ("invented", "measured")
+        complain(f"--resume: {out}: expected {kinds[0]} times, these are {kinds[1]}")
+        return None
+    found: dict[str, dict[str, Any]] = sweep[key]
+    return found
 
 
 def compiling_processes(arguments: argparse.Namespace) -> int:

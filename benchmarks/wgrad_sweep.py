@@ -15,7 +15,6 @@ import contextlib
 import dataclasses
 import functools
 import itertools
-import json
 import math
 import pathlib
 from collections.abc import Iterator
@@ -34,6 +33,7 @@ from benchmarks.sweeping import (
     check_context,
     compiled_layers,
     compiling_processes,
+    earlier_results,
     gradient_of_torch,
     out_file,
     watched,
@@ -51,6 +51,8 @@ __all__ = [
 ]
 
 DEFAULT_OUT = pathlib.Path("wgrad_sweep.json")
+# Under which the layers stand in that file.
+KEY = "layers"
 BLOCKS_CO = (64, 128, 256)
 BLOCKS_CI = (16, 32, 64, 128, 256)
 TAPS = (1, 2, 3, 5, 7)
@@ -338,12 +340,10 @@ def _plan(operands: Operands, choice: Candidate) -> Any:
 
 
 class Sweep(LayerSweep):
-    """The state of a run: results per layer, those of an earlier one included."""
+    """The state of a run: results per layer; those of an earlier one are added to."""
 
     def __init__(self, arguments: argparse.Namespace, environment: Environment) -> None:
-        super().__init__(arguments, environment, DEFAULT_OUT, key="layers")
-        if arguments.resume and self.out.exists():
-            self.layers = json.loads(self.out.read_text("utf-8"))["layers"]
+        super().__init__(arguments, environment, DEFAULT_OUT, key=KEY)
 
     def record(
         self, layer: Layer, choice: Candidate, status: str, timing: Timing | None = None
@@ -414,11 +414,16 @@ def _time_layer(sweep: Sweep, layer: Layer, choices: list[Candidate]) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Runs the case; returns 1 where a result was wrong, 3 where the GPU has to be left."""
-    opening = opened_suite(arguments, [".json"], out_file(arguments, DEFAULT_OUT))
+    out = out_file(arguments, DEFAULT_OUT)
+    opening = opened_suite(arguments, [".json"], out)
     if opening is None:
         return 2
     layers, environment = opening
+    earlier = earlier_results(arguments, out, KEY)
+    if earlier is None:
+        return 2
     sweep = Sweep(arguments, environment)
+    sweep.layers = earlier
     announce(arguments, environment, sweep.timer)
     work = {layer: sweep.wanted(layer) for layer in layers}
     jobs = compiling_processes(arguments)

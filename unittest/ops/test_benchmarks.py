@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import csv
+import importlib
 import json
 import math
 import pathlib
@@ -226,7 +227,9 @@ def test_sweep_resume_and_fit(tmp_path):
     arguments = ("benchmarks", "conv_fprop", "--dry-run", "--sweep", "--shapes", "3", "--out")
     result = run(*arguments, str(out))
     assert result.returncode == 0, result.stderr
-    written = json.loads(out.read_text())["shapes"]["32,7,7,512,512,3,3,1"]["results"]
+    document = json.loads(out.read_text())
+    assert document["environment"]["dry_run"] is True
+    written = document["shapes"]["32,7,7,512,512,3,3,1"]["results"]
     assert len(written) > 20
     assert {entry["status"] for entry in written} == {"ok"}
     assert {entry["config"]["group_size_m"] for entry in written} == {1, 4, 8, 16}
@@ -236,6 +239,59 @@ def test_sweep_resume_and_fit(tmp_path):
     fit = run("benchmarks.fit_config", str(out), "--rates", "--pick", "2")
     assert fit.returncode == 0, fit.stderr
     assert "geometric mean over 1 shapes" in fit.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "text", "problem"),
+    [
+        (("conv_fprop", "--sweep"), "garbage", "with 'shapes'; this is no JSON"),
+        (("conv_fprop", "--sweep"), "[]", "with 'shapes'; this is other JSON"),
+        (("wgrad_sweep",), '{"shapes": {}}', "with 'layers'; this has 'shapes'"),
+        (
+            ("wgrad_sweep",),
+            '{"environment": {"dry_run": false}, "layers": {}}',
+            "expected invented times, these are measured",
+        ),
+    ],
+)
+def test_a_sweep_goes_on_behind_nothing_else(words, text, problem, tmp_path, capsys):
+    from benchmarks.__main__ import main
+
+    out = tmp_path / "sweep.json"
+    out.write_text(text)
+    assert main([*words, "--dry-run", "--resume", "--shapes", "0", "--out", str(out)]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"--resume: {out}: ")
+    assert line.endswith(problem)
+    assert out.read_text() == text
+
+
+def test_measured_times_do_not_go_on_behind_invented_ones(tmp_path, capsys):
+    from benchmarks.sweeping import earlier_results
+
+    out = tmp_path / "sweep.json"
+    arguments = argparse.Namespace(resume=True, dry_run=False)
+    assert earlier_results(arguments, out, "layers") == {}
+    out.write_text('{"environment": {"dry_run": true}, "layers": {}}')
+    assert earlier_results(arguments, out, "layers") is None
+    assert "expected measured times, these are invented" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("module", "name", "problem"),
+    [
+        ("fit_config", "none.json", "with 'shapes'; No such file or directory"),
+        ("fit_config", "layers.json", "with 'shapes'; this has 'layers'"),
+        ("fit_wgrad", "shapes.json", "with 'layers'; this has 'shapes'"),
+    ],
+)
+def test_a_fit_to_what_is_no_such_sweep_is_refused(module, name, problem, tmp_path, capsys):
+    for key in ("layers", "shapes"):
+        (tmp_path / f"{key}.json").write_text(json.dumps({key: {}}))
+    path = tmp_path / name
+    assert importlib.import_module(f"benchmarks.{module}").main([str(path)]) == 2
+    expected = f"{path}: expected what a sweep wrote, {problem}\n"
+    assert capsys.readouterr().err == expected
 
 
 def test_candidates_are_possible_and_not_absurd():

@@ -17,6 +17,7 @@ from triton_ext.ops.tuning.collect import parse_shape
 from triton_ext.ops.tuning_store import lookup as lookups
 from triton_ext.ops.tuning_store.files import file_name, read_table
 
+from benchmarks.harness import Environment, write_rows
 from benchmarks.make_table import main
 
 GPU = "NVIDIA Test GPU"
@@ -138,13 +139,28 @@ def test_tables_of_tuning_are_taken_and_newer_entries_stay(made, found):
 def test_files_that_do_not_go_together(made, tmp_path, capsys):
     other = {**forward({}), "environment": {**ENVIRONMENT, "device": "NVIDIA Other"}}
     assert made(forward({}), other)[0] == 2
-    assert "files of one GPU" in capsys.readouterr().out
+    assert "files of one GPU" in capsys.readouterr().err
     assert main([str(tmp_path / "none.json")]) == 2
+
+
+@pytest.mark.parametrize("suffix", [".json", ".csv"])
+def test_invented_times_are_refused(suffix, tmp_path, capsys):
+    invented = ENVIRONMENT | {"dry_run": True}
+    sweep, out = tmp_path / f"sweep{suffix}", tmp_path / file_name(GPU)
+    if suffix == ".json":
+        shapes = {"32,56,56,64,64,3,3,1": {"results": [result(FIRST, 1.0)]}}
+        sweep.write_text(json.dumps(forward(shapes) | {"environment": invented}))
+    else:
+        known = {field.name: invented.get(field.name, "") for field in fields(Environment)}
+        write_rows(sweep, Environment(**known), [{"kernel": "fprop"}])
+    assert main([str(sweep), "--out", str(out)]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert f"{sweep}: expected measured times, those of a dry run are invented" in line
+    assert not out.exists()
 
 
 def test_a_sweep_of_a_gluon_kernel(made, found, tmp_path):
     from benchmarks.gluon_sweep import Entry, candidates
-    from benchmarks.harness import Environment, write_rows
     from benchmarks.shapes import select_shapes
 
     (shape,) = select_shapes(["64,14,14,768,3072,1,1,1"])
