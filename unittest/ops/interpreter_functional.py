@@ -475,6 +475,21 @@ def test_autocast():
     assert x.grad.dtype == weight.grad.dtype == bias.grad.dtype == torch.float32
 
 
+def test_autocast_of_out_and_amax():
+    x, weight, _ = (t.float() for t in BLOCK.operands())
+    amax = torch.zeros(1)
+    with torch.no_grad(), torch.autocast("cpu", dtype=torch.bfloat16):
+        y = ops.conv2d(x, weight, None, padding=1)
+        again = ops.conv2d(x, weight, None, padding=1, amax=amax)
+        assert again.dtype == torch.bfloat16
+        assert torch.equal(y, again)
+        assert amax.item() == pytest.approx(y.float().abs().max().item(), rel=1e-2)
+        out = torch.empty_like(y)
+        assert torch.equal(ops.conv2d(x, weight, None, padding=1, out=out), y)
+        with pytest.raises(ValueError, match=r"expected out .* of torch\.bfloat16, got"):
+            ops.conv2d(x, weight, None, padding=1, out=out.float())
+
+
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 @pytest.mark.filterwarnings("ignore:invalid value encountered")
 def test_nan_and_inf_go_where_torch_puts_them(value):
@@ -503,6 +518,37 @@ def test_int8_sums_exactly():
     assert torch.equal(y.double(), F.conv2d(x.double(), weight.double(), padding=1))
     fake_y = ops.conv2d(x.to("meta"), weight.to("meta"), padding=1)
     assert (fake_y.dtype, fake_y.stride()) == (y.dtype, y.stride())
+
+
+# No kernel takes a stride of 9; torch has no int8 -> int32.
+@pytest.mark.parametrize("stride", [8, 9])
+def test_int8_sums_exactly_in_the_fallback_too(stride):
+    shapes = ((2, 32, 20, 20), (16, 32, 3, 3))
+    x, weight = (channels_last(torch.full(s, 100, dtype=torch.int8)) for s in shapes)
+    walk = {"stride": stride, "padding": (0, 1), "fallback": "torch"}
+    exact = F.conv2d(x.double(), weight.double(), stride=stride, padding=(0, 1))
+    assert exact.max() == 9 * 32 * 10000
+    for out_dtype in (None, torch.int32):
+        y = ops.conv2d(x, weight, out_dtype=out_dtype, **walk)
+        assert y.dtype == torch.int32
+        assert torch.equal(y, exact.int())
+    scaled = ops.conv2d(x, weight, scale=torch.tensor(1e-3), out_dtype=torch.float16, **walk)
+    torch.testing.assert_close(scaled, (exact * 1e-3).half())
+    # A bias of int8 would be added to a sum modulo 256 there.
+    with pytest.raises(UnsupportedError, match="int8 needs an out_dtype of floating point"):
+        ops.conv2d(x, weight, torch.ones(16), **walk)
+    with pytest.raises(UnsupportedError, match="int8 needs an out_dtype of floating point"):
+        ops.conv2d(x, weight, activation="relu", **walk)
+
+
+@pytest.mark.parametrize("stride", [8, 9])
+def test_sums_are_scaled_before_they_are_rounded(stride):
+    x = channels_last(torch.full((1, 16, 20, 20), 200.0).half())
+    weight = channels_last(torch.full((32, 16, 1, 1), 200.0).half())
+    walk = {"stride": stride, "fallback": "torch"}
+    # 640000 is more than fp16 has.
+    assert (ops.conv2d(x, weight, scale=torch.tensor(1e-3), **walk) == 640).all()
+    assert (ops.conv2d(x, weight, out_dtype=torch.float32, **walk) == 640000).all()
 
 
 @pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.float8_e5m2], ids=str)

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-__all__ = ["cast_operands", "is_autocast"]
+__all__ = ["cast_dtype", "cast_operands", "is_autocast"]
 
 # float64 stays what it is, and so does what is smaller than half precision.
 _ELIGIBLE = (torch.float32, torch.float16, torch.bfloat16)
@@ -16,6 +16,14 @@ _ELIGIBLE = (torch.float32, torch.float16, torch.bfloat16)
 def is_autocast(device: str) -> bool:
     """Tells whether autocast is on for a type of device; there are others, such as ``meta``."""
     return device in ("cuda", "cpu") and torch.is_autocast_enabled(device)
+
+
+def cast_dtype(operand: torch.Tensor) -> torch.dtype:
+    """Returns the dtype of an operand in a call: autocast's, where that is on and casts it."""
+    device = operand.device.type
+    if operand.dtype in _ELIGIBLE and is_autocast(device):
+        return torch.get_autocast_dtype(device)
+    return operand.dtype
 
 
 def cast_operands(operands: Sequence[Any], casts: Sequence[bool], device: str) -> tuple[Any, ...]:

@@ -130,8 +130,10 @@ def run_fprop(
         spec = PLAIN if bias is None else _WITH_BIAS
         plan = _plans.keep(key, _plan_fprop(x, weight, bias, walk, spec))
     refusal = plan if type(plan) is Refusal else None
-    if (refusal is not None or fallback) and _refused_here(
-        refusal, operator_name(x.dim()), fallback, {"x": x}
+    # What int8 with a bias is in torch, an int8 modulo 256, is no int32.
+    may_fall_back = fallback and not (x.dtype is torch.int8 and bias is not None)
+    if (refusal is not None or may_fall_back) and _refused_here(
+        refusal, operator_name(x.dim()), may_fall_back, {"x": x}
     ):
         return torch_fprop(x, weight, bias, stride, padding, dilation, groups)
     return plan.run(x, weight, NO_OPERANDS if bias is None else EpilogueOperands(bias=bias))
@@ -298,7 +300,13 @@ def run_fused(
         amax.zero_()
     operator = operator_name(x.dim())
     refusal = plan if type(plan) is Refusal else None
-    if _refused_here(refusal, operator, fallback and e.function is None, {"x": x}):
+    dtype = output_dtype(x.dtype, e.out_dtype)
+    # torch has no function for the epilogue, or none whose result is an integer.
+    is_ours = e.function is not None or (x.dtype is torch.int8 and not _is_sum(e, dtype))
+    if _refused_here(refusal, operator, fallback and not is_ours, {"x": x}):
+        if x.dtype.itemsize == 2 and (e.scale is not None or e.out_dtype is torch.float32):
+            # Sums that fp16 or bf16 do not hold may be scaled into it.
+            x, weight = x.float(), weight.float()
         y = torch_fprop(x, weight, None, stride, padding, dilation, groups)
         y = apply_epilogue(
             y,
@@ -308,7 +316,7 @@ def run_fused(
             e.activation,
             e.out_scale,
             amax,
-            output_dtype(x.dtype, e.out_dtype),
+            dtype,
         )
         return y if out is None else out.copy_(y)
     operands = EpilogueOperands(
@@ -320,6 +328,13 @@ def run_fused(
         extra=e.extra,
     )
     return plan.run(x, weight, operands, out=out)
+
+
+def _is_sum(e: Epilogue, dtype: torch.dtype) -> bool:
+    """Tells whether an epilogue of int8 gives the sums alone, or a floating type."""
+    tensors = (e.bias, e.scale, e.residual, e.out_scale)
+    alone = e.activation == "none" and all(tensor is None for tensor in tensors)
+    return alone or dtype.is_floating_point
 
 
 def _fused_key(

@@ -16,6 +16,7 @@ from triton_ext.ops.arguments import (
     rank_error,
     walk_of,
 )
+from triton_ext.ops.autocast import cast_dtype
 from triton_ext.ops.checks import (
     Fallback,
     Numbers,
@@ -147,7 +148,7 @@ def convolve_fused(
                 f"{name}: out= and amax= do not support automatic differentiation, but one of the "
                 "arguments requires grad; call it under torch.no_grad()"
             )
-        dtype = output_dtype(x.dtype, out_dtype)
+        dtype = output_dtype(cast_dtype(x), out_dtype)
         if out is None:
             out = empty_channels_last(shape, dtype, x.device)
         else:

@@ -41,8 +41,16 @@ def torch_fprop(
     dilation: Sequence[int],
     groups: int,
 ) -> torch.Tensor:
-    """Returns y; arguments as the operators of ``library`` have them."""
+    """Returns y; arguments as the operators of ``library`` have them.
+
+    Of int8 it is int32, as the kernels' is: torch has sums of int8 alone, modulo 256, and none on a
+    GPU.
+    """
     zeros = [0] * len(stride)
+    is_int8 = x.dtype == torch.int8
+    if is_int8:
+        # Exact, up to sums of 2^53.
+        x, weight, bias = x.double(), weight.double(), None if bias is None else bias.double()
     if _is_equal(padding):
         y = torch.ops.aten.convolution(
             x, weight, bias, stride, padding[::2], dilation, False, zeros, groups
@@ -51,7 +59,8 @@ def torch_fprop(
         y = torch.ops.aten.convolution(
             _pad(x, padding), weight, bias, stride, zeros, dilation, False, zeros, groups
         )
-    return _as_promised(y)
+    # A larger sum wraps around, in an int32 accumulator too.
+    return _as_promised(y.long().int() if is_int8 else y)
 
 
 def _backward(
@@ -136,9 +145,12 @@ def apply_epilogue(
     amax: torch.Tensor | None,
     out_dtype: torch.dtype,
 ) -> torch.Tensor:
-    """Returns an epilogue of y [N, Co, *output_size] in fp32; ``amax`` is written over."""
+    """Returns an epilogue of y [N, Co, *output_size] in fp32; ``amax`` is written over.
+
+    Of int32 it is in fp64, which holds every one of them.
+    """
     ones = (1,) * (y.dim() - 2)
-    z = y.float()
+    z = y.double() if y.dtype == torch.int32 else y.float()
     if scale is not None:
         z = z * (scale.float().view(-1, *ones) if scale.numel() > 1 else scale.float())
     if bias is not None:
