@@ -33,7 +33,14 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from benchmarks.harness import ROOT, add_out_argument, collect_environment, emit, write_rows
+from benchmarks.harness import (
+    ROOT,
+    add_out_argument,
+    collect_environment,
+    emit,
+    read_count,
+    write_rows,
+)
 
 __all__ = [
     "CASES",
@@ -531,7 +538,9 @@ class Row:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the options of the case."""
-    parser.add_argument("--patterns", type=int, default=40, help="per operation and width (40)")
+    parser.add_argument(
+        "--patterns", type=read_count, default=40, help="per operation and width (40)"
+    )
     add_out_argument(parser)
     parser.add_argument(
         "--compile", action="store_true", help="no GPU: compiles for sm_90, prints predictions"

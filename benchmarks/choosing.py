@@ -21,7 +21,7 @@ from typing import Any
 
 from benchmarks.conv_runs import add_suite_arguments, opened_suite
 from benchmarks.conv_variants import DIRECTIONS, case_of
-from benchmarks.harness import ROOT, TABLES, Deadline, emit, geometric_mean, write_rows
+from benchmarks.harness import ROOT, TABLES, Deadline, emit, geometric_mean, read_count, write_rows
 from benchmarks.suites import select_layers
 
 __all__ = ["add_arguments", "cold_command", "resnet_names", "run"]
@@ -35,11 +35,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_suite_arguments(parser)
     parser.add_argument("--what", choices=("cold", "model"), default="model")
     parser.add_argument("--direction", nargs="+", choices=DIRECTIONS, default=DIRECTIONS)
-    parser.add_argument("--candidates", type=int, default=12, help="per layer, with model (12)")
     parser.add_argument(
-        "--every", type=int, default=1, metavar="N", help="with model, every Nth layer only (1)"
+        "--candidates", type=read_count, default=12, help="per layer, with model (12)"
     )
-    parser.add_argument("--jobs", type=int, help="compiling processes (cores - 1)")
+    parser.add_argument(
+        "--every",
+        type=read_count,
+        default=1,
+        metavar="N",
+        help="with model, every Nth layer only (1)",
+    )
+    parser.add_argument("--jobs", type=read_count, help="compiling processes (cores - 1)")
 
 
 def resnet_names() -> list[str]:

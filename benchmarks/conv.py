@@ -34,6 +34,7 @@ from benchmarks.harness import (
     geometric_mean,
     measure_each,
     measure_errors,
+    read_count,
     time_interleaved,
     write_rows,
 )
@@ -48,7 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--direction", choices=DIRECTIONS, default="fprop")
     parser.add_argument("--inductor", action="store_true", help="torch.compile's as well (slow)")
     parser.add_argument("--gluon", action="store_true", help="examples/gluon/hopper as well")
-    parser.add_argument("--jobs", type=int, help="compiling processes (cores - 1)")
+    parser.add_argument("--jobs", type=read_count, help="compiling processes (cores - 1)")
     parser.add_argument("--markdown", type=pathlib.Path, metavar="FILE", help="table to write")
     parser.add_argument("--plot", type=pathlib.Path, metavar="FILE", help=".png or .svg to write")
 

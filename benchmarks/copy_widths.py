@@ -26,7 +26,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
-from benchmarks.harness import add_out_argument, emit, write_json
+from benchmarks.harness import add_out_argument, emit, read_count, write_json
 
 __all__ = ["add_arguments", "run"]
 
@@ -47,7 +47,9 @@ SETS = ("corpus", "jit", "gluon", "generated")
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the options of the case."""
     parser.add_argument("--only", choices=SETS, action="append", help="one of the sets; repeatable")
-    parser.add_argument("--count", type=int, default=200, help="generated copies per vendor (200)")
+    parser.add_argument(
+        "--count", type=read_count, default=200, help="generated copies per vendor (200)"
+    )
     parser.add_argument("--seed", type=int, default=11, help="of the generated copies (11)")
     add_out_argument(parser, [".json"])
 

@@ -21,6 +21,7 @@ from benchmarks.harness import (
     collect_environment,
     emit,
     measure_errors,
+    read_count,
     time_interleaved,
     write_json,
 )
@@ -85,8 +86,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--directions", nargs="+", choices=DIRECTIONS, default=DIRECTIONS, help="all by default"
     )
-    parser.add_argument("--per-width", type=int, default=3, help="candidates of a width (3)")
-    parser.add_argument("--jobs", type=int, default=12, help="compiling processes (12)")
+    parser.add_argument("--per-width", type=read_count, default=3, help="candidates of a width (3)")
+    parser.add_argument("--jobs", type=read_count, default=12, help="compiling processes (12)")
 
 
 def candidates(layer: Layer, direction: str, num_sms: int, per_width: int) -> list[Any]:

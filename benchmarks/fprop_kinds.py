@@ -22,6 +22,7 @@ from benchmarks.harness import (
     collect_environment,
     emit,
     measure_errors,
+    read_count,
     time_interleaved,
     write_json,
 )
@@ -114,7 +115,7 @@ KINDS: dict[str, Kind] = {
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the options of the case."""
     add_conv_arguments(parser, f"names of kinds: {', '.join(KINDS)}; all by default")
-    parser.add_argument("--jobs", type=int, default=8, help="compiling processes (8)")
+    parser.add_argument("--jobs", type=read_count, default=8, help="compiling processes (8)")
 
 
 def candidates(kind: Kind) -> Iterator[Any]:

@@ -53,6 +53,8 @@ __all__ = [
     "measure_errors",
     "milliseconds",
     "out_problem",
+    "read_count",
+    "read_positive",
     "run_at_once",
     "time_interleaved",
     "write_json",
@@ -88,6 +90,24 @@ def complain(text: str) -> None:
     sys.stderr.write(text + "\n")
 
 
+def read_count(text: str) -> int:
+    """Reads a number of things, of which there is at least one, for argparse."""
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"expected an integer of at least 1, found '{text}'")
+    return int(text)
+
+
+def read_positive(text: str) -> float:
+    """Reads a positive number, for argparse."""
+    try:
+        number = float(text)
+    except ValueError:
+        number = 0.0
+    if not number > 0:
+        raise argparse.ArgumentTypeError(f"expected a positive number, found '{text}'")
+    return number
+
+
 def add_conv_arguments(
     parser: argparse.ArgumentParser,
     shapes: str = "indices into the table, or N,H,W,Ci,Co,R,S,stride; all of the table by default",
@@ -101,13 +121,20 @@ def add_conv_arguments(
         help=shapes,
     )
     parser.add_argument(
-        "--rounds", type=int, default=8, help="measurements per variant; even is fair (%(default)s)"
+        "--rounds",
+        type=read_count,
+        default=8,
+        help="measurements per variant; even is fair (%(default)s)",
     )
     parser.add_argument(
-        "--target-ms", type=float, default=20.0, help="GPU time of a measurement (20)"
+        "--target-ms", type=read_positive, default=20.0, help="GPU time of a measurement (20)"
     )
     parser.add_argument(
-        "--time-limit", type=float, default=480.0, metavar="S", help="seconds to stop after (480)"
+        "--time-limit",
+        type=read_positive,
+        default=480.0,
+        metavar="S",
+        help="seconds to stop after (480)",
     )
     parser.add_argument(
         "--graph", action="store_true", help="repeat through CUDA graphs (warm L2, no launch gaps)"

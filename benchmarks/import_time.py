@@ -16,7 +16,7 @@ import sys
 import tempfile
 from importlib.metadata import entry_points
 
-from benchmarks.harness import emit
+from benchmarks.harness import emit, read_count
 
 __all__ = ["LIMIT_MS", "add_arguments", "measure", "run"]
 
@@ -35,7 +35,7 @@ _IMPORTED = re.compile(r"import time:\s*\d+ \|\s*(\d+) \|( +)(\S+)")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the options of the case."""
-    parser.add_argument("--runs", type=int, default=15, help="processes per line (15)")
+    parser.add_argument("--runs", type=read_count, default=15, help="processes per line (15)")
 
 
 def measure(before: str, module: str, runs: int) -> list[float]:

@@ -17,7 +17,14 @@ import tracemalloc
 from collections.abc import Callable
 from typing import Any
 
-from benchmarks.harness import add_out_argument, collect_environment, emit, milliseconds, write_json
+from benchmarks.harness import (
+    add_out_argument,
+    collect_environment,
+    emit,
+    milliseconds,
+    read_count,
+    write_json,
+)
 
 __all__ = ["add_arguments", "run"]
 
@@ -26,7 +33,7 @@ SIZES_KB = (19, 180, 900)
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the options of the case."""
-    parser.add_argument("--rounds", type=int, default=7, help="measurements per variant (7)")
+    parser.add_argument("--rounds", type=read_count, default=7, help="measurements per variant (7)")
     add_out_argument(parser, [".json"])
 
 

@@ -34,7 +34,7 @@ import triton
 import triton.language as tl
 import triton_ext.language as tle
 
-from benchmarks.harness import add_out_argument, collect_environment, emit, write_rows
+from benchmarks.harness import add_out_argument, collect_environment, emit, read_count, write_rows
 from benchmarks.stand_in_driver import StandInDriver, compile_stand_in, environment_of
 
 __all__ = ["add_arguments", "run"]
@@ -106,8 +106,10 @@ KERNELS = dict(zip(VARIANTS, (tiled_stock, tiled, tiled_cached, im2col), strict=
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the options of the case."""
-    parser.add_argument("--rounds", type=int, default=9, help="measurements per variant (9)")
-    parser.add_argument("--calls", type=int, default=8192, help="launches of a measurement (8192)")
+    parser.add_argument("--rounds", type=read_count, default=9, help="measurements per variant (9)")
+    parser.add_argument(
+        "--calls", type=read_count, default=8192, help="launches of a measurement (8192)"
+    )
     parser.add_argument(
         "--launches",
         type=int,

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from benchmarks.conv_variants import DIRECTIONS, case_of
-from benchmarks.harness import ROOT, Deadline, emit, end_group, run_at_once
+from benchmarks.harness import ROOT, Deadline, emit, end_group, read_positive, run_at_once
 from benchmarks.reproduce import end_on_sigterm
 
 __all__ = ["add_arguments", "draw_problems", "find_checker", "run", "shares_of", "verdict"]
@@ -50,7 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--checker", metavar="PATH", help=f"{NAME}, or its folder; by default that on the PATH"
     )
     parser.add_argument(
-        "--time-limit", type=float, default=560.0, metavar="S", help="seconds in all (560)"
+        "--time-limit", type=read_positive, default=560.0, metavar="S", help="seconds in all (560)"
     )
     parser.add_argument(
         "--out", type=pathlib.Path, default=pathlib.Path("memcheck"), metavar="DIR",

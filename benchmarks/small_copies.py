@@ -29,6 +29,8 @@ from benchmarks.harness import (
     collect_environment,
     emit,
     geometric_mean,
+    read_count,
+    read_positive,
     time_interleaved,
     write_rows,
 )
@@ -85,8 +87,12 @@ CASES = (
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the options of the case."""
-    parser.add_argument("--rounds", type=int, default=10, help="measurements per variant (10)")
-    parser.add_argument("--target-ms", type=float, default=20.0, help="GPU time of one (20)")
+    parser.add_argument(
+        "--rounds", type=read_count, default=10, help="measurements per variant (10)"
+    )
+    parser.add_argument(
+        "--target-ms", type=read_positive, default=20.0, help="GPU time of one (20)"
+    )
     add_out_argument(parser)
     parser.add_argument(
         "--compile",

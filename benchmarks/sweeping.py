@@ -26,6 +26,7 @@ from benchmarks.harness import (
     complain,
     emit,
     measure_errors,
+    read_count,
     write_json,
 )
 from benchmarks.readings import is_invented, load_sweep
@@ -73,7 +74,9 @@ def add_sweep_arguments(parser: Any, resume: bool = True) -> None:
         parser.add_argument(
             "--resume", action="store_true", help="keep what --out holds and time the rest"
         )
-    parser.add_argument("--jobs", type=int, default=0, help="compiling processes (cores - 1)")
+    parser.add_argument(
+        "--jobs", type=read_count, default=0, help="compiling processes (cores - 1)"
+    )
 
 
 def out_file(arguments: argparse.Namespace, default: pathlib.Path) -> pathlib.Path:

@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from benchmarks.conv_variants import DIRECTIONS, case_of
-from benchmarks.harness import emit, out_problem
+from benchmarks.harness import emit, out_problem, read_count, read_positive
 from benchmarks.readings import load_rows
 from benchmarks.suites import SUITES, Layer, select_layers
 
@@ -41,13 +41,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--dtype", choices=("float16", "bfloat16", FP8), default="float16",
         help=f"of the operands (float16); {FP8} for fprop, whose output is bfloat16 then",
     )  # fmt: skip
-    parser.add_argument("--candidates", type=int, default=10, help="per layer (10)")
+    parser.add_argument("--candidates", type=read_count, default=10, help="per layer (10)")
     parser.add_argument(
-        "--rounds", type=int, default=6, help="measurements of each (6); even is fair"
+        "--rounds", type=read_count, default=6, help="measurements of each (6); even is fair"
     )
-    parser.add_argument("--jobs", type=int, help="compiling processes (cores - 1)")
+    parser.add_argument("--jobs", type=read_count, help="compiling processes (cores - 1)")
     parser.add_argument(
-        "--time-limit", type=float, default=480.0, metavar="S", help="seconds to stop after (480)"
+        "--time-limit",
+        type=read_positive,
+        default=480.0,
+        metavar="S",
+        help="seconds to stop after (480)",
     )
     parser.add_argument(
         "--from", dest="before", type=pathlib.Path, metavar="FILE",

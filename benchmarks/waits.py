@@ -16,7 +16,7 @@ import tempfile
 from collections.abc import Callable
 from typing import Any
 
-from benchmarks.harness import add_out_argument, milliseconds, write_json
+from benchmarks.harness import add_out_argument, milliseconds, read_count, write_json
 
 __all__ = ["add_arguments", "run"]
 
@@ -28,7 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the options of this case."""
     parser.add_argument("files", nargs="*", help="TTGIR for AMD; by default kernels of our own")
     parser.add_argument(
-        "--rounds", type=int, default=9, help="repetitions; the medians are printed"
+        "--rounds", type=read_count, default=9, help="repetitions; the medians are printed"
     )
     add_out_argument(parser, [".json"])
 

@@ -126,7 +126,8 @@ def test_dry_run_writes_a_row_per_shape(tmp_path):
 
 
 def test_what_the_time_limit_leaves_out_is_named():
-    result = run("benchmarks", "conv_fprop", "--dry-run", "--shapes", "0", "--time-limit", "0")
+    limit = ("--time-limit", "1e-9")
+    result = run("benchmarks", "conv_fprop", "--dry-run", "--shapes", "0", *limit)
     assert result.returncode == 0, result.stderr
     assert "skipped (time limit): 32,56,56,64,64,3,3,1" in result.stdout
 
@@ -191,6 +192,34 @@ def test_what_sweeps_a_gpu_alone_looks_for_its_file_first(case, tmp_path, monkey
     (tmp_path / f"{case}.json").mkdir()
     assert main([case]) == 2
     assert f"{case}.json: is a folder; name another" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("case", "option", "value"),
+    [
+        ("conv", "--rounds", "0"),
+        ("conv_fprop", "--target-ms", "-1"),
+        ("wgrad_sweep", "--jobs", "0"),
+        ("choosing", "--every", "-3"),
+        ("tune_suites", "--candidates", "1.5"),
+        ("norms", "--time-limit", "nan"),
+        ("launch", "--rounds", "-2"),
+        ("waits", "--rounds", "0"),
+        ("small_copies", "--target-ms", "0"),
+    ],
+)
+def test_numbers_that_measure_nothing_are_refused(case, option, value, capsys):
+    from benchmarks.__main__ import main
+
+    with pytest.raises(SystemExit, match="2"):
+        main([case, option, value])
+    expected = (
+        "a positive number"
+        if option in ("--target-ms", "--time-limit")
+        else "an integer of at least 1"
+    )
+    problem = f"argument {option}: expected {expected}, found '{value}'\n"
+    assert capsys.readouterr().err.endswith(problem)
 
 
 def test_an_unknown_option_is_told_by_the_case(capsys):
