@@ -157,8 +157,21 @@ def make_timer(arguments: argparse.Namespace, target_ms: float) -> Timer:
     return EventTimer(target_ms, prefill=not arguments.no_prefill)
 
 
-def announce(arguments: argparse.Namespace, environment: Environment, timer: Timer) -> None:
-    """Prints what the numbers below are."""
+def announce(
+    arguments: argparse.Namespace,
+    environment: Environment,
+    timer: Timer,
+    rounds: int | None = None,
+) -> None:
+    """Prints what the numbers below are.
+
+    Args:
+        arguments: The options.
+        environment: Where the numbers come from.
+        timer: What measures.
+        rounds: Measurements of a variant, where they are not as many as the options say.
+    """
+    count = arguments.rounds if rounds is None else rounds
     for line in environment.lines():
         emit(line)
     if arguments.dry_run:
@@ -169,7 +182,7 @@ def announce(arguments: argparse.Namespace, environment: Environment, timer: Tim
         host = "host time included" if arguments.no_prefill else "host time hidden"
         emit(f"timing:     CUDA events per call, L2 flushed before each, {host}")
     emit(f"inputs:     {arguments.dtype}; x normal(0, 1), weight normal(0, 1/(R*S*Ci))")
-    emit(f"rounds:     {arguments.rounds}, interleaved; a round is the median over its calls")
+    emit(f"rounds:     {count}, interleaved; a round is the median over its calls")
     emit(f"formula:    {FORMULA}")
     if not arguments.dry_run:
         emit(f"machine:    8192^3 fp16 torch matmul at {machine_rate(timer):.0f} TFLOP/s")

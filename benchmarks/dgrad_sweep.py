@@ -175,7 +175,7 @@ def run(arguments: argparse.Namespace) -> int:
     dtype = getattr(torch, arguments.dtype)
     taken = [e for e in layers if e.problem.groups == 1 and not reasons(e.problem, dtype)]
     sweep = Sweep(arguments, environment)
-    announce(arguments, environment, sweep.timer)
+    announce(arguments, environment, sweep.timer, sweep.rounds)
     work = {
         layer: configurations(layer.problem, sweep.num_sms, arguments.narrow) for layer in taken
     }

@@ -281,7 +281,12 @@ def _is_right(plan_run: Any, reference: Any, limit: Any, what: str) -> str:
 
 
 def _measure(
-    kernel: str, operands: Operands, entries: Sequence[Entry], timer: Any, dtype: str
+    kernel: str,
+    operands: Operands,
+    entries: Sequence[Entry],
+    timer: Any,
+    dtype: str,
+    rounds: int,
 ) -> list[Entry]:
     """Checks and times the configurations of a shape."""
     from triton_ext.ops.epilogue import NO_OPERANDS
@@ -312,7 +317,7 @@ def _measure(
                 variants[name_of(entry.config)] = call
         found.append(entry)
     del reference
-    timings = time_interleaved(variants, timer, ROUNDS)
+    timings = time_interleaved(variants, timer, rounds)
     cudnn_us = timings[BASELINE].ms * 1e3
     return [
         replace(e, us=t.ms * 1e3, spread=t.spread, cudnn_us=cudnn_us)
@@ -322,10 +327,10 @@ def _measure(
     ]
 
 
-def _invented(entries: Sequence[Entry], timer: Any) -> list[Entry]:
+def _invented(entries: Sequence[Entry], timer: Any, rounds: int) -> list[Entry]:
     """The dry run's stand-in for :func:`_measure`."""
     names = {name_of(entry.config): lambda: None for entry in entries}
-    timings = time_interleaved({BASELINE: lambda: None, **names}, timer, ROUNDS)
+    timings = time_interleaved({BASELINE: lambda: None, **names}, timer, rounds)
     cudnn_us = timings[BASELINE].ms * 1e3
     return [replace(e, us=timings[name_of(e.config)].ms * 1e3, cudnn_us=cudnn_us) for e in entries]
 
@@ -343,7 +348,8 @@ def run_sweep(arguments: argparse.Namespace) -> int:
     num_sms = H200_MULTIPROCESSORS if dry_run else multiprocessors()
     deadline = Deadline(arguments.time_limit)
     timer = make_timer(arguments, min(arguments.target_ms, TARGET_MS))
-    announce(arguments, environment, timer)
+    rounds = min(arguments.rounds, ROUNDS)
+    announce(arguments, environment, timer, rounds)
     kind = getattr(torch, dtype)
     work = {
         shape: candidates(kernel, shape.problem(), num_sms, kind, narrow=arguments.narrow)
@@ -369,10 +375,10 @@ def run_sweep(arguments: argparse.Namespace) -> int:
                 status = "ok" if ready else (statuses or ["not compiled in time"])[0]
                 found.append(Entry(kernel, shape, config, num_sms, dtype, number == 0, status))
             if dry_run:
-                found = _invented(found, timer)
+                found = _invented(found, timer, rounds)
             else:
                 operands = make_operands(shape.problem(), dtype)
-                found = _measure(kernel, operands, found, timer, dtype)
+                found = _measure(kernel, operands, found, timer, dtype, rounds)
             entries += found
             write_rows(out, environment, [entry.fields() for entry in entries])
             emit(_line(found))

@@ -234,7 +234,7 @@ def run(arguments: argparse.Namespace) -> int:
     if earlier is None:
         return 2
     sweep = Sweep(arguments, environment, Deadline(arguments.time_limit))
-    announce(arguments, environment, sweep.timer)
+    announce(arguments, environment, sweep.timer, sweep.rounds)
     for shape in shapes:
         kept = earlier.pop(shape.name, None)
         done = [entry["config"] for entry in kept["results"]] if kept is not None else []

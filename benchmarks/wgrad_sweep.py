@@ -424,7 +424,7 @@ def run(arguments: argparse.Namespace) -> int:
         return 2
     sweep = Sweep(arguments, environment)
     sweep.layers = earlier
-    announce(arguments, environment, sweep.timer)
+    announce(arguments, environment, sweep.timer, sweep.rounds)
     work = {layer: sweep.wanted(layer) for layer in layers}
     jobs = compiling_processes(arguments)
     total = sum(map(len, work.values()))

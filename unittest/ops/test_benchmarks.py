@@ -262,6 +262,7 @@ def test_sweep_resume_and_fit(tmp_path):
     assert len(written) > 20
     assert {entry["status"] for entry in written} == {"ok"}
     assert {entry["config"]["group_size_m"] for entry in written} == {1, 4, 8, 16}
+    assert "\nrounds:     4, interleaved" in result.stdout
     again = run(*arguments, str(out), "--resume")
     assert "1 shapes, 0 configurations" in again.stdout
     assert json.loads(out.read_text())["shapes"]["32,7,7,512,512,3,3,1"]["results"] == written
