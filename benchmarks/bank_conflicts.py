@@ -33,6 +33,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from benchmarks.conv_runs import has_gpu
 from benchmarks.harness import (
     ROOT,
     add_out_argument,
@@ -556,6 +557,8 @@ def run(arguments: argparse.Namespace) -> int:
         for case in CASES:
             emit(f"{case.name:32}{case.op:6} {json.dumps(asdict(predicted(case, compiled(case))))}")
         return 0
+    if not has_gpu("--compile prints the predictions"):
+        return 2
     environment = collect_environment()
     for line in environment.lines():
         emit(line)

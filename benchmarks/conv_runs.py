@@ -26,6 +26,7 @@ __all__ = [
     "H200_MULTIPROCESSORS",
     "add_suite_arguments",
     "announce",
+    "has_gpu",
     "machine_rate",
     "make_timer",
     "multiprocessors",
@@ -101,8 +102,7 @@ def opened(
         return None
     environment = collect_environment(arguments.dry_run)
     if not arguments.dry_run:
-        if environment.device == "none":
-            emit("no CUDA GPU: nothing to time (--dry-run shows the output without one)")
+        if not has_gpu():
             return None
         prepare_torch()
     return problems, environment
@@ -119,6 +119,20 @@ def opened_suite(
         return select_layers(arguments.suite, arguments.shapes)
 
     return opened(arguments, select, suffixes, default_out)
+
+
+def has_gpu(instead: str = "--dry-run shows the output") -> bool:
+    """Tells whether there is a GPU; prints a line where there is none.
+
+    Args:
+        instead: What the case can do without one.
+    """
+    import torch
+
+    found: bool = torch.cuda.is_available()
+    if not found:
+        emit(f"no CUDA GPU: nothing to time ({instead} without one)")
+    return found
 
 
 def multiprocessors() -> int:

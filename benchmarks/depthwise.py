@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from benchmarks.compile_ahead import CompilePool
-from benchmarks.conv_runs import make_timer, prepare_torch, wrong_out
+from benchmarks.conv_runs import has_gpu, make_timer, prepare_torch, wrong_out
 from benchmarks.harness import (
     Deadline,
     add_conv_arguments,
@@ -243,6 +243,8 @@ def run(arguments: argparse.Namespace) -> int:
     problem = wrong_out(arguments, default_out=out)
     if problem:
         emit(problem)
+        return 2
+    if not has_gpu("--dry-run counts the configurations"):
         return 2
     import torch
     from triton_ext.ops.tuning_store.kinds import encode, kind_of

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from benchmarks.conv_runs import make_timer, prepare_torch
+from benchmarks.conv_runs import has_gpu, make_timer, prepare_torch
 from benchmarks.harness import (
     Deadline,
     add_conv_arguments,
@@ -227,10 +227,7 @@ def run(arguments: argparse.Namespace) -> int:
             sizes = [layer.gigabytes(2, with_backward) for with_backward in (False, True)]
             emit(f"{layer.name}: forward {sizes[0]:.3f} GB, with backward {sizes[1]:.3f} GB")
         return 0
-    import torch
-
-    if not torch.cuda.is_available():
-        emit("no CUDA GPU; --dry-run shows what would be measured")
+    if not has_gpu("--dry-run shows what would be measured"):
         return 2
     prepare_torch()
     environment = collect_environment()

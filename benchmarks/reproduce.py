@@ -33,6 +33,7 @@ import time
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
 
+from benchmarks.conv_runs import has_gpu
 from benchmarks.harness import ROOT, emit, end_group
 from benchmarks.readings import Reading, Rows, load_rows
 from benchmarks.reproduce_cases import CASES, Case, Figure, Step
@@ -508,12 +509,8 @@ def run(arguments: argparse.Namespace) -> int:
             return 2
     if arguments.dry_run:
         cases = [case for case in cases if case.has_dry_run]
-    else:
-        import torch
-
-        if not torch.cuda.is_available():
-            emit("no CUDA GPU: nothing to time (--dry-run shows the output without one)")
-            return 2
+    elif not has_gpu():
+        return 2
     end_on_sigterm()
     folder = arguments.out or pathlib.Path("reproduced.dry" if arguments.dry_run else "reproduced")
     with contextlib.ExitStack() as stack:
