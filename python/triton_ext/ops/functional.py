@@ -73,14 +73,16 @@ def conv2d(
     this package where they take the problem, otherwise torch's (``support`` tells which).
 
     Args:
-        x: [N, Ci, H, W] or [Ci, H, W], fp16 or bf16, in ``torch.channels_last`` memory format; on
-            an NVIDIA GPU of compute capability 9.0 or newer, or on the CPU under
-            ``TRITON_INTERPRET=1``.
+        x: [N, Ci, H, W] or [Ci, H, W], fp16, bf16, fp32 (through TF32), fp8 or int8, in
+            ``torch.channels_last`` memory format; on an NVIDIA GPU of compute capability 9.0 or
+            newer, or on the CPU under ``TRITON_INTERPRET=1``.
         weight: [Co, Ci / groups, R, S], dtype and device of x.  In another memory format than
             channels-last it is copied at every call; ``module.to(memory_format=
             torch.channels_last)`` avoids it.
-        bias: [Co], dtype and device of x, or None.
-        stride: One number or (h, w), 1 to 8.
+        bias: [Co], device of x, or None.  Its dtype is that of x, but may be another one beside
+            fp8 and int8 and in an epilogue of more than a bias.
+        stride: One number or (h, w), 1 to 8; larger where several taps of a row are packed into
+            channels, which needs neighbouring taps and no groups.
         padding: One number, (h, w), ((top, bottom), (left, right)), ``"same"`` or ``"valid"``;
             with zeros.
         dilation: One number or (h, w).
@@ -90,7 +92,8 @@ def conv2d(
             would broadcast it.  Nothing else is broadcast.
         activation: ``"none"``, ``"relu"``, ``"gelu"``, ``"gelu_tanh"``, ``"silu"`` or ``"tanh"``.
         out_scale: One fp32 in a tensor; multiplies y just before it is cast.
-        out_dtype: Of y; ``None`` for that of x.
+        out_dtype: Of y; ``None`` for that of x, int32 for int8.  Of int8 with a bias, a
+            scale or anything else that is done to the sums, ``amax`` included, a floating one.
         amax: One fp32; the largest absolute value of y, before ``out_scale``, is written to it.
         epilogue: A ``@triton.jit`` function ``f(tile, rows, columns, *operands)`` that is applied
             behind the activation; ``triton_ext.ops.epilogue`` says what it gets.
@@ -236,7 +239,7 @@ def conv_transpose2d(
     It is the gradient of the input of the convolution with the same filter, by the same kernel.
 
     Args:
-        x: [N, Ci, H, W] or [Ci, H, W]; as for :func:`conv2d`.
+        x: [N, Ci, H, W] or [Ci, H, W]; as for :func:`conv2d`, of fp16, bf16 or fp32.
         weight: [Ci, Co / groups, R, S]; as for :func:`conv2d`.
         bias: [Co], dtype and device of x, or None.
         stride: One number or (h, w).
