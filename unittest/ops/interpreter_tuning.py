@@ -519,7 +519,6 @@ def test_a_wrong_candidate_of_the_suites_is_left_out(tmp_path, monkeypatch, caps
     [
         (("--from", "none.csv"), "--from none.csv: is no table that conv wrote"),
         (("--out", "table.csv"), "--out table.csv: expected a name that ends in .json"),
-        (("--candidates", "0"), "count is 0: expected an int of at least 1"),
     ],
 )
 def test_suites_that_cannot_be_tuned(words, message, tmp_path, monkeypatch, capsys):
