@@ -216,6 +216,16 @@ CASE = {"direction": "fprop", "problem": tuning.parse_shape("1x8x8x8_8_k3"), "dt
             "tune: device is 'gpu': Expected one of",
         ),
         (
+            lambda: tuning.tune([], device="cuda:99", machine=H200),
+            ValueError,
+            r"^tune: device is 'cuda:99': torch sees \d+ GPUs$",
+        ),
+        (
+            lambda: tuning.tune([tuning.Case(**CASE)], device="cpu", machine=H200),
+            ValueError,
+            "^tune: device is 'cpu': expected a GPU, or a clock$",
+        ),
+        (
             lambda: tuning.tune([], rounds=0),
             ValueError,
             "rounds is 0: expected an int of at least 1",

@@ -231,8 +231,8 @@ def tune(
     Raises:
         TypeError: ``cases`` holds what is no ``Case``.
         UnsupportedError: There is no GPU that runs the kernels, or a CUDA graph is being captured.
-        ValueError: There is no such device; ``rounds`` or ``count`` is less than 1, or ``seconds``
-            is not positive.
+        ValueError: There is no such device, or it is no GPU and no ``clock`` is given; ``rounds``,
+            ``count`` or ``jobs`` is less than 1, or ``seconds`` is not positive.
     """
     begin = time.perf_counter()
     cases = _checked_cases(cases)
@@ -259,6 +259,8 @@ def tune(
         else:
             todo.append((key, case, configs))
     if todo:
+        if place.type != "cuda" and clock is None:
+            raise ValueError(f"tune: device is {str(place)!r}: expected a GPU, or a clock")
         with ExitStack() as stack:
             if place.type == "cuda":
                 stack.enter_context(torch.cuda.device(place))
@@ -297,12 +299,12 @@ def _checked_cases(cases: object) -> list[Case]:
 
 
 def _checked_device(device: torch.device | str | None, is_named: bool) -> torch.device:
+    has_gpu = torch.cuda.is_available()
+    none = f"tune: there is no GPU to measure on (torch {torch.__version__} sees none)"
     if device is None:
-        if not torch.cuda.is_available() and not is_named:
-            raise UnsupportedError(
-                f"tune: there is no GPU to measure on (torch {torch.__version__} sees none)"
-            )
-        device = "cuda" if torch.cuda.is_available() else "cpu"
+        if not has_gpu and not is_named:
+            raise UnsupportedError(none)
+        device = "cuda" if has_gpu else "cpu"
     try:
         place = torch.device(device)
     except (RuntimeError, TypeError) as error:
@@ -310,6 +312,11 @@ def _checked_device(device: torch.device | str | None, is_named: bool) -> torch.
             f"tune: device is {device!r}: {str(error).partition(chr(10))[0]}"
         ) from error
     if place.type == "cuda":
+        count = torch.cuda.device_count() if has_gpu else 0
+        if place.index is not None and place.index >= count:
+            raise ValueError(f"tune: device is {str(place)!r}: torch sees {count} GPUs")
+        if not has_gpu:
+            raise UnsupportedError(none)
         if torch.cuda.is_current_stream_capturing():
             raise UnsupportedError("tune: a CUDA graph is being captured; tune before the capture")
         if place.index is None:
