@@ -199,6 +199,8 @@ class Sweep:
         self.timer: Timer = make_timer(arguments, TARGET_MS)
         self.num_sms = H200_MULTIPROCESSORS if self.dry_run else multiprocessors()
         self.shapes: dict[str, ShapeResults] = {}
+        # Of an earlier run, what this one does not time.
+        self.others: dict[str, dict[str, Any]] = {}
 
     def save(self) -> None:
         """Writes all that is known."""
@@ -208,7 +210,10 @@ class Sweep:
                 "environment": asdict(self.environment),
                 "dtype": self.dtype,
                 "num_sms": self.num_sms,
-                "shapes": {name: each.fields() for name, each in self.shapes.items()},
+                "shapes": {
+                    **self.others,
+                    **{name: each.fields() for name, each in self.shapes.items()},
+                },
             },
         )
 
@@ -241,6 +246,7 @@ def run(arguments: argparse.Namespace) -> int:
         wanted = candidates(shape, sweep.num_sms, arguments.narrow)
         results = [Result(config) for config in wanted if asdict(config) not in done]
         sweep.shapes[shape.name] = ShapeResults(shape, results, kept=kept)
+    sweep.others = earlier
     total = sum(len(each.results) for each in sweep.shapes.values())
     jobs = compiling_processes(arguments)
     emit(f"{len(shapes)} shapes, {total} configurations, compiled by {jobs} processes")

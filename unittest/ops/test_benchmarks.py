@@ -309,6 +309,19 @@ def test_a_sweep_goes_on_behind_nothing_else(words, text, problem, tmp_path, cap
     assert out.read_text() == text
 
 
+def test_a_sweep_keeps_the_shapes_that_it_does_not_time(tmp_path):
+    from benchmarks.__main__ import main
+
+    out = tmp_path / "sweep.json"
+    earlier = {"other": {"results": []}}
+    out.write_text(json.dumps({"environment": {"dry_run": True}, "shapes": earlier}))
+    words = ["--sweep", "--dry-run", "--narrow", "--resume", "--shapes", "3"]
+    assert main(["conv_fprop", *words, "--out", str(out)]) == 0
+    shapes = json.loads(out.read_text())["shapes"]
+    assert [*shapes] == ["other", "32,7,7,512,512,3,3,1"]
+    assert shapes["other"] == earlier["other"]
+
+
 def test_measured_times_do_not_go_on_behind_invented_ones(tmp_path, capsys):
     from benchmarks.sweeping import earlier_results
 
