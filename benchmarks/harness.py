@@ -44,6 +44,7 @@ __all__ = [
     "Timing",
     "add_conv_arguments",
     "add_out_argument",
+    "add_time_limit",
     "collect_environment",
     "complain",
     "emit",
@@ -108,6 +109,17 @@ def read_positive(text: str) -> float:
     return number
 
 
+def add_time_limit(parser: argparse.ArgumentParser) -> None:
+    """Declares when a case stops."""
+    parser.add_argument(
+        "--time-limit",
+        type=read_positive,
+        default=480.0,
+        metavar="S",
+        help="seconds to stop after (480)",
+    )
+
+
 def add_conv_arguments(
     parser: argparse.ArgumentParser,
     shapes: str = "indices into the table, or N,H,W,Ci,Co,R,S,stride; all of the table by default",
@@ -129,13 +141,7 @@ def add_conv_arguments(
     parser.add_argument(
         "--target-ms", type=read_positive, default=20.0, help="GPU time of a measurement (20)"
     )
-    parser.add_argument(
-        "--time-limit",
-        type=read_positive,
-        default=480.0,
-        metavar="S",
-        help="seconds to stop after (480)",
-    )
+    add_time_limit(parser)
     parser.add_argument(
         "--graph", action="store_true", help="repeat through CUDA graphs (warm L2, no launch gaps)"
     )
@@ -275,7 +281,9 @@ class Environment:
 
     def lines(self) -> list[str]:
         """The environment as text, one line per field; of a dry run there is one where it is."""
-        fields = {name: value for name, value in asdict(self).items() if value is not False}
+        fields = asdict(self)
+        if not self.dry_run:
+            del fields["dry_run"]
         return [f"{name + ':':<12}{value}" for name, value in fields.items()]
 
 
@@ -382,18 +390,14 @@ class Timer(Protocol):
 def time_interleaved(
     variants: Mapping[str, Function], timer: Timer, rounds: int
 ) -> dict[str, Timing]:
-    """Times every variant once per round, in rotating order, every other round backwards.
+    """Times every variant once per round, in the order of the package's own tuning."""
+    from triton_ext.ops.tuning.timing import turns
 
-    On some machines every other measurement takes 0.5 us more.  A round and the one behind it,
-    which is the same backwards, have each variant once at an even and once at an odd place.
-    """
     plans = {name: timer.plan(function) for name, function in variants.items()}
     times: dict[str, list[float]] = {name: [] for name in plans}
     names = list(plans)
     for index in range(rounds):
-        turn = index // 2 % len(names)
-        order = names[turn:] + names[:turn]
-        for name in order[::-1] if index % 2 else order:
+        for name in turns(names, index):
             times[name].append(timer.measure(plans[name]))
     return {
         name: Timing(tuple(times[name]), plan.host_us, plan.host_bound)

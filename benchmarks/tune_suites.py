@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from benchmarks.conv_variants import DIRECTIONS, case_of
-from benchmarks.harness import emit, out_problem, read_count, read_positive
+from benchmarks.harness import add_time_limit, emit, out_problem, read_count
 from benchmarks.readings import load_rows
 from benchmarks.suites import SUITES, Layer, select_layers
 
@@ -46,13 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--rounds", type=read_count, default=6, help="measurements of each (6); even is fair"
     )
     parser.add_argument("--jobs", type=read_count, help="compiling processes (cores - 1)")
-    parser.add_argument(
-        "--time-limit",
-        type=read_positive,
-        default=480.0,
-        metavar="S",
-        help="seconds to stop after (480)",
-    )
+    add_time_limit(parser)
     parser.add_argument(
         "--from", dest="before", type=pathlib.Path, metavar="FILE",
         help="what conv wrote of this direction: the worst layers come first",

@@ -120,10 +120,7 @@ def conv_wgrad(
         raise DescriptorError(f"dy has {tuple(dy.shape[1:-1])} pixels, expected {conv.output_size}")
     num_sms = multiprocessors(x.device)
     if config is None:
-        # Strides wider than the filter leave pixels of x out.
-        sizes = zip(x.shape[1:-1], conv.output_size, filter_size, strict=True)
-        seen = x.shape[0] * math.prod(min(size, out * count) for size, out, count in sizes)
-        work = choose_work(conv.m_gemm, co, ci, taps, num_sms, input_pixels=seen)
+        work = choose_work(conv.m_gemm, co, ci, taps, num_sms, input_pixels=conv.pixels_read)
     else:
         x_blocks = taps * math.ceil(ci / BLOCK_C)
         work = WgradWork.make(config, conv.m_gemm, co, x_blocks, num_sms, add_in_place=add_in_place)

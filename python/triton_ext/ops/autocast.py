@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-__all__ = ["cast_dtype", "cast_operands", "is_autocast"]
+__all__ = ["cast_dtype", "cast_operands", "is_autocast", "is_cast"]
 
 # float64 stays what it is, and so does what is smaller than half precision.
 _ELIGIBLE = (torch.float32, torch.float16, torch.bfloat16)
@@ -18,12 +18,14 @@ def is_autocast(device: str) -> bool:
     return device in ("cuda", "cpu") and torch.is_autocast_enabled(device)
 
 
+def is_cast(operand: torch.Tensor) -> bool:
+    """Tells whether autocast is on for an operand, and brings it to its dtype."""
+    return operand.dtype in _ELIGIBLE and is_autocast(operand.device.type)
+
+
 def cast_dtype(operand: torch.Tensor) -> torch.dtype:
-    """Returns the dtype of an operand in a call: autocast's, where that is on and casts it."""
-    device = operand.device.type
-    if operand.dtype in _ELIGIBLE and is_autocast(device):
-        return torch.get_autocast_dtype(device)
-    return operand.dtype
+    """Returns the dtype of an operand in a call: autocast's, where that casts it."""
+    return torch.get_autocast_dtype(operand.device.type) if is_cast(operand) else operand.dtype
 
 
 def cast_operands(operands: Sequence[Any], casts: Sequence[bool], device: str) -> tuple[Any, ...]:

@@ -20,8 +20,10 @@ __all__ = [
     "check_epilogue",
     "check_extra",
     "check_memory",
+    "check_numbers",
     "check_out",
     "check_out_dtype",
+    "check_output_padding",
     "check_output_size",
     "check_steps",
     "check_types",
@@ -35,6 +37,24 @@ Tensor = torch.Tensor
 Numbers = int | Sequence[int]
 Padding = int | str | Sequence[int] | Sequence[Sequence[int]]
 Fallback = Literal["error", "torch"]
+
+
+def check_numbers(name: str, padding: Padding) -> None:
+    """Refuses padding by its name, which transposed convolutions do not have."""
+    if isinstance(padding, str):
+        raise ValueError(f"{name}: padding must be numbers, got {padding!r}")
+
+
+def check_output_padding(
+    name: str, extra: Sequence[int], stride: Sequence[int], dilation: Sequence[int]
+) -> None:
+    """Refuses output padding that no transposed convolution has; each of a number per dimension."""
+    for pixels, step, distance in zip(extra, stride, dilation, strict=True):
+        if not 0 <= pixels < max(step, distance):
+            raise ValueError(
+                f"{name}: output_padding must be at least 0 and smaller than stride or dilation, "
+                f"got {tuple(extra)} for stride {tuple(stride)} and dilation {tuple(dilation)}"
+            )
 
 
 def check_types(

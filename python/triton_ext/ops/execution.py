@@ -8,7 +8,7 @@ numbers), so that a call seen before costs one look-up.  Arguments are those of 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -90,7 +90,7 @@ def _refused_here(
     if refusal is None:
         # Without a fallback, the plan itself refuses an address.
         return fallback and address_refusal(operator, tensors) is not None
-    if not fallback:
+    if not (fallback and refusal.by_torch):
         raise refusal.error()
     return True
 
@@ -130,10 +130,8 @@ def run_fprop(
         spec = PLAIN if bias is None else _WITH_BIAS
         plan = _plans.keep(key, _plan_fprop(x, weight, bias, walk, spec))
     refusal = plan if type(plan) is Refusal else None
-    # What int8 with a bias is in torch, an int8 modulo 256, is no int32.
-    may_fall_back = fallback and not (x.dtype is torch.int8 and bias is not None)
-    if (refusal is not None or may_fall_back) and _refused_here(
-        refusal, operator_name(x.dim()), may_fall_back, {"x": x}
+    if (refusal is not None or fallback) and _refused_here(
+        refusal, operator_name(x.dim()), fallback, {"x": x}
     ):
         return torch_fprop(x, weight, bias, stride, padding, dilation, groups)
     return plan.run(x, weight, NO_OPERANDS if bias is None else EpilogueOperands(bias=bias))
@@ -212,7 +210,7 @@ def _plan_fprop(
     check_pair(operator, ("x", x), weight, bias, walk[-1], mixed_bias=mixed_bias)
     refusal = tensor_refusal("fprop", operator, {"x": x})
     if refusal is not None:
-        return refusal
+        return _for_torch(refusal, x.dtype, spec)
     problem = problem_of(tuple(x.shape), tuple(weight.shape), *walk)
     # An empty batch has a geometry as well: that of one image.
     asked = problem if problem.batch else problem_of((1, *x.shape[1:]), tuple(weight.shape), *walk)
@@ -221,9 +219,21 @@ def _plan_fprop(
         return module.make_plan(asked, x.stride(), x.dtype, x.device, spec)
 
     plan = plan_or_refusal("fprop", make)
-    if problem.batch or type(plan) is Refusal:
+    if type(plan) is Refusal:
+        return _for_torch(plan, x.dtype, spec)
+    if problem.batch:
         return plan
     return _Nothing(problem.y_shape, output_dtype(x.dtype, spec.out_dtype))
+
+
+def _for_torch(refusal: Refusal, dtype: torch.dtype, spec: EpilogueSpec) -> Refusal:
+    """Returns a refusal that says whether torch may compute the call.
+
+    What is done to sums of int8 and leaves them integers, torch would do modulo 256.
+    """
+    sums_alone = replace(spec, out_dtype=None, amax=False) == PLAIN
+    is_float = output_dtype(dtype, spec.out_dtype).is_floating_point
+    return replace(refusal, by_torch=dtype != torch.int8 or is_float or sums_alone)
 
 
 # --- fprop with an epilogue ---------------------------------------------------------------------
@@ -300,11 +310,9 @@ def run_fused(
         amax.zero_()
     operator = operator_name(x.dim())
     refusal = plan if type(plan) is Refusal else None
-    dtype = output_dtype(x.dtype, e.out_dtype)
-    # torch has no function for the epilogue, or none whose result is an integer.
-    is_ours = e.function is not None or (x.dtype is torch.int8 and not _is_sum(e, dtype))
-    if _refused_here(refusal, operator, fallback and not is_ours, {"x": x}):
-        if x.dtype.itemsize == 2 and (e.scale is not None or e.out_dtype is torch.float32):
+    if _refused_here(refusal, operator, fallback and e.function is None, {"x": x}):
+        x_dtype = x.dtype
+        if x_dtype.itemsize == 2 and (e.scale is not None or e.out_dtype is torch.float32):
             # Sums that fp16 or bf16 do not hold may be scaled into it.
             x, weight = x.float(), weight.float()
         y = torch_fprop(x, weight, None, stride, padding, dilation, groups)
@@ -316,7 +324,7 @@ def run_fused(
             e.activation,
             e.out_scale,
             amax,
-            dtype,
+            output_dtype(x_dtype, e.out_dtype),
         )
         return y if out is None else out.copy_(y)
     operands = EpilogueOperands(
@@ -328,13 +336,6 @@ def run_fused(
         extra=e.extra,
     )
     return plan.run(x, weight, operands, out=out)
-
-
-def _is_sum(e: Epilogue, dtype: torch.dtype) -> bool:
-    """Tells whether an epilogue of int8 gives the sums alone, or a floating type."""
-    tensors = (e.bias, e.scale, e.residual, e.out_scale)
-    alone = e.activation == "none" and all(tensor is None for tensor in tensors)
-    return alone or dtype.is_floating_point
 
 
 def _fused_key(

@@ -24,6 +24,8 @@ from triton_ext.ops.checks import (
     Fallback,
     Numbers,
     Padding,
+    check_numbers,
+    check_output_padding,
     check_output_size,
     check_steps,
     check_types,
@@ -96,27 +98,20 @@ def convolve_transposed(
         ).squeeze(0)  # fmt: skip
     if x.dim() != dims + 2 or weight.dim() != dims + 2:
         raise rank_error(name, dims, ("x", x), weight, transposed=True)
-    if isinstance(padding, str):
-        raise ValueError(f"{name}: padding must be numbers, got {padding!r}")
+    check_numbers(name, padding)
     stride, sides, dilation = walk_of(stride, padding, dilation, weight.shape[2:])
     extra = numbers("output_padding", output_padding, dims)
     check_steps(name, stride, dilation)
     # The kernel's operands may have another dtype than these have before autocast.
     check_pair(name, ("x", x), weight, bias, groups, transposed=True, mixed_dtypes=True)
     may_fall_back = parse_fallback(fallback)
-    for pixels, step, distance in zip(extra, stride, dilation, strict=True):
-        if not 0 <= pixels < max(step, distance):
-            raise ValueError(
-                f"{name}: output_padding must be at least 0 and smaller than stride or dilation, "
-                f"got {tuple(extra)} for stride {tuple(stride)} and dilation {tuple(dilation)}"
-            )
-        if pixels >= step:
-            # No convolution has this as its gradient.
-            problem = f"output_padding {tuple(extra)} is not smaller than stride {tuple(stride)}"
-            return _by_torch(
-                name, problem, (x, weight, bias), stride, sides, extra, groups, dilation,
-                may_fall_back,
-            )  # fmt: skip
+    check_output_padding(name, extra, stride, dilation)
+    if any(pixels >= step for pixels, step in zip(extra, stride, strict=True)):
+        # No convolution has this as its gradient.
+        problem = f"output_padding {tuple(extra)} is not smaller than stride {tuple(stride)}"
+        return _by_torch(
+            name, problem, (x, weight, bias), stride, sides, extra, groups, dilation, may_fall_back
+        )
     if calls.is_traced():
         problem = "torch.jit.trace takes no operator that has sizes among its arguments"
         return _by_torch(

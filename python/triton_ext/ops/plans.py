@@ -82,10 +82,12 @@ class Refusal:
     Attributes:
         kind: The class of the error.
         text: What was expected, what was found.
+        by_torch: Whether torch may compute it instead, where it is asked to.
     """
 
     kind: type[Exception]
     text: str
+    by_torch: bool = True
 
     def error(self) -> Exception:
         """Returns the error to raise."""

@@ -81,8 +81,7 @@ class ConvProblem:
     @property
     def pixels_read(self) -> int:
         """Pixels of x that the filter sees, at most; with a larger stride there are gaps."""
-        sizes = zip(self.input_size, self.output_size, self.filter_size, strict=True)
-        return self.batch * math.prod(min(size, out * taps) for size, out, taps in sizes)
+        return self.geometry.pixels_read
 
     @property
     def x_shape(self) -> tuple[int, ...]:

@@ -50,7 +50,7 @@ def torch_fprop(
     is_int8 = x.dtype == torch.int8
     if is_int8:
         # Exact, up to sums of 2^53.
-        x, weight, bias = x.double(), weight.double(), None if bias is None else bias.double()
+        x, weight = x.double(), weight.double()
     if _is_equal(padding):
         y = torch.ops.aten.convolution(
             x, weight, bias, stride, padding[::2], dilation, False, zeros, groups

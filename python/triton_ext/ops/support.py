@@ -18,10 +18,15 @@ from triton_ext.ops.arguments import (
     rank_error,
     walk_of,
 )
-from triton_ext.ops.autocast import is_autocast
-from triton_ext.ops.checks import Numbers, Padding, check_types
+from triton_ext.ops.autocast import cast_dtype, is_cast
+from triton_ext.ops.checks import (
+    Numbers,
+    Padding,
+    check_numbers,
+    check_output_padding,
+    check_types,
+)
 from triton_ext.ops.epilogue import PLAIN, EpilogueSpec
-from triton_ext.ops.gradients import convolve_transposed
 from triton_ext.ops.plans import (
     Direction,
     address_refusal,
@@ -33,7 +38,6 @@ from triton_ext.ops.problem import ConvProblem
 
 __all__ = ["Support", "support"]
 
-_AUTOCAST = (torch.float32, torch.float16, torch.bfloat16)
 _WITH_BIAS = EpilogueSpec(bias=True)
 
 
@@ -115,16 +119,15 @@ def support(
         raise rank_error("support", 2, ("x", x), weight, transposed)
     if x.dim() == dims + 1:
         x = x.unsqueeze(0)
-    autocast = is_autocast(x.device.type) and x.dtype in _AUTOCAST
+    autocast = is_cast(x)
     check_pair(name, ("x", x), weight, bias, groups, transposed=transposed, mixed_dtypes=autocast)
-    dtype = torch.get_autocast_dtype(x.device.type) if autocast else x.dtype
+    dtype = cast_dtype(x)
     extra = numbers("output_padding", output_padding, dims)
-    if transposed and (isinstance(padding, str) or min(extra) < 0):
-        # Refused by the call in its own words, before it computes anything.
-        convolve_transposed(
-            dims, x, weight, bias, stride, padding, output_padding, groups, dilation, "error"
-        )
+    if transposed:
+        check_numbers(name, padding)
     steps, sides, distances = walk_of(stride, padding, dilation, weight.shape[2:])
+    if transposed and min(extra) < 0:
+        check_output_padding(name, extra, steps, distances)
     if not transposed and any(extra):
         raise ValueError(f"support: output_padding {tuple(extra)} needs transposed=True")
     x_shape: Sequence[int] = x.shape

@@ -204,6 +204,12 @@ class ConvGeometry:
         )
 
     @property
+    def pixels_read(self) -> int:
+        """Input pixels that the filter sees, at most; with a larger stride there are gaps."""
+        sizes = zip(self.spatial_shape, self.output_size, self.filter_size, strict=True)
+        return self.input_shape[0] * math.prod(min(size, out * taps) for size, out, taps in sizes)
+
+    @property
     def m_gemm(self) -> int:
         """Rows of the implicit GEMM: output pixels of all images, N * prod(output_size)."""
         return self.input_shape[0] * math.prod(self.output_size)

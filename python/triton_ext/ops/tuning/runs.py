@@ -44,7 +44,7 @@ from triton_ext.ops.tuning_store.lookup import lookup, read_choice, user_path
 
 __all__ = ["Compiler", "Outcome", "Report", "Trial", "reload", "tune", "use"]
 
-# Even, so that all candidates have as many of the longer measurements; see interleaved.
+# Even, so that all candidates have as many of the longer measurements; see turns.
 ROUNDS = 6
 # Candidates may add in another order: so many units in the last place of the largest value.
 _ROUNDING_UNITS = 8.0

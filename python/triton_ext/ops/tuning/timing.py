@@ -12,13 +12,14 @@ import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import torch
 
-__all__ = ["Clock", "EventClock", "interleaved"]
+__all__ = ["Clock", "EventClock", "interleaved", "turns"]
 
 Function = Callable[[], object]
+_Item = TypeVar("_Item")
 
 _TARGET_MS = 2.0
 _CALLS = (5, 25)
@@ -114,17 +115,29 @@ class EventClock:
         )
 
 
-def interleaved(functions: Sequence[Function], clock: Clock, rounds: int) -> list[float]:
-    """Returns the median time of every function over rounds that measure each once, in turns.
+def turns(items: Sequence[_Item], number: int) -> Sequence[_Item]:
+    """Returns the order of a round: rotating, and every other time backwards.
 
     On some machines every other measurement takes 0.5 us more.  A round and the one behind it,
-    which is the same backwards, have each function once at an even and once at an odd place.
+    which is the same backwards, have each item once at an even and once at an odd place.
+
+    Args:
+        items: What is measured in the round.
+        number: Of the round, from 0.
+    """
+    turn = number // 2 % max(1, len(items))
+    order = [*items[turn:], *items[:turn]]
+    return order[::-1] if number % 2 else order
+
+
+def interleaved(functions: Sequence[Function], clock: Clock, rounds: int) -> list[float]:
+    """Returns the median time of every function over rounds that measure each once, in turns.
 
     Args:
         functions: What is measured.
         clock: Measures one.
         rounds: How often; what is hopeless after the first two is left out of the others.  An even
-            number gives every function as many of the longer measurements.
+            number gives every function as many of the longer measurements of :func:`turns`.
     """
     prepared = [clock.prepare(function) for function in functions]
     times: list[list[float]] = [[] for _ in functions]
@@ -133,8 +146,6 @@ def interleaved(functions: Sequence[Function], clock: Clock, rounds: int) -> lis
         if number == _FIRST_ROUNDS and left:
             best = min(min(times[index]) for index in left)
             left = [index for index in left if min(times[index]) <= _HOPELESS * best]
-        turn = number // 2 % max(1, len(left))
-        order = left[turn:] + left[:turn]
-        for index in order[::-1] if number % 2 else order:
+        for index in turns(left, number):
             times[index].append(clock.measure(prepared[index]))
     return [statistics.median(each) for each in times]
