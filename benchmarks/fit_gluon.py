@@ -25,7 +25,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from benchmarks.fit_config import FIT_SHAPES, fit_cost, print_pick
-from benchmarks.harness import emit, geometric_mean
+from benchmarks.harness import complain, emit, geometric_mean
 from benchmarks.shapes import ConvShape, select_shapes
 
 __all__ = ["Measured", "features_of", "load", "main"]
@@ -220,10 +220,10 @@ def main(argv: list[str] | None = None) -> int:
     try:
         problems = load(arguments.sweeps)
     except (OSError, ValueError, KeyError) as error:
-        emit(f"cannot be read: {error}")
+        complain(f"cannot be read: {error}")
         return 2
     if not problems:
-        emit("no timed configuration in these files")
+        complain("no timed configuration in these files")
         return 2
     judge(problems)
     if arguments.fit:

@@ -3,8 +3,8 @@
 Method.  The kernels return at once, so the GPU never makes the host wait: what is timed is the path
 from a compiled kernel to the end of ``cuLaunchKernelEx``, Triton's front door (``kernel[grid]`` on
 the JIT function) left out.  Launches are timed in chunks that fit the driver's queue, with a
-synchronization between them that is not timed.  A round measures each variant once, in rotating
-order.
+synchronization between them that is not timed.  A round measures each variant once, in the order
+that ``triton_ext.ops.tuning.timing.turns`` gives it.
 
 Variants: ``tiled stock``, Triton alone; ``tiled``, with the plugin installed; ``tiled cached``,
 with ``TRITON_EXT_TILED_MAPS=cached``; ``im2col``.  Addresses: ``same``, three descriptors for ever;
@@ -33,6 +33,7 @@ from typing import Any
 import triton
 import triton.language as tl
 import triton_ext.language as tle
+from triton_ext.ops.tuning.timing import turns
 
 from benchmarks.harness import add_out_argument, collect_environment, emit, read_count, write_rows
 from benchmarks.stand_in_driver import StandInDriver, compile_stand_in, environment_of
@@ -106,13 +107,15 @@ KERNELS = dict(zip(VARIANTS, (tiled_stock, tiled, tiled_cached, im2col), strict=
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the options of the case."""
-    parser.add_argument("--rounds", type=read_count, default=9, help="measurements per variant (9)")
+    parser.add_argument(
+        "--rounds", type=read_count, default=10, help="measurements per variant (10)"
+    )
     parser.add_argument(
         "--calls", type=read_count, default=8192, help="launches of a measurement (8192)"
     )
     parser.add_argument(
         "--launches",
-        type=int,
+        type=_read_launches,
         default=1_000_000,
         metavar="N",
         help="launches with new addresses that must neither leak nor grow (1000000; 0: none)",
@@ -126,6 +129,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="no GPU: times Triton's launcher on a driver that does nothing; needs a C compiler",
     )
+
+
+def _read_launches(text: str) -> int:
+    """Reads how many launches; 0 is none."""
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"expected an integer of at least 0, found '{text}'")
+    return int(text)
 
 
 @dataclass(slots=True)
@@ -362,14 +372,13 @@ def measure_all(bench: Bench, arguments: argparse.Namespace, environment: Any) -
 def collect(
     measure: Callable[[str, str], float], rounds: int
 ) -> dict[tuple[str, str], list[float]]:
-    """Measures every variant once per round, in rotating order."""
+    """Measures every variant once per round, in turns."""
     times: dict[tuple[str, str], list[float]] = {
         (name, kind): [] for kind in ADDRESSES for name in VARIANTS
     }
     cases = list(times)
-    for index in range(rounds):
-        turn = index % len(cases)
-        for case in cases[turn:] + cases[:turn]:
+    for number in range(rounds):
+        for case in turns(cases, number):
             times[case].append(measure(*case))
     return times
 

@@ -217,6 +217,7 @@ def test_what_sweeps_a_gpu_alone_looks_for_its_file_first(case, tmp_path, monkey
         ("tune_suites", "--candidates", "1.5"),
         ("norms", "--time-limit", "nan"),
         ("launch", "--rounds", "-2"),
+        ("launch", "--launches", "-1"),
         ("waits", "--rounds", "0"),
         ("small_copies", "--target-ms", "0"),
     ],
@@ -226,10 +227,11 @@ def test_numbers_that_measure_nothing_are_refused(case, option, value, capsys):
 
     with pytest.raises(SystemExit, match="2"):
         main([case, option, value])
+    least = 0 if option == "--launches" else 1
     expected = (
         "a positive number"
         if option in ("--target-ms", "--time-limit")
-        else "an integer of at least 1"
+        else f"an integer of at least {least}"
     )
     problem = f"argument {option}: expected {expected}, found '{value}'\n"
     assert capsys.readouterr().err.endswith(problem)

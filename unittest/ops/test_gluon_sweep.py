@@ -166,7 +166,7 @@ def test_what_is_no_sweep_is_refused(tmp_path, capsys):
     path = tmp_path / "x.csv"
     path.write_text("kernel,shape\nwgrad,a\n")
     assert fit_gluon.main([str(path)]) == 2
-    assert "expected a sweep of fprop or dgrad, this is wgrad" in capsys.readouterr().out
+    assert "expected a sweep of fprop or dgrad, this is wgrad" in capsys.readouterr().err
     assert fit_gluon.main([str(tmp_path / "none.csv")]) == 2
 
 
