@@ -518,6 +518,78 @@ def test_forward_mode_is_not_silently_zero(name):
 # --- left to torch --------------------------------------------------------------------------------
 
 
+def _forward(operator, activation="none"):
+    """Returns a convolution of either: the functions', or torch's as it would be written."""
+
+    def ours(x, weight, bias):
+        keywords = {} if activation == "none" else {"activation": activation}
+        return getattr(ops, operator)(x, weight, bias, stride=2, fallback="torch", **keywords)
+
+    def torchs(x, weight, bias):
+        y = getattr(F, operator)(x, weight, bias, stride=2)
+        return y.relu() if activation == "relu" else y
+
+    return ours, torchs
+
+
+@pytest.mark.parametrize(
+    ("operator", "activation"),
+    [("conv2d", "none"), ("conv2d", "relu"), ("conv_transpose2d", "none")],
+)
+def test_fallback_has_forward_mode_derivatives(operator, activation):
+    ours, torchs = _forward(operator, activation)
+    operands = (torch.randn(1, 3, 4, 4), torch.randn(3, 3, 2, 2), torch.randn(3))
+    tangents = tuple(map(torch.randn_like, operands))
+    found, expected = (torch.func.jvp(each, operands, tangents) for each in (ours, torchs))
+    torch.testing.assert_close(found, expected)
+    assert expected[1].abs().max() > 0
+
+    def of_x(function, transform):
+        return transform(lambda x: function(x, *operands[1:]).square().sum())(operands[0])
+
+    for transform in (torch.func.jacfwd, torch.func.hessian):
+        torch.testing.assert_close(of_x(ours, transform), of_x(torchs, transform))
+
+
+def test_fallback_has_tangents_of_dual_tensors():
+    ours, torchs = _forward("conv2d")
+    x, weight, bias = torch.randn(1, 3, 4, 4), torch.randn(3, 3, 2, 2), torch.randn(3)
+    found = []
+    with forward_ad.dual_level():
+        dual = forward_ad.make_dual(weight.requires_grad_(), torch.ones_like(weight))
+        for function in (ours, torchs):
+            y = function(x, dual, bias)
+            (dw,) = torch.autograd.grad(y.square().sum(), dual, create_graph=True)
+            found.append([forward_ad.unpack_dual(each).tangent for each in (y, dw)])
+    torch.testing.assert_close(*found)
+
+
+def test_gradients_left_to_torch_have_forward_mode_derivatives():
+    x, weight, dy = torch.randn(2, 3, 4, 4), torch.randn(5, 3, 3, 3), torch.randn(2, 5, 2, 2)
+    for ours, torchs, first, other, size in (
+        (ops.conv2d_input, torch.nn.grad.conv2d_input, dy, weight, x.shape),
+        (ops.conv2d_weight, torch.nn.grad.conv2d_weight, dy, x, weight.shape),
+    ):
+        arguments = (size, other) if other is weight else (other, size)
+
+        def found(function, arguments=arguments, first=first, **keywords):
+            tangent = torch.ones_like(first)
+            return torch.func.jvp(
+                lambda t: function(*arguments, t, **keywords), (first,), (tangent,)
+            )
+
+        torch.testing.assert_close(found(ours, fallback="torch"), found(torchs))
+
+
+def test_what_has_no_derivative_has_none_by_torch():
+    out = torch.empty_like(DY)
+    with forward_ad.dual_level():
+        x = forward_ad.make_dual(X, torch.ones_like(X))
+        match = "forward-mode derivatives are not supported"
+        with pytest.raises(NotImplementedError, match=match):
+            ops.conv2d(x, WEIGHT, out=out, fallback="torch")
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
 def test_fallback_is_torchs_result(dtype):
     x, weight, bias = (torch.randn(t.shape).to(dtype) for t in (X, WEIGHT, BIAS))

@@ -15,6 +15,7 @@ import torch
 
 from triton_ext.ops.autocast import cast_operands, is_autocast
 from triton_ext.ops.epilogue import is_device_function, result_problem
+from triton_ext.ops.forward_mode import by_torch, is_forward_mode
 
 __all__ = [
     "Functions",
@@ -88,6 +89,8 @@ def is_transformed() -> bool:
 
 def _call(plain: str, differentiable: str, tensors: Sequence[Tensor | None], rest: Any) -> Tensor:
     """Calls the operator of a direction that costs least and has the derivatives asked for."""
+    if rest[-1] and is_forward_mode(tensors):
+        return by_torch(plain, tensors, rest)
     if plain in _TRACEABLE and is_traced() and not is_transformed():
         # Who runs the graph may differentiate it, whether or not who traces it does.
         return getattr(torch.ops.triton_ext, differentiable).default(*tensors, *rest)

@@ -7,10 +7,10 @@ from typing import Any, Literal
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
-from torch.autograd import forward_ad
 
 from triton_ext.ops.arguments import channels_last_strides, fprop_size, is_per_image
 from triton_ext.ops.calls import is_transformed
+from triton_ext.ops.forward_mode import has_tangent
 from triton_ext.ops.plans import layout_refusal
 
 __all__ = [
@@ -63,9 +63,11 @@ def check_types(
     weight: Tensor,
     bias: Tensor | None,
     names: tuple[str, str] = ("x", "weight"),
+    *,
+    fallback: str = "error",
     **others: Tensor | None,
 ) -> None:
-    """Refuses what is no dense tensor, and forward-mode differentiation.
+    """Refuses what is no dense tensor, and forward-mode differentiation that torch may not do.
 
     Args:
         name: Who asks, for the errors.
@@ -73,6 +75,7 @@ def check_types(
         weight: The second one.
         bias: A tensor or None.
         names: What the first two are called.
+        fallback: As for the functions; what they are to refuse is not refused here.
         others: More tensors, or None, by their names.
     """
     for which, value in ((names[0], x), (names[1], weight)):
@@ -89,15 +92,12 @@ def check_types(
             kind = "quantized" if tensor.is_quantized else "nested"
             kind = f"a {kind} one" if is_other else str(tensor.layout)
             raise TypeError(f"{name}: {which} must be a dense tensor, got {kind}")
-    if forward_ad._current_level < 0:
-        return
     # torch would answer with zeros.
-    for tensor in (x, weight, bias, *others.values()):
-        if tensor is not None and forward_ad.unpack_dual(tensor).tangent is not None:
-            raise NotImplementedError(
-                f"{name}: forward-mode derivatives are not supported; torch.nn.functional has "
-                "them, and reverse mode (backward) works here"
-            )
+    if fallback != "torch" and has_tangent((x, weight, bias, *others.values())):
+        raise NotImplementedError(
+            f"{name}: forward-mode derivatives are not supported; torch has them, which "
+            'fallback="torch" leaves the call to, and reverse mode (backward) works here'
+        )
 
 
 def kind_of(value: object) -> str:

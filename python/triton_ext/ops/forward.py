@@ -62,7 +62,7 @@ def convolve(
     if key is None and (operands := shortcut.cast(x, weight, bias)) is not None:
         x, weight, bias = operands
         return convolve(name, dims, x, weight, bias, stride, padding, dilation, groups, fallback)
-    check_types(name, x, weight, bias)
+    check_types(name, x, weight, bias, fallback=fallback)
     check_groups(name, groups)
     if x.dim() == dims + 1:
         x = x.unsqueeze(0)
@@ -113,8 +113,12 @@ def convolve_fused(
         known = shortcut.known(key)
         if known is not None:
             return known.run(*tensors)
-    check_types(name, x, weight, bias, scale=scale, residual=residual, out_scale=out_scale)
-    check_types(name, x, weight, None, amax=amax, out=out)
+    others = {"scale": scale, "residual": residual, "out_scale": out_scale}
+    # What has no derivative at all has none by torch either.
+    strict = amax is not None or out is not None or epilogue is not None
+    tangents = "error" if strict else fallback
+    check_types(name, x, weight, bias, fallback=tangents, **others)
+    check_types(name, x, weight, None, fallback=tangents, amax=amax, out=out)
     check_groups(name, groups)
     extra = () if extra is None else extra
     check_extra(name, epilogue, extra)

@@ -89,7 +89,7 @@ def convolve_transposed(
         return convolve_transposed(
             dims, x, weight, bias, stride, padding, output_padding, groups, dilation, fallback
         )
-    check_types(name, x, weight, bias)
+    check_types(name, x, weight, bias, fallback=fallback)
     check_groups(name, groups)
     if x.dim() == dims + 1:
         return convolve_transposed(
@@ -183,7 +183,7 @@ def input_gradient(
     known = shortcut.known(key)
     if known is not None:
         return known.run(grad_output, weight)
-    check_types(name, grad_output, weight, None, ("grad_output", "weight"))
+    check_types(name, grad_output, weight, None, ("grad_output", "weight"), fallback=fallback)
     check_groups(name, groups)
     check_sizes(name, "input_size", input_size, dims + 2)
     if grad_output.dim() != dims + 2 or weight.dim() != dims + 2:
@@ -235,7 +235,7 @@ def weight_gradient(
     known = shortcut.known(key)
     if known is not None:
         return known.run(x, grad_output)
-    check_types(name, x, grad_output, None, ("x", "grad_output"))
+    check_types(name, x, grad_output, None, ("x", "grad_output"), fallback=fallback)
     check_groups(name, groups)
     check_sizes(name, "weight_size", weight_size, dims + 2)
     if x.dim() != dims + 2 or grad_output.dim() != dims + 2:
