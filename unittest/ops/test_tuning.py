@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import concurrent.futures
+import copy
 import functools
 import json
 import pathlib
@@ -285,6 +286,40 @@ def test_another_dtype_instead_of_the_models():
     halved = calls.in_dtype(torch.bfloat16)
     assert {case.dtype for case in halved.cases} == {torch.bfloat16}
     assert [case.direction for case in halved.cases] == ["fprop", "wgrad"]
+
+
+class Block(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = (torch.nn.Conv2d(16, 16, 3, padding=1) for _ in range(2))
+        self.norm, self.last = torch.nn.BatchNorm2d(16), torch.nn.BatchNorm2d(16)
+        self.alone = torch.nn.Conv2d(16, 32, 3)
+
+    def forward(self, x):
+        y = torch.relu(self.norm(self.first(x)))
+        return self.alone(torch.relu(self.last(self.second(y)) + x))
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize(
+    "options", [{"fold": True}, {"norms": True}, {"fold": True, "norms": True}]
+)
+def test_a_fake_run_has_the_calls_of_a_run(options):
+    from triton_ext import nn
+
+    torch.manual_seed(0)
+    model = nn.convert(Block().eval().half(), report=False, **options)
+    x = torch.randn(2, 16, 8, 8).half().to(memory_format=torch.channels_last)
+    with torch.no_grad():
+        expected = copy.deepcopy(model)(x)
+    faked = list(tuning.collect(model, x))
+    assert [case.epilogue_class for case in faked] == (
+        ["", "residual", ""] if "fold" in options else ["", ""]
+    )
+    with torch.no_grad():
+        assert torch.equal(model(x), expected)  # nothing fake was kept
+    run = tuning.collect(model, x, fake=False)
+    assert [case.key(132) for case in faked] == [case.key(132) for case in run]
 
 
 def test_epilogues_are_recorded():

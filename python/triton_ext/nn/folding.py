@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
 
 from triton_ext.nn import norms
 from triton_ext.nn.modules import Conv1d, Conv2d, Conv3d
@@ -90,7 +91,7 @@ class Fold:
         weight, addend = tensors["weight"], tensors["bias"]
         # A norm in training mode writes its statistics past their versions, but counts its batches.
         batches = buffers["num_batches_tracked"]
-        if batches is None:
+        if batches is None or type(mean) is FakeTensor:
             return _vectors(norm, bias)  # what changes is not seen
         try:
             key = (
@@ -113,6 +114,8 @@ class Fold:
         # What is kept is used with and without inference mode.
         with torch.inference_mode(False), torch.no_grad():
             scale, shift = _vectors(norm, bias)
+            if type(scale) is FakeTensor:
+                return scale, shift  # of tensors with values, that have to be kept
             if scale.is_cuda and torch.cuda.is_current_stream_capturing():
                 return scale, shift  # they get their values when the graph is replayed
             if known is not None and known.scale.device == scale.device:
@@ -209,8 +212,11 @@ def _may_fold(conv: Any, norm: Any, activation: Any, x: Any, residual: Any, adds
 
 
 def _is_plain(tensor: object) -> bool:
-    """Tells whether something is a tensor with values, of no subclass that computes by itself."""
-    return type(tensor) in (Tensor, torch.nn.Parameter) or (
+    """Tells whether something is a tensor of no subclass that computes by itself.
+
+    A fake one is, so that what a fake run calls is what a run calls.
+    """
+    return type(tensor) in (Tensor, torch.nn.Parameter, FakeTensor) or (
         torch.compiler.is_compiling() and isinstance(tensor, Tensor)
     )
 
