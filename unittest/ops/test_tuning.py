@@ -167,6 +167,24 @@ class Grows(torch.nn.Module):
         return y
 
 
+def test_a_run_for_real_of_a_scripted_model():
+    class Counts(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layers = torch.nn.Sequential(torch.nn.Conv2d(8, 16, 3), torch.nn.BatchNorm2d(16))
+            self.register_buffer("mean", torch.zeros(1))
+
+        def forward(self, x):
+            y = self.layers(x)
+            self.mean = self.mean + y.mean()
+            return y
+
+    made = torch.jit.script(Counts())
+    state = {name: tensor.clone() for name, tensor in made.state_dict().items()}
+    assert len(tuning.collect(made, torch.randn(2, 8, 6, 6), fake=False).cases) == 1
+    assert all(torch.equal(state[name], tensor) for name, tensor in made.state_dict().items())
+
+
 def test_a_run_for_real_of_buffers_without_a_fixed_shape():
     x = torch.randn(2, 8, 6, 6)
     lazy = torch.nn.Sequential(torch.nn.LazyConv2d(16, 3), torch.nn.LazyBatchNorm2d())
@@ -208,6 +226,10 @@ CASE = {"direction": "fprop", "problem": tuning.parse_shape("1x8x8x8_8_k3"), "dt
         (lambda: tuning.warmup_steps(True), TypeError, "steps is True: expected an int"),
         (lambda: tuning.warmup_steps(-1), ValueError, "steps is -1: expected 0 or more"),
         (lambda: tuning.warmup_steps(1, round=3), TypeError, "round: expected an option of tune"),
+        (lambda: tuning.warmup_steps(1, rounds=0), ValueError, "^warmup_steps: rounds is 0: expec"),
+        (lambda: tuning.warmup_steps(1, seconds="1"), ValueError, "^warmup_steps: seconds is '1'"),
+        (lambda: tuning.warmup_steps(1, device="xpu"), ValueError, "'xpu': expected a GPU, or a c"),
+        (lambda: tuning.warmup_steps(1, device="gpu"), ValueError, "^warmup_steps: device is 'gpu"),
         (lambda: tuning.tune(3), TypeError, "tune: expected cases, such as what .*, got int"),
         (lambda: tuning.tune("abc"), TypeError, "tune: expected cases, such as what .*, got str"),
         (lambda: tuning.tune([LAYER]), TypeError, "such as what .*, got a Conv2d among them"),
@@ -632,6 +654,7 @@ def test_shapes_and_directions(with_a_gpu, capsys):
     [
         ([], "expected a model's file, --shapes or --merge"),
         (["missing.py"], "missing.py: there is no such file"),
+        (["."], ".: is a folder: expected a model's Python file"),
         (["--shapes", "3x3"], "shape '3x3': expected NxCixSIZE"),
         (["--shapes", "1x8x9x9_16_k3", "--dtype", "float"], "dtype 'float'"),
         (["--merge", "missing.json"], "missing.json: there is no such file"),
@@ -657,10 +680,6 @@ def test_wrong_calls_are_named(arguments, message, with_a_gpu, capsys, tmp_path,
             MODEL.replace("(2, 8,", "(2, 9,"),
             "the model does not run on its example_inputs: Runtime",
         ),
-        (
-            MODEL + "example_inputs = None",
-            "does not run on its example_inputs: TypeError: collect:",
-        ),
     ],
 )
 def test_a_models_file_that_cannot_be_used(text, message, with_a_gpu, capsys, tmp_path):
@@ -668,6 +687,23 @@ def test_a_models_file_that_cannot_be_used(text, message, with_a_gpu, capsys, tm
     path.write_text(text)
     assert cli.main(["tune", str(path)]) == 2
     assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("value", ["None", "3", "'text'"])
+def test_example_inputs_are_checked_before_the_model_is_run(value, with_a_gpu, capsys, tmp_path):
+    path = tmp_path / "my_model.py"
+    path.write_text(f"{MODEL}example_inputs = {value}")
+    assert cli.main(["tune", str(path)]) == 2
+    told = capsys.readouterr().err
+    assert told.startswith(f"triton-ext tune: error: {path}: example_inputs must be a tensor, a s")
+    assert told.count("\n") == 1
+
+
+def test_a_scripted_models_file(with_a_gpu, capsys, tmp_path):
+    path = tmp_path / "my_model.py"
+    path.write_text(MODEL + "model = torch.jit.script(model)")
+    assert cli.main(["tune", str(path)]) == 0
+    assert texts(with_a_gpu) == ["fprop 2x8x16x16 -> 16 k3x3 float32"]
 
 
 def test_a_models_file_beside_the_user(with_a_gpu, capsys, monkeypatch, tmp_path):

@@ -25,7 +25,7 @@ from triton_ext.ops.problem import ConvProblem
 from triton_ext.ops.tuning_store.cases import Case
 from triton_ext.ops.tuning_store.keys import Direction
 
-__all__ = ["Calls", "collect", "parse_shape", "record"]
+__all__ = ["Calls", "check_inputs", "collect", "parse_shape", "record"]
 
 
 @dataclass(slots=True)
@@ -236,7 +236,7 @@ def collect(
     Raises:
         TypeError: ``model`` is no module, or ``example_inputs`` are none.
     """
-    _check(model, example_inputs)
+    check_inputs("collect", model, example_inputs)
     if isinstance(example_inputs, torch.Tensor):
         example_inputs = (example_inputs,)
     named = isinstance(example_inputs, Mapping)
@@ -264,22 +264,31 @@ def collect(
     return calls
 
 
-def _check(model: object, example_inputs: object) -> None:
-    """Refuses what can be run on nothing, and arrays where tensors are wanted."""
+def check_inputs(name: str, model: object, example_inputs: object) -> None:
+    """Refuses what can be run on nothing, and arrays where tensors are wanted.
+
+    Args:
+        name: Who asks, for the errors.
+        model: A module.
+        example_inputs: As for :func:`collect`.
+
+    Raises:
+        TypeError: It is none, or they are none.
+    """
     if not isinstance(model, torch.nn.Module):
         raise TypeError(
-            f"collect: expected a torch.nn.Module, got {type(model).__name__}; record() records "
+            f"{name}: expected a torch.nn.Module, got {type(model).__name__}; record() records "
             "what any function calls"
         )
     is_inputs = isinstance(example_inputs, (torch.Tensor, Sequence, Mapping))
     if not is_inputs or isinstance(example_inputs, (str, bytes)):
         raise TypeError(
-            "collect: example_inputs must be a tensor, a sequence of arguments or a mapping of "
+            f"{name}: example_inputs must be a tensor, a sequence of arguments or a mapping of "
             f"keyword arguments, got {kind_of(example_inputs)}"
         )
     for leaf in tree_leaves(example_inputs):
         if kind_of(leaf) != type(leaf).__name__:
-            raise TypeError(f"collect: example_inputs hold {kind_of(leaf)}")
+            raise TypeError(f"{name}: example_inputs hold {kind_of(leaf)}")
 
 
 @contextlib.contextmanager
@@ -293,7 +302,7 @@ def _unchanged(model: torch.nn.Module, inputs: Any) -> Iterator[None]:
     tensors = [*model.parameters(), *tree_leaves(inputs)]
     leaves = [each for each in tensors if isinstance(each, torch.Tensor) and each.is_leaf]
     grads = [(leaf, leaf.grad) for leaf in leaves]
-    buffers = [(module._buffers, dict(module._buffers)) for module in model.modules()]
+    buffers = [(module, dict(module._buffers)) for module in model.modules()]
     # Lazy modules have nothing to put back before their first run.
     values = [
         (buffer, buffer.detach().clone())
@@ -310,9 +319,8 @@ def _unchanged(model: torch.nn.Module, inputs: Any) -> Iterator[None]:
     finally:
         for leaf, grad in grads:
             leaf.grad = grad
-        for there, before in buffers:
-            there.clear()
-            there.update(before)
+        for module, before in buffers:
+            _set_buffers(module, before)
         with torch.no_grad():
             for buffer, value in values:
                 # Through data, which counts no version: a graph of the user's may hold the buffer.
@@ -320,6 +328,17 @@ def _unchanged(model: torch.nn.Module, inputs: Any) -> Iterator[None]:
                     buffer.data = value
                 elif not torch.equal(buffer, value):
                     buffer.data.copy_(value)
+
+
+def _set_buffers(module: torch.nn.Module, buffers: Mapping[str, torch.Tensor | None]) -> None:
+    """Puts back which tensors a module's buffers are."""
+    if isinstance(module, torch.jit.ScriptModule):
+        # Its dictionary is a view of what the compiled module holds; none are added there.
+        for name, buffer in buffers.items():
+            setattr(module, name, buffer)
+        return
+    module._buffers.clear()
+    module._buffers.update(buffers)
 
 
 def _backward(output: Any, training: bool) -> None:

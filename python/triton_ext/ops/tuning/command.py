@@ -16,7 +16,7 @@ import torch
 from triton_ext.errors import TritonExtError, UnsupportedError
 from triton_ext.ops.conv_plan import INPUT_DTYPES
 from triton_ext.ops.problem import ConvProblem
-from triton_ext.ops.tuning.collect import Calls, collect, parse_shape
+from triton_ext.ops.tuning.collect import Calls, check_inputs, collect, parse_shape
 from triton_ext.ops.tuning.processes import CompilePool
 from triton_ext.ops.tuning.runs import reload, tune
 from triton_ext.ops.tuning_store.cases import Case
@@ -229,6 +229,8 @@ def _collected(model: torch.nn.Module, example_inputs: Any, training: bool) -> C
 
 
 def _check_file(path: pathlib.Path) -> None:
+    if path.is_dir():
+        raise CommandError(f"{path}: is a folder: expected a model's Python file")
     if not path.is_file():
         raise CommandError(f"{path}: there is no such file")
 
@@ -240,7 +242,8 @@ def load_model(path: pathlib.Path) -> tuple[torch.nn.Module, Sequence[Any]]:
         path: A file with ``model`` and ``example_inputs``, or ``build()`` that returns both.
 
     Raises:
-        CommandError: There is no such file, it cannot be run, or it defines neither.
+        CommandError: There is no such file, it cannot be run, it defines neither, or they are
+            nothing that a model is run on.
     """
     _check_file(path)
     spec = importlib.util.spec_from_file_location(_MODEL_MODULE, path)
@@ -278,6 +281,10 @@ def load_model(path: pathlib.Path) -> tuple[torch.nn.Module, Sequence[Any]]:
         sys.path.remove(str(path.resolve().parent))
     if not isinstance(model, torch.nn.Module):
         raise CommandError(f"{path}: the model is a {type(model).__name__}: expected a Module")
+    try:
+        check_inputs(str(path), model, example_inputs)
+    except TypeError as error:
+        raise CommandError(str(error)) from error
     if isinstance(example_inputs, torch.Tensor):
         example_inputs = (example_inputs,)
     return model, example_inputs

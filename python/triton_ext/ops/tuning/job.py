@@ -17,7 +17,7 @@ import torch.distributed as dist
 
 from triton_ext.errors import TritonExtError, UnsupportedError
 from triton_ext.ops.machine import Machine
-from triton_ext.ops.tuning.runs import Report, reload, tune
+from triton_ext.ops.tuning.runs import Report, check_options, reload, tune
 from triton_ext.ops.tuning_store.cases import Case
 from triton_ext.ops.tuning_store.files import RawEntry
 from triton_ext.ops.tuning_store.lookup import lookup
@@ -128,7 +128,8 @@ def warmup_steps(steps: int, **options: Any) -> Warmup:
 
     Raises:
         TypeError: ``steps`` is no int, or ``tune`` has no such option.
-        ValueError: ``steps`` is negative.
+        ValueError: ``steps`` is negative, or an option is what ``tune`` refuses anywhere: too small
+            a number, no device, or one that is no GPU and without a ``clock``.
     """
     if type(steps) is not int:
         raise TypeError(f"warmup_steps: steps is {steps!r}: expected an int")
@@ -141,4 +142,5 @@ def warmup_steps(steps: int, **options: Any) -> Warmup:
             f"warmup_steps: {', '.join(unknown)}: expected an option of tune, which has "
             f"{', '.join(known)}"
         )
+    check_options("warmup_steps", **options)
     return Warmup(steps, options)

@@ -42,7 +42,7 @@ from triton_ext.ops.tuning_store.files import (
 from triton_ext.ops.tuning_store.kinds import KindError, encode, kind_of
 from triton_ext.ops.tuning_store.lookup import lookup, read_choice, user_path
 
-__all__ = ["Compiler", "Outcome", "Report", "Trial", "reload", "tune", "use"]
+__all__ = ["Compiler", "Outcome", "Report", "Trial", "check_options", "reload", "tune", "use"]
 
 # Even, so that all candidates have as many of the longer measurements; see turns.
 ROUNDS = 6
@@ -236,11 +236,7 @@ def tune(
     """
     begin = time.perf_counter()
     cases = _checked_cases(cases)
-    if seconds is not None and not seconds > 0:
-        raise ValueError(f"tune: seconds is {seconds!r}: expected a positive number")
-    for name, value in (("rounds", rounds), ("count", count), ("jobs", jobs)):
-        if (value is not None or name != "jobs") and (type(value) is not int or value < 1):
-            raise ValueError(f"tune: {name} is {value!r}: expected an int of at least 1")
+    _check_numbers("tune", rounds, count, seconds, jobs)
     place = _checked_device(device, machine is not None)
     found = machine_of(place, "tune") if machine is None else machine
     asked: dict[str, Case] = {}
@@ -259,8 +255,7 @@ def tune(
         else:
             todo.append((key, case, configs))
     if todo:
-        if place.type != "cuda" and clock is None:
-            raise ValueError(f"tune: device is {str(place)!r}: expected a GPU, or a clock")
+        _check_clock("tune", place, clock)
         with ExitStack() as stack:
             if place.type == "cuda":
                 stack.enter_context(torch.cuda.device(place))
@@ -298,6 +293,55 @@ def _checked_cases(cases: object) -> list[Case]:
     return found
 
 
+def check_options(
+    name: str,
+    *,
+    device: torch.device | str | None = None,
+    rounds: int = ROUNDS,
+    count: int = MOST_CANDIDATES,
+    seconds: float | None = None,
+    jobs: int | None = None,
+    clock: Clock | None = None,
+    **_: object,
+) -> None:
+    """Refuses options of :func:`tune` that are wrong whatever there is to tune, and anywhere.
+
+    Args:
+        name: Who got them, for the errors.
+        device: As for ``tune``, as are the others.
+
+    Raises:
+        ValueError: A number is too small, or the device is none, or no GPU and without a clock.
+    """
+    _check_numbers(name, rounds, count, seconds, jobs)
+    if device is not None:
+        _check_clock(name, _parsed_device(name, device), clock)
+
+
+def _check_numbers(
+    name: str, rounds: int, count: int, seconds: float | None, jobs: int | None
+) -> None:
+    if seconds is not None and not (isinstance(seconds, (int, float)) and seconds > 0):
+        raise ValueError(f"{name}: seconds is {seconds!r}: expected a positive number")
+    for option, value in (("rounds", rounds), ("count", count), ("jobs", jobs)):
+        if (value is not None or option != "jobs") and (type(value) is not int or value < 1):
+            raise ValueError(f"{name}: {option} is {value!r}: expected an int of at least 1")
+
+
+def _check_clock(name: str, place: torch.device, clock: Clock | None) -> None:
+    if place.type != "cuda" and clock is None:
+        raise ValueError(f"{name}: device is {str(place)!r}: expected a GPU, or a clock")
+
+
+def _parsed_device(name: str, device: torch.device | str) -> torch.device:
+    try:
+        return torch.device(device)
+    except (RuntimeError, TypeError) as error:
+        raise ValueError(
+            f"{name}: device is {device!r}: {str(error).partition(chr(10))[0]}"
+        ) from error
+
+
 def _checked_device(device: torch.device | str | None, is_named: bool) -> torch.device:
     has_gpu = torch.cuda.is_available()
     none = f"tune: there is no GPU to measure on (torch {torch.__version__} sees none)"
@@ -305,12 +349,7 @@ def _checked_device(device: torch.device | str | None, is_named: bool) -> torch.
         if not has_gpu and not is_named:
             raise UnsupportedError(none)
         device = "cuda" if has_gpu else "cpu"
-    try:
-        place = torch.device(device)
-    except (RuntimeError, TypeError) as error:
-        raise ValueError(
-            f"tune: device is {device!r}: {str(error).partition(chr(10))[0]}"
-        ) from error
+    place = _parsed_device("tune", device)
     if place.type == "cuda":
         count = torch.cuda.device_count() if has_gpu else 0
         if place.index is not None and place.index >= count:
