@@ -5,6 +5,7 @@ Against torch in float64, gradients against its autograd.
 
 from __future__ import annotations
 
+import gc
 import os
 
 import pytest
@@ -27,9 +28,11 @@ from recorded_graphs import recording
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.autograd import forward_ad
 from torch.fx.experimental.proxy_tensor import make_fx
+from torch.multiprocessing.reductions import StorageWeakRef
 from triton_ext.errors import UnsupportedError
 from triton_ext.ops import batch_norm, group_norm, norm_problem
 from triton_ext.ops.norms.graphs import IS_OPERATOR
+from triton_ext.ops.norms.norm_launches import Launches
 
 HALF = torch.float16
 
@@ -93,10 +96,31 @@ def test_running_statistics(momentum, dtype):
     limit = 1e-3 if dtype == HALF else 1e-5
     assert (mean - expected[0]).abs().max() < limit
     assert (variance - expected[1]).abs().max() < limit
-    if momentum is not None:
-        # Whoever saved them for a backward is told.
-        assert mean._version > versions[0]
-        assert variance._version > versions[1]
+    # As behind torch's: what torch's own has saved of them may go through its backward.
+    assert (mean._version, variance._version) == versions
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_torchs_backward_runs_behind_our_forward(training):
+    """One norm over several levels of a network, of which the first one is torch's."""
+    x = rows_of((2, 24, 5, 3), torch.float32, 0).requires_grad_()
+
+    def gradient(norm):
+        mean, variance = running(24, torch.float32)
+        y = torch.nn.functional.batch_norm(x, mean, variance, training=training)
+        with torch.no_grad():
+            norm(x.detach() + 1, mean, variance)
+        (found,) = torch.autograd.grad(y.square().sum(), x)
+        return found
+
+    def ours(x, mean, variance):
+        batch_norm(x, None, None, mean, variance, training=True)
+
+    def torchs(x, mean, variance):
+        torch.nn.functional.batch_norm(x, mean, variance, training=True)
+
+    expected = gradient(torchs)
+    assert (gradient(ours) - expected).abs().max() < 1e-4 * expected.abs().max()
 
 
 def test_running_statistics_in_inference_mode():
@@ -314,6 +338,39 @@ def test_a_copied_gradient_is_the_residuals():
         # The one that autograd keeps is not written to.
         assert torch.equal(other, before)
         assert found[1].data_ptr() != other.data_ptr()
+
+
+@pytest.mark.parametrize("keeps", [False, True])
+def test_the_gradient_of_the_input_waits_for_the_memory_of_y(keeps, monkeypatch):
+    # As at the end of a network: nothing else has y, and the gradient has to be copied.
+    x = rows_of((2, 24, 5, 3), HALF, 0).requires_grad_()
+    residual = rows_of((2, 24, 5, 3), HALF, 1).requires_grad_()
+    dy = torch.randn(2, 24, 5, 3).half()
+
+    def times_dy(order):
+        y = batch_norm(
+            x, None, None, None, None, training=True, residual=residual, activation="relu"
+        )
+        # Adding keeps no y.
+        return y + 0, y.untyped_storage(), dy.contiguous(memory_format=order)
+
+    end, _, grad = times_dy(torch.channels_last)
+    expected = torch.autograd.grad(end, (x, residual), grad)
+    end, storage, grad = times_dy(torch.contiguous_format)
+    of_y = StorageWeakRef(storage)
+    del storage
+    launch = Launches.launch
+    was_freed = []
+
+    def noted(self, tensors, is_aligned):
+        gc.collect()  # the interpreter leaves cycles
+        was_freed.append(of_y.expired())
+        launch(self, tensors, is_aligned)
+
+    monkeypatch.setattr(Launches, "launch", noted)
+    found = torch.autograd.grad(end, (x, residual), grad, retain_graph=keeps)
+    assert was_freed == [False, not keeps]
+    assert all(torch.equal(ours, theirs) for ours, theirs in zip(found, expected, strict=True))
 
 
 def test_autocast_gives_what_torch_gives_on_a_gpu():

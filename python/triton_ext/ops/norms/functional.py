@@ -55,11 +55,15 @@ class _Norm(torch.autograd.Function):
                 found = _differentiable_gradients(ctx, dy)
             # Legacy vmap, which torch.autograd.grad uses, has no detach().
             return (*[None if t is None else t.clone() for t in found], None)
-        x, weight, bias, mean, spread, y = ctx.saved_tensors
-        terms = (mean, spread, weight, bias)
-        # Compiled autograd traces the backwards of what was not compiled.
-        compute = _untraced_gradients if torch.compiler.is_compiling() else Call.backward
-        return (*compute(ctx.call, x, dy, y, terms, ctx.needs_input_grad[:4]), None)
+        saved = list(ctx.saved_tensors)
+        needs = ctx.needs_input_grad[:4]
+        if torch.compiler.is_compiling():
+            # Compiled autograd traces the backwards of what was not compiled.
+            return (*_untraced_gradients(ctx.call, saved, dy, needs), None)
+        if ctx.has_residual:
+            # Where the graph is not kept, what was saved for this backward alone is freed in it.
+            ctx.maybe_clear_saved_tensors()
+        return (*ctx.call.backward(saved, dy, needs), None)
 
 
 _untraced_gradients: Any = torch._disable_dynamo(Call.backward)

@@ -111,7 +111,7 @@ def _run_backward(  # type: ignore[no-untyped-def]
     plan = plan_of(kind, x, groups, weight, bias, None, running, activation, eps, out_dtype)  # type: ignore[arg-type]
     mean, spread = running if moments is None else moments
     call = Call(plan, uses_batch=moments is not None)
-    found = call.backward(x, dy, y, (mean, spread, weight, bias), needs)
+    found = call.backward([x, weight, bias, mean, spread, y], dy, needs)
     # An operator returns no None.
     return tuple(x.new_empty(0) if gradient is None else gradient for gradient in found)
 

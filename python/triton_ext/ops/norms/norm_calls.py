@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch.autograd.graph import increment_version
@@ -90,9 +90,10 @@ class Call:
         has_mean, has_variance = mean is not None, variance is not None
         key = (self.momentum, has_mean, has_variance, batches is not None, y is not None)
         plan.forward(key).launch(tensors, is_aligned)
-        for moved in (mean, variance, batches):
-            if moved is not None and not moved.is_inference():
-                increment_version(moved)
+        # Versions of running statistics stay, as behind torch's: it saves them for a backward that
+        # reads none in training mode, and that may run behind this call.
+        if batches is not None and not batches.is_inference():
+            increment_version(batches)
         return moments, rstd
 
     def normalize(self, x: Tensor, terms: Terms, residual: Tensor | None) -> Tensor:
@@ -105,15 +106,15 @@ class Call:
         return y
 
     def backward(
-        self, x: Tensor, dy: Tensor, y: Tensor | None, terms: Terms, needs: Sequence[bool]
+        self, saved: list[Tensor | None], dy: Tensor, needs: Sequence[bool]
     ) -> tuple[Tensor | None, ...]:
         """Returns the gradients of x, weight, bias and residual; ``None`` for what needs none.
 
         Args:
-            x: As for the forward.
+            saved: x, weight, bias, means and spreads as for the forward, and y where a ReLU is
+                behind a residual, or None.  Emptied, so that what nobody else has is freed when no
+                kernel reads it any more.
             dy: Of y's shape; the residual's gradient may be this one.
-            y: Where a ReLU is behind a residual, or None.
-            terms: As for :meth:`normalize`.
             needs: Of which there are gradients.
 
         Raises:
@@ -124,7 +125,48 @@ class Call:
         given = dy
         if dy.stride() != strides or dy.is_neg():
             dy = _in_order(dy)
-        mean, spread, weight, bias = terms
+        y = saved.pop()
+        x, terms = self._checked(saved, y)
+        saved.clear()
+        if x.stride() != strides:
+            x = _in_order(x)
+        if y is not None and y.stride() != strides:
+            y = _in_order(y)
+        needs_x, needs_weight, needs_bias, needs_residual = needs
+        how = plan.gradients((tuple(needs), y is not None, not self.uses_batch))
+        device, wide = x.device, torch.float32
+        parts = torch.empty(plan.parts_size, dtype=wide, device=device) if how.adds else None
+        means = torch.empty(plan.means_size, dtype=wide, device=device) if how.needs_means else None
+        # A copy, as of the gradient that comes from pooling, is written over: autograd keeps the
+        # one that it was made of, and at the end of a network is where memory is short.
+        is_own = dy.data_ptr() != given.data_ptr() and dy.dtype is x.dtype
+        g = None
+        if how.writes_g:
+            g = dy if is_own else torch.empty_like(x)
+        _, _, weight, bias = terms
+        dweight = torch.empty_like(weight) if needs_weight else None
+        dbias = torch.empty_like(bias) if needs_bias else None
+        # Where it is short, dx may have the memory of a y that nobody else has.
+        of_x = how.of_x if is_own and y is not None else None
+        dx = torch.empty_like(x) if needs_x and of_x is None else None
+        tensors = (x, dy, y, g, *terms, parts, means, dweight, dbias, dx, None)
+        is_aligned = are_aligned(x, dy, y, *terms)
+        if of_x is not None:
+            how.of_others.launch(tensors, is_aligned)
+            del y, tensors
+            dx = torch.empty_like(x)
+            tensors = (x, dy, None, g, *terms, parts, means, dweight, dbias, dx, None)
+            of_x.launch(tensors, is_aligned)
+        else:
+            how.launches.launch(tensors, is_aligned)
+        if needs_residual and g is None:
+            g = dy
+        return dx, dweight, dbias, g
+
+    def _checked(self, saved: Sequence[Any], y: Tensor | None) -> tuple[Tensor, Terms]:
+        """Returns x and the terms of :meth:`normalize`, of the dtypes that the forward had."""
+        x, weight, bias, mean, spread = saved
+        plan = self.plan
         # Hooks may have put others in the place of the saved ones.
         of_mean, of_spread, of_weight, of_bias = plan.term_dtypes
         if self.uses_batch:
@@ -141,29 +183,7 @@ class Call:
                 f"hooks on saved tensors gave back x as {x.dtype} and means as {mean.dtype}, "
                 f"expected {plan.dtype} and {of_mean}, and all others as they were"
             )
-        if x.stride() != strides:
-            x = _in_order(x)
-        if y is not None and y.stride() != strides:
-            y = _in_order(y)
-        needs_x, needs_weight, needs_bias, needs_residual = needs
-        how = plan.gradients((tuple(needs), y is not None, not self.uses_batch))
-        device, wide = x.device, torch.float32
-        parts = torch.empty(plan.parts_size, dtype=wide, device=device) if how.adds else None
-        means = torch.empty(plan.means_size, dtype=wide, device=device) if how.needs_means else None
-        g = None
-        if how.writes_g:
-            # A copy, as of the gradient that comes from pooling, is written over: autograd keeps
-            # the one that it was made of, and at the end of a network is where memory is short.
-            is_own = dy.data_ptr() != given.data_ptr() and dy.dtype is x.dtype
-            g = dy if is_own else torch.empty_like(x)
-        dweight = torch.empty_like(weight) if needs_weight else None
-        dbias = torch.empty_like(bias) if needs_bias else None
-        dx = torch.empty_like(x) if needs_x else None
-        tensors = (x, dy, y, g, *terms, parts, means, dweight, dbias, dx, None)
-        how.launches.launch(tensors, are_aligned(x, dy, y, *terms))
-        if needs_residual and g is None:
-            g = dy
-        return dx, dweight, dbias, g
+        return x, (mean, spread, weight, bias)
 
 
 def _in_order(tensor: Tensor) -> Tensor:

@@ -53,12 +53,16 @@ class Gradients:
 
     Attributes:
         launches: Its kernels, of tensors in the order of ``GRADIENT_TENSORS``.
+        of_others: Those of them that do not write dx, if another does, which reads no y.
+        of_x: That one; ``None`` where there is none, or it reads y.
         adds: Whether a kernel leaves parts to be merged.
         writes_g: Whether the gradient in front of the activation is written.
         needs_means: Whether dx needs means of gradients.
     """
 
     launches: Launches
+    of_others: Launches
+    of_x: Launches | None
     adds: bool
     writes_g: bool
     needs_means: bool
@@ -201,8 +205,11 @@ class NormPlan:
             names = f"x g none dx {_TERMS} means" if writes_g else f"x dy y dx {_TERMS} means"
             dx = self._input_gradient(is_variance, is_before or writes_g)
             steps.append((dx, _places(GRADIENT_TENSORS, names)))
+        is_apart = needs_x and writes_g
         return Gradients(
             launches=Launches(steps),
+            of_others=Launches(steps[:-1] if is_apart else steps),
+            of_x=Launches(steps[-1:]) if is_apart else None,
             adds=writes_g or merges,
             writes_g=writes_g,
             needs_means=needs_means,
