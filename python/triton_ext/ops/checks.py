@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import torch
@@ -38,6 +38,8 @@ Numbers = int | Sequence[int]
 Padding = int | str | Sequence[int] | Sequence[Sequence[int]]
 Fallback = Literal["error", "torch"]
 
+_NOTHING: Mapping[str, Tensor | None] = {}
+
 
 def check_numbers(name: str, padding: Padding) -> None:
     """Refuses padding by its name, which transposed convolutions do not have."""
@@ -64,8 +66,8 @@ def check_types(
     bias: Tensor | None,
     names: tuple[str, str] = ("x", "weight"),
     *,
+    others: Mapping[str, Tensor | None] = _NOTHING,
     fallback: str = "error",
-    **others: Tensor | None,
 ) -> None:
     """Refuses what is no dense tensor, and forward-mode differentiation that torch may not do.
 
@@ -75,8 +77,8 @@ def check_types(
         weight: The second one.
         bias: A tensor or None.
         names: What the first two are called.
-        fallback: As for the functions; what they are to refuse is not refused here.
         others: More tensors, or None, by their names.
+        fallback: The function's; with ``"torch"`` forward-mode differentiation is not refused.
     """
     for which, value in ((names[0], x), (names[1], weight)):
         if not isinstance(value, Tensor):

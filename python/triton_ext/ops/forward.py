@@ -113,12 +113,16 @@ def convolve_fused(
         known = shortcut.known(key)
         if known is not None:
             return known.run(*tensors)
-    others = {"scale": scale, "residual": residual, "out_scale": out_scale}
     # What has no derivative at all has none by torch either.
     strict = amax is not None or out is not None or epilogue is not None
-    tangents = "error" if strict else fallback
-    check_types(name, x, weight, bias, fallback=tangents, **others)
-    check_types(name, x, weight, None, fallback=tangents, amax=amax, out=out)
+    others = {
+        "scale": scale,
+        "residual": residual,
+        "out_scale": out_scale,
+        "amax": amax,
+        "out": out,
+    }
+    check_types(name, x, weight, bias, fallback="error" if strict else fallback, others=others)
     check_groups(name, groups)
     extra = () if extra is None else extra
     check_extra(name, epilogue, extra)
