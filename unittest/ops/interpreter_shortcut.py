@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch.utils.flop_counter import FlopCounterMode
 from triton_ext import ops
 from triton_ext.errors import UnsupportedError
 from triton_ext.ops import calls, execution, library, shortcut
@@ -51,6 +52,20 @@ def test_the_second_call_goes_past_the_dispatcher_and_gives_the_same_bits(dispat
     ops.conv2d(x[:1], weight, bias, padding=1)
     ops.conv2d(x, weight, bias, padding=(1, 1))
     assert len(dispatched) == 4
+
+
+def test_flops_of_calls_seen_before_are_counted():
+    x, weight, bias = (tensor.requires_grad_() for tensor in operands())
+
+    def step() -> int:
+        # A backward of a call from before, and a call.
+        y = ops.conv2d(x, weight, bias, padding=1)
+        with FlopCounterMode(display=False) as counter:
+            (y + ops.conv2d(x, weight, bias, padding=1)).sum().backward()
+        return counter.get_total_flops()
+
+    once = 2 * 2 * 30 * 16 * 16 * 9
+    assert [step() for _ in range(3)] == [5 * once] * 3
 
 
 def test_so_does_one_with_an_epilogue(dispatched):

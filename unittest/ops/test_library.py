@@ -12,6 +12,7 @@ pytest.importorskip("torch", reason="triton_ext.ops needs torch, which is not in
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils.flop_counter import FlopCounterMode
 from triton_ext import ops
 from triton_ext.ops import execution
 from triton_ext.ops.arguments import channels_last, channels_last_strides
@@ -602,3 +603,44 @@ def test_the_reference_of_epilogues_writes_what_it_is_given():
     scaled = apply_epilogue(y, None, None, None, "none", torch.tensor(2.0), amax, torch.float16)
     torch.testing.assert_close(scaled, (2 * y).half())
     assert amax.item() == y.abs().max().item()
+
+
+# --- torch.utils.flop_counter ---------------------------------------------------------------------
+
+
+def flops_of(function, shapes, training, **keywords) -> int:
+    tensors = [randn(*shape).requires_grad_(training) for shape in shapes]
+    with FlopCounterMode(display=False) as counter:
+        y = function(*tensors, **keywords)
+        if training:
+            y.sum().backward()
+    return counter.get_total_flops()
+
+
+@pytest.mark.parametrize("training", [False, True])
+@pytest.mark.parametrize(
+    ("name", "shapes", "keywords"),
+    [
+        ("conv2d", [(2, 4, 6, 6), (8, 4, 3, 3), (8,)], {}),
+        ("conv3d", [(2, 4, 6, 6, 5), (8, 4, 3, 3, 1)], {"dilation": 2}),
+        ("conv2d", [(2, 4, 6, 6), (8, 2, 3, 3)], {"groups": 2, "padding": 1, "stride": 2}),
+        ("conv_transpose2d", [(2, 4, 6, 6), (4, 8, 3, 3), (8,)], {"stride": 2}),
+        ("conv_transpose2d", [(2, 4, 6, 6), (4, 4, 3, 3)], {"groups": 2, "padding": 1}),
+    ],
+)
+def test_flops_are_counted_as_torchs_are(name, shapes, keywords, training):
+    expected = flops_of(getattr(F, name), shapes, training, **keywords)
+    assert expected > 0
+    assert flops_of(getattr(ops, name), shapes, training, fallback="torch", **keywords) == expected
+
+
+def test_flops_with_an_epilogue_are_those_of_the_convolution():
+    shapes = [(2, 4, 6, 6), (8, 4, 3, 3)]
+    found = {"activation": "relu", "fallback": "torch"}
+    expected = flops_of(F.conv2d, shapes, training=False)
+    assert flops_of(ops.conv2d, shapes, training=False, **found) == expected
+    found["out"] = randn(2, 8, 4, 4)
+    assert flops_of(ops.conv2d, shapes, training=False, **found) == expected
+    found.pop("out")
+    expected = flops_of(F.conv2d, shapes, training=True)
+    assert flops_of(ops.conv2d, shapes, training=True, **found) == expected

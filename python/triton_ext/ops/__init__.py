@@ -10,7 +10,7 @@ from triton_ext import plugin
 plugin.install()
 
 # The kernels they import need the plugin.
-from triton_ext.ops import library  # noqa: E402, F401 - registers the operators
+from triton_ext.ops import flops, library  # noqa: E402, F401 - register the operators
 from triton_ext.ops.functional import (  # noqa: E402
     conv1d,
     conv1d_input,
