@@ -19,6 +19,7 @@ from triton_ext.errors import UnsupportedError
 from triton_ext.ops import conv_gemm, execution, tuning
 from triton_ext.ops.conv_gather import GatherPlan
 from triton_ext.ops.epilogue import EpilogueSpec
+from triton_ext.ops.tuning import job as jobs
 from triton_ext.ops.tuning import runs
 from triton_ext.ops.tuning.calls import make_plan, make_tensors, run_plan
 from triton_ext.ops.tuning.collect import parse_shape
@@ -213,12 +214,39 @@ def test_nothing_is_saved_if_that_is_asked_for(table):
     assert chosen(case()) == configs_of(case())[-1]
 
 
-def test_choices_go_to_another_file_if_that_is_asked_for(tmp_path, table):
+@pytest.mark.parametrize("kind", [pathlib.Path, str])
+def test_choices_go_to_another_file_if_that_is_asked_for(kind, tmp_path, table):
     path = tmp_path / "mine" / "out.json"
-    report = tune([case(), case("wgrad")], save=path)
+    report = tune([case(), case("wgrad")], save=kind(path))
     assert read_table(path, GPU) == report.table
     assert len(report.table.entries) == 2
     assert not table.exists()
+
+
+@pytest.mark.parametrize("where", ["make_tensors", "run_plan"])
+def test_a_case_that_there_is_no_memory_for_is_left_out(where, monkeypatch):
+    def fails(asked, *arguments):
+        if asked.direction == "dgrad":
+            raise torch.OutOfMemoryError("of 80 GiB")
+        return real(asked, *arguments)
+
+    real = getattr(runs, where)
+    monkeypatch.setattr(runs, where, fails)
+    report = tune([case("dgrad"), case()])
+    assert [outcome.note for outcome in report.outcomes] == ["no memory to measure in", ""]
+    assert list(report.table.entries) == [case().key(2)]
+
+
+def test_what_becomes_of_a_case_is_told_before_the_next_one(table):
+    tune([case("wgrad")])
+    told = []
+
+    def on_outcome(outcome):
+        told.append(outcome)
+        assert len(read_table(table, GPU).entries) == len(told) + 1
+
+    report = tune([case("wgrad"), case(), case("dgrad")], on_outcome=on_outcome)
+    assert tuple(told) == report.outcomes[1:]
 
 
 class FakeTime:
@@ -364,6 +392,101 @@ def test_never_while_a_graph_is_captured(monkeypatch):
         assert job._left == 1
     with pytest.raises(UnsupportedError, match="graph is being captured; tune before"):
         tuning.tune([case()], device="cuda")
+
+
+def test_the_last_of_the_steps_ends_it():
+    job = warmup(1)
+    step_of(1)
+    assert job.step() is not None
+    assert lookups.lookup.observers == []
+
+
+class Group:
+    """Stands in for torch.distributed: a rank of two, and what they say.
+
+    Args:
+        rank: Which one.
+        said: By rank 0, which adds to it, to rank 1; ``None`` where they do not hear each other.
+    """
+
+    def __init__(self, rank, said):
+        self.rank, self.said = rank, said
+
+    def is_available(self):
+        return True
+
+    def is_initialized(self):
+        return True
+
+    def get_world_size(self):
+        return 2
+
+    def get_rank(self):
+        return self.rank
+
+    def all_gather_object(self, gathered, met):
+        gathered[:] = [met, met]
+
+    def broadcast_object_list(self, messages, src):
+        assert src == 0
+        if self.said is None:
+            raise RuntimeError("Timed out waiting 5000ms\nfor recv")
+        if self.rank == 0:
+            self.said += messages
+        else:
+            messages[0] = self.said.pop(0)
+
+
+def test_no_rank_waits_for_longer_than_a_case_takes(monkeypatch):
+    group, clock = Group(0, []), last_is_fastest()
+    monkeypatch.setattr(jobs, "dist", group)
+    told = []
+    job = warmup(1, clock=clock, on_outcome=lambda _: told.append(len(clock.measured)))
+    step_of(1)
+    report = job.step()
+    assert [outcome.case.direction for outcome in report.outcomes] == ["fprop", "dgrad", "wgrad"]
+    *between, last = group.said
+    assert between == [jobs._GOING_ON] * 3
+    assert last == (GPU, report.table.entries)
+    # The broadcasts are between the measurements of two cases, not at their end.
+    assert 0 < told[0] < told[1] < told[2] == len(clock.measured)
+
+
+def test_other_ranks_listen_until_rank_0_is_done_and_use_what_it_says(monkeypatch, table):
+    asked = case()
+    entries = tune([asked], save=False).table.entries
+    lookups.lookup.forget(added=True)
+    group = Group(1, [jobs._GOING_ON, jobs._GOING_ON, (GPU, entries)])
+    monkeypatch.setattr(jobs, "dist", group)
+    job = warmup(1)
+    step_of(1)  # makes plans, which are kept
+    assert job.step() is None
+    assert group.said == []
+    seen = []
+    real = conv_gemm.kernel_constants
+
+    def constants(config, *arguments, **keywords):
+        seen.append(config)
+        return real(config, *arguments, **keywords)
+
+    monkeypatch.setattr(conv_gemm, "kernel_constants", constants)
+    step_of(1)
+    assert configs_of(asked)[-1] in seen
+    assert not table.exists()
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_ranks_that_lose_each_other_are_told_what_to_do(rank, monkeypatch):
+    monkeypatch.setattr(jobs, "dist", Group(rank, None))
+    job = warmup(1)
+    step_of(1)
+    with pytest.raises(
+        tuning.JobError,
+        match=rf"rank {rank} lost the others while rank 0 measured: Timed out waiting 5000ms; .*"
+        r"shorter time \(seconds=\), or give init_process_group a longer timeout",
+    ):
+        job.step()
+    assert lookups.lookup.observers == []
 
 
 @pytest.mark.parametrize("fails", [False, True])

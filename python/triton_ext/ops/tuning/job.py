@@ -3,7 +3,8 @@
 While steps run, plans that are made are watched, whoever makes them: eager code, the backward,
 compiled graphs.  At a step's end the ranks put together what no table knew, rank 0 measures it, and
 all others get the results through the default process group.  Every rank calls ``step`` as often as
-every other, as it does with collectives of its own.
+every other, as it does with collectives of its own.  While rank 0 measures it tells the others so
+behind every case, because no wait in a process group may be longer than the group's timeout.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import torch.distributed as dist
 
 from triton_ext.errors import TritonExtError, UnsupportedError
 from triton_ext.ops.machine import Machine
-from triton_ext.ops.tuning.runs import Report, check_options, reload, tune
+from triton_ext.ops.tuning.runs import Outcome, Report, check_options, reload, tune
 from triton_ext.ops.tuning_store.cases import Case
 from triton_ext.ops.tuning_store.files import RawEntry
 from triton_ext.ops.tuning_store.lookup import lookup
@@ -25,8 +26,12 @@ from triton_ext.ops.tuning_store.lookup import lookup
 __all__ = ["JobError", "Warmup", "warmup_steps"]
 
 
+# What rank 0 tells the others while it measures.
+_GOING_ON = "going on"
+
+
 class JobError(TritonExtError):
-    """Rank 0 could not measure; the text says why."""
+    """Rank 0 could not measure, or the ranks lost each other meanwhile; the text says why."""
 
 
 class Warmup:
@@ -67,7 +72,8 @@ class Warmup:
 
         Raises:
             UnsupportedError: A CUDA graph is being captured.
-            JobError: Rank 0 could not measure; on every rank.
+            JobError: Rank 0 could not measure; on every rank.  Or a rank did not hear of rank 0 for
+                longer than the process group waits, or rank 0 not of it.
         """
         if not self._left:
             return None
@@ -92,11 +98,14 @@ class Warmup:
         every = tuple(dict.fromkeys(case for cases in gathered for case in cases))
         if not every:
             return None
-        report, message = None, [None]
+        report = None
         if dist.get_rank() == 0:
-            report, message = self._measured(every)
-        dist.broadcast_object_list(message, src=0)
-        answer: Any = message[0]
+            report, answer = self._measured(every)
+            _told(answer)
+        else:
+            answer = _GOING_ON
+            while answer == _GOING_ON:
+                answer = _told(None)
         if isinstance(answer, str):
             raise JobError(f"warmup_steps: rank 0 could not measure: {answer}")
         gpu, entries = answer
@@ -104,14 +113,41 @@ class Warmup:
         reload()
         return report
 
-    def _measured(self, cases: tuple[Case, ...]) -> tuple[Report | None, list[Any]]:
+    def _measured(self, cases: tuple[Case, ...]) -> tuple[Report | None, Any]:
         """Returns the report, and what to tell the others: GPU and entries, or what went wrong."""
+        device = torch.cuda.current_device() if torch.cuda.is_available() else -1
+        also = self._options.get("on_outcome")
+
+        def on_outcome(outcome: Outcome) -> None:
+            # Where it is measured may be another device than the one that speaks to the others.
+            with torch.cuda.device(device):
+                _told(_GOING_ON)
+            if also is not None:
+                also(outcome)
+
         try:
-            report = tune(cases, **self._options)
+            report = tune(cases, **{**self._options, "on_outcome": on_outcome})
+        except JobError:
+            raise
         except Exception as error:  # the others wait for an answer, whatever it is
-            return None, [f"{type(error).__name__}: {error}"]
+            return None, f"{type(error).__name__}: {error}"
         entries: dict[str, RawEntry] = report.table.entries
-        return report, [(report.gpu, entries)]
+        return report, (report.gpu, entries)
+
+
+def _told(message: Any) -> Any:
+    """Returns what rank 0 tells all ranks: its ``message``."""
+    messages = [message]
+    try:
+        dist.broadcast_object_list(messages, src=0)
+    except RuntimeError as error:
+        line = str(error).partition("\n")[0]
+        raise JobError(
+            f"warmup_steps: rank {dist.get_rank()} lost the others while rank 0 measured: {line}; "
+            "if no rank has failed, measure for a shorter time (seconds=), or give "
+            "init_process_group a longer timeout"
+        ) from error
+    return messages[0]
 
 
 def warmup_steps(steps: int, **options: Any) -> Warmup:

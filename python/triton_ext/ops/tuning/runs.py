@@ -8,7 +8,7 @@ import math
 import pathlib
 import time
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, wait
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -201,12 +201,13 @@ def tune(
     count: int = MOST_CANDIDATES,
     force: bool = False,
     progress: bool = True,
-    save: bool | pathlib.Path = True,
+    save: bool | str | pathlib.Path = True,
     seconds: float | None = None,
     jobs: int | None = None,
     compiler: Compiler | None = None,
     clock: Clock | None = None,
     machine: Machine | None = None,
+    on_outcome: Callable[[Outcome], object] | None = None,
 ) -> Report:
     """Measures candidates for every case and keeps the fastest in the user's table.
 
@@ -227,16 +228,18 @@ def tune(
         compiler: Compiles; by default processes that live as long as the call.
         clock: Measures; CUDA events by default.
         machine: What the device is; asked of the driver by default.
+        on_outcome: Is called with what became of a case that was not known, before the next one is
+            measured; what it raises ends the tuning.
 
     Raises:
-        TypeError: ``cases`` holds what is no ``Case``.
+        TypeError: ``cases`` holds what is no ``Case``, or ``save`` is no path.
         UnsupportedError: There is no GPU that runs the kernels, or a CUDA graph is being captured.
         ValueError: There is no such device, or it is no GPU and no ``clock`` is given; ``rounds``,
             ``count`` or ``jobs`` is less than 1, or ``seconds`` is not positive.
     """
     begin = time.perf_counter()
     cases = _checked_cases(cases)
-    _check_numbers("tune", rounds, count, seconds, jobs)
+    _check_values("tune", rounds, count, seconds, jobs, save)
     place = _checked_device(device, machine is not None)
     found = machine_of(place, "tune") if machine is None else machine
     asked: dict[str, Case] = {}
@@ -263,9 +266,12 @@ def tune(
                 compiler = stack.enter_context(CompilePool(jobs))
             shown = stack.enter_context(make_progress(progress))
             end = math.inf if seconds is None else begin + seconds
-            run = _Run(place, found, compiler, shown, rounds, save, end)
+            path = save if isinstance(save, bool) else pathlib.Path(save)
+            run = _Run(place, found, compiler, shown, rounds, path, end)
             for outcome in run.each(todo, clock):
                 outcomes[outcome.key] = outcome
+                if on_outcome is not None:
+                    on_outcome(outcome)
             if place.type == "cuda":
                 # What was taken for measuring is not kept from whoever called.
                 torch.cuda.empty_cache()
@@ -299,6 +305,7 @@ def check_options(
     device: torch.device | str | None = None,
     rounds: int = ROUNDS,
     count: int = MOST_CANDIDATES,
+    save: bool | str | pathlib.Path = True,
     seconds: float | None = None,
     jobs: int | None = None,
     clock: Clock | None = None,
@@ -311,18 +318,27 @@ def check_options(
         device: As for ``tune``, as are the others.
 
     Raises:
+        TypeError: ``save`` is no path.
         ValueError: A number is too small, or the device is none, or no GPU and without a clock.
     """
-    _check_numbers(name, rounds, count, seconds, jobs)
+    _check_values(name, rounds, count, seconds, jobs, save)
     if device is not None:
         _check_clock(name, _parsed_device(name, device), clock)
 
 
-def _check_numbers(
-    name: str, rounds: int, count: int, seconds: float | None, jobs: int | None
+def _check_values(
+    name: str,
+    rounds: int,
+    count: int,
+    seconds: float | None,
+    jobs: int | None,
+    save: bool | str | pathlib.Path,
 ) -> None:
-    if seconds is not None and not (isinstance(seconds, (int, float)) and seconds > 0):
+    is_number = isinstance(seconds, (int, float)) and not isinstance(seconds, bool)
+    if seconds is not None and not (is_number and seconds > 0):
         raise ValueError(f"{name}: seconds is {seconds!r}: expected a positive number")
+    if not isinstance(save, (bool, str, pathlib.PurePath)):
+        raise TypeError(f"{name}: save is {save!r}: expected True, False or the path of a file")
     for option, value in (("rounds", rounds), ("count", count), ("jobs", jobs)):
         if (value is not None or option != "jobs") and (type(value) is not int or value < 1):
             raise ValueError(f"{name}: {option} is {value!r}: expected an int of at least 1")
