@@ -219,11 +219,14 @@ def measure(
 def fixed_statistics(model: nn.Module) -> Iterator[None]:
     """BatchNorm as in inference: its statistics are of one rank's pictures else, not of all."""
     norms = [m for m in model.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
+    were_training = [norm.training for norm in norms]
     for norm in norms:
         norm.eval()
-    yield
-    for norm in norms:
-        norm.train()
+    try:
+        yield
+    finally:
+        for norm, was_training in zip(norms, were_training, strict=True):
+            norm.train(was_training)
 
 
 def check(

@@ -155,6 +155,14 @@ def test_what_is_timed_together_is_interleaved():
     assert [each.endswith("x2") for each in calls] == [False, True, True, False, True, False]
 
 
+def test_norms_go_back_to_the_mode_that_each_was_in():
+    model = torch.nn.Sequential(torch.nn.BatchNorm2d(4), torch.nn.BatchNorm2d(4).eval())
+    with pytest.raises(KeyError), training.fixed_statistics(model):
+        assert not any(norm.training for norm in model)
+        raise KeyError
+    assert [norm.training for norm in model] == [True, False]
+
+
 def test_parts_of_a_joined_batch_are_disjoint_and_whole():
     batch = torch.arange(12)
     parts = [parallel.Ranks(rank, 3).part(batch) for rank in range(3)]

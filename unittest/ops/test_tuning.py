@@ -726,6 +726,17 @@ def test_a_models_file_beside_the_user(with_a_gpu, capsys, monkeypatch, tmp_path
         assert message in capsys.readouterr().err
 
 
+def test_a_models_file_may_take_its_folder_out_of_the_path(with_a_gpu, tmp_path):
+    from triton_ext.ops.tuning.command import load_model
+
+    file = tmp_path / "model.py"
+    file.write_text(f"import sys\nsys.path.remove({str(tmp_path.resolve())!r})\n{MODEL}")
+    before = list(sys.path)
+    model, _ = load_model(file)
+    assert isinstance(model, torch.nn.Module)
+    assert sys.path == before
+
+
 def test_a_models_file_has_a_module(with_a_gpu, tmp_path):
     (tmp_path / "m.py").write_text(
         textwrap.dedent("""

@@ -253,7 +253,8 @@ def load_model(path: pathlib.Path) -> tuple[torch.nn.Module, Sequence[Any]]:
     # Dataclasses and pickle look for the module of a class there.
     sys.modules[_MODEL_MODULE] = module
     # Files beside it, as where Python runs it.
-    sys.path.insert(0, str(path.resolve().parent))
+    folder = str(path.resolve().parent)
+    sys.path.insert(0, folder)
     try:
         spec.loader.exec_module(module)
         build = getattr(module, "build", None)
@@ -278,7 +279,8 @@ def load_model(path: pathlib.Path) -> tuple[torch.nn.Module, Sequence[Any]]:
             f"{path}: {_place(error, path)}{type(error).__name__}: {error}"
         ) from error
     finally:
-        sys.path.remove(str(path.resolve().parent))
+        if folder in sys.path:  # whatever the file did to it
+            sys.path.remove(folder)
     if not isinstance(model, torch.nn.Module):
         raise CommandError(f"{path}: the model is a {type(model).__name__}: expected a Module")
     try:
