@@ -268,15 +268,88 @@ def test_modules_are_wanted(function, model):
         function(model)
 
 
-def test_what_refresh_is_for():
-    """Were this not so, refresh could go."""
-    ours = nn.convert(network(), report=False, fold=True)
+@pytest.mark.parametrize(
+    "tell", [nn.refresh, torch.nn.Module.eval, lambda model: model.train().eval()]
+)
+def test_what_refresh_is_for(tell):
+    """Were this not so, refresh could go; a change of mode tells as much."""
+    ours = nn.convert(torch.nn.Sequential(network()).eval(), report=False, fold=True)
+    theirs = torch.nn.Sequential(network()).eval()
+    x = image(ours[0])
     with torch.no_grad():
-        before = ours(image(ours))
-        ours[1].bias.data.add_(1)
-        assert torch.equal(ours(image(ours)), before)
-        assert nn.refresh(ours) is ours
-        assert not torch.equal(ours(image(ours)), before)
+        before = ours(x)
+        for model in (ours, theirs):
+            model[0][1].bias.data.add_(1)
+        assert torch.equal(ours(x), before)
+        assert tell(ours) is ours
+        torch.testing.assert_close(ours(x), theirs(x), rtol=1e-4, atol=1e-5)
+
+
+FUSED = {
+    "AdamW": lambda parameters: torch.optim.AdamW(parameters, lr=0.1, fused=True),
+    "SGD": lambda parameters: torch.optim.SGD(parameters, lr=0.1, fused=True),
+}
+
+
+@pytest.mark.parametrize("optimizer", FUSED)
+@pytest.mark.parametrize("at", ["before", "recorded", "computed", "through keywords"])
+def test_fused_optimizers_write_past_versions(optimizer, at):
+    """Whenever something is inferred between two steps."""
+
+    class Named(torch.nn.Sequential):
+        def forward(self, input):
+            return super().forward(input)
+
+    theirs = Named(*network()).eval()
+    ours = nn.convert(copy.deepcopy(theirs), report=False, fold=True)
+    results = []
+    for model in (ours, theirs):
+        x, seen = image(model), []
+
+        def infer(now, model=model, x=x, seen=seen):
+            if now in (at, "behind"):
+                with torch.no_grad():
+                    seen.append(model(x))
+
+        steps = FUSED[optimizer](model.parameters())
+        for _ in range(3):
+            infer("before")
+            loss = (model(input=x) if at == "through keywords" else model(x)).square().sum()
+            infer("recorded")
+            loss.backward()
+            infer("computed")
+            version = model[1].weight._version
+            steps.step()
+            assert model[1].weight._version == version
+            steps.zero_grad()
+            infer("behind")
+        results.append(seen)
+    torch.testing.assert_close(results[0], results[1], rtol=1e-3, atol=1e-4)
+
+
+def test_what_is_kept_after_training():
+    """Nothing between a call that records derivatives and the next change of mode."""
+    ours = nn.convert(network(), report=False, fold=True)
+    fold, x = ours._triton_ext_folds[-1], image(ours)
+
+    def computed_again() -> bool:
+        with torch.no_grad():
+            ours(x)
+            known = fold._known
+            ours(x)
+        return fold._known is not known
+
+    assert not computed_again()
+    where = fold._known.scale.data_ptr()
+    ours(x)
+    assert computed_again()
+    ours.eval()
+    assert not computed_again()
+    ours.train()
+    ours(x)
+    ours.eval()
+    assert not computed_again()
+    assert fold._known.scale.data_ptr() == where  # which a captured graph reads
 
 
 def test_a_norm_is_computed_once():

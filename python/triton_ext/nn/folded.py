@@ -72,6 +72,8 @@ def _folded_class(base: Any, recipe: Recipe) -> Any:
             or not all(isinstance(a, torch.Tensor) for a in arguments)
             or _is_changed(self, recipe)
         ):
+            for each in folds_of(self):
+                each.record()
             return original(self, *arguments, **keywords)
         return folded(self, *arguments)
 
@@ -83,7 +85,14 @@ def _folded_class(base: Any, recipe: Recipe) -> Any:
         _, arguments, *rest = base.__reduce_ex__(self, 2)
         return _empty, (base, recipe, *arguments[1:]), *rest
 
+    def train(self: Any, mode: bool = True) -> Any:
+        for each in folds_of(self):
+            each.clear()
+        return base.train(self, mode)
+
     def replicate(self: Any) -> Any:
+        for each in folds_of(self):
+            each.record()  # for the replica
         replica = unfolded(self)._replicate_for_data_parallel()
         replica.__class__ = type(self)
         replica.__dict__[FOLDS] = tuple(Fold() for _ in recipe.sites)
@@ -97,6 +106,7 @@ def _folded_class(base: Any, recipe: Recipe) -> Any:
         "__reduce_ex__": reduce,
         "_replicate_for_data_parallel": replicate,
         "forward": functools.wraps(original)(forward),
+        "train": functools.wraps(base.train)(train),
         _RECIPE: recipe,
     }
     return type(base)(base.__name__, (base,), namespace)

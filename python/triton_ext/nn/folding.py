@@ -12,7 +12,7 @@ by one, as in the model's own forward.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -47,9 +47,10 @@ class _Vectors:
     """A norm's scale and bias, and what they were computed from.
 
     The sources are kept so that no other tensor gets their memory, and with it their address.
+    Without a key the values were forgotten, and only the memory of scale and bias holds.
     """
 
-    key: tuple[object, ...]
+    key: tuple[object, ...] | None
     sources: tuple[Tensor | None, ...]
     scale: Tensor
     bias: Tensor
@@ -60,22 +61,32 @@ class Fold:
 
     What changes a tensor's version or its memory is seen: optimizers, ``load_state_dict``,
     ``copy_``, ``lerp_``, ``to``, another tensor in its place or behind ``.data``.  What writes past
-    that (``tensor.data.mul_``, a replayed CUDA graph) is not; :meth:`clear` is for it.
+    that (``tensor.data.mul_``, a collective, a replayed CUDA graph) is not; :meth:`clear` is for
+    it.  Fused optimizers write past it, too, and at any time behind a call that records
+    derivatives: from such a call to the next :meth:`clear` nothing is kept.
 
     Copies and pickles of a fold are empty: they follow the copies of the modules.
     """
 
-    __slots__ = ("_known",)
+    __slots__ = ("_is_recorded", "_known")
 
     def __init__(self) -> None:
+        self._is_recorded = False
         self._known: _Vectors | None = None
 
     def __reduce__(self) -> tuple[type[Fold], tuple[()]]:
         return Fold, ()
 
     def clear(self) -> None:
-        """Forgets what was computed."""
-        self._known = None
+        """Forgets what was computed, not where: captured graphs read it."""
+        self._is_recorded = False
+        if self._known is not None:
+            self._known = replace(self._known, key=None, sources=())
+
+    def record(self) -> None:
+        """Says that the modules are called one by one, maybe for a derivative."""
+        if torch.is_grad_enabled():
+            self._is_recorded = True
 
     def vectors(self, norm: Any, bias: Tensor | None) -> tuple[Tensor, Tensor]:
         """Returns scale and bias, fp32 [C] each.
@@ -109,7 +120,7 @@ class Fold:
         except RuntimeError:  # a tensor that was made in inference mode counts no versions
             return _vectors(norm, bias)
         known = self._known
-        if known is not None and known.key == key:
+        if known is not None and known.key == key and not self._is_recorded:
             return known.scale, known.bias
         # What is kept is used with and without inference mode.
         with torch.inference_mode(False), torch.no_grad():
@@ -164,6 +175,7 @@ def convolve_folded(
     """
     name = name_of(activation)
     if name is None or not _may_fold(conv, norm, activation, x, residual, adds):
+        fold.record()
         return _one_by_one(conv, norm, activation, x, residual, adds)
     weight, bias = conv._parameters["weight"], conv._parameters["bias"]
     scale = None
