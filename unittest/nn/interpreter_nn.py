@@ -96,6 +96,22 @@ def test_folded_models(name, dtype, monkeypatch):
 
 
 @torch.no_grad()
+def test_a_model_that_was_made_in_inference_mode():
+    with torch.inference_mode():
+        torch.manual_seed(0)
+        model = settled(Block(), torch.float32).eval()
+    x = image(2, torch.float32)
+    expected = model(x)
+    exact = copy.deepcopy(model).double()(x.double())
+    for how in ({}, {"fold": True}):
+        with torch.inference_mode():
+            ours = copy.deepcopy(model)
+        nn.convert(ours, fallback="error", report=False, **how)
+        as_exact(ours(x), expected, exact)
+        assert torch.equal(nn.revert(ours)(x), expected)
+
+
+@torch.no_grad()
 def test_a_folded_model_under_autocast():
     model = settled(Block(), torch.float32).eval()
     x = image(2, torch.float32)

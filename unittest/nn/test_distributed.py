@@ -85,6 +85,35 @@ def test_data_parallel_before_the_conversion(group, views):
     torch.testing.assert_close(train(late), train(network()))
 
 
+@pytest.mark.parametrize("views", [False, True])
+def test_reverted_before_the_first_step(group, views):
+    """Weights stay packed: DDP has seen them so."""
+    from torch.nn.parallel import DistributedDataParallel
+
+    model = DistributedDataParallel(
+        nn.convert(network(), report=False), gradient_as_bucket_view=views
+    )
+    nn.revert(model)
+    assert type(model.module[0]) is torch.nn.Conv2d
+    assert not model.module[0].weight.is_contiguous()
+    torch.testing.assert_close(train(model), train(network()))
+
+
+def test_gradients_in_the_buckets_stay_there(group):
+    """So their weights are not packed, though nothing says that the model was wrapped."""
+    from torch.nn.parallel import DistributedDataParallel
+
+    model, theirs = (
+        DistributedDataParallel(network(), gradient_as_bucket_view=True) for _ in range(2)
+    )
+    train(model), train(theirs)
+    places = [p.grad.data_ptr() for p in model.parameters()]
+    nn.convert(model.module, report=False)
+    assert type(model.module[0]) is nn.Conv2d
+    assert [p.grad.data_ptr() for p in model.parameters()] == places
+    torch.testing.assert_close(train(model), train(theirs))
+
+
 def test_fully_sharded(mesh):
     from torch.distributed.fsdp import fully_shard
 

@@ -142,6 +142,21 @@ def test_updates_in_place_are_seen():
         torch.testing.assert_close(module(x), other(x), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("inside", [True, False])
+def test_a_weight_is_of_inference_mode_where_it_was(inside):
+    """Whatever the mode that it is packed in, and back."""
+    with torch.inference_mode(inside):
+        layer = torch.nn.Conv2d(4, 6, 3)
+        made = nn.Conv2d(4, 6, 3)
+    with torch.inference_mode(not inside):
+        nn.convert(layer, report=False)
+    assert layer.weight.stride() == made.weight.stride() == channels_last_strides((6, 4, 3, 3))
+    for weight in (made.weight, layer.weight, nn.revert(layer).weight):
+        assert weight.is_inference() == inside
+        with torch.no_grad():
+            assert weight.permute(0, 2, 3, 1).shape == (6, 3, 3, 4)
+
+
 def test_it_is_torchs_module():
     for name in NAMES:
         assert issubclass(getattr(nn, name), getattr(torch.nn, name))

@@ -97,8 +97,7 @@ def convert(
     if fold:
         _check_eval("convert", model)
     found, recipes = _survey(model, fold, norms)
-    # DDP's first step is wrong where weights have got another memory order since it was made.
-    pack = pack and not any(isinstance(m, DistributedDataParallel) for m in model.modules())
+    pack = pack and not _is_wrapped(model)
     shared = _shared_memory(model) if pack else None
     layers = tuple(_kept(model, layer, fallback, shared) for layer in found.layers)
     found = replace(found, layers=layers)
@@ -149,7 +148,7 @@ def revert(model: torch.nn.Module) -> torch.nn.Module:
     """Undoes :func:`convert`, in place.
 
     Modules, parameters and buffers are the same objects before, between and after; weights lie in
-    memory as they did before.
+    memory as they did before, but for those of a model that was converted and then given to DDP.
 
     Returns:
         The model.
@@ -158,6 +157,7 @@ def revert(model: torch.nn.Module) -> torch.nn.Module:
         TypeError: It is no module.
     """
     _check_model("revert", model)
+    is_wrapped = _is_wrapped(model)
     for module in model.modules():
         if recipe_of(module) is not None:
             unfold(module)
@@ -168,8 +168,8 @@ def revert(model: torch.nn.Module) -> torch.nn.Module:
             module.__dict__.pop(GATHERED, None)
             if module.__dict__.pop(_REPACKED, False) and not is_parametrized(module):
                 weight: Any = module.weight
-                with torch.inference_mode(False), torch.no_grad():
-                    weight.data = weight.data.contiguous()
+                if not is_wrapped:
+                    modules.reorder(weight, torch.Tensor.contiguous)
     return model
 
 
@@ -376,6 +376,14 @@ def _channels(norm: Any) -> str:
     return str(getattr(norm, "num_channels", None) or getattr(norm, "num_features", "?"))
 
 
+def _is_wrapped(model: torch.nn.Module) -> bool:
+    """Tells whether weights have to stay in the memory order that they have, because DDP saw it.
+
+    Its first step is wrong where they have got another one since it was made.
+    """
+    return any(isinstance(module, DistributedDataParallel) for module in model.modules())
+
+
 def _shared_memory(model: torch.nn.Module) -> frozenset[int]:
     """Returns the memory that several parameters and buffers have, as torch knows it."""
     seen: set[int] = set()
@@ -432,10 +440,18 @@ def _is_packable(module: Any, shared: frozenset[int]) -> bool:
         return False  # with other processes
     if getattr(weight, _OF_OLDER_FSDP, False):
         return False  # a view, of all that it is of where that is one parameter
-    whole = data.untyped_storage().nbytes() == data.numel() * data.element_size()
-    is_packed = data.stride() == channels_last_strides(data.shape)
-    # A part of another tensor (FSDP's, DDP's or the user's) has to stay one.
-    return whole and not is_packed
+    # A part of another tensor (FSDP's, DDP's or the user's) has to stay one, and so a gradient.
+    for tensor in (data, weight.grad):
+        if tensor is not None and not _is_whole(tensor):
+            return False
+    return data.stride() != channels_last_strides(data.shape)
+
+
+def _is_whole(tensor: torch.Tensor) -> bool:
+    """Tells whether a tensor is all that there is in its memory."""
+    if tensor.layout is not torch.strided:
+        return True
+    return tensor.untyped_storage().nbytes() == tensor.numel() * tensor.element_size()
 
 
 def _pack(module: Any) -> None:

@@ -8,7 +8,7 @@ in-place update would miss, and none is made per call.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 import torch
@@ -40,6 +40,21 @@ def _call(operator: Any, arguments: tuple[Any, ...], **keywords: Any) -> Tensor:
         return result
     result = operator(*arguments, **keywords)
     return result
+
+
+def reorder(weight: torch.nn.Parameter, order: Callable[[Tensor], Tensor]) -> None:
+    """Brings a parameter and its gradient into another memory order; both stay the same tensors.
+
+    Args:
+        weight: Any.
+        order: Returns what it is given in that order.
+    """
+    # Inside and outside of inference mode it stays what it is: what could be trained still can.
+    with torch.inference_mode(weight.is_inference()), torch.no_grad():
+        weight.data = order(weight.data)
+        grad = weight.grad
+        if type(grad) is Tensor and grad.layout is torch.strided:
+            grad.data = order(grad.data)
 
 
 class _Convolution:
@@ -77,11 +92,10 @@ class _Convolution:
         """Puts the weight's channels side by side in memory; the parameter stays the same one.
 
         Only needed where the parameter was replaced, as ``load_state_dict(assign=True)`` does: the
-        kernels take a weight in another order too, but copy it at every call.
+        kernels take a weight in another order too, but copy it at every call.  A gradient moves
+        along: fused optimizers read both as they lie.
         """
-        # What inference mode makes could not be trained.
-        with torch.inference_mode(False), torch.no_grad():
-            self.weight.data = channels_last(self.weight.data)
+        reorder(self.weight, channels_last)
 
     def extra_repr(self) -> str:
         """torch's, with the fallback where it is not the default."""
