@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import copy
+import subprocess
+import sys
 import types
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 
@@ -391,3 +394,16 @@ def test_filters_that_are_exchanged_otherwise_are_not_kept():
     assert layer._gathered is None
     layer(image()).sum().backward()
     assert layer._gathered is None
+
+
+def test_two_ranks(tmp_path):
+    """One program for all that asks for two, because starting it takes most of the time."""
+    program = str(Path(__file__).with_name("two_ranks_program.py"))
+    done = subprocess.run(
+        [sys.executable, program, str(tmp_path / "store")],
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["checked"] * 2

@@ -45,6 +45,9 @@ _NORM_DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 # How torch's FullyShardedDataParallel marks parameters that it has flattened (torch 2.13).
 _OF_OLDER_FSDP = "_fsdp_flattened"
 
+# And modules: whether their parameters stay parameters.
+_KEPT_BY_OLDER_FSDP = "_fsdp_use_orig_params"
+
 # Where torch has its modules for training that is aware of quantization.
 _OF_QAT = re.compile(r"torch\..*nn\.(intrinsic\.)?qat\b")
 
@@ -368,7 +371,17 @@ def _shape(module: Any) -> str:
         weight = weight()
     if weight is None or isinstance(weight, torch.nn.parameter.UninitializedParameter):
         return "?"
-    return "x".join(str(size) for size in weight.shape)
+    return "x".join(str(size) for size in _sizes(module, weight))
+
+
+def _sizes(module: Any, weight: torch.Tensor) -> tuple[int, ...]:
+    """Returns the shape of a layer's weight: by the layer's numbers where FSDP has flattened it."""
+    if not getattr(weight, _OF_OLDER_FSDP, False):
+        return weight.shape
+    inputs, outputs = module.in_channels, module.out_channels
+    if isinstance(module, torch.nn.modules.conv._ConvTransposeNd):
+        return (inputs, outputs // module.groups, *module.kernel_size)
+    return (outputs, inputs // module.groups, *module.kernel_size)
 
 
 def _channels(norm: Any) -> str:
@@ -495,7 +508,12 @@ def _reason_to_leave(module: Any) -> str:
 
 
 def _maker_of_weights(module: Any) -> str:
-    """Returns what in torch computes a weight before every call, and what to do about it."""
+    """Returns what in torch makes a weight before every call, and what to do about it."""
+    if getattr(module, _KEPT_BY_OLDER_FSDP, None) is False:
+        return (
+            " (FullyShardedDataParallel with use_orig_params=False); convert with pack=False "
+            "first, then wrap"
+        )
     for hook in module._forward_pre_hooks.values():
         maker = type(hook).__module__
         if maker == "torch.nn.utils.prune":
@@ -530,20 +548,20 @@ def _is_sharded(weight: Any) -> bool:
 
 
 def _reason_of_kernels(module: Any) -> str:
-    weight = module.weight
+    dtype, sizes = module.weight.dtype, _sizes(module, module.weight)
     transposed = isinstance(module, torch.nn.modules.conv._ConvTransposeNd)
     # What was written to attributes since the module was made; torch asks the weight, too.
-    channels = weight.shape[0] if transposed else weight.shape[1] * module.groups
+    channels = sizes[0] if transposed else sizes[1] * module.groups
     size = [
         max(_NOMINAL_SIZE, (taps - 1) * step + 1)
-        for taps, step in zip(weight.shape[2:], module.dilation, strict=False)
+        for taps, step in zip(sizes[2:], module.dilation, strict=False)
     ]
-    x = torch.empty(1, channels, *size, dtype=weight.dtype, device="meta")
+    x = torch.empty(1, channels, *size, dtype=dtype, device="meta")
     padding = module.padding if module.padding_mode == "zeros" else 0
     try:
         found = support(
             channels_last(x),
-            torch.empty(weight.shape, dtype=weight.dtype, device="meta"),
+            torch.empty(sizes, dtype=dtype, device="meta"),
             None,
             module.stride,
             padding,
