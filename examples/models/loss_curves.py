@@ -1,9 +1,9 @@
 """``python -m examples.models.loss_curves``: does training go as with torch's convolutions?
 
 1. Some hundred steps on synthetic data, with torch's convolutions from several seeds and with ours
-   from the first of them.  In every window of steps our mean loss has to lie where one more run of
-   torch's would in 99 of 100 cases; one window in twenty may be the hundredth.  How often it lies
-   between the lowest and the highest of the runs themselves is told too.
+   from the first of them.  In windows of steps our mean loss has to lie where one more run of
+   torch's would in 99 of 100 cases, in all but one window in twenty.  How often it lies between the
+   lowest and the highest of the runs themselves is told too.
 2. A checkpoint of torch's model and optimizer is loaded after ``convert``, trained on, saved, and
    loaded into torch's model, which then gives the same outputs.
 
