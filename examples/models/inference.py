@@ -13,7 +13,7 @@ import torch
 
 from benchmarks.harness import Deadline, collect_environment, emit
 from examples.models import ahead, modes, networks, options, per_layer
-from examples.models.measure import Job, Row, compare
+from examples.models.measure import Job, Row, compare, keeping
 
 __all__ = ["main"]
 
@@ -85,23 +85,17 @@ def measure(name: str, arguments: argparse.Namespace, deadline: Deadline) -> lis
         deadline=deadline,
     )
     if arguments.per_layer is not None and not deadline.over:
-        per_layer.compare(network, arguments, training=False)
+        with keeping(lambda: rows):
+            per_layer.compare(network, arguments, training=False)
     return rows
 
 
-def main(argv: list[str] | None = None) -> int:
-    """Runs the script; returns 1 where a result was wrong or is missing, 2 for wrong options."""
-    argv = sys.argv[1:] if argv is None else argv
-    arguments = parse(argv)
-    problem = options.problem_of(arguments)
-    if problem:
-        emit(problem)
-        return 2
+def run(arguments: argparse.Namespace, argv: list[str], rows: list[Row]) -> int:
+    """Runs the script; adds to the rows, network by network."""
     environment = collect_environment()
     options.announce(arguments, environment, emit)
     deadline = Deadline(arguments.time_limit)
     emit(ahead.compile_ahead(arguments, argv, "inference"))
-    rows: list[Row] = []
     for name in options.models_of(arguments.model):
         try:
             found = measure(name, arguments, deadline)
@@ -111,6 +105,25 @@ def main(argv: list[str] | None = None) -> int:
         options.show(arguments, rows, found, environment)
         torch._dynamo.reset()
     return options.finish(arguments, rows, environment)
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Runs the script.
+
+    Returns:
+        1 where a result was wrong or is missing, 2 for wrong options, 130 where the user ended it.
+    """
+    argv = sys.argv[1:] if argv is None else argv
+    arguments = parse(argv)
+    problem = options.problem_of(arguments)
+    if problem:
+        emit(problem)
+        return 2
+    rows: list[Row] = []
+    try:
+        return run(arguments, argv, rows)
+    except KeyboardInterrupt as interrupt:
+        return options.stopped(arguments, rows, interrupt)
 
 
 if __name__ == "__main__":

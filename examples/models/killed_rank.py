@@ -82,8 +82,12 @@ def main(argv: list[str] | None = None) -> int:
         emit(problem)
         return 2
     findings = Findings()
-    with tempfile.TemporaryDirectory() as folder:
-        _run(arguments, pathlib.Path(folder), findings)
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            _run(arguments, pathlib.Path(folder), findings)
+    except KeyboardInterrupt:
+        emit("interrupted")
+        return 130
     if arguments.out is not None:
         write_rows(arguments.out, collect_environment(), findings.rows)
     return 0 if findings.good else 1

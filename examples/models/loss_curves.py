@@ -249,7 +249,7 @@ def draw(path: pathlib.Path, runs: dict[str, list[float]], title: str) -> None:
 def problem_of(arguments: argparse.Namespace) -> str:
     """Why the options cannot be followed here; empty if they can."""
     least = {"steps": 1, "seeds": 2, "batch": 1, "side": 1, "ahead": 0}
-    wrong_number = options.number_problem(arguments, least)
+    wrong_number = options.number_problem(arguments, least) or options.wrong_side(arguments)
     wrong_plot = options.plot_problem("--plot", arguments.plot)
     return wrong_number or wrong_plot or options.run_problem(arguments.out, _OUT)
 
@@ -286,12 +286,25 @@ def train_all(arguments: argparse.Namespace, deadline: Deadline) -> dict[str, li
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Runs the script; returns 1 where training went otherwise, 2 for wrong options."""
+    """Runs the script.
+
+    Returns:
+        1 where training went otherwise, 2 for wrong options, 130 where the user ended it.
+    """
     arguments = parse(argv)
     problem = problem_of(arguments)
     if problem:
         emit(problem)
         return 2
+    try:
+        return run(arguments)
+    except KeyboardInterrupt:
+        give_up(arguments, "interrupted")
+        return 130
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Trains, compares and writes; returns the exit status."""
     deadline = Deadline(arguments.time_limit)
     for text in collect_environment().lines():
         emit(text)

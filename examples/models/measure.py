@@ -7,9 +7,10 @@ CUDA graphs they are the GPU's alone.  The timing itself is that of ``benchmarks
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,7 +28,18 @@ from benchmarks.harness import (
 )
 from examples.models.modes import BASELINE
 
-__all__ = ["Job", "Prepared", "Row", "StepTimer", "compare", "prepare", "synchronize", "timed"]
+__all__ = [
+    "Job",
+    "Prepared",
+    "Row",
+    "StepTimer",
+    "Stopped",
+    "compare",
+    "keeping",
+    "prepare",
+    "synchronize",
+    "timed",
+]
 
 Tensor = torch.Tensor
 
@@ -140,6 +152,29 @@ class Row:
         }
 
 
+class Stopped(KeyboardInterrupt):
+    """The user ended a run; ``rows`` is what there is of the network at work."""
+
+    def __init__(self, rows: Sequence[Row]) -> None:
+        super().__init__()
+        self.rows = list(rows)
+
+
+@contextlib.contextmanager
+def keeping(rows: Callable[[], Sequence[Row]]) -> Iterator[None]:
+    """Within, what the user ends keeps rows.
+
+    Args:
+        rows: Returns them, as they are then.
+    """
+    try:
+        yield
+    except KeyboardInterrupt as interrupt:
+        if isinstance(interrupt, Stopped):
+            raise
+        raise Stopped(rows()) from None
+
+
 def _allocated() -> int:
     return torch.cuda.memory_allocated() if torch.cuda.is_available() else 0
 
@@ -178,12 +213,21 @@ class _Ready:
     def __init__(self, timer: Timer, plans: Mapping[Callable[[], object], Plan]) -> None:
         self._timer = timer
         self._plans = plans
+        self._times: dict[int, list[float]] = {id(plan): [] for plan in plans.values()}
 
     def plan(self, function: Callable[[], object]) -> Plan:
         return self._plans[function]
 
     def measure(self, plan: Plan) -> float:
-        return self._timer.measure(plan)
+        ms = self._timer.measure(plan)
+        self._times[id(plan)].append(ms)
+        return ms
+
+    def so_far(self, plan: Plan) -> Timing | None:
+        """The times of the rounds that all plans have made; ``None`` where there are none."""
+        rounds = min(map(len, self._times.values()))
+        times = tuple(self._times[id(plan)][:rounds])
+        return Timing(times, plan.host_us, plan.host_bound) if times else None
 
 
 def compare(
@@ -211,16 +255,24 @@ def compare(
 
 
 def timed(prepared: Sequence[Prepared], timer: Timer, rounds: int) -> list[Row]:
-    """Times what was prepared, all of it once per round; returns all rows."""
+    """Times what was prepared, all of it once per round; returns all rows.
+
+    Raises:
+        Stopped: The user ended it; its rows have the times of the rounds so far.
+    """
     plans = {f"{task} {mode}": p for each in prepared for (task, mode), p in each.plans.items()}
     steps = {name: plan.function for name, plan in plans.items()}
     ready = _Ready(timer, {plan.function: plan for plan in plans.values()})
-    timings = time_interleaved(steps, ready, rounds) if steps else {}
-    return [
-        dataclasses.replace(row, timing=timings.get(f"{row.task} {row.mode}"))
-        for each in prepared
-        for row in each.rows
-    ]
+
+    def rows(timings: Mapping[str, Timing | None]) -> list[Row]:
+        return [
+            dataclasses.replace(row, timing=timings.get(f"{row.task} {row.mode}"))
+            for each in prepared
+            for row in each.rows
+        ]
+
+    with keeping(lambda: rows({name: ready.so_far(plan) for name, plan in plans.items()})):
+        return rows(time_interleaved(steps, ready, rounds) if steps else {})
 
 
 def prepare(
@@ -248,45 +300,49 @@ def prepare(
         tolerant: Whether a mode that fails becomes a row.  Of several ranks the others would wait
             for one that goes on, so it has to end there, and torchrun ends the job.
         say: Tells what goes on.
+
+    Raises:
+        Stopped: The user ended it; its rows are the modes that were checked.
     """
     rows: dict[str, Row] = {}
     plans: dict[tuple[str, str], Plan] = {}
-    for mode, make in makers.items():
-        if deadline.over:
-            rows[mode] = Row(task=task, model=model, mode=mode, problem="time limit")
-            continue
-        say(f"{model}: preparing {mode}, {deadline.left():.0f} s left")
-        baseline = rows[BASELINE].errors if mode != BASELINE else None
-        before = _allocated()
-        try:
-            job = make()
-            if job.first is not None:
-                job.first()
-            errors = None if reference is None else measure_errors(job.result(), reference)
-            for _ in range(_WARM_UP):
-                job.step()
-            peak = _peak_of(job.step) - before
-            right = agree(errors is None or baseline is None or errors.within(baseline))
-            if right:
-                plans[task, mode] = timer.plan(job.step)
-        except Exception as error:  # whatever one does, the others are still worth timing
-            if mode == BASELINE or not tolerant:
-                raise
-            problem = f"{type(error).__name__}: {str(error)[:300]}"
-            rows[mode] = Row(task=task, model=model, mode=mode, problem=problem)
-            continue
-        for note in job.notes:
-            say(f"  left: {note}")
-        rows[mode] = Row(
-            task=task,
-            model=model,
-            mode=mode,
-            problem="" if right else _wrong(errors),
-            errors=errors,
-            peak_bytes=max(peak, 0),
-            taken=job.taken,
-            folded=job.folded,
-        )
+    with keeping(lambda: [*rows.values()]):
+        for mode, make in makers.items():
+            if deadline.over:
+                rows[mode] = Row(task=task, model=model, mode=mode, problem="time limit")
+                continue
+            say(f"{model}: preparing {mode}, {deadline.left():.0f} s left")
+            baseline = rows[BASELINE].errors if mode != BASELINE else None
+            before = _allocated()
+            try:
+                job = make()
+                if job.first is not None:
+                    job.first()
+                errors = None if reference is None else measure_errors(job.result(), reference)
+                for _ in range(_WARM_UP):
+                    job.step()
+                peak = _peak_of(job.step) - before
+                right = agree(errors is None or baseline is None or errors.within(baseline))
+                if right:
+                    plans[task, mode] = timer.plan(job.step)
+            except Exception as error:  # whatever one does, the others are still worth timing
+                if mode == BASELINE or not tolerant:
+                    raise
+                problem = f"{type(error).__name__}: {str(error)[:300]}"
+                rows[mode] = Row(task=task, model=model, mode=mode, problem=problem)
+                continue
+            for note in job.notes:
+                say(f"  left: {note}")
+            rows[mode] = Row(
+                task=task,
+                model=model,
+                mode=mode,
+                problem="" if right else _wrong(errors),
+                errors=errors,
+                peak_bytes=max(peak, 0),
+                taken=job.taken,
+                folded=job.folded,
+            )
     return Prepared([*rows.values()], plans)
 
 

@@ -15,7 +15,7 @@ from torch.nn import functional
 
 from examples.models.diffusion import UNet, VaeDecoder
 
-__all__ = ["MODELS", "SIZES", "MissingPackage", "Network", "build"]
+__all__ = ["MODELS", "SIZES", "MissingPackage", "Network", "build", "side_problem"]
 
 Tensor = torch.Tensor
 
@@ -64,6 +64,9 @@ class _Recipe:
         target: [C, H, W] of the output, or [number of classes], by size.
         batch: Pictures per step, by size.
         has_steps: Whether the model also takes a diffusion step per picture.
+        least: The smallest side that leaves a pixel to every layer, by size.
+        multiple: What the side is a multiple of, by size, because halves are joined with wholes.
+        single: The largest side of which one picture alone leaves a BatchNorm nothing to compare.
     """
 
     make: Callable[[str, bool], nn.Module]
@@ -71,6 +74,9 @@ class _Recipe:
     target: dict[str, tuple[int, ...]]
     batch: dict[str, int]
     has_steps: bool = False
+    least: dict[str, int] | None = None
+    multiple: dict[str, int] | None = None
+    single: int = 0
 
 
 def _torchvision() -> Any:
@@ -138,25 +144,27 @@ def _vae(size: str, attention: bool) -> nn.Module:
     return VaeDecoder((16, 32), blocks=1, attention=attention)
 
 
-def _classifier(make: Callable[[str, bool], nn.Module], batch: int) -> _Recipe:
+def _classifier(make: Callable[[str, bool], nn.Module], batch: int, **sides: Any) -> _Recipe:
     return _Recipe(
         make=make,
         inputs={"full": (3, 224, 224), "tiny": (3, 64, 64)},
         target={"full": (1000,), "tiny": (16,)},
         batch={"full": batch, "tiny": 4},
+        **sides,
     )
 
 
 _RECIPES = {
-    "resnet50": _classifier(_resnet50, 128),
-    "convnext": _classifier(_convnext, 64),
-    "convnext-timm": _classifier(_convnext_timm, 64),
+    "resnet50": _classifier(_resnet50, 128, single=32),
+    "convnext": _classifier(_convnext, 64, least={"full": 32, "tiny": 16}),
+    "convnext-timm": _classifier(_convnext_timm, 64, least={"full": 32, "tiny": 32}),
     "unet": _Recipe(
         make=_unet,
         inputs={"full": (4, 64, 64), "tiny": (4, 8, 8)},
         target={"full": (4, 64, 64), "tiny": (4, 8, 8)},
         batch={"full": 8, "tiny": 2},
         has_steps=True,
+        multiple={"full": 8, "tiny": 2},
     ),
     "vae": _Recipe(
         make=_vae,
@@ -175,6 +183,29 @@ def _entropy(output: Tensor, target: Tensor) -> Tensor:
 
 def _squares(output: Tensor, target: Tensor) -> Tensor:
     return functional.mse_loss(output.float(), target.float())
+
+
+def side_problem(name: str, size: str, side: int | None, batch: int | None) -> str:
+    """Why a network does not take pictures of a side; empty if it does.
+
+    Args:
+        name: One of ``MODELS``.
+        size: One of ``SIZES``.
+        side: As for :func:`build`.
+        batch: As for :func:`build`, of one rank.
+    """
+    recipe = _RECIPES[name]
+    if side is None:
+        return ""
+    least = recipe.least[size] if recipe.least is not None else 1
+    if side < least:
+        return f"{name} ({size}) needs at least {least}"
+    multiple = recipe.multiple[size] if recipe.multiple is not None else 1
+    if side % multiple:
+        return f"{name} ({size}) needs a multiple of {multiple}"
+    if batch == 1 and side <= recipe.single:
+        return f"{name} ({size}) needs more than {recipe.single}, or more than one picture"
+    return ""
 
 
 def build(

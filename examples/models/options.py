@@ -11,11 +11,19 @@ from collections.abc import Callable, Mapping, Sequence
 import torch
 from triton_ext.host import HostError, detect
 
-from benchmarks.harness import TABLES, Environment, GraphTimer, Timer, emit, out_problem
+from benchmarks.harness import (
+    TABLES,
+    Environment,
+    GraphTimer,
+    Timer,
+    collect_environment,
+    emit,
+    out_problem,
+)
 from examples.models import report
-from examples.models.measure import Row, StepTimer
+from examples.models.measure import Row, StepTimer, Stopped
 from examples.models.modes import DTYPES, MODES
-from examples.models.networks import MODELS, SIZES
+from examples.models.networks import MODELS, SIZES, side_problem
 
 __all__ = [
     "add_arguments",
@@ -30,7 +38,9 @@ __all__ = [
     "problem_of",
     "run_problem",
     "show",
+    "stopped",
     "timer_of",
+    "wrong_side",
 ]
 
 PLOTS = (".png", ".svg")
@@ -87,7 +97,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def problem_of(arguments: argparse.Namespace) -> str:
     """Why the options cannot be followed here; empty if they can."""
     least = {"steps": 1, "rounds": 1, "batch": 1, "side": 1, "check_batch": 1, "ahead": 0}
-    wrong_number = number_problem(arguments, least)
+    wrong_number = number_problem(arguments, least) or wrong_side(arguments)
     if wrong_number:
         return wrong_number
     if arguments.graph and not torch.cuda.is_available():
@@ -98,7 +108,32 @@ def problem_of(arguments: argparse.Namespace) -> str:
     )
     if layers is not None and layers.suffix in PLOTS:
         wrong_file = wrong_file or plot_problem("--per-layer", layers)
-    return wrong_file or plot_problem("--plot", arguments.plot) or run_problem(arguments.out)
+    return (
+        wrong_file
+        or plot_problem("--plot", arguments.plot)
+        or run_problem(arguments.out)
+        or _tuning_problem(arguments)
+    )
+
+
+def _tuning_problem(arguments: argparse.Namespace) -> str:
+    """Why ``--tune`` cannot be followed here; empty if it can, or is not asked for."""
+    if not arguments.tune or torch.cuda.is_available():
+        return ""
+    # Without the interpreter our kernels take nothing on a CPU, and there is nothing to tune.
+    from triton_ext.ops.machine import IS_INTERPRETED
+
+    return "--tune needs a CUDA GPU: the interpreter's times say nothing" if IS_INTERPRETED else ""
+
+
+def wrong_side(arguments: argparse.Namespace) -> str:
+    """Why a network does not take ``--side``; empty if all do, or none is given."""
+    asked = [arguments.model] if isinstance(arguments.model, str) else arguments.model
+    for name in models_of(asked):
+        problem = side_problem(name, arguments.size, arguments.side, arguments.batch)
+        if problem:
+            return f"--side {arguments.side}: {problem}"
+    return ""
 
 
 def number_problem(arguments: argparse.Namespace, least: Mapping[str, int]) -> str:
@@ -220,3 +255,24 @@ def finish(arguments: argparse.Namespace, rows: Sequence[Row], environment: Envi
         emit(line)
     report.write(rows, environment, arguments.out, arguments.markdown, arguments.plot)
     return 1 if any(row.problem for row in rows) else 0
+
+
+def stopped(
+    arguments: argparse.Namespace, rows: Sequence[Row], interrupt: KeyboardInterrupt
+) -> int:
+    """Tells what there is where the user ends a run, and writes it; returns the exit status.
+
+    Args:
+        arguments: Of the script.
+        rows: Of networks that are done.
+        interrupt: What ended it; of the network that is not done, it may have rows.
+    """
+    more = interrupt.rows if isinstance(interrupt, Stopped) else []
+    every = [*rows, *more]
+    if every:
+        environment = collect_environment()
+        if more:
+            show(arguments, every, more, environment)
+        finish(arguments, every, environment)
+    emit(f"interrupted: {len(every)} rows so far")
+    return 130

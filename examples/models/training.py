@@ -18,7 +18,7 @@ from torch import nn
 
 from benchmarks.harness import collect_environment, emit, measure_errors
 from examples.models import ahead, modes, networks, options, parallel, per_layer
-from examples.models.measure import Job, Prepared, Row, compare, prepare, timed
+from examples.models.measure import Job, Prepared, Row, compare, keeping, prepare, timed
 
 __all__ = ["Step", "main"]
 
@@ -204,7 +204,8 @@ def measure(
         timer = options.timer_of(arguments)
         rows = compare("training", name, makers, reference, timer, rounds=rounds, **common)
         if arguments.per_layer is not None and not deadline.over:
-            per_layer.compare(network, arguments, training=True)
+            with keeping(lambda: rows):
+                per_layer.compare(network, arguments, training=True)
         return rows
     timer = parallel.RanksTimer(arguments.steps, ranks)
     prepared: list[Prepared] = [prepare("training", name, makers, reference, timer, **common)]
@@ -311,8 +312,10 @@ def _verdict(good: bool) -> str:
     return "PASS" if good else "FAIL"
 
 
-def run(arguments: argparse.Namespace, argv: list[str], ranks: parallel.Ranks) -> int:
-    """Runs the script on one rank; the first one tells."""
+def run(
+    arguments: argparse.Namespace, argv: list[str], ranks: parallel.Ranks, rows: list[Row]
+) -> int:
+    """Runs the script on one rank; the first one tells.  Adds to the rows, network by network."""
     say = emit if ranks.rank == 0 else _quiet
     environment = collect_environment()
     options.announce(arguments, environment, say)
@@ -320,7 +323,6 @@ def run(arguments: argparse.Namespace, argv: list[str], ranks: parallel.Ranks) -
     if ranks.rank == 0:
         say(ahead.compile_ahead(arguments, argv, "training"))
     ranks.barrier()
-    rows: list[Row] = []
     good = True
     for name in options.models_of(arguments.model):
         found: list[Row] = []
@@ -350,13 +352,32 @@ def _quiet(text: str = "") -> None:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Runs the script; returns 1 where a result was wrong or is missing, 2 for wrong options."""
+    """Runs the script.
+
+    Returns:
+        1 where a result was wrong or is missing, 2 for wrong options, 130 where the user ended it.
+    """
     argv = sys.argv[1:] if argv is None else argv
     arguments = parse(argv)
     problem = options.problem_of(arguments)
     if problem:
         emit(problem)
         return 2
+    rows: list[Row] = []
+    try:
+        return start(arguments, argv, rows)
+    except KeyboardInterrupt as interrupt:
+        if parallel.is_rank():
+            # Who started the ranks says so.
+            return 130
+        if arguments.ranks is not None:
+            emit("interrupted")
+            return 130
+        return options.stopped(arguments, rows, interrupt)
+
+
+def start(arguments: argparse.Namespace, argv: list[str], rows: list[Row]) -> int:
+    """Starts the ranks, or runs as one of them, or alone."""
     if arguments.ranks is not None and not parallel.is_rank():
         problem = parallel.ranks_problem(arguments.ranks)
         if problem:
@@ -373,7 +394,7 @@ def main(argv: list[str] | None = None) -> int:
         if arguments.graph and ranks.size > 1:
             emit("--graph is for one process: ranks would not make the same number of steps")
             return 2
-        return run(arguments, argv, ranks)
+        return run(arguments, argv, ranks, rows)
 
 
 if __name__ == "__main__":

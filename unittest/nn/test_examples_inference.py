@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import itertools
 import json
 import math
 import os
@@ -15,7 +16,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from benchmarks.harness import Deadline, Errors, Timing  # noqa: E402
-from examples.models import inference, measure, modes, networks, report  # noqa: E402
+from examples.models import inference, measure, modes, networks, report, training  # noqa: E402
 
 ROOT = pathlib.Path(__file__).parents[2]
 
@@ -254,6 +255,10 @@ def test_means_are_geometric_and_say_what_is_worst():
         ["--plot", "x.json"],
         ["--markdown", "."],
         ["--graph"],
+        ["--side", "3", "--model", "unet", "--size", "tiny"],
+        ["--side", "68", "--model", "vae", "unet"],
+        ["--side", "31", "--model", "convnext"],
+        ["--side", "32", "--model", "resnet50", "--batch", "1"],
     ],
     ids=lambda arguments: arguments[0],
 )
@@ -280,6 +285,57 @@ def test_tuning_goes_where_there_is_nothing_to_tune(capsys):
     pytest.importorskip("triton_ext.ops.tuning")
     arguments = ["--model", "vae", "--size", "tiny", "--steps", "1", "--rounds", "1", "--tune"]
     assert inference.main(arguments) == 0
+
+
+def test_tuning_in_the_interpreter_ends_the_script_at_once(monkeypatch, capsys):
+    if torch.cuda.is_available():
+        pytest.skip("there is a GPU")
+    machine = pytest.importorskip("triton_ext.ops.machine")
+    monkeypatch.setattr(machine, "IS_INTERPRETED", True)
+    assert inference.main(["--model", "vae", "--size", "tiny", "--tune"]) == 2
+    told = "--tune needs a CUDA GPU: the interpreter's times say nothing\n"
+    assert capsys.readouterr().out == told
+
+
+@pytest.mark.parametrize("name", ["convnext", "convnext-timm", "resnet50", "unet", "vae"])
+def test_the_smallest_pictures_that_are_taken(name):
+    recipe = networks._RECIPES[name]
+    least = (recipe.least or recipe.multiple or {"tiny": 1})["tiny"]
+    assert not networks.side_problem(name, "tiny", least, 2)
+    network = built(name, side=least, batch=2)
+    assert network.model(*network.inputs).isfinite().all()
+
+
+@pytest.mark.parametrize("script", [inference, training], ids=["inference", "training"])
+def test_who_ends_the_script_gets_what_was_measured(script, monkeypatch, capsys, tmp_path):
+    real, calls = measure.StepTimer.measure, itertools.count(1)
+
+    def interrupted(timer, plan):
+        if next(calls) > 5:
+            raise KeyboardInterrupt
+        return real(timer, plan)
+
+    monkeypatch.setattr(measure.StepTimer, "measure", interrupted)
+    out = tmp_path / "out.json"
+    arguments = ["--model", "vae", "--size", "tiny", "--steps", "1", "--rounds", "9"]
+    assert script.main([*arguments, "--out", str(out)]) == 130
+    rows = json.loads(out.read_text())["rows"]
+    assert [row["mode"] for row in rows] == ["eager", "ours"]
+    assert all(row["ms"] > 0 for row in rows)
+    told = capsys.readouterr().out
+    assert "eager / ours: geometric mean of 1" in told
+    assert told.endswith("interrupted: 2 rows so far\n")
+
+
+def test_who_ends_the_checks_gets_what_was_checked():
+    def ended():
+        raise KeyboardInterrupt
+
+    good = torch.ones(4)
+    with pytest.raises(measure.Stopped) as stopped:
+        run_compare({"eager": lambda: job_of(good), "ours": ended}, good)
+    (row,) = stopped.value.rows
+    assert (row.mode, row.timing, row.problem) == ("eager", None, "")
 
 
 def test_plots_are_written(tmp_path):

@@ -284,7 +284,14 @@ def test_training_learns_as_with_torch_and_checkpoints_go_both_ways(tmp_path, ca
 
 @pytest.mark.parametrize(
     "words",
-    [["--steps", "0"], ["--seeds", "1"], ["--batch", "0"], ["--ahead", "-1"], ["--plot", "x.json"]],
+    [
+        ["--steps", "0"],
+        ["--seeds", "1"],
+        ["--batch", "0"],
+        ["--ahead", "-1"],
+        ["--plot", "x.json"],
+        ["--side", "12", "--model", "unet"],
+    ],
     ids=lambda words: words[0],
 )
 def test_wrong_options_of_loss_curves_end_at_once(words, capsys):
@@ -297,6 +304,17 @@ def test_a_file_that_loss_curves_cannot_write_ends_it_at_once(capsys):
         loss_curves.main(["--out", "x.csv"])
     assert ended.value.code == 2
     assert "x.csv: expected a name that ends in .json" in capsys.readouterr().err
+
+
+def test_runs_that_the_user_ends_are_told(monkeypatch, tmp_path, capsys):
+    def curve(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(loss_curves, "curve", curve)
+    out = tmp_path / "out.json"
+    assert loss_curves.main(["--model", "vae", "--size", "tiny", "--out", str(out)]) == 130
+    assert capsys.readouterr().out.endswith("\ninterrupted\n")
+    assert json.loads(out.read_text())["rows"] == [{"model": "vae", "problem": "interrupted"}]
 
 
 def test_runs_that_there_is_no_time_for_are_told(tmp_path, capsys):
