@@ -192,8 +192,9 @@ def _torchs(module: torch.nn.Module) -> Any:
 def refresh(model: torch.nn.Module) -> torch.nn.Module:
     """Lets a folded model look at its norms again.
 
-    Only needed where one was written to past torch: ``bn.weight.data.mul_(2)``, a replayed CUDA
-    graph, another library.
+    Only needed where one was written to past torch's versions: ``bn.weight.data.mul_(2)``, a
+    replayed CUDA graph, a collective of ``torch.distributed``, another library.
+    ``model.train()`` and ``model.eval()`` do it as well.
 
     Returns:
         The model.
