@@ -1,7 +1,9 @@
 """Time of every convolution of a network, before and after ``convert``.
 
 Hooks record CUDA events around each layer: its own time on the GPU; without one, the host's.
-Nothing is folded into layers here, since a layer with hooks runs by itself.
+Before and after take turns, step by step.  A kernel that spins stands in front of every step, so
+that the GPU is behind the host; a step in which it was not, in some layer, is measured again, with
+more of a lead.  Nothing is folded into layers here, since a layer with hooks runs by itself.
 """
 
 from __future__ import annotations
@@ -11,7 +13,8 @@ import pathlib
 import statistics
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -23,13 +26,13 @@ from examples.models import modes
 from examples.models.measure import synchronize
 from examples.models.networks import Network
 
-__all__ = ["LayerTimes", "compare", "draw", "times_of_layers"]
+__all__ = ["LayerTimer", "LayerTimes", "compare", "draw", "times_of_layers"]
 
 _WARM_UP = 3
 
-# Time of this product hides the host's behind the GPU, so that gaps are not measured as layers.
+# How long the GPU spins in front of a step, for as long as that is enough, and at most.
 _LEAD_MS = 20.0
-
+_MAX_LEAD_MS = 320.0
 
 # Layers with the least gain that are told.
 _TOLD = 8
@@ -69,84 +72,139 @@ class _Clock:
         event.record()
         return event
 
-    def lead(self) -> None:
+    def lead(self, milliseconds: float) -> None:
         """Keeps the GPU busy while the host enqueues."""
         if self._on_gpu:
-            torch.cuda._sleep(int(_LEAD_MS * 1.5e6))
+            torch.cuda._sleep(int(milliseconds * 1.5e6))
+
+    def is_passed(self, mark: Any) -> bool:
+        """Whether the GPU has come to a mark."""
+        return self._on_gpu and bool(mark.query())
 
     def between(self, start: Any, end: Any) -> float:
         """Milliseconds."""
         return float(start.elapsed_time(end)) if self._on_gpu else (end - start) * 1e3
 
 
-def times_of_layers(
-    model: nn.Module, step: Callable[[], object], *, repeats: int, backward: bool
-) -> dict[str, float]:
-    """Measures every convolution in some steps.
+class LayerTimer:
+    """Measures every convolution of a model in its steps; a context manager, which has the hooks.
 
     Args:
         model: Whose modules are measured.
         step: Runs the model, and its backward if that is to be measured.
-        repeats: Steps that are measured.
         backward: Whether the times of the gradients are added.  The first layer's is not among
             them where the model's input needs none.
 
-    Returns:
-        Median milliseconds by the layer's name.
+    Attributes:
+        late: In how many steps the GPU waited for the host, even with the longest lead.
     """
-    clock = _Clock()
-    marks: dict[str, list[tuple[Any, Any]]] = {}
-    open_marks: dict[str, Any] = {}
-    handles = []
 
-    def opens(key: str) -> Callable[..., None]:
+    def __init__(self, model: nn.Module, step: Callable[[], object], *, backward: bool) -> None:
+        self._layers = {
+            name: module
+            for name, module in model.named_modules()
+            if isinstance(module, nn.modules.conv._ConvNd)
+        }
+        self._step, self._backward = step, backward
+        self._clock = _Clock()
+        self._lead_ms = _LEAD_MS
+        self._open: dict[str, Any] = {}
+        self._marks: dict[str, list[tuple[Any, Any]]] = {}
+        self._times: dict[str, list[float]] = {}
+        self._is_late = False
+        self._handles: list[Any] = []
+        self.late = 0
+
+    def __enter__(self) -> LayerTimer:
+        for name, module in self._layers.items():
+            self._handles += [
+                module.register_forward_pre_hook(self._opens(name)),
+                module.register_forward_hook(self._closes(name)),
+            ]
+            if self._backward:
+                key = name + _GRADIENTS
+                self._handles += [
+                    module.register_full_backward_pre_hook(self._opens(key)),
+                    module.register_full_backward_hook(self._closes(key)),
+                ]
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        for handle in self._handles:
+            handle.remove()
+
+    def _opens(self, key: str) -> Callable[..., None]:
         def hook(*_: object) -> None:
-            open_marks[key] = clock.mark()
+            self._open[key] = self._clock.mark()
 
         return hook
 
-    def closes(key: str) -> Callable[..., None]:
+    def _closes(self, key: str) -> Callable[..., None]:
         def hook(*_: object) -> None:
-            start = open_marks.pop(key, None)
+            start = self._open.pop(key, None)
             if start is not None:
-                marks.setdefault(key, []).append((start, clock.mark()))
+                self._marks.setdefault(key, []).append((start, self._clock.mark()))
+                # Begun before all of it was enqueued: there may be gaps.
+                self._is_late |= self._clock.is_passed(start)
 
         return hook
 
-    layers = {
-        name: module
-        for name, module in model.named_modules()
-        if isinstance(module, nn.modules.conv._ConvNd)
-    }
-    for name, module in layers.items():
-        handles.append(module.register_forward_pre_hook(opens(name)))
-        handles.append(module.register_forward_hook(closes(name)))
-        if backward:
-            handles.append(module.register_full_backward_pre_hook(opens(name + " gradients")))
-            handles.append(module.register_full_backward_hook(closes(name + " gradients")))
-    try:
+    def run(self) -> None:
+        """Runs a step that does not count."""
+        self._marks.clear()
+        self._is_late = False
+        synchronize()
+        self._clock.lead(self._lead_ms)
         with warnings.catch_warnings():
             # The first layer's input needs no gradient, which torch tells at every step.
             warnings.filterwarnings("ignore", message="Full backward hook is firing")
-            for number in range(_WARM_UP + repeats):
-                if number == _WARM_UP:
-                    marks.clear()
-                synchronize()
-                clock.lead()
-                step()
+            self._step()
         synchronize()
-    finally:
-        for handle in handles:
-            handle.remove()
-    medians = {
-        key: statistics.median(clock.between(*pair) for pair in pairs)
-        for key, pairs in marks.items()
-    }
-    return {
-        name: medians[name] + medians.get(name + " gradients", 0.0)
-        for name in layers
-        if name in medians
-    }
+
+    def measure(self) -> None:
+        """Runs a step, again where the GPU waited for the host in a layer."""
+        self.run()
+        while self._is_late and self._lead_ms < _MAX_LEAD_MS:
+            self._lead_ms *= 2
+            self.run()
+        self.late += self._is_late
+        for key, pairs in self._marks.items():
+            self._times.setdefault(key, []).extend(self._clock.between(*pair) for pair in pairs)
+
+    def medians(self) -> dict[str, float]:
+        """Median milliseconds by the layer's name, gradients added."""
+        medians = {key: statistics.median(times) for key, times in self._times.items()}
+        return {
+            name: medians[name] + medians.get(name + _GRADIENTS, 0.0)
+            for name in self._layers
+            if name in medians
+        }
+
+
+_GRADIENTS = " gradients"
+
+
+def times_of_layers(timers: Mapping[str, LayerTimer], repeats: int) -> dict[str, dict[str, float]]:
+    """Measures the convolutions of several models, in turns.
+
+    Args:
+        timers: Of the models, by mode.
+        repeats: Steps of each that are measured.
+
+    Returns:
+        Median milliseconds by the layer's name, by mode.
+    """
+    from triton_ext.ops.tuning.timing import turns
+
+    with ExitStack() as stack:
+        for timer in timers.values():
+            stack.enter_context(timer)
+            for _ in range(_WARM_UP):
+                timer.run()
+        for number in range(repeats):
+            for mode in turns(tuple(timers), number):
+                timers[mode].measure()
+    return {mode: timer.medians() for mode, timer in timers.items()}
 
 
 def compare(network: Network, arguments: argparse.Namespace, *, training: bool) -> None:
@@ -159,7 +217,7 @@ def compare(network: Network, arguments: argparse.Namespace, *, training: bool) 
         arguments: Of the script.
         training: Whether gradients are computed too.
     """
-    times = {}
+    timers = {}
     for mode in ("eager", "ours"):
         made = modes.variant(network, mode, dtype=modes.DTYPES[arguments.dtype])
 
@@ -170,9 +228,8 @@ def compare(network: Network, arguments: argparse.Namespace, *, training: bool) 
                     made.network.loss(output, made.network.target).backward()
             made.network.model.zero_grad(set_to_none=True)
 
-        times[mode] = times_of_layers(
-            made.network.model, step, repeats=arguments.steps, backward=training
-        )
+        timers[mode] = LayerTimer(made.network.model, step, backward=training)
+    times = times_of_layers(timers, arguments.steps)
     task = "training" if training else "inference"
     path = arguments.per_layer.with_stem(f"{arguments.per_layer.stem}-{network.name}-{task}")
     layers = dict(network.model.named_modules())
@@ -193,6 +250,11 @@ def compare(network: Network, arguments: argparse.Namespace, *, training: bool) 
         f"{network.name}: {len(both)} convolutions {before:.3f} ms before, {after:.3f} ms after "
         f"({before / after:.3f}x): {path}"
     )
+    for mode, timer in timers.items():
+        if timer.late:
+            emit(
+                f"  {mode}: the GPU waited for the host in {timer.late} of {arguments.steps} steps"
+            )
     for each in sorted(both, key=lambda each: each.before_ms - each.after_ms)[:_TOLD]:
         emit(
             f"  {each.before_ms * 1e3:8.1f} us before, {each.after_ms * 1e3:8.1f} after: "

@@ -18,6 +18,7 @@ from examples.models import (  # noqa: E402
     modes,
     networks,
     parallel,
+    per_layer,
     training,
 )
 
@@ -91,6 +92,61 @@ def test_backward_times_are_in_the_times_of_layers(tmp_path):
     assert layers[0]["name"] == "conv_in"
     assert layers[0]["text"].startswith("Conv2d(4, 32")
     assert all(layer["before_ms"] > 0 and layer["after_ms"] > 0 for layer in layers)
+
+
+class ClockOfLateHosts:
+    """Times are leads; the GPU comes to a mark before the host where the lead is too short."""
+
+    def __init__(self, needed_ms):
+        self.needed_ms, self.leads = needed_ms, []
+
+    def mark(self):
+        return self.leads[-1]
+
+    def lead(self, milliseconds):
+        self.leads.append(milliseconds)
+
+    def is_passed(self, mark):
+        return mark < self.needed_ms
+
+    def between(self, start, end):
+        return end
+
+
+@pytest.mark.parametrize(
+    ("needed_ms", "leads", "late"),
+    [
+        (1, [20, 20, 20], 0),
+        (80, [20, 40, 80, 80, 80], 0),
+        (1000, [20, 40, 80, 160, 320, 320, 320], 3),
+    ],
+)
+def test_layers_are_measured_again_where_the_gpu_waited_for_the_host(
+    needed_ms, leads, late, monkeypatch
+):
+    clock = ClockOfLateHosts(needed_ms)
+    monkeypatch.setattr(per_layer, "_Clock", lambda: clock)
+    monkeypatch.setattr(per_layer, "_WARM_UP", 0)
+    model = torch.nn.Conv2d(1, 1, 1)
+    timer = per_layer.LayerTimer(model, lambda: model(torch.ones(1, 1, 2, 2)), backward=False)
+    times = per_layer.times_of_layers({"eager": timer}, 3)
+    assert clock.leads == leads
+    assert timer.late == late
+    assert times == {"eager": {"": leads[-1]}}  # of what was not measured again
+    assert not model._forward_hooks
+
+
+def test_layers_before_and_after_take_turns():
+    order = []
+    timers = {
+        mode: per_layer.LayerTimer(torch.nn.ReLU(), lambda m=mode: order.append(m), backward=False)
+        for mode in ("eager", "ours")
+    }
+    per_layer.times_of_layers(timers, 4)
+    assert order[: 2 * per_layer._WARM_UP] == ["eager"] * 3 + ["ours"] * 3
+    assert " ".join(order[2 * per_layer._WARM_UP :]) == (
+        "eager ours ours eager ours eager eager ours"
+    )
 
 
 def rows_of(times):
