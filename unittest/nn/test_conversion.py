@@ -108,6 +108,16 @@ def test_meta_models_and_models_without_convolutions():
     assert str(nn.survey(torch.nn.Linear(2, 2))) == "no convolutions"
 
 
+def test_the_table_of_one_layer_and_of_none():
+    one = torch.nn.Sequential(torch.nn.Conv2d(8, 8, 3), torch.nn.BatchNorm2d(8))
+    summary = "1 convolution: 1 converted; 1 norm: 1 converted"
+    assert nn.survey(one, norms=True).summary == summary
+    for how in ({}, {"norms": True}):
+        with contextlib.redirect_stdout(io.StringIO()) as out:
+            nn.convert(torch.nn.Sequential(torch.nn.Linear(2, 2)), **how)
+        assert out.getvalue() == "no convolutions\n"
+
+
 def test_fallback_is_passed_on():
     net = torch.nn.Sequential(torch.nn.Conv2d(8, 8, 3))
     nn.convert(net, fallback="error")
@@ -186,3 +196,17 @@ def test_flags_are_bools(flag):
             with pytest.raises(TypeError, match=text.replace("convert", "survey")):
                 nn.survey(net, **{flag: value})
     assert type(net[0]) is torch.nn.Conv2d
+
+
+def test_revert_gives_back_any_memory_order():
+    odd = torch.nn.Conv2d(6, 4, 3)
+    odd.weight.data = odd.weight.data.permute(3, 2, 1, 0).contiguous().permute(3, 2, 1, 0)
+    net = torch.nn.Sequential(torch.nn.Conv2d(3, 6, 3), odd)
+    before = [weight.detach().clone() for weight in net.parameters()]
+    strides = [weight.stride() for weight in net.parameters()]
+    assert strides[2] == (1, 4, 24, 72)
+    nn.convert(net, report=False)
+    assert odd.weight.stride() == (54, 1, 18, 6)
+    nn.revert(net)
+    assert [weight.stride() for weight in net.parameters()] == strides
+    assert all(map(torch.equal, net.parameters(), before))

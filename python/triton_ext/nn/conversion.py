@@ -54,7 +54,8 @@ _OF_QAT = re.compile(r"torch\..*nn\.(intrinsic\.)?qat\b")
 # Pixels per dimension of the input that a layer is asked about; filters that are larger get more.
 _NOMINAL_SIZE = 64
 
-# On a converted module whose weight had torch's memory order; revert gives it back.
+# On a converted module: shape and strides that its weight had in another memory order, which revert
+# gives back.
 _REPACKED = "_triton_ext_repacked"
 
 
@@ -169,10 +170,9 @@ def revert(model: torch.nn.Module) -> torch.nn.Module:
             module.__class__ = theirs
             module.__dict__.pop("fallback", None)
             module.__dict__.pop(GATHERED, None)
-            if module.__dict__.pop(_REPACKED, False) and not is_parametrized(module):
-                weight: Any = module.weight
-                if not is_wrapped:
-                    modules.reorder(weight, torch.Tensor.contiguous)
+            had = module.__dict__.pop(_REPACKED, None)
+            if had is not None and not is_parametrized(module) and not is_wrapped:
+                _unpack(module, *had)
     return model
 
 
@@ -469,10 +469,24 @@ def _is_whole(tensor: torch.Tensor) -> bool:
 
 
 def _pack(module: Any) -> None:
-    was_contiguous = module.weight.data.is_contiguous()
+    strides = module.weight.stride()
     module.pack_weight()
-    if was_contiguous and not module.weight.data.is_contiguous():
-        module.__dict__[_REPACKED] = True
+    weight = module.weight
+    # One of one tap is in both orders.
+    if weight.stride() != strides and not weight.is_contiguous():
+        module.__dict__[_REPACKED] = (weight.shape, strides)
+
+
+def _unpack(module: Any, shape: torch.Size, strides: tuple[int, ...]) -> None:
+    """Gives a weight the strides that it had; torch's, if it is another one by now."""
+
+    def in_order(tensor: torch.Tensor) -> torch.Tensor:
+        if tensor.shape != shape or type(tensor) is not torch.Tensor:
+            return tensor.contiguous()
+        empty = torch.empty_strided(shape, strides, dtype=tensor.dtype, device=tensor.device)
+        return empty.copy_(tensor)
+
+    modules.reorder(module.weight, in_order)
 
 
 def _reason_to_leave(module: Any) -> str:
