@@ -139,6 +139,53 @@ def test_a_folded_network_in_a_graph():
 
 
 @torch.no_grad()
+def test_a_graph_reads_its_norms_behind_a_refresh():
+    ours = ours_of(block().eval(), fold=True)
+    x = images(2, 64, 16, 16)
+    ours(x)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        y = ours(x)
+    ours[0].bn1.bias.data.add_(1)
+    nn.refresh(ours)
+    # Memory that was given back would be these tensors' by now.
+    others = [torch.full((64,), float("nan"), device="cuda") for _ in range(64)]
+    expected = ours(x)
+    graph.replay()
+    assert torch.equal(y, expected)
+    assert len(others) == 64
+
+
+def test_fused_optimizers_and_folded_norms():
+    """They raise no tensor's version."""
+    ours, x = ours_of(block().eval(), fold=True), images(2, 64, 16, 16)
+    optimizer = torch.optim.AdamW(ours.parameters(), 0.01, fused=True)
+    found = []
+    for _ in range(3):
+        with torch.no_grad():
+            found.append(ours(x))
+        ours(x).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    with torch.no_grad():
+        found.append(ours(x))
+        assert torch.equal(nn.refresh(ours)(x), found[-1])
+    assert not any(map(torch.equal, found, found[1:]))
+
+
+def test_fused_optimizers_and_gradients():
+    """They read a weight and its gradient as they lie: what is converted has both in one order."""
+    theirs = torch.nn.Conv2d(64, 64, 3).cuda()
+    theirs.weight.grad = torch.randn_like(theirs.weight)
+    ours = copy.deepcopy(theirs)
+    ours.weight.grad = theirs.weight.grad.clone()
+    nn.convert(ours, report=False)
+    for conv in (theirs, ours):
+        torch.optim.SGD(conv.parameters(), 0.1, fused=True).step()
+    assert torch.equal(ours.weight, theirs.weight)
+
+
+@torch.no_grad()
 def test_a_norm_is_computed_in_a_graph_that_is_captured_before_any_call():
     ours = ours_of(block().eval(), fold=True)
     x = images(2, 64, 16, 16)
