@@ -86,8 +86,8 @@ class Conversion:
     @property
     def summary(self) -> str:
         """How many convolutions and norms there are and what became of them."""
-        text = _counts("convolutions", self.layers)
-        return f"{text}; {_counts('norms', self.norms)}" if self.norms else text
+        text = _counts("convolution", self.layers)
+        return f"{text}; {_counts('norm', self.norms)}" if self.norms else text
 
     def __str__(self) -> str:
         rows = [
@@ -110,18 +110,21 @@ def _cut(text: str) -> str:
 
 def _counts(kind: str, layers: tuple[Layer, ...]) -> str:
     if not layers:
-        return f"no {kind}"
+        return f"no {kind}s"
     ours = sum(not layer.reason for layer in layers)
     before = sum(layer.is_ours_already for layer in layers)
     folded = sum(bool(layer.folded or layer.within) for layer in layers)
     left = len(layers) - ours - before
     counts = {"converted": ours, "ours before": before, "left": left, "folded": folded}
     found = [f"{count} {what}" for what, count in counts.items() if count]
-    return f"{len(layers)} {kind}: {', '.join(found)}"
+    return f"{len(layers)} {kind}{'s' if len(layers) > 1 else ''}: {', '.join(found)}"
 
 
 def show(conversion: Conversion, file: TextIO) -> None:
-    """Prints a table of what became of every layer."""
+    """Prints a table of what became of every layer, or that there is none."""
+    if not (conversion.layers or conversion.norms):
+        file.write(f"{conversion.summary}\n")
+        return
     try:
         from rich.console import Console
         from rich.table import Table
