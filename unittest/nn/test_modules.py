@@ -7,6 +7,7 @@ With ``fallback="torch"`` on the CPU the operators are torch's; what the kernels
 from __future__ import annotations
 
 import copy
+import inspect
 import io
 
 import pytest
@@ -44,6 +45,30 @@ def both(name: str, **keywords: object):
 def image(name: str) -> torch.Tensor:
     size = (7, 6, 5)[: int(name[-2])]
     return channels_last(torch.randn(2, 4, *size))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_signature_is_torchs_and_the_fallback(name):
+    found = dict(inspect.signature(getattr(nn, name)).parameters)
+    assert found.pop("fallback").default == "error"
+    assert found == dict(inspect.signature(getattr(torch.nn, name)).parameters)
+    made = torch.nn.utils.skip_init(getattr(nn, name), 4, 6, 3, fallback="torch")
+    assert made.weight.shape == getattr(torch.nn, name)(4, 6, 3).weight.shape
+    assert (made.weight.device.type, made.fallback) == ("cpu", "torch")
+    assert made.weight.stride(1) == 1
+
+
+def test_the_signature_of_a_subclass_is_its_own():
+    class Square(nn.Conv2d):
+        def __init__(self, channels):
+            super().__init__(channels, channels, 3)
+
+    class Named(nn.Conv2d):
+        pass
+
+    assert list(inspect.signature(Square).parameters) == ["channels"]
+    assert inspect.signature(Named) == inspect.signature(nn.Conv2d)
+    assert not hasattr(Named(3, 3, 3), "__signature__")
 
 
 def compare(ours, theirs, x, *arguments) -> None:

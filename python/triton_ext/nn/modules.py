@@ -8,6 +8,7 @@ in-place update would miss, and none is made per call.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
@@ -57,6 +58,19 @@ def reorder(weight: torch.nn.Parameter, order: Callable[[Tensor], Tensor]) -> No
             grad.data = order(grad.data)
 
 
+class _Signature:
+    """What ``inspect`` tells of a class, as ``skip_init`` of torch asks: torch's, and ours."""
+
+    def __get__(self, instance: object, owner: type) -> inspect.Signature:
+        if instance is not None or owner.__init__ is not _Convolution.__init__:
+            raise AttributeError("__signature__")  # that of its own __init__ is told
+        torchs = next(base for base in owner.__mro__ if not issubclass(base, _Convolution))
+        found = inspect.signature(torchs)
+        keyword = inspect.Parameter.KEYWORD_ONLY
+        fallback = inspect.Parameter("fallback", keyword, default="error", annotation="Fallback")
+        return found.replace(parameters=[*found.parameters.values(), fallback])
+
+
 class _Convolution:
     """What all six have beside torch's module; comes first among their bases.
 
@@ -68,6 +82,7 @@ class _Convolution:
 
     weight: torch.nn.Parameter
     fallback: Fallback = "error"
+    __signature__ = _Signature()
     _gathered: gathered.Gathered | None = None
 
     def __init__(self, *arguments: Any, fallback: Fallback = "error", **keywords: Any) -> None:
