@@ -62,7 +62,8 @@ class _Signature:
     """What ``inspect`` tells of a class, as ``skip_init`` of torch asks: torch's, and ours."""
 
     def __get__(self, instance: object, owner: type) -> inspect.Signature:
-        if instance is not None or owner.__init__ is not _Convolution.__init__:
+        its = inspect.getattr_static(owner, "__init__")
+        if instance is not None or its is not _Convolution.__dict__["__init__"]:
             raise AttributeError("__signature__")  # that of its own __init__ is told
         torchs = next(base for base in owner.__mro__ if not issubclass(base, _Convolution))
         found = inspect.signature(torchs)
