@@ -13,6 +13,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+import triton
 from interpreted import FOLDER
 from triton_ext import ops
 from triton_ext.errors import UnsupportedError
@@ -399,6 +400,18 @@ def test_the_last_of_the_steps_ends_it():
     step_of(1)
     assert job.step() is not None
     assert lookups.lookup.observers == []
+
+
+@triton.jit
+def unchanged(tile, rows, columns):
+    return tile
+
+
+def test_functions_of_the_users_stay_in_their_process():
+    with warmup(1) as job:
+        for observe in lookups.lookup.observers:
+            observe(case(epilogue=EpilogueSpec(function=unchanged)), MACHINE, False)
+        assert job.step() is None
 
 
 class Group:
