@@ -47,6 +47,14 @@ def image(name: str) -> torch.Tensor:
     return channels_last(torch.randn(2, 4, *size))
 
 
+@pytest.mark.parametrize("name", ["Conv2d", "ConvTranspose1d"])
+def test_forward_mode_derivatives_are_torchs(name):
+    ours, theirs = both(name, padding=1)
+    x, tangent = image(name), image(name)
+    found, expected = (torch.func.jvp(m, (x,), (tangent,)) for m in (ours, theirs))
+    torch.testing.assert_close(found, expected)
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_the_signature_is_torchs_and_the_fallback(name):
     found = dict(inspect.signature(getattr(nn, name)).parameters)
