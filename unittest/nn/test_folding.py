@@ -375,13 +375,13 @@ class Adds(Hazard):
 LEFT = {
     Branches: "does not trace: symbolically traced variables cannot be used as inputs to control",
     Remembers: "not recorded: Remembers.forward assigns to an attribute",
-    Collects: "not recorded: Collects.keep has effects beside its result (append)",
+    Collects: "not recorded: Collects.keep reads the attribute seen, a list",
     Scoped: "not recorded: Scoped.forward has a with block",
-    Decorated: "its module's forward has optional arguments",
-    Asks: "not recorded: Asks.forward asks for types (isinstance)",
+    Decorated: "its module's forward is decorated",
+    Asks: "not recorded: Asks.forward uses isinstance, which is not known to be recorded",
     Optional: "its module's forward has optional arguments",
-    Constant: "does not trace: makes a tensor of its own",
-    Random: "not recorded: Random.forward gives something else each time (rand)",
+    Constant: "not recorded: Constant.forward uses torch.ones, which",
+    Random: "not recorded: Random.forward uses torch.rand, which is not known",
     Tries: "not recorded: Tries.forward catches exceptions",
     Names: "it is called with keyword arguments",
     Twice: "its output is used more than once",
@@ -680,16 +680,16 @@ def test_a_number_per_image_and_channel_is_added_in_the_kernel(dims, only_kernel
 
 def test_only_an_index_that_adds_dimensions_is_told():
     class Indexes(TORCH.Module):
-        def __init__(self, index) -> None:
+        def __init__(self, take) -> None:
             super().__init__()
-            self.conv, self.index = conv(), index
+            self.conv, self.take = conv(), take
 
         def forward(self, x, other):
-            return self.conv(x) + other[self.index]
+            return self.conv(x) + self.take(other)
 
-    everything = slice(None)
-    for index in (0, (everything, everything, 0, 0), (everything, None), (everything, everything)):
-        assert parts(Indexes(index).eval())["conv"] == ("+",)
+    takes = (lambda t: t[0], lambda t: t[:, :, 0, 0], lambda t: t[:, None], lambda t: t[:, :])
+    for take in takes:
+        assert parts(Indexes(take).eval())["conv"] == ("+",)
 
 
 @torch.no_grad()

@@ -74,17 +74,18 @@ FUNCTIONS = {
 class Program(torch.nn.Module):
     def __init__(self, steps: tuple[Step, ...], returned: tuple[int, ...]) -> None:
         super().__init__()
-        self.steps, self.returned = steps, returned
+        self.steps = tuple((s.kind, s.first, s.second) for s in steps)
+        self.returned = returned
         self.layers = torch.nn.ModuleList(
             [MODULES[s.kind]() if s.kind in MODULES else torch.nn.Identity() for s in steps]
         )
 
     def forward(self, x):
         values = (x,)
-        for step, layer in zip(self.steps, self.layers, strict=True):
-            first = values[max(-1 - step.first, -len(values))]
-            second = values[max(-1 - step.second, -len(values))]
-            value = layer(first) if step.kind in MODULES else FUNCTIONS[step.kind](first, second)
+        for (kind, first, second), layer in zip(self.steps, self.layers, strict=True):
+            one = values[max(-1 - first, -len(values))]
+            other = values[max(-1 - second, -len(values))]
+            value = FUNCTIONS[kind](one, other) if kind in FUNCTIONS else layer(one)
             values = (*values, value)
         return tuple(values[-1 - index % len(values)] for index in self.returned)
 

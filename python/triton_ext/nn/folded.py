@@ -18,6 +18,7 @@ import torch
 from triton_ext.nn.folding import Fold
 from triton_ext.nn.patterns import FOLDS, Recipe
 from triton_ext.nn.steps import has_hooks
+from triton_ext.nn.traceable import differs
 
 __all__ = ["fold", "folds_of", "recipe_of", "unfold", "unfolded"]
 
@@ -39,7 +40,7 @@ def folds_of(module: torch.nn.Module) -> tuple[Fold, ...]:
 def fold(module: torch.nn.Module, recipe: Recipe) -> None:
     """Gives a module the forward of a recipe."""
     kind: Any = type(module)
-    module.__class__ = _folded_class(kind, recipe)
+    module.__class__ = _folded_class(kind, recipe, kind.forward, _functions_of(kind, recipe))
     module.__dict__[FOLDS] = tuple(Fold() for _ in recipe.sites)
 
 
@@ -60,9 +61,8 @@ def unfold(module: torch.nn.Module) -> None:
 
 
 @functools.lru_cache(maxsize=1024)  # blocks of the same kind share a class, and what is compiled
-def _folded_class(base: Any, recipe: Recipe) -> Any:
+def _folded_class(base: Any, recipe: Recipe, original: Any, functions: tuple[Any, ...]) -> Any:
     inputs, folded, in_training = recipe.inputs, _function(recipe), recipe.in_training
-    original: Any = base.forward
 
     def forward(self: Any, *arguments: Any, **keywords: Any) -> Any:
         if (
@@ -70,11 +70,13 @@ def _folded_class(base: Any, recipe: Recipe) -> Any:
             or keywords
             or len(arguments) != inputs
             or not all(isinstance(a, torch.Tensor) for a in arguments)
+            or base.forward is not original
+            or _functions_of(type(self), recipe) != functions
             or _is_changed(self, recipe)
         ):
             for each in folds_of(self):
                 each.record()
-            return original(self, *arguments, **keywords)
+            return base.forward(self, *arguments, **keywords)
         return folded(self, *arguments)
 
     def construct(cls: type, *arguments: Any, **keywords: Any) -> Any:
@@ -112,19 +114,47 @@ def _folded_class(base: Any, recipe: Recipe) -> Any:
     return type(base)(base.__name__, (base,), namespace)
 
 
+def _functions_of(base: Any, recipe: Recipe) -> tuple[Any, ...]:
+    """Returns what else of a class a forward uses: assigning to the class puts others there."""
+    return tuple([getattr(base, name, None) for name in recipe.functions])
+
+
 def _is_changed(module: Any, recipe: Recipe) -> bool:
     """Tells whether a forward may do something else than when it was recorded."""
     state, children = module.__dict__, module._modules
     for name, value in recipe.attributes:
-        if name not in state or state[name] != value:
+        if name not in state or differs(state[name], value):
             return True
     if tuple([name for name in children if children[name] is not None]) != recipe.children:
         return True
+    for name in recipe.functions:
+        if name in state:
+            return True
     for name in recipe.identities:
         child = module.get_submodule(name)
         if type(child) is not torch.nn.Identity or has_hooks(child):
             return True
+    return _is_changed_deeper(module, recipe)
+
+
+_ABSENT: Any = object()
+
+
+def _is_changed_deeper(module: Any, recipe: Recipe) -> bool:
+    for path, name, value in recipe.others:
+        if differs(getattr(_within(module, path), name, _ABSENT), value):
+            return True
+    for path, names in recipe.containers:
+        if tuple(getattr(_within(module, path), "_modules", ())) != names:
+            return True
     return False
+
+
+def _within(module: Any, path: str) -> Any:
+    """Returns what a module has by a path; None if that is not there any longer."""
+    for name in path.split(".") if path else ():
+        module = getattr(module, "_modules", {}).get(name)
+    return module
 
 
 def _function(recipe: Recipe) -> Any:
@@ -140,4 +170,5 @@ def _function(recipe: Recipe) -> Any:
 
 def _empty(base: Any, recipe: Recipe, *arguments: Any) -> Any:
     """Returns an instance that gets its attributes next; copies and pickles name it."""
-    return base.__new__(_folded_class(base, recipe), *arguments)
+    kind = _folded_class(base, recipe, base.forward, _functions_of(base, recipe))
+    return base.__new__(kind, *arguments)

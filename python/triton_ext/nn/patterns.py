@@ -38,7 +38,7 @@ from torch.nn import functional as F
 from triton_ext.nn.folding import NORMS, convolve_folded
 from triton_ext.nn.norms import normalize
 from triton_ext.nn.steps import activation_of, has_hooks
-from triton_ext.nn.traceable import hazard, names_read
+from triton_ext.nn.traceable import Reading, read_forward
 
 __all__ = ["FOLDS", "Recipe", "Site", "find_recipe"]
 
@@ -71,6 +71,9 @@ class Recipe:
         names: Global names of the source; of modules, their name stands behind ``module:``.
         inputs: How many tensors it takes.
         attributes: What the forward was recorded with: attributes of the module that it may read.
+        others: By path and name, those that lie in its class or in a module of it.
+        functions: Names of what its class has for the forward.
+        containers: By path, the children of the containers whose modules it calls.
         children: Modules that it has, in order; those that are None are not there.
         sites: The convolutions, in the order of the folds.
         norms: The norms that begin chains.
@@ -82,6 +85,9 @@ class Recipe:
     names: tuple[tuple[str, Any], ...]
     inputs: int
     attributes: tuple[tuple[str, Any], ...]
+    others: tuple[tuple[str, str, Any], ...]
+    functions: tuple[str, ...]
+    containers: tuple[tuple[str, tuple[str, ...]], ...]
     children: tuple[str, ...]
     sites: tuple[Site, ...]
     norms: tuple[Site, ...] = ()
@@ -147,6 +153,9 @@ def find_recipe(
     """
     layers = (*convolutions, *norms)
     reason = _reason_against(module)
+    reading = Reading() if reason else read_forward(module)
+    if reading.hazard:
+        reason = f"not recorded: {reading.hazard}"
     if reason:
         return None, dict.fromkeys(layers, reason)
     tracer = _Tracer()
@@ -161,6 +170,7 @@ def find_recipe(
     for node in graph.nodes:
         if node.op == "call_module" and node.kwargs and node.target in reasons:
             reasons[node.target] = "it is called with keyword arguments"
+    containers = _containers(module, graph)
     identities = _skip_identities(module, graph)
     sites = _fold(module, graph, convolutions, reasons)
     chains = _fold_norms(module, graph, norms, reasons)
@@ -176,26 +186,33 @@ def find_recipe(
         for name, value in sorted(code.globals.items())
         if name in used
     )
-    read = names_read(module)
+    state = vars(module)
+    own = {k: v for (path, k), v in reading.attributes.items() if not path and k in state}
     recipe = Recipe(
         source=code.src,
         names=names,
         inputs=inputs,
-        attributes=tuple((k, v) for k, v in vars(module).items() if k in read and _is_simple(v)),
+        attributes=tuple(own.items()),
+        others=tuple((*k, v) for k, v in reading.attributes.items() if k[0] or k[1] not in own),
+        functions=tuple(sorted(reading.functions)),
+        containers=containers,
         children=tuple(k for k, v in module._modules.items() if v is not None),
         sites=tuple(sites),
         norms=tuple(chains),
-        in_training=bool(norms) and not read & _CHECKPOINTS,
+        in_training=bool(norms) and not reading.has_checkpoints,
         identities=identities,
     )
     return recipe, reasons
 
 
-_CHECKPOINTS = {"checkpoint", "checkpoint_sequential", "checkpoint_seq"}
+def _containers(root: torch.nn.Module, graph: fx.Graph) -> tuple[tuple[str, tuple[str, ...]], ...]:
+    """Returns the names in containers, which a forward may go through: by path."""
+    paths = {str(n.target).rpartition(".")[0] for n in graph.nodes if n.op == "call_module"}
+    paths |= {k for k, v in root.named_children() if isinstance(v, _MERE_CONTAINERS)}
+    return tuple((p, tuple(root.get_submodule(p)._modules)) for p in sorted(paths - {""}))
 
 
-def _is_simple(value: object) -> bool:
-    return value is None or type(value) in (bool, int, float, str)
+_MERE_CONTAINERS = (torch.nn.ModuleList, torch.nn.ModuleDict)
 
 
 def _used_names(source: str) -> set[str]:
@@ -207,7 +224,11 @@ def _used_names(source: str) -> set[str]:
 
 
 # What copies, pickles and makes instances; a class that is made for a folded forward has its own.
-_OF_INSTANCES = ("__deepcopy__", "__reduce__", "__reduce_ex__", "__getnewargs_ex__", "__new__")
+# A __getattribute__ may give other attributes than those that are compared.
+_OF_INSTANCES = (
+    *("__deepcopy__", "__reduce__", "__reduce_ex__", "__getnewargs_ex__", "__new__"),
+    "__getattribute__",
+)
 
 
 def _reason_against(module: torch.nn.Module) -> str:
@@ -225,14 +246,20 @@ def _reason_against(module: torch.nn.Module) -> str:
     makers = [base for base in kind.__mro__ if "__init_subclass__" in vars(base)]
     if not set(makers) <= {object, Generic}:
         return "its module's class has an __init_subclass__"
-    forward = kind.forward
+    return _reason_against_forward(kind.forward)
+
+
+def _reason_against_forward(forward: Any) -> str:
+    if forward is torch.nn.Module.forward:
+        return "its module has no forward"
     if not isinstance(forward, types.FunctionType):
         return "its module's forward is no function"
+    if hasattr(forward, "__wrapped__"):
+        return "its module's forward is decorated"
     code = forward.__code__
     if code.co_flags & _HAS_STARS or code.co_kwonlyargcount or forward.__defaults__:
         return "its module's forward has optional arguments"
-    found = hazard(module)
-    return f"not recorded: {found}" if found else ""
+    return ""
 
 
 # --- the pattern --------------------------------------------------------------------------------
@@ -539,7 +566,7 @@ def _is_quiet(root: torch.nn.Module, node: fx.Node) -> bool:
     if node.op in ("placeholder", "get_attr"):
         return True
     if node.op == "call_function":
-        return node.target in _HARMLESS
+        return node.target in _HARMLESS and "out" not in node.kwargs
     if node.op == "call_method":
         return not str(node.target).endswith("_")
     return node.op == "call_module" and _leaves_input(root.get_submodule(str(node.target)))

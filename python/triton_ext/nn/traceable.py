@@ -2,23 +2,89 @@
 
 torch.fx runs a forward with stand-ins for its inputs and writes down what is done to them.  What it
 cannot write down it either refuses, or, which is worse, does once and forgets: assignments to
-attributes, ``with`` blocks, questions about types.  :func:`hazard` finds those in the code, of the
-forward and of everything of the model's own that it calls.
+attributes, ``with`` blocks, questions about types, modes of torch, random numbers.  A list of what
+is forgotten would never end, so :func:`read_forward` goes by what is known instead: every name in
+the code has to lead to something whose calls are recorded or give the same each time:
+
+- functions that torch hands to ``__torch_function__``, which is how stand-ins see them, and methods
+  and attributes of tensors that say nothing about gradients, types or memory;
+- ``operator``, ``math`` and built-in functions of values alone;
+- constants, modules, parameters and buffers;
+- functions in Python, of the forward's own or anybody else's, that were read in the same way;
+- attributes of modules that can be compared at every call, and containers of all these.
+
+Where a value comes from code that was read, calling it is safe, because all its roots were.  An
+attribute of such a value is allowed by its name alone.
 
 Safe direction: a forward that would be recorded rightly may be refused.
 """
 
 from __future__ import annotations
 
+import builtins
 import dis
+import enum
 import functools
+import inspect
+import math
+import numbers
+import operator
 import types
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from torch.nn import functional as F
+from torch.overrides import get_overridable_functions
+from torch.utils.checkpoint import checkpoint, checkpoint_sequential
 
-__all__ = ["hazard", "names_read"]
+__all__ = ["Reading", "differs", "read_forward"]
+
+
+@dataclass(slots=True)
+class Reading:
+    """What a forward, and what it calls, was found to use.
+
+    Attributes:
+        hazard: What in it is not recorded; empty if nothing is found.
+        attributes: By path of a module and name, values that are compared at every call.
+        functions: Names of its class's functions and properties.
+        has_checkpoints: Whether it may call torch.utils.checkpoint.
+    """
+
+    hazard: str = ""
+    attributes: dict[tuple[str, str], Any] = field(default_factory=dict)
+    functions: set[str] = field(default_factory=set)
+    has_checkpoints: bool = False
+
+
+def read_forward(module: torch.nn.Module) -> Reading:
+    """Reads the code of a module's forward and of all that it calls."""
+    reader = _Reader(module)
+    try:
+        reader.read_function(type(module).forward, module)
+    except _Unknown as unknown:
+        reader.found.hazard = f"{unknown.where} {unknown}"
+    return reader.found
+
+
+def differs(value: object, recorded: object) -> bool:
+    """Tells whether an attribute is another one than when a forward was recorded."""
+    return value is not recorded and (type(value) is not type(recorded) or value != recorded)
+
+
+class _Unknown(Exception):
+    """Something that is not known to be recorded.
+
+    Attributes:
+        where: The name of the function that has it.
+    """
+
+    where = ""
+
+
+# --- what is known ------------------------------------------------------------------------------
 
 _OPERATIONS = {
     "STORE_ATTR": "assigns to an attribute",
@@ -32,100 +98,371 @@ _OPERATIONS = {
     "SETUP_FINALLY": "catches exceptions",
     "PUSH_EXC_INFO": "catches exceptions",
     "YIELD_VALUE": "yields",
+    "MATCH_CLASS": "asks for types (match)",
+    "MATCH_MAPPING": "asks for types (match)",
+    "MATCH_SEQUENCE": "asks for types (match)",
+    "MATCH_KEYS": "asks for types (match)",
+    "IMPORT_NAME": "imports",
+    "LOAD_BUILD_CLASS": "makes a class",
 }
 
-_NAMES = {
-    **dict.fromkeys(("isinstance", "issubclass", "type", "hasattr"), "asks for types"),
-    **dict.fromkeys(
-        ("append", "extend", "insert", "update", "setdefault", "pop", "setattr", "print"),
-        "has effects beside its result",
-    ),
-    **dict.fromkeys(
-        ("random", "rand", "randn", "randint", "bernoulli", "time", "perf_counter"),
-        "gives something else each time",
-    ),
-    **dict.fromkeys(
-        ("is_grad_enabled", "is_autocast_enabled", "is_inference_mode_enabled"),
-        "asks for a mode of torch",
-    ),
+_BUILTINS: tuple[Any, ...] = (
+    *(abs, all, any, bool, dict, divmod, enumerate, float, int, len, list, max, min, pow, range),
+    *(reversed, round, slice, sorted, sum, super, tuple, zip),
+)
+
+# They ask for identity or types, write, or take names of attributes.
+_NOT_PLAIN = {
+    *("attrgetter", "methodcaller", "is_", "is_not", "is_none", "is_not_none"),
+    *("setitem", "delitem", "call"),
 }
 
+# Those of torch.nn.functional that torch.overrides does not list, because they call others.
+_CALLING_OTHERS = (F.sigmoid, F.tanh, F.hardsigmoid, F.hardswish, F.relu_, F.elu_, F.leaky_relu_)
 
-def hazard(module: torch.nn.Module) -> str:
-    """Returns what in a module's forward is not recorded; empty if nothing is found."""
-    for function in _reached(module):
-        found = _hazard_of(function.__code__)
-        if found:
-            return f"{function.__qualname__} {found}"
-    return ""
+# They are called while a forward is recorded, but not by its record.
+_CHECKPOINTS = (checkpoint, checkpoint_sequential)
 
+# What gives the children of a container.
+_OF_CONTAINERS = ("items", "keys", "values")
 
-def names_read(module: torch.nn.Module) -> set[str]:
-    """Returns the names, of attributes too, that a module's forward may ask for."""
-    return {name for function in _reached(module) for name in _names(function.__code__)}
-
-
-def _hazard_of(code: types.CodeType) -> str:
-    # Generator expressions and comprehensions yield to nobody else.
-    allowed = {"YIELD_VALUE"} if code.co_name.startswith("<") else set()
-    for instruction in dis.get_instructions(code):
-        if instruction.opname in _OPERATIONS and instruction.opname not in allowed:
-            return _OPERATIONS[instruction.opname]
-    for name in code.co_names:
-        if name in _NAMES:
-            return f"{_NAMES[name]} ({name})"
-    inner = (c for c in code.co_consts if isinstance(c, types.CodeType))
-    return next(filter(None, map(_hazard_of, inner)), "")
+_TENSOR_ATTRIBUTES = {
+    *("shape", "dtype", "device", "ndim", "layout", "T", "mT", "real", "imag", "stride"),
+    *("unflatten", "new_zeros", "new_ones", "new_full"),
+}
+_ABOUT_TENSORS = ("_", "is_", "get_", "grad", "requires_", "retain", "register_", "data", "storage")
 
 
-def _reached(module: torch.nn.Module) -> list[types.FunctionType]:
-    """Returns the forward and what it may call of its class and its file, one after another."""
-    kind = type(module)
-    found: dict[int, types.FunctionType] = {}
-    waiting = [f for f in _functions(getattr(kind, "forward", None))]
-    while waiting:
-        function = waiting.pop()
-        if id(function) in found or _is_torchs(function):
-            continue
-        found[id(function)] = function
-        cells = [_content(cell) for cell in function.__closure__ or ()]
-        for name in _names(function.__code__):
-            # Every definition along the bases: super() may ask for any.
-            cells += [vars(base).get(name) for base in kind.__mro__ if base is not torch.nn.Module]
-            cells.append(function.__globals__.get(name))
-        for value in cells:
-            waiting += _functions(value)
-    return list(found.values())
+@functools.cache
+def _known_functions() -> dict[int, Any]:
+    """Returns functions whose calls are recorded or give the same each time, by address."""
+    known = [f for listed in get_overridable_functions().values() for f in listed]
+    known += (*_BUILTINS, *_CALLING_OTHERS, torch.jit.is_scripting, torch._assert)
+    known += _CHECKPOINTS
+    known += (f for name, f in vars(math).items() if not name.startswith("_") and callable(f))
+    known += (getattr(operator, name) for name in set(operator.__all__) - _NOT_PLAIN)
+    return {id(f): f for f in known}
 
 
-def _names(code: types.CodeType) -> Iterator[str]:
-    yield from code.co_names
-    for constant in code.co_consts:
-        if isinstance(constant, types.CodeType):
-            yield from _names(constant)
+@functools.cache
+def _tensor_names() -> set[str]:
+    """Returns the names of what may be asked of a tensor, because stand-ins record it."""
+    methods = {f.__name__ for f in get_overridable_functions()[torch.Tensor]}
+    methods = {name for name in methods if name in dir(torch.Tensor)}
+    return {n for n in methods if not n.startswith(_ABOUT_TENSORS)} | _TENSOR_ATTRIBUTES
 
 
-def _content(cell: types.CellType) -> Any:
-    try:
-        return cell.cell_contents
-    except ValueError:  # nothing is in it yet
-        return None
+def _is_constant(value: object) -> bool:
+    """Tells whether a value stays what it is, and can be compared."""
+    if isinstance(value, (tuple, frozenset)):
+        return all(map(_is_constant, value))
+    return value is None or value is Ellipsis or isinstance(value, _CONSTANTS)
 
 
-def _functions(value: object) -> Iterator[types.FunctionType]:
-    """Returns the functions behind a value: methods, properties, partial and wrapped functions."""
-    if isinstance(value, types.FunctionType):
-        yield value
-        yield from _functions(getattr(value, "__wrapped__", None))
-    elif isinstance(value, (staticmethod, classmethod, types.MethodType)):
-        yield from _functions(value.__func__)
-    elif isinstance(value, property):
-        yield from _functions(value.fget)
-    elif isinstance(value, functools.partial):
-        yield from _functions(value.func)
+_CONSTANTS = (
+    *(numbers.Number, str, bytes, enum.Enum),
+    *(torch.dtype, torch.device, torch.layout, torch.memory_format),
+)
 
 
 def _is_torchs(function: types.FunctionType) -> bool:
-    """Tells whether a function is torch's own: stand-ins are known there."""
-    name = function.__module__ or ""
-    return name == "torch" or name.startswith("torch.")
+    # Not by __module__, which decorators copy.
+    return str(function.__globals__.get("__name__")).split(".")[0] == "torch"
+
+
+# --- what code reads ----------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class _Chain:
+    """A name and the attributes behind it: ``torch.nn.functional.relu``.
+
+    Attributes:
+        kind: ``global``, ``cell``, ``local`` or ``super``; empty if it begins with a value.
+        name: Of a variable, or empty.
+        attributes: Their names, the first one first.
+    """
+
+    kind: str
+    name: str
+    attributes: list[str] = field(default_factory=list)
+
+
+_QUIET = {"CACHE", "EXTENDED_ARG", "NOP", "PRECALL", "PUSH_NULL"}
+_LOADS = {
+    "LOAD_GLOBAL": "global",
+    "LOAD_NAME": "global",
+    "LOAD_DEREF": "cell",
+    "LOAD_CLASSDEREF": "cell",
+}
+
+
+def _chains(code: types.CodeType) -> Iterator[_Chain]:
+    """Returns what code reads, one after another."""
+    chain: _Chain | None = None
+    for instruction in dis.get_instructions(code):
+        name = instruction.opname
+        if name in _QUIET:
+            continue
+        if name in ("LOAD_ATTR", "LOAD_METHOD"):
+            # What is jumped to gets values of elsewhere, too.
+            if chain is not None and instruction.is_jump_target:
+                yield chain
+                chain = None
+            chain = chain or _Chain("", "")
+            chain.attributes.append(instruction.argval)
+            continue
+        is_super = name in ("CALL", "CALL_FUNCTION") and chain == _Chain("global", "super")
+        if chain is not None:
+            yield chain
+        chain = _Chain("super", "") if is_super else _begun(name, instruction.argval)
+    if chain is not None:
+        yield chain
+
+
+def _begun(operation: str, value: Any) -> _Chain | None:
+    """Returns the chain that begins with an instruction, if one does."""
+    if operation == "LOAD_SUPER_ATTR":  # since Python 3.12
+        return _Chain("super", "", [value])
+    if operation in _LOADS:
+        return _Chain(_LOADS[operation], value)
+    if "LOAD_FAST" in operation:  # of one variable or, since Python 3.13, of two
+        return _Chain("local", value[-1] if isinstance(value, tuple) else value)
+    return None
+
+
+def _first_name(function: types.FunctionType) -> str:
+    """Returns the name of a function's first argument; empty if it has none."""
+    code = function.__code__
+    return code.co_varnames[0] if code.co_argcount else ""
+
+
+def _refuse_operations(code: types.CodeType, owner: str) -> None:
+    """Raises for what is not recorded whatever it is done to.
+
+    Args:
+        code: Of a function, or inside of one.
+        owner: The name of the module whose method it is, or empty.
+    """
+    # Generator expressions and comprehensions yield to nobody else.
+    allowed = {"YIELD_VALUE"} if code.co_name.startswith("<") else set()
+    before: object = ""
+    for instruction in dis.get_instructions(code):
+        name, value = instruction.opname, instruction.argval
+        if name in _OPERATIONS and name not in allowed:
+            raise _Unknown(_OPERATIONS[name])
+        if name == "STORE_DEREF" and value in code.co_freevars:
+            raise _Unknown(f"assigns to a name of elsewhere ({value})")
+        stored = value if isinstance(value, tuple) else (value,)  # of two variables: Python 3.13
+        if name.startswith(("STORE_FAST", "STORE_DEREF")) and owner in stored:
+            raise _Unknown(f"assigns to {owner}")
+        # Each input has a stand-in of its own, also where they are the same tensor.
+        if name == "IS_OP" and before is not None:
+            raise _Unknown("asks whether two things are the same (is)")
+        before = value if name == "LOAD_CONST" else ""
+
+
+# --- what it leads to ---------------------------------------------------------------------------
+
+_ANY: Any = object()  # a value of code that was read
+_NONE_SUCH: Any = object()
+
+
+class _Reader:
+    """Follows every name in a forward and in what it calls."""
+
+    def __init__(self, module: torch.nn.Module) -> None:
+        self.found = Reading()
+        self._root = module
+        self._paths = {id(child): path for path, child in module.named_modules()}
+        # Addresses of functions, and whether as methods, and of containers.
+        self._seen: set[tuple[int, bool]] = set()
+
+    def read_function(self, function: Any, owner: torch.nn.Module | None = None) -> None:
+        """Reads a function of Python.
+
+        Args:
+            function: It.
+            owner: The module that is its first argument; None if that is anything.
+        """
+        if (id(function), owner is not None) in self._seen:
+            return
+        self._seen.add((id(function), owner is not None))
+        defaults = (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values())
+        try:
+            for default in defaults:
+                self._judge("a default value", default)
+            self._read_code(function, function.__code__, owner)
+        except _Unknown as unknown:
+            unknown.where = unknown.where or function.__qualname__
+            raise
+
+    def _read_code(
+        self, function: types.FunctionType, code: types.CodeType, owner: torch.nn.Module | None
+    ) -> None:
+        first = "" if owner is None else _first_name(function)
+        _refuse_operations(code, first)
+        for chain in _chains(code):
+            self._follow(chain, self._root_of(chain, function, code, owner), owner)
+        for inner in code.co_consts:
+            if isinstance(inner, types.CodeType):
+                self._read_code(function, inner, owner)
+
+    def _root_of(
+        self,
+        chain: _Chain,
+        function: types.FunctionType,
+        code: types.CodeType,
+        owner: torch.nn.Module | None,
+    ) -> Any:
+        """Returns the value of a chain's variable."""
+        if chain.kind == "global":
+            known = function.__globals__.get(chain.name, _NONE_SUCH)
+            known = vars(builtins).get(chain.name, known) if known is _NONE_SUCH else known
+            if known is _NONE_SUCH:
+                raise _Unknown(f"uses {chain.name}, which is not there")
+            return known
+        own = function.__code__
+        if chain.kind == "cell" and chain.name in own.co_freevars:
+            return _content(function, chain.name)
+        is_outer = code is own or chain.name in code.co_freevars
+        is_owner = owner is not None and is_outer and chain.name == _first_name(function)
+        return owner if is_owner else _ANY
+
+    def _follow(self, chain: _Chain, value: Any, owner: torch.nn.Module | None) -> None:
+        text, attributes = chain.name, chain.attributes
+        if chain.kind == "super" and attributes:
+            self._read_definitions(attributes[0], owner)
+            attributes = attributes[1:]
+        for name in attributes:
+            value = self._attribute(text, value, name)
+            text = f"{text}.{name}"
+        self._judge(text, value)
+
+    def _attribute(self, text: str, value: Any, name: str) -> Any:
+        if value is _ANY or _is_constant(value):
+            return self._of_anything(name)
+        if isinstance(value, torch.nn.Module):
+            return self._of_module(value, name)
+        if isinstance(value, (types.ModuleType, type)):
+            found = inspect.getattr_static(value, name, _NONE_SUCH)
+            if isinstance(found, staticmethod):
+                return found.__func__
+            if found is _NONE_SUCH and isinstance(value, types.ModuleType):
+                found = getattr(value, name, _NONE_SUCH)
+            if found is not _NONE_SUCH:
+                return found
+        raise _Unknown(f"uses {text}.{name}, which is not known to be recorded")
+
+    def _of_anything(self, name: str) -> Any:
+        """Judges an attribute of a value of which nothing is known."""
+        if name in _tensor_names() or name in _OF_CONTAINERS:
+            # It may as well be one of a module that was handed on.
+            for module in self._root.modules():
+                if name in vars(module):
+                    self._of_module(module, name)
+            return _ANY
+        raise _Unknown(f"asks something for its {name}")
+
+    def _read_definitions(self, name: str, owner: torch.nn.Module | None) -> None:
+        """Reads a function's definitions along the bases, of which ``super()`` may ask for any."""
+        if owner is None:
+            raise _Unknown(f"uses super().{name} outside of a method")
+        for base in type(owner).__mro__:
+            if name in vars(base) and base is not torch.nn.Module:
+                self._judge_method(f"super().{name}", vars(base)[name], owner)
+
+    def _of_module(self, module: torch.nn.Module, name: str) -> Any:
+        """Returns what a module has by a name, and notes what may be another one later."""
+        path = self._paths.get(id(module))
+        if path is None:
+            raise _Unknown(f"uses a module that is not its own for {name}")
+        state = vars(module)
+        if name in state:
+            value = state[name]
+            self._judge_attribute(name, value)
+            self.found.attributes[path, name] = value
+            return _ANY
+        for listed in (module._modules, module._parameters, module._buffers):
+            if name in listed:
+                if listed[name] is None:
+                    self.found.attributes[path, name] = None
+                return _ANY if module._modules.get(name) is None else module._modules[name]
+        return self._of_class(module, path, name)
+
+    def _of_class(self, module: torch.nn.Module, path: str, name: str) -> Any:
+        found = inspect.getattr_static(type(module), name, _NONE_SUCH)
+        if name in _OF_CONTAINERS and found is getattr(torch.nn.ModuleDict, name):
+            return _ANY
+        function = found.fget if isinstance(found, property) else found
+        if isinstance(found, staticmethod):
+            self._judge(name, found.__func__)
+        elif isinstance(function, types.FunctionType) and not path:
+            self._judge_method(name, function, module)
+        else:
+            if _is_function(function):  # of another module, or bound to this one
+                raise _Unknown(f"uses {path or 'self'}.{name}, which is not known to be recorded")
+            self._judge_attribute(name, found)
+            self.found.attributes[path, name] = found
+            return _ANY
+        if not path:
+            self.found.functions.add(name)
+        return _ANY
+
+    def _judge_attribute(self, name: str, value: Any) -> None:
+        if not _is_constant(value) and not _is_function(value):
+            what = "which is not there" if value is _NONE_SUCH else f"a {type(value).__name__}"
+            raise _Unknown(f"reads the attribute {name}, {what}")
+        self._judge(name, value)
+
+    def _judge_method(self, name: str, function: Any, owner: torch.nn.Module) -> None:
+        if not isinstance(function, types.FunctionType) or (
+            _is_torchs(function) and function is not torch.nn.Sequential.forward
+        ):
+            raise _Unknown(f"uses {name}, which is not known to be recorded")
+        if not _is_torchs(function):
+            self.read_function(function, owner)
+
+    def _judge(self, text: str, value: Any) -> None:
+        """Raises if a value is none that may be used and called."""
+        if value is _ANY or isinstance(value, torch.nn.Module) or _is_constant(value):
+            return
+        if id(value) in _known_functions() or _is_exception(value):
+            self.found.has_checkpoints |= value in _CHECKPOINTS
+            return
+        if isinstance(value, types.FunctionType) and not _is_torchs(value):
+            self.read_function(value)
+        elif isinstance(value, functools.partial):
+            for part in (value.func, *value.args, *value.keywords.values()):
+                self._judge(text, part)
+        elif type(value) in (tuple, list, set, dict):
+            self._judge_content(text, value)
+        else:
+            raise _Unknown(f"uses {text}, which is not known to be recorded")
+
+    def _judge_content(self, text: str, value: Any) -> None:
+        if (id(value), False) in self._seen:  # it may be a part of itself
+            return
+        self._seen.add((id(value), False))
+        for part in value.values() if type(value) is dict else value:
+            self._judge(text, part)
+
+
+def _content(function: types.FunctionType, name: str) -> Any:
+    """Returns what a function has from around it by a name."""
+    cell = (function.__closure__ or ())[function.__code__.co_freevars.index(name)]
+    if name == "__class__":  # for super()
+        return _ANY
+    try:
+        return cell.cell_contents
+    except ValueError:
+        raise _Unknown(f"uses {name}, which is not there yet") from None
+
+
+def _is_function(value: object) -> bool:
+    kinds = (types.FunctionType, types.BuiltinFunctionType, functools.partial)
+    return isinstance(value, kinds)
+
+
+def _is_exception(value: object) -> bool:
+    return isinstance(value, type) and issubclass(value, Exception)
