@@ -138,6 +138,12 @@ def remembers_outside():
     return forward
 
 
+def writes_to_images(self, x):
+    y = self.chain(x)
+    y[0:1] = 0
+    return y
+
+
 def asks_in_a_lambda(self, x):
     return (lambda y: y * 2 if callable(y) else y)(self.chain(x))
 
@@ -158,6 +164,7 @@ LEFT = {
     "is_tensor": (lambda self, x: self.chain(x) if torch.is_tensor(x) else x, "is_tensor"),
     "callable": (lambda self, x: x if callable(x) else self.chain(x), "callable"),
     "in a lambda": (asks_in_a_lambda, "callable"),
+    "elements": (writes_to_images, "assigns to"),
     "__class__": (lambda self, x: self.chain(x) * (x.__class__ == torch.Tensor), "__class__"),
     "match": (matches, "match"),
     "grad_fn": (lambda self, x: self.chain(x) if x.grad_fn is None else x, "grad_fn"),

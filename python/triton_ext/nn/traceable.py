@@ -91,6 +91,7 @@ _OPERATIONS = {
     "DELETE_ATTR": "deletes an attribute",
     "STORE_GLOBAL": "assigns to a global name",
     "STORE_SUBSCR": "assigns to an element",
+    "STORE_SLICE": "assigns to elements",
     "DELETE_SUBSCR": "deletes an element",
     "BEFORE_WITH": "has a with block",
     "SETUP_WITH": "has a with block",
