@@ -194,7 +194,7 @@ LEFT = {
     "a name of elsewhere": (remembers_outside(), "count"),
     "a layer's forward": (lambda self, x: F.relu(self.layers[0].forward(x)), "its forward"),
     "a child's forward": (lambda self, x: F.relu(self.conv.forward(x)), "conv.forward"),
-    "one of two": (either, "lib"),
+    "one of two": (either, "either"),
     "by name": (lambda self, x: self.chain(operator.attrgetter("real")(x)), "attrgetter"),
 }
 
