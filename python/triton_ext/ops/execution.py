@@ -34,7 +34,7 @@ from triton_ext.ops.plans import (
     tensor_refusal,
 )
 from triton_ext.ops.problem import ConvProblem
-from triton_ext.ops.reference import apply_epilogue, torch_dgrad, torch_fprop, torch_wgrad
+from triton_ext.ops.reference import torch_dgrad, torch_fprop, torch_fused, torch_wgrad
 from triton_ext.ops.repeats import Repeats
 
 __all__ = [
@@ -311,21 +311,8 @@ def run_fused(
     operator = operator_name(x.dim())
     refusal = plan if type(plan) is Refusal else None
     if _refused_here(refusal, operator, fallback and e.function is None, {"x": x}):
-        x_dtype = x.dtype
-        if x_dtype.itemsize == 2 and (e.scale is not None or e.out_dtype is torch.float32):
-            # Sums that fp16 or bf16 do not hold may be scaled into it.
-            x, weight = x.float(), weight.float()
-        y = torch_fprop(x, weight, None, stride, padding, dilation, groups)
-        y = apply_epilogue(
-            y,
-            e.bias,
-            e.scale,
-            e.residual,
-            e.activation,
-            e.out_scale,
-            amax,
-            output_dtype(x_dtype, e.out_dtype),
-        )
+        added = (e.bias, e.scale, e.residual, e.out_scale)
+        y = torch_fused(x, weight, *added, walk, e.activation, e.out_dtype, amax)
         return y if out is None else out.copy_(y)
     operands = EpilogueOperands(
         bias=e.bias,

@@ -11,9 +11,8 @@ from typing import Any
 import torch
 from torch.autograd import forward_ad
 
-from triton_ext.ops.arguments import output_dtype
 from triton_ext.ops.autocast import cast_operands, is_autocast
-from triton_ext.ops.reference import apply_epilogue, torch_dgrad, torch_fprop, torch_wgrad
+from triton_ext.ops.reference import torch_dgrad, torch_fprop, torch_fused, torch_wgrad
 
 __all__ = ["by_torch", "has_tangent", "is_forward_mode"]
 
@@ -75,12 +74,8 @@ def _fused(
     *walk, activation, out_dtype, function = rest
     if function is not None or extra:
         raise NotImplementedError("epilogue= has no derivative of forward mode")
-    dtype = output_dtype(x.dtype, out_dtype)
-    if x.dtype.itemsize == 2 and (scale is not None or out_dtype is torch.float32):
-        # Sums that fp16 or bf16 do not hold may be scaled into it.
-        x, weight = x.float(), weight.float()
-    y = torch_fprop(x, weight, None, *walk)
-    return apply_epilogue(y, bias, scale, residual, activation, out_scale, None, dtype)
+    operands = (bias, scale, residual, out_scale)
+    return torch_fused(x, weight, *operands, walk, activation, out_dtype)
 
 
 _BY_TORCH: dict[str, Callable[..., Tensor]] = {

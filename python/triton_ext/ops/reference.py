@@ -11,9 +11,16 @@ from typing import Any
 import torch
 from torch.nn import functional as F
 
-from triton_ext.ops.arguments import channels_last, channels_last_strides
+from triton_ext.ops.arguments import channels_last, channels_last_strides, output_dtype
 
-__all__ = ["apply_activation", "apply_epilogue", "torch_dgrad", "torch_fprop", "torch_wgrad"]
+__all__ = [
+    "apply_activation",
+    "apply_epilogue",
+    "torch_dgrad",
+    "torch_fprop",
+    "torch_fused",
+    "torch_wgrad",
+]
 
 
 def _is_equal(padding: Sequence[int]) -> bool:
@@ -105,6 +112,33 @@ def torch_dgrad(
         at = (slice(None), slice(None), *inner_pixels)
         dx = dx[at]
     return _as_promised(dx)
+
+
+def torch_fused(
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None,
+    scale: torch.Tensor | None,
+    residual: torch.Tensor | None,
+    out_scale: torch.Tensor | None,
+    walk: Sequence[Any],
+    activation: str,
+    out_dtype: torch.dtype | None,
+    amax: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """Returns y with an epilogue.
+
+    Args:
+        x: As for :func:`torch_fprop`, as weight and ``walk``, what it has behind the bias.
+        out_dtype: Of y; ``None`` for that of a convolution of x.
+        amax: As for :func:`apply_epilogue`, as all others.
+    """
+    dtype = output_dtype(x.dtype, out_dtype)
+    if x.dtype.itemsize == 2 and (scale is not None or out_dtype is torch.float32):
+        # Sums that fp16 or bf16 do not hold may be scaled into it.
+        x, weight = x.float(), weight.float()
+    y = torch_fprop(x, weight, None, *walk)
+    return apply_epilogue(y, bias, scale, residual, activation, out_scale, amax, dtype)
 
 
 def torch_wgrad(
