@@ -36,6 +36,9 @@ class _Norm(torch.autograd.Function):
     def forward(ctx, x, weight, bias, residual, call):  # type: ignore[no-untyped-def]
         """Returns y."""
         y, mean, spread = call.forward(x, weight, bias, residual)
+        if not call.uses_batch:
+            # A call in training mode may move them in front of the backward, and tells nobody.
+            mean, spread = mean.clone(), spread.clone()
         # A ReLU in front of which a residual was added is not computed again: y tells.
         needs_y = residual is not None and call.plan.activation == "relu"
         ctx.save_for_backward(x, weight, bias, mean, spread, y if needs_y else None)
