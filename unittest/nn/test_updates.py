@@ -444,6 +444,45 @@ def test_a_gradient_that_is_a_part_of_another_tensor_stays_one():
     assert model[0].weight.is_contiguous()
 
 
+def as_part(tensor: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Returns a larger tensor, and a part of it that looks like a tensor."""
+    whole = torch.zeros(tensor.numel() + 5)
+    part = whole[: tensor.numel()].as_strided(tensor.shape, tensor.stride())
+    return whole, part.copy_(tensor.detach())
+
+
+@pytest.mark.parametrize("turn", ["revert", "pack_weight"])
+@pytest.mark.parametrize("which", ["data", "grad"])
+def test_what_became_a_part_of_another_tensor_stays_one(turn, which):
+    layer = nn.convert(torch.nn.Conv2d(4, 6, 3), report=False, pack=turn == "revert")
+    weight = layer.weight
+    values, strides = weight.detach().clone(), weight.stride()
+    weight.grad = torch.ones_like(weight)
+    whole, part = as_part(getattr(weight, which))
+    setattr(weight, which, part)
+    nn.revert(layer) if turn == "revert" else layer.pack_weight()
+    assert weight.stride() == weight.grad.stride() == strides
+    assert torch.equal(weight, values)
+    getattr(weight, which).fill_(7)
+    assert whole.tolist() == [7] * values.numel() + [0] * 5
+
+
+@pytest.mark.parametrize("by", ["processes", "layers"])
+def test_what_is_shared_stays_shared_behind_revert(by):
+    model = nn.convert(torch.nn.Sequential(*[torch.nn.Conv2d(4, 4, 3)] * 2), report=False)
+    other = nn.convert(torch.nn.Conv2d(4, 4, 3), report=False)
+    model.append(other)
+    if by == "processes":
+        model.share_memory()
+    else:
+        other.weight.data = model[0].weight.data
+    values = [p.detach().clone() for p in model.parameters()]
+    pointers = [p.data_ptr() for p in model.parameters()]
+    nn.revert(model)
+    assert [p.data_ptr() for p in model.parameters()] == pointers
+    assert all(map(torch.equal, model.parameters(), values))
+
+
 @pytest.mark.parametrize(("pack", "fused"), [(False, True), (True, False)])
 def test_the_state_of_an_optimizer_behind_the_conversion(pack, fused):
     """The two ways that docs/models.md has; fused ones with packed weights are wrong in torch."""

@@ -152,7 +152,8 @@ def revert(model: torch.nn.Module) -> torch.nn.Module:
     """Undoes :func:`convert`, in place.
 
     Modules, parameters and buffers are the same objects before, between and after; weights lie in
-    memory as they did before, but for those of a model that was converted and then given to DDP.
+    memory as they did before, but for those of a model that was converted and then given to DDP,
+    and those that do not have their memory for themselves any longer.
 
     Returns:
         The model.
@@ -161,7 +162,7 @@ def revert(model: torch.nn.Module) -> torch.nn.Module:
         TypeError: It is no module.
     """
     _check_model("revert", model)
-    is_wrapped = _is_wrapped(model)
+    shared = None if _is_wrapped(model) else _shared_memory(model)
     for module in model.modules():
         if recipe_of(module) is not None:
             unfold(module)
@@ -171,7 +172,7 @@ def revert(model: torch.nn.Module) -> torch.nn.Module:
             module.__dict__.pop("fallback", None)
             module.__dict__.pop(GATHERED, None)
             had = module.__dict__.pop(_REPACKED, None)
-            if had is not None and not is_parametrized(module) and not is_wrapped:
+            if had is not None and shared is not None and _is_movable(module, shared):
                 _unpack(module, *had)
     return model
 
@@ -441,13 +442,26 @@ def _is_packable(module: Any, shared: frozenset[int]) -> bool:
         module: Of the weight.
         shared: Memory that weights do not have for themselves.
     """
+    if not _is_movable(module, shared):
+        return False
+    data = module.weight.data
+    if type(data) is not torch.Tensor or not data.numel():
+        return False
+    strides: tuple[int, ...] = channels_last_strides(data.shape)
+    return data.stride() != strides
+
+
+def _is_movable(module: Any, shared: frozenset[int]) -> bool:
+    """Tells whether a weight has its memory for itself; arguments as :func:`_is_packable`'s."""
     weight = getattr(module, "weight", None)
     # What was parametrized or pruned since is computed for every call.
     if is_parametrized(module) or not isinstance(weight, torch.nn.Parameter):
         return False
     data = weight.data
-    if type(data) is not torch.Tensor or data.layout is not torch.strided or not data.numel():
+    if data.layout is not torch.strided:
         return False
+    if type(data) is not torch.Tensor:
+        return True  # it sees to that itself
     if data.untyped_storage()._cdata in shared:
         return False
     if data.device.type == "cpu" and data.is_shared():
@@ -455,17 +469,7 @@ def _is_packable(module: Any, shared: frozenset[int]) -> bool:
     if getattr(weight, _OF_OLDER_FSDP, False):
         return False  # a view, of all that it is of where that is one parameter
     # A part of another tensor (FSDP's, DDP's or the user's) has to stay one, and so a gradient.
-    for tensor in (data, weight.grad):
-        if tensor is not None and not _is_whole(tensor):
-            return False
-    return data.stride() != channels_last_strides(data.shape)
-
-
-def _is_whole(tensor: torch.Tensor) -> bool:
-    """Tells whether a tensor is all that there is in its memory."""
-    if tensor.layout is not torch.strided:
-        return True
-    return tensor.untyped_storage().nbytes() == tensor.numel() * tensor.element_size()
+    return all(modules.is_whole(t) for t in (data, weight.grad) if t is not None)
 
 
 def _pack(module: Any) -> None:

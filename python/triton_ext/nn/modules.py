@@ -43,13 +43,24 @@ def _call(operator: Any, arguments: tuple[Any, ...], **keywords: Any) -> Tensor:
     return result
 
 
+def is_whole(tensor: Tensor) -> bool:
+    """Tells whether a tensor is all that there is in its memory, as far as torch tells it."""
+    if type(tensor) not in (Tensor, torch.nn.Parameter) or tensor.layout is not torch.strided:
+        return True
+    return tensor.untyped_storage().nbytes() == tensor.numel() * tensor.element_size()
+
+
 def reorder(weight: torch.nn.Parameter, order: Callable[[Tensor], Tensor]) -> None:
     """Brings a parameter and its gradient into another memory order; both stay the same tensors.
+
+    Where one of them is a part of another tensor both stay as they lie, so that it remains one.
 
     Args:
         weight: Any.
         order: Returns what it is given in that order.
     """
+    if not all(is_whole(t) for t in (weight.data, weight.grad) if t is not None):
+        return
     # Inside and outside of inference mode it stays what it is: what could be trained still can.
     with torch.inference_mode(weight.is_inference()), torch.no_grad():
         weight.data = order(weight.data)
@@ -109,7 +120,8 @@ class _Convolution:
 
         Only needed where the parameter was replaced, as ``load_state_dict(assign=True)`` does: the
         kernels take a weight in another order too, but copy it at every call.  A gradient moves
-        along: fused optimizers read both as they lie.
+        along: fused optimizers read both as they lie.  Where one of the two is a part of another
+        tensor both are left alone.
         """
         reorder(self.weight, channels_last)
 
