@@ -352,6 +352,28 @@ def test_what_is_kept_after_training():
     assert fold._known.scale.data_ptr() == where  # which a captured graph reads
 
 
+@pytest.mark.parametrize("trained", ["nothing", "norm", "convolution"])
+def test_what_is_kept_of_frozen_modules(trained):
+    """As of a network that is part of a loss: recorded for its input, with nothing to step."""
+    ours = nn.convert(network()[:3].eval(), report=False, fold=True)
+    for name, module in (("convolution", ours[0]), ("norm", ours[1])):
+        module.requires_grad_(trained == name)
+    fold, x = ours._triton_ext_folds[0], image(ours)
+    with torch.no_grad():
+        ours(x)
+    known = fold._known
+    (slope,) = torch.autograd.grad(ours(x.requires_grad_()).sum(), x)
+    assert slope.abs().max() > 0
+    with torch.no_grad():
+        ours(x)
+    assert (fold._known is known) == (trained == "nothing")
+    ours.requires_grad_(True)
+    ours(x)
+    with torch.no_grad():
+        ours(x)
+    assert fold._known is not known
+
+
 def test_a_norm_is_computed_once():
     ours = nn.convert(network(), report=False, fold=True)
     fold = ours._triton_ext_folds[-1]

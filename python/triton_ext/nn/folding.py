@@ -63,7 +63,7 @@ class Fold:
     ``copy_``, ``lerp_``, ``to``, another tensor in its place or behind ``.data``.  What writes past
     that (``tensor.data.mul_``, a collective, a replayed CUDA graph) is not; :meth:`clear` is for
     it.  Fused optimizers write past it, too, and at any time behind a call that records
-    derivatives: from such a call to the next :meth:`clear` nothing is kept.
+    derivatives by parameters: from such a call to the next :meth:`clear` nothing is kept.
 
     Copies and pickles of a fold are empty: they follow the copies of the modules.
     """
@@ -83,10 +83,19 @@ class Fold:
         if self._known is not None:
             self._known = replace(self._known, key=None, sources=())
 
-    def record(self) -> None:
-        """Says that the modules are called one by one, maybe for a derivative."""
-        if torch.is_grad_enabled():
+    def record(self, *modules: Any) -> None:
+        """Says that modules are called one by one, maybe for derivatives by their parameters.
+
+        Args:
+            modules: The norm and the convolution, each may be None; nothing if any may be trained.
+        """
+        if not torch.is_grad_enabled():
+            return
+        # What torch traces is not to depend on what this changes.
+        if torch.compiler.is_compiling():
             self._is_recorded = True
+        elif not self._is_recorded:
+            self._is_recorded = not modules or _are_trained(modules)
 
     def vectors(self, norm: Any, bias: Tensor | None) -> tuple[Tensor, Tensor]:
         """Returns scale and bias, fp32 [C] each.
@@ -138,6 +147,14 @@ class Fold:
         return scale, shift
 
 
+def _are_trained(modules: tuple[Any, ...]) -> bool:
+    """Tells whether an optimizer may have something to do with one of the modules."""
+    for module in modules:
+        if module is not None and any(p.requires_grad for p in module.parameters()):
+            return True
+    return False
+
+
 def _vectors(norm: Any, bias: Tensor | None) -> tuple[Tensor, Tensor]:
     """Computes scale and bias of ``(y + bias - mean) / sqrt(var + eps) * weight + norm.bias``."""
     scale = torch.rsqrt(norm.running_var.float() + norm.eps)
@@ -175,7 +192,7 @@ def convolve_folded(
     """
     name = name_of(activation)
     if name is None or not _may_fold(conv, norm, activation, x, residual, adds):
-        fold.record()
+        fold.record(norm, conv)
         return _one_by_one(conv, norm, activation, x, residual, adds)
     weight, bias = conv._parameters["weight"], conv._parameters["bias"]
     scale = None
