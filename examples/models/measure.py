@@ -308,42 +308,73 @@ def prepare(
     plans: dict[tuple[str, str], Plan] = {}
     with keeping(lambda: [*rows.values()]):
         for mode, make in makers.items():
+            row = Row(task=task, model=model, mode=mode)
             if deadline.over:
-                rows[mode] = Row(task=task, model=model, mode=mode, problem="time limit")
+                rows[mode] = dataclasses.replace(row, problem="time limit")
                 continue
             say(f"{model}: preparing {mode}, {deadline.left():.0f} s left")
             baseline = rows[BASELINE].errors if mode != BASELINE else None
-            before = _allocated()
             try:
-                job = make()
-                if job.first is not None:
-                    job.first()
-                errors = None if reference is None else measure_errors(job.result(), reference)
-                for _ in range(_WARM_UP):
-                    job.step()
-                peak = _peak_of(job.step) - before
-                right = agree(errors is None or baseline is None or errors.within(baseline))
-                if right:
-                    plans[task, mode] = timer.plan(job.step)
+                ready = _prepare_mode(row, make, reference, baseline, timer, agree)
             except Exception as error:  # whatever one does, the others are still worth timing
                 if mode == BASELINE or not tolerant:
                     raise
                 problem = f"{type(error).__name__}: {str(error)[:300]}"
-                rows[mode] = Row(task=task, model=model, mode=mode, problem=problem)
+                rows[mode] = dataclasses.replace(row, problem=problem)
                 continue
-            for note in job.notes:
+            for note in ready.notes:
                 say(f"  left: {note}")
-            rows[mode] = Row(
-                task=task,
-                model=model,
-                mode=mode,
-                problem="" if right else _wrong(errors),
-                errors=errors,
-                peak_bytes=max(peak, 0),
-                taken=job.taken,
-                folded=job.folded,
-            )
+            rows[mode] = ready.row
+            if ready.plan is not None:
+                plans[task, mode] = ready.plan
     return Prepared([*rows.values()], plans)
+
+
+@dataclass(frozen=True, slots=True)
+class _PreparedMode:
+    """A mode that did its steps; ``plan`` is None where it is wrong, ``notes`` are the job's."""
+
+    row: Row
+    plan: Plan | None
+    notes: tuple[str, ...]
+
+
+def _prepare_mode(
+    row: Row,
+    make: Callable[[], Job],
+    reference: Tensor | None,
+    baseline: Errors | None,
+    timer: Timer,
+    agree: Callable[[bool], bool],
+) -> _PreparedMode:
+    """Checks one mode and measures its memory.
+
+    Args:
+        row: Of the mode, without results.
+        make: Makes it.
+        reference: As for :func:`prepare`.
+        baseline: Errors of eager torch; None where nothing is compared with them.
+        timer: As for :func:`prepare`.
+        agree: As for :func:`prepare`.
+    """
+    before = _allocated()
+    job = make()
+    if job.first is not None:
+        job.first()
+    errors = None if reference is None else measure_errors(job.result(), reference)
+    for _ in range(_WARM_UP):
+        job.step()
+    peak = _peak_of(job.step) - before
+    right = agree(errors is None or baseline is None or errors.within(baseline))
+    done = dataclasses.replace(
+        row,
+        problem="" if right else _wrong(errors),
+        errors=errors,
+        peak_bytes=max(peak, 0),
+        taken=job.taken,
+        folded=job.folded,
+    )
+    return _PreparedMode(done, timer.plan(job.step) if right else None, job.notes)
 
 
 def _wrong(errors: Errors | None) -> str:
