@@ -74,7 +74,8 @@ FUNCTIONS = {
 class Program(torch.nn.Module):
     def __init__(self, steps: tuple[Step, ...], returned: tuple[int, ...]) -> None:
         super().__init__()
-        self.steps = tuple((s.kind, s.first, s.second) for s in steps)
+        self.steps = tuple((s.first, s.second) for s in steps)
+        self.functions = tuple(FUNCTIONS.get(s.kind) for s in steps)
         self.returned = returned
         self.layers = torch.nn.ModuleList(
             [MODULES[s.kind]() if s.kind in MODULES else torch.nn.Identity() for s in steps]
@@ -82,10 +83,11 @@ class Program(torch.nn.Module):
 
     def forward(self, x):
         values = (x,)
-        for (kind, first, second), layer in zip(self.steps, self.layers, strict=True):
+        steps = zip(self.steps, self.functions, self.layers, strict=True)
+        for (first, second), function, layer in steps:
             one = values[max(-1 - first, -len(values))]
             other = values[max(-1 - second, -len(values))]
-            value = FUNCTIONS[kind](one, other) if kind in FUNCTIONS else layer(one)
+            value = layer(one) if function is None else function(one, other)
             values = (*values, value)
         return tuple(values[-1 - index % len(values)] for index in self.returned)
 

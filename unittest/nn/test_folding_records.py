@@ -40,7 +40,12 @@ class Block(TORCH.Module):
         self.k, self.size, self.act, self.residual = 2.0, (6, 6), F.relu, True
         self.items_left = iter([0.0, 1.0])
         self.rng = random.Random(0)
-        self.mode = Mode.PLAIN
+        self.mode, self.loose = Mode.PLAIN, Loose.PLAIN
+        self.zero, self.nan, self.pad, self.table = 0.0, math.nan, [1, 1, 1, 1], {"k": 2.0}
+        self.functions, self.mixed = (F.relu, F.silu), (F.relu, iter(()))
+        self.ring = [1.0]
+        self.ring.append(self.ring)
+        self.seq = TORCH.Sequential(TORCH.Conv2d(4, 4, 1))
 
     def chain(self, x):
         return F.relu(self.bn(self.conv(x)))
@@ -49,6 +54,15 @@ class Block(TORCH.Module):
 class Mode(enum.Enum):
     PLAIN = 0
     DOUBLE = 1
+
+
+class Loose(enum.Enum):
+    """Has no hash."""
+
+    PLAIN = 0
+
+    def __eq__(self, other):
+        return self is other
 
 
 def block(forward) -> Block:
@@ -148,6 +162,21 @@ def asks_in_a_lambda(self, x):
     return (lambda y: y * 2 if callable(y) else y)(self.chain(x))
 
 
+SEEN, LOG = set(), []
+
+
+def writes_to_a_set(self, x):
+    seen = SEEN
+    seen.add(1)
+    return self.chain(x) * len(seen)
+
+
+def writes_to_a_list(self, x):
+    log = LOG
+    log += [1]
+    return self.chain(x) * len(log)
+
+
 def either(self, x):
     return (self.conv if self.residual else lib).scale(x)
 
@@ -176,6 +205,18 @@ LEFT = {
         "torch.empty",
     ),
     "a generator": (lambda self, x: self.chain(x) * self.rng.uniform(0, 1), "attribute rng"),
+    "an enum without a hash": (
+        lambda self, x: self.chain(x) * (2 if self.loose == Loose.PLAIN else 1),
+        "attribute loose, a Loose",
+    ),
+    "a tuple with an object": (
+        lambda self, x: self.mixed[0](self.bn(self.conv(x))),
+        "attribute mixed, a tuple with a tuple_iterator",
+    ),
+    "a list that has itself": (lambda self, x: self.chain(x) * self.ring[0], "nested too deeply"),
+    "a set by another name": (writes_to_a_set, "SEEN, a set"),
+    "a list by another name": (writes_to_a_list, "LOG, a list"),
+    "the class in super()": (lambda self, x: super(Block, self).forward(x), "super(Block, self)"),
     "next": (lambda self, x: self.chain(x) + next(self.items_left), "next"),
     "autocast": (
         lambda self, x: x if torch.is_autocast_cpu_enabled() else self.chain(x),
@@ -239,6 +280,13 @@ FOLDED = {
     "None": lambda self, x: self.chain(x) if self.beta is None else x,
     "layers": lambda self, x: self.chain([layer(x) for layer in self.layers][-1]),
     "a closure": closes_over(2),
+    "a tuple of functions": lambda self, x: self.functions[0](self.bn(self.conv(x))),
+    "a list": lambda self, x: F.pad(self.chain(x), self.pad),
+    "a dict": lambda self, x: self.chain(x) * self.table["k"],
+    "a checkpoint that is not asked for": lambda self, x: (
+        also_checkpoint(self.chain, x) if self.k == 3 and x.requires_grad else self.chain(x)
+    ),
+    "new tensors": lambda self, x: self.chain(x) + x.new_tensor(2.0) * x.new_empty(2).shape[0],
 }
 
 
@@ -321,7 +369,44 @@ def loops(self, x):
     return y
 
 
+def signs(self, x):
+    return torch.copysign(self.chain(x), torch.full_like(x, 1) * self.zero)
+
+
 CHANGED = {
+    "a tuple's part that is a tensor now": (
+        lambda self, x: self.chain(x) * self.size[0],
+        lambda m: setattr(m, "size", (torch.full((4, 1, 1), 3.0), 6)),
+    ),
+    "a number that is a tensor now": (
+        lambda self, x: self.chain(x) * self.k,
+        lambda m: setattr(m, "k", torch.full((4, 1, 1), 3.0)),
+    ),
+    "the sign of zero": (signs, lambda m: setattr(m, "zero", -0.0)),
+    "a list's element": (
+        lambda self, x: F.pad(self.chain(x), self.pad),
+        lambda m: operator.setitem(m.pad, 0, 2),
+    ),
+    "a dict's element": (
+        lambda self, x: self.chain(x) * self.table["k"],
+        lambda m: operator.setitem(m.table, "k", 3.0),
+    ),
+    "a function in a tuple": (
+        lambda self, x: self.functions[0](self.bn(self.conv(x))),
+        lambda m: setattr(m, "functions", (F.silu, F.silu)),
+    ),
+    "a parameter that is None now": (
+        lambda self, x: self.chain(x) if self.gamma is None else self.chain(x) * self.gamma,
+        lambda m: setattr(m, "gamma", None),
+    ),
+    "a child's buffer that is None now": (
+        lambda self, x: self.chain(x) * (1 if self.bn.running_mean is None else 2),
+        lambda m: m.bn.__setattr__("running_mean", None) or m.bn.__setattr__("running_var", None),
+    ),
+    "a length": (
+        lambda self, x: self.chain(x) * len(self.seq),
+        lambda m: m.seq.append(TORCH.Identity()),
+    ),
     "a tuple": (resizes, lambda m: setattr(m, "size", (3, 3))),
     "a function": (
         lambda self, x: self.act(self.bn(self.conv(x))),
@@ -377,18 +462,33 @@ def test_what_changes_later_is_seen(name):
     torch.testing.assert_close(model(x), expected, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("values", [(1, True, 1.0), (0.0, -0.0)], ids=str)
+def test_blocks_whose_numbers_are_equal_do_not_share_a_record(values):
+    def forward(self, x):
+        return self.chain(x) + (x if self.k else 1)
+
+    first = block(forward)
+    blocks = [first, *(type(first)() for _ in values[1:])]
+    for each, value in zip(blocks, values, strict=True):
+        each.k = value
+    model = TORCH.Sequential(*blocks).eval()
+    nn.convert(model, fold=True, report=False)
+    assert not any(folded._is_changed(each, recipe_of(each)) for each in model)
+
+
 class Numbered(Block):
     """A class that can be pickled."""
 
     def forward(self, x):
-        return self.act(self.bn(self.conv(x))) * self.k + self.size[0] + self.drop.p
+        y = self.act(self.bn(self.conv(x))) * self.k + self.size[0] + self.drop.p
+        return y + (self.nan > 0)
 
 
 @pytest.mark.parametrize("copied", [copy.deepcopy, lambda m: pickle.loads(pickle.dumps(m))])
 @torch.no_grad()
 def test_records_of_copies_hold(copied):
     model, x = Numbered().eval(), image()
-    del model.items_left
+    del model.items_left, model.mixed
     expected = model(x)
     nn.convert(model, fold=True, report=False)
     other = copied(model)

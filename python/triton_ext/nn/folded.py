@@ -18,7 +18,7 @@ import torch
 from triton_ext.nn.folding import Fold
 from triton_ext.nn.patterns import FOLDS, Recipe
 from triton_ext.nn.steps import has_hooks
-from triton_ext.nn.traceable import differs
+from triton_ext.nn.traceable import differs, likeness
 
 __all__ = ["fold", "folds_of", "recipe_of", "unfold", "unfolded"]
 
@@ -40,7 +40,7 @@ def folds_of(module: torch.nn.Module) -> tuple[Fold, ...]:
 def fold(module: torch.nn.Module, recipe: Recipe) -> None:
     """Gives a module the forward of a recipe."""
     kind: Any = type(module)
-    module.__class__ = _folded_class(kind, recipe, kind.forward, _functions_of(kind, recipe))
+    module.__class__ = _class_for(kind, recipe)
     module.__dict__[FOLDS] = tuple(Fold() for _ in recipe.sites)
 
 
@@ -60,8 +60,16 @@ def unfold(module: torch.nn.Module) -> None:
     module.__dict__.pop(FOLDS, None)
 
 
+def _class_for(base: Any, recipe: Recipe) -> Any:
+    """Returns the class of modules with the forward of a recipe."""
+    values = likeness((recipe.attributes, recipe.others))  # equal ones may differ: 1 and True
+    return _folded_class(base, recipe, base.forward, _functions_of(base, recipe), values)
+
+
 @functools.lru_cache(maxsize=1024)  # blocks of the same kind share a class, and what is compiled
-def _folded_class(base: Any, recipe: Recipe, original: Any, functions: tuple[Any, ...]) -> Any:
+def _folded_class(
+    base: Any, recipe: Recipe, original: Any, functions: tuple[Any, ...], values: tuple[Any, ...]
+) -> Any:
     inputs, folded, in_training = recipe.inputs, _function(recipe), recipe.in_training
 
     def forward(self: Any, *arguments: Any, **keywords: Any) -> Any:
@@ -144,6 +152,9 @@ def _is_changed_deeper(module: Any, recipe: Recipe) -> bool:
     for path, name, value in recipe.others:
         if differs(getattr(_within(module, path), name, _ABSENT), value):
             return True
+    for path, name in recipe.tensors:
+        if getattr(_within(module, path), name, None) is None:
+            return True
     for path, names in recipe.containers:
         if tuple(getattr(_within(module, path), "_modules", ())) != names:
             return True
@@ -170,5 +181,4 @@ def _function(recipe: Recipe) -> Any:
 
 def _empty(base: Any, recipe: Recipe, *arguments: Any) -> Any:
     """Returns an instance that gets its attributes next; copies and pickles name it."""
-    kind = _folded_class(base, recipe, base.forward, _functions_of(base, recipe))
-    return base.__new__(kind, *arguments)
+    return base.__new__(_class_for(base, recipe), *arguments)

@@ -72,8 +72,9 @@ class Recipe:
         inputs: How many tensors it takes.
         attributes: What the forward was recorded with: attributes of the module that it may read.
         others: By path and name, those that lie in its class or in a module of it.
+        tensors: By path and name, parameters and buffers that it uses: they are not None.
         functions: Names of what its class has for the forward.
-        containers: By path, the children of the containers whose modules it calls.
+        containers: By path, the children of the containers that it names or whose modules it calls.
         children: Modules that it has, in order; those that are None are not there.
         sites: The convolutions, in the order of the folds.
         norms: The norms that begin chains.
@@ -86,6 +87,7 @@ class Recipe:
     inputs: int
     attributes: tuple[tuple[str, Any], ...]
     others: tuple[tuple[str, str, Any], ...]
+    tensors: tuple[tuple[str, str], ...]
     functions: tuple[str, ...]
     containers: tuple[tuple[str, tuple[str, ...]], ...]
     children: tuple[str, ...]
@@ -170,30 +172,22 @@ def find_recipe(
     for node in graph.nodes:
         if node.op == "call_module" and node.kwargs and node.target in reasons:
             reasons[node.target] = "it is called with keyword arguments"
-    containers = _containers(module, graph)
+    containers = _containers(module, graph, reading.containers)
     identities = _skip_identities(module, graph)
     sites = _fold(module, graph, convolutions, reasons)
     chains = _fold_norms(module, graph, norms, reasons)
     if not sites and not chains:
         return None, reasons
-    inputs = sum(node.op == "placeholder" for node in graph.nodes)
-    for node in graph.nodes:
-        node.type = None
-    code = graph.python_code("self")
-    used = _used_names(code.src)
-    names = tuple(
-        (name, f"module:{value.__name__}" if isinstance(value, types.ModuleType) else value)
-        for name, value in sorted(code.globals.items())
-        if name in used
-    )
+    source, names = _program(graph)
     state = vars(module)
     own = {k: v for (path, k), v in reading.attributes.items() if not path and k in state}
     recipe = Recipe(
-        source=code.src,
+        source=source,
         names=names,
-        inputs=inputs,
+        inputs=sum(node.op == "placeholder" for node in graph.nodes),
         attributes=tuple(own.items()),
         others=tuple((*k, v) for k, v in reading.attributes.items() if k[0] or k[1] not in own),
+        tensors=tuple(sorted(reading.tensors)),
         functions=tuple(sorted(reading.functions)),
         containers=containers,
         children=tuple(k for k, v in module._modules.items() if v is not None),
@@ -205,14 +199,27 @@ def find_recipe(
     return recipe, reasons
 
 
-def _containers(root: torch.nn.Module, graph: fx.Graph) -> tuple[tuple[str, tuple[str, ...]], ...]:
+def _program(graph: fx.Graph) -> tuple[str, tuple[tuple[str, Any], ...]]:
+    """Returns a graph as text, and what the text names, as a recipe has them."""
+    for node in graph.nodes:
+        node.type = None
+    code = graph.python_code("self")
+    used = _used_names(code.src)
+    names = tuple(
+        (name, f"module:{value.__name__}" if isinstance(value, types.ModuleType) else value)
+        for name, value in sorted(code.globals.items())
+        if name in used
+    )
+    return code.src, names
+
+
+def _containers(
+    root: torch.nn.Module, graph: fx.Graph, named: Set[str]
+) -> tuple[tuple[str, tuple[str, ...]], ...]:
     """Returns the names in containers, which a forward may go through: by path."""
     paths = {str(n.target).rpartition(".")[0] for n in graph.nodes if n.op == "call_module"}
-    paths |= {k for k, v in root.named_children() if isinstance(v, _MERE_CONTAINERS)}
-    return tuple((p, tuple(root.get_submodule(p)._modules)) for p in sorted(paths - {""}))
-
-
-_MERE_CONTAINERS = (torch.nn.ModuleList, torch.nn.ModuleDict)
+    paths = (paths | named) - {""}
+    return tuple((p, tuple(root.get_submodule(p)._modules)) for p in sorted(paths))
 
 
 def _used_names(source: str) -> set[str]:

@@ -11,7 +11,7 @@ the code has to lead to something whose calls are recorded or give the same each
 - ``operator``, ``math`` and built-in functions of values alone;
 - constants, modules, parameters and buffers;
 - functions in Python, of the forward's own or anybody else's, that were read in the same way;
-- attributes of modules that can be compared at every call, and containers of all these.
+- attributes of modules that can be compared at every call, and tuples of all these.
 
 Where a value comes from code that was read, calling it is safe, because all its roots were.  An
 attribute of such a value is allowed by its name alone.
@@ -39,7 +39,7 @@ from torch.nn import functional as F
 from torch.overrides import get_overridable_functions
 from torch.utils.checkpoint import checkpoint, checkpoint_sequential
 
-__all__ = ["Reading", "differs", "read_forward"]
+__all__ = ["Frozen", "Reading", "differs", "likeness", "read_forward"]
 
 
 @dataclass(slots=True)
@@ -49,12 +49,16 @@ class Reading:
     Attributes:
         hazard: What in it is not recorded; empty if nothing is found.
         attributes: By path of a module and name, values that are compared at every call.
+        tensors: By path of a module and name, parameters and buffers that are there.
+        containers: The paths of lists, dicts and sequences of modules that it names.
         functions: Names of its class's functions and properties.
         has_checkpoints: Whether it may call torch.utils.checkpoint.
     """
 
     hazard: str = ""
     attributes: dict[tuple[str, str], Any] = field(default_factory=dict)
+    tensors: set[tuple[str, str]] = field(default_factory=set)
+    containers: set[str] = field(default_factory=set)
     functions: set[str] = field(default_factory=set)
     has_checkpoints: bool = False
 
@@ -66,12 +70,56 @@ def read_forward(module: torch.nn.Module) -> Reading:
         reader.read_function(type(module).forward, module)
     except _Unknown as unknown:
         reader.found.hazard = f"{unknown.where} {unknown}"
+    except RecursionError:  # a list may be a part of itself
+        reader.found.hazard = f"{type(module).__qualname__}.forward reads what is nested too deeply"
     return reader.found
+
+
+@dataclass(frozen=True, slots=True)
+class Frozen:
+    """What a list or a dict was when a forward was recorded.
+
+    Attributes:
+        likeness: As :func:`likeness` gives it.
+    """
+
+    likeness: Any
 
 
 def differs(value: object, recorded: object) -> bool:
     """Tells whether an attribute is another one than when a forward was recorded."""
-    return value is not recorded and (type(value) is not type(recorded) or value != recorded)
+    if value is recorded:
+        return False
+    if type(recorded) is Frozen:
+        return likeness(value) != recorded.likeness
+    if type(value) is not type(recorded):
+        return True
+    if type(value) in _EXACT:
+        return value != recorded
+    return likeness(value) != likeness(recorded)
+
+
+_EXACT = (int, bool, str)
+
+
+def likeness(value: object) -> tuple[type, Any]:
+    """Returns what is the same for values that cannot be told apart: 1 and True can, 0.0 and -0.0.
+
+    Types come first, so a value of another type than the recorded one is never asked whether it is
+    equal, which tensors do not answer.
+    """
+    kind = type(value)
+    if isinstance(value, (tuple, list)):
+        return kind, tuple([likeness(part) for part in value])
+    if isinstance(value, dict):
+        return kind, tuple([(likeness(k), likeness(part)) for k, part in value.items()])
+    if isinstance(value, frozenset):
+        return kind, frozenset([likeness(part) for part in value])
+    if isinstance(value, float):  # two nan are alike; torch.compile knows no repr of them
+        return kind, (value if value == value else "nan", math.copysign(1.0, value))
+    if kind not in _EXACT and isinstance(value, numbers.Number):
+        return kind, repr(value)
+    return kind, value
 
 
 class _Unknown(Exception):
@@ -124,12 +172,15 @@ _CALLING_OTHERS = (F.sigmoid, F.tanh, F.hardsigmoid, F.hardswish, F.relu_, F.elu
 # They are called while a forward is recorded, but not by its record.
 _CHECKPOINTS = (checkpoint, checkpoint_sequential)
 
+_CONTAINERS = (torch.nn.ModuleList, torch.nn.ModuleDict, torch.nn.Sequential)
+
 # What gives the children of a container.
 _OF_CONTAINERS = ("items", "keys", "values")
 
 _TENSOR_ATTRIBUTES = {
     *("shape", "dtype", "device", "ndim", "layout", "T", "mT", "real", "imag", "stride"),
-    *("unflatten", "new_zeros", "new_ones", "new_full"),
+    *("unflatten", "new_zeros", "new_ones", "new_full", "new_empty", "new_tensor"),
+    "requires_grad",  # it is recorded, and there is no record of a forward that branches on it
 }
 _ABOUT_TENSORS = ("_", "is_", "get_", "grad", "requires_", "retain", "register_", "data", "storage")
 
@@ -157,7 +208,30 @@ def _is_constant(value: object) -> bool:
     """Tells whether a value stays what it is, and can be compared."""
     if isinstance(value, (tuple, frozenset)):
         return all(map(_is_constant, value))
-    return value is None or value is Ellipsis or isinstance(value, _CONSTANTS)
+    return value is None or value is Ellipsis or _is_hashable_constant(value)
+
+
+def _is_hashable_constant(value: object) -> bool:
+    # With an __eq__ of its own, an enum has no hash.
+    return isinstance(value, _CONSTANTS) and type(value).__hash__ is not None
+
+
+def _leaves(value: object) -> Iterator[object]:
+    """Returns what a value is made of: the parts of tuples, lists and dicts."""
+    if isinstance(value, (tuple, list)):
+        for part in value:
+            yield from _leaves(part)
+    elif isinstance(value, dict):
+        yield from _leaves((*value.keys(), *value.values()))
+    else:
+        yield value
+
+
+def _is_mutable(value: object) -> bool:
+    """Tells whether a value is a list or a dict or has one."""
+    if isinstance(value, tuple):
+        return any(map(_is_mutable, value))
+    return isinstance(value, (list, dict))
 
 
 _CONSTANTS = (
@@ -276,7 +350,7 @@ class _Reader:
         self.found = Reading()
         self._root = module
         self._paths = {id(child): path for path, child in module.named_modules()}
-        # Addresses of functions, and whether as methods, and of containers.
+        # Addresses of functions, and whether as methods.
         self._seen: set[tuple[int, bool]] = set()
 
     def read_function(self, function: Any, owner: torch.nn.Module | None = None) -> None:
@@ -360,7 +434,7 @@ class _Reader:
         if name in _tensor_names() or name in _OF_CONTAINERS:
             # It may as well be one of a module that was handed on.
             for module in self._root.modules():
-                if name in vars(module):
+                if any(name in x for x in (vars(module), module._parameters, module._buffers)):
                     self._of_module(module, name)
             return _ANY
         raise _Unknown(f"asks something for its {name}")
@@ -381,15 +455,33 @@ class _Reader:
         state = vars(module)
         if name in state:
             value = state[name]
-            self._judge_attribute(name, value)
-            self.found.attributes[path, name] = value
+            self.found.attributes[path, name] = self._recorded(name, value)
             return _ANY
-        for listed in (module._modules, module._parameters, module._buffers):
+        if name in module._modules:
+            return self._child(module, path, name)
+        for listed in (module._parameters, module._buffers):
             if name in listed:
                 if listed[name] is None:
                     self.found.attributes[path, name] = None
-                return _ANY if module._modules.get(name) is None else module._modules[name]
+                else:
+                    self.found.tensors.add((path, name))
+                return _ANY
         return self._of_class(module, path, name)
+
+    def _child(self, module: torch.nn.Module, path: str, name: str) -> Any:
+        child = module._modules[name]
+        if child is None:
+            self.found.attributes[path, name] = None
+            return _ANY
+        self._note_containers(child, f"{path}.{name}" if path else name)
+        return child
+
+    def _note_containers(self, module: torch.nn.Module, path: str) -> None:
+        """Notes what may be gone through or asked for its length."""
+        if isinstance(module, _CONTAINERS):
+            self.found.containers.add(path)
+            for name, child in module.named_children():
+                self._note_containers(child, f"{path}.{name}")
 
     def _of_class(self, module: torch.nn.Module, path: str, name: str) -> Any:
         found = inspect.getattr_static(type(module), name, _NONE_SUCH)
@@ -403,18 +495,22 @@ class _Reader:
         else:
             if _is_function(function):  # of another module, or bound to this one
                 raise _Unknown(f"uses {path or 'self'}.{name}, which is not known to be recorded")
-            self._judge_attribute(name, found)
-            self.found.attributes[path, name] = found
+            self.found.attributes[path, name] = self._recorded(name, found)
             return _ANY
         if not path:
             self.found.functions.add(name)
         return _ANY
 
-    def _judge_attribute(self, name: str, value: Any) -> None:
-        if not _is_constant(value) and not _is_function(value):
-            what = "which is not there" if value is _NONE_SUCH else f"a {type(value).__name__}"
-            raise _Unknown(f"reads the attribute {name}, {what}")
-        self._judge(name, value)
+    def _recorded(self, name: str, value: Any) -> Any:
+        """Returns what an attribute is compared with at every call."""
+        for part in _leaves(value):
+            if part is _NONE_SUCH:
+                raise _Unknown(f"reads the attribute {name}, which is not there")
+            if not _is_constant(part) and not _is_function(part):
+                inside = "" if part is value else f"a {type(value).__name__} with "
+                raise _Unknown(f"reads the attribute {name}, {inside}a {type(part).__name__}")
+            self._judge(name, part)
+        return Frozen(likeness(value)) if _is_mutable(value) else value
 
     def _judge_method(self, name: str, function: Any, owner: torch.nn.Module) -> None:
         if not isinstance(function, types.FunctionType) or (
@@ -436,17 +532,15 @@ class _Reader:
         elif isinstance(value, functools.partial):
             for part in (value.func, *value.args, *value.keywords.values()):
                 self._judge(text, part)
-        elif type(value) in (tuple, list, set, dict):
-            self._judge_content(text, value)
+        elif type(value) is tuple:
+            for part in value:
+                self._judge(text, part)
+        elif type(value) in (list, set, dict):
+            raise _Unknown(f"uses {text}, a {type(value).__name__}, which may change")
+        elif isinstance(value, type) and issubclass(value, torch.nn.Module):
+            raise _Unknown(f"uses {text}, a class of modules, as in super({text}, self)")
         else:
             raise _Unknown(f"uses {text}, which is not known to be recorded")
-
-    def _judge_content(self, text: str, value: Any) -> None:
-        if (id(value), False) in self._seen:  # it may be a part of itself
-            return
-        self._seen.add((id(value), False))
-        for part in value.values() if type(value) is dict else value:
-            self._judge(text, part)
 
 
 def _content(function: types.FunctionType, name: str) -> Any:
