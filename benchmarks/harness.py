@@ -91,10 +91,10 @@ def complain(text: str) -> None:
     sys.stderr.write(text + "\n")
 
 
-def read_count(text: str) -> int:
-    """Reads a number of things, of which there is at least one, for argparse."""
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"expected an integer of at least 1, found '{text}'")
+def read_count(text: str, least: int = 1) -> int:
+    """Reads a number of things, of which there is at least one or so many, for argparse."""
+    if not text.isdecimal() or int(text) < least:
+        raise argparse.ArgumentTypeError(f"expected an integer of at least {least}, found '{text}'")
     return int(text)
 
 

@@ -18,6 +18,7 @@ launch.
 from __future__ import annotations
 
 import argparse
+import functools
 import os
 import pathlib
 import resource
@@ -115,7 +116,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--launches",
-        type=_read_launches,
+        type=functools.partial(read_count, least=0),
         default=1_000_000,
         metavar="N",
         help="launches with new addresses that must neither leak nor grow (1000000; 0: none)",
@@ -129,13 +130,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="no GPU: times Triton's launcher on a driver that does nothing; needs a C compiler",
     )
-
-
-def _read_launches(text: str) -> int:
-    """Reads how many launches; 0 is none."""
-    if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"expected an integer of at least 0, found '{text}'")
-    return int(text)
 
 
 @dataclass(slots=True)

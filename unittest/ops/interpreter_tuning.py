@@ -86,11 +86,8 @@ def test_plans_take_what_was_measured(direction, table):
     assert runs._agree(run_plan(asked, make_plan(asked, CPU), tensors), model)
 
 
-def test_an_operator_uses_the_choice_from_the_next_call_on(monkeypatch):
-    asked = case(shape="2x64x8x8_32_k3x3")
-    x = torch.randn(2, 64, 8, 8).half().to(memory_format=torch.channels_last)
-    weight = torch.randn(32, 64, 3, 3).half().to(memory_format=torch.channels_last)
-    before = ops.conv2d(x, weight, padding=1)
+def configs_that_run(monkeypatch) -> list:
+    """Returns what fills with the configuration of every plan that is made."""
     seen = []
     real = conv_gemm.kernel_constants
 
@@ -99,6 +96,15 @@ def test_an_operator_uses_the_choice_from_the_next_call_on(monkeypatch):
         return real(config, *arguments, **keywords)
 
     monkeypatch.setattr(conv_gemm, "kernel_constants", constants)
+    return seen
+
+
+def test_an_operator_uses_the_choice_from_the_next_call_on(monkeypatch):
+    asked = case(shape="2x64x8x8_32_k3x3")
+    x = torch.randn(2, 64, 8, 8).half().to(memory_format=torch.channels_last)
+    weight = torch.randn(32, 64, 3, 3).half().to(memory_format=torch.channels_last)
+    before = ops.conv2d(x, weight, padding=1)
+    seen = configs_that_run(monkeypatch)
     ops.conv2d(x, weight, padding=1)
     assert seen == []  # the plan is kept: a call looks nothing up
     tune([asked])
@@ -475,14 +481,7 @@ def test_other_ranks_listen_until_rank_0_is_done_and_use_what_it_says(monkeypatc
     step_of(1)  # makes plans, which are kept
     assert job.step() is None
     assert group.said == []
-    seen = []
-    real = conv_gemm.kernel_constants
-
-    def constants(config, *arguments, **keywords):
-        seen.append(config)
-        return real(config, *arguments, **keywords)
-
-    monkeypatch.setattr(conv_gemm, "kernel_constants", constants)
+    seen = configs_that_run(monkeypatch)
     step_of(1)
     assert configs_of(asked)[-1] in seen
     assert not table.exists()

@@ -469,7 +469,7 @@ def _is_movable(module: Any, shared: frozenset[int]) -> bool:
     if getattr(weight, _OF_OLDER_FSDP, False):
         return False  # a view, of all that it is of where that is one parameter
     # A part of another tensor (FSDP's, DDP's or the user's) has to stay one, and so a gradient.
-    return all(modules.is_whole(t) for t in (data, weight.grad) if t is not None)
+    return modules.is_alone(weight)
 
 
 def _pack(module: Any) -> None:

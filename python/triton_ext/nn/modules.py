@@ -43,7 +43,12 @@ def _call(operator: Any, arguments: tuple[Any, ...], **keywords: Any) -> Tensor:
     return result
 
 
-def is_whole(tensor: Tensor) -> bool:
+def is_alone(weight: torch.nn.Parameter) -> bool:
+    """Tells whether neither a parameter nor its gradient is a part of another tensor."""
+    return all(_is_whole(tensor) for tensor in (weight.data, weight.grad) if tensor is not None)
+
+
+def _is_whole(tensor: Tensor) -> bool:
     """Tells whether a tensor is all that there is in its memory, as far as torch tells it."""
     if type(tensor) not in (Tensor, torch.nn.Parameter) or tensor.layout is not torch.strided:
         return True
@@ -59,7 +64,7 @@ def reorder(weight: torch.nn.Parameter, order: Callable[[Tensor], Tensor]) -> No
         weight: Any.
         order: Returns what it is given in that order.
     """
-    if not all(is_whole(t) for t in (weight.data, weight.grad) if t is not None):
+    if not is_alone(weight):
         return
     # Inside and outside of inference mode it stays what it is: what could be trained still can.
     with torch.inference_mode(weight.is_inference()), torch.no_grad():

@@ -90,7 +90,7 @@ def is_transformed() -> bool:
 def _call(plain: str, differentiable: str, tensors: Sequence[Tensor | None], rest: Any) -> Tensor:
     """Calls the operator of a direction that costs least and has the derivatives asked for."""
     if rest[-1] and is_forward_mode(tensors):
-        return by_torch(plain, tensors, rest)
+        return by_torch(plain, _cast(differentiable, tensors), rest)
     if plain in _TRACEABLE and is_traced() and not is_transformed():
         # Who runs the graph may differentiate it, whether or not who traces it does.
         return getattr(torch.ops.triton_ext, differentiable).default(*tensors, *rest)
@@ -106,11 +106,16 @@ def _call(plain: str, differentiable: str, tensors: Sequence[Tensor | None], res
         return getattr(torch.ops.triton_ext, differentiable).default(*tensors, *rest)
     ways = functions[differentiable]
     function = ways.transformed if transformed else ways.eager
+    # What is saved for the backward is what was computed with.
+    return function.apply(*_cast(differentiable, tensors), *rest)
+
+
+def _cast(differentiable: str, tensors: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
+    """Returns the operands of a direction as autocast wants them."""
     device = tensors[0].device.type  # type: ignore[union-attr]
-    if is_autocast(device):
-        # What is saved for the backward is what was computed with.
-        tensors = cast_operands(tensors, ways.casts[: len(tensors)], device)
-    return function.apply(*tensors, *rest)
+    if not is_autocast(device):
+        return tensors
+    return cast_operands(tensors, functions[differentiable].casts[: len(tensors)], device)
 
 
 def fprop(

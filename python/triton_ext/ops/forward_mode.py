@@ -11,7 +11,6 @@ from typing import Any
 import torch
 from torch.autograd import forward_ad
 
-from triton_ext.ops.autocast import cast_operands, is_autocast
 from triton_ext.ops.reference import torch_dgrad, torch_fprop, torch_fused, torch_wgrad
 
 __all__ = ["by_torch", "has_tangent", "is_forward_mode"]
@@ -45,14 +44,9 @@ def by_torch(plain: str, tensors: Sequence[Tensor | None], rest: Sequence[Any]) 
 
     Args:
         plain: The operator's name without a backward.
-        tensors: Its operands.
+        tensors: Its operands, as autocast wants them.
         rest: Its other arguments.
     """
-    device = tensors[0].device.type  # type: ignore[union-attr]
-    if is_autocast(device):
-        # Of those of an epilogue, scales stay.
-        casts = (True, True, True, False, True, False)[: len(tensors)]
-        tensors = cast_operands(tensors, casts, device)
     return _BY_TORCH[plain](*tensors, *rest[:-1])
 
 

@@ -147,12 +147,13 @@ class Call:
         dweight = torch.empty_like(weight) if needs_weight else None
         dbias = torch.empty_like(bias) if needs_bias else None
         # Where it is short, dx may have the memory of a y that nobody else has.
-        of_x = how.of_x if is_own and y is not None else None
-        dx = torch.empty_like(x) if needs_x and of_x is None else None
+        in_two = how.in_two if is_own and y is not None else None
+        dx = torch.empty_like(x) if needs_x and in_two is None else None
         tensors = (x, dy, y, g, *terms, parts, means, dweight, dbias, dx, None)
         is_aligned = are_aligned(x, dy, y, *terms)
-        if of_x is not None:
-            how.of_others.launch(tensors, is_aligned)
+        if in_two is not None:
+            others, of_x = in_two
+            others.launch(tensors, is_aligned)
             del y, tensors
             dx = torch.empty_like(x)
             tensors = (x, dy, None, g, *terms, parts, means, dweight, dbias, dx, None)

@@ -53,16 +53,15 @@ class Gradients:
 
     Attributes:
         launches: Its kernels, of tensors in the order of ``GRADIENT_TENSORS``.
-        of_others: Those of them that do not write dx, if another does, which reads no y.
-        of_x: That one; ``None`` where there is none, or it reads y.
+        in_two: The same in two parts, of which the second writes dx and reads no y; ``None`` where
+            there is no such part.
         adds: Whether a kernel leaves parts to be merged.
         writes_g: Whether the gradient in front of the activation is written.
         needs_means: Whether dx needs means of gradients.
     """
 
     launches: Launches
-    of_others: Launches
-    of_x: Launches | None
+    in_two: tuple[Launches, Launches] | None
     adds: bool
     writes_g: bool
     needs_means: bool
@@ -208,8 +207,7 @@ class NormPlan:
         is_apart = needs_x and writes_g
         return Gradients(
             launches=Launches(steps),
-            of_others=Launches(steps[:-1] if is_apart else steps),
-            of_x=Launches(steps[-1:]) if is_apart else None,
+            in_two=(Launches(steps[:-1]), Launches(steps[-1:])) if is_apart else None,
             adds=writes_g or merges,
             writes_g=writes_g,
             needs_means=needs_means,
