@@ -25,10 +25,10 @@ def layouts():
     host.close()
 
 
-def is_linear(layout) -> bool:
+def is_linear(layout, shape) -> bool:
     """Whether ``#ttg.linear`` can hold a layout; since 3.8 it moves by powers of two only."""
     try:
-        enc.LinearEncoding(*(bases for _, bases in layout.bases)).verify()
+        enc.LinearEncoding(*(bases for _, bases in layout.bases)).to_linear_layout(shape)
     except VerifyError:
         return False
     return all(x & (x - 1) == 0 for _, bases in layout.bases for basis in bases for x in basis)
@@ -41,7 +41,7 @@ def differs_by_design(encoding, shape) -> bool:
         return encoding.transposed and not encoding.swizzle_byte_width
     # The binding gives a layout that may have no repetitions and moves one dimension at a time.
     if isinstance(encoding, enc.GenericLinearEncoding):
-        return not is_linear(encoding.to_linear_layout(shape))
+        return not is_linear(encoding.to_linear_layout(shape), shape)
     # The binding cannot express one element per CTA.
     if isinstance(encoding, enc.SharedEncoding):
         return not encoding.to_linear_layout(shape).in_bases("offset")

@@ -98,15 +98,22 @@ def test_parameters_in_any_order(keys):
     ("shape", "message"),
     [
         ("8x32", "expected a multiple of 16 elements in dimension 0"),
-        ("24x32", "expected a multiple of 16 elements in dimension 0"),
+        ("24x32", "expected powers of two as the shape"),
         ("3x8x32", "expected a multiple of 16 elements in dimension 0"),
-        ("32", "expected rank 2"),
     ],
 )
-def test_what_cannot_be_cut_is_refused(shape, message):
+def test_what_cannot_be_cut_is_read_and_has_no_layout(shape, message):
     encoding = PartitionedSharedEncoding(4, 4, 0, PLAIN)
     type_ = parse_type(f"!ttg.memdesc<{shape}xf16, {encoding}, #ttg.shared_memory, mutable>")
+    type_.verify_memory()
     with pytest.raises(VerifyError, match=message):
+        encoding.to_linear_layout(type_.static_shape[-2:])
+
+
+def test_the_rank_is_that_of_a_piece():
+    encoding = PartitionedSharedEncoding(4, 4, 0, PLAIN)
+    type_ = parse_type(f"!ttg.memdesc<32xf16, {encoding}, #ttg.shared_memory, mutable>")
+    with pytest.raises(VerifyError, match="expected rank 2"):
         type_.verify_memory()
 
 

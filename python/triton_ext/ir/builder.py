@@ -196,6 +196,8 @@ class Builder:
         indent = indentation_in(block)
         source = Source(f"\n{indent}".join(text.split("\n")), "<builder>")
         visible = {f"%{name.removeprefix('%')}": value for name, value in bindings.items()}
+        for value in visible.values():
+            _ = value.name  # what is used has a name
         labels = {b.label: b for b in block.parent._blocks if b.label is not None}
         scratch = Block(block.parent)
         uses = [(value, len(value._users)) for value in dict.fromkeys(visible.values())]
@@ -388,6 +390,8 @@ def _rename_definitions(op: Operation, region: Region, hint: str | None) -> None
     """Gives everything that an operation defines a name that is free in its new place."""
     base = chosen = ""
     for result in op._results:
+        if not result._base:
+            return  # named when somebody asks
         if result._base != base or result._number <= 0:
             base = result._base
             chosen = fresh_name(region, hint if hint is not None and base == _RESULT_KEY else base)

@@ -312,6 +312,21 @@ def _rename(value: Value, base: str) -> None:
         one._base = base
 
 
+def name_results(op: Operation) -> None:
+    """Names the results of an operation whose text names none, after the operation.
+
+    Raises:
+        VerifyError: The operation is in no block.
+    """
+    if op.parent is None:
+        op.fail(f"cannot name the results of '{op.name}': it is not in a block")
+    cut(op)
+    base = fresh_name(naming_region(op.parent), op.name.rpartition(".")[2])
+    for result in op._results:
+        result._base = base
+    op._touch()
+
+
 def _make_unique(ops: Sequence[Operation], block: Block) -> None:
     """Gives what detached operations define names that are free in a block's function."""
     region = naming_region(block)
@@ -319,7 +334,7 @@ def _make_unique(ops: Sequence[Operation], block: Block) -> None:
     for top in ops:
         for op in top.walk():
             for value in _defined_by(op):
-                if isinstance(value, OpResult) and value._number > 0:
+                if isinstance(value, OpResult) and (value._number > 0 or not value._base):
                     continue
                 if _is_taken(region, value._base):
                     hint = with_letters(value._base)

@@ -103,8 +103,13 @@ _TOP_LEVEL_STEP = re.compile(
 #: The name of an alias, or of an attribute of a dialect, where it is used.
 ALIAS_USE = re.compile(r"[#!][A-Za-z0-9_$.-]+", re.ASCII)
 ALIAS_HEAD = re.compile(r"([#!][A-Za-z0-9_$.-]+)[ \t]*=[ \t]*", re.ASCII)
-#: The beginning of a type: a name, or the short form that starts at its ``<``.
-TYPE_HEAD = re.compile(r"!?[A-Za-z_][\w$]*(?:\.[\w$]+)*|(?=<)", re.ASCII)
+#: The beginning of a type: a name, or the short form that starts at its ``<``.  Blanks and comments
+#: may follow the name of a builtin type.
+TYPE_HEAD = re.compile(
+    r"(?:tensor|vector|memref|complex|tuple)(?:\s|//[^\n]*)*(?=<)"
+    r"|!?[A-Za-z_][\w$]*(?:\.[\w$]+)*|(?=<)",
+    re.ASCII,
+)
 
 #: A block's name right in front of an offset that ends the searched text.
 BLOCK_BEFORE = re.compile(r"\^[\w$.-]+\s*\Z", re.ASCII)

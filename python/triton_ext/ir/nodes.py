@@ -372,7 +372,7 @@ class Operation:
             return
         cut(self)
         old._drop_user(self)
-        value._users.append(self)
+        value._add_user(self)
         self._operands[index] = value
         self._touch()
 

@@ -58,6 +58,11 @@ class Scope:
                     self.define(base, result, offset, names)
                 self.define(f"{base}#{number}", result, offset, names)
 
+    def define_unnamed_results(self, op: Operation, count: int) -> None:
+        """Creates results that the text does not name; nothing in it can use them."""
+        for number in range(count):
+            op._results.append(OpResult(op, number, "", number if count > 1 else -1))
+
     def use(self, op: Operation, key: str, offset: int) -> None:
         """Adds an operand by name; the value may be defined later."""
         value = self.values.get(key)

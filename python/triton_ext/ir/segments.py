@@ -52,12 +52,12 @@ Segment = str | Slot
 
 @dataclass(frozen=True, slots=True)
 class ResultsSlot:
-    """The names of the results with the equals sign; nothing where there are no results."""
+    """The names of the results with the equals sign; nothing where there are none."""
 
     printed: str = ""
 
     def write(self, op: Operation, out: list[str]) -> None:
-        if not op._results:
+        if not op._results or not op._results[0]._base:
             return
         groups = result_groups(op._results)
         if "".join(self.printed.split()) == f"{','.join(groups)}=":

@@ -272,7 +272,7 @@ def _common_types(op: Operation, left: Sequence[Value], right: Sequence[Value]) 
 def _append_operands(op: Operation, values: Sequence[Value]) -> None:
     for value in values:
         op._operands.append(value)
-        value._users.append(op)
+        value._add_user(op)
 
 
 def _append_results(op: Operation, types: Sequence[str]) -> tuple[OpResult, ...]:
@@ -280,6 +280,7 @@ def _append_results(op: Operation, types: Sequence[str]) -> tuple[OpResult, ...]
     results = op._results
     first = len(results)
     if results:
+        _ = results[-1].name  # which they get here if the text gives them none
         base, number = results[-1]._base, results[-1]._number
         if number < 0:
             for user in dict.fromkeys(results[-1]._users):
@@ -522,7 +523,7 @@ def _append_to_successor(op: Operation, number: int, value: Value) -> None:
         parts: list[Segment] = [literal[:end], *pieces, literal[end:]]
         segments[at : at + 1] = [part for part in parts if part != ""]
     op._operands.insert(index, value)
-    value._users.append(op)
+    value._add_user(op)
     op._touch()
 
 

@@ -20,7 +20,7 @@ from functools import lru_cache
 
 from ..errors import ParseError, VerifyError
 from .aliases import AliasTable
-from .attribute_values import Printable, parse_attribute
+from .attribute_values import OpaqueAttr, Printable, parse_attribute
 from .encodings import Encoding
 from .types import (
     FunctionType,
@@ -36,8 +36,6 @@ __all__ = ["TypeProblems", "are_one_type"]
 
 #: Characters of a text without aliases.  The longest of hosts are linear layouts, below 2000.
 _MAX_TEXT = 1 << 13
-#: What hosts abort on instead of saying what is wrong.
-_PARTITIONED = "#ttg.partitioned_shared<"
 
 
 class TypeProblems:
@@ -67,9 +65,7 @@ class TypeProblems:
                 if len(written) > _MAX_TEXT or _is_encoding_legal(written):
                     continue
                 attribute = self._table.attribute(name)
-            except (ParseError, VerifyError) as error:
-                if text.startswith(_PARTITIONED):
-                    yield name, error.message
+            except (ParseError, VerifyError):
                 continue
             problem = _problem(attribute) if isinstance(attribute, Encoding) else None
             if problem is not None:
@@ -108,14 +104,24 @@ def are_one_type(left: str, right: str) -> bool:
     """Whether two texts without aliases are two ways to write one type.
 
     People write what hosts leave out: ``!tt.ptr<f16, 1>`` is ``!tt.ptr<f16>``, and the buffer of
-    ``!ttg.memdesc<64xf16, ..., 64>`` is the whole one.
+    ``!ttg.memdesc<64xf16, ..., 64>`` is the whole one.  A type whose encoding is not known here may
+    be any.
     """
     if max(len(left), len(right)) > _MAX_TEXT:
         return False
     try:
-        return _shortest(parse_type(left)) == _shortest(parse_type(right))
+        one, other = _shortest(parse_type(left)), _shortest(parse_type(right))
     except ParseError:
         return False
+    return one == other or _is_opaque(one) or _is_opaque(other)
+
+
+def _is_opaque(part: object) -> bool:
+    """Whether a type has an encoding of which not all parameters are known here."""
+    if part is None or isinstance(part, OpaqueAttr):
+        return part is not None and bool(part.why)
+    inner = ("encoding", "shared_layout", "parent", "partition_layout")
+    return any(_is_opaque(getattr(part, name, None)) for name in inner)
 
 
 def _shortest(type_: Type) -> Type:
@@ -130,7 +136,7 @@ def _is_encoding_legal(text: str) -> bool:
     try:
         attribute = parse_attribute(text)
     except ParseError:
-        return not text.startswith(_PARTITIONED)
+        return True
     return not isinstance(attribute, Encoding) or _problem(attribute) is None
 
 

@@ -78,6 +78,7 @@ SAME_AS_OPERAND = {
     "arith.select": 1,
     "tt.addptr": 0,
 }
+_CALLS = frozenset({"func.call", "tt.call"})
 BOOLEAN_RESULT = frozenset({"arith.cmpf", "arith.cmpi"})
 #: A single type is that of all operands and of the result.
 SAME_TYPE_DIALECTS = frozenset({"arith", "math"})
@@ -198,6 +199,23 @@ def _read_induction(op: Operation, signature: Signature, position: int, limit: i
     rest = Signature()
     _read_types(op, rest, position + 1, limit)
     signature.induction = rest.inputs[0] if rest.inputs else None
+
+
+def count_outputs(op: Operation) -> int:
+    """Counts the results that an operation has by its types, for one that names none.
+
+    They are the types behind the arrow in the quoted form, in calls and in dialects that we know,
+    except for operations in ``WITHOUT_RESULTS`` of the parser.
+    """
+    known = op.name.partition(".")[0] in KNOWN_DIALECTS or op.name in _CALLS
+    signature = read_signature(op) if known or op.is_quoted else None
+    if signature is None or not signature.has_arrow:
+        return 0
+    count = len(signature.outputs)
+    if op.name == "ttng.tmem_load" and not op.is_quoted:
+        # A token is a result, and is not printed: ``tmem_load %src[%dep]``, ``tmem_load %src[]``.
+        count += "[" in op.source.text[_name_end(op) : signature.outputs[0][0]].partition(":")[0]
+    return count
 
 
 class _Binder:

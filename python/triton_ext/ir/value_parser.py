@@ -378,8 +378,11 @@ class ValueParser:
         if word in ty.FLOAT_BITS or word == "index":
             self.position += len(word)
             return ty.IndexType() if word == "index" else ty.FloatType(word)
-        if word in ("tensor", "vector") and self.text.startswith("<", start + len(word)):
-            self.position += len(word) + 1
+        if word in ("tensor", "vector"):
+            self.position += len(word)
+            if not self.accept("<"):
+                self.position = start
+                return None
             if self.peek("*") or self.peek("["):
                 return self._opaque_type(start, len(word))
             shape, element, encoding = self._parse_block()
@@ -391,9 +394,11 @@ class ValueParser:
         return None
 
     def _opaque_type(self, start: int, length: int) -> ty.OpaqueType:
-        self.position = start + length
-        if self.text.startswith("<", self.position):
+        end = self.position = start + length
+        if self.peek("<"):
             self.raw_group()
+        else:
+            self.position = end
         return ty.OpaqueType(self.text[start : self.position])
 
     def _parse_block(self) -> tuple[ty.Shape, ty.Type, Attribute | None]:
@@ -448,7 +453,9 @@ class ValueParser:
     def _parse_descriptor(self, make: _Make) -> ty.Type:
         """``descriptor ::= '<' ('tensor' '<' block | block)``."""
         self.expect("<")
-        as_tensor = self.accept("tensor<")
+        as_tensor = self.accept("tensor")
+        if as_tensor:
+            self.expect("<")
         shape, element, layout = self._parse_block()
         if as_tensor:
             self.expect(">")

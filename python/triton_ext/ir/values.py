@@ -108,6 +108,10 @@ class Value:
         for op in touched:
             op._touch()
 
+    def _add_user(self, op: Operation) -> None:
+        """Remembers one more operand of an operation."""
+        self._users.append(op)
+
     def _drop_user(self, op: Operation) -> None:
         """Forgets one operand of an operation; the latest users often go first."""
         if self._users[-1] is op:
@@ -146,11 +150,25 @@ class OpResult(Value):
 
     @property
     def name(self) -> str:
+        """The name as printed; a result that the text does not name gets one here.
+
+        MLIR reads ``ttg.local_alloc : () -> T`` without ``%x =`` in front.  Such a result has no
+        uses, and prints no name until it is asked for.
+        """
+        if not self._base:
+            from .edits import name_results
+
+            name_results(self._owner)
         return self._base if self._number < 0 else f"{self._base}#{self._number}"
 
     @property
     def owner(self) -> Operation:
         return self._owner
+
+    def _add_user(self, op: Operation) -> None:
+        if not self._base:
+            _ = self.name  # what is used has a name
+        super()._add_user(op)
 
     @property
     def _holder(self) -> Operation:

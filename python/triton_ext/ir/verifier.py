@@ -169,7 +169,7 @@ class _Scopes:
         """Makes a value and its name visible."""
         self.visible.add(value)
         added.append(value)
-        if isinstance(value, OpResult) and value._number > 0:
+        if isinstance(value, OpResult) and (value._number > 0 or not value._base):
             return
         if _NAME.fullmatch(value._base) is None:
             yield op.error(

@@ -152,10 +152,10 @@ class Fields:
             self._wrong(name, "a dictionary of bases", found)
         return {key: self._bases(key, (value, found[1])) for key, value in found[0].entries}
 
-    def attribute(self, name: str) -> Attribute:
+    def attribute(self, name: str, default: Attribute | None = None) -> Attribute:
         """Any attribute."""
         found = self._take(name)
-        return found[0] if found is not None else self._default(name, None, UnitAttr())
+        return found[0] if found is not None else self._default(name, default, UnitAttr())
 
     def order_and_cga(self) -> tuple[Ints, Bases]:
         """The order of the dimensions and the CGA layout over as many."""
@@ -296,6 +296,7 @@ class Encoding(Attribute):
             VerifyError: The encoding is malformed, or is none for this shape.
         """
         self.verify()
+        self._check_layout()
         if self.rank is not None and len(shape) != self.rank:
             self._reject(f"expected a shape of rank {self.rank}, found {list(shape)}")
         if not shape or not all(map(is_power_of_two, shape)):
@@ -306,6 +307,22 @@ class Encoding(Attribute):
             raise VerifyError(
                 f"'{self.print()}' has no layout for the shape {list(shape)}: {error}"
             ) from error
+
+    def verify(self) -> None:
+        """Checks what every release of Triton checks when it reads the text.
+
+        Raises:
+            VerifyError: No release reads it.
+        """
+        raise NotImplementedError
+
+    def _check_layout(self) -> None:
+        """Checks what a layout needs besides: some release reads the text without it.
+
+        Raises:
+            VerifyError: There is no layout.
+        """
+        self._check_cga_moves(getattr(self, "cga_layout", ()))
 
     def _layout(self, shape: Ints) -> LinearLayout:
         raise NotImplementedError
@@ -344,24 +361,29 @@ class Encoding(Attribute):
                     self._reject(f"expected powers of two in '{name}', found {bad[0]}")
 
     def _check_cga(self, bases: Bases, rank: int | None) -> None:
+        """Checks the numbers of a CGA layout; 3.6 and 3.7 read it without the rest."""
         self._check_bases(rank, CGALayout=bases)
-        strides: dict[int, set[int]] = {}
+        steps: dict[int, set[int]] = {}
         for basis in bases:
-            moved = [(dim, x) for dim, x in enumerate(basis) if x]
-            if len(moved) > 1:
+            for dim, x in enumerate(basis):
+                if x:
+                    steps.setdefault(dim, set()).add(x)
+        for dim, found in steps.items():
+            if found != {1 << i for i in range(len(found))}:
+                self._reject(
+                    f"expected the steps 1, 2, 4, ... of 'CGALayout' in dimension {dim}, "
+                    f"found {sorted(found)}"
+                )
+
+    def _check_cga_moves(self, bases: Bases) -> None:
+        """Checks that every CTA moves along one dimension, by a step that no other one has."""
+        for number, basis in enumerate(bases):
+            if sum(map(bool, basis)) > 1:
                 self._reject(
                     f"expected each basis of 'CGALayout' to move one dimension, found {basis}"
                 )
-            for dim, x in moved:
-                if x in strides.setdefault(dim, set()):
-                    self._reject(f"expected each step in 'CGALayout' once, found {basis} twice")
-                strides[dim].add(x)
-        for dim, steps in strides.items():
-            if steps != {1 << i for i in range(len(steps))}:
-                self._reject(
-                    f"expected the steps 1, 2, 4, ... of 'CGALayout' in dimension {dim}, "
-                    f"found {sorted(steps)}"
-                )
+            if any(basis) and basis in bases[:number]:
+                self._reject(f"expected each step in 'CGALayout' once, found {basis} twice")
 
 
 @dataclass(frozen=True, slots=True)

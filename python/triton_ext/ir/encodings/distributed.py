@@ -255,6 +255,10 @@ class DotOperandEncoding(DistributedEncoding):
                 f"{parent.version}, found {self.k_width}"
             )
 
+    def _check_layout(self) -> None:
+        if isinstance(self.parent, Encoding):
+            self.parent._check_layout()
+
     def _layout(self, shape: Ints) -> LinearLayout:
         parent = self.parent
         if isinstance(parent, BlockedEncoding):
@@ -336,7 +340,7 @@ class _LinearBase(DistributedEncoding):
         moved = [dim for basis in self.reg_bases for dim, x in enumerate(basis) if x]
         return tuple(dict.fromkeys([*moved, *matrix_order(rank)]))
 
-    def _check(self, swizzled: tuple[str, ...]) -> LinearLayout:
+    def _check(self, swizzled: tuple[str, ...]) -> None:
         rank = self.rank
         if rank is None:
             self._reject("expected at least one basis")
@@ -345,10 +349,8 @@ class _LinearBase(DistributedEncoding):
             for basis in bases:
                 if name not in swizzled and sum(1 for x in basis if x) > 1:
                     self._reject(f"expected each basis of '{name}' to move one dimension, {basis}")
-        layout = self.linear_layout
-        if not layout.is_surjective:
+        if not self.linear_layout.is_surjective:
             self._reject("expected bases that reach every element of their shape")
-        return layout
 
     def _layout(self, shape: Ints) -> LinearLayout:
         sizes = dict(zip(dim_names(len(shape)), shape, strict=True))
@@ -366,12 +368,16 @@ class LinearEncoding(_LinearBase):
     MNEMONIC: ClassVar[str] = "ttg.linear"
 
     def verify(self) -> None:
-        """Checks that bases move one dimension each and reach every element once.
+        """Checks that bases move one dimension each and reach every element.
 
         Raises:
             VerifyError: They do not.
         """
-        layout = self._check(())
+        self._check(())
+
+    def _check_layout(self) -> None:
+        # 3.6 reads layouts whose bases repeat.
+        layout = self.linear_layout
         moving = [basis for _, bases in layout.bases for basis in bases if any(basis)]
         if len(moving) != layout.total_out_bits:
             self._reject("expected bases that reach no element twice, but for zero bases")

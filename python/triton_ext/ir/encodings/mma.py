@@ -88,13 +88,15 @@ class NvidiaMmaEncoding(DistributedEncoding):
         return len(self.warps_per_cta)
 
     def verify(self) -> None:
-        """Checks version, instruction shape, warps and the CGA layout.
-
-        Without an instruction shape, which hosts read, there is no layout.
+        """Checks the CGA layout.
 
         Raises:
-            VerifyError: One of them is wrong.
+            VerifyError: It is wrong.
         """
+        self._check_cga(self.cga_layout, self.rank)
+
+    def _check_layout(self) -> None:
+        DistributedEncoding._check_layout(self)
         if self.rank not in (2, 3):
             self._reject(f"expected 2 or 3 numbers in 'warpsPerCTA', found {self.rank}")
         self._check_powers(warpsPerCTA=self.warps_per_cta)
@@ -102,7 +104,6 @@ class NvidiaMmaEncoding(DistributedEncoding):
             self._reject(f"expected 2 or 3 as 'versionMajor', found {self.version[0]}")
         if self.instr_shape:
             self._check_tile()
-        self._check_cga(self.cga_layout, self.rank)
 
     def _check_tile(self) -> None:
         self._check_lengths(self.rank if self.version[0] == 2 else 3, instrShape=self.instr_shape)
@@ -224,11 +225,8 @@ class AmdMfmaEncoding(DistributedEncoding):
         Raises:
             VerifyError: One of them is wrong.
         """
-        if not 1 <= self.version <= 4:
+        if self.version > 4:
             self._reject(f"expected 1 to 4 as 'version', found {self.version}")
-        if self.rank not in (2, 3):
-            self._reject(f"expected 2 or 3 numbers in 'warpsPerCTA', found {self.rank}")
-        self._check_lengths(3, instrShape=self.instr_shape)
         shapes = ((32, 32), (16, 16), (64, 4), (4, 64))
         if self.instr_shape[:2] not in shapes:
             self._reject(
@@ -239,9 +237,17 @@ class AmdMfmaEncoding(DistributedEncoding):
             self._reject("expected isTransposed = true with an instruction of 64 x 4")
         if self.element_bitwidth not in (32, 64):
             self._reject(f"expected 'elementBitWidth' 32 or 64, found {self.element_bitwidth}")
+        self._check_cga(self.cga_layout, self.rank)
+
+    def _check_layout(self) -> None:
+        DistributedEncoding._check_layout(self)
+        if not self.version:
+            self._reject(f"expected 1 to 4 as 'version', found {self.version}")
+        if self.rank not in (2, 3):
+            self._reject(f"expected 2 or 3 numbers in 'warpsPerCTA', found {self.rank}")
+        self._check_lengths(3, instrShape=self.instr_shape)
         self._check_lengths(self.rank, tilesPerWarp=self.tiles)
         self._check_powers(warpsPerCTA=self.warps_per_cta, tilesPerWarp=self.tiles)
-        self._check_cga(self.cga_layout, self.rank)
 
     def _layout(self, shape: Ints) -> LinearLayout:
         order = matrix_order(self.rank)
@@ -407,8 +413,6 @@ class AmdWmmaEncoding(DistributedEncoding):
         """
         if not 1 <= self.version <= 3:
             self._reject(f"expected 1, 2 or 3 as 'version', found {self.version}")
-        if self.rank not in (2, 3):
-            self._reject(f"expected bases of length 2 or 3, found {self.rank}")
         self._check_bases(self.rank, register=self.reg_bases, warp=self.warp_bases)
         self._check_lengths(3, instrShape=self.instr_shape)
         shapes = [(16, 16, k) for k in (4, 16, 32, 64, 128)] + [(32, 16, 64), (32, 16, 128)]
@@ -416,6 +420,9 @@ class AmdWmmaEncoding(DistributedEncoding):
             self._reject(
                 f"expected 'instrShape' 16 x 16 or 32 x 16, found {list(self.instr_shape)}"
             )
+        # 3.6 and 3.7 have counts of warps instead, and pass over a 'ctaLayout'.
+        if self.rank not in (2, 3):
+            self._reject(f"expected bases of length 2 or 3, found {self.rank}")
         if not self.cta_layout.is_surjective:
             self._reject("expected a 'ctaLayout' that reaches every tile")
         self._check_cga(self.cga_layout, self.rank)

@@ -91,11 +91,15 @@ class NvmmaSharedEncoding(SharedEncoding):
         return [inner, *(dim for dim in matrix_order(rank) if dim != inner)]
 
     def verify(self) -> None:
-        """Checks widths and the CGA layout.
+        """Checks the CGA layout.
 
         Raises:
-            VerifyError: One of them is wrong.
+            VerifyError: It is wrong.
         """
+        self._check_cga(self.cga_layout, self.given_rank)
+
+    def _check_layout(self) -> None:
+        SharedEncoding._check_layout(self)
         if self.swizzle_byte_width not in (0, 32, 64, 128):
             self._reject(
                 f"expected 'swizzlingByteWidth' 0, 32, 64 or 128, found {self.swizzle_byte_width}"
@@ -106,7 +110,6 @@ class NvmmaSharedEncoding(SharedEncoding):
             )
         if self.fp4_padded and (self.swizzle_byte_width, self.element_bitwidth) != (128, 8):
             self._reject("expected a swizzle of 128 bytes and elements of 8 bits with fp4Padded")
-        self._check_cga(self.cga_layout, self.given_rank)
 
     def _layout(self, shape: Ints) -> LinearLayout:
         share = shape_per_cta(self.cga_layout, shape)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, ClassVar
 
-from ..attribute_values import Attribute, OpaqueAttr
+from ..attribute_values import Attribute, OpaqueAttr, UnitAttr
 from ..linear_layout import LinearLayout, is_power_of_two
 from .base import (
     Bases,
@@ -93,14 +93,17 @@ class _Swizzled(SharedEncoding):
         return len(self.order)
 
     def verify(self) -> None:
-        """Checks powers of two, the order and the CGA layout.
+        """Checks the CGA layout.
 
         Raises:
-            VerifyError: One of them is wrong.
+            VerifyError: It is wrong.
         """
+        self._check_cga(self.cga_layout, self.rank)
+
+    def _check_layout(self) -> None:
+        SharedEncoding._check_layout(self)
         self._check_order(self.order)
         self._check_powers(vec=(self.vec,), perPhase=(self.per_phase,), maxPhase=(self.max_phase,))
-        self._check_cga(self.cga_layout, self.rank)
 
     def phase(self, row: int) -> int:
         """The number that the columns of a row, in units of ``vec``, are XORed with."""
@@ -129,6 +132,15 @@ class SwizzledSharedEncoding(_Swizzled):
     """``#ttg.swizzled_shared``: columns are XORed with the phase of their row."""
 
     MNEMONIC: ClassVar[str] = "ttg.swizzled_shared"
+
+    def verify(self) -> None:
+        """Checks the order and the CGA layout.
+
+        Raises:
+            VerifyError: One of them is wrong.
+        """
+        self._check_order(self.order)
+        self._check_cga(self.cga_layout, self.rank)
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,8 +282,17 @@ class PaddedSharedEncoding(SharedEncoding):
         layout = self._linear()
         if tuple(size for _, size in layout.out_dims) != self.shape:
             self._reject(f"expected bases that span {list(self.shape)}")
+        if not layout.is_surjective:
+            self._reject("expected bases that reach every element of their shape")
+        if len({*self.offset_bases}) != len(self.offset_bases) or not all(
+            map(any, self.offset_bases)
+        ):
+            self._reject("expected bases of 'offset' that reach no element twice")
+
+    def _check_layout(self) -> None:
+        layout = self._linear()
         moving = [basis for _, bases in layout.bases for basis in bases if any(basis)]
-        if not layout.is_surjective or len(moving) != layout.total_out_bits:
+        if len(moving) != layout.total_out_bits:
             self._reject("expected bases that reach every element of their shape once")
 
     def _linear(self) -> LinearLayout:
@@ -386,10 +407,10 @@ class PartitionedSharedEncoding(SharedEncoding):
     @classmethod
     def _of(cls, fields: Fields) -> PartitionedSharedEncoding:
         return cls(
-            fields.number("numPartitions"),
-            fields.number("numGroups"),
+            fields.number("numPartitions", 0),
+            fields.number("numGroups", 0),
             fields.number("partitionDim", 0),
-            fields.attribute("partitionLayout"),
+            fields.attribute("partitionLayout", UnitAttr()),
         )
 
     def _parameters(self, aliases: AliasTable | None) -> list[tuple[str, str]]:
@@ -475,14 +496,16 @@ class PartitionedSharedEncoding(SharedEncoding):
         self._check_powers(numPartitions=(self.num_partitions,), numGroups=(self.num_groups,))
         layout = self.partition_layout
         layout.verify()
-        if isinstance(layout, PartitionedSharedEncoding):
-            self._reject("expected a 'partitionLayout' that is not partitioned itself")
         if not isinstance(layout, (SharedEncoding, OpaqueAttr)):
             self._reject(f"expected a shared encoding as 'partitionLayout', found '{layout}'")
         if self.rank is not None and self.partition_dim >= self.rank:
             self._reject(
                 f"expected 'partitionDim' below the rank {self.rank}, found {self.partition_dim}"
             )
+
+    def _check_layout(self) -> None:
+        if isinstance(self.partition_layout, PartitionedSharedEncoding):
+            self._reject("expected a 'partitionLayout' that is not partitioned itself")
 
     def _layout(self, shape: Ints) -> LinearLayout:
         layout = self.partition_layout

@@ -119,6 +119,9 @@ class TensorMemoryEncoding(TensorMemory):
             self._reject("expected 'blockN' 2 or more with 'blockM' 64 and twoCTAs, found 1")
         if self.fp4_padded and self.col_stride != 1:
             self._reject(f"expected 'colStride' 1 with fp4Padded, found {self.col_stride}")
+
+    def _check_layout(self) -> None:
+        TensorMemory._check_layout(self)
         if self.two_ctas and (not self.cga_layout or self.cga_layout[0] != (1, 0)):
             self._reject("expected [1, 0] as the first basis of 'CGALayout' with twoCTAs")
 
