@@ -65,12 +65,12 @@ class Comparison:
 
     @property
     def is_greater(self) -> bool:
-        """Whether it is true in the second loop; otherwise in the first one."""
+        """True where the comparison holds in the second loop, not in the first one."""
         return self.predicate.startswith("sg")
 
     @property
     def is_strict(self) -> bool:
-        """Whether it is false for the limit itself."""
+        """True where the comparison does not hold for the limit itself."""
         return self.predicate.endswith("t")
 
 

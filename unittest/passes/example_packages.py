@@ -25,7 +25,7 @@ def setuptools_release() -> int:
 
 
 def install(example: pathlib.Path, folder: pathlib.Path) -> dict[str, str]:
-    """The environment of a process that has an example installed, as pip installs it."""
+    """Installs an example with pip and returns the environment of a process that has it."""
     if importlib.util.find_spec("pip") is None:
         pytest.skip("needs pip to install the example")
     if setuptools_release() < 77:
@@ -46,7 +46,7 @@ def install(example: pathlib.Path, folder: pathlib.Path) -> dict[str, str]:
 
 
 def run(environment: dict[str, str], *arguments: str) -> str:
-    """What Python prints in an environment."""
+    """Runs Python in an environment and returns what it prints."""
     done = subprocess.run(
         [sys.executable, *arguments],
         env=environment,
@@ -59,7 +59,7 @@ def run(environment: dict[str, str], *arguments: str) -> str:
 
 
 def run_lit(environment: dict[str, str], tests: pathlib.Path, folder: pathlib.Path) -> str:
-    """What lit prints about the tests of an example."""
+    """Runs the lit tests of an example and returns what lit prints."""
     if importlib.util.find_spec("lit") is None:
         pytest.skip("needs lit, which is not installed")
     # A triton-opt of its own: where this runs, the package's scripts need not be on the path.

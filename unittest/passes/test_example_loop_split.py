@@ -170,7 +170,7 @@ def test_causal_attention(tmp_path):
         ("split", "ttir", "2", "0"),
         ("split", "ttgir", "2", "0"),
     ]
-    # Of fp16 outputs of about 1.
+    # The outputs are fp16 numbers of about 1.
     assert all(float(row[4]) < 1e-3 for row in rows)
     assert len({row[4] for row in rows}) == 1
 

@@ -155,7 +155,7 @@ class _Reader:
         return match.end()
 
     def _kind(self, position: int) -> str:
-        """Which of two kinds the location at an offset is: ``file``, ``name``, or empty."""
+        """Returns ``file`` or ``name`` for a location of that kind at an offset, else nothing."""
         text = self._text
         alias = _ALIAS.match(text, position)
         if alias is not None:
