@@ -42,6 +42,10 @@ _path = os.pathsep.join([*map(str, _folders), os.environ.get("PATH", "")])
 for _name in ("triton-opt", "FileCheck"):
     if shutil.which(_name, path=_path) is None:
         lit_config.fatal(f"{_name} is in none of {', '.join(map(str, _folders))}, nor on PATH")
+if shutil.which("split-file", path=_path) is None:
+    # A checkout that was installed before the script was there.
+    _split_file = f"{sys.executable} -m triton_ext.tools.split_file"
+    config.substitutions.append((r"(?<![\w./-])split-file(?![\w./-])", _split_file))
 config.environment["PATH"] = _path
 # Where triton-opt keeps what it learned about Triton's passes, and where an uninstalled package is.
 for _name in ("HOME", "XDG_CACHE_HOME", "PYTHONPATH"):

@@ -2,67 +2,26 @@
 
 from __future__ import annotations
 
-import importlib.metadata
-import importlib.util
-import os
 import pathlib
 import re
 import shutil
 import subprocess
-import sys
 
 import pytest
+from example_packages import EXAMPLES, OPT, install, run, run_lit
 from triton_ext import passes
 from triton_ext.host import capabilities
 
 ROOT = pathlib.Path(__file__).parent.parent.parent
-EXAMPLE = ROOT / "examples" / "pass-in-30-lines"
+EXAMPLE = EXAMPLES / "pass-in-30-lines"
 DOCUMENT = ROOT / "docs" / "write-a-pass.md"
 BLOCKS = re.findall(r"^```python\n(.*?)^```$", DOCUMENT.read_text(), re.MULTILINE | re.DOTALL)
-OPT = "import sys; from triton_ext.tools.opt import main; sys.exit(main())"
-
-
-def setuptools_release() -> int:
-    """The first number of the installed release; 0 without any."""
-    try:
-        return int(importlib.metadata.version("setuptools").partition(".")[0])
-    except importlib.metadata.PackageNotFoundError:
-        return 0
 
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory) -> dict[str, str]:
-    """The environment of a process that has the example installed, as pip installs it."""
-    if importlib.util.find_spec("pip") is None:
-        pytest.skip("needs pip to install the example")
-    if setuptools_release() < 77:
-        pytest.skip("needs setuptools 77 to install the example without a network")
-    folder = tmp_path_factory.mktemp("example")
-    source = shutil.copytree(EXAMPLE, folder / "source")
-    target = folder / "site"
-    command = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--no-build-isolation"]
-    done = subprocess.run(
-        [*command, "--no-index", "--target", str(target), str(source)],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    path = os.pathsep.join([str(target), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)
-    cache = str(folder / "cache")
-    return {**os.environ, "PYTHONPATH": path, "TRITON_CACHE_DIR": cache}
-
-
-def run(environment: dict[str, str], *arguments: str) -> str:
-    done = subprocess.run(
-        [sys.executable, *arguments],
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    """The environment of a process that has the example installed."""
+    return install(EXAMPLE, tmp_path_factory.mktemp("example"))
 
 
 def test_the_document_shows_the_file():
@@ -115,21 +74,7 @@ def test_triton_opt(installed):
 
 
 def test_lit(installed, tmp_path):
-    if importlib.util.find_spec("lit") is None:
-        pytest.skip("needs lit, which is not installed")
-    # A triton-opt of its own: where this runs, the package's scripts need not be on the path.
-    tool = tmp_path / "bin" / "triton-opt"
-    tool.parent.mkdir()
-    tool.write_text(f"#!{sys.executable}\n{OPT}\n")
-    tool.chmod(0o755)
-    path = os.pathsep.join([str(tool.parent), installed["PATH"]])
-    copy = shutil.copytree(EXAMPLE / "test", tmp_path / "test")
-    config = copy / "lit.cfg.py"
-    # It puts the environment's own programs first.
-    config.write_text(config.read_text().replace("path = [", f"path = [{str(tool.parent)!r}, "))
-    code = "import sys; from lit.main import main; main()"
-    output = run({**installed, "PATH": path}, "-c", code, "-v", str(copy))
-    assert "Passed: 1" in output
+    assert "Passed: 1" in run_lit(installed, EXAMPLE / "test", tmp_path)
 
 
 def test_what_the_document_imports_and_names_is_there():

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 from triton_ext.passes import PassSpec, Pipeline
-from triton_ext.tools.command_line import CommandLineError, parse_arguments
+from triton_ext.tools.command_line import OPTIONS, CommandLineError, parse_arguments
+from triton_ext.tools.mlir_options import REFUSED
 
 
 def specs(*argv):
@@ -62,6 +63,10 @@ def test_prints():
     )
     assert arguments.print_after == {"a", "b", "c"}
     assert arguments.print_before == {"*"}
+
+
+def test_no_option_is_refused_and_accepted():
+    assert not set(REFUSED) & set(OPTIONS)
 
 
 @pytest.mark.parametrize(

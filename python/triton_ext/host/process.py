@@ -57,14 +57,20 @@ class HostCrash(TritonExtError):
         message: One line about why it ended.
         progress: How far it came.
         diagnostics: What it reported before.
+        other: What it printed besides.
     """
 
     def __init__(
-        self, message: str, progress: Progress, diagnostics: tuple[Diagnostic, ...]
+        self,
+        message: str,
+        progress: Progress,
+        diagnostics: tuple[Diagnostic, ...],
+        other: str = "",
     ) -> None:
         super().__init__(message)
         self.progress = progress
         self.diagnostics = diagnostics
+        self.other = other
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,10 +152,13 @@ class HostProcess:
 
     Args:
         library: Which Triton.
+        log: The types of messages that passes log (``DEBUG_TYPE`` in LLVM), with commas; empty for
+            all, ``None`` for none.
     """
 
-    def __init__(self, library: HostLibrary) -> None:
+    def __init__(self, library: HostLibrary, log: str | None = None) -> None:
         self.library = library
+        self._log = log
         self._child: subprocess.Popen[bytes] | None = None
         self._requests = 0
         self._answers: Any = None
@@ -258,8 +267,8 @@ class HostProcess:
             text=None if failed else answer["text"].replace(quote(path), quote(filename)),
             plain=None if failed else answer["plain"],
             diagnostics=diagnostics,
-            # A failed pipeline prints its module and a reproducer.
-            other="" if failed else printed.other.replace(path, filename),
+            # A failed pipeline prints its module and a reproducer, behind its log.
+            other="" if failed and self._log is None else printed.other.replace(path, filename),
             states=tuple(progress.states),
             seconds=tuple(progress.seconds),
             without_notes=not answer.get("notes", True),
@@ -284,7 +293,7 @@ class HostProcess:
             self._ask(Progress(), one_by_one=True, **request)
         except HostCrash as again:
             return again
-        return HostCrash(str(crash), Progress(), crash.diagnostics)
+        return HostCrash(str(crash), Progress(), crash.diagnostics, crash.other)
 
     def _unexplained(
         self, answer: dict[str, Any], other: str, filename: str, calls: Sequence[Call]
@@ -314,7 +323,7 @@ class HostProcess:
             text=None,
             plain=None,
             diagnostics=(*(_with_source(d, text, filename) for d in known), error),
-            other="",
+            other=crash.other.replace(path, filename) if self._log is not None else "",
             states=tuple(crash.progress.states),
             seconds=tuple(crash.progress.seconds),
         )
@@ -370,7 +379,8 @@ class HostProcess:
             progress.seconds += [message["seconds"]] if "seconds" in message else []
         status = child.wait()
         said = self._said()
-        raise HostCrash(_last_words(said, status), progress, read_printed(said).diagnostics)
+        printed = read_printed(said)
+        raise HostCrash(_last_words(said, status), progress, printed.diagnostics, printed.other)
 
     def _said(self) -> str:
         self._printed.seek(0)
@@ -392,6 +402,10 @@ class HostProcess:
         environment = dict(os.environ)
         # The host reports errors only, unless it is asked for more.
         environment["MLIR_ENABLE_DIAGNOSTICS"] = "warnings,remarks"
+        if self._log == "":
+            environment["TRITON_ENABLE_LLVM_DEBUG"] = "1"
+        elif self._log is not None:
+            environment["TRITON_LLVM_DEBUG_ONLY"] = self._log
         command = [sys.executable, "-I", "-S", "-X", "utf8", os.fspath(_WORKER)]
         with contextlib.ExitStack() as opened:
             printed = opened.enter_context(tempfile.TemporaryFile())

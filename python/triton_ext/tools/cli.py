@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 
 from triton_ext import __version__
-from triton_ext.tools import doctor, lds, opt, tune, waits
+from triton_ext.tools import doctor, lds, opt, split_file, tune, waits
 
 __all__ = ["main"]
 
@@ -19,9 +19,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         argv: The arguments; those of the process by default.
     """
     given = list(sys.argv[1:] if argv is None else argv)
+    # These read their command lines as LLVM's tools do, which argparse cannot.
     if given[:1] == ["opt"]:
-        # It reads its command line as LLVM's tools do, which argparse cannot.
         return opt.main(given[1:])
+    if given[:1] == ["split-file"]:
+        return split_file.main(given[1:])
     parser = argparse.ArgumentParser(prog="triton-ext", description="Tools of triton-ext.")
     parser.add_argument("--version", action="version", version=f"triton-ext {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
@@ -29,6 +31,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     doctor.add_arguments(command)
     command.set_defaults(run=doctor.run)
     commands.add_parser("opt", help=opt.SUMMARY)
+    commands.add_parser("split-file", help=split_file.SUMMARY)
     command = commands.add_parser("waits", help=waits.SUMMARY, description=waits.SUMMARY)
     waits.add_arguments(command)
     command.set_defaults(run=waits.run)

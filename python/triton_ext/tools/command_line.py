@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from triton_ext.errors import PipelineError, TritonExtError
 from triton_ext.passes.options import near
 from triton_ext.passes.pipeline import MODULE, PassSpec, Pipeline, parse_pipeline
+from triton_ext.tools.mlir_options import REFUSED
 
 __all__ = ["OPTIONS", "Arguments", "CommandLineError", "Option", "parse_arguments"]
 
@@ -37,6 +38,7 @@ class Arguments:
         verify_diagnostics: ``all``, ``only-expected``, or empty.
         allow_unregistered: Whether operations of unknown dialects are accepted.
         debug_info: Whether locations are printed.
+        pretty_debug_info: Whether they are printed in the short form, which cannot be read again.
         local_scope: Whether aliases are printed as what they stand for.
         print_before: Names of passes to print the module before; ``*``: all.
         print_after: The same for behind.
@@ -45,13 +47,15 @@ class Arguments:
         timing: Whether the time of each pass is printed.
         statistics: Whether what the passes counted is printed.
         names_from_locations: Whether values are named by the names in their locations.
+        debug: Whether Triton's passes print their log.
+        debug_only: The only types of messages that are in it, with commas; empty for all.
         dump_pipeline: Whether the pipeline is printed before it runs.
         run_reproducer: Whether the pipeline is that of the reproducer in the input.
         verify_each: Whether the module is verified behind each of our passes.
         provider: ``auto``, ``host`` or ``ext``.
         host: ``auto``, ``always`` or ``none``.
         keep_comments: Whether comments and what no pass touched are printed as they were.
-        show: ``help``, ``version``, ``passes``, or empty to run.
+        show: ``help``, ``version``, ``passes``, ``dialects``, or empty to run.
         pipeline: What to run.
     """
 
@@ -62,6 +66,7 @@ class Arguments:
     verify_diagnostics: str = ""
     allow_unregistered: bool = False
     debug_info: bool = False
+    pretty_debug_info: bool = False
     local_scope: bool = False
     print_before: set[str] = field(default_factory=set)
     print_after: set[str] = field(default_factory=set)
@@ -70,6 +75,8 @@ class Arguments:
     timing: bool = False
     statistics: bool = False
     names_from_locations: bool = False
+    debug: bool = False
+    debug_only: str = ""
     dump_pipeline: bool = False
     run_reproducer: bool = False
     verify_each: bool = True
@@ -150,13 +157,15 @@ def _without_effect(text: str, *choices: str) -> Option:
     return Option(help=text, value="optional", meta="|".join(choices), choices=choices, apply=apply)
 
 
-_ALWAYS = "accepted; it is always so here"
+def _always_off(name: str, text: str) -> Option:
+    def apply(arguments: Arguments, value: str) -> None:
+        if value != "false":
+            raise CommandLineError(f"option '--{name}' can only be false here: {text}")
 
-# Options of MLIR's own tool that are refused with their reason.
-_REFUSED = {
-    "mlir-print-op-generic": "operations are printed in the form that they were read in, or that "
-    "Triton's binding prints, which has no generic one",
-}
+    return Option(help="only false: " + text, value="optional", meta="false", apply=apply)
+
+
+_ALWAYS = "accepted; it is always so here"
 
 OPTIONS: dict[str, Option] = {
     "o": _store("output", "output; - (the default): standard output", meta="FILE"),
@@ -195,6 +204,9 @@ OPTIONS: dict[str, Option] = {
     "verify-each": _flag("verify_each", "verify the module behind each pass (the default)"),
     "keep-comments": _flag("keep_comments", "print comments and blank lines as they were"),
     "mlir-print-debuginfo": _flag("debug_info", "print locations"),
+    "mlir-pretty-debuginfo": _flag(
+        "pretty_debug_info", "with --mlir-print-debuginfo: print them for reading, a.py:3:7"
+    ),
     "mlir-print-local-scope": _flag("local_scope", "print what aliases stand for"),
     "mlir-use-nameloc-as-prefix": _flag(
         "names_from_locations", "name values by the names in their locations"
@@ -211,6 +223,12 @@ OPTIONS: dict[str, Option] = {
     ),
     "mlir-print-ir-module-scope": _without_effect(_ALWAYS, "true", "false"),
     "mlir-disable-threading": _without_effect(_ALWAYS, "true", "false"),
+    "mlir-print-op-on-diagnostic": _always_off(
+        "mlir-print-op-on-diagnostic", "diagnostics show the line of the input"
+    ),
+    "mlir-print-stacktrace-on-diagnostic": _always_off(
+        "mlir-print-stacktrace-on-diagnostic", "Triton's binding does not offer it"
+    ),
     "mlir-timing": _flag("timing", "print the time of each pass"),
     "mlir-timing-display": _without_effect("accepted; there is one form", "list", "tree"),
     "mlir-pass-statistics": _flag("statistics", "print what our passes counted"),
@@ -221,6 +239,9 @@ OPTIONS: dict[str, Option] = {
     "run-reproducer": _flag(
         "run_reproducer", "run the pipeline of the reproducer that stands in the input"
     ),
+    "debug": _flag("debug", "print what Triton's passes and its LLVM log"),
+    "debug-only": _store("debug_only", "the same of these DEBUG_TYPEs only", meta="TYPE,..."),
+    "show-dialects": _show("dialects", "print the names of the dialects that can be read"),
     "list-passes": _show("passes", "print the names of the passes"),
     "help": _show("help", "print this"),
     "h": _show("help", "print this"),
@@ -269,6 +290,10 @@ def parse_arguments(argv: Sequence[str]) -> Arguments:
         if name == "pass-pipeline":
             if pipeline is not None:
                 raise CommandLineError("option '--pass-pipeline' is given twice")
+            if not value.strip():
+                raise CommandLineError(
+                    f"option '{word}' needs a pipeline; the empty one is 'builtin.module()'"
+                )
             pipeline = parse_pipeline(value)
         option.apply(arguments, value)
     if len(files) > 1:
@@ -300,8 +325,8 @@ def _check_output(arguments: Arguments, word: str, value: str) -> None:
 
 def _refuse_unknown(word: str, name: str) -> None:
     """Refuses an option of MLIR's own tool, which would be taken for a pass."""
-    if name in _REFUSED:
-        raise CommandLineError(f"option '{word}' is not supported: {_REFUSED[name]}")
+    if name in REFUSED:
+        raise CommandLineError(f"option '{word}' is not supported: {REFUSED[name]}")
     if name.startswith("mlir-"):
         raise CommandLineError(f"there is no option '{word}'; {near(name, OPTIONS)}")
 
@@ -312,6 +337,10 @@ def _check(arguments: Arguments) -> None:
     if arguments.host == "none" and arguments.names_from_locations:
         raise CommandLineError(
             "'--mlir-use-nameloc-as-prefix' is for Triton's printer, which '--host=none' leaves out"
+        )
+    if arguments.host == "none" and (arguments.debug or arguments.debug_only):
+        raise CommandLineError(
+            "'--debug' prints what Triton's passes log, which '--host=none' leaves out"
         )
     if arguments.keep_comments and (arguments.host == "always" or arguments.names_from_locations):
         other = "--host=always"

@@ -40,6 +40,7 @@ from triton_ext.tools.dumps import Dumps
 from triton_ext.tools.expectations import verify
 from triton_ext.tools.files import read, write
 from triton_ext.tools.input_places import locate, place_in_text, with_source
+from triton_ext.tools.pretty_locations import with_pretty_locations
 from triton_ext.tools.providers import ExtStep, Host, HostStep, Step, hiding, plan
 from triton_ext.tools.reproducer import with_reproducer
 
@@ -99,7 +100,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _refuse(error)
     except (OSError, UnicodeDecodeError) as error:
         return _unreadable(arguments, error)
-    host = Host(allowed=arguments.host != "none")
+    log = arguments.debug_only or None
+    if log is None and arguments.debug:
+        log = ""
+    host = Host(allowed=arguments.host != "none", log=log)
     try:
         try:
             if arguments.show:
@@ -285,6 +289,8 @@ class _Runner:
         text = ir_text.without_comments(text)
         if not self._arguments.debug_info:
             text = ir_text.without_locations(text)
+        elif self._arguments.pretty_debug_info:
+            text = with_pretty_locations(text)
         text = text.strip("\n")
         return f"{text}\n" if text else ""
 
@@ -377,7 +383,9 @@ class _Runner:
         else:
             output = ir_text.without_locations(text).strip("\n") + "\n" if keeps_names else plain
         if self._arguments.local_scope:
-            return ir_text.expand_aliases(_parse_printed(host, output, name))
+            output = ir_text.expand_aliases(_parse_printed(host, output, name))
+        if self._arguments.debug_info and self._arguments.pretty_debug_info:
+            output = with_pretty_locations(output)
         return output
 
     def _run_host_step(
@@ -491,10 +499,25 @@ def _show(what: str, host: Host) -> str:
     if what == "version":
         version = f"triton {host.process.library.version}" if host.is_there else "no Triton"
         return f"triton-opt of triton-ext {__version__}, {version}\n"
+    if what == "dialects":
+        return f"Available Dialects: {','.join(_dialects(host))}\n"
     if what == "passes":
         names = set(registry.names()) | set(host.passes.passes if host.is_there else ())
         return "".join(f"{name}\n" for name in sorted(names))
     return _help(host)
+
+
+def _dialects(host: Host) -> list[str]:
+    """The dialects that the installed Triton reads; without one, those that some release reads."""
+    if not host.is_there:
+        return sorted(_DIALECTS)
+    # The binding has no list: what it says to an operation that no dialect has tells it.
+    asked = {name: host.process.run(f'"{name}.?"() : () -> ()\n', "") for name in _DIALECTS}
+    return sorted(
+        name
+        for name, result in asked.items()
+        if not any("unregistered dialect" in each.message for each in result.diagnostics)
+    )
 
 
 def _help(host: Host) -> str:

@@ -57,10 +57,13 @@ class Host:
 
     Args:
         allowed: ``False`` for ``--host=none``.
+        log: The types of messages that its passes log, with commas; empty for all, ``None`` for
+            none.
     """
 
-    def __init__(self, allowed: bool) -> None:
+    def __init__(self, allowed: bool, log: str | None = None) -> None:
         self.allowed = allowed
+        self._log = log
         self._process: HostProcess | None = None
         self._passes: HostPasses | None = None
 
@@ -76,7 +79,7 @@ class Host:
         if self._process is None:
             from triton_ext.host.process import HostProcess, find_library
 
-            self._process = HostProcess(find_library())
+            self._process = HostProcess(find_library(), self._log)
         return self._process
 
     @property

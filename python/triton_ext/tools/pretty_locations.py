@@ -1,0 +1,165 @@
+"""Locations as ``--mlir-pretty-debuginfo`` prints them: short, for reading only.
+
+``loc("kernel.py":3:7)`` becomes ``kernel.py:3:7``; call sites and fused locations follow
+``printLocationInternal`` of MLIR's ``AsmPrinter.cpp``.  An alias is written out where a whole
+location is one and stays a name inside of another location; its definition becomes short as well.
+A location of a kind that is not known, or nested too deep, stays as it was.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from triton_ext.errors import ParseError
+from triton_ext.ir.lexer import Source, find_group_end
+from triton_ext.strings import unquote
+
+__all__ = ["with_pretty_locations"]
+
+_STRING = r'"(?:[^"\\\n]|\\.)*"'
+_OUTSIDE = re.compile(_STRING + r"|//[^\n]*|(?<![\w.$-])loc\(")
+_DEFINITION = re.compile(r"^(#[\w$.-]+)[ \t]*=[ \t]*loc\(", re.MULTILINE)
+_FILE = re.compile(rf"({_STRING})\s*:\s*(\d+)\s*:\s*(\d+)(?:\s+to\s+(\d*)\s*:\s*(\d+))?")
+_NAME = re.compile(rf"({_STRING})\s*(\(?)\s*")
+_ALIAS = re.compile(r"#[\w$.-]+")
+_WORD = re.compile(r"unknown\b|callsite\s*\(\s*|fused\s*(?=[<\[])")
+_AT = re.compile(r"\s*at\s+")
+_COMMA = re.compile(r"\s*,\s*")
+_OPEN_LIST = re.compile(r"\s*\[\s*")
+_CLOSE = re.compile(r"\s*[)\]]")
+# Deeper than anything that was inlined, and what Python can do.
+_MAX_DEPTH = 200
+
+
+class _Unreadable(Exception):
+    """A location of a kind that is not known."""
+
+
+def with_pretty_locations(text: str) -> str:
+    """Returns the text of a module with its locations in the short form.
+
+    Args:
+        text: What a printer printed with locations.
+    """
+    aliases: dict[str, str] = {}
+    for match in _DEFINITION.finditer(text):
+        aliases[match[1]] = text[match.end() : _closing(text, match.end()) - 1]
+    pieces, position = [], 0
+    while (found := _OUTSIDE.search(text, position)) is not None:
+        end = found.end()
+        short = text[found.start() : end]
+        if short == "loc(":
+            end = _closing(text, found.end())
+            short = _short(text[found.end() : end - 1], aliases, text[found.start() : end])
+        pieces += [text[position : found.start()], short]
+        position = end
+    return "".join([*pieces, text[position:]])
+
+
+def _closing(text: str, inside: int) -> int:
+    """The offset behind the end of the group that is open at ``inside``; that where none is."""
+    try:
+        return find_group_end(Source(text), inside - 1)
+    except ParseError:
+        return inside
+
+
+def _short(inner: str, aliases: Mapping[str, str], whole: str) -> str:
+    """The short form of what stands in ``loc(...)``; ``whole`` where it cannot be read."""
+    for _ in range(_MAX_DEPTH):
+        inner = inner.strip()
+        if _ALIAS.fullmatch(inner) is None or inner not in aliases:
+            break
+        inner = aliases[inner]
+    try:
+        short, end = _Reader(inner, aliases).read(0, 0)
+    except _Unreadable:
+        return whole
+    return short if end == len(inner) else whole
+
+
+class _Reader:
+    """Reads a location and writes its short form.
+
+    Args:
+        text: The location.
+        aliases: What the aliases in it stand for.
+    """
+
+    def __init__(self, text: str, aliases: Mapping[str, str]) -> None:
+        self._text = text
+        self._aliases = aliases
+
+    def read(self, position: int, depth: int) -> tuple[str, int]:
+        """The short form of the location at an offset, and the offset behind it.
+
+        Raises:
+            _Unreadable: It is of no known kind, or nested too deep.
+        """
+        text = self._text
+        if depth > _MAX_DEPTH:
+            raise _Unreadable
+        if match := _FILE.match(text, position):
+            name, line, column, last_line, last_column = match.groups()
+            to = "" if last_column is None else f" to {last_line}:{last_column}"
+            return f"{unquote(name)}:{line}:{column}{to}", match.end()
+        if match := _NAME.match(text, position):
+            if not match[2]:
+                return match[1], match.start(2)
+            child, end = self.read(match.end(), depth + 1)
+            shown = "" if child == "[unknown]" else f"({child})"
+            return match[1] + shown, self._past(_CLOSE, end)
+        if match := _ALIAS.match(text, position):
+            return match[0], match.end()
+        match = _WORD.match(text, position)
+        if match is None:
+            raise _Unreadable
+        if match[0] == "unknown":
+            return "[unknown]", match.end()
+        if match[0].startswith("callsite"):
+            return self._call_site(match.end(), depth)
+        return self._fused(match.end(), depth)
+
+    def _call_site(self, position: int, depth: int) -> tuple[str, int]:
+        callee, end = self.read(position, depth + 1)
+        start = self._past(_AT, end)
+        caller, after = self.read(start, depth + 1)
+        # Only a name at a place in a file stands on one line.
+        on_one_line = (self._kind(position), self._kind(start)) == ("name", "file")
+        separator = " at " if on_one_line else "\n at "
+        return f"{callee}{separator}{caller}", self._past(_CLOSE, after)
+
+    def _fused(self, position: int, depth: int) -> tuple[str, int]:
+        text, metadata = self._text, ""
+        if text.startswith("<", position):
+            try:
+                end = find_group_end(Source(text), position)
+            except ParseError as error:
+                raise _Unreadable from error
+            metadata, position = text[position:end], end
+        position = self._past(_OPEN_LIST, position)
+        parts: list[str] = []
+        while True:
+            part, end = self.read(position, depth + 1)
+            parts.append(part)
+            comma = _COMMA.match(text, end)
+            if comma is None:
+                return f"{metadata}[{', '.join(parts)}]", self._past(_CLOSE, end)
+            position = comma.end()
+
+    def _past(self, pattern: re.Pattern[str], position: int) -> int:
+        match = pattern.match(self._text, position)
+        if match is None:
+            raise _Unreadable
+        return match.end()
+
+    def _kind(self, position: int) -> str:
+        """Returns ``file`` or ``name`` for a location of that kind at an offset, else nothing."""
+        text = self._text
+        alias = _ALIAS.match(text, position)
+        if alias is not None:
+            text, position = self._aliases.get(alias[0], "").strip(), 0
+        if _FILE.match(text, position):
+            return "file"
+        return "name" if _NAME.match(text, position) else ""

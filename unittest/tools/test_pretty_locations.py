@@ -1,0 +1,60 @@
+"""The short form of locations, and what stays as it was.  lit tests the kinds of locations."""
+
+from __future__ import annotations
+
+import pytest
+from ir_helpers import CORPUS, NO_CORPUS
+from triton_ext.tools.pretty_locations import with_pretty_locations
+
+DEEP = 'callsite("a.py":1:2 at ' * 300 + "unknown" + ")" * 300
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("t.a loc(#loc1)\n#loc1 = loc(#loc2)\n", "t.a #loc2\n#loc1 = #loc2\n"),
+        ('t.a loc(#l)\n#l = loc("\\22q\\5C" : 1 : 2)\n', 't.a "q\\:1:2\n#l = "q\\:1:2\n'),
+        ('t.a loc("a.py":1:2 to :9)', "t.a a.py:1:2 to :9"),
+        ('t.a loc("x"("y"(unknown)))', 't.a "x"("y")'),
+        # Where the callee is a name and the caller a place, whatever they are called.
+        (
+            't.a loc(callsite(#n at #f))\n#n = loc("x")\n#f = loc("a.py":1:2)\n',
+            't.a #n at #f\n#n = "x"\n#f = a.py:1:2\n',
+        ),
+        ('t.a loc(callsite("x" at "y"))', 't.a "x"\n at "y"'),
+        ('t.a loc(fused["x", "a.py":1:2])', 't.a ["x", a.py:1:2]'),
+        ("t.a loc(fused<#m<[1, 2]>>[unknown])", "t.a <#m<[1, 2]>>[[unknown]]"),
+        ("t.a {where = loc(unknown)}", "t.a {where = [unknown]}"),
+    ],
+)
+def test_short(text, expected):
+    assert with_pretty_locations(text) == expected
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "t.a // loc(unknown)\n",
+        't.a "loc(unknown)" : i32\n',
+        "t.alloc(%x)\nt.my_loc(%x)\n",
+        'loc(kind<"a.py">:1:2)',
+        "loc(unknown",
+        "loc()",
+        'loc(fused["x"',
+        'loc(fused<["x"])',
+        'loc("x"(unknown)',
+        'loc("x" "y")',
+        "loc(callsite(unknown))",
+        f"loc({DEEP})",
+    ],
+)
+def test_what_is_no_location_that_is_known_stays(text):
+    assert with_pretty_locations(text) == text
+
+
+@pytest.mark.skipif(not list(CORPUS.glob("*/cuda-90/*.ttgir")), reason=NO_CORPUS)
+def test_the_corpus_has_no_other_locations():
+    for path in sorted(CORPUS.glob("*/cuda-90/*.ttgir"))[::12]:
+        text = path.read_text()
+        assert "loc(" in text
+        assert "loc(" not in with_pretty_locations(text)
