@@ -36,6 +36,8 @@ __all__ = ["TypeProblems", "are_one_type"]
 
 #: Characters of a text without aliases.  The longest of hosts are linear layouts, below 2000.
 _MAX_TEXT = 1 << 13
+#: What hosts abort on instead of saying what is wrong.
+_PARTITIONED = "#ttg.partitioned_shared<"
 
 
 class TypeProblems:
@@ -65,7 +67,9 @@ class TypeProblems:
                 if len(written) > _MAX_TEXT or _is_encoding_legal(written):
                     continue
                 attribute = self._table.attribute(name)
-            except (ParseError, VerifyError):
+            except (ParseError, VerifyError) as error:
+                if text.startswith(_PARTITIONED):
+                    yield name, error.message
                 continue
             problem = _problem(attribute) if isinstance(attribute, Encoding) else None
             if problem is not None:
@@ -136,7 +140,7 @@ def _is_encoding_legal(text: str) -> bool:
     try:
         attribute = parse_attribute(text)
     except ParseError:
-        return True
+        return not text.startswith(_PARTITIONED)
     return not isinstance(attribute, Encoding) or _problem(attribute) is None
 
 

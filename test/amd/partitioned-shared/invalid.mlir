@@ -199,10 +199,9 @@ tt.func public @f() {
 
 // -----
 
-// Partitions of partitions.
+// Partitions of partitions: hosts read them, and there is no layout.
 #s = #ttg.swizzled_shared<{vec = 1, perPhase = 1, maxPhase = 1, order = [1, 0]}>
 #q = #ttg.partitioned_shared<{numPartitions = 2, numGroups = 4, partitionDim = 0, partitionLayout = #s}>
-// expected-error @below {{the encoding '#p' is malformed: expected a 'partitionLayout' that is not partitioned itself}}
 #p = #ttg.partitioned_shared<{numPartitions = 2, numGroups = 4, partitionDim = 0, partitionLayout = #q}>
 #smem = #ttg.shared_memory
 module attributes {"ttg.num-ctas" = 1 : i32, "ttg.num-warps" = 4 : i32, ttg.target = "hip:gfx1250", "ttg.threads-per-warp" = 32 : i32} {
@@ -269,13 +268,12 @@ tt.func public @f() {
 
 // -----
 
-// A piece would have half a row.
+// A piece would have half a row: hosts read the type, and there is no layout.
 #s = #ttg.swizzled_shared<{vec = 1, perPhase = 1, maxPhase = 1, order = [1, 0]}>
 #p = #ttg.partitioned_shared<{numPartitions = 2, numGroups = 4, partitionDim = 0, partitionLayout = #s}>
 #smem = #ttg.shared_memory
 module attributes {"ttg.num-ctas" = 1 : i32, "ttg.num-warps" = 4 : i32, ttg.target = "hip:gfx1250", "ttg.threads-per-warp" = 32 : i32} {
 tt.func public @f() {
-// expected-error @below {{the type of '%0' at 'ttg.local_alloc' is malformed: expected a multiple of 8 elements in dimension 0, found the shape [4, 32]}}
   %0 = ttg.local_alloc : () -> !ttg.memdesc<4x32xf16, #p, #smem, mutable>
   tt.return
 }
@@ -283,13 +281,12 @@ tt.func public @f() {
 
 // -----
 
-// A piece of 16 rows, an encoding of 128.
+// A piece of 16 rows, an encoding of 128, likewise.
 #s = #ttg.padded_shared<[64:+4] {order = [1, 0], shape = [128, 32]}>
 #p = #ttg.partitioned_shared<{numPartitions = 2, numGroups = 4, partitionDim = 0, partitionLayout = #s}>
 #smem = #ttg.shared_memory
 module attributes {"ttg.num-ctas" = 1 : i32, "ttg.num-warps" = 4 : i32, ttg.target = "hip:gfx1250", "ttg.threads-per-warp" = 32 : i32} {
 tt.func public @f() {
-// expected-error @below {{the type of '%0' at 'ttg.local_alloc' is malformed: expected a 'partitionLayout' of the shape [16, 32], which a piece has, found one of [128, 32]}}
   %0 = ttg.local_alloc : () -> !ttg.memdesc<128x32xf16, #p, #smem, mutable>
   tt.return
 }
@@ -297,13 +294,12 @@ tt.func public @f() {
 
 // -----
 
-// A piece of 16 rows, an encoding of 8.
+// A piece of 16 rows, an encoding of 8, likewise.
 #s = #ttg.padded_shared<[64:+4] {order = [1, 0], shape = [8, 32]}>
 #p = #ttg.partitioned_shared<{numPartitions = 2, numGroups = 4, partitionDim = 0, partitionLayout = #s}>
 #smem = #ttg.shared_memory
 module attributes {"ttg.num-ctas" = 1 : i32, "ttg.num-warps" = 4 : i32, ttg.target = "hip:gfx1250", "ttg.threads-per-warp" = 32 : i32} {
 tt.func public @f() {
-// expected-error @below {{the type of '%0' at 'ttg.local_alloc' is malformed: expected a 'partitionLayout' of the shape [16, 32], which a piece has, found one of [8, 32]}}
   %0 = ttg.local_alloc : () -> !ttg.memdesc<128x32xf16, #p, #smem, mutable>
   tt.return
 }

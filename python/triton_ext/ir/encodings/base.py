@@ -152,10 +152,10 @@ class Fields:
             self._wrong(name, "a dictionary of bases", found)
         return {key: self._bases(key, (value, found[1])) for key, value in found[0].entries}
 
-    def attribute(self, name: str, default: Attribute | None = None) -> Attribute:
+    def attribute(self, name: str) -> Attribute:
         """Any attribute."""
         found = self._take(name)
-        return found[0] if found is not None else self._default(name, default, UnitAttr())
+        return found[0] if found is not None else self._default(name, None, UnitAttr())
 
     def order_and_cga(self) -> tuple[Ints, Bases]:
         """The order of the dimensions and the CGA layout over as many."""

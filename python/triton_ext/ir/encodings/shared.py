@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, ClassVar
 
-from ..attribute_values import Attribute, OpaqueAttr, UnitAttr
+from ..attribute_values import Attribute, OpaqueAttr
 from ..linear_layout import LinearLayout, is_power_of_two
 from .base import (
     Bases,
@@ -73,9 +73,9 @@ class _Swizzled(SharedEncoding):
     @classmethod
     def _of(cls, fields: Fields) -> _Swizzled:
         return cls(
-            fields.number("vec"),
-            fields.number("perPhase"),
-            fields.number("maxPhase"),
+            fields.number("vec", 0),
+            fields.number("perPhase", 0),
+            fields.number("maxPhase", 0),
             *fields.order_and_cga(),
         )
 
@@ -407,10 +407,10 @@ class PartitionedSharedEncoding(SharedEncoding):
     @classmethod
     def _of(cls, fields: Fields) -> PartitionedSharedEncoding:
         return cls(
-            fields.number("numPartitions", 0),
-            fields.number("numGroups", 0),
+            fields.number("numPartitions"),
+            fields.number("numGroups"),
             fields.number("partitionDim", 0),
-            fields.attribute("partitionLayout", UnitAttr()),
+            fields.attribute("partitionLayout"),
         )
 
     def _parameters(self, aliases: AliasTable | None) -> list[tuple[str, str]]:
