@@ -23,6 +23,7 @@ def test_results_are_counted_by_their_types(module):
     assert ("scf.for", ["tensor<128xf32, #blocked>"]) in found
     assert ("scf.while", ["i32", "i1"]) in found
     assert ("scf.if", ["i32"]) in found
+    assert ("scf.execute_region", ["i32"]) in found
     assert ("tt.reduce", ["f32"]) in found
     assert ("tt.call", ["i32", "i32"]) in found
     assert ("ttg.local_alloc", ["!ttg.memdesc<128xf32, #shared, #smem>"]) in found

@@ -203,6 +203,8 @@ def _unterminated(op: Operation, facts: Facts) -> Broken:
             last = block._ops[-1] if block._ops else None
             if last is not None and (last.name in allowed or last._successors):
                 continue
+            if last is not None and last.name.partition(".")[0] not in _UNDERSTOOD:
+                continue  # what is not known may be a terminator
             if op.name in IMPLICIT and not op._results and block.terminator is None:
                 continue
             names = " or ".join(f"'{name}'" for name in sorted(allowed))

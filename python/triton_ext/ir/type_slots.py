@@ -86,7 +86,7 @@ SAME_TYPE = frozenset(
     {"tt.clampf", "tt.mulhiui", "tt.precise_sqrt", "tt.precise_divf", "tt.approx_divf"}
     | {"ttng.warp_group_dot_wait"}
 )
-HEADER_TYPES = frozenset({"scf.for", "scf.if", "scf.while"})
+HEADER_TYPES = frozenset({"scf.execute_region", "scf.for", "scf.if", "scf.while"})
 #: Types stand in brackets as well: ``: !tt.ptr<f16>[tensor<64xi32>] tensor<64xf16> -> <..>``.
 BRACKETED = frozenset({"amdg.buffer_load_to_local"})
 
@@ -96,6 +96,8 @@ _STEP = re.compile(
     re.ASCII | re.DOTALL,
 )
 _TO = re.compile(r"to\b")
+#: Stands behind the types of an ``scf.execute_region``.
+_NO_INLINE = re.compile(r"\bno_inline\b")
 
 
 @dataclass(slots=True)
@@ -156,7 +158,9 @@ def _signature_range(op: Operation) -> Span:
     start = op._operand_spans[-1] if op._operand_spans else _name_end(op)
     if op._regions:
         if op.name in HEADER_TYPES and not op.is_quoted:
-            return start, op._regions[0]._span[0] - 1
+            limit = op._regions[0]._span[0] - 1
+            keyword = _NO_INLINE.search(op.source.text, start, limit)
+            return start, limit if keyword is None else keyword.start()
         start = max(start, op._regions[-1]._span[1] + 1)
     return start, limit
 

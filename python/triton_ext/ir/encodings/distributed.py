@@ -233,7 +233,7 @@ class DotOperandEncoding(DistributedEncoding):
             if self.k_width:
                 self._reject(f"expected no 'kWidth' with this parent, found {self.k_width}")
         elif isinstance(parent, NvidiaMmaEncoding):
-            if not self.k_width:
+            if not self.k_width and parent.version[0] in (2, 3):
                 self._reject("expected 'kWidth', which an MMA parent needs")
             if parent.version[0] == 3 and self.operand_index == 1:
                 self._reject("expected opIdx = 0: Hopper reads the right operand from memory")
@@ -244,8 +244,6 @@ class DotOperandEncoding(DistributedEncoding):
             self._verify_wmma(parent)
         elif not isinstance(parent, OpaqueAttr):
             self._reject(f"expected a blocked or matrix encoding as 'parent', found '{parent}'")
-        if self.k_width:
-            self._check_powers(kWidth=(self.k_width,))
 
     def _verify_wmma(self, parent: AmdWmmaEncoding) -> None:
         allowed = {1: (8, 16), 2: (4, 8, 16), 3: (1, 2, 4, 8, 16, 32)}[parent.version]
@@ -258,6 +256,8 @@ class DotOperandEncoding(DistributedEncoding):
     def _check_layout(self) -> None:
         if isinstance(self.parent, Encoding):
             self.parent._check_layout()
+        if self.k_width:
+            self._check_powers(kWidth=(self.k_width,))
 
     def _layout(self, shape: Ints) -> LinearLayout:
         parent = self.parent

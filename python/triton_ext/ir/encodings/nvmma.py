@@ -47,8 +47,8 @@ class NvmmaSharedEncoding(SharedEncoding):
         rank = fields.number("rank", 0)
         cga = fields.cga(len(fields.ints("CTAOrder")) if fields.has("CTAOrder") else rank)
         return cls(
-            fields.number("swizzlingByteWidth"),
-            fields.number("elementBitWidth"),
+            fields.number("swizzlingByteWidth", 0),
+            fields.number("elementBitWidth", 0),
             len(cga[0]) if cga else rank or 2,
             fields.flag("transposed", False),
             fields.flag("fp4Padded", False),
