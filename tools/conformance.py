@@ -77,6 +77,8 @@ _NO_PASS = re.compile(
     r"there is no pass '[^']*'|cannot run '[^']*' with [^:\n]*|"
     r"'[^']*' has no option '[^']*'"
 )
+# Where a run wrote its files.
+_FOLDERS = re.compile(r"[^\s'\"]*/triton-ext-conformance-[^/\s]*/(?:[^\s:'\"]*/)?")
 _NO_TOOL = re.compile(r"'([^'\n]*)': command not found")
 _TELLING = (
     re.compile(r"triton-opt: error: [^\n]*"),
@@ -190,7 +192,7 @@ def judge(
 
 def told(output: str, root: pathlib.Path) -> str:
     """Returns the one line of a failed test's output that says most."""
-    output = output.replace(f"{root}{os.sep}", "")
+    output = _FOLDERS.sub("", output.replace(f"{root}{os.sep}", ""))
     for pattern in _TELLING:
         match = pattern.search(output)
         if match is not None:

@@ -201,9 +201,8 @@ def ask_about_modules(files: Sequence[LitFile], *, time_limit: int) -> list[Modu
                         read = host.run(text, file.name, allow_unregistered=unregistered)
                         is_read, refusal = read.text is not None, ""
                         if not is_read:
-                            refusal = next(
-                                (d.message for d in read.diagnostics if d.severity == "error"), ""
-                            )
+                            errors = [d for d in read.diagnostics if d.severity == "error"]
+                            refusal = errors[0].message.partition("\n")[0] if errors else ""
                         problem = _difference(text) if is_read else ""
                 except TimeoutError:
                     is_read, refusal, problem = False, "", f"takes more than {time_limit} s"
