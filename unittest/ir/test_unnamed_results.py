@@ -93,6 +93,8 @@ def test_an_operation_in_no_block_gives_no_names(module):
         ('"test.two"() : () -> (i32, f32)', 2),
         ('"test.none"() : () -> ()', 0),
         ("test.unknown %x -> i32", 0),
+        ("arith.addi %x, %x : i32", 1),
+        ("tt.get_program_id x : i32", 1),
         ("ttng.tmem_load %x : !ttg.memdesc<4xf32, #s, #smem> -> tensor<4xf32>", 1),
         ("ttng.tmem_load %x[] : !ttg.memdesc<4xf32, #s, #smem> -> tensor<4xf32>", 2),
         (
@@ -117,3 +119,11 @@ def test_blanks_in_front_of_the_sizes_of_a_builtin_type(name, blank):
     (argument, _) = list(module.walk())[1].regions[0].blocks[0].args
     assert parse_type(argument.type).shape == (4,)
     assert str(module) == text
+
+
+def test_results_that_nobody_asks_for_may_be_left_out_of_the_text(module):
+    load = first(module, "ttg.local_load", 1)
+    made = Builder.after(load).create("tt.get_program_id", text="tt.get_program_id x : i32")
+    assert [result.type for result in made.results] == ["i32"]
+    assert "\n    tt.get_program_id x : i32" in str(module)
+    check_contract(module)

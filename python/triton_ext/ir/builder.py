@@ -17,6 +17,7 @@ from .lexer import Source
 from .locations import Location
 from .nodes import Block, Operation, Region
 from .reader import parse_fragment
+from .result_counts import ONE_RESULT
 from .segments import cut, set_location
 from .text_checks import check_attribute, check_location, check_type, require_text
 from .values import Value
@@ -133,7 +134,8 @@ class Builder:
         base = hint if hint is not None else name.rpartition(".")[2]
         ops = self._insert(_SLOT.sub(fill, text), bindings, loc, base)
         made = ops[0] if len(ops) == 1 else None
-        if made is None or made.name != name or len(made._results) != count:
+        # Results that are not asked for may stay without names.
+        if made is None or made.name != name or sum(bool(r._base) for r in made._results) != count:
             for op in reversed(ops):
                 op.erase()
             raise VerifyError(
@@ -141,7 +143,7 @@ class Builder:
             )
         if count > 1:
             _check_results(made, text)
-        for result, type_ in zip(made._results, result_types, strict=True):
+        for result, type_ in zip(made._results, result_types, strict=False):
             result._type = type_
         return made
 
@@ -263,8 +265,6 @@ def _check_results(made: Operation, text: str) -> None:
     Raises:
         VerifyError: It has.
     """
-    from .rules import ONE_RESULT
-
     if made.name in ONE_RESULT:
         count = len(made._results)
         made.erase()

@@ -33,6 +33,7 @@ from typing import NoReturn
 from . import lexer
 from .lexer import CLOSER, STEP, Source, find_group_end
 from .nodes import ISOLATED, Block, Operation, Region
+from .result_counts import ONE_RESULT, WITHOUT_RESULTS
 from .scope import Scope
 from .values import BlockArgument
 
@@ -53,15 +54,6 @@ HAS_REGION = frozenset(
 )
 DEFINES_WITH_EQUALS = frozenset({"scf.for", "scf.while", "scf.forall", "scf.parallel"})
 DEFINES_WITH_COLON = frozenset({"func.func", "tt.func", "llvm.func", "gpu.func"})
-#: Operations with an arrow in their text and without a result, or whose result is a token.
-WITHOUT_RESULTS = frozenset(
-    {"builtin.module", "func.func", "tt.func", "llvm.func", "gpu.module", "gpu.func"}
-    | {"ttg.local_store", "ttng.async_shared_store", "ttng.async_tma_copy_global_to_local"}
-    | {"amdg.buffer_store", "amdg.buffer_load_to_local", "ttg.async_copy_global_to_local"}
-    | {"amdg.async_copy_local_to_global", "ttng.tmem_store"}
-    | {"amdg.async_tdm_copy_global_to_local", "amdg.async_tdm_copy_local_to_global"}
-    | {"amdg.async_tdm_gather", "amdg.async_tdm_scatter"}
-)
 #: Keywords behind which a brace opens a region.
 _REGION_WORD = re.compile(r"\b(?:else|do|default)\s*\Z")
 _DICTIONARY_WORD = re.compile(r"\battributes\s*\Z")
@@ -144,6 +136,8 @@ class Parser:
         op._span = (lead, start, name_start, core, end)
         if groups:
             self.scope.define_results(op, groups, names)
+        elif op.name in ONE_RESULT:
+            self.scope.define_unnamed_results(op, 1)
         elif op.name not in WITHOUT_RESULTS and text.find("->", name_start, core) >= 0:
             from .type_slots import count_outputs
 

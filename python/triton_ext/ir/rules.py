@@ -16,6 +16,7 @@ from . import lexer
 from .descriptor_rules import COPIES, wrong_copy
 from .functions import CALLS, FUNCTIONS, RETURNS, callee_of, function_results, symbol_of
 from .nodes import Block, Operation
+from .result_counts import BINARY, COMPARED, ONE_RESULT, UNARY
 from .segments import OperandSlot, OperandTypeSlot, cut
 from .type_slots import KNOWN_DIALECTS, bind_types
 from .type_text import boolean_like, pointee_type
@@ -433,33 +434,6 @@ def _accumulator(op: Operation, facts: Facts) -> Broken:
     found, wanted = _type(op._operands[2]), _type(op._results[0])
     return None if facts.equal(found, wanted) else {"index": 2, "found": found, "wanted": wanted}
 
-
-def _names(dialect: str, words: str) -> frozenset[str]:
-    return frozenset(f"{dialect}.{word}" for word in words.split())
-
-
-BINARY = _names("arith", "addf addi andi ceildivsi ceildivui divf divsi divui floordivsi maximumf")
-BINARY |= _names("arith", "maxnumf maxsi maxui minimumf minnumf minsi minui mulf muli ori remf")
-BINARY |= _names("arith", "remsi remui shli shrsi shrui subf subi xori")
-UNARY = _names("math", "absf absi ceil cos erf exp exp2 floor fma log log2 rsqrt sin sqrt")
-UNARY |= {"arith.negf"}
-COMPARED = frozenset({"arith.cmpf", "arith.cmpi"})
-
-#: Operations that define one value; text may leave its name out, and not name more.
-ONE_RESULT = BINARY | UNARY | COMPARED
-ONE_RESULT |= _names("arith", "bitcast constant extf extsi extui fptosi fptoui index_cast select")
-ONE_RESULT |= _names("arith", "index_castui sitofp truncf trunci uitofp")
-ONE_RESULT |= _names(
-    "tt", "addptr bitcast broadcast cat clampf dot dot_scaled expand_dims fp_to_fp"
-)
-ONE_RESULT |= _names("tt", "gather get_num_programs get_program_id histogram int_to_ptr join load")
-ONE_RESULT |= _names(
-    "tt", "make_range make_tensor_descriptor mulhiui ptr_to_int reshape splat trans"
-)
-ONE_RESULT |= _names(
-    "ttg", "async_commit_group convert_layout local_alloc local_load memdesc_index"
-)
-ONE_RESULT |= _names("ttg", "memdesc_trans")
 
 RULES: tuple[Rule, ...] = (
     Rule(TERMINATORS, _not_last, "'{op}' must be the last operation of its block"),

@@ -209,7 +209,7 @@ def count_outputs(op: Operation) -> int:
     """Counts the results that an operation has by its types, for one that names none.
 
     They are the types behind the arrow in the quoted form, in calls and in dialects that we know,
-    except for operations in ``WITHOUT_RESULTS`` of the parser.
+    except for operations in ``WITHOUT_RESULTS``.
     """
     known = op.name.partition(".")[0] in KNOWN_DIALECTS or op.name in _CALLS
     signature = read_signature(op) if known or op.is_quoted else None

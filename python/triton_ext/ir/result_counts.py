@@ -1,0 +1,47 @@
+"""How many results an operation has by its name alone.
+
+MLIR reads operations without names for their results; those have as many as here, or as there are
+types behind their arrow.
+"""
+
+from __future__ import annotations
+
+__all__ = ["BINARY", "COMPARED", "ONE_RESULT", "UNARY", "WITHOUT_RESULTS"]
+
+
+def _names(dialect: str, words: str) -> frozenset[str]:
+    return frozenset(f"{dialect}.{word}" for word in words.split())
+
+
+BINARY = _names("arith", "addf addi andi ceildivsi ceildivui divf divsi divui floordivsi maximumf")
+BINARY |= _names("arith", "maxnumf maxsi maxui minimumf minnumf minsi minui mulf muli ori remf")
+BINARY |= _names("arith", "remsi remui shli shrsi shrui subf subi xori")
+UNARY = _names("math", "absf absi ceil cos erf exp exp2 floor fma log log2 rsqrt sin sqrt")
+UNARY |= {"arith.negf"}
+COMPARED = frozenset({"arith.cmpf", "arith.cmpi"})
+
+#: Operations with one result, whether or not the text names it.
+ONE_RESULT = BINARY | UNARY | COMPARED
+ONE_RESULT |= _names("arith", "bitcast constant extf extsi extui fptosi fptoui index_cast select")
+ONE_RESULT |= _names("arith", "index_castui sitofp truncf trunci uitofp")
+ONE_RESULT |= _names(
+    "tt", "addptr bitcast broadcast cat clampf dot dot_scaled expand_dims fp_to_fp"
+)
+ONE_RESULT |= _names("tt", "gather get_num_programs get_program_id histogram int_to_ptr join load")
+ONE_RESULT |= _names(
+    "tt", "make_range make_tensor_descriptor mulhiui ptr_to_int reshape splat trans"
+)
+ONE_RESULT |= _names(
+    "ttg", "async_commit_group convert_layout local_alloc local_load memdesc_index"
+)
+ONE_RESULT |= _names("ttg", "memdesc_trans")
+
+#: Operations with an arrow in their text and without a result, or whose result is a token.
+WITHOUT_RESULTS = frozenset(
+    {"builtin.module", "func.func", "tt.func", "llvm.func", "gpu.module", "gpu.func"}
+    | {"ttg.local_store", "ttng.async_shared_store", "ttng.async_tma_copy_global_to_local"}
+    | {"amdg.buffer_store", "amdg.buffer_load_to_local", "ttg.async_copy_global_to_local"}
+    | {"amdg.async_copy_local_to_global", "ttng.tmem_store"}
+    | {"amdg.async_tdm_copy_global_to_local", "amdg.async_tdm_copy_local_to_global"}
+    | {"amdg.async_tdm_gather", "amdg.async_tdm_scatter"}
+)
