@@ -290,6 +290,12 @@ def _parts(block: ir.Block):
     return [(op, op.operands, op.results) for op in block.ops], block.terminator
 
 
+def forget() -> None:
+    """Lets go of the operations that were run."""
+    _function.cache_clear()
+    _parts.cache_clear()
+
+
 class Run:
     """One execution of a function on numbers.
 

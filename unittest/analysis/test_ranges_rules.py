@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
+import operator
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from integer_semantics import BINARY, COMPARE, FLAGS, binary, cast, compared, flag_text, signed
 from triton_ext import ir
 from triton_ext.analysis.ranges import IntegerRange, RangeAnalysis
+from triton_ext.analysis.ranges.bits import and_bounds, or_bounds, xor_bounds
 
 WIDTH = 4
 NUMBERS = st.integers(0, (1 << WIDTH) - 1)
@@ -153,6 +157,17 @@ def test_operations_whose_operands_are_always_poison_say_nothing():
     lines += [f"%{name} = arith.{name} %x, %7 : i4" for name in ("shli", "shrsi", "shrui")]
     found = ranges_of(body + "\n".join(lines))
     assert all(found[f"%{name}"].is_full for name in (*names, "shli", "shrsi", "shrui"))
+
+
+@pytest.mark.parametrize(
+    ("bounds_of", "exact"),
+    [(and_bounds, operator.and_), (or_bounds, operator.or_), (xor_bounds, operator.xor)],
+)
+def test_bounds_of_bitwise_operations_are_exact(bounds_of, exact):
+    pairs = list(itertools.combinations_with_replacement(range(8), 2))
+    for (a, b), (c, d) in itertools.product(pairs, repeat=2):
+        results = [exact(x, y) for x in range(a, b + 1) for y in range(c, d + 1)]
+        assert bounds_of((a, b), (c, d), 3) == (min(results), max(results))
 
 
 # ---- the interval itself

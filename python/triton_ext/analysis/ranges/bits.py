@@ -12,7 +12,9 @@ __all__ = ["and_bounds", "or_bounds", "xor_bounds"]
 
 def or_bounds(lhs: Bounds, rhs: Bounds, width: int) -> Bounds:
     """Returns the least and the greatest ``a | b``."""
-    return _least_or(lhs, rhs, width), _greatest_or(lhs, rhs, width)
+    a, c = _least(lhs, rhs, width, once=True)
+    b, d = _greatest(lhs, rhs, width, once=True)
+    return a | c, b | d
 
 
 def and_bounds(lhs: Bounds, rhs: Bounds, width: int) -> Bounds:
@@ -24,73 +26,58 @@ def and_bounds(lhs: Bounds, rhs: Bounds, width: int) -> Bounds:
 
 def xor_bounds(lhs: Bounds, rhs: Bounds, width: int) -> Bounds:
     """Returns the least and the greatest ``a ^ b``."""
-    return _least_xor(lhs, rhs, width), _greatest_xor(lhs, rhs, width)
+    a, c = _least(lhs, rhs, width, once=False)
+    b, d = _greatest(lhs, rhs, width, once=False)
+    return a ^ c, b ^ d
 
 
 def _inverted(bounds: Bounds, mask: int) -> Bounds:
     return mask - bounds[1], mask - bounds[0]
 
 
-def _bits_down(width: int) -> list[int]:
-    return [1 << place for place in reversed(range(width))]
+def _least(lhs: Bounds, rhs: Bounds, width: int, *, once: bool) -> tuple[int, int]:
+    """Returns the operands of the least result, from the least ones up.
 
-
-def _least_or(lhs: Bounds, rhs: Bounds, width: int) -> int:
+    Args:
+        lhs: Bounds of the left operand.
+        rhs: Bounds of the right operand.
+        width: Bits of both.
+        once: Whether one operand that has the bit of the other one decides, as it does for ``or``.
+    """
     (a, b), (c, d) = lhs, rhs
-    for bit in _bits_down(width):
-        if ~a & c & bit:
-            # A greater a that has the bit of c, and nothing below it.
-            raised = (a | bit) & -bit
-            if raised <= b:
-                a = raised
-                break
-        elif a & ~c & bit:
-            raised = (c | bit) & -bit
-            if raised <= d:
-                c = raised
-                break
-    return a | c
-
-
-def _greatest_or(lhs: Bounds, rhs: Bounds, width: int) -> int:
-    (a, b), (c, d) = lhs, rhs
-    for bit in _bits_down(width):
-        if b & d & bit:
-            # One of the two can give up the bit for all bits below it.
-            lowered = (b - bit) | (bit - 1)
-            if lowered >= a:
-                b = lowered
-                break
-            lowered = (d - bit) | (bit - 1)
-            if lowered >= c:
-                d = lowered
-                break
-    return b | d
-
-
-def _least_xor(lhs: Bounds, rhs: Bounds, width: int) -> int:
-    (a, b), (c, d) = lhs, rhs
-    for bit in _bits_down(width):
+    for place in reversed(range(width)):
+        bit = 1 << place
+        # A greater operand that has the bit of the other one, and nothing below it.
         if ~a & c & bit:
             raised = (a | bit) & -bit
             if raised <= b:
                 a = raised
+                if once:
+                    break
         elif a & ~c & bit:
             raised = (c | bit) & -bit
             if raised <= d:
                 c = raised
-    return a ^ c
+                if once:
+                    break
+    return a, c
 
 
-def _greatest_xor(lhs: Bounds, rhs: Bounds, width: int) -> int:
+def _greatest(lhs: Bounds, rhs: Bounds, width: int, *, once: bool) -> tuple[int, int]:
+    """Returns the operands of the greatest result, from the greatest ones down; see `_least`."""
     (a, b), (c, d) = lhs, rhs
-    for bit in _bits_down(width):
-        if b & d & bit:
-            lowered = (b - bit) | (bit - 1)
-            if lowered >= a:
-                b = lowered
-            else:
-                lowered = (d - bit) | (bit - 1)
-                if lowered >= c:
-                    d = lowered
-    return b ^ d
+    for place in reversed(range(width)):
+        bit = 1 << place
+        if not b & d & bit:
+            continue
+        # One of the two can give up the bit for all bits below it.
+        lowered, other = (b - bit) | (bit - 1), (d - bit) | (bit - 1)
+        if lowered >= a:
+            b = lowered
+        elif other >= c:
+            d = other
+        else:
+            continue
+        if once:
+            break
+    return b, d
