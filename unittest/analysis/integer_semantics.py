@@ -1,4 +1,4 @@
-"""What operations of ``arith`` compute, bit by bit, as MLIR's documentation has it.
+"""The operations of ``arith`` on bit patterns, as MLIR's documentation defines them.
 
 Integers are bit patterns: numbers from 0 on.  ``None`` is poison, or undefined behaviour.
 """
@@ -49,7 +49,7 @@ def cut(number: int, width: int) -> int:
 
 
 def fits(number: int, width: int) -> bool:
-    """Whether a signed number has so few bits."""
+    """Tells if a signed number has so few bits."""
     return signed(cut(number, width), width) == number
 
 

@@ -265,7 +265,7 @@ class Program:
 
 @cache
 def _function(op: ir.Operation) -> Callable[..., int | None]:
-    """What an operation of ``arith`` computes."""
+    """Returns the function that an operation of ``arith`` computes."""
     name = op.name.removeprefix("arith.")
     widths = [WIDTHS[value.type] for value in (*op.operands, *op.results)]
     flags = arith.poison_flags(op)

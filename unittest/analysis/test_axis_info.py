@@ -7,7 +7,7 @@ from triton_ext import ir
 from triton_ext.analysis.axis_info import LIMIT, RULES, AxisInfo, AxisInfoAnalysis, Visit
 from triton_ext.errors import VerifyError
 
-#: What divides the first element of a range from 0.
+#: The divisor of the first element of a range from 0.
 FROM_0 = 1 << 30
 
 HEADER = """\

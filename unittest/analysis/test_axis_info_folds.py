@@ -35,7 +35,7 @@ def constants(width: int) -> str:
 
 
 def infos(lines: list[str], width: int = WIDTH) -> dict[str, AxisInfo]:
-    """What is known of every named result, by name."""
+    """Returns the claims about every named result, by name."""
     body = "\n".join([constants(width), *lines])
     module = ir.parse(f"tt.func @f(%x: i{width}) {{\n{body}\n  tt.return\n}}\n")
     analysis = AxisInfoAnalysis.of(module)

@@ -1,4 +1,4 @@
-// What bounds no program id, and a malformed operation.
+// Attributes that are no program ids, and a malformed operation.
 
 // RUN: not triton-opt %s --host=none -test-tritonamdgpu-range-analysis -split-input-file 2>&1 | FileCheck %s
 

@@ -16,7 +16,7 @@ tt.func @tile(%flag: i1,
   // expected-remark @below {{unsigned : [4096, 4096] signed : [4096, 4096]}}
   // expected-remark @below {{non-neg}}
   %c4096 = arith.constant 4096 : i32
-  // What is assumed is true.
+  // Assumed conditions are true.
   // expected-remark @below {{unsigned : [1, 1] signed : [-1, -1]}}
   // expected-remark @below {{result is true}}
   %low = arith.cmpi sge, %n, %c1 : i32

@@ -1,4 +1,4 @@
-"""What ``llvm.intr.assume`` says of integers, and where it holds."""
+"""The facts about integers that ``llvm.intr.assume`` states, and where they hold."""
 
 from __future__ import annotations
 

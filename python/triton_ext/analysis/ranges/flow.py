@@ -291,7 +291,7 @@ class Execution:
                 break
             state = _widened(new, state, rounds)
         self._records = records
-        # What enters an iteration is less than the state where bounds went to their extremes.
+        # Less than the state enters an iteration where bounds went to their extremes.
         return body(_joined(inits, yielded))
 
     def _count(self, loop: Operation, most: int | None) -> None:

@@ -17,12 +17,12 @@ _AXIS = re.compile(r"[xyz]\b")
 
 
 def first(visit: Visit) -> Found:
-    """The range of the first operand: elements of a tensor are moved, or left out."""
+    """Returns the range of the first operand, whose elements are moved or left out."""
     return visit.operands[0]
 
 
 def either(visit: Visit) -> Found:
-    """The range of a number from any of the operands."""
+    """Returns the range of a number from any of the operands."""
     return IntegerRange.union(visit.operands)
 
 

@@ -1,4 +1,4 @@
-"""What a rule sees of the operation that it is asked about."""
+"""The view of one operation that a rule gets."""
 
 from __future__ import annotations
 
