@@ -55,6 +55,8 @@ PASSES: Final = {
     "allocate-amdgpu-shared-memory": (
         f"{_HERE}.passes.allocate_shared_memory:AllocateAMDGPUSharedMemory"
     ),
+    "test-print-amd-alignment": f"{_HERE}.passes.print_alignment:PrintAMDAlignment",
+    "test-tritonamdgpu-range-analysis": f"{_HERE}.passes.print_ranges:PrintRanges",
     "tritonamdgpu-coalesce-async-copy": f"{_HERE}.passes.coalesce_async_copy:CoalesceAsyncCopy",
     "tritonamdgpu-update-async-wait-count": (
         f"{_HERE}.passes.update_async_wait_count:UpdateAsyncWaitCount"

@@ -7,6 +7,9 @@ from triton_ext import ir
 from triton_ext.analysis.axis_info import LIMIT, RULES, AxisInfo, AxisInfoAnalysis, Visit
 from triton_ext.errors import VerifyError
 
+#: The divisor of the first element of a range from 0.
+FROM_0 = 1 << 30
+
 HEADER = """\
   tt.func public @f(%n: i32 {tt.divisibility = 8 : i32}, %x: i32, %c: i1, \
 %p: !tt.ptr<f16> {tt.divisibility = 16 : i32}, %tx: tensor<16xi32>, %tc: tensor<16xi1>) {
@@ -66,14 +69,14 @@ ROWS = [
     (f"arith.subi %tn, %range : {T}", [1], [1], [1], None),
     (f"arith.subi %sum, %range : {T}", [1], [8], [1], None),
     (f"arith.subi %t6, %t2 : {T}", [1], [4], [16], 4),
-    (f"arith.muli %range, %t1 : {T}", [16], [LIMIT], [1], None),
+    (f"arith.muli %range, %t1 : {T}", [16], [FROM_0], [1], None),
     (f"arith.muli %range, %t4 : {T}", [1], [4], [1], None),
     (f"arith.muli %tn, %t6 : {T}", [1], [16], [16], None),
     ("arith.muli %x, %0 : i32", [1], [LIMIT], [1], 0),
     (f"arith.divsi %range, %t4 : {T}", [1], [1], [4], None),
     (f"arith.divsi %sum, %t2 : {T}", [1], [1], [2], None),
     (f"arith.divui %tn, %t4 : {T}", [1], [2], [16], None),
-    (f"arith.divsi %range, %t1 : {T}", [16], [LIMIT], [1], None),
+    (f"arith.divsi %range, %t1 : {T}", [16], [FROM_0], [1], None),
     (f"arith.divsi %range, %t6 : {T}", [1], [1], [2], None),
     (f"arith.remsi %range, %t4 : {T}", [4], [4], [1], None),
     (f"arith.remui %sum, %tn : {T}", [8], [8], [1], None),
@@ -99,7 +102,7 @@ ROWS = [
     (f"arith.select %tc, %range, %late : tensor<16xi1>, {T}", [1], [1], [1], None),
     ("arith.select %c, %4, %4 : i32", [1], [4], [1], 4),
     ("arith.extsi %n : i32 to i64", [1], [8], [1], None),
-    (f"arith.trunci %range : {T} to tensor<16xi8>", [16], [LIMIT], [1], None),
+    (f"arith.trunci %range : {T} to tensor<16xi8>", [16], [FROM_0], [1], None),
     ("arith.extui %4 : i32 to i64", [1], [4], [1], 4),
     ("arith.index_cast %n : i32 to index", [1], [8], [1], None),
     (f"ttg.convert_layout %sum : {T} -> {T}", [16], [8], [1], None),
@@ -115,9 +118,9 @@ ROWS = [
     ("tt.expand_dims %sum {axis = 1 : i32} : tensor<16xi32> -> tensor<16x1xi32>",
      [16, 1], [8, 1], [1, 1], None),
     ("tt.broadcast %column : tensor<16x1xi32> -> tensor<16x4xi32>",
-     [16, 1], [LIMIT, 1], [1, 4], None),
+     [16, 1], [FROM_0, 1], [1, 4], None),
     ("tt.trans %tile {order = array<i32: 1, 0>} : tensor<16x4xi32> -> tensor<4x16xi32>",
-     [1, 16], [1, LIMIT], [4, 1], None),
+     [1, 16], [1, FROM_0], [4, 1], None),
     ("tt.reshape %sum : tensor<16xi32> -> tensor<4x4xi32>", [1, 4], [1, 4], [1, 1], None),
     ("tt.reshape %tile : tensor<16x4xi32> -> tensor<64xi32>", [1], [1], [4], None),
     ("tt.reshape %groups : tensor<16xi32> -> tensor<4x4xi32>", [1, 1], [1, 1], [1, 4], None),

@@ -203,3 +203,33 @@ def test_corpus(corpus):
             op._touch()
             assert view.match(op) == fresh
     assert len(found) > 25
+
+
+def test_literals_of_an_operation_without_operands_stay_after_an_edit():
+    text = "module {\n  %x = tt.get_program_id y : i32 loc(unknown)\n}\n"
+    op = parse(text).body[0]
+    before = literals(op)
+    assert before == ("tt.get_program_id y : i32 ",)
+    op.set_loc('loc("k.py":1:2)')
+    assert literals(op) == before
+
+
+def test_flags_of_arithmetic():
+    text = """
+tt.func @f(%a: i8, %nsw: i8) {
+  %0 = arith.addi %a, %nsw : i8
+  %1 = arith.addi %a, %nsw overflow<nsw> {note = "exact"} : i8
+  %2 = "arith.addi"(%a, %nsw) <{overflowFlags = #arith.overflow<nsw, nuw>}> : (i8, i8) -> i8
+  %3 = arith.divsi %a, %nsw exact : i8
+  %4 = "arith.divsi"(%a, %nsw) <{isExact}> : (i8, i8) -> i8
+  %5 = arith.extui %a nneg : i8 to i16
+  %6 = arith.trunci %5 overflow<nuw> : i16 to i8
+  tt.return
+}
+"""
+    ops = parse(text).body[0].regions[0].blocks[0].ops[:-1]
+    expected = [set(), {"nsw"}, {"nsw", "nuw"}, {"exact"}, {"exact"}, {"nneg"}, {"nuw"}]
+    assert [arith.poison_flags(op) for op in ops] == expected
+    for op in ops:
+        op.set_loc('loc("exact nneg.py":1:2)')
+    assert [arith.poison_flags(op) for op in ops] == expected

@@ -14,6 +14,7 @@ from triton_ext.errors import PassError, PipelineError, VerifyError
 from triton_ext.host import capabilities
 from triton_ext.ir import parse
 from triton_ext.passes import Pass, PassManager, Statistic, error_at, parse_pipeline
+from triton_ext.passes.places import place_of
 from triton_ext.plugin import extra_passes
 from triton_ext.tools import opt
 
@@ -157,6 +158,25 @@ def test_remarks_have_their_place_and_pass():
     unknown = PassManager([CountFunction()]).run(parse(TEXT)).remarks[0]
     assert str(unknown).startswith("<unknown>: remark: an addition\n")
     assert "note: at operation: %y = arith.addi" in str(unknown)
+
+
+ARGUMENTS = """\
+module {
+  tt.func public @f(%x: i32 loc("kernel.py":3:8), %y: i32, %z: i32 loc(unknown)) {
+    tt.return
+  } loc("kernel.py":2:1)
+}
+"""
+
+
+def test_remarks_on_arguments_have_their_place():
+    function = parse(ARGUMENTS).body[0]
+    x, y, z = (place_of(argument) for argument in function.regions[0].blocks[0].args)
+    assert (x.filename, x.line, x.column) == ("kernel.py", 3, 8)
+    # Printed without a location: that of the function.
+    assert (y.filename, y.line, y.column) == ("kernel.py", 2, 1)
+    assert z.line == 0
+    assert z.notes[0].startswith("at operation: tt.func public @f")
 
 
 def test_a_manager_can_run_again():

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from triton_ext.errors import PassError
-from triton_ext.ir import Operation
+from triton_ext.ir import BlockArgument, Operation
 from triton_ext.passes.places import place_of
 
 __all__ = ["PassContext", "Remark", "Statistic", "no_host"]
@@ -86,9 +86,9 @@ class PassContext:
     remarks: list[Remark] = field(default_factory=list)
     counts: dict[str, int] = field(default_factory=dict)
 
-    def remark(self, op: Operation, message: str, *notes: str) -> None:
-        """Notes something at the source line that ``op`` was made from."""
-        self._add(op, "remark", message, notes)
+    def remark(self, what: Operation | BlockArgument, message: str, *notes: str) -> None:
+        """Notes something at the source line that an operation or an argument was made from."""
+        self._add(what, "remark", message, notes)
 
     def warning(self, op: Operation, message: str, *notes: str) -> None:
         """Notes something that is probably a mistake of the kernel's author."""
@@ -98,8 +98,14 @@ class PassContext:
         """Adds to a statistic, such as ``"loads-lowered"``."""
         self.counts[name] = self.counts.get(name, 0) + amount
 
-    def _add(self, op: Operation, severity: Severity, message: str, notes: tuple[str, ...]) -> None:
-        place = place_of(op)
+    def _add(
+        self,
+        what: Operation | BlockArgument,
+        severity: Severity,
+        message: str,
+        notes: tuple[str, ...],
+    ) -> None:
+        place = place_of(what)
         self.remarks.append(
             Remark(
                 message=message,

@@ -6,7 +6,8 @@ import linecache
 from dataclasses import dataclass
 
 from triton_ext.errors import PassError
-from triton_ext.ir import Module, Operation
+from triton_ext.ir import BlockArgument, Module, Operation
+from triton_ext.ir.locations import Location
 
 __all__ = ["Place", "error_at", "place_of"]
 
@@ -30,16 +31,23 @@ class Place:
     notes: tuple[str, ...] = ()
 
 
-def place_of(op: Operation) -> Place:
-    """Returns the source line that ``op`` was made from; its own text where there is none.
+def place_of(what: Operation | BlockArgument) -> Place:
+    """Returns the source line that ``what`` was made from; its own text where there is none.
+
+    An argument that is printed without a location has that of the operation around its block.
 
     Raises:
-        TypeError: ``op`` is no operation.
+        TypeError: ``what`` is neither an operation nor an argument of a block.
     """
-    if not isinstance(op, Operation):
-        hint = "; 'module.op' is the one of a module" if isinstance(op, Module) else ""
-        raise TypeError(f"expected an Operation, found {op!r}{hint}")
-    known = op.loc.resolve() if op.loc is not None else None
+    if not isinstance(what, (Operation, BlockArgument)):
+        hint = "; 'module.op' is the one of a module" if isinstance(what, Module) else ""
+        raise TypeError(f"expected an Operation, found {what!r}{hint}")
+    op = what if isinstance(what, Operation) else what.owner.parent_op
+    loc = op.loc
+    if isinstance(what, BlockArgument) and what.loc_text is not None:
+        module = op.module
+        loc = Location(what.loc_text, module.aliases if module is not None else {})
+    known = loc.resolve() if loc is not None else None
     if known is None:
         return Place(notes=(f"at operation: {str(op).strip()}",))
     filename, line, column = known

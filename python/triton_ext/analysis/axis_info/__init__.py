@@ -32,7 +32,8 @@ Hosts assume the same.  Where it is cheap more is claimed than hosts claim: join
 
 What hosts differ in, as their passes show: 3.6 and 3.7 do not apply property 5 and have no rule for
 ``tt.reshape``, read negative constants as large ones in ``min``, ``max``, comparisons and
-divisions, and take ``amdg.extract_slice`` for an identity; up to 3.8 ``tt.bitcast`` keeps the
+divisions, and take ``amdg.extract_slice`` for an identity; some have constants for results that are
+poison; up to 3.8 ``tt.bitcast`` keeps the
 contiguity of pointers to elements of another size.
 
 Precondition of property 6: the input is canonical, as Triton's own passes leave it.  A host inlines

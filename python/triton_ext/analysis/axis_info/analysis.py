@@ -202,7 +202,7 @@ class AxisInfoAnalysis:
         found = []
         for index, (argument, info) in enumerate(zip(arguments, promised, strict=True)):
             passed: AxisInfo | None = None
-            each = [self.info(call.operands[index]) for call in calls]
+            each = [self.info(call.operands[index]).of_rank(info.rank) for call in calls]
             for one in each:
                 passed = (
                     one if passed is None else join(passed, one, self._types.kind(argument).stride)

@@ -4,125 +4,15 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable
 from dataclasses import replace
 
 from ...ir.attribute_values import BoolAttr, DenseElementsAttr, FloatAttr, IntegerAttr
 from ...ir.dialects import arith
+from .folds import predicate_of
 from .info import LIMIT, AxisInfo, exact, join, largest_power
 from .visit import Rule, Visit
 
-__all__ = ["ARITH", "FOLDS", "FOLDS_MODULO", "add"]
-
-# ---- constants (property 4)
-
-
-def _divide(a: int, b: int) -> int:
-    quotient = abs(a) // abs(b)
-    return quotient if (a < 0) == (b < 0) else -quotient
-
-
-_SIGNED: dict[str, Callable[[int, int], int | None]] = {
-    "arith.addi": lambda a, b: a + b,
-    "arith.subi": lambda a, b: a - b,
-    "arith.muli": lambda a, b: a * b,
-    "arith.andi": lambda a, b: a & b,
-    "arith.ori": lambda a, b: a | b,
-    "arith.xori": lambda a, b: a ^ b,
-    "arith.divsi": lambda a, b: _divide(a, b) if b else None,
-    "arith.remsi": lambda a, b: a - b * _divide(a, b) if b else None,
-    "arith.minsi": min,
-    "arith.maxsi": max,
-}
-_UNSIGNED: dict[str, Callable[[int, int], int | None]] = {
-    "arith.divui": lambda a, b: a // b if b else None,
-    "arith.remui": lambda a, b: a % b if b else None,
-    "arith.minui": min,
-    "arith.maxui": max,
-}
-_COMPARE: dict[str, Callable[[int, int], bool]] = {
-    "eq": lambda a, b: a == b,
-    "ne": lambda a, b: a != b,
-    "lt": lambda a, b: a < b,
-    "le": lambda a, b: a <= b,
-    "gt": lambda a, b: a > b,
-    "ge": lambda a, b: a >= b,
-}
-
-
-def _same_operands(visit: Visit) -> bool:
-    # Hosts decide branches with MLIR's folder, which knows this much.
-    return visit.op.operands[0] is visit.op.operands[1]
-
-
-def _fold_binary(visit: Visit, width: int) -> int | None:
-    a, b = (x.constant for x in visit.operands)
-    name = visit.op.name
-    if name in ("arith.muli", "arith.andi") and (a == 0 or b == 0):
-        return 0
-    if name in ("arith.subi", "arith.xori") and _same_operands(visit):
-        return 0
-    if name in ("arith.remsi", "arith.remui") and (b == 1 or (b == -1 and name[-2] == "s")):
-        return 0
-    if a is None or b is None:
-        return None
-    mask = (1 << width) - 1
-    if name in _SIGNED:
-        return _SIGNED[name](a, b)
-    if name in _UNSIGNED:
-        return _UNSIGNED[name](a & mask, b & mask)
-    if not 0 <= b < width:
-        return None  # The result of such a shift is poison.
-    if name == "arith.shli":
-        return a << b
-    return (a if name == "arith.shrsi" else a & mask) >> b
-
-
-def _fold_cast(visit: Visit, width: int) -> int | None:
-    number = visit.operands[0].constant
-    if number is None or visit.op.name != "arith.extui":
-        return number if width > 1 or number is None else number & 1
-    bits = visit.types.kind(visit.op.operands[0]).element.bit_width
-    return None if bits is None else number & ((1 << bits) - 1)
-
-
-def _fold_sign_cast(visit: Visit, width: int) -> int | None:
-    bits = visit.types.kind(visit.op.operands[0]).element.bit_width
-    number = visit.operands[0].constant
-    return -number if number is not None and bits == 1 else number
-
-
-def _fold_compare(visit: Visit, width: int) -> int | None:
-    a, b = (x.constant for x in visit.operands)
-    predicate = _predicate(visit)
-    if predicate is not None and _same_operands(visit):
-        return int(predicate[-2:] in ("eq", "le", "ge"))
-    bits = visit.types.kind(visit.op.operands[0]).element.bit_width
-    if a is None or b is None or predicate is None or bits is None:
-        return None
-    if predicate[0] == "u":
-        a, b = a & ((1 << bits) - 1), b & ((1 << bits) - 1)
-    elif bits == 1:
-        a, b = -a, -b
-    return int(_COMPARE[predicate[-2:]](a, b))
-
-
-#: The constant that an operation gives for constant operands, before it is cut to its width.
-FOLDS: dict[str, Callable[[Visit, int], int | None]] = {
-    **dict.fromkeys((*_SIGNED, *_UNSIGNED), _fold_binary),
-    **dict.fromkeys(("arith.shli", "arith.shrsi", "arith.shrui"), _fold_binary),
-    "arith.cmpi": _fold_compare,
-    "arith.extsi": _fold_sign_cast,
-    "arith.extui": _fold_cast,
-    "arith.index_cast": _fold_cast,
-    "arith.index_castui": _fold_cast,
-    "arith.trunci": _fold_cast,
-}
-#: Those whose low bits are the same whether the operands are read as signed or not.
-FOLDS_MODULO = frozenset(
-    {"arith.addi", "arith.andi", "arith.extsi", "arith.extui", "arith.index_cast", "arith.muli"}
-    | {"arith.ori", "arith.shli", "arith.subi", "arith.trunci", "arith.xori"}
-)
+__all__ = ["ARITH", "add"]
 
 
 #: Integers and splats of them as MLIR prints them; the rest is left to the view.
@@ -308,16 +198,10 @@ def _extreme(visit: Visit) -> AxisInfo:
     return join(lhs, rhs)
 
 
-def _predicate(visit: Visit) -> str | None:
-    view = arith.CmpIOp.match(visit.op)
-    predicate = view.predicate if view is not None else ""
-    return predicate if predicate[-2:] in _COMPARE else None
-
-
 def _compare(visit: Visit) -> AxisInfo:
     lhs, rhs = visit.operands
     constancy = _constancy(visit)
-    predicate = _predicate(visit)
+    predicate = predicate_of(visit)
     kind = predicate[-2:] if predicate is not None else ""
     # (3) Where one side is a multiple of n and the other contiguous from a multiple of n on, n
     # elements are on the same side of it: all below, or the first of them equal and none below.

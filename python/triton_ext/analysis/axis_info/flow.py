@@ -9,12 +9,12 @@ from collections.abc import Iterable, Iterator
 from ...ir import Operation, Value
 from ...ir.functions import CALLS, callee_of
 from ..trip_count import iterations
-from .arith import FOLDS, FOLDS_MODULO
+from .folds import FOLDS, FOLDS_MODULO, Poison
 from .hints import apply_hints
 from .identities import claims_less, is_decided, simpler
 from .info import AxisInfo, exact, join
 from .opaque import is_opaque
-from .visit import Rules, Types, Visit
+from .visit import Rule, Rules, Types, Visit
 
 __all__ = ["Solver"]
 
@@ -97,6 +97,7 @@ class Solver:
         for source, target in zip(sources, targets, strict=False):
             state = self.states.get(source)
             if state is not None:
+                state = state.of_rank(len(self.types.shape(target)))
                 self._meet(target, state.with_gap(gap))
 
     def nothing(self, value: Value, gap: Operation | None = None) -> AxisInfo:
@@ -149,7 +150,7 @@ class Solver:
                 yield self.nothing(result, gap)
             return
         visit = Visit(op, operands, self.types)
-        found = self._fold(visit) or rule(visit)
+        found = self._fold(visit, rule) or rule(visit)
         gap = next((x.gap for x in operands if x.gap is not None), None)
         if gap is None and self._is_less(visit, found):
             gap = op
@@ -170,7 +171,7 @@ class Solver:
             claims_less(found, other) for other in simpler(visit, self.states.get, self.rules)
         )
 
-    def _fold(self, visit: Visit) -> AxisInfo | None:
+    def _fold(self, visit: Visit, rule: Rule) -> AxisInfo | None:
         fold = FOLDS.get(visit.op.name)
         if fold is None or not self._may_fold(visit):
             return None
@@ -180,6 +181,9 @@ class Solver:
         number = fold(visit, width)
         if number is None:
             return None
+        if isinstance(number, Poison):
+            # (6) Some hosts have a constant for it.
+            return (rule(visit) or self.nothing(visit.op.results[0])).with_gap(visit.op)
         found = AxisInfo.splat(exact(number, width), visit.shape)
         # (6) Hosts up to 3.7 read negative constants as large ones.
         signs = visit.op.name not in FOLDS_MODULO

@@ -82,6 +82,13 @@ class AxisInfo:
         """The same claims, incomplete if an operation is given."""
         return self if gap is None or self.gap is not None else replace(self, gap=gap)
 
+    def of_rank(self, rank: int) -> AxisInfo:
+        """Returns the same claims for a value of this rank, or none for one of another rank.
+
+        A value of another dialect's type may have the claims of a tensor that was cast to it.
+        """
+        return self if self.rank == rank else AxisInfo.nothing(rank, self.gap)
+
     @staticmethod
     def nothing(rank: int, gap: Operation | None = None) -> AxisInfo:
         """What is true of every value."""

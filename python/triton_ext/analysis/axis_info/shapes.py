@@ -6,19 +6,25 @@ import math
 from dataclasses import replace
 from itertools import accumulate
 
+from ...ir import Operation, Value
 from ...ir.dialects import tt
+from ...ir.types import OpaqueType
 from .arith import add
 from .info import LIMIT, AxisInfo, join, largest_power
 from .visit import Rule, Visit
 
 __all__ = ["SHAPES"]
 
+_CAST = "builtin.unrealized_conversion_cast"
+
 
 def _make_range(visit: Visit) -> AxisInfo | None:
     view = tt.MakeRangeOp.match(visit.op)
     if view is None:
         return None
-    return AxisInfo((view.end - view.start,), (largest_power(view.start),), (1,))
+    # Hosts take 0 here for a multiple of 2**30, the largest power of two in a signed i32.
+    divisor = min(largest_power(view.start), 1 << 30)
+    return AxisInfo((view.end - view.start,), (divisor,), (1,))
 
 
 def _poison(visit: Visit) -> AxisInfo:
@@ -41,11 +47,28 @@ def _same(visit: Visit) -> AxisInfo:
 
 
 def _unrealized(visit: Visit) -> AxisInfo | None:
-    if len(visit.operands) != 1 or visit.operands[0].rank != len(visit.shape):
+    """``builtin.unrealized_conversion_cast`` of a value to another type, and back.
+
+    A type of another dialect, such as an LLVM structure, has the claims of the tensor in it.
+    """
+    if len(visit.operands) != 1 or len(visit.op.results) != 1:
         return None
-    known = visit.operands[0]
-    kept = visit.op.operands[0].known_type == visit.op.results[0].known_type
+    known, result = visit.operands[0], visit.op.results[0]
+    origin = _cast_from(visit.op.operands[0])
+    foreign = isinstance(visit.types.kind(result).element, OpaqueType)
+    if not foreign and visit.types.shape(origin) != visit.shape:
+        return None
+    kept = origin.known_type == result.known_type
     return known if kept else replace(known, constant=None)
+
+
+def _cast_from(value: Value) -> Value:
+    """Returns the value that a chain of such casts begins with."""
+    owner = value.owner
+    while isinstance(owner, Operation) and owner.name == _CAST and len(owner.operands) == 1:
+        value = owner.operands[0]
+        owner = value.owner
+    return value
 
 
 def _reinterpret(visit: Visit) -> AxisInfo:
@@ -53,7 +76,7 @@ def _reinterpret(visit: Visit) -> AxisInfo:
     source = visit.operands[0]
     before = visit.types.kind(visit.op.operands[0]).stride
     if before == visit.stride:
-        return source
+        return source if visit.width is not None else replace(source, constant=None)
     # (2) Every element of a contiguous group starts a group of its own now.
     divisor = max(source.divisor, *(math.gcd(x, before) for x in source.divisibility))
     rank = source.rank
@@ -182,7 +205,7 @@ def _load(visit: Visit) -> AxisInfo:
 
 
 SHAPES: dict[str, Rule] = {
-    "builtin.unrealized_conversion_cast": _unrealized,
+    _CAST: _unrealized,
     "gluon.set_auto_layout": _same,
     "tt.addptr": add,
     "tt.bitcast": _reinterpret,

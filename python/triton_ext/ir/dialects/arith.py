@@ -11,11 +11,22 @@ from ..lexer import Source, find_group_end
 from ..nodes import Operation
 from ..value_parser import parse_attribute_prefix
 from ..values import OpResult, Value
-from .view import OpReader, View
+from .view import OpReader, View, literals
 
-__all__ = ["BINARY", "BinaryOp", "CmpIOp", "ConstantOp", "SelectOp", "constant_int"]
+__all__ = [
+    "BINARY",
+    "BinaryOp",
+    "CmpIOp",
+    "ConstantOp",
+    "SelectOp",
+    "constant_int",
+    "poison_flags",
+]
 
 _NAME = re.compile(r"arith\.constant\s*")
+_FLAG = re.compile(r"\b(?:nsw|nuw|exact|nneg)\b")
+#: The attributes that hold the flags in the quoted form, and the flag where the name says it.
+_FLAG_ATTRIBUTES = {"overflowFlags": "", "isExact": "exact", "nonNeg": "nneg"}
 
 #: Operations of two operands and a result, all of one type.
 BINARY = frozenset(
@@ -75,6 +86,26 @@ def constant_int(value: Value) -> int | None:
     view = ConstantOp.match(owner) if isinstance(owner, Operation) else None
     number = view.value if view is not None else None
     return int(number) if isinstance(number, int) else None
+
+
+def poison_flags(op: Operation) -> frozenset[str]:
+    """Returns the flags that make the result poison where they are broken.
+
+    Args:
+        op: An operation of ``arith``.
+
+    Returns:
+        A set of ``nsw``, ``nuw`` (no signed, no unsigned overflow), ``exact`` (nothing is rounded
+        or shifted out) and ``nneg`` (the operand is not negative).
+    """
+    found: set[str] = set()
+    for text in literals(op)[1:]:
+        # The types of a result begin at a colon; flags stand in front of it.
+        found.update(_FLAG.findall(text.partition(":")[0]))
+    for name, flag in _FLAG_ATTRIBUTES.items():
+        if name in op.attributes:
+            found.update([flag] if flag else _FLAG.findall(op.attributes[name]))
+    return frozenset(found)
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from typing import ClassVar, TypeVar
 from ...errors import VerifyError
 from ..attribute_values import Attribute, parse_attribute
 from ..nodes import Operation
-from ..segments import AttributesSlot, OperandSlot, RegionSlot
+from ..segments import AttributesSlot, LocationSlot, OperandSlot, RegionSlot
 from ..values import Value
 
 __all__ = ["OpReader", "View", "literals"]
@@ -52,15 +52,15 @@ def literals(op: Operation) -> tuple[str, ...]:
             text = ""
         elif isinstance(segment, str):
             text += segment
-        elif not isinstance(segment, (AttributesSlot, RegionSlot)):
+        elif not isinstance(segment, (AttributesSlot, LocationSlot, RegionSlot)):
             out: list[str] = []
             segment.write(op, out)
             text += "".join(out)
-    head = (found or [text])[0]
-    start = head.find(op.name)
+    found.append(text)
+    start = found[0].find(op.name)
     if start > 0:
-        (found or [text])[0] = head[start:]
-    return (*found, text)
+        found[0] = found[0][start:]
+    return tuple(found)
 
 
 class OpReader:

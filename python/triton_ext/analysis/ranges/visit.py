@@ -1,0 +1,53 @@
+"""The view of one operation that a rule gets."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from ...ir import Operation, Value
+from ...ir.types import IndexType, IntegerType
+from ..axis_info import Types
+from .interval import IntegerRange
+
+__all__ = ["Found", "Rule", "Rules", "Visit", "width_of"]
+
+#: Bits that an ``index`` counts as; see the package's docstring.
+_INDEX_BITS = 64
+
+
+def width_of(value: Value, types: Types) -> int | None:
+    """Returns the bits of an integer, or of a tensor's integers; ``None`` for other values."""
+    element = types.kind(value).element
+    if isinstance(element, IndexType):
+        return _INDEX_BITS
+    return element.width if isinstance(element, IntegerType) else None
+
+
+@dataclass(frozen=True, slots=True)
+class Visit:
+    """One operation with the ranges of its operands.
+
+    Attributes:
+        op: The operation; one of its results is an integer, and all of its operands are.
+        operands: The range of each operand, or of the elements of a tensor.
+        types: To ask for types.
+        programs: The greatest program id of each axis that is known.
+    """
+
+    op: Operation
+    operands: tuple[IntegerRange, ...]
+    types: Types
+    programs: Mapping[int, int]
+
+    @property
+    def width(self) -> int:
+        """Bits of the first result that is an integer."""
+        widths = (width_of(result, self.types) for result in self.op.results)
+        return next(width for width in widths if width is not None)
+
+
+#: The range of all results, or one for each; ``None``: every number is possible.
+Found = IntegerRange | tuple[IntegerRange, ...] | None
+Rule = Callable[[Visit], Found]
+Rules = Mapping[str, Rule]
