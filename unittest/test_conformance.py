@@ -192,3 +192,20 @@ def test_the_page_lists_what_is_run(conformance, tmp_path):
         assert f"| {kind} | 1 | 1 | {meaning} |" in text
         assert (f"`{kind}.mlir`" in text) == (kind != "passes")
     assert "| accepted by us and printed byte for byte | 1 | 1 |" in text
+
+
+def test_listed_lines_are_changed_at_the_nearest_place(conformance, monkeypatch):
+    import conformance_deviations as deviations
+
+    listed = deviations.Deviation(
+        file="f.mlir", lines=(2, 3), upstream="= 7", ours="= 5", reason="r", proof="p"
+    )
+    monkeypatch.setattr(deviations, "DEVIATIONS", (listed,))
+    changed = deviations.with_deviations
+    assert changed("f.mlir", "a\nx = 7\ny = 7\nz = 7\n")[0] == "a\nx = 5\ny = 5\nz = 7\n"
+    # Two lines more in front of them.
+    text, found = changed("f.mlir", "\n\na\nx = 7\ny = 7\nb = 8\n")
+    assert text == "\n\na\nx = 5\ny = 5\nb = 8\n"
+    assert [line for line, _ in found] == [4, 5]
+    assert changed("g.mlir", "x = 7\n") == ("x = 7\n", ())
+    assert changed("f.mlir", "x = 8\n") == ("x = 8\n", ())
