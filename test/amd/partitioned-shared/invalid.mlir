@@ -199,20 +199,6 @@ tt.func public @f() {
 
 // -----
 
-// Partitions of partitions: hosts read them, and there is no layout.
-#s = #ttg.swizzled_shared<{vec = 1, perPhase = 1, maxPhase = 1, order = [1, 0]}>
-#q = #ttg.partitioned_shared<{numPartitions = 2, numGroups = 4, partitionDim = 0, partitionLayout = #s}>
-#p = #ttg.partitioned_shared<{numPartitions = 2, numGroups = 4, partitionDim = 0, partitionLayout = #q}>
-#smem = #ttg.shared_memory
-module attributes {"ttg.num-ctas" = 1 : i32, "ttg.num-warps" = 4 : i32, ttg.target = "hip:gfx1250", "ttg.threads-per-warp" = 32 : i32} {
-tt.func public @f() {
-  %0 = ttg.local_alloc : () -> !ttg.memdesc<128x32xf16, #p, #smem, mutable>
-  tt.return
-}
-}
-
-// -----
-
 // Registers have no partitions.
 #b = #ttg.blocked<{sizePerThread = [1, 8], threadsPerWarp = [8, 4], warpsPerCTA = [4, 1], order = [1, 0]}>
 // expected-error @below {{the encoding '#p' is malformed: expected a shared encoding as 'partitionLayout', found '#ttg.blocked<{sizePerThread = [1, 8], threadsPerWarp = [8, 4], warpsPerCTA = [4, 1], order = [1, 0]}>'}}
@@ -257,45 +243,6 @@ tt.func public @f() {
 // The padding of a piece is wrong itself.
 // expected-error @below {{the encoding '#s' is malformed: expected powers of two in 'interval', found 48}}
 #s = #ttg.padded_shared<[48:+4] {order = [1, 0], shape = [16, 32]}>
-#p = #ttg.partitioned_shared<{numPartitions = 2, numGroups = 4, partitionDim = 0, partitionLayout = #s}>
-#smem = #ttg.shared_memory
-module attributes {"ttg.num-ctas" = 1 : i32, "ttg.num-warps" = 4 : i32, ttg.target = "hip:gfx1250", "ttg.threads-per-warp" = 32 : i32} {
-tt.func public @f() {
-  %0 = ttg.local_alloc : () -> !ttg.memdesc<128x32xf16, #p, #smem, mutable>
-  tt.return
-}
-}
-
-// -----
-
-// A piece would have half a row: hosts read the type, and there is no layout.
-#s = #ttg.swizzled_shared<{vec = 1, perPhase = 1, maxPhase = 1, order = [1, 0]}>
-#p = #ttg.partitioned_shared<{numPartitions = 2, numGroups = 4, partitionDim = 0, partitionLayout = #s}>
-#smem = #ttg.shared_memory
-module attributes {"ttg.num-ctas" = 1 : i32, "ttg.num-warps" = 4 : i32, ttg.target = "hip:gfx1250", "ttg.threads-per-warp" = 32 : i32} {
-tt.func public @f() {
-  %0 = ttg.local_alloc : () -> !ttg.memdesc<4x32xf16, #p, #smem, mutable>
-  tt.return
-}
-}
-
-// -----
-
-// A piece of 16 rows, an encoding of 128, likewise.
-#s = #ttg.padded_shared<[64:+4] {order = [1, 0], shape = [128, 32]}>
-#p = #ttg.partitioned_shared<{numPartitions = 2, numGroups = 4, partitionDim = 0, partitionLayout = #s}>
-#smem = #ttg.shared_memory
-module attributes {"ttg.num-ctas" = 1 : i32, "ttg.num-warps" = 4 : i32, ttg.target = "hip:gfx1250", "ttg.threads-per-warp" = 32 : i32} {
-tt.func public @f() {
-  %0 = ttg.local_alloc : () -> !ttg.memdesc<128x32xf16, #p, #smem, mutable>
-  tt.return
-}
-}
-
-// -----
-
-// A piece of 16 rows, an encoding of 8, likewise.
-#s = #ttg.padded_shared<[64:+4] {order = [1, 0], shape = [8, 32]}>
 #p = #ttg.partitioned_shared<{numPartitions = 2, numGroups = 4, partitionDim = 0, partitionLayout = #s}>
 #smem = #ttg.shared_memory
 module attributes {"ttg.num-ctas" = 1 : i32, "ttg.num-warps" = 4 : i32, ttg.target = "hip:gfx1250", "ttg.threads-per-warp" = 32 : i32} {
