@@ -18,8 +18,12 @@ from triton_ext import backends
 # A <- B means that B may import A; CONTRIBUTING.md says it in words.
 COMPILER = {"errors", "markers", "ir", "llvm_ir", "analysis", "passes"}
 RULES: dict[str, tuple[set[str], set[str]]] = {
-    # The vendor's class only to tell type checkers what __getattr__ returns.
-    "": ({"errors", "plugin", "backends", "backends.V.backend"}, set()),
+    # Packages and the vendor's class only to tell type checkers what __getattr__ returns.
+    "": (
+        COMPILER | {"backends", "backends.V.backend", "gluon", "language", "nn", "ops", "plugin"},
+        set(),
+    ),
+    "__main__": ({"tools"}, set()),
     "errors": (set(), set()),
     "markers": (set(), set()),
     "strings": (set(), set()),
@@ -249,6 +253,22 @@ LOADED = (
 
 def test_importing_the_package_loads_nothing_of_others():
     assert json.loads(run_python(f"import triton_ext; {LOADED}")) == []
+
+
+def test_packages_are_imported_when_they_are_asked_for():
+    pytest.importorskip("torch")
+    code = (
+        "import sys, triton_ext\n"
+        "names = [name for name in triton_ext.__all__ if name.islower() and name[0] != '_']\n"
+        "assert set(names) <= set(dir(triton_ext))\n"
+        "assert not {'triton_ext.ops', 'triton_ext.ir', 'torch'} & set(sys.modules)\n"
+        "print(triton_ext.ir.parse.__name__, triton_ext.is_installed())\n"
+        "print(triton_ext.ops.conv2d.__name__, triton_ext.is_installed())\n"
+        "print(triton_ext.nn.convert.__name__, triton_ext.gluon.__name__)\n"
+    )
+    assert run_python(code).split() == (
+        ["parse", "False", "conv2d", "True", "convert", "triton_ext.gluon"]
+    )
 
 
 def test_triton_opt_needs_no_triton():

@@ -6,16 +6,36 @@ Importing this package has no side effects and needs neither a GPU nor torch.  W
 
 from __future__ import annotations
 
+import importlib
 from typing import TYPE_CHECKING, Any
 
 from triton_ext import errors
 
 if TYPE_CHECKING:
+    from triton_ext import analysis, gluon, ir, language, nn, ops, passes, plugin
     from triton_ext.backends.nvidia.backend.descriptors import Im2ColDescriptor
 
-__all__ = ["Im2ColDescriptor", "__version__", "errors", "install", "is_installed", "uninstall"]
+__all__ = [
+    "Im2ColDescriptor",
+    "__version__",
+    "analysis",
+    "errors",
+    "gluon",
+    "install",
+    "ir",
+    "is_installed",
+    "language",
+    "nn",
+    "ops",
+    "passes",
+    "plugin",
+    "uninstall",
+]
 
 __version__ = "0.1.0"
+
+#: Packages that are imported when they are first asked for: torch or Triton come with some.
+_PACKAGES = frozenset({"analysis", "gluon", "ir", "language", "nn", "ops", "passes", "plugin"})
 
 
 def install() -> None:
@@ -47,4 +67,10 @@ def __getattr__(name: str) -> Any:
         # Without the plugin Triton's launcher would encode it as a tiled descriptor.
         install()
         return backends.load("nvidia", name)
+    if name in _PACKAGES:
+        return importlib.import_module(f"{__name__}.{name}")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -37,6 +37,7 @@ from triton_ext import backends, host
 from triton_ext.errors import SourceError, UnsupportedError, VerifyError
 from triton_ext.host import module as host_module
 from triton_ext.host import seams
+from triton_ext.host.dots import wrap_interpreted_dot
 from triton_ext.ir import Module, parse
 from triton_ext.markers import JOIN_LIBRARY, LIBRARY, MARKED
 from triton_ext.own_passes import host_has, is_set, own_for, own_passes
@@ -167,7 +168,10 @@ def _signature_seams() -> tuple[seams.Seam, ...]:
 def _interpreter_seams() -> tuple[seams.Seam, ...]:
     if not seams.interpreting():
         return ()
-    return (seams.interpreter_cvt(_wrapper("wrap_implicit_cvt")),)
+    return (
+        seams.interpreter_cvt(_wrapper("wrap_implicit_cvt")),
+        seams.interpreter_dot(lambda previous: wrap_interpreted_dot(previous, _is_active)),
+    )
 
 
 def _key_seam(place: str) -> seams.Seam:

@@ -189,7 +189,7 @@ def test_torch_tensors() -> None:
     descriptor = Im2ColDescriptor.for_conv(x.permute(0, 2, 3, 1), 3, block_shape=[64, 64])
     assert descriptor.geometry.dtype == "bf16"
     with pytest.raises(DescriptorError, match="channels must be contiguous"):
-        Im2ColDescriptor.for_conv(x, 3, block_shape=[64, 64])
+        Im2ColDescriptor.for_conv(x.transpose(1, 2), 3, block_shape=[64, 64])
 
 
 def test_fake_tensors_have_no_address_yet() -> None:
@@ -521,3 +521,44 @@ def test_threads_encode_once(descriptor: Im2ColDescriptor, encoded: list[tuple[A
     assert len(encoded) == 1
     assert len(results) == 16
     assert len(set(results)) == 1
+
+
+# ---- Tensors in torch's order of dimensions ----------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("shape", "order"),
+    [((2, 64, 17, 17), "[N, C, H, W]"), ((1, 32, 4, 6, 8), "[N, C, D, H, W]")],
+)
+def test_channels_last_tensors_of_torch_are_to_be_moved(shape: tuple[int, ...], order: str) -> None:
+    torch = pytest.importorskip("torch")
+    memory_format = torch.channels_last if len(shape) == 4 else torch.channels_last_3d
+    x = torch.zeros(shape, dtype=torch.float16).to(memory_format=memory_format)
+    block = [64, 32]
+    with pytest.raises(DescriptorError, match=r"x\.movedim\(1, -1\)$") as raised:
+        Im2ColDescriptor.for_conv(x, 3, padding=1, block_shape=block)
+    assert order in str(raised.value)
+    assert list(Im2ColDescriptor.for_conv(x.movedim(1, -1), 3, block_shape=block).input_shape) == [
+        shape[0],
+        *shape[2:],
+        shape[1],
+    ]
+
+
+def test_contiguous_tensors_of_torch_are_asked_about() -> None:
+    torch = pytest.importorskip("torch")
+    x = torch.zeros(2, 16, 224, 224, dtype=torch.float16)
+    advice = r"x\.contiguous\(memory_format=torch\.channels_last\)\.movedim\(1, -1\)$"
+    with pytest.warns(UserWarning, match=advice):
+        Im2ColDescriptor.for_conv(x, 3, block_shape=[64, 32])
+    # Rows of 17 elements are no multiple of 16 bytes, so that it is refused as well.
+    with pytest.raises(DescriptorError, match=advice):
+        Im2ColDescriptor.for_conv(x[:, :, :17, :17].contiguous(), 3, block_shape=[64, 32])
+
+
+@pytest.mark.parametrize("shape", [(2, 56, 56, 64), (2, 14, 12, 128), (4, 1, 64, 64), (8, 64, 64)])
+def test_other_shapes_are_not_asked_about(
+    shape: tuple[int, ...], make_tensor: MakeTensor, recwarn: pytest.WarningsRecorder
+) -> None:
+    Im2ColDescriptor.for_conv(make_tensor(shape), 1, block_shape=[64, 64])
+    assert not recwarn.list

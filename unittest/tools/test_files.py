@@ -151,3 +151,15 @@ def test_which_files_are_the_same(tmp_path, monkeypatch):
         assert files.are_same("-", str(link))
         assert not files.are_same("-", str(other))
         assert not files.are_same("-", "-")
+
+
+@pytest.mark.parametrize("tool", ["opt", "waits", "lds"])
+def test_a_python_file_has_no_module(tmp_path, tool):
+    kernel = tmp_path / "kernel.py"
+    kernel.write_text("import triton\n")
+    command = [sys.executable, "-m", "triton_ext", tool, str(kernel)]
+    done = subprocess.run(command, capture_output=True, check=False)
+    assert done.returncode == 1
+    assert done.stdout == b""
+    assert done.stderr.startswith(f"{kernel}: error: cannot be read: it is Python".encode())
+    assert b'kernel.asm["ttgir"]' in done.stderr

@@ -195,6 +195,8 @@ def test_help_lists_options_and_passes(capsys):
     for word in ("--split-input-file", "--triton-ext-lower-im2col", "--tritongpu-pipeline"):
         assert word in out
     assert "num-stages=..." in out
+    # A pass, what it does, its options.
+    assert re.search(r"--allocate-shared-memory +Places buffers .*\n +capacity=0\n", out)
 
 
 def test_is_a_subcommand_too(capsys, tmp_path):

@@ -25,6 +25,7 @@ __all__ = [
     "cache_key",
     "gluon_signature",
     "interpreter_cvt",
+    "interpreter_dot",
     "interpreting",
     "is_gluon",
     "key_of",
@@ -213,6 +214,19 @@ def interpreter_cvt(make: Callable[[Callable[..., Any]], Callable[..., Any]]) ->
 
     name = "_implicit_cvt"
     return Seam(f"triton.runtime.interpreter.{name}", interpreter, name, make)
+
+
+def interpreter_dot(make: Callable[[Callable[..., Any]], Callable[..., Any]]) -> Seam:
+    """What multiplies matrices in Triton's interpreter.
+
+    Args:
+        make: Returns the replacement, which returns :data:`PROBE` for itself as the second
+            argument.
+    """
+    from triton.runtime.interpreter import InterpreterBuilder
+
+    name = "create_dot"
+    return Seam(f"InterpreterBuilder.{name}", InterpreterBuilder, name, make, arguments=3)
 
 
 def make_ir(make: Callable[[Callable[..., Any]], Callable[..., Any]], *, gluon: bool) -> Seam:

@@ -26,9 +26,15 @@ def read(file: str) -> str:
         file: Its path; ``-``: standard input.
 
     Raises:
-        OSError: It cannot be read, or standard input is closed.
+        OSError: It cannot be read, it is a Python file, or standard input is closed.
         UnicodeDecodeError: It is not UTF-8.
     """
+    if file.endswith(".py"):
+        raise OSError(
+            'it is Python, expected the text of a module: kernel.asm["ttgir"] of a compiled '
+            "kernel, or a .ttgir file of the folder TRITON_DUMP_DIR after a run with "
+            "TRITON_KERNEL_DUMP=1"
+        )
     if file != "-":
         return pathlib.Path(file).read_bytes().decode("utf-8")
     if sys.stdin is None:

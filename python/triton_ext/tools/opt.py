@@ -532,7 +532,8 @@ def _help(host: Host) -> str:
     lines += ["", "Passes of triton-ext:"]
     for name in registry.names():
         try:
-            lines += _row(f"--{name}", _own_options(name))
+            lines += _row(f"--{name}", _own_summary(name))
+            lines += _row("", _own_options(name))
         except Exception as error:  # A pass of another package may raise anything.
             said = str(error).partition("\n")[0] or type(error).__name__
             lines += _row(f"--{name}", f"(does not load: {said})")
@@ -542,6 +543,11 @@ def _help(host: Host) -> str:
             options = sorted({option for adder in known.adders for option in adder.settable})
             lines += _row(f"--{name}", " ".join(f"{option}=..." for option in options))
     return "\n".join(lines) + "\n"
+
+
+def _own_summary(name: str) -> str:
+    """The first line of the docstring of a pass."""
+    return (registry.lookup(name).__doc__ or "").strip().partition("\n")[0]
 
 
 def _own_options(name: str) -> str:
@@ -556,7 +562,7 @@ def _own_options(name: str) -> str:
 
 def _row(left: str, right: str) -> list[str]:
     if not right:
-        return [f"  {left}"]
+        return [f"  {left}"] if left else []
     if len(left) < 38:
         return [f"  {left:<38}{right}"]
     return [f"  {left}", f"{'':40}{right}"]

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import math
 import operator
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NoReturn, Protocol
@@ -32,6 +33,7 @@ from triton_ext.backends.nvidia.backend.geometry import (
 from triton_ext.backends.nvidia.backend.map_cache import MAPS
 from triton_ext.backends.nvidia.backend.validation import (
     address_violations,
+    advice_on_order,
     descriptor_error,
     layout_violations,
     violations,
@@ -280,18 +282,26 @@ class Im2ColDescriptor(TensorDescriptor):  # type: ignore[misc]  # triton ships 
             round_f32_to_tf32: Round fp32 elements to tf32.
 
         Raises:
-            DescriptorError: TMA cannot express the convolution; all violations are listed.
+            DescriptorError: TMA cannot express the convolution; all violations are listed. Or x is
+                in torch's order of dimensions, channels-last.
             TypeError: An argument that should hold integers does not, or one that should be a
                 tensor is none.
+
+        Warns:
+            UserWarning: x is legal, and looks like contiguous memory in torch's order.
         """
         check_tensor("x", x)
         shape = integers("shape", x.shape)
+        strides = strides_of("x", x)
+        advice, is_certain = advice_on_order(shape, strides)
+        if is_certain:
+            raise descriptor_error([advice])
         conv, problems = normalize_conv(shape, filter_size, stride, padding, dilation)
         self = cls.__new__(cls)
         self._init(
             x,
             shape,
-            strides_of("x", x),
+            strides,
             block_shape,
             # Without a convolution the rank is wrong, which is reported as such.
             lower=() if conv is None else conv.pixel_box_lower_corner,
@@ -301,7 +311,10 @@ class Im2ColDescriptor(TensorDescriptor):  # type: ignore[misc]  # triton ships 
             round_f32_to_tf32=round_f32_to_tf32,
             conv=conv,
             wrong_lengths={} if conv is None else problems,
+            advice=advice,
         )
+        if advice and _address_of("x", x):
+            warnings.warn(advice, stacklevel=2)
         return self
 
     @classmethod
@@ -331,8 +344,9 @@ class Im2ColDescriptor(TensorDescriptor):  # type: ignore[misc]  # triton ships 
         round_f32_to_tf32: bool,
         conv: ConvGeometry | None,
         wrong_lengths: Mapping[str, str] = MappingProxyType({}),
+        advice: str = "",
     ) -> None:
-        """Validates everything, then sets every attribute once."""
+        """Validates everything, then sets every attribute once; an error ends with the advice."""
         if not isinstance(round_f32_to_tf32, bool):
             raise TypeError(f"round_f32_to_tf32 must be a bool, got {round_f32_to_tf32!r}")
         block = integers("block_shape", block_shape)
@@ -366,7 +380,7 @@ class Im2ColDescriptor(TensorDescriptor):  # type: ignore[misc]  # triton ships 
             wrong_lengths=wrong_lengths,
         )
         if problems:
-            raise descriptor_error(problems)
+            raise descriptor_error([*problems, *([advice] if advice else ())])
         channels = geometry.shape[-1]
         pixels = min(math.prod(geometry.shape[:-1]), _MAX_INT32)
         # The base class is a plain dataclass whose checks are asserts on these same fields; ours

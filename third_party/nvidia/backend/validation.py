@@ -27,6 +27,7 @@ offsets); CUDA C++ Programming Guide, technical specifications per compute capab
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -49,6 +50,7 @@ __all__ = [
     "SPATIAL_LIMITS",
     "SpatialLimits",
     "address_violations",
+    "advice_on_order",
     "block_violations",
     "conv_violations",
     "descriptor_error",
@@ -95,6 +97,40 @@ def descriptor_error(problems: Sequence[str]) -> DescriptorError:
         return DescriptorError(problems[0])
     lines = "".join(f"\n  - {problem}" for problem in problems)
     return DescriptorError(f"im2col descriptor breaks {len(problems)} rules:{lines}")
+
+
+def advice_on_order(shape: Sequence[int], strides: Sequence[int]) -> tuple[str, bool]:
+    """Returns what to pass instead of a tensor in torch's order of dimensions: N, C, spatial.
+
+    Args:
+        shape: Sizes in elements, outermost first.
+        strides: In elements.
+
+    Returns:
+        The advice, and whether it is certain. It is certain for channels-last memory; contiguous
+        memory is only likely to be in torch's order, if all but the first two dimensions are equal
+        and the second one is neither 1 nor as large. Empty for other tensors.
+    """
+    if len(shape) not in (4, 5) or len(strides) != len(shape):
+        return "", False
+    order = ", ".join(("N", "C", *"DHW"[5 - len(shape) :]))
+    expected = ", ".join(("N", *"DHW"[5 - len(shape) :], "C"))
+    advice = f"expected the order [{expected}], found x of {list(shape)}"
+    contiguous = _contiguous_strides(shape)
+    batch, *spatial, channels = _contiguous_strides((shape[0], *shape[2:], shape[1]))
+    if tuple(strides) == (batch, channels, *spatial) != contiguous:
+        return f"{advice}, channels-last [{order}]; pass x.movedim(1, -1)", True
+    if tuple(strides) == contiguous and len({*shape[2:]}) == 1 and shape[1] not in (1, shape[2]):
+        memory_format = "channels_last" if len(shape) == 4 else "channels_last_3d"
+        return (
+            f"{advice}, which looks like [{order}]; if it is, pass "
+            f"x.contiguous(memory_format=torch.{memory_format}).movedim(1, -1)"
+        ), False
+    return "", False
+
+
+def _contiguous_strides(shape: Sequence[int]) -> tuple[int, ...]:
+    return tuple(math.prod(shape[i + 1 :]) for i in range(len(shape)))
 
 
 def _is_power_of_two(value: int) -> bool:
