@@ -30,7 +30,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 from triton_ext import backends, host
@@ -306,10 +306,6 @@ def _make_extra(stage: str, passes: str | Pipeline | Pass | Sequence[Pass]) -> _
     return _Extra(stage, str(manager), manager, digest.hexdigest())
 
 
-def _verify_each() -> bool:
-    return is_set("TRITON_EXT_VERIFY")
-
-
 def passes_key() -> tuple[str, ...]:
     """A key of the passes that :func:`add_pass` and :func:`extra_passes` added; empty without any.
 
@@ -423,8 +419,8 @@ def _wrap_stage(
         try:
             lowered = host_module.parse_module(str(tree), module.context)
         except VerifyError as error:
-            # Only now, because it costs as much as all of the passes.
-            run_passes(text, stage=stage, verify_each=True, extra=extra, is_gluon=is_gluon)
+            # Only now, because it costs more than all of the passes.
+            run_passes(text, stage=stage, context=module.context, extra=extra, is_gluon=is_gluon)
             own = own_for(stage, text, is_gluon)
             error.notes += tuple(each.way_out for each in own if each.way_out)
             raise
@@ -464,7 +460,7 @@ def run_passes(
     filename: str | None = None,
     *,
     stage: str = "ttgir",
-    verify_each: bool | None = None,
+    context: Any | None = None,
     extra: tuple[_Extra, ...] | None = None,
     is_gluon: bool = False,
 ) -> Module:
@@ -474,7 +470,8 @@ def run_passes(
         text: The module.
         filename: Its name in errors; by default the stage's in angle brackets.
         stage: One of :data:`STAGES`.
-        verify_each: Whether to verify behind each pass; by default as the environment says.
+        context: An MLIR context in which Triton verifies the module behind each pass as well; by
+            default the package verifies it if ``TRITON_EXT_VERIFY=1``, and Triton does not.
         extra: The passes of others; by default those that are added now.
         is_gluon: Whether it is of a Gluon kernel.
 
@@ -482,23 +479,29 @@ def run_passes(
         PassError: The module cannot be lowered; the error stands at the user's source line.
         VerifyError: Verification was asked for, and a pass left an invalid module behind.
     """
-    verify = _verify_each() if verify_each is None else verify_each
+    verify = is_set("TRITON_EXT_VERIFY") or context is not None
+    verifier = Module.verify if context is None else partial(_verify_with_host, context=context)
     own = own_for(stage, text, is_gluon)
     blamed = own
     try:
         module = parse(text, filename if filename is not None else f"<{stage}>")
         for each in own:
             blamed = (each,)
-            passes = [each.make()]
-            _run(PassManager(passes, verify_each=verify, host_features=host.features), module)
+            manager = PassManager([each.make()], host_features=host.features)
+            _run(manager.verifying(verify, verifier), module)
     except SourceError as error:
         # Whoever cannot mend the cause has to have a way out.
         error.notes += tuple(each.way_out for each in blamed if each.way_out)
         raise
     for entry in _extra if extra is None else extra:
         if entry.stage == stage:
-            _run(entry.manager.verifying(verify), module)
+            _run(entry.manager.verifying(verify, verifier), module)
     return module
+
+
+def _verify_with_host(module: Module, context: Any) -> None:
+    module.verify()
+    host_module.verify(module, context)
 
 
 def _run(manager: PassManager, module: Module) -> None:

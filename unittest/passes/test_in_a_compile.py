@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
+import inspect
 import sys
 
 import pytest
 import triton
 import triton.language as tl
-from pass_helpers import Break, CountFunction, Mark
+from pass_helpers import Break, CountFunction, Mark, Shorten
 from triton import knobs
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
@@ -26,8 +27,14 @@ def add_two(x_ptr):
     tl.store(x_ptr, tl.load(x_ptr) + 2)
 
 
-def compiled():
-    source = ASTSource(add_two, {"x_ptr": "*i32"}, constexprs={})
+@triton.jit
+def add_two_to_a_row(x_ptr):
+    row = tl.arange(0, 128)
+    tl.store(x_ptr + row, tl.load(x_ptr + row) + 2)
+
+
+def compiled(kernel=add_two):
+    source = ASTSource(kernel, {"x_ptr": "*i32"}, constexprs={})
     return triton.compile(source, target=GPUTarget("cuda", 90, 32))
 
 
@@ -142,6 +149,18 @@ def test_the_pass_is_named_that_leaves_an_invalid_module():
         pytest.raises(VerifyError, match="pass 'test-break' left an invalid module"),
     ):
         compiled()
+
+
+@needs_key
+@pytest.mark.parametrize("stage", plugin.STAGES)
+def test_the_pass_is_named_whose_module_triton_refuses(stage):
+    line = inspect.getsourcelines(add_two_to_a_row.fn)[1] + 2
+    with (
+        plugin.extra_passes(stage, [Mark(), Shorten(), Mark(value=2)]),
+        pytest.raises(VerifyError, match="pass 'test-shorten' left an invalid module: ") as caught,
+    ):
+        compiled(add_two_to_a_row)
+    assert (caught.value.filename, caught.value.line) == (__file__, line)
 
 
 @needs_key

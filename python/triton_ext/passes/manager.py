@@ -103,6 +103,7 @@ class PassManager:
 
     Attributes:
         verify_each: Whether the module is verified before the first pass and behind each.
+        verifier: What verifies it; ``Module.verify`` unless :meth:`verifying` says otherwise.
         print_before: Names of the passes in front of which the module is printed; ``"*"`` for all.
         print_after: The same for behind.
         print_sink: Takes what is printed; standard error without one.
@@ -112,6 +113,7 @@ class PassManager:
     """
 
     verify_each: bool
+    verifier: Callable[[Module], None]
     print_before: frozenset[str]
     print_after: frozenset[str]
     print_sink: Callable[[str], object] | None
@@ -158,6 +160,7 @@ class PassManager:
         set_ = object.__setattr__  # frozen, and the pipeline is resolved only here
         set_(self, "_stage", stage)
         set_(self, "verify_each", verify_each)
+        set_(self, "verifier", Module.verify)
         set_(self, "print_before", frozenset(print_before))
         set_(self, "print_after", frozenset(print_after))
         set_(self, "print_sink", print_sink)
@@ -173,12 +176,20 @@ class PassManager:
         """Every pass in the order of the pipeline's text."""
         return tuple(_flat(self._stage))
 
-    def verifying(self, verify_each: bool) -> PassManager:
-        """The same manager with verification switched on or off."""
-        if verify_each == self.verify_each:
+    def verifying(
+        self, verify_each: bool, verifier: Callable[[Module], None] = Module.verify
+    ) -> PassManager:
+        """Returns the same manager with verification switched on or off.
+
+        Args:
+            verify_each: Whether the module is verified before the first pass and behind each.
+            verifier: Raises a ``SourceError`` for an invalid module.
+        """
+        if (verify_each, verifier) == (self.verify_each, self.verifier):
             return self
         made = copy.copy(self)
         object.__setattr__(made, "verify_each", verify_each)
+        object.__setattr__(made, "verifier", verifier)
         return made
 
     def run(self, module: Module) -> PassReport:
@@ -191,7 +202,7 @@ class PassManager:
         """
         run = _Run()
         if self.verify_each and self._stage.items:
-            module.verify()
+            self.verifier(module)
         self._run_stage(self._stage, module, module, run)
         report = run.report()
         if self.timing:
@@ -224,7 +235,7 @@ class PassManager:
             raise _fault_of(pass_, error) from error
         end = time.perf_counter()
         if self.verify_each:
-            _verify_behind(name, whole)
+            self._verify_behind(name, whole)
         verified = time.perf_counter() - end if self.verify_each else 0.0
         run.timings.append(PassTiming(name, part.op.name, end - start, verified))
         run.remarks += context.remarks
@@ -232,6 +243,19 @@ class PassManager:
             counted = run.statistics.get((name, key), 0)
             run.statistics[name, key] = counted + count
         self._dump("After", self.print_after, pass_, part)
+
+    def _verify_behind(self, name: str, module: Module) -> None:
+        try:
+            self.verifier(module)
+        except SourceError as error:
+            raise VerifyError(
+                f"pass '{name}' left an invalid module: {error.message}",
+                filename=error.filename,
+                line=error.line,
+                column=error.column,
+                source_line=error.source_line,
+                notes=error.notes,
+            ) from error
 
     def _dump(self, when: str, wanted: frozenset[str], pass_: Pass, part: Module) -> None:
         if ALL in wanted or pass_.name in wanted:
@@ -332,20 +356,6 @@ def _codes(pass_type: type[Pass]) -> Iterator[types.CodeType]:
             for member in vars(cls).values():
                 if isinstance(member, types.FunctionType):
                     yield member.__code__
-
-
-def _verify_behind(name: str, module: Module) -> None:
-    try:
-        module.verify()
-    except SourceError as error:
-        raise VerifyError(
-            f"pass '{name}' left an invalid module: {error.message}",
-            filename=error.filename,
-            line=error.line,
-            column=error.column,
-            source_line=error.source_line,
-            notes=error.notes,
-        ) from error
 
 
 def _stage_text(stage: _Stage) -> str:
