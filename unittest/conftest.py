@@ -51,6 +51,11 @@ def gpu():
 
 def pytest_configure(config):
     import lost_context  # from a folder that is added below
+    from hypothesis import settings
+
+    # A loaded machine is no failure; speed is measured by benchmarks.
+    settings.register_profile("triton-ext", deadline=None)
+    settings.load_profile("triton-ext")
 
     lost_context.register(config)
     nightly = os.environ.get("TRITON_EXT_NIGHTLY") == "1"
