@@ -370,12 +370,12 @@ def test_a_layout_that_fits_is_not_converted(emission, host):
     text = ours(NAME, given.text)
     assert "convert_layout" not in text
     assert "contiguity = 2 : i32" not in text.partition("ttg.async_copy_global_to_local")[2]
-    emitted = emission.ask(text, given.target)
-    assert emitted.widths == {4: 2}
+    if host.version < "3.8":
+        pytest.skip("up to 3.7 no layout compiles if more is proven than lies side by side in LDS")
     theirs = host.run(given.text, given.target)
-    if host.version >= "3.8":
-        assert "ttg.convert_layout" in theirs
-        assert emission.ask(theirs, given.target).widths == emitted.widths
+    assert "ttg.convert_layout" in theirs
+    for each in (text, theirs):
+        assert emission.ask(each, given.target).widths == {4: 2}
 
 
 def test_copies_of_several_ctas_compile(emission, host):
