@@ -35,6 +35,7 @@ GROUP = "triton_ext.passes"
 PASSES: Final[Mapping[str, str]] = MappingProxyType(
     {
         "allocate-shared-memory": ("triton_ext.passes.allocate_shared_memory:AllocateSharedMemory"),
+        "test-print-alias": "triton_ext.passes.print_alias:PrintAlias",
         "test-print-alignment": "triton_ext.passes.print_alignment:PrintAlignment",
         "test-print-allocation": "triton_ext.passes.print_allocation:PrintAllocation",
         "tritongpu-coalesce-async-copy": (
