@@ -129,7 +129,7 @@ class AliasSets:
             if is_allocation(current):
                 allocations.add(current)
                 continue
-            sources = self._sources(current)
+            sources = self.sources(current)
             is_complete &= sources.is_complete
             todo += [each for each in sources.values if each not in seen]
             seen.update(sources.values)
@@ -137,7 +137,8 @@ class AliasSets:
 
     # ---- the edges, in both directions
 
-    def _sources(self, value: Value) -> Sources:
+    def sources(self, value: Value) -> Sources:
+        """Returns the descriptors that a value may refer to the memory of, one step back."""
         found = self._flow.sources(value)
         if found is None and isinstance(value, OpResult):
             found = _operation_sources(value)
