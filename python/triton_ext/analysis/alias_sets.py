@@ -3,9 +3,11 @@
 The *alias set* of a ``!ttg.memdesc`` value holds every allocation that it may be a part of:
 
 1. ``ttg.local_alloc`` and ``ttng.tmem_alloc`` allocate.
-2. Views (index, subslice, transposition, reshape, reinterpretation), ``ttng.tmem_subslice`` and the
-   results of ``ttng.warp_group_dot_wait`` refer to what their source does.
-3. ``arith.select`` refers to what either choice does; ``ub.poison`` refers to nothing.
+2. Views (index, subslice, transposition, reshape, reinterpretation, and others that
+   :mod:`~triton_ext.analysis.memory_effects` lists) refer to what their source does, and
+   ``arith.select`` to what either choice does.
+3. A result of ``ttng.warp_group_dot_wait`` refers to what its operand does; ``ub.poison`` refers to
+   nothing.
 4. Block arguments, results of structured control flow, captures and what calls pass and return
    refer to what flows in (:mod:`~triton_ext.analysis.value_flow`).
 5. The result of any other operation may refer to what its operands do, or to other memory.
@@ -33,6 +35,7 @@ from typing import Final
 from ..ir import Module, Operation, OpResult, Use, Value
 from ..ir.dialects import ttg
 from ..ir.functions import FUNCTIONS
+from .memory_effects import effects_of
 from .type_text import type_text
 from .value_flow import Sources, ValueFlow
 
@@ -165,13 +168,10 @@ class AliasSets:
 def _operation_sources(value: OpResult) -> Sources | None:
     """Returns the operands that a result is one of; ``None`` where that is not known."""
     op = value.owner
-    source = view_source(op)
-    if source is not None:
-        return Sources((source,))
     if op.name in _PASS_ON and value.index < len(op.operands):
         return Sources((op.operands[value.index],))
-    if op.name == "arith.select":
-        return Sources(op.operands[1:])
+    if effects_of(op).is_view:
+        return Sources(tuple(filter(is_memdesc, op.operands)))
     return Sources(()) if op.name == "ub.poison" else None
 
 
@@ -180,13 +180,6 @@ def _handed_to_unknown(op: Operation) -> list[Value]:
     ends = (block.terminator for region in op.regions for block in region.blocks)
     used = [*op.operands, *(x for end in ends if end is not None for x in end.operands)]
     return [value for value in dict.fromkeys(used) if is_memdesc(value)]
-
-
-def view_source(op: Operation) -> Value | None:
-    """Returns the descriptor that an operation makes another view of, or ``None``."""
-    if op.name == "ttng.tmem_subslice":
-        return op.operands[0] if op.operands else None
-    return ttg.memdesc_view_source(op)
 
 
 def is_memdesc(value: Value) -> bool:
