@@ -14,6 +14,7 @@ module attributes {"ttg.num-ctas" = 1 : i32, "ttg.num-warps" = 4 : i32} {
 tt.func private @external(!T) -> !T
 """
 T = "!ttg.memdesc<64xi32, #s, #smem, mutable>"
+BYTES = 256
 MOST_STEPS = 400
 #: Memory that is no allocation of the program.
 OUTSIDE = "outside"
@@ -26,6 +27,7 @@ class Program:
         self.random = random
         self.left = length
         self.count = 0
+        self.allocations = 0
         self.callees = ["external"]
         parts = [self._function("private", "g"), self._function("public", "f")]
         self.text = (HEAD + "\n".join(parts) + "\n}\n").replace("!T", T)
@@ -98,7 +100,9 @@ class Program:
         return [f"{name} = {text}"]
 
     def _allocation(self, known: list[str], depth: int) -> list[str]:
-        return self._define(known, "ttg.local_alloc : () -> !T")
+        self.allocations += 1
+        offset = f"{{allocation.offset = {self.allocations * BYTES} : i32}}"
+        return self._define(known, f"ttg.local_alloc {offset} : () -> !T")
 
     def _view(self, known: list[str], depth: int) -> list[str]:
         return self._define(known, f"ttg.memdesc_subslice {self._any(known)}[0] : !T -> !T")

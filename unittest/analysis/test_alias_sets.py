@@ -6,11 +6,12 @@ import os
 from random import Random
 
 import pytest
-from alias_random import HEAD, OUTSIDE, Abandoned, Program, Run, T
+from alias_random import BYTES, HEAD, OUTSIDE, Abandoned, Program, Run, T
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from triton_ext import ir
 from triton_ext.analysis.alias_sets import AliasSets, is_allocation, is_memdesc
+from triton_ext.analysis.buffer_regions import BufferRegions, RegionSet
 from triton_ext.ir.functions import FUNCTIONS
 
 NIGHTLY = bool(os.environ.get("TRITON_EXT_NIGHTLY"))
@@ -177,12 +178,21 @@ def check(random: Random, length: int) -> tuple[int, int]:
             assert not missing or not found.is_complete, f"{value.name}\n{program.text}"
         missing = roots - sets.alias_set(value).allocations
         assert missing <= {OUTSIDE}, f"{value.name}\n{program.text}"
+        check_regions(BufferRegions(module, sets).region_set(value), roots)
     for each in (sets, *alone):
         check_directions(module, each)
     exact = sum(
         roots - {OUTSIDE} == sets.alias_set(value).allocations for value, roots in seen.items()
     )
     return len(seen), exact
+
+
+def check_regions(found: RegionSet, roots: set[ir.Value | str]) -> None:
+    """A descriptor covers what it refers to; no view in these programs cuts off a part."""
+    bases = {region.base for region in found.regions}
+    offsets = {each.owner.attributes["allocation.offset"] for each in roots - {OUTSIDE}}
+    assert not found.is_known or bases >= {int(text.split()[0]) for text in offsets}
+    assert all(region.length == BYTES for region in found.regions)
 
 
 def check_directions(module: ir.Module, sets: AliasSets) -> None:

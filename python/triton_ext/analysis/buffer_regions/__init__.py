@@ -17,7 +17,7 @@ memory in common, and one whether it holds all of another::
    different frames are disjoint.
 
 A descriptor is not known where its alias set is incomplete, where an encoding has no layout for its
-shape, and where it has more than 1024 views.
+shape, and where it has more than 256 views.
 
 Safe direction: :meth:`RegionSet.may_alias` may be true when two never meet, not the reverse;
 :meth:`RegionSet.contains` may be false when it holds.  Not told apart: iterations of loops.

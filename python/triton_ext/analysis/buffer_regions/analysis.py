@@ -22,13 +22,15 @@ from .geometry import Geometry, Offset, geometry_of
 __all__ = ["BufferRegions", "RegionSet", "View"]
 
 #: A descriptor with more views than that is not known.
-_MOST_VIEWS: Final = 1024
+_MOST_VIEWS: Final = 256
 _TENSOR_OFFSETS: Final = ("tensor_memory_row_offset", "tensor_memory_col_offset")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class View:
     """Memory that a descriptor may name, and how views of it are found.
+
+    A :class:`BufferRegions` has one object for each; they compare by identity.
 
     Attributes:
         frame: The function whose allocation it is part of; addresses count from where the memory of
@@ -111,6 +113,9 @@ class BufferRegions:
         self._alias_sets = alias_sets or AliasSets.of(module)
         self._types = AliasTable.of(module.aliases)
         self._known: dict[Value, RegionSet] = {}
+        # Every view once: by how it is found, and by what it is.
+        self._made: dict[tuple[Geometry, Operation, tuple[Offset, ...], Offset], View] = {}
+        self._views: dict[tuple[Operation, Region, tuple[Offset, ...], Offset], View] = {}
 
     def region_set(self, value: Value) -> RegionSet:
         """Returns the memory that a descriptor may name.
@@ -165,7 +170,7 @@ class BufferRegions:
             return _UNKNOWN
         if len(bases) not in (1, geometry.partitions):
             op.fail(f"expected {geometry.partitions} offsets, found {len(bases)}")
-        view = _view(geometry, _frame_of(op), bases, Offset())
+        view = self._view(geometry, _frame_of(op), bases, Offset())
         return RegionSet(frozenset([view]))
 
     def _moved(self, value: OpResult, known: RegionSet, moves: _Moves) -> RegionSet:
@@ -185,8 +190,18 @@ class BufferRegions:
             for base, start in shifts:
                 bases = tuple(_sum(each, base) for each in view.bases)
                 moved = _sum(view.start, start) if result.in_tensor_memory else view.start ^ start
-                views.add(_view(result, view.frame, bases, moved))
+                views.add(self._view(result, view.frame, bases, moved))
         return RegionSet() | RegionSet(frozenset(views))
+
+    def _view(
+        self, geometry: Geometry, frame: Operation, bases: tuple[Offset, ...], start: Offset
+    ) -> View:
+        key = geometry, frame, bases, start
+        if key not in self._made:
+            region = _region(geometry, bases, start)
+            view = View(frame, region, bases, start)
+            self._made[key] = self._views.setdefault((frame, region, bases, start), view)
+        return self._made[key]
 
     def _geometry(self, value: Value) -> Geometry | None:
         """The geometry of a descriptor's type; ``None`` where it is not known."""
@@ -197,7 +212,7 @@ class BufferRegions:
             return None
 
 
-def _view(geometry: Geometry, frame: Operation, bases: tuple[Offset, ...], start: Offset) -> View:
+def _region(geometry: Geometry, bases: tuple[Offset, ...], start: Offset) -> Region:
     planes: dict[tuple[int, int], int] = {}
     for plane, page, mask in geometry.masks(start):
         base = bases[plane.partition] if len(bases) > 1 else bases[0]
@@ -205,7 +220,7 @@ def _view(geometry: Geometry, frame: Operation, bases: tuple[Offset, ...], start
         planes[key] = planes.get(key, 0) | mask << (base.unit + page)
     base = bases[start.partition] if len(bases) > 1 else bases[0]
     address = base.unit + geometry.padded(start.unit) + ((base.row + start.row) << 16)
-    return View(frame, Region(address, geometry.length, Footprint.of(planes)), bases, start)
+    return Region(address, geometry.length, Footprint.of(planes))
 
 
 def _sum(one: Offset, other: Offset) -> Offset:
