@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import ChainMap
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -248,7 +248,7 @@ def _index(op: Operation, source: Geometry, result: Geometry) -> list[_Shift]:
 def _subslice(op: Operation, source: Geometry, result: Geometry) -> list[_Shift]:
     view = ttg.MemDescSubsliceOp.match(op)
     assert view is not None  # the caller matched the name
-    return [(Offset(), source.place(view.offsets))]
+    return [(Offset(), _start(source, result, view.offsets))]
 
 
 def _tensor_subslice(op: Operation, source: Geometry, result: Geometry) -> list[_Shift]:
@@ -256,7 +256,19 @@ def _tensor_subslice(op: Operation, source: Geometry, result: Geometry) -> list[
     dim = reader.integer("dim", source.rank - 1)
     offset = reader.integer("offset")
     coordinates = [offset if each == dim else 0 for each in range(source.rank)]
-    return [(Offset(), source.place(coordinates))]
+    return [(Offset(), _start(source, result, coordinates))]
+
+
+def _start(source: Geometry, result: Geometry, coordinates: Sequence[int]) -> Offset:
+    """Returns where a slice starts.
+
+    Raises:
+        VerifyError: Offsets that are no multiples of the sizes would carry into other bits.
+    """
+    inner = coordinates[len(coordinates) - len(result.shape) :]
+    if any(offset % size for offset, size in zip(inner, result.shape, strict=True)):
+        raise VerifyError(f"expected multiples of {list(result.shape)}, found {list(inner)}")
+    return source.place(coordinates)
 
 
 def _reinterpret(op: Operation, source: Geometry, result: Geometry) -> list[_Shift]:

@@ -75,6 +75,7 @@ class Geometry:
         pages: Number of buffers; 1 for a type without a dimension for them.
         partitions: Number of partitions.
         rank: Number of dimensions of the type.
+        shape: Sizes of one page.
     """
 
     def __init__(self, type_: MemDescType) -> None:
@@ -87,9 +88,9 @@ class Geometry:
         if not is_power_of_two(self._bits):
             raise UnsupportedError(f"the places of elements of {bits} bits are not known")
         rank = _rank_of(encoding, type_.rank)
-        outer, self._shape = type_.static_shape[:-rank], type_.static_shape[-rank:]
+        outer, self.shape = type_.static_shape[:-rank], type_.static_shape[-rank:]
         self._alloc_shape = type_.full_alloc_shape[-rank:]
-        if any(a > b for a, b in zip(self._shape, self._alloc_shape, strict=True)):
+        if any(a > b for a, b in zip(self.shape, self._alloc_shape, strict=True)):
             raise VerifyError(f"expected a view inside of its allocation, found '{type_}'")
         self.pages = math.prod(outer)
         self._layout = layout_of(encoding, self._alloc_shape)
@@ -100,7 +101,7 @@ class Geometry:
         self._inverse = self._layout.pseudoinvert()
         self._bases = [
             [self._offset(dim, 1 << bit) for bit in range(log2(size))]
-            for dim, size in enumerate(self._shape)
+            for dim, size in enumerate(self.shape)
         ]
 
     def _offset(self, dim: int, coordinate: int) -> Offset:
@@ -130,7 +131,7 @@ class Geometry:
             return self._columns * self.pages
         elements = self.page_stride * 8 // self._bits
         last = elements
-        if self._shape != self._alloc_shape:
+        if self.shape != self._alloc_shape:
             last = self._last_element()
         total = ((self.pages - 1) * elements + last) * self.partitions
         if self._padding is not None:
@@ -151,7 +152,7 @@ class Geometry:
         last = 0
         for bit, basis in enumerate(self._layout.in_bases("col")):
             # Bases that leave the view do not count.
-            if any(0 < x < size for x, size in zip(basis, self._shape, strict=True)):
+            if any(0 < x < size for x, size in zip(basis, self.shape, strict=True)):
                 last = bit + 1
         return max(1, (1 << last) * self._bits // 32)
 
@@ -166,7 +167,7 @@ class Geometry:
         Raises:
             VerifyError: They are outside of the allocation.
         """
-        outer, inner = coordinates[: -len(self._shape)], coordinates[-len(self._shape) :]
+        outer, inner = coordinates[: -len(self.shape)], coordinates[-len(self.shape) :]
         if any(not 0 <= x < size for x, size in zip(inner, self._alloc_shape, strict=True)):
             raise VerifyError(
                 f"expected offsets inside of {list(self._alloc_shape)}, found {list(inner)}"
