@@ -173,6 +173,7 @@ def random_allocation(random: Random) -> Allocation | None:
     type_ = parse_type(f"!ttg.memdesc<{sizes}x{element}, {encoding}, {space}, mutable>")
     assert isinstance(type_, MemDescType)
     try:
+        type_.verify()
         type_.encoding.to_linear_layout(shape)
     except VerifyError:
         return None

@@ -109,7 +109,7 @@ def _words(op: Operation) -> tuple[str, ...]:
     if op.name in _GPU_INDICES:
         dim = _DIM.search(op.text)
         return (f"{op.name.removeprefix('gpu.')}_{dim[1]}",) if dim is not None else ()
-    words = _RESULTS.get(op.name, ())
+    words: tuple[str, ...] = _RESULTS.get(op.name, ())
     if len(words) < len(op.results):
         words = (words[0], "token", *words[1:]) if words else ()
     elif len(op.results) == 2 and op.name == "ttng.tmem_load":

@@ -71,9 +71,9 @@ class PrintBufferRegion(Pass):
                 context.remark(op, f"Buffers: {_text(regions.region_set(of_operands[0]))}")
         for op in module.walk():
             if _ALL_REGIONS in op.attributes:
-                for kind, found in used.items():
-                    if found:
-                        context.remark(op, f"All {kind} Regions: {_listed(sorted(found))}")
+                for kind, of_kind in used.items():
+                    if of_kind:
+                        context.remark(op, f"All {kind} Regions: {_listed(sorted(of_kind))}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -169,7 +169,8 @@ class BufferRegions:
         if geometry is None:
             return _UNKNOWN
         if len(bases) not in (1, geometry.partitions):
-            op.fail(f"expected {geometry.partitions} offsets, found {len(bases)}")
+            count = geometry.partitions
+            op.fail(f"expected {count} offset{'s' if count > 1 else ''}, found {len(bases)}")
         view = self._view(geometry, _frame_of(op), bases, Offset())
         return RegionSet(frozenset([view]))
 
@@ -294,7 +295,10 @@ def _shared_bases(op: Operation) -> tuple[Offset, ...]:
     numbers = found.items if isinstance(found, ArrayAttr) else (found,)
     bases = [each.number for each in numbers if isinstance(each, IntegerAttr)]
     if len(bases) != len(numbers) or not bases or min(bases) < 0:
-        op.fail(f"expected one offset, or one for each partition, found {text}")
+        op.fail(
+            "expected an offset from 0 on, or one for each partition, as 'allocation.offset', "
+            f"found {text}"
+        )
     return tuple(Offset(unit=base) for base in bases)
 
 

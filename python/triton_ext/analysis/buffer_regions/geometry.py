@@ -60,7 +60,7 @@ def geometry_of(type_: MemDescType) -> Geometry:
     """Returns the geometry of a type, made once.
 
     Raises:
-        VerifyError: The encoding is none for this shape.
+        VerifyError: The type is malformed, or the encoding is none for its shape.
         UnsupportedError: The encoding, or the size of an element, is not known.
     """
     return Geometry(type_)
@@ -82,6 +82,7 @@ class Geometry:
         encoding, bits = type_.encoding, type_.bit_width
         if not isinstance(encoding, SharedEncoding | TensorMemory) or not bits:
             raise UnsupportedError(f"the places of the elements of '{type_}' are not known")
+        type_.verify()
         self.in_tensor_memory = isinstance(encoding, TensorMemory)
         self.rank = type_.rank
         self._bits = bits if self.in_tensor_memory else max(8, bits)
@@ -90,13 +91,14 @@ class Geometry:
         rank = _rank_of(encoding, type_.rank)
         outer, self.shape = type_.static_shape[:-rank], type_.static_shape[-rank:]
         self._alloc_shape = type_.full_alloc_shape[-rank:]
-        if any(a > b for a, b in zip(self.shape, self._alloc_shape, strict=True)):
-            raise VerifyError(f"expected a view inside of its allocation, found '{type_}'")
         self.pages = math.prod(outer)
         self._layout = layout_of(encoding, self._alloc_shape)
-        is_partitioned = isinstance(encoding, PartitionedSharedEncoding)
-        inner = encoding.partition_layout if is_partitioned else encoding
-        self.partitions = encoding.num_partitions if is_partitioned else 1
+        if not self._layout.is_surjective:
+            raise VerifyError(f"expected an encoding that reaches every element, found '{type_}'")
+        inner: object = encoding
+        self.partitions = 1
+        if isinstance(encoding, PartitionedSharedEncoding):
+            inner, self.partitions = encoding.partition_layout, encoding.num_partitions
         self._padding = inner if isinstance(inner, PaddedSharedEncoding) else None
         self._inverse = self._layout.pseudoinvert()
         self._bases = [
