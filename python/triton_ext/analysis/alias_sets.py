@@ -19,7 +19,8 @@ that is not private or that nothing calls, results of functions without a body, 
     for allocation in sets.alias_set(value).allocations: ...
     sets.may_alias(one, other)
 
-Of one function alone, its arguments and what calls return are incomplete.
+:meth:`AliasSets.of` a function alone knows neither its callers nor what it calls, so its arguments
+and the results of calls are incomplete.
 
 Safe direction: a set may be too large, never too small.  Not told apart: parts of one allocation
 (:mod:`~triton_ext.analysis.buffer_reference`, :mod:`~triton_ext.analysis.buffer_regions`), the
@@ -35,8 +36,7 @@ from typing import Final
 from ..ir import Module, Operation, OpResult, Use, Value
 from ..ir.dialects import ttg
 from ..ir.functions import FUNCTIONS
-from .memory_effects import effects_of
-from .type_text import type_text
+from .memory_effects import Memory, effects_of, memory_of
 from .value_flow import Sources, ValueFlow
 
 __all__ = ["AliasSet", "AliasSets", "is_allocation", "is_buffer", "is_memdesc"]
@@ -44,7 +44,6 @@ __all__ = ["AliasSet", "AliasSets", "is_allocation", "is_buffer", "is_memdesc"]
 _ALLOCATIONS: Final = frozenset({ttg.LocalAllocOp.NAME, "ttng.tmem_alloc"})
 #: Operations whose results are their operands of the same number.
 _PASS_ON: Final = frozenset({"ttng.warp_group_dot_wait"})
-_TENSOR_MEMORY: Final = "#ttng.tensor_memory"
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,13 +183,12 @@ def _handed_to_unknown(op: Operation) -> list[Value]:
 
 def is_memdesc(value: Value) -> bool:
     """Returns whether a value names a part of shared or tensor memory."""
-    return type_text(value).startswith("!ttg.memdesc")
+    return memory_of(value) in (Memory.SHARED, Memory.TENSOR)
 
 
 def is_buffer(value: Value) -> bool:
     """Returns whether a value names a part of shared memory, not of tensor memory."""
-    type_ = type_text(value)
-    return type_.startswith("!ttg.memdesc") and _TENSOR_MEMORY not in type_
+    return memory_of(value) is Memory.SHARED
 
 
 def is_allocation(value: Value) -> bool:

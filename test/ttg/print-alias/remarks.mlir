@@ -36,7 +36,7 @@ module attributes {"ttg.num-ctas" = 1 : i32, "ttg.num-warps" = 4 : i32} {
 #smem = #ttg.shared_memory
 
 module attributes {"ttg.num-ctas" = 1 : i32, "ttg.num-warps" = 4 : i32} {
-  // Two buffers change places in each iteration. What the loop carries is printed as it starts.
+  // Two buffers change places in each iteration. Values that the loop carries are printed as they start.
   tt.func public @loop(%n: index) {
     // expected-remark @below {{%0 -> %0}}
     %a = ttg.local_alloc : () -> !ttg.memdesc<64xi32, #s, #smem, mutable>
