@@ -29,7 +29,8 @@ RULES: dict[str, tuple[set[str], set[str]]] = {
     "strings": (set(), set()),
     "ir": ({"errors", "ir", "strings"}, set()),
     "llvm_ir": ({"errors", "llvm_ir", "strings"}, set()),
-    "analysis": ({"errors", "ir", "analysis"}, set()),
+    # The table of memory effects finds the vendors' rows by name.
+    "analysis": ({"errors", "ir", "analysis", "backends"}, set()),
     # The registry finds the vendors' tables of passes by name.
     "passes": (COMPILER | {"backends"}, set()),
     "host": ({"errors", "host", "strings"}, {"triton"}),

@@ -45,6 +45,7 @@ EXPORTS: Final = {
     "gluon.wait_problems": f"{_HERE}.gluon.checks:wait_problems",
     "gluon.wmma": f"{_HERE}.gluon.tdm:wmma",
     "gluon.wmma_layout": f"{_HERE}.gluon.layouts:wmma_layout",
+    "memory-effects": f"{_HERE}.analysis.memory_effects:MEMORY_EFFECTS",
     "shared-memory": f"{_HERE}.analysis.lds:shared_memory",
     "verify-async-waits": f"{_HERE}.passes.verify_async_waits:VerifyAsyncWaits",
     "update-async-wait-count": f"{_HERE}.passes.update_async_wait_count:UpdateAsyncWaitCount",

@@ -35,6 +35,7 @@ EXPORTS: Final = {
     "localize-im2col": f"{_HERE}.passes.localize_im2col:LocalizeIm2Col",
     "lower-im2col": f"{_HERE}.passes.lower_im2col:LowerIm2Col",
     "lower-im2col-calls": f"{_HERE}.passes.lower_im2col_calls:lower_im2col_calls",
+    "memory-effects": f"{_HERE}.analysis.memory_effects:MEMORY_EFFECTS",
     "order-multicast-operands": (f"{_HERE}.passes.multicast_operands:order_multicast_operands"),
     "prepare_launch": f"{_HERE}.backend.prepared:prepare_launch",
     "shared-memory": f"{_HERE}.analysis.shared_memory:shared_memory",

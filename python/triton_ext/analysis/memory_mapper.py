@@ -24,10 +24,11 @@ from ..ir.dialects import ttg
 from ..ir.encodings import DistributedEncoding, SharedEncoding
 from ..ir.functions import CALLS, FUNCTIONS, callee_of, symbol_of
 from ..ir.types import MemDescType, TensorType
+from .alias_sets import is_buffer
 from .allocation import Buffer, BufferKind, FunctionAllocation, Scratch, allocate, unknown_scratch
 from .bank_conflicts import Access, BankModel, Phase, partition_slots, phases, wavefronts
-from .buffer_reference import is_buffer
-from .liveness import Liveness, aliases_of
+from .liveness import Liveness
+from .memory_effects import Effects, effects_of
 from .memory_map import (
     AccessMap,
     Bar,
@@ -46,21 +47,6 @@ __all__ = ["map_of"]
 _PARTITIONS: Final = "ttg.warp_specialize.partitions"
 _LOOPS: Final = frozenset({"scf.for", "scf.while"})
 _CHOOSES_ROWS: Final = "nvidia-matrix-rows"
-#: Operations that write the buffers that they get, but for barriers.
-_WRITES: Final = frozenset(
-    {"ttg.async_copy_global_to_local", "ttg.local_scatter", "ttg.local_store"}
-    | {"amdg.async_tdm_copy_global_to_local", "amdg.async_tdm_fused_copy_global_to_local"}
-    | {"amdg.async_tdm_gather", "amdg.buffer_load_to_local"}
-    | {"ttng.async_tma_copy_global_to_local", "ttng.async_tma_gather"}
-)
-#: Operations that read them.
-_READS: Final = frozenset(
-    {"ttg.local_gather", "ttg.local_load", "amdg.local_load_packed_tranposed"}
-    | {"amdg.async_copy_local_to_global", "amdg.async_tdm_copy_local_to_global"}
-    | {"amdg.async_tdm_scatter", "ttng.async_tma_copy_local_to_global", "ttng.async_tma_reduce"}
-    | {"ttng.async_tma_scatter", "ttng.tc_gen5_mma", "ttng.tc_gen5_mma_scaled", "ttng.tmem_copy"}
-    | {"ttng.warp_group_dot"}
-)
 #: Instructions that are looked at for the one that takes most wavefronts.
 _MOST: Final = 256
 
@@ -140,7 +126,7 @@ class _Mapper:
                 self.by_value.setdefault(buffer.value, []).append(index)
         self.holders: dict[Value, list[int]] = {}
         for value, indices in (*self.by_value.items(), *self._returned()):
-            for alias in aliases_of(value):
+            for alias in self.liveness.aliases(value):
                 self.holders.setdefault(alias, []).extend(indices)
         # Whoever waits at a barrier or is counted by it does not move its bytes.
         self.barriers = {
@@ -269,12 +255,13 @@ class _Mapper:
 
     def _uses(self, op: Operation) -> tuple[tuple[int, Effect], ...]:
         found: dict[int, Effect] = {}
+        effects = effects_of(op)
         for index in self.by_op.get(op, ()):
             found[index] = Effect.WRITE if op.operands else Effect.USE
         for operand in op.operands:
             for index in self.holders.get(operand, ()):
                 is_barrier = index in self.barriers and op.name != ttg.LocalStoreOp.NAME
-                found[index] = Effect.USE if is_barrier else _effect(op)
+                found[index] = Effect.USE if is_barrier else _effect(effects, operand)
         return tuple(found.items())
 
     # ---- bars
@@ -428,10 +415,12 @@ def _moved(op: Operation) -> tuple[Value, Value] | None:
     return None
 
 
-def _effect(op: Operation) -> Effect:
-    if op.name in _WRITES:
-        return Effect.WRITE
-    return Effect.READ if op.name in _READS else Effect.USE
+def _effect(effects: Effects, buffer: Value) -> Effect:
+    found = [effect for effect in effects.effects if effect.value is buffer]
+    reads = any(effect.reads for effect in found)
+    if reads == any(effect.writes for effect in found):
+        return Effect.USE
+    return Effect.READ if reads else Effect.WRITE
 
 
 def _name(buffer: Buffer) -> str:

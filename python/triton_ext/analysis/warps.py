@@ -1,4 +1,4 @@
-"""How many warps run an operation."""
+"""How many warps run an operation, and how many threads a warp has."""
 
 from __future__ import annotations
 
@@ -9,13 +9,17 @@ from ..ir.dialects import ttg
 from ..ir.functions import FUNCTIONS
 from ..ir.integers import read_integer
 
-__all__ = ["num_warps_of", "number_of"]
+__all__ = ["num_warps_of", "number_of", "threads_per_warp_of"]
 
 _NUM_WARPS: Final = "ttg.num-warps"
+#: Operations whose attribute counts; a text of several modules stands in one that has none.
+_HOLDERS: Final = FUNCTIONS | {"builtin.module"}
+#: Threads of a warp in a module that does not say it, as in upstream's ``TritonGPUDialect``.
+_THREADS_PER_WARP: Final = 32
 
 
 def num_warps_of(op: Operation, default: int | None = None) -> int:
-    """Warps that run an operation: those of its partition, function or module.
+    """Warps that run an operation: those of its partition, function or nearest module.
 
     Gluon gives a function that partitions call the number of their warps.
 
@@ -28,7 +32,7 @@ def num_warps_of(op: Operation, default: int | None = None) -> int:
     """
     inner: Operation = op
     while (around := inner.parent_op) is not None:
-        if inner.name in FUNCTIONS and _NUM_WARPS in inner.attributes:
+        if inner.name in _HOLDERS and _NUM_WARPS in inner.attributes:
             break
         specialized = ttg.WarpSpecializeOp.match(around)
         for partition in specialized.partitions if specialized is not None else ():
@@ -36,6 +40,21 @@ def num_warps_of(op: Operation, default: int | None = None) -> int:
                 return partition.num_warps
         inner = around
     return number_of(inner, _NUM_WARPS, default)
+
+
+def threads_per_warp_of(op: Operation) -> int:
+    """Threads of a warp: the number of the nearest module that has one, or 32.
+
+    Args:
+        op: The operation, or the module.
+
+    Raises:
+        VerifyError: The attribute is no positive number.
+    """
+    name = "ttg.threads-per-warp"
+    while (around := op.parent_op) is not None and name not in op.attributes:
+        op = around
+    return number_of(op, name, _THREADS_PER_WARP)
 
 
 def number_of(holder: Operation, name: str, default: int | None = None) -> int:

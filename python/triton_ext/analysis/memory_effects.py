@@ -1,0 +1,406 @@
+"""Memory effects of operations: what each one reads, writes, allocates and waits for.
+
+One table serves every analysis.  The rows of ``tt`` and ``ttg`` stand here, those of ``ttng`` and
+``amdg`` in the vendors' packages (exported as ``memory-effects``).
+
+1. An effect is about one value: a memory descriptor, a pointer or a tensor descriptor.  Effects of
+   operations inside of regions belong to these operations.
+2. Memory that an operation needs for itself while it runs (its scratch) is no effect: ask
+   :mod:`~triton_ext.analysis.allocation`.
+3. Asynchronous operations have their effects where they are issued.  What waits for them is
+   :attr:`Effects.waits`, for an mbarrier an effect on the mbarrier.
+4. :attr:`Effects.barrier` is about barriers that the operation itself is or contains.
+
+Safe direction: an operation that is in no row may read and write every buffer among its operands,
+and is no barrier.  So is one in the quoted form whose operands are printed in another order there.
+Sources: the ``.td`` files of Triton 3.9 and ``lib/Analysis/Membar.cpp``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import Enum, Flag, auto
+from functools import cache
+from typing import Final
+
+from .. import backends
+from ..ir import Operation, Value
+from ..ir.dialects.view import OpReader
+from .type_text import type_text
+
+__all__ = [
+    "AFTER",
+    "BEFORE",
+    "Access",
+    "Barrier",
+    "Effect",
+    "Effects",
+    "Kind",
+    "Memory",
+    "Row",
+    "Use",
+    "atomic_barrier",
+    "effects_of",
+    "known_names",
+    "memory_of",
+]
+
+
+class Access(Flag):
+    """What happens to memory.
+
+    Attributes:
+        READ: It is read.
+        WRITE: It is written.
+        ALLOCATE: It is allocated.
+        FREE: It is not used any more.
+        HOLD: It is only kept alive: something in flight that is waited for here uses it.
+    """
+
+    READ = auto()
+    WRITE = auto()
+    ALLOCATE = auto()
+    FREE = auto()
+    HOLD = auto()
+
+
+class Memory(Enum):
+    """Which memory a value names."""
+
+    SHARED = "shared"
+    TENSOR = "tensor"
+    GLOBAL = "global"
+
+
+class Kind(Enum):
+    """How shared memory is accessed.
+
+    Attributes:
+        GENERIC: By the threads, or in order with them.
+        ASYNC: By a unit that needs a proxy fence behind writes of threads.
+        BARRIER: As an mbarrier.
+    """
+
+    GENERIC = "generic"
+    ASYNC = "async"
+    BARRIER = "barrier"
+
+
+class Barrier(Flag):
+    """Where the threads of a CTA meet, all of their accesses to shared memory done.
+
+    Attributes:
+        BEFORE: In front of the operation's own effects.
+        AFTER: Behind them; in between for an operation that exchanges its result through scratch.
+        CLUSTER: The threads of the other CTAs of the cluster meet too.
+    """
+
+    BEFORE = auto()
+    AFTER = auto()
+    CLUSTER = auto()
+
+
+NO_BARRIER: Final = Barrier(0)
+BEFORE: Final = Barrier.BEFORE
+AFTER: Final = Barrier.AFTER
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """What an operation does to one of its memory descriptors."""
+
+    access: Access
+    kind: Kind = Kind.GENERIC
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """A row of the table.
+
+    Attributes:
+        buffers: Uses of the first memory descriptors among the operands, in the order of the text.
+        others: Use of each further one; ``None`` where nothing happens to it.
+        pointer: What happens to the global memory of a pointer or tensor descriptor.
+        pointer_at: Which of these it is; ``None`` for all of them.
+        result: What happens to the memory that the first result names.
+        barrier: Where threads meet.
+        waits: Whether threads wait for memory operations of their own that are in flight.
+        is_view: Whether a result names the memory of an operand.
+        is_reordered: Whether the quoted form has the memory descriptors in another order.
+        is_opaque: Whether it may do anything to its buffers unless it is marked as ``pure``.
+    """
+
+    buffers: tuple[Use, ...] = ()
+    others: Use | None = None
+    pointer: Access | None = None
+    pointer_at: int | None = 0
+    result: Access | None = None
+    barrier: Barrier | Callable[[Operation], Barrier] = NO_BARRIER
+    waits: bool = False
+    is_view: bool = False
+    is_reordered: bool = False
+    is_opaque: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Effect:
+    """What an operation does to the memory of one value.
+
+    Attributes:
+        value: The memory descriptor, pointer or tensor descriptor.
+        access: What it does.
+        memory: Which memory the value names.
+        kind: How it is accessed.
+    """
+
+    value: Value
+    access: Access
+    memory: Memory
+    kind: Kind = Kind.GENERIC
+
+    @property
+    def reads(self) -> bool:
+        """Whether the memory is read."""
+        return Access.READ in self.access
+
+    @property
+    def writes(self) -> bool:
+        """Whether the memory is written."""
+        return Access.WRITE in self.access
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Effects:
+    """The effects of one operation.
+
+    Attributes:
+        effects: Those on values.
+        barrier: Where threads meet.
+        waits: Whether threads wait for memory operations of their own that are in flight.
+        is_view: Whether it only gives another view of a buffer.
+        is_known: Whether the operation is in the table, or names no buffer.
+    """
+
+    effects: tuple[Effect, ...] = ()
+    barrier: Barrier = NO_BARRIER
+    waits: bool = False
+    is_view: bool = False
+    is_known: bool = True
+
+    @property
+    def shared(self) -> tuple[Effect, ...]:
+        """The effects on shared memory."""
+        return tuple(each for each in self.effects if each.memory is Memory.SHARED)
+
+
+def effects_of(op: Operation) -> Effects:
+    """The memory effects of an operation."""
+    row = _table().get(op.name)
+    if row is None:
+        return Effects(effects=_anything(op), is_known=_names_no_memory(op))
+    if row is _NOTHING:
+        return _NO_EFFECTS
+    if row.is_opaque:
+        is_pure = op.attributes.get("pure", "").strip() == "true"
+        return _NO_EFFECTS if is_pure else Effects(effects=_anything(op))
+    found = _on_pointers(op, row)
+    if row.is_reordered and op.is_quoted:
+        found += _anything(op)
+    else:
+        found += _on_buffers(op, row)
+    found += _on_result(op, row)
+    barrier = row.barrier if isinstance(row.barrier, Barrier) else row.barrier(op)
+    return Effects(effects=found, barrier=barrier, waits=row.waits, is_view=row.is_view)
+
+
+def known_names() -> frozenset[str]:
+    """The names of the operations in the table."""
+    return frozenset(_table())
+
+
+def memory_of(value: Value) -> Memory | None:
+    """The memory that a value names; ``None`` for a value that names none."""
+    text = type_text(value)
+    if text.startswith("!ttg.memdesc"):
+        return Memory.TENSOR if "#ttng.tensor_memory" in text else Memory.SHARED
+    if text.startswith(("!tt.ptr", "!tt.tensordesc", "!ttng.tensordesc_im2col")):
+        return Memory.GLOBAL
+    return Memory.GLOBAL if text.startswith("tensor<") and "x!tt.ptr<" in text else None
+
+
+# ---- reading rows
+
+
+def _on_buffers(op: Operation, row: Row) -> tuple[Effect, ...]:
+    if not row.buffers and row.others is None:
+        return ()
+    found = []
+    buffers = [(value, memory_of(value)) for value in op.operands]
+    named = [(value, memory) for value, memory in buffers if memory in _DESCRIBED]
+    for number, (value, memory) in enumerate(named):
+        use = row.buffers[number] if number < len(row.buffers) else row.others
+        if use is not None and memory is not None:
+            found.append(Effect(value, use.access, memory, use.kind))
+    return tuple(found)
+
+
+def _on_pointers(op: Operation, row: Row) -> tuple[Effect, ...]:
+    if row.pointer is None:
+        return ()
+    values = [value for value in op.operands if memory_of(value) is Memory.GLOBAL]
+    if row.pointer_at is not None and values:
+        values = [values[row.pointer_at]]
+    return tuple(Effect(value, row.pointer, Memory.GLOBAL) for value in values)
+
+
+def _on_result(op: Operation, row: Row) -> tuple[Effect, ...]:
+    if row.result is None or not op.results:
+        return ()
+    memory = memory_of(op.results[0])
+    if memory is None:
+        return ()
+    access = row.result
+    if memory in _DESCRIBED and op.operands:
+        access |= Access.WRITE  # it holds the operand from the start
+    return (Effect(op.results[0], access, memory),)
+
+
+def _anything(op: Operation) -> tuple[Effect, ...]:
+    """Reads and writes of every buffer among the operands."""
+    found = []
+    for value in op.operands:
+        memory = memory_of(value)
+        if memory is not None and memory in _DESCRIBED:
+            found.append(Effect(value, Access.READ | Access.WRITE, memory))
+    return tuple(found)
+
+
+def _names_no_memory(op: Operation) -> bool:
+    return not any(memory_of(value) in _DESCRIBED for value in (*op.operands, *op.results))
+
+
+# ---- barriers
+
+
+def _barrier(op: Operation) -> Barrier:
+    """``ttg.barrier local|global_read``: whether it is one for shared memory."""
+    spaces = op.attributes.get("addrSpace")
+    if spaces is not None:
+        # In the quoted form a number, whose lowest bit is shared memory.
+        digits = spaces.partition(":")[0].strip()
+        is_local = int(digits) & 1 == 1 if digits.isdigit() else "local" in spaces
+    else:
+        words = OpReader(op).head.replace("|", " ").split()
+        is_local = bool({"local", "all"} & set(words)) or not words
+    return BEFORE if is_local else NO_BARRIER
+
+
+_SEMANTICS: Final = {"2": "acquire", "3": "release", "4": "acq_rel", "1": "relaxed"}
+_ORDERED: Final = {
+    "acquire": AFTER,
+    "release": BEFORE,
+    "acq_rel": BEFORE | AFTER,
+    "relaxed": NO_BARRIER,
+}
+
+
+def atomic_barrier(op: Operation) -> Barrier:
+    """The barriers that an atomic operation's memory semantics ask for.
+
+    One that cannot be read is taken for relaxed, which orders nothing.
+    """
+    raw = op.attributes.get("sem")
+    if raw is not None:
+        return _ORDERED.get(_SEMANTICS.get(raw.partition(":")[0].strip(), ""), NO_BARRIER)
+    for word in OpReader(op).head.replace(",", " ").split():
+        if word in _ORDERED:
+            return _ORDERED[word]
+    return NO_BARRIER
+
+
+# ---- the table
+
+_DESCRIBED: Final = frozenset({Memory.SHARED, Memory.TENSOR})
+_NOTHING: Final = Row()
+_NO_EFFECTS: Final = Effects()
+_READ: Final = Use(Access.READ)
+_WRITE: Final = Use(Access.WRITE)
+_BOTH: Final = Access.READ | Access.WRITE
+_VIEW: Final = Row(is_view=True)
+_ATOMIC: Final = Row(pointer=_BOTH, barrier=atomic_barrier)
+
+#: Operations that touch no memory but their scratch.
+_NO_MEMORY: Final = (
+    *("builtin.module", "func.call", "func.func", "func.return", "gpu.terminator"),
+    *("cf.assert", "cf.br", "cf.cond_br", "cf.switch", "ub.poison", "llvm.intr.assume"),
+    *("scf.condition", "scf.execute_region", "scf.for", "scf.if", "scf.index_switch"),
+    *("scf.reduce", "scf.reduce.return", "scf.while", "scf.yield"),
+    *("tt.addptr", "tt.advance", "tt.approx_divf", "tt.bitcast", "tt.broadcast", "tt.call"),
+    *("tt.cat", "tt.clampf", "tt.dot", "tt.dot_scaled", "tt.expand_dims", "tt.fp_to_fp"),
+    *("tt.func", "tt.gather", "tt.get_num_programs", "tt.get_program_id", "tt.histogram"),
+    *("tt.int_to_ptr", "tt.join", "tt.make_range", "tt.make_tensor_descriptor"),
+    *("tt.make_tensor_ptr", "tt.map_elementwise", "tt.map_elementwise.return", "tt.mulhiui"),
+    *("tt.precise_divf", "tt.precise_sqrt", "tt.ptr_to_int", "tt.reduce", "tt.reduce.return"),
+    *("tt.reshape", "tt.return", "tt.scan", "tt.scan.return", "tt.splat", "tt.split"),
+    *("tt.trans", "tt.unsplat"),
+    *("ttg.async_commit_group", "ttg.convert_layout", "ttg.fp4_to_fp", "ttg.mask"),
+    *("ttg.mask.return", "ttg.predicate_stage", "ttg.warp_id", "ttg.warp_return"),
+    *("ttg.warp_specialize", "ttg.warp_yield"),
+)
+
+_ROWS: Final[Mapping[str, Row]] = {
+    **dict.fromkeys(_NO_MEMORY, _NOTHING),
+    "arith.select": _VIEW,
+    "gpu.barrier": Row(barrier=BEFORE),
+    # tt
+    "tt.assert": _NOTHING,
+    "tt.atomic_cas": _ATOMIC,
+    "tt.atomic_load": _ATOMIC,
+    # However it is ordered, it ends when all threads have met.
+    "tt.atomic_poll": Row(pointer=_BOTH, barrier=AFTER),
+    "tt.atomic_rmw": _ATOMIC,
+    "tt.atomic_store": Row(pointer=Access.WRITE, barrier=atomic_barrier),
+    "tt.descriptor_gather": Row(pointer=Access.READ),
+    "tt.descriptor_load": Row(pointer=Access.READ),
+    "tt.descriptor_reduce": Row(pointer=_BOTH),
+    "tt.descriptor_scatter": Row(pointer=_BOTH),
+    "tt.descriptor_store": Row(pointer=_BOTH),
+    "tt.elementwise_inline_asm": Row(is_opaque=True),
+    "tt.extern_elementwise": Row(is_opaque=True),
+    "tt.grid_dependency_launch_dependents": _NOTHING,
+    "tt.grid_dependency_wait": _NOTHING,
+    "tt.load": Row(pointer=Access.READ),
+    "tt.print": _NOTHING,
+    "tt.store": Row(pointer=Access.WRITE),
+    # ttg
+    "ttg.async_copy_global_to_local": Row(buffers=(_WRITE,), pointer=Access.READ),
+    "ttg.async_wait": Row(waits=True),
+    "ttg.barrier": Row(barrier=_barrier),
+    "ttg.global_scratch_alloc": Row(result=Access.ALLOCATE),
+    "ttg.inline_asm": Row(is_opaque=True),
+    "ttg.local_alloc": Row(result=Access.ALLOCATE),
+    "ttg.local_atomic_scatter_rmw": Row(buffers=(Use(_BOTH),)),
+    "ttg.local_barrier": Row(barrier=BEFORE),  # so it is called in Triton 3.6
+    "ttg.local_dealloc": Row(buffers=(Use(Access.FREE),)),
+    "ttg.local_gather": Row(buffers=(_READ,)),
+    "ttg.local_load": Row(buffers=(_READ,)),
+    "ttg.local_scatter": Row(buffers=(_WRITE,)),
+    "ttg.local_store": Row(buffers=(_WRITE,)),
+    "ttg.memdesc_index": _VIEW,
+    "ttg.memdesc_reinterpret": _VIEW,
+    "ttg.memdesc_reshape": _VIEW,
+    "ttg.memdesc_subslice": _VIEW,
+    "ttg.memdesc_trans": _VIEW,
+    # The warps of the partitions start when those of the default region have arrived.
+    "ttg.warp_specialize.partitions": Row(barrier=BEFORE),
+}
+
+
+@cache
+def _table() -> Mapping[str, Row]:
+    """The rows of the core and of the vendors."""
+    table = dict(_ROWS)
+    for vendor in backends.VENDORS:
+        table.update(backends.load(vendor, "memory-effects"))
+    return table

@@ -1,0 +1,57 @@
+"""Memory effects of ``amdg`` operations (:mod:`triton_ext.analysis.memory_effects`)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from triton_ext.analysis.memory_effects import Access, Kind, Row, Use, atomic_barrier
+
+__all__ = ["MEMORY_EFFECTS"]
+
+_READ: Final = Use(Access.READ)
+_WRITE: Final = Use(Access.WRITE)
+_BOTH: Final = Access.READ | Access.WRITE
+#: The mbarrier at which a TDM operation arrives.
+_ARRIVES: Final = Use(Access.WRITE, Kind.BARRIER)
+_MBARRIER: Final = Row(buffers=(Use(_BOTH, Kind.BARRIER),))
+_ATOMIC: Final = Row(pointer=_BOTH, pointer_at=-1, barrier=atomic_barrier)
+_TRANSPOSED: Final = Row(buffers=(_READ,))
+
+#: Operations that touch no memory.
+_NO_MEMORY: Final = (
+    *("amdg.cluster_barrier_arrive", "amdg.cluster_barrier_wait", "amdg.concat"),
+    *("amdg.cond_barrier", "amdg.extract_slice", "amdg.in_thread_transpose"),
+    *("amdg.instruction_sched_hint", "amdg.memory_counter_wait", "amdg.scaled_downcast_fp4"),
+    *("amdg.scaled_downcast_fp8", "amdg.scaled_upcast_fp4", "amdg.scaled_upcast_fp8"),
+    *("amdg.upcast_mxfp", "amdg.update_tensor_descriptor"),
+)
+
+MEMORY_EFFECTS: Final[Mapping[str, Row]] = {
+    **{name: Row() for name in _NO_MEMORY},
+    "amdg.arrive_barrier": _MBARRIER,
+    "amdg.async_copy_local_to_global": Row(buffers=(_READ,), pointer=Access.WRITE),
+    "amdg.async_copy_mbarrier_arrive": _MBARRIER,
+    "amdg.async_tdm_copy_global_to_local": Row(buffers=(_WRITE, _ARRIVES), pointer=Access.READ),
+    "amdg.async_tdm_copy_local_to_global": Row(buffers=(_READ, _ARRIVES), pointer=Access.WRITE),
+    "amdg.async_tdm_fused_copy_global_to_local": Row(
+        others=_WRITE, pointer=Access.READ, pointer_at=None
+    ),
+    "amdg.async_tdm_gather": Row(buffers=(_WRITE, _ARRIVES), pointer=Access.READ),
+    "amdg.async_tdm_intrinsic_wait": Row(waits=True),
+    "amdg.async_tdm_scatter": Row(buffers=(_READ, _ARRIVES), pointer=Access.WRITE),
+    "amdg.async_tdm_wait": Row(waits=True),
+    "amdg.async_wait": Row(waits=True),
+    "amdg.buffer_atomic_cas": _ATOMIC,
+    "amdg.buffer_atomic_rmw": _ATOMIC,
+    "amdg.buffer_load": Row(pointer=Access.READ),
+    "amdg.buffer_load_to_local": Row(buffers=(_WRITE,), pointer=Access.READ),
+    "amdg.buffer_store": Row(pointer=Access.WRITE, pointer_at=-1),
+    "amdg.init_barrier": Row(buffers=(_WRITE,)),
+    "amdg.local_load_packed_tranposed": _TRANSPOSED,  # so it is called up to Triton 3.8
+    "amdg.local_load_packed_transposed": _TRANSPOSED,
+    "amdg.masked_load": Row(pointer=Access.READ),
+    "amdg.masked_store": Row(pointer=Access.WRITE),
+    "amdg.tdm_prefetch": Row(pointer=Access.READ),
+    "amdg.wait_barrier": _MBARRIER,
+}
