@@ -1,4 +1,4 @@
-"""The child process that runs Triton's passes: ``python -m triton_ext.host.worker FD``.
+"""The child process that runs Triton's passes: ``python child.py PARENT worker.py FD LIBRARY``.
 
 It answers requests, one JSON object a line: read from standard input, written to the file
 descriptor named by its argument.  Standard error is a file that the parent reads; what stands in it
