@@ -742,7 +742,7 @@ def test_a_stride_that_im2col_does_not_take_needs_packed_rows(folder):
     write_table(folder / file_name(GPU), Table(GPU, {case.key(132): raw}))
     with pytest.warns(TuningWarning, match="im2col cannot walk x tap by tap: expected a config"):
         assert lookups.find(case, MACHINE) is None
-    packed = entry(kind="packed", config=encode(PackedConfig(config)), measured="2021-01-01T00:00:00Z")
+    packed = entry(10.0, "2021-01-01", kind="packed", config=encode(PackedConfig(config)))
     lookups.lookup.add(GPU, {case.key(132): packed}, "here")
     assert lookups.find(case, MACHINE) == PackedConfig(config)
 
