@@ -48,7 +48,9 @@ _DELETE_HANDLER = "_ZN4mlir26SourceMgrDiagnosticHandlerD1Ev"
 _NEW_MANAGER = "_ZN4llvm9SourceMgrC1Ev"
 _DELETE_MANAGER = "_ZN4llvm9SourceMgrD1Ev"
 _ERRS = "_ZN4llvm4errsEv"
-_STRING = re.compile(r'"([^"\\\n]*(?:\\.[^"\\\n]*)*)"')
+# As triton_ext.strings has it, which this process does not import.
+_TIMES = "*+" if sys.version_info >= (3, 11) else "*"
+_STRING = re.compile(r'"([^"\\\n]*(?:\\.[^"\\\n]*)' + _TIMES + ')"')
 _BLANKS = re.compile(r"\s*")
 # Lines that are comments or empty, from the start of a line.
 _COMMENT_LINES = re.compile(r"\s*(?://[^\n]*\n\s*)*")
