@@ -15,7 +15,6 @@ import pathlib
 import re
 import signal
 import subprocess
-import sys
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -23,6 +22,7 @@ from types import TracebackType
 from typing import Any
 
 from triton_ext.errors import TritonExtError
+from triton_ext.host.children import TemporaryFolder, command
 from triton_ext.host.detect import HostError
 from triton_ext.host.diagnostics import Diagnostic, read_printed
 from triton_ext.strings import lines_of, quote
@@ -163,7 +163,7 @@ class HostProcess:
         self._requests = 0
         self._answers: Any = None
         self._printed: Any = None
-        self._folder: tempfile.TemporaryDirectory[str] | None = None
+        self._folder: TemporaryFolder | None = None
 
     def __enter__(self) -> HostProcess:
         return self
@@ -230,7 +230,7 @@ class HostProcess:
         """
         if self._folder is None:
             try:
-                self._folder = tempfile.TemporaryDirectory(prefix="triton-ext-")
+                self._folder = TemporaryFolder()
             except OSError as error:
                 raise self._not_started(error) from error
         path = os.path.join(self._folder.name, "module.mlir")
@@ -388,6 +388,8 @@ class HostProcess:
         return text
 
     def _start(self) -> subprocess.Popen[bytes]:
+        if self._child is not None and self._child.poll() is not None:
+            self._end()  # It ended with the thread that started it.
         if self._child is None:
             try:
                 self._child = self._started()
@@ -406,14 +408,19 @@ class HostProcess:
             environment["TRITON_ENABLE_LLVM_DEBUG"] = "1"
         elif self._log is not None:
             environment["TRITON_LLVM_DEBUG_ONLY"] = self._log
-        command = [sys.executable, "-I", "-S", "-X", "utf8", os.fspath(_WORKER)]
+        options = ("-I", "-S", "-X", "utf8")
         with contextlib.ExitStack() as opened:
             printed = opened.enter_context(tempfile.TemporaryFile())
             reader, writer = os.pipe()
             answers = opened.enter_context(os.fdopen(reader, encoding="utf-8"))
             try:
                 child = subprocess.Popen(
-                    [*command, str(writer), os.fspath(self.library.path)],
+                    command(
+                        os.fspath(_WORKER),
+                        str(writer),
+                        os.fspath(self.library.path),
+                        options=options,
+                    ),
                     stdin=subprocess.PIPE,
                     stdout=subprocess.DEVNULL,
                     stderr=printed,
