@@ -214,6 +214,7 @@ class HostProcess:
         allow_unregistered: bool = False,
         one_by_one: bool = False,
         failed_state: bool = False,
+        to_llvm_ir: bool = False,
     ) -> HostResult:
         """Parses and verifies a text, runs passes over it, prints it.
 
@@ -224,6 +225,8 @@ class HostProcess:
             allow_unregistered: Accept operations of dialects that the host does not have.
             one_by_one: Give each pass a pass manager of its own, and keep the module after each.
             failed_state: Keep the module that a failed pass left.
+            to_llvm_ir: Return the LLVM IR that the module, of the LLVM dialect, stands for as its
+                text.
 
         Raises:
             HostError: The child process cannot be started.
@@ -241,6 +244,7 @@ class HostProcess:
             "steps": [{"path": call.path, "arguments": call.arguments} for call in calls],
             "allow_unregistered": allow_unregistered,
             "failed_state": failed_state,
+            "to_llvm_ir": to_llvm_ir,
         }
         progress = Progress()
         try:
@@ -302,6 +306,8 @@ class HostProcess:
         version = self.library.version
         if answer["failed"] == "parse":
             message = f"triton {version} refuses the module: {answer['said']}"
+        elif answer["failed"] == "translation":
+            message = f"triton {version} makes no LLVM IR of the module: {answer['said']}"
         else:
             message = f"{_names(calls)} failed in triton {version}: {answer['said']}"
         notes = tuple(

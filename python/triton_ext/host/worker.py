@@ -123,6 +123,7 @@ class _Worker:
         allow_unregistered: bool,
         one_by_one: bool,
         failed_state: bool,
+        to_llvm_ir: bool = False,
     ) -> dict[str, Any]:
         """Parses and verifies a text, runs passes over it, and prints it.
 
@@ -134,6 +135,7 @@ class _Worker:
             one_by_one: Give each pass a pass manager of its own, and say the module in front of
                 the first and behind each.
             failed_state: Answer with the module that a failed pass left.
+            to_llvm_ir: Answer with LLVM IR as the text of the module.
         """
         foreign = _foreign_file(text)
         if foreign is not None:
@@ -175,7 +177,17 @@ class _Worker:
             self.say(seconds=time.perf_counter() - start)
             if one_by_one:
                 self.say(state=_plain(module))
-        return {"failed": None, "text": str(module), "plain": _plain(module)}
+        if not to_llvm_ir:
+            return {"failed": None, "text": str(module), "plain": _plain(module)}
+        try:
+            llvm = self._host.llvm
+            return {
+                "failed": None,
+                "text": str(llvm.to_module(module, llvm.context())),
+                "plain": "",
+            }
+        except RuntimeError as error:
+            return {"failed": "translation", "said": str(error)}
 
     def _context(self) -> Any:
         context = self._host.ir.context()

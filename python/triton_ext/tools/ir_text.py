@@ -10,7 +10,14 @@ from triton_ext.ir import Module
 from triton_ext.ir.lexer import Source
 from triton_ext.strings import STRING, lines_of
 
-__all__ = ["expand_aliases", "split", "with_names_of", "without_comments", "without_locations"]
+__all__ = [
+    "expand_aliases",
+    "split",
+    "with_names_of",
+    "with_types_in_line",
+    "without_comments",
+    "without_locations",
+]
 
 #: The most characters that a module with its aliases written out, or all of them, may have.
 MAX_EXPANDED = 64 << 20
@@ -20,6 +27,8 @@ STRING_OR_COMMENT = re.compile(STRING + r"|//[^\n]*")
 _LOCATION = re.compile(STRING + r"|//[^\n]*|[ \t]*(?<![\w.$-])loc\(")
 _LOCATION_ALIAS = re.compile(r"^#loc[\w$.-]* = loc\(.*\)[ \t]*\n?", re.MULTILINE)
 _DEFINITION = re.compile(r"^([#!][\w.$-]+)[ \t]*=[ \t]*", re.MULTILINE)
+# MLIR prints no line that begins so; a string has no end of a line in it.
+_TYPES_ON_A_LINE = re.compile(r"(?<=\S)[ \t]*\n[ \t]*(?=(?::|->) )")
 _REST_OF_LINE = re.compile(r"[ \t]*\n?")
 _VALUE = re.compile(STRING + r"|//[^\n]*|%[\w$.-]+")
 _BRACKET = re.compile(STRING + r"|[()]")
@@ -54,6 +63,11 @@ def without_comments(text: str) -> str:
         elif kept.strip():
             lines.append(kept.rstrip() + "\n")
     return "".join(lines)
+
+
+def with_types_in_line(text: str) -> str:
+    """Puts the types of an operation that stand on a line of their own where MLIR prints them."""
+    return _TYPES_ON_A_LINE.sub(" ", text)
 
 
 def without_locations(text: str) -> str:
