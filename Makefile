@@ -12,7 +12,7 @@ help:
 	@echo "make test-hosts  pytest and lit with each Triton of HOSTS ($(HOSTS))"
 	@echo "make test-utlx   the tests beside triton-utlx, a C++ extension of Triton 3.8"
 	@echo "make nightly     the slow tests, with more and larger cases than make test has; all of 3.7.0"
-	@echo "make lint        ruff and mypy only"
+	@echo "make lint        ruff, mypy and the check of regular expressions only"
 	@echo "make c-test      the C tests only (needs a C compiler, nothing else)"
 	@echo "make demo        filter a photograph, compare, compile for sm_90 and sm_100"
 	@echo "make wheel       dist/: wheel and sdist, built twice and compared (ARCH=$(ARCH))"
@@ -35,7 +35,8 @@ nightly:
 	$(PYTHON) tools/check.py --every-host-only --all --host 3.7.0 || status=1; exit $$status
 
 lint:
-	@$(PYTHON) tools/check.py --only ruff-check --only ruff-format --only mypy --only mypy-tools
+	@$(PYTHON) tools/check.py --only ruff-check --only ruff-format --only mypy --only mypy-tools \
+		--only regexes
 
 c-test:
 	@$(MAKE) --no-print-directory -C unittest/nvidia/c test

@@ -81,6 +81,7 @@ CHECKS: tuple[Check, ...] = (
     Check("ruff-format", ("ruff", "format", "--check", ".")),
     Check("mypy", ("mypy", "-p", "triton_ext")),
     Check("mypy-tools", ("mypy", "tools")),
+    Check("regexes", ("python", "tools/check_regexes.py")),
     Check(
         "pytest",
         (*_PYTEST, "unittest"),

@@ -62,7 +62,7 @@ MEANINGS: Mapping[str, str] = {
     DEVIATES: "passes with the lines below changed, where our result differs on purpose",
     HOST_ONLY: "a fault of ours",
     NO_PASS: "no binding of this wheel adds a pass of the `RUN` line, or one with its options",
-    NO_TOOL: "a program that no wheel has, such as `mlir-translate`",
+    NO_TOOL: "a program that no wheel has, such as LLVM's `opt`",
     OTHER_SYNTAX: "this release refuses to read a module in which no error is expected",
     FAILS_WITH_BOTH: "this release's own passes give another result than the checkout's",
     FAILS: "the host cannot run it, and we fail",
@@ -79,7 +79,7 @@ _NO_PASS = re.compile(
 )
 # Where a run wrote its files.
 _FOLDERS = re.compile(r"[^\s'\"]*/triton-ext-conformance-[^/\s]*/(?:[^\s:'\"]*/)?")
-_NO_TOOL = re.compile(r"'([^'\n]*)': command not found")
+_NO_TOOL = re.compile(r"([^'\s]+)'?: command not found")
 _TELLING = (
     re.compile(r"triton-opt: error: [^\n]*"),
     re.compile(r"\S+: error: (?:CHECK|[A-Z][\w-]*)[^\n]*: [^\n]*"),

@@ -164,7 +164,12 @@ def run_lit(
             root=str(root),
             output=os.path.join(folder, "output"),
             environment={**kept, "PATH": path, "FILECHECK_OPTS": "--enable-var-scope"},
-            substitutions=[(r"\btriton-opt\b", tool), ("%PYTHON", sys.executable)],
+            substitutions=[
+                (r"\btriton-opt\b", tool),
+                ("%PYTHON", sys.executable),
+                # Behind "%dbg(RUN: at line 1) ": lit's shell has no assignments before a command.
+                (r"(?<=\d\)) +(?=[A-Z_]+=)", " env "),
+            ],
         )
         pathlib.Path(folder, "conformance.cfg.py").write_text(config)
         chosen = "|".join(re.escape(f" :: {name}") + "$" for name in names)

@@ -48,7 +48,7 @@ RULES: dict[str, tuple[set[str], set[str]]] = {
         {"torch", "triton"},
     ),
     # Measures the kernels of ops, which know nothing of it; rich, if there, shows how far it is.
-    "ops.tuning": ({"errors", "ops", "ops.tuning"}, {"rich", "torch", "triton"}),
+    "ops.tuning": ({"errors", "host", "ops", "ops.tuning"}, {"rich", "torch", "triton"}),
     # rich draws its table where it is installed.
     "nn": ({"errors", "ops", "nn"}, {"torch", "rich"}),
     "tools": (

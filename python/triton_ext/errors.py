@@ -23,7 +23,39 @@ __all__ = [
     "TritonExtError",
     "UnsupportedError",
     "VerifyError",
+    "quoted_line",
+    "shortened",
 ]
+
+
+# Characters of a message and of a source line that are printed.
+_LONGEST_MESSAGE = 2000
+_LONGEST_LINE = 400
+
+
+def shortened(message: str) -> str:
+    """A message, without the middle of one that is too long to be read."""
+    if len(message) <= _LONGEST_MESSAGE:
+        return message
+    half = _LONGEST_MESSAGE // 2
+    left_out = len(message) - 2 * half
+    return f"{message[:half]} [{left_out} characters] {message[-half:]}"
+
+
+def quoted_line(line: str, column: int) -> list[str]:
+    """A source line and a caret below it; of a long one, the part around the caret.
+
+    Args:
+        line: The line.
+        column: Where the caret points to, counted from 1.
+    """
+    start = max(0, column - 1 - _LONGEST_LINE // 2) if len(line) > _LONGEST_LINE else 0
+    part = line[start : start + _LONGEST_LINE]
+    before = "..." if start else ""
+    after = "..." if start + len(part) < len(line) else ""
+    # Tabs are kept so that the caret stands under its character in any terminal.
+    lead = "".join("\t" if c == "\t" else " " for c in before + part[: column - 1 - start])
+    return [f"{before}{part}{after}", f"{lead}^"]
 
 
 class TritonExtError(Exception):
@@ -65,13 +97,10 @@ class SourceError(TritonExtError):
 
     def __str__(self) -> str:
         place = f"{self.filename}:{self.line}:{self.column}" if self.line else self.filename
-        lines = [f"{place}: error: {self.message}"]
+        lines = [f"{place}: error: {shortened(self.message)}"]
         if self.source_line is not None and self.column:
-            lines.append(self.source_line)
-            # Tabs are kept so that the caret stands under its character in any terminal.
-            lead = "".join("\t" if c == "\t" else " " for c in self.source_line[: self.column - 1])
-            lines.append(f"{lead}^")
-        lines.extend(f"note: {note}" for note in self.notes)
+            lines += quoted_line(self.source_line, self.column)
+        lines.extend(f"note: {shortened(note)}" for note in self.notes)
         lines.extend(str(other) for other in self.others)
         return "\n".join(lines)
 

@@ -3,9 +3,17 @@
 from __future__ import annotations
 
 import re
+import sys
 
-__all__ = ["lines_of", "quote", "unquote"]
+__all__ = ["STRING", "STRING_BODY", "lines_of", "quote", "unquote"]
 
+# A group that is repeated takes Python about 190 bytes for each time, in case that it has to go
+# back; Python 3.10 cannot be told that it never has to.
+_TIMES = "*+" if sys.version_info >= (3, 11) else "*"
+#: A regular expression of what stands between the quotes of a string.
+STRING_BODY = r'[^"\\\n]*(?:\\.[^"\\\n]*)' + _TIMES
+#: A regular expression of a string with its quotes.
+STRING = f'"{STRING_BODY}"'
 _LINE = re.compile(r"[^\n]*\n|[^\n]+")
 _ESCAPE = re.compile(rb'\\(?:([0-9A-Fa-f]{2})|([nt\\"]))')
 

@@ -96,3 +96,17 @@ def test_a_module_that_is_refused_leaves_no_memory_behind(process):
     for _ in range(8):
         assert run(process, text).text is None
     assert size() - before < 8 << 10
+
+
+def test_blanks_and_comments_behind_a_string_take_no_time(process):
+    blanks = f'// "x"{" " * 40}y\n'
+    comments = "".join(f'// "{number}" // "{number}"\n' for number in range(20_000))
+    result = run(process, blanks + comments + MODULE.replace("LOCATION", ""), [CSE])
+    assert result.text is not None
+
+
+@pytest.mark.parametrize("between", ["", " ", " // a\n", "// a // b\n// c\n\n  // d\n "])
+def test_a_colon_is_found_behind_comments(process, between):
+    location = f'loc("/dev/zero"{between}:1:1)'
+    result = run(process, f'// "x"\n// "y"\n{MODULE.replace("LOCATION", location)}')
+    assert "expected a regular file in a location" in result.diagnostics[0].message

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pathlib
+import pwd
 import re
 import signal
 import time
@@ -12,6 +13,7 @@ import time
 import pytest
 from triton_ext.errors import UnsupportedError
 from triton_ext.host import module as host_module
+from triton_ext.host import passes as host_passes
 from triton_ext.host import worker
 from triton_ext.host.detect import HostError, detect
 from triton_ext.host.passes import load_passes
@@ -426,3 +428,27 @@ def test_a_library_that_does_not_load_is_a_sentence(tmp_path):
     with HostProcess(HostLibrary("3.9.0", broken)) as process:
         (error,) = process.run(MODULE, "in.mlir").diagnostics
     assert "ImportError" in error.message
+
+
+def test_files_of_killed_writers_are_removed_after_an_hour(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    folder = tmp_path / "triton-ext"
+    folder.mkdir()
+    for name in ("host-passes-old.tmp", "host-passes-new.tmp", "other.tmp"):
+        (folder / name).touch()
+    for name in ("host-passes-old.tmp", "other.tmp"):
+        os.utime(folder / name, (0, 0))
+    with HostProcess(find_library()) as process:
+        load_passes(process)
+    names = {path.name for path in folder.iterdir()}
+    assert len(names) == 3
+    assert names > {"host-passes-new.tmp", "other.tmp"}
+
+
+def test_without_a_home_folder_nothing_is_kept(monkeypatch):
+    monkeypatch.setenv("HOME", "relative")
+    monkeypatch.setenv("XDG_CACHE_HOME", "")
+    assert host_passes._cache_path(find_library()) is None
+    monkeypatch.setenv("HOME", "")
+    path = host_passes._cache_path(find_library())
+    assert path.is_relative_to(pwd.getpwuid(os.getuid()).pw_dir)

@@ -74,3 +74,30 @@ def test_of_an_operation():
 def test_deep_nesting_needs_no_stack():
     raw = 'loc("n"(' * 3000 + "unknown" + "))" * 3000
     assert Location(raw).resolve() is None
+
+
+@pytest.mark.parametrize(
+    ("before", "middle", "after", "expected"),
+    [
+        ("callsite(", '"a":1:1', ' at "b":2:2)', ("a", 1, 1)),
+        ('callsite("b":2:2 at ', '"a":1:1', ")", ("b", 2, 2)),
+        ("callsite(unknown at ", '"a":1:1', ")", ("a", 1, 1)),
+        ("callsite(", "unknown", " at unknown)", None),
+        ("fused[unknown, ", '"a":1:1', "]", ("a", 1, 1)),
+        ('fused<#di<"x":3:3>>[', '"a":1:1', "]", ("a", 1, 1)),
+        ('"name"(', '"a":1:1', ")", ("a", 1, 1)),
+    ],
+)
+def test_deep_nests_are_resolved_in_linear_time(before, middle, after, expected):
+    for depth in (1, 2, 30_000):
+        text = before * depth + middle + after * depth
+        assert Location(f"loc({text})").resolve() == expected
+
+
+def test_a_chain_of_aliases_is_resolved_in_linear_time():
+    count = 30_000
+    aliases = {f"#l{n}": f"callsite(unknown at #l{n + 1})" for n in range(count)}
+    aliases[f"#l{count}"] = '"a":1:1'
+    assert Location("loc(#l0)", aliases).resolve() == ("a", 1, 1)
+    aliases[f"#l{count}"] = "#l0"
+    assert Location("loc(#l0)", aliases).resolve() is None

@@ -6,6 +6,7 @@ import pytest
 from ir_helpers import FIXTURES, corpus_files, fixture, named, value
 from triton_ext.errors import VerifyError
 from triton_ext.ir import parse
+from triton_ext.ir.integers import read_integer
 from triton_ext.ir.rules import RULES
 from triton_ext.ir.verifier import find_problems
 
@@ -444,3 +445,64 @@ def test_what_we_refuse_the_host_refuses(host):
     for name, body in VALID.items():
         if "your." not in body:
             assert host.text(function(body)), name
+
+
+# ---- nothing but a VerifyError comes out
+
+MANY = "9" * 5000
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "%0 = arith.select %p : i1",
+        '%0 = "arith.select"(%p) : (i1) -> i32',
+        f"%0 = arith.constant {MANY} : i32",
+        f"%0 = arith.constant dense<{MANY}> : tensor<4xi32>",
+        f"%0 = arith.constant dense<1> : tensor<{MANY}xi32>",
+        f"%0 = arith.addi %x, %x {{a = {MANY} : i{MANY}}} : i32",
+        f"%0 = tt.make_range {{end = {MANY} : i32, start = 0 : i32}} : tensor<4xi32>",
+        f'"cf.cond_br"(%p)[^b, ^b] {{operandSegmentSizes = array<i32: {MANY}, 0, 0>}}'
+        " : (i1) -> ()\n  ^b:",
+        f'%0 = "test.op"(%x) : (i32) -> !ttg.memdesc<4xf16, #ttg.x<{{}}>, #s, mutable, {MANY}>',
+    ],
+)
+def test_what_a_text_says_never_raises_another_error(body):
+    module = parse(function(f"    {body}\n    tt.return"), "t.mlir")
+    assert all(isinstance(error, VerifyError) for error in find_problems(module))
+    for op in module.walk():
+        for text in op.attributes.values():
+            assert read_integer(text) is None or len(text) < 4400
+
+
+@pytest.mark.parametrize(
+    ("text", "edited", "message"),
+    [
+        (
+            "%1 = arith.cmpi slt, %a, %a : tensor<4xi32>",
+            "tensor<8xi32>",
+            "expected the result type 'tensor<8xi1>' for 'arith.cmpi', found 'tensor<4xi1>'",
+        ),
+        (
+            "%1 = tt.unsplat %a : tensor<4xi32>",
+            "tensor<4xf16>",
+            "expected the result type 'f16' for 'tt.unsplat', found 'i32'",
+        ),
+    ],
+)
+def test_a_result_whose_type_is_implied_follows_edited_operands(text, edited, message):
+    module = parse(function(f"    {text}\n    tt.return", "%a: tensor<4xi32>"), "t.mlir")
+    module.verify()
+    (op,) = (op for op in module.walk() if op.results)
+    op.operands[0].set_type(edited)
+    assert [error.message for error in find_problems(module)] == [message]
+    op.results[0].set_type(message.split("'")[1])
+    module.verify()
+    assert parse(str(module), "u.mlir").verify() is None
+
+
+def test_a_result_whose_type_is_printed_nowhere_gets_none():
+    text = "    %0 = tt.splat %x : tensor<4xi32>\n    tt.return"  # a host expects two types
+    (op,) = (op for op in parse(function(text), "t.mlir").walk() if op.results)
+    with pytest.raises(VerifyError, match="does not print the type of '%0'"):
+        op.results[0].set_type("tensor<4xi32>")

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import os
 import pathlib
+import pwd
 import re
 import subprocess
 import sys
@@ -34,6 +36,7 @@ from triton_ext.ops.machine import Machine  # noqa: E402
 from triton_ext.ops.problem import ConvProblem  # noqa: E402
 from triton_ext.ops.row_packing import PackedConfig  # noqa: E402
 from triton_ext.ops.tuning.calls import candidates  # noqa: E402
+from triton_ext.ops.tuning_store import files  # noqa: E402
 from triton_ext.ops.tuning_store import lookup as lookups  # noqa: E402
 from triton_ext.ops.tuning_store.cases import Case  # noqa: E402
 from triton_ext.ops.tuning_store.files import (  # noqa: E402
@@ -248,7 +251,7 @@ def test_a_missing_field_is_named():
 # ---- files -------------------------------------------------------------------------------------
 
 
-def entry(us: float = 10.0, measured: str = "2026-11-20T00:00:00Z", **changes) -> dict:
+def entry(us: float = 10.0, measured: str = "2020-11-20T00:00:00Z", **changes) -> dict:
     config = conv_config.CONFIGS[0]
     made = Entry(kind="gemm", config=encode(config), us=us, measured=measured, triton="3.9.0")
     return {**made.raw(), **changes}
@@ -290,7 +293,7 @@ def test_merging_has_no_order(a, b, c):
 
 
 def test_the_newer_entry_stays():
-    old, new = entry(5.0), entry(7.0, "2027-01-01T00:00:00Z")
+    old, new = entry(5.0), entry(7.0, "2021-01-01T00:00:00Z")
     assert merged({"k": old}, {"k": new}) == {"k": new} == merged({"k": new}, {"k": old})
     broken = {"kind": 3}
     assert merged({"k": broken}, {"k": old}) == {"k": old}
@@ -394,6 +397,103 @@ def test_a_failed_write_leaves_the_file_as_it_was(tmp_path, monkeypatch):
     assert sorted(p.name for p in tmp_path.iterdir()) == ["t.json"]
 
 
+@pytest.mark.parametrize("measured", ["~~~", "9999-12-31T23:59:59Z", "2026", ""])
+def test_a_date_that_is_none_or_to_come_is_outvoted(measured):
+    wrong, right = {"k": entry(measured=measured)}, {"k": entry(measured="2020-01-01T00:00:00Z")}
+    assert merged(wrong, right) == right == merged(right, wrong)
+    assert merged(wrong, {}) == wrong
+
+
+@pytest.mark.parametrize("mask", [0o022, 0o002, 0o077])
+def test_new_tables_honour_the_umask_and_old_ones_keep_their_mode(tmp_path, mask):
+    path = tmp_path / "t.json"
+    before = os.umask(mask)
+    try:
+        update_table(path, Table(GPU, {"k": entry()}))
+        assert path.stat().st_mode & 0o777 == 0o666 & ~mask
+        path.chmod(0o640)
+        update_table(path, Table(GPU, {"l": entry()}))
+        assert path.stat().st_mode & 0o777 == 0o640
+    finally:
+        os.umask(before)
+
+
+def test_a_link_to_a_table_stays(tmp_path):
+    table, link = tmp_path / "shared" / "t.json", tmp_path / "link.json"
+    table.parent.mkdir()
+    link.symlink_to(table)
+    for key in ("k", "l"):
+        update_table(link, Table(GPU, {key: entry()}))
+    assert link.is_symlink()
+    assert set(read_table(table, GPU).entries) == {"k", "l"}
+    assert list(tmp_path.glob("**/.*")) == list(tmp_path.glob("**/*.lock")) == []
+
+
+def test_a_lock_that_is_a_link_is_not_followed(tmp_path):
+    target = tmp_path / "target"
+    target.write_text("precious")
+    (tmp_path / "t.json.lock").symlink_to(target)
+    with pytest.raises(OSError, match="is a link, not a lock"):
+        update_table(tmp_path / "t.json", Table(GPU, {"k": entry()}))
+    assert target.read_text() == "precious"
+
+
+@pytest.mark.parametrize("name", ["t.json.lock", "t.json"])
+def test_a_pipe_is_no_lock_and_no_table(tmp_path, name):
+    os.mkfifo(tmp_path / name)
+    with pytest.raises(OSError, match="is no regular file"):
+        update_table(tmp_path / "t.json", Table(GPU, {"k": entry()}))
+    assert sorted(p.name for p in tmp_path.iterdir()) == [name]
+
+
+def test_waiting_for_a_lock_ends_with_a_message(tmp_path, monkeypatch):
+    monkeypatch.setattr(files, "_LOCK_SECONDS", 0.1)
+    with open(tmp_path / "t.json.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with pytest.raises(TimeoutError, match=r"another process has held the lock for 0\.1 s"):
+            update_table(tmp_path / "t.json", Table(GPU, {"k": entry()}))
+
+
+def test_a_lock_that_may_only_be_read_is_waited_for(tmp_path, monkeypatch):
+    name = tmp_path / "t.json.lock"
+    real = os.open
+
+    def refused(path, flags, *mode):
+        if path == name and flags & os.O_RDWR and name.exists():
+            raise PermissionError(errno.EACCES, "of another user")
+        return real(path, flags, *mode)
+
+    monkeypatch.setattr(os, "open", refused)
+    name.touch()
+    update_table(tmp_path / "t.json", Table(GPU, {"k": entry()}))
+    assert read_table(tmp_path / "t.json", GPU).entries == {"k": entry()}
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.ESTALE, errno.EACCES])
+def test_a_table_that_cannot_be_read_now_stays(tmp_path, monkeypatch, number):
+    path = tmp_path / "t.json"
+    update_table(path, Table(GPU, {"k": entry()}))
+    real = os.open
+
+    def failing(name, flags, *mode):
+        if name == path and flags & os.O_ACCMODE == os.O_RDONLY:
+            raise OSError(number, os.strerror(number))
+        return real(name, flags, *mode)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "open", failing)
+        with pytest.raises(OSError, match=os.strerror(number)):
+            update_table(path, Table(GPU, {"l": entry()}))
+    assert read_table(path, GPU).entries == {"k": entry()}
+    assert [p.name for p in tmp_path.iterdir()] == ["t.json"]
+
+
+def test_a_killed_writers_file_is_used_up_by_the_next(tmp_path):
+    (tmp_path / ".t.json.tmp").write_text("half")
+    update_table(tmp_path / "t.json", Table(GPU, {"k": entry()}))
+    assert [p.name for p in tmp_path.iterdir()] == ["t.json"]
+
+
 # ---- look-up -----------------------------------------------------------------------------------
 
 
@@ -427,7 +527,7 @@ def test_the_users_table_goes_before_ours_and_ours_before_the_model(folder):
     write_table(folder / file_name(GPU), table_of(mine))
     lookups.lookup.forget()
     assert lookups.find(CASE, MACHINE) == mine
-    lookups.lookup.add(GPU, table_of(added, measured="2098-01-01T00:00:00Z").entries, "here")
+    lookups.lookup.add(GPU, table_of(added, measured="2021-01-01T00:00:00Z").entries, "here")
     assert lookups.find(CASE, MACHINE) == added
     assert lookups.find(CASE, replace(MACHINE, name="NVIDIA Other")) is None
     assert lookups.find(CASE, replace(MACHINE, name="")) is None
@@ -642,7 +742,7 @@ def test_a_stride_that_im2col_does_not_take_needs_packed_rows(folder):
     write_table(folder / file_name(GPU), Table(GPU, {case.key(132): raw}))
     with pytest.warns(TuningWarning, match="im2col cannot walk x tap by tap: expected a config"):
         assert lookups.find(case, MACHINE) is None
-    packed = entry(kind="packed", config=encode(PackedConfig(config)), measured="2099-01-01")
+    packed = entry(10.0, "2021-01-01", kind="packed", config=encode(PackedConfig(config)))
     lookups.lookup.add(GPU, {case.key(132): packed}, "here")
     assert lookups.find(case, MACHINE) == PackedConfig(config)
 
@@ -747,7 +847,16 @@ def test_where_tables_are(monkeypatch):
     monkeypatch.delenv("TRITON_EXT_TUNING_DIR")
     monkeypatch.setenv("XDG_DATA_HOME", "/b")
     assert lookups.user_folder() == pathlib.Path("/b/triton-ext/tuning")
+    monkeypatch.setenv("XDG_DATA_HOME", "not/absolute")
+    assert lookups.user_folder() == pathlib.Path.home() / ".local/share/triton-ext/tuning"
     monkeypatch.delenv("XDG_DATA_HOME")
+    monkeypatch.setenv("HOME", "")
+    home = pwd.getpwuid(os.getuid()).pw_dir
+    assert lookups.user_folder() == pathlib.Path(home, ".local/share/triton-ext/tuning")
+    monkeypatch.setenv("HOME", "relative")
+    with pytest.raises(TableError, match="there is no home folder"):
+        lookups.user_folder()
+    monkeypatch.delenv("HOME")
     assert lookups.user_folder() == pathlib.Path.home() / ".local/share/triton-ext/tuning"
     monkeypatch.undo()
     assert lookups.shipped_path("NVIDIA H200").name == "nvidia_h200.json"

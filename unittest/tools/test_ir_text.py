@@ -27,6 +27,20 @@ def test_without_locations(text, expected):
     assert ir_text.without_locations(text) == expected
 
 
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("  %0 = t.a %x \n      : i32 -> i32\n  t.b\n", "  %0 = t.a %x : i32 -> i32\n  t.b\n"),
+        ("  %0 = t.a %x : i32\n    -> i32\n", "  %0 = t.a %x : i32 -> i32\n"),
+        ("^bb0:\n  t.a\n", "^bb0:\n  t.a\n"),
+        ("  t.a {\n  } : i32\n", "  t.a {\n  } : i32\n"),
+        ('  t.a "\\0A : "\n', '  t.a "\\0A : "\n'),
+    ],
+)
+def test_types_on_a_line_of_their_own(text, expected):
+    assert ir_text.with_types_in_line(text) == expected
+
+
 @pytest.mark.parametrize("character", ["\x0b", "\x0c", "\x85", "\u2028"])
 def test_a_comment_ends_at_a_line_feed_only(character):
     text = f"t.a // one{character}two\n// three{character}four\nt.b\n"

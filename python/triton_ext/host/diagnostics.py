@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from triton_ext.errors import SourceError
+from triton_ext.errors import SourceError, quoted_line, shortened
 from triton_ext.strings import lines_of
 
 __all__ = ["Diagnostic", "Printed", "of_error", "of_errors", "read_printed"]
@@ -76,10 +76,9 @@ class Diagnostic:
             place = f"{place}:{self.line}:{self.column}"
         elif not self.filename and self.severity == "note":
             return f"note: {self.message}"
-        lines = [f"{place}: {self.severity}: {self.message}"]
+        lines = [f"{place}: {self.severity}: {shortened(self.message)}"]
         if self.source_line is not None and self.column:
-            lead = "".join("\t" if c == "\t" else " " for c in self.source_line[: self.column - 1])
-            lines += [self.source_line, f"{lead}^"]
+            lines += quoted_line(self.source_line, self.column)
         lines += [str(note) for note in self.notes]
         return "\n".join(lines)
 

@@ -15,6 +15,7 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 from triton_ext.errors import VerifyError
+from triton_ext.host.children import TemporaryFolder
 from triton_ext.host.diagnostics import Diagnostic, read_printed
 from triton_ext.strings import lines_of
 
@@ -150,13 +151,11 @@ def _error(diagnostic: Diagnostic, text: str, name: str) -> VerifyError:
 @contextmanager
 def _temporary(text: str) -> Iterator[str]:
     """The path of a file with a text, for as long as it is needed."""
-    handle, path = tempfile.mkstemp(prefix="triton-ext-", suffix=".mlir")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8", newline="") as file:
+    with TemporaryFolder() as folder:
+        path = os.path.join(folder, "module.mlir")
+        with open(path, "w", encoding="utf-8", newline="") as file:
             file.write(text)
         yield path
-    finally:
-        os.unlink(path)
 
 
 @contextmanager

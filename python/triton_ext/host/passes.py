@@ -12,18 +12,21 @@ refused by name.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
 import pathlib
 import re
 import tempfile
+import time
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
 from triton_ext.errors import UnsupportedError
+from triton_ext.host.folders import base_folder
 from triton_ext.host.process import Call, HostLibrary, HostProcess
 
 __all__ = ["Adder", "Argument", "HostPass", "HostPasses", "load_passes"]
@@ -225,10 +228,11 @@ class HostPasses:
 def load_passes(process: HostProcess) -> HostPasses:
     """Returns the passes of a Triton, from disk if it was asked before."""
     path = _cache_path(process.library)
-    known = _read_cache(path)
+    known = None if path is None else _read_cache(path)
     if known is None:
         known = process.probe()
-        _write_cache(path, known)
+        if path is not None:
+            _write_cache(path, known)
     return _collect(process.library.version, known)
 
 
@@ -314,12 +318,13 @@ def _same(given: str, printed: str) -> bool:
     return given in _BOOLEANS and _BOOLEANS[given] is _BOOLEANS.get(printed)
 
 
-def _cache_path(library: HostLibrary) -> pathlib.Path:
+def _cache_path(library: HostLibrary) -> pathlib.Path | None:
+    """Where the result is kept; ``None`` where the user has no folder for it."""
     status = library.path.stat()
     identity = f"{_FORMAT} {library.version} {library.path} {status.st_size} {status.st_mtime_ns}"
     digest = hashlib.sha256(identity.encode()).hexdigest()[:16]
-    root = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
-    return pathlib.Path(root, "triton-ext", f"host-passes-{digest}.json")
+    root = base_folder("XDG_CACHE_HOME", ".cache")
+    return None if root is None else root / "triton-ext" / f"host-passes-{digest}.json"
 
 
 def _read_cache(path: pathlib.Path) -> list[dict[str, Any]] | None:
@@ -350,9 +355,21 @@ def _write_cache(path: pathlib.Path, adders: list[dict[str, Any]]) -> None:
     """Writes in one step; a folder that cannot be written to only costs the next call its time."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(dir=path.parent, suffix=".tmp")
+        _remove_old(path.parent)
+        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix="host-passes-", suffix=".tmp")
+    except OSError:
+        return
+    try:
         with os.fdopen(handle, "w", encoding="utf-8") as file:
             json.dump({"adders": adders}, file)
         os.replace(temporary, path)
     except OSError:
-        return
+        with contextlib.suppress(OSError):
+            os.unlink(temporary)
+
+
+def _remove_old(folder: pathlib.Path) -> None:
+    """Removes the files of writers that were killed: writing takes milliseconds, not an hour."""
+    for path in folder.glob("host-passes-*.tmp"):
+        if time.time() - path.lstat().st_mtime > 3600:
+            path.unlink(missing_ok=True)

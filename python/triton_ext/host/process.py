@@ -15,7 +15,6 @@ import pathlib
 import re
 import signal
 import subprocess
-import sys
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -23,6 +22,7 @@ from types import TracebackType
 from typing import Any
 
 from triton_ext.errors import TritonExtError
+from triton_ext.host.children import TemporaryFolder, command
 from triton_ext.host.detect import HostError
 from triton_ext.host.diagnostics import Diagnostic, read_printed
 from triton_ext.strings import lines_of, quote
@@ -163,7 +163,7 @@ class HostProcess:
         self._requests = 0
         self._answers: Any = None
         self._printed: Any = None
-        self._folder: tempfile.TemporaryDirectory[str] | None = None
+        self._folder: TemporaryFolder | None = None
 
     def __enter__(self) -> HostProcess:
         return self
@@ -214,6 +214,7 @@ class HostProcess:
         allow_unregistered: bool = False,
         one_by_one: bool = False,
         failed_state: bool = False,
+        to_llvm_ir: bool = False,
     ) -> HostResult:
         """Parses and verifies a text, runs passes over it, prints it.
 
@@ -224,13 +225,15 @@ class HostProcess:
             allow_unregistered: Accept operations of dialects that the host does not have.
             one_by_one: Give each pass a pass manager of its own, and keep the module after each.
             failed_state: Keep the module that a failed pass left.
+            to_llvm_ir: Return the LLVM IR that the module, of the LLVM dialect, stands for as its
+                text.
 
         Raises:
             HostError: The child process cannot be started.
         """
         if self._folder is None:
             try:
-                self._folder = tempfile.TemporaryDirectory(prefix="triton-ext-")
+                self._folder = TemporaryFolder()
             except OSError as error:
                 raise self._not_started(error) from error
         path = os.path.join(self._folder.name, "module.mlir")
@@ -241,6 +244,7 @@ class HostProcess:
             "steps": [{"path": call.path, "arguments": call.arguments} for call in calls],
             "allow_unregistered": allow_unregistered,
             "failed_state": failed_state,
+            "to_llvm_ir": to_llvm_ir,
         }
         progress = Progress()
         try:
@@ -302,6 +306,8 @@ class HostProcess:
         version = self.library.version
         if answer["failed"] == "parse":
             message = f"triton {version} refuses the module: {answer['said']}"
+        elif answer["failed"] == "translation":
+            message = f"triton {version} makes no LLVM IR of the module: {answer['said']}"
         else:
             message = f"{_names(calls)} failed in triton {version}: {answer['said']}"
         notes = tuple(
@@ -388,6 +394,8 @@ class HostProcess:
         return text
 
     def _start(self) -> subprocess.Popen[bytes]:
+        if self._child is not None and self._child.poll() is not None:
+            self._end()  # It ended with the thread that started it.
         if self._child is None:
             try:
                 self._child = self._started()
@@ -406,14 +414,19 @@ class HostProcess:
             environment["TRITON_ENABLE_LLVM_DEBUG"] = "1"
         elif self._log is not None:
             environment["TRITON_LLVM_DEBUG_ONLY"] = self._log
-        command = [sys.executable, "-I", "-S", "-X", "utf8", os.fspath(_WORKER)]
+        options = ("-I", "-S", "-X", "utf8")
         with contextlib.ExitStack() as opened:
             printed = opened.enter_context(tempfile.TemporaryFile())
             reader, writer = os.pipe()
             answers = opened.enter_context(os.fdopen(reader, encoding="utf-8"))
             try:
                 child = subprocess.Popen(
-                    [*command, str(writer), os.fspath(self.library.path)],
+                    command(
+                        os.fspath(_WORKER),
+                        str(writer),
+                        os.fspath(self.library.path),
+                        options=options,
+                    ),
                     stdin=subprocess.PIPE,
                     stdout=subprocess.DEVNULL,
                     stderr=printed,

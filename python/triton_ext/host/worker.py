@@ -1,4 +1,4 @@
-"""The child process that runs Triton's passes: ``python -m triton_ext.host.worker FD``.
+"""The child process that runs Triton's passes: ``python child.py PARENT worker.py FD LIBRARY``.
 
 It answers requests, one JSON object a line: read from standard input, written to the file
 descriptor named by its argument.  Standard error is a file that the parent reads; what stands in it
@@ -48,9 +48,12 @@ _DELETE_HANDLER = "_ZN4mlir26SourceMgrDiagnosticHandlerD1Ev"
 _NEW_MANAGER = "_ZN4llvm9SourceMgrC1Ev"
 _DELETE_MANAGER = "_ZN4llvm9SourceMgrD1Ev"
 _ERRS = "_ZN4llvm4errsEv"
-_STRING = re.compile(r'"([^"\\\n]*(?:\\.[^"\\\n]*)*)"')
-# What follows the name of a file in a location.
-_COLON = re.compile(r"(?:\s+|//[^\n]*)*:")
+# As triton_ext.strings has it, which this process does not import.
+_TIMES = "*+" if sys.version_info >= (3, 11) else "*"
+_STRING = re.compile(r'"([^"\\\n]*(?:\\.[^"\\\n]*)' + _TIMES + ')"')
+_BLANKS = re.compile(r"\s*")
+# Lines that are comments or empty, from the start of a line.
+_COMMENT_LINES = re.compile(r"\s*(?://[^\n]*\n\s*)*")
 # Their files are regular ones by their mode, but some block and some have no end.
 _KERNEL_FOLDERS = ("/dev/", "/proc/", "/sys/")
 # More than each of the handler, the source manager and the function has; zeros are an empty
@@ -120,6 +123,7 @@ class _Worker:
         allow_unregistered: bool,
         one_by_one: bool,
         failed_state: bool,
+        to_llvm_ir: bool = False,
     ) -> dict[str, Any]:
         """Parses and verifies a text, runs passes over it, and prints it.
 
@@ -131,6 +135,7 @@ class _Worker:
             one_by_one: Give each pass a pass manager of its own, and say the module in front of
                 the first and behind each.
             failed_state: Answer with the module that a failed pass left.
+            to_llvm_ir: Answer with LLVM IR as the text of the module.
         """
         foreign = _foreign_file(text)
         if foreign is not None:
@@ -172,7 +177,17 @@ class _Worker:
             self.say(seconds=time.perf_counter() - start)
             if one_by_one:
                 self.say(state=_plain(module))
-        return {"failed": None, "text": str(module), "plain": _plain(module)}
+        if not to_llvm_ir:
+            return {"failed": None, "text": str(module), "plain": _plain(module)}
+        try:
+            llvm = self._host.llvm
+            return {
+                "failed": None,
+                "text": str(llvm.to_module(module, llvm.context())),
+                "plain": "",
+            }
+        except RuntimeError as error:
+            return {"failed": "translation", "said": str(error)}
 
     def _context(self) -> Any:
         context = self._host.ir.context()
@@ -280,9 +295,10 @@ def _foreign_file(text: str) -> str | None:
     Every string in front of a colon counts, also in comments: nothing is missed.
     """
     known: dict[str, bool] = {}
+    colons = _Colons(text)
     for match in _STRING.finditer(text):
         raw = match[1]
-        if known.get(raw) is False or _COLON.match(text, match.end()) is None:
+        if known.get(raw) is False or not colons.follows(match.end()):
             continue
         known[raw] = _is_foreign(_unescaped(raw))
         if known[raw]:
@@ -291,6 +307,37 @@ def _foreign_file(text: str) -> str | None:
             message = f"expected a regular file in a location, found {match[0]}"
             return f"{line}:{column}: error: {message}, which Triton would read to show its line"
     return None
+
+
+class _Colons:
+    """Finds colons behind blanks and comments, in time that is linear in the text.
+
+    Args:
+        text: The text; positions are asked for in ascending order.
+    """
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        # The last run of comment lines that was read.
+        self._start = self._end = -1
+
+    def follows(self, position: int) -> bool:
+        """Whether a colon is the next token from a position on."""
+        text = self._text
+        position = _end_of(_BLANKS, text, position)
+        if text.startswith("//", position):
+            line = text.find("\n", position) + 1
+            if not line:
+                return False
+            if not self._start <= line <= self._end:
+                self._start, self._end = line, _end_of(_COMMENT_LINES, text, line)
+            position = self._end
+        return text.startswith(":", position)
+
+
+def _end_of(pattern: re.Pattern[str], text: str, position: int) -> int:
+    match = pattern.match(text, position)
+    return position if match is None else match.end()
 
 
 def _is_foreign(name: bytes) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from ..strings import STRING_BODY
 from . import lexer
 from .lexer import Source, find_group_end
 
@@ -31,9 +32,7 @@ _IN_FRONT_OF_LAST = frozenset({"ttng.barrier_expect"})
 _NO_DICTIONARY = frozenset({"ttg.barrier"})
 #: The definition of an alias, or metadata of the file.
 _ALIAS = re.compile(r"^[ \t]*(?:[#!][\w$.-]+\s*=|\{-#)", re.ASCII | re.MULTILINE)
-_ENTRY = re.compile(
-    r"\s*(?:" + '"((?:[^"\\\\\\n]|\\\\.)*)"' + r"|([A-Za-z_][\w$.]*))\s*(?:(=)\s*)?", re.ASCII
-)
+_ENTRY = re.compile(r'\s*(?:"(' + STRING_BODY + r')"|([A-Za-z_][\w$.]*))\s*(?:(=)\s*)?', re.ASCII)
 _STEP = re.compile(
     r'(?:[^"()\[\]<>{},/-]+|-(?!>)|->|/(?!/))*(?:([(\[{<])|(,)|(' + lexer.STRING + r")|(\Z)|(.))",
     re.ASCII | re.DOTALL,

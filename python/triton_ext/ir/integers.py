@@ -5,10 +5,13 @@ from __future__ import annotations
 import re
 from typing import Final
 
-__all__ = ["read_integer"]
+__all__ = ["MAX_DIGITS", "read_integer"]
 
+#: Decimal digits that Python reads as a number; reading more takes quadratic time.
+MAX_DIGITS: Final = 4300
 _INTEGER: Final = re.compile(
-    r"(-?)(0x[0-9a-fA-F]+|\d+)\s*(?::\s*(?:[su]?i(\d+)|index)\s*)?\Z", re.ASCII
+    rf"(-?)(0x[0-9a-fA-F]+|\d{{1,{MAX_DIGITS}}})\s*(?::\s*(?:[su]?i(\d{{1,9}})|index)\s*)?\Z",
+    re.ASCII,
 )
 
 
@@ -21,7 +24,8 @@ def read_integer(text: str) -> int | None:
         text: An attribute as printed.
 
     Returns:
-        The number; ``None`` where it is none, or one that its type does not hold.
+        The number; ``None`` where it is none, one that its type does not hold, or one with more
+        than :data:`MAX_DIGITS` digits.
     """
     match = _INTEGER.match(text)
     if match is None:

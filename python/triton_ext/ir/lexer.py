@@ -15,12 +15,12 @@ import re
 from typing import NoReturn
 
 from ..errors import ParseError
+from ..strings import STRING, STRING_BODY
 
-__all__ = ["Source", "find_group_end"]
+__all__ = ["STRING", "Source", "find_group_end"]
 
 BARE_ID = r"[A-Za-z_][\w$]*(?:\.[\w$]+)*"
 SUFFIX_ID = r"(?:\d+|[A-Za-z$._-][\w$.-]*)"
-STRING = r'"(?:[^"\\\n]|\\.)*"'
 
 #: What :data:`STEP` may stop at, by ``lastindex`` of the match.
 (VALUE, NEWLINE, OPEN, CLOSE, ANGLE, BRACE, UNBRACE, QUOTED, LOC, CARET, COMMENT, END, OTHER) = (
@@ -66,7 +66,9 @@ OPERATION_HEAD = re.compile(
     + SUFFIX_ID
     + r")(?::(\d+))?\s*=\s*)?(?:("
     + BARE_ID
-    + r')|"((?:[^"\\\n]|\\.)*)"(?=\s*\())',
+    + r')|"('
+    + STRING_BODY
+    + r')"(?=\s*\())',
     re.ASCII,
 )
 #: One group of a result list, with what follows it.
@@ -116,7 +118,7 @@ BLOCK_BEFORE = re.compile(r"\^[\w$.-]+\s*\Z", re.ASCII)
 COLON = re.compile(r"\s*:\s*")
 
 _FLAT = {
-    "<": re.compile(r'<(?:[^"()\[\]<>{}/-]|->)*>'),
+    "<": re.compile(r'<[^"()\[\]<>{}/-]*(?:->[^"()\[\]<>{}/-]*)*>'),
     "{": re.compile(r'\{[^"()\[\]<>{}/]*\}'),
     "(": re.compile(r'\([^"()\[\]<>{}/]*\)'),
     "[": re.compile(r'\[[^"()\[\]<>{}/]*\]'),

@@ -7,15 +7,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from ..errors import ParseError
-from ..strings import unquote
+from ..strings import STRING_BODY, unquote
 from .lexer import Source, find_group_end
 
 __all__ = ["Location"]
 
-_STRING = r'"((?:[^"\\\n]|\\.)*)"'
+_STRING = f'"({STRING_BODY})"'
 _FILE = re.compile(_STRING + r"\s*:\s*(\d{1,9})\s*:\s*(\d{1,9})")
 _NAME = re.compile(_STRING + r"\s*(\(?)")
 _ALIAS = re.compile(r"#[A-Za-z0-9_$.-]+")
+#: What is met on the way to the first position in a text: a position, a name, an alias, metadata.
+_STEP = re.compile(rf"{_FILE.pattern}|{_STRING}|({_ALIAS.pattern})|(fused)\s*(?=<)")
 _MAX_DEPTH = 200
 
 
@@ -39,18 +41,25 @@ class Location:
         Returns:
             ``None`` for an unknown location.
         """
-        stack = [self.raw]
+        # The first one that is tried stands first in the text, in every kind of location.
+        stack = [(self.raw, 0)]
         seen: set[str] = set()
         while stack:
-            text = self._peel(stack.pop())
-            if text in seen:
+            text, position = stack.pop()
+            step = _STEP.search(text, position)
+            if step is None:
                 continue
-            seen.add(text)
-            file = _FILE.match(text)
-            if file is not None:
-                return _unescape(file[1]), int(file[2]), int(file[3])
-            # What must be tried first goes on top.
-            stack.extend(reversed(self._parts(text)))
+            if step[2] is not None:
+                return _unescape(step[1]), int(step[2]), int(step[3])
+            end: int | None = step.end()
+            if step[6] is not None:
+                end = _end_of_group(text, step.end())
+            if end is not None:
+                stack.append((text, end))
+            alias = step[5]
+            if alias is not None and alias not in seen:
+                seen.add(alias)
+                stack.append((self._aliases.get(alias, ""), 0))
         return None
 
     @property
@@ -108,15 +117,23 @@ class Location:
         if text.startswith("fused"):
             inner = text[len("fused") :].lstrip()
             if inner.startswith("<"):
-                try:
-                    inner = inner[find_group_end(Source(inner), 0) :].lstrip()
-                except ParseError:
+                end = _end_of_group(inner, 0)
+                if end is None:
                     return []
+                inner = inner[end:].lstrip()
             return _split_list(inner[1 : inner.rfind("]")]) if inner.startswith("[") else []
         match = _NAME.match(text)
         if match is not None and match[2]:
             return [text[match.end() : text.rfind(")")]]
         return []
+
+
+def _end_of_group(text: str, start: int) -> int | None:
+    """The offset behind a group; ``None`` where it has no end."""
+    try:
+        return find_group_end(Source(text), start)
+    except ParseError:
+        return None
 
 
 def _split_callsite(text: str) -> tuple[str, str]:

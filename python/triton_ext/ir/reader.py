@@ -16,7 +16,7 @@ __all__ = ["parse", "parse_fragment"]
 
 _STRING = re.compile(lexer.STRING)
 #: A piece of an alias' text without brackets and quotes.
-_ALIAS_WORD = re.compile(r"(?:[^\s\"()\[\]<>{}/-]|->|-(?!>)|/(?!/))+")
+_ALIAS_WORD = re.compile(r"(?:[^\s\"()\[\]<>{}/-]+|->|-(?!>)|/(?!/))+")
 
 
 class ModuleParser(Parser):

@@ -18,7 +18,7 @@ from .functions import CALLS, FUNCTIONS, RETURNS, callee_of, function_results, s
 from .nodes import Block, Operation
 from .result_counts import BINARY, COMPARED, ONE_RESULT, UNARY
 from .segments import OperandSlot, OperandTypeSlot, cut
-from .type_slots import KNOWN_DIALECTS, bind_types
+from .type_slots import IMPLIED_RESULT, KNOWN_DIALECTS, bind_types, implied_type
 from .type_text import boolean_like, pointee_type
 from .values import OpResult, Value
 
@@ -281,7 +281,8 @@ def branch_operands(op: Operation) -> list[list[Value]] | None:
     if op.is_quoted:
         if len(found) == 1:
             return [list(op._operands)]
-        sizes = re.findall(r"\d+", op.attributes.get("operandSegmentSizes", "").partition(":")[2])
+        written = op.attributes.get("operandSegmentSizes", "").partition(":")[2]
+        sizes = re.findall(r"\d{1,9}", written)
         if len(sizes) != len(found) + 1:
             return None
         position = int(sizes[0])
@@ -399,13 +400,23 @@ def _same_operands(op: Operation, facts: Facts) -> Broken:
 
 
 def _same_result(op: Operation, facts: Facts) -> Broken:
-    if len(op._results) != 1 or not op._operands:
+    first = 1 if op.name == "arith.select" else 0
+    if len(op._results) != 1 or len(op._operands) <= first:
         return None
-    wanted = _type(op._operands[1 if op.name == "arith.select" else 0])
+    wanted = _type(op._operands[first])
     if op.name == "tt.load":
         wanted = pointee_type(wanted) if wanted is not None else None
     found = op._results[0].known_type
     return None if facts.equal(found, wanted) else {"found": found, "wanted": wanted}
+
+
+def _implied(op: Operation, facts: Facts) -> Broken:
+    """A type that is not printed, where the types of operands were edited since."""
+    for result in op._results:
+        found, wanted = result.known_type, implied_type(result)
+        if not facts.equal(found, wanted):
+            return {"found": found, "wanted": wanted}
+    return None
 
 
 def _condition(op: Operation, facts: Facts) -> Broken:
@@ -474,6 +485,11 @@ RULES: tuple[Rule, ...] = (
     Rule(
         BINARY | UNARY | {"arith.select", "tt.addptr", "tt.load"},
         _same_result,
+        "expected the result type '{wanted}' for '{op}', found '{found}'",
+    ),
+    Rule(
+        IMPLIED_RESULT - {"arith.select", "tt.addptr"},
+        _implied,
         "expected the result type '{wanted}' for '{op}', found '{found}'",
     ),
     Rule(

@@ -15,6 +15,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from ..errors import ParseError
+from ..strings import STRING_BODY
 from . import lexer
 from .lexer import Source, find_group_end
 
@@ -34,13 +35,13 @@ __all__ = [
 
 #: What is the same in every dialect, and most of what passes write.
 _PLAIN = re.compile(r'unit|true|false|-?\d+(?: : (?:i\d+|index))?|"[\w.: -]*"', re.ASCII)
-_NAME = re.compile(r'(?:[^"\\\n]|\\.)+')
+_NAME = re.compile(rf"(?!\Z){STRING_BODY}")
 _ALIAS_NAME = re.compile(r"[#!](?:\d+|[A-Za-z_$-][\w$-]*)", re.ASCII)
 #: Aliases that a text names: no dialect stands in front, and no parameters behind.
 _ALIASES = re.compile(lexer.STRING + r"|(?<![\w$.%@])[#!][\w$-]+(?![\w$.<-])", re.ASCII)
 #: Outside of brackets: words, numbers, symbols, a type behind a colon or an arrow.
 _OUTSIDE = re.compile(
-    r"(?:[\w$.:@#!+ \t]|->|-(?!>))*(?:([(\[{<])|(" + lexer.STRING + r")|(\Z)|(.))",
+    r"(?:[\w$.:@#!+ \t]+|->|-(?!>))*(?:([(\[{<])|(" + lexer.STRING + r")|(\Z)|(.))",
     re.ASCII | re.DOTALL,
 )
 _FILE = re.compile(r"\s*:\s*\d+\s*:\s*\d+(?:\s+to\s+\d*\s*:\s*\d+)?")

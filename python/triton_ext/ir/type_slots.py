@@ -86,6 +86,8 @@ SAME_TYPE = frozenset(
     {"tt.clampf", "tt.mulhiui", "tt.precise_sqrt", "tt.precise_divf", "tt.approx_divf"}
     | {"ttng.warp_group_dot_wait"}
 )
+#: Operations whose text implies the type of a result instead of printing it.
+IMPLIED_RESULT = BOOLEAN_RESULT | SAME_TYPE | SAME_AS_OPERAND.keys() | {"tt.unsplat"}
 HEADER_TYPES = frozenset({"scf.execute_region", "scf.for", "scf.if", "scf.while"})
 #: Types stand in brackets as well: ``: !tt.ptr<f16>[tensor<64xi32>] tensor<64xf16> -> <..>``.
 BRACKETED = frozenset({"amdg.buffer_load_to_local"})
@@ -536,6 +538,21 @@ def infer_type(value: Value) -> None:
             return
 
 
+def is_printed(result: OpResult) -> bool:
+    """Whether an operation prints the type of a result."""
+    slots = (slot for _, _, slot in bind_types(result._owner))
+    return any(isinstance(slot, ValueTypeSlot) and slot.value is result for slot in slots)
+
+
+def implied_type(result: OpResult) -> str | None:
+    """The type that an operation implies for a result; ``None`` if it prints one, or unknown."""
+    return None if is_printed(result) else _implied_type(result)
+
+
+def _is_known(op: Operation) -> bool:
+    return op.is_quoted or op.name.partition(".")[0] in KNOWN_DIALECTS
+
+
 def check_implied(result: OpResult, type_: str) -> None:
     """Checks a new type of a result against what its operation implies where it prints none.
 
@@ -545,9 +562,11 @@ def check_implied(result: OpResult, type_: str) -> None:
     from .rules import Facts
 
     op = result._owner
-    if any(isinstance(s, ValueTypeSlot) and s.value is result for _, _, s in bind_types(op)):
+    if is_printed(result):
         return
     implied = _implied_type(result)
+    if implied is None and result._type is None and _is_known(op):
+        op.fail(f"'{op.name}' does not print the type of '{result.name}': cannot make it '{type_}'")
     module = op.module
     if not Facts(module.aliases if module is not None else {}).equal(implied, type_):
         op.fail(

@@ -29,7 +29,7 @@ from .attribute_values import (
     TypeAttr,
     UnitAttr,
 )
-from .integers import read_integer
+from .integers import MAX_DIGITS, read_integer
 from .lexer import STRING, Source, find_group_end
 
 __all__ = ["ValueParser", "parse_attribute_prefix", "parse_attribute_text", "parse_type_text"]
@@ -139,7 +139,16 @@ class ValueParser:
 
     def integer(self) -> int:
         """``integer ::= '-'? digit+``."""
-        return int(self.expect_match(_INTEGER, "an integer")[0])
+        return self.number_of(self.expect_match(_INTEGER, "an integer")[0])
+
+    def number_of(self, digits: str) -> int:
+        """The number that digits, which stand before the position, are."""
+        if len(digits) > MAX_DIGITS:
+            self.fail(
+                f"expected a number of at most {MAX_DIGITS} digits, found {len(digits)}",
+                self.position - len(digits),
+            )
+        return int(digits)
 
     def raw_group(self) -> str:
         """The text of the bracket that opens at the position, with both brackets."""
@@ -193,9 +202,10 @@ class ValueParser:
     def _parse_number(self, *, typed: bool) -> Attribute:
         """``number ::= '-'? (hexadecimal | decimal)``, with its type where one may stand."""
         match = self.expect_match(_NUMBER, "a number")
-        type_ = self._parse_optional_type() if typed else None
         literal = match[0]
         is_hex = match[2].startswith("0x")
+        number = None if is_hex or "." in literal else self.number_of(literal)
+        type_ = self._parse_optional_type() if typed else None
         if "." in literal or (is_hex and isinstance(type_, ty.FloatType)):
             return FloatAttr(literal, type_)
         if is_hex:
@@ -203,7 +213,7 @@ class ValueParser:
             number = read_integer(text) if typed else None
             # Without a type here, as an element, it may be the bits of a float.
             return OpaqueAttr(text) if number is None else IntegerAttr(number, type_)
-        return IntegerAttr(int(literal), type_)
+        return IntegerAttr(number, type_)
 
     def _parse_array(self) -> ArrayAttr:
         """``array ::= '[' (attribute (',' attribute)*)? ']'``."""
@@ -414,7 +424,8 @@ class ValueParser:
         self.skip()
         sizes: list[int | None] = []
         while (match := _SIZE.match(self.text, self.position)) is not None:
-            sizes.append(None if match[1] == "?" else int(match[1]))
+            self.position = match.end(1)
+            sizes.append(None if match[1] == "?" else self.number_of(match[1]))
             self.position = match.end()
         return tuple(sizes)
 
@@ -481,7 +492,7 @@ class ValueParser:
             if alloc is not None:
                 self.fail("expected '>'")
             sizes = self.expect_match(_SHAPE, "'mutable' or the shape of the allocation")
-            alloc = tuple(int(size) for size in sizes[0].split("x"))
+            alloc = tuple(self.number_of(size) for size in sizes[0].split("x"))
         self.expect(">")
         return ty.MemDescType(shape, element, encoding, space, mutable, alloc)
 

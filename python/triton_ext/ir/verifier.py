@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING
 
 from ..errors import VerifyError
 from . import lexer
-from .dominance import dominators
+from .dominance import Dominance
 from .nodes import Block, Operation, Region
 from .rules import Facts, rules_of
 from .type_slots import KNOWN_DIALECTS
@@ -75,19 +75,47 @@ def _at_alias(module: Module, name: str, message: str) -> VerifyError:
     )
 
 
+class _Blocks:
+    """Several blocks of a region, while they are checked one by one.
+
+    Attributes:
+        current: The one that is being checked.
+    """
+
+    def __init__(self, region: Region) -> None:
+        self._dominance = Dominance(region) if _is_ordered(region) else None
+        self.current = region._blocks[0]
+
+    def are_visible(self, block: Block) -> bool:
+        """Whether values that a block defines can be used in the current one, wherever they are."""
+        dominance, current = self._dominance, self.current
+        if dominance is None or current not in dominance:
+            return True
+        return block is not current and dominance.dominates(block, current)
+
+
 class _Scopes:
     """Walks a tree with the values and names that are visible at each place."""
 
     def __init__(self, facts: Facts) -> None:
         self.facts = facts
         self.visible: set[Value] = set()
+        # What regions of several blocks define, those around the present place.
+        self.in_blocks: dict[Value, tuple[_Blocks, Block]] = {}
         self.names: dict[str, Value] = {}
+
+    def is_visible(self, value: Value) -> bool:
+        """Whether a value's definition dominates the present place."""
+        if value in self.visible:
+            return True
+        blocks, block = self.in_blocks.get(value, (None, None))
+        return blocks is not None and block is not None and blocks.are_visible(block)
 
     def check(self, op: Operation) -> Iterator[VerifyError]:
         """Checks an operation and everything inside it."""
         visible = self.visible
         for index, operand in enumerate(op._operands):
-            if operand not in visible:
+            if operand not in visible and not self.is_visible(operand):
                 yield _not_visible(op, index, operand)
         for rule in rules_of(op.name):
             try:
@@ -102,9 +130,9 @@ class _Scopes:
 
     def check_region(self, region: Region) -> Iterator[VerifyError]:
         """Checks a region; what it defines is not visible any more behind it."""
-        outer_visible, outer_names = self.visible, self.names
+        outer_visible, outer_names, outer_blocks = self.visible, self.names, self.in_blocks
         if region.isolated:
-            self.visible = set()
+            self.visible, self.in_blocks = set(), {}
             # Hosts read the partitions of warp_specialize with the names around them in use.
             inherits = region.parent.name.startswith("ttg.warp_specialize")
             self.names = dict(outer_names) if inherits else {}
@@ -117,6 +145,7 @@ class _Scopes:
             yield from self.check_blocks(region, added, names)
         if region.isolated:
             self.visible, self.names = outer_visible, outer_names
+            self.in_blocks = outer_blocks
             return
         self.visible.difference_update(added)
         for name in names:
@@ -144,24 +173,16 @@ class _Scopes:
                 if block.label in labels:
                     yield region.parent.error(f"redefinition of block '{block.label}'")
                 labels.add(block.label)
-        defined = {block: _definitions(block) for block in blocks}
-        ordered = _is_ordered(region)
-        above = dominators(region) if ordered else {}
+        state = _Blocks(region)
+        defined = {value: (state, block) for block in blocks for value in _definitions(block)}
+        self.in_blocks.update(defined)
         for block in blocks:
-            seen = [
-                value
-                for other in above.get(block, blocks)
-                if other is not block
-                for value in defined[other]
-            ]
-            if block not in above:
-                seen += defined[block]
-            new = [value for value in seen if value not in self.visible]
-            self.visible.update(new)
+            state.current = block
             mine: list[Value] = []
             yield from self.check_block(block, mine, names)
-            self.visible.difference_update(new)
             self.visible.difference_update(mine)
+        for value in defined:
+            del self.in_blocks[value]
 
     def define(
         self, op: Operation, value: Value, added: list[Value], names: list[str]

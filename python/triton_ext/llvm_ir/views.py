@@ -137,7 +137,7 @@ class Phi:
         incoming, labels = [], []
         for part in _without_attachments(split_commas(tokens[first:])):
             value = split_commas(part[1:-1])
-            if part[0].text != "[" or len(value) != 2 or len(value[1]) != 1:
+            if part[0].text != "[" or len(value) != 2 or not value[0] or len(value[1]) != 1:
                 return None
             text = _text(instruction.text, value[0])
             incoming.append(Operand("", text, value[0][0].start, value[0][0].start))

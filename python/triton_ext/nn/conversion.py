@@ -93,7 +93,8 @@ def convert(
 
     Raises:
         TypeError: ``model`` is no module, ``report``, ``fold``, ``pack`` or ``norms`` no bool.
-        ValueError: A module that is in training mode, with ``fold=True``; another ``fallback``.
+        ValueError: A module that is in training mode, with ``fold=True``; another ``fallback``; a
+            child whose name is empty or has a dot.
     """
     parse_fallback(fallback)
     _check_model("convert", model)
@@ -216,6 +217,11 @@ def refresh(model: torch.nn.Module) -> torch.nn.Module:
 def _check_model(name: str, model: object) -> None:
     if not isinstance(model, torch.nn.Module):
         raise TypeError(f"{name}: expected a torch.nn.Module, got {type(model).__name__}")
+    for path, module in model.named_modules():
+        for child, _ in module._modules.items():  # a scripted module has no keys
+            if not child or "." in child:  # torch's own add_module refuses it; a file need not
+                where = " ".join((type(module).__name__, path)).rstrip()
+                raise ValueError(f"{name}: {where} has a child named {child!r}")
 
 
 def _check_flags(name: str, **flags: object) -> None:

@@ -2,21 +2,25 @@
 
 The class is a subclass of the module's own with the same name.  Its forward is the folded one where
 that stands for the original, for tensors in eval mode (with chains of norms in training mode, too),
-and otherwise the original.  Instances copy
-and pickle by the recipe; constructing the class (as slices of a ``Sequential`` do) gives an
-instance of the module's own.
+and otherwise the original.  Copies have the recipe; constructing the class (as slices of a
+``Sequential`` do) gives an instance of the module's own.
+
+A pickle has the names of what is folded, and no text that would be run.  The process that loads it
+records the forward anew; what cannot be recorded there is not folded.
 """
 
 from __future__ import annotations
 
 import functools
 import importlib
+import secrets
+import weakref
 from typing import Any
 
 import torch
 
 from triton_ext.nn.folding import Fold
-from triton_ext.nn.patterns import FOLDS, Recipe
+from triton_ext.nn.patterns import FOLDS, Recipe, find_recipe
 from triton_ext.nn.steps import has_hooks
 from triton_ext.nn.traceable import differs, likeness
 
@@ -71,6 +75,11 @@ def _folded_class(
     base: Any, recipe: Recipe, original: Any, functions: tuple[Any, ...], values: tuple[Any, ...]
 ) -> Any:
     inputs, folded, in_training = recipe.inputs, _function(recipe), recipe.in_training
+    token = secrets.token_hex(16)
+    convolutions = tuple(site.name for site in recipe.sites)
+    norms = tuple(site.name for site in recipe.norms)
+    if in_training:  # These may begin chains, too, and are within one of a convolution.
+        norms += tuple(site.norm for site in recipe.sites if site.norm)
 
     def forward(self: Any, *arguments: Any, **keywords: Any) -> Any:
         if (
@@ -93,7 +102,7 @@ def _folded_class(
     def reduce(self: Any, protocol: Any) -> Any:
         # Without a __reduce__ of the module's own: the class, then its arguments; then the state.
         _, arguments, *rest = base.__reduce_ex__(self, 2)
-        return _empty, (base, recipe, *arguments[1:]), *rest
+        return _empty, (base, token, convolutions, norms, *arguments[1:]), *rest
 
     def train(self: Any, mode: bool = True) -> Any:
         for each in folds_of(self):
@@ -119,7 +128,13 @@ def _folded_class(
         "train": functools.wraps(base.train)(train),
         _RECIPE: recipe,
     }
-    return type(base)(base.__name__, (base,), namespace)
+    made = type(base)(base.__name__, (base,), namespace)
+    _classes[token] = made
+    return made
+
+
+# The classes of this process by what pickles of their instances name.
+_classes: weakref.WeakValueDictionary[str, Any] = weakref.WeakValueDictionary()
 
 
 def _functions_of(base: Any, recipe: Recipe) -> tuple[Any, ...]:
@@ -179,6 +194,38 @@ def _function(recipe: Recipe) -> Any:
     return names["forward"]
 
 
-def _empty(base: Any, recipe: Recipe, *arguments: Any) -> Any:
-    """Returns an instance that gets its attributes next; copies and pickles name it."""
-    return base.__new__(_class_for(base, recipe), *arguments)
+def _empty(
+    base: Any, token: str, convolutions: tuple[str, ...], norms: tuple[str, ...], *arguments: Any
+) -> Any:
+    """Returns an instance that gets its attributes next; copies and pickles name it.
+
+    Args:
+        base: The module's own class.
+        token: Of the class in the process that made it.
+        convolutions: The names in the module of those that are folded.
+        norms: The names in the module of those that begin chains.
+        arguments: For ``__new__``.
+    """
+    made = _classes.get(token)
+    if made is None or made.__bases__ != (base,):
+        made = _unpickled_class(base, frozenset(convolutions), frozenset(norms))
+    return base.__new__(made, *arguments)
+
+
+@functools.lru_cache(maxsize=1024)
+def _unpickled_class(base: Any, convolutions: frozenset[str], norms: frozenset[str]) -> Any:
+    """Returns the class of modules that were folded in another process, until they have a state."""
+
+    def set_state(self: Any, state: Any) -> None:
+        self.__class__ = base
+        self.__setstate__(state)
+        self.__dict__.pop(FOLDS, None)
+        try:
+            recipe, _ = find_recipe(self, convolutions, norms)
+        except AttributeError:  # a module that it is a part of has no state yet
+            return
+        if recipe is not None:
+            fold(self, recipe)
+
+    namespace = {"__module__": base.__module__, "__setstate__": set_state}
+    return type(base)(base.__name__, (base,), namespace)

@@ -37,6 +37,7 @@ from torch.nn import functional as F
 
 from triton_ext.nn.folding import NORMS, convolve_folded
 from triton_ext.nn.norms import normalize
+from triton_ext.nn.program import NotWritable, program_of
 from triton_ext.nn.steps import activation_of, has_hooks
 from triton_ext.nn.traceable import Reading, read_forward
 
@@ -64,7 +65,9 @@ class Site:
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """A forward with folded convolutions, as text and what the text names; pickles.
+    """A forward with folded convolutions, as text and what the text names.
+
+    No file has one: what loads a folded module makes its recipe from the module.
 
     Attributes:
         source: Defines ``forward(self, ...)``.
@@ -178,7 +181,10 @@ def find_recipe(
     chains = _fold_norms(module, graph, norms, reasons)
     if not sites and not chains:
         return None, reasons
-    source, names = _program(graph)
+    try:
+        source, names = program_of(graph)
+    except NotWritable as error:
+        return None, dict.fromkeys(layers, f"not recorded: {error}")
     state = vars(module)
     own = {k: v for (path, k), v in reading.attributes.items() if not path and k in state}
     recipe = Recipe(
@@ -199,20 +205,6 @@ def find_recipe(
     return recipe, reasons
 
 
-def _program(graph: fx.Graph) -> tuple[str, tuple[tuple[str, Any], ...]]:
-    """Returns a graph as text, and what the text names, as a recipe has them."""
-    for node in graph.nodes:
-        node.type = None
-    code = graph.python_code("self")
-    used = _used_names(code.src)
-    names = tuple(
-        (name, f"module:{value.__name__}" if isinstance(value, types.ModuleType) else value)
-        for name, value in sorted(code.globals.items())
-        if name in used
-    )
-    return code.src, names
-
-
 def _containers(
     root: torch.nn.Module, graph: fx.Graph, named: Set[str]
 ) -> tuple[tuple[str, tuple[str, ...]], ...]:
@@ -220,14 +212,6 @@ def _containers(
     paths = {str(n.target).rpartition(".")[0] for n in graph.nodes if n.op == "call_module"}
     paths = (paths | named) - {""}
     return tuple((p, tuple(root.get_submodule(p)._modules)) for p in sorted(paths))
-
-
-def _used_names(source: str) -> set[str]:
-    def names(code: types.CodeType) -> set[str]:
-        inner = (c for c in code.co_consts if isinstance(c, types.CodeType))
-        return set(code.co_names).union(*map(names, inner))
-
-    return names(compile(source, "<folded forward>", "exec"))
 
 
 # What copies, pickles and makes instances; a class that is made for a folded forward has its own.

@@ -9,12 +9,12 @@ from __future__ import annotations
 import os
 import re
 import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from triton_ext import backends, host
+from triton_ext.host.children import command
 
 __all__ = ["CHECKS", "CPU", "GPU", "NUMPY", "TORCH", "Check", "NotShown"]
 
@@ -187,9 +187,13 @@ _CANONICAL = """module {
 
 
 def _triton_opt(_: str) -> str:
-    command = [sys.executable, "-m", "triton_ext.tools.opt", "-canonicalize", "--host=always", "-"]
     done = subprocess.run(
-        command, input=_CANONICAL, capture_output=True, text=True, check=False, timeout=60
+        command("-m", "triton_ext.tools.opt", "-canonicalize", "--host=always", "-"),
+        input=_CANONICAL,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
     )
     if done.returncode != 0:
         raise NotShown(f"status {done.returncode}: {done.stderr.strip()}")
@@ -221,9 +225,13 @@ print("off by", float((conv2d(x, w, padding=1).double() - exact).abs().max()))
 def _interpreted(_: str) -> str:
     # Triton asks for the interpreter when a kernel is defined.
     environment = {**os.environ, "TRITON_INTERPRET": "1"}
-    command = [sys.executable, "-c", _CONV2D]
     done = subprocess.run(
-        command, env=environment, capture_output=True, text=True, check=False, timeout=100
+        command("-c", _CONV2D),
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=100,
     )
     found = re.search(r"^off by (\S+)$", done.stdout, re.M)
     if found is None:

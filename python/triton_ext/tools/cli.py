@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 
 from triton_ext import __version__
-from triton_ext.tools import doctor, lds, opt, split_file, tune, waits
+from triton_ext.tools import doctor, lds, mlir_translate, opt, split_file, tune, waits
 
 __all__ = ["main"]
 
@@ -24,6 +24,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return opt.main(given[1:])
     if given[:1] == ["split-file"]:
         return split_file.main(given[1:])
+    if given[:1] == ["mlir-translate"]:
+        return mlir_translate.main(given[1:])
     parser = argparse.ArgumentParser(prog="triton-ext", description="Tools of triton-ext.")
     parser.add_argument("--version", action="version", version=f"triton-ext {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
@@ -32,6 +34,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     command.set_defaults(run=doctor.run)
     commands.add_parser("opt", help=opt.SUMMARY)
     commands.add_parser("split-file", help=split_file.SUMMARY)
+    commands.add_parser("mlir-translate", help=mlir_translate.SUMMARY)
     command = commands.add_parser("waits", help=waits.SUMMARY, description=waits.SUMMARY)
     waits.add_arguments(command)
     command.set_defaults(run=waits.run)

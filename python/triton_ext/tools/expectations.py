@@ -27,8 +27,9 @@ from triton_ext.strings import lines_of
 __all__ = ["Expectation", "expectations", "verify"]
 
 _DESIGNATOR = re.compile(
-    r"expected-(?P<kind>error|warning|remark|note)(?P<re>-re)?[ \t]*"
-    r"(?:@[ \t]*(?P<place>[+-]\d{1,18}|above|below|unknown))?[ \t]*(?P<count>\d{1,18})?[ \t]*\{\{"
+    r"expected-(?P<kind>error|warning|remark|note)(?P<re>-re)?"
+    r"(?:[ \t]*@[ \t]*(?P<place>[+-]\d{1,18}|above|below|unknown))?"
+    r"(?:[ \t]*(?P<count>\d{1,18}))?[ \t]*\{\{"
 )
 # What somebody took for a designator: it starts a comment, or has braces.
 _ALMOST = re.compile(r"(?://[ \t]*(expected-[a-z])|(expected-[a-z]+[^{}]*\{\{))")

@@ -8,23 +8,31 @@ from collections.abc import Mapping
 from triton_ext.errors import UnsupportedError
 from triton_ext.ir import Module
 from triton_ext.ir.lexer import Source
-from triton_ext.strings import lines_of
+from triton_ext.strings import STRING, lines_of
 
-__all__ = ["expand_aliases", "split", "with_names_of", "without_comments", "without_locations"]
+__all__ = [
+    "expand_aliases",
+    "split",
+    "with_names_of",
+    "with_types_in_line",
+    "without_comments",
+    "without_locations",
+]
 
 #: The most characters that a module with its aliases written out, or all of them, may have.
 MAX_EXPANDED = 64 << 20
 
-_STRING = r'"(?:[^"\\\n]|\\.)*"'
 # A comment, or a string that may hold what looks like one.
-_STRING_OR_COMMENT = re.compile(_STRING + r"|//[^\n]*")
-_LOCATION = re.compile(_STRING + r"|//[^\n]*|[ \t]*(?<![\w.$-])loc\(")
+STRING_OR_COMMENT = re.compile(STRING + r"|//[^\n]*")
+_LOCATION = re.compile(STRING + r"|//[^\n]*|[ \t]*(?<![\w.$-])loc\(")
 _LOCATION_ALIAS = re.compile(r"^#loc[\w$.-]* = loc\(.*\)[ \t]*\n?", re.MULTILINE)
 _DEFINITION = re.compile(r"^([#!][\w.$-]+)[ \t]*=[ \t]*", re.MULTILINE)
+# MLIR prints no line that begins so; a string has no end of a line in it.
+_TYPES_ON_A_LINE = re.compile(r"(?<=\S)[ \t]*\n[ \t]*(?=(?::|->) )")
 _REST_OF_LINE = re.compile(r"[ \t]*\n?")
-_VALUE = re.compile(_STRING + r"|//[^\n]*|%[\w$.-]+")
-_BRACKET = re.compile(_STRING + r"|[()]")
-_ALIAS = re.compile(_STRING + r"|//[^\n]*|(?<![\w$.%@-])[#!][A-Za-z_][\w$.-]*")
+_VALUE = re.compile(STRING + r"|//[^\n]*|%[\w$.-]+")
+_BRACKET = re.compile(STRING + r"|[()]")
+_ALIAS = re.compile(STRING + r"|//[^\n]*|(?<![\w$.%@-])[#!][A-Za-z_][\w$.-]*")
 
 
 def split(text: str, marker: str) -> list[tuple[int, str]]:
@@ -49,12 +57,17 @@ def without_comments(text: str) -> str:
 
     lines = []
     for line in lines_of(text, keep_ends=True):
-        kept = _STRING_OR_COMMENT.sub(keep_strings, line) if "//" in line else line
+        kept = STRING_OR_COMMENT.sub(keep_strings, line) if "//" in line else line
         if kept is line:
             lines.append(line)
         elif kept.strip():
             lines.append(kept.rstrip() + "\n")
     return "".join(lines)
+
+
+def with_types_in_line(text: str) -> str:
+    """Puts the types of an operation that stand on a line of their own where MLIR prints them."""
+    return _TYPES_ON_A_LINE.sub(" ", text)
 
 
 def without_locations(text: str) -> str:

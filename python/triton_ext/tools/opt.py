@@ -286,7 +286,7 @@ class _Runner:
         text = text[first_line:]
         if self._arguments.keep_comments:
             return text
-        text = ir_text.without_comments(text)
+        text = ir_text.with_types_in_line(ir_text.without_comments(text))
         if not self._arguments.debug_info:
             text = ir_text.without_locations(text)
         elif self._arguments.pretty_debug_info:

@@ -13,15 +13,14 @@ from collections.abc import Mapping
 
 from triton_ext.errors import ParseError
 from triton_ext.ir.lexer import Source, find_group_end
-from triton_ext.strings import unquote
+from triton_ext.strings import STRING, unquote
 
 __all__ = ["with_pretty_locations"]
 
-_STRING = r'"(?:[^"\\\n]|\\.)*"'
-_OUTSIDE = re.compile(_STRING + r"|//[^\n]*|(?<![\w.$-])loc\(")
+_OUTSIDE = re.compile(STRING + r"|//[^\n]*|(?<![\w.$-])loc\(")
 _DEFINITION = re.compile(r"^(#[\w$.-]+)[ \t]*=[ \t]*loc\(", re.MULTILINE)
-_FILE = re.compile(rf"({_STRING})\s*:\s*(\d+)\s*:\s*(\d+)(?:\s+to\s+(\d*)\s*:\s*(\d+))?")
-_NAME = re.compile(rf"({_STRING})\s*(\(?)\s*")
+_FILE = re.compile(rf"({STRING})\s*:\s*(\d+)\s*:\s*(\d+)(?:\s+to\s+(\d*)\s*:\s*(\d+))?")
+_NAME = re.compile(rf"({STRING})\s*(\(?)\s*")
 _ALIAS = re.compile(r"#[\w$.-]+")
 _WORD = re.compile(r"unknown\b|callsite\s*\(\s*|fused\s*(?=[<\[])")
 _AT = re.compile(r"\s*at\s+")

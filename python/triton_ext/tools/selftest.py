@@ -10,14 +10,13 @@ import json
 import os
 import signal
 import subprocess
-import sys
-import tempfile
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Literal
 
 from triton_ext.errors import UnsupportedError
+from triton_ext.host.children import TemporaryFolder, command
 
 __all__ = ["Outcome", "run_checks"]
 
@@ -103,15 +102,14 @@ def _tested(name: str, status: str, text: str) -> Outcome:
 
 def _child(arguments: Sequence[str], limit: float) -> tuple[list[dict[str, object]], str]:
     """Runs the selftest's module; returns its lines and, if it ended badly, how."""
-    command = [sys.executable, "-m", _MODULE, *arguments]
     environment = {**os.environ, "PYTHONWARNINGS": "ignore"}
     environment.pop("TRITON_INTERPRET", None)
-    with tempfile.TemporaryDirectory(prefix="triton-ext-selftest-") as folder:
+    with TemporaryFolder() as folder:
         environment["TRITON_CACHE_DIR"] = folder
         try:
             done = subprocess.run(
-                command,
-                cwd=folder,  # a file there that is named like a module is none of ours
+                command("-m", _MODULE, *arguments),
+                cwd=folder,
                 env=environment,
                 capture_output=True,
                 timeout=limit,

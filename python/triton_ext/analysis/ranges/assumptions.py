@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ...ir import Block, Module, Operation, Region, Value
 from ...ir.dialects import arith
-from ...ir.dominance import dominators
+from ...ir.dominance import Dominance
 from ..axis_info import Types
 from .interval import Bounds, IntegerRange
 from .visit import width_of
@@ -26,12 +26,12 @@ class Assumptions:
         types: The types of its values.
     """
 
-    __slots__ = ("_dominators", "_facts", "_types")
+    __slots__ = ("_dominance", "_facts", "_types")
 
     def __init__(self, module: Module, types: Types) -> None:
         self._types = types
         self._facts: dict[Value, list[tuple[Block, IntegerRange]]] = {}
-        self._dominators: dict[Region, dict[Block, frozenset[Block]]] = {}
+        self._dominance: dict[Region, Dominance] = {}
         for op in module.walk():
             if op.name == "llvm.intr.assume" and op.operands and op.parent is not None:
                 self._assume(op.operands[0], op.parent)
@@ -50,15 +50,15 @@ class Assumptions:
             if inner is where:
                 return True
             region = inner.parent
-            if region is where.parent and where in self._all_on_the_way(region).get(inner, ()):
+            if region is where.parent and self._dominance_in(region).dominates(where, inner):
                 return True
             inner = region.parent.parent
         return False
 
-    def _all_on_the_way(self, region: Region) -> dict[Block, frozenset[Block]]:
-        if region not in self._dominators:
-            self._dominators[region] = dominators(region)
-        return self._dominators[region]
+    def _dominance_in(self, region: Region) -> Dominance:
+        if region not in self._dominance:
+            self._dominance[region] = Dominance(region)
+        return self._dominance[region]
 
     def _assume(self, condition: Value, block: Block) -> None:
         pending = [condition]

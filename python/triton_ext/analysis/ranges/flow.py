@@ -12,7 +12,7 @@ from typing import Final
 
 from ...ir import Block, Operation, Region, Value
 from ...ir.dialects import scf
-from ...ir.dominance import dominators
+from ...ir.dominance import Dominance
 from ..axis_info import Types
 from ..trip_count import iterations
 from .assumptions import Assumptions
@@ -130,7 +130,7 @@ class Execution:
 
     def _run_blocks(self, region: Region, arguments: Ranges) -> Ranges:
         """Runs blocks that branch to each other until no range moves, then once more."""
-        order = list(dominators(region))
+        order = Dominance(region).order
         entering: dict[Block, Ranges] = {order[0]: arguments}
         records, self._records = self._records, False
         visits = dict.fromkeys(order, 0)

@@ -30,8 +30,8 @@ __all__ = [
     "memdesc_view_source",
 ]
 
-_OFFSETS = re.compile(r"\s*\[([-\d,\s]*)\]", re.ASCII)
-_NUM_WARPS = re.compile(r"num_warps\s*\(\s*(\d+)\s*\)", re.ASCII)
+_OFFSETS = re.compile(r"\s*\[\s*((?:-?\d{1,18}(?:\s*,\s*-?\d{1,18})*)?)\s*\]", re.ASCII)
+_NUM_WARPS = re.compile(r"num_warps\s*\(\s*(\d{1,9})\s*\)", re.ASCII)
 
 
 def _token(reader: OpReader) -> OpResult | None:

@@ -13,13 +13,14 @@ import os
 import pickle
 import queue
 import subprocess
-import sys
 import tempfile
 import threading
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
+
+from triton_ext.host.children import command
 
 __all__ = ["CompilePool", "Compiled", "Processes", "usable_cores"]
 
@@ -192,7 +193,7 @@ class CompilePool(Processes):
         environment.pop("TRITON_INTERPRET", None)
         super().__init__(
             count or min(32, max(1, usable_cores() - 1)),
-            [sys.executable, "-m", "triton_ext.ops.tuning.worker"],
+            command("-m", "triton_ext.ops.tuning.worker"),
             environment=environment,
         )
 

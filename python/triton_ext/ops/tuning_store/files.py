@@ -6,8 +6,10 @@ A file is JSON: what it is, for which GPU, and one line per entry.  Guarantees:
 - No writer undoes another's work: each holds a lock while it reads, merges and replaces.
 - What cannot be read is reported and passed over, never written over: a broken file is set aside
   under another name, an entry of a kind that is not known here is kept as it is.
+- A file that was there keeps its permissions, its group and the links that lead to it.
 
 Merging takes of two entries the newer one; the order in which files are merged does not matter.
+A date that is none, or is in the future, is older than every other.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ import json
 import os
 import pathlib
 import re
-import tempfile
+import stat
 import time
 import warnings
 from collections.abc import Iterator, Mapping
@@ -49,6 +51,13 @@ _FORMAT = "triton-ext tuning"
 
 # What an entry holds, as JSON has it; its fields are those of Entry.
 RawEntry = dict[str, Any]
+
+_DATE = re.compile(r"\d{4}-\d\d-\d\d(?:T\d\d:\d\d:\d\d(?:\.\d{1,9})?Z)?", re.ASCII)
+# Clocks of machines that share a table differ by less.
+_DAY_SECONDS = 86400
+# A writer holds the lock for milliseconds.
+_LOCK_SECONDS = 60.0
+_LOCK_POLL_SECONDS = 0.01
 
 
 class TuningWarning(UserWarning):
@@ -147,19 +156,22 @@ def merged(first: Mapping[str, RawEntry], second: Mapping[str, RawEntry]) -> dic
     The order and the number of times that tables are merged make no difference.
     """
     result = dict(first)
+    tomorrow = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() + _DAY_SECONDS))
     for key, raw in second.items():
-        if key not in result or _rank(raw) > _rank(result[key]):
+        if key not in result or _rank(raw, tomorrow) > _rank(result[key], tomorrow):
             result[key] = raw
     return result
 
 
-def _rank(raw: object) -> tuple[bool, str, str]:
+def _rank(raw: object, tomorrow: str) -> tuple[bool, bool, str, str]:
     """Orders entries of a key: readable ones last, by date; a total order, for merging."""
     text = json.dumps(raw, sort_keys=True)
     try:
-        return True, Entry.of(raw).measured, text
+        measured = Entry.of(raw).measured
     except TableError:
-        return False, "", text
+        return False, False, "", text
+    is_date = _DATE.fullmatch(measured) is not None and measured <= tomorrow
+    return True, is_date, measured, text
 
 
 def read_table(path: pathlib.Path, gpu: str | None = None) -> Table | None:
@@ -176,13 +188,35 @@ def read_table(path: pathlib.Path, gpu: str | None = None) -> Table | None:
         TableError: It is no table, one of another schema, or for another GPU.
     """
     try:
-        text = path.read_bytes().decode("utf-8")
+        data = _read(path)
+    except OSError as error:
+        raise TableError(f"{path}: cannot be read: {error}") from error
+    return None if data is None else _parsed(path, data, gpu)
+
+
+def _read(path: pathlib.Path) -> bytes | None:
+    """Returns what a regular file holds, ``None`` where there is no file.
+
+    Raises:
+        OSError: It cannot be read; trying again may succeed.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except FileNotFoundError:
         return None
-    except (OSError, UnicodeDecodeError) as error:
-        raise TableError(f"{path}: cannot be read: {error}") from error
+    with os.fdopen(descriptor, "rb") as file:
+        _check_regular(path, descriptor)
+        return file.read()
+
+
+def _check_regular(path: pathlib.Path, descriptor: int) -> None:
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        raise OSError(errno.EINVAL, "is no regular file", str(path))
+
+
+def _parsed(path: pathlib.Path, data: bytes, gpu: str | None) -> Table:
     try:
-        document = json.loads(text)
+        document = json.loads(data.decode("utf-8"))
     except (ValueError, RecursionError) as error:
         raise TableError(f"{path}: is not JSON: {error}") from error
     if not isinstance(document, dict) or document.get("format") != _FORMAT:
@@ -211,19 +245,33 @@ def write_table(path: pathlib.Path, table: Table) -> None:
     head = json.dumps({"format": _FORMAT, "schema": SCHEMA, "gpu": table.gpu}, indent=1)
     body = ",\n".join(lines)
     text = f'{head[:-2]},\n "entries": {{\n{body}\n }}\n}}\n' if lines else _empty(head)
+    path = pathlib.Path(os.path.realpath(path))
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    # There is one writer at a time: what is there was left by one that was killed.
+    temporary = path.with_name(f".{path.name}.tmp")
+    temporary.unlink(missing_ok=True)
+    handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
     try:
         with os.fdopen(handle, "w", encoding="utf-8") as file:
             file.write(text)
             file.flush()
-            os.fsync(file.fileno())
-            os.fchmod(file.fileno(), 0o644)
+            _copy_access(path, handle)
+            os.fsync(handle)
         os.replace(temporary, path)
     except BaseException:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(temporary)
+        temporary.unlink(missing_ok=True)
         raise
+
+
+def _copy_access(path: pathlib.Path, descriptor: int) -> None:
+    """Gives an open file the group and the permissions of another one, if there is one."""
+    try:
+        there = path.stat()
+    except FileNotFoundError:
+        return
+    with contextlib.suppress(PermissionError):  # of a group that its writer is not in
+        os.fchown(descriptor, -1, there.st_gid)
+    os.fchmod(descriptor, stat.S_IMODE(there.st_mode) & 0o777)
 
 
 def _empty(head: str) -> str:
@@ -235,13 +283,18 @@ def _locked(path: pathlib.Path) -> Iterator[None]:
     """Keeps other writers of a file waiting; readers need no lock.
 
     The lock's file is removed by who holds the lock, and by nobody else.
+
+    Raises:
+        OSError: It cannot be locked; after a minute, that another process holds the lock.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     name = path.with_name(path.name + ".lock")
+    end = time.monotonic() + _LOCK_SECONDS
     while True:
         # Closing the file ends the lock, and so does the end of the process.
-        with open(name, "w", encoding="utf-8") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
+        with open(_open_lock(name), "rb") as lock:
+            _check_regular(name, lock.fileno())
+            _wait_for(lock.fileno(), name, end)
             # Who had the lock before has removed the file, and others may lock one that is newer.
             if not _is_file_at(name, lock.fileno()):
                 continue
@@ -249,6 +302,32 @@ def _locked(path: pathlib.Path) -> Iterator[None]:
                 yield
             finally:
                 name.unlink(missing_ok=True)
+            return
+
+
+def _open_lock(name: pathlib.Path) -> int:
+    """Opens a lock's file, also one of another user that may only be read."""
+    flags = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    try:
+        return os.open(name, os.O_RDWR | os.O_CREAT | flags, 0o666)
+    except PermissionError:
+        return os.open(name, os.O_RDONLY | flags)
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise OSError(errno.ELOOP, "is a link, not a lock", str(name)) from error
+        raise
+
+
+def _wait_for(descriptor: int, name: pathlib.Path, end: float) -> None:
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() > end:
+                text = f"another process has held the lock for {_LOCK_SECONDS:g} seconds"
+                raise TimeoutError(errno.ETIMEDOUT, text, str(name)) from None
+            time.sleep(_LOCK_POLL_SECONDS)
+        else:
             return
 
 
@@ -288,12 +367,14 @@ def update_table(path: pathlib.Path, table: Table) -> Table:
         What the file now holds.
 
     Raises:
-        OSError: It cannot be written.
+        OSError: It cannot be read or written, or another process holds its lock.
     """
+    path = pathlib.Path(os.path.realpath(path))
     check_writable(path)
     with _locked(path):
+        data = _read(path)  # What cannot be read now may be a good table.
         try:
-            there = read_table(path, table.gpu)
+            there = None if data is None else _parsed(path, data, table.gpu)
         except TableError as error:
             aside = path.with_name(f"{path.name}.aside-{time.time_ns()}")
             os.replace(path, aside)

@@ -18,6 +18,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from triton_ext.host.folders import base_folder
 from triton_ext.ops.depthwise_config import is_depthwise
 from triton_ext.ops.machine import Machine
 from triton_ext.ops.tuning_store.cases import Case
@@ -56,12 +57,15 @@ def user_folder() -> pathlib.Path:
         TableError: It is in a home folder that cannot be found out.
     """
     named = os.environ.get("TRITON_EXT_TUNING_DIR")
-    data = os.environ.get("XDG_DATA_HOME") or "~/.local/share"
-    folder = pathlib.Path(named) if named else pathlib.Path(data) / "triton-ext" / "tuning"
+    if not named:
+        data = base_folder("XDG_DATA_HOME", ".local/share")
+        if data is None:
+            raise TableError("there is no home folder; set TRITON_EXT_TUNING_DIR")
+        return data / "triton-ext" / "tuning"
     try:
-        return folder.expanduser()
+        return pathlib.Path(named).expanduser()
     except RuntimeError as error:
-        raise TableError(f"{folder}: no such home folder; set TRITON_EXT_TUNING_DIR") from error
+        raise TableError(f"{named}: no such home folder; set TRITON_EXT_TUNING_DIR") from error
 
 
 def user_path(gpu: str) -> pathlib.Path:

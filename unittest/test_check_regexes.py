@@ -1,0 +1,58 @@
+"""``tools/check_regexes.py``: which patterns it finds, and which it refuses."""
+
+from __future__ import annotations
+
+import importlib.util
+import pathlib
+import sys
+
+import pytest
+
+pytest.importorskip("regexploit")
+TOOLS = pathlib.Path(__file__).parent.parent / "tools"
+
+
+@pytest.fixture(scope="module")
+def tool():
+    sys.path.insert(0, str(TOOLS))  # for the neighbours that it imports
+    try:
+        spec = importlib.util.spec_from_file_location("check_regexes", TOOLS / "check_regexes.py")
+        module = importlib.util.module_from_spec(spec)
+        sys.modules["check_regexes"] = module
+        spec.loader.exec_module(module)
+        return module
+    finally:
+        sys.path.remove(str(TOOLS))
+
+
+@pytest.mark.parametrize(
+    ("source", "word"),
+    [
+        (r"""re.compile(r"(?:\s+|//[^\n]*)*:")""", "exponential"),
+        (r"""re.search(rf"{NAME}(a+)+b", text)""", "exponential"),
+        (r"""re.match("(a+" + r")+b", text)""", "exponential"),
+        (r"""re.compile(STAR + "b")""", "exponential"),
+        (r"""re.fullmatch(r"[ \t]*(?:@x)?[ \t]*\d?[ \t]*:", text)""", "degree 3"),
+    ],
+)
+def test_slow_patterns_are_refused(tool, source, word):
+    (pattern,) = tool.patterns_of(f'import re\nSTAR = "(a+)+"\n\n{source}\n')
+    assert pattern.line == 4
+    assert word in tool.problem_of(pattern)
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        r"""re.compile(r"\s*(?://[^\n]*\n\s*)*:")""",
+        r"""re.compile(r"(?:[^a\n]+|b)*(?:(a)|(\Z)|(.))")""",  # always matches
+        r"""re.compile(r"( a+ ) # many a*a*a*b", re.VERBOSE | re.ASCII)""",
+    ],
+)
+def test_others_are_not(tool, source):
+    (pattern,) = tool.patterns_of(f"import re\n{source}\n")
+    assert tool.problem_of(pattern) is None
+
+
+def test_a_pattern_that_cannot_be_analysed_is_refused(tool):
+    assert "not analysed" in tool.problem_of(tool.Pattern(1, "(a"))
