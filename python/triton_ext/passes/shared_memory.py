@@ -108,7 +108,7 @@ def _not_modelled(error: SourceError, *others: SourceError) -> NotModelledError:
 
 
 def annotate(module: Module, allocation: ModuleAllocation) -> None:
-    """Writes offsets, sizes of what operations need while they run, and the module's total.
+    """Writes offsets, sizes of what is not an allocation's, and the module's total.
 
     As Triton does, attributes of operations without a buffer are left as they are.
     """
@@ -124,7 +124,7 @@ def annotate(module: Module, allocation: ModuleAllocation) -> None:
 def _write(op: Operation, buffers: Sequence[Buffer]) -> None:
     offsets = [f"{buffer.offset} : i32" for buffer in buffers]
     op.set_attribute(_OFFSET, offsets[0] if len(offsets) == 1 else f"[{', '.join(offsets)}]")
-    if buffers[0].kind is BufferKind.SCRATCH:
+    if buffers[0].kind is not BufferKind.EXPLICIT:
         op.set_attribute(_SIZE, f"{buffers[0].size} : i32")
 
 

@@ -49,7 +49,7 @@ from .lowering import Lowering
 from .reduction import bytes_by_conversion, bytes_by_warps
 from .swizzling import FlatLayout
 
-__all__ = ["SCRATCH_ALIGNMENT", "Scratch"]
+__all__ = ["SCRATCH_ALIGNMENT", "SCRATCH_OPERATIONS", "Scratch"]
 
 SCRATCH_ALIGNMENT: Final = 128
 _TENSOR_MAP_BYTES: Final = 128
@@ -315,13 +315,13 @@ def _atomic(scratch: Scratch, op: Operation, lowering: Lowering) -> int | None:
 
 def _buffer_atomic(scratch: Scratch, op: Operation, lowering: Lowering) -> int | None:
     # Before, results of threads that hold the same elements were not exchanged.
-    return _atomic(scratch, op, lowering) if lowering.reduces_by_conversion else 0
+    exchanges = lowering.vendor == "amd" and lowering.reduces_by_conversion
+    return _atomic(scratch, op, lowering) if exchanges else 0
 
 
 def _poll(scratch: Scratch, op: Operation, lowering: Lowering) -> int:
-    if len(op.operands) < 3 or not op.results[0].uses:
-        return 0
-    return _width(scratch.type(op.operands[1])) // 8
+    # A byte that tells whether it came in time.
+    return 1 if len(op.operands) == 3 and op.results[0].uses else 0
 
 
 def _product(sizes: Sequence[int]) -> int:
@@ -348,6 +348,9 @@ _SIZES: Final[Mapping[str, Callable[[Scratch, Operation, Lowering], int | None]]
     "tt.gather": _gather,
     "ttg.convert_layout": _conversion,
 }
+
+#: Operations that may need memory while they run, besides functions.
+SCRATCH_OPERATIONS: Final = frozenset(_SIZES)
 
 
 def _warp_states(function: Operation) -> int:
