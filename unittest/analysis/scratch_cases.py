@@ -17,6 +17,7 @@ SOME_KINDS = {
     "local_atomic": ("3.8", "4"),
     "atomic_poll": ("3.9", "4"),
     "forced_shuffle": ("3.9", "4"),
+    "captured_descriptors": ("3.8", "4"),
     "buffer_atomic": ("3.6", "3.9"),
     "buffer_atomic_3.9": ("3.9", "4"),
 }
@@ -323,7 +324,11 @@ def _tensor_map(make: _Maker) -> Case:
     )
 
 
-def _captures(make: _Maker) -> Case:
+def _captured_descriptors(make: _Maker) -> Case:
+    return _captures(make, ("!tt.tensordesc<64x64xf16>", "!tt.tensordesc<8x8x8x16x16xf16>"))
+
+
+def _captures(make: _Maker, more: tuple[str, ...] = ()) -> Case:
     """A ``ttg.warp_specialize``, whose function has a byte for each warp of its partitions."""
     source = make.random
     make.warps = 4  # Triton takes multiples of 4.
@@ -331,8 +336,7 @@ def _captures(make: _Maker) -> Case:
     choices = (
         *("i1", "i8", "i32", "i64", "f16", "f32", "!tt.ptr<f32>"),
         f"!ttg.memdesc<16x16xf32, {plain}, #ttg.shared_memory, mutable>",
-        "!tt.tensordesc<64x64xf16>",
-        "!tt.tensordesc<8x8x8x16x16xf16>",
+        *more,
     )
     types = [source.choice(choices) for _ in range(source.randint(1, 5))]
     names = ", ".join(f"%a{i}" for i in range(len(types)))
@@ -361,6 +365,7 @@ _MAKERS = {
     "forced_shuffle": _forced_shuffle,
     "tensor_map": _tensor_map,
     "captures": _captures,
+    "captured_descriptors": _captured_descriptors,
     "convert": _convert,
     "reduce": _reduce,
     "scan": _scan,

@@ -57,7 +57,7 @@ def compare(cases, answers, features, *, target=None):
         scratch = Scratch(module.op, AliasTable.of(module.aliases), features, target)
         if unknown_scratch(module, scratch=scratch):
             # Known to be so: see triton_ext.analysis.allocation.lowering.
-            assert made.target in VARY, made.text
+            assert made.target in VARY or "tt.scan" in made.text, made.text
             continue
         found = allocate(module, scratch=scratch, features=features, as_triton=True)
         assert found.total == expected, made.text

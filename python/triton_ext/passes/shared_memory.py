@@ -14,7 +14,7 @@ from triton_ext.analysis.allocation import (
     allocate,
     unknown_scratch,
 )
-from triton_ext.errors import NotModelledError, PassError, SourceError, VerifyError
+from triton_ext.errors import NotModelledError, ParseError, PassError, SourceError, VerifyError
 from triton_ext.ir import Module, Operation
 from triton_ext.ir.aliases import AliasTable
 from triton_ext.ir.functions import symbol_of
@@ -65,7 +65,7 @@ def allocation_of(
             features=features,
             as_triton=as_triton,
         )
-    except VerifyError as error:
+    except (ParseError, VerifyError) as error:
         raise _not_modelled(error) from error
 
 

@@ -248,12 +248,21 @@ def _scan(scratch: Scratch, op: Operation, lowering: Lowering) -> int | None:
     lanes, warps = (_per_dim(layout, name) for name in ("lane", "warp"))
     if warps[axis] == 1:
         return 0
-    registers = _side_by_side(layout, encoding.order)
-    count = _product(warps)
-    for dim, size in enumerate(shape):
-        count *= -(-size // (registers[dim] * lanes[dim] * warps[dim]))
-        count *= 1 if dim == axis else registers[dim] * lanes[dim]
-    return count * sum(map(_bytes, types))
+
+    def elements(registers: Sequence[int]) -> int:
+        count = _product(warps)
+        for dim, size in enumerate(shape):
+            count *= -(-size // (registers[dim] * lanes[dim] * warps[dim]))
+            count *= 1 if dim == axis else registers[dim] * lanes[dim]
+        return count
+
+    bases = layout.in_bases("register")
+    counts = [elements(_side_by_side(list(filter(any, bases)), encoding.order))]
+    if not lowering.reduces_by_conversion:
+        # 3.6 does not look behind registers that repeat others; 3.7 does.
+        counts.append(elements(_side_by_side(bases, encoding.order)))
+    count = _agreed(counts)
+    return None if count is None else count * sum(map(_bytes, types))
 
 
 def _per_dim(layout: LinearLayout, name: str) -> list[int]:
@@ -263,9 +272,9 @@ def _per_dim(layout: LinearLayout, name: str) -> list[int]:
     ]
 
 
-def _side_by_side(layout: LinearLayout, order: Sequence[int]) -> list[int]:
-    """Elements of a thread that lie side by side along each dimension."""
-    rest = [basis for basis in layout.in_bases("register") if any(basis)]
+def _side_by_side(bases: Sequence[tuple[int, ...]], order: Sequence[int]) -> list[int]:
+    """Elements of a thread that lie side by side along each dimension, by its registers' bases."""
+    rest = list(bases)
     found = [1] * len(order)
     for dim in order:
         while rest and rest[0] == tuple(found[dim] * (d == dim) for d in range(len(order))):
