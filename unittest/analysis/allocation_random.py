@@ -70,12 +70,11 @@ class _Maker:
         kind = self.random.randrange(4)
         if kind == 0:
             bins = self.random.choice([64, 256])
-            return [
-                f"{name} = tt.histogram %h : tensor<128xi32, #v> -> tensor<{bins}xi32, #v>"
-            ]
+            return [f"{name} = tt.histogram %h : tensor<128xi32, #v> -> tensor<{bins}xi32, #v>"]
         if kind == 1:
             return [
-                f"{name} = tt.atomic_cas acq_rel, gpu, %p, %n, %n : (!tt.ptr<i32>, i32, i32) -> i32",
+                f"{name} = tt.atomic_cas acq_rel, gpu, %p, %n, %n : "
+                "(!tt.ptr<i32>, i32, i32) -> i32",
                 f"tt.store %p, {name} : !tt.ptr<i32>",
             ]
         value, shape = self.random.choice([("%x", "32x32xf32"), ("%y", "64x32xf16")])

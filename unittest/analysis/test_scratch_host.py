@@ -112,7 +112,9 @@ def test_a_layout_that_is_not_known_is_refused_by_name():
 def test_what_an_earlier_allocation_left():
     made = case("convert", 0)
     # As Triton's passes of 3.9 write it, with a size that nothing computes.
-    text = made.text.replace("%x :", "%x {allocation.offset = 0 : i32, allocation.size = 48 : i32} :")
+    text = made.text.replace(
+        "%x :", "%x {allocation.offset = 0 : i32, allocation.size = 48 : i32} :"
+    )
     module = parse(text)
     aliases, features = AliasTable.of(module.aliases), host.features()
     assert allocate(module, scratch=Scratch(module.op, aliases, features)).total == 48

@@ -14,7 +14,7 @@ from triton_ext.analysis.allocation import (
     allocate,
     unknown_scratch,
 )
-from triton_ext.errors import NotModelledError, ParseError, PassError, SourceError, VerifyError
+from triton_ext.errors import NotModelledError, ParseError, SourceError, VerifyError
 from triton_ext.ir import Module, Operation
 from triton_ext.ir.aliases import AliasTable
 from triton_ext.ir.functions import symbol_of

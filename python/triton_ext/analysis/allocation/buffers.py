@@ -180,7 +180,9 @@ def unknown_scratch(
     unknown: list[Operation] = []
     for function in [op for op in module.walk() if op.regions]:
         if function.name in FUNCTIONS:
-            unknown += (op for op in function.walk() if op.name not in known and scratch(op) is None)
+            unknown += (
+                op for op in function.walk() if op.name not in known and scratch(op) is None
+            )
         elif function.name == "llvm.func":
             unknown += (op for op in function.walk() if op.name in takes)
     return tuple(unknown)
@@ -300,7 +302,9 @@ class _Allocator:
             placed = self._as_triton(function, buffers, items)
         else:
             # Where Triton's offsets are as good, they are taken.
-            placed = place(items, self.partition_size, self._offsets_of_triton(function, buffers, items))
+            placed = place(
+                items, self.partition_size, self._offsets_of_triton(function, buffers, items)
+            )
         alignment = max([buffer.alignment for buffer in buffers], default=1)
         if groups or any(self._starts_partition(buffer) for buffer in buffers):
             alignment = max(alignment, self.partition_size)

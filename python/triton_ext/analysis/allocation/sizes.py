@@ -141,9 +141,9 @@ def _elements(
         sizes[0 if encoding.transposed else -1] *= 2
     elements = buffers * _product(shape_per_cta(encoding.cga_bases, sizes))
     if isinstance(encoding, (PaddedSharedEncoding, SharedLinearEncoding)):
-        layout = encoding.to_linear_layout(shape)  # checks that the bases reach all of the shape
+        places = encoding.to_linear_layout(shape)  # checks that the bases reach all of the shape
         if counts_holes and isinstance(encoding, SharedLinearEncoding):
-            elements = buffers * layout.in_dim_size("offset")
+            elements = buffers * places.in_dim_size("offset")
     if isinstance(encoding, PaddedSharedEncoding):
         elements = encoding.padded_size(elements)
     return 1, elements
