@@ -249,8 +249,6 @@ class _Allocator:
         self.top = top
         self.as_triton = as_triton
         self.knows_partitions = features is None or "amd-partition-placement" in features
-        # Since the same release.
-        self.counts_holes = self.knows_partitions
         self.partition_size = partition_size
         module = top.module
         self.aliases = AliasTable.of(module.aliases if module is not None else None)
@@ -392,7 +390,7 @@ class _Allocator:
 
     def _size(self, type_: MemDescType) -> BufferSize:
         if self.as_triton:
-            return reserved_size(type_, counts_holes=self.counts_holes)
+            return reserved_size(type_)
         return buffer_size(type_)
 
     def _virtual(self, op: Operation, liveness: Liveness) -> list[Buffer]:
