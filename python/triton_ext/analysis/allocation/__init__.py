@@ -18,6 +18,7 @@ from .buffers import (
     allocate,
     allocated_type,
     given_alignment,
+    triton_ranks,
     unknown_scratch,
 )
 from .placement import Item, Placement, place
@@ -39,5 +40,6 @@ __all__ = [
     "given_alignment",
     "place",
     "reserved_bytes",
+    "triton_ranks",
     "unknown_scratch",
 ]

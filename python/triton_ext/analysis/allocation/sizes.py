@@ -2,7 +2,8 @@
 
 A buffer of padded encoding ends behind its last element: nothing is padded behind it.  That of a
 partitioned encoding is one buffer for each partition, which holds the partition's pieces one behind
-the other, padded as a whole.
+the other, padded as a whole.  Offsets of a ``#ttg.shared_linear`` that hold no element of their own
+(bases of zeros) count: elements lie behind them.
 """
 
 from __future__ import annotations
@@ -64,6 +65,7 @@ def reserved_size(type_: MemDescType) -> BufferSize:
 
     Triton pads all of the partitions' elements as one and divides the bytes by the number of
     pieces, which cuts off what does not divide.  Sizes that no layout has are taken as they are.
+    Offsets without an element of their own are counted, as 3.9 does.
 
     Raises:
         VerifyError: The encoding is not known, or an element has no size.
@@ -130,9 +132,11 @@ def _elements(encoding: SharedEncoding, buffers: int, shape: Sequence[int]) -> t
     sizes = list(shape)
     if isinstance(encoding, NvmmaSharedEncoding) and encoding.fp4_padded:
         sizes[0 if encoding.transposed else -1] *= 2
-    if isinstance(encoding, (PaddedSharedEncoding, SharedLinearEncoding)):
-        encoding.to_linear_layout(shape)  # checks that the bases reach all of the shape
     elements = buffers * _product(shape_per_cta(encoding.cga_bases, sizes))
+    if isinstance(encoding, (PaddedSharedEncoding, SharedLinearEncoding)):
+        places = encoding.to_linear_layout(shape)  # checks that the bases reach all of the shape
+        if isinstance(encoding, SharedLinearEncoding):
+            elements = buffers * places.in_dim_size("offset")
     if isinstance(encoding, PaddedSharedEncoding):
         elements = encoding.padded_size(elements)
     return 1, elements
