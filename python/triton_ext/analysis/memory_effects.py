@@ -415,6 +415,9 @@ _ROWS: Final[Mapping[str, Row]] = {
     "ttg.memdesc_trans": _VIEW,
     # The warps of the partitions start when those of the default region have arrived.
     "ttg.warp_specialize.partitions": Row(barrier=BEFORE),
+    # tti
+    "tti.experimental_gsan_atomic_cas": _ATOMIC,
+    "tti.experimental_gsan_atomic_rmw": _ATOMIC,
 }
 
 
