@@ -44,6 +44,7 @@ class FlowState(Protocol):
 
 
 S = TypeVar("S", bound=FlowState)
+S_contra = TypeVar("S_contra", bound=FlowState, contravariant=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,16 +64,16 @@ class Edge:
     starts_partition: bool = False
 
 
-class Transfer(Protocol[S]):
+class Transfer(Protocol[S_contra]):
     """What operations and edges do to a state."""
 
-    def update(self, op: Operation, state: S) -> None:
+    def update(self, op: Operation, state: S_contra) -> None:
         """Changes the state in front of an operation to the one behind it.
 
         Of an operation with regions, it is the part in front of them.
         """
 
-    def cross(self, edge: Edge, state: S) -> None:
+    def cross(self, edge: Edge, state: S_contra) -> None:
         """Changes a state on an edge."""
 
 

@@ -94,5 +94,10 @@ MEMORY_EFFECTS: Final[Mapping[str, Row]] = {
     "ttng.tmem_subslice": Row(is_view=True),
     "ttng.wait_barrier": Row(buffers=(Use(_BOTH, Kind.BARRIER),), others=_HELD),
     "ttng.warp_group_dot": Row(others=_ASYNC_READ),
-    "ttng.warp_group_dot_wait": Row(others=_HELD, barrier=_wgmma_wait, relaxed_by="warpGroupLocal"),
+    "ttng.warp_group_dot_wait": Row(
+        others=_HELD,
+        barrier=_wgmma_wait,
+        barrier_needs="ordering-barriers",
+        relaxed_by="warpGroupLocal",
+    ),
 }
