@@ -93,16 +93,16 @@ def test_host_error_is_ours():
 NEW = {
     (3, 6): {"im2col", "im2col-gluon", "stages-hook-key", "wgmma-join"},
     (3, 7): {
-        *("amd-async-stores", "amd-tdm-rows", "amd-tdm-intrinsic-wait"),
+        *("amd-async-stores", "amd-tdm-rows", "amd-tdm-intrinsic-wait", "ttg-barrier"),
     },
     (3, 8): {
         *("im2col-copies", "amd-async-marks", "amd-masked-loads-predicated"),
-        *("amd-partitioned-shared", "fp32-dots-of-8"),
+        *("amd-partitioned-shared", "fp32-dots-of-8", "arrival-barriers"),
         *("amd-gfx1251", "amd-tdm-rows-by-layout", "reductions-by-conversion"),
     },
     (3, 9): {
         *("amd-tdm-fused", "amd-partition-placement", "broadcasts-by-shuffle"),
-        *("nvidia-matrix-rows",),
+        *("nvidia-matrix-rows", "ordering-barriers"),
     },
 }
 AVAILABLE = {

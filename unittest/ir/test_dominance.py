@@ -6,7 +6,7 @@ import random
 
 import pytest
 from triton_ext.ir import parse
-from triton_ext.ir.dominance import Dominance
+from triton_ext.ir.dominance import Dominance, post_dominators
 
 
 def region_of(edges: list[list[int]]):
@@ -99,3 +99,16 @@ def test_long_chains_take_no_time(far):
     assert dominance.dominates(blocks[1], blocks[-1])
     assert dominance.dominates(blocks[10], blocks[-1]) != far
     assert dominance.dominates(blocks[10], blocks[-2])
+
+
+def test_post_dominators():
+    """Blocks 1 and 2 meet in 3; 4 branches to itself and leaves by 6; none leaves from 5."""
+    region = region_of([[1, 2], [3], [3, 5], [4], [4, 6], [5], []])
+    found = {
+        block.label: {each.label for each in over}
+        for block, over in post_dominators(region).items()
+    }
+    assert found["^b0"] == {"^b0", "^b3", "^b4", "^b6"}
+    assert found["^b1"] == {"^b1", "^b3", "^b4", "^b6"}
+    assert found["^b6"] == {"^b6"}
+    assert "^b5" not in found

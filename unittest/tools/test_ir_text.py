@@ -152,3 +152,39 @@ def test_the_corpus_without_locations_and_aliases_is_the_same_module():
         assert names == [op.name for op in again.walk()] == [op.name for op in expanded.walk()]
         before = [op.loc.resolve() if op.loc else None for op in module.walk()]
         assert before == [op.loc.resolve() if op.loc else None for op in expanded.walk()]
+
+
+def test_normalized_text():
+    """Terminators that hand nothing on are not printed, properties stand in front of regions."""
+    module = parse(
+        """tt.func @f(%c: i1, %x: tensor<4xf32>) {
+  scf.if %c {
+    scf.yield
+  }
+  scf.while : () -> () {
+    scf.condition(%c)
+  } do {
+    scf.yield
+  }
+  %r = "tt.reduce"(%x) ({
+  ^bb0(%a: f32, %b: f32):
+    %s = arith.addf %a, %b : f32
+    tt.reduce.return %s : f32
+  }) {axis = 0 : i32} : (tensor<4xf32>) -> f32
+  tt.return
+}
+"""
+    )
+    ir_text.normalize(module)
+    text = str(module)
+    assert text.count("scf.yield") == 1
+    assert '%r = "tt.reduce"(%x) <{axis = 0 : i32}> ({\n' in text
+    assert "\n  }) : (tensor<4xf32>) -> f32\n" in text
+    once = str(module)
+    ir_text.normalize(module)
+    assert str(module) == once
+
+
+def test_empty_lines_go_with_comments():
+    """What is left has no empty lines, those of the input included."""
+    assert ir_text.without_comments("a\n\n  // b\nc // d\n\n") == "a\nc\n"

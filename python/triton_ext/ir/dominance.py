@@ -1,10 +1,10 @@
-"""Which blocks of a region are on every way to a block."""
+"""Which blocks of a region are on every way to a block, or from it out of the region."""
 
 from __future__ import annotations
 
 from .nodes import Block, Region
 
-__all__ = ["Dominance"]
+__all__ = ["Dominance", "post_dominators"]
 
 
 class Dominance:
@@ -45,6 +45,37 @@ class Dominance:
         if outer is None or inner is None:
             return False
         return outer[0] <= inner[0] and inner[1] <= outer[1]
+
+
+def post_dominators(region: Region) -> dict[Block, frozenset[Block]]:
+    """The blocks that are on every way from each block out of a region, itself included.
+
+    Blocks that no way leads out of are not listed.
+
+    Args:
+        region: A region; control leaves at the blocks that branch nowhere.
+    """
+    successors = {
+        block: list(block._ops[-1]._successors) if block._ops else [] for block in region._blocks
+    }
+    leaving = {block for block, following in successors.items() if not following}
+    todo = list(leaving)
+    while todo:
+        block = todo.pop()
+        before = [each for each, following in successors.items() if block in following]
+        todo += [each for each in before if each not in leaving]
+        leaving.update(before)
+    found = dict.fromkeys(leaving, frozenset(leaving))
+    changed = True
+    while changed:
+        changed = False
+        for block in leaving:
+            following = [found[each] for each in successors[block] if each in found]
+            new = frozenset({block}) | (frozenset.intersection(*following) if following else set())
+            if new != found[block]:
+                found[block] = new
+                changed = True
+    return found
 
 
 class _Search:

@@ -6,12 +6,14 @@ import re
 from collections.abc import Mapping
 
 from triton_ext.errors import UnsupportedError
-from triton_ext.ir import Module
+from triton_ext.ir import Module, Operation
 from triton_ext.ir.lexer import Source
+from triton_ext.ir.segments import AttributesSlot, RegionSlot, cut
 from triton_ext.strings import STRING, lines_of
 
 __all__ = [
     "expand_aliases",
+    "normalize",
     "split",
     "with_names_of",
     "with_types_in_line",
@@ -22,6 +24,8 @@ __all__ = [
 #: The most characters that a module with its aliases written out, or all of them, may have.
 MAX_EXPANDED = 64 << 20
 
+_IMPLY_TERMINATORS = frozenset({"scf.for", "scf.if"})
+_PROPERTIES = {"tt.reduce": ("axis",), "tt.scan": ("axis", "reverse")}
 # A comment, or a string that may hold what looks like one.
 STRING_OR_COMMENT = re.compile(STRING + r"|//[^\n]*")
 _LOCATION = re.compile(STRING + r"|//[^\n]*|[ \t]*(?<![\w.$-])loc\(")
@@ -50,7 +54,7 @@ def split(text: str, marker: str) -> list[tuple[int, str]]:
 
 
 def without_comments(text: str) -> str:
-    """Takes out comments, with the line of those that have one to themselves."""
+    """Takes out comments and the lines that are empty without them."""
 
     def keep_strings(match: re.Match[str]) -> str:
         return match[0] if match[0][0] == '"' else ""
@@ -59,7 +63,7 @@ def without_comments(text: str) -> str:
     for line in lines_of(text, keep_ends=True):
         kept = STRING_OR_COMMENT.sub(keep_strings, line) if "//" in line else line
         if kept is line:
-            lines.append(line)
+            lines += [line] if line.strip() else []
         elif kept.strip():
             lines.append(kept.rstrip() + "\n")
     return "".join(lines)
@@ -68,6 +72,44 @@ def without_comments(text: str) -> str:
 def with_types_in_line(text: str) -> str:
     """Puts the types of an operation that stand on a line of their own where MLIR prints them."""
     return _TYPES_ON_A_LINE.sub(" ", text)
+
+
+def normalize(module: Module) -> None:
+    """Changes what MLIR prints in another way than it may be written.
+
+    1. The terminators of ``scf.if`` and ``scf.for`` without results, which have no operands, are
+       not printed.
+    2. Properties of the operations that only have the quoted form stand in front of the regions.
+    """
+    for op in list(module.op.walk()):
+        if op.name == "scf.yield" and not op.operands and op.parent_op is not None:
+            if op.parent_op.name in _IMPLY_TERMINATORS and not op.parent_op.is_quoted:
+                op.erase()
+        elif op.name in _PROPERTIES and op.is_quoted and op.regions:
+            _move_properties(op)
+
+
+def _move_properties(op: Operation) -> None:
+    segments = cut(op)
+    at = next(i for i, segment in enumerate(segments) if isinstance(segment, RegionSlot)) - 1
+    opener = segments[at]
+    found = {name: op.attributes[name] for name in _PROPERTIES[op.name] if name in op.attributes}
+    if not found or not isinstance(opener, str) or any(_opens(each) for each in segments[: at + 1]):
+        return
+    for name in found:
+        op.remove_attribute(name)
+    for number, segment in enumerate(segments[:-1]):
+        behind = segments[number + 1]
+        if isinstance(segment, AttributesSlot) and not segment.text and isinstance(behind, str):
+            segments[number + 1] = behind.removeprefix(" ")
+    front, _, rest = opener.rpartition("(")
+    listed = ", ".join(f"{name} = {text}" for name, text in found.items())
+    segments[at] = f"{front}<{{{listed}}}> ({rest}"
+
+
+def _opens(segment: object) -> bool:
+    """Whether a piece of text opens a dictionary of properties."""
+    return isinstance(segment, AttributesSlot) or (isinstance(segment, str) and "<{" in segment)
 
 
 def without_locations(text: str) -> str:
