@@ -42,6 +42,7 @@ __all__ = [
     "Use",
     "atomic_barrier",
     "effects_of",
+    "is_listed",
     "known_names",
     "memory_of",
 ]
@@ -219,6 +220,15 @@ def known_names() -> frozenset[str]:
     return frozenset(_table())
 
 
+def is_listed(name: str) -> bool:
+    """Whether an operation is in the table, or of a dialect without operations on memory of its own.
+
+    An operation of Triton's dialects that is not listed may need scratch memory or run on behind
+    itself: whoever relies on that has to refuse it by name.
+    """
+    return name in _table() or name.partition(".")[0] not in _DIALECTS
+
+
 def memory_of(value: Value) -> Memory | None:
     """The memory that a value names; ``None`` for a value that names none."""
     text = type_text(value)
@@ -321,6 +331,7 @@ def atomic_barrier(op: Operation) -> Barrier:
 
 # ---- the table
 
+_DIALECTS: Final = frozenset({"amdg", "tt", "ttg", "ttng"})
 _DESCRIBED: Final = frozenset({Memory.SHARED, Memory.TENSOR})
 _NOTHING: Final = Row()
 _NO_EFFECTS: Final = Effects()

@@ -13,6 +13,7 @@ from triton_ext.analysis.allocation import (
     allocate,
     unknown_scratch,
 )
+from triton_ext.analysis.memory_effects import is_listed
 from triton_ext.errors import PassError
 from triton_ext.ir import Module, Operation
 from triton_ext.ir.aliases import AliasTable
@@ -49,15 +50,11 @@ def allocation_of(
     scratch = Scratch(module.op, AliasTable.of(module.aliases), features, target)
     unknown = unknown_scratch(module, scratch=scratch)
     if unknown:
-        why = (
-            "Triton's releases differ, and which one compiles the module is not known"
-            if features is None
-            else "Triton's lowering of it is not known for this GPU or layout"
-        )
         errors = [
             error_at(
                 op,
-                f"the shared memory that '{op.name}' needs while it runs is not known: {why}",
+                f"the shared memory that '{op.name}' needs while it runs is not known: "
+                f"{_why_unknown(op, features)}",
                 "--pass-provider=host runs Triton's pass; that of 3.9 and newer leaves the size in "
                 f"'{_SIZE}', which is taken from there",
             )
@@ -71,6 +68,14 @@ def allocation_of(
         features=features,
         as_triton=as_triton,
     )
+
+
+def _why_unknown(op: Operation, features: Set[str] | None) -> str:
+    if not is_listed(op.name):
+        return "no Triton that triton-ext supports has this operation"
+    if features is None:
+        return "Triton's releases differ, and which one compiles the module is not known"
+    return "Triton's lowering of it is not known for this GPU or layout"
 
 
 def _with(first: PassError, others: tuple[PassError, ...]) -> PassError:

@@ -73,6 +73,7 @@ if TYPE_CHECKING:
     from triton_ext.analysis.axis_info import AxisInfoAnalysis
 
 __all__ = [
+    "ISSUING",
     "AsyncIssue",
     "CopyKind",
     "Interval",
@@ -344,10 +345,18 @@ def count(
     """
     if op.name in _COPIES:
         return _count_copy(op, CopyKind(op.name), analysis(), target, lowering)
-    return _count_tdm(op, target, lowering)
+    return _count_tdm(op, target, lowering) if op.name in ISSUING else None
 
 
 _COPIES = frozenset(kind.value for kind in CopyKind)
+#: Names of the operations that take part in a counter.
+ISSUING = _COPIES | {
+    amdg.AsyncTdmCopyGlobalToLocalOp.NAME,
+    amdg.AsyncTdmCopyLocalToGlobalOp.NAME,
+    amdg.AsyncTdmFusedCopyGlobalToLocalOp.NAME,
+    amdg.AsyncTdmGatherOp.NAME,
+    amdg.AsyncTdmScatterOp.NAME,
+}
 #: More than any number of elements or instructions: where the host may know everything.
 _UNBOUNDED = 1 << 20
 
@@ -428,7 +437,7 @@ def _as_far_as_known(instructions: Callable[[], Interval]) -> tuple[Interval, st
         return Interval(0, _UNBOUNDED), error.message
 
 
-def _count_tdm(op: Operation, target: Target, lowering: Lowering) -> AsyncIssue | None:
+def _count_tdm(op: Operation, target: Target, lowering: Lowering) -> AsyncIssue:
     load = amdg.AsyncTdmCopyGlobalToLocalOp.match(op)
     store = amdg.AsyncTdmCopyLocalToGlobalOp.match(op)
     fused = amdg.AsyncTdmFusedCopyGlobalToLocalOp.match(op)
@@ -450,7 +459,7 @@ def _count_tdm(op: Operation, target: Target, lowering: Lowering) -> AsyncIssue 
             lambda: tdm_rows_instructions(_tensor(op, indices), lowering)
         )
     else:
-        return None
+        raise AssertionError(f"ISSUING lists '{op.name}', which has no view here")
     is_store = store is not None or scatter is not None
     return AsyncIssue(
         op=op,

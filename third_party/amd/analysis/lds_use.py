@@ -11,11 +11,11 @@ from enum import Enum, Flag, auto
 from typing import Final
 
 from triton_ext.analysis.buffer_reference import is_buffer
-from triton_ext.analysis.memory_effects import Access, Effect, effects_of
+from triton_ext.analysis.memory_effects import Access, Effect, Kind, effects_of
 from triton_ext.ir import Operation, Value
 from triton_ext.ir.functions import CALLS
 
-__all__ = ["ARRIVALS", "Looked", "Use", "ordinary_uses"]
+__all__ = ["ARRIVALS", "Looked", "Use", "ordinary_uses", "runs_on_apart"]
 
 #: Arrivals of copies at an mbarrier, which end behind all that the wave copied into LDS before.
 ARRIVALS: Final = frozenset({"amdg.async_copy_mbarrier_arrive", "ttng.async_copy_mbarrier_arrive"})
@@ -53,6 +53,18 @@ def ordinary_uses(op: Operation, *, is_walked_through: bool) -> Iterator[tuple[V
         use = _use(effect)
         if use is not None:
             yield effect.value, use
+
+
+def runs_on_apart(op: Operation) -> bool:
+    """Whether an NVIDIA operation uses shared memory behind itself, and no counted wait ends that.
+
+    Those are copies of the TMA unit, operations of the tensor cores and stores to other CTAs.
+    """
+    if not op.name.startswith("ttng."):
+        return False
+    if op.name.startswith("ttng.async_") and op.name not in ARRIVALS:
+        return bool(effects_of(op).shared)
+    return any(effect.kind is Kind.ASYNC for effect in effects_of(op).shared)
 
 
 def _use(effect: Effect) -> Use | None:

@@ -15,7 +15,7 @@ without that it knows what all of them agree on:
 
 *Not known*, so that nobody may guess: conversions and reductions on GPUs that are not in
 :mod:`~.lowering`, between layouts that are not known, and across the CTAs of a cluster; and
-operations of a host's that no supported release has.
+operations of Triton's dialects that :mod:`~triton_ext.analysis.memory_effects` does not list.
 """
 
 from __future__ import annotations
@@ -39,6 +39,7 @@ from ...ir.types import (
     TensorType,
     Type,
 )
+from ..memory_effects import is_listed
 from ..warps import num_warps_of, number_of
 from .layout_conversion import crosses_ctas, goes_through_memory
 from .lowering import Lowering
@@ -99,7 +100,7 @@ class Scratch:
             return 0
         compute = _SIZES.get(op.name)
         if compute is None:
-            return 0
+            return 0 if is_listed(op.name) else None
         sizes = {compute(self, op, lowering) for lowering in self._lowerings}
         return sizes.pop() if len(sizes) == 1 else None
 
