@@ -19,7 +19,7 @@ from triton_ext.host.process import HostLibrary, HostProcess, find_library
 DIALECTS = ("amdg", "tt", "ttg", "ttng")
 #: Attributes are registered under this name and spelled with their dialect's.
 _ENCODINGS = "triton.gpu"
-_NAME = re.compile(rb"[a-z][a-z0-9_.]*(?=\0)")
+_NAME = re.compile(rb"[a-z]+(?:\.[a-z0-9_]+)+(?=\0)")
 _UNKNOWN = re.compile(r"is unknown|unknown +(?:type|attribute)|provides no (?:type|attribute) pars")
 
 

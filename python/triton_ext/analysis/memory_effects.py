@@ -45,6 +45,7 @@ __all__ = [
     "is_listed",
     "known_names",
     "memory_of",
+    "row_of",
 ]
 
 
@@ -218,6 +219,11 @@ def effects_of(op: Operation) -> Effects:
 def known_names() -> frozenset[str]:
     """The names of the operations in the table."""
     return frozenset(_table())
+
+
+def row_of(name: str) -> Row | None:
+    """The row of the operations of a name; ``None`` where they are not in the table."""
+    return _table().get(name)
 
 
 def is_listed(name: str) -> bool:

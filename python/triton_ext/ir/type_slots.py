@@ -52,6 +52,7 @@ TOKEN = "!ttg.async.token"
 
 #: Types in the order of the text: ``oN`` operand N, ``r`` the next result.
 FORMATS = {
+    "amdg.buffer_atomic_cas": ("o0",),
     "amdg.buffer_atomic_rmw": ("o0",),
     "amdg.buffer_load": ("r",),
     "arith.constant": ("r",),
@@ -61,18 +62,21 @@ FORMATS = {
 #: The type behind the arrow is that of an operand; a result, if any, is a token.
 ARROW_TO_OPERANDS = frozenset(
     {"amdg.async_tdm_copy_global_to_local", "amdg.async_tdm_copy_local_to_global"}
-    | {"amdg.async_tdm_gather", "amdg.async_tdm_scatter", "amdg.async_copy_local_to_global"}
+    | {"amdg.async_tdm_fused_copy_global_to_local", "amdg.async_tdm_gather"}
+    | {"amdg.async_tdm_scatter", "amdg.async_copy_local_to_global"}
     | {"amdg.buffer_load_to_local", "ttg.async_copy_global_to_local", "ttng.tmem_store"}
 )
 #: Results that are tokens and never printed.
 TOKEN_RESULTS = ARROW_TO_OPERANDS | frozenset(
-    {"amdg.async_tdm_wait", "amdg.async_wait", "ttg.async_commit_group", "ttg.async_wait"}
+    {"amdg.async_tdm_intrinsic_wait", "amdg.async_tdm_wait", "amdg.async_wait"}
+    | {"ttg.async_commit_group", "ttg.async_wait"}
     | {"ttng.tc_gen5_mma", "ttng.tc_gen5_mma_scaled"}
 )
 #: What the short form ``<...>`` leaves out for a result.
 RESULT_PREFIX = {"tt.make_tensor_descriptor": "!tt.tensordesc"}
 #: Results have the type of this operand.
 SAME_AS_OPERAND = {
+    "amdg.buffer_atomic_cas": 0,
     "amdg.buffer_atomic_rmw": 0,
     "amdg.update_tensor_descriptor": 0,
     "arith.select": 1,

@@ -11,14 +11,16 @@ from enum import Enum, Flag, auto
 from typing import Final
 
 from triton_ext.analysis.buffer_reference import is_buffer
-from triton_ext.analysis.memory_effects import Access, Effect, Kind, effects_of
+from triton_ext.analysis.memory_effects import Access, Effect, Kind, effects_of, row_of
 from triton_ext.ir import Operation, Value
 from triton_ext.ir.functions import CALLS
 
-__all__ = ["ARRIVALS", "Looked", "Use", "ordinary_uses", "runs_on_apart"]
+__all__ = ["ARRIVALS", "MBARRIER_WAITS", "Looked", "Use", "ordinary_uses", "runs_on_apart"]
 
 #: Arrivals of copies at an mbarrier, which end behind all that the wave copied into LDS before.
 ARRIVALS: Final = frozenset({"amdg.async_copy_mbarrier_arrive", "ttng.async_copy_mbarrier_arrive"})
+#: Waits for mbarriers.
+MBARRIER_WAITS: Final = frozenset({"amdg.wait_barrier", "ttng.wait_barrier"})
 
 
 class Use(Enum):
@@ -55,16 +57,22 @@ def ordinary_uses(op: Operation, *, is_walked_through: bool) -> Iterator[tuple[V
             yield effect.value, use
 
 
-def runs_on_apart(op: Operation) -> bool:
-    """Whether an NVIDIA operation uses shared memory behind itself, and no counted wait ends that.
+def runs_on_apart(name: str) -> bool:
+    """Whether operations use shared memory behind themselves, and no counted wait ends that.
 
-    Those are copies of the TMA unit, operations of the tensor cores and stores to other CTAs.
+    Those are NVIDIA's copies by the TMA unit, operations of the tensor cores and stores to other
+    CTAs.
+
+    Args:
+        name: The name of the operations.
     """
-    if not op.name.startswith("ttng."):
+    row = row_of(name)
+    if row is None or not name.startswith("ttng.") or name in ARRIVALS:
         return False
-    if op.name.startswith("ttng.async_") and op.name not in ARRIVALS:
-        return bool(effects_of(op).shared)
-    return any(effect.kind is Kind.ASYNC for effect in effects_of(op).shared)
+    uses = row.buffers if row.others is None else (*row.buffers, row.others)
+    return bool(uses) and (
+        name.startswith("ttng.async_") or any(use.kind is Kind.ASYNC for use in uses)
+    )
 
 
 def _use(effect: Effect) -> Use | None:

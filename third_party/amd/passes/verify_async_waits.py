@@ -107,7 +107,7 @@ def _warn_of_others(module: Module, context: PassContext) -> None:
     """Names what runs on behind itself and is not looked at."""
     others: dict[str, Operation] = {}
     for op in module.walk():
-        if op.name not in others and runs_on_apart(op):
+        if op.name not in others and runs_on_apart(op.name):
             others[op.name] = op
     if others:
         names = ", ".join(f"'{name}'" for name in others)

@@ -46,7 +46,7 @@ from .lowering import Lowering
 from .reduction import bytes_by_conversion, bytes_by_warps
 from .swizzling import FlatLayout
 
-__all__ = ["SCRATCH_ALIGNMENT", "Scratch"]
+__all__ = ["SCRATCH_ALIGNMENT", "SCRATCH_USERS", "Scratch"]
 
 SCRATCH_ALIGNMENT: Final = 128
 _TENSOR_MAP_BYTES: Final = 128
@@ -302,6 +302,7 @@ _SIZES: Final[Mapping[str, Callable[[Scratch, Operation, Lowering], int | None]]
     "tt.histogram": Scratch.histogram,
     ttg.WarpSpecializeOp.NAME: _captures,
     "ttng.tensormap_create": _tensor_map,
+    "tt.atomic_load": _atomic,
     "tt.atomic_rmw": _atomic,
     "tt.atomic_cas": _atomic,
     "amdg.buffer_atomic_rmw": _buffer_atomic,
@@ -311,6 +312,10 @@ _SIZES: Final[Mapping[str, Callable[[Scratch, Operation, Lowering], int | None]]
     "tt.gather": _gather,
     "ttg.convert_layout": _conversion,
 }
+
+
+#: Names of the operations that may need scratch memory.
+SCRATCH_USERS: Final = frozenset(_SIZES)
 
 
 def _warp_states(function: Operation) -> int:
