@@ -16,6 +16,7 @@ __all__ = [
     "DescriptorError",
     "DriverError",
     "LaunchError",
+    "NotModelledError",
     "ParseError",
     "PassError",
     "PipelineError",
@@ -86,6 +87,18 @@ class VerifyError(SourceError):
 
 class PassError(SourceError):
     """A pass that cannot do its work; never raised for a mere missed optimisation."""
+
+
+class NotModelledError(PassError):
+    """A pass meets an operation, a layout or a GPU whose treatment by Triton it does not know.
+
+    ``triton-opt --pass-provider=auto`` runs Triton's pass of that name instead.
+
+    Attributes:
+        pass_name: The pass; empty until the error leaves a pipeline.
+    """
+
+    pass_name: str = ""
 
 
 class PipelineError(SourceError):

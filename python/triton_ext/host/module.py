@@ -7,6 +7,7 @@ parser verifies what it reads, so everything that we hand back has been checked 
 from __future__ import annotations
 
 import os
+import re
 import sys
 import tempfile
 import threading
@@ -18,15 +19,26 @@ from triton_ext.errors import VerifyError
 from triton_ext.host.diagnostics import Diagnostic, read_printed
 from triton_ext.strings import lines_of
 
-__all__ = ["new_context", "parse_module", "print_module", "verify"]
+__all__ = ["new_context", "parse_module", "print_module", "readable", "verify"]
+
+_NO_WARPS = re.compile(r"(#ttg\.amd_wmma<\{[^<>]*\bctaLayout = )\{\}")
 
 # One thread parses at a time, so that none reads what another's module is refused for.
 _parse_lock = threading.Lock()
 
 
 def print_module(module: Any) -> str:
-    """Returns the printed form of a Triton module, locations included."""
-    return str(module)
+    """Returns the printed form of a Triton module, locations included, that Triton reads again."""
+    return readable(str(module))
+
+
+def readable(text: str) -> str:
+    """Returns what Triton printed as something that Triton reads.
+
+    Triton prints ``#ttg.amd_wmma`` of a single wave with ``ctaLayout = {}``, which its parser
+    refuses: it asks for the bases of ``warp``, of which there are none.
+    """
+    return _NO_WARPS.sub(r"\1{warp = []}", text) if "ctaLayout = {}" in text else text
 
 
 def new_context(backend: Any | None = None) -> Any:

@@ -15,7 +15,14 @@ import types
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from triton_ext.errors import PassError, PipelineError, SourceError, TritonExtError, VerifyError
+from triton_ext.errors import (
+    NotModelledError,
+    PassError,
+    PipelineError,
+    SourceError,
+    TritonExtError,
+    VerifyError,
+)
 from triton_ext.ir import Module, Operation
 from triton_ext.passes import registry
 from triton_ext.passes.base import Pass
@@ -214,6 +221,8 @@ class PassManager:
         try:
             pass_.run(part, context)
         except PassError as error:
+            if isinstance(error, NotModelledError):
+                error.pass_name = name
             if not error.line:
                 # Nothing else tells where it comes from.
                 error.notes += (f"pass '{name}' says so",)

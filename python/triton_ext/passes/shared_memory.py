@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence, Set
+from dataclasses import dataclass
 
 from triton_ext.analysis.allocation import (
     Buffer,
@@ -14,13 +15,21 @@ from triton_ext.analysis.allocation import (
     unknown_scratch,
 )
 from triton_ext.analysis.memory_effects import is_listed
-from triton_ext.errors import PassError
+from triton_ext.errors import NotModelledError, PassError, SourceError, VerifyError
 from triton_ext.ir import Module, Operation
 from triton_ext.ir.aliases import AliasTable
 from triton_ext.ir.functions import symbol_of
+from triton_ext.passes.context import PassContext
 from triton_ext.passes.places import error_at, place_of
 
-__all__ = ["allocation_of", "annotate", "check_capacity", "check_capacity_option", "name_of"]
+__all__ = [
+    "allocation_of",
+    "annotate",
+    "check_capacity",
+    "check_capacity_option",
+    "name_of",
+    "remark_capacity",
+]
 
 _OFFSET, _SIZE = "allocation.offset", "allocation.size"
 
@@ -44,10 +53,29 @@ def allocation_of(
         as_triton: Whether buffers lie where Triton puts them.
 
     Raises:
-        PassError: What an operation needs is not known.
-        VerifyError: A buffer has no size that is known.
+        NotModelledError: What an operation or a buffer needs is not known, or not valid here.
     """
-    scratch = Scratch(module.op, AliasTable.of(module.aliases), features, target)
+    try:
+        aliases = AliasTable.of(module.aliases)
+        scratch = Scratch(module.op, aliases, features, target, recomputes=True)
+        _check_known(module, scratch, features)
+        return allocate(
+            module,
+            partition_size=partition_size,
+            scratch=scratch,
+            features=features,
+            as_triton=as_triton,
+        )
+    except VerifyError as error:
+        raise _not_modelled(error) from error
+
+
+def _check_known(module: Module, scratch: Scratch, features: Set[str] | None) -> None:
+    """Refuses operations whose scratch memory is not known.
+
+    Raises:
+        NotModelledError: There is one.
+    """
     unknown = unknown_scratch(module, scratch=scratch)
     if unknown:
         errors = [
@@ -60,14 +88,7 @@ def allocation_of(
             )
             for op in unknown
         ]
-        raise _with(errors[0], tuple(errors[1:]))
-    return allocate(
-        module,
-        partition_size=partition_size,
-        scratch=scratch,
-        features=features,
-        as_triton=as_triton,
-    )
+        raise _not_modelled(errors[0], *errors[1:])
 
 
 def _why_unknown(op: Operation, features: Set[str] | None) -> str:
@@ -78,38 +99,37 @@ def _why_unknown(op: Operation, features: Set[str] | None) -> str:
     return "Triton's lowering of it is not known for this GPU or layout"
 
 
-def _with(first: PassError, others: tuple[PassError, ...]) -> PassError:
-    return PassError(
-        first.message,
-        filename=first.filename,
-        line=first.line,
-        column=first.column,
-        source_line=first.source_line,
-        notes=first.notes,
+def _not_modelled(error: SourceError, *others: SourceError) -> NotModelledError:
+    """Returns an error as one about what only Triton knows."""
+    return NotModelledError(
+        error.message,
+        filename=error.filename,
+        line=error.line,
+        column=error.column,
+        source_line=error.source_line,
+        notes=error.notes,
         others=others,
     )
 
 
 def annotate(module: Module, allocation: ModuleAllocation) -> None:
-    """Writes offsets, sizes of what is not an allocation's, and the module's total."""
+    """Writes offsets, sizes of what operations need while they run, and the module's total.
+
+    As Triton does, attributes of operations without a buffer are left as they are.
+    """
     for function in allocation.functions.values():
         owned: dict[Operation, list[Buffer]] = {}
         for buffer in function.buffers:
             owned.setdefault(buffer.op, []).append(buffer)
-        for op in function.function.walk():
-            if op in owned:
-                _write(op, owned[op])
-            else:
-                for name in (_OFFSET, _SIZE):
-                    if name in op.attributes:
-                        op.remove_attribute(name)
+        for op, buffers in owned.items():
+            _write(op, buffers)
     module.op.set_attribute("ttg.shared", f"{allocation.total} : i32")
 
 
 def _write(op: Operation, buffers: Sequence[Buffer]) -> None:
     offsets = [f"{buffer.offset} : i32" for buffer in buffers]
     op.set_attribute(_OFFSET, offsets[0] if len(offsets) == 1 else f"[{', '.join(offsets)}]")
-    if buffers[0].kind is not BufferKind.EXPLICIT:
+    if buffers[0].kind is BufferKind.SCRATCH:
         op.set_attribute(_SIZE, f"{buffers[0].size} : i32")
 
 
@@ -121,6 +141,15 @@ def check_capacity_option(capacity: int) -> None:
     """
     if capacity < 0:
         raise ValueError(f"expected a number of bytes as 'capacity', or 0, found {capacity}")
+
+
+def remark_capacity(
+    context: PassContext, allocation: ModuleAllocation, capacity: int, memory: str
+) -> None:
+    """Makes a remark where :func:`check_capacity` would refuse."""
+    found = _overflow(allocation, capacity, memory)
+    if found is not None:
+        context.remark(found.op, found.message, *found.notes)
 
 
 def check_capacity(allocation: ModuleAllocation, capacity: int, memory: str) -> None:
@@ -135,18 +164,33 @@ def check_capacity(allocation: ModuleAllocation, capacity: int, memory: str) -> 
         PassError: It does not fit; the error is at the buffer that ends highest and lists what is
             alive together with it.
     """
+    found = _overflow(allocation, capacity, memory)
+    if found is not None:
+        raise error_at(found.op, found.message, *found.notes)
+
+
+@dataclass(frozen=True, slots=True)
+class _Overflow:
+    """More memory than there is: where, how much, and what is alive there."""
+
+    op: Operation
+    message: str
+    notes: tuple[str, ...]
+
+
+def _overflow(allocation: ModuleAllocation, capacity: int, memory: str) -> _Overflow | None:
     if allocation.total <= capacity:
-        return
+        return None
     function = next(f for f in allocation.functions.values() if f.total == allocation.total)
     top = max(function.buffers, key=lambda buffer: (buffer.end, buffer.offset))
     missing = allocation.total - capacity
     notes = [_why(function, capacity)]
     notes += [_note(buffer) for buffer in _alive_with(top, function)]
-    raise error_at(
+    return _Overflow(
         top.op,
         f"out of {memory}: '{symbol_of(function.function)}' needs {allocation.total} bytes, there "
         f"are {capacity}, {missing} bytes are missing",
-        *notes,
+        tuple(notes),
     )
 
 

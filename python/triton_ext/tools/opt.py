@@ -16,12 +16,19 @@ operation without a location that is its place in the input, as in MLIR.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from triton_ext import __version__
-from triton_ext.errors import ParseError, SourceError, TritonExtError, VerifyError
+from triton_ext.errors import (
+    NotModelledError,
+    ParseError,
+    SourceError,
+    TritonExtError,
+    VerifyError,
+)
 from triton_ext.host.diagnostics import Diagnostic, of_error, of_errors
+from triton_ext.host.module import readable
 from triton_ext.ir import Module, Operation, parse
 from triton_ext.ir.lexer import BYTE_ORDER_MARK
 from triton_ext.passes import PassManager, PassReport, PassTiming, Remark, Statistic, registry
@@ -41,7 +48,7 @@ from triton_ext.tools.expectations import verify
 from triton_ext.tools.files import read, write
 from triton_ext.tools.input_places import locate, place_in_text, with_source
 from triton_ext.tools.pretty_locations import with_pretty_locations
-from triton_ext.tools.providers import ExtStep, Host, HostStep, Step, hiding, plan
+from triton_ext.tools.providers import ExtStep, Host, HostStep, Step, hiding, left_to_host, plan
 from triton_ext.tools.reproducer import with_reproducer
 
 __all__ = ["SUMMARY", "main"]
@@ -50,32 +57,10 @@ SUMMARY = "run passes over a module's text (triton-opt)"
 
 # Those that some release of Triton reads, and those that its passes make.
 _DIALECTS = frozenset(
-    [
-        "amdg",
-        "amdgpu",
-        "arith",
-        "builtin",
-        "cf",
-        "func",
-        "gluon",
-        "gpu",
-        "llvm",
-        "math",
-        "nvg",
-        "nvgpu",
-        "nvvm",
-        "nvws",
-        "proton",
-        "proton_gpu",
-        "rocdl",
-        "scf",
-        "tt",
-        "ttg",
-        "tti",
-        "ttng",
-        "ub",
-        "vector",
-    ]
+    (
+        "amdg amdgpu arith builtin cf func gluon gpu llvm math nvg nvgpu nvvm nvws proton "
+        "proton_gpu rocdl scf tt ttg tti ttng ub vector"
+    ).split()
 )
 
 _USAGE = "usage: triton-opt [options] [FILE]\n\nRuns passes over the text of a module.\n"
@@ -118,7 +103,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if arguments.dump_pipeline:
             count = len(arguments.pipeline.items)
             sys.stderr.write(f"Pass Manager with {count} passes:\n{arguments.pipeline}\n\n")
-        runner = _Runner(arguments, steps, host if uses_host else None, host.features)
+        runner = _Runner(arguments, steps, host, uses_host=uses_host)
         return _run(arguments, runner, text)
     except TritonExtError as error:  # Triton cannot be started.
         _refuse(error)
@@ -231,27 +216,37 @@ class _Outcome:
     without_notes: bool = False
 
 
+class _LeftToHostError(Exception):
+    """A run stopped at a pass of ours that leaves the module to Triton's.
+
+    Args:
+        error: What our pass said.
+        steps: The steps to run instead.
+    """
+
+    def __init__(self, error: NotModelledError, steps: Sequence[Step]) -> None:
+        super().__init__(error.message)
+        self.error = error
+        self.steps = steps
+
+
 class _Runner:
     """Runs the steps of a pipeline over one module after the other.
 
     Args:
         arguments: The command line.
         steps: What to run.
-        host: The Triton that reads, verifies and prints; ``None`` for us.
-        features: What passes are told of the installed Triton.
+        host: The installed Triton.
+        uses_host: Whether it reads, verifies and prints.
     """
 
     def __init__(
-        self,
-        arguments: Arguments,
-        steps: Sequence[Step],
-        host: Host | None,
-        features: Callable[[], frozenset[str] | None],
+        self, arguments: Arguments, steps: Sequence[Step], host: Host, *, uses_host: bool
     ) -> None:
         self._arguments = arguments
         self._steps = steps
         self._host = host
-        self._features = features
+        self._uses_host = uses_host
         self.timings: list[PassTiming] = []
         self.statistics: list[Statistic] = []
 
@@ -267,12 +262,14 @@ class _Runner:
         try:
             if text.startswith(BYTE_ORDER_MARK):
                 parse(text, filename)  # Triton only says that the character is unexpected.
-            if self._host is None:
+            if not self._uses_host:
                 module = self._run_ours(text, filename, outcome)
                 if module is not None:
                     outcome.text = self._print_ours(module, first_line)
             else:
-                outcome.text = self._run_with_host(self._host, text, filename, outcome)
+                outcome.text = self._run_with_host(self._steps, text, filename, outcome)
+        except _LeftToHostError as left:
+            outcome = self._run_left(left, text, filename)
         except SourceError as error:  # Text that cannot be read again or written out.
             outcome.diagnostics.append(of_error(error))
         lines = lines_of(text)
@@ -306,6 +303,7 @@ class _Runner:
             outcome.diagnostics.append(of_error(refused))
             return None
         error, remarks = self._run_passes(module, self._steps)
+        self._leave_to_host(self._steps, error)
         places = [remark.line for remark in remarks]
         if error is not None and not isinstance(error, VerifyError):
             places.append(error.line)
@@ -313,7 +311,9 @@ class _Runner:
             # Once more, over operations that all have a location.
             located = parse(text, filename)
             locate(located, filename)
-            quiet = _Runner(_without_dumps(self._arguments), self._steps, None, self._features)
+            quiet = _Runner(
+                _without_dumps(self._arguments), self._steps, self._host, uses_host=False
+            )
             error_again, remarks = quiet._run_passes(located, self._steps)
             error = error_again if error is not None else None
         outcome.diagnostics += [_of_remark(remark) for remark in remarks]
@@ -335,7 +335,7 @@ class _Runner:
                 print_before=before & {ALL, *step.names},
                 print_after=after & {ALL, *step.names},
                 print_sink=dumps.take,
-                host_features=self._features,
+                host_features=self._host.features,
             )
             try:
                 report = manager.run(module)
@@ -347,13 +347,43 @@ class _Runner:
             self.statistics += report.statistics
         return None, tuple(remarks)
 
-    def _run_with_host(self, host: Host, text: str, filename: str, outcome: _Outcome) -> str | None:
+    def _leave_to_host(self, steps: Sequence[Step], error: SourceError | None) -> None:
+        """Stops a run that Triton can go on with.
+
+        Raises:
+            _LeftToHostError: A pass refused a module that Triton's pass may take.
+        """
+        if isinstance(error, NotModelledError) and not self._arguments.keep_comments:
+            found = left_to_host(steps, error, self._arguments.provider, self._host)
+            if found is not None:
+                raise _LeftToHostError(error, found)
+
+    def _run_left(self, left: _LeftToHostError, text: str, filename: str) -> _Outcome:
+        """Runs the steps anew, one more of them Triton's."""
+        outcome = _Outcome()
+        name = left.error.pass_name
+        try:
+            outcome.text = self._run_with_host(left.steps, text, filename, outcome)
+        except _LeftToHostError as again:
+            return self._run_left(again, text, filename)
+        aborted = f"aborted while running '{name}'"
+        if any(aborted in diagnostic.message for diagnostic in outcome.diagnostics):
+            # Ours says why.
+            return _Outcome(diagnostics=of_errors(left.error))
+        sys.stderr.write(
+            f"triton-opt: remark: Triton's own '{name}' runs on this module: {left.error.message}\n"
+        )
+        return outcome
+
+    def _run_with_host(
+        self, wanted: Sequence[Step], text: str, filename: str, outcome: _Outcome
+    ) -> str | None:
         """Runs a pipeline with Triton's parser, verifier and printer; ``None`` after an error."""
         outcome.diagnostics += _malformed_partitions(text, filename)
         if outcome.diagnostics:
             return None
-        plain, name = "", filename
-        steps = list(self._steps)
+        plain, name, host = "", filename, self._host
+        steps = list(wanted)
         # Triton reads first, and verifies and prints what our last pass left.
         if not steps or isinstance(steps[0], ExtStep):
             steps.insert(0, HostStep(()))
@@ -369,6 +399,7 @@ class _Runner:
                 # Every operation has a location now, which is the user's.
                 module = _parse_printed(host, text, name)
                 error, remarks = self._run_passes(module, [step])
+                self._leave_to_host(wanted, error)
                 outcome.diagnostics += [_of_remark(remark) for remark in remarks]
                 if error is not None:
                     outcome.diagnostics += of_errors(error)
@@ -411,7 +442,7 @@ class _Runner:
         outcome.without_notes |= result.without_notes
         if result.text is None or result.plain is None:
             return None
-        return result.text, result.plain
+        return readable(result.text), result.plain
 
 
 def _unknown_dialects(module: Module, filename: str) -> str:

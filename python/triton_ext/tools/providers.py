@@ -1,17 +1,19 @@
 """Who runs which pass of a pipeline: this package, or the installed Triton.
 
 ``auto`` takes ours where we have the pass with these options, so that the result does not depend on
-which Triton is installed, and Triton's for everything else.  Nothing of Triton is started before a
-pass, or its name, is needed.
+which Triton is installed, and Triton's for everything else.  A pass of ours that meets something
+that only Triton knows (:class:`~triton_ext.errors.NotModelledError`) leaves the module to Triton's
+pass of that name (:func:`left_to_host`).  Nothing of Triton is started before a pass, or its name,
+is needed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from triton_ext.errors import PipelineError, UnsupportedError
+from triton_ext.errors import NotModelledError, PipelineError, UnsupportedError
 from triton_ext.passes import PassSpec, Pipeline, registry
 from triton_ext.passes.options import near, unknown_options, with_options
 from triton_ext.passes.pipeline import MODULE
@@ -20,7 +22,7 @@ if TYPE_CHECKING:
     from triton_ext.host.passes import HostPasses
     from triton_ext.host.process import Call, HostProcess
 
-__all__ = ["ExtStep", "Host", "HostStep", "Step", "hiding", "plan"]
+__all__ = ["ExtStep", "Host", "HostStep", "Step", "hiding", "left_to_host", "plan"]
 
 _ANY = ("any", MODULE)
 
@@ -118,13 +120,16 @@ class Host:
             self._process.close()
 
 
-def plan(pipeline: Pipeline, provider: str, host: Host) -> list[Step]:
+def plan(
+    pipeline: Pipeline, provider: str, host: Host, *, theirs: Collection[str] = ()
+) -> list[Step]:
     """Divides a pipeline into steps of ours and steps of Triton's.
 
     Args:
         pipeline: What to run.
         provider: ``auto``, ``host`` or ``ext``.
         host: The installed Triton.
+        theirs: Passes that Triton runs, whatever the provider.
 
     Raises:
         PipelineError: A pass or an option is not there, or cannot run where it stands.
@@ -133,7 +138,7 @@ def plan(pipeline: Pipeline, provider: str, host: Host) -> list[Step]:
     ours: list[tuple[tuple[str, ...], PassSpec]] = []
     calls: list[Call] = []
     for path, spec in _leaves(pipeline, ()):
-        call = _choose(spec, path, provider, host)
+        call = _choose(spec, path, "host" if spec.name in theirs else provider, host)
         if call is None:
             if calls:
                 steps.append(HostStep(tuple(calls)))
@@ -149,6 +154,34 @@ def plan(pipeline: Pipeline, provider: str, host: Host) -> list[Step]:
     if calls:
         steps.append(HostStep(tuple(calls)))
     return steps
+
+
+def left_to_host(
+    steps: Sequence[Step], error: NotModelledError, provider: str, host: Host
+) -> list[Step] | None:
+    """Returns the steps with Triton's pass in place of the one of ours that refused.
+
+    Args:
+        steps: What was run.
+        error: What the pass said.
+        provider: ``auto``, ``host`` or ``ext``.
+        host: The installed Triton.
+
+    Returns:
+        The steps; ``None`` where Triton cannot run that pass, or must not.
+    """
+    if provider != "auto" or not host.is_there:
+        return None
+    found: list[Step] = []
+    for step in steps:
+        if isinstance(step, HostStep):
+            found.append(step)
+            continue
+        try:
+            found += plan(step.pipeline, provider, host, theirs={error.pass_name})
+        except PipelineError:
+            return None
+    return found
 
 
 def hiding(pipeline: Pipeline, provider: str, host: Host) -> list[str]:

@@ -1,8 +1,7 @@
 """``allocate-amdgpu-shared-memory``: every buffer in LDS gets its offset.
 
 As ``allocate-shared-memory`` (:mod:`triton_ext.passes.allocate_shared_memory`), for one GPU: the
-buffers of a partitioned value lie in different physical partitions of gfx1250, and what does not
-fit into the GPU's LDS is an error::
+buffers of a partitioned value lie in different physical partitions of gfx1250::
 
     %0 = ttg.local_alloc {allocation.offset = [0 : i32, 65536 : i32]} : () -> !ttg.memdesc<..>
 
@@ -13,8 +12,13 @@ Where the result differs from the host's pass of this name (hosts with partition
 * It ends whatever the sizes; that of 3.8 runs forever for two values that cannot share partitions.
 * A function with partitioned values that is called starts at a partition, wherever its caller's own
   buffers are.
-* More than the LDS is an error that says what is alive where.
-* Partitioned values for a GPU without partitions, or for one that is not known, are an error.
+* Without the option ``arch`` the GPU of ``ttg.target`` counts; the host's pass then takes a GPU of
+  32 banks without partitions.
+
+The pass refuses nothing that the host's takes.  It remarks on a module that needs more than the
+GPU's LDS, which Triton refuses when it loads the kernel, with what is alive where; and it warns
+about partitioned values for a GPU that has no partitions, fewer, or is not known: as in the host's
+pass, their buffers then lie wherever there is room.
 """
 
 from __future__ import annotations
@@ -26,8 +30,8 @@ from triton_ext.analysis.allocation import allocated_type
 from triton_ext.ir import Module
 from triton_ext.ir.aliases import AliasTable
 from triton_ext.ir.dialects import ttg
-from triton_ext.passes import Pass, PassContext, error_at
-from triton_ext.passes.shared_memory import allocation_of, annotate, check_capacity
+from triton_ext.passes import Pass, PassContext
+from triton_ext.passes.shared_memory import allocation_of, annotate, remark_capacity
 
 from ..analysis.lds import Lds, check_arch
 
@@ -39,7 +43,8 @@ class AllocateAMDGPUSharedMemory(Pass):
     """Places buffers in LDS.
 
     Attributes:
-        arch: The GPU, ``"gfx1250"``; by default what the module's ``ttg.target`` says.
+        arch: The GPU, ``"gfx1250"``; by default what the module's ``ttg.target`` says, and no GPU
+            in particular for a module that names none of AMD's.
     """
 
     name: ClassVar[str] = "allocate-amdgpu-shared-memory"
@@ -54,50 +59,32 @@ class AllocateAMDGPUSharedMemory(Pass):
         """Writes offsets to the buffers of ``module``.
 
         Raises:
-            PassError: It needs more than there is, what an operation needs is not known, or a value
-                lies in partitions that the GPU has not.
-            VerifyError: A buffer has no size that is known, or the module is for no AMD GPU.
+            NotModelledError: What an operation or a buffer needs is not known.
         """
         arch = self.arch or _arch_of(module)
         lds = Lds.of(arch)
-        _check_partitions(module, lds, arch)
         allocation = allocation_of(
             module,
             lds.partition_bytes if lds is not None else 0,
             features=context.host_features(),
             target=f"hip:{arch}",
         )
+        _warn_of_partitions(module, lds, arch, context)
         if lds is not None:
-            check_capacity(allocation, lds.bytes, f"LDS of {lds.arch}")
+            remark_capacity(context, allocation, lds.bytes, f"LDS of {lds.arch}")
         annotate(module, allocation)
         context.count("bytes", allocation.total)
 
 
 def _arch_of(module: Module) -> str:
-    """The GPU that a module is for; empty where it does not say.
-
-    Raises:
-        VerifyError: It is for no AMD GPU.
-    """
-    text = module.op.attributes.get("ttg.target")
-    if text is None:
-        return ""
+    """The GPU that a module is for; empty where it names none of AMD's."""
+    text = module.op.attributes.get("ttg.target", "")
     vendor, _, arch = text.strip('"').partition(":")
-    if vendor != "hip":
-        module.op.fail(f"expected 'ttg.target' such as \"hip:gfx1250\", found {text}")
-    try:
-        check_arch(arch)
-    except ValueError as error:
-        raise module.op.error(str(error).replace("'arch'", "'ttg.target'")) from error
-    return arch
+    return arch if vendor == "hip" else ""
 
 
-def _check_partitions(module: Module, lds: Lds | None, arch: str) -> None:
-    """Refuses values in more partitions than there are.
-
-    Raises:
-        PassError: There is one.
-    """
+def _warn_of_partitions(module: Module, lds: Lds | None, arch: str, context: PassContext) -> None:
+    """Warns about values in more partitions than there are."""
     table = AliasTable.of(module.aliases)
     for op in module.walk():
         if op.name != ttg.LocalAllocOp.NAME:
@@ -108,15 +95,16 @@ def _check_partitions(module: Module, lds: Lds | None, arch: str) -> None:
             continue
         name = op.results[0].name
         if lds is not None and lds.partition_bytes:
-            raise error_at(
+            context.warning(
                 op,
                 f"expected at most {lds.partitions} partitions, which {lds.arch} has, found "
                 f"{count} in the encoding of '{name}'",
             )
-        if arch:
-            raise error_at(op, f"'{name}' lies in {count} partitions, the LDS of {arch} has none")
-        raise error_at(
-            op,
-            f"'{name}' lies in {count} partitions, and for which GPU is not known",
-            "arch=gfx1250 says it, or 'ttg.target' of the module does",
-        )
+        elif arch:
+            context.warning(op, f"'{name}' lies in {count} partitions, the LDS of {arch} has none")
+        else:
+            context.warning(
+                op,
+                f"'{name}' lies in {count} partitions, and for which GPU is not known",
+                "arch=gfx1250 says it, or 'ttg.target' of the module does",
+            )

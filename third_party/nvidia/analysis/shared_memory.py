@@ -8,7 +8,7 @@ from typing import Final
 from triton_ext.analysis.bank_conflicts import NVIDIA
 from triton_ext.analysis.memory_map import SharedMemory
 
-__all__ = ["COMPUTE_CAPABILITIES", "shared_memory"]
+__all__ = ["shared_memory"]
 
 #: KiB by compute capability.
 _KIB: Final = {
@@ -26,8 +26,6 @@ _KIB: Final = {
     120: 99,
     121: 99,
 }
-#: Of the GPUs that are known.
-COMPUTE_CAPABILITIES: Final = tuple(_KIB)
 
 
 def shared_memory(arch: str) -> SharedMemory | None:

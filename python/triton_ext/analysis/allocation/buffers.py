@@ -30,7 +30,7 @@ from ...ir.types import MemDescType
 from ..liveness import Liveness, LiveRange
 from .placement import Item, Placement, Problem, place
 from .scratch import SCRATCH_ALIGNMENT, Scratch
-from .sizes import buffer_size, reserved_size
+from .sizes import BufferSize, buffer_size, reserved_size
 from .triton_order import values_first
 
 __all__ = [
@@ -228,6 +228,8 @@ class _Allocator:
         self.top = top
         self.as_triton = as_triton
         self.knows_partitions = features is None or "amd-partition-placement" in features
+        # Since the same release.
+        self.counts_holes = self.knows_partitions
         self.partition_size = partition_size
         module = top.module
         self.aliases = AliasTable.of(module.aliases if module is not None else None)
@@ -278,7 +280,8 @@ class _Allocator:
         if self.as_triton:
             placed = self._as_triton(function, buffers, items)
         else:
-            placed = place(items, self.partition_size)
+            # Where Triton's offsets are as good, they are taken.
+            placed = place(items, self.partition_size, self._offsets_of_triton(buffers, items))
         alignment = max([buffer.alignment for buffer in buffers], default=1)
         if groups or any(self._starts_partition(buffer) for buffer in buffers):
             alignment = max(alignment, self.partition_size)
@@ -298,10 +301,7 @@ class _Allocator:
         self, function: Operation, buffers: Sequence[Buffer], items: Sequence[Item]
     ) -> Placement:
         """Where Triton puts them."""
-        are_values = [buffer.kind is BufferKind.EXPLICIT for buffer in buffers]
-        offsets = values_first(
-            items, are_values, self.partition_size, knows_partitions=self.knows_partitions
-        )
+        offsets = self._offsets_of_triton(buffers, items)
         if offsets is None:
             function.fail(
                 f"Triton's own allocation of the partitioned values of '{symbol_of(function)}' "
@@ -310,6 +310,15 @@ class _Allocator:
         problem = Problem(items, self.partition_size)
         bound, total = problem.lower_bound(), problem.total(offsets)
         return Placement(tuple(offsets), total, bound, total == bound)
+
+    def _offsets_of_triton(
+        self, buffers: Sequence[Buffer], items: Sequence[Item]
+    ) -> list[int] | None:
+        """Triton's offsets; ``None`` where its search never ends."""
+        are_values = [buffer.kind is BufferKind.EXPLICIT for buffer in buffers]
+        return values_first(
+            items, are_values, self.partition_size, knows_partitions=self.knows_partitions
+        )
 
     def _starts_partition(self, buffer: Buffer) -> bool:
         return 0 < self.partition_size == buffer.alignment
@@ -337,7 +346,7 @@ class _Allocator:
         if type_ is None:
             return []
         try:
-            size = reserved_size(type_) if self.as_triton else buffer_size(type_)
+            size = self._size(type_)
         except VerifyError as error:
             raise op.error(error.message) from error
         given = given_alignment(op)
@@ -355,6 +364,11 @@ class _Allocator:
             )
             for index in range(size.count)
         ]
+
+    def _size(self, type_: MemDescType) -> BufferSize:
+        if self.as_triton:
+            return reserved_size(type_, counts_holes=self.counts_holes)
+        return buffer_size(type_)
 
     def _virtual(self, op: Operation, liveness: Liveness) -> list[Buffer]:
         callee = self.functions.get(callee_of(op))

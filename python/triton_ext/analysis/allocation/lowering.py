@@ -7,12 +7,14 @@ Releases differ in two ways (compared with four of them by unittest/analysis/tes
   banks of the GPU and which lanes it serves together.
 * ``broadcasts-by-shuffle`` (3.9): what every warp holds is handed on by shuffles: by conversions
   whose source all warps hold, and for the results of atomics.  From the same release on, gfx1250 is
-  taken to serve lanes in order.  For gfx942 and gfx950 it varies which lanes, in a way that is not
-  known here: a size is known where all of the ways that were seen agree, which is nearly always.
+  taken to serve lanes in order.  For gfx942, gfx950, gfx10 and gfx11 it varies which lanes, in a way
+  that is not known here: a size is known where all of the ways that were seen agree, which is
+  nearly always.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Set
 from dataclasses import dataclass
 from typing import Final, Literal
@@ -23,18 +25,28 @@ __all__ = ["Lowering"]
 
 Vendor = Literal["nvidia", "amd", "any"]
 
-# Banks, and the lanes that a load of 16 bytes serves together; none where those are the first.
-_AMD: Final[dict[str, tuple[int, tuple[int, ...]]]] = {
-    "gfx908": (32, ()),
-    "gfx90a": (32, ()),
-    "gfx942": (32, (0, 1, 4)),
-    "gfx950": (64, (0, 1, 3, 4)),
-    "gfx1200": (32, ()),
-    "gfx1201": (32, ()),
-    "gfx1250": (64, (0, 1, 3, 4)),
-    "gfx1251": (64, (0, 1, 3, 4)),
-}
-_VARIES: Final = frozenset({"gfx942", "gfx950"})
+
+@dataclass(frozen=True, slots=True)
+class _Amd:
+    """A GPU of AMD, as Triton sees its LDS.
+
+    Attributes:
+        banks: Of 4 bytes.
+        lanes: Those that a load of 16 bytes serves together; none where those are the first.
+        varies: Whether 3.9 takes one of several sets of lanes.
+    """
+
+    banks: int = 32
+    lanes: tuple[int, ...] = ()
+    varies: bool = False
+
+
+# The first pattern that matches; GPUs that no pattern matches are like a GPU without a name.
+_AMD: Final = (
+    (re.compile(r"gfx942|gfx1[01]\d\d"), _Amd(32, (0, 1, 4), varies=True)),
+    (re.compile(r"gfx950"), _Amd(64, (0, 1, 3, 4), varies=True)),
+    (re.compile(r"gfx125\d"), _Amd(64, (0, 1, 3, 4))),
+)
 _LDMATRIX: Final = 75
 _STMATRIX: Final = 90
 
@@ -102,20 +114,18 @@ class Lowering:
         return (Swizzling(stores=tuple(stores), loads=tuple(loads)),)
 
     def exchanges(self) -> tuple[Swizzling, ...]:
-        """How other operations that convert layouts may swizzle; nothing where it is not known."""
+        """How other operations that convert layouts may swizzle."""
         if not self.reduces_by_conversion:
             return (Swizzling(),)
         if self.vendor != "amd":
             return (Swizzling(counts_banks=True),)
-        if self.arch not in _AMD:
-            return ()
-        banks, lanes = _AMD[self.arch]
+        gpu = next((gpu for name, gpu in _AMD if name.fullmatch(self.arch)), _Amd())
         first: tuple[int, ...] = ()
-        ways = [(first, lanes)]
+        ways = [(first, gpu.lanes)]
         if self.shuffles_broadcasts:
-            some = (first, lanes) if self.arch in _VARIES else (first,)
+            some = (first, gpu.lanes) if gpu.varies else (first,)
             ways = [(written, addressed) for written in some for addressed in some]
         return tuple(
-            Swizzling(banks=banks, counts_banks=True, addressed=addressed, written=written)
+            Swizzling(banks=gpu.banks, counts_banks=True, addressed=addressed, written=written)
             for written, addressed in ways
         )

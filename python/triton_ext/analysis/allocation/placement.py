@@ -95,8 +95,14 @@ class Problem:
             kept[i].append(j)
             kept[j].append(i)
 
-    def offset_of(self, item: int, offsets: Sequence[int]) -> int:
-        """The lowest offset of an item that those with an offset (not -1) leave free."""
+    def offset_of(self, item: int, offsets: Sequence[int], lowest: int = 0) -> int:
+        """The lowest offset of an item that those with an offset (not -1) leave free.
+
+        Args:
+            item: The item.
+            offsets: Those of the items; its own makes no difference.
+            lowest: Where to start, a multiple of its alignment.
+        """
         size, alignment = self.items[item].size, self.items[item].alignment
         taken = [
             (offsets[j], offsets[j] + self.items[j].size)
@@ -109,7 +115,7 @@ class Problem:
                 end = offsets[j] + self.items[j].size
                 taken.append((offsets[j] // unit * unit, -(-end // unit) * unit))
         taken.sort()
-        found = 0
+        found = lowest
         for start, end in taken:
             if start >= found + size:
                 break
@@ -182,6 +188,15 @@ class Problem:
             bound = max(bound, min(_with_top(sizes, top, unit) for top in range(len(sizes))))
         return bound
 
+    def is_solved_by(self, offsets: Sequence[int]) -> bool:
+        """Whether offsets are aligned and keep apart what has to be."""
+        return all(
+            offsets[i] % item.alignment == 0
+            and self.offset_of(i, offsets, lowest=offsets[i]) == offsets[i]
+            for i, item in enumerate(self.items)
+            if item.size
+        )
+
     def total(self, offsets: Sequence[int]) -> int:
         """Where the highest item ends."""
         return max((o + item.size for o, item in zip(offsets, self.items, strict=True)), default=0)
@@ -200,18 +215,25 @@ def first_fit(problem: Problem, order: Iterable[int]) -> list[int]:
     return offsets
 
 
-def place(items: Sequence[Item], partition_size: int = 0) -> Placement:
+def place(
+    items: Sequence[Item], partition_size: int = 0, preferred: Sequence[int] | None = None
+) -> Placement:
     """Finds offsets that end as low as possible.
 
     Args:
         items: What needs memory.
         partition_size: Bytes of one physical partition; 0 where memory is not partitioned.
+        preferred: Offsets to return if they are possible and none were found that end lower.
 
     Returns:
         The offsets.  They do not depend on anything but the arguments.
     """
     problem = Problem(items, partition_size)
     bound = problem.lower_bound()
+    if preferred is not None and not problem.is_solved_by(preferred):
+        preferred = None
+    if preferred is not None and problem.total(preferred) == bound:
+        return Placement(tuple(preferred), bound, bound, True)
     offsets = _best_of(problem, _orders(problem), bound)
     if problem.total(offsets) > bound:
         offsets = _improve(problem, offsets, bound)
@@ -220,6 +242,8 @@ def place(items: Sequence[Item], partition_size: int = 0) -> Placement:
         search = _Search(problem, offsets, bound)
         search.run()
         offsets, proven = search.best, search.ended or search.best_total == bound
+    if preferred is not None and problem.total(preferred) == problem.total(offsets):
+        offsets = list(preferred)
     return Placement(tuple(offsets), problem.total(offsets), bound, proven)
 
 

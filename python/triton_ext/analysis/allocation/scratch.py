@@ -1,21 +1,24 @@
 """Shared memory that operations need while they run, as Triton lowers them.
 
-What a host's own pass left is taken: the number ``allocation.size``, which 3.9 prints; and nothing
-for an operation without ``allocation.offset`` in a module with ``ttg.shared``.  :class:`Scratch`
-computes the same, and where releases differ (:mod:`~.lowering`) it has to be told which one it is;
-without that it knows what all of them agree on:
+A module that Triton's own pass has been over tells the sizes: as ``allocation.size``, which 3.9
+prints, and nothing for an operation without ``allocation.offset`` in a module with ``ttg.shared``.
+:class:`Scratch` takes these; ``recomputes=True`` takes them only where it cannot compute a size, as
+Triton's passes compute every size anew.  Where releases differ (:mod:`~.lowering`) it has to be
+told which one it is; without that it knows what all of them agree on:
 
 * ``ttg.warp_specialize``: its captures, packed; a function: one byte for each warp of the
   partitions that run at the same time;
 * ``ttg.convert_layout``: what its swizzling does not repeat (:mod:`~.swizzling`);
 * ``tt.reduce`` across warps (:mod:`~.reduction`), ``tt.scan`` across warps: an element for each of
   the other elements of each warp and block; ``tt.gather`` across warps: the source;
-* atomics whose result is used: an element, or the tensor if threads hold the same elements;
+* atomics whose result is used: an element, or the tensor if threads hold the same elements; the
+  same for atomics in shared memory, for those that GSan instruments, and for ``tt.atomic_poll``
+  with a timeout (without one it cannot fail);
 * ``tt.histogram``: the bins, a warp's lanes at least; ``ttng.tensormap_create``: a tensor map.
 
-*Not known*, so that nobody may guess: conversions and reductions on GPUs that are not in
-:mod:`~.lowering`, between layouts that are not known, and across the CTAs of a cluster; and
-operations of Triton's dialects that :mod:`~triton_ext.analysis.memory_effects` does not list.
+*Not known*, so that nobody may guess: conversions and reductions between layouts that are not
+known or cannot be read, some on GPUs of AMD (:mod:`~.lowering`), and operations of Triton's
+dialects that :mod:`~triton_ext.analysis.memory_effects` does not list.
 """
 
 from __future__ import annotations
@@ -24,6 +27,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import replace
 from typing import Final
 
+from ...errors import ParseError, VerifyError
 from ...ir import Operation, Value
 from ...ir.aliases import AliasTable
 from ...ir.dialects import ttg
@@ -52,6 +56,7 @@ SCRATCH_ALIGNMENT: Final = 128
 _TENSOR_MAP_BYTES: Final = 128
 _POINTER_BITS: Final = 64
 _SMALL_TDM, _LARGE_TDM = 48, 80
+_CONSAN_BYTES: Final = "consan.extra_capture_bytes"
 _OUTER: Final = ("warp", "block")
 
 
@@ -63,6 +68,7 @@ class Scratch:
         aliases: Its aliases.
         features: What the host can do (``triton_ext.host.features``); ``None`` if it is not known.
         target: Whose lowering it is, ``"cuda:90"``; by default what the module says.
+        recomputes: Whether sizes that an earlier allocation left count only where none is known.
     """
 
     def __init__(
@@ -71,8 +77,11 @@ class Scratch:
         aliases: AliasTable,
         features: Set[str] | None = None,
         target: str | None = None,
+        *,
+        recomputes: bool = False,
     ) -> None:
         self._aliases = aliases
+        self._recomputes = recomputes
         self._lanes = number_of(top, "ttg.threads-per-warp", 32)
         self.ctas = number_of(top, "ttg.num-ctas", 1)
         number_of(top, "ttg.num-warps", 4)  # Most operations do not ask for it.
@@ -90,18 +99,32 @@ class Scratch:
         return size, 8 if op.name == ttg.WarpSpecializeOp.NAME else SCRATCH_ALIGNMENT
 
     def _size(self, op: Operation) -> int | None:
-        given = op.attributes.get("allocation.size")
-        if given is not None:
-            size = read_integer(given)
-            if size is None or size < 0:
-                op.fail(f"expected a number of bytes as 'allocation.size', found {given}")
-            return size
-        if self._has_run and "allocation.offset" not in op.attributes:
-            return 0
+        given = self._given(op)
+        if given is not None and not self._recomputes:
+            return given
+        found = self._computed(op)
+        return given if found is None else found
+
+    def _given(self, op: Operation) -> int | None:
+        """What an earlier allocation left."""
+        text = op.attributes.get("allocation.size")
+        if text is None:
+            return 0 if self._has_run and "allocation.offset" not in op.attributes else None
+        size = read_integer(text)
+        if size is None or size < 0:
+            op.fail(f"expected a number of bytes as 'allocation.size', found {text}")
+        return size
+
+    def _computed(self, op: Operation) -> int | None:
         compute = _SIZES.get(op.name)
         if compute is None:
             return 0 if is_listed(op.name) else None
-        sizes = {compute(self, op, lowering) for lowering in self._lowerings}
+        try:
+            sizes = {compute(self, op, lowering) for lowering in self._lowerings}
+        except (ParseError, VerifyError) as error:
+            if error.line:
+                raise  # It is about the operation, not about an encoding.
+            return None
         return sizes.pop() if len(sizes) == 1 else None
 
     def type(self, value: Value) -> Type:
@@ -120,7 +143,10 @@ class Scratch:
 
 
 def _captures(scratch: Scratch, op: Operation, lowering: Lowering) -> int:
-    return sum(_capture(scratch.type(value), lowering) for value in op.operands)
+    captured = sum(_capture(scratch.type(value), lowering) for value in op.operands)
+    # What the concurrency sanitizer is going to add to the captures.
+    later = read_integer(op.attributes.get(_CONSAN_BYTES, "0")) or 0
+    return captured + later * (lowering.reduces_by_conversion and lowering.vendor != "any")
 
 
 def _capture(type_: Type, lowering: Lowering) -> int:
@@ -170,6 +196,8 @@ def _ctas(layout: LinearLayout) -> int:
 
 
 def _conversion(scratch: Scratch, op: Operation, lowering: Lowering) -> int | None:
+    if "force_warp_shuffle" in op.attributes and lowering.shuffles_broadcasts:
+        return 0
     type_ = scratch.type(op.operands[0])
     source, target = _layout(type_), _layout(scratch.type(op.results[0]))
     if source is None or target is None:
@@ -291,6 +319,12 @@ def _buffer_atomic(scratch: Scratch, op: Operation, lowering: Lowering) -> int |
     return _atomic(scratch, op, lowering) if lowering.reduces_by_conversion else 0
 
 
+def _poll(scratch: Scratch, op: Operation, lowering: Lowering) -> int:
+    if len(op.operands) < 3 or not op.results[0].uses:
+        return 0
+    return _width(scratch.type(op.operands[1])) // 8
+
+
 def _product(sizes: Sequence[int]) -> int:
     product = 1
     for size in sizes:
@@ -305,6 +339,10 @@ _SIZES: Final[Mapping[str, Callable[[Scratch, Operation, Lowering], int | None]]
     "tt.atomic_load": _atomic,
     "tt.atomic_rmw": _atomic,
     "tt.atomic_cas": _atomic,
+    "tt.atomic_poll": _poll,
+    "ttg.local_atomic_scatter_rmw": _atomic,
+    "tti.experimental_gsan_atomic_rmw": _atomic,
+    "tti.experimental_gsan_atomic_cas": _atomic,
     "amdg.buffer_atomic_rmw": _buffer_atomic,
     "amdg.buffer_atomic_cas": _buffer_atomic,
     "tt.reduce": _reduction,
