@@ -57,6 +57,7 @@ PASSES: Final = {
         f"{_HERE}.passes.allocate_shared_memory:AllocateAMDGPUSharedMemory"
     ),
     "test-print-amd-alignment": f"{_HERE}.passes.print_alignment:PrintAMDAlignment",
+    "test-tritonamdgpu-membar": f"{_HERE}.passes.print_membar:PrintMembar",
     "test-tritonamdgpu-range-analysis": f"{_HERE}.passes.print_ranges:PrintRanges",
     "tritonamdgpu-coalesce-async-copy": f"{_HERE}.passes.coalesce_async_copy:CoalesceAsyncCopy",
     "tritonamdgpu-update-async-wait-count": (

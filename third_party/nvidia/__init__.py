@@ -49,6 +49,7 @@ EXPORTS: Final = {
 # Passes by their name in a pipeline (triton_ext.passes.registry).
 PASSES: Final = {
     "allocate-shared-memory-nv": f"{_HERE}.passes.allocate_shared_memory:AllocateSharedMemoryNv",
+    "test-print-membar": f"{_HERE}.passes.print_membar:PrintMembar",
     "triton-ext-localize-im2col": f"{_HERE}.passes.localize_im2col:LocalizeIm2Col",
     "triton-ext-lower-im2col": f"{_HERE}.passes.lower_im2col:LowerIm2Col",
 }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from triton_ext.analysis.liveness import Liveness, LiveRange, aliases_of
+from triton_ext.analysis.liveness import Liveness, LiveRange
 from triton_ext.ir import parse
 
 HEAD = """\
@@ -154,7 +154,8 @@ def test_aliases_are_found_through_everything():
         + TAIL
     )
     alloc = next(op for op in module.walk() if op.name == "ttg.local_alloc")
-    assert [value.name for value in aliases_of(alloc.results[0])] == ["%a", "%x", "%r", "%v"]
+    aliases = Liveness(next(op for op in module.walk() if op.name == "tt.func")).aliases
+    assert [value.name for value in aliases(alloc.results[0])] == ["%a", "%x", "%r", "%v"]
 
 
 def test_what_a_call_returns_lives_as_long_as_it_is_used():

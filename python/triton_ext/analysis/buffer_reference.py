@@ -22,9 +22,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final, TypeAlias
 
-from ..ir import Block, BlockArgument, Operation, OpResult, Value
+from ..ir import Block, BlockArgument, Operation, Value
 from ..ir.dialects import ttg
-from ..ir.functions import CALLS, FUNCTIONS, callee_of, symbol_of
+from .alias_sets import AliasSets, is_allocation, is_buffer
 from .backward_flow import Step
 from .slot_form import (
     SlotForm,
@@ -40,7 +40,6 @@ from .type_text import type_text
 __all__ = ["Box", "BufferReferences", "Reference"]
 
 _DIMS: Final = re.compile(r"!ttg\.memdesc<((?:\d+x)+)", re.ASCII)
-_ALLOCATIONS: Final = frozenset({ttg.LocalAllocOp.NAME})
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,27 +91,20 @@ class BufferReferences:
     """The references of the buffers of a module, which must not be changed meanwhile.
 
     Args:
-        functions: The functions of the module with the calls of each, so that an argument can be
-            one of what the calls give.
+        alias_sets: What values may flow into others.
     """
 
-    def __init__(self, functions: Mapping[str, tuple[Operation, ...]] | None = None) -> None:
+    def __init__(self, alias_sets: AliasSets) -> None:
         self.forms = SlotForms()
-        self._calls = functions or {}
+        self._alias_sets = alias_sets
         self._open: dict[Value, Reference] = {}
         self._carried: dict[Operation, dict[Value, Reference]] = {}
-        self._roots: dict[Value, frozenset[Value] | None] = {}
         self._cycles: dict[Operation, tuple[frozenset[Value], ...]] = {}
 
     @classmethod
     def of_module(cls, top: Operation) -> BufferReferences:
         """The references of a module, given its operation."""
-        calls: dict[str, list[Operation]] = {}
-        for op in top.walk():
-            callee = callee_of(op) if op.name in CALLS else None
-            if callee is not None:
-                calls.setdefault(callee, []).append(op)
-        return cls({name: tuple(found) for name, found in calls.items()})
+        return cls(AliasSets.of(top))
 
     def reference(self, value: Value) -> Reference:
         """The reference of a buffer where it can be used."""
@@ -139,7 +131,7 @@ class BufferReferences:
         if capture is not None:
             return self._viewed(capture)
         op = value.owner
-        if not isinstance(op, Operation) or op.name in _ALLOCATIONS:
+        if not isinstance(op, Operation):
             return Reference(value)
         index = ttg.MemDescIndexOp.match(op)
         if index is not None:
@@ -197,7 +189,7 @@ class BufferReferences:
         if reference.root in carried and reference.root is not None:
             outer = carried[reference.root]
         elif reference.root is None or (
-            is_inside(reference.root, loop) and not _is_allocation(reference.root)
+            is_inside(reference.root, loop) and not is_allocation(reference.root)
         ):
             return None
         else:
@@ -260,7 +252,7 @@ class BufferReferences:
         moved = replace(reference, parts=tuple(parts))
         if root in step.renames:
             return _below(self.reference(step.renames[root]), moved)
-        if _is_allocation(root) or survives(root, step, block):
+        if is_allocation(root) or survives(root, step, block):
             return moved
         return Reference(None)
 
@@ -298,7 +290,7 @@ class BufferReferences:
         return True
 
     def _roots_may_overlap(self, one: Value, other: Value) -> bool:
-        if _is_allocation(one) and _is_allocation(other):
+        if is_allocation(one) and is_allocation(other):
             return False
         loop = carrying_loop(one)
         cycles = self._cycles_of(loop) if loop is not None else ()
@@ -332,91 +324,10 @@ class BufferReferences:
         self._cycles[loop] = tuple(dict.fromkeys(cycles))
         return self._cycles[loop]
 
-    # ---- what may flow into a root
-
     def allocations(self, value: Value) -> frozenset[Value] | None:
         """The allocations that a value may be a part of; ``None`` where not known."""
-        if value in self._roots:
-            return self._roots[value]
-        found: set[Value] = set()
-        seen: set[Value] = set()
-        todo = [value]
-        while todo:
-            root = self._viewed(todo.pop()).root
-            if root is None or root in seen:
-                continue
-            seen.add(root)
-            if _is_allocation(root):
-                found.add(root)
-                continue
-            sources = self._sources(root)
-            if sources is None:
-                self._roots[value] = None
-                return None
-            todo.extend(sources)
-        self._roots[value] = frozenset(found)
-        return self._roots[value]
-
-    def _sources(self, root: Value) -> list[Value] | None:
-        """The values that a root is one of."""
-        if isinstance(root, OpResult):
-            return self._result_sources(root)
-        if not isinstance(root, BlockArgument):
-            return None
-        loop = carrying_loop(root)
-        if loop is not None:
-            handed = yielded(loop)
-            if root.index > len(handed):
-                return None
-            return [loop.operands[2 + root.index], handed[root.index - 1]]
-        op = root.owner.parent_op
-        if op.name in FUNCTIONS and root.owner is op.regions[0].blocks[0]:
-            calls = self._calls.get(symbol_of(op) or "", ())
-            if not calls or " private " not in op.text.partition("@")[0]:
-                return None
-            return [call.operands[root.index] for call in calls]
-        if root.owner is root.owner.parent.blocks[0]:
-            return None
-        sources = []
-        for branch in root.owner.predecessors:
-            at = len(branch.operands) - sum(len(each.args) for each in branch.successors)
-            for successor in branch.successors:
-                if successor is root.owner:
-                    sources.append(branch.operands[at + root.index])
-                at += len(successor.args)
-        return sources
-
-    def _result_sources(self, root: OpResult) -> list[Value] | None:
-        op = root.owner
-        if op.name == "scf.for":
-            handed = yielded(op)
-            if root.index >= len(handed):
-                return None
-            return [op.operands[3 + root.index], handed[root.index]]
-        if op.name in ("scf.if", "scf.execute_region", "scf.index_switch"):
-            sources = []
-            for region in op.regions:
-                for block in region.blocks:
-                    last = block.terminator
-                    if last is None or last.successors:
-                        continue
-                    if root.index >= len(last.operands):
-                        return None
-                    sources.append(last.operands[root.index])
-            return sources
-        if op.name == "arith.select":
-            return list(op.operands[1:])
-        return None
-
-
-def is_buffer(value: Value) -> bool:
-    """Whether a value names a part of shared memory, not of tensor memory."""
-    type_ = type_text(value)
-    return type_.startswith("!ttg.memdesc") and "#ttng.tensor_memory" not in type_
-
-
-def _is_allocation(value: Value) -> bool:
-    return isinstance(value, OpResult) and value.owner.name in _ALLOCATIONS
+        found = self._alias_sets.alias_set(value)
+        return found.allocations if found.is_complete else None
 
 
 def _shape(value: Value) -> tuple[int, ...]:

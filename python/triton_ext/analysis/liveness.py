@@ -7,9 +7,8 @@ regions that it was allocated in.  Properties:
 1. At every point of an execution at which a buffer may be read or written later on, and was
    allocated before, the number of the operation that runs is in the buffer's interval.  (An
    interval is a hull: a buffer may be dead in the middle of it.)
-2. A use is one by any *alias*: a view, what a loop carries, what a branch or a region hands on, the
-   argument of a partition.  Of an operation that is not known, every result that is a buffer is an
-   alias of every operand that is one.
+2. A use is one by any value whose alias set (:mod:`~triton_ext.analysis.alias_sets`) holds the
+   buffer.  A call counts as an operation that is not known.
 3. What is used inside of an operation with regions, but allocated outside of it, lives to the end
    of that operation: loops run again, and the regions of ``ttg.warp_specialize`` at the same time.
 4. Buffers of different regions of one ``ttg.warp_specialize`` are alive at the same time whatever
@@ -26,17 +25,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Final
 
 from ..ir import Block, Operation, Region, Value
 from ..ir.functions import FUNCTIONS
-from ..ir.values import Use
-from .buffer_reference import is_buffer
+from .alias_sets import AliasSets, is_buffer
 
-__all__ = ["LiveRange", "Liveness", "aliases_of", "pairs_that_meet"]
-
-_YIELDS: Final = frozenset({"scf.yield", "ttg.warp_yield"})
-_TERMINATORS: Final = _YIELDS | {"scf.condition", "ttg.warp_return", "tt.return", "func.return"}
+__all__ = ["LiveRange", "Liveness", "pairs_that_meet"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +89,7 @@ class Liveness:
         self._numbers: dict[Operation, int] = {}
         self._first: dict[Operation, int] = {}
         self.order: list[Operation] = []
+        self._alias_sets = AliasSets()
         self._number(function)
 
     def number(self, op: Operation) -> int:
@@ -111,6 +106,10 @@ class Liveness:
         number = self._numbers[op]
         return LiveRange(number, number + 1, self._path(op))
 
+    def aliases(self, allocation: Value) -> list[Value]:
+        """The values of the function that may name a part of a buffer, the buffer itself first."""
+        return self._alias_sets.values_of(allocation)
+
     def of_buffer(self, allocation: Value) -> LiveRange:
         """The range of a buffer, all of its aliases taken together.
 
@@ -120,7 +119,7 @@ class Liveness:
         owner = allocation.owner
         if not isinstance(owner, Operation):
             raise ValueError("only what an operation defines is a buffer")
-        ranges = [self._of_value(alias) for alias in aliases_of(allocation)]
+        ranges = [self._of_value(alias) for alias in self.aliases(allocation)]
         start = min(low for low, _ in ranges)
         return LiveRange(start, max(high for _, high in ranges), self._path(owner))
 
@@ -229,53 +228,3 @@ def _ancestor_in(op: Operation, region: Region) -> Operation | None:
             return None
         around = around.parent_op
     return None
-
-
-def aliases_of(allocation: Value) -> list[Value]:
-    """The values that may name a part of a buffer, the buffer itself first."""
-    found = [allocation]
-    seen = {allocation}
-    for value in found:
-        for use in value.uses:
-            for other in _handed_to(use):
-                if other not in seen and is_buffer(other):
-                    seen.add(other)
-                    found.append(other)
-    return found
-
-
-def _handed_to(use: Use) -> list[Value]:
-    """The values that may be what an operation uses."""
-    op, index = use.op, use.index
-    if op.successors:
-        return _handed_to_blocks(op, index)
-    if op.name in _TERMINATORS and op.parent is not None:
-        return _handed_out(op.parent.parent.parent, op, index)
-    if op.name == "scf.for":
-        return [op.regions[0].blocks[0].args[index - 2], op.results[index - 3]] if index > 2 else []
-    if op.name.startswith("ttg.warp_specialize"):
-        return [r.blocks[0].args[index] for r in op.regions if index < len(r.blocks[0].args)]
-    arguments = [arg for region in op.regions for arg in region.blocks[0].args]
-    return [*op.results, *arguments]
-
-
-def _handed_to_blocks(op: Operation, index: int) -> list[Value]:
-    # Behind the condition stand the arguments of each successor in turn.
-    at = len(op.operands) - sum(len(successor.args) for successor in op.successors)
-    for successor in op.successors:
-        if at <= index < at + len(successor.args):
-            return [successor.args[index - at]]
-        at += len(successor.args)
-    return []
-
-
-def _handed_out(around: Operation, op: Operation, index: int) -> list[Value]:
-    """What a region hands to the operation around it, and to the next iteration."""
-    if around.name in FUNCTIONS:
-        return []
-    if around.name == "scf.for":
-        return [around.regions[0].blocks[0].args[index + 1], around.results[index]]
-    if around.name in ("scf.if", "ttg.warp_specialize") and op.name in _YIELDS:
-        return [around.results[index]]
-    arguments = [arg for region in around.regions for arg in region.blocks[0].args]
-    return [*around.results, *arguments]

@@ -128,7 +128,9 @@ class Row:
         result: What happens to the memory that the first result names.
         barrier: Where threads meet.
         waits: Whether threads wait for memory operations of their own that are in flight.
+        relaxed_by: A unit attribute that takes the barrier out; empty where there is none.
         is_view: Whether a result names the memory of an operand.
+        is_ordered: Whether it stays where it is among accesses to memory, though it has none.
         is_reordered: Whether the quoted form has the memory descriptors in another order.
         is_opaque: Whether it may do anything to its buffers unless it is marked as ``pure``.
     """
@@ -140,7 +142,9 @@ class Row:
     result: Access | None = None
     barrier: Barrier | Callable[[Operation], Barrier] = NO_BARRIER
     waits: bool = False
+    relaxed_by: str = ""
     is_view: bool = False
+    is_ordered: bool = False
     is_reordered: bool = False
     is_opaque: bool = False
 
@@ -180,14 +184,18 @@ class Effects:
         effects: Those on values.
         barrier: Where threads meet.
         waits: Whether threads wait for memory operations of their own that are in flight.
+        relaxed_by: A unit attribute that takes the barrier out; empty where there is none.
         is_view: Whether it only gives another view of a buffer.
+        is_free: Whether it could stand anywhere else among accesses to memory.
         is_known: Whether the operation is in the table, or names no buffer.
     """
 
     effects: tuple[Effect, ...] = ()
     barrier: Barrier = NO_BARRIER
     waits: bool = False
+    relaxed_by: str = ""
     is_view: bool = False
+    is_free: bool = False
     is_known: bool = True
 
     @property
@@ -200,6 +208,8 @@ def effects_of(op: Operation) -> Effects:
     """The memory effects of an operation."""
     row = _table().get(op.name)
     if row is None:
+        if op.name.startswith(_PURE):
+            return _NO_EFFECTS
         return Effects(effects=_anything(op), is_known=_names_no_memory(op))
     if row is _NOTHING:
         return _NO_EFFECTS
@@ -213,7 +223,14 @@ def effects_of(op: Operation) -> Effects:
         found += _on_buffers(op, row)
     found += _on_result(op, row)
     barrier = row.barrier if isinstance(row.barrier, Barrier) else row.barrier(op)
-    return Effects(effects=found, barrier=barrier, waits=row.waits, is_view=row.is_view)
+    return Effects(
+        effects=found,
+        barrier=barrier,
+        waits=row.waits,
+        relaxed_by=row.relaxed_by,
+        is_view=row.is_view,
+        is_free=not (found or row.barrier or row.waits or row.is_ordered),
+    )
 
 
 def known_names() -> frozenset[str]:
@@ -340,7 +357,10 @@ def atomic_barrier(op: Operation) -> Barrier:
 _DIALECTS: Final = frozenset({"amdg", "tt", "ttg", "ttng"})
 _DESCRIBED: Final = frozenset({Memory.SHARED, Memory.TENSOR})
 _NOTHING: Final = Row()
-_NO_EFFECTS: Final = Effects()
+_NO_EFFECTS: Final = Effects(is_free=True)
+_ORDERED_ROW: Final = Row(is_ordered=True)
+#: Dialects whose operations compute values from values.
+_PURE: Final = ("arith.", "math.")
 _READ: Final = Use(Access.READ)
 _WRITE: Final = Use(Access.WRITE)
 _BOTH: Final = Access.READ | Access.WRITE
@@ -349,29 +369,33 @@ _ATOMIC: Final = Row(pointer=_BOTH, barrier=atomic_barrier)
 
 #: Operations that touch no memory but their scratch.
 _NO_MEMORY: Final = (
-    *("builtin.module", "func.call", "func.func", "func.return", "gpu.terminator"),
-    *("cf.assert", "cf.br", "cf.cond_br", "cf.switch", "ub.poison", "llvm.intr.assume"),
-    *("scf.condition", "scf.execute_region", "scf.for", "scf.if", "scf.index_switch"),
-    *("scf.reduce", "scf.reduce.return", "scf.while", "scf.yield"),
-    *("tt.addptr", "tt.advance", "tt.approx_divf", "tt.bitcast", "tt.broadcast", "tt.call"),
-    *("tt.cat", "tt.clampf", "tt.dot", "tt.dot_scaled", "tt.expand_dims", "tt.fp_to_fp"),
-    *("tt.func", "tt.gather", "tt.get_num_programs", "tt.get_program_id", "tt.histogram"),
-    *("tt.int_to_ptr", "tt.join", "tt.make_range", "tt.make_tensor_descriptor"),
-    *("tt.make_tensor_ptr", "tt.map_elementwise", "tt.map_elementwise.return", "tt.mulhiui"),
-    *("tt.precise_divf", "tt.precise_sqrt", "tt.ptr_to_int", "tt.reduce", "tt.reduce.return"),
-    *("tt.reshape", "tt.return", "tt.scan", "tt.scan.return", "tt.splat", "tt.split"),
-    *("tt.trans", "tt.unsplat"),
-    *("ttg.async_commit_group", "ttg.convert_layout", "ttg.fp4_to_fp", "ttg.mask"),
-    *("ttg.mask.return", "ttg.predicate_stage", "ttg.warp_id", "ttg.warp_return"),
-    *("ttg.warp_specialize", "ttg.warp_yield"),
+    *("cf.br", "cf.cond_br", "cf.switch", "func.return", "scf.condition", "scf.yield"),
+    *("scf.reduce.return", "ub.poison"),
+    *("tt.addptr", "tt.advance", "tt.approx_divf", "tt.bitcast", "tt.broadcast", "tt.cat"),
+    *("tt.clampf", "tt.dot", "tt.dot_scaled", "tt.expand_dims", "tt.fp_to_fp", "tt.gather"),
+    *("tt.get_num_programs", "tt.get_program_id", "tt.histogram", "tt.int_to_ptr", "tt.join"),
+    *("tt.make_range", "tt.make_tensor_descriptor", "tt.make_tensor_ptr", "tt.mulhiui"),
+    *("tt.map_elementwise.return", "tt.precise_divf", "tt.precise_sqrt", "tt.ptr_to_int"),
+    *("tt.reduce", "tt.reduce.return", "tt.reshape", "tt.return", "tt.scan", "tt.scan.return"),
+    *("tt.splat", "tt.split", "tt.trans", "tt.unsplat"),
+    *("ttg.convert_layout", "ttg.fp4_to_fp", "ttg.mask.return", "ttg.predicate_stage"),
+    *("ttg.warp_id", "ttg.warp_return", "ttg.warp_yield"),
+)
+#: The same, but they stay where they are among accesses to memory.
+_NO_MEMORY_IN_ORDER: Final = (
+    *("builtin.module", "cf.assert", "func.call", "func.func", "llvm.intr.assume"),
+    *("scf.execute_region", "scf.for", "scf.if", "scf.index_switch", "scf.reduce", "scf.while"),
+    *("tt.assert", "tt.call", "tt.func", "tt.grid_dependency_launch_dependents"),
+    *("tt.grid_dependency_wait", "tt.map_elementwise", "tt.print"),
+    *("ttg.async_commit_group", "ttg.mask", "ttg.warp_specialize"),
 )
 
 _ROWS: Final[Mapping[str, Row]] = {
     **dict.fromkeys(_NO_MEMORY, _NOTHING),
+    **dict.fromkeys(_NO_MEMORY_IN_ORDER, _ORDERED_ROW),
     "arith.select": _VIEW,
     "gpu.barrier": Row(barrier=BEFORE),
     # tt
-    "tt.assert": _NOTHING,
     "tt.atomic_cas": _ATOMIC,
     "tt.atomic_load": _ATOMIC,
     # However it is ordered, it ends when all threads have met.
@@ -385,10 +409,7 @@ _ROWS: Final[Mapping[str, Row]] = {
     "tt.descriptor_store": Row(pointer=_BOTH),
     "tt.elementwise_inline_asm": Row(is_opaque=True),
     "tt.extern_elementwise": Row(is_opaque=True),
-    "tt.grid_dependency_launch_dependents": _NOTHING,
-    "tt.grid_dependency_wait": _NOTHING,
     "tt.load": Row(pointer=Access.READ),
-    "tt.print": _NOTHING,
     "tt.store": Row(pointer=Access.WRITE),
     # ttg
     "ttg.async_copy_global_to_local": Row(buffers=(_WRITE,), pointer=Access.READ),
@@ -411,6 +432,9 @@ _ROWS: Final[Mapping[str, Row]] = {
     "ttg.memdesc_trans": _VIEW,
     # The warps of the partitions start when those of the default region have arrived.
     "ttg.warp_specialize.partitions": Row(barrier=BEFORE),
+    # tti
+    "tti.experimental_gsan_atomic_cas": _ATOMIC,
+    "tti.experimental_gsan_atomic_rmw": _ATOMIC,
 }
 
 

@@ -24,10 +24,10 @@ from ..ir.dialects import ttg
 from ..ir.encodings import DistributedEncoding, SharedEncoding
 from ..ir.functions import CALLS, FUNCTIONS, callee_of, symbol_of
 from ..ir.types import MemDescType, TensorType
+from .alias_sets import is_buffer
 from .allocation import Buffer, BufferKind, FunctionAllocation, Scratch, allocate, unknown_scratch
 from .bank_conflicts import Access, BankModel, Phase, partition_slots, phases, wavefronts
-from .buffer_reference import is_buffer
-from .liveness import Liveness, aliases_of
+from .liveness import Liveness
 from .memory_effects import Effects, effects_of
 from .memory_map import (
     AccessMap,
@@ -126,7 +126,7 @@ class _Mapper:
                 self.by_value.setdefault(buffer.value, []).append(index)
         self.holders: dict[Value, list[int]] = {}
         for value, indices in (*self.by_value.items(), *self._returned()):
-            for alias in aliases_of(value):
+            for alias in self.liveness.aliases(value):
                 self.holders.setdefault(alias, []).extend(indices)
         # Whoever waits at a barrier or is counted by it does not move its bytes.
         self.barriers = {

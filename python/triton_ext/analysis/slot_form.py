@@ -10,7 +10,7 @@ a loop had, for which its region stands.  Understood are:
    ``index``; ``remsi`` and ``remui`` by a multiple of ``n``, ``andi`` with one less than a
    power of two that is a multiple of ``n``, ``xori`` with a constant for two buffers.
 2. The rotation ``select(x + 1 < n, x + 1, 0)`` in every way to write it.  Where it is written with
-   ``<``, ``x`` must be known not to lie above ``n - 1``.
+   ``<``, ``x`` must be known not to lie above ``n - 1``, in every value that flows there.
 3. The induction variable of a loop.  Values that a loop carries: each is assumed to be
    ``start + k * iteration`` with the ``k`` of the first iteration, and what the body hands on is
    compared with it.  So rotations, counters and values that change places are understood.  Of
@@ -36,12 +36,15 @@ from ..ir.dialects import arith, ttg
 from ..ir.functions import FUNCTIONS, callee_of, symbol_of
 from .backward_flow import Step, StepKind
 from .modular_form import SlotForm, Symbol
+from .value_flow import ValueFlow
 
 __all__ = ["SlotForm", "SlotForms", "Symbol", "is_inside", "survives"]
 
 _CASTS: Final = frozenset(
     {"arith.extsi", "arith.extui", "arith.index_cast", "arith.index_castui", "arith.trunci"}
 )
+#: Edges inside of a function: what calls pass is not known.
+_FLOW: Final = ValueFlow()
 #: Loops around each other that are told apart.
 _MOST_NESTED: Final = 6
 #: ``K < x`` is ``x > K``.
@@ -207,12 +210,12 @@ class SlotForms:
             return False
         assumed = assumed | {(value, bound)}
         if isinstance(value, BlockArgument):
-            loop = carrying_loop(value)
-            if loop is None:
-                capture = captured(value)
-                return capture is not None and self._is_at_most(capture, bound, assumed)
-            handed = (loop.operands[2 + value.index], yielded(loop)[value.index - 1])
-            return all(self._is_at_most(each, bound, assumed) for each in handed)
+            sources = _FLOW.sources(value)
+            return (
+                sources is not None
+                and sources.is_complete
+                and all(self._is_at_most(each, bound, assumed) for each in sources.values)
+            )
         op = value.owner
         return isinstance(op, Operation) and self._result_is_at_most(op, bound, assumed)
 

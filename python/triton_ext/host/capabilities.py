@@ -211,6 +211,12 @@ _TABLE: tuple[tuple[str, str, Callable[[], bool], str], ...] = (
         _NEEDS.format("may allocate partitioned values forever", "3.9", "3.9"),
     ),
     (
+        "ttg-barrier",
+        "a barrier of the CTA says which memory it orders (ttg.barrier)",
+        _ReleaseHas((3, 7)),
+        _NEEDS.format("has only barriers for all memory (gpu.barrier)", "3.7", "3.7"),
+    ),
+    (
         "reductions-by-conversion",
         "reductions across warps are lowered to conversions of layouts",
         _ReleaseHas((3, 8)),

@@ -10,11 +10,19 @@ from triton_ext.ir import Module
 from triton_ext.ir.lexer import Source
 from triton_ext.strings import lines_of
 
-__all__ = ["expand_aliases", "split", "with_names_of", "without_comments", "without_locations"]
+__all__ = [
+    "erase_implied_terminators",
+    "expand_aliases",
+    "split",
+    "with_names_of",
+    "without_comments",
+    "without_locations",
+]
 
 #: The most characters that a module with its aliases written out, or all of them, may have.
 MAX_EXPANDED = 64 << 20
 
+_IMPLY_TERMINATORS = frozenset({"scf.for", "scf.if"})
 _STRING = r'"(?:[^"\\\n]|\\.)*"'
 # A comment, or a string that may hold what looks like one.
 _STRING_OR_COMMENT = re.compile(_STRING + r"|//[^\n]*")
@@ -42,7 +50,7 @@ def split(text: str, marker: str) -> list[tuple[int, str]]:
 
 
 def without_comments(text: str) -> str:
-    """Takes out comments, with the line of those that have one to themselves."""
+    """Takes out comments and the lines that are empty without them."""
 
     def keep_strings(match: re.Match[str]) -> str:
         return match[0] if match[0][0] == '"' else ""
@@ -51,10 +59,22 @@ def without_comments(text: str) -> str:
     for line in lines_of(text, keep_ends=True):
         kept = _STRING_OR_COMMENT.sub(keep_strings, line) if "//" in line else line
         if kept is line:
-            lines.append(line)
+            lines += [line] if line.strip() else []
         elif kept.strip():
             lines.append(kept.rstrip() + "\n")
     return "".join(lines)
+
+
+def erase_implied_terminators(module: Module) -> None:
+    """Erases the terminators that MLIR does not print: those of ``scf.if`` and ``scf.for``.
+
+    They have no operands, and stand where these operations have no results.
+    """
+    for op in list(module.op.walk()):
+        if op.name != "scf.yield" or op.operands or op.parent_op is None:
+            continue
+        if op.parent_op.name in _IMPLY_TERMINATORS and not op.parent_op.is_quoted:
+            op.erase()
 
 
 def without_locations(text: str) -> str:

@@ -21,8 +21,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
 
+from triton_ext.analysis.alias_sets import is_buffer
 from triton_ext.analysis.backward_flow import Step, StepKind
-from triton_ext.analysis.buffer_reference import is_buffer
 from triton_ext.analysis.nearest_walk import nearest_walks
 from triton_ext.ir import Block, Operation, Region, Value
 from triton_ext.ir.dialects import ttg

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from enum import Enum, Flag, auto
 from typing import Final
 
-from triton_ext.analysis.buffer_reference import is_buffer
+from triton_ext.analysis.alias_sets import is_buffer
 from triton_ext.analysis.memory_effects import Access, Effect, Kind, effects_of, row_of
 from triton_ext.ir import Operation, Value
 from triton_ext.ir.functions import CALLS

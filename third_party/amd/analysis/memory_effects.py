@@ -20,15 +20,19 @@ _TRANSPOSED: Final = Row(buffers=(_READ,))
 
 #: Operations that touch no memory.
 _NO_MEMORY: Final = (
-    *("amdg.cluster_barrier_arrive", "amdg.cluster_barrier_wait", "amdg.concat"),
-    *("amdg.cond_barrier", "amdg.extract_slice", "amdg.in_thread_transpose"),
-    *("amdg.instruction_sched_hint", "amdg.memory_counter_wait", "amdg.scaled_downcast_fp4"),
-    *("amdg.scaled_downcast_fp8", "amdg.scaled_upcast_fp4", "amdg.scaled_upcast_fp8"),
-    *("amdg.upcast_mxfp", "amdg.update_tensor_descriptor"),
+    *("amdg.concat", "amdg.extract_slice", "amdg.in_thread_transpose"),
+    *("amdg.scaled_downcast_fp4", "amdg.scaled_downcast_fp8", "amdg.scaled_upcast_fp4"),
+    *("amdg.scaled_upcast_fp8", "amdg.upcast_mxfp", "amdg.update_tensor_descriptor"),
+)
+#: The same, but they stay where they are among accesses to memory.
+_NO_MEMORY_IN_ORDER: Final = (
+    *("amdg.cluster_barrier_arrive", "amdg.cluster_barrier_wait", "amdg.cond_barrier"),
+    *("amdg.instruction_sched_hint", "amdg.memory_counter_wait"),
 )
 
 MEMORY_EFFECTS: Final[Mapping[str, Row]] = {
-    **{name: Row() for name in _NO_MEMORY},
+    **dict.fromkeys(_NO_MEMORY, Row()),
+    **dict.fromkeys(_NO_MEMORY_IN_ORDER, Row(is_ordered=True)),
     "amdg.arrive_barrier": _MBARRIER,
     "amdg.async_copy_local_to_global": Row(buffers=(_READ,), pointer=Access.WRITE),
     "amdg.async_copy_mbarrier_arrive": _MBARRIER,

@@ -23,7 +23,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from triton_ext.analysis.buffer_reference import is_buffer
+from triton_ext.analysis.alias_sets import is_buffer
 from triton_ext.ir import Block, Module, Operation, OpResult, Value
 from triton_ext.ir.aliases import AliasTable
 from triton_ext.ir.dialects import scf, ttg

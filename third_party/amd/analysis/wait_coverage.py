@@ -47,6 +47,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Final
 
+from triton_ext.analysis.alias_sets import is_buffer
 from triton_ext.analysis.backward_flow import (
     MOST_COUNTED,
     BackwardFlow,
@@ -54,7 +55,7 @@ from triton_ext.analysis.backward_flow import (
     StepKind,
     trip_count,
 )
-from triton_ext.analysis.buffer_reference import BufferReferences, Reference, is_buffer
+from triton_ext.analysis.buffer_reference import BufferReferences, Reference
 from triton_ext.analysis.nearest_walk import Found, nearest_walks
 from triton_ext.analysis.slot_form import survives
 from triton_ext.ir import Block, Module, Operation, OpResult, Value

@@ -29,16 +29,20 @@ def _wgmma_wait(op: Operation) -> Barrier:
     return Barrier(0) if is_local or num_warps_of(op, 4) <= 4 else BEFORE
 
 
-#: Operations that touch no memory but their scratch.
+#: Operations that touch no memory.
 _NO_MEMORY: Final = (
-    *("ttng.clc_get_program_id", "ttng.clc_is_canceled", "ttng.clc_try_cancel_sync"),
-    *("ttng.cluster_arrive", "ttng.cluster_wait", "ttng.fence", "ttng.fence_async_shared"),
-    *("ttng.fence_mbarrier_init_release_cluster", "ttng.packed_arith"),
-    *("ttng.reinterpret_tensor_descriptor", "ttng.tmem_wait"),
+    *("ttng.clc_get_program_id", "ttng.clc_is_canceled", "ttng.packed_arith"),
+    "ttng.reinterpret_tensor_descriptor",
+)
+#: The same, but they stay where they are among accesses to memory.
+_NO_MEMORY_IN_ORDER: Final = (
+    *("ttng.clc_try_cancel_sync", "ttng.cluster_arrive", "ttng.cluster_wait", "ttng.fence"),
+    *("ttng.fence_async_shared", "ttng.fence_mbarrier_init_release_cluster", "ttng.tmem_wait"),
 )
 
 MEMORY_EFFECTS: Final[Mapping[str, Row]] = {
-    **{name: Row() for name in _NO_MEMORY},
+    **dict.fromkeys(_NO_MEMORY, Row()),
+    **dict.fromkeys(_NO_MEMORY_IN_ORDER, Row(is_ordered=True)),
     # One thread of the CTA arrives, when all have.
     "ttng.arrive_barrier": Row(buffers=(Use(_BOTH, Kind.BARRIER),), barrier=BEFORE),
     "ttng.async_copy_mbarrier_arrive": Row(buffers=(_ARRIVES,)),
@@ -69,5 +73,5 @@ MEMORY_EFFECTS: Final[Mapping[str, Row]] = {
     "ttng.tmem_subslice": Row(is_view=True),
     "ttng.wait_barrier": Row(buffers=(Use(_BOTH, Kind.BARRIER),), others=_HELD),
     "ttng.warp_group_dot": Row(others=_ASYNC_READ),
-    "ttng.warp_group_dot_wait": Row(others=_HELD, barrier=_wgmma_wait),
+    "ttng.warp_group_dot_wait": Row(others=_HELD, barrier=_wgmma_wait, relaxed_by="warpGroupLocal"),
 }

@@ -20,9 +20,11 @@ from .buffers import (
     given_alignment,
     unknown_scratch,
 )
+from .layout_conversion import stays_in_warps
 from .placement import Item, Placement, place
 from .scratch import Scratch
 from .sizes import BufferSize, buffer_size, reserved_bytes
+from .written import as_written, has_offsets
 
 __all__ = [
     "Buffer",
@@ -35,9 +37,12 @@ __all__ = [
     "Scratch",
     "allocate",
     "allocated_type",
+    "as_written",
     "buffer_size",
     "given_alignment",
+    "has_offsets",
     "place",
     "reserved_bytes",
+    "stays_in_warps",
     "unknown_scratch",
 ]

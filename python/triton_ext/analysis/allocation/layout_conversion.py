@@ -13,7 +13,7 @@ from typing import Final
 from ...ir.linear_layout import LinearLayout
 from .swizzling import FlatLayout
 
-__all__ = ["crosses_ctas", "goes_through_memory"]
+__all__ = ["crosses_ctas", "goes_through_memory", "stays_in_warps"]
 
 _INNER: Final = ("register", "lane")
 _SLOWEST_FIRST: Final = ("block", "warp", "lane", "register")
@@ -43,6 +43,16 @@ def goes_through_memory(
 def crosses_ctas(source: LinearLayout, target: LinearLayout) -> bool:
     """Whether a CTA needs what another one holds."""
     return "block" in _moved_dims(source, target)
+
+
+def stays_in_warps(source: LinearLayout, target: LinearLayout) -> bool:
+    """Returns whether no warp needs what only another one holds or writes to memory for it.
+
+    Where several warps hold the same, one of them writes it for all.
+    """
+    if any(layout.free_variable_masks().get("warp", 0) for layout in (source, target)):
+        return False
+    return _moved_dims(source, target).isdisjoint(("warp", "block"))
 
 
 def _moved_dims(source: LinearLayout, target: LinearLayout) -> set[str]:

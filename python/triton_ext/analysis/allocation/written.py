@@ -1,0 +1,69 @@
+"""Offsets that a pass has written into a module (``allocation.offset``)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ...ir import Operation
+from ...ir.attribute_values import parse_attribute
+from .buffers import Buffer, FunctionAllocation, ModuleAllocation
+
+__all__ = ["as_written", "has_offsets"]
+
+_OFFSET = "allocation.offset"
+
+
+def has_offsets(allocation: ModuleAllocation) -> bool:
+    """Returns whether every buffer of a module has an offset in its text.
+
+    Args:
+        allocation: The module's buffers, wherever they were placed.
+    """
+    buffers = (
+        b for f in allocation.functions.values() for b in f.buffers if b.op is not f.function
+    )
+    return all(_OFFSET in buffer.op.attributes for buffer in buffers)
+
+
+def as_written(allocation: ModuleAllocation) -> ModuleAllocation:
+    """Returns a module's buffers where its text says that they lie.
+
+    Args:
+        allocation: The same buffers, wherever they were placed.
+
+    Raises:
+        VerifyError: An operation has no offset, or as many as it has buffers.
+    """
+    functions = {op: _function(found) for op, found in allocation.functions.items()}
+    return replace(allocation, functions=functions)
+
+
+def _function(found: FunctionAllocation) -> FunctionAllocation:
+    offsets: dict[Operation, tuple[int, ...]] = {}
+    for buffer in found.buffers:
+        if buffer.op not in offsets and _has_place(buffer, found):
+            count = sum(each.op is buffer.op for each in found.buffers)
+            offsets[buffer.op] = _offsets(buffer.op, count)
+    buffers = tuple(
+        replace(buffer, offset=offsets[buffer.op][buffer.index]) if buffer.op in offsets else buffer
+        for buffer in found.buffers
+    )
+    total = max([buffer.end for buffer in buffers], default=0)
+    return replace(found, buffers=buffers, total=total, is_optimal=total == found.lower_bound)
+
+
+def _has_place(buffer: Buffer, found: FunctionAllocation) -> bool:
+    # Triton 3.6 to 3.8 do not write where a function keeps the states of its warps.
+    return buffer.op is not found.function or _OFFSET in buffer.op.attributes
+
+
+def _offsets(op: Operation, count: int) -> tuple[int, ...]:
+    """``allocation.offset = 0 : i32``, or a list with one number for each piece."""
+    text = op.attributes.get(_OFFSET)
+    value = parse_attribute(text).value if text is not None else ()
+    numbers = value if isinstance(value, tuple) else (value,)
+    offsets = tuple(each for each in numbers if isinstance(each, int) and each >= 0)
+    if len(offsets) != count or len(numbers) != count:
+        expected = "a number of bytes" if count == 1 else f"{count} numbers of bytes"
+        op.fail(f"expected {expected} as '{_OFFSET}', found {text or 'none'}")
+    return offsets

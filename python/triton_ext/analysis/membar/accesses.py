@@ -1,0 +1,368 @@
+"""Accesses of operations to shared memory, as bytes and as parts of buffers.
+
+1. A *slice* is bytes of a function's shared memory, with the buffer that they are of and the part
+   of it (:mod:`~triton_ext.analysis.buffer_reference`).  Two slices of one buffer do not meet where
+   their parts do not; other two do not where their bytes do not.
+2. Memory that a function was handed by its caller (through arguments) is another one than what it
+   allocates.  Memory of which nothing is known may be any.
+3. What an operation needs for itself while it runs, its scratch, is written, then read.
+
+A part is told by values, which name something else in another iteration:
+:meth:`Accesses.forget` takes out what does not hold there.
+
+Safe direction: two slices may be said to meet when they never do, not the reverse.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import Final, TypeAlias
+
+from ...ir import Operation, Value
+from ...ir.aliases import AliasTable
+from ...ir.dialects import ttg
+from ...ir.encodings import DistributedEncoding
+from ...ir.functions import CALLS
+from ...ir.linear_layout import LinearLayout
+from ...ir.types import TensorType, Type
+from ..alias_sets import AliasSets, is_allocation, is_buffer
+from ..allocation import BufferKind, FunctionAllocation, stays_in_warps
+from ..buffer_reference import Box, BufferReferences, Reference
+from ..forward_flow import Edge
+from ..memory_effects import effects_of
+from ..slot_form import SlotForm, is_inside
+
+__all__ = ["Accesses", "Pair", "Pending", "Skip", "Slice", "Where", "never"]
+
+
+class Where(Enum):
+    """Whose memory a slice is of.
+
+    Attributes:
+        OWN: The function's.
+        HANDED: Its caller's, which an argument names.
+        ANY: That is not known.
+    """
+
+    OWN = "own"
+    HANDED = "handed"
+    ANY = "any"
+
+
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """A piece of shared memory.
+
+    Attributes:
+        start: Its first byte, from where the function's memory starts.
+        end: Behind its last one.
+        buffer: The allocation, and the number of the piece of a partitioned one; ``None`` for
+            scratch, and for memory of a called function.
+        part: Which part of the buffer is meant; ``None`` for all of the bytes.
+        where: Whose memory it is.
+    """
+
+    start: int = 0
+    end: int = 0
+    buffer: tuple[Value, int] | None = None
+    part: Reference | None = None
+    where: Where = Where.OWN
+
+
+class Pending:
+    """Accesses since the last barrier: slices, with the operations that access them.
+
+    Attributes:
+        reads: Slices that are read.
+        writes: Slices that are written.
+    """
+
+    __slots__ = ("reads", "writes")
+
+    def __init__(self) -> None:
+        self.reads: dict[Slice, dict[Operation, None]] = {}
+        self.writes: dict[Slice, dict[Operation, None]] = {}
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Pending):
+            return NotImplemented
+        return self.reads == other.reads and self.writes == other.writes
+
+    __hash__ = None  # type: ignore[assignment]  # it is changed in place
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is none."""
+        return not (self.reads or self.writes)
+
+    def copy(self) -> Pending:
+        """Returns accesses that are equal, to be changed."""
+        found = Pending()
+        found.join(self)
+        return found
+
+    def join(self, other: Pending) -> None:
+        """Adds other accesses."""
+        for mine, its in ((self.reads, other.reads), (self.writes, other.writes)):
+            for each, ops in its.items():
+                mine.setdefault(each, {}).update(ops)
+
+    def clear(self) -> None:
+        """Forgets all of them: a barrier is passed."""
+        self.reads, self.writes = {}, {}
+
+    def read(self, piece: Slice, op: Operation) -> None:
+        """Adds a read."""
+        self.reads.setdefault(piece, {})[op] = None
+
+    def write(self, piece: Slice, op: Operation) -> None:
+        """Adds a write."""
+        self.writes.setdefault(piece, {})[op] = None
+
+    def mapped(self, change: Callable[[Slice], Iterator[Slice]]) -> Pending:
+        """Returns the same operations with other slices."""
+        found = Pending()
+        for mine, its in ((found.reads, self.reads), (found.writes, self.writes)):
+            for each, ops in its.items():
+                for made in change(each):
+                    mine.setdefault(made, {}).update(ops)
+        return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pair:
+    """Two accesses that meet, at least one of them a write.
+
+    Attributes:
+        before: The operation of the first one.
+        after: The operation of the second one.
+        before_reads: Whether the first one reads.
+        after_reads: Whether the second one reads.
+        before_slice: What the first one accesses.
+        after_slice: What the second one accesses.
+    """
+
+    before: Operation
+    after: Operation
+    before_reads: bool
+    after_reads: bool
+    before_slice: Slice
+    after_slice: Slice
+
+    @property
+    def kind(self) -> str:
+        """The hazard: ``RAW``, ``WAR`` or ``WAW``."""
+        return f"{'R' if self.after_reads else 'W'}A{'R' if self.before_reads else 'W'}"
+
+
+#: Whether two accesses that meet need no barrier between them.
+Skip: TypeAlias = Callable[[Pair], bool]
+
+#: The memory that a function was handed.
+HANDED: Final = Slice(where=Where.HANDED)
+_ANYWHERE: Final = Slice(where=Where.ANY)
+
+
+def never(pair: Pair) -> bool:
+    """Skips no pair."""
+    return False
+
+
+class Accesses:
+    """The accesses of the operations of one function, which must not be changed meanwhile.
+
+    Args:
+        allocation: Where its buffers lie.
+        references: The parts of the buffers of the module.
+        aliases: The module's.
+    """
+
+    def __init__(
+        self, allocation: FunctionAllocation, references: BufferReferences, aliases: AliasTable
+    ) -> None:
+        function = allocation.function
+        self._references = references
+        self._aliases = aliases
+        self._sets = AliasSets.of(function)
+        self._pieces: dict[Value, list[Slice]] = {}
+        self._scratch: dict[Operation, Slice] = {}
+        self._offsets: dict[Operation, int] = {}
+        for buffer in allocation.buffers:
+            if buffer.value is not None:
+                piece = Slice(buffer.offset, buffer.end, (buffer.value, buffer.index))
+                self._pieces.setdefault(buffer.value, []).append(piece)
+            elif buffer.kind is BufferKind.VIRTUAL:
+                self._offsets[buffer.op] = buffer.offset
+            elif buffer.op is not function:
+                self._scratch[buffer.op] = Slice(buffer.offset, buffer.end)
+        made = (result for op in function.walk() for result in _made_elsewhere(op))
+        # Of a buffer that an operation makes otherwise, it is not known where it lies.
+        self._unknown = HANDED if next(made, None) is None else _ANYWHERE
+        self._found: dict[Operation, Pending] = {}
+
+    # ---- accesses
+
+    def of(self, op: Operation) -> Pending:
+        """Returns what an operation reads and writes; not its scratch, and not what it calls.
+
+        The result is not to be changed.
+        """
+        found = self._found.get(op)
+        if found is None:
+            found = self._found[op] = Pending()
+            for effect in effects_of(op).shared:
+                for piece in self.slices(effect.value) if effect.reads or effect.writes else ():
+                    if effect.reads:
+                        found.read(piece, op)
+                    if effect.writes:
+                        found.write(piece, op)
+        return found
+
+    def slices(self, value: Value) -> list[Slice]:
+        """Returns the pieces of memory that a buffer may be."""
+        aliases = self._sets.alias_set(value)
+        part = self._references.reference(value)
+        pieces = [
+            replace(piece, part=part)
+            for allocation in sorted(aliases.allocations, key=lambda each: each.name)
+            for piece in self._pieces.get(allocation, ())
+        ]
+        if not aliases.is_complete:
+            pieces.append(replace(self._unknown, part=part))
+        return pieces
+
+    def may_alias(self, one: Value, other: Value) -> bool:
+        """Returns whether two values may be parts of the same allocation."""
+        return self._sets.may_alias(one, other)
+
+    def scratch(self, op: Operation) -> Slice | None:
+        """Returns what an operation needs for itself while it runs."""
+        return self._scratch.get(op)
+
+    def meets_inside(self, op: Operation) -> bool:
+        """Returns whether all threads meet between an operation's writes and reads of scratch."""
+        if op not in self._scratch:
+            return False
+        if op.name != ttg.ConvertLayoutOp.NAME:
+            return True
+        layouts = [_layout(self._aliases.type(v.type)) for v in (op.operands[0], op.results[0])]
+        source, target = layouts
+        return source is None or target is None or not stays_in_warps(source, target)
+
+    def at_call(self, call: Operation, summary: Pending) -> Pending:
+        """Returns the accesses of a call.
+
+        Args:
+            call: The operation.
+            summary: The accesses that the called function leaves open.
+        """
+        offset = self._offsets.get(call, 0)
+        handed = [
+            piece for value in call.operands if is_buffer(value) for piece in self.slices(value)
+        ]
+
+        def moved(piece: Slice) -> Iterator[Slice]:
+            if piece.where is Where.HANDED:
+                yield from (replace(each, part=None) for each in handed)
+            elif piece.where is Where.ANY:
+                yield _ANYWHERE
+            else:
+                yield Slice(piece.start + offset, piece.end + offset)
+
+        return summary.mapped(moved)
+
+    # ---- pairs
+
+    def hazard(self, pending: Pending, current: Pending, skip: Skip = never) -> Pair | None:
+        """Returns two accesses that need a barrier between them, or ``None``.
+
+        Args:
+            pending: Accesses since the last barrier.
+            current: Those of an operation.
+            skip: Tells which pairs need none.
+        """
+        return next((pair for pair in self._pairs(pending, current) if not skip(pair)), None)
+
+    def _pairs(self, pending: Pending, current: Pending) -> Iterator[Pair]:
+        sides = (
+            (pending.writes, False, current.reads, True),
+            (pending.reads, True, current.writes, False),
+            (pending.writes, False, current.writes, False),
+        )
+        for first, first_reads, second, second_reads in sides:
+            for one, befores in first.items():
+                for two, afters in second.items():
+                    if not self.meet(one, two):
+                        continue
+                    for before in befores:
+                        for after in afters:
+                            yield Pair(
+                                before=before,
+                                after=after,
+                                before_reads=first_reads,
+                                after_reads=second_reads,
+                                before_slice=one,
+                                after_slice=two,
+                            )
+
+    def meet(self, one: Slice, two: Slice) -> bool:
+        """Returns whether two slices may have a byte in common."""
+        if Where.ANY in (one.where, two.where):
+            return True
+        if one.where is not two.where:
+            return False
+        if one.where is Where.OWN and not (one.start < two.end and two.start < one.end):
+            return False
+        if one.buffer != two.buffer or (one.buffer is None and one.where is Where.OWN):
+            return True
+        if one.part is None or two.part is None:
+            return True
+        return self._references.may_overlap(one.part, two.part)
+
+    # ---- on edges
+
+    def forget(self, pending: Pending, edge: Edge) -> Pending:
+        """Returns accesses as they are on the far side of an edge back to earlier code."""
+
+        def kept(piece: Slice) -> Iterator[Slice]:
+            yield replace(piece, part=_survivor(piece.part, edge.loop))
+
+        return pending.mapped(kept)
+
+
+def _layout(type_: Type) -> LinearLayout | None:
+    if not isinstance(type_, TensorType) or not isinstance(type_.encoding, DistributedEncoding):
+        return None
+    return type_.encoding.to_linear_layout(type_.static_shape)
+
+
+def _made_elsewhere(op: Operation) -> Iterator[Value]:
+    """The buffers that an operation makes, and no allocation of the function is known to be."""
+    if op.name in CALLS or not effects_of(op).is_known:
+        yield from (result for result in op.results if is_buffer(result))
+
+
+def _survivor(part: Reference | None, loop: Operation | None) -> Reference | None:
+    """What is still known of a part when the code that it was computed in runs again.
+
+    Args:
+        part: The part.
+        loop: What runs again; ``None`` for any code of the function.
+    """
+    if part is None or part.root is None:
+        return None
+    if not is_allocation(part.root) and (loop is None or is_inside(part.root, loop)):
+        return None
+    parts = tuple(
+        None if isinstance(each, SlotForm) and _changes(each, loop) else each for each in part.parts
+    )
+    assert all(each is None or isinstance(each, (Box, SlotForm)) for each in parts)
+    return replace(part, parts=parts)
+
+
+def _changes(form: SlotForm, loop: Operation | None) -> bool:
+    if loop is None:
+        return bool(form.terms)
+    return any(symbol is loop or is_inside(symbol, loop) for symbol in form.symbols)

@@ -1,0 +1,183 @@
+"""Where barriers between accesses to shared memory are missing.
+
+Threads that access the same memory, one of them to write, need a barrier of the CTA in between.
+Every function is walked forward (:mod:`~triton_ext.analysis.forward_flow`) with the accesses since
+the last barrier:
+
+1. A barrier of the module ends all of them; :class:`~triton_ext.analysis.memory_effects.Barrier`
+   tells which operations contain one.  An operation with scratch contains one between its writes
+   and its reads, unless no warp needs what another one holds.
+2. An operation that meets one of them needs a barrier in front of it.  From there on it is taken
+   to be there, on every way.
+3. Threads that waited for copies of their own need a barrier behind the wait before others read
+   what was copied, unless another wait or barrier follows before memory is touched.
+4. A call accesses what the called function leaves open at its returns, where its memory lies.
+   One without a body reads and writes the buffers that it is handed.
+
+Vendors tell of pairs that need no barrier (``skip``).  What lies in flight behind an asynchronous
+operation's end is not looked at: waits are what counts, as in Triton's own pass
+(``lib/Analysis/Membar.cpp``).
+
+Safe direction: there may be more barriers than needed, never fewer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from ...ir import Module, Operation
+from ...ir.aliases import AliasTable
+from ...ir.functions import CALLS, callee_of, symbol_of
+from ..allocation import ModuleAllocation
+from ..buffer_reference import BufferReferences
+from ..forward_flow import Edge, run_forward
+from ..memory_effects import Barrier, Effects, effects_of
+from .accesses import HANDED, Accesses, Pair, Pending, Skip, never
+
+__all__ = ["Barriers", "find_barriers"]
+
+
+@dataclass(frozen=True, slots=True)
+class Barriers:
+    """Where barriers are missing.
+
+    Attributes:
+        before: Operations that need one in front of them, each with a pair that needs it.
+        after: Waits that need one behind them.
+        relaxed: Operations that make do without the barrier that they contain, since another one
+            follows before memory is touched.
+    """
+
+    before: Mapping[Operation, Pair]
+    after: tuple[Operation, ...] = ()
+    relaxed: tuple[Operation, ...] = ()
+
+
+def find_barriers(module: Module, allocation: ModuleAllocation, skip: Skip = never) -> Barriers:
+    """Finds where barriers are missing.
+
+    Args:
+        module: The module.
+        allocation: Where its buffers lie.
+        skip: Tells which pairs of accesses need no barrier.
+
+    Raises:
+        VerifyError: An operation is malformed.
+    """
+    references = BufferReferences.of_module(module.op)
+    aliases = AliasTable.of(module.aliases)
+    summaries: dict[str | None, Pending] = {}
+    before: dict[Operation, Pair] = {}
+    after: dict[Operation, None] = {}
+    relaxed: dict[Operation, None] = {}
+    for function, placed in allocation.functions.items():
+        accesses = Accesses(placed, references, aliases)
+        walk = _Walk(accesses, skip, summaries)
+        left = run_forward(function, walk, Pending())
+        if left is not None:
+            # What parts are told by is not known to callers.
+            summaries[symbol_of(function)] = accesses.forget(
+                left, Edge(function.regions[0].blocks[0])
+            )
+        before |= walk.before
+        after |= walk.after
+        relaxed |= walk.relaxed
+    return Barriers(before, tuple(after), tuple(relaxed))
+
+
+@dataclass(frozen=True, slots=True)
+class _Stages:
+    """Where all threads meet while an operation runs."""
+
+    before: bool
+    between: bool
+    after: bool
+
+
+class _Walk:
+    """Carries accesses through a function, and decides on barriers."""
+
+    def __init__(
+        self, accesses: Accesses, skip: Skip, summaries: Mapping[str | None, Pending]
+    ) -> None:
+        self.accesses = accesses
+        self.skip = skip
+        self.summaries = summaries
+        self.before: dict[Operation, Pair] = {}
+        self.after: dict[Operation, None] = {}
+        self.relaxed: dict[Operation, None] = {}
+
+    def cross(self, edge: Edge, state: Pending) -> None:
+        """Changes the accesses on an edge."""
+        if edge.starts_partition:
+            state.clear()
+        elif edge.is_back:
+            kept = self.accesses.forget(state, edge)
+            state.reads, state.writes = kept.reads, kept.writes
+
+    def update(self, op: Operation, state: Pending) -> None:
+        """Adds what an operation accesses; ends what barriers end."""
+        effects = effects_of(op)
+        if effects.relaxed_by and effects.barrier and self._meets_later(op):
+            self.relaxed[op] = None
+        stages = self._stages(op, effects)
+        if op in self.before or stages.before:
+            state.clear()
+        if op in self.after or (effects.waits and not self._meets_later(op)):
+            self.after[op] = None
+            state.clear()
+            return
+        current = self._current(op).copy()
+        scratch = self.accesses.scratch(op)
+        if scratch is not None:
+            current.write(scratch, op)
+        pair = self.accesses.hazard(state, current, self.skip)
+        if pair is not None:
+            self.before[op] = pair
+            state.clear()
+        if stages.between:
+            state.clear()
+            current.clear()
+        if scratch is not None:
+            current.read(scratch, op)
+        state.join(current)
+        if stages.after:
+            state.clear()
+
+    def _current(self, op: Operation) -> Pending:
+        if op.name not in CALLS:
+            return self.accesses.of(op)
+        summary = self.summaries.get(callee_of(op))
+        if summary is None:
+            summary = Pending()
+            summary.read(HANDED, op)
+            summary.write(HANDED, op)
+        return self.accesses.at_call(op, summary)
+
+    def _stages(self, op: Operation, effects: Effects) -> _Stages:
+        between = self.accesses.meets_inside(op)
+        barrier = effects.barrier if op not in self.relaxed else Barrier(0)
+        return _Stages(
+            before=Barrier.BEFORE in barrier,
+            between=between,
+            after=Barrier.AFTER in barrier and not between,
+        )
+
+    def _meets_later(self, op: Operation) -> bool:
+        """Whether a wait or a barrier follows before memory is touched or control divides."""
+        block = op.parent
+        assert block is not None  # only a module has none
+        ops = block.ops
+        for following in ops[ops.index(op) + 1 :]:
+            effects = effects_of(following)
+            stages = self._stages(following, effects)
+            if following in self.before or stages.before or effects.waits:
+                return True
+            if stages.between:
+                return False
+            if stages.after:
+                return True
+            if not effects.is_free:
+                return False
+        return False

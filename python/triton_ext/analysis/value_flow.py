@@ -1,0 +1,254 @@
+"""Which values hand what they are to which others, along control flow and calls.
+
+Edges follow block arguments of branches, what ``scf`` regions yield and loops carry, captures of
+``ttg.warp_specialize``, and arguments and results of functions that the module calls.  They join
+all paths: no condition, number of iterations or call stack is told apart.
+
+:meth:`ValueFlow.sources` and :meth:`ValueFlow.targets` are the two directions of one relation.
+
+Safe direction: there may be more edges than executions take, never fewer.  A value that may come
+from somewhere else as well says so (:attr:`Sources.is_complete`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from ..ir import Block, BlockArgument, Operation, OpResult, Region, Use, Value
+from ..ir.functions import CALLS, FUNCTIONS, callee_of, symbol_of, visibility_of
+
+__all__ = ["Sources", "ValueFlow"]
+
+_YIELD_RESULTS: Final = frozenset(
+    {"scf.execute_region", "scf.if", "scf.index_switch", "ttg.warp_specialize"}
+)
+_SPECIALIZE: Final = "ttg.warp_specialize"
+_PARTITIONS: Final = "ttg.warp_specialize.partitions"
+
+
+@dataclass(frozen=True, slots=True)
+class Sources:
+    """The values that another one may be.
+
+    Attributes:
+        values: The values, in the order of the text.
+        is_complete: Whether it is always one of them.
+    """
+
+    values: tuple[Value, ...]
+    is_complete: bool = True
+
+
+_UNKNOWN: Final = Sources((), is_complete=False)
+
+
+class ValueFlow:
+    """The edges between the values of a module or function, which must not be changed meanwhile.
+
+    Args:
+        functions: The functions of the module by symbol; no edge leads into or out of others.
+        calls: The calls of each function by its symbol.
+    """
+
+    __slots__ = ("_calls", "_functions")
+
+    def __init__(
+        self,
+        functions: Mapping[str, Operation] | None = None,
+        calls: Mapping[str, tuple[Operation, ...]] | None = None,
+    ) -> None:
+        self._functions = functions or {}
+        self._calls = calls or {}
+
+    @classmethod
+    def of_module(cls, top: Operation) -> ValueFlow:
+        """Returns the edges of a module, those of calls included.
+
+        Args:
+            top: The module's operation.
+        """
+        functions: dict[str, Operation] = {}
+        calls: dict[str, list[Operation]] = {}
+        for op in top.walk():
+            if op.name in FUNCTIONS:
+                functions[symbol_of(op) or ""] = op
+            elif op.name in CALLS:
+                calls.setdefault(callee_of(op) or "", []).append(op)
+        return cls(functions, {name: tuple(found) for name, found in calls.items()})
+
+    # ---- backwards
+
+    def sources(self, value: Value) -> Sources | None:
+        """Returns the values that control flow or a call hands to a value.
+
+        Args:
+            value: The value.
+
+        Returns:
+            ``None`` for a value that neither of them defines: its operation, or the header of a
+            loop that counts, computes it.
+        """
+        if isinstance(value, BlockArgument):
+            return self._argument_sources(value)
+        return self._result_sources(value) if isinstance(value, OpResult) else None
+
+    def _argument_sources(self, value: BlockArgument) -> Sources | None:
+        block, index = value.owner, value.index
+        region, op = block.parent, block.parent_op
+        if block is not region.blocks[0]:
+            return _all_of(
+                x for branch in block.predecessors for x in _handed(branch, block, index)
+            )
+        if op.name in FUNCTIONS:
+            return self._passed(op, index)
+        if op.name == "scf.for":
+            if index == 0:
+                return None
+            return _all_of([_at(op.operands, 2 + index), *_yielded(region, index - 1)])
+        if op.name == "scf.while":
+            if region is op.regions[0]:
+                return _all_of([_at(op.operands, index), *_yielded(op.regions[1], index)])
+            return _all_of(_yielded(op.regions[0], index + 1))
+        if op.name in (_SPECIALIZE, _PARTITIONS):
+            return _all_of([_at(_captures(op), index)])
+        return _UNKNOWN
+
+    def _result_sources(self, value: OpResult) -> Sources | None:
+        op, index = value.owner, value.index
+        if op.name == "scf.for":
+            return _all_of([_at(op.operands, 3 + index), *_yielded(op.regions[0], index)])
+        if op.name == "scf.while":
+            return _all_of(_yielded(op.regions[0], index + 1))
+        if op.name in _YIELD_RESULTS:
+            regions = op.regions[:1] if op.name == _SPECIALIZE else op.regions
+            return _all_of(x for region in regions for x in _yielded(region, index))
+        if op.name in CALLS:
+            callee = self._functions.get(callee_of(op) or "")
+            if callee is None or not callee.regions:
+                return _UNKNOWN
+            return _all_of(_yielded(callee.regions[0], index))
+        return None
+
+    def _passed(self, function: Operation, index: int) -> Sources:
+        """Returns what the calls of a function pass; others may call one that is not private."""
+        calls = self._calls.get(symbol_of(function) or "", ())
+        found = _all_of(_at(call.operands, index) for call in calls)
+        if calls and visibility_of(function) == "private":
+            return found
+        return Sources(found.values, is_complete=False)
+
+    # ---- forwards
+
+    def targets(self, use: Use) -> tuple[Value, ...] | None:
+        """Returns the values that may be what an operation uses, along control flow or a call.
+
+        Args:
+            use: An operand.
+
+        Returns:
+            ``None`` where the operation hands nothing on in these ways.
+        """
+        op, index = use.op, use.index
+        if op.successors:
+            return tuple(_branch_targets(op, index))
+        if op.name == "scf.for":
+            return _present([_first_arg(op.regions[0], index - 2), _at(op.results, index - 3)])
+        if op.name == "scf.while":
+            return _present([_first_arg(op.regions[0], index)])
+        if op.name in (_SPECIALIZE, _PARTITIONS):
+            return _present(_first_arg(region, index) for region in _isolated_regions(op))
+        if op.name in CALLS:
+            callee = self._functions.get(callee_of(op) or "")
+            if callee is None or not callee.regions:
+                return None
+            return _present([_first_arg(callee.regions[0], index)])
+        around = op.parent_op
+        if around is None or op.parent is None or op.parent.terminator is not op:
+            return None
+        return self._leaving(around, op.parent.parent, index)
+
+    def _leaving(self, around: Operation, region: Region, index: int) -> tuple[Value, ...] | None:
+        """Returns the values that an operand of a terminator becomes behind its region."""
+        if around.name in FUNCTIONS:
+            calls = self._calls.get(symbol_of(around) or "", ())
+            return _present(_at(call.results, index) for call in calls)
+        if around.name == "scf.for":
+            return _present([_first_arg(region, index + 1), _at(around.results, index)])
+        if around.name == "scf.while":
+            before, after = around.regions
+            if region is after:
+                return _present([_first_arg(before, index)])
+            return _present([_first_arg(after, index - 1), _at(around.results, index - 1)])
+        if around.name in _YIELD_RESULTS:
+            return _present([_at(around.results, index)])
+        return () if around.name == _PARTITIONS else None
+
+
+def _all_of(values: Iterable[Value | None]) -> Sources:
+    """Returns values as sources; one that is missing, in malformed text, makes them incomplete."""
+    listed = list(values)
+    found = tuple(dict.fromkeys(value for value in listed if value is not None))
+    return Sources(found, is_complete=None not in listed)
+
+
+def _present(values: Iterable[Value | None]) -> tuple[Value, ...]:
+    return tuple(value for value in values if value is not None)
+
+
+def _at(values: tuple[Value, ...], index: int) -> Value | None:
+    return values[index] if 0 <= index < len(values) else None
+
+
+def _first_arg(region: Region, index: int) -> Value | None:
+    # The first argument of a loop's body counts; the loop's bounds are not handed to it.
+    first = 1 if region.parent.name == "scf.for" else 0
+    return _at(region.blocks[0].args, index) if index >= first else None
+
+
+def _yielded(region: Region, index: int) -> list[Value | None]:
+    """Returns an operand of every terminator that leaves a region."""
+    ends = (block.terminator for block in region.blocks)
+    return [_at(end.operands, index) for end in ends if end is not None and not end.successors]
+
+
+def _captures(op: Operation) -> tuple[Value, ...]:
+    """Returns what the partitions of a ``ttg.warp_specialize`` capture."""
+    around = op
+    while around.name == _PARTITIONS and not around.operands and around.parent_op is not None:
+        around = around.parent_op
+    return around.operands
+
+
+def _isolated_regions(op: Operation) -> list[Region]:
+    """Returns the regions of the partitions, which take captures as arguments."""
+    found = [region for region in op.regions if region.isolated]
+    for region in op.regions:
+        for nested in (nested for block in region.blocks for nested in block.ops):
+            if nested.name == _PARTITIONS and not nested.operands:
+                found += nested.regions
+    return found
+
+
+def _handed(branch: Operation, block: Block, index: int) -> list[Value | None]:
+    """Returns what a branch hands to an argument, once for each time that it names the block."""
+    starts = _starts(branch)
+    return [_at(branch.operands, at + index) for each, at in starts if each is block]
+
+
+def _starts(branch: Operation) -> list[tuple[Block, int]]:
+    """Returns the successors of a branch, each with the number of the first operand for it.
+
+    The operands of the successors stand behind the condition, those of one after those of another.
+    """
+    at = len(branch.operands) - sum(len(each.args) for each in branch.successors)
+    found = []
+    for successor in branch.successors:
+        found.append((successor, at))
+        at += len(successor.args)
+    return found
+
+
+def _branch_targets(branch: Operation, index: int) -> list[Value]:
+    return list(_present(_at(block.args, index - at) for block, at in _starts(branch)))

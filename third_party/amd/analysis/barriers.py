@@ -1,0 +1,81 @@
+"""Pairs of accesses to LDS that need no barrier of the workgroup on AMD.
+
+Sources: ``third_party/amd/lib/TritonAMDGPUToLLVM/MembarUtility.cpp`` of Triton.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from triton_ext.analysis.membar import Pair
+from triton_ext.analysis.value_flow import ValueFlow
+from triton_ext.ir import Module, Operation, OpResult, Value
+from triton_ext.ir.dialects import ttg
+from triton_ext.ir.dialects.view import OpReader
+
+__all__ = ["SYNCED", "needs_no_barrier", "synced_loads"]
+
+#: Attribute of a read of LDS: whether it reads only what asynchronous waits have waited for.
+SYNCED: Final = "ttg.amdg.syncedViaAsyncWait"
+_LOADS: Final = frozenset(
+    {ttg.LocalLoadOp.NAME, "amdg.local_load_packed_transposed"}
+    | {"amdg.local_load_packed_tranposed"}  # so it is called up to Triton 3.8
+)
+_COPIES: Final = frozenset({ttg.AsyncCopyGlobalToLocalOp.NAME, "amdg.buffer_load_to_local"})
+_WAITS: Final = frozenset({"ttg.async_wait", "amdg.async_wait", "amdg.async_tdm_wait"})
+_MBARRIERS: Final = frozenset(
+    {"amdg.init_barrier", "amdg.arrive_barrier", "amdg.async_copy_mbarrier_arrive"}
+    | {"amdg.wait_barrier"}
+)
+
+
+def needs_no_barrier(pair: Pair) -> bool:
+    """Returns whether two accesses that meet are in order without a barrier.
+
+    1. A read that has waited for copies and a copy into the same allocation: the barrier behind the
+       wait is the one that they need.
+    2. What is done to an mbarrier is done by instructions that the hardware orders.
+    """
+    before, after = pair.before, pair.after
+    if before.name in _MBARRIERS and after.name in _MBARRIERS:
+        return True
+    read, copy = (before, after) if pair.before_reads else (after, before)
+    if read.name != ttg.LocalLoadOp.NAME or copy.name not in _COPIES:
+        return False
+    if pair.before_slice.buffer is None or pair.before_slice.buffer != pair.after_slice.buffer:
+        return False
+    return read.attributes.get(SYNCED, "").strip() == "true"
+
+
+def synced_loads(module: Module) -> dict[Operation, bool]:
+    """Returns for each read of LDS whether an asynchronous wait, and nothing else, guards it.
+
+    Those that say it themselves are left out.
+    """
+    flow = ValueFlow.of_module(module.op)
+    found = {}
+    for op in module.op.walk():
+        if op.name in _LOADS and SYNCED not in op.attributes:
+            reader = OpReader(op)
+            reader.take()
+            token = reader.take_optional("token")
+            found[op] = token is not None and _is_of_wait(token, flow)
+    return found
+
+
+def _is_of_wait(token: Value, flow: ValueFlow) -> bool:
+    """Whether every operation that a token may be of is an asynchronous wait."""
+    seen = {token}
+    todo = [token]
+    while todo:
+        value = todo.pop()
+        sources = flow.sources(value)
+        if sources is None:
+            if not isinstance(value, OpResult) or value.owner.name not in _WAITS:
+                return False
+            continue
+        if not sources.is_complete:
+            return False
+        todo += [each for each in sources.values if each not in seen]
+        seen.update(sources.values)
+    return True
