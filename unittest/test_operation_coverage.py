@@ -1,4 +1,4 @@
-"""Every operation of the installed Triton that touches memory is known where it matters, or refused.
+"""Every operation of the installed Triton that touches memory is known where it matters.
 
 The operations, types and attributes are those that the host's own parser knows.  Pieces that reason
 about shared memory (LDS), tensor memory, or counters of what runs on are the allocator, the
@@ -70,6 +70,7 @@ TYPES = {
     "{swizzlingByteWidth = 128, transposed = false, elementBitWidth = 16}>>",
 }
 TARGETS = ("hip:gfx1250", "cuda:90")
+NOTHING = interpreter._nothing
 
 
 @pytest.fixture(scope="module")
@@ -150,7 +151,9 @@ def test_waits_count_what_runs_on(host):
 def test_the_verifier_names_what_it_does_not_follow(host):
     """A use of shared memory that runs on is followed, or named in a warning."""
     running = {
-        name for name in host.operations if has_buffers(name) and not words(name).isdisjoint(RUNNING)
+        name
+        for name in host.operations
+        if has_buffers(name) and not words(name).isdisjoint(RUNNING)
     }
     apart = {name for name in running if runs_on_apart(name)}
     assert silent("verifier", running - apart - KNOWN - ARRIVALS - MBARRIER_WAITS) == []
@@ -166,12 +169,9 @@ def test_the_emulator_runs_or_refuses(host, target, monkeypatch):
     for name in sorted(host.operations - table.keys()):
         with pytest.raises(EmulationError, match=f"does not know '{name}'"):
             Program(kernel(name, target))
-    ignored = {name for name in host.operations & interpreter._NOTHING if table[name] is nothing}
-    touching = {name for name in ignored if has_buffers(name) or row(name).barrier or row(name).waits}
+    ignored = {name for name in host.operations & table.keys() if table[name] is NOTHING}
+    touching = {n for n in ignored if has_buffers(n) or row(n).barrier or row(n).waits}
     assert silent("emulator", touching) == []
-
-
-nothing = interpreter._nothing
 
 
 def waits(module: Module) -> None:

@@ -244,7 +244,7 @@ def row_of(name: str) -> Row | None:
 
 
 def is_listed(name: str) -> bool:
-    """Whether an operation is in the table, or of a dialect without operations on memory of its own.
+    """Whether an operation is in the table, or of a dialect that is none of Triton's.
 
     An operation of Triton's dialects that is not listed may need scratch memory or run on behind
     itself: whoever relies on that has to refuse it by name.

@@ -15,7 +15,7 @@ from triton_ext.analysis.allocation import (
     unknown_scratch,
 )
 from triton_ext.analysis.memory_effects import is_listed
-from triton_ext.errors import NotModelledError, PassError, SourceError, VerifyError
+from triton_ext.errors import NotModelledError, VerifyError
 from triton_ext.ir import Module, Operation
 from triton_ext.ir.aliases import AliasTable
 from triton_ext.ir.functions import symbol_of
@@ -67,7 +67,7 @@ def allocation_of(
             as_triton=as_triton,
         )
     except VerifyError as error:
-        raise _not_modelled(error) from error
+        raise NotModelledError.of(error) from error
 
 
 def _check_known(module: Module, scratch: Scratch, features: Set[str] | None) -> None:
@@ -88,7 +88,7 @@ def _check_known(module: Module, scratch: Scratch, features: Set[str] | None) ->
             )
             for op in unknown
         ]
-        raise _not_modelled(errors[0], *errors[1:])
+        raise NotModelledError.of(errors[0], *errors[1:])
 
 
 def _why_unknown(op: Operation, features: Set[str] | None) -> str:
@@ -97,19 +97,6 @@ def _why_unknown(op: Operation, features: Set[str] | None) -> str:
     if features is None:
         return "Triton's releases differ, and which one compiles the module is not known"
     return "Triton's lowering of it is not known for this GPU or layout"
-
-
-def _not_modelled(error: SourceError, *others: SourceError) -> NotModelledError:
-    """Returns an error as one about what only Triton knows."""
-    return NotModelledError(
-        error.message,
-        filename=error.filename,
-        line=error.line,
-        column=error.column,
-        source_line=error.source_line,
-        notes=error.notes,
-        others=others,
-    )
 
 
 def annotate(module: Module, allocation: ModuleAllocation) -> None:

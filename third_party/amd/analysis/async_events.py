@@ -15,6 +15,7 @@ from typing import Final, TypeAlias
 from triton_ext.analysis.axis_info import AxisInfoAnalysis
 from triton_ext.analysis.memory_effects import is_listed
 from triton_ext.analysis.type_text import type_text
+from triton_ext.errors import NotModelledError
 from triton_ext.ir import Module, Operation, Value
 from triton_ext.ir.dialects import ttg
 
@@ -87,8 +88,8 @@ class AsyncEvents:
         lowering: What the host makes of the operations.
 
     Raises:
-        VerifyError: An operation cannot be read, an encoding is not known, or an asynchronous
-            operation is not known.
+        VerifyError: An operation cannot be read, or an encoding is not known.
+        NotModelledError: An asynchronous operation is not known.
     """
 
     def __init__(self, module: Module, target: Target, lowering: Lowering) -> None:
@@ -156,7 +157,7 @@ def _refuse_asynchronous(op: Operation) -> None:
     """Refuses an operation that may start or wait for something, and is not known.
 
     Raises:
-        VerifyError: It is one.
+        NotModelledError: It is one.
     """
     if not op.name.startswith(ASYNC):
         if is_listed(op.name):
@@ -165,11 +166,12 @@ def _refuse_asynchronous(op: Operation) -> None:
         has_token = any(type_text(result) == _TOKEN for result in op.results)
         if words.isdisjoint(_RUNS_ON) and not has_token:
             return
-    op.fail(
+    error = op.error(
         f"'{op.name}' is asynchronous, and what it issues or waits for is not known",
         "triton-ext knows the operations of Triton 3.6 to 3.9: update it, or leave the numbers of "
         "waits to Triton (TRITON_EXT_WAITS=host in a compile)",
     )
+    raise NotModelledError.of(error)
 
 
 def _commit(op: Operation) -> Commit | None:
