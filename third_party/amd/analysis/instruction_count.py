@@ -56,7 +56,7 @@ from triton_ext.analysis import consecutive_run, register_to_shared
 from triton_ext.analysis.axis_info.layout import order_and_run
 from triton_ext.analysis.warps import num_warps_of
 from triton_ext.errors import VerifyError
-from triton_ext.ir import Operation, Value, parse_type
+from triton_ext.ir import Operation, OpResult, Value, parse_type
 from triton_ext.ir.dialects import ttg
 from triton_ext.ir.encodings import (
     DistributedEncoding,
@@ -444,16 +444,16 @@ def _count_tdm(op: Operation, target: Target, lowering: Lowering) -> AsyncIssue:
     gather, scatter = amdg.AsyncTdmGatherOp.match(op), amdg.AsyncTdmScatterOp.match(op)
     rows, copy = gather or scatter, load or store
     if fused is not None:
-        lds, is_masked = fused.buffers, False
+        lds, is_masked = fused.buffers, any(map(_is_predicated, fused.descs))
         number, unknown = Interval.exactly(1), ""  # rule 10
     elif copy is not None:
-        lds, is_masked = (copy.buffer,), copy.pred is not None
+        lds, is_masked = (copy.buffer,), copy.pred is not None or _is_predicated(copy.desc)
         buffer = copy.buffer
         number, unknown = _as_far_as_known(
             lambda: tdm_copy_instructions(_buffer(op, buffer), num_warps_of(op))
         )
     elif rows is not None:
-        lds, is_masked = (rows.buffer,), rows.pred is not None
+        lds, is_masked = (rows.buffer,), rows.pred is not None or _is_predicated(rows.desc)
         indices = rows.row_indices
         number, unknown = _as_far_as_known(
             lambda: tdm_rows_instructions(_tensor(op, indices), lowering)
@@ -471,6 +471,18 @@ def _count_tdm(op: Operation, target: Target, lowering: Lowering) -> AsyncIssue:
         is_masked=is_masked,
         unknown=unknown,
     )
+
+
+def _is_predicated(desc: Value) -> bool:
+    """Whether a descriptor got a predicate (Triton 3.8 and newer) where it was last moved."""
+    while isinstance(desc, OpResult):
+        update = amdg.UpdateTensorDescriptorOp.match(desc.owner)
+        if update is None:
+            return False
+        if update.pred is not None:
+            return True
+        desc = update.desc
+    return False
 
 
 def _tensor(op: Operation, value: Value) -> TensorType:
