@@ -18,9 +18,9 @@ _ARITH = """
 _TT = """
     approx_divf atomic_cas atomic_load atomic_poll atomic_rmw call cat clampf
     descriptor_gather descriptor_load descriptor_reduce dot dot_scaled elementwise_inline_asm
-    experimental_descriptor_load extern_elementwise fp_to_fp gather get_num_programs get_program_id histogram
-    make_tensor_descriptor make_tensor_ptr map_elementwise mulhiui precise_divf precise_sqrt
-    reduce scan unsplat
+    experimental_descriptor_load extern_elementwise fp_to_fp gather get_num_programs
+    get_program_id histogram make_tensor_descriptor make_tensor_ptr map_elementwise mulhiui
+    precise_divf precise_sqrt reduce scan unsplat
 """
 _TTG = """
     async_commit_group async_copy_global_to_local async_wait fp4_to_fp global_scratch_alloc
