@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from .nodes import Block, Region
 
-__all__ = ["dominators"]
+__all__ = ["dominators", "post_dominators"]
 
 
 def dominators(region: Region) -> dict[Block, frozenset[Block]]:
@@ -32,6 +32,37 @@ def dominators(region: Region) -> dict[Block, frozenset[Block]]:
         for block in order[1:]:
             common = frozenset.intersection(*(found[other] for other in predecessors[block]))
             new = common | {block}
+            if new != found[block]:
+                found[block] = new
+                changed = True
+    return found
+
+
+def post_dominators(region: Region) -> dict[Block, frozenset[Block]]:
+    """The blocks that are on every way from each block out of a region, itself included.
+
+    Blocks that no way leads out of are not listed.
+
+    Args:
+        region: A region; control leaves at the blocks that branch nowhere.
+    """
+    successors = {
+        block: list(block._ops[-1]._successors) if block._ops else [] for block in region._blocks
+    }
+    leaving = {block for block, following in successors.items() if not following}
+    todo = list(leaving)
+    while todo:
+        block = todo.pop()
+        before = [each for each, following in successors.items() if block in following]
+        todo += [each for each in before if each not in leaving]
+        leaving.update(before)
+    found = dict.fromkeys(leaving, frozenset(leaving))
+    changed = True
+    while changed:
+        changed = False
+        for block in leaving:
+            following = [found[each] for each in successors[block] if each in found]
+            new = frozenset({block}) | (frozenset.intersection(*following) if following else set())
             if new != found[block]:
                 found[block] = new
                 changed = True

@@ -6,13 +6,14 @@ import re
 from collections.abc import Mapping
 
 from triton_ext.errors import UnsupportedError
-from triton_ext.ir import Module
+from triton_ext.ir import Module, Operation
 from triton_ext.ir.lexer import Source
+from triton_ext.ir.segments import AttributesSlot, RegionSlot, cut
 from triton_ext.strings import lines_of
 
 __all__ = [
-    "erase_implied_terminators",
     "expand_aliases",
+    "normalize",
     "split",
     "with_names_of",
     "without_comments",
@@ -23,6 +24,7 @@ __all__ = [
 MAX_EXPANDED = 64 << 20
 
 _IMPLY_TERMINATORS = frozenset({"scf.for", "scf.if"})
+_PROPERTIES = {"tt.reduce": ("axis",), "tt.scan": ("axis", "reverse")}
 _STRING = r'"(?:[^"\\\n]|\\.)*"'
 # A comment, or a string that may hold what looks like one.
 _STRING_OR_COMMENT = re.compile(_STRING + r"|//[^\n]*")
@@ -65,16 +67,38 @@ def without_comments(text: str) -> str:
     return "".join(lines)
 
 
-def erase_implied_terminators(module: Module) -> None:
-    """Erases the terminators that MLIR does not print: those of ``scf.if`` and ``scf.for``.
+def normalize(module: Module) -> None:
+    """Changes what MLIR prints in another way than it may be written.
 
-    They have no operands, and stand where these operations have no results.
+    1. The terminators of ``scf.if`` and ``scf.for`` without results, which have no operands, are
+       not printed.
+    2. Properties of the operations that only have the quoted form stand in front of the regions.
     """
     for op in list(module.op.walk()):
-        if op.name != "scf.yield" or op.operands or op.parent_op is None:
-            continue
-        if op.parent_op.name in _IMPLY_TERMINATORS and not op.parent_op.is_quoted:
-            op.erase()
+        if op.name == "scf.yield" and not op.operands and op.parent_op is not None:
+            if op.parent_op.name in _IMPLY_TERMINATORS and not op.parent_op.is_quoted:
+                op.erase()
+        elif op.name in _PROPERTIES and op.is_quoted and op.regions:
+            _move_properties(op)
+
+
+def _move_properties(op: Operation) -> None:
+    segments = cut(op)
+    at = next(i for i, segment in enumerate(segments) if isinstance(segment, RegionSlot)) - 1
+    opener = segments[at]
+    found = {name: op.attributes[name] for name in _PROPERTIES[op.name] if name in op.attributes}
+    if not found or not isinstance(opener, str) or any(_opens(each) for each in segments[: at + 1]):
+        return
+    for name in found:
+        op.remove_attribute(name)
+    front, _, rest = opener.rpartition("(")
+    listed = ", ".join(f"{name} = {text}" for name, text in found.items())
+    segments[at] = f"{front}<{{{listed}}}> ({rest}"
+
+
+def _opens(segment: object) -> bool:
+    """Whether a piece of text opens a dictionary of properties."""
+    return isinstance(segment, AttributesSlot) or (isinstance(segment, str) and "<{" in segment)
 
 
 def without_locations(text: str) -> str:

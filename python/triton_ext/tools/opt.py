@@ -278,7 +278,7 @@ class _Runner:
 
     def _print_ours(self, module: Module, first_line: int) -> str:
         if not self._arguments.keep_comments:
-            ir_text.erase_implied_terminators(module)
+            ir_text.normalize(module)
         text = str(module)
         if self._arguments.local_scope:
             text = ir_text.expand_aliases(module)

@@ -22,11 +22,13 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from triton_ext.analysis.membar import find_barriers
-from triton_ext.ir import Module
+from triton_ext.analysis.warps import number_of
+from triton_ext.ir import Builder, Module
 from triton_ext.passes import Pass, PassContext
 from triton_ext.passes.barriers import insert_barriers, placed_buffers
 
 from ..analysis.barriers import needs_no_barrier
+from ..analysis.cluster_barriers import find_cluster_barriers, find_init_sync
 
 __all__ = ["PrintMembar"]
 
@@ -47,5 +49,20 @@ class PrintMembar(Pass):
         features = context.host_features()
         target = None if "ttg.target" in module.op.attributes else ""
         allocation = placed_buffers(module, features, target)
+        if target is None and _is_for_clusters(module):
+            for op in find_cluster_barriers(module, allocation):
+                Builder.before(op).parse("ttng.cluster_barrier")
+            for place in find_init_sync(module, allocation):
+                Builder.before(place.before).parse(
+                    "ttng.fence_mbarrier_init_release_cluster"
+                    + "\nttng.cluster_barrier {relaxed = true}" * place.needs_barrier
+                )
         found = find_barriers(module, allocation, needs_no_barrier)
         context.count("barriers", insert_barriers(found, features))
+
+
+def _is_for_clusters(module: Module) -> bool:
+    """Whether several CTAs of a GPU that has clusters run a module."""
+    vendor, _, capability = module.op.attributes["ttg.target"].strip('"').partition(":")
+    is_new = vendor == "cuda" and capability.isdigit() and int(capability) >= 90
+    return is_new and number_of(module.op, "ttg.num-ctas", 1) > 1

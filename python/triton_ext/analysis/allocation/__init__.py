@@ -20,7 +20,7 @@ from .buffers import (
     given_alignment,
     unknown_scratch,
 )
-from .layout_conversion import stays_in_warps
+from .layout_conversion import stays_in_ctas, stays_in_warps
 from .placement import Item, Placement, place
 from .scratch import Scratch
 from .sizes import BufferSize, buffer_size, reserved_bytes
@@ -43,6 +43,7 @@ __all__ = [
     "has_offsets",
     "place",
     "reserved_bytes",
+    "stays_in_ctas",
     "stays_in_warps",
     "unknown_scratch",
 ]

@@ -13,7 +13,7 @@ from typing import Final
 from ...ir.linear_layout import LinearLayout
 from .swizzling import FlatLayout
 
-__all__ = ["crosses_ctas", "goes_through_memory", "stays_in_warps"]
+__all__ = ["crosses_ctas", "goes_through_memory", "stays_in_ctas", "stays_in_warps"]
 
 _INNER: Final = ("register", "lane")
 _SLOWEST_FIRST: Final = ("block", "warp", "lane", "register")
@@ -45,14 +45,40 @@ def crosses_ctas(source: LinearLayout, target: LinearLayout) -> bool:
     return "block" in _moved_dims(source, target)
 
 
+def stays_in_ctas(source: LinearLayout, target: LinearLayout) -> bool:
+    """Returns whether every CTA finds what it needs in its own memory.
+
+    Where several CTAs hold the same, each takes what it holds itself.
+    """
+    conversion = target.invert_and_compose(source)
+    at = conversion.out_dim_names.index("block")
+    free = source.free_variable_masks().get("block", 0)
+    for name, vectors in conversion.bases:
+        for bit, basis in enumerate(vectors):
+            if basis[at] & ~free != (1 << bit if name == "block" else 0) & ~free:
+                return False
+    return True
+
+
 def stays_in_warps(source: LinearLayout, target: LinearLayout) -> bool:
-    """Returns whether no warp needs what only another one holds or writes to memory for it.
+    """Returns whether every warp finds what it needs in what it has written itself.
 
     Where several warps hold the same, one of them writes it for all.
     """
     if any(layout.free_variable_masks().get("warp", 0) for layout in (source, target)):
         return False
-    return _moved_dims(source, target).isdisjoint(("warp", "block"))
+    if not stays_in_ctas(source, target):
+        return False
+    conversion = target.invert_and_compose(source)
+    at = conversion.out_dim_names.index("warp")
+    outs = len(conversion.out_dim_names)
+    return all(
+        basis == tuple((1 << bit) * (i == at) for i in range(outs))
+        if name == "warp"
+        else not basis[at]
+        for name, vectors in conversion.bases
+        for bit, basis in enumerate(vectors)
+    )
 
 
 def _moved_dims(source: LinearLayout, target: LinearLayout) -> set[str]:

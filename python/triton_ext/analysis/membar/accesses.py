@@ -233,9 +233,21 @@ class Accesses:
             pieces.append(replace(self._unknown, part=part))
         return pieces
 
-    def may_alias(self, one: Value, other: Value) -> bool:
-        """Returns whether two values may be parts of the same allocation."""
-        return self._sets.may_alias(one, other)
+    def allocations(self, value: Value) -> frozenset[Value]:
+        """Returns the allocations of the function that a buffer may be a part of."""
+        return self._sets.alias_set(value).allocations
+
+    def type(self, value: Value) -> Type:
+        """Returns the type of a value."""
+        return self._aliases.type(value.type)
+
+    def layout(self, value: Value) -> LinearLayout | None:
+        """Returns the layout of a tensor; ``None`` where it is not known."""
+        type_ = self.type(value)
+        encoding = type_.encoding if isinstance(type_, TensorType) else None
+        if not isinstance(type_, TensorType) or not isinstance(encoding, DistributedEncoding):
+            return None
+        return encoding.to_linear_layout(type_.static_shape)
 
     def scratch(self, op: Operation) -> Slice | None:
         """Returns what an operation needs for itself while it runs."""
@@ -247,8 +259,7 @@ class Accesses:
             return False
         if op.name != ttg.ConvertLayoutOp.NAME:
             return True
-        layouts = [_layout(self._aliases.type(v.type)) for v in (op.operands[0], op.results[0])]
-        source, target = layouts
+        source, target = self.layout(op.operands[0]), self.layout(op.results[0])
         return source is None or target is None or not stays_in_warps(source, target)
 
     def at_call(self, call: Operation, summary: Pending) -> Pending:
@@ -330,12 +341,6 @@ class Accesses:
             yield replace(piece, part=_survivor(piece.part, edge.loop))
 
         return pending.mapped(kept)
-
-
-def _layout(type_: Type) -> LinearLayout | None:
-    if not isinstance(type_, TensorType) or not isinstance(type_.encoding, DistributedEncoding):
-        return None
-    return type_.encoding.to_linear_layout(type_.static_shape)
 
 
 def _made_elsewhere(op: Operation) -> Iterator[Value]:
