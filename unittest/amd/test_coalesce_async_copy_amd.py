@@ -324,6 +324,60 @@ def test_what_lowers_is_what_the_host_compiles(emission, host):
             assert emitted.widths is None, given
 
 
+def test_a_lane_copies_more_than_a_thread_held(emission, host):
+    """4096 elements of 2 bytes, 256 threads: 2 instructions of 16 bytes in place of 8 of 4."""
+    given = case("hip:gfx950", 4)
+    assert emission.ask(ours(NAME, given.text), given.target).widths == {16: 2}
+    theirs = host.run(given.text, given.target)
+    assert emission.ask(theirs, given.target).widths == {4: 8}
+
+
+def test_lanes_walk_a_buffer_whose_columns_are_shorter_than_a_wave(emission, host):
+    """64 lanes cover two columns of 32 elements, in the order of the buffer."""
+    given = CopyCase(
+        target="hip:gfx950",
+        shape=(32, 64),
+        element="f32",
+        encoding=blocked([1, 16], [32, 2], [4, 1], [1, 0]),
+        shared=PLAIN.replace("[1, 0]", "[0, 1]"),
+        contiguity=(1, 64),
+        divisibility=(4, 16),
+    )
+    text = ours(NAME, given.text)
+    assert blocked([1, 1], [32, 2], [1, 4], [0, 1]) in text
+    # 2048 elements, 256 threads.
+    assert emission.ask(text, given.target).widths == {4: 8}
+    theirs = host.run(given.text, given.target)
+    if host.version >= "3.8":
+        # The same lanes and waves, with the order of the pointers kept.
+        assert blocked([1, 1], [32, 2], [1, 4], [1, 0]) in theirs
+    assert emission.ask(theirs, given.target).widths is None
+
+
+def test_a_layout_that_fits_is_not_converted(emission, host):
+    """A hint of two elements that lie apart in the buffer: the hint has to go, the layout fits."""
+    given = CopyCase(
+        target="hip:gfx950",
+        warps=1,
+        shape=(64, 2),
+        element="f32",
+        encoding=blocked([1, 2], [64, 1], [1, 1], [1, 0]),
+        shared=PLAIN.replace("[1, 0]", "[0, 1]"),
+        contiguity=(1, 2),
+        divisibility=(4, 8),
+        hint=2,
+    )
+    text = ours(NAME, given.text)
+    assert "convert_layout" not in text
+    assert "contiguity = 2 : i32" not in text.partition("ttg.async_copy_global_to_local")[2]
+    emitted = emission.ask(text, given.target)
+    assert emitted.widths == {4: 2}
+    theirs = host.run(given.text, given.target)
+    if host.version >= "3.8":
+        assert "ttg.convert_layout" in theirs
+        assert emission.ask(theirs, given.target).widths == emitted.widths
+
+
 def test_copies_of_several_ctas_compile(emission, host):
     """What Triton compiles as it is compiles behind the pass, and some more."""
     if host.version < "3.8":

@@ -236,6 +236,46 @@ def test_tensorcnt(emission):
     assert behind == [48, 40, 32, 16, 0] or (max(found) <= 10 and behind[-1] == 0)
 
 
+READ_BEHIND_A_WAIT = """\
+#b = #ttg.blocked<{sizePerThread = [1], threadsPerWarp = [64], warpsPerCTA = [4], order = [0]}>
+#s = #ttg.swizzled_shared<{vec = 1, perPhase = 1, maxPhase = 1, order = [0]}>
+#smem = #ttg.shared_memory
+module attributes {"ttg.num-ctas" = 1 : i32, "ttg.num-warps" = 4 : i32, ttg.target = "hip:gfx950", "ttg.threads-per-warp" = 64 : i32} {
+  tt.func public @kernel(%x: !tt.ptr<f32> {tt.divisibility = 16 : i32}) {
+    %m = ttg.local_alloc : () -> !ttg.memdesc<256xf32, #s, #smem, mutable>
+    %r = tt.make_range {end = 256 : i32, start = 0 : i32} : tensor<256xi32, #b>
+    %base = tt.splat %x : !tt.ptr<f32> -> tensor<256x!tt.ptr<f32>, #b>
+    %p = tt.addptr %base, %r : tensor<256x!tt.ptr<f32>, #b>, tensor<256xi32, #b>
+    %t = ttg.async_copy_global_to_local %p, %m : tensor<256x!tt.ptr<f32>, #b> -> <256xf32, #s, #smem, mutable>
+    %g = ttg.async_commit_group tokens %t
+    %w = ttg.async_wait WAIT
+    %v = ttg.local_load %m : !ttg.memdesc<256xf32, #s, #smem, mutable> -> tensor<256xf32, #b>
+    tt.store %p, %v : tensor<256x!tt.ptr<f32>, #b>
+    tt.return
+  }
+}
+"""  # noqa: E501 - TTGIR
+
+
+@needs("amd-async-marks")
+@pytest.mark.parametrize("wait", ["%g {num = 7 : i32}", "{num = -1 : i32}"])
+def test_a_number_that_waits_for_nothing_behind_a_mark(wait, emission):
+    """LLVM looks at the number alone: as written nothing waits between the copy and the read."""
+    module = parse(READ_BEHIND_A_WAIT.replace("WAIT", wait))
+    as_written = emission.ask(str(module), "gfx950")
+    features = host.features()
+    PassManager(f"{PASS}{{gfx-arch=gfx950}}", host_features=lambda: features).run(module)
+    counted = emission.ask(str(module), "gfx950")
+
+    def waits(asm):
+        behind_the_copy = asm.partition("global_load_lds")[2].partition("ds_read")[0]
+        return re.findall(r"vmcnt\((\d+)\)", behind_the_copy)
+
+    assert as_written.count == counted.count == 1, as_written.said
+    assert waits(as_written.asm) == []
+    assert waits(counted.asm) == ["0"]
+
+
 @pytest.mark.skipif(
     host.capabilities()["amd-async-marks"].available, reason="LLVM counts on this release"
 )

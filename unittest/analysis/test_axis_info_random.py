@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 
+import numpy as np
 import pytest
-from axis_info_random import Program, false_claims
+from axis_info_random import Made, Program, false_claims
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from triton_ext import ir
-from triton_ext.analysis.axis_info import AxisInfoAnalysis
+from triton_ext.analysis.axis_info import LIMIT, AxisInfo, AxisInfoAnalysis
 
 NIGHTLY = bool(os.environ.get("TRITON_EXT_NIGHTLY"))
 
@@ -48,6 +49,42 @@ def run(examples):
 
 def test_random_expressions_have_what_is_claimed_of_them():
     run(500)
+
+
+LANE = np.arange(128)
+#: Groups of 4 that start anywhere at a multiple of 4.
+STARTS = [4 * np.random.default_rng(seed).integers(99, size=32) for seed in range(9)]
+FOURS = [starts.repeat(4) + LANE % 4 for starts in STARTS]
+NONE = [0 * LANE]
+
+
+@pytest.mark.parametrize(
+    ("line", "numbers", "claimed"),
+    [
+        # Equal multiples of 4 and equal remainders on both sides.
+        ("arith.subi %lane, %fours", [LANE - x for x in FOURS], AxisInfo((1,), (4,), (1,))),
+        ("arith.subi %lane, %lane", NONE, AxisInfo((1,), (LIMIT,), (128,), 0)),
+        ("arith.subi %fours, %fours", NONE, AxisInfo((1,), (LIMIT,), (128,), 0)),
+        ("arith.andi %lane, %t64", [LANE & 64], AxisInfo((1,), (64,), (1,))),
+        ("arith.shrsi %lane, %t4", [LANE >> 4], AxisInfo((1,), (1,), (16,))),
+    ],
+)
+def test_arithmetic_has_what_is_claimed_of_it(line, numbers, claimed):
+    text = f"""\
+tt.func @f(%fours: tensor<128xi32> {{tt.contiguity = 4 : i32, tt.divisibility = 4 : i32}}) {{
+  %lane = tt.make_range {{end = 128 : i32, start = 0 : i32}} : tensor<128xi32>
+  %t4 = arith.constant dense<4> : tensor<128xi32>
+  %t64 = arith.constant dense<64> : tensor<128xi32>
+  %r = {line} : tensor<128xi32>
+  tt.return
+}}
+"""
+    module = ir.parse(text)
+    (result,) = (v for op in module.walk() for v in op.results if v.name == "%r")
+    info = AxisInfoAnalysis.of(module).info(result)
+    shown = AxisInfo(info.contiguity, info.divisibility, info.constancy, info.constant)
+    assert shown == claimed
+    assert not false_claims(Made("%r", "i32", (128,), numbers), info)
 
 
 @pytest.mark.slow

@@ -74,6 +74,58 @@ def test_numbers_of_random_programs_are_in_their_ranges():
     check_many(300)
 
 
+LOOPS = """\
+tt.func @f(%x: i32) {
+  %0 = arith.constant 0 : i32
+  %1 = arith.constant 1 : i32
+  %16 = arith.constant 16 : i32
+  %1023 = arith.constant 1023 : i32
+  %least = arith.cmpi sge, %x, %0 : i32
+  llvm.intr.assume %least : i1
+  %most = arith.cmpi sle, %x, %1023 : i32
+  llvm.intr.assume %most : i1
+"""
+NESTED = """\
+  %r = scf.for %i = %0 to %16 step %1 iter_args(%a = %0) -> (i32) : i32 {
+    %s = scf.for %j = %0 to %16 step %1 iter_args(%b = %a) -> (i32) : i32 {
+      %y = arith.addi %b, %x : i32
+      scf.yield %y : i32
+    }
+    scf.yield %s : i32
+  }
+"""
+TURNS = """\
+  %r:2 = scf.for %i = %0 to %16 step %1 iter_args(%a = %x, %b = %x) -> (i32, i32) : i32 {
+    %y = arith.addi %b, %x : i32
+    scf.yield %y, %a : i32, i32
+  }
+"""
+
+
+@pytest.mark.parametrize(
+    ("loops", "expected"),
+    [
+        # 16 * 16 iterations add up to 1023 each.
+        pytest.param(NESTED, {"%r": 256 * 1023, "%s": 256 * 1023, "%y": 256 * 1023}, id="nested"),
+        # Each of two values grows in every other iteration.
+        pytest.param(TURNS, {"%r#0": 9 * 1023, "%r#1": 9 * 1023, "%y": 9 * 1023}, id="turns"),
+    ],
+)
+def test_ends_of_ranges_behind_loops_are_numbers_that_occur(loops, expected):
+    module = ir.parse(f"{LOOPS}{loops}  tt.return\n}}\n")
+    analysis = RangeAnalysis.of(module)
+    runs = [Run(module.body[0], [x]) for x in (0, 1, 1023)]
+    forget()
+    numbers: dict[ir.Value, set[int]] = {}
+    for value, bits in (pair for run in runs for pair in run.defined):
+        numbers.setdefault(value, set()).add(bits)
+    found = {value.name: value for value in numbers}
+    for name, most in expected.items():
+        claimed = analysis.range(found[name])
+        assert (claimed.smin, claimed.smax) == (0, most)
+        assert (min(numbers[found[name]]), max(numbers[found[name]])) == (0, most)
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(not NIGHTLY, reason="takes minutes; TRITON_EXT_NIGHTLY=1 runs it")
 def test_numbers_of_five_thousand_random_programs_are_in_their_ranges():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from triton_ext.analysis.warps import num_warps_of, number_of
+from triton_ext.analysis.warps import num_warps_of, number_of, threads_per_warp_of
 from triton_ext.errors import VerifyError
 from triton_ext.ir import parse
 from triton_ext.tools import cli
@@ -69,6 +69,13 @@ def test_lds_of_what_is_no_number(tmp_path, capsys):
     assert cli.main(["lds", "--host=none", str(path)]) == 1
     said = capsys.readouterr().err
     assert "kernel.ttgir:1:1: error: expected a positive number as 'ttg.num-warps'" in said
+
+
+def test_a_warp_has_32_threads_unless_the_module_says_otherwise():
+    op = next(op for op in parse(TEXT).walk() if op.name == "arith.addi")
+    assert threads_per_warp_of(op) == 32
+    text = TEXT.replace("8 : i32", '8 : i32, "ttg.threads-per-warp" = 64 : i32')
+    assert {threads_per_warp_of(op) for op in parse(text).walk()} == {64}
 
 
 def test_other_numbers_of_a_module():

@@ -1,4 +1,4 @@
-"""How many warps run an operation."""
+"""How many warps run an operation, and how many threads a warp has."""
 
 from __future__ import annotations
 
@@ -9,9 +9,11 @@ from ..ir.dialects import ttg
 from ..ir.functions import FUNCTIONS
 from ..ir.integers import read_integer
 
-__all__ = ["num_warps_of", "number_of"]
+__all__ = ["num_warps_of", "number_of", "threads_per_warp_of"]
 
 _NUM_WARPS: Final = "ttg.num-warps"
+#: Threads of a warp in a module that does not say it, as in upstream's ``TritonGPUDialect``.
+_THREADS_PER_WARP: Final = 32
 
 
 def num_warps_of(op: Operation, default: int | None = None) -> int:
@@ -36,6 +38,20 @@ def num_warps_of(op: Operation, default: int | None = None) -> int:
                 return partition.num_warps
         inner = around
     return number_of(inner, _NUM_WARPS, default)
+
+
+def threads_per_warp_of(op: Operation) -> int:
+    """Threads of a warp: the number of the module around an operation, 32 where it has none.
+
+    Args:
+        op: The operation, or the module.
+
+    Raises:
+        VerifyError: The attribute is no positive number.
+    """
+    while (around := op.parent_op) is not None:
+        op = around
+    return number_of(op, "ttg.threads-per-warp", _THREADS_PER_WARP)
 
 
 def number_of(holder: Operation, name: str, default: int | None = None) -> int:

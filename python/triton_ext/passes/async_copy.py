@@ -28,7 +28,7 @@ from typing import Final
 
 from triton_ext.analysis import AxisInfoAnalysis, consecutive_run, register_to_shared
 from triton_ext.analysis.axis_info.layout import order_and_run
-from triton_ext.analysis.warps import num_warps_of, number_of
+from triton_ext.analysis.warps import num_warps_of, threads_per_warp_of
 from triton_ext.ir import Builder, LinearLayout, Module, Operation, Value, parse_type
 from triton_ext.ir.aliases import AliasTable
 from triton_ext.ir.dialects import ttg
@@ -375,7 +375,7 @@ def read_copy(
         shared=shared,
         bits=bits,
         num_warps=num_warps_of(op),
-        threads_per_warp=number_of(_root(op), "ttg.threads-per-warp"),
+        threads_per_warp=threads_per_warp_of(op),
         consecutive=info.contiguity,
         contiguity=tuple(map(min, info.contiguity, aligned)),
         constancy=None if mask is None else analysis.info(mask).constancy,
@@ -386,12 +386,6 @@ def read_copy(
 def _power(number: int) -> int:
     """The largest power of two up to a number."""
     return 1 << (number.bit_length() - 1)
-
-
-def _root(op: Operation) -> Operation:
-    while (around := op.parent_op) is not None:
-        op = around
-    return op
 
 
 # ---- encodings

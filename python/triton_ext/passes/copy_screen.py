@@ -127,7 +127,7 @@ def any_candidate(text: str, is_refused: Callable[[PrintedCopy], bool]) -> bool:
     found = dict.fromkeys(_types_of_copies(text))
     if not found:
         return False
-    threads = _number(text, "threads-per-warp")
+    threads = _number(text, "threads-per-warp", 32)
     warps = max(_number(text, "num-warps"), *map(int, _PARTITION.findall(text)), 1)
     most = warps * threads * _number(text, "num-ctas")
     aliases: dict[str, str] = {}
@@ -151,11 +151,11 @@ def _types_of_copies(text: str) -> Iterator[tuple[str, str]]:
             start = text.find(name, end)
 
 
-def _number(text: str, name: str) -> int:
-    """A number of the module's attributes; 1 where it is not there."""
+def _number(text: str, name: str, default: int = 1) -> int:
+    """A number of the module's attributes, or a default where it is not there."""
     start = text.find(f'"ttg.{name}" = ')
     found = _DIGITS.search(text, start) if start >= 0 else None
-    return int(found[0]) if found is not None else 1
+    return int(found[0]) if found is not None else default
 
 
 def has_narrow_copies(text: str) -> bool:

@@ -24,6 +24,17 @@ tt.func public @by_number(%p: tensor<512x!tt.ptr<f32>, #b>, %m: !ttg.memdesc<512
   tt.return
 }
 
+// Behind a mark a negative number waits for nothing; what it asks for is everything.
+// CHECK-LABEL: @negative(
+tt.func public @negative(%p: tensor<512x!tt.ptr<f32>, #b>, %m: !ttg.memdesc<512xf32, #s, #smem, mutable>) {
+  %0 = ttg.async_copy_global_to_local %p, %m : tensor<512x!tt.ptr<f32>, #b> -> <512xf32, #s, #smem, mutable>
+  %g0 = ttg.async_commit_group tokens %0
+  // HOST: ttg.async_wait {{.*}}num = -1 :
+  // EXT: ttg.async_wait {{.*}}num = 0 :
+  %w0 = ttg.async_wait {num = -1 : i32}
+  tt.return
+}
+
 // Two groups are newer than %g0, one than %g1.  A smaller number than that stays.
 // CHECK-LABEL: @by_token(
 tt.func public @by_token(%p: tensor<512x!tt.ptr<f32>, #b>, %m: !ttg.memdesc<512xf32, #s, #smem, mutable>, %q: tensor<256x!tt.ptr<f32>, #b>, %o: !ttg.memdesc<256xf32, #s, #smem, mutable>) {

@@ -20,6 +20,17 @@ tt.func public @negative(%d: !tt.tensordesc<64x64xf16, #s2>, %m: !ttg.memdesc<64
   tt.return
 }
 
+// Nothing is committed: a wait for 0 groups lets the copy through, a negative number does not.
+// CHECK-LABEL: @not_committed(
+tt.func public @not_committed(%p: tensor<128x!tt.ptr<f32>, #b>, %o: !ttg.memdesc<128xf32, #s, #smem, mutable>) {
+  %0 = ttg.async_copy_global_to_local %p, %o : tensor<128x!tt.ptr<f32>, #b> -> <128xf32, #s, #smem, mutable>
+  // CHECK: num_inst = 1 :
+  %1 = ttg.async_wait {num = 0 : i32}
+  // CHECK: num_inst = 0 :
+  %2 = ttg.async_wait {num = -1 : i32}
+  tt.return
+}
+
 // CHECK-LABEL: @huge(
 tt.func public @huge(%p: tensor<128x!tt.ptr<f32>, #b>, %o: !ttg.memdesc<128xf32, #s, #smem, mutable>, %n: i32) {
   %c0 = arith.constant 0 : i32

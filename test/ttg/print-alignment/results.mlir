@@ -79,3 +79,40 @@ tt.func @nothing(%p: !tt.ptr<i32>, %v: i32) {
   tt.store %p, %v : !tt.ptr<i32>
   tt.return
 }
+
+// -----
+
+// What upstream's analysis does not claim: elements of a splat float are equal, a loop of one iteration
+// ends with what it adds, a smaller hint takes nothing away, and an operation that is never executed has
+// the facts of its operands.
+tt.func @more(%n: i32 {tt.divisibility = 4096 : i32}) {
+  // expected-remark @below {{contiguity = [1, 1], divisibility = [1, 1], constancy = [8, 4], constant_value = <none>}}
+  %half = arith.constant dense<5.000000e-01> : tensor<8x4xf32>
+  // expected-remark @below {{divisibility = [4096], constancy = [16]}}
+  %all = tt.splat %n {tt.divisibility = dense<1024> : tensor<1xi32>} : i32 -> tensor<16xi32>
+  // expected-remark @below {{constant_value = 0}}
+  %c0 = arith.constant 0 : i32
+  // expected-remark @below {{constant_value = 64}}
+  %c64 = arith.constant 64 : i32
+  // expected-remark @below {{constant_value = 128}}
+  %c128 = arith.constant 128 : i32
+  // expected-remark @below {{contiguity = [1], divisibility = [64], constancy = [1], constant_value = 64}}
+  %once = scf.for %i = %c0 to %c64 step %c64 iter_args(%a = %c0) -> (i32)  : i32 {
+    // expected-remark @below {{contiguity = [1], divisibility = [64], constancy = [1], constant_value = 64}}
+    %b = arith.addi %a, %c64 : i32
+    scf.yield %b : i32
+  }
+  // expected-remark @below {{contiguity = [1], divisibility = [64], constancy = [1], constant_value = <none>}}
+  %twice = scf.for %j = %c0 to %c128 step %c64 iter_args(%c = %c0) -> (i32)  : i32 {
+    // expected-remark @below {{contiguity = [1], divisibility = [64], constancy = [1], constant_value = <none>}}
+    %d = arith.addi %c, %c64 : i32
+    scf.yield %d : i32
+  }
+  // expected-remark @below {{constant_value = 0}}
+  %false = arith.constant false
+  scf.if %false {
+    // expected-remark @below {{contiguity = [1], divisibility = [64], constancy = [1], constant_value = 192}}
+    %never = arith.addi %c64, %c128 : i32
+  }
+  tt.return
+}

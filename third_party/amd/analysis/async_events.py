@@ -63,6 +63,7 @@ class Wait:
         unit: What ``num`` counts.
         num: What may be in flight behind it.
         tokens: What it waits for instead, if any.
+        is_for_all: Whether it waits for copies that no commit follows as well.
     """
 
     op: Operation
@@ -70,6 +71,7 @@ class Wait:
     unit: WaitUnit
     num: int
     tokens: tuple[Value, ...]
+    is_for_all: bool = False
 
 
 Event: TypeAlias = AsyncIssue | Commit | Wait
@@ -181,8 +183,9 @@ def _commit(op: Operation) -> Commit | None:
 def _wait(op: Operation, target: Target) -> Wait | None:
     groups = ttg.AsyncWaitOp.match(op)
     if groups is not None:
-        num = max(0, groups.num)  # hosts take what is negative for nothing
-        return Wait(op, target.copy_counter, WaitUnit.GROUPS, num, groups.tokens)
+        # A negative number asks for everything, as in upstream's pass.
+        is_for_all, num = groups.num < 0 and not groups.tokens, max(0, groups.num)
+        return Wait(op, target.copy_counter, WaitUnit.GROUPS, num, groups.tokens, is_for_all)
     counted = amdg.AsyncWaitOp.match(op)
     if counted is not None:
         return Wait(op, target.copy_counter, WaitUnit.INSTRUCTIONS, counted.num_inst, ())

@@ -15,7 +15,8 @@ by the same wave on the path that was taken.  Properties of what is computed her
 
 What is awaited is told by the wait: the groups that were committed before the last ``num`` ones
 (``ttg.async_wait``), the TDM operations before the last ``num`` ones (``amdg.async_tdm_wait``), or
-the operations and groups whose tokens it has.
+the operations and groups whose tokens it has.  Nothing may stay in flight behind a wait for a
+negative number of groups, not even a copy that no commit follows.
 """
 
 from __future__ import annotations
@@ -67,6 +68,8 @@ def distance_of(wait: Wait, events: AsyncEvents, flow: BackwardFlow) -> Distance
         events: The asynchronous operations of the module.
         flow: Its control flow, with :meth:`AsyncEvents.is_event`.
     """
+    if wait.is_for_all:
+        return Distance(0, None, constrained=True)
     used = {event.queue for event in events if isinstance(event, AsyncIssue)}
     walks = [
         walk

@@ -13,7 +13,8 @@ After::
 Upstream's pass of this name does the same (pull request 9352 for the TDM).  Waits that a person
 wrote with a number of instructions stay as they are.  On gfx942 and gfx950 of hosts that lower
 waits to LLVM's asynchronous marks, ``ttg.async_wait`` stays: LLVM counts instructions there, but
-looks at ``num`` alone, so ``num`` becomes what the tokens ask for.
+looks at ``num`` alone, so ``num`` becomes what the tokens ask for.  A negative ``num`` becomes 0:
+behind an asynchronous mark it would wait for nothing.
 
 Safe direction: a number may be too low (the wait is longer than it has to be), never too high.
 What the numbers are is defined in :mod:`triton_ext.backends.amd.analysis.wait_distance`, what an
@@ -110,7 +111,7 @@ def _needs_number(wait: Wait, events: AsyncEvents) -> bool:
         return False
     if wait.counter is Counter.TENSORCNT:
         return True
-    return bool(wait.tokens) or not events.counts_groups
+    return bool(wait.tokens) or wait.is_for_all or not events.counts_groups
 
 
 def _rewrite(wait: Wait, distance: Distance, events: AsyncEvents) -> None:
@@ -135,12 +136,13 @@ def _replace(op: Operation, name: str, numbers: dict[str, str]) -> None:
     entries = {k: v for k, v in op.attributes.items() if k != "num"} | numbers
     text = ", ".join(k if v == "unit" else f"{k} = {v}" for k, v in sorted(entries.items()))
     operands = ", ".join(f"{{{i}}}" for i in range(len(op.operands)))
+    head = f"{name} {operands}".rstrip()
     results = "{results} = " if op.results else ""
     new = Builder.before(op).create(
         name,
         op.operands,
         [result.type for result in op.results],
-        text=f"{results}{name} {operands} {{{text}}}",
+        text=f"{results}{head} {{{text}}}",
         loc=op.loc,
     )
     op.replace_with(new)

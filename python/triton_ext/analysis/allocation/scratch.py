@@ -44,7 +44,7 @@ from ...ir.types import (
     Type,
 )
 from ..memory_effects import is_listed
-from ..warps import num_warps_of, number_of
+from ..warps import num_warps_of, number_of, threads_per_warp_of
 from .layout_conversion import crosses_ctas, goes_through_memory
 from .lowering import Lowering
 from .reduction import bytes_by_conversion, bytes_by_warps
@@ -82,7 +82,7 @@ class Scratch:
     ) -> None:
         self._aliases = aliases
         self._recomputes = recomputes
-        self._lanes = number_of(top, "ttg.threads-per-warp", 32)
+        self._lanes = threads_per_warp_of(top)
         self.ctas = number_of(top, "ttg.num-ctas", 1)
         number_of(top, "ttg.num-warps", 4)  # Most operations do not ask for it.
         self._has_run = "ttg.shared" in top.attributes
