@@ -14,7 +14,7 @@ import pytest
 
 pytest.importorskip("triton")
 from host_dialects import HostDialects, host_dialects, spellings
-from triton_ext.analysis.allocation.scratch import SCRATCH_USERS
+from triton_ext.analysis.allocation.scratch import SCRATCH_OPERATIONS
 from triton_ext.analysis.memory_effects import AFTER, Barrier, Row, known_names, row_of
 from triton_ext.backends.amd.analysis.async_events import KNOWN, AsyncEvents
 from triton_ext.backends.amd.analysis.lds_use import ARRIVALS, MBARRIER_WAITS, runs_on_apart
@@ -134,7 +134,7 @@ def test_the_allocator_knows_what_exchanges_results(host):
 
     others = {"ttg.barrier", "ttng.warp_group_dot_wait"}  # barriers themselves
     users = {name for name in host.operations - others if exchanges(name)}
-    assert silent("allocator", users - SCRATCH_USERS) == []
+    assert silent("allocator", users - SCRATCH_OPERATIONS) == []
 
 
 def test_waits_count_what_runs_on(host):

@@ -50,7 +50,7 @@ from .lowering import Lowering
 from .reduction import bytes_by_conversion, bytes_by_warps
 from .swizzling import FlatLayout
 
-__all__ = ["SCRATCH_ALIGNMENT", "SCRATCH_USERS", "Scratch"]
+__all__ = ["SCRATCH_ALIGNMENT", "SCRATCH_OPERATIONS", "Scratch"]
 
 SCRATCH_ALIGNMENT: Final = 128
 _TENSOR_MAP_BYTES: Final = 128
@@ -352,8 +352,8 @@ _SIZES: Final[Mapping[str, Callable[[Scratch, Operation, Lowering], int | None]]
 }
 
 
-#: Names of the operations that may need scratch memory.
-SCRATCH_USERS: Final = frozenset(_SIZES)
+#: Operations that may need memory while they run, besides functions.
+SCRATCH_OPERATIONS: Final = frozenset(_SIZES)
 
 
 def _warp_states(function: Operation) -> int:
