@@ -32,8 +32,12 @@ _TOKEN: Final = "!ttg.async.token"
 #: Words in the names of operations that start or wait for something that runs on.
 _RUNS_ON: Final = frozenset({"async", "tdm", "tma", "wait"})
 #: Names of the operations that are understood; arrivals at mbarriers take part in no counter.
-KNOWN: Final = ISSUING | ARRIVALS | {ttg.AsyncCommitGroupOp.NAME, ttg.AsyncWaitOp.NAME}
-KNOWN |= {amdg.AsyncWaitOp.NAME, amdg.TdmWaitOp.NAME, amdg.TdmWaitOp.INTRINSIC}
+KNOWN: Final = (
+    ISSUING
+    | ARRIVALS
+    | {ttg.AsyncCommitGroupOp.NAME, ttg.AsyncWaitOp.NAME, amdg.AsyncWaitOp.NAME}
+    | {amdg.TdmWaitOp.NAME, amdg.TdmWaitOp.INTRINSIC}
+)
 #: How the names of all of them start.
 ASYNC: Final = ("amdg.async_", "amdg.buffer_load_to_local", "ttg.async_")
 
