@@ -15,7 +15,7 @@ from triton_ext.analysis.allocation import (
     unknown_scratch,
 )
 from triton_ext.analysis.memory_effects import is_listed
-from triton_ext.errors import NotModelledError, VerifyError
+from triton_ext.errors import NotModelledError, ParseError, VerifyError
 from triton_ext.ir import Module, Operation
 from triton_ext.ir.aliases import AliasTable
 from triton_ext.ir.functions import symbol_of
@@ -66,7 +66,7 @@ def allocation_of(
             features=features,
             as_triton=as_triton,
         )
-    except VerifyError as error:
+    except (ParseError, VerifyError) as error:
         raise NotModelledError.of(error) from error
 
 
@@ -100,7 +100,7 @@ def _why_unknown(op: Operation, features: Set[str] | None) -> str:
 
 
 def annotate(module: Module, allocation: ModuleAllocation) -> None:
-    """Writes offsets, sizes of what operations need while they run, and the module's total.
+    """Writes offsets, sizes of what is not an allocation's, and the module's total.
 
     As Triton does, attributes of operations without a buffer are left as they are.
     """
@@ -116,7 +116,7 @@ def annotate(module: Module, allocation: ModuleAllocation) -> None:
 def _write(op: Operation, buffers: Sequence[Buffer]) -> None:
     offsets = [f"{buffer.offset} : i32" for buffer in buffers]
     op.set_attribute(_OFFSET, offsets[0] if len(offsets) == 1 else f"[{', '.join(offsets)}]")
-    if buffers[0].kind is BufferKind.SCRATCH:
+    if buffers[0].kind is not BufferKind.EXPLICIT:
         op.set_attribute(_SIZE, f"{buffers[0].size} : i32")
 
 
