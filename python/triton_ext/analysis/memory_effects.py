@@ -18,7 +18,7 @@ Sources: the ``.td`` files of Triton 3.9 and ``lib/Analysis/Membar.cpp``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass
 from enum import Enum, Flag, auto
 from functools import cache
@@ -127,6 +127,7 @@ class Row:
         pointer_at: Which of these it is; ``None`` for all of them.
         result: What happens to the memory that the first result names.
         barrier: Where threads meet.
+        barrier_needs: The feature of hosts that contain this barrier; empty where all of them do.
         waits: Whether threads wait for memory operations of their own that are in flight.
         relaxed_by: A unit attribute that takes the barrier out; empty where there is none.
         is_view: Whether a result names the memory of an operand.
@@ -141,6 +142,7 @@ class Row:
     pointer_at: int | None = 0
     result: Access | None = None
     barrier: Barrier | Callable[[Operation], Barrier] = NO_BARRIER
+    barrier_needs: str = ""
     waits: bool = False
     relaxed_by: str = ""
     is_view: bool = False
@@ -182,7 +184,8 @@ class Effects:
 
     Attributes:
         effects: Those on values.
-        barrier: Where threads meet.
+        barrier: Where threads meet, on a host that contains this barrier.
+        barrier_needs: The feature of hosts that do; empty where all of them do.
         waits: Whether threads wait for memory operations of their own that are in flight.
         relaxed_by: A unit attribute that takes the barrier out; empty where there is none.
         is_view: Whether it only gives another view of a buffer.
@@ -192,11 +195,21 @@ class Effects:
 
     effects: tuple[Effect, ...] = ()
     barrier: Barrier = NO_BARRIER
+    barrier_needs: str = ""
     waits: bool = False
     relaxed_by: str = ""
     is_view: bool = False
     is_free: bool = False
     is_known: bool = True
+
+    def barrier_on(self, features: Set[str] | None) -> Barrier:
+        """Returns where threads meet on a host.
+
+        Args:
+            features: What it can do (``triton_ext.host.features``); ``None`` for the newest host.
+        """
+        is_there = not self.barrier_needs or features is None or self.barrier_needs in features
+        return self.barrier if is_there else NO_BARRIER
 
     @property
     def shared(self) -> tuple[Effect, ...]:
@@ -226,6 +239,7 @@ def effects_of(op: Operation) -> Effects:
     return Effects(
         effects=found,
         barrier=barrier,
+        barrier_needs=row.barrier_needs,
         waits=row.waits,
         relaxed_by=row.relaxed_by,
         is_view=row.is_view,
@@ -365,7 +379,9 @@ _READ: Final = Use(Access.READ)
 _WRITE: Final = Use(Access.WRITE)
 _BOTH: Final = Access.READ | Access.WRITE
 _VIEW: Final = Row(is_view=True)
-_ATOMIC: Final = Row(pointer=_BOTH, barrier=atomic_barrier)
+#: Hosts whose atomic operations and waits for WGMMAs contain barriers.
+_ORDERS_THREADS: Final = "ordering-barriers"
+_ATOMIC: Final = Row(pointer=_BOTH, barrier=atomic_barrier, barrier_needs=_ORDERS_THREADS)
 
 #: Operations that touch no memory but their scratch.
 _NO_MEMORY: Final = (
@@ -401,7 +417,9 @@ _ROWS: Final[Mapping[str, Row]] = {
     # However it is ordered, it ends when all threads have met.
     "tt.atomic_poll": Row(pointer=_BOTH, barrier=AFTER),
     "tt.atomic_rmw": _ATOMIC,
-    "tt.atomic_store": Row(pointer=Access.WRITE, barrier=atomic_barrier),
+    "tt.atomic_store": Row(
+        pointer=Access.WRITE, barrier=atomic_barrier, barrier_needs=_ORDERS_THREADS
+    ),
     "tt.descriptor_gather": Row(pointer=Access.READ),
     "tt.descriptor_load": Row(pointer=Access.READ),
     "tt.descriptor_reduce": Row(pointer=_BOTH),

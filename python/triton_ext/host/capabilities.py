@@ -217,6 +217,18 @@ _TABLE: tuple[tuple[str, str, Callable[[], bool], str], ...] = (
         _NEEDS.format("has only barriers for all memory (gpu.barrier)", "3.7", "3.7"),
     ),
     (
+        "arrival-barriers",
+        "an arrival at an mbarrier contains a barrier of the CTA (NVIDIA)",
+        _ReleaseHas((3, 8)),
+        _NEEDS.format("arrives at mbarriers when the first thread does", "3.8", "3.8"),
+    ),
+    (
+        "ordering-barriers",
+        "ordered atomic operations, and waits for WGMMAs of several warp groups, contain a barrier",
+        _ReleaseHas((3, 9)),
+        _NEEDS.format("orders the accesses of one thread only", "3.9", "3.9"),
+    ),
+    (
         "reductions-by-conversion",
         "reductions across warps are lowered to conversions of layouts",
         _ReleaseHas((3, 8)),

@@ -4,10 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Set
 
-from triton_ext.analysis.allocation import ModuleAllocation, as_written, has_offsets
+from triton_ext.analysis.allocation import (
+    ModuleAllocation,
+    Scratch,
+    allocate,
+    as_written,
+    has_offsets,
+    unknown_scratch,
+)
 from triton_ext.analysis.membar import Barriers
 from triton_ext.analysis.memory_effects import effects_of
 from triton_ext.ir import Builder, Module
+from triton_ext.ir.aliases import AliasTable
 from triton_ext.passes.shared_memory import allocation_of
 
 __all__ = ["insert_barriers", "placed_buffers"]
@@ -27,8 +35,13 @@ def placed_buffers(
         PassError: The scratch of an operation is not known.
         VerifyError: A buffer has no size that is known, or an offset is malformed.
     """
-    placed = allocation_of(module, features=features, target=target, as_triton=True)
-    return as_written(placed) if has_offsets(placed) else placed
+    if "ttg.shared" in module.op.attributes:
+        scratch = Scratch(module.op, AliasTable.of(module.aliases), features, target)
+        if not unknown_scratch(module, scratch=scratch):
+            placed = allocate(module, scratch=scratch, features=features)
+            if has_offsets(placed):
+                return as_written(placed)
+    return allocation_of(module, features=features, target=target, as_triton=True)
 
 
 def insert_barriers(found: Barriers, features: Set[str] | None) -> int:

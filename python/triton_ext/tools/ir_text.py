@@ -91,6 +91,10 @@ def _move_properties(op: Operation) -> None:
         return
     for name in found:
         op.remove_attribute(name)
+    for number, segment in enumerate(segments[:-1]):
+        behind = segments[number + 1]
+        if isinstance(segment, AttributesSlot) and not segment.text and isinstance(behind, str):
+            segments[number + 1] = behind.removeprefix(" ")
     front, _, rest = opener.rpartition("(")
     listed = ", ".join(f"{name} = {text}" for name, text in found.items())
     segments[at] = f"{front}<{{{listed}}}> ({rest}"

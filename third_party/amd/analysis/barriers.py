@@ -1,6 +1,7 @@
 """Pairs of accesses to LDS that need no barrier of the workgroup on AMD.
 
-Sources: ``third_party/amd/lib/TritonAMDGPUToLLVM/MembarUtility.cpp`` of Triton.
+Sources: ``third_party/amd/lib/TritonAMDGPUToLLVM/MembarUtility.cpp`` of Triton, and for the third
+rule below the barriers of Triton 3.9.0, over all pairs of operations.
 """
 
 from __future__ import annotations
@@ -22,6 +23,12 @@ _LOADS: Final = frozenset(
     | {"amdg.local_load_packed_tranposed"}  # so it is called up to Triton 3.8
 )
 _COPIES: Final = frozenset({ttg.AsyncCopyGlobalToLocalOp.NAME, "amdg.buffer_load_to_local"})
+#: Asynchronous operations that write LDS.
+_ASYNC_WRITES: Final = _COPIES | {
+    "amdg.async_tdm_copy_global_to_local",
+    "amdg.async_tdm_fused_copy_global_to_local",
+    "amdg.async_tdm_gather",
+}
 _WAITS: Final = frozenset({"ttg.async_wait", "amdg.async_wait", "amdg.async_tdm_wait"})
 _MBARRIERS: Final = frozenset(
     {"amdg.init_barrier", "amdg.arrive_barrier", "amdg.async_copy_mbarrier_arrive"}
@@ -35,10 +42,12 @@ def needs_no_barrier(pair: Pair) -> bool:
     1. A read that has waited for copies and a copy into the same allocation: the barrier behind the
        wait is the one that they need.
     2. What is done to an mbarrier is done by instructions that the hardware orders.
+    3. Two asynchronous copies into LDS: a barrier does not wait for the first one.
     """
     before, after = pair.before, pair.after
-    if before.name in _MBARRIERS and after.name in _MBARRIERS:
-        return True
+    for names in (_MBARRIERS, _ASYNC_WRITES):
+        if before.name in names and after.name in names:
+            return True
     read, copy = (before, after) if pair.before_reads else (after, before)
     if read.name != ttg.LocalLoadOp.NAME or copy.name not in _COPIES:
         return False

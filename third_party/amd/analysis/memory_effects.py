@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from triton_ext.analysis.memory_effects import Access, Kind, Row, Use, atomic_barrier
+from triton_ext.analysis.memory_effects import Access, Kind, Row, Use
 
 __all__ = ["MEMORY_EFFECTS"]
 
@@ -15,7 +15,8 @@ _BOTH: Final = Access.READ | Access.WRITE
 #: The mbarrier at which a TDM operation arrives.
 _ARRIVES: Final = Use(Access.WRITE, Kind.BARRIER)
 _MBARRIER: Final = Row(buffers=(Use(_BOTH, Kind.BARRIER),))
-_ATOMIC: Final = Row(pointer=_BOTH, pointer_at=-1, barrier=atomic_barrier)
+# However they are ordered, they contain no barrier.
+_ATOMIC: Final = Row(pointer=_BOTH, pointer_at=-1)
 _TRANSPOSED: Final = Row(buffers=(_READ,))
 
 #: Operations that touch no memory.

@@ -37,5 +37,5 @@ class PrintMembar(Pass):
         for load, is_synced in synced_loads(module).items():
             load.set_attribute(SYNCED, "true" if is_synced else "false")
         allocation = placed_buffers(module, features, "")
-        found = find_barriers(module, allocation, needs_no_barrier)
+        found = find_barriers(module, allocation, needs_no_barrier, features)
         context.count("barriers", insert_barriers(found, features))

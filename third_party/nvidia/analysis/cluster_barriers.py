@@ -82,6 +82,11 @@ def find_cluster_barriers(
             entry = function.regions[0].blocks[0]
             summaries[symbol_of(function)] = accesses.forget(left, Edge(entry))
         found |= walk.before
+    # Of what is in LLVM's dialect already, only the end is known.
+    for op in module.op.walk():
+        around = op.parent_op
+        if op.name == "llvm.return" and around is not None and "nvvm.kernel" in around.attributes:
+            found[op] = None
     return found
 
 

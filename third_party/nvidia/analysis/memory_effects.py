@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from triton_ext.analysis.memory_effects import BEFORE, Access, Barrier, Kind, Row, Use
+from triton_ext.analysis.type_text import type_text
 from triton_ext.analysis.warps import num_warps_of
 from triton_ext.ir import Operation
 
@@ -29,6 +30,14 @@ def _wgmma_wait(op: Operation) -> Barrier:
     return Barrier(0) if is_local or num_warps_of(op, 4) <= 4 else BEFORE
 
 
+def _mma(op: Operation) -> Barrier:
+    """A product that arrives at an mbarrier is issued by one thread when all have arrived."""
+    mbarriers = [v for v in op.operands if type_text(v).partition(",")[0].endswith("xi64")]
+    return BEFORE if mbarriers else Barrier(0)
+
+
+#: Hosts that let all threads arrive before one of them arrives at an mbarrier.
+_ARRIVALS: Final = "arrival-barriers"
 #: Operations that touch no memory.
 _NO_MEMORY: Final = (
     *("ttng.clc_get_program_id", "ttng.clc_is_canceled", "ttng.packed_arith"),
@@ -44,7 +53,9 @@ MEMORY_EFFECTS: Final[Mapping[str, Row]] = {
     **dict.fromkeys(_NO_MEMORY, Row()),
     **dict.fromkeys(_NO_MEMORY_IN_ORDER, Row(is_ordered=True)),
     # One thread of the CTA arrives, when all have.
-    "ttng.arrive_barrier": Row(buffers=(Use(_BOTH, Kind.BARRIER),), barrier=BEFORE),
+    "ttng.arrive_barrier": Row(
+        buffers=(Use(_BOTH, Kind.BARRIER),), barrier=BEFORE, barrier_needs=_ARRIVALS
+    ),
     "ttng.async_copy_mbarrier_arrive": Row(buffers=(_ARRIVES,)),
     "ttng.async_shared_store": Row(buffers=(_WRITE, _ARRIVES)),
     "ttng.async_tma_copy_global_to_local": _TMA_LOAD,
@@ -53,16 +64,26 @@ MEMORY_EFFECTS: Final[Mapping[str, Row]] = {
     "ttng.async_tma_reduce": _TMA_STORE,
     "ttng.async_tma_scatter": _TMA_STORE,
     "ttng.async_tma_store_wait": Row(waits=True),
-    "ttng.barrier_expect": Row(buffers=(_ARRIVES,), barrier=BEFORE),
+    "ttng.barrier_expect": Row(buffers=(_ARRIVES,), barrier=BEFORE, barrier_needs=_ARRIVALS),
     "ttng.clc_load_result": Row(buffers=(_READ,)),
     "ttng.clc_try_cancel": Row(buffers=(_ASYNC_WRITE, _ARRIVES)),
     "ttng.cluster_barrier": Row(barrier=BEFORE | Barrier.CLUSTER),
     "ttng.init_barrier": Row(buffers=(_WRITE,)),
     "ttng.inval_barrier": Row(buffers=(_WRITE,)),
-    "ttng.tc_gen5_commit": Row(buffers=(_ARRIVES,), others=_HELD, barrier=BEFORE),
-    "ttng.tc_gen5_mma": Row(buffers=(_ASYNC_READ, _ASYNC_READ, Use(_BOTH)), others=_ARRIVES),
+    "ttng.tc_gen5_commit": Row(
+        buffers=(_ARRIVES,), others=_HELD, barrier=BEFORE, barrier_needs=_ARRIVALS
+    ),
+    "ttng.tc_gen5_mma": Row(
+        buffers=(_ASYNC_READ, _ASYNC_READ, Use(_BOTH)),
+        others=_ARRIVES,
+        barrier=_mma,
+        barrier_needs=_ARRIVALS,
+    ),
     "ttng.tc_gen5_mma_scaled": Row(
-        buffers=(_ASYNC_READ, _ASYNC_READ, Use(_BOTH), _ASYNC_READ, _ASYNC_READ), others=_ARRIVES
+        buffers=(_ASYNC_READ, _ASYNC_READ, Use(_BOTH), _ASYNC_READ, _ASYNC_READ),
+        others=_ARRIVES,
+        barrier=_mma,
+        barrier_needs=_ARRIVALS,
     ),
     "ttng.tensormap_create": Row(pointer=_BOTH),
     "ttng.tensormap_fenceproxy_acquire": Row(pointer=Access.WRITE),

@@ -57,7 +57,7 @@ class PrintMembar(Pass):
                     "ttng.fence_mbarrier_init_release_cluster"
                     + "\nttng.cluster_barrier {relaxed = true}" * place.needs_barrier
                 )
-        found = find_barriers(module, allocation, needs_no_barrier)
+        found = find_barriers(module, allocation, needs_no_barrier, features)
         context.count("barriers", insert_barriers(found, features))
 
 

@@ -23,7 +23,7 @@ Safe direction: there may be more barriers than needed, never fewer.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass
 
 from ...ir import Module, Operation
@@ -54,13 +54,20 @@ class Barriers:
     relaxed: tuple[Operation, ...] = ()
 
 
-def find_barriers(module: Module, allocation: ModuleAllocation, skip: Skip = never) -> Barriers:
+def find_barriers(
+    module: Module,
+    allocation: ModuleAllocation,
+    skip: Skip = never,
+    features: Set[str] | None = None,
+) -> Barriers:
     """Finds where barriers are missing.
 
     Args:
         module: The module.
         allocation: Where its buffers lie.
         skip: Tells which pairs of accesses need no barrier.
+        features: What the host can do (``triton_ext.host.features``), which decides on barriers
+            that operations contain; ``None`` for the newest host.
 
     Raises:
         VerifyError: An operation is malformed.
@@ -73,7 +80,7 @@ def find_barriers(module: Module, allocation: ModuleAllocation, skip: Skip = nev
     relaxed: dict[Operation, None] = {}
     for function, placed in allocation.functions.items():
         accesses = Accesses(placed, references, aliases)
-        walk = _Walk(accesses, skip, summaries)
+        walk = _Walk(accesses, skip, summaries, features)
         left = run_forward(function, walk, Pending())
         if left is not None:
             # What parts are told by is not known to callers.
@@ -99,8 +106,13 @@ class _Walk:
     """Carries accesses through a function, and decides on barriers."""
 
     def __init__(
-        self, accesses: Accesses, skip: Skip, summaries: Mapping[str | None, Pending]
+        self,
+        accesses: Accesses,
+        skip: Skip,
+        summaries: Mapping[str | None, Pending],
+        features: Set[str] | None,
     ) -> None:
+        self.features = features
         self.accesses = accesses
         self.skip = skip
         self.summaries = summaries
@@ -119,7 +131,7 @@ class _Walk:
     def update(self, op: Operation, state: Pending) -> None:
         """Adds what an operation accesses; ends what barriers end."""
         effects = effects_of(op)
-        if effects.relaxed_by and effects.barrier and self._meets_later(op):
+        if effects.relaxed_by and effects.barrier_on(self.features) and self._meets_later(op):
             self.relaxed[op] = None
         stages = self._stages(op, effects)
         if op in self.before or stages.before:
@@ -157,7 +169,7 @@ class _Walk:
 
     def _stages(self, op: Operation, effects: Effects) -> _Stages:
         between = self.accesses.meets_inside(op)
-        barrier = effects.barrier if op not in self.relaxed else Barrier(0)
+        barrier = effects.barrier_on(self.features) if op not in self.relaxed else Barrier(0)
         return _Stages(
             before=Barrier.BEFORE in barrier,
             between=between,
