@@ -169,6 +169,19 @@ DEVIATIONS: tuple[Deviation, ...] = (
         proof=_WAITS_TEST,
     ),
     Deviation(
+        file="TritonGPU/amd/amd-update-async-wait-count.mlir",
+        lines=(523,),
+        upstream="num_inst = 2",
+        ours="num_inst = 0",
+        reason=(
+            "stores may retire before the awaited load: it may be one of the 2 that stay in flight"
+        ),
+        proof=(
+            "unittest/amd/test_async_model.py::test_the_case_is_right_and_triton_is_not"
+            "[loads-and-stores-gfx1250]"
+        ),
+    ),
+    Deviation(
         file=_ALIGNMENT,
         lines=(340,),
         upstream="divisibility = [2]",

@@ -63,6 +63,12 @@ def test_tile(offset, contiguity, divisibility, expected):
     assert (found.contiguity[1], found.divisibility[1], found.complete) == expected
 
 
+def test_a_tile_of_another_rank_has_no_facts():
+    """Hosts refuse it."""
+    found = tile_of((4, 64), (4, 8, 2), (0, 0), contiguity=(1, 64))
+    assert (found.contiguity, found.divisibility, found.constancy) == ((1,) * 3, (1,) * 3, (1,) * 3)
+
+
 @pytest.mark.parametrize(
     ("offset", "constancy", "expected"), [(0, 64, 16), (16, 4, 4), (8, 16, 8), (2, 4, 2), (1, 4, 1)]
 )

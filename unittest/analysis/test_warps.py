@@ -71,6 +71,15 @@ def test_lds_of_what_is_no_number(tmp_path, capsys):
     assert "kernel.ttgir:1:1: error: expected a positive number as 'ttg.num-warps'" in said
 
 
+def test_each_of_several_modules_tells():
+    other = TEXT.replace("8 : i32", '4 : i32, "ttg.threads-per-warp" = 64 : i32')
+    other = other.replace("@f(", "@g(").replace("@called", "@also_called")
+    both = parse(TEXT + other)
+    ops = [op for op in both.walk() if op.name == "arith.addi"]
+    assert [num_warps_of(op) for op in ops] == [8, 8, 2, 1, 4, 4, 2, 1]
+    assert [threads_per_warp_of(op) for op in ops] == [32] * 4 + [64] * 4
+
+
 def test_a_warp_has_32_threads_unless_the_module_says_otherwise():
     op = next(op for op in parse(TEXT).walk() if op.name == "arith.addi")
     assert threads_per_warp_of(op) == 32

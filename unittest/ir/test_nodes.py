@@ -233,6 +233,20 @@ def test_aliases(control, unknown):
         control.resolve_alias("#nothing")
 
 
+def test_aliases_on_one_line():
+    text = (
+        "#a = #x.y<{n = 1}>#b = #x.z<#a>  !t = tensor<4xi32, #b> // a comment: #c = 1\n"
+        "module {\n}\n"
+    )
+    module = parse(text)
+    assert dict(module.aliases) == {
+        "#a": "#x.y<{n = 1}>",
+        "#b": "#x.z<#a>",
+        "!t": "tensor<4xi32, #b>",
+    }
+    assert str(module) == text
+
+
 def test_forward_references_in_a_control_flow_graph():
     module = parse(
         "func.func @f() {\n  cf.br ^bb2\n^bb1:\n  test.use %x\n  return\n"

@@ -12,12 +12,14 @@ from ..ir.integers import read_integer
 __all__ = ["num_warps_of", "number_of", "threads_per_warp_of"]
 
 _NUM_WARPS: Final = "ttg.num-warps"
+#: Operations whose attribute counts; a text of several modules stands in one that has none.
+_HOLDERS: Final = FUNCTIONS | {"builtin.module"}
 #: Threads of a warp in a module that does not say it, as in upstream's ``TritonGPUDialect``.
 _THREADS_PER_WARP: Final = 32
 
 
 def num_warps_of(op: Operation, default: int | None = None) -> int:
-    """Warps that run an operation: those of its partition, function or module.
+    """Warps that run an operation: those of its partition, function or nearest module.
 
     Gluon gives a function that partitions call the number of their warps.
 
@@ -30,7 +32,7 @@ def num_warps_of(op: Operation, default: int | None = None) -> int:
     """
     inner: Operation = op
     while (around := inner.parent_op) is not None:
-        if inner.name in FUNCTIONS and _NUM_WARPS in inner.attributes:
+        if inner.name in _HOLDERS and _NUM_WARPS in inner.attributes:
             break
         specialized = ttg.WarpSpecializeOp.match(around)
         for partition in specialized.partitions if specialized is not None else ():
@@ -41,7 +43,7 @@ def num_warps_of(op: Operation, default: int | None = None) -> int:
 
 
 def threads_per_warp_of(op: Operation) -> int:
-    """Threads of a warp: the number of the module around an operation, 32 where it has none.
+    """Threads of a warp: the number of the nearest module that has one, or 32.
 
     Args:
         op: The operation, or the module.
@@ -49,9 +51,10 @@ def threads_per_warp_of(op: Operation) -> int:
     Raises:
         VerifyError: The attribute is no positive number.
     """
-    while (around := op.parent_op) is not None:
+    name = "ttg.threads-per-warp"
+    while (around := op.parent_op) is not None and name not in op.attributes:
         op = around
-    return number_of(op, "ttg.threads-per-warp", _THREADS_PER_WARP)
+    return number_of(op, name, _THREADS_PER_WARP)
 
 
 def number_of(holder: Operation, name: str, default: int | None = None) -> int:

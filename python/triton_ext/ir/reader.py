@@ -76,6 +76,8 @@ class ModuleParser(Parser):
             nxt = match.end()
             if nxt == len(self.text) or self.text[nxt] in "\r\n" or self.text.startswith("//", nxt):
                 break
+            if end > start and lexer.ALIAS_HEAD.match(self.text, nxt) is not None:
+                break  # Another definition on the same line.
             character = self.text[nxt]
             if character in CLOSER:
                 end = find_group_end(self.source, nxt)

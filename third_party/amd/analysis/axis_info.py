@@ -33,8 +33,8 @@ def extract_slice(visit: Visit) -> AxisInfo | None:
     """
     source, shape = visit.operands[0], visit.shape
     offsets = _offsets(visit)
-    if offsets is None or len(offsets) != source.rank:
-        return AxisInfo.nothing(source.rank, visit.op)
+    if offsets is None or not len(offsets) == len(shape) == source.rank:
+        return AxisInfo.nothing(len(shape), visit.op)
     runs, divisors, repeats = [], [], []
     for d, (offset, size) in enumerate(zip(offsets, shape, strict=True)):
         # (1), (3) Groups of the tile are groups of the source if the tile starts at one.
