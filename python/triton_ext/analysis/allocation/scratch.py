@@ -364,10 +364,6 @@ _SIZES: Final[Mapping[str, Callable[[Scratch, Operation, Lowering], int | None]]
 SCRATCH_OPERATIONS: Final = frozenset(_SIZES)
 
 
-#: Operations that may need memory while they run, besides functions.
-SCRATCH_OPERATIONS: Final = frozenset(_SIZES)
-
-
 def _warp_states(function: Operation) -> int:
     """Warps of the partitions of the ``ttg.warp_specialize`` that has most of them."""
     most = 0
