@@ -15,7 +15,7 @@ import pytest
 pytest.importorskip("triton")
 from host_dialects import HostDialects, host_dialects, spellings
 from triton_ext.analysis.allocation.scratch import SCRATCH_OPERATIONS
-from triton_ext.analysis.memory_effects import AFTER, Barrier, Row, known_names, row_of
+from triton_ext.analysis.memory_effects import AFTER, Row, atomic_barrier, known_names, row_of
 from triton_ext.backends.amd.analysis.async_events import KNOWN, AsyncEvents
 from triton_ext.backends.amd.analysis.lds_use import ARRIVALS, MBARRIER_WAITS, runs_on_apart
 from triton_ext.backends.amd.analysis.target import Lowering, Target
@@ -130,10 +130,9 @@ def test_the_allocator_knows_what_exchanges_results(host):
 
     def exchanges(name: str) -> bool:
         barrier = row(name).barrier
-        return "atomic" in words(name) or not isinstance(barrier, Barrier) or AFTER in barrier
+        return "atomic" in words(name) or barrier is atomic_barrier or barrier is AFTER
 
-    others = {"ttg.barrier", "ttng.warp_group_dot_wait"}  # barriers themselves
-    users = {name for name in host.operations - others if exchanges(name)}
+    users = {name for name in host.operations if exchanges(name)}
     assert silent("allocator", users - SCRATCH_OPERATIONS) == []
 
 
