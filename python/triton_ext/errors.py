@@ -129,6 +129,24 @@ class NotModelledError(PassError):
 
     pass_name: str = ""
 
+    @classmethod
+    def of(cls, error: SourceError, *others: SourceError) -> NotModelledError:
+        """An error as one about what only Triton knows.
+
+        Args:
+            error: What was found first.
+            others: What was found besides.
+        """
+        return cls(
+            error.message,
+            filename=error.filename,
+            line=error.line,
+            column=error.column,
+            source_line=error.source_line,
+            notes=error.notes,
+            others=others,
+        )
+
 
 class PipelineError(SourceError):
     """A pass pipeline that cannot be read, or names a pass or an option that is not there."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from ir_helpers import CORPUS, NO_CORPUS, check_fields
 from triton_ext.backends.amd.dialect import amdg
@@ -137,6 +139,47 @@ def test_fields(text, fields):
 
 def test_every_view_has_a_case():
     assert {name for text, _ in CASES for name in VIEWS if f"{name} " in text} == set(VIEWS)
+
+
+#: Operations whose result type is printed nowhere, or only as that of an operand.
+TYPED = [
+    (
+        "%r = amdg.async_tdm_fused_copy_global_to_local %d, %d into %m, %m "
+        "{warp_used_hints = array<i32: 3, 12>} : D, D -> M, M",
+        "!ttg.async.token",
+    ),
+    ("%r = amdg.async_tdm_copy_local_to_global %d from %m : M -> D", "!ttg.async.token"),
+    ("%r = amdg.async_tdm_intrinsic_wait {count = 0 : i32}", "!ttg.async.token"),
+    ("%r = amdg.async_tdm_wait  {num = 0 : i32}", "!ttg.async.token"),
+    # 3.8 and older; 3.9 and newer.
+    ("%r = amdg.buffer_atomic_cas acq_rel, gpu, %x, %x, %p[%x] : T", "T"),
+    ("%r = amdg.buffer_atomic_cas acq_rel, gpu, %x, %x, %p[%x] : !tt.ptr<i32> -> T", "T"),
+]
+
+
+@pytest.mark.parametrize(("text", "type_"), TYPED, ids=[text for text, _ in TYPED])
+def test_types_of_results(text, type_):
+    types = {
+        "D": "!tt.tensordesc<8x32xf32, #s>",
+        "M": "!ttg.memdesc<8x32xf32, #s, #ttg.shared_memory, mutable>",
+        "T": "tensor<128xi32, #b>",
+    }
+    for name, full in types.items():
+        text = re.sub(rf"\b{name}\b", full, text)
+    module = parse(
+        "tt.func @f(%d: {D}, %m: {M}, %x: {T}, %p: !tt.ptr<i32>) {{\n".format(**types)
+        + f"  {text}\n  tt.return\n}}\n"
+    )
+    op = next(op for op in module.walk() if op.name.startswith("amdg."))
+    assert op.results[0].type == types.get(type_, type_)
+
+
+def test_a_fused_load_without_a_name_for_its_token_has_no_result():
+    """The types behind its arrow are those of the buffers."""
+    text = TYPED[0][0].removeprefix("%r = ")
+    module = parse(f"tt.func @f(%d: i32, %m: i32) {{\n  {text}\n  tt.return\n}}\n")
+    fused = next(op for op in module.walk() if op.name in VIEWS)
+    assert fused.results == ()
 
 
 def test_corpus():

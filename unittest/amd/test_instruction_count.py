@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from triton_ext.backends.amd.analysis.async_events import AsyncEvents
 from triton_ext.backends.amd.analysis.instruction_count import (
+    AsyncIssue,
     CopyKind,
     Interval,
     Proven,
@@ -205,6 +207,33 @@ def test_one_cta_stores_what_several_hold():
         assert copy(shared, encoding=alone, kind=kind) == Interval(lo, 4)
         # Half of the rows in each CTA: half of the registers.
         assert copy(shares, encoding=each, kind=kind) == Interval.exactly(2)
+
+
+def test_a_predicate_of_a_descriptor_masks_its_copies():
+    """From Triton 3.8 on a TDM copy has no predicate of its own, its descriptor may have one."""
+    desc = "!tt.tensordesc<64x64xf16, #s>"
+    buffer = "!ttg.memdesc<64x64xf16, #s, #ttg.shared_memory, mutable>"
+    load, arrow = "amdg.async_tdm_copy_global_to_local", f": {desc} -> {buffer}"
+    fused = "amdg.async_tdm_fused_copy_global_to_local"
+    text = f"""
+#s = {swizzled()}
+module attributes {{"ttg.num-warps" = 4 : i32, ttg.target = "hip:gfx1250"}} {{
+  tt.func @f(%d: {desc}, %m: {buffer}, %i: i32) {{
+    %moved = amdg.update_tensor_descriptor %d add_offsets = [%i, %i] : {desc}
+    %0 = {load} %moved into %m {arrow}
+    %off = amdg.update_tensor_descriptor %d pred = %i : {desc}
+    %both = amdg.update_tensor_descriptor %off add_offsets = [%i, %i] : {desc}
+    %1 = {load} %both into %m {arrow}
+    %2 = {fused} %d, %off into %m, %m {{warp_used_hints = array<i32: 3, 12>}} : {desc}, {desc} -> {buffer}, {buffer}
+    tt.return
+  }}
+}}
+"""  # noqa: E501 - TTGIR
+    target = Target.of("gfx1250")
+    found = AsyncEvents(parse(text), target, PREDICATED)
+    copies = [event for event in found if isinstance(event, AsyncIssue)]
+    assert [event.is_masked for event in copies] == [False, True, True]
+    assert [event.instructions for event in copies] == [Interval.exactly(1)] * 3
 
 
 # ---- targets

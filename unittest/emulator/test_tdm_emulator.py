@@ -72,6 +72,19 @@ def test_a_copy_that_is_off_moves_nothing_and_counts():
     np.testing.assert_array_equal(z, block(x))
 
 
+def test_a_prefetch_changes_nothing():
+    prefetch = (
+        "amdg.tdm_prefetch %in[%zero, %zero], %true, speculative = true : "
+        "!tt.tensordesc<8x32xf32, #s>"
+    )
+    lines = ["%true = arith.constant true", prefetch, "$alloc a", "$load a", "$wait 0"]
+    x, _, z, _ = run("\n".join([*lines, "$read v a", "$keep v"]))
+    np.testing.assert_array_equal(z, block(x))
+    offsets = prefetch.replace("true :", "true returnOffsets :") + " -> tensor<8xi64, #b>"
+    with pytest.raises(EmulationError, match=r"does not know 'amdg\.tdm_prefetch' with a result"):
+        run("\n".join([lines[0], f"%offsets = {offsets}"]))
+
+
 MOVED = """
     %c3 = arith.constant 3 : i32
     %c9 = arith.constant 9 : i32
@@ -260,5 +273,5 @@ def test_mbarriers_are_refused_by_name():
         "#smem =",
         "#q = #ttg.swizzled_shared<{vec = 1, perPhase = 1, maxPhase = 1, order = [0]}>\n#smem =",
     )
-    with pytest.raises(EmulationError, match="the emulator has no mbarriers"):
+    with pytest.raises(EmulationError, match="the emulator has no mbarriers of AMD's"):
         Program(text)

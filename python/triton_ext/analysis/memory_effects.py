@@ -42,8 +42,10 @@ __all__ = [
     "Use",
     "atomic_barrier",
     "effects_of",
+    "is_listed",
     "known_names",
     "memory_of",
+    "row_of",
 ]
 
 
@@ -250,6 +252,20 @@ def known_names() -> frozenset[str]:
     return frozenset(_table())
 
 
+def row_of(name: str) -> Row | None:
+    """The row of the operations of a name; ``None`` where they are not in the table."""
+    return _table().get(name)
+
+
+def is_listed(name: str) -> bool:
+    """Whether an operation is in the table, or of a dialect that is none of Triton's.
+
+    An operation of Triton's dialects that is not listed may need scratch memory or run on behind
+    itself: whoever relies on that has to refuse it by name.
+    """
+    return name in _table() or name.partition(".")[0] not in _DIALECTS
+
+
 def memory_of(value: Value) -> Memory | None:
     """The memory that a value names; ``None`` for a value that names none."""
     text = type_text(value)
@@ -352,6 +368,7 @@ def atomic_barrier(op: Operation) -> Barrier:
 
 # ---- the table
 
+_DIALECTS: Final = frozenset({"amdg", "tt", "ttg", "ttng"})
 _DESCRIBED: Final = frozenset({Memory.SHARED, Memory.TENSOR})
 _NOTHING: Final = Row()
 _NO_EFFECTS: Final = Effects(is_free=True)

@@ -208,7 +208,11 @@ class Program:
             for op in block.ops:
                 prepare = self._table.get(op.name)
                 if prepare is None:
-                    raise fault(op, f"the emulator does not know '{op.name}'")
+                    raise fault(
+                        op,
+                        f"the emulator does not know '{op.name}'",
+                        "put operations that it knows in its place, or run the kernel on a GPU",
+                    )
                 if self._num_ctas > 1:
                     check_operation(op, self._type_of)
                 steps.append((op, prepare(op, self._context)))

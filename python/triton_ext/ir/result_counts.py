@@ -43,5 +43,6 @@ WITHOUT_RESULTS = frozenset(
     | {"amdg.buffer_store", "amdg.buffer_load_to_local", "ttg.async_copy_global_to_local"}
     | {"amdg.async_copy_local_to_global", "ttng.tmem_store"}
     | {"amdg.async_tdm_copy_global_to_local", "amdg.async_tdm_copy_local_to_global"}
+    | {"amdg.async_tdm_fused_copy_global_to_local"}
     | {"amdg.async_tdm_gather", "amdg.async_tdm_scatter"}
 )

@@ -62,12 +62,14 @@ FORMATS = {
 #: The type behind the arrow is that of an operand; a result, if any, is a token.
 ARROW_TO_OPERANDS = frozenset(
     {"amdg.async_tdm_copy_global_to_local", "amdg.async_tdm_copy_local_to_global"}
-    | {"amdg.async_tdm_gather", "amdg.async_tdm_scatter", "amdg.async_copy_local_to_global"}
+    | {"amdg.async_tdm_fused_copy_global_to_local", "amdg.async_tdm_gather"}
+    | {"amdg.async_tdm_scatter", "amdg.async_copy_local_to_global"}
     | {"amdg.buffer_load_to_local", "ttg.async_copy_global_to_local", "ttng.tmem_store"}
 )
 #: Results that are tokens and never printed.
 TOKEN_RESULTS = ARROW_TO_OPERANDS | frozenset(
-    {"amdg.async_tdm_wait", "amdg.async_wait", "ttg.async_commit_group", "ttg.async_wait"}
+    {"amdg.async_tdm_intrinsic_wait", "amdg.async_tdm_wait", "amdg.async_wait"}
+    | {"ttg.async_commit_group", "ttg.async_wait"}
     | {"ttng.tc_gen5_mma", "ttng.tc_gen5_mma_scaled"}
 )
 #: What the short form ``<...>`` leaves out for a result.

@@ -14,6 +14,7 @@ from triton_ext.analysis.allocation import (
     allocate,
     unknown_scratch,
 )
+from triton_ext.analysis.memory_effects import is_listed
 from triton_ext.errors import NotModelledError, ParseError, SourceError, VerifyError
 from triton_ext.ir import Module, Operation
 from triton_ext.ir.aliases import AliasTable
@@ -66,7 +67,7 @@ def allocation_of(
             as_triton=as_triton,
         )
     except (ParseError, VerifyError) as error:
-        raise _not_modelled(error) from error
+        raise NotModelledError.of(error) from error
 
 
 def _check_known(module: Module, scratch: Scratch, features: Set[str] | None) -> None:
@@ -77,34 +78,25 @@ def _check_known(module: Module, scratch: Scratch, features: Set[str] | None) ->
     """
     unknown = unknown_scratch(module, scratch=scratch)
     if unknown:
-        why = (
-            "Triton's releases differ, and which one compiles the module is not known"
-            if features is None
-            else "Triton's lowering of it is not known for this GPU or layout"
-        )
         errors = [
             error_at(
                 op,
-                f"the shared memory that '{op.name}' needs while it runs is not known: {why}",
+                f"the shared memory that '{op.name}' needs while it runs is not known: "
+                f"{_why_unknown(op, features)}",
                 "--pass-provider=host runs Triton's pass; that of 3.9 and newer leaves the size in "
                 f"'{_SIZE}', which is taken from there",
             )
             for op in unknown
         ]
-        raise _not_modelled(errors[0], *errors[1:])
+        raise NotModelledError.of(errors[0], *errors[1:])
 
 
-def _not_modelled(error: SourceError, *others: SourceError) -> NotModelledError:
-    """Returns an error as one about what only Triton knows."""
-    return NotModelledError(
-        error.message,
-        filename=error.filename,
-        line=error.line,
-        column=error.column,
-        source_line=error.source_line,
-        notes=error.notes,
-        others=others,
-    )
+def _why_unknown(op: Operation, features: Set[str] | None) -> str:
+    if not is_listed(op.name):
+        return "no Triton that triton-ext supports has this operation"
+    if features is None:
+        return "Triton's releases differ, and which one compiles the module is not known"
+    return "Triton's lowering of it is not known for this GPU or layout"
 
 
 def annotate(module: Module, allocation: ModuleAllocation) -> None:

@@ -168,3 +168,16 @@ tt.func public @no_order() {
   tt.return
 }
 }
+
+// -----
+
+module attributes {"ttg.num-warps" = 4 : i32, ttg.target = "hip:gfx1250"} {
+// What an operation of a newer Triton needs cannot be known, unless Triton's own pass has said it.
+tt.func public @newer() {
+  // expected-error @below {{the shared memory that 'ttg.newer_operation' needs while it runs is not known: no Triton that triton-ext supports has this operation}}
+  // expected-note @below {{--pass-provider=host runs Triton's pass}}
+  "ttg.newer_operation"() : () -> ()
+  "ttg.newer_operation"() {allocation.size = 64 : i32} : () -> ()
+  tt.return
+}
+}

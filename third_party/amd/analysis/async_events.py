@@ -1,4 +1,8 @@
-"""The asynchronous operations of a module: what is issued, committed and waited for."""
+"""The asynchronous operations of a module: what is issued, committed and waited for.
+
+An asynchronous operation that is not known here is refused by name.  Left out, it would make the
+numbers of waits behind it too high.
+"""
 
 from __future__ import annotations
 
@@ -9,19 +13,31 @@ from functools import cache
 from typing import Final, TypeAlias
 
 from triton_ext.analysis.axis_info import AxisInfoAnalysis
+from triton_ext.analysis.memory_effects import is_listed
 from triton_ext.analysis.type_text import type_text
+from triton_ext.errors import NotModelledError
 from triton_ext.ir import Module, Operation, Value
 from triton_ext.ir.dialects import ttg
 
 from ..dialect import amdg
 from .axis_info import AXIS_INFO_RULES
-from .instruction_count import AsyncIssue, count
+from .instruction_count import ISSUING, AsyncIssue, count
+from .lds_use import ARRIVALS
 from .target import Counter, Direction, Lowering, Queue, Target
 
-__all__ = ["ASYNC", "AsyncEvents", "Commit", "Event", "Wait", "WaitUnit"]
+__all__ = ["ASYNC", "KNOWN", "AsyncEvents", "Commit", "Event", "Wait", "WaitUnit"]
 
 #: Type of what asynchronous operations hand to the waits for them.
 _TOKEN: Final = "!ttg.async.token"
+#: Words in the names of operations that start or wait for something that runs on.
+_RUNS_ON: Final = frozenset({"async", "tdm", "tma", "wait"})
+#: Names of the operations that are understood; arrivals at mbarriers take part in no counter.
+KNOWN: Final = (
+    ISSUING
+    | ARRIVALS
+    | {ttg.AsyncCommitGroupOp.NAME, ttg.AsyncWaitOp.NAME, amdg.AsyncWaitOp.NAME}
+    | {amdg.TdmWaitOp.NAME, amdg.TdmWaitOp.INTRINSIC}
+)
 #: How the names of all of them start.
 ASYNC: Final = ("amdg.async_", "amdg.buffer_load_to_local", "ttg.async_")
 
@@ -79,6 +95,7 @@ class AsyncEvents:
 
     Raises:
         VerifyError: An operation cannot be read, or an encoding is not known.
+        NotModelledError: An asynchronous operation is not known.
     """
 
     def __init__(self, module: Module, target: Target, lowering: Lowering) -> None:
@@ -91,7 +108,8 @@ class AsyncEvents:
             return AxisInfoAnalysis.of(module, rules=AXIS_INFO_RULES)
 
         for op in module.walk():
-            if not op.name.startswith(ASYNC):
+            if op.name not in KNOWN:
+                _refuse_asynchronous(op)
                 continue
             event = count(op, axis_info, target, lowering) or _commit(op) or _wait(op, target)
             if event is not None:
@@ -139,6 +157,27 @@ class AsyncEvents:
         if counter is Counter.TENSORCNT:
             return (self.target.tdm_queue,)
         return tuple(dict.fromkeys(self.target.copy_queue(direction) for direction in Direction))
+
+
+def _refuse_asynchronous(op: Operation) -> None:
+    """Refuses an operation that may start or wait for something, and is not known.
+
+    Raises:
+        NotModelledError: It is one.
+    """
+    if not op.name.startswith(ASYNC):
+        if is_listed(op.name):
+            return
+        words = frozenset(op.name.partition(".")[2].split("_"))
+        has_token = any(type_text(result) == _TOKEN for result in op.results)
+        if words.isdisjoint(_RUNS_ON) and not has_token:
+            return
+    error = op.error(
+        f"'{op.name}' is asynchronous, and what it issues or waits for is not known",
+        "triton-ext knows the operations of Triton 3.6 to 3.9: update it, or leave the numbers of "
+        "waits to Triton (TRITON_EXT_WAITS=host in a compile)",
+    )
+    raise NotModelledError.of(error)
 
 
 def _commit(op: Operation) -> Commit | None:

@@ -20,7 +20,8 @@ _OPAQUE = """
     async_tdm_fused_copy_global_to_local async_tdm_gather async_tdm_intrinsic_wait async_tdm_scatter
     async_tdm_wait async_wait buffer_atomic_cas buffer_atomic_rmw buffer_load buffer_load_to_local
     concat in_thread_transpose local_load_packed_tranposed local_load_packed_transposed
-    masked_load scaled_upcast_fp4 scaled_upcast_fp8 update_tensor_descriptor
+    masked_load scaled_downcast_fp4 scaled_downcast_fp8 scaled_upcast_fp4 scaled_upcast_fp8
+    tdm_prefetch update_tensor_descriptor
     upcast_mxfp
 """
 

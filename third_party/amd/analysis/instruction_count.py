@@ -56,7 +56,7 @@ from triton_ext.analysis import consecutive_run, register_to_shared
 from triton_ext.analysis.axis_info.layout import order_and_run
 from triton_ext.analysis.warps import num_warps_of
 from triton_ext.errors import VerifyError
-from triton_ext.ir import Operation, Value, parse_type
+from triton_ext.ir import Operation, OpResult, Value, parse_type
 from triton_ext.ir.dialects import ttg
 from triton_ext.ir.encodings import (
     DistributedEncoding,
@@ -73,6 +73,7 @@ if TYPE_CHECKING:
     from triton_ext.analysis.axis_info import AxisInfoAnalysis
 
 __all__ = [
+    "ISSUING",
     "AsyncIssue",
     "CopyKind",
     "Interval",
@@ -344,10 +345,18 @@ def count(
     """
     if op.name in _COPIES:
         return _count_copy(op, CopyKind(op.name), analysis(), target, lowering)
-    return _count_tdm(op, target, lowering)
+    return _count_tdm(op, target, lowering) if op.name in ISSUING else None
 
 
 _COPIES = frozenset(kind.value for kind in CopyKind)
+#: Names of the operations that take part in a counter.
+ISSUING = _COPIES | {
+    amdg.AsyncTdmCopyGlobalToLocalOp.NAME,
+    amdg.AsyncTdmCopyLocalToGlobalOp.NAME,
+    amdg.AsyncTdmFusedCopyGlobalToLocalOp.NAME,
+    amdg.AsyncTdmGatherOp.NAME,
+    amdg.AsyncTdmScatterOp.NAME,
+}
 #: More than any number of elements or instructions: where the host may know everything.
 _UNBOUNDED = 1 << 20
 
@@ -428,29 +437,29 @@ def _as_far_as_known(instructions: Callable[[], Interval]) -> tuple[Interval, st
         return Interval(0, _UNBOUNDED), error.message
 
 
-def _count_tdm(op: Operation, target: Target, lowering: Lowering) -> AsyncIssue | None:
+def _count_tdm(op: Operation, target: Target, lowering: Lowering) -> AsyncIssue:
     load = amdg.AsyncTdmCopyGlobalToLocalOp.match(op)
     store = amdg.AsyncTdmCopyLocalToGlobalOp.match(op)
     fused = amdg.AsyncTdmFusedCopyGlobalToLocalOp.match(op)
     gather, scatter = amdg.AsyncTdmGatherOp.match(op), amdg.AsyncTdmScatterOp.match(op)
     rows, copy = gather or scatter, load or store
     if fused is not None:
-        lds, is_masked = fused.buffers, False
+        lds, is_masked = fused.buffers, any(map(_is_predicated, fused.descs))
         number, unknown = Interval.exactly(1), ""  # rule 10
     elif copy is not None:
-        lds, is_masked = (copy.buffer,), copy.pred is not None
+        lds, is_masked = (copy.buffer,), copy.pred is not None or _is_predicated(copy.desc)
         buffer = copy.buffer
         number, unknown = _as_far_as_known(
             lambda: tdm_copy_instructions(_buffer(op, buffer), num_warps_of(op))
         )
     elif rows is not None:
-        lds, is_masked = (rows.buffer,), rows.pred is not None
+        lds, is_masked = (rows.buffer,), rows.pred is not None or _is_predicated(rows.desc)
         indices = rows.row_indices
         number, unknown = _as_far_as_known(
             lambda: tdm_rows_instructions(_tensor(op, indices), lowering)
         )
     else:
-        return None
+        raise AssertionError(f"ISSUING lists '{op.name}', which has no view here")
     is_store = store is not None or scatter is not None
     return AsyncIssue(
         op=op,
@@ -462,6 +471,18 @@ def _count_tdm(op: Operation, target: Target, lowering: Lowering) -> AsyncIssue 
         is_masked=is_masked,
         unknown=unknown,
     )
+
+
+def _is_predicated(desc: Value) -> bool:
+    """Whether a descriptor got a predicate (Triton 3.8 and newer) where it was last moved."""
+    while isinstance(desc, OpResult):
+        update = amdg.UpdateTensorDescriptorOp.match(desc.owner)
+        if update is None:
+            return False
+        if update.pred is not None:
+            return True
+        desc = update.desc
+    return False
 
 
 def _tensor(op: Operation, value: Value) -> TensorType:

@@ -11,14 +11,16 @@ from enum import Enum, Flag, auto
 from typing import Final
 
 from triton_ext.analysis.alias_sets import is_buffer
-from triton_ext.analysis.memory_effects import Access, Effect, effects_of
+from triton_ext.analysis.memory_effects import Access, Effect, Kind, effects_of, row_of
 from triton_ext.ir import Operation, Value
 from triton_ext.ir.functions import CALLS
 
-__all__ = ["ARRIVALS", "Looked", "Use", "ordinary_uses"]
+__all__ = ["ARRIVALS", "MBARRIER_WAITS", "Looked", "Use", "ordinary_uses", "runs_on_apart"]
 
 #: Arrivals of copies at an mbarrier, which end behind all that the wave copied into LDS before.
 ARRIVALS: Final = frozenset({"amdg.async_copy_mbarrier_arrive", "ttng.async_copy_mbarrier_arrive"})
+#: Waits for mbarriers.
+MBARRIER_WAITS: Final = frozenset({"amdg.wait_barrier", "ttng.wait_barrier"})
 
 
 class Use(Enum):
@@ -53,6 +55,24 @@ def ordinary_uses(op: Operation, *, is_walked_through: bool) -> Iterator[tuple[V
         use = _use(effect)
         if use is not None:
             yield effect.value, use
+
+
+def runs_on_apart(name: str) -> bool:
+    """Whether operations use shared memory behind themselves, and no counted wait ends that.
+
+    Those are NVIDIA's copies by the TMA unit, operations of the tensor cores and stores to other
+    CTAs.
+
+    Args:
+        name: The name of the operations.
+    """
+    row = row_of(name)
+    if row is None or not name.startswith("ttng.") or name in ARRIVALS:
+        return False
+    uses = row.buffers if row.others is None else (*row.buffers, row.others)
+    return bool(uses) and (
+        name.startswith("ttng.async_") or any(use.kind is Kind.ASYNC for use in uses)
+    )
 
 
 def _use(effect: Effect) -> Use | None:

@@ -63,13 +63,11 @@ from triton_ext.ir.functions import CALLS, FUNCTIONS, RETURNS
 
 from .async_events import AsyncEvents, Commit, Event, Wait, WaitUnit
 from .instruction_count import AsyncIssue
-from .lds_use import ARRIVALS, Looked, Use, ordinary_uses
+from .lds_use import ARRIVALS, MBARRIER_WAITS, Looked, Use, ordinary_uses
 from .target import Counter, Direction, Queue
 
 __all__ = ["Checked", "Looked", "Obligation", "Use", "Violation", "WaitCoverage", "renamed_tokens"]
 
-#: Waits for mbarriers.
-_MBARRIER_WAITS: Final = frozenset({"amdg.wait_barrier", "ttng.wait_barrier"})
 #: Counters of the copies that such an arrival stands behind.
 _ARRIVING: Final = (Counter.ASYNCCNT, Counter.CP_ASYNC)
 #: Counters that nobody but the kernel waits for at its end.
@@ -215,7 +213,7 @@ class WaitCoverage:
         self.events = events
         self.flow = BackwardFlow(
             module,
-            lambda op: op.name in ARRIVALS or op.name in _MBARRIER_WAITS or events.is_event(op),
+            lambda op: op.name in ARRIVALS or op.name in MBARRIER_WAITS or events.is_event(op),
         )
         self.references = BufferReferences.of_module(module.op)
         self.numbers: dict[Operation, int] = {}
@@ -437,7 +435,7 @@ class _Seeker:
 
     def _cross(self, op: Operation) -> _Seeker | bool:
         coverage, queue = self.coverage, self.obligation.queue
-        if op.name in _MBARRIER_WAITS:
+        if op.name in MBARRIER_WAITS:
             return replace(self, is_told=True)
         if op.name in ARRIVALS:
             is_load = queue.direction is not Direction.STORE and queue.counter in _ARRIVING

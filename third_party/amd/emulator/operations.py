@@ -233,7 +233,22 @@ def _rows_copy(op: Operation, context: Context) -> Step:
 
 def _refuse_barrier(op: Operation, barrier: Value | None) -> None:
     if barrier is not None:
-        raise fault(op, "the emulator has no mbarriers: wait for the copy by number")
+        raise fault(
+            op,
+            f"'{op.name}' arrives at an mbarrier, and the emulator has no mbarriers of AMD's GPUs",
+            "leave the barrier out and wait for the copy by number",
+        )
+
+
+def _prefetch(op: Operation, context: Context) -> Step:
+    """Changes nothing, since there are no caches; no wait waits for it."""
+    if op.results:
+        raise fault(
+            op,
+            f"the emulator does not know '{op.name}' with a result",
+            "leave 'returnOffsets' out, which is for tests of Triton",
+        )
+    return lambda group: None
 
 
 # ---- waits
@@ -266,6 +281,7 @@ OPERATIONS: dict[str, Prepare] = {
     amdg.AsyncTdmFusedCopyGlobalToLocalOp.NAME: _fused_copy,
     amdg.AsyncTdmGatherOp.NAME: _rows_copy,
     amdg.AsyncTdmScatterOp.NAME: _rows_copy,
+    "amdg.tdm_prefetch": _prefetch,
     amdg.TdmWaitOp.NAME: _wait,
     amdg.TdmWaitOp.INTRINSIC: _wait,
 }

@@ -15,6 +15,7 @@ host   position                          predicate
 from __future__ import annotations
 
 import importlib
+import importlib.util
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, Final
@@ -44,17 +45,19 @@ LDS_BYTES: Final[Mapping[str, int]] = MappingProxyType(
 )
 
 _MODULE = "triton.experimental.gluon.language.amd.{}"
+#: Names of the module for gfx1250, that of the newest releases first.
+_NAMES: Final = ("cdna5", "gfx1250")
 
 
 def cdna5() -> Any:
     """Gluon's module for gfx1250, under the name that this release has for it."""
-    try:
-        return importlib.import_module(_MODULE.format("gfx1250"))
-    except ImportError as error:
-        raise UnsupportedError(
-            f"the Gluon of triton {detect().version} has no module for gfx1250; install 3.6 or "
-            "newer: pip install 'triton>=3.6'"
-        ) from error
+    for name in _NAMES:
+        if importlib.util.find_spec(_MODULE.format(name)) is not None:
+            return importlib.import_module(_MODULE.format(name))
+    raise UnsupportedError(
+        f"the Gluon of triton {detect().version} has no module for gfx1250; install 3.6 or "
+        "newer: pip install 'triton>=3.6'"
+    )
 
 
 def tdm() -> Any:

@@ -23,8 +23,8 @@ Waits for tokens have no number to fix.  A wait that is missing is not added.
 Safe direction: a kernel that passes is right about its waits; one that is right may be refused
 where conditions exclude each other or slots are not understood.  Not covered: see the analysis.
 NVIDIA's ``cp.async`` groups are treated alike, with shared memory for LDS; what the TMA unit copies
-and what ``warp_group_dot_wait`` waits for is not looked at.  Neither is a module for a GPU without
-asynchronous copies to LDS; one for a GPU that is not known gets a warning.
+and what the tensor cores read is not looked at, and a warning names these operations.  Nor is a
+module for a GPU without asynchronous copies to LDS; one for a GPU that is not known gets a warning.
 """
 
 from __future__ import annotations
@@ -33,10 +33,11 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from triton_ext.errors import PassError
-from triton_ext.ir import Module
+from triton_ext.ir import Module, Operation
 from triton_ext.passes import Pass, PassContext, error_at
 
 from ..analysis.async_events import AsyncEvents, Wait
+from ..analysis.lds_use import runs_on_apart
 from ..analysis.target import Lowering
 from ..analysis.wait_coverage import Checked, Obligation, WaitCoverage
 from ..analysis.wait_numbers import WaitNumbers
@@ -73,6 +74,7 @@ class VerifyAsyncWaits(Pass):
         target = chosen_target(self.gfx_arch, module, context)
         if target is None:
             return
+        _warn_of_others(module, context)
         events = AsyncEvents(module, target, Lowering.of(context.host_features()))
         if not len(events):
             return
@@ -99,6 +101,21 @@ class VerifyAsyncWaits(Pass):
         if errors:
             first, *others = errors
             raise _together(first, others)
+
+
+def _warn_of_others(module: Module, context: PassContext) -> None:
+    """Names what runs on behind itself and is not looked at."""
+    others: dict[str, Operation] = {}
+    for op in module.walk():
+        if op.name not in others and runs_on_apart(op.name):
+            others[op.name] = op
+    if others:
+        names = ", ".join(f"'{name}'" for name in others)
+        context.warning(
+            next(iter(others.values())),
+            f"no wait for {names} is checked: these end at mbarriers or at waits of their own",
+            "triton_ext.emulator runs kernels for sm_90 and checks what these leave open",
+        )
 
 
 def _error(obligation: Obligation, checked: Checked, numbers: WaitNumbers) -> PassError | None:

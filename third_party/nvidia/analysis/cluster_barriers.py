@@ -30,7 +30,7 @@ from triton_ext.analysis.forward_flow import Edge, run_forward
 from triton_ext.analysis.membar import Accesses, Pair, Pending
 from triton_ext.analysis.memory_effects import Access, Kind, effects_of
 from triton_ext.analysis.warps import number_of
-from triton_ext.ir import Block, Module, Operation, Value
+from triton_ext.ir import Block, Module, Operation, Region, Value
 from triton_ext.ir.aliases import AliasTable
 from triton_ext.ir.dialects import ttg
 from triton_ext.ir.dominance import Dominance, post_dominators

@@ -355,7 +355,7 @@ class _Allocator:
         if found is None:
             raise UnsupportedError(
                 f"the shared memory that '{op.name}' needs is not known: it depends on how the "
-                "host lowers it"
+                "host lowers it; run the host's own pass first, whose sizes are taken"
             )
         size, alignment = found
         if not size:

@@ -17,8 +17,8 @@ told which one it is; without that it knows what all of them agree on:
 * ``tt.histogram``: the bins, a warp's lanes at least; ``ttng.tensormap_create``: a tensor map.
 
 *Not known*, so that nobody may guess: conversions and reductions between layouts that are not
-known or cannot be read, some on GPUs of AMD (:mod:`~.lowering`), and, with a Triton newer than the
-supported ones, whatever its dialects may have learnt.
+known or cannot be read, some on GPUs of AMD (:mod:`~.lowering`), and operations of Triton's
+dialects that :mod:`~triton_ext.analysis.memory_effects` does not list.
 """
 
 from __future__ import annotations
@@ -43,6 +43,7 @@ from ...ir.types import (
     TensorType,
     Type,
 )
+from ..memory_effects import is_listed
 from ..warps import num_warps_of, number_of, threads_per_warp_of
 from .layout_conversion import crosses_ctas, goes_through_memory
 from .lowering import Lowering
@@ -117,7 +118,7 @@ class Scratch:
     def _computed(self, op: Operation) -> int | None:
         compute = _SIZES.get(op.name)
         if compute is None:
-            return 0
+            return 0 if is_listed(op.name) else None
         try:
             sizes = {compute(self, op, lowering) for lowering in self._lowerings}
         except (ParseError, VerifyError) as error:
@@ -344,6 +345,7 @@ _SIZES: Final[Mapping[str, Callable[[Scratch, Operation, Lowering], int | None]]
     "tt.histogram": Scratch.histogram,
     ttg.WarpSpecializeOp.NAME: _captures,
     "ttng.tensormap_create": _tensor_map,
+    "tt.atomic_load": _atomic,
     "tt.atomic_rmw": _atomic,
     "tt.atomic_cas": _atomic,
     "tt.atomic_poll": _poll,

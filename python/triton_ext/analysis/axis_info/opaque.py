@@ -16,15 +16,15 @@ _ARITH = """
     scaling_extf scaling_truncf sitofp subf truncf uitofp
 """
 _TT = """
-    atomic_cas atomic_poll atomic_rmw call cat clampf descriptor_gather descriptor_load
-    descriptor_reduce dot dot_scaled elementwise_inline_asm experimental_descriptor_load
-    extern_elementwise fp_to_fp gather get_num_programs get_program_id histogram
-    make_tensor_descriptor make_tensor_ptr map_elementwise mulhiui precise_divf precise_sqrt
-    reduce scan unsplat
+    approx_divf atomic_cas atomic_load atomic_poll atomic_rmw call cat clampf
+    descriptor_gather descriptor_load descriptor_reduce dot dot_scaled elementwise_inline_asm
+    experimental_descriptor_load extern_elementwise fp_to_fp gather get_num_programs
+    get_program_id histogram make_tensor_descriptor make_tensor_ptr map_elementwise mulhiui
+    precise_divf precise_sqrt reduce scan unsplat
 """
 _TTG = """
     async_commit_group async_copy_global_to_local async_wait fp4_to_fp global_scratch_alloc
-    local_alloc local_atomic_scatter_rmw local_gather local_load memdesc_index
+    inline_asm local_alloc local_atomic_scatter_rmw local_gather local_load memdesc_index
     memdesc_reinterpret memdesc_reshape memdesc_subslice memdesc_trans remote_local_alloc
     upcast_fp4 warp_id
 """
