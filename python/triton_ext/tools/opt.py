@@ -275,8 +275,9 @@ class _Runner:
                 outcome.text = self._run_with_host(self._host, text, filename, outcome)
         except SourceError as error:  # Text that cannot be read again or written out.
             outcome.diagnostics.append(of_error(error))
-        lines = lines_of(text)
-        outcome.diagnostics = [with_source(d, filename, lines) for d in outcome.diagnostics]
+        if outcome.diagnostics:
+            lines = lines_of(text)
+            outcome.diagnostics = [with_source(d, filename, lines) for d in outcome.diagnostics]
         return outcome
 
     def _print_ours(self, module: Module, first_line: int) -> str:
