@@ -34,10 +34,11 @@ from functools import lru_cache
 from typing import Any
 
 from triton_ext import backends, host
-from triton_ext.errors import SourceError, UnsupportedError, VerifyError
+from triton_ext.errors import PassError, SourceError, UnsupportedError, VerifyError
 from triton_ext.host import module as host_module
 from triton_ext.host import seams
 from triton_ext.ir import Module, parse
+from triton_ext.ir.functions import FUNCTIONS, symbol_of, visibility_of
 from triton_ext.markers import JOIN_LIBRARY, LIBRARY, MARKED
 from triton_ext.own_passes import host_has, is_set, own_for, own_passes
 from triton_ext.passes import Pass, PassManager, Pipeline
@@ -475,7 +476,8 @@ def run_passes(
         is_gluon: Whether it is of a Gluon kernel.
 
     Raises:
-        PassError: The module cannot be lowered; the error stands at the user's source line.
+        PassError: The module cannot be lowered; the error stands at the user's source line.  Or
+            passes of others removed or renamed a kernel.
         VerifyError: Verification was asked for, and a pass left an invalid module behind.
     """
     verify = _verify_each() if verify_each is None else verify_each
@@ -491,10 +493,25 @@ def run_passes(
         # Whoever cannot mend the cause has to have a way out.
         error.notes += tuple(each.way_out for each in blamed if each.way_out)
         raise
+    kernels = _kernels(module)
     for entry in _extra if extra is None else extra:
         if entry.stage == stage:
             _run(entry.manager.verifying(verify), module)
+            lost = kernels - _kernels(module)
+            if lost:
+                # Triton looks for the kernel by its name, and aborts where there is none.
+                raise PassError(
+                    f"the passes '{entry.pipeline}' removed or renamed the kernel '{min(lost)}'",
+                    filename=module.source.filename,
+                )
     return module
+
+
+def _kernels(module: Module) -> set[str]:
+    """The names of the functions that can be launched."""
+    functions = [op for op in module.walk() if op.name in FUNCTIONS]
+    public = (op for op in functions if visibility_of(op) == "public")
+    return {name for name in map(symbol_of, public) if name is not None}
 
 
 def _run(manager: PassManager, module: Module) -> None:

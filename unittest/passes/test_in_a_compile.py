@@ -9,12 +9,12 @@ import sys
 import pytest
 import triton
 import triton.language as tl
-from pass_helpers import Break, CountFunction, Mark
+from pass_helpers import Break, CountFunction, EraseKernel, Mark
 from triton import knobs
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 from triton_ext import plugin
-from triton_ext.errors import PipelineError, UnsupportedError, VerifyError
+from triton_ext.errors import PassError, PipelineError, UnsupportedError, VerifyError
 from triton_ext.host import capabilities
 
 has_key = capabilities()["stages-hook-key"].available
@@ -140,6 +140,16 @@ def test_the_pass_is_named_that_leaves_an_invalid_module():
     with (
         plugin.extra_passes("ttgir", [Mark(), Break()]),
         pytest.raises(VerifyError, match="pass 'test-break' left an invalid module"),
+    ):
+        compiled()
+
+
+@needs_key
+@pytest.mark.parametrize("stage", plugin.STAGES)
+def test_passes_that_erase_the_kernel_are_named(stage):
+    with (
+        plugin.extra_passes(stage, [EraseKernel()]),
+        pytest.raises(PassError, match=r"erase-kernel\)' removed or renamed the kernel 'add_two'"),
     ):
         compiled()
 
