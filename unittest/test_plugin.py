@@ -202,6 +202,17 @@ def test_cache_key_follows_links_to_folders(slot, monkeypatch, tmp_path):
     assert plugin.cache_key() != first
 
 
+def test_links_that_lead_back_are_followed_once(tmp_path):
+    (tmp_path / "a.py").touch()
+    for name in ("x", "y", "z"):
+        (tmp_path / name).symlink_to(tmp_path)
+    (tmp_path / "inner").mkdir()
+    (tmp_path / "inner" / "b.py").touch()
+    (tmp_path / "inner" / "up").symlink_to(tmp_path)
+    (tmp_path / "inner" / "nowhere").symlink_to(tmp_path / "none")
+    assert python_files(tmp_path) == [tmp_path / "a.py", tmp_path / "inner" / "b.py"]
+
+
 def test_a_registration_that_was_lost_is_made_again(slot):
     with knobs.runtime.scope():
         plugin.install()

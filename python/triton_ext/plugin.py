@@ -34,11 +34,12 @@ from functools import lru_cache, partial
 from typing import Any
 
 from triton_ext import backends, host
-from triton_ext.errors import SourceError, UnsupportedError, VerifyError
+from triton_ext.errors import PassError, SourceError, UnsupportedError, VerifyError
 from triton_ext.host import module as host_module
 from triton_ext.host import seams
 from triton_ext.host.dots import wrap_interpreted_dot
 from triton_ext.ir import Module, parse
+from triton_ext.ir.functions import FUNCTIONS, symbol_of, visibility_of
 from triton_ext.markers import JOIN_LIBRARY, LIBRARY, MARKED
 from triton_ext.own_passes import host_has, is_set, own_for, own_passes
 from triton_ext.passes import Pass, PassManager, Pipeline
@@ -476,7 +477,8 @@ def run_passes(
         is_gluon: Whether it is of a Gluon kernel.
 
     Raises:
-        PassError: The module cannot be lowered; the error stands at the user's source line.
+        PassError: The module cannot be lowered; the error stands at the user's source line.  Or
+            passes of others removed or renamed a kernel.
         VerifyError: Verification was asked for, and a pass left an invalid module behind.
     """
     verify = is_set("TRITON_EXT_VERIFY") or context is not None
@@ -495,13 +497,28 @@ def run_passes(
         raise
     for entry in _extra if extra is None else extra:
         if entry.stage == stage:
+            kernels = _kernels(module)
             _run(entry.manager.verifying(verify, verifier), module)
+            lost = kernels - _kernels(module)
+            if lost:
+                # Triton looks for the kernel by its name, and aborts where there is none.
+                raise PassError(
+                    f"the passes '{entry.pipeline}' removed or renamed the kernel '{min(lost)}'",
+                    filename=module.source.filename,
+                )
     return module
 
 
 def _verify_with_host(module: Module, context: Any) -> None:
     module.verify()
     host_module.verify(module, context)
+
+
+def _kernels(module: Module) -> set[str]:
+    """The names of the functions that can be launched."""
+    functions = [op for op in module.walk() if op.name in FUNCTIONS]
+    public = (op for op in functions if visibility_of(op) == "public")
+    return {name for name in map(symbol_of, public) if name is not None}
 
 
 def _run(manager: PassManager, module: Module) -> None:

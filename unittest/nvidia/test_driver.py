@@ -198,10 +198,10 @@ def test_kernel_arguments_of_an_address(stand_in: Any, extension: Any) -> None:
         extension.new_tma_arguments(KIND)
 
 
-class Fails:
+class Fails(KIND):
     """Large enough, but cannot be made."""
 
-    __slots__ = tuple(f"slot_{i}" for i in range(16))
+    __slots__ = ()
 
     def __new__(cls) -> Fails:
         raise ZeroDivisionError("own error")
@@ -235,6 +235,34 @@ def test_a_map_has_its_place_inside_of_the_object(extension: Any, kind: type) ->
             extension.map_place(kind, offset)
 
 
+class WithSlots:
+    __slots__ = tuple(f"slot_{i}" for i in range(32))
+
+
+class WithDict(KIND):
+    """Has a ``__dict__``."""
+
+
+class WithOneSlot(KIND):
+    __slots__ = ("slot",)
+
+
+class Inherits(WithOneSlot):
+    __slots__ = ()
+
+
+class WithWeakReferences(KIND):
+    __slots__ = ("__weakref__",)
+
+
+@pytest.mark.parametrize(
+    "kind", [WithSlots, WithDict, WithOneSlot, Inherits, WithWeakReferences], ids=str
+)
+def test_a_map_never_overwrites_references(extension: Any, kind: type) -> None:
+    with pytest.raises(TypeError, match="expected a type whose instances have no slots"):
+        extension.map_place(kind, 16)
+
+
 def test_what_is_no_place_of_a_map_is_refused(stand_in: Any, extension: Any) -> None:
     encoded = extension.fill_tma_descriptor_im2col(**ARGUMENTS)
     for wrong, error, text in (
@@ -259,8 +287,8 @@ def test_what_is_no_place_of_a_map_is_refused(stand_in: Any, extension: Any) -> 
 
 
 def test_a_place_keeps_its_type_alive(extension: Any) -> None:
-    class Kind:
-        __slots__ = Fails.__slots__
+    class Kind(KIND):
+        __slots__ = ()
 
     before = sys.getrefcount(Kind)
     places = [extension.map_place(Kind, 16) for _ in range(100)]

@@ -111,6 +111,8 @@ def test_launches_nothing(extension: Any, library: Any) -> None:
         {"grid": (0, 1, 1)},
         {"grid": (1, 1, -1)},
         {"num_warps": 0},
+        {"num_warps": 33},
+        {"grid": (1 << 30, 1, 1), "num_ctas": 4},
         {"num_ctas": 0},
         {"shared_bytes": -1},
         {"values": bytes(4097)},

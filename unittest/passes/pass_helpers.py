@@ -62,6 +62,18 @@ class Shorten(Pass):
 
 
 @dataclass(frozen=True, slots=True)
+class EraseKernel(Pass):
+    """Leaves a valid module in which Triton finds no kernel."""
+
+    name: ClassVar[str] = "test-erase-kernel"
+    anchor: ClassVar[str | None] = None
+
+    def run(self, module: Module, context: PassContext) -> None:
+        for op in [op for op in module.walk() if op.name == "tt.func"]:
+            op.erase()
+
+
+@dataclass(frozen=True, slots=True)
 class Break(Pass):
     """Leaves a use in front of its definition behind."""
 

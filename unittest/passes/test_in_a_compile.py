@@ -10,12 +10,12 @@ import sys
 import pytest
 import triton
 import triton.language as tl
-from pass_helpers import Break, CountFunction, Mark, Shorten
+from pass_helpers import Break, CountFunction, EraseKernel, Mark, Shorten
 from triton import knobs
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 from triton_ext import plugin
-from triton_ext.errors import PipelineError, UnsupportedError, VerifyError
+from triton_ext.errors import PassError, PipelineError, UnsupportedError, VerifyError
 from triton_ext.host import capabilities
 
 has_key = capabilities()["stages-hook-key"].available
@@ -161,6 +161,16 @@ def test_the_pass_is_named_whose_module_triton_refuses(stage):
     ):
         compiled(add_two_to_a_row)
     assert (caught.value.filename, caught.value.line) == (__file__, line)
+
+
+@needs_key
+@pytest.mark.parametrize("stage", plugin.STAGES)
+def test_passes_that_erase_the_kernel_are_named(stage):
+    with (
+        plugin.extra_passes(stage, [EraseKernel()]),
+        pytest.raises(PassError, match=r"erase-kernel\)' removed or renamed the kernel 'add_two'"),
+    ):
+        compiled()
 
 
 @needs_key

@@ -204,16 +204,16 @@ class ValueParser:
         match = self.expect_match(_NUMBER, "a number")
         literal = match[0]
         is_hex = match[2].startswith("0x")
-        number = None if is_hex or "." in literal else self.number_of(literal)
+        if not is_hex and "." not in literal:
+            whole = self.number_of(literal)
+            return IntegerAttr(whole, self._parse_optional_type() if typed else None)
         type_ = self._parse_optional_type() if typed else None
-        if "." in literal or (is_hex and isinstance(type_, ty.FloatType)):
+        if not is_hex or (is_hex and isinstance(type_, ty.FloatType)):
             return FloatAttr(literal, type_)
-        if is_hex:
-            text = literal if type_ is None else f"{literal} : {type_}"
-            number = read_integer(text) if typed else None
-            # Without a type here, as an element, it may be the bits of a float.
-            return OpaqueAttr(text) if number is None else IntegerAttr(number, type_)
-        return IntegerAttr(number, type_)
+        text = literal if type_ is None else f"{literal} : {type_}"
+        number = read_integer(text) if typed else None
+        # Without a type here, as an element, it may be the bits of a float.
+        return OpaqueAttr(text) if number is None else IntegerAttr(number, type_)
 
     def _parse_array(self) -> ArrayAttr:
         """``array ::= '[' (attribute (',' attribute)*)? ']'``."""

@@ -51,13 +51,18 @@ def add_files(digest: Digest, root: pathlib.Path) -> None:
 
 
 def python_files(folder: pathlib.Path) -> list[pathlib.Path]:
-    """The Python files below a folder, those behind links to folders too."""
-    return sorted(
-        pathlib.Path(parent, name)
-        for parent, _, names in os.walk(folder, followlinks=True)
-        for name in names
-        if name.endswith(".py")
-    )
+    """The Python files below a folder, those behind links to folders too, each folder once."""
+    found: list[pathlib.Path] = []
+    entered: set[str] = set()
+    for parent, folders, names in os.walk(folder, followlinks=True):
+        real = os.path.realpath(parent)
+        if real in entered:
+            folders.clear()  # Links can lead back to a folder around them.
+            continue
+        entered.add(real)
+        folders.sort()
+        found += (pathlib.Path(parent, name) for name in names if name.endswith(".py"))
+    return sorted(found)
 
 
 def add_sources(digest: Digest, pass_type: type[Pass]) -> None:

@@ -45,11 +45,13 @@ def split(text: str, marker: str) -> list[tuple[int, str]]:
     A marker stands at the start of a line; the rest of its line belongs to nobody.
     """
     pattern = re.compile(rf"^{re.escape(marker)}[^\n]*\n?", re.MULTILINE)
-    parts, start = [], 0
+    parts, start, first_line = [], 0, 0
     for match in [*pattern.finditer(text), None]:
         end = len(text) if match is None else match.start()
-        parts.append((text.count("\n", 0, start), text[start:end]))
-        start = end if match is None else match.end()
+        parts.append((first_line, text[start:end]))
+        behind = end if match is None else match.end()
+        first_line += text.count("\n", start, behind)
+        start = behind
     return parts
 
 

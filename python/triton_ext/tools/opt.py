@@ -271,8 +271,9 @@ class _Runner:
             outcome = self._run_left(left, text, filename)
         except SourceError as error:  # Text that cannot be read again or written out.
             outcome.diagnostics.append(of_error(error))
-        lines = lines_of(text)
-        outcome.diagnostics = [with_source(d, filename, lines) for d in outcome.diagnostics]
+        if outcome.diagnostics:
+            lines = lines_of(text)
+            outcome.diagnostics = [with_source(d, filename, lines) for d in outcome.diagnostics]
         return outcome
 
     def _print_ours(self, module: Module, first_line: int) -> str:

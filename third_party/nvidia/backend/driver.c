@@ -332,6 +332,43 @@ static Py_ssize_t instance_bytes(PyObject *type) {
     return bytes;
 }
 
+/* Tells whether an attribute of a type is a number other than 0; -1 with an exception set. */
+static int is_set(PyObject *type, const char *name) {
+    PyObject *number = PyObject_GetAttrString(type, name);
+    if (number == NULL) return -1;
+    int found = PyObject_IsTrue(number);
+    Py_DECREF(number);
+    return found;
+}
+
+/* Tells whether a class names members of its instances; -1 with an exception set. */
+static int names_members(PyObject *type) {
+    PyObject *attributes = PyObject_GetAttrString(type, "__dict__");
+    PyObject *values = attributes == NULL ? NULL : PyMapping_Values(attributes);
+    Py_XDECREF(attributes);
+    if (values == NULL) return -1;
+    int found = 0;
+    for (Py_ssize_t i = 0; !found && i < PyList_Size(values); ++i)
+        found = Py_IS_TYPE(PyList_GetItem(values, i), &PyMemberDescr_Type);
+    Py_DECREF(values);
+    return found;
+}
+
+/* Tells whether instances hold references that a map would overwrite: those of slots, a __dict__,
+ * weak references.  -1 with an exception set. */
+static int holds_references(PyObject *type) {
+    int found = is_set(type, "__dictoffset__");
+    if (found == 0) found = is_set(type, "__weakrefoffset__");
+    if (found != 0) return found;
+    PyObject *bases = PyObject_GetAttrString(type, "__mro__");
+    if (bases == NULL) return -1;
+    Py_ssize_t count = PyTuple_Check(bases) ? PyTuple_Size(bases) : 0;
+    for (Py_ssize_t i = 0; found == 0 && i < count; ++i)
+        found = names_members(PyTuple_GetItem(bases, i));
+    Py_DECREF(bases);
+    return found;
+}
+
 static PyObject *new_map_place(PyObject *module, PyObject *arguments) {
     (void)module;
     PyObject *type = NULL;
@@ -346,6 +383,15 @@ static PyObject *new_map_place(PyObject *module, PyObject *arguments) {
                      "a map of %d bytes at offset %zd is not inside of the %zd bytes behind the "
                      "first %zd of a %R",
                      TM_MAP_BYTES, offset, bytes > head ? bytes - head : 0, head, type);
+        return NULL;
+    }
+    int holds = holds_references(type);
+    if (holds < 0) return NULL;
+    if (holds) {
+        PyErr_Format(PyExc_TypeError,
+                     "expected a type whose instances have no slots, no __dict__ and no weak "
+                     "references, got %R",
+                     type);
         return NULL;
     }
     map_place *place = PyMem_Malloc(sizeof *place);

@@ -56,7 +56,7 @@ static void free_capsule(PyObject *capsule) {
 
 /* ---- Preparing ------------------------------------------------------------------------------- */
 
-enum { MAX_TENSORS = 64, SLOT_WORDS = 3 };
+enum { MAX_TENSORS = 64, SLOT_WORDS = 3, MAX_WARPS = 32 };
 
 /* What an entry of kinds has. */
 enum { KIND_TYPE, KIND_SHAPE, KIND_STRIDES, KIND_ENTRIES };
@@ -120,8 +120,10 @@ PyObject *prepare_launch(PyObject *module, PyObject *arguments, PyObject *keywor
             &kinds))
         return NULL;
     const Py_ssize_t offset_bytes = (Py_ssize_t)sizeof(uint32_t);
-    if (grid[0] < 1 || grid[1] < 1 || grid[2] < 1 || num_warps < 1 || num_ctas < 1 ||
-        shared_bytes < 0 || values_size > PL_MAX_BYTES || offsets_size % offset_bytes != 0 ||
+    /* The driver's limits of a grid and of a block; 32 bits hold every product below. */
+    if (grid[0] < 1 || grid[1] < 1 || grid[2] < 1 || num_warps < 1 || num_warps > MAX_WARPS ||
+        num_ctas < 1 || (long long)grid[0] * num_ctas > INT32_MAX || shared_bytes < 0 ||
+        values_size > PL_MAX_BYTES || offsets_size % offset_bytes != 0 ||
         offsets_size / offset_bytes > PL_MAX_PARAMETERS) {
         PyErr_Format(PyExc_ValueError,
                      "grid (%d, %d, %d), %d warps, %d CTAs, %d bytes of shared memory, %zd bytes "

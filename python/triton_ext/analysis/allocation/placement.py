@@ -27,8 +27,11 @@ __all__ = ["Item", "Placement", "Problem", "first_fit", "place"]
 
 #: Offsets that the exhaustive search may ask for.
 _QUESTIONS = 12_000
-#: Orders that are tried to lower what ends highest.
+#: Orders that are tried to lower what ends highest; fewer where one has many items.
 _MOVES = 400
+_PLACED = _MOVES * 200
+#: Pairs of items up to which Triton's order is found, which takes a time of their number squared.
+_MOST_MEETING = 40_000
 #: Items of an exhaustive search, which calls itself for each of them.
 _MOST = 200
 
@@ -130,23 +133,32 @@ class Problem:
         Of concurrent regions, the heaviest set of each is taken.
         """
         items = self.items
-        points = sorted({(item.live.start, item.live.regions) for item in items if item.size})
-        found = {self._alive_at(start, regions) for start, regions in points}
-        larger: list[frozenset[int]] = []
+        sized = sorted((i for i, item in enumerate(items) if item.size), key=self._start)
+        points = sorted({(items[i].live.start, items[i].live.regions) for i in sized})
+        found = set()
+        begun, alive = 0, list[int]()
+        for point, regions in points:
+            while begun < len(sized) and self._start(sized[begun]) <= point:
+                alive.append(sized[begun])
+                begun += 1
+            alive = [i for i in alive if point < items[i].live.end]
+            found.add(self._alive_at(sorted(alive), regions))
         kept = []
-        for clique in sorted(found, key=len, reverse=True):
+        holders: dict[int, list[frozenset[int]]] = {}  # larger ones that an item is in
+        for clique in sorted(found, key=lambda clique: (-len(clique), clique)):
             members = frozenset(clique)
-            if clique and not any(members < other for other in _longer(larger, len(clique))):
+            larger = min((holders.get(i, []) for i in clique), key=len, default=[])
+            if clique and not any(members < other for other in larger):
                 kept.append(clique)
-                larger.append(members)
+                for i in clique:
+                    holders.setdefault(i, []).append(members)
         return kept
 
-    def _alive_at(self, point: int, regions: tuple[tuple[int, int], ...]) -> tuple[int, ...]:
-        here = [
-            i
-            for i, item in enumerate(self.items)
-            if item.size and item.live.start <= point < item.live.end
-        ]
+    def _start(self, item: int) -> int:
+        return self.items[item].live.start
+
+    def _alive_at(self, here: list[int], regions: tuple[tuple[int, int], ...]) -> tuple[int, ...]:
+        """What is alive at a point of some regions, and what runs beside it, by number."""
         if not regions:
             return tuple(here)
         # What runs at the same time: for each other region its own heaviest set.
@@ -247,11 +259,6 @@ def place(
     return Placement(tuple(offsets), problem.total(offsets), bound, proven)
 
 
-def _longer(cliques: Sequence[frozenset[int]], size: int) -> Iterable[frozenset[int]]:
-    """Those in front, the longest first, with more members."""
-    return itertools.takewhile(lambda clique: len(clique) > size, cliques)
-
-
 def _best_of(problem: Problem, orders: Iterable[list[int]], bound: int) -> list[int]:
     """The best placement of some orders; those behind one that reaches the bound are not tried."""
     best: list[int] = []
@@ -281,7 +288,9 @@ def _orders(problem: Problem) -> Iterable[list[int]]:
     )
     # Anew in this order, no item lies above where Triton put it: partitions change nothing, as
     # those of a neighbour below only move down.
-    triton = offsets_of_triton(items, problem.partition_size, knows_partitions=True)
+    triton = None
+    if sum(map(len, problem.meeting)) <= _MOST_MEETING:
+        triton = offsets_of_triton(items, problem.partition_size, knows_partitions=True)
     if triton is not None:
         yield sorted(order, key=lambda i: (triton[i], i))
     # Values with several buffers are the hardest to place.
@@ -294,7 +303,7 @@ def _improve(problem: Problem, offsets: list[int], bound: int) -> list[int]:
     best_total = total = problem.total(offsets)
     source = random.Random(len(offsets))
     order = sorted(range(len(now)), key=lambda i: (now[i], i))
-    for move in range(_MOVES):
+    for move in range(min(_MOVES, _PLACED // max(1, len(order)))):
         if best_total <= bound:
             break
         if move % 2:
