@@ -15,7 +15,7 @@ from triton_ext.analysis.allocation import (
     unknown_scratch,
 )
 from triton_ext.analysis.memory_effects import is_listed
-from triton_ext.errors import NotModelledError, ParseError, SourceError, VerifyError
+from triton_ext.errors import NotModelledError, ParseError, VerifyError
 from triton_ext.ir import Module, Operation
 from triton_ext.ir.aliases import AliasTable
 from triton_ext.ir.functions import symbol_of
