@@ -10,12 +10,25 @@ import encodings_random
 from triton_ext.ir import encodings as enc
 
 #: Kinds of operations.
-KINDS = ("convert", "reduce", "scan", "gather", "atomic", "histogram")
+KINDS = ("convert", "reduce", "scan", "gather", "atomic", "histogram", "tensor_map", "captures")
+#: Those of some releases: the first one, and the first one without it.
+SOME_KINDS = {
+    "gsan_atomic": ("3.8", "4"),
+    "local_atomic": ("3.8", "4"),
+    "atomic_poll": ("3.9", "4"),
+    "forced_shuffle": ("3.9", "4"),
+    "captured_descriptors": ("3.8", "4"),
+    "buffer_atomic": ("3.6", "3.9"),
+    "buffer_atomic_3.9": ("3.9", "4"),
+}
 TARGETS = {
     "cuda:75": 32,
     "cuda:80": 32,
     "cuda:90": 32,
     "cuda:100": 32,
+    "hip:": 64,
+    "hip:gfx1030": 32,
+    "hip:gfx1100": 32,
     "hip:gfx90a": 64,
     "hip:gfx942": 64,
     "hip:gfx950": 64,
@@ -41,9 +54,10 @@ class Case:
 class _Maker:
     """Draws one module."""
 
-    def __init__(self, seed: str, ctas: int) -> None:
+    def __init__(self, seed: str, ctas: int, vendor: str = "") -> None:
         self.random = random.Random(seed)
         targets = [t for t in TARGETS if ctas == 1 or t in ("cuda:90", "cuda:100")]
+        targets = [t for t in targets if t.startswith(vendor)]
         self.target = self.random.choice(targets)
         self.lanes = TARGETS[self.target]
         self.warps = self.random.choice([1, 2, 4, 4, 8])
@@ -224,7 +238,134 @@ def _histogram(make: _Maker) -> Case:
     return make.module(f"%x: {source}", f"%0 = tt.histogram %x : {source} -> {target}")
 
 
+def _swapping(make: _Maker, name: str, pointer: str, value: str) -> str:
+    """An atomic operation of a dialect on a pointer."""
+    if make.random.random() < 0.5:
+        text = f"{name}_rmw add, acq_rel, gpu, %p, %v : ({pointer}, {value})"
+    else:
+        text = f"{name}_cas acq_rel, gpu, %p, %v, %v : ({pointer}, {value}, {value})"
+    used = f"\ntt.store %p, %0 : {pointer}" if make.random.random() < 0.7 else ""
+    return f"%0 = {text} -> {value}{used}"
+
+
+def _gsan_atomic(make: _Maker) -> Case:
+    element = make.random.choice(["i32", "i64"])
+    pointer, value = f"!tt.ptr<{element}>", element
+    if make.random.random() < 0.8:
+        at = make.encoding()
+        pointer, value = make.tensor(at, pointer), make.tensor(at, element)
+    body = _swapping(make, "tti.experimental_gsan_atomic", pointer, value)
+    return make.module(f"%p: {pointer}, %v: {value}", body)
+
+
+def _local_atomic(make: _Maker) -> Case:
+    element, kind = make.random.choice([("i32", "add"), ("i64", "max"), ("f32", "fadd")])
+    at, rank = make.encoding(), len(make.shape)
+    values, indices, mask = (make.tensor(at, e) for e in (element, "i32", "i1"))
+    order = ", ".join(map(str, reversed(range(rank))))
+    sizes = "x".join(map(str, make.shape))
+    plain = f"#ttg.swizzled_shared<{{vec = 1, perPhase = 1, maxPhase = 1, order = [{order}]}}>"
+    buffer = f"!ttg.memdesc<{sizes}x{element}, {plain}, #ttg.shared_memory, mutable>"
+    masked = make.random.random() < 0.5
+    used = f"\nttg.local_store %0, %b : {values} -> {buffer}" * (make.random.random() < 0.7)
+    return make.module(
+        f"%v: {values}, %i: {indices}, %m: {mask}",
+        f"%b = ttg.local_alloc : () -> {buffer}\n"
+        f"%0 = ttg.local_atomic_scatter_rmw {kind}, %b[%i], %v{', %m' * masked} "
+        f"{{axis = {make.random.randrange(rank)} : i32}} : "
+        f"({buffer}, {values}, {indices}{f', {mask}' * masked}) -> {values}{used}",
+    )
+
+
+def _atomic_poll(make: _Maker) -> Case:
+    element = make.random.choice(["i32", "i64"])
+    timeout = " timeout %t" * (make.random.random() < 0.7)
+    used = "\n%1 = arith.extui %0 : i1 to i32\ntt.store %q, %1 : !tt.ptr<i32>"
+    return make.module(
+        f"%p: !tt.ptr<{element}>, %v: {element}, %t: i64, %q: !tt.ptr<i32>",
+        f"%0 = tt.atomic_poll acquire, gpu, %p, %v{timeout} : !tt.ptr<{element}>, {element} -> i1"
+        + used * (make.random.random() < 0.7),
+    )
+
+
+def _buffer_atomic(make: _Maker) -> Case:
+    at = make.encoding()
+    values, offsets = make.tensor(at, "i32"), make.tensor(at, "i32")
+    if make.random.random() < 0.5:
+        body = f"%0 = amdg.buffer_atomic_rmw add, acq_rel, gpu, %v, %p[%o] : {values}"
+    else:
+        body = f"%0 = amdg.buffer_atomic_cas acq_rel, gpu, %v, %v, %p[%o] : {values}"
+    pointers = make.tensor(at, "!tt.ptr<i32>")
+    used = f"\ntt.store %q, %0 : {pointers}" * (make.random.random() < 0.7)
+    arguments = f"%p: !tt.ptr<i32>, %v: {values}, %o: {offsets}, %q: {pointers}"
+    return make.module(arguments, body + used)
+
+
+def _buffer_atomic_of_3_9(make: _Maker) -> Case:
+    made = _buffer_atomic(make)
+    return Case(made.target, made.text.replace("[%o] : ", "[%o] : !tt.ptr<i32> -> "))
+
+
+def _forced_shuffle(make: _Maker) -> Case:
+    make.warps = 1
+    source, target = make.tensor(make.encoding()), make.tensor(make.encoding())
+    return make.module(
+        f"%x: {source}",
+        f"%0 = ttg.convert_layout %x {{force_warp_shuffle}} : {source} -> {target}",
+    )
+
+
+def _tensor_map(make: _Maker) -> Case:
+    return make.module(
+        "%p: !tt.ptr<i8>, %n: i32",
+        "ttng.tensormap_create %p, %p, [%n], [%n], [], [%n] {elem_type = 3 : i32, "
+        "fill_mode = 1 : i32, interleave_layout = 0 : i32, swizzle_mode = 2 : i32} : "
+        "(!tt.ptr<i8>, !tt.ptr<i8>, i32, i32, i32) -> ()",
+    )
+
+
+def _captured_descriptors(make: _Maker) -> Case:
+    return _captures(make, ("!tt.tensordesc<64x64xf16>", "!tt.tensordesc<8x8x8x16x16xf16>"))
+
+
+def _captures(make: _Maker, more: tuple[str, ...] = ()) -> Case:
+    """A ``ttg.warp_specialize``, whose function has a byte for each warp of its partitions."""
+    source = make.random
+    make.warps = 4  # Triton takes multiples of 4.
+    plain = "#ttg.swizzled_shared<{vec = 1, perPhase = 1, maxPhase = 1, order = [1, 0]}>"
+    choices = (
+        *("i1", "i8", "i32", "i64", "f16", "f32", "!tt.ptr<f32>"),
+        f"!ttg.memdesc<16x16xf32, {plain}, #ttg.shared_memory, mutable>",
+        *more,
+    )
+    types = [source.choice(choices) for _ in range(source.randint(1, 5))]
+    names = ", ".join(f"%a{i}" for i in range(len(types)))
+    later = f"consan.extra_capture_bytes = {8 * source.randint(1, 5)} : i32, "
+    partitions = []
+    for number in range(source.randint(1, 3)):
+        inner = ", ".join(f"%b{number}_{i}: {type_}" for i, type_ in enumerate(types))
+        warps = source.choice([1, 2, 4])
+        partitions.append(f"partition{number}({inner}) num_warps({warps}) {{\nttg.warp_return\n}}")
+    joined = "\n".join(partitions)
+    starts = ", ".join(str(4 * (i + 1)) for i in range(len(partitions)))
+    return make.module(
+        ", ".join(f"%a{i}: {type_}" for i, type_ in enumerate(types)),
+        f"ttg.warp_specialize({names}) attributes "
+        f"{{{later * (source.random() < 0.3)}warpGroupStartIds = array<i32: {starts}>}}\n"
+        f"default {{\nttg.warp_yield\n}}\n{joined} : ({', '.join(types)}) -> ()",
+    )
+
+
 _MAKERS = {
+    "gsan_atomic": _gsan_atomic,
+    "local_atomic": _local_atomic,
+    "atomic_poll": _atomic_poll,
+    "buffer_atomic": _buffer_atomic,
+    "buffer_atomic_3.9": _buffer_atomic_of_3_9,
+    "forced_shuffle": _forced_shuffle,
+    "tensor_map": _tensor_map,
+    "captures": _captures,
+    "captured_descriptors": _captured_descriptors,
     "convert": _convert,
     "reduce": _reduce,
     "scan": _scan,
@@ -238,8 +379,9 @@ def case(kind: str, seed: int, *, ctas: int = 1) -> Case:
     """A module.
 
     Args:
-        kind: One of :data:`KINDS`.
+        kind: One of :data:`KINDS` and :data:`SOME_KINDS`.
         seed: Which one.
         ctas: CTAs in a cluster.
     """
-    return _MAKERS[kind](_Maker(f"{kind} {seed} {ctas}", ctas))
+    vendor = "hip" if kind.startswith("buffer_atomic") else ""
+    return _MAKERS[kind](_Maker(f"{kind} {seed} {ctas}", ctas, vendor))

@@ -1,17 +1,25 @@
-"""Allocation of the corpus against the host's own pass: the same sizes, never a larger total."""
+"""Allocation against the host's own pass: the same sizes, never a larger total.
+
+On the corpus, and on random modules.  The passes put buffers where the host puts them unless that
+takes more memory.
+"""
 
 from __future__ import annotations
 
+import os
 import re
 
 import pytest
+from allocation_random import module as random_module
 from ir_helpers import CORPUS
 from triton_ext import host
-from triton_ext.analysis.allocation import allocate, unknown_scratch
+from triton_ext.analysis.allocation import Scratch, allocate, unknown_scratch
 from triton_ext.host.process import find_library
 from triton_ext.ir import parse
+from triton_ext.ir.aliases import AliasTable
 from triton_ext.tools import opt
 
+COUNT = 400 if os.environ.get("TRITON_EXT_NIGHTLY") == "1" else 25
 _NUMBER = re.compile(r"-?\d+")
 
 
@@ -113,3 +121,44 @@ def test_placement_of_triton_is_followed(capsys):
             for buffer in function.buffers:
                 given.setdefault(buffer.op, []).append(buffer.offset)
         assert [given.get(op, []) for op in module.walk()] == expected, file
+
+
+def run_pass(text, provider, tmp_path, capsys):
+    """The module behind the pass of a provider."""
+    file = tmp_path / "random.ttgir"
+    file.write_text(text)
+    name = "--allocate-shared-memory-nv=compute-capability=90"
+    status = opt.main([str(file), f"--pass-provider={provider}", "--host=always", name])
+    captured = capsys.readouterr()
+    assert (status, captured.err) == (0, ""), captured.err
+    return parse(captured.out)
+
+
+@pytest.mark.parametrize("seed", range(COUNT))
+def test_random_modules(seed, tmp_path, capsys):
+    text = random_module(seed)
+    ours, theirs = (run_pass(text, who, tmp_path, capsys) for who in ("ext", "host"))
+    given = [offsets_of_host(found) for found in (ours, theirs)]
+    assert [len(one) for one in given[0]] == [len(one) for one in given[1]]
+    for one, other in zip(ours.walk(), theirs.walk(), strict=True):
+        size = other.attributes.get("allocation.size")
+        if size is not None and one.name != "tt.call":
+            assert one.attributes["allocation.size"] == size
+    totals = [int(_NUMBER.search(found.op.attributes["ttg.shared"])[0]) for found in (ours, theirs)]
+    assert totals[0] <= totals[1]
+    if totals[0] == totals[1] and "tt.call" not in text:
+        assert given[0] == given[1]
+
+
+@pytest.mark.parametrize("seed", range(COUNT, 2 * COUNT))
+def test_placement_of_triton_in_random_modules(seed, tmp_path, capsys):
+    text = random_module(seed)
+    expected = offsets_of_host(run_pass(text, "host", tmp_path, capsys))
+    made = parse(text)
+    scratch = Scratch(made.op, AliasTable.of(made.aliases), host.features(), "cuda:90")
+    found = allocate(made, scratch=scratch, features=host.features(), as_triton=True)
+    given = {}
+    for function in found.functions.values():
+        for buffer in function.buffers:
+            given.setdefault(buffer.op, []).append(buffer.offset)
+    assert [given.get(op, []) for op in made.walk()] == expected

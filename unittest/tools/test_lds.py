@@ -418,13 +418,13 @@ def test_more_than_there_is(tmp_path, capsys):
     source.write_text(BIG)
     assert lds(str(source), "--arch=gfx942", f"--svg={picture}") == 1
     assert capsys.readouterr().err.splitlines() == [
-        f"{source}:5:5: error: out of LDS of gfx942: 'big' needs 69632 bytes, there are 65536, "
+        f"{source}:4:5: error: out of LDS of gfx942: 'big' needs 69632 bytes, there are 65536, "
         "4096 bytes are missing",
-        BIG.splitlines()[4],
+        BIG.splitlines()[3],
         "    ^",
         "note: what is alive at once takes 69632 bytes, wherever it lies",
-        f"note: 0 to 4096: '%a' of 4096 bytes, {source}:4",
-        f"note: 4096 to 69632: '%b' of 65536 bytes, {source}:5",
+        f"note: 0 to 65536: '%b' of 65536 bytes, {source}:5",
+        f"note: 65536 to 69632: '%a' of 4096 bytes, {source}:4",
     ]
     root = ET.fromstring(picture.read_text(encoding="utf-8"))
     (line,) = [e for e in root.iter() if e.get("class") == "end capacity"]

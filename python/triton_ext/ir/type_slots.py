@@ -52,6 +52,7 @@ TOKEN = "!ttg.async.token"
 
 #: Types in the order of the text: ``oN`` operand N, ``r`` the next result.
 FORMATS = {
+    "amdg.buffer_atomic_cas": ("o0",),
     "amdg.buffer_atomic_rmw": ("o0",),
     "amdg.buffer_load": ("r",),
     "arith.constant": ("r",),
@@ -73,6 +74,7 @@ TOKEN_RESULTS = ARROW_TO_OPERANDS | frozenset(
 RESULT_PREFIX = {"tt.make_tensor_descriptor": "!tt.tensordesc"}
 #: Results have the type of this operand.
 SAME_AS_OPERAND = {
+    "amdg.buffer_atomic_cas": 0,
     "amdg.buffer_atomic_rmw": 0,
     "amdg.update_tensor_descriptor": 0,
     "arith.select": 1,

@@ -11,16 +11,19 @@ After::
 Upstream's pass of this name prints the same attributes, and the sum as ``ttg.shared`` of the
 module.  Where the result differs from the host's pass:
 
-* Offsets are searched for, not given to whoever comes first: the total is never above the host's on
-  what was compared, and often below.
+* Offsets are searched for where the host's leave gaps: the total is never above the host's on what
+  was compared, and often below.  Where it is not below, the offsets are the host's.
+* Buffers of ``#ttg.shared_linear`` with places that hold nothing are as large as on 3.9; older
+  hosts count the elements alone, and the last ones lie behind the buffer.
 * Buffers of functions that are called keep the alignment that their encoding asks for.
 * ``allocation.size`` of what is not an allocation is printed for every host (3.9 and newer do).
 * With ``capacity``, a kernel that needs more is an error that says what is alive where.
 
 What operations need while they run is that of Triton's lowering for no vendor, as in upstream's
 pass; ``allocate-shared-memory-nv`` and ``allocate-amdgpu-shared-memory`` are those of the vendors.
-It differs from release to release: of a host that is not known, only what all of them agree on is
-known, and the rest is refused by name (:mod:`~triton_ext.analysis.allocation.scratch`).
+It differs from release to release: without a host, only what all of them agree on is known, and the
+rest is refused by name (:mod:`~triton_ext.analysis.allocation.scratch`).  ``triton-opt`` runs the
+host's pass on modules in which something is not known.
 
 Triton's own barriers between users of the same memory are placed for Triton's offsets: a module
 whose offsets were changed needs a host that reads them back, or barriers of its own.
@@ -65,8 +68,8 @@ class AllocateSharedMemory(Pass):
         """Writes offsets to the buffers of ``module``.
 
         Raises:
-            PassError: It needs more than there is, or what an operation needs is not known.
-            VerifyError: A buffer has no size that is known.
+            PassError: It needs more than there is.
+            NotModelledError: What an operation or a buffer needs is not known.
         """
         allocation = allocation_of(module, features=context.host_features(), target="")
         if self.capacity:

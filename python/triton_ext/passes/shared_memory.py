@@ -14,7 +14,7 @@ from triton_ext.analysis.allocation import (
     allocate,
     unknown_scratch,
 )
-from triton_ext.errors import NotModelledError, PassError, SourceError, VerifyError
+from triton_ext.errors import NotModelledError, ParseError, SourceError, VerifyError
 from triton_ext.ir import Module, Operation
 from triton_ext.ir.aliases import AliasTable
 from triton_ext.ir.functions import symbol_of
@@ -65,7 +65,7 @@ def allocation_of(
             features=features,
             as_triton=as_triton,
         )
-    except VerifyError as error:
+    except (ParseError, VerifyError) as error:
         raise _not_modelled(error) from error
 
 
@@ -108,7 +108,7 @@ def _not_modelled(error: SourceError, *others: SourceError) -> NotModelledError:
 
 
 def annotate(module: Module, allocation: ModuleAllocation) -> None:
-    """Writes offsets, sizes of what operations need while they run, and the module's total.
+    """Writes offsets, sizes of what is not an allocation's, and the module's total.
 
     As Triton does, attributes of operations without a buffer are left as they are.
     """
@@ -124,7 +124,7 @@ def annotate(module: Module, allocation: ModuleAllocation) -> None:
 def _write(op: Operation, buffers: Sequence[Buffer]) -> None:
     offsets = [f"{buffer.offset} : i32" for buffer in buffers]
     op.set_attribute(_OFFSET, offsets[0] if len(offsets) == 1 else f"[{', '.join(offsets)}]")
-    if buffers[0].kind is BufferKind.SCRATCH:
+    if buffers[0].kind is not BufferKind.EXPLICIT:
         op.set_attribute(_SIZE, f"{buffers[0].size} : i32")
 
 

@@ -57,10 +57,9 @@ SUMMARY = "run passes over a module's text (triton-opt)"
 
 # Those that some release of Triton reads, and those that its passes make.
 _DIALECTS = frozenset(
-    (
-        "amdg amdgpu arith builtin cf func gluon gpu llvm math nvg nvgpu nvvm nvws proton "
-        "proton_gpu rocdl scf tt ttg tti ttng ub vector"
-    ).split()
+    {"amdg", "amdgpu", "arith", "builtin", "cf", "func", "gluon", "gpu", "llvm", "math", "nvg"}
+    | {"nvgpu", "nvvm", "nvws", "proton", "proton_gpu", "rocdl", "scf", "tt", "ttg", "tti"}
+    | {"ttng", "ub", "vector"}
 )
 
 _USAGE = "usage: triton-opt [options] [FILE]\n\nRuns passes over the text of a module.\n"

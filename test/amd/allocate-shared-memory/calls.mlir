@@ -37,14 +37,14 @@ tt.func private @giver(%x: tensor<32x32xf16, #b>) -> !ttg.memdesc<32x32xf16, #s,
   tt.return %0 : !ttg.memdesc<32x32xf16, #s, #smem, mutable>
 }
 tt.func private @taker(%x: tensor<32x32xf16, #b>) attributes {noinline = true} {
-  // EXT: tt.call @giver({{.*}}) {allocation.offset = 0 : i32, allocation.size = 2048 : i32}
+  // EXT: tt.call @giver({{.*}}) {allocation.offset = 2048 : i32, allocation.size = 2048 : i32}
   // HOST: tt.call @giver({{.*}}) {allocation.offset = 0 : i32
   %0 = tt.call @giver(%x) : (tensor<32x32xf16, #b>) -> !ttg.memdesc<32x32xf16, #s, #smem, mutable>
-  // EXT: ttg.local_alloc {{.*}} {allocation.offset = 2048 : i32}
+  // EXT: ttg.local_alloc {{.*}} {allocation.offset = 0 : i32}
   // HOST: ttg.local_alloc {{.*}} {allocation.offset = 0 : i32}
   %1 = ttg.local_alloc %x : (tensor<32x32xf16, #b>) -> !ttg.memdesc<32x32xf16, #s, #smem, mutable>
   %2 = ttg.local_load %0 : !ttg.memdesc<32x32xf16, #s, #smem, mutable> -> tensor<32x32xf16, #b>
-  // EXT: ttg.local_alloc {{.*}} {allocation.offset = 0 : i32}
+  // EXT: ttg.local_alloc {{.*}} {allocation.offset = 2048 : i32}
   %3 = ttg.local_alloc %x : (tensor<32x32xf16, #b>) -> !ttg.memdesc<32x32xf16, #s, #smem, mutable>
   %4 = ttg.local_load %1 : !ttg.memdesc<32x32xf16, #s, #smem, mutable> -> tensor<32x32xf16, #b>
   tt.return

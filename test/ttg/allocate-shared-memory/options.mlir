@@ -7,7 +7,7 @@
 // RUN: not triton-opt %s --tritonext-align-partitioned-shared=arch=sm_90 2>&1 | FileCheck %s --check-prefix=C2
 // C2: error: pass 'tritonext-align-partitioned-shared': {{.*}}found 'sm_90'
 // RUN: not triton-opt %s --allocate-shared-memory-nv=compute-capability=7777 2>&1 | FileCheck %s --check-prefix=C3
-// C3: error: pass 'allocate-shared-memory-nv': {{.*}}expected a compute capability as 'compute-capability', found 7777; known are 70, 75
+// C3: error: pass 'allocate-shared-memory-nv': {{.*}}expected a compute capability as 'compute-capability', such as 90, found 7777
 // RUN: not triton-opt %s --allocate-shared-memory-nv=capacity=-1 2>&1 | FileCheck %s --check-prefix=C4
 // C4: error: pass 'allocate-shared-memory-nv': {{.*}}expected a number of bytes as 'capacity', or 0, found -1
 // RUN: not triton-opt %s --allocate-shared-memory=capacity=-1 2>&1 | FileCheck %s --check-prefix=C5

@@ -29,7 +29,6 @@ from dataclasses import dataclass
 from typing import ClassVar, Final
 
 from triton_ext.analysis.allocation import (
-    BufferKind,
     FunctionAllocation,
     Item,
     allocate,
@@ -37,9 +36,10 @@ from triton_ext.analysis.allocation import (
     buffer_size,
     given_alignment,
     reserved_bytes,
+    triton_ranks,
     unknown_scratch,
 )
-from triton_ext.analysis.allocation.triton_order import values_first
+from triton_ext.analysis.allocation.triton_order import offsets_by_rank
 from triton_ext.errors import VerifyError
 from triton_ext.ir import Module, Operation
 from triton_ext.ir.aliases import AliasTable
@@ -226,7 +226,7 @@ def _total_with(
     """Tells the bytes that the host needs if it aligns some values; infinite if it never ends."""
     groups = {b.op: n for n, b in enumerate(function.buffers) if b.index}
     buffers = function.buffers
-    are_values = [buffer.kind is BufferKind.EXPLICIT for buffer in buffers]
+    ranks = triton_ranks(function.function, buffers)
     sizes = {op: reserved_bytes(type_) for op, type_ in partitioned.items()}
 
     def total(aligned: Sequence[Operation]) -> float:
@@ -239,7 +239,7 @@ def _total_with(
             )
             for buffer in buffers
         ]
-        offsets = values_first(items, are_values, lds.partition_bytes)
+        offsets = offsets_by_rank(items, ranks, lds.partition_bytes)
         if offsets is None:
             return math.inf
         return max((at + item.size for at, item in zip(offsets, items, strict=True)), default=0)

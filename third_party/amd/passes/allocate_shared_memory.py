@@ -63,13 +63,13 @@ class AllocateAMDGPUSharedMemory(Pass):
         """
         arch = self.arch or _arch_of(module)
         lds = Lds.of(arch)
+        fits = _check_partitions(module, lds, arch, context)
         allocation = allocation_of(
             module,
-            lds.partition_bytes if lds is not None else 0,
+            lds.partition_bytes if lds is not None and fits else 0,
             features=context.host_features(),
             target=f"hip:{arch}",
         )
-        _warn_of_partitions(module, lds, arch, context)
         if lds is not None:
             remark_capacity(context, allocation, lds.bytes, f"LDS of {lds.arch}")
         annotate(module, allocation)
@@ -83,8 +83,9 @@ def _arch_of(module: Module) -> str:
     return arch if vendor == "hip" else ""
 
 
-def _warn_of_partitions(module: Module, lds: Lds | None, arch: str, context: PassContext) -> None:
-    """Warns about values in more partitions than there are."""
+def _check_partitions(module: Module, lds: Lds | None, arch: str, context: PassContext) -> bool:
+    """Warns about values in more partitions than there are, and tells whether there is none."""
+    fits = True
     table = AliasTable.of(module.aliases)
     for op in module.walk():
         if op.name != ttg.LocalAllocOp.NAME:
@@ -93,6 +94,7 @@ def _warn_of_partitions(module: Module, lds: Lds | None, arch: str, context: Pas
         count = getattr(encoding, "num_partitions", 1)
         if count == 1 or (lds is not None and count <= lds.partitions):
             continue
+        fits = False
         name = op.results[0].name
         if lds is not None and lds.partition_bytes:
             context.warning(
@@ -108,3 +110,4 @@ def _warn_of_partitions(module: Module, lds: Lds | None, arch: str, context: Pas
                 f"'{name}' lies in {count} partitions, and for which GPU is not known",
                 "arch=gfx1250 says it, or 'ttg.target' of the module does",
             )
+    return fits

@@ -22,7 +22,6 @@ from triton_ext.passes.shared_memory import (
     check_capacity_option,
 )
 
-
 __all__ = ["AllocateSharedMemoryNv"]
 
 #: Above every compute capability.

@@ -18,6 +18,7 @@ from .buffers import (
     allocate,
     allocated_type,
     given_alignment,
+    triton_ranks,
     unknown_scratch,
 )
 from .layout_conversion import stays_in_ctas, stays_in_warps
@@ -45,5 +46,6 @@ __all__ = [
     "reserved_bytes",
     "stays_in_ctas",
     "stays_in_warps",
+    "triton_ranks",
     "unknown_scratch",
 ]

@@ -29,9 +29,9 @@ from ...ir.integers import read_integer
 from ...ir.types import MemDescType
 from ..liveness import Liveness, LiveRange
 from .placement import Item, Placement, Problem, place
-from .scratch import SCRATCH_ALIGNMENT, Scratch
+from .scratch import SCRATCH_ALIGNMENT, SCRATCH_OPERATIONS, Scratch
 from .sizes import BufferSize, buffer_size, reserved_size
-from .triton_order import values_first
+from .triton_order import offsets_by_rank
 
 __all__ = [
     "Buffer",
@@ -41,6 +41,7 @@ __all__ = [
     "allocate",
     "allocated_type",
     "given_alignment",
+    "triton_ranks",
     "unknown_scratch",
 ]
 
@@ -163,7 +164,10 @@ def allocate(
 def unknown_scratch(
     module: Module, features: Set[str] | None = None, scratch: ScratchSize | None = None
 ) -> tuple[Operation, ...]:
-    """The operations whose scratch memory is not known: :func:`allocate` refuses them.
+    """The operations whose shared memory is not known.
+
+    :func:`allocate` refuses those in functions, and never looks at what is already in an
+    ``llvm.func``, where Triton's passes give memory as well.
 
     Args:
         module: The module.
@@ -172,10 +176,16 @@ def unknown_scratch(
     """
     scratch = scratch or Scratch(module.op, AliasTable.of(module.aliases), features)
     known = {ttg.LocalAllocOp.NAME, *CALLS}
-    functions = [op for op in module.walk() if op.name in FUNCTIONS and op.regions]
-    return tuple(
-        op for f in functions for op in f.walk() if op.name not in known and scratch(op) is None
-    )
+    takes = {ttg.LocalAllocOp.NAME, *SCRATCH_OPERATIONS}
+    unknown: list[Operation] = []
+    for function in [op for op in module.walk() if op.regions]:
+        if function.name in FUNCTIONS:
+            unknown += (
+                op for op in function.walk() if op.name not in known and scratch(op) is None
+            )
+        elif function.name == "llvm.func":
+            unknown += (op for op in function.walk() if op.name in takes)
+    return tuple(unknown)
 
 
 def allocated_type(op: Operation, aliases: AliasTable) -> MemDescType | None:
@@ -216,6 +226,17 @@ def given_alignment(op: Operation) -> int | None:
     return found
 
 
+def triton_ranks(function: Operation, buffers: Sequence[Buffer]) -> list[tuple[int, int]]:
+    """The order in which Triton looks at buffers of one size.
+
+    That is values, what operations need, calls; each in the order of the text, what is around an
+    operation in front of it.
+    """
+    kinds = list(BufferKind)
+    places = {op: place for place, op in enumerate(function.walk())}
+    return [(kinds.index(buffer.kind), places[buffer.op]) for buffer in buffers]
+
+
 class _Allocator:
     def __init__(
         self,
@@ -228,8 +249,6 @@ class _Allocator:
         self.top = top
         self.as_triton = as_triton
         self.knows_partitions = features is None or "amd-partition-placement" in features
-        # Since the same release.
-        self.counts_holes = self.knows_partitions
         self.partition_size = partition_size
         module = top.module
         self.aliases = AliasTable.of(module.aliases if module is not None else None)
@@ -281,7 +300,9 @@ class _Allocator:
             placed = self._as_triton(function, buffers, items)
         else:
             # Where Triton's offsets are as good, they are taken.
-            placed = place(items, self.partition_size, self._offsets_of_triton(buffers, items))
+            placed = place(
+                items, self.partition_size, self._offsets_of_triton(function, buffers, items)
+            )
         alignment = max([buffer.alignment for buffer in buffers], default=1)
         if groups or any(self._starts_partition(buffer) for buffer in buffers):
             alignment = max(alignment, self.partition_size)
@@ -301,7 +322,7 @@ class _Allocator:
         self, function: Operation, buffers: Sequence[Buffer], items: Sequence[Item]
     ) -> Placement:
         """Where Triton puts them."""
-        offsets = self._offsets_of_triton(buffers, items)
+        offsets = self._offsets_of_triton(function, buffers, items)
         if offsets is None:
             function.fail(
                 f"Triton's own allocation of the partitioned values of '{symbol_of(function)}' "
@@ -312,12 +333,14 @@ class _Allocator:
         return Placement(tuple(offsets), total, bound, total == bound)
 
     def _offsets_of_triton(
-        self, buffers: Sequence[Buffer], items: Sequence[Item]
+        self, function: Operation, buffers: Sequence[Buffer], items: Sequence[Item]
     ) -> list[int] | None:
         """Triton's offsets; ``None`` where its search never ends."""
-        are_values = [buffer.kind is BufferKind.EXPLICIT for buffer in buffers]
-        return values_first(
-            items, are_values, self.partition_size, knows_partitions=self.knows_partitions
+        return offsets_by_rank(
+            items,
+            triton_ranks(function, buffers),
+            self.partition_size,
+            knows_partitions=self.knows_partitions,
         )
 
     def _starts_partition(self, buffer: Buffer) -> bool:
@@ -367,7 +390,7 @@ class _Allocator:
 
     def _size(self, type_: MemDescType) -> BufferSize:
         if self.as_triton:
-            return reserved_size(type_, counts_holes=self.counts_holes)
+            return reserved_size(type_)
         return buffer_size(type_)
 
     def _virtual(self, op: Operation, liveness: Liveness) -> list[Buffer]:

@@ -7,8 +7,8 @@ Releases differ in two ways (compared with four of them by unittest/analysis/tes
   banks of the GPU and which lanes it serves together.
 * ``broadcasts-by-shuffle`` (3.9): what every warp holds is handed on by shuffles: by conversions
   whose source all warps hold, and for the results of atomics.  From the same release on, gfx1250 is
-  taken to serve lanes in order.  For gfx942, gfx950, gfx10 and gfx11 it varies which lanes, in a way
-  that is not known here: a size is known where all of the ways that were seen agree, which is
+  taken to serve lanes in order.  For gfx942, gfx950, gfx10 and gfx11 it varies which lanes, in a
+  way that is not known here: a size is known where all of the ways that were seen agree, which is
   nearly always.
 """
 

@@ -49,7 +49,7 @@ from .lowering import Lowering
 from .reduction import bytes_by_conversion, bytes_by_warps
 from .swizzling import FlatLayout
 
-__all__ = ["SCRATCH_ALIGNMENT", "Scratch"]
+__all__ = ["SCRATCH_ALIGNMENT", "SCRATCH_OPERATIONS", "Scratch"]
 
 SCRATCH_ALIGNMENT: Final = 128
 _TENSOR_MAP_BYTES: Final = 128
@@ -248,12 +248,21 @@ def _scan(scratch: Scratch, op: Operation, lowering: Lowering) -> int | None:
     lanes, warps = (_per_dim(layout, name) for name in ("lane", "warp"))
     if warps[axis] == 1:
         return 0
-    registers = _side_by_side(layout, encoding.order)
-    count = _product(warps)
-    for dim, size in enumerate(shape):
-        count *= -(-size // (registers[dim] * lanes[dim] * warps[dim]))
-        count *= 1 if dim == axis else registers[dim] * lanes[dim]
-    return count * sum(map(_bytes, types))
+
+    def elements(registers: Sequence[int]) -> int:
+        count = _product(warps)
+        for dim, size in enumerate(shape):
+            count *= -(-size // (registers[dim] * lanes[dim] * warps[dim]))
+            count *= 1 if dim == axis else registers[dim] * lanes[dim]
+        return count
+
+    bases = layout.in_bases("register")
+    counts = [elements(_side_by_side(list(filter(any, bases)), encoding.order))]
+    if not lowering.reduces_by_conversion:
+        # 3.6 does not look behind registers that repeat others; 3.7 does.
+        counts.append(elements(_side_by_side(bases, encoding.order)))
+    count = _agreed(counts)
+    return None if count is None else count * sum(map(_bytes, types))
 
 
 def _per_dim(layout: LinearLayout, name: str) -> list[int]:
@@ -263,9 +272,9 @@ def _per_dim(layout: LinearLayout, name: str) -> list[int]:
     ]
 
 
-def _side_by_side(layout: LinearLayout, order: Sequence[int]) -> list[int]:
-    """Elements of a thread that lie side by side along each dimension."""
-    rest = [basis for basis in layout.in_bases("register") if any(basis)]
+def _side_by_side(bases: Sequence[tuple[int, ...]], order: Sequence[int]) -> list[int]:
+    """Elements of a thread that lie side by side along each dimension, by its registers' bases."""
+    rest = list(bases)
     found = [1] * len(order)
     for dim in order:
         while rest and rest[0] == tuple(found[dim] * (d == dim) for d in range(len(order))):
@@ -315,13 +324,13 @@ def _atomic(scratch: Scratch, op: Operation, lowering: Lowering) -> int | None:
 
 def _buffer_atomic(scratch: Scratch, op: Operation, lowering: Lowering) -> int | None:
     # Before, results of threads that hold the same elements were not exchanged.
-    return _atomic(scratch, op, lowering) if lowering.reduces_by_conversion else 0
+    exchanges = lowering.vendor == "amd" and lowering.reduces_by_conversion
+    return _atomic(scratch, op, lowering) if exchanges else 0
 
 
 def _poll(scratch: Scratch, op: Operation, lowering: Lowering) -> int:
-    if len(op.operands) < 3 or not op.results[0].uses:
-        return 0
-    return _width(scratch.type(op.operands[1])) // 8
+    # A byte that tells whether it came in time.
+    return 1 if len(op.operands) == 3 and op.results[0].uses else 0
 
 
 def _product(sizes: Sequence[int]) -> int:
@@ -348,6 +357,9 @@ _SIZES: Final[Mapping[str, Callable[[Scratch, Operation, Lowering], int | None]]
     "tt.gather": _gather,
     "ttg.convert_layout": _conversion,
 }
+
+#: Operations that may need memory while they run, besides functions.
+SCRATCH_OPERATIONS: Final = frozenset(_SIZES)
 
 
 def _warp_states(function: Operation) -> int:

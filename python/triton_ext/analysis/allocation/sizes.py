@@ -60,22 +60,19 @@ def buffer_size(type_: MemDescType) -> BufferSize:
     return _size(type_, encoding, 8 if bits == 1 else bits)
 
 
-def reserved_size(type_: MemDescType, *, counts_holes: bool = True) -> BufferSize:
+def reserved_size(type_: MemDescType) -> BufferSize:
     """What Triton reserves for a type, which may be less than the buffers take.
 
     Triton pads all of the partitions' elements as one and divides the bytes by the number of
     pieces, which cuts off what does not divide.  Sizes that no layout has are taken as they are.
-
-    Args:
-        type_: Type of the result of ``ttg.local_alloc``.
-        counts_holes: Whether the host counts offsets without an element of their own (3.9 does).
+    Offsets without an element of their own are counted, as 3.9 does.
 
     Raises:
         VerifyError: The encoding is not known, or an element has no size.
     """
     encoding, bits = _known(type_)
     if not isinstance(encoding, PartitionedSharedEncoding):
-        return _size(type_, encoding, bits, counts_holes=counts_holes)
+        return _size(type_, encoding, bits)
     layout = encoding.partition_layout
     elements = _product(shape_per_cta(encoding.cga_bases, type_.full_alloc_shape))
     if isinstance(layout, PaddedSharedEncoding):
@@ -111,20 +108,16 @@ def _why(encoding: object) -> str:
     return f": {why}" if why else ""
 
 
-def _size(
-    type_: MemDescType, encoding: SharedEncoding, bits: int, *, counts_holes: bool = True
-) -> BufferSize:
+def _size(type_: MemDescType, encoding: SharedEncoding, bits: int) -> BufferSize:
     shape = type_.full_alloc_shape
     rank = encoding.rank if encoding.rank is not None else len(shape)
     buffers, shape = _product(shape[: len(shape) - rank]), shape[len(shape) - rank :]
-    count, elements = _elements(encoding, buffers, shape, counts_holes=counts_holes)
+    count, elements = _elements(encoding, buffers, shape)
     # At least one byte: 4-bit elements are packed in pairs.
     return BufferSize(-(-elements * bits // 8), _alignment(encoding), count)
 
 
-def _elements(
-    encoding: SharedEncoding, buffers: int, shape: Sequence[int], *, counts_holes: bool = True
-) -> tuple[int, int]:
+def _elements(encoding: SharedEncoding, buffers: int, shape: Sequence[int]) -> tuple[int, int]:
     """Number of buffers in memory, and elements of each, padding included."""
     if isinstance(encoding, PartitionedSharedEncoding):
         layout = encoding.partition_layout
@@ -141,9 +134,9 @@ def _elements(
         sizes[0 if encoding.transposed else -1] *= 2
     elements = buffers * _product(shape_per_cta(encoding.cga_bases, sizes))
     if isinstance(encoding, (PaddedSharedEncoding, SharedLinearEncoding)):
-        layout = encoding.to_linear_layout(shape)  # checks that the bases reach all of the shape
-        if counts_holes and isinstance(encoding, SharedLinearEncoding):
-            elements = buffers * layout.in_dim_size("offset")
+        places = encoding.to_linear_layout(shape)  # checks that the bases reach all of the shape
+        if isinstance(encoding, SharedLinearEncoding):
+            elements = buffers * places.in_dim_size("offset")
     if isinstance(encoding, PaddedSharedEncoding):
         elements = encoding.padded_size(elements)
     return 1, elements

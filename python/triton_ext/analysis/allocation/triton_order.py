@@ -19,7 +19,7 @@ from typing import Final, Protocol
 
 from ..liveness import LiveRange, pairs_that_meet
 
-__all__ = ["SizedItem", "offsets_of_triton", "values_first"]
+__all__ = ["SizedItem", "offsets_by_rank", "offsets_of_triton"]
 
 # Of the placements of random values that end, none took more than 12.
 _ROUNDS: Final = 1000
@@ -76,22 +76,22 @@ def offsets_of_triton(
     return None
 
 
-def values_first(
+def offsets_by_rank(
     items: Sequence[SizedItem],
-    are_values: Sequence[bool],
+    ranks: Sequence[tuple[int, int]],
     partition_size: int = 0,
     *,
     knows_partitions: bool = False,
 ) -> list[int] | None:
-    """As :func:`offsets_of_triton`, of items in any order: Triton looks at values first.
+    """As :func:`offsets_of_triton`, of items in any order.
 
     Args:
         items: What needs memory.
-        are_values: Of each, whether it is a value; otherwise an operation needs it.
+        ranks: Of each, which comes first among items of one size: the smaller rank.
         partition_size: As there.
         knows_partitions: As there.
     """
-    order = sorted(range(len(items)), key=lambda i: not are_values[i])
+    order = sorted(range(len(items)), key=lambda i: ranks[i])
     found = offsets_of_triton(
         [items[i] for i in order], partition_size, knows_partitions=knows_partitions
     )
