@@ -3,9 +3,11 @@
 The *alias set* of a ``!ttg.memdesc`` value holds every allocation that it may be a part of:
 
 1. ``ttg.local_alloc`` and ``ttng.tmem_alloc`` allocate.
-2. Views (index, subslice, transposition, reshape, reinterpretation), ``ttng.tmem_subslice`` and the
-   results of ``ttng.warp_group_dot_wait`` refer to what their source does.
-3. ``arith.select`` refers to what either choice does; ``ub.poison`` refers to nothing.
+2. Views (index, subslice, transposition, reshape, reinterpretation, and others that
+   :mod:`~triton_ext.analysis.memory_effects` lists) refer to what their source does, and
+   ``arith.select`` to what either choice does.
+3. A result of ``ttng.warp_group_dot_wait`` refers to what its operand does; ``ub.poison`` refers to
+   nothing.
 4. Block arguments, results of structured control flow, captures and what calls pass and return
    refer to what flows in (:mod:`~triton_ext.analysis.value_flow`).
 5. The result of any other operation may refer to what its operands do, or to other memory.
@@ -17,7 +19,8 @@ that is not private or that nothing calls, results of functions without a body, 
     for allocation in sets.alias_set(value).allocations: ...
     sets.may_alias(one, other)
 
-Of one function alone, its arguments and what calls return are incomplete.
+:meth:`AliasSets.of` a function alone knows neither its callers nor what it calls, so its arguments
+and the results of calls are incomplete.
 
 Safe direction: a set may be too large, never too small.  Not told apart: parts of one allocation
 (:mod:`~triton_ext.analysis.buffer_reference`, :mod:`~triton_ext.analysis.buffer_regions`), the
@@ -33,7 +36,7 @@ from typing import Final
 from ..ir import Module, Operation, OpResult, Use, Value
 from ..ir.dialects import ttg
 from ..ir.functions import FUNCTIONS
-from .type_text import type_text
+from .memory_effects import Memory, effects_of, memory_of
 from .value_flow import Sources, ValueFlow
 
 __all__ = ["AliasSet", "AliasSets", "is_allocation", "is_buffer", "is_memdesc"]
@@ -41,7 +44,6 @@ __all__ = ["AliasSet", "AliasSets", "is_allocation", "is_buffer", "is_memdesc"]
 _ALLOCATIONS: Final = frozenset({ttg.LocalAllocOp.NAME, "ttng.tmem_alloc"})
 #: Operations whose results are their operands of the same number.
 _PASS_ON: Final = frozenset({"ttng.warp_group_dot_wait"})
-_TENSOR_MEMORY: Final = "#ttng.tensor_memory"
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +131,7 @@ class AliasSets:
             if is_allocation(current):
                 allocations.add(current)
                 continue
-            sources = self._sources(current)
+            sources = self.sources(current)
             is_complete &= sources.is_complete
             todo += [each for each in sources.values if each not in seen]
             seen.update(sources.values)
@@ -137,7 +139,8 @@ class AliasSets:
 
     # ---- the edges, in both directions
 
-    def _sources(self, value: Value) -> Sources:
+    def sources(self, value: Value) -> Sources:
+        """Returns the descriptors that a value may refer to the memory of, one step back."""
         found = self._flow.sources(value)
         if found is None and isinstance(value, OpResult):
             found = _operation_sources(value)
@@ -164,13 +167,10 @@ class AliasSets:
 def _operation_sources(value: OpResult) -> Sources | None:
     """Returns the operands that a result is one of; ``None`` where that is not known."""
     op = value.owner
-    source = view_source(op)
-    if source is not None:
-        return Sources((source,))
     if op.name in _PASS_ON and value.index < len(op.operands):
         return Sources((op.operands[value.index],))
-    if op.name == "arith.select":
-        return Sources(op.operands[1:])
+    if effects_of(op).is_view:
+        return Sources(tuple(filter(is_memdesc, op.operands)))
     return Sources(()) if op.name == "ub.poison" else None
 
 
@@ -181,22 +181,14 @@ def _handed_to_unknown(op: Operation) -> list[Value]:
     return [value for value in dict.fromkeys(used) if is_memdesc(value)]
 
 
-def view_source(op: Operation) -> Value | None:
-    """Returns the descriptor that an operation makes another view of, or ``None``."""
-    if op.name == "ttng.tmem_subslice":
-        return op.operands[0] if op.operands else None
-    return ttg.memdesc_view_source(op)
-
-
 def is_memdesc(value: Value) -> bool:
     """Returns whether a value names a part of shared or tensor memory."""
-    return type_text(value).startswith("!ttg.memdesc")
+    return memory_of(value) in (Memory.SHARED, Memory.TENSOR)
 
 
 def is_buffer(value: Value) -> bool:
     """Returns whether a value names a part of shared memory, not of tensor memory."""
-    type_ = type_text(value)
-    return type_.startswith("!ttg.memdesc") and _TENSOR_MEMORY not in type_
+    return memory_of(value) is Memory.SHARED
 
 
 def is_allocation(value: Value) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import lru_cache
 
-from ..ir.encodings import DistributedEncoding, SharedEncoding
+from ..ir.encodings import DistributedEncoding, SharedEncoding, TensorMemory
 from ..ir.linear_layout import LinearLayout, is_power_of_two, log2
 
 __all__ = [
@@ -74,7 +74,7 @@ def register_to_shared(
 
 @lru_cache(maxsize=512)
 def layout_of(
-    encoding: DistributedEncoding | SharedEncoding, shape: tuple[int, ...]
+    encoding: DistributedEncoding | SharedEncoding | TensorMemory, shape: tuple[int, ...]
 ) -> LinearLayout:
     """The map of an encoding, made once: a kernel has few encodings, and it takes a millisecond."""
     return encoding.to_linear_layout(shape)

@@ -35,8 +35,13 @@ GROUP = "triton_ext.passes"
 PASSES: Final[Mapping[str, str]] = MappingProxyType(
     {
         "allocate-shared-memory": ("triton_ext.passes.allocate_shared_memory:AllocateSharedMemory"),
+        "test-buffer-region-alias": (
+            "triton_ext.passes.print_buffer_region:PrintBufferRegionAlias"
+        ),
+        "test-print-alias": "triton_ext.passes.print_alias:PrintAlias",
         "test-print-alignment": "triton_ext.passes.print_alignment:PrintAlignment",
         "test-print-allocation": "triton_ext.passes.print_allocation:PrintAllocation",
+        "test-print-buffer-region": "triton_ext.passes.print_buffer_region:PrintBufferRegion",
         "tritongpu-coalesce-async-copy": (
             "triton_ext.passes.coalesce_async_copy:CoalesceAsyncCopy"
         ),

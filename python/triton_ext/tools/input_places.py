@@ -20,7 +20,9 @@ def locate(module: Module, filename: str) -> None:
         if op.name in FUNCTIONS and op.regions:
             for argument in op.regions[0].blocks[0].args:
                 _locate_argument(argument, filename)
-        if op.parent is not None and (op.loc is None or op.loc.resolve() is None):
+        # A module that is not printed ends at offset 0.
+        is_printed = op.parent is not None or op._span[4] > 0
+        if is_printed and (op.loc is None or op.loc.resolve() is None):
             line, column = place_in_text(op)
             op.set_loc(f"loc({quote(filename)}:{line}:{column})")
 
