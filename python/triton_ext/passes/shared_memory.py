@@ -6,6 +6,7 @@ from collections.abc import Sequence, Set
 from dataclasses import dataclass
 
 from triton_ext.analysis.allocation import (
+    SCRATCH_OPERATIONS,
     Buffer,
     BufferKind,
     FunctionAllocation,
@@ -18,6 +19,7 @@ from triton_ext.analysis.memory_effects import is_listed
 from triton_ext.errors import NotModelledError, ParseError, VerifyError
 from triton_ext.ir import Module, Operation
 from triton_ext.ir.aliases import AliasTable
+from triton_ext.ir.dialects import ttg
 from triton_ext.ir.functions import symbol_of
 from triton_ext.passes.context import PassContext
 from triton_ext.passes.places import error_at, place_of
@@ -103,7 +105,24 @@ def annotate(module: Module, allocation: ModuleAllocation) -> None:
     """Writes offsets, sizes of what is not an allocation's, and the module's total.
 
     As Triton does, attributes of operations without a buffer are left as they are.
+
+    Raises:
+        NotModelledError: An ``llvm.func`` needs memory, which Triton's passes give it as well.
     """
+    functions = [op for op in module.walk() if op.name == "llvm.func" and op.regions]
+    takes = {ttg.LocalAllocOp.NAME, *SCRATCH_OPERATIONS}
+    found = [op for function in functions for op in function.walk() if op.name in takes]
+    if found:
+        raise NotModelledError.of(
+            *(
+                error_at(
+                    op,
+                    f"the shared memory that '{op.name}' needs in an llvm.func is given by "
+                    "Triton's pass only",
+                )
+                for op in found
+            )
+        )
     for function in allocation.functions.values():
         owned: dict[Operation, list[Buffer]] = {}
         for buffer in function.buffers:

@@ -23,11 +23,12 @@ from .buffers import (
 )
 from .layout_conversion import stays_in_ctas, stays_in_warps
 from .placement import Item, Placement, place
-from .scratch import Scratch
+from .scratch import SCRATCH_OPERATIONS, Scratch
 from .sizes import BufferSize, buffer_size, reserved_bytes
 from .written import as_written, has_offsets
 
 __all__ = [
+    "SCRATCH_OPERATIONS",
     "Buffer",
     "BufferKind",
     "BufferSize",

@@ -29,7 +29,7 @@ from ...ir.integers import read_integer
 from ...ir.types import MemDescType
 from ..liveness import Liveness, LiveRange
 from .placement import Item, Placement, Problem, place
-from .scratch import SCRATCH_ALIGNMENT, SCRATCH_OPERATIONS, Scratch
+from .scratch import SCRATCH_ALIGNMENT, Scratch
 from .sizes import BufferSize, buffer_size, reserved_size
 from .triton_order import offsets_by_rank
 
@@ -164,10 +164,7 @@ def allocate(
 def unknown_scratch(
     module: Module, features: Set[str] | None = None, scratch: ScratchSize | None = None
 ) -> tuple[Operation, ...]:
-    """The operations whose shared memory is not known.
-
-    :func:`allocate` refuses those in functions, and never looks at what is already in an
-    ``llvm.func``, where Triton's passes give memory as well.
+    """Returns the operations in functions whose shared memory is not known.
 
     Args:
         module: The module.
@@ -176,16 +173,13 @@ def unknown_scratch(
     """
     scratch = scratch or Scratch(module.op, AliasTable.of(module.aliases), features)
     known = {ttg.LocalAllocOp.NAME, *CALLS}
-    takes = {ttg.LocalAllocOp.NAME, *SCRATCH_OPERATIONS}
-    unknown: list[Operation] = []
-    for function in [op for op in module.walk() if op.regions]:
-        if function.name in FUNCTIONS:
-            unknown += (
-                op for op in function.walk() if op.name not in known and scratch(op) is None
-            )
-        elif function.name == "llvm.func":
-            unknown += (op for op in function.walk() if op.name in takes)
-    return tuple(unknown)
+    functions = [op for op in module.walk() if op.name in FUNCTIONS and op.regions]
+    return tuple(
+        op
+        for function in functions
+        for op in function.walk()
+        if op.name not in known and scratch(op) is None
+    )
 
 
 def allocated_type(op: Operation, aliases: AliasTable) -> MemDescType | None:
