@@ -133,7 +133,7 @@ HINTS = (
 def test_an_error_names_the_way_out(installed):
     installed()
     text = small("f16", "made").replace("[4]", "[1]", 1)
-    text = text.replace('"ttg.threads-per-warp" = 32 : i32', '"a" = 1 : i32')
+    text = text.replace('"ttg.num-warps" = 4 : i32', '"a" = 1 : i32')
     with pytest.raises((PassError, VerifyError)) as caught:
         plugin.run_passes(text, is_gluon=True)
     assert "TRITON_EXT_COALESCE=host leaves such copies as they are written" in caught.value.notes
