@@ -40,7 +40,7 @@ OPERANDS |= dict.fromkeys(
 OPERANDS |= dict.fromkeys(
     _names("ttg", "convert_layout local_dealloc memdesc_reinterpret memdesc_reshape")
     | _names("ttg", "memdesc_subslice memdesc_trans")
-    | _names("ttng", "init_barrier inval_barrier"),
+    | _names("ttng", "init_barrier inval_barrier tmem_subslice"),
     1,
 )
 OPERANDS |= dict.fromkeys({"ttg.local_store", "ttg.memdesc_index"}, 2)
