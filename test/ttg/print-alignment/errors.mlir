@@ -39,3 +39,12 @@ tt.func @one_operand(%x: i32) {
   %y = arith.muli %x : i32
   tt.return
 }
+
+// -----
+
+tt.func @no_predicate(%x: i32) {
+  %max = arith.constant 2147483647 : i32
+  // expected-error @below {{expected a predicate in 'arith.cmpi'}}
+  %y = arith.cmpi , %x, %max : i32
+  tt.return
+}

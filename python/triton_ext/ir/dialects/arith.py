@@ -153,6 +153,8 @@ class CmpIOp(View):
     @classmethod
     def _of(cls, reader: OpReader) -> CmpIOp:
         op = reader.op
+        if not reader.head:
+            raise reader.fail("a predicate")
         return cls(op, reader.head, reader.take(), reader.take(), op.results[0])
 
 
