@@ -39,14 +39,14 @@ def choices(layers: Sequence[Layer], directions: Sequence[str]) -> Iterator[dict
         directions: ``"fprop"``, ``"dgrad"`` and ``"wgrad"``, or some of them.
     """
     import torch
-    from triton_ext.ops.machine import Machine, assumed_machine
+    from triton_ext.ops.core.case import Case
+    from triton_ext.ops.core.device import Device, assumed_device
     from triton_ext.ops.tuning import reload
-    from triton_ext.ops.tuning_store.cases import Case
 
     for gpu, properties in GPUS.items():
         for table in ("shipped", "none"):
             reload()
-            with _table(table), assumed_machine(Machine(*properties, gpu)):
+            with _table(table), assumed_device(Device(*properties, gpu)):
                 for layer in layers:
                     for dtype, taken in DTYPES.items():
                         for direction in directions:

@@ -85,11 +85,11 @@ def compile_job(job: dict[str, Any], capability: tuple[int, int]) -> int:
         Bytes of shared memory that the kernel asks for.
     """
     from triton_ext.ops.conv_config import SMEM_BYTES, ConvConfig
-    from triton_ext.ops.machine import Machine
+    from triton_ext.ops.core.device import Device
     from triton_ext.ops.tuning.compiling import compile_plan
 
     (layer,) = select_layers("all", [job["layer"]])
-    machine = Machine(job["num_sms"], capability, SMEM_BYTES)
+    machine = Device(job["num_sms"], capability, SMEM_BYTES)
     case = case_of("dgrad", layer.problem, job["dtype"])
     return compile_plan(case, ConvConfig(**job["config"]), machine)
 

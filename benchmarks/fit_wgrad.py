@@ -81,9 +81,9 @@ def _gluon_features(work: Any) -> tuple[list[float], list[float]]:
 
 
 def _gluon_memory_us(work: Any, mib: float) -> float:
-    from triton_ext.ops.hopper.wgrad_tiles import RATES
+    from triton_ext.ops.core.device import H200
 
-    return mib * RATES.per_mib
+    return mib * H200.read_us_per_mib
 
 
 JIT = Kernel(
@@ -152,12 +152,12 @@ def load(paths: list[pathlib.Path]) -> list[Measured]:
 def _chosen(one: Measured) -> Candidate:
     """Returns what the models choose; dw has the type of the operands, 16 bits."""
     import torch
+    from triton_ext.ops.core.device import Device
     from triton_ext.ops.hopper.wgrad_tiles import WgradTileChoice
-    from triton_ext.ops.machine import Machine
     from triton_ext.ops.wgrad_config import SMEM_BYTES
     from triton_ext.ops.wgrad_plan import expected_times
 
-    half, machine = torch.float16, Machine(one.num_sms, (9, 0), SMEM_BYTES)
+    half, machine = torch.float16, Device(one.num_sms, (9, 0), SMEM_BYTES)
     times = expected_times(one.problem, half, machine, half)
     best = min(times, key=lambda choice: times[choice])
     if isinstance(best, WgradTileChoice):

@@ -17,8 +17,8 @@ from typing import Any
 
 from triton_ext.ops import gather_config
 from triton_ext.ops.conv_config import SMEM_BYTES
+from triton_ext.ops.core.device import Device, device_of
 from triton_ext.ops.descriptors import packed_strides
-from triton_ext.ops.machine import Machine, machine_of
 from triton_ext.ops.problem import ConvProblem
 from triton_ext.ops.row_packing import RowPacking
 
@@ -44,7 +44,7 @@ VARIANTS = (
 )  # fmt: skip
 # Whose configurations are printed.
 SHOWN = ("rows", "columns", "gather_best")
-_H200 = Machine(H200_MULTIPROCESSORS, (9, 0), SMEM_BYTES)
+_H200 = Device(H200_MULTIPROCESSORS, (9, 0), SMEM_BYTES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +160,7 @@ def functions_of(layer: FewChannels, dtype: str) -> tuple[dict[str, Function], d
         configs[name] = str(plan.config)
         functions[name] = lambda plan=plan: plan.run(x, weight)
         functions[f"{name}_copies"] = lambda copies=copies: (copies.x(x), copies.weight(weight))
-    machine = machine_of(x.device, "row_packing")
+    machine = device_of(x.device, "row_packing")
     for number, config in enumerate(gather_config.ranking(layer.problem, x.dtype, machine)):
         name = f"gather_{number}" if number else "gather"
         plan = make_plan(*common, config=config)

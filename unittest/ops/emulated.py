@@ -21,8 +21,8 @@ from triton_ext.ops import (
     row_copy,
 )
 from triton_ext.ops.conv_config import SMEM_BYTES
+from triton_ext.ops.core.device import Device
 from triton_ext.ops.hopper import fprop_plan
-from triton_ext.ops.machine import Machine
 
 NAMES = {
     torch.float16: "fp16",
@@ -115,6 +115,6 @@ def emulate(monkeypatch: Any, num_sms: int = 3, *, gluon: bool = False) -> None:
         monkeypatch.setattr(fprop_plan, "load_kernel", lambda: kernel)
     else:
         without_gluon(monkeypatch)
-    machine = Machine(num_sms, (9, 0), SMEM_BYTES)
-    monkeypatch.setattr(conv_plan, "machine_of", lambda device, operator: machine)
+    machine = Device(num_sms, (9, 0), SMEM_BYTES)
+    monkeypatch.setattr(conv_plan, "device_of", lambda device, operator: machine)
     conv_plan.make_plan.cache_clear()

@@ -21,15 +21,15 @@ from triton_ext.ops import conv2d
 from triton_ext.ops.col2im_config import Col2ImConfig
 from triton_ext.ops.conv_col2im import Col2ImPlan, col2im_plan
 from triton_ext.ops.conv_plan import make_plan
+from triton_ext.ops.core.device import device_of
 from triton_ext.ops.epilogue import PLAIN
 from triton_ext.ops.launcher import Launcher
-from triton_ext.ops.machine import machine_of
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
 
 NIGHTLY = os.environ.get("TRITON_EXT_NIGHTLY") == "1"
 CPU, HALF = torch.device("cpu"), torch.float16
-MACHINE = machine_of(CPU, "test")
+MACHINE = device_of(CPU, "test")
 SMALL = Col2ImConfig(block_m=64, rows=3)
 
 

@@ -18,13 +18,13 @@ if os.environ.get("TRITON_INTERPRET") != "1":
 
 from triton_ext.ops import conv_plan, depthwise_plan, dgrad_plan, wgrad_plan
 from triton_ext.ops.conv_direct import DirectConfig, DirectPlan
+from triton_ext.ops.core.device import device_of
 from triton_ext.ops.depthwise_config import DepthwiseConfig, DepthwiseWgradConfig
-from triton_ext.ops.machine import machine_of
 from triton_ext.ops.problem import ConvProblem
 
 CPU = torch.device("cpu")
 HALF = torch.float16
-MACHINE = machine_of(CPU, "test")
+MACHINE = device_of(CPU, "test")
 FLOAT_DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 # The interpreter truncates to bfloat16.
 TOLERANCE = {torch.float16: 1e-3, torch.bfloat16: 8e-3, torch.float32: 1e-6}

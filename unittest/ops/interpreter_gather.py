@@ -19,16 +19,16 @@ from triton_ext.errors import DescriptorError, UnsupportedError
 from triton_ext.ops import conv2d
 from triton_ext.ops.conv_gather import GatherPlan, gather_plan
 from triton_ext.ops.conv_plan import make_plan
+from triton_ext.ops.core.device import device_of
 from triton_ext.ops.epilogue import PLAIN
 from triton_ext.ops.gather_config import GatherConfig
 from triton_ext.ops.launcher import Launcher
-from triton_ext.ops.machine import machine_of
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
 
 NIGHTLY = os.environ.get("TRITON_EXT_NIGHTLY") == "1"
 CPU, HALF = torch.device("cpu"), torch.float16
-MACHINE = machine_of(CPU, "test")
+MACHINE = device_of(CPU, "test")
 SMALL = GatherConfig(block_m=64, block_n=16, block_k=16, programs_per_sm=1)
 
 

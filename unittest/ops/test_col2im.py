@@ -35,11 +35,11 @@ from triton_ext.ops.col2im_config import (
 )
 from triton_ext.ops.conv_col2im import Col2ImPlan, compile_conv_col2im
 from triton_ext.ops.conv_plan import col2im_share, make_plan
-from triton_ext.ops.machine import Machine, assumed_machine
+from triton_ext.ops.core.device import Device, assumed_device
 
 HALF = torch.float16
 META = torch.device("meta")
-H200 = Machine(132, (9, 0), 232448)
+H200 = Device(132, (9, 0), 232448)
 VAE = problem_of(ci=128, co=3, size=(1024, 1024), padding=1)
 VAE_512 = problem_of(ci=128, co=3, size=(512, 512), padding=1)
 UNET = problem_of(n=8, ci=320, co=4, size=(64, 64), padding=1)
@@ -104,7 +104,7 @@ def test_loads_are_as_wide_as_strides_allow():
 
 
 def test_what_is_chosen():
-    with assumed_machine(H200):
+    with assumed_device(H200):
         for problem in (VAE, VAE_512):
             plan = make_plan(problem, dense(problem), HALF, META)
             assert isinstance(plan, Col2ImPlan)
@@ -128,7 +128,7 @@ def test_a_tables_choice_is_for_loads_of_16_bytes(monkeypatch):
     monkeypatch.setattr("triton_ext.ops.conv_plan.find", lambda *_: config)
     make_plan.cache_clear()
     image, channel, _, _ = dense(UNET)
-    with assumed_machine(H200):
+    with assumed_device(H200):
         plan = make_plan(UNET, (image, channel, 328 * 64, 328), HALF, META)
         assert isinstance(plan, Col2ImPlan)
         # As where nothing was measured.

@@ -29,18 +29,18 @@ from triton_ext.ops import (
 )
 from triton_ext.ops.conv_config import SMEM_BYTES, ConvConfig, least_block
 from triton_ext.ops.conv_fprop import compile_conv_fprop
-from triton_ext.ops.machine import Machine, assumed_machine
+from triton_ext.ops.core.case import Case
+from triton_ext.ops.core.device import Device, assumed_device
 from triton_ext.ops.patch_dgrad import compile_patch_dgrad
 from triton_ext.ops.problem import ConvProblem
 from triton_ext.ops.tuning.calls import candidates, make_plan
-from triton_ext.ops.tuning_store.cases import Case
 from triton_ext.ops.tuning_store.possible import problems_of
 
 IM2COL = capabilities()["im2col"]
 needs_im2col = pytest.mark.skipif(not IM2COL.available, reason=IM2COL.reason)
 OF_8 = capabilities()["fp32-dots-of-8"]
 
-H200 = Machine(132, (9, 0), SMEM_BYTES)
+H200 = Device(132, (9, 0), SMEM_BYTES)
 META = torch.device("meta")
 TILES = ConvConfig(block_m=128, block_n=64, num_stages=4, num_warps=4)
 DTYPES = {
@@ -126,7 +126,7 @@ def few_channels(direction: str) -> list[ConvProblem]:
 def depths_of(direction: str, problem: ConvProblem, dtype: torch.dtype) -> list[int]:
     """K of the products of what a plan chooses and of what tuning would try."""
     case = Case(direction=direction, problem=problem, dtype=dtype)
-    with assumed_machine(H200):
+    with assumed_device(H200):
         configs = [make_plan(case, META).config]
     configs += candidates(problem, direction, dtype, H200)
     if direction == "dgrad" and patch_dgrad.has_patches(problem):
@@ -219,7 +219,7 @@ def test_steps_that_newer_releases_multiply_name_the_release():
     if OF_8.available:
         for direction in ("fprop", "dgrad"):
             case = Case(direction=direction, problem=DENSE, dtype=torch.float32)
-            with assumed_machine(H200):
+            with assumed_device(H200):
                 assert make_plan(case, META, config).config == config
         return
     message = (
@@ -239,7 +239,7 @@ def refuse(config: ConvConfig, dtype: torch.dtype, message: str) -> None:
             continue
         case = Case(direction=direction, problem=DENSE, dtype=dtype)
         assert re.search(message, "; ".join(problems_of(config, case, H200)))
-        with assumed_machine(H200), pytest.raises(UnsupportedError, match=message):
+        with assumed_device(H200), pytest.raises(UnsupportedError, match=message):
             make_plan(case, META, config)
 
 
@@ -247,7 +247,7 @@ def refuse(config: ConvConfig, dtype: torch.dtype, message: str) -> None:
 def test_steps_of_a_gradient_that_reach_into_the_next_group_are_refused():
     grouped = problem_of(n=2, ci=48, co=72, size=(9, 9), taps=(3, 3), padding=1, groups=3)
     case = Case(direction="dgrad", problem=grouped, dtype=torch.float16)
-    with assumed_machine(H200):
+    with assumed_device(H200):
         # 24 channels of a group are filled up to 32.
         assert make_plan(case, META, replace(TILES, block_k=32)).config.block_k == 32
         with pytest.raises(UnsupportedError, match="block_k is 64: expected a divisor of 32"):

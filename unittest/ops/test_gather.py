@@ -30,6 +30,7 @@ from triton_ext.ops.conv_gather import (
     gather_plan,
 )
 from triton_ext.ops.conv_plan import gathering_pays
+from triton_ext.ops.core.device import Device
 from triton_ext.ops.gather_config import (
     GatherConfig,
     Window,
@@ -37,10 +38,9 @@ from triton_ext.ops.gather_config import (
     num_programs,
     ranking,
 )
-from triton_ext.ops.machine import Machine
 
 HALF = torch.float16
-H200 = Machine(132, (9, 0), 232448)
+H200 = Device(132, (9, 0), 232448)
 EFFICIENTNET = problem_of(n=32, ci=3, co=32, size=(224, 224), stride=2, padding=1)
 VAE = problem_of(ci=4, co=512, size=(64, 64), padding=1)
 RESNET = problem_of(n=32, ci=3, co=64, size=(224, 224), taps=(7, 7), stride=2, padding=3)

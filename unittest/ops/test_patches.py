@@ -20,8 +20,8 @@ from problem_cases import problem_of
 from triton_ext.host import capabilities
 from triton_ext.ops import patch_dgrad
 from triton_ext.ops.conv_config import SMEM_BYTES
+from triton_ext.ops.core.device import Device
 from triton_ext.ops.dgrad_plan import fastest_patches
-from triton_ext.ops.machine import Machine
 from triton_ext.ops.patch_dgrad import compile_patch_dgrad, has_patches, ranking
 
 IM2COL = capabilities()["im2col"]
@@ -30,7 +30,7 @@ COPIES = capabilities()["im2col-copies"]
 emulates = pytest.mark.skipif(not COPIES.available, reason=COPIES.reason)
 
 NIGHTLY = os.environ.get("TRITON_EXT_NIGHTLY") == "1"
-H200 = Machine(132, (9, 0), SMEM_BYTES)
+H200 = Device(132, (9, 0), SMEM_BYTES)
 STEM = problem_of(n=64, ci=3, co=96, size=(224, 224), taps=(4, 4), stride=4)
 VIT = problem_of(n=64, ci=3, co=768, size=(224, 224), taps=(16, 16), stride=16)
 
@@ -85,7 +85,7 @@ def test_drawn_in_the_emulator(number, monkeypatch, fresh_triton_cache):
     monkeypatch.setattr(patch_dgrad, "patch_dgrad_kernel", kernel)
     rng = random.Random(number)
     dtype = (torch.float16, torch.bfloat16)[number % 2]
-    check(draw(rng, patches=4), dtype, Machine(3, (9, 0), SMEM_BYTES), bias=number % 2 == 0)
+    check(draw(rng, patches=4), dtype, Device(3, (9, 0), SMEM_BYTES), bias=number % 2 == 0)
 
 
 @needs_im2col

@@ -25,17 +25,18 @@ from hypothesis import strategies as st  # noqa: E402
 from triton_ext.ops import conv_config, wgrad_config  # noqa: E402
 from triton_ext.ops.col2im_config import Col2ImConfig  # noqa: E402
 from triton_ext.ops.conv_direct import DirectConfig  # noqa: E402
+from triton_ext.ops.core.case import Case  # noqa: E402
+from triton_ext.ops.core.device import Device  # noqa: E402
+from triton_ext.ops.core.keys import DIRECTIONS, extent, key_of, round_up  # noqa: E402
 from triton_ext.ops.depthwise_config import DepthwiseConfig, DepthwiseWgradConfig  # noqa: E402
 from triton_ext.ops.epilogue import EpilogueSpec  # noqa: E402
 from triton_ext.ops.gather_config import GatherConfig  # noqa: E402
 from triton_ext.ops.hopper import fprop_config  # noqa: E402
 from triton_ext.ops.hopper.wgrad_tiles import WgradTileChoice, WgradTileConfig  # noqa: E402
-from triton_ext.ops.machine import Machine  # noqa: E402
 from triton_ext.ops.problem import ConvProblem  # noqa: E402
 from triton_ext.ops.row_packing import PackedConfig  # noqa: E402
 from triton_ext.ops.tuning.calls import candidates  # noqa: E402
 from triton_ext.ops.tuning_store import lookup as lookups  # noqa: E402
-from triton_ext.ops.tuning_store.cases import Case  # noqa: E402
 from triton_ext.ops.tuning_store.files import (  # noqa: E402
     SCHEMA,
     Entry,
@@ -48,7 +49,6 @@ from triton_ext.ops.tuning_store.files import (  # noqa: E402
     update_table,
     write_table,
 )
-from triton_ext.ops.tuning_store.keys import DIRECTIONS, extent, key_of, round_up  # noqa: E402
 from triton_ext.ops.tuning_store.kinds import (  # noqa: E402
     KINDS,
     KindError,
@@ -62,7 +62,7 @@ from benchmarks.fp8 import SHAPES as FP8_SHAPES  # noqa: E402
 from benchmarks.suites import select_layers  # noqa: E402
 
 GPU = "NVIDIA Test GPU"
-MACHINE = Machine(132, (9, 0), 232448, GPU)
+MACHINE = Device(132, (9, 0), 232448, GPU)
 
 
 def problem(**changes) -> ConvProblem:

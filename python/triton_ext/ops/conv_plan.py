@@ -36,6 +36,8 @@ from triton_ext.ops.conv_refusals import (
     conv_violations,
     reasons,
 )
+from triton_ext.ops.core.case import Case
+from triton_ext.ops.core.device import H200, Device, device_of
 from triton_ext.ops.depthwise_config import DepthwiseConfig, Walk, is_depthwise
 from triton_ext.ops.depthwise_config import ranking as depthwise_ranking
 from triton_ext.ops.depthwise_plan import forward_plan as depthwise_plan
@@ -44,10 +46,8 @@ from triton_ext.ops.epilogue import PLAIN, EpilogueSpec
 from triton_ext.ops.gather_config import GatherConfig, Window, best_config, gather_reasons
 from triton_ext.ops.hopper import fprop_plan
 from triton_ext.ops.hopper.tiles import TileConfig
-from triton_ext.ops.machine import Machine, machine_of
 from triton_ext.ops.problem import ConvProblem
-from triton_ext.ops.row_packing import KERNEL_US, PackedConfig, RowPacking
-from triton_ext.ops.tuning_store.cases import Case
+from triton_ext.ops.row_packing import PackedConfig, RowPacking
 from triton_ext.ops.tuning_store.lookup import find
 
 __all__ = [
@@ -144,7 +144,7 @@ def make_plan(
             :func:`reasons`; a configuration that cannot be compiled.
     """
     name = f"conv{problem.dims}d"
-    machine = machine_of(device, name)
+    machine = device_of(device, name)
     check_problem(problem, dtype, device, epilogue, name)
     kept = config is None and pack_rows is None
     if kept:
@@ -214,7 +214,7 @@ def _packing(
     problem: ConvProblem,
     x_strides: tuple[int, ...],
     dtype: torch.dtype,
-    machine: Machine,
+    machine: Device,
     pack_rows: bool | RowPacking | None,
 ) -> RowPacking | None:
     """Returns how rows of the filter become channels; None where they do not."""
@@ -240,7 +240,7 @@ def _choose(
     tiled: ConvProblem,
     x_strides: tuple[int, ...],
     dtype: torch.dtype,
-    machine: Machine,
+    machine: Device,
     epilogue: EpilogueSpec,
     output: OutputTile,
 ) -> tuple[ConvConfig | TileConfig | None, float]:
@@ -284,7 +284,7 @@ def gathering_pays(
     problem: ConvProblem,
     x_strides: tuple[int, ...],
     dtype: torch.dtype,
-    machine: Machine,
+    machine: Device,
     epilogue: EpilogueSpec = PLAIN,
 ) -> bool:
     """Tells whether gathering few channels is expected to be faster than all else.
@@ -312,7 +312,7 @@ def col2im_pays(
     problem: ConvProblem,
     x_strides: tuple[int, ...],
     dtype: torch.dtype,
-    machine: Machine,
+    machine: Device,
     epilogue: EpilogueSpec = PLAIN,
 ) -> bool:
     """Tells whether adding shifted products is expected to be far faster than all else.
@@ -326,7 +326,7 @@ def col2im_share(
     problem: ConvProblem,
     x_strides: tuple[int, ...],
     dtype: torch.dtype,
-    machine: Machine,
+    machine: Device,
     epilogue: EpilogueSpec = PLAIN,
 ) -> float:
     """Returns what adding shifted products should take, over what the fastest other kernel should.
@@ -352,7 +352,7 @@ def _other_us(
     problem: ConvProblem,
     x_strides: tuple[int, ...],
     dtype: torch.dtype,
-    machine: Machine,
+    machine: Device,
     epilogue: EpilogueSpec,
 ) -> float:
     """Returns what the implicit GEMMs and their copies should take, in microseconds."""
@@ -366,14 +366,14 @@ def _other_us(
     if packing is not None:
         other_us += packing.copy_us
     elif walked.missing:
-        other_us += KERNEL_US
+        other_us += H200.launch_us
     return other_us
 
 
 def ranking(
     problem: ConvProblem,
     dtype: torch.dtype,
-    machine: Machine,
+    machine: Device,
     epilogue: EpilogueSpec = PLAIN,
 ) -> list[ConvConfig | DepthwiseConfig | DirectConfig | TileConfig]:
     """Returns the configurations that fit, in the order of the times that the models expect."""
@@ -411,7 +411,7 @@ def ranking(
 
 
 def _output_tile(
-    epilogue: EpilogueSpec, out_dtype: torch.dtype, through_tma: bool, machine: Machine
+    epilogue: EpilogueSpec, out_dtype: torch.dtype, through_tma: bool, machine: Device
 ) -> OutputTile:
     """What the end of a tile asks of shared memory, measured at compiled kernels."""
     whole = not through_tma or machine.capability >= (10, 0)

@@ -17,6 +17,7 @@ from triton_ext.ops.conv_depthwise import (
 from triton_ext.ops.conv_direct import DirectConfig, DirectPlan, direct_dgrad_plan
 from triton_ext.ops.conv_fprop import TRITON_DTYPES
 from triton_ext.ops.conv_launch import TO_LAST, ForwardPlan
+from triton_ext.ops.core.device import Device
 from triton_ext.ops.depthwise_config import (
     MAX_UP,
     DepthwiseConfig,
@@ -28,7 +29,6 @@ from triton_ext.ops.descriptors import ROW_BYTES
 from triton_ext.ops.epilogue import PLAIN, EpilogueSpec
 from triton_ext.ops.input_gradient import InputGradientPlan
 from triton_ext.ops.launcher import Launcher
-from triton_ext.ops.machine import Machine
 from triton_ext.ops.problem import ConvProblem
 
 __all__ = [
@@ -127,7 +127,7 @@ def forward_plan(
     x_strides: tuple[int, ...],
     dtype: torch.dtype,
     out_dtype: torch.dtype,
-    machine: Machine,
+    device: Device,
     epilogue: EpilogueSpec,
     config: DepthwiseConfig | None = None,
 ) -> DepthwisePlan:
@@ -138,20 +138,20 @@ def forward_plan(
         x_strides: Of x [N, C, *input_size], in elements.
         dtype: Of x and weight.
         out_dtype: Of y.
-        machine: The device.
+        device: The device.
         epilogue: What is done to the output before it is stored.
         config: The configuration; ``None`` lets a model choose.
     """
     strides = PixelStrides.make(problem.x_shape, x_strides)
     walk = Walk.forward(problem)
-    return _plan(problem, walk, strides, dtype, out_dtype, machine, epilogue, config)
+    return _plan(problem, walk, strides, dtype, out_dtype, device, epilogue, config)
 
 
 def input_gradient_plan(
     problem: ConvProblem,
     dy_strides: tuple[int, ...],
     dtype: torch.dtype,
-    machine: Machine,
+    device: Device,
     config: DepthwiseConfig | DirectConfig | None = None,
 ) -> InputGradientPlan:
     """Returns the plan of a gradient of groups of few channels; the arguments have been checked.
@@ -160,7 +160,7 @@ def input_gradient_plan(
         problem: The convolution.
         dy_strides: Of dy [N, Co, *output_size], in elements.
         dtype: Of dy, weight and dx.
-        machine: The device.
+        device: The device.
         config: The configuration, whose class says which kernel; ``None`` lets a model choose.
     """
     takes_walk = is_depthwise(problem) and problem.stride[-1] <= MAX_UP
@@ -169,10 +169,10 @@ def input_gradient_plan(
         if takes_walk and not isinstance(config, DirectConfig):
             strides = PixelStrides.make(problem.y_shape, dy_strides)
             walk = Walk.backward(problem)
-            plans.append(_plan(problem, walk, strides, dtype, dtype, machine, epilogue, config))
+            plans.append(_plan(problem, walk, strides, dtype, dtype, device, epilogue, config))
         else:
             direct = config if isinstance(config, DirectConfig) else None
-            plans.append(direct_dgrad_plan(problem, dy_strides, dtype, machine, epilogue, direct))
+            plans.append(direct_dgrad_plan(problem, dy_strides, dtype, device, epilogue, direct))
     plain, biased = plans
     return InputGradientPlan(problem=problem, plain=plain, biased=biased)
 
@@ -183,12 +183,12 @@ def _plan(
     strides: PixelStrides,
     dtype: torch.dtype,
     out_dtype: torch.dtype,
-    machine: Machine,
+    device: Device,
     epilogue: EpilogueSpec,
     config: DepthwiseConfig | None,
 ) -> DepthwisePlan:
     if config is None:
-        config = ranking(walk, machine.num_sms)[0]
+        config = ranking(walk, device.num_sms)[0]
     triton_dtype, triton_out = TRITON_DTYPES[dtype], TRITON_DTYPES[out_dtype]
     return DepthwisePlan(
         problem=problem,

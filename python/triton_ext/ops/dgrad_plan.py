@@ -23,6 +23,8 @@ from triton_ext.ops.conv_config import ConvConfig
 from triton_ext.ops.conv_dgrad import DgradProblem, kernel_constants
 from triton_ext.ops.conv_direct import MIN_GROUP_BYTES, DirectConfig, choose_direct_config
 from triton_ext.ops.conv_launch import TO_LAST
+from triton_ext.ops.core.case import Case
+from triton_ext.ops.core.device import Device, device_of
 from triton_ext.ops.depthwise_config import MAX_UP, DepthwiseConfig, Walk, is_depthwise
 from triton_ext.ops.depthwise_config import ranking as depthwise_ranking
 from triton_ext.ops.depthwise_plan import input_gradient_plan
@@ -35,12 +37,10 @@ from triton_ext.ops.hopper.plans import most_expected
 from triton_ext.ops.hopper.tiles import TileConfig
 from triton_ext.ops.input_gradient import InputGradientPlan
 from triton_ext.ops.launcher import Launcher
-from triton_ext.ops.machine import Machine, machine_of
 from triton_ext.ops.patch_dgrad import PatchDgradPlan
 from triton_ext.ops.problem import ConvProblem
 from triton_ext.ops.residues import Residues, class_problems, classes_of, three_dims
 from triton_ext.ops.row_copy import FilledChannels
-from triton_ext.ops.tuning_store.cases import Case
 from triton_ext.ops.tuning_store.lookup import find
 
 __all__ = [
@@ -197,7 +197,7 @@ class PaddedDgradPlan:
 
 
 def reasons(
-    problem: ConvProblem, dtype: torch.dtype, machine: Machine | None = None
+    problem: ConvProblem, dtype: torch.dtype, machine: Device | None = None
 ) -> tuple[str, ...]:
     """Returns why the kernel does not take a problem; nothing if it does.
 
@@ -254,7 +254,7 @@ def _geometry_reasons(problem: ConvProblem) -> list[str]:
     return class_problems(dims, size, problem.batch, channels, problem.groups)
 
 
-def _other_reasons(problem: ConvProblem, dtype: torch.dtype, machine: Machine | None) -> list[str]:
+def _other_reasons(problem: ConvProblem, dtype: torch.dtype, machine: Device | None) -> list[str]:
     """Returns what has nothing to do with TMA's rules for pixels."""
     found = []
     if dtype not in DTYPES:
@@ -289,7 +289,7 @@ def _padded(problem: ConvProblem) -> ConvProblem:
 
 
 def ranking(
-    problem: ConvProblem, dtype: torch.dtype, machine: Machine
+    problem: ConvProblem, dtype: torch.dtype, machine: Device
 ) -> list[ConvConfig | DepthwiseConfig | DirectConfig | TileConfig]:
     """Returns the configurations that fit, in the order of the times that the model expects."""
     if is_depthwise(problem) and problem.stride[-1] <= MAX_UP:
@@ -301,7 +301,7 @@ def ranking(
 
 
 def _gemm_times(
-    problem: ConvProblem, dtype: torch.dtype, machine: Machine
+    problem: ConvProblem, dtype: torch.dtype, machine: Device
 ) -> dict[ConvConfig | TileConfig, float]:
     """Returns the configurations that fit by the times that the model expects, in their order."""
     dims, groups = residues_of(problem), problem.groups
@@ -328,9 +328,7 @@ def _gemm_times(
     return dict(sorted(times.items(), key=lambda item: item[1]))
 
 
-def fastest_patches(
-    problem: ConvProblem, dtype: torch.dtype, machine: Machine
-) -> ConvConfig | None:
+def fastest_patches(problem: ConvProblem, dtype: torch.dtype, machine: Device) -> ConvConfig | None:
     """Returns how patches are computed where a model expects it to be far faster; else ``None``.
 
     Args:
@@ -367,7 +365,7 @@ def make_plan(
         UnsupportedError: The kernel does not take the problem or the configuration, or the device
             cannot run it.
     """
-    machine = machine_of(device, "conv_dgrad")
+    machine = device_of(device, "conv_dgrad")
     wrong = _geometry_reasons(problem)
     if wrong:
         raise descriptor_error(wrong)
@@ -409,7 +407,7 @@ def _gemm_plan(
     problem: ConvProblem,
     dy_strides: tuple[int, ...],
     dtype: torch.dtype,
-    machine: Machine,
+    machine: Device,
     config: ConvConfig,
 ) -> DgradPlan:
     groups = problem.groups

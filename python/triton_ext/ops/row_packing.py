@@ -43,12 +43,11 @@ from typing import Any
 
 from triton_ext import backends
 from triton_ext.ops.conv_config import channel_block, least_block
+from triton_ext.ops.core.device import H200
 from triton_ext.ops.descriptors import ROW_BYTES, packed_strides
 from triton_ext.ops.problem import ConvProblem
 
 __all__ = [
-    "BYTES_PER_US",
-    "KERNEL_US",
     "MARGIN",
     "PackedConfig",
     "PackingCost",
@@ -67,10 +66,8 @@ conv_violations = backends.load("nvidia", "conv_violations")
 _STEP_US, _FIXED_PART = 0.2, 0.5
 _STEP_PIXELS, _STEP_CHANNELS = 128, 64
 _FULL_STEP_BYTES = 128
-# Copies: bytes read and written by all multiprocessors, of rows and of columns, whose addresses
-# take longer; and what a kernel costs at all.
-BYTES_PER_US, _COLUMN_BYTES_PER_US = 3.5e6, 2.0e6
-KERNEL_US = 3.0
+# Copies of columns, whose addresses take longer than those of rows: a part of the rate of copies.
+_COLUMN_COPY_RATE = 2.0 / 3.5
 #: What the models are believed to miss by: what is packed should be faster by more.
 MARGIN = 0.85
 
@@ -341,8 +338,8 @@ class RowPacking:
     @property
     def copy_us(self) -> float:
         """Time in which one launch packs x and the weight; of a weight alone, within the error."""
-        rate = _COLUMN_BYTES_PER_US if self.columns else BYTES_PER_US
-        return KERNEL_US + self.copied_bytes / rate if self.is_copied else 0.0
+        rate = H200.copy_bytes_per_us * (_COLUMN_COPY_RATE if self.columns else 1.0)
+        return H200.launch_us + self.copied_bytes / rate if self.is_copied else 0.0
 
     @property
     def unpacked_copy_us(self) -> float:
@@ -354,7 +351,7 @@ class RowPacking:
             return 0.0
         pixels = problem.batch * math.prod(problem.input_size)
         elements = pixels * (problem.in_channels + aligned)
-        return KERNEL_US + elements * self.element_bytes / BYTES_PER_US
+        return H200.launch_us + elements * self.element_bytes / H200.copy_bytes_per_us
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

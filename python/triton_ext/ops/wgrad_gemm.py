@@ -17,9 +17,9 @@ from triton_ext.ops.conv_wgrad import (
     reduce_constants,
     wgrad_reduce_kernel,
 )
+from triton_ext.ops.core.device import IS_INTERPRETED, Device
 from triton_ext.ops.descriptors import ROW_BYTES, Layout, packed_strides
 from triton_ext.ops.launcher import Launcher
-from triton_ext.ops.machine import IS_INTERPRETED, Machine
 from triton_ext.ops.problem import ConvProblem
 from triton_ext.ops.row_copy import RowCopies
 from triton_ext.ops.row_packing import RowPacking
@@ -56,18 +56,18 @@ OUT_DTYPES = {**DTYPES, torch.float32: tl.float32}
 
 
 def ranked_tiles(
-    problem: ConvProblem, out_dtype: torch.dtype, machine: Machine
+    problem: ConvProblem, out_dtype: torch.dtype, device: Device
 ) -> list[tuple[WgradChoice, WgradTiles]]:
     """Returns the choices that fit, in the order of the times that the model expects.
 
     Args:
         problem: With at least one output pixel.
         out_dtype: Of dw.
-        machine: The device.
+        device: The device.
     """
     in_pieces = _stores_through_tma(problem, out_dtype)
     store = Store(element_bytes=out_dtype.itemsize, in_pieces=in_pieces)
-    return rank_tiles(problem, machine.num_sms, store=store, available_bytes=machine.smem_bytes)
+    return rank_tiles(problem, device.num_sms, store=store, available_bytes=device.smem_bytes)
 
 
 def _stores_through_tma(problem: ConvProblem, out_dtype: torch.dtype) -> bool:

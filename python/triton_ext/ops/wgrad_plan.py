@@ -15,15 +15,15 @@ import torch
 from triton_ext import backends
 from triton_ext.errors import UnsupportedError
 from triton_ext.ops import wgrad_gemm, wgrad_swapped
+from triton_ext.ops.core.case import Case
+from triton_ext.ops.core.device import H200, Device, device_of
 from triton_ext.ops.depthwise_config import DepthwiseWgradConfig, Walk, is_depthwise, rank_wgrad
 from triton_ext.ops.depthwise_wgrad import DepthwiseWgradPlan
 from triton_ext.ops.depthwise_wgrad import wgrad_plan as depthwise_plan
 from triton_ext.ops.hopper import wgrad_plan as gluon
 from triton_ext.ops.hopper.wgrad_tiles import WgradTileChoice
-from triton_ext.ops.machine import Machine, machine_of
 from triton_ext.ops.problem import ConvProblem
-from triton_ext.ops.row_packing import KERNEL_US, MARGIN, PackedConfig, RowPacking, violations
-from triton_ext.ops.tuning_store.cases import Case
+from triton_ext.ops.row_packing import MARGIN, PackedConfig, RowPacking, violations
 from triton_ext.ops.tuning_store.lookup import find
 from triton_ext.ops.wgrad_config import (
     CONFIGS,
@@ -63,7 +63,7 @@ MOST_EXPECTED = 0.96
 
 
 def reasons(
-    problem: ConvProblem, dtype: torch.dtype, machine: Machine | None = None
+    problem: ConvProblem, dtype: torch.dtype, machine: Device | None = None
 ) -> tuple[str, ...]:
     """Returns why the kernel does not take a problem; nothing where it does.
 
@@ -84,7 +84,7 @@ def _geometry_reasons(problem: ConvProblem) -> tuple[str, ...]:
 
 
 def _other_reasons(
-    problem: ConvProblem, dtype: torch.dtype, machine: Machine | None
+    problem: ConvProblem, dtype: torch.dtype, machine: Device | None
 ) -> tuple[str, ...]:
     found = []
     if dtype not in (OUT_DTYPES if is_depthwise(problem) else DTYPES):
@@ -103,7 +103,7 @@ def _other_reasons(
     return tuple(found)
 
 
-def _packed_us(packing: RowPacking, out_dtype: torch.dtype, machine: Machine) -> float:
+def _packed_us(packing: RowPacking, out_dtype: torch.dtype, machine: Device) -> float:
     """Expected time of the gradient of a packed filter."""
     # Windows overlap: x comes from DRAM once.
     elements = math.prod(packing.problem.y_shape) + math.prod(packing.memory_shape)
@@ -112,17 +112,17 @@ def _packed_us(packing: RowPacking, out_dtype: torch.dtype, machine: Machine) ->
         for _, tiles in ranked_tiles(packing.padded, out_dtype, machine)
     )
     # One more kernel unpacks dw.
-    return min(map(expected_us, every), default=math.inf) + packing.copy_us + KERNEL_US
+    return min(map(expected_us, every), default=math.inf) + packing.copy_us + H200.launch_us
 
 
 def fastest_packing(
-    ways: list[RowPacking], out_dtype: torch.dtype, machine: Machine
+    ways: list[RowPacking], out_dtype: torch.dtype, machine: Device
 ) -> RowPacking | None:
     """Returns the way to pack rows in which the gradient is expected first."""
     return min(ways, key=lambda way: _packed_us(way, out_dtype, machine), default=None)
 
 
-def packing_pays(packing: RowPacking, out_dtype: torch.dtype, machine: Machine) -> bool:
+def packing_pays(packing: RowPacking, out_dtype: torch.dtype, machine: Device) -> bool:
     """Whether the gradient of a packed filter is expected clearly sooner than tap by tap."""
     # All kernels of dense filters read 16 bits; which of them makes no difference to the models.
     dtype = out_dtype if out_dtype in DTYPES else torch.float16
@@ -139,7 +139,7 @@ def swapped_way(
     packing: RowPacking | None,
     dtype: torch.dtype,
     out_dtype: torch.dtype,
-    machine: Machine,
+    machine: Device,
 ) -> RowPacking | None:
     """Returns how rows of dy are packed where swapping x and dy is expected clearly sooner.
 
@@ -166,7 +166,7 @@ def swapped_way(
 
 
 def expected_times(
-    problem: ConvProblem, dtype: torch.dtype, machine: Machine, out_dtype: torch.dtype
+    problem: ConvProblem, dtype: torch.dtype, machine: Device, out_dtype: torch.dtype
 ) -> dict[WgradChoice | WgradTileChoice, float]:
     """Returns the choices of all kernels of dense filters, with the microseconds to compare.
 
@@ -197,7 +197,7 @@ def expected_times(
 def ranking(
     problem: ConvProblem,
     dtype: torch.dtype,
-    machine: Machine,
+    machine: Device,
     out_dtype: torch.dtype | None = None,
     *,
     packed: bool = False,
@@ -232,7 +232,7 @@ def swapped_ranking(
     strides: tuple[tuple[int, ...], tuple[int, ...]],
     dtype: torch.dtype,
     out_dtype: torch.dtype,
-    machine: Machine,
+    machine: Device,
 ) -> list[SwappedConfig]:
     """Returns the choices that swap x and dy, as :func:`ranking`; none where that does not pay.
 
@@ -291,7 +291,7 @@ def make_plan(
         DescriptorError: TMA cannot express the geometry; every violation is listed.
         UnsupportedError: No GPU, too old a GPU or too old a Triton; another dtype.
     """
-    machine = machine_of(device, "wgrad")
+    machine = device_of(device, "wgrad")
     wrong = _geometry_reasons(problem)
     if wrong:
         raise descriptor_error(wrong)
@@ -345,7 +345,7 @@ def _measured(
     strides: tuple[tuple[int, ...], tuple[int, ...]],
     dtype: torch.dtype,
     out_dtype: torch.dtype,
-    machine: Machine,
+    machine: Device,
 ) -> Any | None:
     """Returns the choice that was measured, ``None`` where there is none for these strides."""
     case = Case(direction="wgrad", problem=problem, dtype=dtype, out_dtype=out_dtype)
@@ -363,7 +363,7 @@ def _swapped_plan(
     strides: tuple[tuple[int, ...], tuple[int, ...]],
     dtype: torch.dtype,
     out_dtype: torch.dtype,
-    machine: Machine,
+    machine: Device,
     config: SwappedConfig,
 ) -> SwappedWgradPlan:
     """Returns the plan of a configuration that swaps x and dy."""
@@ -380,7 +380,7 @@ def _swapped_plan(
 
 
 def _fastest(
-    problem: ConvProblem, dtype: torch.dtype, out_dtype: torch.dtype, machine: Machine
+    problem: ConvProblem, dtype: torch.dtype, out_dtype: torch.dtype, machine: Device
 ) -> WgradChoice | WgradTileChoice | None:
     """Returns the choice that the models expect to be fastest; ``None`` where nothing fits."""
     times = expected_times(problem, dtype, machine, out_dtype)
@@ -391,7 +391,7 @@ def _tiles(
     problem: ConvProblem,
     config: WgradConfig | None,
     out_dtype: torch.dtype,
-    machine: Machine,
+    machine: Device,
     part_rounds: int,
 ) -> WgradTiles:
     problem = replace(problem, batch=max(problem.batch, 1))

@@ -11,15 +11,15 @@ import torch
 from triton_ext.ops import col2im_config, conv_plan, dgrad_plan, gather_config, wgrad_plan
 from triton_ext.ops.conv_config import ConvConfig
 from triton_ext.ops.conv_refusals import conv_violations
+from triton_ext.ops.core.case import Case
+from triton_ext.ops.core.device import Device
+from triton_ext.ops.core.keys import Direction
 from triton_ext.ops.dgrad_forward import fastest_way
 from triton_ext.ops.epilogue import PLAIN, EpilogueOperands, EpilogueSpec
 from triton_ext.ops.hopper.tiles import TileConfig
 from triton_ext.ops.hopper.wgrad_tiles import WgradTileConfig
-from triton_ext.ops.machine import Machine
 from triton_ext.ops.problem import ConvProblem
 from triton_ext.ops.row_packing import PackedConfig, RowPacking
-from triton_ext.ops.tuning_store.cases import Case
-from triton_ext.ops.tuning_store.keys import Direction
 from triton_ext.ops.wgrad_config import WgradConfig
 
 __all__ = ["MOST_CANDIDATES", "candidates", "make_plan", "make_tensors", "run_plan"]
@@ -47,7 +47,7 @@ def candidates(
     problem: ConvProblem,
     direction: Direction,
     dtype: torch.dtype,
-    machine: Machine,
+    machine: Device,
     *,
     epilogue: EpilogueSpec = PLAIN,
     out_dtype: torch.dtype | None = None,
@@ -72,8 +72,8 @@ def candidates(
     """
     # Refuses what would be an error in the depths of a model.
     Case(direction=direction, problem=problem, dtype=dtype, epilogue=epilogue, out_dtype=out_dtype)
-    if not isinstance(machine, Machine):
-        raise TypeError(f"candidates: machine is {machine!r}: expected a Machine")
+    if not isinstance(machine, Device):
+        raise TypeError(f"candidates: machine is {machine!r}: expected a Device")
     planner: Any = _PLANNERS[direction]
     if not problem.batch or planner.reasons(problem, dtype, machine):
         return []
@@ -145,7 +145,7 @@ def _tile_of(config: Any) -> tuple[Any, ...]:
 
 
 def _special(
-    problem: ConvProblem, dtype: torch.dtype, machine: Machine, epilogue: EpilogueSpec
+    problem: ConvProblem, dtype: torch.dtype, machine: Device, epilogue: EpilogueSpec
 ) -> tuple[list[Any], bool]:
     """Returns a ranking of a kernel for few channels, and whether it should be the fastest."""
     strides = _strides(problem.x_shape)
@@ -162,7 +162,7 @@ def _with_packing(
     problem: ConvProblem,
     direction: Direction,
     dtype: torch.dtype,
-    machine: Machine,
+    machine: Device,
     epilogue: EpilogueSpec,
     out_dtype: torch.dtype | None,
     count: int,

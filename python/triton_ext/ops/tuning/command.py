@@ -15,11 +15,12 @@ import torch
 
 from triton_ext.errors import TritonExtError, UnsupportedError
 from triton_ext.ops.conv_plan import INPUT_DTYPES
+from triton_ext.ops.core.case import Case
+from triton_ext.ops.core.keys import DIRECTIONS, Direction
 from triton_ext.ops.problem import ConvProblem
 from triton_ext.ops.tuning.collect import Calls, check_inputs, collect, parse_shape
 from triton_ext.ops.tuning.processes import CompilePool
 from triton_ext.ops.tuning.runs import reload, tune
-from triton_ext.ops.tuning_store.cases import Case
 from triton_ext.ops.tuning_store.files import (
     Table,
     TableError,
@@ -27,7 +28,6 @@ from triton_ext.ops.tuning_store.files import (
     read_table,
     update_table,
 )
-from triton_ext.ops.tuning_store.keys import DIRECTIONS, Direction
 from triton_ext.ops.tuning_store.lookup import user_folder, user_path
 
 __all__ = ["CommandError", "load_model", "run"]
