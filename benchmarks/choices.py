@@ -17,11 +17,8 @@ from benchmarks.suites import Layer
 
 __all__ = ["DTYPES", "GPUS", "choices", "describe"]
 
-#: Names of GPUs, as their drivers give them: multiprocessors, capability, shared memory of a CTA.
-GPUS: dict[str, tuple[int, tuple[int, int], int]] = {
-    "NVIDIA H200": (132, (9, 0), 232448),
-    "NVIDIA H100 80GB HBM3": (132, (9, 0), 232448),
-}
+#: Names of GPUs that choices are made for (``core.device.KNOWN``).
+GPUS = ("h200", "h100")
 
 #: Types of the operands, and the directions that take them.
 DTYPES: dict[str, tuple[str, ...]] = {
@@ -40,13 +37,13 @@ def choices(layers: Sequence[Layer], directions: Sequence[str]) -> Iterator[dict
     """
     import torch
     from triton_ext.ops.core.case import Case
-    from triton_ext.ops.core.device import Device, assumed_device
+    from triton_ext.ops.core.device import KNOWN, assumed_device
     from triton_ext.ops.tuning import reload
 
-    for gpu, properties in GPUS.items():
+    for gpu in GPUS:
         for table in ("shipped", "none"):
             reload()
-            with _table(table), assumed_device(Device(*properties, gpu)):
+            with _table(table), assumed_device(KNOWN[gpu]):
                 for layer in layers:
                     for dtype, taken in DTYPES.items():
                         for direction in directions:
@@ -56,7 +53,11 @@ def choices(layers: Sequence[Layer], directions: Sequence[str]) -> Iterator[dict
                                     problem=layer.problem,
                                     dtype=getattr(torch, dtype),
                                 )
-                                names = {"gpu": gpu, "table": table, "layer": layer.name}
+                                names = {
+                                    "gpu": KNOWN[gpu].name,
+                                    "table": table,
+                                    "layer": layer.name,
+                                }
                                 names |= {"direction": direction, "dtype": dtype}
                                 yield names | {"choice": _choice(case)}
     reload()

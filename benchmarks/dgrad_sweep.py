@@ -46,7 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def geometry_of(problem: Any) -> dict[str, float]:
     """Returns a problem as one product, in the names of the forward sweep."""
-    from triton_ext.ops.dgrad_plan import residues_of
+    from triton_ext.ops.dgrad_gemm import residues_of
 
     dims = residues_of(problem)
     return {

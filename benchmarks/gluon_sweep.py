@@ -132,7 +132,7 @@ def candidates(
 
 def model_us(kernel: str, problem: Any, config: Any, num_sms: int) -> float:
     """What the model expects of a shipped configuration, in microseconds; else NaN."""
-    from triton_ext.ops.dgrad_plan import residues_of
+    from triton_ext.ops.dgrad_gemm import residues_of
     from triton_ext.ops.hopper import dgrad_config, fprop_config
 
     p = problem

@@ -195,14 +195,17 @@ def measure(layer: FewChannels, arguments: argparse.Namespace, timer: Any) -> di
 def describe(layer: FewChannels) -> dict[str, object]:
     """What is known of a layer without measuring, on 132 multiprocessors and in 16 bits."""
     import torch
-    from triton_ext.ops.conv_plan import gathering_pays
+    from triton_ext.ops.core import planner
+    from triton_ext.ops.core.case import Case
 
     ways = {name_of(way): way for way in ways_of(layer.problem)}
     costs = {name: way.cost(H200_MULTIPROCESSORS) for name, way in ways.items()}
     fastest = min(costs, key=lambda name: costs[name].packed_us)
     cost = costs[fastest]
     row: dict[str, object] = {"layer": layer.name, "chosen": fastest if cost.pays else "taps"}
-    if gathering_pays(layer.problem, _strides(layer.problem), torch.float16, _H200):
+    case = Case(direction="fprop", problem=layer.problem, dtype=torch.float16)
+    choice = planner.cheapest(case, _H200)
+    if choice is not None and choice.family.kind == "gather":
         row["chosen"] = "gather"
     row["taps_k_gemm"] = cost.unpacked_k_gemm
     for name in ("rows", "columns"):

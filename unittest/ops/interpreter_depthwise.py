@@ -20,6 +20,7 @@ from triton_ext.ops import conv_plan, depthwise_plan, dgrad_plan, wgrad_plan
 from triton_ext.ops.conv_direct import DirectConfig, DirectPlan
 from triton_ext.ops.core.device import device_of
 from triton_ext.ops.depthwise_config import DepthwiseConfig, DepthwiseWgradConfig
+from triton_ext.ops.epilogue import PLAIN
 from triton_ext.ops.problem import ConvProblem
 
 CPU = torch.device("cpu")
@@ -94,9 +95,7 @@ def test_forward_and_gradient_of_the_input(seed):
     dx, _ = gradients(problem, x, weight, dy)
     y = convolve(problem, x.double(), weight.double())
     config = None if seed % 2 else small_config(rng, 1)
-    plan = depthwise_plan.forward_plan(
-        problem, x.stride(), dtype, dtype, MACHINE, conv_plan.PLAIN, config
-    )
+    plan = depthwise_plan.forward_plan(problem, x.stride(), dtype, dtype, MACHINE, PLAIN, config)
     assert_close(plan.run(x, weight), y, (problem, plan.config))
     config = None if seed % 2 else small_config(rng, problem.stride[-1])
     plan = depthwise_plan.input_gradient_plan(problem, dy.stride(), dtype, MACHINE, config)
@@ -153,7 +152,7 @@ def test_input_as_it_lies(seed):
         x = x.contiguous()
     weight = rows_of(problem.w_shape, HALF, 1)
     expected = convolve(problem, x.double(), weight.double())
-    plan = depthwise_plan.forward_plan(problem, x.stride(), HALF, HALF, MACHINE, conv_plan.PLAIN)
+    plan = depthwise_plan.forward_plan(problem, x.stride(), HALF, HALF, MACHINE, PLAIN)
     assert plan.strides.is_copied == (x.stride(1) != 1)
     assert_close(plan.run(x, weight), expected, problem)
 

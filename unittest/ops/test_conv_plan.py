@@ -9,6 +9,7 @@ pytest.importorskip("torch", reason="triton_ext.ops needs torch, which is not in
 import torch
 from emulated import without_gluon
 from looking_kernel import LookingKernel
+from triton_ext.errors import UnsupportedError
 from triton_ext.ops import conv_gemm, conv_plan
 from triton_ext.ops.conv_config import SMEM_BYTES
 from triton_ext.ops.conv_fprop import conv_fprop_kernel
@@ -99,5 +100,5 @@ def test_hooks_of_the_kernel_run_at_every_launch(kernel):
 def test_a_gpu_with_little_shared_memory_is_refused_by_name(kernel, monkeypatch):
     machine = Device(20, (12, 0), 32 * 1024)
     monkeypatch.setattr(conv_plan, "device_of", lambda device, operator: machine)
-    with pytest.raises(conv_plan.UnsupportedError, match="32768 bytes of shared memory"):
+    with pytest.raises(UnsupportedError, match="32768 bytes of shared memory"):
         launch(*tensors())

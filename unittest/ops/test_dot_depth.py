@@ -31,10 +31,10 @@ from triton_ext.ops.conv_config import SMEM_BYTES, ConvConfig, least_block
 from triton_ext.ops.conv_fprop import compile_conv_fprop
 from triton_ext.ops.core.case import Case
 from triton_ext.ops.core.device import Device, assumed_device
+from triton_ext.ops.core.registry import config_refusals
 from triton_ext.ops.patch_dgrad import compile_patch_dgrad
 from triton_ext.ops.problem import ConvProblem
 from triton_ext.ops.tuning.calls import candidates, make_plan
-from triton_ext.ops.tuning_store.possible import problems_of
 
 IM2COL = capabilities()["im2col"]
 needs_im2col = pytest.mark.skipif(not IM2COL.available, reason=IM2COL.reason)
@@ -238,7 +238,7 @@ def refuse(config: ConvConfig, dtype: torch.dtype, message: str) -> None:
         if direction == "wgrad" or dtype not in dtypes:
             continue
         case = Case(direction=direction, problem=DENSE, dtype=dtype)
-        assert re.search(message, "; ".join(problems_of(config, case, H200)))
+        assert re.search(message, "; ".join(config_refusals(config, case, H200)))
         with assumed_device(H200), pytest.raises(UnsupportedError, match=message):
             make_plan(case, META, config)
 
@@ -252,7 +252,7 @@ def test_steps_of_a_gradient_that_reach_into_the_next_group_are_refused():
         assert make_plan(case, META, replace(TILES, block_k=32)).config.block_k == 32
         with pytest.raises(UnsupportedError, match="block_k is 64: expected a divisor of 32"):
             make_plan(case, META, TILES)
-    assert "divisor of 32" in problems_of(TILES, case, H200)[0]
+    assert "divisor of 32" in config_refusals(TILES, case, H200)[0]
     assert dgrad_config.group_channels(72, 3) == 32
 
 

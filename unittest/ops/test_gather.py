@@ -29,7 +29,8 @@ from triton_ext.ops.conv_gather import (
     compile_conv_gather,
     gather_plan,
 )
-from triton_ext.ops.conv_plan import gathering_pays
+from triton_ext.ops.core import planner
+from triton_ext.ops.core.case import Case
 from triton_ext.ops.core.device import Device
 from triton_ext.ops.gather_config import (
     GatherConfig,
@@ -97,14 +98,18 @@ def test_windows_of_stems():
 # --- the choice ---------------------------------------------------------------------------------
 
 
+def kind_chosen(problem, dtype=HALF):
+    return planner.cheapest(Case(direction="fprop", problem=problem, dtype=dtype), H200).family.kind
+
+
 def test_what_is_gathered():
     for problem in (EFFICIENTNET, VAE, CONVNEXT, UNET, ENCODER, WAV2VEC, CODEC):
-        assert gathering_pays(problem, dense(problem), HALF, H200)
+        assert kind_chosen(problem) == "gather"
     # Larger filters are faster with packed rows; bf16 is as fp16.
     for problem in (RESNET, PATCHES, RESNET_3D):
-        assert not gathering_pays(problem, dense(problem), HALF, H200)
-    assert gathering_pays(VAE, dense(VAE), torch.bfloat16, H200)
-    assert not gathering_pays(VAE, dense(VAE), torch.float32, H200)
+        assert kind_chosen(problem) != "gather"
+    assert kind_chosen(VAE, torch.bfloat16) == "gather"
+    assert kind_chosen(VAE, torch.float32) != "gather"
     assert gather_reasons(VAE, torch.int8) == ("dtype is torch.int8: expected float16 or bfloat16",)
     grouped = problem_of(ci=6, co=6, groups=2)
     assert "groups=2" in gather_reasons(grouped, HALF)[0]
@@ -119,7 +124,7 @@ def test_a_tuner_tries_it():
     first, *_ = tuning.candidates(VAE, "fprop", HALF, H200)
     assert first == ranking(VAE, HALF, H200)[0]
     kinds = Counter(type(c).__name__ for c in tuning.candidates(RESNET, "fprop", HALF, H200))
-    assert kinds["GatherConfig"] == 2
+    assert kinds["GatherConfig"] >= 1
     assert kinds["PackedConfig"] >= 2
     for config in ranking(RESNET, HALF, H200):
         assert not config.problems()

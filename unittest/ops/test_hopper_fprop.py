@@ -38,7 +38,8 @@ from triton_ext.ops import conv_plan  # noqa: E402
 from triton_ext.ops.conv_config import SMEM_BYTES, ConvConfig  # noqa: E402
 from triton_ext.ops.core.case import Case as TunedCase  # noqa: E402
 from triton_ext.ops.core.device import Device  # noqa: E402
-from triton_ext.ops.dgrad_plan import residues_of  # noqa: E402
+from triton_ext.ops.core.registry import config_refusals  # noqa: E402
+from triton_ext.ops.dgrad_gemm import residues_of  # noqa: E402
 from triton_ext.ops.epilogue import PLAIN, EpilogueSpec  # noqa: E402
 from triton_ext.ops.hopper import dgrad_plan, fprop_config, fprop_plan, plans, tiles  # noqa: E402
 from triton_ext.ops.hopper.fprop_compile import compile_conv_fprop  # noqa: E402
@@ -46,7 +47,6 @@ from triton_ext.ops.hopper.fprop_plan import HopperPlan  # noqa: E402
 from triton_ext.ops.hopper.pipeline import tile_counts  # noqa: E402
 from triton_ext.ops.hopper.tiles import TileConfig, cooperative, keep_filter, ping_pong  # noqa: E402
 from triton_ext.ops.problem import ConvProblem  # noqa: E402
-from triton_ext.ops.tuning_store.possible import problems_of  # noqa: E402
 
 NIGHTLY = os.environ.get("TRITON_EXT_NIGHTLY") == "1"
 COPIES = capabilities()["im2col-copies"]
@@ -370,7 +370,7 @@ def test_rows_are_output_channels_of_nothing_but_fprop():
     assert [words in each for each in found] == [True]
     for direction in ("fprop", "dgrad"):
         case = TunedCase(direction=direction, problem=pointwise, dtype=torch.float16)
-        found = problems_of(config, case, H200)
+        found = config_refusals(config, case, H200)
         assert [words in each for each in found] == ([] if direction == "fprop" else [True])
 
 

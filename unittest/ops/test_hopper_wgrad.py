@@ -29,6 +29,7 @@ from triton_ext import ops  # noqa: E402
 from triton_ext.errors import UnsupportedError  # noqa: E402
 from triton_ext.gluon import nvidia as xnv  # noqa: E402
 from triton_ext.ops import execution, wgrad_plan  # noqa: E402
+from triton_ext.ops.core import planner  # noqa: E402
 from triton_ext.ops.core.case import Case  # noqa: E402
 from triton_ext.ops.core.device import Device  # noqa: E402
 from triton_ext.ops.hopper import wgrad_plan as hopper_plan  # noqa: E402
@@ -301,7 +302,7 @@ def test_the_tuner_sees_both_kernels():
 
 def test_a_measured_choice_goes_first(monkeypatch):
     table = {"choice": wgrad_plan.ranking(WIDE, HALF, H200)[1]}
-    monkeypatch.setattr(wgrad_plan, "find", lambda case, machine: table["choice"])
+    monkeypatch.setattr(planner, "find", lambda case, machine: table["choice"])
     assert not isinstance(chosen(monkeypatch, WIDE), WgradTileConfig)
     table["choice"] = WgradTileChoice(config=CONFIGS[2])
     wgrad_plan.make_plan.cache_clear()

@@ -20,8 +20,10 @@ from problem_cases import problem_of
 from triton_ext.host import capabilities
 from triton_ext.ops import patch_dgrad
 from triton_ext.ops.conv_config import SMEM_BYTES
+from triton_ext.ops.core import planner
+from triton_ext.ops.core.case import Case
 from triton_ext.ops.core.device import Device
-from triton_ext.ops.dgrad_plan import fastest_patches
+from triton_ext.ops.families.patches import PATCHES, PatchConfig
 from triton_ext.ops.patch_dgrad import compile_patch_dgrad, has_patches, ranking
 
 IM2COL = capabilities()["im2col"]
@@ -56,15 +58,20 @@ def test_what_patches_are(changes, expected):
     assert has_patches(replace(STEM, **changes)) == expected
 
 
+def chosen(problem):
+    case = Case(direction="dgrad", problem=problem, dtype=torch.float16)
+    return planner.cheapest(case, H200)
+
+
 def test_a_model_takes_patches_of_few_channels():
     for problem in (STEM, VIT):
-        config = fastest_patches(problem, torch.float16, H200)
-        assert config == next(iter(ranking(problem, torch.float16, H200)))
+        tiles = next(iter(ranking(problem, torch.float16, H200)))
+        assert chosen(problem) == planner.Choice(PATCHES, PatchConfig(tiles))
     # Residue classes fill their tiles here.
     wide = problem_of(n=64, ci=96, co=192, size=(56, 56), taps=(2, 2), stride=2)
     assert has_patches(wide)
-    assert fastest_patches(wide, torch.float16, H200) is None
-    assert fastest_patches(replace(STEM, padding=((1, 1), (1, 1))), torch.float16, H200) is None
+    assert chosen(wide).family.kind != "patches"
+    assert chosen(replace(STEM, padding=((1, 1), (1, 1)))).family.kind != "patches"
 
 
 def test_the_stem_of_a_convnext_is_bound_by_memory():

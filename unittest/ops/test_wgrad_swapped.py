@@ -25,12 +25,12 @@ from triton_ext.host import capabilities
 from triton_ext.ops import wgrad_gemm, wgrad_plan
 from triton_ext.ops.core.case import Case
 from triton_ext.ops.core.device import Device, assumed_device
+from triton_ext.ops.core.registry import config_refusals
 from triton_ext.ops.descriptors import packed_strides
 from triton_ext.ops.row_packing import PackedConfig, RowPacking
 from triton_ext.ops.tuning.calls import candidates, make_plan
 from triton_ext.ops.tuning_store import lookup as lookups
 from triton_ext.ops.tuning_store.kinds import decode, encode, kind_of
-from triton_ext.ops.tuning_store.possible import problems_of
 from triton_ext.ops.wgrad_config import CONFIGS, SMEM_BYTES, WgradChoice
 from triton_ext.ops.wgrad_plan import SwappedWgradPlan
 from triton_ext.ops.wgrad_swapped import (
@@ -240,7 +240,7 @@ def test_tuning_tries_both_where_swapping_is_expected_to_pay():
         swapped = [config for config in found if isinstance(config, SwappedConfig)]
         assert (2 <= len(swapped) < len(found)) == is_tried
         for config in found:
-            assert not problems_of(config, case_of(problem), H200)
+            assert not config_refusals(config, case_of(problem), H200)
 
 
 def test_what_was_measured_goes_before_the_model(table):
@@ -262,13 +262,16 @@ def test_what_was_measured_goes_before_the_model(table):
 
 def test_a_table_says_what_cannot_be(table):
     config, strided = SwappedConfig(CHOICE), case_of(OTHERS["strided"])
-    (problem,) = problems_of(config, strided, H200)
+    (problem,) = config_refusals(config, strided, H200)
     assert problem.startswith("stride (1, 2): expected 1")
-    assert problems_of(
+    assert config_refusals(
         SwappedConfig(replace(CHOICE, config=replace(CHOICE.config, taps=0))), strided, H200
     )
     table(case_of(END), SwappedConfig(PackedConfig(CHOICE)))
-    with pytest.warns(lookups.TuningWarning, match="packed is no kernel of wgrad"):
+    with pytest.warns(
+        lookups.TuningWarning,
+        match="swapped: PackedConfig does not take packed rows, expected one of wgrad",
+    ):
         assert lookups.find(case_of(END), H200) is None
 
 

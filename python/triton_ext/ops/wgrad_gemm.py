@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -55,9 +56,11 @@ DTYPES = {torch.float16: tl.float16, torch.bfloat16: tl.bfloat16}
 OUT_DTYPES = {**DTYPES, torch.float32: tl.float32}
 
 
+# The planner asks for several families, and of several ways to pack rows.
+@lru_cache(maxsize=256)
 def ranked_tiles(
     problem: ConvProblem, out_dtype: torch.dtype, device: Device
-) -> list[tuple[WgradChoice, WgradTiles]]:
+) -> tuple[tuple[WgradChoice, WgradTiles], ...]:
     """Returns the choices that fit, in the order of the times that the model expects.
 
     Args:
@@ -67,7 +70,8 @@ def ranked_tiles(
     """
     in_pieces = _stores_through_tma(problem, out_dtype)
     store = Store(element_bytes=out_dtype.itemsize, in_pieces=in_pieces)
-    return rank_tiles(problem, device.num_sms, store=store, available_bytes=device.smem_bytes)
+    ranked = rank_tiles(problem, device.num_sms, store=store, available_bytes=device.smem_bytes)
+    return tuple(ranked)
 
 
 def _stores_through_tma(problem: ConvProblem, out_dtype: torch.dtype) -> bool:

@@ -14,7 +14,7 @@ from triton_ext.host import require
 from triton_ext.host.seams import interpreting
 from triton_ext.ops.conv_config import SMEM_BYTES
 
-__all__ = ["H200", "IS_INTERPRETED", "Device", "Rates", "assumed_device", "device_of"]
+__all__ = ["H200", "IS_INTERPRETED", "KNOWN", "Device", "Rates", "assumed_device", "device_of"]
 
 # Triton decides where a kernel is defined, when this package is imported, whether it is interpreted
 # or compiled.
@@ -67,6 +67,12 @@ class Device:
     smem_bytes: int
     name: str = ""
 
+
+#: GPUs that can be asked about where there is none, by their names on command lines.
+KNOWN: dict[str, Device] = {
+    "h200": Device(132, (9, 0), SMEM_BYTES, "NVIDIA H200"),
+    "h100": Device(132, (9, 0), SMEM_BYTES, "NVIDIA H100 80GB HBM3"),
+}
 
 _assumed: ContextVar[Device | None] = ContextVar("assumed_device", default=None)
 

@@ -18,10 +18,9 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from triton_ext.ops.core import registry
 from triton_ext.ops.core.case import Case
 from triton_ext.ops.core.device import Device
-from triton_ext.ops.core.keys import Direction
-from triton_ext.ops.depthwise_config import is_depthwise
 from triton_ext.ops.tuning_store.files import (
     Entry,
     RawEntry,
@@ -33,10 +32,10 @@ from triton_ext.ops.tuning_store.files import (
     slug,
 )
 from triton_ext.ops.tuning_store.kinds import KindError, decode
-from triton_ext.ops.tuning_store.possible import problems_of
 
 __all__ = [
     "Lookup",
+    "entry_for",
     "find",
     "lookup",
     "observed",
@@ -156,18 +155,6 @@ def _read(path_of: Callable[[str], pathlib.Path], gpu: str) -> dict[str, RawEntr
 
 lookup = Lookup()
 
-# The kernels of each direction, by the kinds of their configurations.
-_KINDS: dict[Direction, tuple[str, ...]] = {
-    "fprop": ("gemm", "gluon", "packed", "gather", "col2im", "direct", "depthwise"),
-    "dgrad": ("gemm", "gluon", "direct", "depthwise"),
-    "wgrad": ("wgrad", "gluon_wgrad", "packed", "swapped", "depthwise_wgrad"),
-}
-_PACKED_KINDS: dict[Direction, tuple[str, ...]] = {
-    "fprop": ("gemm", "gluon"),
-    "dgrad": (),
-    "wgrad": ("wgrad",),
-}
-
 
 def find(case: Case, device: Device) -> Any | None:
     """Returns the configuration that was measured to be fastest; ``None`` where nothing is known.
@@ -183,17 +170,7 @@ def find(case: Case, device: Device) -> Any | None:
 
 
 def _find(case: Case, device: Device) -> Any | None:
-    if not device.name or os.environ.get("TRITON_EXT_TUNING") == "0":
-        return None
-    entries = lookup.entries(device.name)
-    if not entries:
-        return None
-    key = case.key(device.num_sms)
-    if key not in entries:
-        # Types of as many bytes take each other's choices: what is fastest is the same.
-        keys = (twin.key(device.num_sms) for twin in case.twins)
-        key = next((each for each in keys if each in entries), "")
-    raw = entries.get(key)
+    key, raw = entry_for(case, device)
     if raw is None:
         return None
     try:
@@ -201,6 +178,24 @@ def _find(case: Case, device: Device) -> Any | None:
     except (TableError, KindError) as error:
         lookup.tell(device.name, key, error)
         return None
+
+
+def entry_for(case: Case, device: Device) -> tuple[str, RawEntry | None]:
+    """Returns the key of a case and the entry that counts for it; ``None`` where there is none.
+
+    Args:
+        case: What a plan is made for.
+        device: Where it is to run.
+    """
+    key = case.key(device.num_sms)
+    if not device.name or os.environ.get("TRITON_EXT_TUNING") == "0":
+        return key, None
+    entries = lookup.entries(device.name)
+    if entries and key not in entries:
+        # Types of as many bytes take each other's choices: what is fastest is the same.
+        keys = (twin.key(device.num_sms) for twin in case.twins)
+        key = next((each for each in keys if each in entries), key)
+    return key, entries.get(key)
 
 
 def read_choice(raw: object, case: Case, device: Device) -> tuple[Entry, Any]:
@@ -217,26 +212,10 @@ def read_choice(raw: object, case: Case, device: Device) -> tuple[Entry, Any]:
     """
     entry = Entry.of(raw)
     config = decode(entry.kind, entry.config)
-    _check_kind(case, entry)
-    problems = problems_of(config, case, device)
-    if problems:
-        raise KindError(f"{entry.kind}: {'; '.join(problems)}")
+    refusals = registry.config_refusals(config, case, device)
+    if refusals:
+        raise KindError(f"{entry.kind}: {'; '.join(refusals)}")
     return entry, config
-
-
-def _check_kind(case: Case, entry: Entry) -> None:
-    """Refuses a configuration of a kernel that does not compute what the key says.
-
-    Raises:
-        KindError: It is of another direction, or for depthwise convolutions only.
-    """
-    kind, expected = entry.kind, _KINDS[case.direction]
-    if kind in ("packed", "swapped") and kind in expected:
-        kind, expected = entry.config["config"]["kind"], _PACKED_KINDS[case.direction]
-    if kind not in expected:
-        raise KindError(f"{kind} is no kernel of {case.direction}")
-    if kind.startswith("depthwise") and not is_depthwise(case.problem):
-        raise KindError(f"{kind} is no kernel of this convolution")
 
 
 @contextlib.contextmanager
