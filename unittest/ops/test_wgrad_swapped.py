@@ -27,19 +27,19 @@ from triton_ext.ops.core.case import Case
 from triton_ext.ops.core.device import Device, assumed_device
 from triton_ext.ops.core.registry import config_refusals
 from triton_ext.ops.descriptors import packed_strides
-from triton_ext.ops.row_packing import PackedConfig, RowPacking
-from triton_ext.ops.tuning.calls import candidates, make_plan
-from triton_ext.ops.tuning_store import lookup as lookups
-from triton_ext.ops.tuning_store.kinds import decode, encode, kind_of
-from triton_ext.ops.wgrad_config import CONFIGS, SMEM_BYTES, WgradChoice
-from triton_ext.ops.wgrad_plan import SwappedWgradPlan
-from triton_ext.ops.wgrad_swapped import (
+from triton_ext.ops.rewrites.operand_swap import (
     SwappedConfig,
     as_swapped,
     swap_reasons,
     turning_copy,
     ways,
 )
+from triton_ext.ops.row_packing import PackedConfig, RowPacking
+from triton_ext.ops.tuning.calls import candidates, make_plan
+from triton_ext.ops.tuning_store import lookup as lookups
+from triton_ext.ops.tuning_store.kinds import decode, encode, kind_of
+from triton_ext.ops.wgrad_config import CONFIGS, SMEM_BYTES, WgradChoice
+from triton_ext.ops.wgrad_plan import SwappedWgradPlan
 
 COPIES = capabilities()["im2col-copies"]
 emulates = pytest.mark.skipif(not COPIES.available, reason=COPIES.reason)
@@ -299,7 +299,7 @@ def test_drawn_in_the_emulator(kind, number, monkeypatch, fresh_triton_cache):
         problem = draw_swapped(rng, pixels=6)
         strides = dense(problem.x_shape), dense(problem.y_shape)
         found = [way for way in ways(problem, strides, 2) if way.kind == kind]
-    monkeypatch.setattr("triton_ext.ops.wgrad_swapped.ways", lambda *given: found)
+    monkeypatch.setattr("triton_ext.ops.rewrites.operand_swap.ways", lambda *given: found)
     x, dy = (channels_last(s, torch.float16, 1, "cpu") for s in (problem.x_shape, problem.y_shape))
     config = SwappedConfig(rng.choice(CONFIGS[:3]))
     plan = wgrad_plan.make_plan(problem, x.stride(), dy.stride(), x.dtype, x.device, config)

@@ -18,11 +18,11 @@ from triton_ext.ops.core.case import Case
 from triton_ext.ops.core.device import Device, device_of
 from triton_ext.ops.depthwise_config import is_depthwise
 from triton_ext.ops.problem import ConvProblem
+from triton_ext.ops.rewrites.operand_swap import SwappedWgradPlan
 from triton_ext.ops.rewrites.partial_im2col import PARTIAL_IM2COL_WGRAD
 from triton_ext.ops.row_packing import RowPacking, violations
 from triton_ext.ops.wgrad_config import CONFIGS, Store, WgradChoice, WgradConfig
 from triton_ext.ops.wgrad_gemm import DTYPES, OUT_DTYPES, PackedWgradPlan, WgradPlan
-from triton_ext.ops.wgrad_swapped import SwappedWgradPlan
 
 __all__ = [
     "DTYPES",
