@@ -3,8 +3,8 @@
 Every layer is checked against cuDNN in fp32, then timed in the variants ``cudnn``, ``rows``,
 ``columns``, ``taps`` and, of fewer than 16 bytes of channels, ``gather``; the copies of both ways
 of packing are timed alone as well, and every configuration of the kernel that gathers, of which
-``gather_best`` is the fastest.  ``chosen`` says what the models of ``triton_ext.ops.row_packing``
-and ``triton_ext.ops.gather_config`` take, beside the multiplications per output element of each.
+``gather_best`` is the fastest.  ``chosen`` says what the planner takes, beside the multiplications
+per output element of each.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ import sys
 from dataclasses import dataclass
 from typing import Any
 
-from triton_ext.ops import gather_config
 from triton_ext.ops.conv_config import SMEM_BYTES
 from triton_ext.ops.core.device import Device, device_of
 from triton_ext.ops.descriptors import packed_strides
+from triton_ext.ops.families.few_channels import config as few_channels
 from triton_ext.ops.problem import ConvProblem
 from triton_ext.ops.row_packing import RowPacking
 
@@ -161,7 +161,7 @@ def functions_of(layer: FewChannels, dtype: str) -> tuple[dict[str, Function], d
         functions[name] = lambda plan=plan: plan.run(x, weight)
         functions[f"{name}_copies"] = lambda copies=copies: (copies.x(x), copies.weight(weight))
     machine = device_of(x.device, "row_packing")
-    for number, config in enumerate(gather_config.ranking(layer.problem, x.dtype, machine)):
+    for number, config in enumerate(few_channels.ranking(layer.problem, x.dtype, machine)):
         name = f"gather_{number}" if number else "gather"
         plan = make_plan(*common, config=config)
         configs[name] = str(config)

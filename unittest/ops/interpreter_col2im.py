@@ -18,13 +18,13 @@ from fprop_cases import ACTIVATIONS, Case, check, convolve
 from problem_cases import channels_last, problem_of
 from triton_ext.errors import UnsupportedError
 from triton_ext.ops import conv2d
-from triton_ext.ops.col2im_config import Col2ImConfig, ranking
-from triton_ext.ops.conv_col2im import Col2ImPlan, col2im_plan
 from triton_ext.ops.conv_plan import make_plan
 from triton_ext.ops.core import planner
 from triton_ext.ops.core.device import device_of
 from triton_ext.ops.epilogue import PLAIN
-from triton_ext.ops.families.kn2row import KN2ROW
+from triton_ext.ops.families.kn2row.config import Col2ImConfig, ranking
+from triton_ext.ops.families.kn2row.family import KN2ROW
+from triton_ext.ops.kernels.kn2row import Col2ImPlan, col2im_plan
 from triton_ext.ops.launcher import Launcher
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")

@@ -17,13 +17,13 @@ from gather_cases import draw, draw_config, draw_problem
 from problem_cases import channels_last, problem_of
 from triton_ext.errors import DescriptorError, UnsupportedError
 from triton_ext.ops import conv2d
-from triton_ext.ops.conv_gather import GatherPlan, gather_plan
 from triton_ext.ops.conv_plan import make_plan
 from triton_ext.ops.core import planner
 from triton_ext.ops.core.device import device_of
 from triton_ext.ops.epilogue import PLAIN
-from triton_ext.ops.families.few_channels import FEW_CHANNELS
-from triton_ext.ops.gather_config import GatherConfig, ranking
+from triton_ext.ops.families.few_channels.config import GatherConfig, ranking
+from triton_ext.ops.families.few_channels.family import FEW_CHANNELS
+from triton_ext.ops.kernels.few_channels import GatherPlan, gather_plan
 from triton_ext.ops.launcher import Launcher
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")

@@ -24,7 +24,11 @@ from interpreted import assert_passes_in_the_interpreter
 from problem_cases import problem_of
 from triton_ext.errors import DescriptorError
 from triton_ext.ops import tuning
-from triton_ext.ops.col2im_config import (
+from triton_ext.ops.conv_plan import make_plan
+from triton_ext.ops.core import planner
+from triton_ext.ops.core.case import Case
+from triton_ext.ops.core.device import Device, assumed_device
+from triton_ext.ops.families.kn2row.config import (
     Col2ImConfig,
     Walk,
     block_k,
@@ -33,11 +37,7 @@ from triton_ext.ops.col2im_config import (
     ranking,
     vector_of,
 )
-from triton_ext.ops.conv_col2im import Col2ImPlan, compile_conv_col2im
-from triton_ext.ops.conv_plan import make_plan
-from triton_ext.ops.core import planner
-from triton_ext.ops.core.case import Case
-from triton_ext.ops.core.device import Device, assumed_device
+from triton_ext.ops.kernels.kn2row import Col2ImPlan, compile_conv_col2im
 
 HALF = torch.float16
 META = torch.device("meta")

@@ -17,11 +17,11 @@ from fprop_cases import ACTIVATIONS, Case, check, convolve
 from gpu_comparison import MARKS, NIGHTLY, bits, compile_ahead, skip_without_gpu
 from problem_cases import channels_last, problem_of
 from triton_ext.ops import conv2d
-from triton_ext.ops.col2im_config import Col2ImConfig, ranking
-from triton_ext.ops.conv_col2im import Col2ImPlan, col2im_plan
 from triton_ext.ops.conv_plan import make_plan
 from triton_ext.ops.core.device import device_of
 from triton_ext.ops.epilogue import PLAIN, EpilogueSpec
+from triton_ext.ops.families.kn2row.config import Col2ImConfig, ranking
+from triton_ext.ops.kernels.kn2row import Col2ImPlan, col2im_plan
 
 skip_without_gpu()
 pytestmark = MARKS

@@ -24,20 +24,20 @@ from gather_cases import draw, draw_config, draw_problem
 from interpreted import assert_passes_in_the_interpreter
 from problem_cases import problem_of
 from triton_ext.ops import tuning
-from triton_ext.ops.conv_gather import (
-    GatherPlan,
-    compile_conv_gather,
-    gather_plan,
-)
 from triton_ext.ops.core import planner
 from triton_ext.ops.core.case import Case
 from triton_ext.ops.core.device import Device
-from triton_ext.ops.gather_config import (
+from triton_ext.ops.families.few_channels.config import (
     GatherConfig,
     Window,
     gather_reasons,
     num_programs,
     ranking,
+)
+from triton_ext.ops.kernels.few_channels import (
+    GatherPlan,
+    compile_conv_gather,
+    gather_plan,
 )
 
 HALF = torch.float16

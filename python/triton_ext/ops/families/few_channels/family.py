@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import ClassVar
 
-from triton_ext.ops.conv_gather import GatherPlan, gather_plan
 from triton_ext.ops.core.case import Case
 from triton_ext.ops.core.device import Device
 from triton_ext.ops.core.family import Expected, Family, ranked
 from triton_ext.ops.core.keys import Direction
-from triton_ext.ops.gather_config import (
+from triton_ext.ops.families.few_channels.config import (
     GatherConfig,
     Window,
     expected_times,
     gather_problems,
     gather_reasons,
 )
+from triton_ext.ops.kernels.few_channels import GatherPlan, gather_plan
 
 __all__ = ["FEW_CHANNELS"]
 
@@ -26,7 +26,7 @@ _MOST_COLUMNS = 64
 
 
 class FewChannels(Family[GatherConfig]):
-    """The kernel of ``conv_gather.py``.
+    """The kernel of ``kernels/few_channels.py``.
 
     Its model was measured, and that of the others expects less than they take (0.87 of it in the
     geometric mean of 13 layers; docs/performance.md), so that no correction is needed.

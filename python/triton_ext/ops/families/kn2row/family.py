@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import ClassVar
 
-from triton_ext.ops.col2im_config import (
+from triton_ext.ops.core.case import Case
+from triton_ext.ops.core.device import Device
+from triton_ext.ops.core.family import Expected, Family, ranked
+from triton_ext.ops.core.keys import Direction
+from triton_ext.ops.families.kn2row.config import (
     Col2ImConfig,
     col2im_problems,
     col2im_reasons,
     expected_times,
     has_full_loads,
 )
-from triton_ext.ops.conv_col2im import Col2ImPlan, col2im_plan
-from triton_ext.ops.core.case import Case
-from triton_ext.ops.core.device import Device
-from triton_ext.ops.core.family import Expected, Family, ranked
-from triton_ext.ops.core.keys import Direction
+from triton_ext.ops.kernels.kn2row import Col2ImPlan, col2im_plan
 
 __all__ = ["KN2ROW"]
 
@@ -26,7 +26,7 @@ _CORRECTION = 2.0
 
 
 class Kn2Row(Family[Col2ImConfig]):
-    """The kernel of ``conv_col2im.py``."""
+    """The kernel of ``kernels/kn2row.py``."""
 
     kind: ClassVar[str] = "col2im"
     direction: ClassVar[Direction] = "fprop"

@@ -1,6 +1,6 @@
 """How few output channels are computed by shifted products: which tiles fit, what they should take.
 
-``conv_col2im.py`` multiplies every pixel of x by all taps of a row of the filter at once.  Pure
+``kernels/kn2row.py`` multiplies every pixel of x by all taps of a row of the filter at once.  Pure
 arithmetic: no tensors, no GPU.
 
 The columns of a product are S rounded up to a power of two times Co rounded up to one, 16 at least.

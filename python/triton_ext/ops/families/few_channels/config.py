@@ -1,8 +1,8 @@
 """How few channels are gathered: which columns K has, how wide loads are, which tiles are tried.
 
 A convolution over fewer than 16 bytes of channels without groups, and without dilation in W, can be
-computed by ``conv_gather.py``, which reads x through pointers.  Pure arithmetic: no tensors, no
-GPU.
+computed by ``kernels/few_channels.py``, which reads x through pointers.  Pure arithmetic: no
+tensors, no GPU.
 
 K is made of the rows of the filter.  A row's columns are the S * Ci elements that an output pixel
 reads of a row of x, which lie side by side where pixels do.  They are loaded in vectors.  A vector

@@ -8,7 +8,7 @@ side by side, so that column j of filter row r is element
 
     (w * stride_w - pad_w) * Ci + j    of row    h * stride_h - pad_h + r * dilation_h,
 
-zero where that is outside of x: padding costs a comparison.  ``gather_config.Window`` says how many
+zero where that is outside of x: padding costs a comparison.  ``config.Window`` says how many
 elements a load has, and how K is laid out for it.
 
 A CTA keeps its output channels and walks over tiles of pixels, so that it loads a filter of one
@@ -33,7 +33,7 @@ from triton_ext.ops.conv_launch import PointerPlan, three
 from triton_ext.ops.core.device import IS_INTERPRETED, Device
 from triton_ext.ops.epilogue import PLAIN, EpilogueSpec
 from triton_ext.ops.epilogue_device import finish_tile, pixels_of_image, scale_and_shift
-from triton_ext.ops.gather_config import (
+from triton_ext.ops.families.few_channels.config import (
     GatherConfig,
     Window,
     best_config,
