@@ -92,7 +92,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def candidates(layer: Layer, direction: str, num_sms: int, per_width: int) -> list[Any]:
     """The model's choice, and the best of each width of a thread."""
-    from triton_ext.ops.depthwise_config import Walk, rank_wgrad, ranking
+    from triton_ext.ops.families.depthwise.config import Walk, rank_wgrad, ranking
 
     problem = layer.problem()
     if direction == "wgrad":

@@ -12,16 +12,15 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 from triton_ext.emulator import Program
 from triton_ext.gluon import nvidia as xnv
 from triton_ext.ops import (
-    conv_direct,
     conv_gemm,
     conv_plan,
-    depthwise_plan,
     row_copy,
 )
 from triton_ext.ops.conv_config import SMEM_BYTES
 from triton_ext.ops.core.device import Device
+from triton_ext.ops.families.depthwise import plan as depthwise_plan
 from triton_ext.ops.hopper import fprop_plan
-from triton_ext.ops.kernels import few_channels, kn2row
+from triton_ext.ops.kernels import direct, few_channels, kn2row
 
 NAMES = {
     torch.float16: "fp16",
@@ -102,7 +101,7 @@ def emulate(monkeypatch: Any, num_sms: int = 3, *, gluon: bool = False) -> None:
     """
     for module, name in (
         (conv_gemm, "conv_fprop_kernel"),
-        (conv_direct, "conv_direct_kernel"),
+        (direct, "conv_direct_kernel"),
         (kn2row, "conv_col2im_kernel"),
         (few_channels, "conv_gather_kernel"),
         (depthwise_plan, "conv_depthwise_kernel"),

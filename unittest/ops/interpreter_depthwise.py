@@ -16,11 +16,14 @@ from fprop_cases import convolve
 if os.environ.get("TRITON_INTERPRET") != "1":
     pytest.skip("set TRITON_INTERPRET=1 before pytest starts", allow_module_level=True)
 
-from triton_ext.ops import conv_plan, depthwise_plan, dgrad_plan, wgrad_plan
-from triton_ext.ops.conv_direct import DirectConfig, DirectPlan
+from triton_ext.ops import conv_plan, dgrad_plan, wgrad_plan
+from triton_ext.ops.core.case import Case
 from triton_ext.ops.core.device import device_of
-from triton_ext.ops.depthwise_config import DepthwiseConfig, DepthwiseWgradConfig
 from triton_ext.ops.epilogue import PLAIN
+from triton_ext.ops.families.depthwise import plan as depthwise_plan
+from triton_ext.ops.families.depthwise.config import DepthwiseConfig, DepthwiseWgradConfig
+from triton_ext.ops.families.direct import DIRECT_DGRAD
+from triton_ext.ops.kernels.direct import DirectConfig, DirectPlan
 from triton_ext.ops.problem import ConvProblem
 
 CPU = torch.device("cpu")
@@ -115,8 +118,8 @@ def test_gradient_of_the_input_of_small_groups(seed):
     if seed % 3 == 0:
         dy = dy.contiguous()
     dx, _ = gradients(problem, x, weight, dy)
-    config = DirectConfig(block_m=64, block_n=32)
-    plan = depthwise_plan.input_gradient_plan(problem, dy.stride(), dtype, MACHINE, config)
+    case = Case(direction="dgrad", problem=problem, dtype=dtype, dy_strides=dy.stride())
+    plan = DIRECT_DGRAD.bind(DirectConfig(block_m=64, block_n=32), case, MACHINE)
     assert isinstance(plan.plain, DirectPlan)
     assert_close(plan.run(dy, weight), dx, problem)
 

@@ -24,7 +24,6 @@ from triton_ext.ops import (
     conv_plan,
     dgrad_config,
     dgrad_plan,
-    patch_dgrad,
     wgrad_plan,
 )
 from triton_ext.ops.conv_config import SMEM_BYTES, ConvConfig, least_block
@@ -32,7 +31,8 @@ from triton_ext.ops.conv_fprop import compile_conv_fprop
 from triton_ext.ops.core.case import Case
 from triton_ext.ops.core.device import Device, assumed_device
 from triton_ext.ops.core.registry import config_refusals
-from triton_ext.ops.patch_dgrad import compile_patch_dgrad
+from triton_ext.ops.kernels import patches
+from triton_ext.ops.kernels.patches import compile_patch_dgrad
 from triton_ext.ops.problem import ConvProblem
 from triton_ext.ops.tuning.calls import candidates, make_plan
 
@@ -129,8 +129,8 @@ def depths_of(direction: str, problem: ConvProblem, dtype: torch.dtype) -> list[
     with assumed_device(H200):
         configs = [make_plan(case, META).config]
     configs += candidates(problem, direction, dtype, H200)
-    if direction == "dgrad" and patch_dgrad.has_patches(problem):
-        configs += patch_dgrad.ranking(problem, dtype, H200)
+    if direction == "dgrad" and patches.has_patches(problem):
+        configs += patches.ranking(problem, dtype, H200)
     inner = [getattr(config, "config", config) for config in configs if config is not None]
     return [
         getattr(config, "block_k", 0) or getattr(config, "block_pixels", 0)
@@ -185,7 +185,7 @@ def test_few_channels_of_fp32_compile(options, fresh_triton_cache):
 @needs_im2col
 def test_patches_of_few_channels_of_fp32_compile(fresh_triton_cache):
     problem = problem_of(n=64, ci=3, co=4, size=(224, 224), taps=(4, 4), stride=4)
-    config = next(iter(patch_dgrad.ranking(problem, torch.float32, H200)))
+    config = next(iter(patches.ranking(problem, torch.float32, H200)))
     assert config.block_k == least_block(4)
     compiled = compile_patch_dgrad(config, problem, 90, dtype=tl.float32)
     assert "f32.tf32.tf32" in compiled.asm["ptx"]

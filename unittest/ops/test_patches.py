@@ -18,13 +18,13 @@ from interpreted import assert_passes_in_the_interpreter
 from patch_cases import check, draw
 from problem_cases import problem_of
 from triton_ext.host import capabilities
-from triton_ext.ops import patch_dgrad
 from triton_ext.ops.conv_config import SMEM_BYTES
 from triton_ext.ops.core import planner
 from triton_ext.ops.core.case import Case
 from triton_ext.ops.core.device import Device
 from triton_ext.ops.families.patches import PATCHES, PatchConfig
-from triton_ext.ops.patch_dgrad import compile_patch_dgrad, has_patches, ranking
+from triton_ext.ops.kernels import patches as patch_kernel
+from triton_ext.ops.kernels.patches import compile_patch_dgrad, has_patches, ranking
 
 IM2COL = capabilities()["im2col"]
 needs_im2col = pytest.mark.skipif(not IM2COL.available, reason=IM2COL.reason)
@@ -88,8 +88,8 @@ def test_everything_in_the_interpreter():
 @pytest.mark.parametrize("number", range(60 if NIGHTLY else 4))
 def test_drawn_in_the_emulator(number, monkeypatch, fresh_triton_cache):
     emulate(monkeypatch)
-    kernel = EmulatedKernel(patch_dgrad.patch_dgrad_kernel)
-    monkeypatch.setattr(patch_dgrad, "patch_dgrad_kernel", kernel)
+    kernel = EmulatedKernel(patch_kernel.patch_dgrad_kernel)
+    monkeypatch.setattr(patch_kernel, "patch_dgrad_kernel", kernel)
     rng = random.Random(number)
     dtype = (torch.float16, torch.bfloat16)[number % 2]
     check(draw(rng, patches=4), dtype, Device(3, (9, 0), SMEM_BYTES), bias=number % 2 == 0)

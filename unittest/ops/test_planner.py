@@ -20,7 +20,7 @@ from triton_ext.ops.core.keys import DIRECTIONS
 from triton_ext.ops.explain import explain_case
 from triton_ext.ops.families.gemm import GEMM_DGRAD
 from triton_ext.ops.families.patches import PATCHES
-from triton_ext.ops.patch_dgrad import PatchDgradPlan
+from triton_ext.ops.kernels.patches import PatchDgradPlan
 from triton_ext.ops.rewrites.as_fprop import AS_FPROP, ForwardDgradPlan
 from triton_ext.ops.tuning.calls import make_plan
 from triton_ext.ops.tuning_store.files import Entry

@@ -23,7 +23,6 @@ import torch  # noqa: E402
 from hypothesis import given, settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
 from triton_ext.ops import conv_config, wgrad_config  # noqa: E402
-from triton_ext.ops.conv_direct import DirectConfig  # noqa: E402
 from triton_ext.ops.core.case import Case  # noqa: E402
 from triton_ext.ops.core.device import Device  # noqa: E402
 from triton_ext.ops.core.keys import DIRECTIONS, extent, key_of, round_up  # noqa: E402
@@ -33,13 +32,14 @@ from triton_ext.ops.core.registry import (  # noqa: E402
     config_types,
     families_of,
 )
-from triton_ext.ops.depthwise_config import DepthwiseConfig, DepthwiseWgradConfig  # noqa: E402
 from triton_ext.ops.epilogue import EpilogueSpec  # noqa: E402
+from triton_ext.ops.families.depthwise.config import DepthwiseConfig, DepthwiseWgradConfig  # noqa: E402
 from triton_ext.ops.families.few_channels.config import GatherConfig  # noqa: E402
 from triton_ext.ops.families.kn2row.config import Col2ImConfig  # noqa: E402
 from triton_ext.ops.families.patches import PatchConfig  # noqa: E402
 from triton_ext.ops.hopper import fprop_config  # noqa: E402
 from triton_ext.ops.hopper.wgrad_tiles import WgradTileChoice, WgradTileConfig  # noqa: E402
+from triton_ext.ops.kernels.direct import DirectConfig  # noqa: E402
 from triton_ext.ops.problem import ConvProblem  # noqa: E402
 from triton_ext.ops.rewrites.as_fprop import AsFpropConfig  # noqa: E402
 from triton_ext.ops.row_packing import PackedConfig  # noqa: E402

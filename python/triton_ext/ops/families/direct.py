@@ -6,25 +6,25 @@ import math
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from triton_ext.ops.conv_direct import (
-    MIN_GROUP_BYTES,
-    DirectConfig,
-    choose_direct_config,
-    direct_dgrad_plan,
-    direct_plan,
-)
 from triton_ext.ops.core.case import Case
 from triton_ext.ops.core.device import Device
 from triton_ext.ops.core.family import Expected, Family
 from triton_ext.ops.core.keys import Direction
 from triton_ext.ops.epilogue import PLAIN, EpilogueSpec
 from triton_ext.ops.input_gradient import InputGradientPlan
+from triton_ext.ops.kernels.direct import (
+    MIN_GROUP_BYTES,
+    DirectConfig,
+    choose_direct_config,
+    direct_dgrad_plan,
+    direct_plan,
+)
 
 __all__ = ["DIRECT", "DIRECT_DGRAD"]
 
 
 class _Direct(Family[DirectConfig]):
-    """The kernel of ``conv_direct.py``: one configuration, whose time no model expects.
+    """The kernel of ``kernels/direct.py``: one configuration, whose time no model expects.
 
     TMA cannot begin a copy where such a group begins; so nothing is compared with it.
     """

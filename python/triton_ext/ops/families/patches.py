@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
-from triton_ext.ops import patch_dgrad
 from triton_ext.ops.conv_config import ConvConfig, OutputTile
 from triton_ext.ops.core.case import Case
 from triton_ext.ops.core.device import Device
 from triton_ext.ops.core.family import Expected, Family, smem_refusals
 from triton_ext.ops.core.keys import Direction
-from triton_ext.ops.patch_dgrad import PatchDgradPlan
+from triton_ext.ops.kernels import patches
+from triton_ext.ops.kernels.patches import PatchDgradPlan
 
 __all__ = ["PATCHES", "PatchConfig"]
 
@@ -33,14 +33,14 @@ class PatchConfig:
 
 
 class Patches(Family[PatchConfig]):
-    """The kernel of ``patch_dgrad.py``."""
+    """The kernel of ``kernels/patches.py``."""
 
     kind: ClassVar[str] = "patches"
     direction: ClassVar[Direction] = "dgrad"
     config_type: ClassVar[type[PatchConfig]] = PatchConfig
 
     def refusals(self, case: Case, device: Device, config: PatchConfig | None = None) -> list[str]:
-        if not patch_dgrad.has_patches(case.problem):
+        if not patches.has_patches(case.problem):
             return ["windows of the filter are no patches beside each other"]
         return [] if config is None else self.number_refusals(config, case, device)
 
@@ -55,14 +55,14 @@ class Patches(Family[PatchConfig]):
         return self.number_refusals(config, case, device)
 
     def candidates(self, case: Case, device: Device) -> Mapping[PatchConfig, Expected]:
-        times = patch_dgrad.ranking(case.problem, case.dtype, device)
+        times = patches.ranking(case.problem, case.dtype, device)
         return {
             PatchConfig(tiles): Expected.of(us, correction=_CORRECTION)
             for tiles, us in times.items()
         }
 
     def bind(self, config: PatchConfig, case: Case, device: Device) -> PatchDgradPlan:
-        return patch_dgrad.make_plan(
+        return patches.make_plan(
             case.problem, case.strides_of_dy, case.dtype, device, config.config
         )
 

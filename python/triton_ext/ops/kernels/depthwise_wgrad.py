@@ -1,7 +1,7 @@
 """Gradients of the filters of depthwise convolutions, without tensor cores and without atomics.
 
 Symbols: x [N, ([D, ]H, )W, C], dy [N, ([out_d, ]out_h, )out_w, C], dw [C, T * R * S].  A position
-is QW neighbouring pixels of a row of dy, as in ``conv_depthwise.py``.
+is QW neighbouring pixels of a row of dy, as in ``kernels/depthwise.py``.
 
 A program goes over a part of the positions, BLOCK_P at a time, for BLOCK_C channels and the taps of
 LINES rows of the filter, TAPS of each: their sums stay in registers.  Each column of x that a
@@ -27,10 +27,10 @@ from triton_ext.ops.compiling_ahead import compile_ahead
 from triton_ext.ops.conv_fprop import TRITON_DTYPES
 from triton_ext.ops.conv_launch import three
 from triton_ext.ops.core.device import Device
-from triton_ext.ops.depthwise_columns import columns_of, tap_of
-from triton_ext.ops.depthwise_config import DepthwiseWgradConfig, Walk, rank_wgrad
-from triton_ext.ops.depthwise_plan import PixelStrides
 from triton_ext.ops.descriptors import ROW_BYTES
+from triton_ext.ops.families.depthwise.config import DepthwiseWgradConfig, Walk, rank_wgrad
+from triton_ext.ops.families.depthwise.plan import PixelStrides
+from triton_ext.ops.kernels.depthwise_columns import columns_of, tap_of
 from triton_ext.ops.launcher import Launcher
 from triton_ext.ops.problem import ConvProblem
 

@@ -9,25 +9,22 @@ from typing import Any
 import torch
 import triton.language as tl
 
-from triton_ext.ops.conv_depthwise import (
+from triton_ext.ops.conv_fprop import TRITON_DTYPES
+from triton_ext.ops.conv_launch import TO_LAST, ForwardPlan
+from triton_ext.ops.core.device import Device
+from triton_ext.ops.descriptors import ROW_BYTES
+from triton_ext.ops.epilogue import PLAIN, EpilogueSpec
+from triton_ext.ops.families.depthwise.config import (
+    DepthwiseConfig,
+    Walk,
+    ranking,
+)
+from triton_ext.ops.input_gradient import InputGradientPlan
+from triton_ext.ops.kernels.depthwise import (
     conv_depthwise_kernel,
     depthwise_constants,
     depthwise_scalars,
 )
-from triton_ext.ops.conv_direct import DirectConfig, DirectPlan, direct_dgrad_plan
-from triton_ext.ops.conv_fprop import TRITON_DTYPES
-from triton_ext.ops.conv_launch import TO_LAST, ForwardPlan
-from triton_ext.ops.core.device import Device
-from triton_ext.ops.depthwise_config import (
-    MAX_UP,
-    DepthwiseConfig,
-    Walk,
-    is_depthwise,
-    ranking,
-)
-from triton_ext.ops.descriptors import ROW_BYTES
-from triton_ext.ops.epilogue import PLAIN, EpilogueSpec
-from triton_ext.ops.input_gradient import InputGradientPlan
 from triton_ext.ops.launcher import Launcher
 from triton_ext.ops.problem import ConvProblem
 
@@ -152,28 +149,23 @@ def input_gradient_plan(
     dy_strides: tuple[int, ...],
     dtype: torch.dtype,
     device: Device,
-    config: DepthwiseConfig | DirectConfig | None = None,
+    config: DepthwiseConfig | None = None,
 ) -> InputGradientPlan:
-    """Returns the plan of a gradient of groups of few channels; the arguments have been checked.
+    """Returns the plan of a depthwise gradient of the input; the arguments have been checked.
 
     Args:
-        problem: The convolution.
+        problem: The convolution, whose last stride is at most ``MAX_UP``.
         dy_strides: Of dy [N, Co, *output_size], in elements.
         dtype: Of dy, weight and dx.
         device: The device.
-        config: The configuration, whose class says which kernel; ``None`` lets a model choose.
+        config: The configuration; ``None`` lets a model choose.
     """
-    takes_walk = is_depthwise(problem) and problem.stride[-1] <= MAX_UP
-    plans: list[DepthwisePlan | DirectPlan] = []
-    for epilogue in (PLAIN, EpilogueSpec(bias=True)):
-        if takes_walk and not isinstance(config, DirectConfig):
-            strides = PixelStrides.make(problem.y_shape, dy_strides)
-            walk = Walk.backward(problem)
-            plans.append(_plan(problem, walk, strides, dtype, dtype, device, epilogue, config))
-        else:
-            direct = config if isinstance(config, DirectConfig) else None
-            plans.append(direct_dgrad_plan(problem, dy_strides, dtype, device, epilogue, direct))
-    plain, biased = plans
+    strides = PixelStrides.make(problem.y_shape, dy_strides)
+    walk = Walk.backward(problem)
+    plain, biased = (
+        _plan(problem, walk, strides, dtype, dtype, device, epilogue, config)
+        for epilogue in (PLAIN, EpilogueSpec(bias=True))
+    )
     return InputGradientPlan(problem=problem, plain=plain, biased=biased)
 
 

@@ -5,7 +5,7 @@ would use one column of BLOCK_K of what it loads and multiplies; with fewer than
 ``MIN_GROUP_BYTES`` bytes of channels per group, loading each pixel's channels once per tap and
 multiplying them where they are costs less, and TMA could not begin a copy where a group begins.
 Neighbouring threads read neighbouring channels.  Groups of one channel each way have a kernel of
-their own, ``conv_depthwise.py``.
+their own, ``kernels/depthwise.py``.
 
 The gradient is the same over dy: the filter is read from its end, its channels are exchanged, and
 what would be a fraction of a pixel of dy, where the convolution has a stride, is none.
@@ -28,10 +28,10 @@ from triton_ext.ops.config_checks import power_problems, range_problems
 from triton_ext.ops.conv_fprop import TRITON_DTYPES
 from triton_ext.ops.conv_launch import TO_LAST, ForwardPlan, three
 from triton_ext.ops.core.device import Device
-from triton_ext.ops.depthwise_config import Walk
 from triton_ext.ops.descriptors import ROW_BYTES, packed_strides
 from triton_ext.ops.epilogue import PLAIN, EpilogueSpec
 from triton_ext.ops.epilogue_device import finish_tile, pixels_of_image, scale_and_shift
+from triton_ext.ops.families.depthwise.config import Walk
 from triton_ext.ops.launcher import Launcher
 from triton_ext.ops.problem import ConvProblem
 

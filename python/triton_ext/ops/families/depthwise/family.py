@@ -9,7 +9,7 @@ from triton_ext.ops.core.case import Case
 from triton_ext.ops.core.device import Device
 from triton_ext.ops.core.family import Expected, Family, ranked
 from triton_ext.ops.core.keys import Direction
-from triton_ext.ops.depthwise_config import (
+from triton_ext.ops.families.depthwise.config import (
     MAX_UP,
     DepthwiseConfig,
     DepthwiseWgradConfig,
@@ -20,8 +20,8 @@ from triton_ext.ops.depthwise_config import (
     is_depthwise,
     wgrad_configs,
 )
-from triton_ext.ops.depthwise_plan import forward_plan, input_gradient_plan
-from triton_ext.ops.depthwise_wgrad import wgrad_plan
+from triton_ext.ops.families.depthwise.plan import forward_plan, input_gradient_plan
+from triton_ext.ops.kernels.depthwise_wgrad import wgrad_plan
 from triton_ext.ops.problem import ConvProblem
 
 __all__ = ["DEPTHWISE", "DEPTHWISE_DGRAD", "DEPTHWISE_WGRAD"]
@@ -35,7 +35,7 @@ def _other_groups(problem: ConvProblem) -> list[str]:
 
 
 class _Depthwise(Family[DepthwiseConfig]):
-    """The kernel of ``conv_depthwise.py``, over x or over dy.
+    """The kernel of ``kernels/depthwise.py``, over x or over dy.
 
     Its model counts instructions, which no other model does: nothing is compared with it.
     """
@@ -102,7 +102,7 @@ class DepthwiseDgrad(_Depthwise):
 
 
 class DepthwiseWgrad(Family[DepthwiseWgradConfig]):
-    """wgrad: the kernels of ``depthwise_wgrad.py``."""
+    """wgrad: the kernels of ``kernels/depthwise_wgrad.py``."""
 
     kind: ClassVar[str] = "depthwise_wgrad"
     direction: ClassVar[Direction] = "wgrad"
