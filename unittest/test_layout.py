@@ -52,12 +52,15 @@ RULES: dict[str, tuple[set[str], set[str]]] = {
     # rich draws its table where it is installed.
     "nn": ({"errors", "ops", "nn"}, {"torch", "rich"}),
     "tools": (
-        {"", "backends", "errors", "host", "strings", "tools", "tools.doctor", "tools.tune"}
+        {"", "backends", "errors", "host", "strings", "tools", "tools.doctor", "tools.explain"}
+        | {"tools.tune"}
         | COMPILER,
         set(),
     ),
     # Its command runs where torch and a GPU are.
     "tools.tune": ({"errors", "ops.tuning", "tools"}, set()),
+    # Its command needs torch.
+    "tools.explain": ({"ops.tuning", "tools"}, set()),
     # It looks at what is installed; every import stands in a guarded probe.
     "tools.doctor": ({"", "backends", "errors", "host", "plugin", "tools"}, {"torch"}),
     # It compiles with all of the package, in processes of its own.

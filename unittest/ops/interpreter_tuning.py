@@ -18,8 +18,8 @@ from interpreted import FOLDER
 from triton_ext import ops
 from triton_ext.errors import UnsupportedError
 from triton_ext.ops import conv_gemm, execution, tuning
-from triton_ext.ops.conv_gather import GatherPlan
 from triton_ext.ops.epilogue import EpilogueSpec
+from triton_ext.ops.kernels.few_channels import GatherPlan
 from triton_ext.ops.tuning import job as jobs
 from triton_ext.ops.tuning import runs
 from triton_ext.ops.tuning.calls import make_plan, make_tensors, run_plan

@@ -24,7 +24,7 @@ ROWS = [
 ]
 
 
-@pytest.mark.parametrize("index", range(4))
+@pytest.mark.parametrize("index", range(5))
 def test_the_code_prints_what_it_says(index, tmp_path):
     pytest.importorskip("numpy", reason="Triton's interpreter needs numpy, which is not installed")
     code = re.findall(r"^```python\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)[index]

@@ -11,6 +11,7 @@ plugin.install()
 
 # The kernels they import need the plugin.
 from triton_ext.ops import flops, library  # noqa: E402, F401 - register the operators
+from triton_ext.ops.explain import Explanation, explain  # noqa: E402
 from triton_ext.ops.functional import (  # noqa: E402
     conv1d,
     conv1d_input,
@@ -29,6 +30,7 @@ from triton_ext.ops.norms import batch_norm, group_norm, norm_problem  # noqa: E
 from triton_ext.ops.support import Support, support  # noqa: E402
 
 __all__ = [
+    "Explanation",
     "Support",
     "batch_norm",
     "conv1d",
@@ -43,6 +45,7 @@ __all__ = [
     "conv_transpose1d",
     "conv_transpose2d",
     "conv_transpose3d",
+    "explain",
     "group_norm",
     "norm_problem",
     "support",

@@ -33,7 +33,7 @@ from typing import Any, Literal
 import torch
 from triton.runtime.jit import JITFunction
 
-from triton_ext.ops.machine import IS_INTERPRETED
+from triton_ext.ops.core.device import IS_INTERPRETED
 
 __all__ = [
     "ACTIVATIONS",

@@ -19,8 +19,8 @@ from triton_ext.errors import DescriptorError, TritonExtError, UnsupportedError
 from triton_ext.ops import conv_plan, dgrad_plan, wgrad_plan
 from triton_ext.ops.arguments import channels_last_strides
 from triton_ext.ops.conv_refusals import epilogue_reasons
+from triton_ext.ops.core.device import Device, device_of
 from triton_ext.ops.epilogue import PLAIN, EpilogueSpec
-from triton_ext.ops.machine import Machine, machine_of
 from triton_ext.ops.problem import ConvProblem
 from triton_ext.ops.row_packing import violations
 
@@ -206,11 +206,11 @@ def reasons(
         device: Where they are; nothing is said of ``meta``.
         epilogue: Of fprop; the other directions have none that could be refused.
     """
-    machine: Machine | None = None
+    machine: Device | None = None
     found: list[str] = []
     if device.type != "meta":
         try:
-            machine = machine_of(device, f"conv{problem.dims}d")
+            machine = device_of(device, f"conv{problem.dims}d")
         except UnsupportedError as error:
             found.append(str(error))
     rounded = _tf32_reason(dtype, device)

@@ -16,8 +16,8 @@ from torch.compiler import is_compiling
 from torch.utils._device import DeviceContext
 
 from triton_ext.ops.autocast import cast_operands, is_autocast
+from triton_ext.ops.core.device import IS_INTERPRETED
 from triton_ext.ops.descriptors import ROW_BYTES
-from triton_ext.ops.machine import IS_INTERPRETED
 from triton_ext.ops.plans import PlanCache, allows_tf32
 
 __all__ = [

@@ -10,7 +10,7 @@ from torch.autograd import forward_ad
 
 from triton_ext.ops.arguments import channels_last_strides
 from triton_ext.ops.calls import is_transformed
-from triton_ext.ops.machine import IS_INTERPRETED
+from triton_ext.ops.core.device import IS_INTERPRETED
 from triton_ext.ops.norms.norm_arguments import (
     activation_mistake,
     dense_mistake,

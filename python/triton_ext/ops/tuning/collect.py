@@ -19,11 +19,11 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from triton_ext.ops.arguments import dgrad_size, is_per_image, problem_of
 from triton_ext.ops.checks import kind_of
+from triton_ext.ops.core.case import Case
+from triton_ext.ops.core.keys import Direction
 from triton_ext.ops.epilogue import PLAIN, EpilogueSpec
 from triton_ext.ops.plans import reasons
 from triton_ext.ops.problem import ConvProblem
-from triton_ext.ops.tuning_store.cases import Case
-from triton_ext.ops.tuning_store.keys import Direction
 
 __all__ = ["Calls", "check_inputs", "collect", "parse_shape", "record"]
 

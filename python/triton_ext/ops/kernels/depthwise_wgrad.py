@@ -1,7 +1,7 @@
 """Gradients of the filters of depthwise convolutions, without tensor cores and without atomics.
 
 Symbols: x [N, ([D, ]H, )W, C], dy [N, ([out_d, ]out_h, )out_w, C], dw [C, T * R * S].  A position
-is QW neighbouring pixels of a row of dy, as in ``conv_depthwise.py``.
+is QW neighbouring pixels of a row of dy, as in ``kernels/depthwise.py``.
 
 A program goes over a part of the positions, BLOCK_P at a time, for BLOCK_C channels and the taps of
 LINES rows of the filter, TAPS of each: their sums stay in registers.  Each column of x that a
@@ -26,12 +26,12 @@ import triton.language as tl
 from triton_ext.ops.compiling_ahead import compile_ahead
 from triton_ext.ops.conv_fprop import TRITON_DTYPES
 from triton_ext.ops.conv_launch import three
-from triton_ext.ops.depthwise_columns import columns_of, tap_of
-from triton_ext.ops.depthwise_config import DepthwiseWgradConfig, Walk, rank_wgrad
-from triton_ext.ops.depthwise_plan import PixelStrides
+from triton_ext.ops.core.device import Device
 from triton_ext.ops.descriptors import ROW_BYTES
+from triton_ext.ops.families.depthwise.config import DepthwiseWgradConfig, Walk, rank_wgrad
+from triton_ext.ops.families.depthwise.plan import PixelStrides
+from triton_ext.ops.kernels.depthwise_columns import columns_of, tap_of
 from triton_ext.ops.launcher import Launcher
-from triton_ext.ops.machine import Machine
 from triton_ext.ops.problem import ConvProblem
 
 __all__ = [
@@ -305,7 +305,7 @@ def wgrad_plan(
     x_strides: tuple[int, ...],
     dy_strides: tuple[int, ...],
     out_dtype: torch.dtype,
-    machine: Machine,
+    device: Device,
     config: DepthwiseWgradConfig | None = None,
 ) -> DepthwiseWgradPlan:
     """Returns the plan of a gradient of depthwise filters; the arguments have been checked.
@@ -315,15 +315,15 @@ def wgrad_plan(
         x_strides: Of x [N, C, *input_size], in elements.
         dy_strides: Of dy [N, C, *output_size], in elements.
         out_dtype: Of dw.
-        machine: The device.
+        device: The device.
         config: The configuration; ``None`` lets a model choose.
     """
     walk = Walk.forward(problem)
     if config is None:
-        config = rank_wgrad(walk, machine.num_sms)[0]
+        config = rank_wgrad(walk, device.num_sms)[0]
     x = PixelStrides.make(problem.x_shape, x_strides)
     dy = PixelStrides.make(problem.y_shape, dy_strides)
-    parts, tiles = config.parts(walk, machine.num_sms)
+    parts, tiles = config.parts(walk, device.num_sms)
     channel_blocks = math.ceil(problem.in_channels / config.block_c)
     return DepthwiseWgradPlan(
         problem=problem,

@@ -1,6 +1,6 @@
 """How few output channels are computed by shifted products: which tiles fit, what they should take.
 
-``conv_col2im.py`` multiplies every pixel of x by all taps of a row of the filter at once.  Pure
+``kernels/kn2row.py`` multiplies every pixel of x by all taps of a row of the filter at once.  Pure
 arithmetic: no tensors, no GPU.
 
 The columns of a product are S rounded up to a power of two times Co rounded up to one, 16 at least.
@@ -16,10 +16,9 @@ from dataclasses import dataclass, replace
 import torch
 
 from triton_ext.ops.config_checks import power_problems, range_problems
+from triton_ext.ops.core.device import H200, Device
 from triton_ext.ops.descriptors import ROW_BYTES, packed_strides
-from triton_ext.ops.machine import Machine
 from triton_ext.ops.problem import ConvProblem
-from triton_ext.ops.row_packing import BYTES_PER_US, KERNEL_US
 
 __all__ = [
     "Col2ImConfig",
@@ -225,7 +224,7 @@ def vector_of(problem: ConvProblem, x_strides: tuple[int, ...]) -> int:
     return math.gcd(ROW_BYTES // _ELEMENT_BYTES, problem.in_channels, *outer)
 
 
-def ranking(problem: ConvProblem, dtype: torch.dtype, machine: Machine) -> list[Col2ImConfig]:
+def ranking(problem: ConvProblem, dtype: torch.dtype, device: Device) -> list[Col2ImConfig]:
     """Returns configurations for a dense x, by the times that the model expects.
 
     None where shifted products are not added, or loads are not of 16 bytes.
@@ -233,18 +232,18 @@ def ranking(problem: ConvProblem, dtype: torch.dtype, machine: Machine) -> list[
     Args:
         problem: What is computed.
         dtype: Of x and weight.
-        machine: The device.
+        device: The device.
     """
     strides = packed_strides((problem.batch, *problem.input_size, problem.in_channels))
     x_strides = (strides[0], 1, *strides[1:-1])
     if col2im_reasons(problem, dtype) or not has_full_loads(problem, x_strides):
         return []
-    times = expected_times(problem, machine)
+    times = expected_times(problem, device)
     return sorted(times, key=lambda config: times[config])
 
 
 def best_config(
-    problem: ConvProblem, x_strides: tuple[int, ...], machine: Machine
+    problem: ConvProblem, x_strides: tuple[int, ...], device: Device
 ) -> tuple[Col2ImConfig | None, float]:
     """Returns the configuration that the model expects to be fastest, and its microseconds.
 
@@ -253,15 +252,15 @@ def best_config(
     Args:
         problem: One without :func:`col2im_reasons`.
         x_strides: Of x, in elements.
-        machine: The device.
+        device: The device.
     """
     if not has_full_loads(problem, x_strides):
         return None, math.inf
-    times = expected_times(problem, machine)
+    times = expected_times(problem, device)
     return min(times.items(), key=lambda item: item[1], default=(None, math.inf))
 
 
-def expected_times(problem: ConvProblem, machine: Machine) -> dict[Col2ImConfig, float]:
+def expected_times(problem: ConvProblem, device: Device) -> dict[Col2ImConfig, float]:
     """Returns the configurations that fit, with the microseconds that the model expects.
 
     The model was not measured: the bytes, what is read twice included, at the rate of copies, and
@@ -269,36 +268,36 @@ def expected_times(problem: ConvProblem, machine: Machine) -> dict[Col2ImConfig,
 
     Args:
         problem: One without :func:`col2im_reasons`.
-        machine: The device.
+        device: The device.
     """
     times = {}
     products = _filter_rows(problem) * _padded_channels(problem) // block_k(problem)
-    for config in _candidates(problem, machine):
+    for config in _candidates(problem, device):
         walk = Walk.make(config, problem)
         pixels = walk.programs * walk.steps * (walk.segment + _beside(problem))
         elements = pixels * problem.in_channels + math.prod(problem.y_shape)
-        bytes_us = elements * _ELEMENT_BYTES / BYTES_PER_US
-        rounds = math.ceil(walk.programs / _at_once(config, problem, machine))
+        bytes_us = elements * _ELEMENT_BYTES / H200.copy_bytes_per_us
+        rounds = math.ceil(walk.programs / _at_once(config, problem, device))
         step_us = _STEP_US + products * config.block_m / 128 * _PRODUCT_US
         if config.num_stages > 1:
             step_us += products * _FILTER_US
         waiting_us = rounds * (walk.steps + 1) * step_us
         hidden, shown = sorted((bytes_us, waiting_us))
-        times[config] = KERNEL_US + shown + _NOT_HIDDEN * hidden
+        times[config] = H200.launch_us + shown + _NOT_HIDDEN * hidden
     return times
 
 
-def _candidates(problem: ConvProblem, machine: Machine) -> list[Col2ImConfig]:
+def _candidates(problem: ConvProblem, device: Device) -> list[Col2ImConfig]:
     """Returns configurations whose programs fill the multiprocessors once or a few times."""
     found: dict[Col2ImConfig, None] = {}
     for block_m, num_stages in ((64, 1), (64, 3), (128, 3)):
         one = Col2ImConfig(block_m=block_m, rows=1, num_stages=num_stages)
         of_thread = block_m * _padded_channels(problem) // (32 * one.num_warps)
         is_large = num_stages == 1 and of_thread > _PREFETCHED
-        if is_large or col2im_problems(one, problem, machine.smem_bytes):
+        if is_large or col2im_problems(one, problem, device.smem_bytes):
             continue
         walk = Walk.make(one, problem)
-        at_once = _at_once(one, problem, machine)
+        at_once = _at_once(one, problem, device)
         for rounds in (1, 2, 3):
             # Strips are rows here.
             strips = max(1, rounds * at_once * walk.strips // walk.programs)
@@ -308,13 +307,13 @@ def _candidates(problem: ConvProblem, machine: Machine) -> list[Col2ImConfig]:
     return list(found)
 
 
-def _at_once(config: Col2ImConfig, problem: ConvProblem, machine: Machine) -> int:
+def _at_once(config: Col2ImConfig, problem: ConvProblem, device: Device) -> int:
     """Returns how many programs run at once."""
-    fitting = machine.smem_bytes // (config.smem_bytes(problem) + _RESERVED_BYTES)
+    fitting = device.smem_bytes // (config.smem_bytes(problem) + _RESERVED_BYTES)
     # Larger tiles take twice the registers.
     warps = _WARPS_AT_ONCE if config.block_m <= 16 * config.num_warps else _WARPS_AT_ONCE // 2
     per_sm = min(fitting, warps // config.num_warps)
-    return machine.num_sms * max(1, per_sm)
+    return device.num_sms * max(1, per_sm)
 
 
 def has_full_loads(problem: ConvProblem, x_strides: tuple[int, ...]) -> bool:

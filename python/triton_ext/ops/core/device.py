@@ -1,4 +1,4 @@
-"""What plans need to know of a device."""
+"""The device: what kernels are planned for, and the rates that models of all kernels share."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from triton_ext.host import require
 from triton_ext.host.seams import interpreting
 from triton_ext.ops.conv_config import SMEM_BYTES
 
-__all__ = ["IS_INTERPRETED", "Machine", "assumed_machine", "machine_of"]
+__all__ = ["H200", "IS_INTERPRETED", "KNOWN", "Device", "Rates", "assumed_device", "device_of"]
 
 # Triton decides where a kernel is defined, when this package is imported, whether it is interpreted
 # or compiled.
@@ -24,8 +24,35 @@ IS_INTERPRETED = interpreting()
 _INTERPRETED_PROGRAMS = 2
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rates:
+    """What work costs on a GPU, whatever kernel does it.
+
+    A family whose measurements want another number has a correction beside its model: a difference
+    in microseconds, or a factor on a rate.
+
+    Attributes:
+        launch_us: A launch, from the start of the kernel to its end, without work.
+        copy_bytes_per_us: DRAM, bytes read and written by kernels that copy.
+        read_us_per_mib: DRAM, a MiB that is only read.
+        cycles_per_us: Clock of a multiprocessor; each of its four schedulers issues one instruction
+            per cycle.
+    """
+
+    launch_us: float
+    copy_bytes_per_us: float
+    read_us_per_mib: float
+    cycles_per_us: float
+
+
+#: The only GPU whose rates are measured; models use them for all (Triton 3.9.0, fp16).  Copies:
+#: 2026-11-20, docs/performance.md.  Reads: layers of wgrad that DRAM limits, 245 to 768 MiB take
+#: 0.25 to 0.30 us each, 2026-11-22.
+H200 = Rates(launch_us=3.0, copy_bytes_per_us=3.5e6, read_us_per_mib=0.28, cycles_per_us=1700.0)
+
+
 @dataclass(frozen=True, slots=True)
-class Machine:
+class Device:
     """A device that can run the kernels.
 
     Attributes:
@@ -41,20 +68,26 @@ class Machine:
     name: str = ""
 
 
-_assumed: ContextVar[Machine | None] = ContextVar("assumed_machine", default=None)
+#: GPUs that can be asked about where there is none, by their names on command lines.
+KNOWN: dict[str, Device] = {
+    "h200": Device(132, (9, 0), SMEM_BYTES, "NVIDIA H200"),
+    "h100": Device(132, (9, 0), SMEM_BYTES, "NVIDIA H100 80GB HBM3"),
+}
+
+_assumed: ContextVar[Device | None] = ContextVar("assumed_device", default=None)
 
 
 @contextlib.contextmanager
-def assumed_machine(machine: Machine) -> Iterator[None]:
-    """Within, the device ``meta`` is this machine: kernels can be planned and compiled for it."""
-    token = _assumed.set(machine)
+def assumed_device(device: Device) -> Iterator[None]:
+    """Within, the device ``meta`` is this one: kernels can be planned and compiled for it."""
+    token = _assumed.set(device)
     try:
         yield
     finally:
         _assumed.reset(token)
 
 
-def machine_of(device: torch.device, operator: str) -> Machine:
+def device_of(device: torch.device, operator: str) -> Device:
     """Returns the description of a device that can run im2col kernels.
 
     Args:
@@ -65,7 +98,7 @@ def machine_of(device: torch.device, operator: str) -> Machine:
         UnsupportedError: The device cannot run the kernels; the text says what could.
     """
     if device.type == "cpu" and IS_INTERPRETED:
-        return Machine(_INTERPRETED_PROGRAMS, (9, 0), SMEM_BYTES)
+        return Device(_INTERPRETED_PROGRAMS, (9, 0), SMEM_BYTES)
     assumed = _assumed.get()
     if assumed is not None and device.type == "meta":
         return assumed
@@ -78,7 +111,7 @@ def machine_of(device: torch.device, operator: str) -> Machine:
                 f"{operator}: TMA im2col needs sm_90 or newer, {device} is "
                 f"sm_{capability[0]}{capability[1]}"
             )
-        return Machine(
+        return Device(
             properties.multi_processor_count,
             capability,
             properties.shared_memory_per_block_optin,

@@ -9,26 +9,23 @@ from typing import Any
 import torch
 import triton.language as tl
 
-from triton_ext.ops.conv_depthwise import (
+from triton_ext.ops.conv_fprop import TRITON_DTYPES
+from triton_ext.ops.conv_launch import TO_LAST, ForwardPlan
+from triton_ext.ops.core.device import Device
+from triton_ext.ops.descriptors import ROW_BYTES
+from triton_ext.ops.epilogue import PLAIN, EpilogueSpec
+from triton_ext.ops.families.depthwise.config import (
+    DepthwiseConfig,
+    Walk,
+    ranking,
+)
+from triton_ext.ops.input_gradient import InputGradientPlan
+from triton_ext.ops.kernels.depthwise import (
     conv_depthwise_kernel,
     depthwise_constants,
     depthwise_scalars,
 )
-from triton_ext.ops.conv_direct import DirectConfig, DirectPlan, direct_dgrad_plan
-from triton_ext.ops.conv_fprop import TRITON_DTYPES
-from triton_ext.ops.conv_launch import TO_LAST, ForwardPlan
-from triton_ext.ops.depthwise_config import (
-    MAX_UP,
-    DepthwiseConfig,
-    Walk,
-    is_depthwise,
-    ranking,
-)
-from triton_ext.ops.descriptors import ROW_BYTES
-from triton_ext.ops.epilogue import PLAIN, EpilogueSpec
-from triton_ext.ops.input_gradient import InputGradientPlan
 from triton_ext.ops.launcher import Launcher
-from triton_ext.ops.machine import Machine
 from triton_ext.ops.problem import ConvProblem
 
 __all__ = [
@@ -127,7 +124,7 @@ def forward_plan(
     x_strides: tuple[int, ...],
     dtype: torch.dtype,
     out_dtype: torch.dtype,
-    machine: Machine,
+    device: Device,
     epilogue: EpilogueSpec,
     config: DepthwiseConfig | None = None,
 ) -> DepthwisePlan:
@@ -138,42 +135,37 @@ def forward_plan(
         x_strides: Of x [N, C, *input_size], in elements.
         dtype: Of x and weight.
         out_dtype: Of y.
-        machine: The device.
+        device: The device.
         epilogue: What is done to the output before it is stored.
         config: The configuration; ``None`` lets a model choose.
     """
     strides = PixelStrides.make(problem.x_shape, x_strides)
     walk = Walk.forward(problem)
-    return _plan(problem, walk, strides, dtype, out_dtype, machine, epilogue, config)
+    return _plan(problem, walk, strides, dtype, out_dtype, device, epilogue, config)
 
 
 def input_gradient_plan(
     problem: ConvProblem,
     dy_strides: tuple[int, ...],
     dtype: torch.dtype,
-    machine: Machine,
-    config: DepthwiseConfig | DirectConfig | None = None,
+    device: Device,
+    config: DepthwiseConfig | None = None,
 ) -> InputGradientPlan:
-    """Returns the plan of a gradient of groups of few channels; the arguments have been checked.
+    """Returns the plan of a depthwise gradient of the input; the arguments have been checked.
 
     Args:
-        problem: The convolution.
+        problem: The convolution, whose last stride is at most ``MAX_UP``.
         dy_strides: Of dy [N, Co, *output_size], in elements.
         dtype: Of dy, weight and dx.
-        machine: The device.
-        config: The configuration, whose class says which kernel; ``None`` lets a model choose.
+        device: The device.
+        config: The configuration; ``None`` lets a model choose.
     """
-    takes_walk = is_depthwise(problem) and problem.stride[-1] <= MAX_UP
-    plans: list[DepthwisePlan | DirectPlan] = []
-    for epilogue in (PLAIN, EpilogueSpec(bias=True)):
-        if takes_walk and not isinstance(config, DirectConfig):
-            strides = PixelStrides.make(problem.y_shape, dy_strides)
-            walk = Walk.backward(problem)
-            plans.append(_plan(problem, walk, strides, dtype, dtype, machine, epilogue, config))
-        else:
-            direct = config if isinstance(config, DirectConfig) else None
-            plans.append(direct_dgrad_plan(problem, dy_strides, dtype, machine, epilogue, direct))
-    plain, biased = plans
+    strides = PixelStrides.make(problem.y_shape, dy_strides)
+    walk = Walk.backward(problem)
+    plain, biased = (
+        _plan(problem, walk, strides, dtype, dtype, device, epilogue, config)
+        for epilogue in (PLAIN, EpilogueSpec(bias=True))
+    )
     return InputGradientPlan(problem=problem, plain=plain, biased=biased)
 
 
@@ -183,12 +175,12 @@ def _plan(
     strides: PixelStrides,
     dtype: torch.dtype,
     out_dtype: torch.dtype,
-    machine: Machine,
+    device: Device,
     epilogue: EpilogueSpec,
     config: DepthwiseConfig | None,
 ) -> DepthwisePlan:
     if config is None:
-        config = ranking(walk, machine.num_sms)[0]
+        config = ranking(walk, device.num_sms)[0]
     triton_dtype, triton_out = TRITON_DTYPES[dtype], TRITON_DTYPES[out_dtype]
     return DepthwisePlan(
         problem=problem,

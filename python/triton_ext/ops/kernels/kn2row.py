@@ -22,7 +22,7 @@ Counted for 3x3 and 128 channels of 2 bytes, per pixel: 256 bytes loaded once, a
 and 2 rows of some 40 again, instead of 9 * 256; 6 products of 64 channels and 16 columns.
 
 Not handled: strides, groups, three dimensions, and fp32, whose loads would have to round to tf32;
-the filter stays in shared memory, which bounds Ci (``col2im_config.py``).
+the filter stays in shared memory, which bounds Ci (``config.py``).
 """
 
 from __future__ import annotations
@@ -35,7 +35,14 @@ import triton
 import triton.language as tl
 
 from triton_ext.errors import UnsupportedError
-from triton_ext.ops.col2im_config import (
+from triton_ext.ops.compiling_ahead import compile_ahead, without_tensors
+from triton_ext.ops.conv_fprop import TRITON_DTYPES
+from triton_ext.ops.conv_launch import PointerPlan
+from triton_ext.ops.core.device import IS_INTERPRETED, Device
+from triton_ext.ops.descriptors import ROW_BYTES, packed_strides
+from triton_ext.ops.epilogue import PLAIN, EpilogueSpec
+from triton_ext.ops.epilogue_device import finish_tile, scale_and_shift
+from triton_ext.ops.families.kn2row.config import (
     Col2ImConfig,
     Walk,
     best_config,
@@ -45,14 +52,7 @@ from triton_ext.ops.col2im_config import (
     column_shape,
     vector_of,
 )
-from triton_ext.ops.compiling_ahead import compile_ahead, without_tensors
-from triton_ext.ops.conv_fprop import TRITON_DTYPES
-from triton_ext.ops.conv_launch import PointerPlan
-from triton_ext.ops.descriptors import ROW_BYTES, packed_strides
-from triton_ext.ops.epilogue import PLAIN, EpilogueSpec
-from triton_ext.ops.epilogue_device import finish_tile, scale_and_shift
 from triton_ext.ops.launcher import Launcher
-from triton_ext.ops.machine import IS_INTERPRETED, Machine
 from triton_ext.ops.problem import ConvProblem
 
 __all__ = [
@@ -319,7 +319,7 @@ def col2im_plan(
     problem: ConvProblem,
     x_strides: tuple[int, ...],
     dtype: torch.dtype,
-    machine: Machine,
+    device: Device,
     epilogue: EpilogueSpec,
     config: Col2ImConfig | None = None,
 ) -> Col2ImPlan:
@@ -329,7 +329,7 @@ def col2im_plan(
         problem: What is computed.
         x_strides: Of x [N, Ci, *input_size], in elements.
         dtype: Of x and weight.
-        machine: The device.
+        device: The device.
         epilogue: What is done to the output before it is stored.
         config: The configuration; ``None`` lets a model choose.
 
@@ -342,13 +342,13 @@ def col2im_plan(
     if wrong:
         raise UnsupportedError(f"{name}: shifted products are not added: " + "; ".join(wrong))
     if config is None:
-        config, _ = best_config(problem, x_strides, machine)
+        config, _ = best_config(problem, x_strides, device)
     if config is None:
         raise UnsupportedError(
             f"{name}: no configuration fits {problem.in_channels} channels in the "
-            f"{machine.smem_bytes} bytes of shared memory of a CTA, with loads of {ROW_BYTES} bytes"
+            f"{device.smem_bytes} bytes of shared memory of a CTA, with loads of {ROW_BYTES} bytes"
         )
-    wrong = col2im_problems(config, problem, machine.smem_bytes)
+    wrong = col2im_problems(config, problem, device.smem_bytes)
     if wrong:
         raise UnsupportedError(f"{name}: configuration {config}: " + "; ".join(wrong))
     out_dtype = epilogue.out_dtype or dtype

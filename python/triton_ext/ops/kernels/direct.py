@@ -5,7 +5,7 @@ would use one column of BLOCK_K of what it loads and multiplies; with fewer than
 ``MIN_GROUP_BYTES`` bytes of channels per group, loading each pixel's channels once per tap and
 multiplying them where they are costs less, and TMA could not begin a copy where a group begins.
 Neighbouring threads read neighbouring channels.  Groups of one channel each way have a kernel of
-their own, ``conv_depthwise.py``.
+their own, ``kernels/depthwise.py``.
 
 The gradient is the same over dy: the filter is read from its end, its channels are exchanged, and
 what would be a fraction of a pixel of dy, where the convolution has a stride, is none.
@@ -27,12 +27,12 @@ from triton_ext.ops.compiling_ahead import compile_ahead, without_tensors
 from triton_ext.ops.config_checks import power_problems, range_problems
 from triton_ext.ops.conv_fprop import TRITON_DTYPES
 from triton_ext.ops.conv_launch import TO_LAST, ForwardPlan, three
-from triton_ext.ops.depthwise_config import Walk
+from triton_ext.ops.core.device import Device
 from triton_ext.ops.descriptors import ROW_BYTES, packed_strides
 from triton_ext.ops.epilogue import PLAIN, EpilogueSpec
 from triton_ext.ops.epilogue_device import finish_tile, pixels_of_image, scale_and_shift
+from triton_ext.ops.families.depthwise.config import Walk
 from triton_ext.ops.launcher import Launcher
-from triton_ext.ops.machine import Machine
 from triton_ext.ops.problem import ConvProblem
 
 __all__ = [
@@ -294,7 +294,7 @@ def direct_plan(
     x_strides: tuple[int, ...],
     dtype: torch.dtype,
     out_dtype: torch.dtype,
-    machine: Machine,
+    device: Device,
     epilogue: EpilogueSpec,
     config: DirectConfig | None,
 ) -> DirectPlan:
@@ -305,13 +305,13 @@ def direct_plan(
         x_strides: Of x [N, Ci, *input_size], in elements.
         dtype: Of x and weight.
         out_dtype: Of y.
-        machine: The device.
+        device: The device.
         epilogue: What is done to the output before it is stored.
         config: The configuration; ``None`` lets a model choose.
     """
     m_gemm, co = problem.geometry.m_gemm, problem.out_channels
     if config is None:
-        config = choose_direct_config(m_gemm, co, machine.num_sms)
+        config = choose_direct_config(m_gemm, co, device.num_sms)
     triton_dtype, triton_out = TRITON_DTYPES[dtype], TRITON_DTYPES[out_dtype]
     return DirectPlan(
         problem=problem,
@@ -334,7 +334,7 @@ def direct_dgrad_plan(
     problem: ConvProblem,
     dy_strides: tuple[int, ...],
     dtype: torch.dtype,
-    machine: Machine,
+    device: Device,
     epilogue: EpilogueSpec,
     config: DirectConfig | None,
 ) -> DirectPlan:
@@ -344,14 +344,14 @@ def direct_dgrad_plan(
         problem: The convolution.
         dy_strides: Of dy [N, Co, *output_size], in elements.
         dtype: Of dy, weight and dx.
-        machine: The device.
+        device: The device.
         epilogue: What is done to dx before it is stored.
         config: The tile configuration; ``None`` for one that fits.
     """
     walk = Walk.backward(problem)
     m_gemm, ci = problem.batch * math.prod(problem.input_size), problem.in_channels
     if config is None:
-        config = choose_direct_config(m_gemm, ci, machine.num_sms)
+        config = choose_direct_config(m_gemm, ci, device.num_sms)
     if dy_strides[1] != 1:
         pixels = (problem.batch, *problem.output_size, problem.out_channels)
         packed = packed_strides(pixels)

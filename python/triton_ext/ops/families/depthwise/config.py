@@ -1,6 +1,6 @@
 """Depthwise convolutions: which way they walk, and how their kernels are compiled.
 
-Pure arithmetic: no torch, no GPU.
+Pure arithmetic: no tensors, no GPU.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ import math
 from dataclasses import dataclass
 
 from triton_ext.ops.config_checks import power_problems, range_problems
+from triton_ext.ops.core.device import H200
 from triton_ext.ops.problem import ConvProblem
 
 __all__ = [
@@ -34,6 +35,9 @@ _LIVE_REGISTERS = 116
 _MOST_PIXELS, _MOST_SUMS = 32, 128
 # More than is ever proposed, of a thread: elements of a pixel, of all pixels, and products.
 _MOST_ELEMENTS, _MOST_OUTPUTS, _MOST_PRODUCTS = 16, 256, 1024
+# Factors on the rate of copies: x and dy or y; what the filter's gradient reads again, from L2 for
+# the most part; its parts.
+_COPY_RATE, _REREAD_RATE, _PARTS_RATE = 4.0 / 3.5, 8.0 / 3.5, 3.0 / 3.5
 
 
 def is_depthwise(problem: ConvProblem) -> bool:
@@ -246,7 +250,7 @@ def expected_us(config: DepthwiseConfig, walk: Walk, num_sms: int) -> float:
     waiting = 1 + 16 / max(warps, 1)
     waves = programs * config.num_warps / num_sms / 4
     # Pieces of fewer than 128 bytes cost.
-    computing = max(waves, 1.0) * thread * waiting * (1 + 8 / config.block_c) / 1700
+    computing = max(waves, 1.0) * thread * waiting * (1 + 8 / config.block_c) / H200.cycles_per_us
     # Rows are loaded again by the program of the rows below, from L2.
     rows = max(1.0, config.block_p * qw / walk.out_size[-1])
     again = 1.0
@@ -255,7 +259,7 @@ def expected_us(config: DepthwiseConfig, walk: Walk, num_sms: int) -> float:
         again += max(0, more) / (rows * walk.step[-2])
     pixels_in, pixels_out = math.prod(walk.in_size), math.prod(walk.out_size)
     moved = 2 * walk.batch * walk.channels * (again * pixels_in + pixels_out)
-    reading = moved / 4e6
+    reading = moved / (H200.copy_bytes_per_us * _COPY_RATE)
     # What large programs hold back when they end, and start with.
     ends = 1 + config.num_warps / 100
     return (max(computing, reading) + 0.2 * min(computing, reading)) * ends
@@ -391,13 +395,18 @@ def expected_wgrad_us(config: DepthwiseWgradConfig, walk: Walk, num_sms: int) ->
     # The more lives in registers, the less is loaded ahead.
     live = width * (config.lines * config.taps + qw)
     tight = 1 + max(0, live - 60) / 400
-    computing = instructions * (1 + 8 / config.block_c) * tight / 1700
+    computing = instructions * (1 + 8 / config.block_c) * tight / H200.cycles_per_us
     # Each part of the filter reads x and dy again, from L2 where the parts keep together.
     pixels_in, pixels_out = math.prod(walk.in_size), math.prod(walk.out_size)
     read = 2 * walk.batch * walk.channels * (pixels_in + pixels_out) * config.chunks(walk)
     workspace = 2 * 4 * parts * math.prod(walk.taps) * walk.channels
-    reading = read / 8e6
-    return max(computing, reading) + 0.3 * min(computing, reading) + 3 + workspace / 3e6
+    reading = read / (H200.copy_bytes_per_us * _REREAD_RATE)
+    return (
+        max(computing, reading)
+        + 0.3 * min(computing, reading)
+        + H200.launch_us
+        + workspace / (H200.copy_bytes_per_us * _PARTS_RATE)
+    )
 
 
 def rank_wgrad(walk: Walk, num_sms: int) -> list[DepthwiseWgradConfig]:

@@ -34,6 +34,7 @@ import triton_ext.language as tle
 from triton_ext import backends
 from triton_ext.ops.conv_config import ConvConfig, OutputTile, channel_block, expected_times
 from triton_ext.ops.conv_launch import TO_LAST
+from triton_ext.ops.core.device import H200, IS_INTERPRETED, Device
 from triton_ext.ops.descriptors import (
     ROUNDS_TO_TF32,
     ROW_BYTES,
@@ -43,10 +44,8 @@ from triton_ext.ops.descriptors import (
 )
 from triton_ext.ops.dgrad_run import DgradRun
 from triton_ext.ops.launcher import Launcher
-from triton_ext.ops.machine import IS_INTERPRETED, Machine
 from triton_ext.ops.problem import ConvProblem
 from triton_ext.ops.row_copy import FilledChannels
-from triton_ext.ops.row_packing import BYTES_PER_US, KERNEL_US
 
 __all__ = [
     "PatchDgradPlan",
@@ -211,13 +210,13 @@ def has_patches(problem: ConvProblem) -> bool:
     return beside and unpadded and dense and inside and problem.taps > 1
 
 
-def ranking(problem: ConvProblem, dtype: torch.dtype, machine: Machine) -> dict[ConvConfig, float]:
+def ranking(problem: ConvProblem, dtype: torch.dtype, device: Device) -> dict[ConvConfig, float]:
     """Returns the configurations that fit, by the microseconds that the model expects.
 
     Args:
         problem: One that :func:`has_patches`.
         dtype: Of dy, weight and dx.
-        machine: The device.
+        device: The device.
     """
     patches = _Patches.of(problem)
     co, m_gemm = problem.out_channels, problem.batch * math.prod(patches.walk)
@@ -226,15 +225,15 @@ def ranking(problem: ConvProblem, dtype: torch.dtype, machine: Machine) -> dict[
         patches.columns,
         co,
         1,
-        machine.num_sms,
+        device.num_sms,
         element_bytes=dtype.itemsize,
         block_k=channel_block(co, dtype.itemsize, 1),
         output=OutputTile(element_bytes=dtype.itemsize, through_pointers=True, whole=True),
-        available_bytes=machine.smem_bytes,
+        available_bytes=device.smem_bytes,
     )
     # Without reuse: dy is read once, dx written.
     elements = math.prod(problem.y_shape) + math.prod(problem.x_shape)
-    least_us = KERNEL_US + elements * dtype.itemsize / BYTES_PER_US
+    least_us = H200.launch_us + elements * dtype.itemsize / H200.copy_bytes_per_us
     found = {config: max(us, least_us) for config, us in times.items()}
     return dict(sorted(found.items(), key=lambda item: item[1]))
 
@@ -320,7 +319,7 @@ def make_plan(
     problem: ConvProblem,
     dy_strides: tuple[int, ...],
     dtype: torch.dtype,
-    machine: Machine,
+    device: Device,
     config: ConvConfig,
 ) -> PatchDgradPlan:
     """Returns the plan of a gradient of the input; arguments were checked.
@@ -329,7 +328,7 @@ def make_plan(
         problem: One that :func:`has_patches`.
         dy_strides: Of dy [N, Co, *output_size], in elements; channels-last.
         dtype: Of dy, weight and dx: float16, bfloat16 or float32.
-        machine: The device.
+        device: The device.
         config: One of :func:`ranking`.
     """
     patches = _Patches.of(problem)
@@ -366,7 +365,7 @@ def make_plan(
         dy_row_stride=row_stride,
         launcher=Launcher(
             kernel=patch_dgrad_kernel,
-            grid=(min(tiles, machine.num_sms), 1, 1),
+            grid=(min(tiles, device.num_sms), 1, 1),
             scalars=(m_gemm, *walk, *patches.output, *patches.size[:2], row_units),
             constants=_constants(patches, config, triton_dtype, co, row_stride is not None),
             options={"num_stages": config.num_stages, "num_warps": config.num_warps},

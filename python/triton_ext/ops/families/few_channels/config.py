@@ -1,8 +1,8 @@
 """How few channels are gathered: which columns K has, how wide loads are, which tiles are tried.
 
 A convolution over fewer than 16 bytes of channels without groups, and without dilation in W, can be
-computed by ``conv_gather.py``, which reads x through pointers.  Pure arithmetic: no tensors, no
-GPU.
+computed by ``kernels/few_channels.py``, which reads x through pointers.  Pure arithmetic: no
+tensors, no GPU.
 
 K is made of the rows of the filter.  A row's columns are the S * Ci elements that an output pixel
 reads of a row of x, which lie side by side where pixels do.  They are loaded in vectors.  A vector
@@ -22,8 +22,8 @@ from dataclasses import dataclass, replace
 import torch
 
 from triton_ext.ops.config_checks import power_problems, range_problems
+from triton_ext.ops.core.device import H200, Device
 from triton_ext.ops.descriptors import ROW_BYTES, packed_strides
-from triton_ext.ops.machine import Machine
 from triton_ext.ops.problem import ConvProblem
 
 __all__ = [
@@ -46,10 +46,10 @@ _MOST_HELD_STEPS = 8
 _MOST_HELD_BYTES = 1 << 16
 
 # A model fitted to 22 runs of 12 layers on an H200 (Triton 3.9.0, fp16, 2026-11-22;
-# docs/performance.md), which it misses by 6.5 percent in the root mean square: a launch, bytes a
-# microsecond, and what tiles wait one after another for a step, a part of it for its columns.
-# With eight warps a step takes longer.
-_LAUNCH_US, _BYTES_PER_US = 5.6, 5.2e6
+# docs/performance.md), which it misses by 6.5 percent in the root mean square: bytes at so many
+# times the rate of copies, and what tiles wait one after another for a step, a part of it for its
+# columns.  A launch took so much longer than others.  With eight warps a step takes longer.
+_MORE_LAUNCH_US, _COPY_RATE = 2.6, 5.2 / 3.5
 _STEP_US, _COLUMN_US = 0.37, 0.0228
 _EIGHT_WARPS = 1.4
 # Warps of a multiprocessor, of up to 128 registers a thread.
@@ -234,7 +234,7 @@ def gather_problems(config: GatherConfig, window: Window, smem_bytes: int) -> li
     return found
 
 
-def ranking(problem: ConvProblem, dtype: torch.dtype, machine: Machine) -> list[GatherConfig]:
+def ranking(problem: ConvProblem, dtype: torch.dtype, device: Device) -> list[GatherConfig]:
     """Returns configurations for a dense x, by the times that the model expects.
 
     None where x is not gathered.
@@ -242,38 +242,38 @@ def ranking(problem: ConvProblem, dtype: torch.dtype, machine: Machine) -> list[
     Args:
         problem: What is computed.
         dtype: Of x and weight.
-        machine: The device.
+        device: The device.
     """
     if gather_reasons(problem, dtype):
         return []
-    times = expected_times(problem, Window.dense(problem), machine)
+    times = expected_times(problem, Window.dense(problem), device)
     return sorted(times, key=lambda config: times[config])
 
 
 def best_config(
-    problem: ConvProblem, window: Window, machine: Machine
+    problem: ConvProblem, window: Window, device: Device
 ) -> tuple[GatherConfig | None, float]:
     """Returns the configuration that the model expects to be fastest, and its microseconds.
 
     Nothing and infinity where none fits; arguments as for :func:`expected_times`.
     """
-    times = expected_times(problem, window, machine)
+    times = expected_times(problem, window, device)
     return min(times.items(), key=lambda item: item[1], default=(None, math.inf))
 
 
 def expected_times(
-    problem: ConvProblem, window: Window, machine: Machine
+    problem: ConvProblem, window: Window, device: Device
 ) -> dict[GatherConfig, float]:
     """Returns the configurations that fit, with the microseconds that the model expects.
 
     Args:
         problem: What is computed.
         window: How x is read.
-        machine: The device.
+        device: The device.
     """
-    num_sms = machine.num_sms
+    num_sms = device.num_sms
     elements = sum(map(math.prod, (problem.x_shape, problem.w_shape, problem.y_shape)))
-    bytes_us = elements * _ELEMENT_BYTES / _BYTES_PER_US
+    bytes_us = elements * _ELEMENT_BYTES / (H200.copy_bytes_per_us * _COPY_RATE)
     times = {}
     for config in _candidates(problem, window):
         rows, columns, programs = _launched(config, problem, num_sms)
@@ -282,9 +282,9 @@ def expected_times(
         step_us = _STEP_US + _COLUMN_US * config.block_k
         if config.num_warps > 4:
             step_us *= _EIGHT_WARPS
-        if not gather_problems(config, window, machine.smem_bytes):
+        if not gather_problems(config, window, device.smem_bytes):
             rounds = math.ceil(rows * columns / at_once)
-            times[config] = _LAUNCH_US + bytes_us + rounds * steps * step_us
+            times[config] = H200.launch_us + _MORE_LAUNCH_US + bytes_us + rounds * steps * step_us
     return times
 
 

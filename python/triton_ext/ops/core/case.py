@@ -1,4 +1,4 @@
-"""What is tuned: one direction of one convolution, as a plan asks for it."""
+"""A case: one direction of one convolution over operands of a dtype and a layout."""
 
 from __future__ import annotations
 
@@ -6,9 +6,11 @@ from dataclasses import dataclass, replace
 
 import torch
 
+from triton_ext.ops.arguments import channels_last_strides
+from triton_ext.ops.core.keys import DIRECTIONS, Direction, key_of
 from triton_ext.ops.epilogue import PLAIN, EpilogueSpec
 from triton_ext.ops.problem import ConvProblem
-from triton_ext.ops.tuning_store.keys import DIRECTIONS, Direction, key_of
+from triton_ext.ops.row_packing import RowPacking
 
 __all__ = ["Case"]
 
@@ -21,7 +23,7 @@ _ALIKE: tuple[tuple[torch.dtype, ...], ...] = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """A convolution to choose a configuration for.
+    """A convolution to choose a kernel and its configuration for.
 
     Attributes:
         direction: ``"fprop"``, ``"dgrad"`` or ``"wgrad"``.
@@ -29,6 +31,11 @@ class Case:
         dtype: Of the operands.
         epilogue: Of fprop.
         out_dtype: Of wgrad's output; ``None`` for that of the operands.
+        x_strides: Of x [N, Ci, *input_size], in elements, where a direction reads it; ``None`` for
+            channels-last memory without gaps.
+        dy_strides: Of dy [N, Co, *output_size], likewise.
+        packing: How the pixels that are read, x's or in dgrad dy's, hold taps of the filter, where
+            a rewrite or a caller says so; ``None`` where they are those of ``problem``.
     """
 
     direction: Direction
@@ -36,6 +43,9 @@ class Case:
     dtype: torch.dtype
     epilogue: EpilogueSpec = PLAIN
     out_dtype: torch.dtype | None = None
+    x_strides: tuple[int, ...] | None = None
+    dy_strides: tuple[int, ...] | None = None
+    packing: RowPacking | None = None
 
     def __post_init__(self) -> None:
         """Refuses what is no case; others find its fields as they should be."""
@@ -54,6 +64,33 @@ class Case:
             problems.append(f"out_dtype is {self.out_dtype!r}: expected a dtype, or None")
         if problems:
             raise TypeError("Case: " + "; ".join(problems))
+
+    @property
+    def operator(self) -> str:
+        """The name of the operator, for errors."""
+        names = {"fprop": f"conv{self.problem.dims}d", "dgrad": "conv_dgrad", "wgrad": "wgrad"}
+        return names[self.direction]
+
+    @property
+    def output_dtype(self) -> torch.dtype:
+        """Of y, dx or dw."""
+        out = self.out_dtype or self.epilogue.out_dtype
+        return out or (torch.int32 if self.dtype == torch.int8 else self.dtype)
+
+    @property
+    def strides_of_x(self) -> tuple[int, ...]:
+        """Of x [N, Ci, *input_size], in elements."""
+        return self.x_strides or channels_last_strides(self.problem.x_shape)
+
+    @property
+    def strides_of_dy(self) -> tuple[int, ...]:
+        """Of dy [N, Co, *output_size], in elements."""
+        return self.dy_strides or channels_last_strides(self.problem.y_shape)
+
+    @property
+    def dense(self) -> Case:
+        """The same case over operands without gaps, as tables of measured choices have it."""
+        return replace(self, x_strides=None, dy_strides=None)
 
     def key(self, num_sms: int) -> str:
         """Returns the name under which its choice is kept, on a GPU of some multiprocessors."""

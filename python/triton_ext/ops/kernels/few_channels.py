@@ -8,7 +8,7 @@ side by side, so that column j of filter row r is element
 
     (w * stride_w - pad_w) * Ci + j    of row    h * stride_h - pad_h + r * dilation_h,
 
-zero where that is outside of x: padding costs a comparison.  ``gather_config.Window`` says how many
+zero where that is outside of x: padding costs a comparison.  ``config.Window`` says how many
 elements a load has, and how K is laid out for it.
 
 A CTA keeps its output channels and walks over tiles of pixels, so that it loads a filter of one
@@ -30,9 +30,10 @@ from triton_ext.errors import UnsupportedError
 from triton_ext.ops.compiling_ahead import compile_ahead, without_tensors
 from triton_ext.ops.conv_fprop import TRITON_DTYPES
 from triton_ext.ops.conv_launch import PointerPlan, three
+from triton_ext.ops.core.device import IS_INTERPRETED, Device
 from triton_ext.ops.epilogue import PLAIN, EpilogueSpec
 from triton_ext.ops.epilogue_device import finish_tile, pixels_of_image, scale_and_shift
-from triton_ext.ops.gather_config import (
+from triton_ext.ops.families.few_channels.config import (
     GatherConfig,
     Window,
     best_config,
@@ -41,7 +42,6 @@ from triton_ext.ops.gather_config import (
     num_programs,
 )
 from triton_ext.ops.launcher import Launcher
-from triton_ext.ops.machine import IS_INTERPRETED, Machine
 from triton_ext.ops.problem import ConvProblem
 
 __all__ = [
@@ -310,7 +310,7 @@ def gather_plan(
     problem: ConvProblem,
     x_strides: tuple[int, ...],
     dtype: torch.dtype,
-    machine: Machine,
+    device: Device,
     epilogue: EpilogueSpec,
     config: GatherConfig | None = None,
 ) -> GatherPlan:
@@ -320,7 +320,7 @@ def gather_plan(
         problem: What is computed.
         x_strides: Of x [N, Ci, *input_size], in elements.
         dtype: Of x and weight.
-        machine: The device.
+        device: The device.
         epilogue: What is done to the output before it is stored.
         config: The configuration; ``None`` lets a model choose.
 
@@ -333,13 +333,13 @@ def gather_plan(
         raise UnsupportedError(f"conv{problem.dims}d: x is not gathered: " + "; ".join(wrong))
     window = Window.make(problem, x_strides)
     if config is None:
-        config, _ = best_config(problem, window, machine)
+        config, _ = best_config(problem, window, device)
     if config is None:
         raise UnsupportedError(
-            f"conv{problem.dims}d: a CTA has {machine.smem_bytes} bytes of shared memory, the "
+            f"conv{problem.dims}d: a CTA has {device.smem_bytes} bytes of shared memory, the "
             "smallest configuration needs more"
         )
-    wrong = gather_problems(config, window, machine.smem_bytes)
+    wrong = gather_problems(config, window, device.smem_bytes)
     if wrong:
         raise UnsupportedError(f"conv{problem.dims}d: configuration {config}: " + "; ".join(wrong))
     out_dtype = epilogue.out_dtype or dtype
@@ -355,7 +355,7 @@ def gather_plan(
         store_through_tma=False,
         launcher=Launcher(
             kernel=conv_gather_kernel,
-            grid=(num_programs(config, problem, machine.num_sms), 1, 1),
+            grid=(num_programs(config, problem, device.num_sms), 1, 1),
             scalars=(
                 conv.m_gemm,
                 problem.out_channels,
