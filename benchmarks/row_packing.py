@@ -17,7 +17,7 @@ from typing import Any
 
 from triton_ext.ops import gather_config
 from triton_ext.ops.conv_config import SMEM_BYTES
-from triton_ext.ops.descriptors import packed_strides
+from triton_ext.ops.core.descriptors import packed_strides
 from triton_ext.ops.machine import Machine, machine_of
 from triton_ext.ops.problem import ConvProblem
 from triton_ext.ops.row_packing import RowPacking

@@ -21,8 +21,8 @@ from triton_ext.ops import conv2d
 from triton_ext.ops.col2im_config import Col2ImConfig
 from triton_ext.ops.conv_col2im import Col2ImPlan, col2im_plan
 from triton_ext.ops.conv_plan import make_plan
-from triton_ext.ops.epilogue import PLAIN
-from triton_ext.ops.launcher import Launcher
+from triton_ext.ops.core.epilogue import PLAIN
+from triton_ext.ops.core.launcher import Launcher
 from triton_ext.ops.machine import machine_of
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")

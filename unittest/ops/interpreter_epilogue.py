@@ -20,8 +20,8 @@ from fprop_cases import ACTIVATIONS, Case, check, clamp_and_tilt, convolve, draw
 from triton_ext.errors import DescriptorError, UnsupportedError
 from triton_ext.ops.conv_direct import DirectConfig, DirectPlan
 from triton_ext.ops.conv_plan import INPUT_DTYPES, make_plan
+from triton_ext.ops.core.epilogue import EpilogueOperands, EpilogueSpec
 from triton_ext.ops.depthwise_plan import DepthwisePlan
-from triton_ext.ops.epilogue import EpilogueOperands, EpilogueSpec
 from triton_ext.ops.problem import ConvProblem
 
 # Infinities and what they become are part of the tests.

@@ -19,9 +19,9 @@ from triton_ext.errors import DescriptorError, UnsupportedError
 from triton_ext.ops import conv2d
 from triton_ext.ops.conv_gather import GatherPlan, gather_plan
 from triton_ext.ops.conv_plan import make_plan
-from triton_ext.ops.epilogue import PLAIN
+from triton_ext.ops.core.epilogue import PLAIN
+from triton_ext.ops.core.launcher import Launcher
 from triton_ext.ops.gather_config import GatherConfig
-from triton_ext.ops.launcher import Launcher
 from triton_ext.ops.machine import machine_of
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")

@@ -11,7 +11,7 @@ from fprop_cases import draw as draw_any
 from triton_ext.ops.conv_config import ConvConfig
 from triton_ext.ops.conv_gemm import ConvPlan
 from triton_ext.ops.conv_plan import make_plan
-from triton_ext.ops.epilogue import EpilogueSpec
+from triton_ext.ops.core.epilogue import EpilogueSpec
 from triton_ext.ops.hopper.fprop_plan import HopperPlan
 from triton_ext.ops.hopper.tiles import TileConfig
 from triton_ext.ops.problem import ConvProblem

@@ -20,7 +20,7 @@ from triton_ext.ops import conv2d
 from triton_ext.ops.col2im_config import Col2ImConfig, ranking
 from triton_ext.ops.conv_col2im import Col2ImPlan, col2im_plan
 from triton_ext.ops.conv_plan import make_plan
-from triton_ext.ops.epilogue import PLAIN, EpilogueSpec
+from triton_ext.ops.core.epilogue import PLAIN, EpilogueSpec
 from triton_ext.ops.machine import machine_of
 
 skip_without_gpu()

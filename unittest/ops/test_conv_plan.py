@@ -10,9 +10,9 @@ import torch
 from emulated import without_gluon
 from looking_kernel import LookingKernel
 from triton_ext.ops import conv_gemm, conv_plan
+from triton_ext.ops.api.functional import conv2d_with_config
 from triton_ext.ops.conv_config import SMEM_BYTES
 from triton_ext.ops.conv_fprop import conv_fprop_kernel
-from triton_ext.ops.functional import conv2d_with_config
 from triton_ext.ops.machine import Machine
 
 

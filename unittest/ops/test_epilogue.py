@@ -25,7 +25,7 @@ from triton_ext.host import capabilities
 from triton_ext.ops import conv_plan
 from triton_ext.ops.conv_config import CONFIGS, SMEM_BYTES, OutputTile, least_block
 from triton_ext.ops.conv_fprop import compile_conv_fprop
-from triton_ext.ops.epilogue import ACTIVATIONS, PLAIN, EpilogueSpec
+from triton_ext.ops.core.epilogue import ACTIVATIONS, PLAIN, EpilogueSpec
 from triton_ext.ops.problem import ConvProblem
 
 IM2COL = capabilities()["im2col"]

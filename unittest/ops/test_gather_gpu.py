@@ -18,7 +18,7 @@ from gpu_comparison import MARKS, NIGHTLY, bits, compile_ahead, skip_without_gpu
 from problem_cases import channels_last, problem_of
 from triton_ext.ops import conv2d
 from triton_ext.ops.conv_gather import GatherPlan, gather_plan
-from triton_ext.ops.epilogue import PLAIN, EpilogueSpec
+from triton_ext.ops.core.epilogue import PLAIN, EpilogueSpec
 from triton_ext.ops.gather_config import GatherConfig, ranking
 from triton_ext.ops.machine import machine_of
 

@@ -36,8 +36,8 @@ from triton_ext.errors import UnsupportedError  # noqa: E402
 from triton_ext.gluon import nvidia as xnv  # noqa: E402
 from triton_ext.ops import conv_plan  # noqa: E402
 from triton_ext.ops.conv_config import SMEM_BYTES, ConvConfig  # noqa: E402
+from triton_ext.ops.core.epilogue import PLAIN, EpilogueSpec  # noqa: E402
 from triton_ext.ops.dgrad_plan import residues_of  # noqa: E402
-from triton_ext.ops.epilogue import PLAIN, EpilogueSpec  # noqa: E402
 from triton_ext.ops.hopper import dgrad_plan, fprop_config, fprop_plan, plans, tiles  # noqa: E402
 from triton_ext.ops.hopper.fprop_compile import compile_conv_fprop  # noqa: E402
 from triton_ext.ops.hopper.fprop_plan import HopperPlan  # noqa: E402

@@ -25,8 +25,8 @@ from hypothesis import strategies as st  # noqa: E402
 from triton_ext.ops import conv_config, wgrad_config  # noqa: E402
 from triton_ext.ops.col2im_config import Col2ImConfig  # noqa: E402
 from triton_ext.ops.conv_direct import DirectConfig  # noqa: E402
+from triton_ext.ops.core.epilogue import EpilogueSpec  # noqa: E402
 from triton_ext.ops.depthwise_config import DepthwiseConfig, DepthwiseWgradConfig  # noqa: E402
-from triton_ext.ops.epilogue import EpilogueSpec  # noqa: E402
 from triton_ext.ops.gather_config import GatherConfig  # noqa: E402
 from triton_ext.ops.hopper import fprop_config  # noqa: E402
 from triton_ext.ops.hopper.wgrad_tiles import WgradTileChoice, WgradTileConfig  # noqa: E402

@@ -23,7 +23,7 @@ from swapped_cases import draw_swapped, swapped_of
 from triton_ext.errors import UnsupportedError
 from triton_ext.host import capabilities
 from triton_ext.ops import wgrad_gemm, wgrad_plan
-from triton_ext.ops.descriptors import packed_strides
+from triton_ext.ops.core.descriptors import packed_strides
 from triton_ext.ops.machine import Machine, assumed_machine
 from triton_ext.ops.row_packing import PackedConfig, RowPacking
 from triton_ext.ops.tuning.calls import candidates, make_plan

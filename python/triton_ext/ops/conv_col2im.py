@@ -45,13 +45,13 @@ from triton_ext.ops.col2im_config import (
     column_shape,
     vector_of,
 )
-from triton_ext.ops.compiling_ahead import compile_ahead, without_tensors
 from triton_ext.ops.conv_fprop import TRITON_DTYPES
 from triton_ext.ops.conv_launch import PointerPlan
-from triton_ext.ops.descriptors import ROW_BYTES, packed_strides
-from triton_ext.ops.epilogue import PLAIN, EpilogueSpec
+from triton_ext.ops.core.compiling_ahead import compile_ahead, without_tensors
+from triton_ext.ops.core.descriptors import ROW_BYTES, packed_strides
+from triton_ext.ops.core.epilogue import PLAIN, EpilogueSpec
+from triton_ext.ops.core.launcher import Launcher
 from triton_ext.ops.epilogue_device import finish_tile, scale_and_shift
-from triton_ext.ops.launcher import Launcher
 from triton_ext.ops.machine import IS_INTERPRETED, Machine
 from triton_ext.ops.problem import ConvProblem
 

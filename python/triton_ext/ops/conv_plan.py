@@ -36,11 +36,11 @@ from triton_ext.ops.conv_refusals import (
     conv_violations,
     reasons,
 )
+from triton_ext.ops.core.descriptors import ROW_BYTES
+from triton_ext.ops.core.epilogue import PLAIN, EpilogueSpec
 from triton_ext.ops.depthwise_config import DepthwiseConfig, Walk, is_depthwise
 from triton_ext.ops.depthwise_config import ranking as depthwise_ranking
 from triton_ext.ops.depthwise_plan import forward_plan as depthwise_plan
-from triton_ext.ops.descriptors import ROW_BYTES
-from triton_ext.ops.epilogue import PLAIN, EpilogueSpec
 from triton_ext.ops.gather_config import GatherConfig, Window, best_config, gather_reasons
 from triton_ext.ops.hopper import fprop_plan
 from triton_ext.ops.hopper.tiles import TileConfig

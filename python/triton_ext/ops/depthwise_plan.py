@@ -17,6 +17,9 @@ from triton_ext.ops.conv_depthwise import (
 from triton_ext.ops.conv_direct import DirectConfig, DirectPlan, direct_dgrad_plan
 from triton_ext.ops.conv_fprop import TRITON_DTYPES
 from triton_ext.ops.conv_launch import TO_LAST, ForwardPlan
+from triton_ext.ops.core.descriptors import ROW_BYTES
+from triton_ext.ops.core.epilogue import PLAIN, EpilogueSpec
+from triton_ext.ops.core.launcher import Launcher
 from triton_ext.ops.depthwise_config import (
     MAX_UP,
     DepthwiseConfig,
@@ -24,10 +27,7 @@ from triton_ext.ops.depthwise_config import (
     is_depthwise,
     ranking,
 )
-from triton_ext.ops.descriptors import ROW_BYTES
-from triton_ext.ops.epilogue import PLAIN, EpilogueSpec
 from triton_ext.ops.input_gradient import InputGradientPlan
-from triton_ext.ops.launcher import Launcher
 from triton_ext.ops.machine import Machine
 from triton_ext.ops.problem import ConvProblem
 

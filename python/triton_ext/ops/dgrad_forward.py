@@ -15,7 +15,7 @@ import torch
 from triton_ext.ops import conv_plan
 from triton_ext.ops.conv_launch import ForwardPlan
 from triton_ext.ops.conv_refusals import conv_violations
-from triton_ext.ops.epilogue import EpilogueSpec
+from triton_ext.ops.core.epilogue import EpilogueSpec
 from triton_ext.ops.input_gradient import InputGradientPlan
 from triton_ext.ops.problem import ConvProblem, as_forward
 from triton_ext.ops.row_packing import RowPacking

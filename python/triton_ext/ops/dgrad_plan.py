@@ -23,10 +23,11 @@ from triton_ext.ops.conv_config import ConvConfig
 from triton_ext.ops.conv_dgrad import DgradProblem, kernel_constants
 from triton_ext.ops.conv_direct import MIN_GROUP_BYTES, DirectConfig, choose_direct_config
 from triton_ext.ops.conv_launch import TO_LAST
+from triton_ext.ops.core.descriptors import ROUNDS_TO_TF32, ROW_BYTES, Layout, packed_strides
+from triton_ext.ops.core.launcher import Launcher
 from triton_ext.ops.depthwise_config import MAX_UP, DepthwiseConfig, Walk, is_depthwise
 from triton_ext.ops.depthwise_config import ranking as depthwise_ranking
 from triton_ext.ops.depthwise_plan import input_gradient_plan
-from triton_ext.ops.descriptors import ROUNDS_TO_TF32, ROW_BYTES, Layout, packed_strides
 from triton_ext.ops.dgrad_config import expected_times, group_channels, problems_of
 from triton_ext.ops.dgrad_forward import fastest_way, make_forward_plan
 from triton_ext.ops.dgrad_run import DgradRun
@@ -34,7 +35,6 @@ from triton_ext.ops.hopper import dgrad_plan as gluon
 from triton_ext.ops.hopper.plans import most_expected
 from triton_ext.ops.hopper.tiles import TileConfig
 from triton_ext.ops.input_gradient import InputGradientPlan
-from triton_ext.ops.launcher import Launcher
 from triton_ext.ops.machine import Machine, machine_of
 from triton_ext.ops.patch_dgrad import PatchDgradPlan
 from triton_ext.ops.problem import ConvProblem

@@ -27,7 +27,7 @@ from typing import Any
 import torch
 
 from triton_ext.ops import wgrad_gemm
-from triton_ext.ops.descriptors import ROW_BYTES, packed_strides
+from triton_ext.ops.core.descriptors import ROW_BYTES, packed_strides
 from triton_ext.ops.problem import ConvProblem, as_forward
 from triton_ext.ops.row_copy import CopyLauncher, RowCopy
 from triton_ext.ops.row_packing import RowPacking, packing_reasons

@@ -7,7 +7,7 @@ A traced function has ``group_norm`` and ``batch_norm``, which decompose where a
 
 ``batch_moments`` alone writes, to the running statistics, and what is differentiated does not: so
 a graph moves them once per call, whatever it computes again for a backward.  Statistics of x travel
-as one tensor [2, images * groups], means and 1 / standard deviations.
+as one tensor [2, images * groups], means and rstd.
 
 torch refuses transforms of torch.func and derivatives forwards; :mod:`graphs` keeps them out.
 """
@@ -20,7 +20,7 @@ from typing import Any
 
 import torch
 
-from triton_ext.ops.arguments import channels_last, empty_channels_last
+from triton_ext.ops.core.memory_format import channels_last, empty_channels_last
 from triton_ext.ops.norms.composite import differentiable_gradients
 from triton_ext.ops.norms.norm_calls import Call, plan_of
 from triton_ext.ops.norms.norm_config import NormShape
@@ -81,8 +81,8 @@ def _run_group(  # type: ignore[no-untyped-def]
     plan = plan_of("group", x, groups, weight, bias, None, running, activation, eps, out_dtype)
     call = Call(plan)
     moments = call.moments(x)
-    mean, spread = moments
-    return call.normalize(x, (mean, spread, weight, bias), None), moments
+    mean, rstd = moments
+    return call.normalize(x, (mean, rstd, weight, bias), None), moments
 
 
 def _run_moments(x, running_mean, running_var, momentum, eps) -> Tensor:  # type: ignore[no-untyped-def]
@@ -97,9 +97,9 @@ def _run_batch(  # type: ignore[no-untyped-def]
     x, weight, bias, residual = map(_values, (x, weight, bias, residual))
     running = (running_mean, running_var)
     plan = plan_of("batch", x, None, weight, bias, residual, running, activation, eps, x.dtype)
-    mean, spread = running if moments is None else moments
+    mean, rstd = running if moments is None else moments
     call = Call(plan, uses_batch=moments is not None)
-    return call.normalize(x, (mean, spread, weight, bias), residual)
+    return call.normalize(x, (mean, rstd, weight, bias), residual)
 
 
 def _run_backward(  # type: ignore[no-untyped-def]
@@ -109,9 +109,9 @@ def _run_backward(  # type: ignore[no-untyped-def]
     x, y, weight, bias = map(_values, (x, y, weight, bias))
     kind, running = "batch" if groups is None else "group", (running_mean, running_var)
     plan = plan_of(kind, x, groups, weight, bias, None, running, activation, eps, out_dtype)  # type: ignore[arg-type]
-    mean, spread = running if moments is None else moments
+    mean, rstd = running if moments is None else moments
     call = Call(plan, uses_batch=moments is not None)
-    found = call.backward([x, weight, bias, mean, spread, y], dy, needs)
+    found = call.backward([x, weight, bias, mean, rstd, y], dy, needs)
     # An operator returns no None.
     return tuple(x.new_empty(0) if gradient is None else gradient for gradient in found)
 

@@ -12,9 +12,8 @@ from typing import Any
 
 import torch
 
-from triton_ext.ops.arguments import check_groups
-from triton_ext.ops.checks import kind_of
-from triton_ext.ops.epilogue import ACTIVATIONS
+from triton_ext.ops.api.checks import check_groups, kind_of
+from triton_ext.ops.core.epilogue import ACTIVATIONS
 
 __all__ = [
     "NORM_ACTIVATIONS",

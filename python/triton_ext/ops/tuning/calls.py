@@ -11,8 +11,8 @@ import torch
 from triton_ext.ops import col2im_config, conv_plan, dgrad_plan, gather_config, wgrad_plan
 from triton_ext.ops.conv_config import ConvConfig
 from triton_ext.ops.conv_refusals import conv_violations
+from triton_ext.ops.core.epilogue import PLAIN, EpilogueOperands, EpilogueSpec
 from triton_ext.ops.dgrad_forward import fastest_way
-from triton_ext.ops.epilogue import PLAIN, EpilogueOperands, EpilogueSpec
 from triton_ext.ops.hopper.tiles import TileConfig
 from triton_ext.ops.hopper.wgrad_tiles import WgradTileConfig
 from triton_ext.ops.machine import Machine

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from triton_ext.ops.epilogue import PLAIN, EpilogueSpec
+from triton_ext.ops.core.epilogue import PLAIN, EpilogueSpec
 from triton_ext.ops.problem import ConvProblem
 from triton_ext.ops.tuning_store.keys import DIRECTIONS, Direction, key_of
 
