@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from triton_ext.ops.api.execution import Bound, bind_dgrad, bind_fprop, bind_wgrad
 from triton_ext.ops.api.library import conv_gradients, transposed_gradients
-from triton_ext.ops.core.dispatch_cache import cached, convolution_key, keep
+from triton_ext.ops.core.dispatch_cache import backward_key, cached, keep
 from triton_ext.ops.core.memory_format import channels_last, pixel_dims
 from triton_ext.ops.core.parameters import ConvParameters
 from triton_ext.ops.core.replay import BoundPlan
@@ -116,7 +116,7 @@ class _Convolution(torch.autograd.Function):
         _, *needs = ctx.needs_input_grad
         needs_x, needs_weight, needs_bias = needs
         bound = ctx.bound
-        key = None if _is_grad_enabled() else convolution_key(bound.words, (grad, x, weight))
+        key = None if _is_grad_enabled() else backward_key(bound.words, (grad, x, weight))
         known = cached(key)
         if known is None or not known.covers(needs_x, needs_weight):
             gradients = bound.gradients(x, weight, grad, needs)

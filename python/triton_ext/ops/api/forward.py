@@ -78,13 +78,22 @@ def convolve_fused(
     dims: int,
     x: Tensor,
     weight: Tensor,
-    epilogue: EpilogueArguments,
+    fused: tuple[Any, ...],
     given: GivenParameters,
     fallback: Fallback,
 ) -> Tensor:
-    """Convolves with an epilogue, as the public function of so many dimensions does."""
+    """Convolves with an epilogue, as the public function of so many dimensions does.
+
+    Args:
+        dims: Spatial dimensions.
+        x: As for the function.
+        weight: As for the function.
+        fused: The fields of :class:`EpilogueArguments`; a tuple is made in less time.
+        given: Stride, padding, dilation and groups.
+        fallback: As for the function.
+    """
     name = _NAMES[dims]
-    bias, scale, residual, out_scale, extra, activation, out_dtype, function, out, amax = epilogue
+    bias, scale, residual, out_scale, extra, activation, out_dtype, function, out, amax = fused
     key = None
     tensors = (x, weight, bias, scale, residual, out_scale)
     if amax is function is extra is out is None:
@@ -94,6 +103,7 @@ def convolve_fused(
         bound = cached(key)
         if bound is not None:
             return bound.run(*tensors)
+    epilogue = EpilogueArguments(*fused)
     _check_tensors(name, x, weight, epilogue, fallback)
     check_groups(name, given[3])
     extra = () if extra is None else extra

@@ -16,13 +16,7 @@ from triton_ext.ops.api.forward import convolve, convolve_fused
 from triton_ext.ops.api.gradients import convolve_transposed, input_gradient, weight_gradient
 from triton_ext.ops.conv_config import ConvConfig
 from triton_ext.ops.conv_plan import make_plan
-from triton_ext.ops.core.epilogue import (
-    NO_OPERANDS,
-    PLAIN,
-    EpilogueArguments,
-    EpilogueOperands,
-    EpilogueSpec,
-)
+from triton_ext.ops.core.epilogue import NO_OPERANDS, PLAIN, EpilogueOperands, EpilogueSpec
 from triton_ext.ops.core.parameters import ConvParameters, Numbers, Padding
 from triton_ext.ops.plans import tensor_refusal
 
@@ -123,7 +117,7 @@ def conv2d(
         and amax is out is None and activation == "none"
     ):  # fmt: skip
         return convolve(2, x, weight, bias, given, fallback)
-    fused = EpilogueArguments(
+    fused = (
         bias, scale, residual, out_scale, epilogue_operands, activation, out_dtype, epilogue, out,
         amax,
     )  # fmt: skip
@@ -161,7 +155,7 @@ def conv1d(
         and amax is out is None and activation == "none"
     ):  # fmt: skip
         return convolve(1, x, weight, bias, given, fallback)
-    fused = EpilogueArguments(
+    fused = (
         bias, scale, residual, out_scale, epilogue_operands, activation, out_dtype, epilogue, out,
         amax,
     )  # fmt: skip
@@ -198,7 +192,7 @@ def conv3d(
         and amax is out is None and activation == "none"
     ):  # fmt: skip
         return convolve(3, x, weight, bias, given, fallback)
-    fused = EpilogueArguments(
+    fused = (
         bias, scale, residual, out_scale, epilogue_operands, activation, out_dtype, epilogue, out,
         amax,
     )  # fmt: skip

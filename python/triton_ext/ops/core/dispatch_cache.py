@@ -33,9 +33,9 @@ __all__ = [
     "DispatchCache",
     "allows_tf32",
     "autocast_operands",
+    "backward_key",
     "cached",
     "clear",
-    "convolution_key",
     "function_key",
     "is_differentiated",
     "is_observed",
@@ -163,7 +163,7 @@ def function_key(
         numbers: Stride, padding, dilation and groups as the caller gave them, and sizes.
         rest: Everything else that decides what is computed: names, dtypes.
     """
-    if is_compiling():
+    if is_observed():
         return None
     for value in numbers:
         if type(value) is int or _exact_tuples.get(id(value)) is value:
@@ -173,25 +173,17 @@ def function_key(
     for value in rest:
         if type(value) not in _WORDS:
             return None
-    return convolution_key((name, numbers, rest), tensors)
+    return _convolution_key((name, numbers, rest), tensors)
 
 
-def convolution_key(words: Hashable, tensors: tuple[Tensor | None, ...]) -> Hashable:
-    """Returns the key of a call whose other arguments are exact; as :func:`function_key`.
+def backward_key(words: Hashable, tensors: tuple[Tensor, ...]) -> Hashable:
+    """Returns the key of a backward; ``None`` if it takes the dispatcher.
 
     Args:
-        words: All arguments but the tensors.
-        tensors: As for :func:`function_key`.
+        words: All arguments of the convolution but the tensors, those of a call with a key.
+        tensors: The gradient, and the saved tensors.
     """
-    key = tensor_key(words, tensors)
-    if key is None:
-        return None
-    x: Any = tensors[0]
-    if x is None or not (x.is_cuda or IS_INTERPRETED):
-        return None
-    if _is_any_autocast() and _is_cast(x, tensors):
-        return None
-    return (key, allows_tf32()) if x.dtype is torch.float32 else key
+    return None if is_observed() else _convolution_key(words, tensors)
 
 
 def tensor_key(words: Hashable, tensors: tuple[Any, ...]) -> Hashable:
@@ -201,8 +193,20 @@ def tensor_key(words: Hashable, tensors: tuple[Any, ...]) -> Hashable:
         words: All arguments but the tensors; equal ones are the same arguments.
         tensors: As for :func:`function_key`.
     """
-    if is_observed():
+    return None if is_observed() else _tensor_key(words, tensors)
+
+
+def _convolution_key(words: Hashable, tensors: tuple[Any, ...]) -> Hashable:
+    key = _tensor_key(words, tensors)
+    x = tensors[0]
+    if key is None or x is None or not (x.is_cuda or IS_INTERPRETED):
         return None
+    if _is_any_autocast() and _is_cast(x, tensors):
+        return None
+    return (key, allows_tf32()) if x.dtype is torch.float32 else key
+
+
+def _tensor_key(words: Hashable, tensors: tuple[Any, ...]) -> Hashable:
     key: list[Hashable] = [words]
     addresses = 0
     try:
