@@ -6,7 +6,7 @@ training as well as in eval mode:
 
     BatchNorm -> + residual? -> ReLU?      BatchNorm, GroupNorm -> ReLU, SiLU, GELU, Tanh?
 
-Every call looks whether a kernel gives what torch gives: the input's kind, shape, memory order and
+Every call checks whether a kernel gives what torch gives: the input's kind, shape, memory order and
 dtype, autocast, transforms of ``torch.func``, and, for what follows, hooks and replaced modules.
 Where it does not, torch's own forward runs, and what follows by itself.  So it does in what
 ``torch.compile`` traces for the norms that Inductor is to generate;

@@ -131,7 +131,8 @@ def _wgrad(info, in_dims, x, dy, parameters, size, fallback):  # type: ignore[no
 
 def _fused(info, in_dims, x, weight, *arguments):  # type: ignore[no-untyped-def]
     *operands, parameters, activation, out_dtype, function, fallback = arguments
-    epilogue = EpilogueArguments(*operands, activation, out_dtype, function)
+    fields = (*operands, activation, out_dtype, function, None, None)
+    epilogue = EpilogueArguments._make(fields)
     x_dim, *others, r_dim, _, _ = in_dims[:7]
     others += [in_dims[5], *(in_dims[6] or ())]
     if any(dim is not None for dim in others):

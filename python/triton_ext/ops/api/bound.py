@@ -117,19 +117,19 @@ class _Convolution(torch.autograd.Function):
         needs_x, needs_weight, needs_bias = needs
         bound = ctx.bound
         key = None if _is_grad_enabled() else backward_key(bound.words, (grad, x, weight))
-        known = cached(key)
-        if known is None or not known.covers(needs_x, needs_weight):
+        found = cached(key)
+        if found is None or not found.covers(needs_x, needs_weight):
             gradients = bound.gradients(x, weight, grad, needs)
             if key is not None and _is_in_order(grad):
-                known = known or _Gradients()
+                found = found or _Gradients()
                 if needs_x:
-                    known.of_x = bound.bind_gradient_of_x(x, weight, grad)
+                    found.of_x = bound.bind_gradient_of_x(x, weight, grad)
                 if needs_weight:
-                    known.of_weight = bound.bind_gradient_of_weight(x, weight, grad)
-                keep(key, known)
+                    found.of_weight = bound.bind_gradient_of_weight(x, weight, grad)
+                keep(key, found)
             return None, *gradients
-        dx = known.of_x.run(grad, weight) if needs_x else None
-        dw = known.of_weight.run(*bound.images(x, grad)) if needs_weight else None
+        dx = found.of_x.run(grad, weight) if needs_x else None
+        dw = found.of_weight.run(*bound.images(x, grad)) if needs_weight else None
         return None, dx, dw, grad.sum(pixel_dims(grad)) if needs_bias else None
 
 

@@ -162,7 +162,7 @@ class Functions:
     casts: tuple[bool, ...]
 
 
-#: Whether torch.compile can look for transforms: seen with torch 2.13, not with 2.11.
+#: Whether torch.compile can ask for transforms: it can with torch 2.13, not with 2.11.
 SEES_LAYERS = tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 13)
 
 #: By the name of the operator with a backward; ``library.py`` fills it.

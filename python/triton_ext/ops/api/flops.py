@@ -6,13 +6,13 @@ model has the same numbers before and after it is converted.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch.utils.flop_counter import conv_flop_count, register_flop_formula
 from triton_ext.ops.api import library  # noqa: F401 - registers the operators
-from triton_ext.ops.api.calls import DGRAD, FPROP, FUSED, INTO, WGRAD
+from triton_ext.ops.api.calls import DGRAD, FPROP, FUSED, INTO, WGRAD, Operator
 
 __all__: list[str] = []
 
@@ -41,7 +41,7 @@ def _count_wgrad(x_shape: Shape, dy_shape: Shape, *_: Any, out_shape: Shape, **_
     return flops
 
 
-_FORMULAS = {
+_FORMULAS: dict[Operator, Callable[..., int]] = {
     FPROP: _count_fprop,
     FUSED: _count_fprop,
     INTO: _count_fprop_into,

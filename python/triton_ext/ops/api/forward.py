@@ -58,7 +58,8 @@ def convolve(
             return bound.differentiate(x, weight, bias)
         return bound.run(x, weight, bias)
     if key is None and (operands := autocast_operands(x, weight, bias)) is not None:
-        return convolve(dims, *operands, given, fallback)
+        x, weight, bias = operands
+        return convolve(dims, x, weight, bias, given, fallback)
     check_types(name, x, weight, bias, fallback=fallback)
     check_groups(name, given[3])
     if x.dim() == dims + 1:
@@ -103,7 +104,7 @@ def convolve_fused(
         bound = cached(key)
         if bound is not None:
             return bound.run(*tensors)
-    epilogue = EpilogueArguments(*fused)
+    epilogue = EpilogueArguments._make(fused)
     _check_tensors(name, x, weight, epilogue, fallback)
     check_groups(name, given[3])
     extra = () if extra is None else extra

@@ -66,7 +66,8 @@ def _fused(x: Tensor, weight: Tensor, *arguments: Any) -> Tensor:
     *operands, extra, parameters, activation, out_dtype, function = arguments
     if function is not None or extra:
         raise NotImplementedError("epilogue= has no derivative of forward mode")
-    epilogue = EpilogueArguments(*operands, activation=activation, out_dtype=out_dtype)
+    fields = (*operands, (), activation, out_dtype, None, None, None)
+    epilogue = EpilogueArguments._make(fields)
     return torch_fused(x, weight, epilogue, parameters)
 
 

@@ -84,7 +84,8 @@ def convolve_transposed(
             return bound.differentiate(x, weight, bias)
         return bound.run(x, weight, bias)
     if key is None and (operands := autocast_operands(x, weight, bias)) is not None:
-        return convolve_transposed(dims, *operands, given, output_padding, fallback)
+        x, weight, bias = operands
+        return convolve_transposed(dims, x, weight, bias, given, output_padding, fallback)
     check_types(name, x, weight, bias, fallback=fallback)
     check_groups(name, given[3])
     if x.dim() == dims + 1:

@@ -53,13 +53,15 @@ Tensor = torch.Tensor
 
 def _run_fused(x: Tensor, weight: Tensor, *arguments: Any) -> Tensor:
     *operands, parameters, activation, out_dtype, function, fallback = arguments
-    epilogue = EpilogueArguments(*operands, activation, out_dtype, function)
+    fields = (*operands, activation, out_dtype, function, None, None)
+    epilogue = EpilogueArguments._make(fields)
     return run_fused(x, weight, epilogue, parameters, fallback)
 
 
 def _run_into(x: Tensor, weight: Tensor, *arguments: Any) -> None:
     *operands, parameters, activation, out_dtype, function, fallback, out, amax = arguments
-    epilogue = EpilogueArguments(*operands, activation, out_dtype, function, out, amax)
+    fields = (*operands, activation, out_dtype, function, out, amax)
+    epilogue = EpilogueArguments._make(fields)
     run_fused(x, weight, epilogue, parameters, fallback)
 
 

@@ -97,7 +97,7 @@ def normalize(
     bias: Tensor | None,
     residual: Tensor | None,
 ) -> Tensor:
-    """Returns y of a call whose plan is known; torch differentiates it."""
+    """Returns y of a call with its plan; autograd records it."""
     if torch.is_grad_enabled() and (
         x.requires_grad
         or (weight is not None and weight.requires_grad)

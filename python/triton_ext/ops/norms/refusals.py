@@ -134,10 +134,10 @@ def norm_problem(
         # torch.compile must not trace the cache.
         return _find_refusal(kind, x, groups, weight, bias, residual, activation)
     words = ("norm_refusal", kind, activation)
-    key, known = recall(groups, words, x, weight, bias, residual)
-    if known is None:
-        known = keep(key, (_find_refusal(kind, x, groups, weight, bias, residual, activation),))
-    return known[0]
+    key, found = recall(groups, words, x, weight, bias, residual)
+    if found is None:
+        found = keep(key, (_find_refusal(kind, x, groups, weight, bias, residual, activation),))
+    return found[0]
 
 
 def _find_refusal(

@@ -177,7 +177,8 @@ def _read_fused(x: Any, weight: Any, *arguments: Any) -> Iterator[Case]:
     *operands, parameters, activation, out_dtype, function, _, out, amax = arguments
     if function is not None:
         return
-    epilogue = EpilogueArguments(*operands, activation, out_dtype, None, out, amax)
+    fields = (*operands, activation, out_dtype, None, out, amax)
+    epilogue = EpilogueArguments._make(fields)
     problem = parameters.problem(_shape(x.shape), _shape(weight.shape))
     spec = epilogue.spec(problem.y_shape, None)
     yield Case(direction="fprop", problem=problem, dtype=x.dtype, epilogue=spec)
