@@ -35,7 +35,7 @@ def _into_images(tensor: Tensor, dim: int) -> Tensor:
 
 
 def _all_into_images(tensor: Tensor, dim: int | None, count: int) -> Tensor:
-    """The same of a tensor that is not mapped, too: every element has it."""
+    """Does the same; a tensor that is not mapped is repeated for every element."""
     if dim is None:
         tensor, dim = tensor.expand(count, *tensor.shape), 0
     return _into_images(tensor, dim)
@@ -47,7 +47,7 @@ def _into_channels(tensor: Tensor, dim: int) -> Tensor:
 
 
 def _into_groups(tensor: Tensor, dim: int, at: int, groups: int) -> Tensor:
-    """Folds the mapped dimension into dimension ``at`` of the rest, behind the groups."""
+    """Folds the mapped dimension into dimension ``at`` of the rest, after the groups."""
     whole = tensor.movedim(dim, 0)
     # [B, ..., g, c, ...] to [..., g, B, c, ...]
     parts = whole.unflatten(at + 1, (groups, whole.shape[at + 1] // groups)).movedim(0, at + 1)
@@ -62,7 +62,7 @@ def _out_of_groups(tensor: Tensor, at: int, groups: int, count: int) -> Tensor:
 
 
 def _vector(bias: Tensor | None, dim: int | None, count: int, groups: int | None) -> Tensor | None:
-    """A bias [C] per element as one; behind ``groups`` of both, or element by element."""
+    """Joins a bias [C] per element; after ``groups`` of both, or element by element."""
     if bias is None:
         return None
     whole = bias.expand(count, -1) if dim is None else bias.movedim(dim, 0)

@@ -214,7 +214,7 @@ def _call(
         return by_torch(name, _cast(differentiable, tensors), (*extra, parameters, *others))
     rest = (*extra, *parameters, *others, fallback)
     if operator.is_traceable and is_traced() and not is_transformed():
-        # Whoever runs the graph may differentiate it.
+        # A caller of the graph may differentiate it.
         return getattr(torch.ops.triton_ext, differentiable).default(*tensors, *rest)
     if not is_differentiated(*tensors):
         return getattr(torch.ops.triton_ext, name).default(*tensors, *rest)

@@ -126,10 +126,10 @@ def convolve_fused(
     if out is not None or amax is not None:
         return _convolve_into(name, x, weight, shape, epilogue, parameters, may_fall_back)
     y = _convolve(x, weight, epilogue, parameters, may_fall_back)
-    if key is not None:
-        forward = bind_fused(x, weight, epilogue, parameters)
-        if isinstance(forward, BoundPlan):
-            keep(key, forward)
+    if key is not None and isinstance(
+        forward := bind_fused(x, weight, epilogue, parameters), BoundPlan
+    ):
+        keep(key, forward)
     return y
 
 

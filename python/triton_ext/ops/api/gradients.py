@@ -182,17 +182,8 @@ def input_gradient(
         raise rank_error(name, dims, ("grad_output", grad_output), weight)
     parameters = ConvParameters.parse(given, weight.shape[2:])
     check_steps(name, parameters)
-    groups = parameters.groups
-    if groups < 1 or weight.shape[0] % groups:
-        raise ValueError(
-            f"{name}: {weight.shape[0]} channels of weight {list(weight.shape)} do not divide "
-            f"into {groups} groups"
-        )
-    if grad_output.shape[1] != weight.shape[0]:
-        raise ValueError(
-            f"{name}: grad_output has {grad_output.shape[1]} channels, weight "
-            f"{list(weight.shape)} expects {weight.shape[0]}"
-        )
+    operand, groups = ("grad_output", grad_output), parameters.groups
+    check_pair(name, operand, weight, None, groups, is_transposed=True, mixed_dtypes=True)
     channels = weight.shape[1] * groups
     _check_first(name, "input_size", input_size, dims, (grad_output.shape[0], channels))
     size = list(input_size[2:])
@@ -204,10 +195,10 @@ def input_gradient(
         dx = calls.dgrad(grad_output, weight, None, parameters, size, may_fall_back)
     except _REFUSALS as error:
         raise _renamed(name, error, {"dy": "grad_output"}) from None
-    if key is not None:
-        forward = bind_dgrad(grad_output, weight, None, parameters, size)
-        if isinstance(forward, BoundPlan):
-            keep(key, forward)
+    if key is not None and isinstance(
+        forward := bind_dgrad(grad_output, weight, None, parameters, size), BoundPlan
+    ):
+        keep(key, forward)
     return dx
 
 
@@ -253,8 +244,8 @@ def weight_gradient(
         dw = calls.wgrad(x, grad_output, parameters, taps, may_fall_back)
     except _REFUSALS as error:
         raise _renamed(name, error, {"dy": "grad_output"}) from None
-    if key is not None:
-        forward = bind_wgrad(x, grad_output, parameters, taps)
-        if isinstance(forward, BoundPlan):
-            keep(key, forward)
+    if key is not None and isinstance(
+        forward := bind_wgrad(x, grad_output, parameters, taps), BoundPlan
+    ):
+        keep(key, forward)
     return dw

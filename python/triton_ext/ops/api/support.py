@@ -42,11 +42,11 @@ class Support:
     reasons here.
 
     Attributes:
-        problem: What is computed; a transposed convolution is the gradient of this one.
+        problem: The convolution; a transposed one is the gradient of this one.
         is_transposed: Whether the question was about a transposed convolution.
-        fprop: Of y; of a transposed convolution, the gradient of its input.
-        dgrad: The gradient of x; of a transposed convolution, y.
-        wgrad: The gradient of the filter.
+        fprop: Refusals for y; for a transposed convolution, for the gradient of its input.
+        dgrad: Refusals for the gradient of x; for a transposed convolution, for y.
+        wgrad: Refusals for the gradient of the filter.
     """
 
     problem: ConvProblem
@@ -141,9 +141,9 @@ def support(
         direction: reasons(direction, problem, dtype, x.device, epilogue)
         for direction in directions
     }
-    # Whatever reads x itself; gradients are brought into the order that kernels want.
+    # These directions read x itself; gradients are copied to channels-last.
     reads_x: tuple[Direction, ...] = ("dgrad" if transposed else "fprop", "wgrad")
-    # What autocast copies is dense.
+    # The copies of autocast are dense.
     is_view = dtype == x.dtype and x.stride() != channels_last_strides(x.shape)
     views = {"dy_strides" if transposed else "x_strides": x.stride()}
     for direction in reads_x:

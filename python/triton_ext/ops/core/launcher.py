@@ -45,7 +45,7 @@ class _Prepared(Protocol):
     def together(
         self, first: Pick, others: Sequence[tuple[Any, Pick]]
     ) -> Callable[[tuple[Any, ...]], bool] | None:
-        """Returns what launches this kernel, and others behind it."""
+        """Returns a launch of this kernel and of others after it."""
         ...
 
 
@@ -77,7 +77,7 @@ class Launcher:
         kernel: The ``@triton.jit`` function; its tensors come first among its parameters, then
             scalars, then constants.
         grid: Number of programs, in three dimensions.
-        scalars: Runtime arguments behind the tensors.
+        scalars: Runtime arguments after the tensors.
         constants: Constexpr arguments, in the order of the parameters.
         options: Launch options.
     """
@@ -95,8 +95,8 @@ class Launcher:
         Args:
             tensors: Descriptors, tensors and ``None``, the kernel's first arguments.  The
                 descriptors of a parameter differ in their tensors' addresses only.
-            variant: What the front door would specialize on and may differ from launch to launch:
-                which tensors there are, and whether they are aligned.
+            variant: Further facts that the front door specializes on and that may differ between
+                launches: which tensors there are, and whether they are aligned.
         """
         launches = _recorded.get()
         if launches is not None:
@@ -129,12 +129,12 @@ class Launcher:
 
 @dataclass(frozen=True, slots=True)
 class Launched:
-    """What a launch got: arguments of :meth:`Launcher.launch`.
+    """Arguments of one :meth:`Launcher.launch`.
 
     Attributes:
-        launcher: What launched.
+        launcher: The launcher.
         tensors: The kernel's first arguments.
-        variant: What the front door would specialize on besides.
+        variant: Further facts that the front door specializes on.
     """
 
     launcher: Launcher
@@ -157,7 +157,7 @@ class LaunchGroup:
     """Launches of one call that differ from those of another in the addresses of tensors only.
 
     Args:
-        key: Of the plugin's passes, for which the kernels were prepared.
+        key: Key of the plugin's passes for which the kernels were prepared.
         kernels: The ``@triton.jit`` functions.
         launch: Launches all of them.
     """
@@ -173,10 +173,10 @@ class LaunchGroup:
 
     @classmethod
     def of(cls, launches: Sequence[tuple[Launched, Pick]]) -> LaunchGroup | None:
-        """Returns what launches again; ``None`` where a launch was not prepared.
+        """Returns the group; ``None`` where a launch was not prepared.
 
         Args:
-            launches: Each with what picks its tensors out of those of a call.
+            launches: Each with a function that picks its tensors out of those of a call.
         """
         key = plugin.passes_key()
         steps = []
@@ -198,7 +198,7 @@ class LaunchGroup:
                 they describe.
 
         Returns:
-            False where not all was launched, so that all of it takes a :meth:`Launcher.launch`.
+            False where not all was launched, so that each takes a :meth:`Launcher.launch`.
         """
         if plugin.passes_key() != self._key or not plugin.is_installed():
             return False

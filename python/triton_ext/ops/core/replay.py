@@ -48,7 +48,7 @@ class _Memory:
     Attributes:
         shape: In elements.
         strides: In elements.
-        dtype: Of an element.
+        dtype: Dtype of its elements.
     """
 
     shape: tuple[int, ...]
@@ -58,7 +58,7 @@ class _Memory:
 
 @dataclass(frozen=True, slots=True)
 class _Replay:
-    """What a plan does with the tensors of a call.
+    """The launches of a plan with the tensors of a call.
 
     Attributes:
         output: The memory that it returns.
@@ -199,7 +199,7 @@ def _replay_of(
             if place is None:
                 return None
             found.append(place)
-        # Of one, itemgetter makes no tuple; every kernel has two tensors.
+        # itemgetter makes no tuple of one index; every kernel has two tensors.
         steps.append((launched, itemgetter(*found)))
     launch = LaunchGroup.of(steps)
     if launch is None:

@@ -38,9 +38,9 @@ class _Norm(torch.autograd.Function):
         """Returns y."""
         y, mean, rstd = call.forward(x, weight, bias, residual)
         if not call.uses_batch:
-            # A call in training mode may move them in front of the backward, and tells nobody.
+            # A call in training mode may move them before the backward, unnoticed by autograd.
             mean, rstd = mean.clone(), rstd.clone()
-        # A ReLU in front of which a residual was added is not computed again: y tells.
+        # y tells where a ReLU after a residual passed, which is not computed again.
         needs_y = residual is not None and call.plan.activation == "relu"
         ctx.save_for_backward(x, weight, bias, mean, rstd, y if needs_y else None)
         ctx.has_residual = residual is not None
@@ -84,7 +84,7 @@ def _differentiable_gradients(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]
     return differentiable_gradients(
         dy, x, weight, bias, y, shape=plan.shape,
         statistics=None if ctx.call.uses_batch else (mean, rstd),
-        # Of a residual nothing but where the ReLU passed was saved.
+        # For a residual, only where the ReLU passed was saved.
         activation="identity" if ctx.has_residual else plan.activation,
         eps=plan.eps, out_dtype=plan.out_dtype, needs=ctx.needs_input_grad[:4],
     )  # fmt: skip
@@ -183,7 +183,7 @@ def batch_norm(
         eps: Added to variances.
         activation: ``"identity"``, ``"relu"``, ``"silu"``, ``"gelu"``, ``"gelu_tanh"`` or
             ``"tanh"``; the first two with a residual.
-        residual: As x, added in front of the activation, or None.
+        residual: As x, added before the activation, or None.
 
     Returns:
         y as x.
@@ -192,8 +192,8 @@ def batch_norm(
         UnsupportedError: A normalization that no kernel takes; :func:`norm_problem` says why.
         ValueError: Sizes or devices that do not fit each other; an activation that there is not;
             no statistics: not training, and a running one is None; ``eps`` is negative.
-        TypeError: What is no dense tensor, ``training`` that is no bool, ``eps`` or ``momentum``
-            that is no number; mixed dtypes.
+        TypeError: A value that is no dense tensor; ``training`` that is no bool; ``eps`` or
+            ``momentum`` that is no number; mixed dtypes.
     """
     terms = (weight, bias, running_mean, running_var, residual)
     key = batch_key(x, weight, bias, running_mean, running_var, residual, training, activation, eps)

@@ -150,13 +150,13 @@ def _fake_backward(  # type: ignore[no-untyped-def]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _How:
-    """What a normalization has beside its tensors.
+    """Arguments of a normalization other than tensors.
 
     Attributes:
         groups: ``None`` for BatchNorm.
         eps: Added to variances.
         activation: Its name.
-        out_dtype: Of y.
+        out_dtype: Dtype of y.
     """
 
     groups: Any
@@ -166,14 +166,14 @@ class _How:
 
 
 class _Norm(torch.autograd.Function):
-    """What is differentiated of a normalization."""
+    """The differentiable part of a normalization."""
 
     @staticmethod
     def forward(ctx, x, weight, bias, residual, moments, running_mean, running_var, how):  # type: ignore[no-untyped-def]
         """Returns y."""
         running = (running_mean, running_var)
         y, moments = _forward(x, weight, bias, residual, moments, running, how)
-        # As the eager call: y tells where a ReLU behind a residual passed.
+        # y tells where a ReLU after a residual passed, as in the eager call.
         needs_y = residual is not None and how.activation == "relu"
         ctx.save_for_backward(x, weight, bias, moments, *running, y if needs_y else None)
         ctx.has_residual, ctx.how = residual is not None, how
@@ -194,14 +194,14 @@ class _Norm(torch.autograd.Function):
             found = differentiable_gradients(
                 dy, x, weight, bias, y, shape=shape,
                 statistics=running if moments is None else None,
-                # Of a residual nothing but where the ReLU passed was saved.
+                # For a residual, only where the ReLU passed was saved.
                 activation="identity" if ctx.has_residual else how.activation,
                 eps=how.eps, out_dtype=how.out_dtype, needs=needs,
             )  # fmt: skip
             return (*found, None, None, None, None)
         is_given = needs[3] and how.activation == "identity"
         if is_given:
-            # What an operator returns lies in other memory than what it gets.
+            # An operator returns no memory that it gets.
             needs[3] = False
         found = torch.ops.triton_ext.norm_backward.default(
             dy, x, y, weight, bias, moments, *running, how.groups, how.eps, how.activation,
@@ -293,7 +293,7 @@ def _register() -> None:
     for name, schema in _SCHEMAS.items():
         qualified = f"triton_ext::{name}"
         torch.library.define(qualified, schema, tags=(torch.Tag.needs_fixed_stride_order,))
-        # Whoever runs a graph by itself, as the backend "eager" does, would trace what it calls.
+        # The backend "eager" runs a graph by itself, and would trace what it calls.
         if name in _TRACED:
             traced = torch._disable_dynamo(_TRACED[name])
             torch.library.impl(qualified, "CompositeImplicitAutograd")(traced)

@@ -28,14 +28,14 @@ _INTERPRETED_SMS = 1
 
 @dataclass(slots=True)
 class Call:
-    """What a call has beside its tensors.
+    """Arguments of a call other than x, weight, bias and residual.
 
     Attributes:
         plan: Its kernels.
         running_mean: [C] or None.
         running_var: [C] or None.
         uses_batch: Whether statistics are those of x.
-        momentum: Of the running statistics.
+        momentum: How far running statistics are moved, from 0 to 1.
         is_cached: Whether the plan was cached for the call's key, so that its tensors are aligned.
         batches: int64 [], how many batches there were, to be counted where statistics are those of
             x; or None.
@@ -58,7 +58,7 @@ class Call:
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Returns y, means and rstd.
 
-        Means of x lie in front of other numbers; kernels read no further.
+        Means of x are followed by other numbers, which kernels do not read.
         """
         plan = self.plan
         if self.uses_batch:
@@ -88,8 +88,8 @@ class Call:
         has_mean, has_variance = mean is not None, variance is not None
         key = (self.momentum, has_mean, has_variance, batches is not None, y is not None)
         plan.forward(key).launch(tensors, is_aligned)
-        # Versions of running statistics stay, as behind torch's: it saves them for a backward that
-        # reads none in training mode, and that may run behind this call.
+        # Versions of running statistics stay, as after torch's call: a backward in training mode
+        # reads none of them, and may run after this call.
         if batches is not None and not batches.is_inference():
             increment_version(batches)
         return moments, rstd
@@ -109,11 +109,11 @@ class Call:
         """Returns the gradients of x, weight, bias and residual; ``None`` for what needs none.
 
         Args:
-            saved: x, weight, bias, means and rstd as for the forward, and y where a ReLU is
-                behind a residual, or None.  Emptied, so that what nobody else has is freed when no
-                kernel reads it any more.
-            dy: Of y's shape; the residual's gradient may be this one.
-            needs: Of which there are gradients.
+            saved: x, weight, bias, means and rstd as for the forward, and y where a ReLU
+                follows a residual, or None.  Emptied, so that tensors without other owners are
+                freed when no kernel reads them any more.
+            dy: [N, C, *size]; the residual's gradient may be this tensor.
+            needs: Which gradients are computed.
 
         Raises:
             TypeError: A saved tensor came back in another dtype.
@@ -208,19 +208,19 @@ def plan_of(
     Args:
         kind: ``"batch"`` or ``"group"``.
         x: [N, C, *size].
-        groups: Of ``"group"``.
+        groups: Number of groups, for ``"group"``.
         weight: [C] or None.
         bias: [C] or None.
         residual: As x, or None.
         running: Mean and variance [C], or None.
         activation: Its name.
         eps: Added to variances.
-        out_dtype: Of y.
+        out_dtype: Dtype of y.
 
     Raises:
         UnsupportedError: No kernel takes it.
-        TypeError: What :func:`check_fit` says.
-        ValueError: What :func:`check_fit` says.
+        TypeError: As :func:`check_fit`.
+        ValueError: As :func:`check_fit`.
     """
     words = ("norm_plan", kind, activation, eps, out_dtype)
     key, plan = recall(groups, words, x, weight, bias, residual, *running)

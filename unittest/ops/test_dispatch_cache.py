@@ -1,4 +1,4 @@
-"""Calls seen before, in Triton's interpreter; by hand as ``interpreted.py`` says."""
+"""Cached calls, in Triton's interpreter; by hand as ``interpreted.py`` says."""
 
 from __future__ import annotations
 
@@ -13,5 +13,5 @@ IM2COL = capabilities()["im2col"]
 
 
 @pytest.mark.skipif(not IM2COL.available, reason=IM2COL.reason)
-def test_calls_seen_before():
-    assert_passes_in_the_interpreter("interpreter_shortcut.py")
+def test_cached_calls():
+    assert_passes_in_the_interpreter("interpreter_dispatch_cache.py")

@@ -1,4 +1,4 @@
-"""Calls seen before go past torch's dispatcher, and only those that may; run in the interpreter."""
+"""Cached calls bypass torch's dispatcher, and only those that may; run in the interpreter."""
 
 from __future__ import annotations
 
