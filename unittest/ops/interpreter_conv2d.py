@@ -1,4 +1,4 @@
-"""conv2d in Triton's interpreter; ``test_conv2d.py`` runs this file with ``TRITON_INTERPRET=1``.
+"""conv2d in Triton's interpreter; ``test_interpreted.py`` runs this file.
 
 Tolerance: the largest error against an fp32 reference is at most twice torch's own in the same
 dtype, plus a floor.  The floor is 1/8 of the dtype's epsilon, relative to the largest value of the

@@ -1,4 +1,4 @@
-"""Forward plans in Triton's interpreter; ``test_epilogue.py`` runs this file.
+"""Forward plans in Triton's interpreter; ``test_interpreted.py`` runs this file.
 
 The interpreter casts to fp8 wrongly (3.6 to 3.9), so fp8 outputs are for the GPU's tests, and it
 truncates where it casts to bf16.

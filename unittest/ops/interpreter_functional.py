@@ -1,4 +1,4 @@
-"""Every operator of ``triton_ext.ops`` in Triton's interpreter; run by ``test_functional.py``.
+"""Every operator of ``triton_ext.ops`` in Triton's interpreter; run by ``test_interpreted.py``.
 
 Tolerance: the largest error against float64 is at most twice torch's own in the same dtype, plus a
 floor, relative to the largest value of the reference: 1/8 of the dtype's epsilon, for bf16 two of

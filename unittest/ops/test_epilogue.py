@@ -20,7 +20,6 @@ pytest.importorskip("numpy", reason="Triton's interpreter needs numpy, which is 
 import torch
 from emulated import emulate
 from fprop_cases import Case, check, clamp_and_tilt, draw
-from interpreted import assert_passes_in_the_interpreter
 from triton_ext.host import capabilities
 from triton_ext.ops import conv_plan
 from triton_ext.ops.conv_config import CONFIGS, SMEM_BYTES, OutputTile, least_block
@@ -32,11 +31,6 @@ IM2COL = capabilities()["im2col"]
 pytestmark = pytest.mark.skipif(not IM2COL.available, reason=IM2COL.reason)
 
 NIGHTLY = os.environ.get("TRITON_EXT_NIGHTLY") == "1"
-
-
-@pytest.mark.slow
-def test_everything_in_the_interpreter():
-    assert_passes_in_the_interpreter("interpreter_epilogue.py")
 
 
 # --- the specification --------------------------------------------------------------------------

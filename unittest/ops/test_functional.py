@@ -14,7 +14,6 @@ pytest.importorskip("torch", reason="triton_ext.ops needs torch, which is not in
 
 import torch
 import triton
-from interpreted import assert_passes_in_the_interpreter
 from torch.autograd import forward_ad
 from triton_ext import ops
 from triton_ext.errors import DescriptorError, UnsupportedError
@@ -24,11 +23,6 @@ from triton_ext.ops.core.memory_format import channels_last
 from triton_ext.ops.core.parameters import ConvParameters
 
 F = torch.nn.functional
-
-
-@pytest.mark.slow
-def test_everything_in_the_interpreter():
-    assert_passes_in_the_interpreter("interpreter_functional.py", timeout_s=1800)
 
 
 def half(*shape: int) -> torch.Tensor:

@@ -14,7 +14,6 @@ import torch
 from cubin_resources import resources
 from hypothesis import given
 from hypothesis import strategies as st
-from interpreted import assert_passes_in_the_interpreter
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 from triton_ext.errors import UnsupportedError
@@ -25,11 +24,6 @@ from triton_ext.ops.norms.norm_config import NormShape, choose_merge_tiles, choo
 
 FLOAT = "*fp32"
 TERMS = dict.fromkeys(("mean_ptr", "rstd_ptr", "weight_ptr", "bias_ptr"), FLOAT)
-
-
-@pytest.mark.slow
-def test_everything_in_the_interpreter():
-    assert_passes_in_the_interpreter("interpreter_norms.py")
 
 
 # ---- Tiles --------------------------------------------------------------------------------------
