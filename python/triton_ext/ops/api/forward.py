@@ -133,7 +133,8 @@ def convolve_fused(
     return y
 
 
-_NAMES = {1: "conv1d", 2: "conv2d", 3: "conv3d"}
+# By number of dimensions.
+_NAMES = ("", "conv1d", "conv2d", "conv3d")
 
 
 def _check_tensors(

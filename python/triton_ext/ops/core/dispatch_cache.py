@@ -173,7 +173,7 @@ def function_key(
     for value in rest:
         if type(value) not in _WORDS:
             return None
-    return _convolution_key((name, numbers, rest), tensors)
+    return _tensor_key((name, numbers, rest), tensors, is_convolution=True)
 
 
 def backward_key(words: Hashable, tensors: tuple[Tensor, ...]) -> Hashable:
@@ -183,7 +183,7 @@ def backward_key(words: Hashable, tensors: tuple[Tensor, ...]) -> Hashable:
         words: All arguments of the convolution but the tensors, those of a call with a key.
         tensors: The gradient, and the saved tensors.
     """
-    return None if is_observed() else _convolution_key(words, tensors)
+    return None if is_observed() else _tensor_key(words, tensors, is_convolution=True)
 
 
 def tensor_key(words: Hashable, tensors: tuple[Any, ...]) -> Hashable:
@@ -193,20 +193,10 @@ def tensor_key(words: Hashable, tensors: tuple[Any, ...]) -> Hashable:
         words: All arguments but the tensors; equal ones are the same arguments.
         tensors: As for :func:`function_key`.
     """
-    return None if is_observed() else _tensor_key(words, tensors)
+    return None if is_observed() else _tensor_key(words, tensors, is_convolution=False)
 
 
-def _convolution_key(words: Hashable, tensors: tuple[Any, ...]) -> Hashable:
-    key = _tensor_key(words, tensors)
-    x = tensors[0]
-    if key is None or x is None or not (x.is_cuda or IS_INTERPRETED):
-        return None
-    if _is_any_autocast() and _is_cast(x, tensors):
-        return None
-    return (key, allows_tf32()) if x.dtype is torch.float32 else key
-
-
-def _tensor_key(words: Hashable, tensors: tuple[Any, ...]) -> Hashable:
+def _tensor_key(words: Hashable, tensors: tuple[Any, ...], *, is_convolution: bool) -> Hashable:
     key: list[Hashable] = [words]
     addresses = 0
     try:
@@ -221,7 +211,17 @@ def _tensor_key(words: Hashable, tensors: tuple[Any, ...]) -> Hashable:
     except (AttributeError, RuntimeError):
         # No tensor, one that is not dense, or what a transform of torch.func left behind.
         return None
-    return None if addresses % ALIGNMENT else tuple(key)
+    if addresses % ALIGNMENT:
+        return None
+    if is_convolution:
+        x = tensors[0]
+        if x is None or not (x.is_cuda or IS_INTERPRETED):
+            return None
+        if _is_any_autocast() and _is_cast(x, tensors):
+            return None
+        if x.dtype is torch.float32:
+            key.append(allows_tf32())
+    return tuple(key)
 
 
 def _is_exact(value: object) -> bool:

@@ -64,6 +64,7 @@ class _Replay:
         output: The memory that it returns.
         works: Further memory that its kernels write and read.
         flags: Number of flags that its kernels have; 0 without any.
+        is_alone: Whether there is neither further memory nor flags.
         launch: Launches the kernels with the tensors of the call, the output, flags, further
             memory, None and a tensor without memory, in this order.
     """
@@ -71,6 +72,7 @@ class _Replay:
     output: _Memory
     works: tuple[_Memory, ...]
     flags: int
+    is_alone: bool
     launch: LaunchGroup
 
 
@@ -112,12 +114,12 @@ class BoundPlan:
         x: Any = given[0]
         memory = replay.output
         y: torch.Tensor = x.new_empty_strided(memory.shape, memory.strides, dtype=memory.dtype)
-        if replay.works or replay.flags:
+        if replay.is_alone:
+            done = replay.launch((*given, y, None, None, _NO_MEMORY))
+        else:
             flags = zeroed_flags(x.device, replay.flags) if replay.flags else None
             works = [x.new_empty_strided(m.shape, m.strides, dtype=m.dtype) for m in replay.works]
             done = replay.launch((*given, y, flags, *works, None, _NO_MEMORY))
-        else:
-            done = replay.launch((*given, y, None, None, _NO_MEMORY))
         return y if done else self._run(self.plan, *given)
 
     def _record(self, given: Tensors) -> torch.Tensor:
@@ -204,7 +206,8 @@ def _replay_of(
     launch = LaunchGroup.of(steps)
     if launch is None:
         return None
-    return _Replay(_memory(y), tuple(map(_memory, works)), flags, launch)
+    is_alone = not works and not flags
+    return _Replay(_memory(y), tuple(map(_memory, works)), flags, is_alone, launch)
 
 
 def _memory(tensor: torch.Tensor) -> _Memory:
