@@ -289,7 +289,7 @@ def _measure(
     rounds: int,
 ) -> list[Entry]:
     """Checks and times the configurations of a shape."""
-    from triton_ext.ops.epilogue import NO_OPERANDS
+    from triton_ext.ops.core.epilogue import NO_OPERANDS
     from triton_ext.ops.tuning.calls import make_plan, run_plan
 
     case = case_of(kernel, operands.problem, dtype)

@@ -127,7 +127,7 @@ def _selected(arguments: argparse.Namespace) -> list[Layer]:
 def _case(arguments: argparse.Namespace, layer: Layer) -> Any:
     """Returns what is tuned of a layer; of fp8 as the benchmark ``fp8`` computes it."""
     import torch
-    from triton_ext.ops.epilogue import EpilogueSpec
+    from triton_ext.ops.core.epilogue import EpilogueSpec
 
     case = case_of(arguments.direction, layer.problem, arguments.dtype)
     if arguments.dtype != FP8:

@@ -22,7 +22,7 @@ from problem_cases import problem_of_case  # noqa: E402
 from triton_ext.gluon import nvidia as xnv  # noqa: E402
 from triton_ext.ops import dgrad_plan, wgrad_plan  # noqa: E402
 from triton_ext.ops.core.device import Device  # noqa: E402
-from triton_ext.ops.launcher import Launcher  # noqa: E402
+from triton_ext.ops.core.launcher import Launcher  # noqa: E402
 
 NIGHTLY = bool(os.environ.get("TRITON_EXT_NIGHTLY"))
 CPU = torch.device("cpu")

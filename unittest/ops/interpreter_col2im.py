@@ -21,11 +21,11 @@ from triton_ext.ops import conv2d
 from triton_ext.ops.conv_plan import make_plan
 from triton_ext.ops.core import planner
 from triton_ext.ops.core.device import device_of
-from triton_ext.ops.epilogue import PLAIN
+from triton_ext.ops.core.epilogue import PLAIN
+from triton_ext.ops.core.launcher import Launcher
 from triton_ext.ops.families.kn2row.config import Col2ImConfig, ranking
 from triton_ext.ops.families.kn2row.family import KN2ROW
 from triton_ext.ops.kernels.kn2row import Col2ImPlan, col2im_plan
-from triton_ext.ops.launcher import Launcher
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
 

@@ -19,7 +19,7 @@ if os.environ.get("TRITON_INTERPRET") != "1":
 from triton_ext.ops import conv_plan, dgrad_plan, wgrad_plan
 from triton_ext.ops.core.case import Case
 from triton_ext.ops.core.device import device_of
-from triton_ext.ops.epilogue import PLAIN
+from triton_ext.ops.core.epilogue import PLAIN
 from triton_ext.ops.families.depthwise import plan as depthwise_plan
 from triton_ext.ops.families.depthwise.config import DepthwiseConfig, DepthwiseWgradConfig
 from triton_ext.ops.families.direct import DIRECT_DGRAD

@@ -20,11 +20,11 @@ from triton_ext.ops import conv2d
 from triton_ext.ops.conv_plan import make_plan
 from triton_ext.ops.core import planner
 from triton_ext.ops.core.device import device_of
-from triton_ext.ops.epilogue import PLAIN
+from triton_ext.ops.core.epilogue import PLAIN
+from triton_ext.ops.core.launcher import Launcher
 from triton_ext.ops.families.few_channels.config import GatherConfig, ranking
 from triton_ext.ops.families.few_channels.family import FEW_CHANNELS
 from triton_ext.ops.kernels.few_channels import GatherPlan, gather_plan
-from triton_ext.ops.launcher import Launcher
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
 

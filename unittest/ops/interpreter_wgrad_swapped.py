@@ -15,7 +15,7 @@ if os.environ.get("TRITON_INTERPRET") != "1":
 import interpreter_wgrad as wgrad
 from problem_cases import channels_last, misaligned_slice
 from swapped_cases import draw_swapped, swapped_of, turned
-from triton_ext.ops.launcher import Launcher
+from triton_ext.ops.core.launcher import Launcher
 from triton_ext.ops.rewrites.operand_swap import SwappedConfig, ways
 from triton_ext.ops.wgrad_plan import SwappedWgradPlan, make_plan
 

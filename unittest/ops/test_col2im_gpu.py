@@ -19,7 +19,7 @@ from problem_cases import channels_last, problem_of
 from triton_ext.ops import conv2d
 from triton_ext.ops.conv_plan import make_plan
 from triton_ext.ops.core.device import device_of
-from triton_ext.ops.epilogue import PLAIN, EpilogueSpec
+from triton_ext.ops.core.epilogue import PLAIN, EpilogueSpec
 from triton_ext.ops.families.kn2row.config import Col2ImConfig, ranking
 from triton_ext.ops.kernels.kn2row import Col2ImPlan, col2im_plan
 

@@ -11,10 +11,10 @@ from emulated import without_gluon
 from looking_kernel import LookingKernel
 from triton_ext.errors import UnsupportedError
 from triton_ext.ops import conv_gemm, conv_plan
+from triton_ext.ops.api.functional import conv2d_with_config
 from triton_ext.ops.conv_config import SMEM_BYTES
 from triton_ext.ops.conv_fprop import conv_fprop_kernel
 from triton_ext.ops.core.device import Device
-from triton_ext.ops.functional import conv2d_with_config
 
 
 @pytest.fixture

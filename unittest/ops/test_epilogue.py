@@ -20,24 +20,18 @@ pytest.importorskip("numpy", reason="Triton's interpreter needs numpy, which is 
 import torch
 from emulated import emulate
 from fprop_cases import Case, check, clamp_and_tilt, draw
-from interpreted import assert_passes_in_the_interpreter
 from triton_ext.host import capabilities
 from triton_ext.ops import conv_plan
 from triton_ext.ops.conv_config import CONFIGS, SMEM_BYTES, OutputTile, least_block
 from triton_ext.ops.conv_fprop import compile_conv_fprop
 from triton_ext.ops.core.device import Device
-from triton_ext.ops.epilogue import ACTIVATIONS, PLAIN, EpilogueSpec
+from triton_ext.ops.core.epilogue import ACTIVATIONS, PLAIN, EpilogueSpec
 from triton_ext.ops.problem import ConvProblem
 
 IM2COL = capabilities()["im2col"]
 pytestmark = pytest.mark.skipif(not IM2COL.available, reason=IM2COL.reason)
 
 NIGHTLY = os.environ.get("TRITON_EXT_NIGHTLY") == "1"
-
-
-@pytest.mark.slow
-def test_everything_in_the_interpreter():
-    assert_passes_in_the_interpreter("interpreter_epilogue.py")
 
 
 # --- the specification --------------------------------------------------------------------------

@@ -18,7 +18,7 @@ from gpu_comparison import MARKS, NIGHTLY, bits, compile_ahead, skip_without_gpu
 from problem_cases import channels_last, problem_of
 from triton_ext.ops import conv2d
 from triton_ext.ops.core.device import device_of
-from triton_ext.ops.epilogue import PLAIN, EpilogueSpec
+from triton_ext.ops.core.epilogue import PLAIN, EpilogueSpec
 from triton_ext.ops.families.few_channels.config import GatherConfig, ranking
 from triton_ext.ops.kernels.few_channels import GatherPlan, gather_plan
 

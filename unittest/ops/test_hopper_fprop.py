@@ -38,9 +38,9 @@ from triton_ext.ops import conv_plan  # noqa: E402
 from triton_ext.ops.conv_config import SMEM_BYTES, ConvConfig  # noqa: E402
 from triton_ext.ops.core.case import Case as TunedCase  # noqa: E402
 from triton_ext.ops.core.device import Device  # noqa: E402
+from triton_ext.ops.core.epilogue import PLAIN, EpilogueSpec  # noqa: E402
 from triton_ext.ops.core.registry import config_refusals  # noqa: E402
 from triton_ext.ops.dgrad_gemm import residues_of  # noqa: E402
-from triton_ext.ops.epilogue import PLAIN, EpilogueSpec  # noqa: E402
 from triton_ext.ops.hopper import dgrad_plan, fprop_config, fprop_plan, plans, tiles  # noqa: E402
 from triton_ext.ops.hopper.fprop_compile import compile_conv_fprop  # noqa: E402
 from triton_ext.ops.hopper.fprop_plan import HopperPlan  # noqa: E402

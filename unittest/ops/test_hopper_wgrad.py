@@ -28,16 +28,16 @@ from triton.runtime import driver  # noqa: E402
 from triton_ext import ops  # noqa: E402
 from triton_ext.errors import UnsupportedError  # noqa: E402
 from triton_ext.gluon import nvidia as xnv  # noqa: E402
-from triton_ext.ops import execution, wgrad_plan  # noqa: E402
-from triton_ext.ops.core import planner  # noqa: E402
+from triton_ext.ops import wgrad_plan  # noqa: E402
+from triton_ext.ops.core import dispatch_cache, planner  # noqa: E402
 from triton_ext.ops.core.case import Case  # noqa: E402
 from triton_ext.ops.core.device import Device  # noqa: E402
+from triton_ext.ops.core.launcher import compiling  # noqa: E402
 from triton_ext.ops.hopper import wgrad_plan as hopper_plan  # noqa: E402
 from triton_ext.ops.hopper.plans import DTYPES  # noqa: E402
 from triton_ext.ops.hopper.tiles import RESERVED_BYTES  # noqa: E402
 from triton_ext.ops.hopper.wgrad_tiles import CONFIGS as CONFIGS_OF_MODEL  # noqa: E402
 from triton_ext.ops.hopper.wgrad_tiles import WgradTileChoice, WgradTileConfig  # noqa: E402
-from triton_ext.ops.launcher import compiling  # noqa: E402
 from triton_ext.ops.row_packing import PackedConfig  # noqa: E402
 from triton_ext.ops.tuning.calls import candidates  # noqa: E402
 from triton_ext.ops.tuning.compiling import target_only  # noqa: E402
@@ -214,9 +214,9 @@ def test_the_operator_reaches_it(monkeypatch):
     monkeypatch.setattr(hopper_plan, "make_plan", plan)
     problem = problem_of(n=2, ci=64, co=128, size=(9, 9), padding=1)
     x, dy = operands(problem, HALF)
-    execution.clear_plans()
+    dispatch_cache.clear()
     dw = ops.conv2d_weight(x, problem.w_shape, dy, padding=1)
-    execution.clear_plans()
+    dispatch_cache.clear()
     assert len(made) == 1
     torch.testing.assert_close(dw.double(), reference(problem, x, dy), rtol=1e-3, atol=2e-2)
 

@@ -22,9 +22,9 @@ from triton_ext.errors import UnsupportedError
 from triton_ext.host import capabilities
 from triton_ext.ops import conv_plan, dgrad_plan, wgrad_gemm, wgrad_plan
 from triton_ext.ops.conv_config import SMEM_BYTES, channel_block
+from triton_ext.ops.core.descriptors import packed_strides
 from triton_ext.ops.core.device import Device
-from triton_ext.ops.descriptors import packed_strides
-from triton_ext.ops.epilogue import EpilogueSpec
+from triton_ext.ops.core.epilogue import EpilogueSpec
 from triton_ext.ops.hopper import fprop_plan
 from triton_ext.ops.hopper.fprop_config import TURNED_CONFIGS
 from triton_ext.ops.hopper.fprop_plan import HopperPlan

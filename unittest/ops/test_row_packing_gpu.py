@@ -20,7 +20,7 @@ from problem_cases import channels_last, problem_of
 from triton_ext.ops import conv2d, wgrad_plan
 from triton_ext.ops.conv_config import ConvConfig
 from triton_ext.ops.conv_plan import INPUT_DTYPES
-from triton_ext.ops.epilogue import EpilogueSpec
+from triton_ext.ops.core.epilogue import EpilogueSpec
 from triton_ext.ops.hopper.tiles import ping_pong
 from triton_ext.ops.problem import ConvProblem, as_forward
 from triton_ext.ops.row_packing import RowPacking

@@ -27,6 +27,7 @@ from hypothesis import strategies as st  # noqa: E402
 from triton_ext.ops import conv_config, wgrad_config  # noqa: E402
 from triton_ext.ops.core.case import Case  # noqa: E402
 from triton_ext.ops.core.device import Device  # noqa: E402
+from triton_ext.ops.core.epilogue import EpilogueSpec  # noqa: E402
 from triton_ext.ops.core.keys import DIRECTIONS, extent, key_of, round_up  # noqa: E402
 from triton_ext.ops.core.registry import (  # noqa: E402
     FAMILIES,
@@ -34,7 +35,6 @@ from triton_ext.ops.core.registry import (  # noqa: E402
     config_types,
     families_of,
 )
-from triton_ext.ops.epilogue import EpilogueSpec  # noqa: E402
 from triton_ext.ops.families.depthwise.config import DepthwiseConfig, DepthwiseWgradConfig  # noqa: E402
 from triton_ext.ops.families.few_channels.config import GatherConfig  # noqa: E402
 from triton_ext.ops.families.kn2row.config import Col2ImConfig  # noqa: E402

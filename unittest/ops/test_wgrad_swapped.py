@@ -24,9 +24,9 @@ from triton_ext.errors import UnsupportedError
 from triton_ext.host import capabilities
 from triton_ext.ops import wgrad_gemm, wgrad_plan
 from triton_ext.ops.core.case import Case
+from triton_ext.ops.core.descriptors import packed_strides
 from triton_ext.ops.core.device import Device, assumed_device
 from triton_ext.ops.core.registry import config_refusals
-from triton_ext.ops.descriptors import packed_strides
 from triton_ext.ops.rewrites.operand_swap import (
     SwappedConfig,
     as_swapped,

@@ -10,9 +10,9 @@ from triton_ext import plugin
 plugin.install()
 
 # The kernels they import need the plugin.
-from triton_ext.ops import flops, library  # noqa: E402, F401 - register the operators
-from triton_ext.ops.explain import Explanation, explain  # noqa: E402
-from triton_ext.ops.functional import (  # noqa: E402
+from triton_ext.ops.api import flops, library  # noqa: E402, F401 - register the operators
+from triton_ext.ops.api.explain import Explanation, explain  # noqa: E402
+from triton_ext.ops.api.functional import (  # noqa: E402
     conv1d,
     conv1d_input,
     conv1d_weight,
@@ -26,8 +26,8 @@ from triton_ext.ops.functional import (  # noqa: E402
     conv_transpose2d,
     conv_transpose3d,
 )
+from triton_ext.ops.api.support import Support, support  # noqa: E402
 from triton_ext.ops.norms import batch_norm, group_norm, norm_problem  # noqa: E402
-from triton_ext.ops.support import Support, support  # noqa: E402
 
 __all__ = [
     "Explanation",

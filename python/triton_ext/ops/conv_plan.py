@@ -27,7 +27,7 @@ from triton_ext.ops.conv_refusals import (
 from triton_ext.ops.core import planner
 from triton_ext.ops.core.case import Case
 from triton_ext.ops.core.device import Device, device_of
-from triton_ext.ops.epilogue import PLAIN, EpilogueSpec
+from triton_ext.ops.core.epilogue import PLAIN, EpilogueSpec
 from triton_ext.ops.problem import ConvProblem
 from triton_ext.ops.rewrites.partial_im2col import PARTIAL_IM2COL
 from triton_ext.ops.row_packing import RowPacking

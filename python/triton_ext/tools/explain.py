@@ -1,4 +1,4 @@
-"""``triton-ext explain``: its options; what it does needs torch, as ``triton_ext.ops.explain``."""
+"""``triton-ext explain``: its options; what it does needs torch, as ``ops.api.explain``."""
 
 from __future__ import annotations
 

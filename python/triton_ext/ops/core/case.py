@@ -6,9 +6,9 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from triton_ext.ops.arguments import channels_last_strides
+from triton_ext.ops.core.epilogue import PLAIN, EpilogueSpec
 from triton_ext.ops.core.keys import DIRECTIONS, Direction, key_of
-from triton_ext.ops.epilogue import PLAIN, EpilogueSpec
+from triton_ext.ops.core.memory_format import channels_last_strides
 from triton_ext.ops.problem import ConvProblem
 from triton_ext.ops.row_packing import RowPacking
 

@@ -12,8 +12,8 @@ from typing import Any
 import torch
 
 from triton_ext.host import capabilities
+from triton_ext.ops.core.descriptors import Layout
 from triton_ext.ops.core.device import IS_INTERPRETED, Device
-from triton_ext.ops.descriptors import Layout
 from triton_ext.ops.hopper.tiles import SMEM_BYTES, TileConfig
 from triton_ext.ops.problem import ConvProblem
 

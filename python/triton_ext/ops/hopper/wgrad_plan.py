@@ -15,8 +15,9 @@ import torch
 
 from triton_ext import backends
 from triton_ext.errors import UnsupportedError
+from triton_ext.ops.core.descriptors import Layout
 from triton_ext.ops.core.device import Device
-from triton_ext.ops.descriptors import Layout
+from triton_ext.ops.core.launcher import Launcher
 from triton_ext.ops.hopper import wgrad_tiles
 from triton_ext.ops.hopper.plans import DTYPES, Tiled, common_reasons, zeroed_flags
 from triton_ext.ops.hopper.wgrad_tiles import (
@@ -26,7 +27,6 @@ from triton_ext.ops.hopper.wgrad_tiles import (
     WgradTileConfig,
     WgradWork,
 )
-from triton_ext.ops.launcher import Launcher
 from triton_ext.ops.problem import ConvProblem
 from triton_ext.ops.wgrad_launch import FilterGradientPlan, Launches, Operand
 

@@ -34,16 +34,16 @@ import triton_ext.language as tle
 from triton_ext import backends
 from triton_ext.ops.conv_config import ConvConfig, OutputTile, channel_block, expected_times
 from triton_ext.ops.conv_launch import TO_LAST
-from triton_ext.ops.core.device import H200, IS_INTERPRETED, Device
-from triton_ext.ops.descriptors import (
+from triton_ext.ops.core.descriptors import (
     ROUNDS_TO_TF32,
     ROW_BYTES,
     Layout,
     packed_strides,
     pixel_stride,
 )
+from triton_ext.ops.core.device import H200, IS_INTERPRETED, Device
+from triton_ext.ops.core.launcher import Launcher
 from triton_ext.ops.dgrad_run import DgradRun
-from triton_ext.ops.launcher import Launcher
 from triton_ext.ops.problem import ConvProblem
 from triton_ext.ops.row_copy import FilledChannels
 

@@ -17,9 +17,9 @@ from triton_ext.errors import UnsupportedError
 from triton_ext.ops.conv_refusals import conv_violations
 from triton_ext.ops.core.case import Case
 from triton_ext.ops.core.device import Device
+from triton_ext.ops.core.epilogue import PLAIN, EpilogueSpec
 from triton_ext.ops.core.family import Expected, Family
 from triton_ext.ops.core.keys import Direction
-from triton_ext.ops.epilogue import PLAIN, EpilogueSpec
 from triton_ext.ops.families.gemm import GEMM
 from triton_ext.ops.families.gluon import GLUON
 from triton_ext.ops.input_gradient import InputGradientPlan

@@ -30,10 +30,10 @@ import torch
 from triton_ext.errors import UnsupportedError
 from triton_ext.ops import wgrad_gemm
 from triton_ext.ops.core.case import Case
+from triton_ext.ops.core.descriptors import ROW_BYTES, packed_strides
 from triton_ext.ops.core.device import Device
 from triton_ext.ops.core.family import Expected, Family
 from triton_ext.ops.core.keys import Direction
-from triton_ext.ops.descriptors import ROW_BYTES, packed_strides
 from triton_ext.ops.families.gemm import tap_refusals
 from triton_ext.ops.families.wgrad import WGRAD
 from triton_ext.ops.problem import ConvProblem, as_forward

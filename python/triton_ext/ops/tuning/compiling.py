@@ -21,7 +21,7 @@ from triton.runtime.driver import driver
 from triton_ext.ops import conv_plan, dgrad_plan, wgrad_plan
 from triton_ext.ops.core.case import Case
 from triton_ext.ops.core.device import Device, assumed_device
-from triton_ext.ops.launcher import compiling
+from triton_ext.ops.core.launcher import compiling
 from triton_ext.ops.tuning.calls import make_plan, make_tensors, run_plan
 from triton_ext.ops.tuning.processes import Compiled
 

@@ -17,7 +17,8 @@ from typing import Any, Protocol
 import torch
 
 from triton_ext.errors import UnsupportedError
-from triton_ext.ops import conv_plan, dgrad_plan, execution, wgrad_plan
+from triton_ext.ops import conv_plan, dgrad_plan, wgrad_plan
+from triton_ext.ops.core import dispatch_cache
 from triton_ext.ops.core.case import Case
 from triton_ext.ops.core.device import Device, device_of
 from triton_ext.ops.tuning.calls import (
@@ -170,7 +171,7 @@ def reload() -> None:
     lookup.forget()
     for module in (conv_plan, dgrad_plan, wgrad_plan):
         module.make_plan.cache_clear()
-    execution.clear_plans()
+    dispatch_cache.clear()
 
 
 def use(path: pathlib.Path | str) -> int:

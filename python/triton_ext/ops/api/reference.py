@@ -1,6 +1,6 @@
-"""The same convolutions by torch's own operators, for what ``fallback="torch"`` leaves to them.
+"""The same convolutions by torch's own operators, for calls with ``fallback="torch"``.
 
-Padding whose two sides differ, which torch's operators do not know, is done in front of them.
+Padding whose two sides differ, which torch's operators do not have, is applied to x before them.
 """
 
 from __future__ import annotations
@@ -10,8 +10,9 @@ from typing import Any
 
 import torch
 from torch.nn import functional as F
-
-from triton_ext.ops.arguments import channels_last, channels_last_strides, output_dtype
+from triton_ext.ops.core.epilogue import EpilogueArguments, output_dtype
+from triton_ext.ops.core.memory_format import channels_last, channels_last_strides
+from triton_ext.ops.core.parameters import ConvParameters
 
 __all__ = [
     "apply_activation",
@@ -43,16 +44,13 @@ def torch_fprop(
     x: torch.Tensor,
     weight: torch.Tensor,
     bias: torch.Tensor | None,
-    stride: Sequence[int],
-    padding: Sequence[int],
-    dilation: Sequence[int],
-    groups: int,
+    parameters: ConvParameters,
 ) -> torch.Tensor:
-    """Returns y; arguments as the operators of ``library`` have them.
+    """Returns y; arguments as for the operators.
 
-    Of int8 it is int32, as the kernels' is: torch has sums of int8 alone, modulo 256, and none on a
-    GPU.
+    y of int8 is int32, as from the kernels; torch would compute int8 sums modulo 256, on CPUs only.
     """
+    stride, padding, dilation, groups = parameters
     zeros = [0] * len(stride)
     is_int8 = x.dtype == torch.int8
     if is_int8:
@@ -74,12 +72,11 @@ def _backward(
     dy: torch.Tensor,
     x: torch.Tensor,
     weight: torch.Tensor,
-    stride: Sequence[int],
+    parameters: ConvParameters,
     padding: Sequence[int],
-    dilation: Sequence[int],
-    groups: int,
     mask: list[bool],
 ) -> Any:
+    stride, _, dilation, groups = parameters
     zeros = [0] * len(stride)
     return torch.ops.aten.convolution_backward(
         dy, x, weight, None, stride, padding, dilation, False, zeros, groups, mask
@@ -89,24 +86,22 @@ def _backward(
 def torch_dgrad(
     dy: torch.Tensor,
     weight: torch.Tensor,
-    stride: Sequence[int],
-    padding: Sequence[int],
-    dilation: Sequence[int],
-    groups: int,
+    parameters: ConvParameters,
     input_size: Sequence[int],
 ) -> torch.Tensor:
-    """Returns dx; arguments as the operators of ``library`` have them."""
+    """Returns dx; arguments as for the operators."""
+    padding = parameters.padding
     sides = list(zip(padding[::2], padding[1::2], strict=True))
     equal = _is_equal(padding)
     outer = [
         size if equal else low + size + high
         for size, (low, high) in zip(input_size, sides, strict=True)
     ]
-    shape = (dy.shape[0], weight.shape[1] * groups, *outer)
-    # Of x, torch looks at the shape only.
+    shape = (dy.shape[0], weight.shape[1] * parameters.groups, *outer)
+    # torch reads only the shape of x.
     x = dy.new_empty(()).expand(shape)
-    inner = list(padding[::2]) if equal else [0] * len(stride)
-    dx = _backward(dy, x, weight, stride, inner, dilation, groups, [True, False, False])[0]
+    inner = list(padding[::2]) if equal else [0] * len(sides)
+    dx = _backward(dy, x, weight, parameters, inner, [True, False, False])[0]
     if not equal:
         inner_pixels = [slice(low, low + n) for (low, _), n in zip(sides, input_size, strict=True)]
         at = (slice(None), slice(None), *inner_pixels)
@@ -117,46 +112,33 @@ def torch_dgrad(
 def torch_fused(
     x: torch.Tensor,
     weight: torch.Tensor,
-    bias: torch.Tensor | None,
-    scale: torch.Tensor | None,
-    residual: torch.Tensor | None,
-    out_scale: torch.Tensor | None,
-    walk: Sequence[Any],
-    activation: str,
-    out_dtype: torch.dtype | None,
-    amax: torch.Tensor | None = None,
+    epilogue: EpilogueArguments,
+    parameters: ConvParameters,
 ) -> torch.Tensor:
-    """Returns y with an epilogue.
-
-    Args:
-        x: As for :func:`torch_fprop`, as weight and ``walk``, what it has behind the bias.
-        out_dtype: Of y; ``None`` for that of a convolution of x.
-        amax: As for :func:`apply_epilogue`, as all others.
-    """
-    dtype = output_dtype(x.dtype, out_dtype)
-    if x.dtype.itemsize == 2 and (scale is not None or out_dtype is torch.float32):
-        # Sums that fp16 or bf16 do not hold may be scaled into it.
+    """Returns y with an epilogue without a function; writes ``epilogue.amax``."""
+    dtype = output_dtype(x.dtype, epilogue.out_dtype)
+    if x.dtype.itemsize == 2 and (epilogue.scale is not None or dtype is torch.float32):
+        # fp16 or bf16 may not hold sums that the scale brings into their range.
         x, weight = x.float(), weight.float()
-    y = torch_fprop(x, weight, None, *walk)
-    return apply_epilogue(y, bias, scale, residual, activation, out_scale, amax, dtype)
+    y = torch_fprop(x, weight, None, parameters)
+    return apply_epilogue(y, epilogue, dtype)
 
 
 def torch_wgrad(
     x: torch.Tensor,
     dy: torch.Tensor,
-    stride: Sequence[int],
-    padding: Sequence[int],
-    dilation: Sequence[int],
-    groups: int,
+    parameters: ConvParameters,
     filter_size: Sequence[int],
 ) -> torch.Tensor:
-    """Returns dw; arguments as the operators of ``library`` have them."""
-    weight = x.new_empty(()).expand((dy.shape[1], x.shape[1] // groups, *filter_size))
+    """Returns dw; arguments as for the operators."""
+    padding = parameters.padding
+    shape = (dy.shape[1], x.shape[1] // parameters.groups, *filter_size)
+    weight = x.new_empty(()).expand(shape)
     equal = _is_equal(padding)
     padded = x if equal else _pad(x, padding)
-    inner = list(padding[::2]) if equal else [0] * len(stride)
+    inner = list(padding[::2]) if equal else [0] * len(filter_size)
     mask = [False, True, False]
-    return _as_promised(_backward(dy, padded, weight, stride, inner, dilation, groups, mask)[1])
+    return _as_promised(_backward(dy, padded, weight, parameters, inner, mask)[1])
 
 
 def apply_activation(z: torch.Tensor, activation: str) -> torch.Tensor:
@@ -170,19 +152,13 @@ def apply_activation(z: torch.Tensor, activation: str) -> torch.Tensor:
 
 
 def apply_epilogue(
-    y: torch.Tensor,
-    bias: torch.Tensor | None,
-    scale: torch.Tensor | None,
-    residual: torch.Tensor | None,
-    activation: str,
-    out_scale: torch.Tensor | None,
-    amax: torch.Tensor | None,
-    out_dtype: torch.dtype,
+    y: torch.Tensor, epilogue: EpilogueArguments, out_dtype: torch.dtype
 ) -> torch.Tensor:
-    """Returns an epilogue of y [N, Co, *output_size] in fp32; ``amax`` is written over.
+    """Returns an epilogue of y [N, Co, *output_size] in fp32; writes ``epilogue.amax``.
 
-    Of int32 it is in fp64, which holds every one of them.
+    Sums of int32 are converted to fp64, which holds every one of them.
     """
+    bias, scale, residual, out_scale, _, activation, *_, amax = epilogue
     ones = (1,) * (y.dim() - 2)
     z = y.double() if y.dtype == torch.int32 else y.float()
     if scale is not None:

@@ -13,9 +13,9 @@ from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 import torch
-
-from triton_ext.ops import calls
-from triton_ext.ops.arguments import channels_last
+from triton_ext.ops.api import calls
+from triton_ext.ops.core.epilogue import EpilogueArguments
+from triton_ext.ops.core.memory_format import channels_last
 
 __all__ = ["RULES"]
 
@@ -24,8 +24,8 @@ Tensor = torch.Tensor
 
 def _refuse(what: str) -> NoReturn:
     raise NotImplementedError(
-        f"vmap of a convolution: {what} is not supported; map over the rest and apply it behind, "
-        "or use torch.nn.functional"
+        f"vmap of a convolution: {what} is not supported; map over the rest and apply it "
+        "afterwards, or use torch.nn.functional"
     )
 
 
@@ -35,7 +35,7 @@ def _into_images(tensor: Tensor, dim: int) -> Tensor:
 
 
 def _all_into_images(tensor: Tensor, dim: int | None, count: int) -> Tensor:
-    """The same of a tensor that is not mapped, too: every element has it."""
+    """Does the same; a tensor that is not mapped is repeated for every element."""
     if dim is None:
         tensor, dim = tensor.expand(count, *tensor.shape), 0
     return _into_images(tensor, dim)
@@ -47,7 +47,7 @@ def _into_channels(tensor: Tensor, dim: int) -> Tensor:
 
 
 def _into_groups(tensor: Tensor, dim: int, at: int, groups: int) -> Tensor:
-    """Folds the mapped dimension into dimension ``at`` of the rest, behind the groups."""
+    """Folds the mapped dimension into dimension ``at`` of the rest, after the groups."""
     whole = tensor.movedim(dim, 0)
     # [B, ..., g, c, ...] to [..., g, B, c, ...]
     parts = whole.unflatten(at + 1, (groups, whole.shape[at + 1] // groups)).movedim(0, at + 1)
@@ -62,7 +62,7 @@ def _out_of_groups(tensor: Tensor, at: int, groups: int, count: int) -> Tensor:
 
 
 def _vector(bias: Tensor | None, dim: int | None, count: int, groups: int | None) -> Tensor | None:
-    """A bias [C] per element as one; behind ``groups`` of both, or element by element."""
+    """Joins a bias [C] per element; after ``groups`` of both, or element by element."""
     if bias is None:
         return None
     whole = bias.expand(count, -1) if dim is None else bias.movedim(dim, 0)
@@ -74,76 +74,75 @@ def _check_bias(in_dims: Sequence[Any]) -> None:
         _refuse("a mapped bias with a filter that is not mapped")
 
 
-def _fprop(info, in_dims, x, weight, bias, stride, padding, dilation, groups, fallback):  # type: ignore[no-untyped-def]
+def _fprop(info, in_dims, x, weight, bias, parameters, fallback):  # type: ignore[no-untyped-def]
     _check_bias(in_dims)
     (x_dim, w_dim, b_dim), count = in_dims[:3], info.batch_size
-    walk = (stride, padding, dilation)
+    groups = parameters.groups
     if w_dim is None:
-        y = calls.fprop(_into_images(x, x_dim), weight, bias, *walk, groups, fallback)
+        y = calls.fprop(_into_images(x, x_dim), weight, bias, parameters, fallback)
         return y.unflatten(0, (count, y.shape[0] // count)), 0
     if x_dim is None:
         bias = _vector(bias, b_dim, count, groups)
         folded = _into_groups(weight, w_dim, 0, groups)
-        y = calls.fprop(x, folded, bias, *walk, groups, fallback)
+        y = calls.fprop(x, folded, bias, parameters, fallback)
         return _out_of_groups(y, 1, groups, count), 0
     bias = _vector(bias, b_dim, count, None)
     folded = weight.movedim(w_dim, 0).flatten(0, 1)
-    y = calls.fprop(_into_channels(x, x_dim), folded, bias, *walk, count * groups, fallback)
+    each = parameters._replace(groups=count * groups)
+    y = calls.fprop(_into_channels(x, x_dim), folded, bias, each, fallback)
     return y.unflatten(1, (count, y.shape[1] // count)), 1
 
 
-def _dgrad(info, in_dims, dy, weight, bias, stride, padding, dilation, groups, size, fallback):  # type: ignore[no-untyped-def]
+def _dgrad(info, in_dims, dy, weight, bias, parameters, size, fallback):  # type: ignore[no-untyped-def]
     _check_bias(in_dims)
     (dy_dim, w_dim, b_dim), count = in_dims[:3], info.batch_size
-    walk = (stride, padding, dilation)
+    groups = parameters.groups
     if w_dim is None:
-        dx = calls.dgrad(_into_images(dy, dy_dim), weight, bias, *walk, groups, size, fallback)
+        dx = calls.dgrad(_into_images(dy, dy_dim), weight, bias, parameters, size, fallback)
         return dx.unflatten(0, (count, dx.shape[0] // count)), 0
     if dy_dim is None:
         bias = _vector(bias, b_dim, count, groups)
         folded = weight.movedim(w_dim, 1).flatten(1, 2)
-        dx = calls.dgrad(dy, folded, bias, *walk, groups, size, fallback)
+        dx = calls.dgrad(dy, folded, bias, parameters, size, fallback)
         return _out_of_groups(dx, 1, groups, count), 0
     bias = _vector(bias, b_dim, count, None)
     folded = weight.movedim(w_dim, 0).flatten(0, 1)
-    dx = calls.dgrad(
-        _into_channels(dy, dy_dim), folded, bias, *walk, count * groups, size, fallback
-    )
+    each = parameters._replace(groups=count * groups)
+    dx = calls.dgrad(_into_channels(dy, dy_dim), folded, bias, each, size, fallback)
     return dx.unflatten(1, (count, dx.shape[1] // count)), 1
 
 
-def _wgrad(info, in_dims, x, dy, stride, padding, dilation, groups, size, fallback):  # type: ignore[no-untyped-def]
+def _wgrad(info, in_dims, x, dy, parameters, size, fallback):  # type: ignore[no-untyped-def]
     (x_dim, dy_dim), count = in_dims[:2], info.batch_size
-    walk = (stride, padding, dilation)
+    groups = parameters.groups
     if dy_dim is None:
         folded = channels_last(_into_groups(x, x_dim, 1, groups))
-        dw = calls.wgrad(folded, dy, *walk, groups, size, fallback)
+        dw = calls.wgrad(folded, dy, parameters, size, fallback)
         return dw.unflatten(1, (count, dw.shape[1] // count)), 1
     if x_dim is None:
         folded = channels_last(_into_groups(dy, dy_dim, 1, groups))
-        dw = calls.wgrad(x, folded, *walk, groups, size, fallback)
+        dw = calls.wgrad(x, folded, parameters, size, fallback)
         return _out_of_groups(dw, 0, groups, count), 0
-    dw = calls.wgrad(
-        _into_channels(x, x_dim),
-        _into_channels(dy, dy_dim),
-        *walk,
-        count * groups,
-        size,
-        fallback,
-    )
+    each = parameters._replace(groups=count * groups)
+    x, dy = _into_channels(x, x_dim), _into_channels(dy, dy_dim)
+    dw = calls.wgrad(x, dy, each, size, fallback)
     return dw.unflatten(0, (count, dw.shape[0] // count)), 0
 
 
-def _fused(info, in_dims, x, weight, bias, scale, residual, out_scale, extra, *rest):  # type: ignore[no-untyped-def]
+def _fused(info, in_dims, x, weight, *arguments):  # type: ignore[no-untyped-def]
+    *operands, parameters, activation, out_dtype, function, fallback = arguments
+    fields = (*operands, activation, out_dtype, function, None, None)
+    epilogue = EpilogueArguments._make(fields)
     x_dim, *others, r_dim, _, _ = in_dims[:7]
     others += [in_dims[5], *(in_dims[6] or ())]
     if any(dim is not None for dim in others):
         _refuse("an epilogue where anything but x and residual is mapped")
     count = info.batch_size
     x = _all_into_images(x, x_dim, count)
-    if residual is not None:
-        residual = _all_into_images(residual, r_dim, count)
-    y = calls.fused(x, weight, bias, scale, residual, out_scale, extra, *rest)
+    if epilogue.residual is not None:
+        residual = _all_into_images(epilogue.residual, r_dim, count)
+        epilogue = epilogue._replace(residual=residual)
+    y = calls.fused(x, weight, epilogue, parameters, fallback)
     return y.unflatten(0, (count, y.shape[0] // count)), 0
 
 
@@ -152,7 +151,8 @@ def _into(info, in_dims, *arguments):  # type: ignore[no-untyped-def]
     _refuse("out= or amax=")
 
 
-#: By the operator without a backward; its twin with one has the same.
+#: By name of the operator without a backward; its twin has the same.  They get the parameters as
+#: one value.
 RULES: dict[str, Callable[..., Any]] = {
     "fprop": _fprop,
     "dgrad": _dgrad,

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 from triton_ext import backends, plugin
 
-__all__ = ["Launched", "Launcher", "Together", "compiling", "recording"]
+__all__ = ["LaunchGroup", "Launched", "Launcher", "compiling", "recording"]
 
 _prepare_launch = backends.load("nvidia", "prepare_launch")
 
@@ -22,7 +22,7 @@ _recorded: ContextVar[list[Launched] | None] = ContextVar("recorded", default=No
 def compiling() -> Iterator[list[Any]]:
     """Within, launches compile their kernels, which the list collects, and launch nothing.
 
-    Only those that have not been launched yet: what was is launched around Triton's front door.
+    Kernels that were launched before bypass Triton's front door and are launched.
     """
     kernels: list[Any] = []
     token = _compiled.set(kernels)
@@ -45,13 +45,13 @@ class _Prepared(Protocol):
     def together(
         self, first: Pick, others: Sequence[tuple[Any, Pick]]
     ) -> Callable[[tuple[Any, ...]], bool] | None:
-        """Returns what launches this kernel, and others behind it."""
+        """Returns a launch of this kernel and of others after it."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
-class _Around:
-    """A way around the front door.
+class _Bypass:
+    """A compiled kernel, launched without Triton's front door.
 
     Attributes:
         run: Launches the compiled kernel through Triton's launcher.
@@ -67,8 +67,8 @@ class Launcher:
     """Launches through Triton's front door once, then the compiled kernel itself.
 
     The front door specializes a kernel on its arguments: types, integers that are 1 or a multiple
-    of 16, pointers on 16-byte boundaries.  A plan fixes them all but what ``launch`` is told.
-    Going around the front door saves 25 us of 70 a call (H200 machine, 2026-11-20).
+    of 16, pointers on 16-byte boundaries.  A plan fixes all of them but those that ``launch`` gets.
+    Bypassing the front door saves 25 us of 70 a call (H200 machine, 2026-11-20).
 
     A compiled kernel is launched with all its parameters prepared but the addresses of the tensors
     (docs/adr/0016-prepared-launches.md), or through Triton's launcher where that has more to do.
@@ -77,7 +77,7 @@ class Launcher:
         kernel: The ``@triton.jit`` function; its tensors come first among its parameters, then
             scalars, then constants.
         grid: Number of programs, in three dimensions.
-        scalars: Runtime arguments behind the tensors.
+        scalars: Runtime arguments after the tensors.
         constants: Constexpr arguments, in the order of the parameters.
         options: Launch options.
     """
@@ -87,7 +87,7 @@ class Launcher:
     scalars: tuple[Any, ...]
     constants: dict[str, Any]
     options: dict[str, Any]
-    _around: dict[Hashable, _Around] = field(default_factory=dict)
+    _bypasses: dict[Hashable, _Bypass] = field(default_factory=dict)
 
     def launch(self, tensors: tuple[Any, ...], variant: Hashable = None) -> None:
         """Launches the kernel.
@@ -95,17 +95,17 @@ class Launcher:
         Args:
             tensors: Descriptors, tensors and ``None``, the kernel's first arguments.  The
                 descriptors of a parameter differ in their tensors' addresses only.
-            variant: What the front door would specialize on and may differ from launch to launch:
-                which tensors there are, and whether they are aligned.
+            variant: Further facts that the front door specializes on and that may differ between
+                launches: which tensors there are, and whether they are aligned.
         """
         launches = _recorded.get()
         if launches is not None:
             launches.append(Launched(self, tensors, variant))
         key = (variant, plugin.passes_key())
-        around = self._way_around(key)
-        if around is not None:
-            if around.prepared is None or not around.prepared(tensors):
-                around.run(*tensors, *self.scalars, *self.constants.values())
+        bypass = self._bypass_for(key)
+        if bypass is not None:
+            if bypass.prepared is None or not bypass.prepared(tensors):
+                bypass.run(*tensors, *self.scalars, *self.constants.values())
             return
         kernels = _compiled.get()
         if kernels is not None:
@@ -117,24 +117,24 @@ class Launcher:
         if compiled is not None:
             others = (*self.scalars, *self.constants.values())
             prepared = _prepare_launch(compiled, self.grid, tensors, others)
-            self._around[key] = _Around(compiled[self.grid], prepared)
+            self._bypasses[key] = _Bypass(compiled[self.grid], prepared)
 
-    def _way_around(self, key: Hashable) -> _Around | None:
-        """Returns the way around the front door, where that would do nothing that we do not."""
-        around = self._around.get(key)
-        if around is None or not plugin.is_installed() or self.kernel.pre_run_hooks:
+    def _bypass_for(self, key: Hashable) -> _Bypass | None:
+        """Returns the bypass of the front door; ``None`` where the front door has more to do."""
+        bypass = self._bypasses.get(key)
+        if bypass is None or not plugin.is_installed() or self.kernel.pre_run_hooks:
             return None
-        return around
+        return bypass
 
 
 @dataclass(frozen=True, slots=True)
 class Launched:
-    """What a launch got: arguments of :meth:`Launcher.launch`.
+    """Arguments of one :meth:`Launcher.launch`.
 
     Attributes:
-        launcher: What launched.
+        launcher: The launcher.
         tensors: The kernel's first arguments.
-        variant: What the front door would specialize on besides.
+        variant: Further facts that the front door specializes on.
     """
 
     launcher: Launcher
@@ -153,11 +153,11 @@ def recording() -> Iterator[list[Launched]]:
         _recorded.reset(token)
 
 
-class Together:
+class LaunchGroup:
     """Launches of one call that differ from those of another in the addresses of tensors only.
 
     Args:
-        key: Of the plugin's passes, for which the kernels were prepared.
+        key: Key of the plugin's passes for which the kernels were prepared.
         kernels: The ``@triton.jit`` functions.
         launch: Launches all of them.
     """
@@ -172,19 +172,19 @@ class Together:
         self._launch = launch
 
     @classmethod
-    def of(cls, launches: Sequence[tuple[Launched, Pick]]) -> Together | None:
-        """Returns what launches again; ``None`` where a launch was not prepared.
+    def of(cls, launches: Sequence[tuple[Launched, Pick]]) -> LaunchGroup | None:
+        """Returns the group; ``None`` where a launch was not prepared.
 
         Args:
-            launches: Each with what picks its tensors out of those of a call.
+            launches: Each with a function that picks its tensors out of those of a call.
         """
         key = plugin.passes_key()
         steps = []
         for launched, pick in launches:
-            around = launched.launcher._around.get((launched.variant, key))
-            if around is None or around.prepared is None:
+            bypass = launched.launcher._bypasses.get((launched.variant, key))
+            if bypass is None or bypass.prepared is None:
                 return None
-            steps.append((around.prepared, pick))
+            steps.append((bypass.prepared, pick))
         (first, pick), *others = steps
         launch = first.together(pick, others)
         kernels = tuple({id(k): k for k in (each.launcher.kernel for each, _ in launches)}.values())
@@ -198,7 +198,7 @@ class Together:
                 they describe.
 
         Returns:
-            False where not all was launched, so that all of it takes a :meth:`Launcher.launch`.
+            False where not all was launched, so that each takes a :meth:`Launcher.launch`.
         """
         if plugin.passes_key() != self._key or not plugin.is_installed():
             return False

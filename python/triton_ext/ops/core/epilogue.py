@@ -1,7 +1,8 @@
-"""What is done to a tile of an output before it is stored.
+"""Epilogues: operations on a tile of the output before it is stored.
 
 An :class:`EpilogueSpec` says which operations there are; it is part of what a kernel is compiled
-for, so it is frozen and can be hashed.  :class:`EpilogueOperands` holds the tensors of one call.
+for, so it is frozen and can be hashed.  :class:`EpilogueOperands` holds the tensors of one launch,
+:class:`EpilogueArguments` the epilogue of a call as functions and operators get it.
 
     y = cast(out_scale * function(activation(acc * scale + bias + residual)))
     amax = max(abs(function(activation(acc * scale + bias + residual))))
@@ -26,9 +27,9 @@ from __future__ import annotations
 import ast
 import inspect
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import torch
 from triton.runtime.jit import JITFunction
@@ -39,10 +40,13 @@ __all__ = [
     "ACTIVATIONS",
     "NO_OPERANDS",
     "PLAIN",
+    "EpilogueArguments",
     "EpilogueOperands",
     "EpilogueSpec",
     "is_device_function",
-    "result_problem",
+    "is_per_image",
+    "output_dtype",
+    "result_refusal",
 ]
 
 Activation = Literal["none", "relu", "gelu", "gelu_tanh", "silu", "tanh"]
@@ -59,11 +63,11 @@ def is_device_function(function: object) -> bool:
     return isinstance(function, JITFunction)
 
 
-def result_problem(function: Any) -> str:
-    """What is wrong with what a ``@triton.jit`` function returns, read from its source.
+def result_refusal(function: Any) -> str:
+    """Reads from the source of a ``@triton.jit`` function what it returns instead of a tile.
 
     Returns:
-        What it returns where that is no tile; empty where it may be one, or without a source.
+        What it returns; empty where that may be a tile, or without a source.
     """
     try:
         tree = ast.parse(textwrap.dedent(inspect.getsource(function.fn)))
@@ -156,6 +160,74 @@ class EpilogueOperands:
     out_scale: torch.Tensor | None = None
     amax: torch.Tensor | None = None
     extra: tuple[Any, ...] = ()
+
+
+class EpilogueArguments(NamedTuple):
+    """An epilogue as a call gives it: its tensors, and what is done with them.
+
+    Attributes:
+        bias: [Co] or None.
+        scale: [Co], one number, or None.
+        residual: [N, Co, *output_size], [N, Co, 1, ...] or None.
+        out_scale: One fp32 or None.
+        extra: Further tensors of the function.
+        activation: Its name in :class:`EpilogueSpec`.
+        out_dtype: Dtype of y; ``None`` for that of x.
+        function: A ``@triton.jit`` function; for operators, its handle; or None.
+        out: Where to put y, or None for a new tensor.
+        amax: One fp32 that the largest absolute value is written to, or None.
+    """
+
+    bias: torch.Tensor | None = None
+    scale: torch.Tensor | None = None
+    residual: torch.Tensor | None = None
+    out_scale: torch.Tensor | None = None
+    extra: Sequence[torch.Tensor] = ()
+    activation: Any = "none"
+    out_dtype: torch.dtype | None = None
+    function: Any = None
+    out: torch.Tensor | None = None
+    amax: torch.Tensor | None = None
+
+    def spec(self, y_shape: Sequence[Any], function: Any) -> EpilogueSpec:
+        """Returns what a kernel is compiled for.
+
+        Args:
+            y_shape: [N, Co, *output_size].
+            function: The function itself.
+        """
+        return EpilogueSpec(
+            bias=self.bias is not None,
+            scale=self.scale is not None,
+            residual=self.residual is not None,
+            residual_per_image=is_per_image(self.residual, y_shape),
+            activation=self.activation,
+            out_dtype=self.out_dtype,
+            out_scale=self.out_scale is not None,
+            amax=self.amax is not None,
+            function=function,
+        )
+
+    def operands(self) -> EpilogueOperands:
+        """Returns the tensors of a plan."""
+        return EpilogueOperands(
+            bias=self.bias,
+            scale=self.scale,
+            residual=self.residual,
+            out_scale=self.out_scale,
+            amax=self.amax,
+            extra=tuple(self.extra),
+        )
+
+
+def output_dtype(dtype: torch.dtype, out_dtype: torch.dtype | None = None) -> torch.dtype:
+    """Returns the dtype of y for that of x, unless another one is asked for."""
+    return out_dtype or (torch.int32 if dtype == torch.int8 else dtype)
+
+
+def is_per_image(residual: torch.Tensor | None, y_shape: Sequence[Any]) -> bool:
+    """Tells whether a residual that fits y has one number per image and channel, not per pixel."""
+    return residual is not None and tuple(residual.shape) != tuple(y_shape)
 
 
 #: No operation but the cast to the type of the input.

@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-
 from triton_ext.ops import conv_plan, dgrad_plan, wgrad_plan
+from triton_ext.ops.api.support import support
 from triton_ext.ops.core import planner
 from triton_ext.ops.core.case import Case
 from triton_ext.ops.core.device import KNOWN, Device, device_of
 from triton_ext.ops.core.keys import DIRECTIONS, Direction
-from triton_ext.ops.support import Numbers, Padding, support
+from triton_ext.ops.core.parameters import Numbers, Padding
 from triton_ext.ops.tuning_store.files import Entry
 from triton_ext.ops.tuning_store.kinds import encode
 from triton_ext.ops.tuning_store.lookup import entry_for

@@ -1,11 +1,11 @@
-"""Calls of a plan that look like one before, launched without describing their tensors.
+"""Replays of a plan: later calls with the same call key launch without describing their tensors.
 
-A plan describes its tensors to its kernels: views of them, copies where a kernel wants them
-otherwise, descriptors, memory for what one kernel leaves to another.  Where it comes down to the
-tensors themselves, at their own addresses, and to new memory, a later call with tensors of the same
-look needs none of that: prepared launches take addresses.  What it comes down to is seen at one
-call: which memory was made, that torch did nothing else, and what was launched.  An argument that
-begins where a tensor begins is that tensor, described as the plan describes all of that look.
+A plan describes its tensors to its kernels: views, copies where a kernel wants another layout,
+descriptors, memory that one kernel leaves to the next.  Where a call comes down to launches with
+the addresses of its tensors and of new memory, later calls with the same key need nothing else,
+because prepared launches take addresses.  One call is recorded to find that out: the memory that it
+made, that torch computed nothing else, and its launches.  A kernel's argument that begins where a
+tensor of the call begins is that tensor, described in the same way at every call with this key.
 """
 
 from __future__ import annotations
@@ -18,14 +18,15 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from triton_ext.ops.core.launcher import Launched, LaunchGroup, recording
 from triton_ext.ops.hopper.plans import zeroed_flags
-from triton_ext.ops.launcher import Launched, Together, recording
 
-__all__ = ["Repeats"]
+__all__ = ["BoundPlan"]
 
 Tensors = tuple[torch.Tensor | None, ...]
 
-# How often it is looked for where it cannot be told: two tensors are one, kernels not prepared.
+# Calls that are recorded at most: where two tensors are one or kernels are not prepared yet, none
+# shows what a replay needs.
 _MOST_TRIES = 3
 
 _EMPTY = (
@@ -48,7 +49,7 @@ class _Memory:
     Attributes:
         shape: In elements.
         strides: In elements.
-        dtype: Of an element.
+        dtype: Dtype of its elements.
     """
 
     shape: tuple[int, ...]
@@ -57,13 +58,14 @@ class _Memory:
 
 
 @dataclass(frozen=True, slots=True)
-class _Again:
-    """What a plan does with the tensors of a call.
+class _Replay:
+    """The launches of a plan with the tensors of a call.
 
     Attributes:
         output: The memory that it returns.
         works: Further memory that its kernels write and read.
-        flags: How many flags its kernels have; 0 without any.
+        flags: Number of flags that its kernels have; 0 without any.
+        is_alone: Whether there is neither further memory nor flags.
         launch: Launches the kernels with the tensors of the call, the output, flags, further
             memory, None and a tensor without memory, in this order.
     """
@@ -71,28 +73,35 @@ class _Again:
     output: _Memory
     works: tuple[_Memory, ...]
     flags: int
-    launch: Together
+    is_alone: bool
+    launch: LaunchGroup
 
 
-class Repeats:
-    """Runs a plan for calls of one look: shapes, strides, dtypes and device.
+class BoundPlan:
+    """A plan for the calls with one call key: shapes, strides, dtypes and device.
 
     Args:
-        run: Runs the plan with the tensors of a call, some of which may be ``None``, and returns a
-            new tensor.
+        plan: The plan.
+        run: Runs the plan, its first argument, with the tensors of a call, some of which may be
+            ``None``, and returns a new tensor.
     """
 
-    __slots__ = ("_again", "_run", "_tries")
+    __slots__ = ("_replay", "_run", "_tries", "plan")
 
-    def __init__(self, run: Callable[..., torch.Tensor]) -> None:
+    def __init__(self, plan: Any, run: Callable[..., torch.Tensor]) -> None:
+        self.plan = plan
         self._run = run
-        self._again: _Again | None = None
+        self._replay: _Replay | None = None
         self._tries = _MOST_TRIES
 
     @property
     def is_prepared(self) -> bool:
-        """Whether calls need no more than memory and launches."""
-        return self._again is not None
+        """Whether calls need nothing but memory and launches."""
+        return self._replay is not None
+
+    def run_plan(self, *given: torch.Tensor | None) -> torch.Tensor:
+        """Runs the plan, which describes its tensors; they may begin anywhere."""
+        return self._run(self.plan, *given)
 
     def run(self, *given: torch.Tensor | None) -> torch.Tensor:
         """Returns the new output.
@@ -100,43 +109,43 @@ class Repeats:
         Args:
             given: The tensors, x first, each on a 16-byte boundary.
         """
-        again = self._again
-        if again is None:
-            return self._look(given) if self._tries else self._run(*given)
+        replay = self._replay
+        if replay is None:
+            return self._record(given) if self._tries else self._run(self.plan, *given)
         x: Any = given[0]
-        memory = again.output
+        memory = replay.output
         y: torch.Tensor = x.new_empty_strided(memory.shape, memory.strides, dtype=memory.dtype)
-        if again.works or again.flags:
-            flags = zeroed_flags(x.device, again.flags) if again.flags else None
-            works = [x.new_empty_strided(m.shape, m.strides, dtype=m.dtype) for m in again.works]
-            done = again.launch((*given, y, flags, *works, None, _NO_MEMORY))
+        if replay.is_alone:
+            done = replay.launch((*given, y, None, None, _NO_MEMORY))
         else:
-            done = again.launch((*given, y, None, None, _NO_MEMORY))
-        return y if done else self._run(*given)
+            flags = zeroed_flags(x.device, replay.flags) if replay.flags else None
+            works = [x.new_empty_strided(m.shape, m.strides, dtype=m.dtype) for m in replay.works]
+            done = replay.launch((*given, y, flags, *works, None, _NO_MEMORY))
+        return y if done else self._run(self.plan, *given)
 
-    def _look(self, given: Tensors) -> torch.Tensor:
-        """Runs the plan, and finds out what it does with which tensor."""
+    def _record(self, given: Tensors) -> torch.Tensor:
+        """Runs the plan, and records which memory it makes and what it launches with it."""
         x: Any = given[0]
         if x.is_cuda and (
             # Another device is current within the plan only; the flags of a graph are its own.
             x.device.index != torch.cuda.current_device()
             or torch.cuda.is_current_stream_capturing()
         ):
-            return self._run(*given)
+            return self._run(self.plan, *given)
         self._tries -= 1
-        with recording() as launches, _Watch() as watch:
-            y = self._run(*given)
-        if watch.is_pure and launches:
-            self._again = _again(given, y, watch.made, launches)
+        with recording() as launches, _MemoryRecorder() as recorder:
+            y = self._run(self.plan, *given)
+        if recorder.is_pure and launches:
+            self._replay = _replay_of(given, y, recorder.made, launches)
         return y
 
 
-class _Watch(TorchDispatchMode):
-    """Sees what torch does.
+class _MemoryRecorder(TorchDispatchMode):
+    """Records memory that torch makes.
 
     Attributes:
-        made: The memory that was made.
-        is_pure: Whether else there were views only.
+        made: The memory.
+        is_pure: Whether torch did nothing else but make views.
     """
 
     def __init__(self) -> None:
@@ -156,10 +165,10 @@ class _Watch(TorchDispatchMode):
         return result
 
 
-def _again(
+def _replay_of(
     given: Tensors, y: torch.Tensor, made: list[torch.Tensor], launches: list[Launched]
-) -> _Again | None:
-    """Returns how a call is repeated; ``None`` where that cannot be told from this one.
+) -> _Replay | None:
+    """Returns how later calls are replayed; ``None`` where this call does not show it.
 
     Args:
         given: The tensors of the call.
@@ -193,12 +202,13 @@ def _again(
             if place is None:
                 return None
             found.append(place)
-        # Of one, itemgetter makes no tuple; every kernel has two tensors.
+        # itemgetter makes no tuple of one index; every kernel has two tensors.
         steps.append((launched, itemgetter(*found)))
-    launch = Together.of(steps)
+    launch = LaunchGroup.of(steps)
     if launch is None:
         return None
-    return _Again(_memory(y), tuple(map(_memory, works)), flags, launch)
+    is_alone = not works and not flags
+    return _Replay(_memory(y), tuple(map(_memory, works)), flags, is_alone, launch)
 
 
 def _memory(tensor: torch.Tensor) -> _Memory:
@@ -206,7 +216,7 @@ def _memory(tensor: torch.Tensor) -> _Memory:
 
 
 def _is_dense(tensor: torch.Tensor) -> bool:
-    """Tells whether a tensor's elements fill its memory, in whatever order."""
+    """Tells whether a tensor's elements fill its memory, in any order."""
     sizes = [(stride, size) for stride, size in zip(tensor.stride(), tensor.shape, strict=True)]
     expected = 1
     for stride, size in sorted(pair for pair in sizes if pair[1] != 1):

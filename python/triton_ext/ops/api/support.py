@@ -1,4 +1,4 @@
-"""Whether the kernels take a call, and if not, why: direction by direction, without running it."""
+"""Tells for each direction whether a kernel takes a call, and if not, why; nothing is computed."""
 
 from __future__ import annotations
 
@@ -7,26 +7,18 @@ from dataclasses import dataclass
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
-
-from triton_ext.ops.arguments import (
-    channels_last_strides,
+from triton_ext.ops.api.checks import (
     check_groups,
-    check_pair,
-    dgrad_size,
-    numbers,
-    problem_of,
-    rank_error,
-    walk_of,
-)
-from triton_ext.ops.autocast import cast_dtype, is_cast
-from triton_ext.ops.checks import (
-    Numbers,
-    Padding,
     check_numbers,
     check_output_padding,
+    check_pair,
     check_types,
+    rank_error,
 )
-from triton_ext.ops.epilogue import PLAIN, EpilogueSpec
+from triton_ext.ops.core.autocast import cast_dtype, is_cast
+from triton_ext.ops.core.epilogue import PLAIN, EpilogueSpec
+from triton_ext.ops.core.memory_format import channels_last_strides
+from triton_ext.ops.core.parameters import ConvParameters, Numbers, Padding, numbers
 from triton_ext.ops.plans import (
     Direction,
     address_refusal,
@@ -50,11 +42,11 @@ class Support:
     reasons here.
 
     Attributes:
-        problem: What is computed; a transposed convolution is the gradient of this one.
+        problem: The convolution; a transposed one is the gradient of this one.
         is_transposed: Whether the question was about a transposed convolution.
-        fprop: Of y; of a transposed convolution, the gradient of its input.
-        dgrad: The gradient of x; of a transposed convolution, y.
-        wgrad: The gradient of the filter.
+        fprop: Refusals for y; for a transposed convolution, for the gradient of its input.
+        dgrad: Refusals for the gradient of x; for a transposed convolution, for y.
+        wgrad: Refusals for the gradient of the filter.
     """
 
     problem: ConvProblem
@@ -93,8 +85,8 @@ def support(
 ) -> Support:
     """Tells whether the kernels take a convolution and its gradients.
 
-    Nothing is computed: tensors may be fake or on the ``meta`` device, of which nothing is said
-    about the machine.  Under autocast, the dtype is the one that autocast will give.
+    Nothing is computed: tensors may be fake or on the ``meta`` device, for which no GPU is
+    assumed.  Under autocast, the dtype is the one that autocast will give.
 
     Args:
         x: As for ``conv1d`` to ``conv3d``, with or without a batch dimension.
@@ -120,26 +112,27 @@ def support(
     if x.dim() == dims + 1:
         x = x.unsqueeze(0)
     autocast = is_cast(x)
-    check_pair(name, ("x", x), weight, bias, groups, transposed=transposed, mixed_dtypes=autocast)
+    check_pair(
+        name, ("x", x), weight, bias, groups, is_transposed=transposed, mixed_dtypes=autocast
+    )
     dtype = cast_dtype(x)
     extra = numbers("output_padding", output_padding, dims)
     if transposed:
         check_numbers(name, padding)
-    steps, sides, distances = walk_of(stride, padding, dilation, weight.shape[2:])
+    parameters = ConvParameters.parse((stride, padding, dilation, groups), weight.shape[2:])
     if transposed and min(extra) < 0:
-        check_output_padding(name, extra, steps, distances)
+        check_output_padding(name, extra, parameters)
     if not transposed and any(extra):
-        raise ValueError(f"support: output_padding {tuple(extra)} needs transposed=True")
+        raise ValueError(f"support: output_padding {extra} needs transposed=True")
     x_shape: Sequence[int] = x.shape
     found: list[str] = []
     if transposed:
+        steps = parameters.stride
         if any(pixels >= step for pixels, step in zip(extra, steps, strict=True)):
-            found.append(f"output_padding {tuple(extra)} is not smaller than stride {tuple(steps)}")
-        size = dgrad_size(x.shape[2:], weight.shape[2:], steps, sides, distances, extra)
-        x_shape = (x.shape[0], weight.shape[1] * groups, *size)
-    problem = problem_of(
-        tuple(x_shape), tuple(weight.shape), tuple(steps), tuple(sides), tuple(distances), groups
-    )
+            found.append(f"output_padding {extra} is not smaller than stride {steps}")
+        size = parameters.transposed_size(x.shape[2:], weight.shape[2:], extra)
+        x_shape = (x.shape[0], weight.shape[1] * parameters.groups, *size)
+    problem = parameters.problem(tuple(x_shape), tuple(weight.shape))
     found += _reasons_of_x(name, x)
     directions: tuple[Direction, ...] = ("fprop", "dgrad", "wgrad")
     # The bias of a transposed convolution is dgrad's, which adds any to what it takes.
@@ -148,9 +141,9 @@ def support(
         direction: reasons(direction, problem, dtype, x.device, epilogue)
         for direction in directions
     }
-    # Whatever reads x itself; gradients are brought into the order that kernels want.
+    # These directions read x itself; gradients are copied to channels-last.
     reads_x: tuple[Direction, ...] = ("dgrad" if transposed else "fprop", "wgrad")
-    # What autocast copies is dense.
+    # The copies of autocast are dense.
     is_view = dtype == x.dtype and x.stride() != channels_last_strides(x.shape)
     views = {"dy_strides" if transposed else "x_strides": x.stride()}
     for direction in reads_x:

@@ -1,18 +1,18 @@
-"""What ``torch.utils.flop_counter`` counts for the operators: what it counts for torch's own.
+"""FLOP counts of the operators for ``torch.utils.flop_counter``, equal to those of torch's own.
 
-Also where torch counts too much, as it does for the filter's gradient with groups: numbers of a
-model are the same before and after it is converted.
+They are equal even where torch counts too much, as for the filter's gradient with groups, so that a
+model has the same numbers before and after it is converted.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch.utils.flop_counter import conv_flop_count, register_flop_formula
-
-from triton_ext.ops import library  # noqa: F401 - registers the operators
+from triton_ext.ops.api import library  # noqa: F401 - registers the operators
+from triton_ext.ops.api.calls import DGRAD, FPROP, FUSED, INTO, WGRAD, Operator
 
 __all__: list[str] = []
 
@@ -25,7 +25,7 @@ def _count_fprop(x_shape: Shape, w_shape: Shape, *_: Any, out_shape: Shape, **__
 
 
 def _count_fprop_into(x_shape: Shape, w_shape: Shape, *rest: Any, **_: Any) -> int:
-    flops: int = conv_flop_count(x_shape, w_shape, rest[-2])  # out, in front of amax
+    flops: int = conv_flop_count(x_shape, w_shape, rest[-2])  # out; amax is last
     return flops
 
 
@@ -41,10 +41,15 @@ def _count_wgrad(x_shape: Shape, dy_shape: Shape, *_: Any, out_shape: Shape, **_
     return flops
 
 
-_operators = torch.ops.triton_ext
-register_flop_formula(
-    [_operators.fprop, _operators.conv, _operators.fprop_fused, _operators.conv_fused]
-)(_count_fprop)
-register_flop_formula([_operators.fprop_into])(_count_fprop_into)
-register_flop_formula([_operators.dgrad, _operators.conv_input])(_count_dgrad)
-register_flop_formula([_operators.wgrad, _operators.conv_weight])(_count_wgrad)
+_FORMULAS: dict[Operator, Callable[..., int]] = {
+    FPROP: _count_fprop,
+    FUSED: _count_fprop,
+    INTO: _count_fprop_into,
+    DGRAD: _count_dgrad,
+    WGRAD: _count_wgrad,
+}
+
+for _operator, _formula in _FORMULAS.items():
+    _names = filter(None, (_operator.name, _operator.differentiable))
+    _targets = [getattr(torch.ops.triton_ext, name) for name in _names]
+    register_flop_formula(_targets)(_formula)

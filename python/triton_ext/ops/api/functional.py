@@ -1,9 +1,8 @@
 """Convolutions with the signatures of ``torch.nn.functional`` and ``torch.nn.grad``.
 
-What they share: x is channels-last, the filter may have any memory format.  Sums are accumulated
-in fp32.  The same input gives the same bits.  Where a kernel does not take a call, that is an error
-that says why; ``fallback="torch"`` gives such a call to torch instead, and ``support`` tells
-beforehand which it will be.
+x is channels-last, the filter may have any memory format.  Sums are accumulated in fp32.  The same
+input gives the same bits.  A call that no kernel takes raises an error that says why;
+``fallback="torch"`` leaves such a call to torch, and ``support`` tells beforehand which it will be.
 """
 
 from __future__ import annotations
@@ -12,14 +11,13 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-
-from triton_ext.ops.arguments import check_pair, problem_of
-from triton_ext.ops.checks import Fallback, Numbers, Padding
+from triton_ext.ops.api.checks import Fallback, check_pair
+from triton_ext.ops.api.forward import convolve, convolve_fused
+from triton_ext.ops.api.gradients import convolve_transposed, input_gradient, weight_gradient
 from triton_ext.ops.conv_config import ConvConfig
 from triton_ext.ops.conv_plan import make_plan
-from triton_ext.ops.epilogue import NO_OPERANDS, PLAIN, EpilogueOperands, EpilogueSpec
-from triton_ext.ops.forward import convolve, convolve_fused
-from triton_ext.ops.gradients import convolve_transposed, input_gradient, weight_gradient
+from triton_ext.ops.core.epilogue import NO_OPERANDS, PLAIN, EpilogueOperands, EpilogueSpec
+from triton_ext.ops.core.parameters import ConvParameters, Numbers, Padding
 from triton_ext.ops.plans import tensor_refusal
 
 __all__ = [
@@ -86,18 +84,18 @@ def conv2d(
         padding: One number, (h, w), ((top, bottom), (left, right)), ``"same"`` or ``"valid"``;
             with zeros.
         dilation: One number or (h, w).
-        groups: Parts into which both channels are divided.
+        groups: Number of parts into which both channels are divided.
         scale: [Co] or one number, in a tensor.
-        residual: Of y's shape, added; or [N, Co, 1, 1], added to all pixels of its image, as torch
-            would broadcast it.  Nothing else is broadcast.
+        residual: [N, Co, out_h, out_w], added; or [N, Co, 1, 1], added to all pixels of its image,
+            as torch would broadcast it.  Nothing else is broadcast.
         activation: ``"none"``, ``"relu"``, ``"gelu"``, ``"gelu_tanh"``, ``"silu"`` or ``"tanh"``.
         out_scale: One fp32 in a tensor; multiplies y just before it is cast.
-        out_dtype: Of y; ``None`` for that of x, int32 for int8.  Of int8 with a bias, a
-            scale or anything else that is done to the sums, ``amax`` included, a floating one.
+        out_dtype: Dtype of y; ``None`` for that of x, int32 for int8.  For int8 with a bias, a
+            scale or any other operation on the sums, ``amax`` included, a floating-point dtype.
         amax: One fp32; the largest absolute value of y, before ``out_scale``, is written to it.
         epilogue: A ``@triton.jit`` function ``f(tile, rows, columns, *operands)`` that is applied
-            behind the activation; ``triton_ext.ops.epilogue`` says what it gets.
-        epilogue_operands: Its further tensors.
+            after the activation; ``triton_ext.ops.core.epilogue`` describes its arguments.
+        epilogue_operands: Further tensors of that function.
         out: Where to put y, dense and channels-last; not differentiable.
         fallback: ``"error"``, or ``"torch"`` to let torch do what the kernel does not take.
 
@@ -110,26 +108,20 @@ def conv2d(
         TypeError: A dtype that the kernel does not know, or mixed ones.
         UnsupportedError: No GPU, too old a GPU or too old a Triton; a combination that no kernel
             takes.
-        NotImplementedError: Forward-mode differentiation, or a derivative that there is not.
-        RuntimeError: ``out`` or ``amax`` where a derivative is asked for.
+        NotImplementedError: Forward-mode differentiation, or a derivative that does not exist.
+        RuntimeError: ``out`` or ``amax`` where autograd records the call.
     """
+    given = (stride, padding, dilation, groups)
     if (
-        scale
-        is residual
-        is out_scale
-        is out_dtype
-        is amax
-        is epilogue
-        is epilogue_operands
-        is out
-        is None
-        and (activation == "none")
-    ):
-        return convolve("conv2d", 2, x, weight, bias, stride, padding, dilation, groups, fallback)
-    return convolve_fused(
-        "conv2d", 2, x, weight, bias, stride, padding, dilation, groups, fallback, scale, residual,
-        activation, out_scale, out_dtype, amax, epilogue, epilogue_operands, out,
+        scale is residual is out_scale is out_dtype is epilogue is epilogue_operands is None
+        and amax is out is None and activation == "none"
+    ):  # fmt: skip
+        return convolve(2, x, weight, bias, given, fallback)
+    fused = (
+        bias, scale, residual, out_scale, epilogue_operands, activation, out_dtype, epilogue, out,
+        amax,
     )  # fmt: skip
+    return convolve_fused(2, x, weight, fused, given, fallback)
 
 
 def conv1d(
@@ -157,23 +149,17 @@ def conv1d(
     torch has no memory format for such an x; ``x.stride(1) == 1`` is what counts, as in
     ``torch.empty(n, l, ci).transpose(1, 2)``.
     """
+    given = (stride, padding, dilation, groups)
     if (
-        scale
-        is residual
-        is out_scale
-        is out_dtype
-        is amax
-        is epilogue
-        is epilogue_operands
-        is out
-        is None
-        and (activation == "none")
-    ):
-        return convolve("conv1d", 1, x, weight, bias, stride, padding, dilation, groups, fallback)
-    return convolve_fused(
-        "conv1d", 1, x, weight, bias, stride, padding, dilation, groups, fallback, scale, residual,
-        activation, out_scale, out_dtype, amax, epilogue, epilogue_operands, out,
+        scale is residual is out_scale is out_dtype is epilogue is epilogue_operands is None
+        and amax is out is None and activation == "none"
+    ):  # fmt: skip
+        return convolve(1, x, weight, bias, given, fallback)
+    fused = (
+        bias, scale, residual, out_scale, epilogue_operands, activation, out_dtype, epilogue, out,
+        amax,
     )  # fmt: skip
+    return convolve_fused(1, x, weight, fused, given, fallback)
 
 
 def conv3d(
@@ -200,23 +186,17 @@ def conv3d(
 
     x is in ``torch.channels_last_3d`` memory format; otherwise as :func:`conv2d`.
     """
+    given = (stride, padding, dilation, groups)
     if (
-        scale
-        is residual
-        is out_scale
-        is out_dtype
-        is amax
-        is epilogue
-        is epilogue_operands
-        is out
-        is None
-        and (activation == "none")
-    ):
-        return convolve("conv3d", 3, x, weight, bias, stride, padding, dilation, groups, fallback)
-    return convolve_fused(
-        "conv3d", 3, x, weight, bias, stride, padding, dilation, groups, fallback, scale, residual,
-        activation, out_scale, out_dtype, amax, epilogue, epilogue_operands, out,
+        scale is residual is out_scale is out_dtype is epilogue is epilogue_operands is None
+        and amax is out is None and activation == "none"
+    ):  # fmt: skip
+        return convolve(3, x, weight, bias, given, fallback)
+    fused = (
+        bias, scale, residual, out_scale, epilogue_operands, activation, out_dtype, epilogue, out,
+        amax,
     )  # fmt: skip
+    return convolve_fused(3, x, weight, fused, given, fallback)
 
 
 # --- transposed convolutions --------------------------------------------------------------------
@@ -245,7 +225,7 @@ def conv_transpose2d(
         stride: One number or (h, w).
         padding: One number, (h, w) or ((top, bottom), (left, right)); pixels that are left out.
         output_padding: One number or (h, w); pixels added at the high side, fewer than the stride.
-        groups: Parts into which both channels are divided.
+        groups: Number of parts into which both channels are divided.
         dilation: One number or (h, w).
         fallback: ``"error"``, or ``"torch"`` to let torch do what the kernel does not take.
 
@@ -258,9 +238,8 @@ def conv_transpose2d(
         UnsupportedError: As :func:`conv2d`.
         NotImplementedError: As :func:`conv2d`.
     """
-    return convolve_transposed(
-        2, x, weight, bias, stride, padding, output_padding, groups, dilation, fallback
-    )
+    given = (stride, padding, dilation, groups)
+    return convolve_transposed(2, x, weight, bias, given, output_padding, fallback)
 
 
 def conv_transpose1d(
@@ -276,9 +255,8 @@ def conv_transpose1d(
     fallback: Fallback = "error",
 ) -> Tensor:
     """As :func:`conv_transpose2d`, of x [N, Ci, L] and weight [Ci, Co / groups, S]."""
-    return convolve_transposed(
-        1, x, weight, bias, stride, padding, output_padding, groups, dilation, fallback
-    )
+    given = (stride, padding, dilation, groups)
+    return convolve_transposed(1, x, weight, bias, given, output_padding, fallback)
 
 
 def conv_transpose3d(
@@ -294,9 +272,8 @@ def conv_transpose3d(
     fallback: Fallback = "error",
 ) -> Tensor:
     """As :func:`conv_transpose2d`, of x [N, Ci, D, H, W] and weight [Ci, Co / groups, T, R, S]."""
-    return convolve_transposed(
-        3, x, weight, bias, stride, padding, output_padding, groups, dilation, fallback
-    )
+    given = (stride, padding, dilation, groups)
+    return convolve_transposed(3, x, weight, bias, given, output_padding, fallback)
 
 
 # --- gradients ----------------------------------------------------------------------------------
@@ -328,9 +305,8 @@ def conv2d_input(
     Returns:
         dx [N, Ci, H, W], channels-last.
     """
-    return input_gradient(
-        2, input_size, weight, grad_output, stride, padding, dilation, groups, fallback
-    )
+    given = (stride, padding, dilation, groups)
+    return input_gradient(2, input_size, weight, grad_output, given, fallback)
 
 
 def conv1d_input(
@@ -345,9 +321,8 @@ def conv1d_input(
     fallback: Fallback = "error",
 ) -> Tensor:
     """As :func:`conv2d_input`, for :func:`conv1d`."""
-    return input_gradient(
-        1, input_size, weight, grad_output, stride, padding, dilation, groups, fallback
-    )
+    given = (stride, padding, dilation, groups)
+    return input_gradient(1, input_size, weight, grad_output, given, fallback)
 
 
 def conv3d_input(
@@ -362,9 +337,8 @@ def conv3d_input(
     fallback: Fallback = "error",
 ) -> Tensor:
     """As :func:`conv2d_input`, for :func:`conv3d`."""
-    return input_gradient(
-        3, input_size, weight, grad_output, stride, padding, dilation, groups, fallback
-    )
+    given = (stride, padding, dilation, groups)
+    return input_gradient(3, input_size, weight, grad_output, given, fallback)
 
 
 def conv2d_weight(
@@ -393,9 +367,8 @@ def conv2d_weight(
     Returns:
         dw [Co, Ci / groups, R, S], channels-last.  The same bits at every call.
     """
-    return weight_gradient(
-        2, x, weight_size, grad_output, stride, padding, dilation, groups, fallback
-    )
+    given = (stride, padding, dilation, groups)
+    return weight_gradient(2, x, weight_size, grad_output, given, fallback)
 
 
 def conv1d_weight(
@@ -410,9 +383,8 @@ def conv1d_weight(
     fallback: Fallback = "error",
 ) -> Tensor:
     """As :func:`conv2d_weight`, for :func:`conv1d`."""
-    return weight_gradient(
-        1, x, weight_size, grad_output, stride, padding, dilation, groups, fallback
-    )
+    given = (stride, padding, dilation, groups)
+    return weight_gradient(1, x, weight_size, grad_output, given, fallback)
 
 
 def conv3d_weight(
@@ -427,9 +399,8 @@ def conv3d_weight(
     fallback: Fallback = "error",
 ) -> Tensor:
     """As :func:`conv2d_weight`, for :func:`conv3d`."""
-    return weight_gradient(
-        3, x, weight_size, grad_output, stride, padding, dilation, groups, fallback
-    )
+    given = (stride, padding, dilation, groups)
+    return weight_gradient(3, x, weight_size, grad_output, given, fallback)
 
 
 # --- for tests and benchmarks -------------------------------------------------------------------
@@ -459,8 +430,8 @@ def conv2d_with_config(
     refusal = tensor_refusal("fprop", "conv2d", {"x": x})
     if refusal is not None:
         raise refusal.error()
-    walk = (tuple(stride), tuple(padding), tuple(dilation), 1)
-    problem = problem_of(tuple(x.shape), tuple(weight.shape), *walk)
+    parameters = ConvParameters(tuple(stride), tuple(padding), tuple(dilation), 1)
+    problem = parameters.problem(x.shape, weight.shape)
     spec = PLAIN if bias is None else _WITH_BIAS
     plan = make_plan(problem, x.stride(), x.dtype, x.device, spec, config)
     return plan.run(x, weight, NO_OPERANDS if bias is None else EpilogueOperands(bias=bias))

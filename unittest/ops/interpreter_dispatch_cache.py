@@ -1,4 +1,4 @@
-"""Calls seen before go past torch's dispatcher, and only those that may; run in the interpreter."""
+"""Cached calls bypass torch's dispatcher, and only those that may; run in the interpreter."""
 
 from __future__ import annotations
 
@@ -7,13 +7,15 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 from triton_ext import ops
 from triton_ext.errors import UnsupportedError
-from triton_ext.ops import calls, execution, library, shortcut
-from triton_ext.ops.arguments import channels_last
+from triton_ext.ops.api import calls, library
+from triton_ext.ops.core import dispatch_cache
+from triton_ext.ops.core.dispatch_cache import function_key
+from triton_ext.ops.core.memory_format import channels_last
 
 
 @pytest.fixture(autouse=True)
 def nothing_known():
-    execution.clear_plans()
+    dispatch_cache.clear()
 
 
 @pytest.fixture
@@ -179,19 +181,19 @@ def test_a_negative_bit_is_seen(dtype):
 def test_only_plain_tensors_are_known():
     x, weight, _ = operands()
     numbers = (1, 0, 1, 1)
-    assert shortcut.key_of("conv2d", (x, weight, None), numbers) is not None
-    assert shortcut.key_of("conv2d", (x.as_subclass(Named), weight, None), numbers) is None
+    assert function_key("conv2d", (x, weight, None), numbers) is not None
+    assert function_key("conv2d", (x.as_subclass(Named), weight, None), numbers) is None
     unaligned = torch.empty(x.numel() + 1, dtype=x.dtype)[1:].view(x.shape)
-    assert shortcut.key_of("conv2d", (unaligned, weight, None), numbers) is None
-    assert shortcut.key_of("conv2d", (x, weight, None), (1, 0, 1, [1])) is None
+    assert function_key("conv2d", (unaligned, weight, None), numbers) is None
+    assert function_key("conv2d", (x, weight, None), (1, 0, 1, [1])) is None
     nested = torch.nested.nested_tensor([torch.zeros(8, 6, 6, dtype=x.dtype)] * 2)
-    assert shortcut.key_of("conv2d", (nested, weight, None), numbers) is None
+    assert function_key("conv2d", (nested, weight, None), numbers) is None
 
 
 def test_forgotten_plans_are_forgotten_here_too(dispatched):
     x, weight, _ = operands()
     ops.conv2d(x, weight)
-    execution.clear_plans()
+    dispatch_cache.clear()
     ops.conv2d(x, weight)
     assert len(dispatched) == 2
 
@@ -323,7 +325,7 @@ def test_what_a_transform_left_behind_is_not_known():
         return one.sum()
 
     torch.func.grad(keeping)(x)
-    assert shortcut.key_of("conv2d", (kept[0], weight, None), (1, 0, 1, 1)) is None
+    assert function_key("conv2d", (kept[0], weight, None), (1, 0, 1, 1)) is None
     weight.requires_grad_()
     assert ops.conv2d(kept[0], weight, padding=1).requires_grad
 

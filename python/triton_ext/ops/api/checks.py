@@ -1,62 +1,59 @@
-"""What the functions refuse before an operator is called."""
+"""Refusals of arguments before an operator is called."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
-
-from triton_ext.ops.arguments import channels_last_strides, fprop_size, is_per_image
-from triton_ext.ops.calls import is_transformed
-from triton_ext.ops.forward_mode import has_tangent
+from triton_ext.ops.api.calls import is_transformed
+from triton_ext.ops.api.forward_mode import has_tangent
+from triton_ext.ops.core.epilogue import is_per_image
+from triton_ext.ops.core.memory_format import channels_last_strides
+from triton_ext.ops.core.parameters import DIMENSIONS, ConvParameters, Padding, integer
 from triton_ext.ops.plans import layout_refusal
 
 __all__ = [
     "Fallback",
-    "Numbers",
-    "Padding",
     "check_epilogue",
     "check_extra",
+    "check_groups",
     "check_memory",
+    "check_not_empty",
     "check_numbers",
+    "check_operands",
     "check_out",
     "check_out_dtype",
     "check_output_padding",
     "check_output_size",
+    "check_pair",
+    "check_sizes",
     "check_steps",
     "check_types",
     "check_unbatched",
     "kind_of",
+    "operator_name",
     "parse_fallback",
+    "rank_error",
     "refuse_layout",
 ]
 
 Tensor = torch.Tensor
-Numbers = int | Sequence[int]
-Padding = int | str | Sequence[int] | Sequence[Sequence[int]]
 Fallback = Literal["error", "torch"]
 
 _NOTHING: Mapping[str, Tensor | None] = {}
 
-
-def check_numbers(name: str, padding: Padding) -> None:
-    """Refuses padding by its name, which transposed convolutions do not have."""
-    if isinstance(padding, str):
-        raise ValueError(f"{name}: padding must be numbers, got {padding!r}")
+# Names of the taps' dimensions in messages, by their number.
+_TAPS = {1: ("S",), 2: ("R", "S"), 3: ("T", "R", "S")}
 
 
-def check_output_padding(
-    name: str, extra: Sequence[int], stride: Sequence[int], dilation: Sequence[int]
-) -> None:
-    """Refuses output padding that no transposed convolution has; each of a number per dimension."""
-    for pixels, step, distance in zip(extra, stride, dilation, strict=True):
-        if not 0 <= pixels < max(step, distance):
-            raise ValueError(
-                f"{name}: output_padding must be at least 0 and smaller than stride or dilation, "
-                f"got {tuple(extra)} for stride {tuple(stride)} and dilation {tuple(dilation)}"
-            )
+# --- kinds of arguments -------------------------------------------------------------------------
+
+
+def operator_name(rank: int) -> str:
+    """Returns what torch calls a convolution of tensors of this rank: ``"conv2d"``."""
+    return f"conv{rank - 2}d"
 
 
 def check_types(
@@ -69,14 +66,14 @@ def check_types(
     others: Mapping[str, Tensor | None] = _NOTHING,
     fallback: str = "error",
 ) -> None:
-    """Refuses what is no dense tensor, and forward-mode differentiation that torch may not do.
+    """Refuses values that are no dense tensors, and forward-mode derivatives without a fallback.
 
     Args:
-        name: Who asks, for the errors.
+        name: Name of the function, for the errors.
         x: The first tensor.
         weight: The second one.
         bias: A tensor or None.
-        names: What the first two are called.
+        names: Names of the first two.
         others: More tensors, or None, by their names.
         fallback: The function's; with ``"torch"`` forward-mode differentiation is not refused.
     """
@@ -103,7 +100,7 @@ def check_types(
 
 
 def kind_of(value: object) -> str:
-    """Returns the class of what is no tensor, with the way from an array of numpy to one."""
+    """Returns the class of a value, and how to make a tensor of it if it is an array of numpy."""
     kind = type(value).__name__
     if type(value).__module__.partition(".")[0] == "numpy":
         return f"a {kind} of numpy; torch.from_numpy makes a tensor of an array"
@@ -118,6 +115,146 @@ def parse_fallback(fallback: str) -> bool:
     raise ValueError(f'fallback: expected "error" or "torch", got {fallback!r}')
 
 
+def check_numbers(name: str, padding: Padding) -> None:
+    """Refuses ``"same"`` and ``"valid"``, which transposed convolutions do not have."""
+    if isinstance(padding, str):
+        raise ValueError(f"{name}: padding must be numbers, got {padding!r}")
+
+
+def check_groups(name: str, groups: object) -> None:
+    """Refuses groups that are no integer; they may be symbolic where torch traces."""
+    if type(groups) is int or isinstance(groups, torch.SymInt):
+        return
+    if integer(groups) is None:
+        raise ValueError(f"{name}: groups must be an integer, got {groups!r}")
+
+
+def check_sizes(name: str, which: str, value: object, count: int) -> None:
+    """Refuses values that are no sequence of integers, symbolic ones included.
+
+    Args:
+        name: Name of the function, for the error.
+        which: Name of the argument.
+        value: Its value.
+        count: Expected length, for the error.
+    """
+    if isinstance(value, (tuple, list)) and all(
+        hasattr(item, "__index__") and not isinstance(item, bool) for item in value
+    ):
+        return
+    found = repr(value) if isinstance(value, (tuple, list, int, str)) else type(value).__name__
+    raise ValueError(f"{name}: expected {which} of {count} integers, got {found}")
+
+
+# --- sizes, dtypes and devices ------------------------------------------------------------------
+
+
+def rank_error(
+    operator: str,
+    dims: int,
+    first: tuple[str, torch.Tensor],
+    weight: torch.Tensor,
+    is_transposed: bool = False,
+) -> ValueError:
+    """Returns the error for an input and a filter that have not ``dims`` spatial dimensions."""
+    name, x = first
+    sizes, taps = ", ".join(DIMENSIONS[dims]), ", ".join(_TAPS[dims])
+    channels = "Ci, Co / groups" if is_transposed else "Co, Ci / groups"
+    return ValueError(
+        f"{operator}: expected {name} [N, Ci, {sizes}] and weight [{channels}, {taps}], "
+        f"got {list(x.shape)} and {list(weight.shape)}"
+    )
+
+
+def check_pair(
+    operator: str,
+    first: tuple[str, torch.Tensor],
+    weight: torch.Tensor,
+    bias: torch.Tensor | None,
+    groups: int,
+    is_transposed: bool = False,
+    mixed_bias: bool = False,
+    mixed_dtypes: bool = False,
+) -> None:
+    """Refuses an input, a filter and a bias that do not fit together.
+
+    Args:
+        operator: Name of the operator, for the errors.
+        first: Name of the tensor that is convolved, and the tensor.
+        weight: [Co, Ci / groups, *filter_size]; of a transposed convolution
+            [Ci, Co / groups, *filter_size].
+        bias: [Co] or None.
+        groups: Number of parts into which both channels are divided.
+        is_transposed: Whether the convolution is transposed.
+        mixed_bias: Whether the bias may have a dtype of its own.
+        mixed_dtypes: Whether all may; autocast casts them to one dtype.
+
+    Raises:
+        ValueError: Ranks, sizes, groups or devices that do not fit.
+        TypeError: Mixed dtypes.
+    """
+    name, x = first
+    if x.dim() not in (3, 4, 5) or weight.dim() != x.dim():
+        raise rank_error(operator, 2, first, weight, is_transposed)
+    if groups < 1:
+        raise ValueError(f"{operator}: groups must be at least 1, got {groups}")
+    if weight.shape[0] % groups:
+        raise ValueError(
+            f"{operator}: {weight.shape[0]} channels of weight {list(weight.shape)} do not divide "
+            f"into {groups} groups"
+        )
+    expected = weight.shape[0] if is_transposed else weight.shape[1] * groups
+    if x.shape[1] != expected:
+        how = f" with groups={groups}" if groups != 1 and not is_transposed else ""
+        raise ValueError(
+            f"{operator}: {name} has {x.shape[1]} channels, weight {list(weight.shape)}{how} "
+            f"expects {expected}"
+        )
+    check_not_empty(operator, (*weight.shape, *x.shape[1:]), {name: x, "weight": weight})
+    outputs = weight.shape[1] * groups if is_transposed else weight.shape[0]
+    if bias is not None and (bias.dim() != 1 or bias.shape[0] != outputs):
+        raise ValueError(f"{operator}: expected bias [{outputs}], got {list(bias.shape)}")
+    for other, tensor in (("weight", weight), ("bias", bias)):
+        if tensor is None:
+            continue
+        # 8-bit types have no bias of their own.
+        is_mixed = mixed_dtypes or (tensor is bias and (mixed_bias or x.dtype.itemsize == 1))
+        if tensor.dtype != x.dtype and not is_mixed:
+            raise TypeError(f"{operator}: {other} is {tensor.dtype}, {name} is {x.dtype}")
+        if tensor.device != x.device:
+            raise ValueError(f"{operator}: {other} is on {tensor.device}, {name} is on {x.device}")
+
+
+def check_operands(x: torch.Tensor, dy: torch.Tensor, groups: int) -> None:
+    """Refuses x and dy that are not input and output of one convolution."""
+    operator = f"{operator_name(x.dim())}_weight"
+    if x.dim() not in (3, 4, 5) or dy.dim() != x.dim():
+        raise ValueError(
+            f"{operator}: expected x and dy of the same rank, 3 to 5, got {list(x.shape)} and "
+            f"{list(dy.shape)}"
+        )
+    if groups < 1 or x.shape[1] % groups or dy.shape[1] % groups:
+        raise ValueError(
+            f"{operator}: {x.shape[1]} channels of x and {dy.shape[1]} of dy do not divide into "
+            f"{groups} groups"
+        )
+    if x.shape[0] != dy.shape[0]:
+        raise ValueError(f"{operator}: x has {x.shape[0]} images, dy has {dy.shape[0]}")
+    if x.dtype != dy.dtype:
+        raise TypeError(f"{operator}: dy is {dy.dtype}, x is {x.dtype}")
+    if x.device != dy.device:
+        raise ValueError(f"{operator}: dy is on {dy.device}, x is on {x.device}")
+
+
+def check_not_empty(name: str, sizes: Iterable[int], tensors: Mapping[str, torch.Tensor]) -> None:
+    """Refuses sizes of 0 other than the batch's; the error has the shapes of the tensors."""
+    if any(size == 0 for size in sizes):
+        got = " and ".join(f"{which} {list(tensor.shape)}" for which, tensor in tensors.items())
+        raise ValueError(
+            f"{name}: expected sizes of at least 1 (only the batch may be empty), got {got}"
+        )
+
+
 def refuse_layout(name: str, **tensors: Tensor) -> None:
     for which, tensor in tensors.items():
         refusal = layout_refusal(name, which, tensor)
@@ -125,24 +262,33 @@ def refuse_layout(name: str, **tensors: Tensor) -> None:
             raise refusal.error()
 
 
-def check_steps(name: str, stride: Sequence[int], dilation: Sequence[int]) -> None:
+def check_steps(name: str, parameters: ConvParameters) -> None:
+    stride, _, dilation, _ = parameters
     if min(*stride, *dilation) < 1:
         raise ValueError(
-            f"{name}: stride and dilation must be at least 1, got {tuple(stride)} and "
-            f"{tuple(dilation)}"
+            f"{name}: stride and dilation must be at least 1, got {stride} and {dilation}"
         )
+
+
+def check_output_padding(name: str, extra: Sequence[int], parameters: ConvParameters) -> None:
+    """Refuses output padding, of one number per dimension, that no transposed convolution has."""
+    stride, _, dilation, _ = parameters
+    for pixels, step, distance in zip(extra, stride, dilation, strict=True):
+        if not 0 <= pixels < max(step, distance):
+            raise ValueError(
+                f"{name}: output_padding must be at least 0 and smaller than stride or dilation, "
+                f"got {tuple(extra)} for stride {stride} and dilation {dilation}"
+            )
 
 
 def check_output_size(
     name: str,
     input_size: Sequence[Any],
     filter_size: Sequence[Any],
-    stride: Sequence[int],
-    sides: Sequence[int],
-    dilation: Sequence[int],
+    parameters: ConvParameters,
     grad_output: Tensor,
 ) -> None:
-    size = fprop_size(input_size, filter_size, stride, sides, dilation)
+    size = parameters.output_size(input_size, filter_size)
     if list(grad_output.shape[2:]) != size:
         raise ValueError(
             f"{name}: expected grad_output [N, Co, {', '.join(map(str, size))}], got "
@@ -150,8 +296,11 @@ def check_output_size(
         )
 
 
+# --- epilogues and outputs ----------------------------------------------------------------------
+
+
 def check_extra(name: str, epilogue: object, extra: object) -> None:
-    """Refuses operands of an epilogue that are no tensors, or that nobody reads."""
+    """Refuses operands of an epilogue that are no tensors, or that no function reads."""
     if not isinstance(extra, (tuple, list)) or not all(isinstance(t, Tensor) for t in extra):
         found = (
             ", ".join(type(t).__name__ for t in extra)
@@ -241,7 +390,7 @@ def check_out(
 
 
 def check_memory(name: str, which: str, written: Tensor, tensors: Sequence[Tensor | None]) -> None:
-    """Refuses a dense tensor that is written and lies in the memory of another one."""
+    """Refuses an output that lies in the memory of another tensor."""
     if torch.compiler.is_compiling() or is_transformed():
         return  # addresses are not known while torch traces
     for tensor in tensors:

@@ -1,4 +1,4 @@
-"""What the plans of all directions need to describe tensors to TMA."""
+"""Layouts of tensors for TMA descriptors, for the plans of all directions."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def pixel_stride(geometry: Any) -> int | None:
     """Returns the distance of two pixels of a channels-last tensor; None where it varies.
 
     Args:
-        geometry: Of the tensor's im2col descriptor.
+        geometry: Geometry of the tensor's im2col descriptor.
     """
     return row_stride_of(geometry.shape[-2::-1], geometry.strides[-2::-1])
 
@@ -90,10 +90,10 @@ def row_stride_of(sizes: Sequence[int], strides: Sequence[int]) -> int | None:
     """Returns the distance of two pixels; None where it varies.
 
     Args:
-        sizes: Of the dimensions of pixels, the innermost first.
+        sizes: Sizes of the dimensions of pixels, the innermost first.
         strides: Theirs, in elements.
     """
-    # Strides of size-1 dimensions mean nothing.
+    # Dimensions of size 1 may have any stride.
     counting = [pair for pair in zip(sizes, strides, strict=True) if pair[0] != 1]
     row_stride = counting[0][1] if counting else strides[0]
     pixels = 1
