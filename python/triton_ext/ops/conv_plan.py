@@ -7,21 +7,18 @@ so they are done once per geometry and kept.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
 import torch
 
-from triton_ext import backends
 from triton_ext.ops.conv_launch import ForwardPlan
 from triton_ext.ops.conv_refusals import (
     DTYPES,
     INPUT_DTYPES,
     OUT_DTYPES,
     check_problem,
-    conv_violations,
     reasons,
 )
 from triton_ext.ops.core import planner
@@ -36,7 +33,6 @@ __all__ = [
     "DTYPES",
     "INPUT_DTYPES",
     "OUT_DTYPES",
-    "conv_geometry",
     "make_plan",
     "ranking",
     "reasons",
@@ -44,43 +40,6 @@ __all__ = [
 
 # Kinds to choose from where the caller says whether rows are packed.
 _TAP_BY_TAP = ("gluon", "gemm", "depthwise", "direct")
-
-ConvGeometry = backends.load("nvidia", "ConvGeometry")
-descriptor_error = backends.load("nvidia", "descriptor_error")
-
-
-def conv_geometry(
-    x_shape: Sequence[int],
-    w_shape: Sequence[int],
-    stride: Sequence[int],
-    padding: Sequence[int],
-    dilation: Sequence[int],
-) -> ConvGeometry:
-    """Returns the geometry of a convolution given as torch gives it.
-
-    Args:
-        x_shape: [N, Ci, H, W].
-        w_shape: [Co, Ci, R, S].
-        stride: (h, w).
-        padding: (top, bottom, left, right).
-        dilation: (h, w).
-
-    Raises:
-        DescriptorError: TMA cannot express it; every violation is listed.
-    """
-    n, ci, height, width = x_shape
-    top, bottom, left, right = padding
-    conv = ConvGeometry.make(
-        (n, height, width, ci),
-        tuple(w_shape[2:]),
-        tuple(stride),
-        ((top, bottom), (left, right)),
-        tuple(dilation),
-    )
-    problems = conv_violations(conv)
-    if problems:
-        raise descriptor_error(problems)
-    return conv
 
 
 @lru_cache(maxsize=4096)

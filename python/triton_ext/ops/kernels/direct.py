@@ -296,7 +296,7 @@ def direct_plan(
     out_dtype: torch.dtype,
     device: Device,
     epilogue: EpilogueSpec,
-    config: DirectConfig | None,
+    config: DirectConfig,
 ) -> DirectPlan:
     """Returns the plan of a forward convolution.
 
@@ -307,11 +307,9 @@ def direct_plan(
         out_dtype: Of y.
         device: The device.
         epilogue: What is done to the output before it is stored.
-        config: The configuration; ``None`` lets a model choose.
+        config: The configuration.
     """
     m_gemm, co = problem.geometry.m_gemm, problem.out_channels
-    if config is None:
-        config = choose_direct_config(m_gemm, co, device.num_sms)
     triton_dtype, triton_out = TRITON_DTYPES[dtype], TRITON_DTYPES[out_dtype]
     return DirectPlan(
         problem=problem,
@@ -336,7 +334,7 @@ def direct_dgrad_plan(
     dtype: torch.dtype,
     device: Device,
     epilogue: EpilogueSpec,
-    config: DirectConfig | None,
+    config: DirectConfig,
 ) -> DirectPlan:
     """Returns the plan that computes the gradient of the input from dy; arguments were checked.
 
@@ -346,12 +344,10 @@ def direct_dgrad_plan(
         dtype: Of dy, weight and dx.
         device: The device.
         epilogue: What is done to dx before it is stored.
-        config: The tile configuration; ``None`` for one that fits.
+        config: The tile configuration.
     """
     walk = Walk.backward(problem)
     m_gemm, ci = problem.batch * math.prod(problem.input_size), problem.in_channels
-    if config is None:
-        config = choose_direct_config(m_gemm, ci, device.num_sms)
     if dy_strides[1] != 1:
         pixels = (problem.batch, *problem.output_size, problem.out_channels)
         packed = packed_strides(pixels)
