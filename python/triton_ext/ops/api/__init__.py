@@ -1,0 +1,1 @@
+"""What people call: signatures, argument checks, ``support`` and the registration with torch."""

@@ -1,0 +1,1 @@
+"""What all of ``ops`` shares: parameters, epilogues, launcher, dispatch cache and replays."""
