@@ -1,1 +1,5 @@
-"""What people call: signatures, argument checks, ``support`` and the registration with torch."""
+"""The public side of ``ops``: signatures, argument checks, ``support``, operators of torch."""
+
+from __future__ import annotations
+
+__all__: list[str] = []

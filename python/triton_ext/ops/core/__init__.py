@@ -1,1 +1,5 @@
-"""What all of ``ops`` shares: parameters, epilogues, launcher, dispatch cache and replays."""
+"""Shared parts of ``ops``: parameters, epilogues, launcher, dispatch cache and replays."""
+
+from __future__ import annotations
+
+__all__: list[str] = []
