@@ -24,6 +24,7 @@ import torch
 from torch.autograd import forward_ad
 from torch.compiler import is_compiling
 from torch.utils._device import DeviceContext
+
 from triton_ext.ops.core.autocast import cast_operands, is_autocast
 from triton_ext.ops.machine import IS_INTERPRETED
 

@@ -33,6 +33,7 @@ from typing import Any, Literal, NamedTuple
 
 import torch
 from triton.runtime.jit import JITFunction
+
 from triton_ext.ops.machine import IS_INTERPRETED
 
 __all__ = [

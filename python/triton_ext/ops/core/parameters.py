@@ -15,6 +15,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import torch
+
 from triton_ext.ops.problem import ConvProblem
 
 __all__ = [
