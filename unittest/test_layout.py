@@ -216,6 +216,13 @@ def test_imports_go_one_way(name):
     assert not problems, "\n".join(problems)
 
 
+def test_every_folder_of_modules_is_installed():
+    # setuptools installs folders with an __init__.py only.
+    for path in MODULES.values():
+        if "ops" in path.parts:
+            assert (path.parent / "__init__.py").exists(), path.parent
+
+
 def test_the_rules_refuse_what_they_should():
     for importer, imported in (
         ("ir.parser", "triton"),

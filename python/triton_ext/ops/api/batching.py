@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 import torch
+
 from triton_ext.ops.api import calls
 from triton_ext.ops.core.epilogue import EpilogueArguments
 from triton_ext.ops.core.memory_format import channels_last

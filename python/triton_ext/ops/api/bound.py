@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+
 from triton_ext.ops.api.execution import Bound, bind_dgrad, bind_fprop, bind_wgrad
 from triton_ext.ops.api.library import conv_gradients, transposed_gradients
 from triton_ext.ops.core.dispatch_cache import backward_key, cached, keep

@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
+
 from triton_ext.ops.api.calls import is_transformed
 from triton_ext.ops.api.forward_mode import has_tangent
 from triton_ext.ops.core.epilogue import is_per_image

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
+
 from triton_ext.ops.api.calls import function_of
 from triton_ext.ops.api.checks import check_operands, check_pair, operator_name
 from triton_ext.ops.api.reference import torch_dgrad, torch_fprop, torch_fused, torch_wgrad

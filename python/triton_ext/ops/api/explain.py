@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+
 from triton_ext.ops import conv_plan, dgrad_plan, wgrad_plan
 from triton_ext.ops.api.support import support
 from triton_ext.ops.core import planner

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch.utils.flop_counter import conv_flop_count, register_flop_formula
+
 from triton_ext.ops.api import library  # noqa: F401 - registers the operators
 from triton_ext.ops.api.calls import DGRAD, FPROP, FUSED, INTO, WGRAD, Operator
 

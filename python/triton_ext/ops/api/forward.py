@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+
 from triton_ext.ops.api import calls
 from triton_ext.ops.api.bound import BoundConvolution
 from triton_ext.ops.api.checks import (

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch.autograd import forward_ad
+
 from triton_ext.ops.api.reference import torch_dgrad, torch_fprop, torch_fused, torch_wgrad
 from triton_ext.ops.core.epilogue import EpilogueArguments
 from triton_ext.ops.core.parameters import ConvParameters

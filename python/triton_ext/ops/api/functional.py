@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+
 from triton_ext.ops.api.checks import Fallback, check_pair
 from triton_ext.ops.api.forward import convolve, convolve_fused
 from triton_ext.ops.api.gradients import convolve_transposed, input_gradient, weight_gradient

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 import torch
+
 from triton_ext.errors import DescriptorError, UnsupportedError
 from triton_ext.ops.api import calls
 from triton_ext.ops.api.bound import BoundConvolution

@@ -21,6 +21,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+
 from triton_ext.ops.api import batching, calls
 from triton_ext.ops.api.calls import (
     DGRAD,

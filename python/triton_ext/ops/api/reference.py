@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch.nn import functional as F
+
 from triton_ext.ops.core.epilogue import EpilogueArguments, output_dtype
 from triton_ext.ops.core.memory_format import channels_last, channels_last_strides
 from triton_ext.ops.core.parameters import ConvParameters

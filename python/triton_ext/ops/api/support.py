@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
+
 from triton_ext.ops.api.checks import (
     check_groups,
     check_numbers,

@@ -1,4 +1,4 @@
-"""What every convolution kernel shares on the host: the device, the case, the choice."""
+"""Shared parts of ``ops`` on the host: case, device, planner, launcher, dispatch cache, replays."""
 
 from __future__ import annotations
 
