@@ -72,10 +72,12 @@ class LitFile:
         """Yields the modules that the file is split into, with the number of lines before each."""
         parts = [(0, self.text)]
         if "split-file" in self.run_lines.replace("split-input-file", ""):
-            parts = [
-                (part.lines_before, part.text.decode())
-                for part in parts_of(self.text.encode(), self.name)
-            ]
+            # A file without parts, which split-file refuses, is one module.
+            with contextlib.suppress(TritonExtError):
+                parts = [
+                    (part.lines_before, part.text.decode())
+                    for part in parts_of(self.text.encode(), self.name)
+                ]
         marker = _MARKER.search(self.run_lines)
         for first, text in parts:
             if marker is None:

@@ -175,6 +175,8 @@ def test_parts_of_files_are_modules(conformance):
 
     text = "// RUN: split-file %s %t && triton-opt %t/a.mlir\n//--- a.mlir\nA\n//--- b.mlir\nB\n"
     assert list(LitFile("f.mlir", text).modules()) == [(2, "A\n"), (4, "B\n")]
+    text = "// RUN: split-file %s %t && triton-opt %t/a.mlir\nA\n"
+    assert list(LitFile("f.mlir", text).modules()) == [(0, text)]
     text = "// RUN: triton-opt %s -split-input-file\nA\n// -----\nB\n"
     assert [line for line, _ in LitFile("f.mlir", text).modules()] == [0, 3]
 

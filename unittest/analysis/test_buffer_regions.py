@@ -462,6 +462,28 @@ tt.func public @f() {
     assert listed(found["%y"]) == "unknown"
 
 
+@pytest.mark.parametrize(
+    "view",
+    [
+        "memdesc_index %a[%far] : !PAGES -> !T",
+        "memdesc_index %a[%negative] : !PAGES -> !T",
+        "memdesc_index %number[%far] : !PAGES -> !T",
+        "memdesc_reinterpret %a : !PAGES -> !ttg.memdesc<1073741824x2xf32, #s, #smem, mutable>",
+    ],
+)
+def test_a_view_that_leaves_its_allocation_is_not_known(view):
+    found = region_sets(f"""\
+tt.func public @f(%number: i32) {{
+  %far = arith.constant 2147483647 : i32
+  %negative = arith.constant -1 : i32
+  %a = ttg.local_alloc {{allocation.offset = 0 : i32}} : () -> !PAGES
+  %x = ttg.{view}
+  tt.return
+}}
+""")
+    assert listed(found["%x"]) == "unknown"
+
+
 def test_an_allocation_without_an_offset_is_an_error_each_time():
     module = ir.parse(
         f"{HEAD}tt.func @f() {{\n  %a = ttg.local_alloc : () -> {T}\n  tt.return\n}}\n"

@@ -202,6 +202,16 @@ INVALID = {
         5,
         "operand 2 of 'tt.dot' must be 'tensor<16x16xf32>', found 'tensor<16x16xf16>'",
     ),
+    "one operand of two": (
+        "    %a = arith.addi %x : i32\n    tt.return",
+        3,
+        "'arith.addi' takes 2 operands, and the text names 1",
+    ),
+    "no operand of one": (
+        "    %a = arith.extsi  : i32 to i64\n    tt.return",
+        3,
+        "'arith.extsi' takes 1 operand, and the text names 0",
+    ),
     "operands of two types": (
         "    %a = arith.addi %x, %p : i32\n    tt.return",
         3,

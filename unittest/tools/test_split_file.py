@@ -105,7 +105,7 @@ def test_a_name_at_the_root_is_one_in_the_folder(capsys, source, tmp_path):
 
 
 def test_every_wrong_marker_is_told_and_nothing_is_written(capsys, source, tmp_path):
-    source.write_bytes(b"//--- a\n//--- \n#---  b\n//--- c \n#--- a\n//--- a\n")
+    source.write_bytes(b"//--- a\n//--- \n#---  b\n//--- c \n#--- a\n//--- a\n//--- d\0e\n")
     status, out, err = run(capsys, source, tmp_path / "out")
     assert (status, out) == (1, "")
     blank = "part name cannot have leading or trailing space"
@@ -113,6 +113,7 @@ def test_every_wrong_marker_is_told_and_nothing_is_written(capsys, source, tmp_p
         f"in:2: error: empty part name\nin:3: error: {blank}\nin:4: error: {blank}\n"
         "in:5: error: '#--- a' occurs more than once\n"
         "in:6: error: '//--- a' occurs more than once\n"
+        "in:7: error: part name cannot have a null character\n"
     )
     assert not (tmp_path / "out").exists()
 

@@ -1,4 +1,4 @@
-"""How many results an operation has by its name alone.
+"""How many results and operands an operation has by its name alone.
 
 MLIR reads operations without names for their results; those have as many as here, or as there are
 types behind their arrow.
@@ -6,7 +6,7 @@ types behind their arrow.
 
 from __future__ import annotations
 
-__all__ = ["BINARY", "COMPARED", "ONE_RESULT", "UNARY", "WITHOUT_RESULTS"]
+__all__ = ["BINARY", "COMPARED", "ONE_RESULT", "OPERANDS", "UNARY", "WITHOUT_RESULTS"]
 
 
 def _names(dialect: str, words: str) -> frozenset[str]:
@@ -20,10 +20,26 @@ UNARY = _names("math", "absf absi ceil cos erf exp exp2 floor fma log log2 rsqrt
 UNARY |= {"arith.negf"}
 COMPARED = frozenset({"arith.cmpf", "arith.cmpi"})
 
+_CASTS = _names("arith", "bitcast extf extsi extui fptosi fptoui index_cast index_castui sitofp")
+_CASTS |= _names("arith", "truncf trunci uitofp")
+
+#: Operations that have as many operands on every release.
+OPERANDS = dict.fromkeys(BINARY | COMPARED, 2) | dict.fromkeys(UNARY | _CASTS, 1)
+OPERANDS |= dict.fromkeys(_names("tt", "addptr cat gather join mulhiui"), 2)
+OPERANDS |= dict.fromkeys(
+    _names("tt", "bitcast broadcast expand_dims int_to_ptr ptr_to_int reshape splat split trans"), 1
+)
+OPERANDS |= dict.fromkeys(
+    _names("ttg", "convert_layout local_dealloc memdesc_reinterpret memdesc_reshape")
+    | _names("ttg", "memdesc_subslice memdesc_trans")
+    | _names("ttng", "init_barrier inval_barrier"),
+    1,
+)
+OPERANDS |= dict.fromkeys({"ttg.local_store", "ttg.memdesc_index"}, 2)
+OPERANDS |= dict.fromkeys({"arith.select", "math.fma", "tt.clampf", "tt.dot"}, 3)
+
 #: Operations with one result, whether or not the text names it.
-ONE_RESULT = BINARY | UNARY | COMPARED
-ONE_RESULT |= _names("arith", "bitcast constant extf extsi extui fptosi fptoui index_cast select")
-ONE_RESULT |= _names("arith", "index_castui sitofp truncf trunci uitofp")
+ONE_RESULT = BINARY | UNARY | COMPARED | _CASTS | {"arith.constant", "arith.select"}
 ONE_RESULT |= _names(
     "tt", "addptr bitcast broadcast cat clampf dot dot_scaled expand_dims fp_to_fp"
 )

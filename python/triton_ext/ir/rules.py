@@ -16,7 +16,7 @@ from . import lexer
 from .descriptor_rules import COPIES, wrong_copy
 from .functions import CALLS, FUNCTIONS, RETURNS, callee_of, function_results, symbol_of
 from .nodes import Block, Operation
-from .result_counts import BINARY, COMPARED, ONE_RESULT, UNARY
+from .result_counts import BINARY, COMPARED, ONE_RESULT, OPERANDS, UNARY
 from .segments import OperandSlot, OperandTypeSlot, cut
 from .type_slots import IMPLIED_RESULT, KNOWN_DIALECTS, bind_types, implied_type
 from .type_text import boolean_like, pointee_type
@@ -393,6 +393,13 @@ def _several(op: Operation, facts: Facts) -> Broken:
     return {"count": len(op._results)} if len(op._results) > 1 else None
 
 
+def _miscounted(op: Operation, facts: Facts) -> Broken:
+    found, wanted = len(op._operands), OPERANDS[op.name]
+    if found == wanted:
+        return None
+    return {"found": found, "wanted": f"{wanted} operand{'s' if wanted > 1 else ''}"}
+
+
 def _same_operands(op: Operation, facts: Facts) -> Broken:
     first = 1 if op.name == "arith.select" else 0
     types = _types(op._operands[first:])
@@ -477,6 +484,7 @@ RULES: tuple[Rule, ...] = (
     Rule(None, _printed, "'{op}' prints the type '{printed}' for '{name}', whose type is '{type}'"),
     Rule(None, _malformed, "the type of '{name}' at '{op}' is malformed: {problem}"),
     Rule(ONE_RESULT, _several, "'{op}' defines 1 result, and the text names {count}"),
+    Rule(frozenset(OPERANDS), _miscounted, "'{op}' takes {wanted}, and the text names {found}"),
     Rule(
         BINARY | COMPARED | {"arith.select", "math.fma"},
         _same_operands,

@@ -21,6 +21,7 @@ from typing import ClassVar
 
 from triton_ext.analysis.alias_sets import is_memdesc
 from triton_ext.analysis.buffer_regions import (
+    MOST,
     BufferRegions,
     Footprint,
     Offset,
@@ -145,8 +146,9 @@ def _region_set(op: Operation, regions: BufferRegions) -> RegionSet:
         return regions.region_set(found)
     listed = parse_attribute(text)
     numbers = listed.value if isinstance(listed, DenseArrayAttr) else None
-    if numbers is None or any(not isinstance(x, int) or x < 0 for x in numbers):
-        raise error_at(op, f"expected a list of integers from 0 on as '{_ADDRESSES}', found {text}")
+    if numbers is None or any(not isinstance(x, int) or not 0 <= x < MOST for x in numbers):
+        wanted = f"a list of integers from 0 to {MOST - 1}"
+        raise error_at(op, f"expected {wanted} as '{_ADDRESSES}', found {text}")
     addresses = [x for x in numbers if isinstance(x, int)]
     base = min(addresses, default=0)
     length = max(addresses, default=-1) + 1 - base

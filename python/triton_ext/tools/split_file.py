@@ -121,8 +121,8 @@ def parts_of(content: bytes, filename: str) -> list[Part]:
         filename: Its name in messages.
 
     Raises:
-        SplitError: It has no part, or a part has no name, a name with a blank at an end of it or
-            that of another one; the text has a line for each such marker.
+        SplitError: It has no part, or a part has no name, one with a blank at an end or a null
+            character in it, or that of another part; the text has a line for each such marker.
     """
     # By name: where the marker starts, where its line ends, and the number of that line.
     markers: dict[bytes, tuple[int, int, int]] = {}
@@ -140,6 +140,8 @@ def parts_of(content: bytes, filename: str) -> list[Part]:
             problems.append(f"{place}empty part name")
         elif name[:1] in _SPACES or name[-1:] in _SPACES:
             problems.append(f"{place}part name cannot have leading or trailing space")
+        elif b"\0" in name:
+            problems.append(f"{place}part name cannot have a null character")
         elif name in markers:
             text = os.fsdecode(marker + name)
             problems.append(f"{place}'{text}' occurs more than once")

@@ -15,3 +15,27 @@ tt.func @no_end() {
   %y = tt.make_range {start = 0 : i32} : tensor<8xi32>
   tt.return
 }
+
+// -----
+
+tt.func @no_such_dimension(%x: tensor<8x4xi32>) {
+  // expected-error @below {{expected the 2 dimensions as 'order', found [2, 0]}}
+  %y = tt.trans %x {order = array<i32: 2, 0>} : tensor<8x4xi32> -> tensor<4x8xi32>
+  tt.return
+}
+
+// -----
+
+tt.func @dynamic(%x: i32) {
+  // expected-error @below {{expected a static shape, in 'tensor<?x4xi32>'}}
+  %y = builtin.unrealized_conversion_cast %x : i32 to tensor<?x4xi32>
+  tt.return
+}
+
+// -----
+
+tt.func @one_operand(%x: i32) {
+  // expected-error @below {{'arith.muli' takes 2 operands, and the text names 1}}
+  %y = arith.muli %x : i32
+  tt.return
+}

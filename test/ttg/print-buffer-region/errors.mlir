@@ -30,7 +30,7 @@ tt.func @two_offsets() {
 #smem = #ttg.shared_memory
 
 tt.func @no_number() {
-  // expected-error @below {{expected an offset from 0 on, or one for each partition, as 'allocation.offset', found -16 : i32}}
+  // expected-error @below {{expected an offset from 0 to 1048575, or one for each partition, as 'allocation.offset', found -16 : i32}}
   %a = ttg.local_alloc {allocation.offset = -16 : i32} : () -> !ttg.memdesc<16xi32, #s, #smem, mutable>
   %x = ttg.local_load %a : !ttg.memdesc<16xi32, #s, #smem, mutable> -> tensor<16xi32>
   tt.return
@@ -59,5 +59,22 @@ tt.func private @no_name() attributes {test.region_name = 4 : i32, test.region_a
 
 // -----
 
-// expected-error @below {{expected a list of integers from 0 on as 'test.region_addresses', found array<i32: 0, -1>}}
+// expected-error @below {{expected a list of integers from 0 to 1048575 as 'test.region_addresses', found array<i32: 0, -1>}}
 tt.func private @negative() attributes {test.region_name = "negative", test.region_addresses = array<i32: 0, -1>}
+
+// -----
+
+// expected-error @below {{expected a list of integers from 0 to 1048575 as 'test.region_addresses', found array<i32: 0, 2147483647>}}
+tt.func private @far() attributes {test.region_name = "far", test.region_addresses = array<i32: 0, 2147483647>}
+
+// -----
+
+#s = #ttg.swizzled_shared<{vec = 1, perPhase = 1, maxPhase = 1, order = [0]}>
+#smem = #ttg.shared_memory
+
+tt.func @behind_every_memory() {
+  // expected-error @below {{expected an offset from 0 to 1048575, or one for each partition, as 'allocation.offset', found 2147483647 : i32}}
+  %a = ttg.local_alloc {allocation.offset = 2147483647 : i32} : () -> !ttg.memdesc<16xi32, #s, #smem, mutable>
+  %x = ttg.local_load %a : !ttg.memdesc<16xi32, #s, #smem, mutable> -> tensor<16xi32>
+  tt.return
+}

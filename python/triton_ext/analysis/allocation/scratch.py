@@ -175,10 +175,10 @@ def _bytes(type_: Type) -> int:
     return -(-(type_.bit_width or _POINTER_BITS) // 8)
 
 
-def _axis(op: Operation) -> int:
+def _axis(op: Operation, rank: int) -> int:
     text = op.attributes.get("axis", "")
     axis = read_integer(text)
-    if axis is None or axis < 0:
+    if axis is None or not 0 <= axis < rank:
         op.fail(f"expected a number of a dimension as 'axis', found {text or 'none'}")
     return axis
 
@@ -223,10 +223,10 @@ def _agreed(sizes: Iterable[int]) -> int | None:
 
 def _reduction(scratch: Scratch, op: Operation, lowering: Lowering) -> int | None:
     types = [scratch.type(value) for value in op.operands]
-    layout = _layout(types[0])
+    layout = _layout(types[0]) if types else None
     if layout is None or not isinstance(types[0], TensorType):
         return None
-    axis = _axis(op)
+    axis = _axis(op, types[0].rank)
     if not any(basis[axis] for name in _OUTER for basis in layout.in_bases(name)):
         return 0
     widths = [type_.bit_width or _POINTER_BITS for type_ in types]
@@ -238,14 +238,14 @@ def _reduction(scratch: Scratch, op: Operation, lowering: Lowering) -> int | Non
 
 def _scan(scratch: Scratch, op: Operation, lowering: Lowering) -> int | None:
     types = [scratch.type(value) for value in op.operands]
-    layout = _layout(types[0])
+    layout = _layout(types[0]) if types else None
     if layout is None or not isinstance(types[0], TensorType):
         return None
     encoding = types[0].encoding
     if not isinstance(encoding, BlockedEncoding):
         # No supported release lowers it.
         return 0
-    axis, shape = _axis(op), types[0].static_shape
+    axis, shape = _axis(op, types[0].rank), types[0].static_shape
     lanes, warps = (_per_dim(layout, name) for name in ("lane", "warp"))
     if warps[axis] == 1:
         return 0
@@ -289,7 +289,7 @@ def _gather(scratch: Scratch, op: Operation, lowering: Lowering) -> int | None:
     source, indices = _layout(type_), _layout(scratch.type(op.operands[1]))
     if source is None or indices is None or not isinstance(type_, TensorType):
         return None
-    axis = _axis(op)
+    axis = _axis(op, type_.rank)
     layouts = (source, indices)
     if not any(b[axis] for layout in layouts for name in _OUTER for b in layout.in_bases(name)):
         beside = [

@@ -119,6 +119,8 @@ def _trans(visit: Visit) -> AxisInfo | None:
     view, source = tt.TransOp.match(visit.op), visit.operands[0]
     if view is None:
         return None
+    if sorted(view.order) != list(range(source.rank)):
+        visit.op.fail(f"expected the {source.rank} dimensions as 'order', found {list(view.order)}")
     return AxisInfo(
         tuple(source.contiguity[d] for d in view.order),
         tuple(source.divisibility[d] for d in view.order),

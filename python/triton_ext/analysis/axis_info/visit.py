@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from ...errors import VerifyError
 from ...ir import Operation, Value
 from ...ir.types import IndexType, IntegerType, PointerType, TensorType, Type, parse_type
 from .info import AxisInfo
@@ -62,11 +63,19 @@ class Types:
         return self._parse(value.type)
 
     def kind(self, value: Value) -> Kind:
-        """What rules need of it; a scalar without properties where the type is not told."""
+        """What rules need of it; a scalar without properties where the type is not told.
+
+        Raises:
+            VerifyError: The sizes of the type are not known.
+        """
         text = value.known_type or "none"
         found = self._kinds.get(text)
         if found is None:
-            found = self._kinds[text] = self._read(text)
+            try:
+                found = self._kinds[text] = self._read(text)
+            except VerifyError as error:
+                owner = value.owner
+                (owner if isinstance(owner, Operation) else owner.parent_op).fail(error.message)
         return found
 
     def shape(self, value: Value) -> tuple[int, ...]:

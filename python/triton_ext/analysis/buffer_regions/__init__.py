@@ -17,7 +17,8 @@ memory in common, and one whether it holds all of another::
    different frames are disjoint.
 
 A descriptor is not known where its alias set is incomplete, where an encoding has no layout for its
-shape, and where it has more than 256 views.
+shape, where an index leaves the allocation, and where it has more than 256 views or :data:`MOST`
+bytes.
 
 Safe direction: :meth:`RegionSet.may_alias` may be true when two never meet, not the reverse;
 :meth:`RegionSet.contains` may be false when it holds.  Not told apart: iterations of loops.
@@ -26,11 +27,12 @@ Safe direction: :meth:`RegionSet.may_alias` may be true when two never meet, not
 from __future__ import annotations
 
 from .analysis import BufferRegions, RegionSet, View
-from .footprint import Footprint, Region
+from .footprint import MOST, Footprint, Region
 from .geometry import Geometry, Offset, geometry_of
 from .state_plan import StatePlan, state_plan
 
 __all__ = [
+    "MOST",
     "BufferRegions",
     "Footprint",
     "Geometry",

@@ -16,7 +16,7 @@ from ...ir.dialects.view import OpReader
 from ...ir.functions import FUNCTIONS, symbol_of
 from ...ir.types import MemDescType
 from ..alias_sets import AliasSets, is_allocation
-from .footprint import Footprint, Region
+from .footprint import MOST, Footprint, Region
 from .geometry import Geometry, Offset, geometry_of
 
 __all__ = ["BufferRegions", "RegionSet", "View"]
@@ -155,7 +155,7 @@ class BufferRegions:
                 return self._allocated(value)
             moves = _MOVES.get(op.name)
             if moves is not None:
-                return self._moved(value, states[op.operands[0]], moves)
+                return self._moved(value, states.get(op.operands[0], _UNKNOWN), moves)
         sources = self._alias_sets.sources(value)
         found = RegionSet(is_known=sources.is_complete)
         for source in sources.values:
@@ -242,6 +242,8 @@ def _index(op: Operation, source: Geometry, result: Geometry) -> list[_Shift]:
     view = ttg.MemDescIndexOp.match(op)
     assert view is not None  # the caller matched the name
     number = arith.constant_int(view.index)
+    if number is not None and not 0 <= number < source.pages:
+        raise VerifyError(f"expected a buffer from 0 to {source.pages - 1}, found {number}")
     pages: Iterable[int] = range(source.pages) if number is None else (number,)
     return [(Offset(unit=result.padded(page * source.page_stride)), Offset()) for page in pages]
 
@@ -294,10 +296,10 @@ def _shared_bases(op: Operation) -> tuple[Offset, ...]:
     found = parse_attribute(text)
     numbers = found.items if isinstance(found, ArrayAttr) else (found,)
     bases = [each.number for each in numbers if isinstance(each, IntegerAttr)]
-    if len(bases) != len(numbers) or not bases or min(bases) < 0:
+    if len(bases) != len(numbers) or not all(0 <= base < MOST for base in bases or (-1,)):
         op.fail(
-            "expected an offset from 0 on, or one for each partition, as 'allocation.offset', "
-            f"found {text}"
+            f"expected an offset from 0 to {MOST - 1}, or one for each partition, as "
+            f"'allocation.offset', found {text}"
         )
     return tuple(Offset(unit=base) for base in bases)
 
@@ -307,7 +309,7 @@ def _tensor_base(op: Operation) -> tuple[Offset, ...]:
     for name in _TENSOR_OFFSETS:
         text = op.attributes.get(name)
         found = parse_attribute(text) if text is not None else None
-        if not isinstance(found, IntegerAttr) or found.number < 0:
+        if not isinstance(found, IntegerAttr) or not 0 <= found.number < MOST:
             op.fail(f"expected '{name}': the module's tensor memory has to be allocated")
         numbers.append(found.number)
     row, column = numbers

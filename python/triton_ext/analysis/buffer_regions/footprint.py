@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
-__all__ = ["Footprint", "Region", "bits_of"]
+__all__ = ["MOST", "Footprint", "Region", "bits_of"]
+
+#: No device has shared or tensor memory with a place of this number.
+MOST = 1 << 20
 
 #: A CTA of the cluster, and a row of its tensor memory; row 0 for shared memory.
 Plane = tuple[int, int]

@@ -25,7 +25,7 @@ from ...ir.encodings import (
 from ...ir.linear_layout import is_power_of_two, log2
 from ...ir.types import MemDescType
 from ..linear_layout import layout_of
-from .footprint import bits_of
+from .footprint import MOST, bits_of
 
 __all__ = ["Geometry", "Offset", "geometry_of"]
 
@@ -61,7 +61,8 @@ def geometry_of(type_: MemDescType) -> Geometry:
 
     Raises:
         VerifyError: The type is malformed, or the encoding is none for its shape.
-        UnsupportedError: The encoding, or the size of an element, is not known.
+        UnsupportedError: The encoding, or the size of an element, is not known, or it has more
+            than :data:`~triton_ext.analysis.buffer_regions.footprint.MOST` bytes.
     """
     return Geometry(type_)
 
@@ -105,6 +106,8 @@ class Geometry:
             [self._offset(dim, 1 << bit) for bit in range(log2(size))]
             for dim, size in enumerate(self.shape)
         ]
+        if self.length > MOST:
+            raise UnsupportedError(f"the places of more than {MOST} bytes are not listed")
 
     def _offset(self, dim: int, coordinate: int) -> Offset:
         """Returns the offset of an element, given one coordinate, the others being 0."""
@@ -170,6 +173,8 @@ class Geometry:
             VerifyError: They are outside of the allocation.
         """
         outer, inner = coordinates[: -len(self.shape)], coordinates[-len(self.shape) :]
+        if outer and not 0 <= outer[-1] < self.pages:
+            raise VerifyError(f"expected a buffer from 0 to {self.pages - 1}, found {outer[-1]}")
         if any(not 0 <= x < size for x, size in zip(inner, self._alloc_shape, strict=True)):
             raise VerifyError(
                 f"expected offsets inside of {list(self._alloc_shape)}, found {list(inner)}"
