@@ -44,7 +44,6 @@ from .trip_count import trip_count
 
 __all__ = ["map_of"]
 
-_PARTITIONS: Final = "ttg.warp_specialize.partitions"
 _LOOPS: Final = frozenset({"scf.for", "scf.while"})
 _CHOOSES_ROWS: Final = "nvidia-matrix-rows"
 #: Instructions that are looked at for the one that takes most wavefronts.
@@ -196,7 +195,7 @@ class _Mapper:
         for region in op.regions:
             for block in region.blocks:
                 for nested in block.ops:
-                    if nested.name == _PARTITIONS:
+                    if nested.name == ttg.PARTITIONS:
                         regions.remove(region)
                         regions += nested.regions
         parts = [list(self._blocks(region.blocks, depth + 1)) for region in regions]

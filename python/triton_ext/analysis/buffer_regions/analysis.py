@@ -10,12 +10,13 @@ from typing import Final
 from ...errors import ParseError, UnsupportedError, VerifyError
 from ...ir import Module, Operation, OpResult, Value
 from ...ir.aliases import AliasTable
-from ...ir.attribute_values import ArrayAttr, IntegerAttr, parse_attribute
+from ...ir.attribute_values import IntegerAttr, parse_attribute
 from ...ir.dialects import arith, ttg
 from ...ir.dialects.view import OpReader
 from ...ir.functions import FUNCTIONS, symbol_of
 from ...ir.types import MemDescType
 from ..alias_sets import AliasSets, is_allocation
+from ..allocation import written_offsets
 from .footprint import Footprint, Region
 from .geometry import Geometry, Offset, geometry_of
 
@@ -288,18 +289,7 @@ _MOVES: Final[dict[str, _Moves]] = {
 
 
 def _shared_bases(op: Operation) -> tuple[Offset, ...]:
-    text = op.attributes.get("allocation.offset")
-    if text is None:
-        op.fail("expected 'allocation.offset': the module's shared memory has to be allocated")
-    found = parse_attribute(text)
-    numbers = found.items if isinstance(found, ArrayAttr) else (found,)
-    bases = [each.number for each in numbers if isinstance(each, IntegerAttr)]
-    if len(bases) != len(numbers) or not bases or min(bases) < 0:
-        op.fail(
-            "expected an offset from 0 on, or one for each partition, as 'allocation.offset', "
-            f"found {text}"
-        )
-    return tuple(Offset(unit=base) for base in bases)
+    return tuple(Offset(unit=base) for base in written_offsets(op))
 
 
 def _tensor_base(op: Operation) -> tuple[Offset, ...]:
