@@ -1,4 +1,4 @@
-"""Which allocations a memory descriptor may refer to.
+"""Alias sets: the allocations that a memory descriptor may refer to.
 
 The *alias set* of a ``!ttg.memdesc`` value holds every allocation that it may be a part of:
 
