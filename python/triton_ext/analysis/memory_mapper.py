@@ -24,7 +24,7 @@ from ..ir.dialects import ttg
 from ..ir.encodings import DistributedEncoding, SharedEncoding
 from ..ir.functions import CALLS, FUNCTIONS, callee_of, symbol_of
 from ..ir.types import MemDescType, TensorType
-from .alias_sets import is_buffer
+from .alias_sets import is_buffer, view_source
 from .allocation import Buffer, BufferKind, FunctionAllocation, Scratch, allocate, unknown_scratch
 from .bank_conflicts import Access, BankModel, Phase, partition_slots, phases, wavefronts
 from .liveness import Liveness
@@ -232,7 +232,7 @@ class _Mapper:
     def _row(self, op: Operation, depth: int) -> Row | None:
         uses = self._uses(op)
         needs = self._needs(op)
-        if not (uses or needs) or op.name.startswith("ttg.memdesc_") or op.successors:
+        if not (uses or needs) or view_source(op) is not None or op.successors:
             return None
         if op.name.endswith(("yield", "condition", "_return", ".return")):
             return None

@@ -29,7 +29,6 @@ __all__ = [
     "Partition",
     "WarpSpecializeOp",
     "captures_of",
-    "memdesc_view_source",
 ]
 
 _OFFSETS = re.compile(r"\s*\[\s*((?:-?\d{1,18}(?:\s*,\s*-?\d{1,18})*)?)\s*\]", re.ASCII)
@@ -327,10 +326,3 @@ def captures_of(op: Operation) -> tuple[Value, ...]:
     while around.name == PARTITIONS and not around.operands and around.parent_op is not None:
         around = around.parent_op
     return around.operands
-
-
-def memdesc_view_source(op: Operation) -> Value | None:
-    """The buffer that an operation gives another view of, or ``None``."""
-    views = (MemDescIndexOp, MemDescSubsliceOp, MemDescTransOp, MemDescReshapeOp)
-    names = {view.NAME for view in (*views, MemDescReinterpretOp)}
-    return op.operands[0] if op.name in names and op.operands else None
