@@ -95,7 +95,7 @@ class NoRun(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """What became of one file.
+    """The result of one file.
 
     Attributes:
         file: Its path in the folder of tests.
@@ -137,7 +137,7 @@ class Report:
 
     @property
     def is_good(self) -> bool:
-        """Whether there is no fault of triton-ext."""
+        """Returns whether there is no fault of triton-ext."""
         return not self.problems and not any(v.kind in FAULTS for v in self.verdicts)
 
 

@@ -27,6 +27,7 @@ from typing import Final
 from .. import backends
 from ..ir import Operation, Value
 from ..ir.dialects.view import OpReader
+from ..ir.integers import read_integer
 from .type_text import type_text
 
 __all__ = [
@@ -50,7 +51,7 @@ __all__ = [
 
 
 class Access(Flag):
-    """What happens to memory.
+    """Kinds of access to memory, which may be joined.
 
     Attributes:
         READ: It is read.
@@ -68,7 +69,7 @@ class Access(Flag):
 
 
 class Memory(Enum):
-    """Which memory a value names."""
+    """The memories that a value may name."""
 
     SHARED = "shared"
     TENSOR = "tensor"
@@ -76,7 +77,7 @@ class Memory(Enum):
 
 
 class Kind(Enum):
-    """How shared memory is accessed.
+    """The ways to access shared memory.
 
     Attributes:
         GENERIC: By the threads, or in order with them.
@@ -110,7 +111,7 @@ AFTER: Final = Barrier.AFTER
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """What an operation does to one of its memory descriptors."""
+    """The effect of an operation on one of its memory descriptors."""
 
     access: Access
     kind: Kind = Kind.GENERIC
@@ -153,7 +154,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Effect:
-    """What an operation does to the memory of one value.
+    """The effect of an operation on the memory of one value.
 
     Attributes:
         value: The memory descriptor, pointer or tensor descriptor.
@@ -169,12 +170,12 @@ class Effect:
 
     @property
     def reads(self) -> bool:
-        """Whether the memory is read."""
+        """Returns whether the memory is read."""
         return Access.READ in self.access
 
     @property
     def writes(self) -> bool:
-        """Whether the memory is written."""
+        """Returns whether the memory is written."""
         return Access.WRITE in self.access
 
 
@@ -258,7 +259,7 @@ def row_of(name: str) -> Row | None:
 
 
 def is_listed(name: str) -> bool:
-    """Whether an operation is in the table, or of a dialect that is none of Triton's.
+    """Returns whether an operation is in the table, or of a dialect that is none of Triton's.
 
     An operation of Triton's dialects that is not listed may need scratch memory or run on behind
     itself: whoever relies on that has to refuse it by name.
@@ -335,15 +336,15 @@ def _barrier(op: Operation) -> Barrier:
     spaces = op.attributes.get("addrSpace")
     if spaces is not None:
         # In the quoted form a number, whose lowest bit is shared memory.
-        digits = spaces.partition(":")[0].strip()
-        is_local = int(digits) & 1 == 1 if digits.isdigit() else "local" in spaces
+        number = read_integer(spaces)
+        is_local = number & 1 == 1 if number is not None else "local" in spaces
     else:
         words = OpReader(op).head.replace("|", " ").split()
         is_local = bool({"local", "all"} & set(words)) or not words
     return BEFORE if is_local else NO_BARRIER
 
 
-_SEMANTICS: Final = {"2": "acquire", "3": "release", "4": "acq_rel", "1": "relaxed"}
+_SEMANTICS: Final = {1: "relaxed", 2: "acquire", 3: "release", 4: "acq_rel"}
 _ORDERED: Final = {
     "acquire": AFTER,
     "release": BEFORE,
@@ -359,7 +360,7 @@ def atomic_barrier(op: Operation) -> Barrier:
     """
     raw = op.attributes.get("sem")
     if raw is not None:
-        return _ORDERED.get(_SEMANTICS.get(raw.partition(":")[0].strip(), ""), NO_BARRIER)
+        return _ORDERED.get(_SEMANTICS.get(read_integer(raw) or 0, ""), NO_BARRIER)
     for word in OpReader(op).head.replace(",", " ").split():
         if word in _ORDERED:
             return _ORDERED[word]

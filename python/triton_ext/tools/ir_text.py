@@ -110,7 +110,7 @@ def _move_properties(op: Operation) -> None:
 
 
 def _opens(segment: object) -> bool:
-    """Whether a piece of text opens a dictionary of properties."""
+    """Returns whether a piece of text opens a dictionary of properties."""
     return isinstance(segment, AttributesSlot) or (isinstance(segment, str) and "<{" in segment)
 
 

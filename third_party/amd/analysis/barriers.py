@@ -73,7 +73,7 @@ def synced_loads(module: Module) -> dict[Operation, bool]:
 
 
 def _is_of_wait(token: Value, flow: ValueFlow) -> bool:
-    """Whether every operation that a token may be of is an asynchronous wait."""
+    """Returns whether every operation that a token may be of is an asynchronous wait."""
     seen = {token}
     todo = [token]
     while todo:

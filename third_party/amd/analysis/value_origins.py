@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from triton_ext.analysis.alias_sets import view_source
 from triton_ext.analysis.buffer_reference import BufferReferences
 from triton_ext.ir import Block, BlockArgument, Operation, OpResult, Value
 from triton_ext.ir.dialects import arith
@@ -10,9 +11,6 @@ __all__ = ["buffer_name", "token_origins", "variable_of"]
 
 _ALLOCATION = "ttg.local_alloc"
 _SLOT = "ttg.memdesc_index"
-_VIEWS = frozenset(
-    {"ttg.memdesc_subslice", "ttg.memdesc_trans", "ttg.memdesc_reshape", "ttg.memdesc_reinterpret"}
-)
 
 
 def buffer_name(buffer: Value, references: BufferReferences) -> str:
@@ -27,9 +25,10 @@ def buffer_name(buffer: Value, references: BufferReferences) -> str:
         if op.name == _SLOT and len(op.operands) > 1:
             slot = arith.constant_int(op.operands[1])
             slots = f"[{op.operands[1].name if slot is None else slot}]{slots}"
-        elif op.name not in _VIEWS:
+        source = view_source(op)
+        if source is None:
             break
-        buffer = op.operands[0]
+        buffer = source
     allocations = references.allocations(buffer)
     is_allocation = isinstance(buffer, OpResult) and buffer.owner.name == _ALLOCATION
     if is_allocation or not allocations:
