@@ -33,6 +33,8 @@ from .type_text import type_text
 __all__ = [
     "AFTER",
     "BEFORE",
+    "NO_BARRIER",
+    "ORDERS_THREADS",
     "Access",
     "Barrier",
     "Effect",
@@ -381,8 +383,8 @@ _WRITE: Final = Use(Access.WRITE)
 _BOTH: Final = Access.READ | Access.WRITE
 _VIEW: Final = Row(is_view=True)
 #: Hosts whose atomic operations and waits for WGMMAs contain barriers.
-_ORDERS_THREADS: Final = "ordering-barriers"
-_ATOMIC: Final = Row(pointer=_BOTH, barrier=atomic_barrier, barrier_needs=_ORDERS_THREADS)
+ORDERS_THREADS: Final = "ordering-barriers"
+_ATOMIC: Final = Row(pointer=_BOTH, barrier=atomic_barrier, barrier_needs=ORDERS_THREADS)
 
 #: Operations that touch no memory but their scratch.
 _NO_MEMORY: Final = (
@@ -419,7 +421,7 @@ _ROWS: Final[Mapping[str, Row]] = {
     "tt.atomic_poll": Row(pointer=_BOTH, barrier=AFTER),
     "tt.atomic_rmw": _ATOMIC,
     "tt.atomic_store": Row(
-        pointer=Access.WRITE, barrier=atomic_barrier, barrier_needs=_ORDERS_THREADS
+        pointer=Access.WRITE, barrier=atomic_barrier, barrier_needs=ORDERS_THREADS
     ),
     "tt.descriptor_gather": Row(pointer=Access.READ),
     "tt.descriptor_load": Row(pointer=Access.READ),

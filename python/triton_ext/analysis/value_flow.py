@@ -97,6 +97,33 @@ class ValueFlow:
             return self._argument_sources(value)
         return self._result_sources(value) if isinstance(value, OpResult) else None
 
+    def origins(self, value: Value) -> Sources:
+        """Returns the values that a value may be, back along all edges.
+
+        Args:
+            value: The value.
+
+        Returns:
+            The values that operations or the headers of loops compute, and those of which nothing
+            is known; only the latter make the sources incomplete.
+        """
+        found: dict[Value, None] = {}
+        is_complete = True
+        seen: set[Value] = set()
+        todo = [value]
+        while todo:
+            current = todo.pop()
+            if current in seen:
+                continue
+            seen.add(current)
+            sources = self.sources(current)
+            if sources is None or not sources.values:
+                found[current] = None
+            if sources is not None:
+                is_complete &= sources.is_complete
+                todo += reversed(sources.values)
+        return Sources(tuple(found), is_complete)
+
     def _argument_sources(self, value: BlockArgument) -> Sources | None:
         block, index = value.owner, value.index
         region, op = block.parent, block.parent_op

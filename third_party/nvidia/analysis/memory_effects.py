@@ -5,7 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from triton_ext.analysis.memory_effects import BEFORE, Access, Barrier, Kind, Row, Use
+from triton_ext.analysis.memory_effects import (
+    BEFORE,
+    NO_BARRIER,
+    ORDERS_THREADS,
+    Access,
+    Barrier,
+    Kind,
+    Row,
+    Use,
+)
 from triton_ext.analysis.type_text import type_text
 from triton_ext.analysis.warps import num_warps_of
 from triton_ext.ir import Operation
@@ -27,13 +36,13 @@ _TMA_STORE: Final = Row(buffers=(_ASYNC_READ,), pointer=_BOTH)
 def _wgmma_wait(op: Operation) -> Barrier:
     """Warp groups meet at a wait for their own, unless each only waits for itself."""
     is_local = op.attributes.get("warpGroupLocal", "false").strip() != "false"
-    return Barrier(0) if is_local or num_warps_of(op, 4) <= 4 else BEFORE
+    return NO_BARRIER if is_local or num_warps_of(op, 4) <= 4 else BEFORE
 
 
 def _mma(op: Operation) -> Barrier:
     """A product that arrives at an mbarrier is issued by one thread when all have arrived."""
     mbarriers = [v for v in op.operands if type_text(v).partition(",")[0].endswith("xi64")]
-    return BEFORE if mbarriers else Barrier(0)
+    return BEFORE if mbarriers else NO_BARRIER
 
 
 #: Hosts that let all threads arrive before one of them arrives at an mbarrier.
@@ -97,7 +106,7 @@ MEMORY_EFFECTS: Final[Mapping[str, Row]] = {
     "ttng.warp_group_dot_wait": Row(
         others=_HELD,
         barrier=_wgmma_wait,
-        barrier_needs="ordering-barriers",
+        barrier_needs=ORDERS_THREADS,
         relaxed_by="warpGroupLocal",
     ),
 }

@@ -30,7 +30,7 @@ from ...ir import Module, Operation
 from ...ir.functions import CALLS, callee_of, symbol_of
 from ..allocation import ModuleAllocation
 from ..forward_flow import Edge, run_forward
-from ..memory_effects import Barrier, Effects, effects_of
+from ..memory_effects import NO_BARRIER, Barrier, Effects, effects_of
 from .accesses import HANDED, Accesses, Pair, Pending, Skip, accesses_of, never
 
 __all__ = ["Barriers", "find_barriers"]
@@ -160,7 +160,7 @@ class _Walk:
 
     def _stages(self, op: Operation, effects: Effects) -> _Stages:
         between = self.accesses.meets_inside(op)
-        barrier = effects.barrier_on(self.features) if op not in self.relaxed else Barrier(0)
+        barrier = effects.barrier_on(self.features) if op not in self.relaxed else NO_BARRIER
         return _Stages(
             before=Barrier.BEFORE in barrier,
             between=between,
