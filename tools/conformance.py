@@ -270,9 +270,10 @@ def run_in_environment(release: str, arguments: Sequence[str]) -> Report:
     place.prepare()
     with tempfile.NamedTemporaryFile(suffix=".json") as file:
         status = place.run("python", __file__, *arguments, "--json", file.name)
-        if status not in (0, 1):
+        text = pathlib.Path(file.name).read_text()
+        if status not in (0, 1) or not text:
             raise EnvironmentProblem(f"the run with triton {release} ended with status {status}")
-        return read_report(json.loads(pathlib.Path(file.name).read_text()))
+        return read_report(json.loads(text))
 
 
 def read_report(data: dict[str, object]) -> Report:

@@ -64,6 +64,14 @@ _LOOPS_TEST = (
 
 DEVIATIONS: tuple[Deviation, ...] = (
     Deviation(
+        file="Analysis/test-membar-ttng.mlir",
+        lines=(30, 44),
+        upstream=", warpGroupLocal}",
+        ours="}",
+        reason="before Triton 3.9 a WGMMA wait has no barrier of the CTA that could be left out",
+        proof="unittest/analysis/test_membar.py::test_contained_barriers_depend_on_the_host",
+    ),
+    Deviation(
         file="TritonGPU/coalesce-async-copy.mlir",
         lines=(45,),
         upstream="%{{.*}} = ttg.async_copy_global_to_local %{{.*}}: tensor<64x!tt.ptr<i32>",
