@@ -32,7 +32,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from conformance_deviations import DEVIATIONS, Deviation, with_deviations
 from environment import ROOT, EnvironmentProblem, environment_for, say
@@ -70,6 +70,8 @@ MEANINGS: Mapping[str, str] = {
     TOO_LONG: "stopped at the time limit",
     NO_RUN_LINE: "nothing to run",
 }
+#: Seconds: a day.
+_LONGEST = 24 * 60 * 60
 #: Verdicts that are faults of triton-ext.
 FAULTS = frozenset({HOST_ONLY, FAILS})
 
@@ -385,13 +387,20 @@ def folder_of_tests(checkout: pathlib.Path) -> pathlib.Path:
 
     Raises:
         NoRun: There are no lit files.
+        OSError: A folder cannot be read.
     """
     if not checkout.is_dir():
         raise NoRun(f"expected a checkout of Triton, '{checkout}' is no folder")
     root = (checkout / "test" if (checkout / "test").is_dir() else checkout).resolve()
-    if not any(path.suffix == ".mlir" for path in root.rglob("*.mlir")):
+    # Unlike rglob, this does not pass over a folder that cannot be read.
+    names = [name for _, _, found in os.walk(root, onerror=_raise) for name in found]
+    if not any(name.endswith(".mlir") for name in names):
         raise NoRun(f"expected a checkout of Triton with lit files (*.mlir), '{root}' has none")
     return root
+
+
+def _raise(error: OSError) -> NoReturn:
+    raise error
 
 
 def name_of(checkout: pathlib.Path) -> str:
@@ -412,7 +421,9 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("checkout", type=pathlib.Path)
-    parser.add_argument("--host", action="append", help="run in the environment of this release")
+    parser.add_argument(
+        "--host", action="append", type=_release, help="run in the environment of this release"
+    )
     parser.add_argument(
         "--write", action="store_true", help=f"run {', '.join(HOSTS)} and write {PAGE.name}"
     )
@@ -422,17 +433,28 @@ def main() -> int:
     parser.add_argument("--time-limit", type=int, default=120, help="seconds for one test")
     parser.add_argument("--json", type=pathlib.Path, help="write the results to this file")
     arguments = parser.parse_args()
-    if arguments.jobs < 1 or arguments.time_limit < 1:
-        parser.error("--jobs and --time-limit are at least 1")
+    if arguments.jobs < 1 or not 1 <= arguments.time_limit <= _LONGEST:
+        parser.error(f"--jobs and --time-limit are at least 1, and a test may take {_LONGEST} s")
+    if arguments.json is not None and (arguments.write or len(arguments.host or ()) > 1):
+        parser.error("--json keeps the results of one release; give one --host and no --write")
     try:
         return _run(arguments)
-    except (EnvironmentProblem, NoRun) as problem:
+    except (EnvironmentProblem, NoRun, OSError) as problem:
         sys.stderr.write(f"error: {problem}\n")
         return 2
 
 
+def _release(text: str) -> str:
+    """Returns the release of Triton that an option names."""
+    if re.fullmatch(r"\d+\.\d+\.\d+", text) is None:
+        raise argparse.ArgumentTypeError(f"expected a release such as {HOSTS[-1]}, found {text!r}")
+    return text
+
+
 def _run(arguments: argparse.Namespace) -> int:
     root = folder_of_tests(arguments.checkout)
+    if arguments.json is not None:
+        arguments.json.open("a").close()  # A run takes minutes; that it can be kept is known now.
     hosts = HOSTS if arguments.write else tuple(arguments.host or ())
     if not hosts:
         return _run_here(root, arguments)
@@ -440,6 +462,7 @@ def _run(arguments: argparse.Namespace) -> int:
     words += ["--jobs", str(arguments.jobs), "--time-limit", str(arguments.time_limit)]
     words += [word for provider in arguments.provider or () for word in ("--provider", provider)]
     reports = [run_in_environment(host, words) for host in hosts]
+    _keep(reports[0], arguments.json)
     if arguments.write:
         before, rest = PAGE.read_text().split(BEGIN)
         made = page(reports, name_of(arguments.checkout), root)
@@ -464,9 +487,13 @@ def _run_here(root: pathlib.Path, arguments: argparse.Namespace) -> int:
     if not report.verdicts:
         raise NoRun(f"no lit file's name holds '{arguments.only}'")
     print_report(report)
-    if arguments.json is not None:
-        arguments.json.write_text(json.dumps(dataclasses.asdict(report), indent=1) + "\n")
+    _keep(report, arguments.json)
     return 0 if report.is_good else 1
+
+
+def _keep(report: Report, path: pathlib.Path | None) -> None:
+    if path is not None:
+        path.write_text(json.dumps(dataclasses.asdict(report), indent=1) + "\n")
 
 
 def _is_there(name: str) -> bool:

@@ -116,6 +116,10 @@ def test_a_test_that_hangs_is_stopped(tmp_path):
         ((ROOT / "tools",), "expected a checkout of Triton with lit files (*.mlir)"),
         ((ROOT, "--only", "no/such/file"), "no lit file's name holds 'no/such/file'"),
         ((ROOT, "--jobs", "0"), "--jobs and --time-limit are at least 1"),
+        ((ROOT, "--time-limit", "99999999999"), "a test may take 86400 s"),
+        ((ROOT, "--host", "newest"), "expected a release such as 3.9.0, found 'newest'"),
+        ((ROOT, "--json", "/no/such/folder/x"), "No such file or directory: '/no/such/folder/x'"),
+        ((ROOT, "--write", "--json", "x"), "--json keeps the results of one release"),
     ],
 )
 def test_nothing_to_run(words, said):

@@ -68,6 +68,13 @@ def test_a_partition_ends_behind_its_highest_element():
         assert found == BufferSize(highest + 1, 16, partitions)
 
 
+def test_more_partitions_than_elements():
+    encoding = PartitionedSharedEncoding(1 << 40, 4, 0, PLAIN)
+    type_ = parse_type(f"!ttg.memdesc<64x32xf16, {encoding}, #ttg.shared_memory, mutable>")
+    with pytest.raises(VerifyError, match="at most 2048 partitions of 2048 elements, found 1099"):
+        reserved_bytes(type_)
+
+
 def test_an_encoding_that_is_not_known():
     with pytest.raises(VerifyError, match="the size of a buffer with the encoding"):
         size_of("64x32", "#other.encoding<{x = 1}>")

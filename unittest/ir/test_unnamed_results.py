@@ -96,6 +96,7 @@ def test_an_operation_in_no_block_gives_no_names(module):
         ("arith.addi %x, %x : i32", 1),
         ("tt.get_program_id x : i32", 1),
         ("ttng.tmem_load %x : !ttg.memdesc<4xf32, #s, #smem> -> tensor<4xf32>", 1),
+        ("ttng.tmem_load %x : : !ttg.memdesc<4xf32, #s, #smem> -> tensor<4xf32>", 0),
         ("ttng.tmem_load %x[] : !ttg.memdesc<4xf32, #s, #smem> -> tensor<4xf32>", 2),
         (
             "ttng.tmem_load %x[%x] : !ttg.memdesc<4xf32, #s, #smem> -> "

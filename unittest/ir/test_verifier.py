@@ -207,6 +207,11 @@ INVALID = {
         3,
         "'arith.addi' takes 2 operands, and the text names 1",
     ),
+    "no step": (
+        "    scf.for %i = %x to %x : i32 {\n    }\n    tt.return",
+        3,
+        "'scf.for' takes at least 3 operands, and the text names 2",
+    ),
     "no operand of one": (
         "    %a = arith.extsi  : i32 to i64\n    tt.return",
         3,

@@ -55,9 +55,16 @@ def test_a_text_that_is_no_module_is_refused_at_its_place(tmp_path, capsys):
     assert f"{tmp_path}/in.mlir:2:3: error: " in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("words", [["in.mlir"], ["--import-llvm", "in.ll"]])
-def test_other_translations_are_refused(capsys, words):
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["in.mlir"], "expected --mlir-to-llvmir, the one translation that there is"),
+        (["--import-llvm", "in.ll"], "unrecognized arguments: --import-llvm"),
+        (["-mlir-to-llvmir", "--mlir-to-cpp", "x"], "unrecognized arguments: --mlir-to-cpp"),
+    ],
+)
+def test_other_translations_are_refused_by_name(capsys, words, said):
     with pytest.raises(SystemExit) as raised:
         mlir_translate.main(words)
     assert raised.value.code == 2
-    assert "mlir-to-llvmir" in capsys.readouterr().err
+    assert f"mlir-translate: error: {said}\n" in capsys.readouterr().err

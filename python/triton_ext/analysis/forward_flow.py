@@ -2,10 +2,10 @@
 
 A state goes from the function's entry through every operation, in every order in which control
 may: along branches, into and out of the regions of ``scf`` operations, around loops, into each
-partition of ``ttg.warp_specialize`` and through its default region.  Where ways meet, states are
+partition of ``ttg.warp_specialize`` and through its default region.  Where paths meet, states are
 joined.  Straight-line code is visited again whenever what comes in has grown, until nothing does.
 
-Regions that are no control flow (``tt.reduce``, ``tt.scan``, ``tt.map_elementwise``) are passed by.
+It skips regions that are no control flow (``tt.reduce``, ``tt.scan``, ``tt.map_elementwise``).
 The regions of an unknown operation may each run any number of times.
 
 Termination: states only grow at joins, so that a state needs to have a largest value, and what
@@ -39,7 +39,7 @@ class FlowState(Protocol):
         """Returns a state of its own that is equal."""
 
     def join(self: S, other: S) -> None:
-        """Adds what may be so on another way."""
+        """Adds what may hold on another path."""
 
 
 S = TypeVar("S", bound=FlowState)

@@ -37,12 +37,12 @@ __all__ = [
     "ORDERS_THREADS",
     "Access",
     "Barrier",
+    "BufferUse",
     "Effect",
     "Effects",
     "Kind",
     "Memory",
     "Row",
-    "Use",
     "atomic_barrier",
     "effects_of",
     "is_listed",
@@ -112,7 +112,7 @@ AFTER: Final = Barrier.AFTER
 
 
 @dataclass(frozen=True, slots=True)
-class Use:
+class BufferUse:
     """The effect of an operation on one of its memory descriptors."""
 
     access: Access
@@ -125,7 +125,7 @@ class Row:
 
     Attributes:
         buffers: Uses of the first memory descriptors among the operands, in the order of the text.
-        others: Use of each further one; ``None`` where nothing happens to it.
+        others: The use of each further one; ``None`` where nothing happens to it.
         pointer: What happens to the global memory of a pointer or tensor descriptor.
         pointer_at: Which of these it is; ``None`` for all of them.
         result: What happens to the memory that the first result names.
@@ -139,8 +139,8 @@ class Row:
         is_opaque: Whether it may do anything to its buffers unless it is marked as ``pure``.
     """
 
-    buffers: tuple[Use, ...] = ()
-    others: Use | None = None
+    buffers: tuple[BufferUse, ...] = ()
+    others: BufferUse | None = None
     pointer: Access | None = None
     pointer_at: int | None = 0
     result: Access | None = None
@@ -378,8 +378,8 @@ _NO_EFFECTS: Final = Effects(is_free=True)
 _ORDERED_ROW: Final = Row(is_ordered=True)
 #: Dialects whose operations compute values from values.
 _PURE: Final = ("arith.", "math.")
-_READ: Final = Use(Access.READ)
-_WRITE: Final = Use(Access.WRITE)
+_READ: Final = BufferUse(Access.READ)
+_WRITE: Final = BufferUse(Access.WRITE)
 _BOTH: Final = Access.READ | Access.WRITE
 _VIEW: Final = Row(is_view=True)
 #: Hosts whose atomic operations and waits for WGMMAs contain barriers.
@@ -439,9 +439,9 @@ _ROWS: Final[Mapping[str, Row]] = {
     "ttg.global_scratch_alloc": Row(result=Access.ALLOCATE),
     "ttg.inline_asm": Row(is_opaque=True),
     "ttg.local_alloc": Row(result=Access.ALLOCATE),
-    "ttg.local_atomic_scatter_rmw": Row(buffers=(Use(_BOTH),)),
+    "ttg.local_atomic_scatter_rmw": Row(buffers=(BufferUse(_BOTH),)),
     "ttg.local_barrier": Row(barrier=BEFORE),  # so it is called in Triton 3.6
-    "ttg.local_dealloc": Row(buffers=(Use(Access.FREE),)),
+    "ttg.local_dealloc": Row(buffers=(BufferUse(Access.FREE),)),
     "ttg.local_gather": Row(buffers=(_READ,)),
     "ttg.local_load": Row(buffers=(_READ,)),
     "ttg.local_scatter": Row(buffers=(_WRITE,)),

@@ -1,4 +1,4 @@
-"""Dominators: the blocks on every way to a block, and from it out of its region."""
+"""Dominators: the blocks on every path to a block, and from it out of its region."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Dominance:
         return block in self._intervals
 
     def dominates(self, above: Block, below: Block) -> bool:
-        """Returns whether every way to ``below`` leads through ``above``.
+        """Returns whether every path to ``below`` leads through ``above``.
 
         A block dominates itself.  Blocks that cannot be reached dominate nothing, and nothing
         dominates them.
@@ -48,9 +48,9 @@ class Dominance:
 
 
 def post_dominators(region: Region) -> dict[Block, frozenset[Block]]:
-    """The blocks that are on every way from each block out of a region, itself included.
+    """Returns for each block those on every path from it out of a region, itself included.
 
-    Blocks that no way leads out of are not listed.
+    Blocks that no path leads out of are not listed.
 
     Args:
         region: A region; control leaves at the blocks that branch nowhere.

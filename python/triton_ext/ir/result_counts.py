@@ -6,7 +6,15 @@ types behind their arrow.
 
 from __future__ import annotations
 
-__all__ = ["BINARY", "COMPARED", "ONE_RESULT", "OPERANDS", "UNARY", "WITHOUT_RESULTS"]
+__all__ = [
+    "BINARY",
+    "COMPARED",
+    "FEWEST_OPERANDS",
+    "ONE_RESULT",
+    "OPERANDS",
+    "UNARY",
+    "WITHOUT_RESULTS",
+]
 
 
 def _names(dialect: str, words: str) -> frozenset[str]:
@@ -37,6 +45,15 @@ OPERANDS |= dict.fromkeys(
 )
 OPERANDS |= dict.fromkeys({"ttg.local_store", "ttg.memdesc_index"}, 2)
 OPERANDS |= dict.fromkeys({"arith.select", "math.fma", "tt.clampf", "tt.dot"}, 3)
+OPERANDS["scf.if"] = 1
+
+#: Operations that have as many operands or more.
+FEWEST_OPERANDS = dict.fromkeys(
+    {"cf.cond_br", "cf.switch", "scf.condition", "tt.load", "tt.reduce", "tt.scan"}
+    | {"ttg.local_load", "ttng.tmem_load"},
+    1,
+)
+FEWEST_OPERANDS |= {"scf.for": 3, "tt.store": 2}
 
 #: Operations with one result, whether or not the text names it.
 ONE_RESULT = BINARY | UNARY | COMPARED | _CASTS | {"arith.constant", "arith.select"}

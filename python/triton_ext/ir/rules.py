@@ -16,7 +16,7 @@ from . import lexer
 from .descriptor_rules import COPIES, wrong_copy
 from .functions import CALLS, FUNCTIONS, RETURNS, callee_of, function_results, symbol_of
 from .nodes import Block, Operation
-from .result_counts import BINARY, COMPARED, ONE_RESULT, OPERANDS, UNARY
+from .result_counts import BINARY, COMPARED, FEWEST_OPERANDS, ONE_RESULT, OPERANDS, UNARY
 from .segments import OperandSlot, OperandTypeSlot, cut
 from .type_slots import IMPLIED_RESULT, KNOWN_DIALECTS, bind_types, implied_type
 from .type_text import boolean_like, pointee_type
@@ -394,10 +394,12 @@ def _several(op: Operation, facts: Facts) -> Broken:
 
 
 def _miscounted(op: Operation, facts: Facts) -> Broken:
-    found, wanted = len(op._operands), OPERANDS[op.name]
-    if found == wanted:
+    found, wanted = len(op._operands), OPERANDS.get(op.name)
+    fewest = wanted if wanted is not None else FEWEST_OPERANDS[op.name]
+    if found == wanted or (wanted is None and found >= fewest):
         return None
-    return {"found": found, "wanted": f"{wanted} operand{'s' if wanted > 1 else ''}"}
+    least = "" if wanted is not None else "at least "
+    return {"found": found, "wanted": f"{least}{fewest} operand{'s' if fewest > 1 else ''}"}
 
 
 def _same_operands(op: Operation, facts: Facts) -> Broken:
@@ -484,7 +486,11 @@ RULES: tuple[Rule, ...] = (
     Rule(None, _printed, "'{op}' prints the type '{printed}' for '{name}', whose type is '{type}'"),
     Rule(None, _malformed, "the type of '{name}' at '{op}' is malformed: {problem}"),
     Rule(ONE_RESULT, _several, "'{op}' defines 1 result, and the text names {count}"),
-    Rule(frozenset(OPERANDS), _miscounted, "'{op}' takes {wanted}, and the text names {found}"),
+    Rule(
+        frozenset(OPERANDS | FEWEST_OPERANDS),
+        _miscounted,
+        "'{op}' takes {wanted}, and the text names {found}",
+    ),
     Rule(
         BINARY | COMPARED | {"arith.select", "math.fma"},
         _same_operands,

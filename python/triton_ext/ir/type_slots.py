@@ -313,7 +313,7 @@ class _Binder:
     def bind_tmem_load(self, outputs: list[Span]) -> None:
         """The loaded tensor comes first, a token may follow, a reduction is last."""
         results = self.op._results
-        if len(outputs) > len(results):
+        if not results or len(outputs) > len(results):
             return
         for span, result in zip(outputs, [results[0], *results[:0:-1]], strict=False):
             self.to_result(span, result)

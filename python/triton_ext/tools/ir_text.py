@@ -77,7 +77,7 @@ def with_types_in_line(text: str) -> str:
 
 
 def normalize(module: Module) -> None:
-    """Changes what MLIR prints in another way than it may be written.
+    """Rewrites what people may write in forms that MLIR does not print.
 
     1. The terminators of ``scf.if`` and ``scf.for`` without results, which have no operands, are
        not printed.

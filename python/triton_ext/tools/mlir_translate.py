@@ -32,7 +32,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns:
         The exit status: 1 if the module cannot be read or translated, 2 for a wrong command line.
     """
-    arguments = _parser().parse_args(argv)
+    parser = _parser()
+    arguments = parser.parse_args(argv)
+    if not arguments.to_llvm_ir:
+        parser.error("expected --mlir-to-llvmir, the one translation that there is")
     name = "<stdin>" if arguments.file == "-" else arguments.file
     try:
         text = read(arguments.file)
@@ -63,7 +66,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         *("-mlir-to-llvmir", "--mlir-to-llvmir"),
         action="store_true",
-        required=True,
+        dest="to_llvm_ir",
         help="the one translation that there is",
     )
     parser.add_argument("-o", metavar="FILE", dest="output", default="-", help="output; -: stdout")

@@ -68,7 +68,8 @@ def reserved_size(type_: MemDescType) -> BufferSize:
     Offsets without an element of their own are counted, as 3.9 does.
 
     Raises:
-        VerifyError: The encoding is not known, or an element has no size.
+        VerifyError: The encoding is not known or has more partitions than elements, or an element
+            has no size.
     """
     encoding, bits = _known(type_)
     if not isinstance(encoding, PartitionedSharedEncoding):
@@ -77,6 +78,11 @@ def reserved_size(type_: MemDescType) -> BufferSize:
     elements = _product(shape_per_cta(encoding.cga_bases, type_.full_alloc_shape))
     if isinstance(layout, PaddedSharedEncoding):
         elements = layout.padded_size(elements)
+    if encoding.num_partitions > max(elements, 1):
+        raise VerifyError(
+            f"expected at most {elements} partitions of {elements} elements, found "
+            f"{encoding.num_partitions}"
+        )
     piece = elements * bits // 8 // (encoding.num_partitions * encoding.num_groups)
     return BufferSize(piece * encoding.num_groups, _alignment(encoding), encoding.num_partitions)
 
