@@ -71,6 +71,8 @@ _FULL_STEP_BYTES = 128
 _COLUMN_COPY_RATE = 2.0 / 3.5
 #: What the models are believed to miss by: what is packed should be faster by more.
 MARGIN = 0.85
+# Packed rows that are expected to take so many times what taps take are not measured either.
+_HOPELESS = 1.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -370,6 +372,11 @@ class PackingCost:
     def pays(self) -> bool:
         """Whether packing is expected to be clearly faster."""
         return self.packed_us < MARGIN * self.unpacked_us
+
+    @property
+    def is_hopeless(self) -> bool:
+        """Whether it need not be measured to know that it does not pay."""
+        return self.packed_us > _HOPELESS * self.unpacked_us
 
     @property
     def too_slow(self) -> str:

@@ -91,6 +91,10 @@ class Family(ABC, Generic[Config]):
         """Returns why the planner does not choose it though it computes a case; empty if it may."""
         return ""
 
+    def is_hopeless(self, case: Case, device: Device) -> bool:
+        """Tells whether tuning can leave it out, by a comparison that the family makes itself."""
+        return False
+
     @abstractmethod
     def number_refusals(self, config: Config, case: Case, device: Device) -> list[str]:
         """Returns why its kernel cannot be compiled so, whatever is read and written.

@@ -129,6 +129,10 @@ class PartialIm2col(_PartialIm2col):
         packing = self.packing(case, device)
         return "" if packing is None else packing.cost(device.num_sms).too_slow
 
+    def is_hopeless(self, case: Case, device: Device) -> bool:
+        packing = self.packing(case, device)
+        return packing is None or packing.cost(device.num_sms).is_hopeless
+
     def candidates(self, case: Case, device: Device) -> Mapping[PackedConfig, Expected]:
         return packed_times(self.inner, self.rewritten(case, device), device)
 

@@ -87,7 +87,9 @@ def candidates(
         return []
     found = [offer for offer in planner.offers(case, machine) if offer.times]
     first = planner.in_order(each for each in found if _is_beside(each.family, best.family))
-    others = planner.in_order(each for each in found if _is_tried(each, found, best.family))
+    others = planner.in_order(
+        each for each in found if _is_tried(each, found, best.family, case, machine)
+    )
     few = count // 3 if others else 0
     return _various(first, count - few) + _various(others, few)
 
@@ -97,12 +99,15 @@ def _is_beside(family: Family[Any], other: Family[Any]) -> bool:
     return family is other or {family.kind, other.kind} in _PAIRS
 
 
-def _is_tried(offer: planner.Offer, found: list[planner.Offer], best: Family[Any]) -> bool:
+def _is_tried(
+    offer: planner.Offer, found: list[planner.Offer], best: Family[Any], case: Case, device: Device
+) -> bool:
     """Tells whether a family that the models do not choose may still be the fastest."""
     if _is_beside(offer.family, best):
         return False
-    is_compared = not (offer.passed_over or offer.superseded_by)
-    if is_compared and any(offer.family.kind in pair for pair in _PAIRS):
+    if offer.family.is_hopeless(case, device):
+        return False
+    if not offer.passed_over and any(offer.family.kind in pair for pair in _PAIRS):
         # What walks tap by tap is tried beside whatever is faster by a model of its own.
         return True
     us = offer.times[0][1].us
