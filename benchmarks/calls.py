@@ -163,7 +163,7 @@ def run_step(forward: Callable[[], Any], dy: Any, leaves: Sequence[Any]) -> None
 def is_prepared(call: Callable[[], object]) -> bool:
     """Compiles what a call launches, and tells whether the next ones are prepared launches."""
     from triton_ext.backends.nvidia.backend.prepared import PreparedLaunch
-    from triton_ext.ops.launcher import Together
+    from triton_ext.ops.core.launcher import LaunchGroup
 
     launched: list[bool] = []
 
@@ -177,7 +177,7 @@ def is_prepared(call: Callable[[], object]) -> bool:
     for _ in range(FIRST_CALLS):
         call()
     with contextlib.ExitStack() as stack:
-        for kind in (PreparedLaunch, Together):
+        for kind in (PreparedLaunch, LaunchGroup):
             stack.enter_context(mock.patch.object(kind, "__call__", noting(kind.__call__)))
         call()
     return bool(launched) and all(launched)
@@ -187,7 +187,7 @@ def is_prepared(call: Callable[[], object]) -> bool:
 def through(variant: str) -> Iterator[None]:
     """Within, launches go this way."""
     from triton_ext.backends.nvidia.backend.prepared import PreparedLaunch
-    from triton_ext.ops.launcher import Together
+    from triton_ext.ops.core.launcher import LaunchGroup
 
     if variant == "prepared":
         yield
@@ -199,7 +199,7 @@ def through(variant: str) -> Iterator[None]:
 
     with (
         mock.patch.object(PreparedLaunch, "__call__", never),
-        mock.patch.object(Together, "__call__", never),
+        mock.patch.object(LaunchGroup, "__call__", never),
     ):
         yield
 

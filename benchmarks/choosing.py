@@ -3,7 +3,9 @@
 ``--what cold`` runs ``triton-ext tune`` over the distinct forward convolutions of ResNet-50 in a
 process of its own, with empty caches and tables, and times it from start to end.  ``--what model``
 measures the candidates of layers of a suite and compares what the model ranks first with the
-fastest; a ratio is the time of the best found over that of the model's.
+fastest; a ratio is the time of the best found over that of the model's.  ``--what choices``
+needs no GPU: it writes what is chosen for the layers of a suite on an H200 and on an H100, with and
+without the tables of measured choices, as rows that can be compared.
 """
 
 from __future__ import annotations
@@ -19,9 +21,19 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+from benchmarks.choices import DTYPES, GPUS, choices
 from benchmarks.conv_runs import add_suite_arguments, opened_suite
 from benchmarks.conv_variants import DIRECTIONS, case_of
-from benchmarks.harness import ROOT, TABLES, Deadline, emit, geometric_mean, read_count, write_rows
+from benchmarks.harness import (
+    ROOT,
+    TABLES,
+    Deadline,
+    collect_environment,
+    emit,
+    geometric_mean,
+    read_count,
+    write_rows,
+)
 from benchmarks.suites import select_layers
 
 __all__ = ["add_arguments", "cold_command", "resnet_names", "run"]
@@ -33,7 +45,7 @@ GROUP = 24
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the options of the case."""
     add_suite_arguments(parser)
-    parser.add_argument("--what", choices=("cold", "model"), default="model")
+    parser.add_argument("--what", choices=("cold", "model", "choices"), default="model")
     parser.add_argument("--direction", nargs="+", choices=DIRECTIONS, default=DIRECTIONS)
     parser.add_argument(
         "--candidates", type=read_count, default=12, help="per layer, with model (12)"
@@ -43,7 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=read_count,
         default=1,
         metavar="N",
-        help="with model, every Nth layer only (1)",
+        help="with model and choices, every Nth layer only (1)",
     )
     parser.add_argument("--jobs", type=read_count, help="compiling processes (cores - 1)")
 
@@ -178,6 +190,25 @@ def _row(case: Any, best_us: float, model_us: float) -> dict[str, object]:
     }
 
 
+def _run_choices(arguments: argparse.Namespace) -> int:
+    """Says what is chosen for the selected layers; nothing runs on a GPU."""
+    try:
+        layers = select_layers(arguments.suite, arguments.shapes)
+    except ValueError as error:
+        emit(str(error))
+        return 2
+    rows = []
+    for row in choices(layers[:: max(1, arguments.every)], arguments.direction):
+        rows.append(row)
+        if arguments.out is None:
+            emit(" ".join(str(value) for value in row.values()))
+    if arguments.out is not None:
+        write_rows(arguments.out, collect_environment(dry_run=True), rows)
+    emit(f"choices: {len(rows)}, {len(layers)} layers, {', '.join(GPUS)}, {', '.join(DTYPES)}")
+    return 0
+
+
 def run(arguments: argparse.Namespace) -> int:
     """Runs the case; returns 1 where a candidate failed or nothing was measured."""
-    return _run_cold(arguments) if arguments.what == "cold" else _run_model(arguments)
+    runs = {"cold": _run_cold, "model": _run_model, "choices": _run_choices}
+    return runs[arguments.what](arguments)

@@ -13,10 +13,10 @@ from dataclasses import asdict
 from typing import Any
 
 from triton_ext.ops.conv_config import SMEM_BYTES, ConvConfig
-from triton_ext.ops.machine import Machine, assumed_machine
+from triton_ext.ops.core.case import Case
+from triton_ext.ops.core.device import Device, assumed_device
 from triton_ext.ops.tuning.compiling import compile_plan, serve, target_only
 from triton_ext.ops.tuning.processes import Compiled, Processes
-from triton_ext.ops.tuning_store.cases import Case
 
 from benchmarks.harness import ROOT
 from benchmarks.shapes import ConvShape, select_shapes
@@ -48,7 +48,7 @@ class CompilePool(Processes):
         return self.submit_job({"shape": shape.name, "dtype": dtype, "config": asdict(config)})
 
 
-def _compile(job: dict[str, Any], machine: Machine) -> int:
+def _compile(job: dict[str, Any], machine: Device) -> int:
     """Compiles a forward kernel; returns the shared memory that it asks for."""
     import torch
 
@@ -59,14 +59,14 @@ def _compile(job: dict[str, Any], machine: Machine) -> int:
 
 def _serve(arch: int) -> None:
     """Answers jobs until stdin ends."""
-    machine = Machine(1, (arch // 10, arch % 10), SMEM_BYTES)
+    machine = Device(1, (arch // 10, arch % 10), SMEM_BYTES)
     target_only(machine.capability)
 
     def do(job: dict[str, Any]) -> int:
         if "module" not in job:
             return _compile(job, machine)
         # Plans on the meta device are made for this machine, unless the module has its own.
-        with assumed_machine(machine):
+        with assumed_device(machine):
             shared: int = importlib.import_module(job["module"]).compile_job(
                 job, machine.capability
             )

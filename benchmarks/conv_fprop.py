@@ -122,9 +122,9 @@ def chosen_config(shape: ConvShape, num_sms: int) -> Any:
     import torch
     from triton_ext.ops.conv_config import SMEM_BYTES
     from triton_ext.ops.conv_plan import ranking
-    from triton_ext.ops.machine import Machine
+    from triton_ext.ops.core.device import Device
 
-    machine = Machine(num_sms, (9, 0), SMEM_BYTES)
+    machine = Device(num_sms, (9, 0), SMEM_BYTES)
     return ranking(shape.problem(), torch.float16, machine)[0]
 
 

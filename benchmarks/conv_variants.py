@@ -110,7 +110,7 @@ def case_of(direction: str, problem: ConvProblem, dtype: str) -> Any:
         dtype: Of the operands and the result, torch's name.
     """
     import torch
-    from triton_ext.ops.tuning_store.cases import Case
+    from triton_ext.ops.core.case import Case
 
     kind = getattr(torch, dtype)
     out_dtype = kind if direction == "wgrad" else None

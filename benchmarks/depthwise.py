@@ -92,7 +92,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def candidates(layer: Layer, direction: str, num_sms: int, per_width: int) -> list[Any]:
     """The model's choice, and the best of each width of a thread."""
-    from triton_ext.ops.depthwise_config import Walk, rank_wgrad, ranking
+    from triton_ext.ops.families.depthwise.config import Walk, rank_wgrad, ranking
 
     problem = layer.problem()
     if direction == "wgrad":
@@ -123,9 +123,9 @@ def compile_job(job: dict[str, Any], capability: tuple[int, int]) -> int:
     """
     import torch
     from triton_ext.ops.conv_config import SMEM_BYTES
-    from triton_ext.ops.machine import Machine
+    from triton_ext.ops.core.case import Case
+    from triton_ext.ops.core.device import Device
     from triton_ext.ops.tuning.compiling import compile_plan
-    from triton_ext.ops.tuning_store.cases import Case
     from triton_ext.ops.tuning_store.kinds import decode
 
     dtype = getattr(torch, job["dtype"])
@@ -135,7 +135,7 @@ def compile_job(job: dict[str, Any], capability: tuple[int, int]) -> int:
         dtype=dtype,
         out_dtype=dtype if job["direction"] == "wgrad" else None,
     )
-    machine = Machine(job["num_sms"], capability, SMEM_BYTES)
+    machine = Device(job["num_sms"], capability, SMEM_BYTES)
     return compile_plan(case, decode(job["kind"], job["config"]), machine)
 
 
@@ -179,8 +179,8 @@ def _torch_call(layer: Layer, direction: str, x: Any, weight: Any, dy: Any) -> A
 
 def _plan(layer: Layer, direction: str, dtype: Any, config: Any) -> Any:
     import torch
+    from triton_ext.ops.core.case import Case
     from triton_ext.ops.tuning.calls import make_plan
-    from triton_ext.ops.tuning_store.cases import Case
 
     case = Case(
         direction=direction,  # type: ignore[arg-type]

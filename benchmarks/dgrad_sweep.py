@@ -46,7 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def geometry_of(problem: Any) -> dict[str, float]:
     """Returns a problem as one product, in the names of the forward sweep."""
-    from triton_ext.ops.dgrad_plan import residues_of
+    from triton_ext.ops.dgrad_gemm import residues_of
 
     dims = residues_of(problem)
     return {
@@ -85,11 +85,11 @@ def compile_job(job: dict[str, Any], capability: tuple[int, int]) -> int:
         Bytes of shared memory that the kernel asks for.
     """
     from triton_ext.ops.conv_config import SMEM_BYTES, ConvConfig
-    from triton_ext.ops.machine import Machine
+    from triton_ext.ops.core.device import Device
     from triton_ext.ops.tuning.compiling import compile_plan
 
     (layer,) = select_layers("all", [job["layer"]])
-    machine = Machine(job["num_sms"], capability, SMEM_BYTES)
+    machine = Device(job["num_sms"], capability, SMEM_BYTES)
     case = case_of("dgrad", layer.problem, job["dtype"])
     return compile_plan(case, ConvConfig(**job["config"]), machine)
 

@@ -91,7 +91,7 @@ def load(paths: Sequence[pathlib.Path]) -> list[Measured]:
 
 def tiles_of(measured: Measured, config: Any) -> tuple[int, int, list[float]]:
     """Returns (rows of tiles of a class, columns of tiles, steps of a tile of every class)."""
-    from triton_ext.ops.dgrad_plan import residues_of
+    from triton_ext.ops.dgrad_gemm import residues_of
     from triton_ext.ops.residues import classes_of
 
     shape = measured.shape

@@ -81,9 +81,9 @@ def _gluon_features(work: Any) -> tuple[list[float], list[float]]:
 
 
 def _gluon_memory_us(work: Any, mib: float) -> float:
-    from triton_ext.ops.hopper.wgrad_tiles import RATES
+    from triton_ext.ops.core.device import H200
 
-    return mib * RATES.per_mib
+    return mib * H200.read_us_per_mib
 
 
 JIT = Kernel(
@@ -152,14 +152,15 @@ def load(paths: list[pathlib.Path]) -> list[Measured]:
 def _chosen(one: Measured) -> Candidate:
     """Returns what the models choose; dw has the type of the operands, 16 bits."""
     import torch
+    from triton_ext.ops.core import planner
+    from triton_ext.ops.core.case import Case
+    from triton_ext.ops.core.device import Device
     from triton_ext.ops.hopper.wgrad_tiles import WgradTileChoice
-    from triton_ext.ops.machine import Machine
     from triton_ext.ops.wgrad_config import SMEM_BYTES
-    from triton_ext.ops.wgrad_plan import expected_times
 
-    half, machine = torch.float16, Machine(one.num_sms, (9, 0), SMEM_BYTES)
-    times = expected_times(one.problem, half, machine, half)
-    best = min(times, key=lambda choice: times[choice])
+    case = Case(direction="wgrad", problem=one.problem, dtype=torch.float16)
+    device = Device(one.num_sms, (9, 0), SMEM_BYTES)
+    best = planner.ranking(case, device, ("wgrad", "gluon_wgrad"))[0]
     if isinstance(best, WgradTileChoice):
         return GluonChoice(best.config, best.add_in_place)
     return Choice(best.config, best.part_rounds)

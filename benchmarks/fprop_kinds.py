@@ -75,7 +75,7 @@ class Kind:
     def spec(self) -> Any:
         """The epilogue."""
         import torch
-        from triton_ext.ops.epilogue import EpilogueSpec
+        from triton_ext.ops.core.epilogue import EpilogueSpec
 
         fields = dict(self.epilogue)
         if "out_dtype" in fields:
@@ -121,7 +121,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def candidates(kind: Kind) -> Iterator[Any]:
     """Every configuration worth a try, in the order of the tables."""
     from triton_ext.ops.conv_config import CONFIGS, NARROW_CONFIGS, channel_block
-    from triton_ext.ops.conv_direct import DirectConfig
+    from triton_ext.ops.kernels.direct import DirectConfig
 
     problem = kind.problem()
     group_ci, group_co = (c // kind.groups for c in kind.sizes[1:3])
@@ -150,7 +150,7 @@ def candidates(kind: Kind) -> Iterator[Any]:
 def _inputs(kind: Kind, device: str) -> tuple[Any, Any, Any]:
     """x, weight and the epilogue's operands."""
     import torch
-    from triton_ext.ops.epilogue import EpilogueOperands
+    from triton_ext.ops.core.epilogue import EpilogueOperands
 
     problem, spec = kind.problem(), kind.spec()
     dtype = getattr(torch, kind.dtype)
@@ -219,7 +219,7 @@ def compile_job(job: dict[str, Any], capability: tuple[int, int]) -> int:
     Returns:
         Bytes of shared memory that the kernel asks for.
     """
-    from triton_ext.ops.launcher import compiling
+    from triton_ext.ops.core.launcher import compiling
     from triton_ext.ops.tuning_store.kinds import decode
 
     kind = KINDS[job["kind"]]

@@ -78,7 +78,7 @@ def jit_function(kernel: str, tensors: Tensors, *operands: Any) -> Function:
         tensors: The convolution.
         operands: Of the direction, NCHW: x and weight, dy and weight, or x and dy.
     """
-    from triton_ext.ops.epilogue import NO_OPERANDS
+    from triton_ext.ops.core.epilogue import NO_OPERANDS
     from triton_ext.ops.tuning.calls import make_plan, run_plan
 
     problem, x = tensors.shape.problem(), tensors.x

@@ -51,10 +51,10 @@ MOST_STAGES = 12
 def _ranking(kernel: str, problem: Any, dtype: Any, num_sms: int) -> list[Any]:
     from triton_ext.ops import conv_plan, dgrad_plan, wgrad_plan
     from triton_ext.ops.conv_config import SMEM_BYTES
-    from triton_ext.ops.machine import Machine
+    from triton_ext.ops.core.device import Device
 
     planner: Any = {"fprop": conv_plan, "dgrad": dgrad_plan, "wgrad": wgrad_plan}[kernel]
-    return [*planner.ranking(problem, dtype, Machine(num_sms, (9, 0), SMEM_BYTES))]
+    return [*planner.ranking(problem, dtype, Device(num_sms, (9, 0), SMEM_BYTES))]
 
 
 def jit_config(kernel: str, problem: Any, dtype: Any, num_sms: int) -> Any:
@@ -132,7 +132,7 @@ def candidates(
 
 def model_us(kernel: str, problem: Any, config: Any, num_sms: int) -> float:
     """What the model expects of a shipped configuration, in microseconds; else NaN."""
-    from triton_ext.ops.dgrad_plan import residues_of
+    from triton_ext.ops.dgrad_gemm import residues_of
     from triton_ext.ops.hopper import dgrad_config, fprop_config
 
     p = problem
@@ -186,13 +186,13 @@ def compile_job(job: dict[str, Any], capability: tuple[int, int]) -> int:
         Bytes of shared memory that the kernel asks for.
     """
     from triton_ext.ops.conv_config import SMEM_BYTES
-    from triton_ext.ops.machine import Machine
+    from triton_ext.ops.core.device import Device
     from triton_ext.ops.tuning.compiling import compile_plan
     from triton_ext.ops.tuning_store.kinds import decode
 
     (shape,) = select_shapes([job["shape"]])
     case = case_of(job["kernel"], shape.problem(), job["dtype"])
-    machine = Machine(job["num_sms"], capability, SMEM_BYTES)
+    machine = Device(job["num_sms"], capability, SMEM_BYTES)
     return compile_plan(case, decode(job["kind"], job["config"]), machine)
 
 
@@ -289,7 +289,7 @@ def _measure(
     rounds: int,
 ) -> list[Entry]:
     """Checks and times the configurations of a shape."""
-    from triton_ext.ops.epilogue import NO_OPERANDS
+    from triton_ext.ops.core.epilogue import NO_OPERANDS
     from triton_ext.ops.tuning.calls import make_plan, run_plan
 
     case = case_of(kernel, operands.problem, dtype)

@@ -165,11 +165,11 @@ def kinds(case: Any, machine: Any) -> list[Any]:
 def _inside(arguments: argparse.Namespace) -> int:
     """Runs the geometries of one direction."""
     import torch
-    from triton_ext.ops.machine import machine_of
+    from triton_ext.ops.core.device import device_of
     from triton_ext.ops.tuning.calls import make_plan, make_tensors, run_plan
 
     device = torch.device("cuda", torch.cuda.current_device())
-    machine = machine_of(device, "memcheck")
+    machine = device_of(device, "memcheck")
     (direction,) = arguments.direction
     index, count = arguments.share
     for problem, dtype in draw_problems(direction, arguments.cases)[index::count]:

@@ -3,8 +3,8 @@
 Every layer is checked against cuDNN in fp32, then timed in the variants ``cudnn``, ``rows``,
 ``columns``, ``taps`` and, of fewer than 16 bytes of channels, ``gather``; the copies of both ways
 of packing are timed alone as well, and every configuration of the kernel that gathers, of which
-``gather_best`` is the fastest.  ``chosen`` says what the models of ``triton_ext.ops.row_packing``
-and ``triton_ext.ops.gather_config`` take, beside the multiplications per output element of each.
+``gather_best`` is the fastest.  ``chosen`` says what the planner takes, beside the multiplications
+per output element of each.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ import sys
 from dataclasses import dataclass
 from typing import Any
 
-from triton_ext.ops import gather_config
 from triton_ext.ops.conv_config import SMEM_BYTES
-from triton_ext.ops.descriptors import packed_strides
-from triton_ext.ops.machine import Machine, machine_of
+from triton_ext.ops.core.descriptors import packed_strides
+from triton_ext.ops.core.device import Device, device_of
+from triton_ext.ops.families.few_channels import config as few_channels
 from triton_ext.ops.problem import ConvProblem
 from triton_ext.ops.row_packing import RowPacking
 
@@ -44,7 +44,7 @@ VARIANTS = (
 )  # fmt: skip
 # Whose configurations are printed.
 SHOWN = ("rows", "columns", "gather_best")
-_H200 = Machine(H200_MULTIPROCESSORS, (9, 0), SMEM_BYTES)
+_H200 = Device(H200_MULTIPROCESSORS, (9, 0), SMEM_BYTES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,8 +160,8 @@ def functions_of(layer: FewChannels, dtype: str) -> tuple[dict[str, Function], d
         configs[name] = str(plan.config)
         functions[name] = lambda plan=plan: plan.run(x, weight)
         functions[f"{name}_copies"] = lambda copies=copies: (copies.x(x), copies.weight(weight))
-    machine = machine_of(x.device, "row_packing")
-    for number, config in enumerate(gather_config.ranking(layer.problem, x.dtype, machine)):
+    machine = device_of(x.device, "row_packing")
+    for number, config in enumerate(few_channels.ranking(layer.problem, x.dtype, machine)):
         name = f"gather_{number}" if number else "gather"
         plan = make_plan(*common, config=config)
         configs[name] = str(config)
@@ -195,14 +195,17 @@ def measure(layer: FewChannels, arguments: argparse.Namespace, timer: Any) -> di
 def describe(layer: FewChannels) -> dict[str, object]:
     """What is known of a layer without measuring, on 132 multiprocessors and in 16 bits."""
     import torch
-    from triton_ext.ops.conv_plan import gathering_pays
+    from triton_ext.ops.core import planner
+    from triton_ext.ops.core.case import Case
 
     ways = {name_of(way): way for way in ways_of(layer.problem)}
     costs = {name: way.cost(H200_MULTIPROCESSORS) for name, way in ways.items()}
     fastest = min(costs, key=lambda name: costs[name].packed_us)
     cost = costs[fastest]
     row: dict[str, object] = {"layer": layer.name, "chosen": fastest if cost.pays else "taps"}
-    if gathering_pays(layer.problem, _strides(layer.problem), torch.float16, _H200):
+    case = Case(direction="fprop", problem=layer.problem, dtype=torch.float16)
+    choice = planner.cheapest(case, _H200)
+    if choice is not None and choice.family.kind == "gather":
         row["chosen"] = "gather"
     row["taps_k_gemm"] = cost.unpacked_k_gemm
     for name in ("rows", "columns"):

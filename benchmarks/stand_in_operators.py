@@ -13,15 +13,16 @@ from unittest import mock
 
 import triton
 from triton_ext.backends.nvidia.backend import launch
-from triton_ext.ops import conv_plan, dgrad_plan, plans, shortcut, wgrad_plan
+from triton_ext.ops import conv_plan, dgrad_plan, plans, wgrad_plan
 from triton_ext.ops.conv_config import SMEM_BYTES
-from triton_ext.ops.machine import Machine
+from triton_ext.ops.core import dispatch_cache
+from triton_ext.ops.core.device import Device
 
 from benchmarks.stand_in_driver import StandInDriver
 
 __all__ = ["H200", "operators_on_stand_in"]
 
-H200 = Machine(132, (9, 0), SMEM_BYTES)
+H200 = Device(132, (9, 0), SMEM_BYTES)
 
 
 def _is_on_gpu(tensor: object) -> bool:
@@ -38,8 +39,8 @@ def operators_on_stand_in() -> Iterator[None]:
     triton.runtime.driver.set_active(StandInDriver())
     with contextlib.ExitStack() as stack:
         for module in (conv_plan, dgrad_plan, plans, wgrad_plan):
-            stack.enter_context(mock.patch.object(module, "machine_of", return_value=H200))
-        # What lets calls with tensors on the CPU go the short way, and be launched.
-        stack.enter_context(mock.patch.object(shortcut, "IS_INTERPRETED", True))
+            stack.enter_context(mock.patch.object(module, "device_of", return_value=H200))
+        # Calls with tensors on the CPU have keys then, and are launched.
+        stack.enter_context(mock.patch.object(dispatch_cache, "IS_INTERPRETED", True))
         stack.enter_context(mock.patch.object(launch, "is_on_gpu", _is_on_gpu))
         yield

@@ -127,7 +127,7 @@ def _selected(arguments: argparse.Namespace) -> list[Layer]:
 def _case(arguments: argparse.Namespace, layer: Layer) -> Any:
     """Returns what is tuned of a layer; of fp8 as the benchmark ``fp8`` computes it."""
     import torch
-    from triton_ext.ops.epilogue import EpilogueSpec
+    from triton_ext.ops.core.epilogue import EpilogueSpec
 
     case = case_of(arguments.direction, layer.problem, arguments.dtype)
     if arguments.dtype != FP8:
@@ -138,14 +138,14 @@ def _case(arguments: argparse.Namespace, layer: Layer) -> Any:
 def _unknown(cases: Sequence[Any], path: pathlib.Path, machine: Any) -> list[Any]:
     """Returns the cases that a table has no choice for, on the GPU that there is."""
     import torch
-    from triton_ext.ops.machine import machine_of
+    from triton_ext.ops.core.device import device_of
     from triton_ext.ops.tuning_store.files import read_table
 
     table = read_table(path)
     if table is None or (machine is None and not torch.cuda.is_available()):
         return [*cases]  # without a GPU, tune says so
     if machine is None:
-        machine = machine_of(torch.device("cuda"), "tune_suites")
+        machine = device_of(torch.device("cuda"), "tune_suites")
     return [case for case in cases if case.key(machine.num_sms) not in table.entries]
 
 

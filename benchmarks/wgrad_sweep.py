@@ -194,12 +194,12 @@ def _jit_candidates(problem: Any, num_sms: int, narrow: bool) -> dict[Any, tuple
 
 def _is_for_gluon(problem: Any, num_sms: int) -> bool:
     import torch
+    from triton_ext.ops.core.device import Device
     from triton_ext.ops.hopper.wgrad_plan import reasons
-    from triton_ext.ops.machine import Machine
     from triton_ext.ops.wgrad_config import SMEM_BYTES
 
     # What the layer is computed in makes no difference among 16-bit types.
-    half, machine = torch.float16, Machine(num_sms, (9, 0), SMEM_BYTES)
+    half, machine = torch.float16, Device(num_sms, (9, 0), SMEM_BYTES)
     return not reasons(problem, half, half, machine)
 
 
@@ -308,11 +308,11 @@ def compile_job(job: dict[str, Any], capability: tuple[int, int]) -> int:
         Bytes of shared memory that the first kernel asks for.
     """
     from triton_ext.ops import wgrad_plan
-    from triton_ext.ops.machine import Machine
+    from triton_ext.ops.core.device import Device
     from triton_ext.ops.wgrad_config import SMEM_BYTES
 
-    machine = Machine(job["num_sms"], capability, SMEM_BYTES)
-    wgrad_plan.machine_of = lambda device, operator: machine
+    machine = Device(job["num_sms"], capability, SMEM_BYTES)
+    wgrad_plan.device_of = lambda device, operator: machine
     (layer,) = select_layers("all", [job["layer"]])
     operands = make_operands(layer.problem, job["dtype"], "meta")
     plan = _plan(operands, candidate_of(job))

@@ -25,7 +25,7 @@ with warnings.catch_warnings():
     from regexploit.redos import find
 
 _FOLDERS = ("python", "third_party", "tools")
-# How many stars repeat the same characters: 2 is quadratic.
+# Stars that may repeat the same characters: 2 of them are quadratic.
 _ALLOWED_STARS = 2
 # Above this regexploit means a star within a star.
 _EXPONENTIAL = 10

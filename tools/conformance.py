@@ -97,7 +97,7 @@ class NoRun(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """What became of one file.
+    """The result of one file.
 
     Attributes:
         file: Its path in the folder of tests.
@@ -139,7 +139,7 @@ class Report:
 
     @property
     def is_good(self) -> bool:
-        """Whether there is no fault of triton-ext."""
+        """Returns whether there is no fault of triton-ext."""
         return not self.problems and not any(v.kind in FAULTS for v in self.verdicts)
 
 
@@ -272,9 +272,10 @@ def run_in_environment(release: str, arguments: Sequence[str]) -> Report:
     place.prepare()
     with tempfile.NamedTemporaryFile(suffix=".json") as file:
         status = place.run("python", __file__, *arguments, "--json", file.name)
-        if status not in (0, 1):
+        text = pathlib.Path(file.name).read_text()
+        if status not in (0, 1) or not text:
             raise EnvironmentProblem(f"the run with triton {release} ended with status {status}")
-        return read_report(json.loads(pathlib.Path(file.name).read_text()))
+        return read_report(json.loads(text))
 
 
 def read_report(data: dict[str, object]) -> Report:

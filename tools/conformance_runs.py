@@ -60,12 +60,12 @@ class LitFile:
 
     @property
     def run_lines(self) -> str:
-        """What stands behind ``RUN:``, joined."""
+        """The commands after ``RUN:``, joined."""
         return " ".join(_RUN.findall(self.text))
 
     @property
     def uses_triton_opt(self) -> bool:
-        """Whether a ``RUN`` line names ``triton-opt``."""
+        """Returns whether a ``RUN`` line names ``triton-opt``."""
         return re.search(r"\btriton-opt\b", self.run_lines) is not None
 
     def modules(self) -> Iterator[tuple[int, str]]:
@@ -89,7 +89,7 @@ class LitFile:
 
 @dataclass(frozen=True, slots=True)
 class LitResult:
-    """How one test ended.
+    """The end of one test.
 
     Attributes:
         code: lit's word: ``PASS``, ``FAIL``, ``UNRESOLVED``, ``TIMEOUT``, ``UNSUPPORTED``.
@@ -102,7 +102,7 @@ class LitResult:
 
 @dataclass(frozen=True, slots=True)
 class ModuleResult:
-    """What Triton and triton-ext say about one module.
+    """The answers of Triton and triton-ext to one module.
 
     Attributes:
         name: The file.

@@ -75,7 +75,7 @@ def host_dialects() -> HostDialects:
 
 
 def spellings(encoding: str) -> tuple[str, ...]:
-    """How an encoding that is registered as ``triton.gpu.NAME`` may be spelled."""
+    """Spellings of an encoding that is registered as ``triton.gpu.NAME``."""
     name = encoding.removeprefix(f"{_ENCODINGS}.")
     short = "dot_op" if name == "dot_operand_encoding" else name.removesuffix("_encoding")
     return f"ttg.{short}", f"ttng.{name}"

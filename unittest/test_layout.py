@@ -43,21 +43,40 @@ RULES: dict[str, tuple[set[str], set[str]]] = {
     "emulator": ({"errors", "ir", "passes", "backends", "emulator"}, {"numpy"}),
     "language": ({"backends", "plugin"}, {"triton"}),
     "gluon": ({"backends", "plugin"}, {"triton"}),
-    "ops": (
-        {"backends", "errors", "gluon", "host", "language", "ops", "plugin"},
+    "ops": ({"plugin", "ops.api", "ops.norms"}, set()),
+    # The core knows of devices, problems and flags, which no other layer does.
+    "ops.core": (
+        {"backends", "errors", "host", "plugin", "ops.*", "ops.core"},
+        {"torch", "triton"},
+    ),
+    # Kernels, and what plans and chooses them.
+    "ops.*": (
+        {"backends", "errors", "gluon", "host", "language", "plugin", "ops.*", "ops.core"},
+        {"torch", "triton"},
+    ),
+    # Signatures, checks and operators of torch; no kernel imports them.
+    "ops.api": ({"errors", "ops.*", "ops.api", "ops.core"}, {"torch"}),
+    "ops.norms": (
+        {"errors", "host", "ops.*", "ops.api", "ops.core", "ops.norms"},
         {"torch", "triton"},
     ),
     # Measures the kernels of ops, which know nothing of it; rich, if there, shows how far it is.
-    "ops.tuning": ({"errors", "host", "ops", "ops.tuning"}, {"rich", "torch", "triton"}),
+    "ops.tuning": (
+        {"errors", "host", "ops", "ops.*", "ops.api", "ops.core", "ops.tuning"},
+        {"rich", "torch", "triton"},
+    ),
     # rich draws its table where it is installed.
-    "nn": ({"errors", "ops", "nn"}, {"torch", "rich"}),
+    "nn": ({"errors", "ops", "ops.*", "ops.api", "ops.core", "ops.norms", "nn"}, {"torch", "rich"}),
     "tools": (
-        {"", "backends", "errors", "host", "strings", "tools", "tools.doctor", "tools.tune"}
+        {"", "backends", "errors", "host", "strings", "tools", "tools.doctor", "tools.explain"}
+        | {"tools.tune"}
         | COMPILER,
         set(),
     ),
     # Its command runs where torch and a GPU are.
     "tools.tune": ({"errors", "ops.tuning", "tools"}, set()),
+    # Its command needs torch.
+    "tools.explain": ({"ops.tuning", "tools"}, set()),
     # It looks at what is installed; every import stands in a guarded probe.
     "tools.doctor": ({"", "backends", "errors", "host", "plugin", "tools"}, {"torch"}),
     # It compiles with all of the package, in processes of its own.
@@ -163,10 +182,12 @@ def vendor_neutral(name: str) -> tuple[str, str | None]:
 
 
 def layer_of(name: str) -> str:
-    """The longest rule that covers a module."""
+    """The longest rule that covers a module; ``x.*`` covers what is in x, and x itself does not."""
     parts = name.split(".")
     for length in range(len(parts), 0, -1):
         prefix = ".".join(parts[:length])
+        if length < len(parts) and f"{prefix}.*" in RULES:
+            return f"{prefix}.*"
         if prefix in RULES:
             return prefix
     raise AssertionError(f"no rule covers triton_ext.{name}: add its folder to RULES")
@@ -195,6 +216,13 @@ def test_imports_go_one_way(name):
     assert not problems, "\n".join(problems)
 
 
+def test_every_folder_of_modules_is_installed():
+    # setuptools installs folders with an __init__.py only.
+    for path in MODULES.values():
+        if "ops" in path.parts:
+            assert (path.parent / "__init__.py").exists(), path.parent
+
+
 def test_the_rules_refuse_what_they_should():
     for importer, imported in (
         ("ir.parser", "triton"),
@@ -204,6 +232,8 @@ def test_the_rules_refuse_what_they_should():
         ("language", "triton_ext.ir"),
         ("backends.nvidia.passes.x", "triton_ext.backends.amd.dialect"),
         ("backends.nvidia.backend.x", "torch"),
+        ("ops.conv_fprop", "triton_ext.ops.api.checks"),
+        ("ops.core.launcher", "triton_ext.ops.api.calls"),
     ):
         assert problem_of(Import(importer, 1, imported)), (importer, imported)
 

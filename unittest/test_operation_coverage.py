@@ -75,7 +75,7 @@ NOTHING = interpreter._nothing
 
 @pytest.fixture(scope="module")
 def host() -> HostDialects:
-    """What the installed Triton's parser knows."""
+    """The operations that the installed Triton's parser knows."""
     return host_dialects()
 
 
@@ -137,7 +137,7 @@ def test_the_allocator_knows_what_exchanges_results(host):
 
 
 def test_waits_count_what_runs_on(host):
-    """What copies to or from LDS, or awaits it, is an event; or it ends at an mbarrier."""
+    """Copies to or from LDS and waits for them are events, or end at an mbarrier."""
     running = {
         name
         for name in host.operations

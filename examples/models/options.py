@@ -121,7 +121,7 @@ def _tuning_problem(arguments: argparse.Namespace) -> str:
     if not arguments.tune or torch.cuda.is_available():
         return ""
     # Without the interpreter our kernels take nothing on a CPU, and there is nothing to tune.
-    from triton_ext.ops.machine import IS_INTERPRETED
+    from triton_ext.ops.core.device import IS_INTERPRETED
 
     return "--tune needs a CUDA GPU: the interpreter's times say nothing" if IS_INTERPRETED else ""
 

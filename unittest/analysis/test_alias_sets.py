@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from triton_ext import ir
 from triton_ext.analysis.alias_sets import AliasSets, is_allocation, is_memdesc
 from triton_ext.analysis.buffer_regions import BufferRegions, RegionSet
+from triton_ext.analysis.value_flow import ValueFlow, successor_parts
 from triton_ext.ir.functions import FUNCTIONS
 
 NIGHTLY = bool(os.environ.get("TRITON_EXT_NIGHTLY"))
@@ -203,6 +204,35 @@ def check_directions(module: ir.Module, sets: AliasSets) -> None:
         forwards = set(sets.values_of(allocation))
         backwards = {value for value in values if allocation in sets.alias_set(value).allocations}
         assert forwards == backwards, f"{allocation.name}\n{module}"
+
+
+def test_origins_of_a_value():
+    module = ir.parse(
+        "tt.func @f(%c: i1, %n: index, %x: i32) -> i32 {\n"
+        "  %a = t.a : i32\n  %b = t.b : i32\n"
+        "  %r = scf.for %i = %n to %n step %n iter_args(%carried = %a) -> (i32) {\n"
+        "    %s = scf.if %c -> (i32) {\n      scf.yield %carried : i32\n    } else {\n"
+        "      scf.yield %b : i32\n    }\n    scf.yield %s : i32\n  }\n"
+        "  tt.return %r : i32\n}\n"
+    )
+    (loop,) = (op for op in module.walk() if op.name == "scf.for")
+    found = ValueFlow.of_module(module.op).origins(loop.results[0])
+    assert ([each.name for each in found.values], found.is_complete) == (["%a", "%b"], True)
+    argument = module.body[0].regions[0].blocks[0].args[2]
+    found = ValueFlow.of_module(module.op).origins(argument)
+    assert (found.values, found.is_complete) == ((argument,), False)
+
+
+def test_each_successor_gets_its_part_of_the_operands():
+    module = ir.parse(
+        "tt.func @f(%c: i1, %x: i32, %y: i32) {\n"
+        "  cf.cond_br %c, ^bb1(%x, %y : i32, i32), ^bb2(%y : i32)\n"
+        "^bb1(%p: i32, %q: i32):\n  tt.return\n^bb2(%r: i32):\n  tt.return\n}\n"
+    )
+    branch = next(op for op in module.walk() if op.successors)
+    parts = successor_parts(branch, [value.name for value in branch.operands])
+    assert [part for _, part in parts] == [["%x", "%y"], ["%y"]]
+    assert [part for _, part in successor_parts(branch, ["%c"])] == [[], []]
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,9 @@ from triton_ext.analysis.memory_effects import (
     Memory,
     effects_of,
     known_names,
+    row_of,
 )
+from triton_ext.host import capabilities
 from triton_ext.ir import Operation, parse
 
 HEAD = """
@@ -171,6 +173,13 @@ def test_an_unknown_operation_is_only_marked_where_it_names_memory():
     """Arithmetic needs no row."""
     assert effects_of(operation("%r = arith.addi %i, %i : i32")).is_known
     assert not effects_of(operation(f"foreign.operation %buf : {BUF}")).is_known
+
+
+def test_hosts_have_the_features_that_barriers_need():
+    rows = [row for name in known_names() if (row := row_of(name)) is not None]
+    needed = {row.barrier_needs for row in rows if row.barrier_needs}
+    assert needed == {"arrival-barriers", "ordering-barriers"}
+    assert needed <= capabilities().keys()
 
 
 def test_names():

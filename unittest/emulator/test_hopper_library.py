@@ -21,8 +21,8 @@ from conv_cases import assert_close, draw  # noqa: E402
 from problem_cases import problem_of_case  # noqa: E402
 from triton_ext.gluon import nvidia as xnv  # noqa: E402
 from triton_ext.ops import dgrad_plan, wgrad_plan  # noqa: E402
-from triton_ext.ops.launcher import Launcher  # noqa: E402
-from triton_ext.ops.machine import Machine  # noqa: E402
+from triton_ext.ops.core.device import Device  # noqa: E402
+from triton_ext.ops.core.launcher import Launcher  # noqa: E402
 
 NIGHTLY = bool(os.environ.get("TRITON_EXT_NIGHTLY"))
 CPU = torch.device("cpu")
@@ -36,12 +36,12 @@ def hopper_with_three_multiprocessors(fresh_triton_cache, monkeypatch):
         kernel = xnv.emulated(self.kernel)[self.grid]
         kernel(*tensors, *self.scalars, **self.constants, **self.options)
 
-    def machine_of(device, operator):
-        return Machine(3, (9, 0), 227 * 1024)
+    def device_of(device, operator):
+        return Device(3, (9, 0), 227 * 1024)
 
     monkeypatch.setattr(Launcher, "launch", launch)
-    monkeypatch.setattr(dgrad_plan, "machine_of", machine_of)
-    monkeypatch.setattr(wgrad_plan, "machine_of", machine_of)
+    monkeypatch.setattr(dgrad_plan, "device_of", device_of)
+    monkeypatch.setattr(wgrad_plan, "device_of", device_of)
 
 
 @pytest.mark.parametrize("number", range(20 if NIGHTLY else 2))

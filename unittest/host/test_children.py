@@ -26,7 +26,7 @@ child.wait()
 
 
 def is_running(process: int) -> bool:
-    """Whether a process is there that is more than an entry its parent has not read yet."""
+    """Returns whether a process is there that is more than an entry its parent has not read yet."""
     try:
         state = pathlib.Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
     except (FileNotFoundError, ProcessLookupError):

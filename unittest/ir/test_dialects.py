@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from ir_helpers import check_fields, name_of
+from triton_ext.analysis.slot_form import captured
 from triton_ext.errors import VerifyError
 from triton_ext.ir import parse
 from triton_ext.ir.dialects import View, arith, literals, scf, tt, ttg
@@ -162,6 +163,21 @@ def test_warp_specialize():
     assert [name_of(partition.block.args) for partition in view.partitions] == [("%x", "%y")] * 2
     assert view.requested_registers == (24, 80)
     assert name_of(scf.YieldOp.match(view.default.terminator).values) == ("%a",)
+
+
+@pytest.mark.parametrize(("outer", "inner"), [("%a, %b", ""), ("", "%a, %b"), ("%b", "%a, %b")])
+def test_captures_of_the_partitions(outer, inner):
+    types = {"": "", "%b": "i32", "%a, %b": "i32, i32"}
+    module = parse(
+        "tt.func @f(%a: i32, %b: i32) {\n"
+        f'  "ttg.warp_specialize"({outer}) ({{\n    "ttg.warp_yield"() : () -> ()\n  }}, {{\n'
+        f'    "ttg.warp_specialize.partitions"({inner}) ({{\n    ^bb0(%x: i32, %y: i32):\n'
+        f'      "ttg.warp_return"() : () -> ()\n    }}) : ({types[inner]}) -> ()\n'
+        f"  }}) {{partitionNumWarps = array<i32: 1>}} : ({types[outer]}) -> ()\n  tt.return\n}}\n"
+    )
+    holder = next(op for op in module.walk() if op.name == ttg.PARTITIONS)
+    assert name_of(ttg.captures_of(holder)) == ("%a", "%b")
+    assert [captured(x).name for x in holder.regions[0].blocks[0].args] == ["%a", "%b"]
 
 
 def test_constant_int():

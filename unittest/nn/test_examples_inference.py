@@ -290,7 +290,7 @@ def test_tuning_goes_where_there_is_nothing_to_tune(capsys):
 def test_tuning_in_the_interpreter_ends_the_script_at_once(monkeypatch, capsys):
     if torch.cuda.is_available():
         pytest.skip("there is a GPU")
-    machine = pytest.importorskip("triton_ext.ops.machine")
+    machine = pytest.importorskip("triton_ext.ops.core.device")
     monkeypatch.setattr(machine, "IS_INTERPRETED", True)
     assert inference.main(["--model", "vae", "--size", "tiny", "--tune"]) == 2
     told = "--tune needs a CUDA GPU: the interpreter's times say nothing\n"

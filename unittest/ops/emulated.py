@@ -12,17 +12,15 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 from triton_ext.emulator import Program
 from triton_ext.gluon import nvidia as xnv
 from triton_ext.ops import (
-    conv_col2im,
-    conv_direct,
-    conv_gather,
     conv_gemm,
     conv_plan,
-    depthwise_plan,
     row_copy,
 )
 from triton_ext.ops.conv_config import SMEM_BYTES
+from triton_ext.ops.core.device import Device
+from triton_ext.ops.families.depthwise import plan as depthwise_plan
 from triton_ext.ops.hopper import fprop_plan
-from triton_ext.ops.machine import Machine
+from triton_ext.ops.kernels import direct, few_channels, kn2row
 
 NAMES = {
     torch.float16: "fp16",
@@ -103,9 +101,9 @@ def emulate(monkeypatch: Any, num_sms: int = 3, *, gluon: bool = False) -> None:
     """
     for module, name in (
         (conv_gemm, "conv_fprop_kernel"),
-        (conv_direct, "conv_direct_kernel"),
-        (conv_col2im, "conv_col2im_kernel"),
-        (conv_gather, "conv_gather_kernel"),
+        (direct, "conv_direct_kernel"),
+        (kn2row, "conv_col2im_kernel"),
+        (few_channels, "conv_gather_kernel"),
         (depthwise_plan, "conv_depthwise_kernel"),
         (row_copy, "row_copy_kernel"),
     ):
@@ -115,6 +113,6 @@ def emulate(monkeypatch: Any, num_sms: int = 3, *, gluon: bool = False) -> None:
         monkeypatch.setattr(fprop_plan, "load_kernel", lambda: kernel)
     else:
         without_gluon(monkeypatch)
-    machine = Machine(num_sms, (9, 0), SMEM_BYTES)
-    monkeypatch.setattr(conv_plan, "machine_of", lambda device, operator: machine)
+    machine = Device(num_sms, (9, 0), SMEM_BYTES)
+    monkeypatch.setattr(conv_plan, "device_of", lambda device, operator: machine)
     conv_plan.make_plan.cache_clear()

@@ -16,9 +16,9 @@ import torch.nn.functional as F
 import triton
 import triton.language as tl
 from triton_ext.ops.conv_plan import ForwardPlan, make_plan, ranking
-from triton_ext.ops.epilogue import PLAIN, EpilogueOperands, EpilogueSpec
+from triton_ext.ops.core.device import device_of
+from triton_ext.ops.core.epilogue import PLAIN, EpilogueOperands, EpilogueSpec
 from triton_ext.ops.hopper.plans import DTYPES, FP8_DTYPES
-from triton_ext.ops.machine import machine_of
 from triton_ext.ops.problem import ConvProblem
 
 ACTIVATIONS = {
@@ -130,7 +130,7 @@ class Case:
         """The best configuration of every kernel that takes the case and was not chosen."""
         x, _, _ = self.tensors(device)
         chosen = self.plan(x).config
-        machine = machine_of(torch.device(device), "fprop_cases")
+        machine = device_of(torch.device(device), "fprop_cases")
         best: dict[type, Any] = {type(chosen): chosen}
         for config in ranking(self.problem, self.dtype, machine, self.spec):
             best.setdefault(type(config), config)

@@ -8,7 +8,7 @@ from dataclasses import replace
 import torch
 from fprop_cases import Case
 from fprop_cases import draw as draw_any
-from triton_ext.ops.gather_config import GatherConfig
+from triton_ext.ops.families.few_channels.config import GatherConfig
 from triton_ext.ops.problem import ConvProblem
 
 __all__ = ["DTYPES", "draw", "draw_config", "draw_problem"]

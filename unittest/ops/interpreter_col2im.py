@@ -18,18 +18,20 @@ from fprop_cases import ACTIVATIONS, Case, check, convolve
 from problem_cases import channels_last, problem_of
 from triton_ext.errors import UnsupportedError
 from triton_ext.ops import conv2d
-from triton_ext.ops.col2im_config import Col2ImConfig
-from triton_ext.ops.conv_col2im import Col2ImPlan, col2im_plan
 from triton_ext.ops.conv_plan import make_plan
-from triton_ext.ops.epilogue import PLAIN
-from triton_ext.ops.launcher import Launcher
-from triton_ext.ops.machine import machine_of
+from triton_ext.ops.core import planner
+from triton_ext.ops.core.device import device_of
+from triton_ext.ops.core.epilogue import PLAIN
+from triton_ext.ops.core.launcher import Launcher
+from triton_ext.ops.families.kn2row.config import Col2ImConfig, ranking
+from triton_ext.ops.families.kn2row.family import KN2ROW
+from triton_ext.ops.kernels.kn2row import Col2ImPlan, col2im_plan
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
 
 NIGHTLY = os.environ.get("TRITON_EXT_NIGHTLY") == "1"
 CPU, HALF = torch.device("cpu"), torch.float16
-MACHINE = machine_of(CPU, "test")
+MACHINE = device_of(CPU, "test")
 SMALL = Col2ImConfig(block_m=64, rows=3)
 
 
@@ -108,7 +110,9 @@ def test_one_launch_by_default(monkeypatch):
         launch(launcher, *arguments)
 
     monkeypatch.setattr(Launcher, "launch", counted)
-    monkeypatch.setattr("triton_ext.ops.conv_plan.col2im_pays", lambda *_: True)
+    config = next(iter(ranking(LAST, HALF, device_of(torch.device("cpu"), "conv2d"))))
+    choice = planner.Choice(KN2ROW, config)
+    monkeypatch.setattr(planner, "cheapest", lambda *_: choice)
     x, weight = (channels_last(shape, HALF, 1) for shape in (LAST.x_shape, LAST.w_shape))
     # Plans are kept by their arguments: no other test has this bias.
     y = conv2d(x, weight, torch.zeros(3, dtype=HALF), padding=1)

@@ -1,4 +1,4 @@
-"""conv2d in Triton's interpreter; ``test_conv2d.py`` runs this file with ``TRITON_INTERPRET=1``.
+"""conv2d in Triton's interpreter; ``test_interpreted.py`` runs this file.
 
 Tolerance: the largest error against an fp32 reference is at most twice torch's own in the same
 dtype, plus a floor.  The floor is 1/8 of the dtype's epsilon, relative to the largest value of the
@@ -27,8 +27,8 @@ if os.environ.get("TRITON_INTERPRET") != "1":
 
 from triton_ext.errors import DescriptorError
 from triton_ext.ops import conv2d
+from triton_ext.ops.api.functional import conv2d_with_config
 from triton_ext.ops.conv_config import ConvConfig
-from triton_ext.ops.functional import conv2d_with_config
 
 FLOOR = {
     torch.float16: torch.finfo(torch.float16).eps / 8,

@@ -16,15 +16,19 @@ from fprop_cases import convolve
 if os.environ.get("TRITON_INTERPRET") != "1":
     pytest.skip("set TRITON_INTERPRET=1 before pytest starts", allow_module_level=True)
 
-from triton_ext.ops import conv_plan, depthwise_plan, dgrad_plan, wgrad_plan
-from triton_ext.ops.conv_direct import DirectConfig, DirectPlan
-from triton_ext.ops.depthwise_config import DepthwiseConfig, DepthwiseWgradConfig
-from triton_ext.ops.machine import machine_of
+from triton_ext.ops import conv_plan, dgrad_plan, wgrad_plan
+from triton_ext.ops.core.case import Case
+from triton_ext.ops.core.device import device_of
+from triton_ext.ops.core.epilogue import PLAIN
+from triton_ext.ops.families.depthwise import plan as depthwise_plan
+from triton_ext.ops.families.depthwise.config import DepthwiseConfig, DepthwiseWgradConfig
+from triton_ext.ops.families.direct import DIRECT_DGRAD
+from triton_ext.ops.kernels.direct import DirectConfig, DirectPlan
 from triton_ext.ops.problem import ConvProblem
 
 CPU = torch.device("cpu")
 HALF = torch.float16
-MACHINE = machine_of(CPU, "test")
+MACHINE = device_of(CPU, "test")
 FLOAT_DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 # The interpreter truncates to bfloat16.
 TOLERANCE = {torch.float16: 1e-3, torch.bfloat16: 8e-3, torch.float32: 1e-6}
@@ -94,9 +98,7 @@ def test_forward_and_gradient_of_the_input(seed):
     dx, _ = gradients(problem, x, weight, dy)
     y = convolve(problem, x.double(), weight.double())
     config = None if seed % 2 else small_config(rng, 1)
-    plan = depthwise_plan.forward_plan(
-        problem, x.stride(), dtype, dtype, MACHINE, conv_plan.PLAIN, config
-    )
+    plan = depthwise_plan.forward_plan(problem, x.stride(), dtype, dtype, MACHINE, PLAIN, config)
     assert_close(plan.run(x, weight), y, (problem, plan.config))
     config = None if seed % 2 else small_config(rng, problem.stride[-1])
     plan = depthwise_plan.input_gradient_plan(problem, dy.stride(), dtype, MACHINE, config)
@@ -116,8 +118,8 @@ def test_gradient_of_the_input_of_small_groups(seed):
     if seed % 3 == 0:
         dy = dy.contiguous()
     dx, _ = gradients(problem, x, weight, dy)
-    config = DirectConfig(block_m=64, block_n=32)
-    plan = depthwise_plan.input_gradient_plan(problem, dy.stride(), dtype, MACHINE, config)
+    case = Case(direction="dgrad", problem=problem, dtype=dtype, dy_strides=dy.stride())
+    plan = DIRECT_DGRAD.bind(DirectConfig(block_m=64, block_n=32), case, MACHINE)
     assert isinstance(plan.plain, DirectPlan)
     assert_close(plan.run(dy, weight), dx, problem)
 
@@ -153,7 +155,7 @@ def test_input_as_it_lies(seed):
         x = x.contiguous()
     weight = rows_of(problem.w_shape, HALF, 1)
     expected = convolve(problem, x.double(), weight.double())
-    plan = depthwise_plan.forward_plan(problem, x.stride(), HALF, HALF, MACHINE, conv_plan.PLAIN)
+    plan = depthwise_plan.forward_plan(problem, x.stride(), HALF, HALF, MACHINE, PLAIN)
     assert plan.strides.is_copied == (x.stride(1) != 1)
     assert_close(plan.run(x, weight), expected, problem)
 

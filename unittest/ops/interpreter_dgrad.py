@@ -1,4 +1,4 @@
-"""The gradient of the input in Triton's interpreter; ``test_dgrad.py`` runs this file.
+"""The gradient of the input in Triton's interpreter; ``test_interpreted.py`` runs this file.
 
 Everything is compared with torch in float64.  Tolerance: twice the error of rounding the largest
 value once.

@@ -1,4 +1,4 @@
-"""Forward plans in Triton's interpreter; ``test_epilogue.py`` runs this file.
+"""Forward plans in Triton's interpreter; ``test_interpreted.py`` runs this file.
 
 The interpreter casts to fp8 wrongly (3.6 to 3.9), so fp8 outputs are for the GPU's tests, and it
 truncates where it casts to bf16.
@@ -18,10 +18,10 @@ if os.environ.get("TRITON_INTERPRET") != "1":
 
 from fprop_cases import ACTIVATIONS, Case, check, clamp_and_tilt, convolve, draw
 from triton_ext.errors import DescriptorError, UnsupportedError
-from triton_ext.ops.conv_direct import DirectConfig, DirectPlan
 from triton_ext.ops.conv_plan import INPUT_DTYPES, make_plan
-from triton_ext.ops.depthwise_plan import DepthwisePlan
-from triton_ext.ops.epilogue import EpilogueOperands, EpilogueSpec
+from triton_ext.ops.core.epilogue import EpilogueOperands, EpilogueSpec
+from triton_ext.ops.families.depthwise.plan import DepthwisePlan
+from triton_ext.ops.kernels.direct import DirectConfig, DirectPlan
 from triton_ext.ops.problem import ConvProblem
 
 # Infinities and what they become are part of the tests.

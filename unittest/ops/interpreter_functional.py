@@ -1,4 +1,4 @@
-"""Every operator of ``triton_ext.ops`` in Triton's interpreter; run by ``test_functional.py``.
+"""Every operator of ``triton_ext.ops`` in Triton's interpreter; run by ``test_interpreted.py``.
 
 Tolerance: the largest error against float64 is at most twice torch's own in the same dtype, plus a
 floor, relative to the largest value of the reference: 1/8 of the dtype's epsilon, for bf16 two of
@@ -24,8 +24,8 @@ if os.environ.get("TRITON_INTERPRET") != "1":
 
 from triton_ext import ops
 from triton_ext.errors import TritonExtError, UnsupportedError
-from triton_ext.ops.arguments import channels_last
-from triton_ext.ops.reference import apply_activation
+from triton_ext.ops.api.reference import apply_activation
+from triton_ext.ops.core.memory_format import channels_last
 
 F = torch.nn.functional
 NIGHTLY = os.environ.get("TRITON_EXT_NIGHTLY") == "1"

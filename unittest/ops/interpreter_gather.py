@@ -17,18 +17,20 @@ from gather_cases import draw, draw_config, draw_problem
 from problem_cases import channels_last, problem_of
 from triton_ext.errors import DescriptorError, UnsupportedError
 from triton_ext.ops import conv2d
-from triton_ext.ops.conv_gather import GatherPlan, gather_plan
 from triton_ext.ops.conv_plan import make_plan
-from triton_ext.ops.epilogue import PLAIN
-from triton_ext.ops.gather_config import GatherConfig
-from triton_ext.ops.launcher import Launcher
-from triton_ext.ops.machine import machine_of
+from triton_ext.ops.core import planner
+from triton_ext.ops.core.device import device_of
+from triton_ext.ops.core.epilogue import PLAIN
+from triton_ext.ops.core.launcher import Launcher
+from triton_ext.ops.families.few_channels.config import GatherConfig, ranking
+from triton_ext.ops.families.few_channels.family import FEW_CHANNELS
+from triton_ext.ops.kernels.few_channels import GatherPlan, gather_plan
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
 
 NIGHTLY = os.environ.get("TRITON_EXT_NIGHTLY") == "1"
 CPU, HALF = torch.device("cpu"), torch.float16
-MACHINE = machine_of(CPU, "test")
+MACHINE = device_of(CPU, "test")
 SMALL = GatherConfig(block_m=64, block_n=16, block_k=16, programs_per_sm=1)
 
 
@@ -114,7 +116,9 @@ def test_one_launch_by_default(monkeypatch):
         launch(launcher, *arguments)
 
     monkeypatch.setattr(Launcher, "launch", counted)
-    monkeypatch.setattr("triton_ext.ops.conv_plan.gathering_pays", lambda *_: True)
+    config = next(iter(ranking(STEM, HALF, device_of(torch.device("cpu"), "conv2d"))))
+    choice = planner.Choice(FEW_CHANNELS, config)
+    monkeypatch.setattr(planner, "cheapest", lambda *_: choice)
     x, weight = (channels_last(shape, HALF, 1) for shape in (STEM.x_shape, STEM.w_shape))
     # Plans are kept by their arguments: no other test has this bias.
     y = conv2d(x, weight, torch.zeros(24, dtype=HALF), stride=2, padding=1)

@@ -1,4 +1,4 @@
-"""NaN and infinity in Triton's interpreter, in every forward kernel; ``test_nonfinite.py`` runs it.
+"""NaN and infinity in Triton's interpreter, in every kernel; run by ``test_interpreted.py``.
 
 A value that is not finite, in x or in the filter, shows in exactly those outputs in which torch's
 convolution of a padded x has one: padding takes part as zeros, and zeros that our plans add do not.

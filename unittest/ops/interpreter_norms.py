@@ -1,4 +1,4 @@
-"""BatchNorm and GroupNorm in the interpreter; ``test_norms.py`` runs this file.
+"""BatchNorm and GroupNorm in the interpreter; ``test_interpreted.py`` runs this file.
 
 Against torch in float64, gradients against its autograd.
 """

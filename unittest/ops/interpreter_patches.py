@@ -15,11 +15,11 @@ from patch_cases import check, draw
 from problem_cases import channels_last, problem_of
 from triton_ext.ops import conv_transpose2d
 from triton_ext.ops.conv_config import SMEM_BYTES
-from triton_ext.ops.machine import Machine
-from triton_ext.ops.patch_dgrad import make_plan, ranking
+from triton_ext.ops.core.device import Device
+from triton_ext.ops.kernels.patches import make_plan, ranking
 
 NIGHTLY = os.environ.get("TRITON_EXT_NIGHTLY") == "1"
-MACHINE = Machine(3, (9, 0), SMEM_BYTES)
+MACHINE = Device(3, (9, 0), SMEM_BYTES)
 
 
 def plan_of(problem, dy):

@@ -14,14 +14,20 @@ if os.environ.get("TRITON_INTERPRET") != "1":
 
 import interpreter_wgrad as wgrad
 from fprop_cases import ACTIVATIONS, check, convolve
-from packing_cases import PackedCase, draw, draw_patches, draw_problem, finite_where_torch_is
+from packing_cases import (
+    PackedCase,
+    dgrad_plan_of,
+    draw,
+    draw_patches,
+    draw_problem,
+    finite_where_torch_is,
+)
 from problem_cases import channels_last
 from triton_ext.ops import conv2d, conv2d_input, conv2d_weight
 from triton_ext.ops.conv_plan import INPUT_DTYPES
-from triton_ext.ops.dgrad_forward import as_forward, make_forward_plan
-from triton_ext.ops.epilogue import EpilogueSpec
-from triton_ext.ops.launcher import Launcher
-from triton_ext.ops.problem import ConvProblem
+from triton_ext.ops.core.epilogue import EpilogueSpec
+from triton_ext.ops.core.launcher import Launcher
+from triton_ext.ops.problem import ConvProblem, as_forward
 from triton_ext.ops.row_copy import FilledChannels, RowCopies
 from triton_ext.ops.row_packing import RowPacking
 from triton_ext.ops.wgrad_plan import PackedWgradPlan, make_plan
@@ -218,7 +224,7 @@ def test_drawn_gradients_of_inputs(number):
     weight = channels_last(problem.w_shape, dtype, 2)
     bias = torch.randn(problem.in_channels).to(dtype) if number % 3 == 0 else None
     way = rng.choice(RowPacking.ways(as_forward(problem), dy.stride(), dtype.itemsize))
-    plan = make_forward_plan(problem, dy.stride(), dtype, dy.device, way)
+    plan = dgrad_plan_of(problem, dy, way)
     dx = plan.run(dy, weight, bias=bias)
     x = torch.zeros(problem.x_shape, dtype=torch.float64, requires_grad=True)
     convolve(problem, x, weight.double()).backward(dy.double())

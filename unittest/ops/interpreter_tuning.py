@@ -17,9 +17,10 @@ import triton
 from interpreted import FOLDER
 from triton_ext import ops
 from triton_ext.errors import UnsupportedError
-from triton_ext.ops import conv_gemm, execution, tuning
-from triton_ext.ops.conv_gather import GatherPlan
-from triton_ext.ops.epilogue import EpilogueSpec
+from triton_ext.ops import conv_gemm, tuning
+from triton_ext.ops.core import dispatch_cache
+from triton_ext.ops.core.epilogue import EpilogueSpec
+from triton_ext.ops.kernels.few_channels import GatherPlan
 from triton_ext.ops.tuning import job as jobs
 from triton_ext.ops.tuning import runs
 from triton_ext.ops.tuning.calls import make_plan, make_tensors, run_plan
@@ -133,7 +134,7 @@ def test_a_change_of_the_file_is_seen_after_reload(table):
     assert chosen(asked) == tuned
     tuning.reload()
     assert chosen(asked) == other
-    assert not execution._plans._known
+    assert not dispatch_cache._cache._values
 
 
 def test_what_is_known_is_not_measured_again(table):

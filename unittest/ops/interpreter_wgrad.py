@@ -1,4 +1,4 @@
-"""wgrad in Triton's interpreter; ``test_wgrad.py`` runs this file with ``TRITON_INTERPRET=1``.
+"""wgrad in Triton's interpreter; ``test_interpreted.py`` runs this file.
 
 Reference: torch's own gradient on the CPU in fp64.  The interpreter multiplies in fp32 and rounds
 once, so the largest error, relative to the largest value of the reference, is at most half an

@@ -15,9 +15,9 @@ if os.environ.get("TRITON_INTERPRET") != "1":
 import interpreter_wgrad as wgrad
 from problem_cases import channels_last, misaligned_slice
 from swapped_cases import draw_swapped, swapped_of, turned
-from triton_ext.ops.launcher import Launcher
+from triton_ext.ops.core.launcher import Launcher
+from triton_ext.ops.rewrites.operand_swap import SwappedConfig, ways
 from triton_ext.ops.wgrad_plan import SwappedWgradPlan, make_plan
-from triton_ext.ops.wgrad_swapped import SwappedConfig, ways
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
 
@@ -40,7 +40,7 @@ def plan_of(problem, x, dy, kind=None, out_dtype=None, monkeypatch=None):
     """A plan that swaps; of a kind of packing, where it is named."""
     if kind is not None:
         monkeypatch.setattr(
-            "triton_ext.ops.wgrad_swapped.ways",
+            "triton_ext.ops.rewrites.operand_swap.ways",
             lambda *given: [way for way in ways(*given) if way.kind == kind],
         )
     make_plan.cache_clear()

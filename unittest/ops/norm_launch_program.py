@@ -13,7 +13,7 @@ from unittest import mock
 from launch_recorder import Recorder
 from triton_ext import plugin
 from triton_ext.backends.nvidia.backend.prepared import parameter_sizes
-from triton_ext.ops import launcher
+from triton_ext.ops.core import launcher
 from triton_ext.ops.norms.norm_launches import Launches, _variant
 
 from benchmarks.norm_calls import make_calls, norms_on_stand_in
@@ -33,9 +33,9 @@ def prepare_and_look(compiled: Any, *rest: Any) -> Any:
 def compare(self: Launches, tensors: tuple[Any, ...], is_aligned: bool) -> None:
     """Launches both ways, in the place of ``Launches._launch``."""
     assert is_aligned
-    assert self._together is not None
+    assert self._group is not None
     steps = [(made, pick(tensors)) for made, pick in self._steps]
-    ways = [made._around[_variant(picked), plugin.passes_key()] for made, picked in steps]
+    ways = [made._bypasses[_variant(picked), plugin.passes_key()] for made, picked in steps]
     counts = [sizes[id(way.prepared)] for way in ways]
 
     def one_by_one() -> None:
@@ -44,7 +44,7 @@ def compare(self: Launches, tensors: tuple[Any, ...], is_aligned: bool) -> None:
 
     expected = recorder.record_all(counts, one_by_one)
     done: list[bool] = []
-    got = recorder.record_all(counts, lambda: done.append(self._together(tensors)))
+    got = recorder.record_all(counts, lambda: done.append(self._group(tensors)))
     assert done == [True]
     assert got == expected
     found.append(len(got))

@@ -7,8 +7,8 @@ import random
 import torch
 from dgrad_cases import reference
 from problem_cases import channels_last, problem_of
-from triton_ext.ops.machine import Machine
-from triton_ext.ops.patch_dgrad import has_patches, make_plan, ranking
+from triton_ext.ops.core.device import Device
+from triton_ext.ops.kernels.patches import has_patches, make_plan, ranking
 from triton_ext.ops.problem import ConvProblem
 
 __all__ = ["check", "draw"]
@@ -42,7 +42,7 @@ def draw(rng: random.Random, *, patches: int) -> ConvProblem:
 def check(
     problem: ConvProblem,
     dtype: torch.dtype,
-    machine: Machine,
+    machine: Device,
     device: str = "cpu",
     *,
     bias: bool = False,

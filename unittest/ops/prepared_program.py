@@ -25,25 +25,18 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 from triton_ext import ops, plugin
 from triton_ext.backends.nvidia.backend.prepared import PreparedLaunch, parameter_sizes
 from triton_ext.host import capabilities
-from triton_ext.ops import (
-    conv_plan,
-    dgrad_plan,
-    execution,
-    launcher,
-    repeats,
-    shortcut,
-    wgrad_plan,
-)
+from triton_ext.ops import conv_plan, dgrad_plan, wgrad_plan
+from triton_ext.ops.api.bound import BoundConvolution
 from triton_ext.ops.conv_config import ConvConfig
-from triton_ext.ops.descriptors import packed_strides
-from triton_ext.ops.epilogue import PLAIN, EpilogueOperands, EpilogueSpec
+from triton_ext.ops.core import dispatch_cache, launcher, replay
+from triton_ext.ops.core.descriptors import packed_strides
+from triton_ext.ops.core.epilogue import PLAIN, EpilogueOperands, EpilogueSpec
+from triton_ext.ops.core.launcher import Launcher, recording
+from triton_ext.ops.core.replay import BoundPlan
 from triton_ext.ops.hopper import wgrad_plan as hopper_wgrad_plan
 from triton_ext.ops.hopper.tiles import TileConfig
 from triton_ext.ops.hopper.wgrad_tiles import WgradTileChoice
-from triton_ext.ops.launcher import Launcher, recording
 from triton_ext.ops.problem import ConvProblem
-from triton_ext.ops.repeats import Repeats
-from triton_ext.ops.seen import SeenConvolution
 from triton_ext.ops.wgrad_config import WgradChoice
 
 from benchmarks.calls import through
@@ -78,7 +71,7 @@ def prepare_and_look(compiled: Any, *rest: Any) -> Any:
 
 def compare(made: Launcher, tensors: tuple[Any, ...], variant: Any = None) -> None:
     """Launches both ways, instead of ``Launcher.launch``."""
-    way = made._around[variant, ()]
+    way = made._bypasses[variant, ()]
     counts = sizes[id(way.prepared)]
     others = (*made.scalars, *made.constants.values())
     expected = recorder.record(counts, lambda: way.run(*tensors, *others))
@@ -260,8 +253,14 @@ def check_row_copies() -> None:
 # ---- Calls that look like one before -----------------------------------------------------------
 
 
-def repeats_of(known: Any) -> Repeats:
-    return known.run.__self__ if isinstance(known, SeenConvolution) else known
+def of_functions() -> list[Any]:
+    """What is cached for calls of functions, and not only for those of operators."""
+    names = ("conv2d", "conv2d_input", "conv2d_weight", "backward")
+    return [value for key, value in dispatch_cache._cache._values.items() if key[0][0] in names]
+
+
+def plan_of(bound: Any) -> BoundPlan:
+    return bound.run.__self__ if isinstance(bound, BoundConvolution) else bound
 
 
 def assert_same_but_for_memory(expected: list[Launch], got: list[Launch], given: set[int]) -> None:
@@ -289,22 +288,22 @@ def repeated(make: Any, is_in_place: bool = True, launches: int = 1) -> None:
         is_in_place: Whether the plan passes its tensors as they are.
         launches: How many kernels it takes.
     """
-    execution.clear_plans()
+    dispatch_cache.clear()
     for _ in range(3):
         call, _ = make()
         kept.append(call())
-    (known,) = shortcut._known._known.values()
-    found = repeats_of(known)
+    (bound,) = of_functions()
+    found = plan_of(bound)
     assert found.is_prepared == is_in_place
-    again = found._again
+    again = found._replay
     call, tensors = make()
-    found._again, found._tries = None, 0
+    found._replay, found._tries = None, 0
     with recording() as launched:
         kept.append(call())
-    counts = [sizes[id(it.launcher._around[it.variant, ()].prepared)] for it in launched]
+    counts = [sizes[id(it.launcher._bypasses[it.variant, ()].prepared)] for it in launched]
     with mock.patch.object(PreparedLaunch, "__call__", return_value=False):
         expected = recorder.record_all(counts, lambda: kept.append(call()))
-    found._again = again
+    found._replay = again
     got = recorder.record_all(counts, lambda: kept.append(call()))
     given = {t.data_ptr() for t in tensors if t is not None}
     assert_same_but_for_memory(expected, got, given)
@@ -388,22 +387,22 @@ def check_flags_are_those_of_the_stream() -> None:
 
     plan = chosen(None)
 
-    def run(x: torch.Tensor, dy: torch.Tensor) -> torch.Tensor:
+    def run(plan: Any, x: torch.Tensor, dy: torch.Tensor) -> torch.Tensor:
         return plan.run(x, dy)
 
-    again = Repeats(run)
+    again = BoundPlan(plan, run)
     x, dy = last(problem.x_shape), last(problem.y_shape)
     with (
         mock.patch.object(hopper_wgrad_plan, "zeroed_flags", flags),
-        mock.patch.object(repeats, "zeroed_flags", flags),
-        mock.patch.object(repeats, "_are_flags", lambda tensor: tensor is made[0]),
+        mock.patch.object(replay, "zeroed_flags", flags),
+        mock.patch.object(replay, "_are_flags", lambda tensor: tensor is made[0]),
     ):
         for _ in range(3):
             kept.append(again.run(x, dy))
         assert again.is_prepared
         with recording() as launched:
             kept.append(plan.run(x, dy))
-        counts = [sizes[id(it.launcher._around[it.variant, ()].prepared)] for it in launched]
+        counts = [sizes[id(it.launcher._bypasses[it.variant, ()].prepared)] for it in launched]
         expected = recorder.record_all(counts, lambda: kept.append(plan.run(x, dy)))
         other = count_flags[1 << 15 :]
         made[:] = [other]
@@ -413,7 +412,7 @@ def check_flags_are_those_of_the_stream() -> None:
 
 
 def check_repeated_training() -> None:
-    execution.clear_plans()
+    dispatch_cache.clear()
     x = last(BASIC.x_shape).requires_grad_()
     weight = last(BASIC.w_shape).requires_grad_()
     bias = torch.zeros(64, dtype=HALF, requires_grad=True)
@@ -423,8 +422,8 @@ def check_repeated_training() -> None:
         gradients = torch.autograd.grad(y, (x, weight, bias), dy)
         kept.extend((y, *gradients))
     assert [tuple(each.shape) for each in gradients] == [x.shape, weight.shape, bias.shape]
-    forward, backward = shortcut._known._known.values()
-    for each in (repeats_of(forward), backward.of_x, backward.of_weight):
+    forward, backward = of_functions()
+    for each in (plan_of(forward), backward.of_x, backward.of_weight):
         assert each.is_prepared
 
 
@@ -448,7 +447,7 @@ def check_unaligned_tensors_are_copied() -> None:
         kept.append(ops.conv2d(x, odd, None, 1, 1))
     (it,) = launched
     (launch,) = recorder.record(
-        sizes[id(it.launcher._around[it.variant, ()].prepared)],
+        sizes[id(it.launcher._bypasses[it.variant, ()].prepared)],
         lambda: kept.append(ops.conv2d(x, odd, None, 1, 1)),
     )
     # The second map of the kernel is that of the weight; the stand-in's begin with the address.
@@ -459,7 +458,7 @@ def check_unaligned_tensors_are_copied() -> None:
 
 
 def check_nobody_keeps_the_tensors_of_a_call() -> None:
-    execution.clear_plans()
+    dispatch_cache.clear()
     given: list[int] = []
 
     def call() -> None:
@@ -490,10 +489,10 @@ def check_output_of_a_repeated_call() -> None:
 def check_what_comes_later_is_seen_by_repeated_calls() -> None:
     repeated(forward(plain))
     x, weight, _, _ = plain()
-    (known,) = shortcut._known._known.values()
-    launch = repeats_of(known)._again.launch
+    (bound,) = of_functions()
+    launch = plan_of(bound)._replay.launch
     y = torch.empty_like(x)
-    tensors = (x, weight, None, y, None, None, repeats._NO_MEMORY)
+    tensors = (x, weight, None, y, None, None, replay._NO_MEMORY)
     assert launch(tensors)
     (kernel,) = launch._kernels
     with mock.patch.object(kernel, "pre_run_hooks", [print]):
@@ -549,7 +548,7 @@ def check_attributes() -> None:
 def check_tensor_in_place_of_its_descriptor() -> None:
     made = small()
     made.launch(tensors())
-    (way,) = made._around.values()
+    (way,) = made._bypasses.values()
     described, y = tensors()
     counts = sizes[id(way.prepared)]
     expected = recorder.record(counts, lambda: made.launch((described, y)))
@@ -559,7 +558,7 @@ def check_tensor_in_place_of_its_descriptor() -> None:
 def check_hooks_are_called() -> None:
     made = small()
     made.launch(tensors())
-    (way,) = made._around.values()
+    (way,) = made._bypasses.values()
     seen: list[str] = []
 
     def enter(metadata: Any) -> None:
@@ -589,7 +588,7 @@ def launched(way: Any, *arguments: Any) -> int:
 def check_what_is_not_launched() -> None:
     made = small()
     made.launch(tensors())
-    (way,) = made._around.values()
+    (way,) = made._bypasses.values()
     x, y = tensors()
     assert launched(way, x, y) == 1
     assert not launched(way, x)
@@ -618,7 +617,7 @@ def check_what_is_not_launched() -> None:
 def check_errors() -> None:
     made = small()
     made.launch(tensors())
-    (way,) = made._around.values()
+    (way,) = made._bypasses.values()
     others = (*made.scalars, *made.constants.values())
     x, y = tensors()
     recorder.library.fake_launcher_set_result(1)
@@ -636,7 +635,7 @@ def check_errors() -> None:
 def check_threads_do_not_share_parameters() -> None:
     made = small()
     made.launch(tensors())
-    (way,) = made._around.values()
+    (way,) = made._bypasses.values()
     pairs = [tensors() for _ in range(4)]
     counts = sizes[id(way.prepared)]
     expected = {

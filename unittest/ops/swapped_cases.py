@@ -6,7 +6,7 @@ import random
 
 import torch
 from triton_ext.ops.problem import ConvProblem
-from triton_ext.ops.wgrad_swapped import as_swapped
+from triton_ext.ops.rewrites.operand_swap import as_swapped
 
 
 def draw_swapped(rng: random.Random, *, pixels: int, channels: int = 24) -> ConvProblem:

@@ -24,7 +24,11 @@ from interpreted import assert_passes_in_the_interpreter
 from problem_cases import problem_of
 from triton_ext.errors import DescriptorError
 from triton_ext.ops import tuning
-from triton_ext.ops.col2im_config import (
+from triton_ext.ops.conv_plan import make_plan
+from triton_ext.ops.core import planner
+from triton_ext.ops.core.case import Case
+from triton_ext.ops.core.device import Device, assumed_device
+from triton_ext.ops.families.kn2row.config import (
     Col2ImConfig,
     Walk,
     block_k,
@@ -33,13 +37,11 @@ from triton_ext.ops.col2im_config import (
     ranking,
     vector_of,
 )
-from triton_ext.ops.conv_col2im import Col2ImPlan, compile_conv_col2im
-from triton_ext.ops.conv_plan import col2im_share, make_plan
-from triton_ext.ops.machine import Machine, assumed_machine
+from triton_ext.ops.kernels.kn2row import Col2ImPlan, compile_conv_col2im
 
 HALF = torch.float16
 META = torch.device("meta")
-H200 = Machine(132, (9, 0), 232448)
+H200 = Device(132, (9, 0), 232448)
 VAE = problem_of(ci=128, co=3, size=(1024, 1024), padding=1)
 VAE_512 = problem_of(ci=128, co=3, size=(512, 512), padding=1)
 UNET = problem_of(n=8, ci=320, co=4, size=(64, 64), padding=1)
@@ -103,8 +105,13 @@ def test_loads_are_as_wide_as_strides_allow():
 # --- the choice ---------------------------------------------------------------------------------
 
 
+def kind_chosen(problem, dtype=HALF, **layout):
+    case = Case(direction="fprop", problem=problem, dtype=dtype, **layout)
+    return planner.cheapest(case, H200).family.kind
+
+
 def test_what_is_chosen():
-    with assumed_machine(H200):
+    with assumed_device(H200):
         for problem in (VAE, VAE_512):
             plan = make_plan(problem, dense(problem), HALF, META)
             assert isinstance(plan, Col2ImPlan)
@@ -112,23 +119,22 @@ def test_what_is_chosen():
         # Not by so much faster that a model which was not measured is believed.
         for problem in (UNET, UNET_128):
             assert not isinstance(make_plan(problem, dense(problem), HALF, META), Col2ImPlan)
-    assert col2im_share(VAE, dense(VAE), torch.bfloat16, H200) < 0.5
-    assert col2im_share(VAE, dense(VAE), torch.float32, H200) == float("inf")
-    apart = (*dense(VAE)[:3], 129)
-    assert col2im_share(VAE, apart, HALF, H200) == float("inf")
+    assert kind_chosen(VAE, dtype=torch.bfloat16) == "col2im"
+    assert kind_chosen(VAE, dtype=torch.float32) != "col2im"
+    assert kind_chosen(VAE, x_strides=(*dense(VAE)[:3], 129)) != "col2im"
     # One tap: nothing is read twice.
     one = problem_of(ci=128, co=3, size=(1024, 1024), taps=(1, 1))
-    assert col2im_share(one, dense(one), HALF, H200) == float("inf")
+    assert kind_chosen(one) != "col2im"
     three = problem_of(ci=16, co=3, size=(4, 4, 4), taps=(3, 3, 3))
     assert col2im_reasons(three, HALF) == ("3 dimensions: expected 1 or 2",)
 
 
 def test_a_tables_choice_is_for_loads_of_16_bytes(monkeypatch):
     config = Col2ImConfig(block_m=64, rows=34)
-    monkeypatch.setattr("triton_ext.ops.conv_plan.find", lambda *_: config)
+    monkeypatch.setattr("triton_ext.ops.core.planner.find", lambda *_: config)
     make_plan.cache_clear()
     image, channel, _, _ = dense(UNET)
-    with assumed_machine(H200):
+    with assumed_device(H200):
         plan = make_plan(UNET, (image, channel, 328 * 64, 328), HALF, META)
         assert isinstance(plan, Col2ImPlan)
         # As where nothing was measured.

@@ -17,11 +17,11 @@ from fprop_cases import ACTIVATIONS, Case, check, convolve
 from gpu_comparison import MARKS, NIGHTLY, bits, compile_ahead, skip_without_gpu
 from problem_cases import channels_last, problem_of
 from triton_ext.ops import conv2d
-from triton_ext.ops.col2im_config import Col2ImConfig, ranking
-from triton_ext.ops.conv_col2im import Col2ImPlan, col2im_plan
 from triton_ext.ops.conv_plan import make_plan
-from triton_ext.ops.epilogue import PLAIN, EpilogueSpec
-from triton_ext.ops.machine import machine_of
+from triton_ext.ops.core.device import device_of
+from triton_ext.ops.core.epilogue import PLAIN, EpilogueSpec
+from triton_ext.ops.families.kn2row.config import Col2ImConfig, ranking
+from triton_ext.ops.kernels.kn2row import Col2ImPlan, col2im_plan
 
 skip_without_gpu()
 pytestmark = MARKS
@@ -38,7 +38,7 @@ def drawn(number: int) -> tuple[Case, Col2ImConfig]:
 
 
 def plan_of(problem, x, config=None, spec=PLAIN):
-    return col2im_plan(problem, x.stride(), x.dtype, machine_of(CUDA, "test"), spec, config)
+    return col2im_plan(problem, x.stride(), x.dtype, device_of(CUDA, "test"), spec, config)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -72,7 +72,7 @@ LAST = {
 def test_last_layers(name, dtype):
     problem = LAST[name]
     case = Case(problem=problem, dtype=dtype, spec=EpilogueSpec(bias=True))
-    configs = ranking(problem, dtype, machine_of(CUDA, "test"))
+    configs = ranking(problem, dtype, device_of(CUDA, "test"))
     assert configs
     # The first of every tile and number of stages.
     for config in {(c.block_m, c.num_stages): c for c in reversed(configs)}.values():

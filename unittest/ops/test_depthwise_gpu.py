@@ -28,7 +28,7 @@ from gpu_comparison import (
     twice,
 )
 from triton_ext.ops import conv_plan, dgrad_plan, wgrad_plan
-from triton_ext.ops.depthwise_config import Walk, rank_wgrad, ranking
+from triton_ext.ops.families.depthwise.config import Walk, rank_wgrad, ranking
 from triton_ext.ops.problem import ConvProblem
 
 skip_without_gpu()

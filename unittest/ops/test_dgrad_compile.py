@@ -27,8 +27,8 @@ from triton_ext.host import capabilities
 from triton_ext.ops import dgrad_plan, row_copy
 from triton_ext.ops.conv_config import SMEM_BYTES, ConvConfig
 from triton_ext.ops.conv_dgrad import compile_conv_dgrad
+from triton_ext.ops.core.device import Device
 from triton_ext.ops.dgrad_config import CONFIGS, NARROW_CONFIGS, with_steps
-from triton_ext.ops.machine import Machine
 
 IM2COL = capabilities()["im2col"]
 COPIES = capabilities()["im2col-copies"]
@@ -150,7 +150,7 @@ def emulate(monkeypatch, problem, config, dtype=torch.float16, programs=3, seed=
     pytest.importorskip("triton_ext.emulator")
     from triton_ext.emulator import Program
 
-    monkeypatch.setattr(dgrad_plan, "machine_of", lambda *_: Machine(programs, (9, 0), SMEM_BYTES))
+    monkeypatch.setattr(dgrad_plan, "device_of", lambda *_: Device(programs, (9, 0), SMEM_BYTES))
     monkeypatch.setattr(row_copy, "row_copy_kernel", EmulatedKernel(row_copy.row_copy_kernel))
     dy, weight = channels_last(problem.y_shape, dtype, 1), channels_last(problem.w_shape, dtype, 2)
     groups = problem.groups

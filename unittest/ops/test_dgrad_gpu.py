@@ -29,12 +29,12 @@ from gpu_comparison import (
     twice,
 )
 from problem_cases import channels_last, problem_of
+from triton_ext.ops.core.device import device_of
 from triton_ext.ops.dgrad_config import CONFIGS, NARROW_CONFIGS
 from triton_ext.ops.dgrad_plan import DTYPES, make_plan, ranking, reasons
 from triton_ext.ops.hopper.dgrad_config import narrow_configs
 from triton_ext.ops.hopper.fprop_config import CONFIGS as GLUON_CONFIGS
 from triton_ext.ops.hopper.plans import common_reasons
-from triton_ext.ops.machine import machine_of
 
 skip_without_gpu()
 pytestmark = MARKS
@@ -116,7 +116,7 @@ def test_the_cases_cover_what_they_are_meant_to():
 
 def other_configs(problem, dtype):
     """The best configuration of every kernel that takes the problem and was not chosen."""
-    machine = machine_of(torch.device("cuda"), "test")
+    machine = device_of(torch.device("cuda"), "test")
     ranked = ranking(problem, dtype, machine)
     best = {type(config): config for config in reversed(ranked)}
     return [config for config in best.values() if config != ranked[0]]
@@ -151,7 +151,7 @@ def test_narrow_tiles(ci, stride):
 def test_every_configuration(config, stride):
     # Tails in M, N (200 columns) and K (72 channels) of every tile.
     problem = problem_of(n=5, ci=200, co=72, size=(37, 41), stride=stride, padding=1)
-    machine = machine_of(torch.device("cuda"), "test")
+    machine = device_of(torch.device("cuda"), "test")
     if config in GLUON_CONFIGS and common_reasons(problem, torch.float16, machine):
         pytest.skip("; ".join(common_reasons(problem, torch.float16, machine)))
     check(problem, torch.float16, config)

@@ -15,13 +15,13 @@ from triton_ext.errors import DescriptorError
 from triton_ext.ops import conv_dgrad, dgrad_plan, row_copy
 from triton_ext.ops.conv_config import SMEM_BYTES
 from triton_ext.ops.conv_dgrad import conv_dgrad_kernel
+from triton_ext.ops.core.device import Device
 from triton_ext.ops.dgrad_config import CONFIGS, NARROW_CONFIGS, choose_config
 from triton_ext.ops.hopper import dgrad_plan as hopper_plan
-from triton_ext.ops.machine import Machine
 
 from benchmarks.suites import select_layers
 
-H200 = Machine(132, (9, 0), SMEM_BYTES)
+H200 = Device(132, (9, 0), SMEM_BYTES)
 
 
 @pytest.fixture
@@ -31,7 +31,7 @@ def kernel(monkeypatch):
     copy = LookingKernel(row_copy.row_copy_kernel.arg_names)
     monkeypatch.setattr(row_copy, "row_copy_kernel", copy)
     monkeypatch.setattr(hopper_plan, "reasons", lambda *arguments: ("the test has none",))
-    monkeypatch.setattr(dgrad_plan, "machine_of", lambda device, operator: H200)
+    monkeypatch.setattr(dgrad_plan, "device_of", lambda device, operator: H200)
     dgrad_plan.make_plan.cache_clear()
     yield looking
     dgrad_plan.make_plan.cache_clear()
@@ -179,7 +179,7 @@ def test_refuses_other_dtypes_by_name(kernel):
 
 
 def test_a_machine_with_little_shared_memory_is_refused(kernel):
-    small = Machine(20, (12, 0), 32 * 1024)
+    small = Device(20, (12, 0), 32 * 1024)
     (reason,) = dgrad_plan.reasons(problem_of(), torch.float16, small)
     assert "32768 bytes of shared memory" in reason
     assert dgrad_plan.reasons(problem_of(), torch.float16, H200) == ()

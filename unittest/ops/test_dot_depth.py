@@ -24,23 +24,23 @@ from triton_ext.ops import (
     conv_plan,
     dgrad_config,
     dgrad_plan,
-    patch_dgrad,
     wgrad_plan,
 )
 from triton_ext.ops.conv_config import SMEM_BYTES, ConvConfig, least_block
 from triton_ext.ops.conv_fprop import compile_conv_fprop
-from triton_ext.ops.machine import Machine, assumed_machine
-from triton_ext.ops.patch_dgrad import compile_patch_dgrad
+from triton_ext.ops.core.case import Case
+from triton_ext.ops.core.device import Device, assumed_device
+from triton_ext.ops.core.registry import config_refusals
+from triton_ext.ops.kernels import patches
+from triton_ext.ops.kernels.patches import compile_patch_dgrad
 from triton_ext.ops.problem import ConvProblem
 from triton_ext.ops.tuning.calls import candidates, make_plan
-from triton_ext.ops.tuning_store.cases import Case
-from triton_ext.ops.tuning_store.possible import problems_of
 
 IM2COL = capabilities()["im2col"]
 needs_im2col = pytest.mark.skipif(not IM2COL.available, reason=IM2COL.reason)
 OF_8 = capabilities()["fp32-dots-of-8"]
 
-H200 = Machine(132, (9, 0), SMEM_BYTES)
+H200 = Device(132, (9, 0), SMEM_BYTES)
 META = torch.device("meta")
 TILES = ConvConfig(block_m=128, block_n=64, num_stages=4, num_warps=4)
 DTYPES = {
@@ -126,11 +126,11 @@ def few_channels(direction: str) -> list[ConvProblem]:
 def depths_of(direction: str, problem: ConvProblem, dtype: torch.dtype) -> list[int]:
     """K of the products of what a plan chooses and of what tuning would try."""
     case = Case(direction=direction, problem=problem, dtype=dtype)
-    with assumed_machine(H200):
+    with assumed_device(H200):
         configs = [make_plan(case, META).config]
     configs += candidates(problem, direction, dtype, H200)
-    if direction == "dgrad" and patch_dgrad.has_patches(problem):
-        configs += patch_dgrad.ranking(problem, dtype, H200)
+    if direction == "dgrad" and patches.has_patches(problem):
+        configs += patches.ranking(problem, dtype, H200)
     inner = [getattr(config, "config", config) for config in configs if config is not None]
     return [
         getattr(config, "block_k", 0) or getattr(config, "block_pixels", 0)
@@ -185,7 +185,7 @@ def test_few_channels_of_fp32_compile(options, fresh_triton_cache):
 @needs_im2col
 def test_patches_of_few_channels_of_fp32_compile(fresh_triton_cache):
     problem = problem_of(n=64, ci=3, co=4, size=(224, 224), taps=(4, 4), stride=4)
-    config = next(iter(patch_dgrad.ranking(problem, torch.float32, H200)))
+    config = next(iter(patches.ranking(problem, torch.float32, H200)))
     assert config.block_k == least_block(4)
     compiled = compile_patch_dgrad(config, problem, 90, dtype=tl.float32)
     assert "f32.tf32.tf32" in compiled.asm["ptx"]
@@ -219,7 +219,7 @@ def test_steps_that_newer_releases_multiply_name_the_release():
     if OF_8.available:
         for direction in ("fprop", "dgrad"):
             case = Case(direction=direction, problem=DENSE, dtype=torch.float32)
-            with assumed_machine(H200):
+            with assumed_device(H200):
                 assert make_plan(case, META, config).config == config
         return
     message = (
@@ -238,8 +238,8 @@ def refuse(config: ConvConfig, dtype: torch.dtype, message: str) -> None:
         if direction == "wgrad" or dtype not in dtypes:
             continue
         case = Case(direction=direction, problem=DENSE, dtype=dtype)
-        assert re.search(message, "; ".join(problems_of(config, case, H200)))
-        with assumed_machine(H200), pytest.raises(UnsupportedError, match=message):
+        assert re.search(message, "; ".join(config_refusals(config, case, H200)))
+        with assumed_device(H200), pytest.raises(UnsupportedError, match=message):
             make_plan(case, META, config)
 
 
@@ -247,12 +247,12 @@ def refuse(config: ConvConfig, dtype: torch.dtype, message: str) -> None:
 def test_steps_of_a_gradient_that_reach_into_the_next_group_are_refused():
     grouped = problem_of(n=2, ci=48, co=72, size=(9, 9), taps=(3, 3), padding=1, groups=3)
     case = Case(direction="dgrad", problem=grouped, dtype=torch.float16)
-    with assumed_machine(H200):
+    with assumed_device(H200):
         # 24 channels of a group are filled up to 32.
         assert make_plan(case, META, replace(TILES, block_k=32)).config.block_k == 32
         with pytest.raises(UnsupportedError, match="block_k is 64: expected a divisor of 32"):
             make_plan(case, META, TILES)
-    assert "divisor of 32" in problems_of(TILES, case, H200)[0]
+    assert "divisor of 32" in config_refusals(TILES, case, H200)[0]
     assert dgrad_config.group_channels(72, 3) == 32
 
 

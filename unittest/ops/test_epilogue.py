@@ -20,23 +20,18 @@ pytest.importorskip("numpy", reason="Triton's interpreter needs numpy, which is 
 import torch
 from emulated import emulate
 from fprop_cases import Case, check, clamp_and_tilt, draw
-from interpreted import assert_passes_in_the_interpreter
 from triton_ext.host import capabilities
 from triton_ext.ops import conv_plan
 from triton_ext.ops.conv_config import CONFIGS, SMEM_BYTES, OutputTile, least_block
 from triton_ext.ops.conv_fprop import compile_conv_fprop
-from triton_ext.ops.epilogue import ACTIVATIONS, PLAIN, EpilogueSpec
+from triton_ext.ops.core.device import Device
+from triton_ext.ops.core.epilogue import ACTIVATIONS, PLAIN, EpilogueSpec
 from triton_ext.ops.problem import ConvProblem
 
 IM2COL = capabilities()["im2col"]
 pytestmark = pytest.mark.skipif(not IM2COL.available, reason=IM2COL.reason)
 
 NIGHTLY = os.environ.get("TRITON_EXT_NIGHTLY") == "1"
-
-
-@pytest.mark.slow
-def test_everything_in_the_interpreter():
-    assert_passes_in_the_interpreter("interpreter_epilogue.py")
 
 
 # --- the specification --------------------------------------------------------------------------
@@ -234,7 +229,7 @@ def test_reasons():
         batch=0, in_channels=8, out_channels=9, input_size=(6, 6), filter_size=(3, 3),
         stride=(9, 1), padding=((0, 0), (0, 0)), dilation=(1, 1), groups=2,
     )  # fmt: skip
-    old = conv_plan.Machine(108, (8, 0), 166912)
+    old = Device(108, (8, 0), 166912)
     found = conv_plan.reasons(problem, torch.float64, old)
     expected = ("float64", "sm_80", "groups=2", "stride 9", "strides need taps")
     for words, reason in zip(expected, found, strict=True):

@@ -14,20 +14,15 @@ pytest.importorskip("torch", reason="triton_ext.ops needs torch, which is not in
 
 import torch
 import triton
-from interpreted import assert_passes_in_the_interpreter
 from torch.autograd import forward_ad
 from triton_ext import ops
 from triton_ext.errors import DescriptorError, UnsupportedError
-from triton_ext.ops import arguments
-from triton_ext.ops.arguments import channels_last
-from triton_ext.ops.plans import PlanCache
+from triton_ext.ops.core import parameters
+from triton_ext.ops.core.dispatch_cache import DispatchCache
+from triton_ext.ops.core.memory_format import channels_last
+from triton_ext.ops.core.parameters import ConvParameters
 
 F = torch.nn.functional
-
-
-@pytest.mark.slow
-def test_everything_in_the_interpreter():
-    assert_passes_in_the_interpreter("interpreter_functional.py", timeout_s=1800)
 
 
 def half(*shape: int) -> torch.Tensor:
@@ -53,7 +48,7 @@ DY = half(2, 16, 4, 3)
     ],
 )
 def test_numbers(value, dims, expected):
-    assert arguments.numbers("stride", value, dims) == expected
+    assert parameters.numbers("stride", value, dims) == tuple(expected)
 
 
 @pytest.mark.parametrize(
@@ -70,7 +65,7 @@ def test_numbers(value, dims, expected):
     ],
 )
 def test_padding(padding, expected):
-    assert arguments.padding_sides(padding, (3, 4), (1, 1), (2, 1)) == expected
+    assert ConvParameters.parse((1, padding, (2, 1), 1), (3, 4)).padding == tuple(expected)
 
 
 @pytest.mark.parametrize("stride", [1, 2, 3])
@@ -79,14 +74,14 @@ def test_sizes_are_torchs(stride, extra):
     if extra >= stride:
         return
     y = F.conv_transpose2d(torch.ones(1, 1, 5, 6), torch.ones(1, 1, 3, 2), None, stride, 1, extra)
-    walk = ([stride] * 2, [1, 1, 1, 1], [1, 1])
-    size = arguments.dgrad_size((5, 6), (3, 2), *walk, [extra] * 2)
+    found = ConvParameters.parse((stride, 1, 1, 1), (3, 2))
+    size = found.transposed_size((5, 6), (3, 2), (extra, extra))
     assert tuple(size) == y.shape[2:]
-    assert arguments.fprop_size(size, (3, 2), *walk) == [5, 6]
+    assert found.output_size(size, (3, 2)) == [5, 6]
 
 
 def test_the_oldest_plans_go():
-    cache: PlanCache[int] = PlanCache(size=2)
+    cache: DispatchCache[int] = DispatchCache(size=2)
     for key in range(3):
         cache.keep(key, key * 10)
     assert [cache.get(key) for key in range(3)] == [None, 10, 20]
@@ -95,7 +90,7 @@ def test_the_oldest_plans_go():
 
 
 def test_threads_wait_for_each_other_where_a_cache_changes():
-    cache: PlanCache[int] = PlanCache(size=1)
+    cache: DispatchCache[int] = DispatchCache(size=1)
     other = threading.Thread(target=cache.clear)
 
     class Interrupted(dict):
@@ -106,10 +101,10 @@ def test_threads_wait_for_each_other_where_a_cache_changes():
                 other.join(0.05)
             return size
 
-    cache._known = Interrupted(first=1)
+    cache._values = Interrupted(first=1)
     assert cache.keep("second", 2) == 2
     other.join()
-    assert not cache._known
+    assert not cache._values
 
 
 # --- refusals of all ------------------------------------------------------------------------------
@@ -230,8 +225,8 @@ def test_an_endless_stride_is_refused_and_not_walked():
 
 def test_padding_as_an_array():
     numpy = pytest.importorskip("numpy")
-    sides = arguments.padding_sides(numpy.array([1, 2]), (3, 3), (1, 1), (1, 1))
-    assert sides == [1, 1, 2, 2]
+    found = ConvParameters.parse((1, numpy.array([1, 2]), 1, 1), (3, 3))
+    assert found.padding == (1, 1, 2, 2)
 
 
 def test_a_gradient_of_no_channels_is_refused():
@@ -647,14 +642,14 @@ def test_a_refused_device_is_refused_by_the_function_that_was_called(name, call)
 
 
 def test_a_refusal_has_the_words_of_the_function():
-    from triton_ext.ops.gradients import _said_by
+    from triton_ext.ops.api.gradients import _renamed
 
     refusal = UnsupportedError("conv_dgrad: dy has 1 output channels in each of 2 groups")
-    found = _said_by("conv_transpose1d", refusal, {"dy": "x", "output channels": "input channels"})
+    found = _renamed("conv_transpose1d", refusal, {"dy": "x", "output channels": "input channels"})
     assert str(found) == "conv_transpose1d: x has 1 input channels in each of 2 groups"
     assert type(found) is UnsupportedError
     other = ValueError("conv1d: something else")
-    assert _said_by("conv_transpose1d", other, {}) is other
+    assert _renamed("conv_transpose1d", other, {}) is other
 
 
 @triton.jit
@@ -694,8 +689,8 @@ def test_an_epilogue_returns_a_tile(function, what):
 
 
 def test_an_epilogue_may_return_in_branches():
-    from triton_ext.ops.epilogue import result_problem
+    from triton_ext.ops.core.epilogue import result_refusal
 
-    assert result_problem(returns_from_both_branches) == ""
+    assert result_refusal(returns_from_both_branches) == ""
     # Without a source there is nothing to read.
-    assert result_problem(SimpleNamespace(fn=len)) == ""
+    assert result_refusal(SimpleNamespace(fn=len)) == ""

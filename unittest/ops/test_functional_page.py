@@ -14,7 +14,7 @@ pytest.importorskip("torch", reason="triton_ext.ops needs torch, which is not in
 
 import torch
 from triton_ext.ops import support
-from triton_ext.ops.arguments import channels_last
+from triton_ext.ops.core.memory_format import channels_last
 
 PAGE = (pathlib.Path(__file__).parents[2] / "docs" / "convolutions.md").read_text(encoding="utf-8")
 TABLE = re.search(r"<!-- table: .*?-->\n(.*?)<!-- end of table -->", PAGE, re.DOTALL)
@@ -24,7 +24,7 @@ ROWS = [
 ]
 
 
-@pytest.mark.parametrize("index", range(4))
+@pytest.mark.parametrize("index", range(5))
 def test_the_code_prints_what_it_says(index, tmp_path):
     pytest.importorskip("numpy", reason="Triton's interpreter needs numpy, which is not installed")
     code = re.findall(r"^```python\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)[index]

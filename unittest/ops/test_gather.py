@@ -24,23 +24,24 @@ from gather_cases import draw, draw_config, draw_problem
 from interpreted import assert_passes_in_the_interpreter
 from problem_cases import problem_of
 from triton_ext.ops import tuning
-from triton_ext.ops.conv_gather import (
-    GatherPlan,
-    compile_conv_gather,
-    gather_plan,
-)
-from triton_ext.ops.conv_plan import gathering_pays
-from triton_ext.ops.gather_config import (
+from triton_ext.ops.core import planner
+from triton_ext.ops.core.case import Case
+from triton_ext.ops.core.device import Device
+from triton_ext.ops.families.few_channels.config import (
     GatherConfig,
     Window,
     gather_reasons,
     num_programs,
     ranking,
 )
-from triton_ext.ops.machine import Machine
+from triton_ext.ops.kernels.few_channels import (
+    GatherPlan,
+    compile_conv_gather,
+    gather_plan,
+)
 
 HALF = torch.float16
-H200 = Machine(132, (9, 0), 232448)
+H200 = Device(132, (9, 0), 232448)
 EFFICIENTNET = problem_of(n=32, ci=3, co=32, size=(224, 224), stride=2, padding=1)
 VAE = problem_of(ci=4, co=512, size=(64, 64), padding=1)
 RESNET = problem_of(n=32, ci=3, co=64, size=(224, 224), taps=(7, 7), stride=2, padding=3)
@@ -97,14 +98,18 @@ def test_windows_of_stems():
 # --- the choice ---------------------------------------------------------------------------------
 
 
+def kind_chosen(problem, dtype=HALF):
+    return planner.cheapest(Case(direction="fprop", problem=problem, dtype=dtype), H200).family.kind
+
+
 def test_what_is_gathered():
     for problem in (EFFICIENTNET, VAE, CONVNEXT, UNET, ENCODER, WAV2VEC, CODEC):
-        assert gathering_pays(problem, dense(problem), HALF, H200)
+        assert kind_chosen(problem) == "gather"
     # Larger filters are faster with packed rows; bf16 is as fp16.
     for problem in (RESNET, PATCHES, RESNET_3D):
-        assert not gathering_pays(problem, dense(problem), HALF, H200)
-    assert gathering_pays(VAE, dense(VAE), torch.bfloat16, H200)
-    assert not gathering_pays(VAE, dense(VAE), torch.float32, H200)
+        assert kind_chosen(problem) != "gather"
+    assert kind_chosen(VAE, torch.bfloat16) == "gather"
+    assert kind_chosen(VAE, torch.float32) != "gather"
     assert gather_reasons(VAE, torch.int8) == ("dtype is torch.int8: expected float16 or bfloat16",)
     grouped = problem_of(ci=6, co=6, groups=2)
     assert "groups=2" in gather_reasons(grouped, HALF)[0]
@@ -119,7 +124,7 @@ def test_a_tuner_tries_it():
     first, *_ = tuning.candidates(VAE, "fprop", HALF, H200)
     assert first == ranking(VAE, HALF, H200)[0]
     kinds = Counter(type(c).__name__ for c in tuning.candidates(RESNET, "fprop", HALF, H200))
-    assert kinds["GatherConfig"] == 2
+    assert kinds["GatherConfig"] >= 1
     assert kinds["PackedConfig"] >= 2
     for config in ranking(RESNET, HALF, H200):
         assert not config.problems()

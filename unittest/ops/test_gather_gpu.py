@@ -17,10 +17,10 @@ from gather_cases import DTYPES, draw, draw_config, draw_problem
 from gpu_comparison import MARKS, NIGHTLY, bits, compile_ahead, skip_without_gpu
 from problem_cases import channels_last, problem_of
 from triton_ext.ops import conv2d
-from triton_ext.ops.conv_gather import GatherPlan, gather_plan
-from triton_ext.ops.epilogue import PLAIN, EpilogueSpec
-from triton_ext.ops.gather_config import GatherConfig, ranking
-from triton_ext.ops.machine import machine_of
+from triton_ext.ops.core.device import device_of
+from triton_ext.ops.core.epilogue import PLAIN, EpilogueSpec
+from triton_ext.ops.families.few_channels.config import GatherConfig, ranking
+from triton_ext.ops.kernels.few_channels import GatherPlan, gather_plan
 
 skip_without_gpu()
 pytestmark = MARKS
@@ -37,7 +37,7 @@ def drawn(number: int) -> tuple[Case, GatherConfig | None]:
 
 
 def plan_of(problem, x, config=None, spec=PLAIN):
-    return gather_plan(problem, x.stride(), x.dtype, machine_of(CUDA, "test"), spec, config)
+    return gather_plan(problem, x.stride(), x.dtype, device_of(CUDA, "test"), spec, config)
 
 
 def config_of(case, config):
@@ -82,7 +82,7 @@ STEMS = {
 def test_stems(name, dtype):
     problem = STEMS[name]
     case = Case(problem=problem, dtype=dtype, spec=EpilogueSpec(bias=True))
-    for config in ranking(problem, dtype, machine_of(CUDA, "test")):
+    for config in ranking(problem, dtype, device_of(CUDA, "test")):
         check(case, "cuda", config)
 
 

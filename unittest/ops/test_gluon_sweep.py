@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import csv
+import json
 import math
 import os
 import pathlib
@@ -206,6 +207,25 @@ def test_pairs_give_what_they_are_compared_with():
     )  # fmt: skip
     assert result.returncode == 0, result.stderr
     assert result.stdout.splitlines() == ["eager ours () True", "bfloat16 ours () True"]
+
+
+def test_choices_need_no_gpu(tmp_path, capsys):
+    out = tmp_path / "choices.json"
+    parser = argparse.ArgumentParser()
+    choosing.add_arguments(parser)
+    words = ["--what", "choices", "--suite", "convnext", "--shapes", "1", "--out", str(out)]
+    assert choosing.run(parser.parse_args(words)) == 0
+    assert "choices: 24, 1 layers" in capsys.readouterr().out
+    rows = json.loads(out.read_text())["rows"]
+    found = {
+        (row["table"], row["direction"], row["dtype"]): row["choice"].split()[0]
+        for row in rows
+        if row["gpu"] == "NVIDIA H200"
+    }
+    for table in ("shipped", "none"):
+        assert found[table, "fprop", "float16"] == "DepthwisePlan"
+        assert found[table, "dgrad", "float32"] == "InputGradientPlan"
+        assert found[table, "wgrad", "float16"] == "DepthwiseWgradPlan"
 
 
 def test_choosing_runs_over_the_layers_of_resnet():

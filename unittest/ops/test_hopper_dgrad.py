@@ -25,8 +25,9 @@ from dgrad_cases import draw, reference  # noqa: E402
 from problem_cases import problem_of  # noqa: E402
 from triton_ext.errors import UnsupportedError  # noqa: E402
 from triton_ext.gluon import nvidia as xnv  # noqa: E402
-from triton_ext.ops import dgrad_plan  # noqa: E402
+from triton_ext.ops import dgrad_gemm, dgrad_plan  # noqa: E402
 from triton_ext.ops.conv_config import SMEM_BYTES, ConvConfig  # noqa: E402
+from triton_ext.ops.core.device import Device  # noqa: E402
 from triton_ext.ops.hopper import dgrad_plan as hopper_plan  # noqa: E402
 from triton_ext.ops.hopper.dgrad_config import narrow_configs  # noqa: E402
 from triton_ext.ops.hopper.tiles import (  # noqa: E402
@@ -36,12 +37,11 @@ from triton_ext.ops.hopper.tiles import (  # noqa: E402
     launch_problems,
     ping_pong,
 )
-from triton_ext.ops.machine import Machine  # noqa: E402
 
 NIGHTLY = os.environ.get("TRITON_EXT_NIGHTLY") == "1"
 COPIES = capabilities()["im2col-copies"]
 needs_copies = pytest.mark.skipif(not COPIES.available, reason=COPIES.reason)
-H200 = Machine(132, (9, 0), SMEM_BYTES)
+H200 = Device(132, (9, 0), SMEM_BYTES)
 CPU = torch.device("cpu")
 TYPES = (torch.float16, torch.bfloat16)
 
@@ -57,8 +57,8 @@ def hopper_with_three_multiprocessors(fresh_triton_cache, monkeypatch):
     """Plans are made for a small Hopper, and the Gluon kernel launched in the emulator."""
     kernel = xnv.emulated(hopper_plan.load_kernel())
     monkeypatch.setattr(hopper_plan, "load_kernel", lambda: kernel)
-    machine = Machine(3, (9, 0), SMEM_BYTES)
-    monkeypatch.setattr(dgrad_plan, "machine_of", lambda device, operator: machine)
+    machine = Device(3, (9, 0), SMEM_BYTES)
+    monkeypatch.setattr(dgrad_plan, "device_of", lambda device, operator: machine)
     dgrad_plan.make_plan.cache_clear()
     yield
     dgrad_plan.make_plan.cache_clear()
@@ -158,7 +158,7 @@ def test_narrow_tiles_are_for_few_input_channels_alone():
         problem = problem_of(
             n=8, ci=ci, co=co, size=(size, size), taps=(3, 3), stride=stride, padding=1
         )
-        times = hopper_plan.ranking(problem, dgrad_plan.residues_of(problem), 132)
+        times = hopper_plan.ranking(problem, dgrad_gemm.residues_of(problem), 132)
         found = [config for config in times if config.block_n < 64]
         first = next(iter(times))
         if ci > 32:
@@ -173,7 +173,7 @@ def test_narrow_tiles_are_for_few_input_channels_alone():
 
 
 def test_the_model_chooses_it_and_names_what_it_does_not_take(monkeypatch):
-    monkeypatch.setattr(dgrad_plan, "machine_of", lambda device, operator: H200)
+    monkeypatch.setattr(dgrad_plan, "device_of", lambda device, operator: H200)
     problem = problem_of(n=8, ci=320, co=320, size=(64, 64), taps=(3, 3), padding=1)
 
     def chosen(problem, dtype=torch.float16, config=None):

@@ -36,24 +36,24 @@ from triton_ext.errors import UnsupportedError  # noqa: E402
 from triton_ext.gluon import nvidia as xnv  # noqa: E402
 from triton_ext.ops import conv_plan  # noqa: E402
 from triton_ext.ops.conv_config import SMEM_BYTES, ConvConfig  # noqa: E402
-from triton_ext.ops.dgrad_plan import residues_of  # noqa: E402
-from triton_ext.ops.epilogue import PLAIN, EpilogueSpec  # noqa: E402
+from triton_ext.ops.core.case import Case as TunedCase  # noqa: E402
+from triton_ext.ops.core.device import Device  # noqa: E402
+from triton_ext.ops.core.epilogue import PLAIN, EpilogueSpec  # noqa: E402
+from triton_ext.ops.core.registry import config_refusals  # noqa: E402
+from triton_ext.ops.dgrad_gemm import residues_of  # noqa: E402
 from triton_ext.ops.hopper import dgrad_plan, fprop_config, fprop_plan, plans, tiles  # noqa: E402
 from triton_ext.ops.hopper.fprop_compile import compile_conv_fprop  # noqa: E402
 from triton_ext.ops.hopper.fprop_plan import HopperPlan  # noqa: E402
 from triton_ext.ops.hopper.pipeline import tile_counts  # noqa: E402
 from triton_ext.ops.hopper.tiles import TileConfig, cooperative, keep_filter, ping_pong  # noqa: E402
-from triton_ext.ops.machine import Machine  # noqa: E402
 from triton_ext.ops.problem import ConvProblem  # noqa: E402
-from triton_ext.ops.tuning_store.cases import Case as TunedCase  # noqa: E402
-from triton_ext.ops.tuning_store.possible import problems_of  # noqa: E402
 
 NIGHTLY = os.environ.get("TRITON_EXT_NIGHTLY") == "1"
 COPIES = capabilities()["im2col-copies"]
 needs_copies = pytest.mark.skipif(not COPIES.available, reason=COPIES.reason)
 JOIN = capabilities()["wgmma-join"]
 needs_join = pytest.mark.skipif(not JOIN.available, reason=JOIN.reason)
-H200 = Machine(132, (9, 0), SMEM_BYTES)
+H200 = Device(132, (9, 0), SMEM_BYTES)
 
 
 def problem(**changes: object) -> ConvProblem:
@@ -95,8 +95,8 @@ MATRIX = {"filter_size": (1, 1), "stride": (1, 1), "padding": ((0, 0), (0, 0))}
         (H200, torch.float16, {"out_channels": 4}, PLAIN, "Co is 4"),
         (H200, torch.float16, {}, EpilogueSpec(amax=True), "amax"),
         (H200, torch.float16, {}, EpilogueSpec(function=clamp_and_tilt), "a function"),
-        (Machine(148, (10, 0), SMEM_BYTES), torch.float16, {}, PLAIN, "the GPU is sm_100"),
-        (Machine(20, (9, 0), 100000), torch.float16, {}, PLAIN, "the GPU has 100000"),
+        (Device(148, (10, 0), SMEM_BYTES), torch.float16, {}, PLAIN, "the GPU is sm_100"),
+        (Device(20, (9, 0), 100000), torch.float16, {}, PLAIN, "the GPU has 100000"),
     ],
 )
 def test_what_it_does_not_take_is_named(machine, dtype, changes, spec, words):
@@ -370,7 +370,7 @@ def test_rows_are_output_channels_of_nothing_but_fprop():
     assert [words in each for each in found] == [True]
     for direction in ("fprop", "dgrad"):
         case = TunedCase(direction=direction, problem=pointwise, dtype=torch.float16)
-        found = problems_of(config, case, H200)
+        found = config_refusals(config, case, H200)
         assert [words in each for each in found] == ([] if direction == "fprop" else [True])
 
 

@@ -15,7 +15,7 @@ import triton_ext
 from fprop_cases import Case, check, draw_fp8
 from gpu_comparison import MARKS, bits, skip_without_gpu
 from triton_ext.host import capabilities
-from triton_ext.ops.epilogue import PLAIN, EpilogueSpec
+from triton_ext.ops.core.epilogue import PLAIN, EpilogueSpec
 from triton_ext.ops.hopper import fprop_config, fprop_plan
 from triton_ext.ops.hopper.tiles import TileConfig, keep_filter
 from triton_ext.ops.problem import ConvProblem

@@ -28,18 +28,19 @@ from triton.runtime import driver  # noqa: E402
 from triton_ext import ops  # noqa: E402
 from triton_ext.errors import UnsupportedError  # noqa: E402
 from triton_ext.gluon import nvidia as xnv  # noqa: E402
-from triton_ext.ops import execution, wgrad_plan  # noqa: E402
+from triton_ext.ops import wgrad_plan  # noqa: E402
+from triton_ext.ops.core import dispatch_cache, planner  # noqa: E402
+from triton_ext.ops.core.case import Case  # noqa: E402
+from triton_ext.ops.core.device import Device  # noqa: E402
+from triton_ext.ops.core.launcher import compiling  # noqa: E402
 from triton_ext.ops.hopper import wgrad_plan as hopper_plan  # noqa: E402
 from triton_ext.ops.hopper.plans import DTYPES  # noqa: E402
 from triton_ext.ops.hopper.tiles import RESERVED_BYTES  # noqa: E402
 from triton_ext.ops.hopper.wgrad_tiles import CONFIGS as CONFIGS_OF_MODEL  # noqa: E402
 from triton_ext.ops.hopper.wgrad_tiles import WgradTileChoice, WgradTileConfig  # noqa: E402
-from triton_ext.ops.launcher import compiling  # noqa: E402
-from triton_ext.ops.machine import Machine  # noqa: E402
 from triton_ext.ops.row_packing import PackedConfig  # noqa: E402
 from triton_ext.ops.tuning.calls import candidates  # noqa: E402
 from triton_ext.ops.tuning.compiling import target_only  # noqa: E402
-from triton_ext.ops.tuning_store.cases import Case  # noqa: E402
 from triton_ext.ops.tuning_store.kinds import decode, encode, kind_of  # noqa: E402
 from triton_ext.ops.tuning_store.lookup import lookup  # noqa: E402
 from triton_ext.ops.wgrad_config import SMEM_BYTES, WgradChoice  # noqa: E402
@@ -47,8 +48,8 @@ from triton_ext.ops.wgrad_config import SMEM_BYTES, WgradChoice  # noqa: E402
 NIGHTLY = os.environ.get("TRITON_EXT_NIGHTLY") == "1"
 COPIES = capabilities()["im2col-copies"]
 needs_copies = pytest.mark.skipif(not COPIES.available, reason=COPIES.reason)
-H200 = Machine(132, (9, 0), SMEM_BYTES)
-SMALL = Machine(3, (9, 0), SMEM_BYTES)
+H200 = Device(132, (9, 0), SMEM_BYTES)
+SMALL = Device(3, (9, 0), SMEM_BYTES)
 CPU, META = torch.device("cpu"), torch.device("meta")
 HALF = torch.float16
 
@@ -72,7 +73,7 @@ def hopper_with_three_multiprocessors(fresh_triton_cache, monkeypatch):
     """Plans are made for a small Hopper, and the Gluon kernels launched in the emulator."""
     kernels = tuple(map(xnv.emulated, hopper_plan.load_kernels()))
     monkeypatch.setattr(hopper_plan, "load_kernels", lambda: kernels)
-    monkeypatch.setattr(wgrad_plan, "machine_of", lambda device, operator: SMALL)
+    monkeypatch.setattr(wgrad_plan, "device_of", lambda device, operator: SMALL)
     wgrad_plan.make_plan.cache_clear()
     yield
     wgrad_plan.make_plan.cache_clear()
@@ -213,9 +214,9 @@ def test_the_operator_reaches_it(monkeypatch):
     monkeypatch.setattr(hopper_plan, "make_plan", plan)
     problem = problem_of(n=2, ci=64, co=128, size=(9, 9), padding=1)
     x, dy = operands(problem, HALF)
-    execution.clear_plans()
+    dispatch_cache.clear()
     dw = ops.conv2d_weight(x, problem.w_shape, dy, padding=1)
-    execution.clear_plans()
+    dispatch_cache.clear()
     assert len(made) == 1
     torch.testing.assert_close(dw.double(), reference(problem, x, dy), rtol=1e-3, atol=2e-2)
 
@@ -227,7 +228,7 @@ WIDE = problem_of(n=8, ci=320, co=320, size=(64, 64), padding=1)
 
 def chosen(monkeypatch, problem, dtype=HALF, choice=None, machine=H200, **options):
     """The configuration of a plan on another machine, for tensors without memory."""
-    monkeypatch.setattr(wgrad_plan, "machine_of", lambda device, operator: machine)
+    monkeypatch.setattr(wgrad_plan, "device_of", lambda device, operator: machine)
     x, dy = (torch.empty(s, dtype=dtype, device=META) for s in (problem.x_shape, problem.y_shape))
     order = {1: None, 2: torch.channels_last, 3: torch.channels_last_3d}[problem.dims]
     x, dy = x.contiguous(memory_format=order), dy.contiguous(memory_format=order)
@@ -255,7 +256,7 @@ def test_what_it_does_not_take_is_the_other_kernels(monkeypatch):
         (
             WIDE,
             HALF,
-            Machine(132, (10, 0), SMEM_BYTES),
+            Device(132, (10, 0), SMEM_BYTES),
             {},
             "WGMMA is an instruction of sm_90 alone",
         ),
@@ -301,7 +302,7 @@ def test_the_tuner_sees_both_kernels():
 
 def test_a_measured_choice_goes_first(monkeypatch):
     table = {"choice": wgrad_plan.ranking(WIDE, HALF, H200)[1]}
-    monkeypatch.setattr(wgrad_plan, "find", lambda case, machine: table["choice"])
+    monkeypatch.setattr(planner, "find", lambda case, machine: table["choice"])
     assert not isinstance(chosen(monkeypatch, WIDE), WgradTileConfig)
     table["choice"] = WgradTileChoice(config=CONFIGS[2])
     wgrad_plan.make_plan.cache_clear()
@@ -337,7 +338,7 @@ def test_the_shipped_table_goes_before_the_models(monkeypatch):
 def compiled(monkeypatch, problem, dtype, choice):
     """The kernels of a plan, compiled for an H200 that need not be there."""
     monkeypatch.setattr(hopper_plan, "load_kernels", load_kernels)
-    monkeypatch.setattr(wgrad_plan, "machine_of", lambda device, operator: H200)
+    monkeypatch.setattr(wgrad_plan, "device_of", lambda device, operator: H200)
     x, dy = (torch.empty(s, dtype=dtype, device=META) for s in (problem.x_shape, problem.y_shape))
     x, dy = (each.contiguous(memory_format=torch.channels_last) for each in (x, dy))
     plan = plan_of(problem, x, dy, choice)

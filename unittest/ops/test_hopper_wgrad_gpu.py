@@ -28,6 +28,7 @@ from problem_cases import channels_last, problem_of
 from triton_ext import ops
 from triton_ext.host import capabilities
 from triton_ext.ops import tuning, wgrad_plan
+from triton_ext.ops.core import planner
 from triton_ext.ops.hopper import plans
 from triton_ext.ops.hopper.plans import DTYPES
 from triton_ext.ops.hopper.wgrad_plan import HopperWgradPlan
@@ -66,7 +67,7 @@ def choose(monkeypatch):
     """A function that has operators compute in one way, whatever tables and models say."""
 
     def chosen(choice):
-        monkeypatch.setattr(wgrad_plan, "find", lambda case, machine: choice)
+        monkeypatch.setattr(planner, "find", lambda case, machine: choice)
         tuning.reload()
 
     yield chosen

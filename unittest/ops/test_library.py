@@ -14,9 +14,10 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils.flop_counter import FlopCounterMode
 from triton_ext import ops
-from triton_ext.ops import execution
-from triton_ext.ops.arguments import channels_last, channels_last_strides
-from triton_ext.ops.reference import apply_activation, apply_epilogue
+from triton_ext.ops.api import execution
+from triton_ext.ops.api.reference import apply_activation, apply_epilogue
+from triton_ext.ops.core.epilogue import EpilogueArguments
+from triton_ext.ops.core.memory_format import channels_last, channels_last_strides
 
 F = torch.nn.functional
 OPS = torch.ops.triton_ext
@@ -600,7 +601,8 @@ def test_transforms_in_a_compiled_function_are_refused():
 
 def test_the_reference_of_epilogues_writes_what_it_is_given():
     y, amax = randn(1, 2, 3, 3, dtype=torch.float32), torch.zeros(1)
-    scaled = apply_epilogue(y, None, None, None, "none", torch.tensor(2.0), amax, torch.float16)
+    epilogue = EpilogueArguments(out_scale=torch.tensor(2.0), amax=amax)
+    scaled = apply_epilogue(y, epilogue, torch.float16)
     torch.testing.assert_close(scaled, (2 * y).half())
     assert amax.item() == y.abs().max().item()
 

@@ -11,7 +11,7 @@ pytest.importorskip("torch", reason="triton_ext.ops needs torch, which is not in
 
 import torch
 from triton_ext.ops import conv_config, wgrad_config
-from triton_ext.ops.machine import Machine
+from triton_ext.ops.core.device import Device
 from triton_ext.ops.tuning import Case
 from triton_ext.ops.tuning.collect import parse_shape
 from triton_ext.ops.tuning_store import lookup as lookups
@@ -21,7 +21,7 @@ from benchmarks.harness import Environment, write_rows
 from benchmarks.make_table import main
 
 GPU = "NVIDIA Test GPU"
-MACHINE = Machine(132, (9, 0), 232448, GPU)
+MACHINE = Device(132, (9, 0), 232448, GPU)
 FIRST, SECOND, THIRD = conv_config.CONFIGS[:3]
 ENVIRONMENT = {"device": GPU, "triton": "3.9.0", "date": "2026-11-20 10:30 UTC"}
 

@@ -10,7 +10,7 @@ torch = pytest.importorskip("torch", reason="the benchmarks need torch, which is
 
 from triton_ext.host import capabilities  # noqa: E402
 from triton_ext.ops.conv_config import SMEM_BYTES  # noqa: E402
-from triton_ext.ops.machine import Machine, assumed_machine  # noqa: E402
+from triton_ext.ops.core.device import Device, assumed_device  # noqa: E402
 from triton_ext.ops.tuning.calls import make_plan  # noqa: E402
 
 from benchmarks import memcheck  # noqa: E402
@@ -138,9 +138,9 @@ def test_geometries_are_various_and_always_the_same(direction):
 @pytest.mark.skipif(not GLUON.available, reason=GLUON.reason)
 @pytest.mark.parametrize("direction", ["fprop", "dgrad", "wgrad"])
 def test_every_kernel_has_a_plan(direction):
-    machine = Machine(132, (9, 0), SMEM_BYTES)
+    machine = Device(132, (9, 0), SMEM_BYTES)
     found = set()
-    with assumed_machine(machine):
+    with assumed_device(machine):
         for problem, dtype in draw_problems(direction, 20):
             case = case_of(direction, problem, dtype)
             for config in kinds(case, machine):

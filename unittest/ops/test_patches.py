@@ -18,11 +18,13 @@ from interpreted import assert_passes_in_the_interpreter
 from patch_cases import check, draw
 from problem_cases import problem_of
 from triton_ext.host import capabilities
-from triton_ext.ops import patch_dgrad
 from triton_ext.ops.conv_config import SMEM_BYTES
-from triton_ext.ops.dgrad_plan import fastest_patches
-from triton_ext.ops.machine import Machine
-from triton_ext.ops.patch_dgrad import compile_patch_dgrad, has_patches, ranking
+from triton_ext.ops.core import planner
+from triton_ext.ops.core.case import Case
+from triton_ext.ops.core.device import Device
+from triton_ext.ops.families.patches import PATCHES, PatchConfig
+from triton_ext.ops.kernels import patches as patch_kernel
+from triton_ext.ops.kernels.patches import compile_patch_dgrad, has_patches, ranking
 
 IM2COL = capabilities()["im2col"]
 needs_im2col = pytest.mark.skipif(not IM2COL.available, reason=IM2COL.reason)
@@ -30,7 +32,7 @@ COPIES = capabilities()["im2col-copies"]
 emulates = pytest.mark.skipif(not COPIES.available, reason=COPIES.reason)
 
 NIGHTLY = os.environ.get("TRITON_EXT_NIGHTLY") == "1"
-H200 = Machine(132, (9, 0), SMEM_BYTES)
+H200 = Device(132, (9, 0), SMEM_BYTES)
 STEM = problem_of(n=64, ci=3, co=96, size=(224, 224), taps=(4, 4), stride=4)
 VIT = problem_of(n=64, ci=3, co=768, size=(224, 224), taps=(16, 16), stride=16)
 
@@ -56,15 +58,20 @@ def test_what_patches_are(changes, expected):
     assert has_patches(replace(STEM, **changes)) == expected
 
 
+def chosen(problem):
+    case = Case(direction="dgrad", problem=problem, dtype=torch.float16)
+    return planner.cheapest(case, H200)
+
+
 def test_a_model_takes_patches_of_few_channels():
     for problem in (STEM, VIT):
-        config = fastest_patches(problem, torch.float16, H200)
-        assert config == next(iter(ranking(problem, torch.float16, H200)))
+        tiles = next(iter(ranking(problem, torch.float16, H200)))
+        assert chosen(problem) == planner.Choice(PATCHES, PatchConfig(tiles))
     # Residue classes fill their tiles here.
     wide = problem_of(n=64, ci=96, co=192, size=(56, 56), taps=(2, 2), stride=2)
     assert has_patches(wide)
-    assert fastest_patches(wide, torch.float16, H200) is None
-    assert fastest_patches(replace(STEM, padding=((1, 1), (1, 1))), torch.float16, H200) is None
+    assert chosen(wide).family.kind != "patches"
+    assert chosen(replace(STEM, padding=((1, 1), (1, 1)))).family.kind != "patches"
 
 
 def test_the_stem_of_a_convnext_is_bound_by_memory():
@@ -81,11 +88,11 @@ def test_everything_in_the_interpreter():
 @pytest.mark.parametrize("number", range(60 if NIGHTLY else 4))
 def test_drawn_in_the_emulator(number, monkeypatch, fresh_triton_cache):
     emulate(monkeypatch)
-    kernel = EmulatedKernel(patch_dgrad.patch_dgrad_kernel)
-    monkeypatch.setattr(patch_dgrad, "patch_dgrad_kernel", kernel)
+    kernel = EmulatedKernel(patch_kernel.patch_dgrad_kernel)
+    monkeypatch.setattr(patch_kernel, "patch_dgrad_kernel", kernel)
     rng = random.Random(number)
     dtype = (torch.float16, torch.bfloat16)[number % 2]
-    check(draw(rng, patches=4), dtype, Machine(3, (9, 0), SMEM_BYTES), bias=number % 2 == 0)
+    check(draw(rng, patches=4), dtype, Device(3, (9, 0), SMEM_BYTES), bias=number % 2 == 0)
 
 
 @needs_im2col

@@ -14,9 +14,9 @@ from gpu_comparison import MARKS, NIGHTLY, skip_without_gpu
 from patch_cases import check, draw
 from problem_cases import channels_last, problem_of
 from triton_ext.ops import conv2d, conv_transpose2d
+from triton_ext.ops.core.device import device_of
 from triton_ext.ops.dgrad_plan import make_plan
-from triton_ext.ops.machine import machine_of
-from triton_ext.ops.patch_dgrad import PatchDgradPlan
+from triton_ext.ops.kernels.patches import PatchDgradPlan
 
 skip_without_gpu()
 pytestmark = MARKS
@@ -41,7 +41,7 @@ def installed():
 @pytest.mark.parametrize("number", range(100 if NIGHTLY else 8))
 def test_drawn(number, dtype):
     problem = draw(random.Random(f"{number} {dtype}"), patches=20)
-    machine = machine_of(torch.device("cuda"), "conv_dgrad")
+    machine = device_of(torch.device("cuda"), "conv_dgrad")
     first = check(problem, dtype, machine, "cuda", is_slice=number % 3 == 0)
     # The second launch goes around Triton's front door.
     second = check(problem, dtype, machine, "cuda", is_slice=number % 3 == 0)
@@ -54,7 +54,7 @@ def test_layers(name):
     dy = channels_last(problem.y_shape, torch.float16, 1, "cuda")
     plan = make_plan(problem, dy.stride(), dy.dtype, dy.device)
     assert isinstance(plan, PatchDgradPlan)
-    check(problem, torch.float16, machine_of(dy.device, "conv_dgrad"), "cuda")
+    check(problem, torch.float16, device_of(dy.device, "conv_dgrad"), "cuda")
 
 
 @pytest.mark.parametrize("size", [14, 16])

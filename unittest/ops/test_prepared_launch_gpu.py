@@ -13,8 +13,8 @@ import triton
 from gpu_comparison import MARKS, skip_without_gpu
 from triton_ext import ops
 from triton_ext.backends.nvidia.backend.prepared import PreparedLaunch
-from triton_ext.ops.arguments import channels_last
-from triton_ext.ops.launcher import Together
+from triton_ext.ops.core.launcher import LaunchGroup
+from triton_ext.ops.core.memory_format import channels_last
 
 skip_without_gpu()
 pytestmark = MARKS
@@ -61,13 +61,13 @@ def launches(monkeypatch) -> list[bool]:
 
         return watched
 
-    for kind in (PreparedLaunch, Together):
+    for kind in (PreparedLaunch, LaunchGroup):
         monkeypatch.setattr(kind, "__call__", watching(kind.__call__))
     return seen
 
 
 def take_tritons_launcher(monkeypatch) -> None:
-    for kind in (PreparedLaunch, Together):
+    for kind in (PreparedLaunch, LaunchGroup):
         monkeypatch.setattr(kind, "__call__", lambda self, tensors: False)
 
 

@@ -22,14 +22,14 @@ from triton_ext.errors import UnsupportedError
 from triton_ext.host import capabilities
 from triton_ext.ops import conv_plan, dgrad_plan, wgrad_gemm, wgrad_plan
 from triton_ext.ops.conv_config import SMEM_BYTES, channel_block
-from triton_ext.ops.descriptors import packed_strides
-from triton_ext.ops.dgrad_forward import ForwardDgradPlan
-from triton_ext.ops.epilogue import EpilogueSpec
+from triton_ext.ops.core.descriptors import packed_strides
+from triton_ext.ops.core.device import Device
+from triton_ext.ops.core.epilogue import EpilogueSpec
 from triton_ext.ops.hopper import fprop_plan
 from triton_ext.ops.hopper.fprop_config import TURNED_CONFIGS
 from triton_ext.ops.hopper.fprop_plan import HopperPlan
 from triton_ext.ops.hopper.tiles import ping_pong
-from triton_ext.ops.machine import Machine
+from triton_ext.ops.rewrites.as_fprop import ForwardDgradPlan
 from triton_ext.ops.row_copy import RowCopy, compile_row_copy
 from triton_ext.ops.row_packing import RowPacking, packing_reasons, violations
 
@@ -433,8 +433,8 @@ def emulate_gradients(monkeypatch, num_sms=3):
     emulate(monkeypatch, num_sms)
     for name in ("conv_wgrad_kernel", "wgrad_reduce_kernel"):
         monkeypatch.setattr(wgrad_gemm, name, EmulatedKernel(getattr(wgrad_gemm, name)))
-    machine = Machine(num_sms, (9, 0), SMEM_BYTES)
-    monkeypatch.setattr(wgrad_plan, "machine_of", lambda device, operator: machine)
+    machine = Device(num_sms, (9, 0), SMEM_BYTES)
+    monkeypatch.setattr(wgrad_plan, "device_of", lambda device, operator: machine)
     wgrad_plan.make_plan.cache_clear()
 
 
@@ -481,7 +481,7 @@ def test_a_model_packs_gradients_of_stems(monkeypatch):
 @needs_im2col
 def test_a_model_packs_gradients_of_inputs_of_few_output_channels(monkeypatch):
     emulate(monkeypatch, num_sms=132)
-    monkeypatch.setattr(dgrad_plan, "machine_of", conv_plan.machine_of)
+    monkeypatch.setattr(dgrad_plan, "device_of", conv_plan.device_of)
     dgrad_plan.make_plan.cache_clear()
 
     def plan_of(problem):

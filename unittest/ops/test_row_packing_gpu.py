@@ -15,15 +15,14 @@ import torch
 import triton_ext
 from fprop_cases import ACTIVATIONS, check, convolve
 from gpu_comparison import MARKS, NIGHTLY, bits, compile_ahead, skip_without_gpu, twice
-from packing_cases import PackedCase, draw, draw_problem, finite_where_torch_is
+from packing_cases import PackedCase, dgrad_plan_of, draw, draw_problem, finite_where_torch_is
 from problem_cases import channels_last, problem_of
 from triton_ext.ops import conv2d, wgrad_plan
 from triton_ext.ops.conv_config import ConvConfig
 from triton_ext.ops.conv_plan import INPUT_DTYPES
-from triton_ext.ops.dgrad_forward import as_forward, make_forward_plan
-from triton_ext.ops.epilogue import EpilogueSpec
+from triton_ext.ops.core.epilogue import EpilogueSpec
 from triton_ext.ops.hopper.tiles import ping_pong
-from triton_ext.ops.problem import ConvProblem
+from triton_ext.ops.problem import ConvProblem, as_forward
 from triton_ext.ops.row_packing import RowPacking
 
 skip_without_gpu()
@@ -100,7 +99,7 @@ def test_gradients_of_filters(number):
 def test_gradients_of_inputs(number):
     problem, (x, weight, dy) = draw_gradient(number, stride=False)
     way = RowPacking.ways(as_forward(problem), dy.stride(), dy.itemsize)[-(number % 2)]
-    plan = make_forward_plan(problem, dy.stride(), dy.dtype, dy.device, way)
+    plan = dgrad_plan_of(problem, dy, way)
     dx = twice(lambda: plan.run(dy, weight))
     check_gradient(dx, problem, (x, weight, dy), 0)
 

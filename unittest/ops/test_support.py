@@ -10,8 +10,8 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from triton_ext.errors import UnsupportedError
 from triton_ext.ops import conv_refusals, conv_transpose2d, plans, support
-from triton_ext.ops.arguments import channels_last
-from triton_ext.ops.epilogue import EpilogueSpec
+from triton_ext.ops.core.epilogue import EpilogueSpec
+from triton_ext.ops.core.memory_format import channels_last
 
 
 def meta(*shape: int, dtype: torch.dtype = torch.float16) -> torch.Tensor:

@@ -22,7 +22,7 @@ import torch
 from interpreted import assert_passes_in_the_interpreter
 from triton_ext.host import capabilities
 from triton_ext.ops import tuning
-from triton_ext.ops.machine import Machine
+from triton_ext.ops.core.device import Device
 from triton_ext.ops.tuning import progress, runs, timing
 from triton_ext.ops.tuning.calls import make_plan, make_tensors
 from triton_ext.ops.tuning.collect import parse_shape
@@ -38,7 +38,7 @@ GLUON = capabilities()["im2col-gluon"]
 needs_gluon = pytest.mark.skipif(not GLUON.available, reason=GLUON.reason)
 needs_im2col = pytest.mark.skipif(not IM2COL.available, reason=IM2COL.reason)
 HALF = torch.float16
-H200 = Machine(132, (9, 0), 232448, "NVIDIA H200")
+H200 = Device(132, (9, 0), 232448, "NVIDIA H200")
 
 
 @pytest.mark.slow
@@ -283,7 +283,7 @@ CASE = {"direction": "fprop", "problem": tuning.parse_shape("1x8x8x8_8_k3"), "dt
         (
             lambda: tuning.candidates(machine=None, **CASE),
             TypeError,
-            "candidates: machine is None: expected a Machine",
+            "candidates: machine is None: expected a Device",
         ),
     ],
 )
@@ -417,7 +417,7 @@ def innermost(config):
 
 @pytest.mark.parametrize("direction", ["fprop", "dgrad", "wgrad"])
 def test_candidates_begin_with_the_models_choice_and_are_few(direction):
-    from triton_ext.ops.machine import assumed_machine
+    from triton_ext.ops.core.device import assumed_device
 
     from benchmarks.suites import select_layers
 
@@ -428,7 +428,7 @@ def test_candidates_begin_with_the_models_choice_and_are_few(direction):
         if len(made) < 2:  # there is nothing to choose
             continue
         case = tuning.Case(direction=direction, problem=layer.problem, dtype=torch.float16)
-        with assumed_machine(Machine(132, (9, 0), 232448)):
+        with assumed_device(Device(132, (9, 0), 232448)):
             plan = make_plan(case, torch.device("meta"))
         assert innermost(made[0]) == plan.config
 
@@ -949,7 +949,7 @@ FEW_CHANNELS = [
 @pytest.mark.parametrize("direction", ["fprop", "dgrad", "wgrad"])
 def test_what_was_measured_is_what_plans_are_made_of(direction, monkeypatch, tmp_path):
     """Through the table, every candidate makes the plan that it made while it was measured."""
-    from triton_ext.ops.machine import assumed_machine
+    from triton_ext.ops.core.device import assumed_device
     from triton_ext.ops.tuning_store.kinds import encode, kind_of
     from triton_ext.ops.tuning_store.lookup import lookup
 
@@ -968,7 +968,7 @@ def test_what_was_measured_is_what_plans_are_made_of(direction, monkeypatch, tmp
                 }  # fmt: skip
                 lookup.forget(added=True)
                 lookup.add(H200.name, {measured.key(132): json.loads(json.dumps(raw))}, "here")
-                with assumed_machine(H200):
+                with assumed_device(H200):
                     tuning.reload()
                     given = make_plan(case, meta, config)
                     tuned = make_plan(case, meta)

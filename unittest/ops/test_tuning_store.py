@@ -25,20 +25,29 @@ import torch  # noqa: E402
 from hypothesis import given, settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
 from triton_ext.ops import conv_config, wgrad_config  # noqa: E402
-from triton_ext.ops.col2im_config import Col2ImConfig  # noqa: E402
-from triton_ext.ops.conv_direct import DirectConfig  # noqa: E402
-from triton_ext.ops.depthwise_config import DepthwiseConfig, DepthwiseWgradConfig  # noqa: E402
-from triton_ext.ops.epilogue import EpilogueSpec  # noqa: E402
-from triton_ext.ops.gather_config import GatherConfig  # noqa: E402
+from triton_ext.ops.core.case import Case  # noqa: E402
+from triton_ext.ops.core.device import Device  # noqa: E402
+from triton_ext.ops.core.epilogue import EpilogueSpec  # noqa: E402
+from triton_ext.ops.core.keys import DIRECTIONS, extent, key_of, round_up  # noqa: E402
+from triton_ext.ops.core.registry import (  # noqa: E402
+    FAMILIES,
+    config_refusals,
+    config_types,
+    families_of,
+)
+from triton_ext.ops.families.depthwise.config import DepthwiseConfig, DepthwiseWgradConfig  # noqa: E402
+from triton_ext.ops.families.few_channels.config import GatherConfig  # noqa: E402
+from triton_ext.ops.families.kn2row.config import Col2ImConfig  # noqa: E402
+from triton_ext.ops.families.patches import PatchConfig  # noqa: E402
 from triton_ext.ops.hopper import fprop_config  # noqa: E402
 from triton_ext.ops.hopper.wgrad_tiles import WgradTileChoice, WgradTileConfig  # noqa: E402
-from triton_ext.ops.machine import Machine  # noqa: E402
+from triton_ext.ops.kernels.direct import DirectConfig  # noqa: E402
 from triton_ext.ops.problem import ConvProblem  # noqa: E402
+from triton_ext.ops.rewrites.as_fprop import AsFpropConfig  # noqa: E402
 from triton_ext.ops.row_packing import PackedConfig  # noqa: E402
 from triton_ext.ops.tuning.calls import candidates  # noqa: E402
 from triton_ext.ops.tuning_store import files  # noqa: E402
 from triton_ext.ops.tuning_store import lookup as lookups  # noqa: E402
-from triton_ext.ops.tuning_store.cases import Case  # noqa: E402
 from triton_ext.ops.tuning_store.files import (  # noqa: E402
     SCHEMA,
     Entry,
@@ -51,21 +60,18 @@ from triton_ext.ops.tuning_store.files import (  # noqa: E402
     update_table,
     write_table,
 )
-from triton_ext.ops.tuning_store.keys import DIRECTIONS, extent, key_of, round_up  # noqa: E402
 from triton_ext.ops.tuning_store.kinds import (  # noqa: E402
-    KINDS,
     KindError,
     decode,
     encode,
     kind_of,
 )
-from triton_ext.ops.tuning_store.possible import problems_of  # noqa: E402
 
 from benchmarks.fp8 import SHAPES as FP8_SHAPES  # noqa: E402
 from benchmarks.suites import select_layers  # noqa: E402
 
 GPU = "NVIDIA Test GPU"
-MACHINE = Machine(132, (9, 0), 232448, GPU)
+MACHINE = Device(132, (9, 0), 232448, GPU)
 
 
 def problem(**changes) -> ConvProblem:
@@ -197,6 +203,8 @@ def every_config():
     yield from fprop_config.CONFIGS
     yield PackedConfig(conv_config.CONFIGS[0])
     yield PackedConfig(wgrad_config.WgradChoice(config=wgrad_config.CONFIGS[0]))
+    yield AsFpropConfig(fprop_config.CONFIGS[0])
+    yield PatchConfig(conv_config.CONFIGS[0])
     yield DirectConfig(block_m=64, block_n=32)
     yield GatherConfig(block_m=64, block_n=32, block_k=32)
     yield Col2ImConfig(block_m=64, rows=20)
@@ -210,17 +218,26 @@ def test_configurations_survive_json():
         assert decode(kind_of(config), json.loads(text)) == config
 
 
-def test_every_kind_has_a_class():
-    for kind, where in KINDS.items():
-        module, _, name = where.partition(":")
-        cls = getattr(__import__(module, fromlist=[name]), name)
-        assert f"{cls.__module__}:{cls.__qualname__}" == where, kind
+def test_every_kind_has_one_class_and_every_class_one_kind():
+    types = config_types()
+    assert len(set(types.values())) == len(types)
+    for family in FAMILIES:
+        assert types[family.kind] is family.config_type
+        assert [each for each in families_of(family.direction) if each.kind == family.kind] == [
+            family
+        ]
+        assert set(family.supersedes) <= {each.kind for each in families_of(family.direction)}
+    # Names stand in users' files.
+    assert set(types) == {
+        "gemm", "gluon", "packed", "swapped", "gather", "col2im", "direct", "depthwise",
+        "depthwise_wgrad", "wgrad", "gluon_wgrad", "patches", "as_fprop",
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize(
     ("kind", "change", "message"),
     [
-        ("none", {}, "kind 'none': expected one of gemm"),
+        ("none", {}, "kind 'none': expected one of gluon, gemm"),
         ("gemm", {"block_m": "128"}, "gemm.block_m: expected"),
         ("gemm", {"block_m": True}, "gemm.block_m: expected"),
         ("gemm", {"block_m": -1}, "out of range"),
@@ -658,7 +675,7 @@ def test_impossible_numbers_are_not_used_and_told_once(folder, config, change, m
 def test_impossible_tiles_of_wgrad_are_told(folder, change, message):
     case = replace(CASE, direction="wgrad")
     choice = WgradTileChoice(config=WgradTileConfig(main_blocks=1, stages=4), add_in_place=True)
-    assert not problems_of(choice, case, MACHINE)
+    assert not config_refusals(choice, case, MACHINE)
     raw = entry(kind="gluon_wgrad", config=encode(choice))
     raw["config"]["config"] |= change
     write_table(folder / file_name(GPU), Table(GPU, {case.key(132): raw}))
@@ -666,7 +683,7 @@ def test_impossible_tiles_of_wgrad_are_told(folder, change, message):
     with pytest.warns(TuningWarning, match=f"{where}gluon_wgrad: .*{message}"):
         assert lookups.find(case, MACHINE) is None
     wide = replace(case, out_dtype=torch.float32)
-    assert "out_dtype is torch.float32" in problems_of(choice, wide, MACHINE)[0]
+    assert "out_dtype is torch.float32" in config_refusals(choice, wide, MACHINE)[0]
 
 
 def test_bytes_of_elements_are_written_where_they_are_not_two():
@@ -680,20 +697,22 @@ def test_bytes_of_elements_are_written_where_they_are_not_two():
     asked = problem(in_channels=64, out_channels=64)
     case = replace(CASE, problem=asked, dtype=torch.float8_e4m3fn)
     half = replace(case, epilogue=EpilogueSpec(out_dtype=torch.float16))
-    assert problems_of(narrow, half, MACHINE) == []
-    assert problems_of(narrow, case, MACHINE) == ["out_bytes is 2, the convolution has 1"]
-    assert "dtype is" in problems_of(narrow, replace(case, direction="dgrad"), MACHINE)[0]
+    assert config_refusals(narrow, half, MACHINE) == []
+    assert config_refusals(narrow, case, MACHINE) == ["out_bytes is 2, the convolution has 1"]
+    assert "dtype is" in config_refusals(narrow, replace(case, direction="dgrad"), MACHINE)[0]
 
 
 def test_tiles_of_a_strided_gradient_keep_no_filter():
     narrow = replace(fprop_config.CONFIGS[0], stages=2, block_n_main=16, store_n=16)
     config = replace(narrow, filter_steps=18)
     case = replace(CASE, direction="dgrad")
-    assert not problems_of(config, case, MACHINE)
+    assert not config_refusals(config, case, MACHINE)
     strided = replace(case, problem=problem(stride=(2, 2)))
-    found = problems_of(config, strided, MACHINE)
+    found = config_refusals(config, strided, MACHINE)
     assert found == ["filter_steps is 18, the convolution has 0"]
-    assert "groups=2" in problems_of(config, replace(case, problem=problem(groups=2)), MACHINE)[0]
+    assert (
+        "groups=2" in config_refusals(config, replace(case, problem=problem(groups=2)), MACHINE)[0]
+    )
 
 
 @pytest.mark.parametrize(
@@ -709,7 +728,7 @@ def test_tiles_of_a_strided_gradient_keep_no_filter():
 def test_depthwise_programs_too_large_to_compile_are_not_used(config):
     direction = "wgrad" if isinstance(config, DepthwiseWgradConfig) else "fprop"
     one = problem(in_channels=64, out_channels=64, groups=64)
-    (found,) = problems_of(config, replace(CASE, direction=direction, problem=one), MACHINE)
+    (found,) = config_refusals(config, replace(CASE, direction=direction, problem=one), MACHINE)
     assert re.match(r"block_p \* block_c is \d+, \d+ elements of each thread", found)
 
 
@@ -767,7 +786,7 @@ def test_what_ships_is_of_the_suites_and_possible():
     for key, raw in read_table(lookups.shipped_path("NVIDIA H200")).entries.items():
         read = Entry.of(raw)
         assert key in by_key
-        assert not problems_of(decode(read.kind, read.config), by_key[key], MACHINE), key
+        assert not config_refusals(decode(read.kind, read.config), by_key[key], MACHINE), key
 
 
 def test_what_the_models_choose_is_possible():
@@ -787,7 +806,7 @@ def test_what_the_models_choose_is_possible():
             for dtype in (torch.float16, torch.float32):
                 case = Case(direction=direction, problem=one, dtype=dtype)
                 for config in candidates(one, direction, dtype, MACHINE, count=100):
-                    assert not problems_of(config, case, MACHINE), (name, direction, config)
+                    assert not config_refusals(config, case, MACHINE), (name, direction, config)
 
 
 def test_without_a_home_folder_there_is_no_users_table(folder, monkeypatch):
@@ -812,14 +831,22 @@ WGRAD_CHOICE = {"kind": "wgrad", "config": {"config": WGRAD}}
 @pytest.mark.parametrize(
     ("direction", "choice", "message"),
     [
-        ("fprop", DEPTHWISE, "depthwise is no kernel of this convolution"),
-        ("dgrad", DEPTHWISE, "depthwise is no kernel of this convolution"),
-        ("wgrad", DEPTHWISE, "depthwise is no kernel of wgrad"),
-        ("fprop", WGRAD_CHOICE, "wgrad is no kernel of fprop"),
-        ("dgrad", WGRAD_CHOICE, "wgrad is no kernel of dgrad"),
-        ("wgrad", {}, "gemm is no kernel of wgrad"),
-        ("fprop", {"kind": "packed", "config": {"config": WGRAD_CHOICE}}, "wgrad is no kernel of"),
-        ("dgrad", {"kind": "packed", "config": {"config": WGRAD_CHOICE}}, "packed is no kernel of"),
+        ("fprop", DEPTHWISE, "depthwise: no depthwise convolution: expected groups"),
+        ("dgrad", DEPTHWISE, "depthwise: no depthwise convolution: expected groups"),
+        ("wgrad", DEPTHWISE, "depthwise: no kernel of wgrad, which has wgrad, gluon_wgrad"),
+        ("fprop", WGRAD_CHOICE, "wgrad: no kernel of fprop"),
+        ("dgrad", WGRAD_CHOICE, "wgrad: no kernel of dgrad"),
+        ("wgrad", {}, "gemm: no kernel of wgrad"),
+        (
+            "fprop",
+            {"kind": "packed", "config": {"config": WGRAD_CHOICE}},
+            "packed: WgradChoice does not",
+        ),
+        (
+            "dgrad",
+            {"kind": "packed", "config": {"config": WGRAD_CHOICE}},
+            "packed: no kernel of dgrad",
+        ),
     ],
 )
 def test_a_choice_of_another_kernel_is_reported_and_not_used(folder, direction, choice, message):

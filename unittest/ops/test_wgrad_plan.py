@@ -12,11 +12,11 @@ import torch
 from looking_kernel import LookingKernel
 from triton_ext.errors import DescriptorError
 from triton_ext.ops import wgrad_gemm, wgrad_plan
-from triton_ext.ops.machine import Machine
+from triton_ext.ops.core.device import Device
 from triton_ext.ops.problem import ConvProblem
 from triton_ext.ops.wgrad_config import SMEM_BYTES, WgradConfig
 
-H200 = Machine(132, (9, 0), SMEM_BYTES)
+H200 = Device(132, (9, 0), SMEM_BYTES)
 CONFIG = WgradConfig(block_co=64, block_ci=64, num_stages=3, num_warps=4)
 PROBLEM = ConvProblem(
     batch=2,
@@ -36,7 +36,7 @@ def launches(monkeypatch):
     for name in ("conv_wgrad_kernel", "wgrad_reduce_kernel"):
         arg_names = getattr(wgrad_gemm, name).arg_names
         monkeypatch.setattr(wgrad_gemm, name, LookingKernel(arg_names, launches=found))
-    monkeypatch.setattr(wgrad_plan, "machine_of", lambda device, operator: H200)
+    monkeypatch.setattr(wgrad_plan, "device_of", lambda device, operator: H200)
     wgrad_plan.make_plan.cache_clear()
     yield found
     wgrad_plan.make_plan.cache_clear()
@@ -162,9 +162,9 @@ def test_reasons():
         "dtype torch.float32: wgrad needs float16 or bfloat16, WGMMA transposes 16-bit operands "
         "only"
     )
-    (old,) = wgrad_plan.reasons(PROBLEM, torch.float16, Machine(108, (8, 0), SMEM_BYTES))
+    (old,) = wgrad_plan.reasons(PROBLEM, torch.float16, Device(108, (8, 0), SMEM_BYTES))
     assert old == "compute capability (8, 0): TMA im2col needs (9, 0)"
-    (small,) = wgrad_plan.reasons(PROBLEM, torch.float16, Machine(20, (12, 0), 65536))
+    (small,) = wgrad_plan.reasons(PROBLEM, torch.float16, Device(20, (12, 0), 65536))
     assert small.startswith("65536 bytes of shared memory per CTA: the smallest tile")
     assert wgrad_plan.reasons(replace(PROBLEM, stride=(9, 1)), torch.float16, H200) == (
         "conv stride 9 in H: TMA supports 1..8",
@@ -187,7 +187,7 @@ def test_make_plan_raises_what_reasons_tells(launches):
 
 
 def test_a_gpu_with_little_shared_memory_is_refused_by_name(launches, monkeypatch):
-    machine = Machine(20, (12, 0), 65536)
-    monkeypatch.setattr(wgrad_plan, "machine_of", lambda device, operator: machine)
+    machine = Device(20, (12, 0), 65536)
+    monkeypatch.setattr(wgrad_plan, "device_of", lambda device, operator: machine)
     with pytest.raises(wgrad_plan.UnsupportedError, match="65536 bytes of shared memory"):
         make()

@@ -23,30 +23,30 @@ from swapped_cases import draw_swapped, swapped_of
 from triton_ext.errors import UnsupportedError
 from triton_ext.host import capabilities
 from triton_ext.ops import wgrad_gemm, wgrad_plan
-from triton_ext.ops.descriptors import packed_strides
-from triton_ext.ops.machine import Machine, assumed_machine
-from triton_ext.ops.row_packing import PackedConfig, RowPacking
-from triton_ext.ops.tuning.calls import candidates, make_plan
-from triton_ext.ops.tuning_store import lookup as lookups
-from triton_ext.ops.tuning_store.cases import Case
-from triton_ext.ops.tuning_store.kinds import decode, encode, kind_of
-from triton_ext.ops.tuning_store.possible import problems_of
-from triton_ext.ops.wgrad_config import CONFIGS, SMEM_BYTES, WgradChoice
-from triton_ext.ops.wgrad_plan import SwappedWgradPlan
-from triton_ext.ops.wgrad_swapped import (
+from triton_ext.ops.core.case import Case
+from triton_ext.ops.core.descriptors import packed_strides
+from triton_ext.ops.core.device import Device, assumed_device
+from triton_ext.ops.core.registry import config_refusals
+from triton_ext.ops.rewrites.operand_swap import (
     SwappedConfig,
     as_swapped,
     swap_reasons,
     turning_copy,
     ways,
 )
+from triton_ext.ops.row_packing import PackedConfig, RowPacking
+from triton_ext.ops.tuning.calls import candidates, make_plan
+from triton_ext.ops.tuning_store import lookup as lookups
+from triton_ext.ops.tuning_store.kinds import decode, encode, kind_of
+from triton_ext.ops.wgrad_config import CONFIGS, SMEM_BYTES, WgradChoice
+from triton_ext.ops.wgrad_plan import SwappedWgradPlan
 
 COPIES = capabilities()["im2col-copies"]
 emulates = pytest.mark.skipif(not COPIES.available, reason=COPIES.reason)
 
 NIGHTLY = os.environ.get("TRITON_EXT_NIGHTLY") == "1"
 
-H200 = Machine(132, (9, 0), SMEM_BYTES, "A GPU of these tests")
+H200 = Device(132, (9, 0), SMEM_BYTES, "A GPU of these tests")
 META = torch.device("meta")
 END = problem_of(n=1, ci=128, co=3, size=(512, 512), padding=1)
 CHOICE = WgradChoice(config=CONFIGS[5])
@@ -62,7 +62,7 @@ def plan_of(problem, x_strides=None, dy_strides=None, **options):
     """The plan for an H200, of dense channels-last tensors where nothing else is said."""
     strides = (x_strides or dense(problem.x_shape), dy_strides or dense(problem.y_shape))
     wgrad_plan.make_plan.cache_clear()
-    with assumed_machine(H200):
+    with assumed_device(H200):
         return wgrad_plan.make_plan(problem, *strides, torch.float16, META, **options)
 
 
@@ -240,12 +240,12 @@ def test_tuning_tries_both_where_swapping_is_expected_to_pay():
         swapped = [config for config in found if isinstance(config, SwappedConfig)]
         assert (2 <= len(swapped) < len(found)) == is_tried
         for config in found:
-            assert not problems_of(config, case_of(problem), H200)
+            assert not config_refusals(config, case_of(problem), H200)
 
 
 def test_what_was_measured_goes_before_the_model(table):
     case = case_of(END)
-    with assumed_machine(H200):
+    with assumed_device(H200):
         table(case, CHOICE)
         wgrad_plan.make_plan.cache_clear()
         assert not isinstance(make_plan(case, META), SwappedWgradPlan)
@@ -262,13 +262,16 @@ def test_what_was_measured_goes_before_the_model(table):
 
 def test_a_table_says_what_cannot_be(table):
     config, strided = SwappedConfig(CHOICE), case_of(OTHERS["strided"])
-    (problem,) = problems_of(config, strided, H200)
+    (problem,) = config_refusals(config, strided, H200)
     assert problem.startswith("stride (1, 2): expected 1")
-    assert problems_of(
+    assert config_refusals(
         SwappedConfig(replace(CHOICE, config=replace(CHOICE.config, taps=0))), strided, H200
     )
     table(case_of(END), SwappedConfig(PackedConfig(CHOICE)))
-    with pytest.warns(lookups.TuningWarning, match="packed is no kernel of wgrad"):
+    with pytest.warns(
+        lookups.TuningWarning,
+        match="swapped: PackedConfig does not take packed rows, expected one of wgrad",
+    ):
         assert lookups.find(case_of(END), H200) is None
 
 
@@ -287,8 +290,8 @@ def test_drawn_in_the_emulator(kind, number, monkeypatch, fresh_triton_cache):
     emulate(monkeypatch, 3)
     for name in ("conv_wgrad_kernel", "wgrad_reduce_kernel"):
         monkeypatch.setattr(wgrad_gemm, name, EmulatedKernel(getattr(wgrad_gemm, name)))
-    machine = Machine(3, (9, 0), SMEM_BYTES)
-    monkeypatch.setattr(wgrad_plan, "machine_of", lambda device, operator: machine)
+    machine = Device(3, (9, 0), SMEM_BYTES)
+    monkeypatch.setattr(wgrad_plan, "device_of", lambda device, operator: machine)
     wgrad_plan.make_plan.cache_clear()
     rng = random.Random(f"{kind} {number}")
     found = []
@@ -296,7 +299,7 @@ def test_drawn_in_the_emulator(kind, number, monkeypatch, fresh_triton_cache):
         problem = draw_swapped(rng, pixels=6)
         strides = dense(problem.x_shape), dense(problem.y_shape)
         found = [way for way in ways(problem, strides, 2) if way.kind == kind]
-    monkeypatch.setattr("triton_ext.ops.wgrad_swapped.ways", lambda *given: found)
+    monkeypatch.setattr("triton_ext.ops.rewrites.operand_swap.ways", lambda *given: found)
     x, dy = (channels_last(s, torch.float16, 1, "cpu") for s in (problem.x_shape, problem.y_shape))
     config = SwappedConfig(rng.choice(CONFIGS[:3]))
     plan = wgrad_plan.make_plan(problem, x.stride(), dy.stride(), x.dtype, x.device, config)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from concurrent.futures import Future
 
 from triton_ext.ops import conv_plan, dgrad_plan, wgrad_plan
-from triton_ext.ops.machine import Machine
+from triton_ext.ops.core.device import Device
 from triton_ext.ops.tuning.processes import Compiled
 
 GPU = "NVIDIA Test GPU"
-MACHINE = Machine(2, (9, 0), 232448, GPU)
+MACHINE = Device(2, (9, 0), 232448, GPU)
 
 
 class InstantCompiler:
@@ -56,7 +56,7 @@ def plans_for(machine, monkeypatch=None):
     """Has every direction's plans made for a machine."""
     for module in (conv_plan, dgrad_plan, wgrad_plan):
         if monkeypatch is None:
-            module.machine_of = lambda device, operator: machine
+            module.device_of = lambda device, operator: machine
         else:
-            monkeypatch.setattr(module, "machine_of", lambda device, operator: machine)
+            monkeypatch.setattr(module, "device_of", lambda device, operator: machine)
         module.make_plan.cache_clear()

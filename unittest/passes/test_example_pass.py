@@ -61,6 +61,10 @@ def test_the_documents_compile(installed, tmp_path):
     run(installed, str(script))
 
 
+def test_the_documents_facts():
+    exec(compile(BLOCKS[3], str(DOCUMENT), "exec"), {})
+
+
 def test_triton_opt(installed):
     text = run(
         installed,

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 from triton_ext.errors import LaunchError
-from triton_ext.ops.checks import kind_of
+from triton_ext.ops.api.checks import kind_of
 
 __all__ = ["check_compile", "check_parameters", "check_tensors", "steps_of"]
 

@@ -1,4 +1,4 @@
-"""Which allocations a memory descriptor may refer to.
+"""Alias sets: the allocations that a memory descriptor may refer to.
 
 The *alias set* of a ``!ttg.memdesc`` value holds every allocation that it may be a part of:
 
@@ -39,7 +39,7 @@ from ..ir.functions import FUNCTIONS
 from .memory_effects import Memory, effects_of, memory_of
 from .value_flow import Sources, ValueFlow
 
-__all__ = ["AliasSet", "AliasSets", "is_allocation", "is_buffer", "is_memdesc"]
+__all__ = ["AliasSet", "AliasSets", "is_allocation", "is_buffer", "is_memdesc", "view_source"]
 
 _ALLOCATIONS: Final = frozenset({ttg.LocalAllocOp.NAME, "ttng.tmem_alloc"})
 #: Operations whose results are their operands of the same number.
@@ -179,6 +179,19 @@ def _handed_to_unknown(op: Operation) -> list[Value]:
     ends = (block.terminator for region in op.regions for block in region.blocks)
     used = [*op.operands, *(x for end in ends if end is not None for x in end.operands)]
     return [value for value in dict.fromkeys(used) if is_memdesc(value)]
+
+
+def view_source(op: Operation) -> Value | None:
+    """Returns the descriptor that an operation gives another view of.
+
+    Args:
+        op: Any operation.
+
+    Returns:
+        ``None`` for an operation that gives no view, or chooses among several (``arith.select``).
+    """
+    sources = tuple(filter(is_memdesc, op.operands)) if effects_of(op).is_view else ()
+    return sources[0] if len(sources) == 1 else None
 
 
 def is_memdesc(value: Value) -> bool:

@@ -31,6 +31,7 @@ from typing import Final
 from ..ir import Block, Module, Operation, Region, Value
 from ..ir.functions import CALLS, FUNCTIONS, RETURNS, callee_of, symbol_of
 from .trip_count import trip_count
+from .value_flow import successor_parts
 
 __all__ = ["MOST_COUNTED", "BackwardFlow", "Point", "Position", "Step", "StepKind", "trip_count"]
 
@@ -470,14 +471,6 @@ def _branch(op: Operation, block: Block) -> Step:
     source = op.parent
     if source is None:
         return Step(StepKind.UNKNOWN, op, None)
-    operands, successors = op.operands, op.successors
-    # Behind the condition stand the arguments of each successor in turn.
-    at = len(operands) - sum(len(successor.args) for successor in successors)
-    renames: dict[Value, Value] = {}
-    if at >= 0 and successors.count(block) == 1:
-        for successor in successors:
-            if successor is block:
-                handed = operands[at : at + len(block.args)]
-                renames = _names(block.args, handed)
-            at += len(successor.args)
+    handed = [part for each, part in successor_parts(op, op.operands) if each is block]
+    renames = _names(block.args, handed[0]) if len(handed) == 1 else {}
     return Step(StepKind.BRANCH, op, Position(_end(source)), renames)

@@ -24,7 +24,7 @@ from typing import Final, TypeAlias
 
 from ..ir import Block, BlockArgument, Operation, Value
 from ..ir.dialects import ttg
-from .alias_sets import AliasSets, is_allocation, is_buffer
+from .alias_sets import AliasSets, is_allocation, is_buffer, view_source
 from .backward_flow import Step
 from .slot_form import (
     SlotForm,
@@ -142,7 +142,7 @@ class BufferReferences:
         if subslice is not None:
             box = Box(subslice.offsets, _shape(subslice.result))
             return self._viewed(subslice.src).narrowed(box)
-        source = ttg.memdesc_view_source(op)
+        source = view_source(op)
         if source is not None:
             return replace(self._viewed(source), is_final=True)
         return Reference(value)

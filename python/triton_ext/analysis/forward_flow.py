@@ -2,11 +2,11 @@
 
 A state goes from the function's entry through every operation, in every order in which control
 may: along branches, into and out of the regions of ``scf`` operations, around loops, into each
-partition of ``ttg.warp_specialize`` and through its default region.  Where ways meet, states are
+partition of ``ttg.warp_specialize`` and through its default region.  Where paths meet, states are
 joined.  Straight-line code is visited again whenever what comes in has grown, until nothing does.
 
-Regions that are no control flow (``tt.reduce``, ``tt.scan``, ``tt.map_elementwise``) are passed by.
-Of an operation with regions that is not known, any region may run any number of times.
+It skips regions that are no control flow (``tt.reduce``, ``tt.scan``, ``tt.map_elementwise``).
+The regions of an unknown operation may each run any number of times.
 
 Termination: states only grow at joins, so that a state needs to have a largest value, and what
 :meth:`Transfer.update` decides on the way has to stay decided.
@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from typing import Final, Generic, Protocol, TypeVar
 
 from ..ir import Block, Operation, Region
+from ..ir.dialects import ttg
 from ..ir.dominance import Dominance
 from ..ir.functions import RETURNS
 
@@ -27,9 +28,7 @@ __all__ = ["Edge", "FlowState", "Transfer", "run_forward"]
 
 #: Operations whose regions compute a value from values.
 _NO_CONTROL_FLOW: Final = frozenset({"tt.reduce", "tt.scan", "tt.map_elementwise"})
-_SPECIALIZE: Final = "ttg.warp_specialize"
-_PARTITIONS: Final = "ttg.warp_specialize.partitions"
-_CONCURRENT: Final = (_SPECIALIZE, _PARTITIONS)
+_CONCURRENT: Final = (ttg.WarpSpecializeOp.NAME, ttg.PARTITIONS)
 _CHOICES: Final = ("scf.if", "scf.index_switch", "scf.execute_region")
 
 
@@ -40,7 +39,7 @@ class FlowState(Protocol):
         """Returns a state of its own that is equal."""
 
     def join(self: S, other: S) -> None:
-        """Adds what may be so on another way."""
+        """Adds what may hold on another path."""
 
 
 S = TypeVar("S", bound=FlowState)
@@ -65,12 +64,12 @@ class Edge:
 
 
 class Transfer(Protocol[S_contra]):
-    """What operations and edges do to a state."""
+    """Changes states at operations and edges."""
 
     def update(self, op: Operation, state: S_contra) -> None:
         """Changes the state in front of an operation to the one behind it.
 
-        Of an operation with regions, it is the part in front of them.
+        For an operation with regions, only the part in front of them is meant.
         """
 
     def cross(self, edge: Edge, state: S_contra) -> None:
@@ -161,7 +160,7 @@ class _Flow(Generic[S]):
 
     def _out_of(self, region: Region) -> Iterator[tuple[Edge, int]]:
         around = region.parent
-        if around.name in _CONCURRENT and (region.isolated or around.name == _PARTITIONS):
+        if around.name in _CONCURRENT and (region.isolated or around.name == ttg.PARTITIONS):
             return  # a partition ends by itself
         if around.name == "scf.while":
             before, after = around.regions
@@ -179,7 +178,7 @@ class _Flow(Generic[S]):
         return Edge(op.parent), op.parent.ops.index(op) + 1
 
     def _is_back(self, branch: Operation, target: Block) -> bool:
-        """Whether a branch may lead to code that has run before.
+        """Returns whether a branch may lead to code that has run before.
 
         In a region with a cycle that can be entered at several blocks, every branch may.
         """
@@ -193,7 +192,7 @@ class _Flow(Generic[S]):
 
 
 def _is_irreducible(region: Region, over: Dominance) -> bool:
-    """Whether edges are left in a cycle when those to a dominating block are taken out."""
+    """Returns whether edges are left in a cycle when those to a dominating block are taken out."""
     forward = {
         block: [
             each

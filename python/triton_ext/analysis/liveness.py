@@ -27,6 +27,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from ..ir import Block, Operation, Region, Value
+from ..ir.dialects import ttg
 from ..ir.functions import FUNCTIONS
 from .alias_sets import AliasSets, is_buffer
 
@@ -151,7 +152,7 @@ class Liveness:
             region, around = op.parent.parent, op.parent.parent.parent
             if around.name.startswith("ttg.warp_specialize"):
                 holder = around
-                if around.name == "ttg.warp_specialize.partitions" and around.parent_op:
+                if around.name == ttg.PARTITIONS and around.parent_op:
                     holder = around.parent_op
                 # The default region comes first whichever operation holds the partitions.
                 index = around.regions.index(region) + (holder is not around)

@@ -27,19 +27,22 @@ from typing import Final
 from .. import backends
 from ..ir import Operation, Value
 from ..ir.dialects.view import OpReader
+from ..ir.integers import read_integer
 from .type_text import type_text
 
 __all__ = [
     "AFTER",
     "BEFORE",
+    "NO_BARRIER",
+    "ORDERS_THREADS",
     "Access",
     "Barrier",
+    "BufferUse",
     "Effect",
     "Effects",
     "Kind",
     "Memory",
     "Row",
-    "Use",
     "atomic_barrier",
     "effects_of",
     "is_listed",
@@ -50,7 +53,7 @@ __all__ = [
 
 
 class Access(Flag):
-    """What happens to memory.
+    """Kinds of access to memory, which may be joined.
 
     Attributes:
         READ: It is read.
@@ -68,7 +71,7 @@ class Access(Flag):
 
 
 class Memory(Enum):
-    """Which memory a value names."""
+    """The memories that a value may name."""
 
     SHARED = "shared"
     TENSOR = "tensor"
@@ -76,7 +79,7 @@ class Memory(Enum):
 
 
 class Kind(Enum):
-    """How shared memory is accessed.
+    """The ways to access shared memory.
 
     Attributes:
         GENERIC: By the threads, or in order with them.
@@ -109,8 +112,8 @@ AFTER: Final = Barrier.AFTER
 
 
 @dataclass(frozen=True, slots=True)
-class Use:
-    """What an operation does to one of its memory descriptors."""
+class BufferUse:
+    """The effect of an operation on one of its memory descriptors."""
 
     access: Access
     kind: Kind = Kind.GENERIC
@@ -122,7 +125,7 @@ class Row:
 
     Attributes:
         buffers: Uses of the first memory descriptors among the operands, in the order of the text.
-        others: Use of each further one; ``None`` where nothing happens to it.
+        others: The use of each further one; ``None`` where nothing happens to it.
         pointer: What happens to the global memory of a pointer or tensor descriptor.
         pointer_at: Which of these it is; ``None`` for all of them.
         result: What happens to the memory that the first result names.
@@ -136,8 +139,8 @@ class Row:
         is_opaque: Whether it may do anything to its buffers unless it is marked as ``pure``.
     """
 
-    buffers: tuple[Use, ...] = ()
-    others: Use | None = None
+    buffers: tuple[BufferUse, ...] = ()
+    others: BufferUse | None = None
     pointer: Access | None = None
     pointer_at: int | None = 0
     result: Access | None = None
@@ -153,7 +156,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Effect:
-    """What an operation does to the memory of one value.
+    """The effect of an operation on the memory of one value.
 
     Attributes:
         value: The memory descriptor, pointer or tensor descriptor.
@@ -169,12 +172,12 @@ class Effect:
 
     @property
     def reads(self) -> bool:
-        """Whether the memory is read."""
+        """Returns whether the memory is read."""
         return Access.READ in self.access
 
     @property
     def writes(self) -> bool:
-        """Whether the memory is written."""
+        """Returns whether the memory is written."""
         return Access.WRITE in self.access
 
 
@@ -258,7 +261,7 @@ def row_of(name: str) -> Row | None:
 
 
 def is_listed(name: str) -> bool:
-    """Whether an operation is in the table, or of a dialect that is none of Triton's.
+    """Returns whether an operation is in the table, or of a dialect that is none of Triton's.
 
     An operation of Triton's dialects that is not listed may need scratch memory or run on behind
     itself: whoever relies on that has to refuse it by name.
@@ -335,15 +338,15 @@ def _barrier(op: Operation) -> Barrier:
     spaces = op.attributes.get("addrSpace")
     if spaces is not None:
         # In the quoted form a number, whose lowest bit is shared memory.
-        digits = spaces.partition(":")[0].strip()
-        is_local = int(digits) & 1 == 1 if digits.isdigit() else "local" in spaces
+        number = read_integer(spaces)
+        is_local = number & 1 == 1 if number is not None else "local" in spaces
     else:
         words = OpReader(op).head.replace("|", " ").split()
         is_local = bool({"local", "all"} & set(words)) or not words
     return BEFORE if is_local else NO_BARRIER
 
 
-_SEMANTICS: Final = {"2": "acquire", "3": "release", "4": "acq_rel", "1": "relaxed"}
+_SEMANTICS: Final = {1: "relaxed", 2: "acquire", 3: "release", 4: "acq_rel"}
 _ORDERED: Final = {
     "acquire": AFTER,
     "release": BEFORE,
@@ -359,7 +362,7 @@ def atomic_barrier(op: Operation) -> Barrier:
     """
     raw = op.attributes.get("sem")
     if raw is not None:
-        return _ORDERED.get(_SEMANTICS.get(raw.partition(":")[0].strip(), ""), NO_BARRIER)
+        return _ORDERED.get(_SEMANTICS.get(read_integer(raw) or 0, ""), NO_BARRIER)
     for word in OpReader(op).head.replace(",", " ").split():
         if word in _ORDERED:
             return _ORDERED[word]
@@ -375,13 +378,13 @@ _NO_EFFECTS: Final = Effects(is_free=True)
 _ORDERED_ROW: Final = Row(is_ordered=True)
 #: Dialects whose operations compute values from values.
 _PURE: Final = ("arith.", "math.")
-_READ: Final = Use(Access.READ)
-_WRITE: Final = Use(Access.WRITE)
+_READ: Final = BufferUse(Access.READ)
+_WRITE: Final = BufferUse(Access.WRITE)
 _BOTH: Final = Access.READ | Access.WRITE
 _VIEW: Final = Row(is_view=True)
 #: Hosts whose atomic operations and waits for WGMMAs contain barriers.
-_ORDERS_THREADS: Final = "ordering-barriers"
-_ATOMIC: Final = Row(pointer=_BOTH, barrier=atomic_barrier, barrier_needs=_ORDERS_THREADS)
+ORDERS_THREADS: Final = "ordering-barriers"
+_ATOMIC: Final = Row(pointer=_BOTH, barrier=atomic_barrier, barrier_needs=ORDERS_THREADS)
 
 #: Operations that touch no memory but their scratch.
 _NO_MEMORY: Final = (
@@ -418,7 +421,7 @@ _ROWS: Final[Mapping[str, Row]] = {
     "tt.atomic_poll": Row(pointer=_BOTH, barrier=AFTER),
     "tt.atomic_rmw": _ATOMIC,
     "tt.atomic_store": Row(
-        pointer=Access.WRITE, barrier=atomic_barrier, barrier_needs=_ORDERS_THREADS
+        pointer=Access.WRITE, barrier=atomic_barrier, barrier_needs=ORDERS_THREADS
     ),
     "tt.descriptor_gather": Row(pointer=Access.READ),
     "tt.descriptor_load": Row(pointer=Access.READ),
@@ -436,9 +439,9 @@ _ROWS: Final[Mapping[str, Row]] = {
     "ttg.global_scratch_alloc": Row(result=Access.ALLOCATE),
     "ttg.inline_asm": Row(is_opaque=True),
     "ttg.local_alloc": Row(result=Access.ALLOCATE),
-    "ttg.local_atomic_scatter_rmw": Row(buffers=(Use(_BOTH),)),
+    "ttg.local_atomic_scatter_rmw": Row(buffers=(BufferUse(_BOTH),)),
     "ttg.local_barrier": Row(barrier=BEFORE),  # so it is called in Triton 3.6
-    "ttg.local_dealloc": Row(buffers=(Use(Access.FREE),)),
+    "ttg.local_dealloc": Row(buffers=(BufferUse(Access.FREE),)),
     "ttg.local_gather": Row(buffers=(_READ,)),
     "ttg.local_load": Row(buffers=(_READ,)),
     "ttg.local_scatter": Row(buffers=(_WRITE,)),

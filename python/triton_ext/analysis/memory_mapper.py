@@ -24,7 +24,7 @@ from ..ir.dialects import ttg
 from ..ir.encodings import DistributedEncoding, SharedEncoding
 from ..ir.functions import CALLS, FUNCTIONS, callee_of, symbol_of
 from ..ir.types import MemDescType, TensorType
-from .alias_sets import is_buffer
+from .alias_sets import is_buffer, view_source
 from .allocation import Buffer, BufferKind, FunctionAllocation, Scratch, allocate, unknown_scratch
 from .bank_conflicts import Access, BankModel, Phase, partition_slots, phases, wavefronts
 from .liveness import Liveness
@@ -44,7 +44,6 @@ from .trip_count import trip_count
 
 __all__ = ["map_of"]
 
-_PARTITIONS: Final = "ttg.warp_specialize.partitions"
 _LOOPS: Final = frozenset({"scf.for", "scf.while"})
 _CHOOSES_ROWS: Final = "nvidia-matrix-rows"
 #: Instructions that are looked at for the one that takes most wavefronts.
@@ -196,7 +195,7 @@ class _Mapper:
         for region in op.regions:
             for block in region.blocks:
                 for nested in block.ops:
-                    if nested.name == _PARTITIONS:
+                    if nested.name == ttg.PARTITIONS:
                         regions.remove(region)
                         regions += nested.regions
         parts = [list(self._blocks(region.blocks, depth + 1)) for region in regions]
@@ -233,7 +232,7 @@ class _Mapper:
     def _row(self, op: Operation, depth: int) -> Row | None:
         uses = self._uses(op)
         needs = self._needs(op)
-        if not (uses or needs) or op.name.startswith("ttg.memdesc_") or op.successors:
+        if not (uses or needs) or view_source(op) is not None or op.successors:
             return None
         if op.name.endswith(("yield", "condition", "_return", ".return")):
             return None

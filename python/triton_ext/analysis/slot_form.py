@@ -398,12 +398,8 @@ def captured(value: Value) -> Value | None:
         return None
     if value.owner is not region.blocks[0]:
         return None
-    while op.name != "ttg.warp_specialize":
-        around = op.parent_op
-        if around is None:
-            return None
-        op = around
-    return op.operands[value.index] if value.index < len(op.operands) else None
+    captures = ttg.captures_of(op)
+    return captures[value.index] if value.index < len(captures) else None
 
 
 def _is_zero_if_passed_by(loop: Operation, modulus: int) -> bool:

@@ -1,4 +1,4 @@
-"""Which values hand what they are to which others, along control flow and calls.
+"""Edges between values: control flow and calls make one value be what another one is.
 
 Edges follow block arguments of branches, what ``scf`` regions yield and loops carry, captures of
 ``ttg.warp_specialize``, and arguments and results of functions that the module calls.  They join
@@ -12,20 +12,23 @@ from somewhere else as well says so (:attr:`Sources.is_complete`).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeVar
 
 from ..ir import Block, BlockArgument, Operation, OpResult, Region, Use, Value
+from ..ir.dialects import ttg
 from ..ir.functions import CALLS, FUNCTIONS, callee_of, symbol_of, visibility_of
 
-__all__ = ["Sources", "ValueFlow"]
+__all__ = ["Sources", "ValueFlow", "successor_parts"]
+
+T = TypeVar("T")
 
 _YIELD_RESULTS: Final = frozenset(
-    {"scf.execute_region", "scf.if", "scf.index_switch", "ttg.warp_specialize"}
+    {"scf.execute_region", "scf.if", "scf.index_switch", ttg.WarpSpecializeOp.NAME}
 )
-_SPECIALIZE: Final = "ttg.warp_specialize"
-_PARTITIONS: Final = "ttg.warp_specialize.partitions"
+_SPECIALIZE: Final = ttg.WarpSpecializeOp.NAME
+_PARTITIONS: Final = ttg.PARTITIONS
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +97,33 @@ class ValueFlow:
             return self._argument_sources(value)
         return self._result_sources(value) if isinstance(value, OpResult) else None
 
+    def origins(self, value: Value) -> Sources:
+        """Returns the values that a value may be, back along all edges.
+
+        Args:
+            value: The value.
+
+        Returns:
+            The values that operations or the headers of loops compute, and those of which nothing
+            is known; only the latter make the sources incomplete.
+        """
+        found: dict[Value, None] = {}
+        is_complete = True
+        seen: set[Value] = set()
+        todo = [value]
+        while todo:
+            current = todo.pop()
+            if current in seen:
+                continue
+            seen.add(current)
+            sources = self.sources(current)
+            if sources is None or not sources.values:
+                found[current] = None
+            if sources is not None:
+                is_complete &= sources.is_complete
+                todo += reversed(sources.values)
+        return Sources(tuple(found), is_complete)
+
     def _argument_sources(self, value: BlockArgument) -> Sources | None:
         block, index = value.owner, value.index
         region, op = block.parent, block.parent_op
@@ -112,7 +142,7 @@ class ValueFlow:
                 return _all_of([_at(op.operands, index), *_yielded(op.regions[1], index)])
             return _all_of(_yielded(op.regions[0], index + 1))
         if op.name in (_SPECIALIZE, _PARTITIONS):
-            return _all_of([_at(_captures(op), index)])
+            return _all_of([_at(ttg.captures_of(op), index)])
         return _UNKNOWN
 
     def _result_sources(self, value: OpResult) -> Sources | None:
@@ -197,7 +227,7 @@ def _present(values: Iterable[Value | None]) -> tuple[Value, ...]:
     return tuple(value for value in values if value is not None)
 
 
-def _at(values: tuple[Value, ...], index: int) -> Value | None:
+def _at(values: Sequence[Value], index: int) -> Value | None:
     return values[index] if 0 <= index < len(values) else None
 
 
@@ -213,14 +243,6 @@ def _yielded(region: Region, index: int) -> list[Value | None]:
     return [_at(end.operands, index) for end in ends if end is not None and not end.successors]
 
 
-def _captures(op: Operation) -> tuple[Value, ...]:
-    """Returns what the partitions of a ``ttg.warp_specialize`` capture."""
-    around = op
-    while around.name == _PARTITIONS and not around.operands and around.parent_op is not None:
-        around = around.parent_op
-    return around.operands
-
-
 def _isolated_regions(op: Operation) -> list[Region]:
     """Returns the regions of the partitions, which take captures as arguments."""
     found = [region for region in op.regions if region.isolated]
@@ -233,22 +255,27 @@ def _isolated_regions(op: Operation) -> list[Region]:
 
 def _handed(branch: Operation, block: Block, index: int) -> list[Value | None]:
     """Returns what a branch hands to an argument, once for each time that it names the block."""
-    starts = _starts(branch)
-    return [_at(branch.operands, at + index) for each, at in starts if each is block]
-
-
-def _starts(branch: Operation) -> list[tuple[Block, int]]:
-    """Returns the successors of a branch, each with the number of the first operand for it.
-
-    The operands of the successors stand behind the condition, those of one after those of another.
-    """
-    at = len(branch.operands) - sum(len(each.args) for each in branch.successors)
-    found = []
-    for successor in branch.successors:
-        found.append((successor, at))
-        at += len(successor.args)
-    return found
+    parts = successor_parts(branch, branch.operands)
+    return [_at(part, index) for each, part in parts if each is block]
 
 
 def _branch_targets(branch: Operation, index: int) -> list[Value]:
-    return list(_present(_at(block.args, index - at) for block, at in _starts(branch)))
+    parts = successor_parts(branch, range(len(branch.operands)))
+    return [block.args[part.index(index)] for block, part in parts if index in part]
+
+
+def successor_parts(branch: Operation, handed: Sequence[T]) -> Iterator[tuple[Block, Sequence[T]]]:
+    """Yields the successors of a branch, each with the part of its operands that it gets.
+
+    The operands of the successors follow the condition, those of one after those of another.
+
+    Args:
+        branch: An operation with successors.
+        handed: Its operands, or something about each of them.  In malformed text they may be too
+            few; then no successor gets any.
+    """
+    at = len(handed) - sum(len(each.args) for each in branch.successors)
+    for successor in branch.successors:
+        count = len(successor.args) if at >= 0 else 0
+        yield successor, handed[at : at + count]
+        at += count

@@ -1,4 +1,4 @@
-"""How many warps run an operation, and how many threads a warp has."""
+"""Numbers that modules and functions state: of warps, of threads in a warp, of CTAs."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def number_of(holder: Operation, name: str, default: int | None = None) -> int:
 
     Args:
         holder: The module or function.
-        name: Of the attribute.
+        name: Name of the attribute.
         default: What it is where it is not given; ``None`` for an error.
 
     Raises:

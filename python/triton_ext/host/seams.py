@@ -217,7 +217,7 @@ def interpreter_cvt(make: Callable[[Callable[..., Any]], Callable[..., Any]]) ->
 
 
 def interpreter_dot(make: Callable[[Callable[..., Any]], Callable[..., Any]]) -> Seam:
-    """What multiplies matrices in Triton's interpreter.
+    """Patches the product of matrices in Triton's interpreter.
 
     Args:
         make: Returns the replacement, which returns :data:`PROBE` for itself as the second

@@ -322,7 +322,7 @@ class _Colons:
         self._start = self._end = -1
 
     def follows(self, position: int) -> bool:
-        """Whether a colon is the next token from a position on."""
+        """Returns whether a colon is the next token from a position on."""
         text = self._text
         position = _end_of(_BLANKS, text, position)
         if text.startswith("//", position):

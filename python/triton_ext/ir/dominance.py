@@ -1,4 +1,4 @@
-"""Which blocks of a region are on every way to a block, or from it out of the region."""
+"""Dominators: the blocks on every path to a block, and from it out of its region."""
 
 from __future__ import annotations
 
@@ -10,9 +10,8 @@ __all__ = ["Dominance", "post_dominators"]
 class Dominance:
     """The blocks of a region that can be reached, and which of them dominate which.
 
-    The tree of immediate dominators is found by the algorithm of Lengauer and Tarjan ("A fast
-    algorithm for finding dominators in a flowgraph", 1979) with path compression, in time
-    O(edges * log(blocks)).
+    Lengauer and Tarjan's algorithm finds the tree of immediate dominators ("A fast algorithm for
+    finding dominators in a flowgraph", 1979), in O(edges * log(blocks)) by path compression.
 
     Args:
         region: A region; control enters at its first block.
@@ -33,13 +32,14 @@ class Dominance:
         self._intervals = _intervals(search.blocks, _immediate_dominators(search, successors))
 
     def __contains__(self, block: Block) -> bool:
-        """Whether a block can be reached."""
+        """Returns whether a block can be reached."""
         return block in self._intervals
 
     def dominates(self, above: Block, below: Block) -> bool:
-        """Whether every way to ``below`` leads through ``above``; each block dominates itself.
+        """Returns whether every path to ``below`` leads through ``above``.
 
-        Blocks that cannot be reached dominate nothing, and nothing dominates them.
+        A block dominates itself.  Blocks that cannot be reached dominate nothing, and nothing
+        dominates them.
         """
         outer, inner = self._intervals.get(above), self._intervals.get(below)
         if outer is None or inner is None:
@@ -48,9 +48,9 @@ class Dominance:
 
 
 def post_dominators(region: Region) -> dict[Block, frozenset[Block]]:
-    """The blocks that are on every way from each block out of a region, itself included.
+    """Returns for each block those on every path from it out of a region, itself included.
 
-    Blocks that no way leads out of are not listed.
+    Blocks that no path leads out of are not listed.
 
     Args:
         region: A region; control leaves at the blocks that branch nowhere.

@@ -1,4 +1,4 @@
-"""How many results and operands an operation has by its name alone.
+"""Numbers of results and operands that the name of an operation alone tells.
 
 MLIR reads operations without names for their results; those have as many as here, or as there are
 types behind their arrow.

@@ -121,7 +121,7 @@ def are_one_type(left: str, right: str) -> bool:
 
 
 def _is_opaque(part: object) -> bool:
-    """Whether a type has an encoding of which not all parameters are known here."""
+    """Returns whether a type has an encoding of which not all parameters are known here."""
     if part is None or isinstance(part, OpaqueAttr):
         return part is not None and bool(part.why)
     inner = ("encoding", "shared_layout", "parent", "partition_layout")

@@ -543,7 +543,7 @@ def infer_type(value: Value) -> None:
 
 
 def is_printed(result: OpResult) -> bool:
-    """Whether an operation prints the type of a result."""
+    """Returns whether an operation prints the type of a result."""
     slots = (slot for _, _, slot in bind_types(result._owner))
     return any(isinstance(slot, ValueTypeSlot) and slot.value is result for slot in slots)
 

@@ -87,7 +87,7 @@ class _Blocks:
         self.current = region._blocks[0]
 
     def are_visible(self, block: Block) -> bool:
-        """Whether values that a block defines can be used in the current one, wherever they are."""
+        """Returns whether the current block can use values that another one defines."""
         dominance, current = self._dominance, self.current
         if dominance is None or current not in dominance:
             return True
@@ -100,12 +100,12 @@ class _Scopes:
     def __init__(self, facts: Facts) -> None:
         self.facts = facts
         self.visible: set[Value] = set()
-        # What regions of several blocks define, those around the present place.
+        # The values of regions with several blocks around the present place.
         self.in_blocks: dict[Value, tuple[_Blocks, Block]] = {}
         self.names: dict[str, Value] = {}
 
     def is_visible(self, value: Value) -> bool:
-        """Whether a value's definition dominates the present place."""
+        """Returns whether a value's definition dominates the present place."""
         if value in self.visible:
             return True
         blocks, block = self.in_blocks.get(value, (None, None))

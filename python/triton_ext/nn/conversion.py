@@ -25,8 +25,8 @@ from triton_ext.nn.patterns import Recipe, find_recipe
 from triton_ext.nn.report import ALREADY_OURS, Conversion, Layer, show
 from triton_ext.nn.steps import has_hooks
 from triton_ext.ops import support
-from triton_ext.ops.arguments import channels_last, channels_last_strides
-from triton_ext.ops.checks import Fallback, parse_fallback
+from triton_ext.ops.api.checks import Fallback, parse_fallback
+from triton_ext.ops.core.memory_format import channels_last, channels_last_strides
 
 __all__ = ["convert", "refresh", "revert", "survey"]
 

@@ -19,8 +19,8 @@ from torch.overrides import handle_torch_function
 from triton_ext import ops
 from triton_ext.nn import gathered
 from triton_ext.nn.steps import refuse_scripting
-from triton_ext.ops.arguments import channels_last
-from triton_ext.ops.checks import Fallback, parse_fallback
+from triton_ext.ops.api.checks import Fallback, parse_fallback
+from triton_ext.ops.core.memory_format import channels_last
 
 __all__ = [
     "Conv1d",

@@ -6,7 +6,7 @@ training as well as in eval mode:
 
     BatchNorm -> + residual? -> ReLU?      BatchNorm, GroupNorm -> ReLU, SiLU, GELU, Tanh?
 
-Every call looks whether a kernel gives what torch gives: the input's kind, shape, memory order and
+Every call checks whether a kernel gives what torch gives: the input's kind, shape, memory order and
 dtype, autocast, transforms of ``torch.func``, and, for what follows, hooks and replaced modules.
 Where it does not, torch's own forward runs, and what follows by itself.  So it does in what
 ``torch.compile`` traces for the norms that Inductor is to generate;
@@ -22,14 +22,14 @@ from torch.fx import Proxy
 
 from triton_ext.nn.steps import add_and_activate, is_watched, name_of, refuse_scripting
 from triton_ext.ops import norms as kernels
-from triton_ext.ops.autocast import is_autocast
+from triton_ext.ops.core.autocast import is_autocast
+from triton_ext.ops.core.dispatch_cache import ALIGNMENT, cached
+from triton_ext.ops.norms.functional import batch_key, group_key
 from triton_ext.ops.norms.functional import normalize as run
 from triton_ext.ops.norms.graphs import Kind, is_operator
 from triton_ext.ops.norms.norm_calls import Call
-from triton_ext.ops.norms.norm_launches import ALIGNMENT
 from triton_ext.ops.norms.norm_plan import NormPlan
-from triton_ext.ops.norms.refusals import is_negated, is_torchs
-from triton_ext.ops.norms.shortcut import batch_look, group_look, plan_of_look
+from triton_ext.ops.norms.refusals import is_left_to_torch, is_negated
 
 #: The names of the modules.
 NORMS = ("BatchNorm1d", "BatchNorm2d", "BatchNorm3d", "GroupNorm")
@@ -90,9 +90,7 @@ class _BatchNorm(_Norm):
         of_batch = True if module.training else mean is None
         weight, bias = _parameter(module, "weight"), _parameter(module, "bias")
         name, eps = _NAMES.get(activation, activation), module.eps
-        plan = plan_of_look(
-            batch_look(x, weight, bias, mean, variance, residual, of_batch, name, eps)
-        )
+        plan = cached(batch_key(x, weight, bias, mean, variance, residual, of_batch, name, eps))
         if plan is None or not self._is_of(plan, of_batch):
             plan = None
             if not self._has_kernel(x, weight, bias, mean, variance, residual, of_batch, name):
@@ -191,9 +189,9 @@ class GroupNorm(_Norm, torch.nn.GroupNorm):
         groups = self.num_groups
         weight, bias = _parameter(self, "weight"), _parameter(self, "bias")
         name = _NAMES.get(activation, activation)
-        plan = plan_of_look(group_look(x, groups, weight, bias, name, self.eps))
+        plan = cached(group_key(x, groups, weight, bias, name, self.eps))
         if plan is not None and self._is_of(plan, x):
-            return run(Call(plan, was_seen=True), x, weight, bias, None)
+            return run(Call(plan, is_cached=True), x, weight, bias, None)
         if not _is_own(x, "group") or not 3 <= x.dim() <= 5:
             return None
         if x.shape[1] != self.num_channels or x.numel() <= groups:
@@ -234,7 +232,7 @@ def _buffer(module: Any, name: str) -> Any:
 
 def _is_own(x: object, kind: Kind) -> bool:
     """Tells whether an input is a tensor that nobody but us computes with, or in a graph we do."""
-    return type(x) in _TENSORS and (not is_torchs() or is_operator(kind))
+    return type(x) in _TENSORS and (not is_left_to_torch() or is_operator(kind))
 
 
 _TENSORS = (Tensor, torch.nn.Parameter)

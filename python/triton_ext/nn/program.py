@@ -55,7 +55,7 @@ def _check_names(node: fx.Node) -> None:
 
 
 def _is_name(text: str) -> bool:
-    """Whether Python reads a text as a name, and as this one."""
+    """Returns whether Python reads a text as a name, and as this one."""
     return (
         text.isidentifier()
         and not keyword.iskeyword(text)
@@ -64,7 +64,7 @@ def _is_name(text: str) -> bool:
 
 
 def _is_quotable(text: str) -> bool:
-    """Whether fx writes a text between quotes, where it means itself."""
+    """Returns whether fx writes a text between quotes, where it means itself."""
     return not text.isidentifier() and text.isprintable() and not set(text) & {'"', "\\"}
 
 

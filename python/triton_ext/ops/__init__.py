@@ -10,8 +10,9 @@ from triton_ext import plugin
 plugin.install()
 
 # The kernels they import need the plugin.
-from triton_ext.ops import flops, library  # noqa: E402, F401 - register the operators
-from triton_ext.ops.functional import (  # noqa: E402
+from triton_ext.ops.api import flops, library  # noqa: E402, F401 - register the operators
+from triton_ext.ops.api.explain import Explanation, explain  # noqa: E402
+from triton_ext.ops.api.functional import (  # noqa: E402
     conv1d,
     conv1d_input,
     conv1d_weight,
@@ -25,10 +26,11 @@ from triton_ext.ops.functional import (  # noqa: E402
     conv_transpose2d,
     conv_transpose3d,
 )
+from triton_ext.ops.api.support import Support, support  # noqa: E402
 from triton_ext.ops.norms import batch_norm, group_norm, norm_problem  # noqa: E402
-from triton_ext.ops.support import Support, support  # noqa: E402
 
 __all__ = [
+    "Explanation",
     "Support",
     "batch_norm",
     "conv1d",
@@ -43,6 +45,7 @@ __all__ = [
     "conv_transpose1d",
     "conv_transpose2d",
     "conv_transpose3d",
+    "explain",
     "group_norm",
     "norm_problem",
     "support",

@@ -16,16 +16,16 @@ from triton_ext import backends
 from triton_ext.ops.conv_config import ConvConfig, channel_block
 from triton_ext.ops.conv_fprop import TRITON_DTYPES, conv_fprop_kernel, kernel_constants
 from triton_ext.ops.conv_launch import TO_LAST, ForwardPlan, three
-from triton_ext.ops.descriptors import (
+from triton_ext.ops.core.descriptors import (
     ROUNDS_TO_TF32,
     ROW_BYTES,
     Layout,
     matrix_row_stride,
     packed_strides,
 )
-from triton_ext.ops.epilogue import EpilogueSpec
-from triton_ext.ops.launcher import Launcher
-from triton_ext.ops.machine import Machine
+from triton_ext.ops.core.device import Device
+from triton_ext.ops.core.epilogue import EpilogueSpec
+from triton_ext.ops.core.launcher import Launcher
 from triton_ext.ops.problem import ConvProblem
 from triton_ext.ops.row_copy import FilledChannels, RowCopies
 from triton_ext.ops.row_packing import RowPacking
@@ -190,7 +190,7 @@ def gemm_plan(
     walked: Walked,
     dtype: torch.dtype,
     out_dtype: torch.dtype,
-    machine: Machine,
+    device: Device,
     epilogue: EpilogueSpec,
     config: ConvConfig,
     through_tma: bool,
@@ -202,7 +202,7 @@ def gemm_plan(
         walked: What is walked over.
         dtype: Of x and weight.
         out_dtype: Of y.
-        machine: The device.
+        device: The device.
         epilogue: What is done to the output before it is stored.
         config: The tile configuration.
         through_tma: Whether y is stored by TMA, otherwise through a pointer.
@@ -236,7 +236,7 @@ def gemm_plan(
         store_through_tma=through_tma,
         launcher=Launcher(
             kernel=conv_fprop_kernel,
-            grid=(min(tiles * problem.groups, machine.num_sms), 1, 1),
+            grid=(min(tiles * problem.groups, device.num_sms), 1, 1),
             scalars=(
                 conv.m_gemm,
                 problem.out_channels,

@@ -7,8 +7,8 @@ import triton.language as tl
 
 from triton_ext import backends
 from triton_ext.errors import UnsupportedError
-from triton_ext.ops.epilogue import PLAIN, EpilogueSpec
-from triton_ext.ops.machine import IS_INTERPRETED, Machine
+from triton_ext.ops.core.device import IS_INTERPRETED, Device
+from triton_ext.ops.core.epilogue import PLAIN, EpilogueSpec
 from triton_ext.ops.problem import ConvProblem
 from triton_ext.ops.row_packing import violations
 
@@ -43,7 +43,7 @@ _INT32 = EpilogueSpec(out_dtype=torch.int32)
 
 
 def reasons(
-    problem: ConvProblem, dtype: torch.dtype, machine: Machine | None = None
+    problem: ConvProblem, dtype: torch.dtype, machine: Device | None = None
 ) -> tuple[str, ...]:
     """Returns why no kernel of this direction takes a problem; nothing if one does.
 

@@ -39,7 +39,7 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 import triton_ext.language as tle
-from triton_ext.ops.machine import IS_INTERPRETED
+from triton_ext.ops.core.device import IS_INTERPRETED
 from triton_ext.ops.wgrad_config import Reduction, WgradTiles
 
 __all__ = [

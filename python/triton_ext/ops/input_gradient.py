@@ -8,9 +8,9 @@ from typing import Any
 import torch
 
 from triton_ext.ops.conv_launch import ForwardPlan
+from triton_ext.ops.core.epilogue import NO_OPERANDS, EpilogueOperands
+from triton_ext.ops.core.launcher import Launcher
 from triton_ext.ops.dgrad_run import checked_bias
-from triton_ext.ops.epilogue import NO_OPERANDS, EpilogueOperands
-from triton_ext.ops.launcher import Launcher
 from triton_ext.ops.problem import ConvProblem
 
 __all__ = ["InputGradientPlan"]

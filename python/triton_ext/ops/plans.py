@@ -7,29 +7,27 @@ turn is the caller's decision.
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, Generic, Literal, TypeVar
+from typing import Any, Literal
 
 import torch
 
 from triton_ext import backends
 from triton_ext.errors import DescriptorError, TritonExtError, UnsupportedError
 from triton_ext.ops import conv_plan, dgrad_plan, wgrad_plan
-from triton_ext.ops.arguments import channels_last_strides
 from triton_ext.ops.conv_refusals import epilogue_reasons
-from triton_ext.ops.epilogue import PLAIN, EpilogueSpec
-from triton_ext.ops.machine import Machine, machine_of
+from triton_ext.ops.core.device import Device, device_of
+from triton_ext.ops.core.dispatch_cache import allows_tf32
+from triton_ext.ops.core.epilogue import PLAIN, EpilogueSpec
+from triton_ext.ops.core.memory_format import channels_last_strides
 from triton_ext.ops.problem import ConvProblem
 from triton_ext.ops.row_packing import violations
 
 __all__ = [
     "Direction",
-    "PlanCache",
     "Refusal",
     "address_refusal",
-    "allows_tf32",
     "geometry_refusal",
     "layout_refusal",
     "plan_or_refusal",
@@ -48,31 +46,6 @@ _PLANNERS = {"fprop": conv_plan, "dgrad": dgrad_plan, "wgrad": wgrad_plan}
 _ALIGNMENT_BYTES = 16
 
 _MEMORY_FORMATS = {4: "torch.channels_last", 5: "torch.channels_last_3d"}
-
-Value = TypeVar("Value")
-
-
-class PlanCache(Generic[Value]):
-    """What was answered for calls of one look; the oldest go when it is full."""
-
-    def __init__(self, size: int = 4096) -> None:
-        self._size = size
-        self._known: dict[Hashable, Value] = {}
-        self._changing = threading.RLock()  # who asks needs none
-        self.get = self._known.get
-
-    def keep(self, key: Hashable, value: Value) -> Value:
-        """Keeps a value and returns it."""
-        with self._changing:
-            while len(self._known) >= self._size:
-                del self._known[next(iter(self._known))]
-            self._known[key] = value
-        return value
-
-    def clear(self) -> None:
-        """Forgets everything; tests do that when they change what plans are made of."""
-        with self._changing:
-            self._known.clear()
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,12 +116,6 @@ def tensor_refusal(
     return None
 
 
-def allows_tf32() -> bool:
-    """Tells whether torch's settings let convolutions of fp32 round their operands to TF32."""
-    precision: str = torch.backends.cudnn.conv.fp32_precision
-    return precision == "tf32"
-
-
 def _tf32_reason(dtype: torch.dtype, device: torch.device) -> str | None:
     # Triton's interpreter multiplies fp32 as it is.
     if dtype != torch.float32 or device.type != "cuda" or allows_tf32():
@@ -206,11 +173,11 @@ def reasons(
         device: Where they are; nothing is said of ``meta``.
         epilogue: Of fprop; the other directions have none that could be refused.
     """
-    machine: Machine | None = None
+    machine: Device | None = None
     found: list[str] = []
     if device.type != "meta":
         try:
-            machine = machine_of(device, f"conv{problem.dims}d")
+            machine = device_of(device, f"conv{problem.dims}d")
         except UnsupportedError as error:
             found.append(str(error))
     rounded = _tf32_reason(dtype, device)

@@ -22,8 +22,8 @@ from triton.compiler import ASTSource
 
 from triton_ext.errors import UnsupportedError
 from triton_ext.ops.conv_launch import TO_LAST
-from triton_ext.ops.descriptors import ROW_BYTES
-from triton_ext.ops.launcher import Launcher
+from triton_ext.ops.core.descriptors import ROW_BYTES
+from triton_ext.ops.core.launcher import Launcher
 from triton_ext.ops.row_packing import RowPacking
 
 __all__ = [

@@ -43,16 +43,16 @@ from typing import Any
 
 from triton_ext import backends
 from triton_ext.ops.conv_config import channel_block, least_block
-from triton_ext.ops.descriptors import ROW_BYTES, packed_strides
+from triton_ext.ops.core.descriptors import ROW_BYTES, packed_strides
+from triton_ext.ops.core.device import H200
 from triton_ext.ops.problem import ConvProblem
 
 __all__ = [
-    "BYTES_PER_US",
-    "KERNEL_US",
     "MARGIN",
     "PackedConfig",
     "PackingCost",
     "RowPacking",
+    "filling_us",
     "packing_reasons",
     "step_us",
     "violations",
@@ -67,12 +67,12 @@ conv_violations = backends.load("nvidia", "conv_violations")
 _STEP_US, _FIXED_PART = 0.2, 0.5
 _STEP_PIXELS, _STEP_CHANNELS = 128, 64
 _FULL_STEP_BYTES = 128
-# Copies: bytes read and written by all multiprocessors, of rows and of columns, whose addresses
-# take longer; and what a kernel costs at all.
-BYTES_PER_US, _COLUMN_BYTES_PER_US = 3.5e6, 2.0e6
-KERNEL_US = 3.0
+# Copies of columns, whose addresses take longer than those of rows: a part of the rate of copies.
+_COLUMN_COPY_RATE = 2.0 / 3.5
 #: What the models are believed to miss by: what is packed should be faster by more.
 MARGIN = 0.85
+# Packed rows that are expected to take so many times what taps take are not measured either.
+_HOPELESS = 1.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -327,7 +327,7 @@ class RowPacking:
         aligned = math.ceil(problem.in_channels / unit) * unit
         block_k = channel_block(aligned, self.element_bytes, 1)
         unpacked_k = problem.taps * math.ceil(aligned / block_k) * block_k
-        unpacked_us = gemm_us(unpacked_k, block_k) + self.unpacked_copy_us
+        unpacked_us = gemm_us(unpacked_k, block_k) + self._filling_us
         if conv_violations(problem.geometry):
             # im2col cannot walk it tap by tap.
             unpacked_us = math.inf
@@ -339,22 +339,17 @@ class RowPacking:
         )
 
     @property
-    def copy_us(self) -> float:
-        """Time in which one launch packs x and the weight; of a weight alone, within the error."""
-        rate = _COLUMN_BYTES_PER_US if self.columns else BYTES_PER_US
-        return KERNEL_US + self.copied_bytes / rate if self.is_copied else 0.0
+    def _filling_us(self) -> float:
+        """Time of the copies tap by tap: missing channels of x are filled up."""
+        problem = self.problem
+        pixels = problem.batch * math.prod(problem.input_size)
+        return filling_us(pixels, problem.in_channels, self.element_bytes)
 
     @property
-    def unpacked_copy_us(self) -> float:
-        """Time of the copies tap by tap: missing channels are filled up, of x and the weight."""
-        problem = self.problem
-        unit = ROW_BYTES // self.element_bytes
-        aligned = math.ceil(problem.in_channels / unit) * unit
-        if aligned == problem.in_channels:
-            return 0.0
-        pixels = problem.batch * math.prod(problem.input_size)
-        elements = pixels * (problem.in_channels + aligned)
-        return KERNEL_US + elements * self.element_bytes / BYTES_PER_US
+    def copy_us(self) -> float:
+        """Time in which one launch packs x and the weight; of a weight alone, within the error."""
+        rate = H200.copy_bytes_per_us * (_COLUMN_COPY_RATE if self.columns else 1.0)
+        return H200.launch_us + self.copied_bytes / rate if self.is_copied else 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -377,6 +372,37 @@ class PackingCost:
     def pays(self) -> bool:
         """Whether packing is expected to be clearly faster."""
         return self.packed_us < MARGIN * self.unpacked_us
+
+    @property
+    def is_hopeless(self) -> bool:
+        """Whether it need not be measured to know that it does not pay."""
+        return self.packed_us > _HOPELESS * self.unpacked_us
+
+    @property
+    def too_slow(self) -> str:
+        """Why it is not taken to pay, with both times; empty where it is."""
+        if self.pays:
+            return ""
+        return (
+            f"copies and steps of packed rows take {self.packed_us:.1f} us, tap by tap "
+            f"{self.unpacked_us:.1f}: expected less than {MARGIN} of that"
+        )
+
+
+def filling_us(pixels: int, channels: int, element_bytes: int) -> float:
+    """Returns the time in which channels are filled up to whole 16 bytes; 0 where they are.
+
+    Args:
+        pixels: Of x or dy.
+        channels: Of a pixel.
+        element_bytes: Size of an element.
+    """
+    unit = ROW_BYTES // element_bytes
+    aligned = math.ceil(channels / unit) * unit
+    if aligned == channels:
+        return 0.0
+    elements = pixels * (channels + aligned)
+    return H200.launch_us + elements * element_bytes / H200.copy_bytes_per_us
 
 
 def packing_reasons(problem: ConvProblem) -> tuple[str, ...]:

@@ -4,7 +4,7 @@ The choice is a model, not a measurement.  Its numbers were fitted to a sweep ov
 ResNet-50 at two batch sizes (H200, Triton 3.9.0, fp16, 2026-11-20; docs/performance.md), whose
 times it gives with a median error of 2 %.
 
-Pure arithmetic: no torch, no GPU.
+Pure arithmetic: no tensors, no GPU.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from triton_ext.ops.core.device import H200
 from triton_ext.ops.problem import ConvProblem
 
 __all__ = [
     "CONFIGS",
-    "DRAM_US_PER_MIB",
     "MOST_PART_ROUNDS",
     "PLAIN_STORE",
     "SMEM_BYTES",
@@ -380,19 +380,16 @@ CONFIGS: tuple[WgradConfig, ...] = tuple(_COSTS)
 # More leave less than a tenth of the multiprocessors' time unused, and too many parts.
 MOST_PART_ROUNDS = 4
 
-# Starting the first kernel; the second one besides what it reads; a MiB of parts that it reads.
-_LAUNCH_US = 2.55
+# The fit's launch of the first kernel is that much shorter than other kernels'; the second kernel
+# besides what it reads; a MiB of parts that it reads.
+_LAUNCH_US = H200.launch_us - 0.45
 _REDUCE_US = 1.25
 _REDUCE_US_PER_MIB = 0.0
-
-#: A MiB from DRAM.  From the layers that DRAM limits, with either kernel: 245 to 768 MiB take 0.25
-#: to 0.30 us each (H200, 2026-11-22).
-DRAM_US_PER_MIB = 0.28
 
 
 def memory_us(tiles: WgradTiles) -> float:
     """Returns the time in which x and dy come from DRAM, about which no configuration is faster."""
-    return tiles.operand_mib * DRAM_US_PER_MIB
+    return tiles.operand_mib * H200.read_us_per_mib
 
 
 def expected_us(tiles: WgradTiles) -> float:

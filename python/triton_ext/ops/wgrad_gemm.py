@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -17,9 +18,9 @@ from triton_ext.ops.conv_wgrad import (
     reduce_constants,
     wgrad_reduce_kernel,
 )
-from triton_ext.ops.descriptors import ROW_BYTES, Layout, packed_strides
-from triton_ext.ops.launcher import Launcher
-from triton_ext.ops.machine import IS_INTERPRETED, Machine
+from triton_ext.ops.core.descriptors import ROW_BYTES, Layout, packed_strides
+from triton_ext.ops.core.device import IS_INTERPRETED, Device
+from triton_ext.ops.core.launcher import Launcher
 from triton_ext.ops.problem import ConvProblem
 from triton_ext.ops.row_copy import RowCopies
 from triton_ext.ops.row_packing import RowPacking
@@ -55,19 +56,22 @@ DTYPES = {torch.float16: tl.float16, torch.bfloat16: tl.bfloat16}
 OUT_DTYPES = {**DTYPES, torch.float32: tl.float32}
 
 
+# The planner asks for several families, and of several ways to pack rows.
+@lru_cache(maxsize=256)
 def ranked_tiles(
-    problem: ConvProblem, out_dtype: torch.dtype, machine: Machine
-) -> list[tuple[WgradChoice, WgradTiles]]:
+    problem: ConvProblem, out_dtype: torch.dtype, device: Device
+) -> tuple[tuple[WgradChoice, WgradTiles], ...]:
     """Returns the choices that fit, in the order of the times that the model expects.
 
     Args:
         problem: With at least one output pixel.
         out_dtype: Of dw.
-        machine: The device.
+        device: The device.
     """
     in_pieces = _stores_through_tma(problem, out_dtype)
     store = Store(element_bytes=out_dtype.itemsize, in_pieces=in_pieces)
-    return rank_tiles(problem, machine.num_sms, store=store, available_bytes=machine.smem_bytes)
+    ranked = rank_tiles(problem, device.num_sms, store=store, available_bytes=device.smem_bytes)
+    return tuple(ranked)
 
 
 def _stores_through_tma(problem: ConvProblem, out_dtype: torch.dtype) -> bool:

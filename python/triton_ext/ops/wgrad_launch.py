@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
-from triton_ext.ops.descriptors import ROW_BYTES, aligned_copy
-from triton_ext.ops.launcher import Launcher
+from triton_ext.ops.core.descriptors import ROW_BYTES, aligned_copy
+from triton_ext.ops.core.launcher import Launcher
 from triton_ext.ops.problem import ConvProblem
 
 __all__ = [

@@ -1,4 +1,4 @@
-"""What the passes that insert barriers have in common: where buffers lie, and how to write one."""
+"""Shared by the passes that insert barriers: offsets of buffers, and writing a barrier."""
 
 from __future__ import annotations
 

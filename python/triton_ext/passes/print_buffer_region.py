@@ -3,14 +3,14 @@
 Both have the names of upstream's passes, and their remarks have the form of theirs.  The module
 stays as it is; its buffers have to be placed (``allocation.offset``).
 
-The first prints ``Buffers: [base, length], ..`` at each operation that reads or writes memory that
-a descriptor names, and at an operation with the attribute ``test.print_all_used_regions`` all of
-them, those used as mbarriers once more.
+The first prints ``Buffers: [base, length], ..`` at each operation that reads or writes memory
+through a descriptor.  At an operation with ``test.print_all_used_regions`` it lists all regions,
+and again those used as mbarriers.
 
 The second looks at operations with ``test.region_name``: each stands for the memory of its first
-descriptor, or for the bytes that ``test.region_addresses`` lists.  For each two names it prints
-whether they may alias and whether one contains the other (not with ``test.state_plan_only`` at the
-module), and with ``test.print_state_plan`` the lanes of every region.
+descriptor, or for the bytes that ``test.region_addresses`` lists.  For each pair of names it prints
+whether they may alias and whether one contains the other; ``test.state_plan_only`` at the module
+leaves that out.  With ``test.print_state_plan`` it prints the lanes of every region.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 
 from triton_ext import __version__
-from triton_ext.tools import doctor, lds, mlir_translate, opt, split_file, tune, waits
+from triton_ext.tools import doctor, explain, lds, mlir_translate, opt, split_file, tune, waits
 
 __all__ = ["main"]
 
@@ -44,6 +44,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     command = commands.add_parser("tune", help=tune.SUMMARY, description=tune.SUMMARY)
     tune.add_arguments(command)
     command.set_defaults(run=tune.run)
+    command = commands.add_parser("explain", help=explain.SUMMARY, description=explain.SUMMARY)
+    explain.add_arguments(command)
+    command.set_defaults(run=explain.run)
     arguments, unknown = parser.parse_known_args(given)
     if unknown:
         # By the command, whose usage helps; argparse would show that of all.

@@ -77,7 +77,7 @@ def with_types_in_line(text: str) -> str:
 
 
 def normalize(module: Module) -> None:
-    """Changes what MLIR prints in another way than it may be written.
+    """Rewrites what people may write in forms that MLIR does not print.
 
     1. The terminators of ``scf.if`` and ``scf.for`` without results, which have no operands, are
        not printed.
@@ -110,7 +110,7 @@ def _move_properties(op: Operation) -> None:
 
 
 def _opens(segment: object) -> bool:
-    """Whether a piece of text opens a dictionary of properties."""
+    """Returns whether a piece of text opens a dictionary of properties."""
     return isinstance(segment, AttributesSlot) or (isinstance(segment, str) and "<{" in segment)
 
 

@@ -30,7 +30,7 @@ tt.func @two_offsets() {
 #smem = #ttg.shared_memory
 
 tt.func @no_number() {
-  // expected-error @below {{expected an offset from 0 to 1048575, or one for each partition, as 'allocation.offset', found -16 : i32}}
+  // expected-error @below {{expected a number of bytes, or one for each partition, as 'allocation.offset', found -16 : i32}}
   %a = ttg.local_alloc {allocation.offset = -16 : i32} : () -> !ttg.memdesc<16xi32, #s, #smem, mutable>
   %x = ttg.local_load %a : !ttg.memdesc<16xi32, #s, #smem, mutable> -> tensor<16xi32>
   tt.return
@@ -77,4 +77,4 @@ tt.func @behind_every_memory() {
   %a = ttg.local_alloc {allocation.offset = 2147483647 : i32} : () -> !ttg.memdesc<16xi32, #s, #smem, mutable>
   %x = ttg.local_load %a : !ttg.memdesc<16xi32, #s, #smem, mutable> -> tensor<16xi32>
   tt.return
-}
+  // expected-error @below {{expected offsets below 1048576 as 'allocation.offset', found 2147483647}}

@@ -73,18 +73,8 @@ def synced_loads(module: Module) -> dict[Operation, bool]:
 
 
 def _is_of_wait(token: Value, flow: ValueFlow) -> bool:
-    """Whether every operation that a token may be of is an asynchronous wait."""
-    seen = {token}
-    todo = [token]
-    while todo:
-        value = todo.pop()
-        sources = flow.sources(value)
-        if sources is None:
-            if not isinstance(value, OpResult) or value.owner.name not in _WAITS:
-                return False
-            continue
-        if not sources.is_complete:
-            return False
-        todo += [each for each in sources.values if each not in seen]
-        seen.update(sources.values)
-    return True
+    """Returns whether every operation that a token may be of is an asynchronous wait."""
+    origins = flow.origins(token)
+    return origins.is_complete and all(
+        isinstance(each, OpResult) and each.owner.name in _WAITS for each in origins.values
+    )

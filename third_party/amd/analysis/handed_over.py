@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
 
-from triton_ext.analysis.alias_sets import is_buffer
+from triton_ext.analysis.alias_sets import is_buffer, view_source
 from triton_ext.analysis.backward_flow import Step, StepKind
 from triton_ext.analysis.nearest_walk import nearest_walks
 from triton_ext.ir import Block, Operation, Region, Value
@@ -41,8 +41,8 @@ _KNOWN: Final = ("arith.", "amdg.", "cf.", "math.", "scf.", "tt.", "ttg.", "ttng
 _TELLS: Final = frozenset({"arrive", "atomic", "barrier", "fence"})
 #: Operations on mbarriers and barriers that tell nobody.
 _SILENT: Final = frozenset({"expect", "init", "inval", "wait"})
-#: Other names of a buffer, and the end of its life.
-_NO_USE: Final = ("ttg.memdesc_", ttg.LocalDeallocOp.NAME, "ttg.warp_specialize")
+#: Operations with buffers among their operands that do not use them.
+_NO_USE: Final = frozenset({ttg.LocalDeallocOp.NAME, ttg.WarpSpecializeOp.NAME, ttg.PARTITIONS})
 
 
 class HandedOver:
@@ -123,8 +123,8 @@ class HandedOver:
         users: dict[Value | None, set[Region]] = {}
         has_partitions = False
         for op in self._coverage.module.walk():
-            has_partitions = has_partitions or op.name == "ttg.warp_specialize"
-            if op.name.startswith(_NO_USE):
+            has_partitions = has_partitions or op.name == ttg.WarpSpecializeOp.NAME
+            if op.name in _NO_USE or view_source(op) is not None:
                 continue
             for operand in op.operands:
                 if is_buffer(operand):

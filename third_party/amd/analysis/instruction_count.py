@@ -474,7 +474,7 @@ def _count_tdm(op: Operation, target: Target, lowering: Lowering) -> AsyncIssue:
 
 
 def _is_predicated(desc: Value) -> bool:
-    """Whether a descriptor got a predicate (Triton 3.8 and newer) where it was last moved."""
+    """Returns whether the last update of a descriptor gave it a predicate (Triton 3.8 on)."""
     while isinstance(desc, OpResult):
         update = amdg.UpdateTensorDescriptorOp.match(desc.owner)
         if update is None:

@@ -58,7 +58,7 @@ def ordinary_uses(op: Operation, *, is_walked_through: bool) -> Iterator[tuple[V
 
 
 def runs_on_apart(name: str) -> bool:
-    """Whether operations use shared memory behind themselves, and no counted wait ends that.
+    """Returns whether operations use shared memory after their issue, and no counted wait ends it.
 
     Those are NVIDIA's copies by the TMA unit, operations of the tensor cores and stores to other
     CTAs.
@@ -80,5 +80,5 @@ def _use(effect: Effect) -> Use | None:
         return Use.UNKNOWN
     if effect.writes:
         return Use.REFILL
-    # What a wait holds is read by an operation that ends there.
+    # An operation that ends at a wait reads the buffers that the wait holds.
     return Use.READ if effect.access & (Access.READ | Access.HOLD) else None

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from triton_ext.analysis.memory_effects import Access, Kind, Row, Use
+from triton_ext.analysis.memory_effects import Access, BufferUse, Kind, Row
 
 __all__ = ["MEMORY_EFFECTS"]
 
-_READ: Final = Use(Access.READ)
-_WRITE: Final = Use(Access.WRITE)
+_READ: Final = BufferUse(Access.READ)
+_WRITE: Final = BufferUse(Access.WRITE)
 _BOTH: Final = Access.READ | Access.WRITE
 #: The mbarrier at which a TDM operation arrives.
-_ARRIVES: Final = Use(Access.WRITE, Kind.BARRIER)
-_MBARRIER: Final = Row(buffers=(Use(_BOTH, Kind.BARRIER),))
+_ARRIVES: Final = BufferUse(Access.WRITE, Kind.BARRIER)
+_MBARRIER: Final = Row(buffers=(BufferUse(_BOTH, Kind.BARRIER),))
 # However they are ordered, they contain no barrier.
 _ATOMIC: Final = Row(pointer=_BOTH, pointer_at=-1)
 _TRANSPOSED: Final = Row(buffers=(_READ,))

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
+from triton_ext.analysis.alias_sets import view_source
 from triton_ext.analysis.buffer_reference import BufferReferences
-from triton_ext.ir import Block, BlockArgument, Operation, OpResult, Value
+from triton_ext.analysis.value_flow import ValueFlow
+from triton_ext.ir import Operation, OpResult, Value
 from triton_ext.ir.dialects import arith
 
 __all__ = ["buffer_name", "token_origins", "variable_of"]
 
 _ALLOCATION = "ttg.local_alloc"
 _SLOT = "ttg.memdesc_index"
-_VIEWS = frozenset(
-    {"ttg.memdesc_subslice", "ttg.memdesc_trans", "ttg.memdesc_reshape", "ttg.memdesc_reinterpret"}
-)
 
 
 def buffer_name(buffer: Value, references: BufferReferences) -> str:
@@ -27,9 +26,10 @@ def buffer_name(buffer: Value, references: BufferReferences) -> str:
         if op.name == _SLOT and len(op.operands) > 1:
             slot = arith.constant_int(op.operands[1])
             slots = f"[{op.operands[1].name if slot is None else slot}]{slots}"
-        elif op.name not in _VIEWS:
+        source = view_source(op)
+        if source is None:
             break
-        buffer = op.operands[0]
+        buffer = source
     allocations = references.allocations(buffer)
     is_allocation = isinstance(buffer, OpResult) and buffer.owner.name == _ALLOCATION
     if is_allocation or not allocations:
@@ -49,48 +49,6 @@ def _called(buffer: Value) -> str:
 
 
 def token_origins(token: Value) -> tuple[Operation, ...]:
-    """The operations that make a token, through what loops carry and branches hand out.
-
-    An operation with regions that is not of ``scf`` is not looked into.
-    """
-    found: dict[Operation, None] = {}
-    seen: set[Value] = set()
-    left = [token]
-    while left:
-        value = left.pop()
-        if value in seen:
-            continue
-        seen.add(value)
-        if isinstance(value, BlockArgument):
-            left.extend(reversed(_handed_in(value)))
-        elif isinstance(value, OpResult) and value.owner.regions:
-            left.extend(reversed(_handed_out(value)))
-        elif isinstance(value, OpResult):
-            found[value.owner] = None
-    return tuple(found)
-
-
-def _handed_in(argument: BlockArgument) -> list[Value]:
-    op = argument.owner.parent_op
-    carried = argument.index - 1
-    if op.name != "scf.for" or carried < 0:
-        return []
-    return _at(op.operands[3:], carried) + _at(_yielded(argument.owner), carried)
-
-
-def _handed_out(result: OpResult) -> list[Value]:
-    op = result.owner
-    if not op.name.startswith("scf."):
-        return []
-    inits = _at(op.operands[3:], result.index) if op.name == "scf.for" else []
-    blocks = [block for region in op.regions for block in region.blocks[-1:]]
-    return inits + [value for block in blocks for value in _at(_yielded(block), result.index)]
-
-
-def _yielded(block: Block) -> tuple[Value, ...]:
-    last = block.ops[-1] if block.ops else None
-    return last.operands if last is not None and last.name == "scf.yield" else ()
-
-
-def _at(values: tuple[Value, ...], index: int) -> list[Value]:
-    return [values[index]] if index < len(values) else []
+    """Returns the operations that make a token, along control flow inside of a function."""
+    origins = ValueFlow().origins(token).values
+    return tuple(dict.fromkeys(each.owner for each in origins if isinstance(each, OpResult)))

@@ -104,7 +104,7 @@ class VerifyAsyncWaits(Pass):
 
 
 def _warn_of_others(module: Module, context: PassContext) -> None:
-    """Names what runs on behind itself and is not looked at."""
+    """Warns of operations that run on after their issue and are not checked."""
     others: dict[str, Operation] = {}
     for op in module.walk():
         if op.name not in others and runs_on_apart(op.name):

@@ -8,17 +8,19 @@ from triton_ext.analysis.membar import Pair
 from triton_ext.analysis.type_text import type_text
 from triton_ext.ir import Operation
 from triton_ext.ir.dialects.view import OpReader
+from triton_ext.ir.integers import read_integer
 
-__all__ = ["needs_no_barrier"]
+__all__ = ["TMA_LOADS", "needs_no_barrier"]
 
 #: One thread of the CTA runs them, in order.
 _BY_ONE_THREAD: Final = frozenset(
     {"ttng.init_barrier", "ttng.inval_barrier", "ttng.barrier_expect"}
 )
-_TMA_LOADS: Final = frozenset({"ttng.async_tma_copy_global_to_local", "ttng.async_tma_gather"})
+#: Copies by the TMA unit into shared memory.
+TMA_LOADS: Final = frozenset({"ttng.async_tma_copy_global_to_local", "ttng.async_tma_gather"})
 _ATOMIC: Final = "ttg.local_atomic_scatter_rmw"
 _COMMUTATIVE: Final = frozenset({"add", "and", "or", "xor", "max", "min", "umax", "umin"})
-#: How the quoted form numbers these operations.
+#: The numbers of these operations in the quoted form.
 _NUMBERS: Final = {1: "and", 2: "or", 3: "xor", 4: "add", 6: "max", 7: "min", 8: "umax", 9: "umin"}
 
 
@@ -32,7 +34,7 @@ def needs_no_barrier(pair: Pair) -> bool:
     before, after = pair.before, pair.after
     if before.name in _BY_ONE_THREAD and after.name in _BY_ONE_THREAD:
         return True
-    if before.name in _TMA_LOADS and after.name == "ttng.wait_barrier":
+    if before.name in TMA_LOADS and after.name == "ttng.wait_barrier":
         return True
     kind = _commutative(before)
     return kind is not None and kind == _commutative(after)
@@ -43,11 +45,7 @@ def _commutative(op: Operation) -> tuple[str, str] | None:
     if op.name != _ATOMIC or any(result.uses for result in op.results):
         return None
     raw = op.attributes.get("atomic_rmw_op")
-    if raw is None:
-        kind = OpReader(op).head
-    else:
-        digits = raw.partition(":")[0].strip()
-        kind = _NUMBERS.get(int(digits), "") if digits.isdigit() else ""
+    kind = OpReader(op).head if raw is None else _NUMBERS.get(read_integer(raw) or 0, "")
     element = type_text(op.operands[0]).partition(",")[0].rpartition("x")[2]
     is_integer = element[:1] == "i" and element[1:].isdigit()
     return (kind, element) if kind in _COMMUTATIVE and is_integer else None

@@ -24,10 +24,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from triton_ext.analysis.allocation import FunctionAllocation, ModuleAllocation, stays_in_ctas
-from triton_ext.analysis.buffer_reference import BufferReferences
+from triton_ext.analysis.allocation import ModuleAllocation, stays_in_ctas
 from triton_ext.analysis.forward_flow import Edge, run_forward
-from triton_ext.analysis.membar import Accesses, Pair, Pending
+from triton_ext.analysis.membar import Accesses, Pair, Pending, accesses_of
 from triton_ext.analysis.memory_effects import Access, Kind, effects_of
 from triton_ext.analysis.warps import number_of
 from triton_ext.ir import Block, Module, Operation, Region, Value
@@ -38,11 +37,12 @@ from triton_ext.ir.functions import CALLS, RETURNS, callee_of, symbol_of, visibi
 from triton_ext.ir.integers import read_integer
 from triton_ext.ir.types import MemDescType, TensorType
 
+from .barriers import TMA_LOADS
+
 __all__ = ["InitSync", "find_cluster_barriers", "find_init_sync"]
 
 _BARRIER: Final = "ttng.cluster_barrier"
 _INIT: Final = "ttng.init_barrier"
-_TMA_LOADS: Final = frozenset({"ttng.async_tma_copy_global_to_local", "ttng.async_tma_gather"})
 _MMAS: Final = frozenset({"ttng.tc_gen5_mma", "ttng.tc_gen5_mma_scaled"})
 _REMOTE: Final = frozenset({"ttng.clc_try_cancel", "ttng.async_shared_store"})
 
@@ -75,14 +75,13 @@ def find_cluster_barriers(
     facts = _Facts(module)
     found: dict[Operation, Pair | None] = {}
     summaries: dict[str | None, Pending] = {}
-    for function, accesses in _accesses(module, allocation):
+    for function, accesses in accesses_of(module, allocation):
         walk = _Walk(accesses, facts, summaries, visibility_of(function) == "public")
         left = run_forward(function, walk, Pending())
         if left is not None:
-            entry = function.regions[0].blocks[0]
-            summaries[symbol_of(function)] = accesses.forget(left, Edge(entry))
+            summaries[symbol_of(function)] = accesses.left_open(left)
         found |= walk.before
-    # Of what is in LLVM's dialect already, only the end is known.
+    # Functions that are LLVM's already: only their end is known.
     for op in module.op.walk():
         around = op.parent_op
         if op.name == "llvm.return" and around is not None and "nvvm.kernel" in around.attributes:
@@ -102,22 +101,15 @@ def find_init_sync(module: Module, allocation: ModuleAllocation) -> list[InitSyn
     """
     facts = _Facts(module)
     found = []
-    for function, accesses in _accesses(module, allocation):
+    for function, accesses in accesses_of(module, allocation):
         place = _InitPlace(function, accesses, facts).find()
         if place is not None:
             found.append(place)
     return found
 
 
-def _accesses(module: Module, allocation: ModuleAllocation) -> list[tuple[Operation, Accesses]]:
-    references = BufferReferences.of_module(module.op)
-    aliases = AliasTable.of(module.aliases)
-    placed: Mapping[Operation, FunctionAllocation] = allocation.functions
-    return [(op, Accesses(each, references, aliases)) for op, each in placed.items()]
-
-
 class _Facts:
-    """What is known of the operations of a module for clusters."""
+    """Facts about the operations of a module for clusters."""
 
     def __init__(self, module: Module) -> None:
         self.ctas = number_of(module.op, "ttg.num-ctas", 1)
@@ -141,7 +133,7 @@ class _Facts:
             return self.ctas > 1
         if op.name == "ttng.tmem_copy":
             return self.two_ctas
-        if op.name in _TMA_LOADS:
+        if op.name in TMA_LOADS:
             return "multicast" in op.attributes
         if op.name == "ttng.arrive_barrier":
             return _is_multicast_arrival(op)
@@ -149,7 +141,7 @@ class _Facts:
 
     def uses_other_ctas_mbarrier(self, op: Operation) -> bool:
         """Returns whether an operation may complete or arrive at another CTA's mbarrier."""
-        if op.name in _TMA_LOADS:
+        if op.name in TMA_LOADS:
             return "multicast" in op.attributes
         if op.name in _REMOTE:
             return True
@@ -165,7 +157,7 @@ class _Facts:
         return not isinstance(type_, MemDescType) or type_.shape[0] != self.ctas
 
     def _is_split(self, op: Operation, accesses: Accesses) -> bool:
-        """Whether the axis of a reduction is divided among CTAs."""
+        """Returns whether the axis of a reduction is divided among CTAs."""
         layout = accesses.layout(op.operands[0])
         axis = read_integer(op.attributes.get("axis", ""))
         type_ = accesses.type(op.operands[0])
@@ -174,7 +166,7 @@ class _Facts:
         return any(basis[axis] for basis in layout.in_bases("block"))
 
     def _completes_elsewhere(self, op: Operation) -> bool:
-        """Whether a matrix product or a commit tells mbarriers of other CTAs that it is done."""
+        """Returns whether a product or commit arrives at mbarriers of other CTAs."""
         if op.name in _MMAS:
             if "multicast" not in op.attributes:
                 return self.two_ctas
@@ -190,7 +182,7 @@ class _Facts:
         return isinstance(type_, MemDescType) and type_.element.bit_width != 64
 
     def _is_broadcast(self, buffer: Value) -> bool:
-        """Whether several CTAs hold the same part of a buffer."""
+        """Returns whether several CTAs hold the same part of a buffer."""
         type_ = self.aliases.type(buffer.type)
         bases = getattr(getattr(type_, "encoding", None), "cga_bases", ())
         return any(not any(basis) for basis in bases)
@@ -218,9 +210,7 @@ class _Walk:
 
     def cross(self, edge: Edge, state: Pending) -> None:
         """Changes the accesses on an edge."""
-        if edge.is_back:
-            kept = self.accesses.forget(state, edge)
-            state.reads, state.writes = kept.reads, kept.writes
+        self.accesses.cross(edge, state)
 
     def update(self, op: Operation, state: Pending) -> None:
         """Adds what an operation accesses; ends what barriers end."""
@@ -250,7 +240,7 @@ class _Walk:
         state.join(current)
 
     def _is_apart(self, pair: Pair) -> bool:
-        """Whether two accesses are of one CTA, or the program keeps them apart itself."""
+        """Returns whether two accesses are of one CTA, or the program keeps them apart itself."""
         buffer = pair.before_slice.buffer
         if buffer is not None and buffer == pair.after_slice.buffer:
             return True

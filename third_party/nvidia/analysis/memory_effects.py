@@ -5,20 +5,29 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from triton_ext.analysis.memory_effects import BEFORE, Access, Barrier, Kind, Row, Use
+from triton_ext.analysis.memory_effects import (
+    BEFORE,
+    NO_BARRIER,
+    ORDERS_THREADS,
+    Access,
+    Barrier,
+    BufferUse,
+    Kind,
+    Row,
+)
 from triton_ext.analysis.type_text import type_text
 from triton_ext.analysis.warps import num_warps_of
 from triton_ext.ir import Operation
 
 __all__ = ["MEMORY_EFFECTS"]
 
-_READ: Final = Use(Access.READ)
-_WRITE: Final = Use(Access.WRITE)
+_READ: Final = BufferUse(Access.READ)
+_WRITE: Final = BufferUse(Access.WRITE)
 _BOTH: Final = Access.READ | Access.WRITE
-_ASYNC_READ: Final = Use(Access.READ, Kind.ASYNC)
-_ASYNC_WRITE: Final = Use(Access.WRITE, Kind.ASYNC)
-_ARRIVES: Final = Use(Access.WRITE, Kind.BARRIER)
-_HELD: Final = Use(Access.HOLD)
+_ASYNC_READ: Final = BufferUse(Access.READ, Kind.ASYNC)
+_ASYNC_WRITE: Final = BufferUse(Access.WRITE, Kind.ASYNC)
+_ARRIVES: Final = BufferUse(Access.WRITE, Kind.BARRIER)
+_HELD: Final = BufferUse(Access.HOLD)
 #: Copies into shared memory are printed with the buffer in front of the mbarrier.
 _TMA_LOAD: Final = Row(buffers=(_ASYNC_WRITE, _ARRIVES), pointer=Access.READ, is_reordered=True)
 _TMA_STORE: Final = Row(buffers=(_ASYNC_READ,), pointer=_BOTH)
@@ -27,13 +36,13 @@ _TMA_STORE: Final = Row(buffers=(_ASYNC_READ,), pointer=_BOTH)
 def _wgmma_wait(op: Operation) -> Barrier:
     """Warp groups meet at a wait for their own, unless each only waits for itself."""
     is_local = op.attributes.get("warpGroupLocal", "false").strip() != "false"
-    return Barrier(0) if is_local or num_warps_of(op, 4) <= 4 else BEFORE
+    return NO_BARRIER if is_local or num_warps_of(op, 4) <= 4 else BEFORE
 
 
 def _mma(op: Operation) -> Barrier:
     """A product that arrives at an mbarrier is issued by one thread when all have arrived."""
     mbarriers = [v for v in op.operands if type_text(v).partition(",")[0].endswith("xi64")]
-    return BEFORE if mbarriers else Barrier(0)
+    return BEFORE if mbarriers else NO_BARRIER
 
 
 #: Hosts that let all threads arrive before one of them arrives at an mbarrier.
@@ -54,7 +63,7 @@ MEMORY_EFFECTS: Final[Mapping[str, Row]] = {
     **dict.fromkeys(_NO_MEMORY_IN_ORDER, Row(is_ordered=True)),
     # One thread of the CTA arrives, when all have.
     "ttng.arrive_barrier": Row(
-        buffers=(Use(_BOTH, Kind.BARRIER),), barrier=BEFORE, barrier_needs=_ARRIVALS
+        buffers=(BufferUse(_BOTH, Kind.BARRIER),), barrier=BEFORE, barrier_needs=_ARRIVALS
     ),
     "ttng.async_copy_mbarrier_arrive": Row(buffers=(_ARRIVES,)),
     "ttng.async_shared_store": Row(buffers=(_WRITE, _ARRIVES)),
@@ -74,13 +83,13 @@ MEMORY_EFFECTS: Final[Mapping[str, Row]] = {
         buffers=(_ARRIVES,), others=_HELD, barrier=BEFORE, barrier_needs=_ARRIVALS
     ),
     "ttng.tc_gen5_mma": Row(
-        buffers=(_ASYNC_READ, _ASYNC_READ, Use(_BOTH)),
+        buffers=(_ASYNC_READ, _ASYNC_READ, BufferUse(_BOTH)),
         others=_ARRIVES,
         barrier=_mma,
         barrier_needs=_ARRIVALS,
     ),
     "ttng.tc_gen5_mma_scaled": Row(
-        buffers=(_ASYNC_READ, _ASYNC_READ, Use(_BOTH), _ASYNC_READ, _ASYNC_READ),
+        buffers=(_ASYNC_READ, _ASYNC_READ, BufferUse(_BOTH), _ASYNC_READ, _ASYNC_READ),
         others=_ARRIVES,
         barrier=_mma,
         barrier_needs=_ARRIVALS,
@@ -92,12 +101,12 @@ MEMORY_EFFECTS: Final[Mapping[str, Row]] = {
     "ttng.tmem_load": Row(buffers=(_READ,)),
     "ttng.tmem_store": Row(buffers=(_WRITE,)),
     "ttng.tmem_subslice": Row(is_view=True),
-    "ttng.wait_barrier": Row(buffers=(Use(_BOTH, Kind.BARRIER),), others=_HELD),
+    "ttng.wait_barrier": Row(buffers=(BufferUse(_BOTH, Kind.BARRIER),), others=_HELD),
     "ttng.warp_group_dot": Row(others=_ASYNC_READ),
     "ttng.warp_group_dot_wait": Row(
         others=_HELD,
         barrier=_wgmma_wait,
-        barrier_needs="ordering-barriers",
+        barrier_needs=ORDERS_THREADS,
         relaxed_by="warpGroupLocal",
     ),
 }

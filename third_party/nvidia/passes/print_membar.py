@@ -62,7 +62,7 @@ class PrintMembar(Pass):
 
 
 def _is_for_clusters(module: Module) -> bool:
-    """Whether several CTAs of a GPU that has clusters run a module."""
+    """Returns whether several CTAs of a GPU that has clusters run a module."""
     vendor, _, capability = module.op.attributes["ttg.target"].strip('"').partition(":")
     is_new = vendor == "cuda" and capability.isdigit() and int(capability) >= 90
     return is_new and number_of(module.op, "ttg.num-ctas", 1) > 1

@@ -25,7 +25,7 @@ from .layout_conversion import stays_in_ctas, stays_in_warps
 from .placement import Item, Placement, place
 from .scratch import SCRATCH_OPERATIONS, Scratch
 from .sizes import BufferSize, buffer_size, reserved_bytes
-from .written import as_written, has_offsets
+from .written import as_written, has_offsets, written_offsets
 
 __all__ = [
     "SCRATCH_OPERATIONS",
@@ -49,4 +49,5 @@ __all__ = [
     "stays_in_warps",
     "triton_ranks",
     "unknown_scratch",
+    "written_offsets",
 ]

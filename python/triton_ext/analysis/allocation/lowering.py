@@ -114,7 +114,7 @@ class Lowering:
         return (Swizzling(stores=tuple(stores), loads=tuple(loads)),)
 
     def exchanges(self) -> tuple[Swizzling, ...]:
-        """How other operations that convert layouts may swizzle."""
+        """Returns the swizzles of other operations that convert layouts."""
         if not self.reduces_by_conversion:
             return (Swizzling(),)
         if self.vendor != "amd":

@@ -158,7 +158,7 @@ class Problem:
         return self.items[item].live.start
 
     def _alive_at(self, here: list[int], regions: tuple[tuple[int, int], ...]) -> tuple[int, ...]:
-        """What is alive at a point of some regions, and what runs beside it, by number."""
+        """Returns the buffers alive at a point of some regions, and beside it, by number."""
         if not regions:
             return tuple(here)
         # What runs at the same time: for each other region its own heaviest set.
@@ -201,7 +201,7 @@ class Problem:
         return bound
 
     def is_solved_by(self, offsets: Sequence[int]) -> bool:
-        """Whether offsets are aligned and keep apart what has to be."""
+        """Returns whether offsets are aligned and keep apart what has to be."""
         return all(
             offsets[i] % item.alignment == 0
             and self.offset_of(i, offsets, lowest=offsets[i]) == offsets[i]

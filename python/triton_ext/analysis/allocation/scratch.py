@@ -106,7 +106,7 @@ class Scratch:
         return given if found is None else found
 
     def _given(self, op: Operation) -> int | None:
-        """What an earlier allocation left."""
+        """Returns the size that an earlier allocation left."""
         text = op.attributes.get("allocation.size")
         if text is None:
             return 0 if self._has_run and "allocation.offset" not in op.attributes else None
@@ -144,7 +144,7 @@ class Scratch:
 
 def _captures(scratch: Scratch, op: Operation, lowering: Lowering) -> int:
     captured = sum(_capture(scratch.type(value), lowering) for value in op.operands)
-    # What the concurrency sanitizer is going to add to the captures.
+    # The concurrency sanitizer is going to add these to the captures.
     later = read_integer(op.attributes.get(_CONSAN_BYTES, "0")) or 0
     return captured + later * (lowering.reduces_by_conversion and lowering.vendor != "any")
 

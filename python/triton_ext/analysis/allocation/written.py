@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ...ir import Operation
-from ...ir.attribute_values import parse_attribute
+from ...ir.attribute_values import ArrayAttr, IntegerAttr, parse_attribute
 from .buffers import Buffer, FunctionAllocation, ModuleAllocation
 
-__all__ = ["as_written", "has_offsets"]
+__all__ = ["as_written", "has_offsets", "written_offsets"]
 
 _OFFSET = "allocation.offset"
 
@@ -23,6 +23,27 @@ def has_offsets(allocation: ModuleAllocation) -> bool:
         b for f in allocation.functions.values() for b in f.buffers if b.op is not f.function
     )
     return all(_OFFSET in buffer.op.attributes for buffer in buffers)
+
+
+def written_offsets(op: Operation) -> tuple[int, ...]:
+    """Returns the offsets of an operation's memory, one for each partition.
+
+    ``allocation.offset = 0 : i32``, or a list.
+
+    Raises:
+        VerifyError: The operation has none, or a malformed one.
+    """
+    text = op.attributes.get(_OFFSET)
+    if text is None:
+        op.fail(f"expected '{_OFFSET}': the module's shared memory has to be allocated")
+    found = parse_attribute(text)
+    numbers = found.items if isinstance(found, ArrayAttr) else (found,)
+    offsets = [each.number for each in numbers if isinstance(each, IntegerAttr)]
+    if len(offsets) != len(numbers) or not offsets or min(offsets) < 0:
+        op.fail(
+            f"expected a number of bytes, or one for each partition, as '{_OFFSET}', found {text}"
+        )
+    return tuple(offsets)
 
 
 def as_written(allocation: ModuleAllocation) -> ModuleAllocation:
@@ -58,12 +79,8 @@ def _has_place(buffer: Buffer, found: FunctionAllocation) -> bool:
 
 
 def _offsets(op: Operation, count: int) -> tuple[int, ...]:
-    """``allocation.offset = 0 : i32``, or a list with one number for each piece."""
-    text = op.attributes.get(_OFFSET)
-    value = parse_attribute(text).value if text is not None else ()
-    numbers = value if isinstance(value, tuple) else (value,)
-    offsets = tuple(each for each in numbers if isinstance(each, int) and each >= 0)
-    if len(offsets) != count or len(numbers) != count:
+    offsets = written_offsets(op)
+    if len(offsets) != count:
         expected = "a number of bytes" if count == 1 else f"{count} numbers of bytes"
-        op.fail(f"expected {expected} as '{_OFFSET}', found {text or 'none'}")
+        op.fail(f"expected {expected} as '{_OFFSET}', found {op.attributes[_OFFSET]}")
     return offsets

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator
 from ...ir import Operation, Value
 from ...ir.functions import CALLS, callee_of
 from ..trip_count import iterations
+from ..value_flow import successor_parts
 from .folds import FOLDS, FOLDS_MODULO, Poison
 from .hints import apply_hints
 from .identities import claims_less, is_decided, simpler
@@ -202,11 +203,10 @@ class Solver:
 
     def _visit_branch(self, op: Operation) -> None:
         """``cf.br``, ``cf.cond_br``, ``cf.switch``: operands are listed block by block."""
-        rest = list(op.operands)
         taken = op.successors
         gap = None
         if op.name != "cf.br":
-            condition = self.states.get(rest[0])
+            condition = self.states.get(op.operands[0])
             if condition is None:
                 return
             gap = condition.gap
@@ -216,12 +216,9 @@ class Solver:
                 taken = (op.successors[0 if condition.constant else 1],)
             elif gap is None and is_decided(op):
                 gap = op
-        wanted = sum(len(block.args) for block in op.successors)
-        rest = rest[len(rest) - wanted :] if wanted else []
-        for block in op.successors:
+        for block, passed in successor_parts(op, op.operands):
             if block in taken:
-                self._flow_all(rest[: len(block.args)], block.args, gap)
-            rest = rest[len(block.args) :]
+                self._flow_all(passed, block.args, gap)
 
     def _visit_structured(self, op: Operation) -> None:
         if op.name == "scf.for":

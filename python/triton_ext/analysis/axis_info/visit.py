@@ -39,6 +39,13 @@ class Kind:
             return 1
         return max(1, (self.element.pointee.bit_width or 8) // 8)
 
+    @property
+    def width(self) -> int | None:
+        """Bits of an integer (64 for ``index``); ``None`` for what is none."""
+        if isinstance(self.element, IndexType):
+            return 64
+        return self.element.width if isinstance(self.element, IntegerType) else None
+
 
 class Types:
     """The types of values, each text read once.
@@ -123,10 +130,7 @@ class Visit:
     @property
     def width(self) -> int | None:
         """Bits of the result's integers (64 for ``index``); ``None`` where it has none."""
-        element = self.types.kind(self.op.results[0]).element
-        if isinstance(element, IndexType):
-            return 64
-        return element.width if isinstance(element, IntegerType) else None
+        return self.types.kind(self.op.results[0]).width
 
     @property
     def stride(self) -> int:

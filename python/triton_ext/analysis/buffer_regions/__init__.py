@@ -1,4 +1,4 @@
-"""Which memory a memory descriptor names, to the byte.
+"""Buffer regions: the memory that a memory descriptor names, to the byte.
 
 A descriptor is known as a set of *views* of allocations whose offsets are known: which bytes of
 shared memory in which CTA (words of tensor memory: row and column) its elements occupy, swizzling,

@@ -10,12 +10,13 @@ from typing import Final
 from ...errors import ParseError, UnsupportedError, VerifyError
 from ...ir import Module, Operation, OpResult, Value
 from ...ir.aliases import AliasTable
-from ...ir.attribute_values import ArrayAttr, IntegerAttr, parse_attribute
+from ...ir.attribute_values import IntegerAttr, parse_attribute
 from ...ir.dialects import arith, ttg
 from ...ir.dialects.view import OpReader
 from ...ir.functions import FUNCTIONS, symbol_of
 from ...ir.types import MemDescType
 from ..alias_sets import AliasSets, is_allocation
+from ..allocation import written_offsets
 from .footprint import MOST, Footprint, Region
 from .geometry import Geometry, Offset, geometry_of
 
@@ -290,17 +291,9 @@ _MOVES: Final[dict[str, _Moves]] = {
 
 
 def _shared_bases(op: Operation) -> tuple[Offset, ...]:
-    text = op.attributes.get("allocation.offset")
-    if text is None:
-        op.fail("expected 'allocation.offset': the module's shared memory has to be allocated")
-    found = parse_attribute(text)
-    numbers = found.items if isinstance(found, ArrayAttr) else (found,)
-    bases = [each.number for each in numbers if isinstance(each, IntegerAttr)]
-    if len(bases) != len(numbers) or not all(0 <= base < MOST for base in bases or (-1,)):
-        op.fail(
-            f"expected an offset from 0 to {MOST - 1}, or one for each partition, as "
-            f"'allocation.offset', found {text}"
-        )
+    bases = written_offsets(op)
+    if max(bases) >= MOST:
+        op.fail(f"expected offsets below {MOST} as 'allocation.offset', found {max(bases)}")
     return tuple(Offset(unit=base) for base in bases)
 
 

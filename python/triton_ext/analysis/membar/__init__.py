@@ -1,8 +1,8 @@
-"""Accesses to shared memory that barriers have to keep in order, and where barriers are missing.
+"""Finds where barriers between accesses to shared memory are missing.
 
 ::
 
-    allocation = allocate(module, as_written=True)
+    allocation = as_written(allocate(module))
     found = find_barriers(module, allocation)
     for op, hazard in found.before.items():
         print(op, "follows", hazard.before)
@@ -10,7 +10,7 @@
 
 from __future__ import annotations
 
-from .accesses import Accesses, Pair, Pending, Skip, Slice, never
+from .accesses import Accesses, Pair, Pending, Skip, Slice, accesses_of, never
 from .analysis import Barriers, find_barriers
 
 __all__ = [
@@ -20,6 +20,7 @@ __all__ = [
     "Pending",
     "Skip",
     "Slice",
+    "accesses_of",
     "find_barriers",
     "never",
 ]

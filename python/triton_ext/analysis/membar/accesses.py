@@ -8,7 +8,7 @@
 3. What an operation needs for itself while it runs, its scratch, is written, then read.
 
 A part is told by values, which name something else in another iteration:
-:meth:`Accesses.forget` takes out what does not hold there.
+:meth:`Accesses.cross` takes out what does not hold there.
 
 Safe direction: two slices may be said to meet when they never do, not the reverse.
 """
@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Final, TypeAlias
 
-from ...ir import Operation, Value
+from ...ir import Module, Operation, Value
 from ...ir.aliases import AliasTable
 from ...ir.dialects import ttg
 from ...ir.encodings import DistributedEncoding
@@ -28,13 +28,13 @@ from ...ir.functions import CALLS
 from ...ir.linear_layout import LinearLayout
 from ...ir.types import TensorType, Type
 from ..alias_sets import AliasSets, is_allocation, is_buffer
-from ..allocation import BufferKind, FunctionAllocation, stays_in_warps
+from ..allocation import BufferKind, FunctionAllocation, ModuleAllocation, stays_in_warps
 from ..buffer_reference import Box, BufferReferences, Reference
 from ..forward_flow import Edge
 from ..memory_effects import effects_of
 from ..slot_form import SlotForm, is_inside
 
-__all__ = ["Accesses", "Pair", "Pending", "Skip", "Slice", "Where", "never"]
+__all__ = ["Accesses", "Pair", "Pending", "Skip", "Slice", "Where", "accesses_of", "never"]
 
 
 class Where(Enum):
@@ -94,7 +94,7 @@ class Pending:
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is none."""
+        """Returns whether there is none."""
         return not (self.reads or self.writes)
 
     def copy(self) -> Pending:
@@ -198,7 +198,7 @@ class Accesses:
             elif buffer.op is not function:
                 self._scratch[buffer.op] = Slice(buffer.offset, buffer.end)
         made = (result for op in function.walk() for result in _made_elsewhere(op))
-        # Of a buffer that an operation makes otherwise, it is not known where it lies.
+        # Nobody knows where a buffer lies that another operation makes.
         self._unknown = HANDED if next(made, None) is None else _ANYWHERE
         self._found: dict[Operation, Pending] = {}
 
@@ -332,15 +332,39 @@ class Accesses:
             return True
         return self._references.may_overlap(one.part, two.part)
 
-    # ---- on edges
+    # ---- where names change their meaning
 
-    def forget(self, pending: Pending, edge: Edge) -> Pending:
-        """Returns accesses as they are on the far side of an edge back to earlier code."""
+    def cross(self, edge: Edge, pending: Pending) -> None:
+        """Changes accesses to what they are on the far side of an edge."""
+        if edge.is_back:
+            kept = _forget(pending, edge.loop)
+            pending.reads, pending.writes = kept.reads, kept.writes
 
-        def kept(piece: Slice) -> Iterator[Slice]:
-            yield replace(piece, part=_survivor(piece.part, edge.loop))
+    def left_open(self, pending: Pending) -> Pending:
+        """Returns the accesses at the end of the function as its callers know them."""
+        return _forget(pending, None)
 
-        return pending.mapped(kept)
+
+def accesses_of(module: Module, allocation: ModuleAllocation) -> list[tuple[Operation, Accesses]]:
+    """Returns the functions of a module with their accesses, callees first.
+
+    Args:
+        module: The module, which must not be changed meanwhile.
+        allocation: Where its buffers lie.
+    """
+    references = BufferReferences.of_module(module.op)
+    aliases = AliasTable.of(module.aliases)
+    placed = allocation.functions
+    return [(function, Accesses(each, references, aliases)) for function, each in placed.items()]
+
+
+def _forget(pending: Pending, loop: Operation | None) -> Pending:
+    """Returns accesses when the code that they are in runs again (:func:`_survivor`)."""
+
+    def kept(piece: Slice) -> Iterator[Slice]:
+        yield replace(piece, part=_survivor(piece.part, loop))
+
+    return pending.mapped(kept)
 
 
 def _made_elsewhere(op: Operation) -> Iterator[Value]:
@@ -350,7 +374,7 @@ def _made_elsewhere(op: Operation) -> Iterator[Value]:
 
 
 def _survivor(part: Reference | None, loop: Operation | None) -> Reference | None:
-    """What is still known of a part when the code that it was computed in runs again.
+    """Returns what is still known of a part when the code that computed it runs again.
 
     Args:
         part: The part.

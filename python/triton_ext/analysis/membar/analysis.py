@@ -9,8 +9,8 @@ the last barrier:
    and its reads, unless no warp needs what another one holds.
 2. An operation that meets one of them needs a barrier in front of it.  From there on it is taken
    to be there, on every way.
-3. Threads that waited for copies of their own need a barrier behind the wait before others read
-   what was copied, unless another wait or barrier follows before memory is touched.
+3. A thread waits for its own copies only.  So a barrier is needed after the wait, unless another
+   wait or barrier comes before memory is touched.
 4. A call accesses what the called function leaves open at its returns, where its memory lies.
    One without a body reads and writes the buffers that it is handed.
 
@@ -27,13 +27,11 @@ from collections.abc import Mapping, Set
 from dataclasses import dataclass
 
 from ...ir import Module, Operation
-from ...ir.aliases import AliasTable
 from ...ir.functions import CALLS, callee_of, symbol_of
 from ..allocation import ModuleAllocation
-from ..buffer_reference import BufferReferences
 from ..forward_flow import Edge, run_forward
-from ..memory_effects import Barrier, Effects, effects_of
-from .accesses import HANDED, Accesses, Pair, Pending, Skip, never
+from ..memory_effects import NO_BARRIER, Barrier, Effects, effects_of
+from .accesses import HANDED, Accesses, Pair, Pending, Skip, accesses_of, never
 
 __all__ = ["Barriers", "find_barriers"]
 
@@ -72,21 +70,15 @@ def find_barriers(
     Raises:
         VerifyError: An operation is malformed.
     """
-    references = BufferReferences.of_module(module.op)
-    aliases = AliasTable.of(module.aliases)
     summaries: dict[str | None, Pending] = {}
     before: dict[Operation, Pair] = {}
     after: dict[Operation, None] = {}
     relaxed: dict[Operation, None] = {}
-    for function, placed in allocation.functions.items():
-        accesses = Accesses(placed, references, aliases)
+    for function, accesses in accesses_of(module, allocation):
         walk = _Walk(accesses, skip, summaries, features)
         left = run_forward(function, walk, Pending())
         if left is not None:
-            # What parts are told by is not known to callers.
-            summaries[symbol_of(function)] = accesses.forget(
-                left, Edge(function.regions[0].blocks[0])
-            )
+            summaries[symbol_of(function)] = accesses.left_open(left)
         before |= walk.before
         after |= walk.after
         relaxed |= walk.relaxed
@@ -124,9 +116,8 @@ class _Walk:
         """Changes the accesses on an edge."""
         if edge.starts_partition:
             state.clear()
-        elif edge.is_back:
-            kept = self.accesses.forget(state, edge)
-            state.reads, state.writes = kept.reads, kept.writes
+        else:
+            self.accesses.cross(edge, state)
 
     def update(self, op: Operation, state: Pending) -> None:
         """Adds what an operation accesses; ends what barriers end."""
@@ -169,7 +160,7 @@ class _Walk:
 
     def _stages(self, op: Operation, effects: Effects) -> _Stages:
         between = self.accesses.meets_inside(op)
-        barrier = effects.barrier_on(self.features) if op not in self.relaxed else Barrier(0)
+        barrier = effects.barrier_on(self.features) if op not in self.relaxed else NO_BARRIER
         return _Stages(
             before=Barrier.BEFORE in barrier,
             between=between,
@@ -177,7 +168,7 @@ class _Walk:
         )
 
     def _meets_later(self, op: Operation) -> bool:
-        """Whether a wait or a barrier follows before memory is touched or control divides."""
+        """Returns whether a wait or barrier comes before memory is touched or control divides."""
         block = op.parent
         assert block is not None  # only a module has none
         ops = block.ops

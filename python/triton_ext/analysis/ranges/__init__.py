@@ -10,10 +10,10 @@ Safe direction: bounds may be wider than what happens, never narrower.  An opera
 a load, a call and an argument give every number of their type.
 
 A function runs on ranges as control flow has it.  Loops of at most 1024 iterations, with those of
-the loops around them, are run iteration by iteration, so that what they carry has the bounds of its
-last iteration; in longer loops, and in loops of unknown length, bounds that still move after some
-rounds go to the extremes of the type.  Branches with a condition that is always the same are taken
-one way; what is not reached has no range.
+the loops around them, run iteration by iteration, so that carried values keep their last bounds.
+In longer loops, and in loops of unknown length, bounds that still move after some rounds go to the
+extremes of the type.  A branch whose condition is always the same goes one way; values that are not
+reached have no range.
 
 The bounds hold for executions in which
 

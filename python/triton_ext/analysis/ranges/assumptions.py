@@ -44,7 +44,7 @@ class Assumptions:
         return found
 
     def _holds(self, where: Block, block: Block) -> bool:
-        """Returns whether every way to a block leads through one that assumes something."""
+        """Returns whether every path to a block leads through one that assumes something."""
         inner: Block | None = block
         while inner is not None:
             if inner is where:

@@ -15,6 +15,7 @@ from ...ir.dialects import scf
 from ...ir.dominance import Dominance
 from ..axis_info import Types
 from ..trip_count import iterations
+from ..value_flow import successor_parts
 from .assumptions import Assumptions
 from .interval import IntegerRange
 from .visit import Rules, Visit, width_of
@@ -311,15 +312,11 @@ def _edges(block: Block, operands: Ranges) -> Iterator[tuple[Block, Ranges]]:
     end = block.terminator
     if end is None:
         return
-    successors = end.successors
-    at = len(operands) - sum(len(successor.args) for successor in successors)
     condition = operands[0] if end.name == "cf.cond_br" and operands else None
     truth = condition.truth if condition is not None else None
-    for number, successor in enumerate(successors):
-        passed = operands[at : at + len(successor.args)]
-        at += len(successor.args)
+    for number, (successor, passed) in enumerate(successor_parts(end, operands)):
         if truth is None or number == (0 if truth else 1):
-            yield successor, passed
+            yield successor, tuple(passed)
 
 
 def _trips(loop: scf.ForOp, bounds: Ranges) -> tuple[int, int | None]:

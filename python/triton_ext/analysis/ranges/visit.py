@@ -6,22 +6,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from ...ir import Operation, Value
-from ...ir.types import IndexType, IntegerType
 from ..axis_info import Types
 from .interval import IntegerRange
 
 __all__ = ["Found", "Rule", "Rules", "Visit", "width_of"]
 
-#: Bits that an ``index`` counts as; see the package's docstring.
-_INDEX_BITS = 64
-
 
 def width_of(value: Value, types: Types) -> int | None:
     """Returns the bits of an integer, or of a tensor's integers; ``None`` for other values."""
-    element = types.kind(value).element
-    if isinstance(element, IndexType):
-        return _INDEX_BITS
-    return element.width if isinstance(element, IntegerType) else None
+    return types.kind(value).width
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Final
 
 from ..nodes import Block, Operation
 from ..values import OpResult, Value
@@ -12,6 +12,7 @@ from .tt import UnaryOp
 from .view import OpReader, View
 
 __all__ = [
+    "PARTITIONS",
     "AsyncCommitGroupOp",
     "AsyncCopyGlobalToLocalOp",
     "AsyncWaitOp",
@@ -27,10 +28,12 @@ __all__ = [
     "MemDescTransOp",
     "Partition",
     "WarpSpecializeOp",
-    "memdesc_view_source",
+    "captures_of",
 ]
 
 _OFFSETS = re.compile(r"\s*\[\s*((?:-?\d{1,18}(?:\s*,\s*-?\d{1,18})*)?)\s*\]", re.ASCII)
+#: Name of the operation that holds the partitions of a ``ttg.warp_specialize``.
+PARTITIONS: Final = "ttg.warp_specialize.partitions"
 _NUM_WARPS = re.compile(r"num_warps\s*\(\s*(\d{1,9})\s*\)", re.ASCII)
 
 
@@ -312,8 +315,14 @@ class WarpSpecializeOp(View):
         return cls(op, reader.take_rest(), default, partitions, registers, op.results)
 
 
-def memdesc_view_source(op: Operation) -> Value | None:
-    """The buffer that an operation gives another view of, or ``None``."""
-    views = (MemDescIndexOp, MemDescSubsliceOp, MemDescTransOp, MemDescReshapeOp)
-    names = {view.NAME for view in (*views, MemDescReinterpretOp)}
-    return op.operands[0] if op.name in names and op.operands else None
+def captures_of(op: Operation) -> tuple[Value, ...]:
+    """Returns the values that the partitions of a ``ttg.warp_specialize`` get as arguments.
+
+    Args:
+        op: A ``ttg.warp_specialize``, or the operation inside of it that holds the partitions.
+            Where that has no operands, the captures are those of the operation around it.
+    """
+    around = op
+    while around.name == PARTITIONS and not around.operands and around.parent_op is not None:
+        around = around.parent_op
+    return around.operands

@@ -18,13 +18,13 @@ from triton_ext import backends
 from triton_ext.errors import UnsupportedError
 from triton_ext.ops.conv_config import channel_block
 from triton_ext.ops.conv_launch import TO_LAST
-from triton_ext.ops.descriptors import ROW_BYTES, Layout, pixel_stride
+from triton_ext.ops.core.descriptors import ROW_BYTES, Layout, pixel_stride
+from triton_ext.ops.core.device import Device
+from triton_ext.ops.core.launcher import Launcher
 from triton_ext.ops.dgrad_run import DgradRun
 from triton_ext.ops.hopper.dgrad_config import expected_times
 from triton_ext.ops.hopper.plans import Tiled, common_reasons
 from triton_ext.ops.hopper.tiles import TileConfig, launch_problems, num_programs
-from triton_ext.ops.launcher import Launcher
-from triton_ext.ops.machine import Machine
 from triton_ext.ops.problem import ConvProblem
 from triton_ext.ops.residues import Residues
 
@@ -38,7 +38,7 @@ def reasons(
     problem: ConvProblem,
     dims: Sequence[Residues],
     dtype: torch.dtype,
-    machine: Machine,
+    device: Device,
     config: TileConfig | None = None,
 ) -> tuple[str, ...]:
     """Returns why this kernel does not take a problem; nothing if it does.
@@ -47,15 +47,15 @@ def reasons(
         problem: The convolution; its gradient is one that TMA can express.
         dims: Its residue classes.
         dtype: Of dy, weight and dx.
-        machine: The device.
+        device: The device.
         config: A configuration, where that is given.
     """
-    found = common_reasons(problem, dtype, machine)
+    found = common_reasons(problem, dtype, device)
     if config is not None:
         steps = 0
         if all(dim.stride == 1 for dim in dims):
             steps = problem.taps * math.ceil(problem.out_channels / config.block_k)
-        found += launch_problems(config, steps, problem.in_channels, machine.num_sms)
+        found += launch_problems(config, steps, problem.in_channels, device.num_sms)
     return tuple(found)
 
 
@@ -136,7 +136,7 @@ def make_plan(
     dims: Sequence[Residues],
     dy_strides: tuple[int, ...],
     dtype: torch.dtype,
-    machine: Machine,
+    device: Device,
     config: TileConfig,
 ) -> HopperDgradPlan:
     """Returns the plan of a gradient of the input.
@@ -146,13 +146,13 @@ def make_plan(
         dims: Its residue classes.
         dy_strides: Of dy [N, Co, *output_size], in elements; channels-last.
         dtype: Of dy, weight and dx.
-        machine: The device.
+        device: The device.
         config: The tile configuration.
 
     Raises:
         UnsupportedError: The problem, or the configuration, has :func:`reasons`.
     """
-    found = reasons(problem, dims, dtype, machine, config)
+    found = reasons(problem, dims, dtype, device, config)
     if found:
         text = "; ".join(found)
         raise UnsupportedError(f"conv_dgrad: the Gluon kernel does not take it: {text}")
@@ -196,7 +196,7 @@ def make_plan(
         dx_tiles=Tiled.of(dtype, [pixels, ci], ci, [config.rows, config.store_n]),
         launcher=Launcher(
             kernel=load_kernel(),
-            grid=(num_programs(config, tiles, ci, machine.num_sms), 1, 1),
+            grid=(num_programs(config, tiles, ci, device.num_sms), 1, 1),
             scalars=(dgrad_problem(dims, n, ci, math.ceil(co / config.block_k)),),
             constants={"CONFIG": config, "CLASSES": residue_classes(dims)},
             options={"num_warps": 4},

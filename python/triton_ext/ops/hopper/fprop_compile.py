@@ -9,7 +9,7 @@ from triton.backends.compiler import GPUTarget
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon._runtime import GluonASTSource
 
-from triton_ext.ops.epilogue import PLAIN, EpilogueSpec
+from triton_ext.ops.core.epilogue import PLAIN, EpilogueSpec
 from triton_ext.ops.hopper.fprop import FpropProblem, conv_fprop_kernel
 from triton_ext.ops.hopper.pipeline import smem_layout
 from triton_ext.ops.hopper.tiles import TileConfig

@@ -17,8 +17,10 @@ import torch
 from triton_ext import backends
 from triton_ext.errors import UnsupportedError
 from triton_ext.ops.conv_launch import TO_LAST, ForwardPlan
-from triton_ext.ops.descriptors import ROW_BYTES, Layout, matrix_row_stride, row_stride_of
-from triton_ext.ops.epilogue import PLAIN, EpilogueOperands, EpilogueSpec
+from triton_ext.ops.core.descriptors import ROW_BYTES, Layout, matrix_row_stride, row_stride_of
+from triton_ext.ops.core.device import Device
+from triton_ext.ops.core.epilogue import PLAIN, EpilogueOperands, EpilogueSpec
+from triton_ext.ops.core.launcher import Launcher
 from triton_ext.ops.hopper.fprop_config import expected_times, step_channels
 from triton_ext.ops.hopper.plans import (
     DTYPES,
@@ -28,8 +30,6 @@ from triton_ext.ops.hopper.plans import (
     most_expected,
 )
 from triton_ext.ops.hopper.tiles import TileConfig, launch_problems, num_programs
-from triton_ext.ops.launcher import Launcher
-from triton_ext.ops.machine import Machine
 from triton_ext.ops.problem import ConvProblem
 from triton_ext.ops.row_copy import RowCopies
 from triton_ext.ops.row_packing import RowPacking
@@ -59,7 +59,7 @@ _NO_ARGUMENTS = (None,) * len(_USED_ARGUMENTS)
 def reasons(
     problem: ConvProblem,
     dtype: torch.dtype,
-    machine: Machine,
+    device: Device,
     epilogue: EpilogueSpec = PLAIN,
     config: TileConfig | None = None,
     x_strides: tuple[int, ...] | None = None,
@@ -69,12 +69,12 @@ def reasons(
     Args:
         problem: What is computed; its geometry is one that TMA can express.
         dtype: Of x and weight.
-        machine: The device.
+        device: The device.
         epilogue: What is done to the output before it is stored.
         config: A configuration, where that is given.
         x_strides: Of x, in elements; by default x is dense.
     """
-    found = common_reasons(problem, dtype, machine, takes_fp8=True)
+    found = common_reasons(problem, dtype, device, takes_fp8=True)
     out_dtype = epilogue.out_dtype or dtype
     if dtype in FP8_DTYPES:
         if out_dtype not in (*DTYPES, *FP8_DTYPES, torch.float32):
@@ -96,7 +96,7 @@ def reasons(
             config,
             steps,
             problem.out_channels,
-            machine.num_sms,
+            device.num_sms,
             element_bytes=dtype.itemsize,
             out_bytes=out_dtype.itemsize,
             may_turn=is_matrix(problem, x_strides),
@@ -230,7 +230,7 @@ def make_plan(
     problem: ConvProblem,
     x_strides: tuple[int, ...],
     dtype: torch.dtype,
-    machine: Machine,
+    device: Device,
     epilogue: EpilogueSpec = PLAIN,
     config: TileConfig | None = None,
     packing: RowPacking | None = None,
@@ -241,7 +241,7 @@ def make_plan(
         problem: What is computed; its batch is not empty.
         x_strides: Of x [N, Ci, *input_size], in elements; channels-last.
         dtype: Of x and weight.
-        machine: The device.
+        device: The device.
         epilogue: What is done to the output before it is stored.
         config: The tile configuration; by default the model's choice.
         packing: How rows of the filter become channels; by default they do not.
@@ -254,8 +254,8 @@ def make_plan(
     if packing is not None:
         problem, copies = packing.padded, RowCopies(packing, x_strides)
         x_strides = packing.x_strides
-    num_sms = machine.num_sms
-    found = reasons(problem, dtype, machine, epilogue, config, x_strides)
+    num_sms = device.num_sms
+    found = reasons(problem, dtype, device, epilogue, config, x_strides)
     if found:
         raise UnsupportedError(f"{name}: the Gluon kernel does not take it: " + "; ".join(found))
     if config is None:

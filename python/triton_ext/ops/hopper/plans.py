@@ -12,9 +12,9 @@ from typing import Any
 import torch
 
 from triton_ext.host import capabilities
-from triton_ext.ops.descriptors import Layout
+from triton_ext.ops.core.descriptors import Layout
+from triton_ext.ops.core.device import IS_INTERPRETED, Device
 from triton_ext.ops.hopper.tiles import SMEM_BYTES, TileConfig
-from triton_ext.ops.machine import IS_INTERPRETED, Machine
 from triton_ext.ops.problem import ConvProblem
 
 __all__ = [
@@ -51,14 +51,14 @@ def most_expected(config: TileConfig) -> float:
 
 
 def common_reasons(
-    problem: ConvProblem, dtype: torch.dtype, machine: Machine, *, takes_fp8: bool = False
+    problem: ConvProblem, dtype: torch.dtype, device: Device, *, takes_fp8: bool = False
 ) -> list[str]:
     """Returns why no Gluon kernel takes a problem; nothing if they do.
 
     Args:
         problem: What is computed.
         dtype: Of the operands.
-        machine: The device.
+        device: The device.
         takes_fp8: Whether the kernel takes fp8.
     """
     found: list[str] = []
@@ -67,12 +67,12 @@ def common_reasons(
         found.append("Triton's interpreter does not run Gluon kernels")
     elif not gluon.available:
         found.append(gluon.reason)
-    if machine.capability != (9, 0):
-        major, minor = machine.capability
+    if device.capability != (9, 0):
+        major, minor = device.capability
         found.append(f"WGMMA is an instruction of sm_90 alone, the GPU is sm_{major}{minor}")
-    if machine.smem_bytes < SMEM_BYTES:
+    if device.smem_bytes < SMEM_BYTES:
         found.append(
-            f"a CTA needs {SMEM_BYTES} bytes of shared memory, the GPU has {machine.smem_bytes}"
+            f"a CTA needs {SMEM_BYTES} bytes of shared memory, the GPU has {device.smem_bytes}"
         )
     return found + problem_reasons(problem, dtype, takes_fp8=takes_fp8)
 

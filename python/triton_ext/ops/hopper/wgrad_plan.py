@@ -15,7 +15,9 @@ import torch
 
 from triton_ext import backends
 from triton_ext.errors import UnsupportedError
-from triton_ext.ops.descriptors import Layout
+from triton_ext.ops.core.descriptors import Layout
+from triton_ext.ops.core.device import Device
+from triton_ext.ops.core.launcher import Launcher
 from triton_ext.ops.hopper import wgrad_tiles
 from triton_ext.ops.hopper.plans import DTYPES, Tiled, common_reasons, zeroed_flags
 from triton_ext.ops.hopper.wgrad_tiles import (
@@ -25,8 +27,6 @@ from triton_ext.ops.hopper.wgrad_tiles import (
     WgradTileConfig,
     WgradWork,
 )
-from triton_ext.ops.launcher import Launcher
-from triton_ext.ops.machine import Machine
 from triton_ext.ops.problem import ConvProblem
 from triton_ext.ops.wgrad_launch import FilterGradientPlan, Launches, Operand
 
@@ -40,7 +40,7 @@ def reasons(
     problem: ConvProblem,
     dtype: torch.dtype,
     out_dtype: torch.dtype,
-    machine: Machine,
+    device: Device,
     choice: WgradTileChoice | None = None,
 ) -> tuple[str, ...]:
     """Returns why this kernel does not take a problem; nothing if it does.
@@ -49,10 +49,10 @@ def reasons(
         problem: The convolution; its geometry is one that TMA can express.
         dtype: Of x and dy.
         out_dtype: Of dw.
-        machine: The device.
+        device: The device.
         choice: What is to be done, where that is given.
     """
-    found = common_reasons(problem, dtype, machine)
+    found = common_reasons(problem, dtype, device)
     if problem.batch == 0:
         found.append("the batch is empty")
     if out_dtype not in DTYPES:
@@ -60,7 +60,7 @@ def reasons(
     if choice is not None:
         wrong = choice.config.problems()
         # What is wrong with a configuration may keep its tiles from being counted.
-        wrong = wrong or (work_of(problem, choice, machine.num_sms).problems() if not found else [])
+        wrong = wrong or (work_of(problem, choice, device.num_sms).problems() if not found else [])
         found += wrong
     return tuple(found)
 
@@ -165,7 +165,7 @@ def make_plan(
     strides: tuple[tuple[int, ...], tuple[int, ...]],
     dtype: torch.dtype,
     out_dtype: torch.dtype,
-    machine: Machine,
+    device: Device,
     choice: WgradTileChoice,
 ) -> HopperWgradPlan:
     """Returns the plan of a gradient of a filter.
@@ -176,13 +176,13 @@ def make_plan(
             channels-last, dy is copied at every run where it is no matrix of pixels.
         dtype: Of x and dy.
         out_dtype: Of dw.
-        machine: The device.
+        device: The device.
         choice: The configuration, and where parts are added.
 
     Raises:
         UnsupportedError: The problem, or what is to be done, has :func:`reasons`.
     """
-    found = reasons(problem, dtype, out_dtype, machine, choice)
+    found = reasons(problem, dtype, out_dtype, device, choice)
     if found:
         raise UnsupportedError("wgrad: the Gluon kernel does not take it: " + "; ".join(found))
     from triton_ext.ops.hopper.wgrad import wgrad_problem
@@ -191,7 +191,7 @@ def make_plan(
     x_strides, dy_strides = strides
     x = Operand.make(problem.x_shape, x_strides, dtype.itemsize, as_matrix=False)
     dy = Operand.make(problem.y_shape, dy_strides, dtype.itemsize, as_matrix=True)
-    work = work_of(problem, choice, machine.num_sms)
+    work = work_of(problem, choice, device.num_sms)
     config = work.config
     block = [config.pixels, BLOCK_C]
     pixels = problem.batch * math.prod(problem.output_size)

@@ -55,13 +55,13 @@ def _normalized(
 
     Args:
         x: [N, C, *size].
-        shape: What is normalized together.
+        shape: Which elements are normalized together.
         statistics: Mean and variance [C]; ``None`` for those of x.
         weight: [C] or None.
         bias: [C] or None.
         activation: Its name.
         eps: Added to variances.
-        out_dtype: Of the result.
+        out_dtype: Dtype of the result.
     """
     channel = (1, -1, *(1,) * (x.dim() - 2))
     wide = x.float()
@@ -69,7 +69,7 @@ def _normalized(
         mean, variance = (each.float().view(channel) for each in statistics)
         y = (wide - mean) * torch.rsqrt(variance + eps)
     elif shape.images == shape.group_channels == 1:
-        # Of all images, or of one whose groups are channels.
+        # Channels of all images, or of one image whose groups are channels.
         dims = [0, *range(2, x.dim())]
         variance, mean = torch.var_mean(wide, dims, correction=0, keepdim=True)
         y = (wide - mean) * torch.rsqrt(variance + eps)
@@ -101,17 +101,17 @@ def differentiable_gradients(
     """Returns gradients of x, weight, bias and residual, which torch differentiates again.
 
     Args:
-        dy: Of the result.
+        dy: Gradient of the result.
         x: [N, C, *size].
         weight: [C] or None.
         bias: [C] or None.
-        y: Of a ReLU behind a residual, which has no derivative where it passed; or None.
-        shape: What is normalized together.
+        y: Output of a ReLU after a residual, which tells where it passed; or None.
+        shape: Which elements are normalized together.
         statistics: Mean and variance [C]; ``None`` for those of x.
         activation: ``"identity"`` where there was a residual.
         eps: Added to variances.
-        out_dtype: Of the result.
-        needs: Of which there are gradients.
+        out_dtype: Dtype of the result.
+        needs: Which gradients are computed.
     """
     if y is not None:
         dy = dy * (y > 0)

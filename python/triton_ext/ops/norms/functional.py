@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from typing import Any
 
 import torch
 from torch.nn import functional
 from torch.overrides import handle_torch_function, has_torch_function_variadic
 
-from triton_ext.ops.autocast import is_autocast
+from triton_ext.ops.core.autocast import is_autocast
+from triton_ext.ops.core.dispatch_cache import PLAIN_TYPES, cached, keep, tensor_key
 from triton_ext.ops.norms.composite import activated, differentiable_gradients
 from triton_ext.ops.norms.graphs import is_operator
 from triton_ext.ops.norms.norm_arguments import (
@@ -19,10 +21,9 @@ from triton_ext.ops.norms.norm_arguments import (
     number,
 )
 from triton_ext.ops.norms.norm_calls import Call, plan_of
-from triton_ext.ops.norms.refusals import is_torchs, norm_problem, running_problem
-from triton_ext.ops.norms.shortcut import batch_look, group_look, keep, plan_of_look
+from triton_ext.ops.norms.refusals import is_left_to_torch, norm_problem, running_refusal
 
-__all__ = ["batch_norm", "group_norm", "normalize"]
+__all__ = ["batch_key", "batch_norm", "group_key", "group_norm", "normalize"]
 
 Tensor = torch.Tensor
 
@@ -35,13 +36,13 @@ class _Norm(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x, weight, bias, residual, call):  # type: ignore[no-untyped-def]
         """Returns y."""
-        y, mean, spread = call.forward(x, weight, bias, residual)
+        y, mean, rstd = call.forward(x, weight, bias, residual)
         if not call.uses_batch:
-            # A call in training mode may move them in front of the backward, and tells nobody.
-            mean, spread = mean.clone(), spread.clone()
-        # A ReLU in front of which a residual was added is not computed again: y tells.
+            # A call in training mode may move them before the backward, unnoticed by autograd.
+            mean, rstd = mean.clone(), rstd.clone()
+        # y tells where a ReLU after a residual passed, which is not computed again.
         needs_y = residual is not None and call.plan.activation == "relu"
-        ctx.save_for_backward(x, weight, bias, mean, spread, y if needs_y else None)
+        ctx.save_for_backward(x, weight, bias, mean, rstd, y if needs_y else None)
         ctx.has_residual = residual is not None
         ctx.call = Call(call.plan, None, None, call.uses_batch)
         return y
@@ -71,18 +72,19 @@ class _Norm(torch.autograd.Function):
 
 _untraced_gradients: Any = torch._disable_dynamo(Call.backward)
 
-# Function.apply asks for transforms, and for tensors that they left behind: not seen before.
+# Function.apply first asks for transforms, and for tensors that they left behind, which a call with
+# a key has none of.
 _apply: Any = super(torch.autograd.Function, _Norm).apply
 
 
 def _differentiable_gradients(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
     """Gradients of torch's operators; torch differentiates them again."""
-    x, weight, bias, mean, spread, y = ctx.saved_tensors
+    x, weight, bias, mean, rstd, y = ctx.saved_tensors
     plan = ctx.call.plan
     return differentiable_gradients(
         dy, x, weight, bias, y, shape=plan.shape,
-        statistics=None if ctx.call.uses_batch else (mean, spread),
-        # Of a residual nothing but where the ReLU passed was saved.
+        statistics=None if ctx.call.uses_batch else (mean, rstd),
+        # For a residual, only where the ReLU passed was saved.
         activation="identity" if ctx.has_residual else plan.activation,
         eps=plan.eps, out_dtype=plan.out_dtype, needs=ctx.needs_input_grad[:4],
     )  # fmt: skip
@@ -95,14 +97,14 @@ def normalize(
     bias: Tensor | None,
     residual: Tensor | None,
 ) -> Tensor:
-    """Returns y of a call whose plan is known; torch differentiates it."""
+    """Returns y of a call with its plan; autograd records it."""
     if torch.is_grad_enabled() and (
         x.requires_grad
         or (weight is not None and weight.requires_grad)
         or (bias is not None and bias.requires_grad)
         or (residual is not None and residual.requires_grad)
     ):
-        apply = _apply if call.was_seen else _Norm.apply
+        apply = _apply if call.is_cached else _Norm.apply
         y: Tensor = apply(x, weight, bias, residual, call)
         return y
     return call.forward(x, weight, bias, residual)[0]
@@ -114,6 +116,41 @@ def _group_dtype(x: Tensor) -> torch.dtype:
         # In torch's list of what is computed in fp32; the kernel reads x as it is.
         return torch.float32
     return x.dtype
+
+
+def batch_key(
+    x: Any,
+    weight: Any,
+    bias: Any,
+    running_mean: Any,
+    running_var: Any,
+    residual: Any,
+    training: Any,
+    activation: Any,
+    eps: Any,
+) -> Hashable:
+    """Returns the key of a call of ``batch_norm``, whose plan is cached; ``None`` if it has none.
+
+    The arguments may be anything: nothing was checked.
+    """
+    # Equal values of other types are other arguments.
+    if type(eps) is not float or type(training) is not bool or type(activation) is not str:
+        return None
+    tensors = (x, weight, bias, running_mean, running_var, residual)
+    if has_torch_function_variadic(*tensors):
+        return None
+    return tensor_key(("batch_norm", training, activation, eps), tensors)
+
+
+def group_key(x: Any, groups: Any, weight: Any, bias: Any, activation: Any, eps: Any) -> Hashable:
+    """Returns the key of a call of ``group_norm``, as :func:`batch_key`."""
+    if type(eps) is not float or type(groups) is not int or type(activation) is not str:
+        return None
+    if has_torch_function_variadic(x, weight, bias):
+        return None
+    # Other classes have no key.
+    is_wide = type(x) in PLAIN_TYPES and is_autocast(x.device.type)
+    return tensor_key(("group_norm", groups, is_wide, activation, eps), (x, weight, bias))
 
 
 def batch_norm(
@@ -146,25 +183,23 @@ def batch_norm(
         eps: Added to variances.
         activation: ``"identity"``, ``"relu"``, ``"silu"``, ``"gelu"``, ``"gelu_tanh"`` or
             ``"tanh"``; the first two with a residual.
-        residual: As x, added in front of the activation, or None.
+        residual: As x, added before the activation, or None.
 
     Returns:
         y as x.
 
     Raises:
-        UnsupportedError: What :func:`norm_problem` says no kernel takes.
+        UnsupportedError: A normalization that no kernel takes; :func:`norm_problem` says why.
         ValueError: Sizes or devices that do not fit each other; an activation that there is not;
             no statistics: not training, and a running one is None; ``eps`` is negative.
-        TypeError: What is no dense tensor, ``training`` that is no bool, ``eps`` or ``momentum``
-            that is no number; mixed dtypes.
+        TypeError: A value that is no dense tensor; ``training`` that is no bool; ``eps`` or
+            ``momentum`` that is no number; mixed dtypes.
     """
     terms = (weight, bias, running_mean, running_var, residual)
-    look = batch_look(
-        x, weight, bias, running_mean, running_var, residual, training, activation, eps
-    )
-    plan = plan_of_look(look)
+    key = batch_key(x, weight, bias, running_mean, running_var, residual, training, activation, eps)
+    plan = cached(key)
     if plan is not None and type(momentum) is float:
-        call = Call(plan, running_mean, running_var, training, momentum, was_seen=True)
+        call = Call(plan, running_mean, running_var, training, momentum, is_cached=True)
         return normalize(call, x, weight, bias, residual)
     if not torch.compiler.is_compiling() and has_torch_function_variadic(x, *terms):
         result: Tensor = handle_torch_function(
@@ -176,12 +211,12 @@ def batch_norm(
     check_batch(
         x, weight, bias, running_mean, running_var, residual, training, momentum, eps, activation
     )
-    if is_torchs(x, *terms):
+    if is_left_to_torch(x, *terms):
         if (
             is_operator("training" if training else "evaluation")
             and are_numbers(eps, 0.0 if momentum is None else momentum)
             and norm_problem("batch", x, None, weight, bias, residual, activation) is None
-            and running_problem(x, running_mean, running_var) is None
+            and running_refusal(x, running_mean, running_var) is None
         ):
             if training and momentum is None:
                 running_mean = running_var = None
@@ -199,7 +234,7 @@ def batch_norm(
         momentum = number("batch_norm: momentum", momentum)
     running = (running_mean, running_var)
     plan = plan_of("batch", x, None, weight, bias, residual, running, activation, eps, x.dtype)
-    keep(look, plan)
+    keep(key, plan)
     if training and momentum is None:
         running = (None, None)
     call = Call(plan, *running, training, 0.0 if momentum is None else momentum)
@@ -231,22 +266,22 @@ def group_norm(
         y as x; fp32 under autocast, as of ``torch.nn.functional.group_norm``.
 
     Raises:
-        UnsupportedError: What :func:`norm_problem` says no kernel takes.
+        UnsupportedError: A normalization that no kernel takes; :func:`norm_problem` says why.
         ValueError: As :func:`batch_norm`; groups that are no integer, or into which channels do
             not divide.
         TypeError: As :func:`batch_norm`.
     """
-    look = group_look(x, groups, weight, bias, activation, eps)
-    plan = plan_of_look(look)
+    key = group_key(x, groups, weight, bias, activation, eps)
+    plan = cached(key)
     if plan is not None:
-        return normalize(Call(plan, was_seen=True), x, weight, bias, None)
+        return normalize(Call(plan, is_cached=True), x, weight, bias, None)
     if not torch.compiler.is_compiling() and has_torch_function_variadic(x, weight, bias):
         result: Tensor = handle_torch_function(
             group_norm, (x, weight, bias), x, groups, weight, bias, eps=eps, activation=activation
         )
         return result
     check_group(x, groups, weight, bias, eps, activation)
-    if is_torchs(x, weight, bias):
+    if is_left_to_torch(x, weight, bias):
         if (
             is_operator("group")
             and are_numbers(eps)
@@ -260,5 +295,5 @@ def group_norm(
     eps, groups = epsilon("group_norm: eps", eps), int(groups)
     out_dtype = _group_dtype(x)
     plan = plan_of("group", x, groups, weight, bias, None, (None, None), activation, eps, out_dtype)
-    keep(look, plan)
+    keep(key, plan)
     return normalize(Call(plan), x, weight, bias, None)

@@ -4,7 +4,7 @@ By bytes, in tensors of x's size.  Assumed, not measured: nothing stays in L2, a
 GroupNorm has torch's order, NCHW, in which a group's values lie side by side.
 
     GroupNorm                Ours: 2 reads, 1 write, the activation among them.  Inductor's as many,
-                             and copies of channels-last tensors in front and behind: 2 reads and 2
+                             and copies of channels-last tensors before and after: 2 reads and 2
                              writes more.
     BatchNorm, training      Ours: 2 reads (3 with a residual), 1 write; backward 4 (5), 1 (2).
                              Inductor's are the same passes with the same neighbours, and it fuses
@@ -24,7 +24,7 @@ __all__ = ["IS_OPERATOR", "Kind", "is_operator"]
 #: GroupNorm, BatchNorm with statistics of x, BatchNorm with running ones.
 Kind = Literal["group", "training", "evaluation"]
 
-#: What is ours; Inductor generates the others.
+#: Whether it is an operator of ours; Inductor generates the others.
 IS_OPERATOR: dict[Kind, bool] = {"group": True, "training": False, "evaluation": False}
 
 

@@ -7,7 +7,7 @@ A traced function has ``group_norm`` and ``batch_norm``, which decompose where a
 
 ``batch_moments`` alone writes, to the running statistics, and what is differentiated does not: so
 a graph moves them once per call, whatever it computes again for a backward.  Statistics of x travel
-as one tensor [2, images * groups], means and 1 / standard deviations.
+as one tensor [2, images * groups], means and rstd.
 
 torch refuses transforms of torch.func and derivatives forwards; :mod:`graphs` keeps them out.
 """
@@ -20,7 +20,7 @@ from typing import Any
 
 import torch
 
-from triton_ext.ops.arguments import channels_last, empty_channels_last
+from triton_ext.ops.core.memory_format import channels_last, empty_channels_last
 from triton_ext.ops.norms.composite import differentiable_gradients
 from triton_ext.ops.norms.norm_calls import Call, plan_of
 from triton_ext.ops.norms.norm_config import NormShape
@@ -81,8 +81,8 @@ def _run_group(  # type: ignore[no-untyped-def]
     plan = plan_of("group", x, groups, weight, bias, None, running, activation, eps, out_dtype)
     call = Call(plan)
     moments = call.moments(x)
-    mean, spread = moments
-    return call.normalize(x, (mean, spread, weight, bias), None), moments
+    mean, rstd = moments
+    return call.normalize(x, (mean, rstd, weight, bias), None), moments
 
 
 def _run_moments(x, running_mean, running_var, momentum, eps) -> Tensor:  # type: ignore[no-untyped-def]
@@ -97,9 +97,9 @@ def _run_batch(  # type: ignore[no-untyped-def]
     x, weight, bias, residual = map(_values, (x, weight, bias, residual))
     running = (running_mean, running_var)
     plan = plan_of("batch", x, None, weight, bias, residual, running, activation, eps, x.dtype)
-    mean, spread = running if moments is None else moments
+    mean, rstd = running if moments is None else moments
     call = Call(plan, uses_batch=moments is not None)
-    return call.normalize(x, (mean, spread, weight, bias), residual)
+    return call.normalize(x, (mean, rstd, weight, bias), residual)
 
 
 def _run_backward(  # type: ignore[no-untyped-def]
@@ -109,9 +109,9 @@ def _run_backward(  # type: ignore[no-untyped-def]
     x, y, weight, bias = map(_values, (x, y, weight, bias))
     kind, running = "batch" if groups is None else "group", (running_mean, running_var)
     plan = plan_of(kind, x, groups, weight, bias, None, running, activation, eps, out_dtype)  # type: ignore[arg-type]
-    mean, spread = running if moments is None else moments
+    mean, rstd = running if moments is None else moments
     call = Call(plan, uses_batch=moments is not None)
-    found = call.backward([x, weight, bias, mean, spread, y], dy, needs)
+    found = call.backward([x, weight, bias, mean, rstd, y], dy, needs)
     # An operator returns no None.
     return tuple(x.new_empty(0) if gradient is None else gradient for gradient in found)
 
@@ -150,13 +150,13 @@ def _fake_backward(  # type: ignore[no-untyped-def]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _How:
-    """What a normalization has beside its tensors.
+    """Arguments of a normalization other than tensors.
 
     Attributes:
         groups: ``None`` for BatchNorm.
         eps: Added to variances.
         activation: Its name.
-        out_dtype: Of y.
+        out_dtype: Dtype of y.
     """
 
     groups: Any
@@ -166,14 +166,14 @@ class _How:
 
 
 class _Norm(torch.autograd.Function):
-    """What is differentiated of a normalization."""
+    """The differentiable part of a normalization."""
 
     @staticmethod
     def forward(ctx, x, weight, bias, residual, moments, running_mean, running_var, how):  # type: ignore[no-untyped-def]
         """Returns y."""
         running = (running_mean, running_var)
         y, moments = _forward(x, weight, bias, residual, moments, running, how)
-        # As the eager call: y tells where a ReLU behind a residual passed.
+        # y tells where a ReLU after a residual passed, as in the eager call.
         needs_y = residual is not None and how.activation == "relu"
         ctx.save_for_backward(x, weight, bias, moments, *running, y if needs_y else None)
         ctx.has_residual, ctx.how = residual is not None, how
@@ -194,14 +194,14 @@ class _Norm(torch.autograd.Function):
             found = differentiable_gradients(
                 dy, x, weight, bias, y, shape=shape,
                 statistics=running if moments is None else None,
-                # Of a residual nothing but where the ReLU passed was saved.
+                # For a residual, only where the ReLU passed was saved.
                 activation="identity" if ctx.has_residual else how.activation,
                 eps=how.eps, out_dtype=how.out_dtype, needs=needs,
             )  # fmt: skip
             return (*found, None, None, None, None)
         is_given = needs[3] and how.activation == "identity"
         if is_given:
-            # What an operator returns lies in other memory than what it gets.
+            # An operator returns no memory that it gets.
             needs[3] = False
         found = torch.ops.triton_ext.norm_backward.default(
             dy, x, y, weight, bias, moments, *running, how.groups, how.eps, how.activation,
@@ -293,7 +293,7 @@ def _register() -> None:
     for name, schema in _SCHEMAS.items():
         qualified = f"triton_ext::{name}"
         torch.library.define(qualified, schema, tags=(torch.Tag.needs_fixed_stride_order,))
-        # Whoever runs a graph by itself, as the backend "eager" does, would trace what it calls.
+        # The backend "eager" runs a graph by itself, and would trace what it calls.
         if name in _TRACED:
             traced = torch._disable_dynamo(_TRACED[name])
             torch.library.impl(qualified, "CompositeImplicitAutograd")(traced)

@@ -58,11 +58,11 @@ def moments_kernel(
     total = tl.sum(sums, axis=0)
     mean = total / count.to(tl.float32)
     # Not below 0 by rounding; a NaN is in the mean as well.
-    spread = tl.maximum(tl.sum(squares, axis=0) - total * mean, 0.0)
+    m2 = tl.maximum(tl.sum(squares, axis=0) - total * mean, 0.0)
     targets = parts_ptr + (image * chunks + chunk).to(tl.int64) * channels + columns
     tl.store(targets, shift + mean, mask=columns < channels)
     plane = tl.cast(images, tl.int64) * chunks * channels
-    tl.store(targets + plane, spread, mask=columns < channels)
+    tl.store(targets + plane, m2, mask=columns < channels)
 
 
 @triton.jit(do_not_specialize=SIZES)
@@ -120,8 +120,8 @@ def merge_moments_kernel(
         offsets = part[:, None] * channels + columns[None, :]
         mask = (part < chunks)[:, None] & is_column[None, :]
         distance = tl.load(means + offsets, mask=mask, other=0.0) - mean[None, :]
-        spread = tl.load(squares + offsets, mask=mask, other=0.0)
-        sums += tl.where(mask, spread + distance * distance * counts[:, None], 0.0)
+        m2 = tl.load(squares + offsets, mask=mask, other=0.0)
+        sums += tl.where(mask, m2 + distance * distance * counts[:, None], 0.0)
     variance = tl.sum(sums, axis=0)
     if not IS_CHANNEL:
         variance = tl.sum(variance, axis=0) + tl.zeros((BLOCK_C,), tl.float32)
@@ -154,7 +154,7 @@ def normalize_kernel(
     residual_ptr,  # as x, or None
     y_ptr,  # as x
     mean_ptr,  # from here to bias_ptr: of channel_terms
-    spread_ptr,
+    rstd_ptr,
     weight_ptr,
     bias_ptr,
     rows,
@@ -176,7 +176,7 @@ def normalize_kernel(
     column, chunk, image = place(chunks, channels, BLOCK_C)
     columns = column + tl.arange(0, BLOCK_C)
     mean, rstd, weight, bias = channel_terms(
-        mean_ptr, spread_ptr, weight_ptr, bias_ptr, image, columns, channels, groups,
+        mean_ptr, rstd_ptr, weight_ptr, bias_ptr, image, columns, channels, groups,
         group_channels, eps_bits, IS_VARIANCE,
     )  # fmt: skip
     scale = rstd * weight

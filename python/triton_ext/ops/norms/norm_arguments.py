@@ -1,4 +1,4 @@
-"""What is wrong with the arguments of a normalization, whatever computes it.
+"""Mistakes in arguments of a normalization, which neither kernels nor torch take.
 
 Mistakes are ValueError and TypeError, as those of convolutions; what is right, and taken by no
 kernel, is :mod:`triton_ext.ops.norms.refusals`'.  Kinds of arguments are looked at in every call
@@ -12,9 +12,8 @@ from typing import Any
 
 import torch
 
-from triton_ext.ops.arguments import check_groups
-from triton_ext.ops.checks import kind_of
-from triton_ext.ops.epilogue import ACTIVATIONS
+from triton_ext.ops.api.checks import check_groups, kind_of
+from triton_ext.ops.core.epilogue import ACTIVATIONS
 
 __all__ = [
     "NORM_ACTIVATIONS",
@@ -59,7 +58,7 @@ def check_batch(
     """Refuses arguments of ``batch_norm`` that are of another kind, and a lack of statistics.
 
     Raises:
-        TypeError: What is no tensor, no bool or no number.
+        TypeError: A value that is no tensor, no bool or no number.
         ValueError: An activation that there is not; not training, and a running statistic is None.
     """
     name = "batch_norm"
@@ -87,7 +86,7 @@ def check_group(
     """Refuses arguments of ``group_norm`` that are of another kind.
 
     Raises:
-        TypeError: What is no tensor or no number.
+        TypeError: A value that is no tensor or no number.
         ValueError: Groups that are no integer; an activation that there is not.
     """
     name = "group_norm"
@@ -166,9 +165,9 @@ def check_fit(
     """Refuses tensors that do not fit each other.
 
     Args:
-        name: Who asks, for the errors.
+        name: Name of the function, for the errors.
         x: [N, C, *size].
-        groups: Of ``group_norm``.
+        groups: Number of groups, for ``group_norm``.
         weight: [C] or None.
         bias: [C] or None.
         residual: As x, or None.
@@ -176,7 +175,7 @@ def check_fit(
         running_var: [C] or None.
 
     Raises:
-        TypeError: What is no dense tensor; dtypes that are not computed with, or not together.
+        TypeError: A value that is no dense tensor; unknown or mixed dtypes.
         ValueError: Sizes, groups or devices that do not fit.
     """
     terms = (

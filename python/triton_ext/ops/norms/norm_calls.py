@@ -10,13 +10,13 @@ import torch
 from torch.autograd.graph import increment_version
 
 from triton_ext.errors import UnsupportedError
-from triton_ext.ops.arguments import channels_last
+from triton_ext.ops.core.dispatch_cache import keep
+from triton_ext.ops.core.memory_format import channels_last
 from triton_ext.ops.norms.norm_arguments import check_fit
 from triton_ext.ops.norms.norm_config import NormShape
 from triton_ext.ops.norms.norm_launches import are_aligned
 from triton_ext.ops.norms.norm_plan import NormPlan, Terms
-from triton_ext.ops.norms.refusals import is_channels_last, norm_problem, recall, running_problem
-from triton_ext.ops.plans import PlanCache
+from triton_ext.ops.norms.refusals import is_channels_last, norm_problem, recall, running_refusal
 
 __all__ = ["Call", "plan_of"]
 
@@ -25,20 +25,18 @@ Tensor = torch.Tensor
 # The interpreter runs the programs one after another; a few show how parts are merged.
 _INTERPRETED_SMS = 1
 
-_plans: PlanCache[NormPlan] = PlanCache()
-
 
 @dataclass(slots=True)
 class Call:
-    """What a call has beside its tensors.
+    """Arguments of a call other than x, weight, bias and residual.
 
     Attributes:
         plan: Its kernels.
         running_mean: [C] or None.
         running_var: [C] or None.
         uses_batch: Whether statistics are those of x.
-        momentum: Of the running statistics.
-        was_seen: Whether there was one of this look, whose tensors are aligned.
+        momentum: How far running statistics are moved, from 0 to 1.
+        is_cached: Whether the plan was cached for the call's key, so that its tensors are aligned.
         batches: int64 [], how many batches there were, to be counted where statistics are those of
             x; or None.
     """
@@ -48,27 +46,27 @@ class Call:
     running_var: Tensor | None = None
     uses_batch: bool = True
     momentum: float = 0.0
-    was_seen: bool = False
+    is_cached: bool = False
     batches: Tensor | None = None
 
     def moments(self, x: Tensor) -> Tensor:
-        """Returns means and 1 / standard deviations, [2, images * groups]; moves running ones."""
+        """Returns means and rstd, [2, images * groups]; moves running ones."""
         return self._forward(x, None, None, None, None)[0]
 
     def forward(
         self, x: Tensor, weight: Tensor | None, bias: Tensor | None, residual: Tensor | None
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Returns y, means and spreads.
+        """Returns y, means and rstd.
 
-        Means of x lie in front of other numbers; kernels read no further.
+        Means of x are followed by other numbers, which kernels do not read.
         """
         plan = self.plan
         if self.uses_batch:
             y = torch.empty_like(x, dtype=plan.out_dtype)
-            mean, spread = self._forward(x, weight, bias, residual, y)
-            return y, mean, spread
-        mean, spread = self.running_mean, self.running_var
-        return self.normalize(x, (mean, spread, weight, bias), residual), mean, spread
+            mean, rstd = self._forward(x, weight, bias, residual, y)
+            return y, mean, rstd
+        mean, rstd = self.running_mean, self.running_var
+        return self.normalize(x, (mean, rstd, weight, bias), residual), mean, rstd
 
     def _forward(
         self,
@@ -86,22 +84,22 @@ class Call:
         parts = torch.empty(plan.parts_size, dtype=torch.float32, device=device)
         # The first row begins where all of it begins.
         tensors = (x, residual, y, moments, rstd, weight, bias, parts, mean, variance, batches)
-        is_aligned = are_aligned(rstd) if self.was_seen else are_aligned(*tensors)
+        is_aligned = are_aligned(rstd) if self.is_cached else are_aligned(*tensors)
         has_mean, has_variance = mean is not None, variance is not None
         key = (self.momentum, has_mean, has_variance, batches is not None, y is not None)
         plan.forward(key).launch(tensors, is_aligned)
-        # Versions of running statistics stay, as behind torch's: it saves them for a backward that
-        # reads none in training mode, and that may run behind this call.
+        # Versions of running statistics stay, as after torch's call: a backward in training mode
+        # reads none of them, and may run after this call.
         if batches is not None and not batches.is_inference():
             increment_version(batches)
         return moments, rstd
 
     def normalize(self, x: Tensor, terms: Terms, residual: Tensor | None) -> Tensor:
-        """Returns y; ``terms`` are means, spreads, weight and bias."""
+        """Returns y; ``terms`` are means, rstd, weight and bias."""
         plan = self.plan
         y = torch.empty_like(x, dtype=plan.out_dtype)
         tensors = (x, residual, y, *terms)
-        is_aligned = self.was_seen or are_aligned(*tensors)
+        is_aligned = self.is_cached or are_aligned(*tensors)
         plan.normalize(not self.uses_batch).launch(tensors, is_aligned)
         return y
 
@@ -111,11 +109,11 @@ class Call:
         """Returns the gradients of x, weight, bias and residual; ``None`` for what needs none.
 
         Args:
-            saved: x, weight, bias, means and spreads as for the forward, and y where a ReLU is
-                behind a residual, or None.  Emptied, so that what nobody else has is freed when no
-                kernel reads it any more.
-            dy: Of y's shape; the residual's gradient may be this one.
-            needs: Of which there are gradients.
+            saved: x, weight, bias, means and rstd as for the forward, and y where a ReLU
+                follows a residual, or None.  Emptied, so that tensors without other owners are
+                freed when no kernel reads them any more.
+            dy: [N, C, *size]; the residual's gradient may be this tensor.
+            needs: Which gradients are computed.
 
         Raises:
             TypeError: A saved tensor came back in another dtype.
@@ -166,16 +164,16 @@ class Call:
 
     def _checked(self, saved: Sequence[Any], y: Tensor | None) -> tuple[Tensor, Terms]:
         """Returns x and the terms of :meth:`normalize`, of the dtypes that the forward had."""
-        x, weight, bias, mean, spread = saved
+        x, weight, bias, mean, rstd = saved
         plan = self.plan
         # Hooks may have put others in the place of the saved ones.
-        of_mean, of_spread, of_weight, of_bias = plan.term_dtypes
+        of_mean, of_rstd, of_weight, of_bias = plan.term_dtypes
         if self.uses_batch:
-            of_mean = of_spread = torch.float32
+            of_mean = of_rstd = torch.float32
         if (
             x.dtype is not plan.dtype
             or mean.dtype is not of_mean
-            or spread.dtype is not of_spread
+            or rstd.dtype is not of_rstd
             or (weight is not None and weight.dtype is not of_weight)
             or (bias is not None and bias.dtype is not of_bias)
             or (y is not None and y.dtype is not plan.out_dtype)
@@ -184,7 +182,7 @@ class Call:
                 f"hooks on saved tensors gave back x as {x.dtype} and means as {mean.dtype}, "
                 f"expected {plan.dtype} and {of_mean}, and all others as they were"
             )
-        return x, (mean, spread, weight, bias)
+        return x, (mean, rstd, weight, bias)
 
 
 def _in_order(tensor: Tensor) -> Tensor:
@@ -210,37 +208,36 @@ def plan_of(
     Args:
         kind: ``"batch"`` or ``"group"``.
         x: [N, C, *size].
-        groups: Of ``"group"``.
+        groups: Number of groups, for ``"group"``.
         weight: [C] or None.
         bias: [C] or None.
         residual: As x, or None.
         running: Mean and variance [C], or None.
         activation: Its name.
         eps: Added to variances.
-        out_dtype: Of y.
+        out_dtype: Dtype of y.
 
     Raises:
         UnsupportedError: No kernel takes it.
-        TypeError: What :func:`check_fit` says.
-        ValueError: What :func:`check_fit` says.
+        TypeError: As :func:`check_fit`.
+        ValueError: As :func:`check_fit`.
     """
-    words = (kind, activation, eps, out_dtype)
-    recalled = recall(_plans, groups, words, x, weight, bias, residual, *running)
-    key, plan = recalled
+    words = ("norm_plan", kind, activation, eps, out_dtype)
+    key, plan = recall(groups, words, x, weight, bias, residual, *running)
     if plan is not None:
         return plan
     check_fit(f"{kind}_norm", x, groups, weight, bias, residual, *running)
-    problem = norm_problem(kind, x, groups, weight, bias, residual, activation)
-    if problem is None:
-        problem = running_problem(x, *running)
-    if problem is not None:
-        raise UnsupportedError(f"{kind}_norm: {problem}")
+    refusal = norm_problem(kind, x, groups, weight, bias, residual, activation)
+    if refusal is None:
+        refusal = running_refusal(x, *running)
+    if refusal is not None:
+        raise UnsupportedError(f"{kind}_norm: {refusal}")
     rows, channels = x.numel() // x.shape[1], x.shape[1]
     images = x.shape[0] if kind == "group" else 1
     num_sms = _INTERPRETED_SMS
     if x.is_cuda:
         num_sms = torch.cuda.get_device_properties(x.device).multi_processor_count
-    return _plans.keep(
+    return keep(
         key,
         NormPlan(
             shape=NormShape(

@@ -38,7 +38,7 @@ def load_terms(ptr, columns, channels, DEFAULT: tl.constexpr):
 @triton.jit
 def channel_terms(
     mean_ptr,
-    spread_ptr,
+    rstd_ptr,
     weight_ptr,
     bias_ptr,
     image,
@@ -53,7 +53,7 @@ def channel_terms(
 
     Args:
         mean_ptr: [images, groups].
-        spread_ptr: [images, groups], 1 / standard deviation, or the variance.
+        rstd_ptr: [images, groups], 1 / standard deviation, or the variance.
         weight_ptr: [C] or None.
         bias_ptr: [C] or None.
         image: Of the program.
@@ -62,12 +62,12 @@ def channel_terms(
         groups: Of an image.
         group_channels: C / groups.
         eps_bits: The bits of an fp32, as int32: launches are prepared for integers.
-        IS_VARIANCE: What ``spread_ptr`` holds.
+        IS_VARIANCE: What ``rstd_ptr`` holds.
     """
     indices = image * groups + columns // group_channels
     mask = columns < channels
     mean = tl.load(mean_ptr + indices, mask=mask, other=0.0).to(tl.float32)
-    rstd = tl.load(spread_ptr + indices, mask=mask, other=1.0).to(tl.float32)
+    rstd = tl.load(rstd_ptr + indices, mask=mask, other=1.0).to(tl.float32)
     if IS_VARIANCE:
         rstd = tl.rsqrt(rstd + eps_bits.to(tl.float32, bitcast=True))
     weight = load_terms(weight_ptr, columns, channels, 1.0)

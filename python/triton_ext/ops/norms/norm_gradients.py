@@ -32,7 +32,7 @@ def gradient_sums_kernel(
     y_ptr,  # as x, or None: what tells where a ReLU passed
     g_ptr,  # as x, or None: where to put the gradient in front of the activation
     mean_ptr,  # from here to bias_ptr: of channel_terms
-    spread_ptr,
+    rstd_ptr,
     weight_ptr,
     bias_ptr,
     parts_ptr,  # [2, images, chunks, C] fp32: sums of g, of g * h
@@ -56,7 +56,7 @@ def gradient_sums_kernel(
     column, chunk, image = place(chunks, channels, BLOCK_C)
     columns = column + tl.arange(0, BLOCK_C)
     mean, rstd, weight, bias = channel_terms(
-        mean_ptr, spread_ptr, weight_ptr, bias_ptr, image, columns, channels, groups,
+        mean_ptr, rstd_ptr, weight_ptr, bias_ptr, image, columns, channels, groups,
         group_channels, eps_bits, IS_VARIANCE,
     )  # fmt: skip
     mean = mean[None, None, :]
@@ -192,7 +192,7 @@ def input_gradient_kernel(
     y_ptr,  # as x, or None
     dx_ptr,  # as x
     mean_ptr,  # from here to bias_ptr: of channel_terms
-    spread_ptr,
+    rstd_ptr,
     weight_ptr,
     bias_ptr,
     means_ptr,  # of merge_gradients_kernel; None where statistics do not depend on x
@@ -216,7 +216,7 @@ def input_gradient_kernel(
     column, chunk, image = place(chunks, channels, BLOCK_C)
     columns = column + tl.arange(0, BLOCK_C)
     mean, rstd, weight, bias = channel_terms(
-        mean_ptr, spread_ptr, weight_ptr, bias_ptr, image, columns, channels, groups,
+        mean_ptr, rstd_ptr, weight_ptr, bias_ptr, image, columns, channels, groups,
         group_channels, eps_bits, IS_VARIANCE,
     )  # fmt: skip
     scale = rstd * weight

@@ -1,4 +1,4 @@
-"""The launches of one call: kernels one behind the other, each with some of the call's tensors."""
+"""The launches of one call: kernels in sequence, each with some of the call's tensors."""
 
 from __future__ import annotations
 
@@ -8,22 +8,21 @@ from typing import Any
 
 import torch
 
-from triton_ext.ops.launcher import Launched, Launcher, Together
+from triton_ext.ops.core.dispatch_cache import ALIGNMENT
+from triton_ext.ops.core.launcher import Launched, Launcher, LaunchGroup
 
-__all__ = ["ALIGNMENT", "Launches", "are_aligned"]
+__all__ = ["Launches", "are_aligned"]
 
 Tensor = torch.Tensor
 Tensors = tuple[Tensor | None, ...]
 
-#: Where memory begins that was just allocated, in bytes, or at a multiple.
-ALIGNMENT = 16
-# How often a call looks whether its kernels can be launched together: not before all have been
-# launched, and not at all in the interpreter.
+# Calls that try to group their launches at most: kernels are prepared after their first launch, and
+# never in the interpreter.
 _MOST_TRIES = 3
 
 
 def are_aligned(*tensors: Tensor | None) -> bool:
-    """Tells whether all tensors begin where memory that was just allocated begins."""
+    """Tells whether all tensors begin at multiples of 16 bytes, as newly allocated memory does."""
     addresses = 0
     for tensor in tensors:
         if tensor is not None:
@@ -43,11 +42,11 @@ class Launches:
             ``None`` in the same places as any other.
     """
 
-    __slots__ = ("_steps", "_together", "_tries")
+    __slots__ = ("_group", "_steps", "_tries")
 
     def __init__(self, steps: Sequence[tuple[Launcher, tuple[int, ...]]]) -> None:
         self._steps = [(launcher, _pick_of(indices)) for launcher, indices in steps]
-        self._together: Together | None = None
+        self._group: LaunchGroup | None = None
         self._tries = _MOST_TRIES
 
     def launch(self, tensors: Tensors, is_aligned: bool) -> None:
@@ -55,7 +54,7 @@ class Launches:
 
         Args:
             tensors: Those of the call.
-            is_aligned: Of all of them, as :func:`are_aligned` tells.
+            is_aligned: The result of :func:`are_aligned` for all of them.
         """
         x: Any = tensors[0]
         if x.is_cuda and x.device.index != torch.cuda.current_device():
@@ -65,23 +64,23 @@ class Launches:
             self._launch(tensors, is_aligned)
 
     def _launch(self, tensors: Tensors, is_aligned: bool) -> None:
-        if is_aligned and self._together is not None and self._together(tensors):
+        if is_aligned and self._group is not None and self._group(tensors):
             return
         for launcher, pick in self._steps:
             picked = pick(tensors)
             launcher.launch(picked, _variant(picked))
-        if is_aligned and self._tries and self._together is None:
+        if is_aligned and self._tries and self._group is None:
             self._tries -= 1
-            self._together = self._find_together(tensors)
+            self._group = self._find_group(tensors)
 
-    def _find_together(self, tensors: Tensors) -> Together | None:
+    def _find_group(self, tensors: Tensors) -> LaunchGroup | None:
         launches = []
         for launcher, pick in self._steps:
             picked = pick(tensors)
             launches.append((Launched(launcher, picked, _variant(picked)), pick))
-        return Together.of(launches) if launches else None
+        return LaunchGroup.of(launches) if launches else None
 
 
 def _pick_of(indices: tuple[int, ...]) -> Callable[[tuple[Any, ...]], tuple[Any, ...]]:
-    # Of a single one it would be no tuple; every kernel has more.
+    # itemgetter returns no tuple for a single index; every kernel has more.
     return itemgetter(*indices)

@@ -10,7 +10,8 @@ from typing import Any
 
 import torch
 
-from triton_ext.ops.launcher import Launcher
+from triton_ext.ops.core.dispatch_cache import DispatchCache
+from triton_ext.ops.core.launcher import Launcher
 from triton_ext.ops.norms.moments import merge_moments_kernel, moments_kernel, normalize_kernel
 from triton_ext.ops.norms.norm_config import (
     NormShape,
@@ -24,12 +25,11 @@ from triton_ext.ops.norms.norm_gradients import (
     merge_gradients_kernel,
 )
 from triton_ext.ops.norms.norm_launches import Launches
-from triton_ext.ops.plans import PlanCache
 
 __all__ = ["FORWARD_TENSORS", "GRADIENT_TENSORS", "Gradients", "NormPlan", "Terms"]
 
 Tensor = torch.Tensor
-#: Means, spreads, weight and bias.
+#: Means, rstd, weight and bias.
 Terms = tuple[Tensor, Tensor, Tensor | None, Tensor | None]
 
 # Programs of a multiprocessor, and tiles of a chunk; not measured.  Sums: two programs run at a
@@ -56,7 +56,7 @@ class Gradients:
         in_two: The same in two parts, of which the second writes dx and reads no y; ``None`` where
             there is no such part.
         adds: Whether a kernel leaves parts to be merged.
-        writes_g: Whether the gradient in front of the activation is written.
+        writes_g: Whether the gradient of the activation's input is written.
         needs_means: Whether dx needs means of gradients.
     """
 
@@ -67,17 +67,17 @@ class Gradients:
     needs_means: bool
 
 
-#: What the launches of a forward get; the last ones only where statistics are those of x.
+#: Tensors of the launches of a forward; the last ones only where statistics are those of x.
 FORWARD_TENSORS = (
-    *("x", "residual", "y", "mean", "spread", "weight", "bias"),
+    *("x", "residual", "y", "mean", "rstd", "weight", "bias"),
     *("parts", "running_mean", "running_var", "batches"),
 )
-#: What the launches of a backward get; none is None.
+#: Tensors of the launches of a backward; none is None.
 GRADIENT_TENSORS = (
-    *("x", "dy", "y", "g", "mean", "spread", "weight", "bias"),
+    *("x", "dy", "y", "g", "mean", "rstd", "weight", "bias"),
     *("parts", "means", "dweight", "dbias", "dx", "none"),
 )
-_TERMS = "mean spread weight bias"
+_TERMS = "mean rstd weight bias"
 
 
 def _places(order: tuple[str, ...], names: str) -> tuple[int, ...]:
@@ -88,19 +88,19 @@ def _places(order: tuple[str, ...], names: str) -> tuple[int, ...]:
 class NormPlan:
     """Computes one kind of normalization of tensors of one geometry and of the same dtypes.
 
-    Tensors of its launches: x, dy, y, g (the gradient in front of the activation), dx and the
+    Tensors of its launches: x, dy, y, g (the gradient of the activation's input), dx and the
     residual are [N, C, *size] in the order of x; weight, bias and running statistics [C]; mean and
-    spread, which is 1 / standard deviation or the variance, [images * groups]; the number of
+    rstd, which is 1 / standard deviation or the variance, [images * groups]; the number of
     batches int64 []; parts and means of gradients fp32, ``parts_size`` and ``means_size`` of them.
 
     Attributes:
         shape: The tensor, and what is normalized together.
-        strides: Of x.
-        term_dtypes: Of running mean and variance, weight and bias; ``None`` for one that is None.
+        strides: Strides of x.
+        term_dtypes: Dtypes of running mean and variance, weight and bias, or None.
         num_sms: Multiprocessors.
-        dtype: Of x.
-        out_dtype: Of y.
-        activation: Behind everything.
+        dtype: Dtype of x.
+        out_dtype: Dtype of y.
+        activation: Applied last.
         eps: Added to variances.
         parts_size: Numbers that a kernel which adds leaves for the one that merges.
         means_size: Numbers that dx needs, two per group of an image.
@@ -117,7 +117,7 @@ class NormPlan:
     parts_size: int = field(init=False)
     means_size: int = field(init=False)
     _launchers: dict[Hashable, Launcher] = field(default_factory=dict)
-    _forwards: PlanCache[Launches] = field(default_factory=lambda: PlanCache(16))
+    _forwards: DispatchCache[Launches] = field(default_factory=lambda: DispatchCache(16))
     _gradients: dict[Hashable, Gradients] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -141,7 +141,7 @@ class NormPlan:
                 (self._moments(), _places(FORWARD_TENSORS, "x parts")),
                 (
                     self._make_merge(momentum),
-                    _places(FORWARD_TENSORS, "parts mean spread running_mean running_var batches"),
+                    _places(FORWARD_TENSORS, "parts mean rstd running_mean running_var batches"),
                 ),
             ]
             if has_y:
@@ -153,7 +153,7 @@ class NormPlan:
         """Returns what writes y of given statistics.
 
         Args:
-            is_variance: Whether the spread is the variance.
+            is_variance: Whether the rstd is the variance.
         """
         launches = self._forwards.get(is_variance)
         if launches is None:
@@ -176,9 +176,9 @@ class NormPlan:
         """Returns how gradients are computed.
 
         Args:
-            key: Of which of x, weight, bias and residual; whether there is a y, the output of a
-                ReLU that tells where it passed; whether the spread is the variance, which does not
-                depend on x.
+            key: Which of x, weight, bias and residual have gradients; whether there is a y, the
+                output of a ReLU that tells where it passed; whether the rstd is the variance, which
+                does not depend on x.
         """
         found = self._gradients.get(key)
         if found is None:

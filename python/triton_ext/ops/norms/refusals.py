@@ -1,53 +1,51 @@
-"""What the kernels of normalizations do not take."""
+"""Refusals: normalizations that no kernel takes, and why."""
 
 from __future__ import annotations
 
 from collections.abc import Hashable
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 import torch
 from torch.autograd import forward_ad
 
-from triton_ext.ops.arguments import channels_last_strides
-from triton_ext.ops.calls import is_transformed
-from triton_ext.ops.machine import IS_INTERPRETED
+from triton_ext.ops.api.calls import is_transformed
+from triton_ext.ops.core.device import IS_INTERPRETED
+from triton_ext.ops.core.dispatch_cache import PLAIN_TYPES, cached, keep, operand_key
+from triton_ext.ops.core.memory_format import channels_last_strides
 from triton_ext.ops.norms.norm_arguments import (
     activation_mistake,
     dense_mistake,
     residual_mistake,
     term_mistake,
 )
-from triton_ext.ops.plans import PlanCache
 
 __all__ = [
-    "dense_problem",
+    "dense_refusal",
     "is_channels_last",
+    "is_left_to_torch",
     "is_negated",
-    "is_torchs",
     "norm_problem",
     "recall",
-    "running_problem",
+    "running_refusal",
 ]
 
 Tensor = torch.Tensor
-Value = TypeVar("Value")
 
 _RESIDUAL_ACTIVATIONS = ("identity", "relu")
 _DTYPES = (torch.float16, torch.bfloat16, torch.float32)
-# The kernels count rows, and those of a tile behind the last, in 32 bits; so do offsets in a tile.
+# The kernels count rows, those of a tile after the last one included, and offsets in a tile in 32
+# bits.
 _MOST_ROWS = 1 << 30
 _MOST_CHANNELS = 1 << 20
-# Of a group: they are a tile of the kernels that merge.
+# Channels of a group are a tile of the kernels that merge.
 _MOST_GROUP_CHANNELS = 1 << 13
-
-_answers: PlanCache[tuple[str | None]] = PlanCache()
 
 
 def is_channels_last(x: Tensor) -> bool:
     """Tells whether [N, C, *size] is dense and its channels lie side by side."""
     rank = x.dim()
     if torch.compiler.is_compiling():
-        # Of symbolic sizes torch 2.11 says that nothing is contiguous.
+        # torch 2.11 says that tensors of symbolic sizes are not contiguous.
         strides = zip(x.stride(), channels_last_strides(x.shape), x.shape, strict=True)
         return all([found == wanted or size == 1 for found, wanted, size in strides])
     if rank == 4:
@@ -58,15 +56,15 @@ def is_channels_last(x: Tensor) -> bool:
 
 
 def is_negated(tensor: Tensor) -> bool:
-    """Tells whether memory holds a tensor's values negated; nobody can tell while torch traces."""
+    """Tells whether memory holds a tensor's values negated; False while torch traces."""
     return not torch.compiler.is_compiling() and tensor.is_neg()
 
 
-def is_torchs(*tensors: object) -> bool:
-    """Tells whether torch is to compute it: it looks at operators, which kernels do not show it.
+def is_left_to_torch(*tensors: object) -> bool:
+    """Tells whether torch observes operators, which kernels are not, so that it is to compute.
 
     Args:
-        tensors: What is computed with; what is no tensor says nothing.
+        tensors: The tensors of the call; values of other classes do not count.
     """
     if (
         torch.compiler.is_compiling()
@@ -79,10 +77,9 @@ def is_torchs(*tensors: object) -> bool:
         modes = (torch._C._get_dispatch_mode(key) for key in _RECORDING_MODES)
         if any(mode is not None for mode in modes):
             return True
-    return any([type(t) not in _PLAIN_TYPES and _dispatches(t) for t in tensors])
+    return any([t is not None and type(t) not in PLAIN_TYPES and _dispatches(t) for t in tensors])
 
 
-_PLAIN_TYPES = (Tensor, torch.nn.Parameter, type(None))
 _RECORDING_MODES = (torch._C._TorchDispatchModeKey.FAKE, torch._C._TorchDispatchModeKey.PROXY)
 
 
@@ -92,34 +89,24 @@ def _dispatches(tensor: object) -> bool:
     return isinstance(tensor, Tensor) and own is not Tensor.__torch_dispatch__
 
 
-def _look(*tensors: Tensor | None) -> tuple[object, ...]:
-    """What plans and refusals depend on; raises where something is no dense tensor."""
-    return tuple(
-        [
-            None if t is None else (t.shape, t.stride(), t.dtype, t.device, t.is_neg())
-            for t in tensors
-        ]
-    )
-
-
 def recall(
-    cache: PlanCache[Value], groups: int | None, words: tuple[object, ...], *tensors: Tensor | None
-) -> tuple[Hashable, Value | None]:
-    """Returns the key of a call, and what a cache has under it; ``None`` for either without.
+    groups: int | None, words: tuple[object, ...], *tensors: Tensor | None
+) -> tuple[Hashable, Any]:
+    """Returns the key of a normalization, and what is cached under it; ``None`` without.
 
     Args:
-        cache: What is kept by the look of calls.
-        groups: Of GroupNorm.
-        words: What else it depends on.
-        tensors: Whose look it depends on.
+        groups: Number of groups for GroupNorm.
+        words: Further arguments.
+        tensors: The tensors.
     """
     # Equal numbers of other types are the same key.
     if groups is None or type(groups) is int:
         try:
-            key = (groups, words, _look(*tensors))
-            return key, cache.get(key)
+            negated = tuple([tensor is not None and tensor.is_neg() for tensor in tensors])
+            key = operand_key((groups, words, negated), tensors)
+            return key, cached(key)
         except (AttributeError, RuntimeError, TypeError):
-            pass  # no tensors, or no hash: the problem says so
+            pass  # no tensors, or no hash: the refusal says so
     return None, None
 
 
@@ -137,24 +124,23 @@ def norm_problem(
     Args:
         kind: ``"batch"`` or ``"group"``.
         x: [N, C, *size].
-        groups: Of ``"group"``.
+        groups: Number of groups, for ``"group"``.
         weight: [C] or None.
         bias: [C] or None.
-        residual: Added in front of the activation, or None; of ``"batch"``.
+        residual: Added before the activation, for ``"batch"``, or None.
         activation: Its name.
     """
     if torch.compiler.is_compiling():
-        # What is kept is nothing to trace.
-        return _find_problem(kind, x, groups, weight, bias, residual, activation)
-    recalled = recall(_answers, groups, (kind, activation), x, weight, bias, residual)
-    key, known = recalled
-    if known is not None:
-        return known[0]
-    found = _find_problem(kind, x, groups, weight, bias, residual, activation)
-    return found if key is None else _answers.keep(key, (found,))[0]
+        # torch.compile must not trace the cache.
+        return _find_refusal(kind, x, groups, weight, bias, residual, activation)
+    words = ("norm_refusal", kind, activation)
+    key, found = recall(groups, words, x, weight, bias, residual)
+    if found is None:
+        found = keep(key, (_find_refusal(kind, x, groups, weight, bias, residual, activation),))
+    return found[0]
 
 
-def _find_problem(
+def _find_refusal(
     kind: str,
     x: Tensor,
     groups: int | None,
@@ -164,23 +150,23 @@ def _find_problem(
     activation: str,
 ) -> str | None:
     for name, tensor in (("x", x), ("weight", weight), ("bias", bias), ("the residual", residual)):
-        problem = None if tensor is None and name != "x" else dense_problem(name, tensor)
-        if problem is not None:
-            return problem
-    problem = _input_problem(x) or _group_problem(kind, x, groups)
-    if problem is not None:
-        return problem
+        refusal = None if tensor is None and name != "x" else dense_refusal(name, tensor)
+        if refusal is not None:
+            return refusal
+    refusal = _input_refusal(x) or _group_refusal(kind, x, groups)
+    if refusal is not None:
+        return refusal
     for name, term in (("weight", weight), ("bias", bias)):
-        problem = None if term is None else _term_problem(name, term, x)
-        if problem is not None:
-            return problem
+        refusal = None if term is None else _term_refusal(name, term, x)
+        if refusal is not None:
+            return refusal
     mistake = activation_mistake(activation)
     if mistake is not None:
         return mistake[1]
-    return None if residual is None else _residual_problem(kind, x, residual, activation)
+    return None if residual is None else _residual_refusal(kind, x, residual, activation)
 
 
-def dense_problem(name: str, tensor: Any) -> str | None:
+def dense_refusal(name: str, tensor: Any) -> str | None:
     """Returns why something is no dense tensor whose memory holds its values."""
     mistake = dense_mistake(name, tensor)
     if mistake is not None:
@@ -190,7 +176,7 @@ def dense_problem(name: str, tensor: Any) -> str | None:
     return None
 
 
-def _input_problem(x: Tensor) -> str | None:
+def _input_refusal(x: Tensor) -> str | None:
     if x.dim() not in (3, 4, 5):
         return f"expected x [N, C, *size] of one to three dimensions, got {list(x.shape)}"
     if x.dtype not in _DTYPES:
@@ -209,7 +195,7 @@ def _input_problem(x: Tensor) -> str | None:
     return None
 
 
-def _group_problem(kind: str, x: Tensor, groups: int | None) -> str | None:
+def _group_refusal(kind: str, x: Tensor, groups: int | None) -> str | None:
     rows, channels = x.numel() // x.shape[1], x.shape[1]
     if kind == "batch":
         # In training torch refuses it, too.
@@ -228,14 +214,14 @@ def _group_problem(kind: str, x: Tensor, groups: int | None) -> str | None:
     return "torch refuses one value per group" if values * x.shape[0] == 1 else None
 
 
-def _term_problem(name: str, term: Tensor, x: Tensor) -> str | None:
+def _term_refusal(name: str, term: Tensor, x: Tensor) -> str | None:
     mistake = term_mistake(name, term, x)
     if mistake is not None:
         return mistake[1]
     return None if term.is_contiguous() else f"{name} has strides, expected it packed"
 
 
-def _residual_problem(kind: str, x: Tensor, residual: Tensor, activation: str) -> str | None:
+def _residual_refusal(kind: str, x: Tensor, residual: Tensor, activation: str) -> str | None:
     if kind != "batch":
         return "a residual is added behind BatchNorm only"
     if activation not in _RESIDUAL_ACTIVATIONS:
@@ -246,12 +232,12 @@ def _residual_problem(kind: str, x: Tensor, residual: Tensor, activation: str) -
     return None if is_channels_last(residual) else "the residual is not channels-last"
 
 
-def running_problem(x: Tensor, mean: Tensor | None, variance: Tensor | None) -> str | None:
+def running_refusal(x: Tensor, mean: Tensor | None, variance: Tensor | None) -> str | None:
     """Returns why no kernel reads or writes running statistics; ``None`` if one does."""
     for name, running in (("running_mean", mean), ("running_var", variance)):
         if running is None:
             continue
-        problem = dense_problem(name, running) or _term_problem(name, running, x)
-        if problem is not None:
-            return problem
+        refusal = dense_refusal(name, running) or _term_refusal(name, running, x)
+        if refusal is not None:
+            return refusal
     return None

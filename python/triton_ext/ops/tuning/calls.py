@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from dataclasses import replace
 from typing import Any
 
 import torch
 
-from triton_ext.ops import col2im_config, conv_plan, dgrad_plan, gather_config, wgrad_plan
+from triton_ext.ops import conv_plan, dgrad_plan, wgrad_plan
 from triton_ext.ops.conv_config import ConvConfig
-from triton_ext.ops.conv_refusals import conv_violations
-from triton_ext.ops.dgrad_forward import fastest_way
-from triton_ext.ops.epilogue import PLAIN, EpilogueOperands, EpilogueSpec
+from triton_ext.ops.core import planner
+from triton_ext.ops.core.case import Case
+from triton_ext.ops.core.device import Device
+from triton_ext.ops.core.epilogue import PLAIN, EpilogueOperands, EpilogueSpec
+from triton_ext.ops.core.family import Family
+from triton_ext.ops.core.keys import Direction
 from triton_ext.ops.hopper.tiles import TileConfig
 from triton_ext.ops.hopper.wgrad_tiles import WgradTileConfig
-from triton_ext.ops.machine import Machine
 from triton_ext.ops.problem import ConvProblem
-from triton_ext.ops.row_packing import PackedConfig, RowPacking
-from triton_ext.ops.tuning_store.cases import Case
-from triton_ext.ops.tuning_store.keys import Direction
 from triton_ext.ops.wgrad_config import WgradConfig
 
 __all__ = ["MOST_CANDIDATES", "candidates", "make_plan", "make_tensors", "run_plan"]
@@ -27,10 +27,13 @@ __all__ = ["MOST_CANDIDATES", "candidates", "make_plan", "make_tensors", "run_pl
 #: Compiling one takes 1.5 s of a core, which is most of what tuning costs.
 MOST_CANDIDATES = 6
 
-_PLANNERS = {"fprop": conv_plan, "dgrad": dgrad_plan, "wgrad": wgrad_plan}
+_MODULES = {"fprop": conv_plan, "dgrad": dgrad_plan, "wgrad": wgrad_plan}
 
-# So much slower by the models of row packing and of shifted products, a kernel is not tried.
+# A family that its model expects to take so many times what others do is not tried.
 _HOPELESS = 1.5
+
+# Kinds of one algorithm: the best of either is among the first.
+_PAIRS = ({"gemm", "gluon"}, {"wgrad", "gluon_wgrad"})
 
 # What of a configuration says which tile it computes.
 _TILE_SIZES: dict[type, tuple[str, ...]] = {
@@ -47,7 +50,7 @@ def candidates(
     problem: ConvProblem,
     direction: Direction,
     dtype: torch.dtype,
-    machine: Machine,
+    machine: Device,
     *,
     epilogue: EpilogueSpec = PLAIN,
     out_dtype: torch.dtype | None = None,
@@ -71,35 +74,47 @@ def candidates(
         TypeError: What describes the problem is of another type, or there is no such direction.
     """
     # Refuses what would be an error in the depths of a model.
-    Case(direction=direction, problem=problem, dtype=dtype, epilogue=epilogue, out_dtype=out_dtype)
-    if not isinstance(machine, Machine):
-        raise TypeError(f"candidates: machine is {machine!r}: expected a Machine")
-    planner: Any = _PLANNERS[direction]
-    if not problem.batch or planner.reasons(problem, dtype, machine):
+    case = Case(
+        direction=direction, problem=problem, dtype=dtype, epilogue=epilogue, out_dtype=out_dtype
+    )
+    if not isinstance(machine, Device):
+        raise TypeError(f"candidates: machine is {machine!r}: expected a Device")
+    module: Any = _MODULES[direction]
+    if not problem.batch or module.reasons(problem, dtype, machine):
         return []
-    ranked: list[Any]
-    if direction == "dgrad":
-        ranked = [*dgrad_plan.ranking(problem, dtype, machine)]
-        way = fastest_way(problem, _strides(problem.y_shape), dtype.itemsize, machine.num_sms)
-        if way is not None or dgrad_plan.fastest_patches(problem, dtype, machine) is not None:
-            # Computed by packed rows or patch by patch, which no table chooses.
-            ranked = ranked[:1]
-    else:
-        special: list[Any] = []
-        pays = False
-        if direction == "fprop":
-            special, pays = _special(problem, dtype, machine, epilogue)
-        few = count // 3 if special else 0
-        ranked = _with_packing(problem, direction, dtype, machine, epilogue, out_dtype, count - few)
-        if direction == "wgrad":
-            both = (_strides(problem.x_shape), _strides(problem.y_shape))
-            swapped = wgrad_plan.swapped_ranking(problem, both, dtype, out_dtype or dtype, machine)
-            ranked = _various(swapped, count - count // 3) + ranked
-        if pays:
-            ranked = _various(special, count - few) + ranked
-        else:
-            ranked = _various(ranked, count - few) + special
-    return _various(ranked, count)
+    best = planner.cheapest(case, machine)
+    if best is None:
+        return []
+    found = [offer for offer in planner.offers(case, machine) if offer.times]
+    first = planner.in_order(each for each in found if _is_beside(each.family, best.family))
+    others = planner.in_order(
+        each for each in found if _is_tried(each, found, best.family, case, machine)
+    )
+    few = count // 3 if others else 0
+    return _various(first, count - few) + _various(others, few)
+
+
+def _is_beside(family: Family[Any], other: Family[Any]) -> bool:
+    """Tells whether two families are one, or the two kernels of one algorithm."""
+    return family is other or {family.kind, other.kind} in _PAIRS
+
+
+def _is_tried(
+    offer: planner.Offer, found: list[planner.Offer], best: Family[Any], case: Case, device: Device
+) -> bool:
+    """Tells whether a family that the models do not choose may still be the fastest."""
+    if _is_beside(offer.family, best):
+        return False
+    if offer.family.is_hopeless(case, device):
+        return False
+    if not offer.passed_over and any(offer.family.kind in pair for pair in _PAIRS):
+        # What walks tap by tap is tried beside whatever is faster by a model of its own.
+        return True
+    us = offer.times[0][1].us
+    if math.isnan(us):  # no model
+        return not offer.passed_over
+    compared = (each for each in found if not (each.passed_over or each.superseded_by))
+    return us <= _HOPELESS * min(each.times[0][1].us for each in compared)
 
 
 def _various(ranked: list[Any], count: int) -> list[Any]:
@@ -142,62 +157,6 @@ def _tile_of(config: Any) -> tuple[Any, ...]:
     # Of the other kernels, every configuration is a tile of its own.
     sizes = (inner,) if names is None else tuple(getattr(inner, name) for name in names)
     return (*_kernel_of(config), sizes)
-
-
-def _special(
-    problem: ConvProblem, dtype: torch.dtype, machine: Machine, epilogue: EpilogueSpec
-) -> tuple[list[Any], bool]:
-    """Returns a ranking of a kernel for few channels, and whether it should be the fastest."""
-    strides = _strides(problem.x_shape)
-    gathered = gather_config.ranking(problem, dtype, machine)
-    if gathered:
-        return [*gathered], conv_plan.gathering_pays(problem, strides, dtype, machine, epilogue)
-    share = conv_plan.col2im_share(problem, strides, dtype, machine, epilogue)
-    if share > _HOPELESS:
-        return [], False
-    return [*col2im_config.ranking(problem, dtype, machine)], share < conv_plan.MOST_OF_OTHERS
-
-
-def _with_packing(
-    problem: ConvProblem,
-    direction: Direction,
-    dtype: torch.dtype,
-    machine: Machine,
-    epilogue: EpilogueSpec,
-    out_dtype: torch.dtype | None,
-    count: int,
-) -> list[Any]:
-    """Returns a ranking; where rows can be packed, some that do and some that do not."""
-
-    def rank(each: ConvProblem, is_packed: bool = False) -> list[Any]:
-        if direction == "fprop":
-            return [*conv_plan.ranking(each, dtype, machine, epilogue)]
-        return [*wgrad_plan.ranking(each, dtype, machine, out_dtype, packed=is_packed)]
-
-    # Some strides im2col cannot walk tap by tap.
-    plain = [] if conv_violations(problem.geometry) else rank(problem)
-    strides = _strides(problem.x_shape)
-    ways = RowPacking.ways(problem, strides, dtype.itemsize, with_planes=True)
-    if direction == "fprop":
-        packing = min(ways, key=lambda way: way.cost(machine.num_sms).packed_us, default=None)
-    else:
-        packing = wgrad_plan.fastest_packing(ways, out_dtype or dtype, machine)
-    if packing is None:
-        return plain
-    cost = packing.cost(machine.num_sms)
-    if direction == "fprop":
-        pays = cost.pays
-    else:
-        pays = wgrad_plan.packing_pays(packing, out_dtype or dtype, machine)
-    if plain and not pays and cost.packed_us > _HOPELESS * cost.unpacked_us:
-        return plain
-    packed = []
-    for config in rank(packing.padded, is_packed=True):
-        is_gemm = isinstance(config, ConvConfig)
-        packed.append(PackedConfig(replace(config, block_k=packing.block_k) if is_gemm else config))
-    first, second = (packed, plain) if pays else (plain, packed)
-    few = count // 3
-    return _various(first, count - few) + _various(second, few)
 
 
 def _without_stages(config: Any) -> Any:

@@ -17,13 +17,14 @@ from torch.nn.parameter import is_lazy
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
-from triton_ext.ops.arguments import dgrad_size, is_per_image, problem_of
-from triton_ext.ops.checks import kind_of
-from triton_ext.ops.epilogue import PLAIN, EpilogueSpec
+from triton_ext.ops.api.calls import DGRAD, FPROP, FUSED, INTO, WGRAD, Operator
+from triton_ext.ops.api.checks import kind_of
+from triton_ext.ops.core.case import Case
+from triton_ext.ops.core.epilogue import PLAIN, EpilogueArguments, EpilogueSpec
+from triton_ext.ops.core.keys import Direction
+from triton_ext.ops.core.parameters import ConvParameters
 from triton_ext.ops.plans import reasons
 from triton_ext.ops.problem import ConvProblem
-from triton_ext.ops.tuning_store.cases import Case
-from triton_ext.ops.tuning_store.keys import Direction
 
 __all__ = ["Calls", "check_inputs", "collect", "parse_shape", "record"]
 
@@ -111,28 +112,27 @@ def _torchs(
     output_padding: Sequence[Any],
     groups: int,
 ) -> ConvProblem:
-    """Returns the problem of a call of torch's; of a transposed one, that which it is dgrad of."""
+    """Returns the problem of a call of torch's; for a transposed one, the problem of its dgrad."""
     dims = len(x_shape) - 2
 
     def each(values: Sequence[Any]) -> tuple[int, ...]:
         # torch takes one number for all dimensions.
         return _shape(values) if len(values) == dims else _shape(values) * dims
 
-    steps, distances = each(stride), each(dilation)
     sides = tuple(side for side in each(padding) for _ in range(2))
+    parameters = ConvParameters(each(stride), sides, each(dilation), groups)
     size = _shape(x_shape)
     if transposed:
-        pixels = dgrad_size(
-            size[2:], _shape(weight.shape[2:]), steps, sides, distances, each(output_padding)
-        )
+        taps = _shape(weight.shape[2:])
+        pixels = parameters.transposed_size(size[2:], taps, each(output_padding))
         size = (size[0], int(weight.shape[1]) * groups, *pixels)
-    return problem_of(size, _shape(weight.shape), steps, sides, distances, groups)
+    return parameters.problem(size, _shape(weight.shape))
 
 
 def _read_convolution(
-    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, *walk: Any
+    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, *arguments: Any
 ) -> Iterator[Case]:
-    problem, transposed = _torchs(x.shape, weight, *walk), walk[3]
+    problem, transposed = _torchs(x.shape, weight, *arguments), arguments[3]
     epilogue = PLAIN if bias is None or transposed else EpilogueSpec(bias=True)
     direction: Direction = "dgrad" if transposed else "fprop"
     yield Case(direction=direction, problem=problem, dtype=x.dtype, epilogue=epilogue)
@@ -141,8 +141,8 @@ def _read_convolution(
 def _read_backward(
     grad: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, _: Any, *rest: Any
 ) -> Iterator[Case]:
-    *walk, wanted = rest
-    problem, transposed = _torchs(x.shape, weight, *walk), walk[3]
+    *arguments, wanted = rest
+    problem, transposed = _torchs(x.shape, weight, *arguments), arguments[3]
     if wanted[0]:
         direction: Direction = "fprop" if transposed else "dgrad"
         yield Case(direction=direction, problem=problem, dtype=grad.dtype)
@@ -150,72 +150,56 @@ def _read_backward(
         yield Case(direction="wgrad", problem=problem, dtype=x.dtype)
 
 
-def _problem(x_shape: Sequence[Any], w_shape: Sequence[Any], walk: Sequence[Any]) -> ConvProblem:
-    stride, padding, dilation, groups = walk
-    return problem_of(
-        _shape(x_shape), _shape(w_shape), _shape(stride), _shape(padding), _shape(dilation), groups
-    )
+# Readers of the operators' calls, which get the parameters as one value.
 
 
-def _read_fprop(x: Any, weight: Any, bias: Any, *rest: Any) -> Iterator[Case]:
+def _read_fprop(x: Any, weight: Any, bias: Any, parameters: Any, _: Any) -> Iterator[Case]:
     epilogue = PLAIN if bias is None else EpilogueSpec(bias=True)
-    problem = _problem(x.shape, weight.shape, rest[:4])
+    problem = parameters.problem(_shape(x.shape), _shape(weight.shape))
     yield Case(direction="fprop", problem=problem, dtype=x.dtype, epilogue=epilogue)
 
 
-def _read_dgrad(dy: Any, weight: Any, bias: Any, *rest: Any) -> Iterator[Case]:
-    x_shape = (dy.shape[0], weight.shape[1] * rest[3], *rest[4])
-    problem = _problem(x_shape, weight.shape, rest[:4])
+def _read_dgrad(
+    dy: Any, weight: Any, bias: Any, parameters: Any, input_size: Any, _: Any
+) -> Iterator[Case]:
+    x_shape = (dy.shape[0], weight.shape[1] * parameters.groups, *input_size)
+    problem = parameters.problem(_shape(x_shape), _shape(weight.shape))
     yield Case(direction="dgrad", problem=problem, dtype=dy.dtype)
 
 
-def _read_wgrad(x: Any, dy: Any, *rest: Any) -> Iterator[Case]:
-    w_shape = (dy.shape[1], x.shape[1] // rest[3], *rest[4])
-    yield Case(direction="wgrad", problem=_problem(x.shape, w_shape, rest[:4]), dtype=x.dtype)
+def _read_wgrad(x: Any, dy: Any, parameters: Any, filter_size: Any, _: Any) -> Iterator[Case]:
+    w_shape = (dy.shape[1], x.shape[1] // parameters.groups, *filter_size)
+    problem = parameters.problem(_shape(x.shape), _shape(w_shape))
+    yield Case(direction="wgrad", problem=problem, dtype=x.dtype)
 
 
-def _read_fused(
-    x: Any,
-    weight: Any,
-    bias: Any,
-    scale: Any,
-    residual: Any,
-    out_scale: Any,
-    extra: Any,
-    *rest: Any,
-) -> Iterator[Case]:
-    activation, out_dtype, function = rest[4:7]
+def _read_fused(x: Any, weight: Any, *arguments: Any) -> Iterator[Case]:
+    *operands, parameters, activation, out_dtype, function, _, out, amax = arguments
     if function is not None:
         return
-    problem = _problem(x.shape, weight.shape, rest[:4])
-    epilogue = EpilogueSpec(
-        bias=bias is not None,
-        scale=scale is not None,
-        residual=residual is not None,
-        residual_per_image=is_per_image(residual, problem.y_shape),
-        activation=activation,
-        out_dtype=out_dtype,
-        out_scale=out_scale is not None,
-        amax=len(rest) > 9 and rest[9] is not None,
-    )
-    yield Case(direction="fprop", problem=problem, dtype=x.dtype, epilogue=epilogue)
+    fields = (*operands, activation, out_dtype, None, out, amax)
+    epilogue = EpilogueArguments._make(fields)
+    problem = parameters.problem(_shape(x.shape), _shape(weight.shape))
+    spec = epilogue.spec(problem.y_shape, None)
+    yield Case(direction="fprop", problem=problem, dtype=x.dtype, epilogue=spec)
 
 
 _READERS: dict[str, Callable[..., Iterator[Case]]] = {
     "aten.convolution.default": _read_convolution,
     "aten.convolution_backward.default": _read_backward,
-    **dict.fromkeys(("triton_ext.fprop.default", "triton_ext.conv.default"), _read_fprop),
-    **dict.fromkeys(("triton_ext.dgrad.default", "triton_ext.conv_input.default"), _read_dgrad),
-    **dict.fromkeys(("triton_ext.wgrad.default", "triton_ext.conv_weight.default"), _read_wgrad),
-    **dict.fromkeys(
-        (
-            "triton_ext.fprop_fused.default",
-            "triton_ext.conv_fused.default",
-            "triton_ext.fprop_into.default",
-        ),
-        _read_fused,
-    ),
 }
+
+
+def _add_reader(operator: Operator, read: Callable[..., Iterator[Case]]) -> None:
+    for name in filter(None, (operator.name, operator.differentiable)):
+        _READERS[f"triton_ext.{name}.default"] = operator.flat(read)
+
+
+_add_reader(FPROP, _read_fprop)
+_add_reader(DGRAD, _read_dgrad)
+_add_reader(WGRAD, _read_wgrad)
+_add_reader(FUSED, lambda *arguments: _read_fused(*arguments, None, None))
+_add_reader(INTO, _read_fused)
 
 
 def collect(

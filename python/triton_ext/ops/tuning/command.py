@@ -14,12 +14,15 @@ from typing import Any
 import torch
 
 from triton_ext.errors import TritonExtError, UnsupportedError
+from triton_ext.ops.api.explain import explain_case
 from triton_ext.ops.conv_plan import INPUT_DTYPES
+from triton_ext.ops.core.case import Case
+from triton_ext.ops.core.device import KNOWN
+from triton_ext.ops.core.keys import DIRECTIONS, Direction
 from triton_ext.ops.problem import ConvProblem
 from triton_ext.ops.tuning.collect import Calls, check_inputs, collect, parse_shape
 from triton_ext.ops.tuning.processes import CompilePool
 from triton_ext.ops.tuning.runs import reload, tune
-from triton_ext.ops.tuning_store.cases import Case
 from triton_ext.ops.tuning_store.files import (
     Table,
     TableError,
@@ -27,7 +30,6 @@ from triton_ext.ops.tuning_store.files import (
     read_table,
     update_table,
 )
-from triton_ext.ops.tuning_store.keys import DIRECTIONS, Direction
 from triton_ext.ops.tuning_store.lookup import user_folder, user_path
 
 __all__ = ["CommandError", "load_model", "run"]
@@ -55,6 +57,23 @@ def run(arguments: argparse.Namespace) -> int:
     except (CommandError, UnsupportedError, TableError) as error:
         sys.stderr.write(f"triton-ext tune: error: {error}\n")
         return 2
+
+
+def explain(arguments: argparse.Namespace) -> int:
+    """Runs ``triton-ext explain``; returns 1 where no kernel takes a direction."""
+    before, _, after = arguments.shape.partition("->")
+    words = ["x".join(number.strip() for number in before.split(",")), *after.split()]
+    try:
+        dtype, problem = _dtype(arguments.dtype), _problem("_".join(words))
+    except CommandError as error:
+        sys.stderr.write(f"triton-ext explain: error: {error}\n")
+        return 2
+    found = [
+        explain_case(Case(direction=each, problem=problem, dtype=dtype), KNOWN[arguments.gpu])
+        for each in arguments.direction
+    ]
+    sys.stdout.write("\n\n".join(map(str, found)) + "\n")
+    return int(any(each.refusals for each in found))
 
 
 def _merge(arguments: argparse.Namespace) -> int:

@@ -19,11 +19,11 @@ from triton.backends.compiler import GPUTarget
 from triton.runtime.driver import driver
 
 from triton_ext.ops import conv_plan, dgrad_plan, wgrad_plan
-from triton_ext.ops.launcher import compiling
-from triton_ext.ops.machine import Machine, assumed_machine
+from triton_ext.ops.core.case import Case
+from triton_ext.ops.core.device import Device, assumed_device
+from triton_ext.ops.core.launcher import compiling
 from triton_ext.ops.tuning.calls import make_plan, make_tensors, run_plan
 from triton_ext.ops.tuning.processes import Compiled
-from triton_ext.ops.tuning_store.cases import Case
 
 __all__ = ["TargetOnlyDriver", "compile_plan", "serve", "target_only"]
 
@@ -57,7 +57,7 @@ def target_only(capability: tuple[int, int]) -> None:
     driver.set_active(TargetOnlyDriver(GPUTarget("cuda", major * 10 + minor, 32)))
 
 
-def compile_plan(case: Case, config: Any, machine: Machine) -> int:
+def compile_plan(case: Case, config: Any, machine: Device) -> int:
     """Compiles all kernels of a case's plan; returns the shared memory that the largest asks for.
 
     Args:
@@ -66,7 +66,7 @@ def compile_plan(case: Case, config: Any, machine: Machine) -> int:
         machine: That they are to run on.
     """
     meta = torch.device("meta")
-    with assumed_machine(machine), compiling() as kernels:
+    with assumed_device(machine), compiling() as kernels:
         # A plan that was made before could hold what was compiled for another machine.
         for module in (conv_plan, dgrad_plan, wgrad_plan):
             module.make_plan.cache_clear()

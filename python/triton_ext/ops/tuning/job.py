@@ -17,9 +17,9 @@ import torch
 import torch.distributed as dist
 
 from triton_ext.errors import TritonExtError, UnsupportedError
-from triton_ext.ops.machine import Machine
+from triton_ext.ops.core.case import Case
+from triton_ext.ops.core.device import Device
 from triton_ext.ops.tuning.runs import Outcome, Report, check_options, reload, tune
-from triton_ext.ops.tuning_store.cases import Case
 from triton_ext.ops.tuning_store.files import RawEntry
 from triton_ext.ops.tuning_store.lookup import lookup
 
@@ -58,7 +58,7 @@ class Warmup:
         if self._observe in lookup.observers:
             lookup.observers.remove(self._observe)
 
-    def _observe(self, case: Case, machine: Machine, is_known: bool) -> None:
+    def _observe(self, case: Case, machine: Device, is_known: bool) -> None:
         # Functions are compiled into their kernel, and do not go to other processes.
         if not is_known and case.epilogue.function is None:
             self._met[case] = None

@@ -17,8 +17,10 @@ from typing import Any, Protocol
 import torch
 
 from triton_ext.errors import UnsupportedError
-from triton_ext.ops import conv_plan, dgrad_plan, execution, wgrad_plan
-from triton_ext.ops.machine import Machine, machine_of
+from triton_ext.ops import conv_plan, dgrad_plan, wgrad_plan
+from triton_ext.ops.core import dispatch_cache
+from triton_ext.ops.core.case import Case
+from triton_ext.ops.core.device import Device, device_of
 from triton_ext.ops.tuning.calls import (
     MOST_CANDIDATES,
     candidates,
@@ -29,7 +31,6 @@ from triton_ext.ops.tuning.calls import (
 from triton_ext.ops.tuning.processes import Compiled, CompilePool
 from triton_ext.ops.tuning.progress import Progress, make_progress
 from triton_ext.ops.tuning.timing import Clock, EventClock, interleaved
-from triton_ext.ops.tuning_store.cases import Case
 from triton_ext.ops.tuning_store.files import (
     Entry,
     RawEntry,
@@ -54,7 +55,7 @@ _NO_TIME = "no time left"
 class Compiler(Protocol):
     """Compiles configurations into Triton's cache."""
 
-    def submit(self, case: Case, config: Any, machine: Machine) -> Future[Compiled]:
+    def submit(self, case: Case, config: Any, machine: Device) -> Future[Compiled]:
         """Begins to compile one."""
 
 
@@ -170,7 +171,7 @@ def reload() -> None:
     lookup.forget()
     for module in (conv_plan, dgrad_plan, wgrad_plan):
         module.make_plan.cache_clear()
-    execution.clear_plans()
+    dispatch_cache.clear()
 
 
 def use(path: pathlib.Path | str) -> int:
@@ -206,7 +207,7 @@ def tune(
     jobs: int | None = None,
     compiler: Compiler | None = None,
     clock: Clock | None = None,
-    machine: Machine | None = None,
+    machine: Device | None = None,
     on_outcome: Callable[[Outcome], object] | None = None,
 ) -> Report:
     """Measures candidates for every case and keeps the fastest in the user's table.
@@ -241,7 +242,7 @@ def tune(
     cases = _checked_cases(cases)
     _check_values("tune", rounds, count, seconds, jobs, save)
     place = _checked_device(device, machine is not None)
-    found = machine_of(place, "tune") if machine is None else machine
+    found = device_of(place, "tune") if machine is None else machine
     asked: dict[str, Case] = {}
     for case in cases:
         asked.setdefault(case.key(found.num_sms), case)
@@ -379,7 +380,7 @@ def _checked_device(device: torch.device | str | None, is_named: bool) -> torch.
     return place
 
 
-def _known(key: str, case: Case, machine: Machine) -> Entry | None:
+def _known(key: str, case: Case, machine: Device) -> Entry | None:
     """Returns a choice that was measured with this version of Triton, and can be used."""
     try:
         entry, _ = read_choice(lookup.entries(machine.name).get(key), case, machine)
@@ -392,7 +393,7 @@ def _triton_version() -> str:
     return importlib.metadata.version("triton")
 
 
-def _candidates(case: Case, machine: Machine, count: int) -> list[Any]:
+def _candidates(case: Case, machine: Device, count: int) -> list[Any]:
     return candidates(
         case.problem,
         case.direction,
@@ -409,7 +410,7 @@ class _Run:
     """The parts that measuring one case after another needs."""
 
     device: torch.device
-    machine: Machine
+    machine: Device
     compiler: Compiler
     progress: Progress
     rounds: int

@@ -1,35 +1,20 @@
 """Configurations as JSON, each under the name of its kind.
 
 A configuration is a frozen dataclass of numbers, truth values, strings, and others like it.  A
-direction may have several kinds, one per kernel; the kind says which kernel a plan launches.
+direction may have several kinds, one per family; the kind says which family computes a case.
 """
 
 from __future__ import annotations
 
-import importlib
 import types
 import typing
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from typing import Any
 
-__all__ = ["KINDS", "KindError", "decode", "encode", "kind_of"]
+from triton_ext.ops.core import registry
 
-#: Where the class of a kind is; imported when it is needed.  A name is never used again for
-#: something else: it stands in users' files.
-KINDS: dict[str, str] = {
-    "gemm": "triton_ext.ops.conv_config:ConvConfig",
-    "gluon": "triton_ext.ops.hopper.tiles:TileConfig",
-    "packed": "triton_ext.ops.row_packing:PackedConfig",
-    "swapped": "triton_ext.ops.wgrad_swapped:SwappedConfig",
-    "gather": "triton_ext.ops.gather_config:GatherConfig",
-    "col2im": "triton_ext.ops.col2im_config:Col2ImConfig",
-    "direct": "triton_ext.ops.conv_direct:DirectConfig",
-    "depthwise": "triton_ext.ops.depthwise_config:DepthwiseConfig",
-    "depthwise_wgrad": "triton_ext.ops.depthwise_config:DepthwiseWgradConfig",
-    "wgrad": "triton_ext.ops.wgrad_config:WgradChoice",
-    "gluon_wgrad": "triton_ext.ops.hopper.wgrad_tiles:WgradTileChoice",
-}
+__all__ = ["KindError", "decode", "encode", "kind_of"]
 
 
 class KindError(ValueError):
@@ -37,24 +22,24 @@ class KindError(ValueError):
 
 
 def _class_of(kind: str) -> Any:
-    where = KINDS.get(kind)
-    if where is None:
-        raise KindError(f"kind {kind!r}: expected one of {', '.join(KINDS)}")
-    module, _, name = where.partition(":")
-    return getattr(importlib.import_module(module), name)
+    types_by_kind = registry.config_types()
+    if kind not in types_by_kind:
+        raise KindError(f"kind {kind!r}: expected one of {', '.join(types_by_kind)}")
+    return types_by_kind[kind]
 
 
 def kind_of(config: object) -> str:
     """Returns the name of a configuration's kind.
 
     Raises:
-        KindError: Its class is not in :data:`KINDS`.
+        KindError: It is no family's.
     """
-    where = f"{type(config).__module__}:{type(config).__qualname__}"
-    for kind, known in KINDS.items():
-        if known == where:
-            return kind
-    raise KindError(f"{where} has no kind; add it to KINDS")
+    kind = registry.kind_of(config)
+    if kind is None:
+        raise KindError(
+            f"{type(config).__qualname__} has no kind: no family has such configurations"
+        )
+    return kind
 
 
 def encode(config: Any) -> dict[str, Any]:

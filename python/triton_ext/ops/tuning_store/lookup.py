@@ -19,9 +19,9 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from triton_ext.host.folders import base_folder
-from triton_ext.ops.depthwise_config import is_depthwise
-from triton_ext.ops.machine import Machine
-from triton_ext.ops.tuning_store.cases import Case
+from triton_ext.ops.core import registry
+from triton_ext.ops.core.case import Case
+from triton_ext.ops.core.device import Device
 from triton_ext.ops.tuning_store.files import (
     Entry,
     RawEntry,
@@ -32,12 +32,11 @@ from triton_ext.ops.tuning_store.files import (
     read_table,
     slug,
 )
-from triton_ext.ops.tuning_store.keys import Direction
 from triton_ext.ops.tuning_store.kinds import KindError, decode
-from triton_ext.ops.tuning_store.possible import problems_of
 
 __all__ = [
     "Lookup",
+    "entry_for",
     "find",
     "lookup",
     "observed",
@@ -47,7 +46,7 @@ __all__ = [
     "user_path",
 ]
 
-Observer = Callable[[Case, Machine, bool], None]
+Observer = Callable[[Case, Device, bool], None]
 
 
 def user_folder() -> pathlib.Path:
@@ -160,87 +159,67 @@ def _read(path_of: Callable[[str], pathlib.Path], gpu: str) -> dict[str, RawEntr
 
 lookup = Lookup()
 
-# The kernels of each direction, by the kinds of their configurations.
-_KINDS: dict[Direction, tuple[str, ...]] = {
-    "fprop": ("gemm", "gluon", "packed", "gather", "col2im", "direct", "depthwise"),
-    "dgrad": ("gemm", "gluon", "direct", "depthwise"),
-    "wgrad": ("wgrad", "gluon_wgrad", "packed", "swapped", "depthwise_wgrad"),
-}
-_PACKED_KINDS: dict[Direction, tuple[str, ...]] = {
-    "fprop": ("gemm", "gluon"),
-    "dgrad": (),
-    "wgrad": ("wgrad",),
-}
 
-
-def find(case: Case, machine: Machine) -> Any | None:
+def find(case: Case, device: Device) -> Any | None:
     """Returns the configuration that was measured to be fastest; ``None`` where nothing is known.
 
     Args:
         case: What a plan is made for.
-        machine: Where it is to run.
+        device: Where it is to run.
     """
-    config = _find(case, machine)
+    config = _find(case, device)
     for observer in tuple(lookup.observers):
-        observer(case, machine, config is not None)
+        observer(case, device, config is not None)
     return config
 
 
-def _find(case: Case, machine: Machine) -> Any | None:
-    if not machine.name or os.environ.get("TRITON_EXT_TUNING") == "0":
-        return None
-    entries = lookup.entries(machine.name)
-    if not entries:
-        return None
-    key = case.key(machine.num_sms)
-    if key not in entries:
-        # Types of as many bytes take each other's choices: what is fastest is the same.
-        keys = (twin.key(machine.num_sms) for twin in case.twins)
-        key = next((each for each in keys if each in entries), "")
-    raw = entries.get(key)
+def _find(case: Case, device: Device) -> Any | None:
+    key, raw = entry_for(case, device)
     if raw is None:
         return None
     try:
-        return read_choice(raw, case, machine)[1]
+        return read_choice(raw, case, device)[1]
     except (TableError, KindError) as error:
-        lookup.tell(machine.name, key, error)
+        lookup.tell(device.name, key, error)
         return None
 
 
-def read_choice(raw: object, case: Case, machine: Machine) -> tuple[Entry, Any]:
+def entry_for(case: Case, device: Device) -> tuple[str, RawEntry | None]:
+    """Returns the key of a case and the entry that counts for it; ``None`` where there is none.
+
+    Args:
+        case: What a plan is made for.
+        device: Where it is to run.
+    """
+    key = case.key(device.num_sms)
+    if not device.name or os.environ.get("TRITON_EXT_TUNING") == "0":
+        return key, None
+    entries = lookup.entries(device.name)
+    if entries and key not in entries:
+        # Types of as many bytes take each other's choices: what is fastest is the same.
+        keys = (twin.key(device.num_sms) for twin in case.twins)
+        key = next((each for each in keys if each in entries), key)
+    return key, entries.get(key)
+
+
+def read_choice(raw: object, case: Case, device: Device) -> tuple[Entry, Any]:
     """Returns what an entry says for a case, and its configuration.
 
     Args:
         raw: The entry, as JSON has it.
         case: What is computed.
-        machine: Where.
+        device: Where.
 
     Raises:
         TableError: It is no entry.
-        KindError: Its configuration is none, or not one for the case and the machine.
+        KindError: Its configuration is none, or not one for the case and the device.
     """
     entry = Entry.of(raw)
     config = decode(entry.kind, entry.config)
-    _check_kind(case, entry)
-    problems = problems_of(config, case, machine)
-    if problems:
-        raise KindError(f"{entry.kind}: {'; '.join(problems)}")
+    refusals = registry.config_refusals(config, case, device)
+    if refusals:
+        raise KindError(f"{entry.kind}: {'; '.join(refusals)}")
     return entry, config
-
-
-def _check_kind(case: Case, entry: Entry) -> None:
-    """Refuses a configuration of a kernel that does not compute what the key says.
-
-    Raises:
-        KindError: It is of another direction, or for depthwise convolutions only.
-    """
-    kind, expected = entry.kind, _KINDS[case.direction]
-    if kind in ("packed", "swapped") and kind in expected:
-        kind, expected = entry.config["config"]["kind"], _PACKED_KINDS[case.direction]
-    if kind not in expected:
-        raise KindError(f"{kind} is no kernel of {case.direction}")
-    if kind.startswith("depthwise") and not is_depthwise(case.problem):
-        raise KindError(f"{kind} is no kernel of this convolution")
 
 
 @contextlib.contextmanager
@@ -248,7 +227,7 @@ def observed(observer: Observer) -> Iterator[None]:
     """Within, the observer is told of every case that a plan is made for, from any thread.
 
     Args:
-        observer: Takes the case, the machine, and whether its choice was known.
+        observer: Takes the case, the device, and whether its choice was known.
     """
     lookup.observers.append(observer)
     try:

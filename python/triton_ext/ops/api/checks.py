@@ -1,0 +1,415 @@
+"""Refusals of arguments before an operator is called."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Literal
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor
+
+from triton_ext.ops.api.calls import is_transformed
+from triton_ext.ops.api.forward_mode import has_tangent
+from triton_ext.ops.core.epilogue import is_per_image
+from triton_ext.ops.core.memory_format import channels_last_strides
+from triton_ext.ops.core.parameters import DIMENSIONS, ConvParameters, Padding, integer
+from triton_ext.ops.plans import layout_refusal
+
+__all__ = [
+    "Fallback",
+    "check_epilogue",
+    "check_extra",
+    "check_groups",
+    "check_memory",
+    "check_not_empty",
+    "check_numbers",
+    "check_operands",
+    "check_out",
+    "check_out_dtype",
+    "check_output_padding",
+    "check_output_size",
+    "check_pair",
+    "check_sizes",
+    "check_steps",
+    "check_types",
+    "check_unbatched",
+    "kind_of",
+    "operator_name",
+    "parse_fallback",
+    "rank_error",
+    "refuse_layout",
+]
+
+Tensor = torch.Tensor
+Fallback = Literal["error", "torch"]
+
+_NOTHING: Mapping[str, Tensor | None] = {}
+
+# Names of the taps' dimensions in messages, by their number.
+_TAPS = {1: ("S",), 2: ("R", "S"), 3: ("T", "R", "S")}
+
+
+# --- kinds of arguments -------------------------------------------------------------------------
+
+
+def operator_name(rank: int) -> str:
+    """Returns what torch calls a convolution of tensors of this rank: ``"conv2d"``."""
+    return f"conv{rank - 2}d"
+
+
+def check_types(
+    name: str,
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    names: tuple[str, str] = ("x", "weight"),
+    *,
+    others: Mapping[str, Tensor | None] = _NOTHING,
+    fallback: str = "error",
+) -> None:
+    """Refuses values that are no dense tensors, and forward-mode derivatives without a fallback.
+
+    Args:
+        name: Name of the function, for the errors.
+        x: The first tensor.
+        weight: The second one.
+        bias: A tensor or None.
+        names: Names of the first two.
+        others: More tensors, or None, by their names.
+        fallback: The function's; with ``"torch"`` forward-mode differentiation is not refused.
+    """
+    for which, value in ((names[0], x), (names[1], weight)):
+        if not isinstance(value, Tensor):
+            raise TypeError(f"{name}: {which} must be a tensor, got {kind_of(value)}")
+    for which, value in (("bias", bias), *others.items()):
+        if value is not None and not isinstance(value, Tensor):
+            raise TypeError(f"{name}: {which} must be a tensor, got {kind_of(value)}")
+    for which, tensor in ((names[0], x), (names[1], weight), ("bias", bias), *others.items()):
+        if tensor is None:
+            continue
+        is_other = tensor.is_quantized or tensor.is_nested
+        if is_other or tensor.layout is not torch.strided:
+            kind = "quantized" if tensor.is_quantized else "nested"
+            kind = f"a {kind} one" if is_other else str(tensor.layout)
+            raise TypeError(f"{name}: {which} must be a dense tensor, got {kind}")
+    # torch would answer with zeros.
+    if fallback != "torch" and has_tangent((x, weight, bias, *others.values())):
+        raise NotImplementedError(
+            f"{name}: forward-mode derivatives are not supported; torch has them, which "
+            'fallback="torch" leaves the call to, and reverse mode (backward) works here'
+        )
+
+
+def kind_of(value: object) -> str:
+    """Returns the class of a value, and how to make a tensor of it if it is an array of numpy."""
+    kind = type(value).__name__
+    if type(value).__module__.partition(".")[0] == "numpy":
+        return f"a {kind} of numpy; torch.from_numpy makes a tensor of an array"
+    return kind
+
+
+def parse_fallback(fallback: str) -> bool:
+    if fallback == "error":
+        return False
+    if fallback == "torch":
+        return True
+    raise ValueError(f'fallback: expected "error" or "torch", got {fallback!r}')
+
+
+def check_numbers(name: str, padding: Padding) -> None:
+    """Refuses ``"same"`` and ``"valid"``, which transposed convolutions do not have."""
+    if isinstance(padding, str):
+        raise ValueError(f"{name}: padding must be numbers, got {padding!r}")
+
+
+def check_groups(name: str, groups: object) -> None:
+    """Refuses groups that are no integer; they may be symbolic where torch traces."""
+    if type(groups) is int or isinstance(groups, torch.SymInt):
+        return
+    if integer(groups) is None:
+        raise ValueError(f"{name}: groups must be an integer, got {groups!r}")
+
+
+def check_sizes(name: str, which: str, value: object, count: int) -> None:
+    """Refuses values that are no sequence of integers, symbolic ones included.
+
+    Args:
+        name: Name of the function, for the error.
+        which: Name of the argument.
+        value: Its value.
+        count: Expected length, for the error.
+    """
+    if isinstance(value, (tuple, list)) and all(
+        hasattr(item, "__index__") and not isinstance(item, bool) for item in value
+    ):
+        return
+    found = repr(value) if isinstance(value, (tuple, list, int, str)) else type(value).__name__
+    raise ValueError(f"{name}: expected {which} of {count} integers, got {found}")
+
+
+# --- sizes, dtypes and devices ------------------------------------------------------------------
+
+
+def rank_error(
+    operator: str,
+    dims: int,
+    first: tuple[str, torch.Tensor],
+    weight: torch.Tensor,
+    is_transposed: bool = False,
+) -> ValueError:
+    """Returns the error for an input and a filter that have not ``dims`` spatial dimensions."""
+    name, x = first
+    sizes, taps = ", ".join(DIMENSIONS[dims]), ", ".join(_TAPS[dims])
+    channels = "Ci, Co / groups" if is_transposed else "Co, Ci / groups"
+    return ValueError(
+        f"{operator}: expected {name} [N, Ci, {sizes}] and weight [{channels}, {taps}], "
+        f"got {list(x.shape)} and {list(weight.shape)}"
+    )
+
+
+def check_pair(
+    operator: str,
+    first: tuple[str, torch.Tensor],
+    weight: torch.Tensor,
+    bias: torch.Tensor | None,
+    groups: int,
+    is_transposed: bool = False,
+    mixed_bias: bool = False,
+    mixed_dtypes: bool = False,
+) -> None:
+    """Refuses an input, a filter and a bias that do not fit together.
+
+    Args:
+        operator: Name of the operator, for the errors.
+        first: Name of the tensor that is convolved, and the tensor.
+        weight: [Co, Ci / groups, *filter_size]; of a transposed convolution
+            [Ci, Co / groups, *filter_size].
+        bias: [Co] or None.
+        groups: Number of parts into which both channels are divided.
+        is_transposed: Whether the convolution is transposed.
+        mixed_bias: Whether the bias may have a dtype of its own.
+        mixed_dtypes: Whether all may; autocast casts them to one dtype.
+
+    Raises:
+        ValueError: Ranks, sizes, groups or devices that do not fit.
+        TypeError: Mixed dtypes.
+    """
+    name, x = first
+    if x.dim() not in (3, 4, 5) or weight.dim() != x.dim():
+        raise rank_error(operator, 2, first, weight, is_transposed)
+    if groups < 1:
+        raise ValueError(f"{operator}: groups must be at least 1, got {groups}")
+    if weight.shape[0] % groups:
+        raise ValueError(
+            f"{operator}: {weight.shape[0]} channels of weight {list(weight.shape)} do not divide "
+            f"into {groups} groups"
+        )
+    expected = weight.shape[0] if is_transposed else weight.shape[1] * groups
+    if x.shape[1] != expected:
+        how = f" with groups={groups}" if groups != 1 and not is_transposed else ""
+        raise ValueError(
+            f"{operator}: {name} has {x.shape[1]} channels, weight {list(weight.shape)}{how} "
+            f"expects {expected}"
+        )
+    check_not_empty(operator, (*weight.shape, *x.shape[1:]), {name: x, "weight": weight})
+    outputs = weight.shape[1] * groups if is_transposed else weight.shape[0]
+    if bias is not None and (bias.dim() != 1 or bias.shape[0] != outputs):
+        raise ValueError(f"{operator}: expected bias [{outputs}], got {list(bias.shape)}")
+    for other, tensor in (("weight", weight), ("bias", bias)):
+        if tensor is None:
+            continue
+        # 8-bit types have no bias of their own.
+        is_mixed = mixed_dtypes or (tensor is bias and (mixed_bias or x.dtype.itemsize == 1))
+        if tensor.dtype != x.dtype and not is_mixed:
+            raise TypeError(f"{operator}: {other} is {tensor.dtype}, {name} is {x.dtype}")
+        if tensor.device != x.device:
+            raise ValueError(f"{operator}: {other} is on {tensor.device}, {name} is on {x.device}")
+
+
+def check_operands(x: torch.Tensor, dy: torch.Tensor, groups: int) -> None:
+    """Refuses x and dy that are not input and output of one convolution."""
+    operator = f"{operator_name(x.dim())}_weight"
+    if x.dim() not in (3, 4, 5) or dy.dim() != x.dim():
+        raise ValueError(
+            f"{operator}: expected x and dy of the same rank, 3 to 5, got {list(x.shape)} and "
+            f"{list(dy.shape)}"
+        )
+    if groups < 1 or x.shape[1] % groups or dy.shape[1] % groups:
+        raise ValueError(
+            f"{operator}: {x.shape[1]} channels of x and {dy.shape[1]} of dy do not divide into "
+            f"{groups} groups"
+        )
+    if x.shape[0] != dy.shape[0]:
+        raise ValueError(f"{operator}: x has {x.shape[0]} images, dy has {dy.shape[0]}")
+    if x.dtype != dy.dtype:
+        raise TypeError(f"{operator}: dy is {dy.dtype}, x is {x.dtype}")
+    if x.device != dy.device:
+        raise ValueError(f"{operator}: dy is on {dy.device}, x is on {x.device}")
+
+
+def check_not_empty(name: str, sizes: Iterable[int], tensors: Mapping[str, torch.Tensor]) -> None:
+    """Refuses sizes of 0 other than the batch's; the error has the shapes of the tensors."""
+    if any(size == 0 for size in sizes):
+        got = " and ".join(f"{which} {list(tensor.shape)}" for which, tensor in tensors.items())
+        raise ValueError(
+            f"{name}: expected sizes of at least 1 (only the batch may be empty), got {got}"
+        )
+
+
+def refuse_layout(name: str, **tensors: Tensor) -> None:
+    for which, tensor in tensors.items():
+        refusal = layout_refusal(name, which, tensor)
+        if refusal is not None:
+            raise refusal.error()
+
+
+def check_steps(name: str, parameters: ConvParameters) -> None:
+    stride, _, dilation, _ = parameters
+    if min(*stride, *dilation) < 1:
+        raise ValueError(
+            f"{name}: stride and dilation must be at least 1, got {stride} and {dilation}"
+        )
+
+
+def check_output_padding(name: str, extra: Sequence[int], parameters: ConvParameters) -> None:
+    """Refuses output padding, of one number per dimension, that no transposed convolution has."""
+    stride, _, dilation, _ = parameters
+    for pixels, step, distance in zip(extra, stride, dilation, strict=True):
+        if not 0 <= pixels < max(step, distance):
+            raise ValueError(
+                f"{name}: output_padding must be at least 0 and smaller than stride or dilation, "
+                f"got {tuple(extra)} for stride {stride} and dilation {dilation}"
+            )
+
+
+def check_output_size(
+    name: str,
+    input_size: Sequence[Any],
+    filter_size: Sequence[Any],
+    parameters: ConvParameters,
+    grad_output: Tensor,
+) -> None:
+    size = parameters.output_size(input_size, filter_size)
+    if list(grad_output.shape[2:]) != size:
+        raise ValueError(
+            f"{name}: expected grad_output [N, Co, {', '.join(map(str, size))}], got "
+            f"{list(grad_output.shape)}"
+        )
+
+
+# --- epilogues and outputs ----------------------------------------------------------------------
+
+
+def check_extra(name: str, epilogue: object, extra: object) -> None:
+    """Refuses operands of an epilogue that are no tensors, or that no function reads."""
+    if not isinstance(extra, (tuple, list)) or not all(isinstance(t, Tensor) for t in extra):
+        found = (
+            ", ".join(type(t).__name__ for t in extra)
+            if isinstance(extra, (tuple, list))
+            else type(extra).__name__
+        )
+        raise TypeError(f"{name}: epilogue_operands must be a sequence of tensors, got {found}")
+    if extra and epilogue is None:
+        raise ValueError(f"{name}: epilogue_operands without epilogue, which would read them")
+
+
+def check_out_dtype(name: str, x: Tensor, out_dtype: object) -> None:
+    if out_dtype is None:
+        return
+    if not isinstance(out_dtype, torch.dtype):
+        raise TypeError(f"{name}: out_dtype must be a torch.dtype, got {out_dtype!r}")
+    if x.is_floating_point() and not out_dtype.is_floating_point:
+        raise TypeError(f"{name}: out_dtype {out_dtype} would cut off the fractions of {x.dtype}")
+
+
+def check_unbatched(name: str, dims: int, **tensors: Tensor | None) -> None:
+    """Refuses tensors with a batch dimension beside an x without one."""
+    for which, tensor in tensors.items():
+        if tensor is not None and tensor.dim() != dims + 1:
+            raise ValueError(
+                f"{name}: x has no batch dimension, so {which} must have {dims + 1} dimensions, "
+                f"got {list(tensor.shape)}"
+            )
+
+
+def check_epilogue(
+    name: str,
+    x: Tensor,
+    shape: Sequence[Any],
+    scale: Tensor | None,
+    residual: Tensor | None,
+    out_scale: Tensor | None,
+    amax: Tensor | None,
+    extra: Sequence[Tensor],
+) -> None:
+    if scale is not None and scale.numel() != 1 and tuple(scale.shape) != (shape[1],):
+        raise ValueError(
+            f"{name}: expected scale [{shape[1]}] or one number, got {list(scale.shape)}"
+        )
+    if scale is not None and scale.is_complex():
+        raise TypeError(f"{name}: scale must be real, got {scale.dtype}")
+    if residual is not None and (residual.is_complex() or residual.dtype == torch.bool):
+        raise TypeError(f"{name}: residual must hold real numbers, got {residual.dtype}")
+    if residual is not None:
+        per_image = (*shape[:2], *(1,) * (len(shape) - 2))
+        if is_per_image(residual, shape) and is_per_image(residual, per_image):
+            raise ValueError(
+                f"{name}: expected residual {list(shape)} or {list(per_image)}, got "
+                f"{list(residual.shape)}"
+            )
+    for which, tensor in (("out_scale", out_scale), ("amax", amax)):
+        if tensor is not None and (tensor.numel() != 1 or tensor.dtype != torch.float32):
+            raise ValueError(
+                f"{name}: expected {which} of one float32, got {list(tensor.shape)} of "
+                f"{tensor.dtype}"
+            )
+    others = {"scale": scale, "residual": residual, "out_scale": out_scale, "amax": amax}
+    others |= {f"epilogue_operands[{index}]": tensor for index, tensor in enumerate(extra)}
+    for which, tensor in others.items():
+        if tensor is not None and tensor.device != x.device:
+            raise ValueError(f"{name}: {which} is on {tensor.device}, x is on {x.device}")
+
+
+def check_out(
+    name: str,
+    out: Tensor,
+    shape: Sequence[Any],
+    dtype: torch.dtype,
+    device: torch.device,
+) -> None:
+    if out.device != device:
+        raise ValueError(f"{name}: out is on {out.device}, x is on {device}")
+    if tuple(out.shape) != tuple(shape) or out.dtype != dtype:
+        raise ValueError(
+            f"{name}: expected out {list(shape)} of {dtype}, got {list(out.shape)} of {out.dtype}"
+        )
+    strides = zip(out.stride(), channels_last_strides(shape), shape, strict=True)
+    if any(found != wanted and size != 1 for found, wanted, size in strides):
+        raise ValueError(
+            f"{name}: expected out dense and channels-last, got strides {list(out.stride())}"
+        )
+
+
+def check_memory(name: str, which: str, written: Tensor, tensors: Sequence[Tensor | None]) -> None:
+    """Refuses an output that lies in the memory of another tensor."""
+    if torch.compiler.is_compiling() or is_transformed():
+        return  # addresses are not known while torch traces
+    for tensor in tensors:
+        if tensor is not None and _share_memory(written, tensor):
+            raise ValueError(
+                f"{name}: {which} lies in the memory of an operand; use another tensor"
+            )
+
+
+def _share_memory(dense: Tensor, other: Tensor) -> bool:
+    """Tells whether a dense tensor lies anywhere between another's first and last element."""
+    if isinstance(dense, FakeTensor) or isinstance(other, FakeTensor):
+        return False
+    if dense.device.type == "meta" or other.device.type == "meta":
+        return False
+    if not dense.numel() or not other.numel():
+        return False
+    reach = sum((n - 1) * step for n, step in zip(other.shape, other.stride(), strict=True))
+    first, last = other.data_ptr(), other.data_ptr() + (reach + 1) * other.element_size()
+    begin, end = dense.data_ptr(), dense.data_ptr() + dense.numel() * dense.element_size()
+    return begin < last and first < end

@@ -1,0 +1,104 @@
+"""Layouts of tensors for TMA descriptors, for the plans of all directions."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+import torch
+from triton.tools.tensor_descriptor import TensorDescriptor
+
+__all__ = [
+    "ROUNDS_TO_TF32",
+    "ROW_BYTES",
+    "Layout",
+    "aligned_copy",
+    "matrix_row_stride",
+    "packed_strides",
+    "pixel_stride",
+    "row_stride_of",
+]
+
+# TMA wants addresses and rows of multiples of this many bytes.
+ROW_BYTES = 16
+
+# Triton's tiled descriptors round fp32 to tf32 from 3.7 on; before, tensor cores cut off the rest.
+ROUNDS_TO_TF32 = "round_f32_to_tf32" in {each.name for each in fields(TensorDescriptor)}
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """A tensor without memory, to validate a geometry with."""
+
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    dtype: torch.dtype
+
+    def stride(self) -> tuple[int, ...]:
+        """As a tensor's."""
+        return self.strides
+
+    def data_ptr(self) -> int:
+        """An address that is aligned to everything."""
+        return 0
+
+
+def aligned_copy(tensor: torch.Tensor) -> torch.Tensor:
+    """Returns a copy that begins at a multiple of 16 bytes, of the same strides, gaps included.
+
+    Args:
+        tensor: Any that is not expanded.
+    """
+    copy = torch.empty_strided(
+        tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device
+    )
+    return copy.copy_(tensor)
+
+
+def packed_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Returns the strides of a tensor without gaps whose last dimension is innermost."""
+    return tuple(math.prod(shape[i + 1 :]) for i in range(len(shape)))
+
+
+def matrix_row_stride(x_desc: Any) -> int | None:
+    """Returns the distance of two pixels where x is a matrix and im2col the identity, else None.
+
+    Args:
+        x_desc: im2col descriptor of x, of ``@triton.jit`` kernels or of Gluon's.
+    """
+    conv = x_desc.conv
+    is_identity = (
+        math.prod(conv.filter_size) == 1
+        and set(conv.stride) == {1}
+        and all(sides == (0, 0) for sides in conv.padding)
+    )
+    return pixel_stride(x_desc.geometry) if is_identity else None
+
+
+def pixel_stride(geometry: Any) -> int | None:
+    """Returns the distance of two pixels of a channels-last tensor; None where it varies.
+
+    Args:
+        geometry: Geometry of the tensor's im2col descriptor.
+    """
+    return row_stride_of(geometry.shape[-2::-1], geometry.strides[-2::-1])
+
+
+def row_stride_of(sizes: Sequence[int], strides: Sequence[int]) -> int | None:
+    """Returns the distance of two pixels; None where it varies.
+
+    Args:
+        sizes: Sizes of the dimensions of pixels, the innermost first.
+        strides: Theirs, in elements.
+    """
+    # Dimensions of size 1 may have any stride.
+    counting = [pair for pair in zip(sizes, strides, strict=True) if pair[0] != 1]
+    row_stride = counting[0][1] if counting else strides[0]
+    pixels = 1
+    for size, stride in counting:
+        if stride != row_stride * pixels:
+            return None
+        pixels *= size
+    return row_stride

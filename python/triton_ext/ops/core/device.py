@@ -1,0 +1,123 @@
+"""The device: what kernels are planned for, and the rates that models of all kernels share."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from contextvars import ContextVar
+from dataclasses import dataclass
+
+import torch
+
+from triton_ext.errors import UnsupportedError
+from triton_ext.host import require
+from triton_ext.host.seams import interpreting
+from triton_ext.ops.conv_config import SMEM_BYTES
+
+__all__ = ["H200", "IS_INTERPRETED", "KNOWN", "Device", "Rates", "assumed_device", "device_of"]
+
+# Triton decides where a kernel is defined, when this package is imported, whether it is interpreted
+# or compiled.
+IS_INTERPRETED = interpreting()
+
+# The interpreter runs the programs one after another; a few show that a kernel is persistent.
+_INTERPRETED_PROGRAMS = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rates:
+    """What work costs on a GPU, whatever kernel does it.
+
+    A family whose measurements want another number has a correction beside its model: a difference
+    in microseconds, or a factor on a rate.
+
+    Attributes:
+        launch_us: A launch, from the start of the kernel to its end, without work.
+        copy_bytes_per_us: DRAM, bytes read and written by kernels that copy.
+        read_us_per_mib: DRAM, a MiB that is only read.
+        cycles_per_us: Clock of a multiprocessor; each of its four schedulers issues one instruction
+            per cycle.
+    """
+
+    launch_us: float
+    copy_bytes_per_us: float
+    read_us_per_mib: float
+    cycles_per_us: float
+
+
+#: The only GPU whose rates are measured; models use them for all (Triton 3.9.0, fp16).  Copies:
+#: 2026-11-20, docs/performance.md.  Reads: layers of wgrad that DRAM limits, 245 to 768 MiB take
+#: 0.25 to 0.30 us each, 2026-11-22.
+H200 = Rates(launch_us=3.0, copy_bytes_per_us=3.5e6, read_us_per_mib=0.28, cycles_per_us=1700.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """A device that can run the kernels.
+
+    Attributes:
+        num_sms: Multiprocessors.
+        capability: Compute capability, such as (9, 0).
+        smem_bytes: Shared memory that a CTA can use.
+        name: As the driver calls it, such as ``"NVIDIA H200"``; empty where there is no GPU.
+    """
+
+    num_sms: int
+    capability: tuple[int, int]
+    smem_bytes: int
+    name: str = ""
+
+
+#: GPUs that can be asked about where there is none, by their names on command lines.
+KNOWN: dict[str, Device] = {
+    "h200": Device(132, (9, 0), SMEM_BYTES, "NVIDIA H200"),
+    "h100": Device(132, (9, 0), SMEM_BYTES, "NVIDIA H100 80GB HBM3"),
+}
+
+_assumed: ContextVar[Device | None] = ContextVar("assumed_device", default=None)
+
+
+@contextlib.contextmanager
+def assumed_device(device: Device) -> Iterator[None]:
+    """Within, the device ``meta`` is this one: kernels can be planned and compiled for it."""
+    token = _assumed.set(device)
+    try:
+        yield
+    finally:
+        _assumed.reset(token)
+
+
+def device_of(device: torch.device, operator: str) -> Device:
+    """Returns the description of a device that can run im2col kernels.
+
+    Args:
+        device: Where the tensors are.
+        operator: Who asks, for the error: ``"conv2d"``.
+
+    Raises:
+        UnsupportedError: The device cannot run the kernels; the text says what could.
+    """
+    if device.type == "cpu" and IS_INTERPRETED:
+        return Device(_INTERPRETED_PROGRAMS, (9, 0), SMEM_BYTES)
+    assumed = _assumed.get()
+    if assumed is not None and device.type == "meta":
+        return assumed
+    require("im2col")
+    if device.type == "cuda":
+        properties = torch.cuda.get_device_properties(device)
+        capability = (properties.major, properties.minor)
+        if capability < (9, 0):
+            raise UnsupportedError(
+                f"{operator}: TMA im2col needs sm_90 or newer, {device} is "
+                f"sm_{capability[0]}{capability[1]}"
+            )
+        return Device(
+            properties.multi_processor_count,
+            capability,
+            properties.shared_memory_per_block_optin,
+            properties.name,
+        )
+    raise UnsupportedError(
+        f"{operator}: needs an NVIDIA GPU of sm_90 or newer, x is on {device}; to try it on a CPU, "
+        "set TRITON_INTERPRET=1 before importing triton_ext.ops"
+    )

@@ -1,0 +1,297 @@
+"""One cache from call keys to what computes such calls, for convolutions and normalizations.
+
+A call key describes a call: its function, its arguments, and shape, strides, dtype and device of
+its tensors.  Two kinds of keys share the cache:
+
+    operator keys    of a call of an operator, or of a kernel; :func:`operand_key`
+    function keys    of a call of a public function, with arguments as the caller gave them;
+                     :func:`function_key` and :func:`tensor_key`
+
+A call with a function key goes to its kernels directly: an eager call on plain, aligned tensors
+that no dispatch mode, transform or autocast has to do with ends there whatever is checked on the
+way.  Other calls have no function key (``None``) and take the way through torch's dispatcher.
+
+:func:`clear` is the one way to invalidate what is cached.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Hashable
+from typing import Any, Generic, TypeVar
+
+import torch
+from torch.autograd import forward_ad
+from torch.compiler import is_compiling
+from torch.utils._device import DeviceContext
+
+from triton_ext.ops.core.autocast import cast_operands, is_autocast
+from triton_ext.ops.core.device import IS_INTERPRETED
+
+__all__ = [
+    "ALIGNMENT",
+    "PLAIN_TYPES",
+    "DispatchCache",
+    "allows_tf32",
+    "autocast_operands",
+    "backward_key",
+    "cached",
+    "clear",
+    "function_key",
+    "is_differentiated",
+    "is_observed",
+    "keep",
+    "operand_key",
+    "tensor_key",
+]
+
+Tensor = torch.Tensor
+Value = TypeVar("Value")
+
+#: Addresses of tensors in calls with a function key are multiples of this many bytes.
+ALIGNMENT = 16
+
+#: Classes of tensors that compute nothing by themselves.
+PLAIN_TYPES = (torch.Tensor, torch.nn.Parameter)
+# Other values may not be hashable.
+_WORDS = {str, torch.dtype, type(None)}
+# Equal values of these are the same argument; 1.0 and True equal 1.
+_EXACT = {int, str}
+# Tuples of integers by their ids: modules have the same ones at every call.
+_exact_tuples: dict[int, tuple[int, ...]] = {}
+_MOST_TUPLES = 4096
+
+# Looked up once: each is asked at every call.
+_is_tracing = torch._C._is_tracing
+_dispatch_modes = torch._C._len_torch_dispatch_stack
+_function_modes = torch._C._len_torch_function_stack
+_transforms = torch._C._functorch.get_dynamic_layer_stack_depth
+_is_any_autocast = torch._C._is_any_autocast_enabled
+_is_grad_enabled = torch.is_grad_enabled
+
+
+class DispatchCache(Generic[Value]):
+    """Values by call key; the oldest go when it is full.
+
+    Args:
+        size: Number of values that are kept.
+    """
+
+    def __init__(self, size: int = 8192) -> None:
+        self._size = size
+        self._values: dict[Hashable, Value] = {}
+        self._changing = threading.RLock()  # a look-up needs no lock
+        self.get = self._values.get
+
+    def keep(self, key: Hashable, value: Value) -> Value:
+        """Keeps a value and returns it."""
+        with self._changing:
+            while len(self._values) >= self._size:
+                del self._values[next(iter(self._values))]
+            self._values[key] = value
+        return value
+
+    def clear(self) -> None:
+        """Removes all values."""
+        with self._changing:
+            self._values.clear()
+
+
+_cache: DispatchCache[Any] = DispatchCache()
+_get = _cache.get
+
+
+def clear() -> None:
+    """Removes everything that is cached; for when what plans are made of has changed."""
+    _cache.clear()
+
+
+def cached(key: Hashable) -> Any:
+    """Returns the cached value of a call key; ``None`` if there is none, or for no key."""
+    # A traced call has no key, and torch.compile must not trace the look-up.
+    return None if key is None else _get(key)
+
+
+def keep(key: Hashable, value: Value) -> Value:
+    """Caches a value under a call key, unless that is ``None``; returns the value."""
+    if key is not None:
+        _cache.keep(key, value)
+    return value
+
+
+# --- call keys ----------------------------------------------------------------------------------
+
+
+def allows_tf32() -> bool:
+    """Tells whether torch's settings let convolutions of fp32 round their operands to TF32."""
+    precision: str = torch.backends.cudnn.conv.fp32_precision
+    return precision == "tf32"
+
+
+def operand_key(words: Hashable, tensors: tuple[Tensor | None, ...]) -> Hashable:
+    """Returns the key of a call of an operator on dense tensors.
+
+    Args:
+        words: The operator and all arguments but the tensors.
+        tensors: The tensors, x first; ``None`` for those that are not there.
+    """
+    key: list[Hashable] = [words]
+    for tensor in tensors:
+        if tensor is None:
+            key.append(None)
+        else:
+            key.append((tensor.shape, tensor.stride(), tensor.dtype, tensor.device))
+    x = tensors[0]
+    if x is not None and x.dtype is torch.float32:
+        key.append(allows_tf32())
+    return tuple(key)
+
+
+def function_key(
+    name: str,
+    tensors: tuple[Tensor | None, ...],
+    numbers: tuple[object, ...],
+    rest: tuple[Hashable, ...] = (),
+) -> Hashable:
+    """Returns the key of a call of a convolution; ``None`` if it takes the dispatcher.
+
+    Whether autograd records the call is not part of the key.
+
+    Args:
+        name: The function.
+        tensors: All tensors of the call, x first; ``None`` for those it did not get.  They may be
+            anything: nothing was checked.
+        numbers: Stride, padding, dilation and groups as the caller gave them, and sizes.
+        rest: Everything else that decides what is computed: names, dtypes.
+    """
+    if is_observed():
+        return None
+    for value in numbers:
+        if type(value) is int or _exact_tuples.get(id(value)) is value:
+            continue
+        if not _is_exact(value):
+            return None
+    for value in rest:
+        if type(value) not in _WORDS:
+            return None
+    return _tensor_key((name, numbers, rest), tensors, is_convolution=True)
+
+
+def backward_key(words: Hashable, tensors: tuple[Tensor, ...]) -> Hashable:
+    """Returns the key of a backward; ``None`` if it takes the dispatcher.
+
+    Args:
+        words: All arguments of the convolution but the tensors, those of a call with a key.
+        tensors: The gradient, and the saved tensors.
+    """
+    return None if is_observed() else _tensor_key(words, tensors, is_convolution=True)
+
+
+def tensor_key(words: Hashable, tensors: tuple[Any, ...]) -> Hashable:
+    """Returns the key of a call on plain, dense, aligned tensors that nothing observes, or None.
+
+    Args:
+        words: All arguments but the tensors; equal ones are the same arguments.
+        tensors: As for :func:`function_key`.
+    """
+    return None if is_observed() else _tensor_key(words, tensors, is_convolution=False)
+
+
+def _tensor_key(words: Hashable, tensors: tuple[Any, ...], *, is_convolution: bool) -> Hashable:
+    key: list[Hashable] = [words]
+    addresses = 0
+    try:
+        for tensor in tensors:
+            if tensor is None:
+                key.append(None)
+            elif type(tensor) in PLAIN_TYPES and not tensor.is_neg():
+                key += (tensor.shape, tensor.stride(), tensor.dtype, tensor.device)
+                addresses |= tensor.data_ptr()
+            else:
+                return None
+    except (AttributeError, RuntimeError):
+        # No tensor, one that is not dense, or what a transform of torch.func left behind.
+        return None
+    if addresses % ALIGNMENT:
+        return None
+    if is_convolution:
+        x = tensors[0]
+        if x is None or not (x.is_cuda or IS_INTERPRETED):
+            return None
+        if _is_any_autocast() and _is_cast(x, tensors):
+            return None
+        if x.dtype is torch.float32:
+            key.append(allows_tf32())
+    return tuple(key)
+
+
+def _is_exact(value: object) -> bool:
+    """Tells whether equal values are the same argument; torch.Size has integers alone."""
+    kind = type(value)
+    if kind in _EXACT or kind is torch.Size:
+        return True
+    if kind is not tuple or set(map(type, value)) != {int}:  # type: ignore[call-overload]
+        return False
+    if len(_exact_tuples) >= _MOST_TUPLES:
+        _exact_tuples.clear()
+    _exact_tuples[id(value)] = value  # type: ignore[assignment]
+    return True
+
+
+# --- who else has to do with a call --------------------------------------------------------------
+
+
+def is_differentiated(*tensors: Tensor | None) -> bool:
+    """Tells whether autograd records a call that has a function key."""
+    if _is_grad_enabled():
+        for tensor in tensors:
+            if tensor is not None and tensor.requires_grad:
+                return True
+    return False
+
+
+def is_observed() -> bool:
+    """Tells whether torch traces or transforms calls, or a mode is shown operators or functions."""
+    return (
+        is_compiling()
+        or _is_tracing()
+        or _dispatch_modes() > 0
+        or _transforms() > 0
+        or forward_ad._current_level >= 0
+        or (_function_modes() > 0 and _is_shown_functions())
+    )
+
+
+def _is_shown_functions() -> bool:
+    """Tells whether a mode is shown functions, other than one for the device of new tensors."""
+    modes = map(torch._C._get_function_stack_at, range(_function_modes()))
+    return any(type(mode) is not DeviceContext for mode in modes)
+
+
+def autocast_operands(*tensors: Tensor | None) -> tuple[Any, ...] | None:
+    """Returns the operands of a call without a key as autocast casts them.
+
+    ``None`` if it is not autocast that keeps the call from having a key.
+    """
+    if is_observed() or not _is_any_autocast():
+        return None
+    for tensor in tensors:
+        if tensor is not None and type(tensor) not in PLAIN_TYPES:
+            return None
+    first = tensors[0]
+    if first is None or not is_autocast(first.device.type):
+        return None
+    wanted = cast_operands(tensors, (True,) * len(tensors), first.device.type)
+    for given, operand in zip(tensors, wanted, strict=True):
+        if given is not operand:
+            return wanted
+    return None
+
+
+def _is_cast(x: Tensor, tensors: tuple[Tensor | None, ...]) -> bool:
+    """Tells whether autocast changes any of the tensors."""
+    device = "cuda" if x.is_cuda else "cpu"
+    if not is_autocast(device):
+        return False
+    dtype = torch.get_autocast_dtype(device)
+    return any(tensor is not None and tensor.dtype != dtype for tensor in tensors)

@@ -1,0 +1,235 @@
+"""Epilogues: operations on a tile of the output before it is stored.
+
+An :class:`EpilogueSpec` says which operations there are; it is part of what a kernel is compiled
+for, so it is frozen and can be hashed.  :class:`EpilogueOperands` holds the tensors of one launch,
+:class:`EpilogueArguments` the epilogue of a call as functions and operators get it.
+
+    y = cast(out_scale * function(activation(acc * scale + bias + residual)))
+    amax = max(abs(function(activation(acc * scale + bias + residual))))
+
+Everything is computed in fp32 on the accumulators and rounded once, by the cast.  The order is that
+of cuDNN and of torch's fused operators.
+
+A function of the user's own is ``@triton.jit`` and called as ``function(tile, rows, columns,
+*extra)``, possibly several times per tile of the kernel:
+
+    tile     fp32 [R, C], a part of the output
+    rows     int [R], output pixels, counted over [N, *output_size]
+    columns  int [C], output channels
+    extra    what ``EpilogueOperands.extra`` holds: tensors arrive as pointers, numbers as scalars
+
+It returns a tile of the same shape, of any floating type.  Rows and columns beyond the output
+occur: what is returned for them is dropped, but what the function loads there it masks itself.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import textwrap
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+import torch
+from triton.runtime.jit import JITFunction
+
+from triton_ext.ops.core.device import IS_INTERPRETED
+
+__all__ = [
+    "ACTIVATIONS",
+    "NO_OPERANDS",
+    "PLAIN",
+    "EpilogueArguments",
+    "EpilogueOperands",
+    "EpilogueSpec",
+    "is_device_function",
+    "is_per_image",
+    "output_dtype",
+    "result_refusal",
+]
+
+Activation = Literal["none", "relu", "gelu", "gelu_tanh", "silu", "tanh"]
+
+ACTIVATIONS: tuple[Activation, ...] = ("none", "relu", "gelu", "gelu_tanh", "silu", "tanh")
+
+
+def is_device_function(function: object) -> bool:
+    """Tells whether Triton can compile, or interpret, a function."""
+    if IS_INTERPRETED:
+        from triton.runtime.interpreter import InterpretedFunction
+
+        return isinstance(function, (JITFunction, InterpretedFunction))
+    return isinstance(function, JITFunction)
+
+
+def result_refusal(function: Any) -> str:
+    """Reads from the source of a ``@triton.jit`` function what it returns instead of a tile.
+
+    Returns:
+        What it returns; empty where that may be a tile, or without a source.
+    """
+    try:
+        tree = ast.parse(textwrap.dedent(inspect.getsource(function.fn)))
+    except (OSError, TypeError, SyntaxError):
+        return ""
+    results = [node.value for node in _returns(tree.body[0])]
+    if not results or any(_is_nothing(result) for result in results):
+        return "nothing"
+    return "a tuple" if any(isinstance(result, ast.Tuple) for result in results) else ""
+
+
+def _returns(node: ast.AST) -> Iterator[ast.Return]:
+    """The ``return`` statements of a function, without those of functions in it."""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.Return):
+            yield child
+        elif not isinstance(child, (ast.FunctionDef, ast.Lambda)):
+            yield from _returns(child)
+
+
+def _is_nothing(result: ast.expr | None) -> bool:
+    return result is None or (isinstance(result, ast.Constant) and result.value is None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EpilogueSpec:
+    """Which operations follow the accumulation; the module's docstring has their order.
+
+    Attributes:
+        bias: Whether a number per output channel is added.
+        scale: Whether the accumulators are multiplied, by one number or one per output channel.
+        residual: Whether a tensor of the output's shape is added.
+        residual_per_image: Whether the residual is [N, Co, 1, ...], one number per image and
+            channel, which counts for all pixels of the image.
+        activation: ``"gelu"`` is the exact one, by erf; ``"gelu_tanh"`` its approximation.
+        out_dtype: Of the output; ``None`` for that of the input (int32 for int8).
+        out_scale: Whether one number multiplies the output just before it is cast.
+        amax: Whether the largest absolute value is reported, before ``out_scale``.
+        function: A ``@triton.jit`` function of the user's, or None.
+
+    Raises:
+        ValueError: An activation without a meaning, or ``residual_per_image`` without a residual.
+        TypeError: ``function`` is not a ``@triton.jit`` function.
+    """
+
+    bias: bool = False
+    scale: bool = False
+    residual: bool = False
+    residual_per_image: bool = False
+    activation: Activation = "none"
+    out_dtype: torch.dtype | None = None
+    out_scale: bool = False
+    amax: bool = False
+    function: Any = None
+
+    def __post_init__(self) -> None:
+        if self.activation not in ACTIVATIONS:
+            raise ValueError(
+                f"epilogue: expected an activation of {', '.join(ACTIVATIONS)}, "
+                f"got {self.activation!r}"
+            )
+        if self.residual_per_image and not self.residual:
+            raise ValueError(
+                "epilogue: residual_per_image says how large a residual is, expected residual=True"
+            )
+        if self.function is not None and not is_device_function(self.function):
+            raise TypeError(
+                "epilogue: expected a @triton.jit function f(tile, rows, columns, *extra), got "
+                f"{type(self.function).__name__} {getattr(self.function, '__name__', '')}".rstrip()
+                + "; decorate it with @triton.jit"
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EpilogueOperands:
+    """The tensors of one call; ``None`` for what the specification does not ask for.
+
+    Attributes:
+        bias: [Co].
+        scale: [Co], or one number in a tensor of one element.
+        residual: [N, Co, *output_size], any strides; [N, Co, 1, ...] where it is per image.
+        out_scale: One number in a tensor of one element, fp32.
+        amax: One fp32, which is written over.
+        extra: Further arguments of the function.
+    """
+
+    bias: torch.Tensor | None = None
+    scale: torch.Tensor | None = None
+    residual: torch.Tensor | None = None
+    out_scale: torch.Tensor | None = None
+    amax: torch.Tensor | None = None
+    extra: tuple[Any, ...] = ()
+
+
+class EpilogueArguments(NamedTuple):
+    """An epilogue as a call gives it: its tensors, and what is done with them.
+
+    Attributes:
+        bias: [Co] or None.
+        scale: [Co], one number, or None.
+        residual: [N, Co, *output_size], [N, Co, 1, ...] or None.
+        out_scale: One fp32 or None.
+        extra: Further tensors of the function.
+        activation: Its name in :class:`EpilogueSpec`.
+        out_dtype: Dtype of y; ``None`` for that of x.
+        function: A ``@triton.jit`` function; for operators, its handle; or None.
+        out: Where to put y, or None for a new tensor.
+        amax: One fp32 that the largest absolute value is written to, or None.
+    """
+
+    bias: torch.Tensor | None = None
+    scale: torch.Tensor | None = None
+    residual: torch.Tensor | None = None
+    out_scale: torch.Tensor | None = None
+    extra: Sequence[torch.Tensor] = ()
+    activation: Any = "none"
+    out_dtype: torch.dtype | None = None
+    function: Any = None
+    out: torch.Tensor | None = None
+    amax: torch.Tensor | None = None
+
+    def spec(self, y_shape: Sequence[Any], function: Any) -> EpilogueSpec:
+        """Returns what a kernel is compiled for.
+
+        Args:
+            y_shape: [N, Co, *output_size].
+            function: The function itself.
+        """
+        return EpilogueSpec(
+            bias=self.bias is not None,
+            scale=self.scale is not None,
+            residual=self.residual is not None,
+            residual_per_image=is_per_image(self.residual, y_shape),
+            activation=self.activation,
+            out_dtype=self.out_dtype,
+            out_scale=self.out_scale is not None,
+            amax=self.amax is not None,
+            function=function,
+        )
+
+    def operands(self) -> EpilogueOperands:
+        """Returns the tensors of a plan."""
+        return EpilogueOperands(
+            bias=self.bias,
+            scale=self.scale,
+            residual=self.residual,
+            out_scale=self.out_scale,
+            amax=self.amax,
+            extra=tuple(self.extra),
+        )
+
+
+def output_dtype(dtype: torch.dtype, out_dtype: torch.dtype | None = None) -> torch.dtype:
+    """Returns the dtype of y for that of x, unless another one is asked for."""
+    return out_dtype or (torch.int32 if dtype == torch.int8 else dtype)
+
+
+def is_per_image(residual: torch.Tensor | None, y_shape: Sequence[Any]) -> bool:
+    """Tells whether a residual that fits y has one number per image and channel, not per pixel."""
+    return residual is not None and tuple(residual.shape) != tuple(y_shape)
+
+
+#: No operation but the cast to the type of the input.
+PLAIN = EpilogueSpec()
+NO_OPERANDS = EpilogueOperands()

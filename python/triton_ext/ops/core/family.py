@@ -1,0 +1,163 @@
+"""The protocol of a family: one way to compute one direction of a convolution.
+
+A family knows which cases it takes, how its kernel can be compiled for one, how long that should
+take, and what launches it.  The planner (``planner.py``) compares families; nobody else asks which
+configuration belongs to which kernel.  A rewrite is a family, too: it turns a case into another one
+that other families compute, and adds what its copies cost.
+
+A new kernel is a module with a :class:`Family` and a line in ``registry.py``.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Generic, TypeVar
+
+from triton_ext.ops.core.case import Case
+from triton_ext.ops.core.device import Device
+from triton_ext.ops.core.keys import Direction
+
+__all__ = ["Expected", "Family", "ranked", "smem_refusals"]
+
+Config = TypeVar("Config")
+
+# mbarriers and alignment.
+_RESERVED_BYTES = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """The time that a model expects of a configuration, in microseconds.
+
+    Attributes:
+        parts: What the time is made of, by name: the kernel, copies around it.
+        counted_us: The time as the planner compares it: with the family's correction, whose
+            measurement stands beside it.
+    """
+
+    parts: tuple[tuple[str, float], ...]
+    counted_us: float
+
+    @classmethod
+    def of(cls, kernel_us: float, copies_us: float = 0.0, correction: float = 1.0) -> Expected:
+        """Returns the time of a kernel and of the copies around it.
+
+        Args:
+            kernel_us: What the model of the kernel expects.
+            copies_us: Copies before the kernel, without the correction.
+            correction: How many times ``kernel_us`` counts beside other kernels' times.
+        """
+        parts = (("kernel", kernel_us), *((("copies", copies_us),) if copies_us else ()))
+        return cls(parts, kernel_us * correction + copies_us)
+
+    @property
+    def us(self) -> float:
+        """All parts."""
+        return sum(us for _, us in self.parts)
+
+
+class Family(ABC, Generic[Config]):
+    """One way to compute a direction.
+
+    Attributes:
+        kind: Its name, and that of its configurations in tables of measured choices.  A name is
+            never used again for something else: it stands in users' files.
+        direction: The direction that it computes.
+        config_type: The class of its configurations, a frozen dataclass.
+        reads_packed: Whether it takes cases with a packing, which rewrites make.
+        supersedes: Kinds of its direction that are not compared with it where it takes a case:
+            models of both are not made to be compared.
+    """
+
+    kind: ClassVar[str]
+    direction: ClassVar[Direction]
+    config_type: ClassVar[type[Any]]
+    reads_packed: ClassVar[bool] = False
+    supersedes: ClassVar[tuple[str, ...]] = ()
+
+    @abstractmethod
+    def refusals(self, case: Case, device: Device, config: Config | None = None) -> list[str]:
+        """Returns why it does not compute a case; nothing if it does.
+
+        Args:
+            case: Of its direction.
+            device: Where.
+            config: The configuration, where that is given.
+        """
+
+    def passed_over(self, case: Case, device: Device) -> str:
+        """Returns why the planner does not choose it though it computes a case; empty if it may."""
+        return ""
+
+    def is_hopeless(self, case: Case, device: Device) -> bool:
+        """Tells whether tuning can leave it out, by a comparison that the family makes itself."""
+        return False
+
+    @abstractmethod
+    def number_refusals(self, config: Config, case: Case, device: Device) -> list[str]:
+        """Returns why its kernel cannot be compiled so, whatever is read and written.
+
+        Args:
+            config: The configuration.
+            case: Only its types are looked at.
+            device: Where.
+        """
+
+    def config_refusals(self, config: Config, case: Case, device: Device) -> list[str]:
+        """Returns why a table cannot hold a configuration for a case; nothing where it can.
+
+        Nothing that a key does not hold is asked: strides, how much padding there is, and which
+        Triton is installed.  :meth:`refusals` asks that later.
+
+        Args:
+            config: The configuration.
+            case: What it is to compute.
+            device: Where.
+        """
+        return self.number_refusals(config, case, device)
+
+    @abstractmethod
+    def candidates(self, case: Case, device: Device) -> Mapping[Config, Expected]:
+        """Returns the configurations that fit, with their times, the best guess first.
+
+        Args:
+            case: One without :meth:`refusals`.
+            device: Where.
+        """
+
+    @abstractmethod
+    def bind(self, config: Config, case: Case, device: Device) -> Any:
+        """Returns the plan that launches a configuration.
+
+        Args:
+            config: The configuration.
+            case: What it computes.
+            device: Where.
+
+        Raises:
+            DescriptorError: TMA cannot describe the operands.
+            UnsupportedError: The kernel does not take the case or the configuration.
+        """
+
+
+def ranked(times: Mapping[Config, Expected]) -> dict[Config, Expected]:
+    """Returns configurations in the order of their times."""
+    return dict(sorted(times.items(), key=lambda item: item[1].counted_us))
+
+
+def smem_refusals(smem_bytes: int, device: Device) -> list[str]:
+    """Returns why a CTA does not have the shared memory of a configuration; nothing if it has.
+
+    Args:
+        smem_bytes: Of tiles and stages.
+        device: Where.
+    """
+    needed = smem_bytes + _RESERVED_BYTES
+    if needed <= device.smem_bytes:
+        return []
+    return [
+        f"its tiles and stages take {needed} bytes of shared memory, a CTA has "
+        f"{device.smem_bytes}: expected fewer stages or smaller tiles"
+    ]

@@ -1,0 +1,228 @@
+"""The planner: the only place that chooses which family computes a case, and how.
+
+A choice that was measured goes first (``tuning_store``); else the models of the families are
+compared, each with its correction.  :func:`offers` says what there was to choose from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from triton_ext.errors import UnsupportedError
+from triton_ext.ops.core.case import Case
+from triton_ext.ops.core.device import Device
+from triton_ext.ops.core.family import Expected, Family
+from triton_ext.ops.core.registry import families_of, family_of
+from triton_ext.ops.tuning_store.lookup import find
+
+__all__ = [
+    "Choice",
+    "Offer",
+    "cheapest",
+    "in_order",
+    "measured",
+    "offers",
+    "plan",
+    "ranking",
+    "refusals",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What computes a case.
+
+    Attributes:
+        family: The family.
+        config: Its configuration.
+    """
+
+    family: Family[Any]
+    config: Any
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Offer:
+    """What a family has for a case.
+
+    Attributes:
+        family: The family.
+        refusals: Why it does not compute the case; empty if it does.
+        passed_over: Why it is not compared with the others though it computes the case.
+        superseded_by: The kind of a family that is not compared with it, and goes first.
+        times: Its configurations, its best guess first, with the times that its model expects.
+    """
+
+    family: Family[Any]
+    refusals: tuple[str, ...] = ()
+    passed_over: str = ""
+    superseded_by: str = ""
+    times: tuple[tuple[Any, Expected], ...] = ()
+
+
+def plan(
+    case: Case, device: Device, config: Any = None, *, among: Collection[str] | None = None
+) -> Any:
+    """Returns the plan of a case.
+
+    Args:
+        case: What is computed; its operands have been checked.
+        device: Where.
+        config: The configuration, whose class says which family computes the case; ``None``: the
+            one that was measured, else the one that models expect to be fastest.
+        among: Kinds to choose from by their models; ``None`` for measured choices and all kinds.
+
+    Raises:
+        DescriptorError: TMA cannot describe the operands.
+        UnsupportedError: No family takes the case, or not with this configuration.
+    """
+    if config is not None:
+        family = family_of(config, case.direction)
+        if family is None:
+            raise UnsupportedError(
+                f"{case.operator}: {type(config).__name__} is no configuration of {case.direction}"
+            )
+        if case.packing is not None and not family.reads_packed:
+            raise UnsupportedError(f"{case.operator}: {family.kind} does not take packed rows")
+        return family.bind(config, case, device)
+    choice = measured(case, device) if among is None else None
+    choice = choice or cheapest(case, device, among)
+    if choice is None:
+        raise UnsupportedError(f"{case.operator}: " + "; ".join(refusals(case, device)))
+    return choice.family.bind(choice.config, case, device)
+
+
+def measured(case: Case, device: Device) -> Choice | None:
+    """Returns the choice that a table holds, ``None`` where it holds none that can run.
+
+    Args:
+        case: What is computed.
+        device: Where.
+    """
+    config = find(case.dense, device)
+    family = None if config is None else family_of(config, case.direction)
+    # A table says what was fastest, not that it can run here, nor over these strides.
+    if family is None or family.refusals(case, device, config):
+        return None
+    return Choice(family, config)
+
+
+def cheapest(case: Case, device: Device, among: Collection[str] | None = None) -> Choice | None:
+    """Returns what the models expect to be fastest; ``None`` where no family takes the case.
+
+    Args:
+        case: What is computed.
+        device: Where.
+        among: Kinds to choose from; ``None`` for all.
+    """
+    best: Choice | None = None
+    least_us = 0.0
+    for offer in offers(case, device, among, compared=True):
+        if offer.times:
+            config, expected = offer.times[0]
+            if best is None or expected.counted_us < least_us:
+                best, least_us = Choice(offer.family, config), expected.counted_us
+    return best
+
+
+def offers(
+    case: Case,
+    device: Device,
+    among: Collection[str] | None = None,
+    *,
+    compared: bool = False,
+) -> list[Offer]:
+    """Returns what every family of a case's direction has for it, in the registry's order.
+
+    Args:
+        case: What is computed.
+        device: Where.
+        among: Kinds to choose from; ``None`` for all.
+        compared: Whether to leave out those that are not compared, whose models take time as well.
+    """
+    found = [
+        _offer(family, case, device)
+        for family in families_of(case.direction)
+        if (case.packing is None or family.reads_packed) and (among is None or family.kind in among)
+    ]
+    taking = [each.family for each in found if not each.refusals and not each.passed_over]
+    by = {kind: family.kind for family in taking for kind in family.supersedes}
+    result = []
+    for each in found:
+        superseded_by = by.get(each.family.kind, "")
+        if compared and (each.refusals or each.passed_over or superseded_by):
+            continue
+        times: tuple[tuple[Any, Expected], ...] = ()
+        if not each.refusals:
+            times = tuple(each.family.candidates(case, device).items())
+        result.append(
+            Offer(
+                family=each.family,
+                refusals=each.refusals,
+                passed_over=each.passed_over,
+                superseded_by=superseded_by,
+                times=times,
+            )
+        )
+    return result
+
+
+def _offer(family: Family[Any], case: Case, device: Device) -> Offer:
+    refused = tuple(family.refusals(case, device))
+    passed_over = "" if refused else family.passed_over(case, device)
+    return Offer(family=family, refusals=refused, passed_over=passed_over)
+
+
+def ranking(case: Case, device: Device, among: Collection[str] | None = None) -> list[Any]:
+    """Returns the configurations of the families that are compared, as :func:`in_order`.
+
+    Args:
+        case: What is computed.
+        device: Where.
+        among: Kinds to choose from; ``None`` for all.
+    """
+    found = offers(case, device, among, compared=True)
+    return in_order(found)
+
+
+def in_order(found: Iterable[Offer]) -> list[Any]:
+    """Returns configurations in the order of their times, the best of another family second.
+
+    Models err by family more than by configuration.  Those of one family stay in its own order.
+
+    Args:
+        found: Of a few families.
+    """
+    times: list[tuple[float, Any]] = []
+    for offer in found:
+        least_us = 0.0
+        for config, expected in offer.times:
+            least_us = max(least_us, expected.counted_us)
+            times.append((least_us, config))
+    configs = [config for _, config in sorted(times, key=lambda item: item[0])]
+    other = next((each for each in configs if type(each) is not type(configs[0])), None)
+    if other is not None:
+        configs.remove(other)
+        configs.insert(1, other)
+    return configs
+
+
+def refusals(case: Case, device: Device) -> list[str]:
+    """Returns why no family takes a case; nothing if one does.
+
+    Args:
+        case: What is computed.
+        device: Where.
+    """
+    found = offers(case, device, compared=True)
+    if any(offer.times for offer in found):
+        return []
+    if found:
+        return [
+            f"a CTA has {device.smem_bytes} bytes of shared memory, the smallest tile "
+            "configuration needs more"
+        ]
+    every = (_offer(family, case, device) for family in families_of(case.direction))
+    return [f"{each.family.kind}: {reason}" for each in every for reason in each.refusals]

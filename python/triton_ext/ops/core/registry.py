@@ -1,0 +1,86 @@
+"""All families, one line each.  A kernel that is not here is never launched."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from triton_ext.ops.core.case import Case
+from triton_ext.ops.core.device import Device
+from triton_ext.ops.core.family import Family
+from triton_ext.ops.core.keys import Direction
+from triton_ext.ops.families.depthwise.family import DEPTHWISE, DEPTHWISE_DGRAD, DEPTHWISE_WGRAD
+from triton_ext.ops.families.direct import DIRECT, DIRECT_DGRAD
+from triton_ext.ops.families.few_channels.family import FEW_CHANNELS
+from triton_ext.ops.families.gemm import GEMM, GEMM_DGRAD
+from triton_ext.ops.families.gluon import GLUON, GLUON_DGRAD, GLUON_WGRAD
+from triton_ext.ops.families.kn2row.family import KN2ROW
+from triton_ext.ops.families.patches import PATCHES
+from triton_ext.ops.families.wgrad import WGRAD
+from triton_ext.ops.rewrites.as_fprop import AS_FPROP
+from triton_ext.ops.rewrites.operand_swap import OPERAND_SWAP
+from triton_ext.ops.rewrites.partial_im2col import PARTIAL_IM2COL, PARTIAL_IM2COL_WGRAD
+
+__all__ = ["FAMILIES", "config_refusals", "config_types", "families_of", "family_of", "kind_of"]
+
+#: Of two that are expected to take the same time, the first is chosen.
+FAMILIES: tuple[Family[Any], ...] = (
+    # fprop
+    GLUON,
+    GEMM,
+    PARTIAL_IM2COL,
+    FEW_CHANNELS,
+    KN2ROW,
+    DEPTHWISE,
+    DIRECT,
+    # dgrad
+    GEMM_DGRAD,
+    GLUON_DGRAD,
+    AS_FPROP,
+    PATCHES,
+    DEPTHWISE_DGRAD,
+    DIRECT_DGRAD,
+    # wgrad
+    WGRAD,
+    GLUON_WGRAD,
+    PARTIAL_IM2COL_WGRAD,
+    OPERAND_SWAP,
+    DEPTHWISE_WGRAD,
+)
+
+
+def families_of(direction: Direction) -> tuple[Family[Any], ...]:
+    """Returns the families that compute a direction."""
+    return tuple(family for family in FAMILIES if family.direction == direction)
+
+
+def family_of(config: object, direction: Direction) -> Family[Any] | None:
+    """Returns the family of a configuration; ``None`` where no family of the direction has it."""
+    for family in FAMILIES:
+        if family.direction == direction and family.config_type is type(config):
+            return family
+    return None
+
+
+def config_refusals(config: object, case: Case, device: Device) -> list[str]:
+    """Returns why a table cannot hold a configuration for a case; nothing where it can.
+
+    Args:
+        config: A configuration of any family.
+        case: What it is to compute.
+        device: Where.
+    """
+    family = family_of(config, case.direction)
+    if family is None:
+        kinds = ", ".join(each.kind for each in families_of(case.direction))
+        return [f"no kernel of {case.direction}, which has {kinds}"]
+    return family.config_refusals(config, case, device)
+
+
+def config_types() -> dict[str, type[Any]]:
+    """Returns the classes of all configurations, by kind."""
+    return {family.kind: family.config_type for family in FAMILIES}
+
+
+def kind_of(config: object) -> str | None:
+    """Returns the kind of a configuration; ``None`` where no family has it."""
+    return next((each.kind for each in FAMILIES if each.config_type is type(config)), None)

@@ -1,0 +1,416 @@
+"""Depthwise convolutions without tensor cores: forward, and the gradient of the input.
+
+Symbols: an input [N, ([D, ]H, )W, C], of which an output of as many channels is made, each channel
+by a filter of its own of T * R * S taps.  Forward the input is x and the output y.  The gradient of
+the input is the same walk over dy: the filter is read from its end, and where the convolution has a
+stride, the walk is over dy with as many zeros less one between its pixels, which are left out.
+
+A program computes BLOCK_P positions by BLOCK_C channels, neighbouring threads neighbouring
+channels.  A position is QW neighbouring pixels of a row of the output, whose accumulators are a
+tuple.  For every row of the filter, the columns of the input that it reaches from a position are
+loaded once each and multiplied by all taps that they belong to: for stride 1, QW + S - 1 loads for
+QW * S products.  Rows that several rows of the output read come from L1.
+
+Pointers and masks: no tensor maps, so any stride, padding, dilation and alignment would do.  What
+lies outside of the input counts as zero and is not read.
+"""
+
+# Tuples of a kernel have no starred items, and what is compiled in is an "if" of its own.
+# ruff: noqa: RUF005, SIM114
+# mypy: disable-error-code="assignment"
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import triton
+import triton.language as tl
+
+from triton_ext.ops.conv_launch import three
+from triton_ext.ops.core.compiling_ahead import compile_ahead, without_tensors
+from triton_ext.ops.core.epilogue import PLAIN, EpilogueSpec
+from triton_ext.ops.epilogue_device import activate, pixels_of_image, report_amax
+from triton_ext.ops.families.depthwise.config import DepthwiseConfig, Walk
+from triton_ext.ops.kernels.depthwise_columns import columns_of, tap_of, taps_up_to
+
+__all__ = [
+    "compile_conv_depthwise",
+    "conv_depthwise_kernel",
+    "depthwise_constants",
+    "depthwise_scalars",
+]
+
+
+@triton.jit
+def conv_depthwise_kernel(
+    x_ptr,  # the input [N, ([D, ]H, )W, C], pixels of any stride, channels contiguous
+    w_ptr,  # w [T * R * S, C], packed
+    y_desc,  # None
+    y_ptr,  # the output, packed
+    bias_ptr,  # from here to extra: as for conv_fprop_kernel
+    scale_ptr,
+    tile_scale_ptr,
+    residual_desc,  # None
+    residual_ptr,
+    out_scale_ptr,
+    amax_ptr,
+    extra,
+    positions,  # of one class of rows
+    size_d,  # input pixels; these per spatial dimension, None for dimensions that are not there
+    size_h,
+    size_w,
+    out_d,
+    out_h,
+    out_w,
+    rows_d,  # rows of the output of one class
+    rows_h,
+    groups_w,  # positions in a row
+    low_d,  # in front of the input; of W: full steps
+    low_h,
+    low_w,
+    x_stride_d,  # in pixels
+    x_stride_h,
+    x_stride_n,
+    DIMS: tl.constexpr,
+    T: tl.constexpr,
+    R: tl.constexpr,
+    S: tl.constexpr,
+    C: tl.constexpr,
+    X_STRIDE_W: tl.constexpr,  # elements of a pixel
+    STEP_D: tl.constexpr,  # stride of the output's pixels
+    STEP_H: tl.constexpr,
+    STEP_W: tl.constexpr,
+    UP_D: tl.constexpr,  # distance of the input's pixels
+    UP_H: tl.constexpr,
+    UP_W: tl.constexpr,
+    DILATION_D: tl.constexpr,
+    DILATION_H: tl.constexpr,
+    DILATION_W: tl.constexpr,
+    PHASE_W: tl.constexpr,  # what padding has over full steps
+    IS_FLIPPED: tl.constexpr,
+    IS_WIDE: tl.constexpr,  # offsets need 64 bits
+    QW: tl.constexpr,
+    BLOCK_P: tl.constexpr,
+    BLOCK_C: tl.constexpr,
+    DTYPE: tl.constexpr,  # of the output
+    ACTIVATION: tl.constexpr,
+    FUNCTION: tl.constexpr,
+    ACC_DTYPE: tl.constexpr,
+    RESIDUAL_PER_IMAGE: tl.constexpr,
+):
+    NUM_C: tl.constexpr = (C + BLOCK_C - 1) // BLOCK_C
+    ZERO: tl.constexpr = 0 if ACC_DTYPE.is_int() else 0.0
+    block = tl.program_id(0) // NUM_C
+    channels = tl.program_id(0) % NUM_C * BLOCK_C + tl.arange(0, BLOCK_C)
+    position = block * BLOCK_P + tl.arange(0, BLOCK_P)
+    valid = position < positions
+    first = position % groups_w * QW  # pixel of the output in its row
+    rest = position // groups_w
+    image = rest
+    pixel = first
+    class_h = 0
+    class_d = 0
+    h = 0
+    d = 0
+    if DIMS > 1:
+        h = rest % rows_h
+        image = rest // rows_h
+        class_h = tl.program_id(1) % UP_H
+        this_h = h * UP_H + class_h
+        valid = valid & (this_h < out_h)
+        pixel = this_h * out_w + first
+    if DIMS > 2:
+        d = image % rows_d
+        image = image // rows_d
+        class_d = tl.program_id(1) // UP_H
+        this_d = d * UP_D + class_d
+        valid = valid & (this_d < out_d)
+        pixel += this_d * out_h * out_w
+    if IS_WIDE:
+        image = image.to(tl.int64)
+    column = first * STEP_W // UP_W - low_w
+    pixels_in = image * x_stride_n + column
+    # Of the tile's shape, so that a thread loads what it multiplies.
+    is_channel = (channels < C)[None, :]
+    weights_from = w_ptr + tl.zeros((BLOCK_P, 1), dtype=tl.int32) + channels[None, :]
+
+    accs = ()
+    for _ in tl.static_range(QW):
+        accs = accs + (tl.zeros((BLOCK_P, BLOCK_C), dtype=ACC_DTYPE),)
+    for line in range(T * R):
+        inside = valid
+        pixels = pixels_in
+        is_hit = True
+        if DIMS > 1:
+            from_h = class_h + line % R * DILATION_H - low_h
+            row = h * STEP_H + from_h // UP_H
+            inside = inside & (row >= 0) & (row < size_h)
+            pixels += row * x_stride_h
+            is_hit = from_h % UP_H == 0
+        if DIMS > 2:
+            from_d = class_d + line // R * DILATION_D - low_d
+            plane = d * STEP_D + from_d // UP_D
+            inside = inside & (plane >= 0) & (plane < size_d)
+            pixels += plane * x_stride_d
+            is_hit = is_hit & (from_d % UP_D == 0)
+        mask = inside[:, None] & is_channel
+        columns_from = x_ptr + (pixels * X_STRIDE_W)[:, None] + channels[None, :]
+        tap = T * R * S - 1 - line * S if IS_FLIPPED else line * S
+        line_from = weights_from + tap * C
+        if UP_H * UP_D == 1:
+            accs = _add_line(
+                accs, columns_from, mask, column, size_w, line_from, is_channel, S, C, X_STRIDE_W,
+                STEP_W, UP_W, DILATION_W, PHASE_W, IS_FLIPPED, QW, BLOCK_C, ACC_DTYPE, ZERO,
+            )  # fmt: skip
+        elif is_hit:
+            accs = _add_line(
+                accs, columns_from, mask, column, size_w, line_from, is_channel, S, C, X_STRIDE_W,
+                STEP_W, UP_W, DILATION_W, PHASE_W, IS_FLIPPED, QW, BLOCK_C, ACC_DTYPE, ZERO,
+            )  # fmt: skip
+    pixel += image * pixels_of_image(out_d, out_h, out_w, DIMS)
+    images = image if RESIDUAL_PER_IMAGE else None
+    _finish(
+        accs, pixel, images, valid, out_w - first, channels, y_ptr, bias_ptr, scale_ptr,
+        tile_scale_ptr, residual_ptr, out_scale_ptr, amax_ptr, extra, C, QW, DTYPE, ACTIVATION,
+        FUNCTION,
+    )  # fmt: skip
+
+
+@triton.jit
+def _add_line(
+    accs,
+    columns_from,
+    mask,
+    column,
+    size_w,
+    weights_from,
+    is_channel,
+    S: tl.constexpr,
+    C: tl.constexpr,
+    X_STRIDE_W: tl.constexpr,
+    STEP: tl.constexpr,
+    UP: tl.constexpr,
+    DILATION: tl.constexpr,
+    PHASE: tl.constexpr,
+    IS_FLIPPED: tl.constexpr,
+    QW: tl.constexpr,
+    BLOCK_C: tl.constexpr,
+    ACC_DTYPE: tl.constexpr,
+    ZERO: tl.constexpr,
+):
+    """Adds what a row of the filter sees to the accumulators of positions.
+
+    Args:
+        accs: QW accumulators [P, C].
+        columns_from: [P, C], where column 0 of a position lies, which may be outside of its row.
+        mask: [P, C], whether the row is one of the input.
+        column: [P], of column 0.
+        size_w: Columns of the input.
+        weights_from: [P, C], the row's first tap, or its last where it is flipped.
+        is_channel: [1, C].
+    """
+    # As a tensor: a width of 1 comes as a constant.
+    width = (tl.zeros_like(column) + size_w).to(tl.uint32, bitcast=True)
+    weights = ()
+    for j in tl.static_range(columns_of(QW, S, STEP, UP, DILATION, PHASE)):
+        if taps_up_to(j, QW, S, STEP, UP, DILATION, PHASE) > 0:
+            # Weights are loaded when the first column needs them: long filters do not fit.
+            for s in tl.static_range(len(weights), taps_up_to(j, QW, S, STEP, UP, DILATION, PHASE)):
+                from_tap = weights_from - s * C if IS_FLIPPED else weights_from + s * C
+                if C % BLOCK_C == 0:
+                    weight = tl.load(from_tap)
+                else:
+                    weight = tl.load(from_tap, mask=is_channel, other=ZERO)
+                weights = weights + (weight.to(ACC_DTYPE),)
+            # One comparison: a negative column is a large one.
+            is_column = (column + j).to(tl.uint32, bitcast=True) < width
+            x = tl.load(columns_from + j * X_STRIDE_W, mask=mask & is_column[:, None], other=ZERO)
+            x = x.to(ACC_DTYPE)
+            sums = ()
+            for q in tl.static_range(QW):
+                if tap_of(j, q, S, STEP, UP, DILATION, PHASE) >= 0:
+                    weight = weights[tap_of(j, q, S, STEP, UP, DILATION, PHASE)]
+                    # Whether Triton makes one instruction of two is an option of its.
+                    if ACC_DTYPE.is_int():
+                        sums = sums + (accs[q] + x * weight,)
+                    else:
+                        sums = sums + (tl.fma(x, weight, accs[q]),)
+                else:
+                    sums = sums + (accs[q],)
+            accs = sums
+    return accs
+
+
+@triton.jit
+def _finish(
+    accs,
+    pixel,
+    images,
+    valid,
+    pixels_left,
+    channels,
+    y_ptr,
+    bias_ptr,
+    scale_ptr,
+    tile_scale_ptr,
+    residual_ptr,
+    out_scale_ptr,
+    amax_ptr,
+    extra,
+    C: tl.constexpr,
+    QW: tl.constexpr,
+    DTYPE: tl.constexpr,
+    ACTIVATION: tl.constexpr,
+    FUNCTION: tl.constexpr,
+):
+    """The epilogue and the store; as ``scale_and_shift`` and ``finish_tile``, in their order.
+
+    Args:
+        accs: QW accumulators [P, C] of neighbouring pixels.
+        pixel: [P], the first pixel of each position, of all of the output.
+        images: [P], of each position, for a residual per image; None for one per pixel.
+        valid: [P], whether there is such a position.
+        pixels_left: [P], how many pixels a row has from there on.
+        channels: [C].
+    """
+    rows = tl.zeros_like(valid.to(tl.int32))[:, None]
+    is_channel = (channels < C)[None, :]
+    if scale_ptr is not None:
+        scale = tl.load(scale_ptr + (rows + channels[None, :]), mask=is_channel, other=0.0)
+    if bias_ptr is not None:
+        bias = tl.load(bias_ptr + (rows + channels[None, :]), mask=is_channel, other=0.0)
+    offsets = pixel[:, None] * C + channels[None, :]
+    for q in tl.static_range(QW):
+        tile = accs[q]
+        mask = (valid & (q < pixels_left))[:, None] & is_channel
+        if tile_scale_ptr is not None:
+            tile = tile.to(tl.float32) * tl.load(tile_scale_ptr).to(tl.float32)
+        if scale_ptr is not None:
+            tile = tile.to(tl.float32) * scale.to(tl.float32)
+        if bias_ptr is not None:
+            tile = tile.to(tl.float32) + bias.to(tl.float32)
+        if residual_ptr is not None:
+            if images is None:
+                residual = tl.load(residual_ptr + offsets + q * C, mask=mask, other=0.0)
+            else:
+                of_images = images[:, None] * C + channels[None, :]
+                residual = tl.load(residual_ptr + of_images, mask=mask, other=0.0)
+            tile = tile.to(tl.float32) + residual.to(tl.float32)
+        if ACTIVATION != "none":
+            tile = activate(tile.to(tl.float32), ACTIVATION)
+        if FUNCTION is not None:
+            if extra is None:
+                tile = FUNCTION(tile.to(tl.float32), pixel.to(tl.int64) + q, channels)
+            else:
+                tile = FUNCTION(tile.to(tl.float32), pixel.to(tl.int64) + q, channels, *extra)
+        if amax_ptr is not None:
+            report_amax(tile.to(tl.float32), mask, amax_ptr)
+        if out_scale_ptr is not None:
+            tile = tile.to(tl.float32) * tl.load(out_scale_ptr).to(tl.float32)
+        tl.store(y_ptr + offsets + q * C, tile.to(DTYPE), mask=mask)
+
+
+def depthwise_constants(
+    config: DepthwiseConfig,
+    walk: Walk,
+    pixel_stride: int,
+    dtype: tl.dtype,
+    out_dtype: tl.dtype,
+    epilogue: EpilogueSpec = PLAIN,
+) -> dict[str, Any]:
+    """Returns the kernel's constexpr arguments, in the order of its parameters.
+
+    Args:
+        config: The configuration.
+        walk: Which way over which input.
+        pixel_stride: Elements from one column of the input to the next.
+        dtype: Of the input and the filter.
+        out_dtype: Of the output.
+        epilogue: What is done to the output before it is stored.
+    """
+    names = "DHW"
+    filled = [(1,) * (3 - walk.dims) + values for values in (walk.step, walk.up, walk.dilation)]
+    t, r, s = (1,) * (3 - walk.dims) + walk.taps
+    phase = walk.low[-1] % walk.up[-1]
+    return {
+        "DIMS": walk.dims,
+        "T": t,
+        "R": r,
+        "S": s,
+        "C": walk.channels,
+        "X_STRIDE_W": pixel_stride,
+        **{
+            f"{kind}_{name}": value
+            for kind, values in zip(("STEP", "UP", "DILATION"), filled, strict=True)
+            for name, value in zip(names, values, strict=True)
+        },
+        "PHASE_W": phase,
+        "IS_FLIPPED": walk.is_flipped,
+        "IS_WIDE": walk.is_wide(pixel_stride, config.qw),
+        "QW": config.qw,
+        "BLOCK_P": config.block_p,
+        "BLOCK_C": config.block_c,
+        "DTYPE": out_dtype,
+        "ACTIVATION": epilogue.activation,
+        "FUNCTION": epilogue.function,
+        "ACC_DTYPE": tl.int32 if dtype == tl.int8 else tl.float32,
+        "RESIDUAL_PER_IMAGE": epilogue.residual_per_image,
+    }
+
+
+def depthwise_scalars(
+    config: DepthwiseConfig, walk: Walk, strides: tuple[int, ...]
+) -> tuple[int | None, ...]:
+    """Returns the kernel's runtime arguments.
+
+    Args:
+        config: The configuration.
+        walk: Which way over which input.
+        strides: Of the input's images and its rows, ([D, [H]]), in pixels.
+    """
+    rows = walk.class_rows
+    groups = math.ceil(walk.out_size[-1] / config.qw)
+    d, h, _ = three((*strides[1:], 0))
+    return (
+        walk.batch * math.prod(rows) * groups,
+        *three(walk.in_size),
+        *three(walk.out_size),
+        *three((*rows, 0))[:2],
+        groups,
+        *three((*walk.low[:-1], walk.low[-1] // walk.up[-1])),
+        d,
+        h,
+        strides[0],
+    )
+
+
+def compile_conv_depthwise(
+    config: DepthwiseConfig,
+    walk: Walk,
+    capability: int,
+    *,
+    dtype: tl.dtype = tl.float16,
+    epilogue: EpilogueSpec = PLAIN,
+) -> Any:
+    """Compiles the kernel ahead of time, without a GPU and without an epilogue's tensors.
+
+    Args:
+        config: The configuration.
+        walk: Which way over which input, which is packed.
+        capability: Compute capability of the target times ten: 90, 100.
+        dtype: Of the input, the filter and the output.
+        epilogue: An activation.
+
+    Returns:
+        Triton's compiled kernel; its ``asm`` holds TTGIR, PTX and cubin.
+    """
+    constants = depthwise_constants(config, walk, walk.channels, dtype, dtype, epilogue)
+    pointer = "*i8" if dtype == tl.int8 else f"*{dtype}"
+    pointers = dict.fromkeys(("x_ptr", "w_ptr", "y_ptr"), pointer)
+    constants |= without_tensors(conv_depthwise_kernel, pointers)
+    for letter in "dh"[: 3 - walk.dims]:
+        kinds = ("size", "out", "rows", "low", "x_stride")
+        constants |= dict.fromkeys(f"{kind}_{letter}" for kind in kinds)
+    return compile_ahead(
+        conv_depthwise_kernel, pointers, constants, capability, num_warps=config.num_warps
+    )

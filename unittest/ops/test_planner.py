@@ -1,0 +1,197 @@
+"""The planner: tables go first, then the models; and what it says of its choices.  Needs no GPU."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+
+pytest.importorskip("torch", reason="triton_ext.ops needs torch, which is not installed")
+
+import torch
+from problem_cases import problem_of
+from triton_ext.errors import UnsupportedError
+from triton_ext.ops import explain
+from triton_ext.ops.api.explain import explain_case
+from triton_ext.ops.core import planner
+from triton_ext.ops.core.case import Case
+from triton_ext.ops.core.device import KNOWN, assumed_device
+from triton_ext.ops.core.keys import DIRECTIONS
+from triton_ext.ops.families.gemm import GEMM_DGRAD
+from triton_ext.ops.families.patches import PATCHES
+from triton_ext.ops.kernels.patches import PatchDgradPlan
+from triton_ext.ops.rewrites.as_fprop import AS_FPROP, ForwardDgradPlan
+from triton_ext.ops.tuning.calls import make_plan
+from triton_ext.ops.tuning_store.files import Entry
+from triton_ext.ops.tuning_store.kinds import encode, kind_of
+from triton_ext.ops.tuning_store.lookup import lookup
+from triton_ext.tools.cli import main
+
+from benchmarks.suites import select_layers
+
+HALF = torch.float16
+META = torch.device("meta")
+H200 = KNOWN["h200"]
+GPU = replace(H200, name="A GPU of these tests")
+
+# The stem of a ConvNeXt, whose gradient is computed by patches; the end of a VAE, whose gradient is
+# fprop over packed rows.
+STEM = problem_of(n=64, ci=3, co=96, size=(224, 224), taps=(4, 4), stride=4)
+END = problem_of(n=1, ci=128, co=3, size=(512, 512), padding=1)
+
+
+def case_of(problem, direction="dgrad", **others):
+    return Case(direction=direction, problem=problem, dtype=HALF, **others)
+
+
+@pytest.fixture
+def table():
+    """A function that puts a measured choice into this process's table of a GPU."""
+
+    def add(case, config):
+        entry = Entry(
+            kind=kind_of(config), config=encode(config), us=12.5, measured="2026-11-27T00:00:00Z"
+        )
+        lookup.add(GPU.name, {case.key(GPU.num_sms): entry.raw()}, "a test")
+
+    yield add
+    lookup.forget(added=True)
+
+
+def first_of(family, case):
+    return next(iter(family.candidates(case, GPU)))
+
+
+@pytest.mark.parametrize(
+    ("problem", "family", "plan"),
+    [(STEM, PATCHES, PatchDgradPlan), (END, AS_FPROP, ForwardDgradPlan)],
+    ids=["patches", "as fprop"],
+)
+def test_a_table_goes_before_the_models_of_every_family(table, problem, family, plan):
+    case = case_of(problem)
+    assert planner.cheapest(case, GPU).family is family
+    assert isinstance(planner.plan(case, GPU), plan)
+    # Another family that was measured to be faster; then another configuration of this one.
+    config = first_of(GEMM_DGRAD, case)
+    table(case, config)
+    assert planner.measured(case, GPU) == planner.Choice(GEMM_DGRAD, config)
+    assert planner.plan(case, GPU).config == config
+    config = [*family.candidates(case, GPU)][-1]
+    lookup.forget(added=True)
+    table(case, config)
+    assert planner.measured(case, GPU) == planner.Choice(family, config)
+    assert isinstance(planner.plan(case, GPU), plan)
+
+
+def test_a_measured_choice_that_cannot_run_here_leaves_the_choice_to_the_models(table):
+    # Of one key, but other padding: no patches there.
+    padded = replace(STEM, padding=((0, 1), (0, 1)))
+    moved = replace(STEM, padding=((1, 0), (1, 0)))
+    assert case_of(padded).key(132) == case_of(moved).key(132)
+    table(case_of(padded), first_of(PATCHES, case_of(STEM)))
+    assert planner.measured(case_of(moved), GPU) is None
+    assert planner.plan(case_of(moved), GPU).config == planner.cheapest(case_of(moved), GPU).config
+
+
+def test_strides_decide_which_kernel_reads_a_view():
+    one = problem_of(n=1, ci=128, co=3, size=(1024, 1024), padding=1)
+    dense = case_of(one, "fprop")
+    assert planner.cheapest(dense, H200).family.kind == "col2im"
+    *outer, _ = dense.strides_of_x
+    view = replace(dense, x_strides=(*outer[:3], 129))
+    assert planner.cheapest(view, H200).family.kind != "col2im"
+    assert view.dense == dense
+
+
+def test_a_family_that_supersedes_others_is_not_compared_with_them():
+    found = {each.family.kind: each for each in planner.offers(case_of(END), H200)}
+    assert found["gemm"].superseded_by == "as_fprop"
+    assert found["gemm"].times
+    compared = planner.offers(case_of(END), H200, compared=True)
+    assert [each.family.kind for each in compared] == ["as_fprop"]
+    # Where it does not pay, the others are.
+    wide = case_of(problem_of(n=8, ci=64, co=64, size=(56, 56), padding=1))
+    found = {each.family.kind: each for each in planner.offers(wide, H200)}
+    assert "packed rows take" in found["as_fprop"].passed_over
+    assert not found["gemm"].superseded_by
+
+
+def test_a_configuration_of_another_direction_is_refused():
+    config = first_of(PATCHES, case_of(STEM))
+    with pytest.raises(UnsupportedError, match="PatchConfig is no configuration of fprop"):
+        planner.plan(case_of(STEM, "fprop"), H200, config)
+
+
+# ---- explain -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("direction", DIRECTIONS)
+def test_what_is_explained_is_what_is_planned(direction):
+    def innermost(config):
+        inner = getattr(config, "config", None)
+        return config if inner is None else innermost(inner)
+
+    for layer in select_layers("all")[::7]:
+        case = case_of(layer.problem, direction)
+        chosen = explain_case(case, H200).chosen
+        with assumed_device(H200):
+            assert innermost(chosen.config) == make_plan(case, META).config, layer.name
+
+
+def test_every_family_is_there_with_its_times_or_its_refusal():
+    x = torch.empty(1, 512, 512, 128, dtype=HALF, device="meta").permute(0, 3, 1, 2)
+    weight = torch.empty(3, 128, 3, 3, dtype=HALF, device="meta")
+    found = explain(x, weight, padding=1, direction="dgrad")
+    assert found.chosen is found.candidates[0]
+    assert found.chosen.kind == "as_fprop"
+    # Copies of dy and of the weight beside the kernel.
+    assert [name for name, _ in found.chosen.parts] == ["kernel", "copies"]
+    assert found.chosen.us == pytest.approx(sum(us for _, us in found.chosen.parts))
+    by_kind = {each.kind: each for each in found.candidates}
+    assert set(by_kind) == {"gemm", "gluon", "as_fprop", "patches", "depthwise", "direct"}
+    assert by_kind["patches"].config is None
+    assert "no patches" in by_kind["patches"].reason
+    assert by_kind["gemm"].reason == "as_fprop goes first"
+    assert math.isnan(by_kind["direct"].us)
+    lines = str(found).splitlines()
+    assert lines[0] == "dgrad 1x128x512x512 -> 3 k3x3 float16 on NVIDIA H200, 132 multiprocessors"
+    assert lines[2].startswith("* as_fprop ")
+    assert any(line.startswith("  patches         refused: ") for line in lines)
+
+
+def test_a_table_is_explained(table):
+    case = case_of(STEM)
+    config = first_of(GEMM_DGRAD, case)
+    table(case, config)
+    found = explain_case(case, GPU)
+    assert (found.chosen.kind, found.chosen.config) == ("gemm", config)
+    assert found.chosen.measured_us == 12.5
+    assert found.key == case.key(132)
+    assert "measured 12.5 us" in str(found).splitlines()[2]
+    # The models would have chosen another family, which is still there.
+    assert any(each.kind == "patches" and each.config is not None for each in found.candidates)
+
+
+def test_what_no_kernel_takes_is_explained():
+    found = explain_case(replace(case_of(END), dtype=torch.int8), H200)
+    assert found.chosen is None
+    assert "refused: dtype torch.int8" in str(found)
+    x, weight = (torch.empty(1, 8, 3, 3, device="meta") for _ in range(2))
+    with pytest.raises(ValueError, match="direction is 'up': expected fprop or dgrad or wgrad"):
+        explain(x, weight, direction="up")
+
+
+def test_the_command(capsys):
+    shape = "32,96,56,56 -> 96 k7 g96"
+    assert main(["explain", shape, "--direction", "fprop", "wgrad"]) == 0
+    out = capsys.readouterr().out
+    assert "fprop 32x96x56x56 -> 96 k7x7 g96 float16 on NVIDIA H200" in out
+    assert "* depthwise " in out
+    assert "* depthwise_wgrad " in out
+    assert main(["explain", shape, "--direction", "dgrad", "--dtype", "int8"]) == 1
+    assert "refused: dtype torch.int8" in capsys.readouterr().out
+    assert main(["explain", "32,96 -> 7"]) == 2
+    assert "shape '32x96_7': expected NxCixSIZE" in capsys.readouterr().err
+    assert main(["explain", shape, "--dtype", "float12"]) == 2
+    assert "dtype 'float12': expected one of float16" in capsys.readouterr().err
