@@ -14,7 +14,7 @@
 // CHECK-NEXT: ^
 // CHECK-NEXT: note: it may refer to memory from outside as well
 // CHECK-NOT: remark
-// CHECK: notes.mlir:[[@LINE+11]]:3: error: expected another operand in 'scf.for'
+// CHECK: notes.mlir:[[@LINE+11]]:3: error: 'scf.for' takes at least 3 operands, and the text names 1
 tt.func public @f(%c: i1, %o: !ttg.memdesc<64xi32, #s, #smem, mutable>) {
   %m = ttng.tmem_alloc : () -> !ttg.memdesc<128x128xf32, #t, #ttng.tensor_memory, mutable>
   %a = ttg.local_alloc : () -> !ttg.memdesc<64xi32, #s, #smem, mutable>
