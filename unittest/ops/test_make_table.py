@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, fields
+from datetime import datetime, timedelta, timezone
 
 import pytest
 
@@ -129,7 +130,13 @@ def test_tables_of_tuning_are_taken_and_newer_entries_stay(made, found):
     sweep = forward({"32,56,56,64,64,3,3,1": {"results": [result(FIRST, 1.0)]}})
     _, table = made(sweep)
     (key,) = table.entries
-    newer = {**table.entries[key], "measured": "2027-01-01T00:00:00.000000Z", "us": 3.0}
+    newer = {
+        **table.entries[key],
+        "measured": (datetime.now(timezone.utc) + timedelta(hours=1)).strftime(
+            "%Y-%m-%dT%H:%M:%S.%fZ"
+        ),
+        "us": 3.0,
+    }
     document = {"format": "triton-ext tuning", "schema": 1, "gpu": GPU, "entries": {key: newer}}
     assert made(document)[1].entries == {key: newer}
     assert made(sweep)[1].entries == {key: newer}

@@ -294,6 +294,14 @@ class PaddedSharedEncoding(SharedEncoding):
         moving = [basis for _, bases in layout.bases for basis in bases if any(basis)]
         if len(moving) != layout.total_out_bits:
             self._reject("expected bases that reach every element of their shape once")
+        for dim in range(self.rank):
+            held = max((basis[dim] for basis in self.offset_bases), default=0)
+            inside = [basis for basis in self.cga_layout if 0 < basis[dim] < held]
+            if inside:
+                # Triton takes the layout apart into that of one CTA and that of all.
+                self._reject(
+                    f"expected bases of 'block' beyond those of 'offset', found {inside[0]}"
+                )
 
     def _linear(self) -> LinearLayout:
         bases = {"offset": self.offset_bases, "block": self.cga_layout}
