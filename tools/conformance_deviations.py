@@ -72,14 +72,6 @@ DEVIATIONS: tuple[Deviation, ...] = (
         proof="unittest/analysis/test_membar.py::test_contained_barriers_depend_on_the_host",
     ),
     Deviation(
-        file="TritonGPU/coalesce-async-copy.mlir",
-        lines=(45,),
-        upstream="%{{.*}} = ttg.async_copy_global_to_local %{{.*}}: tensor<64x!tt.ptr<i32>",
-        ours=": tensor<64x!tt.ptr<i32>",
-        reason="the operation keeps the line break that its source has in front of the types",
-        proof="docs/adr/0005-trivia-ownership.md",
-    ),
-    Deviation(
         file=_COALESCE,
         lines=(101,),
         upstream="sizePerThread = [1, 2], threadsPerWarp = [2, 32]",
