@@ -85,7 +85,7 @@ def test_a_table_goes_before_the_models_of_every_family(table, problem, family, 
 
 
 def test_a_measured_choice_that_cannot_run_here_leaves_the_choice_to_the_models(table):
-    # Of one key, but other padding: no patches there.
+    # The same key with other padding: patches do not take it.
     padded = replace(STEM, padding=((0, 1), (0, 1)))
     moved = replace(STEM, padding=((1, 0), (1, 0)))
     assert case_of(padded).key(132) == case_of(moved).key(132)

@@ -148,12 +148,12 @@ class PaddedDgradPlan:
 
     @property
     def dtype(self) -> torch.dtype:
-        """Of dy, weight and dx."""
+        """The dtype of dy, weight and dx."""
         return self.padded.dtype
 
     @property
     def launcher(self) -> Launcher:
-        """Of the padded plan."""
+        """The launcher of the padded plan."""
         return self.padded.launcher
 
     def run(

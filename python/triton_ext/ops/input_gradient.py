@@ -37,7 +37,7 @@ class InputGradientPlan:
 
     @property
     def dtype(self) -> torch.dtype:
-        """Of dy, weight and dx."""
+        """The dtype of dy, weight and dx."""
         return self.plain.out_dtype
 
     @property

@@ -79,7 +79,7 @@ def _fields_of(config: Any) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Explanation:
-    """What there was to choose from for a direction of a convolution.
+    """Lists the candidates for a direction of a convolution, the chosen one first.
 
     Attributes:
         case: What is computed.

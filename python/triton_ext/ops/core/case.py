@@ -73,18 +73,18 @@ class Case:
 
     @property
     def output_dtype(self) -> torch.dtype:
-        """Of y, dx or dw."""
+        """The dtype of y, dx or dw."""
         out = self.out_dtype or self.epilogue.out_dtype
         return out or (torch.int32 if self.dtype == torch.int8 else self.dtype)
 
     @property
     def strides_of_x(self) -> tuple[int, ...]:
-        """Of x [N, Ci, *input_size], in elements."""
+        """The strides of x [N, Ci, *input_size], in elements."""
         return self.x_strides or channels_last_strides(self.problem.x_shape)
 
     @property
     def strides_of_dy(self) -> tuple[int, ...]:
-        """Of dy [N, Co, *output_size], in elements."""
+        """The strides of dy [N, Co, *output_size], in elements."""
         return self.dy_strides or channels_last_strides(self.problem.y_shape)
 
     @property

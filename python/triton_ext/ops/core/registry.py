@@ -22,7 +22,7 @@ from triton_ext.ops.rewrites.partial_im2col import PARTIAL_IM2COL, PARTIAL_IM2CO
 
 __all__ = ["FAMILIES", "config_refusals", "config_types", "families_of", "family_of", "kind_of"]
 
-#: Of two that are expected to take the same time, the first is chosen.
+#: The first of two that are expected to take the same time is chosen.
 FAMILIES: tuple[Family[Any], ...] = (
     # fprop
     GLUON,
