@@ -44,7 +44,7 @@ from triton_ext.ops.hopper.wgrad_tiles import WgradTileChoice, WgradTileConfig  
 from triton_ext.ops.kernels.direct import DirectConfig  # noqa: E402
 from triton_ext.ops.problem import ConvProblem  # noqa: E402
 from triton_ext.ops.rewrites.as_fprop import AsFpropConfig  # noqa: E402
-from triton_ext.ops.row_packing import PackedConfig  # noqa: E402
+from triton_ext.ops.rewrites.packing import PackedConfig  # noqa: E402
 from triton_ext.ops.tuning.calls import candidates  # noqa: E402
 from triton_ext.ops.tuning_store import files  # noqa: E402
 from triton_ext.ops.tuning_store import lookup as lookups  # noqa: E402

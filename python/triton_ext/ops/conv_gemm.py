@@ -26,9 +26,9 @@ from triton_ext.ops.core.descriptors import (
 from triton_ext.ops.core.device import Device
 from triton_ext.ops.core.epilogue import EpilogueSpec
 from triton_ext.ops.core.launcher import Launcher
+from triton_ext.ops.kernels.row_copy import FilledChannels, RowCopies
 from triton_ext.ops.problem import ConvProblem
-from triton_ext.ops.row_copy import FilledChannels, RowCopies
-from triton_ext.ops.row_packing import RowPacking
+from triton_ext.ops.rewrites.packing import RowPacking
 
 __all__ = ["ConvPlan", "Walked", "gemm_plan"]
 

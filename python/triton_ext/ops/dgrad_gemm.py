@@ -22,9 +22,9 @@ from triton_ext.ops.core.device import Device
 from triton_ext.ops.core.launcher import Launcher
 from triton_ext.ops.dgrad_config import group_channels, problems_of
 from triton_ext.ops.dgrad_run import DgradRun
+from triton_ext.ops.kernels.row_copy import FilledChannels
 from triton_ext.ops.problem import ConvProblem
 from triton_ext.ops.residues import Residues, class_problems, three_dims
-from triton_ext.ops.row_copy import FilledChannels
 
 __all__ = [
     "DTYPES",

@@ -10,7 +10,7 @@ from triton_ext.ops.core.epilogue import PLAIN, EpilogueSpec
 from triton_ext.ops.core.keys import DIRECTIONS, Direction, key_of
 from triton_ext.ops.core.memory_format import channels_last_strides
 from triton_ext.ops.problem import ConvProblem
-from triton_ext.ops.row_packing import RowPacking
+from triton_ext.ops.rewrites.packing import RowPacking
 
 __all__ = ["Case"]
 

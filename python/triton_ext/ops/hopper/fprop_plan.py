@@ -30,9 +30,9 @@ from triton_ext.ops.hopper.plans import (
     most_expected,
 )
 from triton_ext.ops.hopper.tiles import TileConfig, launch_problems, num_programs
+from triton_ext.ops.kernels.row_copy import RowCopies
 from triton_ext.ops.problem import ConvProblem
-from triton_ext.ops.row_copy import RowCopies
-from triton_ext.ops.row_packing import RowPacking
+from triton_ext.ops.rewrites.packing import RowPacking
 
 __all__ = [
     "DTYPES",

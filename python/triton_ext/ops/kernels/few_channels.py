@@ -1,7 +1,7 @@
 """Forward convolution over few channels as an implicit GEMM whose left operand is gathered.
 
 TMA wants pixels of multiples of 16 bytes.  Where they have fewer, other kernels read a copy of x
-(``row_packing.py``), which is a launch of its own.  Here threads load what a tile reads, and the
+(``packing.py``), which is a launch of its own.  Here threads load what a tile reads, and the
 rest is an implicit GEMM: M_GEMM output pixels, N_GEMM = Co, and as K the filter's rows one behind
 the other.  In channels-last memory the S * Ci elements that an output pixel reads of a row of x lie
 side by side, so that column j of filter row r is element

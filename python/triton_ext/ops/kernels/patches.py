@@ -44,8 +44,8 @@ from triton_ext.ops.core.descriptors import (
 from triton_ext.ops.core.device import H200, IS_INTERPRETED, Device
 from triton_ext.ops.core.launcher import Launcher
 from triton_ext.ops.dgrad_run import DgradRun
+from triton_ext.ops.kernels.row_copy import FilledChannels
 from triton_ext.ops.problem import ConvProblem
-from triton_ext.ops.row_copy import FilledChannels
 
 __all__ = [
     "PatchDgradPlan",
