@@ -25,10 +25,15 @@ import torch  # noqa: E402
 from hypothesis import given, settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
 from triton_ext.ops import conv_config, wgrad_config  # noqa: E402
-from triton_ext.ops.core.case import Case  # noqa: E402
+from triton_ext.ops.core.case import (  # noqa: E402
+    DIRECTIONS,
+    Case,
+    extent,
+    key_of,
+    round_up,
+)
 from triton_ext.ops.core.device import Device  # noqa: E402
 from triton_ext.ops.core.epilogue import EpilogueSpec  # noqa: E402
-from triton_ext.ops.core.keys import DIRECTIONS, extent, key_of, round_up  # noqa: E402
 from triton_ext.ops.core.problem import ConvProblem  # noqa: E402
 from triton_ext.ops.core.registry import (  # noqa: E402
     FAMILIES,

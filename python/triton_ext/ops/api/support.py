@@ -16,7 +16,7 @@ from triton_ext.ops.api.checks import (
     check_types,
     rank_error,
 )
-from triton_ext.ops.core.autocast import cast_dtype, is_cast
+from triton_ext.ops.core.dispatch_cache import cast_dtype, is_cast
 from triton_ext.ops.core.epilogue import PLAIN, EpilogueSpec
 from triton_ext.ops.core.memory_format import channels_last_strides
 from triton_ext.ops.core.parameters import ConvParameters, Numbers, Padding, numbers

@@ -6,10 +6,9 @@ import math
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from triton_ext.ops.core.case import Case
+from triton_ext.ops.core.case import Case, Direction
 from triton_ext.ops.core.device import Device
 from triton_ext.ops.core.family import Expected, Family, ranked
-from triton_ext.ops.core.keys import Direction
 from triton_ext.ops.core.problem import ConvProblem
 from triton_ext.ops.dgrad_gemm import residues_of
 from triton_ext.ops.families.gemm import tap_refusals
