@@ -9,7 +9,7 @@ import torch
 from triton_ext.ops.core.epilogue import PLAIN, EpilogueSpec
 from triton_ext.ops.core.keys import DIRECTIONS, Direction, key_of
 from triton_ext.ops.core.memory_format import channels_last_strides
-from triton_ext.ops.problem import ConvProblem
+from triton_ext.ops.core.problem import ConvProblem
 from triton_ext.ops.row_packing import RowPacking
 
 __all__ = ["Case"]

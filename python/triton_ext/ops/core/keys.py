@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from typing import Literal
 
-from triton_ext.ops.problem import ConvProblem
+from triton_ext.ops.core.problem import ConvProblem
 
 __all__ = ["DIRECTIONS", "Direction", "extent", "key_of", "round_up"]
 

@@ -10,12 +10,12 @@ from triton_ext.ops.core.case import Case
 from triton_ext.ops.core.device import Device
 from triton_ext.ops.core.family import Expected, Family, ranked
 from triton_ext.ops.core.keys import Direction
+from triton_ext.ops.core.problem import ConvProblem
 from triton_ext.ops.dgrad_gemm import residues_of
 from triton_ext.ops.families.gemm import tap_refusals
 from triton_ext.ops.hopper import dgrad_plan, fprop_plan
 from triton_ext.ops.hopper.plans import most_expected, problem_reasons
 from triton_ext.ops.hopper.tiles import TileConfig, launch_problems
-from triton_ext.ops.problem import ConvProblem
 
 __all__ = ["GLUON", "GLUON_DGRAD"]
 

@@ -14,8 +14,8 @@ import torch
 from triton_ext.host import capabilities
 from triton_ext.ops.core.descriptors import Layout
 from triton_ext.ops.core.device import IS_INTERPRETED, Device
+from triton_ext.ops.core.problem import ConvProblem
 from triton_ext.ops.hopper.tiles import SMEM_BYTES, TileConfig
-from triton_ext.ops.problem import ConvProblem
 
 __all__ = [
     "DTYPES",

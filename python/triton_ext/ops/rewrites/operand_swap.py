@@ -34,9 +34,9 @@ from triton_ext.ops.core.descriptors import ROW_BYTES, packed_strides
 from triton_ext.ops.core.device import Device
 from triton_ext.ops.core.family import Expected, Family
 from triton_ext.ops.core.keys import Direction
+from triton_ext.ops.core.problem import ConvProblem, as_forward
 from triton_ext.ops.families.gemm import tap_refusals
 from triton_ext.ops.families.wgrad import WGRAD
-from triton_ext.ops.problem import ConvProblem, as_forward
 from triton_ext.ops.rewrites.partial_im2col import (
     fastest_wgrad,
     inner_family,
