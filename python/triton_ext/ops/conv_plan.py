@@ -13,7 +13,6 @@ from typing import Any
 
 import torch
 
-from triton_ext.ops.conv_launch import ForwardPlan
 from triton_ext.ops.conv_refusals import (
     DTYPES,
     INPUT_DTYPES,
@@ -25,7 +24,8 @@ from triton_ext.ops.core import planner
 from triton_ext.ops.core.case import Case
 from triton_ext.ops.core.device import Device, device_of
 from triton_ext.ops.core.epilogue import PLAIN, EpilogueSpec
-from triton_ext.ops.problem import ConvProblem
+from triton_ext.ops.core.plan import ForwardPlan
+from triton_ext.ops.core.problem import ConvProblem
 from triton_ext.ops.rewrites.packing import RowPacking
 from triton_ext.ops.rewrites.partial_im2col import PARTIAL_IM2COL
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from triton_ext.ops.core.device import H200
-from triton_ext.ops.problem import ConvProblem
+from triton_ext.ops.core.problem import ConvProblem
 
 __all__ = [
     "CONFIGS",

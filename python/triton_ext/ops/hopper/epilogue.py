@@ -1,6 +1,6 @@
 """What is done to accumulators in registers before they are stored: the device part, in Gluon.
 
-The arithmetic is that of the ``@triton.jit`` kernels (``ops.epilogue_device``), traced for tensors
+The arithmetic is that of the ``@triton.jit`` kernels (``ops.kernels.epilogue``), traced for tensors
 that have a layout.  Order: ``activation(acc * scale + bias + residual) * out_scale``.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
-from triton_ext.ops.epilogue_device import activate, scale_and_shift
+from triton_ext.ops.kernels.epilogue import activate, scale_and_shift
 
 __all__ = ["finish_columns", "prefetch_residual"]
 

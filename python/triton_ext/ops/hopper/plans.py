@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import math
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import cache
-from threading import Lock
 from typing import Any
 
 import torch
@@ -14,8 +11,8 @@ import torch
 from triton_ext.host import capabilities
 from triton_ext.ops.core.descriptors import Layout
 from triton_ext.ops.core.device import IS_INTERPRETED, Device
+from triton_ext.ops.core.problem import ConvProblem
 from triton_ext.ops.hopper.tiles import SMEM_BYTES, TileConfig
-from triton_ext.ops.problem import ConvProblem
 
 __all__ = [
     "DTYPES",
@@ -24,7 +21,6 @@ __all__ = [
     "common_reasons",
     "most_expected",
     "problem_reasons",
-    "zeroed_flags",
 ]
 
 #: Types that all Gluon kernels take.
@@ -140,38 +136,3 @@ class Tiled:
         made = self.kind.__new__(self.kind)
         made.__dict__.update(self.fields, base=base)
         return made
-
-
-def zeroed_flags(device: torch.device, count: int) -> torch.Tensor:
-    """Returns flags of a kernel, int32 zeros, that no kernel of another stream uses.
-
-    A kernel leaves zeros behind, so those of a stream are made once.
-
-    Args:
-        device: Where the kernel runs.
-        count: How many.
-    """
-    if device.type != "cuda" or torch.cuda.is_current_stream_capturing():
-        # Memory of the graph: it is zeroed in every replay.
-        return torch.zeros(count, dtype=torch.int32, device=device)
-    with _flags_lock:  # two threads of one stream get the same
-        return _stream_flags(device, torch.cuda.current_stream(device).cuda_stream, count)
-
-
-_flags_lock = Lock()
-
-
-# None is ever freed: a kernel of its stream might still use it.  torch has few streams, counts are
-# few, and one entry takes some KB.
-@cache
-def _stream_flags(device: torch.device, stream: int, count: int) -> torch.Tensor:
-    def make() -> torch.Tensor:
-        with torch.cuda.device(device):
-            flags = torch.zeros(count, dtype=torch.int32, device=device)
-            torch.cuda.current_stream().synchronize()
-        return flags
-
-    # In a thread of its own: torch.compile runs functions, before it captures them in a graph, with
-    # the graph's memory for what their thread allocates, and lets them keep none of it.
-    with ThreadPoolExecutor(1) as thread:
-        return thread.submit(make).result()

@@ -11,7 +11,7 @@ from typing import Any
 from triton_ext.errors import LaunchError
 from triton_ext.host import capabilities
 from triton_ext.ops import conv_config
-from triton_ext.ops.config_checks import type_problems
+from triton_ext.ops.core.config_checks import type_problems
 
 __all__ = [
     "RESERVED_BYTES",

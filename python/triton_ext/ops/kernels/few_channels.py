@@ -28,12 +28,12 @@ import triton.language as tl
 
 from triton_ext.errors import UnsupportedError
 from triton_ext.ops.conv_fprop import TRITON_DTYPES
-from triton_ext.ops.conv_launch import PointerPlan, three
 from triton_ext.ops.core.compiling_ahead import compile_ahead, without_tensors
 from triton_ext.ops.core.device import IS_INTERPRETED, Device
 from triton_ext.ops.core.epilogue import PLAIN, EpilogueSpec
 from triton_ext.ops.core.launcher import Launcher
-from triton_ext.ops.epilogue_device import finish_tile, pixels_of_image, scale_and_shift
+from triton_ext.ops.core.plan import PointerPlan, three
+from triton_ext.ops.core.problem import ConvProblem
 from triton_ext.ops.families.few_channels.config import (
     GatherConfig,
     Window,
@@ -42,7 +42,7 @@ from triton_ext.ops.families.few_channels.config import (
     gather_reasons,
     num_programs,
 )
-from triton_ext.ops.problem import ConvProblem
+from triton_ext.ops.kernels.epilogue import finish_tile, pixels_of_image, scale_and_shift
 
 __all__ = [
     "GatherPlan",

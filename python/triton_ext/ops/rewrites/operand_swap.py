@@ -29,15 +29,14 @@ import torch
 
 from triton_ext.errors import UnsupportedError
 from triton_ext.ops import wgrad_gemm
-from triton_ext.ops.core.case import Case
+from triton_ext.ops.core.case import Case, Direction
 from triton_ext.ops.core.descriptors import ROW_BYTES, packed_strides
 from triton_ext.ops.core.device import Device
 from triton_ext.ops.core.family import Expected, Family
-from triton_ext.ops.core.keys import Direction
+from triton_ext.ops.core.problem import ConvProblem, as_forward
 from triton_ext.ops.families.gemm import tap_refusals
 from triton_ext.ops.families.wgrad import WGRAD
 from triton_ext.ops.kernels.row_copy import CopyLauncher, RowCopy
-from triton_ext.ops.problem import ConvProblem, as_forward
 from triton_ext.ops.rewrites.packing import RowPacking, packing_reasons
 from triton_ext.ops.rewrites.partial_im2col import (
     fastest_wgrad,

@@ -12,10 +12,9 @@ from functools import lru_cache
 from typing import Any, ClassVar
 
 from triton_ext.errors import UnsupportedError
-from triton_ext.ops.core.case import Case
+from triton_ext.ops.core.case import Case, Direction
 from triton_ext.ops.core.device import H200, Device
 from triton_ext.ops.core.family import Expected, Family, ranked
-from triton_ext.ops.core.keys import Direction
 from triton_ext.ops.families.gemm import GEMM
 from triton_ext.ops.families.gluon import GLUON
 from triton_ext.ops.families.wgrad import WGRAD, filling_dy_us
