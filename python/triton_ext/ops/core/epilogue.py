@@ -152,6 +152,7 @@ class EpilogueOperands:
         out_scale: One number in a tensor of one element, fp32.
         amax: One fp32, which is written over.
         extra: Further arguments of the function.
+        is_amax_zeroed: Whether a kernel before has set ``amax`` to zero.
     """
 
     bias: torch.Tensor | None = None
@@ -160,6 +161,7 @@ class EpilogueOperands:
     out_scale: torch.Tensor | None = None
     amax: torch.Tensor | None = None
     extra: tuple[Any, ...] = ()
+    is_amax_zeroed: bool = False
 
 
 class EpilogueArguments(NamedTuple):

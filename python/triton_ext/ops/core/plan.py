@@ -192,7 +192,7 @@ class ForwardPlan:
         if amax is not None:
             if amax.dtype != torch.float32 or amax.numel() != 1:
                 raise ValueError(f"epilogue: amax must be one float32, got {_describe(amax)}")
-            amax = amax.zero_().view(torch.int32)
+            amax = (amax if operands.is_amax_zeroed else amax.zero_()).view(torch.int32)
         out_scale = operands.out_scale
         if out_scale is not None and out_scale.numel() != 1:
             raise ValueError(f"epilogue: out_scale must be one number, got {_describe(out_scale)}")
