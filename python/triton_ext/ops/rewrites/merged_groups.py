@@ -25,10 +25,10 @@ from typing import Any, ClassVar
 
 from triton_ext.errors import UnsupportedError
 from triton_ext.ops.core.case import Case, Direction
+from triton_ext.ops.core.descriptors import row_stride_of
 from triton_ext.ops.core.device import H200, Device
 from triton_ext.ops.core.epilogue import EpilogueSpec
 from triton_ext.ops.core.family import Expected, Family, ranked
-from triton_ext.ops.core.memory_format import channels_last_strides
 from triton_ext.ops.core.problem import ConvProblem, as_forward
 from triton_ext.ops.families.gemm import GEMM, GEMM_DGRAD
 from triton_ext.ops.families.gluon import GLUON, GLUON_DGRAD
@@ -184,8 +184,8 @@ class _Merged(Family[MergedConfig]):
         if _reports(family) or not case.dtype.is_floating_point:
             return True
         if case.direction == "fprop":
-            return case.strides_of_x == channels_last_strides(case.problem.x_shape)
-        return case.strides_of_dy == channels_last_strides(case.problem.y_shape)
+            return _is_dense(case.problem.x_shape, case.strides_of_x)
+        return _is_dense(case.problem.y_shape, case.strides_of_dy)
 
 
 @lru_cache(maxsize=256)
@@ -207,6 +207,14 @@ def _times(family: _Merged, case: Case, device: Device) -> dict[MergedConfig, Ex
 def _reports(family: Family[Any]) -> bool:
     """Tells whether a kernel reports the largest absolute value of its output."""
     return family is GEMM
+
+
+def _is_dense(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
+    """Tells whether a channels-last tensor [N, C, *size] is without gaps."""
+    order = (*range(len(shape) - 1, 1, -1), 0)
+    sizes = [shape[dim] for dim in order]
+    pixel_stride = row_stride_of(sizes, [strides[dim] for dim in order])
+    return math.prod(sizes) == 1 or pixel_stride == shape[1]
 
 
 def _joined(problem: ConvProblem, factor: int) -> ConvProblem:
