@@ -171,7 +171,7 @@ def test_a_repair_has_the_whole_epilogue():
             activation="relu",
             out_scale=True,
             out_dtype=torch.float32,
-        ),  # fmt: skip
+        ),
         one_scale=False,
     )
     _, _, given = case.tensors()
