@@ -9,7 +9,6 @@ import torch
 
 from triton_ext.ops.core.epilogue import NO_OPERANDS, EpilogueOperands
 from triton_ext.ops.core.launcher import Launcher
-from triton_ext.ops.core.plan import ForwardPlan
 from triton_ext.ops.core.problem import ConvProblem
 from triton_ext.ops.dgrad_run import checked_bias
 
@@ -27,8 +26,8 @@ class InputGradientPlan:
     """
 
     problem: ConvProblem
-    plain: ForwardPlan
-    biased: ForwardPlan
+    plain: Any
+    biased: Any
 
     @property
     def config(self) -> Any:

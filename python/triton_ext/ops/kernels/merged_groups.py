@@ -331,7 +331,7 @@ def _three(values: tuple[int, ...], missing: int) -> tuple[int, ...]:
     return (missing,) * (3 - len(values)) + tuple(values)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class MergedPlan:
     """fprop, or a gradient of the input as fprop, over merged groups.
 
@@ -342,13 +342,13 @@ class MergedPlan:
     """
 
     problem: ConvProblem
-    inner: ForwardPlan
+    inner: Any
     filter: MergedFilter
 
     @property
     def config(self) -> Any:
         """That of the inner plan."""
-        return self.inner.config  # type: ignore[attr-defined]
+        return self.inner.config
 
     @property
     def y_shape(self) -> tuple[int, ...]:
@@ -377,14 +377,11 @@ class MergedPlan:
             with torch.cuda.device(x.device):
                 return self.run(x, weight, operands, out)
         inner = self.inner
-        y = inner._output(x.device) if out is None else inner._check_output(out)
-        residual = operands.residual
-        if residual is not None and _share_memory(residual, y):
-            # A repair reads it after y was written.
-            operands = replace(operands, residual=residual.clone())
+        y: torch.Tensor = inner._output(x.device) if out is None else inner._check_output(out)
         w_rows = weight.permute(TO_LAST[self.problem.dims]).contiguous()
         merged, flags = self.filter.merge(x, w_rows)
         if inner.epilogue.amax:
+            assert flags is not None
             amax = flags.view(torch.float32)
             operands = replace(operands, amax=amax, is_amax_zeroed=True)
         # Both read the same copies of operands that are not packed.
@@ -396,10 +393,6 @@ class MergedPlan:
         residual = described.base if described is not None else residual
         self.filter.repair(flags, x, w_rows, y, (bias, scale, one_scale, residual, out_scale))
         return y
-
-
-def _share_memory(one: torch.Tensor, other: torch.Tensor) -> bool:
-    return one.untyped_storage().data_ptr() == other.untyped_storage().data_ptr()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -282,11 +282,7 @@ class MergedDgrad(_Merged):
             )
         merging = merged_filter(case, factor, device, is_turned=True, looks=looks)
         plain, biased = (
-            MergedPlan(
-                problem=case.problem,
-                inner=family.bind(config.config, each, device),
-                filter=merging,
-            )
+            MergedPlan(case.problem, family.bind(config.config, each, device), merging)
             for each in (merged, replace(merged, epilogue=replace(merged.epilogue, bias=True)))
         )
         return InputGradientPlan(problem=case.problem, plain=plain, biased=biased)
