@@ -16,8 +16,8 @@ from triton_ext.ops.core import planner
 from triton_ext.ops.core.case import Case as PlannerCase
 from triton_ext.ops.core.device import device_of
 from triton_ext.ops.core.epilogue import EpilogueSpec
+from triton_ext.ops.families.gluon_config import TileConfig
 from triton_ext.ops.hopper.fprop_plan import HopperPlan
-from triton_ext.ops.hopper.tiles import TileConfig
 from triton_ext.ops.problem import ConvProblem
 from triton_ext.ops.row_packing import RowPacking
 
