@@ -18,9 +18,9 @@ from typing import Any
 from triton_ext.ops.conv_config import SMEM_BYTES
 from triton_ext.ops.core.descriptors import packed_strides
 from triton_ext.ops.core.device import Device, device_of
+from triton_ext.ops.core.problem import ConvProblem
 from triton_ext.ops.families.few_channels import config as few_channels
-from triton_ext.ops.problem import ConvProblem
-from triton_ext.ops.row_packing import RowPacking
+from triton_ext.ops.rewrites.packing import RowPacking
 
 from benchmarks.conv_runs import H200_MULTIPROCESSORS, announce, make_timer, opened
 from benchmarks.conv_variants import make_operands

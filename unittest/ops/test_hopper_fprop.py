@@ -39,6 +39,7 @@ from triton_ext.ops.conv_config import SMEM_BYTES, ConvConfig  # noqa: E402
 from triton_ext.ops.core.case import Case as TunedCase  # noqa: E402
 from triton_ext.ops.core.device import Device  # noqa: E402
 from triton_ext.ops.core.epilogue import PLAIN, EpilogueSpec  # noqa: E402
+from triton_ext.ops.core.problem import ConvProblem  # noqa: E402
 from triton_ext.ops.core.registry import config_refusals  # noqa: E402
 from triton_ext.ops.dgrad_gemm import residues_of  # noqa: E402
 from triton_ext.ops.families import gluon_config, gluon_cost  # noqa: E402
@@ -47,7 +48,6 @@ from triton_ext.ops.hopper import dgrad_plan, fprop_plan  # noqa: E402
 from triton_ext.ops.hopper.fprop_compile import compile_conv_fprop  # noqa: E402
 from triton_ext.ops.hopper.fprop_plan import HopperPlan  # noqa: E402
 from triton_ext.ops.kernels.gluon_pipeline import tile_counts  # noqa: E402
-from triton_ext.ops.problem import ConvProblem  # noqa: E402
 
 NIGHTLY = os.environ.get("TRITON_EXT_NIGHTLY") == "1"
 COPIES = capabilities()["im2col-copies"]

@@ -29,9 +29,9 @@ from triton_ext.ops.families.gluon_config import ping_pong
 from triton_ext.ops.families.gluon_cost import TURNED_CONFIGS
 from triton_ext.ops.hopper import fprop_plan
 from triton_ext.ops.hopper.fprop_plan import HopperPlan
+from triton_ext.ops.kernels.row_copy import RowCopy, compile_row_copy
 from triton_ext.ops.rewrites.as_fprop import ForwardDgradPlan
-from triton_ext.ops.row_copy import RowCopy, compile_row_copy
-from triton_ext.ops.row_packing import RowPacking, packing_reasons, violations
+from triton_ext.ops.rewrites.packing import RowPacking, packing_reasons, violations
 
 IM2COL = capabilities()["im2col"]
 needs_im2col = pytest.mark.skipif(not IM2COL.available, reason=IM2COL.reason)

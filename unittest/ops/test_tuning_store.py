@@ -25,10 +25,16 @@ import torch  # noqa: E402
 from hypothesis import given, settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
 from triton_ext.ops import conv_config, wgrad_config  # noqa: E402
-from triton_ext.ops.core.case import Case  # noqa: E402
+from triton_ext.ops.core.case import (  # noqa: E402
+    DIRECTIONS,
+    Case,
+    extent,
+    key_of,
+    round_up,
+)
 from triton_ext.ops.core.device import Device  # noqa: E402
 from triton_ext.ops.core.epilogue import EpilogueSpec  # noqa: E402
-from triton_ext.ops.core.keys import DIRECTIONS, extent, key_of, round_up  # noqa: E402
+from triton_ext.ops.core.problem import ConvProblem  # noqa: E402
 from triton_ext.ops.core.registry import (  # noqa: E402
     FAMILIES,
     config_refusals,
@@ -42,9 +48,8 @@ from triton_ext.ops.families.kn2row.config import Col2ImConfig  # noqa: E402
 from triton_ext.ops.families.patches import PatchConfig  # noqa: E402
 from triton_ext.ops.hopper.wgrad_tiles import WgradTileChoice, WgradTileConfig  # noqa: E402
 from triton_ext.ops.kernels.direct import DirectConfig  # noqa: E402
-from triton_ext.ops.problem import ConvProblem  # noqa: E402
 from triton_ext.ops.rewrites.as_fprop import AsFpropConfig  # noqa: E402
-from triton_ext.ops.row_packing import PackedConfig  # noqa: E402
+from triton_ext.ops.rewrites.packing import PackedConfig  # noqa: E402
 from triton_ext.ops.tuning.calls import candidates  # noqa: E402
 from triton_ext.ops.tuning_store import files  # noqa: E402
 from triton_ext.ops.tuning_store import lookup as lookups  # noqa: E402

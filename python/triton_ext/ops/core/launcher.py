@@ -214,9 +214,13 @@ class LaunchGroup:
 
 
 def zeroed_flags(device: torch.device, count: int) -> torch.Tensor:
-    """Returns int32 zeros, flags of a kernel, that no kernel of another stream uses.
+    """Returns flags of a kernel, int32 zeros, that no kernel of another stream uses.
 
-    A kernel leaves zeros behind, so the flags of a stream are made once.
+    A kernel leaves zeros behind, so those of a stream are made once.
+
+    Args:
+        device: Where the kernel runs.
+        count: How many.
     """
     if device.type != "cuda" or torch.cuda.is_current_stream_capturing():
         # Memory of the graph: it is zeroed in every replay.

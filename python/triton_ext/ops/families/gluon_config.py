@@ -13,10 +13,10 @@ import torch
 
 from triton_ext.errors import LaunchError
 from triton_ext.host import capabilities
-from triton_ext.ops.config_checks import type_problems
+from triton_ext.ops.core.config_checks import type_problems
 from triton_ext.ops.core.descriptors import Layout
 from triton_ext.ops.core.device import IS_INTERPRETED, Device
-from triton_ext.ops.problem import ConvProblem
+from triton_ext.ops.core.problem import ConvProblem
 
 __all__ = [
     "DTYPES",

@@ -17,10 +17,11 @@ import torch
 from triton_ext import backends
 from triton_ext.errors import UnsupportedError
 from triton_ext.ops.conv_config import channel_block
-from triton_ext.ops.conv_launch import TO_LAST
 from triton_ext.ops.core.descriptors import ROW_BYTES, Layout, pixel_stride
 from triton_ext.ops.core.device import Device
 from triton_ext.ops.core.launcher import Launcher
+from triton_ext.ops.core.plan import TO_LAST
+from triton_ext.ops.core.problem import ConvProblem
 from triton_ext.ops.dgrad_run import DgradRun
 from triton_ext.ops.families.gluon_config import (
     TileConfig,
@@ -30,7 +31,6 @@ from triton_ext.ops.families.gluon_config import (
     num_programs,
 )
 from triton_ext.ops.families.gluon_cost import dgrad_times
-from triton_ext.ops.problem import ConvProblem
 from triton_ext.ops.residues import Residues
 
 __all__ = ["HopperDgradPlan", "load_kernel", "make_plan", "ranking", "reasons"]

@@ -16,11 +16,12 @@ import torch
 
 from triton_ext import backends
 from triton_ext.errors import UnsupportedError
-from triton_ext.ops.conv_launch import TO_LAST, ForwardPlan
 from triton_ext.ops.core.descriptors import ROW_BYTES, Layout, matrix_row_stride, row_stride_of
 from triton_ext.ops.core.device import Device
 from triton_ext.ops.core.epilogue import PLAIN, EpilogueOperands, EpilogueSpec
 from triton_ext.ops.core.launcher import Launcher
+from triton_ext.ops.core.plan import TO_LAST, ForwardPlan
+from triton_ext.ops.core.problem import ConvProblem
 from triton_ext.ops.families.gluon_config import (
     DTYPES,
     FP8_DTYPES,
@@ -31,9 +32,8 @@ from triton_ext.ops.families.gluon_config import (
     num_programs,
 )
 from triton_ext.ops.families.gluon_cost import expected_times, step_channels
-from triton_ext.ops.problem import ConvProblem
-from triton_ext.ops.row_copy import RowCopies
-from triton_ext.ops.row_packing import RowPacking
+from triton_ext.ops.kernels.row_copy import RowCopies
+from triton_ext.ops.rewrites.packing import RowPacking
 
 __all__ = [
     "DTYPES",

@@ -1,7 +1,7 @@
 """Forward convolution over few channels as an implicit GEMM whose left operand is gathered.
 
 TMA wants pixels of multiples of 16 bytes.  Where they have fewer, other kernels read a copy of x
-(``row_packing.py``), which is a launch of its own.  Here threads load what a tile reads, and the
+(``packing.py``), which is a launch of its own.  Here threads load what a tile reads, and the
 rest is an implicit GEMM: M_GEMM output pixels, N_GEMM = Co, and as K the filter's rows one behind
 the other.  In channels-last memory the S * Ci elements that an output pixel reads of a row of x lie
 side by side, so that column j of filter row r is element
@@ -28,12 +28,12 @@ import triton.language as tl
 
 from triton_ext.errors import UnsupportedError
 from triton_ext.ops.conv_fprop import TRITON_DTYPES
-from triton_ext.ops.conv_launch import PointerPlan, three
 from triton_ext.ops.core.compiling_ahead import compile_ahead, without_tensors
 from triton_ext.ops.core.device import IS_INTERPRETED, Device
 from triton_ext.ops.core.epilogue import PLAIN, EpilogueSpec
 from triton_ext.ops.core.launcher import Launcher
-from triton_ext.ops.epilogue_device import finish_tile, pixels_of_image, scale_and_shift
+from triton_ext.ops.core.plan import PointerPlan, three
+from triton_ext.ops.core.problem import ConvProblem
 from triton_ext.ops.families.few_channels.config import (
     GatherConfig,
     Window,
@@ -42,7 +42,7 @@ from triton_ext.ops.families.few_channels.config import (
     gather_reasons,
     num_programs,
 )
-from triton_ext.ops.problem import ConvProblem
+from triton_ext.ops.kernels.epilogue import finish_tile, pixels_of_image, scale_and_shift
 
 __all__ = [
     "GatherPlan",

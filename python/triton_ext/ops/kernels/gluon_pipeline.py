@@ -30,7 +30,7 @@ from triton_ext.host.gluon_names import (
     async_store,
     reinterpret,
 )
-from triton_ext.ops.epilogue_device import activate, scale_and_shift
+from triton_ext.ops.kernels.epilogue import activate, scale_and_shift
 
 __all__ = [
     "Shared",
@@ -451,7 +451,7 @@ def finish_columns(values, row, column, epilogue, ACTIVATION: gl.constexpr):
         epilogue: (bias_ptr, scale_ptr, tile_scale_ptr, residual_ptr, out_scale_ptr, m_gemm, co,
             image_size); pointers are None for what there is not.  co is a multiple of 8.  Where
             image_size, output pixels per dimension, is not None, the residual is [N, Co].
-        ACTIVATION: One of ``epilogue_device.activate``, or ``"none"``.
+        ACTIVATION: One of ``kernels.epilogue.activate``, or ``"none"``.
     """
     bias_ptr, scale_ptr, tile_scale_ptr, residual_ptr, out_scale_ptr, m_gemm, co, image_size = (
         epilogue

@@ -36,13 +36,13 @@ import triton.language as tl
 
 from triton_ext.errors import UnsupportedError
 from triton_ext.ops.conv_fprop import TRITON_DTYPES
-from triton_ext.ops.conv_launch import PointerPlan
 from triton_ext.ops.core.compiling_ahead import compile_ahead, without_tensors
 from triton_ext.ops.core.descriptors import ROW_BYTES, packed_strides
 from triton_ext.ops.core.device import IS_INTERPRETED, Device
 from triton_ext.ops.core.epilogue import PLAIN, EpilogueSpec
 from triton_ext.ops.core.launcher import Launcher
-from triton_ext.ops.epilogue_device import finish_tile, scale_and_shift
+from triton_ext.ops.core.plan import PointerPlan
+from triton_ext.ops.core.problem import ConvProblem
 from triton_ext.ops.families.kn2row.config import (
     Col2ImConfig,
     Walk,
@@ -53,7 +53,7 @@ from triton_ext.ops.families.kn2row.config import (
     column_shape,
     vector_of,
 )
-from triton_ext.ops.problem import ConvProblem
+from triton_ext.ops.kernels.epilogue import finish_tile, scale_and_shift
 
 __all__ = [
     "Col2ImPlan",

@@ -10,7 +10,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from triton_ext.ops.epilogue_device import activate
+from triton_ext.ops.kernels.epilogue import activate
 from triton_ext.ops.norms.norm_device import SIZES, channel_terms, place
 
 __all__ = ["merge_moments_kernel", "moments_kernel", "normalize_kernel"]

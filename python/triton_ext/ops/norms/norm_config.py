@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from triton_ext.ops.config_checks import power_problems
+from triton_ext.ops.core.config_checks import power_problems
 
 __all__ = ["MergeTiles", "NormShape", "NormTiles", "choose_merge_tiles", "choose_tiles"]
 

@@ -15,10 +15,10 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from triton_ext.ops.config_checks import power_problems, range_problems
+from triton_ext.ops.core.config_checks import power_problems, range_problems
 from triton_ext.ops.core.descriptors import ROW_BYTES, packed_strides
 from triton_ext.ops.core.device import H200, Device
-from triton_ext.ops.problem import ConvProblem
+from triton_ext.ops.core.problem import ConvProblem
 
 __all__ = [
     "Col2ImConfig",

@@ -12,7 +12,7 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 from triton_ext.ops.core.descriptors import ROW_BYTES, aligned_copy
 from triton_ext.ops.core.epilogue import NO_OPERANDS, PLAIN, EpilogueOperands, EpilogueSpec
 from triton_ext.ops.core.launcher import Launcher
-from triton_ext.ops.problem import ConvProblem
+from triton_ext.ops.core.problem import ConvProblem
 
 __all__ = ["NO_ARGUMENTS", "TO_LAST", "ForwardPlan", "PointerPlan", "three"]
 
