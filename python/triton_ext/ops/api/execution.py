@@ -15,7 +15,7 @@ import torch
 from triton_ext.ops.api.calls import function_of
 from triton_ext.ops.api.checks import check_operands, check_pair, operator_name
 from triton_ext.ops.api.reference import torch_dgrad, torch_fprop, torch_fused, torch_wgrad
-from triton_ext.ops.core.case import Case
+from triton_ext.ops.core.case import Case, Direction
 from triton_ext.ops.core.dispatch_cache import cached, keep, operand_key
 from triton_ext.ops.core.epilogue import (
     NO_OPERANDS,
@@ -25,7 +25,6 @@ from triton_ext.ops.core.epilogue import (
     EpilogueSpec,
     output_dtype,
 )
-from triton_ext.ops.core.keys import Direction
 from triton_ext.ops.core.memory_format import empty_channels_last
 from triton_ext.ops.core.parameters import ConvParameters
 from triton_ext.ops.core.planner import plan_or_refusal

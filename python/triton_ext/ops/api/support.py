@@ -16,10 +16,9 @@ from triton_ext.ops.api.checks import (
     check_types,
     rank_error,
 )
-from triton_ext.ops.core.autocast import cast_dtype, is_cast
-from triton_ext.ops.core.case import Case
+from triton_ext.ops.core.case import DIRECTIONS, Case
+from triton_ext.ops.core.dispatch_cache import cast_dtype, is_cast
 from triton_ext.ops.core.epilogue import PLAIN, EpilogueSpec
-from triton_ext.ops.core.keys import DIRECTIONS
 from triton_ext.ops.core.memory_format import channels_last_strides
 from triton_ext.ops.core.parameters import ConvParameters, Numbers, Padding, numbers
 from triton_ext.ops.core.planner import plan_or_refusal, refusals_on

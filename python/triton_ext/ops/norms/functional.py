@@ -9,8 +9,7 @@ import torch
 from torch.nn import functional
 from torch.overrides import handle_torch_function, has_torch_function_variadic
 
-from triton_ext.ops.core.autocast import is_autocast
-from triton_ext.ops.core.dispatch_cache import PLAIN_TYPES, cached, keep, tensor_key
+from triton_ext.ops.core.dispatch_cache import PLAIN_TYPES, cached, is_autocast, keep, tensor_key
 from triton_ext.ops.norms.composite import activated, differentiable_gradients
 from triton_ext.ops.norms.graphs import is_operator
 from triton_ext.ops.norms.norm_arguments import (

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from triton_ext.ops.core.case import Case
+from triton_ext.ops.core.case import Case, Direction
 from triton_ext.ops.core.device import Device
 from triton_ext.ops.core.family import Expected, Family, ranked
-from triton_ext.ops.core.keys import Direction
 from triton_ext.ops.core.problem import ConvProblem
 from triton_ext.ops.families.depthwise.config import (
     MAX_UP,
