@@ -50,7 +50,7 @@ class Layer:
 
     def problem(self) -> Any:
         """What is computed."""
-        from triton_ext.ops.problem import ConvProblem
+        from triton_ext.ops.core.problem import ConvProblem
 
         n, channels, *size = self.sizes
         dims = len(size)

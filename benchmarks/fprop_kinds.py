@@ -56,7 +56,7 @@ class Kind:
 
     def problem(self) -> Any:
         """What is computed."""
-        from triton_ext.ops.problem import ConvProblem
+        from triton_ext.ops.core.problem import ConvProblem
 
         n, ci, co, *size = self.sizes
         dims = len(size)

@@ -89,7 +89,7 @@ def draw_problems(direction: str, count: int) -> list[tuple[Any, str]]:
     """Returns geometries that kernels of a direction take, with a dtype each; always the same."""
     import torch
     from triton_ext.ops import conv_plan, dgrad_plan, wgrad_plan
-    from triton_ext.ops.problem import ConvProblem
+    from triton_ext.ops.core.problem import ConvProblem
 
     planner: Any = {"fprop": conv_plan, "dgrad": dgrad_plan, "wgrad": wgrad_plan}[direction]
     rng = random.Random(f"{SEED} {direction}")

@@ -20,11 +20,11 @@ from triton_ext.ops import conv_plan, dgrad_plan, wgrad_plan
 from triton_ext.ops.core.case import Case
 from triton_ext.ops.core.device import device_of
 from triton_ext.ops.core.epilogue import PLAIN
+from triton_ext.ops.core.problem import ConvProblem
 from triton_ext.ops.families.depthwise import plan as depthwise_plan
 from triton_ext.ops.families.depthwise.config import DepthwiseConfig, DepthwiseWgradConfig
 from triton_ext.ops.families.direct import DIRECT_DGRAD
 from triton_ext.ops.kernels.direct import DirectConfig, DirectPlan
-from triton_ext.ops.problem import ConvProblem
 
 CPU = torch.device("cpu")
 HALF = torch.float16

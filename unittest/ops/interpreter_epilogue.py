@@ -20,9 +20,9 @@ from fprop_cases import ACTIVATIONS, Case, check, clamp_and_tilt, convolve, draw
 from triton_ext.errors import DescriptorError, UnsupportedError
 from triton_ext.ops.conv_plan import INPUT_DTYPES, make_plan
 from triton_ext.ops.core.epilogue import EpilogueOperands, EpilogueSpec
+from triton_ext.ops.core.problem import ConvProblem
 from triton_ext.ops.families.depthwise.plan import DepthwisePlan
 from triton_ext.ops.kernels.direct import DirectConfig, DirectPlan
-from triton_ext.ops.problem import ConvProblem
 
 # Infinities and what they become are part of the tests.
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")

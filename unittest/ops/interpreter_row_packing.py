@@ -27,9 +27,9 @@ from triton_ext.ops import conv2d, conv2d_input, conv2d_weight
 from triton_ext.ops.conv_plan import INPUT_DTYPES
 from triton_ext.ops.core.epilogue import EpilogueSpec
 from triton_ext.ops.core.launcher import Launcher
-from triton_ext.ops.problem import ConvProblem, as_forward
-from triton_ext.ops.row_copy import FilledChannels, RowCopies
-from triton_ext.ops.row_packing import RowPacking
+from triton_ext.ops.core.problem import ConvProblem, as_forward
+from triton_ext.ops.kernels.row_copy import FilledChannels, RowCopies
+from triton_ext.ops.rewrites.packing import RowPacking
 from triton_ext.ops.wgrad_plan import PackedWgradPlan, make_plan
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")

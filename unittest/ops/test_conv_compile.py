@@ -13,8 +13,8 @@ import triton.language as tl
 from triton_ext.host import capabilities
 from triton_ext.ops.conv_config import CONFIGS, SMEM_BYTES, ConvConfig
 from triton_ext.ops.conv_fprop import compile_conv_fprop
+from triton_ext.ops.core.problem import ConvProblem
 from triton_ext.ops.kernels.direct import choose_direct_config, compile_conv_direct
-from triton_ext.ops.problem import ConvProblem
 
 NIGHTLY = os.environ.get("TRITON_EXT_NIGHTLY") == "1"
 

@@ -17,7 +17,7 @@ from fprop_cases import ACTIVATIONS, Case, check, clamp_and_tilt, convolve, draw
 from gpu_comparison import MARKS, NIGHTLY, bits, compile_ahead, skip_without_gpu
 from triton_ext.ops.conv_plan import INPUT_DTYPES, make_plan
 from triton_ext.ops.core.epilogue import EpilogueOperands, EpilogueSpec
-from triton_ext.ops.problem import ConvProblem
+from triton_ext.ops.core.problem import ConvProblem
 
 skip_without_gpu()
 pytestmark = MARKS

@@ -15,6 +15,7 @@ from cubin_resources import resources
 from hypothesis import given
 from hypothesis import strategies as st
 from interpreted import assert_passes_in_the_interpreter
+from triton_ext.ops.core.problem import ConvProblem
 from triton_ext.ops.families.depthwise.config import (
     DepthwiseConfig,
     DepthwiseWgradConfig,
@@ -26,7 +27,6 @@ from triton_ext.ops.families.depthwise.plan import PixelStrides
 from triton_ext.ops.kernels.depthwise import compile_conv_depthwise
 from triton_ext.ops.kernels.depthwise_columns import columns_of, tap_of, taps_up_to
 from triton_ext.ops.kernels.depthwise_wgrad import compile_depthwise_wgrad
-from triton_ext.ops.problem import ConvProblem
 
 
 def layer(

@@ -28,8 +28,8 @@ from gpu_comparison import (
     twice,
 )
 from triton_ext.ops import conv_plan, dgrad_plan, wgrad_plan
+from triton_ext.ops.core.problem import ConvProblem
 from triton_ext.ops.families.depthwise.config import Walk, rank_wgrad, ranking
-from triton_ext.ops.problem import ConvProblem
 
 skip_without_gpu()
 pytestmark = MARKS

@@ -19,7 +19,6 @@ from triton_ext.errors import UnsupportedError
 from triton_ext.host import capabilities, dots
 from triton_ext.host.dots import least_dot_depth
 from triton_ext.ops import (
-    config_checks,
     conv_config,
     conv_plan,
     dgrad_config,
@@ -28,12 +27,13 @@ from triton_ext.ops import (
 )
 from triton_ext.ops.conv_config import SMEM_BYTES, ConvConfig, least_block
 from triton_ext.ops.conv_fprop import compile_conv_fprop
+from triton_ext.ops.core import config_checks
 from triton_ext.ops.core.case import Case
 from triton_ext.ops.core.device import Device, assumed_device
+from triton_ext.ops.core.problem import ConvProblem
 from triton_ext.ops.core.registry import config_refusals
 from triton_ext.ops.kernels import patches
 from triton_ext.ops.kernels.patches import compile_patch_dgrad
-from triton_ext.ops.problem import ConvProblem
 from triton_ext.ops.tuning.calls import candidates, make_plan
 
 IM2COL = capabilities()["im2col"]

@@ -26,7 +26,7 @@ from triton_ext.ops.conv_config import CONFIGS, SMEM_BYTES, OutputTile, least_bl
 from triton_ext.ops.conv_fprop import compile_conv_fprop
 from triton_ext.ops.core.device import Device
 from triton_ext.ops.core.epilogue import ACTIVATIONS, PLAIN, EpilogueSpec
-from triton_ext.ops.problem import ConvProblem
+from triton_ext.ops.core.problem import ConvProblem
 
 IM2COL = capabilities()["im2col"]
 pytestmark = pytest.mark.skipif(not IM2COL.available, reason=IM2COL.reason)

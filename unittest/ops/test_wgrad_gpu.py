@@ -33,8 +33,8 @@ from gpu_comparison import (
 from problem_cases import channels_last, misaligned_slice, problem_of
 from swapped_cases import draw_swapped
 from triton_ext.errors import DescriptorError
+from triton_ext.ops.core.problem import ConvProblem
 from triton_ext.ops.kernels.depthwise_wgrad import DepthwiseWgradPlan
-from triton_ext.ops.problem import ConvProblem
 from triton_ext.ops.rewrites.operand_swap import SwappedConfig, ways
 from triton_ext.ops.wgrad_config import CONFIGS, MOST_PART_ROUNDS
 from triton_ext.ops.wgrad_plan import DTYPES, SwappedWgradPlan, make_plan, reasons

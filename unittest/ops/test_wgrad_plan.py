@@ -13,7 +13,7 @@ from looking_kernel import LookingKernel
 from triton_ext.errors import DescriptorError
 from triton_ext.ops import wgrad_gemm, wgrad_plan
 from triton_ext.ops.core.device import Device
-from triton_ext.ops.problem import ConvProblem
+from triton_ext.ops.core.problem import ConvProblem
 from triton_ext.ops.wgrad_config import SMEM_BYTES, WgradConfig
 
 H200 = Device(132, (9, 0), SMEM_BYTES)

@@ -22,8 +22,7 @@ from torch.fx import Proxy
 
 from triton_ext.nn.steps import add_and_activate, is_watched, name_of, refuse_scripting
 from triton_ext.ops import norms as kernels
-from triton_ext.ops.core.autocast import is_autocast
-from triton_ext.ops.core.dispatch_cache import ALIGNMENT, cached
+from triton_ext.ops.core.dispatch_cache import ALIGNMENT, cached, is_autocast
 from triton_ext.ops.norms.calls import Call
 from triton_ext.ops.norms.checks import is_left_to_torch, is_negated
 from triton_ext.ops.norms.functional import batch_key, group_key

@@ -13,7 +13,6 @@ from typing import Any
 
 import torch
 
-from triton_ext.ops.conv_launch import ForwardPlan
 from triton_ext.ops.conv_refusals import (
     DTYPES,
     INPUT_DTYPES,
@@ -25,9 +24,10 @@ from triton_ext.ops.core import planner
 from triton_ext.ops.core.case import Case
 from triton_ext.ops.core.device import Device, device_of
 from triton_ext.ops.core.epilogue import PLAIN, EpilogueSpec
-from triton_ext.ops.problem import ConvProblem
+from triton_ext.ops.core.plan import ForwardPlan
+from triton_ext.ops.core.problem import ConvProblem
+from triton_ext.ops.rewrites.packing import RowPacking
 from triton_ext.ops.rewrites.partial_im2col import PARTIAL_IM2COL
-from triton_ext.ops.row_packing import RowPacking
 
 __all__ = [
     "DTYPES",
@@ -61,7 +61,7 @@ def make_plan(
         device: Where x is.
         epilogue: What is done to the output before it is stored.
         config: A configuration of a family of fprop; ``None`` lets the planner choose.
-        pack_rows: Whether rows of the filter become channels (``row_packing.py``) if they can, or
+        pack_rows: Whether rows of the filter become channels (``packing.py``) if they can, or
             in which way; ``None``: as the planner chooses, and not where a configuration is given.
 
     Raises:

@@ -9,8 +9,8 @@ from triton_ext import backends
 from triton_ext.errors import UnsupportedError
 from triton_ext.ops.core.device import IS_INTERPRETED, Device
 from triton_ext.ops.core.epilogue import PLAIN, EpilogueSpec
-from triton_ext.ops.problem import ConvProblem
-from triton_ext.ops.row_packing import violations
+from triton_ext.ops.core.problem import ConvProblem
+from triton_ext.ops.rewrites.packing import violations
 
 __all__ = [
     "DTYPES",

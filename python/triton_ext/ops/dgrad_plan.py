@@ -16,8 +16,8 @@ from triton_ext.errors import UnsupportedError
 from triton_ext.ops.core import planner
 from triton_ext.ops.core.case import Case
 from triton_ext.ops.core.device import Device, device_of
+from triton_ext.ops.core.problem import ConvProblem
 from triton_ext.ops.dgrad_gemm import DTYPES, geometry_refusals
-from triton_ext.ops.problem import ConvProblem
 
 __all__ = ["DTYPES", "make_plan", "ranking", "reasons"]
 

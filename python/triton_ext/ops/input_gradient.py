@@ -7,11 +7,11 @@ from typing import Any
 
 import torch
 
-from triton_ext.ops.conv_launch import ForwardPlan
 from triton_ext.ops.core.epilogue import NO_OPERANDS, EpilogueOperands
 from triton_ext.ops.core.launcher import Launcher
+from triton_ext.ops.core.plan import ForwardPlan
+from triton_ext.ops.core.problem import ConvProblem
 from triton_ext.ops.dgrad_run import checked_bias
-from triton_ext.ops.problem import ConvProblem
 
 __all__ = ["InputGradientPlan"]
 

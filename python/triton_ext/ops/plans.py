@@ -21,8 +21,8 @@ from triton_ext.ops.core.device import Device, device_of
 from triton_ext.ops.core.dispatch_cache import allows_tf32
 from triton_ext.ops.core.epilogue import PLAIN, EpilogueSpec
 from triton_ext.ops.core.memory_format import channels_last_strides
-from triton_ext.ops.problem import ConvProblem
-from triton_ext.ops.row_packing import violations
+from triton_ext.ops.core.problem import ConvProblem
+from triton_ext.ops.rewrites.packing import violations
 
 __all__ = [
     "Direction",

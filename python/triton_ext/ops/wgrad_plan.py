@@ -16,11 +16,11 @@ from triton_ext.errors import UnsupportedError
 from triton_ext.ops.core import planner
 from triton_ext.ops.core.case import Case
 from triton_ext.ops.core.device import Device, device_of
+from triton_ext.ops.core.problem import ConvProblem
 from triton_ext.ops.families.depthwise.config import is_depthwise
-from triton_ext.ops.problem import ConvProblem
 from triton_ext.ops.rewrites.operand_swap import SwappedWgradPlan
+from triton_ext.ops.rewrites.packing import RowPacking, violations
 from triton_ext.ops.rewrites.partial_im2col import PARTIAL_IM2COL_WGRAD
-from triton_ext.ops.row_packing import RowPacking, violations
 from triton_ext.ops.wgrad_config import CONFIGS, Store, WgradChoice, WgradConfig
 from triton_ext.ops.wgrad_gemm import DTYPES, OUT_DTYPES, PackedWgradPlan, WgradPlan
 
@@ -128,7 +128,7 @@ def make_plan(
         out_dtype: Of dw: float16, bfloat16 or float32; ``None`` for ``dtype``.
         num_sms: Programs that run at a time; ``None`` for one per multiprocessor.
         part_rounds: With tiles: parts of tiles that the busiest program has.
-        pack_rows: Whether rows of the filter become channels (``row_packing.py``) if they can, or
+        pack_rows: Whether rows of the filter become channels (``packing.py``) if they can, or
             in which way; ``None``: as the planner chooses, and not where a configuration is given.
 
     Raises:

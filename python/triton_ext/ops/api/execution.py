@@ -26,9 +26,9 @@ from triton_ext.ops.core.epilogue import (
 )
 from triton_ext.ops.core.memory_format import empty_channels_last
 from triton_ext.ops.core.parameters import ConvParameters
+from triton_ext.ops.core.problem import ConvProblem
 from triton_ext.ops.core.replay import BoundPlan
 from triton_ext.ops.plans import Refusal, address_refusal, plan_or_refusal, tensor_refusal
-from triton_ext.ops.problem import ConvProblem
 
 __all__ = [
     "Bound",

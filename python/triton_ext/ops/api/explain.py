@@ -14,9 +14,8 @@ import torch
 from triton_ext.ops import conv_plan, dgrad_plan, wgrad_plan
 from triton_ext.ops.api.support import support
 from triton_ext.ops.core import planner
-from triton_ext.ops.core.case import Case
+from triton_ext.ops.core.case import DIRECTIONS, Case, Direction
 from triton_ext.ops.core.device import KNOWN, Device, device_of
-from triton_ext.ops.core.keys import DIRECTIONS, Direction
 from triton_ext.ops.core.parameters import Numbers, Padding
 from triton_ext.ops.tuning_store.files import Entry
 from triton_ext.ops.tuning_store.kinds import encode

@@ -16,10 +16,11 @@ from triton_ext.ops.api.checks import (
     check_types,
     rank_error,
 )
-from triton_ext.ops.core.autocast import cast_dtype, is_cast
+from triton_ext.ops.core.dispatch_cache import cast_dtype, is_cast
 from triton_ext.ops.core.epilogue import PLAIN, EpilogueSpec
 from triton_ext.ops.core.memory_format import channels_last_strides
 from triton_ext.ops.core.parameters import ConvParameters, Numbers, Padding, numbers
+from triton_ext.ops.core.problem import ConvProblem
 from triton_ext.ops.plans import (
     Direction,
     address_refusal,
@@ -27,7 +28,6 @@ from triton_ext.ops.plans import (
     reasons,
     stride_reasons,
 )
-from triton_ext.ops.problem import ConvProblem
 
 __all__ = ["Support", "support"]
 

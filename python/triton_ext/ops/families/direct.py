@@ -6,11 +6,10 @@ import math
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from triton_ext.ops.core.case import Case
+from triton_ext.ops.core.case import Case, Direction
 from triton_ext.ops.core.device import Device
 from triton_ext.ops.core.epilogue import PLAIN, EpilogueSpec
 from triton_ext.ops.core.family import Expected, Family
-from triton_ext.ops.core.keys import Direction
 from triton_ext.ops.input_gradient import InputGradientPlan
 from triton_ext.ops.kernels.direct import (
     MIN_GROUP_BYTES,

@@ -10,11 +10,10 @@ from triton_ext.ops import dgrad_config, dgrad_gemm
 from triton_ext.ops.conv_config import ConvConfig, OutputTile, expected_times
 from triton_ext.ops.conv_gemm import ConvPlan, Walked, gemm_plan
 from triton_ext.ops.conv_refusals import conv_violations
-from triton_ext.ops.core.case import Case
+from triton_ext.ops.core.case import Case, Direction
 from triton_ext.ops.core.descriptors import ROW_BYTES
 from triton_ext.ops.core.device import H200, Device
 from triton_ext.ops.core.family import Expected, Family, ranked, smem_refusals
-from triton_ext.ops.core.keys import Direction
 from triton_ext.ops.residues import classes_of
 
 __all__ = ["GEMM", "GEMM_DGRAD", "tap_refusals"]

@@ -26,12 +26,12 @@ from typing import Any
 import triton
 import triton.language as tl
 
-from triton_ext.ops.conv_launch import three
 from triton_ext.ops.core.compiling_ahead import compile_ahead, without_tensors
 from triton_ext.ops.core.epilogue import PLAIN, EpilogueSpec
-from triton_ext.ops.epilogue_device import activate, pixels_of_image, report_amax
+from triton_ext.ops.core.plan import three
 from triton_ext.ops.families.depthwise.config import DepthwiseConfig, Walk
 from triton_ext.ops.kernels.depthwise_columns import columns_of, tap_of, taps_up_to
+from triton_ext.ops.kernels.epilogue import activate, pixels_of_image, report_amax
 
 __all__ = [
     "compile_conv_depthwise",

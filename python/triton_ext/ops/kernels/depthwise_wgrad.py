@@ -24,15 +24,15 @@ import triton
 import triton.language as tl
 
 from triton_ext.ops.conv_fprop import TRITON_DTYPES
-from triton_ext.ops.conv_launch import three
 from triton_ext.ops.core.compiling_ahead import compile_ahead
 from triton_ext.ops.core.descriptors import ROW_BYTES
 from triton_ext.ops.core.device import Device
 from triton_ext.ops.core.launcher import Launcher
+from triton_ext.ops.core.plan import three
+from triton_ext.ops.core.problem import ConvProblem
 from triton_ext.ops.families.depthwise.config import DepthwiseWgradConfig, Walk, rank_wgrad
 from triton_ext.ops.families.depthwise.plan import PixelStrides
 from triton_ext.ops.kernels.depthwise_columns import columns_of, tap_of
-from triton_ext.ops.problem import ConvProblem
 
 __all__ = [
     "DepthwiseWgradPlan",

@@ -23,17 +23,17 @@ import torch
 import triton
 import triton.language as tl
 
-from triton_ext.ops.config_checks import power_problems, range_problems
 from triton_ext.ops.conv_fprop import TRITON_DTYPES
-from triton_ext.ops.conv_launch import TO_LAST, ForwardPlan, three
 from triton_ext.ops.core.compiling_ahead import compile_ahead, without_tensors
+from triton_ext.ops.core.config_checks import power_problems, range_problems
 from triton_ext.ops.core.descriptors import ROW_BYTES, packed_strides
 from triton_ext.ops.core.device import Device
 from triton_ext.ops.core.epilogue import PLAIN, EpilogueSpec
 from triton_ext.ops.core.launcher import Launcher
-from triton_ext.ops.epilogue_device import finish_tile, pixels_of_image, scale_and_shift
+from triton_ext.ops.core.plan import TO_LAST, ForwardPlan, three
+from triton_ext.ops.core.problem import ConvProblem
 from triton_ext.ops.families.depthwise.config import Walk
-from triton_ext.ops.problem import ConvProblem
+from triton_ext.ops.kernels.epilogue import finish_tile, pixels_of_image, scale_and_shift
 
 __all__ = [
     "MIN_GROUP_BYTES",

@@ -10,8 +10,7 @@ from torch.nn import functional
 from torch.overrides import handle_torch_function, has_torch_function_variadic
 
 from triton_ext.ops.api.checks import check_groups
-from triton_ext.ops.core.autocast import is_autocast
-from triton_ext.ops.core.dispatch_cache import PLAIN_TYPES, cached, keep, tensor_key
+from triton_ext.ops.core.dispatch_cache import PLAIN_TYPES, cached, is_autocast, keep, tensor_key
 from triton_ext.ops.norms.calls import Call, activated, differentiable_gradients, plan_of
 from triton_ext.ops.norms.checks import (
     are_numbers,

@@ -19,7 +19,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from triton_ext.ops.epilogue_device import activate
+from triton_ext.ops.kernels.epilogue import activate
 
 __all__ = [
     "gradient_sums_kernel",

@@ -19,12 +19,11 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from triton_ext.ops.api.calls import DGRAD, FPROP, FUSED, INTO, WGRAD, Operator
 from triton_ext.ops.api.checks import kind_of
-from triton_ext.ops.core.case import Case
+from triton_ext.ops.core.case import Case, Direction
 from triton_ext.ops.core.epilogue import PLAIN, EpilogueArguments, EpilogueSpec
-from triton_ext.ops.core.keys import Direction
 from triton_ext.ops.core.parameters import ConvParameters
+from triton_ext.ops.core.problem import ConvProblem
 from triton_ext.ops.plans import reasons
-from triton_ext.ops.problem import ConvProblem
 
 __all__ = ["Calls", "check_inputs", "collect", "parse_shape", "record"]
 

@@ -16,10 +16,9 @@ import torch
 from triton_ext.errors import TritonExtError, UnsupportedError
 from triton_ext.ops.api.explain import explain_case
 from triton_ext.ops.conv_plan import INPUT_DTYPES
-from triton_ext.ops.core.case import Case
+from triton_ext.ops.core.case import DIRECTIONS, Case, Direction
 from triton_ext.ops.core.device import KNOWN
-from triton_ext.ops.core.keys import DIRECTIONS, Direction
-from triton_ext.ops.problem import ConvProblem
+from triton_ext.ops.core.problem import ConvProblem
 from triton_ext.ops.tuning.collect import Calls, check_inputs, collect, parse_shape
 from triton_ext.ops.tuning.processes import CompilePool
 from triton_ext.ops.tuning.runs import reload, tune

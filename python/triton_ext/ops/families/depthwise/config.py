@@ -8,9 +8,9 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from triton_ext.ops.config_checks import power_problems, range_problems
+from triton_ext.ops.core.config_checks import power_problems, range_problems
 from triton_ext.ops.core.device import H200
-from triton_ext.ops.problem import ConvProblem
+from triton_ext.ops.core.problem import ConvProblem
 
 __all__ = [
     "MAX_UP",

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from triton_ext.ops.core.case import Case
+from triton_ext.ops.core.case import Case, Direction
 from triton_ext.ops.core.device import Device
 from triton_ext.ops.core.family import Expected, Family, ranked
-from triton_ext.ops.core.keys import Direction
+from triton_ext.ops.core.problem import ConvProblem
 from triton_ext.ops.families.depthwise.config import (
     MAX_UP,
     DepthwiseConfig,
@@ -22,7 +22,6 @@ from triton_ext.ops.families.depthwise.config import (
 )
 from triton_ext.ops.families.depthwise.plan import forward_plan, input_gradient_plan
 from triton_ext.ops.kernels.depthwise_wgrad import wgrad_plan
-from triton_ext.ops.problem import ConvProblem
 
 __all__ = ["DEPTHWISE", "DEPTHWISE_DGRAD", "DEPTHWISE_WGRAD"]
 

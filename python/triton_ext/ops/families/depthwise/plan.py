@@ -10,11 +10,12 @@ import torch
 import triton.language as tl
 
 from triton_ext.ops.conv_fprop import TRITON_DTYPES
-from triton_ext.ops.conv_launch import TO_LAST, ForwardPlan
 from triton_ext.ops.core.descriptors import ROW_BYTES
 from triton_ext.ops.core.device import Device
 from triton_ext.ops.core.epilogue import PLAIN, EpilogueSpec
 from triton_ext.ops.core.launcher import Launcher
+from triton_ext.ops.core.plan import TO_LAST, ForwardPlan
+from triton_ext.ops.core.problem import ConvProblem
 from triton_ext.ops.families.depthwise.config import (
     DepthwiseConfig,
     Walk,
@@ -26,7 +27,6 @@ from triton_ext.ops.kernels.depthwise import (
     depthwise_constants,
     depthwise_scalars,
 )
-from triton_ext.ops.problem import ConvProblem
 
 __all__ = [
     "DepthwisePlan",
