@@ -279,8 +279,8 @@ def _mistake(
             return Refusal(TypeError, f"{name} is {tensor.dtype}, x is {x.dtype}{what}")
         if tensor.device != x.device:
             return Refusal(ValueError, f"{name} is on {tensor.device}, x is on {x.device}")
-    text = _activation_refusal(activation)
-    return None if text is None else Refusal(ValueError, text)
+    mistake = _activation_refusal(activation)
+    return None if mistake is None else Refusal(ValueError, mistake)
 
 
 def _unsupported_input(x: Tensor) -> str | None:
