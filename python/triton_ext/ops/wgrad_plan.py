@@ -17,7 +17,7 @@ from triton_ext.ops.core import planner
 from triton_ext.ops.core.case import Case
 from triton_ext.ops.core.device import Device, device_of
 from triton_ext.ops.core.problem import ConvProblem
-from triton_ext.ops.families.depthwise.config import is_depthwise
+from triton_ext.ops.families.depthwise import is_depthwise
 from triton_ext.ops.rewrites.operand_swap import SwappedWgradPlan
 from triton_ext.ops.rewrites.packing import RowPacking, violations
 from triton_ext.ops.rewrites.partial_im2col import PARTIAL_IM2COL_WGRAD
