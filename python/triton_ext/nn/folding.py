@@ -22,7 +22,7 @@ from triton_ext.nn import norms
 from triton_ext.nn.modules import Conv1d, Conv2d, Conv3d
 from triton_ext.nn.steps import add_and_activate, has_hooks, is_watched, name_of
 from triton_ext.ops.api.calls import is_differentiated
-from triton_ext.ops.core.autocast import is_autocast
+from triton_ext.ops.core.dispatch_cache import is_autocast
 
 __all__ = ["CONVOLUTIONS", "NORMS", "Fold", "convolve_folded"]
 

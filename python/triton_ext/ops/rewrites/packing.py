@@ -45,7 +45,7 @@ from triton_ext import backends
 from triton_ext.ops.conv_config import channel_block, least_block
 from triton_ext.ops.core.descriptors import ROW_BYTES, packed_strides
 from triton_ext.ops.core.device import H200
-from triton_ext.ops.problem import ConvProblem
+from triton_ext.ops.core.problem import ConvProblem
 
 __all__ = [
     "MARGIN",

@@ -1,6 +1,6 @@
-"""Device functions of epilogues: what ``epilogue.EpilogueSpec`` asks for, on tiles in registers.
+"""Device functions for tiles of the output: their order, and the epilogue of ``EpilogueSpec``.
 
-Nothing here leaves a trace in a kernel that does not ask for it: every choice is a constexpr or a
+A kernel compiles to nothing for the parts that it does not use: every choice is a constexpr or a
 pointer that is None.
 """
 
@@ -9,7 +9,23 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-__all__ = ["activate", "finish_tile", "pixels_of_image", "report_amax", "scale_and_shift"]
+__all__ = [
+    "activate",
+    "finish_tile",
+    "pixels_of_image",
+    "report_amax",
+    "scale_and_shift",
+    "tile_position",
+]
+
+
+@triton.jit
+def tile_position(tile, num_m, num_n, GROUP_SIZE_M: tl.constexpr):
+    """Row and column of a tile, GROUP_SIZE_M rows at a time so that weights stay in L2."""
+    width = GROUP_SIZE_M * num_n
+    first_m = (tile // width) * GROUP_SIZE_M
+    group_m = min(num_m - first_m, GROUP_SIZE_M)
+    return first_m + (tile % width) % group_m, (tile % width) // group_m
 
 
 @triton.jit
