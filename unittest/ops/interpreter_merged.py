@@ -17,13 +17,12 @@ from dgrad_cases import reference
 from fprop_cases import ACTIVATIONS, Case, check, convolve
 from interpreter_dgrad import check as check_dgrad
 from merged_cases import draw_grouped, draw_merged
+from planned import plan_dgrad, plan_fprop, plan_wgrad
 from problem_cases import channels_last, problem_of
-from triton_ext.ops import dgrad_plan, wgrad_plan
 from triton_ext.ops.conv_config import ConvConfig
-from triton_ext.ops.conv_plan import make_plan
 from triton_ext.ops.core.epilogue import EpilogueSpec
 from triton_ext.ops.core.launcher import recording
-from triton_ext.ops.kernels.merged_groups import MergedPlan
+from triton_ext.ops.rewrites.merged_filter import MergedPlan
 from triton_ext.ops.rewrites.merged_groups import MergedConfig
 
 # Infinities and what they become are part of the tests.
@@ -93,7 +92,7 @@ def test_wgrad(number):
     dtype, out_dtype = rng.choice(HALVES), rng.choice((None, torch.float32))
     x, dy = (channels_last(s, dtype, i) for i, s in enumerate((problem.x_shape, problem.y_shape)))
     config = None if rng.random() < 0.5 else wgrad.SMALL
-    plan = wgrad_plan.make_plan(problem, x.stride(), dy.stride(), dtype, CPU, config, out_dtype)
+    plan = plan_wgrad(problem, x.stride(), dy.stride(), dtype, CPU, config, out_dtype)
     dw, expected = plan.run(x, dy), wgrad.reference(problem, x, dy)
     error = (dw.double() - expected).abs().max().item()
     assert error <= wgrad.LIMITS[dw.dtype] * max(expected.abs().max().item(), 1.0)
@@ -122,9 +121,9 @@ def test_what_is_not_finite_stays_in_its_group(number, bad):
     )
     x, dy = spoiled(x, bad, rng), spoiled(dy, bad, rng)
     weight = torch.where(weight == 0, torch.ones_like(weight), weight)
-    y = make_plan(problem, x.stride(), dtype, CPU, config=config).run(x, weight)
+    y = plan_fprop(problem, x.stride(), dtype, CPU, config=config).run(x, weight)
     assert_alike(y, convolve(problem, x.double(), weight.double()))
-    plan = dgrad_plan.make_plan(problem, dy.stride(), dtype, CPU, config)
+    plan = plan_dgrad(problem, dy.stride(), dtype, CPU, config)
     assert_alike(plan.run(dy, weight), reference(problem, dy, weight))
 
 
@@ -152,7 +151,7 @@ def test_no_activation_hides_what_is_not_finite(activation):
     x, weight, _ = operands()
     x[1, 3, 2, 2] = -torch.inf
     spec = EpilogueSpec(activation=activation)
-    y = make_plan(GROUPS, x.stride(), x.dtype, CPU, spec, CONFIG).run(x, weight)
+    y = plan_fprop(GROUPS, x.stride(), x.dtype, CPU, spec, CONFIG).run(x, weight)
     own = ACTIVATIONS[activation](convolve(GROUPS, x.double(), weight.double()))
     assert torch.equal(y[:, 8:].isfinite(), own[:, 8:].isfinite())
     assert y[:, 8:].isfinite().all()
@@ -185,7 +184,7 @@ def test_a_repair_has_the_whole_epilogue():
 def test_a_transposed_convolution_has_a_bias_in_its_repair_too(problem):
     _, weight, dy = operands(problem)
     bias = torch.randn(problem.in_channels).half()
-    plan = dgrad_plan.make_plan(problem, dy.stride(), dy.dtype, CPU, CONFIG)
+    plan = plan_dgrad(problem, dy.stride(), dy.dtype, CPU, CONFIG)
     for bad in (0.5, torch.nan):
         dy[0, 9, 1, 1] = bad
         expected = reference(problem, dy, weight) + bias.double().view(1, -1, 1, 1)
@@ -198,7 +197,7 @@ def test_a_transposed_convolution_has_a_bias_in_its_repair_too(problem):
 def test_integers_need_no_repair():
     config = replace(CONFIG, config=replace(CONFIG.config, block_k=32))
     x, weight, _ = (t.to(torch.int8) for t in operands(dtype=torch.float32))
-    plan = make_plan(GROUPS, x.stride(), x.dtype, CPU, config=config)
+    plan = plan_fprop(GROUPS, x.stride(), x.dtype, CPU, config=config)
     with recording() as launches:
         y = plan.run(x, weight)
     names = [each.launcher.kernel.__name__ for each in launches]
@@ -208,7 +207,7 @@ def test_integers_need_no_repair():
 
 def test_the_weight_may_have_any_memory_format():
     x, weight, _ = operands()
-    plan = make_plan(GROUPS, x.stride(), x.dtype, CPU, config=CONFIG)
+    plan = plan_fprop(GROUPS, x.stride(), x.dtype, CPU, config=CONFIG)
     assert torch.equal(plan.run(x, weight), plan.run(x, weight.contiguous()))
 
 
@@ -219,5 +218,5 @@ def test_x_may_have_gaps_between_pixels():
     apart = larger[..., :32].movedim(-1, 1)
     apart[0, 3, 2, 2] = torch.inf
     x[0, 3, 2, 2] = torch.inf
-    plan = make_plan(GROUPS, apart.stride(), x.dtype, CPU, config=CONFIG)
+    plan = plan_fprop(GROUPS, apart.stride(), x.dtype, CPU, config=CONFIG)
     assert_alike(plan.run(apart, weight), convolve(GROUPS, x.double(), weight.double()))

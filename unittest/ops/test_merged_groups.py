@@ -19,7 +19,7 @@ from triton_ext.ops.core.device import KNOWN, assumed_device
 from triton_ext.ops.core.epilogue import EpilogueSpec
 from triton_ext.ops.core.launcher import Launcher
 from triton_ext.ops.core.replay import _MemoryRecorder
-from triton_ext.ops.kernels.merged_groups import MergedDgradPlan, MergedPlan
+from triton_ext.ops.rewrites.merged_filter import MergedDgradPlan, MergedPlan
 from triton_ext.ops.rewrites.merged_groups import (
     MERGED,
     MERGED_DGRAD,

@@ -16,10 +16,9 @@ from dgrad_cases import reference
 from fprop_cases import ACTIVATIONS, Case, check, convolve
 from gpu_comparison import MARKS, NIGHTLY, bits, compile_ahead, skip_without_gpu
 from merged_cases import draw_grouped
+from planned import plan_dgrad, plan_fprop
 from problem_cases import channels_last, problem_of
 from triton_ext import ops
-from triton_ext.ops import dgrad_plan
-from triton_ext.ops.conv_plan import make_plan
 from triton_ext.ops.core import case as cases
 from triton_ext.ops.core.device import device_of
 from triton_ext.ops.core.epilogue import EpilogueSpec
@@ -88,7 +87,7 @@ def test_dgrad(number):
     weight = channels_last(problem.w_shape, dtype, 2, "cuda")
     expected = reference(problem, dy.cpu(), weight.cpu())
     for config in configs_of(MERGED_DGRAD, problem, dtype):
-        plan = dgrad_plan.make_plan(problem, dy.stride(), dtype, CUDA, config)
+        plan = plan_dgrad(problem, dy.stride(), dtype, CUDA, config)
         first, second = plan.run(dy, weight), plan.run(dy, weight)
         assert torch.equal(bits(first), bits(second))
         error = (first.double().cpu() - expected).abs().max().item()
@@ -109,11 +108,11 @@ def test_what_is_not_finite_stays_in_its_group(number, bad):
     forward = convolve(problem, x.double().cpu(), weight.double().cpu())
     backward = reference(problem, dy.cpu(), weight.cpu())
     for config in configs_of(MERGED, problem, dtype):
-        y = make_plan(problem, x.stride(), dtype, CUDA, config=config).run(x, weight).cpu()
+        y = plan_fprop(problem, x.stride(), dtype, CUDA, config=config).run(x, weight).cpu()
         assert torch.equal(y.isnan(), forward.isnan())
         assert torch.equal(y.isinf(), forward.isinf())
     for config in configs_of(MERGED_DGRAD, problem, dtype):
-        plan = dgrad_plan.make_plan(problem, dy.stride(), dtype, CUDA, config)
+        plan = plan_dgrad(problem, dy.stride(), dtype, CUDA, config)
         dx = plan.run(dy, weight).cpu()
         assert torch.equal(dx.isnan(), backward.isnan())
         assert torch.equal(dx.isinf(), backward.isinf())

@@ -11,6 +11,7 @@ import torch
 from triton_ext.ops.core.case import Case
 from triton_ext.ops.core.epilogue import NO_OPERANDS, PLAIN, EpilogueOperands, EpilogueSpec
 from triton_ext.ops.core.launcher import Launcher
+from triton_ext.ops.core.plan import ForwardPlan
 from triton_ext.ops.core.problem import ConvProblem
 from triton_ext.ops.dgrad_run import checked_bias
 
@@ -28,8 +29,8 @@ class InputGradientPlan:
     """
 
     problem: ConvProblem
-    plain: Any
-    biased: Any
+    plain: ForwardPlan
+    biased: ForwardPlan
 
     @classmethod
     def of(

@@ -30,15 +30,11 @@ from triton_ext.ops.core.device import H200, Device
 from triton_ext.ops.core.epilogue import EpilogueSpec
 from triton_ext.ops.core.family import Expected, Family, ranked
 from triton_ext.ops.core.problem import ConvProblem, as_forward
+from triton_ext.ops.families.direct import DIRECT, DIRECT_DGRAD
 from triton_ext.ops.families.gemm import GEMM, GEMM_DGRAD
 from triton_ext.ops.families.gluon import GLUON, GLUON_DGRAD
 from triton_ext.ops.input_gradient import InputGradientPlan
-from triton_ext.ops.kernels.direct import MIN_GROUP_BYTES
-from triton_ext.ops.kernels.merged_groups import (
-    MergedDgradPlan,
-    MergedPlan,
-    merged_filter,
-)
+from triton_ext.ops.rewrites.merged_filter import MergedDgradPlan, MergedPlan, merged_filter
 from triton_ext.ops.rewrites.partial_im2col import inner_refusals
 
 __all__ = ["MERGED", "MERGED_DGRAD", "MergedConfig", "merge_factors"]
@@ -126,8 +122,8 @@ class _Merged(Family[MergedConfig]):
         return family.refusals(merged, device, config.config)
 
     def passed_over(self, case: Case, device: Device) -> str:
-        group_bytes = self._group_channels(case.problem) * case.dtype.itemsize
-        if group_bytes >= MIN_GROUP_BYTES:
+        direct = DIRECT if case.direction == "fprop" else DIRECT_DGRAD
+        if direct.passed_over(case, device):
             return ""
         # The kernel without tensor cores, which has no model, is the other one here.
         us = min(expected.counted_us for expected in _times(self, case, device).values())
@@ -135,10 +131,6 @@ class _Merged(Family[MergedConfig]):
         if us <= direct_us:
             return ""
         return f"without tensor cores it is expected to take {direct_us:.1f} us"
-
-    def _group_channels(self, problem: ConvProblem) -> int:
-        channels = problem.in_channels if self.direction == "fprop" else problem.out_channels
-        return channels // problem.groups
 
     def number_refusals(self, config: MergedConfig, case: Case, device: Device) -> list[str]:
         if config.factor < 2:
@@ -238,11 +230,8 @@ class MergedFprop(_Merged):
         self, config: MergedConfig, case: Case, merged: Case, family: Family[Any], device: Device
     ) -> MergedPlan:
         looks = not _reports(family)
-        return MergedPlan(
-            problem=case.problem,
-            inner=family.bind(config.config, merged, device),
-            filter=merged_filter(case, config.factor, device, is_turned=False, looks=looks),
-        )
+        merging = merged_filter(case, config.factor, device, is_turned=False, looks=looks)
+        return MergedPlan(case.problem, family.bind(config.config, merged, device), merging)
 
 
 class MergedDgrad(_Merged):
@@ -281,11 +270,12 @@ class MergedDgrad(_Merged):
                 filter=merged_filter(case, factor, device, is_turned=False, looks=looks),
             )
         merging = merged_filter(case, factor, device, is_turned=True, looks=looks)
-        plain, biased = (
-            MergedPlan(case.problem, family.bind(config.config, each, device), merging)
-            for each in (merged, replace(merged, epilogue=replace(merged.epilogue, bias=True)))
-        )
-        return InputGradientPlan(problem=case.problem, plain=plain, biased=biased)
+
+        def bind(each: Case) -> Any:
+            each = replace(each, epilogue=replace(each.epilogue, amax=merged.epilogue.amax))
+            return MergedPlan(case.problem, family.bind(config.config, each, device), merging)
+
+        return InputGradientPlan.of(case.problem, merged, bind)
 
 
 MERGED: MergedFprop = MergedFprop()
