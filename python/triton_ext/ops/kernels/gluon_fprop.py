@@ -112,8 +112,8 @@ class FpropProblem(NamedTuple):
     m_gemm: int
     co: int
     channel_blocks: int
-    filter_size: tuple[int, int, int]
-    dilation: tuple[int, int, int]
+    filter_size: tuple[int, ...]
+    dilation: tuple[int, ...]
     output_size: tuple[int, ...]
     stride: tuple[int, ...]
     padding: tuple[int, ...]
