@@ -1,4 +1,4 @@
-"""Runs the kernels of forward plans in the emulator: stands in for a kernel and for a GPU."""
+"""Runs the kernels of plans in the emulator: stands in for a kernel and for a GPU."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from triton_ext.ops import (
 )
 from triton_ext.ops.conv_config import SMEM_BYTES
 from triton_ext.ops.core.device import Device
+from triton_ext.ops.families import wgrad
 from triton_ext.ops.families.depthwise import plan as depthwise_plan
 from triton_ext.ops.hopper import fprop_plan
 from triton_ext.ops.kernels import direct, few_channels, kn2row, row_copy
@@ -105,6 +106,8 @@ def emulate(monkeypatch: Any, num_sms: int = 3, *, gluon: bool = False) -> None:
         (few_channels, "conv_gather_kernel"),
         (depthwise_plan, "conv_depthwise_kernel"),
         (row_copy, "row_copy_kernel"),
+        (wgrad, "conv_wgrad_kernel"),
+        (wgrad, "wgrad_reduce_kernel"),
     ):
         monkeypatch.setattr(module, name, EmulatedKernel(getattr(module, name)))
     if gluon:

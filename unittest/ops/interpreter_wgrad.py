@@ -23,7 +23,7 @@ import triton_ext.ops  # noqa: F401 - installs the plugin
 from problem_cases import misaligned_slice
 from triton.runtime import interpreter
 from triton_ext.ops.core.problem import ConvProblem
-from triton_ext.ops.wgrad_config import WgradConfig
+from triton_ext.ops.families.wgrad_config import WgradConfig
 from triton_ext.ops.wgrad_plan import WgradPlan, make_plan
 
 NIGHTLY = os.environ.get("TRITON_EXT_NIGHTLY") == "1"

@@ -13,14 +13,14 @@ pytest.importorskip("numpy", reason="Triton's interpreter needs numpy, which is 
 
 import numpy as np
 import torch
-from emulated import EmulatedKernel, emulate
+from emulated import emulate
 from fprop_cases import ACTIVATIONS, check, convolve
 from interpreted import assert_passes_in_the_interpreter, run_python
 from packing_cases import PackedCase, draw, draw_patches, draw_problem, finite_where_torch_is
 from problem_cases import channels_last, problem_of
 from triton_ext.errors import UnsupportedError
 from triton_ext.host import capabilities
-from triton_ext.ops import conv_plan, dgrad_plan, wgrad_gemm, wgrad_plan
+from triton_ext.ops import conv_plan, dgrad_plan, wgrad_plan
 from triton_ext.ops.conv_config import SMEM_BYTES, channel_block
 from triton_ext.ops.core.descriptors import packed_strides
 from triton_ext.ops.core.device import Device
@@ -431,8 +431,6 @@ def test_the_gluon_kernel_is_chosen_for_stems_too(monkeypatch):
 def emulate_gradients(monkeypatch, num_sms=3):
     """Lets gradients of filters run in the emulator."""
     emulate(monkeypatch, num_sms)
-    for name in ("conv_wgrad_kernel", "wgrad_reduce_kernel"):
-        monkeypatch.setattr(wgrad_gemm, name, EmulatedKernel(getattr(wgrad_gemm, name)))
     machine = Device(num_sms, (9, 0), SMEM_BYTES)
     monkeypatch.setattr(wgrad_plan, "device_of", lambda device, operator: machine)
     wgrad_plan.make_plan.cache_clear()

@@ -24,7 +24,7 @@ pytest.importorskip("torch")
 import torch  # noqa: E402
 from hypothesis import given, settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
-from triton_ext.ops import conv_config, wgrad_config  # noqa: E402
+from triton_ext.ops import conv_config  # noqa: E402
 from triton_ext.ops.core.case import (  # noqa: E402
     DIRECTIONS,
     Case,
@@ -41,12 +41,13 @@ from triton_ext.ops.core.registry import (  # noqa: E402
     config_types,
     families_of,
 )
+from triton_ext.ops.families import wgrad_config  # noqa: E402
 from triton_ext.ops.families.depthwise.config import DepthwiseConfig, DepthwiseWgradConfig  # noqa: E402
 from triton_ext.ops.families.few_channels.config import GatherConfig  # noqa: E402
+from triton_ext.ops.families.gluon_wgrad_config import WgradTileChoice, WgradTileConfig  # noqa: E402
 from triton_ext.ops.families.kn2row.config import Col2ImConfig  # noqa: E402
 from triton_ext.ops.families.patches import PatchConfig  # noqa: E402
 from triton_ext.ops.hopper import fprop_config  # noqa: E402
-from triton_ext.ops.hopper.wgrad_tiles import WgradTileChoice, WgradTileConfig  # noqa: E402
 from triton_ext.ops.kernels.direct import DirectConfig  # noqa: E402
 from triton_ext.ops.rewrites.as_fprop import AsFpropConfig  # noqa: E402
 from triton_ext.ops.rewrites.packing import PackedConfig  # noqa: E402

@@ -11,10 +11,11 @@ pytest.importorskip("torch", reason="triton_ext.ops needs torch, which is not in
 import torch
 from looking_kernel import LookingKernel
 from triton_ext.errors import DescriptorError
-from triton_ext.ops import wgrad_gemm, wgrad_plan
-from triton_ext.ops.core.device import Device
+from triton_ext.ops import wgrad_plan
+from triton_ext.ops.core.device import SMEM_BYTES, Device
 from triton_ext.ops.core.problem import ConvProblem
-from triton_ext.ops.wgrad_config import SMEM_BYTES, WgradConfig
+from triton_ext.ops.families import wgrad
+from triton_ext.ops.families.wgrad_config import WgradConfig
 
 H200 = Device(132, (9, 0), SMEM_BYTES)
 CONFIG = WgradConfig(block_co=64, block_ci=64, num_stages=3, num_warps=4)
@@ -34,8 +35,8 @@ PROBLEM = ConvProblem(
 def launches(monkeypatch):
     found = []
     for name in ("conv_wgrad_kernel", "wgrad_reduce_kernel"):
-        arg_names = getattr(wgrad_gemm, name).arg_names
-        monkeypatch.setattr(wgrad_gemm, name, LookingKernel(arg_names, launches=found))
+        arg_names = getattr(wgrad, name).arg_names
+        monkeypatch.setattr(wgrad, name, LookingKernel(arg_names, launches=found))
     monkeypatch.setattr(wgrad_plan, "device_of", lambda device, operator: H200)
     wgrad_plan.make_plan.cache_clear()
     yield found

@@ -18,11 +18,11 @@ from triton_ext.ops.core.case import Case
 from triton_ext.ops.core.device import Device, device_of
 from triton_ext.ops.core.problem import ConvProblem
 from triton_ext.ops.families.depthwise.config import is_depthwise
+from triton_ext.ops.families.wgrad import DTYPES, OUT_DTYPES, PackedWgradPlan, WgradPlan
+from triton_ext.ops.families.wgrad_config import CONFIGS, WgradChoice, WgradConfig
 from triton_ext.ops.rewrites.operand_swap import SwappedWgradPlan
 from triton_ext.ops.rewrites.packing import RowPacking, violations
 from triton_ext.ops.rewrites.partial_im2col import PARTIAL_IM2COL_WGRAD
-from triton_ext.ops.wgrad_config import CONFIGS, Store, WgradChoice, WgradConfig
-from triton_ext.ops.wgrad_gemm import DTYPES, OUT_DTYPES, PackedWgradPlan, WgradPlan
 
 __all__ = [
     "DTYPES",
@@ -73,7 +73,7 @@ def _other_reasons(
     if device is not None:
         if device.capability < (9, 0):
             found.append(f"compute capability {device.capability}: TMA im2col needs (9, 0)")
-        smallest = min(config.smem_bytes(Store(in_pieces=False)) for config in CONFIGS) + 1024
+        smallest = min(config.smem_bytes(2, in_pieces=False) for config in CONFIGS) + 1024
         if smallest > device.smem_bytes:
             found.append(
                 f"{device.smem_bytes} bytes of shared memory per CTA: the smallest tile "
