@@ -16,10 +16,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from triton_ext.ops.conv_config import SMEM_BYTES
+from triton_ext.ops.core.case import Case
 from triton_ext.ops.core.descriptors import packed_strides
 from triton_ext.ops.core.device import Device, device_of
 from triton_ext.ops.core.problem import ConvProblem
-from triton_ext.ops.families.few_channels import config as few_channels
+from triton_ext.ops.families.few_channels import FEW_CHANNELS
 from triton_ext.ops.rewrites.packing import RowPacking
 
 from benchmarks.conv_runs import H200_MULTIPROCESSORS, announce, make_timer, opened
@@ -161,7 +162,9 @@ def functions_of(layer: FewChannels, dtype: str) -> tuple[dict[str, Function], d
         functions[name] = lambda plan=plan: plan.run(x, weight)
         functions[f"{name}_copies"] = lambda copies=copies: (copies.x(x), copies.weight(weight))
     machine = device_of(x.device, "row_packing")
-    for number, config in enumerate(few_channels.ranking(layer.problem, x.dtype, machine)):
+    case = Case(direction="fprop", problem=layer.problem, dtype=x.dtype)
+    refused = FEW_CHANNELS.refusals(case, machine)
+    for number, config in enumerate(() if refused else FEW_CHANNELS.candidates(case, machine)):
         name = f"gather_{number}" if number else "gather"
         plan = make_plan(*common, config=config)
         configs[name] = str(config)

@@ -27,6 +27,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
 
 from triton.experimental.gluon import language as gl  # noqa: E402
 from triton_ext.ops.core.problem import ConvProblem  # noqa: E402
+from triton_ext.ops.families.gluon_config import RESERVED_BYTES  # noqa: E402
 from triton_ext.ops.families.gluon_wgrad_config import (  # noqa: E402
     CONFIGS,
     MOST_ADDED_PARTS,
@@ -36,7 +37,6 @@ from triton_ext.ops.families.gluon_wgrad_config import (  # noqa: E402
     ranked_work,
 )
 from triton_ext.ops.families.wgrad_config import Partition  # noqa: E402
-from triton_ext.ops.hopper.tiles import RESERVED_BYTES  # noqa: E402
 
 from examples.gluon.hopper import wgrad  # noqa: E402
 

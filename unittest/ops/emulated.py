@@ -17,10 +17,10 @@ from triton_ext.ops import (
 )
 from triton_ext.ops.conv_config import SMEM_BYTES
 from triton_ext.ops.core.device import Device
-from triton_ext.ops.families import wgrad
+from triton_ext.ops.families import few_channels, kn2row, wgrad
 from triton_ext.ops.families.depthwise import plan as depthwise_plan
 from triton_ext.ops.hopper import fprop_plan
-from triton_ext.ops.kernels import direct, few_channels, kn2row, row_copy
+from triton_ext.ops.kernels import direct, row_copy
 
 NAMES = {
     torch.float16: "fp16",

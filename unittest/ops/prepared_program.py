@@ -35,9 +35,9 @@ from triton_ext.ops.core.launcher import Launcher, recording
 from triton_ext.ops.core.problem import ConvProblem
 from triton_ext.ops.core.replay import BoundPlan
 from triton_ext.ops.families import gluon_wgrad
+from triton_ext.ops.families.gluon_config import TileConfig
 from triton_ext.ops.families.gluon_wgrad_config import WgradTileChoice
 from triton_ext.ops.families.wgrad_config import WgradChoice
-from triton_ext.ops.hopper.tiles import TileConfig
 
 from benchmarks.calls import through
 from benchmarks.stand_in_operators import H200, operators_on_stand_in

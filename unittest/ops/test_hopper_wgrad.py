@@ -34,6 +34,7 @@ from triton_ext.ops.core.case import Case  # noqa: E402
 from triton_ext.ops.core.device import SMEM_BYTES, Device  # noqa: E402
 from triton_ext.ops.core.launcher import compiling  # noqa: E402
 from triton_ext.ops.families import gluon_wgrad  # noqa: E402
+from triton_ext.ops.families.gluon_config import DTYPES, RESERVED_BYTES  # noqa: E402
 from triton_ext.ops.families.gluon_wgrad_config import CONFIGS as CONFIGS_OF_MODEL  # noqa: E402
 from triton_ext.ops.families.gluon_wgrad_config import (  # noqa: E402
     WgradTileChoice,
@@ -41,8 +42,6 @@ from triton_ext.ops.families.gluon_wgrad_config import (  # noqa: E402
     WgradWork,
 )
 from triton_ext.ops.families.wgrad_config import WgradChoice  # noqa: E402
-from triton_ext.ops.hopper.plans import DTYPES  # noqa: E402
-from triton_ext.ops.hopper.tiles import RESERVED_BYTES  # noqa: E402
 from triton_ext.ops.rewrites.packing import PackedConfig  # noqa: E402
 from triton_ext.ops.tuning.calls import candidates  # noqa: E402
 from triton_ext.ops.tuning.compiling import target_only  # noqa: E402
@@ -287,7 +286,7 @@ def test_what_cannot_run_is_named(monkeypatch):
 
 def test_hosts_without_it_take_the_other_kernel(monkeypatch):
     why = ["Gluon of this Triton has no im2col loads"]
-    monkeypatch.setattr(gluon_wgrad, "common_reasons", lambda *arguments: why)
+    monkeypatch.setattr(gluon_wgrad, "common_refusals", lambda *arguments: why)
     assert not isinstance(chosen(monkeypatch, WIDE), WgradTileConfig)
     with pytest.raises(UnsupportedError, match=why[0]):
         chosen(monkeypatch, WIDE, choice=WgradTileChoice(config=CONFIGS[0]))

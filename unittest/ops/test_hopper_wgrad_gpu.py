@@ -28,11 +28,10 @@ from problem_cases import channels_last, problem_of
 from triton_ext import ops
 from triton_ext.host import capabilities
 from triton_ext.ops import tuning, wgrad_plan
-from triton_ext.ops.core import planner
+from triton_ext.ops.core import launcher, planner
+from triton_ext.ops.families.gluon_config import DTYPES
 from triton_ext.ops.families.gluon_wgrad import GluonWgradPlan
 from triton_ext.ops.families.gluon_wgrad_config import CONFIGS, WgradTileChoice
-from triton_ext.ops.hopper import plans
-from triton_ext.ops.hopper.plans import DTYPES
 
 skip_without_gpu()
 GLUON = capabilities()["im2col-gluon"]
@@ -198,7 +197,7 @@ def test_torch_compile_with_graphs_keeps_no_memory_of_theirs(choose):
     assert isinstance(plan, GluonWgradPlan)
     assert plan.tiles.add_in_place
     assert plan.tiles.is_split
-    plans._stream_flags.cache_clear()
+    launcher._stream_flags.cache_clear()
 
     @torch.compile(mode="reduce-overhead", fullgraph=True)
     def weight_gradient(x, dy):

@@ -21,6 +21,7 @@ from triton_ext.ops.core.device import Device
 from triton_ext.ops.core.family import Expected, Family, ranked
 from triton_ext.ops.core.launcher import Launcher, zeroed_flags
 from triton_ext.ops.families.gemm import tap_refusals
+from triton_ext.ops.families.gluon_config import DTYPES, Tiled, common_refusals, problem_refusals
 from triton_ext.ops.families.gluon_wgrad_config import (
     BLOCK_C,
     Reduction,
@@ -30,7 +31,6 @@ from triton_ext.ops.families.gluon_wgrad_config import (
 )
 from triton_ext.ops.families.wgrad import Launches, Operand, WgradPlan
 from triton_ext.ops.families.wgrad_config import ranked_tiles
-from triton_ext.ops.hopper.plans import DTYPES, Tiled, common_reasons, problem_reasons
 
 __all__ = ["GLUON_WGRAD", "MOST_EXPECTED", "GluonWgradPlan"]
 
@@ -89,7 +89,7 @@ class GluonWgrad(Family[WgradTileChoice]):
     def refusals(
         self, case: Case, device: Device, config: WgradTileChoice | None = None
     ) -> list[str]:
-        found = [*tap_refusals(case), *common_reasons(case.problem, case.dtype, device)]
+        found = [*tap_refusals(case), *common_refusals(case.problem, case.dtype, device)]
         if case.problem.batch == 0:
             found.append("the batch is empty")
         found += _out_refusals(case)
@@ -99,7 +99,7 @@ class GluonWgrad(Family[WgradTileChoice]):
         return config.config.problems()
 
     def config_refusals(self, config: WgradTileChoice, case: Case, device: Device) -> list[str]:
-        found = [*problem_reasons(case.problem, case.dtype), *_out_refusals(case)]
+        found = [*problem_refusals(case.problem, case.dtype), *_out_refusals(case)]
         return found + _work_refusals(config, case, device, found)
 
     def candidates(self, case: Case, device: Device) -> Mapping[WgradTileChoice, Expected]:

@@ -14,13 +14,13 @@ from triton_ext.errors import LaunchError
 from triton_ext.ops.core.config_checks import type_problems
 from triton_ext.ops.core.device import H200
 from triton_ext.ops.core.problem import ConvProblem
-from triton_ext.ops.families.wgrad_config import Partition
-from triton_ext.ops.hopper.tiles import (
+from triton_ext.ops.families.gluon_config import (
     ELEMENT_BYTES,
     RESERVED_BYTES,
     SMEM_BYTES,
     WARP_GROUP_THREADS,
 )
+from triton_ext.ops.families.wgrad_config import Partition
 
 __all__ = [
     "BLOCK_C",
