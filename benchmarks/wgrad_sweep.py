@@ -329,12 +329,18 @@ def compile_job(job: dict[str, Any], capability: tuple[int, int]) -> int:
 
 
 def _plan(operands: Operands, choice: Candidate) -> Any:
-    from triton_ext.ops.wgrad_plan import make_plan
+    from triton_ext.ops.core.case import Case
+    from triton_ext.ops.core.planner import make_plan
 
     x, dy = operands.x, operands.dy
-    return make_plan(
-        operands.problem, x.stride(), dy.stride(), x.dtype, x.device, choice.entry()
-    )  # fmt: skip
+    case = Case(
+        direction="wgrad",
+        problem=operands.problem,
+        dtype=x.dtype,
+        x_strides=x.stride(),
+        dy_strides=dy.stride(),
+    )
+    return make_plan(case, x.device, choice.entry())
 
 
 # ---- Timing ------------------------------------------------------------------------------------

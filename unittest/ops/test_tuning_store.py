@@ -42,12 +42,13 @@ from triton_ext.ops.core.registry import (  # noqa: E402
     families_of,
 )
 from triton_ext.ops.families import gluon_cost, wgrad_config  # noqa: E402
-from triton_ext.ops.families.depthwise.config import DepthwiseConfig, DepthwiseWgradConfig  # noqa: E402
+from triton_ext.ops.families.depthwise import DepthwiseConfig  # noqa: E402
+from triton_ext.ops.families.depthwise_wgrad import DepthwiseWgradConfig  # noqa: E402
+from triton_ext.ops.families.direct import DirectConfig  # noqa: E402
 from triton_ext.ops.families.few_channels import GatherConfig  # noqa: E402
 from triton_ext.ops.families.gluon_wgrad_config import WgradTileChoice, WgradTileConfig  # noqa: E402
 from triton_ext.ops.families.kn2row import Col2ImConfig  # noqa: E402
 from triton_ext.ops.families.patches import PatchConfig  # noqa: E402
-from triton_ext.ops.kernels.direct import DirectConfig  # noqa: E402
 from triton_ext.ops.rewrites.as_fprop import AsFpropConfig  # noqa: E402
 from triton_ext.ops.rewrites.packing import PackedConfig  # noqa: E402
 from triton_ext.ops.tuning.calls import candidates  # noqa: E402
