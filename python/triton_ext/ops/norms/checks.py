@@ -20,7 +20,7 @@ from triton_ext.ops.core.device import IS_INTERPRETED
 from triton_ext.ops.core.dispatch_cache import PLAIN_TYPES, cached, keep, operand_key
 from triton_ext.ops.core.epilogue import ACTIVATIONS
 from triton_ext.ops.core.memory_format import channels_last_strides
-from triton_ext.ops.plans import Refusal
+from triton_ext.ops.core.refusals import Refusal
 
 __all__ = [
     "are_numbers",
