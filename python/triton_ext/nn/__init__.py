@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from triton_ext.nn.conversion import convert, refresh, revert, survey
+from triton_ext.nn.accelerate import accelerate
+from triton_ext.nn.conversion import convert, refresh, report, revert, survey
 from triton_ext.nn.modules import (
     Conv1d,
     Conv2d,
@@ -12,7 +13,7 @@ from triton_ext.nn.modules import (
     ConvTranspose3d,
 )
 from triton_ext.nn.norms import BatchNorm1d, BatchNorm2d, BatchNorm3d, GroupNorm
-from triton_ext.nn.report import Conversion, Layer
+from triton_ext.nn.outcome import Conversion, Layer, ModuleCalls, Report
 
 __all__ = [
     "BatchNorm1d",
@@ -27,8 +28,12 @@ __all__ = [
     "Conversion",
     "GroupNorm",
     "Layer",
+    "ModuleCalls",
+    "Report",
+    "accelerate",
     "convert",
     "refresh",
+    "report",
     "revert",
     "survey",
 ]
