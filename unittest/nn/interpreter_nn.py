@@ -345,3 +345,22 @@ def test_gradients_through_redirected_functions():
     assert redirect.calls.ours == 1
     for each in zip(got, expected, exact, strict=True):
         as_exact(*each)
+
+
+@pytest.mark.parametrize("affine", [True, False])
+@pytest.mark.parametrize("dims", [1, 2, 3])
+def test_instance_norms(dims, affine):
+    norm = getattr(TORCH, f"InstanceNorm{dims}d")(8, affine=affine)
+    model = settled(TORCH.Sequential(norm, TORCH.SiLU()), FLOAT)
+    ours = nn.convert(copy.deepcopy(model), report=False, norms=True)
+    x = image(dims, FLOAT)
+    exact = gradients(copy.deepcopy(model).double(), x.double())
+    for each in zip(gradients(ours, x), gradients(model, x), exact, strict=True):
+        as_exact(*each)
+    y = ours[0].normalized(x, None, "silu")
+    assert y is not None
+    assert y.stride(1) == 1
+    tracking = getattr(TORCH, f"InstanceNorm{dims}d")(8, track_running_stats=True)
+    assert nn.convert(tracking, report=False, norms=True).normalized(x, None, "none") is None
+    unbatched = x[0].contiguous()
+    assert torch.equal(ours[0](unbatched), model[0](unbatched))

@@ -12,7 +12,15 @@ from triton_ext.nn.modules import (
     ConvTranspose2d,
     ConvTranspose3d,
 )
-from triton_ext.nn.norms import BatchNorm1d, BatchNorm2d, BatchNorm3d, GroupNorm
+from triton_ext.nn.norms import (
+    BatchNorm1d,
+    BatchNorm2d,
+    BatchNorm3d,
+    GroupNorm,
+    InstanceNorm1d,
+    InstanceNorm2d,
+    InstanceNorm3d,
+)
 from triton_ext.nn.outcome import Conversion, Layer, ModuleCalls, Report
 
 __all__ = [
@@ -27,6 +35,9 @@ __all__ = [
     "ConvTranspose3d",
     "Conversion",
     "GroupNorm",
+    "InstanceNorm1d",
+    "InstanceNorm2d",
+    "InstanceNorm3d",
     "Layer",
     "ModuleCalls",
     "Report",

@@ -42,7 +42,11 @@ _CLASSES = {**_OURS, **_OUR_NORMS}
 _TORCHS = {ours: theirs for theirs, ours in _CLASSES.items()}
 
 # What a model's reader takes for one of those norms: their subclasses as well.
-_NORMS = (torch.nn.modules.batchnorm._BatchNorm, torch.nn.GroupNorm)
+_NORMS = (
+    torch.nn.modules.batchnorm._BatchNorm,
+    torch.nn.GroupNorm,
+    torch.nn.modules.instancenorm._InstanceNorm,
+)
 _NORM_DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 
 # How torch's FullyShardedDataParallel marks parameters that it has flattened (torch 2.13).
@@ -87,8 +91,8 @@ def convert(
             patterns` where it is done.
         pack: Whether weights are brought into the kernels' memory order.  Otherwise they are copied
             at every call; FSDP's ``fully_shard`` refuses parameters in another order than torch's.
-        norms: Whether BatchNorm and GroupNorm run kernels of this package, too, with the
-            activations and sums behind them, in training and in eval mode;
+        norms: Whether BatchNorm, GroupNorm and InstanceNorm run kernels of this package, too, with
+            the activations and sums behind them, in training and in eval mode;
             :mod:`triton_ext.nn.norms` has which.
 
     Returns:

@@ -13,7 +13,7 @@ link must not write to tensors, because the convolution is then computed behind 
 
 Norms that are in no chain of a convolution begin chains of their own:
 
-    BatchNorm -> + residual? -> ReLU?      BatchNorm, GroupNorm -> activation?
+    BatchNorm -> + residual? -> ReLU?      BatchNorm, GroupNorm, InstanceNorm -> activation?
 
 Those are called in training mode, too, unless the forward asks for checkpoints: what it does with
 them is not in its record.  A norm that is called again between the links of its chain has none,
@@ -531,6 +531,7 @@ _FRESH = (
     torch.nn.modules.pooling._AdaptiveMaxPoolNd,
     torch.nn.modules.batchnorm._BatchNorm,
     torch.nn.GroupNorm,
+    torch.nn.modules.instancenorm._InstanceNorm,
     torch.nn.LayerNorm,
     torch.nn.Linear,
     torch.nn.Upsample,

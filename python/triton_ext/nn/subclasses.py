@@ -78,7 +78,7 @@ def class_for(kind: Any, ours: Any) -> Any:
 
     def reduce(self: Any, protocol: Any) -> Any:
         made, arguments, *rest = kind.__reduce_ex__(self, 2)
-        if made is not copyreg.__newobj__:  # type: ignore[attr-defined]
+        if made is not copyreg.__newobj__:
             return (made, arguments, *rest)
         return (_empty, (kind, ours, *arguments[1:]), *rest)
 
