@@ -70,7 +70,7 @@ def _problem(name: str, entry: dict[str, Any]) -> Any:
 def measurements_of(sweep: dict[str, Any]) -> Iterator[Measurement]:
     """Yields what a sweep holds, or what one file of ``triton-ext tune`` does."""
     from triton_ext.ops.conv_config import ConvConfig
-    from triton_ext.ops.core.keys import key_of
+    from triton_ext.ops.core.case import key_of
 
     from benchmarks.wgrad_sweep import candidate_of
 
@@ -95,7 +95,7 @@ def measurements_of(sweep: dict[str, Any]) -> Iterator[Measurement]:
 
 def _of_rows(sweep: dict[str, Any]) -> Iterator[Measurement]:
     """Yields what a sweep of a Gluon kernel holds."""
-    from triton_ext.ops.core.keys import key_of
+    from triton_ext.ops.core.case import key_of
     from triton_ext.ops.tuning_store.kinds import decode
 
     times: dict[str, dict[Any, float]] = defaultdict(dict)

@@ -50,7 +50,7 @@ class ConvShape:
 
     def problem(self) -> Any:
         """The same in the package's terms."""
-        from triton_ext.ops.problem import ConvProblem
+        from triton_ext.ops.core.problem import ConvProblem
 
         return ConvProblem(
             batch=self.n,

@@ -6,7 +6,7 @@ import random
 
 import torch
 from problem_cases import problem_of
-from triton_ext.ops.problem import ConvProblem
+from triton_ext.ops.core.problem import ConvProblem
 
 __all__ = ["HALVES", "draw", "reference"]
 

@@ -9,17 +9,17 @@ from typing import Any
 import torch
 from fprop_cases import Case, convolve
 from fprop_cases import draw as draw_any
+from planned import plan_fprop
 from triton_ext.ops.conv_config import ConvConfig
 from triton_ext.ops.conv_gemm import ConvPlan
-from triton_ext.ops.conv_plan import make_plan
 from triton_ext.ops.core import planner
 from triton_ext.ops.core.case import Case as PlannerCase
 from triton_ext.ops.core.device import device_of
 from triton_ext.ops.core.epilogue import EpilogueSpec
+from triton_ext.ops.core.problem import ConvProblem
+from triton_ext.ops.families.gluon_config import TileConfig
 from triton_ext.ops.hopper.fprop_plan import HopperPlan
-from triton_ext.ops.hopper.tiles import TileConfig
-from triton_ext.ops.problem import ConvProblem
-from triton_ext.ops.row_packing import RowPacking
+from triton_ext.ops.rewrites.packing import RowPacking
 
 __all__ = ["PackedCase", "draw", "draw_patches", "draw_problem", "finite_where_torch_is"]
 
@@ -48,7 +48,7 @@ class PackedCase(Case):
     ) -> ConvPlan | HopperPlan:
         """Ours."""
         way = self.way(x)
-        plan = make_plan(
+        plan = plan_fprop(
             self.problem, x.stride(), x.dtype, x.device, self.spec, config, pack_rows=way
         )
         assert isinstance(plan, ConvPlan | HopperPlan)

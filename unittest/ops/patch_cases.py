@@ -8,8 +8,8 @@ import torch
 from dgrad_cases import reference
 from problem_cases import channels_last, problem_of
 from triton_ext.ops.core.device import Device
+from triton_ext.ops.core.problem import ConvProblem
 from triton_ext.ops.kernels.patches import has_patches, make_plan, ranking
-from triton_ext.ops.problem import ConvProblem
 
 __all__ = ["check", "draw"]
 

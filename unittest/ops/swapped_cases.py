@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 import torch
-from triton_ext.ops.problem import ConvProblem
+from triton_ext.ops.core.problem import ConvProblem
 from triton_ext.ops.rewrites.operand_swap import as_swapped
 
 

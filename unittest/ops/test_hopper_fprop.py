@@ -14,7 +14,9 @@ import pytest
 pytest.importorskip("numpy", reason="the emulator needs numpy, which is not installed")
 torch = pytest.importorskip("torch", reason="triton_ext.ops needs torch, which is not installed")
 
+from planned import plan_fprop, ranking_of  # noqa: E402
 from triton_ext.host import capabilities  # noqa: E402
+from triton_ext.ops.core import planner  # noqa: E402
 
 GLUON = capabilities()["im2col-gluon"]
 if not GLUON.available:
@@ -34,19 +36,19 @@ from triton.experimental import gluon  # noqa: E402
 from triton.experimental.gluon import language as gl  # noqa: E402
 from triton_ext.errors import UnsupportedError  # noqa: E402
 from triton_ext.gluon import nvidia as xnv  # noqa: E402
-from triton_ext.ops import conv_plan  # noqa: E402
 from triton_ext.ops.conv_config import SMEM_BYTES, ConvConfig  # noqa: E402
 from triton_ext.ops.core.case import Case as TunedCase  # noqa: E402
 from triton_ext.ops.core.device import Device  # noqa: E402
 from triton_ext.ops.core.epilogue import PLAIN, EpilogueSpec  # noqa: E402
+from triton_ext.ops.core.problem import ConvProblem  # noqa: E402
 from triton_ext.ops.core.registry import config_refusals  # noqa: E402
 from triton_ext.ops.dgrad_gemm import residues_of  # noqa: E402
-from triton_ext.ops.hopper import dgrad_plan, fprop_config, fprop_plan, plans, tiles  # noqa: E402
+from triton_ext.ops.families import gluon_config, gluon_cost  # noqa: E402
+from triton_ext.ops.families.gluon_config import TileConfig, cooperative, keep_filter, ping_pong  # noqa: E402
+from triton_ext.ops.hopper import dgrad_plan, fprop_plan  # noqa: E402
 from triton_ext.ops.hopper.fprop_compile import compile_conv_fprop  # noqa: E402
 from triton_ext.ops.hopper.fprop_plan import HopperPlan  # noqa: E402
-from triton_ext.ops.hopper.pipeline import tile_counts  # noqa: E402
-from triton_ext.ops.hopper.tiles import TileConfig, cooperative, keep_filter, ping_pong  # noqa: E402
-from triton_ext.ops.problem import ConvProblem  # noqa: E402
+from triton_ext.ops.kernels.gluon_pipeline import tile_counts  # noqa: E402
 
 NIGHTLY = os.environ.get("TRITON_EXT_NIGHTLY") == "1"
 COPIES = capabilities()["im2col-copies"]
@@ -111,11 +113,13 @@ def test_what_it_does_not_take_is_named(machine, dtype, changes, spec, words):
 def test_a_host_that_cannot_is_named_and_gets_the_other_kernel(monkeypatch):
     emulate(monkeypatch, gluon=True)
     missing = replace(GLUON, available=False, reason="Gluon of Triton 3.5 has no im2col loads")
-    monkeypatch.setattr(plans, "capabilities", lambda: {"im2col-gluon": missing})
+    monkeypatch.setattr(
+        gluon_config, "capabilities", lambda: {**capabilities(), "im2col-gluon": missing}
+    )
     case = Case(problem=problem(), dtype=torch.float16)
     x, _, _ = case.tensors()
     assert isinstance(case.plan(x).config, ConvConfig)
-    conv_plan.make_plan.cache_clear()
+    planner.make_plan.cache_clear()
     with pytest.raises(UnsupportedError, match=r"Gluon kernel does not take it: Gluon of Triton 3"):
         case.plan(x, ping_pong(64, 64, 4))
 
@@ -141,9 +145,9 @@ def test_the_models_choose(monkeypatch, changes, expected):
     emulate(monkeypatch, num_sms=132, gluon=True)
     asked = problem(**changes)
     x = Case(problem=replace(asked, batch=1), dtype=torch.float16).tensors()[0]
-    plan = conv_plan.make_plan(asked, x.stride(), x.dtype, x.device)
+    plan = plan_fprop(asked, x.stride(), x.dtype, x.device)
     assert isinstance(plan.config, expected)
-    ranked = conv_plan.ranking(asked, x.dtype, H200)
+    ranked = ranking_of("fprop", asked, x.dtype, H200)
     assert isinstance(ranked[0], expected)
     # Both can be measured where both take the problem.
     both = fprop_plan.reasons(asked, x.dtype, H200) == ()
@@ -181,7 +185,7 @@ def test_a_configuration_is_for_bytes(changes, words):
 def test_both_kernels_are_there_for_fp8(out_dtype):
     asked = problem(batch=8, in_channels=320, out_channels=320, input_size=(64, 64))
     dtype, spec = torch.float8_e4m3fn, EpilogueSpec(out_dtype=out_dtype)
-    ranked = conv_plan.ranking(asked, dtype, H200, spec)
+    ranked = ranking_of("fprop", asked, dtype, H200, spec)
     assert isinstance(ranked[0], TileConfig)
     assert ranked[0].block_n_rest > 0
     assert {type(config) for config in ranked} == {ConvConfig, TileConfig}
@@ -294,7 +298,7 @@ def test_a_residual_per_image(config, monkeypatch, fresh_triton_cache):
 
 
 @needs_copies
-@pytest.mark.parametrize("config", fprop_config.TURNED_CONFIGS, ids=str)
+@pytest.mark.parametrize("config", gluon_cost.TURNED_CONFIGS, ids=str)
 def test_rows_are_output_channels(config, monkeypatch, fresh_triton_cache):
     # Tails in both: 200 channels are no multiple of 64, and 3 * 5 * 9 pixels none of 96.
     emulate(monkeypatch, gluon=True)
@@ -315,7 +319,9 @@ def test_products_of_two_accumulators(dtype, rest, joins, monkeypatch, fresh_tri
     # Joined, five pieces and three, of six steps: blocks begin at even and at odd ones.
     emulate(monkeypatch, gluon=True)
     capability = replace(JOIN, available=joins)
-    monkeypatch.setattr(tiles, "capabilities", lambda: {"wgmma-join": capability})
+    monkeypatch.setattr(
+        gluon_config, "capabilities", lambda: {**capabilities(), "wgmma-join": capability}
+    )
     config = cooperative(64, 2, 64, 3, block_n_rest=rest, store_n=16, block_k=32)
     config = replace(config, element_bytes=dtype.itemsize)
     assert config.joins == joins
@@ -329,14 +335,14 @@ def test_products_of_two_accumulators(dtype, rest, joins, monkeypatch, fresh_tri
 def test_rows_are_output_channels_of_other_types(dtype, monkeypatch, fresh_triton_cache):
     emulate(monkeypatch, gluon=True)
     asked = problem(**MATRIX, in_channels=64, out_channels=80)
-    config = replace(fprop_config.TURNED_CONFIGS[1], element_bytes=dtype.itemsize)
+    config = replace(gluon_cost.TURNED_CONFIGS[1], element_bytes=dtype.itemsize)
     check(
         Case(problem=asked, dtype=dtype, spec=EpilogueSpec(out_dtype=torch.bfloat16)), config=config
     )
 
 
 def test_rows_are_output_channels_where_x_is_a_matrix_only():
-    config = fprop_config.TURNED_CONFIGS[0]
+    config = gluon_cost.TURNED_CONFIGS[0]
     pointwise = problem(**MATRIX, batch=2, in_channels=64, out_channels=64, input_size=(8, 8))
     for asked in (
         problem(),
@@ -362,7 +368,7 @@ def test_rows_are_output_channels_where_x_is_a_matrix_only():
 
 
 def test_rows_are_output_channels_of_nothing_but_fprop():
-    config = fprop_config.TURNED_CONFIGS[0]
+    config = gluon_cost.TURNED_CONFIGS[0]
     pointwise = problem(**MATRIX, batch=2, in_channels=64, out_channels=64, input_size=(8, 8))
     words = "where forward x is a matrix only"
     dims = residues_of(pointwise)
@@ -384,8 +390,8 @@ def test_one_pixel_per_row_of_a_wider_image(turned, monkeypatch, fresh_triton_ca
     asked = problem(**MATRIX, batch=2, in_channels=24, out_channels=16, input_size=(3, 1))
     for width in (24, 8):
         strides = (*x.stride()[:3], width)
-        config = replace((fprop_config.TURNED_CONFIGS if turned else CONFIGS)[0], block_k=32)
-        plan = conv_plan.make_plan(asked, strides, x.dtype, x.device, config=config)
+        config = replace((gluon_cost.TURNED_CONFIGS if turned else CONFIGS)[0], block_k=32)
+        plan = plan_fprop(asked, strides, x.dtype, x.device, config=config)
         assert plan.matrix is not None
         expected = torch.nn.functional.conv2d(x.double(), weight.double())
         found = plan.run(x.as_strided(x.shape, strides), weight).double()
@@ -412,7 +418,7 @@ def put_counts(counts_ptr, m_gemm, n_gemm, CONFIG: gl.constexpr):
 @pytest.mark.parametrize("size", [1, 96, 97, (1 << 31) - 1])
 def test_tiles_of_as_many_pixels_as_there_may_be(size, fresh_triton_cache):
     # Pixels are columns of these tiles, and rows of others.
-    config = fprop_config.TURNED_CONFIGS[0]
+    config = gluon_cost.TURNED_CONFIGS[0]
     counts = torch.zeros(2, dtype=torch.int32)
     xnv.emulated(put_counts)[(1,)](counts, size, size, config)
     assert counts.tolist() == [-(-size // config.block_m), -(-size // config.block_n)]
@@ -434,7 +440,7 @@ def test_pixels_with_gaps_between_them(monkeypatch, fresh_triton_cache):
         if not is_matrix and not COPIES.available:
             continue
         asked = problem(in_channels=8, out_channels=24, input_size=tuple(x.shape[2:]), **MATRIX)
-        plan = conv_plan.make_plan(
+        plan = plan_fprop(
             asked, x.stride(), x.dtype, x.device, config=replace(CONFIGS[0], block_k=16)
         )
         assert isinstance(plan, HopperPlan)
@@ -446,11 +452,11 @@ def test_pixels_with_gaps_between_them(monkeypatch, fresh_triton_cache):
 # ---- Compiled ----------------------------------------------------------------------------------
 
 
-OF_MATRICES = (*fprop_config.MATRIX_CONFIGS, *fprop_config.TURNED_CONFIGS)
+OF_MATRICES = (*gluon_cost.MATRIX_CONFIGS, *gluon_cost.TURNED_CONFIGS)
 COMPILED = (
-    *fprop_config.CONFIGS,
-    *(keep_filter(config, 6) for config in fprop_config.KEEPING_CONFIGS),
-    *fprop_config.FEW_COLUMNS_CONFIGS,
+    *gluon_cost.CONFIGS,
+    *(keep_filter(config, 6) for config in gluon_cost.KEEPING_CONFIGS),
+    *gluon_cost.FEW_COLUMNS_CONFIGS,
     *OF_MATRICES,
 )
 
@@ -480,7 +486,7 @@ def test_an_epilogue_fits_the_registers(config, tmp_path, fresh_triton_cache):
 
 def fp8_configs(out_bytes: int) -> list[TileConfig]:
     """Those of a filter of 3 taps and 128 channels, with which some keep it."""
-    found = fprop_config.expected_times(
+    found = gluon_cost.expected_times(
         1000, 320, 128, 3, 132, block_k=128, element_bytes=1, out_bytes=out_bytes
     )
     return [*found]
@@ -492,14 +498,13 @@ def fp8_configs(out_bytes: int) -> list[TileConfig]:
      (384, 1, 128), (320, 2, 64), (96, 2, 64), (16, 2, 16)],
 )  # fmt: skip
 def test_the_last_step_of_fp8_is_not_half_empty(ci, element_bytes, channels):
-    assert fprop_config.step_channels(ci, element_bytes) == channels
+    assert gluon_cost.step_channels(ci, element_bytes) == channels
 
 
 def test_half_steps_cost_half_and_are_twice_as_deep():
     sizes = (32768, 320, 320, 9, 132)
     half, whole = (
-        fprop_config.expected_times(*sizes, block_k=block_k, element_bytes=1)
-        for block_k in (64, 128)
+        gluon_cost.expected_times(*sizes, block_k=block_k, element_bytes=1) for block_k in (64, 128)
     )
     assert len(half) == len(whole)
     assert min(half.values()) < 0.9 * min(whole.values())
@@ -513,10 +518,11 @@ def test_half_steps_cost_half_and_are_twice_as_deep():
 
 @needs_join
 def test_ping_pong_with_160_columns_is_for_joined_products_only():
-    (config,) = fprop_config.JOINED_CONFIGS
+    (config,) = gluon_cost.JOINED_CONFIGS
     sizes = (32768, 320, 320, 9, 132)
-    assert fprop_config.choose_config(*sizes) == config
-    assert config not in fprop_config.expected_times(*sizes, may_join=False)
+    times = gluon_cost.expected_times(*sizes)
+    assert min(times, key=times.__getitem__) == config
+    assert config not in gluon_cost.expected_times(*sizes, may_join=False)
 
 
 # 256 + 64 columns, and a filter that stays.

@@ -15,9 +15,8 @@ from triton_ext.errors import UnsupportedError
 from triton_ext.ops import explain
 from triton_ext.ops.api.explain import explain_case
 from triton_ext.ops.core import planner
-from triton_ext.ops.core.case import Case
+from triton_ext.ops.core.case import DIRECTIONS, Case
 from triton_ext.ops.core.device import KNOWN, assumed_device
-from triton_ext.ops.core.keys import DIRECTIONS
 from triton_ext.ops.families.gemm import GEMM_DGRAD
 from triton_ext.ops.families.patches import PATCHES
 from triton_ext.ops.kernels.patches import PatchDgradPlan

@@ -121,12 +121,12 @@ def test_the_fit_finds_the_numbers_of_the_gluon_kernels_model(modelled):
 
 
 def test_a_choice_that_is_the_best_loses_nothing(modelled, capsys, monkeypatch):
-    from triton_ext.ops.families import gluon
+    from triton_ext.ops.families import gluon_wgrad
 
     from benchmarks.fit_wgrad import main
 
     # Without the margin between the kernels, which is there because models err.
-    monkeypatch.setattr(gluon, "MOST_EXPECTED", 1.0)
+    monkeypatch.setattr(gluon_wgrad, "MOST_EXPECTED", 1.0)
     assert main([str(modelled), "--pick", "3", "--fit"]) == 0
     printed = capsys.readouterr().out
     assert "_LAUNCH_US = 2.5" in printed

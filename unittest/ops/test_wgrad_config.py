@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 pytest.importorskip("torch", reason="triton_ext.ops needs torch, which is not installed")
 
-from triton_ext.ops.problem import ConvProblem
+from triton_ext.ops.core.problem import ConvProblem
 from triton_ext.ops.wgrad_config import (
     CONFIGS,
     MAX_ACCUMULATORS,

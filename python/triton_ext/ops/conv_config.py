@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from triton_ext.host.dots import INSTRUCTION_BITS, least_dot_depth
-from triton_ext.ops.config_checks import (
+from triton_ext.ops.core.config_checks import (
     depth_problems,
     power_problems,
     range_problems,

@@ -38,8 +38,8 @@ from triton.compiler import ASTSource
 import triton_ext.language as tle
 from triton_ext.ops.conv_config import ConvConfig
 from triton_ext.ops.core.device import IS_INTERPRETED
+from triton_ext.ops.kernels.epilogue import tile_position
 from triton_ext.ops.residues import Residues, three_dims
-from triton_ext.ops.tiles_device import tile_position
 
 __all__ = [
     "Classes",

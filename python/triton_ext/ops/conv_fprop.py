@@ -40,8 +40,12 @@ import triton_ext.language as tle
 from triton_ext.ops.conv_config import ConvConfig
 from triton_ext.ops.core.device import IS_INTERPRETED
 from triton_ext.ops.core.epilogue import PLAIN, EpilogueSpec
-from triton_ext.ops.epilogue_device import finish_tile, pixels_of_image, scale_and_shift
-from triton_ext.ops.tiles_device import tile_position
+from triton_ext.ops.kernels.epilogue import (
+    finish_tile,
+    pixels_of_image,
+    scale_and_shift,
+    tile_position,
+)
 
 __all__ = ["TRITON_DTYPES", "compile_conv_fprop", "conv_fprop_kernel", "kernel_constants"]
 

@@ -15,7 +15,6 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 from triton_ext import backends
 from triton_ext.ops.conv_config import ConvConfig, channel_block
 from triton_ext.ops.conv_fprop import TRITON_DTYPES, conv_fprop_kernel, kernel_constants
-from triton_ext.ops.conv_launch import TO_LAST, ForwardPlan, three
 from triton_ext.ops.core.descriptors import (
     ROUNDS_TO_TF32,
     ROW_BYTES,
@@ -26,9 +25,10 @@ from triton_ext.ops.core.descriptors import (
 from triton_ext.ops.core.device import Device
 from triton_ext.ops.core.epilogue import EpilogueSpec
 from triton_ext.ops.core.launcher import Launcher
-from triton_ext.ops.problem import ConvProblem
-from triton_ext.ops.row_copy import FilledChannels, RowCopies
-from triton_ext.ops.row_packing import RowPacking
+from triton_ext.ops.core.plan import TO_LAST, ForwardPlan, three
+from triton_ext.ops.core.problem import ConvProblem
+from triton_ext.ops.kernels.row_copy import FilledChannels, RowCopies
+from triton_ext.ops.rewrites.packing import RowPacking
 
 __all__ = ["ConvPlan", "Walked", "gemm_plan"]
 

@@ -16,15 +16,15 @@ from triton_ext.errors import UnsupportedError
 from triton_ext.ops import conv_dgrad
 from triton_ext.ops.conv_config import ConvConfig
 from triton_ext.ops.conv_dgrad import DgradProblem, kernel_constants
-from triton_ext.ops.conv_launch import TO_LAST
 from triton_ext.ops.core.descriptors import ROUNDS_TO_TF32, ROW_BYTES, Layout, packed_strides
 from triton_ext.ops.core.device import Device
 from triton_ext.ops.core.launcher import Launcher
+from triton_ext.ops.core.plan import TO_LAST
+from triton_ext.ops.core.problem import ConvProblem
 from triton_ext.ops.dgrad_config import group_channels, problems_of
 from triton_ext.ops.dgrad_run import DgradRun
-from triton_ext.ops.problem import ConvProblem
+from triton_ext.ops.kernels.row_copy import FilledChannels
 from triton_ext.ops.residues import Residues, class_problems, three_dims
-from triton_ext.ops.row_copy import FilledChannels
 
 __all__ = [
     "DTYPES",

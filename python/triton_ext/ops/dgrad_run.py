@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import torch
 
-from triton_ext.ops.conv_launch import TO_LAST
 from triton_ext.ops.core.descriptors import ROW_BYTES
-from triton_ext.ops.problem import ConvProblem
+from triton_ext.ops.core.plan import TO_LAST
+from triton_ext.ops.core.problem import ConvProblem
 
 __all__ = ["DgradRun", "checked_bias"]
 

@@ -9,7 +9,7 @@ import torch
 
 from triton_ext.ops.core.descriptors import ROW_BYTES, aligned_copy
 from triton_ext.ops.core.launcher import Launcher
-from triton_ext.ops.problem import ConvProblem
+from triton_ext.ops.core.problem import ConvProblem
 
 __all__ = [
     "FilterGradientPlan",

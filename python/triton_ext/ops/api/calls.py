@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from triton_ext.ops.api.forward_mode import by_torch, is_forward_mode
-from triton_ext.ops.core.autocast import cast_operands, is_autocast
+from triton_ext.ops.core.dispatch_cache import cast_operands, is_autocast
 from triton_ext.ops.core.epilogue import EpilogueArguments, is_device_function, result_refusal
 from triton_ext.ops.core.parameters import ConvParameters
 

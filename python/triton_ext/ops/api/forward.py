@@ -24,10 +24,10 @@ from triton_ext.ops.api.checks import (
 )
 from triton_ext.ops.api.execution import bind_fprop, bind_fused
 from triton_ext.ops.api.reference import apply_activation
-from triton_ext.ops.core.autocast import cast_dtype
 from triton_ext.ops.core.dispatch_cache import (
     autocast_operands,
     cached,
+    cast_dtype,
     function_key,
     is_differentiated,
     keep,

@@ -38,11 +38,11 @@ from triton_ext.ops.api.calls import (
 )
 from triton_ext.ops.api.checks import check_operands, check_pair, operator_name
 from triton_ext.ops.api.execution import run_dgrad, run_fprop, run_fused, run_wgrad
-from triton_ext.ops.core.autocast import cast_operands
+from triton_ext.ops.core.dispatch_cache import cast_operands
 from triton_ext.ops.core.epilogue import EpilogueArguments, is_per_image, output_dtype
 from triton_ext.ops.core.memory_format import channels_last, empty_channels_last, pixel_dims
 from triton_ext.ops.core.parameters import ConvParameters
-from triton_ext.ops.plans import geometry_refusal, tensor_refusal
+from triton_ext.ops.core.refusals import geometry_refusal, tensor_refusal
 
 __all__ = ["conv_gradients", "transposed_gradients"]
 

@@ -17,7 +17,7 @@ way.  Other calls have no function key (``None``) and take the way through torch
 from __future__ import annotations
 
 import threading
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from typing import Any, Generic, TypeVar
 
 import torch
@@ -25,7 +25,6 @@ from torch.autograd import forward_ad
 from torch.compiler import is_compiling
 from torch.utils._device import DeviceContext
 
-from triton_ext.ops.core.autocast import cast_operands, is_autocast
 from triton_ext.ops.core.device import IS_INTERPRETED
 
 __all__ = [
@@ -36,8 +35,12 @@ __all__ = [
     "autocast_operands",
     "backward_key",
     "cached",
+    "cast_dtype",
+    "cast_operands",
     "clear",
     "function_key",
+    "is_autocast",
+    "is_cast",
     "is_differentiated",
     "is_observed",
     "keep",
@@ -266,6 +269,46 @@ def _is_shown_functions() -> bool:
     """Tells whether a mode is shown functions, other than one for the device of new tensors."""
     modes = map(torch._C._get_function_stack_at, range(_function_modes()))
     return any(type(mode) is not DeviceContext for mode in modes)
+
+
+# --- autocast -----------------------------------------------------------------------------------
+
+# float64 stays what it is, and so does what is smaller than half precision.
+_ELIGIBLE = (torch.float32, torch.float16, torch.bfloat16)
+
+
+def is_autocast(device: str) -> bool:
+    """Tells whether autocast is on for a type of device; there are others, such as ``meta``."""
+    return device in ("cuda", "cpu") and torch.is_autocast_enabled(device)
+
+
+def is_cast(operand: torch.Tensor) -> bool:
+    """Tells whether autocast is on for an operand, and brings it to its dtype."""
+    return operand.dtype in _ELIGIBLE and is_autocast(operand.device.type)
+
+
+def cast_dtype(operand: torch.Tensor) -> torch.dtype:
+    """Returns the dtype of an operand in a call: autocast's, where that casts it."""
+    return torch.get_autocast_dtype(operand.device.type) if is_cast(operand) else operand.dtype
+
+
+def cast_operands(operands: Sequence[Any], casts: Sequence[bool], device: str) -> tuple[Any, ...]:
+    """Returns operands as autocast wants them.
+
+    Args:
+        operands: Tensors and other arguments.
+        casts: Which of them are cast.  A scale is not: it is applied to fp32.
+        device: The type of device whose autocast is on; others' tensors stay what they are.
+    """
+    dtype = torch.get_autocast_dtype(device)
+    cast = []
+    for operand, is_cast in zip(operands, casts, strict=True):
+        if is_cast and isinstance(operand, torch.Tensor) and operand.device.type == device:
+            found = operand.dtype
+            if found is not dtype and found in _ELIGIBLE:
+                operand = operand.to(dtype)
+        cast.append(operand)
+    return tuple(cast)
 
 
 def autocast_operands(*tensors: Tensor | None) -> tuple[Any, ...] | None:

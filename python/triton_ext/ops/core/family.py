@@ -15,9 +15,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, TypeVar
 
-from triton_ext.ops.core.case import Case
+from triton_ext.ops.core.case import Case, Direction
 from triton_ext.ops.core.device import Device
-from triton_ext.ops.core.keys import Direction
 
 __all__ = ["Expected", "Family", "ranked", "smem_refusals"]
 

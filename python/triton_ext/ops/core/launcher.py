@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Hashable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from functools import cache
+from threading import Lock
 from typing import Any, Protocol
+
+import torch
 
 from triton_ext import backends, plugin
 
-__all__ = ["LaunchGroup", "Launched", "Launcher", "compiling", "recording"]
+__all__ = ["LaunchGroup", "Launched", "Launcher", "compiling", "recording", "zeroed_flags"]
 
 _prepare_launch = backends.load("nvidia", "prepare_launch")
 
@@ -206,3 +211,38 @@ class LaunchGroup:
             if kernel.pre_run_hooks:
                 return False
         return self._launch(tensors)
+
+
+def zeroed_flags(device: torch.device, count: int) -> torch.Tensor:
+    """Returns flags of a kernel, int32 zeros, that no kernel of another stream uses.
+
+    A kernel leaves zeros behind, so those of a stream are made once.
+
+    Args:
+        device: Where the kernel runs.
+        count: How many.
+    """
+    if device.type != "cuda" or torch.cuda.is_current_stream_capturing():
+        # Memory of the graph: it is zeroed in every replay.
+        return torch.zeros(count, dtype=torch.int32, device=device)
+    with _flags_lock:  # two threads of one stream get the same
+        return _stream_flags(device, torch.cuda.current_stream(device).cuda_stream, count)
+
+
+_flags_lock = Lock()
+
+
+# None is ever freed: a kernel of its stream might still use it.  torch has few streams, counts are
+# few, and one entry takes some KB.
+@cache
+def _stream_flags(device: torch.device, stream: int, count: int) -> torch.Tensor:
+    def make() -> torch.Tensor:
+        with torch.cuda.device(device):
+            flags = torch.zeros(count, dtype=torch.int32, device=device)
+            torch.cuda.current_stream().synchronize()
+        return flags
+
+    # In a thread of its own: torch.compile runs functions, before it captures them in a graph, with
+    # the graph's memory for what their thread allocates, and lets them keep none of it.
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(make).result()

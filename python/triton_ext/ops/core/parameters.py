@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from triton_ext.ops.problem import ConvProblem
+from triton_ext.ops.core.problem import ConvProblem
 
 __all__ = [
     "DIMENSIONS",

@@ -18,8 +18,7 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from triton_ext.ops.core.launcher import Launched, LaunchGroup, recording
-from triton_ext.ops.hopper.plans import zeroed_flags
+from triton_ext.ops.core.launcher import Launched, LaunchGroup, recording, zeroed_flags
 
 __all__ = ["BoundPlan"]
 

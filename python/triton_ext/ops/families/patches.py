@@ -7,10 +7,9 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from triton_ext.ops.conv_config import ConvConfig, OutputTile
-from triton_ext.ops.core.case import Case
+from triton_ext.ops.core.case import Case, Direction
 from triton_ext.ops.core.device import Device
 from triton_ext.ops.core.family import Expected, Family, smem_refusals
-from triton_ext.ops.core.keys import Direction
 from triton_ext.ops.kernels import patches
 from triton_ext.ops.kernels.patches import PatchDgradPlan
 

@@ -33,7 +33,6 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 import triton_ext.language as tle
 from triton_ext import backends
 from triton_ext.ops.conv_config import ConvConfig, OutputTile, channel_block, expected_times
-from triton_ext.ops.conv_launch import TO_LAST
 from triton_ext.ops.core.descriptors import (
     ROUNDS_TO_TF32,
     ROW_BYTES,
@@ -43,9 +42,10 @@ from triton_ext.ops.core.descriptors import (
 )
 from triton_ext.ops.core.device import H200, IS_INTERPRETED, Device
 from triton_ext.ops.core.launcher import Launcher
+from triton_ext.ops.core.plan import TO_LAST
+from triton_ext.ops.core.problem import ConvProblem
 from triton_ext.ops.dgrad_run import DgradRun
-from triton_ext.ops.problem import ConvProblem
-from triton_ext.ops.row_copy import FilledChannels
+from triton_ext.ops.kernels.row_copy import FilledChannels
 
 __all__ = [
     "PatchDgradPlan",

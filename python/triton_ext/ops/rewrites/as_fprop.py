@@ -2,7 +2,7 @@
 
 With stride 1, dx is the convolution of dy with the filter turned round, its two channels swapped.
 The kernels of dgrad compute it so, too, tap by tap; but with few output channels, as at the end of
-a network, rows of dy are worth packing (``row_packing.py``).
+a network, rows of dy are worth packing (``rewrites/packing.py``).
 """
 
 from __future__ import annotations
@@ -13,24 +13,25 @@ from typing import Any, ClassVar
 
 import torch
 
+from triton_ext import backends
 from triton_ext.errors import UnsupportedError
-from triton_ext.ops.conv_refusals import conv_violations
-from triton_ext.ops.core.case import Case
+from triton_ext.ops.core.case import Case, Direction
 from triton_ext.ops.core.device import Device
 from triton_ext.ops.core.epilogue import PLAIN, EpilogueSpec
 from triton_ext.ops.core.family import Expected, Family
-from triton_ext.ops.core.keys import Direction
+from triton_ext.ops.core.problem import as_forward
 from triton_ext.ops.families.gemm import GEMM
 from triton_ext.ops.families.gluon import GLUON
 from triton_ext.ops.input_gradient import InputGradientPlan
-from triton_ext.ops.problem import as_forward
+from triton_ext.ops.rewrites.packing import packing_reasons
 from triton_ext.ops.rewrites.partial_im2col import (
     fastest_fprop,
     inner_family,
     inner_refusals,
     packed_times,
 )
-from triton_ext.ops.row_packing import packing_reasons
+
+conv_violations = backends.load("nvidia", "conv_violations")
 
 __all__ = ["AS_FPROP", "AsFpropConfig", "ForwardDgradPlan"]
 

@@ -1,0 +1,279 @@
+"""Forward convolution (fprop) on Hopper: a warp-specialised, persistent kernel in Gluon.
+
+1-D, 2-D and 3-D with any stride, dilation and padding come from one kernel text: the rank is the
+descriptor's.  fp16, bf16 and fp8 (e4m3, e5m2), stock Triton 3.6 or newer, sm_90.
+
+Sums are fp32.  With fp8 they are of the class of ``tl.dot`` as Triton sets it for sm_90: a tile's
+whole reduction stays in the tensor cores (``max_num_imprecise_acc`` is that of the host, 2^30),
+whose additions of fp8 products keep fewer bits than fp32, about 14.
+
+Symbols
+    x           [N, (D, (H,)) W, Ci]             input, channels-last
+    w           [Co, (T, (R,)) S, Ci]            filter
+    y           [N, (out_d, (out_h,)) out_w, Co] output
+
+GEMM mapping
+    M_GEMM = N * out_d * out_h * out_w   output pixels
+    N_GEMM = Co                          output channels
+    K_GEMM = T * R * S * Ci              filter taps x input channels
+
+    The left operand [M_GEMM, K_GEMM] is never written down.  A TMA load in im2col mode brings
+    [ROWS, BLOCK_K] of it: BLOCK_K channels of one filter tap for ROWS consecutive output pixels.
+    Pixels of the padding, behind the last image, and channels behind Ci arrive as zeros, so no
+    tail needs a mask.  The filter's tensor map has the taps as a dimension of its own: its channel
+    tail is zero too, and 0 * Inf never happens.
+
+    A 1x1 filter with stride 1 and no padding takes x as a matrix, through tiled loads.  Then the
+    product may be turned round (ROWS_FROM_W): M_GEMM counts output channels, N_GEMM pixels, x and w
+    change places, and tiles are turned back as they are stored.
+
+    K order: blocks of channels outside, taps inside.  Consecutive taps read nearly the same pixels,
+    which come from L2.
+
+Tiles
+    BLOCK_N is BLOCK_N_MAIN + BLOCK_N_REST, two accumulators side by side: 256 + 64 or 128 + 32
+    divide widths such as 320 or 640 without waste, and powers of two do not.
+    A tile has ROW_GROUPS * ROWS pixels.  Every group of rows is one TMA load.
+
+    A small filter stays in shared memory (FILTER_STEPS > 0): its blocks come with the stages of a
+    CTA's first tile, and all later tiles of the CTA have the same columns.  With few output
+    channels that saves a good part of the traffic between L2 and shared memory, which is the limit.
+
+Warp roles
+    producer    1 warp, the last partition: all loads of all tiles
+    consumer i  4 warps each, 1 to 3 of them: WGMMA, then the tile's stores
+        cooperative: consumer i owns the rows of group i of every tile
+        ping-pong:   consumer i owns every second tile as a whole; while one multiplies, the other
+                     stores
+
+Barriers (mbarriers in shared memory)
+    name        count    arrives                             waits
+    ready[s]    1 + tx   producer's expect and TMA's bytes   consumers, before they read stage s
+    empty[s]    readers  each consumer that read stage s     producer, before it refills stage s
+    turn[i]     1        the other consumer, all its WGMMA   ping-pong: consumer i, before its first
+                         of a tile issued                    WGMMA of a tile
+
+    readers is the number of consumers of a stage: all of them when they cooperate, else 1.
+    turn is not only for speed: a wait knows the parity of a phase, not its number, so the two
+    consumers may not be more than one round of the ring apart.
+
+Timeline (ping-pong; L: loads, M: WGMMA, S: stores)
+    producer    L0 L1 L2 L3 L4 ...
+    consumer 0     M0 S0 M2 S2 ...
+    consumer 1        M1 S1 M3 ...
+"""
+
+# mypy: disable-error-code="assignment"
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.hopper import mbarrier, tma
+
+from triton_ext.gluon import nvidia as xnv
+from triton_ext.host.gluon_names import typed
+from triton_ext.ops.kernels.gluon_pipeline import (
+    allocate_shared,
+    is_matrix,
+    load_filter,
+    load_pixels,
+    multiply_tile,
+    next_stage,
+    num_own,
+    prefetch_residual,
+    store_tile,
+    tile_counts,
+    tile_origin,
+)
+
+__all__ = ["EPILOGUE_POINTERS", "FpropProblem", "consumer", "conv_fprop_kernel", "producer"]
+
+# Names of the kernel's arguments that are None without an epilogue.
+EPILOGUE_POINTERS = ("bias_ptr", "scale_ptr", "tile_scale_ptr", "residual_ptr", "out_scale_ptr")
+
+
+class FpropProblem(NamedTuple):
+    """What the kernel is told about the convolution; a runtime argument with named fields.
+
+    Attributes:
+        m_gemm: Rows of the product: output pixels; with rows_from_w output channels.
+        co: Columns of the product: output channels; with rows_from_w output pixels.
+        channel_blocks: cdiv(Ci, BLOCK_K).
+        filter_size: (T, R, S), 1 for missing dimensions.
+        dilation: As filter_size.
+        output_size: Per spatial dimension.
+        stride: Per spatial dimension.
+        padding: In front of each spatial dimension.
+    """
+
+    m_gemm: int
+    co: int
+    channel_blocks: int
+    filter_size: tuple[int, int, int]
+    dilation: tuple[int, int, int]
+    output_size: tuple[int, ...]
+    stride: tuple[int, ...]
+    padding: tuple[int, ...]
+
+
+# ---- Device helpers ----------------------------------------------------------------------------
+
+
+@gluon.jit
+def producer(x_desc, w_main_desc, w_rest_desc, shared, problem, CONFIG: gl.constexpr):
+    """Loads all tiles of this CTA, as far ahead as the ring allows."""
+    STAGES: gl.constexpr = CONFIG.stages
+    GROUPS: gl.constexpr = CONFIG.row_groups
+    MISSING: gl.constexpr = 5 - len(x_desc.shape)
+    taps_d, taps_h, taps_w = problem.filter_size
+    dilation_d, dilation_h, dilation_w = problem.dilation
+    stage = gl.to_tensor(0)
+    phase = gl.to_tensor(1)  # a fresh barrier counts as one whose odd phase is over
+    num_m, num_n = tile_counts(problem.m_gemm, problem.co, CONFIG)
+    for index in range(num_own(num_m * num_n)):
+        tile = gl.program_id(0) + index * gl.num_programs(0)
+        row, column = tile_origin(tile, problem.m_gemm, problem.co, CONFIG)
+        starts = ()
+        for group in gl.static_range(GROUPS):
+            first = row + group * CONFIG.rows
+            if is_matrix(x_desc):
+                start = (first,)
+            else:
+                start = xnv.im2col_start(
+                    first, problem.output_size, problem.stride, problem.padding
+                )
+            starts = starts + (start,)  # noqa: RUF005  # Gluon has no starred expressions
+        for block in range(problem.channel_blocks):
+            channel = block * CONFIG.block_k
+            tap = gl.to_tensor(0)
+            taps = taps_d * taps_h * taps_w
+            for t in range(taps_d):
+                for r in range(taps_h):
+                    for s in range(taps_w):
+                        offsets = (t * dilation_d, r * dilation_h, s * dilation_w)
+                        coord = (column, tap, channel)
+                        ready = shared.ready_bars.index(stage)
+                        mbarrier.wait(shared.empty_bars.index(stage), phase)
+                        if CONFIG.filter_steps == 0:
+                            mbarrier.expect(ready, CONFIG.x_bytes + CONFIG.w_bytes)
+                            load_filter(
+                                w_main_desc, w_rest_desc, shared, ready, stage, coord, CONFIG
+                            )
+                        elif index == 0:
+                            mbarrier.expect(ready, CONFIG.x_bytes + CONFIG.w_bytes)
+                            step = block * taps + tap
+                            load_filter(
+                                w_main_desc, w_rest_desc, shared, ready, step, coord, CONFIG
+                            )
+                        else:
+                            mbarrier.expect(ready, CONFIG.x_bytes)
+                        load_pixels(
+                            x_desc, shared, ready, stage, starts, channel,
+                            offsets[MISSING:], CONFIG,
+                        )  # fmt: skip
+                        tap += 1
+                        stage, phase = next_stage(stage, phase, STAGES)
+
+
+@gluon.jit
+def prefetch_columns(row, column, epilogue, COLUMNS: gl.constexpr, CONFIG: gl.constexpr):
+    """Asks for the residual of an accumulator; row and column are those of the product."""
+    if CONFIG.rows_from_w:
+        prefetch_residual(column, row, epilogue, COLUMNS, CONFIG.rows)
+    else:
+        prefetch_residual(row, column, epilogue, CONFIG.rows, COLUMNS)
+
+
+@gluon.jit
+def consumer(
+    y_desc, shared, problem, epilogue, ME: gl.constexpr, CONFIG: gl.constexpr,
+    ACTIVATION: gl.constexpr,
+):  # fmt: skip
+    """Multiplies and stores: every tile's rows of group ME, or every second tile."""
+    FIRST_TILE: gl.constexpr = ME if CONFIG.ping_pong else 0
+    TILE_STEP: gl.constexpr = 2 if CONFIG.ping_pong else 1
+    FIRST_ROW: gl.constexpr = 0 if CONFIG.ping_pong else ME * CONFIG.rows
+    taps_d, taps_h, taps_w = problem.filter_size
+    num_steps = taps_d * taps_h * taps_w * problem.channel_blocks
+    num_m, num_n = tile_counts(problem.m_gemm, problem.co, CONFIG)
+    for index in range(FIRST_TILE, num_own(num_m * num_n), TILE_STEP):
+        tile = gl.program_id(0) + index * gl.num_programs(0)
+        row, column = tile_origin(tile, problem.m_gemm, problem.co, CONFIG)
+        first = row + FIRST_ROW
+        prefetch_columns(first, column, epilogue, CONFIG.block_n_main, CONFIG)
+        if CONFIG.block_n_rest > 0:
+            rest = column + CONFIG.block_n_main
+            prefetch_columns(first, rest, epilogue, CONFIG.block_n_rest, CONFIG)
+        accs = multiply_tile(shared, index, index * num_steps, num_steps, ME, CONFIG, W_IS_NK=True)
+        store_tile(
+            accs, y_desc, shared.y_smem, first, column, ME, CONFIG, epilogue, ACTIVATION
+        )  # fmt: skip
+    tma.store_wait(0)
+
+
+# ---- Kernel ------------------------------------------------------------------------------------
+
+
+@gluon.jit(do_not_specialize=["problem"])
+def conv_fprop_kernel(
+    x_desc,  # im2col: [ROWS, BLOCK_K] of x; tiled for a 1x1 filter
+    w_main_desc,  # tiled: [BLOCK_N_MAIN, 1, BLOCK_K] of w [Co, T * R * S, Ci]
+    w_rest_desc,  # tiled: [BLOCK_N_REST, 1, BLOCK_K] of w, None without a second accumulator
+    y_desc,  # tiled: [ROWS, STORE_N] of y [M_GEMM, Co]
+    bias_ptr,  # [Co] or None
+    scale_ptr,  # [Co] or None
+    tile_scale_ptr,  # one number for all channels, or None
+    residual_ptr,  # [M_GEMM, Co], [N, Co] if RESIDUAL_PER_IMAGE, or None
+    out_scale_ptr,  # one number or None
+    problem,  # FpropProblem
+    CONFIG: gl.constexpr,  # TileConfig
+    ACTIVATION: gl.constexpr,  # "none", or a name of ops.epilogue.ACTIVATIONS
+    RESIDUAL_PER_IMAGE: gl.constexpr,
+):
+    """Computes y; a grid of any size works, a multiple of num_n where the filter stays."""
+    problem = typed(problem)
+    if CONFIG.rows_from_w:
+        pixels, channels = problem.co, problem.m_gemm
+    else:
+        pixels, channels = problem.m_gemm, problem.co
+    epilogue = typed((
+        bias_ptr, scale_ptr, tile_scale_ptr, residual_ptr, out_scale_ptr, pixels, channels,
+        problem.output_size if RESIDUAL_PER_IMAGE else None,
+    ))  # fmt: skip
+    shared = allocate_shared(x_desc, w_main_desc, w_rest_desc, y_desc, CONFIG, W_IS_NK=True)
+    CONSUMER_REGISTERS: gl.constexpr = CONFIG.consumer_registers
+    PRODUCER_REGISTERS: gl.constexpr = CONFIG.producer_registers
+    # The first function runs in the CTA's own warps, consumer 0; the others get warps of their own.
+    if CONFIG.consumers == 1:
+        gl.warp_specialize(
+            [
+                (consumer, (y_desc, shared, problem, epilogue, 0, CONFIG, ACTIVATION)),
+                (producer, (x_desc, w_main_desc, w_rest_desc, shared, problem, CONFIG)),
+            ],
+            [1],
+            [PRODUCER_REGISTERS],
+        )
+    elif CONFIG.consumers == 2:
+        gl.warp_specialize(
+            [
+                (consumer, (y_desc, shared, problem, epilogue, 0, CONFIG, ACTIVATION)),
+                (consumer, (y_desc, shared, problem, epilogue, 1, CONFIG, ACTIVATION)),
+                (producer, (x_desc, w_main_desc, w_rest_desc, shared, problem, CONFIG)),
+            ],
+            [4, 1],
+            [CONSUMER_REGISTERS, PRODUCER_REGISTERS],
+        )
+    else:
+        gl.warp_specialize(
+            [
+                (consumer, (y_desc, shared, problem, epilogue, 0, CONFIG, ACTIVATION)),
+                (consumer, (y_desc, shared, problem, epilogue, 1, CONFIG, ACTIVATION)),
+                (consumer, (y_desc, shared, problem, epilogue, 2, CONFIG, ACTIVATION)),
+                (producer, (x_desc, w_main_desc, w_rest_desc, shared, problem, CONFIG)),
+            ],
+            [4, 4, 1],
+            [CONSUMER_REGISTERS, CONSUMER_REGISTERS, PRODUCER_REGISTERS],
+        )

@@ -1,0 +1,500 @@
+"""Device helpers of the convolutions: the ring of stages, WGMMA over a stage, stores.
+
+The kernels' docstrings have the symbols, the warp roles and the table of barriers.
+"""
+
+# mypy: disable-error-code="call-arg,assignment"
+# ruff: noqa: RUF005  # Gluon traces these bodies, and has no starred expressions
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.hopper import (
+    fence_async_shared,
+    mbarrier,
+    tma,
+    warpgroup_mma,
+    warpgroup_mma_wait,
+)
+
+from triton_ext.gluon import nvidia as xnv
+from triton_ext.host.gluon_names import (
+    aggregate,
+    allocate_mbarrier,
+    async_load,
+    async_store,
+    reinterpret,
+)
+from triton_ext.ops.kernels.epilogue import activate, scale_and_shift
+
+__all__ = [
+    "Shared",
+    "accumulator_layout",
+    "accumulator_widths",
+    "allocate_shared",
+    "finish_columns",
+    "is_matrix",
+    "load_filter",
+    "load_pixels",
+    "multiply_tile",
+    "next_stage",
+    "num_own",
+    "prefetch_residual",
+    "smem_layout",
+    "staging_order",
+    "store_tile",
+    "stores_in_flight",
+    "tile_counts",
+    "tile_origin",
+]
+
+# What one prefetch brings (PTX ISA, prefetch): a line of the cache.
+LINE_BYTES = gl.constexpr(128)
+
+
+@aggregate
+class Shared:
+    """Shared memory of the CTA: the ring, the staging buffers, the barriers."""
+
+    x_smem: gl.shared_memory_descriptor  # [STAGES * ROW_GROUPS, ROWS, BLOCK_K]
+    w_main_smem: gl.shared_memory_descriptor  # [STAGES or FILTER_STEPS, BLOCK_N_MAIN, 1, BLOCK_K]
+    # [STAGES, BLOCK_N_REST, 1, BLOCK_K].  Where WGMMAs are joined, all pieces of all stages, one
+    # behind the other: [W_PIECES, BLOCK_N_REST, 1, BLOCK_K]; w_main_smem are the same in twos,
+    # [W_PIECES // 2, 2 * BLOCK_N_REST, 1, BLOCK_K].
+    w_rest_smem: gl.shared_memory_descriptor
+    y_smem: gl.shared_memory_descriptor  # [CONSUMERS * STORE_BUFFERS, ROWS, STORE_N]
+    ready_bars: gl.shared_memory_descriptor  # [STAGES]
+    empty_bars: gl.shared_memory_descriptor  # [STAGES]
+    turn_bars: gl.shared_memory_descriptor  # [2]
+
+
+@gluon.constexpr_function
+def is_joined(config, w_is_nk):
+    """Tells whether one WGMMA goes over the columns of all accumulators; see multiply_stage."""
+    return w_is_nk and config.joins
+
+
+@gluon.constexpr_function
+def accumulator_widths(config, w_is_nk):
+    """Returns the columns of each accumulator: pieces of a WGMMA's, where those are joined.
+
+    Args:
+        config: The configuration.
+        w_is_nk: See multiply_stage.
+    """
+    if is_joined(config, w_is_nk):
+        return (config.block_n_rest,) * (config.block_n // config.block_n_rest)
+    return (config.block_n_main, config.block_n_rest)[: 1 + (config.block_n_rest > 0)]
+
+
+@gluon.jit
+def allocate_shared(
+    x_desc, w_main_desc, w_rest_desc, y_desc, CONFIG: gl.constexpr, W_IS_NK: gl.constexpr
+):  # fmt: skip
+    """Allocates shared memory and initialises the barriers; for W_IS_NK see multiply_stage."""
+    STAGES: gl.constexpr = CONFIG.stages
+    BLOCKS: gl.constexpr = STAGES * CONFIG.row_groups
+    BUFFERS: gl.constexpr = CONFIG.consumers * CONFIG.store_buffers
+    x_smem = gl.allocate_shared_memory(x_desc.dtype, [BLOCKS] + x_desc.block_shape, x_desc.layout)
+    W_BLOCKS: gl.constexpr = CONFIG.w_blocks
+    if is_joined(CONFIG, W_IS_NK):
+        PIECES: gl.constexpr = CONFIG.w_pieces
+        w_rest_smem = gl.allocate_shared_memory(
+            w_rest_desc.dtype, [PIECES] + w_rest_desc.block_shape, w_rest_desc.layout
+        )
+        w_main_smem = reinterpret(
+            w_rest_smem, w_main_desc.dtype, [PIECES // 2] + w_main_desc.block_shape,
+            w_main_desc.layout,
+        )  # fmt: skip
+    else:
+        w_main_smem = gl.allocate_shared_memory(
+            w_main_desc.dtype, [W_BLOCKS] + w_main_desc.block_shape, w_main_desc.layout
+        )
+        w_rest_smem = w_main_smem
+        if CONFIG.block_n_rest > 0:
+            w_rest_smem = gl.allocate_shared_memory(
+                w_rest_desc.dtype, [STAGES] + w_rest_desc.block_shape, w_rest_desc.layout
+            )
+    y_smem = gl.allocate_shared_memory(y_desc.dtype, [BUFFERS] + y_desc.block_shape, y_desc.layout)
+    ready_bars = allocate_mbarrier(batch=STAGES)
+    empty_bars = allocate_mbarrier(batch=STAGES)
+    turn_bars = allocate_mbarrier(batch=2)
+    for i in gl.static_range(STAGES):
+        mbarrier.init(ready_bars.index(i), count=1)
+        mbarrier.init(empty_bars.index(i), count=CONFIG.row_groups)
+    for i in gl.static_range(2):
+        mbarrier.init(turn_bars.index(i), count=1)
+    return Shared(x_smem, w_main_smem, w_rest_smem, y_smem, ready_bars, empty_bars, turn_bars)
+
+
+@gluon.constexpr_function
+def is_matrix(desc):
+    """Tells whether pixels are read as rows of a matrix: a 1x1 filter's, stride 1, no padding."""
+    return len(desc.shape) == 2
+
+
+@gluon.jit
+def tile_counts(m_gemm, n_gemm, CONFIG: gl.constexpr):
+    """Tiles along M_GEMM and N_GEMM; cdiv would overflow for pixels near 2^31."""
+    num_m = (m_gemm - 1) // CONFIG.block_m + 1
+    if CONFIG.rows_from_w:
+        num_n = (n_gemm - 1) // CONFIG.block_n + 1
+    else:
+        # For few columns on purpose: with the other form the widest tiles spill registers.
+        num_n = gl.cdiv(n_gemm, CONFIG.block_n)
+    return num_m, num_n
+
+
+@gluon.jit
+def tile_origin(tile, m_gemm, n_gemm, CONFIG: gl.constexpr):
+    """First row and first column of a tile: GROUP_M rows of tiles, column by column."""
+    GROUP_M: gl.constexpr = CONFIG.group_m
+    num_m, num_n = tile_counts(m_gemm, n_gemm, CONFIG)
+    if CONFIG.filter_steps > 0:
+        # The number of CTAs is a multiple of num_n: each stays in its columns.
+        return (tile // num_n) * CONFIG.block_m, (tile % num_n) * CONFIG.block_n
+    width = GROUP_M * num_n
+    first_m = (tile // width) * GROUP_M
+    group_m = min(num_m - first_m, GROUP_M)
+    rest = tile % width
+    return (first_m + rest % group_m) * CONFIG.block_m, (rest // group_m) * CONFIG.block_n
+
+
+@gluon.jit
+def num_own(tiles):
+    """Tiles of this CTA: program_id, program_id + num_programs, ..."""
+    return (tiles - gl.program_id(0) + gl.num_programs(0) - 1) // gl.num_programs(0)
+
+
+@gluon.jit
+def next_stage(stage, phase, STAGES: gl.constexpr):
+    """The stage after this one, and the parity of its phase."""
+    stage += 1
+    wraps = stage == STAGES
+    return gl.where(wraps, 0, stage), gl.where(wraps, phase ^ 1, phase)
+
+
+@gluon.jit
+def load_filter(w_main_desc, w_rest_desc, shared, ready, block, coord, CONFIG: gl.constexpr):
+    """Starts the loads of a step's block of the filter, [BLOCK_N, 1, BLOCK_K]."""
+    column, tap, channel = coord
+    if is_joined(CONFIG, True):
+        # Pieces go in twos, from even ones on; the one that is left is the first of a block that
+        # begins at an odd one, or the last.
+        PIECES: gl.constexpr = len(accumulator_widths(CONFIG, True))
+        first = block * PIECES
+        odd = first & 1
+        single = (1 - odd) * (PIECES - 1)
+        async_load(
+            w_rest_desc, [column + single * CONFIG.block_n_rest, tap, channel], ready,
+            shared.w_rest_smem.index(first + single),
+        )  # fmt: skip
+        for pair in gl.static_range(PIECES // 2):
+            async_load(
+                w_main_desc, [column + (odd + 2 * pair) * CONFIG.block_n_rest, tap, channel],
+                ready, shared.w_main_smem.index(((first + odd) >> 1) + pair),
+            )  # fmt: skip
+    else:
+        async_load(w_main_desc, [column, tap, channel], ready, shared.w_main_smem.index(block))
+        if CONFIG.block_n_rest > 0:
+            async_load(
+                w_rest_desc, [column + CONFIG.block_n_main, tap, channel], ready,
+                shared.w_rest_smem.index(block),
+            )  # fmt: skip
+
+
+@gluon.jit
+def load_pixels(x_desc, shared, ready, stage, starts, channel, offsets, CONFIG: gl.constexpr):
+    """Starts the loads of a step's pixels, one for each group of rows."""
+    GROUPS: gl.constexpr = CONFIG.row_groups
+    for group in gl.static_range(GROUPS):
+        target = shared.x_smem.index(stage * GROUPS + group)
+        if is_matrix(x_desc):
+            async_load(x_desc, starts[group] + (channel,), ready, target)
+        else:
+            xnv.async_load_im2col(x_desc, starts[group] + (channel,), offsets, ready, target)
+
+
+@gluon.jit
+def as_kn(w_smem, W_IS_NK: gl.constexpr):
+    """A block of the filter as WGMMA's right operand."""
+    matrix = w_smem.reshape([w_smem.shape[0], w_smem.shape[2]])
+    if W_IS_NK:
+        matrix = matrix.permute((1, 0))
+    return matrix
+
+
+@gluon.jit
+def filter_block(
+    shared, block, NUMBER: gl.constexpr, CONFIG: gl.constexpr, W_IS_NK: gl.constexpr
+):  # fmt: skip
+    """The right operand of a step for accumulator NUMBER."""
+    if is_joined(CONFIG, W_IS_NK):
+        PIECES: gl.constexpr = len(accumulator_widths(CONFIG, W_IS_NK))
+        w_smem = shared.w_rest_smem.index(block * PIECES + NUMBER)
+    elif NUMBER == 0:
+        w_smem = shared.w_main_smem.index(block)
+    else:
+        w_smem = shared.w_rest_smem.index(block)
+    return as_kn(w_smem, W_IS_NK)
+
+
+@gluon.jit
+def multiply_stage(
+    shared, stage, step, accs, GROUP: gl.constexpr, CONFIG: gl.constexpr, W_IS_NK: gl.constexpr
+):  # fmt: skip
+    """Starts the WGMMAs of a stage, and waits for those of the stage before.
+
+    The filter's blocks are [BLOCK_N, 1, BLOCK_K] if W_IS_NK, else [BLOCK_K, 1, BLOCK_N].
+    """
+    x = shared.x_smem.index(stage * CONFIG.row_groups + GROUP)
+    block = step if CONFIG.filter_steps > 0 else stage
+    COUNT: gl.constexpr = len(accumulator_widths(CONFIG, W_IS_NK))
+    if is_joined(CONFIG, W_IS_NK):
+        pieces = ()
+        for i in gl.static_range(COUNT):
+            pieces = pieces + (filter_block(shared, block, i, CONFIG, W_IS_NK),)
+        return wait_for_all(1, xnv.warpgroup_mma_joined(x, pieces, accs))
+    else:
+        started = ()
+        for i in gl.static_range(COUNT):
+            w = filter_block(shared, block, i, CONFIG, W_IS_NK)
+            started = started + (warpgroup_mma(x, w, accs[i], is_async=True),)
+        return wait_for_all(COUNT, started)
+
+
+@gluon.jit
+def wait_for_all(IN_FLIGHT: gl.constexpr, accs):
+    """The accumulators, as soon as no more than the newest IN_FLIGHT WGMMAs are in flight."""
+    if len(accs) == 1:
+        return (warpgroup_mma_wait(IN_FLIGHT, deps=accs),)
+    else:
+        return warpgroup_mma_wait(IN_FLIGHT, deps=accs)
+
+
+@gluon.jit
+def zeros(ROWS: gl.constexpr, COLUMNS: gl.constexpr, BYTES: gl.constexpr):
+    """A fresh accumulator."""
+    return gl.zeros((ROWS, COLUMNS), gl.float32, layout=accumulator_layout(COLUMNS, BYTES))
+
+
+@gluon.jit
+def multiply_tile(
+    shared, index, first_step, num_steps, ME: gl.constexpr, CONFIG: gl.constexpr,
+    W_IS_NK: gl.constexpr,
+):  # fmt: skip
+    """Returns a tile's accumulators, of the columns that accumulator_widths tells.
+
+    Args:
+        shared: The ring.
+        index: Number of the tile within the CTA.
+        first_step: Steps of all earlier tiles of the CTA; tells where the producer put this one.
+        num_steps: Steps of this tile, 0 for a tile of zeros.
+        ME: Number of the consumer.
+        CONFIG: The configuration.
+        W_IS_NK: See multiply_stage.
+    """
+    STAGES: gl.constexpr = CONFIG.stages
+    ROWS: gl.constexpr = CONFIG.rows
+    GROUP: gl.constexpr = 0 if CONFIG.ping_pong else ME
+    WIDTHS: gl.constexpr = accumulator_widths(CONFIG, W_IS_NK)
+    stage = first_step % STAGES
+    phase = (first_step // STAGES) & 1
+    # Its own value on purpose: `previous = stage` would not be carried by the loop.
+    previous = first_step - (first_step // STAGES) * STAGES
+    BYTES: gl.constexpr = CONFIG.element_bytes
+    accs = ()
+    for i in gl.static_range(len(WIDTHS)):
+        accs = accs + (zeros(ROWS, WIDTHS[i], BYTES),)
+    if CONFIG.ping_pong:
+        mbarrier.wait(shared.turn_bars.index(ME), ((index // 2) & 1) ^ (1 - ME))
+    for step in range(num_steps):
+        mbarrier.wait(shared.ready_bars.index(stage), phase)
+        accs = multiply_stage(shared, stage, step, accs, GROUP, CONFIG, W_IS_NK)
+        mbarrier.arrive(shared.empty_bars.index(previous), pred=step > 0)
+        previous = stage
+        stage, phase = next_stage(stage, phase, STAGES)
+    if CONFIG.ping_pong:
+        mbarrier.arrive(shared.turn_bars.index(1 - ME))
+    accs = wait_for_all(0, accs)
+    mbarrier.arrive(shared.empty_bars.index(previous), pred=num_steps > 0)
+    return accs
+
+
+@gluon.constexpr_function
+def stores_in_flight(buffers, store):
+    """Returns how many of its newest stores a consumer may have in flight as it refills a buffer.
+
+    These are the ones behind the last store from the same buffer, which may be of the tile before.
+
+    Args:
+        buffers: The staging buffers of a tile's stores, in order; every tile has the same.
+        store: Number of the store within its tile.
+    """
+    behind = range(1, len(buffers) + 1)
+    return next(n for n in behind if buffers[store - n] == buffers[store]) - 1
+
+
+@gluon.constexpr_function
+def staging_order(config):
+    """Returns the staging buffers of a tile's stores, of those of a consumer, in order."""
+    return tuple(n % config.store_buffers for n in range(config.block_n // config.store_n))
+
+
+@gluon.jit
+def store_tile(
+    accs, y_desc, y_smem, row, column, ME: gl.constexpr, CONFIG: gl.constexpr,
+    epilogue=None, ACTIVATION: gl.constexpr = None,
+):  # fmt: skip
+    """Stores a tile's accumulators through TMA; row and column are the consumer's first.
+
+    With rows_from_w rows of the accumulators are columns of y: they are turned round on their way
+    to shared memory.
+    epilogue and ACTIVATION are those of finish_columns; both None for neither.
+    """
+    FIRST: gl.constexpr = ME * CONFIG.store_buffers
+    for i in gl.static_range(len(accs)):
+        store_columns(
+            accs[i], y_desc, y_smem, row, column + columns_before(accs, i), FIRST,
+            columns_before(accs, i) // CONFIG.store_n, CONFIG, epilogue, ACTIVATION,
+        )  # fmt: skip
+
+
+@gluon.constexpr_function
+def columns_before(accs, count):
+    """Returns the columns of the first accumulators."""
+    return sum(acc.shape[1] for acc in accs[:count])
+
+
+@gluon.jit
+def store_columns(
+    acc, y_desc, y_smem, row, column, FIRST: gl.constexpr, PART: gl.constexpr, CONFIG: gl.constexpr,
+    epilogue, ACTIVATION: gl.constexpr,
+):  # fmt: skip
+    """Converts an accumulator, STORE_N columns at a time, and starts their TMA stores.
+
+    FIRST is the consumer's first staging buffer, PART counts its stores of this tile.
+    """
+    if acc.shape[1] > CONFIG.store_n:
+        HALF: gl.constexpr = acc.shape[1] // 2
+        PARTS: gl.constexpr = HALF // CONFIG.store_n
+        # The columns of a WGMMA accumulator are registers: halving it moves nothing.
+        left, right = acc.reshape([acc.shape[0], 2, HALF]).permute(0, 2, 1).split()
+        store_columns(
+            left, y_desc, y_smem, row, column, FIRST, PART, CONFIG, epilogue, ACTIVATION
+        )  # fmt: skip
+        store_columns(
+            right, y_desc, y_smem, row, column + HALF, FIRST, PART + PARTS, CONFIG, epilogue,
+            ACTIVATION,
+        )  # fmt: skip
+    else:
+        layout: gl.constexpr = accumulator_layout(acc.shape[1], CONFIG.element_bytes)
+        values = gl.convert_layout(acc, layout, assert_trivial=True)
+        if CONFIG.rows_from_w:
+            values = values.permute((1, 0))
+            pixel, channel = column, row
+        else:
+            pixel, channel = row, column
+        if ACTIVATION is not None:
+            values = finish_columns(values, pixel, channel, epilogue, ACTIVATION)
+        buffer = y_smem.index(FIRST + PART % CONFIG.store_buffers)
+        tma.store_wait(stores_in_flight(staging_order(CONFIG), PART))
+        buffer.store(values.to(y_desc.dtype))
+        fence_async_shared()
+        async_store(y_desc, [pixel, channel], buffer)
+
+
+@gluon.jit
+def prefetch_residual(row, column, epilogue, ROWS: gl.constexpr, COLUMNS: gl.constexpr):
+    """Asks for a tile's residual in L2 before its sums begin: behind them it is read at once.
+
+    A hint: rows that do not begin with a line miss their last one, a residual per image is small
+    and shared.  Nothing behind the residual's end is asked for.
+
+    Args:
+        row: First output pixel.
+        column: First output channel.
+        epilogue: That of :func:`finish_columns`.
+        ROWS: Output pixels.
+        COLUMNS: Output channels.
+    """
+    _, _, _, residual_ptr, _, m_gemm, co, image_size = epilogue
+    if residual_ptr is not None and image_size is None:
+        LINE: gl.constexpr = LINE_BYTES * 8 // residual_ptr.dtype.element_ty.primitive_bitwidth
+        LINES: gl.constexpr = max(COLUMNS // LINE, 1)
+        layout: gl.constexpr = gl.BlockedLayout([1, 1], [32 // LINES, LINES], [4, 1], [1, 0])
+        rows = row.to(gl.int64) + gl.arange(0, ROWS, layout=gl.SliceLayout(1, layout))
+        columns = column + gl.arange(0, LINES, layout=gl.SliceLayout(0, layout)) * LINE
+        offsets = gl.minimum(rows, m_gemm - 1)[:, None] * co + gl.minimum(columns, co - 1)[None, :]
+        gl.inline_asm_elementwise(
+            "prefetch.global.L2 [$1]; mov.b32 $0, 0;", "=r,l",
+            [residual_ptr + offsets], gl.int32, False, 1,
+        )  # fmt: skip
+
+
+@gluon.jit
+def finish_columns(values, row, column, epilogue, ACTIVATION: gl.constexpr):
+    """Returns some columns of a consumer's rows as they are stored, but for the cast.
+
+    A thread has pairs of neighbouring columns, so a residual is read 4 bytes at a time; the other
+    half of each sector comes from L1.
+
+    Args:
+        values: fp32 [ROWS, STORE_N], accumulators.
+        row: First output pixel.
+        column: First output channel.
+        epilogue: (bias_ptr, scale_ptr, tile_scale_ptr, residual_ptr, out_scale_ptr, m_gemm, co,
+            image_size); pointers are None for what there is not.  co is a multiple of 8.  Where
+            image_size, output pixels per dimension, is not None, the residual is [N, Co].
+        ACTIVATION: One of ``kernels.epilogue.activate``, or ``"none"``.
+    """
+    bias_ptr, scale_ptr, tile_scale_ptr, residual_ptr, out_scale_ptr, m_gemm, co, image_size = (
+        epilogue
+    )
+    layout: gl.constexpr = values.type.layout
+    # Says to the compiler what the host has checked: TMA stores rows of multiples of 16 bytes.
+    co = co // 8 * 8
+    offs_n = column + gl.arange(0, values.shape[1], layout=gl.SliceLayout(0, layout))
+    values = scale_and_shift(values, offs_n, co, bias_ptr, scale_ptr, tile_scale_ptr)
+    if residual_ptr is not None:
+        rows = gl.arange(0, values.shape[0], layout=gl.SliceLayout(1, layout))
+        offs_m = row.to(gl.int64) + rows
+        if image_size is not None:
+            image_pixels = image_size[0]
+            for dim in gl.static_range(1, len(image_size)):
+                image_pixels *= image_size[dim]
+            # Rows whose number overflows lie behind the output.
+            offs_m = ((row + rows) // image_pixels).to(gl.int64)
+        offsets = offs_m[:, None] * co + offs_n[None, :]
+        mask = (rows < m_gemm - row)[:, None] & (offs_n < co)[None, :]
+        values = values + gl.load(residual_ptr + offsets, mask=mask, other=0.0).to(gl.float32)
+    if ACTIVATION != "none":
+        values = activate(values, ACTIVATION)
+    if out_scale_ptr is not None:
+        values = values * gl.load(out_scale_ptr).to(gl.float32)
+    return values
+
+
+@gluon.constexpr_function
+def accumulator_layout(columns, element_bytes=2):
+    """Returns the layout of a warp group's accumulator; operands are 32 bytes deep."""
+    return gl.NVMMADistributedLayout(
+        version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, columns, 32 // element_bytes]
+    )
+
+
+def smem_layout(block: Sequence[int], element_bytes: int = 2) -> Any:
+    """Returns the layout in shared memory of a block, on the host."""
+    return _smem_layout(tuple(block), element_bytes)
+
+
+@functools.cache
+def _smem_layout(block, element_bytes):
+    # Types of one size have one layout.
+    dtype = {1: gl.float8e5, 2: gl.float16, 4: gl.float32}[element_bytes]
+    return gl.NVMMASharedLayout.get_default_for(list(block), dtype)
