@@ -15,6 +15,7 @@ import torch
 from triton_ext.ops.api.calls import function_of
 from triton_ext.ops.api.checks import check_operands, check_pair, operator_name
 from triton_ext.ops.api.reference import torch_dgrad, torch_fprop, torch_fused, torch_wgrad
+from triton_ext.ops.core.case import Case, Direction
 from triton_ext.ops.core.dispatch_cache import cached, keep, operand_key
 from triton_ext.ops.core.epilogue import (
     NO_OPERANDS,
@@ -26,9 +27,10 @@ from triton_ext.ops.core.epilogue import (
 )
 from triton_ext.ops.core.memory_format import empty_channels_last
 from triton_ext.ops.core.parameters import ConvParameters
+from triton_ext.ops.core.planner import plan_or_refusal
 from triton_ext.ops.core.problem import ConvProblem
+from triton_ext.ops.core.refusals import Refusal, address_refusal, tensor_refusal
 from triton_ext.ops.core.replay import BoundPlan
-from triton_ext.ops.plans import Refusal, address_refusal, plan_or_refusal, tensor_refusal
 
 __all__ = [
     "Bound",
@@ -149,11 +151,10 @@ def _plan_fprop(
         return _for_torch(refusal, x.dtype, spec)
     # An empty batch has a geometry as well: that of one image.
     problem = parameters.problem((x.shape[0] or 1, *x.shape[1:]), weight.shape)
-
-    def make(module: Any) -> Any:
-        return module.make_plan(problem, x.stride(), x.dtype, x.device, spec)
-
-    plan = plan_or_refusal("fprop", make)
+    case = Case(
+        direction="fprop", problem=problem, dtype=x.dtype, epilogue=spec, x_strides=x.stride()
+    )
+    plan = plan_or_refusal(case, x.device)
     if type(plan) is Refusal:
         return _for_torch(plan, x.dtype, spec)
     if x.shape[0]:
@@ -218,15 +219,14 @@ def bind_fused(
 
 
 def _plan_gradient(
-    direction: Any,
+    direction: Direction,
     problem: ConvProblem,
-    output_size: Sequence[int],
-    make: Callable[[Any], Any],
     tensors: dict[str, Tensor],
     empty_shape: tuple[int, ...],
 ) -> Any:
     """Returns the plan of a gradient, or its refusal."""
     operator = f"{operator_name(problem.dims + 2)} ({direction})"
+    dy, output_size = tensors["dy"], tensors["dy"].shape[2:]
     if tuple(problem.output_size) != tuple(output_size):
         raise ValueError(
             f"{operator}: expected dy with {list(problem.output_size)} pixels for an input of "
@@ -236,8 +236,10 @@ def _plan_gradient(
     if refusal is not None:
         return refusal
     if not problem.batch:
-        return _EmptyPlan(empty_shape, next(iter(tensors.values())).dtype)
-    return plan_or_refusal(direction, make)
+        return _EmptyPlan(empty_shape, dy.dtype)
+    strides = {f"{name}_strides": tensor.stride() for name, tensor in tensors.items()}
+    case = Case(direction=direction, problem=problem, dtype=dy.dtype, **strides)
+    return plan_or_refusal(case, dy.device)
 
 
 def run_dgrad(
@@ -283,14 +285,7 @@ def bind_dgrad(
         check_pair(operator, ("dy", dy), weight, bias, parameters.groups, is_transposed=True)
         x_shape = (dy.shape[0], weight.shape[1] * parameters.groups, *input_size)
         problem = parameters.problem(x_shape, weight.shape)
-        plan = _plan_gradient(
-            "dgrad",
-            problem,
-            dy.shape[2:],
-            lambda module: module.make_plan(problem, dy.stride(), dy.dtype, dy.device),
-            {"dy": dy},
-            x_shape,
-        )
+        plan = _plan_gradient("dgrad", problem, {"dy": dy}, x_shape)
         bound = keep(key, _bound(plan, _run_input_gradient))
     return bound
 
@@ -338,14 +333,7 @@ def bind_wgrad(
         check_operands(x, dy, groups)
         w_shape = (dy.shape[1], x.shape[1] // groups, *filter_size)
         problem = parameters.problem(x.shape, w_shape)
-        plan = _plan_gradient(
-            "wgrad",
-            problem,
-            dy.shape[2:],
-            lambda module: module.make_plan(problem, x.stride(), dy.stride(), x.dtype, x.device),
-            {"x": x, "dy": dy},
-            w_shape,
-        )
+        plan = _plan_gradient("wgrad", problem, {"x": x, "dy": dy}, w_shape)
         bound = keep(key, _bound(plan, _run_weight_gradient))
     return bound
 
