@@ -34,6 +34,12 @@ from triton_ext.ops.core import dispatch_cache  # noqa: E402
 from triton_ext.ops.core.case import Case  # noqa: E402
 from triton_ext.ops.core.device import SMEM_BYTES, Device  # noqa: E402
 from triton_ext.ops.core.launcher import compiling  # noqa: E402
+from triton_ext.ops.core.tables import (  # noqa: E402
+    decode,
+    encode,
+    kind_of,
+    lookup,
+)
 from triton_ext.ops.families import gluon_wgrad  # noqa: E402
 from triton_ext.ops.families.gluon_config import DTYPES, RESERVED_BYTES  # noqa: E402
 from triton_ext.ops.families.gluon_wgrad_config import CONFIGS as CONFIGS_OF_MODEL  # noqa: E402
@@ -46,8 +52,6 @@ from triton_ext.ops.families.wgrad_config import WgradChoice  # noqa: E402
 from triton_ext.ops.rewrites.packing import PackedConfig  # noqa: E402
 from triton_ext.ops.tuning.calls import candidates  # noqa: E402
 from triton_ext.ops.tuning.compiling import target_only  # noqa: E402
-from triton_ext.ops.tuning_store.kinds import decode, encode, kind_of  # noqa: E402
-from triton_ext.ops.tuning_store.lookup import lookup  # noqa: E402
 
 NIGHTLY = os.environ.get("TRITON_EXT_NIGHTLY") == "1"
 COPIES = capabilities()["im2col-copies"]

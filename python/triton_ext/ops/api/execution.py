@@ -6,6 +6,7 @@ devices, parameters): a :class:`BoundPlan`, or a :class:`Refusal`.  The dispatch
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -42,10 +43,32 @@ __all__ = [
     "run_fprop",
     "run_fused",
     "run_wgrad",
+    "torch_calls",
 ]
 
 Tensor = torch.Tensor
 Bound = BoundPlan | Refusal
+
+
+class _TorchCalls(threading.local):
+    """Calls of this thread that torch computed in place of a kernel.
+
+    Attributes:
+        count: How many.
+        refusal: Why no kernel took the last one.
+    """
+
+    count: int = 0
+    refusal: str = ""
+
+    def add(self, refusal: str) -> None:
+        """Counts a call."""
+        self.count += 1
+        self.refusal = refusal
+
+
+#: What ``nn`` counts the calls of modules by.
+torch_calls = _TorchCalls()
 
 _WITH_BIAS = EpilogueSpec(bias=True)
 
@@ -76,11 +99,15 @@ def _refused_here(
     """Returns the refusal of a call that torch is to take; raises it where torch may not."""
     if type(bound) is BoundPlan:
         # Without a fallback, the plan itself refuses an address.
-        return address_refusal(operator, tensors) if fallback else None
-    assert isinstance(bound, Refusal)
-    if not (fallback and bound.by_torch):
-        raise bound.error()
-    return bound
+        refusal = address_refusal(operator, tensors) if fallback else None
+    else:
+        assert isinstance(bound, Refusal)
+        if not (fallback and bound.by_torch):
+            raise bound.error()
+        refusal = bound
+    if refusal is not None:
+        torch_calls.add(refusal.text)
+    return refusal
 
 
 # --- fprop --------------------------------------------------------------------------------------

@@ -16,9 +16,7 @@ from triton_ext.ops.core import planner
 from triton_ext.ops.core.case import DIRECTIONS, Case, Direction
 from triton_ext.ops.core.device import KNOWN, Device, device_of
 from triton_ext.ops.core.parameters import Numbers, Padding
-from triton_ext.ops.tuning_store.files import Entry
-from triton_ext.ops.tuning_store.kinds import encode
-from triton_ext.ops.tuning_store.lookup import entry_for
+from triton_ext.ops.core.tables import Entry, encode, entry_for
 
 __all__ = ["Candidate", "Explanation", "explain", "explain_case"]
 
