@@ -1,4 +1,4 @@
-"""Runs the kernels of forward plans in the emulator: stands in for a kernel and for a GPU."""
+"""Runs the kernels of plans in the emulator: stands in for a kernel and for a GPU."""
 
 from __future__ import annotations
 
@@ -12,16 +12,13 @@ from triton.compiler import ASTSource
 from triton.tools.tensor_descriptor import TensorDescriptor
 from triton_ext.emulator import Program
 from triton_ext.gluon import nvidia as xnv
-from triton_ext.ops import (
-    conv_gemm,
-    conv_plan,
-)
+from triton_ext.ops import conv_gemm
 from triton_ext.ops.conv_config import SMEM_BYTES
+from triton_ext.ops.core import planner
 from triton_ext.ops.core.device import Device
-from triton_ext.ops.families import few_channels, kn2row
-from triton_ext.ops.families.depthwise import plan as depthwise_plan
+from triton_ext.ops.families import depthwise, direct, few_channels, kn2row, wgrad
 from triton_ext.ops.families.gluon import GluonFprop
-from triton_ext.ops.kernels import direct, row_copy
+from triton_ext.ops.kernels import row_copy
 
 NAMES = {
     torch.float16: "fp16",
@@ -110,8 +107,10 @@ def emulate(monkeypatch: Any, num_sms: int = 3, *, gluon: bool = False) -> None:
         (direct, "conv_direct_kernel"),
         (kn2row, "conv_col2im_kernel"),
         (few_channels, "conv_gather_kernel"),
-        (depthwise_plan, "conv_depthwise_kernel"),
+        (depthwise, "conv_depthwise_kernel"),
         (row_copy, "row_copy_kernel"),
+        (wgrad, "conv_wgrad_kernel"),
+        (wgrad, "wgrad_reduce_kernel"),
     ):
         monkeypatch.setattr(module, name, EmulatedKernel(getattr(module, name)))
     if gluon:
@@ -120,5 +119,5 @@ def emulate(monkeypatch: Any, num_sms: int = 3, *, gluon: bool = False) -> None:
     else:
         without_gluon(monkeypatch)
     machine = Device(num_sms, (9, 0), SMEM_BYTES)
-    monkeypatch.setattr(conv_plan, "device_of", lambda device, operator: machine)
-    conv_plan.make_plan.cache_clear()
+    monkeypatch.setattr(planner, "device_of", lambda device, operator: machine)
+    planner.make_plan.cache_clear()

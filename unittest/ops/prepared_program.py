@@ -21,11 +21,11 @@ import torch
 import triton
 import triton.language as tl
 from launch_recorder import Launch, Recorder
+from planned import plan_dgrad, plan_fprop, plan_wgrad, ranking_of
 from triton.tools.tensor_descriptor import TensorDescriptor
 from triton_ext import ops, plugin
 from triton_ext.backends.nvidia.backend.prepared import PreparedLaunch, parameter_sizes
 from triton_ext.host import capabilities
-from triton_ext.ops import conv_plan, dgrad_plan, wgrad_plan
 from triton_ext.ops.api.bound import BoundConvolution
 from triton_ext.ops.conv_config import ConvConfig
 from triton_ext.ops.core import dispatch_cache, launcher, replay
@@ -34,10 +34,10 @@ from triton_ext.ops.core.epilogue import PLAIN, EpilogueOperands, EpilogueSpec
 from triton_ext.ops.core.launcher import Launcher, recording
 from triton_ext.ops.core.problem import ConvProblem
 from triton_ext.ops.core.replay import BoundPlan
+from triton_ext.ops.families import gluon_wgrad
 from triton_ext.ops.families.gluon_config import TileConfig
-from triton_ext.ops.hopper import wgrad_plan as hopper_wgrad_plan
-from triton_ext.ops.hopper.wgrad_tiles import WgradTileChoice
-from triton_ext.ops.wgrad_config import WgradChoice
+from triton_ext.ops.families.gluon_wgrad_config import WgradTileChoice
+from triton_ext.ops.families.wgrad_config import WgradChoice
 
 from benchmarks.calls import through
 from benchmarks.stand_in_operators import H200, operators_on_stand_in
@@ -120,9 +120,7 @@ def fprop(
     dtype: torch.dtype = HALF,
     **options: Any,
 ) -> list[Launch]:
-    plan = conv_plan.make_plan(
-        problem, strides_of(problem.x_shape), dtype, CPU, epilogue, config, **options
-    )
+    plan = plan_fprop(problem, strides_of(problem.x_shape), dtype, CPU, epilogue, config, **options)
     co = problem.out_channels
 
     def run() -> None:
@@ -137,7 +135,7 @@ def fprop(
 
 
 def dgrad(problem: ConvProblem, config: Any = None, bias: bool = False) -> list[Launch]:
-    plan = dgrad_plan.make_plan(problem, strides_of(problem.y_shape), HALF, CPU, config)
+    plan = plan_dgrad(problem, strides_of(problem.y_shape), HALF, CPU, config)
 
     def run() -> None:
         added = torch.zeros(problem.in_channels, dtype=HALF) if bias else None
@@ -149,14 +147,14 @@ def dgrad(problem: ConvProblem, config: Any = None, bias: bool = False) -> list[
 
 def wgrad(problem: ConvProblem, dtype: torch.dtype = HALF, **options: Any) -> list[Launch]:
     x_strides, dy_strides = strides_of(problem.x_shape), strides_of(problem.y_shape)
-    plan = wgrad_plan.make_plan(problem, x_strides, dy_strides, dtype, CPU, **options)
+    plan = plan_wgrad(problem, x_strides, dy_strides, dtype, CPU, **options)
     return both_ways(
         lambda: kept.append(plan.run(last(problem.x_shape, dtype), last(problem.y_shape, dtype)))
     )
 
 
 def jit_config(problem: ConvProblem = BASIC) -> ConvConfig:
-    return smallest(conv_plan.ranking(problem, HALF, H200), ConvConfig)
+    return smallest(ranking_of("fprop", problem, HALF, H200), ConvConfig)
 
 
 def needs_gluon() -> None:
@@ -196,26 +194,26 @@ def check_fprop_of_a_matrix_in_3d() -> None:
 
 def check_fprop_in_gluon() -> None:
     needs_gluon()
-    config = smallest(conv_plan.ranking(BASIC, HALF, H200), TileConfig)
+    config = smallest(ranking_of("fprop", BASIC, HALF, H200), TileConfig)
     fprop(config=config, epilogue=EpilogueSpec(bias=True))
 
 
 def check_dgrad() -> None:
     strided = replace(BASIC, stride=(2, 2))
-    dgrad(strided, smallest(dgrad_plan.ranking(strided, HALF, H200), ConvConfig))
+    dgrad(strided, smallest(ranking_of("dgrad", strided, HALF, H200), ConvConfig))
 
 
 def check_dgrad_with_bias() -> None:
-    dgrad(BASIC, smallest(dgrad_plan.ranking(BASIC, HALF, H200), ConvConfig), bias=True)
+    dgrad(BASIC, smallest(ranking_of("dgrad", BASIC, HALF, H200), ConvConfig), bias=True)
 
 
 def check_dgrad_in_gluon() -> None:
     needs_gluon()
-    dgrad(BASIC, smallest(dgrad_plan.ranking(BASIC, HALF, H200), TileConfig), bias=True)
+    dgrad(BASIC, smallest(ranking_of("dgrad", BASIC, HALF, H200), TileConfig), bias=True)
 
 
 def wgrad_choices(problem: ConvProblem, kind: type) -> list[Any]:
-    return [choice for choice in wgrad_plan.ranking(problem, HALF, H200) if type(choice) is kind]
+    return [choice for choice in ranking_of("wgrad", problem, HALF, H200) if type(choice) is kind]
 
 
 def check_wgrad() -> None:
@@ -383,7 +381,7 @@ def check_flags_are_those_of_the_stream() -> None:
 
     def chosen(module: Any, *_: Any, **__: Any) -> Any:
         strides = strides_of(problem.x_shape), strides_of(problem.y_shape)
-        return wgrad_plan.make_plan(problem, *strides, HALF, CPU, config=choice)
+        return plan_wgrad(problem, *strides, HALF, CPU, config=choice)
 
     plan = chosen(None)
 
@@ -393,7 +391,7 @@ def check_flags_are_those_of_the_stream() -> None:
     again = BoundPlan(plan, run)
     x, dy = last(problem.x_shape), last(problem.y_shape)
     with (
-        mock.patch.object(hopper_wgrad_plan, "zeroed_flags", flags),
+        mock.patch.object(gluon_wgrad, "zeroed_flags", flags),
         mock.patch.object(replay, "zeroed_flags", flags),
         mock.patch.object(replay, "_are_flags", lambda tensor: tensor is made[0]),
     ):

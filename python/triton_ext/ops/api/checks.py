@@ -13,7 +13,7 @@ from triton_ext.ops.api.forward_mode import has_tangent
 from triton_ext.ops.core.epilogue import is_per_image
 from triton_ext.ops.core.memory_format import channels_last_strides
 from triton_ext.ops.core.parameters import DIMENSIONS, ConvParameters, Padding, integer
-from triton_ext.ops.plans import layout_refusal
+from triton_ext.ops.core.refusals import layout_refusal
 
 __all__ = [
     "Fallback",

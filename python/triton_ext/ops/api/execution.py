@@ -6,6 +6,7 @@ devices, parameters): a :class:`BoundPlan`, or a :class:`Refusal`.  The dispatch
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -15,6 +16,7 @@ import torch
 from triton_ext.ops.api.calls import function_of
 from triton_ext.ops.api.checks import check_operands, check_pair, operator_name
 from triton_ext.ops.api.reference import torch_dgrad, torch_fprop, torch_fused, torch_wgrad
+from triton_ext.ops.core.case import Case, Direction
 from triton_ext.ops.core.dispatch_cache import cached, keep, operand_key
 from triton_ext.ops.core.epilogue import (
     NO_OPERANDS,
@@ -26,9 +28,10 @@ from triton_ext.ops.core.epilogue import (
 )
 from triton_ext.ops.core.memory_format import empty_channels_last
 from triton_ext.ops.core.parameters import ConvParameters
+from triton_ext.ops.core.planner import plan_or_refusal
 from triton_ext.ops.core.problem import ConvProblem
+from triton_ext.ops.core.refusals import Refusal, address_refusal, tensor_refusal
 from triton_ext.ops.core.replay import BoundPlan
-from triton_ext.ops.plans import Refusal, address_refusal, plan_or_refusal, tensor_refusal
 
 __all__ = [
     "Bound",
@@ -40,10 +43,32 @@ __all__ = [
     "run_fprop",
     "run_fused",
     "run_wgrad",
+    "torch_calls",
 ]
 
 Tensor = torch.Tensor
 Bound = BoundPlan | Refusal
+
+
+class _TorchCalls(threading.local):
+    """Calls of this thread that torch computed in place of a kernel.
+
+    Attributes:
+        count: How many.
+        refusal: Why no kernel took the last one.
+    """
+
+    count: int = 0
+    refusal: str = ""
+
+    def add(self, refusal: str) -> None:
+        """Counts a call."""
+        self.count += 1
+        self.refusal = refusal
+
+
+#: What ``nn`` counts the calls of modules by.
+torch_calls = _TorchCalls()
 
 _WITH_BIAS = EpilogueSpec(bias=True)
 
@@ -74,11 +99,15 @@ def _refused_here(
     """Returns the refusal of a call that torch is to take; raises it where torch may not."""
     if type(bound) is BoundPlan:
         # Without a fallback, the plan itself refuses an address.
-        return address_refusal(operator, tensors) if fallback else None
-    assert isinstance(bound, Refusal)
-    if not (fallback and bound.by_torch):
-        raise bound.error()
-    return bound
+        refusal = address_refusal(operator, tensors) if fallback else None
+    else:
+        assert isinstance(bound, Refusal)
+        if not (fallback and bound.by_torch):
+            raise bound.error()
+        refusal = bound
+    if refusal is not None:
+        torch_calls.add(refusal.text)
+    return refusal
 
 
 # --- fprop --------------------------------------------------------------------------------------
@@ -149,11 +178,10 @@ def _plan_fprop(
         return _for_torch(refusal, x.dtype, spec)
     # An empty batch has a geometry as well: that of one image.
     problem = parameters.problem((x.shape[0] or 1, *x.shape[1:]), weight.shape)
-
-    def make(module: Any) -> Any:
-        return module.make_plan(problem, x.stride(), x.dtype, x.device, spec)
-
-    plan = plan_or_refusal("fprop", make)
+    case = Case(
+        direction="fprop", problem=problem, dtype=x.dtype, epilogue=spec, x_strides=x.stride()
+    )
+    plan = plan_or_refusal(case, x.device)
     if type(plan) is Refusal:
         return _for_torch(plan, x.dtype, spec)
     if x.shape[0]:
@@ -218,15 +246,14 @@ def bind_fused(
 
 
 def _plan_gradient(
-    direction: Any,
+    direction: Direction,
     problem: ConvProblem,
-    output_size: Sequence[int],
-    make: Callable[[Any], Any],
     tensors: dict[str, Tensor],
     empty_shape: tuple[int, ...],
 ) -> Any:
     """Returns the plan of a gradient, or its refusal."""
     operator = f"{operator_name(problem.dims + 2)} ({direction})"
+    dy, output_size = tensors["dy"], tensors["dy"].shape[2:]
     if tuple(problem.output_size) != tuple(output_size):
         raise ValueError(
             f"{operator}: expected dy with {list(problem.output_size)} pixels for an input of "
@@ -236,8 +263,10 @@ def _plan_gradient(
     if refusal is not None:
         return refusal
     if not problem.batch:
-        return _EmptyPlan(empty_shape, next(iter(tensors.values())).dtype)
-    return plan_or_refusal(direction, make)
+        return _EmptyPlan(empty_shape, dy.dtype)
+    strides = {f"{name}_strides": tensor.stride() for name, tensor in tensors.items()}
+    case = Case(direction=direction, problem=problem, dtype=dy.dtype, **strides)
+    return plan_or_refusal(case, dy.device)
 
 
 def run_dgrad(
@@ -283,14 +312,7 @@ def bind_dgrad(
         check_pair(operator, ("dy", dy), weight, bias, parameters.groups, is_transposed=True)
         x_shape = (dy.shape[0], weight.shape[1] * parameters.groups, *input_size)
         problem = parameters.problem(x_shape, weight.shape)
-        plan = _plan_gradient(
-            "dgrad",
-            problem,
-            dy.shape[2:],
-            lambda module: module.make_plan(problem, dy.stride(), dy.dtype, dy.device),
-            {"dy": dy},
-            x_shape,
-        )
+        plan = _plan_gradient("dgrad", problem, {"dy": dy}, x_shape)
         bound = keep(key, _bound(plan, _run_input_gradient))
     return bound
 
@@ -338,14 +360,7 @@ def bind_wgrad(
         check_operands(x, dy, groups)
         w_shape = (dy.shape[1], x.shape[1] // groups, *filter_size)
         problem = parameters.problem(x.shape, w_shape)
-        plan = _plan_gradient(
-            "wgrad",
-            problem,
-            dy.shape[2:],
-            lambda module: module.make_plan(problem, x.stride(), dy.stride(), x.dtype, x.device),
-            {"x": x, "dy": dy},
-            w_shape,
-        )
+        plan = _plan_gradient("wgrad", problem, {"x": x, "dy": dy}, w_shape)
         bound = keep(key, _bound(plan, _run_weight_gradient))
     return bound
 

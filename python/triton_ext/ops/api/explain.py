@@ -11,19 +11,14 @@ from typing import Any
 
 import torch
 
-from triton_ext.ops import conv_plan, dgrad_plan, wgrad_plan
 from triton_ext.ops.api.support import support
 from triton_ext.ops.core import planner
 from triton_ext.ops.core.case import DIRECTIONS, Case, Direction
 from triton_ext.ops.core.device import KNOWN, Device, device_of
 from triton_ext.ops.core.parameters import Numbers, Padding
-from triton_ext.ops.tuning_store.files import Entry
-from triton_ext.ops.tuning_store.kinds import encode
-from triton_ext.ops.tuning_store.lookup import entry_for
+from triton_ext.ops.core.tables import Entry, encode, entry_for
 
 __all__ = ["Candidate", "Explanation", "explain", "explain_case"]
-
-_MODULES: dict[Direction, Any] = {"fprop": conv_plan, "dgrad": dgrad_plan, "wgrad": wgrad_plan}
 
 # Configurations of a family that are printed.
 _PRINTED = 3
@@ -162,14 +157,12 @@ def explain_case(case: Case, device: Device) -> Explanation:
         device: Where.
     """
     key, raw = entry_for(case.dense, device)
-    refusals = tuple(_MODULES[case.direction].reasons(case.problem, case.dtype, device))
-    choice = None
-    if not refusals:
-        choice = planner.measured(case, device) or planner.cheapest(case, device)
-    if choice is None:
-        refusals = refusals or tuple(planner.refusals(case, device))
+    refusals = tuple(planner.refusals(case, device))
+    if refusals:
         return Explanation(case=case, device=device, key=key, refusals=refusals)
     table = planner.measured(case, device)
+    choice = table or planner.cheapest(case, device)
+    assert choice is not None
     measured_us = None if table is None or raw is None else Entry.of(raw).us
     found: list[Candidate] = []
     for offer in planner.offers(case, device):

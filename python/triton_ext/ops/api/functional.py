@@ -16,10 +16,11 @@ from triton_ext.ops.api.checks import Fallback, check_pair
 from triton_ext.ops.api.forward import convolve, convolve_fused
 from triton_ext.ops.api.gradients import convolve_transposed, input_gradient, weight_gradient
 from triton_ext.ops.conv_config import ConvConfig
-from triton_ext.ops.conv_plan import make_plan
+from triton_ext.ops.core.case import Case
 from triton_ext.ops.core.epilogue import NO_OPERANDS, PLAIN, EpilogueOperands, EpilogueSpec
 from triton_ext.ops.core.parameters import ConvParameters, Numbers, Padding
-from triton_ext.ops.plans import tensor_refusal
+from triton_ext.ops.core.planner import make_plan
+from triton_ext.ops.core.refusals import tensor_refusal
 
 __all__ = [
     "conv1d",
@@ -434,5 +435,8 @@ def conv2d_with_config(
     parameters = ConvParameters(tuple(stride), tuple(padding), tuple(dilation), 1)
     problem = parameters.problem(x.shape, weight.shape)
     spec = PLAIN if bias is None else _WITH_BIAS
-    plan = make_plan(problem, x.stride(), x.dtype, x.device, spec, config)
+    case = Case(
+        direction="fprop", problem=problem, dtype=x.dtype, epilogue=spec, x_strides=x.stride()
+    )
+    plan = make_plan(case, x.device, config)
     return plan.run(x, weight, NO_OPERANDS if bias is None else EpilogueOperands(bias=bias))

@@ -42,7 +42,7 @@ from triton_ext.ops.core.dispatch_cache import cast_operands
 from triton_ext.ops.core.epilogue import EpilogueArguments, is_per_image, output_dtype
 from triton_ext.ops.core.memory_format import channels_last, empty_channels_last, pixel_dims
 from triton_ext.ops.core.parameters import ConvParameters
-from triton_ext.ops.plans import geometry_refusal, tensor_refusal
+from triton_ext.ops.core.refusals import geometry_refusal, tensor_refusal
 
 __all__ = ["conv_gradients", "transposed_gradients"]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
@@ -16,18 +16,14 @@ from triton_ext.ops.api.checks import (
     check_types,
     rank_error,
 )
+from triton_ext.ops.core.case import DIRECTIONS, Case
 from triton_ext.ops.core.dispatch_cache import cast_dtype, is_cast
 from triton_ext.ops.core.epilogue import PLAIN, EpilogueSpec
 from triton_ext.ops.core.memory_format import channels_last_strides
 from triton_ext.ops.core.parameters import ConvParameters, Numbers, Padding, numbers
+from triton_ext.ops.core.planner import plan_or_refusal, refusals_on
 from triton_ext.ops.core.problem import ConvProblem
-from triton_ext.ops.plans import (
-    Direction,
-    address_refusal,
-    layout_refusal,
-    reasons,
-    stride_reasons,
-)
+from triton_ext.ops.core.refusals import Refusal, address_refusal, layout_refusal
 
 __all__ = ["Support", "support"]
 
@@ -135,22 +131,29 @@ def support(
         x_shape = (x.shape[0], weight.shape[1] * parameters.groups, *size)
     problem = parameters.problem(tuple(x_shape), tuple(weight.shape))
     found += _reasons_of_x(name, x)
-    directions: tuple[Direction, ...] = ("fprop", "dgrad", "wgrad")
     # The bias of a transposed convolution is dgrad's, which adds any to what it takes.
     epilogue = PLAIN if transposed or bias is None else _WITH_BIAS
-    kernels = {
-        direction: reasons(direction, problem, dtype, x.device, epilogue)
-        for direction in directions
+    cases = {
+        direction: Case(
+            direction=direction,
+            problem=replace(problem, batch=max(problem.batch, 1)),
+            dtype=dtype,
+            epilogue=epilogue if direction == "fprop" else PLAIN,
+        )
+        for direction in DIRECTIONS
     }
+    kernels = {direction: refusals_on(case, x.device) for direction, case in cases.items()}
     # These directions read x itself; gradients are copied to channels-last.
-    reads_x: tuple[Direction, ...] = ("dgrad" if transposed else "fprop", "wgrad")
+    reads_x = (cases["dgrad" if transposed else "fprop"], cases["wgrad"])
     # The copies of autocast are dense.
     is_view = dtype == x.dtype and x.stride() != channels_last_strides(x.shape)
-    views = {"dy_strides" if transposed else "x_strides": x.stride()}
-    for direction in reads_x:
-        kernels[direction] = (*found, *kernels[direction])
-        if is_view and not kernels[direction] and x.device.type != "meta":
-            kernels[direction] = stride_reasons(direction, problem, dtype, x.device, **views)
+    for case in reads_x:
+        kernels[case.direction] = (*found, *kernels[case.direction])
+        if is_view and not kernels[case.direction] and x.device.type != "meta":
+            name = "dy_strides" if transposed else "x_strides"
+            plan = plan_or_refusal(replace(case, **{name: x.stride()}), x.device)
+            if type(plan) is Refusal:
+                kernels[case.direction] = (plan.text,)
     return Support(problem=problem, is_transposed=transposed, **kernels)
 
 

@@ -7,7 +7,8 @@ from typing import Any
 from triton_ext.ops.core.case import Case, Direction
 from triton_ext.ops.core.device import Device
 from triton_ext.ops.core.family import Family
-from triton_ext.ops.families.depthwise.family import DEPTHWISE, DEPTHWISE_DGRAD, DEPTHWISE_WGRAD
+from triton_ext.ops.families.depthwise import DEPTHWISE, DEPTHWISE_DGRAD
+from triton_ext.ops.families.depthwise_wgrad import DEPTHWISE_WGRAD
 from triton_ext.ops.families.direct import DIRECT, DIRECT_DGRAD
 from triton_ext.ops.families.few_channels import FEW_CHANNELS
 from triton_ext.ops.families.gemm import GEMM, GEMM_DGRAD

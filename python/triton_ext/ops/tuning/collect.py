@@ -22,8 +22,8 @@ from triton_ext.ops.api.checks import kind_of
 from triton_ext.ops.core.case import Case, Direction
 from triton_ext.ops.core.epilogue import PLAIN, EpilogueArguments, EpilogueSpec
 from triton_ext.ops.core.parameters import ConvParameters
+from triton_ext.ops.core.planner import refusals_on
 from triton_ext.ops.core.problem import ConvProblem
-from triton_ext.ops.plans import reasons
 
 __all__ = ["Calls", "check_inputs", "collect", "parse_shape", "record"]
 
@@ -48,7 +48,7 @@ class Calls:
         if case in self.refused or case in self.cases or not case.problem.batch:
             return
         meta = torch.device("meta")
-        found = reasons(case.direction, case.problem, case.dtype, meta)
+        found = refusals_on(case, meta)
         if case.epilogue.function is not None:
             found = ("functions of the user's are not tuned",)
         if found:

@@ -15,21 +15,15 @@ import torch
 
 from triton_ext.errors import TritonExtError, UnsupportedError
 from triton_ext.ops.api.explain import explain_case
-from triton_ext.ops.conv_plan import INPUT_DTYPES
 from triton_ext.ops.core.case import DIRECTIONS, Case, Direction
 from triton_ext.ops.core.device import KNOWN
 from triton_ext.ops.core.problem import ConvProblem
+from triton_ext.ops.core.refusals import DTYPES
+from triton_ext.ops.core.tables import Table, TableError, read_table, user_folder, user_path
 from triton_ext.ops.tuning.collect import Calls, check_inputs, collect, parse_shape
 from triton_ext.ops.tuning.processes import CompilePool
 from triton_ext.ops.tuning.runs import reload, tune
-from triton_ext.ops.tuning_store.files import (
-    Table,
-    TableError,
-    check_writable,
-    read_table,
-    update_table,
-)
-from triton_ext.ops.tuning_store.lookup import user_folder, user_path
+from triton_ext.ops.tuning.store import check_writable, update_table
 
 __all__ = ["CommandError", "load_model", "run"]
 
@@ -196,10 +190,10 @@ def _directions(arguments: argparse.Namespace) -> tuple[Direction, ...]:
 
 
 def _dtype(name: str) -> torch.dtype:
-    names = [str(dtype).removeprefix("torch.") for dtype in INPUT_DTYPES]
+    names = [str(dtype).removeprefix("torch.") for dtype in DTYPES["fprop"]]
     if name not in names:
         raise CommandError(f"dtype '{name}': expected one of {', '.join(names)}")
-    return INPUT_DTYPES[names.index(name)]
+    return DTYPES["fprop"][names.index(name)]
 
 
 def _problem(text: str) -> ConvProblem:
