@@ -28,12 +28,11 @@ from triton_ext.host import capabilities
 from triton_ext.ops import conv_plan, dgrad_plan, wgrad_plan
 from triton_ext.ops.api.bound import BoundConvolution
 from triton_ext.ops.conv_config import ConvConfig
-from triton_ext.ops.core import dispatch_cache, launcher, replay
+from triton_ext.ops.core import dispatch_cache, launcher
 from triton_ext.ops.core.descriptors import packed_strides
 from triton_ext.ops.core.epilogue import PLAIN, EpilogueOperands, EpilogueSpec
-from triton_ext.ops.core.launcher import Launcher, recording
+from triton_ext.ops.core.launcher import BoundPlan, Launcher, recording
 from triton_ext.ops.core.problem import ConvProblem
-from triton_ext.ops.core.replay import BoundPlan
 from triton_ext.ops.hopper import wgrad_plan as hopper_wgrad_plan
 from triton_ext.ops.hopper.tiles import TileConfig
 from triton_ext.ops.hopper.wgrad_tiles import WgradTileChoice
@@ -394,8 +393,8 @@ def check_flags_are_those_of_the_stream() -> None:
     x, dy = last(problem.x_shape), last(problem.y_shape)
     with (
         mock.patch.object(hopper_wgrad_plan, "zeroed_flags", flags),
-        mock.patch.object(replay, "zeroed_flags", flags),
-        mock.patch.object(replay, "_are_flags", lambda tensor: tensor is made[0]),
+        mock.patch.object(launcher, "zeroed_flags", flags),
+        mock.patch.object(launcher, "_are_flags", lambda tensor: tensor is made[0]),
     ):
         for _ in range(3):
             kept.append(again.run(x, dy))
@@ -492,7 +491,7 @@ def check_what_comes_later_is_seen_by_repeated_calls() -> None:
     (bound,) = of_functions()
     launch = plan_of(bound)._replay.launch
     y = torch.empty_like(x)
-    tensors = (x, weight, None, y, None, None, replay._NO_MEMORY)
+    tensors = (x, weight, None, y, None, None, launcher._NO_MEMORY)
     assert launch(tensors)
     (kernel,) = launch._kernels
     with mock.patch.object(kernel, "pre_run_hooks", [print]):

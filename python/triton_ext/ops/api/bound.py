@@ -15,9 +15,9 @@ import torch
 from triton_ext.ops.api.execution import Bound, bind_dgrad, bind_fprop, bind_wgrad
 from triton_ext.ops.api.library import conv_gradients, transposed_gradients
 from triton_ext.ops.core.dispatch_cache import backward_key, cached, keep
+from triton_ext.ops.core.launcher import BoundPlan
 from triton_ext.ops.core.memory_format import channels_last, pixel_dims
 from triton_ext.ops.core.parameters import ConvParameters
-from triton_ext.ops.core.replay import BoundPlan
 
 __all__ = ["BoundConvolution"]
 

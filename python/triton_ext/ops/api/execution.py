@@ -24,10 +24,10 @@ from triton_ext.ops.core.epilogue import (
     EpilogueSpec,
     output_dtype,
 )
+from triton_ext.ops.core.launcher import BoundPlan
 from triton_ext.ops.core.memory_format import empty_channels_last
 from triton_ext.ops.core.parameters import ConvParameters
 from triton_ext.ops.core.problem import ConvProblem
-from triton_ext.ops.core.replay import BoundPlan
 from triton_ext.ops.plans import Refusal, address_refusal, plan_or_refusal, tensor_refusal
 
 __all__ = [

@@ -33,9 +33,9 @@ from triton_ext.ops.core.dispatch_cache import (
     keep,
 )
 from triton_ext.ops.core.epilogue import ACTIVATIONS, EpilogueArguments, output_dtype
+from triton_ext.ops.core.launcher import BoundPlan
 from triton_ext.ops.core.memory_format import empty_channels_last
 from triton_ext.ops.core.parameters import ConvParameters, GivenParameters
-from triton_ext.ops.core.replay import BoundPlan
 
 __all__ = ["convolve", "convolve_fused"]
 

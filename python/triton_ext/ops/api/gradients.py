@@ -34,8 +34,8 @@ from triton_ext.ops.core.dispatch_cache import (
     is_differentiated,
     keep,
 )
+from triton_ext.ops.core.launcher import BoundPlan
 from triton_ext.ops.core.parameters import ConvParameters, GivenParameters, Numbers, numbers
-from triton_ext.ops.core.replay import BoundPlan
 
 __all__ = ["convolve_transposed", "input_gradient", "weight_gradient"]
 
