@@ -81,15 +81,21 @@ class Operands:
 
     def chosen(self, direction: str) -> str:
         """Which kernel of ours runs, and with which configuration, in one word; not for wgrad."""
-        from triton_ext.ops import conv_plan, dgrad_plan
+        from triton_ext.ops.core.case import Case
+        from triton_ext.ops.core.planner import make_plan
 
         from benchmarks.conv_fprop import describe_config
 
         if direction == "wgrad":
             return ""
-        planner, read = (conv_plan, self.x) if direction == "fprop" else (dgrad_plan, self.dy)
-        plan = planner.make_plan(self.problem, read.stride(), read.dtype, read.device)
-        return describe_config(plan.config)
+        case = Case(
+            direction=direction,
+            problem=self.problem,
+            dtype=self.x.dtype,
+            x_strides=self.x.stride(),
+            dy_strides=self.dy.stride(),
+        )
+        return describe_config(make_plan(case, self.x.device).config)
 
     def bytes_moved(self, direction: str) -> int:
         """Bytes that every kernel of a direction has to read and write at least."""

@@ -68,10 +68,12 @@ def configurations(problem: Any, num_sms: int, narrow: bool) -> list[Any]:
 
 
 def _plan(operands: Operands, config: Any) -> Any:
-    from triton_ext.ops.dgrad_plan import make_plan
+    from triton_ext.ops.core.case import Case
+    from triton_ext.ops.core.planner import make_plan
 
     dy = operands.dy
-    return make_plan(operands.problem, dy.stride(), dy.dtype, dy.device, config)
+    case = Case(direction="dgrad", problem=operands.problem, dtype=dy.dtype, dy_strides=dy.stride())
+    return make_plan(case, dy.device, config)
 
 
 def compile_job(job: dict[str, Any], capability: tuple[int, int]) -> int:
@@ -170,10 +172,16 @@ def run(arguments: argparse.Namespace) -> int:
         return 2
     layers, environment = opening
     import torch
-    from triton_ext.ops.dgrad_plan import reasons
+    from triton_ext.ops.core.case import Case
+    from triton_ext.ops.core.planner import refusals
 
     dtype = getattr(torch, arguments.dtype)
-    taken = [e for e in layers if e.problem.groups == 1 and not reasons(e.problem, dtype)]
+    taken = [
+        each
+        for each in layers
+        if each.problem.groups == 1
+        and not refusals(Case(direction="dgrad", problem=each.problem, dtype=dtype))
+    ]
     sweep = Sweep(arguments, environment)
     announce(arguments, environment, sweep.timer, sweep.rounds)
     work = {

@@ -193,9 +193,17 @@ def _in_torch(kind: Kind, x: Any, weight: Any, operands: Any) -> Any:
 
 
 def _plan(kind: Kind, x: Any, config: Any = None) -> Any:
-    from triton_ext.ops.conv_plan import make_plan
+    from triton_ext.ops.core.case import Case
+    from triton_ext.ops.core.planner import make_plan
 
-    return make_plan(kind.problem(), x.stride(), x.dtype, x.device, kind.spec(), config)
+    case = Case(
+        direction="fprop",
+        problem=kind.problem(),
+        dtype=x.dtype,
+        epilogue=kind.spec(),
+        x_strides=x.stride(),
+    )
+    return make_plan(case, x.device, config)
 
 
 def _job(name: str, config: Any) -> dict[str, object]:

@@ -48,13 +48,15 @@ TURNED_STORES = ((16, 2), (32, 2))
 MOST_STAGES = 12
 
 
-def _ranking(kernel: str, problem: Any, dtype: Any, num_sms: int) -> list[Any]:
-    from triton_ext.ops import conv_plan, dgrad_plan, wgrad_plan
+def _ranking(kernel: Any, problem: Any, dtype: Any, num_sms: int) -> list[Any]:
     from triton_ext.ops.conv_config import SMEM_BYTES
+    from triton_ext.ops.core import planner
+    from triton_ext.ops.core.case import Case
     from triton_ext.ops.core.device import Device
 
-    planner: Any = {"fprop": conv_plan, "dgrad": dgrad_plan, "wgrad": wgrad_plan}[kernel]
-    return [*planner.ranking(problem, dtype, Device(num_sms, (9, 0), SMEM_BYTES))]
+    case = Case(direction=kernel, problem=problem, dtype=dtype)
+    tap_by_tap = ("wgrad", "gluon_wgrad", "depthwise_wgrad") if kernel == "wgrad" else None
+    return planner.ranking(case, Device(num_sms, (9, 0), SMEM_BYTES), tap_by_tap)
 
 
 def jit_config(kernel: str, problem: Any, dtype: Any, num_sms: int) -> Any:

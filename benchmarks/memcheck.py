@@ -85,13 +85,13 @@ def find_checker(path: str | None) -> str:
     return str(program.resolve())
 
 
-def draw_problems(direction: str, count: int) -> list[tuple[Any, str]]:
+def draw_problems(direction: Any, count: int) -> list[tuple[Any, str]]:
     """Returns geometries that kernels of a direction take, with a dtype each; always the same."""
     import torch
-    from triton_ext.ops import conv_plan, dgrad_plan, wgrad_plan
+    from triton_ext.ops.core.case import Case
+    from triton_ext.ops.core.planner import refusals
     from triton_ext.ops.core.problem import ConvProblem
 
-    planner: Any = {"fprop": conv_plan, "dgrad": dgrad_plan, "wgrad": wgrad_plan}[direction]
     rng = random.Random(f"{SEED} {direction}")
     found: list[tuple[Any, str]] = []
     while len(found) < count:
@@ -112,7 +112,8 @@ def draw_problems(direction: str, count: int) -> list[tuple[Any, str]]:
         if min(problem.output_size) < 1 or problem.flops > MOST_FLOPS:
             continue
         dtype = DTYPES[len(found) % len(DTYPES)]
-        if not planner.reasons(problem, getattr(torch, dtype)):
+        case = Case(direction=direction, problem=problem, dtype=getattr(torch, dtype))
+        if not refusals(case):
             found.append((problem, dtype))
     return found
 

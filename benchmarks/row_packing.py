@@ -12,10 +12,12 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from triton_ext.ops.conv_config import SMEM_BYTES
+from triton_ext.ops.core import planner
+from triton_ext.ops.core.case import Case
 from triton_ext.ops.core.descriptors import packed_strides
 from triton_ext.ops.core.device import Device, device_of
 from triton_ext.ops.core.problem import ConvProblem
@@ -143,27 +145,25 @@ def _strides(problem: ConvProblem) -> tuple[int, ...]:
 
 def functions_of(layer: FewChannels, dtype: str) -> tuple[dict[str, Function], dict[str, str], Any]:
     """Returns the variants, their kernels' configurations, and a reference's function."""
-    from triton_ext.ops.conv_plan import make_plan
-
     operands = make_operands(layer.problem, dtype)
     x, weight = operands.x, operands.weight
-    common = (layer.problem, x.stride(), x.dtype, x.device)
-    taps = make_plan(*common, pack_rows=False)
+    case = Case(direction="fprop", problem=layer.problem, dtype=x.dtype, x_strides=x.stride())
+    machine = device_of(x.device, "row_packing")
+    taps = planner.plan(case, machine, among=("gluon", "gemm"))
     functions: dict[str, Function] = {
         "cudnn": lambda: operands.run_torch("fprop"),
         "taps": lambda: taps.run(x, weight),
     }
     configs = {"taps": str(taps.config)}
     for way in ways_of(layer.problem):
-        plan, name = make_plan(*common, pack_rows=way), name_of(way)
+        plan, name = planner.plan(replace(case, packing=way), machine), name_of(way)
         copies = plan.row_copies
         configs[name] = str(plan.config)
         functions[name] = lambda plan=plan: plan.run(x, weight)
         functions[f"{name}_copies"] = lambda copies=copies: (copies.x(x), copies.weight(weight))
-    machine = device_of(x.device, "row_packing")
     for number, config in enumerate(few_channels.ranking(layer.problem, x.dtype, machine)):
         name = f"gather_{number}" if number else "gather"
-        plan = make_plan(*common, config=config)
+        plan = planner.plan(case, machine, config)
         configs[name] = str(config)
         functions[name] = lambda plan=plan: plan.run(x, weight)
     return functions, configs, lambda: operands.in_fp32().run_torch("fprop")

@@ -13,9 +13,8 @@ from unittest import mock
 
 import triton
 from triton_ext.backends.nvidia.backend import launch
-from triton_ext.ops import conv_plan, dgrad_plan, plans, wgrad_plan
 from triton_ext.ops.conv_config import SMEM_BYTES
-from triton_ext.ops.core import dispatch_cache
+from triton_ext.ops.core import dispatch_cache, planner
 from triton_ext.ops.core.device import Device
 
 from benchmarks.stand_in_driver import StandInDriver
@@ -38,8 +37,7 @@ def operators_on_stand_in() -> Iterator[None]:
     """
     triton.runtime.driver.set_active(StandInDriver())
     with contextlib.ExitStack() as stack:
-        for module in (conv_plan, dgrad_plan, plans, wgrad_plan):
-            stack.enter_context(mock.patch.object(module, "device_of", return_value=H200))
+        stack.enter_context(mock.patch.object(planner, "device_of", return_value=H200))
         # Calls with tensors on the CPU have keys then, and are launched.
         stack.enter_context(mock.patch.object(dispatch_cache, "IS_INTERPRETED", True))
         stack.enter_context(mock.patch.object(launch, "is_on_gpu", _is_on_gpu))

@@ -307,12 +307,12 @@ def compile_job(job: dict[str, Any], capability: tuple[int, int]) -> int:
     Returns:
         Bytes of shared memory that the first kernel asks for.
     """
-    from triton_ext.ops import wgrad_plan
+    from triton_ext.ops.core import planner
     from triton_ext.ops.core.device import Device
     from triton_ext.ops.wgrad_config import SMEM_BYTES
 
     machine = Device(job["num_sms"], capability, SMEM_BYTES)
-    wgrad_plan.device_of = lambda device, operator: machine
+    planner.device_of = lambda device, operator: machine
     (layer,) = select_layers("all", [job["layer"]])
     operands = make_operands(layer.problem, job["dtype"], "meta")
     plan = _plan(operands, candidate_of(job))
@@ -328,12 +328,18 @@ def compile_job(job: dict[str, Any], capability: tuple[int, int]) -> int:
 
 
 def _plan(operands: Operands, choice: Candidate) -> Any:
-    from triton_ext.ops.wgrad_plan import make_plan
+    from triton_ext.ops.core.case import Case
+    from triton_ext.ops.core.planner import make_plan
 
     x, dy = operands.x, operands.dy
-    return make_plan(
-        operands.problem, x.stride(), dy.stride(), x.dtype, x.device, choice.entry()
-    )  # fmt: skip
+    case = Case(
+        direction="wgrad",
+        problem=operands.problem,
+        dtype=x.dtype,
+        x_strides=x.stride(),
+        dy_strides=dy.stride(),
+    )
+    return make_plan(case, x.device, choice.entry())
 
 
 # ---- Timing ------------------------------------------------------------------------------------

@@ -10,7 +10,9 @@ import pytest
 pytest.importorskip("numpy")
 torch = pytest.importorskip("torch", reason="triton_ext.ops needs torch, which is not installed")
 
+from planned import plan_dgrad, plan_wgrad  # noqa: E402
 from triton_ext.host import capabilities  # noqa: E402
+from triton_ext.ops.core import planner  # noqa: E402
 
 # Where TTGIR has no such copies, the loads become calls, and that later.
 IM2COL = capabilities()["im2col-copies"]
@@ -20,7 +22,6 @@ if not IM2COL.available:
 from conv_cases import assert_close, draw  # noqa: E402
 from problem_cases import problem_of_case  # noqa: E402
 from triton_ext.gluon import nvidia as xnv  # noqa: E402
-from triton_ext.ops import dgrad_plan, wgrad_plan  # noqa: E402
 from triton_ext.ops.core.device import Device  # noqa: E402
 from triton_ext.ops.core.launcher import Launcher  # noqa: E402
 
@@ -40,8 +41,10 @@ def hopper_with_three_multiprocessors(fresh_triton_cache, monkeypatch):
         return Device(3, (9, 0), 227 * 1024)
 
     monkeypatch.setattr(Launcher, "launch", launch)
-    monkeypatch.setattr(dgrad_plan, "device_of", device_of)
-    monkeypatch.setattr(wgrad_plan, "device_of", device_of)
+    monkeypatch.setattr(planner, "device_of", device_of)
+    planner.make_plan.cache_clear()
+    yield
+    planner.make_plan.cache_clear()
 
 
 @pytest.mark.parametrize("number", range(20 if NIGHTLY else 2))
@@ -52,11 +55,10 @@ def test_random_geometries(kernel, number):
     dx, dw = case.gradients(x, w, dy)
     problem = problem_of_case(case)
     x, w, dy = (tensor.movedim(-1, 1) for tensor in (x, w, dy))
-    # Plans are kept by device; what is made here is for no other.
     if kernel == "dgrad":
-        plan = dgrad_plan.make_plan.__wrapped__(problem, dy.stride(), dy.dtype, CPU)
+        plan = plan_dgrad(problem, dy.stride(), dy.dtype, CPU)
         found, expected = plan.run(dy, w), dx
     else:
-        plan = wgrad_plan.make_plan.__wrapped__(problem, x.stride(), dy.stride(), x.dtype, CPU)
+        plan = plan_wgrad(problem, x.stride(), dy.stride(), x.dtype, CPU)
         found, expected = plan.run(x, dy), dw
     assert_close(found.movedim(1, -1), expected)

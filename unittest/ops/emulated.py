@@ -13,10 +13,10 @@ from triton_ext.emulator import Program
 from triton_ext.gluon import nvidia as xnv
 from triton_ext.ops import (
     conv_gemm,
-    conv_plan,
     row_copy,
 )
 from triton_ext.ops.conv_config import SMEM_BYTES
+from triton_ext.ops.core import planner
 from triton_ext.ops.core.device import Device
 from triton_ext.ops.families.depthwise import plan as depthwise_plan
 from triton_ext.ops.hopper import fprop_plan
@@ -114,5 +114,5 @@ def emulate(monkeypatch: Any, num_sms: int = 3, *, gluon: bool = False) -> None:
     else:
         without_gluon(monkeypatch)
     machine = Device(num_sms, (9, 0), SMEM_BYTES)
-    monkeypatch.setattr(conv_plan, "device_of", lambda device, operator: machine)
-    conv_plan.make_plan.cache_clear()
+    monkeypatch.setattr(planner, "device_of", lambda device, operator: machine)
+    planner.make_plan.cache_clear()

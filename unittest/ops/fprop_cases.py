@@ -15,9 +15,10 @@ import torch
 import torch.nn.functional as F
 import triton
 import triton.language as tl
-from triton_ext.ops.conv_plan import ForwardPlan, make_plan, ranking
+from planned import plan_fprop, ranking_of
 from triton_ext.ops.core.device import device_of
 from triton_ext.ops.core.epilogue import PLAIN, EpilogueOperands, EpilogueSpec
+from triton_ext.ops.core.plan import ForwardPlan
 from triton_ext.ops.core.problem import ConvProblem
 from triton_ext.ops.hopper.plans import DTYPES, FP8_DTYPES
 
@@ -124,7 +125,7 @@ class Case:
 
     def plan(self, x: torch.Tensor, config: Any = None) -> ForwardPlan:
         """Ours, with a configuration of ours."""
-        return make_plan(self.problem, x.stride(), x.dtype, x.device, self.spec, config)
+        return plan_fprop(self.problem, x.stride(), x.dtype, x.device, self.spec, config)
 
     def other_configs(self, device: str = "cpu") -> list[Any]:
         """The best configuration of every kernel that takes the case and was not chosen."""
@@ -132,7 +133,7 @@ class Case:
         chosen = self.plan(x).config
         machine = device_of(torch.device(device), "fprop_cases")
         best: dict[type, Any] = {type(chosen): chosen}
-        for config in ranking(self.problem, self.dtype, machine, self.spec):
+        for config in ranking_of("fprop", self.problem, self.dtype, machine, self.spec):
             best.setdefault(type(config), config)
         return list(best.values())[1:]
 

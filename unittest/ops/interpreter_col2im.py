@@ -15,10 +15,10 @@ if os.environ.get("TRITON_INTERPRET") != "1":
 
 from col2im_cases import draw, draw_config, draw_problem
 from fprop_cases import ACTIVATIONS, Case, check, convolve
+from planned import plan_fprop
 from problem_cases import channels_last, problem_of
 from triton_ext.errors import UnsupportedError
 from triton_ext.ops import conv2d
-from triton_ext.ops.conv_plan import make_plan
 from triton_ext.ops.core import planner
 from triton_ext.ops.core.device import device_of
 from triton_ext.ops.core.epilogue import PLAIN
@@ -135,10 +135,10 @@ def test_what_is_not_taken():
     ]
     for problem, config, text in wrong:
         with pytest.raises(UnsupportedError, match=text):
-            make_plan(problem, x.stride(), HALF, CPU, PLAIN, config)
+            plan_fprop(problem, x.stride(), HALF, CPU, PLAIN, config)
     with pytest.raises(UnsupportedError, match="expected float16 or bfloat16"):
-        make_plan(LAST, x.stride(), torch.float32, CPU, PLAIN, SMALL)
-    assert isinstance(make_plan(LAST, x.stride(), HALF, CPU, PLAIN, SMALL), Col2ImPlan)
+        plan_fprop(LAST, x.stride(), torch.float32, CPU, PLAIN, SMALL)
+    assert isinstance(plan_fprop(LAST, x.stride(), HALF, CPU, PLAIN, SMALL), Col2ImPlan)
     with pytest.raises(UnsupportedError, match="no configuration fits 2048 channels"):
         plan_of(replace(LAST, in_channels=2048), x)
     assert Case(problem=LAST, dtype=HALF).plan(x, SMALL).config == SMALL

@@ -16,7 +16,7 @@ from fprop_cases import convolve
 if os.environ.get("TRITON_INTERPRET") != "1":
     pytest.skip("set TRITON_INTERPRET=1 before pytest starts", allow_module_level=True)
 
-from triton_ext.ops import conv_plan, dgrad_plan, wgrad_plan
+from planned import plan_dgrad, plan_fprop, plan_wgrad
 from triton_ext.ops.core.case import Case
 from triton_ext.ops.core.device import device_of
 from triton_ext.ops.core.epilogue import PLAIN
@@ -130,7 +130,7 @@ def test_every_width_of_groups_has_a_gradient_of_the_input(group_ci, group_co):
     x, weight = rows_of(problem.x_shape, HALF), rows_of(problem.w_shape, HALF, 1)
     dy = rows_of(problem.y_shape, HALF, 2)
     dx, _ = gradients(problem, x, weight, dy)
-    plan = dgrad_plan.make_plan(problem, dy.stride(), HALF, CPU)
+    plan = plan_dgrad(problem, dy.stride(), HALF, CPU)
     bias = torch.randn(problem.in_channels)
     biased = dx + bias.double().view(-1, *[1] * problem.dims)
     assert_close(plan.run(dy, weight), dx, problem)
@@ -165,7 +165,7 @@ def test_a_channel_does_not_see_its_neighbours(bad):
     problem = replace(draw(random.Random(1)), in_channels=35, out_channels=35, groups=35)
     x, weight = rows_of(problem.x_shape, HALF), rows_of(problem.w_shape, HALF, 1)
     x[:, 17] = bad
-    y = conv_plan.make_plan(problem, x.stride(), HALF, CPU).run(x, weight)
+    y = plan_fprop(problem, x.stride(), HALF, CPU).run(x, weight)
     expected = convolve(problem, x.double(), weight.double())
     assert torch.equal(y.isfinite(), expected.isfinite())
 
@@ -186,7 +186,7 @@ def test_gradient_of_the_filter(seed):
             block_p=rng.choice((4, 16)),
             block_c=16,
         )
-    plan = wgrad_plan.make_plan(
+    plan = plan_wgrad(
         problem, x.stride(), dy.stride(), dtype, CPU, config, rng.choice((None, torch.float32))
     )
     assert_close(plan.run(x, dy), dw, (problem, plan.config))
@@ -206,7 +206,7 @@ def test_a_filter_does_not_see_pixels_behind_a_row():
     x, dy = rows_of(problem.x_shape, HALF), rows_of(problem.y_shape, HALF, 2)
     x[:, :, 6] = torch.inf
     config = DepthwiseWgradConfig(qw=4, lines=1, taps=3, block_p=8, block_c=16)
-    plan = wgrad_plan.make_plan(problem, x.stride(), dy.stride(), HALF, CPU, config)
+    plan = plan_wgrad(problem, x.stride(), dy.stride(), HALF, CPU, config)
     dw = plan.run(x, dy)
     assert dw[..., :2].isfinite().all()
     assert not dw[..., 2].isfinite().any()

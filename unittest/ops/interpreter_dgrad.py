@@ -18,9 +18,9 @@ if os.environ.get("TRITON_INTERPRET") != "1":
     pytest.skip("set TRITON_INTERPRET=1 before pytest starts", allow_module_level=True)
 
 from dgrad_cases import reference
+from planned import plan_dgrad
 from problem_cases import channels_last, problem_of
 from triton_ext.ops.conv_config import ConvConfig
-from triton_ext.ops.dgrad_plan import make_plan
 
 ENLARGED = 10 if os.environ.get("TRITON_EXT_NIGHTLY") == "1" else 1
 CPU = torch.device("cpu")
@@ -31,7 +31,7 @@ EPSILON = {torch.float16: 2.0**-11, torch.bfloat16: 2.0**-7, torch.float32: 2.0*
 def check(problem, dtype=torch.float16, config=None):
     dy = channels_last(problem.y_shape, dtype, 1)
     weight = channels_last(problem.w_shape, dtype, 2)
-    plan = make_plan(problem, dy.stride(), dtype, CPU, config)
+    plan = plan_dgrad(problem, dy.stride(), dtype, CPU, config)
     out = torch.full_like(channels_last(problem.x_shape, dtype, 0), float("nan"))
     dx = plan.run(dy, weight, out)
     expected = reference(problem, dy, weight)
@@ -138,7 +138,7 @@ def test_drawn_with_the_chosen_configuration(problem, dtype):
 
 
 def run(problem, dy, weight, **arguments):
-    return make_plan(problem, dy.stride(), dy.dtype, CPU).run(dy, weight, **arguments)
+    return plan_dgrad(problem, dy.stride(), dy.dtype, CPU).run(dy, weight, **arguments)
 
 
 def operands(problem, dtype=torch.float16):

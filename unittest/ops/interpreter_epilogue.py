@@ -17,10 +17,11 @@ if os.environ.get("TRITON_INTERPRET") != "1":
     pytest.skip("set TRITON_INTERPRET=1 before pytest starts", allow_module_level=True)
 
 from fprop_cases import ACTIVATIONS, Case, check, clamp_and_tilt, convolve, draw
+from planned import plan_fprop
 from triton_ext.errors import DescriptorError, UnsupportedError
-from triton_ext.ops.conv_plan import INPUT_DTYPES, make_plan
 from triton_ext.ops.core.epilogue import EpilogueOperands, EpilogueSpec
 from triton_ext.ops.core.problem import ConvProblem
+from triton_ext.ops.core.refusals import DTYPES
 from triton_ext.ops.families.depthwise.plan import DepthwisePlan
 from triton_ext.ops.kernels.direct import DirectConfig, DirectPlan
 
@@ -47,10 +48,10 @@ def conv(**changes: object) -> ConvProblem:
 
 @pytest.mark.parametrize("number", range(300 if NIGHTLY else 30))
 def test_drawn(number):
-    check(draw(random.Random(number), INPUT_DTYPES))
+    check(draw(random.Random(number), DTYPES["fprop"]))
 
 
-@pytest.mark.parametrize("dtype", INPUT_DTYPES, ids=str)
+@pytest.mark.parametrize("dtype", DTYPES["fprop"], ids=str)
 def test_every_dtype(dtype):
     out_dtype = None if dtype == torch.int8 else torch.float32
     check(Case(problem=conv(), dtype=dtype, spec=EpilogueSpec(out_dtype=out_dtype)))
@@ -71,7 +72,7 @@ def tile_of(values: torch.Tensor, activation: str) -> torch.Tensor:
     )  # fmt: skip
     x = values.view(1, 1, 1, -1)
     spec = EpilogueSpec(activation=activation, out_dtype=torch.float32)
-    plan = make_plan(problem, x.stride(), x.dtype, x.device, spec)
+    plan = plan_fprop(problem, x.stride(), x.dtype, x.device, spec)
     return plan.run(x, torch.ones(1, 1, 1, 1, dtype=x.dtype)).flatten()
 
 
@@ -103,7 +104,7 @@ def test_amax_of_what_is_no_number():
         in_channels=1, out_channels=1, input_size=(1, 8), filter_size=(1, 1),
         padding=((0, 0), (0, 0)),
     )  # fmt: skip
-    plan = make_plan(problem, x.stride(), x.dtype, x.device, spec)
+    plan = plan_fprop(problem, x.stride(), x.dtype, x.device, spec)
     weight = torch.ones(1, 1, 1, 1).half()
     amax = torch.zeros(1)
     for value, largest in ((-3.5, 3.5), (torch.inf, torch.inf), (torch.nan, torch.nan), (0, 0)):
@@ -166,11 +167,11 @@ def test_few_channels_of_a_group_go_without_tensor_cores():
     for group_ci, is_direct in ((1, True), (7, True), (8, False), (16, False)):
         problem = conv(in_channels=4 * group_ci, out_channels=8, groups=4)
         x = Case(problem=problem, dtype=torch.float16).tensors()[0]
-        plan = make_plan(problem, x.stride(), x.dtype, x.device)
+        plan = plan_fprop(problem, x.stride(), x.dtype, x.device)
         assert isinstance(plan, DirectPlan) == is_direct
     problem = conv(in_channels=4, out_channels=4, groups=4)
     x = Case(problem=problem, dtype=torch.float16).tensors()[0]
-    assert isinstance(make_plan(problem, x.stride(), x.dtype, x.device), DepthwisePlan)
+    assert isinstance(plan_fprop(problem, x.stride(), x.dtype, x.device), DepthwisePlan)
 
 
 @pytest.mark.parametrize("seed", range(12))
@@ -205,7 +206,7 @@ def test_the_kernel_without_tensor_cores_takes_everything():
         case = draw(random.Random(1000 + number), (torch.float16, torch.int8))
         x, weight, operands = case.tensors()
         config = DirectConfig(block_m=32, block_n=32)
-        plan = make_plan(case.problem, x.stride(), x.dtype, x.device, case.spec, config)
+        plan = plan_fprop(case.problem, x.stride(), x.dtype, x.device, case.spec, config)
         y = plan.run(x, weight, operands)
         expected, _ = case.reference(x, weight, operands)
         error = (y.double() - expected).abs().max().item()
@@ -273,7 +274,7 @@ def test_refuses_operands_that_do_not_fit(name, value, match):
 )
 def test_refuses_an_output_that_does_not_fit(out, match):
     x, weight, _ = Case(problem=conv(), dtype=torch.float16).tensors()
-    plan = make_plan(conv(), x.stride(), x.dtype, x.device)
+    plan = plan_fprop(conv(), x.stride(), x.dtype, x.device)
     with pytest.raises(ValueError, match=match):
         plan.run(x, weight, out=out)
 
@@ -289,14 +290,14 @@ def test_refuses_an_output_that_does_not_fit(out, match):
 )
 def test_refuses_what_no_kernel_takes(changes, dtype, spec, match):
     with pytest.raises(UnsupportedError, match=match):
-        make_plan(
+        plan_fprop(
             conv(**changes), (200, 1, 40, 8), dtype, torch.device("cpu"), EpilogueSpec(**spec)
         )
 
 
 def test_geometry_is_refused_with_every_violation():
     with pytest.raises(DescriptorError, match=r"(?s)conv stride 9.*padding 200"):
-        make_plan(
+        plan_fprop(
             conv(stride=(9, 1), padding=((0, 0), (200, 0))), (200, 1, 40, 8), torch.float16,
             torch.device("cpu"),
         )  # fmt: skip

@@ -14,10 +14,10 @@ if os.environ.get("TRITON_INTERPRET") != "1":
 
 from fprop_cases import ACTIVATIONS, Case, check, convolve
 from gather_cases import draw, draw_config, draw_problem
+from planned import plan_fprop
 from problem_cases import channels_last, problem_of
 from triton_ext.errors import DescriptorError, UnsupportedError
 from triton_ext.ops import conv2d
-from triton_ext.ops.conv_plan import make_plan
 from triton_ext.ops.core import planner
 from triton_ext.ops.core.device import device_of
 from triton_ext.ops.core.epilogue import PLAIN
@@ -136,8 +136,8 @@ def test_what_is_not_taken():
     ]
     for problem, config, text in wrong:
         with pytest.raises(UnsupportedError, match=text):
-            make_plan(problem, x.stride(), HALF, CPU, PLAIN, config)
-    assert isinstance(make_plan(STEM, x.stride(), HALF, CPU, PLAIN, SMALL), GatherPlan)
+            plan_fprop(problem, x.stride(), HALF, CPU, PLAIN, config)
+    assert isinstance(plan_fprop(STEM, x.stride(), HALF, CPU, PLAIN, SMALL), GatherPlan)
     empty = replace(STEM, input_size=(0, 12), padding=((0, 0), (0, 0)))
     with pytest.raises(DescriptorError, match="empty output"):
         Case(problem=empty, dtype=HALF).plan(x, SMALL)

@@ -16,8 +16,8 @@ if os.environ.get("TRITON_INTERPRET") != "1":
     pytest.skip("set TRITON_INTERPRET=1 before pytest starts", allow_module_level=True)
 
 from fprop_cases import convolve
+from planned import plan_fprop
 from problem_cases import channels_last, problem_of
-from triton_ext.ops.conv_plan import make_plan
 from triton_ext.ops.row_packing import RowPacking
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
@@ -64,7 +64,7 @@ def check(problem, pack_rows, place, rng):
         x, weight = (torch.where(t == 0, torch.ones_like(t), t) for t in tensors.values())
         changed = x if place == "x" else weight
         changed[tuple(rng.randrange(extent) for extent in changed.shape)] = bad
-        plan = make_plan(problem, x.stride(), x.dtype, x.device, pack_rows=pack_rows)
+        plan = plan_fprop(problem, x.stride(), x.dtype, x.device, pack_rows=pack_rows)
         y = plan.run(x, weight)
         expected = convolve(problem, x.double(), weight.double())
         assert torch.equal(y.isnan(), expected.isnan()), bad

@@ -22,15 +22,16 @@ from packing_cases import (
     draw_problem,
     finite_where_torch_is,
 )
+from planned import plan_wgrad
 from problem_cases import channels_last
 from triton_ext.ops import conv2d, conv2d_input, conv2d_weight
-from triton_ext.ops.conv_plan import INPUT_DTYPES
 from triton_ext.ops.core.epilogue import EpilogueSpec
 from triton_ext.ops.core.launcher import Launcher
 from triton_ext.ops.core.problem import ConvProblem, as_forward
+from triton_ext.ops.core.refusals import DTYPES
 from triton_ext.ops.row_copy import FilledChannels, RowCopies
 from triton_ext.ops.row_packing import RowPacking
-from triton_ext.ops.wgrad_plan import PackedWgradPlan, make_plan
+from triton_ext.ops.wgrad_gemm import PackedWgradPlan
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
 
@@ -65,13 +66,13 @@ def launches(monkeypatch):
 
 @pytest.mark.parametrize("number", range(400 if NIGHTLY else 60))
 def test_drawn(number):
-    check(draw(random.Random(number), INPUT_DTYPES, activations=tuple(ACTIVATIONS)))
+    check(draw(random.Random(number), DTYPES["fprop"], activations=tuple(ACTIVATIONS)))
 
 
 @pytest.mark.parametrize("number", range(400 if NIGHTLY else 40))
 def test_drawn_patches(number):
     rng = random.Random(number)
-    case = draw(rng, INPUT_DTYPES, activations=tuple(ACTIVATIONS))
+    case = draw(rng, DTYPES["fprop"], activations=tuple(ACTIVATIONS))
     check(replace(case, problem=draw_patches(rng, pixels=16), planes=True))
 
 
@@ -145,7 +146,7 @@ def test_drawn_gradients_of_filters_of_patches(number):
     x, dy = (channels_last(s, torch.float16, 1) for s in (problem.x_shape, problem.y_shape))
     ways = RowPacking.ways(problem, x.stride(), x.itemsize, with_planes=True)
     way = next(way for way in ways if way.planes)
-    dw = make_plan(problem, x.stride(), dy.stride(), x.dtype, x.device, pack_rows=way).run(x, dy)
+    dw = plan_wgrad(problem, x.stride(), dy.stride(), x.dtype, x.device, pack_rows=way).run(x, dy)
     expected = wgrad.reference(problem, x, dy)
     assert dw.shape == expected.shape
     assert (dw.double() - expected).abs().max() <= 2e-3 * max(1.0, expected.abs().max())
@@ -155,7 +156,7 @@ def packed_plan(case: wgrad.Case, x: torch.Tensor, dy: torch.Tensor) -> PackedWg
     ways = RowPacking.ways(case.problem, x.stride(), x.itemsize)
     # As good as random: both ways.
     way = ways[-1 if case.co % 16 else 0]
-    plan = make_plan(
+    plan = plan_wgrad(
         case.problem, x.stride(), dy.stride(), x.dtype, x.device, case.config, case.out_dtype,
         case.programs, pack_rows=way,
     )  # fmt: skip

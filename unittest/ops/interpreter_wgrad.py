@@ -20,11 +20,12 @@ if os.environ.get("TRITON_INTERPRET") != "1":
     pytest.skip("set TRITON_INTERPRET=1 before pytest starts", allow_module_level=True)
 
 import triton_ext.ops  # noqa: F401 - installs the plugin
+from planned import plan_wgrad
 from problem_cases import misaligned_slice
 from triton.runtime import interpreter
 from triton_ext.ops.core.problem import ConvProblem
 from triton_ext.ops.wgrad_config import WgradConfig
-from triton_ext.ops.wgrad_plan import WgradPlan, make_plan
+from triton_ext.ops.wgrad_gemm import WgradPlan
 
 NIGHTLY = os.environ.get("TRITON_EXT_NIGHTLY") == "1"
 
@@ -83,7 +84,7 @@ class Case:
 
     def plan(self, x: torch.Tensor, dy: torch.Tensor) -> WgradPlan:
         """The plan for these tensors."""
-        return make_plan(
+        return plan_wgrad(
             self.problem,
             x.stride(),
             dy.stride(),

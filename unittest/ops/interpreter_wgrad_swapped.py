@@ -13,11 +13,12 @@ if os.environ.get("TRITON_INTERPRET") != "1":
     pytest.skip("set TRITON_INTERPRET=1 before pytest starts", allow_module_level=True)
 
 import interpreter_wgrad as wgrad
+from planned import plan_wgrad
 from problem_cases import channels_last, misaligned_slice
 from swapped_cases import draw_swapped, swapped_of, turned
+from triton_ext.ops.core import planner
 from triton_ext.ops.core.launcher import Launcher
-from triton_ext.ops.rewrites.operand_swap import SwappedConfig, ways
-from triton_ext.ops.wgrad_plan import SwappedWgradPlan, make_plan
+from triton_ext.ops.rewrites.operand_swap import SwappedConfig, SwappedWgradPlan, ways
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
 
@@ -43,8 +44,8 @@ def plan_of(problem, x, dy, kind=None, out_dtype=None, monkeypatch=None):
             "triton_ext.ops.rewrites.operand_swap.ways",
             lambda *given: [way for way in ways(*given) if way.kind == kind],
         )
-    make_plan.cache_clear()
-    plan = make_plan(
+    planner.make_plan.cache_clear()
+    plan = plan_wgrad(
         problem, x.stride(), dy.stride(), x.dtype, x.device, SwappedConfig(wgrad.SMALL), out_dtype
     )
     assert isinstance(plan, SwappedWgradPlan)

@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from fprop_cases import Case, convolve
 from fprop_cases import draw as draw_any
+from planned import plan_fprop
 from triton_ext.ops.conv_config import ConvConfig
 from triton_ext.ops.conv_gemm import ConvPlan
-from triton_ext.ops.conv_plan import make_plan
 from triton_ext.ops.core import planner
 from triton_ext.ops.core.case import Case as PlannerCase
 from triton_ext.ops.core.device import device_of
@@ -48,7 +48,7 @@ class PackedCase(Case):
     ) -> ConvPlan | HopperPlan:
         """Ours."""
         way = self.way(x)
-        plan = make_plan(
+        plan = plan_fprop(
             self.problem, x.stride(), x.dtype, x.device, self.spec, config, pack_rows=way
         )
         assert isinstance(plan, ConvPlan | HopperPlan)

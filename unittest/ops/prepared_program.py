@@ -21,12 +21,12 @@ import torch
 import triton
 import triton.language as tl
 from launch_recorder import Launch, Recorder
+from planned import plan_dgrad, plan_fprop, plan_wgrad, ranking_of
 from triton.tools.tensor_descriptor import TensorDescriptor
 from triton_ext import ops, plugin
 from triton_ext.backends.nvidia.backend.prepared import PreparedLaunch, parameter_sizes
 from triton_ext.host import capabilities
-from triton_ext.ops import conv_plan, dgrad_plan, wgrad_plan
-from triton_ext.ops.api.bound import BoundConvolution
+from triton_ext.ops.api.execution import BoundConvolution
 from triton_ext.ops.conv_config import ConvConfig
 from triton_ext.ops.core import dispatch_cache, launcher
 from triton_ext.ops.core.descriptors import packed_strides
@@ -119,9 +119,7 @@ def fprop(
     dtype: torch.dtype = HALF,
     **options: Any,
 ) -> list[Launch]:
-    plan = conv_plan.make_plan(
-        problem, strides_of(problem.x_shape), dtype, CPU, epilogue, config, **options
-    )
+    plan = plan_fprop(problem, strides_of(problem.x_shape), dtype, CPU, epilogue, config, **options)
     co = problem.out_channels
 
     def run() -> None:
@@ -136,7 +134,7 @@ def fprop(
 
 
 def dgrad(problem: ConvProblem, config: Any = None, bias: bool = False) -> list[Launch]:
-    plan = dgrad_plan.make_plan(problem, strides_of(problem.y_shape), HALF, CPU, config)
+    plan = plan_dgrad(problem, strides_of(problem.y_shape), HALF, CPU, config)
 
     def run() -> None:
         added = torch.zeros(problem.in_channels, dtype=HALF) if bias else None
@@ -148,14 +146,14 @@ def dgrad(problem: ConvProblem, config: Any = None, bias: bool = False) -> list[
 
 def wgrad(problem: ConvProblem, dtype: torch.dtype = HALF, **options: Any) -> list[Launch]:
     x_strides, dy_strides = strides_of(problem.x_shape), strides_of(problem.y_shape)
-    plan = wgrad_plan.make_plan(problem, x_strides, dy_strides, dtype, CPU, **options)
+    plan = plan_wgrad(problem, x_strides, dy_strides, dtype, CPU, **options)
     return both_ways(
         lambda: kept.append(plan.run(last(problem.x_shape, dtype), last(problem.y_shape, dtype)))
     )
 
 
 def jit_config(problem: ConvProblem = BASIC) -> ConvConfig:
-    return smallest(conv_plan.ranking(problem, HALF, H200), ConvConfig)
+    return smallest(ranking_of("fprop", problem, HALF, H200), ConvConfig)
 
 
 def needs_gluon() -> None:
@@ -195,26 +193,26 @@ def check_fprop_of_a_matrix_in_3d() -> None:
 
 def check_fprop_in_gluon() -> None:
     needs_gluon()
-    config = smallest(conv_plan.ranking(BASIC, HALF, H200), TileConfig)
+    config = smallest(ranking_of("fprop", BASIC, HALF, H200), TileConfig)
     fprop(config=config, epilogue=EpilogueSpec(bias=True))
 
 
 def check_dgrad() -> None:
     strided = replace(BASIC, stride=(2, 2))
-    dgrad(strided, smallest(dgrad_plan.ranking(strided, HALF, H200), ConvConfig))
+    dgrad(strided, smallest(ranking_of("dgrad", strided, HALF, H200), ConvConfig))
 
 
 def check_dgrad_with_bias() -> None:
-    dgrad(BASIC, smallest(dgrad_plan.ranking(BASIC, HALF, H200), ConvConfig), bias=True)
+    dgrad(BASIC, smallest(ranking_of("dgrad", BASIC, HALF, H200), ConvConfig), bias=True)
 
 
 def check_dgrad_in_gluon() -> None:
     needs_gluon()
-    dgrad(BASIC, smallest(dgrad_plan.ranking(BASIC, HALF, H200), TileConfig), bias=True)
+    dgrad(BASIC, smallest(ranking_of("dgrad", BASIC, HALF, H200), TileConfig), bias=True)
 
 
 def wgrad_choices(problem: ConvProblem, kind: type) -> list[Any]:
-    return [choice for choice in wgrad_plan.ranking(problem, HALF, H200) if type(choice) is kind]
+    return [choice for choice in ranking_of("wgrad", problem, HALF, H200) if type(choice) is kind]
 
 
 def check_wgrad() -> None:
@@ -382,7 +380,7 @@ def check_flags_are_those_of_the_stream() -> None:
 
     def chosen(module: Any, *_: Any, **__: Any) -> Any:
         strides = strides_of(problem.x_shape), strides_of(problem.y_shape)
-        return wgrad_plan.make_plan(problem, *strides, HALF, CPU, config=choice)
+        return plan_wgrad(problem, *strides, HALF, CPU, config=choice)
 
     plan = chosen(None)
 

@@ -21,10 +21,10 @@ from cubin_resources import resources
 from emulated import emulate
 from fprop_cases import ACTIVATIONS, check
 from interpreted import assert_passes_in_the_interpreter
+from planned import plan_fprop
 from problem_cases import problem_of
 from triton_ext.errors import DescriptorError
 from triton_ext.ops import tuning
-from triton_ext.ops.conv_plan import make_plan
 from triton_ext.ops.core import planner
 from triton_ext.ops.core.case import Case
 from triton_ext.ops.core.device import Device, assumed_device
@@ -113,12 +113,12 @@ def kind_chosen(problem, dtype=HALF, **layout):
 def test_what_is_chosen():
     with assumed_device(H200):
         for problem in (VAE, VAE_512):
-            plan = make_plan(problem, dense(problem), HALF, META)
+            plan = plan_fprop(problem, dense(problem), HALF, META)
             assert isinstance(plan, Col2ImPlan)
             assert plan.config == ranking(problem, HALF, H200)[0]
         # Not by so much faster that a model which was not measured is believed.
         for problem in (UNET, UNET_128):
-            assert not isinstance(make_plan(problem, dense(problem), HALF, META), Col2ImPlan)
+            assert not isinstance(plan_fprop(problem, dense(problem), HALF, META), Col2ImPlan)
     assert kind_chosen(VAE, dtype=torch.bfloat16) == "col2im"
     assert kind_chosen(VAE, dtype=torch.float32) != "col2im"
     assert kind_chosen(VAE, x_strides=(*dense(VAE)[:3], 129)) != "col2im"
@@ -132,15 +132,15 @@ def test_what_is_chosen():
 def test_a_tables_choice_is_for_loads_of_16_bytes(monkeypatch):
     config = Col2ImConfig(block_m=64, rows=34)
     monkeypatch.setattr("triton_ext.ops.core.planner.find", lambda *_: config)
-    make_plan.cache_clear()
+    planner.make_plan.cache_clear()
     image, channel, _, _ = dense(UNET)
     with assumed_device(H200):
-        plan = make_plan(UNET, (image, channel, 328 * 64, 328), HALF, META)
+        plan = plan_fprop(UNET, (image, channel, 328 * 64, 328), HALF, META)
         assert isinstance(plan, Col2ImPlan)
         # As where nothing was measured.
         with pytest.raises(DescriptorError, match=r"stride of dim 2 .* is 648 bytes"):
-            make_plan(UNET, (image, channel, 324 * 64, 324), HALF, META)
-    make_plan.cache_clear()
+            plan_fprop(UNET, (image, channel, 324 * 64, 324), HALF, META)
+    planner.make_plan.cache_clear()
 
 
 def test_a_tuner_tries_it():

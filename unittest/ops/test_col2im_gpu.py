@@ -15,9 +15,9 @@ import triton_ext
 from col2im_cases import DTYPES, draw, draw_config, draw_problem
 from fprop_cases import ACTIVATIONS, Case, check, convolve
 from gpu_comparison import MARKS, NIGHTLY, bits, compile_ahead, skip_without_gpu
+from planned import plan_fprop
 from problem_cases import channels_last, problem_of
 from triton_ext.ops import conv2d
-from triton_ext.ops.conv_plan import make_plan
 from triton_ext.ops.core.device import device_of
 from triton_ext.ops.core.epilogue import PLAIN, EpilogueSpec
 from triton_ext.ops.families.kn2row.config import Col2ImConfig, ranking
@@ -114,7 +114,7 @@ def test_a_graph_of_a_last_layer_replays():
         channels_last(shape, torch.float16, 1, "cuda")
         for shape in (problem.x_shape, problem.w_shape)
     )
-    assert isinstance(make_plan(problem, x.stride(), x.dtype, x.device), Col2ImPlan)
+    assert isinstance(plan_fprop(problem, x.stride(), x.dtype, x.device), Col2ImPlan)
     with torch.no_grad():
         conv2d(x, weight, padding=1)
         graph = torch.cuda.CUDAGraph()

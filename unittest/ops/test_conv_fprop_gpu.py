@@ -15,14 +15,15 @@ import torch
 import triton_ext
 from fprop_cases import ACTIVATIONS, Case, check, clamp_and_tilt, convolve, draw
 from gpu_comparison import MARKS, NIGHTLY, bits, compile_ahead, skip_without_gpu
-from triton_ext.ops.conv_plan import INPUT_DTYPES, make_plan
+from planned import plan_fprop
 from triton_ext.ops.core.epilogue import EpilogueOperands, EpilogueSpec
 from triton_ext.ops.core.problem import ConvProblem
+from triton_ext.ops.core.refusals import DTYPES
 
 skip_without_gpu()
 pytestmark = MARKS
 
-CASES = [(dtype, number) for number in range(500 if NIGHTLY else 40) for dtype in INPUT_DTYPES]
+CASES = [(dtype, number) for number in range(500 if NIGHTLY else 40) for dtype in DTYPES["fprop"]]
 
 
 def drawn(dtype: torch.dtype, number: int) -> Case:
@@ -67,7 +68,7 @@ FULL = EpilogueSpec(bias=True, scale=True, residual=True, out_scale=True, amax=T
 
 
 @pytest.mark.parametrize("activation", ACTIVATIONS)
-@pytest.mark.parametrize("dtype", INPUT_DTYPES[:-1], ids=str)
+@pytest.mark.parametrize("dtype", DTYPES["fprop"][:-1], ids=str)
 def test_every_epilogue(dtype, activation):
     spec = replace(FULL, activation=activation, function=clamp_and_tilt)
     check(Case(problem=problem(), dtype=dtype, spec=spec, one_scale=False), "cuda")
@@ -121,7 +122,7 @@ def test_fp8_that_is_too_large_saturates():
     x, weight, _ = Case(problem=one, dtype=torch.float16).tensors("cuda")
     for dtype in (torch.float8_e4m3fn, torch.float8_e5m2):
         spec = EpilogueSpec(scale=True, out_dtype=dtype, amax=True)
-        plan = make_plan(one, x.stride(), x.dtype, x.device, spec)
+        plan = plan_fprop(one, x.stride(), x.dtype, x.device, spec)
         amax = torch.zeros(1, device="cuda")
         scale = torch.full((1,), 1e6, device="cuda")
         y = plan.run(x, weight, EpilogueOperands(scale=scale, amax=amax)).float()

@@ -10,10 +10,11 @@ import torch
 from emulated import without_gluon
 from looking_kernel import LookingKernel
 from triton_ext.errors import UnsupportedError
-from triton_ext.ops import conv_gemm, conv_plan
-from triton_ext.ops.api.functional import conv2d_with_config
+from triton_ext.ops import conv_gemm
+from triton_ext.ops.api.execution import conv2d_with_config
 from triton_ext.ops.conv_config import SMEM_BYTES
 from triton_ext.ops.conv_fprop import conv_fprop_kernel
+from triton_ext.ops.core import planner
 from triton_ext.ops.core.device import Device
 
 
@@ -22,11 +23,11 @@ def kernel(monkeypatch):
     looking = LookingKernel(conv_fprop_kernel.arg_names, optional=["bias_ptr"])
     machine = Device(132, (9, 0), SMEM_BYTES)
     monkeypatch.setattr(conv_gemm, "conv_fprop_kernel", looking)
-    monkeypatch.setattr(conv_plan, "device_of", lambda device, operator: machine)
+    monkeypatch.setattr(planner, "device_of", lambda device, operator: machine)
     without_gluon(monkeypatch)
-    conv_plan.make_plan.cache_clear()
+    planner.make_plan.cache_clear()
     yield looking
-    conv_plan.make_plan.cache_clear()
+    planner.make_plan.cache_clear()
 
 
 def tensors(co=16):
@@ -99,6 +100,6 @@ def test_hooks_of_the_kernel_run_at_every_launch(kernel):
 
 def test_a_gpu_with_little_shared_memory_is_refused_by_name(kernel, monkeypatch):
     machine = Device(20, (12, 0), 32 * 1024)
-    monkeypatch.setattr(conv_plan, "device_of", lambda device, operator: machine)
+    monkeypatch.setattr(planner, "device_of", lambda device, operator: machine)
     with pytest.raises(UnsupportedError, match="32768 bytes of shared memory"):
         launch(*tensors())

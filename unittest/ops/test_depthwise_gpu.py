@@ -27,7 +27,7 @@ from gpu_comparison import (
     skip_without_gpu,
     twice,
 )
-from triton_ext.ops import conv_plan, dgrad_plan, wgrad_plan
+from planned import plan_dgrad, plan_fprop, plan_wgrad, refusals_of
 from triton_ext.ops.core.problem import ConvProblem
 from triton_ext.ops.families.depthwise.config import Walk, rank_wgrad, ranking
 
@@ -123,12 +123,12 @@ def test_random_geometry(dtype, number):
     def check(ours: torch.Tensor, which: int) -> None:
         assert_as_exact_as_torch(ours, torchs[which], references[which], *floors[which])
 
-    plan = conv_plan.make_plan(problem, x.stride(), dtype, device)
+    plan = plan_fprop(problem, x.stride(), dtype, device)
     check(twice(lambda: plan.run(x, weight, out=poisoned(problem.y_shape, dtype))), 0)
-    plan = dgrad_plan.make_plan(problem, dy.stride(), dtype, device)
+    plan = plan_dgrad(problem, dy.stride(), dtype, device)
     check(twice(lambda: plan.run(dy, weight, poisoned(problem.x_shape, dtype))), 1)
-    if not wgrad_plan.reasons(problem, dtype):
-        plan = wgrad_plan.make_plan(problem, x.stride(), dy.stride(), dtype, device)
+    if not refusals_of("wgrad", problem, dtype):
+        plan = plan_wgrad(problem, x.stride(), dy.stride(), dtype, device)
         poison(4 * problem.taps * problem.in_channels)
         check(twice(lambda: plan.run(x, dy)), 2)
 
@@ -165,13 +165,13 @@ def test_common_layers_with_several_configurations(name):
     references = gradients(problem, x.double(), weight.double(), dy.double())
     torchs = gradients(problem, x, weight, dy)
     for config in ranking(Walk.forward(problem), 132)[:40:10]:
-        plan = conv_plan.make_plan(problem, x.stride(), dtype, x.device, config=config)
+        plan = plan_fprop(problem, x.stride(), dtype, x.device, config=config)
         assert_as_exact_as_torch(plan.run(x, weight), torchs[0], references[0])
     for config in ranking(Walk.backward(problem), 132)[:20:10]:
-        plan = dgrad_plan.make_plan(problem, dy.stride(), dtype, x.device, config)
+        plan = plan_dgrad(problem, dy.stride(), dtype, x.device, config)
         assert_as_exact_as_torch(plan.run(dy, weight), torchs[1], references[1])
     for config in rank_wgrad(Walk.forward(problem), 132)[:20:10]:
-        plan = wgrad_plan.make_plan(problem, x.stride(), dy.stride(), dtype, x.device, config)
+        plan = plan_wgrad(problem, x.stride(), dy.stride(), dtype, x.device, config)
         assert_as_exact_as_torch(plan.run(x, dy), torchs[2], references[2])
 
 
@@ -185,9 +185,9 @@ def test_a_channel_does_not_see_its_neighbours(bad):
     references = gradients(problem, x.double(), weight.double(), dy.double())
     device = x.device
     ours = (
-        conv_plan.make_plan(problem, x.stride(), x.dtype, device).run(x, weight),
-        dgrad_plan.make_plan(problem, dy.stride(), x.dtype, device).run(dy, weight),
-        wgrad_plan.make_plan(problem, x.stride(), dy.stride(), x.dtype, device).run(x, dy),
+        plan_fprop(problem, x.stride(), x.dtype, device).run(x, weight),
+        plan_dgrad(problem, dy.stride(), x.dtype, device).run(dy, weight),
+        plan_wgrad(problem, x.stride(), dy.stride(), x.dtype, device).run(x, dy),
     )
     for found, expected in zip(ours, references, strict=True):
         assert torch.equal(found.isfinite(), expected.isfinite())
@@ -205,7 +205,7 @@ def test_autograd_and_a_graph():
     torchs = gradients(problem, x, weight, dy)
     for found, other, expected in zip((y.detach(), dx, dw), torchs, references, strict=True):
         assert_as_exact_as_torch(found, other, expected)
-    plan = wgrad_plan.make_plan(problem, x.stride(), dy.stride(), x.dtype, x.device)
+    plan = plan_wgrad(problem, x.stride(), dy.stride(), x.dtype, x.device)
     given = x.detach().clone(memory_format=torch.channels_last)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):

@@ -22,11 +22,13 @@ import triton
 import triton.language as tl
 from dgrad_cases import HALVES, draw, reference
 from emulated import EmulatedKernel
+from planned import plan_dgrad
 from problem_cases import channels_last, problem_of
 from triton_ext.host import capabilities
-from triton_ext.ops import dgrad_plan, row_copy
+from triton_ext.ops import dgrad_gemm, row_copy
 from triton_ext.ops.conv_config import SMEM_BYTES, ConvConfig
 from triton_ext.ops.conv_dgrad import compile_conv_dgrad
+from triton_ext.ops.core import planner
 from triton_ext.ops.core.device import Device
 from triton_ext.ops.dgrad_config import CONFIGS, NARROW_CONFIGS, with_steps
 
@@ -150,13 +152,13 @@ def emulate(monkeypatch, problem, config, dtype=torch.float16, programs=3, seed=
     pytest.importorskip("triton_ext.emulator")
     from triton_ext.emulator import Program
 
-    monkeypatch.setattr(dgrad_plan, "device_of", lambda *_: Device(programs, (9, 0), SMEM_BYTES))
+    monkeypatch.setattr(planner, "device_of", lambda *_: Device(programs, (9, 0), SMEM_BYTES))
     monkeypatch.setattr(row_copy, "row_copy_kernel", EmulatedKernel(row_copy.row_copy_kernel))
     dy, weight = channels_last(problem.y_shape, dtype, 1), channels_last(problem.w_shape, dtype, 2)
     groups = problem.groups
     ci, co = problem.in_channels // groups, problem.out_channels // groups
-    # The keeper of plans would keep those of a machine that is not there.
-    plan = dgrad_plan.make_plan.__wrapped__(
+    planner.make_plan.cache_clear()
+    plan = plan_dgrad(
         problem,
         dy.stride(),
         dtype,
@@ -165,7 +167,7 @@ def emulate(monkeypatch, problem, config, dtype=torch.float16, programs=3, seed=
     )
     compiled = compile_conv_dgrad(
         plan.config, 90, filter_size=problem.filter_size, stride=problem.stride,
-        dilation=problem.dilation, ci=ci, groups=groups, dtype=dgrad_plan.DTYPES[dtype],
+        dilation=problem.dilation, ci=ci, groups=groups, dtype=dgrad_gemm.DTYPES[dtype],
         store_through_tma=plan.store_through_tma,
     )  # fmt: skip
     grid, scalars = plan.launcher.grid, plan.launcher.scalars

@@ -28,10 +28,11 @@ from gpu_comparison import (
     skip_without_gpu,
     twice,
 )
+from planned import plan_dgrad, ranking_of, refusals_of
 from problem_cases import channels_last, problem_of
 from triton_ext.ops.core.device import device_of
+from triton_ext.ops.core.refusals import DTYPES
 from triton_ext.ops.dgrad_config import CONFIGS, NARROW_CONFIGS
-from triton_ext.ops.dgrad_plan import DTYPES, make_plan, ranking, reasons
 from triton_ext.ops.hopper.dgrad_config import narrow_configs
 from triton_ext.ops.hopper.fprop_config import CONFIGS as GLUON_CONFIGS
 from triton_ext.ops.hopper.plans import common_reasons
@@ -49,9 +50,9 @@ def draw_all():
     problems = []
     while len(problems) < CASES:
         problem = draw(rng, MAX_FLOPS)
-        if all(not reasons(problem, dtype) for dtype in DTYPES):
+        if all(not refusals_of("dgrad", problem, dtype) for dtype in DTYPES["dgrad"]):
             problems.append(problem)
-    return [(problem, dtype) for problem in problems for dtype in DTYPES]
+    return [(problem, dtype) for problem in problems for dtype in DTYPES["dgrad"]]
 
 
 RANDOM_CASES = draw_all()
@@ -80,7 +81,7 @@ def operands(problem, dtype):
 
 def run(problem, dy, weight, config=None, bias=None):
     """dx of the kernel, twice: where nothing but NaN was before."""
-    plan = make_plan(problem, dy.stride(), dy.dtype, dy.device, config)
+    plan = plan_dgrad(problem, dy.stride(), dy.dtype, dy.device, config)
     return twice(lambda: plan.run(dy, weight, poisoned(problem.x_shape, dy.dtype), bias))
 
 
@@ -117,7 +118,7 @@ def test_the_cases_cover_what_they_are_meant_to():
 def other_configs(problem, dtype):
     """The best configuration of every kernel that takes the problem and was not chosen."""
     machine = device_of(torch.device("cuda"), "test")
-    ranked = ranking(problem, dtype, machine)
+    ranked = ranking_of("dgrad", problem, dtype, machine)
     best = {type(config): config for config in reversed(ranked)}
     return [config for config in best.values() if config != ranked[0]]
 
@@ -129,7 +130,7 @@ def test_random_geometry(problem, dtype):
         check(problem, dtype, config)
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("dtype", DTYPES["dgrad"], ids=str)
 @pytest.mark.parametrize("problem", FIXED_CASES, ids=str)
 def test_layers_of_networks(problem, dtype):
     check(problem, dtype)
@@ -183,7 +184,7 @@ def test_what_is_not_finite_shows_where_torch_shows_it(problem, value):
 def test_a_captured_graph_reads_what_is_in_the_inputs_then():
     problem = FIXED_CASES[1]
     dy, weight = operands(problem, torch.float16)
-    plan = make_plan(problem, dy.stride(), dy.dtype, dy.device)
+    plan = plan_dgrad(problem, dy.stride(), dy.dtype, dy.device)
     out = plan.run(dy, weight)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):

@@ -10,11 +10,13 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from looking_kernel import LookingKernel
+from planned import plan_dgrad, ranking_of, refusals_of
 from problem_cases import channels_last, problem_of
 from triton_ext.errors import DescriptorError
-from triton_ext.ops import conv_dgrad, dgrad_plan, row_copy
+from triton_ext.ops import conv_dgrad, row_copy
 from triton_ext.ops.conv_config import SMEM_BYTES
 from triton_ext.ops.conv_dgrad import conv_dgrad_kernel
+from triton_ext.ops.core import planner
 from triton_ext.ops.core.device import Device
 from triton_ext.ops.dgrad_config import CONFIGS, NARROW_CONFIGS, choose_config
 from triton_ext.ops.hopper import dgrad_plan as hopper_plan
@@ -31,15 +33,15 @@ def kernel(monkeypatch):
     copy = LookingKernel(row_copy.row_copy_kernel.arg_names)
     monkeypatch.setattr(row_copy, "row_copy_kernel", copy)
     monkeypatch.setattr(hopper_plan, "reasons", lambda *arguments: ("the test has none",))
-    monkeypatch.setattr(dgrad_plan, "device_of", lambda device, operator: H200)
-    dgrad_plan.make_plan.cache_clear()
+    monkeypatch.setattr(planner, "device_of", lambda device, operator: H200)
+    planner.make_plan.cache_clear()
     yield looking
-    dgrad_plan.make_plan.cache_clear()
+    planner.make_plan.cache_clear()
 
 
 def launch(problem, dtype=torch.float16, **arguments):
     dy, weight = channels_last(problem.y_shape, dtype, 1), channels_last(problem.w_shape, dtype, 2)
-    plan = dgrad_plan.make_plan(problem, dy.stride(), dtype, torch.device("cpu"))
+    plan = plan_dgrad(problem, dy.stride(), dtype, torch.device("cpu"))
     return plan, plan.run(dy, weight, **arguments)
 
 
@@ -167,28 +169,28 @@ def test_image_sizes_and_channels_share_a_kernel(kernel):
 )
 def test_refuses_what_tma_cannot_express(kernel, problem, match):
     with pytest.raises(DescriptorError, match=match):
-        dgrad_plan.make_plan(problem, (1,) * 4, torch.float16, torch.device("cpu"))
-    assert any(reason for reason in dgrad_plan.reasons(problem, torch.float16))
+        plan_dgrad(problem, (1,) * 4, torch.float16, torch.device("cpu"))
+    assert any(reason for reason in refusals_of("dgrad", problem, torch.float16))
 
 
 def test_refuses_other_dtypes_by_name(kernel):
     depthwise = problem_of(ci=32, co=32, groups=32)
-    assert dgrad_plan.reasons(depthwise, torch.float16) == ()
-    (reason,) = dgrad_plan.reasons(problem_of(), torch.float64)
+    assert refusals_of("dgrad", depthwise, torch.float16) == ()
+    (reason,) = refusals_of("dgrad", problem_of(), torch.float64)
     assert reason == "dtype torch.float64: expected float16, bfloat16, float32"
 
 
 def test_a_machine_with_little_shared_memory_is_refused(kernel):
     small = Device(20, (12, 0), 32 * 1024)
-    (reason,) = dgrad_plan.reasons(problem_of(), torch.float16, small)
+    (reason,) = refusals_of("dgrad", problem_of(), torch.float16, small)
     assert "32768 bytes of shared memory" in reason
-    assert dgrad_plan.reasons(problem_of(), torch.float16, H200) == ()
+    assert refusals_of("dgrad", problem_of(), torch.float16, H200) == ()
 
 
 def test_a_stride_that_the_forward_has_not_is_taken():
     # Strides are no element strides here: patches of 16 x 16 pixels, say.
     patches = problem_of(ci=8, co=768, size=(224, 224), taps=(16, 16), stride=16)
-    assert dgrad_plan.reasons(patches, torch.float16, H200) == ()
+    assert refusals_of("dgrad", patches, torch.float16, H200) == ()
 
 
 # ---- Choice ------------------------------------------------------------------------------------
@@ -247,7 +249,7 @@ def test_many_classes_fill_the_machine_with_large_tiles():
 )
 def test_strided_layers_get_what_was_fastest(layer, fastest):
     (found,) = select_layers("all", [layer])
-    assert str(dgrad_plan.ranking(found.problem, torch.float16, H200)[0]) == fastest
+    assert str(ranking_of("dgrad", found.problem, torch.float16, H200)[0]) == fastest
 
 
 def test_few_input_channels_have_narrow_tiles():
@@ -272,7 +274,7 @@ def test_shipped_configurations_are_possible(config):
 @pytest.mark.parametrize("stride", [0, 1 << 40])
 def test_strides_that_no_plan_divides_by(stride):
     problem = problem_of(stride=stride)
-    reasons = dgrad_plan.reasons(problem, torch.float16, H200)
+    reasons = refusals_of("dgrad", problem, torch.float16, H200)
     expected = (
         f"stride {stride} in H: must be at most 46340" if stride else "stride (0, 0): must be"
     )

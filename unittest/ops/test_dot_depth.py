@@ -20,17 +20,15 @@ from triton_ext.host import capabilities, dots
 from triton_ext.host.dots import least_dot_depth
 from triton_ext.ops import (
     conv_config,
-    conv_plan,
     dgrad_config,
-    dgrad_plan,
-    wgrad_plan,
 )
 from triton_ext.ops.conv_config import SMEM_BYTES, ConvConfig, least_block
 from triton_ext.ops.conv_fprop import compile_conv_fprop
-from triton_ext.ops.core import config_checks
+from triton_ext.ops.core import config_checks, planner
 from triton_ext.ops.core.case import Case
 from triton_ext.ops.core.device import Device, assumed_device
 from triton_ext.ops.core.problem import ConvProblem
+from triton_ext.ops.core.refusals import DTYPES
 from triton_ext.ops.core.registry import config_refusals
 from triton_ext.ops.kernels import patches
 from triton_ext.ops.kernels.patches import compile_patch_dgrad
@@ -43,11 +41,6 @@ OF_8 = capabilities()["fp32-dots-of-8"]
 H200 = Device(132, (9, 0), SMEM_BYTES)
 META = torch.device("meta")
 TILES = ConvConfig(block_m=128, block_n=64, num_stages=4, num_warps=4)
-DTYPES = {
-    "fprop": conv_plan.INPUT_DTYPES,
-    "dgrad": tuple(dgrad_plan.DTYPES),
-    "wgrad": tuple(wgrad_plan.DTYPES),
-}
 CASES = [(direction, dtype) for direction, dtypes in DTYPES.items() for dtype in dtypes]
 
 
@@ -55,8 +48,7 @@ CASES = [(direction, dtype) for direction, dtypes in DTYPES.items() for dtype in
 def new_plans():
     """None that was made for another Triton than a test pretends, before it and behind it."""
     for forget in (False, True):
-        for module in (conv_plan, dgrad_plan, wgrad_plan):
-            module.make_plan.cache_clear()
+        planner.make_plan.cache_clear()
         if not forget:
             yield
 

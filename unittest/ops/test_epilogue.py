@@ -20,13 +20,14 @@ pytest.importorskip("numpy", reason="Triton's interpreter needs numpy, which is 
 import torch
 from emulated import emulate
 from fprop_cases import Case, check, clamp_and_tilt, draw
+from planned import plan_fprop, refusals_of
 from triton_ext.host import capabilities
-from triton_ext.ops import conv_plan
 from triton_ext.ops.conv_config import CONFIGS, SMEM_BYTES, OutputTile, least_block
 from triton_ext.ops.conv_fprop import compile_conv_fprop
 from triton_ext.ops.core.device import Device
 from triton_ext.ops.core.epilogue import ACTIVATIONS, PLAIN, EpilogueSpec
 from triton_ext.ops.core.problem import ConvProblem
+from triton_ext.ops.core.refusals import DTYPES
 
 IM2COL = capabilities()["im2col"]
 pytestmark = pytest.mark.skipif(not IM2COL.available, reason=IM2COL.reason)
@@ -68,7 +69,7 @@ def test_drawn_in_the_emulator(number, monkeypatch, fresh_triton_cache):
     # The emulator knows no erf.
     activations = tuple(name for name in ACTIVATIONS if name != "gelu")
     rng = random.Random(number)
-    check(draw(rng, conv_plan.INPUT_DTYPES, activations=activations, pixels=5, fp8_out=True))
+    check(draw(rng, DTYPES["fprop"], activations=activations, pixels=5, fp8_out=True))
 
 
 @pytest.mark.skipif(not COPIES.available, reason=COPIES.reason)
@@ -154,7 +155,7 @@ def make(monkeypatch, spec=PLAIN, dtype=torch.float16, **changes):
     }
     problem = ConvProblem(**{**values, **changes})
     x = Case(problem=replace(problem, batch=1), dtype=dtype).tensors()[0]
-    return conv_plan.make_plan(problem, x.stride(), dtype, torch.device("cpu"), spec)
+    return plan_fprop(problem, x.stride(), dtype, torch.device("cpu"), spec)
 
 
 NO_PADDING = {"filter_size": (1, 1), "padding": ((0, 0), (0, 0))}
@@ -177,7 +178,7 @@ def test_pixels_with_gaps_between_rows_are_no_matrix(monkeypatch):
     whole = torch.zeros(2, 6, 9, 16).half().permute(0, 3, 1, 2)
     for x, row_stride in ((whole[:, :8], 16), (whole[:, :8, :, :6], None)):
         changed = replace(problem, input_size=tuple(x.shape[2:]))
-        plan = conv_plan.make_plan(changed, x.stride(), x.dtype, x.device)
+        plan = plan_fprop(changed, x.stride(), x.dtype, x.device)
         assert plan.x_row_stride == row_stride
 
 
@@ -230,13 +231,13 @@ def test_reasons():
         stride=(9, 1), padding=((0, 0), (0, 0)), dilation=(1, 1), groups=2,
     )  # fmt: skip
     old = Device(108, (8, 0), 166912)
-    found = conv_plan.reasons(problem, torch.float64, old)
-    expected = ("float64", "sm_80", "groups=2", "stride 9", "strides need taps")
+    found = refusals_of("fprop", problem, torch.float64, old)
+    expected = ("float64", "groups=2", "stride 9", "strides need taps", "sm_80")
     for words, reason in zip(expected, found, strict=True):
         assert words in reason
     fine = replace(problem, stride=(2, 1), groups=1)
-    assert conv_plan.reasons(fine, torch.float8_e5m2) == ()
-    assert conv_plan.reasons(fine, torch.int8, replace(old, capability=(9, 0))) == ()
+    assert refusals_of("fprop", fine, torch.float8_e5m2) == ()
+    assert refusals_of("fprop", fine, torch.int8, replace(old, capability=(9, 0))) == ()
 
 
 def test_outputs_of_32_bits_take_stages_rather_than_small_tiles(monkeypatch):

@@ -15,7 +15,9 @@ import pytest
 pytest.importorskip("numpy", reason="the emulator needs numpy, which is not installed")
 torch = pytest.importorskip("torch", reason="triton_ext.ops needs torch, which is not installed")
 
+from planned import plan_dgrad, ranking_of  # noqa: E402
 from triton_ext.host import capabilities  # noqa: E402
+from triton_ext.ops.core import planner  # noqa: E402
 
 GLUON = capabilities()["im2col-gluon"]
 if not GLUON.available:
@@ -25,7 +27,7 @@ from dgrad_cases import draw, reference  # noqa: E402
 from problem_cases import problem_of  # noqa: E402
 from triton_ext.errors import UnsupportedError  # noqa: E402
 from triton_ext.gluon import nvidia as xnv  # noqa: E402
-from triton_ext.ops import dgrad_gemm, dgrad_plan  # noqa: E402
+from triton_ext.ops import dgrad_gemm  # noqa: E402
 from triton_ext.ops.conv_config import SMEM_BYTES, ConvConfig  # noqa: E402
 from triton_ext.ops.core.device import Device  # noqa: E402
 from triton_ext.ops.hopper import dgrad_plan as hopper_plan  # noqa: E402
@@ -58,10 +60,10 @@ def hopper_with_three_multiprocessors(fresh_triton_cache, monkeypatch):
     kernel = xnv.emulated(hopper_plan.load_kernel())
     monkeypatch.setattr(hopper_plan, "load_kernel", lambda: kernel)
     machine = Device(3, (9, 0), SMEM_BYTES)
-    monkeypatch.setattr(dgrad_plan, "device_of", lambda device, operator: machine)
-    dgrad_plan.make_plan.cache_clear()
+    monkeypatch.setattr(planner, "device_of", lambda device, operator: machine)
+    planner.make_plan.cache_clear()
     yield
-    dgrad_plan.make_plan.cache_clear()
+    planner.make_plan.cache_clear()
 
 
 def operands(problem, dtype):
@@ -76,7 +78,7 @@ def operands(problem, dtype):
 
 def check(problem, dtype, config, *, with_bias=False):
     dy, weight, bias = operands(problem, dtype)
-    plan = dgrad_plan.make_plan(problem, dy.stride(), dtype, CPU, config)
+    plan = plan_dgrad(problem, dy.stride(), dtype, CPU, config)
     assert isinstance(plan, hopper_plan.HopperDgradPlan)
     out = torch.full((problem.batch, *problem.input_size, problem.in_channels), torch.nan)
     out = out.to(dtype).movedim(-1, 1)
@@ -173,16 +175,16 @@ def test_narrow_tiles_are_for_few_input_channels_alone():
 
 
 def test_the_model_chooses_it_and_names_what_it_does_not_take(monkeypatch):
-    monkeypatch.setattr(dgrad_plan, "device_of", lambda device, operator: H200)
+    monkeypatch.setattr(planner, "device_of", lambda device, operator: H200)
     problem = problem_of(n=8, ci=320, co=320, size=(64, 64), taps=(3, 3), padding=1)
 
     def chosen(problem, dtype=torch.float16, config=None):
         strides = operands(replace(problem, batch=1), dtype)[0].stride()
-        return dgrad_plan.make_plan(problem, strides, dtype, CPU, config).config
+        return plan_dgrad(problem, strides, dtype, CPU, config).config
 
     assert isinstance(chosen(problem), TileConfig)
     assert isinstance(chosen(problem, torch.float32), ConvConfig)
-    kinds = {type(config) for config in dgrad_plan.ranking(problem, torch.float16, H200)}
+    kinds = {type(config) for config in ranking_of("dgrad", problem, torch.float16, H200)}
     assert kinds == {TileConfig, ConvConfig}
     with pytest.raises(UnsupportedError, match=r"the Gluon kernel does not take it: dtype is"):
         chosen(problem, torch.float32, CONFIGS[0])
@@ -196,7 +198,7 @@ def test_the_model_chooses_it_and_names_what_it_does_not_take(monkeypatch):
 def test_wrong_operands_are_named():
     problem = problem_of(n=1, ci=8, co=8, size=(4, 4), taps=(1, 1))
     dy, weight, _ = operands(problem, torch.float16)
-    plan = dgrad_plan.make_plan(problem, dy.stride(), dy.dtype, CPU, CONFIGS[0])
+    plan = plan_dgrad(problem, dy.stride(), dy.dtype, CPU, CONFIGS[0])
     with pytest.raises(ValueError, match=r"bias: expected \[8\], got \[7\]"):
         plan.run(dy, weight, bias=torch.zeros(7))
     with pytest.raises(ValueError, match=r"out: expected \[1, 8, 4, 4\]"):

@@ -14,7 +14,9 @@ import pytest
 pytest.importorskip("numpy", reason="the emulator needs numpy, which is not installed")
 torch = pytest.importorskip("torch", reason="triton_ext.ops needs torch, which is not installed")
 
+from planned import plan_fprop, ranking_of  # noqa: E402
 from triton_ext.host import capabilities  # noqa: E402
+from triton_ext.ops.core import planner  # noqa: E402
 
 GLUON = capabilities()["im2col-gluon"]
 if not GLUON.available:
@@ -34,7 +36,6 @@ from triton.experimental import gluon  # noqa: E402
 from triton.experimental.gluon import language as gl  # noqa: E402
 from triton_ext.errors import UnsupportedError  # noqa: E402
 from triton_ext.gluon import nvidia as xnv  # noqa: E402
-from triton_ext.ops import conv_plan  # noqa: E402
 from triton_ext.ops.conv_config import SMEM_BYTES, ConvConfig  # noqa: E402
 from triton_ext.ops.core.case import Case as TunedCase  # noqa: E402
 from triton_ext.ops.core.device import Device  # noqa: E402
@@ -115,7 +116,7 @@ def test_a_host_that_cannot_is_named_and_gets_the_other_kernel(monkeypatch):
     case = Case(problem=problem(), dtype=torch.float16)
     x, _, _ = case.tensors()
     assert isinstance(case.plan(x).config, ConvConfig)
-    conv_plan.make_plan.cache_clear()
+    planner.make_plan.cache_clear()
     with pytest.raises(UnsupportedError, match=r"Gluon kernel does not take it: Gluon of Triton 3"):
         case.plan(x, ping_pong(64, 64, 4))
 
@@ -141,9 +142,9 @@ def test_the_models_choose(monkeypatch, changes, expected):
     emulate(monkeypatch, num_sms=132, gluon=True)
     asked = problem(**changes)
     x = Case(problem=replace(asked, batch=1), dtype=torch.float16).tensors()[0]
-    plan = conv_plan.make_plan(asked, x.stride(), x.dtype, x.device)
+    plan = plan_fprop(asked, x.stride(), x.dtype, x.device)
     assert isinstance(plan.config, expected)
-    ranked = conv_plan.ranking(asked, x.dtype, H200)
+    ranked = ranking_of("fprop", asked, x.dtype, H200)
     assert isinstance(ranked[0], expected)
     # Both can be measured where both take the problem.
     both = fprop_plan.reasons(asked, x.dtype, H200) == ()
@@ -181,7 +182,7 @@ def test_a_configuration_is_for_bytes(changes, words):
 def test_both_kernels_are_there_for_fp8(out_dtype):
     asked = problem(batch=8, in_channels=320, out_channels=320, input_size=(64, 64))
     dtype, spec = torch.float8_e4m3fn, EpilogueSpec(out_dtype=out_dtype)
-    ranked = conv_plan.ranking(asked, dtype, H200, spec)
+    ranked = ranking_of("fprop", asked, dtype, H200, spec)
     assert isinstance(ranked[0], TileConfig)
     assert ranked[0].block_n_rest > 0
     assert {type(config) for config in ranked} == {ConvConfig, TileConfig}
@@ -385,7 +386,7 @@ def test_one_pixel_per_row_of_a_wider_image(turned, monkeypatch, fresh_triton_ca
     for width in (24, 8):
         strides = (*x.stride()[:3], width)
         config = replace((fprop_config.TURNED_CONFIGS if turned else CONFIGS)[0], block_k=32)
-        plan = conv_plan.make_plan(asked, strides, x.dtype, x.device, config=config)
+        plan = plan_fprop(asked, strides, x.dtype, x.device, config=config)
         assert plan.matrix is not None
         expected = torch.nn.functional.conv2d(x.double(), weight.double())
         found = plan.run(x.as_strided(x.shape, strides), weight).double()
@@ -434,7 +435,7 @@ def test_pixels_with_gaps_between_them(monkeypatch, fresh_triton_cache):
         if not is_matrix and not COPIES.available:
             continue
         asked = problem(in_channels=8, out_channels=24, input_size=tuple(x.shape[2:]), **MATRIX)
-        plan = conv_plan.make_plan(
+        plan = plan_fprop(
             asked, x.stride(), x.dtype, x.device, config=replace(CONFIGS[0], block_k=16)
         )
         assert isinstance(plan, HopperPlan)

@@ -15,7 +15,9 @@ import pytest
 pytest.importorskip("numpy", reason="the emulator needs numpy, which is not installed")
 torch = pytest.importorskip("torch", reason="triton_ext.ops needs torch, which is not installed")
 
+from planned import plan_wgrad, ranking_of  # noqa: E402
 from triton_ext.host import capabilities  # noqa: E402
+from triton_ext.ops.core import planner  # noqa: E402
 
 GLUON = capabilities()["im2col-gluon"]
 if not GLUON.available:
@@ -28,8 +30,7 @@ from triton.runtime import driver  # noqa: E402
 from triton_ext import ops  # noqa: E402
 from triton_ext.errors import UnsupportedError  # noqa: E402
 from triton_ext.gluon import nvidia as xnv  # noqa: E402
-from triton_ext.ops import wgrad_plan  # noqa: E402
-from triton_ext.ops.core import dispatch_cache, planner  # noqa: E402
+from triton_ext.ops.core import dispatch_cache  # noqa: E402
 from triton_ext.ops.core.case import Case  # noqa: E402
 from triton_ext.ops.core.device import Device  # noqa: E402
 from triton_ext.ops.core.launcher import compiling  # noqa: E402
@@ -73,10 +74,10 @@ def hopper_with_three_multiprocessors(fresh_triton_cache, monkeypatch):
     """Plans are made for a small Hopper, and the Gluon kernels launched in the emulator."""
     kernels = tuple(map(xnv.emulated, hopper_plan.load_kernels()))
     monkeypatch.setattr(hopper_plan, "load_kernels", lambda: kernels)
-    monkeypatch.setattr(wgrad_plan, "device_of", lambda device, operator: SMALL)
-    wgrad_plan.make_plan.cache_clear()
+    monkeypatch.setattr(planner, "device_of", lambda device, operator: SMALL)
+    planner.make_plan.cache_clear()
     yield
-    wgrad_plan.make_plan.cache_clear()
+    planner.make_plan.cache_clear()
 
 
 def reference(problem, x, dy):
@@ -96,7 +97,7 @@ def operands(problem, dtype):
 
 def plan_of(problem, x, dy, choice=None, **options):
     strides = (x.stride(), dy.stride())
-    return wgrad_plan.make_plan(problem, *strides, x.dtype, x.device, choice, **options)
+    return plan_wgrad(problem, *strides, x.dtype, x.device, choice, **options)
 
 
 def check(problem, dtype, choice, out_dtype=None):
@@ -181,7 +182,7 @@ def test_whole_tiles_and_parts_have_the_same_bits_in_every_order(in_place):
         others = tuple(xnv.emulated(each.kernel, seed=seed) for each in kernels)
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(hopper_plan, "load_kernels", lambda others=others: others)
-            wgrad_plan.make_plan.cache_clear()
+            planner.make_plan.cache_clear()
             assert torch.equal(check(SPLIT, HALF, choice), first)
 
 
@@ -228,7 +229,7 @@ WIDE = problem_of(n=8, ci=320, co=320, size=(64, 64), padding=1)
 
 def chosen(monkeypatch, problem, dtype=HALF, choice=None, machine=H200, **options):
     """The configuration of a plan on another machine, for tensors without memory."""
-    monkeypatch.setattr(wgrad_plan, "device_of", lambda device, operator: machine)
+    monkeypatch.setattr(planner, "device_of", lambda device, operator: machine)
     x, dy = (torch.empty(s, dtype=dtype, device=META) for s in (problem.x_shape, problem.y_shape))
     order = {1: None, 2: torch.channels_last, 3: torch.channels_last_3d}[problem.dims]
     x, dy = x.contiguous(memory_format=order), dy.contiguous(memory_format=order)
@@ -292,7 +293,7 @@ def test_hosts_without_it_take_the_other_kernel(monkeypatch):
 def test_the_tuner_sees_both_kernels():
     found = candidates(WIDE, "wgrad", HALF, H200)
     assert [type(each) for each in found[:2]] == [WgradTileChoice, WgradChoice]
-    for choice in wgrad_plan.ranking(WIDE, HALF, H200):
+    for choice in ranking_of("wgrad", WIDE, HALF, H200):
         assert decode(kind_of(choice), encode(choice)) == choice
     packed = candidates(problem_of(n=8, ci=8, co=64, size=(64, 64)), "wgrad", HALF, H200)
     inner = [each.config for each in packed if isinstance(each, PackedConfig)]
@@ -301,15 +302,15 @@ def test_the_tuner_sees_both_kernels():
 
 
 def test_a_measured_choice_goes_first(monkeypatch):
-    table = {"choice": wgrad_plan.ranking(WIDE, HALF, H200)[1]}
+    table = {"choice": ranking_of("wgrad", WIDE, HALF, H200)[1]}
     monkeypatch.setattr(planner, "find", lambda case, machine: table["choice"])
     assert not isinstance(chosen(monkeypatch, WIDE), WgradTileConfig)
     table["choice"] = WgradTileChoice(config=CONFIGS[2])
-    wgrad_plan.make_plan.cache_clear()
+    planner.make_plan.cache_clear()
     assert chosen(monkeypatch, WIDE) == CONFIGS[2]
     # One that cannot run here is passed over.
     table["choice"] = WgradTileChoice(config=replace(CONFIGS[2], stages=64))
-    wgrad_plan.make_plan.cache_clear()
+    planner.make_plan.cache_clear()
     assert isinstance(chosen(monkeypatch, WIDE), WgradTileConfig)
 
 
@@ -338,7 +339,7 @@ def test_the_shipped_table_goes_before_the_models(monkeypatch):
 def compiled(monkeypatch, problem, dtype, choice):
     """The kernels of a plan, compiled for an H200 that need not be there."""
     monkeypatch.setattr(hopper_plan, "load_kernels", load_kernels)
-    monkeypatch.setattr(wgrad_plan, "device_of", lambda device, operator: H200)
+    monkeypatch.setattr(planner, "device_of", lambda device, operator: H200)
     x, dy = (torch.empty(s, dtype=dtype, device=META) for s in (problem.x_shape, problem.y_shape))
     x, dy = (each.contiguous(memory_format=torch.channels_last) for each in (x, dy))
     plan = plan_of(problem, x, dy, choice)

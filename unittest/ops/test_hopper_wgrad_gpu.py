@@ -24,10 +24,11 @@ from gpu_comparison import (
     skip_without_gpu,
     twice,
 )
+from planned import plan_wgrad
 from problem_cases import channels_last, problem_of
 from triton_ext import ops
 from triton_ext.host import capabilities
-from triton_ext.ops import tuning, wgrad_plan
+from triton_ext.ops import tuning
 from triton_ext.ops.core import planner
 from triton_ext.ops.hopper import plans
 from triton_ext.ops.hopper.plans import DTYPES
@@ -91,7 +92,7 @@ def operands(problem, dtype):
 
 def plan_of(problem, x, dy, choice=None, **options):
     strides = (x.stride(), dy.stride())
-    return wgrad_plan.make_plan(problem, *strides, x.dtype, x.device, choice, **options)
+    return plan_wgrad(problem, *strides, x.dtype, x.device, choice, **options)
 
 
 def check(problem, dtype, choice, out_dtype=None):

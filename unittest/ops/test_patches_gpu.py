@@ -12,10 +12,10 @@ import torch
 import triton_ext
 from gpu_comparison import MARKS, NIGHTLY, skip_without_gpu
 from patch_cases import check, draw
+from planned import plan_dgrad
 from problem_cases import channels_last, problem_of
 from triton_ext.ops import conv2d, conv_transpose2d
 from triton_ext.ops.core.device import device_of
-from triton_ext.ops.dgrad_plan import make_plan
 from triton_ext.ops.kernels.patches import PatchDgradPlan
 
 skip_without_gpu()
@@ -52,7 +52,7 @@ def test_drawn(number, dtype):
 def test_layers(name):
     problem = LAYERS[name]
     dy = channels_last(problem.y_shape, torch.float16, 1, "cuda")
-    plan = make_plan(problem, dy.stride(), dy.dtype, dy.device)
+    plan = plan_dgrad(problem, dy.stride(), dy.dtype, dy.device)
     assert isinstance(plan, PatchDgradPlan)
     check(problem, torch.float16, device_of(dy.device, "conv_dgrad"), "cuda")
 

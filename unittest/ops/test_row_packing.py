@@ -17,14 +17,17 @@ from emulated import EmulatedKernel, emulate
 from fprop_cases import ACTIVATIONS, check, convolve
 from interpreted import assert_passes_in_the_interpreter, run_python
 from packing_cases import PackedCase, draw, draw_patches, draw_problem, finite_where_torch_is
+from planned import plan_dgrad, plan_fprop, plan_wgrad
 from problem_cases import channels_last, problem_of
 from triton_ext.errors import UnsupportedError
 from triton_ext.host import capabilities
-from triton_ext.ops import conv_plan, dgrad_plan, wgrad_gemm, wgrad_plan
+from triton_ext.ops import wgrad_gemm
 from triton_ext.ops.conv_config import SMEM_BYTES, channel_block
+from triton_ext.ops.core import planner
 from triton_ext.ops.core.descriptors import packed_strides
 from triton_ext.ops.core.device import Device
 from triton_ext.ops.core.epilogue import EpilogueSpec
+from triton_ext.ops.core.refusals import DTYPES
 from triton_ext.ops.hopper import fprop_plan
 from triton_ext.ops.hopper.fprop_config import TURNED_CONFIGS
 from triton_ext.ops.hopper.fprop_plan import HopperPlan
@@ -32,6 +35,7 @@ from triton_ext.ops.hopper.tiles import ping_pong
 from triton_ext.ops.rewrites.as_fprop import ForwardDgradPlan
 from triton_ext.ops.row_copy import RowCopy, compile_row_copy
 from triton_ext.ops.row_packing import RowPacking, packing_reasons, violations
+from triton_ext.ops.wgrad_gemm import PackedWgradPlan, WgradPlan
 
 IM2COL = capabilities()["im2col"]
 needs_im2col = pytest.mark.skipif(not IM2COL.available, reason=IM2COL.reason)
@@ -289,9 +293,7 @@ def test_stems_are_packed_and_wide_layers_are_not():
 
 def plan_of(monkeypatch, problem, *, gluon=False, **arguments):
     emulate(monkeypatch, num_sms=132, gluon=gluon)
-    return conv_plan.make_plan(
-        problem, dense(problem), torch.float16, torch.device("cpu"), **arguments
-    )
+    return plan_fprop(problem, dense(problem), torch.float16, torch.device("cpu"), **arguments)
 
 
 @needs_im2col
@@ -326,7 +328,7 @@ def test_drawn_in_the_emulator(number, monkeypatch, fresh_triton_cache):
     # The emulator knows no erf.
     activations = tuple(name for name in ACTIVATIONS if name != "gelu")
     rng = random.Random(number)
-    check(draw(rng, conv_plan.INPUT_DTYPES, activations=activations, pixels=6, fp8_out=True))
+    check(draw(rng, DTYPES["fprop"], activations=activations, pixels=6, fp8_out=True))
 
 
 @emulates
@@ -434,8 +436,8 @@ def emulate_gradients(monkeypatch, num_sms=3):
     for name in ("conv_wgrad_kernel", "wgrad_reduce_kernel"):
         monkeypatch.setattr(wgrad_gemm, name, EmulatedKernel(getattr(wgrad_gemm, name)))
     machine = Device(num_sms, (9, 0), SMEM_BYTES)
-    monkeypatch.setattr(wgrad_plan, "device_of", lambda device, operator: machine)
-    wgrad_plan.make_plan.cache_clear()
+    monkeypatch.setattr(planner, "device_of", lambda device, operator: machine)
+    planner.make_plan.cache_clear()
 
 
 @emulates
@@ -446,8 +448,8 @@ def test_gradients_of_filters_in_the_emulator(number, monkeypatch, fresh_triton_
     problem = draw_problem(rng, pixels=6) if number % 3 else draw_patches(rng, pixels=10)
     x, dy = (channels_last(s, torch.float16, 1, "cpu") for s in (problem.x_shape, problem.y_shape))
     way = True if number % 3 else planes_of(problem)
-    plan = wgrad_plan.make_plan(problem, x.stride(), dy.stride(), x.dtype, x.device, pack_rows=way)
-    assert isinstance(plan, wgrad_plan.PackedWgradPlan)
+    plan = plan_wgrad(problem, x.stride(), dy.stride(), x.dtype, x.device, pack_rows=way)
+    assert isinstance(plan, PackedWgradPlan)
     weight = torch.zeros(problem.w_shape, dtype=torch.float64, requires_grad=True)
     convolve(problem, x.double(), weight).backward(dy.double())
     error = (plan.run(x, dy).double() - weight.grad).abs().max()
@@ -467,27 +469,25 @@ def test_a_model_packs_gradients_of_stems(monkeypatch):
             )
             for s in [packed_strides((problem.batch, *size, c))]
         ]
-        return wgrad_plan.make_plan(problem, *strides, torch.float16, torch.device("cpu"))
+        return plan_wgrad(problem, *strides, torch.float16, torch.device("cpu"))
 
     stem = plan_of(STEM)
-    assert isinstance(stem, wgrad_plan.PackedWgradPlan)
+    assert isinstance(stem, PackedWgradPlan)
     assert stem.problem is STEM
     wide = problem_of(n=32, ci=64, co=64, size=(56, 56), padding=1)
-    assert isinstance(plan_of(wide), wgrad_plan.WgradPlan)
+    assert isinstance(plan_of(wide), WgradPlan)
     # Strides that im2col has not are packed in some way.
-    assert isinstance(plan_of(VIT), wgrad_plan.PackedWgradPlan)
+    assert isinstance(plan_of(VIT), PackedWgradPlan)
 
 
 @needs_im2col
 def test_a_model_packs_gradients_of_inputs_of_few_output_channels(monkeypatch):
     emulate(monkeypatch, num_sms=132)
-    monkeypatch.setattr(dgrad_plan, "device_of", conv_plan.device_of)
-    dgrad_plan.make_plan.cache_clear()
 
     def plan_of(problem):
         strides = packed_strides((problem.batch, *problem.output_size, problem.out_channels))
         dy_strides = (strides[0], 1, *strides[1:-1])
-        return dgrad_plan.make_plan(problem, dy_strides, torch.float16, torch.device("cpu"))
+        return plan_dgrad(problem, dy_strides, torch.float16, torch.device("cpu"))
 
     end = problem_of(ci=128, co=3, size=(512, 512), padding=1)
     plan = plan_of(end)

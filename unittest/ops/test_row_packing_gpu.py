@@ -16,19 +16,21 @@ import triton_ext
 from fprop_cases import ACTIVATIONS, check, convolve
 from gpu_comparison import MARKS, NIGHTLY, bits, compile_ahead, skip_without_gpu, twice
 from packing_cases import PackedCase, dgrad_plan_of, draw, draw_problem, finite_where_torch_is
+from planned import plan_wgrad
 from problem_cases import channels_last, problem_of
-from triton_ext.ops import conv2d, wgrad_plan
+from triton_ext.ops import conv2d
 from triton_ext.ops.conv_config import ConvConfig
-from triton_ext.ops.conv_plan import INPUT_DTYPES
 from triton_ext.ops.core.epilogue import EpilogueSpec
 from triton_ext.ops.core.problem import ConvProblem, as_forward
+from triton_ext.ops.core.refusals import DTYPES
 from triton_ext.ops.hopper.tiles import ping_pong
 from triton_ext.ops.row_packing import RowPacking
+from triton_ext.ops.wgrad_gemm import PackedWgradPlan
 
 skip_without_gpu()
 pytestmark = MARKS
 
-CASES = [(dtype, number) for number in range(500 if NIGHTLY else 16) for dtype in INPUT_DTYPES]
+CASES = [(dtype, number) for number in range(500 if NIGHTLY else 16) for dtype in DTYPES["fprop"]]
 
 
 def drawn(dtype: torch.dtype, number: int) -> PackedCase:
@@ -89,8 +91,8 @@ def test_gradients_of_filters(number):
     problem, (x, weight, dy) = draw_gradient(number, stride=True)
     way = RowPacking.ways(problem, x.stride(), x.itemsize)[-(number % 2)]
     common = (problem, x.stride(), dy.stride(), x.dtype, x.device)
-    plan = wgrad_plan.make_plan(*common, pack_rows=way)
-    assert isinstance(plan, wgrad_plan.PackedWgradPlan)
+    plan = plan_wgrad(*common, pack_rows=way)
+    assert isinstance(plan, PackedWgradPlan)
     dw = twice(lambda: plan.run(x, dy))
     check_gradient(dw, problem, (x, weight, dy), 1)
 

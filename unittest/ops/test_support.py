@@ -9,7 +9,9 @@ pytest.importorskip("torch", reason="triton_ext.ops needs torch, which is not in
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from triton_ext.errors import UnsupportedError
-from triton_ext.ops import conv_refusals, conv_transpose2d, plans, support
+from triton_ext.ops import conv_transpose2d, support
+from triton_ext.ops.core import refusals
+from triton_ext.ops.core.case import Case
 from triton_ext.ops.core.epilogue import EpilogueSpec
 from triton_ext.ops.core.memory_format import channels_last
 
@@ -136,10 +138,10 @@ def test_int8_with_a_bias_as_the_call_says():
         found = support(x, weight, torch.empty(32, dtype=dtype, device="meta"))
         assert found.fprop == ("an epilogue of int8 needs an out_dtype of floating point",)
         assert not found
+    spec = EpilogueSpec(bias=True)
+    case = Case(direction="fprop", problem=found.problem, dtype=torch.int8, epilogue=spec)
     with pytest.raises(UnsupportedError) as caught:
-        conv_refusals.check_problem(
-            found.problem, torch.int8, x.device, EpilogueSpec(bias=True), "conv2d"
-        )
+        refusals.check(case, x.device)
     assert str(caught.value) == f"conv2d: {found.reasons[0]}"
 
 
@@ -174,10 +176,11 @@ def test_fp32_asks_torch_whether_it_may_be_rounded(precision):
     before = settings.fp32_precision
     try:
         settings.fp32_precision = precision
-        reason = plans._tf32_reason(torch.float32, torch.device("cuda"))
+        found = refusals.tf32_refusals(torch.float32, torch.device("cuda"))
     finally:
         settings.fp32_precision = before
     if precision == "tf32":
-        assert reason is None
+        assert found == []
     else:
+        (reason,) = found
         assert 'TF32, which torch.backends.cudnn.conv.fp32_precision = "ieee" forbids' in reason

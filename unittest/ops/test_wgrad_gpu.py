@@ -30,14 +30,15 @@ from gpu_comparison import (
     skip_without_gpu,
     twice,
 )
+from planned import plan_wgrad, refusals_of
 from problem_cases import channels_last, misaligned_slice, problem_of
 from swapped_cases import draw_swapped
 from triton_ext.errors import DescriptorError
 from triton_ext.ops.core.problem import ConvProblem
+from triton_ext.ops.core.refusals import DTYPES
 from triton_ext.ops.kernels.depthwise_wgrad import DepthwiseWgradPlan
-from triton_ext.ops.rewrites.operand_swap import SwappedConfig, ways
+from triton_ext.ops.rewrites.operand_swap import SwappedConfig, SwappedWgradPlan, ways
 from triton_ext.ops.wgrad_config import CONFIGS, MOST_PART_ROUNDS
-from triton_ext.ops.wgrad_plan import DTYPES, SwappedWgradPlan, make_plan, reasons
 
 skip_without_gpu()
 pytestmark = MARKS
@@ -79,14 +80,15 @@ def draw(rng: random.Random) -> ConvProblem:
         if min(problem.output_size) < 1 or problem.flops > MAX_FLOPS:
             continue
         elements = max(math.prod(problem.x_shape), math.prod(problem.y_shape))
-        if elements <= MAX_ELEMENTS and not reasons(problem, torch.float16):
+        if elements <= MAX_ELEMENTS and not refusals_of("wgrad", problem, torch.float16):
             return problem
 
 
 def draw_all() -> list[tuple[ConvProblem, torch.dtype]]:
     """The same cases at every call and on every machine: CASES per dtype."""
     rng = random.Random(2026)
-    return [(problem, dtype) for _ in range(CASES) for problem in [draw(rng)] for dtype in DTYPES]
+    problems = [draw(rng) for _ in range(CASES)]
+    return [(problem, dtype) for problem in problems for dtype in DTYPES["wgrad"]]
 
 
 RANDOM_CASES = draw_all()
@@ -139,7 +141,7 @@ def reference(problem, x, dy, dtype):
 
 def run(problem, x, dy, **options):
     """dw of the kernels, twice: where nothing but NaN was before."""
-    plan = make_plan(problem, x.stride(), dy.stride(), x.dtype, x.device, **options)
+    plan = plan_wgrad(problem, x.stride(), dy.stride(), x.dtype, x.device, **options)
     # Those of depthwise filters have no tiles.
     workspace = plan if isinstance(plan, DepthwiseWgradPlan) else plan.tiles
 
@@ -173,7 +175,7 @@ def test_random_geometry(problem, dtype):
     check(problem, dtype)
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=name_of)
+@pytest.mark.parametrize("dtype", DTYPES["wgrad"], ids=name_of)
 @pytest.mark.parametrize("problem", FIXED_CASES, ids=name_of)
 def test_layers_of_networks(problem, dtype):
     check(problem, dtype)
@@ -191,7 +193,7 @@ def test_rounds_of_parts(part_rounds):
 
 
 @pytest.mark.parametrize("num_sms", [None, 1], ids=["split", "whole"])
-@pytest.mark.parametrize("dtype", DTYPES, ids=name_of)
+@pytest.mark.parametrize("dtype", DTYPES["wgrad"], ids=name_of)
 def test_fp32_out_is_as_exact_as_torchs_fp32(dtype, num_sms):
     x, dy = normal(TAILS.x_shape, dtype, 1), normal(TAILS.y_shape, dtype, 2)
     dw = run(TAILS, x, dy, out_dtype=torch.float32, num_sms=num_sms)
@@ -205,7 +207,7 @@ def test_a_hundred_runs_give_identical_bits():
     problem = FIXED_CASES[0]
     dtype = torch.float16
     x, dy = normal(problem.x_shape, dtype, 1), normal(problem.y_shape, dtype, 2)
-    plan = make_plan(problem, x.stride(), dy.stride(), dtype, x.device)
+    plan = plan_wgrad(problem, x.stride(), dy.stride(), dtype, x.device)
     assert plan.tiles.workspace_elements > 4
     first = plan.run(x, dy)
     for _ in range(100):
@@ -221,7 +223,7 @@ def test_not_a_number_goes_where_torch_has_it(problem, value):
             normal(problem.y_shape, torch.float16, 2),
         ]
         tensors[which][-1, 2, 5, 7] = value
-        plan = make_plan(problem, *(t.stride() for t in tensors), torch.float16, tensors[0].device)
+        plan = plan_wgrad(problem, *(t.stride() for t in tensors), torch.float16, tensors[0].device)
         ours = plan.run(*tensors).cpu()
         expected = reference(problem, *(t.cpu() for t in tensors), torch.float64)
         assert torch.equal(ours.isnan(), expected.isnan())
@@ -232,7 +234,7 @@ def test_not_a_number_goes_where_torch_has_it(problem, value):
 def test_a_cuda_graph_replays_with_other_inputs(out):
     dtype = torch.float16
     x, dy = normal(TAILS.x_shape, dtype, 1), normal(TAILS.y_shape, dtype, 2)
-    plan = make_plan(TAILS, x.stride(), dy.stride(), dtype, x.device, out_dtype=out)
+    plan = plan_wgrad(TAILS, x.stride(), dy.stride(), dtype, x.device, out_dtype=out)
     plan.run(x, dy)
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
@@ -248,7 +250,7 @@ def test_a_cuda_graph_replays_with_other_inputs(out):
 def test_another_stream():
     dtype = torch.float16
     x, dy = normal(TAILS.x_shape, dtype, 1), normal(TAILS.y_shape, dtype, 2)
-    plan = make_plan(TAILS, x.stride(), dy.stride(), dtype, x.device)
+    plan = plan_wgrad(TAILS, x.stride(), dy.stride(), dtype, x.device)
     expected = plan.run(x, dy)
     torch.cuda.synchronize()
     stream = torch.cuda.Stream()
@@ -311,10 +313,10 @@ def test_random_geometry_of_few_output_channels(number):
             break
     config = SwappedConfig(rng.choice(CONFIGS))
     out_dtype = rng.choice((None, torch.float32))
-    check(problem, rng.choice(list(DTYPES)), config=config, out_dtype=out_dtype)
+    check(problem, rng.choice(list(DTYPES["wgrad"])), config=config, out_dtype=out_dtype)
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=name_of)
+@pytest.mark.parametrize("dtype", DTYPES["wgrad"], ids=name_of)
 @pytest.mark.parametrize(
     "problem",
     [
@@ -326,7 +328,7 @@ def test_random_geometry_of_few_output_channels(number):
 def test_layers_of_few_output_channels_are_swapped(problem, dtype):
     x, dy = normal(problem.x_shape, dtype, 1), normal(problem.y_shape, dtype, 2)
     # With a number of multiprocessors no table is asked.
-    plan = make_plan(problem, x.stride(), dy.stride(), dtype, x.device, num_sms=132)
+    plan = plan_wgrad(problem, x.stride(), dy.stride(), dtype, x.device, num_sms=132)
     assert isinstance(plan, SwappedWgradPlan)
     check(problem, dtype, num_sms=132)
 
@@ -347,7 +349,7 @@ def test_dy_of_few_channels_may_lie_in_any_way(layout):
     dense = dy.contiguous(memory_format=torch.channels_last)
     assert torch.equal(dw, run(FEW, x, dense, config=SWAPPED))
     out = torch.full(dw.shape, torch.nan, dtype=dw.dtype, device="cuda")
-    plan = make_plan(FEW, x.stride(), dy.stride(), x.dtype, x.device, SWAPPED)
+    plan = plan_wgrad(FEW, x.stride(), dy.stride(), x.dtype, x.device, SWAPPED)
     assert torch.equal(plan.run(x, dy, out), dw)
 
 
@@ -360,7 +362,7 @@ def test_x_of_a_swapped_gradient_may_begin_at_any_address_with_gaps_between_pixe
 
 def test_a_cuda_graph_of_a_swapped_gradient_replays_with_other_inputs():
     x, dy = normal(FEW.x_shape, torch.float16, 1), normal(FEW.y_shape, torch.float16, 2)
-    plan = make_plan(FEW, x.stride(), dy.stride(), x.dtype, x.device, SWAPPED)
+    plan = plan_wgrad(FEW, x.stride(), dy.stride(), x.dtype, x.device, SWAPPED)
     plan.run(x, dy)
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
@@ -378,4 +380,4 @@ if __name__ == "__main__":
     index, processes = (int(word) for word in sys.argv[1:])
     for problem, dtype in RANDOM_CASES[index::processes]:
         x, dy = normal(problem.x_shape, dtype, 1), normal(problem.y_shape, dtype, 2)
-        make_plan(problem, x.stride(), dy.stride(), dtype, x.device).run(x, dy)
+        plan_wgrad(problem, x.stride(), dy.stride(), dtype, x.device).run(x, dy)

@@ -10,8 +10,10 @@ pytest.importorskip("torch", reason="triton_ext.ops needs torch, which is not in
 
 import torch
 from looking_kernel import LookingKernel
-from triton_ext.errors import DescriptorError
-from triton_ext.ops import wgrad_gemm, wgrad_plan
+from planned import plan_wgrad, refusals_of
+from triton_ext.errors import DescriptorError, UnsupportedError
+from triton_ext.ops import wgrad_gemm
+from triton_ext.ops.core import planner
 from triton_ext.ops.core.device import Device
 from triton_ext.ops.core.problem import ConvProblem
 from triton_ext.ops.wgrad_config import SMEM_BYTES, WgradConfig
@@ -36,10 +38,10 @@ def launches(monkeypatch):
     for name in ("conv_wgrad_kernel", "wgrad_reduce_kernel"):
         arg_names = getattr(wgrad_gemm, name).arg_names
         monkeypatch.setattr(wgrad_gemm, name, LookingKernel(arg_names, launches=found))
-    monkeypatch.setattr(wgrad_plan, "device_of", lambda device, operator: H200)
-    wgrad_plan.make_plan.cache_clear()
+    monkeypatch.setattr(planner, "device_of", lambda device, operator: H200)
+    planner.make_plan.cache_clear()
     yield found
-    wgrad_plan.make_plan.cache_clear()
+    planner.make_plan.cache_clear()
 
 
 def tensors(problem=PROBLEM, dtype=torch.float16):
@@ -50,7 +52,7 @@ def tensors(problem=PROBLEM, dtype=torch.float16):
 
 def make(problem=PROBLEM, dtype=torch.float16, **options):
     x, dy = tensors(problem, dtype)
-    return wgrad_plan.make_plan(problem, x.stride(), dy.stride(), dtype, x.device, **options)
+    return plan_wgrad(problem, x.stride(), dy.stride(), dtype, x.device, **options)
 
 
 def test_the_second_run_goes_around_with_the_same_arguments(launches):
@@ -156,38 +158,38 @@ def test_plans_of_equal_geometries_are_one(launches):
 
 
 def test_reasons():
-    assert wgrad_plan.reasons(PROBLEM, torch.bfloat16, H200) == ()
-    (dtype,) = wgrad_plan.reasons(PROBLEM, torch.float32, H200)
+    assert refusals_of("wgrad", PROBLEM, torch.bfloat16, H200) == ()
+    (dtype,) = refusals_of("wgrad", PROBLEM, torch.float32, H200)
     assert dtype == (
         "dtype torch.float32: wgrad needs float16 or bfloat16, WGMMA transposes 16-bit operands "
         "only"
     )
-    (old,) = wgrad_plan.reasons(PROBLEM, torch.float16, Device(108, (8, 0), SMEM_BYTES))
-    assert old == "compute capability (8, 0): TMA im2col needs (9, 0)"
-    (small,) = wgrad_plan.reasons(PROBLEM, torch.float16, Device(20, (12, 0), 65536))
-    assert small.startswith("65536 bytes of shared memory per CTA: the smallest tile")
-    assert wgrad_plan.reasons(replace(PROBLEM, stride=(9, 1)), torch.float16, H200) == (
+    (old,) = refusals_of("wgrad", PROBLEM, torch.float16, Device(108, (8, 0), SMEM_BYTES))
+    assert old == "TMA im2col needs sm_90 or newer, the GPU is sm_80"
+    (small,) = refusals_of("wgrad", PROBLEM, torch.float16, Device(20, (12, 0), 65536))
+    assert small.startswith("a CTA has 65536 bytes of shared memory, the smallest tile")
+    assert refusals_of("wgrad", replace(PROBLEM, stride=(9, 1)), torch.float16, H200) == (
         "conv stride 9 in H: TMA supports 1..8",
         "larger strides need taps of a row that are read as channels; dilation 2 in W: taps are "
         "not neighbours",
     )
-    both = wgrad_plan.reasons(replace(PROBLEM, stride=(9, 9)), torch.float32, H200)
+    both = refusals_of("wgrad", replace(PROBLEM, stride=(9, 9)), torch.float32, H200)
     assert len(both) == 4
 
 
 def test_make_plan_raises_what_reasons_tells(launches):
     with pytest.raises(DescriptorError, match="conv stride 9 in H"):
         make(replace(PROBLEM, stride=(9, 1)))
-    with pytest.raises(wgrad_plan.UnsupportedError, match=r"dtype torch.float32: wgrad needs"):
+    with pytest.raises(UnsupportedError, match=r"dtype torch.float32: wgrad needs"):
         make(dtype=torch.float32)
-    with pytest.raises(wgrad_plan.UnsupportedError, match=r"out_dtype torch.int8: expected"):
+    with pytest.raises(UnsupportedError, match=r"out_dtype torch.int8: expected"):
         make(out_dtype=torch.int8)
-    with pytest.raises(wgrad_plan.UnsupportedError, match="num_stages is 0"):
+    with pytest.raises(UnsupportedError, match="num_stages is 0"):
         make(config=replace(CONFIG, num_stages=0))
 
 
 def test_a_gpu_with_little_shared_memory_is_refused_by_name(launches, monkeypatch):
     machine = Device(20, (12, 0), 65536)
-    monkeypatch.setattr(wgrad_plan, "device_of", lambda device, operator: machine)
-    with pytest.raises(wgrad_plan.UnsupportedError, match="65536 bytes of shared memory"):
+    monkeypatch.setattr(planner, "device_of", lambda device, operator: machine)
+    with pytest.raises(UnsupportedError, match="65536 bytes of shared memory"):
         make()

@@ -18,17 +18,20 @@ import torch
 from emulated import EmulatedKernel, emulate
 from fprop_cases import convolve
 from interpreted import assert_passes_in_the_interpreter
+from planned import plan_wgrad
 from problem_cases import channels_last, problem_of
 from swapped_cases import draw_swapped, swapped_of
 from triton_ext.errors import UnsupportedError
 from triton_ext.host import capabilities
-from triton_ext.ops import wgrad_gemm, wgrad_plan
+from triton_ext.ops import wgrad_gemm
+from triton_ext.ops.core import planner
 from triton_ext.ops.core.case import Case
 from triton_ext.ops.core.descriptors import packed_strides
 from triton_ext.ops.core.device import Device, assumed_device
 from triton_ext.ops.core.registry import config_refusals
 from triton_ext.ops.rewrites.operand_swap import (
     SwappedConfig,
+    SwappedWgradPlan,
     as_swapped,
     swap_reasons,
     turning_copy,
@@ -39,7 +42,6 @@ from triton_ext.ops.tuning.calls import candidates, make_plan
 from triton_ext.ops.tuning_store import lookup as lookups
 from triton_ext.ops.tuning_store.kinds import decode, encode, kind_of
 from triton_ext.ops.wgrad_config import CONFIGS, SMEM_BYTES, WgradChoice
-from triton_ext.ops.wgrad_plan import SwappedWgradPlan
 
 COPIES = capabilities()["im2col-copies"]
 emulates = pytest.mark.skipif(not COPIES.available, reason=COPIES.reason)
@@ -61,9 +63,9 @@ def dense(shape):
 def plan_of(problem, x_strides=None, dy_strides=None, **options):
     """The plan for an H200, of dense channels-last tensors where nothing else is said."""
     strides = (x_strides or dense(problem.x_shape), dy_strides or dense(problem.y_shape))
-    wgrad_plan.make_plan.cache_clear()
+    planner.make_plan.cache_clear()
     with assumed_device(H200):
-        return wgrad_plan.make_plan(problem, *strides, torch.float16, META, **options)
+        return plan_wgrad(problem, *strides, torch.float16, META, **options)
 
 
 # --- the identity -------------------------------------------------------------------------------
@@ -220,7 +222,7 @@ def table(monkeypatch, tmp_path):
 
     yield add
     lookups.lookup.forget(added=True)
-    wgrad_plan.make_plan.cache_clear()
+    planner.make_plan.cache_clear()
 
 
 def case_of(problem):
@@ -247,10 +249,10 @@ def test_what_was_measured_goes_before_the_model(table):
     case = case_of(END)
     with assumed_device(H200):
         table(case, CHOICE)
-        wgrad_plan.make_plan.cache_clear()
+        planner.make_plan.cache_clear()
         assert not isinstance(make_plan(case, META), SwappedWgradPlan)
         table(case, SwappedConfig(CHOICE))
-        wgrad_plan.make_plan.cache_clear()
+        planner.make_plan.cache_clear()
         plan = make_plan(case, META)
     assert isinstance(plan, SwappedWgradPlan)
     assert plan.config == CHOICE.config
@@ -291,8 +293,8 @@ def test_drawn_in_the_emulator(kind, number, monkeypatch, fresh_triton_cache):
     for name in ("conv_wgrad_kernel", "wgrad_reduce_kernel"):
         monkeypatch.setattr(wgrad_gemm, name, EmulatedKernel(getattr(wgrad_gemm, name)))
     machine = Device(3, (9, 0), SMEM_BYTES)
-    monkeypatch.setattr(wgrad_plan, "device_of", lambda device, operator: machine)
-    wgrad_plan.make_plan.cache_clear()
+    monkeypatch.setattr(planner, "device_of", lambda device, operator: machine)
+    planner.make_plan.cache_clear()
     rng = random.Random(f"{kind} {number}")
     found = []
     while not found:
@@ -302,7 +304,7 @@ def test_drawn_in_the_emulator(kind, number, monkeypatch, fresh_triton_cache):
     monkeypatch.setattr("triton_ext.ops.rewrites.operand_swap.ways", lambda *given: found)
     x, dy = (channels_last(s, torch.float16, 1, "cpu") for s in (problem.x_shape, problem.y_shape))
     config = SwappedConfig(rng.choice(CONFIGS[:3]))
-    plan = wgrad_plan.make_plan(problem, x.stride(), dy.stride(), x.dtype, x.device, config)
+    plan = plan_wgrad(problem, x.stride(), dy.stride(), x.dtype, x.device, config)
     assert plan.copies.packing.kind == kind
     weight = torch.zeros(problem.w_shape, dtype=torch.float64, requires_grad=True)
     convolve(problem, x.double(), weight).backward(dy.double())

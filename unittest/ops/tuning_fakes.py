@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from concurrent.futures import Future
 
-from triton_ext.ops import conv_plan, dgrad_plan, wgrad_plan
+from triton_ext.ops.core import planner
 from triton_ext.ops.core.device import Device
 from triton_ext.ops.tuning.processes import Compiled
 
@@ -54,9 +54,8 @@ def last_is_fastest():
 
 def plans_for(machine, monkeypatch=None):
     """Has every direction's plans made for a machine."""
-    for module in (conv_plan, dgrad_plan, wgrad_plan):
-        if monkeypatch is None:
-            module.device_of = lambda device, operator: machine
-        else:
-            monkeypatch.setattr(module, "device_of", lambda device, operator: machine)
-        module.make_plan.cache_clear()
+    if monkeypatch is None:
+        planner.device_of = lambda device, operator: machine
+    else:
+        monkeypatch.setattr(planner, "device_of", lambda device, operator: machine)
+    planner.make_plan.cache_clear()

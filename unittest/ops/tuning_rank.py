@@ -9,7 +9,8 @@ import sys
 import torch
 import torch.distributed as dist
 from triton_ext import ops
-from triton_ext.ops import conv_plan, tuning
+from triton_ext.ops import tuning
+from triton_ext.ops.core import planner
 from triton_ext.ops.tuning.calls import make_plan
 from triton_ext.ops.tuning.collect import parse_shape
 from tuning_fakes import MACHINE, InstantCompiler, last_is_fastest, plans_for
@@ -56,7 +57,7 @@ def tune_and_print(rank: int, fails: bool) -> None:
         candidates = tuning.candidates(case.problem, "fprop", case.dtype, MACHINE)
         assert config == candidates[1], (shape, config)
         sys.stdout.write(f"{config.block_m}x{config.block_n}x{config.num_stages}\n")
-    assert conv_plan.make_plan.cache_info().currsize
+    assert planner.make_plan.cache_info().currsize
 
 
 if __name__ == "__main__":

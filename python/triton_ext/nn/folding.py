@@ -21,7 +21,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from triton_ext.nn import norms
 from triton_ext.nn.modules import Conv1d, Conv2d, Conv3d
 from triton_ext.nn.steps import add_and_activate, has_hooks, is_watched, name_of
-from triton_ext.ops.api.calls import is_differentiated
+from triton_ext.ops.api.operators import is_differentiated
 from triton_ext.ops.core.dispatch_cache import is_autocast
 
 __all__ = ["CONVOLUTIONS", "NORMS", "Fold", "convolve_folded"]

@@ -7,13 +7,25 @@ compared, each with its correction.  :func:`offers` says what there was to choos
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any
 
-from triton_ext.errors import UnsupportedError
+import torch
+
+from triton_ext.errors import TritonExtError, UnsupportedError
 from triton_ext.ops.core.case import Case
-from triton_ext.ops.core.device import Device
+from triton_ext.ops.core.device import Device, device_of
 from triton_ext.ops.core.family import Expected, Family
+from triton_ext.ops.core.refusals import (
+    DTYPES,
+    Refusal,
+    check,
+    epilogue_refusals,
+    geometry_refusals,
+    tf32_refusals,
+    type_refusals,
+)
 from triton_ext.ops.core.registry import families_of, family_of
 from triton_ext.ops.tuning_store.lookup import find
 
@@ -22,11 +34,14 @@ __all__ = [
     "Offer",
     "cheapest",
     "in_order",
+    "make_plan",
     "measured",
     "offers",
     "plan",
+    "plan_or_refusal",
     "ranking",
     "refusals",
+    "refusals_on",
 ]
 
 
@@ -62,6 +77,35 @@ class Offer:
     times: tuple[tuple[Any, Expected], ...] = ()
 
 
+@lru_cache(maxsize=4096)
+def make_plan(case: Case, device: torch.device, config: Any = None) -> Any:
+    """Returns the plan of a case on a device; the next call gets the same one.
+
+    A plan is all of a launch that does not depend on addresses; it holds no tensor.
+
+    Args:
+        case: What is computed; its batch is not empty.
+        device: Where the operands are.
+        config: A configuration of a family of the direction; ``None`` lets the planner choose.
+
+    Raises:
+        DescriptorError: TMA cannot express the geometry or the strides.
+        UnsupportedError: No kernel takes the case or the configuration, or the device cannot run
+            it.
+    """
+    found = device_of(device, case.operator)
+    check(case, device)
+    return plan(case, found, config)
+
+
+def plan_or_refusal(case: Case, device: torch.device) -> Any | Refusal:
+    """Returns the plan of a case, as :func:`make_plan`, or why there is none."""
+    try:
+        return make_plan(case, device)
+    except TritonExtError as error:
+        return Refusal(type(error), str(error))
+
+
 def plan(
     case: Case, device: Device, config: Any = None, *, among: Collection[str] | None = None
 ) -> Any:
@@ -87,10 +131,14 @@ def plan(
         if case.packing is not None and not family.reads_packed:
             raise UnsupportedError(f"{case.operator}: {family.kind} does not take packed rows")
         return family.bind(config, case, device)
-    choice = measured(case, device) if among is None else None
+    # Tables hold choices for pixels as they are.
+    is_asked = among is None and case.packing is None
+    choice = measured(case, device) if is_asked else None
     choice = choice or cheapest(case, device, among)
     if choice is None:
-        raise UnsupportedError(f"{case.operator}: " + "; ".join(refusals(case, device)))
+        raise UnsupportedError(
+            f"{case.operator}: " + "; ".join(_refusals_of_families(case, device))
+        )
     return choice.family.bind(choice.config, case, device)
 
 
@@ -209,13 +257,24 @@ def in_order(found: Iterable[Offer]) -> list[Any]:
     return configs
 
 
-def refusals(case: Case, device: Device) -> list[str]:
-    """Returns why no family takes a case; nothing if one does.
+def refusals(case: Case, device: Device | None = None) -> list[str]:
+    """Returns why no kernel takes a case; nothing if one does.
 
     Args:
-        case: What is computed.
-        device: Where.
+        case: What is computed; an empty batch counts as one image.
+        device: Where; ``None`` for what no device changes.
     """
+    case = replace(case, problem=replace(case.problem, batch=max(case.problem.batch, 1)))
+    wrong = [*type_refusals(case), *geometry_refusals(case)]
+    if device is not None and device.capability < (9, 0):
+        major, minor = device.capability
+        wrong.append(f"TMA im2col needs sm_90 or newer, the GPU is sm_{major}{minor}")
+    if wrong or device is None:
+        return wrong
+    return _refusals_of_families(case, device)
+
+
+def _refusals_of_families(case: Case, device: Device) -> list[str]:
     found = offers(case, device, compared=True)
     if any(offer.times for offer in found):
         return []
@@ -226,3 +285,22 @@ def refusals(case: Case, device: Device) -> list[str]:
         ]
     every = (_offer(family, case, device) for family in families_of(case.direction))
     return [f"{each.family.kind}: {reason}" for each in every for reason in each.refusals]
+
+
+def refusals_on(case: Case, device: torch.device) -> tuple[str, ...]:
+    """Returns why no kernel takes a case over tensors of a device; empty if one does.
+
+    Args:
+        case: What is computed; an empty batch counts as one image.
+        device: Where the operands are; no GPU is asked about for ``meta``.
+    """
+    found: list[str] = []
+    gpu = None
+    if device.type != "meta":
+        try:
+            gpu = device_of(device, case.operator)
+        except UnsupportedError as error:
+            found.append(str(error))
+    if case.dtype in DTYPES[case.direction]:
+        found += tf32_refusals(case.dtype, device)
+    return (*found, *epilogue_refusals(case, device), *refusals(case, gpu))

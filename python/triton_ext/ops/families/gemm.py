@@ -5,16 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
+from triton_ext import backends
 from triton_ext.errors import UnsupportedError
 from triton_ext.ops import dgrad_config, dgrad_gemm
 from triton_ext.ops.conv_config import ConvConfig, OutputTile, expected_times
 from triton_ext.ops.conv_gemm import ConvPlan, Walked, gemm_plan
-from triton_ext.ops.conv_refusals import conv_violations
 from triton_ext.ops.core.case import Case, Direction
 from triton_ext.ops.core.descriptors import ROW_BYTES
 from triton_ext.ops.core.device import H200, Device
 from triton_ext.ops.core.family import Expected, Family, ranked, smem_refusals
 from triton_ext.ops.residues import classes_of
+
+conv_violations = backends.load("nvidia", "conv_violations")
 
 __all__ = ["GEMM", "GEMM_DGRAD", "tap_refusals"]
 

@@ -59,7 +59,7 @@ def finish_columns(values, row, column, epilogue, ACTIVATION: gl.constexpr):
         epilogue: (bias_ptr, scale_ptr, tile_scale_ptr, residual_ptr, out_scale_ptr, m_gemm, co,
             image_size); pointers are None for what there is not.  co is a multiple of 8.  Where
             image_size, output pixels per dimension, is not None, the residual is [N, Co].
-        ACTIVATION: One of ``epilogue_device.activate``, or ``"none"``.
+        ACTIVATION: One of ``kernels.epilogue.activate``, or ``"none"``.
     """
     bias_ptr, scale_ptr, tile_scale_ptr, residual_ptr, out_scale_ptr, m_gemm, co, image_size = (
         epilogue

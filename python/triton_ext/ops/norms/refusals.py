@@ -8,7 +8,7 @@ from typing import Any, Literal
 import torch
 from torch.autograd import forward_ad
 
-from triton_ext.ops.api.calls import is_transformed
+from triton_ext.ops.api.operators import is_transformed
 from triton_ext.ops.core.device import IS_INTERPRETED
 from triton_ext.ops.core.dispatch_cache import PLAIN_TYPES, cached, keep, operand_key
 from triton_ext.ops.core.memory_format import channels_last_strides

@@ -13,8 +13,8 @@ from typing import Any, ClassVar
 
 import torch
 
+from triton_ext import backends
 from triton_ext.errors import UnsupportedError
-from triton_ext.ops.conv_refusals import conv_violations
 from triton_ext.ops.core.case import Case, Direction
 from triton_ext.ops.core.device import Device
 from triton_ext.ops.core.epilogue import PLAIN, EpilogueSpec
@@ -30,6 +30,8 @@ from triton_ext.ops.rewrites.partial_im2col import (
     packed_times,
 )
 from triton_ext.ops.row_packing import packing_reasons
+
+conv_violations = backends.load("nvidia", "conv_violations")
 
 __all__ = ["AS_FPROP", "AsFpropConfig", "ForwardDgradPlan"]
 

@@ -9,7 +9,6 @@ from typing import Any
 
 import torch
 
-from triton_ext.ops import conv_plan, dgrad_plan, wgrad_plan
 from triton_ext.ops.conv_config import ConvConfig
 from triton_ext.ops.core import planner
 from triton_ext.ops.core.case import Case, Direction
@@ -25,8 +24,6 @@ __all__ = ["MOST_CANDIDATES", "candidates", "make_plan", "make_tensors", "run_pl
 
 #: Compiling one takes 1.5 s of a core, which is most of what tuning costs.
 MOST_CANDIDATES = 6
-
-_MODULES = {"fprop": conv_plan, "dgrad": dgrad_plan, "wgrad": wgrad_plan}
 
 # A family that its model expects to take so many times what others do is not tried.
 _HOPELESS = 1.5
@@ -78,12 +75,10 @@ def candidates(
     )
     if not isinstance(machine, Device):
         raise TypeError(f"candidates: machine is {machine!r}: expected a Device")
-    module: Any = _MODULES[direction]
-    if not problem.batch or module.reasons(problem, dtype, machine):
+    if not problem.batch or planner.refusals(case, machine):
         return []
     best = planner.cheapest(case, machine)
-    if best is None:
-        return []
+    assert best is not None
     found = [offer for offer in planner.offers(case, machine) if offer.times]
     first = planner.in_order(each for each in found if _is_beside(each.family, best.family))
     others = planner.in_order(
@@ -171,27 +166,9 @@ def make_plan(case: Case, device: torch.device, config: Any = None) -> Any:
     Args:
         case: What is computed.
         device: Where the tensors are.
-        config: The configuration; ``None`` as for the planners.
+        config: The configuration; ``None`` as for the planner.
     """
-    problem, dtype = case.problem, case.dtype
-    x_strides, y_strides = _strides(problem.x_shape), _strides(problem.y_shape)
-    if case.direction == "fprop":
-        return conv_plan.make_plan(problem, x_strides, dtype, device, case.epilogue, config)
-    if case.direction == "dgrad":
-        return dgrad_plan.make_plan(problem, y_strides, dtype, device, config)
-    return wgrad_plan.make_plan(
-        problem, x_strides, y_strides, dtype, device, config, case.out_dtype
-    )
-
-
-def _strides(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Returns strides of [N, C, *spatial] in channels-last memory."""
-    strides, step = [0] * len(shape), shape[1]
-    strides[1] = 1
-    for dim in (*range(len(shape) - 1, 1, -1), 0):
-        strides[dim] = step
-        step *= shape[dim]
-    return tuple(strides)
+    return planner.make_plan(case.dense, device, config)
 
 
 def make_tensors(case: Case, device: torch.device) -> tuple[Tensors, EpilogueOperands]:

@@ -15,10 +15,10 @@ import torch
 
 from triton_ext.errors import TritonExtError, UnsupportedError
 from triton_ext.ops.api.explain import explain_case
-from triton_ext.ops.conv_plan import INPUT_DTYPES
 from triton_ext.ops.core.case import DIRECTIONS, Case, Direction
 from triton_ext.ops.core.device import KNOWN
 from triton_ext.ops.core.problem import ConvProblem
+from triton_ext.ops.core.refusals import DTYPES
 from triton_ext.ops.tuning.collect import Calls, check_inputs, collect, parse_shape
 from triton_ext.ops.tuning.processes import CompilePool
 from triton_ext.ops.tuning.runs import reload, tune
@@ -196,10 +196,10 @@ def _directions(arguments: argparse.Namespace) -> tuple[Direction, ...]:
 
 
 def _dtype(name: str) -> torch.dtype:
-    names = [str(dtype).removeprefix("torch.") for dtype in INPUT_DTYPES]
+    names = [str(dtype).removeprefix("torch.") for dtype in DTYPES["fprop"]]
     if name not in names:
         raise CommandError(f"dtype '{name}': expected one of {', '.join(names)}")
-    return INPUT_DTYPES[names.index(name)]
+    return DTYPES["fprop"][names.index(name)]
 
 
 def _problem(text: str) -> ConvProblem:

@@ -18,7 +18,7 @@ import torch
 from triton.backends.compiler import GPUTarget
 from triton.runtime.driver import driver
 
-from triton_ext.ops import conv_plan, dgrad_plan, wgrad_plan
+from triton_ext.ops.core import planner
 from triton_ext.ops.core.case import Case
 from triton_ext.ops.core.device import Device, assumed_device
 from triton_ext.ops.core.launcher import compiling
@@ -68,8 +68,7 @@ def compile_plan(case: Case, config: Any, machine: Device) -> int:
     meta = torch.device("meta")
     with assumed_device(machine), compiling() as kernels:
         # A plan that was made before could hold what was compiled for another machine.
-        for module in (conv_plan, dgrad_plan, wgrad_plan):
-            module.make_plan.cache_clear()
+        planner.make_plan.cache_clear()
         run_plan(case, make_plan(case, meta, config), make_tensors(case, meta))
     return max(int(kernel.metadata.shared) for kernel in kernels)
 

@@ -17,8 +17,7 @@ from typing import Any, Protocol
 import torch
 
 from triton_ext.errors import UnsupportedError
-from triton_ext.ops import conv_plan, dgrad_plan, wgrad_plan
-from triton_ext.ops.core import dispatch_cache
+from triton_ext.ops.core import dispatch_cache, planner
 from triton_ext.ops.core.case import Case
 from triton_ext.ops.core.device import Device, device_of
 from triton_ext.ops.tuning.calls import (
@@ -169,8 +168,7 @@ def reload() -> None:
     running, or captured in a CUDA graph, stays what it is.
     """
     lookup.forget()
-    for module in (conv_plan, dgrad_plan, wgrad_plan):
-        module.make_plan.cache_clear()
+    planner.make_plan.cache_clear()
     dispatch_cache.clear()
 
 
