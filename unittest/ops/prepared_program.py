@@ -420,7 +420,7 @@ def check_repeated_training() -> None:
         kept.extend((y, *gradients))
     assert [tuple(each.shape) for each in gradients] == [x.shape, weight.shape, bias.shape]
     forward, backward = of_functions()
-    for each in (plan_of(forward), backward.of_x, backward.of_weight):
+    for each in (plan_of(forward), *backward):
         assert each.is_prepared
 
 

@@ -437,7 +437,7 @@ def test_gradients_of_what_does_not_fit():
     )
     refused(
         ValueError,
-        "conv2d_weight: x has 2 images, dy has 1",
+        "conv2d_weight: x has 2 images, grad_output has 1",
         ops.conv2d_weight,
         X,
         (16, 8, 3, 3),
@@ -445,7 +445,7 @@ def test_gradients_of_what_does_not_fit():
     )
     refused(
         TypeError,
-        "conv2d_weight: dy is torch.float32, x is",
+        "conv2d_weight: grad_output is torch.float32, x is",
         ops.conv2d_weight,
         X,
         (16, 8, 3, 3),

@@ -107,4 +107,4 @@ def test_mypy_sees_the_signatures(tmp_path):
     assert "fallback:" in done.stdout
     assert "epilogue_operands:" in done.stdout
     assert 'called.py:3: error: Unexpected keyword argument "strides"' in done.stdout
-    assert 'called.py:4: error: Missing positional argument "weight"' in done.stdout
+    assert "called.py:4: error: Missing positional argument" in done.stdout

@@ -87,7 +87,8 @@ def convolve(
             return bound.differentiate(x, weight, bias)
         return bound.run(x, weight, bias)
     if key is None and (operands := autocast_operands(x, weight, bias)) is not None:
-        return convolve(dims, *operands, given, fallback)
+        x, weight, bias = operands
+        return convolve(dims, x, weight, bias, given, fallback)
     check_arguments(name, {"x": x, "weight": weight, "bias": bias}, given, fallback)
     if x.dim() == dims + 1:
         return convolve(dims, x.unsqueeze(0), weight, bias, given, fallback).squeeze(0)
@@ -267,7 +268,8 @@ def convolve_transposed(
             return bound.differentiate(x, weight, bias)
         return bound.run(x, weight, bias)
     if key is None and (operands := autocast_operands(x, weight, bias)) is not None:
-        return convolve_transposed(dims, *operands, given, output_padding, fallback)
+        x, weight, bias = operands
+        return convolve_transposed(dims, x, weight, bias, given, output_padding, fallback)
     check_arguments(name, {"x": x, "weight": weight, "bias": bias}, given, fallback)
     if x.dim() == dims + 1:
         x = x.unsqueeze(0)

@@ -9,7 +9,7 @@ backward describes the tensors that it is given, because hooks may have replaced
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -20,6 +20,7 @@ from triton_ext.ops.api.checks import check_operands, check_pair
 from triton_ext.ops.api.operators import (
     FPROP,
     FUSED,
+    GRADIENTS,
     INTO,
     ConvCall,
     function_of,
@@ -114,7 +115,7 @@ def bind(c: ConvCall) -> BoundPlan | Refusal:
     return bound
 
 
-def _run_forward(plan: Any, x: Tensor, weight: Tensor, *operands: Tensor | None) -> Tensor:
+def _run_forward(plan: Any, x: Tensor, weight: Tensor, *operands: Any) -> Tensor:
     y: Tensor = plan.run(x, weight, EpilogueArguments(*operands).operands())
     return y
 
@@ -129,7 +130,11 @@ def _run_wgrad(plan: Any, x: Tensor, dy: Tensor) -> Tensor:
     return dw
 
 
-_RUN = {"fprop": _run_forward, "dgrad": _run_dgrad, "wgrad": _run_wgrad}
+_RUN: dict[Direction, Callable[..., Tensor]] = {
+    "fprop": _run_forward,
+    "dgrad": _run_dgrad,
+    "wgrad": _run_wgrad,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,15 +230,6 @@ class BoundConvolution:
         return y
 
 
-@dataclass(frozen=True, slots=True)
-class _BoundGradient:
-    """Computes the gradient of an operand from two of both operands and the output's gradient."""
-
-    plan: BoundPlan
-    first: int
-    second: int
-
-
 class _Convolution(torch.autograd.Function):
     """A bound convolution; the derivatives of its gradients are those of the operators."""
 
@@ -251,36 +247,26 @@ class _Convolution(torch.autograd.Function):
         _, *needs = ctx.needs_input_grad
         bound, tensors = ctx.bound, (first, second, grad)
         key = None if _is_grad_enabled() else backward_key(bound.words, (grad, first, second))
-        found: list[_BoundGradient | None] | None = cached(key)
+        found: list[BoundPlan | None] | None = cached(key)
         if found is None or (needs[0] and not found[0]) or (needs[1] and not found[1]):
             computed = gradients(bound.direction, tensors, bound.parameters, needs)
             if key is not None and _is_in_order(grad):
                 found = found or [None, None]
                 for operand in (0, 1):
                     if needs[operand]:
-                        found[operand] = _bind_gradient(bound, operand, tensors)
+                        call = gradient_call(bound.direction, operand, tensors, bound.parameters)
+                        plan = bind(call)
+                        found[operand] = plan if isinstance(plan, BoundPlan) else None
                 keep(key, found)
             return None, *computed
-        result: list[Tensor | None] = [None]
-        for gradient, is_needed in zip(found, needs, strict=False):
-            dx = None
-            if is_needed and gradient is not None:
-                dx = gradient.plan.run(tensors[gradient.first], tensors[gradient.second])
-            result.append(dx)
-        return *result, grad.sum(pixel_dims(grad)) if needs[2] else None
+        (_, a, b), (_, c, d) = GRADIENTS[bound.direction]
+        dx = found[0].run(tensors[a], tensors[b]) if needs[0] and found[0] else None
+        dw = found[1].run(tensors[c], tensors[d]) if needs[1] and found[1] else None
+        return None, dx, dw, grad.sum(pixel_dims(grad)) if needs[2] else None
 
 
 # Function.apply first asks for transforms, which a call with a key has none of.
 _apply = super(torch.autograd.Function, _Convolution).apply
-
-
-def _bind_gradient(
-    bound: BoundConvolution, operand: int, tensors: tuple[Tensor, Tensor, Tensor]
-) -> _BoundGradient | None:
-    """Returns what computes the gradient of an operand, if a kernel does."""
-    _, first, second = operators.GRADIENTS[bound.direction][operand]
-    plan = bind(gradient_call(bound.direction, operand, tensors, bound.parameters))
-    return _BoundGradient(plan, first, second) if isinstance(plan, BoundPlan) else None
 
 
 def _is_in_order(grad: Tensor) -> bool:

@@ -177,7 +177,7 @@ def _batch(info: Any, in_dims: Sequence[Any], c: ConvCall) -> tuple[Tensor, int]
     bias_dim = None if c.operator.direction == "wgrad" else in_dims[2]
     if bias_dim is not None and second is None:
         _refuse("a mapped bias with a filter that is not mapped")
-    a, b, out = _ROLES[c.operator.direction]
+    a, b, out = tuple(_ROLES[c.operator.direction])
     groups, parameters, count = c.parameters.groups, c.parameters, info.batch_size
     if first is not None and second is not None:
         at, groups = {role: (_GROUPED[role], False) for role in (a, b, out)}, 1

@@ -26,7 +26,8 @@ Tensor = torch.Tensor
 
 def by_torch(c: ConvCall) -> Tensor:
     """Returns the output of a call without a function; writes ``epilogue.amax``."""
-    first, second, epilogue, parameters, size = c[1:6]
+    first, second, epilogue, parameters = c[1:5]
+    size: Any = c.size
     bias, direction, is_fused = epilogue.bias, c.operator.direction, bool(c.operator.others)
     if direction == "wgrad":
         return _wgrad(first, second, parameters, tuple(size))
