@@ -28,7 +28,7 @@ from triton_ext.ops.api.operators import (
 )
 from triton_ext.ops.api.reference import by_torch
 from triton_ext.ops.core.case import Direction
-from triton_ext.ops.core.dispatch_cache import backward_key, cached, keep, operand_key
+from triton_ext.ops.core.dispatch_cache import cached, keep, operand_key, tensor_key
 from triton_ext.ops.core.epilogue import PLAIN, EpilogueArguments, output_dtype
 from triton_ext.ops.core.launcher import BoundPlan
 from triton_ext.ops.core.memory_format import channels_last, empty_channels_last, pixel_dims
@@ -246,7 +246,9 @@ class _Convolution(torch.autograd.Function):
         first, second = ctx.saved_tensors
         _, *needs = ctx.needs_input_grad
         bound, tensors = ctx.bound, (first, second, grad)
-        key = None if _is_grad_enabled() else backward_key(bound.words, (grad, first, second))
+        key = None
+        if not _is_grad_enabled():
+            key = tensor_key(bound.words, (grad, first, second), is_convolution=True)
         found: list[BoundPlan | None] | None = cached(key)
         if found is None or (needs[0] and not found[0]) or (needs[1] and not found[1]):
             computed = gradients(bound.direction, tensors, bound.parameters, needs)

@@ -25,6 +25,7 @@ import torch
 from torch.autograd import forward_ad
 
 from triton_ext.ops.api.reference import by_torch
+from triton_ext.ops.core import dispatch_cache
 from triton_ext.ops.core.case import Case, Direction
 from triton_ext.ops.core.dispatch_cache import cast_operands, is_autocast
 from triton_ext.ops.core.epilogue import EpilogueArguments, is_device_function, result_refusal
@@ -291,11 +292,7 @@ _SEES_LAYERS = tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 13)
 
 def is_differentiated(*tensors: Tensor | None) -> bool:
     """Tells whether torch may ask for a derivative of what is computed from these tensors."""
-    if torch.is_grad_enabled():
-        for tensor in tensors:
-            if tensor is not None and tensor.requires_grad:
-                return True
-    return is_transformed()
+    return dispatch_cache.is_differentiated(*tensors) or is_transformed()
 
 
 def is_traced() -> bool:
