@@ -10,7 +10,7 @@ from __future__ import annotations
 import argparse
 import pathlib
 from collections import Counter
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from benchmarks.compile_ahead import CompilePool
@@ -92,14 +92,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def candidates(layer: Layer, direction: str, num_sms: int, per_width: int) -> list[Any]:
     """The model's choice, and the best of each width of a thread."""
-    from triton_ext.ops.families.depthwise.config import Walk, rank_wgrad, ranking
+    import torch
+    from triton_ext.ops.core.case import Case
+    from triton_ext.ops.core.device import KNOWN
+    from triton_ext.ops.families.depthwise import DEPTHWISE, DEPTHWISE_DGRAD
+    from triton_ext.ops.families.depthwise_wgrad import DEPTHWISE_WGRAD
 
-    problem = layer.problem()
-    if direction == "wgrad":
-        ranked: list[Any] = rank_wgrad(Walk.forward(problem), num_sms)
-    else:
-        walk = Walk.forward(problem) if direction == "fprop" else Walk.backward(problem)
-        ranked = ranking(walk, num_sms)
+    families: dict[str, Any] = {
+        "fprop": DEPTHWISE,
+        "dgrad": DEPTHWISE_DGRAD,
+        "wgrad": DEPTHWISE_WGRAD,
+    }
+    case = Case(direction=direction, problem=layer.problem(), dtype=torch.float16)  # type: ignore[arg-type]
+    ranked = families[direction].candidates(case, replace(KNOWN["h200"], num_sms=num_sms))
     taken: Counter[Any] = Counter()
     found = []
     for config in ranked:

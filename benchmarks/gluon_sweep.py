@@ -73,7 +73,7 @@ def jit_config(kernel: str, problem: Any, dtype: Any, num_sms: int) -> Any:
 
 def _tiles(block_k: int, *, rows_from_w: bool = False) -> Iterator[Any]:
     """Every legal tile of the forward and input gradient kernels, with all stages that fit."""
-    from triton_ext.ops.hopper.tiles import TileConfig
+    from triton_ext.ops.families.gluon_config import TileConfig
 
     axes: Any = (ROLES, WIDTHS, STORES, GROUPS_M)
     if rows_from_w:
@@ -109,7 +109,7 @@ def candidates(
 ) -> list[Any]:
     """Returns what is tried of the Gluon kernel, what its model takes for the fastest first."""
     import torch
-    from triton_ext.ops.hopper.tiles import TileConfig, keep_filter, launch_problems
+    from triton_ext.ops.families.gluon_config import TileConfig, keep_filter, launch_refusals
     from triton_ext.ops.wgrad_config import WgradChoice
 
     ranked = _ranking(kernel, problem, dtype or torch.float16, num_sms)
@@ -128,22 +128,20 @@ def candidates(
     kept = [
         k for c in wide if steps and not c.block_n_rest and (k := keep_filter(c, steps)) is not None
     ]
-    legal = [c for c in (*wide, *kept) if not launch_problems(c, steps, columns, num_sms)] + turned
+    legal = [c for c in (*wide, *kept) if not launch_refusals(c, steps, columns, num_sms)] + turned
     return list(dict.fromkeys([*shipped, *legal]))
 
 
 def model_us(kernel: str, problem: Any, config: Any, num_sms: int) -> float:
     """What the model expects of a shipped configuration, in microseconds; else NaN."""
     from triton_ext.ops.dgrad_gemm import residues_of
-    from triton_ext.ops.hopper import dgrad_config, fprop_config
+    from triton_ext.ops.families.gluon_cost import dgrad_times, expected_times
 
     p = problem
     if kernel == "dgrad":
-        times = dgrad_config.expected_times(
-            residues_of(p), p.batch, p.in_channels, p.out_channels, num_sms
-        )
+        times = dgrad_times(residues_of(p), p.batch, p.in_channels, p.out_channels, num_sms)
     elif kernel == "fprop":
-        times = fprop_config.expected_times(
+        times = expected_times(
             p.geometry.m_gemm, p.out_channels, p.in_channels, p.taps, num_sms,
             x_is_matrix=p.is_pointwise,
         )  # fmt: skip

@@ -21,8 +21,8 @@ from triton_ext.ops.core.case import Case
 from triton_ext.ops.core.descriptors import packed_strides
 from triton_ext.ops.core.device import Device, device_of
 from triton_ext.ops.core.problem import ConvProblem
-from triton_ext.ops.families.few_channels import config as few_channels
-from triton_ext.ops.row_packing import RowPacking
+from triton_ext.ops.families.few_channels import FEW_CHANNELS
+from triton_ext.ops.rewrites.packing import RowPacking
 
 from benchmarks.conv_runs import H200_MULTIPROCESSORS, announce, make_timer, opened
 from benchmarks.conv_variants import make_operands
@@ -161,7 +161,8 @@ def functions_of(layer: FewChannels, dtype: str) -> tuple[dict[str, Function], d
         configs[name] = str(plan.config)
         functions[name] = lambda plan=plan: plan.run(x, weight)
         functions[f"{name}_copies"] = lambda copies=copies: (copies.x(x), copies.weight(weight))
-    for number, config in enumerate(few_channels.ranking(layer.problem, x.dtype, machine)):
+    refused = FEW_CHANNELS.refusals(case, machine)
+    for number, config in enumerate(() if refused else FEW_CHANNELS.candidates(case, machine)):
         name = f"gather_{number}" if number else "gather"
         plan = planner.plan(case, machine, config)
         configs[name] = str(config)

@@ -13,7 +13,7 @@ from triton_ext.gluon import nvidia as xnv
 # The examples are not installed; they are imported from the root of the checkout.
 sys.path.insert(0, str(pathlib.Path(__file__).absolute().parents[2]))
 
-from triton_ext.ops.hopper.tiles import cooperative, keep_filter, ping_pong
+from triton_ext.ops.families.gluon_config import cooperative, keep_filter, ping_pong
 from triton_ext.ops.hopper.wgrad_tiles import WgradTileConfig
 
 from examples.gluon.hopper.dgrad import conv_dgrad

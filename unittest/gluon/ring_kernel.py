@@ -6,7 +6,7 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier
 from triton_ext.gluon import nvidia as xnv
-from triton_ext.ops.hopper.names import typed
+from triton_ext.host.gluon_names import typed
 
 BARRIER = gl.constexpr(mbarrier.MBarrierLayout())
 

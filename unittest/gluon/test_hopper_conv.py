@@ -30,9 +30,8 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
 
 from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
 from triton.experimental.gluon import language as gl  # noqa: E402
-from triton_ext.ops.hopper import fprop_config, tiles  # noqa: E402
-from triton_ext.ops.hopper.dgrad_config import narrow_configs  # noqa: E402
-from triton_ext.ops.hopper.tiles import (  # noqa: E402
+from triton_ext.ops.families import gluon_config, gluon_cost  # noqa: E402
+from triton_ext.ops.families.gluon_config import (  # noqa: E402
     RESERVED_BYTES,
     SMEM_BYTES,
     TileConfig,
@@ -40,6 +39,7 @@ from triton_ext.ops.hopper.tiles import (  # noqa: E402
     keep_filter,
     ping_pong,
 )
+from triton_ext.ops.families.gluon_cost import narrow_configs  # noqa: E402
 from triton_ext.ops.residues import Residues  # noqa: E402
 
 from examples.gluon.hopper import dgrad, fprop  # noqa: E402
@@ -52,7 +52,7 @@ from examples.gluon.hopper.launch import (  # noqa: E402
 JOIN = capabilities()["wgmma-join"]
 needs_join = pytest.mark.skipif(not JOIN.available, reason=JOIN.reason)
 KEPT = tuple(keep_filter(config, 6) for config in fprop.KEEPING_CONFIGS)
-COMPILED = (*fprop.CONFIGS, *KEPT, *fprop_config.FEW_COLUMNS_CONFIGS)
+COMPILED = (*fprop.CONFIGS, *KEPT, *gluon_cost.FEW_COLUMNS_CONFIGS)
 
 
 # ---- Configurations ----------------------------------------------------------------------------
@@ -173,7 +173,7 @@ JOINED = (
 
 @needs_join
 def test_what_is_joined():
-    shipped = (*COMPILED, *fprop_config.MATRIX_CONFIGS, *fprop_config.TURNED_CONFIGS)
+    shipped = (*COMPILED, *gluon_cost.MATRIX_CONFIGS, *gluon_cost.TURNED_CONFIGS)
     for config in (*JOINED, *shipped):
         assert config.joins == (config.block_n_rest > 0 and config.block_n <= 256)
     for columns, rest in ((64, 0), (64, 64), (256, 64)):
@@ -202,7 +202,7 @@ def test_where_the_spare_piece_does_not_fit_nothing_is_joined():
 
 def test_a_host_that_cannot_joins_nothing(monkeypatch):
     unknown = dataclasses.replace(JOIN, available=False)
-    monkeypatch.setattr(tiles, "capabilities", lambda: {"wgmma-join": unknown})
+    monkeypatch.setattr(gluon_config, "capabilities", lambda: {"wgmma-join": unknown})
     assert not any(config.joins for config in JOINED)
 
 

@@ -41,7 +41,7 @@ from hopper_cases import (  # noqa: E402
     assert_close,
     poison,
 )
-from triton_ext.ops.hopper.tiles import TileConfig, keep_filter  # noqa: E402
+from triton_ext.ops.families.gluon_config import TileConfig, keep_filter  # noqa: E402
 
 from examples.gluon.hopper import dgrad, fprop  # noqa: E402
 

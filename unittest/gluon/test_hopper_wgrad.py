@@ -26,7 +26,7 @@ if not CAPABILITY.available:
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
 
 from triton.experimental.gluon import language as gl  # noqa: E402
-from triton_ext.ops.hopper.tiles import RESERVED_BYTES  # noqa: E402
+from triton_ext.ops.families.gluon_config import RESERVED_BYTES  # noqa: E402
 from triton_ext.ops.hopper.wgrad_tiles import (  # noqa: E402
     CONFIGS,
     MOST_ADDED_PARTS,

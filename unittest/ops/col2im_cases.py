@@ -6,14 +6,19 @@ import random
 from dataclasses import replace
 
 import torch
+from family_plans import H200, case_of
 from fprop_cases import Case
 from fprop_cases import draw as draw_any
 from triton_ext.ops.core.problem import ConvProblem
-from triton_ext.ops.families.kn2row.config import Col2ImConfig, col2im_reasons
+from triton_ext.ops.families.kn2row import KN2ROW, Col2ImConfig
 
 __all__ = ["DTYPES", "draw", "draw_config", "draw_problem"]
 
 DTYPES = (torch.float16, torch.bfloat16)
+
+# Only the problem can be refused with these.
+_WIDE = Col2ImConfig(block_m=256, rows=1)
+_LARGE = replace(H200, smem_bytes=1 << 30)
 
 
 def draw_problem(rng: random.Random, *, pixels: int) -> ConvProblem:
@@ -40,7 +45,9 @@ def draw_problem(rng: random.Random, *, pixels: int) -> ConvProblem:
             dilation=several(1, 3),
         )
         # Some taps and channels are too many.
-        if min(problem.output_size) > 0 and not col2im_reasons(problem, torch.float16):
+        if min(problem.output_size) > 0 and not KN2ROW.config_refusals(
+            _WIDE, case_of(KN2ROW, problem), _LARGE
+        ):
             return problem
 
 

@@ -11,16 +11,13 @@ from triton.compiler import ASTSource
 from triton.tools.tensor_descriptor import TensorDescriptor
 from triton_ext.emulator import Program
 from triton_ext.gluon import nvidia as xnv
-from triton_ext.ops import (
-    conv_gemm,
-    row_copy,
-)
+from triton_ext.ops import conv_gemm
 from triton_ext.ops.conv_config import SMEM_BYTES
 from triton_ext.ops.core import planner
 from triton_ext.ops.core.device import Device
-from triton_ext.ops.families.depthwise import plan as depthwise_plan
+from triton_ext.ops.families import depthwise, direct, few_channels, kn2row
 from triton_ext.ops.hopper import fprop_plan
-from triton_ext.ops.kernels import direct, few_channels, kn2row
+from triton_ext.ops.kernels import row_copy
 
 NAMES = {
     torch.float16: "fp16",
@@ -104,7 +101,7 @@ def emulate(monkeypatch: Any, num_sms: int = 3, *, gluon: bool = False) -> None:
         (direct, "conv_direct_kernel"),
         (kn2row, "conv_col2im_kernel"),
         (few_channels, "conv_gather_kernel"),
-        (depthwise_plan, "conv_depthwise_kernel"),
+        (depthwise, "conv_depthwise_kernel"),
         (row_copy, "row_copy_kernel"),
     ):
         monkeypatch.setattr(module, name, EmulatedKernel(getattr(module, name)))

@@ -9,7 +9,7 @@ import torch
 from fprop_cases import Case
 from fprop_cases import draw as draw_any
 from triton_ext.ops.core.problem import ConvProblem
-from triton_ext.ops.families.few_channels.config import GatherConfig
+from triton_ext.ops.families.few_channels import GatherConfig
 
 __all__ = ["DTYPES", "draw", "draw_config", "draw_problem"]
 

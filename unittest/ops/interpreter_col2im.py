@@ -13,6 +13,7 @@ from host_plan import drawn
 if os.environ.get("TRITON_INTERPRET") != "1":
     pytest.skip("set TRITON_INTERPRET=1 before pytest starts", allow_module_level=True)
 
+import family_plans
 from col2im_cases import draw, draw_config, draw_problem
 from fprop_cases import ACTIVATIONS, Case, check, convolve
 from planned import plan_fprop
@@ -23,9 +24,7 @@ from triton_ext.ops.core import planner
 from triton_ext.ops.core.device import device_of
 from triton_ext.ops.core.epilogue import PLAIN
 from triton_ext.ops.core.launcher import Launcher
-from triton_ext.ops.families.kn2row.config import Col2ImConfig, ranking
-from triton_ext.ops.families.kn2row.family import KN2ROW
-from triton_ext.ops.kernels.kn2row import Col2ImPlan, col2im_plan
+from triton_ext.ops.families.kn2row import KN2ROW, Col2ImConfig
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
 
@@ -36,7 +35,7 @@ SMALL = Col2ImConfig(block_m=64, rows=3)
 
 
 def plan_of(problem, x, config=None, epilogue=PLAIN):
-    return col2im_plan(problem, x.stride(), x.dtype, MACHINE, epilogue, config)
+    return family_plans.plan_of(KN2ROW, problem, x, MACHINE, config, epilogue)
 
 
 @pytest.mark.parametrize("number", range(400 if NIGHTLY else drawn(32)))
@@ -97,7 +96,7 @@ def test_any_memory_is_read():
         (moved[:1].expand(2, -1, -1, -1), 1),
     ):
         plan = plan_of(LAST, x, SMALL)
-        assert plan.vector == vector
+        assert plan.launcher.constants["VECTOR"] == vector
         assert_is_torchs(plan.run(x, weight), LAST, x, weight)
 
 
@@ -110,7 +109,7 @@ def test_one_launch_by_default(monkeypatch):
         launch(launcher, *arguments)
 
     monkeypatch.setattr(Launcher, "launch", counted)
-    config = next(iter(ranking(LAST, HALF, device_of(torch.device("cpu"), "conv2d"))))
+    config = family_plans.configs_of(KN2ROW, LAST, HALF, MACHINE)[0]
     choice = planner.Choice(KN2ROW, config)
     monkeypatch.setattr(planner, "cheapest", lambda *_: choice)
     x, weight = (channels_last(shape, HALF, 1) for shape in (LAST.x_shape, LAST.w_shape))
@@ -138,7 +137,5 @@ def test_what_is_not_taken():
             plan_fprop(problem, x.stride(), HALF, CPU, PLAIN, config)
     with pytest.raises(UnsupportedError, match="expected float16 or bfloat16"):
         plan_fprop(LAST, x.stride(), torch.float32, CPU, PLAIN, SMALL)
-    assert isinstance(plan_fprop(LAST, x.stride(), HALF, CPU, PLAIN, SMALL), Col2ImPlan)
-    with pytest.raises(UnsupportedError, match="no configuration fits 2048 channels"):
-        plan_of(replace(LAST, in_channels=2048), x)
+    assert plan_fprop(LAST, x.stride(), HALF, CPU, PLAIN, SMALL).config == SMALL
     assert Case(problem=LAST, dtype=HALF).plan(x, SMALL).config == SMALL

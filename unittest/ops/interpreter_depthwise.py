@@ -19,12 +19,15 @@ if os.environ.get("TRITON_INTERPRET") != "1":
 from planned import plan_dgrad, plan_fprop, plan_wgrad
 from triton_ext.ops.core.case import Case
 from triton_ext.ops.core.device import device_of
-from triton_ext.ops.core.epilogue import PLAIN
 from triton_ext.ops.core.problem import ConvProblem
-from triton_ext.ops.families.depthwise import plan as depthwise_plan
-from triton_ext.ops.families.depthwise.config import DepthwiseConfig, DepthwiseWgradConfig
-from triton_ext.ops.families.direct import DIRECT_DGRAD
-from triton_ext.ops.kernels.direct import DirectConfig, DirectPlan
+from triton_ext.ops.families.depthwise import (
+    DEPTHWISE,
+    DEPTHWISE_DGRAD,
+    DepthwiseConfig,
+    PixelStrides,
+)
+from triton_ext.ops.families.depthwise_wgrad import DepthwiseWgradConfig
+from triton_ext.ops.families.direct import DIRECT_DGRAD, DirectConfig
 
 CPU = torch.device("cpu")
 HALF = torch.float16
@@ -83,6 +86,12 @@ def assert_close(found: torch.Tensor, expected: torch.Tensor, what: object) -> N
     assert error <= limit, f"{error}, allowed {limit}: {what}"
 
 
+def bind(family, problem, dtype, config=None, **strides):
+    case = Case(direction=family.direction, problem=problem, dtype=dtype, **strides)
+    config = config or next(iter(family.candidates(case, MACHINE)))
+    return family.bind(config, case, MACHINE)
+
+
 def small_config(rng: random.Random, up: int) -> DepthwiseConfig:
     return DepthwiseConfig(
         qw=up * rng.randint(1, 3), block_p=rng.choice((8, 32)), block_c=rng.choice((16, 32))
@@ -98,10 +107,10 @@ def test_forward_and_gradient_of_the_input(seed):
     dx, _ = gradients(problem, x, weight, dy)
     y = convolve(problem, x.double(), weight.double())
     config = None if seed % 2 else small_config(rng, 1)
-    plan = depthwise_plan.forward_plan(problem, x.stride(), dtype, dtype, MACHINE, PLAIN, config)
+    plan = bind(DEPTHWISE, problem, dtype, config, x_strides=x.stride())
     assert_close(plan.run(x, weight), y, (problem, plan.config))
     config = None if seed % 2 else small_config(rng, problem.stride[-1])
-    plan = depthwise_plan.input_gradient_plan(problem, dy.stride(), dtype, MACHINE, config)
+    plan = bind(DEPTHWISE_DGRAD, problem, dtype, config, dy_strides=dy.stride())
     bias = torch.randn(problem.in_channels)
     assert_close(plan.run(dy, weight), dx, (problem, plan.config))
     biased = dx + bias.double().view(-1, *[1] * problem.dims)
@@ -118,9 +127,8 @@ def test_gradient_of_the_input_of_small_groups(seed):
     if seed % 3 == 0:
         dy = dy.contiguous()
     dx, _ = gradients(problem, x, weight, dy)
-    case = Case(direction="dgrad", problem=problem, dtype=dtype, dy_strides=dy.stride())
-    plan = DIRECT_DGRAD.bind(DirectConfig(block_m=64, block_n=32), case, MACHINE)
-    assert isinstance(plan.plain, DirectPlan)
+    config = DirectConfig(block_m=64, block_n=32)
+    plan = bind(DIRECT_DGRAD, problem, dtype, config, dy_strides=dy.stride())
     assert_close(plan.run(dy, weight), dx, problem)
 
 
@@ -155,8 +163,8 @@ def test_input_as_it_lies(seed):
         x = x.contiguous()
     weight = rows_of(problem.w_shape, HALF, 1)
     expected = convolve(problem, x.double(), weight.double())
-    plan = depthwise_plan.forward_plan(problem, x.stride(), HALF, HALF, MACHINE, PLAIN)
-    assert plan.strides.is_copied == (x.stride(1) != 1)
+    assert PixelStrides.make(x.shape, x.stride()).is_copied == (x.stride(1) != 1)
+    plan = bind(DEPTHWISE, problem, HALF, x_strides=x.stride())
     assert_close(plan.run(x, weight), expected, problem)
 
 

@@ -22,8 +22,8 @@ from triton_ext.errors import DescriptorError, UnsupportedError
 from triton_ext.ops.core.epilogue import EpilogueOperands, EpilogueSpec
 from triton_ext.ops.core.problem import ConvProblem
 from triton_ext.ops.core.refusals import DTYPES
-from triton_ext.ops.families.depthwise.plan import DepthwisePlan
-from triton_ext.ops.kernels.direct import DirectConfig, DirectPlan
+from triton_ext.ops.families.depthwise import DepthwiseConfig
+from triton_ext.ops.families.direct import DirectConfig
 
 # Infinities and what they become are part of the tests.
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
@@ -168,10 +168,10 @@ def test_few_channels_of_a_group_go_without_tensor_cores():
         problem = conv(in_channels=4 * group_ci, out_channels=8, groups=4)
         x = Case(problem=problem, dtype=torch.float16).tensors()[0]
         plan = plan_fprop(problem, x.stride(), x.dtype, x.device)
-        assert isinstance(plan, DirectPlan) == is_direct
+        assert isinstance(plan.config, DirectConfig) == is_direct
     problem = conv(in_channels=4, out_channels=4, groups=4)
     x = Case(problem=problem, dtype=torch.float16).tensors()[0]
-    assert isinstance(plan_fprop(problem, x.stride(), x.dtype, x.device), DepthwisePlan)
+    assert isinstance(plan_fprop(problem, x.stride(), x.dtype, x.device).config, DepthwiseConfig)
 
 
 @pytest.mark.parametrize("seed", range(12))
@@ -184,7 +184,7 @@ def test_depthwise_with_every_epilogue(seed):
             break
     problem = replace(case.problem, out_channels=channels, groups=channels)
     case = replace(case, problem=problem)
-    assert isinstance(case.plan(case.tensors()[0]), DepthwisePlan)
+    assert isinstance(case.plan(case.tensors()[0]).config, DepthwiseConfig)
     check(case)
 
 

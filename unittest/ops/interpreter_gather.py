@@ -12,6 +12,7 @@ import torch
 if os.environ.get("TRITON_INTERPRET") != "1":
     pytest.skip("set TRITON_INTERPRET=1 before pytest starts", allow_module_level=True)
 
+import family_plans
 from fprop_cases import ACTIVATIONS, Case, check, convolve
 from gather_cases import draw, draw_config, draw_problem
 from planned import plan_fprop
@@ -22,9 +23,7 @@ from triton_ext.ops.core import planner
 from triton_ext.ops.core.device import device_of
 from triton_ext.ops.core.epilogue import PLAIN
 from triton_ext.ops.core.launcher import Launcher
-from triton_ext.ops.families.few_channels.config import GatherConfig, ranking
-from triton_ext.ops.families.few_channels.family import FEW_CHANNELS
-from triton_ext.ops.kernels.few_channels import GatherPlan, gather_plan
+from triton_ext.ops.families.few_channels import FEW_CHANNELS, GatherConfig
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
 
@@ -35,7 +34,7 @@ SMALL = GatherConfig(block_m=64, block_n=16, block_k=16, programs_per_sm=1)
 
 
 def plan_of(problem, x, config=None, epilogue=PLAIN):
-    return gather_plan(problem, x.stride(), x.dtype, MACHINE, epilogue, config)
+    return family_plans.plan_of(FEW_CHANNELS, problem, x, MACHINE, config, epilogue)
 
 
 @pytest.mark.parametrize("number", range(400 if NIGHTLY else 24))
@@ -93,7 +92,7 @@ def test_any_memory_is_read():
         (moved[:1].expand(2, -1, -1, -1), 1),
     ):
         plan = plan_of(STEM, x, SMALL)
-        assert plan.window.vector == vector
+        assert plan.launcher.constants["VECTOR"] == vector
         assert_is_torchs(plan.run(x, weight), STEM, x, weight)
 
 
@@ -103,7 +102,7 @@ def test_pixels_beside_a_window_are_not_read():
     x, weight = (channels_last(shape, HALF, 1) for shape in (problem.x_shape, problem.w_shape))
     x[..., 3] = torch.nan
     plan = plan_of(problem, x, SMALL)
-    assert plan.window.row > plan.window.elements
+    assert plan.launcher.constants["ROW"] > 6
     assert plan.run(x, weight).isfinite().all()
 
 
@@ -116,7 +115,7 @@ def test_one_launch_by_default(monkeypatch):
         launch(launcher, *arguments)
 
     monkeypatch.setattr(Launcher, "launch", counted)
-    config = next(iter(ranking(STEM, HALF, device_of(torch.device("cpu"), "conv2d"))))
+    config = family_plans.configs_of(FEW_CHANNELS, STEM, HALF, MACHINE)[0]
     choice = planner.Choice(FEW_CHANNELS, config)
     monkeypatch.setattr(planner, "cheapest", lambda *_: choice)
     x, weight = (channels_last(shape, HALF, 1) for shape in (STEM.x_shape, STEM.w_shape))
@@ -137,7 +136,7 @@ def test_what_is_not_taken():
     for problem, config, text in wrong:
         with pytest.raises(UnsupportedError, match=text):
             plan_fprop(problem, x.stride(), HALF, CPU, PLAIN, config)
-    assert isinstance(plan_fprop(STEM, x.stride(), HALF, CPU, PLAIN, SMALL), GatherPlan)
+    assert plan_fprop(STEM, x.stride(), HALF, CPU, PLAIN, SMALL).config == SMALL
     empty = replace(STEM, input_size=(0, 12), padding=((0, 0), (0, 0)))
     with pytest.raises(DescriptorError, match="empty output"):
         Case(problem=empty, dtype=HALF).plan(x, SMALL)

@@ -20,7 +20,7 @@ from triton_ext.errors import UnsupportedError
 from triton_ext.ops import conv_gemm, tuning
 from triton_ext.ops.core import dispatch_cache
 from triton_ext.ops.core.epilogue import EpilogueSpec
-from triton_ext.ops.kernels.few_channels import GatherPlan
+from triton_ext.ops.families.few_channels import GatherConfig
 from triton_ext.ops.tuning import job as jobs
 from triton_ext.ops.tuning import runs
 from triton_ext.ops.tuning.calls import make_plan, make_tensors, run_plan
@@ -335,7 +335,7 @@ def test_rows_that_can_be_packed_are_tried_both_ways():
         assert (make_plan(asked, CPU).row_copies is not None) == is_packed
     clock = MadeUpClock(lambda t: 1.0 + (type(t.config).__name__ != "GatherConfig"))
     assert not tune([asked], clock=clock, force=True).outcomes[0].failures
-    assert isinstance(make_plan(asked, CPU), GatherPlan)
+    assert isinstance(make_plan(asked, CPU).config, GatherConfig)
 
 
 def test_epilogues_have_choices_of_their_own():

@@ -14,7 +14,7 @@ from launch_recorder import Recorder
 from triton_ext import plugin
 from triton_ext.backends.nvidia.backend.prepared import parameter_sizes
 from triton_ext.ops.core import launcher
-from triton_ext.ops.norms.norm_launches import Launches, _variant
+from triton_ext.ops.norms.plan import Launches, _variant
 
 from benchmarks.norm_calls import make_calls, norms_on_stand_in
 

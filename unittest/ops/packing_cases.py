@@ -17,9 +17,9 @@ from triton_ext.ops.core.case import Case as PlannerCase
 from triton_ext.ops.core.device import device_of
 from triton_ext.ops.core.epilogue import EpilogueSpec
 from triton_ext.ops.core.problem import ConvProblem
+from triton_ext.ops.families.gluon_config import TileConfig
 from triton_ext.ops.hopper.fprop_plan import HopperPlan
-from triton_ext.ops.hopper.tiles import TileConfig
-from triton_ext.ops.row_packing import RowPacking
+from triton_ext.ops.rewrites.packing import RowPacking
 
 __all__ = ["PackedCase", "draw", "draw_patches", "draw_problem", "finite_where_torch_is"]
 

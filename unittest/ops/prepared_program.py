@@ -33,8 +33,8 @@ from triton_ext.ops.core.descriptors import packed_strides
 from triton_ext.ops.core.epilogue import PLAIN, EpilogueOperands, EpilogueSpec
 from triton_ext.ops.core.launcher import BoundPlan, Launcher, recording
 from triton_ext.ops.core.problem import ConvProblem
+from triton_ext.ops.families.gluon_config import TileConfig
 from triton_ext.ops.hopper import wgrad_plan as hopper_wgrad_plan
-from triton_ext.ops.hopper.tiles import TileConfig
 from triton_ext.ops.hopper.wgrad_tiles import WgradTileChoice
 from triton_ext.ops.wgrad_config import WgradChoice
 

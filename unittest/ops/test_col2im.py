@@ -15,10 +15,10 @@ import pytest
 pytest.importorskip("torch", reason="triton_ext.ops needs torch, which is not installed")
 
 import torch
-import triton.language as tl
 from col2im_cases import draw, draw_config, draw_problem
 from cubin_resources import resources
 from emulated import emulate
+from family_plans import H200, case_of, compiled, configs_of
 from fprop_cases import ACTIVATIONS, check
 from interpreted import assert_passes_in_the_interpreter
 from planned import plan_fprop
@@ -27,21 +27,11 @@ from triton_ext.errors import DescriptorError
 from triton_ext.ops import tuning
 from triton_ext.ops.core import planner
 from triton_ext.ops.core.case import Case
-from triton_ext.ops.core.device import Device, assumed_device
-from triton_ext.ops.families.kn2row.config import (
-    Col2ImConfig,
-    Walk,
-    block_k,
-    col2im_problems,
-    col2im_reasons,
-    ranking,
-    vector_of,
-)
-from triton_ext.ops.kernels.kn2row import Col2ImPlan, compile_conv_col2im
+from triton_ext.ops.core.device import assumed_device
+from triton_ext.ops.families.kn2row import KN2ROW, Col2ImConfig, Schedule, vector_of
 
 HALF = torch.float16
 META = torch.device("meta")
-H200 = Device(132, (9, 0), 232448)
 VAE = problem_of(ci=128, co=3, size=(1024, 1024), padding=1)
 VAE_512 = problem_of(ci=128, co=3, size=(512, 512), padding=1)
 UNET = problem_of(n=8, ci=320, co=4, size=(64, 64), padding=1)
@@ -51,11 +41,11 @@ FLOW = problem_of(n=4, ci=128, co=2, size=(96, 320), taps=(3, 3), padding=2, dil
 
 
 def dense(problem):
-    strides, step = [0, 1] + [0] * problem.dims, problem.in_channels
-    for dim in (*range(problem.dims + 1, 1, -1), 0):
-        strides[dim] = step
-        step *= problem.x_shape[dim]
-    return tuple(strides)
+    return case_of(KN2ROW, problem).strides_of_x
+
+
+def vector(problem, x_strides=None):
+    return vector_of(case_of(KN2ROW, problem, x_strides=x_strides))
 
 
 # --- who computes what --------------------------------------------------------------------------
@@ -66,40 +56,39 @@ def test_every_output_is_computed_once(number):
     rng = random.Random(number)
     problem = draw_problem(rng, pixels=150)
     config = draw_config(rng)
-    walk = Walk.make(config, problem)
+    schedule = Schedule.make(config, problem)
     beside = (problem.filter_size[-1] - 1) * problem.dilation[-1]
-    assert 1 <= walk.segment <= config.block_m - beside
+    assert 1 <= schedule.segment <= config.block_m - beside
     # As the kernel has it.
     out_h, out_w = (1, *problem.output_size)[-2:]
     dilation = problem.dilation[0] if problem.dims == 2 else 1
     seen: Counter[tuple[int, int, int]] = Counter()
-    for number in range(walk.programs):
+    for number in range(schedule.programs):
         if problem.dims == 2:
-            rest, segment = divmod(number, walk.segments)
-            rest, strip = divmod(rest, walk.strips)
+            rest, segment = divmod(number, schedule.segments)
+            rest, strip = divmod(rest, schedule.strips)
             image, residue = divmod(rest, dilation)
             first = residue + strip * config.rows * dilation
             rows = range(first, min(out_h, first + config.rows * dilation), dilation)
-            assert len(rows) + problem.filter_size[0] - 1 <= walk.steps
+            assert len(rows) + problem.filter_size[0] - 1 <= schedule.steps
             places = [(row, segment) for row in rows]
         else:
-            image, strip = divmod(number, walk.strips)
+            image, strip = divmod(number, schedule.strips)
             first = strip * config.rows
-            places = [(0, s) for s in range(first, min(walk.segments, first + config.rows))]
-            assert len(places) <= walk.steps
+            places = [(0, s) for s in range(first, min(schedule.segments, first + config.rows))]
+            assert len(places) <= schedule.steps
         for row, segment in places:
-            begin = segment * walk.segment
-            seen.update((image, row, w) for w in range(begin, min(out_w, begin + walk.segment)))
+            begin = segment * schedule.segment
+            seen.update((image, row, w) for w in range(begin, min(out_w, begin + schedule.segment)))
     assert set(seen.values()) == {1}
     assert len(seen) == problem.batch * out_h * out_w
 
 
 def test_loads_are_as_wide_as_strides_allow():
-    assert vector_of(VAE, dense(VAE)) == 8
-    odd = problem_of(ci=20, co=3)
-    assert vector_of(odd, dense(odd)) == 4
-    assert vector_of(problem_of(ci=8, co=3, size=(4, 4)), (0, 1, 32, 8)) == 8
-    assert vector_of(problem_of(n=2, ci=8, co=3, size=(4, 4)), (0, 1, 32, 8)) == 1
+    assert vector(VAE) == 8
+    assert vector(problem_of(ci=20, co=3)) == 4
+    assert vector(problem_of(ci=8, co=3, size=(4, 4)), (0, 1, 32, 8)) == 8
+    assert vector(problem_of(n=2, ci=8, co=3, size=(4, 4)), (0, 1, 32, 8)) == 1
 
 
 # --- the choice ---------------------------------------------------------------------------------
@@ -114,11 +103,13 @@ def test_what_is_chosen():
     with assumed_device(H200):
         for problem in (VAE, VAE_512):
             plan = plan_fprop(problem, dense(problem), HALF, META)
-            assert isinstance(plan, Col2ImPlan)
-            assert plan.config == ranking(problem, HALF, H200)[0]
+            assert isinstance(plan.config, Col2ImConfig)
+            assert plan.config == configs_of(KN2ROW, problem)[0]
         # Not by so much faster that a model which was not measured is believed.
         for problem in (UNET, UNET_128):
-            assert not isinstance(plan_fprop(problem, dense(problem), HALF, META), Col2ImPlan)
+            assert not isinstance(
+                plan_fprop(problem, dense(problem), HALF, META).config, Col2ImConfig
+            )
     assert kind_chosen(VAE, dtype=torch.bfloat16) == "col2im"
     assert kind_chosen(VAE, dtype=torch.float32) != "col2im"
     assert kind_chosen(VAE, x_strides=(*dense(VAE)[:3], 129)) != "col2im"
@@ -126,7 +117,7 @@ def test_what_is_chosen():
     one = problem_of(ci=128, co=3, size=(1024, 1024), taps=(1, 1))
     assert kind_chosen(one) != "col2im"
     three = problem_of(ci=16, co=3, size=(4, 4, 4), taps=(3, 3, 3))
-    assert col2im_reasons(three, HALF) == ("3 dimensions: expected 1 or 2",)
+    assert KN2ROW.refusals(case_of(KN2ROW, three), H200) == ["3 dimensions: expected 1 or 2"]
 
 
 def test_a_tables_choice_is_for_loads_of_16_bytes(monkeypatch):
@@ -136,7 +127,7 @@ def test_a_tables_choice_is_for_loads_of_16_bytes(monkeypatch):
     image, channel, _, _ = dense(UNET)
     with assumed_device(H200):
         plan = plan_fprop(UNET, (image, channel, 328 * 64, 328), HALF, META)
-        assert isinstance(plan, Col2ImPlan)
+        assert isinstance(plan.config, Col2ImConfig)
         # As where nothing was measured.
         with pytest.raises(DescriptorError, match=r"stride of dim 2 .* is 648 bytes"):
             plan_fprop(UNET, (image, channel, 324 * 64, 324), HALF, META)
@@ -145,16 +136,16 @@ def test_a_tables_choice_is_for_loads_of_16_bytes(monkeypatch):
 
 def test_a_tuner_tries_it():
     first, *rest = tuning.candidates(VAE, "fprop", HALF, H200)
-    assert first == ranking(VAE, HALF, H200)[0]
+    assert first == configs_of(KN2ROW, VAE)[0]
     assert any(not isinstance(config, Col2ImConfig) for config in rest)
     first, *rest = tuning.candidates(UNET, "fprop", HALF, H200)
     assert not isinstance(first, Col2ImConfig)
-    assert ranking(UNET, HALF, H200)[0] in rest
+    assert configs_of(KN2ROW, UNET)[0] in rest
     wide = problem_of(n=8, ci=128, co=128, size=(28, 28), padding=1)
     for config in tuning.candidates(wide, "fprop", HALF, H200):
         assert not isinstance(config, Col2ImConfig)
-    for config in ranking(VAE, HALF, H200):
-        assert not col2im_problems(config, VAE, H200.smem_bytes)
+    for config in configs_of(KN2ROW, VAE):
+        assert not KN2ROW.refusals(case_of(KN2ROW, VAE), H200, config)
     assert tuning.candidates(replace(VAE, batch=0), "fprop", HALF, H200) == []
 
 
@@ -163,16 +154,17 @@ def test_a_tuner_tries_it():
 
 @pytest.mark.parametrize(
     ("problem", "dtype"),
-    [(VAE, tl.float16), (UNET, tl.bfloat16), (AUDIO, tl.float16), (FLOW, tl.float16)],
+    [(VAE, torch.float16), (UNET, torch.bfloat16), (AUDIO, torch.float16), (FLOW, torch.float16)],
     ids=["vae", "unet", "audio", "dilated"],
 )
 def test_pixels_are_loaded_once(problem, dtype, tmp_path, fresh_triton_cache):
-    config = ranking(problem, HALF, H200)[0]
-    compiled = compile_conv_col2im(config, problem, 90, dtype=dtype)
-    ptx = compiled.asm["ptx"]
-    parts = -(-problem.in_channels // block_k(problem))
-    vectors = config.block_m * block_k(problem) * parts // 8 // (32 * config.num_warps)
-    loop = compiled.asm["ttgir"].split("scf.for", 1)[1]
+    config = configs_of(KN2ROW, problem)[0]
+    (kernel,) = compiled(KN2ROW, config, problem, dtype)
+    ptx = kernel.asm["ptx"]
+    block_k = min(64, problem.in_channels)
+    parts = problem.in_channels // block_k
+    vectors = config.block_m * block_k * parts // 8 // (32 * config.num_warps)
+    loop = kernel.asm["ttgir"].split("scf.for", 1)[1]
     copied = len(re.findall(r"\bcp\.async\.cg\.shared\.global", ptx))
     if config.num_stages == 1:
         assert loop.count("tt.load") == parts
@@ -183,16 +175,16 @@ def test_pixels_are_loaded_once(problem, dtype, tmp_path, fresh_triton_cache):
     assert "ld.global.b16" not in ptx
     assert len(re.findall(r"wgmma\.mma_async", ptx)) == (
         problem.filter_size[0] if problem.dims == 2 else 1
-    ) * parts * (config.block_m // 64) * (block_k(problem) // 16)
-    used = resources(compiled.asm["cubin"], tmp_path)
+    ) * parts * (config.block_m // 64) * (block_k // 16)
+    used = resources(kernel.asm["cubin"], tmp_path)
     assert used["STACK"] == used["LOCAL"] == 0, "registers were spilled"
-    assert compiled.metadata.shared <= config.smem_bytes(problem)
+    assert kernel.metadata.shared <= config.smem_bytes(problem)
 
 
 def test_filters_stay_where_rows_are_prefetched(fresh_triton_cache):
     config = Col2ImConfig(block_m=64, rows=16)
-    compiled = compile_conv_col2im(config, VAE, 90)
-    before, loop = compiled.asm["ttgir"].split("scf.for", 1)
+    (kernel,) = compiled(KN2ROW, config, VAE)
+    before, loop = kernel.asm["ttgir"].split("scf.for", 1)
     assert before.count("ttg.local_alloc") == 6
     assert loop.count("ttg.local_alloc") == 2
 

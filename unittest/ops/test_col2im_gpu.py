@@ -10,6 +10,7 @@ import pytest
 
 pytest.importorskip("torch", reason="needs torch, which is not installed")
 
+import family_plans
 import torch
 import triton_ext
 from col2im_cases import DTYPES, draw, draw_config, draw_problem
@@ -20,8 +21,7 @@ from problem_cases import channels_last, problem_of
 from triton_ext.ops import conv2d
 from triton_ext.ops.core.device import device_of
 from triton_ext.ops.core.epilogue import PLAIN, EpilogueSpec
-from triton_ext.ops.families.kn2row.config import Col2ImConfig, ranking
-from triton_ext.ops.kernels.kn2row import Col2ImPlan, col2im_plan
+from triton_ext.ops.families.kn2row import KN2ROW, Col2ImConfig
 
 skip_without_gpu()
 pytestmark = MARKS
@@ -38,7 +38,7 @@ def drawn(number: int) -> tuple[Case, Col2ImConfig]:
 
 
 def plan_of(problem, x, config=None, spec=PLAIN):
-    return col2im_plan(problem, x.stride(), x.dtype, device_of(CUDA, "test"), spec, config)
+    return family_plans.plan_of(KN2ROW, problem, x, device_of(CUDA, "test"), config, spec)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -72,7 +72,7 @@ LAST = {
 def test_last_layers(name, dtype):
     problem = LAST[name]
     case = Case(problem=problem, dtype=dtype, spec=EpilogueSpec(bias=True))
-    configs = ranking(problem, dtype, device_of(CUDA, "test"))
+    configs = family_plans.configs_of(KN2ROW, problem, dtype, device_of(CUDA, "test"))
     assert configs
     # The first of every tile and number of stages.
     for config in {(c.block_m, c.num_stages): c for c in reversed(configs)}.values():
@@ -114,7 +114,7 @@ def test_a_graph_of_a_last_layer_replays():
         channels_last(shape, torch.float16, 1, "cuda")
         for shape in (problem.x_shape, problem.w_shape)
     )
-    assert isinstance(plan_fprop(problem, x.stride(), x.dtype, x.device), Col2ImPlan)
+    assert isinstance(plan_fprop(problem, x.stride(), x.dtype, x.device).config, Col2ImConfig)
     with torch.no_grad():
         conv2d(x, weight, padding=1)
         graph = torch.cuda.CUDAGraph()

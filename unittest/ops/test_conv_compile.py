@@ -10,11 +10,12 @@ import pytest
 pytest.importorskip("torch", reason="triton_ext.ops needs torch, which is not installed")
 
 import triton.language as tl
+from family_plans import compiled, configs_of
 from triton_ext.host import capabilities
 from triton_ext.ops.conv_config import CONFIGS, SMEM_BYTES, ConvConfig
 from triton_ext.ops.conv_fprop import compile_conv_fprop
 from triton_ext.ops.core.problem import ConvProblem
-from triton_ext.ops.kernels.direct import choose_direct_config, compile_conv_direct
+from triton_ext.ops.families.direct import DIRECT
 
 NIGHTLY = os.environ.get("TRITON_EXT_NIGHTLY") == "1"
 
@@ -103,8 +104,8 @@ def test_the_kernel_without_tensor_cores_moves_16_bytes(channels, fresh_triton_c
         dilation=(1, 1),
         groups=channels,
     )
-    config = choose_direct_config(problem.geometry.m_gemm, channels, 132)
-    ptx = compile_conv_direct(config, problem, 90).asm["ptx"]
+    (kernel,) = compiled(DIRECT, configs_of(DIRECT, problem)[0], problem)
+    ptx = kernel.asm["ptx"]
     assert re.search(r"ld\.global\.v4\.b32|ld\.global\.v4\.u32", ptx)
     assert re.search(r"st\.global\.v4\.b32|st\.global\.v4\.u32", ptx)
     assert "wgmma" not in ptx

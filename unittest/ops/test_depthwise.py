@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections import Counter
 
@@ -10,23 +9,22 @@ import pytest
 
 pytest.importorskip("torch", reason="triton_ext.ops needs torch, which is not installed")
 
-import triton.language as tl
+import torch
 from cubin_resources import resources
+from family_plans import case_of, compiled, configs_of
 from hypothesis import given
 from hypothesis import strategies as st
 from interpreted import assert_passes_in_the_interpreter
 from triton_ext.ops.core.problem import ConvProblem
-from triton_ext.ops.families.depthwise.config import (
+from triton_ext.ops.families.depthwise import (
+    DEPTHWISE,
+    DEPTHWISE_DGRAD,
     DepthwiseConfig,
-    DepthwiseWgradConfig,
-    Walk,
-    rank_wgrad,
-    ranking,
+    PixelStrides,
+    Sampling,
 )
-from triton_ext.ops.families.depthwise.plan import PixelStrides
-from triton_ext.ops.kernels.depthwise import compile_conv_depthwise
-from triton_ext.ops.kernels.depthwise_columns import columns_of, tap_of, taps_up_to
-from triton_ext.ops.kernels.depthwise_wgrad import compile_depthwise_wgrad
+from triton_ext.ops.families.depthwise_wgrad import DEPTHWISE_WGRAD, DepthwiseWgradConfig
+from triton_ext.ops.kernels.depthwise import columns_of, tap_of, taps_up_to
 
 
 def layer(
@@ -91,6 +89,10 @@ def test_every_product_is_made_once(pixels, taps, step, up, dilation, phase):
 # ---- What is compiled ---------------------------------------------------------------------------
 
 
+def sampling_of(family, problem):
+    return Sampling.of(case_of(family, problem))
+
+
 def loads_and_products(ptx: str) -> tuple[int, int]:
     return len(re.findall(r"\bld\.global", ptx)), len(re.findall(r"\bfma\.rn\.f32", ptx))
 
@@ -99,46 +101,49 @@ def loads_and_products(ptx: str) -> tuple[int, int]:
 def test_a_row_of_the_filter_loads_each_column_once(qw, width, fresh_triton_cache):
     config = DepthwiseConfig(qw=qw, block_p=width * 128 // 32, block_c=32)
     assert config.thread_channels == width
-    compiled = compile_conv_depthwise(config, Walk.forward(layer()), 90)
-    ptx = compiled.asm["ptx"]
+    (kernel,) = compiled(DEPTHWISE, config, layer())
+    ptx = kernel.asm["ptx"]
     # One pass of the loop over rows: the columns, and the row's taps.
     assert loads_and_products(ptx) == ((qw + 6) + 7, qw * 7 * width)
     assert ptx.count("ld.global.v4.b32" if width == 8 else "ld.global.v2.b32") == qw + 13
     assert ".local" not in ptx
-    assert compiled.metadata.shared == 0
+    assert kernel.metadata.shared == 0
 
 
 def test_a_stride_loads_no_column_that_no_tap_reads(fresh_triton_cache):
     config = DepthwiseConfig(qw=4, block_p=16, block_c=32)
-    back = compile_conv_depthwise(config, Walk.backward(layer(taps=3, stride=2)), 90)
+    (back,) = compiled(DEPTHWISE_DGRAD, config, layer(taps=3, stride=2))
     # Four pixels of dx see three columns of dy; two of them through two taps, two through one.
     assert loads_and_products(back.asm["ptx"]) == (3 + 3, 6 * 4)
     # Two taps, three columns apart: column 3 is of both.  Two rows of taps need no loop.
-    spread = compile_conv_depthwise(config, Walk.forward(layer(taps=2, dilation=3)), 90)
+    (spread,) = compiled(DEPTHWISE, config, layer(taps=2, dilation=3))
     assert loads_and_products(spread.asm["ptx"]) == (2 * (7 + 2), 2 * 8 * 4)
 
 
 def test_a_long_filter_stays_in_registers(fresh_triton_cache):
     problem = layer(512, (2000,), taps=31)
-    config = ranking(Walk.forward(problem), 132)[0]
-    ptx = compile_conv_depthwise(config, Walk.forward(problem), 90).asm["ptx"]
+    config = configs_of(DEPTHWISE, problem)[0]
+    ptx = compiled(DEPTHWISE, config, problem)[0].asm["ptx"]
     assert loads_and_products(ptx)[0] == (config.qw + 30) + 31
     assert ".local" not in ptx
 
 
 def test_the_filters_gradient_loads_each_column_once_per_row(fresh_triton_cache):
     config = DepthwiseWgradConfig(qw=7, lines=7, taps=7, block_p=8, block_c=32)
-    compiled = compile_depthwise_wgrad(config, Walk.forward(layer()), 90)
-    ptx = compiled.asm["ptx"]
+    kernel, _ = compiled(DEPTHWISE_WGRAD, config, layer())
+    ptx = kernel.asm["ptx"]
     # dy's columns, and 13 columns of x for each of seven rows.
     assert loads_and_products(ptx) == (7 + 7 * 13, 7 * 49 * 2)
     assert not re.search(r"\b(atom|red)\.", ptx)
 
 
-@pytest.mark.parametrize("dtype", [tl.float32, tl.bfloat16, tl.int8, tl.float8e4nv], ids=str)
+DTYPES = (torch.float32, torch.bfloat16, torch.int8, torch.float8_e4m3fn)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_other_types_compile(dtype, fresh_triton_cache):
     config = DepthwiseConfig(qw=4, block_p=16, block_c=32)
-    ptx = compile_conv_depthwise(config, Walk.forward(layer(taps=3)), 90, dtype=dtype).asm["ptx"]
+    ptx = compiled(DEPTHWISE, config, layer(taps=3), dtype)[0].asm["ptx"]
     # Of one row of the filter, or of all three where the loop is unrolled.
     assert len(re.findall(r"\bld\.global", ptx)) in (6 + 3, 3 * (6 + 3))
 
@@ -149,16 +154,13 @@ def test_other_types_compile(dtype, fresh_triton_cache):
 )
 def test_little_is_spilled(channels, size, taps, stride, tmp_path, fresh_triton_cache):
     problem = layer(channels, size, taps, stride)
-    forward, back = Walk.forward(problem), Walk.backward(problem)
-    for compiled in (
-        compile_conv_depthwise(ranking(forward, 132)[0], forward, 90),
-        compile_conv_depthwise(ranking(back, 132)[0], back, 90),
-    ):
-        used = resources(compiled.asm["cubin"], tmp_path)
+    for family in (DEPTHWISE, DEPTHWISE_DGRAD):
+        (kernel,) = compiled(family, configs_of(family, problem)[0], problem)
+        used = resources(kernel.asm["cubin"], tmp_path)
         assert used["STACK"] == used["LOCAL"] == 0, "registers were spilled"
     # What the filter's gradient spills, in 168 registers, costs less than a second pass.
-    compiled = compile_depthwise_wgrad(rank_wgrad(forward, 132)[0], forward, 90)
-    assert resources(compiled.asm["cubin"], tmp_path)["STACK"] <= 96, "registers were spilled"
+    kernel, _ = compiled(DEPTHWISE_WGRAD, configs_of(DEPTHWISE_WGRAD, problem)[0], problem)
+    assert resources(kernel.asm["cubin"], tmp_path)["STACK"] <= 96, "registers were spilled"
 
 
 # ---- Choice -------------------------------------------------------------------------------------
@@ -178,18 +180,20 @@ LAYERS = [
 
 @pytest.mark.parametrize("problem", LAYERS, ids=str)
 def test_choices_cover_the_output(problem):
-    for walk in (Walk.forward(problem), Walk.backward(problem)):
-        config = ranking(walk, 132)[0]
-        assert config.qw % walk.up[-1] == 0
-        programs, classes, _ = walk.grid(config)
+    for family in (DEPTHWISE, DEPTHWISE_DGRAD):
+        sampling, config = sampling_of(family, problem), configs_of(family, problem)[0]
+        assert config.qw % sampling.up[-1] == 0
+        programs, classes, _ = config.grid(sampling)
         outputs = programs * classes * config.block_p * config.qw * config.block_c
-        assert outputs >= walk.batch * walk.channels * math.prod(walk.out_size)
-    walk = Walk.forward(problem)
-    config = rank_wgrad(walk, 132)[0]
-    parts, tiles = config.parts(walk, 132)
-    assert (parts - 1) * tiles * config.block_p < config.positions(walk)
-    assert parts * tiles * config.block_p >= config.positions(walk)
-    assert config.chunks(walk) * config.lines * config.taps >= problem.taps
+        assert outputs >= sampling.pixels * sampling.out_channels
+    sampling, config = (
+        sampling_of(DEPTHWISE_WGRAD, problem),
+        configs_of(DEPTHWISE_WGRAD, problem)[0],
+    )
+    parts, tiles = config.parts(sampling, 132)
+    assert (parts - 1) * tiles * config.block_p < sampling.positions(config.qw)
+    assert parts * tiles * config.block_p >= sampling.positions(config.qw)
+    assert config.chunks(sampling) * config.lines * config.taps >= problem.taps
 
 
 def test_pixel_strides():
@@ -213,6 +217,6 @@ def test_pixel_strides():
 
 def test_large_tensors_have_offsets_of_64_bits():
     problem = layer(2048, (224, 224), 3)
-    assert Walk.forward(problem).is_wide(2048, 8)
-    assert not Walk.forward(layer()).is_wide(96, 8)
-    assert not Walk.backward(layer()).is_wide(96, 8)
+    assert sampling_of(DEPTHWISE, problem).is_wide(2048, 8)
+    assert not sampling_of(DEPTHWISE, layer()).is_wide(96, 8)
+    assert not sampling_of(DEPTHWISE_DGRAD, layer()).is_wide(96, 8)

@@ -14,6 +14,7 @@ pytest.importorskip("torch", reason="needs torch, which is not installed")
 
 import torch
 import triton_ext
+from family_plans import configs_of
 from fprop_cases import convolve
 from gpu_comparison import (
     MARKS,
@@ -29,7 +30,8 @@ from gpu_comparison import (
 )
 from planned import plan_dgrad, plan_fprop, plan_wgrad, refusals_of
 from triton_ext.ops.core.problem import ConvProblem
-from triton_ext.ops.families.depthwise.config import Walk, rank_wgrad, ranking
+from triton_ext.ops.families.depthwise import DEPTHWISE, DEPTHWISE_DGRAD
+from triton_ext.ops.families.depthwise_wgrad import DEPTHWISE_WGRAD
 
 skip_without_gpu()
 pytestmark = MARKS
@@ -164,13 +166,13 @@ def test_common_layers_with_several_configurations(name):
     dy = draw_rows(problem.y_shape, dtype, 2)
     references = gradients(problem, x.double(), weight.double(), dy.double())
     torchs = gradients(problem, x, weight, dy)
-    for config in ranking(Walk.forward(problem), 132)[:40:10]:
+    for config in configs_of(DEPTHWISE, problem)[:40:10]:
         plan = plan_fprop(problem, x.stride(), dtype, x.device, config=config)
         assert_as_exact_as_torch(plan.run(x, weight), torchs[0], references[0])
-    for config in ranking(Walk.backward(problem), 132)[:20:10]:
+    for config in configs_of(DEPTHWISE_DGRAD, problem)[:20:10]:
         plan = plan_dgrad(problem, dy.stride(), dtype, x.device, config)
         assert_as_exact_as_torch(plan.run(dy, weight), torchs[1], references[1])
-    for config in rank_wgrad(Walk.forward(problem), 132)[:20:10]:
+    for config in configs_of(DEPTHWISE_WGRAD, problem)[:20:10]:
         plan = plan_wgrad(problem, x.stride(), dy.stride(), dtype, x.device, config)
         assert_as_exact_as_torch(plan.run(x, dy), torchs[2], references[2])
 

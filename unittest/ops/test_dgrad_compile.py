@@ -25,12 +25,13 @@ from emulated import EmulatedKernel
 from planned import plan_dgrad
 from problem_cases import channels_last, problem_of
 from triton_ext.host import capabilities
-from triton_ext.ops import dgrad_gemm, row_copy
+from triton_ext.ops import dgrad_gemm
 from triton_ext.ops.conv_config import SMEM_BYTES, ConvConfig
 from triton_ext.ops.conv_dgrad import compile_conv_dgrad
 from triton_ext.ops.core import planner
 from triton_ext.ops.core.device import Device
 from triton_ext.ops.dgrad_config import CONFIGS, NARROW_CONFIGS, with_steps
+from triton_ext.ops.kernels import row_copy
 
 IM2COL = capabilities()["im2col"]
 COPIES = capabilities()["im2col-copies"]

@@ -33,9 +33,9 @@ from problem_cases import channels_last, problem_of
 from triton_ext.ops.core.device import device_of
 from triton_ext.ops.core.refusals import DTYPES
 from triton_ext.ops.dgrad_config import CONFIGS, NARROW_CONFIGS
-from triton_ext.ops.hopper.dgrad_config import narrow_configs
-from triton_ext.ops.hopper.fprop_config import CONFIGS as GLUON_CONFIGS
-from triton_ext.ops.hopper.plans import common_reasons
+from triton_ext.ops.families.gluon_config import common_refusals
+from triton_ext.ops.families.gluon_cost import CONFIGS as GLUON_CONFIGS
+from triton_ext.ops.families.gluon_cost import narrow_configs
 
 skip_without_gpu()
 pytestmark = MARKS
@@ -153,8 +153,8 @@ def test_every_configuration(config, stride):
     # Tails in M, N (200 columns) and K (72 channels) of every tile.
     problem = problem_of(n=5, ci=200, co=72, size=(37, 41), stride=stride, padding=1)
     machine = device_of(torch.device("cuda"), "test")
-    if config in GLUON_CONFIGS and common_reasons(problem, torch.float16, machine):
-        pytest.skip("; ".join(common_reasons(problem, torch.float16, machine)))
+    if config in GLUON_CONFIGS and common_refusals(problem, torch.float16, machine):
+        pytest.skip("; ".join(common_refusals(problem, torch.float16, machine)))
     check(problem, torch.float16, config)
 
 

@@ -13,13 +13,14 @@ from looking_kernel import LookingKernel
 from planned import plan_dgrad, ranking_of, refusals_of
 from problem_cases import channels_last, problem_of
 from triton_ext.errors import DescriptorError
-from triton_ext.ops import conv_dgrad, row_copy
+from triton_ext.ops import conv_dgrad
 from triton_ext.ops.conv_config import SMEM_BYTES
 from triton_ext.ops.conv_dgrad import conv_dgrad_kernel
 from triton_ext.ops.core import planner
 from triton_ext.ops.core.device import Device
 from triton_ext.ops.dgrad_config import CONFIGS, NARROW_CONFIGS, choose_config
 from triton_ext.ops.hopper import dgrad_plan as hopper_plan
+from triton_ext.ops.kernels import row_copy
 
 from benchmarks.suites import select_layers
 

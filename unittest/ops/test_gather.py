@@ -16,9 +16,9 @@ import pytest
 pytest.importorskip("torch", reason="triton_ext.ops needs torch, which is not installed")
 
 import torch
-import triton.language as tl
 from cubin_resources import resources
 from emulated import emulate
+from family_plans import H200, case_of, compiled, configs_of, plan_of
 from fprop_cases import ACTIVATIONS, check
 from gather_cases import draw, draw_config, draw_problem
 from interpreted import assert_passes_in_the_interpreter
@@ -26,22 +26,9 @@ from problem_cases import problem_of
 from triton_ext.ops import tuning
 from triton_ext.ops.core import planner
 from triton_ext.ops.core.case import Case
-from triton_ext.ops.core.device import Device
-from triton_ext.ops.families.few_channels.config import (
-    GatherConfig,
-    Window,
-    gather_reasons,
-    num_programs,
-    ranking,
-)
-from triton_ext.ops.kernels.few_channels import (
-    GatherPlan,
-    compile_conv_gather,
-    gather_plan,
-)
+from triton_ext.ops.families.few_channels import FEW_CHANNELS, GatherConfig, Window
 
 HALF = torch.float16
-H200 = Device(132, (9, 0), 232448)
 EFFICIENTNET = problem_of(n=32, ci=3, co=32, size=(224, 224), stride=2, padding=1)
 VAE = problem_of(ci=4, co=512, size=(64, 64), padding=1)
 RESNET = problem_of(n=32, ci=3, co=64, size=(224, 224), taps=(7, 7), stride=2, padding=3)
@@ -54,12 +41,12 @@ RESNET_3D = problem_of(n=8, ci=3, co=64, size=(16, 112, 112), taps=(7, 7, 7), st
 CONVNEXT = problem_of(n=64, ci=3, co=96, size=(224, 224), taps=(4, 4), stride=4)
 
 
-def dense(problem):
-    strides, step = [0, 1] + [0] * problem.dims, problem.in_channels
-    for dim in (*range(problem.dims + 1, 1, -1), 0):
-        strides[dim] = step
-        step *= problem.x_shape[dim]
-    return tuple(strides)
+def window_of(problem, **layout):
+    return Window.make(case_of(FEW_CHANNELS, problem, **layout))
+
+
+def refusals(problem, dtype):
+    return FEW_CHANNELS.refusals(case_of(FEW_CHANNELS, problem, dtype), H200)
 
 
 # --- windows ------------------------------------------------------------------------------------
@@ -68,9 +55,9 @@ def dense(problem):
 @pytest.mark.parametrize("number", range(60))
 def test_vectors_are_aligned_and_inside_or_outside(number):
     problem = draw_problem(random.Random(number), pixels=12)
-    window = Window.dense(problem)
-    ci, vector, strides = problem.in_channels, window.vector, dense(problem)
-    assert window == Window.make(problem, strides)
+    window = window_of(problem)
+    ci, vector = problem.in_channels, window.vector
+    strides = case_of(FEW_CHANNELS, problem).strides_of_x
     assert window.row % vector == 0
     assert 0 <= window.shift < vector
     assert 0 <= window.row - window.shift - window.elements < vector
@@ -83,16 +70,16 @@ def test_vectors_are_aligned_and_inside_or_outside(number):
 
 
 def test_windows_of_stems():
-    found = [Window.dense(problem) for problem in (EFFICIENTNET, VAE, RESNET, CONVNEXT)]
+    found = [window_of(problem) for problem in (EFFICIENTNET, VAE, RESNET, CONVNEXT)]
     assert [window.vector for window in found] == [2, 4, 2, 4]
     assert [window.shift for window in found] == [1, 0, 1, 0]
     assert [window.columns for window in found] == [30, 36, 154, 48]
     # With stride 1, pixels of three channels begin anywhere.
     odd = problem_of(ci=3, co=128, size=(512, 512), padding=1)
-    assert Window.dense(odd).vector == 1
+    assert window_of(odd).vector == 1
     # Pixels that lie apart, and images that are one.
-    assert Window.make(VAE, (4 * 64 * 66, 1, 4 * 66, 4)).vector == 4
-    assert Window.make(VAE, (8 * 64 * 64, 1, 8 * 64, 8)).vector == 1
+    assert window_of(VAE, x_strides=(4 * 64 * 66, 1, 4 * 66, 4)).vector == 4
+    assert window_of(VAE, x_strides=(8 * 64 * 64, 1, 8 * 64, 8)).vector == 1
 
 
 # --- the choice ---------------------------------------------------------------------------------
@@ -110,26 +97,26 @@ def test_what_is_gathered():
         assert kind_chosen(problem) != "gather"
     assert kind_chosen(VAE, torch.bfloat16) == "gather"
     assert kind_chosen(VAE, torch.float32) != "gather"
-    assert gather_reasons(VAE, torch.int8) == ("dtype is torch.int8: expected float16 or bfloat16",)
+    assert refusals(VAE, torch.int8) == ["dtype is torch.int8: expected float16 or bfloat16"]
     grouped = problem_of(ci=6, co=6, groups=2)
-    assert "groups=2" in gather_reasons(grouped, HALF)[0]
+    assert "groups=2" in refusals(grouped, HALF)[0]
 
 
 def test_the_fastest_tiles_that_were_measured_come_first():
     for problem, block_m in ((VAE, 64), (CONVNEXT, 64), (UNET, 64), (WAV2VEC, 64), (CODEC, 128)):
-        assert ranking(problem, HALF, H200)[0].block_m == block_m
+        assert configs_of(FEW_CHANNELS, problem)[0].block_m == block_m
 
 
 def test_a_tuner_tries_it():
     first, *_ = tuning.candidates(VAE, "fprop", HALF, H200)
-    assert first == ranking(VAE, HALF, H200)[0]
+    assert first == configs_of(FEW_CHANNELS, VAE)[0]
     kinds = Counter(type(c).__name__ for c in tuning.candidates(RESNET, "fprop", HALF, H200))
     assert kinds["GatherConfig"] >= 1
     assert kinds["PackedConfig"] >= 2
-    for config in ranking(RESNET, HALF, H200):
+    for config in configs_of(FEW_CHANNELS, RESNET):
         assert not config.problems()
         columns = RESNET.out_channels // config.block_n
-        assert num_programs(config, RESNET, 132) % columns == 0
+        assert config.tiles(RESNET, 132)[2] % columns == 0
 
 
 # --- what is compiled ---------------------------------------------------------------------------
@@ -138,18 +125,18 @@ def test_a_tuner_tries_it():
 @pytest.mark.parametrize(
     ("problem", "dtype", "load", "loads", "store"),
     [
-        (EFFICIENTNET, tl.bfloat16, "b32", 128 * 32 // 2 // 128, 4),
-        (VAE, tl.float16, "v2.b32", 64 * 64 // 4 // 128, 8),
-        (RESNET, tl.float16, "b32", 64 * 5 * 32 // 2 // 128, 4),
+        (EFFICIENTNET, torch.bfloat16, "b32", 128 * 32 // 2 // 128, 4),
+        (VAE, torch.float16, "v2.b32", 64 * 64 // 4 // 128, 8),
+        (RESNET, torch.float16, "b32", 64 * 5 * 32 // 2 // 128, 4),
     ],
     ids=["efficientnet", "vae", "resnet"],
 )
 def test_loads_are_as_wide_as_pixels_allow(
     problem, dtype, load, loads, store, tmp_path, fresh_triton_cache
 ):
-    config = ranking(problem, HALF, H200)[0]
-    compiled = compile_conv_gather(config, problem, 90, dtype=dtype)
-    ptx = compiled.asm["ptx"]
+    config = configs_of(FEW_CHANNELS, problem)[0]
+    (kernel,) = compiled(FEW_CHANNELS, config, problem, dtype)
+    ptx = kernel.asm["ptx"]
     found = Counter(re.findall(r"\bld\.global\.(\S+)", ptx))
     of_filter = config.block_n * config.block_k // (32 * config.num_warps)
     if problem is VAE:
@@ -157,14 +144,14 @@ def test_loads_are_as_wide_as_pixels_allow(
         loads += of_filter // 4
     assert found[load] == loads
     # The filter is loaded in front of the loop, and lies in shared memory there.
-    in_front, loop = compiled.asm["ttgir"].split("scf.for", 1)
-    steps = math.ceil(Window.dense(problem).columns / config.block_k)
+    in_front, loop = kernel.asm["ttgir"].split("scf.for", 1)
+    steps = math.ceil(window_of(problem).columns / config.block_k)
     assert (in_front.count("tt.load"), loop.count("tt.load")) == (steps, steps)
     assert in_front.count("ttg.local_alloc") == steps
     assert re.findall(r"\bst\.global\.(\S+)", ptx) == ["v4.b32"] * store
-    used = resources(compiled.asm["cubin"], tmp_path)
+    used = resources(kernel.asm["cubin"], tmp_path)
     assert used["STACK"] == used["LOCAL"] == 0, "registers were spilled"
-    assert compiled.metadata.shared <= config.smem_bytes(Window.dense(problem).columns)
+    assert kernel.metadata.shared <= config.smem_bytes(window_of(problem).columns)
 
 
 def test_loads_that_are_ahead_fit_in_their_bound(fresh_triton_cache):
@@ -172,9 +159,9 @@ def test_loads_that_are_ahead_fit_in_their_bound(fresh_triton_cache):
         GatherConfig(block_m=128, block_n=64, block_k=32, num_warps=8, loads_ahead=1),
         GatherConfig(block_m=64, block_n=32, block_k=64, loads_ahead=2),
     ):
-        compiled = compile_conv_gather(config, RESNET, 90)
-        assert "cp.async" in compiled.asm["ptx"]
-        assert compiled.metadata.shared <= config.smem_bytes(Window.dense(RESNET).columns)
+        (kernel,) = compiled(FEW_CHANNELS, config, RESNET)
+        assert "cp.async" in kernel.asm["ptx"]
+        assert kernel.metadata.shared <= config.smem_bytes(window_of(RESNET).columns)
 
 
 # --- run ----------------------------------------------------------------------------------------
@@ -197,7 +184,5 @@ def test_drawn_in_the_emulator(number, monkeypatch, fresh_triton_cache):
         config = replace(config, loads_ahead=0)
     else:
         x, _, _ = case.tensors()
-        plan = gather_plan(case.problem, x.stride(), x.dtype, H200, case.spec)
-        assert isinstance(plan, GatherPlan)
-        config = plan.config
+        config = plan_of(FEW_CHANNELS, case.problem, x, H200, spec=case.spec).config
     check(case, config=config)

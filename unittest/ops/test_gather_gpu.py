@@ -10,6 +10,7 @@ import pytest
 
 pytest.importorskip("torch", reason="needs torch, which is not installed")
 
+import family_plans
 import torch
 import triton_ext
 from fprop_cases import ACTIVATIONS, Case, check, convolve
@@ -19,8 +20,7 @@ from problem_cases import channels_last, problem_of
 from triton_ext.ops import conv2d
 from triton_ext.ops.core.device import device_of
 from triton_ext.ops.core.epilogue import PLAIN, EpilogueSpec
-from triton_ext.ops.families.few_channels.config import GatherConfig, ranking
-from triton_ext.ops.kernels.few_channels import GatherPlan, gather_plan
+from triton_ext.ops.families.few_channels import FEW_CHANNELS, GatherConfig
 
 skip_without_gpu()
 pytestmark = MARKS
@@ -37,7 +37,7 @@ def drawn(number: int) -> tuple[Case, GatherConfig | None]:
 
 
 def plan_of(problem, x, config=None, spec=PLAIN):
-    return gather_plan(problem, x.stride(), x.dtype, device_of(CUDA, "test"), spec, config)
+    return family_plans.plan_of(FEW_CHANNELS, problem, x, device_of(CUDA, "test"), config, spec)
 
 
 def config_of(case, config):
@@ -82,7 +82,7 @@ STEMS = {
 def test_stems(name, dtype):
     problem = STEMS[name]
     case = Case(problem=problem, dtype=dtype, spec=EpilogueSpec(bias=True))
-    for config in ranking(problem, dtype, device_of(CUDA, "test")):
+    for config in family_plans.configs_of(FEW_CHANNELS, problem, dtype, device_of(CUDA, "test")):
         check(case, "cuda", config)
 
 
@@ -111,7 +111,7 @@ def test_pixels_beside_a_window_are_not_read(beside):
     x, weight = (channels_last(shape, torch.float16, 1, "cuda") for shape in shapes)
     x[..., 3] = beside
     plan = plan_of(problem, x)
-    assert plan.window.row > plan.window.elements
+    assert plan.launcher.constants["ROW"] > 6
     assert plan.run(x, weight).isfinite().all()
 
 
@@ -124,7 +124,6 @@ def test_an_odd_address_is_read():
     memory = torch.empty(x.numel() + 1, dtype=x.dtype, device="cuda")
     moved = memory[1:].as_strided(x.shape, x.stride()).copy_(x)
     plan = plan_of(problem, x)
-    assert isinstance(plan, GatherPlan)
     assert torch.equal(bits(plan.run(moved, weight)), bits(plan.run(x, weight)))
 
 

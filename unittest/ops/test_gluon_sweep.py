@@ -19,7 +19,7 @@ torch = pytest.importorskip("torch", reason="the benchmarks need torch, which is
 pytest.importorskip("numpy", reason="the fit needs numpy, which is not installed")
 
 from triton_ext.host import capabilities  # noqa: E402
-from triton_ext.ops.hopper.fprop_config import FEW_COLUMNS_CONFIGS  # noqa: E402
+from triton_ext.ops.families.gluon_cost import FEW_COLUMNS_CONFIGS  # noqa: E402
 
 from benchmarks import choosing, fit_gluon, gluon_conv, gluon_sweep, pairs  # noqa: E402
 from benchmarks.compile_ahead import Compiled, CompilePool  # noqa: E402
@@ -47,7 +47,7 @@ def swept(folder, *words):
 @needs_gluon
 @pytest.mark.parametrize("kernel", ["fprop", "dgrad"])
 def test_what_is_tried_is_legal_and_what_is_chosen_comes_first(kernel):
-    from triton_ext.ops.hopper.tiles import launch_problems
+    from triton_ext.ops.families.gluon_config import launch_refusals
 
     for shape in FPROP_SHAPES[::3]:
         problem = shape.problem()
@@ -58,7 +58,7 @@ def test_what_is_tried_is_legal_and_what_is_chosen_comes_first(kernel):
         columns = problem.out_channels if kernel == "fprop" else problem.in_channels
         steps = gluon_sweep._steps(kernel, problem, 64)
         turn = {"may_turn": kernel == "fprop" and problem.is_pointwise}
-        assert not [c for c in found if launch_problems(c, steps, columns, 132, **turn)]
+        assert not [c for c in found if launch_refusals(c, steps, columns, 132, **turn)]
         assert any(c.rows_from_w for c in found) == turn["may_turn"]
         times = [gluon_sweep.model_us(kernel, problem, config, 132) for config in narrow]
         assert times[0] == min(times)
@@ -139,7 +139,7 @@ def test_the_fit_finds_the_costs_that_times_were_made_of(tmp_path, capsys):
 
 @needs_gluon
 def test_waves_of_a_filter_that_stays_are_counted_by_column():
-    from triton_ext.ops.hopper.tiles import keep_filter, ping_pong
+    from triton_ext.ops.families.gluon_config import keep_filter, ping_pong
 
     (shape,) = select_shapes(["32,28,28,128,128,3,3,1"])
     measured = fit_gluon.Measured("dgrad", shape, 132, None, math.nan, {})
@@ -153,7 +153,7 @@ def test_waves_of_a_filter_that_stays_are_counted_by_column():
 
 @needs_gluon
 def test_steps_with_a_stride_are_those_of_the_busiest_multiprocessor():
-    from triton_ext.ops.hopper.tiles import ping_pong
+    from triton_ext.ops.families.gluon_config import ping_pong
 
     (shape,) = select_shapes(["32,28,28,256,256,3,3,2"])
     measured = fit_gluon.Measured("dgrad", shape, 132, None, math.nan, {})
@@ -223,7 +223,7 @@ def test_choices_need_no_gpu(tmp_path, capsys):
         if row["gpu"] == "NVIDIA H200"
     }
     for table in ("shipped", "none"):
-        assert found[table, "fprop", "float16"] == "DepthwisePlan"
+        assert found[table, "fprop", "float16"] == "PointerPlan"
         assert found[table, "dgrad", "float32"] == "InputGradientPlan"
         assert found[table, "wgrad", "float16"] == "DepthwiseWgradPlan"
 

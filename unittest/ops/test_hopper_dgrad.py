@@ -30,15 +30,15 @@ from triton_ext.gluon import nvidia as xnv  # noqa: E402
 from triton_ext.ops import dgrad_gemm  # noqa: E402
 from triton_ext.ops.conv_config import SMEM_BYTES, ConvConfig  # noqa: E402
 from triton_ext.ops.core.device import Device  # noqa: E402
-from triton_ext.ops.hopper import dgrad_plan as hopper_plan  # noqa: E402
-from triton_ext.ops.hopper.dgrad_config import narrow_configs  # noqa: E402
-from triton_ext.ops.hopper.tiles import (  # noqa: E402
+from triton_ext.ops.families.gluon_config import (  # noqa: E402
     TileConfig,
     cooperative,
     keep_filter,
-    launch_problems,
+    launch_refusals,
     ping_pong,
 )
+from triton_ext.ops.families.gluon_cost import narrow_configs  # noqa: E402
+from triton_ext.ops.hopper import dgrad_plan as hopper_plan  # noqa: E402
 
 NIGHTLY = os.environ.get("TRITON_EXT_NIGHTLY") == "1"
 COPIES = capabilities()["im2col-copies"]
@@ -171,7 +171,7 @@ def test_narrow_tiles_are_for_few_input_channels_alone():
         assert all(ci <= config.block_n for config in found)
         for config in found:
             steps = 0 if stride > 1 else 9 * -(-co // config.block_k)
-            assert not launch_problems(config, steps, ci, 132), str(config)
+            assert not launch_refusals(config, steps, ci, 132), str(config)
 
 
 def test_the_model_chooses_it_and_names_what_it_does_not_take(monkeypatch):

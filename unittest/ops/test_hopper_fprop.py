@@ -43,11 +43,12 @@ from triton_ext.ops.core.epilogue import PLAIN, EpilogueSpec  # noqa: E402
 from triton_ext.ops.core.problem import ConvProblem  # noqa: E402
 from triton_ext.ops.core.registry import config_refusals  # noqa: E402
 from triton_ext.ops.dgrad_gemm import residues_of  # noqa: E402
-from triton_ext.ops.hopper import dgrad_plan, fprop_config, fprop_plan, plans, tiles  # noqa: E402
+from triton_ext.ops.families import gluon_config, gluon_cost  # noqa: E402
+from triton_ext.ops.families.gluon_config import TileConfig, cooperative, keep_filter, ping_pong  # noqa: E402
+from triton_ext.ops.hopper import dgrad_plan, fprop_plan  # noqa: E402
 from triton_ext.ops.hopper.fprop_compile import compile_conv_fprop  # noqa: E402
 from triton_ext.ops.hopper.fprop_plan import HopperPlan  # noqa: E402
-from triton_ext.ops.hopper.pipeline import tile_counts  # noqa: E402
-from triton_ext.ops.hopper.tiles import TileConfig, cooperative, keep_filter, ping_pong  # noqa: E402
+from triton_ext.ops.kernels.gluon_pipeline import tile_counts  # noqa: E402
 
 NIGHTLY = os.environ.get("TRITON_EXT_NIGHTLY") == "1"
 COPIES = capabilities()["im2col-copies"]
@@ -112,7 +113,9 @@ def test_what_it_does_not_take_is_named(machine, dtype, changes, spec, words):
 def test_a_host_that_cannot_is_named_and_gets_the_other_kernel(monkeypatch):
     emulate(monkeypatch, gluon=True)
     missing = replace(GLUON, available=False, reason="Gluon of Triton 3.5 has no im2col loads")
-    monkeypatch.setattr(plans, "capabilities", lambda: {"im2col-gluon": missing})
+    monkeypatch.setattr(
+        gluon_config, "capabilities", lambda: {**capabilities(), "im2col-gluon": missing}
+    )
     case = Case(problem=problem(), dtype=torch.float16)
     x, _, _ = case.tensors()
     assert isinstance(case.plan(x).config, ConvConfig)
@@ -295,7 +298,7 @@ def test_a_residual_per_image(config, monkeypatch, fresh_triton_cache):
 
 
 @needs_copies
-@pytest.mark.parametrize("config", fprop_config.TURNED_CONFIGS, ids=str)
+@pytest.mark.parametrize("config", gluon_cost.TURNED_CONFIGS, ids=str)
 def test_rows_are_output_channels(config, monkeypatch, fresh_triton_cache):
     # Tails in both: 200 channels are no multiple of 64, and 3 * 5 * 9 pixels none of 96.
     emulate(monkeypatch, gluon=True)
@@ -316,7 +319,9 @@ def test_products_of_two_accumulators(dtype, rest, joins, monkeypatch, fresh_tri
     # Joined, five pieces and three, of six steps: blocks begin at even and at odd ones.
     emulate(monkeypatch, gluon=True)
     capability = replace(JOIN, available=joins)
-    monkeypatch.setattr(tiles, "capabilities", lambda: {"wgmma-join": capability})
+    monkeypatch.setattr(
+        gluon_config, "capabilities", lambda: {**capabilities(), "wgmma-join": capability}
+    )
     config = cooperative(64, 2, 64, 3, block_n_rest=rest, store_n=16, block_k=32)
     config = replace(config, element_bytes=dtype.itemsize)
     assert config.joins == joins
@@ -330,14 +335,14 @@ def test_products_of_two_accumulators(dtype, rest, joins, monkeypatch, fresh_tri
 def test_rows_are_output_channels_of_other_types(dtype, monkeypatch, fresh_triton_cache):
     emulate(monkeypatch, gluon=True)
     asked = problem(**MATRIX, in_channels=64, out_channels=80)
-    config = replace(fprop_config.TURNED_CONFIGS[1], element_bytes=dtype.itemsize)
+    config = replace(gluon_cost.TURNED_CONFIGS[1], element_bytes=dtype.itemsize)
     check(
         Case(problem=asked, dtype=dtype, spec=EpilogueSpec(out_dtype=torch.bfloat16)), config=config
     )
 
 
 def test_rows_are_output_channels_where_x_is_a_matrix_only():
-    config = fprop_config.TURNED_CONFIGS[0]
+    config = gluon_cost.TURNED_CONFIGS[0]
     pointwise = problem(**MATRIX, batch=2, in_channels=64, out_channels=64, input_size=(8, 8))
     for asked in (
         problem(),
@@ -363,7 +368,7 @@ def test_rows_are_output_channels_where_x_is_a_matrix_only():
 
 
 def test_rows_are_output_channels_of_nothing_but_fprop():
-    config = fprop_config.TURNED_CONFIGS[0]
+    config = gluon_cost.TURNED_CONFIGS[0]
     pointwise = problem(**MATRIX, batch=2, in_channels=64, out_channels=64, input_size=(8, 8))
     words = "where forward x is a matrix only"
     dims = residues_of(pointwise)
@@ -385,7 +390,7 @@ def test_one_pixel_per_row_of_a_wider_image(turned, monkeypatch, fresh_triton_ca
     asked = problem(**MATRIX, batch=2, in_channels=24, out_channels=16, input_size=(3, 1))
     for width in (24, 8):
         strides = (*x.stride()[:3], width)
-        config = replace((fprop_config.TURNED_CONFIGS if turned else CONFIGS)[0], block_k=32)
+        config = replace((gluon_cost.TURNED_CONFIGS if turned else CONFIGS)[0], block_k=32)
         plan = plan_fprop(asked, strides, x.dtype, x.device, config=config)
         assert plan.matrix is not None
         expected = torch.nn.functional.conv2d(x.double(), weight.double())
@@ -413,7 +418,7 @@ def put_counts(counts_ptr, m_gemm, n_gemm, CONFIG: gl.constexpr):
 @pytest.mark.parametrize("size", [1, 96, 97, (1 << 31) - 1])
 def test_tiles_of_as_many_pixels_as_there_may_be(size, fresh_triton_cache):
     # Pixels are columns of these tiles, and rows of others.
-    config = fprop_config.TURNED_CONFIGS[0]
+    config = gluon_cost.TURNED_CONFIGS[0]
     counts = torch.zeros(2, dtype=torch.int32)
     xnv.emulated(put_counts)[(1,)](counts, size, size, config)
     assert counts.tolist() == [-(-size // config.block_m), -(-size // config.block_n)]
@@ -447,11 +452,11 @@ def test_pixels_with_gaps_between_them(monkeypatch, fresh_triton_cache):
 # ---- Compiled ----------------------------------------------------------------------------------
 
 
-OF_MATRICES = (*fprop_config.MATRIX_CONFIGS, *fprop_config.TURNED_CONFIGS)
+OF_MATRICES = (*gluon_cost.MATRIX_CONFIGS, *gluon_cost.TURNED_CONFIGS)
 COMPILED = (
-    *fprop_config.CONFIGS,
-    *(keep_filter(config, 6) for config in fprop_config.KEEPING_CONFIGS),
-    *fprop_config.FEW_COLUMNS_CONFIGS,
+    *gluon_cost.CONFIGS,
+    *(keep_filter(config, 6) for config in gluon_cost.KEEPING_CONFIGS),
+    *gluon_cost.FEW_COLUMNS_CONFIGS,
     *OF_MATRICES,
 )
 
@@ -481,7 +486,7 @@ def test_an_epilogue_fits_the_registers(config, tmp_path, fresh_triton_cache):
 
 def fp8_configs(out_bytes: int) -> list[TileConfig]:
     """Those of a filter of 3 taps and 128 channels, with which some keep it."""
-    found = fprop_config.expected_times(
+    found = gluon_cost.expected_times(
         1000, 320, 128, 3, 132, block_k=128, element_bytes=1, out_bytes=out_bytes
     )
     return [*found]
@@ -493,14 +498,13 @@ def fp8_configs(out_bytes: int) -> list[TileConfig]:
      (384, 1, 128), (320, 2, 64), (96, 2, 64), (16, 2, 16)],
 )  # fmt: skip
 def test_the_last_step_of_fp8_is_not_half_empty(ci, element_bytes, channels):
-    assert fprop_config.step_channels(ci, element_bytes) == channels
+    assert gluon_cost.step_channels(ci, element_bytes) == channels
 
 
 def test_half_steps_cost_half_and_are_twice_as_deep():
     sizes = (32768, 320, 320, 9, 132)
     half, whole = (
-        fprop_config.expected_times(*sizes, block_k=block_k, element_bytes=1)
-        for block_k in (64, 128)
+        gluon_cost.expected_times(*sizes, block_k=block_k, element_bytes=1) for block_k in (64, 128)
     )
     assert len(half) == len(whole)
     assert min(half.values()) < 0.9 * min(whole.values())
@@ -514,10 +518,11 @@ def test_half_steps_cost_half_and_are_twice_as_deep():
 
 @needs_join
 def test_ping_pong_with_160_columns_is_for_joined_products_only():
-    (config,) = fprop_config.JOINED_CONFIGS
+    (config,) = gluon_cost.JOINED_CONFIGS
     sizes = (32768, 320, 320, 9, 132)
-    assert fprop_config.choose_config(*sizes) == config
-    assert config not in fprop_config.expected_times(*sizes, may_join=False)
+    times = gluon_cost.expected_times(*sizes)
+    assert min(times, key=times.__getitem__) == config
+    assert config not in gluon_cost.expected_times(*sizes, may_join=False)
 
 
 # 256 + 64 columns, and a filter that stays.

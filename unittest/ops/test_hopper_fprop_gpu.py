@@ -17,8 +17,9 @@ from gpu_comparison import MARKS, bits, skip_without_gpu
 from triton_ext.host import capabilities
 from triton_ext.ops.core.epilogue import PLAIN, EpilogueSpec
 from triton_ext.ops.core.problem import ConvProblem
-from triton_ext.ops.hopper import fprop_config, fprop_plan
-from triton_ext.ops.hopper.tiles import TileConfig, keep_filter
+from triton_ext.ops.families import gluon_cost
+from triton_ext.ops.families.gluon_config import TileConfig, keep_filter
+from triton_ext.ops.hopper import fprop_plan
 from triton_ext.ops.tuning_store.files import read_table
 from triton_ext.ops.tuning_store.kinds import decode
 from triton_ext.ops.tuning_store.lookup import shipped_path
@@ -46,10 +47,10 @@ PROBLEM = ConvProblem(
 FULL = EpilogueSpec(bias=True, scale=True, residual=True, out_scale=True, activation="gelu")
 # A filter of 3 taps and 128 channels is 6 steps.
 CONFIGS = (
-    *fprop_config.CONFIGS,
-    *(keep_filter(config, 6) for config in fprop_config.KEEPING_CONFIGS),
-    *fprop_config.FEW_COLUMNS_CONFIGS,
-    *fprop_config.JOINED_CONFIGS,
+    *gluon_cost.CONFIGS,
+    *(keep_filter(config, 6) for config in gluon_cost.KEEPING_CONFIGS),
+    *gluon_cost.FEW_COLUMNS_CONFIGS,
+    *gluon_cost.JOINED_CONFIGS,
 )
 
 
@@ -124,7 +125,7 @@ def shipped_turned():
     )
 
 
-MATRIX_CONFIGS = (*fprop_config.MATRIX_CONFIGS, *fprop_config.TURNED_CONFIGS)
+MATRIX_CONFIGS = (*gluon_cost.MATRIX_CONFIGS, *gluon_cost.TURNED_CONFIGS)
 # What a sweep found has no costs in the model, and is in the table alone.
 MATRIX_CONFIGS = tuple(dict.fromkeys((*MATRIX_CONFIGS, *shipped_turned())))
 
@@ -138,7 +139,7 @@ def test_a_matrix(config, spec):
     assert torch.equal(bits(first), bits(check(case, "cuda", config)))
 
 
-@pytest.mark.parametrize("config", fprop_config.TURNED_CONFIGS, ids=str)
+@pytest.mark.parametrize("config", gluon_cost.TURNED_CONFIGS, ids=str)
 def test_a_residual_per_image_of_a_matrix(config):
     one = replace(PROBLEM, filter_size=(1, 1), padding=((0, 0), (0, 0)), batch=20)
     spec = replace(FULL, residual_per_image=True)

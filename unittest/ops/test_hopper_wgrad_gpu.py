@@ -29,9 +29,8 @@ from problem_cases import channels_last, problem_of
 from triton_ext import ops
 from triton_ext.host import capabilities
 from triton_ext.ops import tuning
-from triton_ext.ops.core import planner
-from triton_ext.ops.hopper import plans
-from triton_ext.ops.hopper.plans import DTYPES
+from triton_ext.ops.core import launcher, planner
+from triton_ext.ops.families.gluon_config import DTYPES
 from triton_ext.ops.hopper.wgrad_plan import HopperWgradPlan
 from triton_ext.ops.hopper.wgrad_tiles import CONFIGS, WgradTileChoice
 
@@ -199,7 +198,7 @@ def test_torch_compile_with_graphs_keeps_no_memory_of_theirs(choose):
     assert isinstance(plan, HopperWgradPlan)
     assert plan.tiles.add_in_place
     assert plan.tiles.is_split
-    plans._stream_flags.cache_clear()
+    launcher._stream_flags.cache_clear()
 
     @torch.compile(mode="reduce-overhead", fullgraph=True)
     def weight_gradient(x, dy):

@@ -19,8 +19,8 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from triton_ext.errors import UnsupportedError
 from triton_ext.ops import batch_norm, group_norm
 from triton_ext.ops.core.compiling_ahead import compile_ahead, without_tensors
-from triton_ext.ops.norms import moments, norm_gradients
-from triton_ext.ops.norms.norm_config import NormShape, choose_merge_tiles, choose_tiles
+from triton_ext.ops.norms import kernels
+from triton_ext.ops.norms.plan import NormShape, choose_merge_tiles, choose_tiles
 
 FLOAT = "*fp32"
 TERMS = dict.fromkeys(("mean_ptr", "rstd_ptr", "weight_ptr", "bias_ptr"), FLOAT)
@@ -41,17 +41,18 @@ def test_tiles_cover_a_tensor(images, rows, group_channels, groups, element_byte
     channels = groups * group_channels
     shape = NormShape(images=images, rows=rows, channels=channels, groups=groups)
     tiles = choose_tiles(shape, element_bytes, 132, *wanted)
-    assert tiles.problems() == []
+    for size in (tiles.unit, tiles.block_c, tiles.block_rows, tiles.unroll, tiles.num_warps):
+        assert size.bit_count() == 1
     assert channels % tiles.unit == 0
     # No chunk is empty: means of nothing would be added.
     assert (tiles.chunks - 1) * tiles.chunk_rows < rows <= tiles.chunks * tiles.chunk_rows
-    assert tiles.grid(shape)[0] == images * tiles.chunks * math.ceil(channels / tiles.block_c)
+    assert tiles.programs == images * tiles.chunks * math.ceil(channels / tiles.block_c)
     assert tiles.block_rows * tiles.block_c * element_bytes <= 32 * tiles.num_warps * 16 or (
         tiles.num_warps == tiles.block_rows == 1
     )
-    merge = choose_merge_tiles(tiles.chunks, group_channels)
-    assert merge.block_c >= group_channels
-    assert merge.parts & (merge.parts - 1) == merge.block_c & (merge.block_c - 1) == 0
+    parts, block_c = choose_merge_tiles(tiles.chunks, group_channels)
+    assert block_c >= group_channels
+    assert parts.bit_count() == block_c.bit_count() == 1
 
 
 @pytest.mark.parametrize(
@@ -62,7 +63,7 @@ def test_every_multiprocessor_has_something_to_do(images, rows, channels, groups
     shape = NormShape(images=images, rows=rows, channels=channels, groups=groups)
     for wanted in ((4, 2), (12, 1)):
         tiles = choose_tiles(shape, 2, 132, *wanted)
-        assert tiles.grid(shape)[0] >= 1.9 * 132
+        assert tiles.programs >= 1.9 * 132
         assert tiles.num_warps == 8
         assert channels % tiles.block_c == 0
 
@@ -101,7 +102,7 @@ ONES = ("images", "group_channels")  # what Triton compiles for, where it is 1
 def test_statistics_load_16_bytes_and_keep_sums_in_registers(fresh_triton_cache, tmp_path):
     pointers = {"x_ptr": "*bf16", "parts_ptr": FLOAT}
     for shape, ones in ((BATCH, ("images",)), (GROUP, ())):
-        kernel = compiled(moments.moments_kernel, shape, pointers, {}, ones)
+        kernel = compiled(kernels.moments_kernel, shape, pointers, {}, ones)
         ptx = kernel.asm["ptx"]
         # Two for the first tile, two in the loop.
         assert len(re.findall(r"\bld\.global\.v4\.b32", ptx)) == 4
@@ -123,8 +124,8 @@ def test_nothing_is_spilled(activation, with_residual, fresh_triton_cache, tmp_p
     constants = {"IS_VARIANCE": False, "ACTIVATION": activation}
     extra = of_tensors("y_ptr", "g_ptr") if with_residual else {}
     residual = of_tensors("residual_ptr") if with_residual else {}
-    normalize = moments.normalize_kernel
-    sums, dx = norm_gradients.gradient_sums_kernel, norm_gradients.input_gradient_kernel
+    normalize = kernels.normalize_kernel
+    sums, dx = kernels.gradient_sums_kernel, kernels.input_gradient_kernel
     of_sums = {**of_tensors("x_ptr", "dy_ptr"), **extra, **TERMS, "parts_ptr": FLOAT}
     of_dx = {**of_tensors("x_ptr", "dy_ptr", "dx_ptr"), **TERMS, "means_ptr": FLOAT}
     for kernel, pointers, loads in (
@@ -145,21 +146,21 @@ def test_nothing_is_spilled(activation, with_residual, fresh_triton_cache, tmp_p
 
 @pytest.mark.parametrize("is_channel", [True, False])
 def test_parts_are_added_without_spilling(is_channel, fresh_triton_cache, tmp_path):
-    tiles = choose_merge_tiles(528, 1 if is_channel else 10)
+    parts, block_c = choose_merge_tiles(528, 1 if is_channel else 10)
     ones = dict.fromkeys(ONES, 1) if is_channel else {}
     running = ("running_mean_ptr", "running_var_ptr") if is_channel else ()
     pointers = dict.fromkeys(("parts_ptr", "mean_ptr", "rstd_ptr", *running), FLOAT)
     if is_channel:
         pointers["batches_ptr"] = "*i64"
-    kernel = moments.merge_moments_kernel
-    blocks = {"IS_CHANNEL": is_channel, "BLOCK_P": tiles.parts, "BLOCK_C": tiles.block_c}
+    kernel = kernels.merge_moments_kernel
+    blocks = {"IS_CHANNEL": is_channel, "BLOCK_P": parts, "BLOCK_C": block_c}
     constants = {**blocks, **ones, **without_tensors(kernel, pointers)}
     found = [compile_ahead(kernel, pointers, constants, 90, num_warps=8)]
-    kernel = norm_gradients.merge_gradients_kernel
+    kernel = kernels.merge_gradients_kernel
     pointers = dict.fromkeys(
         ("parts_ptr", "weight_ptr", "means_ptr", "dweight_ptr", "dbias_ptr"), FLOAT
     )
-    blocks = {"GROUP_P": tiles.parts, "GROUP_C": tiles.block_c, "CHANNEL_P": 1024, "CHANNEL_C": 8}
+    blocks = {"GROUP_P": parts, "GROUP_C": block_c, "CHANNEL_P": 1024, "CHANNEL_C": 8}
     constants = {"IS_CHANNEL": is_channel, **blocks, **ones}
     found.append(compile_ahead(kernel, pointers, constants, 90, num_warps=8))
     for each in found:
@@ -278,12 +279,11 @@ def test_operators_on_fake_tensors(kind):
         assert (dx.dtype, dweight.dtype, dweight.shape) == (x.dtype, wide, weight.shape)
         graph = make_fx(gradients)(x, weight, *running).graph
     calls = [node.target._opname for node in graph.nodes if _is_ours(node.target)]
-    forward = {"group": ["group_norm_forward"], "evaluation": ["batch_norm_forward"]}
-    forward["training"] = ["batch_moments", *forward["evaluation"]]
-    assert calls == [*forward[kind], "norm_backward"]
+    moments = ["batch_moments"] if kind == "training" else []
+    assert calls == [*moments, "norm_forward", "norm_backward"]
     written = [a.name for a in ops.batch_moments.default._schema.arguments if a.is_write]
     assert written == ["running_mean", "running_var"]
-    for name in ("group_norm_forward", "batch_norm_forward", "norm_backward"):
+    for name in ("norm_forward", "norm_backward"):
         assert not getattr(ops, name).default._schema.is_mutable
 
 

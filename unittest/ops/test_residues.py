@@ -11,7 +11,7 @@ pytest.importorskip("torch", reason="triton_ext.ops needs torch, which is not in
 
 from triton_ext.host import capabilities  # noqa: E402
 from triton_ext.ops import conv_dgrad, dgrad_config  # noqa: E402
-from triton_ext.ops.hopper import fprop_config  # noqa: E402
+from triton_ext.ops.families import gluon_cost  # noqa: E402
 from triton_ext.ops.residues import Residues, class_problems, classes_of  # noqa: E402
 
 GLUON = capabilities()["im2col-gluon"]
@@ -66,13 +66,13 @@ def compare(dim, first, count, offset):
 @pytest.mark.skipif(not GLUON.available, reason=GLUON.reason)
 @pytest.mark.parametrize("dim", EDGES, ids=str)
 def test_the_gluon_kernel(dim, monkeypatch):
-    from triton_ext.ops.hopper import dgrad
+    from triton_ext.ops.kernels import gluon_dgrad
 
-    monkeypatch.setattr(dgrad, "gl", types.SimpleNamespace(where=np.where))
+    monkeypatch.setattr(gluon_dgrad, "gl", types.SimpleNamespace(where=np.where))
     names = ("stride", "divisor", "tap_step", "inverse")
     classes = types.SimpleNamespace(**{name: of(dim, name) for name in names})
     residues = (0, 0, np.arange(dim.stride, dtype=np.int32))
-    compare(dim, *dgrad.class_taps.fn(residues, problem_of(dim), 2, classes))
+    compare(dim, *gluon_dgrad.class_taps.fn(residues, problem_of(dim), 2, classes))
 
 
 @pytest.mark.parametrize("dim", EDGES, ids=str)
@@ -123,7 +123,7 @@ def test_what_overflows_is_refused():
 @pytest.mark.skipif(not GLUON.available, reason=GLUON.reason)
 @pytest.mark.parametrize(("stride", "dilations"), [(1, (1, 2, 7)), (2, (1, 3)), (6, (4, 10))])
 def test_a_kernel_is_compiled_for_the_dilation_modulo_the_stride(stride, dilations):
-    from triton_ext.ops.hopper.dgrad import residue_classes
+    from triton_ext.ops.kernels.gluon_dgrad import residue_classes
 
     def classes(dilation):
         dim = Residues(size=9, taps=3, stride=stride, dilation=dilation, low=1)
@@ -154,5 +154,5 @@ def test_classes_that_are_alike_may_be_counted(repeats):
     assert counted == pytest.approx(dgrad_config.expected_times(49, every, 64, 256, 132))
     # A filter that stays is one of a single class.
     options = {"may_keep_filter": False, "may_join": False}
-    counted = fprop_config.expected_times(49, 64, 256, one, 132, repeats=repeats, **options)
-    assert counted == pytest.approx(fprop_config.expected_times(49, 64, 256, every, 132, **options))
+    counted = gluon_cost.expected_times(49, 64, 256, one, 132, repeats=repeats, **options)
+    assert counted == pytest.approx(gluon_cost.expected_times(49, 64, 256, every, 132, **options))

@@ -28,13 +28,13 @@ from triton_ext.ops.core.descriptors import packed_strides
 from triton_ext.ops.core.device import Device
 from triton_ext.ops.core.epilogue import EpilogueSpec
 from triton_ext.ops.core.refusals import DTYPES
+from triton_ext.ops.families.gluon_config import ping_pong
+from triton_ext.ops.families.gluon_cost import TURNED_CONFIGS
 from triton_ext.ops.hopper import fprop_plan
-from triton_ext.ops.hopper.fprop_config import TURNED_CONFIGS
 from triton_ext.ops.hopper.fprop_plan import HopperPlan
-from triton_ext.ops.hopper.tiles import ping_pong
+from triton_ext.ops.kernels.row_copy import RowCopy, compile_row_copy
 from triton_ext.ops.rewrites.as_fprop import ForwardDgradPlan
-from triton_ext.ops.row_copy import RowCopy, compile_row_copy
-from triton_ext.ops.row_packing import RowPacking, packing_reasons, violations
+from triton_ext.ops.rewrites.packing import RowPacking, packing_reasons, violations
 from triton_ext.ops.wgrad_gemm import PackedWgradPlan, WgradPlan
 
 IM2COL = capabilities()["im2col"]

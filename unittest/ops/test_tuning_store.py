@@ -39,15 +39,16 @@ from triton_ext.ops.core.registry import (  # noqa: E402
     config_types,
     families_of,
 )
-from triton_ext.ops.families.depthwise.config import DepthwiseConfig, DepthwiseWgradConfig  # noqa: E402
-from triton_ext.ops.families.few_channels.config import GatherConfig  # noqa: E402
-from triton_ext.ops.families.kn2row.config import Col2ImConfig  # noqa: E402
+from triton_ext.ops.families import gluon_cost  # noqa: E402
+from triton_ext.ops.families.depthwise import DepthwiseConfig  # noqa: E402
+from triton_ext.ops.families.depthwise_wgrad import DepthwiseWgradConfig  # noqa: E402
+from triton_ext.ops.families.direct import DirectConfig  # noqa: E402
+from triton_ext.ops.families.few_channels import GatherConfig  # noqa: E402
+from triton_ext.ops.families.kn2row import Col2ImConfig  # noqa: E402
 from triton_ext.ops.families.patches import PatchConfig  # noqa: E402
-from triton_ext.ops.hopper import fprop_config  # noqa: E402
 from triton_ext.ops.hopper.wgrad_tiles import WgradTileChoice, WgradTileConfig  # noqa: E402
-from triton_ext.ops.kernels.direct import DirectConfig  # noqa: E402
 from triton_ext.ops.rewrites.as_fprop import AsFpropConfig  # noqa: E402
-from triton_ext.ops.row_packing import PackedConfig  # noqa: E402
+from triton_ext.ops.rewrites.packing import PackedConfig  # noqa: E402
 from triton_ext.ops.tuning.calls import candidates  # noqa: E402
 from triton_ext.ops.tuning_store import files  # noqa: E402
 from triton_ext.ops.tuning_store import lookup as lookups  # noqa: E402
@@ -207,10 +208,10 @@ def test_epilogues_that_cost_no_memory_share_a_choice():
 
 def every_config():
     yield from conv_config.CONFIGS
-    yield from fprop_config.CONFIGS
+    yield from gluon_cost.CONFIGS
     yield PackedConfig(conv_config.CONFIGS[0])
     yield PackedConfig(wgrad_config.WgradChoice(config=wgrad_config.CONFIGS[0]))
-    yield AsFpropConfig(fprop_config.CONFIGS[0])
+    yield AsFpropConfig(gluon_cost.CONFIGS[0])
     yield PatchConfig(conv_config.CONFIGS[0])
     yield DirectConfig(block_m=64, block_n=32)
     yield GatherConfig(block_m=64, block_n=32, block_k=32)
@@ -643,10 +644,10 @@ IMPOSSIBLE = {
     # The kernels know halves only.
     "parts": (conv_config.CONFIGS[0], {"store_parts": 4}, "store_parts is 4: expected 1 to 2"),
     "type": (conv_config.CONFIGS[0], {"block_m": "128"}, "block_m: expected .*int.* found '128'"),
-    "gluon": (fprop_config.CONFIGS[0], {"rows": 96}, "gluon: rows is 96: a consumer multiplies 64"),
-    "store": (fprop_config.CONFIGS[0], {"store_n": 2}, "store_n is 2: expected at least 16, one"),
+    "gluon": (gluon_cost.CONFIGS[0], {"rows": 96}, "gluon: rows is 96: a consumer multiplies 64"),
+    "store": (gluon_cost.CONFIGS[0], {"store_n": 2}, "store_n is 2: expected at least 16, one"),
     "filter": (
-        fprop_config.CONFIGS[0], {"filter_steps": 7}, "filter_steps is 7, the convolution has 9",
+        gluon_cost.CONFIGS[0], {"filter_steps": 7}, "filter_steps is 7, the convolution has 9",
     ),
     "direct": (
         DirectConfig(block_m=64, block_n=64), {"block_n": 65}, "block_n is 65: expected a power",
@@ -694,7 +695,7 @@ def test_impossible_tiles_of_wgrad_are_told(folder, change, message):
 
 
 def test_bytes_of_elements_are_written_where_they_are_not_two():
-    config = fprop_config.CONFIGS[0]
+    config = gluon_cost.CONFIGS[0]
     written = encode(config)
     assert not {"element_bytes", "out_bytes", "rows_from_w"} & set(written)
     assert decode("gluon", written) == config
@@ -710,7 +711,7 @@ def test_bytes_of_elements_are_written_where_they_are_not_two():
 
 
 def test_tiles_of_a_strided_gradient_keep_no_filter():
-    narrow = replace(fprop_config.CONFIGS[0], stages=2, block_n_main=16, store_n=16)
+    narrow = replace(gluon_cost.CONFIGS[0], stages=2, block_n_main=16, store_n=16)
     config = replace(narrow, filter_steps=18)
     case = replace(CASE, direction="dgrad")
     assert not config_refusals(config, case, MACHINE)

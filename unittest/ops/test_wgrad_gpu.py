@@ -36,7 +36,7 @@ from swapped_cases import draw_swapped
 from triton_ext.errors import DescriptorError
 from triton_ext.ops.core.problem import ConvProblem
 from triton_ext.ops.core.refusals import DTYPES
-from triton_ext.ops.kernels.depthwise_wgrad import DepthwiseWgradPlan
+from triton_ext.ops.families.depthwise_wgrad import DepthwiseWgradPlan
 from triton_ext.ops.rewrites.operand_swap import SwappedConfig, SwappedWgradPlan, ways
 from triton_ext.ops.wgrad_config import CONFIGS, MOST_PART_ROUNDS
 
@@ -142,12 +142,14 @@ def reference(problem, x, dy, dtype):
 def run(problem, x, dy, **options):
     """dw of the kernels, twice: where nothing but NaN was before."""
     plan = plan_wgrad(problem, x.stride(), dy.stride(), x.dtype, x.device, **options)
-    # Those of depthwise filters have no tiles.
-    workspace = plan if isinstance(plan, DepthwiseWgradPlan) else plan.tiles
+    if isinstance(plan, DepthwiseWgradPlan):
+        workspace = plan.parts * math.prod(problem.w_shape)
+    else:
+        workspace = plan.tiles.workspace_elements
 
     def once():
         dw = poisoned(problem.w_shape, plan.out_dtype)
-        poison(4 * workspace.workspace_elements)
+        poison(4 * workspace)
         return plan.run(x, dy, dw)
 
     return twice(once)

@@ -37,7 +37,7 @@ from triton_ext.ops.rewrites.operand_swap import (
     turning_copy,
     ways,
 )
-from triton_ext.ops.row_packing import PackedConfig, RowPacking
+from triton_ext.ops.rewrites.packing import PackedConfig, RowPacking
 from triton_ext.ops.tuning.calls import candidates, make_plan
 from triton_ext.ops.tuning_store import lookup as lookups
 from triton_ext.ops.tuning_store.kinds import decode, encode, kind_of

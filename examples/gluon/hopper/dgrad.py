@@ -1,7 +1,7 @@
 """Gradient of a convolution's input (dgrad) on Hopper: how the Gluon kernel is launched.
 
-The kernel is ``triton_ext.ops.hopper.dgrad``, the one that ``triton_ext.ops`` launches: its module
-opens with symbols, residue classes, GEMM mapping, warp roles and stores, and is what to copy from.
+The kernel is ``triton_ext.ops.kernels.gluon_dgrad``, the one that ``triton_ext.ops`` launches.  Its
+module describes symbols, residue classes, GEMM mapping, warp roles and stores; copy from there.
 Here are descriptors, the choice of a configuration and the grid, for tensors that lie packed with
 channels last, dy [N, (out_d, (out_h,)) out_w, Co] and w [Co, (T, (R,)) S, Ci].
 
@@ -19,14 +19,14 @@ import torch
 from triton.experimental.gluon import language as gl
 from triton_ext.errors import DescriptorError, LaunchError
 from triton_ext.gluon import nvidia as xnv
-from triton_ext.ops.hopper.dgrad import (
+from triton_ext.ops.families.gluon_config import TileConfig, num_programs
+from triton_ext.ops.families.gluon_cost import dgrad_times
+from triton_ext.ops.kernels.gluon_dgrad import (
     DgradProblem,
     conv_dgrad_kernel,
     dgrad_problem,
     residue_classes,
 )
-from triton_ext.ops.hopper.dgrad_config import choose_config
-from triton_ext.ops.hopper.tiles import TileConfig, num_programs
 from triton_ext.ops.residues import Residues, class_problems
 
 from .arguments import check_compile, check_parameters, check_tensors, steps_of
@@ -87,6 +87,12 @@ def _walk_template(
     )
 
 
+def choose_config(dims: list[Residues], n: int, ci: int, co: int, num_sms: int) -> TileConfig:
+    """Returns the configuration that the model of ``triton_ext.ops`` expects to be fastest."""
+    times = dgrad_times(dims, n, ci, co, num_sms)
+    return min(times, key=times.__getitem__)
+
+
 def conv_dgrad(
     dy: torch.Tensor,
     w: torch.Tensor,
@@ -108,8 +114,7 @@ def conv_dgrad(
         padding: In front of each dimension: one int, or one per spatial dimension.  What is behind
             follows from the sizes.  Not negative.
         dilation: One int, or one per spatial dimension.
-        config: How to compile; by default
-            :func:`~triton_ext.ops.hopper.dgrad_config.choose_config` chooses.
+        config: How to compile; by default :func:`choose_config` chooses.
         launcher: What is launched in place of the kernel: ``xnv.emulated`` runs it on CPU tensors.
 
     Returns:

@@ -1,10 +1,11 @@
 """Forward convolution (fprop) on Hopper: how the warp-specialised Gluon kernel is launched.
 
-The kernel is ``triton_ext.ops.hopper.fprop``, the one that ``triton_ext.ops`` launches: its module
-opens with symbols, GEMM mapping, warp roles, barriers and timeline, and is what to copy from,
-together with ``pipeline.py`` (the ring, WGMMA over a stage, stores) and ``tiles.py`` (what it is
-compiled for) beside it.  Here are descriptors, the choice of a configuration and the grid, for
-tensors that lie packed with channels last, x [N, (D, (H,)) W, Ci] and w [Co, (T, (R,)) S, Ci].
+The kernel is ``triton_ext.ops.kernels.gluon_fprop``, the one that ``triton_ext.ops`` launches.  Its
+module describes symbols, GEMM mapping, warp roles, barriers and timeline; copy from there,
+together with ``gluon_pipeline.py`` beside it (the ring, WGMMA over a stage, stores) and
+``families/gluon_config.py`` (the configuration).  Here are descriptors, the choice of a
+configuration and the grid, for tensors that lie packed with channels last, x [N, (D, (H,)) W, Ci]
+and w [Co, (T, (R,)) S, Ci].
 
 ``fprop_cluster.py`` is the kernel for clusters of two CTAs that share the filter by multicast; a
 ``ClusterConfig`` chooses it.
@@ -21,9 +22,9 @@ from typing import Any
 import torch
 from triton.experimental.gluon import language as gl
 from triton_ext.errors import DescriptorError
-from triton_ext.ops.hopper.fprop import EPILOGUE_POINTERS, FpropProblem, conv_fprop_kernel
-from triton_ext.ops.hopper.fprop_config import CONFIGS, KEEPING_CONFIGS, choose_config
-from triton_ext.ops.hopper.tiles import TileConfig, num_programs
+from triton_ext.ops.families.gluon_config import TileConfig, num_programs
+from triton_ext.ops.families.gluon_cost import CONFIGS, KEEPING_CONFIGS, expected_times
+from triton_ext.ops.kernels.gluon_fprop import EPILOGUE_POINTERS, FpropProblem, conv_fprop_kernel
 
 from .arguments import check_compile, check_parameters, check_tensors
 from .fprop_cluster import NUM_CTAS, ClusterConfig, conv_fprop_cluster_kernel
@@ -69,6 +70,12 @@ def _check_arguments(x: torch.Tensor, w: torch.Tensor, launcher: Launcher | None
         )
     if problems:
         raise DescriptorError("; ".join(problems))
+
+
+def choose_config(m_gemm: int, co: int, ci: int, taps: int, num_sms: int) -> TileConfig:
+    """Returns the configuration that the model of ``triton_ext.ops`` expects to be fastest."""
+    times = expected_times(m_gemm, co, ci, taps, num_sms)
+    return min(times, key=times.__getitem__)
 
 
 def conv_fprop(

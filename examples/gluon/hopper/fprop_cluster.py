@@ -5,7 +5,7 @@ Both multiply by the same block of the filter, which is read from L2 once and wr
 shared memory of both.  It is chosen explicitly, ``conv_fprop(..., config=in_cluster(config))``, and
 is there to be copied from: it was slower wherever it was measured (docs/gluon-conv.md).
 
-Symbols, GEMM mapping and tiles are those of ``triton_ext.ops.hopper.fprop``, with
+Symbols, GEMM mapping and tiles are those of ``triton_ext.ops.kernels.gluon_fprop``, with
     tile        what a cluster computes: 2 * ROW_GROUPS * ROWS pixels, BLOCK_N output channels
     group g     2 * ROWS consecutive pixels of a tile: the first ROWS belong to CTA 0, the others
                 to CTA 1
@@ -72,16 +72,17 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 from triton_ext.errors import LaunchError, UnsupportedError
 from triton_ext.gluon import nvidia as xnv
-from triton_ext.ops.hopper.fprop import FpropProblem
-from triton_ext.ops.hopper.fprop_config import CONFIGS
-from triton_ext.ops.hopper.names import (
+from triton_ext.host.gluon_names import (
     aggregate,
     allocate_mbarrier,
     async_load,
     async_store,
     typed,
 )
-from triton_ext.ops.hopper.pipeline import (
+from triton_ext.ops.families.gluon_config import TileConfig
+from triton_ext.ops.families.gluon_cost import CONFIGS
+from triton_ext.ops.kernels.gluon_fprop import FpropProblem
+from triton_ext.ops.kernels.gluon_pipeline import (
     as_kn,
     is_matrix,
     next_stage,
@@ -91,7 +92,6 @@ from triton_ext.ops.hopper.pipeline import (
     tile_counts,
     tile_origin,
 )
-from triton_ext.ops.hopper.tiles import TileConfig
 
 from .arguments import check_compile
 from .launch import (

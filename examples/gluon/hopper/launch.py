@@ -14,8 +14,8 @@ from triton.experimental.gluon._runtime import GluonASTSource
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 from triton_ext.errors import LaunchError
 from triton_ext.gluon import nvidia as xnv
-from triton_ext.ops.hopper.pipeline import smem_layout
-from triton_ext.ops.hopper.tiles import TileConfig, launch_problems
+from triton_ext.ops.families.gluon_config import TileConfig, launch_refusals
+from triton_ext.ops.kernels.gluon_pipeline import smem_layout
 
 __all__ = [
     "Launcher",
@@ -91,7 +91,7 @@ def check_config(config: TileConfig, steps: int, columns: int, num_sms: int) -> 
     Raises:
         LaunchError: All that is wrong with the configuration.
     """
-    problems = launch_problems(config, steps, columns, num_sms)
+    problems = launch_refusals(config, steps, columns, num_sms)
     if problems:
         raise LaunchError(f"configuration {config}: " + "; ".join(problems))
 

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from triton.experimental.gluon import language as gl
 from triton_ext.errors import DescriptorError, LaunchError
-from triton_ext.ops.hopper.plans import zeroed_flags
+from triton_ext.ops.families.gluon_config import zeroed_flags
 from triton_ext.ops.hopper.wgrad import WgradProblem, conv_wgrad_kernel, wgrad_problem
 from triton_ext.ops.hopper.wgrad_parts import reduce_kernel
 from triton_ext.ops.hopper.wgrad_tiles import (

@@ -27,8 +27,8 @@ from triton_ext.ops.core.epilogue import EpilogueSpec
 from triton_ext.ops.core.launcher import Launcher
 from triton_ext.ops.core.plan import TO_LAST, ForwardPlan, three
 from triton_ext.ops.core.problem import ConvProblem
-from triton_ext.ops.row_copy import FilledChannels, RowCopies
-from triton_ext.ops.row_packing import RowPacking
+from triton_ext.ops.kernels.row_copy import FilledChannels, RowCopies
+from triton_ext.ops.rewrites.packing import RowPacking
 
 __all__ = ["ConvPlan", "Walked", "gemm_plan"]
 

@@ -23,8 +23,8 @@ from triton_ext.ops.core.plan import TO_LAST
 from triton_ext.ops.core.problem import ConvProblem
 from triton_ext.ops.dgrad_config import group_channels, problems_of
 from triton_ext.ops.dgrad_run import DgradRun
+from triton_ext.ops.kernels.row_copy import FilledChannels
 from triton_ext.ops.residues import Residues, class_problems, three_dims
-from triton_ext.ops.row_copy import FilledChannels
 
 __all__ = [
     "DTYPES",

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
-from triton_ext.ops.core.epilogue import NO_OPERANDS, EpilogueOperands
+from triton_ext.ops.core.case import Case
+from triton_ext.ops.core.epilogue import NO_OPERANDS, PLAIN, EpilogueOperands, EpilogueSpec
 from triton_ext.ops.core.launcher import Launcher
 from triton_ext.ops.core.plan import ForwardPlan
 from triton_ext.ops.core.problem import ConvProblem
@@ -29,6 +31,16 @@ class InputGradientPlan:
     problem: ConvProblem
     plain: ForwardPlan
     biased: ForwardPlan
+
+    @classmethod
+    def of(
+        cls, problem: ConvProblem, case: Case, bind: Callable[[Case], ForwardPlan]
+    ) -> InputGradientPlan:
+        """Returns the plan of a case that ``bind`` plans, without a bias and with one."""
+        plain, biased = (
+            bind(replace(case, epilogue=spec)) for spec in (PLAIN, EpilogueSpec(bias=True))
+        )
+        return cls(problem=problem, plain=plain, biased=biased)
 
     @property
     def config(self) -> Any:

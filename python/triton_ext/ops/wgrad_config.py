@@ -371,7 +371,7 @@ _COSTS: dict[WgradConfig, Cost] = {
     _config(128, 128, 2, 4, 8): Cost(0.779, 10.05),
     _config(128, 256, 1, 4, 8, parts=2): Cost(0.592, 11.35),
     _config(256, 128, 1, 4, 8, parts=2): Cost(0.652, 10.94),
-    # The seven rows of a stem's filter, packed (row_packing.py).
+    # The seven rows of a stem's filter, packed (rewrites/packing.py).
     _config(64, 32, 7, 5, 4): Cost(1.482, 11.96),
 }
 

@@ -22,8 +22,8 @@ from triton_ext.ops.core.descriptors import ROW_BYTES, Layout, packed_strides
 from triton_ext.ops.core.device import IS_INTERPRETED, Device
 from triton_ext.ops.core.launcher import Launcher
 from triton_ext.ops.core.problem import ConvProblem
-from triton_ext.ops.row_copy import RowCopies
-from triton_ext.ops.row_packing import RowPacking
+from triton_ext.ops.kernels.row_copy import RowCopies
+from triton_ext.ops.rewrites.packing import RowPacking
 from triton_ext.ops.wgrad_config import (
     Reduction,
     Store,

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 from triton.tools.tensor_descriptor import TensorDescriptor
 
+from triton_ext.ops.core.case import Case
 from triton_ext.ops.core.descriptors import ROW_BYTES, aligned_copy
 from triton_ext.ops.core.epilogue import NO_OPERANDS, PLAIN, EpilogueOperands, EpilogueSpec
 from triton_ext.ops.core.launcher import Launcher
 from triton_ext.ops.core.problem import ConvProblem
 
-__all__ = ["NO_ARGUMENTS", "TO_LAST", "ForwardPlan", "PointerPlan", "three"]
+__all__ = ["NO_ARGUMENTS", "TO_LAST", "ForwardPlan", "PointerPlan", "three", "vector_inputs"]
 
 # Permutations of torch's order [N, C, *spatial] to channels-last, by spatial dimensions.
 TO_LAST = {1: (0, 2, 1), 2: (0, 2, 3, 1), 3: (0, 2, 3, 4, 1)}
@@ -253,22 +254,46 @@ def _specialization(argument: Any) -> tuple[torch.dtype, bool]:
 
 @dataclass(slots=True, kw_only=True)
 class PointerPlan(ForwardPlan):
-    """A plan of a kernel that reads x and a filter of packed rows through pointers.
+    """A plan of a kernel that reads x and w, and writes y, through pointers.
 
     Attributes:
-        vector: Elements of x that a thread loads at once.
+        config: The configuration; its class says which kernel runs.
+        prepare: Returns the kernel's x and w for those of a call.
     """
 
-    vector: int
+    config: Any
+    prepare: Callable[[torch.Tensor, torch.Tensor], tuple[torch.Tensor, torch.Tensor]]
+
+    @classmethod
+    def make(cls, case: Case, config: Any, prepare: Any, launcher: Launcher) -> PointerPlan:
+        """Returns the plan of fprop, or of a dgrad whose "x" is dy and whose "y" is dx."""
+        problem = case.problem
+        return cls(
+            problem=problem,
+            epilogue=case.epilogue,
+            y_shape=problem.x_shape if case.direction == "dgrad" else problem.y_shape,
+            out_dtype=case.output_dtype,
+            store_through_tma=False,
+            launcher=launcher,
+            config=config,
+            prepare=prepare,
+        )
 
     def _inputs(
         self, x: torch.Tensor, weight: torch.Tensor
     ) -> tuple[tuple[Any, Any], tuple[bool, bool]]:
-        if x.data_ptr() % (self.vector * x.itemsize):
-            # Of the same strides, which the plan was made for.
-            x = aligned_copy(x)
-        w_rows = weight.permute(TO_LAST[self.problem.dims]).contiguous()
-        return (x, w_rows), (x.data_ptr() % ROW_BYTES == 0, w_rows.data_ptr() % ROW_BYTES == 0)
+        x, weight = self.prepare(x, weight)
+        return (x, weight), (x.data_ptr() % ROW_BYTES == 0, weight.data_ptr() % ROW_BYTES == 0)
+
+
+def vector_inputs(
+    vector: int, x: torch.Tensor, weight: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Returns x, copied where loads of ``vector`` elements are not aligned, and w channels-last."""
+    if x.data_ptr() % (vector * x.itemsize):
+        # Of the same strides, which the plan was made for.
+        x = aligned_copy(x)
+    return x, weight.permute(TO_LAST[weight.dim() - 2]).contiguous()
 
 
 def three(values: tuple[int, ...] | list[int]) -> tuple[int | None, ...]:

@@ -18,7 +18,7 @@ from triton_ext.ops.core.dispatch_cache import allows_tf32
 from triton_ext.ops.core.epilogue import PLAIN, EpilogueSpec
 from triton_ext.ops.core.problem import ConvProblem
 from triton_ext.ops.dgrad_gemm import geometry_refusals as dgrad_refusals
-from triton_ext.ops.row_packing import violations
+from triton_ext.ops.rewrites.packing import violations
 
 __all__ = [
     "DTYPES",

@@ -7,13 +7,14 @@ from typing import Any
 from triton_ext.ops.core.case import Case, Direction
 from triton_ext.ops.core.device import Device
 from triton_ext.ops.core.family import Family
-from triton_ext.ops.families.depthwise.family import DEPTHWISE, DEPTHWISE_DGRAD, DEPTHWISE_WGRAD
+from triton_ext.ops.families.depthwise import DEPTHWISE, DEPTHWISE_DGRAD
+from triton_ext.ops.families.depthwise_wgrad import DEPTHWISE_WGRAD
 from triton_ext.ops.families.direct import DIRECT, DIRECT_DGRAD
-from triton_ext.ops.families.few_channels.family import FEW_CHANNELS
+from triton_ext.ops.families.few_channels import FEW_CHANNELS
 from triton_ext.ops.families.gemm import GEMM, GEMM_DGRAD
 from triton_ext.ops.families.gluon import GLUON, GLUON_DGRAD
 from triton_ext.ops.families.gluon_wgrad import GLUON_WGRAD
-from triton_ext.ops.families.kn2row.family import KN2ROW
+from triton_ext.ops.families.kn2row import KN2ROW
 from triton_ext.ops.families.patches import PATCHES
 from triton_ext.ops.families.wgrad import WGRAD
 from triton_ext.ops.rewrites.as_fprop import AS_FPROP

@@ -1,95 +1,170 @@
-"""Groups of very few channels without tensor cores: fprop, and dgrad as the same over dy."""
+"""Groups of very few channels without tensor cores: fprop, and dgrad as the same over dy.
+
+``kernels/direct.py`` has the kernel.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from dataclasses import dataclass
+from functools import partial
 
-from triton_ext.ops.core.case import Case, Direction
+import torch
+import triton
+import triton.language as tl
+
+from triton_ext.ops.conv_fprop import TRITON_DTYPES
+from triton_ext.ops.core.case import Case
+from triton_ext.ops.core.config_checks import power_problems, range_problems
+from triton_ext.ops.core.descriptors import ROW_BYTES
 from triton_ext.ops.core.device import Device
-from triton_ext.ops.core.epilogue import PLAIN, EpilogueSpec
 from triton_ext.ops.core.family import Expected, Family
+from triton_ext.ops.core.launcher import Launcher
+from triton_ext.ops.core.memory_format import channels_last_strides
+from triton_ext.ops.core.plan import TO_LAST, PointerPlan, three, vector_inputs
+from triton_ext.ops.families.depthwise import Sampling
 from triton_ext.ops.input_gradient import InputGradientPlan
-from triton_ext.ops.kernels.direct import (
-    MIN_GROUP_BYTES,
-    DirectConfig,
-    choose_direct_config,
-    direct_dgrad_plan,
-    direct_plan,
-)
+from triton_ext.ops.kernels.direct import conv_direct_kernel
 
-__all__ = ["DIRECT", "DIRECT_DGRAD"]
+__all__ = ["DIRECT", "DIRECT_DGRAD", "DirectConfig"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DirectConfig:
+    """One way to compile the kernel.
+
+    Attributes:
+        block_m: Output pixels per tile.
+        block_n: Output channels per tile.
+        num_warps: Warps per CTA.
+    """
+
+    block_m: int
+    block_n: int
+    num_warps: int = 4
+
+    def problems(self) -> list[str]:
+        """Returns why the kernel cannot be compiled so; nothing where it can."""
+        found = [
+            *power_problems(self, 1, 1024, "block_m", "block_n"),
+            *power_problems(self, 1, 32, "num_warps"),
+        ]
+        return found or range_problems(self, 1, 1 << 16, "tile_elements")
+
+    @property
+    def tile_elements(self) -> int:
+        """Elements of a tile."""
+        return self.block_m * self.block_n
 
 
 class _Direct(Family[DirectConfig]):
-    """The kernel of ``kernels/direct.py``: one configuration, whose time no model expects.
+    """One configuration, whose time no model expects: nothing is compared with it.
 
-    TMA cannot begin a copy where such a group begins; so nothing is compared with it.
+    The planner chooses it for groups of fewer than 16 bytes of channels, which TMA cannot address
+    and would have to be copied apart.
     """
 
-    kind: ClassVar[str] = "direct"
-    config_type: ClassVar[type[DirectConfig]] = DirectConfig
-    supersedes: ClassVar[tuple[str, ...]] = ("gemm",)
+    kind = "direct"
+    config_type = DirectConfig
+    supersedes = ("gemm",)
 
     def refusals(self, case: Case, device: Device, config: DirectConfig | None = None) -> list[str]:
         return [] if config is None else config.problems()
 
     def passed_over(self, case: Case, device: Device) -> str:
-        groups, group_bytes = case.problem.groups, self._channels(case) * case.dtype.itemsize
-        if groups > 1 and group_bytes < MIN_GROUP_BYTES:
+        groups = case.problem.groups
+        group_bytes = Sampling.of(case).in_channels // groups * case.dtype.itemsize
+        if groups > 1 and group_bytes < ROW_BYTES:
             return ""
-        return f"chosen for several groups of less than {MIN_GROUP_BYTES} bytes of channels"
+        return f"chosen for several groups of less than {ROW_BYTES} bytes of channels"
 
     def number_refusals(self, config: DirectConfig, case: Case, device: Device) -> list[str]:
         return config.problems()
 
     def candidates(self, case: Case, device: Device) -> Mapping[DirectConfig, Expected]:
-        pixels, columns = self._rows_and_columns(case)
-        return {choose_direct_config(pixels, columns, device.num_sms): Expected.of(math.nan)}
-
-    def _channels(self, case: Case) -> int:
-        """Channels of a group that are read."""
-        return case.problem.in_channels // case.problem.groups
-
-    def _rows_and_columns(self, case: Case) -> tuple[int, int]:
-        """Pixels and channels that are written."""
-        return case.problem.geometry.m_gemm, case.problem.out_channels
+        """Returns a configuration; not measured: a thread has 8 channels, 16 bytes of a load."""
+        sampling = Sampling.of(case)
+        block_n = min(64, max(8, triton.next_power_of_2(sampling.out_channels)))
+        columns = math.ceil(sampling.out_channels / block_n)
+        # 32 accumulators per thread, fewer where that gives too few CTAs.
+        for block_m in (4096 // block_n, 2048 // block_n):
+            if math.ceil(sampling.pixels / block_m) * columns >= 4 * device.num_sms:
+                break
+        return {DirectConfig(block_m=block_m, block_n=block_n): Expected.of(math.nan)}
 
 
 class Direct(_Direct):
     """fprop."""
 
-    direction: ClassVar[Direction] = "fprop"
+    direction = "fprop"
 
-    def bind(self, config: DirectConfig, case: Case, device: Device) -> Any:
-        return direct_plan(
-            case.problem, case.strides_of_x, case.dtype, case.output_dtype, device,
-            case.epilogue, config,
-        )  # fmt: skip
+    def bind(self, config: DirectConfig, case: Case, device: Device) -> PointerPlan:
+        return _plan(config, case, case.strides_of_x)
 
 
 class DirectDgrad(_Direct):
     """dgrad."""
 
-    direction: ClassVar[Direction] = "dgrad"
+    direction = "dgrad"
 
-    def bind(self, config: DirectConfig, case: Case, device: Device) -> Any:
-        plain, biased = (
-            direct_dgrad_plan(
-                case.problem, case.strides_of_dy, case.dtype, device, epilogue, config
-            )
-            for epilogue in (PLAIN, EpilogueSpec(bias=True))
-        )
-        return InputGradientPlan(problem=case.problem, plain=plain, biased=biased)
-
-    def _channels(self, case: Case) -> int:
-        return case.problem.out_channels // case.problem.groups
-
-    def _rows_and_columns(self, case: Case) -> tuple[int, int]:
-        problem = case.problem
-        return problem.batch * math.prod(problem.input_size), problem.in_channels
+    def bind(self, config: DirectConfig, case: Case, device: Device) -> InputGradientPlan:
+        strides = case.strides_of_dy
+        if strides[1] != 1:
+            strides = channels_last_strides(case.problem.y_shape)  # _gradient_inputs copies it
+        return InputGradientPlan.of(case.problem, case, lambda each: _plan(config, each, strides))
 
 
-DIRECT: Direct = Direct()
-DIRECT_DGRAD: DirectDgrad = DirectDgrad()
+def _plan(config: DirectConfig, case: Case, strides: tuple[int, ...]) -> PointerPlan:
+    """Returns the plan of fprop over x, or of dgrad over dy, of these strides."""
+    problem, sampling, epilogue = case.problem, Sampling.of(case), case.epilogue
+    is_gradient, pixels, channels = sampling.is_flipped, sampling.pixels, sampling.out_channels
+    t, r, s = (1,) * (3 - problem.dims) + problem.filter_size
+    launcher = Launcher(
+        kernel=conv_direct_kernel,
+        grid=(math.ceil(pixels / config.block_m) * math.ceil(channels / config.block_n), 1, 1),
+        scalars=(
+            pixels,
+            channels,
+            *three(sampling.in_size),
+            *three(sampling.out_size),
+            *three(problem.stride),
+            *three(sampling.low),
+            *three(sampling.dilation),
+            *three(strides[2:]),
+            strides[0],
+        ),
+        constants={
+            "DIMS": problem.dims,
+            "T": t,
+            "R": r,
+            "S": s,
+            "GROUP_CI": sampling.in_channels // problem.groups,
+            "GROUP_CO": channels // problem.groups,
+            "IS_GRADIENT": is_gradient,
+            "BLOCK_M": config.block_m,
+            "BLOCK_N": config.block_n,
+            "DTYPE": TRITON_DTYPES[case.output_dtype],
+            "ACTIVATION": epilogue.activation,
+            "FUNCTION": epilogue.function,
+            "ACC_DTYPE": tl.int32 if case.dtype == torch.int8 else tl.float32,
+            "RESIDUAL_PER_IMAGE": epilogue.residual_per_image,
+        },
+        options={"num_warps": config.num_warps},
+    )
+    inputs = partial(_gradient_inputs, problem.groups) if is_gradient else partial(vector_inputs, 1)
+    return PointerPlan.make(case, config, inputs, launcher)
+
+
+def _gradient_inputs(
+    groups: int, dy: torch.Tensor, weight: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Returns dy with contiguous channels, and the filter [groups * Ci, taps, Co] of a group."""
+    if dy.stride(1) != 1:
+        dy = dy.permute(TO_LAST[dy.dim() - 2]).contiguous().movedim(-1, 1)
+    by_group = weight.unflatten(0, (groups, -1)).flatten(3)
+    return dy, by_group.permute(0, 2, 3, 1).contiguous()
+
+
+DIRECT = Direct()
+DIRECT_DGRAD = DirectDgrad()

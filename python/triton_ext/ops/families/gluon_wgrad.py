@@ -9,8 +9,8 @@ from triton_ext.ops.core.case import Case, Direction
 from triton_ext.ops.core.device import Device
 from triton_ext.ops.core.family import Expected, Family, ranked
 from triton_ext.ops.families.gemm import tap_refusals
+from triton_ext.ops.families.gluon_config import DTYPES, problem_refusals
 from triton_ext.ops.hopper import wgrad_plan
-from triton_ext.ops.hopper.plans import DTYPES, problem_reasons
 from triton_ext.ops.hopper.wgrad_tiles import WgradTileChoice
 from triton_ext.ops.wgrad_gemm import ranked_tiles
 
@@ -40,7 +40,7 @@ class GluonWgrad(Family[WgradTileChoice]):
         return config.config.problems()
 
     def config_refusals(self, config: WgradTileChoice, case: Case, device: Device) -> list[str]:
-        found = [*config.config.problems(), *problem_reasons(case.problem, case.dtype)]
+        found = [*config.config.problems(), *problem_refusals(case.problem, case.dtype)]
         if case.output_dtype not in DTYPES:
             found.append(f"out_dtype is {case.output_dtype}: expected float16 or bfloat16")
         # Tiles can be counted of what is right so far.

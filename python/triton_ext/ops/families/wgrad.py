@@ -14,7 +14,7 @@ from triton_ext.ops.core.device import Device
 from triton_ext.ops.core.family import Expected, Family, smem_refusals
 from triton_ext.ops.core.problem import ConvProblem
 from triton_ext.ops.families.gemm import tap_refusals
-from triton_ext.ops.row_packing import filling_us
+from triton_ext.ops.rewrites.packing import filling_us
 from triton_ext.ops.wgrad_config import WgradChoice, WgradTiles, expected_us
 
 __all__ = ["WGRAD", "filling_dy_us"]

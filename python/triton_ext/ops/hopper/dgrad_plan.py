@@ -23,9 +23,14 @@ from triton_ext.ops.core.launcher import Launcher
 from triton_ext.ops.core.plan import TO_LAST
 from triton_ext.ops.core.problem import ConvProblem
 from triton_ext.ops.dgrad_run import DgradRun
-from triton_ext.ops.hopper.dgrad_config import expected_times
-from triton_ext.ops.hopper.plans import Tiled, common_reasons
-from triton_ext.ops.hopper.tiles import TileConfig, launch_problems, num_programs
+from triton_ext.ops.families.gluon_config import (
+    TileConfig,
+    Tiled,
+    common_refusals,
+    launch_refusals,
+    num_programs,
+)
+from triton_ext.ops.families.gluon_cost import dgrad_times
 from triton_ext.ops.residues import Residues
 
 __all__ = ["HopperDgradPlan", "load_kernel", "make_plan", "ranking", "reasons"]
@@ -50,12 +55,12 @@ def reasons(
         device: The device.
         config: A configuration, where that is given.
     """
-    found = common_reasons(problem, dtype, device)
+    found = common_refusals(problem, dtype, device)
     if config is not None:
         steps = 0
         if all(dim.stride == 1 for dim in dims):
             steps = problem.taps * math.ceil(problem.out_channels / config.block_k)
-        found += launch_problems(config, steps, problem.in_channels, device.num_sms)
+        found += launch_refusals(config, steps, problem.in_channels, device.num_sms)
     return tuple(found)
 
 
@@ -71,14 +76,14 @@ def ranking(
     """
     ci, co = problem.in_channels, problem.out_channels
     block_k = channel_block(co, 2, problem.groups)
-    times = expected_times(dims, problem.batch, ci, co, num_sms, block_k=block_k)
+    times = dgrad_times(dims, problem.batch, ci, co, num_sms, block_k=block_k)
     return dict(sorted(times.items(), key=lambda item: item[1]))
 
 
 @cache
 def load_kernel() -> Any:
     """Returns the kernel; hosts without im2col in Gluon cannot import it."""
-    from triton_ext.ops.hopper.dgrad import conv_dgrad_kernel
+    from triton_ext.ops.kernels.gluon_dgrad import conv_dgrad_kernel
 
     return conv_dgrad_kernel
 
@@ -156,7 +161,7 @@ def make_plan(
     if found:
         text = "; ".join(found)
         raise UnsupportedError(f"conv_dgrad: the Gluon kernel does not take it: {text}")
-    from triton_ext.ops.hopper.dgrad import dgrad_problem, residue_classes
+    from triton_ext.ops.kernels.gluon_dgrad import dgrad_problem, residue_classes
 
     n, ci, co = problem.batch, problem.in_channels, problem.out_channels
     classes = math.prod(problem.stride)

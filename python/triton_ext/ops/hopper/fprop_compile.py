@@ -10,9 +10,9 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon._runtime import GluonASTSource
 
 from triton_ext.ops.core.epilogue import PLAIN, EpilogueSpec
-from triton_ext.ops.hopper.fprop import FpropProblem, conv_fprop_kernel
-from triton_ext.ops.hopper.pipeline import smem_layout
-from triton_ext.ops.hopper.tiles import TileConfig
+from triton_ext.ops.families.gluon_config import TileConfig
+from triton_ext.ops.kernels.gluon_fprop import FpropProblem, conv_fprop_kernel
+from triton_ext.ops.kernels.gluon_pipeline import smem_layout
 
 __all__ = ["compile_conv_fprop"]
 

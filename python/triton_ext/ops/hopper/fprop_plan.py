@@ -22,17 +22,18 @@ from triton_ext.ops.core.epilogue import PLAIN, EpilogueOperands, EpilogueSpec
 from triton_ext.ops.core.launcher import Launcher
 from triton_ext.ops.core.plan import TO_LAST, ForwardPlan
 from triton_ext.ops.core.problem import ConvProblem
-from triton_ext.ops.hopper.fprop_config import expected_times, step_channels
-from triton_ext.ops.hopper.plans import (
+from triton_ext.ops.families.gluon_config import (
     DTYPES,
     FP8_DTYPES,
+    TileConfig,
     Tiled,
-    common_reasons,
-    most_expected,
+    common_refusals,
+    launch_refusals,
+    num_programs,
 )
-from triton_ext.ops.hopper.tiles import TileConfig, launch_problems, num_programs
-from triton_ext.ops.row_copy import RowCopies
-from triton_ext.ops.row_packing import RowPacking
+from triton_ext.ops.families.gluon_cost import expected_times, step_channels
+from triton_ext.ops.kernels.row_copy import RowCopies
+from triton_ext.ops.rewrites.packing import RowPacking
 
 __all__ = [
     "DTYPES",
@@ -42,7 +43,6 @@ __all__ = [
     "is_matrix",
     "load_kernel",
     "make_plan",
-    "most_expected",
     "ranking",
     "reasons",
 ]
@@ -74,7 +74,7 @@ def reasons(
         config: A configuration, where that is given.
         x_strides: Of x, in elements; by default x is dense.
     """
-    found = common_reasons(problem, dtype, device, takes_fp8=True)
+    found = common_refusals(problem, dtype, device, takes_fp8=True)
     out_dtype = epilogue.out_dtype or dtype
     if dtype in FP8_DTYPES:
         if out_dtype not in (*DTYPES, *FP8_DTYPES, torch.float32):
@@ -92,7 +92,7 @@ def reasons(
         found.append("amax needs the @triton.jit kernel")
     if config is not None:
         steps = problem.taps * math.ceil(problem.in_channels / config.block_k)
-        found += launch_problems(
+        found += launch_refusals(
             config,
             steps,
             problem.out_channels,
@@ -164,7 +164,7 @@ def best_config(
 @cache
 def load_kernel() -> Any:
     """Returns the kernel; hosts without im2col in Gluon cannot import it."""
-    from triton_ext.ops.hopper.fprop import conv_fprop_kernel
+    from triton_ext.ops.kernels.gluon_fprop import conv_fprop_kernel
 
     return conv_fprop_kernel
 
@@ -261,7 +261,7 @@ def make_plan(
     if config is None:
         config, _ = best_config(problem, num_sms, dtype, epilogue.out_dtype, x_strides)
     conv, co, ci = problem.geometry, problem.out_channels, problem.in_channels
-    from triton_ext.ops.hopper.fprop import FpropProblem
+    from triton_ext.ops.kernels.gluon_fprop import FpropProblem
 
     # Of packed pixels, what the weight is filled up with is none of x's channels.
     x_ci = ci if packing is None else packing.window_channels

@@ -42,7 +42,7 @@ Warp roles
         "rows"      one block of rows, some columns each
         "tile"      everything, some pixels each: each consumer has a part of its own
 
-Barriers (mbarriers in shared memory; tiles.Barrier names the first two)
+Barriers (mbarriers in shared memory)
     name        count      arrives                            waits
     ready[s]    1 + tx     producer's expect and TMA's bytes  consumers, before they read stage s
     empty[s]    CONSUMERS  each consumer, after its WGMMA     producer, before it refills stage s
@@ -77,8 +77,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 
 from triton_ext.gluon import nvidia as xnv
-from triton_ext.ops.hopper.names import async_load, barrier, typed
-from triton_ext.ops.hopper.pipeline import accumulator_layout, next_stage
+from triton_ext.host.gluon_names import async_load, barrier, typed
 from triton_ext.ops.hopper.wgrad_parts import store_accumulator, wait_for
 from triton_ext.ops.hopper.wgrad_pipeline import (
     allocate_ring,
@@ -91,6 +90,7 @@ from triton_ext.ops.hopper.wgrad_pipeline import (
 )
 from triton_ext.ops.hopper.wgrad_tiles import BLOCK_C as _BLOCK_C
 from triton_ext.ops.hopper.wgrad_tiles import WgradWork
+from triton_ext.ops.kernels.gluon_pipeline import accumulator_layout, next_stage
 
 __all__ = ["WgradProblem", "conv_wgrad_kernel", "wgrad_problem"]
 

@@ -12,7 +12,7 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier
 
-from triton_ext.ops.hopper.names import aggregate, allocate_mbarrier
+from triton_ext.host.gluon_names import aggregate, allocate_mbarrier
 from triton_ext.ops.hopper.wgrad_tiles import BLOCK_C as _BLOCK_C
 
 __all__ = [

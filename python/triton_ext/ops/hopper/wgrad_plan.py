@@ -19,8 +19,8 @@ from triton_ext.ops.core.descriptors import Layout
 from triton_ext.ops.core.device import Device
 from triton_ext.ops.core.launcher import Launcher, zeroed_flags
 from triton_ext.ops.core.problem import ConvProblem
+from triton_ext.ops.families.gluon_config import DTYPES, Tiled, common_refusals
 from triton_ext.ops.hopper import wgrad_tiles
-from triton_ext.ops.hopper.plans import DTYPES, Tiled, common_reasons
 from triton_ext.ops.hopper.wgrad_tiles import (
     BLOCK_C,
     Reduction,
@@ -52,7 +52,7 @@ def reasons(
         device: The device.
         choice: What is to be done, where that is given.
     """
-    found = common_reasons(problem, dtype, device)
+    found = common_refusals(problem, dtype, device)
     if problem.batch == 0:
         found.append("the batch is empty")
     if out_dtype not in DTYPES:

@@ -14,7 +14,7 @@ from typing import Literal, get_args
 from triton_ext.errors import LaunchError
 from triton_ext.ops.core.config_checks import type_problems
 from triton_ext.ops.core.device import H200
-from triton_ext.ops.hopper.tiles import (
+from triton_ext.ops.families.gluon_config import (
     ELEMENT_BYTES,
     RESERVED_BYTES,
     SMEM_BYTES,

@@ -20,25 +20,47 @@ lies outside of the input counts as zero and is not read.
 # mypy: disable-error-code="assignment"
 from __future__ import annotations
 
-import math
-from typing import Any
-
 import triton
 import triton.language as tl
+from triton.runtime.jit import constexpr_function
 
-from triton_ext.ops.core.compiling_ahead import compile_ahead, without_tensors
-from triton_ext.ops.core.epilogue import PLAIN, EpilogueSpec
-from triton_ext.ops.core.plan import three
-from triton_ext.ops.families.depthwise.config import DepthwiseConfig, Walk
-from triton_ext.ops.kernels.depthwise_columns import columns_of, tap_of, taps_up_to
 from triton_ext.ops.kernels.epilogue import activate, pixels_of_image, report_amax
 
-__all__ = [
-    "compile_conv_depthwise",
-    "conv_depthwise_kernel",
-    "depthwise_constants",
-    "depthwise_scalars",
-]
+__all__ = ["columns_of", "conv_depthwise_kernel", "tap_of", "taps_up_to"]
+
+# Which columns of an input a position reaches, and through which taps.  In a row, pixel q of a
+# position reads column j of the input, counted from the position's first, through tap s where
+# ``j * up + phase = q * step + s * dilation``.
+
+
+@constexpr_function
+def columns_of(pixels: int, taps: int, step: int, up: int, dilation: int, phase: int) -> int:
+    """How many columns of the input a position reaches over."""
+    return ((pixels - 1) * step + (taps - 1) * dilation - phase) // up + 1
+
+
+@constexpr_function
+def tap_of(
+    column: int, pixel: int, taps: int, step: int, up: int, dilation: int, phase: int
+) -> int:
+    """The tap through which a pixel of a position sees a column of the input; -1 for none."""
+    distance = column * up + phase - pixel * step
+    tap = distance // dilation
+    return tap if distance % dilation == 0 and 0 <= tap < taps else -1
+
+
+@constexpr_function
+def taps_up_to(
+    column: int, pixels: int, taps: int, step: int, up: int, dilation: int, phase: int
+) -> int:
+    """How many of the first taps the columns up to one need; -1 where this one needs none."""
+    seen = [
+        (column * up + phase - pixel * step) // dilation
+        for pixel in range(pixels)
+        if (column * up + phase - pixel * step) % dilation == 0
+    ]
+    last = max([tap for tap in seen if 0 <= tap < taps], default=-1)
+    return last + 1 if last >= 0 else -1
 
 
 @triton.jit
@@ -308,109 +330,3 @@ def _finish(
         if out_scale_ptr is not None:
             tile = tile.to(tl.float32) * tl.load(out_scale_ptr).to(tl.float32)
         tl.store(y_ptr + offsets + q * C, tile.to(DTYPE), mask=mask)
-
-
-def depthwise_constants(
-    config: DepthwiseConfig,
-    walk: Walk,
-    pixel_stride: int,
-    dtype: tl.dtype,
-    out_dtype: tl.dtype,
-    epilogue: EpilogueSpec = PLAIN,
-) -> dict[str, Any]:
-    """Returns the kernel's constexpr arguments, in the order of its parameters.
-
-    Args:
-        config: The configuration.
-        walk: Which way over which input.
-        pixel_stride: Elements from one column of the input to the next.
-        dtype: Of the input and the filter.
-        out_dtype: Of the output.
-        epilogue: What is done to the output before it is stored.
-    """
-    names = "DHW"
-    filled = [(1,) * (3 - walk.dims) + values for values in (walk.step, walk.up, walk.dilation)]
-    t, r, s = (1,) * (3 - walk.dims) + walk.taps
-    phase = walk.low[-1] % walk.up[-1]
-    return {
-        "DIMS": walk.dims,
-        "T": t,
-        "R": r,
-        "S": s,
-        "C": walk.channels,
-        "X_STRIDE_W": pixel_stride,
-        **{
-            f"{kind}_{name}": value
-            for kind, values in zip(("STEP", "UP", "DILATION"), filled, strict=True)
-            for name, value in zip(names, values, strict=True)
-        },
-        "PHASE_W": phase,
-        "IS_FLIPPED": walk.is_flipped,
-        "IS_WIDE": walk.is_wide(pixel_stride, config.qw),
-        "QW": config.qw,
-        "BLOCK_P": config.block_p,
-        "BLOCK_C": config.block_c,
-        "DTYPE": out_dtype,
-        "ACTIVATION": epilogue.activation,
-        "FUNCTION": epilogue.function,
-        "ACC_DTYPE": tl.int32 if dtype == tl.int8 else tl.float32,
-        "RESIDUAL_PER_IMAGE": epilogue.residual_per_image,
-    }
-
-
-def depthwise_scalars(
-    config: DepthwiseConfig, walk: Walk, strides: tuple[int, ...]
-) -> tuple[int | None, ...]:
-    """Returns the kernel's runtime arguments.
-
-    Args:
-        config: The configuration.
-        walk: Which way over which input.
-        strides: Of the input's images and its rows, ([D, [H]]), in pixels.
-    """
-    rows = walk.class_rows
-    groups = math.ceil(walk.out_size[-1] / config.qw)
-    d, h, _ = three((*strides[1:], 0))
-    return (
-        walk.batch * math.prod(rows) * groups,
-        *three(walk.in_size),
-        *three(walk.out_size),
-        *three((*rows, 0))[:2],
-        groups,
-        *three((*walk.low[:-1], walk.low[-1] // walk.up[-1])),
-        d,
-        h,
-        strides[0],
-    )
-
-
-def compile_conv_depthwise(
-    config: DepthwiseConfig,
-    walk: Walk,
-    capability: int,
-    *,
-    dtype: tl.dtype = tl.float16,
-    epilogue: EpilogueSpec = PLAIN,
-) -> Any:
-    """Compiles the kernel ahead of time, without a GPU and without an epilogue's tensors.
-
-    Args:
-        config: The configuration.
-        walk: Which way over which input, which is packed.
-        capability: Compute capability of the target times ten: 90, 100.
-        dtype: Of the input, the filter and the output.
-        epilogue: An activation.
-
-    Returns:
-        Triton's compiled kernel; its ``asm`` holds TTGIR, PTX and cubin.
-    """
-    constants = depthwise_constants(config, walk, walk.channels, dtype, dtype, epilogue)
-    pointer = "*i8" if dtype == tl.int8 else f"*{dtype}"
-    pointers = dict.fromkeys(("x_ptr", "w_ptr", "y_ptr"), pointer)
-    constants |= without_tensors(conv_depthwise_kernel, pointers)
-    for letter in "dh"[: 3 - walk.dims]:
-        kinds = ("size", "out", "rows", "low", "x_stride")
-        constants |= dict.fromkeys(f"{kind}_{letter}" for kind in kinds)
-    return compile_ahead(
-        conv_depthwise_kernel, pointers, constants, capability, num_warps=config.num_warps
-    )

@@ -1,56 +1,31 @@
-"""Forward convolution over few channels as an implicit GEMM whose left operand is gathered.
+"""Few-channel implicit GEMM: a forward convolution whose left operand is loaded through pointers.
 
-TMA wants pixels of multiples of 16 bytes.  Where they have fewer, other kernels read a copy of x
-(``row_packing.py``), which is a launch of its own.  Here threads load what a tile reads, and the
-rest is an implicit GEMM: M_GEMM output pixels, N_GEMM = Co, and as K the filter's rows one behind
-the other.  In channels-last memory the S * Ci elements that an output pixel reads of a row of x lie
-side by side, so that column j of filter row r is element
+TMA needs pixels of multiples of 16 bytes.  Where they have fewer, other kernels read a copy of x
+(``rewrites/packing.py``), which is a launch of its own.  Here threads load what a tile reads.
+
+GEMM mapping: M_GEMM = output pixels, N_GEMM = Co, K_GEMM = the filter's rows one after another.  In
+channels-last memory the S * Ci elements that an output pixel reads of a row of x are neighbours:
+column j of filter row r is element
 
     (w * stride_w - pad_w) * Ci + j    of row    h * stride_h - pad_h + r * dilation_h,
 
-zero where that is outside of x: padding costs a comparison.  ``config.Window`` says how many
-elements a load has, and how K is laid out for it.
+zero where that is outside of x.  ``families/few_channels.py`` says how many elements a load has,
+and how K is laid out for it.
 
-A CTA keeps its output channels and walks over tiles of pixels, so that it loads a filter of one
-step of K once.  y is stored through pointers: no tensor maps, so there is nothing to encode.
+A CTA keeps its output channels and walks over tiles of pixels, so that it loads a filter of one k
+iteration once.
 
-Not handled: groups, and dilation in W, whose taps are no neighbours.
+Not handled: groups, and dilation in W, whose taps are not neighbours.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
-
-import torch
 import triton
 import triton.language as tl
 
-from triton_ext.errors import UnsupportedError
-from triton_ext.ops.conv_fprop import TRITON_DTYPES
-from triton_ext.ops.core.compiling_ahead import compile_ahead, without_tensors
-from triton_ext.ops.core.device import IS_INTERPRETED, Device
-from triton_ext.ops.core.epilogue import PLAIN, EpilogueSpec
-from triton_ext.ops.core.launcher import Launcher
-from triton_ext.ops.core.plan import PointerPlan, three
-from triton_ext.ops.core.problem import ConvProblem
-from triton_ext.ops.families.few_channels.config import (
-    GatherConfig,
-    Window,
-    best_config,
-    gather_problems,
-    gather_reasons,
-    num_programs,
-)
 from triton_ext.ops.kernels.epilogue import finish_tile, pixels_of_image, scale_and_shift
 
-__all__ = [
-    "GatherPlan",
-    "compile_conv_gather",
-    "conv_gather_kernel",
-    "gather_constants",
-    "gather_plan",
-]
+__all__ = ["conv_gather_kernel"]
 
 
 @triton.jit
@@ -258,156 +233,3 @@ def conv_gather_kernel(
             acc, row, column, m_gemm, co, co, y_desc, y_ptr, residual_desc, residual_ptr,
             image_pixels, out_scale_ptr, amax_ptr, extra, ACTIVATION, FUNCTION, DTYPE,
         )  # fmt: skip
-
-
-def gather_constants(
-    config: GatherConfig,
-    problem: ConvProblem,
-    window: Window,
-    dtype: tl.dtype,
-    out_dtype: tl.dtype,
-    epilogue: EpilogueSpec,
-) -> dict[str, Any]:
-    """Returns the kernel's constexpr arguments, in the order of its parameters."""
-    t, r, s = (1,) * (3 - problem.dims) + problem.filter_size
-    return {
-        "DIMS": problem.dims,
-        "T": t,
-        "R": r,
-        "S": s,
-        "CI": problem.in_channels,
-        "PIXEL": window.pixel,
-        "VECTOR": window.vector,
-        "SHIFT": window.shift,
-        "ROW": window.row,
-        "BLOCK_M": config.block_m,
-        "BLOCK_N": config.block_n,
-        "BLOCK_K": config.block_k,
-        "DTYPE": out_dtype,
-        # Triton's interpreter multiplies the bits of bf16 operands as integers (3.6 to 3.9).
-        "DOT_DTYPE": tl.float32 if IS_INTERPRETED else dtype,
-        "ACTIVATION": epilogue.activation,
-        "FUNCTION": epilogue.function,
-        "RESIDUAL_PER_IMAGE": epilogue.residual_per_image,
-        "HOLDS_FILTER": config.holds_filter(window.columns),
-    }
-
-
-@dataclass(slots=True, kw_only=True)
-class GatherPlan(PointerPlan):
-    """A plan of the kernel that gathers.
-
-    Attributes:
-        config: The configuration.
-        window: How x is read.
-    """
-
-    config: GatherConfig
-    window: Window
-
-
-def gather_plan(
-    problem: ConvProblem,
-    x_strides: tuple[int, ...],
-    dtype: torch.dtype,
-    device: Device,
-    epilogue: EpilogueSpec,
-    config: GatherConfig | None = None,
-) -> GatherPlan:
-    """Returns the plan of a forward convolution over few channels.
-
-    Args:
-        problem: What is computed.
-        x_strides: Of x [N, Ci, *input_size], in elements.
-        dtype: Of x and weight.
-        device: The device.
-        epilogue: What is done to the output before it is stored.
-        config: The configuration; ``None`` lets a model choose.
-
-    Raises:
-        UnsupportedError: The kernel does not take the problem, or the configuration cannot be
-            compiled.
-    """
-    wrong = list(gather_reasons(problem, dtype))
-    if wrong:
-        raise UnsupportedError(f"conv{problem.dims}d: x is not gathered: " + "; ".join(wrong))
-    window = Window.make(problem, x_strides)
-    if config is None:
-        config, _ = best_config(problem, window, device)
-    if config is None:
-        raise UnsupportedError(
-            f"conv{problem.dims}d: a CTA has {device.smem_bytes} bytes of shared memory, the "
-            "smallest configuration needs more"
-        )
-    wrong = gather_problems(config, window, device.smem_bytes)
-    if wrong:
-        raise UnsupportedError(f"conv{problem.dims}d: configuration {config}: " + "; ".join(wrong))
-    out_dtype = epilogue.out_dtype or dtype
-    conv = problem.geometry
-    return GatherPlan(
-        problem=problem,
-        config=config,
-        window=window,
-        vector=window.vector,
-        epilogue=epilogue,
-        y_shape=problem.y_shape,
-        out_dtype=out_dtype,
-        store_through_tma=False,
-        launcher=Launcher(
-            kernel=conv_gather_kernel,
-            grid=(num_programs(config, problem, device.num_sms), 1, 1),
-            scalars=(
-                conv.m_gemm,
-                problem.out_channels,
-                *three(problem.input_size),
-                *three(conv.output_size),
-                *three(problem.stride),
-                *three([low for low, _ in problem.padding]),
-                *three(problem.dilation)[:2],
-                *three(x_strides[2:])[:2],
-                x_strides[0],
-            ),
-            constants=gather_constants(
-                config, problem, window, TRITON_DTYPES[dtype], TRITON_DTYPES[out_dtype], epilogue
-            ),
-            options={"num_warps": config.num_warps, "num_stages": config.loads_ahead + 1},
-        ),
-    )
-
-
-def compile_conv_gather(
-    config: GatherConfig,
-    problem: ConvProblem,
-    capability: int,
-    *,
-    dtype: tl.dtype = tl.float16,
-    epilogue: EpilogueSpec = PLAIN,
-) -> Any:
-    """Compiles the kernel ahead of time, without a GPU and without an epilogue's tensors.
-
-    Args:
-        config: The configuration.
-        problem: What is computed over a dense x; its filter and channels are compiled in.
-        capability: Compute capability of the target times ten: 90, 100.
-        dtype: Of x, w and y.
-        epilogue: An activation.
-
-    Returns:
-        Triton's compiled kernel; its ``asm`` holds TTGIR, PTX and cubin.
-    """
-    window = Window.dense(problem)
-    constants = gather_constants(config, problem, window, dtype, dtype, epilogue)
-    pointers = dict.fromkeys(("x_ptr", "w_ptr", "y_ptr"), f"*{dtype}")
-    constants |= without_tensors(conv_gather_kernel, pointers)
-    for letter in "dh"[: 3 - problem.dims]:
-        kinds = ("size", "out", "stride", "pad", "dilation", "x_stride")
-        constants |= dict.fromkeys(f"{kind}_{letter}" for kind in kinds)
-    return compile_ahead(
-        conv_gather_kernel,
-        pointers,
-        constants,
-        capability,
-        multiples=["co"] if problem.out_channels % 16 == 0 else [],
-        num_warps=config.num_warps,
-        num_stages=config.loads_ahead + 1,
-    )

@@ -1,67 +1,38 @@
-"""Forward convolution to few output channels: products of pixels with taps, shifted and added.
+"""kn2row: a forward convolution to few output channels, as shifted products that are added.
 
 An implicit GEMM reads each pixel once per tap, and with few output channels does little else.  Here
-a pixel is read once, and multiplied by all taps that it meets; adding shifted products is what
-col2im does.  Symbols: x [N, ([H, ]W, )Ci], w [Co, R, S, Ci], y [N, (out_h, )out_w, Co].
+a pixel is read once and multiplied by all taps that it meets.
+Symbols: x [N, ([H, ]W, )Ci], w [Co, R, S, Ci], y [N, (out_h, )out_w, Co].
 
 GEMM mapping: M_GEMM = pixels of a row of x, N_GEMM = S * Co, K_GEMM = Ci, once per row of the
-filter.  A program walks down rows of a segment of x.  A row of x belongs to R rows of y, the one
-that it completes and R - 1 that go on, so that R accumulators
+filter.  A program walks down the rows of a segment of x.  A row of x contributes to R rows of y,
+the one that it completes and R - 1 later ones, so that R accumulators
 
     z[q, (s, co)] = sum over r, ci of x[h + r * dilation_h, q, ci] * w[co, r, s, ci]
 
-move on by one row with every step, and are never added up by anything but the tensor core.  Of the
-row that is complete, the products of a tap are those of the pixel s * dilation_w to the right:
+move on by one row with every step, and only the tensor core adds to them.  In the completed row,
+the products of a tap are those of the pixel s * dilation_w to the right:
 
     y[p, co] = sum over s of z[p + s * dilation_w, (s, co)],
 
-a ``tl.gather`` over S * Co columns of fp32, between threads of the CTA.  Of rows under dilation, a
-program walks over those of one residue.  Over one dimension, R is 1 and steps are segments.
+a ``tl.gather`` over S * Co columns of fp32, between threads of the CTA.  Under dilation, a program
+takes the rows of one residue.  Over one dimension, R is 1 and steps are segments.
 
 Counted for 3x3 and 128 channels of 2 bytes, per pixel: 256 bytes loaded once, and 2 pixels of 116
 and 2 rows of some 40 again, instead of 9 * 256; 6 products of 64 channels and 16 columns.
 
 Not handled: strides, groups, three dimensions, and fp32, whose loads would have to round to tf32;
-the filter stays in shared memory, which bounds Ci (``config.py``).
+the filter stays in shared memory, which bounds Ci (``families/kn2row.py``).
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
-
-import torch
 import triton
 import triton.language as tl
 
-from triton_ext.errors import UnsupportedError
-from triton_ext.ops.conv_fprop import TRITON_DTYPES
-from triton_ext.ops.core.compiling_ahead import compile_ahead, without_tensors
-from triton_ext.ops.core.descriptors import ROW_BYTES, packed_strides
-from triton_ext.ops.core.device import IS_INTERPRETED, Device
-from triton_ext.ops.core.epilogue import PLAIN, EpilogueSpec
-from triton_ext.ops.core.launcher import Launcher
-from triton_ext.ops.core.plan import PointerPlan
-from triton_ext.ops.core.problem import ConvProblem
-from triton_ext.ops.families.kn2row.config import (
-    Col2ImConfig,
-    Walk,
-    best_config,
-    block_k,
-    col2im_problems,
-    col2im_reasons,
-    column_shape,
-    vector_of,
-)
 from triton_ext.ops.kernels.epilogue import finish_tile, scale_and_shift
 
-__all__ = [
-    "Col2ImPlan",
-    "col2im_constants",
-    "col2im_plan",
-    "compile_conv_col2im",
-    "conv_col2im_kernel",
-]
+__all__ = ["conv_col2im_kernel"]
 
 
 @triton.jit
@@ -268,160 +239,3 @@ def conv_col2im_kernel(
                 image_pixels if RESIDUAL_PER_IMAGE else None, out_scale_ptr, amax_ptr, extra,
                 ACTIVATION, FUNCTION, DTYPE,
             )  # fmt: skip
-
-
-def col2im_constants(
-    config: Col2ImConfig,
-    problem: ConvProblem,
-    vector: int,
-    dtype: tl.dtype,
-    out_dtype: tl.dtype,
-    epilogue: EpilogueSpec,
-) -> dict[str, Any]:
-    """Returns the kernel's constexpr arguments, in the order of its parameters."""
-    rows, taps = (1, *problem.filter_size)[-2:]
-    dilation_h, dilation_w = (1, *problem.dilation)[-2:]
-    padded_taps, channels = column_shape(problem)
-    return {
-        "DIMS": problem.dims,
-        "R": rows,
-        "S": taps,
-        "DILATION_H": dilation_h,
-        "DILATION_W": dilation_w,
-        "CI": problem.in_channels,
-        "TAPS": padded_taps,
-        "CHANNELS": channels,
-        "VECTOR": vector,
-        "BLOCK_M": config.block_m,
-        "BLOCK_K": block_k(problem),
-        "DTYPE": out_dtype,
-        # Triton's interpreter multiplies the bits of bf16 operands as integers (3.6 to 3.9).
-        "DOT_DTYPE": tl.float32 if IS_INTERPRETED else dtype,
-        "ACTIVATION": epilogue.activation,
-        "FUNCTION": epilogue.function,
-        "RESIDUAL_PER_IMAGE": epilogue.residual_per_image,
-        "PREFETCHES": config.num_stages == 1,
-    }
-
-
-@dataclass(slots=True, kw_only=True)
-class Col2ImPlan(PointerPlan):
-    """A plan of the kernel that adds shifted products.
-
-    Attributes:
-        config: The configuration.
-    """
-
-    config: Col2ImConfig
-
-
-def col2im_plan(
-    problem: ConvProblem,
-    x_strides: tuple[int, ...],
-    dtype: torch.dtype,
-    device: Device,
-    epilogue: EpilogueSpec,
-    config: Col2ImConfig | None = None,
-) -> Col2ImPlan:
-    """Returns the plan of a forward convolution to few output channels.
-
-    Args:
-        problem: What is computed.
-        x_strides: Of x [N, Ci, *input_size], in elements.
-        dtype: Of x and weight.
-        device: The device.
-        epilogue: What is done to the output before it is stored.
-        config: The configuration; ``None`` lets a model choose.
-
-    Raises:
-        UnsupportedError: The kernel does not take the problem, or the configuration cannot be
-            compiled.
-    """
-    name = f"conv{problem.dims}d"
-    wrong = list(col2im_reasons(problem, dtype))
-    if wrong:
-        raise UnsupportedError(f"{name}: shifted products are not added: " + "; ".join(wrong))
-    if config is None:
-        config, _ = best_config(problem, x_strides, device)
-    if config is None:
-        raise UnsupportedError(
-            f"{name}: no configuration fits {problem.in_channels} channels in the "
-            f"{device.smem_bytes} bytes of shared memory of a CTA, with loads of {ROW_BYTES} bytes"
-        )
-    wrong = col2im_problems(config, problem, device.smem_bytes)
-    if wrong:
-        raise UnsupportedError(f"{name}: configuration {config}: " + "; ".join(wrong))
-    out_dtype = epilogue.out_dtype or dtype
-    vector = vector_of(problem, x_strides)
-    walk = Walk.make(config, problem)
-    of_height: tuple[int | None, ...] = (None,) * 3
-    if problem.dims > 1:
-        of_height = (problem.input_size[0], problem.output_size[0], problem.padding[0][0])
-    return Col2ImPlan(
-        problem=problem,
-        config=config,
-        vector=vector,
-        epilogue=epilogue,
-        y_shape=problem.y_shape,
-        out_dtype=out_dtype,
-        store_through_tma=False,
-        launcher=Launcher(
-            kernel=conv_col2im_kernel,
-            grid=(walk.programs, 1, 1),
-            scalars=(
-                problem.out_channels,
-                *of_height,
-                problem.input_size[-1],
-                problem.output_size[-1],
-                problem.padding[-1][0],
-                x_strides[-1],
-                x_strides[2] if problem.dims > 1 else None,
-                x_strides[0],
-                walk.segment,
-                walk.segments,
-                walk.strips,
-                config.rows,
-            ),
-            constants=col2im_constants(
-                config, problem, vector, TRITON_DTYPES[dtype], TRITON_DTYPES[out_dtype], epilogue
-            ),
-            options={"num_warps": config.num_warps, "num_stages": config.num_stages},
-        ),
-    )
-
-
-def compile_conv_col2im(
-    config: Col2ImConfig,
-    problem: ConvProblem,
-    capability: int,
-    *,
-    dtype: tl.dtype = tl.float16,
-    epilogue: EpilogueSpec = PLAIN,
-) -> Any:
-    """Compiles the kernel ahead of time, without a GPU and without an epilogue's tensors.
-
-    Args:
-        config: The configuration.
-        problem: What is computed over a dense x; its filter and channels are compiled in.
-        capability: Compute capability of the target times ten: 90, 100.
-        dtype: Of x, w and y.
-        epilogue: An activation.
-
-    Returns:
-        Triton's compiled kernel; its ``asm`` holds TTGIR, PTX and cubin.
-    """
-    strides = packed_strides((problem.batch, *problem.input_size, problem.in_channels))
-    vector = vector_of(problem, (strides[0], 1, *strides[1:-1]))
-    constants = col2im_constants(config, problem, vector, dtype, dtype, epilogue)
-    pointers = dict.fromkeys(("x_ptr", "w_ptr", "y_ptr"), f"*{dtype}")
-    constants |= without_tensors(conv_col2im_kernel, pointers)
-    if problem.dims == 1:
-        constants |= dict.fromkeys(("size_h", "out_h", "pad_h", "x_stride_h"))
-    return compile_ahead(
-        conv_col2im_kernel,
-        pointers,
-        constants,
-        capability,
-        num_warps=config.num_warps,
-        num_stages=config.num_stages,
-    )

@@ -45,7 +45,7 @@ from triton_ext.ops.core.launcher import Launcher
 from triton_ext.ops.core.plan import TO_LAST
 from triton_ext.ops.core.problem import ConvProblem
 from triton_ext.ops.dgrad_run import DgradRun
-from triton_ext.ops.row_copy import FilledChannels
+from triton_ext.ops.kernels.row_copy import FilledChannels
 
 __all__ = [
     "PatchDgradPlan",

@@ -9,18 +9,19 @@ import torch
 from torch.nn import functional
 from torch.overrides import handle_torch_function, has_torch_function_variadic
 
+from triton_ext.ops.api.checks import check_groups
 from triton_ext.ops.core.dispatch_cache import PLAIN_TYPES, cached, is_autocast, keep, tensor_key
-from triton_ext.ops.norms.composite import activated, differentiable_gradients
-from triton_ext.ops.norms.graphs import is_operator
-from triton_ext.ops.norms.norm_arguments import (
+from triton_ext.ops.norms.calls import Call, activated, differentiable_gradients, plan_of
+from triton_ext.ops.norms.checks import (
     are_numbers,
-    check_batch,
-    check_group,
+    check_kinds,
     epsilon,
+    is_left_to_torch,
+    norm_problem,
     number,
+    refusal,
 )
-from triton_ext.ops.norms.norm_calls import Call, plan_of
-from triton_ext.ops.norms.refusals import is_left_to_torch, norm_problem, running_refusal
+from triton_ext.ops.norms.library import is_operator
 
 __all__ = ["batch_key", "batch_norm", "group_key", "group_norm", "normalize"]
 
@@ -207,15 +208,22 @@ def batch_norm(
             residual=residual,
         )  # fmt: skip
         return result
-    check_batch(
-        x, weight, bias, running_mean, running_var, residual, training, momentum, eps, activation
-    )
+    running = {"running_mean": running_mean, "running_var": running_var}
+    affine = {"weight": weight, "bias": bias}
+    numbers = {"eps": eps} if momentum is None else {"momentum": momentum, "eps": eps}
+    tensors = {"x": x, **affine, **running, "residual": residual}
+    check_kinds("batch_norm", tensors, numbers, activation)
+    if not isinstance(training, (bool, torch.SymBool)):
+        raise TypeError(f"batch_norm: training must be a bool, got {training!r}")
+    if not training and (running_mean is None or running_var is None):
+        raise ValueError(
+            "batch_norm: expected running_mean and running_var for training=False, got None"
+        )
     if is_left_to_torch(x, *terms):
         if (
             is_operator("training" if training else "evaluation")
-            and are_numbers(eps, 0.0 if momentum is None else momentum)
-            and norm_problem("batch", x, None, weight, bias, residual, activation) is None
-            and running_refusal(x, running_mean, running_var) is None
+            and are_numbers(*numbers.values())
+            and refusal(x, None, affine | running, residual, activation) is None
         ):
             if training and momentum is None:
                 running_mean = running_var = None
@@ -231,12 +239,12 @@ def batch_norm(
     eps = epsilon("batch_norm: eps", eps)
     if momentum is not None:
         momentum = number("batch_norm: momentum", momentum)
-    running = (running_mean, running_var)
-    plan = plan_of("batch", x, None, weight, bias, residual, running, activation, eps, x.dtype)
+    statistics = (running_mean, running_var)
+    plan = plan_of(x, None, weight, bias, residual, statistics, activation, eps, x.dtype)
     keep(key, plan)
     if training and momentum is None:
-        running = (None, None)
-    call = Call(plan, *running, training, 0.0 if momentum is None else momentum)
+        statistics = (None, None)
+    call = Call(plan, *statistics, training, 0.0 if momentum is None else momentum)
     return normalize(call, x, weight, bias, residual)
 
 
@@ -279,7 +287,9 @@ def group_norm(
             group_norm, (x, weight, bias), x, groups, weight, bias, eps=eps, activation=activation
         )
         return result
-    check_group(x, groups, weight, bias, eps, activation)
+    tensors = {"x": x, "weight": weight, "bias": bias}
+    check_kinds("group_norm", tensors, {"eps": eps}, activation)
+    check_groups("group_norm", groups)
     if is_left_to_torch(x, weight, bias):
         if (
             is_operator("group")
@@ -293,6 +303,6 @@ def group_norm(
         return activated(functional.group_norm(x, groups, weight, bias, eps), activation)
     eps, groups = epsilon("group_norm: eps", eps), int(groups)
     out_dtype = _group_dtype(x)
-    plan = plan_of("group", x, groups, weight, bias, None, (None, None), activation, eps, out_dtype)
+    plan = plan_of(x, groups, weight, bias, None, (None, None), activation, eps, out_dtype)
     keep(key, plan)
     return normalize(Call(plan), x, weight, bias, None)

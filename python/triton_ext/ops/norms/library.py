@@ -2,37 +2,82 @@
 
 A traced function has ``group_norm`` and ``batch_norm``, which decompose where autograd is:
 
-    group_norm     group_norm_forward                        backward: norm_backward
-    batch_norm     batch_moments, batch_norm_forward         backward: norm_backward
+    group_norm     norm_forward                    backward: norm_backward
+    batch_norm     batch_moments, norm_forward     backward: norm_backward
 
 ``batch_moments`` alone writes, to the running statistics, and what is differentiated does not: so
 a graph moves them once per call, whatever it computes again for a backward.  Statistics of x travel
 as one tensor [2, images * groups], means and rstd.
 
-torch refuses transforms of torch.func and derivatives forwards; :mod:`graphs` keeps them out.
+torch refuses transforms of torch.func and derivatives forwards: :func:`is_operator` keeps them out.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Literal
 
 import torch
+from torch.autograd import forward_ad
 
-from triton_ext.ops.core.memory_format import channels_last, empty_channels_last
-from triton_ext.ops.norms.composite import differentiable_gradients
-from triton_ext.ops.norms.norm_calls import Call, plan_of
-from triton_ext.ops.norms.norm_config import NormShape
-from triton_ext.ops.norms.refusals import is_channels_last
+from triton_ext.ops.core.memory_format import empty_channels_last
+from triton_ext.ops.norms.calls import Call, differentiable_gradients, in_order, plan_of
+from triton_ext.ops.norms.plan import NormShape
 
-__all__: list[str] = []
+__all__ = ["IS_OPERATOR", "Kind", "is_operator"]
 
 Tensor = torch.Tensor
 
+#: GroupNorm, BatchNorm with statistics of x, BatchNorm with running ones.
+Kind = Literal["group", "training", "evaluation"]
+
+#: Whether it is an operator of ours in graphs of torch.compile; Inductor generates the others.
+#:
+#: By bytes, in tensors of x's size.  Assumed, not measured: nothing stays in L2, and Inductor's
+#: GroupNorm has torch's order, NCHW, in which a group's values lie side by side.
+#:
+#:     GroupNorm                Ours: 2 reads, 1 write, the activation among them.  Inductor's as
+#:                              many, and copies of channels-last tensors before and after: 2 reads
+#:                              and 2 writes more.
+#:     BatchNorm, training      Ours: 2 reads (3 with a residual), 1 write; backward 4 (5), 1 (2).
+#:                              Inductor's are the same passes with the same neighbours, and it
+#:                              fuses what else is there (casts, pooling, gradients that meet).
+#:     BatchNorm, evaluation    One pass either way, which Inductor fuses with its neighbours.
+IS_OPERATOR: dict[Kind, bool] = {"group": True, "training": False, "evaluation": False}
+
+
+def is_operator(kind: Kind) -> bool:
+    """Tells whether the caller is being compiled, and its graph is to have our operator.
+
+    Graphs that are exported do not: they run where this package is not.
+    """
+    return (
+        torch.compiler.is_dynamo_compiling()
+        and IS_OPERATOR[kind]
+        # The function is_exporting() is always true in what torch 2.11 traces.
+        and not torch.compiler._is_exporting_flag
+        and not _is_transformed()
+    )
+
+
+def _is_transformed() -> bool:
+    """Tells whether torch asks for derivatives forwards, or by a transform of torch.func.
+
+    Asked in words that torch.compile traces: for torch 2.11, the interpreter is never None, and
+    the number of layers is none.
+    """
+    interpreter = torch._C._functorch.peek_interpreter_stack()
+    return forward_ad._current_level >= 0 or isinstance(
+        interpreter, torch._C._functorch.CInterpreter
+    )
+
+
+# ---- Schemas ------------------------------------------------------------------------------------
+
 _TERMS = "Tensor? weight, Tensor? bias"
-_RUNNING = "Tensor? running_mean, Tensor? running_var"
 _MOVED = "Tensor(a!)? running_mean, Tensor(b!)? running_var"
+_STATISTICS = "Tensor? moments, Tensor? running_mean, Tensor? running_var"
+_REST = "SymInt? groups, float eps, str activation, ScalarType out_dtype"
 _SCHEMAS = {
     "group_norm": (
         f"(Tensor x, {_TERMS}, SymInt groups, float eps, str activation, ScalarType out_dtype) "
@@ -42,73 +87,55 @@ _SCHEMAS = {
         f"(Tensor x, {_TERMS}, Tensor? residual, {_MOVED}, bool training, float momentum, "
         "float eps, str activation) -> Tensor"
     ),
-    "group_norm_forward": (
-        f"(Tensor x, {_TERMS}, SymInt groups, float eps, str activation, ScalarType out_dtype) "
+    "batch_moments": f"(Tensor x, {_MOVED}, float momentum, float eps) -> Tensor",
+    # The moments are empty where statistics are given.
+    "norm_forward": (
+        f"(Tensor x, {_TERMS}, Tensor? residual, {_STATISTICS}, {_REST}) "
         "-> (Tensor y, Tensor moments)"
     ),
-    "batch_moments": f"(Tensor x, {_MOVED}, float momentum, float eps) -> Tensor",
-    "batch_norm_forward": (
-        f"(Tensor x, {_TERMS}, Tensor? residual, Tensor? moments, {_RUNNING}, float eps, "
-        "str activation) -> Tensor"
-    ),
     "norm_backward": (
-        f"(Tensor dy, Tensor x, Tensor? y, {_TERMS}, Tensor? moments, {_RUNNING}, SymInt? groups, "
-        "float eps, str activation, ScalarType out_dtype, bool[] needs) "
+        f"(Tensor dy, Tensor x, {_TERMS}, {_STATISTICS}, Tensor? y, {_REST}, bool[] needs) "
         "-> (Tensor dx, Tensor dweight, Tensor dbias, Tensor dresidual)"
     ),
 }
 
 
-# --- on real tensors ----------------------------------------------------------------------------
+# ---- On real tensors ----------------------------------------------------------------------------
 
 
 def _values(tensor: Any) -> Any:
-    """A tensor whose memory holds its values, in the kernels' order; ``None`` for ``None``.
-
-    It is, but for views that nobody sees while torch traces.
-    """
-    if tensor is None:
-        return None
-    tensor = tensor.resolve_neg()
-    return tensor if tensor.dim() < 3 or is_channels_last(tensor) else channels_last(tensor)
-
-
-def _run_group(  # type: ignore[no-untyped-def]
-    x, weight, bias, groups, eps, activation, out_dtype
-) -> tuple[Tensor, Tensor]:
-    x, weight, bias = map(_values, (x, weight, bias))
-    running = (None, None)
-    plan = plan_of("group", x, groups, weight, bias, None, running, activation, eps, out_dtype)
-    call = Call(plan)
-    moments = call.moments(x)
-    mean, rstd = moments
-    return call.normalize(x, (mean, rstd, weight, bias), None), moments
+    # Memory holds the values in the kernels' order, but for views that nobody sees while torch
+    # traces.
+    return None if tensor is None else in_order(tensor)
 
 
 def _run_moments(x, running_mean, running_var, momentum, eps) -> Tensor:  # type: ignore[no-untyped-def]
-    x, running = _values(x), (running_mean, running_var)
-    plan = plan_of("batch", x, None, None, None, None, running, "identity", eps, x.dtype)
+    x, running = in_order(x), (running_mean, running_var)
+    plan = plan_of(x, None, None, None, None, running, "identity", eps, x.dtype)
     return Call(plan, *running, True, momentum).moments(x)
 
 
-def _run_batch(  # type: ignore[no-untyped-def]
-    x, weight, bias, residual, moments, running_mean, running_var, eps, activation
-) -> Tensor:
+def _run_forward(  # type: ignore[no-untyped-def]
+    x, weight, bias, residual, moments, running_mean, running_var, groups, eps, activation,
+    out_dtype,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
     x, weight, bias, residual = map(_values, (x, weight, bias, residual))
     running = (running_mean, running_var)
-    plan = plan_of("batch", x, None, weight, bias, residual, running, activation, eps, x.dtype)
-    mean, rstd = running if moments is None else moments
-    call = Call(plan, uses_batch=moments is not None)
-    return call.normalize(x, (mean, rstd, weight, bias), residual)
+    plan = plan_of(x, groups, weight, bias, residual, running, activation, eps, out_dtype)
+    call, found = Call(plan, uses_batch=running_mean is None), x.new_empty(0)
+    if call.uses_batch and moments is None:
+        moments = found = call.moments(x)
+    mean, rstd = moments if call.uses_batch else running
+    return call.normalize(x, (mean, rstd, weight, bias), residual), found
 
 
 def _run_backward(  # type: ignore[no-untyped-def]
-    dy, x, y, weight, bias, moments, running_mean, running_var, groups, eps, activation,
+    dy, x, weight, bias, moments, running_mean, running_var, y, groups, eps, activation,
     out_dtype, needs,
 ) -> tuple[Tensor, ...]:  # fmt: skip
-    x, y, weight, bias = map(_values, (x, y, weight, bias))
-    kind, running = "batch" if groups is None else "group", (running_mean, running_var)
-    plan = plan_of(kind, x, groups, weight, bias, None, running, activation, eps, out_dtype)  # type: ignore[arg-type]
+    x, weight, bias, y = map(_values, (x, weight, bias, y))
+    running = (running_mean, running_var)
+    plan = plan_of(x, groups, weight, bias, None, running, activation, eps, out_dtype)
     mean, rstd = running if moments is None else moments
     call = Call(plan, uses_batch=moments is not None)
     found = call.backward([x, weight, bias, mean, rstd, y], dy, needs)
@@ -116,176 +143,117 @@ def _run_backward(  # type: ignore[no-untyped-def]
     return tuple(x.new_empty(0) if gradient is None else gradient for gradient in found)
 
 
-# --- on fake tensors ----------------------------------------------------------------------------
+# ---- On fake tensors ----------------------------------------------------------------------------
 
 
-def _fake_y(x: Tensor, out_dtype: torch.dtype) -> Tensor:
-    return empty_channels_last(x.shape, out_dtype, x.device)
+def _fake_moments(x: Tensor, *_: Any) -> Tensor:
+    return x.new_empty((2, x.shape[1]), dtype=torch.float32)
 
 
-def _fake_moments(x: Tensor, statistics: Any) -> Tensor:
-    return x.new_empty((2, statistics), dtype=torch.float32)
+def _fake_forward(x: Tensor, *arguments: Any) -> tuple[Tensor, Tensor]:
+    *_, moments, running_mean, _, groups, _, _, out_dtype = arguments
+    found = x.new_empty(0)
+    if moments is None and running_mean is None:
+        found = x.new_empty((2, x.shape[0] * groups), dtype=torch.float32)
+    return empty_channels_last(x.shape, out_dtype, x.device), found
 
 
-def _fake_group(  # type: ignore[no-untyped-def]
-    x, weight, bias, groups, eps, activation, out_dtype
-) -> tuple[Tensor, Tensor]:
-    return _fake_y(x, out_dtype), _fake_moments(x, x.shape[0] * groups)
-
-
-def _fake_backward(  # type: ignore[no-untyped-def]
-    dy, x, y, weight, bias, moments, running_mean, running_var, groups, eps, activation,
-    out_dtype, needs,
-) -> tuple[Tensor, ...]:  # fmt: skip
-    pixels = _fake_y(x, x.dtype)
-    gradients = (pixels, weight, bias, pixels)
+def _fake_backward(dy: Tensor, x: Tensor, *arguments: Any) -> tuple[Tensor, ...]:
+    weight, bias, *_, needs = arguments
+    pixels = empty_channels_last(x.shape, x.dtype, x.device)
     return tuple(
         torch.empty_like(like) if is_needed else x.new_empty(0)
-        for like, is_needed in zip(gradients, needs, strict=True)
+        for like, is_needed in zip((pixels, weight, bias, pixels), needs, strict=True)
     )
 
 
-# --- where autograd is --------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _How:
-    """Arguments of a normalization other than tensors.
-
-    Attributes:
-        groups: ``None`` for BatchNorm.
-        eps: Added to variances.
-        activation: Its name.
-        out_dtype: Dtype of y.
-    """
-
-    groups: Any
-    eps: float
-    activation: str
-    out_dtype: torch.dtype
+# ---- Where autograd is --------------------------------------------------------------------------
 
 
 class _Norm(torch.autograd.Function):
     """The differentiable part of a normalization."""
 
     @staticmethod
-    def forward(ctx, x, weight, bias, residual, moments, running_mean, running_var, how):  # type: ignore[no-untyped-def]
-        """Returns y."""
-        running = (running_mean, running_var)
-        y, moments = _forward(x, weight, bias, residual, moments, running, how)
+    def forward(ctx, *arguments):  # type: ignore[no-untyped-def]
+        """Returns y; arguments as those of ``norm_forward``."""
+        x, weight, bias, residual, moments, *running, groups, eps, activation, out_dtype = arguments
+        y, found = torch.ops.triton_ext.norm_forward.default(*arguments)
+        if moments is None and running[0] is None:
+            moments = found
         # y tells where a ReLU after a residual passed, as in the eager call.
-        needs_y = residual is not None and how.activation == "relu"
+        needs_y = residual is not None and activation == "relu"
         ctx.save_for_backward(x, weight, bias, moments, *running, y if needs_y else None)
-        ctx.has_residual, ctx.how = residual is not None, how
+        ctx.has_residual, ctx.rest = residual is not None, (groups, eps, activation, out_dtype)
         return y
 
     @staticmethod
     def backward(ctx, dy):  # type: ignore[no-untyped-def]
         """Returns the gradients of x, weight, bias and residual."""
-        x, weight, bias, moments, *running, y = ctx.saved_tensors
-        how, needs = ctx.how, list(ctx.needs_input_grad[:4])
+        saved, needs = ctx.saved_tensors, list(ctx.needs_input_grad[:4])
+        x, weight, bias, moments, *running, y = saved
+        groups, eps, activation, out_dtype = ctx.rest
+        nothing = (None,) * 7
         if torch.is_grad_enabled():
-            groups = how.groups
-            images = 1 if groups is None else x.shape[0]
-            shape = NormShape(
-                images=images, rows=x.numel() // x.shape[1] // images, channels=x.shape[1],
-                groups=groups or x.shape[1],
-            )  # fmt: skip
             found = differentiable_gradients(
-                dy, x, weight, bias, y, shape=shape,
+                dy, x, weight, bias, y, shape=NormShape.of(x, groups),
                 statistics=running if moments is None else None,
                 # For a residual, only where the ReLU passed was saved.
-                activation="identity" if ctx.has_residual else how.activation,
-                eps=how.eps, out_dtype=how.out_dtype, needs=needs,
+                activation="identity" if ctx.has_residual else activation,
+                eps=eps, out_dtype=out_dtype, needs=needs,
             )  # fmt: skip
-            return (*found, None, None, None, None)
-        is_given = needs[3] and how.activation == "identity"
+            return (*found, *nothing)
+        is_given = needs[3] and activation == "identity"
         if is_given:
             # An operator returns no memory that it gets.
             needs[3] = False
-        found = torch.ops.triton_ext.norm_backward.default(
-            dy, x, y, weight, bias, moments, *running, how.groups, how.eps, how.activation,
-            how.out_dtype, needs,
-        )  # fmt: skip
+        found = torch.ops.triton_ext.norm_backward.default(dy, *saved, *ctx.rest, needs)
         gradients = [
             gradient if is_needed else None
             for gradient, is_needed in zip(found, needs, strict=True)
         ]
         if is_given:
             gradients[3] = dy
-        return (*gradients, None, None, None, None)
+        return (*gradients, *nothing)
 
 
-def _forward(
-    x: Tensor,
-    weight: Tensor | None,
-    bias: Tensor | None,
-    residual: Tensor | None,
-    moments: Tensor | None,
-    running: Sequence[Tensor | None],
-    how: _How,
-) -> tuple[Tensor, Tensor | None]:
-    ops = torch.ops.triton_ext
-    if how.groups is not None:
-        words = (how.groups, how.eps, how.activation, how.out_dtype)
-        y, moments = ops.group_norm_forward.default(x, weight, bias, *words)
+def _norm(*arguments: Any) -> Tensor:
+    """Returns y; arguments as those of ``norm_forward``."""
+    differs = [tensor is not None and tensor.requires_grad for tensor in arguments[:4]]
+    y: Tensor
+    if torch.is_grad_enabled() and any(differs):
+        y = _Norm.apply(*arguments)
     else:
-        y = ops.batch_norm_forward.default(
-            x, weight, bias, residual, moments, *running, how.eps, how.activation
-        )
-    return y, moments
-
-
-def _norm(
-    x: Tensor,
-    weight: Tensor | None,
-    bias: Tensor | None,
-    residual: Tensor | None,
-    moments: Tensor | None,
-    running: Sequence[Tensor | None],
-    how: _How,
-) -> Tensor:
-    if torch.is_grad_enabled() and any(
-        [t is not None and t.requires_grad for t in (x, weight, bias, residual)]
-    ):
-        return _Norm.apply(x, weight, bias, residual, moments, *running, how)
-    return _forward(x, weight, bias, residual, moments, running, how)[0]
+        y, _ = torch.ops.triton_ext.norm_forward.default(*arguments)
+    return y
 
 
 def _group_norm(  # type: ignore[no-untyped-def]
     x, weight, bias, groups, eps, activation, out_dtype
 ) -> Tensor:
-    how = _How(groups=groups, eps=eps, activation=activation, out_dtype=out_dtype)
-    return _norm(x, weight, bias, None, None, (None, None), how)
+    return _norm(x, weight, bias, None, None, None, None, groups, eps, activation, out_dtype)
 
 
 def _batch_norm(  # type: ignore[no-untyped-def]
     x, weight, bias, residual, running_mean, running_var, training, momentum, eps, activation
 ) -> Tensor:
-    running = (running_mean, running_var)
-    how = _How(groups=None, eps=eps, activation=activation, out_dtype=x.dtype)
-    moments = None
+    statistics = (None, running_mean, running_var)
     if training:
         with torch.no_grad():
-            moments = torch.ops.triton_ext.batch_moments.default(x, *running, momentum, eps)
-        running = (None, None)
-    return _norm(x, weight, bias, residual, moments, running, how)
+            moments = torch.ops.triton_ext.batch_moments.default(
+                x, running_mean, running_var, momentum, eps
+            )
+        statistics = (moments, None, None)
+    return _norm(x, weight, bias, residual, *statistics, None, eps, activation, x.dtype)
 
 
-# --- registration -------------------------------------------------------------------------------
+# ---- Registration -------------------------------------------------------------------------------
 
 _TRACED: dict[str, Callable[..., Any]] = {"group_norm": _group_norm, "batch_norm": _batch_norm}
-_REAL: dict[str, Callable[..., Any]] = {
-    "group_norm_forward": _run_group,
-    "batch_moments": _run_moments,
-    "batch_norm_forward": _run_batch,
-    "norm_backward": _run_backward,
-}
-_FAKE: dict[str, Callable[..., Any]] = {
-    "group_norm_forward": _fake_group,
-    "batch_moments": lambda x, *_: _fake_moments(x, x.shape[1]),
-    "batch_norm_forward": lambda x, *_: _fake_y(x, x.dtype),
-    "norm_backward": _fake_backward,
+# On real and on fake tensors.
+_FUNCTIONS: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
+    "batch_moments": (_run_moments, _fake_moments),
+    "norm_forward": (_run_forward, _fake_forward),
+    "norm_backward": (_run_backward, _fake_backward),
 }
 
 
@@ -298,8 +266,9 @@ def _register() -> None:
             traced = torch._disable_dynamo(_TRACED[name])
             torch.library.impl(qualified, "CompositeImplicitAutograd")(traced)
         else:
-            torch.library.impl(qualified, ("CPU", "CUDA"))(torch._disable_dynamo(_REAL[name]))
-            torch.library.register_fake(qualified)(_FAKE[name])
+            run, fake = _FUNCTIONS[name]
+            torch.library.impl(qualified, ("CPU", "CUDA"))(torch._disable_dynamo(run))
+            torch.library.register_fake(qualified)(fake)
 
 
 _register()

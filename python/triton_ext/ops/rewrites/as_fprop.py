@@ -2,7 +2,7 @@
 
 With stride 1, dx is the convolution of dy with the filter turned round, its two channels swapped.
 The kernels of dgrad compute it so, too, tap by tap; but with few output channels, as at the end of
-a network, rows of dy are worth packing (``row_packing.py``).
+a network, rows of dy are worth packing (``rewrites/packing.py``).
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from triton_ext.ops.core.problem import as_forward
 from triton_ext.ops.families.gemm import GEMM
 from triton_ext.ops.families.gluon import GLUON
 from triton_ext.ops.input_gradient import InputGradientPlan
+from triton_ext.ops.rewrites.packing import packing_reasons
 from triton_ext.ops.rewrites.partial_im2col import (
     fastest_fprop,
     inner_family,
     inner_refusals,
     packed_times,
 )
-from triton_ext.ops.row_packing import packing_reasons
 
 conv_violations = backends.load("nvidia", "conv_violations")
 

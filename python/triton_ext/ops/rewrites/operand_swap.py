@@ -8,7 +8,7 @@ With stride 1 and one group,
 The second sum is the gradient of the filter of another convolution: its input is dy, the gradient
 of its output x, its filter turned round (r' = R - 1 - r), and its padding dilation * (R - 1) -
 padding.  That is the convolution of dy that gives dx (``problem.as_forward``).  What is few output
-channels here is few input channels there, and rows of those are worth packing (``row_packing.py``).
+channels here is few input channels there, and rows of those are worth packing (``packing.py``).
 The copy that unpacks its dw turns it and swaps its channels.
 
 Sums have the same products in another order, but for those with zeros: here dy is padded, not x.
@@ -36,14 +36,14 @@ from triton_ext.ops.core.family import Expected, Family
 from triton_ext.ops.core.problem import ConvProblem, as_forward
 from triton_ext.ops.families.gemm import tap_refusals
 from triton_ext.ops.families.wgrad import WGRAD
+from triton_ext.ops.kernels.row_copy import CopyLauncher, RowCopy
+from triton_ext.ops.rewrites.packing import RowPacking, packing_reasons
 from triton_ext.ops.rewrites.partial_im2col import (
     fastest_wgrad,
     inner_family,
     inner_refusals,
     packed_wgrad_times,
 )
-from triton_ext.ops.row_copy import CopyLauncher, RowCopy
-from triton_ext.ops.row_packing import RowPacking, packing_reasons
 from triton_ext.ops.wgrad_config import WgradTiles
 from triton_ext.ops.wgrad_gemm import PackedWgradPlan, PackingPlan
 from triton_ext.ops.wgrad_launch import Operand, filter_rows, given_or

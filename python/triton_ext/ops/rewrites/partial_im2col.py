@@ -1,6 +1,6 @@
 """Partial im2col: taps of a filter's row, or of all of it, are read as channels of x.
 
-``row_packing.py`` has the geometry, ``row_copy.py`` the copies.
+``rewrites/packing.py`` has the geometry, ``kernels/row_copy.py`` the copies.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from triton_ext.ops.core.family import Expected, Family, ranked
 from triton_ext.ops.families.gemm import GEMM
 from triton_ext.ops.families.gluon import GLUON
 from triton_ext.ops.families.wgrad import WGRAD, filling_dy_us
-from triton_ext.ops.row_packing import MARGIN, PackedConfig, RowPacking, packing_reasons
+from triton_ext.ops.rewrites.packing import MARGIN, PackedConfig, RowPacking, packing_reasons
 
 __all__ = ["PARTIAL_IM2COL", "PARTIAL_IM2COL_WGRAD", "fastest_wgrad", "packed_wgrad_times"]
 

@@ -24,7 +24,7 @@ from triton_ext.errors import UnsupportedError
 from triton_ext.ops.core.descriptors import ROW_BYTES
 from triton_ext.ops.core.launcher import Launcher
 from triton_ext.ops.core.plan import TO_LAST
-from triton_ext.ops.row_packing import RowPacking
+from triton_ext.ops.rewrites.packing import RowPacking
 
 __all__ = [
     "CopyLauncher",

@@ -23,28 +23,28 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 
 from triton_ext.gluon import nvidia as xnv
-from triton_ext.ops.hopper.epilogue import finish_columns
-from triton_ext.ops.hopper.names import (
+from triton_ext.host.gluon_names import (
     aggregate,
     allocate_mbarrier,
     async_load,
     async_store,
     reinterpret,
 )
-from triton_ext.ops.hopper.tiles import Barrier
+from triton_ext.ops.kernels.epilogue import activate, scale_and_shift
 
 __all__ = [
     "Shared",
     "accumulator_layout",
     "accumulator_widths",
     "allocate_shared",
-    "arrivals",
+    "finish_columns",
     "is_matrix",
     "load_filter",
     "load_pixels",
     "multiply_tile",
     "next_stage",
     "num_own",
+    "prefetch_residual",
     "smem_layout",
     "staging_order",
     "store_tile",
@@ -53,15 +53,8 @@ __all__ = [
     "tile_origin",
 ]
 
-READY = gl.constexpr(Barrier.READY)
-EMPTY = gl.constexpr(Barrier.EMPTY)
-TURN = gl.constexpr(Barrier.TURN)
-
-
-@gluon.constexpr_function
-def arrivals(config, barrier):
-    """Returns the count with which a barrier is initialised."""
-    return config.row_groups if barrier == Barrier.EMPTY else 1
+# What one prefetch brings (PTX ISA, prefetch): a line of the cache.
+LINE_BYTES = gl.constexpr(128)
 
 
 @aggregate
@@ -132,10 +125,10 @@ def allocate_shared(
     empty_bars = allocate_mbarrier(batch=STAGES)
     turn_bars = allocate_mbarrier(batch=2)
     for i in gl.static_range(STAGES):
-        mbarrier.init(ready_bars.index(i), count=arrivals(CONFIG, READY))
-        mbarrier.init(empty_bars.index(i), count=arrivals(CONFIG, EMPTY))
+        mbarrier.init(ready_bars.index(i), count=1)
+        mbarrier.init(empty_bars.index(i), count=CONFIG.row_groups)
     for i in gl.static_range(2):
-        mbarrier.init(turn_bars.index(i), count=arrivals(CONFIG, TURN))
+        mbarrier.init(turn_bars.index(i), count=1)
     return Shared(x_smem, w_main_smem, w_rest_smem, y_smem, ready_bars, empty_bars, turn_bars)
 
 
@@ -414,6 +407,77 @@ def store_columns(
         buffer.store(values.to(y_desc.dtype))
         fence_async_shared()
         async_store(y_desc, [pixel, channel], buffer)
+
+
+@gluon.jit
+def prefetch_residual(row, column, epilogue, ROWS: gl.constexpr, COLUMNS: gl.constexpr):
+    """Asks for a tile's residual in L2 before its sums begin: behind them it is read at once.
+
+    A hint: rows that do not begin with a line miss their last one, a residual per image is small
+    and shared.  Nothing behind the residual's end is asked for.
+
+    Args:
+        row: First output pixel.
+        column: First output channel.
+        epilogue: That of :func:`finish_columns`.
+        ROWS: Output pixels.
+        COLUMNS: Output channels.
+    """
+    _, _, _, residual_ptr, _, m_gemm, co, image_size = epilogue
+    if residual_ptr is not None and image_size is None:
+        LINE: gl.constexpr = LINE_BYTES * 8 // residual_ptr.dtype.element_ty.primitive_bitwidth
+        LINES: gl.constexpr = max(COLUMNS // LINE, 1)
+        layout: gl.constexpr = gl.BlockedLayout([1, 1], [32 // LINES, LINES], [4, 1], [1, 0])
+        rows = row.to(gl.int64) + gl.arange(0, ROWS, layout=gl.SliceLayout(1, layout))
+        columns = column + gl.arange(0, LINES, layout=gl.SliceLayout(0, layout)) * LINE
+        offsets = gl.minimum(rows, m_gemm - 1)[:, None] * co + gl.minimum(columns, co - 1)[None, :]
+        gl.inline_asm_elementwise(
+            "prefetch.global.L2 [$1]; mov.b32 $0, 0;", "=r,l",
+            [residual_ptr + offsets], gl.int32, False, 1,
+        )  # fmt: skip
+
+
+@gluon.jit
+def finish_columns(values, row, column, epilogue, ACTIVATION: gl.constexpr):
+    """Returns some columns of a consumer's rows as they are stored, but for the cast.
+
+    A thread has pairs of neighbouring columns, so a residual is read 4 bytes at a time; the other
+    half of each sector comes from L1.
+
+    Args:
+        values: fp32 [ROWS, STORE_N], accumulators.
+        row: First output pixel.
+        column: First output channel.
+        epilogue: (bias_ptr, scale_ptr, tile_scale_ptr, residual_ptr, out_scale_ptr, m_gemm, co,
+            image_size); pointers are None for what there is not.  co is a multiple of 8.  Where
+            image_size, output pixels per dimension, is not None, the residual is [N, Co].
+        ACTIVATION: One of ``kernels.epilogue.activate``, or ``"none"``.
+    """
+    bias_ptr, scale_ptr, tile_scale_ptr, residual_ptr, out_scale_ptr, m_gemm, co, image_size = (
+        epilogue
+    )
+    layout: gl.constexpr = values.type.layout
+    # Says to the compiler what the host has checked: TMA stores rows of multiples of 16 bytes.
+    co = co // 8 * 8
+    offs_n = column + gl.arange(0, values.shape[1], layout=gl.SliceLayout(0, layout))
+    values = scale_and_shift(values, offs_n, co, bias_ptr, scale_ptr, tile_scale_ptr)
+    if residual_ptr is not None:
+        rows = gl.arange(0, values.shape[0], layout=gl.SliceLayout(1, layout))
+        offs_m = row.to(gl.int64) + rows
+        if image_size is not None:
+            image_pixels = image_size[0]
+            for dim in gl.static_range(1, len(image_size)):
+                image_pixels *= image_size[dim]
+            # Rows whose number overflows lie behind the output.
+            offs_m = ((row + rows) // image_pixels).to(gl.int64)
+        offsets = offs_m[:, None] * co + offs_n[None, :]
+        mask = (rows < m_gemm - row)[:, None] & (offs_n < co)[None, :]
+        values = values + gl.load(residual_ptr + offsets, mask=mask, other=0.0).to(gl.float32)
+    if ACTIVATION != "none":
+        values = activate(values, ACTIVATION)
+    if out_scale_ptr is not None:
+        values = values * gl.load(out_scale_ptr).to(gl.float32)
+    return values
 
 
 @gluon.constexpr_function

@@ -1,37 +1,50 @@
-"""Tile configurations of the convolutions: what the kernels are compiled for.  Pure arithmetic."""
+"""Tile configurations of the Gluon kernels for Hopper, and what the kernels cannot compute.
+
+Pure arithmetic: nothing here imports a kernel, which only hosts with im2col loads in Gluon can.
+"""
 
 from __future__ import annotations
 
-import dataclasses
-import enum
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
+
+import torch
 
 from triton_ext.errors import LaunchError
 from triton_ext.host import capabilities
-from triton_ext.ops import conv_config
 from triton_ext.ops.core.config_checks import type_problems
+from triton_ext.ops.core.descriptors import Layout
+from triton_ext.ops.core.device import IS_INTERPRETED, Device
+from triton_ext.ops.core.problem import ConvProblem
 
 __all__ = [
+    "DTYPES",
+    "FP8_DTYPES",
     "RESERVED_BYTES",
     "SMEM_BYTES",
-    "Barrier",
-    "Cost",
     "TileConfig",
+    "Tiled",
+    "common_refusals",
     "cooperative",
     "keep_filter",
-    "launch_problems",
+    "launch_refusals",
     "num_programs",
     "ping_pong",
+    "problem_refusals",
     "with_stages",
 ]
+
+#: Dtypes that all Gluon kernels take.
+DTYPES = (torch.float16, torch.bfloat16)
+#: Dtypes that fprop takes as well: WGMMA reads 8-bit operands along K only, as fprop has them.
+FP8_DTYPES = (torch.float8_e4m3fn, torch.float8_e5m2)
 
 # Shared memory that a CTA can use on sm_90 (CUDA C++ Programming Guide, compute capabilities).
 SMEM_BYTES = 232448
 # Triton's own: alignment of the buffers, a few words for the warp groups.
 RESERVED_BYTES = 1024
-# Bytes of an element of fp16 and bf16, which all kernels here take.
+# Bytes of an element of fp16 and bf16.
 ELEMENT_BYTES = 2
 WARP_GROUP_THREADS = 128
 # The swizzle rows of shared memory; what is narrower has another layout.
@@ -42,21 +55,13 @@ MIN_STORE_N = 16
 WGMMA_MAX_N = 256
 
 
-class Barrier(enum.Enum):
-    """The kernel's mbarriers; the module's docstring says who arrives and who waits."""
-
-    READY = "stage is full"
-    EMPTY = "stage may be refilled"
-    TURN = "consumer may multiply"
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TileConfig:
-    """How the kernel is compiled.
+    """How the kernel of fprop or dgrad is compiled; in the words of fprop.
 
     Attributes:
-        rows: Pixels of a group of rows, 64 or 128: what one consumer multiplies.  With rows_from_w
-            output channels, and what is said of output channels holds for pixels.
+        rows: Pixels of a group of rows, 64 or 128: what one consumer multiplies.  With
+            ``rows_from_w`` pixels and output channels change places, here and below.
         consumers: Consumer warp groups, 1 to 3.
         ping_pong: Whether consumers take turns with whole tiles; otherwise they share each tile.
         block_n_main: Output channels of the first accumulator.
@@ -66,7 +71,8 @@ class TileConfig:
         stages: Depth of the ring of loads.
         store_n: Output channels of one TMA store.
         store_buffers: Staging buffers of a consumer: 2 let it convert while the last store reads.
-        group_m: Rows of tiles that are walked together, so that the filter stays in L2.
+        group_m: Rows of tiles in a group, which is computed column by column: the filter stays in
+            L2.
         filter_steps: Steps of the whole reduction, to keep the filter in shared memory; 0 to load
             it again for every tile.
         element_bytes: Bytes of an element of the operands: 2 for fp16 and bf16, 1 for fp8.
@@ -87,21 +93,25 @@ class TileConfig:
     store_buffers: int = 1
     group_m: int = 8
     filter_steps: int = 0
-    # What tables leave out of these is what was the only way before they were there.
-    element_bytes: int = dataclasses.field(default=ELEMENT_BYTES, metadata={"omit": ELEMENT_BYTES})
-    out_bytes: int = dataclasses.field(default=ELEMENT_BYTES, metadata={"omit": ELEMENT_BYTES})
-    rows_from_w: bool = dataclasses.field(default=False, metadata={"omit": False})
+    # Entries of tables that were written before these fields leave them out.
+    element_bytes: int = field(default=ELEMENT_BYTES, metadata={"omit": ELEMENT_BYTES})
+    out_bytes: int = field(default=ELEMENT_BYTES, metadata={"omit": ELEMENT_BYTES})
+    rows_from_w: bool = field(default=False, metadata={"omit": False})
 
     def __post_init__(self) -> None:
         """Refuses what cannot be computed with: anything but whole numbers, and those too small."""
-        # 0 is what these two say where there is none.
         found = type_problems(self, may_be_zero=("block_n_rest", "filter_steps"))
         if found:
             raise LaunchError("configuration: " + "; ".join(found))
 
     @property
+    def widths(self) -> tuple[int, ...]:
+        """Output channels of each accumulator."""
+        return (self.block_n_main, self.block_n_rest)[: 1 + (self.block_n_rest > 0)]
+
+    @property
     def joins(self) -> bool:
-        """Whether the two accumulators are those of one WGMMA in fprop; in dgrad they never are."""
+        """Whether fprop has one WGMMA for both accumulators; dgrad never has."""
         fits = 0 < self.block_n_rest < self.block_n_main and self.block_n <= WGMMA_MAX_N
         if not fits or not capabilities()["wgmma-join"].available:
             return False
@@ -110,9 +120,7 @@ class TileConfig:
     @property
     def fprop_boxes(self) -> tuple[int, ...]:
         """Columns of the TMA copies of w: of each accumulator; of two pieces and one, if joined."""
-        if self.joins:
-            return 2 * self.block_n_rest, self.block_n_rest
-        return (self.block_n_main, self.block_n_rest)[: 1 + (self.block_n_rest > 0)]
+        return (2 * self.block_n_rest, self.block_n_rest) if self.joins else self.widths
 
     @property
     def row_groups(self) -> int:
@@ -137,12 +145,12 @@ class TileConfig:
 
     @property
     def x_bytes(self) -> int:
-        """What a stage loads of x."""
+        """Bytes of x that a stage loads."""
         return self.block_m * self.block_k * self.element_bytes
 
     @property
     def w_bytes(self) -> int:
-        """What a step needs of w."""
+        """Bytes of w that a step needs."""
         return self.block_n * self.block_k * self.element_bytes
 
     @property
@@ -173,11 +181,6 @@ class TileConfig:
         return self.stages * self.x_bytes + self.w_blocks * self.w_bytes + staging + barriers
 
     @property
-    def accumulator_registers(self) -> int:
-        """fp32 registers of the accumulators, per thread."""
-        return self.rows * self.block_n // WARP_GROUP_THREADS
-
-    @property
     def consumer_registers(self) -> int:
         """Registers per consumer thread; the producer gives up most of its own."""
         return {1: 240, 2: 232, 3: 152}[self.consumers]
@@ -193,12 +196,10 @@ class TileConfig:
         if self.rows not in (64, 128):
             found.append(f"rows is {self.rows}: a consumer multiplies 64 or 128")
         if not 1 <= self.consumers <= 3:
-            found.append(f"consumers is {self.consumers}: expected 1 to 3")
-            return found
+            return [*found, f"consumers is {self.consumers}: expected 1 to 3"]
         if self.ping_pong and self.consumers != 2:
             found.append(f"ping-pong is for 2 consumers, not {self.consumers}")
-        widths = [self.block_n_main] + [self.block_n_rest] * (self.block_n_rest > 0)
-        for width in widths:
+        for width in self.widths:
             if width not in (16, 32, 64, 128, 256):
                 found.append(
                     f"block_n of {width}: an accumulator has 16 to {WGMMA_MAX_N} columns, "
@@ -207,11 +208,15 @@ class TileConfig:
             if width % self.store_n:
                 found.append(f"store_n is {self.store_n}: it must divide {width}")
         if self.element_bytes not in (1, 2):
-            found.append(f"element_bytes is {self.element_bytes}: WGMMA reads 8 or 16 bits here")
-            return found
+            message = f"element_bytes is {self.element_bytes}: WGMMA reads 8 or 16 bits here"
+            return [*found, message]
         if self.out_bytes not in (1, 2, 4):
-            found.append(f"out_bytes is {self.out_bytes}: expected 1, 2 or 4")
-            return found
+            return [*found, f"out_bytes is {self.out_bytes}: expected 1, 2 or 4"]
+        return found + self._memory_problems()
+
+    def _memory_problems(self) -> list[str]:
+        """Returns why it does not fit shared memory or registers, with elements of legal sizes."""
+        found = []
         least = max(MIN_STORE_N, SWIZZLE_BYTES[0] // self.out_bytes)
         if self.store_n < least:
             found.append(f"store_n is {self.store_n}: expected at least {least}, one swizzle row")
@@ -232,11 +237,11 @@ class TileConfig:
                 "rows_from_w: a consumer has 64 output channels of 16 bits, one swizzle row, and "
                 "no filter stays"
             )
-        # Some 30 registers hold addresses and counters beside the accumulators.
-        if self.accumulator_registers + 30 > self.consumer_registers:
+        # Some 30 registers hold addresses and counters beside the fp32 accumulators.
+        registers = self.rows * self.block_n // WARP_GROUP_THREADS
+        if registers + 30 > self.consumer_registers:
             found.append(
-                f"accumulators take {self.accumulator_registers} registers of a thread's "
-                f"{self.consumer_registers}"
+                f"accumulators take {registers} registers of a thread's {self.consumer_registers}"
             )
         return found
 
@@ -254,17 +259,6 @@ class TileConfig:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Cost(conv_config.Cost):
-    """What a configuration costs on one multiprocessor, in microseconds.
-
-    Attributes:
-        joined: What it costs where WGMMAs are joined; ``None`` where they never are.
-    """
-
-    joined: Cost | None = None
-
-
 def ping_pong(rows: int, columns: int, stages: int, **others: Any) -> TileConfig:
     """Returns a configuration of two consumers that take turns."""
     return TileConfig(rows=rows, ping_pong=True, block_n_main=columns, stages=stages, **others)
@@ -273,13 +267,9 @@ def ping_pong(rows: int, columns: int, stages: int, **others: Any) -> TileConfig
 def cooperative(rows: int, consumers: int, columns: int, stages: int, **others: Any) -> TileConfig:
     """Returns a configuration of consumers that share every tile."""
     return TileConfig(
-        rows=rows,
-        consumers=consumers,
-        ping_pong=False,
-        block_n_main=columns,
-        stages=stages,
+        rows=rows, consumers=consumers, ping_pong=False, block_n_main=columns, stages=stages,
         **others,
-    )
+    )  # fmt: skip
 
 
 def keep_filter(config: TileConfig, steps: int) -> TileConfig | None:
@@ -292,31 +282,40 @@ def keep_filter(config: TileConfig, steps: int) -> TileConfig | None:
     Returns:
         The configuration, or ``None`` if fewer than 4 stages are left: then it does not pay.
     """
-    kept = dataclasses.replace(config, filter_steps=steps, stages=4)
+    kept = replace(config, filter_steps=steps, stages=4)
     spare_bytes = SMEM_BYTES - RESERVED_BYTES - kept.smem_bytes
     if spare_bytes < 0:
         return None
     # A stage also has two mbarriers.
-    return dataclasses.replace(kept, stages=4 + spare_bytes // (config.x_bytes + 16))
+    return replace(kept, stages=4 + spare_bytes // (config.x_bytes + 16))
 
 
 def with_stages(config: TileConfig, stages: int) -> TileConfig:
-    """Returns a configuration with more stages: so many, or as many as fit.
-
-    Where WGMMAs are joined they still are.
-
-    Args:
-        config: A configuration that fits.
-        stages: How many it should have.
-    """
+    """Returns a configuration that fits with up to ``stages``; joined WGMMAs stay joined."""
     for count in range(stages, config.stages, -1):
-        deeper = dataclasses.replace(config, stages=count)
+        deeper = replace(config, stages=count)
         if not deeper.problems() and deeper.joins == config.joins:
             return deeper
     return config
 
 
-def launch_problems(
+def num_programs(config: TileConfig, tiles: int, columns: int, num_sms: int) -> int:
+    """Returns the CTAs; where the filter stays, a multiple of the tiles of columns.
+
+    Args:
+        config: How the kernel is compiled.
+        tiles: All tiles.
+        columns: Columns of the product.
+        num_sms: Multiprocessors of the GPU.
+    """
+    num_n = math.ceil(columns / config.block_n)
+    return min(tiles, num_sms // num_n * num_n if config.filter_steps else num_sms)
+
+
+# ---- Refusals ----------------------------------------------------------------------------------
+
+
+def launch_refusals(
     config: TileConfig,
     steps: int,
     columns: int,
@@ -337,29 +336,107 @@ def launch_problems(
         out_bytes: Those of its output.
         may_turn: Whether rows of the product can be output channels.
     """
-    problems = config.problems()
+    refusals = config.problems()
     for name, expected in (("element_bytes", element_bytes), ("out_bytes", out_bytes)):
         found = getattr(config, name)
         if found != expected:
-            problems.append(f"{name} is {found}, the convolution has {expected}")
+            refusals.append(f"{name} is {found}, the convolution has {expected}")
     if config.rows_from_w and not may_turn:
-        problems.append("rows_from_w: rows are output channels where forward x is a matrix only")
+        refusals.append("rows_from_w: rows are output channels where forward x is a matrix only")
     if config.filter_steps not in (0, steps):
-        problems.append(f"filter_steps is {config.filter_steps}, the convolution has {steps}")
+        refusals.append(f"filter_steps is {config.filter_steps}, the convolution has {steps}")
     num_n = math.ceil(columns / config.block_n)
     if config.filter_steps and num_n > num_sms:
-        problems.append(f"{num_n} tiles of columns on {num_sms} multiprocessors: filters change")
-    return problems
+        refusals.append(f"{num_n} tiles of columns on {num_sms} multiprocessors: filters change")
+    return refusals
 
 
-def num_programs(config: TileConfig, tiles: int, columns: int, num_sms: int) -> int:
-    """Returns the CTAs; where the filter stays, a multiple of the tiles of columns.
+def common_refusals(
+    problem: ConvProblem, dtype: torch.dtype, device: Device, *, takes_fp8: bool = False
+) -> list[str]:
+    """Returns why no Gluon kernel computes a problem on this host and device.
 
     Args:
-        config: How the kernel is compiled.
-        tiles: All tiles.
-        columns: Columns of the product.
-        num_sms: Multiprocessors of the GPU.
+        problem: What is computed.
+        dtype: Of the operands.
+        device: The device.
+        takes_fp8: Whether the kernel takes fp8.
     """
-    num_n = math.ceil(columns / config.block_n)
-    return min(tiles, num_sms // num_n * num_n if config.filter_steps else num_sms)
+    found: list[str] = []
+    gluon = capabilities()["im2col-gluon"]
+    if IS_INTERPRETED:
+        found.append("Triton's interpreter does not run Gluon kernels")
+    elif not gluon.available:
+        found.append(gluon.reason)
+    if device.capability != (9, 0):
+        major, minor = device.capability
+        found.append(f"WGMMA is an instruction of sm_90 alone, the GPU is sm_{major}{minor}")
+    if device.smem_bytes < SMEM_BYTES:
+        found.append(
+            f"a CTA needs {SMEM_BYTES} bytes of shared memory, the GPU has {device.smem_bytes}"
+        )
+    return found + problem_refusals(problem, dtype, takes_fp8=takes_fp8)
+
+
+def problem_refusals(
+    problem: ConvProblem, dtype: torch.dtype, *, takes_fp8: bool = False
+) -> list[str]:
+    """As :func:`common_refusals`, on whatever host and device."""
+    found: list[str] = []
+    is_fp8 = takes_fp8 and dtype in FP8_DTYPES
+    if dtype not in DTYPES and not is_fp8:
+        expected = "float16, bfloat16 or fp8" if takes_fp8 else "float16 or bfloat16"
+        found.append(f"dtype is {dtype}, expected {expected}")
+    if problem.groups != 1:
+        found.append(f"groups={problem.groups}, expected 1")
+    channels = (("Ci", problem.in_channels, 16 if is_fp8 else 8), ("Co", problem.out_channels, 8))
+    for name, count, unit in channels:
+        if count % unit:
+            found.append(f"{name} is {count}, TMA needs rows of a multiple of {unit} channels")
+    return found
+
+
+# ---- Descriptors -------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Tiled:
+    """A tiled descriptor of Gluon's without memory.
+
+    Attributes:
+        kind: Its class.
+        fields: All but the tensor, checked.
+    """
+
+    kind: Any
+    fields: dict[str, Any]
+
+    @classmethod
+    def of(cls, dtype: torch.dtype, shape: list[int], row: int, block: list[int]) -> Tiled:
+        """Checks and returns a descriptor.
+
+        Args:
+            dtype: Of the tensor.
+            shape: Its sizes.
+            row: Distance of two entries of the last but one dimension.
+            block: Of a load or a store.
+        """
+        from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
+
+        from triton_ext.ops.kernels.gluon_pipeline import smem_layout
+
+        strides = [*(row * math.prod(shape[i + 1 : -1]) for i in range(len(shape) - 1)), 1]
+        stand_in = Layout(tuple(shape), tuple(strides), dtype)
+        layout = smem_layout(block, dtype.itemsize)
+        checked = TensorDescriptor(stand_in, shape, strides, block, layout)
+        fields = {name: value for name, value in vars(checked).items() if name != "base"}
+        return cls(TensorDescriptor, fields)
+
+    def at(self, base: torch.Tensor) -> Any:
+        """Returns the descriptor of a tensor on a 16-byte boundary.
+
+        Checking all again would take longer than a launch.
+        """
+        made = self.kind.__new__(self.kind)
+        made.__dict__.update(self.fields, base=base)
+        return made

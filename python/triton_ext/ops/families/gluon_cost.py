@@ -1,26 +1,27 @@
-"""Tile configurations of the forward convolution on Hopper, and the choice among them.
+"""Times that a model expects of the Gluon kernels of fprop and dgrad, by tile configuration.
 
-The choice is a model, not a measurement: the time of the busiest multiprocessor.
+The model is the busiest multiprocessor, which computes ceil(tiles / multiprocessors) tiles one
+after another.  A filter that stays in shared memory ties a multiprocessor to its columns.
 """
 
 from __future__ import annotations
 
-import dataclasses
-import functools
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
+from triton_ext.ops import conv_config
 from triton_ext.ops.conv_config import channel_block
-from triton_ext.ops.hopper.tiles import (
+from triton_ext.ops.families.gluon_config import (
     ELEMENT_BYTES,
     SWIZZLE_BYTES,
-    Cost,
     TileConfig,
     cooperative,
     keep_filter,
     ping_pong,
     with_stages,
 )
+from triton_ext.ops.residues import Residues, classes_of
 
 __all__ = [
     "CONFIGS",
@@ -29,14 +30,26 @@ __all__ = [
     "KEEPING_CONFIGS",
     "MATRIX_CONFIGS",
     "TURNED_CONFIGS",
-    "choose_config",
+    "dgrad_times",
     "expected_times",
+    "narrow_configs",
     "step_channels",
 ]
 
-# Measured on an H200 (Triton 3.9.0, fp16, 2026-11-20) over 29 shapes; docs/gluon-conv.md.  What is
-# joined was measured on 2026-11-23: 128+32 over ten layers, with 256+64 columns beside it, the
-# others over up to three 1x1 layers.
+
+@dataclass(frozen=True, slots=True)
+class Cost(conv_config.Cost):
+    """What a configuration costs on one multiprocessor, in microseconds.
+
+    Attributes:
+        joined: What it costs where WGMMAs are joined; ``None`` where they never are.
+    """
+
+    joined: Cost | None = None
+
+
+# Measured on an H200 (Triton 3.9.0, fp16) over 29 shapes on 2026-11-20 (docs/gluon-conv.md), joined
+# WGMMAs on 2026-11-23: 128+32 and 256+64 over ten layers, the others over up to three 1x1 layers.
 _COSTS: dict[TileConfig, Cost] = {
     ping_pong(128, 128, 6, store_n=32, store_buffers=2, group_m=2): Cost(0.323, 0.55, 7.0),
     ping_pong(64, 128, 8, store_n=32, store_buffers=2, group_m=2): Cost(0.165, 1.10, 6.7),
@@ -111,12 +124,21 @@ _TURNED_COSTS: dict[TileConfig, Cost] = {
     ): Cost(0.500, 2.73, 6.6, joined=Cost(0.478, 2.60, 6.6)),
 }
 
-CONFIGS: tuple[TileConfig, ...] = tuple(_COSTS)
-JOINED_CONFIGS: tuple[TileConfig, ...] = tuple(_JOINED_COSTS)
-KEEPING_CONFIGS: tuple[TileConfig, ...] = tuple(_KEEPING_COSTS)
-FEW_COLUMNS_CONFIGS: tuple[TileConfig, ...] = tuple(_FEW_COLUMNS_COSTS)
-MATRIX_CONFIGS: tuple[TileConfig, ...] = tuple(_MATRIX_COSTS)
-TURNED_CONFIGS: tuple[TileConfig, ...] = tuple(_TURNED_COSTS)
+CONFIGS, JOINED_CONFIGS, KEEPING_CONFIGS, FEW_COLUMNS_CONFIGS, MATRIX_CONFIGS, TURNED_CONFIGS = (
+    tuple(costs)
+    for costs in (
+        _COSTS, _JOINED_COSTS, _KEEPING_COSTS, _FEW_COLUMNS_COSTS, _MATRIX_COSTS, _TURNED_COSTS,
+    )
+)  # fmt: skip
+
+# Up to so many input channels dgrad has narrow tiles beside fprop's, whose 64 columns and more
+# would multiply and load columns of the filter that nobody stores.
+_NARROW_COLUMNS = 32
+
+# Not measured.  These are the costs of the same tiles with 64 columns: a narrow tile loads as many
+# pixels and less of the filter, multiplies less and stores no more.
+_NARROW_COST = Cost(0.130, 0.40, 7.1)  # 64 pixels in ping-pong
+_NARROW_KEEPING_COST = Cost(0.205, 0.70, 7.0)  # 128 pixels, and the filter stays
 
 
 def step_channels(ci: int, element_bytes: int) -> int:
@@ -124,27 +146,11 @@ def step_channels(ci: int, element_bytes: int) -> int:
 
     Half a row does where the last whole one would have nothing in its other half: 320 channels of
     fp8 are five steps of 64, not three of 128.  fp16 was not measured with it.
-
-    Args:
-        ci: Input channels.
-        element_bytes: Bytes of one.
     """
     whole = channel_block(ci, element_bytes, 1)
     half = whole // 2
     is_half_empty = ci > whole and 0 < ci % whole <= half
     return half if element_bytes < ELEMENT_BYTES and is_half_empty else whole
-
-
-@functools.lru_cache(maxsize=1024)
-def choose_config(
-    m_gemm: int, co: int, ci: int, taps: int, num_sms: int, *, may_keep_filter: bool = True
-) -> TileConfig:
-    """Returns the configuration that the model expects to be fastest.
-
-    Arguments as for :func:`expected_times`.
-    """
-    times = expected_times(m_gemm, co, ci, taps, num_sms, may_keep_filter=may_keep_filter)
-    return min(times, key=lambda config: times[config])
 
 
 def expected_times(
@@ -164,9 +170,7 @@ def expected_times(
 ) -> dict[TileConfig, float]:
     """Returns the configurations that can run, with the microseconds that the model expects.
 
-    The model is the busiest multiprocessor, which computes ceil(tiles / multiprocessors) tiles one
-    after another; a filter that stays ties a multiprocessor to its columns.  Tiles of several
-    classes are dealt out class by class, as the kernel does.
+    Tiles of several classes are dealt out class by class, as the kernel does.
 
     Args:
         m_gemm: Output pixels; of each class.
@@ -194,7 +198,7 @@ def expected_times(
 
     def specialize(base: TileConfig) -> TileConfig:
         # Staging buffers of fp32 have half of the columns, and the same bytes.
-        config = dataclasses.replace(
+        config = replace(
             base,
             block_k=block_k,
             store_n=base.store_n * 2 // max(out_bytes, 2),
@@ -203,32 +207,82 @@ def expected_times(
         )
         return config if part == 1 else with_stages(config, round(base.stages / part))
 
-    def consider(config: TileConfig, cost: Cost, tiles: int, programs: int) -> None:
-        times[config] = cost.expected_us(tiles, class_steps, programs)
-
-    def consider_all(
+    def consider(
         costs: dict[TileConfig, Cost], rows: int, columns: int, *, joined_only: bool = False
     ) -> None:
         for base, cost in costs.items():
             config = specialize(base)
             joins = may_join and config.joins
-            if joined_only and not joins:
-                continue
-            tiles = math.ceil(rows / config.block_m) * math.ceil(columns / config.block_n)
-            consider(config, (cost.joined if joins else None) or cost, tiles * repeats, num_sms)
+            if joins or not joined_only:
+                tiles = math.ceil(rows / config.block_m) * math.ceil(columns / config.block_n)
+                counted = (cost.joined if joins else None) or cost
+                times[config] = counted.expected_us(tiles * repeats, class_steps, num_sms)
 
-    consider_all(_COSTS, m_gemm, co)
+    consider(_COSTS, m_gemm, co)
     if not x_is_matrix:
-        consider_all(_JOINED_COSTS, m_gemm, co, joined_only=True)
+        consider(_JOINED_COSTS, m_gemm, co, joined_only=True)
     if co <= _FEW_COLUMNS:
-        consider_all(_FEW_COLUMNS_COSTS, m_gemm, co)
+        consider(_FEW_COLUMNS_COSTS, m_gemm, co)
     if x_is_matrix:
-        consider_all(_MATRIX_COSTS, m_gemm, co)
+        consider(_MATRIX_COSTS, m_gemm, co)
         if out_bytes == 2:
-            consider_all(_TURNED_COSTS, co, m_gemm)
+            consider(_TURNED_COSTS, co, m_gemm)
     for base, cost in _KEEPING_COSTS.items() if may_keep_filter else ():
         kept = keep_filter(specialize(base), round(class_taps[0]) * blocks)
         num_n = math.ceil(co / base.block_n)
         if kept is not None and num_n <= num_sms:
-            consider(kept, cost, math.ceil(m_gemm / kept.block_m), num_sms // num_n)
+            tiles = math.ceil(m_gemm / kept.block_m)
+            times[kept] = cost.expected_us(tiles, class_steps, num_sms // num_n)
     return times
+
+
+def dgrad_times(
+    dims: Sequence[Residues], n: int, ci: int, co: int, num_sms: int, *, block_k: int = 64
+) -> dict[TileConfig, float]:
+    """Returns the configurations of dgrad that can run, with the microseconds that are expected.
+
+    Narrow tiles come first, so that they precede what is expected to take as long.
+
+    Args:
+        dims: The stride phases of the spatial dimensions.
+        n: Images.
+        ci: Input channels.
+        co: Output channels.
+        num_sms: Multiprocessors of the GPU.
+        block_k: Output channels of a step.
+    """
+    class_pixels, class_taps, repeats = classes_of(dims)
+    pixels = n * class_pixels
+    # With several classes a CTA needs several filters.
+    one_class = all(dim.stride == 1 for dim in dims)
+    class_steps = [taps * math.ceil(co / block_k) for taps in class_taps]
+    narrow = narrow_configs(ci, block_k, round(class_steps[0]) if one_class else 0)
+    times = {
+        config: cost.expected_us(math.ceil(pixels / config.block_m) * repeats, class_steps, num_sms)
+        for config, cost in narrow.items()
+    }
+    return times | expected_times(
+        pixels, ci, co, class_taps, num_sms, repeats=repeats, block_k=block_k,
+        may_keep_filter=one_class, may_join=False,
+    )  # fmt: skip
+
+
+def narrow_configs(ci: int, block_k: int, steps: int) -> dict[TileConfig, Cost]:
+    """Returns the configurations of dgrad for few input channels, with what they cost at most.
+
+    Args:
+        ci: Input channels; there are no such configurations above 32.
+        block_k: Output channels of a step.
+        steps: Steps of the whole reduction; 0 with a stride, where the filter cannot stay.
+    """
+    if ci > _NARROW_COLUMNS:
+        return {}
+    # With a stride, 16 columns spill a value that rows are stored with; 32 do not.
+    columns = 16 if ci <= 16 and steps else 32
+    store = {"block_k": block_k, "store_n": columns, "store_buffers": 2}
+    found = {ping_pong(64, columns, 12, **store): _NARROW_COST}
+    kept = keep_filter(ping_pong(128, columns, 4, **store), steps) if steps else None
+    if kept is not None:
+        # More stages than these hide nothing.
+        found[replace(kept, stages=min(kept.stages, 12))] = _NARROW_KEEPING_COST
+    return found

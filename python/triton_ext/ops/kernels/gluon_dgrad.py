@@ -32,14 +32,14 @@ GEMM mapping of a class
 
     The filter's blocks are [BLOCK_K, BLOCK_N] as they lie in memory: WGMMA reads them transposed.
     A 1x1 filter with stride 1 and no padding takes dy as a matrix, through tiled loads.
-    With a single class, that is stride 1, a small filter stays in shared memory as in fprop.py.
+    With a single class, that is stride 1, a small filter stays in shared memory as in fprop.
 
 Warp roles, barriers, timeline
-    As in fprop.py.  Tiles differ in their number of steps, so a consumer counts those of the other
-    consumer's tiles too, to know where in the ring its own begin.
+    As in fprop (gluon_fprop.py).  Tiles differ in their number of steps, so a consumer counts
+    those of the other consumer's tiles too, to know where in the ring its own begin.
 
 Stores
-    With stride 1 through TMA, as in fprop.py.  Else a class's pixels are s apart, which no tile of
+    With stride 1 through TMA, as in fprop.  Else a class's pixels are s apart, which no tile of
     a tensor map is: its rows go through the staging buffer and are written 16 bytes per thread.
 """
 
@@ -57,11 +57,11 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier, tma
 
 from triton_ext.gluon import nvidia as xnv
-from triton_ext.ops.hopper.epilogue import finish_columns
-from triton_ext.ops.hopper.names import async_load, typed
-from triton_ext.ops.hopper.pipeline import (
+from triton_ext.host.gluon_names import async_load, typed
+from triton_ext.ops.kernels.gluon_pipeline import (
     accumulator_layout,
     allocate_shared,
+    finish_columns,
     is_matrix,
     load_pixels,
     multiply_tile,

@@ -46,7 +46,7 @@ Warp roles
         ping-pong:   consumer i owns every second tile as a whole; while one multiplies, the other
                      stores
 
-Barriers (mbarriers in shared memory; tiles.Barrier names them)
+Barriers (mbarriers in shared memory)
     name        count    arrives                             waits
     ready[s]    1 + tx   producer's expect and TMA's bytes   consumers, before they read stage s
     empty[s]    readers  each consumer that read stage s     producer, before it refills stage s
@@ -74,9 +74,8 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier, tma
 
 from triton_ext.gluon import nvidia as xnv
-from triton_ext.ops.hopper.epilogue import prefetch_residual
-from triton_ext.ops.hopper.names import typed
-from triton_ext.ops.hopper.pipeline import (
+from triton_ext.host.gluon_names import typed
+from triton_ext.ops.kernels.gluon_pipeline import (
     allocate_shared,
     is_matrix,
     load_filter,
@@ -84,6 +83,7 @@ from triton_ext.ops.hopper.pipeline import (
     multiply_tile,
     next_stage,
     num_own,
+    prefetch_residual,
     store_tile,
     tile_counts,
     tile_origin,

@@ -1,29 +1,79 @@
-"""Calls of the kernels of normalizations on tensors with values: their plans, and their order."""
+"""Calls of the kernels on tensors with values; the same of torch's operators for others."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch.autograd.graph import increment_version
+from torch.nn import functional
 
-from triton_ext.errors import UnsupportedError
 from triton_ext.ops.core.dispatch_cache import keep
 from triton_ext.ops.core.memory_format import channels_last
-from triton_ext.ops.norms.norm_arguments import check_fit
-from triton_ext.ops.norms.norm_config import NormShape
-from triton_ext.ops.norms.norm_launches import are_aligned
-from triton_ext.ops.norms.norm_plan import NormPlan, Terms
-from triton_ext.ops.norms.refusals import is_channels_last, norm_problem, recall, running_refusal
+from triton_ext.ops.norms.checks import is_channels_last, recall, refusal
+from triton_ext.ops.norms.plan import NormPlan, NormShape, are_aligned
 
-__all__ = ["Call", "plan_of"]
+__all__ = ["Call", "activated", "differentiable_gradients", "in_order", "plan_of"]
 
 Tensor = torch.Tensor
+#: Means, rstd, weight and bias.
+Terms = tuple[Tensor, Tensor, Tensor | None, Tensor | None]
 
 # The interpreter runs the programs one after another; a few show how parts are merged.
 _INTERPRETED_SMS = 1
+
+
+def plan_of(
+    x: Tensor,
+    groups: int | None,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    residual: Tensor | None,
+    running: tuple[Tensor | None, Tensor | None],
+    activation: str,
+    eps: float,
+    out_dtype: torch.dtype,
+) -> NormPlan:
+    """Returns the kernels of a normalization: GroupNorm, or BatchNorm where groups are ``None``.
+
+    Raises:
+        UnsupportedError: No kernel takes it.
+        TypeError: A value that is no dense tensor; unknown or mixed dtypes.
+        ValueError: Sizes, groups, devices or an activation that do not fit.
+    """
+    words = ("norm_plan", activation, eps, out_dtype)
+    key, found = recall(groups, words, x, weight, bias, residual, *running)
+    if found is not None:
+        plan: NormPlan = found
+        return plan
+    names = ("weight", "bias", "running_mean", "running_var")
+    terms = dict(zip(names, (weight, bias, *running), strict=True))
+    refused = refusal(x, groups, terms, residual, activation)
+    if refused is not None:
+        norm = "batch_norm" if groups is None else "group_norm"
+        raise refused.kind(f"{norm}: {refused.text}")
+    num_sms = _INTERPRETED_SMS
+    if x.is_cuda:
+        num_sms = torch.cuda.get_device_properties(x.device).multi_processor_count
+    plan = NormPlan(
+        shape=NormShape.of(x, groups),
+        strides=x.stride(),
+        term_dtypes=tuple([None if t is None else t.dtype for t in (*running, weight, bias)]),
+        num_sms=num_sms,
+        dtype=x.dtype,
+        out_dtype=out_dtype,
+        activation=activation,
+        eps=eps,
+    )
+    return keep(key, plan)
+
+
+def in_order(tensor: Tensor) -> Tensor:
+    """Returns a tensor whose memory holds its values in the order of the kernels."""
+    tensor = tensor.resolve_neg()
+    return tensor if tensor.dim() < 3 or is_channels_last(tensor) else channels_last(tensor)
 
 
 @dataclass(slots=True)
@@ -60,13 +110,12 @@ class Call:
 
         Means of x are followed by other numbers, which kernels do not read.
         """
-        plan = self.plan
         if self.uses_batch:
-            y = torch.empty_like(x, dtype=plan.out_dtype)
+            y = torch.empty_like(x, dtype=self.plan.out_dtype)
             mean, rstd = self._forward(x, weight, bias, residual, y)
             return y, mean, rstd
-        mean, rstd = self.running_mean, self.running_var
-        return self.normalize(x, (mean, rstd, weight, bias), residual), mean, rstd
+        statistics: Any = (self.running_mean, self.running_var)
+        return self.normalize(x, (*statistics, weight, bias), residual), *statistics
 
     def _forward(
         self,
@@ -79,7 +128,8 @@ class Call:
         """Writes y, if there is one; returns the statistics of x and its second row."""
         plan, device = self.plan, x.device
         mean, variance, batches = self.running_mean, self.running_var, self.batches
-        moments = torch.empty(2, plan.shape.statistics, dtype=torch.float32, device=device)
+        size = plan.means_size // 2
+        moments = torch.empty(2, size, dtype=torch.float32, device=device)
         rstd = moments[1]
         parts = torch.empty(plan.parts_size, dtype=torch.float32, device=device)
         # The first row begins where all of it begins.
@@ -95,7 +145,7 @@ class Call:
         return moments, rstd
 
     def normalize(self, x: Tensor, terms: Terms, residual: Tensor | None) -> Tensor:
-        """Returns y; ``terms`` are means, rstd, weight and bias."""
+        """Returns y of means, rstd, weight and bias."""
         plan = self.plan
         y = torch.empty_like(x, dtype=plan.out_dtype)
         tensors = (x, residual, y, *terms)
@@ -104,7 +154,7 @@ class Call:
         return y
 
     def backward(
-        self, saved: list[Tensor | None], dy: Tensor, needs: Sequence[bool]
+        self, saved: list[Any], dy: Tensor, needs: Sequence[bool]
     ) -> tuple[Tensor | None, ...]:
         """Returns the gradients of x, weight, bias and residual; ``None`` for what needs none.
 
@@ -119,17 +169,16 @@ class Call:
             TypeError: A saved tensor came back in another dtype.
         """
         plan = self.plan
-        strides = plan.strides
-        given = dy
-        if dy.stride() != strides or dy.is_neg():
-            dy = _in_order(dy)
-        y = saved.pop()
-        x, terms = self._checked(saved, y)
+        self._check(*saved)
+        x, weight, bias, mean, rstd, y = saved
         saved.clear()
+        strides, given = plan.strides, dy
+        if dy.stride() != strides or dy.is_neg():
+            dy = in_order(dy)
         if x.stride() != strides:
-            x = _in_order(x)
+            x = in_order(x)
         if y is not None and y.stride() != strides:
-            y = _in_order(y)
+            y = in_order(y)
         needs_x, needs_weight, needs_bias, needs_residual = needs
         how = plan.gradients((tuple(needs), y is not None, not self.uses_batch))
         device, wide = x.device, torch.float32
@@ -141,32 +190,30 @@ class Call:
         g = None
         if how.writes_g:
             g = dy if is_own else torch.empty_like(x)
-        _, _, weight, bias = terms
         dweight = torch.empty_like(weight) if needs_weight else None
         dbias = torch.empty_like(bias) if needs_bias else None
         # Where it is short, dx may have the memory of a y that nobody else has.
         in_two = how.in_two if is_own and y is not None else None
         dx = torch.empty_like(x) if needs_x and in_two is None else None
+        terms = (mean, rstd, weight, bias)
         tensors = (x, dy, y, g, *terms, parts, means, dweight, dbias, dx, None)
         is_aligned = are_aligned(x, dy, y, *terms)
-        if in_two is not None:
+        if in_two is None:
+            how.launches.launch(tensors, is_aligned)
+        else:
             others, of_x = in_two
             others.launch(tensors, is_aligned)
             del y, tensors
             dx = torch.empty_like(x)
             tensors = (x, dy, None, g, *terms, parts, means, dweight, dbias, dx, None)
             of_x.launch(tensors, is_aligned)
-        else:
-            how.launches.launch(tensors, is_aligned)
         if needs_residual and g is None:
             g = dy
         return dx, dweight, dbias, g
 
-    def _checked(self, saved: Sequence[Any], y: Tensor | None) -> tuple[Tensor, Terms]:
-        """Returns x and the terms of :meth:`normalize`, of the dtypes that the forward had."""
-        x, weight, bias, mean, rstd = saved
+    def _check(self, x: Any, weight: Any, bias: Any, mean: Any, rstd: Any, y: Any) -> None:
+        """Refuses saved tensors that are not of the forward's dtypes: hooks may replace them."""
         plan = self.plan
-        # Hooks may have put others in the place of the saved ones.
         of_mean, of_rstd, of_weight, of_bias = plan.term_dtypes
         if self.uses_batch:
             of_mean = of_rstd = torch.float32
@@ -182,73 +229,90 @@ class Call:
                 f"hooks on saved tensors gave back x as {x.dtype} and means as {mean.dtype}, "
                 f"expected {plan.dtype} and {of_mean}, and all others as they were"
             )
-        return x, (mean, rstd, weight, bias)
 
 
-def _in_order(tensor: Tensor) -> Tensor:
-    """Returns a tensor whose memory holds its values in the order of the kernels."""
-    tensor = tensor.resolve_neg()
-    return tensor if is_channels_last(tensor) else channels_last(tensor)
+# ---- With torch's operators ---------------------------------------------------------------------
+
+_FUNCTIONS: dict[str, Any] = {
+    "relu": functional.relu,
+    "silu": functional.silu,
+    "gelu": functional.gelu,
+    "gelu_tanh": lambda y: functional.gelu(y, approximate="tanh"),
+    "tanh": torch.tanh,
+}
 
 
-def plan_of(
-    kind: Literal["batch", "group"],
+def activated(y: Tensor, activation: str) -> Tensor:
+    """Applies an activation by its name."""
+    return y if activation == "identity" else _FUNCTIONS[activation](y)
+
+
+def _normalized(
     x: Tensor,
-    groups: int | None,
+    shape: NormShape,
+    statistics: Sequence[Tensor] | None,
     weight: Tensor | None,
     bias: Tensor | None,
-    residual: Tensor | None,
-    running: tuple[Tensor | None, Tensor | None],
+    eps: float,
+) -> Tensor:
+    """Normalizes in fp32, differentiable to any order."""
+    channel = (1, -1, *(1,) * (x.dim() - 2))
+    wide = x.float()
+    if statistics is not None:
+        mean, variance = (each.float().view(channel) for each in statistics)
+        y = (wide - mean) * torch.rsqrt(variance + eps)
+    elif shape.images == shape.group_channels == 1:
+        # Channels of all images, or of one image whose groups are channels.
+        dims = [0, *range(2, x.dim())]
+        variance, mean = torch.var_mean(wide, dims, correction=0, keepdim=True)
+        y = (wide - mean) * torch.rsqrt(variance + eps)
+    else:
+        parts = wide.unflatten(1, (shape.groups, -1)).flatten(2)
+        variance, mean = torch.var_mean(parts, 2, correction=0, keepdim=True)
+        y = ((parts - mean) * torch.rsqrt(variance + eps)).view(x.shape)
+    if weight is not None:
+        y = y * weight.float().view(channel)
+    return y if bias is None else y + bias.float().view(channel)
+
+
+def differentiable_gradients(
+    dy: Tensor,
+    x: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    y: Tensor | None,
+    *,
+    shape: NormShape,
+    statistics: Sequence[Tensor] | None,
     activation: str,
     eps: float,
     out_dtype: torch.dtype,
-) -> NormPlan:
-    """Returns the kernels of a normalization.
+    needs: Sequence[bool],
+) -> tuple[Tensor | None, ...]:
+    """Returns gradients of x, weight, bias and residual, which torch differentiates again.
 
     Args:
-        kind: ``"batch"`` or ``"group"``.
+        dy: Gradient of the result.
         x: [N, C, *size].
-        groups: Number of groups, for ``"group"``.
         weight: [C] or None.
         bias: [C] or None.
-        residual: As x, or None.
-        running: Mean and variance [C], or None.
-        activation: Its name.
+        y: Output of a ReLU after a residual, which tells where it passed; or None.
+        shape: Which elements are normalized together.
+        statistics: Mean and variance [C]; ``None`` for those of x.
+        activation: ``"identity"`` where there was a residual.
         eps: Added to variances.
-        out_dtype: Dtype of y.
-
-    Raises:
-        UnsupportedError: No kernel takes it.
-        TypeError: As :func:`check_fit`.
-        ValueError: As :func:`check_fit`.
+        out_dtype: Dtype of the result.
+        needs: Which gradients are computed.
     """
-    words = ("norm_plan", kind, activation, eps, out_dtype)
-    key, plan = recall(groups, words, x, weight, bias, residual, *running)
-    if plan is not None:
-        return plan
-    check_fit(f"{kind}_norm", x, groups, weight, bias, residual, *running)
-    refusal = norm_problem(kind, x, groups, weight, bias, residual, activation)
-    if refusal is None:
-        refusal = running_refusal(x, *running)
-    if refusal is not None:
-        raise UnsupportedError(f"{kind}_norm: {refusal}")
-    rows, channels = x.numel() // x.shape[1], x.shape[1]
-    images = x.shape[0] if kind == "group" else 1
-    num_sms = _INTERPRETED_SMS
-    if x.is_cuda:
-        num_sms = torch.cuda.get_device_properties(x.device).multi_processor_count
-    return keep(
-        key,
-        NormPlan(
-            shape=NormShape(
-                images=images, rows=rows // images, channels=channels, groups=groups or channels
-            ),
-            strides=x.stride(),
-            term_dtypes=tuple([None if t is None else t.dtype for t in (*running, weight, bias)]),
-            num_sms=num_sms,
-            dtype=x.dtype,
-            out_dtype=out_dtype,
-            activation=activation,
-            eps=eps,
-        ),
+    if y is not None:
+        dy = dy * (y > 0)
+    found = activated(_normalized(x, shape, statistics, weight, bias, eps), activation)
+    terms = zip((x, weight, bias), needs[:3], strict=True)
+    inputs = [term for term, is_needed in terms if is_needed]
+    gradients: Any = iter(())
+    if inputs:
+        gradients = iter(torch.autograd.grad(found.to(out_dtype), inputs, dy, create_graph=True))
+    return (
+        *(next(gradients) if is_needed else None for is_needed in needs[:3]),
+        dy if needs[3] else None,
     )

@@ -1,0 +1,334 @@
+"""Gradients of depthwise filters: wgrad of groups of one channel.
+
+``kernels/depthwise_wgrad.py`` has the kernels, ``depthwise.py`` the families of fprop and dgrad.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+
+from triton_ext.ops.conv_fprop import TRITON_DTYPES
+from triton_ext.ops.core.case import Case
+from triton_ext.ops.core.config_checks import range_problems
+from triton_ext.ops.core.descriptors import ROW_BYTES
+from triton_ext.ops.core.device import H200, Device
+from triton_ext.ops.core.family import Expected, Family, ranked
+from triton_ext.ops.core.launcher import Launcher
+from triton_ext.ops.core.plan import three
+from triton_ext.ops.core.problem import ConvProblem
+from triton_ext.ops.families.depthwise import (
+    MOST_PIXELS,
+    PixelStrides,
+    Sampling,
+    block_problems,
+    depthwise_refusals,
+)
+from triton_ext.ops.kernels.depthwise_wgrad import depthwise_reduce_kernel, depthwise_wgrad_kernel
+
+__all__ = ["DEPTHWISE_WGRAD", "DepthwiseWgradConfig", "DepthwiseWgradPlan"]
+
+# Of a thread, out of 168.
+_LIVE_REGISTERS = 116
+# Larger numbers are unrolled into kernels that compile for minutes; more products of a thread than
+# any candidate has.
+_MOST_SUMS, _MOST_PRODUCTS = 128, 1024
+# Factors on the rate of copies: rereads of x and dy, from L2 for the most part; the parts.
+_REREAD_RATE, _PARTS_RATE = 8.0 / 3.5, 3.0 / 3.5
+# Of the kernel that adds the parts.
+_PARTS_AT_A_TIME, _REDUCED_CHANNELS = 16, 64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DepthwiseWgradConfig:
+    """One way to compile the kernel.
+
+    Attributes:
+        qw: Neighbouring pixels of dy of a position.
+        lines: Rows of the filter of a program.
+        taps: Taps of each.
+        block_p: Positions of a program at a time.
+        block_c: Channels of a program.
+        num_warps: Warps of a program.
+        max_registers: Of a thread: the assembler would load further ahead than that pays.
+    """
+
+    qw: int
+    lines: int
+    taps: int
+    block_p: int
+    block_c: int
+    num_warps: int = 4
+    max_registers: int = 168
+
+    def problems(self) -> list[str]:
+        """Returns why the kernel cannot be compiled so; nothing where it can."""
+        return [
+            *range_problems(self, 1, MOST_PIXELS, "qw"),
+            *range_problems(self, 1, _MOST_SUMS, "lines", "taps", "sums"),
+            *range_problems(self, 24, 255, "max_registers"),
+            *block_problems(self, self.qw * self.sums, _MOST_PRODUCTS),
+        ]
+
+    @property
+    def sums(self) -> int:
+        """Taps of a program, all unrolled."""
+        return self.lines * self.taps
+
+    @property
+    def thread_channels(self) -> int:
+        """Neighbouring channels of a thread."""
+        return self.block_p * self.block_c // (32 * self.num_warps)
+
+    @property
+    def resident(self) -> int:
+        """Programs that a multiprocessor holds at a time; a thread takes all its registers."""
+        return max(1, 65536 // (32 * self.num_warps * self.max_registers))
+
+    def chunks(self, sampling: Sampling) -> int:
+        """Returns into how many chunks the filter is divided."""
+        lines = math.ceil(math.prod(sampling.taps[:-1]) / self.lines)
+        return lines * math.ceil(sampling.taps[-1] / self.taps)
+
+    def parts(self, sampling: Sampling, num_sms: int) -> tuple[int, int]:
+        """Returns into how many parts the positions are split, and tiles of BLOCK_P in each.
+
+        As many programs as run at a time: each has about the same work.
+        """
+        tiles = max(1, math.ceil(sampling.positions(self.qw) / self.block_p))
+        others = math.ceil(sampling.out_channels / self.block_c) * self.chunks(sampling)
+        wanted = max(1, num_sms * self.resident // others)
+        part_tiles = math.ceil(tiles / wanted)
+        return math.ceil(tiles / part_tiles), part_tiles
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DepthwiseWgradPlan:
+    """A gradient of depthwise filters, of one geometry on one device.
+
+    Attributes:
+        problem: The convolution.
+        config: The configuration.
+        out_dtype: Of dw.
+        parts: Into how many parts the positions are split.
+        x_strides: The layout of x.
+        dy_strides: The layout of dy.
+        launcher: Computes the parts.
+        reducer: Adds them.
+    """
+
+    problem: ConvProblem
+    config: DepthwiseWgradConfig
+    out_dtype: torch.dtype
+    parts: int
+    x_strides: PixelStrides
+    dy_strides: PixelStrides
+    launcher: Launcher
+    reducer: Launcher
+
+    def run(
+        self, x: torch.Tensor, dy: torch.Tensor, out: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """Launches the kernels.
+
+        Args:
+            x: [N, C, *input_size], of the layout that the plan was made for.
+            dy: [N, C, *output_size], of the layout that the plan was made for.
+            out: Where dw goes, of ``out_dtype``; written in place where it is dense.
+
+        Returns:
+            dw [C, 1, *filter_size], channels-last; ``out`` if given.
+
+        Raises:
+            ValueError: ``out`` has another shape or dtype.
+        """
+        if x.is_cuda and x.device.index != torch.cuda.current_device():
+            with torch.cuda.device(x.device):
+                return self.run(x, dy, out)
+        shape, taps = self.problem.w_shape, self.problem.taps
+        if out is not None and (tuple(out.shape) != shape or out.dtype != self.out_dtype):
+            raise ValueError(
+                f"out: expected {list(shape)} of {self.out_dtype}, got {list(out.shape)} of "
+                f"{out.dtype}"
+            )
+        dw = out
+        if dw is None or not dw.is_contiguous() or dw.data_ptr() % ROW_BYTES:
+            rows = torch.empty((*shape[:1], *shape[2:], 1), device=x.device, dtype=self.out_dtype)
+            dw = rows.movedim(-1, 1)
+        if self.problem.batch == 0:
+            dw.zero_()
+        else:
+            parts = torch.empty((self.parts, taps, shape[0]), device=x.device, dtype=torch.float32)
+            operands = (self.x_strides.rows(x), self.dy_strides.rows(dy), parts)
+            for launcher, tensors in ((self.launcher, operands), (self.reducer, (parts, dw))):
+                launcher.launch(tensors, tuple(t.data_ptr() % ROW_BYTES == 0 for t in tensors))
+        return dw if out is None or dw is out else out.copy_(dw)
+
+
+class DepthwiseWgrad(Family[DepthwiseWgradConfig]):
+    """wgrad."""
+
+    kind = "depthwise_wgrad"
+    direction = "wgrad"
+    config_type = DepthwiseWgradConfig
+    supersedes = ("wgrad", "gluon_wgrad")
+
+    def refusals(
+        self, case: Case, device: Device, config: DepthwiseWgradConfig | None = None
+    ) -> list[str]:
+        found = depthwise_refusals(case)
+        if config is not None and not found:
+            found = config.problems()
+        return found
+
+    def number_refusals(
+        self, config: DepthwiseWgradConfig, case: Case, device: Device
+    ) -> list[str]:
+        return config.problems()
+
+    def config_refusals(
+        self, config: DepthwiseWgradConfig, case: Case, device: Device
+    ) -> list[str]:
+        return self.refusals(case, device, config)
+
+    def candidates(self, case: Case, device: Device) -> Mapping[DepthwiseWgradConfig, Expected]:
+        sampling = Sampling.of(case)
+        times = {
+            config: Expected.of(_expected_us(config, sampling, device.num_sms))
+            for config in _candidates(sampling)
+        }
+        return ranked(times)
+
+    def bind(self, config: DepthwiseWgradConfig, case: Case, device: Device) -> DepthwiseWgradPlan:
+        problem, sampling = case.problem, Sampling.of(case)
+        x = PixelStrides.make(problem.x_shape, case.strides_of_x)
+        dy = PixelStrides.make(problem.y_shape, case.strides_of_dy)
+        channels, ones = problem.in_channels, (1,) * (3 - problem.dims)
+        t, r, s = (*ones, *problem.filter_size)
+        stride_d, stride_h, stride_w = (*ones, *problem.stride)
+        dilation_d, dilation_h, dilation_w = (*ones, *problem.dilation)
+        parts, tiles = config.parts(sampling, device.num_sms)
+        return DepthwiseWgradPlan(
+            problem=problem,
+            config=config,
+            out_dtype=case.output_dtype,
+            parts=parts,
+            x_strides=x,
+            dy_strides=dy,
+            launcher=Launcher(
+                kernel=depthwise_wgrad_kernel,
+                grid=(parts * math.ceil(channels / config.block_c), config.chunks(sampling), 1),
+                scalars=(
+                    sampling.positions(config.qw),
+                    tiles,
+                    *three(sampling.in_size),
+                    *three(sampling.out_size),
+                    math.ceil(sampling.out_size[-1] / config.qw),
+                    *three(sampling.low),
+                    *x.scalars,
+                    *dy.scalars,
+                ),
+                constants={
+                    "DIMS": problem.dims,
+                    "T": t,
+                    "R": r,
+                    "S": s,
+                    "C": channels,
+                    "X_STRIDE_W": x.pixel,
+                    "DY_STRIDE_W": dy.pixel,
+                    "STRIDE_D": stride_d,
+                    "STRIDE_H": stride_h,
+                    "STRIDE_W": stride_w,
+                    "DILATION_D": dilation_d,
+                    "DILATION_H": dilation_h,
+                    "DILATION_W": dilation_w,
+                    "IS_WIDE": sampling.is_wide(max(x.pixel, dy.pixel), config.qw),
+                    "HAS_TAIL": sampling.out_size[-1] % config.qw != 0,
+                    "QW": config.qw,
+                    "LINES": config.lines,
+                    "TAPS": config.taps,
+                    "BLOCK_P": config.block_p,
+                    "BLOCK_C": config.block_c,
+                },
+                options={"num_warps": config.num_warps, "maxnreg": config.max_registers},
+            ),
+            reducer=Launcher(
+                kernel=depthwise_reduce_kernel,
+                grid=(math.ceil(channels / _REDUCED_CHANNELS), problem.taps, 1),
+                scalars=(parts,),
+                constants={
+                    "C": channels,
+                    "TAPS": problem.taps,
+                    "PARTS_AT_A_TIME": _PARTS_AT_A_TIME,
+                    "BLOCK_C": _REDUCED_CHANNELS,
+                    "DTYPE": TRITON_DTYPES[case.output_dtype],
+                },
+                options={"num_warps": 4},
+            ),
+        )
+
+
+def _candidates(sampling: Sampling) -> list[DepthwiseWgradConfig]:
+    all_lines, all_taps = math.prod(sampling.taps[:-1]), sampling.taps[-1]
+    found = []
+    for qw in (1, 2, 4, 5, 6, 7, 8):
+        if qw > sampling.out_size[-1]:
+            continue
+        for thread_channels in (1, 2, 4, 8):
+            # Sums take at most 100 registers, and as much of the filter as goes in.
+            most = 100 // thread_channels
+            taps = math.ceil(all_taps / math.ceil(all_taps / most))
+            lines = max(1, min(all_lines, most // taps))
+            lines = math.ceil(all_lines / math.ceil(all_lines / lines))
+            # Sums and dy are live throughout; more of them would be spilled.
+            if thread_channels * (lines * taps + qw) > _LIVE_REGISTERS:
+                continue
+            found += [
+                DepthwiseWgradConfig(
+                    qw=qw,
+                    lines=lines,
+                    taps=taps,
+                    block_p=thread_channels * 128 // block_c,
+                    block_c=block_c,
+                )
+                for block_c in (16, 32, 64, 128)
+                if block_c <= thread_channels * 128
+                and (block_c == 16 or block_c < 2 * sampling.out_channels)
+            ]
+    return found
+
+
+def _expected_us(config: DepthwiseWgradConfig, sampling: Sampling, num_sms: int) -> float:
+    """Returns a time for comparisons: instructions, counted in compiled kernels, per scheduler."""
+    qw, width, channels = config.qw, config.thread_channels, sampling.out_channels
+    columns = (qw - 1) * sampling.step[-1] + (config.taps - 1) * sampling.dilation[-1] + 1
+    products = qw * config.taps * width * (2 if sampling.out_size[-1] % qw else 1)
+    tile = 70 + qw * (width + 3.5) + config.lines * (products + columns * (width + 3.5) + 14)
+    parts, tiles = config.parts(sampling, num_sms)
+    # Sums of BLOCK_P threads go through shared memory, those of parts through memory.
+    end = config.lines * config.taps * (40 + 6 * width)
+    programs = parts * math.ceil(channels / config.block_c) * config.chunks(sampling)
+    waves = math.ceil(programs / (num_sms * config.resident))
+    warps = min(config.resident, math.ceil(programs / num_sms)) * config.num_warps
+    instructions = waves * warps / 4 * (tiles * tile + end) * (1 + 6 / warps)
+    # The more registers are live, the less is loaded ahead.
+    live = width * (config.lines * config.taps + qw)
+    tight = 1 + max(0, live - 60) / 400
+    computing = instructions * (1 + 8 / config.block_c) * tight / H200.cycles_per_us
+    # Each chunk of the filter reads x and dy again, from L2 where the parts are synchronous.
+    pixels_in, pixels_out = math.prod(sampling.in_size), math.prod(sampling.out_size)
+    read = 2 * sampling.batch * channels * (pixels_in + pixels_out) * config.chunks(sampling)
+    workspace = 2 * 4 * parts * math.prod(sampling.taps) * channels
+    reading = read / (H200.copy_bytes_per_us * _REREAD_RATE)
+    return (
+        max(computing, reading)
+        + 0.3 * min(computing, reading)
+        + H200.launch_us
+        + workspace / (H200.copy_bytes_per_us * _PARTS_RATE)
+    )
+
+
+DEPTHWISE_WGRAD = DepthwiseWgrad()

@@ -1,0 +1,347 @@
+"""kn2row: fprop to few output channels, as products with all taps that are shifted and added.
+
+``kernels/kn2row.py`` has the kernel.  The columns of its product are S rounded up to a power of two
+times Co rounded up to one, 16 at least.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+
+import torch
+import triton
+import triton.language as tl
+
+from triton_ext.errors import UnsupportedError
+from triton_ext.ops.conv_fprop import TRITON_DTYPES
+from triton_ext.ops.core.case import Case
+from triton_ext.ops.core.config_checks import power_problems, range_problems
+from triton_ext.ops.core.descriptors import ROW_BYTES
+from triton_ext.ops.core.device import H200, IS_INTERPRETED, Device
+from triton_ext.ops.core.family import Expected, Family, ranked
+from triton_ext.ops.core.launcher import Launcher
+from triton_ext.ops.core.plan import PointerPlan, vector_inputs
+from triton_ext.ops.core.problem import ConvProblem
+from triton_ext.ops.kernels.kn2row import conv_col2im_kernel
+
+__all__ = ["KN2ROW", "Col2ImConfig", "Schedule", "column_shape", "vector_of"]
+
+_ELEMENT_BYTES = 2
+_MOST_ELEMENTS = 1 << 31
+_MOST_COLUMNS = 64
+# Of all rows of the filter: a program holds the sums of all.
+_MOST_SUMS = 256
+
+# A model that was not measured: per step of a program, the latency of barriers, shuffles and
+# stores, and per product and per filter that it stores, which are sequential.
+_STEP_US, _PRODUCT_US, _FILTER_US = 0.8, 0.06, 0.05
+# The fraction of the shorter of both, steps and bytes, that the other does not hide.
+_NOT_HIDDEN = 0.2
+# Its times count twice: the model was measured on two layers only (H200, 2026-11-24), which take
+# 0.91 and 1.14 of what it expects.
+_CORRECTION = 2.0
+# Warps of a multiprocessor, of up to 128 registers a thread; and elements of a row that a thread
+# can hold in these beside all else.
+_WARPS_AT_ONCE = 16
+_PREFETCHED = 64
+_RESERVED_BYTES = 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Col2ImConfig:
+    """One way to compile and launch the kernel.
+
+    Attributes:
+        block_m: Pixels of a row of x per step, the halo of the segment included.
+        rows: Output rows of a program, or segments over one dimension.
+        num_warps: Warps per CTA.
+        num_stages: Rows of x in shared memory.  With one, the next is loaded to registers during
+            a step, from three on to shared memory, where Triton 3.9 stores the filter anew for
+            every step.
+    """
+
+    block_m: int
+    rows: int
+    num_warps: int = 4
+    num_stages: int = 1
+
+    def problems(self) -> list[str]:
+        """Returns why the kernel cannot be compiled so; nothing where it can."""
+        return [
+            *power_problems(self, 64, 256, "block_m"),
+            *range_problems(self, 1, 1 << 16, "rows"),
+            *power_problems(self, 4, 8, "num_warps"),
+            *range_problems(self, 1, 8, "num_stages"),
+        ]
+
+    def smem_bytes(self, problem: ConvProblem) -> int:
+        """Returns the most shared memory that a CTA takes."""
+        channels, columns = _padded_channels(problem), math.prod(column_shape(problem))
+        operands = (self.num_stages * self.block_m + _filter_rows(problem) * columns) * channels
+        # Products change their layout in fp32, as does the tile of y.
+        return operands * _ELEMENT_BYTES + 4 * self.block_m * columns
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Schedule:
+    """Which program computes which rows and segments.
+
+    A program computes ``rows`` output rows of a segment of the width, top to bottom, and reads
+    R - 1 rows more; over one dimension it computes ``rows`` segments.
+
+    Attributes:
+        segment: Output pixels of a row that a program computes at once.
+        segments: Of a row.
+        strips: Into how many the rows of one image are divided, per residue of the dilation; over
+            one dimension, the segments.
+        programs: CTAs of a launch.
+        steps: Of a program at most.
+    """
+
+    segment: int
+    segments: int
+    strips: int
+    programs: int
+    steps: int
+
+    @classmethod
+    def make(cls, config: Col2ImConfig, problem: ConvProblem) -> Schedule:
+        """Returns the schedule of a configuration whose block holds the taps of a row."""
+        out_w = problem.output_size[-1]
+        # Of even lengths, so that little is read twice.
+        segments = math.ceil(out_w / (config.block_m - _halo(problem)))
+        segment = math.ceil(out_w / segments)
+        segments = math.ceil(out_w / segment)
+        if problem.dims == 1:
+            strips = math.ceil(segments / config.rows)
+            programs, steps = problem.batch * strips, min(config.rows, segments)
+        else:
+            dilation = problem.dilation[0]
+            residue_rows = math.ceil(problem.output_size[0] / dilation)
+            strips = math.ceil(residue_rows / config.rows)
+            programs = problem.batch * dilation * strips * segments
+            steps = min(config.rows, residue_rows) + problem.filter_size[0] - 1
+        return cls(
+            segment=segment, segments=segments, strips=strips, programs=programs, steps=steps
+        )
+
+
+class Kn2Row(Family[Col2ImConfig]):
+    """fprop."""
+
+    kind = "col2im"
+    direction = "fprop"
+    config_type = Col2ImConfig
+
+    def refusals(self, case: Case, device: Device, config: Col2ImConfig | None = None) -> list[str]:
+        found = _problem_refusals(case)
+        if not found and vector_of(case) * _ELEMENT_BYTES != ROW_BYTES:
+            found.append(
+                f"loads of x are not of {ROW_BYTES} bytes, for which alone there is a model"
+            )
+        if config is not None and not found:
+            found = _config_refusals(config, case.problem, device)
+        return found
+
+    def passed_over(self, case: Case, device: Device) -> str:
+        return "one tap: there is nothing to shift" if case.problem.taps == 1 else ""
+
+    def number_refusals(self, config: Col2ImConfig, case: Case, device: Device) -> list[str]:
+        return config.problems()
+
+    def config_refusals(self, config: Col2ImConfig, case: Case, device: Device) -> list[str]:
+        return _problem_refusals(case) or _config_refusals(config, case.problem, device)
+
+    def candidates(self, case: Case, device: Device) -> Mapping[Col2ImConfig, Expected]:
+        """Returns times of bytes, those read twice included, and of steps, the longer of both.
+
+        The model was not measured.
+        """
+        problem, times = case.problem, {}
+        products = _filter_rows(problem) * _padded_channels(problem) // _block_k(problem)
+        for config in _candidates(problem, device):
+            schedule = Schedule.make(config, problem)
+            pixels = schedule.programs * schedule.steps * (schedule.segment + _halo(problem))
+            elements = pixels * problem.in_channels + math.prod(problem.y_shape)
+            bytes_us = elements * _ELEMENT_BYTES / H200.copy_bytes_per_us
+            rounds = math.ceil(schedule.programs / _at_once(config, problem, device))
+            step_us = _STEP_US + products * config.block_m / 128 * _PRODUCT_US
+            if config.num_stages > 1:
+                step_us += products * _FILTER_US
+            hidden, shown = sorted((bytes_us, rounds * (schedule.steps + 1) * step_us))
+            us = H200.launch_us + shown + _NOT_HIDDEN * hidden
+            times[config] = Expected.of(us, correction=_CORRECTION)
+        return ranked(times)
+
+    def bind(self, config: Col2ImConfig, case: Case, device: Device) -> PointerPlan:
+        wrong = self.config_refusals(config, case, device)
+        if wrong:
+            raise UnsupportedError(f"{case.operator}: configuration {config}: " + "; ".join(wrong))
+        problem, strides, vector = case.problem, case.strides_of_x, vector_of(case)
+        schedule = Schedule.make(config, problem)
+        rows, taps = (1, *problem.filter_size)[-2:]
+        dilation_h, dilation_w = (1, *problem.dilation)[-2:]
+        padded_taps, channels = column_shape(problem)
+        height: tuple[int | None, ...] = (None, None, None)
+        if problem.dims > 1:
+            height = (problem.input_size[0], problem.output_size[0], problem.padding[0][0])
+        launcher = Launcher(
+            kernel=conv_col2im_kernel,
+            grid=(schedule.programs, 1, 1),
+            scalars=(
+                problem.out_channels,
+                *height,
+                problem.input_size[-1],
+                problem.output_size[-1],
+                problem.padding[-1][0],
+                strides[-1],
+                strides[2] if problem.dims > 1 else None,
+                strides[0],
+                schedule.segment,
+                schedule.segments,
+                schedule.strips,
+                config.rows,
+            ),
+            constants={
+                "DIMS": problem.dims,
+                "R": rows,
+                "S": taps,
+                "DILATION_H": dilation_h,
+                "DILATION_W": dilation_w,
+                "CI": problem.in_channels,
+                "TAPS": padded_taps,
+                "CHANNELS": channels,
+                "VECTOR": vector,
+                "BLOCK_M": config.block_m,
+                "BLOCK_K": _block_k(problem),
+                "DTYPE": TRITON_DTYPES[case.output_dtype],
+                # Interpreters of Triton 3.6 to 3.9 multiply the bits of bf16 operands as integers.
+                "DOT_DTYPE": tl.float32 if IS_INTERPRETED else TRITON_DTYPES[case.dtype],
+                "ACTIVATION": case.epilogue.activation,
+                "FUNCTION": case.epilogue.function,
+                "RESIDUAL_PER_IMAGE": case.epilogue.residual_per_image,
+                "PREFETCHES": config.num_stages == 1,
+            },
+            options={"num_warps": config.num_warps, "num_stages": config.num_stages},
+        )
+        return PointerPlan.make(case, config, partial(vector_inputs, vector), launcher)
+
+
+def vector_of(case: Case) -> int:
+    """Returns how many channels of x are loaded at once: those that are aligned together."""
+    problem, strides = case.problem, case.strides_of_x
+    extents = (problem.batch, *problem.input_size)
+    outer = [
+        stride
+        for extent, stride in zip(extents, (strides[0], *strides[2:]), strict=True)
+        if extent > 1
+    ]
+    # An expanded tensor cannot be copied to an aligned address.
+    if 0 in outer or (problem.in_channels > 1 and strides[1] != 1):
+        return 1
+    return math.gcd(ROW_BYTES // _ELEMENT_BYTES, problem.in_channels, *outer)
+
+
+def column_shape(problem: ConvProblem) -> tuple[int, int]:
+    """Returns taps of a row and output channels, rounded up for 16 columns at least."""
+    taps = triton.next_power_of_2(problem.filter_size[-1])
+    return taps, max(triton.next_power_of_2(problem.out_channels), 16 // min(taps, 16))
+
+
+def _problem_refusals(case: Case) -> list[str]:
+    """Returns why the kernel does not take a case, whatever its strides."""
+    problem, found = case.problem, []
+    if case.dtype not in (torch.float16, torch.bfloat16):
+        found.append(f"dtype is {case.dtype}: expected float16 or bfloat16")
+    if problem.dims > 2:
+        found.append(f"{problem.dims} dimensions: expected 1 or 2")
+    if problem.groups != 1:
+        found.append(f"groups={problem.groups}: a product would hold channels of other groups")
+    if set(problem.stride) != {1}:
+        found.append(f"stride {problem.stride}: expected 1, as every pixel meets every tap")
+    taps, channels = column_shape(problem)
+    columns, filter_rows = taps * channels, _filter_rows(problem)
+    if columns > _MOST_COLUMNS:
+        found.append(
+            f"{taps} x {channels} columns, taps of a row and output channels rounded up: expected "
+            f"at most {_MOST_COLUMNS}"
+        )
+    elif filter_rows * columns > _MOST_SUMS:
+        found.append(
+            f"{filter_rows} rows of the filter of {columns} columns each: expected at most "
+            f"{_MOST_SUMS} columns in all"
+        )
+    row = problem.input_size[-1] + sum(problem.padding[-1])
+    if row * problem.in_channels >= _MOST_ELEMENTS:
+        found.append(f"{row} pixels of a row, padding included: expected fewer than 2^31 elements")
+    return found
+
+
+def _config_refusals(config: Col2ImConfig, problem: ConvProblem, device: Device) -> list[str]:
+    found = config.problems()
+    if found:
+        return found
+    halo, needed = _halo(problem), config.smem_bytes(problem)
+    if config.block_m <= halo:
+        found.append(
+            f"block_m is {config.block_m}: expected more pixels than the {halo} that taps of a row "
+            "reach over"
+        )
+    if needed > device.smem_bytes:
+        found.append(
+            f"its rows and filter take up to {needed} bytes of shared memory, a CTA has "
+            f"{device.smem_bytes}: expected a smaller block_m or fewer stages"
+        )
+    return found
+
+
+def _candidates(problem: ConvProblem, device: Device) -> list[Col2ImConfig]:
+    """Returns configurations whose programs fill the multiprocessors once or a few times."""
+    found: dict[Col2ImConfig, None] = {}
+    for block_m, num_stages in ((64, 1), (64, 3), (128, 3)):
+        one = Col2ImConfig(block_m=block_m, rows=1, num_stages=num_stages)
+        thread_elements = block_m * _padded_channels(problem) // (32 * one.num_warps)
+        is_large = num_stages == 1 and thread_elements > _PREFETCHED
+        if is_large or _config_refusals(one, problem, device):
+            continue
+        schedule = Schedule.make(one, problem)
+        at_once = _at_once(one, problem, device)
+        for rounds in (1, 2, 3):
+            # Strips are rows here.
+            strips = max(1, rounds * at_once * schedule.strips // schedule.programs)
+            config = replace(one, rows=math.ceil(schedule.strips / strips))
+            if not config.problems():
+                found[config] = None
+    return list(found)
+
+
+def _at_once(config: Col2ImConfig, problem: ConvProblem, device: Device) -> int:
+    """Returns how many programs run at once."""
+    fitting = device.smem_bytes // (config.smem_bytes(problem) + _RESERVED_BYTES)
+    # Larger tiles take twice the registers.
+    warps = _WARPS_AT_ONCE if config.block_m <= 16 * config.num_warps else _WARPS_AT_ONCE // 2
+    return device.num_sms * max(1, min(fitting, warps // config.num_warps))
+
+
+def _halo(problem: ConvProblem) -> int:
+    """Returns the pixels of a row that are read beside those of a segment."""
+    return (problem.filter_size[-1] - 1) * problem.dilation[-1]
+
+
+def _filter_rows(problem: ConvProblem) -> int:
+    return math.prod(problem.filter_size[:-1])
+
+
+def _block_k(problem: ConvProblem) -> int:
+    """Returns the channels of a product, a power of two."""
+    return min(64, max(16, triton.next_power_of_2(problem.in_channels)))
+
+
+def _padded_channels(problem: ConvProblem) -> int:
+    return math.ceil(problem.in_channels / _block_k(problem)) * _block_k(problem)
+
+
+KN2ROW = Kn2Row()

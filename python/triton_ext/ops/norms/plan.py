@@ -1,0 +1,439 @@
+"""Launches of a normalization's kernels for one tensor's geometry.
+
+BatchNorm is one image of N * pixels rows whose groups are single channels, GroupNorm N images of
+pixels rows (``kernels.py``).
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
+from operator import itemgetter
+from typing import Any
+
+import torch
+
+from triton_ext.ops.core.dispatch_cache import ALIGNMENT, DispatchCache
+from triton_ext.ops.core.launcher import Launched, Launcher, LaunchGroup
+from triton_ext.ops.norms import kernels
+
+__all__ = ["Launches", "NormPlan", "NormShape", "are_aligned", "choose_merge_tiles", "choose_tiles"]
+
+Tensor = torch.Tensor
+Tensors = tuple[Tensor | None, ...]
+
+
+# ---- Tiles --------------------------------------------------------------------------------------
+
+_LOAD_BYTES = 16
+_NUM_WARPS = 8
+# 16-byte loads of a thread and tensor in flight.  More cost registers, and so programs that run at
+# a time: kernels with 48 to 104 registers have 32 to 40 KB in flight on a multiprocessor of sm_90.
+_UNROLL = 2
+# Channels of a tile are a row's neighbours: more than 512 bytes bring nothing.
+_MOST_BLOCK_C = 256
+# How much of the memory's rate rows of a tile of so many bytes get; not measured.
+_RATES = {16: 0.4, 32: 0.7, 64: 0.9}
+_MERGE_ELEMENTS = 8192
+_MERGE_CHANNELS = 8
+# Programs of 8 warps that are wanted for each multiprocessor, and tiles of a chunk that is not all
+# rows; not measured.  Sums: two programs run at a time, and each leaves parts to be added.  Others:
+# several rounds, so that all end together.
+_ADDING = (4, 2)
+_NORMALIZING = (12, 1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NormShape:
+    """A channels-last tensor and what is normalized together.
+
+    Attributes:
+        images: Parts with statistics of their own.
+        rows: Pixels of each part.
+        channels: C.
+        groups: Statistics of each part, each of ``channels / groups`` neighbours.
+    """
+
+    images: int
+    rows: int
+    channels: int
+    groups: int
+
+    @classmethod
+    def of(cls, x: Tensor, groups: int | None) -> NormShape:
+        """Returns the shape of GroupNorm, or without groups of BatchNorm, of x [N, C, *size]."""
+        images, channels = 1 if groups is None else x.shape[0], x.shape[1]
+        rows = x.numel() // channels // images
+        return cls(images=images, rows=rows, channels=channels, groups=groups or channels)
+
+    @property
+    def group_channels(self) -> int:
+        """Channels that share statistics."""
+        return self.channels // self.groups
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NormTiles:
+    """How a kernel walks a tensor.
+
+    Attributes:
+        unit: Channels come in multiples of it; what a thread loads at once.
+        block_c: Channels of a tile.
+        block_rows: Rows of a tile that the threads of a program hold side by side.
+        unroll: How many such rows a tile has below each other: loads in flight of a thread.
+        chunk_rows: Rows of a chunk.
+        chunks: Chunks of an image.
+        num_warps: Warps of a program.
+        programs: Programs of a kernel.
+    """
+
+    unit: int
+    block_c: int
+    block_rows: int
+    unroll: int
+    chunk_rows: int
+    chunks: int
+    num_warps: int
+    programs: int
+
+
+def _power_up(number: int) -> int:
+    return 1 << (number - 1).bit_length()
+
+
+def _choose_block_c(channels: int, element_bytes: int) -> int:
+    def rate(block_c: int) -> float:
+        used = channels / (math.ceil(channels / block_c) * block_c)
+        return used * _RATES.get(block_c * element_bytes, 1.0)
+
+    most = min(_MOST_BLOCK_C, _power_up(channels))
+    least = min(most, _LOAD_BYTES // element_bytes)
+    sizes = [1 << power for power in range(least.bit_length() - 1, most.bit_length())]
+    # The widest of equals.
+    return max(reversed(sizes), key=rate)
+
+
+def choose_tiles(
+    shape: NormShape, element_bytes: int, num_sms: int, programs_per_sm: int, least_tiles: int = 1
+) -> NormTiles:
+    """Returns tiles that keep every multiprocessor's loads in flight; not measured.
+
+    Args:
+        shape: What is walked.
+        element_bytes: Of the widest type that is loaded.
+        num_sms: Multiprocessors.
+        programs_per_sm: Programs of 8 warps that are wanted for each multiprocessor.
+        least_tiles: Of a chunk that is not all rows.
+    """
+    vector = _LOAD_BYTES // element_bytes
+    block_c = _choose_block_c(shape.channels, element_bytes)
+    block_rows = max(1, 32 * _NUM_WARPS * vector // block_c)
+    block_rows = min(block_rows, _power_up(shape.rows))
+    unroll = min(_UNROLL, _power_up(math.ceil(shape.rows / block_rows)))
+    num_warps = max(1, min(_NUM_WARPS, block_rows * block_c // (32 * vector)))
+    columns = shape.images * math.ceil(shape.channels / block_c)
+    wanted = programs_per_sm * num_sms * _NUM_WARPS // num_warps
+    # Where images and channels alone are about as many, no fraction of them may be left over.
+    wanted = wanted // columns if columns <= wanted // 2 else math.ceil(4 * wanted / columns)
+    chunks = max(1, min(wanted, math.ceil(shape.rows / (least_tiles * block_rows * unroll))))
+    chunk_rows = math.ceil(math.ceil(shape.rows / chunks) / block_rows) * block_rows
+    chunks = math.ceil(shape.rows / chunk_rows)
+    return NormTiles(
+        unit=math.gcd(shape.channels, vector), block_c=block_c, block_rows=block_rows,
+        unroll=unroll, chunk_rows=chunk_rows, chunks=chunks, num_warps=num_warps,
+        programs=columns * chunks,
+    )  # fmt: skip
+
+
+def choose_merge_tiles(parts: int, group_channels: int) -> tuple[int, int]:
+    """Returns parts and channels of a tile that adds parts: as few rounds as registers allow.
+
+    Args:
+        parts: To be added.
+        group_channels: Channels that are added, too; 1 for none, then a tile has several.
+    """
+    block_c = _MERGE_CHANNELS if group_channels == 1 else _power_up(group_channels)
+    return min(_power_up(parts), max(1, _MERGE_ELEMENTS // block_c)), block_c
+
+
+# ---- Launches -----------------------------------------------------------------------------------
+
+# Calls that try to group their launches at most: kernels are prepared after their first launch, and
+# never in the interpreter.
+_MOST_TRIES = 3
+
+
+def are_aligned(*tensors: Tensor | None) -> bool:
+    """Tells whether all tensors begin at multiples of 16 bytes, as newly allocated memory does."""
+    addresses = 0
+    for tensor in tensors:
+        if tensor is not None:
+            addresses |= tensor.data_ptr()
+    return not addresses % ALIGNMENT
+
+
+def _variant(tensors: Tensors) -> tuple[int, ...]:
+    return tuple([-1 if t is None else t.data_ptr() % ALIGNMENT for t in tensors])
+
+
+class Launches:
+    """Kernels in sequence, with the same arguments at every launch but for their tensors.
+
+    Args:
+        order: Names of a call's tensors, as the kernels' parameters are named; a call has tensors
+            and ``None`` in the same places as any other.
+        steps: Launchers, each with names of tensors that it gets in place of others.
+    """
+
+    __slots__ = ("_group", "_steps", "_tries")
+
+    def __init__(
+        self, order: Sequence[str], steps: Sequence[tuple[Launcher, Mapping[str, str]]]
+    ) -> None:
+        self._steps = []
+        for launcher, instead in steps:
+            names = [name[:-4] for name in launcher.kernel.arg_names if name.endswith("_ptr")]
+            pick = itemgetter(*[order.index(instead.get(name, name)) for name in names])
+            self._steps.append((launcher, pick))
+        self._group: LaunchGroup | None = None
+        self._tries = _MOST_TRIES
+
+    def launch(self, tensors: Tensors, is_aligned: bool) -> None:
+        """Launches the kernels on the device of the first tensor.
+
+        Args:
+            tensors: Those of the call.
+            is_aligned: Whether all of them begin at multiples of 16 bytes.
+        """
+        x: Any = tensors[0]
+        if x.is_cuda and x.device.index != torch.cuda.current_device():
+            with torch.cuda.device(x.device):
+                self._launch(tensors, is_aligned)
+        else:
+            self._launch(tensors, is_aligned)
+
+    def _launch(self, tensors: Tensors, is_aligned: bool) -> None:
+        if is_aligned and self._group is not None and self._group(tensors):
+            return
+        launches = []
+        for launcher, pick in self._steps:
+            picked = pick(tensors)
+            launched = Launched(launcher, picked, _variant(picked))
+            launcher.launch(picked, launched.variant)
+            launches.append((launched, pick))
+        if is_aligned and launches and self._tries and self._group is None:
+            self._tries -= 1
+            self._group = LaunchGroup.of(launches)
+
+
+#: Tensors of the launches of a forward; the last ones only where statistics are those of x.
+_FORWARD = (
+    *("x", "residual", "y", "mean", "rstd", "weight", "bias"),
+    *("parts", "running_mean", "running_var", "batches"),
+)
+#: Tensors of the launches of a backward; none is None.
+_BACKWARD = (
+    *("x", "dy", "y", "g", "mean", "rstd", "weight", "bias"),
+    *("parts", "means", "dweight", "dbias", "dx", "none"),
+)
+
+
+def _bits(number: float) -> int:
+    """Returns the bits of an fp32, as an int32."""
+    if abs(number) > torch.finfo(torch.float32).max:
+        number = math.copysign(math.inf, number)
+    return int(struct.unpack("<i", struct.pack("<f", number))[0])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gradients:
+    """How the gradients of a call are computed.
+
+    Attributes:
+        launches: Its kernels, of tensors in the order of ``_BACKWARD``.
+        in_two: The same in two parts, of which the second writes dx and reads no y; ``None`` where
+            there is no such part.
+        adds: Whether a kernel leaves parts to be merged.
+        writes_g: Whether the gradient of the activation's input is written.
+        needs_means: Whether dx needs means of gradients.
+    """
+
+    launches: Launches
+    in_two: tuple[Launches, Launches] | None
+    adds: bool
+    writes_g: bool
+    needs_means: bool
+
+
+@dataclass(slots=True, kw_only=True)
+class NormPlan:
+    """Computes one kind of normalization of tensors of one geometry and of the same dtypes.
+
+    Tensors of its launches: x, dy, y, g (the gradient of the activation's input), dx and the
+    residual are [N, C, *size] in the order of x; weight, bias and running statistics [C]; mean and
+    rstd, which is 1 / standard deviation or the variance, [images * groups]; the number of
+    batches int64 []; parts and means of gradients fp32, ``parts_size`` and ``means_size`` of them.
+
+    Attributes:
+        shape: The tensor, and what is normalized together.
+        strides: Strides of x.
+        term_dtypes: Dtypes of running mean and variance, weight and bias, or None.
+        num_sms: Multiprocessors.
+        dtype: Dtype of x.
+        out_dtype: Dtype of y.
+        activation: Applied last.
+        eps: Added to variances.
+        parts_size: Numbers that a kernel which adds leaves for the one that merges.
+        means_size: Numbers that dx needs, two per group of an image.
+    """
+
+    shape: NormShape
+    strides: tuple[int, ...]
+    term_dtypes: tuple[torch.dtype | None, ...]
+    num_sms: int
+    dtype: torch.dtype
+    out_dtype: torch.dtype
+    activation: str
+    eps: float
+    parts_size: int = field(init=False)
+    means_size: int = field(init=False)
+    _launchers: dict[Hashable, Launcher] = field(default_factory=dict)
+    _forwards: DispatchCache[Launches] = field(default_factory=lambda: DispatchCache(16))
+    _gradients: dict[Hashable, Gradients] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        shape = self.shape
+        self.parts_size = 2 * shape.images * self._tiles(_ADDING).chunks * shape.channels
+        self.means_size = 2 * shape.images * shape.groups
+
+    def forward(self, key: tuple[float, bool, bool, bool, bool]) -> Launches:
+        """Returns the kernels of y, mean and rstd, which move running statistics.
+
+        Args:
+            key: By how much of their distance running ones are moved, from 0 to 1; whether there is
+                a running mean, a running variance, a number of batches, a y.
+        """
+        launches = self._forwards.get(key)
+        if launches is None:
+            momentum, *_, has_y = key
+            steps = [self._walk(kernels.moments_kernel, _ADDING), self._merge_moments(momentum)]
+            if has_y:
+                steps.append(self._normalizing(is_variance=False))
+            launches = self._forwards.keep(key, Launches(_FORWARD, [(each, {}) for each in steps]))
+        return launches
+
+    def normalize(self, is_variance: bool) -> Launches:
+        """Returns the kernel of y of given statistics, whose rstd may be the variance."""
+        launches = self._forwards.get(is_variance)
+        if launches is None:
+            launches = Launches(_FORWARD, [(self._normalizing(is_variance), {})])
+            self._forwards.keep(is_variance, launches)
+        return launches
+
+    def _normalizing(self, is_variance: bool) -> Launcher:
+        return self._walk(kernels.normalize_kernel, _NORMALIZING, is_variance, self.activation)
+
+    def gradients(self, key: tuple[tuple[bool, ...], bool, bool]) -> Gradients:
+        """Returns how gradients are computed.
+
+        Args:
+            key: Which of x, weight, bias and residual have gradients; whether there is a y, the
+                output of a ReLU that tells where it passed; whether the rstd is the variance, which
+                does not depend on x.
+        """
+        found = self._gradients.get(key)
+        if found is None:
+            needs, _, is_variance = key
+            found = self._gradients[key] = self._make_gradients(*needs, is_variance=is_variance)
+        return found
+
+    def _make_gradients(
+        self, x: bool, weight: bool, bias: bool, residual: bool, *, is_variance: bool
+    ) -> Gradients:
+        writes_g = residual and self.activation != "identity"
+        needs_means, needs_channels = x and not is_variance, weight or bias
+        merges = needs_means or needs_channels
+        steps: list[tuple[Launcher, Mapping[str, str]]] = []
+        if writes_g or merges:
+            sums = kernels.gradient_sums_kernel
+            steps.append((self._walk(sums, _ADDING, is_variance, self.activation), {}))
+        if merges:
+            steps.append((self._merge_gradients(needs_means, needs_channels), {}))
+        if x:
+            activation = "identity" if writes_g else self.activation
+            dx = kernels.input_gradient_kernel
+            instead = {"dy": "g", "y": "none"} if writes_g else {}
+            steps.append((self._walk(dx, _NORMALIZING, is_variance, activation), instead))
+        in_two = None
+        if x and writes_g:
+            in_two = Launches(_BACKWARD, steps[:-1]), Launches(_BACKWARD, steps[-1:])
+        return Gradients(
+            launches=Launches(_BACKWARD, steps), in_two=in_two, adds=writes_g or merges,
+            writes_g=writes_g, needs_means=needs_means,
+        )  # fmt: skip
+
+    def _tiles(self, wanted: tuple[int, int]) -> NormTiles:
+        return choose_tiles(self.shape, self.dtype.itemsize, self.num_sms, *wanted)
+
+    def _launcher(self, kernel: Any, programs: int, num_warps: int, **values: Any) -> Launcher:
+        """Returns the launcher of a kernel that gets values, and those of the plan, by name."""
+        shape = self.shape
+        values |= {
+            "rows": shape.rows, "images": shape.images, "channels": shape.channels,
+            "groups": shape.groups, "group_channels": shape.group_channels,
+            "eps_bits": _bits(self.eps),
+        }  # fmt: skip
+        names = [name for name in kernel.arg_names if name in values]
+        return Launcher(
+            kernel=kernel,
+            grid=(programs, 1, 1),
+            scalars=tuple([values[name] for name in names if name.islower()]),
+            constants={name: values[name] for name in names if name.isupper()},
+            options={"num_warps": num_warps},
+        )
+
+    def _walk(
+        self, kernel: Any, wanted: tuple[int, int], is_variance: bool = False, activation: str = ""
+    ) -> Launcher:
+        """Returns the launcher of a kernel that walks the tensor."""
+        key = kernel.__name__, is_variance, activation
+        if key not in self._launchers:
+            tiles = self._tiles(wanted)
+            self._launchers[key] = self._launcher(
+                kernel, tiles.programs, tiles.num_warps, chunk_rows=tiles.chunk_rows,
+                chunks=tiles.chunks, units=self.shape.channels // tiles.unit, UNIT=tiles.unit,
+                BLOCK_C=tiles.block_c, ROWS=tiles.block_rows, UNROLL=tiles.unroll,
+                IS_VARIANCE=is_variance, ACTIVATION=activation,
+            )  # fmt: skip
+        return self._launchers[key]
+
+    def _group_programs(self, block_c: int) -> int:
+        """Returns the programs of a kernel that merges groups, or some of one channel each."""
+        shape = self.shape
+        is_channel = shape.group_channels == 1
+        return shape.images * (math.ceil(shape.channels / block_c) if is_channel else shape.groups)
+
+    def _merge_moments(self, momentum: float) -> Launcher:
+        tiles, group_channels = self._tiles(_ADDING), self.shape.group_channels
+        parts, block_c = choose_merge_tiles(tiles.chunks, group_channels)
+        return self._launcher(
+            kernels.merge_moments_kernel, self._group_programs(block_c), _NUM_WARPS,
+            chunk_rows=tiles.chunk_rows, chunks=tiles.chunks, momentum_bits=_bits(momentum),
+            IS_CHANNEL=group_channels == 1, BLOCK_P=parts, BLOCK_C=block_c,
+        )  # fmt: skip
+
+    def _merge_gradients(self, needs_means: bool, needs_channels: bool) -> Launcher:
+        shape, chunks = self.shape, self._tiles(_ADDING).chunks
+        group_p, group_c = choose_merge_tiles(chunks, shape.group_channels)
+        channel_p, channel_c = choose_merge_tiles(shape.images * chunks, 1)
+        group_programs = self._group_programs(group_c) if needs_means else 0
+        programs = group_programs
+        if needs_channels:
+            programs += math.ceil(shape.channels / channel_c)
+        return self._launcher(
+            kernels.merge_gradients_kernel, programs, _NUM_WARPS, chunks=chunks,
+            group_programs=group_programs, IS_CHANNEL=shape.group_channels == 1, GROUP_P=group_p,
+            GROUP_C=group_c, CHANNEL_P=channel_p, CHANNEL_C=channel_c,
+        )  # fmt: skip

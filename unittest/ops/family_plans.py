@@ -1,0 +1,74 @@
+"""Plans of one family, and their kernels compiled without a GPU."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from triton.runtime.driver import driver
+from triton_ext.ops.core.case import Case
+from triton_ext.ops.core.device import KNOWN, Device, assumed_device
+from triton_ext.ops.core.epilogue import PLAIN, EpilogueSpec
+from triton_ext.ops.core.launcher import compiling
+from triton_ext.ops.core.problem import ConvProblem
+from triton_ext.ops.tuning.calls import make_tensors, run_plan
+from triton_ext.ops.tuning.compiling import TargetOnlyDriver, target_only
+
+__all__ = ["H200", "case_of", "compiled", "configs_of", "plan_of"]
+
+H200 = KNOWN["h200"]
+
+
+def case_of(
+    family: Any, problem: ConvProblem, dtype: torch.dtype = torch.float16, **fields: Any
+) -> Case:
+    """A case of a family's direction; dense tensors unless fields say otherwise."""
+    return Case(direction=family.direction, problem=problem, dtype=dtype, **fields)
+
+
+def configs_of(
+    family: Any, problem: ConvProblem, dtype: torch.dtype = torch.float16, device: Device = H200
+) -> list[Any]:
+    """A family's candidates, the best guess first; none where it refuses the case."""
+    case = case_of(family, problem, dtype)
+    return [] if family.refusals(case, device) else list(family.candidates(case, device))
+
+
+def plan_of(
+    family: Any,
+    problem: ConvProblem,
+    x: torch.Tensor,
+    device: Device,
+    config: Any = None,
+    spec: EpilogueSpec = PLAIN,
+) -> Any:
+    """The plan of a family of fprop; by default of its best guess."""
+    case = case_of(family, problem, x.dtype, x_strides=x.stride(), epilogue=spec)
+    config = config or next(iter(family.candidates(case, device)))
+    return family.bind(config, case, device)
+
+
+class _Target(TargetOnlyDriver):
+    def get_current_device(self) -> int:
+        """A device per target: Triton keeps what it compiled by device."""
+        return self._target.arch
+
+
+def compiled(
+    family: Any,
+    config: Any,
+    problem: ConvProblem,
+    dtype: torch.dtype = torch.float16,
+    **fields: Any,
+) -> list[Any]:
+    """The kernels of a plan for an H200, compiled; their ``asm`` has TTGIR, PTX and cubin."""
+    case, before = case_of(family, problem, dtype, **fields), driver._active
+    target_only(H200.capability)
+    driver.set_active(_Target(driver.active.get_current_target()))
+    try:
+        with assumed_device(H200), compiling() as kernels:
+            tensors = make_tensors(case, torch.device("meta"))
+            run_plan(case, family.bind(config, case, H200), tensors)
+    finally:
+        driver.set_active(before)
+    return kernels
