@@ -162,7 +162,7 @@ def name_of(config: Any) -> str:
 
 
 def _job(kernel: str, shape: ConvShape, dtype: str, num_sms: int, config: Any) -> dict[str, Any]:
-    from triton_ext.ops.tuning_store.kinds import encode, kind_of
+    from triton_ext.ops.core.tables import encode, kind_of
 
     return {
         "module": "benchmarks.gluon_sweep",
@@ -187,8 +187,8 @@ def compile_job(job: dict[str, Any], capability: tuple[int, int]) -> int:
     """
     from triton_ext.ops.conv_config import SMEM_BYTES
     from triton_ext.ops.core.device import Device
+    from triton_ext.ops.core.tables import decode
     from triton_ext.ops.tuning.compiling import compile_plan
-    from triton_ext.ops.tuning_store.kinds import decode
 
     (shape,) = select_shapes([job["shape"]])
     case = case_of(job["kernel"], shape.problem(), job["dtype"])
@@ -248,7 +248,7 @@ class Entry:
 
     def fields(self) -> dict[str, object]:
         """The row of the CSV."""
-        from triton_ext.ops.tuning_store.kinds import encode, kind_of
+        from triton_ext.ops.core.tables import encode, kind_of
 
         return {
             "kernel": self.kernel,

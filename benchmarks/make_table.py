@@ -99,7 +99,7 @@ def _of_rows(sweep: dict[str, Any]) -> Iterator[Measurement]:
     """Yields what a sweep of a Gluon kernel holds."""
     import torch
     from triton_ext.ops.core.case import Case
-    from triton_ext.ops.tuning_store.kinds import decode
+    from triton_ext.ops.core.tables import decode
 
     times: dict[str, dict[Any, float]] = defaultdict(dict)
     for row in sweep["rows"]:
@@ -167,8 +167,7 @@ def table_of(documents: Sequence[dict[str, Any]]) -> Any:
     Raises:
         ValueError: They are of several GPUs.
     """
-    from triton_ext.ops.tuning_store.files import Entry, Table, merged
-    from triton_ext.ops.tuning_store.kinds import encode, kind_of
+    from triton_ext.ops.core.tables import Entry, Table, encode, kind_of, merged
 
     gpus = {d["gpu"] if "gpu" in d else d["environment"]["device"] for d in documents}
     if len(gpus) != 1:
@@ -197,8 +196,8 @@ def table_of(documents: Sequence[dict[str, Any]]) -> Any:
 
 def main(argv: list[str] | None = None) -> int:
     """Writes the table; returns 2 where the files do not go together, or are not measured."""
-    from triton_ext.ops.tuning_store.files import TableError, read_table, update_table, write_table
-    from triton_ext.ops.tuning_store.lookup import shipped_path
+    from triton_ext.ops.core.tables import TableError, read_table, shipped_path
+    from triton_ext.ops.tuning.store import update_table, write_table
 
     parser = argparse.ArgumentParser(prog="python -m benchmarks.make_table", description=__doc__)
     parser.add_argument("files", nargs="+", type=pathlib.Path, metavar="FILE")

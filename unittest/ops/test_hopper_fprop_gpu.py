@@ -17,12 +17,10 @@ from gpu_comparison import MARKS, bits, skip_without_gpu
 from triton_ext.host import capabilities
 from triton_ext.ops.core.epilogue import PLAIN, EpilogueSpec
 from triton_ext.ops.core.problem import ConvProblem
+from triton_ext.ops.core.tables import decode, read_table, shipped_path
 from triton_ext.ops.families import gluon_cost
 from triton_ext.ops.families.gluon_config import TileConfig, keep_filter
 from triton_ext.ops.hopper import fprop_plan
-from triton_ext.ops.tuning_store.files import read_table
-from triton_ext.ops.tuning_store.kinds import decode
-from triton_ext.ops.tuning_store.lookup import shipped_path
 
 skip_without_gpu()
 NIGHTLY = os.environ.get("TRITON_EXT_NIGHTLY") == "1"

@@ -34,6 +34,12 @@ from triton_ext.ops.core import dispatch_cache  # noqa: E402
 from triton_ext.ops.core.case import Case  # noqa: E402
 from triton_ext.ops.core.device import Device  # noqa: E402
 from triton_ext.ops.core.launcher import compiling  # noqa: E402
+from triton_ext.ops.core.tables import (  # noqa: E402
+    decode,
+    encode,
+    kind_of,
+    lookup,
+)
 from triton_ext.ops.families.gluon_config import DTYPES, RESERVED_BYTES  # noqa: E402
 from triton_ext.ops.hopper import wgrad_plan as hopper_plan  # noqa: E402
 from triton_ext.ops.hopper.wgrad_tiles import CONFIGS as CONFIGS_OF_MODEL  # noqa: E402
@@ -41,8 +47,6 @@ from triton_ext.ops.hopper.wgrad_tiles import WgradTileChoice, WgradTileConfig  
 from triton_ext.ops.rewrites.packing import PackedConfig  # noqa: E402
 from triton_ext.ops.tuning.calls import candidates  # noqa: E402
 from triton_ext.ops.tuning.compiling import target_only  # noqa: E402
-from triton_ext.ops.tuning_store.kinds import decode, encode, kind_of  # noqa: E402
-from triton_ext.ops.tuning_store.lookup import lookup  # noqa: E402
 from triton_ext.ops.wgrad_config import SMEM_BYTES, WgradChoice  # noqa: E402
 
 NIGHTLY = os.environ.get("TRITON_EXT_NIGHTLY") == "1"

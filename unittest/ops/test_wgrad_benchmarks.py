@@ -181,7 +181,7 @@ def test_kernels_in_gluon_are_compiled_ahead(fresh_triton_cache):
 
 
 def test_a_table_holds_the_faster_kernel():
-    from triton_ext.ops.tuning_store.kinds import decode
+    from triton_ext.ops.core.tables import decode
 
     from benchmarks.make_table import table_of
 

@@ -25,10 +25,12 @@ from triton_ext.errors import UnsupportedError
 from triton_ext.host import capabilities
 from triton_ext.ops import wgrad_gemm
 from triton_ext.ops.core import planner
+from triton_ext.ops.core import tables as lookups
 from triton_ext.ops.core.case import Case
 from triton_ext.ops.core.descriptors import packed_strides
 from triton_ext.ops.core.device import Device, assumed_device
 from triton_ext.ops.core.registry import config_refusals
+from triton_ext.ops.core.tables import decode, encode, kind_of
 from triton_ext.ops.rewrites.operand_swap import (
     SwappedConfig,
     SwappedWgradPlan,
@@ -39,8 +41,6 @@ from triton_ext.ops.rewrites.operand_swap import (
 )
 from triton_ext.ops.rewrites.packing import PackedConfig, RowPacking
 from triton_ext.ops.tuning.calls import candidates, make_plan
-from triton_ext.ops.tuning_store import lookup as lookups
-from triton_ext.ops.tuning_store.kinds import decode, encode, kind_of
 from triton_ext.ops.wgrad_config import CONFIGS, SMEM_BYTES, WgradChoice
 
 COPIES = capabilities()["im2col-copies"]

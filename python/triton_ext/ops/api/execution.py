@@ -9,6 +9,7 @@ backward describes the tensors that it is given, because hooks may have replaced
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -43,11 +44,27 @@ __all__ = [
     "conv2d_with_config",
     "gradients",
     "run",
+    "torch_calls",
 ]
 
 Tensor = torch.Tensor
 
 _is_grad_enabled = torch.is_grad_enabled
+
+
+class _TorchCalls(threading.local):
+    """Calls of this thread that torch computed in place of a kernel: how many, and why the last."""
+
+    count: int = 0
+    refusal: str = ""
+
+    def add(self, refusal: str) -> None:
+        self.count += 1
+        self.refusal = refusal
+
+
+#: What ``nn`` counts the calls of modules by.
+torch_calls = _TorchCalls()
 
 
 def check(c: ConvCall) -> None:
@@ -88,6 +105,7 @@ def run(c: ConvCall) -> Tensor:
         # Without a fallback, the plan itself refuses an address.
         refusal = address_refusal(c.name(), c.pixels())
     if refusal is not None:
+        torch_calls.add(refusal.text)
         y = by_torch(c)
         return y if epilogue.out is None else epilogue.out.copy_(y)
     assert isinstance(bound, BoundPlan)

@@ -28,9 +28,7 @@ from triton_ext.ops.core.memory_format import channels_last_strides
 from triton_ext.ops.core.parameters import ConvParameters, Numbers, Padding, numbers
 from triton_ext.ops.core.problem import ConvProblem
 from triton_ext.ops.core.refusals import Refusal, address_refusal, layout_refusal
-from triton_ext.ops.tuning_store.files import Entry
-from triton_ext.ops.tuning_store.kinds import encode
-from triton_ext.ops.tuning_store.lookup import entry_for
+from triton_ext.ops.core.tables import Entry, encode, entry_for
 
 __all__ = ["Candidate", "Explanation", "Support", "explain", "explain_case", "support"]
 

@@ -25,6 +25,7 @@ import torch  # noqa: E402
 from hypothesis import given, settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
 from triton_ext.ops import conv_config, wgrad_config  # noqa: E402
+from triton_ext.ops.core import tables as lookups  # noqa: E402
 from triton_ext.ops.core.case import (  # noqa: E402
     DIRECTIONS,
     Case,
@@ -39,6 +40,20 @@ from triton_ext.ops.core.registry import (  # noqa: E402
     config_types,
     families_of,
 )
+from triton_ext.ops.core.tables import (  # noqa: E402
+    SCHEMA,
+    Entry,
+    KindError,
+    Table,
+    TableError,
+    TuningWarning,
+    decode,
+    encode,
+    file_name,
+    kind_of,
+    merged,
+    read_table,
+)
 from triton_ext.ops.families import gluon_cost  # noqa: E402
 from triton_ext.ops.families.depthwise import DepthwiseConfig  # noqa: E402
 from triton_ext.ops.families.depthwise_wgrad import DepthwiseWgradConfig  # noqa: E402
@@ -49,27 +64,9 @@ from triton_ext.ops.families.patches import PatchConfig  # noqa: E402
 from triton_ext.ops.hopper.wgrad_tiles import WgradTileChoice, WgradTileConfig  # noqa: E402
 from triton_ext.ops.rewrites.as_fprop import AsFpropConfig  # noqa: E402
 from triton_ext.ops.rewrites.packing import PackedConfig  # noqa: E402
+from triton_ext.ops.tuning import store  # noqa: E402
 from triton_ext.ops.tuning.calls import candidates  # noqa: E402
-from triton_ext.ops.tuning_store import files  # noqa: E402
-from triton_ext.ops.tuning_store import lookup as lookups  # noqa: E402
-from triton_ext.ops.tuning_store.files import (  # noqa: E402
-    SCHEMA,
-    Entry,
-    Table,
-    TableError,
-    TuningWarning,
-    file_name,
-    merged,
-    read_table,
-    update_table,
-    write_table,
-)
-from triton_ext.ops.tuning_store.kinds import (  # noqa: E402
-    KindError,
-    decode,
-    encode,
-    kind_of,
-)
+from triton_ext.ops.tuning.store import update_table, write_table  # noqa: E402
 
 from benchmarks.fp8 import SHAPES as FP8_SHAPES  # noqa: E402
 from benchmarks.suites import select_layers  # noqa: E402
@@ -361,7 +358,8 @@ def test_what_is_no_table_is_set_aside_and_not_lost(content, tmp_path):
 
 WRITER = """
 import pathlib, sys
-from triton_ext.ops.tuning_store.files import Entry, Table, update_table
+from triton_ext.ops.core.tables import Entry, Table
+from triton_ext.ops.tuning.store import update_table
 path, name, count = pathlib.Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
 for index in range(count):
     made = Entry(kind="gemm", config={}, us=1.0, measured=f"{index:04}")
@@ -472,7 +470,7 @@ def test_a_pipe_is_no_lock_and_no_table(tmp_path, name):
 
 
 def test_waiting_for_a_lock_ends_with_a_message(tmp_path, monkeypatch):
-    monkeypatch.setattr(files, "_LOCK_SECONDS", 0.1)
+    monkeypatch.setattr(store, "_LOCK_SECONDS", 0.1)
     with open(tmp_path / "t.json.lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         with pytest.raises(TimeoutError, match=r"another process has held the lock for 0\.1 s"):
