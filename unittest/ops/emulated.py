@@ -1,4 +1,4 @@
-"""Runs the kernels of forward plans in the emulator: stands in for a kernel and for a GPU."""
+"""Runs the kernels of plans in the emulator: stands in for a kernel and for a GPU."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from triton_ext.ops import conv_gemm
 from triton_ext.ops.conv_config import SMEM_BYTES
 from triton_ext.ops.core import planner
 from triton_ext.ops.core.device import Device
-from triton_ext.ops.families import depthwise, direct, few_channels, kn2row
+from triton_ext.ops.families import depthwise, direct, few_channels, kn2row, wgrad
 from triton_ext.ops.hopper import fprop_plan
 from triton_ext.ops.kernels import row_copy
 
@@ -103,6 +103,8 @@ def emulate(monkeypatch: Any, num_sms: int = 3, *, gluon: bool = False) -> None:
         (few_channels, "conv_gather_kernel"),
         (depthwise, "conv_depthwise_kernel"),
         (row_copy, "row_copy_kernel"),
+        (wgrad, "conv_wgrad_kernel"),
+        (wgrad, "wgrad_reduce_kernel"),
     ):
         monkeypatch.setattr(module, name, EmulatedKernel(getattr(module, name)))
     if gluon:

@@ -33,10 +33,10 @@ from triton_ext.ops.core.descriptors import packed_strides
 from triton_ext.ops.core.epilogue import PLAIN, EpilogueOperands, EpilogueSpec
 from triton_ext.ops.core.launcher import BoundPlan, Launcher, recording
 from triton_ext.ops.core.problem import ConvProblem
+from triton_ext.ops.families import gluon_wgrad
 from triton_ext.ops.families.gluon_config import TileConfig
-from triton_ext.ops.hopper import wgrad_plan as hopper_wgrad_plan
-from triton_ext.ops.hopper.wgrad_tiles import WgradTileChoice
-from triton_ext.ops.wgrad_config import WgradChoice
+from triton_ext.ops.families.gluon_wgrad_config import WgradTileChoice
+from triton_ext.ops.families.wgrad_config import WgradChoice
 
 from benchmarks.calls import through
 from benchmarks.stand_in_operators import H200, operators_on_stand_in
@@ -390,7 +390,7 @@ def check_flags_are_those_of_the_stream() -> None:
     again = BoundPlan(plan, run)
     x, dy = last(problem.x_shape), last(problem.y_shape)
     with (
-        mock.patch.object(hopper_wgrad_plan, "zeroed_flags", flags),
+        mock.patch.object(gluon_wgrad, "zeroed_flags", flags),
         mock.patch.object(launcher, "zeroed_flags", flags),
         mock.patch.object(launcher, "_are_flags", lambda tensor: tensor is made[0]),
     ):

@@ -13,7 +13,7 @@ pytest.importorskip("numpy", reason="Triton's interpreter needs numpy, which is 
 
 import numpy as np
 import torch
-from emulated import EmulatedKernel, emulate
+from emulated import emulate
 from fprop_cases import ACTIVATIONS, check, convolve
 from interpreted import assert_passes_in_the_interpreter, run_python
 from packing_cases import PackedCase, draw, draw_patches, draw_problem, finite_where_torch_is
@@ -21,7 +21,6 @@ from planned import plan_dgrad, plan_fprop, plan_wgrad
 from problem_cases import channels_last, problem_of
 from triton_ext.errors import UnsupportedError
 from triton_ext.host import capabilities
-from triton_ext.ops import wgrad_gemm
 from triton_ext.ops.conv_config import SMEM_BYTES, channel_block
 from triton_ext.ops.core import planner
 from triton_ext.ops.core.descriptors import packed_strides
@@ -30,12 +29,12 @@ from triton_ext.ops.core.epilogue import EpilogueSpec
 from triton_ext.ops.core.refusals import DTYPES
 from triton_ext.ops.families.gluon_config import ping_pong
 from triton_ext.ops.families.gluon_cost import TURNED_CONFIGS
+from triton_ext.ops.families.wgrad import PackedWgradPlan, WgradPlan
 from triton_ext.ops.hopper import fprop_plan
 from triton_ext.ops.hopper.fprop_plan import HopperPlan
 from triton_ext.ops.kernels.row_copy import RowCopy, compile_row_copy
 from triton_ext.ops.rewrites.as_fprop import ForwardDgradPlan
 from triton_ext.ops.rewrites.packing import RowPacking, packing_reasons, violations
-from triton_ext.ops.wgrad_gemm import PackedWgradPlan, WgradPlan
 
 IM2COL = capabilities()["im2col"]
 needs_im2col = pytest.mark.skipif(not IM2COL.available, reason=IM2COL.reason)
@@ -433,8 +432,6 @@ def test_the_gluon_kernel_is_chosen_for_stems_too(monkeypatch):
 def emulate_gradients(monkeypatch, num_sms=3):
     """Lets gradients of filters run in the emulator."""
     emulate(monkeypatch, num_sms)
-    for name in ("conv_wgrad_kernel", "wgrad_reduce_kernel"):
-        monkeypatch.setattr(wgrad_gemm, name, EmulatedKernel(getattr(wgrad_gemm, name)))
     machine = Device(num_sms, (9, 0), SMEM_BYTES)
     monkeypatch.setattr(planner, "device_of", lambda device, operator: machine)
     planner.make_plan.cache_clear()

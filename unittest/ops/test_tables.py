@@ -24,7 +24,7 @@ pytest.importorskip("torch")
 import torch  # noqa: E402
 from hypothesis import given, settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
-from triton_ext.ops import conv_config, wgrad_config  # noqa: E402
+from triton_ext.ops import conv_config  # noqa: E402
 from triton_ext.ops.core import tables as lookups  # noqa: E402
 from triton_ext.ops.core.case import (  # noqa: E402
     DIRECTIONS,
@@ -54,14 +54,14 @@ from triton_ext.ops.core.tables import (  # noqa: E402
     merged,
     read_table,
 )
-from triton_ext.ops.families import gluon_cost  # noqa: E402
+from triton_ext.ops.families import gluon_cost, wgrad_config  # noqa: E402
 from triton_ext.ops.families.depthwise import DepthwiseConfig  # noqa: E402
 from triton_ext.ops.families.depthwise_wgrad import DepthwiseWgradConfig  # noqa: E402
 from triton_ext.ops.families.direct import DirectConfig  # noqa: E402
 from triton_ext.ops.families.few_channels import GatherConfig  # noqa: E402
+from triton_ext.ops.families.gluon_wgrad_config import WgradTileChoice, WgradTileConfig  # noqa: E402
 from triton_ext.ops.families.kn2row import Col2ImConfig  # noqa: E402
 from triton_ext.ops.families.patches import PatchConfig  # noqa: E402
-from triton_ext.ops.hopper.wgrad_tiles import WgradTileChoice, WgradTileConfig  # noqa: E402
 from triton_ext.ops.rewrites.as_fprop import AsFpropConfig  # noqa: E402
 from triton_ext.ops.rewrites.packing import PackedConfig  # noqa: E402
 from triton_ext.ops.tuning import store  # noqa: E402
