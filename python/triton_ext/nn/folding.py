@@ -28,7 +28,7 @@ from triton_ext.nn.steps import (
     name_of,
     own_activation,
 )
-from triton_ext.ops.api.calls import is_differentiated
+from triton_ext.ops.api.operators import is_differentiated
 from triton_ext.ops.core.dispatch_cache import is_autocast
 
 __all__ = ["CONVOLUTIONS", "NORMS", "Fold", "convolve_folded"]
