@@ -60,7 +60,7 @@ def _as_it_is(values: Any, _semantic: Any = None) -> Any:
     return values
 
 
-@builtin
+@builtin  # type: ignore[untyped-decorator]
 def specialize(
     consumer: Any, inputs: Any, producer: Any, loads: Any, config: Any, _semantic: Any = None,
     _generator: Any = None,
