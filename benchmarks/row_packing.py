@@ -134,7 +134,7 @@ def name_of(way: RowPacking) -> str:
 
 def ways_of(problem: ConvProblem) -> list[RowPacking]:
     """The ways to pack rows of a dense channels-last x of 16 bits."""
-    return RowPacking.ways(problem, _strides(problem), 2)
+    return [way for way in RowPacking.ways(problem, _strides(problem), 2) if not way.planes]
 
 
 def _strides(problem: ConvProblem) -> tuple[int, ...]:
@@ -210,7 +210,7 @@ def describe(layer: FewChannels) -> dict[str, object]:
         row["chosen"] = "gather"
     row["taps_k_gemm"] = cost.unpacked_k_gemm
     for name in ("rows", "columns"):
-        row[f"{name}_k_gemm"] = costs[name].k_gemm if name in costs else ""
+        row[f"{name}_k_gemm"] = ways[name].k_gemm if name in ways else ""
         row[f"{name}_mb"] = round(ways[name].copied_bytes / 1e6, 2) if name in ways else ""
     return row
 

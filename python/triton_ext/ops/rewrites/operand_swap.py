@@ -137,7 +137,7 @@ def ways(
     # x is the large one: a copy of it costs more than is gained.
     if Operand.make(problem.x_shape, x_strides, element_bytes, as_matrix=True).is_copied:
         return []
-    every = RowPacking.ways(swapped, dy_strides, element_bytes, with_planes=True)
+    every = RowPacking.ways(swapped, dy_strides, element_bytes)
     # Gradients begin at any address, which TMA does not.
     return [way for way in every if way.is_copied]
 
