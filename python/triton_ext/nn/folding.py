@@ -29,7 +29,7 @@ from triton_ext.nn.steps import (
     own_activation,
 )
 from triton_ext.nn.subclasses import is_plain
-from triton_ext.ops.api.calls import is_differentiated
+from triton_ext.ops.api.operators import is_differentiated
 from triton_ext.ops.core.dispatch_cache import is_autocast
 
 __all__ = ["CONVOLUTIONS", "NORMS", "Fold", "convolve_folded"]
