@@ -314,15 +314,15 @@ def _asked(behind: list[dis.Instruction]) -> tuple[_Chain | None, int]:
     Returns:
         The chain and how many instructions it takes; ``None`` and 0 where it is another call.
     """
-    variable, *constants = behind or [None]
-    if variable is None or not variable.opname.startswith("LOAD_FAST"):
+    if not behind or not behind[0].opname.startswith("LOAD_FAST"):
         return None, 0
-    names = []
-    for number, each in enumerate(constants):
+    variable, names = behind[0], list[object]()
+    for number, each in enumerate(behind[1:]):
         if each.opname in ("CALL", "CALL_FUNCTION"):
-            if not names or not isinstance(names[0], str) or isinstance(variable.argval, tuple):
+            name = names[0] if names else None
+            if not isinstance(name, str) or isinstance(variable.argval, tuple):
                 break
-            return _Chain("local", variable.argval, [names[0]]), number + 2
+            return _Chain("local", variable.argval, [name]), number + 2
         if each.opname != "LOAD_CONST" or each.is_jump_target:
             break
         names.append(each.argval)
