@@ -11,7 +11,7 @@ from emulated import without_gluon
 from looking_kernel import LookingKernel
 from triton_ext.errors import UnsupportedError
 from triton_ext.ops import conv_gemm
-from triton_ext.ops.api.functional import conv2d_with_config
+from triton_ext.ops.api.execution import conv2d_with_config
 from triton_ext.ops.conv_config import SMEM_BYTES
 from triton_ext.ops.conv_fprop import conv_fprop_kernel
 from triton_ext.ops.core import planner

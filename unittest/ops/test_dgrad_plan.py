@@ -19,7 +19,7 @@ from triton_ext.ops.conv_dgrad import conv_dgrad_kernel
 from triton_ext.ops.core import planner
 from triton_ext.ops.core.device import Device
 from triton_ext.ops.dgrad_config import CONFIGS, NARROW_CONFIGS, choose_config
-from triton_ext.ops.hopper import dgrad_plan as hopper_plan
+from triton_ext.ops.families.gluon import GluonDgrad
 from triton_ext.ops.kernels import row_copy
 
 from benchmarks.suites import select_layers
@@ -33,7 +33,7 @@ def kernel(monkeypatch):
     monkeypatch.setattr(conv_dgrad, "conv_dgrad_kernel", looking)
     copy = LookingKernel(row_copy.row_copy_kernel.arg_names)
     monkeypatch.setattr(row_copy, "row_copy_kernel", copy)
-    monkeypatch.setattr(hopper_plan, "reasons", lambda *arguments: ("the test has none",))
+    monkeypatch.setattr(GluonDgrad, "refusals", lambda *arguments: ["the test has none"])
     monkeypatch.setattr(planner, "device_of", lambda device, operator: H200)
     planner.make_plan.cache_clear()
     yield looking
