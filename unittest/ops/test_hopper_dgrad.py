@@ -27,9 +27,9 @@ from dgrad_cases import draw, reference  # noqa: E402
 from problem_cases import problem_of  # noqa: E402
 from triton_ext.errors import UnsupportedError  # noqa: E402
 from triton_ext.gluon import nvidia as xnv  # noqa: E402
-from triton_ext.ops import dgrad_gemm  # noqa: E402
-from triton_ext.ops.conv_config import SMEM_BYTES, ConvConfig  # noqa: E402
-from triton_ext.ops.core.device import Device  # noqa: E402
+from triton_ext.ops.core.device import SMEM_BYTES, Device  # noqa: E402
+from triton_ext.ops.core.stride_phases import phases_of  # noqa: E402
+from triton_ext.ops.families.gemm_config import ConvConfig  # noqa: E402
 from triton_ext.ops.families.gluon_config import (  # noqa: E402
     TileConfig,
     cooperative,
@@ -160,7 +160,7 @@ def test_narrow_tiles_are_for_few_input_channels_alone():
         problem = problem_of(
             n=8, ci=ci, co=co, size=(size, size), taps=(3, 3), stride=stride, padding=1
         )
-        times = hopper_plan.ranking(problem, dgrad_gemm.residues_of(problem), 132)
+        times = hopper_plan.ranking(problem, phases_of(problem), 132)
         found = [config for config in times if config.block_n < 64]
         first = next(iter(times))
         if ci > 32:

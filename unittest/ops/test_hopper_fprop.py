@@ -36,14 +36,14 @@ from triton.experimental import gluon  # noqa: E402
 from triton.experimental.gluon import language as gl  # noqa: E402
 from triton_ext.errors import UnsupportedError  # noqa: E402
 from triton_ext.gluon import nvidia as xnv  # noqa: E402
-from triton_ext.ops.conv_config import SMEM_BYTES, ConvConfig  # noqa: E402
 from triton_ext.ops.core.case import Case as TunedCase  # noqa: E402
-from triton_ext.ops.core.device import Device  # noqa: E402
+from triton_ext.ops.core.device import SMEM_BYTES, Device  # noqa: E402
 from triton_ext.ops.core.epilogue import PLAIN, EpilogueSpec  # noqa: E402
 from triton_ext.ops.core.problem import ConvProblem  # noqa: E402
 from triton_ext.ops.core.registry import config_refusals  # noqa: E402
-from triton_ext.ops.dgrad_gemm import residues_of  # noqa: E402
+from triton_ext.ops.core.stride_phases import phases_of  # noqa: E402
 from triton_ext.ops.families import gluon_config, gluon_cost  # noqa: E402
+from triton_ext.ops.families.gemm_config import ConvConfig  # noqa: E402
 from triton_ext.ops.families.gluon_config import TileConfig, cooperative, keep_filter, ping_pong  # noqa: E402
 from triton_ext.ops.hopper import dgrad_plan, fprop_plan  # noqa: E402
 from triton_ext.ops.hopper.fprop_compile import compile_conv_fprop  # noqa: E402
@@ -371,7 +371,7 @@ def test_rows_are_output_channels_of_nothing_but_fprop():
     config = gluon_cost.TURNED_CONFIGS[0]
     pointwise = problem(**MATRIX, batch=2, in_channels=64, out_channels=64, input_size=(8, 8))
     words = "where forward x is a matrix only"
-    dims = residues_of(pointwise)
+    dims = phases_of(pointwise)
     found = dgrad_plan.reasons(pointwise, dims, torch.float16, H200, config)
     assert [words in each for each in found] == [True]
     for direction in ("fprop", "dgrad"):

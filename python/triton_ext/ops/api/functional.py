@@ -15,12 +15,12 @@ import torch
 from triton_ext.ops.api.checks import Fallback, check_pair
 from triton_ext.ops.api.forward import convolve, convolve_fused
 from triton_ext.ops.api.gradients import convolve_transposed, input_gradient, weight_gradient
-from triton_ext.ops.conv_config import ConvConfig
 from triton_ext.ops.core.case import Case
 from triton_ext.ops.core.epilogue import NO_OPERANDS, PLAIN, EpilogueOperands, EpilogueSpec
 from triton_ext.ops.core.parameters import ConvParameters, Numbers, Padding
 from triton_ext.ops.core.planner import make_plan
 from triton_ext.ops.core.refusals import tensor_refusal
+from triton_ext.ops.families.gemm_config import ConvConfig
 
 __all__ = [
     "conv1d",

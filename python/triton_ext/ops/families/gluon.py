@@ -10,7 +10,7 @@ from triton_ext.ops.core.case import Case, Direction
 from triton_ext.ops.core.device import Device
 from triton_ext.ops.core.family import Expected, Family, ranked
 from triton_ext.ops.core.problem import ConvProblem
-from triton_ext.ops.dgrad_gemm import residues_of
+from triton_ext.ops.core.stride_phases import phases_of
 from triton_ext.ops.families.gemm import tap_refusals
 from triton_ext.ops.families.gluon_config import TileConfig, launch_refusals, problem_refusals
 from triton_ext.ops.hopper import dgrad_plan, fprop_plan
@@ -100,7 +100,7 @@ class GluonDgrad(_Tiles):
     direction: ClassVar[Direction] = "dgrad"
 
     def refusals(self, case: Case, device: Device, config: TileConfig | None = None) -> list[str]:
-        dims = residues_of(case.problem)
+        dims = phases_of(case.problem)
         return [*dgrad_plan.reasons(case.problem, dims, case.dtype, device, config)]
 
     def config_refusals(self, config: TileConfig, case: Case, device: Device) -> list[str]:
@@ -120,7 +120,7 @@ class GluonDgrad(_Tiles):
         )
 
     def candidates(self, case: Case, device: Device) -> Mapping[TileConfig, Expected]:
-        times = dgrad_plan.ranking(case.problem, residues_of(case.problem), device.num_sms)
+        times = dgrad_plan.ranking(case.problem, phases_of(case.problem), device.num_sms)
         return ranked(
             {
                 config: Expected.of(us, correction=1 / most_expected(config))
@@ -129,7 +129,7 @@ class GluonDgrad(_Tiles):
         )
 
     def bind(self, config: TileConfig, case: Case, device: Device) -> Any:
-        dims = residues_of(case.problem)
+        dims = phases_of(case.problem)
         return dgrad_plan.make_plan(
             case.problem, dims, case.strides_of_dy, case.dtype, device, config
         )

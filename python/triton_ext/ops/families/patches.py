@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
-from triton_ext.ops.conv_config import ConvConfig, OutputTile
 from triton_ext.ops.core.case import Case, Direction
 from triton_ext.ops.core.device import Device
 from triton_ext.ops.core.family import Expected, Family, smem_refusals
+from triton_ext.ops.families.gemm_config import ConvConfig, OutputTile
 from triton_ext.ops.kernels import patches
 from triton_ext.ops.kernels.patches import PatchDgradPlan
 

@@ -16,13 +16,13 @@ import torch
 
 from triton_ext import backends
 from triton_ext.errors import UnsupportedError
-from triton_ext.ops.conv_config import channel_block
 from triton_ext.ops.core.descriptors import ROW_BYTES, Layout, pixel_stride
 from triton_ext.ops.core.device import Device
 from triton_ext.ops.core.launcher import Launcher
-from triton_ext.ops.core.plan import TO_LAST
+from triton_ext.ops.core.plan import TO_LAST, DgradRun
 from triton_ext.ops.core.problem import ConvProblem
-from triton_ext.ops.dgrad_run import DgradRun
+from triton_ext.ops.core.stride_phases import StridePhases
+from triton_ext.ops.families.gemm_config import channel_block
 from triton_ext.ops.families.gluon_config import (
     TileConfig,
     Tiled,
@@ -31,7 +31,6 @@ from triton_ext.ops.families.gluon_config import (
     num_programs,
 )
 from triton_ext.ops.families.gluon_cost import dgrad_times
-from triton_ext.ops.residues import Residues
 
 __all__ = ["HopperDgradPlan", "load_kernel", "make_plan", "ranking", "reasons"]
 
@@ -41,7 +40,7 @@ with_base = backends.load("nvidia", "gluon.with_base")
 
 def reasons(
     problem: ConvProblem,
-    dims: Sequence[Residues],
+    dims: Sequence[StridePhases],
     dtype: torch.dtype,
     device: Device,
     config: TileConfig | None = None,
@@ -65,7 +64,7 @@ def reasons(
 
 
 def ranking(
-    problem: ConvProblem, dims: Sequence[Residues], num_sms: int
+    problem: ConvProblem, dims: Sequence[StridePhases], num_sms: int
 ) -> dict[TileConfig, float]:
     """Returns the configurations that can run, by the microseconds that the model expects.
 
@@ -138,7 +137,7 @@ class HopperDgradPlan(DgradRun):
 
 def make_plan(
     problem: ConvProblem,
-    dims: Sequence[Residues],
+    dims: Sequence[StridePhases],
     dy_strides: tuple[int, ...],
     dtype: torch.dtype,
     device: Device,

@@ -58,6 +58,7 @@ from triton.experimental.gluon.language.nvidia.hopper import mbarrier, tma
 
 from triton_ext.gluon import nvidia as xnv
 from triton_ext.host.gluon_names import async_load, typed
+from triton_ext.ops.core.stride_phases import StridePhases, three_dims
 from triton_ext.ops.kernels.gluon_pipeline import (
     accumulator_layout,
     allocate_shared,
@@ -71,7 +72,6 @@ from triton_ext.ops.kernels.gluon_pipeline import (
     tile_counts,
     tile_origin,
 )
-from triton_ext.ops.residues import Residues, three_dims
 
 __all__ = [
     "Classes",
@@ -141,7 +141,7 @@ def _three(values: Iterable[int]) -> tuple[int, int, int]:
     return d, h, w
 
 
-def residue_classes(dims: Sequence[Residues]) -> Classes:
+def residue_classes(dims: Sequence[StridePhases]) -> Classes:
     """Returns the constants of the kernel.
 
     Args:
@@ -156,7 +156,9 @@ def residue_classes(dims: Sequence[Residues]) -> Classes:
     )
 
 
-def dgrad_problem(dims: Sequence[Residues], n: int, ci: int, channel_blocks: int) -> DgradProblem:
+def dgrad_problem(
+    dims: Sequence[StridePhases], n: int, ci: int, channel_blocks: int
+) -> DgradProblem:
     """Returns what the kernel is told.
 
     Args:

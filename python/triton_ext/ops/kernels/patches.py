@@ -13,7 +13,7 @@ beside it; they are stored through pointers, because a tile's patches are no box
 Patches are counted to the end of dx, so that all of it is written: those that dy does not have are
 zeros, whatever the filter holds.
 
-The kernels of residue classes (``conv_dgrad.py``) compute a tile of at least 16 columns per pixel
+The kernels of residue classes (``gemm_dgrad.py``) compute a tile of at least 16 columns per pixel
 of a patch, of which Ci are used; this one is for few channels.
 """
 
@@ -32,7 +32,6 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 import triton_ext.language as tle
 from triton_ext import backends
-from triton_ext.ops.conv_config import ConvConfig, OutputTile, channel_block, expected_times
 from triton_ext.ops.core.descriptors import (
     ROUNDS_TO_TF32,
     ROW_BYTES,
@@ -42,9 +41,14 @@ from triton_ext.ops.core.descriptors import (
 )
 from triton_ext.ops.core.device import H200, IS_INTERPRETED, Device
 from triton_ext.ops.core.launcher import Launcher
-from triton_ext.ops.core.plan import TO_LAST
+from triton_ext.ops.core.plan import TO_LAST, DgradRun
 from triton_ext.ops.core.problem import ConvProblem
-from triton_ext.ops.dgrad_run import DgradRun
+from triton_ext.ops.families.gemm_config import (
+    ConvConfig,
+    OutputTile,
+    channel_block,
+    expected_times,
+)
 from triton_ext.ops.kernels.row_copy import FilledChannels
 
 __all__ = [
