@@ -4,14 +4,16 @@
 PYTHON ?= python3
 ARCH ?= $(shell uname -m)
 HOSTS ?= 3.6.0 3.7.0 3.7.1 3.8.0 3.9.0
+MINUTES ?= 10
 
-.PHONY: help test test-hosts test-utlx nightly lint c-test demo wheel try-wheel clean
+.PHONY: help test test-hosts test-utlx nightly fuzz lint c-test demo wheel try-wheel clean
 
 help:
 	@echo "make test        all checks over the installed package, with Triton 3.9.0"
 	@echo "make test-hosts  pytest and lit with each Triton of HOSTS ($(HOSTS))"
 	@echo "make test-utlx   the tests beside triton-utlx, a C++ extension of Triton 3.8"
 	@echo "make nightly     the slow tests, with more and larger cases than make test has; all of 3.7.0"
+	@echo "make fuzz        mutated modules, command lines, tables, descriptors, C calls (MINUTES=$(MINUTES))"
 	@echo "make lint        ruff, mypy and the check of regular expressions only"
 	@echo "make c-test      the C tests only (needs a C compiler, nothing else)"
 	@echo "make demo        filter a photograph, compare, compile for sm_90 and sm_100"
@@ -33,6 +35,9 @@ test-utlx:
 nightly:
 	@status=0; $(PYTHON) tools/check.py --nightly || status=1; \
 	$(PYTHON) tools/check.py --every-host-only --all --host 3.7.0 || status=1; exit $$status
+
+fuzz:
+	@$(PYTHON) tools/check.py --only fuzz --minutes $(MINUTES)
 
 lint:
 	@$(PYTHON) tools/check.py --only ruff-check --only ruff-format --only mypy --only mypy-tools \

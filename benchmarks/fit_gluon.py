@@ -63,7 +63,7 @@ def load(paths: Sequence[pathlib.Path]) -> list[Measured]:
     Raises:
         ValueError: A file is no sweep of fprop or dgrad.
     """
-    from triton_ext.ops.tuning_store.kinds import decode
+    from triton_ext.ops.core.tables import decode
 
     found: dict[tuple[str, str], Measured] = {}
     for path in paths:

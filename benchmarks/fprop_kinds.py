@@ -207,7 +207,7 @@ def _plan(kind: Kind, x: Any, config: Any = None) -> Any:
 
 
 def _job(name: str, config: Any) -> dict[str, object]:
-    from triton_ext.ops.tuning_store.kinds import encode, kind_of
+    from triton_ext.ops.core.tables import encode, kind_of
 
     return {
         "module": "benchmarks.fprop_kinds",
@@ -228,7 +228,7 @@ def compile_job(job: dict[str, Any], capability: tuple[int, int]) -> int:
         Bytes of shared memory that the kernel asks for.
     """
     from triton_ext.ops.core.launcher import compiling
-    from triton_ext.ops.tuning_store.kinds import decode
+    from triton_ext.ops.core.tables import decode
 
     kind = KINDS[job["kind"]]
     # The very tensors of the sweep: a scale per channel would be another kernel.

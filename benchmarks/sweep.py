@@ -378,7 +378,7 @@ def _time_nothing(sweep: Sweep, each: ShapeResults, results: list[Result]) -> No
 
 
 def _function(tensors: Tensors, config: Any) -> Function:
-    from triton_ext.ops.api.functional import conv2d_with_config
+    from triton_ext.ops.api.execution import conv2d_with_config
 
     shape = tensors.shape
     (pad_h, pad_w), strides = shape.padding, [shape.stride] * 2

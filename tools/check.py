@@ -100,6 +100,7 @@ CHECKS: tuple[Check, ...] = (
         asked=True,
         variables=_PYTEST_VARIABLES,
     ),
+    Check("fuzz", ("python", "tools/fuzz.py"), nightly=True),
     Check("lit", ("lit", "-v", "test"), every_host=True),
     Check("c-test", ("make", "--no-print-directory", "-C", _C_TESTS, "test")),
 )
@@ -150,6 +151,13 @@ def _of_a_later_host(check: Check) -> Check:
     return replace(check, variables={**check.variables, "TRITON_EXT_LATER_HOST": "1"})
 
 
+def _lasting(check: Check, minutes: str) -> Check:
+    """Returns the check fuzz with the time that it may take; other checks as they are."""
+    if check.name != "fuzz":
+        return check
+    return replace(check, command=(*check.command, "--minutes", minutes))
+
+
 def _part_for(host: str, check: Check) -> Check:
     """Returns a check with what is tested of it with a release."""
     if check.name != "pytest" or host not in _PART:
@@ -190,6 +198,7 @@ def main() -> int:
     parser.add_argument("--all", action="store_true", help="all of pytest with every release")
     parser.add_argument("--beside", action="append", default=[], help="a package to install too")
     parser.add_argument("--only", action="append", choices=names, help="run this check only")
+    parser.add_argument("--minutes", default="10", help="of the check fuzz (10)")
     arguments = parser.parse_args()
     if arguments.only:
         checks = tuple(check for check in CHECKS if check.name in arguments.only)
@@ -197,6 +206,7 @@ def main() -> int:
         checks = tuple(
             check for check in CHECKS if check.nightly == arguments.nightly and not check.asked
         )
+    checks = tuple(_lasting(check, arguments.minutes) for check in checks)
     if arguments.every_host_only:
         checks = tuple(check for check in checks if check.every_host)
         if not arguments.all:

@@ -397,8 +397,11 @@ def test_every_rule_refuses_something():
         "partition {number} of '{op}' has the arguments {found}, and the captures are {wanted}",
         "expected the result type '{wanted}' for '{op}', found '{found}'",
     }
-    # Those about copies have tests of their own, in test_descriptor_rules.py.
+    # Those about copies and shapes have tests of their own, in test_descriptor_rules.py and
+    # test_shape_rules.py.
     edited.add("expected {wanted} at '{op}', found {found}")
+    edited.add("'{op}' makes '{result}' of '{source}', expected {wanted}")
+    edited.add("expected types at the end of '{op}'")
     assert {rule.message for rule in RULES} == broken | edited
 
 

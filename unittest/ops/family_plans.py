@@ -14,9 +14,10 @@ from triton_ext.ops.core.problem import ConvProblem
 from triton_ext.ops.tuning.calls import make_tensors, run_plan
 from triton_ext.ops.tuning.compiling import TargetOnlyDriver, target_only
 
-__all__ = ["H200", "case_of", "compiled", "configs_of", "plan_of"]
+__all__ = ["H200", "META", "case_of", "compiled", "configs_of", "plan_of"]
 
 H200 = KNOWN["h200"]
+META = torch.device("meta")
 
 
 def case_of(
@@ -59,16 +60,30 @@ def compiled(
     config: Any,
     problem: ConvProblem,
     dtype: torch.dtype = torch.float16,
-    **fields: Any,
+    device: Device = H200,
+    *,
+    bias: torch.Tensor | None = None,
 ) -> list[Any]:
-    """The kernels of a plan for an H200, compiled; their ``asm`` has TTGIR, PTX and cubin."""
-    case, before = case_of(family, problem, dtype, **fields), driver._active
-    target_only(H200.capability)
+    """The kernels of a plan, compiled; their ``asm`` has TTGIR, PTX and cubin.
+
+    Args:
+        family: The family.
+        config: A configuration of it.
+        problem: What is computed, of dense tensors.
+        dtype: Of the operands.
+        device: Whose kernels.
+        bias: Of dgrad.
+    """
+    case, before = case_of(family, problem, dtype), driver._active
+    target_only(device.capability)
     driver.set_active(_Target(driver.active.get_current_target()))
     try:
-        with assumed_device(H200), compiling() as kernels:
-            tensors = make_tensors(case, torch.device("meta"))
-            run_plan(case, family.bind(config, case, H200), tensors)
+        with assumed_device(device), compiling() as kernels:
+            plan, tensors = family.bind(config, case, device), make_tensors(case, META)
+            if bias is None:
+                run_plan(case, plan, tensors)
+            else:
+                plan.run(*tensors[0], bias=bias)
     finally:
         driver.set_active(before)
     return kernels

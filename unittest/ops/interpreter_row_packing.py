@@ -29,9 +29,9 @@ from triton_ext.ops.core.epilogue import EpilogueSpec
 from triton_ext.ops.core.launcher import Launcher
 from triton_ext.ops.core.problem import ConvProblem, as_forward
 from triton_ext.ops.core.refusals import DTYPES
+from triton_ext.ops.families.wgrad import PackedWgradPlan
 from triton_ext.ops.kernels.row_copy import FilledChannels, RowCopies
 from triton_ext.ops.rewrites.packing import RowPacking
-from triton_ext.ops.wgrad_gemm import PackedWgradPlan
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
 

@@ -17,8 +17,8 @@ from triton_ext.ops.core.epilogue import EpilogueSpec
 from triton_ext.ops.core.problem import ConvProblem
 from triton_ext.ops.families.gemm import ConvPlan
 from triton_ext.ops.families.gemm_config import ConvConfig
+from triton_ext.ops.families.gluon import GluonPlan
 from triton_ext.ops.families.gluon_config import TileConfig
-from triton_ext.ops.hopper.fprop_plan import HopperPlan
 from triton_ext.ops.rewrites.packing import RowPacking
 
 __all__ = ["PackedCase", "draw", "draw_patches", "draw_problem", "finite_where_torch_is"]
@@ -45,13 +45,13 @@ class PackedCase(Case):
 
     def plan(
         self, x: torch.Tensor, config: ConvConfig | TileConfig | None = None
-    ) -> ConvPlan | HopperPlan:
+    ) -> ConvPlan | GluonPlan:
         """Ours."""
         way = self.way(x)
         plan = plan_fprop(
             self.problem, x.stride(), x.dtype, x.device, self.spec, config, pack_rows=way
         )
-        assert isinstance(plan, ConvPlan | HopperPlan)
+        assert isinstance(plan, ConvPlan | GluonPlan)
         assert plan.row_copies.packing == way
         return plan
 

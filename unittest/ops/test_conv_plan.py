@@ -10,7 +10,7 @@ import torch
 from emulated import without_gluon
 from looking_kernel import LookingKernel
 from triton_ext.errors import UnsupportedError
-from triton_ext.ops.api.functional import conv2d_with_config
+from triton_ext.ops.api.execution import conv2d_with_config
 from triton_ext.ops.core import planner
 from triton_ext.ops.core.device import SMEM_BYTES, Device
 from triton_ext.ops.families import gemm

@@ -18,7 +18,7 @@ from triton_ext.ops.core.device import SMEM_BYTES, Device
 from triton_ext.ops.families import gemm_dgrad
 from triton_ext.ops.families.gemm_config import NARROW_CONFIGS, OutputTile
 from triton_ext.ops.families.gemm_dgrad import CONFIGS, expected_times
-from triton_ext.ops.hopper import dgrad_plan as hopper_plan
+from triton_ext.ops.families.gluon import GluonDgrad
 from triton_ext.ops.kernels import row_copy
 from triton_ext.ops.kernels.gemm_dgrad import conv_dgrad_kernel
 
@@ -33,7 +33,7 @@ def kernel(monkeypatch):
     monkeypatch.setattr(gemm_dgrad, "conv_dgrad_kernel", looking)
     copy = LookingKernel(row_copy.row_copy_kernel.arg_names)
     monkeypatch.setattr(row_copy, "row_copy_kernel", copy)
-    monkeypatch.setattr(hopper_plan, "reasons", lambda *arguments: ("the test has none",))
+    monkeypatch.setattr(GluonDgrad, "refusals", lambda *arguments: ["the test has none"])
     monkeypatch.setattr(planner, "device_of", lambda device, operator: H200)
     planner.make_plan.cache_clear()
     yield looking

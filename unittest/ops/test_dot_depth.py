@@ -13,6 +13,7 @@ import torch
 import triton
 import triton.language as tl
 from compiled_gemm import compile_conv_fprop
+from family_plans import compiled, configs_of
 from problem_cases import problem_of
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
@@ -27,8 +28,7 @@ from triton_ext.ops.core.refusals import DTYPES
 from triton_ext.ops.core.registry import config_refusals
 from triton_ext.ops.families import gemm_config, gemm_dgrad
 from triton_ext.ops.families.gemm_config import ConvConfig, least_block
-from triton_ext.ops.kernels import patches
-from triton_ext.ops.kernels.patches import compile_patch_dgrad
+from triton_ext.ops.families.patches import PATCHES
 from triton_ext.ops.tuning.calls import candidates, make_plan
 
 IM2COL = capabilities()["im2col"]
@@ -118,8 +118,8 @@ def depths_of(direction: str, problem: ConvProblem, dtype: torch.dtype) -> list[
     with assumed_device(H200):
         configs = [make_plan(case, META).config]
     configs += candidates(problem, direction, dtype, H200)
-    if direction == "dgrad" and patches.has_patches(problem):
-        configs += patches.ranking(problem, dtype, H200)
+    if direction == "dgrad":
+        configs += configs_of(PATCHES, problem, dtype)
     inner = [getattr(config, "config", config) for config in configs if config is not None]
     return [
         getattr(config, "block_k", 0) or getattr(config, "block_pixels", 0)
@@ -174,10 +174,10 @@ def test_few_channels_of_fp32_compile(options, fresh_triton_cache):
 @needs_im2col
 def test_patches_of_few_channels_of_fp32_compile(fresh_triton_cache):
     problem = problem_of(n=64, ci=3, co=4, size=(224, 224), taps=(4, 4), stride=4)
-    config = next(iter(patches.ranking(problem, torch.float32, H200)))
-    assert config.block_k == least_block(4)
-    compiled = compile_patch_dgrad(config, problem, 90, dtype=tl.float32)
-    assert "f32.tf32.tf32" in compiled.asm["ptx"]
+    config = configs_of(PATCHES, problem, torch.float32)[0]
+    assert config.config.block_k == least_block(4)
+    (kernel,) = compiled(PATCHES, config, problem, torch.float32)
+    assert "f32.tf32.tf32" in kernel.asm["ptx"]
 
 
 REFUSED = {

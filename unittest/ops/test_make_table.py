@@ -11,13 +11,12 @@ import pytest
 pytest.importorskip("torch", reason="triton_ext.ops needs torch, which is not installed")
 
 import torch
-from triton_ext.ops import wgrad_config
+from triton_ext.ops.core import tables as lookups
 from triton_ext.ops.core.device import Device
-from triton_ext.ops.families import gemm_config
+from triton_ext.ops.core.tables import file_name, read_table
+from triton_ext.ops.families import gemm_config, wgrad_config
 from triton_ext.ops.tuning import Case
 from triton_ext.ops.tuning.collect import parse_shape
-from triton_ext.ops.tuning_store import lookup as lookups
-from triton_ext.ops.tuning_store.files import file_name, read_table
 
 from benchmarks.harness import Environment, write_rows
 from benchmarks.make_table import main

@@ -24,8 +24,8 @@ from triton_ext.ops.core.problem import ConvProblem, as_forward
 from triton_ext.ops.core.refusals import DTYPES
 from triton_ext.ops.families.gemm_config import ConvConfig
 from triton_ext.ops.families.gluon_config import ping_pong
+from triton_ext.ops.families.wgrad import PackedWgradPlan
 from triton_ext.ops.rewrites.packing import RowPacking
-from triton_ext.ops.wgrad_gemm import PackedWgradPlan
 
 skip_without_gpu()
 pytestmark = MARKS

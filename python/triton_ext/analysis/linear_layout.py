@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import lru_cache
 
+from ..errors import VerifyError
 from ..ir.encodings import DistributedEncoding, SharedEncoding, TensorMemory
 from ..ir.linear_layout import LinearLayout, is_power_of_two, log2
 
@@ -66,10 +67,18 @@ def register_to_shared(
 
     Returns:
         The map; its offsets are in elements and do not count padding.
+
+    Raises:
+        VerifyError: An encoding is none for the shape, or the tensor is larger than the allocation.
     """
     rank = len(shape)
     inner = layout_of(source, tuple(shape))
-    return inner.invert_and_compose(layout_of(target, tuple(alloc_shape or shape)[-rank:]))
+    whole = tuple(alloc_shape or shape)[-rank:]
+    if len(whole) != rank or any(map(int.__gt__, shape, whole)):
+        raise VerifyError(
+            f"a tensor of shape {list(shape)} does not fit into an allocation of {list(whole)}"
+        )
+    return inner.invert_and_compose(layout_of(target, whole))
 
 
 @lru_cache(maxsize=512)

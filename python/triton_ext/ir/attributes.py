@@ -13,7 +13,13 @@ if TYPE_CHECKING:
     from .nodes import Operation
     from .segments import AttributesSlot, Segment
 
-__all__ = ["parse_dictionary", "print_entry", "read_attributes", "write_attribute"]
+__all__ = [
+    "make_explicit",
+    "parse_dictionary",
+    "print_entry",
+    "read_attributes",
+    "write_attribute",
+]
 
 #: Operations whose dictionary stands behind the word ``attributes``.
 _KEYWORD = frozenset(
@@ -136,8 +142,8 @@ def write_attribute(op: Operation, name: str, value: str | None) -> None:
     """
     from .segments import AttributesSlot, cut
 
-    if op._span[4] == 0 and op.parent is None and value is not None:
-        _make_explicit(op)
+    if value is not None:
+        make_explicit(op)
     segments = cut(op)
     slots = [slot for slot in segments if isinstance(slot, AttributesSlot)]
     for slot in slots:
@@ -164,12 +170,18 @@ def write_attribute(op: Operation, name: str, value: str | None) -> None:
     op._touch()
 
 
-def _make_explicit(module: Operation) -> None:
-    """Gives an implied module a text of its own, ``module attributes {..} {`` and ``}``."""
+def make_explicit(module: Operation) -> None:
+    """Gives an implied module a text of its own, ``module attributes {..} {`` and ``}``.
+
+    Any other operation has one.
+    """
     from .segments import AttributesSlot, RegionSlot
 
+    if module._span[4] != 0 or module.parent is not None:
+        return
     (region,) = module._regions
-    lead = ""
+    # Behind the last operation that was erased.
+    lead, region._tail = region._tail, ""
     for number, op in enumerate(region._blocks[0]._ops):
         # Aliases can only stand outside.
         if number == 0 or _ALIAS.search(op.lead):

@@ -83,14 +83,14 @@ OPERATION_START = re.compile(
     + SUFFIX_ID
     + r"(?::\d+)?)*[ \t]*=(?!=)|"
     + STRING
-    + r"[ \t]*\(|[A-Za-z_][\w$]*\.[A-Za-z_]|(?:module|return|func|unrealized_conversion_cast)\b"
+    + r"[ \t]*\(|[A-Za-z_][\w$]*\.[\w$]|(?:module|return|func|unrealized_conversion_cast)\b"
     + r"|[\#!][\w$.-]+\s*=|\{-\#)",
     re.ASCII,
 )
 #: What may be the start of another operation on the same line: a name with its dialect or a quoted
 #: name, behind something that does not ask for more.  :func:`find_second_operation` decides.
 MAYBE_SECOND_OPERATION = re.compile(
-    r"[^\s,{(\[<=:][ \t]+(?:[A-Za-z_][\w$]*\.[A-Za-z_]|" + STRING + r"[ \t]*\()", re.ASCII
+    r"[^\s,{(\[<=:][ \t]+(?:[A-Za-z_][\w$]*\.[\w$]|" + STRING + r"[ \t]*\()", re.ASCII
 )
 _TOP_LEVEL_STEP = re.compile(
     STRING

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 __all__ = [
     "BINARY",
+    "CASTS",
     "COMPARED",
     "FEWEST_OPERANDS",
     "ONE_RESULT",
@@ -28,11 +29,11 @@ UNARY = _names("math", "absf absi ceil cos erf exp exp2 floor fma log log2 rsqrt
 UNARY |= {"arith.negf"}
 COMPARED = frozenset({"arith.cmpf", "arith.cmpi"})
 
-_CASTS = _names("arith", "bitcast extf extsi extui fptosi fptoui index_cast index_castui sitofp")
-_CASTS |= _names("arith", "truncf trunci uitofp")
+CASTS = _names("arith", "bitcast extf extsi extui fptosi fptoui index_cast index_castui sitofp")
+CASTS |= _names("arith", "truncf trunci uitofp")
 
 #: Operations that have as many operands on every release.
-OPERANDS = dict.fromkeys(BINARY | COMPARED, 2) | dict.fromkeys(UNARY | _CASTS, 1)
+OPERANDS = dict.fromkeys(BINARY | COMPARED, 2) | dict.fromkeys(UNARY | CASTS, 1)
 OPERANDS |= dict.fromkeys(_names("tt", "addptr cat gather join mulhiui"), 2)
 OPERANDS |= dict.fromkeys(
     _names("tt", "bitcast broadcast expand_dims int_to_ptr ptr_to_int reshape splat split trans"), 1
@@ -56,7 +57,7 @@ FEWEST_OPERANDS = dict.fromkeys(
 FEWEST_OPERANDS |= {"scf.for": 3, "tt.store": 2}
 
 #: Operations with one result, whether or not the text names it.
-ONE_RESULT = BINARY | UNARY | COMPARED | _CASTS | {"arith.constant", "arith.select"}
+ONE_RESULT = BINARY | UNARY | COMPARED | CASTS | {"arith.constant", "arith.select"}
 ONE_RESULT |= _names(
     "tt", "addptr bitcast broadcast cat clampf dot dot_scaled expand_dims fp_to_fp"
 )

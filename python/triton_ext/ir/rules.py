@@ -18,7 +18,14 @@ from .functions import CALLS, FUNCTIONS, RETURNS, callee_of, function_results, s
 from .nodes import Block, Operation
 from .result_counts import BINARY, COMPARED, FEWEST_OPERANDS, ONE_RESULT, OPERANDS, UNARY
 from .segments import OperandSlot, OperandTypeSlot, cut
-from .type_slots import IMPLIED_RESULT, KNOWN_DIALECTS, bind_types, implied_type
+from .shape_rules import SHAPED, shape_problem
+from .type_slots import (
+    IMPLIED_RESULT,
+    KNOWN_DIALECTS,
+    bind_types,
+    implied_type,
+    read_signature,
+)
 from .type_text import boolean_like, pointee_type
 from .values import OpResult, Value
 
@@ -428,6 +435,26 @@ def _implied(op: Operation, facts: Facts) -> Broken:
     return None
 
 
+def _untyped(op: Operation, facts: Facts) -> Broken:
+    """An operation that ends with types on every host."""
+    if not op._results or bind_types(op) or read_signature(op) is not None:
+        return None
+    return {}
+
+
+def _misshapen(op: Operation, facts: Facts) -> Broken:
+    """Shapes and element types of an operation that only changes the form of a tensor."""
+    if not op._operands or not op._results:
+        return None
+    # As printed here, even where the operation that defines the operand is not known.
+    slots = [slot for *_, slot in bind_types(op) if isinstance(slot, OperandTypeSlot)]
+    source = slots[0].spelling.text(op._operands[0].known_type) if slots else None
+    result = _type(op._results[0])
+    plain = [None if type_ is None else facts.spelled_out(type_) for type_ in (source, result)]
+    wanted = shape_problem(op.name, op.text, *plain)
+    return None if wanted is None else {"wanted": wanted, "source": source, "result": result}
+
+
 def _condition(op: Operation, facts: Facts) -> Broken:
     found = _type(op._operands[0]) if op._operands else None
     return None if found in (None, "i1") else {"found": found}
@@ -505,6 +532,16 @@ RULES: tuple[Rule, ...] = (
         IMPLIED_RESULT - {"arith.select", "tt.addptr"},
         _implied,
         "expected the result type '{wanted}' for '{op}', found '{found}'",
+    ),
+    Rule(
+        BINARY | COMPARED | UNARY | set(SHAPED) | {"tt.addptr", "tt.load", "tt.splat"},
+        _untyped,
+        "expected types at the end of '{op}'",
+    ),
+    Rule(
+        frozenset(SHAPED),
+        _misshapen,
+        "'{op}' makes '{result}' of '{source}', expected {wanted}",
     ),
     Rule(
         frozenset({"cf.cond_br", "scf.condition", "scf.if"}),

@@ -267,7 +267,10 @@ def _join(text: str, start: int, end: int, marks: list[tuple[int, int, Slot]]) -
 
 
 def set_location(op: Operation, raw: str) -> None:
-    """Replaces or adds the trailing location of an operation."""
+    """Replaces or adds the trailing location of an operation; an implied module is printed then."""
+    from .attributes import make_explicit
+
+    make_explicit(op)
     segments = cut(op)
     if op._loc is None:
         comment = op._span[4] - op._span[3]

@@ -6,7 +6,9 @@ that the host would print and build itself.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Sequence
+from typing import ParamSpec, TypeVar
 
 from . import lexer
 from .builder import Builder, fresh_name, indentation, naming_region
@@ -32,6 +34,27 @@ __all__ = [
 ]
 
 
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def _as_printed(edit: Callable[P, R]) -> Callable[P, R]:
+    """Refuses an operation without the names, types or regions that MLIR prints for it."""
+
+    @functools.wraps(edit)
+    def checked(*args: P.args, **kwargs: P.kwargs) -> R:
+        try:
+            return edit(*args, **kwargs)
+        except (AssertionError, IndexError, StopIteration, ValueError) as error:
+            place = args[0]
+            op = place.parent_op if isinstance(place, Block) else place
+            assert isinstance(op, Operation)  # the signatures of the edits
+            raise op.error(f"cannot edit '{op.name}', which MLIR would print otherwise") from error
+
+    return checked
+
+
+@_as_printed
 def append_if_results(
     if_op: Operation, then_values: Sequence[Value], else_values: Sequence[Value]
 ) -> tuple[OpResult, ...]:
@@ -67,6 +90,7 @@ def append_if_results(
     return results
 
 
+@_as_printed
 def append_iter_args(
     loop_op: Operation, inits: Sequence[Value]
 ) -> tuple[tuple[BlockArgument, OpResult], ...]:
@@ -111,6 +135,7 @@ def append_iter_args(
     return tuple(zip(args, results, strict=True))
 
 
+@_as_printed
 def append_while_args(
     loop_op: Operation, inits: Sequence[Value]
 ) -> tuple[tuple[BlockArgument, BlockArgument, OpResult], ...]:
@@ -163,6 +188,7 @@ def append_while_args(
     return tuple(zip(before_args, after_args, results, strict=True))
 
 
+@_as_printed
 def append_captures(
     ws_op: Operation, values: Sequence[Value]
 ) -> tuple[tuple[BlockArgument, ...], ...]:
@@ -212,6 +238,7 @@ def append_captures(
     return tuple(found)
 
 
+@_as_printed
 def append_block_argument(block: Block, incoming: Sequence[Value]) -> BlockArgument:
     """Adds an argument to a block that ``cf.br`` and ``cf.cond_br`` branch to.
 

@@ -222,7 +222,7 @@ def count_outputs(op: Operation) -> int:
     if signature is None or not signature.has_arrow:
         return 0
     count = len(signature.outputs)
-    if op.name == "ttng.tmem_load" and not op.is_quoted:
+    if op.name == "ttng.tmem_load" and count and not op.is_quoted:
         # A token is a result, and is not printed: ``tmem_load %src[%dep]``, ``tmem_load %src[]``.
         count += "[" in op.source.text[_name_end(op) : signature.outputs[0][0]].partition(":")[0]
     return count

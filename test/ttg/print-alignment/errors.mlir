@@ -19,7 +19,7 @@ tt.func @no_end() {
 // -----
 
 tt.func @no_such_dimension(%x: tensor<8x4xi32>) {
-  // expected-error @below {{expected the 2 dimensions as 'order', found [2, 0]}}
+  // expected-error @below {{expected an order of 2 dimensions}}
   %y = tt.trans %x {order = array<i32: 2, 0>} : tensor<8x4xi32> -> tensor<4x8xi32>
   tt.return
 }

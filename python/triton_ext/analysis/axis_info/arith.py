@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from ...ir.attribute_values import BoolAttr, DenseElementsAttr, FloatAttr, IntegerAttr
 from ...ir.dialects import arith
+from ...ir.integers import MAX_DIGITS
 from .folds import predicate_of
 from .info import LIMIT, AxisInfo, exact, join, largest_power
 from .visit import Rule, Visit
@@ -16,7 +17,9 @@ __all__ = ["ARITH", "add"]
 
 
 #: Integers and splats of them as MLIR prints them; the rest is left to the view.
-_INTEGER = re.compile(r"arith\.constant (?:dense<)?(-?\d+|true|false)(?:>? : |\s|\Z)", re.ASCII)
+_INTEGER = re.compile(
+    rf"arith\.constant (?:dense<)?(-?\d{{1,{MAX_DIGITS}}}|true|false)(?:>? : |\s|\Z)", re.ASCII
+)
 
 
 def _constant(visit: Visit) -> AxisInfo | None:

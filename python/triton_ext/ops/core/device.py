@@ -103,7 +103,7 @@ def device_of(device: torch.device, operator: str) -> Device:
 
     Args:
         device: Where the tensors are.
-        operator: Who asks, for the error: ``"conv2d"``.
+        operator: The name in errors: ``"conv2d"``.
 
     Raises:
         UnsupportedError: The device cannot run the kernels; the text says what could.

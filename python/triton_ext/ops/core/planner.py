@@ -1,6 +1,6 @@
 """The planner: the only place that chooses which family computes a case, and how.
 
-A choice that was measured goes first (``tuning_store``); else the models of the families are
+A choice that was measured goes first (``tables.py``); else the models of the families are
 compared, each with its correction.  :func:`offers` says what there was to choose from.
 """
 
@@ -27,7 +27,7 @@ from triton_ext.ops.core.refusals import (
     type_refusals,
 )
 from triton_ext.ops.core.registry import families_of, family_of
-from triton_ext.ops.tuning_store.lookup import find
+from triton_ext.ops.core.tables import find
 
 __all__ = [
     "Choice",

@@ -24,12 +24,10 @@ pytest.importorskip("torch")
 import torch  # noqa: E402
 from hypothesis import given, settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
-from triton_ext.ops import wgrad_config  # noqa: E402
+from triton_ext.ops.core import tables as lookups  # noqa: E402
 from triton_ext.ops.core.case import (  # noqa: E402
     DIRECTIONS,
     Case,
-    extent,
-    key_of,
     round_up,
 )
 from triton_ext.ops.core.device import Device  # noqa: E402
@@ -41,37 +39,33 @@ from triton_ext.ops.core.registry import (  # noqa: E402
     config_types,
     families_of,
 )
-from triton_ext.ops.families import gemm_config, gluon_cost  # noqa: E402
+from triton_ext.ops.core.tables import (  # noqa: E402
+    SCHEMA,
+    Entry,
+    KindError,
+    Table,
+    TableError,
+    TuningWarning,
+    decode,
+    encode,
+    file_name,
+    kind_of,
+    merged,
+    read_table,
+)
+from triton_ext.ops.families import gemm_config, gluon_cost, wgrad_config  # noqa: E402
 from triton_ext.ops.families.depthwise import DepthwiseConfig  # noqa: E402
 from triton_ext.ops.families.depthwise_wgrad import DepthwiseWgradConfig  # noqa: E402
 from triton_ext.ops.families.direct import DirectConfig  # noqa: E402
 from triton_ext.ops.families.few_channels import GatherConfig  # noqa: E402
+from triton_ext.ops.families.gluon_wgrad_config import WgradTileChoice, WgradTileConfig  # noqa: E402
 from triton_ext.ops.families.kn2row import Col2ImConfig  # noqa: E402
 from triton_ext.ops.families.patches import PatchConfig  # noqa: E402
-from triton_ext.ops.hopper.wgrad_tiles import WgradTileChoice, WgradTileConfig  # noqa: E402
 from triton_ext.ops.rewrites.as_fprop import AsFpropConfig  # noqa: E402
 from triton_ext.ops.rewrites.packing import PackedConfig  # noqa: E402
+from triton_ext.ops.tuning import store  # noqa: E402
 from triton_ext.ops.tuning.calls import candidates  # noqa: E402
-from triton_ext.ops.tuning_store import files  # noqa: E402
-from triton_ext.ops.tuning_store import lookup as lookups  # noqa: E402
-from triton_ext.ops.tuning_store.files import (  # noqa: E402
-    SCHEMA,
-    Entry,
-    Table,
-    TableError,
-    TuningWarning,
-    file_name,
-    merged,
-    read_table,
-    update_table,
-    write_table,
-)
-from triton_ext.ops.tuning_store.kinds import (  # noqa: E402
-    KindError,
-    decode,
-    encode,
-    kind_of,
-)
+from triton_ext.ops.tuning.store import update_table, write_table  # noqa: E402
 
 from benchmarks.fp8 import SHAPES as FP8_SHAPES  # noqa: E402
 from benchmarks.suites import select_layers  # noqa: E402
@@ -95,6 +89,11 @@ def problem(**changes) -> ConvProblem:
 
 
 # ---- keys --------------------------------------------------------------------------------------
+
+
+def case_of(direction, problem):
+    return Case(direction=direction, problem=problem, dtype=torch.float16)
+
 
 counts = st.integers(0, 1 << 40)
 units = st.integers(1, 4096)
@@ -152,7 +151,7 @@ problems = st.builds(
 @given(st.sampled_from(DIRECTIONS), problems, st.integers(1, 200), st.integers(0, 100))
 def test_more_images_never_mean_a_smaller_extent(direction, case, num_sms, more):
     larger = replace(case, batch=case.batch + more)
-    assert extent(direction, case, num_sms) <= extent(direction, larger, num_sms)
+    assert case_of(direction, case).extent(num_sms) <= case_of(direction, larger).extent(num_sms)
 
 
 @settings(deadline=None)
@@ -162,27 +161,26 @@ def test_keys_differ_where_what_they_stand_for_does(direction, a, b):
         sides = any(side for pair in p.padding for side in pair)
         return (
             p.in_channels, p.out_channels, p.filter_size, p.stride, p.dilation, p.groups, sides,
-            extent(direction, p, 132),
+            case_of(direction, p).extent(132),
         )  # fmt: skip
 
-    keys = [key_of(direction, p, "float16", 132) for p in (a, b)]
+    keys = [case_of(direction, p).key(132) for p in (a, b)]
     assert (keys[0] == keys[1]) == (stands_for(a) == stands_for(b))
 
 
 def test_a_dynamic_batch_has_few_keys():
-    keys = {key_of("fprop", problem(batch=n), "float16", 132) for n in range(1, 1025)}
+    keys = {case_of("fprop", problem(batch=n)).key(132) for n in range(1, 1025)}
     assert len(keys) < 45
     # Sizes that take as many waves share one.
-    one = key_of("fprop", problem(batch=16, input_size=(14, 14)), "float16", 132)
-    assert one == key_of("fprop", problem(batch=4), "float16", 132)
+    one = case_of("fprop", problem(batch=16, input_size=(14, 14))).key(132)
+    assert one == case_of("fprop", problem(batch=4)).key(132)
 
 
 def test_what_a_key_says():
-    assert key_of("fprop", problem(), "float16", 132) == (
-        "fprop float16 64->128 k3x3 padded waves 0.375"
-    )
-    text = key_of("wgrad", problem(stride=(2, 2), groups=2), "bfloat16", 132, out_dtype="float32")
-    assert text == "wgrad bfloat16 64->128 k3x3 s2x2 padded g2 to-float32 steps 28"
+    assert case_of("fprop", problem()).key(132) == ("fprop float16 64->128 k3x3 padded waves 0.375")
+    case = case_of("wgrad", problem(stride=(2, 2), groups=2))
+    case = replace(case, dtype=torch.bfloat16, out_dtype=torch.float32)
+    assert case.key(132) == "wgrad bfloat16 64->128 k3x3 s2x2 padded g2 to-float32 steps 28"
 
 
 def test_epilogues_that_cost_no_memory_share_a_choice():
@@ -359,7 +357,8 @@ def test_what_is_no_table_is_set_aside_and_not_lost(content, tmp_path):
 
 WRITER = """
 import pathlib, sys
-from triton_ext.ops.tuning_store.files import Entry, Table, update_table
+from triton_ext.ops.core.tables import Entry, Table
+from triton_ext.ops.tuning.store import update_table
 path, name, count = pathlib.Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
 for index in range(count):
     made = Entry(kind="gemm", config={}, us=1.0, measured=f"{index:04}")
@@ -470,7 +469,7 @@ def test_a_pipe_is_no_lock_and_no_table(tmp_path, name):
 
 
 def test_waiting_for_a_lock_ends_with_a_message(tmp_path, monkeypatch):
-    monkeypatch.setattr(files, "_LOCK_SECONDS", 0.1)
+    monkeypatch.setattr(store, "_LOCK_SECONDS", 0.1)
     with open(tmp_path / "t.json.lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         with pytest.raises(TimeoutError, match=r"another process has held the lock for 0\.1 s"):

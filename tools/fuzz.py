@@ -1,0 +1,420 @@
+"""Attacks the package with mutated input: IR, command lines, tables, descriptors, C calls.
+
+    python tools/fuzz.py --minutes 10                    # the package that is installed here
+    python3 tools/fuzz.py --minutes 10 --only ir         # a checkout; needs Python alone
+    python tools/fuzz.py --modules 1000000 --seeds CHECKOUT_OF_TRITON --out summary.json
+    python tools/fuzz.py --seed 7 --show 4711            # prints module 4711 of that run
+
+Seeds are the lit files under ``test``, the data of ``unittest``, the corpus that
+``TRITON_EXT_CORPUS`` names, and the folders of ``--seeds``.  Module number n of a run with one
+seed and the same seed files is always the same.  Findings are reduced and written as cases
+(``--cases``), which ``unittest/fuzz`` runs again.  The exit status is 1 if there is a finding.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+import multiprocessing
+import multiprocessing.connection
+import os
+import pathlib
+import platform
+import resource
+import sys
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+
+if TYPE_CHECKING:
+    from fuzz_ir import Finding, Mutator
+
+#: Bytes that a worker may allocate.
+_MEMORY = 8 << 30
+#: Wall-clock seconds after which a worker that makes no progress is ended.  Loops in Python end
+#: before, by CPU time.
+_STUCK_SECONDS = 90.0
+_REPORT_SECONDS = 1.0
+#: Of the modules, how many are edited, and how many go through a pass; every how many there is a
+#: command line, a table and a descriptor.
+_EDITED, _PASSED, _OPTIONS = 0.25, 0.25, 0.3
+_OTHERS_EVERY = 200
+DOORS = ("ir", "command-lines", "tables", "descriptors", "c")
+
+
+def make_importable() -> None:
+    """Makes the package of this checkout importable where none is installed."""
+    if importlib.util.find_spec("triton_ext") is None:
+        sys.path.insert(0, str(ROOT / "python"))
+    from triton_ext import backends
+
+    third_party = ROOT / "third_party"
+    if not backends.folders("nvidia") and third_party.is_dir():
+        backends.__path__.append(str(third_party))
+
+
+@dataclass(slots=True)
+class Totals:
+    """What a run has done.
+
+    Attributes:
+        modules: Number of modules, by origin of the seed.
+        others: Number of other inputs, by door.
+        findings: By signature; the shortest input of each.
+        times: How often each was seen.
+        slowest: CPU seconds and number of the slowest module.
+    """
+
+    modules: Counter[str] = field(default_factory=Counter)
+    others: Counter[str] = field(default_factory=Counter)
+    findings: dict[str, tuple[int, Finding]] = field(default_factory=dict)
+    times: Counter[str] = field(default_factory=Counter)
+    slowest: tuple[float, int] = (0.0, -1)
+
+    def add(self, number: int, finding: Finding) -> None:
+        """Keeps a finding."""
+        signature = finding.signature
+        self.times[signature] += 1
+        known = self.findings.get(signature)
+        if known is None or len(finding.text) < len(known[1].text):
+            self.findings[signature] = (number, finding)
+
+
+class _Worker:
+    """A process that examines every ``jobs``-th module.
+
+    Args:
+        index: Its number, less than ``jobs``.
+        first: The first module.
+        plan: What to do.
+    """
+
+    def __init__(self, index: int, first: int, plan: _Plan) -> None:
+        context = multiprocessing.get_context("fork")
+        self.index = index
+        self.plan = plan
+        # The number of the module, and when it was begun, in milliseconds.
+        self.now = context.Array("q", [first, _milliseconds()], lock=False)
+        self.pipe, theirs = context.Pipe(duplex=False)
+        self.process = context.Process(
+            target=_work, args=(first, plan, self.now, theirs), daemon=True
+        )
+        self.process.start()
+        theirs.close()
+
+    @property
+    def is_stuck(self) -> bool:
+        """Returns whether it has been with one module for too long."""
+        return bool(_milliseconds() - self.now[1] > 1000 * _STUCK_SECONDS)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Plan:
+    """What all workers of a run do.
+
+    Attributes:
+        mutator: Makes the modules.
+        doors: Doors other than ``ir``.
+        jobs: Number of workers.
+        end: When to stop, by ``time.monotonic``.
+        modules: Number of modules to make; 0 for no end.
+    """
+
+    mutator: Mutator
+    doors: tuple[str, ...]
+    jobs: int
+    end: float
+    modules: int
+
+
+def _milliseconds() -> int:
+    return int(time.monotonic() * 1000)
+
+
+def _work(first: int, plan: _Plan, now: Any, pipe: multiprocessing.connection.Connection) -> None:
+    """Examines modules until the end; runs in a process of its own."""
+    resource.setrlimit(resource.RLIMIT_DATA, (_MEMORY, _MEMORY))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    sys.setrecursionlimit(1000)
+    from fuzz_ir import guarded
+
+    others = _other_doors(plan.doors)
+    totals, told = Totals(), time.monotonic()
+    number = first
+    while not plan.modules or number < plan.modules:
+        now[0], now[1] = number, _milliseconds()
+        begin = time.process_time()
+        origin, finding = examine_module(plan.mutator, number)
+        seconds = time.process_time() - begin
+        totals.modules[origin] += 1
+        totals.slowest = max(totals.slowest, (seconds, number))
+        if finding is not None:
+            totals.add(number, finding)
+        if number // plan.jobs % _OTHERS_EVERY == 0:
+            for door, one in others:
+                text, run = one(Random((number << 8) + 1))
+                found = guarded(door, text, run)
+                totals.others[door] += 1
+                if found is not None:
+                    totals.add(number, found)
+        number += plan.jobs
+        if time.monotonic() - told > _REPORT_SECONDS:
+            pipe.send(totals)  # Ends the process if nobody reads any more.
+            totals, told = Totals(), time.monotonic()
+            if told > plan.end:
+                break
+    pipe.send(totals)
+    pipe.close()
+
+
+def examine_module(mutator: Mutator, number: int) -> tuple[str, Finding | None]:
+    """Examines one module of a run.
+
+    Args:
+        mutator: Makes it.
+        number: Its number.
+
+    Returns:
+        The origin of its seed, and the finding.
+    """
+    from fuzz_ir import examine, examine_llvm, pass_names
+
+    seed, text, rng = mutator.make(number)
+    if seed.is_llvm:
+        return seed.origin, examine_llvm(text)
+    passes = [rng.choice(pass_names())] if rng.random() < _PASSED else []
+    edits = 1 if rng.random() < _EDITED else 0
+    options = rng.random() < _OPTIONS
+    return seed.origin, examine(text, rng, passes=passes, edits=edits, options=options)
+
+
+def _other_doors(names: Sequence[str]) -> list[tuple[str, Any]]:
+    if not names:
+        return []
+    import fuzz_doors
+
+    return [(name, fuzz_doors.INPUTS[name]) for name in names]
+
+
+def run(mutator: Mutator, doors: tuple[str, ...], arguments: argparse.Namespace) -> Totals:
+    """Runs the workers until the time is over or all modules are made.
+
+    Args:
+        mutator: Makes the modules.
+        doors: Doors other than ``ir``.
+        arguments: The command line.
+    """
+    plan = _Plan(
+        mutator=mutator,
+        doors=doors,
+        jobs=arguments.jobs,
+        end=time.monotonic() + 60 * arguments.minutes,
+        modules=arguments.modules,
+    )
+    totals = Totals()
+    workers = {w.pipe: w for w in (_Worker(i, i, plan) for i in range(plan.jobs))}
+    told = start = time.monotonic()
+    while workers:
+        for ready in multiprocessing.connection.wait(list(workers), timeout=1.0):
+            assert isinstance(ready, multiprocessing.connection.Connection)
+            _take(ready, workers, totals)
+        for pipe, worker in list(workers.items()):
+            if worker.is_stuck:
+                worker.process.kill()
+                _replace(pipe, workers, totals, "hang")
+        if time.monotonic() - told > 10:
+            told = time.monotonic()
+            count = totals.modules.total()
+            rate = count / (told - start)
+            _say(f"{count:9} modules, {rate:6.0f} a second, {len(totals.findings)} findings")
+    return totals
+
+
+def _take(
+    pipe: multiprocessing.connection.Connection, workers: dict[Any, _Worker], totals: Totals
+) -> None:
+    """Adds what a worker has sent; a worker that ended without a last word has a finding."""
+    worker = workers[pipe]
+    try:
+        part: Totals = pipe.recv()
+    except EOFError:
+        worker.process.join()
+        if worker.process.exitcode != 0:
+            _replace(pipe, workers, totals, f"exit status {worker.process.exitcode}")
+        else:
+            del workers[pipe]
+        return
+    totals.modules += part.modules
+    totals.others += part.others
+    for signature, (number, finding) in part.findings.items():
+        totals.add(number, finding)
+        totals.times[signature] += part.times[signature] - 1
+    totals.slowest = max(totals.slowest, part.slowest)
+
+
+def _replace(pipe: Any, workers: dict[Any, _Worker], totals: Totals, problem: str) -> None:
+    """Notes the module that ended a worker, and lets another one go on behind it."""
+    from fuzz_ir import Finding
+
+    worker = workers.pop(pipe)
+    number = worker.now[0]
+    _, text, _ = worker.plan.mutator.make(number)
+    found = Finding(
+        door="ir",
+        kind="hang" if problem == "hang" else "exception",
+        step="unknown",
+        signature=f"the process ended: {problem}",
+        detail=f"module {number}",
+        text=text,
+    )
+    totals.add(number, found)
+    again = _Worker(worker.index, number + worker.plan.jobs, worker.plan)
+    workers[again.pipe] = again
+
+
+def _say(text: str) -> None:
+    sys.stdout.write(f"{text}\n")
+    sys.stdout.flush()
+
+
+def _summary(
+    totals: Totals, arguments: argparse.Namespace, seconds: float, origins: Counter[str]
+) -> dict[str, object]:
+    count = totals.modules.total()
+    kinds = Counter(finding.kind for _, finding in totals.findings.values())
+    return {
+        "seed": arguments.seed,
+        "jobs": arguments.jobs,
+        "seconds": round(seconds, 1),
+        "python": platform.python_version(),
+        "seeds": dict(origins),
+        "modules": count,
+        "modules_a_second": round(count / seconds, 1),
+        "modules_by_origin": dict(totals.modules),
+        "other_inputs": dict(totals.others),
+        "slowest_module": {"cpu_seconds": round(totals.slowest[0], 3), "number": totals.slowest[1]},
+        "foreign_exceptions": kinds["exception"],
+        "hangs": kinds["hang"],
+        "differing_round_trips": kinds["round trip"],
+        "left_invalid": kinds["invalid"],
+        "findings": [
+            {
+                "signature": signature,
+                "times": totals.times[signature],
+                "number": number,
+                "door": finding.door,
+                "kind": finding.kind,
+                "step": finding.step,
+                "detail": finding.detail,
+                "text": finding.text,
+            }
+            for signature, (number, finding) in sorted(totals.findings.items())
+        ],
+    }
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--minutes", type=float, default=10.0, help="stop after these (10)")
+    parser.add_argument("--modules", type=int, default=0, help="stop after these; 0: do not")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes")
+    parser.add_argument("--seed", type=int, default=None, help="of the run; default: the time")
+    parser.add_argument(
+        "--seeds", type=pathlib.Path, action="append", default=[], help="a folder of more IR"
+    )
+    parser.add_argument("--only", choices=DOORS, action="append", help="instead of all doors")
+    parser.add_argument(
+        "--cases",
+        type=pathlib.Path,
+        default=ROOT / "unittest" / "fuzz" / "cases",
+        help="where reduced findings are written",
+    )
+    parser.add_argument("--out", type=pathlib.Path, help="write a summary as JSON")
+    parser.add_argument("--show", type=int, help="print one module of the run, and examine it")
+    return parser
+
+
+def main() -> int:
+    """Runs the command line."""
+    parser = _parser()
+    arguments = parser.parse_args()
+    if arguments.jobs < 1 or arguments.modules < 0 or not 0 < arguments.minutes < 60 * 24:
+        parser.error("--jobs is at least 1, --modules at least 0, and --minutes less than a day")
+    if arguments.seed is None:
+        arguments.seed = int(time.time())
+    missing = [str(path) for path in arguments.seeds if not path.exists()]
+    if missing:
+        parser.error(f"there is no {', '.join(missing)}")
+    make_importable()
+    from fuzz_ir import Mutator, seeds_in
+
+    folders = [ROOT / "test", ROOT / "unittest", *arguments.seeds]
+    corpus = os.environ.get("TRITON_EXT_CORPUS")
+    if corpus:
+        folders.append(pathlib.Path(corpus))
+    seeds = [seed for folder in folders if folder.exists() for seed in seeds_in(folder)]
+    if not seeds:
+        parser.error("there is no IR to start from; name a folder with --seeds")
+    mutator = Mutator(seeds, arguments.seed)
+    if arguments.show is not None:
+        return _show(mutator, arguments.show)
+    return _run(arguments, mutator, Counter(seed.origin for seed in seeds))
+
+
+def _show(mutator: Mutator, number: int) -> int:
+    text = mutator.make(number)[1]
+    sys.stdout.buffer.write(text.encode("utf-8", "surrogatepass"))
+    _, finding = examine_module(mutator, number)
+    sys.stdout.flush()
+    sys.stderr.write(f"{finding.signature}\n{finding.detail}\n" if finding else "no finding\n")
+    return 0 if finding is None else 1
+
+
+def _run(arguments: argparse.Namespace, mutator: Mutator, origins: Counter[str]) -> int:
+    import fuzz_cases
+
+    wanted = tuple(arguments.only or DOORS)
+    doors: tuple[str, ...] = ()
+    if set(wanted) - {"ir"}:
+        import fuzz_doors
+
+        doors = tuple(d for d in wanted if d in fuzz_doors.INPUTS and fuzz_doors.is_there(d, _say))
+    _say(f"seed {arguments.seed}, {arguments.jobs} jobs, {origins.total()} texts to start from")
+    start = time.monotonic()
+    totals = run(mutator, doors, arguments)
+    seconds = time.monotonic() - start
+    if "c" in wanted:
+        import fuzz_doors
+
+        for finding in fuzz_doors.c_calls(arguments.seed, totals.others, _say):
+            totals.add(0, finding)
+    for number, finding in totals.findings.values():
+        _say(f"\nfinding: {finding.signature} ({totals.times[finding.signature]} times)")
+        _say(f"  --seed {arguments.seed} --show {number}: {finding.step}")
+        _say(f"  {finding.detail}")
+        path = fuzz_cases.keep(finding, arguments.cases)
+        if path is not None:
+            _say(f"  reduced: {path}")
+    summary = _summary(totals, arguments, seconds, origins)
+    if arguments.out is not None:
+        arguments.out.write_text(json.dumps(summary, indent=1) + "\n")
+    others = ", ".join(f"{count} {door}" for door, count in sorted(totals.others.items()))
+    _say(
+        f"\n{summary['modules']} modules ({summary['modules_a_second']} a second)"
+        f"{', ' + others if others else ''}: {summary['foreign_exceptions']} foreign exceptions, "
+        f"{summary['hangs']} hangs, {summary['differing_round_trips']} differing round trips, "
+        f"{summary['left_invalid']} modules left invalid"
+    )
+    return 1 if totals.findings else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+ttng.tmem_load()(){}->

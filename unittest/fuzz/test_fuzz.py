@@ -1,0 +1,177 @@
+"""``tools/fuzz.py`` finds faults that are planted, reduces them, and finds none otherwise."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import time
+from random import Random
+
+import pytest
+from triton_ext.errors import ParseError
+from triton_ext.ir import Module
+
+TOOLS = pathlib.Path(__file__).resolve().parents[2] / "tools"
+SEED = """\
+module attributes {"ttg.num-warps" = 4 : i32} {
+  tt.func public @f(%x: i32, %y: i32) -> i32 {
+    %a = arith.addi %x, %y : i32
+    %b = arith.muli %a, %x : i32
+    tt.return %b : i32
+  }
+}
+"""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def importable():
+    sys.path.insert(0, str(TOOLS))
+    yield
+    sys.path.remove(str(TOOLS))
+
+
+def tool(name):
+    return importlib.import_module(name)
+
+
+def examine(text, **options):
+    return tool("fuzz_ir").examine(text, Random(0), passes=(), edits=0, **options)
+
+
+def test_a_module_without_a_fault():
+    assert examine(SEED) is None
+    assert examine("module {") is None  # refused, as it should be
+    for seed in range(20):
+        ir = tool("fuzz_ir")
+        assert ir.examine(SEED, Random(seed), passes=ir.pass_names(), edits=2) is None
+
+
+def test_a_foreign_exception(monkeypatch):
+    def faulty(module):
+        if "arith.muli" in str(module):
+            raise KeyError("planted")
+
+    monkeypatch.setattr(Module, "verify", faulty)
+    found = examine(SEED)
+    assert (found.kind, found.step) == ("exception", "verify")
+    assert found.signature.startswith("exception KeyError at ")
+    assert examine(SEED.replace("muli", "addi")) is None
+
+
+def test_another_text(monkeypatch):
+    monkeypatch.setattr(Module, "__str__", lambda module: module.source.text.rstrip())
+    found = examine(SEED)
+    assert (found.kind, found.step) == ("round trip", "print")
+
+
+def test_a_hang(monkeypatch):
+    ir = tool("fuzz_ir")
+    monkeypatch.setattr(ir, "LIMIT_SECONDS", 0.2)
+
+    def endless(module):
+        while True:
+            pass
+
+    monkeypatch.setattr(Module, "verify", endless)
+    found = examine(SEED)
+    assert (found.kind, found.step) == ("hang", "verify")
+    assert signal.getitimer(signal.ITIMER_PROF) == (0.0, 0.0)
+
+
+def test_errors_of_ours_are_none(monkeypatch):
+    def refusing(module):
+        raise ParseError("planted")
+
+    monkeypatch.setattr(Module, "verify", refusing)
+    assert examine(SEED) is None
+
+
+def test_a_finding_is_reduced_and_kept(monkeypatch, tmp_path):
+    def faulty(module):
+        if "arith.muli" in str(module):
+            raise KeyError("planted")
+
+    monkeypatch.setattr(Module, "verify", faulty)
+    path = tool("fuzz_cases").keep(examine(SEED), tmp_path / "cases")
+    assert path.parent == tmp_path / "cases"
+    text = path.read_text()
+    assert "arith.muli" in text
+    assert len(text) < 60
+
+
+def test_reduction_takes_away_what_can_go():
+    lines = "".join(f"line {number}\n" for number in range(100))
+    found = tool("fuzz_cases").reduced(lines, lambda text: "7" in text and "3" in text)
+    assert sorted(found) == ["3", "7"]
+
+
+def test_a_module_of_a_run_is_always_the_same():
+    ir = tool("fuzz_ir")
+    seeds = [ir.Seed("a", SEED), ir.Seed("b", SEED.replace("addi", "subi"))]
+    first, second, other = (ir.Mutator(seeds, seed) for seed in (3, 3, 4))
+    texts = [first.make(number)[1] for number in range(200)]
+    assert texts == [second.make(number)[1] for number in range(200)]
+    assert texts != [other.make(number)[1] for number in range(200)]
+    assert len(set(texts)) > 150
+
+
+@pytest.mark.parametrize("door", ["command-lines", "tables", "descriptors"])
+def test_other_doors(door):
+    doors, ir = tool("fuzz_doors"), tool("fuzz_ir")
+    said = []
+    if not doors.is_there(door, said.append):
+        pytest.skip(said[0])
+    for seed in range(60):
+        text, run = doors.INPUTS[door](Random(seed))
+        found = ir.guarded(door, text, run)
+        assert found is None, f"{text}\n{found.detail}"
+
+
+def run_tool(*arguments, folder):
+    seeds = folder / "seeds" / "3.9.0"
+    seeds.mkdir(parents=True, exist_ok=True)
+    (seeds / "a.mlir").write_text(SEED)
+    command = [sys.executable, str(TOOLS / "fuzz.py"), "--only", "ir", "--seed", "1"]
+    command += ["--seeds", str(folder / "seeds"), "--cases", str(folder / "cases"), *arguments]
+    environment = {k: v for k, v in os.environ.items() if k != "TRITON_EXT_CORPUS"}
+    return subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+
+
+def test_the_command_line(tmp_path):
+    start = time.monotonic()
+    out = tmp_path / "out.json"
+    done = run_tool("--modules", "300", "--jobs", "2", "--out", str(out), folder=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "seed 1, 2 jobs" in done.stdout
+    assert "300 modules" in done.stdout
+    summary = json.loads(out.read_text())
+    assert summary["modules"] == 300
+    assert summary["seeds"]["3.9.0"] == 1
+    for count in ("foreign_exceptions", "hangs", "differing_round_trips", "left_invalid"):
+        assert summary[count] == 0
+    assert summary["findings"] == []
+    assert time.monotonic() - start < 120
+
+
+def test_it_stops_by_itself(tmp_path):
+    done = run_tool("--minutes", "0.02", "--jobs", "1", folder=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_one_module_is_shown(tmp_path):
+    done = run_tool("--show", "17", folder=tmp_path)
+    assert done.stderr.endswith("no finding\n")
+    assert done.stdout
+    assert done.stdout == run_tool("--show", "17", folder=tmp_path).stdout
+
+
+def test_wrong_command_lines(tmp_path):
+    assert run_tool("--jobs", "0", folder=tmp_path).returncode == 2
+    done = run_tool("--seeds", str(tmp_path / "gone"), folder=tmp_path)
+    assert done.returncode == 2
+    assert "there is no" in done.stderr
