@@ -15,11 +15,10 @@ import sys
 from dataclasses import dataclass, replace
 from typing import Any
 
-from triton_ext.ops.conv_config import SMEM_BYTES
 from triton_ext.ops.core import planner
 from triton_ext.ops.core.case import Case
 from triton_ext.ops.core.descriptors import packed_strides
-from triton_ext.ops.core.device import Device, device_of
+from triton_ext.ops.core.device import SMEM_BYTES, Device, device_of
 from triton_ext.ops.core.problem import ConvProblem
 from triton_ext.ops.families.few_channels import FEW_CHANNELS
 from triton_ext.ops.rewrites.packing import RowPacking

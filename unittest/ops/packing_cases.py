@@ -10,13 +10,13 @@ import torch
 from fprop_cases import Case, convolve
 from fprop_cases import draw as draw_any
 from planned import plan_fprop
-from triton_ext.ops.conv_config import ConvConfig
-from triton_ext.ops.conv_gemm import ConvPlan
 from triton_ext.ops.core import planner
 from triton_ext.ops.core.case import Case as PlannerCase
 from triton_ext.ops.core.device import device_of
 from triton_ext.ops.core.epilogue import EpilogueSpec
 from triton_ext.ops.core.problem import ConvProblem
+from triton_ext.ops.families.gemm import ConvPlan
+from triton_ext.ops.families.gemm_config import ConvConfig
 from triton_ext.ops.families.gluon import GluonPlan
 from triton_ext.ops.families.gluon_config import TileConfig
 from triton_ext.ops.rewrites.packing import RowPacking

@@ -22,19 +22,19 @@ from planned import plan_dgrad, plan_fprop, plan_wgrad
 from problem_cases import channels_last, problem_of
 from triton_ext.errors import UnsupportedError
 from triton_ext.host import capabilities
-from triton_ext.ops.conv_config import SMEM_BYTES, channel_block
 from triton_ext.ops.core import planner
 from triton_ext.ops.core.descriptors import packed_strides
-from triton_ext.ops.core.device import Device
+from triton_ext.ops.core.device import SMEM_BYTES, Device
 from triton_ext.ops.core.epilogue import EpilogueSpec
+from triton_ext.ops.core.plan import InputGradientPlan
 from triton_ext.ops.core.refusals import DTYPES
 from triton_ext.ops.families import gluon
+from triton_ext.ops.families.gemm_config import channel_block
 from triton_ext.ops.families.gluon import GLUON, GluonPlan
 from triton_ext.ops.families.gluon_config import ping_pong
 from triton_ext.ops.families.gluon_cost import TURNED_CONFIGS
 from triton_ext.ops.families.wgrad import PackedWgradPlan, WgradPlan
 from triton_ext.ops.kernels.row_copy import CopyLauncher, RowCopy
-from triton_ext.ops.rewrites.as_fprop import ForwardDgradPlan
 from triton_ext.ops.rewrites.packing import RowPacking, packing_reasons, violations
 
 IM2COL = capabilities()["im2col"]
@@ -489,12 +489,12 @@ def test_a_model_packs_gradients_of_inputs_of_few_output_channels(monkeypatch):
 
     end = problem_of(ci=128, co=3, size=(512, 512), padding=1)
     plan = plan_of(end)
-    assert isinstance(plan, ForwardDgradPlan)
+    assert isinstance(plan, InputGradientPlan)
     assert plan.problem is end
     assert plan.plain.row_copies is not None
     assert plan.plain.y_shape == end.x_shape
     for other in (replace(end, out_channels=64), replace(end, stride=(2, 2))):
-        assert not isinstance(plan_of(other), ForwardDgradPlan)
+        assert not isinstance(plan_of(other), InputGradientPlan)
 
 
 def copy_ptx(device, *copies):

@@ -41,11 +41,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from triton_ext import backends
-from triton_ext.ops.conv_config import channel_block, least_block
 from triton_ext.ops.core.descriptors import ROW_BYTES, packed_strides
 from triton_ext.ops.core.device import H200
 from triton_ext.ops.core.memory_format import channels_last_strides
 from triton_ext.ops.core.problem import ConvProblem
+from triton_ext.ops.families.gemm_config import channel_block, least_block
 
 __all__ = [
     "MARGIN",
