@@ -97,7 +97,7 @@ def describe(plan: Any) -> str:
     Args:
         plan: Of any direction.
     """
-    from triton_ext.ops.tuning_store.kinds import encode
+    from triton_ext.ops.core.tables import encode
 
     inner = getattr(plan, "plain", plan)
     words = [type(plan).__name__, type(inner.config).__name__]

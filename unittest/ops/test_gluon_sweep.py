@@ -241,8 +241,8 @@ def test_choosing_runs_over_the_layers_of_resnet():
 
 def test_models_are_judged_on_some_layers_within_the_time(tmp_path, monkeypatch, capsys):
     """What ``choosing --what model`` asks of the tuning, and what it says of its answers."""
+    from triton_ext.ops.core.tables import Entry
     from triton_ext.ops.tuning import processes, runs
-    from triton_ext.ops.tuning_store.files import Entry
 
     asked = []
 

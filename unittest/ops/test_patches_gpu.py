@@ -16,7 +16,7 @@ from planned import plan_dgrad
 from problem_cases import channels_last, problem_of
 from triton_ext.ops import conv2d, conv_transpose2d
 from triton_ext.ops.core.device import device_of
-from triton_ext.ops.kernels.patches import PatchDgradPlan
+from triton_ext.ops.families.patches import PatchDgradPlan
 
 skip_without_gpu()
 pytestmark = MARKS

@@ -17,10 +17,10 @@ from torch.nn.parameter import is_lazy
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
-from triton_ext.ops.api.calls import DGRAD, FPROP, FUSED, INTO, WGRAD, Operator
 from triton_ext.ops.api.checks import kind_of
+from triton_ext.ops.api.operators import OPERATORS, Operator
 from triton_ext.ops.core.case import Case, Direction
-from triton_ext.ops.core.epilogue import PLAIN, EpilogueArguments, EpilogueSpec
+from triton_ext.ops.core.epilogue import PLAIN, EpilogueSpec
 from triton_ext.ops.core.parameters import ConvParameters
 from triton_ext.ops.core.planner import refusals_on
 from triton_ext.ops.core.problem import ConvProblem
@@ -149,38 +149,13 @@ def _read_backward(
         yield Case(direction="wgrad", problem=problem, dtype=x.dtype)
 
 
-# Readers of the operators' calls, which get the parameters as one value.
+def _reader(operator: Operator) -> Callable[..., Iterator[Case]]:
+    def read(*arguments: Any) -> Iterator[Case]:
+        call = operator.call(arguments)
+        if call.epilogue.function is None:
+            yield call.case().dense
 
-
-def _read_fprop(x: Any, weight: Any, bias: Any, parameters: Any, _: Any) -> Iterator[Case]:
-    epilogue = PLAIN if bias is None else EpilogueSpec(bias=True)
-    problem = parameters.problem(_shape(x.shape), _shape(weight.shape))
-    yield Case(direction="fprop", problem=problem, dtype=x.dtype, epilogue=epilogue)
-
-
-def _read_dgrad(
-    dy: Any, weight: Any, bias: Any, parameters: Any, input_size: Any, _: Any
-) -> Iterator[Case]:
-    x_shape = (dy.shape[0], weight.shape[1] * parameters.groups, *input_size)
-    problem = parameters.problem(_shape(x_shape), _shape(weight.shape))
-    yield Case(direction="dgrad", problem=problem, dtype=dy.dtype)
-
-
-def _read_wgrad(x: Any, dy: Any, parameters: Any, filter_size: Any, _: Any) -> Iterator[Case]:
-    w_shape = (dy.shape[1], x.shape[1] // parameters.groups, *filter_size)
-    problem = parameters.problem(_shape(x.shape), _shape(w_shape))
-    yield Case(direction="wgrad", problem=problem, dtype=x.dtype)
-
-
-def _read_fused(x: Any, weight: Any, *arguments: Any) -> Iterator[Case]:
-    *operands, parameters, activation, out_dtype, function, _, out, amax = arguments
-    if function is not None:
-        return
-    fields = (*operands, activation, out_dtype, None, out, amax)
-    epilogue = EpilogueArguments._make(fields)
-    problem = parameters.problem(_shape(x.shape), _shape(weight.shape))
-    spec = epilogue.spec(problem.y_shape, None)
-    yield Case(direction="fprop", problem=problem, dtype=x.dtype, epilogue=spec)
+    return read
 
 
 _READERS: dict[str, Callable[..., Iterator[Case]]] = {
@@ -189,16 +164,9 @@ _READERS: dict[str, Callable[..., Iterator[Case]]] = {
 }
 
 
-def _add_reader(operator: Operator, read: Callable[..., Iterator[Case]]) -> None:
-    for name in filter(None, (operator.name, operator.differentiable)):
-        _READERS[f"triton_ext.{name}.default"] = operator.flat(read)
-
-
-_add_reader(FPROP, _read_fprop)
-_add_reader(DGRAD, _read_dgrad)
-_add_reader(WGRAD, _read_wgrad)
-_add_reader(FUSED, lambda *arguments: _read_fused(*arguments, None, None))
-_add_reader(INTO, _read_fused)
+for _operator in OPERATORS:
+    for _name in filter(None, (_operator.name, _operator.differentiable)):
+        _READERS[f"triton_ext.{_name}.default"] = _reader(_operator)
 
 
 def collect(

@@ -19,17 +19,11 @@ from triton_ext.ops.core.case import DIRECTIONS, Case, Direction
 from triton_ext.ops.core.device import KNOWN
 from triton_ext.ops.core.problem import ConvProblem
 from triton_ext.ops.core.refusals import DTYPES
+from triton_ext.ops.core.tables import Table, TableError, read_table, user_folder, user_path
 from triton_ext.ops.tuning.collect import Calls, check_inputs, collect, parse_shape
 from triton_ext.ops.tuning.processes import CompilePool
 from triton_ext.ops.tuning.runs import reload, tune
-from triton_ext.ops.tuning_store.files import (
-    Table,
-    TableError,
-    check_writable,
-    read_table,
-    update_table,
-)
-from triton_ext.ops.tuning_store.lookup import user_folder, user_path
+from triton_ext.ops.tuning.store import check_writable, update_table
 
 __all__ = ["CommandError", "load_model", "run"]
 

@@ -19,9 +19,8 @@ import torch.distributed as dist
 from triton_ext.errors import TritonExtError, UnsupportedError
 from triton_ext.ops.core.case import Case
 from triton_ext.ops.core.device import Device
+from triton_ext.ops.core.tables import RawEntry, lookup
 from triton_ext.ops.tuning.runs import Outcome, Report, check_options, reload, tune
-from triton_ext.ops.tuning_store.files import RawEntry
-from triton_ext.ops.tuning_store.lookup import lookup
 
 __all__ = ["JobError", "Warmup", "warmup_steps"]
 

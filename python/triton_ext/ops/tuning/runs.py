@@ -20,6 +20,20 @@ from triton_ext.errors import UnsupportedError
 from triton_ext.ops.core import dispatch_cache, planner
 from triton_ext.ops.core.case import Case
 from triton_ext.ops.core.device import Device, device_of
+from triton_ext.ops.core.tables import (
+    Entry,
+    KindError,
+    RawEntry,
+    Table,
+    TableError,
+    TuningWarning,
+    encode,
+    kind_of,
+    lookup,
+    read_choice,
+    read_table,
+    user_path,
+)
 from triton_ext.ops.tuning.calls import (
     MOST_CANDIDATES,
     candidates,
@@ -29,18 +43,8 @@ from triton_ext.ops.tuning.calls import (
 )
 from triton_ext.ops.tuning.processes import Compiled, CompilePool
 from triton_ext.ops.tuning.progress import Progress, make_progress
+from triton_ext.ops.tuning.store import update_table
 from triton_ext.ops.tuning.timing import Clock, EventClock, interleaved
-from triton_ext.ops.tuning_store.files import (
-    Entry,
-    RawEntry,
-    Table,
-    TableError,
-    TuningWarning,
-    read_table,
-    update_table,
-)
-from triton_ext.ops.tuning_store.kinds import KindError, encode, kind_of
-from triton_ext.ops.tuning_store.lookup import lookup, read_choice, user_path
 
 __all__ = ["Compiler", "Outcome", "Report", "Trial", "check_options", "reload", "tune", "use"]
 

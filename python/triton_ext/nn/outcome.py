@@ -1,4 +1,4 @@
-"""What became of a model's convolutions and norms, as data and as a table.
+"""Tables of a model's convolutions and norms: what conversion did, and who computed their calls.
 
 The table is drawn by rich where that is installed, and otherwise printed in plain columns.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TextIO
 
-__all__ = ["ALREADY_OURS", "Conversion", "Layer", "show"]
+__all__ = ["ALREADY_OURS", "Conversion", "Layer", "ModuleCalls", "Report", "show"]
 
 #: The reason why a converted layer is not converted.
 ALREADY_OURS = "it is ours already"
@@ -94,9 +94,75 @@ class Conversion:
             (_short(layer.name), _cut(layer.text), layer.outcome)
             for layer in (*self.layers, *self.norms)
         ]
-        widths = [max((len(row[i]) for row in rows), default=0) for i in range(2)]
-        lines = [f"{a:<{widths[0]}}  {b:<{widths[1]}}  {c}".rstrip() for a, b, c in rows]
-        return "\n".join([*lines, self.summary])
+        return "\n".join([*_columns(rows), self.summary])
+
+
+@dataclass(frozen=True, slots=True)
+class ModuleCalls:
+    """The calls of one converted module.
+
+    Attributes:
+        name: As ``named_modules`` calls it; empty for the model itself.
+        text: The module's class and its numbers, in one line.
+        ours: Calls that ran a kernel of this package.
+        torch: Calls that ran torch's convolution.
+        refusals: Why they did, and how often, the most frequent first.
+    """
+
+    name: str
+    text: str
+    ours: int
+    torch: int
+    refusals: tuple[tuple[str, int], ...]
+
+    @property
+    def outcome(self) -> str:
+        """Who computed the calls, in words."""
+        if not (self.ours or self.torch):
+            return "not called"
+        counts = [(self.ours, "by our kernels"), (self.torch, "by torch")]
+        text = ", ".join(f"{count} {who}" for count, who in counts if count)
+        refusals = "; ".join(f"{refusal} ({count})" for refusal, count in self.refusals)
+        return f"{text}: {refusals}" if refusals else text
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """Who computed the calls of a model's convolutions; its text is a table.
+
+    Attributes:
+        modules: The converted convolutions.
+        left: Names of the convolutions that are not converted; torch computes them.
+    """
+
+    modules: tuple[ModuleCalls, ...]
+    left: tuple[str, ...]
+
+    @property
+    def ours(self) -> int:
+        """Calls that ran a kernel of this package."""
+        return sum(each.ours for each in self.modules)
+
+    @property
+    def torch(self) -> int:
+        """Calls of converted modules that ran torch's convolution."""
+        return sum(each.torch for each in self.modules)
+
+    @property
+    def summary(self) -> str:
+        """The counts of all modules in one line."""
+        text = f"{self.ours + self.torch} calls of {len(self.modules)} converted convolutions"
+        text += f": {self.ours} by our kernels, {self.torch} by torch"
+        return f"{text}; not converted: {len(self.left)}" if self.left else text
+
+    def __str__(self) -> str:
+        rows = [(_short(each.name), _cut(each.text), each.outcome) for each in self.modules]
+        return "\n".join([*_columns(rows), self.summary])
+
+
+def _columns(rows: list[tuple[str, str, str]]) -> list[str]:
+    widths = [max((len(row[i]) for row in rows), default=0) for i in range(2)]
+    return [f"{a:<{widths[0]}}  {b:<{widths[1]}}  {c}".rstrip() for a, b, c in rows]
 
 
 def _short(name: str) -> str:
