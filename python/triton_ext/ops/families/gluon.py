@@ -36,6 +36,10 @@ class _Tiles(Family[TileConfig]):
 
     kind: ClassVar[str] = "gluon"
     config_type: ClassVar[type[TileConfig]] = TileConfig
+    is_gemm: ClassVar[bool] = True
+    tile_fields: ClassVar[tuple[str, ...]] = (
+        *("rows", "consumers", "ping_pong", "block_n_main", "block_n_rest"),
+    )
 
     def number_refusals(self, config: TileConfig, case: Case, device: Device) -> list[str]:
         return config.problems()
