@@ -45,8 +45,8 @@ from triton_ext.ops.hopper import wgrad_plan as hopper_plan  # noqa: E402
 from triton_ext.ops.hopper.wgrad_tiles import CONFIGS as CONFIGS_OF_MODEL  # noqa: E402
 from triton_ext.ops.hopper.wgrad_tiles import WgradTileChoice, WgradTileConfig  # noqa: E402
 from triton_ext.ops.rewrites.packing import PackedConfig  # noqa: E402
-from triton_ext.ops.tuning.calls import candidates  # noqa: E402
-from triton_ext.ops.tuning.compiling import target_only  # noqa: E402
+from triton_ext.ops.tuning.processes import target_only  # noqa: E402
+from triton_ext.ops.tuning.runs import candidates  # noqa: E402
 from triton_ext.ops.wgrad_config import SMEM_BYTES, WgradChoice  # noqa: E402
 
 NIGHTLY = os.environ.get("TRITON_EXT_NIGHTLY") == "1"

@@ -11,7 +11,7 @@ torch = pytest.importorskip("torch", reason="the benchmarks need torch, which is
 from triton_ext.host import capabilities  # noqa: E402
 from triton_ext.ops.conv_config import SMEM_BYTES  # noqa: E402
 from triton_ext.ops.core.device import Device, assumed_device  # noqa: E402
-from triton_ext.ops.tuning.calls import make_plan  # noqa: E402
+from triton_ext.ops.core.planner import make_plan  # noqa: E402
 
 from benchmarks import memcheck  # noqa: E402
 from benchmarks.conv_variants import case_of  # noqa: E402
