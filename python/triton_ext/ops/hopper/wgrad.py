@@ -64,7 +64,6 @@ A: adds, S: stores)
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
 from triton.experimental import gluon
@@ -78,6 +77,9 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 
 from triton_ext.gluon import nvidia as xnv
 from triton_ext.host.gluon_names import async_load, barrier, typed
+from triton_ext.ops.core.problem import ConvProblem
+from triton_ext.ops.families.gluon_wgrad_config import BLOCK_C as _BLOCK_C
+from triton_ext.ops.families.gluon_wgrad_config import WgradWork
 from triton_ext.ops.hopper.wgrad_parts import store_accumulator, wait_for
 from triton_ext.ops.hopper.wgrad_pipeline import (
     allocate_ring,
@@ -88,8 +90,6 @@ from triton_ext.ops.hopper.wgrad_pipeline import (
     segment,
     tile_blocks,
 )
-from triton_ext.ops.hopper.wgrad_tiles import BLOCK_C as _BLOCK_C
-from triton_ext.ops.hopper.wgrad_tiles import WgradWork
 from triton_ext.ops.kernels.gluon_pipeline import accumulator_layout, next_stage
 
 __all__ = ["WgradProblem", "conv_wgrad_kernel", "wgrad_problem"]
@@ -135,45 +135,30 @@ class WgradProblem(NamedTuple):
     padding: tuple[int, ...]
 
 
-def wgrad_problem(
-    work: WgradWork,
-    channels: tuple[int, int],
-    filter_size: Sequence[int],
-    dilation: Sequence[int],
-    walk: tuple[Sequence[int], Sequence[int], Sequence[int]],
-) -> WgradProblem:
-    """Returns what the kernels are told.
-
-    Args:
-        work: The tiles, and who computes them.
-        channels: Co and Ci.
-        filter_size: Per spatial dimension.
-        dilation: Per spatial dimension.
-        walk: Output size, stride and padding in front, each per spatial dimension.
-    """
+def wgrad_problem(work: WgradWork, problem: ConvProblem) -> WgradProblem:
+    """Returns the runtime argument of both kernels for a convolution and its tiles."""
     partition = work.partition
-    output_size, stride, padding = walk
     return WgradProblem(
-        co=channels[0],
-        ci=channels[1],
+        co=problem.out_channels,
+        ci=problem.in_channels,
         dy_tiles=work.dy_tiles,
         steps=partition.steps,
         waves=partition.waves,
         rest=max(partition.rest, 1),
-        first_split=partition.waves * partition.ctas,
+        first_split=partition.waves * partition.programs,
         splits=partition.splits,
         parts=partition.slots,
         add_in_place=int(work.add_in_place),
-        filter_size=_three(filter_size),
-        dilation=_three(dilation),
-        output_size=tuple(output_size),
-        stride=tuple(stride),
-        padding=tuple(padding),
+        filter_size=_three(problem.filter_size),
+        dilation=_three(problem.dilation),
+        output_size=problem.output_size,
+        stride=problem.stride,
+        padding=tuple(low for low, _ in problem.padding),
     )
 
 
-def _three(values: Sequence[int]) -> tuple[int, int, int]:
-    d, h, w = (1,) * (3 - len(values)) + tuple(values)
+def _three(values: tuple[int, ...]) -> tuple[int, int, int]:
+    d, h, w = (1,) * (3 - len(values)) + values
     return d, h, w
 
 

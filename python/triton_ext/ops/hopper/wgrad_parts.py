@@ -11,8 +11,8 @@ from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared,
 from triton.language.extra.cuda import gdc_wait
 
 from triton_ext.host.gluon_names import async_store, typed
+from triton_ext.ops.families.gluon_wgrad_config import BLOCK_C as _BLOCK_C
 from triton_ext.ops.hopper.wgrad_pipeline import tile_blocks
-from triton_ext.ops.hopper.wgrad_tiles import BLOCK_C as _BLOCK_C
 from triton_ext.ops.kernels.gluon_pipeline import accumulator_layout, stores_in_flight
 
 __all__ = ["reduce_kernel", "store_accumulator", "wait_for"]

@@ -13,7 +13,7 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier
 
 from triton_ext.host.gluon_names import aggregate, allocate_mbarrier
-from triton_ext.ops.hopper.wgrad_tiles import BLOCK_C as _BLOCK_C
+from triton_ext.ops.families.gluon_wgrad_config import BLOCK_C as _BLOCK_C
 
 __all__ = [
     "Ring",

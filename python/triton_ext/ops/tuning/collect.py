@@ -14,10 +14,10 @@ from torch.nn.parameter import is_lazy
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
-from triton_ext.ops.api.calls import DGRAD, FPROP, FUSED, INTO, WGRAD
 from triton_ext.ops.api.checks import kind_of
+from triton_ext.ops.api.operators import OPERATORS, Operator
 from triton_ext.ops.core.case import Case, Direction
-from triton_ext.ops.core.epilogue import PLAIN, EpilogueArguments, EpilogueSpec
+from triton_ext.ops.core.epilogue import PLAIN, EpilogueSpec
 from triton_ext.ops.core.parameters import ConvParameters
 from triton_ext.ops.core.planner import refusals_on
 from triton_ext.ops.core.problem import ConvProblem
@@ -139,54 +139,24 @@ def _read_backward(grad: Any, x: Any, weight: Any, _: Any, *rest: Any) -> Iterat
         yield Case(direction="wgrad", problem=problem, dtype=x.dtype)
 
 
-# Those of our operators get the parameters as one value.
+def _reader(operator: Operator) -> Callable[..., Iterator[Case]]:
+    def read(*arguments: Any) -> Iterator[Case]:
+        call = operator.call(arguments)
+        if call.epilogue.function is None:
+            yield call.case().dense
 
-
-def _read_fprop(x: Any, weight: Any, bias: Any, parameters: Any, _: Any) -> Iterator[Case]:
-    epilogue = PLAIN if bias is None else EpilogueSpec(bias=True)
-    problem = parameters.problem(_shape(x.shape), _shape(weight.shape))
-    yield Case(direction="fprop", problem=problem, dtype=x.dtype, epilogue=epilogue)
-
-
-def _read_dgrad(
-    dy: Any, weight: Any, bias: Any, parameters: Any, input_size: Any, _: Any
-) -> Iterator[Case]:
-    x_shape = (dy.shape[0], weight.shape[1] * parameters.groups, *input_size)
-    problem = parameters.problem(_shape(x_shape), _shape(weight.shape))
-    yield Case(direction="dgrad", problem=problem, dtype=dy.dtype)
-
-
-def _read_wgrad(x: Any, dy: Any, parameters: Any, filter_size: Any, _: Any) -> Iterator[Case]:
-    w_shape = (dy.shape[1], x.shape[1] // parameters.groups, *filter_size)
-    problem = parameters.problem(_shape(x.shape), _shape(w_shape))
-    yield Case(direction="wgrad", problem=problem, dtype=x.dtype)
-
-
-def _read_into(x: Any, weight: Any, *arguments: Any) -> Iterator[Case]:
-    *operands, parameters, activation, out_dtype, function, _, out, amax = arguments
-    if function is None:
-        epilogue = EpilogueArguments._make((*operands, activation, out_dtype, None, out, amax))
-        problem = parameters.problem(_shape(x.shape), _shape(weight.shape))
-        spec = epilogue.spec(problem.y_shape, None)
-        yield Case(direction="fprop", problem=problem, dtype=x.dtype, epilogue=spec)
-
-
-def _read_fused(*arguments: Any) -> Iterator[Case]:
-    return _read_into(*arguments, None, None)
+    return read
 
 
 _READERS: dict[str, Callable[..., Iterator[Case]]] = {
     "aten.convolution.default": _read_convolution,
     "aten.convolution_backward.default": _read_backward,
 } | {
-    f"triton_ext.{name}.default": operator.flat(read)
-    for operator, read in (
-        (FPROP, _read_fprop), (DGRAD, _read_dgrad), (WGRAD, _read_wgrad), (FUSED, _read_fused),
-        (INTO, _read_into),
-    )
+    f"triton_ext.{name}.default": _reader(operator)
+    for operator in OPERATORS
     for name in (operator.name, operator.differentiable)
     if name
-}  # fmt: skip
+}
 
 
 # ---- A model's calls ----------------------------------------------------------------------------

@@ -40,6 +40,7 @@ __all__ = [
     "Compiled",
     "Processes",
     "TargetOnlyDriver",
+    "compile_kernels",
     "compile_plan",
     "serve",
     "target_only",
@@ -96,13 +97,11 @@ def target_only(capability: tuple[int, int]) -> None:
     driver.set_active(TargetOnlyDriver(GPUTarget("cuda", major * 10 + minor, 32)))
 
 
-def compile_plan(case: Case, config: Any, machine: Device) -> int:
-    """Compiles all kernels of a case's plan; returns the shared memory that the largest asks for.
+def compile_kernels(case: Case, config: Any, machine: Device) -> list[Any]:
+    """Compiles all kernels of a case's plan for a GPU that need not be there.
 
-    Args:
-        case: The case.
-        config: The configuration.
-        machine: The device that they are to run on.
+    Returns:
+        Triton's compiled kernels; their ``asm`` holds TTGIR, PTX and cubin.
     """
     meta = torch.device("meta")
     with assumed_device(machine), compiling() as kernels:
@@ -110,7 +109,12 @@ def compile_plan(case: Case, config: Any, machine: Device) -> int:
         planner.make_plan.cache_clear()
         plan = planner.make_plan(case.dense, meta, config)
         run_plan(case, plan, make_tensors(case, meta))
-    return max(int(kernel.metadata.shared) for kernel in kernels)
+    return kernels
+
+
+def compile_plan(case: Case, config: Any, machine: Device) -> int:
+    """Compiles as :func:`compile_kernels`; returns the largest shared memory of a kernel."""
+    return max(int(kernel.metadata.shared) for kernel in compile_kernels(case, config, machine))
 
 
 def serve(do: Callable[[dict[str, Any]], int]) -> None:

@@ -4,57 +4,42 @@ Symbols: x [N, ([D, [H,]] W), Ci], dy [N, (out_d, (out_h,)) out_w, Co], dw [Co, 
 all channels-last; taps = T * R * S.
 
 GEMM mapping: the rows of dw are output channels, its columns (tap, input channel) pairs, and the
-reduction runs over the output pixels of all images.  A step has BLOCK_PIXELS of them.  Both
-operands lie as [pixels, channels] in shared memory, a TMA load each, tiled for dy and im2col for x;
-dy is read transposed.  WGMMA reads operands of this order for 16-bit types only.
+reduction runs over the output pixels of all images, BLOCK_PIXELS of them in a k iteration.  Both
+operands lie as [pixels, channels] in shared memory, one TMA load each, tiled for dy and im2col for
+x; dy is read transposed, which WGMMA does for 16-bit types only.
 
     dw[co, tap, ci] = sum over pixels of dy[pixel, co] * x[im2col(pixel, tap), ci]
 
 A tile is [BLOCK_CO, BLOCK_CI] of TAPS_PER_TILE consecutive taps: a block of dy is loaded once for
-all of them, and the blocks of x are nearly the same pixels, which then come from L2.
-
-A 1x1 filter with stride 1 and no padding reads x as a matrix, through tiled loads.
+all of them, and the blocks of x are nearly the same pixels, which then come from L2.  A 1x1 filter
+with stride 1 and no padding reads x as a matrix, through tiled loads.
 
 Tails need no masks in the reduction: pixels past the last image and channels past the last read as
 zero.
 
-Groups: a block of dy meets the blocks of x from the first channel of its first group on.  What it
-gives with channels of other groups is not stored.  So small groups, down to one channel, share a
-block, and its loads.
+Groups: a block of dy meets the blocks of x from the first channel of its first group on.  Its
+products with channels of other groups are not stored.  So small groups, down to one channel, share
+a block, and its loads.
 
-Who reduces what (``wgrad_config.Partition``): rounds of whole tiles, one per program, go to dw.
-Tiles that are left after the last full round are split over pixels; their parts go to a workspace
-in fp32, and ``wgrad_reduce_kernel`` adds them in the order of the pixels.  Nothing is added
-atomically: the same input gives the same bits, whichever multiprocessor computes what.
+Split-K (``families/wgrad_config.Partition``): full rounds of tiles, one per program, go to dw.  The
+k iterations of the remaining tiles are split; their parts go to a workspace in fp32, and
+``wgrad_reduce_kernel`` adds them in the order of the pixels.  Nothing is added atomically: results
+have the same bits in every run.
 """
 
 from __future__ import annotations
 
-import math
-from typing import Any
-
 import triton
 import triton.language as tl
-from triton.backends.compiler import GPUTarget
-from triton.compiler import ASTSource
 
 import triton_ext.language as tle
-from triton_ext.ops.core.device import IS_INTERPRETED
-from triton_ext.ops.wgrad_config import Reduction, WgradTiles
 
-__all__ = [
-    "compile_conv_wgrad",
-    "compile_reduce",
-    "conv_wgrad_kernel",
-    "kernel_constants",
-    "reduce_constants",
-    "wgrad_reduce_kernel",
-]
+__all__ = ["conv_wgrad_kernel", "wgrad_reduce_kernel"]
 
 
 @triton.jit
 def _tap_offsets(tap, dilation, FILTER: tl.constexpr):
-    """im2col offsets of a tap, counted w fastest."""
+    """Returns the im2col offsets of a tap; the last dimension is the fastest."""
     if len(FILTER) == 1:
         return (tap * dilation[0],)
     elif len(FILTER) == 2:
@@ -79,7 +64,7 @@ def _load_x(
     TAPS: tl.constexpr,
     IS_MATRIX: tl.constexpr,
 ):
-    """A block of x seen through a tap; taps past the last are the last."""
+    """Loads a block of x seen through a tap; taps past the last are the last."""
     if IS_MATRIX:
         return x_desc.load([pixel, channel])
     else:
@@ -94,8 +79,8 @@ def _reduce_pixels(
     co,  # first channel of dy
     ci,  # first channel of x
     tap,  # first tap
-    first,  # first step
-    last,  # step behind the last one
+    first,  # first k iteration
+    last,  # the one after the last
     size,
     stride,
     padding,
@@ -109,7 +94,7 @@ def _reduce_pixels(
     TAPS_PER_TILE: tl.constexpr,
     DOT_DTYPE: tl.constexpr,
 ):
-    """The accumulators of a tile for some steps, one per tap."""
+    """Returns the accumulators of a tile over some k iterations, one per tap."""
     accumulators = ()
     for _ in tl.static_range(TAPS_PER_TILE):
         accumulators += (tl.zeros((BLOCK_CO, BLOCK_CI), tl.float32),)  # type: ignore[assignment]
@@ -138,7 +123,7 @@ def _filter_pointers(
     TAPS: tl.constexpr,
     GROUPED: tl.constexpr,
 ):
-    """Where elements of dw [Co, taps, Ci / groups] lie, and whether there are such elements."""
+    """Pointers to elements of dw [Co, taps, Ci / groups], and the mask of those that exist."""
     # Taps past the last have no rows.
     mask_co = offs_co < tl.where(tap < TAPS, co, 0)
     rows = (offs_co.to(tl.int64) * TAPS + tap) * group_ci
@@ -169,8 +154,8 @@ def _store_tile(
     STORE_PARTS: tl.constexpr,
     DTYPE: tl.constexpr,
 ):
-    """Rounds a block of dw and stores what lies within dw."""
-    # By TMA, what is past the last channel or tap is outside of the tensor and not stored.
+    """Rounds a block and stores what lies within dw."""
+    # TMA does not store what is past the last channel or tap.
     if dw_desc is not None and STORE_PARTS == 1:
         block = acc.to(DTYPE).reshape(BLOCK_CO, 1, BLOCK_CI)
         dw_desc.store([first_co, tap, first_ci], block)
@@ -201,7 +186,7 @@ def _store_part(
 
     A row is [repetition, warp, half, group of 4 lanes], a column [j, pair, element]; the line is
     [repetition, j, warp, group, pair, half, element], of which a thread has the last two: 16 bytes
-    each, side by side, without a way through shared memory.
+    each, side by side: nothing goes through shared memory.
     """
     REPETITIONS: tl.constexpr = BLOCK_CO // (16 * NUM_WARPS)
     split = acc.reshape(REPETITIONS, NUM_WARPS, 2, 8, BLOCK_CI // 8, 4, 2)
@@ -221,12 +206,12 @@ def _tile_position(
     TAPS_PER_TILE: tl.constexpr,
     GROUPED: tl.constexpr,
 ):
-    """First output channel, input channel and tap of a tile; output channels are the fastest."""
+    """Returns a tile's first output channel, the fastest to change, input channel and tap."""
     first_co = tile % co_blocks * BLOCK_CO
     rest = tile // co_blocks
     first_ci = rest // TAP_GROUPS * BLOCK_CI
     if GROUPED:
-        # Rounded down to 8 channels, 16 bytes, on which a block of a TMA load begins.
+        # Rounded down to 8 channels, 16 bytes, on which TMA loads begin.
         first_ci += first_co // group_co * group_ci // 8 * 8
     return first_co, first_ci, rest % TAP_GROUPS * TAPS_PER_TILE
 
@@ -285,15 +270,14 @@ def conv_wgrad_kernel(
                     group_ci, TAPS, GROUPED, BLOCK_CO, BLOCK_CI, STORE_PARTS, DTYPE,
                 )  # fmt: skip
     if HAS_PARTS:
-        # Programs with neighbouring numbers have the same pixels of different tiles: what one of
-        # them loads another one loads at the same time, and L2 answers both at once.
+        # Neighbouring programs have the same pixels of different tiles: L2 answers both at once.
         for slot in tl.range(program, split_tiles * splits, tl.num_programs(0)):
             part = slot // split_tiles
             first_co, first_ci, tap = _tile_position(
                 whole_tiles + slot % split_tiles, co_blocks, group_co, group_ci,
                 TAP_GROUPS, BLOCK_CO, BLOCK_CI, TAPS_PER_TILE, GROUPED,
             )  # fmt: skip
-            # The first steps % splits parts have one step more.
+            # The first steps % splits parts have one iteration more.
             first = part * (steps // splits) + min(part, steps % splits)
             last = (part + 1) * (steps // splits) + min(part + 1, steps % splits)
             accumulators = _reduce_pixels(
@@ -367,175 +351,3 @@ def wgrad_reduce_kernel(
         dw_ptr, offs_co, offs_ci, first_tap + turn, co, group_co, group_ci, TAPS, GROUPED
     )
     tl.store(pointers, values.to(DTYPE), mask=mask)
-
-
-def kernel_constants(
-    tiles: WgradTiles,
-    filter_size: tuple[int, ...],
-    dtype: tl.dtype,
-    out_dtype: tl.dtype,
-    *,
-    is_grouped: bool,
-    is_matrix: bool,
-) -> dict[str, Any]:
-    """Returns the first kernel's constexpr arguments, in the order of its parameters.
-
-    Args:
-        tiles: The tile configuration and who computes which tile.
-        filter_size: ([T, [R,]] S).
-        dtype: Of x and dy.
-        out_dtype: Of dw.
-        is_grouped: Whether there is more than one group.
-        is_matrix: Whether x is read as a matrix.
-    """
-    config, partition = tiles.config, tiles.partition
-    return {
-        "FILTER": filter_size,
-        "TAPS": math.prod(filter_size),
-        "GROUPED": is_grouped,
-        "IS_MATRIX": is_matrix,
-        "HAS_WHOLE": partition.whole_tiles > 0,
-        "HAS_PARTS": partition.parts > 0,
-        "BLOCK_CO": config.block_co,
-        "BLOCK_CI": config.block_ci,
-        "BLOCK_PIXELS": config.block_pixels,
-        "TAPS_PER_TILE": config.taps,
-        "NUM_WARPS": config.num_warps,
-        "STORE_PARTS": config.store_parts,
-        "DTYPE": out_dtype,
-        # Triton's interpreter multiplies the bits of bf16 operands as integers (3.6 to 3.9).
-        "DOT_DTYPE": tl.float32 if IS_INTERPRETED else dtype,
-    }
-
-
-def reduce_constants(
-    tiles: WgradTiles,
-    reduction: Reduction,
-    taps: int,
-    out_dtype: tl.dtype,
-    *,
-    is_grouped: bool,
-) -> dict[str, Any]:
-    """Returns the second kernel's constexpr arguments, in the order of its parameters.
-
-    Args:
-        tiles: The tile configuration and who computes which tile.
-        reduction: How the second kernel is compiled.
-        taps: Of the filter.
-        out_dtype: Of dw.
-        is_grouped: Whether there is more than one group.
-    """
-    config = tiles.config
-    return {
-        "TAPS": taps,
-        "GROUPED": is_grouped,
-        "BLOCK_CO": config.block_co,
-        "BLOCK_CI": config.block_ci,
-        "TAPS_PER_TILE": config.taps,
-        "NUM_WARPS": config.num_warps,
-        "COLUMNS": reduction.columns,
-        "UNROLL": reduction.unroll,
-        "WAITS": not IS_INTERPRETED,
-        "DTYPE": out_dtype,
-    }
-
-
-def compile_conv_wgrad(
-    tiles: WgradTiles,
-    capability: int,
-    *,
-    filter_size: tuple[int, ...] = (3, 3),
-    dtype: tl.dtype = tl.float16,
-    out_dtype: tl.dtype | None = None,
-    is_grouped: bool = False,
-    is_matrix: bool = False,
-    store_through_tma: bool = True,
-) -> Any:
-    """Compiles the first kernel ahead of time, without a GPU.
-
-    Args:
-        tiles: The tile configuration and who computes which tile.
-        capability: Compute capability of the target times ten: 90, 100.
-        filter_size: ([T, [R,]] S).
-        dtype: Of x and dy.
-        out_dtype: Of dw; ``None`` for ``dtype``.
-        is_grouped: Whether there is more than one group.
-        is_matrix: Whether x is read as a matrix, for a 1x1 filter.
-        store_through_tma: Whether whole tiles are stored by TMA; otherwise through a pointer.
-
-    Returns:
-        Triton's compiled kernel; its ``asm`` holds TTGIR, PTX and cubin.
-    """
-    config = tiles.config
-    out_dtype = dtype if out_dtype is None else out_dtype
-    constants = kernel_constants(
-        tiles, filter_size, dtype, out_dtype, is_grouped=is_grouped, is_matrix=is_matrix
-    )
-    spatial = ("i32",) * len(filter_size)
-    types: dict[str, Any] = {
-        "x_desc": f"tensordesc<{dtype}[{config.block_pixels}, {config.block_ci}]>",
-        "dy_desc": f"tensordesc<{dtype}[{config.block_pixels}, {config.block_co}]>",
-        **dict.fromkeys(("size", "stride", "padding", "dilation"), spatial),
-    }
-    if store_through_tma:
-        columns = config.block_ci // config.store_parts
-        types["dw_desc"] = f"tensordesc<{out_dtype}[{config.block_co}, 1, {columns}]>"
-        constants["dw_ptr"] = None
-    else:
-        types["dw_ptr"] = f"*{out_dtype}"
-        constants["dw_desc"] = None
-    if tiles.partition.parts:
-        types["part_ptr"] = "*fp32"
-    else:
-        constants["part_ptr"] = None
-    options = {"num_warps": config.num_warps, "num_stages": config.num_stages}
-    return _compile(conv_wgrad_kernel, types, constants, capability, options)
-
-
-def compile_reduce(
-    tiles: WgradTiles,
-    reduction: Reduction,
-    capability: int,
-    *,
-    taps: int = 9,
-    out_dtype: tl.dtype = tl.float16,
-    is_grouped: bool = False,
-) -> Any:
-    """Compiles the second kernel ahead of time, as :func:`compile_conv_wgrad` does the first.
-
-    Args:
-        tiles: The tile configuration and who computes which tile.
-        reduction: How the second kernel is compiled.
-        capability: Compute capability of the target times ten.
-        taps: Of the filter.
-        out_dtype: Of dw.
-        is_grouped: Whether there is more than one group.
-    """
-    constants = reduce_constants(tiles, reduction, taps, out_dtype, is_grouped=is_grouped)
-    types = {"part_ptr": "*fp32", "dw_ptr": f"*{out_dtype}"}
-    options = {"num_warps": reduction.num_warps, "launch_pdl": True}
-    return _compile(wgrad_reduce_kernel, types, constants, capability, options)
-
-
-def _compile(
-    kernel: Any,
-    types: dict[str, Any],
-    constants: dict[str, Any],
-    capability: int,
-    options: dict[str, Any],
-) -> Any:
-    """Compiles a kernel whose other arguments are integers of 32 bits."""
-    signature = {
-        name: types.get(name, "constexpr" if name in constants else "i32")
-        for name in kernel.arg_names
-    }
-    attributes = {
-        (index,): [["tt.divisibility", 16]]
-        for index, name in enumerate(kernel.arg_names)
-        if str(signature[name]).startswith("*")
-    }
-    return triton.compile(
-        ASTSource(kernel, signature, constexprs=constants, attrs=attributes),
-        target=GPUTarget("cuda", capability, 32),
-        options=options,
-    )

@@ -1,41 +1,39 @@
-"""Tile configurations of wgrad, who computes which part of a tile, and the choice of both.
+"""Tile configurations of the Gluon kernels of wgrad, and the model that ranks them.
 
-Pure arithmetic.
+Pure arithmetic: no tensors, no GPU.
 """
 
 from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal, NamedTuple, get_args
 
 from triton_ext.errors import LaunchError
 from triton_ext.ops.core.config_checks import type_problems
 from triton_ext.ops.core.device import H200
+from triton_ext.ops.core.problem import ConvProblem
 from triton_ext.ops.families.gluon_config import (
     ELEMENT_BYTES,
     RESERVED_BYTES,
     SMEM_BYTES,
     WARP_GROUP_THREADS,
 )
+from triton_ext.ops.families.wgrad_config import Partition
 
 __all__ = [
     "BLOCK_C",
     "CONFIGS",
     "MOST_ADDED_PARTS",
     "RATES",
-    "Partition",
     "Rates",
     "Reduction",
     "WgradTileChoice",
     "WgradTileConfig",
     "WgradWork",
-    "choose_work",
     "expected_us",
-    "possible_work",
-    "ranking",
+    "ranked_work",
 ]
 
 # A CTA that adds the other parts of its tile reads them one after another; beyond this many a
@@ -49,21 +47,21 @@ Share = Literal["columns", "rows", "tile"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WgradTileConfig:
-    """How the kernel is compiled.
+    """Tile sizes and warp roles of the kernel.
 
     A block is 64 channels: of dy, or of x seen through one filter tap.
 
     Attributes:
         rows_from_x: Whether x gives the rows of a tile and dy its columns; else the other way.
-        share: What the consumers share.  "columns": each has a block of rows of its own.  "rows":
-            one block of rows, and each has columns of its own.  "tile": all of a tile that is one
-            block high, and each has pixels of its own.
+        share: Operand that the consumers share.  "columns": each has a block of rows of its own.
+            "rows": one block of rows, and each has columns of its own.  "tile": all of a tile that
+            is one block high, and each has pixels of its own.
         consumers: Consumer warp groups.
         main_blocks: Column blocks of a consumer's first accumulator: 1, 2 or 4.
         rest_blocks: Column blocks of the second accumulator: 0 for none.
         rest_consumers: Consumers that have the second accumulator, for "rows", where it is 0 if
             there is none; else all have it.
-        pixels: Pixels of a load; a step has as many of each consumer's own.
+        pixels: Pixels of a load; a k iteration has as many for each consumer with its own.
         stages: Depth of the ring of loads.
         store_buffers: Staging buffers of a consumer: 2 let it convert while the last store reads.
     """
@@ -79,7 +77,7 @@ class WgradTileConfig:
     store_buffers: int = 1
 
     def __post_init__(self) -> None:
-        """Refuses what cannot be computed with: numbers of another type, and those too small."""
+        """Refuses fields of another type, and numbers that are too small to compute with."""
         found = type_problems(self, may_be_zero=("rest_blocks", "rest_consumers"))
         if self.share not in get_args(Share):
             names = ", ".join(map(repr, get_args(Share)))
@@ -101,7 +99,7 @@ class WgradTileConfig:
 
     @property
     def pixel_groups(self) -> int:
-        """Loads of different pixels in a step."""
+        """Loads of different pixels in a k iteration."""
         return self.consumers if self.share == "tile" else 1
 
     @property
@@ -121,7 +119,7 @@ class WgradTileConfig:
 
     @property
     def step_pixels(self) -> int:
-        """Pixels of a step."""
+        """Pixels of a k iteration."""
         return self.pixels * self.pixel_groups
 
     def has_rest(self, consumer: int) -> bool:
@@ -155,7 +153,7 @@ class WgradTileConfig:
 
     @property
     def stage_bytes(self) -> int:
-        """What a step loads."""
+        """Bytes that a k iteration loads."""
         return (self.row_blocks + self.column_blocks) * BLOCK_C * self.step_pixels * ELEMENT_BYTES
 
     @property
@@ -215,8 +213,8 @@ class WgradTileConfig:
         return found
 
     def __str__(self) -> str:
-        # Of a constant, this is what Triton's cache key holds: it has to tell apart whatever two
-        # configurations compile differently.
+        # Triton's cache key holds this text of a constant: two configurations that compile
+        # differently need different texts.
         rows, columns = self.row_blocks * BLOCK_C, self.column_blocks * BLOCK_C
         sides = "xy" if self.rows_from_x else "yx"
         role = {"columns": "r", "rows": "c", "tile": "p"}[self.share]
@@ -229,7 +227,7 @@ class WgradTileConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WgradTileChoice:
-    """All that is chosen for a convolution.
+    """A configuration of the family.
 
     Attributes:
         config: How the kernel is compiled.
@@ -241,117 +239,49 @@ class WgradTileChoice:
 
 
 @dataclass(frozen=True, slots=True)
-class Partition:
-    """Who reduces what.
-
-    CTA c computes the tiles c, c + ctas, ... of ``waves`` rounds as a whole.  The tiles that are
-    left, ``rest`` of them, are split: CTA c has the steps of part c // rest of tile c % rest of
-    them.  So neighbours always have the same steps of different tiles, and load the same pixels at
-    the same time, which the path from L2 to the multiprocessors rewards.
-
-    Attributes:
-        tiles: Tiles.
-        steps: Steps of a tile, the whole reduction.
-        ctas: CTAs.
-        waves: Rounds of whole tiles.
-        rest: Tiles that are left after these.
-        splits: Parts of each tile that is left.
-    """
-
-    tiles: int
-    steps: int
-    ctas: int
-    waves: int
-    rest: int
-    splits: int
-
-    @classmethod
-    def make(cls, tiles: int, steps: int, num_sms: int, most_splits: int = 1 << 30) -> Partition:
-        """Returns the partition for a number of multiprocessors.
-
-        Args:
-            tiles: Tiles.
-            steps: Steps of a tile.
-            num_sms: Multiprocessors, one CTA on each.
-            most_splits: Limit of parts of a tile.
-        """
-        waves, rest = divmod(tiles, num_sms)
-        splits = min(num_sms // rest, steps, most_splits) if rest else 1
-        return cls(tiles, steps, num_sms if waves else rest * splits, waves, rest, splits)
-
-    def part(self, number: int) -> range:
-        """Returns the steps of a part."""
-        base, longer = divmod(self.steps, self.splits)
-        first = number * base + min(number, longer)
-        return range(first, first + base + (number < longer))
-
-    def segments(self, cta: int) -> Iterator[tuple[int, range]]:
-        """Yields what a CTA computes, in its order: tiles, and which of their steps."""
-        for wave in range(self.waves):
-            yield wave * self.ctas + cta, range(self.steps)
-        if cta < self.rest * self.splits:
-            number, tile = divmod(cta, self.rest)
-            yield self.waves * self.ctas + tile, self.part(number)
-
-    @property
-    def slots(self) -> int:
-        """Slots of the workspace, one for each part."""
-        return self.rest * self.splits
-
-    @property
-    def most_steps(self) -> int:
-        """Steps of the busiest CTA."""
-        return self.waves * self.steps + (len(self.part(0)) if self.rest else 0)
-
-
-@dataclass(frozen=True, slots=True)
 class WgradWork:
-    """The tiles of one convolution, and who computes them.
+    """The tiles of one convolution.
 
     Attributes:
-        config: How the kernel is compiled.
-        partition: Who reduces what.
+        choice: The configuration.
+        partition: The tile schedule, one segment of split tiles per CTA at most.
         dy_tiles: Tiles along the channels of dy.
-        add_in_place: Whether the CTA with a tile's last part adds the others; else a second kernel.
     """
 
-    config: WgradTileConfig
+    choice: WgradTileChoice
     partition: Partition
     dy_tiles: int
-    add_in_place: bool
 
     @classmethod
-    def make(
-        cls,
-        config: WgradTileConfig,
-        pixels: int,
-        co: int,
-        x_blocks: int,
-        num_sms: int,
-        *,
-        add_in_place: bool = False,
-    ) -> WgradWork:
-        """Returns the work of a convolution.
+    def make(cls, choice: WgradTileChoice, problem: ConvProblem, num_sms: int) -> WgradWork:
+        """Returns the tiles of a problem with at least one output pixel.
 
         Args:
-            config: How the kernel is compiled.
-            pixels: Output pixels.
-            co: Output channels.
-            x_blocks: Filter taps times blocks of input channels.
+            choice: One whose configuration has no problems.
+            problem: The convolution.
             num_sms: Multiprocessors.
-            add_in_place: See the attribute.
         """
-        dy_tiles = math.ceil(math.ceil(co / BLOCK_C) / config.dy_blocks)
-        tiles = dy_tiles * math.ceil(x_blocks / config.x_blocks)
-        steps = math.ceil(pixels / config.step_pixels)
-        most_splits = MOST_ADDED_PARTS if add_in_place else num_sms
-        partition = Partition.make(tiles, steps, num_sms, most_splits)
-        return cls(config, partition, dy_tiles, add_in_place)
+        config = choice.config
+        pixels = problem.batch * math.prod(problem.output_size)
+        x_blocks = problem.taps * math.ceil(problem.in_channels / BLOCK_C)
+        dy_tiles = math.ceil(math.ceil(problem.out_channels / BLOCK_C) / config.dy_blocks)
+        partition = Partition.make(
+            dy_tiles * math.ceil(x_blocks / config.x_blocks),
+            math.ceil(pixels / config.step_pixels),
+            num_sms,
+            most_splits=MOST_ADDED_PARTS if choice.add_in_place else num_sms,
+        )
+        return cls(choice, partition, dy_tiles)
 
     @property
-    def choice(self) -> WgradTileChoice:
-        """What of it was chosen."""
-        return WgradTileChoice(config=self.config, add_in_place=self.add_in_place)
+    def config(self) -> WgradTileConfig:
+        """The tile configuration."""
+        return self.choice.config
+
+    @property
+    def add_in_place(self) -> bool:
+        """Whether the CTA with a tile's last part adds the others; else a second kernel."""
+        return self.choice.add_in_place
 
     @property
     def parts(self) -> int:
@@ -370,16 +300,16 @@ class WgradWork:
 
     @property
     def workspace_elements(self) -> int:
-        """Elements of the workspace, fp32; never 0, so that it has an address."""
+        """fp32 elements of the workspace; never 0, so that it has an address."""
         return max(self.slots * self.config.tile_elements, 4)
 
     @property
     def flags(self) -> int:
         """Flags between the CTAs that split a tile."""
-        return self.partition.ctas * self.config.consumers
+        return self.partition.programs * self.config.consumers
 
     def problems(self) -> list[str]:
-        """Returns why the work cannot run; nothing where it can."""
+        """Returns why the kernel cannot compute it; nothing where it can."""
         found = self.config.problems()
         if self.config.share == "tile" and self.partition.waves:
             found.append(f"consumers share a tile, and {self.partition.tiles} tiles are not split")
@@ -392,9 +322,8 @@ class WgradWork:
         return f"{self.config}{added}"
 
 
-@dataclass(frozen=True, slots=True)
-class Reduction:
-    """How the second kernel is compiled.
+class Reduction(NamedTuple):
+    """Constants of the reduction kernel.
 
     Attributes:
         parts: Parts that a program reads at a time.
@@ -408,10 +337,7 @@ class Reduction:
 
     @classmethod
     def choose(cls, parts: int, blocks: int) -> Reduction:
-        """Returns a reduction.
-
-        Enough threads have loads in flight if a block of 64 x 64 is cut the finer, the more of the
-        work is in parts instead of blocks.
+        """Returns the constants: blocks of 64 x 64 are cut the finer, the fewer of them there are.
 
         Args:
             parts: Parts of a tile.
@@ -435,7 +361,7 @@ class Reduction:
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """What everything but the steps costs, in microseconds; KiB are those of fp32 tiles."""
+    """Costs of all but the k iterations, in microseconds; KiB are those of fp32 tiles."""
 
     launch: float
     store_per_kib: float
@@ -445,10 +371,10 @@ class Rates:
     reduce_per_mib: float
 
 
-# For where tiles of six blocks leave multiprocessors without one, and those of four need a second
-# round.  Not measured: a step loads 48 KiB, and other tiles that loads bound have 78 (64x128) to 94
-# (128x128) KiB per microsecond, 0.51 to 0.61 of a step.  The model has more than the mean, so that
-# tuning tries them and it does not take them itself for a layer of the suites.
+# For layers where tiles of six blocks leave multiprocessors idle, and tiles of four need a second
+# round.  Not measured: a k iteration loads 48 KiB, and other tiles that loads bound have 78
+# (64x128) to 94 (128x128) KiB per us, which is 0.51 to 0.61 us.  The model has more than the mean,
+# so that tuning tries them while the model chooses them for no layer of the suites.
 _FIVE_BLOCKS = tuple(
     WgradTileConfig(
         rows_from_x=of_x, share="rows", main_blocks=2, rest_blocks=1, rest_consumers=1, stages=4
@@ -456,8 +382,8 @@ _FIVE_BLOCKS = tuple(
     for of_x in (False, True)
 )
 
-# Measured on an H200 (Triton 3.9.0, fp16, 2026-11-20) over 21 shapes, microseconds of a step;
-# docs/gluon-conv.md.
+# Microseconds of a k iteration, measured over 21 shapes (H200, Triton 3.9.0, fp16, 2026-11-20;
+# docs/gluon-conv.md).
 _STEP_US: dict[WgradTileConfig, float] = {
     WgradTileConfig(main_blocks=2, stages=6, store_buffers=2): 0.34,
     WgradTileConfig(main_blocks=2, rest_blocks=1, stages=5): 0.52,
@@ -472,29 +398,19 @@ _STEP_US: dict[WgradTileConfig, float] = {
     WgradTileConfig(share="tile", main_blocks=2, rest_blocks=1, pixels=32, stages=6): 0.365,
     **dict.fromkeys(_FIVE_BLOCKS, 0.59),
 }
-# The fit's launch takes that much longer than other kernels'.
+# The fitted launch is longer than that of other kernels.
 RATES = Rates(H200.launch_us + 1.8, 0.0175, 3.3, 0.0126, 3.1, 0.53)
 
 CONFIGS: tuple[WgradTileConfig, ...] = tuple(_STEP_US)
 
 
-def possible_work(pixels: int, co: int, x_blocks: int, num_sms: int) -> Iterator[WgradWork]:
-    """Yields the plans of all shipped configurations that can compute a convolution."""
-    for config in CONFIGS:
-        for in_place in (False, True):
-            work = WgradWork.make(config, pixels, co, x_blocks, num_sms, add_in_place=in_place)
-            if not work.problems() and (work.is_split or not in_place):
-                yield work
-
-
 def expected_us(work: WgradWork, mib: float) -> float:
-    """Returns the time that a model of the machine expects, for so many MiB of x and dy."""
+    """Returns the time that the model expects, in microseconds, for so many MiB of x and dy."""
     partition, rates = work.partition, RATES
     tile_kib = work.config.tile_elements * 4 / 1024
-    rounds = partition.waves + (partition.rest > 0)
     steps_us = partition.most_steps * _STEP_US[work.config]
     time = rates.launch + max(steps_us, mib * H200.read_us_per_mib)
-    time += rounds * tile_kib * rates.store_per_kib
+    time += partition.rounds * tile_kib * rates.store_per_kib
     if work.is_split and work.add_in_place:
         time += rates.add + (work.parts - 1) * tile_kib * rates.add_per_kib
     elif work.is_split:
@@ -503,28 +419,25 @@ def expected_us(work: WgradWork, mib: float) -> float:
 
 
 @functools.lru_cache(maxsize=1024)
-def ranking(
-    pixels: int, co: int, ci: int, taps: int, num_sms: int, *, input_pixels: int = 0
-) -> tuple[tuple[WgradWork, float], ...]:
-    """Returns what can be done, in the order of the microseconds that a model expects.
+def ranked_work(problem: ConvProblem, num_sms: int) -> tuple[tuple[WgradWork, float], ...]:
+    """Returns the shipped configurations that can compute a problem, with :func:`expected_us`.
 
     Args:
-        pixels: Output pixels.
-        co: Output channels.
-        ci: Input channels.
-        taps: Filter taps.
+        problem: With at least one output pixel.
         num_sms: Multiprocessors.
-        input_pixels: Pixels of x that are read; as many as the output has by default.
     """
-    mib = ELEMENT_BYTES * (pixels * co + (input_pixels or pixels) * ci) / 2**20
-    x_blocks = taps * math.ceil(ci / BLOCK_C)
-    every = possible_work(pixels, co, x_blocks, num_sms)
-    timed = ((work, expected_us(work, mib)) for work in every)
+    pixels = problem.batch * math.prod(problem.output_size)
+    elements = pixels * problem.out_channels + problem.pixels_read * problem.in_channels
+    mib = ELEMENT_BYTES * elements / 2**20
+    choices = (
+        WgradTileChoice(config=config, add_in_place=in_place)
+        for config in CONFIGS
+        for in_place in (False, True)
+    )
+    every = (WgradWork.make(choice, problem, num_sms) for choice in choices)
+    timed = (
+        (work, expected_us(work, mib))
+        for work in every
+        if not work.problems() and (work.is_split or not work.add_in_place)
+    )
     return tuple(sorted(timed, key=lambda item: item[1]))
-
-
-def choose_work(
-    pixels: int, co: int, ci: int, taps: int, num_sms: int, *, input_pixels: int = 0
-) -> WgradWork:
-    """Returns what a model expects to be fastest; arguments as for :func:`ranking`."""
-    return ranking(pixels, co, ci, taps, num_sms, input_pixels=input_pixels)[0][0]
