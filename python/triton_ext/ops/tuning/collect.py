@@ -151,11 +151,12 @@ def _reader(operator: Operator) -> Callable[..., Iterator[Case]]:
 _READERS: dict[str, Callable[..., Iterator[Case]]] = {
     "aten.convolution.default": _read_convolution,
     "aten.convolution_backward.default": _read_backward,
-} | {
-    f"triton_ext.{name}.default": _reader(operator)
-    for operator in OPERATORS
-    for name in (operator.name, operator.differentiable)
-    if name
+    **{
+        f"triton_ext.{name}.default": _reader(operator)
+        for operator in OPERATORS
+        for name in (operator.name, operator.differentiable)
+        if name
+    },
 }
 
 
