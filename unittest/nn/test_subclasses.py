@@ -190,7 +190,30 @@ def test_nothing_is_folded_into_a_forward_of_the_users():
     nn.convert(model, report=False, fold=True)
     torch.testing.assert_close(model(image()), expected)
     (layer,) = nn.survey(model, fold=True).layers
-    assert layer.unfolded == "its class is derived from torch's"
+    assert layer.unfolded == "its class has a forward of its own"
+
+
+class Simple(TORCH.Conv2d):
+    """Like torchvision's Conv3DSimple: only the constructor is its own."""
+
+    def __init__(self, channels):
+        super().__init__(4, channels, 3, padding=1, bias=False)
+
+    @staticmethod
+    def get_downsample_stride(stride):
+        return stride, stride
+
+
+def test_subclasses_without_a_forward_are_folded():
+    model = TORCH.Sequential(Simple(6), TORCH.BatchNorm2d(6), TORCH.ReLU())
+    model = settled(model).eval()
+    with torch.no_grad():
+        expected = model(image())
+        nn.convert(model, report=False, fold=True)
+        torch.testing.assert_close(model(image()), expected)
+    (layer,) = nn.survey(model, fold=True).layers
+    assert layer.folded == ("BatchNorm2d", "ReLU")
+    assert type(nn.revert(model)[0]) is Simple
 
 
 def test_a_report_counts_calls_by_module():
@@ -254,6 +277,53 @@ def test_convert_says_when_no_call_can_run_a_kernel(capsys):
     assert capsys.readouterr().out.endswith(
         "no GPU of compute capability 9.0 or newer here: every call will run torch\n"
     )
+
+
+class Asking(TORCH.Module):
+    """Like timm's ConvNormAct: asks for a module that may be None."""
+
+    def __init__(self, name="aa"):
+        super().__init__()
+        self.conv, self.bn, self.aa = Simple(6), TORCH.BatchNorm2d(6), None
+        self.name = name
+
+    def forward(self, x):
+        x = self.bn(self.conv(x))
+        aa = getattr(self, "aa", None)
+        return x if aa is None else aa(x)
+
+
+class AskingForAName(Asking):
+    def forward(self, x):
+        x = self.bn(self.conv(x))
+        return x if getattr(self, self.name, None) is None else x + 1
+
+
+@torch.no_grad()
+def test_forwards_that_ask_for_an_attribute_by_its_name_are_folded():
+    model = settled(Asking()).eval()
+    expected = model(image())
+    nn.convert(model, report=False, fold=True)
+    (layer,) = nn.survey(model, fold=True).layers
+    assert layer.folded == ("BatchNorm2d",)
+    torch.testing.assert_close(model(image()), expected)
+    model.aa = TORCH.Tanh()  # seen at the next call
+    torch.testing.assert_close(model(image()), expected.tanh())
+    (layer,) = nn.survey(settled(AskingForAName()).eval(), fold=True).layers
+    assert layer.unfolded == (
+        "not recorded: AskingForAName.forward uses getattr, which is not known to be recorded"
+    )
+
+
+def test_weights_that_are_computed_at_every_call_are_not_folded():
+    conv = TORCH.utils.parametrizations.weight_norm(Simple(6))
+    model = settled(TORCH.Sequential(conv, TORCH.BatchNorm2d(6))).eval()
+    with torch.no_grad():
+        expected = model(image())
+        nn.convert(model, report=False, fold=True)
+        torch.testing.assert_close(model(image()), expected)
+    (layer,) = nn.survey(model, fold=True).layers
+    assert not layer.folded
 
 
 # --- norms of timm that apply an activation -----------------------------------------------------

@@ -7,7 +7,7 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 from triton_ext import ops
 from triton_ext.errors import UnsupportedError
-from triton_ext.ops.api import calls, library
+from triton_ext.ops.api import operators
 from triton_ext.ops.core import dispatch_cache
 from triton_ext.ops.core.dispatch_cache import function_key
 from triton_ext.ops.core.memory_format import channels_last
@@ -22,16 +22,13 @@ def nothing_known():
 def dispatched(monkeypatch):
     """Names what goes through the operators."""
     names = []
-    for name in ("fprop", "fused", "dgrad", "wgrad"):
-        real = getattr(calls, name)
+    real = operators.call
 
-        def naming(*arguments, real=real):
-            names.append(real.__name__)
-            return real(*arguments)
+    def naming(call):
+        names.append(call.operator.name)
+        return real(call)
 
-        monkeypatch.setattr(calls, name, naming)
-        if hasattr(library, name):
-            monkeypatch.setattr(library, name, naming)
+    monkeypatch.setattr(operators, "call", naming)
     return names
 
 
@@ -80,10 +77,10 @@ def test_so_does_one_with_an_epilogue(dispatched):
         )
 
     first, second = call("relu"), call("relu")
-    assert dispatched == ["fused"]
+    assert dispatched == ["fprop_fused"]
     assert torch.equal(first, second)
     assert not torch.equal(call("none"), second)
-    assert dispatched == ["fused"] * 2
+    assert dispatched == ["fprop_fused"] * 2
 
 
 def test_new_values_are_read():

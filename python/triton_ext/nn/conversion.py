@@ -25,7 +25,7 @@ from triton_ext.nn.gathered import GATHERED
 from triton_ext.nn.outcome import ALREADY_OURS, Conversion, Layer, ModuleCalls, Report, show
 from triton_ext.nn.patterns import Recipe, find_recipe
 from triton_ext.nn.steps import has_hooks, own_activation
-from triton_ext.nn.subclasses import base_of, class_for, refusal_of
+from triton_ext.nn.subclasses import base_of, class_for, is_plain, refusal_of
 from triton_ext.ops import support
 from triton_ext.ops.api.checks import Fallback, parse_fallback
 from triton_ext.ops.core.memory_format import channels_last, channels_last_strides
@@ -399,18 +399,21 @@ class _Search:
         layer = self._layers[name]
         if layer.reason not in ("", ALREADY_OURS):
             return layer.reason
-        if name in self._convolutions and not (
-            type(module) in CONVOLUTIONS or _OURS.get(type(module)) in CONVOLUTIONS
-        ):
-            is_transposed = isinstance(module, torch.nn.modules.conv._ConvTransposeNd)
-            return "transposed convolutions have no epilogue" if is_transposed else _OWN_CLASS
+        if name in self._convolutions:
+            if is_parametrized(module):
+                return "its weight is computed at every call"
+            kind = type(module)
+            made = kind if _former(kind) else _class_of(kind)
+            if not is_plain(made, CONVOLUTIONS):
+                is_transposed = isinstance(module, torch.nn.modules.conv._ConvTransposeNd)
+                return "transposed convolutions have no epilogue" if is_transposed else _OWN_CLASS
         if name in self._norms and own_activation(module) is not None:
             return "it applies its activation itself"
         return "it has hooks" if has_hooks(module) else ""
 
 
 # Why nothing is folded into a convolution of a class derived from torch's.
-_OWN_CLASS = "its class is derived from torch's"
+_OWN_CLASS = "its class has a forward of its own"
 
 
 def _is_called_by(module: torch.nn.Module, name: str) -> bool:

@@ -28,7 +28,8 @@ from triton_ext.nn.steps import (
     name_of,
     own_activation,
 )
-from triton_ext.ops.api.calls import is_differentiated
+from triton_ext.nn.subclasses import is_plain
+from triton_ext.ops.api.operators import is_differentiated
 from triton_ext.ops.core.dispatch_cache import is_autocast
 
 __all__ = ["CONVOLUTIONS", "NORMS", "Fold", "convolve_folded"]
@@ -231,7 +232,7 @@ def _one_by_one(conv: Any, norm: Any, activation: Any, x: Any, residual: Any, ad
 
 def _may_fold(conv: Any, norm: Any, activation: Any, x: Any, residual: Any, adds: str) -> bool:
     """Tells whether the kernel gives what the modules would give, and nobody sees a difference."""
-    if type(conv) not in CONVOLUTIONS or is_watched(conv, activation):
+    if not is_plain(type(conv), CONVOLUTIONS) or is_watched(conv, activation):
         return False
     weight, bias = conv._parameters.get("weight"), conv._parameters.get("bias")
     if not _is_plain(x) or not _is_plain(weight):

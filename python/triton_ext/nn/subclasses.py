@@ -16,7 +16,7 @@ from __future__ import annotations
 import copyreg
 import functools
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from types import CodeType
 from typing import Any
 
@@ -26,10 +26,13 @@ from torch.nn.modules.lazy import LazyModuleMixin
 from triton_ext.nn.accelerate import Redirect
 from triton_ext.nn.steps import drops_nothing, is_watched, name_of, own_activation
 
-__all__ = ["base_of", "class_for", "refusal_of"]
+__all__ = ["base_of", "class_for", "is_plain", "refusal_of"]
 
 # The attribute of a class made here that holds the user's class.
 _BASE = "_triton_ext_base"
+
+# And ours, where the user's class has no forward of its own.
+_OURS = "_triton_ext_plain"
 
 _OF_TORCH = "torch.nn.modules.conv"
 _FUNCTIONS = frozenset(
@@ -40,6 +43,16 @@ _FUNCTIONS = frozenset(
 def base_of(kind: type) -> Any:
     """Returns the user's class of a class that :func:`class_for` made; ``None`` for others."""
     return vars(kind).get(_BASE)
+
+
+def is_plain(kind: type, kinds: Sequence[type]) -> bool:
+    """Tells whether a class computes what one of a few does: it is one, or has no own forward.
+
+    Args:
+        kind: Any class.
+        kinds: Classes of :mod:`triton_ext.nn.modules`.
+    """
+    return kind in kinds or (_BASE in vars(kind) and kind.__dict__.get(_OURS) in kinds)
 
 
 def refusal_of(kind: Any, ours: Any) -> str:
@@ -90,6 +103,8 @@ def class_for(kind: Any, ours: Any) -> Any:
         "__reduce_ex__": reduce,
         _BASE: kind,
     }
+    if not _own_forwards(kind):
+        namespace[_OURS] = ours
     if hasattr(ours, "normalized"):
         namespace["forward"] = functools.wraps(kind.forward)(_activated(kind))
     elif _calls_functions(kind):
@@ -131,11 +146,21 @@ def _empty(kind: Any, ours: Any, *arguments: Any) -> Any:
 
 def _calls_functions(kind: type) -> bool:
     """Tells whether methods of a class call torch's functions instead of its methods."""
-    own = list(itertools.takewhile(lambda base: base.__module__ != _OF_TORCH, kind.__mro__))
-    if not any(name in vars(each) for each in own for name in ("forward", "_conv_forward")):
+    if not _own_forwards(kind):
         return False
-    names = {name for each in own for code in _codes(each) for name in code.co_names}
+    names = {name for each in _own(kind) for code in _codes(each) for name in code.co_names}
     return bool(names & _FUNCTIONS) or not ("_conv_forward" in names or "forward" in names)
+
+
+def _own(kind: type) -> list[type]:
+    """Returns the classes in front of torch's."""
+    return list(itertools.takewhile(lambda base: base.__module__ != _OF_TORCH, kind.__mro__))
+
+
+def _own_forwards(kind: type) -> bool:
+    """Tells whether a class has methods of its own on the way from a call to the kernel."""
+    methods = ("__call__", "_call_impl", "forward", "_conv_forward")
+    return any(name in vars(each) for each in _own(kind) for name in methods)
 
 
 def _codes(kind: type) -> Iterator[CodeType]:

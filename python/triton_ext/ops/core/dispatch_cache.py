@@ -33,7 +33,6 @@ __all__ = [
     "DispatchCache",
     "allows_tf32",
     "autocast_operands",
-    "backward_key",
     "cached",
     "cast_dtype",
     "cast_operands",
@@ -74,11 +73,7 @@ _is_grad_enabled = torch.is_grad_enabled
 
 
 class DispatchCache(Generic[Value]):
-    """Values by call key; the oldest go when it is full.
-
-    Args:
-        size: Number of values that are kept.
-    """
+    """Values by call key; the oldest go when there are ``size``."""
 
     def __init__(self, size: int = 8192) -> None:
         self._size = size
@@ -132,18 +127,13 @@ def allows_tf32() -> bool:
 
 
 def operand_key(words: Hashable, tensors: tuple[Tensor | None, ...]) -> Hashable:
-    """Returns the key of a call of an operator on dense tensors.
+    """Returns the key of a call of an operator on dense tensors, x first.
 
-    Args:
-        words: The operator and all arguments but the tensors.
-        tensors: The tensors, x first; ``None`` for those that are not there.
+    ``words`` are the operator and all arguments but the tensors.
     """
     key: list[Hashable] = [words]
-    for tensor in tensors:
-        if tensor is None:
-            key.append(None)
-        else:
-            key.append((tensor.shape, tensor.stride(), tensor.dtype, tensor.device))
+    for t in tensors:
+        key.append(None if t is None else (t.shape, t.stride(), t.dtype, t.device))
     x = tensors[0]
     if x is not None and x.dtype is torch.float32:
         key.append(allows_tf32())
@@ -177,30 +167,20 @@ def function_key(
     for value in rest:
         if type(value) not in _WORDS:
             return None
-    return _tensor_key((name, numbers, rest), tensors, is_convolution=True)
+    return _tensor_key((name, numbers, rest), tensors, True)
 
 
-def backward_key(words: Hashable, tensors: tuple[Tensor, ...]) -> Hashable:
-    """Returns the key of a backward; ``None`` if it takes the dispatcher.
-
-    Args:
-        words: All arguments of the convolution but the tensors, those of a call with a key.
-        tensors: The gradient, and the saved tensors.
-    """
-    return None if is_observed() else _tensor_key(words, tensors, is_convolution=True)
-
-
-def tensor_key(words: Hashable, tensors: tuple[Any, ...]) -> Hashable:
+def tensor_key(
+    words: Hashable, tensors: tuple[Any, ...], *, is_convolution: bool = False
+) -> Hashable:
     """Returns the key of a call on plain, dense, aligned tensors that nothing observes, or None.
 
-    Args:
-        words: All arguments but the tensors; equal ones are the same arguments.
-        tensors: As for :func:`function_key`.
+    ``words`` are all arguments but the tensors; equal ones are the same arguments.
     """
-    return None if is_observed() else _tensor_key(words, tensors, is_convolution=False)
+    return None if is_observed() else _tensor_key(words, tensors, is_convolution)
 
 
-def _tensor_key(words: Hashable, tensors: tuple[Any, ...], *, is_convolution: bool) -> Hashable:
+def _tensor_key(words: Hashable, tensors: tuple[Any, ...], is_convolution: bool) -> Hashable:
     key: list[Hashable] = [words]
     addresses = 0
     try:
@@ -293,22 +273,19 @@ def cast_dtype(operand: torch.Tensor) -> torch.dtype:
 
 
 def cast_operands(operands: Sequence[Any], casts: Sequence[bool], device: str) -> tuple[Any, ...]:
-    """Returns operands as autocast wants them.
+    """Returns arguments with those that ``casts`` tells brought to autocast's dtype of a device.
 
-    Args:
-        operands: Tensors and other arguments.
-        casts: Which of them are cast.  A scale is not: it is applied to fp32.
-        device: The type of device whose autocast is on; others' tensors stay what they are.
+    A scale is not cast: it is applied to fp32.
     """
     dtype = torch.get_autocast_dtype(device)
-    cast = []
-    for operand, is_cast in zip(operands, casts, strict=True):
-        if is_cast and isinstance(operand, torch.Tensor) and operand.device.type == device:
-            found = operand.dtype
-            if found is not dtype and found in _ELIGIBLE:
-                operand = operand.to(dtype)
-        cast.append(operand)
-    return tuple(cast)
+
+    def cast(operand: Any) -> Any:
+        if not isinstance(operand, torch.Tensor) or operand.device.type != device:
+            return operand
+        return operand.to(dtype) if operand.dtype in _ELIGIBLE else operand
+
+    pairs = zip(operands, casts, strict=True)
+    return tuple([cast(operand) if is_cast else operand for operand, is_cast in pairs])
 
 
 def autocast_operands(*tensors: Tensor | None) -> tuple[Any, ...] | None:

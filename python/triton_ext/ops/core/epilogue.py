@@ -64,32 +64,24 @@ def is_device_function(function: object) -> bool:
 
 
 def result_refusal(function: Any) -> str:
-    """Reads from the source of a ``@triton.jit`` function what it returns instead of a tile.
-
-    Returns:
-        What it returns; empty where that may be a tile, or without a source.
-    """
+    """Returns what a ``@triton.jit`` function returns instead of a tile, or an empty string."""
     try:
         tree = ast.parse(textwrap.dedent(inspect.getsource(function.fn)))
     except (OSError, TypeError, SyntaxError):
         return ""
-    results = [node.value for node in _returns(tree.body[0])]
-    if not results or any(_is_nothing(result) for result in results):
+    results = list(_results(tree.body[0]))
+    if not results or any(ast.unparse(result) == "None" for result in results):
         return "nothing"
     return "a tuple" if any(isinstance(result, ast.Tuple) for result in results) else ""
 
 
-def _returns(node: ast.AST) -> Iterator[ast.Return]:
-    """The ``return`` statements of a function, without those of functions in it."""
+def _results(node: ast.AST) -> Iterator[ast.expr]:
+    """Yields what a function returns, not what functions in it do."""
     for child in ast.iter_child_nodes(node):
         if isinstance(child, ast.Return):
-            yield child
+            yield child.value or ast.Constant(None)
         elif not isinstance(child, (ast.FunctionDef, ast.Lambda)):
-            yield from _returns(child)
-
-
-def _is_nothing(result: ast.expr | None) -> bool:
-    return result is None or (isinstance(result, ast.Constant) and result.value is None)
+            yield from _results(child)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,14 +155,9 @@ class EpilogueOperands:
 
 
 class EpilogueArguments(NamedTuple):
-    """An epilogue as a call gives it: its tensors, and what is done with them.
+    """An epilogue as a call gives it: its tensors, as :class:`EpilogueOperands` has them, and more.
 
     Attributes:
-        bias: [Co] or None.
-        scale: [Co], one number, or None.
-        residual: [N, Co, *output_size], [N, Co, 1, ...] or None.
-        out_scale: One fp32 or None.
-        extra: Further tensors of the function.
         activation: Its name in :class:`EpilogueSpec`.
         out_dtype: Dtype of y; ``None`` for that of x.
         function: A ``@triton.jit`` function; for operators, its handle; or None.
@@ -190,12 +177,7 @@ class EpilogueArguments(NamedTuple):
     amax: torch.Tensor | None = None
 
     def spec(self, y_shape: Sequence[Any], function: Any) -> EpilogueSpec:
-        """Returns what a kernel is compiled for.
-
-        Args:
-            y_shape: [N, Co, *output_size].
-            function: The function itself.
-        """
+        """Returns what a kernel is compiled for, by the shape of y and the function itself."""
         return EpilogueSpec(
             bias=self.bias is not None,
             scale=self.scale is not None,
@@ -210,13 +192,16 @@ class EpilogueArguments(NamedTuple):
 
     def operands(self) -> EpilogueOperands:
         """Returns the tensors of a plan."""
+        bias, scale, residual, out_scale, extra, *_, amax = self
+        if bias is scale is residual is out_scale is amax is None and not extra:
+            return NO_OPERANDS
         return EpilogueOperands(
-            bias=self.bias,
-            scale=self.scale,
-            residual=self.residual,
-            out_scale=self.out_scale,
-            amax=self.amax,
-            extra=tuple(self.extra),
+            bias=bias,
+            scale=scale,
+            residual=residual,
+            out_scale=out_scale,
+            amax=amax,
+            extra=tuple(extra),
         )
 
 

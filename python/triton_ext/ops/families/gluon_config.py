@@ -27,6 +27,7 @@ __all__ = [
     "Tiled",
     "common_refusals",
     "cooperative",
+    "host_refusals",
     "keep_filter",
     "launch_refusals",
     "num_programs",
@@ -351,17 +352,13 @@ def launch_refusals(
     return refusals
 
 
-def common_refusals(
-    problem: ConvProblem, dtype: torch.dtype, device: Device, *, takes_fp8: bool = False
-) -> list[str]:
-    """Returns why no Gluon kernel computes a problem on this host and device.
+def common_refusals(problem: ConvProblem, dtype: torch.dtype, device: Device) -> list[str]:
+    """Returns why no Gluon kernel computes a problem on this host and device."""
+    return [*host_refusals(device), *problem_refusals(problem, dtype)]
 
-    Args:
-        problem: What is computed.
-        dtype: Of the operands.
-        device: The device.
-        takes_fp8: Whether the kernel takes fp8.
-    """
+
+def host_refusals(device: Device) -> list[str]:
+    """Returns why no Gluon kernel runs on this host and device."""
     found: list[str] = []
     gluon = capabilities()["im2col-gluon"]
     if IS_INTERPRETED:
@@ -375,13 +372,19 @@ def common_refusals(
         found.append(
             f"a CTA needs {SMEM_BYTES} bytes of shared memory, the GPU has {device.smem_bytes}"
         )
-    return found + problem_refusals(problem, dtype, takes_fp8=takes_fp8)
+    return found
 
 
 def problem_refusals(
     problem: ConvProblem, dtype: torch.dtype, *, takes_fp8: bool = False
 ) -> list[str]:
-    """As :func:`common_refusals`, on whatever host and device."""
+    """Returns why no Gluon kernel computes a problem, on whatever host and device.
+
+    Args:
+        problem: What is computed.
+        dtype: Of the operands.
+        takes_fp8: Whether the kernel takes fp8.
+    """
     found: list[str] = []
     is_fp8 = takes_fp8 and dtype in FP8_DTYPES
     if dtype not in DTYPES and not is_fp8:

@@ -71,28 +71,29 @@ from typing import NamedTuple
 
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
-from triton.experimental.gluon.language.nvidia.hopper import mbarrier, tma
+from triton.experimental.gluon.language.nvidia.hopper import tma
 
-from triton_ext.gluon import nvidia as xnv
-from triton_ext.host.gluon_names import typed
+from triton_ext.host.gluon_names import specialize, typed
 from triton_ext.ops.kernels.gluon_pipeline import (
     allocate_shared,
-    is_matrix,
-    load_filter,
-    load_pixels,
+    load_step,
     multiply_tile,
     next_stage,
     num_own,
-    prefetch_residual,
+    pixel_starts,
     store_tile,
     tile_counts,
     tile_origin,
 )
 
-__all__ = ["EPILOGUE_POINTERS", "FpropProblem", "consumer", "conv_fprop_kernel", "producer"]
+__all__ = ["EPILOGUE_POINTERS", "FpropProblem", "conv_fprop_kernel"]
 
 # Names of the kernel's arguments that are None without an epilogue.
 EPILOGUE_POINTERS = ("bias_ptr", "scale_ptr", "tile_scale_ptr", "residual_ptr", "out_scale_ptr")
+
+
+# What one prefetch brings (PTX ISA, prefetch): a line of the cache.
+LINE_BYTES = gl.constexpr(128)
 
 
 class FpropProblem(NamedTuple):
@@ -112,8 +113,8 @@ class FpropProblem(NamedTuple):
     m_gemm: int
     co: int
     channel_blocks: int
-    filter_size: tuple[int, int, int]
-    dilation: tuple[int, int, int]
+    filter_size: tuple[int, ...]
+    dilation: tuple[int, ...]
     output_size: tuple[int, ...]
     stride: tuple[int, ...]
     padding: tuple[int, ...]
@@ -126,7 +127,6 @@ class FpropProblem(NamedTuple):
 def producer(x_desc, w_main_desc, w_rest_desc, shared, problem, CONFIG: gl.constexpr):
     """Loads all tiles of this CTA, as far ahead as the ring allows."""
     STAGES: gl.constexpr = CONFIG.stages
-    GROUPS: gl.constexpr = CONFIG.row_groups
     MISSING: gl.constexpr = 5 - len(x_desc.shape)
     taps_d, taps_h, taps_w = problem.filter_size
     dilation_d, dilation_h, dilation_w = problem.dilation
@@ -136,60 +136,62 @@ def producer(x_desc, w_main_desc, w_rest_desc, shared, problem, CONFIG: gl.const
     for index in range(num_own(num_m * num_n)):
         tile = gl.program_id(0) + index * gl.num_programs(0)
         row, column = tile_origin(tile, problem.m_gemm, problem.co, CONFIG)
-        starts = ()
-        for group in gl.static_range(GROUPS):
-            first = row + group * CONFIG.rows
-            if is_matrix(x_desc):
-                start = (first,)
-            else:
-                start = xnv.im2col_start(
-                    first, problem.output_size, problem.stride, problem.padding
-                )
-            starts = starts + (start,)  # noqa: RUF005  # Gluon has no starred expressions
+        starts = pixel_starts(
+            x_desc, row, problem.output_size, problem.stride, problem.padding, CONFIG
+        )
         for block in range(problem.channel_blocks):
-            channel = block * CONFIG.block_k
             tap = gl.to_tensor(0)
             taps = taps_d * taps_h * taps_w
             for t in range(taps_d):
                 for r in range(taps_h):
                     for s in range(taps_w):
                         offsets = (t * dilation_d, r * dilation_h, s * dilation_w)
-                        coord = (column, tap, channel)
-                        ready = shared.ready_bars.index(stage)
-                        mbarrier.wait(shared.empty_bars.index(stage), phase)
-                        if CONFIG.filter_steps == 0:
-                            mbarrier.expect(ready, CONFIG.x_bytes + CONFIG.w_bytes)
-                            load_filter(
-                                w_main_desc, w_rest_desc, shared, ready, stage, coord, CONFIG
-                            )
-                        elif index == 0:
-                            mbarrier.expect(ready, CONFIG.x_bytes + CONFIG.w_bytes)
-                            step = block * taps + tap
-                            load_filter(
-                                w_main_desc, w_rest_desc, shared, ready, step, coord, CONFIG
-                            )
-                        else:
-                            mbarrier.expect(ready, CONFIG.x_bytes)
-                        load_pixels(
-                            x_desc, shared, ready, stage, starts, channel,
-                            offsets[MISSING:], CONFIG,
+                        load_step(
+                            x_desc, w_main_desc, w_rest_desc, shared, stage, phase, index == 0,
+                            block * taps + tap, starts, offsets[MISSING:], column, tap,
+                            block * CONFIG.block_k, CONFIG, W_IS_NK=True,
                         )  # fmt: skip
                         tap += 1
                         stage, phase = next_stage(stage, phase, STAGES)
 
 
 @gluon.jit
-def prefetch_columns(row, column, epilogue, COLUMNS: gl.constexpr, CONFIG: gl.constexpr):
-    """Asks for the residual of an accumulator; row and column are those of the product."""
-    if CONFIG.rows_from_w:
-        prefetch_residual(column, row, epilogue, COLUMNS, CONFIG.rows)
-    else:
-        prefetch_residual(row, column, epilogue, CONFIG.rows, COLUMNS)
+def prefetch_residual(row, column, epilogue, COLUMNS: gl.constexpr, CONFIG: gl.constexpr):
+    """Brings the residual of an accumulator into L2 before its sums begin.
+
+    A hint: rows that do not begin with a line miss their last one, a residual per image is small
+    and shared.  Addresses stay within the residual.
+
+    Args:
+        row: First row of the product.
+        column: First column of the product.
+        epilogue: That of :func:`finish_columns`.
+        COLUMNS: Columns of the accumulator.
+        CONFIG: The configuration.
+    """
+    _, _, _, residual_ptr, _, m_gemm, co, image_size = epilogue
+    if residual_ptr is not None and image_size is None:
+        PIXELS: gl.constexpr = COLUMNS if CONFIG.rows_from_w else CONFIG.rows
+        CHANNELS: gl.constexpr = CONFIG.rows if CONFIG.rows_from_w else COLUMNS
+        if CONFIG.rows_from_w:
+            pixel, channel = column, row
+        else:
+            pixel, channel = row, column
+        LINE: gl.constexpr = LINE_BYTES * 8 // residual_ptr.dtype.element_ty.primitive_bitwidth
+        LINES: gl.constexpr = max(CHANNELS // LINE, 1)
+        layout: gl.constexpr = gl.BlockedLayout([1, 1], [32 // LINES, LINES], [4, 1], [1, 0])
+        rows = pixel.to(gl.int64) + gl.arange(0, PIXELS, layout=gl.SliceLayout(1, layout))
+        columns = channel + gl.arange(0, LINES, layout=gl.SliceLayout(0, layout)) * LINE
+        offsets = gl.minimum(rows, m_gemm - 1)[:, None] * co + gl.minimum(columns, co - 1)[None, :]
+        gl.inline_asm_elementwise(
+            "prefetch.global.L2 [$1]; mov.b32 $0, 0;", "=r,l",
+            [residual_ptr + offsets], gl.int32, False, 1,
+        )  # fmt: skip
 
 
 @gluon.jit
 def consumer(
-    y_desc, shared, problem, epilogue, ME: gl.constexpr, CONFIG: gl.constexpr,
+    ME: gl.constexpr, y_desc, shared, problem, epilogue, CONFIG: gl.constexpr,
     ACTIVATION: gl.constexpr,
 ):  # fmt: skip
     """Multiplies and stores: every tile's rows of group ME, or every second tile."""
@@ -203,14 +205,12 @@ def consumer(
         tile = gl.program_id(0) + index * gl.num_programs(0)
         row, column = tile_origin(tile, problem.m_gemm, problem.co, CONFIG)
         first = row + FIRST_ROW
-        prefetch_columns(first, column, epilogue, CONFIG.block_n_main, CONFIG)
+        prefetch_residual(first, column, epilogue, CONFIG.block_n_main, CONFIG)
         if CONFIG.block_n_rest > 0:
             rest = column + CONFIG.block_n_main
-            prefetch_columns(first, rest, epilogue, CONFIG.block_n_rest, CONFIG)
+            prefetch_residual(first, rest, epilogue, CONFIG.block_n_rest, CONFIG)
         accs = multiply_tile(shared, index, index * num_steps, num_steps, ME, CONFIG, W_IS_NK=True)
-        store_tile(
-            accs, y_desc, shared.y_smem, first, column, ME, CONFIG, epilogue, ACTIVATION
-        )  # fmt: skip
+        store_tile(accs, y_desc, shared.y_smem, first, column, ME, CONFIG, epilogue, ACTIVATION)
     tma.store_wait(0)
 
 
@@ -244,36 +244,8 @@ def conv_fprop_kernel(
         problem.output_size if RESIDUAL_PER_IMAGE else None,
     ))  # fmt: skip
     shared = allocate_shared(x_desc, w_main_desc, w_rest_desc, y_desc, CONFIG, W_IS_NK=True)
-    CONSUMER_REGISTERS: gl.constexpr = CONFIG.consumer_registers
-    PRODUCER_REGISTERS: gl.constexpr = CONFIG.producer_registers
-    # The first function runs in the CTA's own warps, consumer 0; the others get warps of their own.
-    if CONFIG.consumers == 1:
-        gl.warp_specialize(
-            [
-                (consumer, (y_desc, shared, problem, epilogue, 0, CONFIG, ACTIVATION)),
-                (producer, (x_desc, w_main_desc, w_rest_desc, shared, problem, CONFIG)),
-            ],
-            [1],
-            [PRODUCER_REGISTERS],
-        )
-    elif CONFIG.consumers == 2:
-        gl.warp_specialize(
-            [
-                (consumer, (y_desc, shared, problem, epilogue, 0, CONFIG, ACTIVATION)),
-                (consumer, (y_desc, shared, problem, epilogue, 1, CONFIG, ACTIVATION)),
-                (producer, (x_desc, w_main_desc, w_rest_desc, shared, problem, CONFIG)),
-            ],
-            [4, 1],
-            [CONSUMER_REGISTERS, PRODUCER_REGISTERS],
-        )
-    else:
-        gl.warp_specialize(
-            [
-                (consumer, (y_desc, shared, problem, epilogue, 0, CONFIG, ACTIVATION)),
-                (consumer, (y_desc, shared, problem, epilogue, 1, CONFIG, ACTIVATION)),
-                (consumer, (y_desc, shared, problem, epilogue, 2, CONFIG, ACTIVATION)),
-                (producer, (x_desc, w_main_desc, w_rest_desc, shared, problem, CONFIG)),
-            ],
-            [4, 4, 1],
-            [CONSUMER_REGISTERS, CONSUMER_REGISTERS, PRODUCER_REGISTERS],
-        )
+    specialize(
+        consumer, (y_desc, shared, problem, epilogue, CONFIG, ACTIVATION),
+        producer, (x_desc, w_main_desc, w_rest_desc, shared, problem, CONFIG),
+        CONFIG,
+    )  # fmt: skip

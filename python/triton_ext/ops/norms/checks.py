@@ -14,8 +14,8 @@ import torch
 from torch.autograd import forward_ad
 
 from triton_ext.errors import UnsupportedError
-from triton_ext.ops.api.calls import is_transformed
 from triton_ext.ops.api.checks import kind_of
+from triton_ext.ops.api.operators import is_transformed
 from triton_ext.ops.core.device import IS_INTERPRETED
 from triton_ext.ops.core.dispatch_cache import PLAIN_TYPES, cached, keep, operand_key
 from triton_ext.ops.core.epilogue import ACTIVATIONS
