@@ -1,9 +1,9 @@
 """Gradient of a convolution's filter (wgrad) on Hopper: how the Gluon kernel is launched.
 
-The kernel is ``triton_ext.ops.kernels.gluon_wgrad``, the one that ``triton_ext.ops`` launches: its module
-opens with symbols, GEMM mapping, who reduces what, warp roles, barriers and a timeline, and is what
-to copy from.  Here are descriptors, the choice of a configuration and the grid, for tensors that
-lie packed with channels last, x [N, (D, (H,)) W, Ci] and dy [N, (out_d, (out_h,)) out_w, Co].
+The kernel is ``triton_ext.ops.kernels.gluon_wgrad``, the one that ``triton_ext.ops`` launches: its
+module opens with symbols, GEMM mapping, warp roles, barriers and a timeline, and is what to copy
+from.  Here are descriptors, the choice of a configuration and the grid, for tensors that lie packed
+with channels last, x [N, (D, (H,)) W, Ci] and dy [N, (out_d, (out_h,)) out_w, Co].
 
 1-D, 2-D and 3-D with any stride, dilation and padding.  fp16 and bf16, fp32 accumulation, the same
 bits in every run; stock Triton 3.6 or newer, sm_90.
@@ -19,6 +19,7 @@ from triton.experimental.gluon import language as gl
 from triton_ext.errors import DescriptorError, LaunchError
 from triton_ext.ops.core.launcher import zeroed_flags
 from triton_ext.ops.core.problem import ConvProblem
+from triton_ext.ops.families.gluon_wgrad import WgradProblem
 from triton_ext.ops.families.gluon_wgrad_config import (
     BLOCK_C,
     Reduction,
@@ -27,7 +28,7 @@ from triton_ext.ops.families.gluon_wgrad_config import (
     WgradWork,
     ranked_work,
 )
-from triton_ext.ops.kernels.gluon_wgrad import WgradProblem, conv_wgrad_kernel, reduce_kernel
+from triton_ext.ops.kernels.gluon_wgrad import conv_wgrad_kernel, reduce_kernel
 
 from .arguments import check_compile, check_parameters, check_tensors
 from .launch import (
