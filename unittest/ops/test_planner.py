@@ -145,7 +145,9 @@ def test_every_family_is_there_with_its_times_or_its_refusal():
     assert [name for name, _ in found.chosen.parts] == ["kernel", "copies"]
     assert found.chosen.us == pytest.approx(sum(us for _, us in found.chosen.parts))
     by_kind = {each.kind: each for each in found.candidates}
-    assert set(by_kind) == {"gemm", "gluon", "as_fprop", "patches", "depthwise", "direct"}
+    assert set(by_kind) == {
+        *("gemm", "gluon", "as_fprop", "patches", "depthwise", "direct", "torch")
+    }
     assert by_kind["patches"].config is None
     assert "no patches" in by_kind["patches"].reason
     assert by_kind["gemm"].reason == "as_fprop goes first"
