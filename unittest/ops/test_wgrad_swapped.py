@@ -28,6 +28,7 @@ from triton_ext.ops.core import tables as lookups
 from triton_ext.ops.core.case import Case
 from triton_ext.ops.core.descriptors import packed_strides
 from triton_ext.ops.core.device import SMEM_BYTES, Device, assumed_device
+from triton_ext.ops.core.planner import make_plan
 from triton_ext.ops.core.registry import config_refusals
 from triton_ext.ops.core.tables import decode, encode, kind_of
 from triton_ext.ops.families.wgrad_config import CONFIGS, WgradChoice
@@ -40,7 +41,7 @@ from triton_ext.ops.rewrites.operand_swap import (
     ways,
 )
 from triton_ext.ops.rewrites.packing import PackedConfig, RowPacking
-from triton_ext.ops.tuning.calls import candidates, make_plan
+from triton_ext.ops.tuning.runs import candidates
 
 COPIES = capabilities()["im2col-copies"]
 emulates = pytest.mark.skipif(not COPIES.available, reason=COPIES.reason)
@@ -108,7 +109,7 @@ def test_the_gradient_of_the_swapped_problem_is_that_of_the_problem_turned(numbe
 def test_the_turning_copy_reads_every_number_of_dw_once(kind):
     problem = problem_of(ci=16, co=3, size=(9, 9), taps=(3, 4), padding=((2, 2), (1, 1)))
     swapped = swapped_of(problem)
-    every = RowPacking.ways(swapped, dense(swapped.x_shape), 2, with_planes=True)
+    every = RowPacking.ways(swapped, dense(swapped.x_shape), 2)
     (way,) = [way for way in every if way.kind == kind]
     copy = turning_copy(way, 4)
     assert copy.element_bytes == 4
