@@ -9,8 +9,8 @@ those before them allow: so it is enough to search orders, and an order is all t
 (:func:`first_fit`).  :func:`place` tries orders that are often good, moves items forward in the
 best of them, and then searches exhaustively with a bound, each step limited in number: it always
 ends.  Where very many items are alive at once, they are placed in the order of time instead
-(:mod:`.sweep`).  ``lower_bound`` is a proof: no placement ends below it.  A placement is *optimal* where it
-ends there, or where the exhaustive search ended by itself.
+(:mod:`.sweep`).  ``lower_bound`` is a proof: no placement ends below it.  A placement is *optimal*
+where it ends there, or where the exhaustive search ended by itself.
 """
 
 from __future__ import annotations
