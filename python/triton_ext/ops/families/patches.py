@@ -11,22 +11,21 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-import triton.language as tl
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from triton_ext import backends
 from triton_ext.ops.core.case import Case
 from triton_ext.ops.core.descriptors import (
-    ROUNDS_TO_TF32,
     ROW_BYTES,
     Layout,
     packed_strides,
     pixel_stride,
+    rounding,
 )
-from triton_ext.ops.core.device import H200, IS_INTERPRETED, Device
+from triton_ext.ops.core.device import H200, Device
 from triton_ext.ops.core.family import Expected, Family, ranked, smem_refusals
 from triton_ext.ops.core.launcher import Launcher
-from triton_ext.ops.core.plan import TO_LAST, TRITON_DTYPES, DgradRun
+from triton_ext.ops.core.plan import TO_LAST, TRITON_DTYPES, DgradRun, dot_dtype
 from triton_ext.ops.core.problem import ConvProblem
 from triton_ext.ops.families.gemm_config import (
     ConvConfig,
@@ -147,23 +146,21 @@ class PatchDgradPlan(DgradRun):
         ones = (1,) * (3 - problem.dims)
         dy_rows = dy.permute(to_last).unflatten(0, (-1, *ones)) if ones else dy.permute(to_last)
         w_rows = weight.permute(to_last).reshape(problem.out_channels, -1)
-        w_block, is_fp32 = [config.block_k, config.block_n], self.dtype == torch.float32
-        if is_fp32:
+        w_block = [config.block_k, config.block_n]
+        if self.dtype == torch.float32:
             w_rows, w_block = w_rows.t(), [config.block_n, config.block_k]
         dy_rows, w_rows = self.filling.fill(dy_rows, w_rows)
         w_rows = w_rows.contiguous()
         if w_rows.data_ptr() % ROW_BYTES:
             w_rows = w_rows.clone()
-        rounding = {"round_f32_to_tf32": True} if ROUNDS_TO_TF32 and is_fp32 else {}
         # Also where dy is read as a matrix: it checks the address.
-        dy_desc = self.dy_desc.with_base(dy_rows)
+        dy_desc, options = self.dy_desc.with_base(dy_rows), rounding(self.dtype)
         if self.dy_row_stride is not None:
             shape = [math.prod(dy_rows.shape[:-1]), dy_rows.shape[-1]]
             block = [config.block_m, config.block_k]
-            dy_desc = TensorDescriptor(dy_rows, shape, [self.dy_row_stride, 1], block, **rounding)
-        w_desc = TensorDescriptor(
-            w_rows, [*w_rows.shape], [w_rows.shape[1], 1], w_block, **rounding
-        )
+            dy_desc = TensorDescriptor(dy_rows, shape, [self.dy_row_stride, 1], block, **options)
+        shape = [*w_rows.shape]
+        w_desc = TensorDescriptor(w_rows, shape, [shape[1], 1], w_block, **options)
         variant = (
             dx.data_ptr() % ROW_BYTES == 0,
             None if bias is None else (bias.dtype, bias.data_ptr() % ROW_BYTES == 0),
@@ -272,8 +269,7 @@ class Patches(Family[PatchConfig]):
                     "BLOCK_N": tiles.block_n,
                     "BLOCK_K": tiles.block_k,
                     "DTYPE": TRITON_DTYPES[dtype],
-                    # Interpreters of Triton 3.6 to 3.9 multiply the bits of bf16 operands.
-                    "DOT_DTYPE": tl.float32 if IS_INTERPRETED else TRITON_DTYPES[dtype],
+                    "DOT_DTYPE": dot_dtype(dtype),
                 },
                 options={"num_stages": tiles.num_stages, "num_warps": tiles.num_warps},
             ),
