@@ -83,7 +83,7 @@ def _table(name: str) -> Iterator[None]:
 def _choice(case: Any) -> str:
     import torch
     from triton_ext.errors import TritonExtError
-    from triton_ext.ops.tuning.calls import make_plan
+    from triton_ext.ops.core.planner import make_plan
 
     try:
         return describe(make_plan(case, torch.device("meta")))

@@ -18,11 +18,11 @@ from triton_ext.ops.core import planner
 from triton_ext.ops.core.case import DIRECTIONS, Case
 from triton_ext.ops.core.device import KNOWN, assumed_device
 from triton_ext.ops.core.plan import InputGradientPlan
+from triton_ext.ops.core.planner import make_plan
 from triton_ext.ops.core.tables import Entry, encode, kind_of, lookup
 from triton_ext.ops.families.gemm_dgrad import GEMM_DGRAD
 from triton_ext.ops.families.patches import PATCHES, PatchDgradPlan
 from triton_ext.ops.rewrites.as_fprop import AS_FPROP
-from triton_ext.ops.tuning.calls import make_plan
 from triton_ext.tools.cli import main
 
 from benchmarks.suites import select_layers
@@ -146,7 +146,9 @@ def test_every_family_is_there_with_its_times_or_its_refusal():
     assert [name for name, _ in found.chosen.parts] == ["kernel", "copies"]
     assert found.chosen.us == pytest.approx(sum(us for _, us in found.chosen.parts))
     by_kind = {each.kind: each for each in found.candidates}
-    assert set(by_kind) == {"gemm", "gluon", "as_fprop", "patches", "depthwise", "direct"}
+    assert set(by_kind) == {
+        *("gemm", "gluon", "as_fprop", "patches", "depthwise", "direct", "torch")
+    }
     assert by_kind["patches"].config is None
     assert "no patches" in by_kind["patches"].reason
     assert by_kind["gemm"].reason == "as_fprop goes first"

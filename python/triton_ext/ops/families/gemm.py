@@ -63,6 +63,8 @@ class Gemm(Family[ConvConfig]):
     kind: ClassVar[str] = "gemm"
     direction: ClassVar[Direction] = "fprop"
     config_type: ClassVar[type[ConvConfig]] = ConvConfig
+    is_gemm: ClassVar[bool] = True
+    tile_fields: ClassVar[tuple[str, ...]] = ("block_m", "block_n")
     reads_packed: ClassVar[bool] = True
 
     def refusals(self, case: Case, device: Device, config: ConvConfig | None = None) -> list[str]:

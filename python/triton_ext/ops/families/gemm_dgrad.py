@@ -122,6 +122,8 @@ class GemmDgrad(Family[ConvConfig]):
     kind: ClassVar[str] = "gemm"
     direction: ClassVar[Direction] = "dgrad"
     config_type: ClassVar[type[ConvConfig]] = ConvConfig
+    is_gemm: ClassVar[bool] = True
+    tile_fields: ClassVar[tuple[str, ...]] = ("block_m", "block_n")
 
     def refusals(self, case: Case, device: Device, config: ConvConfig | None = None) -> list[str]:
         return [] if config is None else self.number_refusals(config, case, device)

@@ -181,6 +181,10 @@ class _Gluon(Family[TileConfig]):
 
     kind: ClassVar[str] = "gluon"
     config_type: ClassVar[type[TileConfig]] = TileConfig
+    is_gemm: ClassVar[bool] = True
+    tile_fields: ClassVar[tuple[str, ...]] = (
+        *("rows", "consumers", "ping_pong", "block_n_main", "block_n_rest"),
+    )
 
     @abstractmethod
     def _case_refusals(self, case: Case) -> list[str]:
