@@ -15,8 +15,8 @@ Pointers and masks: no tensor maps, so any stride, padding, dilation and alignme
 lies outside of the input counts as zero and is not read.
 """
 
-# Tuples of a kernel have no starred items, and what is compiled in is an "if" of its own.
-# ruff: noqa: RUF005, SIM114
+# Tuples of a kernel have no starred items.
+# ruff: noqa: RUF005
 # mypy: disable-error-code="assignment"
 from __future__ import annotations
 
