@@ -21,8 +21,8 @@ from triton_ext.ops.core.family import Expected, Family, ranked
 from triton_ext.ops.core.launcher import Launcher
 from triton_ext.ops.core.plan import (
     TO_LAST,
+    ForwardPlan,
     InputGradientPlan,
-    PointerPlan,
     output_constants,
     three,
 )
@@ -307,7 +307,7 @@ class DepthwiseFprop(_Depthwise):
 
     direction = "fprop"
 
-    def bind(self, config: DepthwiseConfig, case: Case, device: Device) -> PointerPlan:
+    def bind(self, config: DepthwiseConfig, case: Case, device: Device) -> ForwardPlan:
         return _plan(config, case)
 
 
@@ -372,7 +372,7 @@ def _expected_us(config: DepthwiseConfig, sampling: Sampling, num_sms: int) -> f
     return (max(computing, reading) + 0.2 * min(computing, reading)) * ends
 
 
-def _plan(config: DepthwiseConfig, case: Case) -> PointerPlan:
+def _plan(config: DepthwiseConfig, case: Case) -> ForwardPlan:
     """Returns the plan of fprop over x, or of dgrad over dy."""
     sampling = Sampling.of(case)
     if case.direction == "dgrad":
@@ -418,7 +418,7 @@ def _plan(config: DepthwiseConfig, case: Case) -> PointerPlan:
         },
         options={"num_warps": config.num_warps},
     )
-    return PointerPlan.make(case, config, partial(_inputs, strides), launcher)
+    return ForwardPlan.make(case, config, partial(_inputs, strides), launcher)
 
 
 def _inputs(

@@ -21,7 +21,7 @@ from triton_ext.ops.core.device import H200, Device
 from triton_ext.ops.core.family import Expected, Family, ranked
 from triton_ext.ops.core.launcher import Launcher
 from triton_ext.ops.core.plan import (
-    PointerPlan,
+    ForwardPlan,
     dot_dtype,
     long_row_refusals,
     output_constants,
@@ -231,7 +231,7 @@ class FewChannels(Family[GatherConfig]):
             times[config] = Expected.of(us)
         return ranked(times)
 
-    def bind(self, config: GatherConfig, case: Case, device: Device) -> PointerPlan:
+    def bind(self, config: GatherConfig, case: Case, device: Device) -> ForwardPlan:
         wrong = self.refusals(case, device, config)
         if wrong:
             raise UnsupportedError(f"{case.operator}: configuration {config}: " + "; ".join(wrong))
@@ -269,7 +269,7 @@ class FewChannels(Family[GatherConfig]):
             },
             options={"num_warps": config.num_warps, "num_stages": config.loads_ahead + 1},
         )
-        return PointerPlan.make(case, config, partial(vector_inputs, window.vector), launcher)
+        return ForwardPlan.make(case, config, partial(vector_inputs, window.vector), launcher)
 
 
 def _smem_refusals(config: GatherConfig, window: Window, device: Device) -> list[str]:
