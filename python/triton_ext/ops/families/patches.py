@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-import triton.language as tl
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from triton_ext import backends
@@ -23,10 +22,10 @@ from triton_ext.ops.core.descriptors import (
     pixel_stride,
     rounding,
 )
-from triton_ext.ops.core.device import H200, IS_INTERPRETED, Device
+from triton_ext.ops.core.device import H200, Device
 from triton_ext.ops.core.family import Expected, Family, ranked, smem_refusals
 from triton_ext.ops.core.launcher import Launcher
-from triton_ext.ops.core.plan import TO_LAST, TRITON_DTYPES, DgradPlan
+from triton_ext.ops.core.plan import TO_LAST, TRITON_DTYPES, DgradPlan, dot_dtype
 from triton_ext.ops.core.problem import ConvProblem
 from triton_ext.ops.families.gemm_config import (
     ConvConfig,
@@ -254,8 +253,7 @@ class Patches(Family[PatchConfig]):
                     "BLOCK_N": tiles.block_n,
                     "BLOCK_K": tiles.block_k,
                     "DTYPE": TRITON_DTYPES[dtype],
-                    # Interpreters of Triton 3.6 to 3.9 multiply the bits of bf16 operands.
-                    "DOT_DTYPE": tl.float32 if IS_INTERPRETED else TRITON_DTYPES[dtype],
+                    "DOT_DTYPE": dot_dtype(dtype),
                 },
                 options={"num_stages": tiles.num_stages, "num_warps": tiles.num_warps},
             ),
