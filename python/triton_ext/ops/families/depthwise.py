@@ -19,7 +19,13 @@ from triton_ext.ops.core.config_checks import power_problems, range_problems
 from triton_ext.ops.core.device import H200, Device
 from triton_ext.ops.core.family import Expected, Family, ranked
 from triton_ext.ops.core.launcher import Launcher
-from triton_ext.ops.core.plan import TO_LAST, TRITON_DTYPES, InputGradientPlan, PointerPlan, three
+from triton_ext.ops.core.plan import (
+    TO_LAST,
+    ForwardPlan,
+    InputGradientPlan,
+    output_constants,
+    three,
+)
 from triton_ext.ops.core.problem import ConvProblem
 from triton_ext.ops.kernels.depthwise import conv_depthwise_kernel
 
@@ -275,23 +281,15 @@ class _Depthwise(Family[DepthwiseConfig]):
     config_type = DepthwiseConfig
     supersedes = ("gemm", "direct")
 
-    def refusals(
-        self, case: Case, device: Device, config: DepthwiseConfig | None = None
-    ) -> list[str]:
+    def case_refusals(self, case: Case) -> list[str]:
         found = depthwise_refusals(case)
         if not found and Sampling.of(case).up[-1] > _MAX_UP:
             found.append(f"stride {case.problem.stride[-1]} in W: expected at most {_MAX_UP}")
-        if config is not None and not found:
-            found = config.problems()
         return found
 
     def number_refusals(self, config: DepthwiseConfig, case: Case, device: Device) -> list[str]:
-        return config.problems()
-
-    def config_refusals(self, config: DepthwiseConfig, case: Case, device: Device) -> list[str]:
-        found = depthwise_refusals(case) or config.problems()
-        up = 1 if found else Sampling.of(case).up[-1]
-        if config.qw % up:
+        found, up = config.problems(), Sampling.of(case).up[-1]
+        if not found and config.qw % up:
             found.append(f"qw is {config.qw}: expected a multiple of the stride, {up}")
         return found
 
@@ -309,7 +307,7 @@ class DepthwiseFprop(_Depthwise):
 
     direction = "fprop"
 
-    def bind(self, config: DepthwiseConfig, case: Case, device: Device) -> PointerPlan:
+    def bind(self, config: DepthwiseConfig, case: Case, device: Device) -> ForwardPlan:
         return _plan(config, case)
 
 
@@ -374,9 +372,9 @@ def _expected_us(config: DepthwiseConfig, sampling: Sampling, num_sms: int) -> f
     return (max(computing, reading) + 0.2 * min(computing, reading)) * ends
 
 
-def _plan(config: DepthwiseConfig, case: Case) -> PointerPlan:
+def _plan(config: DepthwiseConfig, case: Case) -> ForwardPlan:
     """Returns the plan of fprop over x, or of dgrad over dy."""
-    sampling, epilogue = Sampling.of(case), case.epilogue
+    sampling = Sampling.of(case)
     if case.direction == "dgrad":
         strides = PixelStrides.make(case.problem.y_shape, case.strides_of_dy)
     else:
@@ -414,15 +412,13 @@ def _plan(config: DepthwiseConfig, case: Case) -> PointerPlan:
             "QW": config.qw,
             "BLOCK_P": config.block_p,
             "BLOCK_C": config.block_c,
-            "DTYPE": TRITON_DTYPES[case.output_dtype],
-            "ACTIVATION": epilogue.activation,
-            "FUNCTION": epilogue.function,
-            "ACC_DTYPE": tl.int32 if case.dtype == torch.int8 else tl.float32,
-            "RESIDUAL_PER_IMAGE": epilogue.residual_per_image,
+            **output_constants(
+                case, ACC_DTYPE=tl.int32 if case.dtype == torch.int8 else tl.float32
+            ),
         },
         options={"num_warps": config.num_warps},
     )
-    return PointerPlan.make(case, config, partial(_inputs, strides), launcher)
+    return ForwardPlan.make(case, config, partial(_inputs, strides), launcher)
 
 
 def _inputs(

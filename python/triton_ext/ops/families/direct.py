@@ -23,9 +23,9 @@ from triton_ext.ops.core.launcher import Launcher
 from triton_ext.ops.core.memory_format import channels_last_strides
 from triton_ext.ops.core.plan import (
     TO_LAST,
-    TRITON_DTYPES,
+    ForwardPlan,
     InputGradientPlan,
-    PointerPlan,
+    output_constants,
     three,
     vector_inputs,
 )
@@ -74,18 +74,12 @@ class _Direct(Family[DirectConfig]):
     config_type = DirectConfig
     supersedes = ("gemm",)
 
-    def refusals(self, case: Case, device: Device, config: DirectConfig | None = None) -> list[str]:
-        return [] if config is None else config.problems()
-
     def passed_over(self, case: Case, device: Device) -> str:
         groups = case.problem.groups
         group_bytes = Sampling.of(case).in_channels // groups * case.dtype.itemsize
         if groups > 1 and group_bytes < ROW_BYTES:
             return ""
         return f"chosen for several groups of less than {ROW_BYTES} bytes of channels"
-
-    def number_refusals(self, config: DirectConfig, case: Case, device: Device) -> list[str]:
-        return config.problems()
 
     def candidates(self, case: Case, device: Device) -> Mapping[DirectConfig, Expected]:
         """Returns a configuration; not measured: a thread has 8 channels, 16 bytes of a load."""
@@ -104,7 +98,7 @@ class Direct(_Direct):
 
     direction = "fprop"
 
-    def bind(self, config: DirectConfig, case: Case, device: Device) -> PointerPlan:
+    def bind(self, config: DirectConfig, case: Case, device: Device) -> ForwardPlan:
         return _plan(config, case, case.strides_of_x)
 
 
@@ -120,9 +114,9 @@ class DirectDgrad(_Direct):
         return InputGradientPlan.of(case.problem, case, lambda each: _plan(config, each, strides))
 
 
-def _plan(config: DirectConfig, case: Case, strides: tuple[int, ...]) -> PointerPlan:
+def _plan(config: DirectConfig, case: Case, strides: tuple[int, ...]) -> ForwardPlan:
     """Returns the plan of fprop over x, or of dgrad over dy, of these strides."""
-    problem, sampling, epilogue = case.problem, Sampling.of(case), case.epilogue
+    problem, sampling = case.problem, Sampling.of(case)
     is_gradient, pixels, channels = sampling.is_flipped, sampling.pixels, sampling.out_channels
     t, r, s = (1,) * (3 - problem.dims) + problem.filter_size
     launcher = Launcher(
@@ -149,16 +143,14 @@ def _plan(config: DirectConfig, case: Case, strides: tuple[int, ...]) -> Pointer
             "IS_GRADIENT": is_gradient,
             "BLOCK_M": config.block_m,
             "BLOCK_N": config.block_n,
-            "DTYPE": TRITON_DTYPES[case.output_dtype],
-            "ACTIVATION": epilogue.activation,
-            "FUNCTION": epilogue.function,
-            "ACC_DTYPE": tl.int32 if case.dtype == torch.int8 else tl.float32,
-            "RESIDUAL_PER_IMAGE": epilogue.residual_per_image,
+            **output_constants(
+                case, ACC_DTYPE=tl.int32 if case.dtype == torch.int8 else tl.float32
+            ),
         },
         options={"num_warps": config.num_warps},
     )
     inputs = partial(_gradient_inputs, problem.groups) if is_gradient else partial(vector_inputs, 1)
-    return PointerPlan.make(case, config, inputs, launcher)
+    return ForwardPlan.make(case, config, inputs, launcher)
 
 
 def _gradient_inputs(
