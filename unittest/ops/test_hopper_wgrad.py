@@ -50,8 +50,8 @@ from triton_ext.ops.families.gluon_wgrad_config import (  # noqa: E402
 )
 from triton_ext.ops.families.wgrad_config import WgradChoice  # noqa: E402
 from triton_ext.ops.rewrites.packing import PackedConfig  # noqa: E402
-from triton_ext.ops.tuning.calls import candidates  # noqa: E402
-from triton_ext.ops.tuning.compiling import target_only  # noqa: E402
+from triton_ext.ops.tuning.processes import target_only  # noqa: E402
+from triton_ext.ops.tuning.runs import candidates  # noqa: E402
 
 NIGHTLY = os.environ.get("TRITON_EXT_NIGHTLY") == "1"
 COPIES = capabilities()["im2col-copies"]

@@ -64,7 +64,7 @@ from triton_ext.ops.families.patches import PatchConfig  # noqa: E402
 from triton_ext.ops.rewrites.as_fprop import AsFpropConfig  # noqa: E402
 from triton_ext.ops.rewrites.packing import PackedConfig  # noqa: E402
 from triton_ext.ops.tuning import store  # noqa: E402
-from triton_ext.ops.tuning.calls import candidates  # noqa: E402
+from triton_ext.ops.tuning.runs import candidates  # noqa: E402
 from triton_ext.ops.tuning.store import update_table, write_table  # noqa: E402
 
 from benchmarks.fp8 import SHAPES as FP8_SHAPES  # noqa: E402

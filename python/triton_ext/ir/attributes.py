@@ -148,7 +148,7 @@ def write_attribute(op: Operation, name: str, value: str | None) -> None:
     slots = [slot for slot in segments if isinstance(slot, AttributesSlot)]
     for slot in slots:
         if _change_entry(slot, name, value):
-            if not slot.text and not slot.before and _has_keyword(op):
+            if not slot.text and not slot.before and _follows_keyword(op, segments, slot):
                 slot.text = "{}"
             break
     else:
@@ -224,6 +224,12 @@ def print_entry(name: str, value: str) -> str:
 def _has_keyword(op: Operation) -> bool:
     """Whether the operation prints ``attributes`` in front of its dictionary."""
     return op.name in _KEYWORD and not op.is_quoted
+
+
+def _follows_keyword(op: Operation, segments: list[Segment], slot: AttributesSlot) -> bool:
+    """Whether ``attributes``, which a dictionary must follow, stands in front of one."""
+    before = segments[segments.index(slot) - 1]
+    return _has_keyword(op) or (isinstance(before, str) and before.rstrip().endswith("attributes"))
 
 
 def _dictionary_with_keyword(op: Operation) -> AttributesSlot:

@@ -435,11 +435,12 @@ def _implied(op: Operation, facts: Facts) -> Broken:
     return None
 
 
+_TYPED = frozenset({"tt.addptr", "tt.atomic_cas", "tt.atomic_rmw", "tt.load", "tt.splat"})
+
+
 def _untyped(op: Operation, facts: Facts) -> Broken:
     """An operation that ends with types on every host."""
-    if not op._results or bind_types(op) or read_signature(op) is not None:
-        return None
-    return {}
+    return None if bind_types(op) or read_signature(op) is not None else {}
 
 
 def _misshapen(op: Operation, facts: Facts) -> Broken:
@@ -534,7 +535,7 @@ RULES: tuple[Rule, ...] = (
         "expected the result type '{wanted}' for '{op}', found '{found}'",
     ),
     Rule(
-        BINARY | COMPARED | UNARY | set(SHAPED) | {"tt.addptr", "tt.load", "tt.splat"},
+        BINARY | COMPARED | UNARY | set(SHAPED) | _TYPED,
         _untyped,
         "expected types at the end of '{op}'",
     ),

@@ -39,6 +39,7 @@ from triton_ext.ops.core.refusals import Refusal, address_refusal, tensor_refusa
 
 __all__ = [
     "BoundConvolution",
+    "TorchConvolution",
     "bind",
     "check",
     "conv2d_with_config",
@@ -233,6 +234,23 @@ class BoundConvolution:
         """Returns the output, recorded by autograd."""
         y: Tensor = _apply(self, first, second, bias)
         return y
+
+
+class TorchConvolution:
+    """torch's own convolution, for calls with one function key."""
+
+    __slots__ = ("_how",)
+
+    def __init__(self, call: ConvCall) -> None:
+        self._how = (call.operator, call.parameters, call.size)
+
+    def run(self, first: Tensor, second: Tensor, bias: Tensor | None = None) -> Tensor:
+        """Returns the output; autograd may record it."""
+        operator, parameters, size = self._how
+        epilogue = EpilogueArguments(bias)
+        return by_torch(ConvCall(operator, first, second, epilogue, parameters, size, True))
+
+    differentiate = run
 
 
 class _Convolution(torch.autograd.Function):

@@ -301,7 +301,7 @@ def explain_case(case: Case, device: Device) -> Explanation:
     assert choice is not None
     measured_us = None if table is None or raw is None else Entry.of(raw).us
     found: list[Candidate] = []
-    for offer in planner.offers(case, device):
+    for offer in (*planner.offers(case, device), planner.torch_offer(case, device)):
         found += _candidates(offer, None if table is None else table.config, measured_us)
     # A measured configuration may be one that no model proposes.
     first = Candidate(kind=choice.family.kind, config=choice.config, measured_us=measured_us)

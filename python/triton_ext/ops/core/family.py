@@ -62,6 +62,10 @@ class Family(ABC, Generic[Config]):
         reads_packed: Whether it takes cases with a packing, which rewrites make.
         supersedes: Kinds of its direction that are not compared with it where it takes a case:
             models of both are not made to be compared.
+        is_gemm: Whether it multiplies tap by tap.  Two such kernels of a direction are one
+            algorithm, of which tuning tries both.
+        tile_fields: Fields of its configurations, or of the one in them, that say which tile is
+            computed; without any, every configuration is a tile of its own.
     """
 
     kind: ClassVar[str]
@@ -69,6 +73,8 @@ class Family(ABC, Generic[Config]):
     config_type: ClassVar[type[Any]]
     reads_packed: ClassVar[bool] = False
     supersedes: ClassVar[tuple[str, ...]] = ()
+    is_gemm: ClassVar[bool] = False
+    tile_fields: ClassVar[tuple[str, ...]] = ()
 
     @abstractmethod
     def refusals(self, case: Case, device: Device, config: Config | None = None) -> list[str]:

@@ -19,7 +19,7 @@ from triton_ext.ops.core.config_checks import power_problems, range_problems
 from triton_ext.ops.core.device import H200, Device
 from triton_ext.ops.core.family import Expected, Family, ranked
 from triton_ext.ops.core.launcher import Launcher
-from triton_ext.ops.core.plan import TO_LAST, TRITON_DTYPES, InputGradientPlan, PointerPlan, three
+from triton_ext.ops.core.plan import TO_LAST, TRITON_DTYPES, ForwardPlan, InputGradientPlan, three
 from triton_ext.ops.core.problem import ConvProblem
 from triton_ext.ops.kernels.depthwise import conv_depthwise_kernel
 
@@ -309,7 +309,7 @@ class DepthwiseFprop(_Depthwise):
 
     direction = "fprop"
 
-    def bind(self, config: DepthwiseConfig, case: Case, device: Device) -> PointerPlan:
+    def bind(self, config: DepthwiseConfig, case: Case, device: Device) -> ForwardPlan:
         return _plan(config, case)
 
 
@@ -374,7 +374,7 @@ def _expected_us(config: DepthwiseConfig, sampling: Sampling, num_sms: int) -> f
     return (max(computing, reading) + 0.2 * min(computing, reading)) * ends
 
 
-def _plan(config: DepthwiseConfig, case: Case) -> PointerPlan:
+def _plan(config: DepthwiseConfig, case: Case) -> ForwardPlan:
     """Returns the plan of fprop over x, or of dgrad over dy."""
     sampling, epilogue = Sampling.of(case), case.epilogue
     if case.direction == "dgrad":
@@ -422,7 +422,7 @@ def _plan(config: DepthwiseConfig, case: Case) -> PointerPlan:
         },
         options={"num_warps": config.num_warps},
     )
-    return PointerPlan.make(case, config, partial(_inputs, strides), launcher)
+    return ForwardPlan.make(case, config, partial(_inputs, strides), launcher)
 
 
 def _inputs(

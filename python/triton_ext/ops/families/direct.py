@@ -24,8 +24,8 @@ from triton_ext.ops.core.memory_format import channels_last_strides
 from triton_ext.ops.core.plan import (
     TO_LAST,
     TRITON_DTYPES,
+    ForwardPlan,
     InputGradientPlan,
-    PointerPlan,
     three,
     vector_inputs,
 )
@@ -104,7 +104,7 @@ class Direct(_Direct):
 
     direction = "fprop"
 
-    def bind(self, config: DirectConfig, case: Case, device: Device) -> PointerPlan:
+    def bind(self, config: DirectConfig, case: Case, device: Device) -> ForwardPlan:
         return _plan(config, case, case.strides_of_x)
 
 
@@ -120,7 +120,7 @@ class DirectDgrad(_Direct):
         return InputGradientPlan.of(case.problem, case, lambda each: _plan(config, each, strides))
 
 
-def _plan(config: DirectConfig, case: Case, strides: tuple[int, ...]) -> PointerPlan:
+def _plan(config: DirectConfig, case: Case, strides: tuple[int, ...]) -> ForwardPlan:
     """Returns the plan of fprop over x, or of dgrad over dy, of these strides."""
     problem, sampling, epilogue = case.problem, Sampling.of(case), case.epilogue
     is_gradient, pixels, channels = sampling.is_flipped, sampling.pixels, sampling.out_channels
@@ -158,7 +158,7 @@ def _plan(config: DirectConfig, case: Case, strides: tuple[int, ...]) -> Pointer
         options={"num_warps": config.num_warps},
     )
     inputs = partial(_gradient_inputs, problem.groups) if is_gradient else partial(vector_inputs, 1)
-    return PointerPlan.make(case, config, inputs, launcher)
+    return ForwardPlan.make(case, config, inputs, launcher)
 
 
 def _gradient_inputs(

@@ -21,7 +21,7 @@ from triton_ext.ops.core.descriptors import ROW_BYTES
 from triton_ext.ops.core.device import H200, IS_INTERPRETED, Device
 from triton_ext.ops.core.family import Expected, Family, ranked
 from triton_ext.ops.core.launcher import Launcher
-from triton_ext.ops.core.plan import TRITON_DTYPES, PointerPlan, three, vector_inputs
+from triton_ext.ops.core.plan import TRITON_DTYPES, ForwardPlan, three, vector_inputs
 from triton_ext.ops.core.problem import ConvProblem
 from triton_ext.ops.kernels.few_channels import conv_gather_kernel
 
@@ -217,7 +217,7 @@ class FewChannels(Family[GatherConfig]):
             times[config] = Expected.of(us)
         return ranked(times)
 
-    def bind(self, config: GatherConfig, case: Case, device: Device) -> PointerPlan:
+    def bind(self, config: GatherConfig, case: Case, device: Device) -> ForwardPlan:
         wrong = self.refusals(case, device, config)
         if wrong:
             raise UnsupportedError(f"{case.operator}: configuration {config}: " + "; ".join(wrong))
@@ -260,7 +260,7 @@ class FewChannels(Family[GatherConfig]):
             },
             options={"num_warps": config.num_warps, "num_stages": config.loads_ahead + 1},
         )
-        return PointerPlan.make(case, config, partial(vector_inputs, window.vector), launcher)
+        return ForwardPlan.make(case, config, partial(vector_inputs, window.vector), launcher)
 
 
 def _problem_refusals(case: Case) -> list[str]:

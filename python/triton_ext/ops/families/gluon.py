@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Hashable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -24,10 +24,9 @@ from triton_ext.ops.core.descriptors import (
     row_stride_of,
 )
 from triton_ext.ops.core.device import Device
-from triton_ext.ops.core.epilogue import EpilogueOperands
 from triton_ext.ops.core.family import Expected, Family, ranked
 from triton_ext.ops.core.launcher import Launcher
-from triton_ext.ops.core.plan import TO_LAST, DgradRun, ForwardPlan
+from triton_ext.ops.core.plan import TO_LAST, DgradPlan, ForwardPlan
 from triton_ext.ops.core.problem import ConvProblem
 from triton_ext.ops.core.stride_phases import phases_of
 from triton_ext.ops.families.gemm import tap_refusals
@@ -45,7 +44,7 @@ from triton_ext.ops.families.gluon_config import (
 from triton_ext.ops.families.gluon_cost import dgrad_times, expected_times, step_channels
 from triton_ext.ops.kernels.row_copy import RowCopies
 
-__all__ = ["GLUON", "GLUON_DGRAD", "GluonDgradPlan", "GluonPlan"]
+__all__ = ["GLUON", "GLUON_DGRAD"]
 
 TensorDescriptorIm2Col = backends.load("nvidia", "gluon.TensorDescriptorIm2Col")
 with_base = backends.load("nvidia", "gluon.with_base")
@@ -60,7 +59,6 @@ _MOST_EXPECTED_NARROW = 1.08
 # The arguments of the fprop kernel among those of ForwardPlan: bias, scale, one scale, the residual
 # as a pointer, out_scale.
 _USED_ARGUMENTS = (0, 1, 2, 4, 5)
-_NO_ARGUMENTS = (None,) * len(_USED_ARGUMENTS)
 
 
 # ---- Plans -------------------------------------------------------------------------------------
@@ -77,16 +75,24 @@ class _Operands:
         columns: Those of the columns, for each accumulator.
         out: That of y or dx as a matrix [pixels, channels].
         rows_from_w: As in the configuration.
+        dims: Spatial dimensions of tensors in torch's order; ``None`` where both are packed,
+            channels-last rows.
     """
 
     pixels: Any
     matrix: Tiled | None
     columns: tuple[Tiled, ...]
     out: Tiled
+    dims: int | None
     rows_from_w: bool = False
 
-    def at(self, pixels: torch.Tensor, filters: torch.Tensor) -> tuple[Any, Any, Any]:
-        """Returns the kernel's descriptors of rows and columns, channels-last tensors."""
+    def __call__(self, pixels: torch.Tensor, filters: torch.Tensor) -> tuple[Any, Any, Any]:
+        """Returns the kernel's descriptors of rows and columns."""
+        if self.dims is not None:
+            pixels = pixels.permute(TO_LAST[self.dims])
+            filters = filters.permute(TO_LAST[self.dims]).contiguous()
+            if filters.data_ptr() % ROW_BYTES:
+                filters = filters.clone()
         # Also where it is not used: it checks the address.
         rows_desc = with_base(self.pixels, pixels)
         rows, columns = (filters, pixels) if self.rows_from_w else (pixels, filters)
@@ -94,63 +100,6 @@ class _Operands:
             rows_desc = self.matrix.at(rows)
         main, rest = [*(tiles.at(columns) for tiles in self.columns), None][:2]
         return rows_desc, main, rest
-
-
-def _filter_rows(weight: torch.Tensor, dims: int) -> torch.Tensor:
-    """Returns a filter packed, channels-last, on a 16-byte boundary."""
-    rows = weight.permute(TO_LAST[dims]).contiguous()
-    return rows.clone() if rows.data_ptr() % ROW_BYTES else rows
-
-
-@dataclass(slots=True, kw_only=True)
-class GluonPlan(ForwardPlan):
-    """A plan of fprop; ``row_copies`` packs rows of the filter, where pixels are packed."""
-
-    config: TileConfig
-    operands: _Operands
-    row_copies: RowCopies | None = None
-
-    def _inputs(self, x: torch.Tensor, weight: torch.Tensor) -> tuple[tuple[Any, ...], Hashable]:
-        if self.row_copies is None:
-            dims = self.problem.dims
-            x_rows, w_rows = x.permute(TO_LAST[dims]), _filter_rows(weight, dims)
-        else:
-            x_rows, w_rows = self.row_copies.both(x, weight)
-        return self.operands.at(x_rows, w_rows), None
-
-    def _outputs(self, y: torch.Tensor) -> tuple[Any, ...]:
-        return (self.operands.out.at(y),)
-
-    def _no_arguments(self) -> tuple[None, ...]:
-        return _NO_ARGUMENTS
-
-    def _epilogue_arguments(self, operands: EpilogueOperands) -> tuple[Any, ...]:
-        arguments = ForwardPlan._epilogue_arguments(self, operands)
-        return tuple(arguments[number] for number in _USED_ARGUMENTS)
-
-
-@dataclass(slots=True, kw_only=True)
-class GluonDgradPlan(DgradRun):
-    """A plan of dgrad; ``launcher`` is the kernel with all that is fixed."""
-
-    problem: ConvProblem
-    dtype: torch.dtype
-    config: TileConfig
-    operands: _Operands
-    launcher: Launcher
-
-    @property
-    def stores_aligned(self) -> bool:
-        """Whether dx has to begin at a multiple of 16 bytes."""
-        return True
-
-    def launch(
-        self, dy: torch.Tensor, weight: torch.Tensor, dx: torch.Tensor, bias: torch.Tensor | None
-    ) -> None:
-        dims = self.problem.dims
-        inputs = self.operands.at(dy.permute(TO_LAST[dims]), _filter_rows(weight, dims))
-        variant = None if bias is None else (bias.dtype, bias.data_ptr() % ROW_BYTES == 0)
-        self.launcher.launch((*inputs, self.operands.out.at(dx), dx, bias), variant)
 
 
 # ---- Families ----------------------------------------------------------------------------------
@@ -161,6 +110,10 @@ class _Gluon(Family[TileConfig]):
 
     kind: ClassVar[str] = "gluon"
     config_type: ClassVar[type[TileConfig]] = TileConfig
+    is_gemm: ClassVar[bool] = True
+    tile_fields: ClassVar[tuple[str, ...]] = (
+        *("rows", "consumers", "ping_pong", "block_n_main", "block_n_rest"),
+    )
 
     @abstractmethod
     def _case_refusals(self, case: Case) -> list[str]:
@@ -258,7 +211,7 @@ class GluonFprop(_Gluon):
         )
         return _ranked(times, 0.0 if case.packing is None else case.packing.copy_us)
 
-    def _plan(self, config: TileConfig, case: Case, device: Device) -> GluonPlan:
+    def _plan(self, config: TileConfig, case: Case, device: Device) -> ForwardPlan:
         from triton_ext.ops.kernels import gluon_fprop
 
         problem, x_strides = _read(case)
@@ -289,6 +242,7 @@ class GluonFprop(_Gluon):
             ),
             out=Tiled.of(case.output_dtype, [conv.m_gemm, co], co, config.y_block),
             rows_from_w=config.rows_from_w,
+            dims=problem.dims if case.packing is None else None,
         )
         tiles = math.ceil(m_gemm / config.block_m) * math.ceil(n_gemm / config.block_n)
         ones = (1,) * (3 - problem.dims)
@@ -302,26 +256,19 @@ class GluonFprop(_Gluon):
             stride=conv.stride,
             padding=tuple(low for low, _ in conv.padding),
         )
-        return GluonPlan(
-            problem=case.problem,
-            config=config,
-            epilogue=case.epilogue,
-            operands=operands,
+        launcher = _launcher(
+            gluon_fprop.conv_fprop_kernel, num_programs(config, tiles, n_gemm, device.num_sms),
+            kernel_problem, CONFIG=config, ACTIVATION=case.epilogue.activation,
+            RESIDUAL_PER_IMAGE=case.epilogue.residual_per_image,
+        )  # fmt: skip
+        return ForwardPlan.make(
+            case,
+            config,
+            operands,
+            launcher,
+            outputs=lambda y: (operands.out.at(y),),
+            arguments_read=_USED_ARGUMENTS,
             row_copies=None if case.packing is None else RowCopies(case.packing, case.strides_of_x),
-            y_shape=case.problem.y_shape,
-            out_dtype=case.output_dtype,
-            store_through_tma=False,  # by descriptors of Triton's own; the residual has none
-            launcher=Launcher(
-                kernel=gluon_fprop.conv_fprop_kernel,
-                grid=(num_programs(config, tiles, n_gemm, device.num_sms), 1, 1),
-                scalars=(kernel_problem,),
-                constants={
-                    "CONFIG": config,
-                    "ACTIVATION": case.epilogue.activation,
-                    "RESIDUAL_PER_IMAGE": case.epilogue.residual_per_image,
-                },
-                options={"num_warps": 4},
-            ),
         )
 
 
@@ -363,7 +310,7 @@ class GluonDgrad(_Gluon):
         times = dgrad_times(dims, problem.batch, ci, co, device.num_sms, block_k=block_k)
         return _ranked(times)
 
-    def _plan(self, config: TileConfig, case: Case, device: Device) -> GluonDgradPlan:
+    def _plan(self, config: TileConfig, case: Case, device: Device) -> DgradPlan:
         from triton_ext.ops.kernels import gluon_dgrad
 
         problem, dims = case.problem, phases_of(case.problem)
@@ -392,22 +339,28 @@ class GluonDgrad(_Gluon):
                 for width in config.widths
             ),
             out=Tiled.of(case.dtype, [pixels, ci], ci, config.y_block),
+            dims=problem.dims,
         )
         tiles = math.ceil(m_gemm / config.block_m) * math.ceil(ci / config.block_n) * classes
-        blocks = math.ceil(co / config.block_k)
-        return GluonDgradPlan(
+        return DgradPlan(
             problem=problem,
             dtype=case.dtype,
             config=config,
-            operands=operands,
-            launcher=Launcher(
-                kernel=gluon_dgrad.conv_dgrad_kernel,
-                grid=(num_programs(config, tiles, ci, device.num_sms), 1, 1),
-                scalars=(gluon_dgrad.dgrad_problem(dims, n, ci, blocks),),
-                constants={"CONFIG": config, "CLASSES": gluon_dgrad.residue_classes(dims)},
-                options={"num_warps": 4},
+            describe=lambda dy, weight, dx: (*operands(dy, weight), operands.out.at(dx), dx),
+            stores_aligned=True,
+            launcher=_launcher(
+                gluon_dgrad.conv_dgrad_kernel, num_programs(config, tiles, ci, device.num_sms),
+                gluon_dgrad.dgrad_problem(dims, n, ci, math.ceil(co / config.block_k)),
+                CONFIG=config, CLASSES=gluon_dgrad.residue_classes(dims),
             ),
-        )
+        )  # fmt: skip
+
+
+def _launcher(kernel: Any, programs: int, problem: Any, **constants: Any) -> Launcher:
+    return Launcher(
+        kernel=kernel, grid=(programs, 1, 1), scalars=(problem,), constants=constants,
+        options={"num_warps": 4},
+    )  # fmt: skip
 
 
 GLUON: GluonFprop = GluonFprop()

@@ -85,6 +85,10 @@ class GluonWgrad(Family[WgradTileChoice]):
     kind: ClassVar[str] = "gluon_wgrad"
     direction: ClassVar[Direction] = "wgrad"
     config_type: ClassVar[type[WgradTileChoice]] = WgradTileChoice
+    is_gemm: ClassVar[bool] = True
+    tile_fields: ClassVar[tuple[str, ...]] = (
+        *("rows_from_x", "consumers", "main_blocks", "rest_blocks"),
+    )
 
     def refusals(
         self, case: Case, device: Device, config: WgradTileChoice | None = None

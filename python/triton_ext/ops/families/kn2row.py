@@ -22,7 +22,7 @@ from triton_ext.ops.core.descriptors import ROW_BYTES
 from triton_ext.ops.core.device import H200, IS_INTERPRETED, Device
 from triton_ext.ops.core.family import Expected, Family, ranked
 from triton_ext.ops.core.launcher import Launcher
-from triton_ext.ops.core.plan import TRITON_DTYPES, PointerPlan, vector_inputs
+from triton_ext.ops.core.plan import TRITON_DTYPES, ForwardPlan, vector_inputs
 from triton_ext.ops.core.problem import ConvProblem
 from triton_ext.ops.kernels.kn2row import conv_col2im_kernel
 
@@ -175,7 +175,7 @@ class Kn2Row(Family[Col2ImConfig]):
             times[config] = Expected.of(us, correction=_CORRECTION)
         return ranked(times)
 
-    def bind(self, config: Col2ImConfig, case: Case, device: Device) -> PointerPlan:
+    def bind(self, config: Col2ImConfig, case: Case, device: Device) -> ForwardPlan:
         wrong = self.config_refusals(config, case, device)
         if wrong:
             raise UnsupportedError(f"{case.operator}: configuration {config}: " + "; ".join(wrong))
@@ -226,7 +226,7 @@ class Kn2Row(Family[Col2ImConfig]):
             },
             options={"num_warps": config.num_warps, "num_stages": config.num_stages},
         )
-        return PointerPlan.make(case, config, partial(vector_inputs, vector), launcher)
+        return ForwardPlan.make(case, config, partial(vector_inputs, vector), launcher)
 
 
 def vector_of(case: Case) -> int:

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,16 +17,16 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 from triton_ext import backends
 from triton_ext.ops.core.case import Case
 from triton_ext.ops.core.descriptors import (
-    ROUNDS_TO_TF32,
     ROW_BYTES,
     Layout,
     packed_strides,
     pixel_stride,
+    rounding,
 )
 from triton_ext.ops.core.device import H200, IS_INTERPRETED, Device
 from triton_ext.ops.core.family import Expected, Family, ranked, smem_refusals
 from triton_ext.ops.core.launcher import Launcher
-from triton_ext.ops.core.plan import TO_LAST, TRITON_DTYPES, DgradRun
+from triton_ext.ops.core.plan import TO_LAST, TRITON_DTYPES, DgradPlan
 from triton_ext.ops.core.problem import ConvProblem
 from triton_ext.ops.families.gemm_config import (
     ConvConfig,
@@ -37,7 +37,7 @@ from triton_ext.ops.families.gemm_config import (
 from triton_ext.ops.kernels.patches import patch_dgrad_kernel
 from triton_ext.ops.kernels.row_copy import FilledChannels
 
-__all__ = ["PATCHES", "PatchConfig", "PatchDgradPlan", "has_patches"]
+__all__ = ["PATCHES", "PatchConfig", "has_patches"]
 
 Im2ColDescriptor = backends.load("nvidia", "Im2ColDescriptor")
 
@@ -112,63 +112,45 @@ def has_patches(problem: ConvProblem) -> bool:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PatchDgradPlan(DgradRun):
-    """The gradient of the input of one geometry on one device; holds no tensor.
+def _describe(
+    problem: ConvProblem,
+    config: ConvConfig,
+    dy_desc: Any,
+    dy_row_stride: int | None,
+    filling: FilledChannels,
+) -> Callable[[torch.Tensor, torch.Tensor, torch.Tensor], tuple[Any, ...]]:
+    """Returns what describes dy, weight and dx to the kernel.
 
-    Attributes:
+    Args:
         problem: The convolution.
-        dtype: Of dy, weight and dx.
         config: The tile configuration.
         dy_desc: im2col descriptor of dy [N, out_d, out_h, out_w, Co], without memory.
         dy_row_stride: Distance of two of its pixels where it is read as a matrix, else None.
         filling: Fills up channels of dy, and rows of w, to multiples of 16 bytes.
-        launcher: The kernel with all that is fixed.
     """
+    to_last, ones = TO_LAST[problem.dims], (1,) * (3 - problem.dims)
 
-    problem: ConvProblem
-    dtype: torch.dtype
-    config: ConvConfig
-    dy_desc: Any
-    dy_row_stride: int | None
-    filling: FilledChannels
-    launcher: Launcher
-
-    @property
-    def stores_aligned(self) -> bool:
-        """Whether dx has to begin at a multiple of 16 bytes."""
-        return False
-
-    def launch(
-        self, dy: torch.Tensor, weight: torch.Tensor, dx: torch.Tensor, bias: torch.Tensor | None
-    ) -> None:
-        problem, config = self.problem, self.config
-        to_last = TO_LAST[problem.dims]
-        ones = (1,) * (3 - problem.dims)
+    def described(dy: torch.Tensor, weight: torch.Tensor, dx: torch.Tensor) -> tuple[Any, ...]:
         dy_rows = dy.permute(to_last).unflatten(0, (-1, *ones)) if ones else dy.permute(to_last)
         w_rows = weight.permute(to_last).reshape(problem.out_channels, -1)
-        w_block, is_fp32 = [config.block_k, config.block_n], self.dtype == torch.float32
-        if is_fp32:
+        w_block = [config.block_k, config.block_n]
+        if dy.dtype == torch.float32:
             w_rows, w_block = w_rows.t(), [config.block_n, config.block_k]
-        dy_rows, w_rows = self.filling.fill(dy_rows, w_rows)
+        dy_rows, w_rows = filling.fill(dy_rows, w_rows)
         w_rows = w_rows.contiguous()
         if w_rows.data_ptr() % ROW_BYTES:
             w_rows = w_rows.clone()
-        rounding = {"round_f32_to_tf32": True} if ROUNDS_TO_TF32 and is_fp32 else {}
+        options = rounding(dy.dtype)
         # Also where dy is read as a matrix: it checks the address.
-        dy_desc = self.dy_desc.with_base(dy_rows)
-        if self.dy_row_stride is not None:
+        rows_desc = dy_desc.with_base(dy_rows)
+        if dy_row_stride is not None:
             shape = [math.prod(dy_rows.shape[:-1]), dy_rows.shape[-1]]
             block = [config.block_m, config.block_k]
-            dy_desc = TensorDescriptor(dy_rows, shape, [self.dy_row_stride, 1], block, **rounding)
-        w_desc = TensorDescriptor(
-            w_rows, [*w_rows.shape], [w_rows.shape[1], 1], w_block, **rounding
-        )
-        variant = (
-            dx.data_ptr() % ROW_BYTES == 0,
-            None if bias is None else (bias.dtype, bias.data_ptr() % ROW_BYTES == 0),
-        )
-        self.launcher.launch((dy_desc, w_desc, dx, bias), variant)
+            rows_desc = TensorDescriptor(dy_rows, shape, [dy_row_stride, 1], block, **options)
+        w_desc = TensorDescriptor(w_rows, [*w_rows.shape], [w_rows.shape[1], 1], w_block, **options)
+        return rows_desc, w_desc, dx
+
+    return described
 
 
 class Patches(Family[PatchConfig]):
@@ -214,7 +196,7 @@ class Patches(Family[PatchConfig]):
             }
         )
 
-    def bind(self, config: PatchConfig, case: Case, device: Device) -> PatchDgradPlan:
+    def bind(self, config: PatchConfig, case: Case, device: Device) -> DgradPlan:
         problem, dtype, tiles = case.problem, case.dtype, config.config
         patches, co = _Patches.of(problem), problem.out_channels
         unit, is_fp32 = ROW_BYTES // dtype.itemsize, dtype == torch.float32
@@ -242,13 +224,13 @@ class Patches(Family[PatchConfig]):
         row_stride = pixel_stride(dy_desc.geometry) if is_whole else None
         m_gemm, ci = problem.batch * math.prod(patches.covering), problem.in_channels
         num_tiles = math.ceil(m_gemm / tiles.block_m) * math.ceil(patches.columns / tiles.block_n)
-        return PatchDgradPlan(
+        filling = FilledChannels(missing_co, missing_co if is_fp32 else -patches.columns % unit)
+        return DgradPlan(
             problem=problem,
             dtype=dtype,
             config=tiles,
-            dy_desc=dy_desc,
-            dy_row_stride=row_stride,
-            filling=FilledChannels(missing_co, missing_co if is_fp32 else -patches.columns % unit),
+            describe=_describe(problem, tiles, dy_desc, row_stride, filling),
+            stores_aligned=False,
             launcher=Launcher(
                 kernel=patch_dgrad_kernel,
                 grid=(min(num_tiles, device.num_sms), 1, 1),

@@ -183,7 +183,7 @@ class _Norm(torch.autograd.Function):
         # y tells where a ReLU after a residual passed, as in the eager call.
         needs_y = residual is not None and activation == "relu"
         ctx.save_for_backward(x, weight, bias, moments, *running, y if needs_y else None)
-        ctx.has_residual, ctx.rest = residual is not None, (groups, eps, activation, out_dtype)
+        ctx.rest = (groups, eps, activation, out_dtype)
         return y
 
     @staticmethod
@@ -197,9 +197,7 @@ class _Norm(torch.autograd.Function):
             found = differentiable_gradients(
                 dy, x, weight, bias, y, shape=NormShape.of(x, groups),
                 statistics=running if moments is None else None,
-                # For a residual, only where the ReLU passed was saved.
-                activation="identity" if ctx.has_residual else activation,
-                eps=eps, out_dtype=out_dtype, needs=needs,
+                activation=activation, eps=eps, out_dtype=out_dtype, needs=needs,
             )  # fmt: skip
             return (*found, *nothing)
         is_given = needs[3] and activation == "identity"

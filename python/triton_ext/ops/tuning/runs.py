@@ -18,8 +18,10 @@ import torch
 
 from triton_ext.errors import UnsupportedError
 from triton_ext.ops.core import dispatch_cache, planner
-from triton_ext.ops.core.case import Case
+from triton_ext.ops.core.case import Case, Direction
 from triton_ext.ops.core.device import Device, device_of
+from triton_ext.ops.core.epilogue import PLAIN, EpilogueSpec
+from triton_ext.ops.core.problem import ConvProblem
 from triton_ext.ops.core.tables import (
     Entry,
     KindError,
@@ -34,24 +36,33 @@ from triton_ext.ops.core.tables import (
     read_table,
     user_path,
 )
-from triton_ext.ops.tuning.calls import (
-    MOST_CANDIDATES,
-    candidates,
-    make_plan,
+from triton_ext.ops.tuning.measure import (
+    Clock,
+    EventClock,
+    Trial,
+    agreeing,
+    interleaved,
     make_tensors,
-    run_plan,
 )
 from triton_ext.ops.tuning.processes import Compiled, CompilePool
 from triton_ext.ops.tuning.progress import Progress, make_progress
 from triton_ext.ops.tuning.store import update_table
-from triton_ext.ops.tuning.timing import Clock, EventClock, interleaved
 
-__all__ = ["Compiler", "Outcome", "Report", "Trial", "check_options", "reload", "tune", "use"]
+__all__ = [
+    "Compiler",
+    "Outcome",
+    "Report",
+    "candidates",
+    "check_options",
+    "reload",
+    "tune",
+    "use",
+]
 
+#: Compiling one takes 1.5 s of a core, which is most of what tuning costs.
+MOST_CANDIDATES = 6
 # Even, so that all candidates have as many of the longer measurements; see turns.
 ROUNDS = 6
-# Candidates may add in another order: so many units in the last place of the largest value.
-_ROUNDING_UNITS = 8.0
 _NO_TIME = "no time left"
 
 
@@ -62,37 +73,16 @@ class Compiler(Protocol):
         """Begins to compile one."""
 
 
-@dataclass(slots=True)
-class Trial:
-    """A configuration of a case as a function that runs it, which clocks measure.
-
-    Attributes:
-        case: What is computed.
-        config: The configuration.
-    """
-
-    case: Case
-    config: Any
-    _device: torch.device
-    _tensors: Any
-    _plan: Any = None
-
-    def __call__(self) -> torch.Tensor:
-        if self._plan is None:
-            self._plan = make_plan(self.case, self._device, self.config)
-        return run_plan(self.case, self._plan, self._tensors)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What became of a case.
+    """The result of a case.
 
     Attributes:
         case: The first one with its key.
         key: Under which its choice is kept.
         entry: The choice; ``None`` where there is none, and ``note`` says why.
         is_new: Whether it was measured now.
-        note: What was noticed.
+        note: Why there is no choice, or that it was known.
         failures: Candidates that did not compile, did not run, or disagreed with the others.
     """
 
@@ -115,10 +105,10 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What a run found; its text is a table.
+    """The results of a run; its text is a table.
 
     Attributes:
-        gpu: Where.
+        gpu: Name of the GPU.
         outcomes: One per key, in the order in which they were met.
         seconds: Time of the run.
     """
@@ -163,6 +153,42 @@ class Report:
     def __str__(self) -> str:
         failures = [f"  {failure}" for failure in self.failures]
         return "\n".join([*map(str, self.outcomes), *failures, self.summary])
+
+
+def candidates(
+    problem: ConvProblem,
+    direction: Direction,
+    dtype: torch.dtype,
+    machine: Device,
+    *,
+    epilogue: EpilogueSpec = PLAIN,
+    out_dtype: torch.dtype | None = None,
+    count: int = MOST_CANDIDATES,
+) -> list[Any]:
+    """Returns the configurations worth measuring, the model's choice first.
+
+    Args:
+        problem: What is computed.
+        direction: ``"fprop"``, ``"dgrad"`` or ``"wgrad"``.
+        dtype: Of the operands.
+        machine: Where it is to run.
+        epilogue: Of fprop.
+        out_dtype: Of wgrad's output; ``None`` for that of the operands.
+        count: How many at most.
+
+    Returns:
+        Configurations; none where no kernel of ours takes the problem, or its batch is empty.
+
+    Raises:
+        TypeError: What describes the problem is of another type, or there is no such direction.
+    """
+    # Refuses what would be an error in the depths of a model.
+    case = Case(
+        direction=direction, problem=problem, dtype=dtype, epilogue=epilogue, out_dtype=out_dtype
+    )
+    if not isinstance(machine, Device):
+        raise TypeError(f"candidates: machine is {machine!r}: expected a Device")
+    return planner.candidates(case, machine, count)
 
 
 def reload() -> None:
@@ -242,7 +268,7 @@ def tune(
     """
     begin = time.perf_counter()
     cases = _checked_cases(cases)
-    _check_values("tune", rounds, count, seconds, jobs, save)
+    check_options("tune", rounds=rounds, count=count, save=save, seconds=seconds, jobs=jobs)
     place = _checked_device(device, machine is not None)
     found = device_of(place, "tune") if machine is None else machine
     asked: dict[str, Case] = {}
@@ -252,7 +278,7 @@ def tune(
     todo: list[tuple[str, Case, list[Any]]] = []
     for key, case in asked.items():
         entry = None if force else _known(key, case, found)
-        configs = [] if entry is not None else _candidates(case, found, count)
+        configs = [] if entry is not None else planner.candidates(case, found, count)
         if entry is not None:
             outcomes[key] = Outcome(case=case, key=key, entry=entry, note="known")
         elif len(configs) < 2:
@@ -276,29 +302,22 @@ def tune(
                 if on_outcome is not None:
                     on_outcome(outcome)
             if place.type == "cuda":
-                # What was taken for measuring is not kept from whoever called.
+                # Memory that was taken for measuring is not kept from the caller.
                 torch.cuda.empty_cache()
         reload()
-    return Report(
-        found.name,
-        tuple(outcomes[key] for key in asked if key in outcomes),
-        time.perf_counter() - begin,
-    )
+    found_outcomes = tuple(outcomes[key] for key in asked if key in outcomes)
+    return Report(found.name, found_outcomes, time.perf_counter() - begin)
 
 
 def _checked_cases(cases: object) -> list[Case]:
-    """Returns what is to be tuned, as a list."""
+    """Returns the cases as a list."""
+    expected = "tune: expected cases, such as what collect returns, got"
     if not isinstance(cases, Iterable) or isinstance(cases, (str, bytes)):
-        raise TypeError(
-            f"tune: expected cases, such as what collect returns, got {type(cases).__name__}"
-        )
+        raise TypeError(f"{expected} {type(cases).__name__}")
     found = list(cases)
     for case in found:
         if not isinstance(case, Case):
-            raise TypeError(
-                f"tune: expected cases, such as what collect returns, got a {type(case).__name__} "
-                "among them"
-            )
+            raise TypeError(f"{expected} a {type(case).__name__} among them")
     return found
 
 
@@ -317,26 +336,13 @@ def check_options(
     """Refuses options of :func:`tune` that are wrong whatever there is to tune, and anywhere.
 
     Args:
-        name: Who got them, for the errors.
+        name: The function that got them, for the errors.
         device: As for ``tune``, as are the others.
 
     Raises:
         TypeError: ``save`` is no path.
         ValueError: A number is too small, or the device is none, or no GPU and without a clock.
     """
-    _check_values(name, rounds, count, seconds, jobs, save)
-    if device is not None:
-        _check_clock(name, _parsed_device(name, device), clock)
-
-
-def _check_values(
-    name: str,
-    rounds: int,
-    count: int,
-    seconds: float | None,
-    jobs: int | None,
-    save: bool | str | pathlib.Path,
-) -> None:
     is_number = isinstance(seconds, (int, float)) and not isinstance(seconds, bool)
     if seconds is not None and not (is_number and seconds > 0):
         raise ValueError(f"{name}: seconds is {seconds!r}: expected a positive number")
@@ -345,6 +351,8 @@ def _check_values(
     for option, value in (("rounds", rounds), ("count", count), ("jobs", jobs)):
         if (value is not None or option != "jobs") and (type(value) is not int or value < 1):
             raise ValueError(f"{name}: {option} is {value!r}: expected an int of at least 1")
+    if device is not None:
+        _check_clock(name, _parsed_device(name, device), clock)
 
 
 def _check_clock(name: str, place: torch.device, clock: Clock | None) -> None:
@@ -356,9 +364,8 @@ def _parsed_device(name: str, device: torch.device | str) -> torch.device:
     try:
         return torch.device(device)
     except (RuntimeError, TypeError) as error:
-        raise ValueError(
-            f"{name}: device is {device!r}: {str(error).partition(chr(10))[0]}"
-        ) from error
+        line = str(error).partition("\n")[0]
+        raise ValueError(f"{name}: device is {device!r}: {line}") from error
 
 
 def _checked_device(device: torch.device | str | None, is_named: bool) -> torch.device:
@@ -393,18 +400,6 @@ def _known(key: str, case: Case, machine: Device) -> Entry | None:
 
 def _triton_version() -> str:
     return importlib.metadata.version("triton")
-
-
-def _candidates(case: Case, machine: Device, count: int) -> list[Any]:
-    return candidates(
-        case.problem,
-        case.direction,
-        case.dtype,
-        machine,
-        epilogue=case.epilogue,
-        out_dtype=case.out_dtype,
-        count=count,
-    )
 
 
 @dataclass(slots=True)
@@ -469,7 +464,7 @@ class _Run:
         try:
             tensors = make_tensors(case, self.device)
             trials = [Trial(case, config, self.device, tensors) for config in ready]
-            trials, wrong = _agreeing(trials)
+            trials, wrong = agreeing(trials)
             times = interleaved(trials, clock, self.rounds)
         except torch.OutOfMemoryError:
             return Outcome(case=case, key=key, note="no memory to measure in")
@@ -504,34 +499,3 @@ class _Run:
             warnings.warn(
                 f"choices are used, but cannot be saved: {error}", TuningWarning, stacklevel=2
             )
-
-
-def _agreeing(trials: Sequence[Trial]) -> tuple[list[Trial], list[str]]:
-    """Returns the trials that run and give what the first one gives, and what became of others."""
-    expected: torch.Tensor | None = None
-    kept, failures = [], []
-    for trial in trials:
-        try:
-            result = trial()
-        except torch.OutOfMemoryError:
-            raise
-        except Exception as error:  # whatever one does, the others may be right
-            text = str(error).partition("\n")[0][:200]
-            failures.append(f"{trial.case} {trial.config}: {type(error).__name__}: {text}")
-            continue
-        if expected is None:
-            expected = result
-        elif not _agree(result, expected):
-            failures.append(f"{trial.case} {trial.config}: another result than the first candidate")
-            continue
-        kept.append(trial)
-    return kept, failures
-
-
-def _agree(result: torch.Tensor, expected: torch.Tensor) -> bool:
-    if not result.dtype.is_floating_point:
-        return torch.equal(result, expected)
-    reference = expected.float()
-    largest = reference.abs().max()
-    eps = 2.0**-10 if result.dtype == torch.float32 else torch.finfo(result.dtype).eps
-    return bool((result.float() - reference).abs().max() <= _ROUNDING_UNITS * eps * largest)
