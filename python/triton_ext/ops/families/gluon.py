@@ -170,13 +170,13 @@ class GluonFprop(_Gluon):
 
     def _case_refusals(self, case: Case) -> list[str]:
         problem, out_dtype = _read(case)[0], case.output_dtype
-        allowed, expected = DTYPES, "float16 or bfloat16"
+        allowed, expected = {*DTYPES}, "float16 or bfloat16"
         if case.dtype in FP8_DTYPES:
-            allowed = (*DTYPES, *FP8_DTYPES, torch.float32)
+            allowed |= {*FP8_DTYPES, torch.float32}
             expected = "float32, float16, bfloat16 or fp8"
         co_unit = 16 if out_dtype in FP8_DTYPES else 8
         found = problem_refusals(problem, case.dtype, takes_fp8=True, co_unit=co_unit)
-        if case.epilogue.out_dtype not in (None, *allowed):
+        if case.epilogue.out_dtype not in {None, *allowed}:
             found.append(f"out_dtype is {out_dtype}, expected {expected}")
         if case.epilogue.function is not None:
             found.append("a function of the user's needs the @triton.jit kernel")

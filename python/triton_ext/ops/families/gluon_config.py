@@ -405,7 +405,6 @@ class Tiled:
 
         Checking all again would take longer than a launch.
         """
-        kind = type(self.desc)
-        made = kind.__new__(kind)
+        made = object.__new__(type(self.desc))
         made.__dict__.update(self.desc.__dict__, base=base)
         return made
