@@ -359,6 +359,7 @@ def parse_table(path: pathlib.Path, data: bytes, gpu: str | None) -> Table:
 
 # ---- Look-up ------------------------------------------------------------------------------------
 
+# Gets the case, the device, and whether its choice was known.
 Observer = Callable[[Case, Device, bool], None]
 
 
@@ -387,13 +388,7 @@ class Lookup:
         return merged(_read(user_path, gpu), self._added.get(gpu, {}))
 
     def add(self, gpu: str, entries: Mapping[str, RawEntry], origin: str) -> None:
-        """Takes entries into account in this process, whatever the files say.
-
-        Args:
-            gpu: For which GPU.
-            entries: By key, as JSON has them.
-            origin: Where they come from, for warnings.
-        """
+        """Takes entries by key into account, whatever the files say; the origin is for warnings."""
         with self._lock:
             self._origins |= {(gpu, key): origin for key in entries}
             self._added[gpu] = merged(self._added.get(gpu, {}), entries)
@@ -484,11 +479,7 @@ def read_choice(raw: object, case: Case, device: Device) -> tuple[Entry, Any]:
 
 @contextlib.contextmanager
 def observed(observer: Observer) -> Iterator[None]:
-    """Within, the observer is told of every case that a plan is made for, from any thread.
-
-    Args:
-        observer: Takes the case, the device, and whether its choice was known.
-    """
+    """Within, the observer is told of every case that a plan is made for, from any thread."""
     lookup.observers.append(observer)
     try:
         yield

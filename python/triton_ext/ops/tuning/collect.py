@@ -210,15 +210,12 @@ def collect(
 
 
 def check_inputs(name: str, model: object, example_inputs: object) -> None:
-    """Refuses a model that is no module, and arrays where tensors are wanted.
+    """Raises TypeError where a model is no module, or inputs are none that it is called with.
 
     Args:
-        name: The function or file that has them, for the errors.
+        name: The function or file that has them, for the error.
         model: A module.
         example_inputs: As for :func:`collect`.
-
-    Raises:
-        TypeError: It is none, or they are none.
     """
     if not isinstance(model, torch.nn.Module):
         raise TypeError(
