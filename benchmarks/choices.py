@@ -92,7 +92,7 @@ def _choice(case: Any) -> str:
 
 
 def describe(plan: Any) -> str:
-    """Returns what a plan launches: its class, its configuration and how rows are packed.
+    """Returns what a plan launches: kernel, configuration and how rows are packed.
 
     Args:
         plan: Of any direction.
@@ -101,6 +101,8 @@ def describe(plan: Any) -> str:
 
     inner = getattr(plan, "plain", plan)
     words = [type(plan).__name__, type(inner.config).__name__]
+    if (launcher := getattr(inner, "launcher", None)) is not None:
+        words.append(launcher.kernel.__name__)
     words.append(json.dumps(encode(inner.config), sort_keys=True))
     partition = getattr(getattr(inner, "tiles", None), "partition", None)
     if partition is not None:

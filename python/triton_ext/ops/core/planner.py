@@ -29,7 +29,8 @@ from triton_ext.ops.core.refusals import (
     type_refusals,
 )
 from triton_ext.ops.core.registry import FAMILIES, families_of, family_of
-from triton_ext.ops.core.tables import find
+from triton_ext.ops.core.tables import Entry, entry_for, find
+from triton_ext.ops.families.by_torch import TORCH
 
 __all__ = [
     "Choice",
@@ -37,6 +38,7 @@ __all__ = [
     "candidates",
     "cheapest",
     "in_order",
+    "is_torch_faster",
     "make_plan",
     "measured",
     "offers",
@@ -45,6 +47,7 @@ __all__ = [
     "ranking",
     "refusals",
     "refusals_on",
+    "torch_offer",
 ]
 
 # A family that its model expects to take so many times what others do is not tried.
@@ -135,6 +138,30 @@ def plan(
             f"{case.operator}: " + "; ".join(_refusals_of_families(case, device))
         )
     return choice.family.bind(choice.config, case, device)
+
+
+def torch_offer(case: Case, device: Device) -> Offer:
+    """Returns what torch's own convolution has for a case."""
+    offer, family = _offer(TORCH[case.direction], case, device), TORCH[case.direction]
+    times = () if offer.refusals else tuple(family.candidates(case, device).items())
+    return replace(offer, times=times)
+
+
+@lru_cache(maxsize=4096)
+def is_torch_faster(case: Case, device: torch.device) -> bool:
+    """Tells whether torch takes less than a kernel does, even if its model errs as far as known."""
+    try:
+        found = device_of(device, case.operator)
+        check(case, device)
+    except TritonExtError:
+        return False
+    offer, choice = torch_offer(case, found), measured(case, found)
+    _, raw = entry_for(case.dense, found)
+    if choice is not None and raw is not None:
+        us = Entry.of(raw).us
+    elif (choice := cheapest(case, found)) is not None:
+        us = choice.family.candidates(case, found)[choice.config].counted_us
+    return choice is not None and any(expected.counted_us < us for _, expected in offer.times)
 
 
 def measured(case: Case, device: Device) -> Choice | None:

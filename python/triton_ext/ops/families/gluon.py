@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Hashable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -24,10 +24,9 @@ from triton_ext.ops.core.descriptors import (
     row_stride_of,
 )
 from triton_ext.ops.core.device import Device
-from triton_ext.ops.core.epilogue import EpilogueOperands
 from triton_ext.ops.core.family import Expected, Family, ranked
 from triton_ext.ops.core.launcher import Launcher
-from triton_ext.ops.core.plan import TO_LAST, DgradRun, ForwardPlan
+from triton_ext.ops.core.plan import TO_LAST, DgradPlan, ForwardPlan
 from triton_ext.ops.core.problem import ConvProblem
 from triton_ext.ops.core.stride_phases import phases_of
 from triton_ext.ops.families.gemm import tap_refusals
@@ -45,7 +44,7 @@ from triton_ext.ops.families.gluon_config import (
 from triton_ext.ops.families.gluon_cost import dgrad_times, expected_times, step_channels
 from triton_ext.ops.kernels.row_copy import RowCopies
 
-__all__ = ["GLUON", "GLUON_DGRAD", "GluonDgradPlan", "GluonPlan"]
+__all__ = ["GLUON", "GLUON_DGRAD"]
 
 TensorDescriptorIm2Col = backends.load("nvidia", "gluon.TensorDescriptorIm2Col")
 with_base = backends.load("nvidia", "gluon.with_base")
@@ -60,7 +59,6 @@ _MOST_EXPECTED_NARROW = 1.08
 # The arguments of the fprop kernel among those of ForwardPlan: bias, scale, one scale, the residual
 # as a pointer, out_scale.
 _USED_ARGUMENTS = (0, 1, 2, 4, 5)
-_NO_ARGUMENTS = (None,) * len(_USED_ARGUMENTS)
 
 
 # ---- Plans -------------------------------------------------------------------------------------
@@ -77,16 +75,24 @@ class _Operands:
         columns: Those of the columns, for each accumulator.
         out: That of y or dx as a matrix [pixels, channels].
         rows_from_w: As in the configuration.
+        dims: Spatial dimensions of tensors in torch's order; ``None`` where both are packed,
+            channels-last rows.
     """
 
     pixels: Any
     matrix: Tiled | None
     columns: tuple[Tiled, ...]
     out: Tiled
+    dims: int | None
     rows_from_w: bool = False
 
-    def at(self, pixels: torch.Tensor, filters: torch.Tensor) -> tuple[Any, Any, Any]:
-        """Returns the kernel's descriptors of rows and columns, channels-last tensors."""
+    def __call__(self, pixels: torch.Tensor, filters: torch.Tensor) -> tuple[Any, Any, Any]:
+        """Returns the kernel's descriptors of rows and columns."""
+        if self.dims is not None:
+            pixels = pixels.permute(TO_LAST[self.dims])
+            filters = filters.permute(TO_LAST[self.dims]).contiguous()
+            if filters.data_ptr() % ROW_BYTES:
+                filters = filters.clone()
         # Also where it is not used: it checks the address.
         rows_desc = with_base(self.pixels, pixels)
         rows, columns = (filters, pixels) if self.rows_from_w else (pixels, filters)
@@ -94,83 +100,6 @@ class _Operands:
             rows_desc = self.matrix.at(rows)
         main, rest = [*(tiles.at(columns) for tiles in self.columns), None][:2]
         return rows_desc, main, rest
-
-
-def _filter_rows(weight: torch.Tensor, dims: int) -> torch.Tensor:
-    """Returns a filter packed, channels-last, on a 16-byte boundary."""
-    rows = weight.permute(TO_LAST[dims]).contiguous()
-    return rows.clone() if rows.data_ptr() % ROW_BYTES else rows
-
-
-@dataclass(slots=True, kw_only=True)
-class GluonPlan(ForwardPlan):
-    """A plan of fprop.
-
-    Attributes:
-        config: The tile configuration.
-        operands: The descriptors.
-        row_copies: Packs rows of the filter, where pixels are packed; else ``None``.
-    """
-
-    config: TileConfig
-    operands: _Operands
-    row_copies: RowCopies | None = None
-
-    def _inputs(self, x: torch.Tensor, weight: torch.Tensor) -> tuple[tuple[Any, ...], Hashable]:
-        if self.row_copies is None:
-            dims = self.problem.dims
-            x_rows, w_rows = x.permute(TO_LAST[dims]), _filter_rows(weight, dims)
-        else:
-            x_rows, w_rows = self.row_copies.both(x, weight)
-        return self.operands.at(x_rows, w_rows), None
-
-    def _outputs(self, y: torch.Tensor) -> tuple[Any, ...]:
-        return (self.operands.out.at(y),)
-
-    def _no_arguments(self) -> tuple[None, ...]:
-        return _NO_ARGUMENTS
-
-    def _epilogue_arguments(self, operands: EpilogueOperands) -> tuple[Any, ...]:
-        arguments = ForwardPlan._epilogue_arguments(self, operands)
-        return tuple(arguments[number] for number in _USED_ARGUMENTS)
-
-    def _residual_descriptor(self, residual: torch.Tensor) -> None:
-        """The residual is read through a pointer."""
-
-    def _tile_shape(self) -> list[int]:
-        return self.config.y_block
-
-
-@dataclass(slots=True, kw_only=True)
-class GluonDgradPlan(DgradRun):
-    """A plan of dgrad.
-
-    Attributes:
-        problem: The convolution.
-        dtype: Of dy, weight and dx.
-        config: The tile configuration.
-        operands: The descriptors.
-        launcher: The kernel with all that is fixed.
-    """
-
-    problem: ConvProblem
-    dtype: torch.dtype
-    config: TileConfig
-    operands: _Operands
-    launcher: Launcher
-
-    @property
-    def stores_aligned(self) -> bool:
-        """Whether dx has to begin at a multiple of 16 bytes."""
-        return True
-
-    def launch(
-        self, dy: torch.Tensor, weight: torch.Tensor, dx: torch.Tensor, bias: torch.Tensor | None
-    ) -> None:
-        dims = self.problem.dims
-        inputs = self.operands.at(dy.permute(TO_LAST[dims]), _filter_rows(weight, dims))
-        variant = None if bias is None else (bias.dtype, bias.data_ptr() % ROW_BYTES == 0)
-        self.launcher.launch((*inputs, self.operands.out.at(dx), dx, bias), variant)
 
 
 # ---- Families ----------------------------------------------------------------------------------
@@ -287,7 +216,7 @@ class GluonFprop(_Gluon):
         )
         return self._ranked(times, 0.0 if case.packing is None else case.packing.copy_us)
 
-    def bind(self, config: TileConfig, case: Case, device: Device) -> GluonPlan:
+    def bind(self, config: TileConfig, case: Case, device: Device) -> ForwardPlan:
         self._check(config, case, device)
         from triton_ext.ops.kernels import gluon_fprop
 
@@ -328,6 +257,7 @@ class GluonFprop(_Gluon):
             ),
             out=Tiled.of(out_dtype, [conv.m_gemm, co], co, config.y_block),
             rows_from_w=config.rows_from_w,
+            dims=problem.dims if case.packing is None else None,
         )
         tiles = math.ceil(m_gemm / config.block_m) * math.ceil(n_gemm / config.block_n)
         ones = (1,) * (3 - problem.dims)
@@ -341,16 +271,11 @@ class GluonFprop(_Gluon):
             stride=conv.stride,
             padding=tuple(low for low, _ in conv.padding),
         )
-        return GluonPlan(
-            problem=case.problem,
-            config=config,
-            epilogue=case.epilogue,
-            operands=operands,
-            row_copies=None if case.packing is None else RowCopies(case.packing, case.strides_of_x),
-            y_shape=case.problem.y_shape,
-            out_dtype=out_dtype,
-            store_through_tma=True,
-            launcher=Launcher(
+        return ForwardPlan.make(
+            case,
+            config,
+            operands,
+            Launcher(
                 kernel=gluon_fprop.conv_fprop_kernel,
                 grid=(num_programs(config, tiles, n_gemm, device.num_sms), 1, 1),
                 scalars=(kernel_problem,),
@@ -361,6 +286,9 @@ class GluonFprop(_Gluon):
                 },
                 options={"num_warps": 4},
             ),
+            outputs=lambda y: (operands.out.at(y),),
+            arguments_read=_USED_ARGUMENTS,
+            row_copies=None if case.packing is None else RowCopies(case.packing, case.strides_of_x),
         )
 
 
@@ -403,7 +331,7 @@ class GluonDgrad(_Gluon):
             dgrad_times(dims, problem.batch, ci, co, device.num_sms, block_k=block_k)
         )
 
-    def bind(self, config: TileConfig, case: Case, device: Device) -> GluonDgradPlan:
+    def bind(self, config: TileConfig, case: Case, device: Device) -> DgradPlan:
         self._check(config, case, device)
         from triton_ext.ops.kernels import gluon_dgrad
 
@@ -435,14 +363,16 @@ class GluonDgrad(_Gluon):
                 for width in config.widths
             ),
             out=Tiled.of(case.dtype, [pixels, ci], ci, config.y_block),
+            dims=problem.dims,
         )
         tiles = math.ceil(m_gemm / config.block_m) * math.ceil(ci / config.block_n) * classes
         blocks = math.ceil(co / config.block_k)
-        return GluonDgradPlan(
+        return DgradPlan(
             problem=problem,
             dtype=case.dtype,
             config=config,
-            operands=operands,
+            describe=lambda dy, weight, dx: (*operands(dy, weight), operands.out.at(dx), dx),
+            stores_aligned=True,
             launcher=Launcher(
                 kernel=gluon_dgrad.conv_dgrad_kernel,
                 grid=(num_programs(config, tiles, ci, device.num_sms), 1, 1),
