@@ -1,11 +1,9 @@
 """The protocol of a family: one way to compute one direction of a convolution.
 
-A family knows which cases it takes, how its kernel can be compiled for one, how long that should
-take, and what launches it.  The planner (``planner.py``) compares families; nobody else asks which
-configuration belongs to which kernel.  A rewrite is a family, too: it turns a case into another one
-that other families compute, and adds what its copies cost.
-
-A new kernel is a module with a :class:`Family` and a line in ``registry.py``.
+The planner (``planner.py``) compares families; nothing else asks which configuration belongs to
+which kernel.  A rewrite is a family, too: it turns a case into another one that other families
+compute, and adds what its copies cost.  A new kernel is a module with a :class:`Family` and a line
+in ``registry.py``.
 """
 
 from __future__ import annotations
